@@ -1,0 +1,86 @@
+// Package providers defines what a substrate of sandboxes must do: create,
+// find and delete sandboxes, and dial a byte stream to the agent inside one.
+// Processes and files are the agent's business and the same everywhere.
+//
+// The conformance suite in providers/providertest is the definition of a
+// provider; this package is its vocabulary.
+package providers
+
+import (
+	"context"
+	"net"
+)
+
+// Provider manages the sandboxes of one substrate. It is safe for concurrent
+// use, also by several processes that share the substrate.
+//
+// The server guarantees that names are valid substrate names (1 to 63
+// characters of a-z, 0-9 and "-", beginning and ending with a letter or digit),
+// that a Spec has its defaults filled in, and that no method is called after
+// Close.
+//
+// Every method must return promptly when its context ends, with an error that
+// wraps context.Cause. Errors wrap one of this package's sentinels where one
+// fits; the server maps anything else to INTERNAL and does not show it to the
+// caller.
+type Provider interface {
+	// Create makes the sandbox and returns when its agent can be dialled. On
+	// any error, a context's end included, it must leave nothing behind.
+	//
+	// If a sandbox with this name exists and its Spec.Hash is equal, Create
+	// must wait until that one is ready and return it with Info.Created false,
+	// also when another process is creating it at the same time. If the hash
+	// differs, the error wraps ErrExists.
+	Create(ctx context.Context, name string, spec Spec) (Info, error)
+
+	// Get returns one sandbox. A sandbox that ended by itself is returned with
+	// StateFailed until it is deleted. The error wraps ErrNotFound when there
+	// is none.
+	Get(ctx context.Context, name string) (Info, error)
+
+	// List returns sandboxes in the order of their names, in pages. A page may
+	// be empty and still have a token. A token that the substrate no longer
+	// accepts is ErrTokenExpired.
+	List(ctx context.Context, q Query) (Page, error)
+
+	// Update changes labels, lifetimes and the time of last activity, and
+	// returns the result. Concurrent updates must not lose each other's labels;
+	// LastActivity never goes back.
+	Update(ctx context.Context, name string, c Change) (Info, error)
+
+	// Delete ends the sandbox: when it returns nil, its processes are gone and
+	// its name can be used again. The error wraps ErrNotFound when there is
+	// none, and ErrReplaced when c.Incarnation is set and is not the present
+	// one. Deleting twice at once deletes once.
+	Delete(ctx context.Context, name string, c Condition) error
+
+	// Dial opens a byte stream to the agent inside. Closing the connection must
+	// release all that carries it and must not disturb the sandbox. The error
+	// wraps ErrNotFound, ErrNotActive, or ErrUnavailable when another try may
+	// succeed.
+	Dial(ctx context.Context, name string) (net.Conn, error)
+
+	// Describe tells what the provider enforces here. It is called once, when
+	// the server starts.
+	Describe(ctx context.Context) (Description, error)
+
+	// Close releases what the provider holds and leaves the sandboxes running.
+	Close() error
+}
+
+// Suspender is implemented by a provider that can stop a sandbox's processes
+// and keep its disk.
+type Suspender interface {
+	// Suspend returns when the processes are gone. Suspending twice is no error.
+	Suspend(ctx context.Context, name string) (Info, error)
+	// Resume returns when the agent can be dialled; the sandbox has another
+	// incarnation. Resuming an active sandbox is no error.
+	Resume(ctx context.Context, name string) (Info, error)
+}
+
+// Pooler is implemented by a provider that keeps started sandboxes ready.
+type Pooler interface {
+	// PoolStatus counts the sandboxes of one template's pool. The error wraps
+	// ErrNotFound when the template has no pool.
+	PoolStatus(ctx context.Context, template string) (PoolStatus, error)
+}

@@ -1,0 +1,249 @@
+package providers
+
+import (
+	"encoding/json"
+	"maps"
+	"time"
+)
+
+// State is what can be done with a sandbox.
+type State int
+
+// The states of a sandbox.
+const (
+	StateUnknown State = iota
+	StateCreating
+	StateActive
+	StateSuspended
+	StateDeleting
+	StateFailed
+)
+
+// String returns the state's name in lower case.
+func (s State) String() string {
+	switch s {
+	case StateCreating:
+		return "creating"
+	case StateActive:
+		return "active"
+	case StateSuspended:
+		return "suspended"
+	case StateDeleting:
+		return "deleting"
+	case StateFailed:
+		return "failed"
+	default:
+		return "unknown"
+	}
+}
+
+// NetworkMode is how much network a sandbox has.
+type NetworkMode int
+
+// The network modes. The server never passes NetworkUnset to a provider.
+const (
+	NetworkUnset NetworkMode = iota
+	NetworkNone
+	NetworkProxy
+	NetworkFull
+)
+
+// String returns the mode's name in lower case.
+func (m NetworkMode) String() string {
+	switch m {
+	case NetworkNone:
+		return "none"
+	case NetworkProxy:
+		return "proxy"
+	case NetworkFull:
+		return "full"
+	default:
+		return "unset"
+	}
+}
+
+// Resources are upper limits; 0 means no limit.
+type Resources struct {
+	MemoryBytes  int64 `json:"memory_bytes,omitempty"`
+	CPUMillis    int32 `json:"cpu_millis,omitempty"` // thousandths of a core
+	MaxProcesses int32 `json:"max_processes,omitempty"`
+	DiskBytes    int64 `json:"disk_bytes,omitempty"`
+}
+
+// Spec describes a sandbox to be made. Providers store it with the sandbox.
+type Spec struct {
+	// Tenant and ID are the caller's names for the sandbox. The provider stores
+	// them and never interprets them.
+	Tenant string `json:"tenant"`
+	ID     string `json:"id"`
+	// Hash identifies the request; equal hashes mean the same spec.
+	Hash string `json:"hash"`
+	// Template is the name of the template it is made from.
+	Template string `json:"template"`
+
+	Image            string            `json:"image,omitempty"`
+	Resources        Resources         `json:"resources"`
+	Env              map[string]string `json:"env,omitempty"`
+	WorkingDirectory string            `json:"working_directory,omitempty"`
+	Network          NetworkMode       `json:"network"`
+	Command          []string          `json:"command,omitempty"`
+	Labels           map[string]string `json:"labels,omitempty"`
+	TTL              time.Duration     `json:"ttl,omitempty"`      // 0: none
+	IdleTTL          time.Duration     `json:"idle_ttl,omitempty"` // 0: none
+
+	// Access is the sandbox's access policy as the server encodes it; the
+	// provider stores it and gives it back.
+	Access []byte `json:"access,omitempty"`
+	// TemplateOptions is the provider's part of the template, and Options the
+	// request's provider_options, which the server has checked against it. Both
+	// are JSON objects or nil; the provider decodes them strictly.
+	TemplateOptions json.RawMessage `json:"template_options,omitempty"`
+	Options         json.RawMessage `json:"options,omitempty"`
+}
+
+// Info is a sandbox as the substrate knows it.
+type Info struct {
+	// Name is the substrate's name for it.
+	Name string
+	// Spec is what it was made from, with labels and lifetimes as they are now
+	// and without the values of Env.
+	Spec Spec
+	// Incarnation changes when disk and processes were lost.
+	Incarnation string
+	State       State
+	// Message says for people why it is in this state; may be empty.
+	Message      string
+	CreateTime   time.Time
+	LastActivity time.Time
+	// FromPool is true when it was claimed from a pool of started sandboxes.
+	FromPool bool
+	// Created is true in the answer of the Create call that made it.
+	Created bool
+	// Runtime, Unprivileged, ReadOnlySystem and NotEnforced describe the
+	// isolation in force.
+	Runtime        string
+	Unprivileged   bool
+	ReadOnlySystem bool
+	NotEnforced    []string
+}
+
+// ExpireTime returns when the sandbox ends if nothing happens, and the zero
+// time when it does not.
+func (i Info) ExpireTime() time.Time {
+	var t time.Time
+	if i.Spec.TTL > 0 {
+		t = i.CreateTime.Add(i.Spec.TTL)
+	}
+	if i.Spec.IdleTTL > 0 {
+		if idle := i.LastActivity.Add(i.Spec.IdleTTL); t.IsZero() || idle.Before(t) {
+			t = idle
+		}
+	}
+	return t
+}
+
+// Query selects sandboxes.
+type Query struct {
+	// Tenant selects one tenant's sandboxes. Empty: all tenants'.
+	Tenant string
+	// Labels must all be present.
+	Labels map[string]string
+	// States selects by state. Empty: all.
+	States []State
+	// Limit is the most to return, at least 1.
+	Limit int
+	// Token is Page.Next of the page before, with the same query.
+	Token string
+}
+
+// Matches reports whether a sandbox fits the query's filters.
+func (q Query) Matches(i Info) bool {
+	if q.Tenant != "" && q.Tenant != i.Spec.Tenant {
+		return false
+	}
+	for k, v := range q.Labels {
+		if got, ok := i.Spec.Labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	if len(q.States) == 0 {
+		return true
+	}
+	for _, s := range q.States {
+		if s == i.State {
+			return true
+		}
+	}
+	return false
+}
+
+// Page is a part of a list.
+type Page struct {
+	Sandboxes []Info
+	// Next is empty after the last page.
+	Next string
+}
+
+// Change says what to change; nil and zero fields stay as they are.
+type Change struct {
+	SetLabels    map[string]string
+	RemoveLabels []string
+	TTL          *time.Duration
+	IdleTTL      *time.Duration
+	LastActivity time.Time
+}
+
+// ApplyTo changes a sandbox's values in place.
+func (c Change) ApplyTo(i *Info) {
+	if len(c.SetLabels) > 0 || len(c.RemoveLabels) > 0 {
+		labels := maps.Clone(i.Spec.Labels)
+		if labels == nil {
+			labels = make(map[string]string, len(c.SetLabels))
+		}
+		for _, k := range c.RemoveLabels {
+			delete(labels, k)
+		}
+		maps.Copy(labels, c.SetLabels)
+		i.Spec.Labels = labels
+	}
+	if c.TTL != nil {
+		i.Spec.TTL = *c.TTL
+	}
+	if c.IdleTTL != nil {
+		i.Spec.IdleTTL = *c.IdleTTL
+	}
+	if c.LastActivity.After(i.LastActivity) {
+		i.LastActivity = c.LastActivity
+	}
+}
+
+// Condition restricts a Delete.
+type Condition struct {
+	// Incarnation is the one to delete. Empty: any.
+	Incarnation string
+}
+
+// Description is what a provider can do and enforces where it runs.
+type Description struct {
+	// Name is the provider's name, such as "local".
+	Name string
+	// Runtime is the mechanism of isolation, such as "runc".
+	Runtime string
+	// Capabilities are the provider's own, such as "images".
+	Capabilities []string
+	// Enforcement lists protections, the held ones and the others.
+	Enforcement []Enforcement
+}
+
+// Enforcement tells whether one protection holds.
+type Enforcement struct {
+	Name     string
+	Enforced bool
+	// Detail says how it is enforced, or why it is not.
+	Detail string
+}
+
+// PoolStatus counts a pool's sandboxes.
+type PoolStatus struct {
+	Available, Active, Total, Target int
+}
