@@ -1,0 +1,182 @@
+# Sandgate. `make` alone prints what there is.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
+HOSTARCH := $(shell go env GOARCH 2>/dev/null)
+AGENTBIN := cmd/sandgate/agentbin/bin
+FUZZTIME ?= 30s
+
+# Tools live in .tools/, each pinned by a module, lock or requirements file of
+# its own under tools/. A stamp lies in what it stands for, so that removing a
+# folder is enough to have it made again.
+BUF := .tools/bin/.buf.stamp
+LINT := .tools/bin/.lint.stamp
+GRPCURL := .tools/bin/.grpcurl.stamp
+GENPY := .tools/python/.stamp
+GENES := tools/es/node_modules/.stamp
+SYSTEM := .tools/system.stamp
+PYTHON := clients/python/.venv/.stamp
+NODE := clients/ts/node_modules/.stamp
+
+PY := clients/python/.venv/bin
+
+##@ Everyday
+
+.PHONY: help
+help: ## Print this list
+	@awk 'BEGIN {FS = ":.*## "} \
+		/^##@ / {printf "\n%s\n", substr($$0, 5)} \
+		/^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' Makefile
+	@echo
+
+.PHONY: quickstart
+quickstart: setup-run build-dev ## Set up, build, and let a Python and a TypeScript agent work in a real sandbox
+	@scripts/quickstart.sh
+
+.PHONY: setup setup-run
+setup: setup-run $(BUF) $(LINT) $(GRPCURL) $(GENPY) $(GENES) ## Install all that the other targets need
+setup-run: $(SYSTEM) $(PYTHON) $(NODE)
+
+.PHONY: serve
+serve: build-dev ## Build and serve on 127.0.0.1:7777; SERVE_FLAGS='--listen …' changes how
+	@bin/sandgate serve $(SERVE_FLAGS)
+
+.PHONY: clean
+clean: ## Remove everything that make has built or installed
+	rm -rf bin .tools .reports dist tools/es/node_modules clients/ts/node_modules clients/ts/dist clients/python/.venv
+	find $(AGENTBIN) -type f ! -name README.md -delete 2>/dev/null || true
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+##@ Code
+
+.PHONY: gen
+gen: $(BUF) $(GENPY) $(GENES) ## Generate the Go, Python and TypeScript code from proto/
+	@scripts/gen.sh
+
+.PHONY: gen-check
+gen-check: $(BUF) $(GENPY) $(GENES) ## Fail when the generated code is not what proto/ gives
+	@scripts/gen-check.sh
+
+.PHONY: lint lint-proto lint-go lint-python lint-ts lint-scripts
+lint: lint-proto lint-go lint-python lint-ts lint-scripts ## Check style, types, import rules and the protocol's compatibility
+lint-proto: $(BUF)
+	@scripts/proto-lint.sh
+lint-go: $(LINT)
+	.tools/bin/golangci-lint run
+lint-python: $(PYTHON)
+	cd clients/python && .venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy --strict
+lint-ts: $(NODE)
+	cd clients/ts && npm run --silent lint && npm run --silent typecheck
+lint-scripts: $(PYTHON)
+	@scripts/lint-scripts.sh
+
+.PHONY: build build-dev
+build: agent-amd64 agent-arm64 ## Build bin/sandgate, with the agent for amd64 and arm64 in it, and bin/sandgate-agent
+	$(GOBUILD) -o bin/sandgate ./cmd/sandgate
+	cp $(AGENTBIN)/sandgate-agent-linux-$(HOSTARCH) bin/sandgate-agent
+build-dev: agent-$(HOSTARCH)
+	$(GOBUILD) -o bin/sandgate ./cmd/sandgate
+	cp $(AGENTBIN)/sandgate-agent-linux-$(HOSTARCH) bin/sandgate-agent
+
+.PHONY: agent-amd64 agent-arm64
+agent-amd64 agent-arm64: agent-%:
+	GOOS=linux GOARCH=$* $(GOBUILD) -o $(AGENTBIN)/sandgate-agent-linux-$* ./cmd/sandgate-agent
+
+.PHONY: constraints
+constraints: ## Pin the newest allowed versions of the Python client's development environment
+	@scripts/constraints.sh
+
+##@ Tests
+
+.PHONY: test test-go test-e2e test-clients test-python test-ts
+test: ## Run all tests that need only this machine, with the race detector
+	@scripts/testsum.py reset
+	@$(MAKE) test-go test-clients test-e2e
+	@scripts/testsum.py total
+test-go: $(SYSTEM) build-dev
+	@scripts/test-go.sh go $$(go list ./... | grep -v '/test/')
+test-e2e: $(SYSTEM) $(GRPCURL) build-dev
+	@scripts/test-go.sh e2e $$(go list ./test/...)
+test-clients: test-python test-ts
+test-python: $(SYSTEM) $(PYTHON) build-dev
+	@scripts/test-python.sh
+test-ts: $(SYSTEM) $(NODE) build-dev
+	@scripts/test-ts.sh
+
+.PHONY: full
+full: gen-check lint build test fuzz ## Run every check and test that this machine can run, at full length
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME each (30s)
+	@scripts/fuzz.sh $(FUZZTIME)
+
+.PHONY: bench
+bench: $(SYSTEM) build-dev ## Measure against the yardsticks of docs/performance.md on this machine
+	go run ./bench $(BENCH_FLAGS)
+
+# What a later part brings: the name is reserved, and calling it is an error, so
+# that no script takes silence for success.
+define later
+	@echo "make $@: $(1). It does not exist yet." >&2; exit 2
+endef
+
+.PHONY: chaos soak test-escape
+chaos: ## (later) Cut connections at random moments and compare every byte
+	$(call later,will cut connections at seeded random moments and compare every byte)
+soak: ## (later) Run mixed load for hours and watch memory, processes and descriptors
+	$(call later,will run mixed load for hours and watch what the server holds on to)
+test-escape: ## (later) Try to break out of a sandbox
+	$(call later,will run known ways out of a sandbox and prove each one closed)
+
+##@ Kubernetes and images
+
+.PHONY: cluster-up cluster-down test-kubernetes bench-kubernetes image
+cluster-up: ## (later) Start a small Kubernetes cluster on this machine
+	$(call later,will start a small Kubernetes cluster on this machine)
+cluster-down: ## (later) Stop that cluster and remove it
+	$(call later,will stop that cluster and remove it)
+test-kubernetes: ## (later) Run the conformance suite on the cluster
+	$(call later,will run the conformance suite on the cluster)
+bench-kubernetes: ## (later) Measure against plain exec on the cluster
+	$(call later,will measure against plain exec on the cluster)
+image: ## (later) Build the container image
+	$(call later,will build the container image sandgate)
+
+# --- what the targets above need -------------------------------------------
+
+$(SYSTEM): scripts/setup-system.sh
+	@scripts/setup-system.sh
+	@mkdir -p $(@D) && touch $@
+
+$(BUF) $(LINT) $(GRPCURL): .tools/bin/.%.stamp: tools/%/go.mod tools/%/go.sum
+	@echo "building tools/$*"
+	@mkdir -p .tools/bin
+	@GOBIN=$(CURDIR)/.tools/bin go -C tools/$* install tool
+	@touch $@
+
+$(GENPY): tools/python/requirements.txt
+	@echo "installing tools/python"
+	@python3 -m venv --clear .tools/python
+	@.tools/python/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(GENES): tools/es/package.json tools/es/package-lock.json
+	@echo "installing tools/es"
+	@cd tools/es && npm ci --loglevel=error --no-audit --no-fund
+	@touch $@
+
+$(PYTHON): clients/python/pyproject.toml tools/python/constraints.txt
+	@echo "installing clients/python"
+	@test -x $(PY)/python || python3 -m venv clients/python/.venv
+	@$(PY)/pip install --quiet --disable-pip-version-check -c tools/python/constraints.txt -e 'clients/python[dev]'
+	@touch $@
+
+$(NODE): clients/ts/package.json clients/ts/package-lock.json
+	@echo "installing clients/ts"
+	@cd clients/ts && npm ci --loglevel=error --no-audit --no-fund
+	@touch $@

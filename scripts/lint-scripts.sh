@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Checks the scripts: syntax always, style where shellcheck is installed, and the
+# counter of test results by its own tests.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts=(.ci/run scripts/*.sh)
+for script in "${scripts[@]}"; do
+  bash -n "$script"
+done
+if command -v shellcheck >/dev/null 2>&1; then
+  shellcheck "${scripts[@]}"
+else
+  echo "lint-scripts: shellcheck is not installed; only the syntax was checked"
+fi
+ruff=clients/python/.venv/bin/ruff
+$ruff format --check --isolated --line-length 110 scripts
+$ruff check --isolated --line-length 110 --select E,F,I,B,UP,SIM scripts
+python3 -B -m unittest --quiet scripts/testsum_test.py

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Checks for the programs that building, running and testing need. What is
+# missing is installed on Debian and Ubuntu as root; elsewhere one line says what
+# to install.
+set -euo pipefail
+
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# Languages come in the versions that the project needs, not from the
+# distribution.
+fail=0
+need() { # need NAME MINIMUM FOUND
+  if [[ -z $3 ]]; then
+    echo "setup: $1 $2 or newer is needed and was not found" >&2
+    fail=1
+  elif [[ $(printf '%s\n%s\n' "$2" "$3" | sort -V | head -n1) != "$2" ]]; then
+    echo "setup: $1 $2 or newer is needed; this is $3" >&2
+    fail=1
+  fi
+}
+need Go 1.26 "$(go env GOVERSION 2>/dev/null | sed 's/^go//' || true)"
+need Python 3.11 "$(python3 -c 'import platform; print(platform.python_version())' 2>/dev/null || true)"
+need Node 20 "$(node --version 2>/dev/null | sed 's/^v//' || true)"
+has npm || { echo "setup: npm is needed and was not found" >&2; fail=1; }
+((fail == 0)) || exit 1
+
+packages=()
+has git || packages+=(git)
+has runc || packages+=(runc)
+has gcc || packages+=(gcc libc6-dev) # the race detector
+python3 -c 'import venv, ensurepip' 2>/dev/null || packages+=(python3-venv)
+((${#packages[@]})) || exit 0
+
+if [[ $(uname -s) != Linux ]]; then
+  echo "setup: not on Linux; the local provider and its tests need a Linux machine with runc" >&2
+  exit 0
+fi
+if ((EUID == 0)) && has apt-get; then
+  echo "setup: installing ${packages[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq
+  apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+else
+  echo "setup: missing programs. Run: sudo apt-get install -y ${packages[*]}" >&2
+  exit 1
+fi

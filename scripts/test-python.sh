@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Runs the Python client's tests against a real server, and counts them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+report=$PWD/.reports/python.xml
+mkdir -p .reports
+rm -f "$report"
+export SANDGATE_BIN=$PWD/bin/sandgate
+(cd clients/python && .venv/bin/python -m pytest -q -rs --junitxml="$report" "$@") || true
+scripts/testsum.py junit python "$report"
