@@ -1,0 +1,99 @@
+package streaming
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrOrder is wrapped by every error of Sequence and Frames.
+var ErrOrder = errors.New("streaming: out of order")
+
+// Sequence checks the events of one command as an agent sends them: exactly
+// one start first, chunks whose positions follow one another without a hole
+// that is not said to be a gap, exactly one end last. The zero value expects a
+// command from its beginning. After an error every further call fails.
+type Sequence struct {
+	pos   int64
+	state uint8
+	err   error
+}
+
+const (
+	expectStart uint8 = iota
+	expectOutput
+	expectNothing
+)
+
+// ResumeSequence expects a stream that goes on at a position.
+func ResumeSequence(position int64) Sequence { return Sequence{pos: position} }
+
+// Position is the position after everything seen so far.
+func (s *Sequence) Position() int64 { return s.pos }
+
+// Ended reports whether the end was seen.
+func (s *Sequence) Ended() bool { return s.state == expectNothing && s.err == nil }
+
+// Started must be called for the start of the command.
+func (s *Sequence) Started() error {
+	if s.err == nil && s.state != expectStart {
+		s.err = fmt.Errorf("%w: a second start", ErrOrder)
+	}
+	s.state = max(s.state, expectOutput)
+	return s.err
+}
+
+// Output must be called for every chunk of n bytes.
+func (s *Sequence) Output(position int64, n int) error {
+	if s.flowing("output") && position != s.pos {
+		s.err = fmt.Errorf("%w: output at position %d, expected %d", ErrOrder, position, s.pos)
+	}
+	if s.err == nil && (n <= 0 || n > MaxChunk) {
+		s.err = fmt.Errorf("%w: chunk of %d bytes", ErrOrder, n)
+	}
+	if s.err == nil {
+		s.pos += int64(n)
+	}
+	return s.err
+}
+
+// Gap must be called for a gap.
+func (s *Sequence) Gap(from, to int64) error {
+	if s.flowing("gap") && (from != s.pos || to <= from) {
+		s.err = fmt.Errorf("%w: gap from %d to %d at position %d", ErrOrder, from, to, s.pos)
+	}
+	if s.err == nil {
+		s.pos = to
+	}
+	return s.err
+}
+
+// Exited must be called for the end of the command.
+func (s *Sequence) Exited() error {
+	if s.flowing("end") {
+		s.state = expectNothing
+	}
+	return s.err
+}
+
+// Finish must be called when the stream ended without an error.
+func (s *Sequence) Finish() error {
+	if s.err == nil && s.state != expectNothing {
+		s.err = fmt.Errorf("%w: the stream ended without an end of the command", ErrOrder)
+	}
+	return s.err
+}
+
+func (s *Sequence) flowing(what string) bool {
+	if s.err != nil {
+		return false
+	}
+	switch s.state {
+	case expectStart:
+		s.err = fmt.Errorf("%w: %s before the start", ErrOrder, what)
+	case expectNothing:
+		s.err = fmt.Errorf("%w: %s after the end", ErrOrder, what)
+	default:
+		return true
+	}
+	return false
+}

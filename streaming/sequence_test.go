@@ -1,0 +1,93 @@
+package streaming
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestSequence(t *testing.T) {
+	ok := Sequence{}
+	for i, err := range []error{
+		ok.Started(), ok.Output(0, 5), ok.Output(5, 1), ok.Gap(6, 10), ok.Output(10, 2), ok.Exited(), ok.Finish(),
+	} {
+		if err != nil {
+			t.Fatalf("step %d: %v", i, err)
+		}
+	}
+	for name, f := range map[string]func(*Sequence) error{
+		"output before start": func(s *Sequence) error { return s.Output(0, 1) },
+		"end before start":    func(s *Sequence) error { return s.Exited() },
+		"two starts":          func(s *Sequence) error { _ = s.Started(); return s.Started() },
+		"two ends":            func(s *Sequence) error { _ = s.Started(); _ = s.Exited(); return s.Exited() },
+		"output after end":    func(s *Sequence) error { _ = s.Started(); _ = s.Exited(); return s.Output(0, 1) },
+		"hole":                func(s *Sequence) error { _ = s.Started(); return s.Output(1, 1) },
+		"overlap":             func(s *Sequence) error { _ = s.Started(); _ = s.Output(0, 2); return s.Output(1, 1) },
+		"empty chunk":         func(s *Sequence) error { _ = s.Started(); return s.Output(0, 0) },
+		"huge chunk":          func(s *Sequence) error { _ = s.Started(); return s.Output(0, MaxChunk+1) },
+		"backward gap":        func(s *Sequence) error { _ = s.Started(); _ = s.Output(0, 2); return s.Gap(2, 1) },
+		"no end":              func(s *Sequence) error { _ = s.Started(); return s.Finish() },
+		"error sticks":        func(s *Sequence) error { _ = s.Output(0, 1); return s.Started() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := f(&Sequence{}); !errors.Is(err, ErrOrder) {
+				t.Fatalf("got %v", err)
+			}
+		})
+	}
+}
+
+// FuzzFrames checks Frames against a plain account of the same input.
+func FuzzFrames(f *testing.F) {
+	f.Add([]byte{0, 3, 1, 3, 0, 0, 2})
+	f.Add([]byte{1, 1})
+	f.Fuzz(func(t *testing.T, in []byte) {
+		var fr Frames
+		var failed bool
+		size, off, files := int64(Unknown), int64(0), 0
+		complete := func() bool { return files == 0 || size == Unknown || off == size }
+		for i := 0; i+1 < len(in); i += 2 {
+			n := int64(int8(in[i+1]))
+			var err error
+			want := !failed
+			switch in[i] % 3 {
+			case 0:
+				want = want && complete() && n >= Unknown
+				err = fr.Header(n, 0)
+				if want {
+					size, off, files = n, 0, files+1
+				}
+			case 1:
+				want = want && files > 0 && n > 0 && (size == Unknown || off+n <= size)
+				err = fr.Chunk(int(n))
+				if want {
+					off += n
+				}
+			case 2:
+				want = want && complete() && files > 0
+				if err = fr.Finish(); want != (err == nil) {
+					t.Fatalf("finish at %d: %v", i, err)
+				}
+				return
+			}
+			if want != (err == nil) {
+				t.Fatalf("step %d: %v, want ok %v", i, err, want)
+			}
+			if err != nil && !errors.Is(err, ErrOrder) {
+				t.Fatalf("not an order error: %v", err)
+			}
+			failed = failed || err != nil
+			if !failed && (fr.Offset() != off || fr.Files() != files) {
+				t.Fatalf("at %d of file %d, want %d of %d", fr.Offset(), fr.Files(), off, files)
+			}
+		}
+	})
+}
+
+func TestChunkSizeAvoidsTheSlowTier(t *testing.T) {
+	for n := 1; n <= 3*MaxChunk; n += 997 {
+		c := ChunkSize(n)
+		if c <= 0 || c > n || c > MaxChunk || (c > SmallChunk && c < LargeChunk) {
+			t.Fatalf("%d of %d", c, n)
+		}
+	}
+}
