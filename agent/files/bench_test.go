@@ -1,0 +1,133 @@
+package files_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/sandgate/sandgate/agent/files"
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+const benchSize = 256 << 20
+
+func BenchmarkUpload(b *testing.B) {
+	_, c := start(b, files.Config{})
+	path := b.TempDir() + "/f"
+	piece := chunk(make([]byte, 256<<10))
+	b.SetBytes(benchSize)
+	for b.Loop() {
+		stream, err := c.Upload(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		_ = stream.Send(envelope(nil))
+		_ = stream.Send(header(&sandboxv1.UploadHeader{Path: path}))
+		for range benchSize >> 18 {
+			if err := stream.Send(piece); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if _, err := stream.CloseAndRecv(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkUploadAlone is BenchmarkUpload without gRPC: hash and write.
+func BenchmarkUploadAlone(b *testing.B) {
+	svc, err := files.New(files.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = svc.Close() }()
+	msgs := []*agentv1.UploadRequest{envelope(nil), header(&sandboxv1.UploadHeader{Path: b.TempDir() + "/f"})}
+	piece := chunk(make([]byte, 256<<10))
+	for range benchSize >> 18 {
+		msgs = append(msgs, piece)
+	}
+	b.SetBytes(benchSize)
+	for b.Loop() {
+		if err := svc.Upload(&script{ctx: b.Context(), msgs: msgs, end: io.EOF}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkDownload(b *testing.B) {
+	_, c := start(b, files.Config{})
+	path := b.TempDir() + "/f"
+	if err := os.WriteFile(path, make([]byte, benchSize), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(benchSize)
+	for b.Loop() {
+		down, err := c.Download(b.Context(), &agentv1.DownloadRequest{Request: &sandboxv1.DownloadRequest{
+			Items: []*sandboxv1.DownloadItem{{Path: path}},
+		}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for {
+			if _, err := down.Recv(); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
+// BenchmarkSmallUploads writes a thousand files in one stream.
+func BenchmarkSmallUploads(b *testing.B) {
+	_, c := start(b, files.Config{})
+	dir := b.TempDir()
+	for b.Loop() {
+		stream, err := c.Upload(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		_ = stream.Send(envelope(nil))
+		for i := range 1000 {
+			_ = stream.Send(header(&sandboxv1.UploadHeader{Path: fmt.Sprintf("%s/%d", dir, i)}))
+			_ = stream.Send(chunk([]byte("content")))
+		}
+		if _, err := stream.CloseAndRecv(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// The parts of the two above, alone.
+func BenchmarkYardstickSHA256(b *testing.B) {
+	buf := make([]byte, 256<<10)
+	b.SetBytes(int64(len(buf)))
+	h := sha256.New()
+	for b.Loop() {
+		h.Write(buf)
+	}
+}
+
+func BenchmarkYardstickWrite(b *testing.B) {
+	path := b.TempDir() + "/f"
+	buf := make([]byte, 256<<10)
+	b.SetBytes(benchSize)
+	for b.Loop() {
+		f, err := os.Create(path)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for range benchSize >> 18 {
+			if _, err := f.Write(buf); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if err := f.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

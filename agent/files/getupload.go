@@ -1,0 +1,27 @@
+package files
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// GetUpload says how far a resumable upload has come. While a stream writes to
+// it, it is UPLOAD_BUSY.
+func (s *Service) GetUpload(_ context.Context, req *agentv1.GetUploadRequest) (*agentv1.GetUploadResponse, error) {
+	defer s.begin()()
+	id := req.GetRequest().GetUploadId()
+	if !uploadID.MatchString(id) {
+		return nil, requestFault("upload_id", "1 to 128 characters of a-z, A-Z, 0-9, \".\", \"_\", \"-\"")
+	}
+	path, offset, complete, expire, err := s.parts.state(id)
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.GetUploadResponse{Response: &sandboxv1.GetUploadResponse{
+		Path: path, Offset: offset, Complete: complete, ExpireTime: timestamppb.New(expire),
+	}}, nil
+}

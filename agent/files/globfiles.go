@@ -1,0 +1,145 @@
+package files
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sandgate/sandgate/agent/fault"
+	"github.com/sandgate/sandgate/agent/files/glob"
+	"github.com/sandgate/sandgate/agent/files/paths"
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// GlobFiles lists files by name. What a policy forbids to read is left out.
+func (s *Service) GlobFiles(ctx context.Context, req *agentv1.GlobFilesRequest) (*agentv1.GlobFilesResponse, error) {
+	defer s.begin()()
+	r := req.GetRequest()
+	if r.GetMaxResults() < 0 {
+		return nil, requestFault("max_results", "negative")
+	}
+	if r.GetPattern() == "" {
+		return nil, requestFault("pattern", "empty")
+	}
+	pattern, err := glob.Compile(r.GetPattern(), r.GetBarePatternShallow())
+	if err != nil {
+		return nil, patternFault("pattern", err)
+	}
+	view, err := s.view(req.GetConfinement())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = view.Close() }()
+	root, err := openDirectory(view, r.GetPath())
+	if err != nil {
+		return nil, asFault(r.GetPath(), err)
+	}
+	defer func() { _ = root.Close() }()
+
+	g := &globber{view: view, request: r, max: maxEntries}
+	if n := int(r.GetMaxResults()); n > 0 && n < maxEntries {
+		g.max = n
+	}
+	if r.GetIncludeLinks() {
+		g.real, err = view.Resolved(root)
+		if err != nil {
+			return nil, asFault(r.GetPath(), err)
+		}
+	}
+	w := &walker{view: view, pattern: pattern, visitor: g}
+	limited, cancel := context.WithTimeoutCause(ctx, s.cfg.GlobTime, errBudget)
+	defer cancel()
+	resp := &sandboxv1.GlobFilesResponse{}
+	switch err := w.run(limited, root); {
+	case errors.Is(err, errEnough):
+		resp.TruncationReason = cutCount
+	case errors.Is(err, errBudget):
+		resp.TruncationReason = cutTime
+	case err != nil:
+		return nil, asFault(r.GetPath(), err)
+	}
+	if w.unreadable || g.unreadable {
+		resp.TruncationReason = cutUnreadable
+	}
+	resp.Files, resp.Truncated = g.found, resp.GetTruncationReason() != 0
+	return &agentv1.GlobFilesResponse{Response: resp}, nil
+}
+
+func patternFault(field string, err error) error {
+	return fault.New(codes.InvalidArgument, patternInvalid, field+": "+err.Error(), nil).Field(field).Because(err)
+}
+
+type globber struct {
+	view       *paths.View
+	request    *sandboxv1.GlobFilesRequest
+	real       string // resolved path of the root, for links
+	max        int
+	bytes      int
+	found      []*sandboxv1.FileInfo
+	unreadable bool
+}
+
+func (g *globber) enter(*folder) {}
+func (g *globber) leave(*folder) {}
+
+func (g *globber) visit(in *folder, e dirEntry) error {
+	switch e.mode {
+	case unix.S_IFREG:
+	case unix.S_IFDIR:
+		if !g.request.GetIncludeDirectories() {
+			return nil
+		}
+	case unix.S_IFLNK:
+		if !g.request.GetIncludeLinks() {
+			return nil
+		}
+	default:
+		return nil
+	}
+	path := paths.Join(g.request.GetPath(), in.rel+e.name)
+	var st unix.Stat_t
+	err := unix.Fstatat(in.fd, e.name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case err != nil:
+		g.unreadable = true
+		return nil
+	}
+	info := fileInfo(path, &st)
+	if info.GetType() == typeSymlink && !g.link(info, in, e, path) {
+		return nil
+	}
+	if len(g.found) == g.max || g.bytes > maxReply {
+		return errEnough
+	}
+	g.bytes += proto.Size(info) + 8
+	g.found = append(g.found, info)
+	return nil
+}
+
+// link reports whether a link leads to a file beneath the root of the walk.
+func (g *globber) link(info *sandboxv1.FileInfo, in *folder, e dirEntry, path string) bool {
+	f, err := g.view.Open(path, unix.O_PATH, paths.Read)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }()
+	var st unix.Stat_t
+	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return false
+	}
+	real, err := g.view.Resolved(f)
+	if err != nil || !paths.Beneath(real, g.real) {
+		return false
+	}
+	info.TargetType = typeRegular
+	info.SymlinkTarget = readLink(in.fd, e.name)
+	return true
+}
+
+var _ visitor = (*globber)(nil)

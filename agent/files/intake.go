@@ -1,0 +1,181 @@
+package files
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/agent/files/paths"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+var uploadID = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,128}$`)
+
+// intake is one file of an upload. After an error it drops what comes.
+type intake struct {
+	service *Service
+	header  *sandboxv1.UploadHeader
+	limit   int64
+	target  *target
+	part    *part // always set while the file is taken in, resumable or not
+	err     error
+}
+
+func (s *Service) newIntake(v *paths.View, h *sandboxv1.UploadHeader, limit int64) *intake {
+	in := &intake{service: s, header: h, limit: limit}
+	in.err = in.open(v)
+	if in.err != nil {
+		in.settle(h.GetUploadId() != "")
+	}
+	return in
+}
+
+func (in *intake) open(v *paths.View) error {
+	h := in.header
+	if err := in.check(); err != nil {
+		return err
+	}
+	var err error
+	if in.target, err = openTarget(v, h.GetPath(), paths.Write, optional(h.Mode != nil, h.GetMode()), h.GetCreateOnly()); err != nil {
+		return err
+	}
+	if h.GetUploadId() == "" {
+		in.part = &part{path: h.GetPath(), sum: newHasher()}
+	} else if in.part, err = in.service.parts.claim(h.GetUploadId(), h.GetPath(), h.GetOffset()); err != nil {
+		return err
+	}
+	if in.part.draft != nil || in.part.complete {
+		return nil
+	}
+	return in.newDraft()
+}
+
+func (in *intake) check() error {
+	h := in.header
+	switch {
+	case h.GetUploadId() != "" && !uploadID.MatchString(h.GetUploadId()):
+		return requestFault("upload_id", "1 to 128 characters of a-z, A-Z, 0-9, \".\", \"_\", \"-\"")
+	case h.GetOffset() < 0:
+		return requestFault("offset", "negative")
+	case h.GetOffset() > 0 && h.GetUploadId() == "":
+		return requestFault("offset", "without upload_id")
+	case h.Size != nil && h.GetSize() < 0:
+		return requestFault("size", "negative")
+	case len(h.GetSha256()) != 0 && len(h.GetSha256()) != 32:
+		return requestFault("sha256", "not 32 bytes")
+	case in.limit > 0 && h.GetSize() > in.limit:
+		return tooLargeFault(h.GetPath(), in.limit)
+	}
+	return nil
+}
+
+// newDraft makes the file that the bytes go to. That of a resumable upload
+// outlives the target's descriptor, so it holds its own.
+func (in *intake) newDraft() error {
+	dir := in.target.loc.FD()
+	if in.header.GetUploadId() != "" {
+		if own := in.service.parts.dir; own != nil {
+			dir = int(own.Fd())
+		}
+		fd, err := unix.Openat(dir, ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		in.part.dir = os.NewFile(uintptr(fd), "part")
+		dir = fd
+	}
+	var err error
+	in.part.draft, err = newDraft(dir)
+	return err
+}
+
+// write takes the next bytes and keeps b.
+func (in *intake) write(b []byte) {
+	switch {
+	case in.err != nil:
+		return
+	case in.part.complete:
+		in.err = offsetFault(in.part.id, in.part.size)
+	case in.header.Size != nil && int64(len(b)) > in.header.GetSize()-in.part.size:
+		in.err = pathFault(checksum, in.header.GetPath(), fmt.Sprintf("more bytes than the %d announced", in.header.GetSize()))
+		in.settle(false)
+		return
+	case in.limit > 0 && int64(len(b)) > in.limit-in.part.size:
+		in.err = tooLargeFault(in.header.GetPath(), in.limit)
+		in.settle(false)
+		return
+	default:
+		n, err := in.part.draft.Write(b)
+		in.part.size += int64(n)
+		in.part.sum.add(b[:n])
+		in.err = err
+	}
+	if in.err != nil {
+		in.settle(true)
+	}
+}
+
+// finish puts the file into its place and returns what became of it.
+func (in *intake) finish(ctx context.Context) *sandboxv1.UploadResult {
+	result := &sandboxv1.UploadResult{Path: in.header.GetPath()}
+	if in.err == nil {
+		in.err = in.complete(ctx)
+	}
+	if in.err != nil {
+		result.Error = fileError(in.header.GetPath(), in.err)
+		return result
+	}
+	result.Size, result.Sha256 = in.part.size, in.part.digest
+	in.settle(true)
+	return result
+}
+
+func (in *intake) complete(ctx context.Context) error {
+	p, h := in.part, in.header
+	if p.complete {
+		return nil
+	}
+	if h.Size != nil && p.size != h.GetSize() {
+		in.settle(true) // the rest may still come
+		return pathFault(checksum, h.GetPath(), fmt.Sprintf("%d bytes came, %d were announced", p.size, h.GetSize()))
+	}
+	p.digest = p.sum.Sum()
+	if len(h.GetSha256()) > 0 && !bytes.Equal(p.digest, h.GetSha256()) {
+		in.settle(false)
+		return pathFault(checksum, h.GetPath(), "the SHA-256 is not the one announced")
+	}
+	if _, err := in.service.land(ctx, in.target, p.draft); err != nil {
+		in.settle(true)
+		return err
+	}
+	p.complete, p.draft = true, nil
+	return nil
+}
+
+// abort ends the file because the stream broke.
+func (in *intake) abort() { in.settle(true) }
+
+// settle lets go of everything. What arrived of a resumable file is kept if
+// keep is set. It may be called again.
+func (in *intake) settle(keep bool) {
+	if in.part != nil {
+		switch {
+		case in.part.id == "":
+			in.part.sum.stop()
+			_ = in.part.clear()
+		case keep:
+			in.service.parts.release(in.part)
+		default:
+			in.service.parts.forget(in.part)
+		}
+		in.part = nil
+	}
+	if in.target != nil {
+		_ = in.target.close()
+		in.target = nil
+	}
+}

@@ -1,0 +1,67 @@
+package files
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/agent/files/paths"
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// MoveFile renames within a file system. A policy must allow to read and write
+// the source and all below it, and to write the destination: what may not be
+// read stays unreadable under another name.
+func (s *Service) MoveFile(ctx context.Context, req *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
+	defer s.begin()()
+	r := req.GetRequest()
+	view, err := s.view(req.GetConfinement())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = view.Close() }()
+	from, err := view.Locate(r.GetSource(), paths.Lookup{Access: paths.Read | paths.Write})
+	if err != nil {
+		return nil, asFault(r.GetSource(), err)
+	}
+	defer func() { _ = from.Close() }()
+	var st unix.Stat_t
+	if err := unix.Fstatat(from.FD(), from.Name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, asFault(r.GetSource(), err)
+	}
+	if view.Checks() {
+		if err := view.CheckTree(from.Real); err != nil {
+			return nil, asFault(r.GetSource(), err)
+		}
+	}
+	to, err := view.Locate(r.GetDestination(), paths.Lookup{Access: paths.Write})
+	if err != nil {
+		return nil, asFault(r.GetDestination(), err)
+	}
+	defer func() { _ = to.Close() }()
+	if view.Checks() {
+		if err := view.CheckTree(to.Real); err != nil {
+			return nil, asFault(r.GetDestination(), err)
+		}
+	}
+	unlock, err := s.locks.lock(ctx, to)
+	if err != nil {
+		return nil, asFault(r.GetDestination(), err)
+	}
+	defer unlock()
+	if r.GetOverwrite() {
+		err = unix.Renameat(from.FD(), from.Name, to.FD(), to.Name)
+	} else {
+		err = renameNew(from.FD(), from.Name, to.FD(), to.Name)
+	}
+	switch {
+	case errors.Is(err, unix.ENOTDIR):
+		// A directory onto a file.
+		return nil, pathFault(alreadyExists, r.GetDestination(), "is not a directory, and the source is one")
+	case err != nil:
+		return nil, asFault(r.GetDestination(), err)
+	}
+	return &agentv1.MoveFileResponse{Response: &sandboxv1.MoveFileResponse{}}, nil
+}

@@ -1,0 +1,58 @@
+package paths
+
+import (
+	"errors"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// tries bounds how often a lookup that raced with a rename is done again.
+const tries = 64
+
+// Kernel reports whether the kernel resolves beneath a directory (openat2).
+// Seccomp filters refuse it with EPERM, older kernels and some runtimes with
+// ENOSYS.
+var Kernel = sync.OnceValue(func() bool {
+	fd, err := unix.Openat2(unix.AT_FDCWD, "/", &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_DIRECTORY,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	// An absolute path is never beneath the working directory.
+	if err == nil {
+		_ = unix.Close(fd)
+		return false
+	}
+	return errors.Is(err, unix.EXDEV)
+})
+
+// errUseWalk says that the kernel's answer is not final.
+var errUseWalk = errors.New("resolve in user space")
+
+func openat2(dir int, path string, flags int, resolve uint64) (int, error) {
+	how := unix.OpenHow{Flags: uint64(flags), Resolve: resolve}
+	for range tries {
+		fd, err := unix.Openat2(dir, path, &how)
+		switch {
+		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EXDEV):
+			// An absolute link is refused here even where it stays inside.
+			return -1, errUseWalk
+		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
+			return -1, errUseWalk
+		default:
+			return fd, err
+		}
+	}
+	return -1, errUseWalk
+}
+
+// openat is unix.Openat, done again when a signal interrupts it.
+func openat(dir int, path string, flags int) (int, error) {
+	for {
+		fd, err := unix.Openat(dir, path, flags, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/sandgate/sandgate/agent/files/paths"
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+const (
+	defaultReadBytes = 512_000
+	maxReadBytes     = 2 << 20
+	// countBytes is the size up to which the lines of a file are counted beyond
+	// the window that was asked for.
+	countBytes = 1 << 20
+)
+
+// ReadLines reads a window of a text file.
+func (s *Service) ReadLines(ctx context.Context, req *agentv1.ReadLinesRequest) (*agentv1.ReadLinesResponse, error) {
+	defer s.begin()()
+	r := req.GetRequest()
+	w := window{skip: r.GetOffset(), limit: -1, max: int(r.GetMaxBytes())}
+	if r.Limit != nil {
+		w.limit = r.GetLimit()
+	}
+	switch {
+	case w.skip < 0:
+		return nil, requestFault("offset", "negative")
+	case r.GetLimit() < 0:
+		return nil, requestFault("limit", "negative")
+	case r.GetMaxBytes() < 0:
+		return nil, requestFault("max_bytes", "negative")
+	case r.GetMaxBytes() == 0 || r.GetMaxBytes() > maxReadBytes:
+		w.max = defaultReadBytes
+	}
+	view, err := s.view(req.GetConfinement())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = view.Close() }()
+	src, err := openRegular(view, r.GetPath(), paths.Read)
+	if err != nil {
+		return nil, asFault(r.GetPath(), err)
+	}
+	defer func() { _ = src.Close() }()
+	resp, err := w.read(ctx, src, src.stat.Size)
+	if err != nil {
+		return nil, asFault(r.GetPath(), err)
+	}
+	return &agentv1.ReadLinesResponse{Response: resp}, nil
+}
+
+// read scans src until the window is known, and for a small file to its end.
+func (w *window) read(ctx context.Context, src io.ReaderAt, size int64) (*sandboxv1.ReadLinesResponse, error) {
+	buf := getChunk()
+	defer putChunk(buf)
+	resp := &sandboxv1.ReadLinesResponse{Size: size}
+	eof := false
+	for off := int64(0); !eof; {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		n, err := src.ReadAt(buf, off)
+		eof = errors.Is(err, io.EOF)
+		if err != nil && !eof {
+			return nil, err
+		}
+		if off == 0 && !isText(buf[:n], !eof) {
+			return resp, nil
+		}
+		w.add(buf[:n])
+		off += int64(n)
+		if w.decided() && (size > countBytes || off > countBytes) {
+			break
+		}
+	}
+	if eof {
+		w.end()
+		resp.TotalLines = &w.lines
+	}
+	resp.Text, resp.Content = true, w.content
+	resp.StartLine, resp.EndLine = w.first, w.last
+	resp.More, resp.Truncated = w.more(), w.truncated
+	return resp, nil
+}

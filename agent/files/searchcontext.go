@@ -1,0 +1,75 @@
+package files
+
+import (
+	"bytes"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// contextBlock is read at once for context.
+const contextBlock = 16 << 10
+
+// context adds the lines around a hit. They are read again: matches are few,
+// and so the search itself need not keep lines.
+func (s *scanner) context(m *sandboxv1.SearchMatch, fd int, h hit) {
+	r := s.query.request
+	if n := int(r.GetContextBefore()); n > 0 && h.start > 0 {
+		m.Before = linesBefore(fd, h.start, n)
+	}
+	if n := int(r.GetContextAfter()); n > 0 {
+		m.After = linesAfter(fd, h.end, n)
+	}
+}
+
+// linesBefore returns up to n lines that end before start, cut.
+func linesBefore(fd int, start int64, n int) [][]byte {
+	// Enough when it holds the ends of n+1 lines, or the beginning of the file.
+	var b []byte
+	from := start
+	for from > 0 && bytes.Count(b, newline) <= n && len(b) < n*maxLine {
+		size := min(from, contextBlock)
+		block := make([]byte, size)
+		got, err := pread(fd, block, from-size)
+		if err != nil || int64(got) < size {
+			break // the file was changed
+		}
+		from -= size
+		b = append(block, b...)
+	}
+	lines := bytes.Split(bytes.TrimSuffix(b, newline), newline)
+	if len(lines) > n {
+		lines = lines[len(lines)-n:]
+	}
+	return clipLines(lines)
+}
+
+// linesAfter returns up to n lines that begin at start, cut.
+func linesAfter(fd int, start int64, n int) [][]byte {
+	var b []byte
+	for bytes.Count(b, newline) < n && len(b) < n*maxLine {
+		block := make([]byte, contextBlock)
+		got, err := pread(fd, block, start+int64(len(b)))
+		b = append(b, block[:got]...)
+		if err != nil || got == 0 {
+			break
+		}
+	}
+	if len(b) == 0 {
+		return nil
+	}
+	lines := bytes.SplitN(b, newline, n+1)
+	if len(lines) > n {
+		lines = lines[:n]
+	} else if len(lines[len(lines)-1]) == 0 {
+		lines = lines[:len(lines)-1] // after the last line end
+	}
+	return clipLines(lines)
+}
+
+func clipLines(lines [][]byte) [][]byte {
+	out := make([][]byte, 0, len(lines))
+	for _, l := range lines {
+		out = append(out, clip(bytes.TrimSuffix(l, []byte("\r"))))
+	}
+	return out
+}

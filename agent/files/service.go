@@ -1,0 +1,169 @@
+package files
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/agent/files/paths"
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+)
+
+// Config says how a Service works. The zero value is usable.
+type Config struct {
+	// PartDir is where the parts of resumable uploads are kept. It is made when
+	// missing. A part on another file system than its target is copied when it
+	// is complete. Empty: beside the target.
+	PartDir string
+	// PartRetention is how long a part is kept after its last byte. 0: 1 h.
+	PartRetention time.Duration
+	// MaxParts is how many resumable uploads are kept; the part that was idle
+	// for longest makes room for a new one. 0: 64.
+	MaxParts int
+	// GlobTime bounds the walk of GlobFiles. 0: 5 s.
+	GlobTime time.Duration
+	// SearchTime bounds the walk of SearchFiles. 0: 15 s.
+	SearchTime time.Duration
+	// NoOpenat2 resolves paths in user space even where the kernel could.
+	NoOpenat2 bool
+}
+
+func (c Config) withDefaults() Config {
+	if c.PartRetention <= 0 {
+		c.PartRetention = time.Hour
+	}
+	if c.MaxParts <= 0 {
+		c.MaxParts = 64
+	}
+	if c.GlobTime <= 0 {
+		c.GlobTime = 5 * time.Second
+	}
+	if c.SearchTime <= 0 {
+		c.SearchTime = 15 * time.Second
+	}
+	return c
+}
+
+// Service answers the file calls of AgentService. It is safe for concurrent
+// use.
+type Service struct {
+	cfg     Config
+	parts   *parts
+	locks   locks
+	running atomic.Int64
+	last    atomic.Int64 // Unix nanoseconds
+}
+
+// New returns a service. Close ends it.
+func New(cfg Config) (*Service, error) {
+	cfg = cfg.withDefaults()
+	s := &Service{cfg: cfg, parts: newParts(cfg.MaxParts, cfg.PartRetention)}
+	if cfg.PartDir != "" {
+		if err := os.MkdirAll(cfg.PartDir, 0o700); err != nil {
+			return nil, fmt.Errorf("directory for parts of uploads: %w", err)
+		}
+		dir, err := os.OpenFile(cfg.PartDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("directory for parts of uploads: %w", err)
+		}
+		s.parts.dir = dir
+	}
+	s.last.Store(time.Now().UnixNano())
+	return s, nil
+}
+
+// Close removes the parts of unfinished uploads. Calls that still run end by
+// their own contexts; an upload that is cut off afterwards leaves no part.
+func (s *Service) Close() error { return s.parts.close() }
+
+// Active returns how many calls run and when the last one began or ended.
+func (s *Service) Active() (running int, last time.Time) {
+	return int(s.running.Load()), time.Unix(0, s.last.Load())
+}
+
+// Openat2 reports whether the kernel resolves paths beneath a root directory.
+func (s *Service) Openat2() bool { return !s.cfg.NoOpenat2 && paths.Kernel() }
+
+func (s *Service) begin() (end func()) {
+	s.running.Add(1)
+	s.last.Store(time.Now().UnixNano())
+	return func() {
+		s.last.Store(time.Now().UnixNano())
+		s.running.Add(-1)
+	}
+}
+
+// view returns what the confinement lets a call see. The caller closes it.
+func (s *Service) view(c *agentv1.Confinement) (*paths.View, error) {
+	policies := make([]paths.Policy, 0, len(c.GetPolicies()))
+	for _, p := range c.GetPolicies() {
+		policies = append(policies, paths.Policy{
+			Root: p.GetRootDir(), Virtual: p.GetVirtual(),
+			WriteAllow: p.GetWriteAllowPrefixes(), WriteDeny: p.GetWriteDenyPrefixes(),
+			ReadDeny: p.GetReadDenyPrefixes(),
+		})
+	}
+	v, err := paths.New(policies, paths.Options{NoKernel: s.cfg.NoOpenat2})
+	if err != nil {
+		return nil, policyFault(err)
+	}
+	return v, nil
+}
+
+// locks serialises what changes one file. A file is named by its directory and
+// name, because its inode changes with every replacement.
+type locks struct {
+	mu   sync.Mutex
+	held map[fileKey]*fileLock
+}
+
+type fileKey struct {
+	dev, ino uint64
+	name     string
+}
+
+type fileLock struct {
+	free  chan struct{} // holds a token while nobody has the lock
+	users int
+}
+
+// lock waits for the file's lock. The caller calls unlock exactly once.
+func (l *locks) lock(ctx context.Context, loc *paths.Location) (unlock func(), err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(loc.FD(), &st); err != nil {
+		return nil, err
+	}
+	key := fileKey{dev: st.Dev, ino: st.Ino, name: loc.Name}
+	l.mu.Lock()
+	if l.held == nil {
+		l.held = make(map[fileKey]*fileLock)
+	}
+	lock := l.held[key]
+	if lock == nil {
+		lock = &fileLock{free: make(chan struct{}, 1)}
+		lock.free <- struct{}{}
+		l.held[key] = lock
+	}
+	lock.users++
+	l.mu.Unlock()
+
+	forget := func() {
+		l.mu.Lock()
+		if lock.users--; lock.users == 0 {
+			delete(l.held, key)
+		}
+		l.mu.Unlock()
+	}
+	select {
+	case <-lock.free:
+		return func() { lock.free <- struct{}{}; forget() }, nil
+	case <-ctx.Done():
+		forget()
+		return nil, context.Cause(ctx)
+	}
+}

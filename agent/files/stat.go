@@ -1,0 +1,58 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/agent/files/paths"
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// StatFile describes a file without following a link at its name.
+func (s *Service) StatFile(_ context.Context, req *agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
+	defer s.begin()()
+	path := req.GetRequest().GetPath()
+	view, err := s.view(req.GetConfinement())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = view.Close() }()
+	info, err := statFile(view, path)
+	if err != nil {
+		return nil, asFault(path, err)
+	}
+	return &agentv1.StatFileResponse{Response: &sandboxv1.StatFileResponse{Info: info}}, nil
+}
+
+func statFile(v *paths.View, path string) (*sandboxv1.FileInfo, error) {
+	var st unix.Stat_t
+	loc, err := v.Locate(path, paths.Lookup{Access: paths.Read})
+	if errors.Is(err, paths.ErrFixed) {
+		// The root, or a path that ends in "..": never a link.
+		f, err := v.Open(path, unix.O_PATH, paths.Read)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = f.Close() }()
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+			return nil, os.NewSyscallError("fstat", err)
+		}
+		return fileInfo(path, &st), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = loc.Close() }()
+	if err := unix.Fstatat(loc.FD(), loc.Name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, err
+	}
+	info := fileInfo(path, &st)
+	if info.GetType() == typeSymlink {
+		linkInfo(v, info, loc.FD(), loc.Name, path)
+	}
+	return info, nil
+}

@@ -1,0 +1,148 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sandgate/sandgate/agent/fault"
+	"github.com/sandgate/sandgate/agent/files/paths"
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/streaming"
+)
+
+// maxReply bounds what one reply holds, below the 4 MiB that gRPC takes by
+// default.
+const maxReply = 3 << 20
+
+// Upload writes files: the envelope, then a header and chunks for each. A file
+// that fails is said in its result and its chunks are dropped; messages in a
+// wrong order end the call. Files that were complete before that stay.
+func (s *Service) Upload(stream grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
+	defer s.begin()()
+	first, err := stream.Recv()
+	if err != nil {
+		return uploadEnd(err)
+	}
+	if first.GetEnvelope() == nil {
+		return orderFault("the first message must be the envelope")
+	}
+	view, err := s.view(first.GetEnvelope().GetConfinement())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = view.Close() }()
+
+	u := &upload{service: s, view: view, limit: first.GetEnvelope().GetLimits().GetMaxFileBytes()}
+	defer u.abort()
+	for {
+		msg, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return uploadEnd(err)
+		}
+		if err := u.take(stream.Context(), msg); err != nil {
+			return err
+		}
+	}
+	if err := u.frames.Finish(); err != nil {
+		return orderFault("no file")
+	}
+	if err := u.finish(stream.Context()); err != nil {
+		return err
+	}
+	return stream.SendAndClose(&agentv1.UploadResponse{
+		Response: &sandboxv1.UploadResponse{Results: u.results},
+	})
+}
+
+// uploadEnd tells what ended a stream that should have gone on.
+func uploadEnd(err error) error {
+	if errors.Is(err, io.EOF) {
+		return orderFault("the stream ended before the envelope")
+	}
+	var f *fault.Error
+	if f = asFault("", err); f.Reason() == internal {
+		return err // gRPC's own, such as a message that is too large
+	}
+	return f
+}
+
+func orderFault(words string) *fault.Error {
+	return fault.New(code(outOfOrder), outOfOrder, words, nil)
+}
+
+// upload is one stream.
+type upload struct {
+	service *Service
+	view    *paths.View
+	limit   int64
+	frames  streaming.Frames
+	results []*sandboxv1.UploadResult
+	reply   int // bytes of the results
+	file    *intake
+}
+
+// take handles one message. An error ends the stream.
+func (u *upload) take(ctx context.Context, msg *agentv1.UploadRequest) error {
+	switch payload := msg.GetPayload().(type) {
+	case *agentv1.UploadRequest_Header:
+		return u.begin(ctx, payload.Header)
+	case *agentv1.UploadRequest_Chunk:
+		if len(payload.Chunk) == 0 && u.frames.Files() > 0 {
+			return nil // an empty file, sent as an empty chunk
+		}
+		// The size is checked per file, so that one wrong file does not end the
+		// others.
+		if err := u.frames.Chunk(len(payload.Chunk)); err != nil {
+			return orderFault(err.Error()).Because(err)
+		}
+		u.file.write(payload.Chunk)
+		return nil
+	case *agentv1.UploadRequest_Envelope:
+		return orderFault("a second envelope")
+	default:
+		return orderFault("a message without payload")
+	}
+}
+
+func (u *upload) begin(ctx context.Context, h *sandboxv1.UploadHeader) error {
+	if err := u.finish(ctx); err != nil {
+		return err
+	}
+	if err := u.frames.Header(streaming.Unknown, 0); err != nil {
+		return orderFault(err.Error()).Because(err)
+	}
+	u.file = u.service.newIntake(u.view, h, u.limit)
+	return nil
+}
+
+// finish completes the open file and keeps its result.
+func (u *upload) finish(ctx context.Context) error {
+	if u.file == nil {
+		return nil
+	}
+	result := u.file.finish(ctx)
+	u.file = nil
+	if u.reply += proto.Size(result) + 8; u.reply > maxReply {
+		return fault.New(code(messageTooLarge), messageTooLarge,
+			fmt.Sprintf("the results of %d files do not fit one reply; use several uploads", len(u.results)+1),
+			map[string]string{"limit_bytes": fmt.Sprint(maxReply)})
+	}
+	u.results = append(u.results, result)
+	return nil
+}
+
+// abort leaves the open file as it was and keeps the part of a resumable one.
+func (u *upload) abort() {
+	if u.file != nil {
+		u.file.abort()
+	}
+}

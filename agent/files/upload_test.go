@@ -1,0 +1,229 @@
+package files_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/agent/files"
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+func envelope(limits *agentv1.Limits, policies ...*sandboxv1.AccessPolicy) *agentv1.UploadRequest {
+	return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Envelope{Envelope: &agentv1.UploadEnvelope{
+		Confinement: &agentv1.Confinement{Policies: policies}, Limits: limits,
+	}}}
+}
+
+func header(h *sandboxv1.UploadHeader) *agentv1.UploadRequest {
+	return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Header{Header: h}}
+}
+
+func chunk(b []byte) *agentv1.UploadRequest {
+	return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Chunk{Chunk: b}}
+}
+
+// send runs one upload to its end.
+func send(t testing.TB, c agentv1.AgentServiceClient, msgs ...*agentv1.UploadRequest) ([]*sandboxv1.UploadResult, error) {
+	t.Helper()
+	stream, err := c.Upload(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range msgs {
+		if stream.Send(m) != nil {
+			break // the reply says why
+		}
+	}
+	resp, err := stream.CloseAndRecv()
+	return resp.GetResponse().GetResults(), err
+}
+
+// outcomes reduces results to reasons, "" for success.
+func outcomes(results []*sandboxv1.UploadResult) []string {
+	out := []string{}
+	for _, r := range results {
+		out = append(out, errorReason(r.GetError()))
+	}
+	return out
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func TestUpload(t *testing.T) {
+	_, c := start(t, files.Config{})
+	dir := t.TempDir()
+	write(t, dir+"/old", "old")
+	write(t, dir+"/sub/inner", "x")
+	if err := os.Chmod(dir+"/old", 0o751); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(dir+"/fifo", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("old", dir+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("new-by-link", dir+"/dangling"); err != nil {
+		t.Fatal(err)
+	}
+
+	steps := []struct {
+		path    string
+		content string
+		h       *sandboxv1.UploadHeader
+		want    string
+	}{
+		{path: "/a/b/c", content: "parents"},
+		{path: "//x//y/./", content: "odd slashes"},
+		{path: "/empty"},
+		{path: "/old", content: "replaced"},
+		{path: "/link", content: "through the link"},
+		{path: "/dangling", content: "made"},
+		{path: "/mode", content: "m", h: &sandboxv1.UploadHeader{Mode: ptr(uint32(0o4777))}},
+		{path: "/sized", content: "12345", h: &sandboxv1.UploadHeader{Size: ptr(int64(5)), Sha256: sum([]byte("12345"))}},
+		{path: "/fresh", content: "f", h: &sandboxv1.UploadHeader{CreateOnly: true}},
+		{path: "/sub", content: "x", want: "FILE_IS_DIRECTORY"},
+		{path: "/old/below", content: "x", want: "PATH_INVALID"},
+		{path: "/fifo", content: "x", want: "FILE_NOT_REGULAR"},
+		{path: "/old", content: "x", h: &sandboxv1.UploadHeader{CreateOnly: true}, want: "FILE_ALREADY_EXISTS"},
+		{path: "/link", content: "x", h: &sandboxv1.UploadHeader{CreateOnly: true}, want: "FILE_ALREADY_EXISTS"},
+		{path: "/short", content: "123", h: &sandboxv1.UploadHeader{Size: ptr(int64(5))}, want: "FILE_CHECKSUM_MISMATCH"},
+		{path: "/long", content: "1234567", h: &sandboxv1.UploadHeader{Size: ptr(int64(5))}, want: "FILE_CHECKSUM_MISMATCH"},
+		{path: "/sum", content: "other", h: &sandboxv1.UploadHeader{Sha256: sum(nil)}, want: "FILE_CHECKSUM_MISMATCH"},
+		{path: "/badsum", content: "x", h: &sandboxv1.UploadHeader{Sha256: []byte("short")}, want: "REQUEST_INVALID"},
+		{path: "/badmode", content: "x", h: &sandboxv1.UploadHeader{Mode: ptr(uint32(0o100644))}, want: "REQUEST_INVALID"},
+		{path: "/neg", content: "x", h: &sandboxv1.UploadHeader{Offset: -1}, want: "REQUEST_INVALID"},
+		{path: "/neg", content: "x", h: &sandboxv1.UploadHeader{Size: ptr(int64(-1))}, want: "REQUEST_INVALID"},
+		{path: "/noid", content: "x", h: &sandboxv1.UploadHeader{Offset: 3}, want: "REQUEST_INVALID"},
+		{path: "/badid", content: "x", h: &sandboxv1.UploadHeader{UploadId: "a/b"}, want: "REQUEST_INVALID"},
+		{path: "/big", content: strings.Repeat("x", 1001), want: "FILE_TOO_LARGE"},
+		{path: "/bigger", h: &sandboxv1.UploadHeader{Size: ptr(int64(2000))}, want: "FILE_TOO_LARGE"},
+		{path: "/" + strings.Repeat("n", 256), content: "x", want: "PATH_INVALID"},
+		{path: "", content: "x", want: "PATH_INVALID"},
+		{path: "/last", content: "still here"},
+	}
+	msgs := []*agentv1.UploadRequest{envelope(&agentv1.Limits{MaxFileBytes: 1000})}
+	var want []string
+	for i := range steps {
+		s := &steps[i]
+		if s.h == nil {
+			s.h = &sandboxv1.UploadHeader{}
+		}
+		s.h.Path = s.path
+		if s.path != "" {
+			s.h.Path = dir + s.path
+		}
+		msgs = append(msgs, header(s.h))
+		for i := 0; i < len(s.content); i += 4 {
+			msgs = append(msgs, chunk([]byte(s.content[i:min(i+4, len(s.content))])))
+		}
+		want = append(want, s.want)
+	}
+	results, err := send(t, c, msgs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, outcomes(results)); diff != "" {
+		t.Fatalf("results (-want +got):\n%s", diff)
+	}
+	for i, s := range steps {
+		if s.want == "" {
+			r := results[i]
+			if r.GetPath() != s.h.GetPath() || r.GetSize() != int64(len(s.content)) || !bytes.Equal(r.GetSha256(), sum([]byte(s.content))) {
+				t.Errorf("%s: result %v", s.path, r)
+			}
+		}
+	}
+	for path, content := range map[string]string{
+		"/a/b/c": "parents", "/x/y": "odd slashes", "/empty": "", "/old": "through the link",
+		"/new-by-link": "made", "/last": "still here", "/fresh": "f",
+	} {
+		if got := read(t, dir+path); got != content {
+			t.Errorf("%s holds %q, want %q", path, got, content)
+		}
+	}
+	for path, mode := range map[string]os.FileMode{"/old": 0o751, "/empty": 0o644, "/mode": 0o777 | os.ModeSetuid} {
+		if st, err := os.Stat(dir + path); err != nil || st.Mode() != mode {
+			t.Errorf("%s: mode %v, %v, want %v", path, st.Mode(), err, mode)
+		}
+	}
+	wantNames := []string{"a", "dangling", "empty", "fifo", "fresh", "last", "link", "mode", "new-by-link", "old", "sized", "sub", "x"}
+	if diff := cmp.Diff(wantNames, names(t, dir)); diff != "" {
+		t.Errorf("directory (-want +got):\n%s", diff)
+	}
+}
+
+func TestUploadOrder(t *testing.T) {
+	_, c := start(t, files.Config{})
+	dir := t.TempDir()
+	h := header(&sandboxv1.UploadHeader{Path: dir + "/f"})
+	for name, msgs := range map[string][]*agentv1.UploadRequest{
+		"nothing":            {},
+		"no envelope":        {h},
+		"two envelopes":      {envelope(nil), envelope(nil)},
+		"envelope in a file": {envelope(nil), h, envelope(nil)},
+		"chunk first":        {envelope(nil), chunk([]byte("x"))},
+		"empty chunk first":  {envelope(nil), chunk(nil)},
+		"no file":            {envelope(nil)},
+		"no payload":         {envelope(nil), h, {}},
+		"huge chunk":         {envelope(nil), h, chunk(make([]byte, 1<<20+1))},
+	} {
+		if _, err := send(t, c, msgs...); reason(t, err) != "UPLOAD_OUT_OF_ORDER" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got := names(t, dir); len(got) != 0 {
+		t.Errorf("left behind: %q", got)
+	}
+	results, err := send(t, c, envelope(nil), h, chunk(nil))
+	if err != nil || outcomes(results)[0] != "" || read(t, dir+"/f") != "" {
+		t.Errorf("an empty chunk: %v, %v", results, err)
+	}
+}
+
+// TestUploadCancelled checks that the old content stays and nothing else does.
+func TestUploadCancelled(t *testing.T) {
+	svc, c := start(t, files.Config{})
+	dir := t.TempDir()
+	write(t, dir+"/f", "old")
+	ctx, cancel := context.WithCancel(t.Context())
+	stream, err := c.Upload(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []*agentv1.UploadRequest{
+		envelope(nil), header(&sandboxv1.UploadHeader{Path: dir + "/done"}), chunk([]byte("done")),
+		header(&sandboxv1.UploadHeader{Path: dir + "/f"}), chunk(make([]byte, 1<<20)),
+	} {
+		if err := stream.Send(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, func() bool { return len(names(t, dir)) == 3 }) // done, f, and the temporary file
+	cancel()
+	await(t, func() bool { n, _ := svc.Active(); return n == 0 })
+	if diff := cmp.Diff([]string{"done", "f"}, names(t, dir)); diff != "" {
+		t.Errorf("directory (-want +got):\n%s", diff)
+	}
+	if got := read(t, dir+"/f"); got != "old" {
+		t.Errorf("f holds %q", got)
+	}
+}
+
+// await waits until the condition holds.
+func await(t testing.TB, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the condition did not come true")
+		}
+	}
+}

@@ -1,0 +1,51 @@
+package files
+
+import (
+	"context"
+	"crypto/sha256"
+
+	"github.com/sandgate/sandgate/agent/files/paths"
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// WriteFile creates or replaces a small file.
+func (s *Service) WriteFile(ctx context.Context, req *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error) {
+	defer s.begin()()
+	view, err := s.view(req.GetConfinement())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = view.Close() }()
+	resp, err := s.writeFile(ctx, view, req.GetRequest(), req.GetLimits().GetMaxFileBytes())
+	if err != nil {
+		return nil, asFault(req.GetRequest().GetPath(), err)
+	}
+	return &agentv1.WriteFileResponse{Response: resp}, nil
+}
+
+func (s *Service) writeFile(ctx context.Context, v *paths.View, r *sandboxv1.WriteFileRequest, limit int64) (*sandboxv1.WriteFileResponse, error) {
+	content := r.GetContent()
+	if limit > 0 && int64(len(content)) > limit {
+		return nil, tooLargeFault(r.GetPath(), limit)
+	}
+	t, err := openTarget(v, r.GetPath(), paths.Write, optional(r.Mode != nil, r.GetMode()), r.GetCreateOnly())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = t.close() }()
+	d, err := newDraft(t.loc.FD())
+	if err != nil {
+		return nil, err
+	}
+	created := false
+	if _, err = d.Write(content); err == nil {
+		created, err = s.land(ctx, t, d)
+	}
+	if err != nil {
+		_ = d.discard()
+		return nil, err
+	}
+	sum := sha256.Sum256(content)
+	return &sandboxv1.WriteFileResponse{Size: int64(len(content)), Sha256: sum[:], Created: created}, nil
+}
