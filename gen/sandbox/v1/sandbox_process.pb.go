@@ -1056,9 +1056,9 @@ func (x *Output) GetData() []byte {
 type Gap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First missing position.
-	From int64 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"`
+	Start int64 `protobuf:"varint,1,opt,name=start,proto3" json:"start,omitempty"`
 	// First position that follows.
-	To            int64 `protobuf:"varint,2,opt,name=to,proto3" json:"to,omitempty"`
+	End           int64 `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1093,16 +1093,16 @@ func (*Gap) Descriptor() ([]byte, []int) {
 	return file_sandbox_v1_sandbox_process_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *Gap) GetFrom() int64 {
+func (x *Gap) GetStart() int64 {
 	if x != nil {
-		return x.From
+		return x.Start
 	}
 	return 0
 }
 
-func (x *Gap) GetTo() int64 {
+func (x *Gap) GetEnd() int64 {
 	if x != nil {
-		return x.To
+		return x.End
 	}
 	return 0
 }
@@ -2192,10 +2192,10 @@ const file_sandbox_v1_sandbox_process_proto_rawDesc = "" +
 	"\x06Output\x12*\n" +
 	"\x06stream\x18\x01 \x01(\x0e2\x12.sandbox.v1.StreamR\x06stream\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\x03R\bposition\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\")\n" +
-	"\x03Gap\x12\x12\n" +
-	"\x04from\x18\x01 \x01(\x03R\x04from\x12\x0e\n" +
-	"\x02to\x18\x02 \x01(\x03R\x02to\"\xda\x05\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"-\n" +
+	"\x03Gap\x12\x14\n" +
+	"\x05start\x18\x01 \x01(\x03R\x05start\x12\x10\n" +
+	"\x03end\x18\x02 \x01(\x03R\x03end\"\xda\x05\n" +
 	"\x06Exited\x12.\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x16.sandbox.v1.ExitReasonR\x06reason\x12 \n" +
 	"\texit_code\x18\x02 \x01(\x05H\x00R\bexitCode\x88\x01\x01\x12\x16\n" +
