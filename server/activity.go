@@ -1,0 +1,107 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// activity writes to the provider when sandboxes were last used: at most every
+// min(idle_ttl/4, 60 s) for each, and never on the path of a call.
+type activity struct {
+	provider providers.Provider
+	log      *slog.Logger
+	slots    chan struct{}
+	pending  sync.WaitGroup
+}
+
+const (
+	maxActivityInterval = time.Minute
+	activityWriters     = 8
+	activityTimeout     = 10 * time.Second
+	maintainInterval    = 5 * time.Second
+)
+
+func newActivity(p providers.Provider, log *slog.Logger) *activity {
+	return &activity{provider: p, log: log, slots: make(chan struct{}, activityWriters)}
+}
+
+// interval is how far the provider's knowledge may lag behind.
+func activityInterval(idle time.Duration) time.Duration {
+	if idle <= 0 {
+		return maxActivityInterval
+	}
+	return min(idle/4, maxActivityInterval)
+}
+
+// note writes a sandbox's activity if what the provider knows is too old. When
+// all writers are busy it is left to the next time.
+func (a *activity) note(ctx context.Context, t *tunnel, at time.Time) {
+	before := t.written.Load()
+	if at.Sub(time.Unix(0, before)) < activityInterval(t.info.Load().Spec.IdleTTL) {
+		return
+	}
+	select {
+	case a.slots <- struct{}{}:
+	default:
+		return
+	}
+	if !t.written.CompareAndSwap(before, at.UnixNano()) {
+		<-a.slots
+		return
+	}
+	ctx = context.WithoutCancel(ctx)
+	a.pending.Go(func() {
+		defer func() { <-a.slots }()
+		ctx, cancel := context.WithTimeout(ctx, activityTimeout)
+		defer cancel()
+		info, err := a.provider.Update(ctx, t.box.name, providers.Change{LastActivity: at})
+		if err != nil {
+			t.written.CompareAndSwap(at.UnixNano(), before)
+			a.log.WarnContext(ctx, "activity could not be written", "sandbox_id", t.box.id, "error", err)
+			return
+		}
+		t.info.Store(&info)
+	})
+}
+
+// maintain looks after the tunnels: those in use keep their sandbox from being
+// idle, those unused for long are closed.
+func (s *Server) maintain() {
+	ctx, cancel := s.untilHalt()
+	defer cancel()
+	defer s.activity.pending.Wait()
+	tick := time.NewTicker(min(maintainInterval, max(s.cfg.Timing.TunnelIdle/2, time.Millisecond)))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			for _, t := range s.tunnels.live() {
+				if t.users.Load() > 0 {
+					s.activity.note(ctx, t, now)
+				} else if last := t.lastUsed.Load(); last > t.written.Load() {
+					s.activity.note(ctx, t, time.Unix(0, last))
+				}
+			}
+			s.tunnels.sweep(now)
+		}
+	}
+}
+
+// untilHalt returns a context for background work, which no call owns.
+func (s *Server) untilHalt() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	s.work.Go(func() {
+		select {
+		case <-s.halt:
+			cancel(errShuttingDown)
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() { cancel(nil) }
+}

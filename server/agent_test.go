@@ -1,0 +1,187 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// script is what an agent does.
+type script struct {
+	minor int32 // protocol minor; 0: ours
+	// execute runs one Execute; nil: say "hello" and exit 0.
+	execute  func(a *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error
+	attach   func(a *scriptedAgent, req *agentv1.AttachRequest, out emitter) error
+	upload   func(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error
+	download func(req *agentv1.DownloadRequest, out grpc.ServerStream) error
+	stat     func(req *agentv1.StatFileRequest) (*agentv1.StatFileResponse, error)
+}
+
+// scriptedAgent is an agent that does what its script says.
+type scriptedAgent struct {
+	agentv1.UnimplementedAgentServiceServer
+	script
+	incarnation string
+	running     atomic.Int32
+	lastActive  atomic.Int64
+	hellos      atomic.Int32
+	// cancelled gets a value when a stream's caller went away.
+	cancelled chan struct{}
+	mu        sync.Mutex
+	execs     map[string]bool
+	last      *agentv1.ExecuteRequest
+}
+
+func (a *scriptedAgent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
+	a.hellos.Add(1)
+	minor := a.minor
+	if minor == 0 {
+		minor = protocolMinor
+	}
+	return &agentv1.HelloResponse{AgentVersion: "test", ProtocolMinor: minor, Incarnation: a.incarnation}, nil
+}
+
+func (a *scriptedAgent) GetActivity(context.Context, *agentv1.GetActivityRequest) (*agentv1.GetActivityResponse, error) {
+	return &agentv1.GetActivityResponse{
+		RunningCommands: a.running.Load(), LastActivityTime: timestamppb.New(time.Unix(0, a.lastActive.Load())),
+	}, nil
+}
+
+func (a *scriptedAgent) Execute(req *agentv1.ExecuteRequest, stream grpc.ServerStreamingServer[agentv1.ExecuteResponse]) error {
+	id := req.GetRequest().GetExecId()
+	a.mu.Lock()
+	joined := a.execs[id]
+	a.execs[id] = true
+	a.last = req
+	a.mu.Unlock()
+	out := emitter{stream: stream, incarnation: a.incarnation, execID: id, joined: joined}
+	if a.execute != nil {
+		return a.execute(a, req, out)
+	}
+	return errors.Join(out.started(0), out.output(0, "hello"), out.exited(5, 0))
+}
+
+func (a *scriptedAgent) Attach(req *agentv1.AttachRequest, stream grpc.ServerStreamingServer[agentv1.AttachResponse]) error {
+	out := emitter{stream: stream, incarnation: a.incarnation, execID: req.GetRequest().GetExecId()}
+	if a.attach != nil {
+		return a.attach(a, req, out)
+	}
+	return agentStatus(codes.NotFound, "EXEC_NOT_FOUND", "no such command")
+}
+
+func (a *scriptedAgent) StatFile(_ context.Context, req *agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
+	if a.stat != nil {
+		return a.stat(req)
+	}
+	return &agentv1.StatFileResponse{Response: &sandboxv1.StatFileResponse{
+		Info: &sandboxv1.FileInfo{Path: req.GetRequest().GetPath()},
+	}}, nil
+}
+
+func (a *scriptedAgent) Upload(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
+	if a.upload != nil {
+		return a.upload(in)
+	}
+	return receiveAll(in)
+}
+
+func (a *scriptedAgent) Download(req *agentv1.DownloadRequest, out grpc.ServerStreamingServer[agentv1.DownloadResponse]) error {
+	if a.download != nil {
+		return a.download(req, out)
+	}
+	return agentStatus(codes.Unimplemented, "FEATURE_UNSUPPORTED", "not here")
+}
+
+// receiveAll is an upload that goes well.
+func receiveAll(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
+	resp := &sandboxv1.UploadResponse{}
+	first, err := in.Recv()
+	if err != nil || first.GetEnvelope() == nil {
+		return errors.Join(err, errors.New("no envelope"))
+	}
+	for {
+		m, err := in.Recv()
+		if errors.Is(err, io.EOF) {
+			return in.SendAndClose(&agentv1.UploadResponse{Response: resp})
+		}
+		if err != nil {
+			return err
+		}
+		switch p := m.GetPayload().(type) {
+		case *agentv1.UploadRequest_Header:
+			resp.Results = append(resp.Results, &sandboxv1.UploadResult{Path: p.Header.GetPath()})
+		case *agentv1.UploadRequest_Chunk:
+			resp.GetResults()[len(resp.GetResults())-1].Size += int64(len(p.Chunk))
+		case *agentv1.UploadRequest_Envelope:
+			return agentStatus(codes.Internal, "INTERNAL", "a second envelope")
+		}
+	}
+}
+
+// agentStatus is an error as agents make it.
+func agentStatus(code codes.Code, reason, message string) error {
+	st, err := status.New(code, message).WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: "sandgate"})
+	if err != nil {
+		panic(err)
+	}
+	return st.Err()
+}
+
+// emitter sends events.
+type emitter struct {
+	stream              grpc.ServerStream
+	incarnation, execID string
+	joined              bool
+}
+
+func (e emitter) send(m *sandboxv1.ExecuteResponse) error {
+	raw, err := proto.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return e.raw(raw)
+}
+
+func (e emitter) raw(b []byte) error {
+	return e.stream.SendMsg(&frame{data: mem.BufferSlice{mem.SliceBuffer(b)}})
+}
+
+func (e emitter) started(position int64) error {
+	return e.send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Started{Started: &sandboxv1.Started{
+		ExecId: e.execID, Incarnation: e.incarnation, Pid: 7, Position: position, Joined: e.joined,
+	}}})
+}
+
+func (e emitter) output(position int64, data string) error {
+	return e.send(outputEvent(position, data))
+}
+
+func outputEvent(position int64, data string) *sandboxv1.ExecuteResponse {
+	return &sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Output{Output: &sandboxv1.Output{
+		Stream: sandboxv1.Stream_STREAM_STDOUT, Position: position, Data: []byte(data),
+	}}}
+}
+
+func (e emitter) gap(from, to int64) error {
+	return e.send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Gap{Gap: &sandboxv1.Gap{Start: from, End: to}}})
+}
+
+func (e emitter) exited(position int64, code int32) error {
+	return e.send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Exited{Exited: &sandboxv1.Exited{
+		Reason: sandboxv1.ExitReason_EXIT_REASON_EXITED, ExitCode: &code, Position: position,
+	}}})
+}

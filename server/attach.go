@@ -1,0 +1,28 @@
+package server
+
+import (
+	"google.golang.org/grpc"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// Attach implements SandboxService.
+func (s *Server) Attach(req *sandboxv1.AttachRequest, stream grpc.ServerStreamingServer[sandboxv1.AttachResponse]) error {
+	var v violations
+	v.sandboxID(req.GetSandboxId())
+	v.id("exec_id", req.GetExecId(), true)
+	v.notNegative("position", req.GetPosition())
+	v.enum("follow_until", int32(req.GetFollowUntil()), sandboxv1.FollowUntil_name)
+	if err := v.err(); err != nil {
+		return err
+	}
+	ctx := stream.Context()
+	c := callOf(ctx)
+	c.audit.ExecID = req.GetExecId()
+	f := &follower{
+		s: s, box: boxOf(ctx, req.GetSandboxId()), expected: req.GetExpectedIncarnation(),
+		execID: req.GetExecId(), until: req.GetFollowUntil(), position: req.GetPosition(), out: stream, bytes: &c.bytes,
+	}
+	f.begin = f.reattach
+	return f.runDroppable(ctx)
+}

@@ -1,0 +1,156 @@
+package authn
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func bearer(ctx context.Context, token string) context.Context {
+	return metadata.NewIncomingContext(ctx, metadata.Pairs("authorization", "Bearer "+token))
+}
+
+func write(t *testing.T, path string, entries ...Entry) {
+	t.Helper()
+	text := "# people\ntokens:\n"
+	for _, e := range entries {
+		text += fmt.Sprintf("  - {name: %s, tenant: %s, sha256: %s}\n", e.Name, e.Tenant, e.SHA256)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTokensReload(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tokens")
+	first, e1, err := NewToken("ann", "blue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, e2, err := NewToken("bob", "red")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(first, TokenPrefix) || first == second || strings.Contains(e1.SHA256, first) {
+		t.Fatalf("tokens %q and %q", first, second)
+	}
+	write(t, path, e1)
+	tokens, err := OpenTokens(path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := func() { tokens.mu.Lock(); tokens.checked = time.Time{}; tokens.mu.Unlock() }
+	if p, err := tokens.Authenticate(bearer(t.Context(), first)); err != nil || p != (Principal{Name: "ann", Tenant: "blue"}) {
+		t.Fatalf("%v %v", p, err)
+	}
+	if _, err := tokens.Authenticate(bearer(t.Context(), second)); !errors.Is(err, ErrUnknownCredentials) || strings.Contains(err.Error(), second) {
+		t.Fatalf("got %v", err)
+	}
+	write(t, path, e1, e2)
+	again()
+	if p, err := tokens.Authenticate(bearer(t.Context(), second)); err != nil || p.Tenant != "red" {
+		t.Fatalf("%v %v", p, err)
+	}
+	// What cannot be read does not lock everybody out.
+	if err := os.WriteFile(path, []byte("tokens: [{nome: x}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again()
+	if _, err := tokens.Authenticate(bearer(t.Context(), second)); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, e2)
+	again()
+	if _, err := tokens.Authenticate(bearer(t.Context(), first)); !errors.Is(err, ErrUnknownCredentials) {
+		t.Fatalf("a removed token counts: %v", err)
+	}
+}
+
+func TestTokensFileErrors(t *testing.T) {
+	for name, text := range map[string]string{
+		"unknown field": "tokens:\n  - {name: a, tenant: b, sha256: c, secret: d}\n",
+		"short hash":    "tokens:\n  - {name: a, tenant: b, sha256: abcd}\n",
+		"no tenant":     "tokens:\n  - {name: a, sha256: " + strings.Repeat("ab", 32) + "}\n",
+		"same hash": "tokens:\n  - {name: a, tenant: a, sha256: " + strings.Repeat("ab", 32) + "}\n" +
+			"  - {name: b, tenant: b, sha256: " + strings.Repeat("ab", 32) + "}\n",
+		"not YAML": "{",
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "tokens")
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := OpenTokens(path, slog.New(slog.DiscardHandler)); err == nil {
+				t.Fatal("accepted")
+			}
+		})
+	}
+	if _, err := OpenTokens(filepath.Join(t.TempDir(), "none"), nil); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestCertificates(t *testing.T) {
+	spiffe, err := url.Parse("spiffe://example/agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		cert *x509.Certificate
+		want Principal
+		err  error
+	}{
+		"common name":  {&x509.Certificate{Subject: pkix.Name{CommonName: "ann"}}, Principal{"ann", "ann"}, nil},
+		"organization": {&x509.Certificate{Subject: pkix.Name{CommonName: "ann", Organization: []string{"blue"}}}, Principal{"ann", "blue"}, nil},
+		"uri wins":     {&x509.Certificate{Subject: pkix.Name{CommonName: "ann"}, URIs: []*url.URL{spiffe}}, Principal{"spiffe://example/agent", "spiffe://example/agent"}, nil},
+		"nameless":     {&x509.Certificate{}, Principal{}, ErrUnknownCredentials},
+		"none":         {nil, Principal{}, ErrNoCredentials},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var state tls.ConnectionState
+			if c.cert != nil {
+				state.VerifiedChains = [][]*x509.Certificate{{c.cert}}
+			}
+			ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: state}})
+			p, err := Certificates{}.Authenticate(ctx)
+			if p != c.want || !errors.Is(err, c.err) {
+				t.Fatalf("got %v %v", p, err)
+			}
+		})
+	}
+}
+
+func TestAny(t *testing.T) {
+	any := Any{Certificates{}, fixed{"x"}}
+	if p, err := any.Authenticate(t.Context()); err != nil || p.Name != "x" {
+		t.Fatalf("%v %v", p, err)
+	}
+	if any.Name() != "certificates+fixed" {
+		t.Fatal(any.Name())
+	}
+	if _, err := (Any{}).Authenticate(t.Context()); !errors.Is(err, ErrNoCredentials) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+type fixed struct{ name string }
+
+func (f fixed) Authenticate(context.Context) (Principal, error) { return Principal{Name: f.name}, nil }
+func (fixed) Name() string                                      { return "fixed" }

@@ -1,0 +1,164 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+const maxDownloadItems = 1000
+
+// Download implements SandboxService. When the way to the agent breaks, the
+// caller goes on from an offset: hashes are over what one stream has sent.
+func (s *Server) Download(req *sandboxv1.DownloadRequest, stream grpc.ServerStreamingServer[sandboxv1.DownloadResponse]) error {
+	var v violations
+	v.sandboxID(req.GetSandboxId())
+	if n := len(req.GetItems()); n < 1 || n > maxDownloadItems {
+		v.add("items", "must be 1 to %d", maxDownloadItems)
+	}
+	for i, item := range req.GetItems() {
+		v.notNegative(fmt.Sprintf("items[%d].offset", i), item.GetOffset())
+		v.notNegative(fmt.Sprintf("items[%d].limit", i), item.GetLimit())
+	}
+	if err := v.err(); err != nil {
+		return err
+	}
+	ctx := stream.Context()
+	c := callOf(ctx)
+	c.audit.Path = req.GetItems()[0].GetPath()
+	b := boxOf(ctx, req.GetSandboxId())
+	mend := mender{window: s.cfg.Timing.Reattach}
+	d := &download{items: req.GetItems(), out: stream, bytes: &c.bytes}
+	for {
+		err := s.download(ctx, b, req, d)
+		if err == nil {
+			return nil
+		}
+		if s.isStopping() || d.begun || !mend.again(ctx, err) {
+			return s.broken(ctx, err)
+		}
+	}
+}
+
+func (s *Server) download(ctx context.Context, b box, req *sandboxv1.DownloadRequest, d *download) error {
+	t, err := s.reach(ctx, b, req.GetExpectedIncarnation())
+	if err != nil {
+		return err
+	}
+	defer t.release()
+	confinement, err := s.confine(t, req.GetAccess())
+	if err != nil {
+		return err
+	}
+	up, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	in, err := openStream(up, t, agentv1.AgentService_Download_FullMethodName,
+		&agentv1.DownloadRequest{Request: req, Confinement: confinement, Limits: s.limits})
+	if err == nil {
+		err = d.relay(in, func() { cancel(nil) })
+	}
+	err = agentError(up, err)
+	if isMisbehaved(err) {
+		t.cut()
+	}
+	return err
+}
+
+// download checks and passes on files: per item, in order, either header,
+// chunks and trailer, or a trailer alone.
+type download struct {
+	items []*sandboxv1.DownloadItem
+	out   grpc.ServerStream
+	bytes *atomic.Int64
+
+	begun bool
+	next  int   // item that is open or comes next
+	open  bool  // its header has come
+	sent  int64 // bytes of it
+}
+
+func (d *download) relay(in grpc.ClientStream, cancel func()) error {
+	for d.next < len(d.items) {
+		var fr frame
+		if err := in.RecvMsg(&fr); err != nil {
+			if errors.Is(err, io.EOF) {
+				return misbehaved("a download that ended after %d of %d files", d.next, len(d.items))
+			}
+			return err
+		}
+		err := d.message(&fr)
+		fr.free()
+		if err != nil {
+			return err
+		}
+	}
+	return expectEnd(in, cancel)
+}
+
+func (d *download) message(fr *frame) error {
+	field, content, err := oneof(fr.data)
+	if err != nil {
+		return misbehaved("%w", err)
+	}
+	if field == fieldChunk {
+		n, err := parseChunk(content)
+		if err != nil {
+			return misbehaved("%w", err)
+		}
+		item := d.items[d.next]
+		if !d.open || (item.Limit != nil && int64(n) > item.GetLimit()-d.sent) {
+			return misbehaved("a chunk of %d bytes where none can be", n)
+		}
+		d.sent += int64(n)
+		d.bytes.Add(int64(n))
+		return d.send(fr)
+	}
+	var m sandboxv1.DownloadResponse
+	if err := decode(fr.data, &m); err != nil {
+		return misbehaved("%w", err)
+	}
+	switch p := m.GetPayload().(type) {
+	case *sandboxv1.DownloadResponse_Header:
+		if d.open || p.Header.GetIndex() != int32(d.next) {
+			return misbehaved("the header of file %d at file %d", p.Header.GetIndex(), d.next)
+		}
+		d.open = true
+	case *sandboxv1.DownloadResponse_Trailer:
+		if err := d.trailer(p.Trailer); err != nil {
+			return err
+		}
+	default:
+		return misbehaved("a message of kind %d", field)
+	}
+	return d.send(&m)
+}
+
+func (d *download) trailer(t *sandboxv1.DownloadTrailer) error {
+	switch {
+	case t.GetIndex() != int32(d.next):
+		return misbehaved("the trailer of file %d at file %d", t.GetIndex(), d.next)
+	case !d.open && t.GetError() == nil:
+		return misbehaved("a trailer without a header")
+	case t.GetSize() != d.sent:
+		return misbehaved("a trailer for %d bytes after %d", t.GetSize(), d.sent)
+	case t.GetError() == nil && len(t.GetSha256()) != 32:
+		return misbehaved("a hash of %d bytes", len(t.GetSha256()))
+	}
+	d.next, d.open, d.sent = d.next+1, false, 0
+	return nil
+}
+
+func (d *download) send(m any) error {
+	d.begun = true
+	if err := d.out.SendMsg(m); err != nil {
+		return &sendError{err}
+	}
+	return nil
+}

@@ -1,0 +1,99 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"google.golang.org/grpc"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// maxGrace bounds disconnect_grace.
+const maxGrace = 24 * time.Hour
+
+// Execute implements SandboxService.
+func (s *Server) Execute(req *sandboxv1.ExecuteRequest, stream grpc.ServerStreamingServer[sandboxv1.ExecuteResponse]) error {
+	if err := validateExecute(req); err != nil {
+		return err
+	}
+	ctx := stream.Context()
+	if req.GetExecId() == "" {
+		// With an id of ours the command can be found again when the pipe breaks.
+		req.ExecId = newID("x-")
+	}
+	c := callOf(ctx)
+	c.audit.ExecID = req.GetExecId()
+	c.audit.auditCommand(req)
+	f := &follower{
+		s: s, box: boxOf(ctx, req.GetSandboxId()), expected: req.GetExpectedIncarnation(),
+		execID: req.GetExecId(), until: req.GetFollowUntil(), out: stream, bytes: &c.bytes,
+	}
+	f.begin = func(ctx context.Context, t *tunnel) (grpc.ClientStream, error) {
+		confinement, err := s.confine(t, req.GetAccess())
+		if err != nil {
+			return nil, err
+		}
+		if err := refuseCommand(confinement, req); err != nil {
+			return nil, err
+		}
+		return openStream(ctx, t, agentv1.AgentService_Execute_FullMethodName,
+			&agentv1.ExecuteRequest{Request: req, Confinement: confinement, Limits: s.limits})
+	}
+	// A reader that the command waits for is the command's pipe: dropping it
+	// would kill a command whose user only pauses.
+	if req.GetDetach() || req.GetOnFull() == sandboxv1.OnFull_ON_FULL_EVICT {
+		return f.runDroppable(ctx)
+	}
+	return f.run(ctx)
+}
+
+func validateExecute(req *sandboxv1.ExecuteRequest) error {
+	var v violations
+	v.sandboxID(req.GetSandboxId())
+	v.id("exec_id", req.GetExecId(), false)
+	switch c := req.GetCommand().(type) {
+	case *sandboxv1.ExecuteRequest_Shell:
+		v.noNUL("shell", c.Shell)
+	case *sandboxv1.ExecuteRequest_Argv:
+		args := c.Argv.GetArgs()
+		if len(args) == 0 || args[0] == "" {
+			v.add("argv.args", "must begin with a program")
+		}
+		for i, a := range args {
+			v.noNUL(fmt.Sprintf("argv.args[%d]", i), a)
+		}
+		if req.GetShellPath() != "" {
+			v.add("shell_path", "is only for a shell command")
+		}
+	default:
+		v.add("command", "one of shell and argv must be given")
+	}
+	v.optionalPath("shell_path", req.GetShellPath())
+	v.optionalPath("cwd", req.GetCwd())
+	v.env("env", req.GetEnv())
+	v.duration("timeout", req.GetTimeout(), 0)
+	v.duration("disconnect_grace", req.GetDisconnectGrace(), maxGrace)
+	v.notNegative("max_output_bytes", req.GetMaxOutputBytes())
+	v.enum("output_mode", int32(req.GetOutputMode()), sandboxv1.OutputMode_name)
+	v.enum("on_full", int32(req.GetOnFull()), sandboxv1.OnFull_name)
+	v.enum("follow_until", int32(req.GetFollowUntil()), sandboxv1.FollowUntil_name)
+	if req.GetTerminal() != nil {
+		v.terminal("terminal", req.GetTerminal())
+	}
+	return v.err()
+}
+
+func (v *violations) terminal(field string, size *sandboxv1.TerminalSize) {
+	for _, d := range []struct {
+		name string
+		n    int32
+	}{{"rows", size.GetRows()}, {"columns", size.GetColumns()}} {
+		if d.n < 1 || d.n > math.MaxUint16 {
+			v.add(field+"."+d.name, "must lie between 1 and %d", math.MaxUint16)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package server
+
+import (
+	"context"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// GetUpload implements SandboxService.
+func (s *Server) GetUpload(ctx context.Context, req *sandboxv1.GetUploadRequest) (*sandboxv1.GetUploadResponse, error) {
+	var v violations
+	v.sandboxID(req.GetSandboxId())
+	v.id("upload_id", req.GetUploadId(), true)
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	return ask(ctx, s, req, nil, freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.GetUploadResponse, error) {
+		return a.GetUpload(ctx, &agentv1.GetUploadRequest{Request: req, Confinement: c, Limits: l})
+	})
+}
+
+// StatFile implements SandboxService.
+func (s *Server) StatFile(ctx context.Context, req *sandboxv1.StatFileRequest) (*sandboxv1.StatFileResponse, error) {
+	var v violations
+	v.sandboxID(req.GetSandboxId())
+	v.path("path", req.GetPath())
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	callOf(ctx).audit.Path = req.GetPath()
+	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.StatFileResponse, error) {
+		return a.StatFile(ctx, &agentv1.StatFileRequest{Request: req, Confinement: c, Limits: l})
+	})
+}
+
+// ListDirectory implements SandboxService.
+func (s *Server) ListDirectory(ctx context.Context, req *sandboxv1.ListDirectoryRequest) (*sandboxv1.ListDirectoryResponse, error) {
+	var v violations
+	v.sandboxID(req.GetSandboxId())
+	v.path("path", req.GetPath())
+	v.notNegative("page_size", int64(req.GetPageSize()))
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	callOf(ctx).audit.Path = req.GetPath()
+	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ListDirectoryResponse, error) {
+		return a.ListDirectory(ctx, &agentv1.ListDirectoryRequest{Request: req, Confinement: c, Limits: l})
+	})
+}
+
+// ReadLines implements SandboxService.
+func (s *Server) ReadLines(ctx context.Context, req *sandboxv1.ReadLinesRequest) (*sandboxv1.ReadLinesResponse, error) {
+	var v violations
+	v.sandboxID(req.GetSandboxId())
+	v.path("path", req.GetPath())
+	v.notNegative("offset", req.GetOffset())
+	v.notNegative("limit", req.GetLimit())
+	v.notNegative("max_bytes", req.GetMaxBytes())
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	callOf(ctx).audit.Path = req.GetPath()
+	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ReadLinesResponse, error) {
+		return a.ReadLines(ctx, &agentv1.ReadLinesRequest{Request: req, Confinement: c, Limits: l})
+	})
+}

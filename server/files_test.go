@@ -1,0 +1,174 @@
+package server
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+func header(h *sandboxv1.UploadHeader) *sandboxv1.UploadRequest {
+	return &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Header{Header: h}}
+}
+
+func chunk(n int) *sandboxv1.UploadRequest {
+	return &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Chunk{Chunk: make([]byte, n)}}
+}
+
+func (w *world) upload(messages ...*sandboxv1.UploadRequest) (*sandboxv1.UploadResponse, error) {
+	w.t.Helper()
+	stream, err := w.client.Upload(w.t.Context())
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range messages {
+		if err := stream.Send(m); err != nil {
+			break // CloseAndRecv says why
+		}
+	}
+	return stream.CloseAndRecv()
+}
+
+func TestUpload(t *testing.T) {
+	w := newWorld(t, nil)
+	w.create("a")
+	resp, err := w.upload(header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/one"}), chunk(1<<20), chunk(100),
+		header(&sandboxv1.UploadHeader{Path: "/two"}), header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/three"}), chunk(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sizes []int64
+	for _, r := range resp.GetResults() {
+		sizes = append(sizes, r.GetSize())
+	}
+	if len(sizes) != 3 || sizes[0] != 1<<20+100 || sizes[1] != 0 || sizes[2] != 1 {
+		t.Fatalf("got %v", resp)
+	}
+}
+
+func TestUploadRefusals(t *testing.T) {
+	w := newWorld(t, nil)
+	w.create("a")
+	first := header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/one"})
+	for name, c := range map[string]struct {
+		messages []*sandboxv1.UploadRequest
+		reason   string
+	}{
+		"nothing":       {nil, "UPLOAD_OUT_OF_ORDER"},
+		"chunk first":   {[]*sandboxv1.UploadRequest{chunk(1), first}, "UPLOAD_OUT_OF_ORDER"},
+		"empty message": {[]*sandboxv1.UploadRequest{first, {}}, "UPLOAD_OUT_OF_ORDER"},
+		"empty chunk":   {[]*sandboxv1.UploadRequest{first, chunk(0)}, "UPLOAD_OUT_OF_ORDER"},
+		"large chunk":   {[]*sandboxv1.UploadRequest{first, chunk(1<<20 + 1)}, "UPLOAD_OUT_OF_ORDER"},
+		"no sandbox":    {[]*sandboxv1.UploadRequest{header(&sandboxv1.UploadHeader{Path: "/x"})}, "REQUEST_INVALID"},
+		"other sandbox": {[]*sandboxv1.UploadRequest{first, header(&sandboxv1.UploadHeader{SandboxId: "b", Path: "/x"})}, "REQUEST_INVALID"},
+		"short hash":    {[]*sandboxv1.UploadRequest{header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/x", Sha256: []byte{1}})}, "REQUEST_INVALID"},
+		"offset alone":  {[]*sandboxv1.UploadRequest{header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/x", Offset: 1})}, "REQUEST_INVALID"},
+		"unknown":       {[]*sandboxv1.UploadRequest{header(&sandboxv1.UploadHeader{SandboxId: "nope", Path: "/x"})}, "SANDBOX_NOT_FOUND"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := w.upload(c.messages...)
+			wantReason(t, err, c.reason)
+		})
+	}
+}
+
+// A caller must not be able to speak to the agent in the server's words: the
+// envelope, which holds the confinement, is not a caller's message.
+func TestUploadCannotSmuggleAnEnvelope(t *testing.T) {
+	w := newWorld(t, nil)
+	w.create("a")
+	stream, err := w.client.Upload(t.Context(), grpc.ForceCodecV2(newCodec()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/x"})); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.SendMsg(&frame{data: mem.BufferSlice{mem.SliceBuffer{0x1a, 0x00}}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = stream.CloseAndRecv()
+	wantReason(t, err, "UPLOAD_OUT_OF_ORDER")
+}
+
+func TestUploadCancelReachesAgent(t *testing.T) {
+	w := newWorld(t, nil)
+	got := make(chan error, 1)
+	w.provider.script.upload = func(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
+		for {
+			if _, err := in.Recv(); err != nil {
+				got <- err
+				return err
+			}
+		}
+	}
+	w.create("a")
+	_, err := w.upload(header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/x"}), chunk(10), chunk(0))
+	wantReason(t, err, "UPLOAD_OUT_OF_ORDER")
+	if err := <-got; errors.Is(err, io.EOF) {
+		t.Fatal("a broken upload reached the agent as a complete one")
+	}
+}
+
+func TestDownload(t *testing.T) {
+	w := newWorld(t, nil)
+	content := bytes.Repeat([]byte("sandgate"), 100_000)
+	w.provider.script.download = func(req *agentv1.DownloadRequest, out grpc.ServerStream) error {
+		for i, item := range req.GetRequest().GetItems() {
+			if item.GetPath() == "/missing" {
+				err := out.SendMsg(&agentv1.DownloadResponse{Payload: &agentv1.DownloadResponse_Trailer{Trailer: &sandboxv1.DownloadTrailer{
+					Index: int32(i), Error: &sandboxv1.FileError{Reason: sandboxv1.ErrorReason_ERROR_REASON_FILE_NOT_FOUND},
+				}}})
+				if err != nil {
+					return err
+				}
+				continue
+			}
+			hash := sha256.Sum256(content)
+			messages := []*agentv1.DownloadResponse{
+				{Payload: &agentv1.DownloadResponse_Header{Header: &sandboxv1.DownloadHeader{Index: int32(i)}}},
+				{Payload: &agentv1.DownloadResponse_Chunk{Chunk: content[:300_000]}},
+				{Payload: &agentv1.DownloadResponse_Chunk{Chunk: content[300_000:]}},
+				{Payload: &agentv1.DownloadResponse_Trailer{Trailer: &sandboxv1.DownloadTrailer{
+					Index: int32(i), Size: int64(len(content)), Sha256: hash[:]}}},
+			}
+			for _, m := range messages {
+				if err := out.SendMsg(m); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	w.create("a")
+	stream, err := w.client.Download(t.Context(), &sandboxv1.DownloadRequest{SandboxId: "a",
+		Items: []*sandboxv1.DownloadItem{{Path: "/x"}, {Path: "/missing"}, {Path: "/y"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []byte
+	var trailers []*sandboxv1.DownloadTrailer
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, m.GetChunk()...)
+		if m.GetTrailer() != nil {
+			trailers = append(trailers, m.GetTrailer())
+		}
+	}
+	if !bytes.Equal(got, append(append([]byte(nil), content...), content...)) || len(trailers) != 3 || trailers[1].GetError() == nil {
+		t.Fatalf("%d bytes, %v", len(got), trailers)
+	}
+}

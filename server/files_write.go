@@ -1,0 +1,95 @@
+package server
+
+import (
+	"context"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// MakeDirectory implements SandboxService.
+func (s *Server) MakeDirectory(ctx context.Context, req *sandboxv1.MakeDirectoryRequest) (*sandboxv1.MakeDirectoryResponse, error) {
+	var v violations
+	v.sandboxID(req.GetSandboxId())
+	v.path("path", req.GetPath())
+	v.mode(req.Mode)
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	callOf(ctx).audit.Path = req.GetPath()
+	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.MakeDirectoryResponse, error) {
+		return a.MakeDirectory(ctx, &agentv1.MakeDirectoryRequest{Request: req, Confinement: c, Limits: l})
+	})
+}
+
+// MoveFile implements SandboxService.
+func (s *Server) MoveFile(ctx context.Context, req *sandboxv1.MoveFileRequest) (*sandboxv1.MoveFileResponse, error) {
+	var v violations
+	v.sandboxID(req.GetSandboxId())
+	v.path("source", req.GetSource())
+	v.path("destination", req.GetDestination())
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	callOf(ctx).audit.Path = req.GetSource()
+	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.MoveFileResponse, error) {
+		return a.MoveFile(ctx, &agentv1.MoveFileRequest{Request: req, Confinement: c, Limits: l})
+	})
+}
+
+// RemoveFile implements SandboxService.
+func (s *Server) RemoveFile(ctx context.Context, req *sandboxv1.RemoveFileRequest) (*sandboxv1.RemoveFileResponse, error) {
+	var v violations
+	v.sandboxID(req.GetSandboxId())
+	v.path("path", req.GetPath())
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	callOf(ctx).audit.Path = req.GetPath()
+	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.RemoveFileResponse, error) {
+		return a.RemoveFile(ctx, &agentv1.RemoveFileRequest{Request: req, Confinement: c, Limits: l})
+	})
+}
+
+// WriteFile implements SandboxService.
+func (s *Server) WriteFile(ctx context.Context, req *sandboxv1.WriteFileRequest) (*sandboxv1.WriteFileResponse, error) {
+	var v violations
+	v.sandboxID(req.GetSandboxId())
+	v.path("path", req.GetPath())
+	v.mode(req.Mode)
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	c := callOf(ctx)
+	c.audit.Path = req.GetPath()
+	c.bytes.Store(int64(len(req.GetContent())))
+	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.WriteFileResponse, error) {
+		return a.WriteFile(ctx, &agentv1.WriteFileRequest{Request: req, Confinement: c, Limits: l})
+	})
+}
+
+// EditFile implements SandboxService.
+func (s *Server) EditFile(ctx context.Context, req *sandboxv1.EditFileRequest) (*sandboxv1.EditFileResponse, error) {
+	var v violations
+	v.sandboxID(req.GetSandboxId())
+	v.path("path", req.GetPath())
+	if len(req.GetOldText()) == 0 && !req.GetAllowEmptyOld() {
+		v.add("old_text", "must be given")
+	}
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	callOf(ctx).audit.Path = req.GetPath()
+	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.EditFileResponse, error) {
+		return a.EditFile(ctx, &agentv1.EditFileRequest{Request: req, Confinement: c, Limits: l})
+	})
+}
+
+// modeBits are permissions with set-id and sticky bits.
+const modeBits = 0o7777
+
+func (v *violations) mode(mode *uint32) {
+	if mode != nil && *mode&^modeBits != 0 {
+		v.add("mode", "must be permission bits, at most 07777")
+	}
+}

@@ -1,0 +1,214 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+// follower passes the events of one command on to one caller. When the way to
+// the agent breaks it attaches again at the position that the caller has, so
+// that the caller sees nothing but a delay.
+type follower struct {
+	s        *Server
+	box      box
+	expected string // incarnation, empty until one is known
+	execID   string
+	until    sandboxv1.FollowUntil
+	out      grpc.ServerStream
+	bytes    *atomic.Int64
+	// begin opens the first stream; as long as no event has come it is asked
+	// again, which joins the command if it was started.
+	begin func(ctx context.Context, t *tunnel) (grpc.ClientStream, error)
+
+	started  bool  // the caller has had `started`
+	position int64 // what the caller has
+	mend     mender
+	// sending is when the present Send to the caller began, in unix
+	// nanoseconds; 0 while there is none.
+	sending atomic.Int64
+	// at is the position of the frame that is being sent.
+	at atomic.Int64
+}
+
+// streamDesc is all that gRPC must know about a stream that is opened by hand.
+var streamDesc = &grpc.StreamDesc{ServerStreams: true}
+
+// openStream opens a server stream of the agent whose messages are received as
+// frames.
+func openStream(ctx context.Context, t *tunnel, method string, req proto.Message) (grpc.ClientStream, error) {
+	cs, err := t.client.NewStream(ctx, streamDesc, method)
+	if err != nil {
+		return nil, err
+	}
+	// An error of SendMsg is explained by the next RecvMsg.
+	if err := cs.SendMsg(req); err == nil {
+		_ = cs.CloseSend()
+	}
+	return cs, nil
+}
+
+func (f *follower) reattach(ctx context.Context, t *tunnel) (grpc.ClientStream, error) {
+	confinement, err := f.s.confine(t, nil)
+	if err != nil {
+		return nil, err
+	}
+	return openStream(ctx, t, agentv1.AgentService_Attach_FullMethodName, &agentv1.AttachRequest{
+		Request: &sandboxv1.AttachRequest{
+			SandboxId: f.box.id, ExecId: f.execID, Position: f.position,
+			FollowUntil: f.until, ExpectedIncarnation: f.expected,
+		},
+		Confinement: confinement, Limits: f.s.limits,
+	})
+}
+
+// run returns nil when the caller has had `exited`, otherwise an error.
+func (f *follower) run(ctx context.Context) error {
+	f.mend.window = f.s.cfg.Timing.Reattach
+	for {
+		err := f.follow(ctx)
+		if err == nil {
+			return nil
+		}
+		if f.s.isStopping() || ctx.Err() != nil {
+			return f.s.broken(ctx, err)
+		}
+		if done, end := f.fate(ctx, err); done {
+			return end
+		}
+		if !f.mend.again(ctx, err) {
+			return f.s.broken(ctx, err)
+		}
+	}
+}
+
+// runDroppable is run for a reader that may be dropped when it takes nothing
+// for too long: nothing waits for it but memory.
+func (f *follower) runDroppable(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	limit := f.s.cfg.Timing.SlowReader
+	done := make(chan error, 1)
+	go func() { done <- guard(func() error { return f.run(ctx) }) }()
+	tick := time.NewTicker(max(limit/4, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case now := <-tick.C:
+			if since := f.sending.Load(); since != 0 && now.Sub(time.Unix(0, since)) >= limit {
+				err := faultf(sandboxv1.ErrorReason_ERROR_REASON_READER_TOO_SLOW,
+					"nothing was taken for %s; attach again from position %d", limit, f.at.Load()).
+					with("position", fmt.Sprint(f.at.Load()))
+				// The Send that hangs returns when this handler has.
+				cancel(err)
+				return err
+			}
+		}
+	}
+}
+
+// fate finds out, after an error, whether the command's end is certain. It
+// reports true with what run must return.
+func (f *follower) fate(ctx context.Context, err error) (bool, error) {
+	var flt *fault
+	if errors.As(err, &flt) && f.started {
+		switch flt.reason {
+		case sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_REPLACED:
+			return true, f.end(sandboxv1.ExitReason_EXIT_REASON_LOST, "the sandbox lost its processes and was made anew")
+		case sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_FOUND, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_EXPIRED:
+			return true, f.end(sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED, flt.message)
+		case sandboxv1.ErrorReason_ERROR_REASON_EXEC_NOT_FOUND:
+			return true, f.end(sandboxv1.ExitReason_EXIT_REASON_LOST, "the sandbox's agent does not know the command any more")
+		case sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE:
+			return f.ended(ctx, flt)
+		}
+	}
+	return !transient(err), err
+}
+
+// ended is for a sandbox that is not active any more.
+func (f *follower) ended(ctx context.Context, flt *fault) (bool, error) {
+	switch flt.meta["state"] {
+	case stateName(providers.StateSuspended), stateName(providers.StateDeleting):
+		return true, f.end(sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED, flt.message)
+	case stateName(providers.StateFailed):
+		return true, f.end(sandboxv1.ExitReason_EXIT_REASON_LOST, flt.message)
+	case stateName(providers.StateCreating):
+		return true, f.end(sandboxv1.ExitReason_EXIT_REASON_LOST, "the sandbox is being made anew")
+	default:
+		return true, flt
+	}
+}
+
+// end makes up the command's end where the agent cannot say it any more.
+func (f *follower) end(reason sandboxv1.ExitReason, message string) error {
+	return f.send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Exited{
+		Exited: &sandboxv1.Exited{Reason: reason, Position: f.position, Message: message},
+	}})
+}
+
+// follow opens one stream to the agent and passes on what comes until it ends.
+func (f *follower) follow(ctx context.Context) error {
+	t, err := f.s.reach(ctx, f.box, f.expected)
+	if err != nil {
+		return err
+	}
+	defer t.release()
+	f.expected = t.incarnation
+
+	// The caller's end is passed on to the agent, which then starts its timer
+	// for lost callers. This server's own end is not: the pipe breaks then.
+	up, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	stop := context.AfterFunc(ctx, func() {
+		if !f.s.isStopping() {
+			cancel(context.Cause(ctx))
+		}
+	})
+	defer stop()
+
+	begin := f.reattach
+	if !f.started {
+		begin = f.begin
+	}
+	stream, err := begin(up, t)
+	if err == nil {
+		err = f.relay(stream, t, func() { cancel(nil) })
+	}
+	err = agentError(up, err)
+	if isMisbehaved(err) {
+		t.cut()
+	}
+	return err
+}
+
+func (f *follower) send(m any) error {
+	f.at.Store(f.position)
+	f.sending.Store(time.Now().UnixNano())
+	err := f.out.SendMsg(m)
+	f.sending.Store(0)
+	if err != nil {
+		return &sendError{err}
+	}
+	return nil
+}
+
+// sendError is an error of the stream to the caller, never to be mistaken for
+// one of the agent's.
+type sendError struct{ err error }
+
+func (e *sendError) Error() string { return "send to the caller: " + e.err.Error() }
+
+// Unwrap lets the caller's going away be seen as what it is.
+func (e *sendError) Unwrap() []error { return []error{e.err, context.Canceled} }

@@ -1,0 +1,119 @@
+package server
+
+import (
+	"bytes"
+	"testing"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/streaming"
+)
+
+// FuzzFrame holds the parser to the real decoder: what it accepts means the
+// same to both, wherever the buffers are split.
+func FuzzFrame(f *testing.F) {
+	for _, m := range []proto.Message{
+		outputEvent(0, "x"), outputEvent(1<<40, "hello"),
+		&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Gap{Gap: &sandboxv1.Gap{Start: 1, End: 2}}},
+		&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Chunk{Chunk: []byte("abc")}},
+	} {
+		raw, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(raw, uint8(1))
+	}
+	f.Add([]byte{0x12, 0x08, 0x08, 0x01, 0x1a, 0x01, 'x', 0x1a, 0x01, 'y'}, uint8(3))
+	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f}, uint8(2))
+	f.Fuzz(func(t *testing.T, raw []byte, split uint8) {
+		var data mem.BufferSlice
+		for rest := raw; len(rest) > 0; {
+			n := min(int(split%16)+1, len(rest))
+			data = append(data, mem.SliceBuffer(rest[:n]))
+			rest = rest[n:]
+		}
+		field, content, err := oneof(data)
+		if err != nil {
+			return
+		}
+		if field != fieldOutput {
+			return
+		}
+		if n, err := parseChunk(content); err == nil {
+			var m sandboxv1.UploadRequest
+			if err := proto.Unmarshal(raw, &m); err != nil || len(m.GetChunk()) != n || len(m.ProtoReflect().GetUnknown()) > 0 {
+				t.Fatalf("accepted a chunk of %d bytes; decoder: %v %v", n, &m, err)
+			}
+		}
+		o, err := parseOutput(content)
+		if err != nil {
+			return
+		}
+		var m sandboxv1.ExecuteResponse
+		if err := proto.Unmarshal(raw, &m); err != nil {
+			t.Fatalf("accepted what the decoder refuses: %v", err)
+		}
+		got := m.GetOutput()
+		if got.GetPosition() != o.position || len(got.GetData()) != o.size || got.GetStream() != o.stream ||
+			len(m.ProtoReflect().GetUnknown())+len(got.ProtoReflect().GetUnknown()) > 0 {
+			t.Fatalf("parser %+v, decoder %v", o, got)
+		}
+		if o.size == 0 || o.size > streaming.MaxChunk || o.position < 0 {
+			t.Fatalf("accepted %+v", o)
+		}
+	})
+}
+
+// What is passed on undecoded must mean the same in both packages.
+func TestStreamMessagesHaveTheSameFields(t *testing.T) {
+	for _, pair := range [][2]proto.Message{
+		{&sandboxv1.ExecuteResponse{}, &agentv1.ExecuteResponse{}},
+		{&sandboxv1.AttachResponse{}, &agentv1.AttachResponse{}},
+		{&sandboxv1.ExecuteResponse{}, &sandboxv1.AttachResponse{}},
+		{&sandboxv1.DownloadResponse{}, &agentv1.DownloadResponse{}},
+		{&sandboxv1.UploadRequest{}, &agentv1.UploadRequest{}},
+	} {
+		a, b := pair[0].ProtoReflect().Descriptor(), pair[1].ProtoReflect().Descriptor()
+		for i := range a.Fields().Len() {
+			want := a.Fields().Get(i)
+			got := b.Fields().ByNumber(want.Number())
+			if got == nil || got.Name() != want.Name() || got.Kind() != want.Kind() || got.Cardinality() != want.Cardinality() || typeOf(got) != typeOf(want) {
+				t.Errorf("%s: field %s is %v in %s", a.FullName(), want.Name(), got, b.FullName())
+			}
+		}
+		extra := b.Fields().Len() - a.Fields().Len()
+		if upload := b.FullName() == "sandbox.agent.v1.UploadRequest"; (upload && extra != 1) || (!upload && extra != 0) {
+			t.Errorf("%s has %d fields more than %s", b.FullName(), extra, a.FullName())
+		}
+	}
+}
+
+func typeOf(f protoreflect.FieldDescriptor) protoreflect.FullName {
+	if f.Message() != nil {
+		return f.Message().FullName()
+	}
+	return ""
+}
+
+func TestCodecPassesFramesOn(t *testing.T) {
+	c := newCodec()
+	raw, err := c.Marshal(outputEvent(7, "hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fr frame
+	if err := c.Unmarshal(raw, &fr); err != nil {
+		t.Fatal(err)
+	}
+	again, err := c.Marshal(&fr)
+	if err != nil || fr.data != nil {
+		t.Fatalf("%v %v", err, fr.data)
+	}
+	if !bytes.Equal(again.Materialize(), raw.Materialize()) {
+		t.Fatal("the bytes changed")
+	}
+}

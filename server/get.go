@@ -1,0 +1,22 @@
+package server
+
+import (
+	"context"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// GetSandbox implements SandboxService.
+func (s *Server) GetSandbox(ctx context.Context, req *sandboxv1.GetSandboxRequest) (*sandboxv1.GetSandboxResponse, error) {
+	var v violations
+	v.sandboxID(req.GetSandboxId())
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	b := boxOf(ctx, req.GetSandboxId())
+	info, err := s.tunnels.lookup(ctx, b)
+	if err != nil {
+		return nil, s.explain(b, err)
+	}
+	return &sandboxv1.GetSandboxResponse{Sandbox: sandbox(info)}, nil
+}

@@ -1,0 +1,51 @@
+package server
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+// agentCapabilities are what every agent of the present protocol can do. What
+// an agent says of itself is not shown here: it may be another tenant's.
+var agentCapabilities = []string{"attach", "stdin", "terminal"}
+
+// GetServerInfo implements SandboxService.
+func (s *Server) GetServerInfo(ctx context.Context, _ *sandboxv1.GetServerInfoRequest) (*sandboxv1.GetServerInfoResponse, error) {
+	p := callOf(ctx).principal
+	resp := &sandboxv1.GetServerInfoResponse{
+		Version: s.cfg.Version, Provider: s.described.Name,
+		Capabilities: s.capabilities(), Limits: s.cfg.Limits.forCallers(),
+		Templates: sortedKeys(s.templates),
+		Principal: &sandboxv1.Principal{Name: p.Name, Tenant: p.Tenant},
+	}
+	for _, e := range s.described.Enforcement {
+		resp.Enforcement = append(resp.Enforcement, &sandboxv1.Enforcement{Name: e.Name, Enforced: e.Enforced, Detail: e.Detail})
+	}
+	return resp, nil
+}
+
+func (s *Server) capabilities() []string {
+	list := append(slices.Clone(s.described.Capabilities), agentCapabilities...)
+	if _, ok := s.provider.(providers.Suspender); ok {
+		list = append(list, "suspend")
+	}
+	if _, ok := s.provider.(providers.Pooler); ok {
+		list = append(list, "pool")
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+func (l Limits) forCallers() *sandboxv1.ServerLimits {
+	return &sandboxv1.ServerLimits{
+		MaxMessageBytes: int64(l.MaxMessageBytes), OutputLogBytes: l.OutputLogBytes,
+		DefaultTimeout: duration(l.DefaultTimeout), MaxTimeout: duration(l.MaxTimeout),
+		EndRetention:   durationpb.New(l.EndRetention),
+		DefaultIdleTtl: duration(l.DefaultIdleTTL), DefaultTtl: duration(l.DefaultTTL),
+	}
+}

@@ -1,0 +1,355 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+func TestCreateIsGetOrCreate(t *testing.T) {
+	w := newWorld(t, nil)
+	req := func(env string) *sandboxv1.CreateSandboxRequest {
+		return &sandboxv1.CreateSandboxRequest{SandboxId: "a", Spec: &sandboxv1.SandboxSpec{Env: map[string]string{"A": env}}}
+	}
+	var created, same int
+	var mu sync.Mutex
+	var work sync.WaitGroup
+	for range 10 {
+		work.Go(func() {
+			resp, err := w.client.CreateSandbox(t.Context(), req("1"))
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err != nil:
+				t.Error(err)
+			case resp.GetCreated():
+				created++
+			default:
+				same++
+			}
+		})
+	}
+	work.Wait()
+	if created != 1 || same != 9 {
+		t.Fatalf("%d created, %d joined", created, same)
+	}
+	_, err := w.client.CreateSandbox(t.Context(), req("2"))
+	wantReason(t, err, "SANDBOX_SPEC_DIFFERS")
+	if metadataOf(t, err)["sandbox_id"] != "a" {
+		t.Fatalf("metadata %v", metadataOf(t, err))
+	}
+	// Labels and lifetimes are no part of the spec.
+	r := req("1")
+	r.Labels, r.Ttl = map[string]string{"x": "y"}, durationpb.New(time.Hour)
+	if resp, err := w.client.CreateSandbox(t.Context(), r); err != nil || resp.GetCreated() {
+		t.Fatalf("%v %v", resp, err)
+	}
+}
+
+func TestCreateAppliesTemplate(t *testing.T) {
+	w := newWorld(t, func(c *Config) {
+		c.Templates = []Template{DefaultTemplate(), {
+			Name: "py", Image: "python:3", Env: map[string]string{"A": "1", "B": "2"}, Allow: []string{"env", "image", "resources"},
+			Images: []string{"registry.example/*"}, Resources: providers.Resources{MemoryBytes: 1 << 20},
+			MaxResources: providers.Resources{MemoryBytes: 1 << 30}, AllowOptions: []string{"ok"},
+		}}
+	})
+	resp, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{
+		SandboxId: "a", Template: "py", Labels: map[string]string{"team/x": "1"},
+		Spec: &sandboxv1.SandboxSpec{Env: map[string]string{"B": "secret"}, Resources: &sandboxv1.Resources{CpuMillis: 500}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb := resp.GetSandbox()
+	spec := sb.GetSpec()
+	if spec.GetImage() != "python:3" || spec.GetWorkingDirectory() != "/workspace" || spec.GetResources().GetMemoryBytes() != 1<<20 ||
+		spec.GetResources().GetCpuMillis() != 500 || spec.GetNetwork().GetMode() != sandboxv1.NetworkMode_NETWORK_MODE_NONE {
+		t.Errorf("spec %v", spec)
+	}
+	if v, ok := spec.GetEnv()["B"]; !ok || v != "" {
+		t.Errorf("env values must be left out: %v", spec.GetEnv())
+	}
+	if got := w.place("a").info.Spec.Env; got["A"] != "1" || got["B"] != "secret" {
+		t.Errorf("env %v", got)
+	}
+	if sb.GetIdleTtl().AsDuration() != 24*time.Hour || sb.GetTtl() != nil || sb.GetExpireTime() == nil {
+		t.Errorf("lifetimes %v", sb)
+	}
+	options, _ := structpb.NewStruct(map[string]any{"privileged": true})
+	for name, c := range map[string]struct {
+		req    *sandboxv1.CreateSandboxRequest
+		reason string
+	}{
+		"template":  {&sandboxv1.CreateSandboxRequest{Template: "none"}, "TEMPLATE_NOT_FOUND"},
+		"field":     {&sandboxv1.CreateSandboxRequest{Template: "py", Spec: &sandboxv1.SandboxSpec{WorkingDirectory: "/x"}}, "TEMPLATE_FORBIDS"},
+		"image":     {&sandboxv1.CreateSandboxRequest{Template: "py", Spec: &sandboxv1.SandboxSpec{Image: "evil:1"}}, "TEMPLATE_FORBIDS"},
+		"memory":    {&sandboxv1.CreateSandboxRequest{Template: "py", Spec: &sandboxv1.SandboxSpec{Resources: &sandboxv1.Resources{MemoryBytes: 1 << 40}}}, "TEMPLATE_FORBIDS"},
+		"network":   {&sandboxv1.CreateSandboxRequest{Spec: &sandboxv1.SandboxSpec{Network: &sandboxv1.Network{Mode: sandboxv1.NetworkMode_NETWORK_MODE_FULL}}}, "TEMPLATE_FORBIDS"},
+		"proxy":     {&sandboxv1.CreateSandboxRequest{Spec: &sandboxv1.SandboxSpec{Network: &sandboxv1.Network{Mode: sandboxv1.NetworkMode_NETWORK_MODE_PROXY}}}, "FEATURE_UNSUPPORTED"},
+		"options":   {&sandboxv1.CreateSandboxRequest{Template: "py", ProviderOptions: options}, "TEMPLATE_FORBIDS"},
+		"id":        {&sandboxv1.CreateSandboxRequest{SandboxId: "-x"}, "REQUEST_INVALID"},
+		"label":     {&sandboxv1.CreateSandboxRequest{Labels: map[string]string{"a b": ""}}, "REQUEST_INVALID"},
+		"ttl":       {&sandboxv1.CreateSandboxRequest{Ttl: durationpb.New(-1)}, "REQUEST_INVALID"},
+		"directory": {&sandboxv1.CreateSandboxRequest{Spec: &sandboxv1.SandboxSpec{WorkingDirectory: "x"}}, "PATH_INVALID"},
+		"access":    {&sandboxv1.CreateSandboxRequest{Spec: &sandboxv1.SandboxSpec{Access: &sandboxv1.AccessPolicy{Virtual: true}}}, "REQUEST_INVALID"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := w.client.CreateSandbox(t.Context(), c.req)
+			wantReason(t, err, c.reason)
+		})
+	}
+}
+
+func TestListPages(t *testing.T) {
+	w := newWorld(t, nil)
+	for i := range 7 {
+		_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{
+			SandboxId: fmt.Sprintf("s%d", i), Labels: map[string]string{"odd": fmt.Sprint(i % 2)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var ids []string
+	req := &sandboxv1.ListSandboxesRequest{PageSize: 2, Labels: map[string]string{"odd": "0"}}
+	for {
+		resp, err := w.client.ListSandboxes(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range resp.GetSandboxes() {
+			ids = append(ids, s.GetSandboxId())
+		}
+		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
+			break
+		}
+		other := &sandboxv1.ListSandboxesRequest{PageToken: req.GetPageToken()}
+		_, err = w.client.ListSandboxes(t.Context(), other)
+		wantReason(t, err, "PAGE_TOKEN_INVALID")
+	}
+	if !slices.Equal(ids, []string{"s0", "s2", "s4", "s6"}) {
+		t.Fatalf("got %v", ids)
+	}
+	_, err := w.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{PageToken: "?"})
+	wantReason(t, err, "PAGE_TOKEN_INVALID")
+	_, err = w.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{PageSize: -1})
+	wantReason(t, err, "REQUEST_INVALID")
+}
+
+func TestUpdateAndDelete(t *testing.T) {
+	w := newWorld(t, nil)
+	w.create("a")
+	resp, err := w.client.UpdateSandbox(t.Context(), &sandboxv1.UpdateSandboxRequest{SandboxId: "a",
+		SetLabels: map[string]string{"x": "1"}, Ttl: durationpb.New(time.Hour), IdleTtl: durationpb.New(0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := resp.GetSandbox(); s.GetLabels()["x"] != "1" || s.GetTtl().AsDuration() != time.Hour || s.GetIdleTtl() != nil {
+		t.Fatalf("got %v", s)
+	}
+	_, err = w.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a", ExpectedIncarnation: "old"})
+	wantReason(t, err, "SANDBOX_REPLACED")
+	if metadataOf(t, err)["incarnation"] != "i1" {
+		t.Fatalf("metadata %v", metadataOf(t, err))
+	}
+	for i, want := range []bool{true, false} {
+		resp, err := w.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a", AllowMissing: true})
+		if err != nil || resp.GetDeleted() != want {
+			t.Fatalf("delete %d: %v %v", i, resp, err)
+		}
+	}
+	_, err = w.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a"})
+	wantReason(t, err, "SANDBOX_NOT_FOUND")
+	for name, err := range map[string]error{
+		"suspend": call1(w.client.SuspendSandbox(t.Context(), &sandboxv1.SuspendSandboxRequest{SandboxId: "a"})),
+		"resume":  call1(w.client.ResumeSandbox(t.Context(), &sandboxv1.ResumeSandboxRequest{SandboxId: "a"})),
+		"pool":    call1(w.client.GetPoolStatus(t.Context(), &sandboxv1.GetPoolStatusRequest{})),
+	} {
+		t.Run(name, func(t *testing.T) { wantReason(t, err, "FEATURE_UNSUPPORTED") })
+	}
+}
+
+// A sandbox is deleted when its lifetime has ended, never before, and a
+// running command keeps an idle one alive.
+func TestReaper(t *testing.T) {
+	w := newWorld(t, nil)
+	lives := func(id string) bool {
+		_, err := w.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: id})
+		if err != nil && status.Code(err) != codes.NotFound {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	age := func(id string, by time.Duration) {
+		w.provider.mu.Lock()
+		defer w.provider.mu.Unlock()
+		p := w.provider.places[substrateName(defaultTenant, id)]
+		p.info.CreateTime = p.info.CreateTime.Add(-by)
+		p.info.LastActivity = p.info.LastActivity.Add(-by)
+	}
+	reap := func() {
+		if err := w.server.reapAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range []string{"idle", "busy", "recent", "aged", "young"} {
+		req := &sandboxv1.CreateSandboxRequest{SandboxId: id, IdleTtl: durationpb.New(time.Hour)}
+		if id == "aged" {
+			req.Ttl, req.IdleTtl = durationpb.New(time.Hour), durationpb.New(0)
+		}
+		if _, err := w.client.CreateSandbox(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		if id != "young" {
+			age(id, 61*time.Minute)
+		}
+	}
+	w.place("busy").agent.running.Store(1)
+	w.place("aged").agent.running.Store(1)
+	w.place("recent").agent.lastActive.Store(time.Now().Add(-10 * time.Minute).UnixNano())
+	reap()
+	for id, want := range map[string]bool{"idle": false, "busy": true, "recent": true, "aged": false, "young": true} {
+		if lives(id) != want {
+			t.Errorf("%s lives: %t", id, !want)
+		}
+	}
+	_, err := w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "idle", Path: "/x"})
+	wantReason(t, err, "SANDBOX_EXPIRED")
+	if metadataOf(t, err)["expire_time"] == "" {
+		t.Fatalf("metadata %v", metadataOf(t, err))
+	}
+	// What the agent said has renewed the sandbox.
+	sb, err := w.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "busy"})
+	if err != nil || time.Until(sb.GetSandbox().GetExpireTime().AsTime()) < 59*time.Minute {
+		t.Fatalf("%v %v", sb, err)
+	}
+	// An agent that cannot be asked spares its sandbox for a while.
+	away := error(fmt.Errorf("away: %w", providers.ErrUnavailable))
+	age("busy", 61*time.Minute)
+	w.place("busy").cut()
+	w.place("busy").dialErr.Store(&away)
+	reap()
+	if !lives("busy") {
+		t.Error("a sandbox was deleted although nobody knows whether it is idle")
+	}
+	age("busy", time.Hour)
+	reap()
+	if lives("busy") {
+		t.Error("a sandbox whose agent is gone for long was kept")
+	}
+	w.create("idle")
+	if !lives("idle") {
+		t.Error("an expired id cannot be used again")
+	}
+}
+
+func TestAgedSandboxRefusesCalls(t *testing.T) {
+	w := newWorld(t, nil)
+	_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a", Ttl: durationpb.New(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.provider.mu.Lock()
+	p := w.provider.places[substrateName(defaultTenant, "a")]
+	p.info.CreateTime = p.info.CreateTime.Add(-2 * time.Hour)
+	w.provider.mu.Unlock()
+	p.cut()
+	_, err = w.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
+	wantReason(t, err, "SANDBOX_EXPIRED")
+}
+
+// Activity is written, but not for every call.
+func TestActivityIsWrittenSparingly(t *testing.T) {
+	w := newWorld(t, nil)
+	_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a", IdleTtl: durationpb.New(4 * time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := func() time.Time {
+		w.server.activity.pending.Wait()
+		w.provider.mu.Lock()
+		defer w.provider.mu.Unlock()
+		return w.provider.places[substrateName(defaultTenant, "a")].info.LastActivity
+	}
+	first := last()
+	touch := func() {
+		_, err := w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	touch()
+	if !last().Equal(first) {
+		t.Fatal("activity was written at once")
+	}
+	w.server.tunnels.peek(substrateName(defaultTenant, "a")).written.Store(time.Now().Add(-2 * time.Minute).UnixNano())
+	touch()
+	if !last().After(first) {
+		t.Fatal("activity was not written")
+	}
+}
+
+func TestCleanup(t *testing.T) {
+	w := newWorld(t, nil)
+	for _, id := range []string{"a", "b"} {
+		w.create(id)
+	}
+	w.place("b").agent.running.Store(1)
+	req := &sandboxv1.CleanupSandboxesRequest{MaxIdle: durationpb.New(time.Nanosecond), DryRun: true}
+	for _, dry := range []bool{true, false} {
+		req.DryRun = dry
+		resp, err := w.client.CleanupSandboxes(t.Context(), req)
+		if err != nil || !slices.Equal(resp.GetDeletedSandboxIds(), []string{"a"}) || resp.GetKept() != 1 {
+			t.Fatalf("dry %t: %v %v", dry, resp, err)
+		}
+	}
+	resp, err := w.client.CleanupSandboxes(t.Context(), &sandboxv1.CleanupSandboxesRequest{})
+	if err != nil || len(resp.GetDeletedSandboxIds()) != 0 || resp.GetKept() != 1 {
+		t.Fatalf("%v %v", resp, err)
+	}
+}
+
+func TestServerInfo(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Version = "1.2.3" })
+	resp, err := w.client.GetServerInfo(t.Context(), &sandboxv1.GetServerInfoRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.GetVersion() != "1.2.3" || resp.GetProvider() != "memory" || resp.GetPrincipal().GetTenant() != "default" ||
+		resp.GetLimits().GetMaxMessageBytes() != 16<<20 || !slices.Equal(resp.GetTemplates(), []string{"default"}) {
+		t.Fatalf("got %v", resp)
+	}
+}
+
+func TestRequireLimits(t *testing.T) {
+	_, err := New(Config{Provider: newMemory(t), RequireLimits: true})
+	if err == nil {
+		t.Fatal("limits are not enforced and nobody said so")
+	}
+}
+
+func TestIdleTunnelsAreClosed(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Timing.TunnelIdle = 20 * time.Millisecond })
+	w.create("a")
+	deadline := time.Now().Add(5 * time.Second)
+	for len(w.server.tunnels.live()) > 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("an unused connection was kept")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if _, err := w.execute(context.WithoutCancel(t.Context()), &sandboxv1.ExecuteRequest{SandboxId: "a"}); err != nil {
+		t.Fatal(err)
+	}
+}

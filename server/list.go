@@ -1,0 +1,97 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+const (
+	defaultPage = 100
+	maxPage     = 1000
+)
+
+// ListSandboxes implements SandboxService.
+func (s *Server) ListSandboxes(ctx context.Context, req *sandboxv1.ListSandboxesRequest) (*sandboxv1.ListSandboxesResponse, error) {
+	q := providers.Query{Tenant: callOf(ctx).principal.Tenant, Labels: req.GetLabels(), Limit: defaultPage}
+	var v violations
+	v.labels("labels", req.GetLabels())
+	v.notNegative("page_size", int64(req.GetPageSize()))
+	for i, wire := range req.GetStates() {
+		state, ok := stateFrom(wire)
+		if !ok {
+			v.add(fmt.Sprintf("states[%d]", i), "%d is not a known state", wire)
+		}
+		q.States = append(q.States, state)
+	}
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	if n := int(req.GetPageSize()); n > 0 {
+		q.Limit = min(n, maxPage)
+	}
+	filter := filterHash(q)
+	var err error
+	if q.Token, err = openToken(req.GetPageToken(), filter); err != nil {
+		return nil, err
+	}
+	page, err := s.provider.List(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	resp := &sandboxv1.ListSandboxesResponse{NextPageToken: sealToken(page.Next, filter)}
+	for _, info := range page.Sandboxes {
+		resp.Sandboxes = append(resp.Sandboxes, sandbox(info))
+	}
+	return resp, nil
+}
+
+// pageToken is a provider's token, tied to the filters it was made for.
+type pageToken struct {
+	Token  string `json:"t"`
+	Filter string `json:"f"`
+}
+
+func filterHash(q providers.Query) string {
+	states := slices.Clone(q.States)
+	slices.Sort(states)
+	h := sha256.New()
+	fmt.Fprintf(h, "%q %v", q.Tenant, states)
+	for _, k := range sortedKeys(q.Labels) {
+		fmt.Fprintf(h, " %q=%q", k, q.Labels[k])
+	}
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])
+}
+
+func sealToken(token, filter string) string {
+	if token == "" {
+		return ""
+	}
+	raw, err := json.Marshal(pageToken{Token: token, Filter: filter})
+	if err != nil {
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString(raw)
+}
+
+func openToken(sealed, filter string) (string, error) {
+	if sealed == "" {
+		return "", nil
+	}
+	var p pageToken
+	raw, err := base64.RawURLEncoding.DecodeString(sealed)
+	if err == nil {
+		err = json.Unmarshal(raw, &p)
+	}
+	if err != nil || p.Token == "" || p.Filter != filter {
+		return "", faultf(sandboxv1.ErrorReason_ERROR_REASON_PAGE_TOKEN_INVALID,
+			"the page token is malformed or belongs to other filters").because(err)
+	}
+	return p.Token, nil
+}

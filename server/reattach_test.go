@@ -1,0 +1,251 @@
+package server
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+// text is what the scripted command writes in all.
+var text = strings.Repeat("0123456789abcdef", 4096)
+
+const step = 4096
+
+// tell emits the text from a position on, and calls at after every piece with
+// the position; when that returns false it stops and waits for the pipe to
+// break.
+func tell(out emitter, from int64, at func(int64) bool) error {
+	if err := out.started(from); err != nil {
+		return err
+	}
+	for p := from; p < int64(len(text)); {
+		n := min(int64(step), int64(len(text))-p)
+		if err := out.output(p, text[p:p+n]); err != nil {
+			return err
+		}
+		p += n
+		if !at(p) {
+			<-out.stream.Context().Done()
+			return out.stream.Context().Err()
+		}
+	}
+	return out.exited(int64(len(text)), 3)
+}
+
+// Cuts of the pipe at every piece must be invisible.
+func TestPipeBreakIsInvisible(t *testing.T) {
+	for cut := int64(step); cut < int64(len(text)); cut += 3 * step {
+		t.Run(fmt.Sprint(cut), func(t *testing.T) {
+			w := newWorld(t, nil)
+			var p *place
+			ready := make(chan struct{})
+			var once atomic.Bool
+			breaks := func(at int64) bool {
+				<-ready
+				if at == cut && !once.Swap(true) {
+					go p.cut()
+					return false
+				}
+				return true
+			}
+			w.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+				return tell(out, 0, breaks)
+			}
+			w.provider.script.attach = func(_ *scriptedAgent, req *agentv1.AttachRequest, out emitter) error {
+				return tell(out, req.GetRequest().GetPosition(), func(int64) bool { return true })
+			}
+			w.create("a")
+			p = w.place("a")
+			close(ready)
+			o, err := w.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o.output.String() != text || o.exited.GetExitCode() != 3 {
+				t.Fatalf("got %d bytes and %v", o.output.Len(), o.exited)
+			}
+		})
+	}
+}
+
+// A break before the first event sends the request again under the same id,
+// which joins the command.
+func TestPipeBreakBeforeStart(t *testing.T) {
+	w := newWorld(t, nil)
+	var p *place
+	ready := make(chan struct{})
+	ids := make(chan string, 2)
+	w.provider.script.execute = func(a *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error {
+		<-ready
+		ids <- req.GetRequest().GetExecId()
+		if !out.joined {
+			go p.cut()
+			<-out.stream.Context().Done()
+			return out.stream.Context().Err()
+		}
+		return tell(out, 0, func(int64) bool { return true })
+	}
+	w.create("a")
+	p = w.place("a")
+	close(ready)
+	o, err := w.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first, second := <-ids, <-ids; first != second || first == "" {
+		t.Fatalf("ids %q and %q", first, second)
+	}
+	if o.output.String() != text {
+		t.Fatalf("got %d bytes", o.output.Len())
+	}
+}
+
+// What happened to the sandbox while the pipe was broken decides how the
+// command's stream ends, in bounded time.
+func TestEndWhilePipeBroken(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(w *world, p *place)
+		exit      sandboxv1.ExitReason
+		reason    string
+	}{
+		"replaced": {meanwhile: func(w *world, p *place) { w.provider.remake(p) }, exit: sandboxv1.ExitReason_EXIT_REASON_LOST},
+		"deleted": {meanwhile: func(w *world, p *place) {
+			_, err := w.client.DeleteSandbox(w.t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a"})
+			if err != nil {
+				w.t.Error(err)
+			}
+		}, exit: sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED},
+		"failed": {meanwhile: func(w *world, p *place) {
+			w.provider.mu.Lock()
+			p.info.State, p.info.Message = providers.StateFailed, "the container ended"
+			w.provider.mu.Unlock()
+			p.server.Stop()
+		}, exit: sandboxv1.ExitReason_EXIT_REASON_LOST},
+		"suspended": {meanwhile: func(w *world, p *place) {
+			w.provider.mu.Lock()
+			p.info.State = providers.StateSuspended
+			w.provider.mu.Unlock()
+			p.server.Stop()
+		}, exit: sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED},
+		"forgotten": {meanwhile: func(w *world, p *place) { p.cut() }, exit: sandboxv1.ExitReason_EXIT_REASON_LOST},
+		"away": {meanwhile: func(w *world, p *place) {
+			err := error(fmt.Errorf("no route: %w", providers.ErrUnavailable))
+			p.dialErr.Store(&err)
+			p.cut()
+		}, reason: "AGENT_UNAVAILABLE"},
+		"substrate away": {meanwhile: func(w *world, p *place) {
+			err := error(fmt.Errorf("no route: %w", providers.ErrUnavailable))
+			w.provider.failGet.Store(&err)
+			p.cut()
+		}, reason: "PROVIDER_UNAVAILABLE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, func(c *Config) { c.Timing.Reattach = 200 * time.Millisecond })
+			w.provider.script.execute = hang
+			w.create("a")
+			stream, err := w.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
+				Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m, err := stream.Recv(); err != nil || m.GetStarted() == nil {
+				t.Fatalf("%v %v", m, err)
+			}
+			c.meanwhile(w, w.place("a"))
+			m, err := stream.Recv()
+			if c.reason != "" {
+				wantReason(t, err, c.reason)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.GetExited().GetReason() != c.exit || m.GetExited().ExitCode != nil {
+				t.Fatalf("got %v, want %v", m, c.exit)
+			}
+		})
+	}
+}
+
+// A short absence is mended also for calls that find the pipe broken before
+// they begin.
+func TestUnaryWaitsForTheAgent(t *testing.T) {
+	w := newWorld(t, nil)
+	w.create("a")
+	p := w.place("a")
+	err := error(fmt.Errorf("no route: %w", providers.ErrUnavailable))
+	p.dialErr.Store(&err)
+	p.cut()
+	time.AfterFunc(100*time.Millisecond, func() { p.dialErr.Store(nil) })
+	resp, gotErr := w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"})
+	if gotErr != nil || resp.GetInfo().GetPath() != "/x" {
+		t.Fatalf("%v %v", resp, gotErr)
+	}
+}
+
+func TestAttach(t *testing.T) {
+	w := newWorld(t, nil)
+	w.provider.script.attach = func(_ *scriptedAgent, req *agentv1.AttachRequest, out emitter) error {
+		return tell(out, req.GetRequest().GetPosition(), func(int64) bool { return true })
+	}
+	w.create("a")
+	stream, err := w.client.Attach(t.Context(), &sandboxv1.AttachRequest{SandboxId: "a", ExecId: "x", Position: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := collect(t, stream)
+	if err != nil || o.output.String() != text[100:] {
+		t.Fatalf("%v, %d bytes", err, o.output.Len())
+	}
+}
+
+// A reader that takes nothing is dropped with the position to come back to,
+// where nothing but memory waits for it.
+func TestSlowReader(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Timing.SlowReader = 100 * time.Millisecond })
+	w.provider.script.attach = func(a *scriptedAgent, _ *agentv1.AttachRequest, out emitter) error {
+		if err := out.started(0); err != nil {
+			return err
+		}
+		piece := strings.Repeat("x", 256<<10)
+		for p := int64(0); ; p += int64(len(piece)) {
+			if err := out.output(p, piece); err != nil {
+				a.cancelled <- struct{}{}
+				return err
+			}
+		}
+	}
+	w.create("a")
+	stream, err := w.client.Attach(t.Context(), &sandboxv1.AttachRequest{SandboxId: "a", ExecId: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-w.place("a").agent.cancelled:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the reader was not dropped")
+	}
+	position := int64(0)
+	for err == nil {
+		var m *sandboxv1.AttachResponse
+		m, err = stream.Recv()
+		position += int64(len(m.GetOutput().GetData()))
+	}
+	wantReason(t, err, "READER_TOO_SLOW")
+	// A piece may still have come through at the last moment; nothing may be
+	// missing.
+	told, _ := strconv.ParseInt(metadataOf(t, err)["position"], 10, 64)
+	if told > position || told < position-256<<10 {
+		t.Fatalf("got %d bytes and %v", position, err)
+	}
+}

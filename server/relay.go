@@ -1,0 +1,143 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/streaming"
+)
+
+// endWait is how long an agent may take to end a stream after `exited`.
+const endWait = 5 * time.Second
+
+// relay checks and passes on one stream of events. It returns nil when `exited`
+// was passed on and the stream ended properly.
+func (f *follower) relay(in grpc.ClientStream, t *tunnel, cancel func()) error {
+	seq := streaming.ResumeSequence(f.position)
+	var fr frame
+	for {
+		if err := in.RecvMsg(&fr); err != nil {
+			if errors.Is(err, io.EOF) {
+				return misbehaved("a stream that ended without an end of the command")
+			}
+			return err
+		}
+		ended, err := f.event(&fr, &seq, t)
+		fr.free()
+		if err != nil {
+			return err
+		}
+		f.mend.progress()
+		if ended {
+			return expectEnd(in, cancel)
+		}
+	}
+}
+
+// expectEnd makes sure that nothing follows the last message. An agent that
+// keeps the stream open is not waited for long.
+func expectEnd(in grpc.ClientStream, cancel func()) error {
+	late := time.AfterFunc(endWait, cancel)
+	defer late.Stop()
+	var fr frame
+	err := in.RecvMsg(&fr)
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err == nil:
+		fr.free()
+		return misbehaved("a message after the end")
+	default:
+		// The caller has the whole; how the stream ends matters no more.
+		return nil
+	}
+}
+
+// event checks one event and passes it on.
+func (f *follower) event(fr *frame, seq *streaming.Sequence, t *tunnel) (bool, error) {
+	field, content, err := oneof(fr.data)
+	if err != nil {
+		return false, misbehaved("%w", err)
+	}
+	if field == fieldOutput {
+		o, err := parseOutput(content)
+		if err == nil {
+			err = seq.Output(o.position, o.size)
+		}
+		if err != nil {
+			return false, misbehaved("%w", err)
+		}
+		if err := f.send(fr); err != nil {
+			return false, err
+		}
+		f.position = seq.Position()
+		f.bytes.Add(int64(o.size))
+		return false, nil
+	}
+	var m sandboxv1.ExecuteResponse
+	if err := decode(fr.data, &m); err != nil {
+		return false, misbehaved("%w", err)
+	}
+	switch e := m.GetEvent().(type) {
+	case *sandboxv1.ExecuteResponse_Started:
+		return false, f.onStarted(e.Started, seq, t, &m)
+	case *sandboxv1.ExecuteResponse_Gap:
+		if err := seq.Gap(e.Gap.GetStart(), e.Gap.GetEnd()); err != nil {
+			return false, misbehaved("%w", err)
+		}
+		if err := f.send(&m); err != nil {
+			return false, err
+		}
+		f.position = seq.Position()
+		return false, nil
+	case *sandboxv1.ExecuteResponse_Exited:
+		if err := checkExited(e.Exited, seq); err != nil {
+			return false, err
+		}
+		return true, f.send(&m)
+	default:
+		return false, misbehaved("an event of kind %d", field)
+	}
+}
+
+func (f *follower) onStarted(e *sandboxv1.Started, seq *streaming.Sequence, t *tunnel, m *sandboxv1.ExecuteResponse) error {
+	if err := seq.Started(); err != nil {
+		return misbehaved("%w", err)
+	}
+	switch {
+	case e.GetExecId() != f.execID:
+		return misbehaved("the start of command %q instead of %q", bounded(e.GetExecId()), f.execID)
+	case e.GetIncarnation() != t.incarnation:
+		return misbehaved("the start of incarnation %q in %q", bounded(e.GetIncarnation()), t.incarnation)
+	case e.GetPosition() != seq.Position():
+		return misbehaved("a start at position %d instead of %d", e.GetPosition(), seq.Position())
+	}
+	if f.started {
+		return nil
+	}
+	if err := f.send(m); err != nil {
+		return err
+	}
+	f.started = true
+	return nil
+}
+
+func checkExited(e *sandboxv1.Exited, seq *streaming.Sequence) error {
+	if err := seq.Exited(); err != nil {
+		return misbehaved("%w", err)
+	}
+	_, known := sandboxv1.ExitReason_name[int32(e.GetReason())]
+	switch {
+	case !known || e.GetReason() == sandboxv1.ExitReason_EXIT_REASON_UNSPECIFIED:
+		return misbehaved("the exit reason %d", e.GetReason())
+	case (e.ExitCode != nil) != (e.GetReason() == sandboxv1.ExitReason_EXIT_REASON_EXITED):
+		return misbehaved("an exit code with the reason %s, or none", e.GetReason())
+	case e.GetPosition() != seq.Position():
+		return misbehaved("an end at position %d instead of %d", e.GetPosition(), seq.Position())
+	}
+	return nil
+}

@@ -1,0 +1,186 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+// boxOf finds the caller's sandbox of this id and notes it for the audit.
+func boxOf(ctx context.Context, id string) box {
+	c := callOf(ctx)
+	c.audit.SandboxID = id
+	return box{tenant: c.principal.Tenant, id: id, name: substrateName(c.principal.Tenant, id)}
+}
+
+// reach returns a tunnel to the sandbox, which must be released, and counts
+// the call as activity.
+func (s *Server) reach(ctx context.Context, b box, incarnation string) (*tunnel, error) {
+	t, err := s.tunnels.get(ctx, b)
+	if err != nil {
+		return nil, s.explain(b, err)
+	}
+	if incarnation != "" && incarnation != t.incarnation {
+		t.release()
+		return nil, replaced(b, t.incarnation)
+	}
+	info := t.info.Load()
+	if ttl := info.Spec.TTL; ttl > 0 && !time.Now().Before(info.CreateTime.Add(ttl)) {
+		// Another replica may have prolonged it meanwhile.
+		fresh, err := s.tunnels.lookup(ctx, b)
+		if err == nil {
+			t.info.Store(&fresh)
+			if ttl := fresh.Spec.TTL; ttl > 0 && !time.Now().Before(fresh.CreateTime.Add(ttl)) {
+				err = expiredFault(b, fresh.ExpireTime())
+			}
+		}
+		if err != nil {
+			t.release()
+			return nil, s.explain(b, err)
+		}
+	}
+	s.activity.note(ctx, t, time.Now())
+	return t, nil
+}
+
+// explain tells a caller about a sandbox that is gone why it is.
+func (s *Server) explain(b box, err error) error {
+	var told *fault
+	if !errors.Is(err, providers.ErrNotFound) || errors.As(err, &told) {
+		return err
+	}
+	if end, ok := s.expired.get(b.name); ok {
+		return expiredFault(b, end)
+	}
+	return faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_FOUND,
+		"there is no sandbox %q; create it, or list the existing ones", b.id).
+		with("sandbox_id", b.id).because(providers.ErrNotFound)
+}
+
+func expiredFault(b box, end time.Time) *fault {
+	return faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_EXPIRED,
+		"the lifetime of sandbox %q ended at %s; create it anew", b.id, end.UTC().Format(time.RFC3339)).
+		with("sandbox_id", b.id).with("expire_time", end.UTC().Format(time.RFC3339Nano)).because(providers.ErrNotFound)
+}
+
+// mender decides whether to try again after the way to an agent broke.
+type mender struct {
+	window time.Duration
+	until  time.Time
+	delay  time.Duration
+}
+
+const (
+	firstMend = 20 * time.Millisecond
+	lastMend  = time.Second
+)
+
+// again waits and reports true when another try is worth it.
+func (m *mender) again(ctx context.Context, err error) bool {
+	if !transient(err) {
+		return false
+	}
+	now := time.Now()
+	if m.until.IsZero() {
+		m.until, m.delay = now.Add(m.window), firstMend
+	} else {
+		m.delay = min(2*m.delay, lastMend)
+	}
+	if now.Add(m.delay).After(m.until) {
+		return false
+	}
+	timer := time.NewTimer(m.delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// progress begins the window anew.
+func (m *mender) progress() { m.until = time.Time{} }
+
+func transient(err error) bool {
+	if errors.Is(err, errPipe) || errors.Is(err, providers.ErrUnavailable) {
+		return true
+	}
+	var f *fault
+	return errors.As(err, &f) && f.reason == sandboxv1.ErrorReason_ERROR_REASON_AGENT_UNAVAILABLE
+}
+
+// broken is what the caller is told when the way to the agent broke and could
+// not be mended.
+func (s *Server) broken(ctx context.Context, err error) error {
+	switch {
+	case s.isStopping():
+		return errShuttingDown
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, errPipe):
+		return agentUnavailable(err)
+	default:
+		return err
+	}
+}
+
+// target is what every call to a sandbox names.
+type target interface {
+	GetSandboxId() string
+	GetExpectedIncarnation() string
+}
+
+// repeat says whether a unary call may be sent again when the pipe broke and
+// nobody knows whether the agent has seen it.
+type repeat bool
+
+const (
+	once   repeat = false
+	freely repeat = true
+)
+
+// ask sends one unary call to the sandbox's agent.
+func ask[P comparable, R interface{ GetResponse() P }](
+	ctx context.Context, s *Server, req target, own *sandboxv1.AccessPolicy, r repeat,
+	send func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (R, error),
+) (P, error) {
+	var none P
+	b := boxOf(ctx, req.GetSandboxId())
+	mend := mender{window: s.cfg.Timing.Reattach}
+	for {
+		reply, err := func() (P, error) {
+			t, err := s.reach(ctx, b, req.GetExpectedIncarnation())
+			if err != nil {
+				return none, err
+			}
+			defer t.release()
+			c, err := s.confine(t, own)
+			if err != nil {
+				return none, err
+			}
+			envelope, err := send(ctx, t.agent, c, s.limits)
+			if err == nil && envelope.GetResponse() == none {
+				err = misbehaved("a reply without its message")
+			}
+			if err != nil {
+				if err = agentError(ctx, err); isMisbehaved(err) {
+					t.cut()
+				}
+				return none, err
+			}
+			return envelope.GetResponse(), nil
+		}()
+		if err == nil {
+			return reply, nil
+		}
+		sent := errors.Is(err, errPipe)
+		if s.isStopping() || (sent && r == once) || !mend.again(ctx, err) {
+			return none, s.broken(ctx, err)
+		}
+	}
+}

@@ -1,0 +1,258 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+// Window sizes are static: gRPC's estimate starts at 64 KiB and costs the first
+// megabytes of every stream. A stream's window is what one stuck reader can
+// make the server hold.
+const (
+	streamWindow = 1 << 20
+	connWindow   = 16 << 20
+	writeBuffer  = 64 << 10
+)
+
+// Server serves SandboxService in front of one provider.
+type Server struct {
+	sandboxv1.UnimplementedSandboxServiceServer
+
+	cfg       Config
+	log       *slog.Logger
+	provider  providers.Provider
+	described providers.Description
+	templates map[string]*Template
+	codec     codec
+	limits    *agentv1.Limits
+	grpc      *grpc.Server
+	health    *health.Server
+	tunnels   *tunnels
+	activity  *activity
+	expired   *tombstones
+
+	stopping atomic.Bool
+	// halt ends the background work; done is closed when it has ended.
+	halt     chan struct{}
+	haltOnce sync.Once
+	work     sync.WaitGroup
+}
+
+var _ sandboxv1.SandboxServiceServer = (*Server)(nil)
+
+// ErrExposed is returned by Serve for a listener that others could reach
+// without TLS and authentication.
+var ErrExposed = errors.New("refusing to listen beyond this machine without TLS and authentication; " +
+	"set both up, listen on loopback or a unix socket, or say --insecure")
+
+// ErrLimits is returned by New when a protection is required and missing.
+var ErrLimits = errors.New("the provider does not enforce")
+
+// describeTimeout bounds the provider's self-description at start.
+const describeTimeout = 30 * time.Second
+
+// New returns a server that is ready to serve.
+func New(cfg Config) (*Server, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: newCodec(),
+		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(),
+	}
+	if s.templates, err = indexTemplates(cfg.Templates); err != nil {
+		return nil, err
+	}
+	// There is no caller whose patience could count here.
+	ctx, cancel := context.WithTimeout(context.Background(), describeTimeout)
+	defer cancel()
+	if s.described, err = cfg.Provider.Describe(ctx); err != nil {
+		return nil, fmt.Errorf("server: the provider cannot be used: %w", err)
+	}
+	if cfg.RequireLimits {
+		if err := requireLimits(s.described); err != nil {
+			return nil, err
+		}
+	}
+	s.limits = cfg.Limits.forAgent()
+	s.tunnels = newTunnels(cfg, s.codec)
+	s.activity = newActivity(cfg.Provider, s.log)
+
+	unary, stream := s.chains()
+	opts := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(s.codec),
+		grpc.ChainUnaryInterceptor(unary...),
+		grpc.ChainStreamInterceptor(stream...),
+		grpc.UnknownServiceHandler(unknownMethod),
+		grpc.MaxRecvMsgSize(oversize * cfg.Limits.MaxMessageBytes),
+		grpc.MaxConcurrentStreams(100_000),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
+		grpc.WriteBufferSize(writeBuffer),
+		grpc.ReadBufferSize(writeBuffer),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	}
+	if cfg.TLS != nil {
+		opts = append(opts, grpc.Creds(credentials.NewTLS(cfg.TLS)))
+	}
+	s.grpc = grpc.NewServer(opts...)
+	s.grpc.RegisterService(s.serviceDesc(), s)
+	healthv1.RegisterHealthServer(s.grpc, s.health)
+	reflection.Register(s.grpc)
+	s.health.SetServingStatus(sandboxv1.SandboxService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
+
+	s.work.Go(s.maintain)
+	s.work.Go(s.reap)
+	return s, nil
+}
+
+// serviceDesc is the service's description, with one change: when a unary
+// call's message cannot be read, which gRPC finds out before any interceptor
+// runs, the error gets a reason like every other.
+func (s *Server) serviceDesc() *grpc.ServiceDesc {
+	desc := sandboxv1.SandboxService_ServiceDesc
+	desc.Methods = append([]grpc.MethodDesc(nil), desc.Methods...)
+	for i := range desc.Methods {
+		handler := desc.Methods[i].Handler
+		desc.Methods[i].Handler = func(srv any, ctx context.Context, dec func(any) error, in grpc.UnaryServerInterceptor) (any, error) {
+			return handler(srv, ctx, func(m any) error {
+				err := s.receive(dec, m)
+				if err == nil {
+					return nil
+				}
+				_, ctx := newCall(ctx, "")
+				return s.toStatus(ctx, err)
+			}, in)
+		}
+	}
+	return &desc
+}
+
+// oversize is how much larger than allowed a message may be and still get a
+// proper answer. Beyond it gRPC hangs up in its own words.
+const oversize = 4
+
+// receive reads a message of a caller and explains why it cannot be read: it
+// can only be its size or its encoding. gRPC itself would answer without a
+// reason.
+func (s *Server) receive(recv func(any) error, m any) error {
+	var fr frame
+	if err := recv(&fr); err != nil {
+		return err
+	}
+	defer fr.free()
+	if limit := s.cfg.Limits.MaxMessageBytes; fr.data.Len() > limit {
+		return faultf(sandboxv1.ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE,
+			"the message is larger than %d bytes; send content through Upload", limit).
+			with("limit_bytes", strconv.Itoa(limit))
+	}
+	if err := s.codec.Unmarshal(fr.data, m); err != nil {
+		return faultf(sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID, "the message could not be decoded").because(err)
+	}
+	return nil
+}
+
+func unknownMethod(_ any, stream grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(stream)
+	return faultf(sandboxv1.ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED,
+		"this server does not know %s", bounded(method)).with("feature", bounded(method))
+}
+
+func requireLimits(d providers.Description) error {
+	var missing []error
+	for _, name := range []string{"memory", "cpu", "processes", "disk", "network"} {
+		held, detail := false, "the provider says nothing about it"
+		for _, e := range d.Enforcement {
+			if e.Name == name {
+				held, detail = e.Enforced, e.Detail
+			}
+		}
+		if !held {
+			missing = append(missing, fmt.Errorf("%w %s: %s", ErrLimits, name, detail))
+		}
+	}
+	return errors.Join(missing...)
+}
+
+// Serve accepts calls until Shutdown and then returns nil. It may be called for
+// several listeners. A listener that others could reach is refused with
+// ErrExposed unless there are TLS and authentication.
+func (s *Server) Serve(l net.Listener) error {
+	if !s.cfg.Insecure && reachable(l.Addr()) && (s.cfg.TLS == nil || s.cfg.Authenticator == nil) {
+		return fmt.Errorf("%s: %w", l.Addr(), ErrExposed)
+	}
+	if s.cfg.Announce != nil {
+		s.cfg.Announce(l.Addr())
+	}
+	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil
+}
+
+func (s *Server) isStopping() bool { return s.stopping.Load() }
+
+// Shutdown stops accepting calls, lets running ones go on for Timing.Drain,
+// then ends the rest with SERVER_SHUTTING_DOWN. The connections to the agents
+// are closed as a whole, not stream by stream: to an agent that is a broken
+// pipe, so the commands run on and wait for the next server. Shutdown returns
+// when nothing runs any more, at the latest when ctx ends.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.health.Shutdown()
+	s.stopping.Store(true)
+	s.haltOnce.Do(func() { close(s.halt) })
+
+	graceful := make(chan struct{})
+	go func() {
+		defer close(graceful)
+		s.grpc.GracefulStop()
+	}()
+	drain := time.NewTimer(s.cfg.Timing.Drain)
+	defer drain.Stop()
+	select {
+	case <-graceful:
+	case <-drain.C:
+	case <-ctx.Done():
+	}
+	s.tunnels.close()
+	select {
+	case <-graceful:
+	case <-ctx.Done():
+		s.grpc.Stop()
+		<-graceful
+	}
+	s.work.Wait()
+	s.tunnels.wait()
+	return context.Cause(ctx)
+}
+
+// guard runs f and turns a panic into an error, for goroutines that no
+// interceptor watches over.
+func guard(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = panicError(p)
+		}
+	}()
+	return f()
+}

@@ -1,0 +1,202 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+// spec merges a request with its template, holding it to what the template
+// allows.
+func (s *Server) spec(b box, req *sandboxv1.CreateSandboxRequest) (providers.Spec, error) {
+	t, err := s.template(req.GetTemplate())
+	if err != nil {
+		return providers.Spec{}, err
+	}
+	want := req.GetSpec()
+	if err := t.admit(want); err != nil {
+		return providers.Spec{}, err
+	}
+	if err := checkSpec(want); err != nil {
+		return providers.Spec{}, err
+	}
+	spec := providers.Spec{
+		Tenant: b.tenant, ID: b.id, Template: t.Name, Hash: specHash(s.cfg.SpecSecret, b, t.Name, req),
+		Image: t.Image, Resources: t.Resources, WorkingDirectory: t.WorkingDirectory,
+		Network: t.Network, Command: t.Command, Labels: req.GetLabels(),
+		TemplateOptions: t.ProviderOptions,
+	}
+	if want.GetImage() != "" {
+		spec.Image = want.GetImage()
+	}
+	if want.GetWorkingDirectory() != "" {
+		spec.WorkingDirectory = want.GetWorkingDirectory()
+	}
+	if len(want.GetCommand()) > 0 {
+		spec.Command = want.GetCommand()
+	}
+	spec.Env = maps.Clone(t.Env)
+	if len(want.GetEnv()) > 0 {
+		if spec.Env == nil {
+			spec.Env = make(map[string]string, len(want.GetEnv()))
+		}
+		maps.Copy(spec.Env, want.GetEnv())
+	}
+	if err := t.mergeResources(&spec.Resources, want.GetResources()); err != nil {
+		return providers.Spec{}, err
+	}
+	if err := t.mergeNetwork(&spec.Network, want.GetNetwork()); err != nil {
+		return providers.Spec{}, err
+	}
+	if spec.Access, err = encodeAccess(t.Access, want.GetAccess()); err != nil {
+		return providers.Spec{}, err
+	}
+	if spec.Options, err = t.options(req); err != nil {
+		return providers.Spec{}, err
+	}
+	spec.TTL, err = lifetime("ttl", req.GetTtl(), s.cfg.Limits.DefaultTTL, s.cfg.Limits.MaxTTL)
+	if err != nil {
+		return providers.Spec{}, err
+	}
+	spec.IdleTTL, err = lifetime("idle_ttl", req.GetIdleTtl(), s.cfg.Limits.DefaultIdleTTL, s.cfg.Limits.MaxIdleTTL)
+	return spec, err
+}
+
+// admit refuses fields that the template does not allow to be set.
+func (t *Template) admit(want *sandboxv1.SandboxSpec) error {
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{
+		{FieldImage, want.GetImage() != ""},
+		{FieldResources, want.GetResources() != nil},
+		{FieldEnv, len(want.GetEnv()) > 0},
+		{FieldWorkingDirectory, want.GetWorkingDirectory() != ""},
+		{FieldNetwork, want.GetNetwork() != nil},
+		{FieldAccess, want.GetAccess() != nil},
+		{FieldCommand, len(want.GetCommand()) > 0},
+	} {
+		if f.set && !t.allows(f.name) {
+			return t.forbids("spec."+f.name, "a request must not set it")
+		}
+	}
+	if image := want.GetImage(); image != "" && !t.allowsImage(image) {
+		return t.forbids("spec.image", "%q is not an allowed image", bounded(image))
+	}
+	return nil
+}
+
+func checkSpec(want *sandboxv1.SandboxSpec) error {
+	v := checkPolicy("spec.access", want.GetAccess())
+	v.env("spec.env", want.GetEnv())
+	v.optionalPath("spec.working_directory", want.GetWorkingDirectory())
+	v.noNUL("spec.image", want.GetImage())
+	for i, arg := range want.GetCommand() {
+		v.noNUL(fmt.Sprintf("spec.command[%d]", i), arg)
+		if i == 0 && arg == "" {
+			v.add("spec.command[0]", "must not be empty")
+		}
+	}
+	if r := want.GetResources(); r != nil {
+		v.resources("spec.resources", fromResources(r))
+	}
+	v.enum("spec.network.mode", int32(want.GetNetwork().GetMode()), sandboxv1.NetworkMode_name)
+	return v.err()
+}
+
+func fromResources(r *sandboxv1.Resources) providers.Resources {
+	return providers.Resources{
+		MemoryBytes: r.GetMemoryBytes(), CPUMillis: r.GetCpuMillis(),
+		MaxProcesses: r.GetMaxProcesses(), DiskBytes: r.GetDiskBytes(),
+	}
+}
+
+func (t *Template) mergeResources(have *providers.Resources, want *sandboxv1.Resources) error {
+	r, limit := fromResources(want), t.MaxResources
+	for _, f := range []struct {
+		name        string
+		want, limit int64
+		set         func()
+	}{
+		{"memory_bytes", r.MemoryBytes, limit.MemoryBytes, func() { have.MemoryBytes = r.MemoryBytes }},
+		{"cpu_millis", int64(r.CPUMillis), int64(limit.CPUMillis), func() { have.CPUMillis = r.CPUMillis }},
+		{"max_processes", int64(r.MaxProcesses), int64(limit.MaxProcesses), func() { have.MaxProcesses = r.MaxProcesses }},
+		{"disk_bytes", r.DiskBytes, limit.DiskBytes, func() { have.DiskBytes = r.DiskBytes }},
+	} {
+		if f.want == 0 {
+			continue
+		}
+		if f.limit > 0 && f.want > f.limit {
+			return t.forbids("spec.resources."+f.name, "at most %d", f.limit)
+		}
+		f.set()
+	}
+	return nil
+}
+
+func (t *Template) mergeNetwork(have *providers.NetworkMode, want *sandboxv1.Network) error {
+	mode := networkFrom(want.GetMode())
+	if mode == providers.NetworkUnset {
+		mode = *have
+	}
+	if mode == providers.NetworkProxy {
+		return faultf(sandboxv1.ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED,
+			"this server cannot do the network mode PROXY").with("feature", "network_proxy")
+	}
+	if len(want.GetAllow()) > 0 {
+		var v violations
+		v.add("spec.network.allow", "is only for the mode PROXY")
+		return v.err()
+	}
+	if !t.allowsNetwork(mode) {
+		return t.forbids("spec.network.mode", "%s is not allowed", mode)
+	}
+	*have = mode
+	return nil
+}
+
+func (t *Template) options(req *sandboxv1.CreateSandboxRequest) (json.RawMessage, error) {
+	fields := req.GetProviderOptions().GetFields()
+	if len(fields) == 0 {
+		return nil, nil
+	}
+	allowed := make(map[string]bool, len(t.AllowOptions))
+	for _, key := range t.AllowOptions {
+		allowed[key] = true
+	}
+	for _, key := range sortedKeys(fields) {
+		if !allowed[key] {
+			return nil, t.forbids("provider_options."+bounded(key), "a request must not set it")
+		}
+	}
+	raw, err := req.GetProviderOptions().MarshalJSON()
+	if err != nil {
+		var v violations
+		v.add("provider_options", "cannot be written as JSON")
+		return nil, v.err()
+	}
+	return raw, nil
+}
+
+// lifetime is the duration in force: the default where none is given, 0 for
+// none.
+func lifetime(field string, d *durationpb.Duration, byDefault, limit time.Duration) (time.Duration, error) {
+	if d == nil {
+		if limit > 0 && (byDefault == 0 || byDefault > limit) {
+			return limit, nil
+		}
+		return byDefault, nil
+	}
+	var v violations
+	v.duration(field, d, limit)
+	if limit > 0 && d.AsDuration() == 0 {
+		v.add(field, "must be at most %s; this server allows no sandbox without end", limit)
+	}
+	return d.AsDuration(), v.err()
+}

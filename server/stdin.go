@@ -1,0 +1,29 @@
+package server
+
+import (
+	"context"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/streaming"
+)
+
+// WriteStdin implements SandboxService. Offsets make it safe to repeat.
+func (s *Server) WriteStdin(ctx context.Context, req *sandboxv1.WriteStdinRequest) (*sandboxv1.WriteStdinResponse, error) {
+	var v violations
+	v.sandboxID(req.GetSandboxId())
+	v.id("exec_id", req.GetExecId(), true)
+	v.notNegative("offset", req.GetOffset())
+	if len(req.GetData()) > streaming.MaxChunk {
+		v.add("data", "must be at most %d bytes", streaming.MaxChunk)
+	}
+	if err := v.err(); err != nil {
+		return nil, err
+	}
+	c := callOf(ctx)
+	c.audit.ExecID = req.GetExecId()
+	c.bytes.Store(int64(len(req.GetData())))
+	return ask(ctx, s, req, nil, freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.WriteStdinResponse, error) {
+		return a.WriteStdin(ctx, &agentv1.WriteStdinRequest{Request: req, Confinement: c, Limits: l})
+	})
+}

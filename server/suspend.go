@@ -1,0 +1,65 @@
+package server
+
+import (
+	"context"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+// SuspendSandbox implements SandboxService.
+func (s *Server) SuspendSandbox(ctx context.Context, req *sandboxv1.SuspendSandboxRequest) (*sandboxv1.SuspendSandboxResponse, error) {
+	b, p, err := s.suspender(ctx, req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	info, err := p.Suspend(ctx, b.name)
+	if err != nil {
+		return nil, s.explain(b, err)
+	}
+	s.tunnels.drop(b.name)
+	return &sandboxv1.SuspendSandboxResponse{Sandbox: sandbox(info)}, nil
+}
+
+// ResumeSandbox implements SandboxService.
+func (s *Server) ResumeSandbox(ctx context.Context, req *sandboxv1.ResumeSandboxRequest) (*sandboxv1.ResumeSandboxResponse, error) {
+	b, p, err := s.suspender(ctx, req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limits.CreateTimeout, faultf(
+		sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT,
+		"the sandbox did not become ready within %s", s.cfg.Limits.CreateTimeout))
+	defer cancel()
+	info, err := p.Resume(ctx, b.name)
+	if err != nil {
+		return nil, s.explain(b, err)
+	}
+	t, err := s.reach(ctx, b, info.Incarnation)
+	if err != nil {
+		return nil, err
+	}
+	t.release()
+	return &sandboxv1.ResumeSandboxResponse{Sandbox: sandbox(info)}, nil
+}
+
+func (s *Server) suspender(ctx context.Context, id string) (box, providers.Suspender, error) {
+	var v violations
+	v.sandboxID(id)
+	if err := v.err(); err != nil {
+		return box{}, nil, err
+	}
+	b := boxOf(ctx, id)
+	p, ok := s.provider.(providers.Suspender)
+	if !ok {
+		return b, nil, unsupported("suspend", "the provider %s cannot suspend sandboxes", s.described.Name)
+	}
+	if _, err := s.tunnels.lookup(ctx, b); err != nil {
+		return b, nil, s.explain(b, err)
+	}
+	return b, p, nil
+}
+
+func unsupported(feature, format string, args ...any) *fault {
+	return faultf(sandboxv1.ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED, format, args...).with("feature", feature)
+}

@@ -1,0 +1,164 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+// Fields of a request that a template can allow, as Template.Allow names them.
+const (
+	FieldImage            = "image"
+	FieldResources        = "resources"
+	FieldEnv              = "env"
+	FieldWorkingDirectory = "working_directory"
+	FieldNetwork          = "network"
+	FieldAccess           = "access"
+	FieldCommand          = "command"
+)
+
+var templateFields = []string{
+	FieldImage, FieldResources, FieldEnv, FieldWorkingDirectory, FieldNetwork, FieldAccess, FieldCommand,
+}
+
+var templateNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// Template is what an operator decides about sandboxes, under a name that
+// requests give. Its values are the defaults of its sandboxes.
+type Template struct {
+	// Name is 1 to 63 characters of a-z, 0-9 and "-".
+	Name string
+
+	Image            string
+	Resources        providers.Resources
+	Env              map[string]string
+	WorkingDirectory string // default: /workspace
+	Network          providers.NetworkMode
+	Command          []string
+	Access           *sandboxv1.AccessPolicy
+
+	// Allow names the fields that a request may set. Nil: all of them.
+	Allow []string
+	// Images are the images that a request may name; a trailing "*" stands for
+	// any rest. Empty: any, where Allow has the image.
+	Images []string
+	// Networks are the modes that a request may ask for beside the template's
+	// own and none.
+	Networks []providers.NetworkMode
+	// MaxResources bounds what a request may ask for; 0: no bound.
+	MaxResources providers.Resources
+	// ProviderOptions is the provider's own part: a JSON object or nil.
+	ProviderOptions json.RawMessage
+	// AllowOptions names the keys of provider_options that a request may set.
+	AllowOptions []string
+}
+
+const (
+	defaultTemplate         = "default"
+	defaultWorkingDirectory = "/workspace"
+)
+
+// DefaultTemplate is the only template of a server that is configured with
+// none: no network, and limits that fit a laptop.
+func DefaultTemplate() Template {
+	return Template{
+		Name: defaultTemplate,
+		Resources: providers.Resources{
+			MemoryBytes: 1 << 30, CPUMillis: 2000, MaxProcesses: 1024, DiskBytes: 4 << 30,
+		},
+		Network: providers.NetworkNone,
+	}
+}
+
+func indexTemplates(list []Template) (map[string]*Template, error) {
+	m := make(map[string]*Template, len(list))
+	for i := range list {
+		t := list[i]
+		if err := t.check(); err != nil {
+			return nil, fmt.Errorf("template %q: %w", t.Name, err)
+		}
+		if _, ok := m[t.Name]; ok {
+			return nil, fmt.Errorf("template %q: given twice", t.Name)
+		}
+		if t.WorkingDirectory == "" {
+			t.WorkingDirectory = defaultWorkingDirectory
+		}
+		if t.Network == providers.NetworkUnset {
+			t.Network = providers.NetworkNone
+		}
+		if t.Allow == nil {
+			t.Allow = templateFields
+		}
+		m[t.Name] = &t
+	}
+	return m, nil
+}
+
+func (t *Template) check() error {
+	if !templateNamePattern.MatchString(t.Name) {
+		return fmt.Errorf("a name must be 1 to 63 characters of a-z, 0-9 and '-'")
+	}
+	for _, f := range t.Allow {
+		if !slices.Contains(templateFields, f) {
+			return fmt.Errorf("allow: %q is none of %s", f, strings.Join(templateFields, ", "))
+		}
+	}
+	v := checkPolicy("access", t.Access)
+	v.env("env", t.Env)
+	v.optionalPath("working_directory", t.WorkingDirectory)
+	v.resources("resources", t.Resources)
+	v.resources("max_resources", t.MaxResources)
+	if len(t.ProviderOptions) > 0 && !json.Valid(t.ProviderOptions) {
+		v.add("provider_options", "is not JSON")
+	}
+	return v.err()
+}
+
+func (v *violations) resources(field string, r providers.Resources) {
+	v.notNegative(field+".memory_bytes", r.MemoryBytes)
+	v.notNegative(field+".cpu_millis", int64(r.CPUMillis))
+	v.notNegative(field+".max_processes", int64(r.MaxProcesses))
+	v.notNegative(field+".disk_bytes", r.DiskBytes)
+}
+
+// forbids is the error for a field that the template does not let a request
+// set, or not to this value.
+func (t *Template) forbids(field, format string, args ...any) error {
+	return faultf(sandboxv1.ErrorReason_ERROR_REASON_TEMPLATE_FORBIDS, "template %q: %s: %s",
+		t.Name, field, fmt.Sprintf(format, args...)).with("template", t.Name).with("field", field)
+}
+
+func (t *Template) allows(field string) bool { return slices.Contains(t.Allow, field) }
+
+func (t *Template) allowsImage(image string) bool {
+	if len(t.Images) == 0 || image == t.Image {
+		return true
+	}
+	return slices.ContainsFunc(t.Images, func(pattern string) bool {
+		if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+			return strings.HasPrefix(image, prefix)
+		}
+		return image == pattern
+	})
+}
+
+func (t *Template) allowsNetwork(m providers.NetworkMode) bool {
+	return m == providers.NetworkNone || m == t.Network || slices.Contains(t.Networks, m)
+}
+
+func (s *Server) template(name string) (*Template, error) {
+	if name == "" {
+		name = defaultTemplate
+	}
+	t, ok := s.templates[name]
+	if !ok {
+		return nil, faultf(sandboxv1.ErrorReason_ERROR_REASON_TEMPLATE_NOT_FOUND,
+			"there is no template %q; GetServerInfo lists them", bounded(name)).with("template", bounded(name))
+	}
+	return t, nil
+}

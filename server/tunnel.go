@@ -1,0 +1,210 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+// protocolMinor is the version of the agent protocol that this server speaks.
+// Agents of this minor and of the one before are served.
+const protocolMinor = 1
+
+// box is where a caller's sandbox is.
+type box struct{ tenant, id, name string }
+
+// tunnel is one connection to one incarnation of a sandbox's agent. It never
+// redials: when its connection breaks it is dead, and the next call opens
+// another, with another look at the incarnation.
+type tunnel struct {
+	box         box
+	incarnation string
+	// policies are the template's and the sandbox's, from Spec.Access.
+	policies []*sandboxv1.AccessPolicy
+	agent    agentv1.AgentServiceClient
+	client   *grpc.ClientConn
+	conn     *tunnelConn
+
+	info     atomic.Pointer[providers.Info]
+	users    atomic.Int32
+	lastUsed atomic.Int64 // unix nanoseconds
+	// written is the last activity that the provider knows, in unix
+	// nanoseconds.
+	written atomic.Int64
+}
+
+// tunnelConn tells when gRPC gave the connection up.
+type tunnelConn struct {
+	net.Conn
+	once sync.Once
+	dead chan struct{}
+	err  error
+}
+
+func (c *tunnelConn) Close() error {
+	c.once.Do(func() {
+		c.err = c.Conn.Close()
+		close(c.dead)
+	})
+	return c.err
+}
+
+func (t *tunnel) alive() bool {
+	select {
+	case <-t.conn.dead:
+		return false
+	default:
+		return true
+	}
+}
+
+// cut breaks the connection. The byte stream goes first, so that the agent
+// sees a broken pipe and not a set of cancelled calls.
+func (t *tunnel) cut() {
+	_ = t.conn.Close()
+	_ = t.client.Close()
+}
+
+// release must be called once for every tunnel that was got.
+func (t *tunnel) release() {
+	t.lastUsed.Store(time.Now().UnixNano())
+	t.users.Add(-1)
+}
+
+// openTunnel looks the sandbox up, dials its agent and shakes hands.
+func (ts *tunnels) openTunnel(ctx context.Context, b box) (*tunnel, error) {
+	info, err := ts.lookup(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	if info.State != providers.StateActive {
+		return nil, notActive(info)
+	}
+	policies, err := decodeAccess(info.Spec.Access)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := ts.provider.Dial(ctx, b.name)
+	if err != nil {
+		err = fmt.Errorf("dial the agent: %w", err)
+		if errors.Is(err, providers.ErrUnavailable) {
+			return nil, agentUnavailable(err)
+		}
+		return nil, err
+	}
+	t := &tunnel{box: b, incarnation: info.Incarnation, policies: policies,
+		conn: &tunnelConn{Conn: raw, dead: make(chan struct{})}}
+	t.info.Store(&info)
+	if t.client, err = ts.newClient(t.conn); err != nil {
+		return nil, errors.Join(err, t.conn.Close())
+	}
+	t.agent = agentv1.NewAgentServiceClient(t.client)
+	if err := t.shakeHands(ctx, ts.version, ts.timing.Hello); err != nil {
+		t.cut()
+		if errors.Is(err, errPipe) {
+			// The pipe broke before anything was asked of it.
+			return nil, agentUnavailable(errors.New(err.Error()))
+		}
+		return nil, err
+	}
+	now := time.Now().UnixNano()
+	t.lastUsed.Store(now)
+	t.written.Store(info.LastActivity.UnixNano())
+	return t, nil
+}
+
+// lookup finds a sandbox and makes sure that it is the tenant's.
+func (ts *tunnels) lookup(ctx context.Context, b box) (providers.Info, error) {
+	info, err := ts.provider.Get(ctx, b.name)
+	if err != nil {
+		return providers.Info{}, err
+	}
+	if info.Spec.Tenant != b.tenant || info.Spec.ID != b.id {
+		return providers.Info{}, fmt.Errorf("sandbox %q: %w", b.id, providers.ErrNotFound)
+	}
+	return info, nil
+}
+
+func (ts *tunnels) newClient(conn *tunnelConn) (*grpc.ClientConn, error) {
+	var used atomic.Bool
+	dial := func(context.Context, string) (net.Conn, error) {
+		if used.Swap(true) {
+			return nil, net.ErrClosed
+		}
+		return conn, nil
+	}
+	return grpc.NewClient("passthrough:///agent",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(dial),
+		grpc.WithIdleTimeout(0),
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithWriteBufferSize(writeBuffer),
+		grpc.WithReadBufferSize(writeBuffer),
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(connWindow),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{
+			Time: 20 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true,
+		}),
+		grpc.WithDefaultCallOptions(
+			grpc.ForceCodecV2(ts.codec),
+			grpc.MaxCallRecvMsgSize(maxAgentReply),
+			grpc.MaxCallSendMsgSize(ts.maxSend),
+		),
+	)
+}
+
+// shakeHands checks that the agent speaks our language and is the incarnation
+// that the provider knows.
+func (t *tunnel) shakeHands(ctx context.Context, version string, limit time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, agentUnavailable(
+		fmt.Errorf("no answer to the first message within %s", limit)))
+	defer cancel()
+	hello, err := t.agent.Hello(ctx, &agentv1.HelloRequest{ServerVersion: version, ProtocolMinor: protocolMinor})
+	if err != nil {
+		return agentError(ctx, err)
+	}
+	if m := hello.GetProtocolMinor(); m < protocolMinor-1 || m < 1 || m > protocolMinor {
+		return faultf(sandboxv1.ErrorReason_ERROR_REASON_AGENT_VERSION_UNSUPPORTED,
+			"the sandbox's agent %s speaks protocol minor %d, this server %d; make the sandbox anew",
+			bounded(hello.GetAgentVersion()), m, protocolMinor)
+	}
+	if hello.GetIncarnation() != t.incarnation {
+		return replaced(t.box, t.incarnation).because(providers.ErrReplaced)
+	}
+	return nil
+}
+
+// maxAgentReply bounds unary replies of agents: 10 000 search results and the
+// like. Stream messages have a smaller bound of their own.
+const maxAgentReply = 64 << 20
+
+func notActive(info providers.Info) *fault {
+	message := fmt.Sprintf("the sandbox is %s", info.State)
+	switch {
+	case info.Message != "":
+		message += ": " + info.Message
+	case info.State == providers.StateSuspended:
+		message += "; resume it first"
+	}
+	return faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE, "%s", message).
+		with("state", stateName(info.State))
+}
+
+func replaced(b box, incarnation string) *fault {
+	return faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_REPLACED,
+		"sandbox %q lost its disk and processes since the incarnation that the call expects", b.id).
+		with("incarnation", incarnation)
+}

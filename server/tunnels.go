@@ -1,0 +1,219 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// tunnels keeps at most one connection per sandbox. It is opened by the first
+// call that needs it, while the others wait for that one attempt, and closed
+// when it was unused for a while.
+type tunnels struct {
+	provider providers.Provider
+	version  string
+	timing   Timing
+	codec    codec
+	maxSend  int
+
+	mu     sync.Mutex
+	slots  map[string]*slot
+	closed bool
+	// open counts goroutines that must end before the server is gone.
+	open sync.WaitGroup
+}
+
+// slot is one sandbox's place. t and err may be read once ready is closed.
+type slot struct {
+	ready chan struct{}
+	t     *tunnel
+	err   error
+}
+
+func newTunnels(cfg Config, c codec) *tunnels {
+	return &tunnels{
+		provider: cfg.Provider, version: cfg.Version, timing: cfg.Timing, codec: c,
+		maxSend: cfg.Limits.MaxMessageBytes + maxEvent, slots: make(map[string]*slot),
+	}
+}
+
+// get returns a live tunnel, which must be released. A wait ends with ctx; the
+// attempt to open goes on for the others who wait.
+func (ts *tunnels) get(ctx context.Context, b box) (*tunnel, error) {
+	for {
+		s, err := ts.slot(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case <-s.ready:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if s.err != nil {
+			return nil, s.err
+		}
+		if s.t.box != b {
+			return nil, providers.ErrNotFound
+		}
+		if s.t.alive() && ts.use(b.name, s) {
+			return s.t, nil
+		}
+		ts.forget(b.name, s)
+	}
+}
+
+// use counts a user, unless the slot was given up meanwhile.
+func (ts *tunnels) use(name string, s *slot) bool {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if ts.slots[name] != s {
+		return false
+	}
+	s.t.users.Add(1)
+	s.t.lastUsed.Store(time.Now().UnixNano())
+	return true
+}
+
+// slot returns the sandbox's slot and begins to open a tunnel where there is
+// none.
+func (ts *tunnels) slot(ctx context.Context, b box) (*slot, error) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if ts.closed {
+		return nil, errShuttingDown
+	}
+	if s, ok := ts.slots[b.name]; ok {
+		return s, nil
+	}
+	s := &slot{ready: make(chan struct{})}
+	ts.slots[b.name] = s
+	ts.open.Go(func() { ts.fill(context.WithoutCancel(ctx), b, s) })
+	return s, nil
+}
+
+// openTimeout bounds the whole of look-up, dialling and hand-shake.
+const openTimeout = 20 * time.Second
+
+// fill opens the tunnel of a slot and stays until it is dead.
+func (ts *tunnels) fill(ctx context.Context, b box, s *slot) {
+	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, agentUnavailable(errors.New("dialling took too long")))
+	err := guard(func() error {
+		var err error
+		s.t, err = ts.openTunnel(ctx, b)
+		if errors.Is(err, providers.ErrReplaced) {
+			// It may have been replaced between the look-up and the dial.
+			s.t, err = ts.openTunnel(ctx, b)
+		}
+		return err
+	})
+	cancel()
+	s.err = err
+	ts.mu.Lock()
+	if err == nil && ts.closed {
+		s.err = errShuttingDown
+	}
+	if s.err != nil && ts.slots[b.name] == s {
+		delete(ts.slots, b.name)
+	}
+	ts.mu.Unlock()
+	close(s.ready)
+	if err != nil {
+		return
+	}
+	if s.err != nil {
+		s.t.cut()
+		return
+	}
+	<-s.t.conn.dead
+	ts.forget(b.name, s)
+	s.t.cut()
+}
+
+func (ts *tunnels) forget(name string, s *slot) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if ts.slots[name] == s {
+		delete(ts.slots, name)
+	}
+}
+
+// live returns the open tunnels.
+func (ts *tunnels) live() []*tunnel {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	list := make([]*tunnel, 0, len(ts.slots))
+	for _, s := range ts.slots {
+		select {
+		case <-s.ready:
+			if s.err == nil {
+				list = append(list, s.t)
+			}
+		default:
+		}
+	}
+	return list
+}
+
+// peek returns the sandbox's open tunnel, or nil. It is not to be released and
+// only good for a look.
+func (ts *tunnels) peek(name string) *tunnel {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	s, ok := ts.slots[name]
+	if !ok {
+		return nil
+	}
+	select {
+	case <-s.ready:
+		return s.t
+	default:
+		return nil
+	}
+}
+
+// drop cuts the sandbox's tunnel, if there is one.
+func (ts *tunnels) drop(name string) {
+	if t := ts.peek(name); t != nil {
+		t.cut()
+	}
+}
+
+// sweep closes tunnels that nobody has used for a while.
+func (ts *tunnels) sweep(now time.Time) {
+	for _, t := range ts.live() {
+		if ts.retire(t, now) {
+			t.cut()
+		}
+	}
+}
+
+// retire takes an unused tunnel out of its slot, so that no call can get it
+// any more.
+func (ts *tunnels) retire(t *tunnel, now time.Time) bool {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if t.users.Load() > 0 || now.Sub(time.Unix(0, t.lastUsed.Load())) < ts.timing.TunnelIdle {
+		return false
+	}
+	if s := ts.slots[t.box.name]; s != nil && s.t == t {
+		delete(ts.slots, t.box.name)
+	}
+	return true
+}
+
+// close cuts every tunnel and refuses new ones.
+func (ts *tunnels) close() {
+	ts.mu.Lock()
+	ts.closed = true
+	ts.mu.Unlock()
+	for _, t := range ts.live() {
+		t.cut()
+	}
+}
+
+// wait returns when nothing is left of any tunnel.
+func (ts *tunnels) wait() { ts.open.Wait() }

@@ -1,0 +1,210 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// Upload implements SandboxService. Chunks go through undecoded; headers are
+// decoded, so that nothing but a header or a chunk reaches the agent.
+func (s *Server) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadRequest, sandboxv1.UploadResponse]) error {
+	u := &upload{s: s, in: stream}
+	header, err := u.first()
+	if err != nil {
+		return err
+	}
+	ctx := stream.Context()
+	c := callOf(ctx)
+	c.audit.Path = header.GetPath()
+	u.bytes = &c.bytes
+	b := boxOf(ctx, header.GetSandboxId())
+	mend := mender{window: s.cfg.Timing.Reattach}
+	var t *tunnel
+	for {
+		if t, err = s.reach(ctx, b, header.GetExpectedIncarnation()); err == nil {
+			break
+		}
+		if s.isStopping() || !mend.again(ctx, err) {
+			return s.broken(ctx, err)
+		}
+	}
+	defer t.release()
+	resp, err := u.pass(ctx, t, header)
+	if err != nil {
+		if isMisbehaved(err) {
+			t.cut()
+		}
+		return s.broken(ctx, err)
+	}
+	return stream.SendAndClose(resp)
+}
+
+// upload passes one caller's files on.
+type upload struct {
+	s       *Server
+	in      grpc.ServerStream
+	headers int
+	sandbox string
+	bytes   *atomic.Int64
+	// closing is set when the agent may answer.
+	closing atomic.Bool
+}
+
+// receive reads the next message: a header, or the size of a chunk that is
+// still in fr.
+func (u *upload) receive(fr *frame) (*sandboxv1.UploadHeader, error) {
+	if err := u.in.RecvMsg(fr); err != nil {
+		return nil, err
+	}
+	field, content, err := oneof(fr.data)
+	if err == nil && field == fieldChunk {
+		var n int
+		if n, err = parseChunk(content); err == nil {
+			if u.headers == 0 {
+				return nil, outOfOrder("a chunk came before any header")
+			}
+			u.bytes.Add(int64(n))
+			return nil, nil
+		}
+	}
+	if err == nil && field == fieldHeader {
+		var m sandboxv1.UploadRequest
+		err = decode(fr.data, &m)
+		fr.free()
+		if err == nil {
+			return m.GetHeader(), u.check(m.GetHeader())
+		}
+	}
+	fr.free()
+	return nil, outOfOrder("message %d is neither one header nor one chunk of 1 byte to 1 MiB", u.headers+1).because(err)
+}
+
+func (u *upload) check(h *sandboxv1.UploadHeader) error {
+	u.headers++
+	field := fmt.Sprintf("header[%d].", u.headers-1)
+	v := checkPolicy(field+"access", h.GetAccess())
+	if u.headers == 1 {
+		v.sandboxID(h.GetSandboxId())
+		u.sandbox = h.GetSandboxId()
+	} else if id := h.GetSandboxId(); id != "" && id != u.sandbox {
+		v.add(field+"sandbox_id", "must be that of the first header")
+	}
+	v.id(field+"upload_id", h.GetUploadId(), false)
+	v.notNegative(field+"offset", h.GetOffset())
+	v.notNegative(field+"size", h.GetSize())
+	if h.GetOffset() > 0 && h.GetUploadId() == "" {
+		v.add(field+"offset", "needs an upload_id")
+	}
+	if n := len(h.GetSha256()); n != 0 && n != 32 {
+		v.add(field+"sha256", "must be 32 bytes")
+	}
+	v.mode(h.Mode)
+	// A bad path is that file's failure and no other's: the agent reports it.
+	return v.err()
+}
+
+func (u *upload) first() (*sandboxv1.UploadHeader, error) {
+	var fr frame
+	header, err := u.receive(&fr)
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, outOfOrder("the stream ended before the first header")
+	case err != nil:
+		return nil, err
+	case header == nil:
+		fr.free()
+		return nil, outOfOrder("a chunk came before any header")
+	}
+	return header, nil
+}
+
+func outOfOrder(format string, args ...any) *fault {
+	return faultf(sandboxv1.ErrorReason_ERROR_REASON_UPLOAD_OUT_OF_ORDER, format, args...)
+}
+
+// pass sends everything to the agent and returns its answer. The agent may
+// answer before the caller is done, so receiving from the one and from the
+// other are two goroutines; whichever fails ends both.
+func (u *upload) pass(ctx context.Context, t *tunnel, header *sandboxv1.UploadHeader) (*sandboxv1.UploadResponse, error) {
+	confinement, err := u.s.confine(t, header.GetAccess())
+	if err != nil {
+		return nil, err
+	}
+	// As in follower.follow: the caller's end is passed on, this server's is
+	// not.
+	up, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	stop := context.AfterFunc(ctx, func() {
+		if !u.s.isStopping() {
+			cancel(context.Cause(ctx))
+		}
+	})
+	defer stop()
+
+	out, err := t.agent.Upload(up)
+	if err != nil {
+		return nil, agentError(up, err)
+	}
+	err = out.SendMsg(&agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Envelope{
+		Envelope: &agentv1.UploadEnvelope{Confinement: confinement, Limits: u.s.limits},
+	}})
+	if err == nil {
+		err = out.SendMsg(&agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Header{Header: header}})
+	}
+	sent := make(chan int, 1)
+	if err == nil {
+		go func() {
+			err := guard(func() error { return u.pump(out) })
+			if err != nil && !errors.Is(err, io.EOF) {
+				cancel(err)
+			}
+			sent <- u.headers
+		}()
+	}
+	var envelope agentv1.UploadResponse
+	if err := out.RecvMsg(&envelope); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, misbehaved("an upload that ended without a response")
+		}
+		return nil, agentError(up, err)
+	}
+	if !u.closing.Load() {
+		return nil, misbehaved("a response before the upload's end")
+	}
+	if n, got := <-sent, len(envelope.GetResponse().GetResults()); got != n {
+		return nil, misbehaved("%d results of %d files", got, n)
+	}
+	return envelope.GetResponse(), nil
+}
+
+// pump passes on what the caller sends. io.EOF means that the agent has ended
+// the stream, which the receiving side explains.
+func (u *upload) pump(out grpc.ClientStream) error {
+	for {
+		var fr frame
+		header, err := u.receive(&fr)
+		if errors.Is(err, io.EOF) {
+			u.closing.Store(true)
+			return out.CloseSend()
+		}
+		if err != nil {
+			return err
+		}
+		if header != nil {
+			err = out.SendMsg(&agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Header{Header: header}})
+		} else {
+			err = out.SendMsg(&fr)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

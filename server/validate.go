@@ -1,0 +1,169 @@
+package server
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"sort"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+const (
+	maxPath   = 4096 // PATH_MAX
+	maxLabels = 32
+)
+
+var (
+	sandboxIDPattern  = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,127}$`)
+	idPattern         = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,128}$`)
+	labelKeyPattern   = regexp.MustCompile(`^[a-zA-Z0-9._/-]{1,63}$`)
+	labelValuePattern = regexp.MustCompile(`^[a-zA-Z0-9._-]{0,63}$`)
+)
+
+// violations collects what is wrong with a request, field by field.
+type violations []violation
+
+type violation struct {
+	field, text string
+	reason      sandboxv1.ErrorReason
+	path        string
+}
+
+func (v *violations) add(field, format string, args ...any) {
+	*v = append(*v, violation{field: field, text: fmt.Sprintf(format, args...),
+		reason: sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID})
+}
+
+// err returns nil when nothing is wrong. The reason is that of the first
+// violation.
+func (v violations) err() error {
+	if len(v) == 0 {
+		return nil
+	}
+	f := faultf(v[0].reason, "%s: %s", v[0].field, v[0].text)
+	if v[0].reason == sandboxv1.ErrorReason_ERROR_REASON_PATH_INVALID {
+		f = f.with("path", v[0].path)
+	}
+	for _, one := range v {
+		f.violations = append(f.violations, &errdetails.BadRequest_FieldViolation{Field: one.field, Description: one.text})
+	}
+	return f
+}
+
+func (v *violations) sandboxID(id string) {
+	switch {
+	case id == "":
+		v.add("sandbox_id", "must be given")
+	case !sandboxIDPattern.MatchString(id):
+		v.add("sandbox_id", "must be 1 to 128 characters of a-z, A-Z, 0-9, '.', '_', '-', beginning with a letter or digit")
+	}
+}
+
+// id checks an id of the caller's within a sandbox.
+func (v *violations) id(field, id string, required bool) {
+	switch {
+	case id == "" && required:
+		v.add(field, "must be given")
+	case id != "" && !idPattern.MatchString(id):
+		v.add(field, "must be 1 to 128 characters of a-z, A-Z, 0-9, '.', '_', '-'")
+	}
+}
+
+// path checks an absolute path.
+func (v *violations) path(field, p string) {
+	var text string
+	switch {
+	case p == "":
+		text = "must be given"
+	case strings.IndexByte(p, 0) >= 0:
+		text = "must not hold NUL"
+	case !path.IsAbs(p):
+		text = "must be absolute"
+	case len(p) > maxPath:
+		text = fmt.Sprintf("must not be longer than %d bytes", maxPath)
+	default:
+		return
+	}
+	*v = append(*v, violation{field: field, text: text, path: bounded(p),
+		reason: sandboxv1.ErrorReason_ERROR_REASON_PATH_INVALID})
+}
+
+func (v *violations) optionalPath(field, p string) {
+	if p != "" {
+		v.path(field, p)
+	}
+}
+
+func (v *violations) notNegative(field string, n int64) {
+	if n < 0 {
+		v.add(field, "must not be negative")
+	}
+}
+
+func (v *violations) noNUL(field, s string) {
+	if strings.IndexByte(s, 0) >= 0 {
+		v.add(field, "must not hold NUL")
+	}
+}
+
+// enum refuses values that this version does not know: guessing at what a
+// newer client meant could do harm.
+func (v *violations) enum(field string, n int32, names map[int32]string) {
+	if _, ok := names[n]; !ok {
+		v.add(field, "%d is not a known value", n)
+	}
+}
+
+// duration checks that d is well-formed, not negative and at most limit, when
+// limit is not 0.
+func (v *violations) duration(field string, d *durationpb.Duration, limit time.Duration) {
+	switch {
+	case d == nil:
+	case d.CheckValid() != nil:
+		v.add(field, "is not a valid duration")
+	case d.AsDuration() < 0:
+		v.add(field, "must not be negative")
+	case limit > 0 && d.AsDuration() > limit:
+		v.add(field, "must be at most %s", limit)
+	}
+}
+
+func (v *violations) env(field string, env map[string]string) {
+	for _, k := range sortedKeys(env) {
+		if k == "" || strings.ContainsAny(k, "=\x00") {
+			v.add(fmt.Sprintf("%s[%q]", field, k), "a name must not be empty or hold '=' or NUL")
+		}
+		if strings.IndexByte(env[k], 0) >= 0 {
+			v.add(fmt.Sprintf("%s[%q]", field, k), "a value must not hold NUL")
+		}
+	}
+}
+
+func (v *violations) labels(field string, labels map[string]string) {
+	if len(labels) > maxLabels {
+		v.add(field, "must not be more than %d", maxLabels)
+	}
+	for _, k := range sortedKeys(labels) {
+		if !labelKeyPattern.MatchString(k) {
+			v.add(fmt.Sprintf("%s[%q]", field, k), "a key must be 1 to 63 characters of a-z, A-Z, 0-9, '.', '_', '-', '/'")
+		}
+		if !labelValuePattern.MatchString(labels[k]) {
+			v.add(fmt.Sprintf("%s[%q]", field, k), "a value must be at most 63 characters of a-z, A-Z, 0-9, '.', '_', '-'")
+		}
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}
