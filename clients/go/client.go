@@ -1,0 +1,254 @@
+package sandgate
+
+import (
+	"context"
+	"iter"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+type (
+	// ServerInfo describes the server to this caller.
+	ServerInfo = sandboxv1.GetServerInfoResponse
+	// Info describes a sandbox.
+	Info = sandboxv1.Sandbox
+	// Spec holds the portable properties of a sandbox.
+	Spec = sandboxv1.SandboxSpec
+	// Resources are upper limits. 0 means: the template's value.
+	Resources = sandboxv1.Resources
+	// Network says what a sandbox can reach.
+	Network = sandboxv1.Network
+	// State says what can be done with a sandbox.
+	State = sandboxv1.SandboxState
+	// PoolStatus counts a pool's sandboxes.
+	PoolStatus = sandboxv1.GetPoolStatusResponse
+	// Cleaned says what a cleanup deleted.
+	Cleaned = sandboxv1.CleanupSandboxesResponse
+)
+
+// Unlimited asks for no lifetime and no timeout, where the server allows that.
+const Unlimited time.Duration = -1
+
+// maxReply bounds a single reply; streams are bounded per message.
+const maxReply = 32 << 20
+
+// Client is a connection to one server. It is safe for concurrent use.
+type Client struct {
+	conn     *grpc.ClientConn
+	stub     sandboxv1.SandboxServiceClient
+	address  string
+	patience time.Duration
+	// reached is true once the server answered a call: before that, a server
+	// that cannot be reached is more likely a wrong address than a restart.
+	reached atomic.Bool
+}
+
+// NewClient connects to the server that the options name, else the environment
+// (SANDGATE_ADDRESS, SANDGATE_TOKEN, SANDGATE_CA_FILE, SANDGATE_CERT_FILE,
+// SANDGATE_KEY_FILE), else [DefaultAddress]. It fails when the configuration
+// cannot be used; the server itself is only reached by the first call.
+func NewClient(_ context.Context, opts ...Option) (*Client, error) {
+	c := newConfig(os.Getenv, opts)
+	e, err := parseAddress(c.address)
+	if err != nil {
+		return nil, err
+	}
+	creds, err := c.transport(e)
+	if err != nil {
+		return nil, err
+	}
+	client := &Client{address: c.address, patience: c.patience}
+	dial := append([]grpc.DialOption{
+		grpc.WithTransportCredentials(creds),
+		grpc.WithUserAgent("sandgate-go"),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply)),
+		// A restarted server is found again within two seconds.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+			MinConnectTimeout: 5 * time.Second,
+		}),
+		// A peer that vanished without a word is noticed within half a minute.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithChainUnaryInterceptor(client.unary(c.token)),
+		grpc.WithChainStreamInterceptor(client.stream(c.token)),
+	}, c.dial...)
+	conn, err := grpc.NewClient(e.target, dial...)
+	if err != nil {
+		return nil, invalidAddress(c.address, err.Error())
+	}
+	client.conn, client.stub = conn, sandboxv1.NewSandboxServiceClient(conn)
+	return client, nil
+}
+
+// ServerInfo tells what the server is, what it can do, what it enforces and who
+// the caller is to it.
+func (c *Client) ServerInfo(ctx context.Context) (*ServerInfo, error) {
+	return c.stub.GetServerInfo(ctx, &sandboxv1.GetServerInfoRequest{})
+}
+
+// CreateRequest asks for a sandbox. The zero value asks for one with a new id
+// from the default template.
+type CreateRequest struct {
+	// ID chosen by the caller. The same id with the same spec returns the same
+	// sandbox, so that a repeated call is safe.
+	ID string
+	// Template by name. Default: "default".
+	Template string
+	// Spec holds what differs from the template; nil: nothing.
+	Spec *Spec
+	// Labels to find it by.
+	Labels map[string]string
+	// TTL is the lifetime from creation, IdleTTL that from the last activity.
+	// 0: the server's default. [Unlimited]: none.
+	TTL, IdleTTL time.Duration
+	// ProviderOptions are options of one provider, where the template allows
+	// them.
+	ProviderOptions *structpb.Struct
+}
+
+// Create returns a sandbox in which a command can run, and whether it was made
+// now (false: it was there already). The returned sandbox states its
+// incarnation with every call: see [Sandbox.Incarnation].
+func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, bool, error) {
+	reply, err := c.stub.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{
+		SandboxId:       r.ID,
+		Template:        r.Template,
+		Spec:            r.Spec,
+		Labels:          r.Labels,
+		Ttl:             duration(r.TTL),
+		IdleTtl:         duration(r.IdleTTL),
+		ProviderOptions: r.ProviderOptions,
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	return c.sandbox(reply.GetSandbox()), reply.GetCreated(), nil
+}
+
+// Get returns a sandbox that is there, with its incarnation.
+func (c *Client) Get(ctx context.Context, id string) (*Sandbox, error) {
+	reply, err := c.stub.GetSandbox(ctx, &sandboxv1.GetSandboxRequest{SandboxId: id})
+	if err != nil {
+		return nil, err
+	}
+	return c.sandbox(reply.GetSandbox()), nil
+}
+
+// ListRequest selects sandboxes. The zero value selects all of the caller's.
+type ListRequest struct {
+	// Labels that a sandbox must have, all of them.
+	Labels map[string]string
+	// States, one of which it must be in. Empty: any.
+	States []State
+	// PageSize is how many are fetched at once. 0: 100.
+	PageSize int32
+}
+
+// List yields sandboxes, fetching pages as they are needed. An error is yielded
+// last.
+func (c *Client) List(ctx context.Context, r ListRequest) iter.Seq2[*Info, error] {
+	return func(yield func(*Info, error) bool) {
+		request := &sandboxv1.ListSandboxesRequest{Labels: r.Labels, States: r.States, PageSize: r.PageSize}
+		for {
+			page, err := c.stub.ListSandboxes(ctx, request)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, info := range page.GetSandboxes() {
+				if !yield(info, nil) {
+					return
+				}
+			}
+			if request.PageToken = page.GetNextPageToken(); request.GetPageToken() == "" {
+				return
+			}
+		}
+	}
+}
+
+// UpdateRequest changes a sandbox. What is left out stays as it is.
+type UpdateRequest struct {
+	// SetLabels are set, RemoveLabels are removed.
+	SetLabels    map[string]string
+	RemoveLabels []string
+	// TTL and IdleTTL as in [CreateRequest]; 0: as they are.
+	TTL, IdleTTL time.Duration
+	// Renew counts as activity.
+	Renew bool
+}
+
+// Update changes labels and lifetimes and renews idleness.
+func (c *Client) Update(ctx context.Context, id string, r UpdateRequest) (*Info, error) {
+	reply, err := c.stub.UpdateSandbox(ctx, &sandboxv1.UpdateSandboxRequest{
+		SandboxId:    id,
+		SetLabels:    r.SetLabels,
+		RemoveLabels: r.RemoveLabels,
+		Ttl:          duration(r.TTL),
+		IdleTtl:      duration(r.IdleTTL),
+		Renew:        r.Renew,
+	})
+	return reply.GetSandbox(), err
+}
+
+// Delete ends a sandbox and everything in it. It returns false when there was
+// nothing to delete, which is no error.
+func (c *Client) Delete(ctx context.Context, id string) (bool, error) {
+	reply, err := c.stub.DeleteSandbox(ctx, &sandboxv1.DeleteSandboxRequest{SandboxId: id, AllowMissing: true})
+	return reply.GetDeleted(), err
+}
+
+// CleanupRequest says what to delete.
+type CleanupRequest struct {
+	// MaxIdle: what has been idle for longer. 0: only what is past its own
+	// lifetime.
+	MaxIdle time.Duration
+	// Labels that a sandbox must have, all of them.
+	Labels map[string]string
+	// DryRun says what would be deleted and deletes nothing.
+	DryRun bool
+}
+
+// Cleanup deletes sandboxes that have been idle.
+func (c *Client) Cleanup(ctx context.Context, r CleanupRequest) (*Cleaned, error) {
+	return c.stub.CleanupSandboxes(ctx, &sandboxv1.CleanupSandboxesRequest{
+		MaxIdle: duration(r.MaxIdle), Labels: r.Labels, DryRun: r.DryRun,
+	})
+}
+
+// PoolStatus counts the sandboxes that are started ahead of time for a template.
+func (c *Client) PoolStatus(ctx context.Context, template string) (*PoolStatus, error) {
+	return c.stub.GetPoolStatus(ctx, &sandboxv1.GetPoolStatusRequest{Template: template})
+}
+
+// Sandbox returns a handle of a sandbox by its id, without asking the server,
+// and for whatever incarnation is there.
+func (c *Client) Sandbox(id string) *Sandbox { return &Sandbox{client: c, id: id} }
+
+// Close ends the connection. Commands that run keep running as their grace says.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// sandbox makes a handle for this very incarnation.
+func (c *Client) sandbox(info *Info) *Sandbox {
+	return &Sandbox{client: c, id: info.GetSandboxId(), Incarnation: info.GetIncarnation(), created: info}
+}
+
+// duration turns 0 into "not said" and what is below 0 into "none".
+func duration(d time.Duration) *durationpb.Duration {
+	switch {
+	case d == 0:
+		return nil
+	case d < 0:
+		return &durationpb.Duration{}
+	}
+	return durationpb.New(d)
+}

@@ -1,0 +1,276 @@
+// Package fake is a SandboxService in memory, for tests of what talks to one.
+// Its sandboxes run no programs: a function of the test plays every command.
+package fake
+
+import (
+	"context"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// Server is a server with one tenant. Its fields must be set before it is used.
+type Server struct {
+	sandboxv1.UnimplementedSandboxServiceServer
+
+	// Play is what every command does. Default: it ends with code 0.
+	Play func(*Run)
+	// Token, if set, is the only one that is let in.
+	Token string
+	// Fail, if set, is asked before each call, by its full method name.
+	Fail func(method string) error
+	// Late, if set, is told of each unary call that has had its effect and waits
+	// for its answer to be sent, by its full method name.
+	Late func(method string)
+
+	listener *bufconn.Listener
+	mu       sync.Mutex
+	conns    []net.Conn
+	boxes    map[string]*box
+	calls    map[string]int
+	plays    sync.WaitGroup
+}
+
+// box is one sandbox.
+type box struct {
+	info  *sandboxv1.Sandbox
+	spec  *sandboxv1.CreateSandboxRequest
+	runs  map[string]*Run
+	order []*Run
+	files map[string][]byte
+	parts map[string][]byte
+}
+
+// Start serves until the test ends.
+func Start(t *testing.T, s *Server) *Server {
+	t.Helper()
+	s.listener = bufconn.Listen(1 << 20)
+	s.boxes, s.calls = map[string]*box{}, map[string]int{}
+	server := grpc.NewServer(
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			if err := s.admit(ctx, info.FullMethod); err != nil {
+				return nil, err
+			}
+			reply, err := next(ctx, req)
+			if s.Late != nil {
+				s.Late(info.FullMethod)
+			}
+			return reply, err
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			if err := s.admit(stream.Context(), info.FullMethod); err != nil {
+				return err
+			}
+			return next(srv, stream)
+		}),
+	)
+	sandboxv1.RegisterSandboxServiceServer(server, s)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(s.listener)
+	}()
+	t.Cleanup(func() {
+		s.mu.Lock()
+		for _, b := range s.boxes {
+			b.stop()
+		}
+		s.mu.Unlock()
+		server.Stop()
+		<-done
+		s.plays.Wait()
+	})
+	return s
+}
+
+// DialOptions make a client talk to this server, whatever its address.
+func (s *Server) DialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			conn, err := s.listener.DialContext(ctx)
+			if err == nil {
+				s.mu.Lock()
+				s.conns = append(s.conns, conn)
+				s.mu.Unlock()
+			}
+			return conn, err
+		}),
+	}
+}
+
+// Cut breaks every connection that there is now.
+func (s *Server) Cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, conn := range s.conns {
+		_ = conn.Close()
+	}
+	s.conns = nil
+}
+
+// Calls counts the calls of a method, such as "Attach".
+func (s *Server) Calls(method string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[method]
+}
+
+// admit counts and authenticates a call.
+func (s *Server) admit(ctx context.Context, method string) error {
+	s.mu.Lock()
+	s.calls[method[strings.LastIndex(method, "/")+1:]]++
+	s.mu.Unlock()
+	md, _ := metadata.FromIncomingContext(ctx)
+	if len(md.Get("x-request-id")) != 1 {
+		return Error(codes.InvalidArgument, "REQUEST_INVALID", "there is not exactly one request id")
+	}
+	if s.Token != "" && !slices.Equal(md.Get("authorization"), []string{"Bearer " + s.Token}) {
+		return Error(codes.Unauthenticated, "CREDENTIALS_INVALID", "the token is not known")
+	}
+	if s.Fail != nil {
+		return s.Fail(method)
+	}
+	return nil
+}
+
+// Error makes an error as a server does.
+func Error(code codes.Code, reason, message string, details ...proto.Message) error {
+	st := status.New(code, message)
+	all := []proto.Message{&errdetails.ErrorInfo{Reason: reason, Domain: "sandgate"}}
+	for _, detail := range append(all, details...) {
+		st, _ = st.WithDetails(protoadapt.MessageV1Of(detail))
+	}
+	return st.Err()
+}
+
+// box returns a sandbox; the caller holds mu.
+func (s *Server) box(id, incarnation string) (*box, error) {
+	b, ok := s.boxes[id]
+	if !ok {
+		return nil, Error(codes.NotFound, "SANDBOX_NOT_FOUND", "there is no sandbox \""+id+"\"")
+	}
+	if incarnation != "" && incarnation != b.info.GetIncarnation() {
+		return nil, Error(codes.FailedPrecondition, "SANDBOX_REPLACED", "the sandbox was replaced")
+	}
+	return b, nil
+}
+
+func (b *box) stop() {
+	for _, run := range b.order {
+		run.Kill(sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED)
+	}
+}
+
+// GetServerInfo describes the fake.
+func (s *Server) GetServerInfo(context.Context, *sandboxv1.GetServerInfoRequest) (*sandboxv1.GetServerInfoResponse, error) {
+	return &sandboxv1.GetServerInfoResponse{
+		Version: "0.0.0", Provider: "fake", Principal: &sandboxv1.Principal{Tenant: "default"},
+		Enforcement: []*sandboxv1.Enforcement{{Name: "network", Enforced: true, Detail: "there is none"}},
+	}, nil
+}
+
+// CreateSandbox makes a sandbox, or returns the one that is there.
+func (s *Server) CreateSandbox(_ context.Context, r *sandboxv1.CreateSandboxRequest) (*sandboxv1.CreateSandboxResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := r.GetSandboxId()
+	if id == "" {
+		id = "made-up"
+	}
+	if b, ok := s.boxes[id]; ok {
+		if !proto.Equal(b.spec, r) {
+			return nil, Error(codes.AlreadyExists, "SANDBOX_SPEC_DIFFERS", "the id exists with another spec")
+		}
+		return &sandboxv1.CreateSandboxResponse{Sandbox: b.info}, nil
+	}
+	b := &box{
+		spec: r, runs: map[string]*Run{}, files: map[string][]byte{}, parts: map[string][]byte{},
+		info: &sandboxv1.Sandbox{
+			SandboxId: id, Incarnation: "first", State: sandboxv1.SandboxState_SANDBOX_STATE_ACTIVE, Template: "default",
+			Labels: r.GetLabels(), Spec: r.GetSpec(), CreateTime: timestamppb.Now(), LastActivityTime: timestamppb.Now(),
+		},
+	}
+	s.boxes[id] = b
+	return &sandboxv1.CreateSandboxResponse{Sandbox: b.info, Created: true}, nil
+}
+
+// GetSandbox returns a sandbox.
+func (s *Server) GetSandbox(_ context.Context, r *sandboxv1.GetSandboxRequest) (*sandboxv1.GetSandboxResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, err := s.box(r.GetSandboxId(), "")
+	if err != nil {
+		return nil, err
+	}
+	return &sandboxv1.GetSandboxResponse{Sandbox: b.info}, nil
+}
+
+// ListSandboxes gives one sandbox per page, after an empty page.
+func (s *Server) ListSandboxes(_ context.Context, r *sandboxv1.ListSandboxesRequest) (*sandboxv1.ListSandboxesResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.GetPageToken() == "" {
+		return &sandboxv1.ListSandboxesResponse{NextPageToken: "!"}, nil
+	}
+	reply := &sandboxv1.ListSandboxesResponse{}
+	for _, id := range slices.Sorted(maps.Keys(s.boxes)) {
+		labels := s.boxes[id].info.GetLabels()
+		matches := true
+		for key, value := range r.GetLabels() {
+			matches = matches && labels[key] == value
+		}
+		if "!"+id <= r.GetPageToken() || !matches {
+			continue
+		}
+		if len(reply.GetSandboxes()) == 1 {
+			reply.NextPageToken = "!" + reply.GetSandboxes()[0].GetSandboxId()
+			break
+		}
+		reply.Sandboxes = append(reply.Sandboxes, s.boxes[id].info)
+	}
+	return reply, nil
+}
+
+// DeleteSandbox ends a sandbox.
+func (s *Server) DeleteSandbox(_ context.Context, r *sandboxv1.DeleteSandboxRequest) (*sandboxv1.DeleteSandboxResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, err := s.box(r.GetSandboxId(), r.GetExpectedIncarnation())
+	if err != nil {
+		if r.GetAllowMissing() && status.Code(err) == codes.NotFound {
+			return &sandboxv1.DeleteSandboxResponse{}, nil
+		}
+		return nil, err
+	}
+	b.stop()
+	delete(s.boxes, r.GetSandboxId())
+	return &sandboxv1.DeleteSandboxResponse{Deleted: true}, nil
+}
+
+// Replace makes a sandbox lose its disk and processes.
+func (s *Server) Replace(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.boxes[id]
+	b.stop()
+	b.runs, b.order, b.files = map[string]*Run{}, nil, map[string][]byte{}
+	b.info = proto.Clone(b.info).(*sandboxv1.Sandbox)
+	b.info.Incarnation += "'"
+}

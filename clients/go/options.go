@@ -1,0 +1,158 @@
+package sandgate
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// DefaultAddress is where the client looks for a server when nothing else is
+// said.
+const DefaultAddress = "127.0.0.1:7777"
+
+// Option changes how [NewClient] connects. An option wins over the environment.
+type Option func(*config)
+
+// WithAddress sets the server's address instead of SANDGATE_ADDRESS:
+// "host:port", "https://host:port" (or "tls://…") for TLS with the system's
+// certificates, or "unix:///path". Default: [DefaultAddress].
+func WithAddress(address string) Option { return func(c *config) { c.address = address } }
+
+// WithToken sets the bearer token instead of SANDGATE_TOKEN.
+func WithToken(token string) Option { return func(c *config) { c.token = token } }
+
+// WithCAFile sets the file of PEM certificates that the server's one must come
+// from, instead of SANDGATE_CA_FILE. It turns TLS on.
+func WithCAFile(path string) Option { return func(c *config) { c.caFile = path } }
+
+// WithCertificate sets the client's certificate and key, PEM files, instead of
+// SANDGATE_CERT_FILE and SANDGATE_KEY_FILE. It turns TLS on.
+func WithCertificate(certFile, keyFile string) Option {
+	return func(c *config) { c.certFile, c.keyFile = certFile, keyFile }
+}
+
+// WithInsecure allows a token to be sent without TLS to a server that is neither
+// on this machine's loopback nor behind a unix socket. Whoever listens in
+// between can take it.
+func WithInsecure() Option { return func(c *config) { c.insecure = true } }
+
+// WithPatience sets how long the client keeps trying to get a broken stream of a
+// command or file going again. Default: 60 s. 0: it does not try.
+func WithPatience(d time.Duration) Option { return func(c *config) { c.patience = d } }
+
+// WithDialOptions adds options to the gRPC connection, such as a dialer.
+func WithDialOptions(opts ...grpc.DialOption) Option {
+	return func(c *config) { c.dial = append(c.dial, opts...) }
+}
+
+// config is what the options and the environment say.
+type config struct {
+	address  string
+	token    string
+	caFile   string
+	certFile string
+	keyFile  string
+	insecure bool
+	patience time.Duration
+	dial     []grpc.DialOption
+}
+
+// newConfig reads the environment, then the options.
+func newConfig(getenv func(string) string, opts []Option) *config {
+	c := &config{
+		address:  getenv("SANDGATE_ADDRESS"),
+		token:    getenv("SANDGATE_TOKEN"),
+		caFile:   getenv("SANDGATE_CA_FILE"),
+		certFile: getenv("SANDGATE_CERT_FILE"),
+		keyFile:  getenv("SANDGATE_KEY_FILE"),
+		patience: 60 * time.Second,
+	}
+	for _, opt := range opts {
+		opt(c)
+	}
+	if c.address == "" {
+		c.address = DefaultAddress
+	}
+	return c
+}
+
+// endpoint is a parsed address.
+type endpoint struct {
+	target string
+	tls    bool
+	local  bool
+}
+
+// parseAddress splits an address into what gRPC dials and what it means for
+// security.
+func parseAddress(address string) (endpoint, error) {
+	if path, ok := strings.CutPrefix(address, "unix://"); ok {
+		if !strings.HasPrefix(path, "/") {
+			return endpoint{}, invalidAddress(address, "a unix socket is written unix:///path")
+		}
+		return endpoint{target: "unix://" + path, local: true}, nil
+	}
+	var e endpoint
+	scheme, rest, found := strings.Cut(address, "://")
+	switch {
+	case !found:
+		rest = address
+	case scheme == "https" || scheme == "tls":
+		e.tls = true
+	case scheme != "http":
+		return endpoint{}, invalidAddress(address, "its scheme is not unix, https, tls or http")
+	}
+	host, port, err := net.SplitHostPort(strings.TrimSuffix(rest, "/"))
+	if err != nil || port == "" {
+		return endpoint{}, invalidAddress(address, "it must be HOST:PORT or unix:///path")
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	ip := net.ParseIP(host)
+	e.local = host == "localhost" || ip != nil && ip.IsLoopback()
+	e.target = "dns:///" + net.JoinHostPort(host, port)
+	return e, nil
+}
+
+func invalidAddress(address, why string) error {
+	return local(ErrInvalidRequest, codes.InvalidArgument, nil, "the address %q cannot be used: %s", address, why)
+}
+
+// transport returns the credentials of the connection.
+func (c *config) transport(e endpoint) (credentials.TransportCredentials, error) {
+	if !e.tls && c.caFile == "" && c.certFile == "" {
+		if c.token != "" && !e.local && !c.insecure {
+			return nil, local(ErrInvalidRequest, codes.InvalidArgument, nil,
+				"a token is not sent to %s without TLS; use https://… or a CA file, or allow it explicitly", c.address)
+		}
+		return insecure.NewCredentials(), nil
+	}
+	settings := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.caFile != "" {
+		pem, err := os.ReadFile(c.caFile)
+		if err != nil {
+			return nil, local(ErrInvalidRequest, codes.InvalidArgument, err, "the CA file cannot be read: %v", err)
+		}
+		settings.RootCAs = x509.NewCertPool()
+		if !settings.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, local(ErrInvalidRequest, codes.InvalidArgument, nil, "the CA file %s holds no PEM certificate", c.caFile)
+		}
+	}
+	if c.certFile != "" || c.keyFile != "" {
+		pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+		if err != nil {
+			return nil, local(ErrInvalidRequest, codes.InvalidArgument, err, "the client certificate cannot be used: %v", err)
+		}
+		settings.Certificates = []tls.Certificate{pair}
+	}
+	return credentials.NewTLS(settings), nil
+}

@@ -1,0 +1,390 @@
+package sandgate
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// How long the client takes for the end of a command whose caller gave up: to
+// kill it, and then to hear of its end.
+const (
+	killPatience = 5 * time.Second
+	endPatience  = 2 * time.Second
+)
+
+// Process follows one command. Its methods may be called from several
+// goroutines, but only one may read the events.
+//
+// A connection that breaks is mended out of sight: the process attaches again at
+// the first byte it does not have, and goes on trying for the client's patience
+// (60 s). Meanwhile the command runs on, for its disconnect grace.
+type Process struct {
+	sandbox *Sandbox
+	id      string
+	until   FollowUntil
+	owned   bool // the command dies with its caller
+
+	// The caller's context, and that of the stream, which outlives it by the time
+	// that a kill takes.
+	ctx    context.Context //nolint:containedctx // A Process is a call in flight, as a gRPC stream is.
+	inner  context.Context //nolint:containedctx // As ctx.
+	cancel context.CancelCauseFunc
+	// unhook stops watching ctx. It returns false when abort runs or ran.
+	unhook  func() bool
+	ended   chan struct{}
+	aborted chan struct{}
+	once    sync.Once
+
+	recv     receiver
+	started  *Started
+	position int64
+	exit     *Exited
+	failure  error
+
+	stdin       sync.Mutex
+	stdinOffset int64
+}
+
+// Event is one event of a command: exactly one field is set.
+type Event struct {
+	// Output is the next piece of output.
+	Output *Output
+	// Gap says that output was dropped before it could be read.
+	Gap *Gap
+	// Exited is the last event.
+	Exited *Exited
+}
+
+// receiver returns the next event of a stream.
+type receiver func() (reply, error)
+
+// reply is what the events of Execute and Attach have in common.
+type reply interface {
+	GetStarted() *sandboxv1.Started
+	GetOutput() *sandboxv1.Output
+	GetGap() *sandboxv1.Gap
+	GetExited() *sandboxv1.Exited
+}
+
+// receive adapts an opened stream.
+func receive[R reply](stream interface{ Recv() (R, error) }, err error) (receiver, error) {
+	if err != nil {
+		return nil, err
+	}
+	return func() (reply, error) { return stream.Recv() }, nil
+}
+
+func newProcess(ctx context.Context, s *Sandbox, id string, until FollowUntil, owned bool) *Process {
+	p := &Process{sandbox: s, id: id, until: until, owned: owned, ctx: ctx}
+	p.ended, p.aborted = make(chan struct{}), make(chan struct{})
+	p.inner, p.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	p.unhook = sync.OnceValue(context.AfterFunc(ctx, p.abort))
+	return p
+}
+
+// ID returns the command's id within its sandbox.
+func (p *Process) ID() string { return p.id }
+
+// Started returns the command's first event: its process id, its start time and
+// the sandbox's incarnation.
+func (p *Process) Started() *Started { return p.started }
+
+// Exit returns how the command ended, nil while that is not known.
+func (p *Process) Exit() *Exited { return p.exit }
+
+// Events yields the events in order, Exited last. An error is yielded instead of
+// it when the command could not be followed to its end. A loop that is left
+// early can be taken up again by another call.
+func (p *Process) Events() iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		for p.exit == nil {
+			event, err := p.next()
+			if err != nil {
+				yield(Event{}, err)
+				return
+			}
+			if !yield(event, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Wait discards the rest of the output and returns how the command ended.
+func (p *Process) Wait() (*Exited, error) {
+	for _, err := range p.Events() {
+		if err != nil {
+			return p.exit, err
+		}
+	}
+	return p.exit, nil
+}
+
+// Signal sends a signal by name, such as "SIGTERM".
+func (p *Process) Signal(ctx context.Context, signal string, scope SignalScope) error {
+	_, err := p.sandbox.Signal(ctx, p.id, signal, scope)
+	return err
+}
+
+// Resize sets the size of the command's terminal.
+func (p *Process) Resize(ctx context.Context, rows, columns int) error {
+	_, err := p.sandbox.client.stub.ResizeTerminal(ctx, &sandboxv1.ResizeTerminalRequest{
+		SandboxId: p.sandbox.id, ExpectedIncarnation: p.sandbox.Incarnation, ExecId: p.id,
+		Size: &TerminalSize{Rows: int32(rows), Columns: int32(columns)},
+	})
+	return err
+}
+
+// WriteStdin appends to the command's standard input, which must have been kept
+// open, and returns when the command's side took it.
+func (p *Process) WriteStdin(ctx context.Context, data []byte) error {
+	p.stdin.Lock()
+	defer p.stdin.Unlock()
+	for len(data) > 0 {
+		n := min(len(data), chunkSize)
+		if err := p.writeStdin(ctx, data[:n], false); err != nil {
+			return err
+		}
+		data = data[n:]
+	}
+	return nil
+}
+
+// CloseStdin ends the command's standard input.
+func (p *Process) CloseStdin(ctx context.Context) error {
+	p.stdin.Lock()
+	defer p.stdin.Unlock()
+	return p.writeStdin(ctx, nil, true)
+}
+
+func (p *Process) writeStdin(ctx context.Context, data []byte, eof bool) error {
+	reply, err := p.sandbox.client.stub.WriteStdin(ctx, &sandboxv1.WriteStdinRequest{
+		SandboxId: p.sandbox.id, ExpectedIncarnation: p.sandbox.Incarnation, ExecId: p.id,
+		Offset: p.stdinOffset, Data: data, Eof: eof,
+	})
+	if err == nil {
+		p.stdinOffset = reply.GetNextOffset()
+	}
+	return err
+}
+
+// Close ends the following. A command that was started by this process and not
+// detached is killed, if it still runs. It must be called by whoever reads the
+// events, and may be called again.
+func (p *Process) Close() {
+	switch {
+	case !p.unhook():
+		<-p.aborted
+	case p.owned && p.failure == nil && p.exit == nil:
+		p.kill()
+	}
+	if p.failure == nil {
+		p.failure = errClosed
+	}
+	p.finish(p.failure)
+}
+
+var errClosed = local(ErrCallCancelled, codes.Canceled, nil, "the process was closed")
+
+// begin opens the first stream and waits for started. Opening is repeated on a
+// broken connection: the command's id makes that safe.
+func (p *Process) begin(open func(context.Context) (receiver, error)) (*Process, error) {
+	retry := p.sandbox.client.retry(p.sandbox.client.patience)
+	for {
+		err := p.open(open)
+		if err == nil {
+			return p, nil
+		}
+		if p.ctx.Err() != nil {
+			err = cancelled(p.ctx)
+		} else if retry.again(p.ctx, err) {
+			continue
+		}
+		p.fail(err)
+		if !p.unhook() {
+			<-p.aborted
+		}
+		return nil, err
+	}
+}
+
+// open opens a stream and takes its first event.
+func (p *Process) open(open func(context.Context) (receiver, error)) error {
+	recv, err := open(p.inner)
+	if err != nil {
+		return err
+	}
+	first, err := recv()
+	if err != nil {
+		return early(err)
+	}
+	started := first.GetStarted()
+	if started == nil {
+		return local(ErrInternal, codes.DataLoss, nil, "the server broke the protocol: the first event is not started")
+	}
+	if p.started == nil {
+		p.started, p.position = started, started.GetPosition()
+	}
+	p.recv = recv
+	return nil
+}
+
+// attach opens a stream at the first byte that is missing.
+func (p *Process) attach(ctx context.Context) (receiver, error) {
+	incarnation := p.sandbox.Incarnation
+	if p.started != nil {
+		incarnation = p.started.GetIncarnation()
+	}
+	stream, err := p.sandbox.client.stub.Attach(ctx, &sandboxv1.AttachRequest{
+		SandboxId: p.sandbox.id, ExpectedIncarnation: incarnation, ExecId: p.id,
+		Position: p.position, FollowUntil: p.until,
+	})
+	return receive(stream, err)
+}
+
+// next returns the next event that the caller does not have yet.
+func (p *Process) next() (Event, error) {
+	for p.failure == nil {
+		message, err := p.recv()
+		if err != nil {
+			if err = p.resume(early(err)); err != nil {
+				p.fail(err)
+			}
+			continue
+		}
+		event, err := p.take(message)
+		if err != nil {
+			p.fail(err)
+			continue
+		}
+		if event.Exited != nil && p.ctx.Err() != nil {
+			p.fail(cancelled(p.ctx))
+			continue
+		}
+		if event != (Event{}) {
+			return event, nil
+		}
+	}
+	return Event{}, p.failure
+}
+
+// take checks an event against the position. It returns an empty event for what
+// is unknown, or known already.
+func (p *Process) take(message reply) (Event, error) {
+	if out := message.GetOutput(); out != nil {
+		known := p.position - out.GetPosition()
+		size := int64(len(out.GetData()))
+		if known < 0 {
+			return Event{}, local(ErrInternal, codes.DataLoss, nil, "the server broke the protocol: output goes on at %d, expected %d", out.GetPosition(), p.position)
+		}
+		if known >= size {
+			return Event{}, nil
+		}
+		if known > 0 {
+			out.Position, out.Data = p.position, out.GetData()[known:]
+		}
+		p.position = out.GetPosition() + int64(len(out.GetData()))
+		return Event{Output: out}, nil
+	}
+	if gap := message.GetGap(); gap != nil {
+		if gap.GetEnd() <= p.position {
+			return Event{}, nil
+		}
+		gap.Start = max(gap.GetStart(), p.position)
+		p.position = gap.GetEnd()
+		return Event{Gap: gap}, nil
+	}
+	if exited := message.GetExited(); exited != nil {
+		p.exit = exited
+		p.unhook()
+		p.finish(nil)
+		return Event{Exited: exited}, nil
+	}
+	return Event{}, nil
+}
+
+// resume attaches again after the stream broke with err.
+func (p *Process) resume(err error) error {
+	retry := p.sandbox.client.retry(p.sandbox.client.patience)
+	for {
+		if p.ctx.Err() != nil {
+			return cancelled(p.ctx)
+		}
+		// A reader that was dropped for being slow comes back at once.
+		if !errors.Is(err, Reason("READER_TOO_SLOW")) && !retry.again(p.ctx, err) {
+			if p.ctx.Err() != nil {
+				return cancelled(p.ctx)
+			}
+			if errors.Is(err, ErrUnavailable) {
+				return local(ErrConnectionLost, codes.Unavailable, err,
+					"the connection was lost and did not come back; the command %s may still run, its output goes on at position %d: %v", p.id, p.position, err)
+			}
+			return err
+		}
+		if err = p.open(p.attach); err == nil {
+			return nil
+		}
+	}
+}
+
+// early says that a stream that ended in order did so before its time.
+func early(err error) error {
+	if errors.Is(err, io.EOF) {
+		return local(ErrUnavailable, codes.Unavailable, err, "the stream ended before the command did")
+	}
+	return err
+}
+
+// abort kills the command of a caller that gave up, then ends the stream.
+func (p *Process) abort() {
+	defer close(p.aborted)
+	if p.owned {
+		p.kill()
+		select {
+		case <-p.ended:
+		case <-time.After(endPatience):
+		}
+	}
+	p.finish(context.Cause(p.ctx))
+}
+
+// kill ends the command and all its descendants, as far as that can be done now.
+// It must not depend on the caller's context, which has ended, nor on the
+// stream's, which may.
+func (p *Process) kill() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), killPatience)
+	defer cancel()
+	for {
+		err := p.Signal(ctx, "SIGKILL", sandboxv1.SignalScope_SIGNAL_SCOPE_TREE)
+		if !errors.Is(err, ErrExecNotFound) {
+			return
+		}
+		// The command may be about to start.
+		select {
+		case <-p.ended:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func (p *Process) fail(err error) {
+	p.failure = err
+	p.unhook()
+	p.finish(err)
+}
+
+func (p *Process) finish(cause error) {
+	p.once.Do(func() { close(p.ended) })
+	p.cancel(cause)
+}

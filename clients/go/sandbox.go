@@ -1,0 +1,211 @@
+package sandgate
+
+import (
+	"context"
+	"iter"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// ProcessInfo describes one command of a sandbox.
+type ProcessInfo = sandboxv1.Process
+
+// Sandbox is a handle of one sandbox. It is safe for concurrent use and holds no
+// connection of its own.
+type Sandbox struct {
+	// Incarnation that every call expects; another one ends the call with
+	// [ErrSandboxReplaced], never in an empty place. Create and Get set it. Empty:
+	// any. It must not be changed while calls run.
+	Incarnation string
+
+	client  *Client
+	id      string
+	created *Info
+}
+
+// ID returns the sandbox's id.
+func (s *Sandbox) ID() string { return s.id }
+
+// Created returns what the server said when this handle was made by Create or
+// Get, nil for one made from an id.
+func (s *Sandbox) Created() *Info { return s.created }
+
+// Info asks the server for the sandbox's state. It does not count as activity.
+func (s *Sandbox) Info(ctx context.Context) (*Info, error) {
+	reply, err := s.client.stub.GetSandbox(ctx, &sandboxv1.GetSandboxRequest{SandboxId: s.id})
+	return reply.GetSandbox(), err
+}
+
+// Execute runs a command, waits for its end and returns its output and how it
+// ended. When ctx ends, the command is killed, and what it printed until then is
+// returned beside the error.
+func (s *Sandbox) Execute(ctx context.Context, r ExecuteRequest) (*Result, error) {
+	process, err := s.Start(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer process.Close()
+	result := &Result{ExecID: process.ID()}
+	for event, err := range process.Events() {
+		if err != nil {
+			result.Exit = process.Exit()
+			return result, err
+		}
+		result.add(event)
+	}
+	return result, nil
+}
+
+// Start runs a command and returns once it runs; its events are read from the
+// returned process.
+func (s *Sandbox) Start(ctx context.Context, r ExecuteRequest) (*Process, error) {
+	request := r.message(s)
+	p := newProcess(ctx, s, request.GetExecId(), request.GetFollowUntil(), !request.GetDetach())
+	p.stdinOffset = int64(len(request.GetStdin()))
+	return p.begin(func(ctx context.Context) (receiver, error) {
+		stream, err := s.client.stub.Execute(ctx, request)
+		return receive(stream, err)
+	})
+}
+
+// Attach follows a running or ended command from a position: how many bytes of
+// its two output streams together the caller has. When ctx ends, the command
+// runs on.
+func (s *Sandbox) Attach(ctx context.Context, execID string, position int64, until FollowUntil) (*Process, error) {
+	p := newProcess(ctx, s, execID, until, false)
+	p.position = position
+	return p.begin(p.attach)
+}
+
+// Signal sends a signal by name, such as "SIGTERM", to a command's leader, group
+// or whole tree. It returns false when there was nobody left to signal.
+func (s *Sandbox) Signal(ctx context.Context, execID, signal string, scope SignalScope) (bool, error) {
+	reply, err := s.client.stub.SignalProcess(ctx, &sandboxv1.SignalProcessRequest{
+		SandboxId: s.id, ExpectedIncarnation: s.Incarnation, ExecId: execID, Signal: signal, Scope: scope,
+	})
+	return reply.GetDelivered(), err
+}
+
+// Processes returns the commands that run, the oldest first, and with ended also
+// those that ended and are still kept.
+func (s *Sandbox) Processes(ctx context.Context, ended bool) ([]*ProcessInfo, error) {
+	reply, err := s.client.stub.ListProcesses(ctx, &sandboxv1.ListProcessesRequest{
+		SandboxId: s.id, ExpectedIncarnation: s.Incarnation, IncludeEnded: ended,
+	})
+	return reply.GetProcesses(), err
+}
+
+// Read reads a window of lines of a text file.
+func (s *Sandbox) Read(ctx context.Context, path string, r ReadRequest) (*Lines, error) {
+	return s.client.stub.ReadLines(ctx, &sandboxv1.ReadLinesRequest{
+		SandboxId: s.id, ExpectedIncarnation: s.Incarnation,
+		Path: path, Offset: r.Offset, Limit: positive(r.Limit), MaxBytes: r.MaxBytes,
+	})
+}
+
+// Write writes a small file in one message, atomically, with its parents. Larger
+// ones go through [Sandbox.UploadFile].
+func (s *Sandbox) Write(ctx context.Context, path string, content []byte, r WriteRequest) (*Written, error) {
+	return s.client.stub.WriteFile(ctx, &sandboxv1.WriteFileRequest{
+		SandboxId: s.id, ExpectedIncarnation: s.Incarnation,
+		Path: path, Content: content, Mode: r.Mode, CreateOnly: r.CreateOnly,
+	})
+}
+
+// Edit replaces text in a file, atomically. The old text must occur exactly
+// once, unless all is true.
+func (s *Sandbox) Edit(ctx context.Context, path, oldText, newText string, all bool) (*Edited, error) {
+	return s.client.stub.EditFile(ctx, &sandboxv1.EditFileRequest{
+		SandboxId: s.id, ExpectedIncarnation: s.Incarnation,
+		Path: path, OldText: []byte(oldText), NewText: []byte(newText), ReplaceAll: all,
+	})
+}
+
+// List yields the entries of a directory, sorted by name. An error is yielded
+// last.
+func (s *Sandbox) List(ctx context.Context, path string) iter.Seq2[*FileInfo, error] {
+	return func(yield func(*FileInfo, error) bool) {
+		request := &sandboxv1.ListDirectoryRequest{SandboxId: s.id, ExpectedIncarnation: s.Incarnation, Path: path}
+		for {
+			page, err := s.client.stub.ListDirectory(ctx, request)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, entry := range page.GetEntries() {
+				if !yield(entry, nil) {
+					return
+				}
+			}
+			if request.PageToken = page.GetNextPageToken(); request.GetPageToken() == "" {
+				return
+			}
+		}
+	}
+}
+
+// Glob finds files below a directory by their name.
+func (s *Sandbox) Glob(ctx context.Context, path, pattern string, r GlobRequest) (*Globbed, error) {
+	return s.client.stub.GlobFiles(ctx, &sandboxv1.GlobFilesRequest{
+		SandboxId: s.id, ExpectedIncarnation: s.Incarnation, Path: path, Pattern: pattern,
+		BarePatternShallow: r.Shallow, IncludeDirectories: r.Directories, IncludeLinks: r.Links, MaxResults: r.MaxResults,
+	})
+}
+
+// Search finds lines that hold a literal text, or match a pattern in RE2 syntax.
+func (s *Sandbox) Search(ctx context.Context, path, pattern string, r SearchRequest) (*Searched, error) {
+	syntax := sandboxv1.PatternSyntax_PATTERN_SYNTAX_LITERAL
+	if r.Regexp {
+		syntax = sandboxv1.PatternSyntax_PATTERN_SYNTAX_RE2
+	}
+	return s.client.stub.SearchFiles(ctx, &sandboxv1.SearchFilesRequest{
+		SandboxId: s.id, ExpectedIncarnation: s.Incarnation, Path: path, Pattern: pattern, Syntax: syntax,
+		IgnoreCase: r.IgnoreCase, Glob: r.Glob, ExcludeDirs: r.ExcludeDirs, MaxMatches: r.MaxMatches,
+		MaxFileBytes: r.MaxFileBytes, ContextBefore: r.Before, ContextAfter: r.After, IncludeBinary: r.Binary,
+	})
+}
+
+// Stat describes one file, directory or link, without following it.
+func (s *Sandbox) Stat(ctx context.Context, path string) (*FileInfo, error) {
+	reply, err := s.client.stub.StatFile(ctx, &sandboxv1.StatFileRequest{
+		SandboxId: s.id, ExpectedIncarnation: s.Incarnation, Path: path,
+	})
+	return reply.GetInfo(), err
+}
+
+// MakeDirectory makes a directory and its missing parents. It returns false when
+// it was there already.
+func (s *Sandbox) MakeDirectory(ctx context.Context, path string) (bool, error) {
+	reply, err := s.client.stub.MakeDirectory(ctx, &sandboxv1.MakeDirectoryRequest{
+		SandboxId: s.id, ExpectedIncarnation: s.Incarnation, Path: path, Parents: true,
+	})
+	return reply.GetCreated(), err
+}
+
+// Move renames a file or directory within one file system. An existing file is
+// replaced only with overwrite.
+func (s *Sandbox) Move(ctx context.Context, source, destination string, overwrite bool) error {
+	_, err := s.client.stub.MoveFile(ctx, &sandboxv1.MoveFileRequest{
+		SandboxId: s.id, ExpectedIncarnation: s.Incarnation,
+		Source: source, Destination: destination, Overwrite: overwrite,
+	})
+	return err
+}
+
+// Remove removes a file, a link or an empty directory; with recursive, also a
+// directory that is not empty.
+func (s *Sandbox) Remove(ctx context.Context, path string, recursive bool) error {
+	_, err := s.client.stub.RemoveFile(ctx, &sandboxv1.RemoveFileRequest{
+		SandboxId: s.id, ExpectedIncarnation: s.Incarnation, Path: path, Recursive: recursive,
+	})
+	return err
+}
+
+// Delete ends the sandbox and everything in it; one that is gone already is no
+// error. Only the incarnation that this handle expects is deleted.
+func (s *Sandbox) Delete(ctx context.Context) error {
+	_, err := s.client.stub.DeleteSandbox(ctx, &sandboxv1.DeleteSandboxRequest{
+		SandboxId: s.id, AllowMissing: true, ExpectedIncarnation: s.Incarnation,
+	})
+	return err
+}
