@@ -1,0 +1,127 @@
+"""Sandboxes for AI agents behind one gRPC endpoint.
+
+    from sandgate import Client
+
+    with Client() as client, client.create() as sandbox:
+        result = sandbox.execute("python3 -V")
+        print(result.stdout, result.code)
+
+A command that ran is not an error, whatever its exit code. What Sandgate itself
+could not do is a `SandgateError`. A broken connection is mended out of sight.
+`sandgate.deepagents` holds the backend for deepagents.
+"""
+
+from sandgate.aio import AsyncClient
+from sandgate.aio_sandbox import AsyncSandbox
+from sandgate.client import Client
+from sandgate.config import Config
+from sandgate.errors import (
+    AuthenticationError,
+    CallCancelledError,
+    CommandStartError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    ExecNotFoundError,
+    ExecStateError,
+    FileError,
+    InternalError,
+    InvalidRequestError,
+    PermissionDeniedError,
+    QuotaExceededError,
+    SandboxExistsError,
+    SandboxNotActiveError,
+    SandboxNotFoundError,
+    SandboxReplacedError,
+    SandboxStartError,
+    SandgateError,
+    TemplateNotFoundError,
+    UnavailableError,
+    UnsupportedError,
+    Violation,
+)
+from sandgate.files import (
+    DownloadResult,
+    EditResult,
+    FileInfo,
+    GlobResult,
+    Lines,
+    SearchMatch,
+    SearchResult,
+    UploadFile,
+    UploadResult,
+    WriteResult,
+)
+from sandgate.info import (
+    CleanupResult,
+    Enforcement,
+    Isolation,
+    PoolStatus,
+    Resources,
+    SandboxInfo,
+    ServerInfo,
+    ServerLimits,
+)
+from sandgate.options import AccessPolicy, EgressRule, ExecuteOptions, SandboxSpec
+from sandgate.process import Event, Exited, Gap, Output, Process, Result, Started
+from sandgate.sandbox import Sandbox
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AccessPolicy",
+    "AsyncClient",
+    "AsyncSandbox",
+    "AuthenticationError",
+    "CallCancelledError",
+    "CleanupResult",
+    "Client",
+    "CommandStartError",
+    "Config",
+    "ConnectionLostError",
+    "DeadlineExceededError",
+    "DownloadResult",
+    "EditResult",
+    "EgressRule",
+    "Enforcement",
+    "Event",
+    "ExecNotFoundError",
+    "ExecStateError",
+    "ExecuteOptions",
+    "Exited",
+    "FileError",
+    "FileInfo",
+    "Gap",
+    "GlobResult",
+    "InternalError",
+    "InvalidRequestError",
+    "Isolation",
+    "Lines",
+    "Output",
+    "PermissionDeniedError",
+    "PoolStatus",
+    "Process",
+    "QuotaExceededError",
+    "Resources",
+    "Result",
+    "Sandbox",
+    "SandboxExistsError",
+    "SandboxInfo",
+    "SandboxNotActiveError",
+    "SandboxNotFoundError",
+    "SandboxReplacedError",
+    "SandboxSpec",
+    "SandboxStartError",
+    "SandgateError",
+    "SearchMatch",
+    "SearchResult",
+    "ServerInfo",
+    "ServerLimits",
+    "Started",
+    "TemplateNotFoundError",
+    "UnavailableError",
+    "UnsupportedError",
+    "UploadFile",
+    "UploadResult",
+    "Violation",
+    "WriteResult",
+]

@@ -1,0 +1,189 @@
+"""Streams of commands that mend themselves."""
+
+from __future__ import annotations
+
+import codecs
+import random
+import time
+from typing import TYPE_CHECKING, Final, Literal
+
+from sandgate import _calls, _values
+from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as pb
+from sandgate.errors import ConnectionLostError, InternalError, SandgateError, UnavailableError
+from sandgate.process import Event, Gap, Output, Started, StreamName, exited_event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sandgate._calls import Plan
+
+
+class Follower:
+    """Follows one command over any number of broken connections.
+
+    It decides and keeps count; whoever drives it does the calls: `open` says
+    which call to make, `feed` takes each message, `broken` takes the error and
+    says how long to wait before the next `open`.
+    """
+
+    _FIRST_WAIT: Final = 0.05
+    _LONGEST_WAIT: Final = 2.0
+
+    def __init__(
+        self,
+        request: pb.ExecuteRequest | pb.AttachRequest,
+        *,
+        connect_timeout: float,
+        reconnect_timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._request = request
+        self._connect_timeout = connect_timeout
+        self._reconnect_timeout = reconnect_timeout
+        self._clock = clock
+        self._position = request.position if isinstance(request, pb.AttachRequest) else 0
+        self._incarnation = request.expected_incarnation
+        self._started = False
+        self._first_of_call = True
+        self._wait = self._FIRST_WAIT
+        self._broken_since: float | None = None
+        self._decoders = {
+            s: codecs.getincrementaldecoder("utf-8")("replace") for s in (pb.STREAM_STDOUT, pb.STREAM_STDERR)
+        }
+        self.done = False
+
+    @property
+    def kills(self) -> bool:
+        """True when the command must not outlive its caller."""
+        return isinstance(self._request, pb.ExecuteRequest) and not self._request.detach and not self.done
+
+    @property
+    def exec_id(self) -> str:
+        """The command's id."""
+        return self._request.exec_id
+
+    def kill(self, timeout: float) -> Plan[bool]:
+        """Plan the kill of the command's whole tree."""
+        request = pb.SignalProcessRequest(
+            sandbox_id=self._request.sandbox_id,
+            expected_incarnation=self._incarnation,
+            exec_id=self.exec_id,
+            signal="SIGKILL",
+            scope=pb.SIGNAL_SCOPE_TREE,
+        )
+        response = yield from _calls.call(_calls.SIGNAL_PROCESS, request, timeout)
+        return response.delivered
+
+    def open(self) -> tuple[Literal["Execute", "Attach"], pb.ExecuteRequest | pb.AttachRequest]:
+        """Return the call to make and its request."""
+        self._first_of_call = True
+        if not self._started and isinstance(self._request, pb.ExecuteRequest):
+            return "Execute", self._request
+        request = pb.AttachRequest(
+            sandbox_id=self._request.sandbox_id,
+            expected_incarnation=self._incarnation,
+            exec_id=self._request.exec_id,
+            position=self._position,
+            follow_until=self._request.follow_until,
+        )
+        return "Attach", request
+
+    def feed(self, message: pb.ExecuteResponse | pb.AttachResponse) -> Iterator[Event]:
+        """Take one message and give the events that are new.
+
+        Raises:
+            InternalError: The messages came in an impossible order.
+        """
+        kind = message.WhichOneof("event")
+        if self._first_of_call != (kind == "started") and kind is not None:
+            raise _misbehaved(f"{kind} came in the wrong place")
+        self._broken_since, self._wait = None, self._FIRST_WAIT
+        if kind == "started":
+            self._first_of_call = False
+            yield from self._on_started(message.started)
+        elif kind == "output":
+            yield from self._on_output(message.output)
+        elif kind == "gap":
+            yield from self._on_gap(message.gap)
+        elif kind == "exited":
+            yield from self._on_exited(message.exited)
+
+    def broken(self, error: SandgateError | None) -> float:
+        """Take what ended the call and return the seconds to wait before the next.
+
+        Raises:
+            SandgateError: The stream cannot be resumed; the error itself when
+                going on makes no sense, `ConnectionLostError` when it was tried
+                for too long.
+        """
+        if error is not None and not isinstance(error, UnavailableError | ConnectionLostError):
+            raise error
+        now = self._clock()
+        if self._broken_since is None:
+            self._broken_since = now
+        patience = self._reconnect_timeout if self._started else self._connect_timeout
+        if now - self._broken_since >= patience:
+            if not self._started and error is not None:
+                raise error
+            raise ConnectionLostError(
+                f"the connection was lost at position {self._position} of command {self.exec_id} "
+                f"and did not come back within {patience:g} s: {error or 'the stream ended early'}",
+                code="UNAVAILABLE",
+                metadata={"exec_id": self.exec_id, "position": str(self._position)},
+            ) from error
+        wait = self._wait * random.uniform(0.8, 1.2)  # noqa: S311 - spreads callers, keeps no secret
+        self._wait = min(self._wait * 2, self._LONGEST_WAIT)
+        return wait
+
+    def _on_started(self, started: pb.Started) -> Iterator[Event]:
+        if not self._started:
+            self._started = True
+            self._incarnation = started.incarnation
+            self._request.exec_id = started.exec_id
+            yield Started(
+                exec_id=started.exec_id,
+                incarnation=started.incarnation,
+                pid=started.pid,
+                start_time=_values.time(started, "start_time"),
+                position=started.position,
+                joined=started.joined,
+            )
+        if started.position > self._position:
+            yield from self._lose(started.position)
+
+    def _on_output(self, output: pb.Output) -> Iterator[Event]:
+        if output.position > self._position:
+            raise _misbehaved(f"output at {output.position} follows {self._position} without a gap")
+        # A replay may begin before what is known already.
+        data = output.data[self._position - output.position :]
+        if not data:
+            return
+        known = output.stream if output.stream in self._decoders else pb.STREAM_STDOUT
+        position, self._position = self._position, self._position + len(data)
+        yield Output(_stream(known), position, data, self._decoders[known].decode(data))
+
+    def _on_gap(self, gap: pb.Gap) -> Iterator[Event]:
+        end = gap.end
+        if end > self._position:
+            yield from self._lose(end)
+
+    def _lose(self, end: int) -> Iterator[Event]:
+        start, self._position = self._position, end
+        for decoder in self._decoders.values():
+            decoder.reset()
+        yield Gap(start, end)
+
+    def _on_exited(self, exited: pb.Exited) -> Iterator[Event]:
+        self.done = True
+        for stream, decoder in self._decoders.items():
+            if rest := decoder.decode(b"", final=True):
+                yield Output(_stream(stream), self._position, b"", rest)
+        yield exited_event(exited)
+
+
+def _stream(value: pb.Stream.ValueType) -> StreamName:
+    return "stderr" if value == pb.STREAM_STDERR else "stdout"
+
+
+def _misbehaved(what: str) -> InternalError:
+    return InternalError(f"the server broke the protocol: {what}", code="DATA_LOSS")

@@ -1,0 +1,329 @@
+"""One sandbox, async: the twin of `sandgate.sandbox`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Self
+
+from sandgate import _plans, process
+from sandgate.files import UploadFile
+from sandgate.sandbox import Handle, as_bytes
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from types import TracebackType
+    from typing import Unpack
+
+    from sandgate import files
+    from sandgate.aio import AsyncClient
+    from sandgate.info import SandboxInfo
+    from sandgate.options import ExecuteOptions, SignalScope
+
+
+class AsyncSandbox(Handle):
+    """One sandbox, async.
+
+    As a context manager, a sandbox that `AsyncClient.create` made is deleted at the
+    end; any other is left alone.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        sandbox_id: str,
+        incarnation: str = "",
+        *,
+        created: SandboxInfo | None = None,
+        owned: bool = False,
+    ) -> None:
+        super().__init__(client.config, sandbox_id, incarnation, created=created, owned=owned)
+        self._client = client
+
+    async def info(self) -> SandboxInfo:
+        """Return the sandbox as it is now. Does not count as activity."""
+        return await self._client.run(_plans.get(self.id))
+
+    async def execute(
+        self,
+        command: str | Sequence[str],
+        *,
+        on_output: Callable[[process.Output], Awaitable[None] | None] | None = None,
+        **options: Unpack[ExecuteOptions],
+    ) -> process.Result:
+        """Run a command to its end and return its output.
+
+        A command that ran is not an error, whatever its exit code. When the
+        task is cancelled, the command and all its descendants are killed.
+
+        Args:
+            command: A script for `/bin/sh -c`, or a program and its arguments.
+            on_output: Called with each piece of output as it comes; awaited if it
+                returns an awaitable.
+            **options: See `sandgate.options.ExecuteOptions`.
+
+        Raises:
+            CommandStartError: The command could not be started.
+            ConnectionLostError: The connection broke and did not come back.
+        """
+        collector = process.Collector()
+        async with aclosing(self.execute_stream(command, **options)) as events:
+            async for event in events:
+                collector.add(event)
+                if on_output is not None and isinstance(event, process.Output):
+                    told = on_output(event)
+                    if told is not None:
+                        await told
+        return collector.result()
+
+    def execute_stream(
+        self, command: str | Sequence[str], **options: Unpack[ExecuteOptions]
+    ) -> AsyncGenerator[process.Event, None]:
+        """Run a command and give its events: `Started`, output, `Exited`.
+
+        A broken connection is mended out of sight. A generator that is closed
+        (`aclose`) before `Exited` kills the command with all its descendants, unless it was
+        started with `detach`.
+        """
+        return self._client.follow(self._follow_new(command, options))
+
+    def attach(
+        self, exec_id: str, position: int = 0, *, until_streams_end: bool = False
+    ) -> AsyncGenerator[process.Event, None]:
+        """Replay a command's events from a position and go on live.
+
+        Closing the generator leaves the command alone.
+
+        Raises:
+            ExecNotFoundError: There is no such command, or it is kept no more.
+        """
+        return self._client.follow(self._follow_old(exec_id, position, until_streams_end=until_streams_end))
+
+    async def write_stdin(self, exec_id: str, data: bytes, *, offset: int, eof: bool = False) -> int:
+        """Append to the standard input of a command; return the next offset.
+
+        Args:
+            exec_id: A command that was started with `stdin_open` or a terminal.
+            data: The bytes.
+            offset: Bytes that were sent before these; what was taken already is
+                skipped, so a repeated call is safe.
+            eof: Standard input ends after these bytes.
+        """
+        return await self._client.run(_plans.write_stdin(self._target, exec_id, data, offset=offset, eof=eof))
+
+    async def signal(self, exec_id: str, signal: str = "SIGTERM", scope: SignalScope = "TREE") -> bool:
+        """Send a signal to a command; False when there was nobody left."""
+        return await self._client.run(_plans.signal(self._target, exec_id, signal, scope))
+
+    async def resize_terminal(self, exec_id: str, rows: int, columns: int) -> None:
+        """Set the size of a command's terminal, in characters."""
+        await self._client.run(_plans.resize_terminal(self._target, exec_id, rows, columns))
+
+    async def processes(self, *, include_ended: bool = False) -> builtins.list[process.Process]:
+        """Return the commands that run, the oldest first."""
+        return await self._client.run(_plans.processes(self._target, include_ended=include_ended))
+
+    async def read(
+        self, path: str, *, offset: int = 0, limit: int | None = None, max_bytes: int = 0
+    ) -> files.Lines:
+        """Read a window of lines of a text file.
+
+        Args:
+            path: Absolute path of a regular file; links are followed.
+            offset: Lines to skip.
+            limit: At most this many lines; None: no limit but `max_bytes`.
+            max_bytes: At most this many bytes; 0: 512 000.
+        """
+        return await self._client.run(
+            _plans.read_lines(self._target, path, offset=offset, limit=limit, max_bytes=max_bytes)
+        )
+
+    async def write(
+        self, path: str, content: bytes | str, *, mode: int | None = None, create_only: bool = False
+    ) -> files.WriteResult:
+        """Write a small file in one message, atomically, with its parents.
+
+        Larger content than the server's message limit goes through `upload_file`.
+        """
+        return await self._client.run(
+            _plans.write_file(self._target, path, as_bytes(content), mode=mode, create_only=create_only)
+        )
+
+    async def edit(self, path: str, old: str, new: str, *, replace_all: bool = False) -> files.EditResult:
+        """Replace text in a regular UTF-8 file, atomically.
+
+        Raises:
+            FileError: With reason EDIT_TEXT_NOT_FOUND, or EDIT_NOT_UNIQUE when
+                the text occurs more than once and `replace_all` is not set.
+        """
+        return await self._client.run(
+            _plans.edit_file(
+                self._target,
+                path,
+                old.encode(),
+                new.encode(),
+                replace_all=replace_all,
+                allow_empty_old=False,
+            )
+        )
+
+    async def list(self, path: str) -> builtins.list[files.FileInfo]:
+        """Return the entries of a directory, sorted by name."""
+        return await self._client.run(_plans.list_directory(self._target, path))
+
+    async def glob(
+        self,
+        pattern: str,
+        path: str,
+        *,
+        shallow: bool = False,
+        include_directories: bool = False,
+        include_links: bool = False,
+        max_results: int = 0,
+    ) -> files.GlobResult:
+        """Find files by their name below a directory.
+
+        Args:
+            pattern: With `*`, `?`, `[a-z]`, `{a,b}` and `**`.
+            path: Absolute path of the directory.
+            shallow: A pattern without "/" matches only directly in `path`.
+            include_directories: List directories too.
+            include_links: Links to files count as files.
+            max_results: At most this many; 0: 10 000.
+        """
+        return await self._client.run(
+            _plans.glob_files(
+                self._target,
+                pattern,
+                path,
+                shallow=shallow,
+                include_directories=include_directories,
+                include_links=include_links,
+                max_results=max_results,
+            )
+        )
+
+    async def search(
+        self,
+        pattern: str,
+        path: str,
+        *,
+        regex: bool = False,
+        ignore_case: bool = False,
+        glob: str = "",
+        exclude_dirs: Sequence[str] = (),
+        max_matches: int = 0,
+        context_before: int = 0,
+        context_after: int = 0,
+    ) -> files.SearchResult:
+        """Find lines that hold a text, or match an RE2 pattern with `regex`.
+
+        Args:
+            pattern: What to find.
+            path: Absolute path of a directory, searched with all below it, or of
+                one file.
+            regex: The pattern is a regular expression in RE2 syntax.
+            ignore_case: Upper and lower case are the same.
+            glob: Only files that match; empty: all.
+            exclude_dirs: Names of directories that are skipped at any depth.
+            max_matches: At most this many lines; 0: 10 000.
+            context_before: Lines before each match, at most 20.
+            context_after: Lines after each match, at most 20.
+        """
+        return await self._client.run(
+            _plans.search_files(
+                self._target,
+                pattern,
+                path,
+                regex=regex,
+                ignore_case=ignore_case,
+                glob=glob,
+                exclude_dirs=exclude_dirs,
+                max_matches=max_matches,
+                context_before=context_before,
+                context_after=context_after,
+            )
+        )
+
+    async def stat(self, path: str) -> files.FileInfo:
+        """Describe a file, directory or link."""
+        return await self._client.run(_plans.stat_file(self._target, path))
+
+    async def make_directory(self, path: str, *, parents: bool = True, mode: int | None = None) -> bool:
+        """Make a directory; False when it was there already."""
+        return await self._client.run(_plans.make_directory(self._target, path, parents=parents, mode=mode))
+
+    async def move(self, source: str, destination: str, *, overwrite: bool = False) -> None:
+        """Rename a file or directory within one file system."""
+        await self._client.run(_plans.move_file(self._target, source, destination, overwrite=overwrite))
+
+    async def remove(self, path: str, *, recursive: bool = False, allow_missing: bool = False) -> bool:
+        """Remove a file, link or directory; False when there was nothing."""
+        return await self._client.run(
+            _plans.remove_file(self._target, path, recursive=recursive, allow_missing=allow_missing)
+        )
+
+    async def upload(self, *wanted: UploadFile) -> builtins.list[files.UploadResult]:
+        """Write files of any size, each atomically, with their parents.
+
+        One result per file, in order; a failed one carries its error.
+
+        Raises:
+            OSError: A source cannot be read. Files before it may be written.
+        """
+        return await self._client.run(_plans.upload(self._target, wanted))
+
+    async def upload_file(
+        self, path: str, source: files.Source, *, mode: int | None = None, create_only: bool = False
+    ) -> files.UploadResult:
+        """Write one file of any size from bytes, a local path or an open file.
+
+        Raises:
+            FileError: The file was not written; it is then as it was before.
+            OSError: The source cannot be read.
+        """
+        return await self._client.run(
+            _plans.upload_one(self._target, UploadFile(path, source, mode, create_only))
+        )
+
+    async def download(self, *paths: str) -> builtins.list[files.DownloadResult]:
+        """Read files into memory.
+
+        One result per path, in order; a failed one carries its error.
+        """
+        return await self._client.run(_plans.download(self._target, paths))
+
+    async def download_file(
+        self, path: str, target: os.PathLike[str] | BinaryIO | None = None
+    ) -> files.DownloadResult:
+        """Read one file of any size, into memory or to a local path or open file.
+
+        Raises:
+            FileError: The file could not be read to its end. A local path then
+                holds what came before.
+        """
+        if target is None:
+            return await self._client.run(_plans.download_file(self._target, path))
+        if not isinstance(target, os.PathLike):
+            return await self._client.run(_plans.download_to(self._target, path, target))
+        opened = await asyncio.to_thread(Path(target).open, "wb")
+        try:
+            return await self._client.run(_plans.download_to(self._target, path, opened))
+        finally:
+            await asyncio.to_thread(opened.close)
+
+    async def delete(self) -> bool:
+        """End the sandbox and everything in it; False when there was none."""
+        return await self._client.run(_plans.delete(self._target, allow_missing=True))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.owned:
+            await self.delete()

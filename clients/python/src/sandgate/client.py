@@ -1,0 +1,279 @@
+"""The sync client: one connection to one server."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import grpc
+
+from sandgate import _plans
+from sandgate._calls import DownloadStep, UnaryStep, UploadStep
+from sandgate._gen.sandbox.v1 import sandbox_service_pb2_grpc as service
+from sandgate._uploading import Sending
+from sandgate.config import Config, channel_credentials, channel_options, parse_address
+from sandgate.errors import ExecNotFoundError, SandgateError, from_rpc
+from sandgate.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from types import TracebackType
+    from typing import Unpack
+
+    from sandgate._calls import Plan, Step
+    from sandgate._follower import Follower
+    from sandgate.info import CleanupResult, PoolStatus, SandboxInfo, ServerInfo
+    from sandgate.options import SandboxSpec, SandboxState
+    from sandgate.process import Event
+
+T = TypeVar("T")
+
+KILL_TIMEOUT = 5.0
+"""Seconds that an abandoned command's kill may take."""
+
+
+def open_channel(config: Config) -> grpc.Channel:
+    """Return a channel, which connects with its first call."""
+    endpoint = parse_address(config.address)
+    credentials, options = channel_credentials(config, endpoint), channel_options()
+    if credentials is None:
+        return grpc.insecure_channel(endpoint.target, options)
+    return grpc.secure_channel(endpoint.target, credentials, options)
+
+
+class Client:
+    """A client of one server. Safe for several threads.
+
+    What is not given is read from the environment: `SANDGATE_ADDRESS`,
+    `SANDGATE_TOKEN`, `SANDGATE_CA_FILE`, `SANDGATE_CERT_FILE`,
+    `SANDGATE_KEY_FILE`. The connection is made with the first call.
+
+    Args:
+        address: `host:port`, `https://host:port` for TLS with the system's
+            certificates, or `unix:///path`. Default: `127.0.0.1:7777`.
+        token: Bearer token. Without TLS it is sent to loopback and unix sockets
+            only, unless `insecure`.
+        ca_file: PEM file of what the server's certificate must come from; turns
+            TLS on.
+        cert_file: PEM file of the client's certificate; turns TLS on.
+        key_file: PEM file of its key.
+        insecure: Allow a token to be sent over a network without TLS.
+        metadata: gRPC metadata of every call.
+        config: All of this at once, with the timeouts, in place of the above.
+
+    Raises:
+        InvalidRequestError: The address or a file cannot be used, or a token
+            would go over a network without TLS.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        token: str | None = None,
+        ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
+        insecure: bool = False,
+        metadata: Mapping[str, str] | None = None,
+        config: Config | None = None,
+    ) -> None:
+        self.config = config or Config.load(
+            address,
+            token=token,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            insecure=insecure,
+            metadata=metadata,
+        )
+        self._channel = open_channel(self.config)
+        self._stub: Any = service.SandboxServiceStub(self._channel)
+        self._metadata = self.config.call_metadata
+
+    def server_info(self) -> ServerInfo:
+        """Return what the server is, can do and enforces, and who the caller is."""
+        return self.run(_plans.server_info())
+
+    def create(self, **spec: Unpack[SandboxSpec]) -> Sandbox:
+        """Create a sandbox, or return the one that has the id and the same spec.
+
+        Returns when a command can run in it. As a context manager, the sandbox
+        is deleted at the end if this call made it.
+
+        Raises:
+            SandboxExistsError: The id exists with another spec.
+            SandboxStartError: The sandbox could not be started.
+        """
+        info, created = self.run(_plans.create(spec, self.config.create_timeout))
+        return Sandbox(self, info.sandbox_id, info.incarnation, created=info, owned=created)
+
+    def get(self, sandbox_id: str) -> Sandbox:
+        """Return an existing sandbox. Does not count as activity.
+
+        Raises:
+            SandboxNotFoundError: There is no such sandbox.
+        """
+        info = self.run(_plans.get(sandbox_id))
+        return Sandbox(self, info.sandbox_id, info.incarnation, created=info)
+
+    def list(
+        self,
+        *,
+        labels: Mapping[str, str] | None = None,
+        states: Sequence[SandboxState] = (),
+        page_size: int = 0,
+    ) -> Iterator[SandboxInfo]:
+        """Give the caller's sandboxes, fetched page by page.
+
+        Args:
+            labels: Only those that have all of these.
+            states: Only those in one of these; empty: all.
+            page_size: Sandboxes per page; 0: 100.
+        """
+        token = ""
+        while True:
+            page, token = self.run(_plans.list_page(labels, states, page_size, token))
+            yield from page
+            if not token:
+                return
+
+    def update(
+        self,
+        sandbox_id: str,
+        *,
+        set_labels: Mapping[str, str] | None = None,
+        remove_labels: Sequence[str] = (),
+        ttl: float | None = None,
+        idle_ttl: float | None = None,
+        renew: bool = False,
+    ) -> SandboxInfo:
+        """Change labels and lifetimes (seconds; 0: none), and renew idleness."""
+        return self.run(
+            _plans.update(
+                sandbox_id,
+                set_labels=set_labels,
+                remove_labels=remove_labels,
+                ttl=ttl,
+                idle_ttl=idle_ttl,
+                renew=renew,
+            )
+        )
+
+    def delete(self, sandbox_id: str) -> bool:
+        """End a sandbox and everything in it; False when there was none."""
+        return self.run(_plans.delete(_plans.Target(sandbox_id), allow_missing=True))
+
+    def cleanup(
+        self,
+        *,
+        max_idle: float | None = None,
+        labels: Mapping[str, str] | None = None,
+        dry_run: bool = False,
+    ) -> CleanupResult:
+        """Delete sandboxes that were idle for longer than `max_idle` seconds.
+
+        Without `max_idle`, only those past their own lifetime.
+        """
+        return self.run(_plans.cleanup(max_idle, labels, dry_run=dry_run))
+
+    def pool_status(self, template: str = "") -> PoolStatus:
+        """Return the counts of a template's pool; empty: `default`."""
+        return self.run(_plans.pool_status(template))
+
+    def sandbox(self, sandbox_id: str) -> Sandbox:
+        """Return a handle without asking the server."""
+        return Sandbox(self, sandbox_id)
+
+    def close(self) -> None:
+        """Close the connection. Sandboxes stay."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self, plan: Plan[T]) -> T:
+        """Run a plan of this package to its end."""
+        try:
+            step = next(plan)
+            while True:
+                try:
+                    answer = self._take(step)
+                except SandgateError as e:
+                    step = plan.throw(e)
+                else:
+                    step = plan.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def follow(self, follower: Follower) -> Generator[Event, None, None]:
+        """Drive a follower: give events, mend the stream, kill on abandonment."""
+        while not follower.done:
+            name, request = follower.open()
+            call = getattr(self._stub, name)(request, metadata=self._metadata)
+            error: SandgateError | None = None
+            try:
+                for message in call:
+                    yield from follower.feed(message)
+            except grpc.RpcError as e:
+                error = from_rpc(e)
+            except BaseException:
+                self._abandon(follower, call)
+                raise
+            finally:
+                call.cancel()
+            if not follower.done:
+                self._wait(follower, follower.broken(error))
+
+    def _wait(self, follower: Follower, seconds: float) -> None:
+        try:
+            time.sleep(seconds)
+        except BaseException:
+            self._abandon(follower, None)
+            raise
+
+    def _abandon(self, follower: Follower, call: grpc.Call | None) -> None:
+        if not follower.kills:
+            return
+        try:
+            self.run(follower.kill(KILL_TIMEOUT))
+        except ExecNotFoundError:
+            # The command may be about to start: end the call, then look again.
+            if call is not None:
+                call.cancel()
+            with contextlib.suppress(SandgateError):
+                self.run(follower.kill(KILL_TIMEOUT))
+        except SandgateError:
+            # Best effort: the grace ends the command where this could not.
+            return
+
+    def _take(self, step: Step) -> Any:
+        try:
+            match step:
+                case UnaryStep():
+                    timeout = self.config.call_timeout if step.timeout is None else step.timeout
+                    return getattr(self._stub, step.name)(
+                        step.request, timeout=timeout, metadata=self._metadata
+                    )
+                case UploadStep():
+                    return Sending(self._stub, step, self._metadata).wait()
+                case DownloadStep():
+                    self._download(step)
+                    return None
+        except grpc.RpcError as e:
+            raise from_rpc(e) from None
+
+    def _download(self, step: DownloadStep) -> None:
+        call = self._stub.Download(step.request, metadata=self._metadata)
+        try:
+            for message in call:
+                step.sink(message)
+        finally:
+            call.cancel()

@@ -1,0 +1,196 @@
+"""Where the server is and how to reach it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import grpc
+
+from sandgate.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:7777"
+"""Where a client looks for a server when nothing else is said."""
+
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+"""Largest message in either direction."""
+
+# Calls whose repetition changes nothing: gRPC itself repeats them when the
+# server cannot be reached.
+_REPEATABLE: Final = (
+    "GetServerInfo",
+    "CreateSandbox",
+    "GetSandbox",
+    "ListSandboxes",
+    "UpdateSandbox",
+    "GetPoolStatus",
+    "ListProcesses",
+    "GetUpload",
+    "WriteStdin",
+    "StatFile",
+    "ListDirectory",
+    "ReadLines",
+    "SearchFiles",
+    "GlobFiles",
+    "Download",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything a client needs to know about its server. Durations in seconds."""
+
+    address: str = DEFAULT_ADDRESS
+    token: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    insecure: bool = False
+    metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    call_timeout: float = 60.0
+    create_timeout: float = 600.0
+    connect_timeout: float = 10.0
+    reconnect_timeout: float = 60.0
+    disconnect_grace: float = 60.0
+
+    @classmethod
+    def load(
+        cls,
+        address: str | None = None,
+        *,
+        token: str | None = None,
+        ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
+        insecure: bool = False,
+        metadata: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Config:
+        """Read what is not given from the environment."""
+        env = os.environ if environ is None else environ
+        return cls(
+            address=address or env.get("SANDGATE_ADDRESS") or DEFAULT_ADDRESS,
+            token=token or env.get("SANDGATE_TOKEN") or None,
+            ca_file=ca_file or env.get("SANDGATE_CA_FILE") or None,
+            cert_file=cert_file or env.get("SANDGATE_CERT_FILE") or None,
+            key_file=key_file or env.get("SANDGATE_KEY_FILE") or None,
+            insecure=insecure,
+            metadata=tuple((metadata or {}).items()),
+        )
+
+    @property
+    def call_metadata(self) -> tuple[tuple[str, str], ...]:
+        """Metadata of every call."""
+        if self.token is None:
+            return self.metadata
+        return (*self.metadata, ("authorization", f"Bearer {self.token}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A parsed address: what gRPC dials, and what it means for security."""
+
+    target: str
+    tls: bool
+    local: bool
+
+
+def parse_address(address: str) -> Endpoint:
+    """Parse `host:port`, `https://host:port`, `http://…` or `unix:///path`.
+
+    Raises:
+        InvalidRequestError: The address has another form.
+    """
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        scheme, rest = "http", address
+    if scheme == "unix":
+        if not rest.startswith("/"):
+            raise _refused(address, "a unix socket is written unix:///path")
+        return Endpoint(f"unix://{rest}", tls=False, local=True)
+    if scheme not in ("http", "https", "tls"):
+        raise _refused(address, "its scheme is not unix, https, tls or http")
+    try:
+        parts = urlsplit(f"//{rest.removesuffix('/')}")
+        host, port = parts.hostname or "127.0.0.1", parts.port
+    except ValueError:
+        port = None
+    if port is None or parts.path or parts.username is not None:
+        raise _refused(address, "it must be HOST:PORT or unix:///path")
+    literal = f"[{host}]" if ":" in host else host
+    return Endpoint(f"dns:///{literal}:{port}", tls=scheme in ("https", "tls"), local=_is_loopback(host))
+
+
+def channel_credentials(config: Config, endpoint: Endpoint) -> grpc.ChannelCredentials | None:
+    """Return the TLS credentials of the connection; None: without TLS.
+
+    Raises:
+        InvalidRequestError: A file cannot be read, or a token would go over a
+            network without TLS.
+    """
+    if not (endpoint.tls or config.ca_file or config.cert_file):
+        if config.token and not endpoint.local and not config.insecure:
+            raise InvalidRequestError(
+                f"a token is not sent to {config.address} without TLS; "
+                "use https://… or a CA file, or allow it with insecure=True",
+                code="INVALID_ARGUMENT",
+            )
+        return None
+    try:
+        return grpc.ssl_channel_credentials(
+            root_certificates=_read(config.ca_file),
+            private_key=_read(config.key_file),
+            certificate_chain=_read(config.cert_file),
+        )
+    except OSError as e:
+        raise InvalidRequestError(f"a certificate or key cannot be read: {e}", code="INVALID_ARGUMENT") from e
+
+
+def channel_options() -> list[tuple[str, int | str]]:
+    """Return the options of a channel, sync or async."""
+    names = ", ".join(f'{{"service": "sandbox.v1.SandboxService", "method": "{m}"}}' for m in _REPEATABLE)
+    return [
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+        # One connection per client: channels with equal options would share it
+        # otherwise, and closing one would not close the other's calls.
+        ("grpc.use_local_subchannel_pool", 1),
+        (
+            "grpc.service_config",
+            (
+                f'{{"methodConfig": [{{"name": [{names}], "retryPolicy": {{"maxAttempts": 5, '
+                '"initialBackoff": "0.1s", "maxBackoff": "1s", "backoffMultiplier": 2, '
+                '"retryableStatusCodes": ["UNAVAILABLE"]}}]}'
+            ),
+        ),
+    ]
+
+
+def _read(path: str | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _refused(address: str, why: str) -> InvalidRequestError:
+    return InvalidRequestError(f"the address {address!r} cannot be used: {why}", code="INVALID_ARGUMENT")

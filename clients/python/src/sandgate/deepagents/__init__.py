@@ -1,0 +1,21 @@
+"""The backend for deepagents: every operation is a call of the API, none a script.
+
+Needs the extra `sandgate[deepagents]`.
+
+    from deepagents import create_deep_agent
+    from sandgate.deepagents import SandgateSandbox
+
+    with SandgateSandbox.create() as backend:
+        agent = create_deep_agent(model=..., backend=backend)
+"""
+
+try:
+    from deepagents.backends import sandbox as _  # noqa: F401
+except ModuleNotFoundError as e:
+    raise ModuleNotFoundError(
+        "sandgate.deepagents needs deepagents: pip install 'sandgate[deepagents]'"
+    ) from e
+
+from sandgate.deepagents.backend import SandgateSandbox
+
+__all__ = ["SandgateSandbox"]

@@ -1,0 +1,181 @@
+"""What the server tells about itself and its sandboxes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sandgate import _values
+from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as pb
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Mapping
+
+    from sandgate._gen.sandbox.v1 import sandbox_info_pb2 as info_pb
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Upper limits; 0: the template's value."""
+
+    memory_bytes: int = 0
+    cpu_millis: int = 0
+    """Thousandths of a core."""
+    max_processes: int = 0
+    disk_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """What the substrate enforces for one sandbox."""
+
+    runtime: str
+    """Such as `"runc"` or `"pod"`."""
+    network: str
+    """`"NONE"`, `"PROXY"` or `"FULL"`."""
+    unprivileged: bool
+    read_only_system: bool
+    not_enforced: tuple[str, ...]
+    """What was asked for and is not enforced here, each with its reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxInfo:
+    """One sandbox as the server sees it. Durations in seconds."""
+
+    sandbox_id: str
+    incarnation: str
+    """Changes whenever the sandbox lost its disk and processes."""
+    state: str
+    """`"CREATING"`, `"ACTIVE"`, `"SUSPENDED"`, `"DELETING"` or `"FAILED"`."""
+    state_message: str
+    create_time: dt.datetime | None
+    last_activity_time: dt.datetime | None
+    expire_time: dt.datetime | None
+    """When it ends if nothing happens; None: never."""
+    ttl: float | None
+    idle_ttl: float | None
+    labels: Mapping[str, str]
+    template: str
+    image: str
+    working_directory: str
+    resources: Resources
+    from_pool: bool
+    substrate_name: str
+    isolation: Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class Enforcement:
+    """Whether one protection holds on this machine or cluster."""
+
+    name: str
+    enforced: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Bounds and defaults of the server. Durations in seconds; None: none."""
+
+    max_message_bytes: int
+    default_timeout: float | None
+    max_timeout: float | None
+    output_log_bytes: int
+    end_retention: float | None
+    default_idle_ttl: float | None
+    default_ttl: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a server is, can do and enforces, and who the caller is to it."""
+
+    version: str
+    provider: str
+    capabilities: tuple[str, ...]
+    limits: ServerLimits
+    enforcement: tuple[Enforcement, ...]
+    templates: tuple[str, ...]
+    principal: str
+    """Empty without authentication."""
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupResult:
+    """What `cleanup` deleted."""
+
+    deleted: tuple[str, ...]
+    kept: int
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Sandboxes that could not be deleted, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """Counts of a pool's sandboxes."""
+
+    available: int
+    active: int
+    total: int
+    target: int
+
+
+def sandbox_info(message: pb.Sandbox) -> SandboxInfo:
+    """Read a `Sandbox` message."""
+    spec, isolation = message.spec, message.isolation
+    return SandboxInfo(
+        sandbox_id=message.sandbox_id,
+        incarnation=message.incarnation,
+        state=_values.name(pb.SandboxState.DESCRIPTOR, message.state, "SANDBOX_STATE_"),
+        state_message=message.state_message,
+        create_time=_values.time(message, "create_time"),
+        last_activity_time=_values.time(message, "last_activity_time"),
+        expire_time=_values.time(message, "expire_time"),
+        ttl=_values.seconds(message, "ttl"),
+        idle_ttl=_values.seconds(message, "idle_ttl"),
+        labels=dict(message.labels),
+        template=message.template,
+        image=spec.image,
+        working_directory=spec.working_directory,
+        resources=Resources(
+            memory_bytes=spec.resources.memory_bytes,
+            cpu_millis=spec.resources.cpu_millis,
+            max_processes=spec.resources.max_processes,
+            disk_bytes=spec.resources.disk_bytes,
+        ),
+        from_pool=message.from_pool,
+        substrate_name=message.substrate_name,
+        isolation=Isolation(
+            runtime=isolation.runtime,
+            network=_values.name(pb.NetworkMode.DESCRIPTOR, isolation.network, "NETWORK_MODE_"),
+            unprivileged=isolation.unprivileged,
+            read_only_system=isolation.read_only_system,
+            not_enforced=tuple(isolation.not_enforced),
+        ),
+    )
+
+
+def server_info(message: info_pb.GetServerInfoResponse) -> ServerInfo:
+    """Read a `GetServerInfoResponse` message."""
+    limits = message.limits
+    return ServerInfo(
+        version=message.version,
+        provider=message.provider,
+        capabilities=tuple(message.capabilities),
+        limits=ServerLimits(
+            max_message_bytes=limits.max_message_bytes,
+            default_timeout=_values.seconds(limits, "default_timeout"),
+            max_timeout=_values.seconds(limits, "max_timeout"),
+            output_log_bytes=limits.output_log_bytes,
+            end_retention=_values.seconds(limits, "end_retention"),
+            default_idle_ttl=_values.seconds(limits, "default_idle_ttl"),
+            default_ttl=_values.seconds(limits, "default_ttl"),
+        ),
+        enforcement=tuple(Enforcement(e.name, e.enforced, e.detail) for e in message.enforcement),
+        templates=tuple(message.templates),
+        principal=message.principal.name,
+        tenant=message.principal.tenant,
+    )

@@ -1,0 +1,226 @@
+"""What a caller asks for: sandboxes and commands, and the requests they become."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from google.protobuf.struct_pb2 import Struct
+
+from sandgate import _values
+from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as lifecycle_pb
+from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as process_pb
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sandgate.info import Resources
+
+NetworkMode = Literal["NONE", "PROXY", "FULL"]
+SandboxState = Literal["CREATING", "ACTIVE", "SUSPENDED", "DELETING", "FAILED"]
+SignalScope = Literal["LEADER", "GROUP", "TREE"]
+
+
+@dataclass(frozen=True, slots=True)
+class EgressRule:
+    """One destination that the network mode PROXY lets through."""
+
+    host: str
+    """A host name, `"*.example.com"` for every name below it, or a CIDR."""
+    ports: Sequence[int] = ()
+    """Empty: 443."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPolicy:
+    """What file calls and commands may touch.
+
+    Given at several places (server, template, sandbox, call), a path must pass
+    all of them: a call can narrow but never widen.
+    """
+
+    root_dir: str = ""
+    """Every path resolves beneath this directory. Empty: no such root."""
+    virtual: bool = False
+    """With `root_dir`: paths are taken as relative to it, and given so."""
+    write_allow_prefixes: Sequence[str] = ()
+    """Path prefixes that may be written. Empty: all that are not denied."""
+    write_deny_prefixes: Sequence[str] = ()
+    """Path prefixes that may not be written; they win over allowed ones."""
+    read_deny_prefixes: Sequence[str] = ()
+    """Path prefixes that may not be read, listed or searched."""
+    deny_commands: Sequence[str] = ()
+    """Commands that contain one of these are refused: a guardrail, no boundary."""
+
+    def message(self) -> lifecycle_pb.AccessPolicy:
+        """Return the message that is sent."""
+        return lifecycle_pb.AccessPolicy(
+            root_dir=self.root_dir,
+            virtual=self.virtual,
+            write_allow_prefixes=self.write_allow_prefixes,
+            write_deny_prefixes=self.write_deny_prefixes,
+            read_deny_prefixes=self.read_deny_prefixes,
+            deny_commands=self.deny_commands,
+        )
+
+
+class SandboxSpec(TypedDict, total=False):
+    """What `create` takes. What is left out is the template's or the server's.
+
+    Durations in seconds; 0 means none, where the server allows that.
+    """
+
+    sandbox_id: str
+    """1 to 128 characters of a-z, A-Z, 0-9, ".", "_", "-". Default: made up.
+    Creating an id again with the same spec returns the same sandbox."""
+    template: str
+    image: str
+    resources: Resources
+    env: Mapping[str, str]
+    working_directory: str
+    network: NetworkMode
+    network_allow: Sequence[EgressRule]
+    access: AccessPolicy
+    command: Sequence[str]
+    labels: Mapping[str, str]
+    ttl: float
+    idle_ttl: float
+    provider_options: Mapping[str, Any]
+
+
+def new_sandbox_id() -> str:
+    """Return an id that nobody else has."""
+    return f"sb-{uuid.uuid4().hex[:20]}"
+
+
+def create_request(spec: SandboxSpec) -> lifecycle_pb.CreateSandboxRequest:
+    """Build the request; without an id one is made up, so that it can be repeated.
+
+    Raises:
+        TypeError: The spec has a key that is not known.
+        ValueError: A lifetime is negative, or the network mode is not known.
+    """
+    unknown = spec.keys() - SandboxSpec.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unknown properties of a sandbox: {', '.join(sorted(unknown))}")
+    message = lifecycle_pb.SandboxSpec(
+        image=spec.get("image", ""),
+        env=spec.get("env"),
+        working_directory=spec.get("working_directory", ""),
+        command=spec.get("command", ()),
+    )
+    if (resources := spec.get("resources")) is not None:
+        message.resources.memory_bytes = resources.memory_bytes
+        message.resources.cpu_millis = resources.cpu_millis
+        message.resources.max_processes = resources.max_processes
+        message.resources.disk_bytes = resources.disk_bytes
+    if (mode := spec.get("network")) is not None:
+        message.network.mode = lifecycle_pb.NetworkMode.Value(f"NETWORK_MODE_{mode.upper()}")
+    for rule in spec.get("network_allow", ()):
+        message.network.allow.add(host=rule.host, ports=rule.ports)
+    if (access := spec.get("access")) is not None:
+        message.access.CopyFrom(access.message())
+    request = lifecycle_pb.CreateSandboxRequest(
+        sandbox_id=spec.get("sandbox_id") or new_sandbox_id(),
+        template=spec.get("template", ""),
+        labels=spec.get("labels"),
+        ttl=_values.duration(spec.get("ttl")),
+        idle_ttl=_values.duration(spec.get("idle_ttl")),
+    )
+    if message.ByteSize():
+        request.spec.CopyFrom(message)
+    if (provider_options := spec.get("provider_options")) is not None:
+        options = Struct()
+        options.update(provider_options)
+        request.provider_options.CopyFrom(options)
+    return request
+
+
+class ExecuteOptions(TypedDict, total=False):
+    """What a command can be given beside itself."""
+
+    cwd: str
+    """Absolute path to start in. Default: the sandbox's working directory."""
+    env: Mapping[str, str]
+    """Added to the sandbox's environment, for this command only."""
+    stdin: bytes | str
+    """Standard input, given at once. Default: /dev/null."""
+    stdin_open: bool
+    """Standard input stays open after `stdin` and takes `write_stdin`."""
+    timeout: float
+    """Seconds of wall time; then every descendant is killed. Default: the
+    server's. 0: none, where the server allows that."""
+    max_output_bytes: int
+    """Output beyond it, of both streams together, is counted and dropped.
+    Default: the server's limit, if any."""
+    merged: bool
+    """One pipe for both streams: their order is exact, all of it is stdout."""
+    terminal: tuple[int, int]
+    """Gives the command a terminal of these rows and columns."""
+    shell_path: str
+    """The shell of a command given as a string. Default: `/bin/sh`."""
+    exec_id: str
+    """The command's id within the sandbox. Default: made up."""
+    detach: bool
+    """The command runs on whoever listens. Default: False."""
+    evict: bool
+    """When the retained output is full, the oldest is dropped. Default: the
+    command waits for its reader."""
+    until_streams_end: bool
+    """Follow until nothing holds the output open any more. Default: until the
+    started process ended."""
+    disconnect_grace: float
+    """Seconds that the command lives on without its caller. Default: 60."""
+    access: AccessPolicy
+    """Narrows the sandbox's access policy for this command."""
+
+
+def execute_request(
+    sandbox_id: str,
+    incarnation: str,
+    command: str | Sequence[str],
+    options: ExecuteOptions,
+    default_grace: float,
+) -> process_pb.ExecuteRequest:
+    """Build the request of a command: a shell script, or an argv.
+
+    Raises:
+        TypeError: An option is not known.
+        ValueError: The argv is empty or a duration is negative.
+    """
+    unknown = options.keys() - ExecuteOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unknown options of a command: {', '.join(sorted(unknown))}")
+    stdin = options.get("stdin", b"")
+    request = process_pb.ExecuteRequest(
+        sandbox_id=sandbox_id,
+        expected_incarnation=incarnation,
+        exec_id=options.get("exec_id") or f"ex-{uuid.uuid4().hex}",
+        shell_path=options.get("shell_path", ""),
+        cwd=options.get("cwd", ""),
+        env=options.get("env"),
+        stdin=stdin.encode() if isinstance(stdin, str) else stdin,
+        stdin_open=options.get("stdin_open", False),
+        timeout=_values.duration(options.get("timeout")),
+        max_output_bytes=options.get("max_output_bytes"),
+        disconnect_grace=_values.duration(options.get("disconnect_grace", default_grace)),
+        detach=options.get("detach", False),
+    )
+    if isinstance(command, str):
+        request.shell = command
+    elif command:
+        request.argv.args.extend(command)
+    else:
+        raise ValueError("an argv needs at least the program")
+    if options.get("merged"):
+        request.output_mode = process_pb.OUTPUT_MODE_MERGED
+    if (terminal := options.get("terminal")) is not None:
+        request.terminal.rows, request.terminal.columns = terminal
+    if options.get("evict"):
+        request.on_full = process_pb.ON_FULL_EVICT
+    if options.get("until_streams_end"):
+        request.follow_until = process_pb.FOLLOW_UNTIL_STREAMS_END
+    if (access := options.get("access")) is not None:
+        request.access.CopyFrom(access.message())
+    return request

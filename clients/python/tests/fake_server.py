@@ -1,0 +1,360 @@
+"""A server of the public API on this machine, with faults to order.
+
+It runs commands and touches files without any isolation, so it listens on a
+unix socket only. What clients do when things go wrong is tested against it;
+what a server does is tested against the real one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from concurrent import futures
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+
+from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as files_pb
+from sandgate._gen.sandbox.v1 import sandbox_info_pb2 as info_pb
+from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as lifecycle_pb
+from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as pb
+from sandgate._gen.sandbox.v1 import sandbox_search_pb2 as search_pb
+from sandgate._gen.sandbox.v1 import sandbox_service_pb2_grpc as service
+from tests import fake_files
+from tests.fake_files import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+R = TypeVar("R")
+INCARNATION = "inc-1"
+
+
+class Command:
+    """One running command and its log."""
+
+    def __init__(self, request: pb.ExecuteRequest, cwd: Path) -> None:
+        self.exec_id = request.exec_id
+        self.log: list[tuple[pb.Stream.ValueType, bytes]] = []
+        self.exited: pb.Exited | None = None
+        self.changed = threading.Condition()
+        self.killed = threading.Event()
+        self._timed_out = False
+        argv = list(request.argv.args) or ["/bin/sh", "-c", request.shell]
+        merged = request.output_mode == pb.OUTPUT_MODE_MERGED
+        try:
+            self.process = subprocess.Popen(
+                argv,
+                cwd=request.cwd or cwd,
+                env={**os.environ, **request.env},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+                start_new_session=True,
+            )
+        except FileNotFoundError as e:
+            raise Refused(grpc.StatusCode.NOT_FOUND, "COMMAND_NOT_FOUND", str(e)) from e
+        self._left = request.max_output_bytes if request.HasField("max_output_bytes") else None
+        self._truncated = False
+        self._readers = [threading.Thread(target=self._read, args=(self.process.stdout, pb.STREAM_STDOUT))]
+        if not merged:
+            self._readers.append(
+                threading.Thread(target=self._read, args=(self.process.stderr, pb.STREAM_STDERR))
+            )
+        threading.Thread(target=self._wait, args=(request,)).start()
+
+    def _read(self, pipe: Any, stream: pb.Stream.ValueType) -> None:
+        with pipe:
+            while data := pipe.read1(65536):
+                with self.changed:
+                    if self._left is not None:
+                        self._truncated |= len(data) > self._left
+                        data = data[: self._left]
+                        self._left -= len(data)
+                    if data:
+                        self.log.append((stream, data))
+                    self.changed.notify_all()
+
+    def _wait(self, request: pb.ExecuteRequest) -> None:
+        for reader in self._readers:
+            reader.start()
+        timer = None
+        if request.HasField("timeout") and request.timeout.ToNanoseconds():
+            timer = threading.Timer(request.timeout.ToNanoseconds() / 1e9, self._time_out)
+            timer.start()
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:
+                pipe.write(request.stdin)
+        code = self.process.wait()
+        if timer is not None:
+            timer.cancel()
+        for reader in self._readers:
+            reader.join()
+        exited = pb.Exited(reason=pb.EXIT_REASON_EXITED, stdout_truncated=self._truncated)
+        if code >= 0:
+            exited.exit_code = code
+        else:
+            exited.signal = signal.Signals(-code).name
+            exited.reason = pb.EXIT_REASON_SIGNALED
+        if self._timed_out:
+            exited.reason = pb.EXIT_REASON_TIMED_OUT
+        elif self.killed.is_set():
+            exited.reason = pb.EXIT_REASON_KILLED
+        with self.changed:
+            exited.position = sum(len(d) for _, d in self.log)
+            self.exited = exited
+            self.changed.notify_all()
+
+    def _time_out(self) -> None:
+        self._timed_out = True
+        self.kill()
+
+    def kill(self) -> bool:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+            return True
+        return False
+
+    def events(self, position: int, alive: Callable[[], bool]) -> Iterator[dict[str, Any]]:
+        yield {"started": pb.Started(exec_id=self.exec_id, incarnation=INCARNATION, position=position)}
+        index, at = 0, 0
+        while alive():
+            with self.changed:
+                if index == len(self.log) and self.exited is None:
+                    self.changed.wait(0.05)
+                pieces, exited = self.log[index:], self.exited
+            index += len(pieces)
+            for stream, data in pieces:
+                rest = data[max(position - at, 0) :]
+                if rest:
+                    yield {"output": pb.Output(stream=stream, position=at + len(data) - len(rest), data=rest)}
+                at += len(data)
+            if exited is not None and not pieces:
+                yield {"exited": exited}
+                return
+
+
+class FakeServer(service.SandboxServiceServicer):
+    """The service. `calls` counts calls by name; `faults` break them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.address = f"unix://{directory}/fake.sock"
+        self.sandboxes: dict[str, lifecycle_pb.Sandbox] = {}
+        self.commands: dict[str, Command] = {}
+        self.calls: list[str] = []
+        self.metadata: dict[str, str] = {}
+        self.faults: dict[str, list[Refused]] = {}
+        """Errors to end the next calls of a name with."""
+        self.cut_after: list[int] = []
+        """Bytes of output after which the next streams break."""
+        self.corrupt = False
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(32),
+            options=[
+                ("grpc.max_receive_message_length", 16 << 20),
+                ("grpc.max_send_message_length", 16 << 20),
+            ],
+        )
+        service.add_SandboxServiceServicer_to_server(self, self._server)
+        self._server.add_insecure_port(self.address)
+        self._server.start()
+
+    def stop(self) -> None:
+        for command in self.commands.values():
+            command.kill()
+        self._server.stop(None).wait()
+
+    def _answer(self, name: str, context: grpc.ServicerContext, work: Callable[[], R]) -> R:
+        self.calls.append(name)
+        self.metadata = {k: v for k, v in context.invocation_metadata() if isinstance(v, str)}
+        try:
+            if waiting := self.faults.get(name):
+                raise waiting.pop(0)
+            return work()
+        except Refused as e:
+            e.abort(context)
+            raise
+
+    def _sandbox(self, sandbox_id: str) -> lifecycle_pb.Sandbox:
+        if sandbox_id not in self.sandboxes:
+            raise Refused(
+                grpc.StatusCode.NOT_FOUND,
+                "SANDBOX_NOT_FOUND",
+                f"there is no sandbox {sandbox_id!r}",
+                sandbox_id=sandbox_id,
+            )
+        return self.sandboxes[sandbox_id]
+
+    def GetServerInfo(self, request: Any, context: Any) -> info_pb.GetServerInfoResponse:
+        return self._answer(
+            "GetServerInfo",
+            context,
+            lambda: info_pb.GetServerInfoResponse(
+                version="0.1.0", provider="fake", principal=info_pb.Principal(tenant="default")
+            ),
+        )
+
+    def CreateSandbox(
+        self, request: lifecycle_pb.CreateSandboxRequest, context: Any
+    ) -> lifecycle_pb.CreateSandboxResponse:
+        def work() -> lifecycle_pb.CreateSandboxResponse:
+            created = request.sandbox_id not in self.sandboxes
+            self.sandboxes.setdefault(
+                request.sandbox_id,
+                lifecycle_pb.Sandbox(
+                    sandbox_id=request.sandbox_id,
+                    incarnation=INCARNATION,
+                    state=lifecycle_pb.SANDBOX_STATE_ACTIVE,
+                    labels=request.labels,
+                    spec=lifecycle_pb.SandboxSpec(working_directory=str(self.directory)),
+                ),
+            )
+            return lifecycle_pb.CreateSandboxResponse(
+                sandbox=self.sandboxes[request.sandbox_id], created=created
+            )
+
+        return self._answer("CreateSandbox", context, work)
+
+    def GetSandbox(self, request: Any, context: Any) -> lifecycle_pb.GetSandboxResponse:
+        return self._answer(
+            "GetSandbox",
+            context,
+            lambda: lifecycle_pb.GetSandboxResponse(sandbox=self._sandbox(request.sandbox_id)),
+        )
+
+    def ListSandboxes(self, request: Any, context: Any) -> lifecycle_pb.ListSandboxesResponse:
+        def work() -> lifecycle_pb.ListSandboxesResponse:
+            index = int(request.page_token or 0)
+            every = list(self.sandboxes.values())
+            token = str(index + 1) if index + 1 < len(every) else ""
+            return lifecycle_pb.ListSandboxesResponse(
+                sandboxes=every[index : index + 1], next_page_token=token
+            )
+
+        return self._answer("ListSandboxes", context, work)
+
+    def DeleteSandbox(self, request: Any, context: Any) -> lifecycle_pb.DeleteSandboxResponse:
+        return self._answer(
+            "DeleteSandbox",
+            context,
+            lambda: lifecycle_pb.DeleteSandboxResponse(
+                deleted=self.sandboxes.pop(request.sandbox_id, None) is not None
+            ),
+        )
+
+    def Execute(self, request: pb.ExecuteRequest, context: Any) -> Iterator[pb.ExecuteResponse]:
+        def work() -> Command:
+            self._sandbox(request.sandbox_id)
+            if request.exec_id not in self.commands:
+                self.commands[request.exec_id] = Command(request, self.directory)
+            return self.commands[request.exec_id]
+
+        command = self._answer("Execute", context, work)
+        for event in self._events(command, 0, context):
+            yield pb.ExecuteResponse(**event)
+
+    def Attach(self, request: pb.AttachRequest, context: Any) -> Iterator[pb.AttachResponse]:
+        def work() -> Command:
+            if request.exec_id not in self.commands:
+                raise Refused(grpc.StatusCode.NOT_FOUND, "EXEC_NOT_FOUND", "no such command")
+            return self.commands[request.exec_id]
+
+        command = self._answer("Attach", context, work)
+        for event in self._events(command, request.position, context):
+            yield pb.AttachResponse(**event)
+
+    def _events(self, command: Command, position: int, context: Any) -> Iterator[dict[str, Any]]:
+        left = self.cut_after.pop(0) if self.cut_after else None
+        for event in command.events(position, context.is_active):
+            if left is not None and (data := event.get("output")) is not None:
+                if len(data.data) > left:
+                    data.data = data.data[:left]
+                    if left:
+                        yield event
+                    Refused(grpc.StatusCode.UNAVAILABLE, "", "the connection broke").abort(context)
+                left -= len(data.data)
+            yield event
+
+    def SignalProcess(self, request: pb.SignalProcessRequest, context: Any) -> pb.SignalProcessResponse:
+        def work() -> pb.SignalProcessResponse:
+            command = self.commands.get(request.exec_id)
+            if command is None:
+                raise Refused(grpc.StatusCode.NOT_FOUND, "EXEC_NOT_FOUND", "no such command")
+            delivered = command.kill()
+            command.killed.set()
+            return pb.SignalProcessResponse(delivered=delivered)
+
+        return self._answer("SignalProcess", context, work)
+
+    def ListProcesses(self, request: Any, context: Any) -> pb.ListProcessesResponse:
+        def work() -> pb.ListProcessesResponse:
+            found = [
+                pb.Process(exec_id=c.exec_id, exited=c.exited)
+                for c in self.commands.values()
+                if request.include_ended or c.exited is None
+            ]
+            return pb.ListProcessesResponse(processes=found, incarnation=INCARNATION)
+
+        return self._answer("ListProcesses", context, work)
+
+    def Upload(self, request_iterator: Any, context: Any) -> files_pb.UploadResponse:
+        response = self._answer(
+            "Upload", context, lambda: fake_files.upload(request_iterator, context.is_active)
+        )
+        if self.corrupt:
+            response.results[0].sha256 = b"\0" * 32
+        return response
+
+    def Download(self, request: Any, context: Any) -> Iterator[files_pb.DownloadResponse]:
+        for message in self._answer("Download", context, lambda: fake_files.download(request)):
+            if self.corrupt and message.WhichOneof("payload") == "chunk":
+                message.chunk = b"x" + message.chunk[1:]
+            yield message
+
+    def ListDirectory(self, request: Any, context: Any) -> files_pb.ListDirectoryResponse:
+        return self._answer("ListDirectory", context, lambda: fake_files.list_directory(request))
+
+    def ReadLines(self, request: Any, context: Any) -> files_pb.ReadLinesResponse:
+        return self._answer("ReadLines", context, lambda: fake_files.read_lines(request))
+
+    def WriteFile(self, request: Any, context: Any) -> files_pb.WriteFileResponse:
+        def work() -> files_pb.WriteFileResponse:
+            created = fake_files.put(request.path, request.content, create_only=request.create_only)
+            return files_pb.WriteFileResponse(size=len(request.content), created=created)
+
+        return self._answer("WriteFile", context, work)
+
+    def MakeDirectory(self, request: Any, context: Any) -> files_pb.MakeDirectoryResponse:
+        def work() -> files_pb.MakeDirectoryResponse:
+            path = fake_files.checked(request.path)
+            new = not path.exists()
+            fake_files.guarded(lambda: path.mkdir(parents=True, exist_ok=True), request.path)
+            return files_pb.MakeDirectoryResponse(created=new)
+
+        return self._answer("MakeDirectory", context, work)
+
+    def RemoveFile(self, request: Any, context: Any) -> files_pb.RemoveFileResponse:
+        return self._answer("RemoveFile", context, lambda: fake_files.remove(request))
+
+    def EditFile(self, request: Any, context: Any) -> files_pb.EditFileResponse:
+        return self._answer("EditFile", context, lambda: fake_files.edit(request))
+
+    def SearchFiles(self, request: Any, context: Any) -> search_pb.SearchFilesResponse:
+        return self._answer("SearchFiles", context, lambda: fake_files.search(request))
+
+    def GlobFiles(self, request: Any, context: Any) -> search_pb.GlobFilesResponse:
+        return self._answer("GlobFiles", context, lambda: fake_files.glob(request))
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait until a condition that nothing announces holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come about in time"
+        threading.Event().wait(0.01)

@@ -1,0 +1,99 @@
+"""A real server for the tests of this folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from sandgate import Client, Config, Sandbox
+from sandgate.deepagents import SandgateSandbox
+
+_BINARY = Path(os.environ.get("SANDGATE_BIN") or Path(__file__).parents[4] / "bin" / "sandgate")
+_STOP_SECONDS = 60
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    """Give the server that SANDGATE_ADDRESS names, or one of our own."""
+    if named := os.environ.get("SANDGATE_ADDRESS"):
+        yield named
+        return
+    if os.geteuid() != 0 or shutil.which("runc") is None:
+        pytest.skip("needs root and runc to start a server; SANDGATE_ADDRESS names another one")
+    if not _BINARY.exists():
+        pytest.fail(f"{_BINARY} is missing; build it with make build")
+    # A socket's path is short, so not below pytest's own directory.
+    with tempfile.TemporaryDirectory(prefix="sandgate-") as directory, Server(Path(directory)) as server:
+        yield server.address
+
+
+class Server:
+    """Runs a server with a state directory and cgroup of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.address = f"unix://{directory}/s.sock"
+        self._arguments = (
+            *("--listen", self.address),
+            *("--state-dir", directory / "state"),
+            *("--local-cgroup", f"/sandgate-python-{directory.name}"),
+        )
+
+    def start(self) -> None:
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("SANDGATE_")}
+        self._process = subprocess.Popen(
+            [_BINARY, "serve", *self._arguments], stderr=subprocess.PIPE, env=environ, text=True
+        )
+        # One line on stderr says that it serves.
+        assert self._process.stderr is not None
+        line = self._process.stderr.readline()
+        if "serves at" not in line:
+            self._process.kill()
+            pytest.fail(f"the server did not start: {line}{self._process.stderr.read()}")
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self._process.kill()
+        self._process.communicate(timeout=_STOP_SECONDS)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with Client(self.address) as client:
+            left = [info.sandbox_id for info in client.list()]
+            for sandbox_id in left:
+                client.delete(sandbox_id)
+        self._process.terminate()
+        said = self._process.communicate(timeout=_STOP_SECONDS)[1]
+        assert self._process.returncode == 0, said
+
+
+@pytest.fixture(scope="session")
+def real_config(address: str) -> Config:
+    return Config.load(address)
+
+
+@pytest.fixture(scope="session")
+def real_client(real_config: Config) -> Iterator[Client]:
+    with Client(config=real_config) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def box(real_client: Client) -> Iterator[Sandbox]:
+    with real_client.create(labels={"tests": "python"}, ttl=3600) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def backend(real_config: Config) -> Iterator[SandgateSandbox]:
+    with SandgateSandbox.create(config=real_config, labels={"tests": "python"}, ttl=3600) as made:
+        yield made

@@ -1,0 +1,42 @@
+"""The README's blocks and the example, as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_PROJECT = Path(__file__).parents[2]
+_BLOCKS = re.findall(r"```python\n(.*?)```", (_PROJECT / "README.md").read_text(), re.DOTALL)
+_EXAMPLE = _PROJECT.parents[1] / "examples" / "python" / "agent.py"
+_KEYLESS = [block for block in _BLOCKS if "anthropic:" not in block]
+
+
+def _run(address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "SANDGATE_ADDRESS": address}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_there_are_blocks() -> None:
+    assert len(_KEYLESS) == len(_BLOCKS) - 1 == 3
+
+
+@pytest.mark.parametrize("block", _KEYLESS)
+def test_blocks(address: str, block: str) -> None:
+    done = _run(address, "-c", block)
+    assert done.returncode == 0, done.stderr
+    assert "hello" in done.stdout or "out" in done.stdout
+
+
+def test_example(address: str) -> None:
+    done = _run(address, str(_EXAMPLE))
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Told while the command ran, before the tool's own result.
+    assert done.stdout.index("2\n3\n5\n") < done.stdout.index("execute returned:")
+    assert done.stdout.endswith("agent: The sum is 328.\n")

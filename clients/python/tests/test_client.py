@@ -1,0 +1,71 @@
+"""Lifecycle calls, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+
+from sandgate import AsyncClient, Client
+from tests.fake_files import Refused
+from tests.fake_server import FakeServer
+
+
+def test_lifecycle(client: Client) -> None:
+    sandbox = client.create(sandbox_id="a", labels={"k": "v"})
+    assert sandbox.id == "a"
+    assert sandbox.incarnation
+    assert sandbox.created is not None
+    assert sandbox.created.labels == {"k": "v"}
+    assert client.get("a").info().state == "ACTIVE"
+    client.create(sandbox_id="b")
+    assert [s.sandbox_id for s in client.list()] == ["a", "b"]
+    assert client.delete("a")
+    assert not client.delete("a")
+    assert client.server_info().provider == "fake"
+
+
+def test_the_context_manager_deletes_what_was_made_and_nothing_else(client: Client, fake: FakeServer) -> None:
+    with client.create(sandbox_id="a"):
+        with client.create(sandbox_id="a"), client.get("a"), client.sandbox("a"):
+            pass
+        assert "a" in fake.sandboxes
+    assert "a" not in fake.sandboxes
+
+
+def test_a_call_that_changes_nothing_is_repeated_when_the_server_is_away(
+    client: Client, fake: FakeServer
+) -> None:
+    away = Refused(grpc.StatusCode.UNAVAILABLE, "SERVER_SHUTTING_DOWN", "restarting")
+    fake.faults["GetSandbox"] = [away, away]
+    client.create(sandbox_id="a")
+    assert client.get("a").id == "a"
+    assert fake.calls.count("GetSandbox") == 3
+
+
+async def test_async_lifecycle(async_client: AsyncClient, fake: FakeServer) -> None:
+    async with async_client as client:
+        async with await client.create(sandbox_id="a") as sandbox:
+            assert (await sandbox.info()).sandbox_id == "a"
+            await client.create(sandbox_id="b")
+            assert [s.sandbox_id async for s in client.list()] == ["a", "b"]
+        assert list(fake.sandboxes) == ["b"]
+
+
+def test_one_async_client_in_loop_after_loop(async_client: AsyncClient) -> None:
+    async def ask() -> str:
+        return (await async_client.server_info()).provider
+
+    async def ask_and_close() -> str:
+        async with async_client:
+            return await ask()
+
+    assert [asyncio.run(ask()) for _ in range(3)] == ["fake"] * 3
+    assert asyncio.run(ask_and_close()) == "fake"
+
+
+async def test_many_calls_at_once(async_client: AsyncClient) -> None:
+    async with async_client:
+        sandbox = await async_client.create(sandbox_id="a")
+        results = await asyncio.gather(*(sandbox.execute(["echo", str(i)]) for i in range(20)))
+    assert [r.stdout.strip() for r in results] == [str(i) for i in range(20)]

@@ -1,0 +1,87 @@
+"""Addresses, environment, and where a token may go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sandgate import Client, Config, InvalidRequestError
+from sandgate.config import Endpoint, channel_credentials, parse_address
+from tests.fake_server import FakeServer
+
+
+@pytest.mark.parametrize(
+    ("address", "endpoint"),
+    [
+        ("127.0.0.1:7777", Endpoint("dns:///127.0.0.1:7777", tls=False, local=True)),
+        ("localhost:1", Endpoint("dns:///localhost:1", tls=False, local=True)),
+        (":7777", Endpoint("dns:///127.0.0.1:7777", tls=False, local=True)),
+        ("[::1]:7777", Endpoint("dns:///[::1]:7777", tls=False, local=True)),
+        ("box.example.com:443", Endpoint("dns:///box.example.com:443", tls=False, local=False)),
+        ("http://10.0.0.1:80", Endpoint("dns:///10.0.0.1:80", tls=False, local=False)),
+        ("https://box.example.com:443/", Endpoint("dns:///box.example.com:443", tls=True, local=False)),
+        ("tls://127.0.0.1:443", Endpoint("dns:///127.0.0.1:443", tls=True, local=True)),
+        ("unix:///run/s.sock", Endpoint("unix:///run/s.sock", tls=False, local=True)),
+    ],
+)
+def test_addresses(address: str, endpoint: Endpoint) -> None:
+    assert parse_address(address) == endpoint
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "unix://run/s",
+        "ftp://a:1",
+        "host",
+        "host:",
+        "host:x",
+        "a:1/b",
+        "u@h:1",
+    ],
+)
+def test_addresses_that_are_refused(address: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        parse_address(address)
+
+
+def test_what_is_not_given_comes_from_the_environment() -> None:
+    environ = {
+        "SANDGATE_ADDRESS": "unix:///s",
+        "SANDGATE_TOKEN": "t",
+        "SANDGATE_CA_FILE": "ca",
+        "SANDGATE_CERT_FILE": "cert",
+        "SANDGATE_KEY_FILE": "key",
+    }
+    config = Config.load(environ=environ)
+    assert (config.address, config.token) == ("unix:///s", "t")
+    assert (config.ca_file, config.cert_file, config.key_file) == ("ca", "cert", "key")
+    assert Config.load("a:1", token="u", environ=environ).address == "a:1"  # noqa: S106
+    assert Config.load(environ={}).address == "127.0.0.1:7777"
+
+
+def test_a_token_goes_over_no_network_without_tls() -> None:
+    config = Config(address="box.example.com:7777", token="secret")  # noqa: S106
+    with pytest.raises(InvalidRequestError, match="without TLS"):
+        Client(config=config)
+    allowed = Config(address="box.example.com:7777", token="secret", insecure=True)  # noqa: S106
+    assert channel_credentials(allowed, parse_address(allowed.address)) is None
+    secured = Config(address="https://box.example.com:7777", token="secret")  # noqa: S106
+    assert channel_credentials(secured, parse_address(secured.address)) is not None
+
+
+def test_a_missing_certificate_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot be read"):
+        Client("127.0.0.1:1", ca_file=str(tmp_path / "none.pem"))
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "secret" not in repr(Config(token="secret", metadata=(("k", "secret"),)))  # noqa: S106
+
+
+def test_token_and_metadata_are_sent(fake: FakeServer) -> None:
+    with Client(fake.address, token="secret", metadata={"x-team": "blue"}) as client:  # noqa: S106
+        client.server_info()
+    assert fake.metadata["authorization"] == "Bearer secret"
+    assert fake.metadata["x-team"] == "blue"

@@ -1,0 +1,291 @@
+"""Commands and transfers through broken connections and abandoned calls."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from pathlib import Path
+
+import grpc
+import pytest
+
+from sandgate import (
+    AsyncClient,
+    CallCancelledError,
+    Client,
+    CommandStartError,
+    Config,
+    ConnectionLostError,
+    Exited,
+    FileError,
+    Output,
+    Sandbox,
+    Started,
+    UnavailableError,
+    UploadFile,
+)
+from tests.fake_files import Refused
+from tests.fake_server import FakeServer, wait_for
+
+_BIG = bytes(range(256)) * 8192
+
+
+def _away() -> Refused:
+    return Refused(grpc.StatusCode.UNAVAILABLE, "AGENT_UNAVAILABLE", "the agent is away")
+
+
+def test_both_streams_apart_and_together(sandbox: Sandbox) -> None:
+    result = sandbox.execute("echo out; echo err >&2; exit 3")
+    assert (result.stdout, result.stderr, result.code, result.reason) == ("out\n", "err\n", 3, "EXITED")
+    assert sorted(result.output.split()) == ["err", "out"]
+    assert sandbox.execute("echo a; echo b >&2; echo c", merged=True).stdout == "a\nb\nc\n"
+
+
+def test_output_comes_while_the_command_runs(sandbox: Sandbox, work: Path) -> None:
+    events = sandbox.execute_stream(f"echo first; until test -e {work}/go; do sleep 0.01; done; echo last")
+    seen = []
+    for event in events:
+        if isinstance(event, Output):
+            seen.append(event.text)
+            (work / "go").touch()
+    assert "".join(seen) == "first\nlast\n"
+    assert seen[0] == "first\n"
+
+
+def test_stdin_env_cwd_and_argv(sandbox: Sandbox, work: Path) -> None:
+    result = sandbox.execute(["sh", "-c", "cat; pwd; echo $K"], stdin="in\n", env={"K": "v"}, cwd=str(work))
+    assert result.stdout == f"in\n{work}\nv\n"
+
+
+def test_a_command_that_cannot_start(sandbox: Sandbox) -> None:
+    with pytest.raises(CommandStartError) as caught:
+        sandbox.execute(["/no/such/program"])
+    assert caught.value.reason == "COMMAND_NOT_FOUND"
+
+
+def test_a_timeout(sandbox: Sandbox) -> None:
+    result = sandbox.execute("echo before; sleep 100", timeout=0.2)
+    assert result.timed_out
+    assert (result.code, result.exit_code, result.stdout) == (124, None, "before\n")
+
+
+def test_output_is_capped(sandbox: Sandbox) -> None:
+    result = sandbox.execute("head -c 100000 /dev/zero; exit 4", max_output_bytes=1000)
+    assert (len(result.stdout_data), result.truncated, result.code) == (1000, True, 4)
+
+
+def test_broken_streams_are_mended(fake: FakeServer, sandbox: Sandbox) -> None:
+    fake.cut_after = [1, 0, 5, 70_000]
+    result = sandbox.execute("for i in $(seq 20000); do echo $i; echo $i >&2; done")
+    want = "".join(f"{i}\n" for i in range(1, 20001))
+    assert (result.stdout, result.stderr) == (want, want)
+    assert fake.calls.count("Execute") == 1
+    assert fake.calls.count("Attach") == 4
+
+
+async def test_broken_streams_are_mended_async(fake: FakeServer, async_client: AsyncClient) -> None:
+    fake.cut_after = [1, 0, 5, 70_000]
+    async with async_client, await async_client.create() as sandbox:
+        result = await sandbox.execute("seq 40000")
+    assert result.stdout == "".join(f"{i}\n" for i in range(1, 40001))
+    assert fake.calls.count("Attach") == 4
+
+
+def test_a_lost_start_runs_the_command_once(fake: FakeServer, sandbox: Sandbox, work: Path) -> None:
+    fake.faults["Execute"] = [_away(), _away()]
+    sandbox.execute(f"echo ran >> {work}/log")
+    assert (work / "log").read_text() == "ran\n"
+
+
+def test_a_connection_that_stays_away(fake: FakeServer, sandbox: Sandbox) -> None:
+    fake.cut_after = [0]
+    fake.faults["Attach"] = [_away() for _ in range(100)]
+    with pytest.raises(ConnectionLostError) as caught:
+        sandbox.execute("echo x; sleep 100")
+    assert caught.value.metadata["position"] == "0"
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    config = Config(address=f"unix://{tmp_path}/none", connect_timeout=0.2)
+    with Client(config=config) as client, pytest.raises(UnavailableError):
+        client.sandbox("x").execute("true")
+
+
+def test_a_closed_generator_kills(fake: FakeServer, sandbox: Sandbox) -> None:
+    events = sandbox.execute_stream("echo on; sleep 100")
+    assert isinstance(next(events), Started)
+    assert isinstance(next(events), Output)
+    events.close()
+    (command,) = fake.commands.values()
+    wait_for(lambda: command.exited is not None)
+    assert command.killed.is_set()
+
+
+def test_an_interrupt_kills(fake: FakeServer, sandbox: Sandbox) -> None:
+    def interrupt(_: Output) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sandbox.execute("echo on; sleep 100", on_output=interrupt)
+    (command,) = fake.commands.values()
+    assert command.killed.is_set()
+
+
+def test_an_interrupt_during_a_pause_kills(
+    fake: FakeServer, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sandgate.client.time.sleep", interrupt)
+    fake.cut_after = [0]
+    with pytest.raises(KeyboardInterrupt):
+        sandbox.execute("echo on; sleep 100")
+    (command,) = fake.commands.values()
+    assert command.killed.is_set()
+
+
+async def test_a_cancelled_task_kills(fake: FakeServer, async_client: AsyncClient) -> None:
+    running = asyncio.Event()
+    async with async_client, await async_client.create() as sandbox:
+        task = asyncio.create_task(sandbox.execute("echo on; sleep 100", on_output=lambda _: running.set()))
+        await running.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        (command,) = fake.commands.values()
+        assert command.killed.is_set()
+
+
+async def test_a_closed_async_generator_kills(fake: FakeServer, async_client: AsyncClient) -> None:
+    async with async_client, await async_client.create() as sandbox:
+        events = sandbox.execute_stream("echo on; sleep 100")
+        assert isinstance(await anext(events), Started)
+        await events.aclose()
+        (command,) = fake.commands.values()
+        assert command.killed.is_set()
+
+
+async def test_a_server_that_cancels_cancels_no_task(fake: FakeServer, async_client: AsyncClient) -> None:
+    fake.faults["Execute"] = [Refused(grpc.StatusCode.CANCELLED, "CALL_CANCELLED", "no")]
+    async with async_client, await async_client.create() as sandbox:
+        with pytest.raises(CallCancelledError):
+            await sandbox.execute("true")
+
+
+def test_detached_and_attached_commands_live_on(fake: FakeServer, sandbox: Sandbox, work: Path) -> None:
+    script = f"echo on; until test -e {work}/go; do sleep 0.01; done; echo off"
+    events = sandbox.execute_stream(script, detach=True, exec_id="d")
+    next(events)
+    events.close()
+    attached = sandbox.attach("d")
+    next(attached)
+    attached.close()
+    assert not fake.commands["d"].killed.is_set()
+    (work / "go").touch()
+    text = "".join(e.text for e in sandbox.attach("d", 3) if isinstance(e, Output))
+    assert text == "off\n"
+    assert sandbox.processes(include_ended=True)[0].exec_id == "d"
+
+
+def test_signal(sandbox: Sandbox) -> None:
+    events = sandbox.execute_stream("sleep 100", exec_id="x")
+    next(events)
+    assert sandbox.signal("x", "SIGKILL")
+    assert [e.reason for e in events if isinstance(e, Exited)] == ["KILLED"]
+
+
+def test_transfers(sandbox: Sandbox, work: Path) -> None:
+    local = work / "local"
+    local.write_bytes(_BIG)
+    results = sandbox.upload(
+        UploadFile(f"{work}/a/1", _BIG),
+        UploadFile(f"{work}/a/2", local),
+        UploadFile("relative", b""),
+        UploadFile(f"{work}/a/3", io.BytesIO(_BIG)),
+        UploadFile(f"{work}/a/4", b""),
+    )
+    assert [r.error.reason if r.error else None for r in results] == [None, None, "PATH_INVALID", None, None]
+    contents = sandbox.download(*(f"{work}/a/{i}" for i in range(6)))
+    assert [c.content for c in contents[1:5]] == [_BIG, _BIG, _BIG, b""]
+    assert [c.error.reason if c.error else None for c in contents[::5]] == ["FILE_NOT_FOUND"] * 2
+    target = io.BytesIO()
+    assert sandbox.download_file(f"{work}/a/1", target).size == len(_BIG)
+    assert target.getvalue() == _BIG
+    sandbox.download_file(f"{work}/a/1", work / "back")
+    assert (work / "back").read_bytes() == _BIG
+
+
+async def test_async_transfers(async_client: AsyncClient, work: Path) -> None:
+    local = work / "local"
+    local.write_bytes(_BIG)
+    async with async_client, await async_client.create() as sandbox:
+        await sandbox.upload_file(f"{work}/1", local)
+        assert (await sandbox.download_file(f"{work}/1")).content == _BIG
+        await sandbox.download_file(f"{work}/1", work / "back")
+        with pytest.raises(FileNotFoundError):
+            await sandbox.upload_file(f"{work}/2", work / "none")
+    assert (work / "back").read_bytes() == _BIG
+    assert not (work / "2").exists()
+
+
+def test_a_source_that_cannot_be_read_writes_nothing(sandbox: Sandbox, work: Path) -> None:
+    class Failing(io.BytesIO):
+        reads = 0
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            self.reads += 1
+            if self.reads == 3:
+                raise OSError("the disk is gone")
+            return super().read(size)
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        sandbox.upload_file(f"{work}/x", Failing(_BIG))
+    with pytest.raises(FileNotFoundError):
+        sandbox.upload_file(f"{work}/y", work / "none")
+    assert not (work / "x").exists()
+    assert not (work / "y").exists()
+
+
+def test_bytes_that_changed_on_the_way_are_noticed(fake: FakeServer, sandbox: Sandbox, work: Path) -> None:
+    sandbox.upload_file(f"{work}/x", b"content")
+    fake.corrupt = True
+    with pytest.raises(FileError) as caught:
+        sandbox.upload_file(f"{work}/x", b"content")
+    assert caught.value.reason == "FILE_CHECKSUM_MISMATCH"
+    with pytest.raises(FileError) as caught:
+        sandbox.download_file(f"{work}/x")
+    assert caught.value.reason == "FILE_CHECKSUM_MISMATCH"
+
+
+async def test_an_upload_that_the_server_ends_early_has_its_reason(
+    fake: FakeServer, async_client: AsyncClient, work: Path
+) -> None:
+    async with async_client, await async_client.create() as sandbox:
+        for _ in range(30):
+            fake.faults["Upload"] = [_away()]
+            with pytest.raises(UnavailableError) as caught:
+                await sandbox.upload_file(f"{work}/x", _BIG)
+            assert caught.value.reason == "AGENT_UNAVAILABLE"
+
+
+async def test_a_cancelled_upload_leaves_the_old_content(async_client: AsyncClient, work: Path) -> None:
+    (work / "x").write_bytes(b"old")
+    reading, loop = asyncio.Event(), asyncio.get_running_loop()
+    go_on = threading.Event()
+
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            loop.call_soon_threadsafe(reading.set)
+            go_on.wait()
+            return super().read(size)
+
+    async with async_client, await async_client.create() as sandbox:
+        task = asyncio.create_task(sandbox.upload_file(f"{work}/x", Slow(_BIG)))
+        await reading.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+    assert (work / "x").read_bytes() == b"old"
