@@ -1,0 +1,236 @@
+/** A connection to one server: sandboxes are made, found and deleted here. */
+
+import type { JsonObject } from "@bufbuild/protobuf";
+import { newId } from "./command.js";
+import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
+import { type ClientOptions, connection } from "./options.js";
+import { required, Sandbox } from "./sandbox.js";
+import { type CallOptions, Transport } from "./transport.js";
+import {
+  defined,
+  duration,
+  type SandboxInfo,
+  type SandboxSpec,
+  type ServerInfo,
+  type State,
+  sandboxInfo,
+  serverInfo,
+  specMessage,
+  stateValue,
+} from "./values.js";
+
+const rpc = SandboxService.method;
+
+/** A sandbox to make. What is left out is the template's or the server's. */
+export interface CreateOptions extends SandboxSpec {
+  /**
+   * 1 to 128 characters of a-z, A-Z, 0-9, ".", "_", "-". Default: made up. Creating
+   * an id again with the same spec returns the same sandbox.
+   */
+  id?: string;
+  /** Default: "default". */
+  template?: string;
+  /** Labels to find it by, at most 32. */
+  labels?: Record<string, string>;
+  /** Lifetime from creation, in milliseconds. 0: none, where the server allows that. */
+  ttlMs?: number;
+  /** Lifetime from the last activity, in milliseconds. 0: none, where the server allows that. */
+  idleTtlMs?: number;
+  /** Options of one provider, each refused where the template does not allow it. */
+  providerOptions?: JsonObject;
+}
+
+/** Which sandboxes are meant. */
+export interface ListOptions {
+  /** Only those that have all these labels. */
+  labels?: Record<string, string>;
+  /** Only those in one of these states. */
+  states?: State[];
+  /** How many are fetched at once. Default: 100. */
+  pageSize?: number;
+}
+
+/** What changes about a sandbox. What is left out stays as it is. */
+export interface UpdateOptions {
+  setLabels?: Record<string, string>;
+  removeLabels?: string[];
+  /** New lifetime from creation, in milliseconds. 0: none. */
+  ttlMs?: number;
+  /** New lifetime from the last activity, in milliseconds. 0: none. */
+  idleTtlMs?: number;
+  /** True: idleness begins anew. */
+  renew?: boolean;
+}
+
+/** What to clean up. */
+export interface CleanupOptions {
+  /**
+   * Delete what has been idle for longer, in milliseconds. Default: only what is
+   * past its own lifetime.
+   */
+  maxIdleMs?: number;
+  /** Only sandboxes that have all these labels. Default: all of the tenant. */
+  labels?: Record<string, string>;
+  /** True: say what would be deleted and delete nothing. */
+  dryRun?: boolean;
+}
+
+/** What was cleaned up. */
+export interface CleanupResult {
+  deletedIds: string[];
+  /** How many of those looked at were kept. */
+  kept: number;
+  /** What should have been deleted and could not be. */
+  failures: { id: string; message: string }[];
+}
+
+/** A pool of sandboxes that were started ahead of time. */
+export interface PoolStatus {
+  /** Started and unclaimed. */
+  available: number;
+  /** Claimed and in use. */
+  active: number;
+  /** `available`, `active` and those being made. */
+  total: number;
+  /** How many are kept available. */
+  target: number;
+}
+
+/**
+ * A connection to one server. The server is reached by the first call; the
+ * constructor only reads options and environment.
+ *
+ * Every method rejects with a {@link SandgateError}.
+ */
+export class Client {
+  readonly #transport: Transport;
+
+  /**
+   * @throws InvalidRequestError when the options cannot be used: a malformed
+   * address, a file that cannot be read, a token that would travel in the clear.
+   */
+  constructor(options: ClientOptions = {}) {
+    this.#transport = new Transport(connection(options));
+  }
+
+  /** Tells what the server is, what it can do, what it enforces and who the caller is to it. */
+  async serverInfo(call: CallOptions = {}): Promise<ServerInfo> {
+    return serverInfo(await this.#transport.repeatable(rpc.getServerInfo, {}, call));
+  }
+
+  /**
+   * Returns a sandbox in which a command can run. The returned handle states its
+   * incarnation with every call; `created` says whether it was made now.
+   *
+   * @throws SandboxExistsError when the id exists with another spec;
+   * SandboxStartError when it could not be started: nothing is left behind.
+   */
+  async create(options: CreateOptions = {}, call: CallOptions = {}): Promise<Sandbox> {
+    const { id, template, labels, ttlMs, idleTtlMs, providerOptions, ...spec } = options;
+    const reply = await this.#transport.repeatable(
+      rpc.createSandbox,
+      {
+        // A made-up id lets a caller that lost the reply ask again.
+        sandboxId: id || newId("sb"),
+        ...defined({
+          template,
+          labels,
+          ttl: duration(ttlMs),
+          idleTtl: duration(idleTtlMs),
+          providerOptions,
+          spec: Object.keys(defined(spec)).length === 0 ? undefined : specMessage(spec),
+        }),
+      },
+      call,
+    );
+    const info = required(reply.sandbox);
+    return new Sandbox(this.#transport, info.sandboxId, info.incarnation, reply.created);
+  }
+
+  /**
+   * Returns a sandbox that is there, with its incarnation.
+   *
+   * @throws SandboxNotFoundError when it is not.
+   */
+  async get(id: string, call: CallOptions = {}): Promise<Sandbox> {
+    const { sandbox } = await this.#transport.repeatable(rpc.getSandbox, { sandboxId: id }, call);
+    const info = required(sandbox);
+    return new Sandbox(this.#transport, info.sandboxId, info.incarnation);
+  }
+
+  /** Yields the tenant's sandboxes, fetching pages as they are needed. */
+  async *list(
+    options: ListOptions = {},
+    call: CallOptions = {},
+  ): AsyncGenerator<SandboxInfo, void, undefined> {
+    const { labels = {}, states = [], pageSize = 0 } = options;
+    let pageToken = "";
+    do {
+      const request = { labels, states: states.map(stateValue), pageSize, pageToken };
+      const page = await this.#transport.repeatable(rpc.listSandboxes, request, call);
+      for (const sandbox of page.sandboxes) yield sandboxInfo(sandbox);
+      pageToken = page.nextPageToken;
+    } while (pageToken !== "");
+  }
+
+  /** Changes labels and lifetimes, and renews idleness. */
+  async update(id: string, options: UpdateOptions, call: CallOptions = {}): Promise<SandboxInfo> {
+    const { ttlMs, idleTtlMs, ...rest } = options;
+    const request = {
+      sandboxId: id,
+      ...rest,
+      ...defined({ ttl: duration(ttlMs), idleTtl: duration(idleTtlMs) }),
+    };
+    return sandboxInfo(
+      required((await this.#transport.repeatable(rpc.updateSandbox, request, call)).sandbox),
+    );
+  }
+
+  /**
+   * Ends a sandbox and everything in it. Returns false when there was nothing to
+   * delete, which is no error.
+   */
+  async delete(id: string, call: CallOptions = {}): Promise<boolean> {
+    const request = { sandboxId: id, allowMissing: true };
+    return (await this.#transport.repeatable(rpc.deleteSandbox, request, call)).deleted;
+  }
+
+  /** Deletes the tenant's sandboxes that have been idle for a stated time. */
+  async cleanup(options: CleanupOptions = {}, call: CallOptions = {}): Promise<CleanupResult> {
+    const { maxIdleMs, labels = {}, dryRun = false } = options;
+    const request = { labels, dryRun, ...defined({ maxIdle: duration(maxIdleMs) }) };
+    const reply = await this.#transport.unary(rpc.cleanupSandboxes, request, call);
+    return {
+      deletedIds: [...reply.deletedSandboxIds],
+      kept: reply.kept,
+      failures: reply.failures.map(({ sandboxId, message }) => ({ id: sandboxId, message })),
+    };
+  }
+
+  /**
+   * Reports a template's pool.
+   *
+   * @param template Default: "default".
+   * @throws UnsupportedError when the provider has no pools.
+   */
+  async poolStatus(template = "", call: CallOptions = {}): Promise<PoolStatus> {
+    const reply = await this.#transport.repeatable(rpc.getPoolStatus, { template }, call);
+    const { available, active, total, target } = reply;
+    return { available, active, total, target };
+  }
+
+  /** Returns a handle of a sandbox without asking for it; any incarnation of it is meant. */
+  sandbox(id: string): Sandbox {
+    return new Sandbox(this.#transport, id);
+  }
+
+  /** Ends the connection and the calls on it. May be called again. */
+  close(): void {
+    this.#transport.close();
+  }
+
+  /** {@link close}, for `using`. */
+  [Symbol.dispose](): void {
+    this.close();
+  }
+}

@@ -1,0 +1,232 @@
+/** The file methods of a backend: one call each, none of them a command. */
+
+import { posix } from "node:path";
+import type {
+  DeleteResult,
+  EditResult,
+  GlobResult,
+  GrepResult,
+  LsResult,
+  ReadRawResult,
+  ReadResult,
+  WriteResult,
+} from "deepagents";
+import { SandgateError } from "../errors.js";
+import type { Sandbox } from "../sandbox.js";
+import { isText, mimeType } from "./mime.js";
+import {
+  backendFile,
+  EMPTY_FILE,
+  fileContent,
+  isDirectory,
+  isMissing,
+  MAX_BINARY_BYTES,
+  said,
+} from "./results.js";
+import { notFound, notUnique, readForeign, readWindow, replaceText } from "./text.js";
+
+/** Above this, content goes through an upload instead of one message, in bytes. */
+const SMALL_BYTES = 1 << 20;
+
+/** The file methods of one sandbox, with deepagents' results and messages. */
+export class Files {
+  readonly #sandbox: Sandbox;
+  readonly #directory: () => Promise<string>;
+
+  /** @param directory Asks for the directory that relative paths begin in. */
+  constructor(sandbox: Sandbox, directory: () => Promise<string>) {
+    this.#sandbox = sandbox;
+    this.#directory = directory;
+  }
+
+  async ls(path: string): Promise<LsResult> {
+    const sandbox = this.#sandbox;
+    try {
+      const entries = await sandbox.listDirectory(await this.#resolve(path));
+      return { files: entries.map((f) => backendFile(f, isDirectory(f) ? `${f.path}/` : f.path)) };
+    } catch (error) {
+      if (isMissing(error)) return { files: [] };
+      if (error instanceof SandgateError && error.reason === "FILE_NOT_DIRECTORY") {
+        return { error: `Path '${path}' is not a directory` };
+      }
+      return { error: `Path '${path}': ${said(error)}` };
+    }
+  }
+
+  async read(filePath: string, offset: number, limit: number): Promise<ReadResult> {
+    const sandbox = this.#sandbox;
+    const type = mimeType(filePath);
+    try {
+      const path = await this.#resolve(filePath);
+      if (!isText(type)) {
+        const content = await sandbox.downloadFile(path, { limit: MAX_BINARY_BYTES + 1 });
+        return content.length > MAX_BINARY_BYTES ? tooLarge(filePath) : { content, mimeType: type };
+      }
+      const [skip, most] = [lineCount(offset), lineCount(limit)];
+      if (most === 0) return { content: "", mimeType: type };
+      const window = await sandbox.readLines(path, { offset: skip, limit: most });
+      if (window.size === 0) return { content: EMPTY_FILE, mimeType: type };
+      if (window.text) return readWindow(window, type);
+      if (window.size > MAX_BINARY_BYTES) return tooLarge(filePath);
+      const foreign = readForeign(await sandbox.downloadFile(path), skip, most, type);
+      return foreign ?? { error: `File '${filePath}' is not a text file` };
+    } catch (error) {
+      return {
+        error: isMissing(error) ? `File '${filePath}' not found` : `File '${filePath}': ${said(error)}`,
+      };
+    }
+  }
+
+  async readRaw(filePath: string): Promise<ReadRawResult> {
+    const sandbox = this.#sandbox;
+    try {
+      const [result] = await sandbox.download([await this.#resolve(filePath)]);
+      if (result === undefined || result.error !== undefined) throw result?.error;
+      const type = mimeType(filePath);
+      const time = (result.info?.modifyTime ?? new Date()).toISOString();
+      const content = isText(type) ? new TextDecoder().decode(result.content) : result.content;
+      return { data: { content, mimeType: type, created_at: time, modified_at: time } };
+    } catch (error) {
+      return {
+        error: isMissing(error) ? `File '${filePath}' not found` : `File '${filePath}': ${said(error)}`,
+      };
+    }
+  }
+
+  async write(filePath: string, content: string): Promise<WriteResult> {
+    const sandbox = this.#sandbox;
+    const bytes = fileContent(content, !isText(mimeType(filePath)));
+    try {
+      const path = await this.#resolve(filePath);
+      if (bytes.length > SMALL_BYTES) await sandbox.uploadFile(path, bytes);
+      else await sandbox.writeFile(path, bytes);
+      return { path: filePath, filesUpdate: null };
+    } catch (error) {
+      return { error: `Failed to write to ${filePath}: ${said(error)}` };
+    }
+  }
+
+  async edit(
+    filePath: string,
+    oldString: string,
+    newString: string,
+    replaceAll: boolean,
+  ): Promise<EditResult> {
+    const sandbox = this.#sandbox;
+    const same = oldString === newString;
+    const unchanged: EditResult = {
+      path: filePath,
+      filesUpdate: null,
+      occurrences: oldString === "" ? 0 : 1,
+    };
+    try {
+      const path = await this.#resolve(filePath);
+      const options = { replaceAll, allowEmptyOld: oldString === "" };
+      const { occurrences } = await sandbox.editFile(path, oldString, newString, options);
+      return same ? unchanged : { path: filePath, filesUpdate: null, occurrences };
+    } catch (error) {
+      const reason = error instanceof SandgateError ? error.reason : "";
+      if (isMissing(error)) return { error: `Error: File '${filePath}' not found` };
+      if (oldString === "" && EMPTY_OLD_REFUSED.has(reason)) {
+        return { error: "oldString must not be empty unless the file is empty" };
+      }
+      if (reason === "EDIT_NOT_UNIQUE") return same ? unchanged : notUnique(filePath);
+      if (reason === "EDIT_TEXT_NOT_FOUND") return notFound(filePath);
+      if (reason === "FILE_NOT_TEXT") return { error: `Error: File '${filePath}' is not a text file` };
+      if (isTooLarge(error)) return this.#editLarge(filePath, oldString, newString, replaceAll);
+      return { error: `Error: cannot edit file '${filePath}': ${said(error)}` };
+    }
+  }
+
+  async delete(filePath: string): Promise<DeleteResult> {
+    const sandbox = this.#sandbox;
+    try {
+      await sandbox.removeFile(await this.#resolve(filePath), { recursive: true });
+      return { path: filePath, filesUpdate: null };
+    } catch (error) {
+      if (isMissing(error)) return { error: `Error: '${filePath}' not found` };
+      return { error: `Error deleting file '${filePath}': ${said(error)}` };
+    }
+  }
+
+  async grep(
+    pattern: string,
+    path: string,
+    glob: string | null,
+    maxCount: number | null,
+  ): Promise<GrepResult> {
+    const sandbox = this.#sandbox;
+    try {
+      const found = await sandbox.searchFiles(await this.#resolve(path), pattern, {
+        ...(glob === null ? {} : { glob }),
+        // One more than asked for tells whether the result was cut.
+        ...(maxCount === null ? {} : { maxMatches: maxCount + 1 }),
+      });
+      const matches = found.matches
+        .filter((match) => isText(mimeType(match.path)))
+        .map(({ path, line, text }) => ({ path, line, text }));
+      const kept = maxCount === null ? matches : matches.slice(0, maxCount);
+      const truncated = found.truncated || kept.length < matches.length;
+      return truncated ? { matches: kept, truncated } : { matches: kept };
+    } catch (error) {
+      return isMissing(error) ? { matches: [] } : { error: `Error searching '${path}': ${said(error)}` };
+    }
+  }
+
+  async glob(pattern: string, path: string): Promise<GlobResult> {
+    const sandbox = this.#sandbox;
+    try {
+      const base = (await this.#resolve(path)).replace(/\/+$/, "");
+      const options = { shallow: true, directories: true, links: true };
+      const found = await sandbox.globFiles(base || "/", pattern, options);
+      const files = found.files.map((f) => backendFile(f, f.path.slice(base.length).replace(/^\/+/, "")));
+      return { files, truncated: found.truncated };
+    } catch (error) {
+      if (isMissing(error)) return { files: [], truncated: false };
+      return { error: `Error finding '${pattern}' in '${path}': ${said(error)}` };
+    }
+  }
+
+  /** A relative path is one below the directory in which commands start. */
+  async #resolve(path: string): Promise<string> {
+    return path === "" || path.startsWith("/") ? path : posix.join(await this.#directory(), path);
+  }
+
+  /** An edit whose texts do not fit into one message; not safe against a simultaneous one. */
+  async #editLarge(
+    filePath: string,
+    oldString: string,
+    newString: string,
+    all: boolean,
+  ): Promise<EditResult> {
+    try {
+      const path = await this.#resolve(filePath);
+      const edited = replaceText(await this.#sandbox.downloadFile(path), oldString, newString, all);
+      if (edited === undefined) return { error: `Error: File '${filePath}' is not a text file` };
+      if (edited.occurrences === 0) return notFound(filePath);
+      if (edited.occurrences > 1 && !all) return notUnique(filePath);
+      await this.#sandbox.uploadFile(path, edited.content);
+      return { path: filePath, filesUpdate: null, occurrences: edited.occurrences };
+    } catch (error) {
+      return { error: `Error: cannot edit file '${filePath}': ${said(error)}` };
+    }
+  }
+}
+
+/** Reasons for which the server may refuse an empty old text. */
+const EMPTY_OLD_REFUSED = new Set(["REQUEST_INVALID", "EDIT_TEXT_NOT_FOUND", "EDIT_NOT_UNIQUE"]);
+
+/** A message that was larger than the server takes; gRPC itself gives no reason. */
+function isTooLarge(error: unknown): boolean {
+  if (!(error instanceof SandgateError)) return false;
+  return error.reason === "MESSAGE_TOO_LARGE" || (error.reason === "" && error.code === "RESOURCE_EXHAUSTED");
+}
+
+function tooLarge(path: string): { error: string } {
+  return { error: `File '${path}' is too large: more than ${MAX_BINARY_BYTES} bytes cannot be read at once` };
+}
+
+/** Offsets and limits as deepagents takes them: whole, not negative, 0 for what is no number. */
+function lineCount(value: number): number {
+  return Number.isFinite(value) ? Math.max(0, Math.floor(value)) : 0;
+}

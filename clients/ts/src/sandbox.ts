@@ -1,0 +1,396 @@
+/** One sandbox: its commands and files. */
+
+import {
+  bytes,
+  type Command,
+  type ExecuteOptions,
+  executeRequest,
+  followUntil,
+  type ProcessEvent,
+  type ProcessInfo,
+  processInfo,
+  type SignalScope,
+  scopeValue,
+} from "./command.js";
+import { InternalError } from "./errors.js";
+import {
+  type DownloadOptions,
+  type DownloadResult,
+  type EditOptions,
+  type EditResult,
+  type FileInfo,
+  fileInfo,
+  type GlobOptions,
+  type GlobResult,
+  globResult,
+  type Lines,
+  lines,
+  type ReadOptions,
+  type SearchOptions,
+  type SearchResult,
+  type Source,
+  searchResult,
+  type UploadFile,
+  type UploadResult,
+  type WriteOptions,
+  type WriteResult,
+} from "./files.js";
+import { PatternSyntax } from "./gen/sandbox/v1/sandbox_search_pb.js";
+import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
+import { follow } from "./process.js";
+import { Collector, type Result } from "./result.js";
+import { download, downloadStream, type Target, upload } from "./transfer.js";
+import type { CallOptions, Transport } from "./transport.js";
+import { defined, type SandboxInfo, sandboxInfo } from "./values.js";
+
+const rpc = SandboxService.method;
+
+/** How a command is followed from a position. */
+export interface AttachOptions {
+  /** Bytes of both streams that the caller has. Default: 0, the first byte that is kept. */
+  position?: number;
+  /** True: follow until nothing holds the output open any more. Default: false. */
+  untilStreamsEnd?: boolean;
+  /** Ends the following; the command runs on. */
+  signal?: AbortSignal;
+}
+
+/**
+ * A handle of one sandbox; it holds no connection of its own. It is made by
+ * {@link Client.create}, {@link Client.get} and {@link Client.sandbox}.
+ *
+ * Every method rejects with a {@link SandgateError}: SandboxNotFoundError when the
+ * sandbox is not there, SandboxReplacedError when it lost its disk and processes,
+ * UnavailableError when the server or the sandbox cannot be reached now.
+ */
+export class Sandbox {
+  /** The sandbox's id. */
+  readonly id: string;
+  /**
+   * The incarnation that every call expects; another one ends the call with
+   * SandboxReplacedError, never in an empty place. Empty: any.
+   */
+  readonly incarnation: string;
+  /** True when {@link Client.create} made it now, false when it was there already. */
+  readonly created: boolean;
+  readonly #transport: Transport;
+
+  /** @internal */
+  constructor(transport: Transport, id: string, incarnation = "", created = false) {
+    this.#transport = transport;
+    this.id = id;
+    this.incarnation = incarnation;
+    this.created = created;
+  }
+
+  /** Asks for the sandbox's state. It does not count as activity. */
+  async info(call: CallOptions = {}): Promise<SandboxInfo> {
+    const { sandbox } = await this.#transport.repeatable(rpc.getSandbox, { sandboxId: this.id }, call);
+    return sandboxInfo(required(sandbox));
+  }
+
+  /**
+   * Runs a command, waits for its end and returns its output and how it ended. A
+   * command that ran is not an error, whatever its exit code. The output is held
+   * in memory: bound it by `maxOutputBytes`, or use {@link executeStream}.
+   *
+   * @param command A script for `/bin/sh -c`, or a program and its arguments.
+   * @throws CommandStartError when it could not be started; CallCancelledError when
+   * `options.signal` aborted: the command and its descendants are killed;
+   * ConnectionLostError when the connection did not come back.
+   */
+  async execute(command: Command, options: ExecuteOptions = {}): Promise<Result> {
+    const collector = new Collector();
+    for await (const event of this.executeStream(command, options)) collector.add(event);
+    return required(collector.result);
+  }
+
+  /**
+   * Runs a command and yields what it does, as it comes: `started`, output and
+   * gaps, `exited`. A connection that breaks is mended out of sight. Leaving the
+   * iteration early kills the command and its descendants, unless it is detached.
+   *
+   * @throws as {@link execute}.
+   */
+  executeStream(
+    command: Command,
+    options: ExecuteOptions = {},
+  ): AsyncGenerator<ProcessEvent, void, undefined> {
+    const execute = executeRequest(this.id, this.incarnation, command, options);
+    return follow(this.#transport, { execute }, options.signal);
+  }
+
+  /**
+   * Replays a running or ended command's output from a position and goes on live.
+   * Events are those of {@link executeStream}; leaving early does nothing to the
+   * command.
+   *
+   * @throws ExecNotFoundError when there is no such command.
+   */
+  attach(execId: string, options: AttachOptions = {}): AsyncGenerator<ProcessEvent, void, undefined> {
+    const attach = {
+      ...this.#target,
+      execId,
+      position: BigInt(options.position ?? 0),
+      followUntil: followUntil(options.untilStreamsEnd),
+    };
+    return follow(this.#transport, { attach }, options.signal);
+  }
+
+  /**
+   * Appends to the standard input of a command that was started with `stdinOpen`
+   * or a terminal, and returns the offset of the next byte.
+   *
+   * @param offset Bytes that were sent before, those of `stdin` included.
+   * @param data At most 1 MiB.
+   * @throws ExecStateError when standard input is closed or the offset is wrong.
+   */
+  async writeStdin(
+    execId: string,
+    data: Uint8Array | string,
+    { offset, eof = false }: { offset: number; eof?: boolean },
+    call: CallOptions = {},
+  ): Promise<number> {
+    const request = { ...this.#target, execId, offset: BigInt(offset), data: bytes(data), eof };
+    return Number((await this.#transport.repeatable(rpc.writeStdin, request, call)).nextOffset);
+  }
+
+  /**
+   * Sends a signal by name, such as "SIGTERM". Returns false when there was nobody
+   * left to signal.
+   *
+   * @param scope Default: "TREE", every descendant.
+   */
+  async signal(
+    execId: string,
+    signal: string,
+    scope: SignalScope = "TREE",
+    call: CallOptions = {},
+  ): Promise<boolean> {
+    const request = { ...this.#target, execId, signal, scope: scopeValue(scope) };
+    return (await this.#transport.unary(rpc.signalProcess, request, call)).delivered;
+  }
+
+  /** Sets the size of a command's terminal, in characters. */
+  async resizeTerminal(
+    execId: string,
+    size: { rows: number; columns: number },
+    call: CallOptions = {},
+  ): Promise<void> {
+    await this.#transport.repeatable(rpc.resizeTerminal, { ...this.#target, execId, size }, call);
+  }
+
+  /** Lists the commands that run, the oldest first; with `ended`, also those that are kept. */
+  async processes(
+    { ended = false }: { ended?: boolean } = {},
+    call: CallOptions = {},
+  ): Promise<ProcessInfo[]> {
+    const request = { ...this.#target, includeEnded: ended };
+    const { processes } = await this.#transport.repeatable(rpc.listProcesses, request, call);
+    return processes.map(processInfo);
+  }
+
+  /**
+   * Writes files, each of them whole or not at all, and makes their parents. One
+   * result per file, in order; a single file's failure is in its result.
+   */
+  upload(files: readonly UploadFile[], call: CallOptions = {}): Promise<UploadResult[]> {
+    return upload(this.#transport, this.#target, files, call);
+  }
+
+  /**
+   * Writes one file.
+   *
+   * @throws FileError or InvalidRequestError when it could not be written.
+   */
+  async uploadFile(
+    path: string,
+    source: Source,
+    options: WriteOptions = {},
+    call: CallOptions = {},
+  ): Promise<UploadResult> {
+    const [result] = await this.upload([{ path, source, ...options }], call);
+    if (result?.error !== undefined) throw result.error;
+    return required(result);
+  }
+
+  /** Reads files into memory. One result per path, in order; a failure is in its result. */
+  download(paths: readonly string[], call: CallOptions = {}): Promise<DownloadResult[]> {
+    return download(this.#transport, this.#target, paths, call);
+  }
+
+  /**
+   * Reads one file, or a part of it, into memory.
+   *
+   * @throws FileError or InvalidRequestError when it could not be read.
+   */
+  async downloadFile(path: string, options: DownloadOptions = {}): Promise<Uint8Array> {
+    const chunks: Uint8Array[] = [];
+    for await (const chunk of this.downloadStream(path, options)) chunks.push(chunk);
+    return Buffer.concat(chunks);
+  }
+
+  /**
+   * Yields one file, or a part of it, in pieces, in bounded memory. Its SHA-256 is
+   * checked after the last piece.
+   *
+   * @throws as {@link downloadFile}.
+   */
+  downloadStream(path: string, options: DownloadOptions = {}): AsyncGenerator<Uint8Array, void, undefined> {
+    return downloadStream(this.#transport, this.#target, path, options);
+  }
+
+  /** Describes one file, directory or link, without following it. */
+  async statFile(path: string, call: CallOptions = {}): Promise<FileInfo> {
+    const { info } = await this.#transport.repeatable(rpc.statFile, { ...this.#target, path }, call);
+    return fileInfo(required(info));
+  }
+
+  /** Returns the entries of a directory, sorted by name. */
+  async listDirectory(path: string, call: CallOptions = {}): Promise<FileInfo[]> {
+    const entries: FileInfo[] = [];
+    let pageToken = "";
+    do {
+      const request = { ...this.#target, path, pageToken };
+      const page = await this.#transport.repeatable(rpc.listDirectory, request, call);
+      entries.push(...page.entries.map(fileInfo));
+      pageToken = page.nextPageToken;
+    } while (pageToken !== "");
+    return entries;
+  }
+
+  /**
+   * Makes a directory. Returns false when it was there already.
+   *
+   * @param options `parents`: also make missing parents, and an existing directory
+   * is no error; default true. `mode`: permission bits; default 0o755.
+   */
+  async makeDirectory(
+    path: string,
+    { parents = true, mode }: { parents?: boolean; mode?: number } = {},
+    call: CallOptions = {},
+  ): Promise<boolean> {
+    const request = { ...this.#target, path, parents, ...defined({ mode }) };
+    return (await this.#transport.unary(rpc.makeDirectory, request, call)).created;
+  }
+
+  /** Renames within one file system. An existing file is replaced only with `overwrite`. */
+  async moveFile(
+    source: string,
+    destination: string,
+    { overwrite = false }: { overwrite?: boolean } = {},
+    call: CallOptions = {},
+  ): Promise<void> {
+    await this.#transport.unary(rpc.moveFile, { ...this.#target, source, destination, overwrite }, call);
+  }
+
+  /**
+   * Removes a file, a link or an empty directory. Returns false when there was
+   * nothing.
+   *
+   * @param options `recursive`: also a directory that is not empty; default false.
+   * `allowMissing`: a missing path is no error; default false.
+   */
+  async removeFile(
+    path: string,
+    options: { recursive?: boolean; allowMissing?: boolean } = {},
+    call: CallOptions = {},
+  ): Promise<boolean> {
+    const request = { ...this.#target, path, ...options };
+    return (await this.#transport.unary(rpc.removeFile, request, call)).removed;
+  }
+
+  /** Reads a window of lines of a text file. */
+  async readLines(path: string, options: ReadOptions = {}, call: CallOptions = {}): Promise<Lines> {
+    const request = {
+      ...this.#target,
+      path,
+      offset: BigInt(options.offset ?? 0),
+      maxBytes: BigInt(options.maxBytes ?? 0),
+      ...(options.limit === undefined ? {} : { limit: BigInt(options.limit) }),
+    };
+    return lines(await this.#transport.repeatable(rpc.readLines, request, call));
+  }
+
+  /** Writes a small file in one message, atomically, with its parents. Larger ones: {@link uploadFile}. */
+  async writeFile(
+    path: string,
+    content: Uint8Array | string,
+    options: WriteOptions = {},
+    call: CallOptions = {},
+  ): Promise<WriteResult> {
+    const request = { ...this.#target, path, content: bytes(content), ...options };
+    const { size, sha256, created } = await this.#transport.unary(rpc.writeFile, request, call);
+    return { size: Number(size), sha256, created };
+  }
+
+  /**
+   * Replaces text in a regular UTF-8 file, atomically.
+   *
+   * @throws FileError with the reason EDIT_TEXT_NOT_FOUND or EDIT_NOT_UNIQUE.
+   */
+  async editFile(
+    path: string,
+    oldText: string,
+    newText: string,
+    options: EditOptions = {},
+    call: CallOptions = {},
+  ): Promise<EditResult> {
+    const request = { ...this.#target, path, oldText: bytes(oldText), newText: bytes(newText), ...options };
+    const { occurrences, size } = await this.#transport.unary(rpc.editFile, request, call);
+    return { occurrences: Number(occurrences), size: Number(size) };
+  }
+
+  /** Finds lines below a directory, or in one file. */
+  async searchFiles(
+    path: string,
+    pattern: string,
+    options: SearchOptions = {},
+    call: CallOptions = {},
+  ): Promise<SearchResult> {
+    const { regexp = false, maxFileBytes = 0, ...rest } = options;
+    const syntax = regexp ? PatternSyntax.RE2 : PatternSyntax.LITERAL;
+    const request = { ...this.#target, ...rest, path, pattern, syntax, maxFileBytes: BigInt(maxFileBytes) };
+    return searchResult(await this.#transport.repeatable(rpc.searchFiles, request, call));
+  }
+
+  /** Finds files below a directory by their name. */
+  async globFiles(
+    path: string,
+    pattern: string,
+    options: GlobOptions = {},
+    call: CallOptions = {},
+  ): Promise<GlobResult> {
+    const request = {
+      ...this.#target,
+      path,
+      pattern,
+      barePatternShallow: options.shallow ?? false,
+      includeDirectories: options.directories ?? false,
+      includeLinks: options.links ?? false,
+      maxResults: options.maxResults ?? 0,
+    };
+    return globResult(await this.#transport.repeatable(rpc.globFiles, request, call));
+  }
+
+  /**
+   * Ends the sandbox and everything in it. Returns false when it was gone already.
+   * Only the incarnation that this handle expects is deleted.
+   */
+  async delete(call: CallOptions = {}): Promise<boolean> {
+    const request = { sandboxId: this.id, allowMissing: true, expectedIncarnation: this.incarnation };
+    return (await this.#transport.repeatable(rpc.deleteSandbox, request, call)).deleted;
+  }
+
+  get #target(): Target {
+    return { sandboxId: this.id, expectedIncarnation: this.incarnation };
+  }
+}
+
+/** What the API guarantees to be there. */
+export function required<T>(value: T | undefined): T {
+  if (value === undefined) {
+    throw new InternalError("the server broke the protocol: its reply is incomplete", { code: "DATA_LOSS" });
+  }
+  return value;
+}

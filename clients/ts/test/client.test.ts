@@ -1,0 +1,151 @@
+import { writeFileSync } from "node:fs";
+import { status } from "@grpc/grpc-js";
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from "vitest";
+import {
+  Client,
+  FileError,
+  InvalidRequestError,
+  SandboxNotFoundError,
+  SandgateError,
+  UnsupportedError,
+} from "../src/index.js";
+import { failure } from "./failure.js";
+import { FakeServer } from "./fakeServer.js";
+
+let fake: FakeServer;
+let client: Client;
+
+beforeAll(async () => {
+  fake = await new FakeServer().start();
+  client = new Client({ address: fake.address });
+});
+
+beforeEach(() => {
+  fake.faults = {};
+  fake.calls.length = 0;
+});
+
+afterAll(() => {
+  client.close();
+  fake.stop();
+});
+
+describe("Client", () => {
+  it("makes up an id, so that a lost reply can be asked for again", async () => {
+    fake.failures.set("CreateSandbox", [failure(status.UNAVAILABLE, "away", "SERVER_SHUTTING_DOWN")]);
+    await client.serverInfo();
+    const sandbox = await client.create();
+    expect(sandbox).toMatchObject({ created: true, incarnation: "1" });
+    expect(sandbox.id).toMatch(/^sb-[0-9a-f]{32}$/);
+    expect(fake.calls).toEqual(["GetServerInfo", "CreateSandbox", "CreateSandbox"]);
+    expect((await client.create({ id: sandbox.id })).created).toBe(false);
+    expect(await sandbox.info()).toMatchObject({ id: sandbox.id, state: "ACTIVE", labels: {} });
+  });
+
+  it("throws its own errors", async () => {
+    const error = await client.get("nowhere").catch((e: unknown) => e);
+    expect(error).toBeInstanceOf(SandboxNotFoundError);
+    expect(error).toMatchObject({
+      name: "SandboxNotFoundError",
+      code: "NOT_FOUND",
+      reason: "SANDBOX_NOT_FOUND",
+      metadata: { sandbox_id: "nowhere" },
+      requestId: "request-1",
+    });
+    await expect(client.poolStatus()).rejects.toBeInstanceOf(UnsupportedError);
+  });
+
+  it("lists over pages", async () => {
+    for (const id of ["l1", "l2", "l3"]) await client.create({ id, labels: { of: "list" } });
+    const ids: string[] = [];
+    for await (const info of client.list({ pageSize: 1 })) ids.push(info.id);
+    expect(ids).toEqual(expect.arrayContaining(["l1", "l2", "l3"]));
+    expect(fake.calls.filter((name) => name === "ListSandboxes")).toHaveLength(ids.length);
+  });
+
+  it("does not repeat what is not safe to repeat", async () => {
+    fake.failures.set("WriteFile", [failure(status.UNAVAILABLE, "away", "AGENT_UNAVAILABLE")]);
+    await expect(client.sandbox("a").writeFile("/a", "")).rejects.toBeInstanceOf(SandgateError);
+    expect(fake.calls).toEqual(["WriteFile"]);
+  });
+
+  it("ends a call at its deadline or signal", async () => {
+    const call = { signal: AbortSignal.abort("no") };
+    await expect(client.get("a", call)).rejects.toMatchObject({ code: "CANCELLED", cause: "no" });
+  });
+
+  it("refuses calls after close", async () => {
+    const other = new Client({ address: fake.address });
+    other.close();
+    other.close();
+    await expect(other.serverInfo()).rejects.toMatchObject({ code: "CANCELLED" });
+  });
+});
+
+describe("files", () => {
+  const big = Uint8Array.from({ length: 3 << 20 }, (_, i) => (i * 7) ^ (i >> 9));
+
+  it("go up and down in pieces, in order, one result each", async () => {
+    const sandbox = await client.create();
+    const results = await sandbox.upload([
+      { path: "/a/b/big", source: big },
+      { path: "/forbidden", source: "no" },
+      { path: "/empty", source: "" },
+      { path: "/stream", source: parts(["one ", "two"]) },
+    ]);
+    expect(results.map((r) => [r.path, r.size, r.error?.reason])).toEqual([
+      ["/a/b/big", big.length, undefined],
+      ["/forbidden", 2, "FILE_PERMISSION_DENIED"],
+      ["/empty", 0, undefined],
+      ["/stream", 7, undefined],
+    ]);
+    const down = await sandbox.download(["/stream", "/missing", "/a/b/big", "/empty"]);
+    expect(down.map((r) => r.error?.reason)).toEqual([undefined, "FILE_NOT_FOUND", undefined, undefined]);
+    expect(Buffer.from(down[2]?.content ?? []).equals(big)).toBe(true);
+    expect(new TextDecoder().decode(down[0]?.content)).toBe("one two");
+    expect(await sandbox.upload([])).toEqual([]);
+    expect(await sandbox.download([])).toEqual([]);
+  });
+
+  it("come in parts and as a stream", async () => {
+    const sandbox = await client.create();
+    await sandbox.uploadFile("/digits", "0123456789");
+    const part = await sandbox.downloadFile("/digits", { offset: 3, limit: 4 });
+    expect(new TextDecoder().decode(part)).toBe("3456");
+    await expect(sandbox.downloadFile("/missing")).rejects.toBeInstanceOf(FileError);
+    await expect(sandbox.uploadFile("/forbidden", "x")).rejects.toMatchObject({ code: "PERMISSION_DENIED" });
+  });
+
+  it("are checked by their hash", async () => {
+    const sandbox = await client.create();
+    fake.faults = { corruptUpload: true };
+    await expect(sandbox.uploadFile("/x", "abc")).rejects.toMatchObject({ reason: "FILE_CHECKSUM_MISMATCH" });
+    fake.faults = { corruptDownload: true };
+    writeFileSync(fake.file("/x"), "abc");
+    await expect(sandbox.downloadFile("/x")).rejects.toMatchObject({ reason: "FILE_CHECKSUM_MISMATCH" });
+  });
+
+  it("stop asking their source when the server refuses", async () => {
+    fake.failures.set("Upload", [failure(status.INVALID_ARGUMENT, "no", "REQUEST_INVALID")]);
+    const sandbox = await client.create();
+    let asked = 0;
+    const source = (async function* () {
+      for (; asked < 10_000; asked++) yield new Uint8Array(256 << 10);
+    })();
+    await expect(sandbox.uploadFile("/x", source)).rejects.toBeInstanceOf(InvalidRequestError);
+    expect(asked).toBeLessThan(200);
+  });
+
+  it("give up when their source does", async () => {
+    const sandbox = await client.create();
+    const source = (async function* () {
+      yield new Uint8Array(10);
+      throw new Error("the disk is gone");
+    })();
+    await expect(sandbox.uploadFile("/x", source)).rejects.toThrow("the disk is gone");
+  });
+});
+
+async function* parts(texts: string[]) {
+  for (const text of texts) yield new TextEncoder().encode(text);
+}

@@ -1,0 +1,197 @@
+import { status } from "@grpc/grpc-js";
+import { BaseSandbox } from "deepagents";
+import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from "vitest";
+import { isText, mimeType } from "../src/deepagents/mime.js";
+import { appended, fileContent } from "../src/deepagents/results.js";
+import { readForeign, replaceText } from "../src/deepagents/text.js";
+import { SandgateSandbox } from "../src/deepagents.js";
+import { failure } from "./failure.js";
+import { FakeServer } from "./fakeServer.js";
+
+const bytes = (text: string) => new TextEncoder().encode(text);
+
+describe("mimeType", () => {
+  it.each([
+    ["/a/b.png", "image/png", false],
+    ["/a/B.PNG", "image/png", false],
+    ["/a.b/c", "text/plain", true],
+    ["/.png", "text/plain", true],
+    ["/x.svg", "image/svg+xml", true],
+    ["/x.json", "application/json", true],
+    ["/x.tar.gz", "text/plain", true],
+    ["/deck.pptx", "application/vnd.openxmlformats-officedocument.presentationml.presentation", false],
+    ["/Dockerfile", "text/plain", true],
+  ])("%s is %s", (path, type, text) => {
+    expect(mimeType(path)).toBe(type);
+    expect(isText(type)).toBe(text);
+  });
+});
+
+describe("text", () => {
+  it.each([
+    ["a b", "b", "c", false, "a c", 1],
+    ["a\r\nb", "a\nb", "x\ny", false, "x\r\ny", 1],
+    ["a\nb", "a\r\nb", "x\r\ny", false, "x\ny", 1],
+    ["b b", "b", "c", false, "b b", 2],
+    ["b b", "b", "c", true, "c c", 2],
+    ["a", "x", "y", true, "a", 0],
+    ["\ufeffa", "a", "b", false, "\ufeffb", 1],
+  ])("replaces in %j", (text, old, by, all, content, occurrences) => {
+    expect(replaceText(bytes(text), old, by, all)).toEqual({ content, occurrences });
+  });
+
+  it("does not replace in what is not UTF-8", () => {
+    expect(replaceText(Uint8Array.of(97, 0xe9, 98), "a", "b", false)).toBeUndefined();
+  });
+
+  it("reads windows of foreign text", () => {
+    const latin = Uint8Array.of(0xe9, 10, 98, 13, 10, 99);
+    expect(readForeign(latin, 1, 1, "text/plain")).toMatchObject({
+      content: "b",
+      startLine: 2,
+      nextOffset: 2,
+    });
+    expect(readForeign(latin, 3, 1, "text/plain")).toEqual({ content: "", mimeType: "text/plain" });
+    expect(readForeign(Uint8Array.of(0xff, 0), 0, 1, "text/plain")).toBeUndefined();
+  });
+
+  it.each([
+    ["aGk=", "hi"],
+    ["data:image/png;base64,aGk=", "hi"],
+    ["a G\nk=", "hi"],
+    ["hello", "hello"],
+    ["<svg/>", "<svg/>"],
+  ])("takes %j for the content of a binary file", (content, wanted) => {
+    expect(new TextDecoder().decode(fileContent(content, true))).toBe(wanted);
+    expect(new TextDecoder().decode(fileContent(content, false))).toBe(content);
+  });
+
+  it("puts a notice on a line of its own", () => {
+    expect([appended("", "n"), appended("a", "n"), appended("a\n", "n")]).toEqual(["n", "a\nn", "a\nn"]);
+  });
+});
+
+describe("SandgateSandbox against a server with faults", () => {
+  let fake: FakeServer;
+  let sandbox: SandgateSandbox;
+
+  beforeAll(async () => {
+    fake = await new FakeServer().start();
+    sandbox = await SandgateSandbox.create({
+      connection: { address: fake.address },
+      commandTimeoutMs: 1_000,
+    });
+  });
+  beforeEach(() => {
+    fake.calls.length = 0;
+    fake.failures.clear();
+  });
+  afterAll(async () => {
+    await sandbox.close();
+    fake.stop();
+  });
+
+  const unavailable = () => failure(status.UNAVAILABLE, "the sandbox is away", "AGENT_UNAVAILABLE");
+  const missing = () => failure(status.NOT_FOUND, "there is no file", "FILE_NOT_FOUND");
+
+  it("reaches Execute by no file method", async () => {
+    const args: Record<string, unknown[]> = {
+      ls: ["/"],
+      read: ["/a"],
+      readRaw: ["/a"],
+      write: ["/a", "b"],
+      edit: ["/a", "b", "c"],
+      delete: ["/a"],
+      grep: ["a", "/"],
+      glob: ["*", "/"],
+      uploadFiles: [[["/a", new Uint8Array(1)]]],
+      downloadFiles: [["/a"]],
+    };
+    const methods = new Set([...Object.getOwnPropertyNames(BaseSandbox.prototype), ...Object.keys(args)]);
+    methods.delete("constructor");
+    for (const method of methods) {
+      expect(args[method], `${method} is new in deepagents`).toBeDefined();
+      await (sandbox as unknown as Record<string, (...a: unknown[]) => Promise<unknown>>)[method]?.(
+        ...(args[method] ?? []),
+      );
+    }
+    expect(fake.calls.length).toBeGreaterThanOrEqual(methods.size);
+    expect(fake.calls).not.toContain("Execute");
+  });
+
+  it.each([
+    ["ReadLines", () => sandbox.read("/a")],
+    ["Download", () => sandbox.readRaw("/a")],
+    ["WriteFile", () => sandbox.write("/a", "")],
+    ["EditFile", () => sandbox.edit("/a", "b", "c")],
+    ["RemoveFile", () => sandbox.delete("/a")],
+    ["ListDirectory", () => sandbox.ls("/a")],
+    ["SearchFiles", () => sandbox.grep("a", "/a")],
+    ["GlobFiles", () => sandbox.glob("a", "/a")],
+  ])("does not take a failed %s for a missing file", async (method, call) => {
+    fake.failures.set(method, Array.from({ length: 5 }, unavailable));
+    const { error } = (await call()) as { error?: string };
+    expect(error).toContain("the sandbox is away");
+    expect(error).not.toContain("not found");
+  });
+
+  it.each([
+    ["ReadLines", () => sandbox.read("/a"), { error: "File '/a' not found" }],
+    ["EditFile", () => sandbox.edit("/a", "b", "c"), { error: "Error: File '/a' not found" }],
+    ["RemoveFile", () => sandbox.delete("/a"), { error: "Error: '/a' not found" }],
+    ["ListDirectory", () => sandbox.ls("/a"), { files: [] }],
+    ["SearchFiles", () => sandbox.grep("a", "/a"), { matches: [] }],
+    ["GlobFiles", () => sandbox.glob("a", "/a"), { files: [], truncated: false }],
+  ])("says of a missing file after %s what deepagents says", async (method, call, wanted) => {
+    fake.failures.set(method, [missing()]);
+    expect(await call()).toEqual(wanted);
+  });
+
+  it("rejects a transfer that the sandbox did not answer", async () => {
+    fake.failures.set("Upload", [unavailable()]);
+    const code = "FILE_OPERATION_FAILED";
+    await expect(sandbox.uploadFiles([["/a", new Uint8Array(1)]])).rejects.toMatchObject({ code });
+    fake.failures.set("Download", [unavailable()]);
+    await expect(sandbox.downloadFiles(["/a"])).rejects.toMatchObject({ code });
+  });
+
+  it("gives an error as the output of a command that could not run", async () => {
+    fake.failures.set("Execute", [failure(status.NOT_FOUND, "no sandbox here", "SANDBOX_NOT_FOUND")]);
+    expect(await sandbox.execute("true")).toEqual({
+      output: "Error: no sandbox here",
+      exitCode: null,
+      truncated: false,
+    });
+  });
+
+  it("edits by download and upload what no message holds", async () => {
+    const old = "x".repeat(100);
+    await sandbox.uploadFiles([["/big.txt", bytes(`a${old}b`)]]);
+    fake.failures.set("EditFile", [failure(status.RESOURCE_EXHAUSTED, "too large", "MESSAGE_TOO_LARGE")]);
+    expect(await sandbox.edit("/big.txt", old, "y")).toMatchObject({ occurrences: 1 });
+    const [file] = await sandbox.downloadFiles(["/big.txt"]);
+    expect(new TextDecoder().decode(file?.content ?? undefined)).toBe("ayb");
+  });
+
+  it("goes on when its listener fails", async () => {
+    const warnings = vi.spyOn(process, "emitWarning").mockImplementation(() => {});
+    const loud = await SandgateSandbox.create({
+      connection: { address: fake.address },
+      onOutput: () => {
+        throw new Error("the terminal is gone");
+      },
+    });
+    expect((await loud.execute("echo fine")).output).toBe("fine\n");
+    expect(warnings).toHaveBeenCalledWith(expect.objectContaining({ message: "the terminal is gone" }));
+    warnings.mockRestore();
+    await loud.close();
+  });
+
+  it("leaves nothing behind when its first files cannot be written", async () => {
+    const before = fake.sandboxes.size;
+    const initialFiles = { "/forbidden": "x" };
+    const create = SandgateSandbox.create({ connection: { address: fake.address }, initialFiles });
+    await expect(create).rejects.toMatchObject({ reason: "FILE_PERMISSION_DENIED" });
+    expect(fake.sandboxes.size).toBe(before);
+  });
+});

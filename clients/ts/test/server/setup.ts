@@ -1,0 +1,92 @@
+/**
+ * Starts one real server for these tests: `bin/sandgate serve` on a unix socket.
+ * SANDGATE_ADDRESS names another one instead.
+ */
+
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
+import { existsSync, mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import type { TestProject } from "vitest/node";
+
+declare module "vitest" {
+  export interface ProvidedContext {
+    /** Where the server is; empty: there is none. */
+    address: string;
+    /** Why there is none. */
+    reason: string;
+  }
+}
+
+/** The server's program: SANDGATE_BIN, else what `make build` makes. */
+const PROGRAM = process.env["SANDGATE_BIN"] || resolve(import.meta.dirname, "../../../../bin/sandgate");
+
+/** Why no server can be started here. Empty: one can. */
+export function whyNot(): string {
+  const root = process.getuid?.() === 0;
+  const runc = spawnSync("runc", ["--version"]).status === 0;
+  return root && runc ? "" : "needs root and runc to start a server; SANDGATE_ADDRESS names a running one";
+}
+
+/** A server of these tests. */
+export class TestServer {
+  readonly directory = mkdtempSync(join(tmpdir(), "sandgate-ts-"));
+  readonly address = `unix://${join(this.directory, "server.sock")}`;
+  #process: ChildProcess | undefined;
+
+  /** Starts it and waits until it serves. */
+  async start(): Promise<void> {
+    if (!existsSync(PROGRAM)) throw new Error(`${PROGRAM} is not there: run "make build" first`);
+    const stateDir = join(this.directory, "state");
+    const child = spawn(PROGRAM, ["serve", "--listen", this.address, "--state-dir", stateDir], {
+      stdio: ["ignore", "ignore", "pipe"],
+    });
+    this.#process = child;
+    let log = "";
+    await new Promise<void>((ready, failed) => {
+      child.stderr?.on("data", (data: Buffer) => {
+        log = (log + data.toString()).slice(-10_000);
+        if (existsSync(join(this.directory, "server.sock"))) ready();
+      });
+      child.once("exit", (code) => failed(new Error(`the server ended with ${code}: ${log}`)));
+    });
+    child.removeAllListeners("exit");
+  }
+
+  /** Ends it, by default as a crash does, and waits for its end. */
+  async stop(signal: NodeJS.Signals = "SIGKILL"): Promise<void> {
+    const child = this.#process;
+    this.#process = undefined;
+    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
+    const ended = new Promise((resolve) => child.once("exit", resolve));
+    child.kill(signal);
+    await ended;
+    rmSync(join(this.directory, "server.sock"), { force: true });
+  }
+
+  /** Ends it, deletes its sandboxes and its directory. */
+  async close(): Promise<void> {
+    if (this.#process !== undefined) {
+      const { Client } = await import("../../src/client.js");
+      const client = new Client({ address: this.address });
+      for await (const { id } of client.list()) await client.delete(id);
+      client.close();
+    }
+    await this.stop("SIGTERM");
+    rmSync(this.directory, { recursive: true, force: true });
+  }
+}
+
+export default async function setup(project: TestProject): Promise<(() => Promise<void>) | undefined> {
+  const given = process.env["SANDGATE_ADDRESS"];
+  const reason = given ? "" : whyNot();
+  project.provide("reason", reason);
+  if (given || reason !== "") {
+    project.provide("address", given ?? "");
+    return undefined;
+  }
+  const server = new TestServer();
+  await server.start();
+  project.provide("address", server.address);
+  return () => server.close();
+}
