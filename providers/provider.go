@@ -30,7 +30,8 @@ type Provider interface {
 	// If a sandbox with this name exists and its Spec.Hash is equal, Create
 	// must wait until that one is ready and return it with Info.Created false,
 	// also when another process is creating it at the same time. If the hash
-	// differs, the error wraps ErrExists.
+	// differs, the error wraps ErrExists; if the hash is equal and that sandbox
+	// has ended by itself, ErrNotActive.
 	Create(ctx context.Context, name string, spec Spec) (Info, error)
 
 	// Get returns one sandbox. A sandbox that ended by itself is returned with
@@ -50,8 +51,9 @@ type Provider interface {
 
 	// Delete ends the sandbox: when it returns nil, its processes are gone and
 	// its name can be used again. The error wraps ErrNotFound when there is
-	// none, and ErrReplaced when c.Incarnation is set and is not the present
-	// one. Deleting twice at once deletes once.
+	// none (also when only a half-made one was cleaned away), and ErrReplaced
+	// when c.Incarnation is set and is not the present one. Deleting twice at
+	// once deletes once.
 	Delete(ctx context.Context, name string, c Condition) error
 
 	// Dial opens a byte stream to the agent inside. Closing the connection must

@@ -1,0 +1,361 @@
+// Package fake is a provider for tests: its sandboxes are real agents in this
+// very process, each with a temporary directory to work in. They isolate
+// nothing, start in a millisecond and need neither root nor a container
+// runtime.
+package fake
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandgate/sandgate/agent"
+	"github.com/sandgate/sandgate/providers"
+)
+
+// Config configures a Machine. The zero value is usable.
+type Config struct {
+	// Hook, if set, is called at the start of every method with the method's name
+	// in lower case, such as "create". It may wait, and its error becomes the
+	// method's.
+	Hook func(ctx context.Context, method, name string) error
+	// Agent changes the configuration of an agent before it starts.
+	Agent func(*agent.Config)
+}
+
+// Machine is the substrate: it outlives the providers that are opened on it.
+type Machine struct {
+	config Config
+	dir    string
+
+	mu        sync.Mutex
+	sandboxes map[string]*sandbox
+	sockets   int
+}
+
+// sandbox holds one name. Its maker closes ready when it is made or given up,
+// its deleter closes gone.
+type sandbox struct {
+	info   providers.Info
+	err    error // why it was given up
+	agent  *agent.Agent
+	conns  *tracker
+	served sync.WaitGroup
+	socket string
+	dir    string
+	ready  chan struct{}
+	gone   chan struct{}
+}
+
+// NewMachine makes a machine with its files below dir, which must be short
+// enough for the name of a unix socket, such as os.MkdirTemp("", "sg").
+func NewMachine(dir string, config Config) *Machine {
+	return &Machine{config: config, dir: dir, sandboxes: make(map[string]*sandbox)}
+}
+
+// Close ends all sandboxes.
+func (m *Machine) Close() error {
+	p := m.Open()
+	m.mu.Lock()
+	var names []string
+	for name := range m.sandboxes {
+		names = append(names, name)
+	}
+	m.mu.Unlock()
+	var errs []error
+	for _, name := range names {
+		if err := p.end(name, providers.Condition{}); !errors.Is(err, providers.ErrNotFound) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Break ends a sandbox's agent, as a crash would; the sandbox is failed then.
+func (m *Machine) Break(name string) error {
+	m.mu.Lock()
+	s := m.sandboxes[name]
+	if s == nil || s.info.State != providers.StateActive {
+		m.mu.Unlock()
+		return fmt.Errorf("break %s: %w", name, providers.ErrNotFound)
+	}
+	s.info.State, s.info.Message = providers.StateFailed, "the agent ended"
+	m.mu.Unlock()
+	return s.stop()
+}
+
+// Provider is one provider on a Machine.
+type Provider struct{ m *Machine }
+
+var _ providers.Provider = (*Provider)(nil)
+
+// Open returns a provider. Several may be open at once.
+func (m *Machine) Open() *Provider { return &Provider{m: m} }
+
+// Close leaves the sandboxes running.
+func (p *Provider) Close() error { return nil }
+
+func (p *Provider) begin(ctx context.Context, method, name string) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s %s: %w", method, name, context.Cause(ctx))
+	}
+	if p.m.config.Hook != nil {
+		return p.m.config.Hook(ctx, method, name)
+	}
+	return nil
+}
+
+// Create starts an agent.
+func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, error) {
+	if err := p.begin(ctx, "create", name); err != nil {
+		return providers.Info{}, err
+	}
+	for _, raw := range []json.RawMessage{spec.TemplateOptions, spec.Options} {
+		if err := noOptions(raw); err != nil {
+			return providers.Info{}, err
+		}
+	}
+	for {
+		p.m.mu.Lock()
+		s := p.m.sandboxes[name]
+		if s == nil {
+			s = &sandbox{ready: make(chan struct{}), gone: make(chan struct{})}
+			s.info = providers.Info{Name: name, State: providers.StateCreating, Spec: spec}
+			p.m.sandboxes[name] = s
+			p.m.mu.Unlock()
+			return p.build(ctx, name, s, spec)
+		}
+		deleting := s.info.State == providers.StateDeleting
+		p.m.mu.Unlock()
+		wait := s.ready
+		if deleting {
+			wait = s.gone
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return providers.Info{}, fmt.Errorf("create %s: %w", name, context.Cause(ctx))
+		}
+		p.m.mu.Lock()
+		info, failed := s.info, s.err != nil
+		p.m.mu.Unlock()
+		switch {
+		case deleting || failed || info.State == providers.StateDeleting:
+			continue
+		case info.Spec.Hash != spec.Hash:
+			return providers.Info{}, fmt.Errorf("create %s: %w", name, providers.ErrExists)
+		case info.State != providers.StateActive:
+			return providers.Info{}, fmt.Errorf("create %s: it is %v: %w", name, info.State, providers.ErrNotActive)
+		}
+		return copyInfo(info), nil
+	}
+}
+
+func (p *Provider) build(ctx context.Context, name string, s *sandbox, spec providers.Spec) (providers.Info, error) {
+	incarnation := rand.Text()
+	err := s.start(p.m, spec, incarnation)
+	if err == nil && ctx.Err() != nil {
+		err = errors.Join(context.Cause(ctx), s.stop())
+	}
+	p.m.mu.Lock()
+	defer p.m.mu.Unlock()
+	defer close(s.ready)
+	if err != nil {
+		s.err = err
+		delete(p.m.sandboxes, name)
+		close(s.gone)
+		return providers.Info{}, fmt.Errorf("create %s: %w", name, err)
+	}
+	now := time.Now()
+	s.info.Incarnation = incarnation
+	s.info.State, s.info.CreateTime, s.info.LastActivity = providers.StateActive, now, now
+	s.info.Runtime, s.info.NotEnforced = "none", []string{"everything: a fake isolates nothing"}
+	s.info.Spec.Env = nil
+	if spec.Env != nil {
+		s.info.Spec.Env = make(map[string]string, len(spec.Env))
+		for k := range spec.Env {
+			s.info.Spec.Env[k] = ""
+		}
+	}
+	out := copyInfo(s.info)
+	out.Created = true
+	return out, nil
+}
+
+func (s *sandbox) start(m *Machine, spec providers.Spec, incarnation string) error {
+	m.mu.Lock()
+	m.sockets++
+	s.socket = filepath.Join(m.dir, fmt.Sprintf("%d.sock", m.sockets))
+	s.dir = filepath.Join(m.dir, fmt.Sprintf("%d", m.sockets))
+	m.mu.Unlock()
+	config := agent.Config{
+		Incarnation: incarnation, Workdir: filepath.Join(s.dir, "workspace"), StateDir: filepath.Join(s.dir, "state"),
+		Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir},
+	}
+	if spec.WorkingDirectory != "" && spec.WorkingDirectory != "/workspace" {
+		config.Workdir = spec.WorkingDirectory
+	}
+	for k, v := range spec.Env {
+		config.Env = append(config.Env, k+"="+v)
+	}
+	if m.config.Agent != nil {
+		m.config.Agent(&config)
+	}
+	for _, dir := range []string{config.Workdir, config.StateDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	listener, err := net.Listen("unix", s.socket)
+	if err != nil {
+		return err
+	}
+	s.agent, err = agent.New(config)
+	if err != nil {
+		return errors.Join(err, listener.Close(), os.RemoveAll(s.dir))
+	}
+	s.conns = &tracker{Listener: listener}
+	s.served.Go(func() { _ = s.agent.Serve(s.conns) })
+	return nil
+}
+
+func (s *sandbox) stop() error {
+	// A connection on which nobody ever spoke would hold the agent up.
+	s.conns.hangUp()
+	s.agent.Close()
+	s.served.Wait()
+	return os.RemoveAll(s.dir)
+}
+
+// Get returns one sandbox.
+func (p *Provider) Get(ctx context.Context, name string) (providers.Info, error) {
+	if err := p.begin(ctx, "get", name); err != nil {
+		return providers.Info{}, err
+	}
+	p.m.mu.Lock()
+	defer p.m.mu.Unlock()
+	s := p.m.sandboxes[name]
+	if s == nil {
+		return providers.Info{}, fmt.Errorf("get %s: %w", name, providers.ErrNotFound)
+	}
+	return copyInfo(s.info), nil
+}
+
+// Update changes a sandbox's values.
+func (p *Provider) Update(ctx context.Context, name string, c providers.Change) (providers.Info, error) {
+	if err := p.begin(ctx, "update", name); err != nil {
+		return providers.Info{}, err
+	}
+	p.m.mu.Lock()
+	defer p.m.mu.Unlock()
+	s := p.m.sandboxes[name]
+	if s == nil {
+		return providers.Info{}, fmt.Errorf("update %s: %w", name, providers.ErrNotFound)
+	}
+	c.ApplyTo(&s.info)
+	return copyInfo(s.info), nil
+}
+
+// Delete ends a sandbox.
+func (p *Provider) Delete(ctx context.Context, name string, c providers.Condition) error {
+	if err := p.begin(ctx, "delete", name); err != nil {
+		return err
+	}
+	return p.end(name, c)
+}
+
+func (p *Provider) end(name string, c providers.Condition) error {
+	p.m.mu.Lock()
+	s := p.m.sandboxes[name]
+	if s == nil || s.info.State == providers.StateCreating {
+		p.m.mu.Unlock()
+		return fmt.Errorf("delete %s: %w", name, providers.ErrNotFound)
+	}
+	if c.Incarnation != "" && c.Incarnation != s.info.Incarnation {
+		p.m.mu.Unlock()
+		return fmt.Errorf("delete %s: %w", name, providers.ErrReplaced)
+	}
+	if s.info.State == providers.StateDeleting {
+		p.m.mu.Unlock()
+		<-s.gone
+		return fmt.Errorf("delete %s: %w", name, providers.ErrNotFound)
+	}
+	broken := s.info.State == providers.StateFailed
+	s.info.State = providers.StateDeleting
+	p.m.mu.Unlock()
+	var err error
+	if !broken {
+		err = s.stop()
+	}
+	p.m.mu.Lock()
+	defer p.m.mu.Unlock()
+	delete(p.m.sandboxes, name)
+	close(s.gone)
+	return err
+}
+
+// Dial connects to the agent's socket.
+func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
+	if err := p.begin(ctx, "dial", name); err != nil {
+		return nil, err
+	}
+	p.m.mu.Lock()
+	s := p.m.sandboxes[name]
+	var info providers.Info
+	if s != nil {
+		info = s.info
+	}
+	p.m.mu.Unlock()
+	switch {
+	case s == nil:
+		return nil, fmt.Errorf("dial %s: %w", name, providers.ErrNotFound)
+	case info.State != providers.StateActive:
+		return nil, fmt.Errorf("dial %s: it is %v: %w", name, info.State, providers.ErrNotActive)
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", s.socket)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w: %w", name, providers.ErrUnavailable, err)
+	}
+	return conn, nil
+}
+
+// Describe says that nothing is enforced.
+func (p *Provider) Describe(ctx context.Context) (providers.Description, error) {
+	if err := p.begin(ctx, "describe", ""); err != nil {
+		return providers.Description{}, err
+	}
+	d := providers.Description{Name: "fake", Runtime: "none"}
+	for _, name := range []string{"memory", "cpu", "processes", "disk", "network", "unprivileged", "seccomp", "kill_tree"} {
+		d.Enforcement = append(d.Enforcement, providers.Enforcement{Name: name, Detail: "a fake isolates nothing"})
+	}
+	return d, nil
+}
+
+func noOptions(raw json.RawMessage) error {
+	if len(raw) == 0 {
+		return nil
+	}
+	var options map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &options); err != nil || len(options) > 0 {
+		return fmt.Errorf("options of the fake provider: it takes none: %w", providers.ErrInvalid)
+	}
+	return nil
+}
+
+// copyInfo keeps callers from sharing maps with the machine.
+func copyInfo(i providers.Info) providers.Info {
+	i.Spec.Labels = maps.Clone(i.Spec.Labels)
+	i.Spec.Env = maps.Clone(i.Spec.Env)
+	i.NotEnforced = slices.Clone(i.NotEnforced)
+	return i
+}

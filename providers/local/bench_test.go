@@ -1,0 +1,90 @@
+//go:build linux
+
+package local_test
+
+import (
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local"
+)
+
+// BenchmarkCreate measures a creation, its deletion left out, against the
+// yardstick in turns, so that both meet the same machine: the runtime running
+// the same configuration by hand, with a program that ends at once.
+func BenchmarkCreate(b *testing.B) {
+	for _, way := range []local.Way{local.WaySocket, local.WayExec} {
+		b.Run(string(way), func(b *testing.B) {
+			p := benchProvider(b, way)
+			spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
+			plain := spec
+			plain.Resources.DiskBytes = 0
+			if _, err := p.Create(b.Context(), "plain", plain); err != nil {
+				b.Fatal(err)
+			}
+			bundle := local.BundleCopy(b, p, "plain", "/bin/true")
+			root := b.TempDir()
+			var creates, yardsticks []time.Duration
+			for b.Loop() {
+				began := time.Now()
+				out, err := exec.CommandContext(b.Context(), "runc", "--root", root, "run", "--bundle", bundle, "yardstick").CombinedOutput()
+				if err != nil {
+					b.Fatalf("%v: %s", err, out)
+				}
+				yardsticks = append(yardsticks, time.Since(began))
+				began = time.Now()
+				if _, err := p.Create(b.Context(), "bench", spec); err != nil {
+					b.Fatal(err)
+				}
+				creates = append(creates, time.Since(began))
+				if err := p.Delete(b.Context(), "bench", providers.Condition{}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := p.Delete(b.Context(), "plain", providers.Condition{}); err != nil {
+				b.Fatal(err)
+			}
+			create, yardstick := median(creates), median(yardsticks)
+			b.ReportMetric(float64(create.Microseconds())/1000, "ms/create")
+			b.ReportMetric(float64(yardstick.Microseconds())/1000, "ms/runc-run")
+			b.ReportMetric(float64(create)/float64(yardstick), "x-runc-run")
+		})
+	}
+}
+
+func median(d []time.Duration) time.Duration {
+	slices.Sort(d)
+	return d[len(d)/2]
+}
+
+func benchProvider(b *testing.B, way local.Way) *local.Provider {
+	b.Helper()
+	if os.Geteuid() != 0 {
+		b.Skip("needs root and runc: not root")
+	}
+	dir, err := os.MkdirTemp("", "sandgate-local-")
+	if err != nil {
+		b.Fatal(err)
+	}
+	config := local.Config{
+		StateDir: dir, AgentPath: agentFile(b), CgroupParent: "/" + filepath.Base(dir), Way: way,
+		Logger: slog.New(slog.DiscardHandler),
+	}
+	p, err := local.New(b.Context(), config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			b.Error(err)
+		}
+		sweep(b, config)
+	})
+	return p
+}

@@ -1,0 +1,232 @@
+package local
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+// cgroups knows this machine's control groups. On a unified tree (v2) limits and
+// membership are in one hierarchy. On a hybrid tree the limits are in the
+// controllers' own hierarchies (v1), and a v2 tree without controllers stands
+// beside them, which is all that finding and killing processes needs.
+type cgroups struct {
+	parent  string // below the root of each hierarchy
+	prefix  string // of this state directory's groups
+	unified string // where the v2 tree is mounted; empty: nowhere
+	pure    bool   // v2 only
+}
+
+func newCgroups(parent, stateDir string) cgroups {
+	sum := sha256.Sum256([]byte(stateDir))
+	c := cgroups{parent: parent, prefix: hex.EncodeToString(sum[:4]) + "-"}
+	switch {
+	case isCgroup2(cgroupRoot):
+		c.unified, c.pure = cgroupRoot, true
+	case isCgroup2(filepath.Join(cgroupRoot, "unified")):
+		c.unified = filepath.Join(cgroupRoot, "unified")
+	}
+	return c
+}
+
+func isCgroup2(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
+}
+
+// path is the sandbox's cgroup below the root of each hierarchy.
+func (c cgroups) path(name string) string { return filepath.Join(c.parent, c.prefix+name) }
+
+// group is the sandbox's cgroup in the v2 tree.
+func (c cgroups) group(name string) string { return filepath.Join(c.unified, c.path(name)) }
+
+// hierarchies are the mounted roots.
+func (c cgroups) hierarchies() []string {
+	if c.pure {
+		return []string{cgroupRoot}
+	}
+	entries, _ := os.ReadDir(cgroupRoot)
+	var out []string
+	for _, e := range entries {
+		if e.IsDir() {
+			out = append(out, filepath.Join(cgroupRoot, e.Name()))
+		}
+	}
+	return out
+}
+
+// has reports whether a v1 controller is mounted, or a v2 one available.
+func (c cgroups) has(controller string) bool {
+	if !c.pure {
+		_, err := os.Stat(filepath.Join(cgroupRoot, controller))
+		return err == nil
+	}
+	data, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers"))
+	if err != nil {
+		return false
+	}
+	for _, name := range strings.Fields(string(data)) {
+		if name == controller {
+			return true
+		}
+	}
+	return false
+}
+
+// swap reports whether swap can be limited.
+func (c cgroups) swap() bool {
+	if c.pure {
+		return c.has("memory")
+	}
+	_, err := os.Stat(filepath.Join(cgroupRoot, "memory", "memory.memsw.limit_in_bytes"))
+	return err == nil
+}
+
+// delegatable reports whether the agent can be given a cgroup.
+func (c cgroups) delegatable() bool { return c.unified != "" }
+
+// delegate makes the sandbox's v2 cgroup and lets its user make groups below and
+// move processes between them. The files that hold limits stay root's. The
+// agent begins in the group itself.
+func (c cgroups) delegate(name string, uid, gid uint32) (string, error) {
+	dir := c.group(name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make a cgroup: %w", err)
+	}
+	for _, file := range []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control", "cgroup.kill"} {
+		// cgroup.kill came with Linux 5.14.
+		if err := os.Chown(filepath.Join(dir, file), int(uid), int(gid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("delegate a cgroup: %w", err)
+		}
+	}
+	return dir, nil
+}
+
+// remove kills what is left in the sandbox's groups and removes them.
+func (c cgroups) remove(ctx context.Context, name string) error {
+	var errs []error
+	for _, root := range c.hierarchies() {
+		errs = append(errs, removeGroup(ctx, filepath.Join(root, c.path(name))))
+	}
+	return errors.Join(errs...)
+}
+
+// removeGroup waits for killed processes to leave: a group with a process that
+// has not ended yet cannot be removed.
+func removeGroup(ctx context.Context, dir string) error {
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		killGroup(dir)
+		err := removeTree(dir)
+		if err == nil || !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return fmt.Errorf("remove cgroup %s: %w: %w", dir, err, context.Cause(ctx))
+		}
+	}
+}
+
+// killGroup is for what was left behind; it finds nothing in the usual case.
+func killGroup(dir string) {
+	if os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil {
+		return
+	}
+	f, err := os.Open(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return
+	}
+	defer func() { _ = f.Close() }()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if pid, err := strconv.Atoi(lines.Text()); err == nil && pid > 1 {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}
+
+func removeTree(dir string) error {
+	err := unix.Rmdir(dir)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	entries, readErr := os.ReadDir(dir)
+	if readErr != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := removeTree(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return nil
+}
+
+// names lists the sandboxes of this state directory that have a cgroup.
+func (c cgroups) names() []string {
+	seen := map[string]bool{}
+	var out []string
+	for _, root := range c.hierarchies() {
+		entries, err := os.ReadDir(filepath.Join(root, c.parent))
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			name, ours := strings.CutPrefix(e.Name(), c.prefix)
+			if ours && e.IsDir() && !seen[name] {
+				seen[name] = true
+				out = append(out, name)
+			}
+		}
+	}
+	return out
+}
+
+// prune removes the parents that nobody uses any more.
+func (c cgroups) prune() {
+	for _, root := range c.hierarchies() {
+		for dir := c.parent; dir != "/"; dir = filepath.Dir(dir) {
+			if unix.Rmdir(filepath.Join(root, dir)) != nil {
+				break
+			}
+		}
+	}
+}
+
+// oomKills returns how often the kernel ended a process of the sandbox for want
+// of memory.
+func (c cgroups) oomKills(name string) int64 {
+	file, key := filepath.Join(cgroupRoot, "memory", c.path(name), "memory.oom_control"), "oom_kill"
+	if c.pure {
+		file = filepath.Join(c.group(name), "memory.events")
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == key {
+			n, _ := strconv.ParseInt(f[1], 10, 64)
+			return n
+		}
+	}
+	return 0
+}

@@ -1,0 +1,103 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// Profile says how much of the machine the agent may use.
+type Profile string
+
+// The profiles.
+const (
+	// ProfileDefault gives the agent a cgroup of its own, in which it keeps one
+	// cgroup per command.
+	ProfileDefault Profile = "default"
+	// ProfileRestricted gives the agent what a pod gets under Kubernetes'
+	// "restricted" pod security standard: no cgroup to write to.
+	ProfileRestricted Profile = "restricted"
+)
+
+// Way says how the server reaches the agent.
+type Way string
+
+// The ways.
+const (
+	// WaySocket connects to a unix socket that the provider made and the agent
+	// listens on.
+	WaySocket Way = "socket"
+	// WayExec starts "sandgate-agent connect" inside with the runtime's exec and
+	// speaks through its standard input and output.
+	WayExec Way = "exec"
+)
+
+// Config configures a Provider.
+type Config struct {
+	// StateDir is required: an absolute path of a directory for everything that
+	// must survive the server. Only root can read it.
+	StateDir string
+	// Runtime is an OCI runtime's name or path. Default: "runc".
+	Runtime string
+	// Profile: default ProfileDefault.
+	Profile Profile
+	// Way: default WaySocket.
+	Way Way
+	// Agent returns the agent's executable for an architecture such as "amd64".
+	// One of Agent and AgentPath is required.
+	Agent func(arch string) ([]byte, error)
+	// AgentPath is a file to take the agent from instead.
+	AgentPath string
+	// CgroupParent is the cgroup, relative to the root of every hierarchy, below
+	// which sandboxes get theirs. Default: "/sandgate".
+	CgroupParent string
+	// Logger: default slog.Default().
+	Logger *slog.Logger
+}
+
+// DefaultResources are the limits that a template gets when it states none.
+func DefaultResources() providers.Resources {
+	return providers.Resources{
+		MemoryBytes:  1 << 30,
+		CPUMillis:    2000,
+		MaxProcesses: 512,
+		DiskBytes:    2 << 30,
+	}
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if !filepath.IsAbs(c.StateDir) {
+		return c, fmt.Errorf("state directory %q is not an absolute path: %w", c.StateDir, providers.ErrInvalid)
+	}
+	c.StateDir = filepath.Clean(c.StateDir)
+	if c.Runtime == "" {
+		c.Runtime = "runc"
+	}
+	if c.Profile == "" {
+		c.Profile = ProfileDefault
+	}
+	if c.Way == "" {
+		c.Way = WaySocket
+	}
+	if c.CgroupParent == "" {
+		c.CgroupParent = "/sandgate"
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	switch {
+	case c.Profile != ProfileDefault && c.Profile != ProfileRestricted:
+		return c, fmt.Errorf("profile %q is neither %q nor %q: %w", c.Profile, ProfileDefault, ProfileRestricted, providers.ErrInvalid)
+	case c.Way != WaySocket && c.Way != WayExec:
+		return c, fmt.Errorf("way %q is neither %q nor %q: %w", c.Way, WaySocket, WayExec, providers.ErrInvalid)
+	case !filepath.IsAbs(c.CgroupParent) || filepath.Clean(c.CgroupParent) == "/":
+		return c, fmt.Errorf("cgroup parent %q is not an absolute path below the root: %w", c.CgroupParent, providers.ErrInvalid)
+	case c.Agent == nil && c.AgentPath == "":
+		return c, errors.New("no agent executable is configured")
+	}
+	c.CgroupParent = filepath.Clean(c.CgroupParent)
+	return c, nil
+}

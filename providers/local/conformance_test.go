@@ -1,0 +1,190 @@
+//go:build linux
+
+package local_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local"
+	"github.com/sandgate/sandgate/providers/providertest"
+)
+
+func TestMain(m *testing.M) {
+	if raw := os.Getenv(victimConfig); raw != "" {
+		fmt.Fprintln(os.Stderr, beVictim(raw))
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if built.dir != "" {
+			_ = os.RemoveAll(built.dir)
+		}
+		os.Exit(code)
+	}))
+}
+
+// TestConformance runs the suite for both profiles and both ways in. The
+// restricted profile with exec is what a restricted pod on Kubernetes offers.
+func TestConformance(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		profile local.Profile
+		way     local.Way
+	}{
+		{"socket", local.ProfileDefault, local.WaySocket},
+		{"exec", local.ProfileDefault, local.WayExec},
+		{"restricted", local.ProfileRestricted, local.WayExec},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			config := testConfig(t)
+			config.Profile, config.Way = c.profile, c.way
+			providertest.Run(t, providertest.Harness{
+				Open: func(t *testing.T) providers.Provider { return open(t, config) },
+				Spec: func() providers.Spec {
+					return providers.Spec{Network: providers.NetworkNone, Resources: local.DefaultResources()}
+				},
+			})
+		})
+	}
+}
+
+// testConfig is a configuration with a state directory of its own. When the test
+// ends, nothing may be left of it on this machine.
+func testConfig(t *testing.T) local.Config {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root and runc: not root")
+	}
+	if _, err := exec.LookPath("runc"); err != nil {
+		t.Skip("needs root and runc: no runc")
+	}
+	dir, err := os.MkdirTemp("", "sandgate-local-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := local.Config{
+		StateDir: dir, AgentPath: agentFile(t), CgroupParent: "/" + filepath.Base(dir),
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+	t.Cleanup(func() {
+		assertNothingLeft(t, dir, config.CgroupParent)
+		sweep(t, config)
+	})
+	return config
+}
+
+// sweep deletes what a failed test may have left, and the state directory.
+func sweep(t testing.TB, config local.Config) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	config.Logger = slog.New(slog.DiscardHandler)
+	p, err := local.New(ctx, config)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	page, err := p.List(ctx, providers.Query{Limit: 1000})
+	if err != nil {
+		t.Error(err)
+	}
+	for _, info := range page.Sandboxes {
+		if err := p.Delete(ctx, info.Name, providers.Condition{}); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := errors.Join(p.Close(), os.RemoveAll(config.StateDir)); err != nil {
+		t.Error(err)
+	}
+}
+
+func open(t *testing.T, config local.Config) *local.Provider {
+	t.Helper()
+	p, err := local.New(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// agentFile builds the agent once.
+func agentFile(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv("SANDGATE_TEST_AGENT"); path != "" {
+		return path
+	}
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "sandgate-agent-"); built.err != nil {
+			return
+		}
+		cmd := exec.CommandContext(context.Background(), "go", "build", "-o", filepath.Join(built.dir, "sandgate-agent"), "github.com/sandgate/sandgate/cmd/sandgate-agent")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("build the agent: %w: %s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return filepath.Join(built.dir, "sandgate-agent")
+}
+
+// assertNothingLeft looks for what a sandbox is made of.
+func assertNothingLeft(t *testing.T, dir, cgroupParent string) {
+	t.Helper()
+	for _, sub := range []string{"sandboxes", "locks", "runtime/runc"} {
+		entries, err := os.ReadDir(filepath.Join(dir, sub))
+		if err != nil && !os.IsNotExist(err) {
+			t.Error(err)
+		}
+		for _, e := range entries {
+			t.Errorf("left behind: %s/%s", sub, e.Name())
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, dir) {
+			t.Errorf("left behind: mount %s", line)
+		}
+	}
+	backing, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, file := range backing {
+		if data, err := os.ReadFile(file); err == nil && bytes.HasPrefix(data, []byte(dir)) {
+			t.Errorf("left behind: %s has %s", file, data)
+		}
+	}
+	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		groups, _ := filepath.Glob(pattern + cgroupParent)
+		for _, g := range groups {
+			t.Errorf("left behind: cgroup %s", g)
+		}
+	}
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range lines {
+		if data, err := os.ReadFile(file); err == nil && bytes.Contains(data, []byte(dir)) {
+			t.Errorf("left behind: process %s: %q", file, data)
+		}
+	}
+}

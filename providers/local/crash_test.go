@@ -1,0 +1,165 @@
+//go:build linux
+
+package local_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local"
+	"github.com/sandgate/sandgate/providers/providertest"
+)
+
+// victimConfig is set in the process that TestKilled kills.
+const victimConfig = "SANDGATE_TEST_VICTIM"
+
+// TestKilled kills a provider's process at random moments of creations and
+// deletions. Whatever the moment, the next one must find every sandbox either
+// whole or not at all, and be able to make and delete all of them.
+func TestKilled(t *testing.T) {
+	config := testConfig(t)
+	raw, err := json.Marshal([]string{config.StateDir, config.AgentPath, config.CgroupParent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rounds := 12
+	if testing.Short() {
+		rounds = 3
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	var keeper string
+	for round := range rounds {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+		cmd.Env = append(os.Environ(), victimConfig+"="+string(raw))
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		// The first line says that it has begun.
+		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(random.IntN(250)) * time.Millisecond)
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+
+		p := open(t, config)
+		page, err := p.List(t.Context(), providers.Query{Limit: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, info := range page.Sandboxes {
+			if info.State != providers.StateActive {
+				t.Errorf("round %d: %s is %v: %s", round, info.Name, info.State, info.Message)
+				continue
+			}
+			if got := providertest.Shell(t, p, info.Name, "echo alive"); got != "alive\n" {
+				t.Errorf("round %d: %s says %q", round, info.Name, got)
+			}
+			if info.Name == "keeper" {
+				if keeper != "" && info.Incarnation != keeper {
+					t.Errorf("round %d: the sandbox that nobody deletes is another one", round)
+				}
+				keeper = info.Incarnation
+				continue
+			}
+			if err := p.Delete(t.Context(), info.Name, providers.Condition{}); err != nil {
+				t.Errorf("round %d: delete %s: %v", round, info.Name, err)
+			}
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if keeper == "" {
+		t.Error("the sandbox that nobody deletes was never found")
+	}
+	p := open(t, config)
+	if err := p.Delete(t.Context(), "keeper", providers.Condition{}); err != nil {
+		t.Error(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// beVictim makes and deletes until it is killed.
+func beVictim(raw string) error {
+	var fields []string
+	if err := json.Unmarshal([]byte(raw), &fields); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	p, err := local.New(ctx, local.Config{StateDir: fields[0], AgentPath: fields[1], CgroupParent: fields[2]})
+	if err != nil {
+		return err
+	}
+	spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
+	if _, err := p.Create(ctx, "keeper", spec); err != nil {
+		return err
+	}
+	_, _ = os.Stdout.WriteString("begun\n")
+	failed := make(chan error)
+	for i := range 3 {
+		name := fmt.Sprintf("storm-%d", i)
+		go func() {
+			for {
+				if _, err := p.Create(ctx, name, spec); err != nil {
+					failed <- err
+				}
+				if err := p.Delete(ctx, name, providers.Condition{}); err != nil && !errors.Is(err, providers.ErrNotFound) {
+					failed <- err
+				}
+			}
+		}()
+	}
+	return <-failed
+}
+
+// TestAgentEnds: a sandbox whose agent ended says so and stays until deleted.
+func TestAgentEnds(t *testing.T) {
+	config := testConfig(t)
+	p := open(t, config)
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
+	if _, err := p.Create(t.Context(), "ends", spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := local.KillInit(p, "ends"); err != nil {
+		t.Fatal(err)
+	}
+	info, err := p.Get(t.Context(), "ends")
+	if err != nil || info.State != providers.StateFailed || info.Message == "" {
+		t.Errorf("get: %+v, %v", info, err)
+	}
+	if conn, err := p.Dial(t.Context(), "ends"); !errors.Is(err, providers.ErrNotActive) {
+		t.Errorf("dial: %v, %v", conn, err)
+	}
+	if _, err := p.Create(t.Context(), "ends", spec); !errors.Is(err, providers.ErrNotActive) {
+		t.Errorf("create: %v", err)
+	}
+	if err := p.Delete(t.Context(), "ends", providers.Condition{}); err != nil {
+		t.Error(err)
+	}
+}

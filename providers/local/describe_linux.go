@@ -1,0 +1,62 @@
+package local
+
+import (
+	"context"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// Describe tells what holds on this machine.
+func (p *Provider) Describe(ctx context.Context) (providers.Description, error) {
+	runtime := p.engine.name
+	if v := p.engine.version(ctx); v != "" {
+		runtime += " " + v
+	}
+	return providers.Description{
+		Name:         "local",
+		Runtime:      runtime,
+		Capabilities: []string{"images"},
+		Enforcement: append(p.limits(),
+			providers.Enforcement{Name: "network", Enforced: true, Detail: "a network namespace with nothing but a loopback interface; with network full the host's own"},
+			providers.Enforcement{Name: "unprivileged", Enforced: true, Detail: "no root, no capabilities, no new privileges, read-only system"},
+			providers.Enforcement{Name: "seccomp", Enforced: true, Detail: "the default profile of containerd and Docker"},
+			p.killTree(),
+		),
+	}, nil
+}
+
+func (p *Provider) limits() []providers.Enforcement {
+	controller := func(name, of, detail string) providers.Enforcement {
+		if p.cgroups.has(of) {
+			return providers.Enforcement{Name: name, Enforced: true, Detail: detail}
+		}
+		return providers.Enforcement{Name: name, Detail: "the cgroup controller " + of + " is not available"}
+	}
+	memory := controller("memory", "memory", "cgroup limit, no swap")
+	if memory.Enforced && !p.cgroups.swap() {
+		memory.Detail = "cgroup limit; swap is not limited"
+	}
+	disk := providers.Enforcement{Name: "disk", Enforced: true, Detail: "a file system of its own for each sandbox"}
+	if p.disks.reason != "" {
+		disk = providers.Enforcement{Name: "disk", Detail: p.disks.reason}
+	}
+	return []providers.Enforcement{
+		memory,
+		controller("cpu", "cpu", "cgroup quota"),
+		controller("processes", "pids", "cgroup limit"),
+		disk,
+	}
+}
+
+func (p *Provider) killTree() providers.Enforcement {
+	e := providers.Enforcement{Name: "kill_tree"}
+	switch {
+	case p.config.Profile == ProfileRestricted:
+		e.Detail = "the restricted profile gives the agent no cgroup; it sweeps its descendants"
+	case !p.cgroups.delegatable():
+		e.Detail = "no cgroup v2 tree is mounted"
+	default:
+		e.Enforced, e.Detail = true, "a cgroup per command"
+	}
+	return e
+}

@@ -1,0 +1,134 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// Dial connects to the agent inside.
+func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("dial %s: %w", name, context.Cause(ctx))
+	}
+	rec, err := readRecord(p.layout.sandbox(name))
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", name, err)
+	}
+	if info := p.info(name, rec); info.State != providers.StateActive {
+		return nil, fmt.Errorf("dial %s: it is %v: %s: %w", name, info.State, info.Message, providers.ErrNotActive)
+	}
+	if conn := p.takeWarm(name); conn != nil {
+		return conn, nil
+	}
+	return p.open(ctx, name, rec)
+}
+
+// open makes a new connection in the way that the sandbox was made for.
+func (p *Provider) open(ctx context.Context, name string, rec *record) (net.Conn, error) {
+	b := p.layout.sandbox(name)
+	var conn net.Conn
+	var err error
+	if rec.Way == WayExec {
+		conn, err = p.execConnect(ctx, name, b)
+	} else {
+		conn, err = dialUnix(ctx, string(b), socketName)
+	}
+	switch {
+	case err == nil:
+		return conn, nil
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("dial %s: %w", name, errors.Join(context.Cause(ctx), err))
+	default:
+		return nil, fmt.Errorf("dial %s: %w: %w", name, providers.ErrUnavailable, err)
+	}
+}
+
+// proveReady returns a connection on which the agent has spoken. A gRPC server
+// speaks first, so nothing needs to be sent, and what it said stays unread.
+func (p *Provider) proveReady(ctx context.Context, name string, rec *record) (net.Conn, error) {
+	conn, err := p.open(ctx, name, rec)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", providers.ErrAgentCannotStart, err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	err = awaitByte(conn)
+	if !stop() {
+		err = context.Cause(ctx)
+	} else if err != nil {
+		err = fmt.Errorf("%w: %w", providers.ErrAgentCannotStart, err)
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// awaitByte waits until there is something to read, and leaves it there.
+func awaitByte(conn net.Conn) error {
+	sc, ok := conn.(syscall.Conn)
+	if !ok {
+		return fmt.Errorf("%T cannot be waited for", conn)
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var n int
+	var readErr error
+	err = raw.Read(func(fd uintptr) bool {
+		var b [1]byte
+		n, _, readErr = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return !errors.Is(readErr, unix.EAGAIN) && !errors.Is(readErr, unix.EINTR)
+	})
+	switch {
+	case err != nil:
+		return err
+	case readErr != nil:
+		return readErr
+	case n == 0:
+		return fmt.Errorf("the agent closed the connection: %w", io.ErrUnexpectedEOF)
+	}
+	return nil
+}
+
+// listenUnix makes a listening socket in a directory. The name of a socket may
+// be no longer than 107 bytes; through the directory's descriptor every
+// directory will do.
+func listenUnix(dir, name string) (*os.File, error) {
+	d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = d.Close() }()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: throughFD(d, name), Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	file, err := l.File()
+	return file, errors.Join(err, l.Close())
+}
+
+func dialUnix(ctx context.Context, dir, name string) (net.Conn, error) {
+	d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = d.Close() }()
+	var dialer net.Dialer
+	return dialer.DialContext(ctx, "unix", throughFD(d, name))
+}
+
+func throughFD(dir *os.File, name string) string {
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)
+}

@@ -1,0 +1,178 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+const (
+	minDisk  = 16 << 20
+	diskUnit = 1 << 20
+)
+
+// disks makes the file systems that bound what a sandbox can write.
+type disks struct {
+	dir    string
+	mkfs   string
+	reason string // why disks cannot be made; empty when they can
+	making *locks
+}
+
+func newDisks(l layout, making *locks) *disks {
+	d := &disks{dir: l.disks(), making: making}
+	path, err := exec.LookPath("mkfs.ext4")
+	if err != nil {
+		d.reason = "mkfs.ext4 is not installed"
+		return d
+	}
+	d.mkfs = path
+	if err := canMount(); err != nil {
+		d.reason = err.Error()
+	}
+	return d
+}
+
+// image makes a sparse file system image for one sandbox at path.
+func (d *disks) image(ctx context.Context, size int64, path string) error {
+	if size < minDisk {
+		return fmt.Errorf("a disk of %d bytes is smaller than %d: %w", size, minDisk, providers.ErrInvalid)
+	}
+	template, err := d.template(ctx, size/diskUnit)
+	if err != nil {
+		return err
+	}
+	return copySparse(template, path)
+}
+
+// template returns an empty file system of a size in units, made on first use.
+func (d *disks) template(ctx context.Context, units int64) (string, error) {
+	name := "ext4-" + strconv.FormatInt(units, 10) + "m"
+	path := filepath.Join(d.dir, name)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	held, err := d.making.acquire(ctx, "_disk-"+name)
+	if err != nil {
+		return "", err
+	}
+	defer held.release(true)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	part := path + ".part"
+	defer func() { _ = os.Remove(part) }()
+	if err := os.WriteFile(part, nil, 0o600); err != nil {
+		return "", err
+	}
+	if err := os.Truncate(part, units*diskUnit); err != nil {
+		return "", err
+	}
+	// No journal: it would only help a disk that outlives a crash of the
+	// machine, which no sandbox does. No blocks are kept for root, and inodes
+	// are many because agents unpack source trees.
+	cmd := exec.CommandContext(ctx, d.mkfs, "-q", "-F", "-m", "0", "-i", "8192", "-O", "^has_journal,^resize_inode",
+		"-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", part)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("mkfs.ext4: %w: %s", err, out)
+	}
+	return path, os.Rename(part, path)
+}
+
+// copySparse copies a file's data and keeps its holes.
+func copySparse(from, to string) (err error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	info, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	out, err := os.OpenFile(to, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	if unix.IoctlFileClone(int(out.Fd()), int(in.Fd())) == nil {
+		return nil
+	}
+	if err := out.Truncate(info.Size()); err != nil {
+		return err
+	}
+	for at := int64(0); at < info.Size(); {
+		start, err := unix.Seek(int(in.Fd()), at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return nil // only a hole is left
+		}
+		if err != nil {
+			return err
+		}
+		end, err := unix.Seek(int(in.Fd()), start, unix.SEEK_HOLE)
+		if err != nil {
+			return err
+		}
+		if _, err := out.Seek(start, io.SeekStart); err != nil {
+			return err
+		}
+		if _, err := in.Seek(start, io.SeekStart); err != nil {
+			return err
+		}
+		if _, err := io.CopyN(out, in, end-start); err != nil {
+			return err
+		}
+		at = end
+	}
+	return nil
+}
+
+// place is a writable directory of a sandbox, kept on its disk.
+type place struct {
+	dir    string // below the disk's root
+	target string // inside the sandbox; empty: not mounted as it is
+	mode   fs.FileMode
+	owned  bool // by the sandbox's user, else by root
+}
+
+// places are the writable directories. Names must not change while sandboxes
+// of an older version may run.
+var places = []place{
+	{dir: "workspace", target: "/workspace", mode: 0o755, owned: true},
+	{dir: "home", target: "/home/sandbox", mode: 0o750, owned: true},
+	{dir: "tool-results", target: "/large_tool_results", mode: 0o755, owned: true},
+	{dir: "history", target: "/conversation_history", mode: 0o755, owned: true},
+	{dir: "tmp", target: "/tmp", mode: 0o777 | fs.ModeSticky},
+	{dir: "var-tmp", target: "/var/tmp", mode: 0o777 | fs.ModeSticky},
+	{dir: "state", target: agentState, mode: 0o700, owned: true},
+	{dir: "upper", mode: 0o755},
+	{dir: "work", mode: 0o700},
+}
+
+func makePlaces(root string, uid, gid uint32) error {
+	for _, p := range places {
+		dir := filepath.Join(root, p.dir)
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := os.Chmod(dir, p.mode); err != nil {
+			return err
+		}
+		if p.owned {
+			if err := os.Chown(dir, int(uid), int(gid)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

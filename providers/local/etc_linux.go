@@ -1,0 +1,98 @@
+package local
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// The generated part of /etc. The rest of it is copied from the host, and only
+// what programs under /usr cannot do without.
+var generatedEtc = map[string]string{
+	"passwd":        "root:x:0:0:root:/root:/usr/sbin/nologin\nsandbox:x:1000:1000:sandbox:/home/sandbox:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+	"group":         "root:x:0:\ntty:x:5:\nsandbox:x:1000:\nnogroup:x:65534:\n",
+	"hosts":         hostsFile,
+	"hostname":      hostname + "\n",
+	"resolv.conf":   "",
+	"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n",
+	"host.conf":     "multi on\n",
+	"shells":        "/bin/sh\n",
+	"fstab":         "",
+}
+
+const (
+	hostname  = "sandbox"
+	hostsFile = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n127.0.1.1 " + hostname + "\n"
+)
+
+// copiedEtc are files and trees of the host's /etc that hold no secrets and that
+// programs read: the loader's cache, certificates of authorities, the links of
+// Debian's alternatives, time zone, names of protocols, and settings of
+// languages' installations.
+var copiedEtc = []string{
+	"ld.so.cache", "ld.so.conf", "ld.so.conf.d",
+	"ssl/certs", "ssl/openssl.cnf", "ca-certificates.conf", "pki/tls/certs", "pki/ca-trust/extracted",
+	"alternatives", "localtime", "timezone", "locale.alias", "locale.conf", "default/locale",
+	"protocols", "services", "mime.types", "magic", "os-release", "debian_version", "inputrc", "terminfo", "bash.bashrc",
+	"python3*", "perl", "java-*", "fonts", "xml", "sgml",
+}
+
+// maxEtcFile bounds what is copied; a bundle of certificates has a quarter of it.
+const maxEtcFile = 4 << 20
+
+func collectEtc() (map[string]entry, error) {
+	out := make(map[string]entry, 1024)
+	for name, data := range generatedEtc {
+		out["/etc/"+name] = entry{mode: 0o644, data: data}
+	}
+	for _, pattern := range copiedEtc {
+		found, err := filepath.Glob(filepath.Join("/etc", pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range found {
+			if err := collect(path, out); err != nil {
+				return nil, err
+			}
+		}
+	}
+	out["/etc/mtab"] = entry{mode: fs.ModeSymlink, data: "/proc/self/mounts"}
+	return out, nil
+}
+
+// collect takes what everybody on the host may read, so no private key gets in.
+func collect(root string, out map[string]entry) error {
+	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return nil
+		}
+		switch {
+		case info.IsDir():
+			if info.Mode().Perm()&0o005 != 0o005 {
+				return filepath.SkipDir
+			}
+			out[path] = entry{mode: fs.ModeDir | 0o755}
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(path)
+			if err != nil {
+				return nil
+			}
+			out[path] = entry{mode: fs.ModeSymlink, data: target}
+		case info.Mode().IsRegular() && info.Mode().Perm()&0o004 != 0 && info.Size() <= maxEtcFile:
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return nil
+			}
+			out[path] = entry{mode: 0o644 | info.Mode().Perm()&0o111, data: string(data)}
+		}
+		return nil
+	})
+}

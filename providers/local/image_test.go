@@ -1,0 +1,216 @@
+//go:build linux
+
+package local_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local"
+	"github.com/sandgate/sandgate/providers/providertest"
+)
+
+// TestImageConformance runs the suite on an image that has nothing but busybox:
+// no python, no tar beyond it, no user, no writable directory of its own.
+func TestImageConformance(t *testing.T) {
+	config := testConfig(t)
+	ref := "oci:" + writeLayout(t, busyboxImage(t))
+	providertest.Run(t, providertest.Harness{
+		Open: func(t *testing.T) providers.Provider { return open(t, config) },
+		Spec: func() providers.Spec { return imageSpec(t, ref, "") },
+		Except: map[string]string{
+			"C24_python": "the image has none",
+		},
+	})
+}
+
+// TestImageForms reads one image in its three forms, with what it says about
+// processes, and once with a writable layer.
+func TestImageForms(t *testing.T) {
+	config := testConfig(t)
+	p := open(t, config)
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	img := busyboxImage(t)
+	dir := writeLayout(t, img)
+	for _, c := range []struct{ name, ref, extra, want string }{
+		{"layout", "oci:" + dir, "", "1234 5678 /app yes read-only\n"},
+		{"layout with a tag", "oci:" + dir + ":latest", "", "1234 5678 /app yes read-only\n"},
+		{"archive", "oci-archive:" + tarOf(t, dir), "", "1234 5678 /app yes read-only\n"},
+		{"docker", "docker-archive:" + dockerArchive(t, img), "", "1234 5678 /app yes read-only\n"},
+		{"writable", "oci:" + dir, `, "writable_root": true`, "1234 5678 /app yes writable\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			spec := imageSpec(t, c.ref, c.extra)
+			spec.Hash, spec.WorkingDirectory = c.name, ""
+			info, err := p.Create(t.Context(), "image", spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.ReadOnlySystem == (c.extra != "") {
+				t.Errorf("read-only system: %v", info.ReadOnlySystem)
+			}
+			got := providertest.Shell(t, p, "image", `echo $(id -u) $(id -g) $(pwd) $FROM_IMAGE $(touch /app/f 2>/dev/null && echo writable || echo read-only)`)
+			if got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+			if err := p.Delete(t.Context(), "image", providers.Condition{}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestImageErrors(t *testing.T) {
+	config := testConfig(t)
+	p := open(t, config)
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	dir := writeLayout(t, busyboxImage(t))
+	for ref, want := range map[string]error{
+		"oci:/no/such/layout":         providers.ErrInvalid,
+		"oci:" + dir + ":no-such-tag": providers.ErrInvalid,
+		"docker-archive:/etc/passwd":  providers.ErrInvalid,
+		"docker.io/library/debian:12": providers.ErrUnsupported,
+	} {
+		if _, err := p.Create(t.Context(), "bad", imageSpec(t, ref, "")); !errors.Is(err, want) {
+			t.Errorf("%s: %v", ref, err)
+		}
+		if _, err := p.Get(t.Context(), "bad"); !errors.Is(err, providers.ErrNotFound) {
+			t.Errorf("%s left %v", ref, err)
+		}
+	}
+}
+
+func imageSpec(t *testing.T, ref, extra string) providers.Spec {
+	t.Helper()
+	quoted, err := json.Marshal(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return providers.Spec{
+		Hash: "h", Image: ref, Network: providers.NetworkNone, Resources: local.DefaultResources(), WorkingDirectory: "/workspace",
+		TemplateOptions: json.RawMessage(`{"images": [` + string(quoted) + `]` + extra + `}`),
+	}
+}
+
+func busyboxImage(t *testing.T) v1.Image {
+	t.Helper()
+	path, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Skip("needs root and runc, and a static busybox: none is installed")
+	}
+	busybox, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := exec.CommandContext(t.Context(), path, "--list").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	headers := []tar.Header{{Name: "bin/busybox", Mode: 0o755, Size: int64(len(busybox))}}
+	for _, applet := range strings.Fields(string(list)) {
+		if applet != "busybox" {
+			headers = append(headers, tar.Header{Name: "bin/" + applet, Typeflag: tar.TypeLink, Linkname: "bin/busybox"})
+		}
+	}
+	headers = append(headers,
+		tar.Header{Name: "usr/bin", Typeflag: tar.TypeSymlink, Linkname: "/bin"},
+		tar.Header{Name: "app/", Typeflag: tar.TypeDir, Mode: 0o755, Uid: 1234, Gid: 5678},
+	)
+	img := empty.Image
+	for _, layer := range [][]tar.Header{headers, {{Name: "etc/passwd", Mode: 0o644}}} {
+		var out bytes.Buffer
+		w := tar.NewWriter(&out)
+		for i := range layer {
+			if err := w.WriteHeader(&layer[i]); err != nil {
+				t.Fatal(err)
+			}
+			if layer[i].Size > 0 {
+				if _, err := w.Write(busybox); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(out.Bytes())), nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if img, err = mutate.AppendLayers(img, l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = file.DeepCopy()
+	file.OS, file.Architecture = "linux", "amd64"
+	file.Config.Env = []string{"PATH=/bin", "FROM_IMAGE=yes"}
+	file.Config.WorkingDir = "/app"
+	file.Config.User = "1234:5678"
+	if img, err = mutate.ConfigFile(img, file); err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+func writeLayout(t *testing.T, img v1.Image) string {
+	t.Helper()
+	dir := t.TempDir()
+	l, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.AppendImage(img, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "latest"})); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func tarOf(t *testing.T, dir string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "image.tar")
+	if out, err := exec.CommandContext(t.Context(), "tar", "-C", dir, "-cf", path, ".").CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v: %s", err, out)
+	}
+	return path
+}
+
+func dockerArchive(t *testing.T, img v1.Image) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "image.tar")
+	tag, err := name.NewTag("example.org/busybox:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tarball.WriteToFile(path, tag, img); err != nil {
+		t.Fatal(err)
+	}
+	return path + ":example.org/busybox:1"
+}

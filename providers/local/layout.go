@@ -1,0 +1,75 @@
+package local
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// layout names everything in the state directory.
+type layout string
+
+func (l layout) path(elem ...string) string {
+	return filepath.Join(append([]string{string(l)}, elem...)...)
+}
+
+func (l layout) locks() string              { return l.path("locks") }
+func (l layout) agents() string             { return l.path("agent") }
+func (l layout) roots() string              { return l.path("rootfs") }
+func (l layout) images() string             { return l.path("images") }
+func (l layout) disks() string              { return l.path("disks") }
+func (l layout) runtime() string            { return l.path("runtime") }
+func (l layout) sandboxes() string          { return l.path("sandboxes") }
+func (l layout) sandbox(name string) bundle { return bundle(l.path("sandboxes", name)) }
+
+// make creates the directories. Secrets of sandboxes lie below, so nobody but
+// root may enter.
+func (l layout) make() error {
+	for _, dir := range []string{string(l), l.locks(), l.agents(), l.roots(), l.images(), l.disks(), l.runtime(), l.sandboxes()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(string(l), 0o700)
+}
+
+// bundle is the directory of one sandbox and its OCI bundle at once.
+type bundle string
+
+func (b bundle) path(elem string) string { return filepath.Join(string(b), elem) }
+func (b bundle) record() string          { return b.path("record.json") }
+func (b bundle) config() string          { return b.path("config.json") }
+func (b bundle) connect() string         { return b.path("connect.json") }
+func (b bundle) pid() string             { return b.path("pid") }
+func (b bundle) image() string           { return b.path("disk.ext4") }
+func (b bundle) disk() string            { return b.path("disk") }
+func (b bundle) root() string            { return b.path("root") }
+
+const socketName = "agent.sock"
+
+// writeJSON replaces a file at once; a reader sees the old or the new content.
+func writeJSON(path string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return replaceFile(path, data, 0o600)
+}
+
+func replaceFile(path string, data []byte, mode fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(mode), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,83 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// privately runs do on a thread with a mount namespace of its own. Mounts made
+// there are seen by the processes started there and by nobody else, and vanish
+// with the last of them.
+func privately(do func() error) error {
+	done := make(chan error, 1)
+	go enter(do, done)
+	return <-done
+}
+
+func enter(do func() error, done chan<- error) {
+	// The thread is never unlocked, so it ends with the goroutine and nothing
+	// else runs on it.
+	runtime.LockOSThread()
+	if unix.Gettid() == os.Getpid() {
+		// The main thread cannot end, and /proc/self shows its namespace.
+		inner := make(chan error, 1)
+		go enter(do, inner)
+		done <- <-inner
+		runtime.UnlockOSThread()
+		return
+	}
+	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+		done <- fmt.Errorf("make a mount namespace: %w", err)
+		return
+	}
+	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+		done <- fmt.Errorf("make mounts private: %w", err)
+		return
+	}
+	done <- do()
+}
+
+// mountDisk mounts a loop device. Nothing in it survives the machine's crash
+// anyway, so it never waits for the disk below.
+func mountDisk(dev, dir string) error {
+	err := unix.Mount(dev, dir, "ext4", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOATIME, "nobarrier,noinit_itable,discard")
+	if err != nil {
+		return fmt.Errorf("mount %s: %w", dev, err)
+	}
+	return nil
+}
+
+func mountOverlay(lower, upper, work, dir string) error {
+	data := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escapeOverlay(lower), escapeOverlay(upper), escapeOverlay(work))
+	if err := unix.Mount("overlay", dir, "overlay", unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
+		return fmt.Errorf("mount the image's overlay: %w", err)
+	}
+	return nil
+}
+
+// escapeOverlay protects what separates options and layers.
+func escapeOverlay(path string) string {
+	out := make([]byte, 0, len(path))
+	for i := range len(path) {
+		switch path[i] {
+		case ',', ':', '\\':
+			out = append(out, '\\')
+		}
+		out = append(out, path[i])
+	}
+	return string(out)
+}
+
+// canMount reports why this process cannot make mount namespaces and loop
+// devices, or nil.
+func canMount() error {
+	err := privately(func() error { return nil })
+	if _, statErr := os.Stat("/dev/loop-control"); statErr != nil {
+		err = errors.Join(err, statErr)
+	}
+	return err
+}

@@ -1,0 +1,125 @@
+//go:build linux
+
+package local
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+func TestParseReference(t *testing.T) {
+	for in, want := range map[string]reference{
+		"oci:/images/base":                         {kind: "oci", path: "/images/base"},
+		"oci:/images/base:v1":                      {kind: "oci", path: "/images/base", tag: "v1"},
+		"oci-archive:/a:b/base.tar":                {kind: "oci-archive", path: "/a:b/base.tar"},
+		"docker-archive:/base.tar":                 {kind: "docker-archive", path: "/base.tar"},
+		"docker-archive:/base.tar:example.org/b:1": {kind: "docker-archive", path: "/base.tar", tag: "example.org/b:1"},
+	} {
+		if got, err := parseReference(in); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", in, got, err)
+		}
+	}
+	for _, in := range []string{"", "debian", "docker.io/library/debian:12", "oci:relative", "oci", "http://x/y"} {
+		if got, err := parseReference(in); !errors.Is(err, providers.ErrUnsupported) {
+			t.Errorf("%q: %+v, %v", in, got, err)
+		}
+	}
+}
+
+func FuzzParseReference(f *testing.F) {
+	for _, s := range []string{"oci:/a:b", "docker-archive:/a.tar:b/c:d", "oci-archive:/", ":/", "oci:/:"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if r, err := parseReference(s); err == nil && !filepath.IsAbs(r.path) {
+			t.Errorf("%q: path %q", s, r.path)
+		}
+	})
+}
+
+func TestOptions(t *testing.T) {
+	raw := func(s string) json.RawMessage { return json.RawMessage(s) }
+	for _, c := range []struct {
+		name string
+		spec providers.Spec
+		want error
+	}{
+		{"none", providers.Spec{Network: providers.NetworkNone}, nil},
+		{"unknown template option", providers.Spec{Network: providers.NetworkNone, TemplateOptions: raw(`{"x": 1}`)}, providers.ErrInvalid},
+		{"two values", providers.Spec{Network: providers.NetworkNone, TemplateOptions: raw(`{} {}`)}, providers.ErrInvalid},
+		{"request option", providers.Spec{Network: providers.NetworkNone, Options: raw(`{"host_network": true}`)}, providers.ErrInvalid},
+		{"full network", providers.Spec{Network: providers.NetworkFull}, providers.ErrForbidden},
+		{"full network allowed", providers.Spec{Network: providers.NetworkFull, TemplateOptions: raw(`{"host_network": true}`)}, nil},
+		{"proxy", providers.Spec{Network: providers.NetworkProxy}, providers.ErrUnsupported},
+		{"image", providers.Spec{Network: providers.NetworkNone, Image: "oci:/etc"}, providers.ErrForbidden},
+		{"image allowed", providers.Spec{Network: providers.NetworkNone, Image: "oci:/i/a", TemplateOptions: raw(`{"images": ["oci:/i/*"]}`)}, nil},
+		{"image deeper than allowed", providers.Spec{Network: providers.NetworkNone, Image: "oci:/i/../etc", TemplateOptions: raw(`{"images": ["oci:/i/*"]}`)}, providers.ErrForbidden},
+	} {
+		if _, err := decodeOptions(c.spec); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+func TestImageUser(t *testing.T) {
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	passwd := "root:x:0:0:::\nnode:x:1001:1002:::\nbroken\nbig:x:99999999999:1:::\n"
+	if err := os.WriteFile(filepath.Join(root, "etc/passwd"), []byte(passwd), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for user, want := range map[string][2]uint32{
+		"": {1000, 1000}, "root": {1000, 1000}, "0": {1000, 1000}, "0:5": {1000, 1000}, "nobody-knows": {1000, 1000}, "big": {1000, 1000},
+		"node": {1001, 1002}, "1001": {1001, 1002}, "node:7": {1001, 7}, "1234": {1234, 1234}, "1234:0": {1234, 1234}, "1234:88": {1234, 88},
+	} {
+		if uid, gid := imageUser(user, root); uid != want[0] || gid != want[1] {
+			t.Errorf("%q: %d:%d, want %v", user, uid, gid, want)
+		}
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add([]byte("42 (a) b) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 12345 1 1"))
+	f.Add([]byte(") S"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if _, state, err := parseStat(data); err == nil && state == 0 {
+			t.Errorf("%q has no state and no error", data)
+		}
+	})
+}
+
+func TestParseStat(t *testing.T) {
+	start, state, err := parseStat([]byte("42 (a) R 1) Z 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 12345 1 1"))
+	if err != nil || start != 12345 || state != 'Z' {
+		t.Errorf("%d, %c, %v", start, state, err)
+	}
+	me, err := findProcess(os.Getpid())
+	if err != nil || !me.alive() {
+		t.Errorf("this process: %+v, %v", me, err)
+	}
+	me.Start++
+	if me.alive() {
+		t.Error("another process with the same pid is taken for it")
+	}
+}
+
+func FuzzToken(f *testing.F) {
+	f.Add("")
+	f.Add(encodeToken("sg-a"))
+	f.Fuzz(func(t *testing.T, token string) {
+		name, err := decodeToken(token)
+		if err != nil && !errors.Is(err, providers.ErrTokenInvalid) {
+			t.Error(err)
+		}
+		if again, err := decodeToken(encodeToken(name)); err != nil || again != name {
+			t.Errorf("%q became %q, %v", name, again, err)
+		}
+	})
+}

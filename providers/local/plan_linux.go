@@ -1,0 +1,120 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+const (
+	sandboxUser   = 1000
+	abstractName  = "unix:@sandgate"
+	pathName      = "unix://" + agentState + "/agent.sock"
+	defaultHome   = "/home/sandbox"
+	defaultTarget = "/workspace"
+)
+
+// plan decides what the container looks like and makes what it needs besides
+// its disk.
+func (p *Provider) plan(ctx context.Context, name string, rec *record, spec providers.Spec, options templateOptions) (*plan, error) {
+	b := p.layout.sandbox(name)
+	pl := &plan{
+		name: name, spec: spec, options: options, incarnation: rec.Incarnation, agent: p.agent,
+		root: p.host.root, readOnly: true, binds: p.host.binds, disk: b.disk(),
+		uid: sandboxUser, gid: sandboxUser, home: defaultHome, env: map[string]string{"PATH": p.host.path},
+		workdir: spec.WorkingDirectory, cgroupPath: p.cgroups.path(name), swapLimit: p.cgroups.swap(),
+		socket: p.config.Way == WaySocket, listen: abstractName,
+	}
+	if spec.Network == providers.NetworkFull {
+		// Abstract names belong to the network namespace, here the host's.
+		pl.listen = pathName
+		pl.binds = append(pl.binds[:len(pl.binds):len(pl.binds)], readOnly("/etc/hosts", "/etc/hosts"), readOnly("/etc/resolv.conf", "/etc/resolv.conf"))
+	}
+	rec.Listen = pl.listen
+	if spec.Image != "" {
+		if err := p.useImage(ctx, pl, spec.Image); err != nil {
+			return nil, err
+		}
+	}
+	if pl.workdir == "" {
+		pl.workdir = defaultTarget
+	}
+	if !path.IsAbs(pl.workdir) {
+		return nil, fmt.Errorf("working directory %q is not absolute: %w", pl.workdir, providers.ErrInvalid)
+	}
+	if p.config.Profile == ProfileDefault && p.cgroups.delegatable() {
+		dir, err := p.cgroups.delegate(name, pl.uid, pl.gid)
+		if err != nil {
+			return nil, err
+		}
+		pl.cgroup = dir
+	}
+	rec.NotEnforced = p.notEnforced(spec.Resources)
+	return pl, nil
+}
+
+// private reports whether something must be mounted before the runtime starts.
+func (pl *plan) private() bool { return pl.spec.Resources.DiskBytes > 0 || !pl.readOnly }
+
+// prepareDisk makes the file system image, or nothing where it cannot be had.
+func (p *Provider) prepareDisk(ctx context.Context, pl *plan, rec *record) error {
+	b := p.layout.sandbox(pl.name)
+	if err := os.Mkdir(b.disk(), 0o755); err != nil {
+		return err
+	}
+	if !pl.readOnly {
+		if err := os.Mkdir(b.root(), 0o755); err != nil {
+			return err
+		}
+	}
+	if pl.spec.Resources.DiskBytes == 0 || p.disks.reason != "" {
+		return nil
+	}
+	return p.disks.image(ctx, pl.spec.Resources.DiskBytes, b.image())
+}
+
+// mountFor mounts the sandbox's disk and overlay. It runs in the mount
+// namespace from which the runtime is started.
+func (p *Provider) mountFor(pl *plan, rec *record) error {
+	b := p.layout.sandbox(pl.name)
+	if exists(b.image()) {
+		dev, err := attachLoop(b.image())
+		if err != nil {
+			return err
+		}
+		// Once it is mounted, the mount holds the device.
+		defer func() { _ = dev.Close() }()
+		rec.Loop = dev.Name()
+		if err := mountDisk(dev.Name(), b.disk()); err != nil {
+			return err
+		}
+	}
+	if err := makePlaces(b.disk(), pl.uid, pl.gid); err != nil {
+		return fmt.Errorf("make the writable directories: %w", err)
+	}
+	if err := makeWorkdir(b.disk(), pl.workdir, pl.uid, pl.gid); err != nil {
+		return fmt.Errorf("make the working directory: %w", err)
+	}
+	if pl.readOnly {
+		return nil
+	}
+	return mountOverlay(pl.lower, filepath.Join(b.disk(), "upper"), filepath.Join(b.disk(), "work"), b.root())
+}
+
+// notEnforced says which of the limits asked for cannot be held here.
+func (p *Provider) notEnforced(r providers.Resources) []string {
+	var out []string
+	for _, e := range p.limits() {
+		asked := map[string]bool{
+			"memory": r.MemoryBytes > 0, "cpu": r.CPUMillis > 0, "processes": r.MaxProcesses > 0, "disk": r.DiskBytes > 0,
+		}[e.Name]
+		if asked && !e.Enforced {
+			out = append(out, e.Name+": "+e.Detail)
+		}
+	}
+	return out
+}

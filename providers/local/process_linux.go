@@ -1,0 +1,100 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+var bootID = sync.OnceValues(func() (string, error) {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(data)), err
+})
+
+// findProcess identifies a running process.
+func findProcess(pid int) (process, error) {
+	boot, err := bootID()
+	if err != nil {
+		return process{}, err
+	}
+	start, state, err := readStat(pid)
+	if err != nil {
+		return process{}, err
+	}
+	if ended(state) {
+		return process{}, fmt.Errorf("process %d: %w", pid, unix.ESRCH)
+	}
+	return process{PID: pid, Start: start, Boot: boot}, nil
+}
+
+// alive reports whether it still runs. A zombie does not.
+func (p process) alive() bool {
+	if p.PID == 0 || !p.thisBoot() {
+		return false
+	}
+	start, state, err := readStat(p.PID)
+	return err == nil && start == p.Start && !ended(state)
+}
+
+func ended(state byte) bool { return state == 'Z' || state == 'X' || state == 'x' }
+
+// readStat returns when a process started and its state.
+func readStat(pid int) (start uint64, state byte, err error) {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, 0, err
+	}
+	return parseStat(data)
+}
+
+// parseStat reads /proc/PID/stat. The name in parentheses may hold anything,
+// blanks and parentheses included.
+func parseStat(data []byte) (start uint64, state byte, err error) {
+	end := bytes.LastIndexByte(data, ')')
+	if end < 0 {
+		return 0, 0, errors.New("stat without a name")
+	}
+	fields := bytes.Fields(data[end+1:])
+	const stateField, startField = 0, 19
+	if len(fields) <= startField || len(fields[stateField]) != 1 {
+		return 0, 0, errors.New("stat is too short")
+	}
+	start, err = strconv.ParseUint(string(fields[startField]), 10, 64)
+	return start, fields[stateField][0], err
+}
+
+// kill ends the process and returns when it is gone. The first process of a pid
+// namespace takes all others along and ends after them.
+func (p process) kill(ctx context.Context) error {
+	if p.PID == 0 {
+		return nil
+	}
+	w, err := watch(p.PID)
+	if err != nil || w == nil {
+		return err
+	}
+	defer w.close()
+	// The pid may have been used again, even before it was opened.
+	if start, _, err := readStat(p.PID); err != nil || start != p.Start || !p.thisBoot() {
+		return nil
+	}
+	if err := w.kill(); err != nil {
+		return fmt.Errorf("kill %d: %w", p.PID, err)
+	}
+	if err := w.wait(ctx); err != nil {
+		return fmt.Errorf("process %d does not end: %w", p.PID, err)
+	}
+	return nil
+}
+
+func (p process) thisBoot() bool {
+	boot, err := bootID()
+	return err == nil && boot == p.Boot
+}

@@ -1,0 +1,171 @@
+package local
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// Provider runs sandboxes on this machine.
+type Provider struct {
+	config  Config
+	log     *slog.Logger
+	layout  layout
+	locks   *locks
+	engine  *engine
+	cgroups cgroups
+	disks   *disks
+	host    *userland
+	agent   string // the agent's file
+
+	mu     sync.Mutex
+	closed bool
+	warm   map[string]*warmConn // by name: proved ready and not asked for yet
+}
+
+var _ providers.Provider = (*Provider)(nil)
+
+// New opens a state directory, finishes what a server before left half done, and
+// adopts the sandboxes that run. It makes the process a child subreaper.
+func New(ctx context.Context, config Config) (*Provider, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("the local provider must run as root: %w", providers.ErrUnsupported)
+	}
+	p := &Provider{
+		config: config,
+		log:    config.Logger,
+		layout: layout(config.StateDir),
+		warm:   make(map[string]*warmConn),
+	}
+	if err := p.layout.make(); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	if err := adoptOrphans(); err != nil {
+		return nil, err
+	}
+	if p.engine, err = newEngine(config.Runtime, p.layout); err != nil {
+		return nil, err
+	}
+	p.locks = &locks{dir: p.layout.locks(), held: make(map[string]*turn)}
+	p.cgroups = newCgroups(config.CgroupParent, config.StateDir)
+	p.disks = newDisks(p.layout, p.locks)
+	if p.agent, err = placeAgent(config, p.layout); err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	if p.host, err = buildUserland(p.layout); err != nil {
+		return nil, fmt.Errorf("root file system: %w", err)
+	}
+	if err := p.recover(ctx); err != nil {
+		return nil, fmt.Errorf("finish what was left half done: %w", err)
+	}
+	return p, nil
+}
+
+// placeAgent puts the agent where sandboxes can be shown it. The file is never
+// changed: running sandboxes keep the one they began with.
+func placeAgent(config Config, l layout) (string, error) {
+	var data []byte
+	var err error
+	if config.AgentPath != "" {
+		data, err = os.ReadFile(config.AgentPath)
+	} else {
+		data, err = config.Agent(runtime.GOARCH)
+	}
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(data)
+	dir := filepath.Join(l.agents(), hex.EncodeToString(sum[:]))
+	path := filepath.Join(dir, "sandgate-agent")
+	if info, err := os.Stat(path); err == nil && info.Size() == int64(len(data)) {
+		return path, nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	return path, replaceFile(path, data, 0o755)
+}
+
+// Close leaves the sandboxes running.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	warm := p.warm
+	p.warm = nil
+	p.mu.Unlock()
+	var errs []error
+	for _, w := range warm {
+		if w.expire.Stop() {
+			errs = append(errs, w.conn.Close())
+		}
+	}
+	if entries, err := os.ReadDir(p.layout.sandboxes()); err == nil && len(entries) == 0 {
+		p.cgroups.prune()
+	}
+	return errors.Join(errs...)
+}
+
+// warmFor bounds how long an unused connection of a new sandbox is kept. The
+// first command usually follows at once.
+const warmFor = 10 * time.Second
+
+// warmConn is the connection on which a new sandbox's agent was seen to answer.
+type warmConn struct {
+	conn   net.Conn
+	expire *time.Timer
+}
+
+func (p *Provider) keepWarm(name string, conn net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		_ = conn.Close()
+		return
+	}
+	w := &warmConn{conn: conn}
+	w.expire = time.AfterFunc(warmFor, func() {
+		p.mu.Lock()
+		if p.warm[name] == w {
+			delete(p.warm, name)
+		}
+		p.mu.Unlock()
+		_ = conn.Close()
+	})
+	p.warm[name] = w
+}
+
+func (p *Provider) takeWarm(name string) net.Conn {
+	p.mu.Lock()
+	w := p.warm[name]
+	delete(p.warm, name)
+	p.mu.Unlock()
+	if w == nil || !w.expire.Stop() {
+		return nil
+	}
+	return w.conn
+}
+
+func newIncarnation() (string, error) {
+	var b [8]byte
+	if _, err := unix.Getrandom(b[:], 0); err != nil {
+		return "", fmt.Errorf("random number: %w", err)
+	}
+	return hex.EncodeToString(b[:]), nil
+}

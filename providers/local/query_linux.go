@@ -1,0 +1,148 @@
+package local
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// Get returns one sandbox.
+func (p *Provider) Get(ctx context.Context, name string) (providers.Info, error) {
+	if err := ctx.Err(); err != nil {
+		return providers.Info{}, fmt.Errorf("get %s: %w", name, context.Cause(ctx))
+	}
+	rec, err := readRecord(p.layout.sandbox(name))
+	if errors.Is(err, errCorrupt) {
+		return unreadable(name), nil
+	}
+	if err != nil {
+		return providers.Info{}, fmt.Errorf("%s: %w", name, err)
+	}
+	return p.info(name, rec), nil
+}
+
+// info says what a sandbox is now: its record, and whether its first process
+// still runs.
+func (p *Provider) info(name string, rec *record) providers.Info {
+	out := providers.Info{
+		Name: name, Spec: rec.Spec, Incarnation: rec.Incarnation, CreateTime: rec.CreateTime, LastActivity: rec.LastActivity,
+		Runtime: rec.Runtime, Unprivileged: true, ReadOnlySystem: !rec.WritableRoot, NotEnforced: rec.NotEnforced,
+	}
+	switch rec.Phase {
+	case phaseCreating:
+		out.State = providers.StateCreating
+	case phaseDeleting:
+		out.State = providers.StateDeleting
+	case phaseActive:
+		out.State = providers.StateActive
+		if !rec.Init.alive() {
+			out.State, out.Message = providers.StateFailed, p.whyEnded(name, rec)
+		}
+	default:
+		out.State = providers.StateUnknown
+	}
+	return out
+}
+
+func (p *Provider) whyEnded(name string, rec *record) string {
+	if boot, err := bootID(); err == nil && boot != rec.Init.Boot {
+		return "the machine was restarted"
+	}
+	if n := p.cgroups.oomKills(name); n > 0 {
+		return fmt.Sprintf("the agent ended, and the kernel had ended %d of the sandbox's processes for want of memory", n)
+	}
+	return "the agent ended"
+}
+
+func unreadable(name string) providers.Info {
+	return providers.Info{Name: name, State: providers.StateFailed, Message: errCorrupt.Error()}
+}
+
+// List reads the sandboxes in the order of their names. A token is the name
+// after which to go on, so it never expires.
+func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page, error) {
+	after, err := decodeToken(q.Token)
+	if err != nil {
+		return providers.Page{}, err
+	}
+	entries, err := os.ReadDir(p.layout.sandboxes())
+	if err != nil {
+		return providers.Page{}, err
+	}
+	var page providers.Page
+	for _, e := range entries {
+		if e.Name() <= after || !e.IsDir() {
+			continue
+		}
+		if ctx.Err() != nil {
+			return providers.Page{}, fmt.Errorf("list: %w", context.Cause(ctx))
+		}
+		info, err := p.Get(ctx, e.Name())
+		if errors.Is(err, providers.ErrNotFound) {
+			continue // it went meanwhile
+		}
+		if err != nil {
+			return providers.Page{}, err
+		}
+		if !q.Matches(info) {
+			continue
+		}
+		if len(page.Sandboxes) == max(q.Limit, 1) {
+			page.Next = encodeToken(page.Sandboxes[len(page.Sandboxes)-1].Name)
+			break
+		}
+		page.Sandboxes = append(page.Sandboxes, info)
+	}
+	return page, nil
+}
+
+const tokenPrefix = "local1:"
+
+func encodeToken(name string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(tokenPrefix + name))
+}
+
+func decodeToken(token string) (string, error) {
+	if token == "" {
+		return "", nil
+	}
+	data, err := base64.RawURLEncoding.DecodeString(token)
+	name, ours := strings.CutPrefix(string(data), tokenPrefix)
+	if err != nil || !ours {
+		return "", fmt.Errorf("list: %w", providers.ErrTokenInvalid)
+	}
+	return name, nil
+}
+
+// Update changes the record under the sandbox's lock.
+func (p *Provider) Update(ctx context.Context, name string, c providers.Change) (providers.Info, error) {
+	b := p.layout.sandbox(name)
+	if !exists(string(b)) {
+		return providers.Info{}, fmt.Errorf("update %s: %w", name, providers.ErrNotFound)
+	}
+	held, err := p.locks.acquire(ctx, name)
+	if err != nil {
+		return providers.Info{}, err
+	}
+	defer func() { held.release(!exists(string(b))) }()
+	rec, err := readRecord(b)
+	if err != nil {
+		return providers.Info{}, fmt.Errorf("update %s: %w", name, err)
+	}
+	if rec.Phase != phaseActive {
+		// Nobody holds its lock: it is half made or half deleted.
+		return providers.Info{}, fmt.Errorf("update %s: it is %s: %w", name, rec.Phase, providers.ErrNotActive)
+	}
+	info := p.info(name, rec)
+	c.ApplyTo(&info)
+	rec.Spec, rec.LastActivity = info.Spec, info.LastActivity
+	if err := rec.write(b); err != nil {
+		return providers.Info{}, err
+	}
+	return info, nil
+}

@@ -1,0 +1,82 @@
+package local
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// phase says how far a sandbox's life has come, as written to disk.
+type phase string
+
+const (
+	// phaseCreating: whoever holds the lock makes it. Without a holder it is
+	// half-made and must go.
+	phaseCreating phase = "creating"
+	// phaseActive: it was ready once.
+	phaseActive phase = "active"
+	// phaseDeleting: whoever gets the lock must finish the deletion.
+	phaseDeleting phase = "deleting"
+)
+
+// record is what the provider keeps of a sandbox. The values of the environment
+// are not in it.
+type record struct {
+	Phase        phase          `json:"phase"`
+	Spec         providers.Spec `json:"spec"`
+	Incarnation  string         `json:"incarnation"`
+	CreateTime   time.Time      `json:"create_time"`
+	LastActivity time.Time      `json:"last_activity"`
+	Init         process        `json:"init"`
+	Loop         string         `json:"loop,omitempty"` // such as "/dev/loop3"
+	Runtime      string         `json:"runtime"`
+	Way          Way            `json:"way"`
+	Profile      Profile        `json:"profile"`
+	Listen       string         `json:"listen"` // where connect finds the agent
+	WritableRoot bool           `json:"writable_root,omitempty"`
+	NotEnforced  []string       `json:"not_enforced,omitempty"`
+}
+
+// process is a process of this machine. A pid alone may have been used again.
+type process struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // clock ticks after boot
+	Boot  string `json:"boot"`
+}
+
+func readRecord(b bundle) (*record, error) {
+	data, err := os.ReadFile(b.record())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("sandbox: %w", providers.ErrNotFound)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &record{}
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", b.record(), errors.Join(errCorrupt, err))
+	}
+	return r, nil
+}
+
+// errCorrupt: the machine went down while the record was written. Nothing of
+// the sandbox can run then.
+var errCorrupt = errors.New("the sandbox's record cannot be read")
+
+func (r *record) write(b bundle) error { return writeJSON(b.record(), r) }
+
+func withoutValues(spec providers.Spec) providers.Spec {
+	if spec.Env != nil {
+		env := make(map[string]string, len(spec.Env))
+		for k := range spec.Env {
+			env[k] = ""
+		}
+		spec.Env = env
+	}
+	return spec
+}

@@ -1,0 +1,194 @@
+package local
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Where our own things are inside a sandbox.
+const (
+	inside      = "/.sandgate"
+	agentBinary = inside + "/agent"
+	agentState  = inside + "/state"
+	agentCgroup = inside + "/cgroup"
+	pythonDir   = "/opt/python"
+	aliasDir    = "/opt/bin"
+	systemPath  = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+)
+
+// userland is the host's system directories as a sandbox sees them: a directory
+// of mount points, links and a generated /etc, and the read-only binds over it.
+type userland struct {
+	root  string
+	binds []specs.Mount
+	path  string
+}
+
+// systemDirs are shown read-only. Everything else of the host stays outside.
+var systemDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
+
+// buildUserland makes the directory once for each state of the host's /etc.
+func buildUserland(l layout) (*userland, error) {
+	u := &userland{path: systemPath}
+	entries, err := collectEtc()
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range append([]string{"/opt", aliasDir, "/home", "/run", "/dev", "/proc", "/sys", "/var", "/root", "/mnt", "/srv", inside, agentCgroup}, targets()...) {
+		entries[dir] = entry{mode: fs.ModeDir | 0o755}
+	}
+	entries["/var/run"] = entry{mode: fs.ModeSymlink, data: "/run"}
+	entries[agentBinary] = entry{mode: 0o755}
+	for _, dir := range systemDirs {
+		info, err := os.Lstat(dir)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return nil, err
+		case info.Mode()&fs.ModeSymlink != 0:
+			link, err := os.Readlink(dir)
+			if err != nil {
+				return nil, err
+			}
+			entries[dir] = entry{mode: fs.ModeSymlink, data: link}
+		default:
+			entries[dir] = entry{mode: fs.ModeDir | 0o755}
+			u.binds = append(u.binds, readOnly(dir, dir))
+		}
+	}
+	u.addPython(entries)
+	u.root, err = writeTree(l, entries)
+	return u, err
+}
+
+func targets() []string {
+	var out []string
+	for _, p := range places {
+		if p.target != "" {
+			out = append(out, p.target)
+		}
+	}
+	return out
+}
+
+// addPython makes python and python3 work where the host has a python. One in
+// the system directories is there already; another's prefix is shown read-only.
+func (u *userland) addPython(entries map[string]entry) {
+	alias := func(name, target string) {
+		entries[aliasDir+"/"+name] = entry{mode: fs.ModeSymlink, data: target}
+	}
+	if !strings.HasSuffix(u.path, aliasDir) {
+		u.path += ":" + aliasDir
+	}
+	for _, dir := range []string{"/usr/local/bin", "/usr/bin"} {
+		if _, err := os.Stat(dir + "/python3"); err == nil {
+			if _, err := os.Stat(dir + "/python"); err != nil {
+				alias("python", dir+"/python3")
+			}
+			return
+		}
+	}
+	found, err := exec.LookPath("python3")
+	if err != nil {
+		return
+	}
+	out, err := exec.Command(found, "-I", "-c", "import sys; print(sys.base_prefix)").Output()
+	prefix := strings.TrimSpace(string(out))
+	if err != nil || !filepath.IsAbs(prefix) || prefix == "/" {
+		return
+	}
+	entries[pythonDir] = entry{mode: fs.ModeDir | 0o755}
+	u.binds = append(u.binds, readOnly(prefix, pythonDir))
+	alias("python3", pythonDir+"/bin/python3")
+	alias("python", pythonDir+"/bin/python3")
+}
+
+// entry is a file, link or directory of a generated tree.
+type entry struct {
+	mode fs.FileMode
+	data string // content, or a link's target
+}
+
+// writeTree makes the tree below the state directory, named by its content, so
+// that a running sandbox never sees it change.
+func writeTree(l layout, entries map[string]entry) (string, error) {
+	paths := make([]string, 0, len(entries))
+	for p := range entries {
+		paths = append(paths, p)
+	}
+	sort.Strings(paths)
+	sum := sha256.New()
+	for _, p := range paths {
+		e := entries[p]
+		_, _ = fmt.Fprintf(sum, "%q %v %q\n", p, e.mode, e.data)
+	}
+	root := filepath.Join(l.roots(), hex.EncodeToString(sum.Sum(nil)[:12]))
+	if _, err := os.Stat(root); err == nil {
+		return root, nil
+	}
+	part, err := os.MkdirTemp(l.roots(), ".part-*")
+	if err != nil {
+		return "", err
+	}
+	for _, p := range paths {
+		if err := entries[p].write(filepath.Join(part, p)); err != nil {
+			return "", errors.Join(err, os.RemoveAll(part))
+		}
+	}
+	if err := openDirs(part); err != nil {
+		return "", errors.Join(err, os.RemoveAll(part))
+	}
+	if err := os.Rename(part, root); err != nil {
+		// Another server was faster.
+		if _, statErr := os.Stat(root); statErr != nil {
+			return "", errors.Join(err, os.RemoveAll(part))
+		}
+		return root, os.RemoveAll(part)
+	}
+	return root, nil
+}
+
+func (e entry) write(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	switch {
+	case e.mode.IsDir():
+		return os.MkdirAll(path, e.mode.Perm())
+	case e.mode&fs.ModeSymlink != 0:
+		return os.Symlink(e.data, path)
+	default:
+		if err := os.WriteFile(path, []byte(e.data), e.mode.Perm()); err != nil {
+			return err
+		}
+		return os.Chmod(path, e.mode.Perm())
+	}
+}
+
+// openDirs lets everybody into the tree's directories, whatever the server's
+// umask is.
+func openDirs(root string) error {
+	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		return os.Chmod(path, 0o755)
+	})
+}
+
+func readOnly(source, target string) specs.Mount {
+	return specs.Mount{
+		Type: "bind", Source: source, Destination: target,
+		Options: []string{"rbind", "ro", "nosuid", "nodev", "rprivate"},
+	}
+}

@@ -1,0 +1,226 @@
+package local
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/moby/profiles/seccomp"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// plan is everything that decides what a sandbox's container looks like.
+type plan struct {
+	name        string
+	spec        providers.Spec
+	options     templateOptions
+	incarnation string
+	agent       string // the agent's file on the host
+	root        string
+	lower       string // an image below a private writable layer; empty: none
+	readOnly    bool
+	binds       []specs.Mount
+	disk        string // where the writable directories are while it starts
+	uid, gid    uint32
+	home        string
+	env         map[string]string
+	workdir     string
+	cgroup      string // delegated, on the host; empty: none
+	cgroupPath  string
+	swapLimit   bool
+	socket      bool // the agent gets a listening socket
+	listen      string
+}
+
+// container makes the OCI configuration.
+func (p *plan) container() (*specs.Spec, error) {
+	s := &specs.Spec{
+		Version:  "1.0.2",
+		Hostname: hostname,
+		Root:     &specs.Root{Path: p.root, Readonly: p.readOnly},
+		Process:  p.process(p.serve()),
+		Mounts:   p.mounts(),
+		Linux: &specs.Linux{
+			CgroupsPath:       p.cgroupPath,
+			Namespaces:        p.namespaces(),
+			Resources:         p.resources(),
+			RootfsPropagation: "private",
+			MaskedPaths:       maskedPaths,
+			ReadonlyPaths:     readonlyPaths,
+		},
+	}
+	profile, err := seccomp.GetDefaultProfile(s)
+	if err != nil {
+		return nil, fmt.Errorf("seccomp profile: %w", err)
+	}
+	// Few kernels have the x32 calls, nobody uses them, and compiling their rules
+	// takes a fifth of a sandbox's start. Without rules they end the caller.
+	profile.Architectures = slices.DeleteFunc(profile.Architectures, func(a specs.Arch) bool { return a == specs.ArchX32 })
+	s.Linux.Seccomp = profile
+	return s, nil
+}
+
+func (p *plan) serve() []string {
+	args := []string{agentBinary, "serve", "--incarnation", p.incarnation, "--workdir", p.workdir, "--state-dir", agentState, "--listen", p.listen}
+	if p.socket {
+		args = append(args, "--listen-fd", "3")
+	}
+	if p.cgroup != "" {
+		args = append(args, "--cgroup", agentCgroup)
+	}
+	return args
+}
+
+// connect is the process that joins standard input and output to the agent.
+func (p *plan) connect() *specs.Process {
+	proc := p.process([]string{agentBinary, "connect", "--to", p.listen})
+	// What the caller put into the environment is for commands.
+	proc.Env = []string{"PATH=" + systemPath}
+	proc.Cwd = "/"
+	return proc
+}
+
+func (p *plan) process(args []string) *specs.Process {
+	return &specs.Process{
+		User:            specs.User{UID: p.uid, GID: p.gid},
+		Args:            args,
+		Env:             p.environment(),
+		Cwd:             "/",
+		NoNewPrivileges: true,
+		// An empty set, which drops all; a missing one leaves it to the runtime.
+		Capabilities: &specs.LinuxCapabilities{},
+		OOMScoreAdj:  oomScore(),
+		Rlimits: []specs.POSIXRlimit{
+			rlimit("RLIMIT_NOFILE", unix.RLIMIT_NOFILE, 65536),
+			rlimit("RLIMIT_CORE", unix.RLIMIT_CORE, 0),
+			rlimit("RLIMIT_MEMLOCK", unix.RLIMIT_MEMLOCK, 64<<10),
+		},
+	}
+}
+
+// rlimit asks for no more than this process has: without CAP_SYS_RESOURCE more
+// cannot be given.
+func rlimit(name string, resource int, want uint64) specs.POSIXRlimit {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(resource, &own); err == nil {
+		want = min(want, own.Max)
+	}
+	return specs.POSIXRlimit{Type: name, Soft: want, Hard: want}
+}
+
+// oomScore keeps a sandbox from inheriting the protection that a server may
+// have. A score of 0 and above is inherited: it could be raised, never lowered.
+func oomScore() *int {
+	data, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return nil
+	}
+	if own, err := strconv.Atoi(strings.TrimSpace(string(data))); err != nil || own >= 0 {
+		return nil
+	}
+	return new(int)
+}
+
+func (p *plan) environment() []string {
+	env := map[string]string{"PATH": systemPath, "HOME": p.home, "LANG": "C.UTF-8"}
+	for _, from := range []map[string]string{p.env, p.spec.Env} {
+		for k, v := range from {
+			env[k] = v
+		}
+	}
+	out := make([]string, 0, len(env))
+	for k, v := range env {
+		out = append(out, k+"="+v)
+	}
+	sort.Strings(out)
+	return out
+}
+
+func (p *plan) namespaces() []specs.LinuxNamespace {
+	out := []specs.LinuxNamespace{
+		{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.IPCNamespace},
+		{Type: specs.UTSNamespace}, {Type: specs.CgroupNamespace},
+	}
+	if p.spec.Network != providers.NetworkFull {
+		// A new network namespace; the runtime brings its loopback up.
+		out = append(out, specs.LinuxNamespace{Type: specs.NetworkNamespace})
+	}
+	return out
+}
+
+func (p *plan) mounts() []specs.Mount {
+	own := fmt.Sprintf("uid=%d,gid=%d", p.uid, p.gid)
+	out := []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
+		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/run", Type: "tmpfs", Source: "run", Options: []string{"nosuid", "nodev", "mode=755", "size=16384k", own}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+		// Programs size themselves by their limits, and the agent counts the
+		// processes that the kernel ended for want of memory.
+		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"}},
+	}
+	out = append(out, p.binds...)
+	for _, pl := range places {
+		if pl.target != "" {
+			out = append(out, specs.Mount{
+				Type: "bind", Source: filepath.Join(p.disk, pl.dir), Destination: pl.target,
+				Options: []string{"bind", "rw", "nosuid", "nodev", "rprivate"},
+			})
+		}
+	}
+	out = append(out, readOnly(p.agent, agentBinary))
+	if p.cgroup != "" {
+		out = append(out, specs.Mount{
+			Type: "bind", Source: p.cgroup, Destination: agentCgroup,
+			Options: []string{"bind", "rw", "nosuid", "nodev", "noexec", "rprivate"},
+		})
+	}
+	return out
+}
+
+func (p *plan) resources() *specs.LinuxResources {
+	out := &specs.LinuxResources{Devices: deviceRules()}
+	r := p.spec.Resources
+	if r.MemoryBytes > 0 {
+		out.Memory = &specs.LinuxMemory{Limit: &r.MemoryBytes}
+		if p.swapLimit {
+			// The limit on memory and swap together: no swap at all.
+			out.Memory.Swap = &r.MemoryBytes
+		}
+	}
+	if r.CPUMillis > 0 {
+		period := uint64(100_000)
+		quota := int64(r.CPUMillis) * 100
+		out.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota}
+	}
+	if r.MaxProcesses > 0 {
+		limit := int64(r.MaxProcesses)
+		out.Pids = &specs.LinuxPids{Limit: &limit}
+	}
+	return out
+}
+
+// deviceRules denies all devices; the runtime adds those that every container
+// has (null, zero, full, random, urandom, tty, ptmx, terminals).
+func deviceRules() []specs.LinuxDeviceCgroup {
+	return []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
+}
+
+// The paths that containerd hides or write-protects by default.
+var (
+	maskedPaths = []string{
+		"/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+		"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
+	}
+	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)

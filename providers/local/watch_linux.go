@@ -1,0 +1,91 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// adoptOrphans makes this process the parent of what a runtime leaves running
+// when it returns. Whoever is process 1 here may reap slowly or, in a container,
+// never, and a process that was not reaped keeps its pid namespace, and so its
+// sandbox, from ending.
+func adoptOrphans() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become a subreaper: %w", err)
+	}
+	return nil
+}
+
+// watched is a process that can be waited for without keeping a thread busy.
+type watched struct {
+	file *os.File // its pidfd
+	raw  syscall.RawConn
+}
+
+// watch returns nil when there is no such process.
+func watch(pid int) (*watched, error) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pidfd of %d: %w", pid, err)
+	}
+	file := os.NewFile(uintptr(fd), "pidfd")
+	raw, err := file.SyscallConn()
+	if err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return &watched{file: file, raw: raw}, nil
+}
+
+func (w *watched) close() { _ = w.file.Close() }
+
+func (w *watched) kill() error {
+	var sent error
+	err := w.raw.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+	if errors.Is(sent, unix.ESRCH) {
+		sent = nil
+	}
+	return errors.Join(err, sent)
+}
+
+// wait returns when the process has ended, and reaps it if it is our child.
+func (w *watched) wait(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = w.file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var waitErr error
+	err := w.raw.Read(func(fd uintptr) bool {
+		var done bool
+		done, waitErr = reap(int(fd))
+		return done
+	})
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return errors.Join(err, waitErr)
+}
+
+// reap looks before it waits: for the child of another process there is only
+// the descriptor's becoming readable to see.
+func reap(pidfd int) (done bool, err error) {
+	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	switch n, err := unix.Poll(fds, 0); {
+	case errors.Is(err, unix.EINTR), err == nil && n == 0:
+		return false, nil
+	case err != nil:
+		return true, err
+	}
+	err = unix.Waitid(unix.P_PIDFD, pidfd, nil, unix.WEXITED|unix.WNOHANG, nil)
+	if errors.Is(err, unix.ECHILD) {
+		err = nil
+	}
+	return true, err
+}

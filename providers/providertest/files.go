@@ -1,0 +1,164 @@
+package providertest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"testing"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+type file struct {
+	path string
+	data []byte
+}
+
+func (s Sandbox) upload(ctx context.Context, t *testing.T, files ...file) []*sandboxv1.UploadResult {
+	t.Helper()
+	const chunk = 256 << 10
+	stream, err := s.Client.Upload(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(m *sandboxv1.UploadRequest) {
+		// The reason comes with the answer.
+		if err := stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
+			t.Fatalf("upload: %v", err)
+		}
+	}
+	for _, f := range files {
+		send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Header{Header: &sandboxv1.UploadHeader{SandboxId: s.ID, Path: f.path}}})
+		for rest := f.data; len(rest) > 0; rest = rest[min(chunk, len(rest)):] {
+			send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Chunk{Chunk: rest[:min(chunk, len(rest))]}})
+		}
+	}
+	resp, err := stream.CloseAndRecv()
+	if err != nil {
+		t.Fatalf("upload: %v", err)
+	}
+	if len(resp.GetResults()) != len(files) {
+		t.Fatalf("%d results for %d files: %v", len(resp.GetResults()), len(files), resp)
+	}
+	return resp.GetResults()
+}
+
+type downloaded struct {
+	data    []byte
+	trailer *sandboxv1.DownloadTrailer
+}
+
+func (s Sandbox) download(ctx context.Context, t *testing.T, paths ...string) []downloaded {
+	t.Helper()
+	req := &sandboxv1.DownloadRequest{SandboxId: s.ID}
+	for _, p := range paths {
+		req.Items = append(req.Items, &sandboxv1.DownloadItem{Path: p})
+	}
+	stream, err := s.Client.Download(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make([]downloaded, len(paths))
+	at := 0
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("download: %v", err)
+		}
+		if at == len(out) {
+			t.Fatalf("%v came after the last file", m)
+		}
+		switch e := m.GetPayload().(type) {
+		case *sandboxv1.DownloadResponse_Header:
+			if int(e.Header.GetIndex()) != at {
+				t.Errorf("header of item %d where %d was due", e.Header.GetIndex(), at)
+			}
+		case *sandboxv1.DownloadResponse_Chunk:
+			out[at].data = append(out[at].data, e.Chunk...)
+		case *sandboxv1.DownloadResponse_Trailer:
+			out[at].trailer = e.Trailer
+			at++
+		}
+	}
+	if at != len(out) {
+		t.Fatalf("%d of %d files came", at, len(out))
+	}
+	return out
+}
+
+// noise is not compressible and the same in every run.
+func noise(size int) []byte {
+	out := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(out)
+	return out
+}
+
+func uploadDownload(ctx context.Context, t *testing.T, s Sandbox) {
+	data := noise(1 << 20)
+	sum := sha256.Sum256(data)
+	files := []file{{s.dir + "/noise", data}, {s.dir + "/empty", nil}, {s.dir + "/small", []byte("x\x00\n")}}
+	for i, r := range s.upload(ctx, t, files...) {
+		if r.GetError() != nil || r.GetPath() != files[i].path || r.GetSize() != int64(len(files[i].data)) {
+			t.Errorf("upload of %s: %v", files[i].path, r)
+		}
+	}
+	if r := s.sh(ctx, t, "wc -c <noise"); r.stdout != "1048576\n" {
+		t.Errorf("a command sees %+v", r)
+	}
+	got := s.download(ctx, t, files[0].path, files[1].path, files[2].path)
+	for i, g := range got {
+		if !bytes.Equal(g.data, files[i].data) || g.trailer.GetError() != nil {
+			t.Errorf("download of %s: %d bytes, %v", files[i].path, len(g.data), g.trailer)
+		}
+	}
+	if !bytes.Equal(got[0].trailer.GetSha256(), sum[:]) {
+		t.Errorf("sha256 %x, want %x", got[0].trailer.GetSha256(), sum)
+	}
+}
+
+func uploadMakesParents(ctx context.Context, t *testing.T, s Sandbox) {
+	path := s.dir + "/new/deep/er/file"
+	if r := s.upload(ctx, t, file{path, []byte("text")})[0]; r.GetError() != nil {
+		t.Fatalf("upload: %v", r)
+	}
+	if r := s.sh(ctx, t, "cat "+path); r.stdout != "text" {
+		t.Errorf("a command sees %+v", r)
+	}
+}
+
+func fileErrors(ctx context.Context, t *testing.T, s Sandbox) {
+	missing := s.dir + "/no/such/file"
+	for i, want := range []sandboxv1.ErrorReason{
+		sandboxv1.ErrorReason_ERROR_REASON_FILE_NOT_FOUND, sandboxv1.ErrorReason_ERROR_REASON_FILE_IS_DIRECTORY,
+	} {
+		g := s.download(ctx, t, []string{missing, s.dir}[i])[0]
+		if g.trailer.GetError().GetReason() != want || len(g.data) != 0 {
+			t.Errorf("want %v, got %v", want, g.trailer)
+		}
+	}
+	results := s.upload(ctx, t, file{"/proc/no-such/file", []byte("x")}, file{s.dir + "/good", []byte("y")})
+	if results[0].GetError() == nil || results[1].GetError() != nil {
+		t.Errorf("an impossible and a good file: %v", results)
+	}
+}
+
+// sameFilesAndUser writes by the one way and reads by the other.
+func sameFilesAndUser(ctx context.Context, t *testing.T, s Sandbox) {
+	if r := s.sh(ctx, t, "umask 077; echo mine >private; mkdir closed; echo in >closed/f"); r.code() != 0 {
+		t.Fatalf("%+v", r)
+	}
+	got := s.download(ctx, t, s.dir+"/private", s.dir+"/closed/f")
+	if string(got[0].data) != "mine\n" || string(got[1].data) != "in\n" {
+		t.Errorf("files of commands: %q, %q", got[0].data, got[1].data)
+	}
+	s.upload(ctx, t, file{s.dir + "/theirs", []byte("yours")})
+	if r := s.sh(ctx, t, "echo more >>theirs && rm theirs"); r.code() != 0 {
+		t.Errorf("a command cannot change an uploaded file: %+v", r)
+	}
+}
