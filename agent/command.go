@@ -1,0 +1,247 @@
+package agent
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/sandgate/sandgate/agent/spawn"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/streaming"
+)
+
+// command is one command from its start until its end is forgotten.
+type command struct {
+	agent              *Agent
+	id                 string
+	hash               [32]byte
+	text               string // the beginning of the command, for people
+	detached, terminal bool
+	patience           time.Duration // disconnect_grace
+	retention          time.Duration
+	held               int // bytes of the log in memory once it ended, under agent.mu
+	log                *streaming.Log
+	proc               *spawn.Process
+	tree               tree
+	start              time.Time
+	ooms               int64
+	pump               *pump
+	ready              chan struct{} // closed when it runs or failed to
+	failed             error         // under ready
+	settled            chan struct{} // closed when the leader is gone and exited is set
+	done               chan struct{} // closed when nothing of it is left to wait for
+	stdin              *stdin
+
+	cause   atomic.Int32 // who killed it
+	sent    atomic.Uint64
+	timeout *time.Timer
+
+	mu        sync.Mutex
+	followers int
+	grace     *time.Timer
+	end       *spawn.End // nil with fated: unknown
+	fated     bool
+	ending    time.Time
+	exited    *sandboxv1.Exited
+	freed     bool
+}
+
+// Causes of an end, the first of which counts.
+const (
+	causeNone int32 = iota
+	causeTimeout
+	causeCaller
+	causeStop
+)
+
+// kill ends every process of the command for a cause.
+func (c *command) kill(cause int32) bool {
+	c.cause.CompareAndSwap(causeNone, cause)
+	return c.tree.kill()
+}
+
+// stop kills the command because the sandbox stops and waits for its end.
+func (c *command) stop() {
+	<-c.ready
+	if c.failed != nil {
+		return
+	}
+	killed := make(chan struct{})
+	go func() {
+		defer close(killed)
+		c.kill(causeStop)
+	}()
+	c.log.SetPolicy(streaming.Evict)
+	over := time.After(stopTime)
+	for _, done := range []<-chan struct{}{c.settled, killed} {
+		select {
+		case <-done:
+		case <-over:
+			return
+		}
+	}
+}
+
+// fate is told how the leader ended, nil when that cannot be known. It runs on
+// the pump.
+func (c *command) fate(end *spawn.End) {
+	if c.timeout != nil {
+		c.timeout.Stop()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end, c.fated, c.ending = end, true, time.Now()
+}
+
+// lost is told that the pump itself failed.
+func (c *command) lost(err error) {
+	c.agent.cfg.Log.Error("lost sight of a command", "exec_id", c.id, "error", err)
+	c.mu.Lock()
+	fated, settled := c.fated, c.exited != nil
+	c.mu.Unlock()
+	if !fated {
+		c.fate(nil)
+	}
+	if !settled {
+		c.settle(false)
+	}
+	c.seal()
+}
+
+// settle makes the end known. It runs on the pump.
+func (c *command) settle(open bool) {
+	c.agent.running.Add(-1)
+	c.agent.touch()
+	exited := c.conclude(open)
+	c.mu.Lock()
+	c.exited = exited
+	if c.grace != nil {
+		c.grace.Stop()
+	}
+	alone := c.followers == 0
+	c.mu.Unlock()
+	c.log.Settle()
+	if alone {
+		// Nobody waits for what background children write.
+		c.log.SetPolicy(streaming.Evict)
+	}
+	c.stdin.close()
+	close(c.settled)
+}
+
+// seal ends the log: nothing can write to it any more.
+func (c *command) seal() { c.log.Seal() }
+
+// over is told that the pump ends: the command's descriptors can go.
+func (c *command) over() {
+	if c.proc.PidFD >= 0 {
+		_ = unix.Close(c.proc.PidFD)
+	}
+	if c.proc.Reports >= 0 {
+		_ = unix.Close(c.proc.Reports)
+	}
+	c.proc.Free()
+	if c.terminal {
+		_ = c.stdin.file.Close()
+	}
+	c.tree.release()
+	close(c.done)
+	c.agent.retire(c)
+}
+
+// attach counts a follower; it ends the wait for a lost caller.
+func (c *command) attach() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.followers++
+	if c.grace != nil {
+		c.grace.Stop()
+		c.grace = nil
+	}
+}
+
+// detach is called when a follower leaves. When it was the last one of a
+// running command, the grace begins.
+func (c *command) detach(broken bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.followers--
+	if c.followers > 0 {
+		return
+	}
+	if c.exited != nil {
+		c.log.SetPolicy(streaming.Evict)
+		return
+	}
+	if c.detached {
+		return
+	}
+	grace := c.patience
+	if broken {
+		grace = max(grace, c.agent.cfg.BrokenGrace)
+	}
+	c.grace = time.AfterFunc(grace, func() {
+		c.mu.Lock()
+		alone := c.followers == 0 && c.exited == nil
+		c.mu.Unlock()
+		if alone {
+			c.kill(causeCaller)
+			c.log.SetPolicy(streaming.Evict)
+		}
+	})
+}
+
+// free drops what the command still holds.
+func (c *command) free() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.freed {
+		c.freed = true
+		c.log.Close()
+	}
+}
+
+func (c *command) started(position int64, joined bool) *sandboxv1.Started {
+	return &sandboxv1.Started{
+		ExecId: c.id, Incarnation: c.agent.cfg.Incarnation, Pid: int32(c.proc.Pid),
+		StartTime: timestamppb.New(c.start), Position: position, Joined: joined,
+	}
+}
+
+// signal sends a signal to a part of the command.
+func (c *command) signal(sig unix.Signal, scope sandboxv1.SignalScope) bool {
+	switch scope {
+	case sandboxv1.SignalScope_SIGNAL_SCOPE_LEADER, sandboxv1.SignalScope_SIGNAL_SCOPE_GROUP:
+		select {
+		case <-c.settled:
+			return false
+		default:
+		}
+		c.sent.Or(1 << uint(sig))
+		if scope == sandboxv1.SignalScope_SIGNAL_SCOPE_GROUP {
+			return unix.Kill(-c.proc.Pid, sig) == nil
+		}
+		if c.proc.PidFD >= 0 {
+			err := unix.PidfdSendSignal(c.proc.PidFD, sig, nil, 0)
+			if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
+				return err == nil
+			}
+		}
+		return unix.Kill(c.proc.Pid, sig) == nil
+	default:
+		if sig == unix.SIGKILL {
+			n := len(c.tree.pids())
+			if n > 0 {
+				c.sent.Or(1 << uint(sig))
+				c.kill(causeCaller)
+			}
+			return n > 0
+		}
+		c.sent.Or(1 << uint(sig))
+		return c.tree.signal(sig) > 0
+	}
+}

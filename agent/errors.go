@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"github.com/sandgate/sandgate/agent/fault"
+	"github.com/sandgate/sandgate/agent/spawn"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+func invalid(field, format string, args ...any) error {
+	return fault.New(codes.InvalidArgument, sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID,
+		field+": "+fmt.Sprintf(format, args...), nil).Field(field)
+}
+
+func execNotFound(id string) error {
+	return fault.New(codes.NotFound, sandboxv1.ErrorReason_ERROR_REASON_EXEC_NOT_FOUND,
+		fmt.Sprintf("there is no command %q, or its end is no longer kept", id), map[string]string{"exec_id": id})
+}
+
+func execReused(id string) error {
+	return fault.New(codes.AlreadyExists, sandboxv1.ErrorReason_ERROR_REASON_EXEC_ID_REUSED,
+		fmt.Sprintf("exec_id %q was used for another request; choose another id", id), map[string]string{"exec_id": id})
+}
+
+func replaced(want, have string) error {
+	return fault.New(codes.FailedPrecondition, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_REPLACED,
+		fmt.Sprintf("the sandbox lost its disk and processes: incarnation %q is gone", want),
+		map[string]string{"incarnation": have})
+}
+
+func commandNotFound(name string) error {
+	return fault.New(codes.NotFound, sandboxv1.ErrorReason_ERROR_REASON_COMMAND_NOT_FOUND,
+		fmt.Sprintf("there is no program %q in the sandbox", name), map[string]string{"command": name})
+}
+
+func notExecutable(name string, cause error) error {
+	return fault.New(codes.FailedPrecondition, sandboxv1.ErrorReason_ERROR_REASON_COMMAND_NOT_EXECUTABLE,
+		fmt.Sprintf("%q cannot be executed: %s", name, causeText(cause)), map[string]string{"command": name}).Because(cause)
+}
+
+func badDirectory(dir string, cause error) error {
+	return fault.New(codes.FailedPrecondition, sandboxv1.ErrorReason_ERROR_REASON_WORKING_DIRECTORY_INVALID,
+		fmt.Sprintf("cannot enter the working directory %q: %s", dir, causeText(cause)), map[string]string{"cwd": dir}).Because(cause)
+}
+
+func exhausted(cause error) error {
+	return fault.New(codes.ResourceExhausted, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_RESOURCES_EXHAUSTED,
+		"the sandbox cannot start another process: "+causeText(cause), nil).Retry(time.Second).Because(cause)
+}
+
+func internal(cause error) error {
+	return fault.New(codes.Internal, sandboxv1.ErrorReason_ERROR_REASON_INTERNAL, "the agent failed: "+cause.Error(), nil).Because(cause)
+}
+
+func stopping() error {
+	return fault.New(codes.FailedPrecondition, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE,
+		"the sandbox is being stopped", nil)
+}
+
+func positionInvalid(position, end int64) error {
+	return fault.New(codes.OutOfRange, sandboxv1.ErrorReason_ERROR_REASON_POSITION_INVALID,
+		fmt.Sprintf("position %d is beyond the output's end at %d", position, end),
+		map[string]string{"position": strconv.FormatInt(position, 10), "end": strconv.FormatInt(end, 10)})
+}
+
+func readerTooSlow(position int64) error {
+	return fault.New(codes.ResourceExhausted, sandboxv1.ErrorReason_ERROR_REASON_READER_TOO_SLOW,
+		fmt.Sprintf("the reader took nothing for too long; attach again from position %d", position),
+		map[string]string{"position": strconv.FormatInt(position, 10)})
+}
+
+func policyDenied(policy string) error {
+	return fault.New(codes.PermissionDenied, sandboxv1.ErrorReason_ERROR_REASON_POLICY_DENIED,
+		"a policy of the sandbox forbids this command", map[string]string{"policy": policy})
+}
+
+// callEnded is the status of a call whose context is over.
+func callEnded(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fault.New(codes.DeadlineExceeded, sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED, "the call's deadline ended", nil)
+	}
+	return fault.New(codes.Canceled, sandboxv1.ErrorReason_ERROR_REASON_CALL_CANCELLED, "the call was cancelled", nil)
+}
+
+// startError is the error of a command that could not be started.
+func startError(name, dir string, err error) error {
+	switch {
+	case errors.Is(err, spawn.ErrDir):
+		return badDirectory(dir, err)
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return exhausted(err)
+	case errors.Is(err, unix.E2BIG):
+		return fault.New(codes.InvalidArgument, sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID,
+			"argv: an argument, or all of them with the environment, are larger than the kernel takes", nil).Field("argv").Because(err)
+	case errors.Is(err, spawn.ErrExec) && errors.Is(err, fs.ErrNotExist):
+		return commandNotFound(name)
+	case errors.Is(err, spawn.ErrExec):
+		return notExecutable(name, err)
+	default:
+		return internal(err)
+	}
+}
+
+func causeText(err error) string {
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return errno.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,59 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+)
+
+// Hello says what this agent is and can do.
+func (a *Agent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
+	return &agentv1.HelloResponse{
+		AgentVersion: a.cfg.Version, ProtocolMinor: ProtocolMinor, Incarnation: a.cfg.Incarnation,
+		KillMode: a.KillMode(), LandlockAbi: landlockABI(), Openat2: a.Service.Openat2(),
+		MemoryCgroup: a.cgroups != nil && a.cgroups.memory, Uid: int32(os.Getuid()), WorkingDirectory: a.cfg.Workdir,
+		Capabilities: []string{"stdin", "terminal", "attach", "signal", "join", "detach"},
+	}, nil
+}
+
+// KillMode says how descendants of a command are found.
+func (a *Agent) KillMode() agentv1.KillMode {
+	if a.cgroups != nil {
+		return agentv1.KillMode_KILL_MODE_CGROUP
+	}
+	return agentv1.KillMode_KILL_MODE_SUBREAPER
+}
+
+func landlockABI() int32 {
+	const version = 1 // LANDLOCK_CREATE_RULESET_VERSION
+	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, version)
+	if errno != 0 {
+		return 0
+	}
+	return int32(n)
+}
+
+// GetActivity tells whether anything runs and when something last did.
+func (a *Agent) GetActivity(context.Context, *agentv1.GetActivityRequest) (*agentv1.GetActivityResponse, error) {
+	last := time.Unix(0, a.last.Load())
+	running, files := a.Service.Active()
+	if files.After(last) {
+		last = files
+	}
+	if running > 0 {
+		last = time.Now()
+	}
+	return &agentv1.GetActivityResponse{RunningCommands: int32(a.running.Load()), LastActivityTime: timestamppb.New(last)}, nil
+}
+
+// Shutdown kills every command and then ends the agent.
+func (a *Agent) Shutdown(context.Context, *agentv1.ShutdownRequest) (*agentv1.ShutdownResponse, error) {
+	a.stopCommands()
+	a.signalStopped()
+	return &agentv1.ShutdownResponse{}, nil
+}

@@ -1,0 +1,365 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sandgate/sandgate/agent/spawn"
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// The test binary is the agent as well: a reaper must be alone in its process.
+const agentEnv = "SANDGATE_AGENT_TEST_SOCKET"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(agentEnv) != "" {
+		os.Exit(serveForTest())
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func serveForTest() int {
+	if os.Getenv("SANDGATE_AGENT_TEST_NOCLONE3") != "" {
+		spawn.WithoutClone3()
+	}
+	stall, _ := time.ParseDuration(os.Getenv("SANDGATE_AGENT_TEST_STALL"))
+	broken, _ := time.ParseDuration(os.Getenv("SANDGATE_AGENT_TEST_BROKEN"))
+	a, err := New(Config{
+		Cgroup: os.Getenv("SANDGATE_AGENT_TEST_CGROUP"), Incarnation: "first", Workdir: "/",
+		Reap: true, StallTimeout: stall, BrokenGrace: broken, StateDir: os.Getenv("SANDGATE_AGENT_TEST_STATE"),
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	spawn.Seal()
+	l, err := net.FileListener(os.NewFile(3, "listener"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // the parent is gone
+		a.Close()
+		os.Exit(0)
+	}()
+	if err := a.Serve(l); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	select {} // Close ends the process
+}
+
+// harness is an agent in a process of its own, and a client of it.
+type harness struct {
+	agentv1.AgentServiceClient
+	conn   *grpc.ClientConn
+	pid    int
+	socket string
+	cgroup string
+}
+
+type setup struct {
+	name     string
+	cgroup   bool
+	noClone3 bool
+	uid      int
+	stall    time.Duration
+	broken   time.Duration
+}
+
+// setups are the ways in which commands are started and killed.
+func setups() []setup {
+	return []setup{
+		{name: "cgroup", cgroup: true},
+		{name: "cgroup without clone3", cgroup: true, noClone3: true},
+		{name: "subreaper"},
+		{name: "subreaper as uid 1000", uid: 1000},
+	}
+}
+
+// eachSetup runs a test in every way that this machine can.
+func eachSetup(t *testing.T, f func(*testing.T, *harness)) {
+	for _, s := range setups() {
+		t.Run(s.name, func(t *testing.T) { f(t, start(t, s)) })
+	}
+}
+
+// cgroupRoot finds where cgroup v2 is mounted and may be written.
+func cgroupRoot() string {
+	for _, dir := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
+		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err == nil {
+			if unix.Access(dir, unix.W_OK) == nil {
+				return dir
+			}
+		}
+	}
+	return ""
+}
+
+func start(t testing.TB, s setup) *harness {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if s.uid != 0 {
+		if os.Getuid() != 0 {
+			t.Skip("needs root to become another user")
+		}
+		_ = os.Chown(dir, s.uid, s.uid)
+	}
+	_ = os.Chmod(dir, 0o755)
+	h := &harness{socket: filepath.Join(dir, "agent.sock")}
+	env := append(os.Environ(), agentEnv+"="+h.socket, "SANDGATE_AGENT_TEST_STATE="+dir,
+		"SANDGATE_AGENT_TEST_STALL="+s.stall.String(), "SANDGATE_AGENT_TEST_BROKEN="+s.broken.String())
+	if s.cgroup {
+		root := cgroupRoot()
+		if root == "" {
+			t.Skip("no writable cgroup v2 tree")
+		}
+		h.cgroup = filepath.Join(root, "sandgate-test-"+strconv.Itoa(os.Getpid())+"-"+filepath.Base(dir))
+		if err := os.Mkdir(h.cgroup, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		env = append(env, "SANDGATE_AGENT_TEST_CGROUP="+h.cgroup)
+	}
+	if s.noClone3 {
+		env = append(env, "SANDGATE_AGENT_TEST_NOCLONE3=1")
+	}
+	exe := "/proc/self/exe"
+	if s.uid != 0 {
+		// The binary may lie where the user cannot reach it.
+		exe = filepath.Join(dir, "agent.test")
+		copyFile(t, exe)
+	}
+	cmd := exec.Command(exe)
+	l, err := net.Listen("unix", h.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listening, err := l.(*net.UnixListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Env, cmd.Stderr, cmd.ExtraFiles = env, os.Stderr, []*os.File{listening}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if s.uid != 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(s.uid), Gid: uint32(s.uid)}
+	}
+	leash, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	_ = l.Close()
+	_ = listening.Close()
+	h.pid = cmd.Process.Pid
+	h.conn, err = grpc.NewClient("unix://"+h.socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(16<<20), grpc.MaxCallRecvMsgSize(16<<20)),
+		grpc.WithInitialWindowSize(4<<20), grpc.WithInitialConnWindowSize(8<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.AgentServiceClient = agentv1.NewAgentServiceClient(h.conn)
+	t.Cleanup(func() {
+		_ = h.conn.Close()
+		_ = leash.Close()
+		done := make(chan struct{})
+		go func() { _ = cmd.Wait(); close(done) }()
+		select {
+		case <-done:
+		case <-time.After(15 * time.Second):
+			_ = cmd.Process.Signal(syscall.SIGQUIT) // says where it hangs
+			<-done
+			t.Error("the agent did not end")
+		}
+		if h.cgroup != "" {
+			if err := os.Remove(h.cgroup); err != nil {
+				t.Errorf("cgroups are left: %v", err)
+			}
+		}
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	hello, err := h.Hello(ctx, &agentv1.HelloRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := agentv1.KillMode_KILL_MODE_SUBREAPER
+	if s.cgroup {
+		want = agentv1.KillMode_KILL_MODE_CGROUP
+	}
+	if hello.GetKillMode() != want || int(hello.GetUid()) != s.uid {
+		t.Fatalf("kill mode %v, uid %d", hello.GetKillMode(), hello.GetUid())
+	}
+	return h
+}
+
+func copyFile(t testing.TB, to string) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.WriteFile(to, b, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// result is all that came of a command.
+type result struct {
+	started        *sandboxv1.Started
+	stdout, stderr []byte
+	all            []byte
+	runs           []sandboxv1.Stream
+	gaps           int64
+	exited         *sandboxv1.Exited
+	err            error
+}
+
+type event interface {
+	GetStarted() *sandboxv1.Started
+	GetOutput() *sandboxv1.Output
+	GetGap() *sandboxv1.Gap
+	GetExited() *sandboxv1.Exited
+}
+
+// collect reads a stream to its end and checks the order of its events.
+func collect[T event](t testing.TB, recv func() (T, error), position int64) result {
+	t.Helper()
+	var r result
+	at := position
+	for {
+		e, err := recv()
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				r.err = err
+			} else if r.exited == nil {
+				t.Error("the stream ended without an end")
+			}
+			return r
+		}
+		if r.exited != nil {
+			t.Errorf("event after the end: %v", e)
+		}
+		switch {
+		case e.GetStarted() != nil:
+			if r.started != nil {
+				t.Error("started twice")
+			}
+			r.started = e.GetStarted()
+		case r.started == nil:
+			t.Errorf("first event is %v", e)
+		case e.GetOutput() != nil:
+			o := e.GetOutput()
+			if o.GetPosition() != at || len(o.GetData()) == 0 {
+				t.Errorf("output at %d, want %d", o.GetPosition(), at)
+			}
+			at += int64(len(o.GetData()))
+			r.all = append(r.all, o.GetData()...)
+			if o.GetStream() == sandboxv1.Stream_STREAM_STDERR {
+				r.stderr = append(r.stderr, o.GetData()...)
+			} else {
+				r.stdout = append(r.stdout, o.GetData()...)
+			}
+			if len(r.runs) == 0 || r.runs[len(r.runs)-1] != o.GetStream() {
+				r.runs = append(r.runs, o.GetStream())
+			}
+		case e.GetGap() != nil:
+			if e.GetGap().GetStart() != at {
+				t.Errorf("gap from %d, want %d", e.GetGap().GetStart(), at)
+			}
+			at = e.GetGap().GetEnd()
+			r.gaps += e.GetGap().GetEnd() - e.GetGap().GetStart()
+		case e.GetExited() != nil:
+			r.exited = e.GetExited()
+		}
+	}
+}
+
+func shell(script string) *sandboxv1.ExecuteRequest {
+	return &sandboxv1.ExecuteRequest{Command: &sandboxv1.ExecuteRequest_Shell{Shell: script}}
+}
+
+func argv(args ...string) *sandboxv1.ExecuteRequest {
+	return &sandboxv1.ExecuteRequest{Command: &sandboxv1.ExecuteRequest_Argv{Argv: &sandboxv1.Argv{Args: args}}}
+}
+
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func (h *harness) run(t testing.TB, r *sandboxv1.ExecuteRequest) result {
+	t.Helper()
+	return h.runWith(t, &agentv1.ExecuteRequest{Request: r})
+}
+
+func (h *harness) runWith(t testing.TB, env *agentv1.ExecuteRequest) result {
+	t.Helper()
+	s, err := h.Execute(testContext(t), env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return collect(t, s.Recv, 0)
+}
+
+func (h *harness) attach(t testing.TB, id string, position int64, until sandboxv1.FollowUntil) result {
+	t.Helper()
+	s, err := h.Attach(testContext(t), &agentv1.AttachRequest{Request: &sandboxv1.AttachRequest{ExecId: id, Position: position, FollowUntil: until}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return collect(t, s.Recv, position)
+}
+
+// alive returns the processes that have a mark in their command line.
+func alive(mark string) []int {
+	var found []int
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		b, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		if err == nil && strings.Contains(string(b), mark) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// eventually waits for a condition that another process brings about.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("not so: %s", what)
+}

@@ -1,0 +1,272 @@
+package spawn
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The runtime must be told of a fork, as package syscall tells it. These
+// two are on the Go linker's list of names that other packages may use.
+
+//go:linkname beforeFork syscall.runtime_BeforeFork
+func beforeFork()
+
+//go:linkname afterFork syscall.runtime_AfterFork
+func afterFork()
+
+// Kinds of report.
+const (
+	reportFailed  = 1 // the command could not be started: step, errno
+	reportBorn    = 2 // pid: the command is about to be executed
+	reportStarted = 3 // it was
+	reportExited  = 4 // wait status, usage
+)
+
+// Steps at which a start can fail.
+const (
+	stepCgroup = 1 + iota
+	stepSession
+	stepDup
+	stepTerminal
+	stepChdir
+	stepExec
+	stepFork
+)
+
+// report is what a child tells the agent through its pipe. It is smaller than
+// PIPE_BUF, so it is written and read whole.
+type report struct {
+	kind   int64
+	step   int64
+	value  int64 // errno, pid or wait status
+	user   int64 // microseconds
+	system int64
+	maxRSS int64 // kilobytes
+}
+
+const reportLen = int(unsafe.Sizeof(report{}))
+
+// child is all that a child needs. It lies in memory of its own, not in the Go
+// heap: a supervisor uses it for as long as it lives.
+type child struct {
+	path, dir  *byte
+	argv, env  **byte
+	fds        [4]int
+	pipe       int // where reports go
+	cgroup     int // descriptor of cgroup.procs, or -1
+	terminal   bool
+	supervise  bool
+	stack      uintptr // of the command below a supervisor
+	command    uintptr // where that begins
+	maxFD      int     // highest descriptor to close where close_range is missing
+	nofile     unix.Rlimit
+	oomPath    *byte
+	oomValue   [8]byte
+	oomLen     int
+	name       [16]byte
+	noHandler  [4]uint64 // the kernel's sigaction of SIG_DFL
+	noSignals  uint64
+	allSignals uint64
+	msg        report
+	status     int32
+	usage      syscall.Rusage
+	pid        uintptr
+	pidfd      int32 // of the child itself, when it is not a supervisor; else -1
+}
+
+// stackLen is enough for what a child does: a few system calls.
+const stackLen = 32 << 10
+
+// room is the memory of one child: what it needs, and the stacks of itself and
+// of the command that it may start.
+type room struct {
+	child  child
+	stacks [2][stackLen]byte
+}
+
+// top is where an empty stack begins.
+func top(stack *[stackLen]byte) uintptr {
+	return (uintptr(unsafe.Pointer(stack)) + stackLen) &^ 15
+}
+
+// entry is where a function begins.
+func entry(f func(*child)) uintptr { return **(**uintptr)(unsafe.Pointer(&f)) }
+
+// fork starts the child. Nothing between the two runtime calls may allocate,
+// grow the stack or take a lock, and the same goes for all that the child does:
+// it may share our memory, and it has no goroutine.
+//
+//go:norace
+//go:noinline
+func fork(r *room) (int, syscall.Errno) {
+	c := &r.child
+	flags := uintptr(syscall.SIGCHLD)
+	if sharesMemory {
+		flags |= unix.CLONE_VM
+	}
+	if !c.supervise {
+		// Opened later, the pidfd could come too late: a short command may have
+		// been reaped by then.
+		flags |= unix.CLONE_PIDFD
+		if sharesMemory {
+			// The memory is ours again once the command is executed.
+			flags |= unix.CLONE_VFORK
+		}
+	}
+	stack, begin := top(&r.stacks[0]), entry(childEntry)
+	c.stack, c.command = top(&r.stacks[1]), entry(commandEntry)
+	beforeFork()
+	pid, errno := clone(flags, stack, &c.pidfd, begin, c)
+	afterFork()
+	return int(pid), syscall.Errno(errno)
+}
+
+// childEntry is where the agent's child begins.
+//
+//go:norace
+//go:nosplit
+func childEntry(c *child) {
+	if c.supervise {
+		supervise(c)
+	}
+	become(c)
+}
+
+// commandEntry is where a supervisor's child begins.
+//
+//go:norace
+//go:nosplit
+func commandEntry(c *child) {
+	// The command may kill its supervisor as its first deed: its pid must be
+	// known.
+	self, _, _ := syscall.RawSyscall(unix.SYS_GETPID, 0, 0, 0)
+	c.msg.kind, c.msg.value = reportBorn, int64(self)
+	send(c)
+	become(c)
+}
+
+// supervise is the whole life of a supervisor: the sub-reaper above one
+// command. Every descendant of the command, whatever it does to hide, stays
+// below it, because the kernel hands orphans to the nearest sub-reaper. It
+// ends when nothing is left below it.
+//
+//go:norace
+//go:nosplit
+func supervise(c *child) {
+	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&c.allSignals)), 0, 8, 0, 0)
+	syscall.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_CHILD_SUBREAPER, 1, 0)
+	syscall.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_NAME, uintptr(unsafe.Pointer(&c.name[0])), 0)
+	syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
+
+	// With CLONE_VFORK we go on when the command runs or has failed to, so its
+	// own reports are in the pipe before ours.
+	flags := uintptr(syscall.SIGCHLD) | unix.CLONE_VFORK
+	if sharesMemory {
+		flags |= unix.CLONE_VM
+	}
+	pid, errno := clone(flags, c.stack, &c.pidfd, c.command, c)
+	if errno != 0 {
+		fail(c, stepFork, syscall.Errno(errno))
+	}
+	c.pid = pid
+	c.msg.kind, c.msg.value = reportStarted, int64(pid)
+	send(c)
+	closeAllBut(c)
+	for {
+		got, _, errno := syscall.RawSyscall6(syscall.SYS_WAIT4, ^uintptr(0), uintptr(unsafe.Pointer(&c.status)), unix.WALL, uintptr(unsafe.Pointer(&c.usage)), 0, 0)
+		switch {
+		case errno == syscall.EINTR:
+		case errno != 0:
+			syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 0, 0, 0)
+		case got == c.pid:
+			c.pid = 0
+			c.msg.kind, c.msg.value = reportExited, int64(c.status)
+			c.msg.user = c.usage.Utime.Sec*1e6 + int64(c.usage.Utime.Usec)
+			c.msg.system = c.usage.Stime.Sec*1e6 + int64(c.usage.Stime.Usec)
+			c.msg.maxRSS = c.usage.Maxrss
+			send(c)
+		}
+	}
+}
+
+// closeAllBut drops every descriptor that the supervisor got from the agent:
+// it must not hold other commands' pipes open.
+//
+//go:norace
+//go:nosplit
+func closeAllBut(c *child) {
+	if c.maxFD > 0 {
+		for fd := 0; fd <= c.maxFD; fd++ {
+			if fd != c.pipe {
+				syscall.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
+			}
+		}
+		return
+	}
+	if c.pipe > 0 {
+		syscall.RawSyscall(unix.SYS_CLOSE_RANGE, 0, uintptr(c.pipe-1), 0)
+	}
+	syscall.RawSyscall(unix.SYS_CLOSE_RANGE, uintptr(c.pipe+1), 1<<31-1, 0)
+}
+
+// become turns the forked child into the command.
+//
+//go:norace
+//go:nosplit
+func become(c *child) {
+	if c.cgroup >= 0 {
+		zero := byte('0')
+		if _, _, errno := syscall.RawSyscall(unix.SYS_WRITE, uintptr(c.cgroup), uintptr(unsafe.Pointer(&zero)), 1); errno != 0 {
+			fail(c, stepCgroup, errno)
+		}
+	}
+	if _, _, errno := syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0); errno != 0 {
+		fail(c, stepSession, errno)
+	}
+	// Best effort: raising needs no privilege, but /proc may be missing.
+	if fd, _, errno := syscall.RawSyscall6(unix.SYS_OPENAT, ^uintptr(99), uintptr(unsafe.Pointer(c.oomPath)), unix.O_WRONLY|unix.O_CLOEXEC, 0, 0, 0); errno == 0 {
+		syscall.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(&c.oomValue[0])), uintptr(c.oomLen))
+	}
+	for i := range len(c.fds) {
+		if c.fds[i] < 0 {
+			continue
+		}
+		if _, _, errno := syscall.RawSyscall(unix.SYS_DUP3, uintptr(c.fds[i]), uintptr(i), 0); errno != 0 {
+			fail(c, stepDup, errno)
+		}
+	}
+	if c.terminal {
+		if _, _, errno := syscall.RawSyscall(unix.SYS_IOCTL, 0, unix.TIOCSCTTY, 0); errno != 0 {
+			fail(c, stepTerminal, errno)
+		}
+	}
+	if _, _, errno := syscall.RawSyscall(unix.SYS_CHDIR, uintptr(unsafe.Pointer(c.dir)), 0, 0); errno != 0 {
+		fail(c, stepChdir, errno)
+	}
+	syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&c.nofile)), 0, 0, 0)
+	// The agent's handlers must not run here, so they go before signals come.
+	for sig := uintptr(1); sig <= 64; sig++ {
+		syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&c.noHandler)), 0, 8, 0, 0)
+	}
+	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&c.noSignals)), 0, 8, 0, 0)
+	_, _, errno := syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.path)), uintptr(unsafe.Pointer(c.argv)), uintptr(unsafe.Pointer(c.env)))
+	fail(c, stepExec, errno)
+}
+
+//go:norace
+//go:nosplit
+func fail(c *child, step int64, errno syscall.Errno) {
+	c.msg.kind, c.msg.step, c.msg.value = reportFailed, step, int64(errno)
+	send(c)
+	for {
+		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 253, 0, 0)
+	}
+}
+
+//go:norace
+//go:nosplit
+func send(c *child) {
+	syscall.RawSyscall(unix.SYS_WRITE, uintptr(c.pipe), uintptr(unsafe.Pointer(&c.msg)), uintptr(reportLen))
+}

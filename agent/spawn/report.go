@@ -1,0 +1,106 @@
+package spawn
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+var errNoReport = errors.New("no report")
+
+// ErrSupervisorLost is returned by ReadEnd when the supervisor died before the
+// command did.
+var ErrSupervisorLost = errors.New("spawn: the supervisor is gone")
+
+func readReport(fd int) (report, error) {
+	var r report
+	buf := (*[unsafe.Sizeof(r)]byte)(unsafe.Pointer(&r))[:]
+	for {
+		n, err := unix.Read(fd, buf)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return r, fmt.Errorf("read report: %w", err)
+		case n == 0:
+			return r, errNoReport
+		case n != reportLen:
+			return r, fmt.Errorf("read report: %d bytes", n)
+		default:
+			return r, nil
+		}
+	}
+}
+
+// ReadEnd reads the leader's end from the supervisor's reports. It returns
+// false while there is none.
+func (p *Process) ReadEnd() (End, bool, error) {
+	r, err := readReport(p.Reports)
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return End{}, false, nil
+	case errors.Is(err, errNoReport):
+		return End{}, false, ErrSupervisorLost
+	case err != nil:
+		return End{}, false, err
+	case r.kind != reportExited:
+		return End{}, false, nil
+	}
+	return End{
+		Status: syscall.WaitStatus(r.value),
+		User:   time.Duration(r.user) * time.Microsecond,
+		System: time.Duration(r.system) * time.Microsecond,
+		MaxRSS: r.maxRSS << 10,
+	}, true, nil
+}
+
+// Wait reaps a child of the agent without waiting for it. It returns false
+// while the child runs; an error says that it is no child of ours.
+func Wait(pid int) (End, bool, error) {
+	var status unix.WaitStatus
+	var usage unix.Rusage
+	for {
+		got, err := unix.Wait4(pid, &status, unix.WNOHANG, &usage)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return End{}, false, fmt.Errorf("wait for %d: %w", pid, err)
+		case got == 0:
+			return End{}, false, nil
+		}
+		return EndOf(status, &usage), true, nil
+	}
+}
+
+// EndOf converts what wait4 gave.
+func EndOf(status unix.WaitStatus, usage *unix.Rusage) End {
+	return End{
+		Status: syscall.WaitStatus(status),
+		User:   time.Duration(usage.Utime.Nano()),
+		System: time.Duration(usage.Stime.Nano()),
+		MaxRSS: usage.Maxrss << 10,
+	}
+}
+
+// Mode names how a command started with the given cgroup descriptor joins it.
+func Mode(cgroup int) string {
+	probe()
+	switch {
+	case cgroup >= 0 && features.clone3:
+		return "clone3"
+	case cgroup >= 0:
+		return "fork"
+	default:
+		return "supervisor"
+	}
+}
+
+// WithoutClone3 makes the process behave as if a filter refused clone3.
+func WithoutClone3() {
+	probe()
+	features.clone3 = false
+}

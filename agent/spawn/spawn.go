@@ -1,0 +1,321 @@
+// Package spawn starts commands: without a shell, without a helper program,
+// each in a session of its own, and so that every process which a command
+// leaves behind can be found again. Where the command joins a cgroup, that is
+// done by clone3 or, where a seccomp filter refuses it, by the child itself
+// before it becomes the command. Elsewhere a supervisor stands above each
+// command: a forked child of the agent, never an executed one, which is the
+// sub-reaper of all that the command starts.
+//
+// Commands get a raised oom_score_adj, so that the kernel takes them before
+// the agent.
+package spawn
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stages of a failed start.
+var (
+	// ErrDir is wrapped when the working directory cannot be entered.
+	ErrDir = errors.New("enter working directory")
+	// ErrExec is wrapped when the program cannot be executed.
+	ErrExec = errors.New("execute")
+	// ErrSetup is wrapped when anything before that failed.
+	ErrSetup = errors.New("set up process")
+)
+
+// Spec says what to start.
+type Spec struct {
+	Path string // the file to execute
+	Argv []string
+	Env  []string
+	Dir  string
+	// Files become descriptors 0, 1, 2 and, unless it is negative, 3. The first
+	// three must be 3 or above, the last 4 or above.
+	Files [4]int
+	// Terminal makes descriptor 0 the controlling terminal.
+	Terminal bool
+	// Cgroup is a descriptor of the cgroup directory to join, or -1 for a
+	// supervisor.
+	Cgroup int
+	// OOMScoreAdj is the oom_score_adj of the command.
+	OOMScoreAdj int
+}
+
+// Process is a started command.
+type Process struct {
+	Pid        int // the command's leader
+	Supervisor int // the process above it, 0 without one
+	// PidFD is a descriptor of the leader, -1 where the kernel has none.
+	PidFD int
+	// Reports is the descriptor through which a supervisor reports the end of
+	// the leader, -1 without one. It does not block.
+	Reports int
+	memory  []byte // of the supervisor
+}
+
+// Free gives back what the supervisor needed. It must be called once the
+// supervisor was reaped, and at once without one; it may be called again.
+func (p *Process) Free() {
+	if p.memory != nil {
+		_ = unix.Munmap(p.memory)
+		p.memory = nil
+	}
+}
+
+// End is how a leader ended.
+type End struct {
+	Status       syscall.WaitStatus
+	User, System time.Duration
+	MaxRSS       int64 // bytes
+}
+
+// clone3 is cleared when the kernel or a filter refuses it.
+var features struct {
+	once       sync.Once
+	clone3     bool
+	closeRange bool
+}
+
+func probe() {
+	features.once.Do(func() {
+		// Wrong arguments: a filter answers before the kernel looks at them.
+		_, _, errno := syscall.RawSyscall(unix.SYS_CLONE3, 0, 0, 0)
+		features.clone3 = errno != syscall.ENOSYS && errno != syscall.EPERM
+		_, _, errno = syscall.RawSyscall(unix.SYS_CLOSE_RANGE, 1<<31-2, 1<<31-2, 0)
+		features.closeRange = errno == 0
+	})
+}
+
+// Start starts a command. It returns when the program runs or has failed to.
+func Start(s Spec) (*Process, error) {
+	probe()
+	if s.Cgroup >= 0 && features.clone3 {
+		return startInCgroup(s)
+	}
+	return startForked(s)
+}
+
+func startInCgroup(s Spec) (*Process, error) {
+	pidfd := -1
+	files := []uintptr{uintptr(s.Files[0]), uintptr(s.Files[1]), uintptr(s.Files[2])}
+	if s.Files[3] >= 0 {
+		files = append(files, uintptr(s.Files[3]))
+	}
+	attr := &syscall.ProcAttr{
+		Dir:   s.Dir,
+		Env:   s.Env,
+		Files: files,
+		Sys: &syscall.SysProcAttr{
+			Setsid: true, Setctty: s.Terminal, Ctty: 0,
+			UseCgroupFD: true, CgroupFD: s.Cgroup, PidFD: &pidfd,
+		},
+	}
+	pid, err := syscall.ForkExec(s.Path, s.Argv, attr)
+	if err != nil {
+		return nil, classify(s, err)
+	}
+	// The program is still being loaded: its own children will inherit this.
+	raiseOOMScore(pid, s.OOMScoreAdj)
+	return &Process{Pid: pid, PidFD: pidfd, Reports: -1}, nil
+}
+
+// classify tells a missing directory from a missing program: ForkExec does not.
+func classify(s Spec, err error) error {
+	if fd, derr := unix.Open(s.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); derr != nil {
+		return fmt.Errorf("%w: %w", ErrDir, derr)
+	} else {
+		_ = unix.Close(fd)
+	}
+	if derr := unix.Access(s.Dir, unix.X_OK); derr != nil {
+		return fmt.Errorf("%w: %w", ErrDir, derr)
+	}
+	if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		return fmt.Errorf("%w: %w", ErrSetup, err)
+	}
+	return fmt.Errorf("%w: %w", ErrExec, err)
+}
+
+func raiseOOMScore(pid, score int) {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	_, _ = unix.Write(fd, strconv.AppendInt(nil, int64(score), 10))
+	_ = unix.Close(fd)
+}
+
+func startForked(s Spec) (*Process, error) {
+	mem, err := unix.Mmap(-1, 0, (int(unsafe.Sizeof(room{}))+4095)&^4095, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSetup, err)
+	}
+	defer func() {
+		if mem != nil {
+			_ = unix.Munmap(mem)
+		}
+	}()
+	r := (*room)(unsafe.Pointer(&mem[0]))
+	c := &r.child
+
+	// The child's memory is outside of the heap, so the collector does not see
+	// the pointers in it: keepAlive holds what they point to until the command
+	// is executed.
+	var keepAlive struct {
+		path, dir, oom *byte
+		argv, env      []*byte
+	}
+	if err := errors.Join(
+		set(&keepAlive.path, s.Path), set(&keepAlive.dir, s.Dir), set(&keepAlive.oom, "/proc/self/oom_score_adj"),
+		setAll(&keepAlive.argv, s.Argv), setAll(&keepAlive.env, s.Env),
+	); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrExec, err)
+	}
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSetup, err)
+	}
+	defer func() {
+		if pipe[1] >= 0 {
+			_ = unix.Close(pipe[1])
+		}
+	}()
+
+	c.path, c.dir, c.oomPath = keepAlive.path, keepAlive.dir, keepAlive.oom
+	c.argv, c.env = &keepAlive.argv[0], &keepAlive.env[0]
+	c.fds, c.pipe, c.terminal = s.Files, pipe[1], s.Terminal
+	c.cgroup, c.supervise, c.pidfd = -1, s.Cgroup < 0, -1
+	c.oomLen = copy(c.oomValue[:], strconv.Itoa(s.OOMScoreAdj))
+	copy(c.name[:15], "sandgate-super")
+	c.allSignals = ^uint64(0)
+	c.nofile = nofile()
+	if !features.closeRange {
+		c.maxFD = highestFD()
+	}
+	if s.Cgroup >= 0 {
+		c.cgroup, err = unix.Openat(s.Cgroup, "cgroup.procs", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			_ = unix.Close(pipe[0])
+			return nil, fmt.Errorf("%w: %w", ErrSetup, err)
+		}
+		defer func() { _ = unix.Close(c.cgroup) }()
+	}
+
+	syscall.ForkLock.Lock()
+	pid, errno := fork(r)
+	syscall.ForkLock.Unlock()
+	runtime.KeepAlive(&keepAlive)
+	if errno != 0 {
+		_ = unix.Close(pipe[0])
+		return nil, fmt.Errorf("%w: fork: %w", ErrSetup, errno)
+	}
+	// Without our end, the death of the child is the end of its reports.
+	_ = unix.Close(pipe[1])
+	pipe[1] = -1
+	said, err := readReport(pipe[0])
+	leader := pid
+	if err == nil && said.kind == reportBorn {
+		leader = int(said.value)
+		said, err = readReport(pipe[0])
+	}
+	runtime.KeepAlive(&keepAlive)
+	switch {
+	case leader != pid && (errors.Is(err, errNoReport) || err == nil && said.kind == reportStarted):
+		_ = unix.SetNonblock(pipe[0], true)
+		p := &Process{Pid: leader, Supervisor: pid, PidFD: pidfd(leader), Reports: pipe[0], memory: mem}
+		mem = nil
+		return p, nil
+	case !c.supervise && errors.Is(err, errNoReport):
+		_ = unix.Close(pipe[0])
+		return &Process{Pid: pid, PidFD: int(c.pidfd), Reports: -1}, nil
+	}
+	_ = unix.Close(pipe[0])
+	if c.pidfd >= 0 {
+		_ = unix.Close(int(c.pidfd))
+	}
+	reap(pid)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSetup, err)
+	}
+	cause := syscall.Errno(said.value)
+	switch said.step {
+	case stepChdir:
+		return nil, fmt.Errorf("%w: %w", ErrDir, cause)
+	case stepExec:
+		return nil, fmt.Errorf("%w: %w", ErrExec, cause)
+	default:
+		return nil, fmt.Errorf("%w: step %d: %w", ErrSetup, said.step, cause)
+	}
+}
+
+func pidfd(pid int) int {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return -1
+	}
+	return fd
+}
+
+func reap(pid int) {
+	for {
+		if _, err := unix.Wait4(pid, nil, 0, nil); !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+func set(p **byte, s string) (err error) {
+	*p, err = unix.BytePtrFromString(s)
+	return err
+}
+
+func setAll(p *[]*byte, list []string) (err error) {
+	*p, err = syscall.SlicePtrFromStrings(list)
+	return err
+}
+
+// nofile is the limit for commands. The Go runtime raises the agent's own soft
+// limit, which programs that use select must not inherit.
+func nofile() unix.Rlimit {
+	var l unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) != nil {
+		return unix.Rlimit{Cur: 1024, Max: 4096}
+	}
+	l.Cur = min(l.Max, 1024)
+	return l
+}
+
+func highestFD() int {
+	highest := 1024
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 1 << 16
+	}
+	for _, e := range entries {
+		if n, err := strconv.Atoi(e.Name()); err == nil {
+			highest = max(highest, n)
+		}
+	}
+	return highest + 64
+}
+
+// Seal marks every descriptor from 3 on as closed on exec: what the agent
+// inherited is not for commands.
+func Seal() {
+	if unix.CloseRange(3, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC) == nil {
+		return
+	}
+	for fd := 3; fd <= highestFD(); fd++ {
+		unix.CloseOnExec(fd)
+	}
+}
