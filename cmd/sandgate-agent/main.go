@@ -1,0 +1,56 @@
+// Command sandgate-agent runs inside a sandbox. It starts commands and does
+// file operations for the server, through a socket that the provider reaches.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+)
+
+// version is set by the build.
+var version = "dev"
+
+const usage = `usage:
+  sandgate-agent serve [--listen unix:///path|unix:@name]... [--listen-fd N]
+                       [--incarnation ID] [--workdir DIR] [--cgroup DIR] [--state-dir DIR]
+  sandgate-agent connect [--to unix:///path|unix:@name]
+  sandgate-agent version
+`
+
+// errUsage is a wrong command line.
+var errUsage = errors.New("wrong usage")
+
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+func run(args []string, stdin, stdout, stderr *os.File) int {
+	command := ""
+	if len(args) > 0 {
+		command, args = args[0], args[1:]
+	}
+	var err error
+	switch command {
+	case "serve":
+		err = serve(args, stderr)
+	case "connect":
+		// It only copies bytes.
+		debug.SetGCPercent(25)
+		err = connect(args, stdin, stdout)
+	case "version":
+		_, err = fmt.Fprintln(stdout, version)
+	default:
+		err = errUsage
+	}
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errUsage):
+		_, _ = io.WriteString(stderr, usage)
+		return 2
+	default:
+		fmt.Fprintln(stderr, "sandgate-agent:", err)
+		return 1
+	}
+}

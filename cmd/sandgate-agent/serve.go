@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/agent"
+	"github.com/sandgate/sandgate/agent/spawn"
+)
+
+// defaultSocket is an abstract socket: it needs no writable directory.
+const defaultSocket = "unix:@sandgate-agent"
+
+// The agent shares the sandbox's memory limit with the commands.
+const (
+	memoryLimit = 48 << 20
+	gcPercent   = 50
+)
+
+type addresses []string
+
+func (a *addresses) String() string     { return strings.Join(*a, ",") }
+func (a *addresses) Set(v string) error { *a = append(*a, v); return nil }
+
+func serve(args []string, stderr io.Writer) error {
+	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	var listen addresses
+	flags.Var(&listen, "listen", "")
+	fd := flags.Int("listen-fd", -1, "")
+	var cfg agent.Config
+	flags.StringVar(&cfg.Incarnation, "incarnation", "", "")
+	flags.StringVar(&cfg.Workdir, "workdir", "", "")
+	flags.StringVar(&cfg.Cgroup, "cgroup", "", "")
+	flags.StringVar(&cfg.StateDir, "state-dir", "", "")
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+		return errors.Join(errUsage, err)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit)
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	// Nothing that the agent was started with is for commands, and descriptors
+	// 0 to 2 must be taken.
+	spawn.Seal()
+	openStandard()
+	unix.Umask(0o022)
+
+	listeners, err := listenAll(listen, *fd)
+	if err != nil {
+		return err
+	}
+	cfg.Version = version
+	cfg.Reap = true
+	cfg.Log = slog.New(slog.NewTextHandler(stderr, nil))
+	a, err := agent.New(cfg)
+	if err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	defer stop()
+	failed := make(chan error, len(listeners))
+	for _, l := range listeners {
+		go func() { failed <- a.Serve(l) }()
+	}
+	cfg.Log.Info("serving", "version", version, "listeners", len(listeners), "kill_mode", a.KillMode().String())
+	select {
+	case <-ctx.Done():
+	case <-a.Stopped():
+	case err = <-failed:
+	}
+	a.Close()
+	return err
+}
+
+func listenAll(list []string, fd int) ([]net.Listener, error) {
+	if len(list) == 0 && fd < 0 {
+		list = []string{defaultSocket}
+	}
+	var all []net.Listener
+	if fd >= 0 {
+		f := os.NewFile(uintptr(fd), "listener")
+		l, err := net.FileListener(f)
+		if err != nil {
+			return nil, fmt.Errorf("listen on descriptor %d: %w", fd, err)
+		}
+		_ = f.Close()
+		all = append(all, l)
+	}
+	for _, a := range list {
+		path, err := socketPath(a)
+		if err != nil {
+			return nil, err
+		}
+		if !strings.HasPrefix(path, "@") {
+			// A socket that a former life left behind.
+			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return nil, fmt.Errorf("remove old socket: %w", err)
+			}
+		}
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			return nil, fmt.Errorf("listen: %w", err)
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+// socketPath takes unix:///path, unix:/path and unix:@name.
+func socketPath(address string) (string, error) {
+	rest, ok := strings.CutPrefix(address, "unix:")
+	if !ok {
+		return "", fmt.Errorf("address %q: must begin with \"unix:\"", address)
+	}
+	rest = strings.TrimPrefix(rest, "//")
+	if len(rest) < 2 || rest[0] != '/' && rest[0] != '@' {
+		return "", fmt.Errorf("address %q: needs an absolute path or an @name", address)
+	}
+	return rest, nil
+}
+
+func openStandard() {
+	for {
+		fd, err := unix.Open("/dev/null", unix.O_RDWR, 0)
+		if err != nil {
+			return
+		}
+		if fd > 2 {
+			_ = unix.Close(fd)
+			return
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+)
+
+// place is one side of a copy.
+type place struct {
+	sandbox string // empty: on this machine
+	path    string
+}
+
+// remote is a place in a sandbox. A name with "/" before the colon is a local
+// one, so that ./a:b is a file of this machine.
+var remote = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]{0,127}):(.*)$`)
+
+func parsePlace(text string) place {
+	if m := remote.FindStringSubmatch(text); m != nil && !drive(text) {
+		return place{sandbox: m[1], path: m[2]}
+	}
+	return place{path: text}
+}
+
+// drive says whether a text begins with a drive's letter, as on Windows.
+func drive(text string) bool { return len(text) > 2 && text[1] == ':' && text[2] == '\\' }
+
+func (c *cli) cpCommand() *cobra.Command {
+	recursive, quiet := false, false
+	cmd := &cobra.Command{
+		Use:   "cp [flags] SRC DST",
+		Short: "Copy files into a sandbox, or out of it",
+		Long: `Copy a file into a sandbox, or out of it. The side in the sandbox is written
+ID:/path, with an absolute path; "-" is standard input or output. A directory as
+the destination takes the file under its own name.
+
+A file appears whole or not at all, its SHA-256 is checked, and a connection that
+breaks is mended from where it broke.`,
+		Example: `  sandgate cp data.csv build-42:/workspace/
+  sandgate cp build-42:/workspace/report.pdf .
+  sandgate cp -r ./src build-42:/workspace/src
+  sandgate cp build-42:/var/log/app.log - | tail`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			from, to := parsePlace(args[0]), parsePlace(args[1])
+			if (from.sandbox == "") == (to.sandbox == "") {
+				return usage(cmd, "one side of a copy is ID:/path, and only one")
+			}
+			inside := from.path
+			if from.sandbox == "" {
+				inside = to.path
+			}
+			if !strings.HasPrefix(inside, "/") {
+				return usage(cmd, "the path in the sandbox must be absolute, not %q", inside)
+			}
+			return c.with(cmd, func(ctx context.Context, client *sandgate.Client) error {
+				job := &transfer{cli: c, recursive: recursive, quiet: quiet}
+				if to.sandbox != "" {
+					job.sandbox = client.Sandbox(to.sandbox)
+					return job.put(ctx, from.path, to.path)
+				}
+				job.sandbox = client.Sandbox(from.sandbox)
+				return job.get(ctx, from.path, to.path)
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "copy a directory with all below it")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "show no progress")
+	return cmd
+}
+
+// transfer is one copy.
+type transfer struct {
+	cli       *cli
+	sandbox   *sandgate.Sandbox
+	recursive bool
+	quiet     bool
+}
+
+// into returns the destination in the sandbox: under name where that is a
+// directory.
+func (t *transfer) into(ctx context.Context, destination, name string) (string, error) {
+	if strings.HasSuffix(destination, "/") {
+		return path.Join(destination, name), nil
+	}
+	info, err := t.sandbox.Stat(ctx, destination)
+	switch {
+	case errors.Is(err, sandgate.ErrFileNotFound):
+		return destination, nil
+	case err != nil:
+		return "", err
+	case info.GetType() == sandgate.Directory || info.GetTargetType() == sandgate.Directory:
+		return path.Join(destination, name), nil
+	}
+	return destination, nil
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+)
+
+// get copies from the sandbox to this machine.
+func (t *transfer) get(ctx context.Context, source, destination string) error {
+	if destination == "-" {
+		bar := t.bar(path.Base(source), -1)
+		defer bar.end()
+		_, err := t.sandbox.DownloadFile(ctx, source, t.cli.stdout, bar.setOf)
+		return err
+	}
+	info, err := os.Stat(destination)
+	isDirectory := err == nil && info.IsDir() || strings.HasSuffix(destination, string(filepath.Separator))
+	if isDirectory && path.Base(source) != "/" {
+		destination = filepath.Join(destination, path.Base(source))
+	}
+	if t.recursive {
+		what, err := t.sandbox.Stat(ctx, source)
+		if err != nil {
+			return err
+		}
+		if what.GetType() == sandgate.Directory {
+			return t.getTree(ctx, source, destination)
+		}
+	}
+	root, err := os.OpenRoot(filepath.Dir(destination))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	bar := t.bar(path.Base(source), -1)
+	defer bar.end()
+	return t.fetch(ctx, root, source, filepath.Base(destination), bar)
+}
+
+// getTree copies a directory with all below it. The names come from the sandbox,
+// which is not trusted: everything is written through a root that nothing leads
+// out of. Links and special files are left out, which is said.
+func (t *transfer) getTree(ctx context.Context, source, destination string) error {
+	if err := os.MkdirAll(destination, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(destination)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	bar := t.bar(path.Base(source), -1)
+	defer bar.end()
+	return t.getDirectory(ctx, root, source, ".", bar)
+}
+
+func (t *transfer) getDirectory(ctx context.Context, root *os.Root, source, below string, bar *progress) error {
+	for entry, err := range t.sandbox.List(ctx, source) {
+		if err != nil {
+			return err
+		}
+		name := path.Base(entry.GetPath())
+		if name == "." || name == ".." || !filepath.IsLocal(name) {
+			return fmt.Errorf("the sandbox gave the name %q, which is not that of a file", clean(name))
+		}
+		from, to := path.Join(source, name), filepath.Join(below, name)
+		switch entry.GetType() {
+		case sandgate.Directory:
+			if err := root.Mkdir(to, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+			err = t.getDirectory(ctx, root, from, to, bar)
+		case sandgate.Regular:
+			err = t.fetch(ctx, root, from, to, bar)
+		default:
+			t.cli.say("%s is left out: it is neither a file nor a directory", clean(from))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fetch writes one file beside its destination and renames it once it is whole,
+// so that a copy that fails leaves the old file.
+func (t *transfer) fetch(ctx context.Context, root *os.Root, source, destination string, bar *progress) (err error) {
+	part := filepath.Join(filepath.Dir(destination), "."+filepath.Base(destination)+".sandgate-part")
+	file, err := root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, file.Close(), root.Remove(part))
+		}
+	}()
+	info, err := t.sandbox.DownloadFile(ctx, source, file, bar.partOf())
+	if err != nil {
+		return err
+	}
+	if err := file.Chmod(fs.FileMode(info.GetMode()) & 0o777); err != nil {
+		return err
+	}
+	if err := file.Close(); err != nil {
+		return err
+	}
+	return root.Rename(part, destination)
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+)
+
+func (c *cli) infoCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "info [ID]",
+		Short: "Describe the server, or one sandbox",
+		Long: `Describe the server: what it is, who you are to it, what it can do, and what it
+enforces on its machine or cluster. With an id, describe that sandbox.`,
+		Example: `  sandgate info
+  sandgate info build-42
+  sandgate info --output json | jq .enforcement`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.completeSandbox,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.with(cmd, func(ctx context.Context, client *sandgate.Client) error {
+				if len(args) == 0 {
+					info, err := client.ServerInfo(ctx)
+					if err != nil {
+						return err
+					}
+					return c.server(info)
+				}
+				info, err := client.Sandbox(args[0]).Info(ctx)
+				if err != nil {
+					return err
+				}
+				return c.sandbox(info)
+			})
+		},
+	}
+}
+
+// server prints what a server is.
+func (c *cli) server(info *sandgate.ServerInfo) error {
+	if c.json() {
+		return c.message(info)
+	}
+	who, limits := info.GetPrincipal(), info.GetLimits()
+	name := who.GetName()
+	if name == "" {
+		name = "nobody in particular (no authentication)"
+	}
+	err := facts(c.stdout,
+		"Version", info.GetVersion(),
+		"Provider", info.GetProvider(),
+		"You", fmt.Sprintf("%s, tenant %s", name, who.GetTenant()),
+		"Templates", strings.Join(info.GetTemplates(), ", "),
+		"Capabilities", strings.Join(info.GetCapabilities(), ", "),
+		"Timeout", lasting(limits.GetDefaultTimeout(), "none")+" by default, largest: "+lasting(limits.GetMaxTimeout(), "any"),
+		"Lifetime", lasting(limits.GetDefaultTtl(), "none")+" by default",
+		"Idle lifetime", lasting(limits.GetDefaultIdleTtl(), "none")+" by default",
+		"Kept output", size(limits.GetOutputLogBytes()),
+		"Largest message", size(limits.GetMaxMessageBytes()),
+	)
+	if err != nil || len(info.GetEnforcement()) == 0 {
+		return err
+	}
+	var rows [][]string
+	for _, e := range info.GetEnforcement() {
+		enforced := "no"
+		if e.GetEnforced() {
+			enforced = "yes"
+		}
+		rows = append(rows, []string{e.GetName(), enforced, e.GetDetail()})
+	}
+	if _, err := fmt.Fprintln(c.stdout); err != nil {
+		return err
+	}
+	return table(c.stdout, []string{"PROTECTION", "ENFORCED", "HOW"}, rows)
+}
+
+// sandbox prints what a sandbox is.
+func (c *cli) sandbox(info *sandgate.Info) error {
+	if c.json() {
+		return c.message(info)
+	}
+	spec, isolation := info.GetSpec(), info.GetIsolation()
+	state := word(info.GetState(), statePrefix)
+	if info.GetStateMessage() != "" {
+		state += ": " + clean(info.GetStateMessage())
+	}
+	origin := "made for this request"
+	if info.GetFromPool() {
+		origin = "claimed from the pool"
+	}
+	cpus, processes := "", ""
+	if n := spec.GetResources().GetCpuMillis(); n > 0 {
+		cpus = strconv.FormatFloat(float64(n)/1000, 'f', -1, 64) + " cores"
+	}
+	if n := spec.GetResources().GetMaxProcesses(); n > 0 {
+		processes = strconv.Itoa(int(n))
+	}
+	return facts(c.stdout,
+		"Id", info.GetSandboxId(),
+		"State", state,
+		"Incarnation", info.GetIncarnation(),
+		"Created", stamp(info.GetCreateTime()),
+		"Last activity", stamp(info.GetLastActivityTime()),
+		"Expires", until(info.GetExpireTime()),
+		"Labels", clean(pairs(info.GetLabels())),
+		"Template", info.GetTemplate(),
+		"Origin", origin,
+		"Image", spec.GetImage(),
+		"Directory", spec.GetWorkingDirectory(),
+		"Memory", size(spec.GetResources().GetMemoryBytes()),
+		"CPU", cpus,
+		"Processes", processes,
+		"Disk", size(spec.GetResources().GetDiskBytes()),
+		"Runtime", isolation.GetRuntime(),
+		"Network", word(isolation.GetNetwork(), "NETWORK_MODE_"),
+		"Unprivileged", strconv.FormatBool(isolation.GetUnprivileged()),
+		"System", map[bool]string{true: "read-only", false: "writable"}[isolation.GetReadOnlySystem()],
+		"Not enforced", strings.Join(isolation.GetNotEnforced(), "; "),
+		"On substrate", info.GetSubstrateName(),
+	)
+}

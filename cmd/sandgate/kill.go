@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+func (c *cli) killCommand() *cobra.Command {
+	name, scope := "", ""
+	cmd := &cobra.Command{
+		Use:   "kill [flags] ID EXEC",
+		Short: "Send a signal to a command",
+		Long: `Send a signal to a command: to every descendant of it, unless --scope says
+otherwise. When there is nobody left to signal, that is said and is no error.`,
+		Example: `  sandgate kill build-42 $exec
+  sandgate kill --signal TERM --scope leader build-42 $exec`,
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: c.completeExec,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			to, ok := sandboxv1.SignalScope_value["SIGNAL_SCOPE_"+strings.ToUpper(scope)]
+			if !ok || to == 0 {
+				return usage(cmd, "--scope is leader, group or tree, not %q", scope)
+			}
+			return c.with(cmd, func(ctx context.Context, client *sandgate.Client) error {
+				delivered, err := client.Sandbox(args[0]).Signal(ctx, args[1], strings.ToUpper(name), sandgate.SignalScope(to))
+				if err != nil {
+					return err
+				}
+				if c.json() {
+					return c.message(&sandboxv1.SignalProcessResponse{Delivered: delivered})
+				}
+				if !delivered {
+					c.say("the command %s had ended: there was nobody left to signal", args[1])
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&name, "signal", "s", "KILL", "signal by name")
+	cmd.Flags().StringVar(&scope, "scope", "tree", "who gets it: leader, group or tree")
+	_ = cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"leader", "group", "tree"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}

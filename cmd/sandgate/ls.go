@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+const statePrefix = "SANDBOX_STATE_"
+
+func (c *cli) lsCommand() *cobra.Command {
+	var labels, states []string
+	quiet := false
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List sandboxes",
+		Example: `  sandgate ls
+  sandgate ls --label team=search --state active
+  sandgate ls --quiet --label job=nightly | xargs -r sandgate rm`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			request, err := selection(cmd, labels, states)
+			if err != nil {
+				return err
+			}
+			return c.with(cmd, func(ctx context.Context, client *sandgate.Client) error {
+				found := &sandboxv1.ListSandboxesResponse{}
+				for info, err := range client.List(ctx, request) {
+					if err != nil {
+						return err
+					}
+					found.Sandboxes = append(found.Sandboxes, info)
+				}
+				return c.list(found, quiet)
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVarP(&labels, "label", "l", nil, "only those with this label KEY=VALUE (repeatable: all of them)")
+	flags.StringArrayVar(&states, "state", nil, "only those in this state, such as active (repeatable: any of them)")
+	flags.BoolVarP(&quiet, "quiet", "q", false, "print only ids")
+	return cmd
+}
+
+// selection makes a request of labels and states as the user writes them.
+func selection(cmd *cobra.Command, labels, states []string) (r sandgate.ListRequest, err error) {
+	for _, name := range states {
+		state, ok := sandboxv1.SandboxState_value[statePrefix+strings.ToUpper(name)]
+		if !ok || state == 0 {
+			return r, usage(cmd, "--state is creating, active, suspended, deleting or failed, not %q", name)
+		}
+		r.States = append(r.States, sandboxv1.SandboxState(state))
+	}
+	r.Labels, err = assignments(cmd, "label", labels)
+	return r, err
+}
+
+// list prints sandboxes.
+func (c *cli) list(found *sandboxv1.ListSandboxesResponse, quiet bool) error {
+	if c.json() {
+		return c.message(found)
+	}
+	rows := make([][]string, 0, len(found.GetSandboxes()))
+	for _, s := range found.GetSandboxes() {
+		if quiet {
+			if _, err := fmt.Fprintln(c.stdout, s.GetSandboxId()); err != nil {
+				return err
+			}
+			continue
+		}
+		rows = append(rows, []string{
+			s.GetSandboxId(), word(s.GetState(), statePrefix), s.GetTemplate(), ago(s.GetCreateTime()),
+			ago(s.GetLastActivityTime()), until(s.GetExpireTime()), clean(pairs(s.GetLabels())),
+		})
+	}
+	if quiet {
+		return nil
+	}
+	return table(c.stdout, []string{"ID", "STATE", "TEMPLATE", "AGE", "IDLE", "EXPIRES", "LABELS"}, rows)
+}
+
+// completeSandbox offers the ids of sandboxes to the shell.
+func (c *cli) completeSandbox(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	var ids []string
+	if len(args) > 0 && cmd.Name() != "rm" {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	_ = c.with(cmd, func(ctx context.Context, client *sandgate.Client) error {
+		for info, err := range client.List(ctx, sandgate.ListRequest{}) {
+			if err != nil {
+				return err
+			}
+			if strings.HasPrefix(info.GetSandboxId(), prefix) {
+				ids = append(ids, info.GetSandboxId())
+			}
+		}
+		return nil
+	})
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,49 @@
+// Command sandgate is the server and the command line of Sandgate: sandboxes for
+// AI agents behind one endpoint.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() {
+	ctx, stop := notify(context.Background())
+	c := &cli{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+	code := c.run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// signalled is why a context ended: the user asked for it.
+type signalled struct{ signal syscall.Signal }
+
+func (s signalled) Error() string { return s.signal.String() }
+
+// notify returns a context that ends with the first interrupt or termination. A
+// second one ends the program at once.
+//
+// A pipe that nobody reads must not end the program before it could clean up, so
+// the signal for it is taken and the failing write is what counts.
+func notify(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 1)
+	pipes := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	signal.Notify(pipes, syscall.SIGPIPE)
+	go func() {
+		select {
+		case s := <-signals:
+			number, _ := s.(syscall.Signal)
+			cancel(signalled{number})
+		case <-ctx.Done():
+		}
+		signal.Stop(signals)
+	}()
+	return ctx, func() { cancel(nil) }
+}

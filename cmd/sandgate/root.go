@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+)
+
+// cli is one run of the program: its streams and its global flags.
+type cli struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+
+	address, token            string
+	caFile, certFile, keyFile string
+	insecure                  bool
+	output                    string
+
+	// dial is for tests, which have no network.
+	dial []grpc.DialOption
+}
+
+const rootHelp = `Sandgate runs commands and keeps files in sandboxes for AI agents.
+
+Start a server in one terminal:
+
+  sandgate serve
+
+and use it from another:
+
+  sandgate run -- python3 -c 'print(6 * 7)'      one command in a fresh sandbox
+  id=$(sandgate create)                          a sandbox that stays
+  sandgate exec $id -- ls -la                    a command in it
+  sandgate exec -it $id -- bash                  a terminal in it
+  sandgate cp data.csv $id:/workspace/           a file into it, or out of it
+  sandgate rm $id                                the end of it
+
+Exit codes of run, exec and attach are the command's own; 124 when its timeout
+ended, 128+n after signal n, and 125 when Sandgate itself failed, with one line
+on standard error that says why and what to do.`
+
+const environmentHelp = `
+Environment:
+  SANDGATE_ADDRESS     the server: HOST:PORT, https://HOST:PORT or unix:///path
+                       (default 127.0.0.1:7777)
+  SANDGATE_TOKEN       the bearer token
+  SANDGATE_CA_FILE     certificates to trust for the server; turns TLS on
+  SANDGATE_CERT_FILE   certificate and key of the client, for mutual TLS
+  SANDGATE_KEY_FILE
+`
+
+// command builds the whole tree.
+func (c *cli) command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "sandgate",
+		Short:         "Sandboxes for AI agents behind one endpoint",
+		Long:          rootHelp,
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetIn(c.stdin)
+	root.SetOut(c.stdout)
+	root.SetErr(c.stderr)
+	root.SetUsageTemplate(root.UsageTemplate() + environmentHelp)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%v", err) })
+
+	flags := root.PersistentFlags()
+	flags.SortFlags = false
+	flags.StringVar(&c.address, "address", "", "server to use, instead of SANDGATE_ADDRESS")
+	flags.StringVar(&c.token, "token", "", "bearer token, instead of SANDGATE_TOKEN")
+	flags.StringVar(&c.caFile, "ca-file", "", "PEM file of certificates to trust, instead of SANDGATE_CA_FILE")
+	flags.StringVar(&c.certFile, "cert-file", "", "PEM file of the client's certificate, instead of SANDGATE_CERT_FILE")
+	flags.StringVar(&c.keyFile, "key-file", "", "PEM file of the client's key, instead of SANDGATE_KEY_FILE")
+	flags.BoolVar(&c.insecure, "insecure", false, "allow a token without TLS to a server elsewhere")
+	flags.StringVarP(&c.output, "output", "o", "text", `how to print: "text" or "json"`)
+
+	root.AddGroup(
+		&cobra.Group{ID: "sandboxes", Title: "Sandboxes:"},
+		&cobra.Group{ID: "commands", Title: "Commands and files in them:"},
+	)
+	add := func(group string, commands ...*cobra.Command) {
+		for _, command := range commands {
+			command.GroupID = group
+			root.AddCommand(command)
+		}
+	}
+	add("sandboxes", c.createCommand(), c.lsCommand(), c.infoCommand(), c.rmCommand())
+	add("commands", c.runCommand(), c.execCommand(), c.psCommand(), c.attachCommand(),
+		c.logsCommand(), c.killCommand(), c.cpCommand())
+	root.AddCommand(newServeCommand(), newTokenCommand(), c.versionCommand())
+	return root
+}
+
+// run runs the command that args name and returns the program's exit code.
+func (c *cli) run(ctx context.Context, args []string) int {
+	root := c.command()
+	root.SetArgs(args)
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if c.output != "text" && c.output != "json" {
+			return usage(cmd, "--output is text or json, not %q", c.output)
+		}
+		return nil
+	}
+	return c.exit(ctx, root.ExecuteContext(ctx))
+}
+
+// connect makes the client that the flags and the environment describe.
+func (c *cli) connect(ctx context.Context) (*sandgate.Client, error) {
+	opts := []sandgate.Option{sandgate.WithDialOptions(append(c.dial, grpc.WithUserAgent("sandgate-cli/"+version))...)}
+	if c.address != "" {
+		opts = append(opts, sandgate.WithAddress(c.address))
+	}
+	if c.token != "" {
+		opts = append(opts, sandgate.WithToken(c.token))
+	}
+	if c.caFile != "" {
+		opts = append(opts, sandgate.WithCAFile(c.caFile))
+	}
+	if c.certFile != "" || c.keyFile != "" {
+		opts = append(opts, sandgate.WithCertificate(c.certFile, c.keyFile))
+	}
+	if c.insecure {
+		opts = append(opts, sandgate.WithInsecure())
+	}
+	return sandgate.NewClient(ctx, opts...)
+}
+
+// with connects, runs f and disconnects.
+func (c *cli) with(cmd *cobra.Command, f func(context.Context, *sandgate.Client) error) error {
+	client, err := c.connect(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	return f(cmd.Context(), client)
+}

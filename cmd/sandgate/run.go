@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+)
+
+const (
+	// removal is how long run tries to delete its sandbox.
+	removal = 30 * time.Second
+	// leftover is how long the sandbox of a run that could not delete it stays,
+	// once its command has ended.
+	leftover = 10 * time.Minute
+)
+
+func (c *cli) runCommand() *cobra.Command {
+	spec, command := &specFlags{}, &commandFlags{}
+	keep := false
+	cmd := &cobra.Command{
+		Use:   "run [flags] -- CMD…",
+		Short: "Run one command in a sandbox of its own",
+		Long: `Make a sandbox, run one command in it, and delete the sandbox, also when the
+command fails or is interrupted. Both output streams come apart, as they are
+written. The exit code is the command's.`,
+		Example: `  sandgate run -- sh -c 'echo out; echo err >&2; exit 3'
+  sandgate run -it -- bash
+  sandgate run --timeout 10s --memory 256MiB -c 'make test | tail -5'
+  echo 'print(6 * 7)' | sandgate run -i -- python3 -`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			request, err := command.request(cmd, args)
+			if err != nil {
+				return err
+			}
+			create, err := spec.request(cmd)
+			if err != nil {
+				return err
+			}
+			own := create.ID == ""
+			if own {
+				create.ID = "run-" + strings.ToLower(rand.Text()[:16])
+			}
+			if own && !keep && create.IdleTTL == 0 {
+				create.IdleTTL = leftover
+			}
+			return c.with(cmd, func(ctx context.Context, client *sandgate.Client) error {
+				sandbox, created, err := client.Create(ctx, create)
+				if err != nil {
+					// It may be there although the answer was lost.
+					if own && ctx.Err() != nil {
+						return errors.Join(err, c.remove(ctx, client.Sandbox(create.ID), err))
+					}
+					return err
+				}
+				err = c.execute(ctx, sandbox, request, command)
+				if keep || !created {
+					return err
+				}
+				return errors.Join(err, c.remove(ctx, sandbox, err))
+			})
+		},
+	}
+	command.add(cmd)
+	spec.add(cmd, "sandbox-")
+	cmd.Flags().BoolVar(&keep, "keep", false, "do not delete the sandbox afterwards")
+	return cmd
+}
+
+// remove deletes the sandbox of a run, also when the run was interrupted. Where
+// the run has an outcome of its own, a failure is only said.
+func (c *cli) remove(ctx context.Context, sandbox *sandgate.Sandbox, outcome error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removal)
+	defer cancel()
+	err := sandbox.Delete(ctx)
+	if err != nil && outcome != nil {
+		c.say("the sandbox %s was not deleted: %s", sandbox.ID(), explain(err))
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/authn"
+)
+
+// shutdownTime bounds the graceful end of the server.
+const shutdownTime = 15 * time.Second
+
+// serveFlags are the flags of "sandgate serve". What a flag says wins over the
+// configuration file.
+type serveFlags struct {
+	listen, provider, stateDir, config string
+	insecure, requireLimits            bool
+	tlsCert, tlsKey, tlsClientCA       string
+	tokensFile, auditFile              string
+	logLevel, logFormat                string
+	agent                              string
+	localRuntime, localProfile         string
+	localWay, localCgroup              string
+}
+
+func newServeCommand() *cobra.Command {
+	var f serveFlags
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the server",
+		Long: `Serve runs the server until it is told to stop. Without TLS and tokens it
+listens on loopback or a unix socket only.
+
+On the first SIGTERM or SIGINT it stops taking calls, ends the streams, leaves
+the sandboxes and their commands running, and exits; on the second it exits at
+once. A restarted server finds its sandboxes again.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return serve(cmd.Context(), f, cmd.Flags().Changed, cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&f.listen, "listen", "127.0.0.1:7777", "address to serve at: HOST:PORT or unix:///path")
+	flags.StringVar(&f.provider, "provider", "local", "where sandboxes live: local, docker, kubernetes or agentsandbox")
+	flags.StringVar(&f.stateDir, "state-dir", defaultStateDir(), "directory for what must survive the server")
+	flags.StringVar(&f.config, "config", "", "configuration file (YAML)")
+	flags.BoolVar(&f.insecure, "insecure", false, "allow listening beyond this machine without TLS and authentication")
+	flags.BoolVar(&f.requireLimits, "require-limits", false, "refuse to serve where memory, CPU, processes, disk or network are not enforced")
+	flags.StringVar(&f.tlsCert, "tls-cert", "", "PEM file of the server's certificate; read again when it changes")
+	flags.StringVar(&f.tlsKey, "tls-key", "", "PEM file of the certificate's key")
+	flags.StringVar(&f.tlsClientCA, "tls-client-ca", "", "PEM file of the authorities for client certificates, which then authenticate")
+	flags.StringVar(&f.tokensFile, "tokens-file", "", "file of hashed tokens, made by \"sandgate token new\"; read again when it changes")
+	flags.StringVar(&f.auditFile, "audit-file", "", "file for audit records, \"-\" for standard error (default STATE-DIR/audit.log)")
+	flags.StringVar(&f.logLevel, "log-level", "warn", "debug, info, warn or error")
+	flags.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	flags.StringVar(&f.agent, "agent", "", "executable of the agent, instead of the embedded one")
+	flags.StringVar(&f.localRuntime, "local-runtime", "runc", "OCI runtime of the local provider: runc, crun or runsc")
+	flags.StringVar(&f.localProfile, "local-profile", "default", "profile of the local provider: default or restricted")
+	flags.StringVar(&f.localWay, "local-way", "socket", "way of the local provider to the agent: socket or exec")
+	flags.StringVar(&f.localCgroup, "local-cgroup", "/sandgate", "cgroup of the local provider, below which sandboxes get theirs")
+	return cmd
+}
+
+func defaultStateDir() string {
+	if os.Geteuid() == 0 {
+		return "/var/lib/sandgate"
+	}
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "sandgate")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, ".local", "state", "sandgate")
+}
+
+// serve runs the server until ctx ends.
+func serve(ctx context.Context, f serveFlags, changed func(flag string) bool, stderr io.Writer) (err error) {
+	file, err := readConfig(f.config)
+	if err != nil {
+		return err
+	}
+	file.overrule(&f, changed)
+	logger, err := newLogger(f.logLevel, f.logFormat, stderr)
+	if err != nil {
+		return err
+	}
+	stateDir, err := filepath.Abs(f.stateDir)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(stateDir, 0o700); err != nil {
+		return fmt.Errorf("state directory: %w; give another with --state-dir", err)
+	}
+	f.stateDir = stateDir
+
+	cfg, err := file.server()
+	if err != nil {
+		return err
+	}
+	cfg.Version, cfg.Logger, cfg.Insecure, cfg.RequireLimits = version, logger, f.insecure, f.requireLimits
+	if cfg.TLS, err = f.tls(logger); err != nil {
+		return err
+	}
+	if cfg.Authenticator, err = f.authenticator(logger); err != nil {
+		return err
+	}
+	if len(cfg.Templates) == 0 {
+		cfg.Templates = []server.Template{builtinTemplate(cfg.Authenticator == nil && strings.HasPrefix(f.listen, "unix:"))}
+	}
+	audit, closeAudit, err := f.audit(stderr)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeAudit()) }()
+	cfg.Audit = audit
+
+	provider, err := newProvider(ctx, f, logger)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, provider.Close()) }()
+	cfg.Provider = provider
+
+	cfg.Announce = func(at net.Addr) {
+		fmt.Fprintf(stderr, "sandgate %s serves at %s, provider %s, %s\n", version, address(f.listen, at), f.provider, mode(cfg))
+	}
+	srv, err := server.New(cfg)
+	if err != nil {
+		return err
+	}
+	stop := func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
+		defer cancel()
+		return srv.Shutdown(ctx)
+	}
+	l, err := server.Listen(ctx, f.listen)
+	if err != nil {
+		return errors.Join(err, stop())
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	select {
+	case err := <-served:
+		return errors.Join(err, l.Close(), stop())
+	case <-ctx.Done():
+		return errors.Join(stop(), <-served)
+	}
+}
+
+// mode says in a few words who may call.
+func mode(cfg server.Config) string {
+	s := "no authentication"
+	if cfg.Authenticator != nil {
+		s = "authentication by " + cfg.Authenticator.Name()
+	}
+	if cfg.TLS != nil {
+		return "TLS, " + s
+	}
+	return "no TLS, " + s
+}
+
+func newLogger(level, format string, w io.Writer) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level: %q is none of debug, info, warn, error", level)
+	}
+	opts := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	default:
+		return nil, fmt.Errorf("--log-format: %q is neither text nor json", format)
+	}
+}
+
+func (f serveFlags) authenticator(logger *slog.Logger) (authn.Authenticator, error) {
+	var any authn.Any
+	if f.tokensFile != "" {
+		tokens, err := authn.OpenTokens(f.tokensFile, logger)
+		if err != nil {
+			return nil, err
+		}
+		any = append(any, tokens)
+	}
+	if f.tlsClientCA != "" {
+		any = append(any, authn.Certificates{})
+	}
+	if len(any) == 0 {
+		return nil, nil
+	}
+	return any, nil
+}
+
+// audit opens the audit log. It is only ever appended to.
+func (f serveFlags) audit(stderr io.Writer) (server.AuditSink, func() error, error) {
+	if f.auditFile == "-" {
+		return server.SlogAudit{Logger: slog.New(slog.NewJSONHandler(stderr, nil))}, func() error { return nil }, nil
+	}
+	path := f.auditFile
+	if path == "" {
+		path = filepath.Join(f.stateDir, "audit.log")
+	}
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, nil, fmt.Errorf("audit file: %w", err)
+	}
+	return server.SlogAudit{Logger: slog.New(slog.NewJSONHandler(file, nil))}, file.Close, nil
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server"
+)
+
+// configFile is the file of --config. Durations are written as in "90s", sizes
+// in bytes.
+type configFile struct {
+	Listen        string `yaml:"listen"`
+	Provider      string `yaml:"provider"`
+	StateDir      string `yaml:"state_dir"`
+	Insecure      *bool  `yaml:"insecure"`
+	RequireLimits *bool  `yaml:"require_limits"`
+	TLS           struct {
+		Cert     string `yaml:"cert"`
+		Key      string `yaml:"key"`
+		ClientCA string `yaml:"client_ca"`
+	} `yaml:"tls"`
+	Auth struct {
+		TokensFile string `yaml:"tokens_file"`
+	} `yaml:"auth"`
+	Log struct {
+		Level  string `yaml:"level"`
+		Format string `yaml:"format"`
+	} `yaml:"log"`
+	Audit struct {
+		File string `yaml:"file"`
+	} `yaml:"audit"`
+	Local struct {
+		Runtime string `yaml:"runtime"`
+		Profile string `yaml:"profile"`
+		Way     string `yaml:"way"`
+		Cgroup  string `yaml:"cgroup"`
+	} `yaml:"local"`
+	Reaper struct {
+		Interval time.Duration `yaml:"interval"`
+	} `yaml:"reaper"`
+	Limits    limitsConfig     `yaml:"limits"`
+	Access    *accessConfig    `yaml:"access"`
+	Templates []templateConfig `yaml:"templates"`
+}
+
+type limitsConfig struct {
+	MaxMessageBytes int           `yaml:"max_message_bytes"`
+	DefaultTimeout  time.Duration `yaml:"default_timeout"`
+	MaxTimeout      time.Duration `yaml:"max_timeout"`
+	MaxOutputBytes  int64         `yaml:"max_output_bytes"`
+	OutputLogBytes  int64         `yaml:"output_log_bytes"`
+	EndRetention    time.Duration `yaml:"end_retention"`
+	MaxFileBytes    int64         `yaml:"max_file_bytes"`
+	DefaultIdleTTL  time.Duration `yaml:"default_idle_ttl"`
+	DefaultTTL      time.Duration `yaml:"default_ttl"`
+	MaxIdleTTL      time.Duration `yaml:"max_idle_ttl"`
+	MaxTTL          time.Duration `yaml:"max_ttl"`
+	CreateTimeout   time.Duration `yaml:"create_timeout"`
+}
+
+type templateConfig struct {
+	Name             string            `yaml:"name"`
+	Image            string            `yaml:"image"`
+	Resources        resourcesConfig   `yaml:"resources"`
+	Env              map[string]string `yaml:"env"`
+	WorkingDirectory string            `yaml:"working_directory"`
+	Network          networkConfig     `yaml:"network"`
+	Command          []string          `yaml:"command"`
+	Access           *accessConfig     `yaml:"access"`
+	Allow            []string          `yaml:"allow"`
+	Images           []string          `yaml:"images"`
+	Networks         []networkConfig   `yaml:"networks"`
+	MaxResources     resourcesConfig   `yaml:"max_resources"`
+	ProviderOptions  map[string]any    `yaml:"provider_options"`
+	AllowOptions     []string          `yaml:"allow_options"`
+}
+
+type resourcesConfig struct {
+	MemoryBytes  int64 `yaml:"memory_bytes"`
+	CPUMillis    int32 `yaml:"cpu_millis"`
+	MaxProcesses int32 `yaml:"max_processes"`
+	DiskBytes    int64 `yaml:"disk_bytes"`
+}
+
+type accessConfig struct {
+	RootDir            string   `yaml:"root_dir"`
+	Virtual            bool     `yaml:"virtual"`
+	WriteAllowPrefixes []string `yaml:"write_allow_prefixes"`
+	WriteDenyPrefixes  []string `yaml:"write_deny_prefixes"`
+	ReadDenyPrefixes   []string `yaml:"read_deny_prefixes"`
+	DenyCommands       []string `yaml:"deny_commands"`
+}
+
+// networkConfig is a network mode by its name.
+type networkConfig providers.NetworkMode
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (n *networkConfig) UnmarshalText(text []byte) error {
+	for _, m := range []providers.NetworkMode{providers.NetworkNone, providers.NetworkProxy, providers.NetworkFull} {
+		if string(text) == m.String() {
+			*n = networkConfig(m)
+			return nil
+		}
+	}
+	return fmt.Errorf("network: %q is none of none, proxy, full", text)
+}
+
+// readConfig reads the file strictly: a field that nobody knows is an error
+// that names the line.
+func readConfig(path string) (configFile, error) {
+	var c configFile
+	if path == "" {
+		return c, nil
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return c, fmt.Errorf("--config: %w", err)
+	}
+	if err := yaml.UnmarshalWithOptions(raw, &c, yaml.Strict()); err != nil {
+		return c, fmt.Errorf("--config %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// overrule fills in the flags that were not given from the file.
+func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
+	for _, o := range []struct {
+		flag  string
+		to    *string
+		value string
+	}{
+		{"listen", &f.listen, c.Listen},
+		{"provider", &f.provider, c.Provider},
+		{"state-dir", &f.stateDir, c.StateDir},
+		{"tls-cert", &f.tlsCert, c.TLS.Cert},
+		{"tls-key", &f.tlsKey, c.TLS.Key},
+		{"tls-client-ca", &f.tlsClientCA, c.TLS.ClientCA},
+		{"tokens-file", &f.tokensFile, c.Auth.TokensFile},
+		{"audit-file", &f.auditFile, c.Audit.File},
+		{"log-level", &f.logLevel, c.Log.Level},
+		{"log-format", &f.logFormat, c.Log.Format},
+		{"local-runtime", &f.localRuntime, c.Local.Runtime},
+		{"local-profile", &f.localProfile, c.Local.Profile},
+		{"local-way", &f.localWay, c.Local.Way},
+		{"local-cgroup", &f.localCgroup, c.Local.Cgroup},
+	} {
+		if o.value != "" && !changed(o.flag) {
+			*o.to = o.value
+		}
+	}
+	if c.Insecure != nil && !changed("insecure") {
+		f.insecure = *c.Insecure
+	}
+	if c.RequireLimits != nil && !changed("require-limits") {
+		f.requireLimits = *c.RequireLimits
+	}
+}
+
+// server is the part of the server's configuration that only the file has.
+func (c configFile) server() (server.Config, error) {
+	cfg := server.Config{
+		Limits: server.Limits(c.Limits), Access: c.Access.policy(),
+		Timing: server.Timing{ReapInterval: c.Reaper.Interval},
+	}
+	for _, t := range c.Templates {
+		one := server.Template{
+			Name: t.Name, Image: t.Image, Resources: providers.Resources(t.Resources), Env: t.Env,
+			WorkingDirectory: t.WorkingDirectory, Network: providers.NetworkMode(t.Network), Command: t.Command,
+			Access: t.Access.policy(), Allow: t.Allow, Images: t.Images,
+			MaxResources: providers.Resources(t.MaxResources), AllowOptions: t.AllowOptions,
+		}
+		for _, n := range t.Networks {
+			one.Networks = append(one.Networks, providers.NetworkMode(n))
+		}
+		if len(t.ProviderOptions) > 0 {
+			raw, err := json.Marshal(t.ProviderOptions)
+			if err != nil {
+				return cfg, fmt.Errorf("template %q: provider_options: %w", t.Name, err)
+			}
+			one.ProviderOptions = raw
+		}
+		cfg.Templates = append(cfg.Templates, one)
+	}
+	return cfg, nil
+}
+
+func (a *accessConfig) policy() *sandboxv1.AccessPolicy {
+	if a == nil {
+		return nil
+	}
+	return &sandboxv1.AccessPolicy{
+		RootDir: a.RootDir, Virtual: a.Virtual, WriteAllowPrefixes: a.WriteAllowPrefixes,
+		WriteDenyPrefixes: a.WriteDenyPrefixes, ReadDenyPrefixes: a.ReadDenyPrefixes, DenyCommands: a.DenyCommands,
+	}
+}

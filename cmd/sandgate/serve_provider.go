@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+
+	"github.com/sandgate/sandgate/cmd/sandgate/agentbin"
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local"
+	"github.com/sandgate/sandgate/server"
+)
+
+// newProvider wires the provider that was asked for.
+func newProvider(ctx context.Context, f serveFlags, logger *slog.Logger) (providers.Provider, error) {
+	switch f.provider {
+	case "local":
+		cfg := local.Config{
+			StateDir: filepath.Join(f.stateDir, "local"), Runtime: f.localRuntime,
+			Profile: local.Profile(f.localProfile), Way: local.Way(f.localWay),
+			CgroupParent: f.localCgroup, Logger: logger, Agent: agentbin.Read,
+		}
+		if f.agent != "" {
+			cfg.Agent, cfg.AgentPath = nil, f.agent
+		}
+		return local.New(ctx, cfg)
+	case "docker", "kubernetes", "agentsandbox":
+		return nil, fmt.Errorf("this version has no provider %q yet; it has local", f.provider)
+	default:
+		return nil, fmt.Errorf("--provider: %q is none of local, docker, kubernetes, agentsandbox", f.provider)
+	}
+}
+
+// builtinTemplate is what a server without configured templates offers. At a
+// unix socket without authentication caller and operator are the same person,
+// who may opt out of having no network. Not so at a loopback port: a sandbox
+// with the machine's network could then command this very server.
+func builtinTemplate(personal bool) server.Template {
+	t := server.DefaultTemplate()
+	if personal {
+		t.Networks = []providers.NetworkMode{providers.NetworkFull}
+	}
+	return t
+}
+
+// address is where clients reach the listener.
+func address(listen string, addr net.Addr) string {
+	if strings.HasPrefix(listen, "unix:") {
+		return "unix://" + addr.String()
+	}
+	return addr.String()
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const fullConfig = `
+listen: unix:///run/x.sock
+insecure: true
+auth: {tokens_file: /etc/tokens}
+log: {level: debug}
+limits: {max_timeout: 90s, default_idle_ttl: 2h}
+reaper: {interval: 5s}
+access: {write_deny_prefixes: [/etc]}
+templates:
+  - name: py
+    image: python:3
+    resources: {memory_bytes: 1024}
+    network: full
+    networks: [none, full]
+    allow: [env]
+    provider_options: {a: {b: 1}}
+`
+
+func TestConfigFile(t *testing.T) {
+	c, err := readConfig(writeFile(t, "c.yaml", fullConfig))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := serveFlags{listen: "127.0.0.1:1", logLevel: "warn"}
+	c.overrule(&f, func(flag string) bool { return flag == "log-level" })
+	if f.listen != "unix:///run/x.sock" || f.logLevel != "warn" || !f.insecure || f.tokensFile != "/etc/tokens" {
+		t.Errorf("flags %+v", f)
+	}
+	cfg, err := c.server()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Limits.MaxTimeout != 90*time.Second || cfg.Limits.DefaultIdleTTL != 2*time.Hour || cfg.Timing.ReapInterval != 5*time.Second ||
+		cfg.Access.GetWriteDenyPrefixes()[0] != "/etc" {
+		t.Errorf("config %+v", cfg)
+	}
+	p := cfg.Templates[0]
+	if p.Name != "py" || p.Network != providers.NetworkFull || len(p.Networks) != 2 || p.Resources.MemoryBytes != 1024 ||
+		string(p.ProviderOptions) != `{"a":{"b":1}}` || len(p.Allow) != 1 {
+		t.Errorf("template %+v", p)
+	}
+}
+
+func TestConfigFileErrors(t *testing.T) {
+	for name, c := range map[string]struct{ text, want string }{
+		"unknown field":  {"listen: x\nlisten_at: y\n", "[2:1]"},
+		"nested unknown": {"templates:\n  - name: a\n    memory: 3\n", "[3:5]"},
+		"bad duration":   {"limits: {max_timeout: fast}\n", `invalid duration "fast"`},
+		"bad network":    {"templates: [{name: a, network: some}]\n", "none, proxy, full"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := readConfig(writeFile(t, "c.yaml", c.text))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("got %v, want %q in it", err, c.want)
+			}
+		})
+	}
+}
+
+func TestServeRefusals(t *testing.T) {
+	never := func(string) bool { return false }
+	base := serveFlags{listen: "127.0.0.1:0", provider: "local", stateDir: t.TempDir(), logLevel: "warn", logFormat: "text"}
+	for name, c := range map[string]struct {
+		change func(*serveFlags)
+		want   string
+	}{
+		"no such provider": {func(f *serveFlags) { f.provider = "vm" }, "none of local"},
+		"not built":        {func(f *serveFlags) { f.provider = "docker" }, "no provider \"docker\" yet"},
+		"half of TLS":      {func(f *serveFlags) { f.tlsCert = "x" }, "--tls-key"},
+		"no tokens file":   {func(f *serveFlags) { f.tokensFile = "/nonexistent" }, "tokens file"},
+		"no config":        {func(f *serveFlags) { f.config = "/nonexistent" }, "--config"},
+		"log level":        {func(f *serveFlags) { f.logLevel = "loud" }, "--log-level"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := base
+			c.change(&f)
+			var stderr bytes.Buffer
+			err := serve(context.Background(), f, never, &stderr)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("got %v, want %q in it", err, c.want)
+			}
+		})
+	}
+}
+
+func TestTokenCommand(t *testing.T) {
+	cmd := newTokenCommand()
+	var out, entry bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetErr(&entry)
+	cmd.SetArgs([]string{"new", "--name", "ci"})
+	if err := cmd.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	token := strings.TrimSpace(out.String())
+	if !strings.HasPrefix(token, "sgt_") || strings.Contains(entry.String(), token) || !strings.Contains(entry.String(), `tenant: "ci"`) {
+		t.Fatalf("%q %q", out.String(), entry.String())
+	}
+}

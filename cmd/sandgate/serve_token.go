@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandgate/sandgate/server/authn"
+)
+
+func newTokenCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Make tokens for the server's tokens file",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newTokenNewCommand())
+	return cmd
+}
+
+func newTokenNewCommand() *cobra.Command {
+	var name, tenant string
+	cmd := &cobra.Command{
+		Use:   "new --name NAME [--tenant TENANT]",
+		Short: "Make a token and the entry for the tokens file",
+		Long: `New makes a token with 256 random bits. The token itself is printed on
+standard output, once; only its hash goes into the file of --tokens-file, as the
+entry that is printed on standard error.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if tenant == "" {
+				tenant = name
+			}
+			token, entry, err := authn.NewToken(name, tenant)
+			if err != nil {
+				return usage(cmd, "%v", err)
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), token)
+			fmt.Fprintf(cmd.ErrOrStderr(), "Add this under \"tokens:\" in the tokens file:\n  - {name: %q, tenant: %q, sha256: %s}\n",
+				entry.Name, entry.Tenant, entry.SHA256)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", "", "who gets it, for logs and audit records")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "whose sandboxes it gives access to (default: the name)")
+	return cmd
+}
