@@ -13,9 +13,7 @@ cleanup() {
   trap - EXIT INT TERM
   if [[ -n $server ]] && kill -0 "$server" 2>/dev/null; then
     # The agents delete their sandboxes; this is for one that was interrupted.
-    bin/sandgate ls --output json 2>/dev/null |
-      python3 -c 'import json, sys; print(*(s["id"] for s in json.load(sys.stdin).get("sandboxes", [])), sep="\n")' |
-      xargs -r bin/sandgate rm >/dev/null || true
+    bin/sandgate ls --quiet 2>/dev/null | xargs -r bin/sandgate rm >/dev/null || true
     kill "$server"
     wait "$server" || true
   fi

@@ -27,6 +27,8 @@ has npm || { echo "setup: npm is needed and was not found" >&2; fail=1; }
 packages=()
 has git || packages+=(git)
 has runc || packages+=(runc)
+has mkfs.ext4 || packages+=(e2fsprogs)   # disk limits
+has busybox || packages+=(busybox-static) # a test image with nothing else
 has gcc || packages+=(gcc libc6-dev) # the race detector
 python3 -c 'import venv, ensurepip' 2>/dev/null || packages+=(python3-venv)
 ((${#packages[@]})) || exit 0

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// createToFirstCommand compares the time from CreateSandbox to the end of a
+// first `true` with `runc run` of the same bundle and `true` as its process.
+func createToFirstCommand(ctx context.Context, b *bench) ([]figure, error) {
+	var ours, runc samples
+	n := b.count(30)
+	for i := range n + 2 {
+		id := fmt.Sprintf("bench-create-%d", i)
+		start := time.Now()
+		remove, err := b.sandbox(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		_, err = collect(ctx, b, id, "true")
+		took := time.Since(start)
+		if err != nil {
+			remove()
+			return nil, err
+		}
+		yardstick, err := runBundle(ctx, b, id)
+		remove()
+		if err != nil {
+			return nil, err
+		}
+		if i >= 2 { // the first ones fill caches
+			ours, runc = append(ours, took), append(runc, yardstick)
+		}
+	}
+	return []figure{latency("create → first command, cold | runc run", ours, runc, 0.5, atMost(1.5), atMost(1.2))}, nil
+}
+
+// runBundle runs the sandbox's own bundle once more with `true` as its process,
+// under another name, and returns how long that took.
+func runBundle(ctx context.Context, b *bench, id string) (time.Duration, error) {
+	got, err := b.client.GetSandbox(ctx, &sandboxv1.GetSandboxRequest{SandboxId: id})
+	if err != nil {
+		return 0, err
+	}
+	config, err := findConfig(b.dir, got.GetSandbox().GetSubstrateName())
+	if err != nil {
+		return 0, err
+	}
+	raw, err := os.ReadFile(config)
+	if err != nil {
+		return 0, err
+	}
+	var spec map[string]any
+	if err := json.Unmarshal(raw, &spec); err != nil {
+		return 0, err
+	}
+	process, ok := spec["process"].(map[string]any)
+	if !ok {
+		return 0, fmt.Errorf("%s has no process", config)
+	}
+	process["args"] = []string{"/bin/true"}
+	if root, ok := spec["root"].(map[string]any); ok {
+		if path, ok := root["path"].(string); ok && !filepath.IsAbs(path) {
+			root["path"] = filepath.Join(filepath.Dir(config), path)
+		}
+	}
+	if linux, ok := spec["linux"].(map[string]any); ok {
+		linux["cgroupsPath"] = "/sandgate-bench-yardstick"
+	}
+	bundle, err := os.MkdirTemp(b.dir, "bundle-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(bundle)
+	if err := replaceHidden(spec, bundle); err != nil {
+		return 0, err
+	}
+	if raw, err = json.Marshal(spec); err != nil {
+		return 0, err
+	}
+	if err := os.WriteFile(filepath.Join(bundle, "config.json"), raw, 0o600); err != nil {
+		return 0, err
+	}
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, "runc", "--root", filepath.Join(b.dir, "runc"), "run", "--bundle", bundle, "bench-yardstick")
+	cmd.Stdout, cmd.Stderr = &out, &out
+	start := time.Now()
+	if err := cmd.Run(); err != nil {
+		return 0, fmt.Errorf("runc run: %w: %s", err, out.Bytes())
+	}
+	return time.Since(start), nil
+}
+
+// replaceHidden gives the bundle plain directories in place of those that only
+// the sandbox's own mount namespace holds.
+func replaceHidden(spec map[string]any, bundle string) error {
+	mounts, _ := spec["mounts"].([]any)
+	for i, m := range mounts {
+		mount, _ := m.(map[string]any)
+		source, _ := mount["source"].(string)
+		if mount["type"] != "bind" {
+			continue
+		}
+		if _, err := os.Stat(source); err == nil {
+			continue
+		}
+		dir := filepath.Join(bundle, fmt.Sprintf("mount-%d", i))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+		mount["source"] = dir
+	}
+	return nil
+}
+
+// findConfig returns the OCI configuration of a sandbox in the state directory.
+func findConfig(dir, substrateName string) (string, error) {
+	var found string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		}
+		if d.Name() == "config.json" && filepath.Base(filepath.Dir(path)) == substrateName ||
+			d.Name() == "config.json" && filepath.Base(filepath.Dir(filepath.Dir(path))) == substrateName {
+			found = path
+			return fs.SkipAll
+		}
+		return nil
+	})
+	if err == nil && found == "" {
+		err = fmt.Errorf("no config.json of %s below %s", substrateName, dir)
+	}
+	return found, err
+}

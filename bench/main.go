@@ -1,0 +1,101 @@
+// Command bench measures Sandgate beside yardsticks in the same run and prints
+// ratios. Absolute times mean little on a shared machine; a ratio within one
+// run does.
+//
+// It needs root, runc and the binaries that `make build` makes:
+//
+//	go run ./bench            # every row
+//	go run ./bench -run exec  # rows whose name contains "exec"
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+// row is one measurement.
+type row struct {
+	name string
+	run  func(ctx context.Context, b *bench) ([]figure, error)
+}
+
+func rows() []row {
+	return []row{
+		{"execute", executeLatency},
+		{"stdout", stdoutThroughput},
+		{"upload", uploadThroughput},
+		{"download", downloadThroughput},
+		{"create", createToFirstCommand},
+		{"memory", idleMemory},
+		{"concurrent", concurrentExecutes},
+	}
+}
+
+func main() {
+	// The yardsticks run in a process of their own, as the server does.
+	if len(os.Args) > 1 && os.Args[1] == yardstickCommand {
+		if err := serveYardstick(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: yardstick:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	var (
+		only   = flag.String("run", "", "only rows whose name contains this")
+		binary = flag.String("sandgate", "bin/sandgate", "the sandgate binary")
+		scale  = flag.Float64("scale", 1, "multiplies counts and sizes; below 1 for a quick look")
+		flags  = flag.String("serve-flags", "", "more flags for `sandgate serve`, separated by spaces")
+	)
+	flag.Parse()
+	if os.Geteuid() != 0 {
+		return errors.New("the local provider's sandboxes need root: run it with sudo")
+	}
+	if *scale <= 0 {
+		return errors.New("-scale must be above 0")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+
+	b, err := newBench(ctx, *binary, strings.Fields(*flags), *scale)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+
+	var failed []string
+	printHeader(os.Stdout)
+	for _, r := range rows() {
+		if !strings.Contains(r.name, *only) {
+			continue
+		}
+		figures, err := r.run(ctx, b)
+		for _, f := range figures {
+			f.print(os.Stdout)
+		}
+		if err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			slog.Error("row failed", "row", r.name, "error", err)
+			failed = append(failed, r.name)
+		}
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("rows failed: %s", strings.Join(failed, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,194 @@
+package e2e
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestListAndInfo(t *testing.T) {
+	need(t)
+	id := shared.create(t, "--label", "job=list", "--memory", "128MiB", "--ttl", "1h")
+	if got := shared.must(t, "ls", "--quiet", "--label", "job=list"); got != id {
+		t.Errorf("ls: %q", got)
+	}
+	if got := shared.must(t, "ls"); !strings.Contains(got, id) || !strings.Contains(got, "job=list") || !strings.Contains(got, "active") {
+		t.Errorf("ls: %s", got)
+	}
+	if got := shared.must(t, "info", id); !strings.Contains(got, "128 MiB") {
+		t.Errorf("info: %s", got)
+	}
+	if got := shared.must(t, "info"); !strings.Contains(got, "local") || !strings.Contains(got, "PROTECTION") {
+		t.Errorf("info: %s", got)
+	}
+	var server struct {
+		Provider    string
+		Enforcement []struct {
+			Name     string
+			Enforced bool
+		}
+	}
+	if err := json.Unmarshal([]byte(shared.must(t, "info", "--output", "json")), &server); err != nil || server.Provider != "local" || len(server.Enforcement) == 0 {
+		t.Errorf("info as JSON: %+v, %v", server, err)
+	}
+}
+
+func TestCreateAgain(t *testing.T) {
+	need(t)
+	id := shared.create(t, "again", "--env", "A=b")
+	shared.must(t, "exec", id, "-c", "echo kept > /workspace/f")
+	if got := shared.must(t, "create", "again", "--env", "A=b"); got != id {
+		t.Errorf("got %q", got)
+	}
+	if got := shared.must(t, "exec", id, "-c", "cat /workspace/f; echo $A"); got != "kept\nb" {
+		t.Errorf("got %q", got)
+	}
+	if got := shared.run("", "create", "again", "--env", "A=c"); got.code != 125 || !strings.Contains(got.stderr, "SANDBOX_SPEC_DIFFERS") {
+		t.Errorf("another spec: %+v", got)
+	}
+}
+
+func TestRemove(t *testing.T) {
+	need(t)
+	id := shared.create(t)
+	if got := shared.must(t, "rm", id); got != id {
+		t.Errorf("got %q", got)
+	}
+	if got := shared.run("", "rm", id); got.code != 125 || !strings.Contains(got.stderr, "SANDBOX_NOT_FOUND") {
+		t.Errorf("again: %+v", got)
+	}
+	shared.must(t, "rm", "--force", id)
+}
+
+// The server's death is survived by sandboxes and running commands, and the
+// caller of a running command does not notice.
+func TestServerKilled(t *testing.T) {
+	need(t)
+	s, err := serve(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	id := s.create(t)
+	done := make(chan ran)
+	go func() {
+		done <- s.run("", "exec", id, "-c", "for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done; exit 7")
+	}()
+	eventually(t, 10*time.Second, "the command runs", func() bool { return strings.Contains(s.run("", "ps", id).stdout, "running") })
+	if err := s.kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-done; got != (ran{7, "1\n2\n3\n4\n5\n6\n", ""}) {
+		t.Errorf("got %+v", got)
+	}
+	if got := s.must(t, "ls", "--quiet"); got != id {
+		t.Errorf("ls after the restart: %q", got)
+	}
+}
+
+// A copy that is on its way when the server is killed goes on from where it
+// broke, in both directions.
+func TestCopyOverRestart(t *testing.T) {
+	need(t)
+	s, err := serve(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	id := s.create(t)
+	there, back := large(t, 200<<20), filepath.Join(t.TempDir(), "back")
+	for _, sides := range [][2]string{{there, id + ":/workspace/f"}, {id + ":/workspace/f", back}} {
+		done := make(chan ran)
+		go func() { done <- s.run("", "cp", sides[0], sides[1]) }()
+		// Somewhere in the middle: the copy takes about two seconds.
+		select {
+		case got := <-done:
+			t.Fatalf("over before it began: %+v", got)
+		case <-time.After(500 * time.Millisecond):
+		}
+		if err := s.kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.start(); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-done; got != (ran{}) {
+			t.Errorf("%v: %+v", sides, got)
+		}
+	}
+	if !bytes.Equal(sum(t, there), sum(t, back)) {
+		t.Error("the file came back changed")
+	}
+}
+
+// Equal ids of two tenants are two sandboxes, and neither tenant sees the
+// other's.
+func TestTenants(t *testing.T) {
+	need(t)
+	dir := t.TempDir()
+	tokens := filepath.Join(dir, "tokens.yaml")
+	entries := "tokens:\n"
+	for _, tenant := range []string{"red", "blue"} {
+		entries += fmt.Sprintf("  - {name: %s, tenant: %s, sha256: %x}\n", tenant, tenant, sha256.Sum256([]byte("sgt_"+tenant)))
+	}
+	if err := os.WriteFile(tokens, []byte(entries), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := serve(dir, "--tokens-file", tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := func(tenant string, args ...string) ran {
+		return s.run("", append([]string{"--token", "sgt_" + tenant}, args...)...)
+	}
+	defer func() {
+		for _, tenant := range []string{"red", "blue"} {
+			if got := as(tenant, "rm", "--all", "--yes"); got.code != 0 {
+				t.Errorf("%s: %+v", tenant, got)
+			}
+		}
+		_ = s.kill()
+	}()
+	for _, tenant := range []string{"red", "blue"} {
+		if got := as(tenant, "create", "thread-1"); got.code != 0 {
+			t.Fatalf("%s: %+v", tenant, got)
+		}
+		if got := as(tenant, "exec", "thread-1", "-c", "ls /workspace; echo "+tenant+" > /workspace/f"); got.code != 0 || got.stdout != "" {
+			t.Errorf("%s: %+v", tenant, got)
+		}
+	}
+	if got := as("red", "exec", "thread-1", "--", "cat", "/workspace/f"); got.stdout != "red\n" {
+		t.Errorf("got %+v", got)
+	}
+	if got := as("red", "rm", "thread-1"); got.code != 0 {
+		t.Errorf("got %+v", got)
+	}
+	if got := as("red", "exec", "thread-1", "--", "true"); !strings.Contains(got.stderr, "SANDBOX_NOT_FOUND") {
+		t.Errorf("got %+v", got)
+	}
+	if got := as("blue", "ls", "--quiet"); got.stdout != "thread-1\n" {
+		t.Errorf("got %+v", got)
+	}
+	for _, token := range []string{"green", ""} {
+		if got := as(token, "ls"); got.code != 125 || !strings.Contains(got.stderr, "CREDENTIALS_INVALID") {
+			t.Errorf("a wrong token: %+v", got)
+		}
+	}
+}
