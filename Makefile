@@ -21,6 +21,7 @@ GENPY := .tools/python/.stamp
 GENES := tools/es/node_modules/.stamp
 SYSTEM := .tools/system.stamp
 PYTHON := clients/python/.venv/.stamp
+DCODE := .tools/dcode/.stamp
 NODE := clients/ts/node_modules/.stamp
 
 PY := clients/python/.venv/bin
@@ -103,7 +104,7 @@ test-go: $(SYSTEM) build-dev
 test-e2e: $(SYSTEM) $(GRPCURL) build-dev
 	@scripts/test-go.sh e2e $$(go list ./test/...)
 test-clients: test-python test-ts
-test-python: $(SYSTEM) $(PYTHON) build-dev
+test-python: $(SYSTEM) $(PYTHON) $(DCODE) build-dev
 	@scripts/test-python.sh
 test-ts: $(SYSTEM) $(NODE) build-dev
 	@scripts/test-ts.sh
@@ -119,15 +120,17 @@ fuzz: ## Run every fuzz target for FUZZTIME each (30s)
 bench: $(SYSTEM) build-dev ## Measure against the yardsticks of docs/performance.md on this machine
 	go run ./bench $(BENCH_FLAGS)
 
+.PHONY: chaos
+chaos: $(SYSTEM) build-dev ## Cut 10 000 connections at seeded random moments and compare every byte; CHAOS_FLAGS='-cuts 300 -seed 7'
+	go run ./test/chaos $(CHAOS_FLAGS)
+
 # What a later part brings: the name is reserved, and calling it is an error, so
 # that no script takes silence for success.
 define later
 	@echo "make $@: $(1). It does not exist yet." >&2; exit 2
 endef
 
-.PHONY: chaos soak test-escape
-chaos: ## (later) Cut connections at random moments and compare every byte
-	$(call later,will cut connections at seeded random moments and compare every byte)
+.PHONY: soak test-escape
 soak: ## (later) Run mixed load for hours and watch memory, processes and descriptors
 	$(call later,will run mixed load for hours and watch what the server holds on to)
 test-escape: ## (later) Try to break out of a sandbox
@@ -174,6 +177,12 @@ $(PYTHON): clients/python/pyproject.toml tools/python/constraints.txt
 	@echo "installing clients/python"
 	@test -x $(PY)/python || python3 -m venv clients/python/.venv
 	@$(PY)/pip install --quiet --disable-pip-version-check -c tools/python/constraints.txt -e 'clients/python[dev]'
+	@touch $@
+
+$(DCODE): clients/python/pyproject.toml tools/python/dcode.txt
+	@echo "installing .tools/dcode"
+	@python3 -m venv --clear .tools/dcode
+	@.tools/dcode/bin/pip install --quiet --disable-pip-version-check -r tools/python/dcode.txt -e clients/python
 	@touch $@
 
 $(NODE): clients/ts/package.json clients/ts/package-lock.json

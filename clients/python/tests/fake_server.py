@@ -148,6 +148,8 @@ class FakeServer(service.SandboxServiceServicer):
         self.sandboxes: dict[str, lifecycle_pb.Sandbox] = {}
         self.commands: dict[str, Command] = {}
         self.calls: list[str] = []
+        self.created: list[lifecycle_pb.CreateSandboxRequest] = []
+        self.listed: list[lifecycle_pb.ListSandboxesRequest] = []
         self.metadata: dict[str, str] = {}
         self.faults: dict[str, list[Refused]] = {}
         """Errors to end the next calls of a name with."""
@@ -204,6 +206,7 @@ class FakeServer(service.SandboxServiceServicer):
         self, request: lifecycle_pb.CreateSandboxRequest, context: Any
     ) -> lifecycle_pb.CreateSandboxResponse:
         def work() -> lifecycle_pb.CreateSandboxResponse:
+            self.created.append(request)
             created = request.sandbox_id not in self.sandboxes
             self.sandboxes.setdefault(
                 request.sandbox_id,
@@ -230,6 +233,7 @@ class FakeServer(service.SandboxServiceServicer):
 
     def ListSandboxes(self, request: Any, context: Any) -> lifecycle_pb.ListSandboxesResponse:
         def work() -> lifecycle_pb.ListSandboxesResponse:
+            self.listed.append(request)
             index = int(request.page_token or 0)
             every = list(self.sandboxes.values())
             token = str(index + 1) if index + 1 < len(every) else ""

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 _MAX_DOWNLOAD_ITEMS = 1000
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class Target:
-    """Which sandbox, and which incarnation of it; empty: any."""
+    """Which sandbox, and which incarnation of it; empty: any.
+
+    Plans look at it when they run, not when they are made.
+    """
 
     sandbox_id: str
     incarnation: str = ""

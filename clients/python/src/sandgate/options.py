@@ -65,15 +65,12 @@ class AccessPolicy:
         )
 
 
-class SandboxSpec(TypedDict, total=False):
-    """What `create` takes. What is left out is the template's or the server's.
+class SandboxOptions(TypedDict, total=False):
+    """What a sandbox is like. What is left out is the template's or the server's.
 
     Durations in seconds; 0 means none, where the server allows that.
     """
 
-    sandbox_id: str
-    """1 to 128 characters of a-z, A-Z, 0-9, ".", "_", "-". Default: made up.
-    Creating an id again with the same spec returns the same sandbox."""
     template: str
     image: str
     resources: Resources
@@ -83,10 +80,18 @@ class SandboxSpec(TypedDict, total=False):
     network_allow: Sequence[EgressRule]
     access: AccessPolicy
     command: Sequence[str]
-    labels: Mapping[str, str]
     ttl: float
     idle_ttl: float
     provider_options: Mapping[str, Any]
+
+
+class SandboxSpec(SandboxOptions, total=False):
+    """What `create` takes: what a sandbox is like, and which one it is."""
+
+    sandbox_id: str
+    """1 to 128 characters of a-z, A-Z, 0-9, ".", "_", "-". Default: made up.
+    Creating an id again with the same spec returns the same sandbox."""
+    labels: Mapping[str, str]
 
 
 def new_sandbox_id() -> str:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
@@ -14,6 +15,10 @@ import pytest
 
 from sandgate import Client, Config, Sandbox
 from sandgate.deepagents import SandgateSandbox
+
+# deepagents-code pins a deepagents of its own and has an environment of its own;
+# there is nothing to collect where it is not installed.
+collect_ignore = [] if find_spec("deepagents_code") else ["test_dcode.py"]
 
 _BINARY = Path(os.environ.get("SANDGATE_BIN") or Path(__file__).parents[4] / "bin" / "sandgate")
 _STOP_SECONDS = 60
@@ -74,6 +79,14 @@ class Server:
         self._process.terminate()
         said = self._process.communicate(timeout=_STOP_SECONDS)[1]
         assert self._process.returncode == 0, said
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    if os.geteuid() != 0 or shutil.which("runc") is None:
+        pytest.skip("needs root and runc to start a server")
+    with tempfile.TemporaryDirectory(prefix="sandgate-") as directory, Server(Path(directory)) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -19,12 +19,27 @@ _KEYLESS = [block for block in _BLOCKS if "anthropic:" not in block]
 def _run(address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "SANDGATE_ADDRESS": address}
     return subprocess.run(
-        [sys.executable, *arguments], env=environ, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *arguments],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=_PROJECT,
     )
 
 
 def test_there_are_blocks() -> None:
-    assert len(_KEYLESS) == len(_BLOCKS) - 1 == 3
+    assert (len(_BLOCKS), len(_KEYLESS)) == (7, 4)
+
+
+@pytest.mark.parametrize("block", [b for b in _BLOCKS if b not in _KEYLESS])
+def test_blocks_that_need_a_key(address: str, block: str) -> None:
+    scripted = "from tests.scripted import ScriptedModel\n" + re.sub(
+        r'"anthropic:[^"]*"', "ScriptedModel(calls=False)", block
+    )
+    done = _run(address, "-W", "error::DeprecationWarning", "-c", scripted)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("block", _KEYLESS)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -174,14 +171,6 @@ async def test_many_at_once(real_config: Config, box: Sandbox) -> None:
         results = await asyncio.gather(*(sandbox.execute(f"seq {i} 20000") for i in range(1, 31)))
     for i, result in enumerate(results, start=1):
         assert result.stdout == "".join(f"{n}\n" for n in range(i, 20001))
-
-
-@pytest.fixture
-def own_server() -> Iterator[Server]:
-    if os.geteuid() != 0 or shutil.which("runc") is None:
-        pytest.skip("needs root and runc to start a server")
-    with tempfile.TemporaryDirectory(prefix="sandgate-") as directory, Server(Path(directory)) as server:
-        yield server
 
 
 async def test_a_killed_server_is_not_noticed(own_server: Server) -> None:

@@ -17,5 +17,18 @@ except ModuleNotFoundError as e:
     ) from e
 
 from sandgate.deepagents.backend import SandgateSandbox
+from sandgate.deepagents.manager import SandgateManager
+from sandgate.deepagents.provider import ListedSandbox, ProviderStats, SandboxPage, SandgateProvider
+from sandgate.deepagents.streaming import SandgateStreaming
+from sandgate.deepagents.threads import SandgateThreadBackend
 
-__all__ = ["SandgateSandbox"]
+__all__ = [
+    "ListedSandbox",
+    "ProviderStats",
+    "SandboxPage",
+    "SandgateManager",
+    "SandgateProvider",
+    "SandgateSandbox",
+    "SandgateStreaming",
+    "SandgateThreadBackend",
+]

@@ -1,0 +1,44 @@
+"""The provider against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sandgate import Config, SandboxNotFoundError, UnsupportedError
+from sandgate.deepagents import SandgateProvider
+
+
+async def test_a_sandboxs_life(real_config: Config) -> None:
+    labels = {"tests": "provider"}
+    async with SandgateProvider(config=real_config, default_labels=labels, ttl_seconds=600) as provider:
+        raced = await asyncio.gather(
+            *(provider.aget_or_create(sandbox_id="py-provider") for _ in range(4)),
+            *(asyncio.to_thread(provider.get_or_create, sandbox_id="py-provider") for _ in range(4)),
+        )
+        first = raced[0]
+        assert (await first.awrite("/workspace/kept", "kept")).error is None
+        assert {b.read("/workspace/kept").file_data["content"] for b in raced} == {"kept"}  # type: ignore[index]
+        # An id with another spec is still the sandbox of that id.
+        other = provider.get_or_create(sandbox_id="py-provider", env={"A": "B"}, ttl_seconds=60)
+        assert other.read("/workspace/kept").error is None
+        assert (await provider.areconnect("py-provider")).ls("/workspace").entries
+        page = provider.list(status="running", labels=labels)
+        assert [(s.id, s.status) for s in page.sandboxes] == [("py-provider", "running")]
+        assert page.cursor is None
+        assert not (await provider.alist(status="suspended", labels=labels)).sandboxes
+        stats = await provider.astats(idle_threshold_seconds=300)
+        assert (stats.total, stats.running, stats.idle, stats.thread_ids) == (1, 1, 0, 0)
+        assert provider.stats(idle_threshold_seconds=0).idle == 1
+        assert stats.warm == 0
+        with pytest.raises(UnsupportedError):
+            await provider.apool_status()
+        assert provider.cleanup(max_idle_seconds=300).kept == 1
+        result = await provider.acleanup(max_idle_seconds=0)
+        assert (result.deleted, result.kept) == (("py-provider",), 0)
+        with pytest.raises(SandboxNotFoundError):
+            provider.reconnect("py-provider")
+        provider.delete(sandbox_id="py-provider")
+        for backend in (*raced, other):
+            await backend.aclose()

@@ -1,0 +1,55 @@
+"""A model that issues the tool calls of a script, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+
+
+class ScriptedModel(BaseChatModel):
+    """Executes each line of the last human message, then says `done`."""
+
+    calls: bool = True
+    """Without, it says `done` at once."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Sequence[Any], **_: Any) -> Runnable[Any, AIMessage]:
+        assert "execute" in {getattr(tool, "name", None) for tool in tools}
+        return self
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **_: Any,
+    ) -> ChatResult:
+        asked = max(i for i, m in enumerate(messages) if isinstance(m, HumanMessage))
+        lines = str(messages[asked].text).splitlines()
+        ended = sum(isinstance(m, ToolMessage) for m in messages[asked:])
+        reply = AIMessage("done")
+        if self.calls and ended < len(lines):
+            call = ToolCall(name="execute", args={"command": lines[ended]}, id=f"call-{len(messages)}")
+            reply = AIMessage("", tool_calls=[call])
+        return ChatResult(generations=[ChatGeneration(message=reply)])
+
+
+def turn(*commands: str) -> Any:
+    """Return the input of a turn that runs these commands."""
+    return {"messages": [HumanMessage("\n".join(commands))]}
+
+
+def outputs(result: dict[str, Any]) -> list[str]:
+    """Return what the tools answered in the last turn."""
+    messages: list[BaseMessage] = result["messages"]
+    asked = max(i for i, m in enumerate(messages) if isinstance(m, HumanMessage))
+    return [str(m.text) for m in messages[asked:] if isinstance(m, ToolMessage)]
