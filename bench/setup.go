@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -67,15 +68,16 @@ func newBench(ctx context.Context, binary string, flags []string, scale float64)
 	return b, nil
 }
 
+// close is best effort: the figures are printed by now.
 func (b *bench) close() {
 	if b.conn != nil {
-		b.conn.Close()
+		_ = b.conn.Close()
 	}
 	if b.server != nil {
-		b.server.Process.Signal(syscall.SIGTERM)
-		b.server.Wait()
+		_ = b.server.Process.Signal(syscall.SIGTERM)
+		_ = b.server.Wait()
 	}
-	os.RemoveAll(b.dir)
+	_ = os.RemoveAll(b.dir)
 }
 
 // count scales a number of repetitions.
@@ -98,7 +100,10 @@ func (b *bench) sandboxWith(ctx context.Context, id string, spec *sandboxv1.Sand
 		// The bench's own context may have ended; the sandbox must go anyway.
 		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), 30*time.Second, errors.New("deleting took over 30 s"))
 		defer cancel()
-		b.client.DeleteSandbox(ctx, &sandboxv1.DeleteSandboxRequest{SandboxId: id, AllowMissing: true})
+		_, err := b.client.DeleteSandbox(ctx, &sandboxv1.DeleteSandboxRequest{SandboxId: id, AllowMissing: true})
+		if err != nil {
+			slog.Warn("a sandbox is left over", "id", id, "error", err)
+		}
 	}, nil
 }
 

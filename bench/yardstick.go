@@ -177,13 +177,13 @@ func yardsticks(ctx context.Context, dir string) ([]sandboxv1.SandboxServiceClie
 			stop()
 			return nil, nil, err
 		}
-		stops = append(stops, func() { cmd.Process.Kill(); cmd.Wait() })
+		stops = append(stops, func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 		conn, err := dial(address)
 		if err != nil {
 			stop()
 			return nil, nil, err
 		}
-		stops = append(stops, func() { conn.Close() })
+		stops = append(stops, func() { _ = conn.Close() })
 		client := sandboxv1.NewSandboxServiceClient(conn)
 		ready, cancel := context.WithTimeoutCause(ctx, 10*time.Second, errors.New("the yardstick did not answer in 10 s"))
 		_, err = client.Execute(ready, trueRequest(), grpc.WaitForReady(true))
