@@ -3,6 +3,7 @@ package files
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -115,7 +116,8 @@ func (in *intake) write(b []byte) {
 		in.err = err
 	}
 	if in.err != nil {
-		in.settle(true)
+		// A part that filled the disk must not keep it full.
+		in.settle(!errors.Is(in.err, unix.ENOSPC) && !errors.Is(in.err, unix.EDQUOT))
 	}
 }
 

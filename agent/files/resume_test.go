@@ -195,7 +195,7 @@ func TestUploadBusyExpiryAndEviction(t *testing.T) {
 
 func TestUploadDiskFull(t *testing.T) {
 	dir := tmpfs(t, "4m")
-	svc, c := start(t, files.Config{})
+	_, c := start(t, files.Config{})
 	write(t, dir+"/f", "old")
 	big := pieces(make([]byte, 6<<20))
 	plain := append([]*agentv1.UploadRequest{envelope(nil), header(&sandboxv1.UploadHeader{Path: dir + "/f"})}, big...)
@@ -210,26 +210,26 @@ func TestUploadDiskFull(t *testing.T) {
 		t.Errorf("directory (-want +got):\n%s", diff)
 	}
 
-	// A resumable one keeps what fitted, and goes on when there is room.
+	// A resumable one does not keep the disk full, and begins anew.
 	id := &sandboxv1.UploadHeader{Path: dir + "/f", UploadId: "u"}
-	results, err = send(t, c, append([]*agentv1.UploadRequest{envelope(nil), header(id)}, big...)...)
+	whole := append([]*agentv1.UploadRequest{envelope(nil), header(id)}, big...)
+	results, err = send(t, c, whole...)
 	if err != nil || outcomes(results)[0] != "DISK_FULL" {
 		t.Fatalf("%v, %v", results, err)
 	}
-	got, err := getUpload(t, c, "u")
-	if err != nil || got.GetOffset() < 3<<20 || read(t, dir+"/f") != "old" {
-		t.Fatalf("%v, %v", got, err)
+	if got, err := getUpload(t, c, "u"); err == nil {
+		t.Errorf("the part is still there: %v", got)
+	}
+	if diff := cmp.Diff([]string{"f", "next"}, names(t, dir)); diff != "" || read(t, dir+"/f") != "old" {
+		t.Errorf("directory (-want +got):\n%s", diff)
 	}
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "size=16m"); err != nil {
 		t.Fatal(err)
 	}
-	id.Offset = got.GetOffset()
-	rest := make([]byte, 6<<20-int(got.GetOffset()))
-	results, err = send(t, c, append([]*agentv1.UploadRequest{envelope(nil), header(id)}, pieces(rest)...)...)
+	results, err = send(t, c, whole...)
 	if err != nil || outcomes(results)[0] != "" || !bytes.Equal(results[0].GetSha256(), sum(make([]byte, 6<<20))) {
 		t.Fatalf("%v, %v", results, err)
 	}
-	_ = svc
 }
 
 // tmpfs mounts a small file system, which needs root.

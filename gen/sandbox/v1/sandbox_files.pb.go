@@ -331,7 +331,8 @@ type UploadHeader struct {
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
 	// Makes the upload resumable: 1 to 128 characters of a-z, A-Z, 0-9, ".", "_",
 	// "-", unique for this file. What arrived is kept for an hour after the last
-	// byte when the stream breaks. Empty: not resumable.
+	// byte when the stream breaks, unless it filled the disk. Empty: not
+	// resumable.
 	UploadId string `protobuf:"bytes,4,opt,name=upload_id,json=uploadId,proto3" json:"upload_id,omitempty"`
 	// With upload_id: how many bytes were sent before, as GetUpload says. Another
 	// offset is UPLOAD_OFFSET_MISMATCH.

@@ -173,7 +173,8 @@ export type UploadHeader = Message<"sandbox.v1.UploadHeader"> & {
   /**
    * Makes the upload resumable: 1 to 128 characters of a-z, A-Z, 0-9, ".", "_",
    * "-", unique for this file. What arrived is kept for an hour after the last
-   * byte when the stream breaks. Empty: not resumable.
+   * byte when the stream breaks, unless it filled the disk. Empty: not
+   * resumable.
    *
    * @generated from field: string upload_id = 4;
    */

@@ -178,7 +178,8 @@ class UploadHeader(_message.Message):
     upload_id: _builtins.str
     """Makes the upload resumable: 1 to 128 characters of a-z, A-Z, 0-9, ".", "_",
     "-", unique for this file. What arrived is kept for an hour after the last
-    byte when the stream breaks. Empty: not resumable.
+    byte when the stream breaks, unless it filled the disk. Empty: not
+    resumable.
     """
     offset: _builtins.int
     """With upload_id: how many bytes were sent before, as GetUpload says. Another
