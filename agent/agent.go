@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/sandgate/sandgate/agent/files"
+	"github.com/sandgate/sandgate/agent/spawn"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	"github.com/sandgate/sandgate/streaming"
 )
@@ -72,8 +74,10 @@ type Agent struct {
 	cgroups *cgroups
 	budget  *streaming.Budget
 	oom     *oomCounter
+	crowd   *crowd
 	last    atomic.Int64 // last activity, Unix nanoseconds
 	running atomic.Int64
+	idle    *time.Timer // gives memory back when nothing runs
 	cancel  context.CancelCauseFunc
 	wg      sync.WaitGroup
 
@@ -87,6 +91,16 @@ type Agent struct {
 }
 
 var _ agentv1.AgentServiceServer = (*Agent)(nil)
+
+// idleTime is how long nothing must run before memory is given back.
+const idleTime = 2 * time.Second
+
+// slim gives memory that a load needed back to the sandbox.
+func (a *Agent) slim() {
+	if a.running.Load() == 0 {
+		debug.FreeOSMemory()
+	}
+}
 
 // What the agent may take for output that it keeps in memory, of all commands
 // together.
@@ -129,6 +143,7 @@ func New(cfg Config) (*Agent, error) {
 			}
 		}
 	}
+	spawn.ResetIgnored()
 	fs, err := files.New(files.Config{})
 	if err != nil {
 		return nil, fmt.Errorf("start file service: %w", err)
@@ -139,10 +154,12 @@ func New(cfg Config) (*Agent, error) {
 		reaper:   newReaper(),
 		budget:   streaming.NewBudget(memoryBudget),
 		oom:      openOOMCounter(),
+		crowd:    openCrowd(crowdDirs),
 		commands: map[string]*command{},
 		stopped:  make(chan struct{}),
 	}
 	a.touch()
+	a.idle = time.AfterFunc(idleTime, a.slim)
 	if cfg.Cgroup != "" {
 		a.cgroups, err = newCgroups(cfg.Cgroup)
 		if err != nil {
@@ -161,7 +178,6 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a.server = grpc.NewServer(
 		grpc.ForceServerCodecV2(codec{}),
-		grpc.SharedWriteBuffer(true),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.InitialWindowSize(1<<20),
 		grpc.InitialConnWindowSize(2<<20),
@@ -229,7 +245,9 @@ func (a *Agent) Close() {
 	if a.cgroups != nil {
 		a.cgroups.close()
 	}
+	a.idle.Stop()
 	a.oom.close()
+	a.crowd.close()
 	_ = a.Service.Close()
 }
 

@@ -120,7 +120,7 @@ func TestFullLog(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, p := range l.GetResponse().GetProcesses() {
-					if p.GetExecId() == r.ExecId {
+					if p.GetExecId() == r.GetExecId() {
 						return p.GetExited() != nil
 					}
 				}

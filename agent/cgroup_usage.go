@@ -47,7 +47,10 @@ func (g *cgroup) file(name string) []byte {
 	defer func() { _ = unix.Close(fd) }()
 	buf := make([]byte, 1024)
 	n, err := unix.Read(fd, buf)
-	return buf[:max(n, 0)]
+	if err != nil {
+		return nil
+	}
+	return buf[:n]
 }
 
 func counter(stat []byte, name string) (int64, bool) {

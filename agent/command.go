@@ -29,6 +29,7 @@ type command struct {
 	tree               tree
 	start              time.Time
 	ooms               int64
+	refused            int64 // processes, before it began
 	pump               *pump
 	ready              chan struct{} // closed when it runs or failed to
 	failed             error         // under ready
@@ -37,6 +38,7 @@ type command struct {
 	stdin              *stdin
 
 	cause   atomic.Int32 // who killed it
+	killers atomic.Int32 // kills under way
 	sent    atomic.Uint64
 	timeout *time.Timer
 
@@ -58,9 +60,15 @@ const (
 	causeStop
 )
 
-// kill ends every process of the command for a cause.
+// kill ends every process of the command for a cause. The command's end is not
+// told before that is done.
 func (c *command) kill(cause int32) bool {
 	c.cause.CompareAndSwap(causeNone, cause)
+	c.killers.Add(1)
+	defer func() {
+		c.killers.Add(-1)
+		c.pump.kick()
+	}()
 	return c.tree.kill()
 }
 

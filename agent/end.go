@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -49,6 +50,7 @@ func (c *command) conclude(open bool) *sandboxv1.Exited {
 		}
 	}
 	c.reason(x, &u)
+	x.Message = c.remark(x.GetReason())
 	return x
 }
 
@@ -110,6 +112,20 @@ func (c *command) reason(x *sandboxv1.Exited, u *usage) {
 		x.Reason = sandboxv1.ExitReason_EXIT_REASON_EXITED
 		x.ExitCode = proto.Int32(int32(status.ExitStatus()))
 	}
+}
+
+// remark says for people which limits of the sandbox were hit while the command
+// ran, where its end does not show that.
+func (c *command) remark(reason sandboxv1.ExitReason) string {
+	text := c.agent.crowd.remark(c.refused)
+	now, ok := c.agent.oom.read()
+	if !ok || now <= c.ooms || reason == sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY {
+		return text
+	}
+	if text != "" {
+		text += "; "
+	}
+	return text + fmt.Sprintf("meanwhile the kernel killed processes of the sandbox for want of memory: %d", now-c.ooms)
 }
 
 // outOfMemory reports whether the kernel killed for want of memory: for

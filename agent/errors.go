@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -54,7 +57,7 @@ func badDirectory(dir string, cause error) error {
 
 func exhausted(cause error) error {
 	return fault.New(codes.ResourceExhausted, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_RESOURCES_EXHAUSTED,
-		"the sandbox cannot start another process: "+causeText(cause), nil).Retry(time.Second).Because(cause)
+		"the sandbox cannot start another process: "+causeText(cause)+"; end what still runs in it, or give it more", nil).Retry(time.Second).Because(cause)
 }
 
 func internal(cause error) error {
@@ -102,12 +105,42 @@ func startError(name, dir string, err error) error {
 		return fault.New(codes.InvalidArgument, sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID,
 			"argv: an argument, or all of them with the environment, are larger than the kernel takes", nil).Field("argv").Because(err)
 	case errors.Is(err, spawn.ErrExec) && errors.Is(err, fs.ErrNotExist):
+		if programExists(name, dir) {
+			return notExecutable(name, errNoInterpreter)
+		}
 		return commandNotFound(name)
+	case errors.Is(err, spawn.ErrExec) && isDirectory(name, dir):
+		return notExecutable(name, unix.EISDIR)
 	case errors.Is(err, spawn.ErrExec):
 		return notExecutable(name, err)
 	default:
 		return internal(err)
 	}
+}
+
+// errNoInterpreter: the kernel found the program, and not what is to run it.
+var errNoInterpreter = errors.New("the interpreter or loader that it names does not exist in the sandbox")
+
+// programExists reports whether a program that the kernel did not find is
+// there after all. One without a slash was found on the PATH before.
+func programExists(name, dir string) bool {
+	if !strings.Contains(name, "/") {
+		return true
+	}
+	_, err := os.Stat(programPath(name, dir))
+	return err == nil
+}
+
+func isDirectory(name, dir string) bool {
+	info, err := os.Stat(programPath(name, dir))
+	return strings.Contains(name, "/") && err == nil && info.IsDir()
+}
+
+func programPath(name, dir string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(dir, name)
 }
 
 func causeText(err error) string {

@@ -3,6 +3,8 @@ package agent
 import (
 	"bytes"
 	"crypto/sha256"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -27,13 +29,13 @@ func testExecute(t *testing.T, h *harness) {
 	}{
 		"both streams":       {request: shell("echo out; echo err >&2; exit 3"), code: 3, stdout: "out\n", stderr: "err\n"},
 		"argv":               {request: argv("printf", "%s|", "a b", "$HOME", "c"), stdout: "a b|$HOME|c|"},
-		"cwd":                {request: &sandboxv1.ExecuteRequest{Command: shell("pwd").Command, Cwd: "/usr"}, stdout: "/usr\n"},
-		"env":                {request: &sandboxv1.ExecuteRequest{Command: shell(`echo "$A"`).Command, Env: map[string]string{"A": "x\ny"}}, stdout: "x\ny\n"},
+		"cwd":                {request: &sandboxv1.ExecuteRequest{Command: shell("pwd").GetCommand(), Cwd: "/usr"}, stdout: "/usr\n"},
+		"env":                {request: &sandboxv1.ExecuteRequest{Command: shell(`echo "$A"`).GetCommand(), Env: map[string]string{"A": "x\ny"}}, stdout: "x\ny\n"},
 		"no agent variables": {request: shell("env | grep -c SANDGATE_AGENT"), code: 1, stdout: "0\n"},
-		"stdin":              {request: &sandboxv1.ExecuteRequest{Command: shell("cat").Command, Stdin: []byte("a\x00b\xff")}, stdout: "a\x00b\xff"},
+		"stdin":              {request: &sandboxv1.ExecuteRequest{Command: shell("cat").GetCommand(), Stdin: []byte("a\x00b\xff")}, stdout: "a\x00b\xff"},
 		"no stdin":           {request: shell("cat; readlink /proc/self/fd/0"), stdout: "/dev/null\n"},
-		"large stdin":        {request: &sandboxv1.ExecuteRequest{Command: shell("wc -c").Command, Stdin: make([]byte, 3<<20)}, stdout: "3145728\n"},
-		"unread stdin":       {request: &sandboxv1.ExecuteRequest{Command: shell("exit 0").Command, Stdin: make([]byte, 3<<20)}},
+		"large stdin":        {request: &sandboxv1.ExecuteRequest{Command: shell("wc -c").GetCommand(), Stdin: make([]byte, 3<<20)}, stdout: "3145728\n"},
+		"unread stdin":       {request: &sandboxv1.ExecuteRequest{Command: shell("exit 0").GetCommand(), Stdin: make([]byte, 3<<20)}},
 		"dollar zero":        {request: shell(`echo "$0" $#`), stdout: "/bin/sh 0\n"},
 		"large script":       {request: shell(`echo "$0" $#; cat; exit 4;` + strings.Repeat("# padding\n", 40_000)), code: 4, stdout: "/bin/sh 0\n"},
 		"own session":        {request: shell(`read a b c d e f g < /proc/self/stat; test "$e" = "$f" && test "$f" != 0 && echo yes`), stdout: "yes\n"},
@@ -86,27 +88,32 @@ func reasonOf(t testing.TB, err error) string {
 func TestStartErrors(t *testing.T) { eachSetup(t, testStartErrors) }
 
 func testStartErrors(t *testing.T, h *harness) {
+	script := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		request *sandboxv1.ExecuteRequest
 		code    codes.Code
 		reason  string
 	}{
+		"no interpreter":   {argv(script), codes.FailedPrecondition, "COMMAND_NOT_EXECUTABLE"},
 		"missing program":  {argv("no-such-program"), codes.NotFound, "COMMAND_NOT_FOUND"},
 		"missing path":     {argv("/no/such/program"), codes.NotFound, "COMMAND_NOT_FOUND"},
 		"not executable":   {argv("/etc/passwd"), codes.FailedPrecondition, "COMMAND_NOT_EXECUTABLE"},
 		"directory":        {argv("/usr"), codes.FailedPrecondition, "COMMAND_NOT_EXECUTABLE"},
-		"missing cwd":      {&sandboxv1.ExecuteRequest{Command: shell("true").Command, Cwd: "/no/such"}, codes.FailedPrecondition, "WORKING_DIRECTORY_INVALID"},
-		"cwd is a file":    {&sandboxv1.ExecuteRequest{Command: shell("true").Command, Cwd: "/etc/passwd"}, codes.FailedPrecondition, "WORKING_DIRECTORY_INVALID"},
-		"relative cwd":     {&sandboxv1.ExecuteRequest{Command: shell("true").Command, Cwd: "tmp"}, codes.InvalidArgument, "REQUEST_INVALID"},
-		"missing shell":    {&sandboxv1.ExecuteRequest{Command: shell("true").Command, ShellPath: "/no/sh"}, codes.NotFound, "COMMAND_NOT_FOUND"},
+		"missing cwd":      {&sandboxv1.ExecuteRequest{Command: shell("true").GetCommand(), Cwd: "/no/such"}, codes.FailedPrecondition, "WORKING_DIRECTORY_INVALID"},
+		"cwd is a file":    {&sandboxv1.ExecuteRequest{Command: shell("true").GetCommand(), Cwd: "/etc/passwd"}, codes.FailedPrecondition, "WORKING_DIRECTORY_INVALID"},
+		"relative cwd":     {&sandboxv1.ExecuteRequest{Command: shell("true").GetCommand(), Cwd: "tmp"}, codes.InvalidArgument, "REQUEST_INVALID"},
+		"missing shell":    {&sandboxv1.ExecuteRequest{Command: shell("true").GetCommand(), ShellPath: "/no/sh"}, codes.NotFound, "COMMAND_NOT_FOUND"},
 		"no command":       {&sandboxv1.ExecuteRequest{}, codes.InvalidArgument, "REQUEST_INVALID"},
 		"empty argv":       {argv(), codes.InvalidArgument, "REQUEST_INVALID"},
 		"NUL":              {argv("echo", "a\x00b"), codes.InvalidArgument, "REQUEST_INVALID"},
-		"bad id":           {&sandboxv1.ExecuteRequest{Command: shell("true").Command, ExecId: "a/b"}, codes.InvalidArgument, "REQUEST_INVALID"},
-		"bad variable":     {&sandboxv1.ExecuteRequest{Command: shell("true").Command, Env: map[string]string{"A=B": "c"}}, codes.InvalidArgument, "REQUEST_INVALID"},
+		"bad id":           {&sandboxv1.ExecuteRequest{Command: shell("true").GetCommand(), ExecId: "a/b"}, codes.InvalidArgument, "REQUEST_INVALID"},
+		"bad variable":     {&sandboxv1.ExecuteRequest{Command: shell("true").GetCommand(), Env: map[string]string{"A=B": "c"}}, codes.InvalidArgument, "REQUEST_INVALID"},
 		"huge argument":    {argv("echo", strings.Repeat("x", 200_000)), codes.InvalidArgument, "REQUEST_INVALID"},
-		"other life":       {&sandboxv1.ExecuteRequest{Command: shell("true").Command, ExpectedIncarnation: "second"}, codes.FailedPrecondition, "SANDBOX_REPLACED"},
-		"negative timeout": {&sandboxv1.ExecuteRequest{Command: shell("true").Command, Timeout: durationpb.New(-1)}, codes.InvalidArgument, "REQUEST_INVALID"},
+		"other life":       {&sandboxv1.ExecuteRequest{Command: shell("true").GetCommand(), ExpectedIncarnation: "second"}, codes.FailedPrecondition, "SANDBOX_REPLACED"},
+		"negative timeout": {&sandboxv1.ExecuteRequest{Command: shell("true").GetCommand(), Timeout: durationpb.New(-1)}, codes.InvalidArgument, "REQUEST_INVALID"},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			r := h.run(t, c.request)
@@ -139,7 +146,7 @@ func TestEndReasons(t *testing.T) {
 		"signaled":         {request: shell("kill -SEGV $$"), want: sandboxv1.ExitReason_EXIT_REASON_SIGNALED, signal: "SIGSEGV"},
 		"killed by itself": {request: shell("kill -9 $$"), want: sandboxv1.ExitReason_EXIT_REASON_SIGNALED, signal: "SIGKILL"},
 		"timed out": {
-			request: &sandboxv1.ExecuteRequest{Command: shell("echo begun; sleep 100").Command, Timeout: durationpb.New(200 * time.Millisecond)},
+			request: &sandboxv1.ExecuteRequest{Command: shell("echo begun; sleep 100").GetCommand(), Timeout: durationpb.New(200 * time.Millisecond)},
 			want:    sandboxv1.ExitReason_EXIT_REASON_TIMED_OUT, signal: "SIGKILL",
 		},
 		"killed": {

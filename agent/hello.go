@@ -15,7 +15,7 @@ import (
 func (a *Agent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
 	return &agentv1.HelloResponse{
 		AgentVersion: a.cfg.Version, ProtocolMinor: ProtocolMinor, Incarnation: a.cfg.Incarnation,
-		KillMode: a.KillMode(), LandlockAbi: landlockABI(), Openat2: a.Service.Openat2(),
+		KillMode: a.KillMode(), LandlockAbi: landlockABI(), Openat2: a.Openat2(),
 		MemoryCgroup: a.cgroups != nil && a.cgroups.memory, Uid: int32(os.Getuid()), WorkingDirectory: a.cfg.Workdir,
 		Capabilities: []string{"stdin", "terminal", "attach", "signal", "join", "detach"},
 	}, nil
@@ -41,7 +41,7 @@ func landlockABI() int32 {
 // GetActivity tells whether anything runs and when something last did.
 func (a *Agent) GetActivity(context.Context, *agentv1.GetActivityRequest) (*agentv1.GetActivityResponse, error) {
 	last := time.Unix(0, a.last.Load())
-	running, files := a.Service.Active()
+	running, files := a.Active()
 	if files.After(last) {
 		last = files
 	}

@@ -75,7 +75,7 @@ func TestEveryDescendantDies(t *testing.T) {
 					}
 					switch end {
 					case "kill":
-						h.signal(t, r.ExecId, "KILL", sandboxv1.SignalScope_SIGNAL_SCOPE_TREE)
+						h.signal(t, r.GetExecId(), "KILL", sandboxv1.SignalScope_SIGNAL_SCOPE_TREE)
 					case "cancel":
 						cancel()
 					}

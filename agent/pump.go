@@ -32,6 +32,7 @@ type pump struct {
 	limit   time.Time   // end of the longest drain
 	flowed  bool        // output came during this drain time
 	ended   bool        // the leader is gone
+	since   time.Time   // when that was noticed
 	settled bool        // and its output is complete
 	sealed  bool        // and nothing can write any more
 	// orphaned is set when the supervisor is gone.
@@ -63,6 +64,10 @@ const (
 	drainTime  = 100 * time.Millisecond
 	drainLimit = time.Second
 )
+
+// killPatience is how long the end of a killed command waits for the last of
+// its descendants: one in an uninterruptible wait must not hold the caller.
+const killPatience = 2 * time.Second
 
 func newPump(c *command, inputs []input) (*pump, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
@@ -267,7 +272,10 @@ func (p *pump) report() {
 // gone begins the drain: what the leader wrote is in the pipes already, what
 // its children write now may still belong to it.
 func (p *pump) gone() {
-	p.ended = true
+	p.ended, p.since = true, time.Now()
+	if p.c.killers.Load() > 0 {
+		time.AfterFunc(killPatience, p.kick)
+	}
 	// Most often everything ends together: look before a timer is made. The
 	// bound is for a child that never stops writing.
 	for i := range p.inputs {
@@ -310,6 +318,8 @@ func (p *pump) advance() bool {
 	open := p.open()
 	if !p.settled {
 		switch {
+		case p.c.killers.Load() > 0 && time.Since(p.since) < killPatience:
+			// Looked at again when the kill is done, or the patience.
 		case !open:
 			p.settled = true
 		case !p.drained.Load() || len(p.pending) > 0:

@@ -98,6 +98,7 @@ func (a *Agent) retire(c *command) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.ended = append(a.ended, c)
+	a.idle.Reset(idleTime)
 	c.held = c.log.Memory()
 	a.held += c.held
 	if c.held > keepOutput/32 || a.held > keepOutput {

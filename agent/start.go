@@ -84,6 +84,7 @@ func (a *Agent) startCommand(ctx context.Context, c *command, env *agentv1.Execu
 	}()
 
 	c.ooms, _ = a.oom.read()
+	c.refused, _ = a.crowd.refused()
 	var group *cgroup
 	if a.cgroups != nil {
 		if group, err = a.cgroups.take(); err != nil {
@@ -93,7 +94,7 @@ func (a *Agent) startCommand(ctx context.Context, c *command, env *agentv1.Execu
 	}
 	c.start = time.Now()
 	a.reaper.begin()
-	c.proc, err = spawn.Start(spec)
+	c.proc, err = startPatiently(ctx, spec)
 	if err != nil {
 		a.reaper.abandon()
 		if group != nil {
@@ -131,6 +132,23 @@ func (a *Agent) startCommand(ctx context.Context, c *command, env *agentv1.Execu
 		c.feed(ctx, r)
 	}
 	return nil
+}
+
+// startPatiently tries again for a moment when there are too many processes:
+// those of a command that was just killed may not be reaped yet.
+func startPatiently(ctx context.Context, spec spawn.Spec) (*spawn.Process, error) {
+	const tries, pause = 20, 25 * time.Millisecond
+	for try := 1; ; try++ {
+		p, err := spawn.Start(spec)
+		if !errors.Is(err, unix.EAGAIN) || try == tries {
+			return p, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // program fills in what is executed.

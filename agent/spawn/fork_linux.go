@@ -86,9 +86,10 @@ type room struct {
 	stacks [2][stackLen]byte
 }
 
-// top is where an empty stack begins.
+// top is where an empty stack begins. What is above belongs to its caller, by
+// Go's convention: room for the arguments.
 func top(stack *[stackLen]byte) uintptr {
-	return (uintptr(unsafe.Pointer(stack)) + stackLen) &^ 15
+	return (uintptr(unsafe.Pointer(stack)) + stackLen - 128) &^ 15
 }
 
 // entry is where a function begins.
@@ -119,6 +120,9 @@ func fork(r *room) (int, syscall.Errno) {
 	c.stack, c.command = top(&r.stacks[1]), entry(commandEntry)
 	beforeFork()
 	pid, errno := clone(flags, stack, &c.pidfd, begin, c)
+	if !sharesMemory && errno == 0 && pid == 0 {
+		childEntry(c)
+	}
 	afterFork()
 	return int(pid), syscall.Errno(errno)
 }
@@ -167,6 +171,9 @@ func supervise(c *child) {
 		flags |= unix.CLONE_VM
 	}
 	pid, errno := clone(flags, c.stack, &c.pidfd, c.command, c)
+	if !sharesMemory && errno == 0 && pid == 0 {
+		commandEntry(c)
+	}
 	if errno != 0 {
 		fail(c, stepFork, syscall.Errno(errno))
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -102,7 +103,7 @@ func TestServeAndConnect(t *testing.T) {
 		var b strings.Builder
 		for {
 			e, err := s.Recv()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				return b.String()
 			}
 			if err != nil {

@@ -71,6 +71,8 @@ func serve(args []string, stderr io.Writer) error {
 		return fmt.Errorf("start: %w", err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	// A terminal that goes is no reason to end; commands get the default back.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 	defer stop()
 	failed := make(chan error, len(listeners))
 	for _, l := range listeners {
