@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -176,7 +177,8 @@ func fold(ctx context.Context, err error) *fault {
 	}
 	for _, s := range sentinels {
 		if errors.Is(err, s.err) {
-			return faultf(s.reason, "%s", err.Error())
+			// The sentinel's own words repeat what the reason says.
+			return faultf(s.reason, "%s", strings.TrimSuffix(err.Error(), ": "+s.err.Error()))
 		}
 	}
 	if st, ok := status.FromError(err); ok && errors.Is(ctx.Err(), context.Canceled) && st.Code() == codes.Canceled {

@@ -194,6 +194,12 @@ const maxAgentReply = 64 << 20
 func notActive(info providers.Info) *fault {
 	message := fmt.Sprintf("the sandbox is %s", info.State)
 	switch {
+	case info.State == providers.StateFailed:
+		message = "the sandbox failed"
+		if info.Message != "" {
+			message += ": " + info.Message
+		}
+		message += "; delete it and create another"
 	case info.Message != "":
 		message += ": " + info.Message
 	case info.State == providers.StateSuspended:

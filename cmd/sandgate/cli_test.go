@@ -432,6 +432,11 @@ func TestHostileNames(t *testing.T) {
 	if got := clean("a\x1b[31mb\u009bc\n"); got != "a?[31mb?c?" {
 		t.Errorf("got %q", got)
 	}
+	var stderr bytes.Buffer
+	(&cli{stderr: &stderr}).say("%s", "a\x1b[31m\nb")
+	if got := stderr.String(); got != "sandgate: a?[31m b\n" {
+		t.Errorf("said %q", got)
+	}
 }
 
 func TestParsePlace(t *testing.T) {
@@ -443,6 +448,7 @@ func TestParsePlace(t *testing.T) {
 		"-":            {"", "-"},
 		`C:\file`:      {"", `C:\file`},
 		"a.b_c-d:/x:y": {"a.b_c-d", "/x:y"},
+		"box:/a\nb":    {"box", "/a\nb"},
 	}
 	for text, want := range tests {
 		if got := parsePlace(text); got != want {

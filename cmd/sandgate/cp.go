@@ -20,7 +20,7 @@ type place struct {
 
 // remote is a place in a sandbox. A name with "/" before the colon is a local
 // one, so that ./a:b is a file of this machine.
-var remote = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]{0,127}):(.*)$`)
+var remote = regexp.MustCompile(`(?s)^([A-Za-z0-9][A-Za-z0-9._-]{0,127}):(.*)$`)
 
 func parsePlace(text string) place {
 	if m := remote.FindStringSubmatch(text); m != nil && !drive(text) {

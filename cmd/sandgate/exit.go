@@ -47,9 +47,10 @@ func (c *cli) exit(ctx context.Context, err error) int {
 	return failed
 }
 
-// say prints one line on standard error.
+// say prints one line on standard error. Parts of it may come from a sandbox, so
+// nothing in it steers the terminal.
 func (c *cli) say(format string, args ...any) {
-	line := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
+	line := clean(strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " "))
 	_, _ = fmt.Fprintf(c.stderr, "sandgate: %s\n", line)
 }
 

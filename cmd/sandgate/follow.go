@@ -110,11 +110,14 @@ func (c *cli) remark(exit *sandgate.Exited) {
 		sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED: "the sandbox was stopped while the command ran; see: sandgate ls (SANDBOX_STOPPED)",
 		sandboxv1.ExitReason_EXIT_REASON_LOST:            "the sandbox's agent died and how the command ended is unknown; look before running it again (LOST)",
 	}[exit.GetReason()]
-	if text == "" {
+	message := clean(exit.GetMessage())
+	switch {
+	case text == "" && message == "":
 		return
-	}
-	if exit.GetMessage() != "" {
-		text += ": " + clean(exit.GetMessage())
+	case text == "":
+		text = message
+	case message != "":
+		text += ": " + message
 	}
 	c.say("%s", text)
 }

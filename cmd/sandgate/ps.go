@@ -53,6 +53,9 @@ func (c *cli) processes(processes []*sandgate.ProcessInfo, quiet bool) error {
 		if p.GetExited() != nil {
 			pid, state = "-", fmt.Sprintf("%s (%d)", word(p.GetExited().GetReason(), "EXIT_REASON_"), sandgate.ExitCode(p.GetExited()))
 		}
+		if n := p.GetLiveProcesses(); p.GetExited() != nil && n > 0 {
+			state += fmt.Sprintf(", %d left behind", n)
+		}
 		if p.GetDetached() {
 			state += ", detached"
 		}

@@ -29,6 +29,9 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 	if err != nil {
 		return providers.Info{}, err
 	}
+	if err := checkResources(spec.Resources); err != nil {
+		return providers.Info{}, err
+	}
 	held, err := p.locks.acquire(ctx, name)
 	if err != nil {
 		return providers.Info{}, err
@@ -69,7 +72,7 @@ func (p *Provider) join(name string, rec *record, spec providers.Spec) (provider
 	}
 	info := p.info(name, rec)
 	if info.State != providers.StateActive {
-		return providers.Info{}, fmt.Errorf("sandbox %s has ended (%s) and must be deleted first: %w", name, info.Message, providers.ErrNotActive)
+		return providers.Info{}, fmt.Errorf("sandbox %q has ended (%s) and must be deleted first: %w", rec.Spec.ID, info.Message, providers.ErrNotActive)
 	}
 	return info, nil
 }

@@ -12,14 +12,9 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/sandgate/sandgate/providers"
 )
 
-const (
-	minDisk  = 16 << 20
-	diskUnit = 1 << 20
-)
+const diskUnit = 1 << 20
 
 // disks makes the file systems that bound what a sandbox can write.
 type disks struct {
@@ -45,9 +40,6 @@ func newDisks(l layout, making *locks) *disks {
 
 // image makes a sparse file system image for one sandbox at path.
 func (d *disks) image(ctx context.Context, size int64, path string) error {
-	if size < minDisk {
-		return fmt.Errorf("a disk of %d bytes is smaller than %d: %w", size, minDisk, providers.ErrInvalid)
-	}
 	template, err := d.template(ctx, size/diskUnit)
 	if err != nil {
 		return err

@@ -66,6 +66,26 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+func TestCheckResources(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		r    providers.Resources
+		want error
+	}{
+		{"none", providers.Resources{}, nil},
+		{"least", providers.Resources{MemoryBytes: minMemory, CPUMillis: minCPUMillis, MaxProcesses: minProcesses, DiskBytes: minDisk}, nil},
+		{"memory", providers.Resources{MemoryBytes: 4096}, providers.ErrInvalid},
+		{"CPU", providers.Resources{CPUMillis: 1}, providers.ErrInvalid},
+		{"processes", providers.Resources{MaxProcesses: 1}, providers.ErrInvalid},
+		{"small disk", providers.Resources{DiskBytes: 1}, providers.ErrInvalid},
+		{"large disk", providers.Resources{DiskBytes: 1 << 60}, providers.ErrInvalid},
+	} {
+		if err := checkResources(c.r); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
 func TestImageUser(t *testing.T) {
 	root := t.TempDir()
 	if err := os.Mkdir(filepath.Join(root, "etc"), 0o755); err != nil {

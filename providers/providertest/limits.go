@@ -2,6 +2,7 @@ package providertest
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +23,11 @@ func forkBomb(ctx context.Context, t *testing.T, s Sandbox) {
 	case sandboxv1.ExitReason_EXIT_REASON_TIMED_OUT, sandboxv1.ExitReason_EXIT_REASON_EXITED, sandboxv1.ExitReason_EXIT_REASON_SIGNALED:
 	default:
 		t.Errorf("%v", r.exited)
+	}
+	// Where the sandbox can see its counter, the caller is told.
+	seen := s.sh(ctx, t, "cat /sys/fs/cgroup/pids.events || cat /sys/fs/cgroup/pids/pids.events")
+	if seen.code() == 0 && !strings.Contains(r.exited.GetMessage(), "limit of 128 processes") {
+		t.Errorf("the end says nothing of the limit: %v; %s", r.exited, seen.stdout)
 	}
 	if r.exited.GetReason() == sandboxv1.ExitReason_EXIT_REASON_TIMED_OUT {
 		s.assertNone(ctx, t, seconds)

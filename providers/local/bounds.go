@@ -1,0 +1,40 @@
+package local
+
+import (
+	"fmt"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// Less than this leaves no room for the agent beside one command, or is refused
+// by the kernel.
+const (
+	minMemory    = 8 << 20
+	minCPUMillis = 10
+	minProcesses = 16
+	minDisk      = 16 << 20
+	// maxDisk is what a file may hold on any file system that the state
+	// directory may lie on.
+	maxDisk = 8 << 40
+)
+
+// checkResources refuses limits under which no sandbox starts. 0 is no limit.
+func checkResources(r providers.Resources) error {
+	for _, f := range []struct {
+		name             string
+		value, low, high int64
+	}{
+		{"memory_bytes", r.MemoryBytes, minMemory, 0},
+		{"cpu_millis", int64(r.CPUMillis), minCPUMillis, 0},
+		{"max_processes", int64(r.MaxProcesses), minProcesses, 0},
+		{"disk_bytes", r.DiskBytes, minDisk, maxDisk},
+	} {
+		if f.value > 0 && f.value < f.low {
+			return fmt.Errorf("resources.%s is %d, and no sandbox starts with less than %d: %w", f.name, f.value, f.low, providers.ErrInvalid)
+		}
+		if f.high > 0 && f.value > f.high {
+			return fmt.Errorf("resources.%s is %d, and at most %d can be had: %w", f.name, f.value, f.high, providers.ErrInvalid)
+		}
+	}
+	return nil
+}
