@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -66,6 +67,44 @@ func TestUploadFileResumes(t *testing.T) {
 	}
 	if cuts != 3 || server.Calls("Upload") < 2 {
 		t.Errorf("%d cuts, %d uploads", cuts, server.Calls("Upload"))
+	}
+}
+
+// After a cut the other side may still hold on to the stream that broke, or
+// have taken more from it than it said: the upload waits and asks again.
+func TestUploadFileOutlivesItsOldStream(t *testing.T) {
+	var cut atomic.Bool
+	var asked, sent atomic.Int32
+	server := &fake.Server{Fail: func(method string) error {
+		switch {
+		case !cut.Load():
+		case strings.HasSuffix(method, "/GetUpload") && asked.Add(1) <= 2:
+			return fake.Error(codes.Aborted, "UPLOAD_BUSY", "a stream writes to this upload")
+		case strings.HasSuffix(method, "/Upload") && sent.Add(1) == 1:
+			return fake.Error(codes.Aborted, "UPLOAD_BUSY", "another stream writes to this upload")
+		case strings.HasSuffix(method, "/Upload") && sent.Load() == 2:
+			return fake.Error(codes.OutOfRange, "UPLOAD_OFFSET_MISMATCH", "the upload goes on elsewhere")
+		}
+		return nil
+	}}
+	sandbox := create(t, connect(t, server), "a")
+	want := content(3 << 20)
+	_, err := sandbox.UploadFile(within(t), File{
+		Path: "/big", Content: bytes.NewReader(want),
+		Progress: func(done int64) {
+			if done > 1<<20 && !cut.Swap(true) {
+				server.Cut()
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := server.File("a", "/big"); got != string(want) {
+		t.Errorf("got %d bytes, want %d", len(got), len(want))
+	}
+	if asked.Load() < 3 || sent.Load() < 3 {
+		t.Errorf("asked %d times, sent %d times", asked.Load(), sent.Load())
 	}
 }
 

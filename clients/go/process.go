@@ -362,15 +362,21 @@ func (p *Process) abort() {
 func (p *Process) kill() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), killPatience)
 	defer cancel()
+	ended := p.ended
 	for {
 		err := p.Signal(ctx, "SIGKILL", sandboxv1.SignalScope_SIGNAL_SCOPE_TREE)
-		if !errors.Is(err, ErrExecNotFound) {
+		broken := errors.Is(err, ErrUnavailable) && p.sandbox.client.reached.Load()
+		if !broken && !errors.Is(err, ErrExecNotFound) {
 			return
 		}
-		// The command may be about to start.
+		// The connection broke just now, or the command may be about to start. To
+		// kill twice does no harm.
 		select {
-		case <-p.ended:
-			return
+		case <-ended:
+			if p.exit != nil || !broken {
+				return
+			}
+			ended = nil // What ended is the following, not the command.
 		case <-ctx.Done():
 			return
 		case <-time.After(50 * time.Millisecond):

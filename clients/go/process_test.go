@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -149,6 +150,43 @@ func TestReplacedWhileAway(t *testing.T) {
 	server.Replace("a")
 	if _, err := process.Wait(); !errors.Is(err, ErrSandboxReplaced) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A connection that breaks just when the caller gives up must not save the
+// command: without the kill it would live on for its grace.
+func TestCancelKillsOverACut(t *testing.T) {
+	var asked atomic.Int32
+	killed := make(chan struct{})
+	server := &fake.Server{
+		Play: func(r *fake.Run) {
+			<-r.Killed
+			close(killed)
+		},
+		Fail: func(method string) error {
+			if strings.HasSuffix(method, "/SignalProcess") && asked.Add(1) <= 2 {
+				return fake.Error(codes.Unavailable, "AGENT_UNAVAILABLE", "the connection broke")
+			}
+			return nil
+		},
+	}
+	sandbox := create(t, connect(t, server), "a")
+	ctx, cancel := context.WithCancelCause(within(t))
+	defer cancel(nil)
+	process, err := sandbox.Start(ctx, ExecuteRequest{Shell: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Cut()
+	cancel(errors.New("enough"))
+	if _, err := process.Wait(); !errors.Is(err, ErrCallCancelled) {
+		t.Errorf("error %v", err)
+	}
+	process.Close()
+	select {
+	case <-killed:
+	case <-time.After(10 * time.Second):
+		t.Errorf("the command lives on after %d kills", asked.Load())
 	}
 }
 

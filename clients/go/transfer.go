@@ -43,7 +43,11 @@ func (u *upload) run(ctx context.Context) (FileResult, error) {
 			return result, err
 		}
 		for err != nil {
-			if !retry.again(ctx, err) {
+			if u.behind(err) {
+				if !retry.pause(ctx, err) {
+					return result, err
+				}
+			} else if !retry.again(ctx, err) {
 				return result, err
 			}
 			offset, err = u.arrived(ctx)
@@ -52,6 +56,12 @@ func (u *upload) run(ctx context.Context) (FileResult, error) {
 			retry, last = u.sandbox.client.retry(u.sandbox.client.patience), offset
 		}
 	}
+}
+
+// behind says that the other side still has to do with a stream of this very
+// upload that broke: it has not noticed that yet, or did so a moment ago.
+func (u *upload) behind(err error) bool {
+	return u.id != "" && (errors.Is(err, Reason("UPLOAD_BUSY")) || errors.Is(err, Reason("UPLOAD_OFFSET_MISMATCH")))
 }
 
 // arrived asks how many bytes are safe on the other side.

@@ -150,10 +150,15 @@ func (c *Client) retry(patience time.Duration) *retry {
 // ended.
 func (r *retry) again(ctx context.Context, err error) bool {
 	own := (*Error)(nil)
-	if !errors.As(err, &own) || own.Code != codes.Unavailable {
-		return false
+	return errors.As(err, &own) && own.Code == codes.Unavailable && r.pause(ctx, err)
+}
+
+// pause is again for an error that is known to go away.
+func (r *retry) pause(ctx context.Context, err error) bool {
+	wait := r.delay
+	if own := (*Error)(nil); errors.As(err, &own) {
+		wait = max(wait, min(own.RetryAfter, 5*time.Second))
 	}
-	wait := max(r.delay, min(own.RetryAfter, 5*time.Second))
 	wait += time.Duration(mathrand.Int64N(int64(wait)/4 + 1))
 	r.delay = min(2*r.delay, 2*time.Second)
 	if time.Now().Add(wait).After(r.deadline) {

@@ -1,0 +1,205 @@
+//go:build linux
+
+// Command chaos proves that nothing is lost when connections break. It cuts the
+// connections between clients and server, and between server and agents, at
+// moments that a seed chooses, on real sockets and real sandboxes, while many
+// commands and copies run; and it compares every byte, position and end.
+//
+//	go run ./test/chaos                    # 10 000 cuts
+//	go run ./test/chaos -cuts 300 -seed 7  # a small part, always with the same choices
+//
+// The seed fixes what is cut, run and copied, and after how many bytes or how
+// much time; what is in flight then is the scheduler's choice. It needs root,
+// runc, and the program that `make build` makes, or SANDGATE_BIN.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+)
+
+// options are what the flags say.
+type options struct {
+	cuts, restarts          int64
+	seed                    uint64
+	ways                    []string
+	workers, clients, boxes int
+	serve                   []string
+	limit, breaks           time.Duration
+}
+
+func main() {
+	o := options{}
+	flag.Int64Var(&o.cuts, "cuts", 10_000, "how many connections to cut, over all ways")
+	flag.Int64Var(&o.restarts, "restarts", 4, "how often to kill the server and start it again, in each way")
+	flag.Uint64Var(&o.seed, "seed", 0, "fixes all choices; 0: a new one, which is printed")
+	way := flag.String("way", "socket,exec", "ways to the agent, one after the other: socket, exec")
+	flag.IntVar(&o.workers, "workers", 24, "how many jobs run at once")
+	flag.IntVar(&o.clients, "clients", 16, "how many connections they share")
+	flag.IntVar(&o.boxes, "sandboxes", 4, "how many sandboxes they share")
+	flag.DurationVar(&o.breaks, "breaks", 100*time.Millisecond, "mean time between two breaks of connections to agents")
+	flag.DurationVar(&o.limit, "limit", 30*time.Minute, "when to give up, for each way")
+	serve := flag.String("serve", "", "more flags for the server, separated by spaces")
+	flag.Parse()
+	o.ways, o.serve = strings.Split(*way, ","), strings.Fields(*serve)
+	if o.seed == 0 {
+		o.seed = rand.Uint64()
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if !run(ctx, o) {
+		fmt.Printf("chaos: FAILED; again with: go run ./test/chaos -cuts %d -restarts %d -way %s -seed %d\n", o.cuts, o.restarts, *way, o.seed)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) bool {
+	fmt.Printf("chaos: seed %d\n", o.seed)
+	dir, err := os.MkdirTemp("", "sandgate-chaos-writer-")
+	if err != nil {
+		fmt.Println("chaos:", err)
+		return false
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	writer := filepath.Join(dir, "writer")
+	build := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", writer, "github.com/sandgate/sandgate/test/chaos/writer")
+	build.Env, build.Stderr = append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Println("chaos: build the writer:", err)
+		return false
+	}
+	ok := true
+	for i, way := range o.ways {
+		if ctx.Err() != nil {
+			return false
+		}
+		share := o.cuts / int64(len(o.ways))
+		if i == 0 {
+			share += o.cuts % int64(len(o.ways))
+		}
+		ok = one(ctx, o, way, share, writer) && ok
+	}
+	return ok
+}
+
+// one makes its share of the cuts in one way to the agent.
+func one(ctx context.Context, o options, way string, cuts int64, writer string) bool {
+	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, errors.New("it took too long"))
+	defer cancel()
+	t, start := new(tally), time.Now()
+	h, err := newHouse(ctx, way, o.serve, t)
+	if err != nil {
+		fmt.Println("chaos:", err)
+		return false
+	}
+	if err := storm(ctx, o, h, cuts, writer); err != nil {
+		t.fail(err)
+	}
+	if err := h.clear(); err != nil {
+		t.fail(err)
+	}
+	if len(t.failures) > 0 {
+		fmt.Printf("chaos: the server's log ends:\n%s\n", h.log.tail(8000))
+	}
+	fmt.Printf("chaos: way %s: %d cuts between client and server (%d resets, %d orderly, %d up, %d down, %d stalls), %d between server and agent, %d restarts; "+
+		"%d jobs, %d commands, %d bytes compared; %d failures; %.0f s\n",
+		way, t.hop1.Load(), t.kinds[cutReset].Load(), t.kinds[cutClose].Load(), t.kinds[cutUp].Load(), t.kinds[cutDown].Load(), t.kinds[cutStall].Load(),
+		t.hop2.Load(), t.restarts.Load(), t.jobs.Load(), t.commands.Load(), t.bytes.Load(), len(t.failures), time.Since(start).Seconds())
+	return len(t.failures) == 0
+}
+
+// storm is the load with the cuts, and the look at what is left of it.
+func storm(ctx context.Context, o options, h *house, cuts int64, writer string) error {
+	if err := h.fill(ctx, o.boxes, writer); err != nil {
+		return err
+	}
+	idle := h.measure()
+	p, err := newProxy(h.address, o.seed, h.tally)
+	if err != nil {
+		return err
+	}
+	l := &load{h: h, seed: o.seed, tally: h.tally, ran: make(map[string][]string)}
+	stop, clients := make(chan struct{}), make([]*sandgate.Client, o.clients)
+	for i := range clients {
+		if clients[i], err = sandgate.NewClient(ctx, sandgate.WithAddress(p.address())); err != nil {
+			return err
+		}
+		// A client has no patience before it has once heard from a server.
+		if _, err := clients[i].ServerInfo(ctx); err != nil {
+			return err
+		}
+	}
+	p.armed.Store(true)
+	var workers sync.WaitGroup
+	for i := range o.workers {
+		workers.Go(func() { l.work(ctx, clients[i%len(clients)], stop) })
+	}
+	breaking, calm := context.WithCancelCause(ctx)
+	breaker := &breaker{h: h, chance: rand.New(rand.NewPCG(o.seed, 0)), mean: o.breaks}
+	workers.Go(func() { breaker.run(breaking) })
+
+	warm, err := rage(ctx, o, h, cuts)
+	p.armed.Store(false)
+	calm(errors.New("enough"))
+	close(stop)
+	workers.Wait()
+	for _, c := range clients {
+		_ = c.Close()
+	}
+	p.close()
+	if err != nil {
+		return err
+	}
+	last, errs := h.settled(ctx, idle, warm)
+	fmt.Printf("chaos: way %s: before: %v; warm: %v; at the end: %v\n", h.way, idle, warm, last)
+	return errors.Join(append(append(errs, l.once(ctx)...), h.strangers()...)...)
+}
+
+// rage lasts until enough connections were cut. In the first half it restarts
+// the server; from then to two thirds it measures what is held when warm.
+func rage(ctx context.Context, o options, h *house, cuts int64) (warm figures, err error) {
+	tick, said := time.NewTicker(200*time.Millisecond), time.Now()
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return warm, fmt.Errorf("after %d cuts: %w", h.tally.cuts(), context.Cause(ctx))
+		case <-tick.C:
+		}
+		done := h.tally.cuts()
+		h.tally.mu.Lock()
+		failures := len(h.tally.failures)
+		h.tally.mu.Unlock()
+		switch n := h.tally.restarts.Load(); {
+		case failures >= maxFailures:
+			return warm, errors.New("too many failures")
+		case done >= cuts:
+			return warm.least(h.measure()), nil
+		case n < o.restarts && done > cuts*(n+1)/(2*o.restarts+2):
+			h.kill()
+			if err := h.start(ctx); err != nil {
+				return warm, err
+			}
+			h.tally.restarts.Add(1)
+		case done > cuts/2 && done < cuts*2/3:
+			warm = warm.least(h.measure())
+		}
+		if time.Since(said) > 15*time.Second {
+			said = time.Now()
+			fmt.Printf("chaos: way %s: %d of %d cuts, %d jobs, %d bytes; %v\n", h.way, done, cuts, h.tally.jobs.Load(), h.tally.bytes.Load(), h.measure())
+		}
+	}
+}

@@ -1,0 +1,139 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// breaker breaks the connections between the server and the agents at moments
+// that the seed chooses. It shuts the server's sockets down from outside, as a
+// duplicate of the descriptor allows; in the way "exec" it also kills the
+// process in the sandbox that joins the agent to the server.
+type breaker struct {
+	h      *house
+	chance *rand.Rand
+	mean   time.Duration
+}
+
+func (b *breaker) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Duration(b.chance.ExpFloat64() * float64(b.mean))):
+		}
+		var n int
+		if b.h.way == "exec" && b.chance.IntN(2) == 0 {
+			n = b.killConnect()
+		} else {
+			n = b.shutSocket()
+		}
+		b.h.tally.hop2.Add(int64(n))
+	}
+}
+
+// killConnect kills one of the processes that join, and says how many it was.
+func (b *breaker) killConnect() int {
+	var found []int
+	for _, p := range b.h.inside() {
+		if p.connect {
+			found = append(found, p.pid)
+		}
+	}
+	if len(found) == 0 {
+		return 0
+	}
+	if unix.Kill(found[b.chance.IntN(len(found))], unix.SIGKILL) != nil {
+		return 0
+	}
+	return 1
+}
+
+// shutSocket shuts one of the server's sockets to an agent, whole or in one
+// direction, and says how many it was.
+func (b *breaker) shutSocket() int {
+	pid := b.h.pid()
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return 0 // It is being restarted.
+	}
+	defer func() { _ = unix.Close(pidfd) }()
+	entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	b.chance.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
+	how := []int{unix.SHUT_RDWR, unix.SHUT_RDWR, unix.SHUT_RD, unix.SHUT_WR}[b.chance.IntN(4)]
+	for _, e := range entries {
+		target, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, e.Name()))
+		n, err := strconv.Atoi(e.Name())
+		if err != nil || !strings.HasPrefix(target, "socket:") {
+			continue
+		}
+		fd, err := unix.PidfdGetfd(pidfd, n, 0)
+		if err != nil {
+			continue
+		}
+		shut := isPipe(fd) && unix.Shutdown(fd, how) == nil
+		_ = unix.Close(fd)
+		if shut {
+			return 1
+		}
+	}
+	return 0
+}
+
+// isPipe tells a connected unix socket: the server listens on TCP, so that it
+// has no others than those to agents.
+func isPipe(fd int) bool {
+	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil || domain != unix.AF_UNIX {
+		return false
+	}
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil || kind != unix.SOCK_STREAM {
+		return false
+	}
+	_, err = unix.Getpeername(fd)
+	return err == nil
+}
+
+// process is one process in a sandbox of ours.
+type process struct {
+	pid            int
+	agent, connect bool
+	args           string
+}
+
+// inside finds the processes in the sandboxes by their cgroup, whose name no
+// other server uses.
+func (h *house) inside() []process {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	var found []process
+	for _, dir := range dirs {
+		group, err := os.ReadFile(filepath.Join(dir, "cgroup"))
+		if err != nil || !bytes.Contains(group, []byte(h.cgroup+"/")) {
+			continue
+		}
+		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if err != nil || len(line) == 0 {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(dir))
+		args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
+		p := process{pid: pid, args: strings.Join(args, " ")}
+		if len(args) > 1 && args[0] == "/.sandgate/agent" {
+			p.agent, p.connect = args[1] == "serve", args[1] == "connect"
+		}
+		found = append(found, p)
+	}
+	return found
+}
