@@ -7,7 +7,10 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/signal"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -43,7 +46,10 @@ func connect(args []string, stdin, stdout *os.File) error {
 		}
 		_ = conn.CloseWrite()
 	}()
-	if err := pass(stdout, conn); err != nil && !errors.Is(err, net.ErrClosed) {
+	// A reader that went away is an end like any other, not a signal.
+	signal.Ignore(unix.SIGPIPE)
+	err = pass(stdout, conn)
+	if err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, unix.EPIPE) {
 		return fmt.Errorf("pass on the agent's bytes: %w", err)
 	}
 	return nil
