@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
@@ -40,6 +41,13 @@ func idleMemory(ctx context.Context, b *bench) ([]figure, error) {
 	}
 	if _, err := b.client.ListProcesses(ctx, &sandboxv1.ListProcessesRequest{SandboxId: "bench-memory"}); err != nil {
 		return nil, err
+	}
+	// Idle means that nothing has run for a while: the agent gives memory back
+	// when it has been without a command for 2 s.
+	select {
+	case <-time.After(5 * time.Second):
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 	after, err := agentProcesses()
 	if err != nil {
