@@ -153,9 +153,6 @@ func (p *pump) handle(tag int) {
 	case tagKick:
 		var b [8]byte
 		_, _ = unix.Read(p.kicks, b[:])
-		if !p.ended && p.c.proc.PidFD < 0 && p.c.proc.Supervisor == 0 {
-			p.leaderEnded()
-		}
 	case tagLeader:
 		p.leaderEnded()
 	case tagReports:

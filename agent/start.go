@@ -109,11 +109,7 @@ func (a *Agent) startCommand(ctx context.Context, c *command, env *agentv1.Execu
 	if group != nil {
 		c.tree = group
 		a.reaper.own(c.proc.Pid)
-		if c.proc.PidFD >= 0 {
-			p.watch(c.proc.PidFD, tagLeader)
-		} else {
-			p.kick() // it ended, and the reaper has it, before it could be opened
-		}
+		p.watch(c.proc.PidFD, tagLeader)
 	} else {
 		c.tree = &descent{proc: c.proc, reaper: a.reaper}
 		a.reaper.own(c.proc.Supervisor)

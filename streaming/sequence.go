@@ -30,9 +30,6 @@ func ResumeSequence(position int64) Sequence { return Sequence{pos: position} }
 // Position is the position after everything seen so far.
 func (s *Sequence) Position() int64 { return s.pos }
 
-// Ended reports whether the end was seen.
-func (s *Sequence) Ended() bool { return s.state == expectNothing && s.err == nil }
-
 // Started must be called for the start of the command.
 func (s *Sequence) Started() error {
 	if s.err == nil && s.state != expectStart {

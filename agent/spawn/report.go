@@ -86,19 +86,6 @@ func EndOf(status unix.WaitStatus, usage *unix.Rusage) End {
 	}
 }
 
-// Mode names how a command started with the given cgroup descriptor joins it.
-func Mode(cgroup int) string {
-	probe()
-	switch {
-	case cgroup >= 0 && features.clone3:
-		return "clone3"
-	case cgroup >= 0:
-		return "fork"
-	default:
-		return "supervisor"
-	}
-}
-
 // WithoutClone3 makes the process behave as if a filter refused clone3.
 func WithoutClone3() {
 	probe()

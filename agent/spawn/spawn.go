@@ -56,7 +56,9 @@ type Spec struct {
 type Process struct {
 	Pid        int // the command's leader
 	Supervisor int // the process above it, 0 without one
-	// PidFD is a descriptor of the leader, -1 where the kernel has none.
+	// PidFD is a descriptor of the leader. Without a supervisor there always is
+	// one, made with the process; below one it is -1 when the leader was gone
+	// before it could be opened, and the supervisor reports the end.
 	PidFD int
 	// Reports is the descriptor through which a supervisor reports the end of
 	// the leader, -1 without one. It does not block.
@@ -80,7 +82,7 @@ type End struct {
 	MaxRSS       int64 // bytes
 }
 
-// clone3 is cleared when the kernel or a filter refuses it.
+// features are what the kernel and a seccomp filter let us do, found out once.
 var features struct {
 	once       sync.Once
 	clone3     bool
