@@ -109,6 +109,12 @@ test-python: $(SYSTEM) $(PYTHON) $(DCODE) build-dev
 test-ts: $(SYSTEM) $(NODE) build-dev
 	@scripts/test-ts.sh
 
+.PHONY: coverage coverage-check
+coverage: ## Write docs/coverage.md from the tests that passed since the last `make test`
+	@scripts/coverage.py write
+coverage-check: ## Fail when docs/coverage.md is not what the tests that passed prove
+	@scripts/coverage.py check
+
 .PHONY: full
 full: gen-check lint build test fuzz ## Run every check and test that this machine can run, at full length
 

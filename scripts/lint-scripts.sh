@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the scripts: syntax always, style where shellcheck is installed, and the
-# counter of test results by its own tests.
+# counter of test results and the table of coverage by their own tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts=(.ci/run scripts/*.sh)
@@ -15,4 +15,4 @@ fi
 ruff=clients/python/.venv/bin/ruff
 $ruff format --check --isolated --line-length 110 scripts
 $ruff check --isolated --line-length 110 --select E,F,I,B,UP,SIM scripts
-python3 -B -m unittest --quiet scripts/testsum_test.py
+python3 -B -m unittest --quiet scripts/testsum_test.py scripts/coverage_test.py

@@ -7,7 +7,8 @@ usage: testsum.py go NAME            reads `go test -json` on standard input
        testsum.py total              adds up all counts since the last `reset`
        testsum.py reset              forgets all counts
 
-Counts are kept in .reports/NAME.count.json. Exits 1 on a failure, on a run
+Counts are kept in .reports/NAME.count.json, the names of what passed in
+.reports/NAME.passed.txt. Exits 1 on a failure, on a run
 without a single test, and, with SKIPS=fail in the environment, on a skipped test
 that scripts/allowed-skips.txt does not name. Standard library only, so that it
 runs before anything is installed.
@@ -28,7 +29,7 @@ REPORTS = ROOT / ".reports"
 
 @dataclass
 class Result:
-    passed: int = 0
+    passed: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)  # name, reason
 
@@ -77,7 +78,7 @@ def read_go(stream) -> Result:
             if leaf:
                 result.skipped.append((name, go_skip_reason(output[package, test])))
         elif leaf:
-            result.passed += 1
+            result.passed.append(name)
     for (package, test), lines in sorted(output.items()):
         # A test that began and never ended: a panic, a deadlock, an exit.
         if test and (package, test) not in outcome and (package, test) not in parents:
@@ -109,7 +110,7 @@ def read_junit(path: Path) -> Result:
         elif skip is not None and skip.get("type") != "pytest.xfail":
             result.skipped.append((name, skip.get("message") or ""))
         else:
-            result.passed += 1
+            result.passed.append(name)
     return result
 
 
@@ -121,7 +122,7 @@ def read_vitest(path: Path) -> Result:
         for case in suite["assertionResults"]:
             name = f"{file} {case['fullName']}"
             if case["status"] == "passed":
-                result.passed += 1
+                result.passed.append(name)
             elif case["status"] == "failed":
                 result.failed.append(name)
             else:
@@ -156,12 +157,14 @@ def finish(runner: str, result: Result) -> int:
         print(f"skipped{' (allowed)' if known else ''}: {name}: {reason}")
         if not known and os.environ.get("SKIPS") == "fail":
             bad = True
-    count = {"passed": result.passed, "failed": len(result.failed), "skipped": len(result.skipped)}
+    count = {"passed": len(result.passed), "failed": len(result.failed), "skipped": len(result.skipped)}
     if sum(count.values()) == 0:
         print(f"{runner}: no tests ran")
         count["failed"], bad = 1, True
     REPORTS.mkdir(exist_ok=True)
     (REPORTS / f"{runner}.count.json").write_text(json.dumps(count), encoding="utf-8")
+    names = "".join(f"{' '.join(name.split())}\n" for name in sorted(result.passed))
+    (REPORTS / f"{runner}.passed.txt").write_text(names, encoding="utf-8")
     print(f"{runner}: {line_of(count)}")
     return 1 if bad else 0
 
@@ -192,8 +195,9 @@ def main() -> int:
         case ["total"]:
             return total()
         case ["reset"]:
-            for file in REPORTS.glob("*.count.json"):
-                file.unlink()
+            for pattern in ("*.count.json", "*.passed.txt"):
+                for file in REPORTS.glob(pattern):
+                    file.unlink()
             return 0
         case _:
             sys.exit(__doc__)

@@ -39,11 +39,11 @@ class Go(unittest.TestCase):
             ("pass", "p", "B"),
             ("pass", "p", ""),
         )
-        self.assertEqual((got.passed, got.failed, got.skipped), (3, [], []))
+        self.assertEqual((got.passed, got.failed, got.skipped), (["p.A/one", "p.A/two", "p.B"], [], []))
 
     def test_a_failed_parent_counts_once(self) -> None:
         got = self.read(("fail", "p", "A/one"), ("pass", "p", "A/two"), ("fail", "p", "A"), ("fail", "p", ""))
-        self.assertEqual((got.passed, got.failed), (1, ["p.A/one"]))
+        self.assertEqual((len(got.passed), got.failed), (1, ["p.A/one"]))
 
     def test_a_parent_that_fails_by_itself_counts(self) -> None:
         got = self.read(("pass", "p", "A/one"), ("fail", "p", "A"), ("fail", "p", ""))
@@ -83,7 +83,8 @@ class Reports(unittest.TestCase):
         )
         got = testsum.read_junit(self.file)
         self.assertEqual(
-            (got.passed, got.failed, got.skipped), (1, ["t::bad", "t::broken"], [("t::later", "no server")])
+            (got.passed, got.failed, got.skipped),
+            (["t::ok"], ["t::bad", "t::broken"], [("t::later", "no server")]),
         )
 
     def test_vitest(self) -> None:
@@ -100,7 +101,7 @@ class Reports(unittest.TestCase):
         self.file.write_text(json.dumps({"success": False, "testResults": suites}))
         with redirect_stdout(io.StringIO()):
             got = testsum.read_vitest(self.file)
-        self.assertEqual(got.passed, 1)
+        self.assertEqual(len(got.passed), 1)
         self.assertEqual(got.failed, ["a.test.ts failed", "b.test.ts"])
         self.assertEqual([name for name, _ in got.skipped], ["a.test.ts skipped", "a.test.ts todo"])
 
@@ -121,10 +122,10 @@ class Finish(unittest.TestCase):
             return testsum.finish("go", result)
 
     def test_a_pass_passes(self) -> None:
-        self.assertEqual(self.finish(testsum.Result(passed=1)), 0)
+        self.assertEqual(self.finish(testsum.Result(passed=["p.ok"])), 0)
 
     def test_a_failure_fails(self) -> None:
-        self.assertEqual(self.finish(testsum.Result(passed=1, failed=["p.A"])), 1)
+        self.assertEqual(self.finish(testsum.Result(passed=["p.ok"], failed=["p.A"])), 1)
 
     def test_nothing_run_fails(self) -> None:
         self.assertEqual(self.finish(testsum.Result()), 1)
@@ -136,14 +137,14 @@ class Finish(unittest.TestCase):
             (("p.AB", "needs a GPU"), 1),
         ):
             with self.subTest(skip):
-                self.assertEqual(self.finish(testsum.Result(passed=1, skipped=[skip])), status)
+                self.assertEqual(self.finish(testsum.Result(passed=["p.ok"], skipped=[skip])), status)
 
     def test_a_skip_is_only_told_without_strictness(self) -> None:
         with mock.patch.dict(os.environ, {"SKIPS": ""}):
-            self.assertEqual(self.finish(testsum.Result(passed=1, skipped=[("p.B", "x")])), 0)
+            self.assertEqual(self.finish(testsum.Result(passed=["p.ok"], skipped=[("p.B", "x")])), 0)
 
     def test_total_is_the_last_line(self) -> None:
-        self.finish(testsum.Result(passed=3, failed=["a"], skipped=[("b", "c")]))
+        self.finish(testsum.Result(passed=["x", "y", "z"], failed=["a"], skipped=[("b", "c")]))
         out = io.StringIO()
         with redirect_stdout(out):
             testsum.total()
