@@ -82,9 +82,8 @@ type Agent struct {
 	wg      sync.WaitGroup
 
 	mu       sync.Mutex
-	commands map[string]*command
-	ended    []*command // oldest first
-	held     int        // bytes of their output in memory
+	commands map[string]*command // until their pumps end
+	ended    *history
 	stopping bool
 	stopped  chan struct{} // closed by Shutdown
 	stopOnce sync.Once
@@ -156,6 +155,7 @@ func New(cfg Config) (*Agent, error) {
 		oom:      openOOMCounter(),
 		crowd:    openCrowd(crowdDirs),
 		commands: map[string]*command{},
+		ended:    newHistory(cfg.StateDir),
 		stopped:  make(chan struct{}),
 	}
 	a.touch()
@@ -179,6 +179,10 @@ func New(cfg Config) (*Agent, error) {
 	a.server = grpc.NewServer(
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.ConnectionTimeout(connectTime),
+		grpc.UnaryInterceptor(newReplay().intercept),
+		grpc.ReadBufferSize(ioBuffer),
+		grpc.WriteBufferSize(ioBuffer),
 		grpc.InitialWindowSize(1<<20),
 		grpc.InitialConnWindowSize(2<<20),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
@@ -187,6 +191,12 @@ func New(cfg Config) (*Agent, error) {
 	agentv1.RegisterAgentServiceServer(a.server, a)
 	return a, nil
 }
+
+// ioBuffer is how much a connection reads and writes at once.
+const ioBuffer = 64 << 10
+
+// connectTime is how long a new connection may take to say what it wants.
+const connectTime = 10 * time.Second
 
 // maxMessage is the largest request that the agent takes: the largest of a
 // caller and the envelope that the server puts around it.
@@ -237,10 +247,7 @@ func (a *Agent) Close() {
 	a.cancel(errStopped)
 	a.wg.Wait()
 	a.mu.Lock()
-	for _, c := range a.ended {
-		c.free()
-	}
-	a.ended = nil
+	a.ended.close()
 	a.mu.Unlock()
 	if a.cgroups != nil {
 		a.cgroups.close()
@@ -262,6 +269,9 @@ func (a *Agent) stopCommands() {
 	var all []*command
 	for _, c := range a.commands {
 		all = append(all, c)
+	}
+	for _, p := range a.ended.alive() {
+		all = append(all, p.revive(a))
 	}
 	a.mu.Unlock()
 	var wg sync.WaitGroup

@@ -20,10 +20,12 @@ func (a *Agent) Attach(env *agentv1.AttachRequest, stream grpc.ServerStreamingSe
 		return invalid("position", "must not be negative")
 	}
 	c, err := a.find(r.GetExecId())
+	for err == nil && !c.attach() {
+		c, err = a.find(r.GetExecId())
+	}
 	if err != nil {
 		return err
 	}
-	c.attach()
 	f := follower{
 		command: c, stream: stream, joined: true, position: r.GetPosition(),
 		until: r.GetFollowUntil(), wrap: wrapAttach,

@@ -181,6 +181,36 @@ func TestStuckReader(t *testing.T) {
 	}
 }
 
+// The only reader of a command that waits for its readers is its pipe: when it
+// pauses, the command pauses with it, and goes on when it does.
+func TestPausedReader(t *testing.T) {
+	h := start(t, setup{stall: 100 * time.Millisecond})
+	limits := &agentv1.Limits{OutputLogBytes: 256 << 10}
+	const size = 20_000_000
+	s, err := h.client(t).Execute(testContext(t), &agentv1.ExecuteRequest{Request: shell(fmt.Sprintf("head -c %d /dev/zero", size)), Limits: limits})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second) // the pause itself: many times of what drops other readers
+	total := int64(0)
+	for {
+		e, err := s.Recv()
+		if err != nil {
+			t.Fatalf("after %d bytes: %v", total, err)
+		}
+		total += int64(len(e.GetOutput().GetData()))
+		if x := e.GetExited(); x != nil {
+			if total != size || x.GetReason() != sandboxv1.ExitReason_EXIT_REASON_EXITED {
+				t.Fatalf("%d bytes, %v", total, x)
+			}
+			return
+		}
+	}
+}
+
 func TestWriteStdin(t *testing.T) {
 	eachSetup(t, func(t *testing.T, h *harness) {
 		r := shell("cat; echo end")

@@ -11,10 +11,19 @@ import (
 	"github.com/sandgate/sandgate/streaming"
 )
 
-// codec is protobuf. Output is written by hand, because it is all that is
-// ever large: a header of a few bytes, and the payload by reference, straight
-// from the command's log.
+// codec is protobuf. What is large is encoded and decoded by hand, with the
+// payload by reference: output straight from the command's log, and chunks of
+// files.
 type codec struct{}
+
+// bufferMarshaler is a message that gives its buffers away.
+type bufferMarshaler interface{ MarshalBuffers() mem.BufferSlice }
+
+// bufferUnmarshaler is a message that may take references to the buffers in
+// which it came, and reports whether it did; otherwise it is decoded as usual.
+type bufferUnmarshaler interface {
+	UnmarshalBuffers(data mem.BufferSlice) bool
+}
 
 var _ encoding.CodecV2 = codec{}
 
@@ -23,13 +32,16 @@ var protobuf = encoding.GetCodecV2(proto.Name)
 func (codec) Name() string { return proto.Name }
 
 func (codec) Marshal(v any) (mem.BufferSlice, error) {
-	if o, ok := v.(*output); ok {
-		return o.marshal(), nil
+	if m, ok := v.(bufferMarshaler); ok {
+		return m.MarshalBuffers(), nil
 	}
 	return protobuf.Marshal(v) //nolint:wrapcheck // a codec's error goes to the caller as it is
 }
 
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if m, ok := v.(bufferUnmarshaler); ok && m.UnmarshalBuffers(data) {
+		return nil
+	}
 	return protobuf.Unmarshal(data, v) //nolint:wrapcheck // a codec's error goes to the caller as it is
 }
 
@@ -48,7 +60,8 @@ const (
 // copyLimit is the payload below which a copy is cheaper than a reference.
 const copyLimit = 4 << 10
 
-func (o *output) marshal() mem.BufferSlice {
+// MarshalBuffers implements bufferMarshaler.
+func (o *output) MarshalBuffers() mem.BufferSlice {
 	c := &o.chunk
 	var inner [32]byte
 	in := protowire.AppendTag(inner[:0], fieldStream, protowire.VarintType)

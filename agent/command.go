@@ -23,7 +23,6 @@ type command struct {
 	detached, terminal bool
 	patience           time.Duration // disconnect_grace
 	retention          time.Duration
-	held               int // bytes of the log in memory once it ended, under agent.mu
 	log                *streaming.Log
 	proc               *spawn.Process
 	tree               tree
@@ -34,7 +33,6 @@ type command struct {
 	ready              chan struct{} // closed when it runs or failed to
 	failed             error         // under ready
 	settled            chan struct{} // closed when the leader is gone and exited is set
-	done               chan struct{} // closed when nothing of it is left to wait for
 	stdin              *stdin
 
 	cause   atomic.Int32 // who killed it
@@ -49,7 +47,8 @@ type command struct {
 	fated     bool
 	ending    time.Time
 	exited    *sandboxv1.Exited
-	freed     bool
+	retired   bool // the agent keeps its end elsewhere
+	kept      bool // and its log
 }
 
 // Causes of an end, the first of which counts.
@@ -67,7 +66,9 @@ func (c *command) kill(cause int32) bool {
 	c.killers.Add(1)
 	defer func() {
 		c.killers.Add(-1)
-		c.pump.kick()
+		if c.pump != nil {
+			c.pump.kick()
+		}
 	}()
 	return c.tree.kill()
 }
@@ -84,11 +85,11 @@ func (c *command) stop() {
 		c.kill(causeStop)
 	}()
 	c.log.SetPolicy(streaming.Evict)
-	over := time.After(stopTime)
+	late := time.After(stopTime)
 	for _, done := range []<-chan struct{}{c.settled, killed} {
 		select {
 		case <-done:
-		case <-over:
+		case <-late:
 			return
 		}
 	}
@@ -157,19 +158,23 @@ func (c *command) over() {
 		_ = c.stdin.file.Close()
 	}
 	c.tree.release()
-	close(c.done)
 	c.agent.retire(c)
 }
 
-// attach counts a follower; it ends the wait for a lost caller.
-func (c *command) attach() {
+// attach counts a follower; it ends the wait for a lost caller. It reports
+// false for a command that was retired meanwhile: the agent has its end.
+func (c *command) attach() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.retired {
+		return false
+	}
 	c.followers++
 	if c.grace != nil {
 		c.grace.Stop()
 		c.grace = nil
 	}
+	return true
 }
 
 // detach is called when a follower leaves. When it was the last one of a
@@ -183,6 +188,7 @@ func (c *command) detach(broken bool) {
 	}
 	if c.exited != nil {
 		c.log.SetPolicy(streaming.Evict)
+		c.free()
 		return
 	}
 	if c.detached {
@@ -203,12 +209,26 @@ func (c *command) detach(broken bool) {
 	})
 }
 
-// free drops what the command still holds.
-func (c *command) free() {
+// leave is called when the agent keeps the command's end, and perhaps its log,
+// apart from the command.
+func (c *command) leave(kept bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.freed {
-		c.freed = true
+	c.retired, c.kept = true, kept
+	c.free()
+}
+
+// waits reports whether the command waits for its fastest reader, as it would
+// for a pipe's.
+func (c *command) waits() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.exited == nil && c.log.Waits()
+}
+
+// free drops the log once nobody reads it any more. It needs mu.
+func (c *command) free() {
+	if c.retired && !c.kept && c.followers == 0 {
 		c.log.Close()
 	}
 }

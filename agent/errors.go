@@ -29,6 +29,12 @@ func execNotFound(id string) error {
 		fmt.Sprintf("there is no command %q, or its end is no longer kept", id), map[string]string{"exec_id": id})
 }
 
+// execForgotten refuses to start a command that may have run already.
+func execForgotten(id string) error {
+	return fault.New(codes.NotFound, sandboxv1.ErrorReason_ERROR_REASON_EXEC_NOT_FOUND,
+		fmt.Sprintf("command %q ran and ended; too many others ended since for its end to be kept", id), map[string]string{"exec_id": id})
+}
+
 func execReused(id string) error {
 	return fault.New(codes.AlreadyExists, sandboxv1.ErrorReason_ERROR_REASON_EXEC_ID_REUSED,
 		fmt.Sprintf("exec_id %q was used for another request; choose another id", id), map[string]string{"exec_id": id})

@@ -15,6 +15,16 @@ func (a *Agent) Execute(env *agentv1.ExecuteRequest, stream grpc.ServerStreaming
 	}
 	r := env.GetRequest()
 	c, fresh, err := a.claim(env)
+	for err == nil && !fresh {
+		<-c.ready
+		if c.failed != nil {
+			return c.failed
+		}
+		if c.attach() {
+			break
+		}
+		c, fresh, err = a.claim(env)
+	}
 	if err != nil {
 		return err
 	}
@@ -27,12 +37,6 @@ func (a *Agent) Execute(env *agentv1.ExecuteRequest, stream grpc.ServerStreaming
 		if err != nil {
 			return err
 		}
-	} else {
-		<-c.ready
-		if c.failed != nil {
-			return c.failed
-		}
-		c.attach()
 	}
 	f := follower{command: c, stream: stream, joined: !fresh, until: r.GetFollowUntil(), wrap: wrapExecute}
 	return f.run()

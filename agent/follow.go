@@ -45,9 +45,10 @@ func (f *follower) run() error {
 	}
 	f.reader = r
 	defer r.Close()
-	// Sending waits for the caller. One that takes nothing for too long must
-	// not count as a reader any more, or a command would wait for it for ever.
-	f.stall = time.AfterFunc(c.agent.cfg.StallTimeout, r.Close)
+	// Sending waits for the caller. One that takes nothing for too long is
+	// dropped, unless it is the command's pipe.
+	f.stall = time.AfterFunc(c.agent.cfg.StallTimeout, f.stalled)
+	f.stall.Stop()
 	defer f.stall.Stop()
 
 	if err := f.begin(); err != nil {
@@ -76,6 +77,15 @@ func (f *follower) run() error {
 		f.stall.Stop()
 		chunk, err = r.Next(ctx, streaming.LargeChunk)
 	}
+}
+
+// stalled is called when the caller has taken nothing for StallTimeout.
+func (f *follower) stalled() {
+	if f.command.waits() && f.reader.Leads() {
+		f.stall.Reset(f.command.agent.cfg.StallTimeout)
+		return
+	}
+	f.reader.Close()
 }
 
 // begin waits a moment for the first output or the end, and sends `started`.

@@ -17,7 +17,7 @@ func (a *Agent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloRes
 		AgentVersion: a.cfg.Version, ProtocolMinor: ProtocolMinor, Incarnation: a.cfg.Incarnation,
 		KillMode: a.KillMode(), LandlockAbi: landlockABI(), Openat2: a.Openat2(),
 		MemoryCgroup: a.cgroups != nil && a.cgroups.memory, Uid: int32(os.Getuid()), WorkingDirectory: a.cfg.Workdir,
-		Capabilities: []string{"stdin", "terminal", "attach", "signal", "join", "detach"},
+		Capabilities: []string{"stdin", "terminal", "attach", "signal", "join", "detach", CallIDCapability},
 	}, nil
 }
 

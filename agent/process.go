@@ -91,14 +91,14 @@ func (a *Agent) ResizeTerminal(_ context.Context, env *agentv1.ResizeTerminalReq
 			"the command has no terminal", map[string]string{"exec_id": c.id})
 	}
 	raw, err := c.stdin.file.SyscallConn()
-	if err != nil {
-		return nil, internal(err)
+	if err == nil {
+		var failed error
+		err = raw.Control(func(fd uintptr) {
+			failed = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(r.GetSize().GetRows()), Col: uint16(r.GetSize().GetColumns())})
+		})
+		err = errors.Join(err, failed)
 	}
-	var failed error
-	err = raw.Control(func(fd uintptr) {
-		failed = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(r.GetSize().GetRows()), Col: uint16(r.GetSize().GetColumns())})
-	})
-	if err = errors.Join(err, failed); err != nil {
+	if err != nil {
 		return nil, fault.New(codes.FailedPrecondition, sandboxv1.ErrorReason_ERROR_REASON_EXEC_ENDED, "the process has ended", nil).Because(err)
 	}
 	return &agentv1.ResizeTerminalResponse{Response: &sandboxv1.ResizeTerminalResponse{}}, nil
@@ -116,8 +116,19 @@ func (a *Agent) ListProcesses(_ context.Context, env *agentv1.ListProcessesReque
 	for _, c := range a.commands {
 		all = append(all, c)
 	}
-	a.mu.Unlock()
 	list := make([]*sandboxv1.Process, 0, len(all))
+	if r.GetIncludeEnded() {
+		for p := a.ended.first; p != nil; p = p.next {
+			list = append(list, p.describe(a.ended.archive))
+		}
+	} else {
+		for _, p := range a.ended.alive() {
+			if d := p.describe(a.ended.archive); d.GetLiveProcesses() > 0 {
+				list = append(list, d)
+			}
+		}
+	}
+	a.mu.Unlock()
 	for _, c := range all {
 		select {
 		case <-c.ready:

@@ -8,19 +8,8 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-const (
-	// keepEnded is how many ended commands are kept at most; beyond it the
-	// oldest is forgotten before its time.
-	keepEnded = 10_000
-	// keepOutput is how much output of ended commands stays in memory.
-	keepOutput = 2 << 20
-	// keepSpilled is how many ended commands may have a spill file.
-	keepSpilled = 64
-	// retention is how long the end of a command is kept.
-	retention = time.Hour
-	// textLen is how much of a command's text is kept for ListProcesses.
-	textLen = 256
-)
+// textLen is how much of a command's text is kept for ListProcesses.
+const textLen = 256
 
 // claim finds or makes the command for an exec_id. When it is new, the caller
 // must start it and then call launched.
@@ -35,7 +24,7 @@ func (a *Agent) claim(env *agentv1.ExecuteRequest) (c *command, fresh bool, err 
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.forgetOld(time.Now())
+	a.ended.trim(time.Now())
 	if a.stopping {
 		return nil, false, stopping()
 	}
@@ -45,12 +34,21 @@ func (a *Agent) claim(env *agentv1.ExecuteRequest) (c *command, fresh bool, err 
 		}
 		return c, false, nil
 	}
+	if p := a.ended.byID[id]; p != nil {
+		if p.hash != hash {
+			return nil, false, execReused(id)
+		}
+		return p.revive(a), false, nil
+	}
+	if a.ended.forgot(id) {
+		return nil, false, execForgotten(id)
+	}
 	text := commandText(r)
 	c = &command{
 		agent: a, id: id, hash: hash, text: string([]byte(text[:min(len(text), textLen)])),
 		detached: r.GetDetach(), terminal: r.GetTerminal() != nil, patience: r.GetDisconnectGrace().AsDuration(),
 		retention: retention,
-		ready:     make(chan struct{}), settled: make(chan struct{}), done: make(chan struct{}),
+		ready:     make(chan struct{}), settled: make(chan struct{}),
 	}
 	if d := env.GetLimits().GetEndRetention(); d != nil {
 		c.retention = d.AsDuration()
@@ -82,6 +80,9 @@ func (a *Agent) launched(c *command, err error) {
 func (a *Agent) find(id string) (*command, error) {
 	a.mu.Lock()
 	c := a.commands[id]
+	if p := a.ended.byID[id]; c == nil && p != nil {
+		c = p.revive(a)
+	}
 	a.mu.Unlock()
 	if c == nil {
 		return nil, execNotFound(id)
@@ -93,70 +94,17 @@ func (a *Agent) find(id string) (*command, error) {
 	return c, nil
 }
 
-// retire keeps the end of a command of which nothing runs any more.
+// retire keeps the end of a command of which nothing runs any more, and lets
+// go of everything else.
 func (a *Agent) retire(c *command) {
+	p := pastOf(c)
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.ended = append(a.ended, c)
+	delete(a.commands, c.id)
+	a.ended.add(p)
+	a.ended.trim(time.Now())
 	a.idle.Reset(idleTime)
-	c.held = c.log.Memory()
-	a.held += c.held
-	if c.held > keepOutput/32 || a.held > keepOutput {
-		a.park()
-	}
-	a.forgetOld(time.Now())
-}
-
-// park moves output of ended commands out of memory, the largest part to spill
-// files, and forgets the oldest where there is none. It needs mu.
-func (a *Agent) park() {
-	for i := len(a.ended) - 1; i >= 0; i-- {
-		c := a.ended[i]
-		if c.held <= keepOutput/32 {
-			continue
-		}
-		c.log.Park()
-		a.held -= c.held
-		c.held = c.log.Memory()
-		a.held += c.held
-	}
-	for i := 0; i < len(a.ended) && a.held > keepOutput; i++ {
-		c := a.ended[i]
-		if c.held > 0 {
-			c.log.Forget()
-			a.held -= c.held
-			c.held = 0
-		}
-	}
-	spilled := 0
-	for i := len(a.ended) - 1; i >= 0; i-- {
-		if !a.ended[i].log.Spilled() {
-			continue
-		}
-		if spilled++; spilled > keepSpilled {
-			c := a.ended[i]
-			c.log.Forget()
-			a.held -= c.held
-			c.held = 0
-		}
-	}
-}
-
-// forgetOld forgets commands whose time is over. It needs mu.
-func (a *Agent) forgetOld(now time.Time) {
-	n := 0
-	for _, c := range a.ended {
-		if len(a.ended)-n <= keepEnded && now.Sub(c.ending) < c.retention {
-			break
-		}
-		n++
-		a.held -= c.held
-		delete(a.commands, c.id)
-		c.free()
-	}
-	if n > 0 {
-		a.ended = append([]*command(nil), a.ended[n:]...)
-	}
+	a.mu.Unlock()
+	c.leave(p.out != nil && p.out.log != nil)
 }
 
 func (a *Agent) exitOf(c *command) *sandboxv1.Exited {

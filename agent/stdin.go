@@ -72,6 +72,13 @@ func (s *stdin) write(ctx context.Context, offset int64, data []byte, eof bool) 
 	return s.next, nil
 }
 
+// taken returns how many bytes were written.
+func (s *stdin) taken() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.next
+}
+
 func (s *stdin) isClosed() bool {
 	s.state.Lock()
 	defer s.state.Unlock()

@@ -129,6 +129,14 @@ func (r *Reader) Position() int64 {
 	return r.pos
 }
 
+// Leads reports whether no other reader of the log has come further: it is the
+// one that a writer waits for.
+func (r *Reader) Leads() bool {
+	r.l.mu.Lock()
+	defer r.l.mu.Unlock()
+	return !slices.ContainsFunc(r.l.readers, func(other *Reader) bool { return other.pos > r.pos })
+}
+
 // Close detaches the reader. It may be called more than once.
 func (r *Reader) Close() {
 	l := r.l

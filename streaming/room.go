@@ -141,6 +141,13 @@ func (l *Log) roomy() <-chan struct{} {
 	return room
 }
 
+// Waits reports whether the policy is Block.
+func (l *Log) Waits() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.policy == Block
+}
+
 // Park gives up memory that a sealed log holds: its bytes move to the spill
 // file as far as there is one. It reports whether they are out of memory.
 func (l *Log) Park() bool {
@@ -158,23 +165,6 @@ func (l *Log) Park() bool {
 	return l.inMemory == len(l.blocks)
 }
 
-// Forget evicts everything that the log holds; its counts and its end stay.
-func (l *Log) Forget() {
-	l.wmu.Lock()
-	defer l.wmu.Unlock()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for len(l.blocks) > 0 {
-		l.evict()
-	}
-	l.inMemory = 0
-	if l.spill != nil {
-		l.spill.close()
-		l.spill = nil
-	}
-	l.spillOff = true
-}
-
 // Memory returns the bytes that the log holds in memory.
 func (l *Log) Memory() int {
 	l.mu.Lock()
@@ -182,9 +172,11 @@ func (l *Log) Memory() int {
 	return l.memory
 }
 
-// Spilled reports whether the log has a spill file.
-func (l *Log) Spilled() bool {
+// Overhead returns about how much memory the log takes: its bytes in memory,
+// and what it knows of those that are not.
+func (l *Log) Overhead() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.spill != nil
+	const ofLog, ofBlock = 512, 112
+	return ofLog + l.memory + ofBlock*len(l.blocks)
 }

@@ -3,9 +3,10 @@
 //
 // Every call resolves its paths through a view of package paths, made from the
 // confinement that the server sent, and works on descriptors from then on.
-// Files are replaced by writing a hidden file beside them and renaming it, so a
-// reader sees the old content or the new, and a call that fails or is cancelled
-// leaves the old. That gives the file another inode: hard links to the old one
+// Files are replaced by writing a nameless file beside them (a hidden one where
+// the file system has none) and renaming it, so a reader sees the old content or
+// the new, and a call that fails or is cancelled leaves the old; what a killed
+// agent had open goes with it. That gives the file another inode: hard links to the old one
 // keep the old content, and access control lists are not carried over. Nothing
 // is synced to the disk: a file that was reported as written survives the agent
 // but not a power cut.

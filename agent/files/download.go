@@ -70,16 +70,11 @@ func sendFile(stream grpc.ServerStreamingServer[agentv1.DownloadResponse], v *pa
 	pump := startPump(stream.Context(), file, item.GetOffset(), limit)
 	defer pump.stop()
 	trailer := &sandboxv1.DownloadTrailer{}
-	chunk := &agentv1.DownloadResponse_Chunk{}
-	msg := &agentv1.DownloadResponse{Payload: chunk}
 	for b := range pump.out {
-		chunk.Chunk = b
-		if err := stream.Send(msg); err != nil {
+		trailer.Size += int64(len(b))
+		if err := stream.SendMsg(newOutgoing(b)); err != nil {
 			return nil, err
 		}
-		trailer.Size += int64(len(b))
-		// Send has encoded the bytes when it returns, so they can be used again.
-		putChunk(b)
 	}
 	if err := context.Cause(stream.Context()); err != nil {
 		return nil, err

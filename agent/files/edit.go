@@ -69,7 +69,7 @@ func (s *Service) edit(ctx context.Context, v *paths.View, r *sandboxv1.EditFile
 	if limit > 0 && size > limit {
 		return nil, tooLargeFault(r.GetPath(), limit)
 	}
-	d, err := newDraft(loc.FD())
+	d, err := s.newDraft(loc.FD())
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sandgate/sandgate/agent/files"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
@@ -34,6 +35,14 @@ func (s *script) Recv() (*agentv1.UploadRequest, error) {
 	m := s.msgs[0]
 	s.msgs = s.msgs[1:]
 	return m, nil
+}
+
+func (s *script) RecvMsg(m any) error {
+	msg, err := s.Recv()
+	if err == nil {
+		proto.Merge(m.(proto.Message), msg)
+	}
+	return err
 }
 
 func (s *script) SendAndClose(r *agentv1.UploadResponse) error {
@@ -93,12 +102,11 @@ func FuzzUploadFrames(f *testing.F) {
 			}
 		}
 		got := map[string]string{}
-		hidden := 0
 		for _, name := range names(t, dir) {
 			switch {
 			case name == "dir":
 			case name[0] == '.':
-				hidden++
+				t.Errorf("%v: %s is left", ops, name)
 			default:
 				got[name] = read(t, dir+"/"+name)
 			}
@@ -106,8 +114,8 @@ func FuzzUploadFrames(f *testing.F) {
 		if diff := cmp.Diff(m.files, got); diff != "" {
 			t.Errorf("%v: files (-want +got):\n%s", ops, diff)
 		}
-		if want := m.parts(); hidden != want {
-			t.Errorf("%v: %d hidden files, want %d", ops, hidden, want)
+		if got, want := len(drafts(t, dir)), m.parts(); got != want {
+			t.Errorf("%v: %d drafts, want %d", ops, got, want)
 		}
 		if running, _ := svc.Active(); running != 0 {
 			t.Error("a call still runs")

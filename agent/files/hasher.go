@@ -17,29 +17,37 @@ const hashInline = 128 << 10
 type hasher struct {
 	sum   hash.Hash
 	bytes int64
-	in    chan []byte
+	in    chan content
 	done  chan struct{}
 }
 
 func newHasher() *hasher { return &hasher{sum: sha256.New()} }
 
-// add takes the next bytes. They must not change until stop or Sum returned.
-func (h *hasher) add(b []byte) {
-	h.bytes += int64(len(b))
+// add takes the next bytes and releases them when it is done. They must not
+// change until then.
+func (h *hasher) add(c content) {
+	h.bytes += int64(c.size)
 	if h.in == nil && h.bytes <= hashInline {
-		h.sum.Write(b)
+		h.hash(c)
 		return
 	}
 	if h.in == nil {
-		h.in, h.done = make(chan []byte, hashAhead), make(chan struct{})
-		go func(in <-chan []byte, done chan<- struct{}) {
+		h.in, h.done = make(chan content, hashAhead), make(chan struct{})
+		go func(in <-chan content, done chan<- struct{}) {
 			defer close(done)
-			for b := range in {
-				h.sum.Write(b)
+			for c := range in {
+				h.hash(c)
 			}
 		}(h.in, h.done)
 	}
-	h.in <- b
+	h.in <- c
+}
+
+func (h *hasher) hash(c content) {
+	for _, p := range c.parts {
+		h.sum.Write(p)
+	}
+	c.release()
 }
 
 // stop waits until everything is hashed. More may be added afterwards.

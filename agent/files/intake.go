@@ -90,34 +90,37 @@ func (in *intake) newDraft() error {
 		dir = fd
 	}
 	var err error
-	in.part.draft, err = newDraft(dir)
+	in.part.draft, err = in.service.newDraft(dir)
 	return err
 }
 
-// write takes the next bytes and keeps b.
-func (in *intake) write(b []byte) {
+// write takes the next bytes, which it releases.
+func (in *intake) write(c content) {
 	switch {
 	case in.err != nil:
-		return
 	case in.part.complete:
 		in.err = offsetFault(in.part.id, in.part.size)
-	case in.header.Size != nil && int64(len(b)) > in.header.GetSize()-in.part.size:
+	case in.header.Size != nil && int64(c.size) > in.header.GetSize()-in.part.size:
 		in.err = pathFault(checksum, in.header.GetPath(), fmt.Sprintf("more bytes than the %d announced", in.header.GetSize()))
 		in.settle(false)
-		return
-	case in.limit > 0 && int64(len(b)) > in.limit-in.part.size:
+	case in.limit > 0 && int64(c.size) > in.limit-in.part.size:
 		in.err = tooLargeFault(in.header.GetPath(), in.limit)
 		in.settle(false)
-		return
 	default:
-		n, err := in.part.draft.Write(b)
-		in.part.size += int64(n)
-		in.part.sum.add(b[:n])
-		in.err = err
+		in.store(c)
+		return
 	}
-	if in.err != nil {
+	c.release()
+}
+
+func (in *intake) store(c content) {
+	n, err := in.part.draft.writeAll(c.parts)
+	in.part.size += int64(n)
+	c.cut(n)
+	in.part.sum.add(c)
+	if in.err = err; err != nil {
 		// A part that filled the disk must not keep it full.
-		in.settle(!errors.Is(in.err, unix.ENOSPC) && !errors.Is(in.err, unix.EDQUOT))
+		in.settle(!errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT))
 	}
 }
 

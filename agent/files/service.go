@@ -31,6 +31,9 @@ type Config struct {
 	SearchTime time.Duration
 	// NoOpenat2 resolves paths in user space even where the kernel could.
 	NoOpenat2 bool
+	// NoTmpfile gives files that are not in their places yet hidden names even
+	// where nameless ones can be made.
+	NoTmpfile bool
 }
 
 func (c Config) withDefaults() Config {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -13,7 +14,8 @@ import (
 )
 
 const (
-	// hidden begins the name of every file that is not in its place yet.
+	// hidden begins the name of a file that is not in its place yet, for the
+	// moment before it is, or all the time where nameless files cannot be made.
 	hidden = ".sandgate-"
 
 	defaultMode = 0o644
@@ -80,19 +82,30 @@ func (t *target) inspect() error {
 
 func (t *target) close() error { return t.loc.Close() }
 
-// draft is a file that is not in its place yet.
+// draft is a file that is not in its place yet. It has no name, so that it goes
+// with the agent, however that ends; where the file system cannot do that, it
+// has a hidden one.
 type draft struct {
 	*os.File
-	dir  int // descriptor of its directory, owned by somebody else
-	name string
+	dir  int    // descriptor of its directory, owned by somebody else
+	name string // empty: none
 }
 
-// newDraft makes a hidden file in a directory, readable by nobody else yet.
-func newDraft(dir int) (*draft, error) {
+// newDraft makes a file in a directory, readable by nobody else yet.
+func (s *Service) newDraft(dir int) (*draft, error) {
+	if !s.cfg.NoTmpfile {
+		fd, err := unix.Openat(dir, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+		if err == nil {
+			return &draft{File: os.NewFile(uintptr(fd), "draft"), dir: dir}, nil
+		}
+	}
+	return newHidden(dir)
+}
+
+// newHidden makes a draft that has a name.
+func newHidden(dir int) (*draft, error) {
 	for {
-		var random [12]byte
-		_, _ = rand.Read(random[:])
-		name := hidden + hex.EncodeToString(random[:])
+		name := hiddenName()
 		fd, err := unix.Openat(dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 		switch {
 		case err == nil:
@@ -103,13 +116,58 @@ func newDraft(dir int) (*draft, error) {
 	}
 }
 
+func hiddenName() string {
+	var random [12]byte
+	_, _ = rand.Read(random[:])
+	return hidden + hex.EncodeToString(random[:])
+}
+
+// link gives a nameless draft a name, which must be free.
+func (d *draft) link(dir int, name string) error {
+	return unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(d.Fd())), dir, name, unix.AT_SYMLINK_FOLLOW)
+}
+
+// maxVector is how many pieces the kernel takes at once.
+const maxVector = 1024
+
+// writeAll appends the pieces and returns how many bytes of them it wrote.
+func (d *draft) writeAll(parts [][]byte) (int, error) {
+	total := 0
+	skip := 0 // bytes of the first piece that are written
+	for len(parts) > 0 {
+		batch := parts[:min(len(parts), maxVector)]
+		if skip > 0 {
+			batch = append([][]byte{parts[0][skip:]}, batch[1:]...)
+		}
+		n, err := unix.Writev(int(d.Fd()), batch)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return total, os.NewSyscallError("write", err)
+		}
+		total += n
+		for skip += n; len(parts) > 0 && skip >= len(parts[0]); parts = parts[1:] {
+			skip -= len(parts[0])
+		}
+	}
+	return total, nil
+}
+
 // discard closes and removes the file. It may be called after land.
 func (d *draft) discard() error {
 	err := d.Close()
 	if errors.Is(err, os.ErrClosed) {
 		return nil
 	}
-	return errors.Join(err, unix.Unlinkat(d.dir, d.name, 0))
+	return errors.Join(err, d.unlink())
+}
+
+func (d *draft) unlink() error {
+	if d.name == "" {
+		return nil
+	}
+	return unix.Unlinkat(d.dir, d.name, 0)
 }
 
 // land puts the draft into the target's place, with its mode, and closes it. On
@@ -161,6 +219,20 @@ func (t *target) dress(d *draft) error {
 }
 
 func (t *target) rename(d *draft) error {
+	if d.name == "" {
+		if !t.exists {
+			err := d.link(t.loc.FD(), t.loc.Name)
+			if t.newOnly || !errors.Is(err, unix.EEXIST) {
+				return err
+			}
+		}
+		// Only a rename replaces.
+		name := hiddenName()
+		if err := d.link(d.dir, name); err != nil {
+			return err
+		}
+		d.name = name
+	}
 	if !t.newOnly {
 		return unix.Renameat(d.dir, d.name, t.loc.FD(), t.loc.Name)
 	}
@@ -199,7 +271,7 @@ func (t *target) copyFrom(d *draft) error {
 	if _, err := d.Seek(0, 0); err != nil {
 		return err
 	}
-	near, err := newDraft(t.loc.FD())
+	near, err := newHidden(t.loc.FD())
 	if err != nil {
 		return err
 	}
@@ -211,5 +283,5 @@ func (t *target) copyFrom(d *draft) error {
 	if err != nil {
 		return errors.Join(err, near.discard())
 	}
-	return errors.Join(near.Close(), unix.Unlinkat(d.dir, d.name, 0))
+	return errors.Join(near.Close(), d.unlink())
 }

@@ -25,10 +25,11 @@ const maxReply = 3 << 20
 // wrong order end the call. Files that were complete before that stay.
 func (s *Service) Upload(stream grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
 	defer s.begin()()
-	first, err := stream.Recv()
-	if err != nil {
+	first := incoming{UploadRequest: &agentv1.UploadRequest{}}
+	if err := stream.RecvMsg(&first); err != nil {
 		return uploadEnd(err)
 	}
+	defer first.chunk.release()
 	if first.GetEnvelope() == nil {
 		return orderFault("the first message must be the envelope")
 	}
@@ -41,14 +42,15 @@ func (s *Service) Upload(stream grpc.ClientStreamingServer[agentv1.UploadRequest
 	u := &upload{service: s, view: view, limit: first.GetEnvelope().GetLimits().GetMaxFileBytes()}
 	defer u.abort()
 	for {
-		msg, err := stream.Recv()
+		msg := incoming{UploadRequest: &agentv1.UploadRequest{}}
+		err := stream.RecvMsg(&msg)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			return uploadEnd(err)
 		}
-		if err := u.take(stream.Context(), msg); err != nil {
+		if err := u.take(stream.Context(), &msg); err != nil {
 			return err
 		}
 	}
@@ -91,7 +93,10 @@ type upload struct {
 }
 
 // take handles one message. An error ends the stream.
-func (u *upload) take(ctx context.Context, msg *agentv1.UploadRequest) error {
+func (u *upload) take(ctx context.Context, msg *incoming) error {
+	if msg.chunk.size > 0 {
+		return u.chunk(msg.chunk)
+	}
 	switch payload := msg.GetPayload().(type) {
 	case *agentv1.UploadRequest_Header:
 		return u.begin(ctx, payload.Header)
@@ -99,18 +104,24 @@ func (u *upload) take(ctx context.Context, msg *agentv1.UploadRequest) error {
 		if len(payload.Chunk) == 0 && u.frames.Files() > 0 {
 			return nil // an empty file, sent as an empty chunk
 		}
-		// The size is checked per file, so that one wrong file does not end the
-		// others.
-		if err := u.frames.Chunk(len(payload.Chunk)); err != nil {
-			return orderFault(err.Error()).Because(err)
-		}
-		u.file.write(payload.Chunk)
-		return nil
+		return u.chunk(plain(payload.Chunk))
 	case *agentv1.UploadRequest_Envelope:
 		return orderFault("a second envelope")
 	default:
 		return orderFault("a message without payload")
 	}
+}
+
+// chunk takes the next bytes of the open file, which it releases.
+func (u *upload) chunk(c content) error {
+	// The size is checked per file, so that one wrong file does not end the
+	// others.
+	if err := u.frames.Chunk(c.size); err != nil {
+		c.release()
+		return orderFault(err.Error()).Because(err)
+	}
+	u.file.write(c)
+	return nil
 }
 
 func (u *upload) begin(ctx context.Context, h *sandboxv1.UploadHeader) error {

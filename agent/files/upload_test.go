@@ -3,6 +3,7 @@ package files_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -191,30 +192,44 @@ func TestUploadOrder(t *testing.T) {
 
 // TestUploadCancelled checks that the old content stays and nothing else does.
 func TestUploadCancelled(t *testing.T) {
-	svc, c := start(t, files.Config{})
-	dir := t.TempDir()
-	write(t, dir+"/f", "old")
-	ctx, cancel := context.WithCancel(t.Context())
-	stream, err := c.Upload(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range []*agentv1.UploadRequest{
-		envelope(nil), header(&sandboxv1.UploadHeader{Path: dir + "/done"}), chunk([]byte("done")),
-		header(&sandboxv1.UploadHeader{Path: dir + "/f"}), chunk(make([]byte, 1<<20)),
-	} {
-		if err := stream.Send(m); err != nil {
-			t.Fatal(err)
-		}
-	}
-	await(t, func() bool { return len(names(t, dir)) == 3 }) // done, f, and the temporary file
-	cancel()
-	await(t, func() bool { n, _ := svc.Active(); return n == 0 })
-	if diff := cmp.Diff([]string{"done", "f"}, names(t, dir)); diff != "" {
-		t.Errorf("directory (-want +got):\n%s", diff)
-	}
-	if got := read(t, dir+"/f"); got != "old" {
-		t.Errorf("f holds %q", got)
+	for _, hidden := range []bool{false, true} {
+		t.Run(fmt.Sprintf("hidden %v", hidden), func(t *testing.T) {
+			svc, c := start(t, files.Config{NoTmpfile: hidden})
+			dir := t.TempDir()
+			write(t, dir+"/f", "old")
+			ctx, cancel := context.WithCancel(t.Context())
+			stream, err := c.Upload(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range []*agentv1.UploadRequest{
+				envelope(nil), header(&sandboxv1.UploadHeader{Path: dir + "/done"}), chunk([]byte("done")),
+				header(&sandboxv1.UploadHeader{Path: dir + "/f"}), chunk(make([]byte, 1<<20)),
+			} {
+				if err := stream.Send(m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			await(t, func() bool { return partSize(t) == 1<<20 })
+			want := 2 // done and f
+			if hidden {
+				want++
+			}
+			if n := len(names(t, dir)); n != want {
+				t.Errorf("%d names while it is under way, want %d", n, want)
+			}
+			cancel()
+			await(t, func() bool { n, _ := svc.Active(); return n == 0 })
+			if diff := cmp.Diff([]string{"done", "f"}, names(t, dir)); diff != "" {
+				t.Errorf("directory (-want +got):\n%s", diff)
+			}
+			if n := len(drafts(t, dir)); n != 0 {
+				t.Errorf("%d drafts are left", n)
+			}
+			if got := read(t, dir+"/f"); got != "old" {
+				t.Errorf("f holds %q", got)
+			}
+		})
 	}
 }
 

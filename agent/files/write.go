@@ -34,7 +34,7 @@ func (s *Service) writeFile(ctx context.Context, v *paths.View, r *sandboxv1.Wri
 		return nil, err
 	}
 	defer func() { _ = t.close() }()
-	d, err := newDraft(t.loc.FD())
+	d, err := s.newDraft(t.loc.FD())
 	if err != nil {
 		return nil, err
 	}

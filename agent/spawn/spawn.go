@@ -48,7 +48,8 @@ type Spec struct {
 	// Cgroup is a descriptor of the cgroup directory to join, or -1 for a
 	// supervisor.
 	Cgroup int
-	// OOMScoreAdj is the oom_score_adj of the command.
+	// OOMScoreAdj is what the command's oom_score_adj is above the agent's own,
+	// as far as the kernel's limit of 1000 allows.
 	OOMScoreAdj int
 }
 
@@ -102,6 +103,7 @@ func probe() {
 // Start starts a command. It returns when the program runs or has failed to.
 func Start(s Spec) (*Process, error) {
 	probe()
+	defer heir.raise(s.OOMScoreAdj)()
 	if s.Cgroup >= 0 && features.clone3 {
 		return startInCgroup(s)
 	}
@@ -127,8 +129,10 @@ func startInCgroup(s Spec) (*Process, error) {
 	if err != nil {
 		return nil, classify(s, err)
 	}
-	// The program is still being loaded: its own children will inherit this.
-	raiseOOMScore(pid, s.OOMScoreAdj)
+	if !heir.open {
+		// The program is still being loaded: its own children will inherit this.
+		raiseOOMScore(pid, s.OOMScoreAdj)
+	}
 	return &Process{Pid: pid, PidFD: pidfd, Reports: -1}, nil
 }
 
@@ -197,7 +201,7 @@ func startForked(s Spec) (*Process, error) {
 	c.argv, c.env = &keepAlive.argv[0], &keepAlive.env[0]
 	c.fds, c.pipe, c.terminal = s.Files, pipe[1], s.Terminal
 	c.cgroup, c.supervise, c.pidfd = -1, s.Cgroup < 0, -1
-	c.oomLen = copy(c.oomValue[:], strconv.Itoa(s.OOMScoreAdj))
+	c.oomLen = copy(c.oomValue[:], strconv.Itoa(heir.above(s.OOMScoreAdj)))
 	copy(c.name[:15], "sandgate-super")
 	c.allSignals = ^uint64(0)
 	c.nofile = nofile()

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// connectWait is how long connect waits for the agent to listen.
+	// connectWait is how long connect waits for the agent to listen, unless told.
 	connectWait  = 5 * time.Second
 	connectRetry = 20 * time.Millisecond
 )
@@ -26,6 +26,7 @@ func connect(args []string, stdin, stdout *os.File) error {
 	flags := flag.NewFlagSet("connect", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	to := flags.String("to", defaultSocket, "")
+	wait := flags.Duration("wait", connectWait, "")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
 		return errors.Join(errUsage, err)
 	}
@@ -33,7 +34,7 @@ func connect(args []string, stdin, stdout *os.File) error {
 	if err != nil {
 		return err
 	}
-	conn, err := dial(path)
+	conn, err := dial(path, *wait)
 	if err != nil {
 		return err
 	}
@@ -55,8 +56,8 @@ func connect(args []string, stdin, stdout *os.File) error {
 	return nil
 }
 
-func dial(path string) (*net.UnixConn, error) {
-	for deadline := time.Now().Add(connectWait); ; time.Sleep(connectRetry) {
+func dial(path string, wait time.Duration) (*net.UnixConn, error) {
+	for deadline := time.Now().Add(wait); ; time.Sleep(connectRetry) {
 		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 		if err == nil {
 			return conn, nil

@@ -16,7 +16,11 @@ var version = "dev"
 const usage = `usage:
   sandgate-agent serve [--listen unix:///path|unix:@name]... [--listen-fd N]
                        [--incarnation ID] [--workdir DIR] [--cgroup DIR] [--state-dir DIR]
-  sandgate-agent connect [--to unix:///path|unix:@name]
+                       [-- COMMAND ARG...]
+  sandgate-agent connect [--to unix:///path|unix:@name] [--wait DURATION]
+  sandgate-agent start --dir DIR --incarnation ID [--generation N] [--workdir DIR] [--sha256 HEX]
+  sandgate-agent stop --dir DIR
+  sandgate-agent install DIR
   sandgate-agent version
 `
 
@@ -37,7 +41,14 @@ func run(args []string, stdin, stdout, stderr *os.File) int {
 	case "connect":
 		// It only copies bytes.
 		debug.SetGCPercent(25)
+		debug.FreeOSMemory()
 		err = connect(args, stdin, stdout)
+	case "install":
+		err = install(args)
+	case "start":
+		err = start(args)
+	case "stop":
+		err = stop(args)
 	case "version":
 		_, err = fmt.Fprintln(stdout, version)
 	default:

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,6 +26,9 @@ import (
 const mainEnv = "SANDGATE_AGENT_TEST_MAIN"
 
 func TestMain(m *testing.M) {
+	if pid, err := strconv.Atoi(os.Getenv(intruderEnv)); err == nil {
+		os.Exit(intrude(pid))
+	}
 	if os.Getenv(mainEnv) != "" {
 		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}

@@ -44,7 +44,7 @@ func serve(args []string, stderr io.Writer) error {
 	flags.StringVar(&cfg.Workdir, "workdir", "", "")
 	flags.StringVar(&cfg.Cgroup, "cgroup", "", "")
 	flags.StringVar(&cfg.StateDir, "state-dir", "", "")
-	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+	if err := flags.Parse(args); err != nil {
 		return errors.Join(errUsage, err)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
@@ -56,6 +56,9 @@ func serve(args []string, stderr io.Writer) error {
 	// Nothing that the agent was started with is for commands, and descriptors
 	// 0 to 2 must be taken.
 	spawn.Seal()
+	if err := spawn.Harden(); err != nil {
+		return err
+	}
 	openStandard()
 	unix.Umask(0o022)
 
@@ -71,14 +74,22 @@ func serve(args []string, stderr io.Writer) error {
 		return fmt.Errorf("start: %w", err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
-	// A terminal that goes is no reason to end; commands get the default back.
-	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
+	// Those that a command could send and that would end the program. Taken
+	// rather than ignored: commands get the default back.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGQUIT, unix.SIGABRT, unix.SIGTRAP, unix.SIGSYS,
+		unix.SIGSTKFLT, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGXCPU, unix.SIGXFSZ)
 	defer stop()
 	failed := make(chan error, len(listeners))
 	for _, l := range listeners {
 		go func() { failed <- a.Serve(l) }()
 	}
 	cfg.Log.Info("serving", "version", version, "listeners", len(listeners), "kill_mode", a.KillMode().String())
+	if flags.NArg() > 0 {
+		if err := runMain(ctx, a, flags.Args()); err != nil {
+			a.Close()
+			return err
+		}
+	}
 	select {
 	case <-ctx.Done():
 	case <-a.Stopped():

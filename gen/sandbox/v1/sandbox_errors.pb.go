@@ -63,8 +63,9 @@ const (
 	ErrorReason_ERROR_REASON_SANDBOX_EXPIRED ErrorReason = 21
 	// ALREADY_EXISTS; "sandbox_id". The id exists with another spec.
 	ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS ErrorReason = 22
-	// FAILED_PRECONDITION; "sandbox_id", "state". The sandbox is not in a state
-	// in which this can be done.
+	// FAILED_PRECONDITION; "sandbox_id", "state", and "failure" with OUT_OF_MEMORY
+	// where the substrate ended it for that. The sandbox is not in a state in
+	// which this can be done.
 	ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE ErrorReason = 23
 	// FAILED_PRECONDITION; "sandbox_id", "incarnation". The sandbox lost its disk
 	// and processes since the incarnation that the caller expects.

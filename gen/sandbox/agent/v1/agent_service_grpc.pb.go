@@ -19,7 +19,11 @@
 // Errors are those of sandbox.v1: a canonical code with ErrorInfo. The server
 // passes them on after it checked them.
 //
-// A server speaks to agents of its own minor version and the one before.
+// Server and agent may be one minor apart, either way. The newer side keeps to
+// the older one's minor, which Hello tells it: it sends no message, event or
+// value that came later, and no field that must not be ignored. What the older
+// side does not know of the rest it ignores; a call that it does not know it
+// answers with UNIMPLEMENTED.
 
 package agentv1
 

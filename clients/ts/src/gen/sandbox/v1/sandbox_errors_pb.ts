@@ -115,8 +115,9 @@ export enum ErrorReason {
   SANDBOX_SPEC_DIFFERS = 22,
 
   /**
-   * FAILED_PRECONDITION; "sandbox_id", "state". The sandbox is not in a state
-   * in which this can be done.
+   * FAILED_PRECONDITION; "sandbox_id", "state", and "failure" with OUT_OF_MEMORY
+   * where the substrate ended it for that. The sandbox is not in a state in
+   * which this can be done.
    *
    * @generated from enum value: ERROR_REASON_SANDBOX_NOT_ACTIVE = 23;
    */

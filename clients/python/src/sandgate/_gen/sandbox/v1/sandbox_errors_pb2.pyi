@@ -56,8 +56,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_SANDBOX_SPEC_DIFFERS: _ErrorReason.ValueType  # 22
     """ALREADY_EXISTS; "sandbox_id". The id exists with another spec."""
     ERROR_REASON_SANDBOX_NOT_ACTIVE: _ErrorReason.ValueType  # 23
-    """FAILED_PRECONDITION; "sandbox_id", "state". The sandbox is not in a state
-    in which this can be done.
+    """FAILED_PRECONDITION; "sandbox_id", "state", and "failure" with OUT_OF_MEMORY
+    where the substrate ended it for that. The sandbox is not in a state in
+    which this can be done.
     """
     ERROR_REASON_SANDBOX_REPLACED: _ErrorReason.ValueType  # 24
     """FAILED_PRECONDITION; "sandbox_id", "incarnation". The sandbox lost its disk
@@ -240,8 +241,9 @@ lifetime ended.
 ERROR_REASON_SANDBOX_SPEC_DIFFERS: ErrorReason.ValueType  # 22
 """ALREADY_EXISTS; "sandbox_id". The id exists with another spec."""
 ERROR_REASON_SANDBOX_NOT_ACTIVE: ErrorReason.ValueType  # 23
-"""FAILED_PRECONDITION; "sandbox_id", "state". The sandbox is not in a state
-in which this can be done.
+"""FAILED_PRECONDITION; "sandbox_id", "state", and "failure" with OUT_OF_MEMORY
+where the substrate ended it for that. The sandbox is not in a state in
+which this can be done.
 """
 ERROR_REASON_SANDBOX_REPLACED: ErrorReason.ValueType  # 24
 """FAILED_PRECONDITION; "sandbox_id", "incarnation". The sandbox lost its disk

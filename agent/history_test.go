@@ -1,0 +1,228 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sandgate/sandgate/agent/spawn"
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/streaming"
+)
+
+// anonymous is the agent's anonymous memory in bytes.
+func (h *harness) anonymous(t testing.TB) int64 {
+	t.Helper()
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(h.pid) + "/smaps_rollup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "Anonymous:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib << 10
+		}
+	}
+	t.Fatal("no anonymous memory in smaps_rollup")
+	return 0
+}
+
+// runMany runs commands four at a time and fails for the first that does.
+func (h *harness) runMany(t testing.TB, n int, request func(i int) *sandboxv1.ExecuteRequest) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for i := w; i < n; i += 4 {
+				if r := h.run(t, request(i)); r.err != nil || r.exited == nil {
+					t.Errorf("command %d: %v", i, r.err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Thousands of ended commands stay known for little memory: the agent shares
+// the sandbox's limit with them.
+func TestEndedCommandsAreSmall(t *testing.T) {
+	h := start(t, setup{cgroup: cgroupRoot() != ""})
+	warm, many := 500, 8000
+	if raceEnabled {
+		warm, many = 50, 400
+	}
+	id := func(i int) string { return fmt.Sprintf("x-%026d", i) }
+	request := func(i int) *sandboxv1.ExecuteRequest {
+		r := argv("/bin/true")
+		r.ExecId = id(i)
+		return r
+	}
+	settled := func() int64 {
+		time.Sleep(idleTime + 500*time.Millisecond) // the agent gives memory back by itself then
+		return h.anonymous(t)
+	}
+	h.runMany(t, warm, request)
+	before := settled()
+	h.runMany(t, many, func(i int) *sandboxv1.ExecuteRequest { return request(warm + i) })
+	after := settled()
+	each := float64(after-before) / float64(many)
+	t.Logf("%d commands: %.1f MiB before, %.1f MiB after, %.0f B each", many, float64(before)/(1<<20), float64(after)/(1<<20), each)
+	if each > 500 && !raceEnabled {
+		t.Errorf("an ended command takes %.0f B", each)
+	}
+	if after > 12<<20 && !raceEnabled {
+		t.Errorf("the agent takes %d bytes", after)
+	}
+	// All of them are still there, and joined rather than run again.
+	for _, i := range []int{0, warm, warm + many - 1} {
+		if r := h.run(t, request(i)); r.err != nil || !r.started.GetJoined() || r.exited.GetReason() != sandboxv1.ExitReason_EXIT_REASON_EXITED {
+			t.Errorf("command %d: %v, %v", i, r.exited, r.err)
+		}
+	}
+}
+
+// What many ended commands printed is still read after it left memory, byte
+// for byte and in its order, also by commands that join.
+func TestOutputOfEndedCommands(t *testing.T) {
+	h := start(t, setup{})
+	const many, size = 60, 100_000 // six times of what stays in memory
+	request := func(i int) *sandboxv1.ExecuteRequest {
+		r := shell(fmt.Sprintf("head -c %d /dev/urandom; echo %d >&2; (sleep 0.3; echo late) &", size, i))
+		r.ExecId = fmt.Sprintf("c%d", i)
+		return r
+	}
+	first := make([]result, many)
+	var wg sync.WaitGroup
+	for i := range many {
+		wg.Go(func() { first[i] = h.run(t, request(i)) })
+	}
+	wg.Wait()
+	for i := range many {
+		// Its background child ends first, so that nothing of it runs any more.
+		eventually(t, "the command is over", func() bool {
+			l, err := h.ListProcesses(testContext(t), &agentv1.ListProcessesRequest{Request: &sandboxv1.ListProcessesRequest{}})
+			return err == nil && len(l.GetResponse().GetProcesses()) == 0
+		})
+		n := len(first[i].all)
+		brief := h.run(t, request(i))
+		if brief.err != nil || !brief.started.GetJoined() || !bytes.Equal(brief.all, first[i].all) || brief.gaps != 0 {
+			t.Fatalf("command %d: %d of %d bytes, %d missed, %v, %v", i, len(brief.all), n, brief.gaps, brief.started, brief.err)
+		}
+		rest := h.attach(t, fmt.Sprintf("c%d", i), int64(n-3), sandboxv1.FollowUntil_FOLLOW_UNTIL_STREAMS_END)
+		want := string(first[i].all[n-3:])
+		if !bytes.HasSuffix(first[i].all, []byte("late\n")) {
+			want += "late\n"
+		}
+		if string(rest.all) != want {
+			t.Fatalf("command %d went on with %q, want %q", i, rest.all, want)
+		}
+	}
+}
+
+func TestHistoryBounds(t *testing.T) {
+	a := &Agent{ended: newHistory(t.TempDir()), commands: map[string]*command{}}
+	defer a.ended.close()
+	now := time.Now()
+	end := func(i int) *past {
+		return &past{words: fmt.Sprintf("id%05d", i), idLen: 7, ending: now.UnixNano(), retention: retention}
+	}
+	const more = 50
+	for i := range keepEnded + more {
+		a.ended.add(end(i))
+		a.ended.trim(now)
+	}
+	if n := len(a.ended.byID); n != keepEnded {
+		t.Fatalf("%d ends are kept", n)
+	}
+	// The oldest went; their ids are not taken for new commands.
+	request := func(i int) *agentv1.ExecuteRequest {
+		r := argv("true")
+		r.ExecId = fmt.Sprintf("id%05d", i)
+		return &agentv1.ExecuteRequest{Request: r}
+	}
+	for i := range more {
+		_, _, err := a.claim(request(i))
+		if status.Code(err) != codes.NotFound || reasonOf(t, err) != "EXEC_NOT_FOUND" {
+			t.Fatalf("id %d: %v", i, err)
+		}
+	}
+	if _, err := a.find("id00000"); status.Code(err) != codes.NotFound {
+		t.Fatal(err)
+	}
+	// When their time is over they go without a trace.
+	a.ended.trim(now.Add(retention))
+	if len(a.ended.byID) != 0 || a.ended.bytes != 0 || a.ended.first != nil || a.ended.last != nil {
+		t.Fatalf("%d are left, %d bytes", len(a.ended.byID), a.ended.bytes)
+	}
+	if _, fresh, err := a.claim(request(keepEnded)); err != nil || !fresh {
+		t.Fatalf("an id whose time is over: %v, %v", fresh, err)
+	}
+	// Long words are bounded by bytes.
+	for i := range keepEnded {
+		p := end(i)
+		p.words += strings.Repeat("x", 1000)
+		a.ended.add(p)
+		a.ended.trim(now)
+	}
+	if a.ended.bytes > keepEndBytes || len(a.ended.byID) < keepEndBytes/1500 {
+		t.Fatalf("%d ends of %d bytes", len(a.ended.byID), a.ended.bytes)
+	}
+}
+
+// Without a place for the archive the oldest output goes, and that is said.
+func TestHistoryWithoutDisk(t *testing.T) {
+	h := newHistory("")
+	defer h.close()
+	var list []*past
+	for i := range 100 {
+		log := streaming.NewLog(streaming.Options{})
+		if err := log.Append(testContext(t), streaming.Stdout, make([]byte, keepLarge/2)); err != nil {
+			t.Fatal(err)
+		}
+		log.Settle()
+		log.Seal()
+		p := pastOf(&command{
+			id: fmt.Sprint(i), exited: &sandboxv1.Exited{Position: keepLarge / 2}, ending: time.Now(), log: log,
+			proc: &spawn.Process{}, stdin: &stdin{}, tree: noTree{},
+		})
+		h.add(p)
+		list = append(list, p)
+	}
+	if h.held > keepOutput {
+		t.Fatalf("%d bytes are held", h.held)
+	}
+	read := func(p *past) (data, gap int64) {
+		r, err := p.open(h.archive, p.exited().GetPosition()).NewReader(0, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		for {
+			c, err := r.Try(streaming.LargeChunk)
+			if err != nil {
+				return data, gap
+			}
+			data, gap = data+int64(len(c.Data)), gap+c.Gap
+			c.Release()
+		}
+	}
+	if data, gap := read(list[0]); data != 0 || gap != keepLarge/2 || list[0].first(h.archive) != gap {
+		t.Errorf("of the oldest %d bytes are there and %d missed", data, gap)
+	}
+	if data, gap := read(list[99]); data != keepLarge/2 || gap != 0 {
+		t.Errorf("of the newest %d bytes are there and %d missed", data, gap)
+	}
+}
