@@ -82,6 +82,17 @@ type Suspender interface {
 
 // Pooler is implemented by a provider that keeps started sandboxes ready.
 type Pooler interface {
+	// KeepPools says which pools to keep, in place of those said before. It
+	// checks them, returns without waiting for sandboxes to start, and fills
+	// each in the background until Close. Sandboxes of a pool that is no longer
+	// said are deleted. The error wraps ErrInvalid when a pool cannot be kept.
+	//
+	// Create must claim a started sandbox when the pool of Spec.Template has
+	// one that fits the spec, and must say so in Info.FromPool; a claim is
+	// never given to two callers, also not by two processes. A sandbox that
+	// nobody has claimed is in no List and no Get.
+	KeepPools(ctx context.Context, pools []Pool) error
+
 	// PoolStatus counts the sandboxes of one template's pool. The error wraps
 	// ErrNotFound when the template has no pool.
 	PoolStatus(ctx context.Context, template string) (PoolStatus, error)

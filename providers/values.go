@@ -37,6 +37,16 @@ func (s State) String() string {
 	}
 }
 
+// Failure is why a sandbox ended by itself.
+type Failure int
+
+// The failures that the server tells apart.
+const (
+	FailureUnknown Failure = iota
+	// FailureOutOfMemory: the substrate killed it for its memory.
+	FailureOutOfMemory
+)
+
 // NetworkMode is how much network a sandbox has.
 type NetworkMode int
 
@@ -112,7 +122,10 @@ type Info struct {
 	Incarnation string
 	State       State
 	// Message says for people why it is in this state; may be empty.
-	Message      string
+	Message string
+	// Failure is why a sandbox in StateFailed ended, as far as the substrate
+	// tells.
+	Failure      Failure
 	CreateTime   time.Time
 	LastActivity time.Time
 	// FromPool is true when it was claimed from a pool of started sandboxes.
@@ -243,7 +256,19 @@ type Enforcement struct {
 	Detail string
 }
 
-// PoolStatus counts a pool's sandboxes.
+// Pool asks for started sandboxes of one template.
+type Pool struct {
+	// Template is the pool's name.
+	Template string
+	// Spec is what Create is given for a request that names the template and
+	// nothing else; Tenant, ID, Hash and Labels are empty.
+	Spec Spec
+	// Target is how many unclaimed sandboxes to keep, at least 1.
+	Target int
+}
+
+// PoolStatus counts a pool's sandboxes: started and unclaimed, claimed, both
+// and those being started, and wanted unclaimed.
 type PoolStatus struct {
 	Available, Active, Total, Target int
 }

@@ -23,11 +23,15 @@ import (
 // script is what an agent does.
 type script struct {
 	minor int32 // protocol minor; 0: ours
+	// extra is added to what Hello answers: fields that nobody knows yet.
+	extra []byte
 	// execute runs one Execute; nil: say "hello" and exit 0.
 	execute  func(a *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error
 	attach   func(a *scriptedAgent, req *agentv1.AttachRequest, out emitter) error
 	upload   func(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error
 	download func(req *agentv1.DownloadRequest, out grpc.ServerStream) error
+	move     func(ctx context.Context, req *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error)
+	replays  bool // it says that it knows calls by their ids
 	stat     func(req *agentv1.StatFileRequest) (*agentv1.StatFileResponse, error)
 }
 
@@ -52,7 +56,12 @@ func (a *scriptedAgent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.
 	if minor == 0 {
 		minor = protocolMinor
 	}
-	return &agentv1.HelloResponse{AgentVersion: "test", ProtocolMinor: minor, Incarnation: a.incarnation}, nil
+	hello := &agentv1.HelloResponse{AgentVersion: "test", ProtocolMinor: minor, Incarnation: a.incarnation}
+	hello.ProtoReflect().SetUnknown(a.extra)
+	if a.replays {
+		hello.Capabilities = []string{callIDCapability}
+	}
+	return hello, nil
 }
 
 func (a *scriptedAgent) GetActivity(context.Context, *agentv1.GetActivityRequest) (*agentv1.GetActivityResponse, error) {
@@ -90,6 +99,13 @@ func (a *scriptedAgent) StatFile(_ context.Context, req *agentv1.StatFileRequest
 	return &agentv1.StatFileResponse{Response: &sandboxv1.StatFileResponse{
 		Info: &sandboxv1.FileInfo{Path: req.GetRequest().GetPath()},
 	}}, nil
+}
+
+func (a *scriptedAgent) MoveFile(ctx context.Context, req *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
+	if a.move != nil {
+		return a.move(ctx, req)
+	}
+	return &agentv1.MoveFileResponse{Response: &sandboxv1.MoveFileResponse{}}, nil
 }
 
 func (a *scriptedAgent) Upload(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {

@@ -97,6 +97,12 @@ type Timing struct {
 	TunnelIdle time.Duration
 	// Hello bounds the first exchange with an agent. Default: 10 s.
 	Hello time.Duration
+	// Silence is how long a client's connection may be silent before it is asked
+	// for a sign of life. Default: 30 s; at least 1 s.
+	Silence time.Duration
+	// SignOfLife is how long that may take; the connection is closed then and
+	// its calls end. Default: 20 s.
+	SignOfLife time.Duration
 	// Drain is how long streams may go on after Shutdown began. Default: 1 s.
 	Drain time.Duration
 }
@@ -124,6 +130,8 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Timing.Reattach, 30*time.Second)
 	setDefault(&c.Timing.TunnelIdle, 10*time.Minute)
 	setDefault(&c.Timing.Hello, 10*time.Second)
+	setDefault(&c.Timing.Silence, 30*time.Second)
+	setDefault(&c.Timing.SignOfLife, 20*time.Second)
 	setDefault(&c.Timing.Drain, time.Second)
 	if c.Audit == nil {
 		c.Audit = noAudit{}

@@ -123,6 +123,7 @@ type fault struct {
 	meta       map[string]string
 	violations []*errdetails.BadRequest_FieldViolation
 	cause      error // for the log, never shown
+	final      bool  // there is no RetryInfo, whatever the reason
 }
 
 func (f *fault) Error() string {
@@ -225,7 +226,7 @@ func (f *fault) status(requestID string) *status.Status {
 	if len(f.violations) > 0 {
 		details = append(details, &errdetails.BadRequest{FieldViolations: f.violations})
 	}
-	if r.retry > 0 {
+	if r.retry > 0 && !f.final {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.retry)})
 	}
 	st := status.New(r.code, f.message)

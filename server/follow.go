@@ -143,6 +143,9 @@ func (f *follower) ended(ctx context.Context, flt *fault) (bool, error) {
 	case stateName(providers.StateSuspended), stateName(providers.StateDeleting):
 		return true, f.end(sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED, flt.message)
 	case stateName(providers.StateFailed):
+		if flt.meta[metaFailure] == failureOutOfMemory {
+			return true, f.end(sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, flt.message)
+		}
 		return true, f.end(sandboxv1.ExitReason_EXIT_REASON_LOST, flt.message)
 	case stateName(providers.StateCreating):
 		return true, f.end(sandboxv1.ExitReason_EXIT_REASON_LOST, "the sandbox is being made anew")

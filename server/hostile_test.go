@@ -182,13 +182,3 @@ func TestHostileUpload(t *testing.T) {
 		})
 	}
 }
-
-func TestAgentTooFarApart(t *testing.T) {
-	w := newWorld(t, nil)
-	w.provider.script.minor = protocolMinor + 1
-	_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a"})
-	wantReason(t, err, "AGENT_VERSION_UNSUPPORTED")
-	if _, err := w.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "a"}); status.Code(err) != codes.NotFound {
-		t.Fatalf("an unusable sandbox was left behind: %v", err)
-	}
-}

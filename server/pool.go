@@ -3,10 +3,46 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 )
+
+// poolsTimeout bounds KeepPools, which deletes what is not wanted any more and
+// waits for nothing to start.
+const poolsTimeout = 5 * time.Minute
+
+// keepPools has the provider keep what the templates ask for, also where that is
+// nothing: a server before may have kept some.
+func (s *Server) keepPools(ctx context.Context) error {
+	var pools []providers.Pool
+	for _, name := range sortedKeys(s.templates) {
+		t := s.templates[name]
+		if t.Pool == 0 {
+			continue
+		}
+		spec, err := s.spec(box{}, &sandboxv1.CreateSandboxRequest{Template: name})
+		if err != nil {
+			return fmt.Errorf("pool of template %q: %w", name, err)
+		}
+		spec.Hash = "" // of no request
+		pools = append(pools, providers.Pool{Template: name, Spec: spec, Target: t.Pool})
+	}
+	p, ok := s.provider.(providers.Pooler)
+	switch {
+	case ok:
+		ctx, cancel := context.WithTimeout(ctx, poolsTimeout)
+		defer cancel()
+		return p.KeepPools(ctx, pools)
+	case len(pools) > 0:
+		return fmt.Errorf("template %q asks for a pool, and the provider %s keeps none: %w",
+			pools[0].Template, s.described.Name, providers.ErrUnsupported)
+	default:
+		return nil
+	}
+}
 
 // GetPoolStatus implements SandboxService.
 func (s *Server) GetPoolStatus(ctx context.Context, req *sandboxv1.GetPoolStatusRequest) (*sandboxv1.GetPoolStatusResponse, error) {

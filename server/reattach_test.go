@@ -128,6 +128,12 @@ func TestEndWhilePipeBroken(t *testing.T) {
 			w.provider.mu.Unlock()
 			p.server.Stop()
 		}, exit: sandboxv1.ExitReason_EXIT_REASON_LOST},
+		"out of memory": {meanwhile: func(w *world, p *place) {
+			w.provider.mu.Lock()
+			p.info.State, p.info.Failure = providers.StateFailed, providers.FailureOutOfMemory
+			w.provider.mu.Unlock()
+			p.server.Stop()
+		}, exit: sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY},
 		"suspended": {meanwhile: func(w *world, p *place) {
 			w.provider.mu.Lock()
 			p.info.State = providers.StateSuspended
@@ -171,6 +177,27 @@ func TestEndWhilePipeBroken(t *testing.T) {
 				t.Fatalf("got %v, want %v", m, c.exit)
 			}
 		})
+	}
+}
+
+// A sandbox that the substrate ended for want of memory says so to everybody
+// who asks.
+func TestOutOfMemoryIsSaid(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Timing.Reattach = 200 * time.Millisecond })
+	w.create("a")
+	p := w.place("a")
+	w.provider.mu.Lock()
+	p.info.State, p.info.Failure = providers.StateFailed, providers.FailureOutOfMemory
+	w.provider.mu.Unlock()
+	p.server.Stop()
+	got, err := w.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "a"})
+	if err != nil || !strings.Contains(got.GetSandbox().GetStateMessage(), "memory") {
+		t.Errorf("%v %v", got, err)
+	}
+	_, err = w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"})
+	wantReason(t, err, "SANDBOX_NOT_ACTIVE")
+	if m := metadataOf(t, err); m["failure"] != "OUT_OF_MEMORY" || !strings.Contains(err.Error(), "memory") {
+		t.Errorf("%v: %v", err, m)
 	}
 }
 

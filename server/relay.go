@@ -136,6 +136,10 @@ func checkExited(e *sandboxv1.Exited, seq *streaming.Sequence) error {
 		return misbehaved("the exit reason %d", e.GetReason())
 	case (e.ExitCode != nil) != (e.GetReason() == sandboxv1.ExitReason_EXIT_REASON_EXITED):
 		return misbehaved("an exit code with the reason %s, or none", e.GetReason())
+	// What a background child wrote after the command's end comes after the end's
+	// position; this stream ends where it ends.
+	case e.GetOutputOpen() && e.GetPosition() < seq.Position():
+		e.Position = seq.Position()
 	case e.GetPosition() != seq.Position():
 		return misbehaved("an end at position %d instead of %d", e.GetPosition(), seq.Position())
 	}

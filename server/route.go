@@ -3,7 +3,10 @@ package server
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
+
+	"google.golang.org/grpc/metadata"
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -135,13 +138,20 @@ type target interface {
 	GetExpectedIncarnation() string
 }
 
-// repeat says whether a unary call may be sent again when the pipe broke and
-// nobody knows whether the agent has seen it.
+// repeat says whether a unary call may be carried out again when the pipe broke
+// and nobody knows whether the agent has done it.
 type repeat bool
 
 const (
 	once   repeat = false
 	freely repeat = true
+)
+
+// A call to be carried out once has an id, by which an agent with the
+// capability knows it again and answers as it did the first time.
+const (
+	callIDKey        = "sandgate-call-id"
+	callIDCapability = "call-id"
 )
 
 // ask sends one unary call to the sandbox's agent.
@@ -152,18 +162,28 @@ func ask[P comparable, R interface{ GetResponse() P }](
 	var none P
 	b := boxOf(ctx, req.GetSandboxId())
 	mend := mender{window: s.cfg.Timing.Reattach}
+	up := ctx
+	if r == once {
+		up = metadata.AppendToOutgoingContext(ctx, callIDKey, newID(""))
+	}
+	incarnation := req.GetExpectedIncarnation()
+	replays, unknown := false, false
 	for {
 		reply, err := func() (P, error) {
-			t, err := s.reach(ctx, b, req.GetExpectedIncarnation())
+			t, err := s.reach(ctx, b, incarnation)
 			if err != nil {
 				return none, err
 			}
 			defer t.release()
+			if r == once {
+				// Another incarnation does not know what the first one did.
+				incarnation, replays = t.incarnation, t.replays
+			}
 			c, err := s.confine(t, own)
 			if err != nil {
 				return none, err
 			}
-			envelope, err := send(ctx, t.agent, c, s.limits)
+			envelope, err := send(up, t.agent, c, s.limits)
 			if err == nil && envelope.GetResponse() == none {
 				err = misbehaved("a reply without its message")
 			}
@@ -179,8 +199,27 @@ func ask[P comparable, R interface{ GetResponse() P }](
 			return reply, nil
 		}
 		sent := errors.Is(err, errPipe)
-		if s.isStopping() || (sent && r == once) || !mend.again(ctx, err) {
-			return none, s.broken(ctx, err)
+		unknown = r == once && (unknown || sent)
+		if s.isStopping() || (sent && r == once && !replays) || !mend.again(ctx, err) {
+			err = s.broken(ctx, err)
+			if unknown && (transient(err) || s.isStopping()) {
+				err = outcomeUnknown(err)
+			}
+			return none, err
 		}
 	}
+}
+
+// outcomeUnknown is for a call that went out and was not answered: to say that
+// it failed would be a guess, and so would the advice to try again.
+func outcomeUnknown(err error) error {
+	var f *fault
+	if !errors.As(err, &f) {
+		return err
+	}
+	told := *f
+	told.message += "; whether the call was carried out is unknown: look before you send it again"
+	told.meta = maps.Clone(f.meta)
+	told.final = true
+	return told.with("outcome", "unknown")
 }

@@ -93,6 +93,11 @@ func New(cfg Config) (*Server, error) {
 			return nil, err
 		}
 	}
+	// Filling goes on in the background; a start that has much to delete first
+	// may take longer than a description.
+	if err := s.keepPools(context.WithoutCancel(ctx)); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
 	s.limits = cfg.Limits.forAgent()
 	s.tunnels = newTunnels(cfg, s.codec)
 	s.activity = newActivity(cfg.Provider, s.log)
@@ -109,7 +114,7 @@ func New(cfg Config) (*Server, error) {
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.WriteBufferSize(writeBuffer),
 		grpc.ReadBufferSize(writeBuffer),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.Timing.Silence, Timeout: cfg.Timing.SignOfLife}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
 	if cfg.TLS != nil {

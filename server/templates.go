@@ -56,11 +56,17 @@ type Template struct {
 	ProviderOptions json.RawMessage
 	// AllowOptions names the keys of provider_options that a request may set.
 	AllowOptions []string
+	// Pool is how many started sandboxes to keep ready for requests that name
+	// the template and set nothing else that a started sandbox cannot follow.
+	// 0: none.
+	Pool int
 }
 
 const (
 	defaultTemplate         = "default"
 	defaultWorkingDirectory = "/workspace"
+	// maxPool bounds what a slip of the pen can start.
+	maxPool = 1000
 )
 
 // DefaultTemplate is the only template of a server that is configured with
@@ -113,6 +119,9 @@ func (t *Template) check() error {
 	v.optionalPath("working_directory", t.WorkingDirectory)
 	v.resources("resources", t.Resources)
 	v.resources("max_resources", t.MaxResources)
+	if t.Pool < 0 || t.Pool > maxPool {
+		v.add("pool", "must lie between 0 and %d", maxPool)
+	}
 	if len(t.ProviderOptions) > 0 && !json.Valid(t.ProviderOptions) {
 		v.add("provider_options", "is not JSON")
 	}

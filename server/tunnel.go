@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +20,8 @@ import (
 )
 
 // protocolMinor is the version of the agent protocol that this server speaks.
-// Agents of this minor and of the one before are served.
+// Agents one minor apart are served: an older one because sandboxes outlive a
+// server's upgrade, a newer one because during it other replicas are newer.
 const protocolMinor = 1
 
 // box is where a caller's sandbox is.
@@ -36,6 +38,8 @@ type tunnel struct {
 	agent    agentv1.AgentServiceClient
 	client   *grpc.ClientConn
 	conn     *tunnelConn
+	// replays is true when the agent carries out a call with an id only once.
+	replays bool
 
 	info     atomic.Pointer[providers.Info]
 	users    atomic.Int32
@@ -111,7 +115,7 @@ func (ts *tunnels) openTunnel(ctx context.Context, b box) (*tunnel, error) {
 		return nil, errors.Join(err, t.conn.Close())
 	}
 	t.agent = agentv1.NewAgentServiceClient(t.client)
-	if err := t.shakeHands(ctx, ts.version, ts.timing.Hello); err != nil {
+	if err := t.shakeHands(ctx, ts.version, ts.minor, ts.timing.Hello); err != nil {
 		t.cut()
 		if errors.Is(err, errPipe) {
 			// The pipe broke before anything was asked of it.
@@ -168,19 +172,25 @@ func (ts *tunnels) newClient(conn *tunnelConn) (*grpc.ClientConn, error) {
 
 // shakeHands checks that the agent speaks our language and is the incarnation
 // that the provider knows.
-func (t *tunnel) shakeHands(ctx context.Context, version string, limit time.Duration) error {
+func (t *tunnel) shakeHands(ctx context.Context, version string, minor int32, limit time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, agentUnavailable(
 		fmt.Errorf("no answer to the first message within %s", limit)))
 	defer cancel()
-	hello, err := t.agent.Hello(ctx, &agentv1.HelloRequest{ServerVersion: version, ProtocolMinor: protocolMinor})
+	hello, err := t.agent.Hello(ctx, &agentv1.HelloRequest{ServerVersion: version, ProtocolMinor: minor})
 	if err != nil {
 		return agentError(ctx, err)
 	}
-	if m := hello.GetProtocolMinor(); m < protocolMinor-1 || m < 1 || m > protocolMinor {
+	if m := hello.GetProtocolMinor(); m < 1 || m < minor-1 || m > minor+1 {
+		advice := "make the sandbox anew"
+		if m > minor {
+			advice = "upgrade this server, or make the sandbox anew"
+		}
 		return faultf(sandboxv1.ErrorReason_ERROR_REASON_AGENT_VERSION_UNSUPPORTED,
-			"the sandbox's agent %s speaks protocol minor %d, this server %d; make the sandbox anew",
-			bounded(hello.GetAgentVersion()), m, protocolMinor)
+			"the sandbox's agent %s speaks protocol minor %d, this server %s minor %d; %s",
+			bounded(hello.GetAgentVersion()), m, version, minor, advice).
+			with("agent_version", bounded(hello.GetAgentVersion())).with("server_version", version)
 	}
+	t.replays = slices.Contains(hello.GetCapabilities(), callIDCapability)
 	if hello.GetIncarnation() != t.incarnation {
 		return replaced(t.box, t.incarnation).because(providers.ErrReplaced)
 	}
@@ -196,8 +206,8 @@ func notActive(info providers.Info) *fault {
 	switch {
 	case info.State == providers.StateFailed:
 		message = "the sandbox failed"
-		if info.Message != "" {
-			message += ": " + info.Message
+		if text := stateMessage(info); text != "" {
+			message += ": " + text
 		}
 		message += "; delete it and create another"
 	case info.Message != "":
@@ -205,8 +215,28 @@ func notActive(info providers.Info) *fault {
 	case info.State == providers.StateSuspended:
 		message += "; resume it first"
 	}
-	return faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE, "%s", message).
+	f := faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE, "%s", message).
 		with("state", stateName(info.State))
+	if info.Failure == providers.FailureOutOfMemory {
+		f = f.with(metaFailure, failureOutOfMemory)
+	}
+	return f
+}
+
+// The metadata of SANDBOX_NOT_ACTIVE that says why a sandbox failed, where the
+// substrate knows it.
+const (
+	metaFailure        = "failure"
+	failureOutOfMemory = "OUT_OF_MEMORY"
+)
+
+// stateMessage says for people why a sandbox is in its state, empty when nobody
+// knows.
+func stateMessage(info providers.Info) string {
+	if info.Message == "" && info.Failure == providers.FailureOutOfMemory {
+		return "it was ended for want of memory"
+	}
+	return info.Message
 }
 
 func replaced(b box, incarnation string) *fault {

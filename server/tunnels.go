@@ -15,6 +15,7 @@ import (
 type tunnels struct {
 	provider providers.Provider
 	version  string
+	minor    int32 // of the agent protocol
 	timing   Timing
 	codec    codec
 	maxSend  int
@@ -35,7 +36,7 @@ type slot struct {
 
 func newTunnels(cfg Config, c codec) *tunnels {
 	return &tunnels{
-		provider: cfg.Provider, version: cfg.Version, timing: cfg.Timing, codec: c,
+		provider: cfg.Provider, version: cfg.Version, minor: protocolMinor, timing: cfg.Timing, codec: c,
 		maxSend: cfg.Limits.MaxMessageBytes + maxEvent, slots: make(map[string]*slot),
 	}
 }

@@ -42,6 +42,10 @@ func (s *Server) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadReques
 		if isMisbehaved(err) {
 			t.cut()
 		}
+		// A file may have landed and its result be lost.
+		if errors.Is(err, errPipe) {
+			return outcomeUnknown(s.broken(ctx, err))
+		}
 		return s.broken(ctx, err)
 	}
 	return stream.SendAndClose(resp)

@@ -60,7 +60,7 @@ func sandbox(info providers.Info) *sandboxv1.Sandbox {
 	}
 	out := &sandboxv1.Sandbox{
 		SandboxId: spec.ID, Incarnation: info.Incarnation,
-		State: states[info.State], StateMessage: info.Message,
+		State: states[info.State], StateMessage: stateMessage(info),
 		CreateTime: timestamp(info.CreateTime), LastActivityTime: timestamp(info.LastActivity),
 		ExpireTime: timestamp(info.ExpireTime()), Ttl: duration(spec.TTL), IdleTtl: duration(spec.IdleTTL),
 		Labels: spec.Labels, Template: spec.Template, FromPool: info.FromPool, SubstrateName: info.Name,

@@ -39,6 +39,8 @@ type Machine struct {
 
 	mu        sync.Mutex
 	sandboxes map[string]*sandbox
+	unclaimed []*sandbox     // of all pools
+	starting  map[string]int // for pools, by template
 	sockets   int
 }
 
@@ -59,7 +61,7 @@ type sandbox struct {
 // NewMachine makes a machine with its files below dir, which must be short
 // enough for the name of a unix socket, such as os.MkdirTemp("", "sg").
 func NewMachine(dir string, config Config) *Machine {
-	return &Machine{config: config, dir: dir, sandboxes: make(map[string]*sandbox)}
+	return &Machine{config: config, dir: dir, sandboxes: make(map[string]*sandbox), starting: make(map[string]int)}
 }
 
 // Close ends all sandboxes.
@@ -71,7 +73,7 @@ func (m *Machine) Close() error {
 		names = append(names, name)
 	}
 	m.mu.Unlock()
-	var errs []error
+	errs := []error{m.drain(nil)}
 	for _, name := range names {
 		if err := p.end(name, providers.Condition{}); !errors.Is(err, providers.ErrNotFound) {
 			errs = append(errs, err)
@@ -94,7 +96,12 @@ func (m *Machine) Break(name string) error {
 }
 
 // Provider is one provider on a Machine.
-type Provider struct{ m *Machine }
+type Provider struct {
+	m *Machine
+
+	keeping sync.Mutex // held while the pools are changed
+	keeper  *keeper    // guarded by m.mu; nil before KeepPools
+}
 
 var _ providers.Provider = (*Provider)(nil)
 
@@ -102,7 +109,12 @@ var _ providers.Provider = (*Provider)(nil)
 func (m *Machine) Open() *Provider { return &Provider{m: m} }
 
 // Close leaves the sandboxes running.
-func (p *Provider) Close() error { return nil }
+func (p *Provider) Close() error {
+	p.keeping.Lock()
+	defer p.keeping.Unlock()
+	p.stopKeeper()
+	return nil
+}
 
 func (p *Provider) begin(ctx context.Context, method, name string) error {
 	if ctx.Err() != nil {
@@ -128,6 +140,18 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 		p.m.mu.Lock()
 		s := p.m.sandboxes[name]
 		if s == nil {
+			if s = p.m.claim(name, spec); s != nil {
+				info := copyInfo(s.info)
+				if p.keeper != nil {
+					select {
+					case p.keeper.kick <- struct{}{}:
+					default:
+					}
+				}
+				p.m.mu.Unlock()
+				info.Created = true
+				return info, nil
+			}
 			s = &sandbox{ready: make(chan struct{}), gone: make(chan struct{})}
 			s.info = providers.Info{Name: name, State: providers.StateCreating, Spec: spec}
 			p.m.sandboxes[name] = s
@@ -175,8 +199,17 @@ func (p *Provider) build(ctx context.Context, name string, s *sandbox, spec prov
 		close(s.gone)
 		return providers.Info{}, fmt.Errorf("create %s: %w", name, err)
 	}
+	s.made(spec, incarnation)
+	out := copyInfo(s.info)
+	out.Created = true
+	return out, nil
+}
+
+// made notes what is known of a sandbox that somebody has asked for and that is
+// ready; it needs the machine's lock.
+func (s *sandbox) made(spec providers.Spec, incarnation string) {
 	now := time.Now()
-	s.info.Incarnation = incarnation
+	s.info.Spec, s.info.Incarnation = spec, incarnation
 	s.info.State, s.info.CreateTime, s.info.LastActivity = providers.StateActive, now, now
 	s.info.Runtime, s.info.NotEnforced = "none", []string{"everything: a fake isolates nothing"}
 	s.info.Spec.Env = nil
@@ -186,9 +219,6 @@ func (p *Provider) build(ctx context.Context, name string, s *sandbox, spec prov
 			s.info.Spec.Env[k] = ""
 		}
 	}
-	out := copyInfo(s.info)
-	out.Created = true
-	return out, nil
 }
 
 func (s *sandbox) start(m *Machine, spec providers.Spec, incarnation string) error {

@@ -151,7 +151,7 @@ func agentFile(t testing.TB) string {
 // assertNothingLeft looks for what a sandbox is made of.
 func assertNothingLeft(t *testing.T, dir, cgroupParent string) {
 	t.Helper()
-	for _, sub := range []string{"sandboxes", "locks", "runtime/runc"} {
+	for _, sub := range []string{"sandboxes", "pool", "locks", "runtime/runc"} {
 		entries, err := os.ReadDir(filepath.Join(dir, sub))
 		if err != nil && !os.IsNotExist(err) {
 			t.Error(err)

@@ -26,8 +26,20 @@ const victimConfig = "SANDGATE_TEST_VICTIM"
 // deletions. Whatever the moment, the next one must find every sandbox either
 // whole or not at all, and be able to make and delete all of them.
 func TestKilled(t *testing.T) {
+	t.Run("C23 made", func(t *testing.T) { testKilled(t, nil) })
+	// Claims and fillings are cut off too.
+	t.Run("C23 claimed", func(t *testing.T) {
+		testKilled(t, []providers.Pool{{Template: "storm", Target: 5, Spec: stormSpec()}})
+	})
+}
+
+func stormSpec() providers.Spec {
+	return providers.Spec{Template: "storm", Network: providers.NetworkNone, Resources: local.DefaultResources()}
+}
+
+func testKilled(t *testing.T, pools []providers.Pool) {
 	config := testConfig(t)
-	raw, err := json.Marshal([]string{config.StateDir, config.AgentPath, config.CgroupParent})
+	raw, err := json.Marshal(victim{config.StateDir, config.AgentPath, config.CgroupParent, pools})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,6 +51,7 @@ func TestKilled(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	var keeper string
+	fromPool := 0
 	for round := range rounds {
 		cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 		cmd.Env = append(os.Environ(), victimConfig+"="+string(raw))
@@ -54,7 +67,11 @@ func TestKilled(t *testing.T) {
 		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(random.IntN(250)) * time.Millisecond)
+		within := 250 * time.Millisecond
+		if len(pools) > 0 && round%2 == 0 {
+			within = 20 * time.Millisecond // claims are that fast
+		}
+		time.Sleep(time.Duration(random.Int64N(int64(within))))
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +82,15 @@ func TestKilled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		seen := map[string]bool{}
 		for _, info := range page.Sandboxes {
+			if seen[info.Incarnation] {
+				t.Errorf("round %d: two sandboxes are incarnation %s", round, info.Incarnation)
+			}
+			seen[info.Incarnation] = true
+			if info.FromPool {
+				fromPool++
+			}
 			if info.State != providers.StateActive {
 				t.Errorf("round %d: %s is %v: %s", round, info.Name, info.State, info.Message)
 				continue
@@ -91,8 +116,14 @@ func TestKilled(t *testing.T) {
 	if keeper == "" {
 		t.Error("the sandbox that nobody deletes was never found")
 	}
+	if len(pools) > 0 && fromPool == 0 {
+		t.Error("no sandbox was ever claimed")
+	}
 	p := open(t, config)
 	if err := p.Delete(t.Context(), "keeper", providers.Condition{}); err != nil {
+		t.Error(err)
+	}
+	if err := p.KeepPools(t.Context(), nil); err != nil {
 		t.Error(err)
 	}
 	if err := p.Close(); err != nil {
@@ -100,18 +131,35 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+// victim is what the process that is killed works with.
+type victim struct {
+	StateDir, AgentPath, CgroupParent string
+	Pools                             []providers.Pool
+}
+
 // beVictim makes and deletes until it is killed.
 func beVictim(raw string) error {
-	var fields []string
-	if err := json.Unmarshal([]byte(raw), &fields); err != nil {
+	var v victim
+	if err := json.Unmarshal([]byte(raw), &v); err != nil {
 		return err
 	}
 	ctx := context.Background()
-	p, err := local.New(ctx, local.Config{StateDir: fields[0], AgentPath: fields[1], CgroupParent: fields[2]})
+	p, err := local.New(ctx, local.Config{StateDir: v.StateDir, AgentPath: v.AgentPath, CgroupParent: v.CgroupParent})
 	if err != nil {
 		return err
 	}
-	spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
+	spec := stormSpec()
+	spec.Hash = "h"
+	if err := p.KeepPools(ctx, v.Pools); err != nil {
+		return err
+	}
+	for _, pool := range v.Pools {
+		for s := (providers.PoolStatus{}); s.Available < pool.Target; time.Sleep(10 * time.Millisecond) {
+			if s, err = p.PoolStatus(ctx, pool.Template); err != nil {
+				return err
+			}
+		}
+	}
 	if _, err := p.Create(ctx, "keeper", spec); err != nil {
 		return err
 	}
@@ -150,7 +198,7 @@ func TestAgentEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	info, err := p.Get(t.Context(), "ends")
-	if err != nil || info.State != providers.StateFailed || info.Message == "" {
+	if err != nil || info.State != providers.StateFailed || info.Message == "" || info.Failure != providers.FailureUnknown {
 		t.Errorf("get: %+v, %v", info, err)
 	}
 	if conn, err := p.Dial(t.Context(), "ends"); !errors.Is(err, providers.ErrNotActive) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path"
@@ -32,6 +33,7 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 	if err := checkResources(spec.Resources); err != nil {
 		return providers.Info{}, err
 	}
+	defer p.foreground.enter()()
 	held, err := p.locks.acquire(ctx, name)
 	if err != nil {
 		return providers.Info{}, err
@@ -45,19 +47,19 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 		return p.join(name, old, spec)
 	case err == nil || errors.Is(err, errCorrupt) || exists(string(b)):
 		// Whoever began this one is gone: it does not hold the lock.
-		if err := p.destroy(ctx, name, old); err != nil {
+		if err := p.destroy(ctx, b, old.container(name), old); err != nil {
 			return providers.Info{}, fmt.Errorf("remove a half-made sandbox: %w", err)
 		}
 	case !errors.Is(err, providers.ErrNotFound):
 		return providers.Info{}, err
 	}
 
-	rec, conn, err := p.build(ctx, name, spec, options)
+	rec, conn, err := p.claim(ctx, name, spec)
+	if err == nil && rec == nil {
+		rec, conn, err = p.build(ctx, b, name, spec, options, phaseActive)
+	}
 	if err != nil {
-		// The context may have ended; what was begun must go all the same.
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-		defer cancel()
-		return providers.Info{}, errors.Join(err, p.destroy(clean, name, rec))
+		return providers.Info{}, err
 	}
 	p.keepWarm(name, conn)
 	info := p.info(name, rec)
@@ -77,66 +79,91 @@ func (p *Provider) join(name string, rec *record, spec providers.Spec) (provider
 	return info, nil
 }
 
-// build makes the sandbox. On an error the returned record says what there is to
-// remove.
-func (p *Provider) build(ctx context.Context, name string, spec providers.Spec, options templateOptions) (*record, net.Conn, error) {
-	b := p.layout.sandbox(name)
+// build makes the sandbox of a directory and returns a connection on which its
+// agent has spoken, closed for one that stays unclaimed, or leaves nothing
+// behind. The caller holds the lock. When all is done, the record gets the last
+// phase.
+func (p *Provider) build(ctx context.Context, b bundle, container string, spec providers.Spec, options templateOptions, last phase) (*record, net.Conn, error) {
 	incarnation, err := newIncarnation()
 	if err != nil {
 		return nil, nil, err
 	}
 	now := time.Now()
 	rec := &record{
-		Phase: phaseCreating, Spec: withoutValues(spec), Incarnation: incarnation, CreateTime: now, LastActivity: now,
+		Phase: phaseCreating, Container: container, Spec: withoutValues(spec), Incarnation: incarnation, CreateTime: now, LastActivity: now,
 		Runtime: p.engine.name, Way: p.config.Way, Profile: p.config.Profile, WritableRoot: options.WritableRoot && spec.Image != "",
 	}
+	if last == phaseUnclaimed {
+		rec.Fit = p.fitOf(spec, incarnation)
+	}
+	conn, err := p.bring(ctx, b, rec, spec, options)
+	if err == nil && last == phaseUnclaimed {
+		// An agent drops a connection on which nobody speaks for long.
+		_ = conn.Close()
+	}
+	if err == nil {
+		rec.Phase = last
+		if err = rec.write(b); err == nil {
+			return rec, conn, nil
+		}
+		_ = conn.Close()
+	}
+	// The context may have ended; what was begun must go all the same.
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	return nil, nil, errors.Join(err, p.destroy(clean, b, container, rec))
+}
+
+// bring starts the container. On an error the record says what there is to
+// remove.
+func (p *Provider) bring(ctx context.Context, b bundle, rec *record, spec providers.Spec, options templateOptions) (net.Conn, error) {
+	laps := newLaps()
 	if err := os.Mkdir(string(b), 0o700); err != nil {
-		return rec, nil, err
+		return nil, err
 	}
 	if err := rec.write(b); err != nil {
-		return rec, nil, err
+		return nil, err
 	}
-	pl, err := p.plan(ctx, name, rec, spec, options)
+	pl, err := p.plan(ctx, b, rec, spec, options)
 	if err != nil {
-		return rec, nil, err
+		return nil, err
 	}
 	container, err := pl.container()
 	if err != nil {
-		return rec, nil, err
+		return nil, err
 	}
 	if err := writeJSON(b.config(), container); err != nil {
-		return rec, nil, err
+		return nil, err
 	}
 	if err := writeJSON(b.connect(), pl.connect()); err != nil {
-		return rec, nil, err
+		return nil, err
 	}
 	complaints, err := newNote()
 	if err != nil {
-		return rec, nil, err
+		return nil, err
 	}
 	defer complaints.close()
-	if err := p.start(ctx, pl, rec, complaints); err != nil {
-		return rec, nil, startError(ctx, err)
+	laps.step("plan")
+	if err := p.start(ctx, pl, rec, complaints, laps); err != nil {
+		return nil, startError(ctx, err)
 	}
 	start, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
 	defer cancel()
-	conn, err := p.proveReady(start, name, rec)
+	conn, err := p.proveReady(start, b, rec)
 	if err != nil {
 		if said := complaints.text(); said != "" {
 			err = fmt.Errorf("%w: it wrote: %s", err, said)
 		}
-		return rec, nil, err
+		return nil, err
 	}
-	rec.Phase = phaseActive
-	if err := rec.write(b); err != nil {
-		return rec, nil, errors.Join(err, conn.Close())
-	}
-	return rec, conn, nil
+	laps.step("agent")
+	p.log.LogAttrs(ctx, slog.LevelDebug, "a container was started", append(laps.attrs, slog.String("container", rec.Container))...)
+	return conn, nil
 }
 
 // start has the runtime start the container.
-func (p *Provider) start(ctx context.Context, pl *plan, rec *record, complaints *note) error {
-	b := p.layout.sandbox(pl.name)
+func (p *Provider) start(ctx context.Context, pl *plan, rec *record, complaints *note, laps *laps) error {
+	b := pl.bundle
 	var files []*os.File
 	if pl.socket {
 		file, err := listenUnix(string(b), socketName)
@@ -150,11 +177,13 @@ func (p *Provider) start(ctx context.Context, pl *plan, rec *record, complaints 
 		if err := p.mountFor(pl, rec); err != nil {
 			return err
 		}
-		return p.engine.run(ctx, pl.name, b, complaints, files...)
+		laps.step("mount")
+		return p.engine.run(ctx, pl.id, b, complaints, files...)
 	}
 	if err := p.prepareDisk(ctx, pl, rec); err != nil {
 		return err
 	}
+	laps.step("disk")
 	if pl.private() {
 		own := run
 		run = func() error { return privately(own) }
@@ -165,6 +194,7 @@ func (p *Provider) start(ctx context.Context, pl *plan, rec *record, complaints 
 	if err := run(); err != nil {
 		return err
 	}
+	laps.step("runtime")
 	pid, err := readPID(b.pid())
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 		return fmt.Errorf("%s: %w", name, err)
 	case rec.Phase == phaseCreating:
 		// Nobody holds its lock, so its creation failed with its server.
-		if err := p.destroy(ctx, name, rec); err != nil {
+		if err := p.destroy(ctx, b, rec.container(name), rec); err != nil {
 			return err
 		}
 		return fmt.Errorf("sandbox %s: %w", name, providers.ErrNotFound)
@@ -43,17 +43,16 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 			return err
 		}
 	}
-	return p.destroy(ctx, name, rec)
+	if conn := p.takeWarm(name); conn != nil {
+		_ = conn.Close()
+	}
+	return p.destroy(ctx, b, rec.container(name), rec)
 }
 
 // destroy removes all there may be of a sandbox, whatever state it is in. It can
 // be repeated until it succeeds: the directory, which is the mark of there being
 // one, goes last. The caller holds the lock; rec may be nil.
-func (p *Provider) destroy(ctx context.Context, name string, rec *record) error {
-	b := p.layout.sandbox(name)
-	if conn := p.takeWarm(name); conn != nil {
-		_ = conn.Close()
-	}
+func (p *Provider) destroy(ctx context.Context, b bundle, container string, rec *record) error {
 	runtime := p.engine
 	if rec != nil {
 		if rec.Runtime != "" && rec.Runtime != runtime.name {
@@ -68,14 +67,14 @@ func (p *Provider) destroy(ctx context.Context, name string, rec *record) error 
 		}
 	}
 	if rec == nil || rec.Init.PID == 0 {
-		if err := runtime.endStray(ctx, name); err != nil {
+		if err := runtime.endStray(ctx, container); err != nil {
 			return err
 		}
 	}
-	if err := runtime.remove(ctx, name); err != nil {
+	if err := runtime.remove(ctx, container); err != nil {
 		return err
 	}
-	if err := p.cgroups.remove(ctx, name); err != nil {
+	if err := p.cgroups.remove(ctx, container); err != nil {
 		return err
 	}
 	if rec != nil && rec.Loop != "" {

@@ -30,16 +30,19 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	if conn := p.takeWarm(name); conn != nil {
 		return conn, nil
 	}
-	return p.open(ctx, name, rec)
+	conn, err := p.open(ctx, p.layout.sandbox(name), rec.container(name), rec.Way)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", name, err)
+	}
+	return conn, nil
 }
 
 // open makes a new connection in the way that the sandbox was made for.
-func (p *Provider) open(ctx context.Context, name string, rec *record) (net.Conn, error) {
-	b := p.layout.sandbox(name)
+func (p *Provider) open(ctx context.Context, b bundle, container string, way Way) (net.Conn, error) {
 	var conn net.Conn
 	var err error
-	if rec.Way == WayExec {
-		conn, err = p.execConnect(ctx, name, b)
+	if way == WayExec {
+		conn, err = p.execConnect(ctx, container, b)
 	} else {
 		conn, err = dialUnix(ctx, string(b), socketName)
 	}
@@ -47,16 +50,16 @@ func (p *Provider) open(ctx context.Context, name string, rec *record) (net.Conn
 	case err == nil:
 		return conn, nil
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("dial %s: %w", name, errors.Join(context.Cause(ctx), err))
+		return nil, errors.Join(context.Cause(ctx), err)
 	default:
-		return nil, fmt.Errorf("dial %s: %w: %w", name, providers.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", providers.ErrUnavailable, err)
 	}
 }
 
 // proveReady returns a connection on which the agent has spoken. A gRPC server
 // speaks first, so nothing needs to be sent, and what it said stays unread.
-func (p *Provider) proveReady(ctx context.Context, name string, rec *record) (net.Conn, error) {
-	conn, err := p.open(ctx, name, rec)
+func (p *Provider) proveReady(ctx context.Context, b bundle, rec *record) (net.Conn, error) {
+	conn, err := p.open(ctx, b, rec.Container, rec.Way)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", providers.ErrAgentCannotStart, err)
 	}

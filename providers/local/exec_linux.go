@@ -16,7 +16,7 @@ import (
 // execConnect has the runtime start "sandgate-agent connect" in the sandbox with
 // one end of a socket pair as standard input and output. The runtime itself goes
 // away at once, so nobody stands between the two ends to copy.
-func (p *Provider) execConnect(ctx context.Context, name string, b bundle) (net.Conn, error) {
+func (p *Provider) execConnect(ctx context.Context, container string, b bundle) (net.Conn, error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (p *Provider) execConnect(ctx context.Context, name string, b bundle) (net.
 	if err != nil {
 		return nil, err
 	}
-	proc, err := p.execDetached(ctx, name, b, theirs)
+	proc, err := p.execDetached(ctx, container, b, theirs)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -36,7 +36,7 @@ func (p *Provider) execConnect(ctx context.Context, name string, b bundle) (net.
 
 // execDetached is not go-runc's Exec, which would leave a file with the process'
 // description in a directory that everybody may list for as long as it runs.
-func (p *Provider) execDetached(ctx context.Context, name string, b bundle, stdio *os.File) (*watched, error) {
+func (p *Provider) execDetached(ctx context.Context, container string, b bundle, stdio *os.File) (*watched, error) {
 	pidFile, err := os.CreateTemp(string(b), ".connect-*")
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (p *Provider) execDetached(ctx context.Context, name string, b bundle, stdi
 	ctx, cancel := unhurried(ctx)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, p.engine.cli.Command, "--root", p.engine.root,
-		"exec", "--detach", "--process", b.connect(), "--pid-file", pidFile.Name(), name)
+		"exec", "--detach", "--process", b.connect(), "--pid-file", pidFile.Name(), container)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdio, stdio, complaints.file
 	runErr := cmd.Run()
 	pid, err := readPID(pidFile.Name())

@@ -82,7 +82,7 @@ func (p *Provider) useImage(ctx context.Context, pl *plan, ref string) error {
 		pl.workdir = meta.Workdir
 	}
 	if pl.options.WritableRoot {
-		pl.lower, pl.root, pl.readOnly = root, p.layout.sandbox(pl.name).root(), false
+		pl.lower, pl.root, pl.readOnly = root, pl.bundle.root(), false
 	}
 	return nil
 }

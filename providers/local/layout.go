@@ -23,11 +23,13 @@ func (l layout) disks() string              { return l.path("disks") }
 func (l layout) runtime() string            { return l.path("runtime") }
 func (l layout) sandboxes() string          { return l.path("sandboxes") }
 func (l layout) sandbox(name string) bundle { return bundle(l.path("sandboxes", name)) }
+func (l layout) pool() string               { return l.path("pool") }
+func (l layout) pooled(id string) bundle    { return bundle(l.path("pool", id)) }
 
 // make creates the directories. Secrets of sandboxes lie below, so nobody but
 // root may enter.
 func (l layout) make() error {
-	for _, dir := range []string{string(l), l.locks(), l.agents(), l.roots(), l.images(), l.disks(), l.runtime(), l.sandboxes()} {
+	for _, dir := range []string{string(l), l.locks(), l.agents(), l.roots(), l.images(), l.disks(), l.runtime(), l.sandboxes(), l.pool()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}

@@ -69,6 +69,9 @@ func (l *locks) try(name string) (*lock, error) {
 	return &lock{owner: l, name: name, file: file}, nil
 }
 
+// attempt is try for those who may also wait.
+func (l *locks) attempt(_ context.Context, name string) (*lock, error) { return l.try(name) }
+
 func (l *locks) enter(name string) *turn {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,13 +20,12 @@ const (
 
 // plan decides what the container looks like and makes what it needs besides
 // its disk.
-func (p *Provider) plan(ctx context.Context, name string, rec *record, spec providers.Spec, options templateOptions) (*plan, error) {
-	b := p.layout.sandbox(name)
+func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec providers.Spec, options templateOptions) (*plan, error) {
 	pl := &plan{
-		name: name, spec: spec, options: options, incarnation: rec.Incarnation, agent: p.agent,
+		id: rec.Container, bundle: b, spec: spec, options: options, incarnation: rec.Incarnation, agent: p.agent,
 		root: p.host.root, readOnly: true, binds: p.host.binds, disk: b.disk(),
 		uid: sandboxUser, gid: sandboxUser, home: defaultHome, env: map[string]string{"PATH": p.host.path},
-		workdir: spec.WorkingDirectory, cgroupPath: p.cgroups.path(name), swapLimit: p.cgroups.swap(),
+		workdir: spec.WorkingDirectory, cgroupPath: p.cgroups.path(rec.Container), swapLimit: p.cgroups.swap(),
 		socket: p.config.Way == WaySocket, listen: abstractName,
 	}
 	if spec.Network == providers.NetworkFull {
@@ -47,7 +46,7 @@ func (p *Provider) plan(ctx context.Context, name string, rec *record, spec prov
 		return nil, fmt.Errorf("working directory %q is not absolute: %w", pl.workdir, providers.ErrInvalid)
 	}
 	if p.config.Profile == ProfileDefault && p.cgroups.delegatable() {
-		dir, err := p.cgroups.delegate(name, pl.uid, pl.gid)
+		dir, err := p.cgroups.delegate(rec.Container, pl.uid, pl.gid)
 		if err != nil {
 			return nil, err
 		}
@@ -62,7 +61,7 @@ func (pl *plan) private() bool { return pl.spec.Resources.DiskBytes > 0 || !pl.r
 
 // prepareDisk makes the file system image, or nothing where it cannot be had.
 func (p *Provider) prepareDisk(ctx context.Context, pl *plan, rec *record) error {
-	b := p.layout.sandbox(pl.name)
+	b := pl.bundle
 	if err := os.Mkdir(b.disk(), 0o755); err != nil {
 		return err
 	}
@@ -80,7 +79,7 @@ func (p *Provider) prepareDisk(ctx context.Context, pl *plan, rec *record) error
 // mountFor mounts the sandbox's disk and overlay. It runs in the mount
 // namespace from which the runtime is started.
 func (p *Provider) mountFor(pl *plan, rec *record) error {
-	b := p.layout.sandbox(pl.name)
+	b := pl.bundle
 	if exists(b.image()) {
 		dev, err := attachLoop(b.image())
 		if err != nil {

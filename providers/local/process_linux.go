@@ -98,3 +98,23 @@ func (p process) thisBoot() bool {
 	boot, err := bootID()
 	return err == nil && boot == p.Boot
 }
+
+// endedOtherwise reports whether it is known, because nobody has reaped the
+// process yet, that it did not end by this signal.
+func (p process) endedOtherwise(s unix.Signal) bool {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/stat")
+	if err != nil {
+		return false
+	}
+	start, state, err := parseStat(data)
+	if err != nil || start != p.Start || !ended(state) {
+		return false
+	}
+	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
+	const exitField = 49
+	if len(fields) <= exitField {
+		return false
+	}
+	status, err := strconv.ParseUint(string(fields[exitField]), 10, 32)
+	return err == nil && unix.WaitStatus(status).Signal() != s
+}

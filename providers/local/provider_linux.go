@@ -31,12 +31,19 @@ type Provider struct {
 	host    *userland
 	agent   string // the agent's file
 
+	foreground foreground // creations that somebody waits for
+	keeping    sync.Mutex // held while the pools are changed
+
 	mu     sync.Mutex
+	keeper *keeper // nil before KeepPools
 	closed bool
 	warm   map[string]*warmConn // by name: proved ready and not asked for yet
 }
 
-var _ providers.Provider = (*Provider)(nil)
+var (
+	_ providers.Provider = (*Provider)(nil)
+	_ providers.Pooler   = (*Provider)(nil)
+)
 
 // New opens a state directory, finishes what a server before left half done, and
 // adopts the sandboxes that run. It makes the process a child subreaper.
@@ -103,8 +110,11 @@ func placeAgent(config Config, l layout) (string, error) {
 	return path, replaceFile(path, data, 0o755)
 }
 
-// Close leaves the sandboxes running.
+// Close leaves the sandboxes running, also those that nobody has claimed.
 func (p *Provider) Close() error {
+	p.keeping.Lock()
+	p.stopKeeper()
+	p.keeping.Unlock()
 	p.mu.Lock()
 	p.closed = true
 	warm := p.warm

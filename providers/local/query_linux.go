@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandgate/sandgate/providers"
 )
 
@@ -32,6 +34,7 @@ func (p *Provider) info(name string, rec *record) providers.Info {
 	out := providers.Info{
 		Name: name, Spec: rec.Spec, Incarnation: rec.Incarnation, CreateTime: rec.CreateTime, LastActivity: rec.LastActivity,
 		Runtime: rec.Runtime, Unprivileged: true, ReadOnlySystem: !rec.WritableRoot, NotEnforced: rec.NotEnforced,
+		FromPool: rec.FromPool,
 	}
 	switch rec.Phase {
 	case phaseCreating:
@@ -41,7 +44,8 @@ func (p *Provider) info(name string, rec *record) providers.Info {
 	case phaseActive:
 		out.State = providers.StateActive
 		if !rec.Init.alive() {
-			out.State, out.Message = providers.StateFailed, p.whyEnded(name, rec)
+			out.State = providers.StateFailed
+			out.Failure, out.Message = p.whyEnded(rec.container(name), rec)
 		}
 	default:
 		out.State = providers.StateUnknown
@@ -49,14 +53,18 @@ func (p *Provider) info(name string, rec *record) providers.Info {
 	return out
 }
 
-func (p *Provider) whyEnded(name string, rec *record) string {
-	if boot, err := bootID(); err == nil && boot != rec.Init.Boot {
-		return "the machine was restarted"
+// whyEnded tells a lack of memory from other ends by the kernel's own count of
+// the processes that it killed in the sandbox's cgroup. An agent that is known to
+// have ended in another way than by SIGKILL was none of them.
+func (p *Provider) whyEnded(container string, rec *record) (providers.Failure, string) {
+	if !rec.Init.thisBoot() {
+		return providers.FailureUnknown, "the machine was restarted"
 	}
-	if n := p.cgroups.oomKills(name); n > 0 {
-		return fmt.Sprintf("the agent ended, and the kernel had ended %d of the sandbox's processes for want of memory", n)
+	n := p.cgroups.oomKills(container)
+	if n == 0 || rec.Init.endedOtherwise(unix.SIGKILL) {
+		return providers.FailureUnknown, "the agent ended"
 	}
-	return "the agent ended"
+	return providers.FailureOutOfMemory, fmt.Sprintf("the agent ended, and the kernel had ended %d of the sandbox's processes for want of memory", n)
 }
 
 func unreadable(name string) providers.Info {

@@ -22,12 +22,15 @@ const (
 	phaseActive phase = "active"
 	// phaseDeleting: whoever gets the lock must finish the deletion.
 	phaseDeleting phase = "deleting"
+	// phaseUnclaimed: it was ready once and waits in its pool.
+	phaseUnclaimed phase = "unclaimed"
 )
 
 // record is what the provider keeps of a sandbox. The values of the environment
 // are not in it.
 type record struct {
 	Phase        phase          `json:"phase"`
+	Container    string         `json:"container,omitempty"` // the runtime's name for it; empty: the sandbox's
 	Spec         providers.Spec `json:"spec"`
 	Incarnation  string         `json:"incarnation"`
 	CreateTime   time.Time      `json:"create_time"`
@@ -40,6 +43,8 @@ type record struct {
 	Listen       string         `json:"listen"` // where connect finds the agent
 	WritableRoot bool           `json:"writable_root,omitempty"`
 	NotEnforced  []string       `json:"not_enforced,omitempty"`
+	FromPool     bool           `json:"from_pool,omitempty"`
+	Fit          string         `json:"fit,omitempty"` // what a claim must fit, see fitOf
 }
 
 // process is a process of this machine. A pid alone may have been used again.
@@ -67,6 +72,15 @@ func readRecord(b bundle) (*record, error) {
 // errCorrupt: the machine went down while the record was written. Nothing of
 // the sandbox can run then.
 var errCorrupt = errors.New("the sandbox's record cannot be read")
+
+// container is what the runtime and the cgroups call the sandbox of this name.
+// One that came from a pool was started before anybody had named it.
+func (r *record) container(name string) string {
+	if r == nil || r.Container == "" {
+		return name
+	}
+	return r.Container
+}
 
 func (r *record) write(b bundle) error { return writeJSON(b.record(), r) }
 

@@ -18,7 +18,8 @@ import (
 
 // plan is everything that decides what a sandbox's container looks like.
 type plan struct {
-	name        string
+	id          string // the runtime's name for it
+	bundle      bundle
 	spec        providers.Spec
 	options     templateOptions
 	incarnation string

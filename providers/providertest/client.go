@@ -6,25 +6,15 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/sandgate/sandgate/conformance"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// Client is the part of sandboxv1.SandboxServiceClient that the cases use, so a
-// client of a server is one.
-type Client interface {
-	Execute(ctx context.Context, in *sandboxv1.ExecuteRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[sandboxv1.ExecuteResponse], error)
-	ListProcesses(ctx context.Context, in *sandboxv1.ListProcessesRequest, opts ...grpc.CallOption) (*sandboxv1.ListProcessesResponse, error)
-	Upload(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[sandboxv1.UploadRequest, sandboxv1.UploadResponse], error)
-	Download(ctx context.Context, in *sandboxv1.DownloadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[sandboxv1.DownloadResponse], error)
-}
-
-var _ Client = sandboxv1.SandboxServiceClient(nil)
-
-// agentClient is a Client of an agent, without a server between.
+// agentClient is a conformance.Client of an agent, without a server between.
 type agentClient struct{ agent agentv1.AgentServiceClient }
 
-var _ Client = agentClient{}
+var _ conformance.Client = agentClient{}
 
 func (c agentClient) Execute(ctx context.Context, in *sandboxv1.ExecuteRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[sandboxv1.ExecuteResponse], error) {
 	stream, err := c.agent.Execute(ctx, &agentv1.ExecuteRequest{Request: in}, opts...)

@@ -72,6 +72,7 @@ func binary() string {
 // server is one process of "sandgate serve".
 type server struct {
 	dir, address string
+	program      string // empty: binary()
 	args         []string
 	cmd          *exec.Cmd
 	log          *record
@@ -106,13 +107,17 @@ func (s *server) start() error {
 	args := append([]string{
 		"serve", "--listen", s.address, "--state-dir", filepath.Join(s.dir, "state"), "--local-cgroup", "/sandgate-e2e",
 	}, s.args...)
-	s.cmd = exec.Command(binary(), args...)
+	program := s.program
+	if program == "" {
+		program = binary()
+	}
+	s.cmd = exec.Command(program, args...)
 	pipe, err := s.cmd.StderrPipe()
 	if err != nil {
 		return err
 	}
 	if err := s.cmd.Start(); err != nil {
-		return fmt.Errorf("start %s (make build makes it): %w", binary(), err)
+		return fmt.Errorf("start %s (make build makes it): %w", program, err)
 	}
 	ready := make(chan bool, 1)
 	go func() {

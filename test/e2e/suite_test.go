@@ -1,71 +1,109 @@
 package e2e
 
 import (
+	"context"
+	"net"
 	"os"
-	"strings"
+	"strconv"
 	"testing"
+	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
-	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
-	"github.com/sandgate/sandgate/providers"
-	"github.com/sandgate/sandgate/providers/providertest"
+	"github.com/sandgate/sandgate/conformance"
 )
 
-// TestSuite holds sandboxes to the cases of providertest through the real gRPC
-// stack: client, server, each way in, agent.
+// variant is one way in which a server has sandboxes. A new runtime is one more
+// line here.
+type variant struct {
+	name  string
+	flags []string
+	// whole: every run holds it to all cases that are not long. Of the others each
+	// run takes a part.
+	whole bool
+}
+
+var variants = []variant{
+	{name: "socket", flags: []string{"--local-way", "socket"}, whole: true},
+	{name: "exec", flags: []string{"--local-way", "exec"}},
+	{name: "exec restricted", flags: []string{"--local-way", "exec", "--local-profile", "restricted"}},
+}
+
+// What a part is: which share of the cases, chosen by which seed, and how large
+// the large ones are. docs/conformance.md says the same.
+const (
+	partFraction = 0.25
+	partScale    = 0.1
+	suiteSeed    = 20
+)
+
+// TestSuite holds the sandboxes behind a server to the conformance suite. With
+// SANDGATE_CONFORMANCE=full that is all of it, at full size, for every variant;
+// SANDGATE_CONFORMANCE_SEED chooses another seed.
 func TestSuite(t *testing.T) {
 	need(t)
-	for name, args := range map[string][]string{
-		"socket":          {"--local-way", "socket"},
-		"exec":            {"--local-way", "exec"},
-		"exec restricted": {"--local-way", "exec", "--local-profile", "restricted"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir, err := os.MkdirTemp("", "sandgate-suite-")
+	seed := uint64(suiteSeed)
+	if text := os.Getenv("SANDGATE_CONFORMANCE_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("SANDGATE_CONFORMANCE_SEED: %v", err)
+		}
+	}
+	full := os.Getenv("SANDGATE_CONFORMANCE") == "full"
+	for i, v := range variants {
+		t.Run(v.name, func(t *testing.T) {
+			// Each variant gets another part.
+			filter, scale := conformance.Filter{Seed: seed + uint64(i), Long: full}, 1.0
+			if !v.whole && !full {
+				filter.Fraction, scale = partFraction, partScale
+			}
+			cases, err := filter.Choose(conformance.Cases())
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := serve(dir, args...)
+			t.Logf("%d of %d cases, seed %d, scale %v", len(cases), len(conformance.Cases()), filter.Seed, scale)
+			s := suiteServer(t, v.flags)
+			suite, err := conformance.Open(t.Context(), conformance.Options{
+				Address: s.address, Seed: filter.Seed, Scale: scale, CutInner: s.cutInner,
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				if err := s.stop(); err != nil {
-					t.Error(err)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				if err := suite.Close(ctx); err != nil {
+					t.Errorf("after the suite: %v", err)
 				}
 			})
-			conn, err := grpc.NewClient(s.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-			if err != nil {
-				t.Fatal(err)
+			for _, c := range cases {
+				t.Run(c.Name, func(t *testing.T) { suite.Run(t.Context(), t, c) })
 			}
-			t.Cleanup(func() {
-				if err := conn.Close(); err != nil {
-					t.Error(err)
-				}
-			})
-			client := sandboxv1.NewSandboxServiceClient(conn)
-			providertest.RunSandbox(t, providertest.SandboxHarness{
-				New: func(t *testing.T, r providers.Resources) providertest.Sandbox {
-					t.Helper()
-					return suiteSandbox(t, client, r)
-				},
-			})
 		})
 	}
 }
 
-func suiteSandbox(t *testing.T, client sandboxv1.SandboxServiceClient, r providers.Resources) providertest.Sandbox {
+// suiteServer starts a server that listens on TCP: then all its unix sockets are
+// those to agents, and a connection to it can be reset.
+func suiteServer(t *testing.T, flags []string) *server {
 	t.Helper()
-	made, err := client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{
-		Labels: map[string]string{"case": strings.NewReplacer("/", "-", " ", "-").Replace(t.Name()[strings.LastIndexByte(t.Name(), '/')+1:])},
-		Spec: &sandboxv1.SandboxSpec{Resources: &sandboxv1.Resources{
-			MemoryBytes: r.MemoryBytes, CpuMillis: r.CPUMillis, MaxProcesses: r.MaxProcesses, DiskBytes: r.DiskBytes,
-		}},
-	})
+	dir, err := os.MkdirTemp("", "sandgate-suite-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return providertest.Sandbox{Client: client, ID: made.GetSandbox().GetSandboxId()}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{dir: dir, address: l.Addr().String(), args: flags, log: &record{}}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
 }

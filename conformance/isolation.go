@@ -1,16 +1,15 @@
-package providertest
+package conformance
 
 import (
 	"context"
 	"strings"
-	"testing"
 )
 
-func notRoot(ctx context.Context, t *testing.T, s Sandbox) {
+func notRoot(ctx context.Context, t T, s Sandbox) {
 	r := s.sh(ctx, t, "id -u; id -g; grep -E '^(Cap(Inh|Prm|Eff|Bnd|Amb)|NoNewPrivs|Seccomp):' /proc/self/status")
 	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
 	if len(lines) < 2 || lines[0] == "0" || lines[1] == "0" {
-		t.Errorf("commands run as root: %+v", r)
+		t.Errorf("commands run as root: %v", r)
 	}
 	held := map[string]bool{}
 	for _, line := range lines {
@@ -33,7 +32,7 @@ func notRoot(ctx context.Context, t *testing.T, s Sandbox) {
 	}
 }
 
-func noNetwork(ctx context.Context, t *testing.T, s Sandbox) {
+func noNetwork(ctx context.Context, t T, s Sandbox) {
 	r := s.sh(ctx, t, "tail -n +3 /proc/net/dev | cut -d: -f1")
 	for _, dev := range strings.Fields(r.stdout) {
 		// Tunnels' templates, which the kernel puts into every namespace, are no
@@ -53,14 +52,14 @@ func noNetwork(ctx context.Context, t *testing.T, s Sandbox) {
 }
 
 // loopback asks without any network tool: a refusal is an answer.
-func loopback(ctx context.Context, t *testing.T, s Sandbox) {
+func loopback(ctx context.Context, t T, s Sandbox) {
 	r := s.sh(ctx, t, "grep -E '^ *lo:' /proc/net/dev >/dev/null && cat /proc/net/fib_trie")
 	if !strings.Contains(r.stdout, "127.0.0.1") {
-		t.Errorf("127.0.0.1 is not up: %+v", r)
+		t.Errorf("127.0.0.1 is not up: %v", r)
 	}
 }
 
-func noHostFiles(ctx context.Context, t *testing.T, s Sandbox) {
+func noHostFiles(ctx context.Context, t T, s Sandbox) {
 	r := s.sh(ctx, t, "ls -A /root /etc/ssh /etc/sudoers /var/lib /var/run/docker.sock /run/docker.sock /run/systemd /boot /lost+found 2>/dev/null | grep -v ':$' | grep .")
 	if r.stdout != "" {
 		t.Errorf("there are files of a host: %q", r.stdout)
@@ -76,14 +75,14 @@ func noHostFiles(ctx context.Context, t *testing.T, s Sandbox) {
 
 // noNamespaces: with a user namespace a process would have all capabilities in
 // it, and much more of the kernel to attack.
-func noNamespaces(ctx context.Context, t *testing.T, s Sandbox) {
+func noNamespaces(ctx context.Context, t T, s Sandbox) {
 	r := s.sh(ctx, t, "unshare -U true && echo user; unshare -n true && echo network; unshare -m true && echo mounts; mount -t tmpfs none /tmp && echo a mount; exit 0")
 	if r.stdout != "" {
 		t.Errorf("it got %q", r.stdout)
 	}
 }
 
-func readOnlySystem(ctx context.Context, t *testing.T, s Sandbox) {
+func readOnlySystem(ctx context.Context, t T, s Sandbox) {
 	for _, path := range []string{"/x", "/usr/x", "/etc/x", "/usr/bin/x", "/proc/sys/kernel/hostname", "/sys/x"} {
 		if r := s.sh(ctx, t, "echo x >"+path); r.code() == 0 {
 			t.Errorf("%s can be written", path)
@@ -91,7 +90,7 @@ func readOnlySystem(ctx context.Context, t *testing.T, s Sandbox) {
 	}
 }
 
-func writablePlaces(ctx context.Context, t *testing.T, s Sandbox) {
+func writablePlaces(ctx context.Context, t T, s Sandbox) {
 	for _, dir := range []string{"/workspace", "/tmp", "$HOME", "/large_tool_results", "/conversation_history", "/run", "/dev/shm", "/var/tmp"} {
 		if r := s.sh(ctx, t, "f="+dir+"/written; echo x >$f && cat $f && rm $f"); r.stdout != "x\n" {
 			t.Errorf("%s cannot be written: %q", dir, r.stderr)
@@ -102,11 +101,11 @@ func writablePlaces(ctx context.Context, t *testing.T, s Sandbox) {
 	}
 }
 
-func python(ctx context.Context, t *testing.T, s Sandbox) {
+func python(ctx context.Context, t T, s Sandbox) {
 	for _, name := range []string{"python3", "python"} {
 		r := s.execute(ctx, t, argv(name, "-c", "import json, ssl, sqlite3; print(json.dumps([1]))"))
 		if r.err != nil || r.stdout != "[1]\n" {
-			t.Errorf("%s: %+v", name, r)
+			t.Errorf("%s: %v", name, r)
 		}
 	}
 }

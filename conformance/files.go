@@ -1,4 +1,4 @@
-package providertest
+package conformance
 
 import (
 	"bytes"
@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"testing"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
@@ -17,12 +16,12 @@ type file struct {
 	data []byte
 }
 
-func (s Sandbox) upload(ctx context.Context, t *testing.T, files ...file) []*sandboxv1.UploadResult {
+func (s Sandbox) upload(ctx context.Context, t T, files ...file) []*sandboxv1.UploadResult {
 	t.Helper()
 	const chunk = 256 << 10
 	stream, err := s.Client.Upload(ctx)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 	send := func(m *sandboxv1.UploadRequest) {
 		// The reason comes with the answer.
@@ -51,7 +50,7 @@ type downloaded struct {
 	trailer *sandboxv1.DownloadTrailer
 }
 
-func (s Sandbox) download(ctx context.Context, t *testing.T, paths ...string) []downloaded {
+func (s Sandbox) download(ctx context.Context, t T, paths ...string) []downloaded {
 	t.Helper()
 	req := &sandboxv1.DownloadRequest{SandboxId: s.ID}
 	for _, p := range paths {
@@ -59,7 +58,7 @@ func (s Sandbox) download(ctx context.Context, t *testing.T, paths ...string) []
 	}
 	stream, err := s.Client.Download(ctx, req)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 	out := make([]downloaded, len(paths))
 	at := 0
@@ -99,7 +98,7 @@ func noise(size int) []byte {
 	return out
 }
 
-func uploadDownload(ctx context.Context, t *testing.T, s Sandbox) {
+func uploadDownload(ctx context.Context, t T, s Sandbox) {
 	data := noise(1 << 20)
 	sum := sha256.Sum256(data)
 	files := []file{{s.dir + "/noise", data}, {s.dir + "/empty", nil}, {s.dir + "/small", []byte("x\x00\n")}}
@@ -109,7 +108,7 @@ func uploadDownload(ctx context.Context, t *testing.T, s Sandbox) {
 		}
 	}
 	if r := s.sh(ctx, t, "wc -c <noise"); r.stdout != "1048576\n" {
-		t.Errorf("a command sees %+v", r)
+		t.Errorf("a command sees %v", r)
 	}
 	got := s.download(ctx, t, files[0].path, files[1].path, files[2].path)
 	for i, g := range got {
@@ -122,17 +121,17 @@ func uploadDownload(ctx context.Context, t *testing.T, s Sandbox) {
 	}
 }
 
-func uploadMakesParents(ctx context.Context, t *testing.T, s Sandbox) {
+func uploadMakesParents(ctx context.Context, t T, s Sandbox) {
 	path := s.dir + "/new/deep/er/file"
 	if r := s.upload(ctx, t, file{path, []byte("text")})[0]; r.GetError() != nil {
 		t.Fatalf("upload: %v", r)
 	}
 	if r := s.sh(ctx, t, "cat "+path); r.stdout != "text" {
-		t.Errorf("a command sees %+v", r)
+		t.Errorf("a command sees %v", r)
 	}
 }
 
-func fileErrors(ctx context.Context, t *testing.T, s Sandbox) {
+func fileErrors(ctx context.Context, t T, s Sandbox) {
 	missing := s.dir + "/no/such/file"
 	for i, want := range []sandboxv1.ErrorReason{
 		sandboxv1.ErrorReason_ERROR_REASON_FILE_NOT_FOUND, sandboxv1.ErrorReason_ERROR_REASON_FILE_IS_DIRECTORY,
@@ -149,9 +148,9 @@ func fileErrors(ctx context.Context, t *testing.T, s Sandbox) {
 }
 
 // sameFilesAndUser writes by the one way and reads by the other.
-func sameFilesAndUser(ctx context.Context, t *testing.T, s Sandbox) {
+func sameFilesAndUser(ctx context.Context, t T, s Sandbox) {
 	if r := s.sh(ctx, t, "umask 077; echo mine >private; mkdir closed; echo in >closed/f"); r.code() != 0 {
-		t.Fatalf("%+v", r)
+		t.Fatalf("%v", r)
 	}
 	got := s.download(ctx, t, s.dir+"/private", s.dir+"/closed/f")
 	if string(got[0].data) != "mine\n" || string(got[1].data) != "in\n" {
@@ -159,6 +158,6 @@ func sameFilesAndUser(ctx context.Context, t *testing.T, s Sandbox) {
 	}
 	s.upload(ctx, t, file{s.dir + "/theirs", []byte("yours")})
 	if r := s.sh(ctx, t, "echo more >>theirs && rm theirs"); r.code() != 0 {
-		t.Errorf("a command cannot change an uploaded file: %+v", r)
+		t.Errorf("a command cannot change an uploaded file: %v", r)
 	}
 }

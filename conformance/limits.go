@@ -1,9 +1,8 @@
-package providertest
+package conformance
 
 import (
 	"context"
 	"strings"
-	"testing"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -11,13 +10,13 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-func forkBomb(ctx context.Context, t *testing.T, s Sandbox) {
+func forkBomb(ctx context.Context, t T, s Sandbox) {
 	seconds := marker()
 	req := shell("sleep " + seconds + " & b() { b | b & }; b; sleep " + seconds)
 	req.Timeout = durationpb.New(3 * time.Second)
 	r := s.execute(ctx, t, req)
 	if r.err != nil {
-		t.Fatal(r.err)
+		t.Fatalf("%v", r.err)
 	}
 	switch r.exited.GetReason() {
 	case sandboxv1.ExitReason_EXIT_REASON_TIMED_OUT, sandboxv1.ExitReason_EXIT_REASON_EXITED, sandboxv1.ExitReason_EXIT_REASON_SIGNALED:
@@ -34,7 +33,7 @@ func forkBomb(ctx context.Context, t *testing.T, s Sandbox) {
 	}
 }
 
-func memoryHog(ctx context.Context, t *testing.T, s Sandbox) {
+func memoryHog(ctx context.Context, t T, s Sandbox) {
 	// A file without a line's end, of which tail keeps all.
 	r := s.execute(ctx, t, argv("tail", "/dev/zero"))
 	if r.err != nil || r.exited.GetReason() != sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY {
@@ -42,12 +41,12 @@ func memoryHog(ctx context.Context, t *testing.T, s Sandbox) {
 	}
 }
 
-func diskHog(ctx context.Context, t *testing.T, s Sandbox) {
+func diskHog(ctx context.Context, t T, s Sandbox) {
 	r := s.sh(ctx, t, "head -c 268435456 /dev/zero >big; code=$?; wc -c <big; rm big; exit $code")
 	if r.code() == 0 {
-		t.Errorf("256 MiB fit into 64: %+v", r)
+		t.Errorf("256 MiB fit into 64: %v", r)
 	}
 	if r = s.sh(ctx, t, "head -c 1048576 /dev/zero >/tmp/small && rm /tmp/small"); r.code() != 0 {
-		t.Errorf("after the big file is gone, a small one does not fit: %+v", r)
+		t.Errorf("after the big file is gone, a small one does not fit: %v", r)
 	}
 }

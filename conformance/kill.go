@@ -1,11 +1,11 @@
-package providertest
+package conformance
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"strings"
-	"testing"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -13,7 +13,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-func timeoutEndsIt(ctx context.Context, t *testing.T, s Sandbox) {
+func timeoutEndsIt(ctx context.Context, t T, s Sandbox) {
 	seconds := marker()
 	req := shell("echo before; sleep " + seconds)
 	req.Timeout = durationpb.New(time.Second)
@@ -29,10 +29,21 @@ func timeoutEndsIt(ctx context.Context, t *testing.T, s Sandbox) {
 	s.assertNone(ctx, t, seconds)
 }
 
-// timeoutKillsAllThatHide starts descendants that shed all that is inherited.
-func timeoutKillsAllThatHide(ctx context.Context, t *testing.T, s Sandbox) {
+func timeoutKillsAllThatHide(ctx context.Context, t T, s Sandbox) {
 	seconds := marker()
-	script := strings.ReplaceAll(`
+	req := shell(hiding(seconds))
+	req.Timeout = durationpb.New(time.Second)
+	r := s.execute(ctx, t, req)
+	if r.err != nil || r.exited.GetReason() != sandboxv1.ExitReason_EXIT_REASON_TIMED_OUT {
+		t.Errorf("%v; %q, %q, %v", r.exited, r.stdout, r.stderr, r.err)
+	}
+	s.assertNone(ctx, t, seconds)
+}
+
+// hiding is a script whose descendants shed all that is inherited: session,
+// parents, descriptors and environment.
+func hiding(seconds string) string {
+	return strings.ReplaceAll(`
 sleep N &
 setsid sleep N &
 (setsid sh -c 'sleep N & sleep N' &) &
@@ -42,16 +53,9 @@ nohup sh -c 'trap "" TERM INT HUP; sleep N' >/dev/null 2>&1 &
 wait
 sleep N
 `, "N", seconds)
-	req := shell(script)
-	req.Timeout = durationpb.New(time.Second)
-	r := s.execute(ctx, t, req)
-	if r.err != nil || r.exited.GetReason() != sandboxv1.ExitReason_EXIT_REASON_TIMED_OUT {
-		t.Errorf("%v; %q, %q, %v", r.exited, r.stdout, r.stderr, r.err)
-	}
-	s.assertNone(ctx, t, seconds)
 }
 
-func cancelKills(ctx context.Context, t *testing.T, s Sandbox) {
+func cancelKills(ctx context.Context, t T, s Sandbox) {
 	seconds := marker()
 	cancelled, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -59,12 +63,12 @@ func cancelKills(ctx context.Context, t *testing.T, s Sandbox) {
 	req.SandboxId = s.ID
 	stream, err := s.Client.Execute(cancelled, req)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 	for {
 		m, err := stream.Recv()
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v", err)
 		}
 		if string(m.GetOutput().GetData()) == "ready\n" {
 			break
@@ -75,7 +79,7 @@ func cancelKills(ctx context.Context, t *testing.T, s Sandbox) {
 	deadline := time.Now().Add(10 * time.Second)
 	for s.count(ctx, t, seconds) > 0 {
 		if time.Now().After(deadline) {
-			t.Fatal("it runs on after its caller cancelled")
+			t.Fatalf("it runs on after its caller cancelled")
 		}
 	}
 }
@@ -84,28 +88,25 @@ func cancelKills(ctx context.Context, t *testing.T, s Sandbox) {
 func marker() string { return fmt.Sprintf("10%06d", serial.Add(1)) }
 
 // assertNone fails if a process with the marker in its arguments is alive.
-func (s Sandbox) assertNone(ctx context.Context, t *testing.T, marker string) {
+func (s Sandbox) assertNone(ctx context.Context, t T, marker string) {
 	t.Helper()
 	if n := s.count(ctx, t, marker); n > 0 {
 		t.Errorf("%d processes outlive their command", n)
 	}
 }
 
-// count counts processes by their arguments, with nothing but a shell's own
-// means. The script names the marker in two parts so as not to find itself, and
-// a process that has ended but was not reaped has no arguments.
-func (s Sandbox) count(ctx context.Context, t *testing.T, marker string) int {
+// count counts processes by their arguments, with nothing but the smallest
+// tools. The pattern does not match itself, and a process that has ended but was
+// not reaped has no arguments.
+func (s Sandbox) count(ctx context.Context, t T, marker string) int {
 	t.Helper()
-	script := fmt.Sprintf(`
-m=%s; m=${m}%s; n=0
-for f in /proc/[0-9]*/cmdline; do
-	if tr '\0' ' ' <"$f" 2>/dev/null | grep -q " $m"; then n=$((n+1)); fi
-done
-echo $n`, marker[:4], marker[4:])
+	script := fmt.Sprintf(`cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\n\0' ' \n' | grep -c "[%s]%s"; exit 0`, marker[:1], marker[1:])
 	var n int
 	r := s.sh(ctx, t, script)
 	if _, err := fmt.Sscan(r.stdout, &n); err != nil {
-		t.Fatalf("count processes: %+v", r)
+		t.Fatalf("count processes: %v", r)
 	}
 	return n
 }
+
+var serial atomic.Int64

@@ -1,0 +1,133 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// callerCases are about callers that go away, and children that stay.
+var callerCases = []Case{
+	{Name: "C08_grace_of_a_lost_caller", run: graceOfALostCaller},
+	{Name: "C08_attach_ends_the_grace", run: attachEndsTheGrace},
+	{Name: "C08_detached_runs_on", run: detachedRunsOn},
+	{Name: "C10_background_child", run: backgroundChild},
+}
+
+var errGone = errors.New("the caller has had enough")
+
+// abandon starts a command, waits until it has printed "ready", and goes away.
+func (s *Suite) abandon(ctx context.Context, t T, req *sandboxv1.ExecuteRequest) {
+	t.Helper()
+	req.SandboxId, req.ExecId = s.sandbox(ctx, t, nil).ID(), s.execID()
+	gone, leave := context.WithCancelCause(ctx)
+	defer leave(errGone)
+	stream, err := s.stub.Execute(gone, req)
+	if err != nil {
+		t.Fatalf("execute: %v", err)
+	}
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			t.Fatalf("execute: %v", err)
+		}
+		if string(m.GetOutput().GetData()) == "ready\n" {
+			return
+		}
+	}
+}
+
+// eventually looks until f holds.
+func eventually(ctx context.Context, t T, within time.Duration, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); !f(); {
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			t.Fatalf("after %v there is still: %s", within, what)
+		}
+	}
+}
+
+func graceOfALostCaller(ctx context.Context, t T, s *Suite) {
+	const grace = 3 * time.Second
+	seconds := marker()
+	req := shell("setsid sleep " + seconds + " & echo ready; sleep " + seconds)
+	req.DisconnectGrace = durationpb.New(grace)
+	s.abandon(ctx, t, req)
+	box := s.box(ctx, t, nil)
+	eventually(ctx, t, grace+30*time.Second, "a command whose grace ended", func() bool { return box.count(ctx, t, seconds) == 0 })
+	// By the sandbox's own clock, whatever else this machine had to do.
+	r := s.attach(ctx, t, box, req.GetExecId(), 0)
+	if wall := r.exited.GetWallTime().AsDuration(); r.exited.GetReason() != sandboxv1.ExitReason_EXIT_REASON_KILLED || wall < grace || wall > grace+15*time.Second {
+		t.Errorf("with a grace of %v it ended %v", grace, r)
+	}
+}
+
+func attachEndsTheGrace(ctx context.Context, t T, s *Suite) {
+	req := shell("echo ready; sleep 3; echo done; exit 7")
+	req.DisconnectGrace = durationpb.New(2 * time.Second)
+	s.abandon(ctx, t, req)
+	p, err := s.sandbox(ctx, t, nil).Attach(ctx, req.GetExecId(), 0, sandgate.LeaderExit)
+	if err != nil {
+		t.Fatalf("attach: %v", err)
+	}
+	t.Cleanup(p.Close)
+	got, exit := collect(t, "after the grace", p)
+	same(t, "after the grace", got, []byte("ready\ndone\n"))
+	exits(t, "after the grace", exit, 7)
+}
+
+func detachedRunsOn(ctx context.Context, t T, s *Suite) {
+	req := shell("echo ready; sleep 1; echo done; exit 7")
+	req.Detach = true
+	s.abandon(ctx, t, req)
+	p, err := s.sandbox(ctx, t, nil).Attach(ctx, req.GetExecId(), 6, sandgate.LeaderExit)
+	if err != nil {
+		t.Fatalf("attach: %v", err)
+	}
+	t.Cleanup(p.Close)
+	got, exit := collect(t, "detached", p)
+	same(t, "detached", got, []byte("done\n"))
+	exits(t, "detached", exit, 7)
+}
+
+// backgroundChild holds the output open beyond the command's end.
+func backgroundChild(ctx context.Context, t T, s *Suite) {
+	box, seconds := s.sandbox(ctx, t, nil), marker()
+	began := time.Now()
+	r, err := box.Execute(ctx, sandgate.ExecuteRequest{Shell: "(sleep 3; echo late) & sleep " + seconds + " & echo now; exit 7", Timeout: time.Minute})
+	if err != nil || string(r.Stdout) != "now\n" || !r.Exit.GetOutputOpen() {
+		t.Fatalf("%v, %v", r, err)
+	}
+	exits(t, "the command", r.Exit, 7)
+	if took := time.Since(began); took > 2500*time.Millisecond {
+		t.Errorf("the child held the call for %v", took)
+	}
+	listed := false
+	processes, err := box.Processes(ctx, true)
+	for _, p := range processes {
+		listed = listed || p.GetExecId() == r.ExecID && p.GetLiveProcesses() > 0
+	}
+	if err != nil || !listed {
+		t.Errorf("its children are not listed: %v, %v", processes, err)
+	}
+	p, err := box.Attach(ctx, r.ExecID, r.Exit.GetPosition(), sandgate.StreamsEnd)
+	if err != nil {
+		t.Fatalf("attach: %v", err)
+	}
+	t.Cleanup(p.Close)
+	untilOutput(t, p, "late\n")
+	if delivered, err := box.Signal(ctx, r.ExecID, "SIGKILL", sandgate.Tree); err != nil || !delivered {
+		t.Errorf("kill what is left: %v, %v", delivered, err)
+	}
+	exit, err := p.Wait()
+	if err != nil {
+		t.Errorf("wait for the streams' end: %v", err)
+	}
+	exits(t, "the streams' end", exit, 7)
+	s.box(ctx, t, nil).assertNone(ctx, t, seconds)
+}

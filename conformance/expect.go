@@ -1,0 +1,35 @@
+package conformance
+
+import (
+	"errors"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+)
+
+// wantReason wants an error with one of the reasons.
+func wantReason(t T, what string, err error, reasons ...string) {
+	t.Helper()
+	for _, r := range reasons {
+		if errors.Is(err, sandgate.Reason(r)) {
+			return
+		}
+	}
+	t.Errorf("%s: got %v, want %v", what, err, reasons)
+}
+
+// untilOutput reads a process until its output is what is wanted.
+func untilOutput(t T, p *sandgate.Process, want string) {
+	t.Helper()
+	var got string
+	for event, err := range p.Events() {
+		if err != nil {
+			t.Fatalf("after %q: %v", got, err)
+		}
+		if event.Exited != nil {
+			t.Fatalf("it ended after %q: %v", got, event.Exited)
+		}
+		if got += string(event.Output.GetData()); got == want {
+			return
+		}
+	}
+}

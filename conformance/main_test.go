@@ -1,0 +1,109 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/fake"
+	"github.com/sandgate/sandgate/server"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// cutting is a provider whose connections to agents can be cut.
+type cutting struct {
+	providers.Provider
+	mu    sync.Mutex
+	conns map[*counted]bool
+}
+
+// counted is a connection that is forgotten once it is closed.
+type counted struct {
+	net.Conn
+	of *cutting
+}
+
+func (c *counted) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.conns, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
+
+func (c *cutting) Dial(ctx context.Context, name string) (net.Conn, error) {
+	conn, err := c.Provider.Dial(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	one := &counted{conn, c}
+	c.conns[one] = true
+	return one, nil
+}
+
+func (c *cutting) cut(context.Context) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := len(c.conns)
+	for conn := range c.conns {
+		_ = conn.Conn.Close()
+	}
+	clear(c.conns)
+	return n, nil
+}
+
+// realServer runs a server over fake sandboxes and returns its address.
+func realServer(t *testing.T) (string, *cutting) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	machine := fake.NewMachine(dir, fake.Config{})
+	t.Cleanup(func() {
+		if err := machine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	provider := &cutting{Provider: machine.Open(), conns: map[*counted]bool{}}
+	srv, err := server.New(server.Config{Provider: provider, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := "unix://" + filepath.Join(dir, "s.sock")
+	l, err := server.Listen(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := errors.Join(srv.Shutdown(ctx), <-served); err != nil {
+			t.Error(err)
+		}
+	})
+	return address, provider
+}
+
+func open(t *testing.T, opts Options) *Suite {
+	t.Helper()
+	s, err := Open(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}

@@ -1,0 +1,180 @@
+package local
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// A sandbox of a pool is made whole in a directory of the pool, under a name
+// that no sandbox can have, and is claimed in two steps under the locks of both
+// names: its record becomes the claimed sandbox's, and its directory moves to
+// the sandboxes. The move is the claim. Whoever is killed before it leaves a
+// record in the pool that is not unclaimed any more, which is removed as a half
+// made sandbox is; whoever is killed after it leaves a whole sandbox.
+//
+// What was named after the sandbox of the pool keeps that name: its container
+// and its cgroups, which the record knows. The rest is in the directory.
+
+var poolName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// pooledPrefix is what the names of a template's pool begin with. No sandbox's
+// and no template's name has a dot.
+func pooledPrefix(template string) string { return "pool." + template + "." }
+
+// fitOf identifies all that a started sandbox cannot change any more. What the
+// provider only keeps is not in it.
+func (p *Provider) fitOf(spec providers.Spec, salt string) string {
+	spec.Tenant, spec.ID, spec.Hash, spec.Labels, spec.TTL, spec.IdleTTL, spec.Access = "", "", "", nil, 0, 0, nil
+	sum := hmac.New(sha256.New, []byte(salt))
+	// Hash's Write returns no error, and a Spec was JSON before.
+	_ = json.NewEncoder(sum).Encode([]any{spec, p.engine.name, p.config.Way, p.config.Profile, p.config.CgroupParent, p.agent, p.host.root})
+	return hex.EncodeToString(sum.Sum(nil)[:20])
+}
+
+// claim makes a started sandbox of the template's pool the one of this name,
+// and returns nil when none fits. On the connection its agent has spoken. The
+// caller holds the name's lock.
+func (p *Provider) claim(ctx context.Context, name string, spec providers.Spec) (*record, net.Conn, error) {
+	if ctx.Err() != nil {
+		return nil, nil, fmt.Errorf("create %s: %w", name, context.Cause(ctx))
+	}
+	ids, err := p.pooled(spec.Template)
+	if err != nil {
+		return nil, nil, err
+	}
+	// The lock of one that fits may be held by whoever has just made it. Free
+	// ones go first, so that callers do not stand in each other's way.
+	for _, lock := range []locking{p.locks.attempt, p.locks.acquire} {
+		for _, id := range ids {
+			rec, conn, err := p.claimOne(ctx, lock, id, name, spec)
+			switch {
+			case err != nil && ctx.Err() != nil:
+				return nil, nil, err
+			case err != nil:
+				// It is in nobody's way, and a new one can be made.
+				p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox of a pool could not be claimed", slog.String("pooled", id), slog.Any("error", err))
+			case rec != nil:
+				p.refill()
+				return rec, conn, nil
+			}
+		}
+	}
+	return nil, nil, nil
+}
+
+// locking takes a lock, or returns nil where it does not wait for it.
+type locking func(ctx context.Context, name string) (*lock, error)
+
+// pooled lists the sandboxes of one template's pool, whatever their state.
+func (p *Provider) pooled(template string) ([]string, error) {
+	if !poolName.MatchString(template) {
+		return nil, nil
+	}
+	entries, err := os.ReadDir(p.layout.pool())
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), pooledPrefix(template)) {
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
+}
+
+// unclaimed returns the record of a sandbox that can be claimed for a spec, or
+// nil.
+func (p *Provider) unclaimed(id string, spec providers.Spec) *record {
+	rec, err := readRecord(p.layout.pooled(id))
+	if err != nil || rec.Phase != phaseUnclaimed || rec.Fit != p.fitOf(spec, rec.Incarnation) || !rec.Init.alive() {
+		return nil
+	}
+	return rec
+}
+
+func (p *Provider) claimOne(ctx context.Context, lock locking, id, name string, spec providers.Spec) (*record, net.Conn, error) {
+	// Another caller must not miss one that fits because this one looks at it.
+	if p.unclaimed(id, spec) == nil {
+		return nil, nil, nil
+	}
+	held, err := lock(ctx, id)
+	if err != nil || held == nil {
+		return nil, nil, err
+	}
+	b := p.layout.pooled(id)
+	defer func() { held.release(!exists(string(b))) }()
+	rec := p.unclaimed(id, spec)
+	if rec == nil {
+		return nil, nil, nil
+	}
+	soon, cancel := context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
+	defer cancel()
+	conn, err := p.proveReady(soon, b, rec)
+	if err != nil {
+		if ctx.Err() == nil {
+			err = errors.Join(err, p.destroy(ctx, b, id, rec))
+		}
+		return nil, nil, err
+	}
+	rec.Phase, rec.FromPool, rec.Fit = phaseActive, true, ""
+	rec.Spec = withoutValues(spec)
+	rec.CreateTime = time.Now()
+	rec.LastActivity = rec.CreateTime
+	err = rec.write(b)
+	if err == nil {
+		err = os.Rename(string(b), string(p.layout.sandbox(name)))
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, conn.Close())
+	}
+	return rec, conn, nil
+}
+
+// answerTimeout is how long a started agent may take to answer a claim.
+const answerTimeout = 5 * time.Second
+
+var errNoAnswer = fmt.Errorf("the agent did not answer within %v: %w", answerTimeout, providers.ErrStartTimeout)
+
+// settlePooled removes a sandbox of a pool that is not whole and that nobody is
+// at work on: half made, half claimed, half deleted, or ended.
+func (p *Provider) settlePooled(ctx context.Context, id string) error {
+	b := p.layout.pooled(id)
+	whole := func() (*record, bool, error) {
+		rec, err := readRecord(b)
+		switch {
+		case err == nil:
+			return rec, rec.Phase == phaseUnclaimed && rec.Init.alive(), nil
+		case errors.Is(err, errCorrupt), errors.Is(err, providers.ErrNotFound):
+			return nil, false, nil
+		}
+		return nil, false, err
+	}
+	if _, ok, err := whole(); ok || err != nil {
+		return err
+	}
+	held, err := p.locks.try(id)
+	if err != nil || held == nil {
+		return err
+	}
+	defer func() { held.release(!exists(string(b))) }()
+	rec, ok, err := whole()
+	if ok || err != nil || rec == nil && !exists(string(b)) {
+		return err
+	}
+	p.log.LogAttrs(ctx, slog.LevelInfo, "removing a sandbox of a pool that is not whole", slog.String("pooled", id))
+	return p.destroy(ctx, b, id, rec)
+}

@@ -1,0 +1,59 @@
+//go:build linux
+
+package local_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local"
+)
+
+// TestOutOfMemory: when the kernel ends the agent for want of memory, the
+// sandbox says so.
+func TestOutOfMemory(t *testing.T) {
+	config := testConfig(t)
+	p := open(t, config)
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
+	spec.Resources.MemoryBytes = 96 << 20
+	if _, err := p.Create(t.Context(), "hog", spec); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.Delete(t.Context(), "hog", providers.Condition{}); err != nil {
+			t.Error(err)
+		}
+	}()
+	// Commands are the kernel's first choice otherwise.
+	if err := local.OfferInit(p, "hog"); err != nil {
+		t.Fatal(err)
+	}
+	// It ends with the sandbox, so how it ends says nothing.
+	_ = exec.CommandContext(t.Context(), "runc", "--root", filepath.Join(config.StateDir, "runtime/runc"), "exec", "hog", "tail", "/dev/zero").Run()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		info, err := p.Get(t.Context(), "hog")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.State == providers.StateFailed {
+			if info.Failure != providers.FailureOutOfMemory || !strings.Contains(info.Message, "memory") {
+				t.Errorf("it failed with %v: %s", info.Failure, info.Message)
+			}
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it is still %v", info.State)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

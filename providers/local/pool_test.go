@@ -1,0 +1,79 @@
+//go:build linux
+
+package local_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local"
+	"github.com/sandgate/sandgate/providers/providertest"
+)
+
+// TestPool runs the pool cases for both ways in.
+func TestPool(t *testing.T) {
+	for _, way := range []local.Way{local.WaySocket, local.WayExec} {
+		t.Run(string(way), func(t *testing.T) {
+			t.Parallel()
+			config := testConfig(t)
+			config.Way = way
+			providertest.RunPool(t, providertest.PoolHarness{
+				Harness: providertest.Harness{
+					Open: func(t *testing.T) providers.Provider { return open(t, config) },
+					Spec: func() providers.Spec {
+						return providers.Spec{
+							Network: providers.NetworkNone, Resources: local.DefaultResources(),
+							TemplateOptions: []byte(`{"host_network": true}`),
+						}
+					},
+				},
+				BreakUnclaimed: func(t *testing.T, p providers.Provider, template string) {
+					local.KillUnclaimed(t, p.(*local.Provider), template)
+				},
+				Unfit: map[string]func(*providers.Spec){
+					"network":          func(s *providers.Spec) { s.Network = providers.NetworkFull },
+					"template options": func(s *providers.Spec) { s.TemplateOptions = nil },
+				},
+			})
+		})
+	}
+}
+
+// TestPoolAgentHangs: a started sandbox whose agent does not answer is not given
+// to anybody.
+func TestPoolAgentHangs(t *testing.T) {
+	t.Parallel()
+	config := testConfig(t)
+	p := open(t, config)
+	spec := providers.Spec{Template: "hangs", Network: providers.NetworkNone, Resources: local.DefaultResources()}
+	keep := func(pools ...providers.Pool) {
+		t.Helper()
+		if err := p.KeepPools(t.Context(), pools); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keep(providers.Pool{Template: "hangs", Spec: spec, Target: 1})
+	defer func() {
+		keep()
+		if err := errors.Join(p.Delete(t.Context(), "one", providers.Condition{}), p.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	for s := (providers.PoolStatus{}); s.Available == 0; time.Sleep(10 * time.Millisecond) {
+		var err error
+		if s, err = p.PoolStatus(t.Context(), "hangs"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	local.FreezeUnclaimed(t, p, "hangs")
+	spec.Hash = "h"
+	info, err := p.Create(t.Context(), "one", spec)
+	if err != nil || info.FromPool {
+		t.Fatalf("create: %+v, %v", info, err)
+	}
+	if got := providertest.Shell(t, p, "one", "echo answers"); got != "answers\n" {
+		t.Errorf("it says %q", got)
+	}
+}

@@ -1,0 +1,87 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// hole is a connection that can vanish: what is written goes nowhere, nothing
+// comes, and nobody is told.
+type hole struct {
+	net.Conn
+	mu   sync.Mutex
+	gone bool
+}
+
+func (h *hole) vanish() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.gone = true
+}
+
+func (h *hole) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gone {
+		return len(p), nil
+	}
+	return h.Conn.Write(p)
+}
+
+// A client whose network silently drops everything is found out in stated time,
+// and the agent learns that the caller is gone.
+func TestClientInABlackHole(t *testing.T) {
+	w := newWorld(t, func(c *Config) {
+		c.Timing.Silence, c.Timing.SignOfLife = time.Second, 500*time.Millisecond
+	})
+	w.provider.script.execute = hang
+	w.create("a")
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- w.server.Serve(l) }()
+	t.Cleanup(func() {
+		_ = l.Close()
+		if err := <-served; err != nil && !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	})
+	var h *hole
+	conn, err := grpc.NewClient("passthrough:///hole", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			raw, err := net.Dial("unix", path)
+			h = &hole{Conn: raw}
+			return h, err
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	stream, err := sandboxv1.NewSandboxServiceClient(conn).Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
+		Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := stream.Recv(); err != nil || m.GetStarted() == nil {
+		t.Fatalf("%v %v", m, err)
+	}
+	h.vanish()
+	select {
+	case <-w.place("a").agent.cancelled:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the server still waits for a client that is gone")
+	}
+}

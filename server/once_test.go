@@ -1,0 +1,99 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// A call that changes something and whose connection breaks goes out again
+// only to an agent that knows it again; any other outcome is said to be
+// unknown, and nobody is advised to try again.
+func TestCallsThatChangeThings(t *testing.T) {
+	for name, c := range map[string]struct {
+		replays, remake bool
+		calls           int
+		reason          string
+	}{
+		"agent that replays":      {replays: true, calls: 2},
+		"agent that does not":     {calls: 1, reason: "AGENT_UNAVAILABLE"},
+		"another incarnation":     {replays: true, remake: true, calls: 1, reason: "SANDBOX_REPLACED"},
+		"replaced without a word": {remake: true, calls: 1, reason: "AGENT_UNAVAILABLE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, func(c *Config) { c.Timing.Reattach = 2 * time.Second })
+			var mu sync.Mutex
+			var ids []string
+			w.provider.script.replays = c.replays
+			w.provider.script.move = func(ctx context.Context, _ *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
+				mu.Lock()
+				ids = append(ids, metadata.ValueFromIncomingContext(ctx, callIDKey)...)
+				first := len(ids) == 1
+				mu.Unlock()
+				if first {
+					p := w.place("a")
+					if c.remake {
+						go w.provider.remake(p)
+					} else {
+						p.cut()
+					}
+					<-ctx.Done()
+				}
+				return &agentv1.MoveFileResponse{Response: &sandboxv1.MoveFileResponse{}}, nil
+			}
+			w.create("a")
+			_, err := w.client.MoveFile(t.Context(), &sandboxv1.MoveFileRequest{SandboxId: "a", Source: "/x", Destination: "/y"})
+			mu.Lock()
+			defer mu.Unlock()
+			if len(ids) != c.calls || slices.Contains(ids, "") || len(ids) == 2 && ids[0] != ids[1] {
+				t.Errorf("calls with the ids %q, want %d", ids, c.calls)
+			}
+			if c.reason == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			wantReason(t, err, c.reason)
+			if c.reason != "AGENT_UNAVAILABLE" {
+				return
+			}
+			if metadataOf(t, err)["outcome"] != "unknown" {
+				t.Errorf("%v: %v", err, metadataOf(t, err))
+			}
+			for _, d := range status.Convert(err).Details() {
+				if _, ok := d.(*errdetails.RetryInfo); ok {
+					t.Error("it advises to try again")
+				}
+			}
+		})
+	}
+}
+
+// Two calls of a caller are two calls, also when they are the same.
+func TestCallIDsDiffer(t *testing.T) {
+	w := newWorld(t, nil)
+	var ids []string
+	w.provider.script.move = func(ctx context.Context, _ *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
+		ids = append(ids, metadata.ValueFromIncomingContext(ctx, callIDKey)...)
+		return &agentv1.MoveFileResponse{Response: &sandboxv1.MoveFileResponse{}}, nil
+	}
+	w.create("a")
+	for range 2 {
+		if _, err := w.client.MoveFile(t.Context(), &sandboxv1.MoveFileRequest{SandboxId: "a", Source: "/x", Destination: "/y"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(ids) != 2 || ids[0] == ids[1] {
+		t.Errorf("two calls with the ids %q", ids)
+	}
+}

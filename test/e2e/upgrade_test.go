@@ -1,0 +1,101 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// release builds server and agent as a version.
+func release(t *testing.T, version string) (server, agent string) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"sandgate", "sandgate-agent"} {
+		build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+version,
+			"-o", filepath.Join(dir, name), "github.com/sandgate/sandgate/cmd/"+name)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("build %s: %v\n%s", name, err, out)
+		}
+	}
+	return filepath.Join(dir, "sandgate"), filepath.Join(dir, "sandgate-agent")
+}
+
+// A sandbox and its commands outlive the upgrade of the server by a minor
+// version, and the way back: what runs is attached to and loses no byte, and
+// the agent of the old version serves the new server.
+func TestUpgrade(t *testing.T) {
+	need(t)
+	oldServer, oldAgent := release(t, "0.1.9")
+	newServer, newAgent := release(t, "0.2.0")
+	dir, err := os.MkdirTemp("", "sandgate-e2e-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{dir: dir, address: "unix://" + filepath.Join(dir, "s.sock"), log: &record{}}
+	swap := func(program, agent string) {
+		t.Helper()
+		if s.cmd != nil {
+			_ = s.cmd.Process.Signal(syscall.SIGTERM)
+			if err := s.cmd.Wait(); err != nil {
+				t.Fatalf("%v\n%s", err, s.log)
+			}
+		}
+		s.program, s.args = program, []string{"--agent", agent}
+		if err := s.start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	swap(oldServer, oldAgent)
+	t.Cleanup(func() {
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	id := s.must(t, "create")
+	s.must(t, "exec", id, "-c", "echo kept > /workspace/file")
+
+	// One caller stays through both changes, and knows nothing of them.
+	follow := s.command(t.Context(), "exec", id, "-c", "for i in $(seq 200); do echo $i; sleep 0.1; done; exit 7")
+	var out, problems bytes.Buffer
+	follow.Stdout, follow.Stderr = &out, &problems
+	if err := follow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, "the command runs", func() bool {
+		return strings.Contains(s.must(t, "ps", id), "seq 200")
+	})
+
+	for _, step := range []struct{ name, program, agent string }{
+		{"upgrade", newServer, newAgent}, {"way back", oldServer, oldAgent}, {"upgrade again", newServer, newAgent},
+	} {
+		swap(step.program, step.agent)
+		if got := s.must(t, "exec", id, "--", "cat", "/workspace/file"); got != "kept" {
+			t.Errorf("%s: %q", step.name, got)
+		}
+		if got := s.must(t, "ps", id); !strings.Contains(got, "seq 200") {
+			t.Errorf("%s: the command is gone: %s", step.name, got)
+		}
+		other := s.must(t, "create")
+		if got := s.must(t, "exec", other, "--", "echo", step.name); got != step.name {
+			t.Errorf("%s: %q in a sandbox of this version", step.name, got)
+		}
+	}
+	_ = follow.Wait()
+	var want strings.Builder
+	for i := range 200 {
+		fmt.Fprintln(&want, i+1)
+	}
+	if out.String() != want.String() {
+		t.Errorf("got %q, %s", out.String(), problems.String())
+	}
+	if code := follow.ProcessState.ExitCode(); code != 7 {
+		t.Errorf("exit code %d, %s", code, problems.String())
+	}
+}
