@@ -315,6 +315,12 @@ class FakeServer(service.SandboxServiceServicer):
             response.results[0].sha256 = b"\0" * 32
         return response
 
+    def GetUpload(self, request: Any, context: Any) -> files_pb.GetUploadResponse:
+        def work() -> files_pb.GetUploadResponse:
+            raise Refused(grpc.StatusCode.NOT_FOUND, "UPLOAD_NOT_FOUND", "nothing was kept")
+
+        return self._answer("GetUpload", context, work)
+
     def Download(self, request: Any, context: Any) -> Iterator[files_pb.DownloadResponse]:
         for message in self._answer("Download", context, lambda: fake_files.download(request)):
             if self.corrupt and message.WhichOneof("payload") == "chunk":

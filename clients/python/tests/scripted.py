@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableLambda
+
+T = TypeVar("T")
 
 
 class ScriptedModel(BaseChatModel):
@@ -17,13 +19,16 @@ class ScriptedModel(BaseChatModel):
 
     calls: bool = True
     """Without, it says `done` at once."""
+    tool: str = "execute"
+    """The tool that takes the lines."""
+    argument: str = "command"
 
     @property
     def _llm_type(self) -> str:
         return "scripted"
 
     def bind_tools(self, tools: Sequence[Any], **_: Any) -> Runnable[Any, AIMessage]:
-        assert "execute" in {getattr(tool, "name", None) for tool in tools}
+        assert self.tool in {getattr(tool, "name", None) for tool in tools}
         return self
 
     def _generate(
@@ -38,7 +43,7 @@ class ScriptedModel(BaseChatModel):
         ended = sum(isinstance(m, ToolMessage) for m in messages[asked:])
         reply = AIMessage("done")
         if self.calls and ended < len(lines):
-            call = ToolCall(name="execute", args={"command": lines[ended]}, id=f"call-{len(messages)}")
+            call = ToolCall(name=self.tool, args={self.argument: lines[ended]}, id=f"call-{len(messages)}")
             reply = AIMessage("", tool_calls=[call])
         return ChatResult(generations=[ChatGeneration(message=reply)])
 
@@ -53,3 +58,16 @@ def outputs(result: dict[str, Any]) -> list[str]:
     messages: list[BaseMessage] = result["messages"]
     asked = max(i for i, m in enumerate(messages) if isinstance(m, HumanMessage))
     return [str(m.text) for m in messages[asked:] if isinstance(m, ToolMessage)]
+
+
+def in_thread(thread_id: str, work: Callable[[], T]) -> T:
+    run: Any = RunnableLambda(lambda _: work())
+    result: T = run.invoke(None, {"configurable": {"thread_id": thread_id}})
+    return result
+
+
+async def ain_thread(thread_id: str, work: Callable[[], Any]) -> Any:
+    async def call(_: Any) -> Any:
+        return await work()
+
+    return await RunnableLambda(call).ainvoke(None, {"configurable": {"thread_id": thread_id}})

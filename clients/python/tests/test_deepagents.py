@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,10 +103,11 @@ async def test_no_file_method_runs_a_command(
 
 @pytest.mark.parametrize("name", [*_ARGUMENTS, *(f"a{name}" for name in _ARGUMENTS)])
 async def test_trouble_is_a_result_that_says_so_and_no_missing_file(
-    backend: SandgateSandbox, work: Path, fake: FakeServer, name: str
+    config: Config, work: Path, fake: FakeServer, name: str
 ) -> None:
-    del fake.sandboxes["agent"]
-    away = [Refused(grpc.StatusCode.UNAVAILABLE, "AGENT_UNAVAILABLE", "the agent is away") for _ in range(9)]
+    impatient = dataclasses.replace(config, reconnect_timeout=0.1, connect_timeout=0.1)
+    backend = SandgateSandbox("agent", config=impatient)
+    away = [Refused(grpc.StatusCode.UNAVAILABLE, "AGENT_UNAVAILABLE", "the agent is away") for _ in range(99)]
     for call in ("ListDirectory", "ReadLines", "WriteFile", "EditFile", "SearchFiles", "GlobFiles"):
         fake.faults[call] = list(away)
     for call in ("RemoveFile", "Upload", "Download"):

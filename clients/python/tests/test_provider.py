@@ -21,7 +21,7 @@ def provider(config: Config) -> Iterator[SandgateProvider]:
         yield made
 
 
-def test_defaults_and_a_calls_own(provider: SandgateProvider, fake: FakeServer) -> None:
+def test_s5_20_defaults_and_a_calls_own(provider: SandgateProvider, fake: FakeServer) -> None:
     first = provider.get_or_create(labels={"user": "u"}, ttl_idle_seconds=5, image="python:3.12")
     asked = fake.created[-1]
     assert asked.sandbox_id == first.id
@@ -48,7 +48,7 @@ async def test_an_id_is_taken_or_made(provider: SandgateProvider, fake: FakeServ
     assert (await provider.areconnect("t")).id == provider.reconnect("t").id == "t"
 
 
-async def test_deleting_is_idempotent_and_reconnecting_makes_nothing(
+async def test_s5_19_deleting_is_idempotent_and_reconnecting_makes_nothing(
     provider: SandgateProvider, fake: FakeServer
 ) -> None:
     provider.get_or_create(sandbox_id="t")
@@ -62,7 +62,7 @@ async def test_deleting_is_idempotent_and_reconnecting_makes_nothing(
     assert not fake.sandboxes
 
 
-async def test_pages(provider: SandgateProvider) -> None:
+async def test_s5_17_c8_pages(provider: SandgateProvider) -> None:
     made = {provider.get_or_create(sandbox_id=f"s{i}").id for i in range(3)}
     seen, cursor = [], None
     while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import threading
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from sandgate import (
     Exited,
     FileError,
     Output,
+    QuotaExceededError,
     Sandbox,
     Started,
     UnavailableError,
@@ -264,10 +266,33 @@ async def test_an_upload_that_the_server_ends_early_has_its_reason(
 ) -> None:
     async with async_client, await async_client.create() as sandbox:
         for _ in range(30):
-            fake.faults["Upload"] = [_away()]
-            with pytest.raises(UnavailableError) as caught:
+            fake.faults["Upload"] = [
+                Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED", "no more bytes")
+            ]
+            with pytest.raises(QuotaExceededError) as caught:
                 await sandbox.upload_file(f"{work}/x", _BIG)
-            assert caught.value.reason == "AGENT_UNAVAILABLE"
+            assert caught.value.reason == "QUOTA_EXCEEDED"
+
+
+@pytest.mark.parametrize("size", [1000, 3_000_000])
+def test_an_upload_is_repeated_over_a_broken_connection(
+    fake: FakeServer, sandbox: Sandbox, work: Path, size: int
+) -> None:
+    fake.faults["Upload"] = [_away(), _away()]
+    content = os.urandom(size)
+    sandbox.upload_file(f"{work}/x", content)
+    assert (work / "x").read_bytes() == content
+    fake.faults["Upload"] = [_away()]
+    if size < 1 << 20:
+        with pytest.raises(UnavailableError):
+            sandbox.upload_file(f"{work}/y", content, create_only=True)
+
+
+def test_text_as_a_source_is_refused_with_what_to_do(sandbox: Sandbox, work: Path) -> None:
+    with pytest.raises(TypeError, match=r"pathlib.Path\(...\) for a local file, or text.encode"):
+        sandbox.upload_file(f"{work}/x", "text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not int"):
+        sandbox.upload_file(f"{work}/x", 1)  # type: ignore[arg-type]
 
 
 async def test_a_cancelled_upload_leaves_the_old_content(async_client: AsyncClient, work: Path) -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, TypeVar
 
 import grpc
 import pytest
-from langchain_core.runnables import RunnableLambda
 
 from sandgate import Config
 from sandgate.deepagents import SandgateThreadBackend
 from sandgate.deepagents.threads import RECREATED, thread_sandbox_id
 from tests.fake_files import Refused
 from tests.fake_server import FakeServer
-
-T = TypeVar("T")
+from tests.scripted import ain_thread, in_thread
 
 
 @pytest.fixture
@@ -30,19 +27,6 @@ def backend(config: Config) -> Iterator[SandgateThreadBackend]:
 def patient(config: Config) -> Iterator[SandgateThreadBackend]:
     with SandgateThreadBackend(config=config, recreate=True) as made:
         yield made
-
-
-def in_thread(thread_id: str, work: Callable[[], T]) -> T:
-    run: Any = RunnableLambda(lambda _: work())
-    result: T = run.invoke(None, {"configurable": {"thread_id": thread_id}})
-    return result
-
-
-async def ain_thread(thread_id: str, work: Callable[[], Any]) -> Any:
-    async def call(_: Any) -> Any:
-        return await work()
-
-    return await RunnableLambda(call).ainvoke(None, {"configurable": {"thread_id": thread_id}})
 
 
 def _gone() -> Refused:
@@ -106,13 +90,13 @@ async def test_a_lost_sandbox_is_an_error_and_stays_lost(
     ]
     for text in results:
         assert text is not None
-        assert "this thread's sandbox is lost" in text
+        assert "the sandbox is lost" in text
     assert fake.calls.count("CreateSandbox") == 1
 
 
 def test_an_expected_sandbox_is_not_made_silently(backend: SandgateThreadBackend, fake: FakeServer) -> None:
     backend.expect("1")
-    assert "this thread's sandbox is lost" in in_thread("1", lambda: backend.execute("true")).output
+    assert "the sandbox is lost" in in_thread("1", lambda: backend.execute("true")).output
     assert not fake.sandboxes
 
 

@@ -59,7 +59,22 @@ class DownloadStep:
     """The sink writes files of this machine."""
 
 
-Step: TypeAlias = UnaryStep | UploadStep | DownloadStep
+@dataclass(frozen=True, slots=True)
+class WaitStep:
+    """Wait before a repetition, answer with True.
+
+    Answer with False at once when there must be none: the client's patience,
+    from `since` on, would be used up.
+    """
+
+    seconds: float
+    since: float
+    """When trying began, by `time.monotonic`."""
+    patience: float | None = None
+    """Seconds from `since`; None: the client's patience with a lost connection."""
+
+
+Step: TypeAlias = UnaryStep | UploadStep | DownloadStep | WaitStep
 Plan: TypeAlias = Generator[Step, Any, T]
 
 
@@ -87,6 +102,7 @@ WRITE_STDIN = Call[process_pb.WriteStdinRequest, process_pb.WriteStdinResponse](
 SIGNAL_PROCESS = Call[process_pb.SignalProcessRequest, process_pb.SignalProcessResponse]("SignalProcess")
 RESIZE_TERMINAL = Call[process_pb.ResizeTerminalRequest, process_pb.ResizeTerminalResponse]("ResizeTerminal")
 LIST_PROCESSES = Call[process_pb.ListProcessesRequest, process_pb.ListProcessesResponse]("ListProcesses")
+GET_UPLOAD = Call[files_pb.GetUploadRequest, files_pb.GetUploadResponse]("GetUpload")
 STAT_FILE = Call[files_pb.StatFileRequest, files_pb.StatFileResponse]("StatFile")
 LIST_DIRECTORY = Call[files_pb.ListDirectoryRequest, files_pb.ListDirectoryResponse]("ListDirectory")
 MAKE_DIRECTORY = Call[files_pb.MakeDirectoryRequest, files_pb.MakeDirectoryResponse]("MakeDirectory")

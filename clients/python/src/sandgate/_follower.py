@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from sandgate import _calls, _values
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as pb
-from sandgate.errors import ConnectionLostError, InternalError, SandgateError, UnavailableError
+from sandgate.errors import (
+    ConnectionLostError,
+    ExecNotFoundError,
+    InternalError,
+    SandgateError,
+    UnavailableError,
+)
 from sandgate.process import Event, Gap, Output, Started, StreamName, exited_event
 
 if TYPE_CHECKING:
@@ -62,8 +68,17 @@ class Follower:
         """The command's id."""
         return self._request.exec_id
 
-    def kill(self, timeout: float) -> Plan[bool]:
-        """Plan the kill of the command's whole tree."""
+    def kill(self, patience: float, *, reached: bool, starting: float = 0.0) -> Plan[bool]:
+        """Plan the kill of the command's whole tree; False when it is not known.
+
+        Over a broken connection it is repeated: to kill twice does no harm.
+
+        Args:
+            patience: Seconds that all of it may take.
+            reached: The server was reached before, so it may come back.
+            starting: Seconds in which a command that is not known may still start.
+        """
+        begun = time.monotonic()
         request = pb.SignalProcessRequest(
             sandbox_id=self._request.sandbox_id,
             expected_incarnation=self._incarnation,
@@ -71,8 +86,18 @@ class Follower:
             signal="SIGKILL",
             scope=pb.SIGNAL_SCOPE_TREE,
         )
-        response = yield from _calls.call(_calls.SIGNAL_PROCESS, request, timeout)
-        return response.delivered
+        while True:
+            left = max(begun + patience - time.monotonic(), self._FIRST_WAIT)
+            try:
+                yield from _calls.call(_calls.SIGNAL_PROCESS, request, left)
+            except ExecNotFoundError:
+                if self._started or not (yield _calls.WaitStep(self._FIRST_WAIT, begun, starting)):
+                    return False
+            except UnavailableError:
+                if not (reached and (yield _calls.WaitStep(self._FIRST_WAIT, begun, patience))):
+                    raise
+            else:
+                return True
 
     def open(self) -> tuple[Literal["Execute", "Attach"], pb.ExecuteRequest | pb.AttachRequest]:
         """Return the call to make and its request."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from sandgate import _calls, _values, files, info, process
 from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as files_pb
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sandgate._calls import Plan
-    from sandgate.options import SandboxSpec, SandboxState, SignalScope
-
-_MAX_DOWNLOAD_ITEMS = 1000
+    from sandgate.options import AccessPolicy, SandboxSpec, SandboxState, SignalScope
 
 
 @dataclasses.dataclass(slots=True)
@@ -31,6 +29,12 @@ class Target:
 
     sandbox_id: str
     incarnation: str = ""
+    access: AccessPolicy | None = None
+    """Narrows each call, beyond what the sandbox itself allows."""
+
+    def narrowed(self) -> lifecycle_pb.AccessPolicy | None:
+        """Return the policy as it is sent."""
+        return None if self.access is None else self.access.message()
 
 
 def server_info() -> Plan[info.ServerInfo]:
@@ -180,62 +184,12 @@ def processes(target: Target, *, include_ended: bool) -> Plan[list[process.Proce
     return [process.process(p) for p in response.processes]
 
 
-def upload(target: Target, wanted: Sequence[files.UploadFile]) -> Plan[list[files.UploadResult]]:
-    if not wanted:
-        return []
-    transfer = files.Upload(target.sandbox_id, target.incarnation, wanted)
-    response: files_pb.UploadResponse = yield _calls.UploadStep(transfer.frames, transfer.blocking)
-    return transfer.results(response)
-
-
-def upload_one(target: Target, file: files.UploadFile) -> Plan[files.UploadResult]:
-    (result,) = yield from upload(target, [file])
-    if result.error is not None:
-        raise result.error
-    return result
-
-
-def download(target: Target, paths: Sequence[str]) -> Plan[list[files.DownloadResult]]:
-    results: list[files.DownloadResult] = []
-    for start in range(0, len(paths), _MAX_DOWNLOAD_ITEMS):
-        batch = paths[start : start + _MAX_DOWNLOAD_ITEMS]
-        transfer = files.Download(batch)
-        yield _calls.DownloadStep(_download_request(target, batch), transfer.take, blocking=False)
-        results += transfer.results()
-    return results
-
-
-def download_file(target: Target, path: str, limit: int | None = None) -> Plan[files.DownloadResult]:
-    transfer = files.Download([path])
-    yield _calls.DownloadStep(_download_request(target, [path], limit), transfer.take, blocking=False)
-    (result,) = transfer.results()
-    if result.error is not None:
-        raise result.error
-    return result
-
-
-def download_to(target: Target, path: str, opened: BinaryIO) -> Plan[files.DownloadResult]:
-    transfer = files.Download([path], [opened])
-    yield _calls.DownloadStep(_download_request(target, [path]), transfer.take, blocking=True)
-    (result,) = transfer.results()
-    if result.error is not None:
-        raise result.error
-    return result
-
-
-def _download_request(
-    target: Target, paths: Sequence[str], limit: int | None = None
-) -> files_pb.DownloadRequest:
-    return files_pb.DownloadRequest(
-        sandbox_id=target.sandbox_id,
-        expected_incarnation=target.incarnation,
-        items=[files_pb.DownloadItem(path=p, limit=limit) for p in paths],
-    )
-
-
 def stat_file(target: Target, path: str) -> Plan[files.FileInfo]:
     request = files_pb.StatFileRequest(
-        sandbox_id=target.sandbox_id, expected_incarnation=target.incarnation, path=path
+        sandbox_id=target.sandbox_id,
+        expected_incarnation=target.incarnation,
+        access=target.narrowed(),
+        path=path,
     )
     response = yield from _calls.call(_calls.STAT_FILE, request)
     return files.file_info(response.info)
@@ -248,6 +202,7 @@ def list_directory(target: Target, path: str) -> Plan[list[files.FileInfo]]:
         request = files_pb.ListDirectoryRequest(
             sandbox_id=target.sandbox_id,
             expected_incarnation=target.incarnation,
+            access=target.narrowed(),
             path=path,
             page_token=token,
         )
@@ -262,6 +217,7 @@ def make_directory(target: Target, path: str, *, parents: bool, mode: int | None
     request = files_pb.MakeDirectoryRequest(
         sandbox_id=target.sandbox_id,
         expected_incarnation=target.incarnation,
+        access=target.narrowed(),
         path=path,
         parents=parents,
         mode=mode,
@@ -274,6 +230,7 @@ def move_file(target: Target, source: str, destination: str, *, overwrite: bool)
     request = files_pb.MoveFileRequest(
         sandbox_id=target.sandbox_id,
         expected_incarnation=target.incarnation,
+        access=target.narrowed(),
         source=source,
         destination=destination,
         overwrite=overwrite,
@@ -285,6 +242,7 @@ def remove_file(target: Target, path: str, *, recursive: bool, allow_missing: bo
     request = files_pb.RemoveFileRequest(
         sandbox_id=target.sandbox_id,
         expected_incarnation=target.incarnation,
+        access=target.narrowed(),
         path=path,
         recursive=recursive,
         allow_missing=allow_missing,
@@ -299,6 +257,7 @@ def read_lines(
     request = files_pb.ReadLinesRequest(
         sandbox_id=target.sandbox_id,
         expected_incarnation=target.incarnation,
+        access=target.narrowed(),
         path=path,
         offset=offset,
         limit=limit,
@@ -314,6 +273,7 @@ def write_file(
     request = files_pb.WriteFileRequest(
         sandbox_id=target.sandbox_id,
         expected_incarnation=target.incarnation,
+        access=target.narrowed(),
         path=path,
         content=content,
         mode=mode,
@@ -329,6 +289,7 @@ def edit_file(
     request = files_pb.EditFileRequest(
         sandbox_id=target.sandbox_id,
         expected_incarnation=target.incarnation,
+        access=target.narrowed(),
         path=path,
         old_text=old,
         new_text=new,
@@ -358,6 +319,7 @@ def search_files(
     request = search_pb.SearchFilesRequest(
         sandbox_id=target.sandbox_id,
         expected_incarnation=target.incarnation,
+        access=target.narrowed(),
         pattern=pattern,
         syntax=search_pb.PATTERN_SYNTAX_RE2 if regex else search_pb.PATTERN_SYNTAX_LITERAL,
         ignore_case=ignore_case,
@@ -388,6 +350,7 @@ def glob_files(
     request = search_pb.GlobFilesRequest(
         sandbox_id=target.sandbox_id,
         expected_incarnation=target.incarnation,
+        access=target.narrowed(),
         pattern=pattern,
         path=path,
         bare_pattern_shallow=shallow,

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import grpc.aio
 
 from sandgate import _plans
-from sandgate._calls import DownloadStep, UnaryStep, UploadStep
-from sandgate._gen.sandbox.v1 import sandbox_service_pb2_grpc as service
+from sandgate._calls import DownloadStep, UnaryStep, UploadStep, WaitStep
+from sandgate._channels import Stripes, aio_channel_maker, channel_maker
+from sandgate._context import AsyncManaged
+from sandgate._reach import Reach
 from sandgate._uploading import Sending
 from sandgate.aio_sandbox import AsyncSandbox
-from sandgate.client import KILL_TIMEOUT, open_channel
-from sandgate.config import Config, channel_credentials, channel_options, parse_address
-from sandgate.errors import CallCancelledError, ExecNotFoundError, SandgateError, from_rpc
+from sandgate.client import KILL_TIMEOUT, START_TIMEOUT
+from sandgate.config import Config
+from sandgate.errors import CallCancelledError, SandgateError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-    from types import TracebackType
     from typing import Unpack
 
     from sandgate._calls import Plan, Step
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(AsyncManaged):
     """A client of one server, for asyncio.
 
     It may be made anywhere and used in several event loops, one after the other
@@ -51,6 +53,7 @@ class AsyncClient:
         key_file: str | None = None,
         insecure: bool = False,
         metadata: Mapping[str, str] | None = None,
+        channels: int | None = None,
         config: Config | None = None,
     ) -> None:
         self.config = config or Config.load(
@@ -61,14 +64,16 @@ class AsyncClient:
             key_file=key_file,
             insecure=insecure,
             metadata=metadata,
+            channels=channels,
         )
-        self._endpoint = parse_address(self.config.address)
-        self._credentials = channel_credentials(self.config, self._endpoint)
+        self._make = aio_channel_maker(self.config)
+        self._reach = Reach(self.config)
         self._metadata = self.config.call_metadata
-        self._channels: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[grpc.aio.Channel, Any]] = (
+        self._lock = threading.Lock()
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Stripes[grpc.aio.Channel]] = (
             weakref.WeakKeyDictionary()
         )
-        self._uploads: tuple[grpc.Channel, Any] | None = None
+        self._uploads = Stripes(channel_maker(self.config), self.config.channels)
 
     async def server_info(self) -> ServerInfo:
         """Return what the server is, can do and enforces, and who the caller is."""
@@ -165,47 +170,41 @@ class AsyncClient:
         """Return a handle without asking the server."""
         return AsyncSandbox(self, sandbox_id)
 
+    async def suspend(self, sandbox_id: str) -> SandboxInfo:
+        """Stop a sandbox's processes and keep its disk, where the server can.
+
+        Raises:
+            UnsupportedError: The server's provider cannot.
+        """
+        return await self.run(_plans.suspend(sandbox_id, self.config.create_timeout))
+
+    async def resume(self, sandbox_id: str) -> SandboxInfo:
+        """Bring a suspended sandbox back; returns when a command can run."""
+        return await self.run(_plans.resume(sandbox_id, self.config.create_timeout))
+
     async def close(self) -> None:
-        """Close the running loop's connection. Sandboxes stay.
+        """Close the running loop's connections. Sandboxes stay.
 
         Other loops' connections stay too; uploads are over in all of them.
         """
-        if self._uploads is not None:
-            self._uploads[0].close()
-            self._uploads = None
-        channel, _ = self._channels.pop(asyncio.get_running_loop(), (None, None))
-        if channel is not None:
+        for uploading in self._uploads.take_all():
+            uploading.close()
+        with self._lock:
+            known = self._loops.pop(asyncio.get_running_loop(), None)
+        for channel in () if known is None else known.take_all():
             await channel.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _aleave(self) -> None:
         await self.close()
 
     @property
-    def _stub(self) -> Any:
+    def _channels(self) -> Stripes[grpc.aio.Channel]:
         loop = asyncio.get_running_loop()
-        known = self._channels.get(loop)
-        if known is None:
-            target, options = self._endpoint.target, channel_options()
-            channel = (
-                grpc.aio.insecure_channel(target, options)
-                if self._credentials is None
-                else grpc.aio.secure_channel(target, self._credentials, options)
-            )
-            known = channel, service.SandboxServiceStub(channel)
-            self._channels[loop] = known
-        return known[1]
-
-    @property
-    def _upload_stub(self) -> Any:
-        if self._uploads is None:
-            channel = open_channel(self.config)
-            self._uploads = channel, service.SandboxServiceStub(channel)
-        return self._uploads[1]
+        with self._lock:
+            known = self._loops.get(loop)
+            if known is None:
+                known = self._loops[loop] = Stripes(self._make, self.config.channels)
+            return known
 
     async def run(self, plan: Plan[T]) -> T:
         """Run a plan of this package to its end."""
@@ -227,18 +226,20 @@ class AsyncClient:
         try:
             while not follower.done:
                 name, request = follower.open()
-                call = getattr(self._stub, name)(request, metadata=self._metadata)
                 error: SandgateError | None = None
-                try:
-                    async for message in call:
-                        for event in follower.feed(message):
-                            yield event
-                except grpc.RpcError as e:
-                    error = from_rpc(e)
-                except asyncio.CancelledError:
-                    error = _cancelled_by_server()
-                finally:
-                    call.cancel()
+                with self._channels.stream() as stub:
+                    call = getattr(stub, name)(request, metadata=self._metadata)
+                    try:
+                        async for message in call:
+                            self._reach.reached = True
+                            for event in follower.feed(message):
+                                yield event
+                    except grpc.RpcError as e:
+                        error = self._reach.explain(e)
+                    except asyncio.CancelledError:
+                        error = _cancelled_by_server()
+                    finally:
+                        call.cancel()
                 if not follower.done:
                     await asyncio.sleep(follower.broken(error))
         except SandgateError:
@@ -259,34 +260,39 @@ class AsyncClient:
             raise
 
     async def _kill(self, follower: Follower) -> None:
-        try:
-            await self.run(follower.kill(KILL_TIMEOUT))
-        except ExecNotFoundError:
-            # The command may have been about to start: look again.
-            with contextlib.suppress(SandgateError):
-                await self.run(follower.kill(KILL_TIMEOUT))
-        except SandgateError:
-            # Best effort: the grace ends the command where this could not.
-            return
+        plan = follower.kill(KILL_TIMEOUT, reached=self._reach.reached, starting=START_TIMEOUT)
+        # Best effort: the grace ends the command where this could not.
+        with contextlib.suppress(SandgateError):
+            await self.run(plan)
 
     async def _take(self, step: Step) -> Any:
         try:
-            match step:
-                case UnaryStep():
-                    timeout = self.config.call_timeout if step.timeout is None else step.timeout
-                    return await getattr(self._stub, step.name)(
-                        step.request, timeout=timeout, metadata=self._metadata
-                    )
-                case UploadStep():
-                    return await Sending(self._upload_stub, step, self._metadata).wait_async()
-                case DownloadStep():
-                    await self._download(step)
-                    return None
+            answer = await self._do(step)
         except grpc.RpcError as e:
-            raise from_rpc(e) from None
+            raise self._reach.explain(e) from None
+        self._reach.reached |= not isinstance(step, WaitStep)
+        return answer
 
-    async def _download(self, step: DownloadStep) -> None:
-        call = self._stub.Download(step.request, metadata=self._metadata)
+    async def _do(self, step: Step) -> Any:
+        match step:
+            case UnaryStep():
+                timeout = self.config.call_timeout if step.timeout is None else step.timeout
+                call = getattr(self._channels.stub(), step.name)
+                return await call(step.request, timeout=timeout, metadata=self._metadata)
+            case UploadStep():
+                with self._uploads.stream() as stub:
+                    return await Sending(stub, step, self._metadata).wait_async()
+            case DownloadStep():
+                with self._channels.stream() as stub:
+                    return await self._download(stub, step)
+            case WaitStep():
+                if not self._reach.has_patience(step):
+                    return False
+                await asyncio.sleep(step.seconds)
+                return True
+
+    async def _download(self, stub: Any, step: DownloadStep) -> None:
+        call = stub.Download(step.request, metadata=self._metadata)
         try:
             async for message in call:
                 if step.blocking:

@@ -6,16 +6,16 @@ import asyncio
 import os
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO
 
-from sandgate import _plans, process
+from sandgate import _moving, _plans, process
+from sandgate._context import AsyncManaged
 from sandgate.files import UploadFile
 from sandgate.sandbox import Handle, as_bytes
 
 if TYPE_CHECKING:
     import builtins
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-    from types import TracebackType
     from typing import Unpack
 
     from sandgate import files
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sandgate.options import ExecuteOptions, SignalScope
 
 
-class AsyncSandbox(Handle):
+class AsyncSandbox(Handle, AsyncManaged):
     """One sandbox, async.
 
     As a context manager, a sandbox that `AsyncClient.create` made is deleted at the
@@ -274,7 +274,7 @@ class AsyncSandbox(Handle):
         Raises:
             OSError: A source cannot be read. Files before it may be written.
         """
-        return await self._client.run(_plans.upload(self._target, wanted))
+        return await self._client.run(_moving.upload(self._target, wanted))
 
     async def upload_file(
         self, path: str, source: files.Source, *, mode: int | None = None, create_only: bool = False
@@ -286,7 +286,7 @@ class AsyncSandbox(Handle):
             OSError: The source cannot be read.
         """
         return await self._client.run(
-            _plans.upload_one(self._target, UploadFile(path, source, mode, create_only))
+            _moving.upload_one(self._target, UploadFile(path, source, mode, create_only))
         )
 
     async def download(self, *paths: str) -> builtins.list[files.DownloadResult]:
@@ -294,7 +294,7 @@ class AsyncSandbox(Handle):
 
         One result per path, in order; a failed one carries its error.
         """
-        return await self._client.run(_plans.download(self._target, paths))
+        return await self._client.run(_moving.download(self._target, paths))
 
     async def download_file(
         self, path: str, target: os.PathLike[str] | BinaryIO | None = None
@@ -306,12 +306,12 @@ class AsyncSandbox(Handle):
                 holds what came before.
         """
         if target is None:
-            return await self._client.run(_plans.download_file(self._target, path))
+            return await self._client.run(_moving.download_file(self._target, path))
         if not isinstance(target, os.PathLike):
-            return await self._client.run(_plans.download_to(self._target, path, target))
+            return await self._client.run(_moving.download_to(self._target, path, target))
         opened = await asyncio.to_thread(Path(target).open, "wb")
         try:
-            return await self._client.run(_plans.download_to(self._target, path, opened))
+            return await self._client.run(_moving.download_to(self._target, path, opened))
         finally:
             await asyncio.to_thread(opened.close)
 
@@ -319,11 +319,18 @@ class AsyncSandbox(Handle):
         """End the sandbox and everything in it; False when there was none."""
         return await self._client.run(_plans.delete(self._target, allow_missing=True))
 
-    async def __aenter__(self) -> Self:
-        return self
+    async def suspend(self) -> SandboxInfo:
+        """Stop its processes and keep its disk, where the server can.
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+        Raises:
+            UnsupportedError: The server's provider cannot.
+        """
+        return await self._client.suspend(self.id)
+
+    async def resume(self) -> SandboxInfo:
+        """Bring it back from being suspended; returns when a command can run."""
+        return await self._client.resume(self.id)
+
+    async def _aleave(self) -> None:
         if self.owned:
             await self.delete()

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
 from sandgate import _plans
-from sandgate._calls import DownloadStep, UnaryStep, UploadStep
-from sandgate._gen.sandbox.v1 import sandbox_service_pb2_grpc as service
+from sandgate._calls import DownloadStep, UnaryStep, UploadStep, WaitStep
+from sandgate._channels import Stripes, channel_maker
+from sandgate._context import Managed
+from sandgate._reach import Reach
 from sandgate._uploading import Sending
-from sandgate.config import Config, channel_credentials, channel_options, parse_address
-from sandgate.errors import ExecNotFoundError, SandgateError, from_rpc
+from sandgate.config import Config
+from sandgate.errors import SandgateError
 from sandgate.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
-    from types import TracebackType
     from typing import Unpack
 
     from sandgate._calls import Plan, Step
@@ -32,17 +33,11 @@ T = TypeVar("T")
 KILL_TIMEOUT = 5.0
 """Seconds that an abandoned command's kill may take."""
 
-
-def open_channel(config: Config) -> grpc.Channel:
-    """Return a channel, which connects with its first call."""
-    endpoint = parse_address(config.address)
-    credentials, options = channel_credentials(config, endpoint), channel_options()
-    if credentials is None:
-        return grpc.insecure_channel(endpoint.target, options)
-    return grpc.secure_channel(endpoint.target, credentials, options)
+START_TIMEOUT = 0.5
+"""Seconds in which an abandoned command that is not known yet may still start."""
 
 
-class Client:
+class Client(Managed):
     """A client of one server. Safe for several threads.
 
     What is not given is read from the environment: `SANDGATE_ADDRESS`,
@@ -60,6 +55,8 @@ class Client:
         key_file: PEM file of its key.
         insecure: Allow a token to be sent over a network without TLS.
         metadata: gRPC metadata of every call.
+        channels: Connections at most; default: 2. The next one is opened when
+            those before have streams.
         config: All of this at once, with the timeouts, in place of the above.
 
     Raises:
@@ -77,6 +74,7 @@ class Client:
         key_file: str | None = None,
         insecure: bool = False,
         metadata: Mapping[str, str] | None = None,
+        channels: int | None = None,
         config: Config | None = None,
     ) -> None:
         self.config = config or Config.load(
@@ -87,9 +85,10 @@ class Client:
             key_file=key_file,
             insecure=insecure,
             metadata=metadata,
+            channels=channels,
         )
-        self._channel = open_channel(self.config)
-        self._stub: Any = service.SandboxServiceStub(self._channel)
+        self._channels = Stripes(channel_maker(self.config), self.config.channels)
+        self._reach = Reach(self.config)
         self._metadata = self.config.call_metadata
 
     def server_info(self) -> ServerInfo:
@@ -186,16 +185,24 @@ class Client:
         """Return a handle without asking the server."""
         return Sandbox(self, sandbox_id)
 
+    def suspend(self, sandbox_id: str) -> SandboxInfo:
+        """Stop a sandbox's processes and keep its disk, where the server can.
+
+        Raises:
+            UnsupportedError: The server's provider cannot.
+        """
+        return self.run(_plans.suspend(sandbox_id, self.config.create_timeout))
+
+    def resume(self, sandbox_id: str) -> SandboxInfo:
+        """Bring a suspended sandbox back; returns when a command can run."""
+        return self.run(_plans.resume(sandbox_id, self.config.create_timeout))
+
     def close(self) -> None:
-        """Close the connection. Sandboxes stay."""
-        self._channel.close()
+        """Close the connections; a later call makes new ones. Sandboxes stay."""
+        for channel in self._channels.take_all():
+            channel.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _leave(self) -> None:
         self.close()
 
     def run(self, plan: Plan[T]) -> T:
@@ -217,18 +224,20 @@ class Client:
         """Drive a follower: give events, mend the stream, kill on abandonment."""
         while not follower.done:
             name, request = follower.open()
-            call = getattr(self._stub, name)(request, metadata=self._metadata)
             error: SandgateError | None = None
-            try:
-                for message in call:
-                    yield from follower.feed(message)
-            except grpc.RpcError as e:
-                error = from_rpc(e)
-            except BaseException:
-                self._abandon(follower, call)
-                raise
-            finally:
-                call.cancel()
+            with self._channels.stream() as stub:
+                call = getattr(stub, name)(request, metadata=self._metadata)
+                try:
+                    for message in call:
+                        self._reach.reached = True
+                        yield from follower.feed(message)
+                except grpc.RpcError as e:
+                    error = self._reach.explain(e)
+                except BaseException:
+                    self._abandon(follower, call)
+                    raise
+                finally:
+                    call.cancel()
             if not follower.done:
                 self._wait(follower, follower.broken(error))
 
@@ -242,36 +251,43 @@ class Client:
     def _abandon(self, follower: Follower, call: grpc.Call | None) -> None:
         if not follower.kills:
             return
-        try:
-            self.run(follower.kill(KILL_TIMEOUT))
-        except ExecNotFoundError:
+        # Best effort: the grace ends the command where this could not.
+        with contextlib.suppress(SandgateError):
+            if self.run(follower.kill(KILL_TIMEOUT, reached=self._reach.reached)):
+                return
             # The command may be about to start: end the call, then look again.
             if call is not None:
                 call.cancel()
-            with contextlib.suppress(SandgateError):
-                self.run(follower.kill(KILL_TIMEOUT))
-        except SandgateError:
-            # Best effort: the grace ends the command where this could not.
-            return
+            self.run(follower.kill(KILL_TIMEOUT, reached=self._reach.reached, starting=START_TIMEOUT))
 
     def _take(self, step: Step) -> Any:
         try:
-            match step:
-                case UnaryStep():
-                    timeout = self.config.call_timeout if step.timeout is None else step.timeout
-                    return getattr(self._stub, step.name)(
-                        step.request, timeout=timeout, metadata=self._metadata
-                    )
-                case UploadStep():
-                    return Sending(self._stub, step, self._metadata).wait()
-                case DownloadStep():
-                    self._download(step)
-                    return None
+            answer = self._do(step)
         except grpc.RpcError as e:
-            raise from_rpc(e) from None
+            raise self._reach.explain(e) from None
+        self._reach.reached |= not isinstance(step, WaitStep)
+        return answer
 
-    def _download(self, step: DownloadStep) -> None:
-        call = self._stub.Download(step.request, metadata=self._metadata)
+    def _do(self, step: Step) -> Any:
+        match step:
+            case UnaryStep():
+                timeout = self.config.call_timeout if step.timeout is None else step.timeout
+                call = getattr(self._channels.stub(), step.name)
+                return call(step.request, timeout=timeout, metadata=self._metadata)
+            case UploadStep():
+                with self._channels.stream() as stub:
+                    return Sending(stub, step, self._metadata).wait()
+            case DownloadStep():
+                with self._channels.stream() as stub:
+                    return self._download(stub, step)
+            case WaitStep():
+                if not self._reach.has_patience(step):
+                    return False
+                time.sleep(step.seconds)
+                return True
+
+    def _download(self, stub: Any, step: DownloadStep) -> None:
+        call = stub.Download(step.request, metadata=self._metadata)
         try:
             for message in call:
                 step.sink(message)

@@ -22,6 +22,9 @@ DEFAULT_ADDRESS: Final = "127.0.0.1:7777"
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """Largest message in either direction."""
 
+DEFAULT_CHANNELS: Final = 2
+"""Connections of one client at most, when nothing else is said."""
+
 # Calls whose repetition changes nothing: gRPC itself repeats them when the
 # server cannot be reached.
 _REPEATABLE: Final = (
@@ -52,6 +55,8 @@ class Config:
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
+    server_name: str | None = None
+    """The name that the server's certificate must have, if not the address's."""
     insecure: bool = False
     metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     call_timeout: float = 60.0
@@ -59,6 +64,18 @@ class Config:
     connect_timeout: float = 10.0
     reconnect_timeout: float = 60.0
     disconnect_grace: float = 60.0
+    keepalive_time: float = 30.0
+    """An idle connection is asked for a sign of life this often. The server
+    ends connections that ask more often than every 5 s."""
+    keepalive_timeout: float = 10.0
+    """A connection that gives no sign for this long is broken."""
+    channels: int = DEFAULT_CHANNELS
+    """Connections at most. A second one is opened when the first one has a
+    stream, and so on: a stream then waits less for the others."""
+
+    def __post_init__(self) -> None:
+        if self.channels < 1:
+            raise ValueError(f"a client needs at least one channel, not {self.channels}")
 
     @classmethod
     def load(
@@ -71,6 +88,7 @@ class Config:
         key_file: str | None = None,
         insecure: bool = False,
         metadata: Mapping[str, str] | None = None,
+        channels: int | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> Config:
         """Read what is not given from the environment."""
@@ -83,6 +101,7 @@ class Config:
             key_file=key_file or env.get("SANDGATE_KEY_FILE") or None,
             insecure=insecure,
             metadata=tuple((metadata or {}).items()),
+            channels=DEFAULT_CHANNELS if channels is None else channels,
         )
 
     @property
@@ -143,6 +162,10 @@ def channel_credentials(config: Config, endpoint: Endpoint) -> grpc.ChannelCrede
                 code="INVALID_ARGUMENT",
             )
         return None
+    if (config.cert_file is None) != (config.key_file is None):
+        raise InvalidRequestError(
+            "a client certificate needs both cert_file and key_file", code="INVALID_ARGUMENT"
+        )
     try:
         return grpc.ssl_channel_credentials(
             root_certificates=_read(config.ca_file),
@@ -153,14 +176,18 @@ def channel_credentials(config: Config, endpoint: Endpoint) -> grpc.ChannelCrede
         raise InvalidRequestError(f"a certificate or key cannot be read: {e}", code="INVALID_ARGUMENT") from e
 
 
-def channel_options() -> list[tuple[str, int | str]]:
+def channel_options(config: Config) -> list[tuple[str, int | str]]:
     """Return the options of a channel, sync or async."""
     names = ", ".join(f'{{"service": "sandbox.v1.SandboxService", "method": "{m}"}}' for m in _REPEATABLE)
+    named = [("grpc.ssl_target_name_override", config.server_name)] if config.server_name else []
     return [
+        *named,
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_time_ms", round(config.keepalive_time * 1000)),
+        ("grpc.keepalive_timeout_ms", round(config.keepalive_timeout * 1000)),
+        # Newer versions of gRPC wait for the ping itself, by default a minute.
+        ("grpc.http2.ping_timeout_ms", round(config.keepalive_timeout * 1000)),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 100),

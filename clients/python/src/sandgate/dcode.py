@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from deepagents_code.integrations import sandbox_provider as dcode
 
 from sandgate.deepagents import SandgateProvider, SandgateSandbox
-from sandgate.deepagents.backend import DEFAULT_WORKING_DIRECTORY
+from sandgate.deepagents._options import DEFAULT_WORKING_DIRECTORY
 from sandgate.errors import SandboxNotFoundError, SandgateError
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sandgate import _values
 from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as pb
+from sandgate.options import AccessPolicy
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -64,6 +65,8 @@ class SandboxInfo:
     from_pool: bool
     substrate_name: str
     isolation: Isolation
+    access: AccessPolicy | None = None
+    """The policy that it was made with; None: none of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,18 @@ def sandbox_info(message: pb.Sandbox) -> SandboxInfo:
             read_only_system=isolation.read_only_system,
             not_enforced=tuple(isolation.not_enforced),
         ),
+        access=_access(spec.access) if spec.HasField("access") else None,
+    )
+
+
+def _access(message: pb.AccessPolicy) -> AccessPolicy:
+    return AccessPolicy(
+        root_dir=message.root_dir,
+        virtual=message.virtual,
+        write_allow_prefixes=tuple(message.write_allow_prefixes),
+        write_deny_prefixes=tuple(message.write_deny_prefixes),
+        read_deny_prefixes=tuple(message.read_deny_prefixes),
+        deny_commands=tuple(message.deny_commands),
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO
 
-from sandgate import _plans, process
+from sandgate import _moving, _plans, process
+from sandgate._context import Managed
 from sandgate._follower import Follower
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as pb
 from sandgate.files import UploadFile
@@ -16,7 +17,6 @@ from sandgate.options import execute_request
 if TYPE_CHECKING:
     import builtins
     from collections.abc import Callable, Generator, Sequence
-    from types import TracebackType
     from typing import Unpack
 
     from sandgate import files
@@ -54,6 +54,11 @@ class Handle:
         """
         return self._target.incarnation
 
+    @property
+    def target(self) -> _plans.Target:
+        """What plans of this package address it by."""
+        return self._target
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
@@ -81,7 +86,7 @@ class Handle:
         )
 
 
-class Sandbox(Handle):
+class Sandbox(Handle, Managed):
     """One sandbox, sync.
 
     As a context manager, a sandbox that `Client.create` made is deleted at the
@@ -328,7 +333,7 @@ class Sandbox(Handle):
         Raises:
             OSError: A source cannot be read. Files before it may be written.
         """
-        return self._client.run(_plans.upload(self._target, wanted))
+        return self._client.run(_moving.upload(self._target, wanted))
 
     def upload_file(
         self, path: str, source: files.Source, *, mode: int | None = None, create_only: bool = False
@@ -339,14 +344,14 @@ class Sandbox(Handle):
             FileError: The file was not written; it is then as it was before.
             OSError: The source cannot be read.
         """
-        return self._client.run(_plans.upload_one(self._target, UploadFile(path, source, mode, create_only)))
+        return self._client.run(_moving.upload_one(self._target, UploadFile(path, source, mode, create_only)))
 
     def download(self, *paths: str) -> builtins.list[files.DownloadResult]:
         """Read files into memory.
 
         One result per path, in order; a failed one carries its error.
         """
-        return self._client.run(_plans.download(self._target, paths))
+        return self._client.run(_moving.download(self._target, paths))
 
     def download_file(
         self, path: str, target: os.PathLike[str] | BinaryIO | None = None
@@ -358,22 +363,29 @@ class Sandbox(Handle):
                 holds what came before.
         """
         if target is None:
-            return self._client.run(_plans.download_file(self._target, path))
+            return self._client.run(_moving.download_file(self._target, path))
         if not isinstance(target, os.PathLike):
-            return self._client.run(_plans.download_to(self._target, path, target))
+            return self._client.run(_moving.download_to(self._target, path, target))
         with Path(target).open("wb") as opened:
-            return self._client.run(_plans.download_to(self._target, path, opened))
+            return self._client.run(_moving.download_to(self._target, path, opened))
 
     def delete(self) -> bool:
         """End the sandbox and everything in it; False when there was none."""
         return self._client.run(_plans.delete(self._target, allow_missing=True))
 
-    def __enter__(self) -> Self:
-        return self
+    def suspend(self) -> SandboxInfo:
+        """Stop its processes and keep its disk, where the server can.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+        Raises:
+            UnsupportedError: The server's provider cannot.
+        """
+        return self._client.suspend(self.id)
+
+    def resume(self) -> SandboxInfo:
+        """Bring it back from being suspended; returns when a command can run."""
+        return self._client.resume(self.id)
+
+    def _leave(self) -> None:
         if self.owned:
             self.delete()
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
@@ -20,7 +21,7 @@ from sandgate.deepagents import SandgateSandbox
 # there is nothing to collect where it is not installed.
 collect_ignore = [] if find_spec("deepagents_code") else ["test_dcode.py"]
 
-_BINARY = Path(os.environ.get("SANDGATE_BIN") or Path(__file__).parents[4] / "bin" / "sandgate")
+BINARY = Path(os.environ.get("SANDGATE_BIN") or Path(__file__).parents[4] / "bin" / "sandgate")
 _STOP_SECONDS = 60
 
 
@@ -32,35 +33,45 @@ def address() -> Iterator[str]:
         return
     if os.geteuid() != 0 or shutil.which("runc") is None:
         pytest.skip("needs root and runc to start a server; SANDGATE_ADDRESS names another one")
-    if not _BINARY.exists():
-        pytest.fail(f"{_BINARY} is missing; build it with make build")
+    if not BINARY.exists():
+        pytest.fail(f"{BINARY} is missing; build it with make build")
     # A socket's path is short, so not below pytest's own directory.
     with tempfile.TemporaryDirectory(prefix="sandgate-") as directory, Server(Path(directory)) as server:
         yield server.address
 
 
 class Server:
-    """Runs a server with a state directory and cgroup of its own."""
+    """Runs a server with a state directory and cgroup of its own.
 
-    def __init__(self, directory: Path) -> None:
-        self.address = f"unix://{directory}/s.sock"
+    Args:
+        directory: Where it keeps everything.
+        listen: Its address; default: a socket in the directory.
+        flags: Further flags of `sandgate serve`.
+        admin: How to reach it, to clean up at the end; its address is filled in.
+    """
+
+    def __init__(self, directory: Path, *flags: str, listen: str = "", admin: Config | None = None) -> None:
+        self.address = listen or f"unix://{directory}/s.sock"
+        self._admin = admin
         self._arguments = (
             *("--listen", self.address),
-            *("--state-dir", directory / "state"),
+            *("--state-dir", str(directory / "state")),
             *("--local-cgroup", f"/sandgate-python-{directory.name}"),
+            *flags,
         )
 
     def start(self) -> None:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("SANDGATE_")}
         self._process = subprocess.Popen(
-            [_BINARY, "serve", *self._arguments], stderr=subprocess.PIPE, env=environ, text=True
+            [BINARY, "serve", *self._arguments], stderr=subprocess.PIPE, env=environ, text=True
         )
-        # One line on stderr says that it serves.
+        # One line on stderr says that it serves, and where.
         assert self._process.stderr is not None
         line = self._process.stderr.readline()
         if "serves at" not in line:
             self._process.kill()
             pytest.fail(f"the server did not start: {line}{self._process.stderr.read()}")
+        self.address = line.partition("serves at ")[2].split()[0].rstrip(",;")
 
     def kill(self) -> None:
         """End it as a power cut would."""
@@ -72,7 +83,8 @@ class Server:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with Client(self.address) as client:
+        admin = replace(self._admin or Config(), address=self.address)
+        with Client(config=admin) as client:
             left = [info.sandbox_id for info in client.list()]
             for sandbox_id in left:
                 client.delete(sandbox_id)
@@ -81,10 +93,15 @@ class Server:
         assert self._process.returncode == 0, said
 
 
-@pytest.fixture
-def own_server() -> Iterator[Server]:
+def needs_a_server() -> None:
+    """Skip where no server can be started."""
     if os.geteuid() != 0 or shutil.which("runc") is None:
         pytest.skip("needs root and runc to start a server")
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    needs_a_server()
     with tempfile.TemporaryDirectory(prefix="sandgate-") as directory, Server(Path(directory)) as server:
         yield server
 

@@ -28,7 +28,7 @@ def _provider() -> Any:
     return entry.load()()
 
 
-def test_a_session(real_client: Client, tmp_path: Path) -> None:
+def test_s5_29_c20_a_session(real_client: Client, tmp_path: Path) -> None:
     setup = tmp_path / "setup.sh"
     setup.write_text("echo made > /workspace/made\n")
     params = {"labels": {"tests": "dcode"}, "ttl_seconds": 600}

@@ -293,7 +293,7 @@ def test_delete(both: tuple[SandgateSandbox, Scripts], script: str) -> None:
     _same(both, deleted)
 
 
-def test_write(both: tuple[SandgateSandbox, Scripts]) -> None:
+def test_s5_23_write(both: tuple[SandgateSandbox, Scripts]) -> None:
     def written(backend: BaseSandbox) -> Any:
         path = "/workspace/new/deep/file"
         first = backend.write(path, "one\n")

@@ -28,7 +28,7 @@ def _thread(name: str) -> Any:
     return {"configurable": {"thread_id": name}}
 
 
-async def test_an_agents_threads(real_config: Config, real_client: Client) -> None:
+async def test_s5_24_s5_25_an_agents_threads(real_config: Config, real_client: Client) -> None:
     saver = InMemorySaver()
     one, two = thread_sandbox_id("m1"), thread_sandbox_id("m2")
     async with SandgateManager(config=real_config, ttl_seconds=600, skip_cleanup=True) as manager:
@@ -62,7 +62,7 @@ async def test_an_agents_threads(real_config: Config, real_client: Client) -> No
             real_client.get(sandbox_id)
 
 
-async def test_threads_outlive_the_server(own_server: Server) -> None:
+async def test_s1_23_s1_27_threads_outlive_the_server(own_server: Server) -> None:
     config = Config(address=own_server.address)
     async with SandgateManager(config=config, ttl_seconds=600) as manager:
         agent = manager.create_agent(ScriptedModel(), checkpointer=InMemorySaver())
@@ -74,14 +74,16 @@ async def test_threads_outlive_the_server(own_server: Server) -> None:
             assert name in outputs(await agent.ainvoke(turn("cat f"), _thread(name)))[0]
 
 
-async def test_nothing_is_made_before_the_first_tool_call(real_config: Config, real_client: Client) -> None:
+async def test_s5_25_nothing_is_made_before_the_first_tool_call(
+    real_config: Config, real_client: Client
+) -> None:
     async with SandgateManager(config=real_config, default_labels={"tests": "lazy"}) as manager:
         agent = manager.create_agent(ScriptedModel(calls=False))
         assert "sandbox_id" not in await agent.ainvoke(turn("true"), _thread("lazy"))
         assert not list(real_client.list(labels={"tests": "lazy"}))
 
 
-async def test_nodes(real_config: Config, real_client: Client) -> None:
+async def test_s5_26_nodes(real_config: Config, real_client: Client) -> None:
     async with SandgateManager(config=real_config, ttl_seconds=600) as manager:
         builder = StateGraph(State)
         builder.add_node("setup", manager.create_setup_node())
@@ -104,7 +106,7 @@ async def test_nodes(real_config: Config, real_client: Client) -> None:
         assert await setup.ainvoke({}, _thread("fresh")) == {"sandbox_id": thread_sandbox_id("fresh")}
 
 
-async def test_get_or_reconnect(real_config: Config) -> None:
+async def test_s5_27_get_or_reconnect(real_config: Config) -> None:
     async with SandgateManager(config=real_config, ttl_seconds=600) as manager:
         made = await manager.aget_or_reconnect(None)
         assert manager.get_or_reconnect(made.id).id == made.id

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from sandgate import Config, SandboxNotFoundError, UnsupportedError
+from sandgate import Config, SandboxNotFoundError, TemplateNotFoundError
 from sandgate.deepagents import SandgateProvider
 
 
-async def test_a_sandboxs_life(real_config: Config) -> None:
+async def test_s5_16_s5_17_s5_18_s5_19_s1_26_a_sandboxs_life(real_config: Config) -> None:
     labels = {"tests": "provider"}
     async with SandgateProvider(config=real_config, default_labels=labels, ttl_seconds=600) as provider:
         raced = await asyncio.gather(
@@ -32,7 +32,7 @@ async def test_a_sandboxs_life(real_config: Config) -> None:
         assert (stats.total, stats.running, stats.idle, stats.thread_ids) == (1, 1, 0, 0)
         assert provider.stats(idle_threshold_seconds=0).idle == 1
         assert stats.warm == 0
-        with pytest.raises(UnsupportedError):
+        with pytest.raises(TemplateNotFoundError, match="no pool"):
             await provider.apool_status()
         assert provider.cleanup(max_idle_seconds=300).kept == 1
         result = await provider.acleanup(max_idle_seconds=0)

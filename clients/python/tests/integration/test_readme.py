@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 _PROJECT = Path(__file__).parents[2]
-_BLOCKS = re.findall(r"```python\n(.*?)```", (_PROJECT / "README.md").read_text(), re.DOTALL)
+BLOCKS = re.findall(r"```python\n(.*?)```", (_PROJECT / "README.md").read_text(), re.DOTALL)
 _EXAMPLE = _PROJECT.parents[1] / "examples" / "python" / "agent.py"
-_KEYLESS = [block for block in _BLOCKS if "anthropic:" not in block]
+_KEYLESS = [block for block in BLOCKS if "anthropic:" not in block]
 
 
 def _run(address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -29,16 +29,21 @@ def _run(address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def scripted(block: str) -> str:
+    """Put a scripted model in the place of one that needs a key."""
+    if "anthropic:" not in block:
+        return block
+    imported = "from tests.scripted import ScriptedModel\n"
+    return imported + re.sub(r'"anthropic:[^"]*"', "ScriptedModel(calls=False)", block)
+
+
 def test_there_are_blocks() -> None:
-    assert (len(_BLOCKS), len(_KEYLESS)) == (7, 4)
+    assert (len(BLOCKS), len(_KEYLESS)) == (7, 4)
 
 
-@pytest.mark.parametrize("block", [b for b in _BLOCKS if b not in _KEYLESS])
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b not in _KEYLESS])
 def test_blocks_that_need_a_key(address: str, block: str) -> None:
-    scripted = "from tests.scripted import ScriptedModel\n" + re.sub(
-        r'"anthropic:[^"]*"', "ScriptedModel(calls=False)", block
-    )
-    done = _run(address, "-W", "error::DeprecationWarning", "-c", scripted)
+    done = _run(address, "-W", "error::DeprecationWarning", "-c", scripted(block))
     assert done.returncode == 0, done.stderr
 
 

@@ -19,16 +19,22 @@ except ModuleNotFoundError as e:
 from sandgate.deepagents.backend import SandgateSandbox
 from sandgate.deepagents.manager import SandgateManager
 from sandgate.deepagents.provider import ListedSandbox, ProviderStats, SandboxPage, SandgateProvider
+from sandgate.deepagents.python_tool import TOOL_MODE_PROMPT_SUFFIX, SandgatePython
+from sandgate.deepagents.session import SandgateSession, create_sandbox_backend_factory
 from sandgate.deepagents.streaming import SandgateStreaming
 from sandgate.deepagents.threads import SandgateThreadBackend
 
 __all__ = [
+    "TOOL_MODE_PROMPT_SUFFIX",
     "ListedSandbox",
     "ProviderStats",
     "SandboxPage",
     "SandgateManager",
     "SandgateProvider",
+    "SandgatePython",
     "SandgateSandbox",
+    "SandgateSession",
     "SandgateStreaming",
     "SandgateThreadBackend",
+    "create_sandbox_backend_factory",
 ]

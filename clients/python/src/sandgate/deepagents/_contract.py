@@ -88,6 +88,13 @@ def transfer_error(error: SandgateError) -> str:
     return _CODES.get(error.reason) or describe(error)
 
 
+def change_error(error: SandgateError) -> str:
+    """Return why a change failed, and say so where it was a policy that refused it."""
+    if error.reason == "POLICY_DENIED":
+        return f"{PERMISSION_DENIED}: {error.message}"
+    return transfer_error(error)
+
+
 def read_error(path: str, error: SandgateError) -> str:
     """Return the message of a failed read."""
     return f"File '{path}': {_READ_ERRORS.get(error.reason) or describe(error)}"
@@ -104,6 +111,7 @@ def edit_error(path: str, old: str, error: SandgateError) -> str:
         f"Error: String '{old}' appears multiple times. Use replace_all=True to replace all occurrences."
     )
     denied = f"Error: Permission denied editing file '{path}'"
+    refused = f"{denied}: {error.message}"
     missing = f"Error: File '{path}' not found"
     irregular = f"Error: '{path}' is not a regular file"
     messages = {
@@ -111,7 +119,7 @@ def edit_error(path: str, old: str, error: SandgateError) -> str:
         "FILE_NOT_DIRECTORY": missing,
         "FILE_PERMISSION_DENIED": denied,
         "FILE_READ_ONLY": denied,
-        "POLICY_DENIED": denied,
+        "POLICY_DENIED": refused,
         "FILE_IS_DIRECTORY": irregular,
         "FILE_NOT_REGULAR": irregular,
         "FILE_NOT_TEXT": f"Error: File '{path}' is not a text file",

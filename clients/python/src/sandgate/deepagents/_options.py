@@ -2,33 +2,152 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict, cast
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, cast
 
 from sandgate.config import Config
-from sandgate.options import SandboxSpec
+from sandgate.options import AccessPolicy, SandboxSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from sandgate.info import SandboxInfo
+
+OnOutput: TypeAlias = Callable[[str], Awaitable[None] | None]
+AuditLog: TypeAlias = Callable[[str, str, dict[str, Any]], None]
+"""Takes an operation, its target and what else is known of it."""
+
+MAX_OUTPUT_SIZE: Final = 1024 * 1024
+"""Bytes of output of one command that are kept, unless said otherwise."""
+
+DEFAULT_WORKING_DIRECTORY: Final = "/workspace"
+_DEFAULT_ROOT: Final = "/workspace"
 
 
-class BackendOptions(TypedDict, total=False):
-    """Options of `SandgateSandbox` beside the sandbox itself; see there."""
+class OwnOptions(TypedDict, total=False):
+    """Options of a backend itself."""
 
     config: Config
     command_timeout: float | None
     max_output_size: int
-    on_output: Callable[[str], Awaitable[None] | None] | None
+    on_output: OnOutput | None
     raise_on_transport_error: bool
+    audit_log: AuditLog | None
+
+
+class PolicyOptions(TypedDict, total=False):
+    """What file methods and commands may touch; see `sandgate.AccessPolicy`.
+
+    The server enforces it: on every caller of a sandbox that is made with it,
+    on the calls of this object where an existing sandbox is taken.
+    """
+
+    root_dir: str | None
+    """Every path must resolve beneath it."""
+    virtual_mode: bool
+    """Paths are taken as relative to `root_dir`; default: `/workspace`."""
+    allow_prefixes: Sequence[str] | None
+    """Only below these may anything be written: paths of the sandbox, also with
+    `virtual_mode`."""
+    deny_prefixes: Sequence[str] | None
+    """Below these nothing may be written; with `virtual_mode` neither as paths of
+    the sandbox nor as virtual ones."""
+    deny_commands: Sequence[str] | None
+    """Commands that contain one of these are refused: a guardrail, no boundary."""
+
+
+class BackendOptions(OwnOptions, PolicyOptions, total=False):
+    """Options of `SandgateSandbox` beside the sandbox itself; see there."""
 
 
 class CreateOptions(SandboxSpec, BackendOptions, total=False):
     """What `SandgateSandbox.create` takes."""
 
 
-def split(options: CreateOptions | BackendOptions) -> tuple[SandboxSpec, BackendOptions]:
-    """Separate what describes a sandbox from the backend's own options."""
-    names = BackendOptions.__annotations__.keys()
-    spec = {k: v for k, v in options.items() if k not in names}
-    backend = {k: v for k, v in options.items() if k in names}
-    backend["config"] = backend.get("config") or Config.load()
-    return cast("SandboxSpec", spec), cast("BackendOptions", backend)
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Options, sorted by what they are for."""
+
+    spec: SandboxSpec
+    own: OwnOptions
+    access: AccessPolicy | None
+
+    @property
+    def config(self) -> Config:
+        """Where the server is."""
+        return self.own["config"]
+
+    def narrowing(self, found: SandboxInfo | None) -> AccessPolicy | None:
+        """Return the policy that each call must carry: what the sandbox lacks."""
+        if self.access is None:
+            return None
+        given = found.access.message() if found is not None and found.access is not None else None
+        return None if given == self.access.message() else self.access
+
+    def directory(self, found: SandboxInfo) -> str:
+        """Return where a search without an absolute path begins."""
+        access = self.access or found.access
+        if access is not None and access.virtual:
+            return "/"
+        return found.working_directory or DEFAULT_WORKING_DIRECTORY
+
+
+def split(options: CreateOptions | BackendOptions) -> Split:
+    """Separate what describes a sandbox from the backend's own options.
+
+    Raises:
+        TypeError: A policy is given twice.
+    """
+    rest = dict(options)
+    own = {name: rest.pop(name) for name in OwnOptions.__annotations__ if name in rest}
+    given = {name: rest.pop(name) for name in PolicyOptions.__annotations__ if name in rest}
+    access = policy(**cast("PolicyOptions", given))
+    if access is not None:
+        if "access" in rest:
+            raise TypeError(f"give either access or {', '.join(sorted(given))}")
+        rest["access"] = access
+    own["config"] = own.get("config") or Config.load()
+    spec = cast("SandboxSpec", rest)
+    return Split(spec, cast("OwnOptions", own), spec.get("access"))
+
+
+def policy(
+    *,
+    root_dir: str | None = None,
+    virtual_mode: bool = False,
+    allow_prefixes: Sequence[str] | None = None,
+    deny_prefixes: Sequence[str] | None = None,
+    deny_commands: Sequence[str] | None = None,
+) -> AccessPolicy | None:
+    """Return the policy of these options; None: they restrict nothing.
+
+    Raises:
+        ValueError: With a virtual root, an allowed prefix is outside of it.
+    """
+    if not (root_dir or virtual_mode or allow_prefixes or deny_prefixes or deny_commands):
+        return None
+    root = _bare(root_dir or (_DEFAULT_ROOT if virtual_mode else ""))
+    allowed = [_bare(p) for p in allow_prefixes or ()]
+    denied = [_bare(p) for p in deny_prefixes or ()]
+    if virtual_mode:
+        # The server takes prefixes as it takes paths, relative to the root.
+        allowed = [_beneath(p, root) for p in allowed]
+        denied += [_beneath(p, root) for p in denied if f"{p}/".startswith(f"{root}/")]
+    return AccessPolicy(
+        root_dir=root,
+        virtual=virtual_mode,
+        write_allow_prefixes=tuple(allowed),
+        write_deny_prefixes=tuple(denied),
+        deny_commands=tuple(deny_commands or ()),
+    )
+
+
+def _beneath(prefix: str, root: str) -> str:
+    if root == "/" or f"{root}/".startswith(f"{prefix.rstrip('/')}/"):
+        return prefix if root == "/" else "/"
+    if not prefix.startswith(f"{root}/"):
+        raise ValueError(f"allow_prefixes: {prefix} is not beneath root_dir, {root}")
+    return prefix.removeprefix(root)
+
+
+def _bare(path: str) -> str:
+    return path.rstrip("/") or path[:1]

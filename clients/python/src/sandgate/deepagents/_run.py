@@ -13,6 +13,10 @@ from sandgate.process import TIMED_OUT_CODE, Event, Exited, Output
 if TYPE_CHECKING:
     from sandgate.options import ExecuteOptions
 
+_REFUSED_CODE: Final = 126
+"""What a command that a policy refuses counts as: a shell's code for one that
+may not be run."""
+
 _NOTES: Final = {
     "OUT_OF_MEMORY": "Command was killed: out of memory",
     "KILLED": "Command was killed",
@@ -43,16 +47,24 @@ class Run:
 
     def __init__(self, options: ExecuteOptions, *, raise_on_transport_error: bool) -> None:
         self.options = options
+        self.note = ""
+        """What is said below the output."""
         self._raise = raise_on_transport_error
         self._pieces: list[str] = []
+        self._data: list[bytes] = []
         self._exited: Exited | None = None
-        self._missing = False
+
+    @property
+    def captured(self) -> bytes:
+        """The output as it came, without what is said below it."""
+        return b"".join(self._data)
 
     def take(self, event: Event) -> str:
         """Take one event and return the text that it adds."""
         match event:
             case Output():
                 self._pieces.append(event.text)
+                self._data.append(event.data)
                 return event.text
             case Exited():
                 self._exited = event
@@ -69,6 +81,8 @@ class Run:
             raise ValueError(str(error)) from error
         if self._raise:
             raise error
+        if error.reason == "POLICY_DENIED":
+            return self._response(f"Error: {error.message}", _REFUSED_CODE)
         return self._response(f"Error: {contract.describe(error)}", None)
 
     def response(self) -> ExecuteResponse:
@@ -85,6 +99,7 @@ class Run:
 
     def _response(self, note: str, code: int | None, *, truncated: bool = False) -> ExecuteResponse:
         output = "".join(self._pieces)
+        self.note = note
         if note:
             separator = "\n" if output and not output.endswith("\n") else ""
             output = f"{output}{separator}{note}"

@@ -21,7 +21,7 @@ from deepagents.backends.protocol import (
 )
 from deepagents.backends.sandbox import MAX_BINARY_BYTES, MAX_OUTPUT_BYTES, TRUNCATION_MSG
 
-from sandgate import _plans, files
+from sandgate import _moving, _plans, files
 from sandgate.config import MAX_MESSAGE_BYTES
 from sandgate.deepagents import _contract as contract
 from sandgate.errors import DeadlineExceededError, FileError, InvalidRequestError, SandgateError
@@ -95,7 +95,7 @@ def _page(path: str, lines: files.Lines, offset: int, limit: int) -> ReadResult:
 
 
 def _read_binary(target: Target, path: str) -> Plan[ReadResult]:
-    result = yield from _plans.download_file(target, path, limit=MAX_BINARY_BYTES + 1)
+    result = yield from _moving.download_file(target, path, limit=MAX_BINARY_BYTES + 1)
     if result.size > MAX_BINARY_BYTES:
         return ReadResult(
             error=f"File '{path}': Binary file exceeds maximum preview size of {MAX_BINARY_BYTES} bytes"
@@ -118,11 +118,11 @@ def write(target: Target, path: str, content: str) -> Plan[WriteResult]:
         if len(data) <= _INLINE_BYTES:
             yield from _plans.write_file(target, path, data, mode=None, create_only=False)
         else:
-            yield from _plans.upload_one(target, files.UploadFile(path, data))
+            yield from _moving.upload_one(target, files.UploadFile(path, data))
     except UnicodeEncodeError as e:
         return WriteResult(error=f"Failed to write file '{path}': {e}")
     except SandgateError as e:
-        return WriteResult(error=f"Failed to write file '{path}': {contract.transfer_error(e)}")
+        return WriteResult(error=f"Failed to write file '{path}': {contract.change_error(e)}")
     return WriteResult(path=path)
 
 
@@ -155,7 +155,7 @@ def _edit_by_transfer(target: Target, path: str, old: bytes, new: bytes, *, repl
     The file is replaced as a whole, but what another writer did to it in the
     meantime is lost.
     """
-    raw = (yield from _plans.download_file(target, path)).content
+    raw = (yield from _moving.download_file(target, path)).content
     old_lf, new_lf = old.replace(b"\r\n", b"\n"), new.replace(b"\r\n", b"\n")
     old_crlf, new_crlf = old_lf.replace(b"\n", b"\r\n"), new_lf.replace(b"\n", b"\r\n")
     for was, becomes in ((old, new), (old_crlf, new_crlf), (old_lf, new_lf)):
@@ -163,7 +163,7 @@ def _edit_by_transfer(target: Target, path: str, old: bytes, new: bytes, *, repl
         if count > 1 and not replace_all:
             raise FileError("the text occurs more than once", reason="EDIT_NOT_UNIQUE")
         if count:
-            yield from _plans.upload_one(target, files.UploadFile(path, raw.replace(was, becomes)))
+            yield from _moving.upload_one(target, files.UploadFile(path, raw.replace(was, becomes)))
             return count
     raise FileError("the text does not occur", reason="EDIT_TEXT_NOT_FOUND")
 
@@ -175,7 +175,7 @@ def delete(target: Target, path: str) -> Plan[DeleteResult]:
     except SandgateError as e:
         if e.reason in ("FILE_NOT_FOUND", "FILE_NOT_DIRECTORY"):
             return DeleteResult(error=f"Error: '{path}' not found")
-        return DeleteResult(error=f"Error deleting file '{path}': {contract.transfer_error(e)}")
+        return DeleteResult(error=f"Error deleting file '{path}': {contract.change_error(e)}")
     return DeleteResult(path=path)
 
 
@@ -262,14 +262,14 @@ def make_parents(target: Target, path: str) -> Plan[WriteResult | None]:
         check(path)
         yield from _plans.make_directory(target, posixpath.dirname(path) or "/", parents=True, mode=None)
     except SandgateError as e:
-        return WriteResult(error=f"Failed to write file '{path}': {contract.transfer_error(e)}")
+        return WriteResult(error=f"Failed to write file '{path}': {contract.change_error(e)}")
     return None
 
 
 def upload_files(target: Target, wanted: Sequence[tuple[str, bytes]]) -> Plan[list[FileUploadResponse]]:
     sendable = [files.UploadFile(path, content) for path, content in wanted if _is_absolute(path)]
     try:
-        results = yield from _plans.upload(target, sendable)
+        results = yield from _moving.upload(target, sendable)
         errors = [contract.transfer_error(r.error) if r.error else None for r in results]
     except SandgateError as e:
         errors = [contract.describe(e)] * len(sendable)
@@ -283,7 +283,7 @@ def upload_files(target: Target, wanted: Sequence[tuple[str, bytes]]) -> Plan[li
 def download_files(target: Target, paths: Sequence[str]) -> Plan[list[FileDownloadResponse]]:
     sendable = [path for path in paths if _is_absolute(path)]
     try:
-        results = yield from _plans.download(target, sendable)
+        results = yield from _moving.download(target, sendable)
         outcomes = [
             (None, contract.transfer_error(r.error)) if r.error else (r.content, None) for r in results
         ]

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from sandgate import _plans
 from sandgate.aio import AsyncClient
 from sandgate.client import Client
 from sandgate.config import Config
 from sandgate.deepagents._native import NativeBackend
-from sandgate.deepagents._options import BackendOptions, CreateOptions, split
+from sandgate.deepagents._options import (
+    DEFAULT_WORKING_DIRECTORY,
+    MAX_OUTPUT_SIZE,
+    AuditLog,
+    BackendOptions,
+    CreateOptions,
+    OnOutput,
+    Split,
+    split,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from types import TracebackType
     from typing import Unpack
 
+    from sandgate.info import SandboxInfo
+    from sandgate.options import AccessPolicy
     from sandgate.sandbox import Handle
-
-MAX_OUTPUT_SIZE: Final = 1024 * 1024
-"""Bytes of output of one command that are kept, unless said otherwise."""
-
-DEFAULT_WORKING_DIRECTORY: Final = "/workspace"
 
 
 class SandgateSandbox(NativeBackend):
@@ -47,6 +51,13 @@ class SandgateSandbox(NativeBackend):
             the async methods awaited if it returns an awaitable.
         raise_on_transport_error: Raise `SandgateError` when the server or the
             sandbox cannot be reached, in place of a result that says so.
+        audit_log: Called after each write, edit, delete, upload and execute with
+            the operation, its target (a path or the command) and what else is
+            known: `size`, `replace_all`, `exit_code`, and `error` (None: it
+            went well). The server keeps an audit log of its own.
+        access: What file methods and commands may touch, beyond the sandbox's
+            own policy. `create` and `connect` also take it as `root_dir`,
+            `virtual_mode`, `allow_prefixes`, `deny_prefixes`, `deny_commands`.
     """
 
     def __init__(
@@ -58,8 +69,10 @@ class SandgateSandbox(NativeBackend):
         working_directory: str = DEFAULT_WORKING_DIRECTORY,
         command_timeout: float | None = None,
         max_output_size: int = MAX_OUTPUT_SIZE,
-        on_output: Callable[[str], Awaitable[None] | None] | None = None,
+        on_output: OnOutput | None = None,
         raise_on_transport_error: bool = False,
+        audit_log: AuditLog | None = None,
+        access: AccessPolicy | None = None,
     ) -> None:
         if not sandbox_id:
             raise ValueError("a sandbox needs an id")
@@ -69,10 +82,12 @@ class SandgateSandbox(NativeBackend):
             max_output_size=max_output_size,
             on_output=on_output,
             raise_on_transport_error=raise_on_transport_error,
+            audit_log=audit_log,
         )
-        self._fixed_target = _plans.Target(sandbox_id, incarnation)
+        self._fixed_target = _plans.Target(sandbox_id, incarnation, access)
         self._directory = working_directory
         self._owned = False
+        self._from_pool: bool | None = None
 
     @classmethod
     def create(cls, **options: Unpack[CreateOptions]) -> Self:
@@ -84,18 +99,18 @@ class SandgateSandbox(NativeBackend):
         Raises:
             SandgateError: The sandbox could not be made.
         """
-        spec, backend = split(options)
-        with Client(config=backend["config"]) as client:
-            made = client.create(**spec)
-        return cls._of(made, backend)
+        given = split(options)
+        with Client(config=given.config) as client:
+            made = client.create(**given.spec)
+        return cls._made(made, given)
 
     @classmethod
     async def acreate(cls, **options: Unpack[CreateOptions]) -> Self:
         """Async twin of `create`."""
-        spec, backend = split(options)
-        async with AsyncClient(config=backend["config"]) as client:
-            made = await client.create(**spec)
-        return cls._of(made, backend)
+        given = split(options)
+        async with AsyncClient(config=given.config) as client:
+            made = await client.create(**given.spec)
+        return cls._made(made, given)
 
     @classmethod
     def connect(cls, sandbox_id: str, **options: Unpack[BackendOptions]) -> Self:
@@ -106,49 +121,50 @@ class SandgateSandbox(NativeBackend):
         Raises:
             SandboxNotFoundError: There is no such sandbox.
         """
-        _, backend = split(options)
-        with Client(config=backend["config"]) as client:
+        given = split(options)
+        with Client(config=given.config) as client:
             made = client.get(sandbox_id)
-        return cls._of(made, backend)
+        return cls._made(made, given)
 
     @classmethod
     async def aconnect(cls, sandbox_id: str, **options: Unpack[BackendOptions]) -> Self:
         """Async twin of `connect`."""
-        _, backend = split(options)
-        async with AsyncClient(config=backend["config"]) as client:
+        given = split(options)
+        async with AsyncClient(config=given.config) as client:
             made = await client.get(sandbox_id)
-        return cls._of(made, backend)
+        return cls._made(made, given)
 
     @classmethod
-    def _of(cls, made: Handle, options: BackendOptions) -> Self:
-        directory = made.created.working_directory if made.created else ""
+    def _made(cls, made: Handle, given: Split) -> Self:
+        if made.created is None:
+            raise ValueError("what the sandbox is like must be known")
+        return cls._found(made.created, given, owned=made.owned)
+
+    @classmethod
+    def _found(cls, found: SandboxInfo, given: Split, *, owned: bool = False) -> Self:
         backend = cls(
-            made.id,
-            incarnation=made.incarnation,
-            working_directory=directory or DEFAULT_WORKING_DIRECTORY,
-            **options,
+            found.sandbox_id,
+            incarnation=found.incarnation,
+            working_directory=given.directory(found),
+            access=given.narrowing(found),
+            **given.own,
         )
-        backend._owned = made.owned
+        backend._owned, backend._from_pool = owned, found.from_pool
         return backend
 
-    def __enter__(self) -> Self:
-        return self
+    @property
+    def from_pool(self) -> bool | None:
+        """Whether the sandbox really came from a pool; None: not asked."""
+        return self._from_pool
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _leave(self) -> None:
         try:
             if self._owned:
                 self.stop()
         finally:
             self.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _aleave(self) -> None:
         try:
             if self._owned:
                 await self.astop()

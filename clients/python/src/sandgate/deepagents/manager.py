@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NotRequired, Self
+from typing import TYPE_CHECKING, Any, Final, NotRequired
 
 from deepagents import create_deep_agent
 from langchain.agents.middleware import AgentMiddleware, AgentState
 from langchain_core.runnables import Runnable, RunnableLambda
 
+from sandgate._context import AsyncManaged, Managed
 from sandgate.deepagents.provider import SandgateProvider
 from sandgate.deepagents.streaming import SandgateStreaming
 from sandgate.deepagents.threads import SandgateThreadBackend, current_thread
@@ -15,7 +16,6 @@ from sandgate.errors import SandboxNotFoundError, SandgateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
     from typing import Unpack
 
     from sandgate.deepagents._options import CreateOptions
@@ -55,7 +55,7 @@ class _KeepId(AgentMiddleware[SandboxState, Any, Any]):
         return self.before_model(state, runtime)
 
 
-class SandgateManager:
+class SandgateManager(Managed, AsyncManaged):
     """Gives each thread of a LangGraph application a sandbox of its own.
 
     A sandbox is made with the first tool call of its thread and found again by
@@ -228,20 +228,10 @@ class SandgateManager:
         if failed:
             raise failed[0]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _leave(self) -> None:
         self.shutdown()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _aleave(self) -> None:
         await self.ashutdown()
 
     def _expect(self, state: Any, key: str) -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Self, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from sandgate import _plans
+from sandgate._context import AsyncManaged, Managed
 from sandgate.aio import AsyncClient
 from sandgate.client import Client
 from sandgate.deepagents._options import CreateOptions, split
-from sandgate.deepagents.backend import DEFAULT_WORKING_DIRECTORY, SandgateSandbox
-from sandgate.errors import SandboxExistsError, UnsupportedError
+from sandgate.deepagents.backend import SandgateSandbox
+from sandgate.errors import SandboxExistsError, TemplateNotFoundError, UnsupportedError
 from sandgate.options import new_sandbox_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
     from typing import Unpack
 
     from sandgate._calls import Plan
@@ -73,7 +73,7 @@ THREAD_LABEL: Final = "sandgate-thread"
 """Label of a sandbox that belongs to a thread: a digest of the thread's id."""
 
 
-class SandgateProvider:
+class SandgateProvider(Managed, AsyncManaged):
     """Makes, finds and removes sandboxes. Safe for several threads and loops.
 
     It holds no sandboxes: what it does is asked of the server each time, so
@@ -97,14 +97,15 @@ class SandgateProvider:
         ttl_idle_seconds: float | None = None,
         **options: Unpack[CreateOptions],
     ) -> None:
-        self._spec, self._options = split(options)
+        self._options = split(options)
+        self._spec = self._options.spec
         self._labels = {**(default_labels or {}), **self._spec.pop("labels", {})}
         if ttl_seconds is not None:
             self._spec["ttl"] = ttl_seconds
         if ttl_idle_seconds is not None:
             self._spec["idle_ttl"] = ttl_idle_seconds
-        self._client = Client(config=self._options["config"])
-        self._async_client = AsyncClient(config=self._options["config"])
+        self._client = Client(config=self._options.config)
+        self._async_client = AsyncClient(config=self._options.config)
 
     def get_or_create(
         self,
@@ -215,6 +216,7 @@ class SandgateProvider:
 
         Raises:
             UnsupportedError: The server keeps no pools.
+            TemplateNotFoundError: It keeps none of this template.
         """
         return self._client.pool_status(self._spec.get("template", ""))
 
@@ -239,20 +241,10 @@ class SandgateProvider:
         await self._async_client.close()
         self._client.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _leave(self) -> None:
         self.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _aleave(self) -> None:
         await self.aclose()
 
     def _wanted(
@@ -274,19 +266,14 @@ class SandgateProvider:
 
     def _get_or_create(self, wanted: SandboxSpec) -> Plan[SandboxInfo]:
         try:
-            found, _ = yield from _plans.create(wanted, self._options["config"].create_timeout)
+            found, _ = yield from _plans.create(wanted, self._options.config.create_timeout)
         except SandboxExistsError:
             # It was made with another spec: that one is the sandbox of this id.
             found = yield from _plans.get(wanted["sandbox_id"])
         return found
 
     def _backend(self, found: SandboxInfo) -> SandgateSandbox:
-        return SandgateSandbox(
-            found.sandbox_id,
-            incarnation=found.incarnation,
-            working_directory=found.working_directory or DEFAULT_WORKING_DIRECTORY,
-            **self._options,
-        )
+        return SandgateSandbox._found(found, self._options)  # noqa: SLF001 - of one package
 
     def _stats(self, threshold: float) -> Plan[ProviderStats]:
         found: list[SandboxInfo] = []
@@ -299,7 +286,8 @@ class SandgateProvider:
         try:
             pool = yield from _plans.pool_status(self._spec.get("template", ""))
             warm = pool.available
-        except UnsupportedError:
+        except (UnsupportedError, TemplateNotFoundError):
+            # The server keeps no pools, or none of this template.
             warm = 0
         running = [s for s in found if s.state == "ACTIVE"]
         before = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=threshold)

@@ -1,0 +1,212 @@
+"""Plans for content of any size: uploads and downloads that go on after a break."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn
+
+from sandgate import _calls
+from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as files_pb
+from sandgate._transfer import Content, Download, Upload
+from sandgate.errors import ConnectionLostError, InternalError, SandgateError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sandgate._calls import Plan
+    from sandgate._plans import Target
+    from sandgate.files import DownloadResult, UploadFile, UploadResult
+
+RESUME_ABOVE: Final = 1024 * 1024
+"""Size from which an upload is made resumable: below, it is cheaper to send it
+all again than to keep a part."""
+
+_MAX_DOWNLOAD_ITEMS: Final = 1000
+_FIRST_WAIT: Final = 0.05
+_LONGEST_WAIT: Final = 2.0
+
+# The other side still has to do with a stream of this very upload that broke:
+# it has not noticed that yet, or did so a moment ago.
+_BEHIND: Final = ("UPLOAD_BUSY", "UPLOAD_OFFSET_MISMATCH")
+
+
+class Patience:
+    """Waits between attempts, ever longer, until the client's patience ends."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._wait = _FIRST_WAIT
+
+    def renew(self) -> None:
+        """Begin anew: something came through."""
+        self._since, self._wait = None, _FIRST_WAIT
+
+    def pause(self) -> Plan[bool]:
+        """Wait; False when patience is used up."""
+        if self._since is None:
+            self._since = time.monotonic()
+        wait = self._wait * random.uniform(0.8, 1.2)  # noqa: S311 - spreads callers, keeps no secret
+        self._wait = min(self._wait * 2, _LONGEST_WAIT)
+        answer: bool = yield _calls.WaitStep(wait, self._since)
+        return answer
+
+
+def upload(target: Target, wanted: Sequence[UploadFile]) -> Plan[list[UploadResult]]:
+    """Write files: large ones one by one, the others together."""
+    results: list[UploadResult] = []
+    together: list[tuple[UploadFile, Content]] = []
+    for file in wanted:
+        content = Content(file)
+        if _resumable(content):
+            results += yield from _upload_together(target, together)
+            together = []
+            results.append((yield from _upload_large(target, file, content)))
+        else:
+            together.append((file, content))
+    results += yield from _upload_together(target, together)
+    return results
+
+
+def upload_one(target: Target, file: UploadFile) -> Plan[UploadResult]:
+    """Write one file; raise what its result would tell."""
+    (result,) = yield from upload(target, [file])
+    if result.error is not None:
+        raise result.error
+    return result
+
+
+def _resumable(content: Content) -> bool:
+    return content.again and content.size is not None and content.size > RESUME_ABOVE
+
+
+def _upload_together(
+    target: Target, wanted: Sequence[tuple[UploadFile, Content]]
+) -> Plan[list[UploadResult]]:
+    if not wanted:
+        return []
+    # To write the same once more does no harm; to make a file does not go twice.
+    again = all(content.again and not file.create_only for file, content in wanted)
+    patience = Patience()
+    while True:
+        transfer = Upload(_addressed(target), wanted)
+        try:
+            response = yield _calls.UploadStep(transfer.frames, transfer.blocking)
+            return transfer.results(response)
+        except SandgateError as e:
+            if not (again and _is_break(e) and (yield from patience.pause())):
+                raise
+
+
+def _upload_large(target: Target, file: UploadFile, content: Content) -> Plan[UploadResult]:
+    upload_id, offset = f"up-{uuid.uuid4().hex}", 0
+    patience = Patience()
+    while True:
+        result: UploadResult | None = None
+        try:
+            transfer = Upload(_addressed(target), [(file, content)], upload_id, offset)
+            (result,) = transfer.results((yield _calls.UploadStep(transfer.frames, transfer.blocking)))
+            failure = result.error
+        except SandgateError as e:
+            failure = e
+        if result is not None and failure is None:
+            return result
+        if upload_id and failure is not None and failure.reason == "FEATURE_UNSUPPORTED":
+            upload_id, offset = "", 0
+            continue
+        last = offset
+        while failure is not None:
+            repeats = failure.reason in _BEHIND or _is_break(failure)
+            once = not upload_id and file.create_only
+            if once or not repeats or not (yield from patience.pause()):
+                return result or _failed(failure)
+            try:
+                offset, failure = (yield from _arrived(target, upload_id)), None
+            except SandgateError as e:
+                result, failure = None, e
+        if offset > last:
+            patience.renew()
+
+
+def _failed(error: SandgateError) -> NoReturn:
+    raise error
+
+
+def _arrived(target: Target, upload_id: str) -> Plan[int]:
+    """Ask how many bytes are safe on the other side."""
+    if not upload_id:
+        return 0
+    request = files_pb.GetUploadRequest(
+        sandbox_id=target.sandbox_id, expected_incarnation=target.incarnation, upload_id=upload_id
+    )
+    try:
+        response = yield from _calls.call(_calls.GET_UPLOAD, request)
+    except SandgateError as e:
+        if e.reason == "UPLOAD_NOT_FOUND":
+            return 0
+        raise
+    return response.offset
+
+
+def _addressed(target: Target) -> files_pb.UploadHeader:
+    return files_pb.UploadHeader(
+        sandbox_id=target.sandbox_id,
+        expected_incarnation=target.incarnation,
+        access=target.narrowed(),
+    )
+
+
+def download(target: Target, paths: Sequence[str]) -> Plan[list[DownloadResult]]:
+    """Read files into memory."""
+    results: list[DownloadResult] = []
+    for start in range(0, len(paths), _MAX_DOWNLOAD_ITEMS):
+        transfer = Download(paths[start : start + _MAX_DOWNLOAD_ITEMS])
+        yield from _download(target, transfer, blocking=False)
+        results += transfer.results()
+    return results
+
+
+def download_file(target: Target, path: str, limit: int | None = None) -> Plan[DownloadResult]:
+    """Read one file into memory."""
+    return (yield from _download_one(target, Download([path], limit=limit), blocking=False))
+
+
+def download_to(target: Target, path: str, opened: BinaryIO) -> Plan[DownloadResult]:
+    """Read one file into an open one."""
+    return (yield from _download_one(target, Download([path], [opened]), blocking=True))
+
+
+def _download_one(target: Target, transfer: Download, *, blocking: bool) -> Plan[DownloadResult]:
+    yield from _download(target, transfer, blocking=blocking)
+    (result,) = transfer.results()
+    if result.error is not None:
+        raise result.error
+    return result
+
+
+def _download(target: Target, transfer: Download, *, blocking: bool) -> Plan[None]:
+    patience, last = Patience(), transfer.progress
+    while not transfer.done:
+        request = files_pb.DownloadRequest(
+            sandbox_id=target.sandbox_id,
+            expected_incarnation=target.incarnation,
+            items=transfer.items(),
+            access=target.narrowed(),
+        )
+        try:
+            yield _calls.DownloadStep(request, transfer.take, blocking)
+            if transfer.done:
+                return
+            failure: SandgateError = InternalError("the download ended before its end", code="DATA_LOSS")
+        except SandgateError as e:
+            failure = e
+        if transfer.progress > last:
+            last = transfer.progress
+            patience.renew()
+        if not (_is_break(failure) and (yield from patience.pause())):
+            raise failure
+
+
+def _is_break(error: SandgateError) -> bool:
+    return isinstance(error, UnavailableError | ConnectionLostError)

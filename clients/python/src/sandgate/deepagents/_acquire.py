@@ -1,0 +1,231 @@
+"""Backends that make their sandbox when it is first needed, and notice its loss."""
+
+from __future__ import annotations
+
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from sandgate import _plans
+from sandgate._calls import DownloadStep
+from sandgate.deepagents._native import NativeBackend
+from sandgate.deepagents._options import DEFAULT_WORKING_DIRECTORY
+from sandgate.errors import SandboxExistsError, SandboxNotFoundError, SandboxReplacedError, SandgateError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Generator
+
+    from deepagents.backends.protocol import ExecuteResponse, GrepResult
+
+    from sandgate._calls import Plan, Step
+    from sandgate.deepagents._options import Split
+    from sandgate.options import ExecuteOptions, SandboxSpec
+    from sandgate.process import Event
+
+T = TypeVar("T")
+
+_LOST: Final = (SandboxNotFoundError, SandboxReplacedError)
+
+RECREATED: Final = (
+    "Note: the sandbox was lost and a new, empty one was made. "
+    "All files and processes of the old one are gone."
+)
+"""What an agent is told after its sandbox was made anew."""
+
+
+@dataclass(slots=True)
+class Place:
+    """One sandbox that is there, or will be."""
+
+    target: _plans.Target
+    labels: dict[str, str] = field(default_factory=dict)
+    working_directory: str = DEFAULT_WORKING_DIRECTORY
+    expected: bool = False
+    """It was there before, so that none may be made silently."""
+    ready: bool = False
+    note: str = ""
+
+
+class AcquiringBackend(NativeBackend):
+    """Makes or takes a sandbox with the first operation.
+
+    Which one, a subclass says by `_place`.
+    """
+
+    def __init__(self, given: Split, *, recreate: bool) -> None:
+        super().__init__(**given.own)
+        self._given = given
+        self._recreate = recreate
+        self._create_timeout = given.config.create_timeout
+
+    @property
+    def _place(self) -> Place:
+        raise NotImplementedError
+
+    @property
+    def _target(self) -> _plans.Target:
+        return self._place.target
+
+    @property
+    def _working_directory(self) -> str:
+        return self._place.working_directory
+
+    def acquire(self) -> str:
+        """Make or take the sandbox now; return its id.
+
+        Raises:
+            SandboxReplacedError: It is lost, and `recreate` is not set.
+            SandgateError: It could not be made.
+        """
+        place = self._place
+        return self._acquired(place, self._client.run(self._ready(place)))
+
+    async def aacquire(self) -> str:
+        """Async twin of `acquire`."""
+        place = self._place
+        return self._acquired(place, await self._async_client.run(self._ready(place)))
+
+    def stop(self) -> bool:
+        """Delete the sandbox; the next operation makes a new one."""
+        self._forget()
+        return super().stop()
+
+    async def astop(self) -> bool:
+        """Async twin of `stop`."""
+        self._forget()
+        return await super().astop()
+
+    def _forget(self) -> None:
+        place = self._place
+        place.target.incarnation = ""
+        place.ready = place.expected = False
+
+    def _acquired(self, place: Place, failure: SandgateError | None) -> str:
+        if failure is not None:
+            if not (self._recreate and place.ready):
+                raise failure
+            place.note = RECREATED
+        return place.target.sandbox_id
+
+    def _noted(self, response: ExecuteResponse) -> ExecuteResponse:
+        place = self._place
+        note, place.note = place.note, ""
+        return replace(response, output=f"{note}\n{response.output}") if note else response
+
+    def _acquire(self, place: Place) -> Plan[None]:
+        if place.ready:
+            return
+        if place.expected:
+            found = yield from _plans.get(place.target.sandbox_id)
+        else:
+            found = yield from self._make(place)
+        place.target.incarnation = found.incarnation
+        place.working_directory = self._given.directory(found)
+        place.target.access = self._given.narrowing(found)
+        place.ready = place.expected = True
+
+    def _make(self, place: Place) -> Plan[Any]:
+        sandbox_id = place.target.sandbox_id
+        spec = cast("SandboxSpec", {**self._given.spec, "sandbox_id": sandbox_id, "labels": place.labels})
+        try:
+            made, _ = yield from _plans.create(spec, self._create_timeout)
+        except SandboxExistsError:
+            # Made with another spec, by an older version of the program say.
+            return (yield from _plans.get(sandbox_id))
+        return made
+
+    def _lost(self, place: Place, error: SandgateError) -> Plan[SandgateError]:
+        """Return what to tell, after the sandbox was made anew if that is wished."""
+        if not self._recreate:
+            text = f"the sandbox is lost, with its files and processes: {error.message}"
+            return SandboxReplacedError(text, code=error.code, reason=error.reason)
+        place.target.incarnation = ""
+        place.ready = place.expected = False
+        try:
+            yield from self._acquire(place)
+        except SandgateError as e:
+            return e
+        return SandboxReplacedError(RECREATED, code=error.code, reason="SANDBOX_REPLACED")
+
+    def _plan(self, plan: Plan[T]) -> Plan[T]:
+        return self._guarded(self._place, super()._plan(plan))
+
+    def _guarded(self, place: Place, plan: Plan[T]) -> Plan[T]:
+        failure = yield from self._ready(place)
+        try:
+            step = next(plan)
+            if failure is not None and self._tells_later(place, step):
+                failure = None
+            while True:
+                if failure is None:
+                    try:
+                        answer = yield from self._take(place, step)
+                    except SandgateError as e:
+                        failure = e
+                    else:
+                        step = plan.send(answer)
+                        continue
+                told, failure = failure, None
+                step = plan.throw(told)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _ready(self, place: Place) -> Plan[SandgateError | None]:
+        try:
+            yield from self._acquire(place)
+        except _LOST as e:
+            return (yield from self._lost(place, e))
+        except SandgateError as e:
+            return e
+        return None
+
+    def _take(self, place: Place, step: Step) -> Plan[Any]:
+        try:
+            return (yield step)
+        except _LOST as e:
+            told = yield from self._lost(place, e)
+            if isinstance(step, DownloadStep) and self._tells_later(place, step):
+                step.request.expected_incarnation = place.target.incarnation
+                return (yield step)
+            raise told from e
+
+    def _tells_later(self, place: Place, step: Step) -> bool:
+        # Memory and skills are read before the agent can be told anything, and
+        # expect missing files to be just that.
+        if not (self._recreate and place.ready and isinstance(step, DownloadStep)):
+            return False
+        place.note = RECREATED
+        return True
+
+    def _grep(
+        self, pattern: str, path: str | None, glob: str | None, max_count: int | None
+    ) -> Plan[GrepResult]:
+        # The working directory is known once there is a sandbox.
+        place = self._place
+        if not place.expected:
+            with suppress(SandgateError):
+                yield from self._acquire(place)
+        return (yield from super()._grep(pattern, path, glob, max_count))
+
+    def _events(self, command: str, options: ExecuteOptions) -> Generator[Event, None, None]:
+        place = self._place
+        failure = self._client.run(self._ready(place))
+        if failure is not None:
+            raise failure
+        try:
+            yield from super()._events(command, options)
+        except _LOST as e:
+            raise self._client.run(self._lost(place, e)) from e
+
+    async def _aevents(self, command: str, options: ExecuteOptions) -> AsyncGenerator[Event, None]:
+        place = self._place
+        failure = await self._async_client.run(self._ready(place))
+        if failure is not None:
+            raise failure
+        try:
+            async with aclosing(super()._aevents(command, options)) as events:
+                async for event in events:
+                    yield event
+        except _LOST as e:
+            raise (await self._async_client.run(self._lost(place, e))) from e

@@ -1,0 +1,40 @@
+"""A chat model without a key: it runs what it is told as a command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+
+
+class CommandModel(BaseChatModel):
+    """Calls the tool `execute` with the user's words, and answers with the output."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "commands"
+
+    def bind_tools(self, tools: Sequence[Any], **_: Any) -> Runnable[Any, AIMessage]:
+        """Take the tools as they are: it knows the one that it calls."""
+        return self
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **_: Any,
+    ) -> ChatResult:
+        last = messages[-1]
+        if isinstance(last, ToolMessage):
+            reply = AIMessage(last.text)
+        else:
+            asked = next(m for m in reversed(messages) if isinstance(m, HumanMessage))
+            call = ToolCall(name="execute", args={"command": asked.text}, id=f"call-{len(messages)}")
+            reply = AIMessage("", tool_calls=[call])
+        return ChatResult(generations=[ChatGeneration(message=reply)])
