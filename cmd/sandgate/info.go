@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,7 +31,10 @@ enforces on its machine or cluster. With an id, describe that sandbox.`,
 					if err != nil {
 						return err
 					}
-					return c.server(info)
+					if err := c.server(info); err != nil || c.json() {
+						return err
+					}
+					return c.pools(ctx, client, info)
 				}
 				info, err := client.Sandbox(args[0]).Info(ctx)
 				if err != nil {
@@ -78,6 +83,32 @@ func (c *cli) server(info *sandgate.ServerInfo) error {
 		return err
 	}
 	return table(c.stdout, []string{"PROTECTION", "ENFORCED", "HOW"}, rows)
+}
+
+// pools prints the pools that the server's templates have.
+func (c *cli) pools(ctx context.Context, client *sandgate.Client, info *sandgate.ServerInfo) error {
+	if !slices.Contains(info.GetCapabilities(), "pool") {
+		return nil
+	}
+	var rows [][]string
+	for _, template := range info.GetTemplates() {
+		s, err := client.PoolStatus(ctx, template)
+		if errors.Is(err, sandgate.ErrTemplateNotFound) {
+			continue // it has no pool
+		}
+		if err != nil {
+			return err
+		}
+		number := func(n int32) string { return strconv.Itoa(int(n)) }
+		rows = append(rows, []string{template, number(s.GetAvailable()), number(s.GetTarget()), number(s.GetActive()), number(s.GetTotal())})
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(c.stdout); err != nil {
+		return err
+	}
+	return table(c.stdout, []string{"POOL", "AVAILABLE", "TARGET", "CLAIMED", "TOTAL"}, rows)
 }
 
 // sandbox prints what a sandbox is.

@@ -94,7 +94,7 @@ func (c *cli) command() *cobra.Command {
 	add("sandboxes", c.createCommand(), c.lsCommand(), c.infoCommand(), c.rmCommand())
 	add("commands", c.runCommand(), c.execCommand(), c.psCommand(), c.attachCommand(),
 		c.logsCommand(), c.killCommand(), c.cpCommand())
-	root.AddCommand(newServeCommand(), newTokenCommand(), c.versionCommand())
+	root.AddCommand(newServeCommand(), newTokenCommand(), c.conformanceCommand(), c.versionCommand())
 	return root
 }
 
@@ -113,7 +113,13 @@ func (c *cli) run(ctx context.Context, args []string) int {
 
 // connect makes the client that the flags and the environment describe.
 func (c *cli) connect(ctx context.Context) (*sandgate.Client, error) {
-	opts := []sandgate.Option{sandgate.WithDialOptions(append(c.dial, grpc.WithUserAgent("sandgate-cli/"+version))...)}
+	opts := append(c.options(), sandgate.WithDialOptions(append(c.dial, grpc.WithUserAgent("sandgate-cli/"+version))...))
+	return sandgate.NewClient(ctx, opts...)
+}
+
+// options are what the flags add to the environment.
+func (c *cli) options() []sandgate.Option {
+	var opts []sandgate.Option
 	if c.address != "" {
 		opts = append(opts, sandgate.WithAddress(c.address))
 	}
@@ -129,7 +135,7 @@ func (c *cli) connect(ctx context.Context) (*sandgate.Client, error) {
 	if c.insecure {
 		opts = append(opts, sandgate.WithInsecure())
 	}
-	return sandgate.NewClient(ctx, opts...)
+	return opts
 }
 
 // with connects, runs f and disconnects.

@@ -32,6 +32,8 @@ type serveFlags struct {
 	agent                              string
 	localRuntime, localProfile         string
 	localWay, localCgroup              string
+	kubernetes                         kubernetesFlags
+	agentSandbox                       agentSandboxFlags
 }
 
 func newServeCommand() *cobra.Command {
@@ -68,8 +70,10 @@ once. A restarted server finds its sandboxes again.`,
 	flags.StringVar(&f.agent, "agent", "", "executable of the agent, instead of the embedded one")
 	flags.StringVar(&f.localRuntime, "local-runtime", "runc", "OCI runtime of the local provider: runc, crun or runsc")
 	flags.StringVar(&f.localProfile, "local-profile", "default", "profile of the local provider: default or restricted")
-	flags.StringVar(&f.localWay, "local-way", "socket", "way of the local provider to the agent: socket or exec")
+	flags.StringVar(&f.localWay, "local-way", "", "way of the local provider to the agent: socket or exec (default socket, with runsc exec)")
 	flags.StringVar(&f.localCgroup, "local-cgroup", "/sandgate", "cgroup of the local provider, below which sandboxes get theirs")
+	f.kubernetes.add(flags)
+	f.agentSandbox.add(flags)
 	return cmd
 }
 

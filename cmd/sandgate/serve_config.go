@@ -42,6 +42,18 @@ type configFile struct {
 		Way     string `yaml:"way"`
 		Cgroup  string `yaml:"cgroup"`
 	} `yaml:"local"`
+	Kubernetes struct {
+		Kubeconfig      string `yaml:"kubeconfig"`
+		Context         string `yaml:"context"`
+		Namespace       string `yaml:"namespace"`
+		Image           string `yaml:"image"`
+		AgentImage      string `yaml:"agent_image"`
+		NetworkPolicies *bool  `yaml:"network_policies"`
+		PodPidsLimit    int64  `yaml:"pod_pids_limit"`
+	} `yaml:"kubernetes"`
+	AgentSandbox struct {
+		IdleGrace time.Duration `yaml:"idle_grace"`
+	} `yaml:"agentsandbox"`
 	Reaper struct {
 		Interval time.Duration `yaml:"interval"`
 	} `yaml:"reaper"`
@@ -80,6 +92,7 @@ type templateConfig struct {
 	MaxResources     resourcesConfig   `yaml:"max_resources"`
 	ProviderOptions  map[string]any    `yaml:"provider_options"`
 	AllowOptions     []string          `yaml:"allow_options"`
+	Pool             int               `yaml:"pool"`
 }
 
 type resourcesConfig struct {
@@ -150,6 +163,11 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 		{"local-profile", &f.localProfile, c.Local.Profile},
 		{"local-way", &f.localWay, c.Local.Way},
 		{"local-cgroup", &f.localCgroup, c.Local.Cgroup},
+		{"kubernetes-kubeconfig", &f.kubernetes.kubeconfig, c.Kubernetes.Kubeconfig},
+		{"kubernetes-context", &f.kubernetes.context, c.Kubernetes.Context},
+		{"kubernetes-namespace", &f.kubernetes.namespace, c.Kubernetes.Namespace},
+		{"kubernetes-image", &f.kubernetes.image, c.Kubernetes.Image},
+		{"kubernetes-agent-image", &f.kubernetes.agentImage, c.Kubernetes.AgentImage},
 	} {
 		if o.value != "" && !changed(o.flag) {
 			*o.to = o.value
@@ -160,6 +178,15 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 	}
 	if c.RequireLimits != nil && !changed("require-limits") {
 		f.requireLimits = *c.RequireLimits
+	}
+	if c.AgentSandbox.IdleGrace != 0 && !changed("agentsandbox-idle-grace") {
+		f.agentSandbox.idleGrace = c.AgentSandbox.IdleGrace
+	}
+	if c.Kubernetes.NetworkPolicies != nil && !changed("kubernetes-network-policies") {
+		f.kubernetes.networkPolicies = *c.Kubernetes.NetworkPolicies
+	}
+	if c.Kubernetes.PodPidsLimit != 0 && !changed("kubernetes-pod-pids-limit") {
+		f.kubernetes.podPidsLimit = c.Kubernetes.PodPidsLimit
 	}
 }
 
@@ -174,7 +201,7 @@ func (c configFile) server() (server.Config, error) {
 			Name: t.Name, Image: t.Image, Resources: providers.Resources(t.Resources), Env: t.Env,
 			WorkingDirectory: t.WorkingDirectory, Network: providers.NetworkMode(t.Network), Command: t.Command,
 			Access: t.Access.policy(), Allow: t.Allow, Images: t.Images,
-			MaxResources: providers.Resources(t.MaxResources), AllowOptions: t.AllowOptions,
+			MaxResources: providers.Resources(t.MaxResources), AllowOptions: t.AllowOptions, Pool: t.Pool,
 		}
 		for _, n := range t.Networks {
 			one.Networks = append(one.Networks, providers.NetworkMode(n))

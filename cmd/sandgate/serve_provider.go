@@ -27,8 +27,12 @@ func newProvider(ctx context.Context, f serveFlags, logger *slog.Logger) (provid
 			cfg.Agent, cfg.AgentPath = nil, f.agent
 		}
 		return local.New(ctx, cfg)
-	case "docker", "kubernetes", "agentsandbox":
-		return nil, fmt.Errorf("this version has no provider %q yet; it has local", f.provider)
+	case "kubernetes":
+		return newKubernetes(ctx, f, logger)
+	case "agentsandbox":
+		return newAgentSandbox(ctx, f, logger)
+	case "docker":
+		return nil, fmt.Errorf("this version has no provider %q yet; it has local, kubernetes and agentsandbox", f.provider)
 	default:
 		return nil, fmt.Errorf("--provider: %q is none of local, docker, kubernetes, agentsandbox", f.provider)
 	}

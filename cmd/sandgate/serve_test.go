@@ -36,6 +36,7 @@ templates:
     network: full
     networks: [none, full]
     allow: [env]
+    pool: 3
     provider_options: {a: {b: 1}}
 `
 
@@ -59,7 +60,7 @@ func TestConfigFile(t *testing.T) {
 	}
 	p := cfg.Templates[0]
 	if p.Name != "py" || p.Network != providers.NetworkFull || len(p.Networks) != 2 || p.Resources.MemoryBytes != 1024 ||
-		string(p.ProviderOptions) != `{"a":{"b":1}}` || len(p.Allow) != 1 {
+		string(p.ProviderOptions) != `{"a":{"b":1}}` || len(p.Allow) != 1 || p.Pool != 3 {
 		t.Errorf("template %+v", p)
 	}
 }

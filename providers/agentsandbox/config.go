@@ -1,0 +1,35 @@
+package agentsandbox
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+)
+
+// Config configures a Provider.
+type Config struct {
+	// Kubeconfig, Context and Namespace say where sandboxes live. Empty: what
+	// kubectl would take, or in a pod the cluster and namespace around it.
+	Kubeconfig, Context, Namespace string
+	// Agent returns the agent's executable for an architecture such as "amd64".
+	// Required.
+	Agent func(arch string) ([]byte, error)
+	// IdleGrace is how much later than its idleness would end a sandbox the
+	// cluster itself does so, for when no server is left to. Default: 1 h.
+	IdleGrace time.Duration
+	// Logger: default slog.Default().
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Agent == nil {
+		return c, errors.New("no agent executable is configured")
+	}
+	if c.IdleGrace <= 0 {
+		c.IdleGrace = time.Hour
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c, nil
+}

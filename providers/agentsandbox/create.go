@@ -1,0 +1,193 @@
+package agentsandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
+)
+
+// cleanupTimeout bounds the removal of what a failed creation left.
+const cleanupTimeout = time.Minute
+
+// errAgain: the sandbox that was joined went, or one of the name was going.
+var errAgain = errors.New("try again")
+
+// Create makes a claim, and returns when the agent in its pod answers.
+func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, error) {
+	o, err := decodeOptions(spec)
+	if err != nil {
+		return providers.Info{}, err
+	}
+	for {
+		var info providers.Info
+		if o.wraps() {
+			info, err = p.wrap(ctx, name, spec, o)
+		} else {
+			info, err = p.claim(ctx, name, spec, o)
+		}
+		if !errors.Is(err, errAgain) {
+			return info, err
+		}
+		if ctx.Err() != nil {
+			return providers.Info{}, fmt.Errorf("create %s: %w", name, context.Cause(ctx))
+		}
+	}
+}
+
+// claim makes a claim, or joins the one that is there.
+func (p *Provider) claim(ctx context.Context, name string, spec providers.Spec, o options) (providers.Info, error) {
+	if _, err := p.findWrap(ctx, name); err == nil {
+		return providers.Info{}, fmt.Errorf("sandbox %s: %w", name, providers.ErrExists)
+	} else if !errors.Is(err, providers.ErrNotFound) {
+		return providers.Info{}, err
+	}
+	pool, err := p.poolFor(ctx, spec, o)
+	if err != nil {
+		return providers.Info{}, err
+	}
+	wanted, err := p.newClaim(name, spec, o, pool)
+	if err != nil {
+		return providers.Info{}, err
+	}
+	made, err := p.claims.create(ctx, wanted)
+	switch {
+	case err == nil:
+		info, err := p.finish(ctx, ofClaim(made))
+		if err != nil {
+			return providers.Info{}, errors.Join(err, p.undo(ctx, made))
+		}
+		info.Created = true
+		return info, nil
+	case apierrors.IsAlreadyExists(err):
+		return p.join(ctx, name, spec)
+	case ctx.Err() != nil:
+		// It may have been made all the same.
+		return providers.Info{}, errors.Join(kube.WrapCreate(ctx, "create SandboxClaim "+name, err), p.undo(ctx, wanted))
+	default:
+		return providers.Info{}, kube.WrapCreate(ctx, "create SandboxClaim "+name, err)
+	}
+}
+
+// newClaim is the claim for a sandbox.
+func (p *Provider) newClaim(name string, spec providers.Spec, o options, pool string) (*claim, error) {
+	r := newRecord(spec)
+	text, err := r.encode()
+	if err != nil {
+		return nil, err
+	}
+	c := &claim{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Namespace: p.namespace, Labels: recordLabels(kindSandbox, spec),
+		Annotations: map[string]string{annotationRecord: text, annotationCreation: random()},
+	}}
+	c.Labels[labelPool] = digest(pool)
+	c.Spec.WarmPoolRef.Name = pool
+	c.Spec.Lifecycle = r.lifecycle(p.config.IdleGrace, o.TTLAfterFinished)
+	c.Spec.AdditionalPodMetadata = podMetadata{Labels: o.PodLabels, Annotations: o.PodAnnotations}
+	for _, k := range slices.Sorted(maps.Keys(spec.Env)) {
+		c.Spec.Env = append(c.Spec.Env, envVar{Name: k, Value: spec.Env[k], ContainerName: o.Container})
+	}
+	for _, v := range o.VolumeClaimTemplates {
+		c.Spec.VolumeClaimTemplates = append(c.Spec.VolumeClaimTemplates, v.volume())
+	}
+	return c, nil
+}
+
+// join waits for a sandbox of the name that somebody else made or makes.
+func (p *Provider) join(ctx context.Context, name string, spec providers.Spec) (providers.Info, error) {
+	c, err := p.claims.get(ctx, name)
+	if apierrors.IsNotFound(err) {
+		return providers.Info{}, errAgain
+	}
+	if err != nil {
+		return providers.Info{}, kube.Wrap(ctx, "sandbox "+name, err)
+	}
+	if !ours(c.Labels, kindSandbox) {
+		return providers.Info{}, fmt.Errorf("a SandboxClaim %s is there, and it is not Sandgate's: %w", name, providers.ErrExists)
+	}
+	s := ofClaim(c)
+	if s.deleting {
+		if err := p.awaitGone(ctx, c); err != nil {
+			return providers.Info{}, err
+		}
+		return providers.Info{}, errAgain
+	}
+	if s.broken == nil && s.record.Spec.Hash != spec.Hash {
+		return providers.Info{}, fmt.Errorf("sandbox %s: %w", name, providers.ErrExists)
+	}
+	pod, err := p.pod(ctx, s)
+	if err != nil {
+		return providers.Info{}, err
+	}
+	switch info := s.info(pod); info.State {
+	case providers.StateFailed:
+		return providers.Info{}, fmt.Errorf("sandbox %q has ended (%s) and must be deleted first: %w", info.Spec.ID, info.Message, providers.ErrNotActive)
+	case providers.StateSuspended:
+		return info, nil
+	}
+	info, err := p.finish(ctx, s)
+	if errors.Is(err, errGone) {
+		return providers.Info{}, errAgain
+	}
+	return info, err
+}
+
+// finish waits until a sandbox is ready, sees to its agent, and proves that it
+// answers.
+func (p *Provider) finish(ctx context.Context, s subject) (providers.Info, error) {
+	s, at, err := p.await(ctx, s)
+	if err != nil {
+		return providers.Info{}, err
+	}
+	if n := readNote(at.pod); n.fits(at.id) && !n.Stopped && n.Workdir != at.workdir {
+		// It was put into a pool's pod for others.
+		if _, err := p.inject(ctx, at, n.Generation+1); err != nil {
+			return providers.Info{}, err
+		}
+		if at.pod, err = p.pod(ctx, s); err != nil || at.pod == nil {
+			return providers.Info{}, errors.Join(err, errGone)
+		}
+	}
+	conn, n, err := p.connect(ctx, at)
+	if err != nil {
+		return providers.Info{}, err
+	}
+	info := s.info(at.pod)
+	info.Incarnation = incarnation(at.pod.UID, at.id, n.Generation)
+	p.warm.keep(s.name, info.Incarnation, conn)
+	return info, nil
+}
+
+// undo removes what a failed creation made. The context may have ended; what
+// was begun must go all the same. A claim of the name that another call made
+// stays.
+func (p *Provider) undo(ctx context.Context, made *claim) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	for {
+		now, err := p.claims.get(ctx, made.Name)
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return kube.Wrap(ctx, "remove what was made of "+made.Name, err)
+		case now.Annotations[annotationCreation] != made.Annotations[annotationCreation]:
+			return nil
+		}
+		err = p.remove(ctx, now)
+		switch {
+		case errors.Is(err, providers.ErrNotFound):
+			return nil
+		case !apierrors.IsConflict(err) || ctx.Err() != nil:
+			return err
+		}
+	}
+}

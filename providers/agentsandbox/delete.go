@@ -1,0 +1,136 @@
+package agentsandbox
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
+)
+
+// podGrace is how many seconds the processes of a sandbox that is deleted have
+// to end. What a pod's spec says is for programs with something to finish.
+const podGrace = int64(1)
+
+// Delete removes the claim, and returns when the pod is gone.
+func (p *Provider) Delete(ctx context.Context, name string, c providers.Condition) error {
+	p.hangUp(name)
+	for {
+		s, err := p.find(ctx, name)
+		if err != nil {
+			return fmt.Errorf("delete: %w", err)
+		}
+		if c.Incarnation != "" && !s.deleting {
+			pod, err := p.pod(ctx, s)
+			if err != nil {
+				return err
+			}
+			if now := s.info(pod).Incarnation; now != c.Incarnation {
+				return fmt.Errorf("delete %s: it is incarnation %s: %w", name, now, providers.ErrReplaced)
+			}
+		}
+		if s.record.Target != nil {
+			err = p.unwrap(ctx, s)
+		} else {
+			err = p.removeSubject(ctx, s)
+		}
+		if !apierrors.IsConflict(err) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// hangUp closes a connection that nobody has asked for.
+func (p *Provider) hangUp(name string) {
+	if conn := p.warm.take(name, ""); conn != nil {
+		_ = conn.Close()
+	}
+}
+
+func (p *Provider) removeSubject(ctx context.Context, s subject) error {
+	c, err := p.claims.get(ctx, s.name)
+	if err != nil {
+		return kube.Wrap(ctx, "delete "+s.name, err)
+	}
+	if c.UID != s.uid {
+		return fmt.Errorf("delete %s: %w", s.name, providers.ErrNotFound)
+	}
+	return p.remove(ctx, c)
+}
+
+// remove deletes a claim and all that was made for it. Only one call gets nil:
+// the version that it read is a condition, and the deletion makes another. The
+// error is the cluster's conflict when the claim has changed since.
+func (p *Provider) remove(ctx context.Context, c *claim) error {
+	if c.DeletionTimestamp != nil {
+		if err := p.awaitGone(ctx, c); err != nil {
+			return err
+		}
+		return fmt.Errorf("delete %s: somebody else did: %w", c.Name, providers.ErrNotFound)
+	}
+	foreground := metav1.DeletePropagationForeground
+	err := p.claims.delete(ctx, c.Name, metav1.DeleteOptions{
+		PropagationPolicy: &foreground,
+		Preconditions:     &metav1.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion},
+	})
+	if apierrors.IsConflict(err) {
+		return err
+	}
+	if err != nil {
+		return kube.Wrap(ctx, "delete "+c.Name, err)
+	}
+	return p.awaitGone(ctx, c)
+}
+
+// awaitGone hastens the end of what a claim that is being deleted owns, and
+// waits for it. The cluster does the same by itself, only more slowly.
+func (p *Provider) awaitGone(ctx context.Context, c *claim) error {
+	name := c.Status.Sandbox.Name
+	if name == "" {
+		name = c.Name
+	}
+	var pod *corev1.Pod
+	if b, err := p.sandboxes.get(ctx, name); err == nil && metav1.IsControlledBy(b, c) {
+		foreground := metav1.DeletePropagationForeground
+		_ = p.sandboxes.delete(ctx, name, metav1.DeleteOptions{
+			PropagationPolicy: &foreground, Preconditions: &metav1.Preconditions{UID: &b.UID},
+		})
+		if found, err := p.core.Pods(p.namespace).Get(ctx, name, metav1.GetOptions{}); err == nil && metav1.IsControlledBy(found, b) {
+			pod = found
+			p.endPod(ctx, pod)
+		}
+	}
+	err := p.followGone(ctx, c)
+	if err == nil && pod != nil {
+		err = p.podGone(ctx, pod)
+	}
+	return err
+}
+
+// endPod deletes a pod without the patience that its spec may ask for. The
+// cluster's own deletion of it follows anyhow.
+func (p *Provider) endPod(ctx context.Context, pod *corev1.Pod) {
+	grace := podGrace
+	_ = p.core.Pods(p.namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &pod.UID},
+	})
+}
+
+func (p *Provider) followGone(ctx context.Context, c *claim) error {
+	object := kube.Object[*unstructured.Unstructured]{Name: c.Name, Get: p.claims.getRaw, Watch: p.claims.watch}
+	return kube.Follow(ctx, object, func(now *unstructured.Unstructured, exists bool) (bool, error) {
+		return !exists || now.GetUID() != c.UID, nil
+	})
+}
+
+// podGone waits until the kubelet has said that the pod's processes ended.
+func (p *Provider) podGone(ctx context.Context, pod *corev1.Pod) error {
+	return kube.Follow(ctx, p.podObject(pod.Name), func(now *corev1.Pod, exists bool) (bool, error) {
+		return !exists || now.UID != pod.UID, nil
+	})
+}

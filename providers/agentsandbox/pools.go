@@ -1,0 +1,230 @@
+package agentsandbox
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
+)
+
+// poolFor names the pool for a claim: the operator's where the template names
+// one, else the one that is kept for such specs, else one without started
+// sandboxes, which is made where there is none.
+func (p *Provider) poolFor(ctx context.Context, spec providers.Spec, o options) (string, error) {
+	if o.Pool != "" {
+		return o.Pool, nil
+	}
+	kept := keptPool(spec)
+	pool, err := p.pools.get(ctx, kept)
+	if err == nil && pool.Labels[labelKept] != "" && pool.DeletionTimestamp == nil {
+		return kept, nil
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", kube.Wrap(ctx, "pool of template "+spec.Template, err)
+	}
+	cold := coldPool(o.SandboxTemplate)
+	if _, known := p.known.Load(cold); known {
+		return cold, nil
+	}
+	if _, err := p.templates.get(ctx, o.SandboxTemplate); err != nil {
+		if apierrors.IsNotFound(err) {
+			return "", fmt.Errorf("template %q: there is no SandboxTemplate %s in namespace %s: %w", spec.Template, o.SandboxTemplate, p.namespace, providers.ErrStartFailed)
+		}
+		return "", kube.Wrap(ctx, "SandboxTemplate "+o.SandboxTemplate, err)
+	}
+	none := int32(0)
+	w := p.newPool(cold, o.SandboxTemplate, &none)
+	if _, err := p.pools.create(ctx, w); err != nil && !apierrors.IsAlreadyExists(err) {
+		return "", kube.WrapCreate(ctx, "make a pool for SandboxTemplate "+o.SandboxTemplate, err)
+	}
+	p.known.Store(cold, true)
+	return cold, nil
+}
+
+func (p *Provider) newPool(name, sandboxTemplate string, replicas *int32) *warmPool {
+	w := &warmPool{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Namespace: p.namespace,
+		Labels: map[string]string{managedBy: managedByValue, labelKind: kindPool},
+	}}
+	w.Spec.Replicas, w.Spec.SandboxTemplateRef.Name = replicas, sandboxTemplate
+	return w
+}
+
+// KeepPools makes a SandboxWarmPool for each template that names a
+// SandboxTemplate. A template that names an operator's pool keeps that one as it
+// is; its unclaimed pods get their agent ahead of time as well.
+func (p *Provider) KeepPools(ctx context.Context, pools []providers.Pool) error {
+	var wanted []keptFor
+	seen := make(map[string]bool)
+	for _, pool := range pools {
+		k, err := p.checkPool(pool)
+		if err != nil {
+			return fmt.Errorf("pool of template %q: %w", pool.Template, err)
+		}
+		if seen[pool.Template] {
+			return fmt.Errorf("pool of template %q: it is asked for twice: %w", pool.Template, providers.ErrInvalid)
+		}
+		seen[pool.Template] = true
+		wanted = append(wanted, k)
+	}
+	for _, k := range wanted {
+		if err := p.keep(ctx, k); err != nil {
+			return fmt.Errorf("pool of template %q: %w", k.pool.Template, err)
+		}
+	}
+	if err := p.dropOthers(ctx, wanted); err != nil {
+		return err
+	}
+	p.keeping.set(wanted)
+	return nil
+}
+
+// keptFor is a pool that is kept, and what its sandboxes are for.
+type keptFor struct {
+	pool    providers.Pool
+	options options
+	name    string // of the SandboxWarmPool
+}
+
+func (p *Provider) checkPool(pool providers.Pool) (keptFor, error) {
+	k := keptFor{pool: pool}
+	var err error
+	if k.options, err = decodeOptions(pool.Spec); err != nil {
+		return k, fmt.Errorf("%w: %w", err, providers.ErrInvalid)
+	}
+	switch {
+	case pool.Target < 1:
+		return k, fmt.Errorf("a target of %d: %w", pool.Target, providers.ErrInvalid)
+	case k.options.wraps():
+		return k, fmt.Errorf("what exists already has no pool: %w", providers.ErrInvalid)
+	case len(pool.Spec.Env) > 0:
+		return k, fmt.Errorf("a sandbox with env is never started ahead of time; put it into the SandboxTemplate: %w", providers.ErrInvalid)
+	case len(k.options.VolumeClaimTemplates) > 0:
+		return k, fmt.Errorf("a sandbox with volume_claim_templates is never started ahead of time; put them into the SandboxTemplate: %w", providers.ErrInvalid)
+	}
+	k.name = k.options.Pool
+	if k.name == "" {
+		k.name = keptPool(pool.Spec)
+	}
+	return k, nil
+}
+
+// keep makes the pool or sets its size.
+func (p *Provider) keep(ctx context.Context, k keptFor) error {
+	if k.options.Pool != "" {
+		_, err := p.pools.get(ctx, k.name)
+		return kube.Wrap(ctx, "SandboxWarmPool "+k.name, err)
+	}
+	target := int32(k.pool.Target)
+	w := p.newPool(k.name, k.options.SandboxTemplate, &target)
+	w.Labels[labelKept], w.Labels[labelTemplate] = "yes", digest(k.pool.Template)
+	w.Annotations = map[string]string{annotationTemplate: k.pool.Template}
+	_, err := p.pools.create(ctx, w)
+	if !apierrors.IsAlreadyExists(err) {
+		return kube.WrapCreate(ctx, "make SandboxWarmPool "+k.name, err)
+	}
+	_, err = p.pools.patch(ctx, k.name, map[string]any{
+		"metadata": map[string]any{"labels": w.Labels, "annotations": w.Annotations},
+		"spec":     map[string]any{"replicas": target},
+	})
+	return kube.Wrap(ctx, "resize SandboxWarmPool "+k.name, err)
+}
+
+// dropOthers ends the pools of ours that are no longer kept. A pool that claims
+// came from stays, empty: the controller looks their template up through it.
+func (p *Provider) dropOthers(ctx context.Context, wanted []keptFor) error {
+	keep := make(map[string]bool)
+	for _, k := range wanted {
+		keep[k.name] = true
+	}
+	all, _, err := p.pools.list(ctx, metav1.ListOptions{LabelSelector: labels.Set{
+		managedBy: managedByValue, labelKind: kindPool,
+	}.String() + "," + labelTemplate})
+	if err != nil {
+		return kube.Wrap(ctx, "list pools", err)
+	}
+	for _, w := range all {
+		if keep[w.Name] {
+			continue
+		}
+		used, _, err := p.claims.list(ctx, metav1.ListOptions{Limit: 1, LabelSelector: labels.Set{labelPool: digest(w.Name)}.String()})
+		if err != nil {
+			return kube.Wrap(ctx, "list claims of pool "+w.Name, err)
+		}
+		if len(used) == 0 {
+			err = p.pools.delete(ctx, w.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &w.UID}})
+		} else {
+			_, err = p.pools.patch(ctx, w.Name, map[string]any{
+				"metadata": map[string]any{"labels": map[string]any{labelKept: nil}},
+				"spec":     map[string]any{"replicas": 0},
+			})
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return kube.Wrap(ctx, "drop pool "+w.Name, err)
+		}
+	}
+	return nil
+}
+
+// PoolStatus counts the pods of the template's pool, and the claims on it.
+func (p *Provider) PoolStatus(ctx context.Context, template string) (providers.PoolStatus, error) {
+	w, err := p.poolOf(ctx, template)
+	if err != nil {
+		return providers.PoolStatus{}, err
+	}
+	var out providers.PoolStatus
+	if w.Spec.Replicas != nil {
+		out.Target = int(*w.Spec.Replicas)
+	}
+	unclaimed, err := p.unclaimed(ctx, w)
+	if err != nil {
+		return out, err
+	}
+	for _, pod := range unclaimed {
+		if podReady(&pod) {
+			out.Available++
+		}
+	}
+	for opts := (metav1.ListOptions{Limit: 500, LabelSelector: labels.Set{labelPool: digest(w.Name)}.String()}); ; {
+		claims, next, err := p.claims.list(ctx, opts)
+		if err != nil {
+			return out, kube.Wrap(ctx, "list claims of pool "+w.Name, err)
+		}
+		for _, c := range claims {
+			if c.DeletionTimestamp == nil && ofClaim(c).fromPool {
+				out.Active++
+			}
+		}
+		if next == "" {
+			break
+		}
+		opts.Continue = next
+	}
+	out.Total = out.Active + len(unclaimed)
+	return out, nil
+}
+
+// poolOf finds the pool that is kept for a template, by whichever server.
+func (p *Provider) poolOf(ctx context.Context, template string) (*warmPool, error) {
+	if k, ok := p.keeping.of(template); ok && k.options.Pool != "" {
+		w, err := p.pools.get(ctx, k.name)
+		return w, kube.Wrap(ctx, "SandboxWarmPool "+k.name, err)
+	}
+	kept, _, err := p.pools.list(ctx, metav1.ListOptions{LabelSelector: labels.Set{
+		managedBy: managedByValue, labelKind: kindPool, labelKept: "yes", labelTemplate: digest(template),
+	}.String()})
+	if err != nil {
+		return nil, kube.Wrap(ctx, "list pools", err)
+	}
+	for _, w := range kept {
+		if w.DeletionTimestamp == nil {
+			return w, nil
+		}
+	}
+	return nil, fmt.Errorf("template %q has no pool: %w", template, providers.ErrNotFound)
+}

@@ -1,0 +1,211 @@
+package agentsandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
+)
+
+// Provider runs sandboxes through agent-sandbox.
+type Provider struct {
+	config    Config
+	log       *slog.Logger
+	namespace string
+
+	core      corev1client.CoreV1Interface
+	claims    kind[claim]
+	sandboxes kind[sandbox]
+	pools     kind[warmPool]
+	templates kind[template]
+
+	executor *kube.Executor
+	injector *kube.Injector
+	warm     *warmConns
+	known    sync.Map // names of cold pools that are there
+
+	// life ends with Close.
+	end     context.CancelCauseFunc
+	keeping *keeper
+}
+
+var (
+	_ providers.Provider  = (*Provider)(nil)
+	_ providers.Suspender = (*Provider)(nil)
+	_ providers.Pooler    = (*Provider)(nil)
+)
+
+// New connects to the cluster and makes sure that it has agent-sandbox's
+// v1beta1 API. The error wraps providers.ErrUnsupported when it has not.
+func New(ctx context.Context, config Config) (*Provider, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	rest, namespace, err := kube.Load(kube.Place{
+		Kubeconfig: config.Kubeconfig, Context: config.Context, Namespace: config.Namespace,
+	}, config.Logger)
+	if err != nil {
+		return nil, err
+	}
+	set, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		return nil, err
+	}
+	dyn, err := dynamic.NewForConfig(rest)
+	if err != nil {
+		return nil, err
+	}
+	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	p := &Provider{
+		config: config, log: config.Logger, namespace: namespace,
+		core:      set.CoreV1(),
+		claims:    newKind[claim](dyn, claimsResource, namespace, "SandboxClaim"),
+		sandboxes: newKind[sandbox](dyn, sandboxesResource, namespace, "Sandbox"),
+		pools:     newKind[warmPool](dyn, poolsResource, namespace, "SandboxWarmPool"),
+		templates: newKind[template](dyn, templatesResource, namespace, "SandboxTemplate"),
+		executor:  kube.NewExecutor(rest, set.CoreV1().RESTClient()),
+		injector:  &kube.Injector{Agent: config.Agent},
+		warm:      &warmConns{conns: make(map[string]*warmConn)},
+		end:       end,
+	}
+	p.keeping = newKeeper(life, p)
+	if err := p.checkAPI(ctx); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+// checkAPI says at once what would fail later.
+func (p *Provider) checkAPI(ctx context.Context) error {
+	_, _, err := p.claims.list(ctx, metav1.ListOptions{Limit: 1})
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("the cluster has no SandboxClaim of %s: install agent-sandbox v0.5 or later with its extensions: %w", claimsResource.GroupVersion(), providers.ErrUnsupported)
+	default:
+		return kube.Wrap(ctx, "list the SandboxClaims of namespace "+p.namespace, err)
+	}
+}
+
+var errClosed = errors.New("the provider was closed")
+
+// Close leaves the sandboxes running, and the pools as they are.
+func (p *Provider) Close() error {
+	p.end(errClosed)
+	p.keeping.wait()
+	p.warm.close()
+	p.executor.Close()
+	return nil
+}
+
+// Describe tells what holds. The pods' specs and the network are the
+// operator's; what each sandbox really has is in its Info.
+func (p *Provider) Describe(context.Context) (providers.Description, error) {
+	operators := func(name, detail string) providers.Enforcement {
+		return providers.Enforcement{Name: name, Detail: detail}
+	}
+	return providers.Description{
+		Name: "agentsandbox", Runtime: "agent-sandbox " + apiVersion,
+		Capabilities: []string{"volumes"},
+		Enforcement: []providers.Enforcement{
+			operators("memory", "each SandboxTemplate's limit"),
+			operators("cpu", "each SandboxTemplate's limit"),
+			operators("processes", "the kubelet's podPidsLimit, which no API tells"),
+			operators("disk", "each SandboxTemplate's limit of ephemeral storage, by eviction"),
+			operators("network", "each SandboxTemplate's network policy, as far as the cluster's network enforces it"),
+			operators("unprivileged", "each SandboxTemplate's security context"),
+			operators("seccomp", "each SandboxTemplate's security context"),
+			operators("kill_tree", "the agent is given no cgroup; it sweeps its descendants"),
+		},
+	}, nil
+}
+
+// warmFor bounds how long an unused connection of a new sandbox is kept. The
+// first command usually follows at once.
+const warmFor = 10 * time.Second
+
+// warmConns are connections on which the agents of new sandboxes were seen to
+// answer.
+type warmConns struct {
+	mu     sync.Mutex
+	closed bool
+	conns  map[string]*warmConn
+}
+
+type warmConn struct {
+	conn        net.Conn
+	incarnation string
+	expire      *time.Timer
+}
+
+func (w *warmConns) keep(name, incarnation string, conn net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		_ = conn.Close()
+		return
+	}
+	if before := w.conns[name]; before != nil && before.expire.Stop() {
+		_ = before.conn.Close()
+	}
+	c := &warmConn{conn: conn, incarnation: incarnation}
+	c.expire = time.AfterFunc(warmFor, func() {
+		w.mu.Lock()
+		if w.conns[name] == c {
+			delete(w.conns, name)
+		}
+		w.mu.Unlock()
+		_ = conn.Close()
+	})
+	w.conns[name] = c
+}
+
+// take returns the connection to that incarnation, or nil.
+func (w *warmConns) take(name, incarnation string) net.Conn {
+	w.mu.Lock()
+	c := w.conns[name]
+	delete(w.conns, name)
+	w.mu.Unlock()
+	if c == nil || !c.expire.Stop() {
+		return nil
+	}
+	if c.incarnation != incarnation {
+		_ = c.conn.Close()
+		return nil
+	}
+	return c.conn
+}
+
+func (w *warmConns) close() {
+	w.mu.Lock()
+	w.closed = true
+	conns := w.conns
+	w.conns = nil
+	w.mu.Unlock()
+	for _, c := range conns {
+		if c.expire.Stop() {
+			_ = c.conn.Close()
+		}
+	}
+}
+
+// podObject is one pod, to be followed.
+func (p *Provider) podObject(name string) kube.Object[*corev1.Pod] {
+	pods := p.core.Pods(p.namespace)
+	return kube.Object[*corev1.Pod]{Name: name, Get: pods.Get, Watch: pods.Watch}
+}

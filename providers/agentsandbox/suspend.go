@@ -1,0 +1,124 @@
+package agentsandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
+)
+
+// Suspend has the pod deleted and keeps the Sandbox with its volumes. What is
+// not on a volume is lost.
+func (p *Provider) Suspend(ctx context.Context, name string) (providers.Info, error) {
+	s, pod, err := p.look(ctx, name)
+	if err != nil {
+		return providers.Info{}, fmt.Errorf("suspend: %w", err)
+	}
+	p.hangUp(name)
+	info := s.info(pod)
+	switch info.State {
+	case providers.StateActive, providers.StateCreating, providers.StateSuspended:
+	default:
+		return providers.Info{}, fmt.Errorf("suspend %s: it is %v: %s: %w", name, info.State, info.Message, providers.ErrNotActive)
+	}
+	if s.sandbox == "" {
+		return providers.Info{}, fmt.Errorf("suspend %s: it has no Sandbox yet: %w", name, providers.ErrUnavailable)
+	}
+	if err := p.remember(ctx, s, info.Incarnation); err != nil {
+		return providers.Info{}, err
+	}
+	if err := p.setMode(ctx, s, modeSuspended); err != nil {
+		return providers.Info{}, err
+	}
+	if err := p.awaitPodGone(ctx, s, pod); err != nil {
+		return providers.Info{}, err
+	}
+	return p.awaitState(ctx, s, providers.StateSuspended)
+}
+
+// awaitPodGone gives the processes no more time than a deletion does.
+func (p *Provider) awaitPodGone(ctx context.Context, s subject, pod *corev1.Pod) error {
+	if pod == nil {
+		return nil
+	}
+	p.endPod(ctx, pod)
+	return p.podGone(ctx, pod)
+}
+
+// Resume has the controller make another pod, and returns when its agent
+// answers.
+func (p *Provider) Resume(ctx context.Context, name string) (providers.Info, error) {
+	s, pod, err := p.look(ctx, name)
+	if err != nil {
+		return providers.Info{}, fmt.Errorf("resume: %w", err)
+	}
+	info := s.info(pod)
+	switch info.State {
+	case providers.StateActive:
+		return info, nil
+	case providers.StateSuspended, providers.StateCreating:
+	default:
+		return providers.Info{}, fmt.Errorf("resume %s: it is %v: %s: %w", name, info.State, info.Message, providers.ErrNotActive)
+	}
+	if s.sandbox == "" {
+		return providers.Info{}, fmt.Errorf("resume %s: it has no Sandbox yet: %w", name, providers.ErrUnavailable)
+	}
+	if err := p.setMode(ctx, s, modeRunning); err != nil {
+		return providers.Info{}, err
+	}
+	info, err = p.finish(ctx, s)
+	if errors.Is(err, errGone) {
+		return providers.Info{}, fmt.Errorf("resume %s: %w", name, providers.ErrNotFound)
+	}
+	return info, err
+}
+
+// setMode changes the Sandbox itself: the claim's controller leaves its mode
+// alone.
+func (p *Provider) setMode(ctx context.Context, s subject, mode string) error {
+	_, err := p.sandboxes.patch(ctx, s.sandbox, map[string]any{"spec": map[string]any{"operatingMode": mode}})
+	return kube.Wrap(ctx, fmt.Sprintf("set Sandbox %s to %s", s.sandbox, mode), err)
+}
+
+// remember notes an incarnation down for when no pod tells it.
+func (p *Provider) remember(ctx context.Context, s subject, incarnation string) error {
+	if incarnation == "" || incarnation == s.seen {
+		return nil
+	}
+	meta := map[string]any{"uid": s.uid, "annotations": map[string]string{annotationSeen: incarnation}}
+	if s.record.Target != nil {
+		return p.writeWrap(ctx, s.name, meta)
+	}
+	_, err := p.claims.patch(ctx, s.name, map[string]any{"metadata": meta})
+	return kube.Wrap(ctx, "note the incarnation of "+s.name, err)
+}
+
+// awaitState waits until the controller has said that a sandbox is in a state.
+func (p *Provider) awaitState(ctx context.Context, s subject, want providers.State) (providers.Info, error) {
+	var info providers.Info
+	err := kube.Follow(ctx, p.carrier(s), func(*unstructured.Unstructured, bool) (bool, error) {
+		var err error
+		info, err = p.Get(ctx, s.name)
+		return err != nil || info.State == want, err
+	})
+	return info, err
+}
+
+// carrier is the object whose conditions tell of a sandbox.
+func (p *Provider) carrier(s subject) kube.Object[*unstructured.Unstructured] {
+	claim := kube.Object[*unstructured.Unstructured]{Name: s.name, Get: p.claims.getRaw, Watch: p.claims.watch}
+	switch t := s.record.Target; {
+	case t == nil:
+		return claim
+	case t.Kind == claimKind:
+		claim.Name = t.Name
+		return claim
+	default:
+		return kube.Object[*unstructured.Unstructured]{Name: t.Name, Get: p.sandboxes.getRaw, Watch: p.sandboxes.watch}
+	}
+}

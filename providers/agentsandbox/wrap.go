@@ -1,0 +1,365 @@
+package agentsandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
+)
+
+// target is a SandboxClaim or Sandbox that somebody else made and a sandbox of
+// ours wraps. The sandbox's record is then a ConfigMap, owned by the target, so
+// that it goes with it; an annotation of the target says who wraps it, because
+// two tenants in one would see each other's commands.
+type target struct {
+	Kind string    `json:"kind"`
+	Name string    `json:"name"`
+	UID  types.UID `json:"uid"`
+	// Delete is true when the target goes with what wraps it.
+	Delete bool `json:"delete,omitempty"`
+}
+
+const (
+	claimKind   = "SandboxClaim"
+	sandboxKind = "Sandbox"
+)
+
+func (t target) String() string { return t.Kind + " " + t.Name }
+
+// existing is a target as it is now.
+type existing struct {
+	meta            metav1.ObjectMeta
+	version         string // of its API
+	ready, finished *metav1.Condition
+	sandbox         string
+}
+
+func (p *Provider) existing(ctx context.Context, t target) (existing, error) {
+	if t.Kind == claimKind {
+		c, err := p.claims.get(ctx, t.Name)
+		if err != nil {
+			return existing{}, err
+		}
+		s := ofClaim(c)
+		return existing{c.ObjectMeta, claimsResource.GroupVersion().String(), s.ready, s.finished, s.sandbox}, nil
+	}
+	b, err := p.sandboxes.get(ctx, t.Name)
+	if err != nil {
+		return existing{}, err
+	}
+	return existing{
+		b.ObjectMeta, sandboxesResource.GroupVersion().String(),
+		condition(b.Status.Conditions, conditionReady), condition(b.Status.Conditions, conditionFinished), b.Name,
+	}, nil
+}
+
+// wrap makes a record for what exists, or joins the one that is there.
+func (p *Provider) wrap(ctx context.Context, name string, spec providers.Spec, o options) (providers.Info, error) {
+	t := target{Kind: sandboxKind, Name: o.ExistingSandbox, Delete: o.DeleteExisting}
+	if o.ExistingClaim != "" {
+		t.Kind, t.Name = claimKind, o.ExistingClaim
+	}
+	if len(spec.Env) > 0 {
+		return providers.Info{}, fmt.Errorf("env: %s is there already; give it to each command: %w", t, providers.ErrUnsupported)
+	}
+	if s, err := p.find(ctx, name); err == nil {
+		return p.joinWrap(ctx, s, spec, t)
+	} else if !errors.Is(err, providers.ErrNotFound) {
+		return providers.Info{}, err
+	}
+	now, err := p.existing(ctx, t)
+	if apierrors.IsNotFound(err) {
+		return providers.Info{}, fmt.Errorf("there is no %s in namespace %s: %w", t, p.namespace, providers.ErrStartFailed)
+	}
+	if err != nil {
+		return providers.Info{}, kube.Wrap(ctx, t.String(), err)
+	}
+	if err := wrappable(t, now, name); err != nil {
+		return providers.Info{}, err
+	}
+	t.UID = now.meta.UID
+	if err := p.mark(ctx, t, now, name); err != nil {
+		if apierrors.IsConflict(err) {
+			return providers.Info{}, errAgain
+		}
+		return providers.Info{}, kube.Wrap(ctx, "mark "+t.String(), err)
+	}
+	s, err := p.makeWrap(ctx, name, spec, t, now)
+	if apierrors.IsAlreadyExists(err) {
+		return providers.Info{}, errAgain
+	}
+	var info providers.Info
+	if err == nil {
+		info, err = p.finish(ctx, s)
+	}
+	if err != nil {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		s.name, s.record.Target = name, &t
+		return providers.Info{}, errors.Join(kube.Wrap(ctx, "wrap "+t.String(), err), p.forget(clean, s))
+	}
+	info.Created = true
+	return info, nil
+}
+
+// wrappable keeps what is not for everybody from being wrapped: what a tenant of
+// ours has, what a pool keeps for the next claim, and what is wrapped already.
+func wrappable(t target, now existing, name string) error {
+	refuse := func(why string) error {
+		return fmt.Errorf("%s cannot be wrapped: %s: %w", t, why, providers.ErrForbidden)
+	}
+	switch by := now.meta.Annotations[annotationWrapped]; {
+	case now.meta.DeletionTimestamp != nil:
+		return refuse("it is being deleted")
+	case ours(now.meta.Labels, kindSandbox):
+		return refuse("it is a sandbox of Sandgate's; use its id")
+	case by != "" && by != name:
+		return refuse("another sandbox wraps it already")
+	}
+	if owner := metav1.GetControllerOf(&now.meta); owner != nil && t.Kind == sandboxKind {
+		return refuse(fmt.Sprintf("it belongs to the %s %s", owner.Kind, owner.Name))
+	}
+	return nil
+}
+
+// joinWrap answers for a wrap of the name that is there.
+func (p *Provider) joinWrap(ctx context.Context, s subject, spec providers.Spec, t target) (providers.Info, error) {
+	switch {
+	case s.deleting:
+		return providers.Info{}, fmt.Errorf("sandbox %s is being deleted: %w", s.name, providers.ErrUnavailable)
+	case s.record.Target == nil || s.record.Spec.Hash != spec.Hash || s.record.Target.Name != t.Name:
+		return providers.Info{}, fmt.Errorf("sandbox %s: %w", s.name, providers.ErrExists)
+	}
+	info, err := p.finish(ctx, s)
+	if errors.Is(err, errGone) {
+		return providers.Info{}, errAgain
+	}
+	return info, err
+}
+
+// mark says on the target who wraps it; nil takes it back.
+func (p *Provider) mark(ctx context.Context, t target, now existing, by any) error {
+	fields := map[string]any{"metadata": map[string]any{
+		"uid": now.meta.UID, "resourceVersion": now.meta.ResourceVersion, "annotations": map[string]any{annotationWrapped: by},
+	}}
+	if t.Kind == claimKind {
+		_, err := p.claims.patch(ctx, t.Name, fields)
+		return err
+	}
+	_, err := p.sandboxes.patch(ctx, t.Name, fields)
+	return err
+}
+
+func (p *Provider) makeWrap(ctx context.Context, name string, spec providers.Spec, t target, now existing) (subject, error) {
+	r := newRecord(spec)
+	r.Target = &t
+	text, err := r.encode()
+	if err != nil {
+		return subject{}, err
+	}
+	m, err := p.core.ConfigMaps(p.namespace).Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: recordLabels(kindWrap, spec), Annotations: map[string]string{annotationRecord: text},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: now.version, Kind: t.Kind, Name: t.Name, UID: t.UID}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return subject{}, err
+	}
+	return ofWrap(m, now), nil
+}
+
+func ofWrap(m *corev1.ConfigMap, now existing) subject {
+	s := subject{
+		name: m.Name, uid: m.UID, version: m.ResourceVersion, seen: m.Annotations[annotationSeen],
+		deleting: m.DeletionTimestamp != nil || now.meta.DeletionTimestamp != nil,
+		ready:    now.ready, finished: now.finished, sandbox: now.sandbox,
+	}
+	s.record, s.broken = decodeRecord(m.Annotations[annotationRecord])
+	return s
+}
+
+func (p *Provider) findWrap(ctx context.Context, name string) (subject, error) {
+	m, err := p.core.ConfigMaps(p.namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return subject{}, kube.Wrap(ctx, "sandbox "+name, err)
+	}
+	if !ours(m.Labels, kindWrap) {
+		return subject{}, fmt.Errorf("sandbox %s: %w", name, providers.ErrNotFound)
+	}
+	return p.refreshWrap(ctx, m)
+}
+
+// refreshWrap adds what is known of the target. A target that is gone takes the
+// sandbox with it.
+func (p *Provider) refreshWrap(ctx context.Context, m *corev1.ConfigMap) (subject, error) {
+	r, err := decodeRecord(m.Annotations[annotationRecord])
+	if err != nil || r.Target == nil {
+		return subject{name: m.Name, uid: m.UID, version: m.ResourceVersion, broken: errors.Join(err, errors.New("it names no target")), record: record{Target: &target{}}}, nil
+	}
+	now, err := p.existing(ctx, *r.Target)
+	if err == nil && now.meta.UID != r.Target.UID {
+		return subject{}, fmt.Errorf("sandbox %s: the %s that it wrapped is gone: %w", m.Name, r.Target, providers.ErrNotFound)
+	}
+	if err != nil {
+		return subject{}, kube.Wrap(ctx, r.Target.String(), err)
+	}
+	return ofWrap(m, now), nil
+}
+
+// awaitTarget follows the target until it is ready.
+func (p *Provider) awaitTarget(ctx context.Context, s *subject) error {
+	t := *s.record.Target
+	return kube.Follow(ctx, p.carrier(*s), func(u *unstructured.Unstructured, exists bool) (bool, error) {
+		if !exists || u.GetUID() != t.UID {
+			return false, fmt.Errorf("%s: %w: %w", t, errGone, providers.ErrUnavailable)
+		}
+		now, err := p.existing(ctx, t)
+		if err != nil {
+			return false, kube.Wrap(ctx, t.String(), err)
+		}
+		s.ready, s.finished, s.sandbox = now.ready, now.finished, now.sandbox
+		if holds(s.finished) {
+			return false, fmt.Errorf("%s has ended: %s: %w", t, s.finished.Message, providers.ErrNotActive)
+		}
+		if err := s.terminal(); err != nil {
+			return false, err
+		}
+		return holds(s.ready) && s.sandbox != "", nil
+	})
+}
+
+// unwrap removes the record, and the target where that was asked for. Only one
+// call gets nil, by the record's version.
+func (p *Provider) unwrap(ctx context.Context, s subject) error {
+	err := p.core.ConfigMaps(p.namespace).Delete(ctx, s.name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &s.uid, ResourceVersion: &s.version},
+	})
+	if apierrors.IsConflict(err) {
+		return err
+	}
+	if err != nil {
+		return kube.Wrap(ctx, "delete "+s.name, err)
+	}
+	p.stopAgent(ctx, s)
+	return p.forget(ctx, s)
+}
+
+// stopAgent ends what ran for the sandbox in its target. One that cannot be
+// reached has no agent to be stopped either, or goes with its target.
+func (p *Provider) stopAgent(ctx context.Context, s subject) {
+	pod, err := p.pod(ctx, s)
+	if err != nil {
+		return
+	}
+	at, err := s.seatOf(pod)
+	if err != nil {
+		return
+	}
+	if n := readNote(pod); n.fits(at.id) && !n.Stopped {
+		_, err := p.executor.Run(ctx, p.at(at), []string{n.Program, "stop", "--dir", n.Dir}, nil)
+		if err == nil {
+			n.Stopped = true
+			_, err = p.writeNote(ctx, at, n)
+		}
+		if err != nil {
+			p.log.WarnContext(ctx, "the agent could not be stopped", "pod", pod.Name, "error", err)
+		}
+	}
+}
+
+// forget undoes what a wrap did to its target.
+func (p *Provider) forget(ctx context.Context, s subject) error {
+	t := *s.record.Target
+	if s.uid != "" {
+		err := p.core.ConfigMaps(p.namespace).Delete(ctx, s.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.uid}})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return kube.Wrap(ctx, "delete "+s.name, err)
+		}
+	}
+	for {
+		now, err := p.existing(ctx, t)
+		switch {
+		case apierrors.IsNotFound(err) || err == nil && now.meta.UID != t.UID:
+			return nil
+		case err != nil:
+			return kube.Wrap(ctx, t.String(), err)
+		case t.Delete:
+			return p.deleteTarget(ctx, t, now)
+		}
+		if err := p.mark(ctx, t, now, nil); !apierrors.IsConflict(err) || ctx.Err() != nil {
+			return kube.Wrap(ctx, "unmark "+t.String(), err)
+		}
+	}
+}
+
+func (p *Provider) deleteTarget(ctx context.Context, t target, now existing) error {
+	foreground := metav1.DeletePropagationForeground
+	opts := metav1.DeleteOptions{PropagationPolicy: &foreground, Preconditions: &metav1.Preconditions{UID: &t.UID}}
+	remove := p.sandboxes.delete
+	if t.Kind == claimKind {
+		remove = p.claims.delete
+	}
+	if err := remove(ctx, t.Name, opts); err != nil && !apierrors.IsNotFound(err) {
+		return kube.Wrap(ctx, "delete "+t.String(), err)
+	}
+	pod, err := p.pod(ctx, subject{sandbox: now.sandbox})
+	if err != nil {
+		return err
+	}
+	if pod != nil {
+		p.endPod(ctx, pod)
+		if err := p.podGone(ctx, pod); err != nil {
+			return err
+		}
+	}
+	return kube.Follow(ctx, p.carrier(subject{record: record{Target: &t}}), func(now *unstructured.Unstructured, exists bool) (bool, error) {
+		return !exists || now.GetUID() != t.UID, nil
+	})
+}
+
+// writeWrap merges fields into the metadata of a record.
+func (p *Provider) writeWrap(ctx context.Context, name string, meta map[string]any) error {
+	data, err := json.Marshal(map[string]any{"metadata": meta})
+	if err != nil {
+		return err
+	}
+	_, err = p.core.ConfigMaps(p.namespace).Patch(ctx, name, types.MergePatchType, data, metav1.PatchOptions{})
+	return err
+}
+
+// mergeWraps adds to a page of claims the wraps whose names lie in its range:
+// beyond after, and up to last where more claims follow.
+func (p *Provider) mergeWraps(ctx context.Context, q providers.Query, found []subject, after, last string, more bool) ([]subject, error) {
+	maps, err := p.core.ConfigMaps(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: recordSelector(kindWrap, q)})
+	if err != nil {
+		return nil, kube.Wrap(ctx, "list ConfigMaps", err)
+	}
+	for i := range maps.Items {
+		m := &maps.Items[i]
+		if m.Name <= after || more && m.Name > last {
+			continue
+		}
+		s, err := p.refreshWrap(ctx, m)
+		if errors.Is(err, providers.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, s)
+	}
+	slices.SortFunc(found, func(a, b subject) int { return strings.Compare(a.name, b.name) })
+	return found, nil
+}

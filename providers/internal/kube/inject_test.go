@@ -1,0 +1,309 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+var builtAgent = sync.OnceValues(func() ([]byte, error) {
+	if path := os.Getenv("SANDGATE_TEST_AGENT"); path != "" {
+		return os.ReadFile(path)
+	}
+	dir, err := os.MkdirTemp("", "sandgate-inject-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	path := filepath.Join(dir, "sandgate-agent")
+	cmd := exec.Command("go", "build", "-o", path, "github.com/sandgate/sandgate/cmd/sandgate-agent")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the agent: %w: %s", err, out)
+	}
+	return os.ReadFile(path)
+})
+
+// room plays a container: programs of this machine, of which some are missing.
+type room struct {
+	home    string
+	without []string
+
+	mu   sync.Mutex
+	runs int
+	// breakInput makes the next transfer end early.
+	breakInput bool
+}
+
+func (r *room) run(ctx context.Context, command []string, stdin io.Reader) (Result, error) {
+	r.mu.Lock()
+	r.runs++
+	if r.breakInput && stdin != nil {
+		stdin, r.breakInput = io.LimitReader(stdin, 1000), false
+	}
+	r.mu.Unlock()
+	for _, name := range r.without {
+		if command[0] == name {
+			return Result{}, fmt.Errorf("%s: %w", name, errNoExecutable)
+		}
+	}
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Dir, cmd.Env, cmd.Stdin = r.home, append(os.Environ(), "HOME="+r.home), stdin
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		err = nil
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, exec.ErrNotFound):
+		err = fmt.Errorf("%w: %w", errNoExecutable, err)
+	}
+	return Result{Stdout: out.Bytes(), Stderr: errOut.Bytes(), Code: cmd.ProcessState.ExitCode()}, err
+}
+
+// rig is an Injector over directories of the test's own.
+func rig(t *testing.T, dirs ...string) (*Injector, *room) {
+	t.Helper()
+	if _, err := builtAgent(); err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	if len(dirs) == 0 {
+		dirs = []string{t.TempDir()}
+	}
+	for _, dir := range append(dirs, home) {
+		t.Cleanup(func() { endAgent(t, filepath.Join(dir, injectDir)) })
+	}
+	return &Injector{Agent: func(string) ([]byte, error) { return builtAgent() }, dirs: dirs}, &room{home: home}
+}
+
+func agentPID(dir string) int {
+	note, _ := os.ReadFile(filepath.Join(dir, "agent.pid"))
+	pid, _, _ := strings.Cut(string(note), " ")
+	n, _ := strconv.Atoi(pid)
+	return n
+}
+
+func endAgent(t *testing.T, dir string) {
+	if pid := agentPID(dir); pid > 1 {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Error(err)
+		}
+	}
+}
+
+func alive(pid int) bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && len(data) > 0
+}
+
+func answers(t *testing.T, at Injected, incarnation string) {
+	t.Helper()
+	conn, err := net.DialTimeout("unix", filepath.Join(at.Dir, incarnation+".sock"), time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	// A gRPC server speaks first.
+	if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestInjectByWhatTheImageHas(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		without []string
+	}{
+		{"sh", nil},
+		{"python3 without sh", []string{"sh"}},
+		{"tar without sh and python3", []string{"sh", "python3"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in, box := rig(t)
+			box.without = c.without
+			want := Injection{Incarnation: "abc-1", Workdir: "/", Container: "main", Where: "test"}
+			at, err := in.Inject(t.Context(), box.run, want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answers(t, at, "abc-1")
+			pid := agentPID(at.Dir)
+			again, err := in.Inject(t.Context(), box.run, want)
+			if err != nil || again != at {
+				t.Errorf("again: %+v after %+v, %v", again, at, err)
+			}
+			if now := agentPID(at.Dir); now != pid || !alive(pid) {
+				t.Errorf("a second injection made process %d of %d", now, pid)
+			}
+			// The agent is in a session of its own: it outlives what started it.
+			if sid, err := syscall.Getpgid(pid); err != nil || sid != pid {
+				t.Errorf("process group %d of agent %d, %v", sid, pid, err)
+			}
+		})
+	}
+}
+
+func TestInjectAnotherIncarnationEndsTheFirst(t *testing.T) {
+	in, box := rig(t)
+	at, err := in.Inject(t.Context(), box.run, Injection{Incarnation: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := agentPID(at.Dir)
+	if err := in.Start(t.Context(), box.run, at, Injection{Incarnation: "two"}); err != nil {
+		t.Fatal(err)
+	}
+	answers(t, at, "two")
+	if alive(first) {
+		t.Error("the agent before lives on")
+	}
+}
+
+// Two servers may find the same container without an agent.
+func TestInjectRace(t *testing.T) {
+	in, box := rig(t)
+	want := Injection{Incarnation: "same"}
+	var wg sync.WaitGroup
+	var at Injected
+	for i := range 6 {
+		wg.Go(func() {
+			got, err := in.Inject(t.Context(), box.run, want)
+			if err != nil {
+				t.Errorf("injection %d: %v", i, err)
+			}
+			if i == 0 {
+				at = got
+			}
+		})
+	}
+	wg.Wait()
+	answers(t, at, "same")
+	count := 0
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range lines {
+		data, _ := os.ReadFile(file)
+		if bytes.Contains(data, []byte("serve")) && bytes.Contains(data, []byte(at.Dir)) {
+			count++
+		}
+	}
+	if count != 1 {
+		t.Errorf("%d agents run", count)
+	}
+	left, _ := filepath.Glob(filepath.Join(at.Dir, "agent-*.*"))
+	if len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestInjectWhatArrivesBrokenIsNotRun(t *testing.T) {
+	for _, without := range [][]string{nil, {"sh"}} {
+		in, box := rig(t)
+		box.without, box.breakInput = without, true
+		at, err := in.Inject(t.Context(), box.run, Injection{Incarnation: "x"})
+		if err == nil || !strings.Contains(err.Error(), "did not arrive whole") {
+			t.Errorf("without %v: %v", without, err)
+		}
+		if left, _ := filepath.Glob(filepath.Join(at.Dir, "agent-*")); len(left) > 0 {
+			t.Errorf("without %v, left behind: %v", without, left)
+		}
+		if _, err := in.Inject(t.Context(), box.run, Injection{Incarnation: "x"}); err != nil {
+			t.Errorf("without %v, the second time: %v", without, err)
+		}
+	}
+}
+
+// A file under the agent's name that is not the agent is put in anew.
+func TestInjectOverABrokenFile(t *testing.T) {
+	in, box := rig(t)
+	sum, err := in.Sum("amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(in.dirs[0], injectDir)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, agentName(sum)), []byte("not a program"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	at, err := in.Inject(t.Context(), box.run, Injection{Incarnation: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers(t, at, "x")
+}
+
+func TestInjectFindsAPlaceThatWillDo(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount a file system noexec")
+	}
+	noexec := t.TempDir()
+	if err := syscall.Mount("tmpfs", noexec, "tmpfs", syscall.MS_NOEXEC, ""); err != nil {
+		t.Skipf("cannot mount: %v", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(noexec, syscall.MNT_DETACH) })
+	good := t.TempDir()
+	for _, without := range [][]string{nil, {"sh"}} {
+		in, box := rig(t, "/no-such-directory", "/proc", noexec, good)
+		box.without = without
+		at, err := in.Inject(t.Context(), box.run, Injection{Incarnation: "x"})
+		if err != nil || at.Dir != filepath.Join(good, injectDir) {
+			t.Errorf("without %v: %+v, %v", without, at, err)
+		}
+		// With no good place, not even $HOME, the error says what is wrong with
+		// each and what cures it.
+		in.dirs, box.home = []string{"/proc", noexec}, "/proc"
+		_, err = in.Inject(t.Context(), box.run, Injection{Incarnation: "x", Container: "main", Where: "ns/pod"})
+		if !errors.Is(err, providers.ErrAgentCannotStart) {
+			t.Fatalf("without %v: %v", without, err)
+		}
+		for _, part := range []string{`container "main" of ns/pod`, "/proc: ", noexec + ": mounted noexec", "mountPath: /sandgate", "emptyDir: {}"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("without %v: %q is not in %q", without, part, err)
+			}
+		}
+	}
+}
+
+func TestInjectWithoutAnyReader(t *testing.T) {
+	in, box := rig(t)
+	box.without = []string{"sh", "python3", "tar", "/sandgate/sandgate-agent"}
+	_, err := in.Inject(t.Context(), box.run, Injection{Incarnation: "x", Container: "main", Where: "ns/pod"})
+	if !errors.Is(err, providers.ErrAgentCannotStart) {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"none of sh, python3 and tar", "initContainers:", "install, /sandgate", "emptyDir: {}"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q is not in %q", part, err)
+		}
+	}
+}
+
+func TestInjectStopsWithItsContext(t *testing.T) {
+	in, box := rig(t)
+	why := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	if _, err := in.Inject(ctx, box.run, Injection{Incarnation: "x"}); err == nil {
+		t.Error("it went on")
+	}
+}

@@ -1,0 +1,59 @@
+package kubernetes
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// DefaultImage is the image of sandboxes whose template and request name none.
+const DefaultImage = "docker.io/library/python:3.12-slim"
+
+// Config configures a Provider.
+type Config struct {
+	// Kubeconfig, Context and Namespace say where sandboxes live. Empty: what
+	// kubectl would take, or in a pod the cluster and namespace around it.
+	Kubeconfig, Context, Namespace string
+	// Image is the image of sandboxes for which none is named. Default:
+	// DefaultImage.
+	Image string
+	// AgentImage holds the agent at /sandgate-agent. An init container of it
+	// copies the agent into every sandbox. Empty: the provider writes the agent
+	// itself, through an init container of the sandbox's own image, which then
+	// needs sh, cat, chmod, mv, rm and sleep.
+	AgentImage string
+	// Agent returns the agent's executable for an architecture such as "amd64".
+	// It is needed where there is no AgentImage.
+	Agent func(arch string) ([]byte, error)
+	// NetworkPolicies says that the cluster's network enforces NetworkPolicy,
+	// which no API tells.
+	NetworkPolicies bool
+	// PodPidsLimit is the podPidsLimit of the kubelets, which no API tells. 0:
+	// unknown.
+	PodPidsLimit int64
+	// Logger: default slog.Default().
+	Logger *slog.Logger
+}
+
+// DefaultResources are the limits that a template gets when it states none.
+func DefaultResources() providers.Resources {
+	return providers.Resources{MemoryBytes: 1 << 30, CPUMillis: 1000, DiskBytes: 5 << 30}
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Image == "" {
+		c.Image = DefaultImage
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.AgentImage == "" && c.Agent == nil {
+		return c, errors.New("neither an agent image nor the agent's executable is configured")
+	}
+	if c.PodPidsLimit < 0 {
+		return c, fmt.Errorf("pod pids limit %d is negative: %w", c.PodPidsLimit, providers.ErrInvalid)
+	}
+	return c, nil
+}

@@ -1,0 +1,190 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
+)
+
+var getOptions metav1.GetOptions
+
+// Delete ends the sandbox. When ctx ends before the pod is gone, the deletion
+// goes on in the background, of this server or another.
+func (p *Provider) Delete(ctx context.Context, name string, c providers.Condition) error {
+	for {
+		if ctx.Err() != nil {
+			return fmt.Errorf("delete %s: %w", name, context.Cause(ctx))
+		}
+		cm, rec, err := p.read(ctx, name)
+		if errors.Is(err, errUnreadable) {
+			return p.records().Delete(ctx, name, metav1.DeleteOptions{})
+		}
+		if err != nil {
+			return fmt.Errorf("delete %s: %w", name, err)
+		}
+		if c.Incarnation != "" && c.Incarnation != string(rec.UID) {
+			return fmt.Errorf("delete %s: it is %q: %w", name, rec.UID, providers.ErrReplaced)
+		}
+		if rec.Phase != phaseActive {
+			if err := p.awaitOther(ctx, name, rec.Phase); err != nil {
+				return err
+			}
+			continue
+		}
+		h, err := p.mark(ctx, cm, rec)
+		if errors.Is(err, errTakenOver) {
+			continue // somebody changed or deleted it just now
+		}
+		if err != nil {
+			return err
+		}
+		defer h.release()
+		return p.destroy(ctx, h)
+	}
+}
+
+// awaitOther waits for whoever creates or deletes the sandbox, and goes on in
+// place of one who has stopped.
+func (p *Provider) awaitOther(ctx context.Context, name string, from phase) error {
+	stale, err := p.await(ctx, name, from)
+	if err != nil || !stale {
+		return err
+	}
+	_, err = p.takeOver(ctx, name, from)
+	return err
+}
+
+// mark makes this call the one that deletes.
+func (p *Provider) mark(ctx context.Context, cm *corev1.ConfigMap, rec *record) (*hold, error) {
+	_, h := p.keep(ctx, cm, rec)
+	err := h.change(ctx, func(r *record) { r.Phase, r.Beat = phaseDeleting, r.Beat+1 })
+	if err != nil {
+		h.release()
+		return nil, err
+	}
+	return h, nil
+}
+
+// takeOver deletes a sandbox whose maker or deleter is gone. It reports whether
+// it was this call that did.
+func (p *Provider) takeOver(ctx context.Context, name string, from phase) (bool, error) {
+	cm, rec, err := p.read(ctx, name)
+	if errors.Is(err, providers.ErrNotFound) || err == nil && rec.Phase != from {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	h, err := p.mark(ctx, cm, rec)
+	if errors.Is(err, errTakenOver) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer h.release()
+	return true, p.destroy(ctx, h)
+}
+
+// undo removes what a creation has made so far.
+func (p *Provider) undo(ctx context.Context, h *hold) error {
+	if err := h.change(ctx, func(r *record) { r.Phase = phaseDeleting }); err != nil {
+		if errors.Is(err, errTakenOver) {
+			return nil
+		}
+		return err
+	}
+	return p.destroy(ctx, h)
+}
+
+// destroy removes everything that belongs to a record marked as deleting, and
+// the record last.
+func (p *Provider) destroy(ctx context.Context, h *hold) error {
+	cm, rec := h.now()
+	if conn := p.warm.take(cm.Name); conn != nil {
+		_ = conn.Close()
+	}
+	if rec.OwnNamespace {
+		if err := p.deleteNamespace(ctx, cm, rec); err != nil {
+			return err
+		}
+	} else if err := p.deletePods(ctx, cm.Name, rec); err != nil {
+		return err
+	}
+	uid := cm.UID
+	err := p.records().Delete(ctx, cm.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: new(metav1.DeletePropagationBackground),
+	})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return kube.Wrap(ctx, "delete the sandbox's record", err)
+}
+
+// deletePods deletes the sandbox's pods, of which there is one at most unless a
+// claim was interrupted, and returns when they are gone.
+func (p *Provider) deletePods(ctx context.Context, name string, rec *record) error {
+	selector := labels.Set{managedBy: managedByValue, labelName: name}.String()
+	list, err := p.pods(rec.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return kube.Wrap(ctx, "find the sandbox's pod", err)
+	}
+	for i := range list.Items {
+		if err := p.deletePod(ctx, &list.Items[i]); err != nil {
+			return err
+		}
+	}
+	for i := range list.Items {
+		if err := p.awaitGone(ctx, &list.Items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deletePod tells the cluster to delete a pod and the secret that goes with it.
+func (p *Provider) deletePod(ctx context.Context, pod *corev1.Pod) error {
+	opts := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}
+	if kube.NeverStarted(pod) {
+		// There is no process to wait for, and a kubelet that tries again to start
+		// one takes its time to notice.
+		opts.GracePeriodSeconds = new(int64)
+	}
+	err := p.pods(pod.Namespace).Delete(ctx, pod.Name, opts)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return kube.Wrap(ctx, "delete the sandbox's pod", err)
+	}
+	if !usesSecret(pod) {
+		return nil
+	}
+	err = p.client.CoreV1().Secrets(pod.Namespace).Delete(ctx, pod.Name+"-env", metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return kube.Wrap(ctx, "delete the secret of the sandbox's environment", err)
+}
+
+func usesSecret(pod *corev1.Pod) bool {
+	for _, c := range pod.Spec.Containers {
+		for _, e := range c.Env {
+			if c.Name == containerName && e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil && e.ValueFrom.SecretKeyRef.Name == pod.Name+"-env" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (p *Provider) awaitGone(ctx context.Context, gone *corev1.Pod) error {
+	return kube.Follow(ctx, p.podObject(gone.Namespace, gone.Name), func(pod *corev1.Pod, exists bool) (bool, error) {
+		return !exists || pod.UID != gone.UID, nil
+	})
+}

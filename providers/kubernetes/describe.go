@@ -1,0 +1,41 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// Describe tells what the cluster enforces, as far as that can be known.
+func (p *Provider) Describe(context.Context) (providers.Description, error) {
+	network := providers.Enforcement{
+		Name: "network", Enforced: p.config.NetworkPolicies,
+		Detail: "a NetworkPolicy that denies everything; the operator says that the cluster's network enforces it",
+	}
+	if !network.Enforced {
+		network.Detail = "a NetworkPolicy that denies everything is made, but whether the cluster's network enforces it cannot be asked; say so with --kubernetes-network-policies where it does"
+	}
+	processes := providers.Enforcement{
+		Name: "processes", Enforced: p.config.PodPidsLimit > 0,
+		Detail: fmt.Sprintf("the kubelets' podPidsLimit of %d for every sandbox, whatever its own limit", p.config.PodPidsLimit),
+	}
+	if !processes.Enforced {
+		processes.Detail = "Kubernetes has no limit per pod; set the kubelets' podPidsLimit and say so with --kubernetes-pod-pids-limit"
+	}
+	return providers.Description{
+		Name:         "kubernetes",
+		Runtime:      "kubernetes " + p.version,
+		Capabilities: []string{"images"},
+		Enforcement: []providers.Enforcement{
+			{Name: "memory", Enforced: true, Detail: "the container's memory limit"},
+			{Name: "cpu", Enforced: true, Detail: "the container's CPU limit"},
+			processes,
+			{Name: "disk", Enforced: true, Detail: "the kubelet evicts a pod that holds more than its ephemeral storage, within minutes; disk_medium Memory is a hard limit"},
+			network,
+			{Name: "unprivileged", Enforced: true, Detail: "no root, no capabilities, no new privileges, read-only system, no service account's token"},
+			{Name: "seccomp", Enforced: true, Detail: "the container runtime's default profile, or the template's"},
+			{Name: "kill_tree", Detail: "a pod gives the agent no cgroup of its own; it sweeps its descendants"},
+		},
+	}, nil
+}

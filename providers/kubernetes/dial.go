@@ -1,0 +1,51 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// Dial opens an exec stream to the agent and returns when the agent has spoken.
+func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("dial %s: %w", name, context.Cause(ctx))
+	}
+	_, rec, err := p.read(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	if rec.Phase != phaseActive {
+		return nil, fmt.Errorf("dial %s: it is %s: %w", name, rec.Phase, providers.ErrNotActive)
+	}
+	if conn := p.warm.take(name); conn != nil {
+		// It was opened some time ago, and a stream may outlive its pod.
+		info, err := p.info(ctx, name, rec)
+		if err == nil && info.State == providers.StateActive {
+			return conn, nil
+		}
+		_ = conn.Close()
+	}
+	conn, err := p.open(ctx, rec.Namespace, rec.Pod)
+	if err == nil {
+		return conn, nil
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("dial %s: %w", name, errors.Join(context.Cause(ctx), err))
+	}
+	// Only now is it worth looking at the pod.
+	info, lost := p.info(ctx, name, rec)
+	switch {
+	case lost != nil:
+		return nil, fmt.Errorf("dial %s: %w", name, lost)
+	case info.State != providers.StateActive:
+		return nil, fmt.Errorf("dial %s: it is %v: %s: %w", name, info.State, info.Message, providers.ErrNotActive)
+	case errors.Is(err, providers.ErrForbidden):
+		return nil, fmt.Errorf("dial %s: %w", name, err)
+	default:
+		return nil, fmt.Errorf("dial %s: %w: %w", name, providers.ErrUnavailable, err)
+	}
+}

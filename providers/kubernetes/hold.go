@@ -1,0 +1,123 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
+)
+
+const (
+	beatInterval = 4 * time.Second
+	// beatStale is how long a record may stand still while it is created or
+	// deleted before somebody else goes on with it.
+	beatStale = 5 * beatInterval
+	// writeTimeout bounds a write that the caller's context does not bound: what
+	// was sent may have been done, so its answer must be waited for.
+	writeTimeout = 15 * time.Second
+)
+
+var errTakenOver = fmt.Errorf("another server has taken this sandbox over: %w", providers.ErrUnavailable)
+
+// hold is the right to create or delete one sandbox. While it is held its
+// record keeps beating; when another took it over, its context ends.
+type hold struct {
+	p      *Provider
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+
+	mu  sync.Mutex
+	cm  *corev1.ConfigMap
+	rec *record
+}
+
+// keep begins to beat. The hold must be released.
+func (p *Provider) keep(ctx context.Context, cm *corev1.ConfigMap, rec *record) (context.Context, *hold) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	h := &hold{p: p, cancel: cancel, done: make(chan struct{}), cm: cm, rec: rec}
+	go h.run(ctx)
+	return ctx, h
+}
+
+func (h *hold) run(ctx context.Context) {
+	defer close(h.done)
+	tick := time.NewTicker(beatInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := h.change(ctx, func(r *record) { r.Beat++ }); errors.Is(err, errTakenOver) {
+			h.cancel(err)
+			return
+		}
+	}
+}
+
+// release stops the beat.
+func (h *hold) release() {
+	h.cancel(nil)
+	<-h.done
+}
+
+// change writes the record, if nobody else has.
+func (h *hold) change(ctx context.Context, apply func(*record)) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	next := *h.rec
+	apply(&next)
+	cm := h.cm.DeepCopy()
+	if err := next.put(cm); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+	written, err := h.p.records().Update(ctx, cm, metav1.UpdateOptions{})
+	switch {
+	case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
+		return errTakenOver
+	case err != nil:
+		return kube.Wrap(ctx, "write the record of "+cm.Name, err)
+	}
+	h.cm, h.rec = written, &next
+	return nil
+}
+
+// now returns the record and its object as last written.
+func (h *hold) now() (*corev1.ConfigMap, *record) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.cm, h.rec
+}
+
+// await follows a record that somebody else holds until it is in another phase
+// or gone. Once it has stood still for too long it is returned as stale.
+func (p *Provider) await(ctx context.Context, name string, from phase) (stale bool, err error) {
+	var version string
+	var since time.Time
+	err = kube.Follow(ctx, p.recordObject(name), func(cm *corev1.ConfigMap, exists bool) (bool, error) {
+		if !exists {
+			return true, nil
+		}
+		rec, err := decodeRecord(cm)
+		if err != nil || rec.Phase != from {
+			return true, err
+		}
+		if cm.ResourceVersion != version {
+			version, since = cm.ResourceVersion, time.Now()
+		}
+		stale = time.Since(since) > beatStale
+		return stale, nil
+	})
+	return stale, err
+}

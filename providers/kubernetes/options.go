@@ -1,0 +1,207 @@
+package kubernetes
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// options is the provider's part of a template. A request's provider_options
+// are the same fields, as far as the template allows each.
+type options struct {
+	ImagePullPolicy  corev1.PullPolicy `json:"image_pull_policy"`
+	ImagePullSecrets []string          `json:"image_pull_secrets"`
+
+	CPURequest              *resource.Quantity `json:"cpu_request"`
+	MemoryRequest           *resource.Quantity `json:"memory_request"`
+	EphemeralStorageRequest *resource.Quantity `json:"ephemeral_storage_request"`
+
+	RunAsUser          int64   `json:"run_as_user"`
+	RunAsGroup         int64   `json:"run_as_group"`
+	FSGroup            *int64  `json:"fs_group"`
+	SupplementalGroups []int64 `json:"supplemental_groups"`
+	// SeccompProfile is "RuntimeDefault" or "Localhost/PATH".
+	SeccompProfile string `json:"seccomp_profile"`
+	// WritableRoot leaves the image's files writable for its user.
+	WritableRoot bool `json:"writable_root"`
+	// WritablePaths are writable directories beside the usual ones.
+	WritablePaths []string `json:"writable_paths"`
+	// DiskMedium "Memory" keeps the writable directories in memory, where their
+	// size is a hard limit and counts as the sandbox's memory.
+	DiskMedium corev1.StorageMedium `json:"disk_medium"`
+
+	NodeSelector      map[string]string   `json:"node_selector"`
+	Tolerations       []corev1.Toleration `json:"tolerations"`
+	Affinity          *corev1.Affinity    `json:"affinity"`
+	RuntimeClassName  string              `json:"runtime_class_name"`
+	PriorityClassName string              `json:"priority_class_name"`
+
+	ServiceAccount           string `json:"service_account"`
+	MountServiceAccountToken bool   `json:"mount_service_account_token"`
+
+	Volumes        []corev1.Volume      `json:"volumes"`
+	VolumeMounts   []corev1.VolumeMount `json:"volume_mounts"`
+	ClaimTemplates []claimTemplate      `json:"claim_templates"`
+	InitContainers []corev1.Container   `json:"init_containers"`
+
+	// PodOverrides are merged into the pod's spec by the rules of "kubectl
+	// patch"; the container is named "sandbox".
+	PodOverrides json.RawMessage   `json:"pod_overrides"`
+	Labels       map[string]string `json:"labels"`
+	Annotations  map[string]string `json:"annotations"`
+
+	// SetupScript is run by /bin/sh before the sandbox is given to anybody.
+	SetupScript string `json:"setup_script"`
+
+	NamespacePerSandbox bool `json:"namespace_per_sandbox"`
+	// NamespaceQuota is the ResourceQuota of a sandbox's own namespace.
+	NamespaceQuota corev1.ResourceList `json:"namespace_quota"`
+	// NamespaceLimits is the LimitRange of a sandbox's own namespace.
+	NamespaceLimits []corev1.LimitRangeItem `json:"namespace_limits"`
+
+	StartTimeoutSeconds    int32 `json:"start_timeout_seconds"`
+	ScheduleTimeoutSeconds int32 `json:"schedule_timeout_seconds"`
+}
+
+// claimTemplate asks for a volume of the sandbox's own.
+type claimTemplate struct {
+	Name         string                              `json:"name"`
+	MountPath    string                              `json:"mount_path"`
+	Storage      resource.Quantity                   `json:"storage"`
+	StorageClass *string                             `json:"storage_class"`
+	AccessModes  []corev1.PersistentVolumeAccessMode `json:"access_modes"`
+	// Retain keeps the volume when the sandbox is deleted. A sandbox that is
+	// created later under the same id gets it again.
+	Retain bool `json:"retain"`
+}
+
+const (
+	defaultUser        = 1000
+	defaultStart       = 2 * time.Minute
+	seccompDefault     = "RuntimeDefault"
+	seccompLocalPrefix = "Localhost/"
+)
+
+func decodeOptions(spec providers.Spec) (options, error) {
+	o := options{RunAsUser: defaultUser, RunAsGroup: defaultUser, SeccompProfile: seccompDefault}
+	if err := strict(spec.TemplateOptions, &o); err != nil {
+		return o, fmt.Errorf("template options of the kubernetes provider: %w: %w", err, providers.ErrInvalid)
+	}
+	if err := strict(spec.Options, &o); err != nil {
+		return o, fmt.Errorf("provider options of the kubernetes provider: %w: %w", err, providers.ErrInvalid)
+	}
+	if err := o.check(); err != nil {
+		return o, fmt.Errorf("options of the kubernetes provider: %w: %w", err, providers.ErrInvalid)
+	}
+	return o, nil
+}
+
+func (o *options) check() error {
+	switch o.ImagePullPolicy {
+	case "", corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
+	default:
+		return fmt.Errorf("image_pull_policy: %q is none of Always, IfNotPresent, Never", o.ImagePullPolicy)
+	}
+	if local, ok := strings.CutPrefix(o.SeccompProfile, seccompLocalPrefix); o.SeccompProfile != seccompDefault && (!ok || local == "") {
+		return fmt.Errorf("seccomp_profile: %q is neither %s nor %sPATH", o.SeccompProfile, seccompDefault, seccompLocalPrefix)
+	}
+	if o.DiskMedium != corev1.StorageMediumDefault && o.DiskMedium != corev1.StorageMediumMemory {
+		return fmt.Errorf("disk_medium: %q is neither empty nor Memory", o.DiskMedium)
+	}
+	if o.RunAsUser <= 0 || o.RunAsGroup <= 0 {
+		return errors.New("run_as_user and run_as_group: must be above 0")
+	}
+	for _, p := range o.WritablePaths {
+		if !path.IsAbs(p) || path.Clean(p) == "/" {
+			return fmt.Errorf("writable_paths: %q is not an absolute path below the root", p)
+		}
+	}
+	for key := range o.Labels {
+		if err := foreignKey(key); err != nil {
+			return fmt.Errorf("labels: %w", err)
+		}
+	}
+	for key := range o.Annotations {
+		if err := foreignKey(key); err != nil {
+			return fmt.Errorf("annotations: %w", err)
+		}
+	}
+	if !o.NamespacePerSandbox && (o.NamespaceQuota != nil || o.NamespaceLimits != nil) {
+		return errors.New("namespace_quota and namespace_limits: need namespace_per_sandbox")
+	}
+	if o.StartTimeoutSeconds < 0 || o.ScheduleTimeoutSeconds < 0 {
+		return errors.New("start_timeout_seconds and schedule_timeout_seconds: must not be negative")
+	}
+	return o.checkClaims()
+}
+
+func (o *options) checkClaims() error {
+	seen := map[string]bool{}
+	for _, c := range o.ClaimTemplates {
+		switch {
+		case len(validation.IsDNS1123Label(c.Name)) > 0 || seen[c.Name] || c.Name == agentVolume || c.Name == diskVolume:
+			return fmt.Errorf("claim_templates: the name %q is no DNS label, or is taken", c.Name)
+		case !path.IsAbs(c.MountPath):
+			return fmt.Errorf("claim_templates: %s: mount_path %q is not absolute", c.Name, c.MountPath)
+		case c.Storage.Sign() <= 0:
+			return fmt.Errorf("claim_templates: %s: storage must be above 0", c.Name)
+		case c.Retain && o.NamespacePerSandbox:
+			return fmt.Errorf("claim_templates: %s: what goes with the sandbox's namespace cannot be retained", c.Name)
+		}
+		seen[c.Name] = true
+	}
+	return nil
+}
+
+func (o *options) retains() bool {
+	for _, c := range o.ClaimTemplates {
+		if c.Retain {
+			return true
+		}
+	}
+	return false
+}
+
+func (o *options) startTimeout() time.Duration {
+	if o.StartTimeoutSeconds == 0 {
+		return defaultStart
+	}
+	return time.Duration(o.StartTimeoutSeconds) * time.Second
+}
+
+// foreignKey keeps templates away from the provider's own labels.
+func foreignKey(key string) error {
+	if errs := validation.IsQualifiedName(key); len(errs) > 0 {
+		return fmt.Errorf("%q: %s", key, strings.Join(errs, "; "))
+	}
+	if prefix, _, ok := strings.Cut(key, "/"); ok && (prefix == domain || strings.HasSuffix(prefix, "."+domain)) {
+		return fmt.Errorf("%q: the prefix %s is the provider's own", key, domain)
+	}
+	return nil
+}
+
+func strict(raw json.RawMessage, into any) error {
+	if len(raw) == 0 {
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("more than one JSON value")
+	}
+	return nil
+}

@@ -1,0 +1,268 @@
+package kubernetes
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+func planOf(t *testing.T, spec providers.Spec) (*plan, error) {
+	t.Helper()
+	config, err := Config{AgentImage: "agent:1", Image: "image:1"}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return (&Provider{config: config}).plan("name", spec)
+}
+
+func withOptions(options string) providers.Spec {
+	return providers.Spec{
+		Template: "x", Network: providers.NetworkNone, Resources: DefaultResources(), TemplateOptions: json.RawMessage(options),
+	}
+}
+
+func podOf(t *testing.T, spec providers.Spec) *corev1.Pod {
+	t.Helper()
+	pl, err := planOf(t, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := pl.makePod()
+	if err := pl.finish(pod); err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+func TestOptionsAreStrict(t *testing.T) {
+	for _, c := range []struct{ options, names string }{
+		{`{"no_such_option": 1}`, "no_such_option"},
+		{`{"tolerations": [{"kez": "x"}]}`, "kez"},
+		{`{"volumes": [{"name": "v", "emptyDirs": {}}]}`, "emptyDirs"},
+		{`{"pod_overrides": {"containerz": []}}`, "containerz"},
+		{`{"image_pull_policy": "Sometimes"}`, "image_pull_policy"},
+		{`{"seccomp_profile": "Unconfined"}`, "seccomp_profile"},
+		{`{"seccomp_profile": "Localhost/"}`, "seccomp_profile"},
+		{`{"run_as_user": 0}`, "run_as_user"},
+		{`{"disk_medium": "HugePages"}`, "disk_medium"},
+		{`{"writable_paths": ["relative"]}`, "writable_paths"},
+		{`{"labels": {"sandgate.dev/name": "x"}}`, "sandgate.dev"},
+		{`{"annotations": {"label.sandgate.dev/x": "x"}}`, "sandgate.dev"},
+		{`{"namespace_quota": {"pods": "1"}}`, "namespace_per_sandbox"},
+		{`{"claim_templates": [{"name": "A_B", "mount_path": "/x", "storage": "1Gi"}]}`, "A_B"},
+		{`{"claim_templates": [{"name": "a", "mount_path": "x", "storage": "1Gi"}]}`, "mount_path"},
+		{`{"claim_templates": [{"name": "a", "mount_path": "/x"}]}`, "storage"},
+		{`{"cpu_request": "a lot"}`, "template options"},
+		{`{"start_timeout_seconds": -1}`, "start_timeout_seconds"},
+		{`{} {}`, "more than one"},
+	} {
+		if _, err := planOf(t, withOptions(c.options)); !errors.Is(err, providers.ErrInvalid) || !strings.Contains(err.Error(), c.names) {
+			t.Errorf("%s: %v", c.options, err)
+		}
+	}
+	spec := withOptions(`{"run_as_user": 5}`)
+	spec.Options = json.RawMessage(`{"run_as_user": 7}`)
+	if user := *podOf(t, spec).Spec.SecurityContext.RunAsUser; user != 7 {
+		t.Errorf("a request's option does not go before the template's: %d", user)
+	}
+}
+
+func TestNetworkProxyIsUnsupported(t *testing.T) {
+	spec := withOptions("")
+	spec.Network = providers.NetworkProxy
+	if _, err := planOf(t, spec); !errors.Is(err, providers.ErrUnsupported) {
+		t.Errorf("proxy: %v", err)
+	}
+}
+
+// TestS5_14_SecurityFloor: what overrides may change, and what no template can.
+func TestS5_14_SecurityFloor(t *testing.T) {
+	sandbox := func(fields string) string { return `{"containers": [{"name": "sandbox", ` + fields + `}]}` }
+	for _, c := range []struct{ name, overrides, says string }{
+		{"host network", `{"hostNetwork": true}`, "hostNetwork"},
+		{"host pids", `{"hostPID": true}`, "hostPID"},
+		{"host ipc", `{"hostIPC": true}`, "hostIPC"},
+		{"shared processes", `{"shareProcessNamespace": true}`, "shareProcessNamespace"},
+		{"restart", `{"restartPolicy": "Always"}`, "restartPolicy"},
+		{"token", `{"automountServiceAccountToken": true}`, "automountServiceAccountToken"},
+		{"token removed", `{"automountServiceAccountToken": null}`, "automountServiceAccountToken"},
+		{"projected token", `{"volumes": [{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]}`, "token"},
+		{"host path", `{"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}`, "hostPath"},
+		{"sysctls", `{"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}`, "sysctls"},
+		{"no security context", `{"securityContext": null}`, "securityContext"},
+		{"privileged", sandbox(`"securityContext": {"privileged": true}`), "privileged"},
+		{"root", sandbox(`"securityContext": {"runAsUser": 0, "runAsNonRoot": false}`), "runAsNonRoot"},
+		{"root group", sandbox(`"securityContext": {"runAsGroup": 0}`), "runAsGroup"},
+		{"escalation", sandbox(`"securityContext": {"allowPrivilegeEscalation": true}`), "allowPrivilegeEscalation"},
+		{"a capability", sandbox(`"securityContext": {"capabilities": {"add": ["NET_RAW"]}}`), "capabilities"},
+		{"capabilities kept", sandbox(`"securityContext": {"capabilities": {"drop": []}}`), "capabilities"},
+		{"unconfined", sandbox(`"securityContext": {"seccompProfile": {"type": "Unconfined"}}`), "seccompProfile"},
+		{"proc", sandbox(`"securityContext": {"procMount": "Unmasked"}`), "procMount"},
+		{"writable root", sandbox(`"securityContext": {"readOnlyRootFilesystem": false}`), "readOnlyRootFilesystem"},
+		{"host port", sandbox(`"ports": [{"containerPort": 1, "hostPort": 1}]`), "hostPort"},
+		{"device", sandbox(`"volumeDevices": [{"name": "v", "devicePath": "/dev/x"}]`), "volumeDevices"},
+		{"another command", sandbox(`"command": ["sleep"]`), "command"},
+		{"arguments", sandbox(`"args": ["x"]`), "args"},
+		{"hook", sandbox(`"lifecycle": {"postStart": {"exec": {"command": ["x"]}}}`), "postStart"},
+		{"no limits", sandbox(`"resources": {"limits": {"memory": null}}`), "memory"},
+		{"agent hidden", sandbox(`"volumeMounts": [{"mountPath": "/sandgate", "name": "sandgate-disk"}]`), "/sandgate"},
+		{"sandbox removed", `{"containers": [{"name": "sandbox", "$patch": "delete"}]}`, "sandbox"},
+		{"agent removed", `{"initContainers": [{"name": "sandgate-agent", "$patch": "delete"}]}`, "sandgate-agent"},
+		{"another container as root", `{"containers": [{"name": "other", "image": "x", "securityContext": {"runAsUser": 0}}]}`, "other"},
+		{"another container without a context", `{"containers": [{"name": "other", "image": "x"}]}`, "securityContext"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := planOf(t, withOptions(`{"pod_overrides": `+c.overrides+`}`))
+			if !errors.Is(err, providers.ErrForbidden) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	for _, c := range []struct{ name, options string }{
+		{"token where it is said", `{"mount_service_account_token": true}`},
+		{"writable root where it is said", `{"writable_root": true}`},
+		{"another user", `{"pod_overrides": {"containers": [{"name": "sandbox", "securityContext": {"runAsUser": 5}}]}}`},
+		{"more of everything", `{"pod_overrides": {"nodeName": "n", "hostUsers": false, "containers": [{"name": "sandbox", "env": [{"name": "A", "value": "b"}]}]}}`},
+	} {
+		if _, err := planOf(t, withOptions(c.options)); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+func TestPodHasTheFloor(t *testing.T) {
+	pod := podOf(t, withOptions(`{"init_containers": [{"name": "mine", "image": "x"}]}`))
+	if *pod.Spec.AutomountServiceAccountToken || *pod.Spec.EnableServiceLinks || pod.Spec.RestartPolicy != corev1.RestartPolicyNever {
+		t.Errorf("pod %+v", pod.Spec)
+	}
+	all := append(append([]corev1.Container{}, pod.Spec.InitContainers...), pod.Spec.Containers...)
+	if len(all) != 3 {
+		t.Fatalf("%d containers", len(all))
+	}
+	for _, c := range all {
+		s := c.SecurityContext
+		if !*s.RunAsNonRoot || *s.AllowPrivilegeEscalation || *s.Privileged || s.Capabilities.Drop[0] != "ALL" || !*s.ReadOnlyRootFilesystem {
+			t.Errorf("%s: %+v", c.Name, s)
+		}
+	}
+	limits := pod.Spec.Containers[0].Resources.Limits
+	if limits.Memory().IsZero() || limits.Cpu().IsZero() || limits.StorageEphemeral().IsZero() {
+		t.Errorf("limits %v", limits)
+	}
+	if pod.Spec.DNSPolicy != corev1.DNSNone {
+		t.Errorf("no network, but names are looked up: %s", pod.Spec.DNSPolicy)
+	}
+}
+
+func TestMounts(t *testing.T) {
+	spec := withOptions(`{
+		"volumes": [{"name": "mine", "emptyDir": {}}], "volume_mounts": [{"name": "mine", "mountPath": "/tmp/"}],
+		"claim_templates": [{"name": "work", "mount_path": "/workspace", "storage": "1Gi"}], "writable_paths": ["/opt/cache"]}`)
+	spec.WorkingDirectory = "/home/sandbox/project"
+	at := map[string]corev1.VolumeMount{}
+	for _, m := range podOf(t, spec).Spec.Containers[0].VolumeMounts {
+		path := strings.TrimSuffix(m.MountPath, "/")
+		if _, twice := at[path]; twice {
+			t.Errorf("%s is mounted twice", path)
+		}
+		at[path] = m
+	}
+	for path, volume := range map[string]string{
+		"/tmp": "mine", "/workspace": "work", "/opt/cache": diskVolume, "/home/sandbox": diskVolume,
+		"/home/sandbox/project": diskVolume, "/run": diskVolume, "/sandgate": agentVolume,
+	} {
+		if at[path].Name != volume {
+			t.Errorf("%s is %q, want %q", path, at[path].Name, volume)
+		}
+	}
+	if m := at["/home/sandbox/project"]; m.SubPath != "home/project" {
+		t.Errorf("the working directory is %+v", m)
+	}
+	if !at["/sandgate"].ReadOnly {
+		t.Error("the agent can be replaced")
+	}
+}
+
+func TestArgumentsAreNotExpanded(t *testing.T) {
+	spec := withOptions("")
+	spec.WorkingDirectory, spec.Command = "/a$(HOME)", []string{"echo", "$(SANDGATE_INCARNATION)", "$$x"}
+	got := strings.Join(podOf(t, spec).Spec.Containers[0].Command, " ")
+	if !strings.Contains(got, "--workdir /a$$(HOME) ") || !strings.HasSuffix(got, "-- echo $$(SANDGATE_INCARNATION) $$$$x") {
+		t.Errorf("%s", got)
+	}
+}
+
+func TestEnvironmentIsNotInThePod(t *testing.T) {
+	spec := withOptions("")
+	spec.Env = map[string]string{"B": "secret-b", "A": "secret-a", "HOME": "/elsewhere"}
+	pod := podOf(t, spec)
+	data, err := json.Marshal(pod)
+	if err != nil || strings.Contains(string(data), "secret-") || strings.Contains(string(data), "/elsewhere") {
+		t.Errorf("%s, %v", data, err)
+	}
+	count := map[string]int{}
+	for _, e := range pod.Spec.Containers[0].Env {
+		count[e.Name]++
+	}
+	if count["A"] != 1 || count["B"] != 1 || count["HOME"] != 1 {
+		t.Errorf("variables %v", count)
+	}
+}
+
+// TestPoolKey: what a claim can still give does not matter, all else does.
+func TestPoolKey(t *testing.T) {
+	base, err := planOf(t, withOptions(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := func(change func(*providers.Spec)) string {
+		spec := withOptions("")
+		change(&spec)
+		pl, err := planOf(t, spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pl.poolKey()
+	}
+	for name, change := range map[string]func(*providers.Spec){
+		"id": func(s *providers.Spec) { s.ID, s.Tenant, s.Hash = "a", "b", "c" }, "labels": func(s *providers.Spec) { s.Labels = map[string]string{"a": "b"} },
+		"ttl": func(s *providers.Spec) { s.TTL, s.IdleTTL = 1, 2 }, "access": func(s *providers.Spec) { s.Access = []byte{1} },
+	} {
+		if key(change) != base.poolKey() {
+			t.Errorf("%s makes another key", name)
+		}
+	}
+	seen := map[string]string{base.poolKey(): "nothing"}
+	for name, change := range map[string]func(*providers.Spec){
+		"image": func(s *providers.Spec) { s.Image = "y" }, "memory": func(s *providers.Spec) { s.Resources.MemoryBytes++ },
+		"env": func(s *providers.Spec) { s.Env = map[string]string{"A": "b"} }, "value": func(s *providers.Spec) { s.Env = map[string]string{"A": "c"} },
+		"network": func(s *providers.Spec) { s.Network = providers.NetworkFull }, "command": func(s *providers.Spec) { s.Command = []string{"x"} },
+		"options": func(s *providers.Spec) { s.Options = json.RawMessage(`{"run_as_user": 9}`) }, "directory": func(s *providers.Spec) { s.WorkingDirectory = "/tmp" },
+		"template": func(s *providers.Spec) { s.Template = "y" },
+	} {
+		k := key(change)
+		if before, ok := seen[k]; ok {
+			t.Errorf("%s has the key of %s", name, before)
+		}
+		seen[k] = name
+	}
+}
+
+func TestTokens(t *testing.T) {
+	for _, bad := range []string{"not a token!", "bm90IG91cnM", "a3ViZXJuZXRlczE6"} {
+		if _, err := decodeToken(bad); !errors.Is(err, providers.ErrTokenInvalid) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	if got, err := decodeToken(encodeToken("abc")); err != nil || got != "abc" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if encodeToken("") != "" {
+		t.Error("a last page has a token")
+	}
+}

@@ -1,0 +1,177 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
+)
+
+// Provider manages sandboxes on one cluster, with their records in one
+// namespace. Several servers may share it.
+type Provider struct {
+	config    Config
+	namespace string
+	client    kubernetes.Interface
+	exec      *kube.Executor
+	version   string
+	log       *slog.Logger
+
+	warm  warm
+	pools pools
+
+	policyMu   sync.Mutex
+	policySeen time.Time
+
+	stop context.CancelCauseFunc
+	work sync.WaitGroup
+}
+
+var (
+	_ providers.Provider = (*Provider)(nil)
+	_ providers.Pooler   = (*Provider)(nil)
+)
+
+// New connects to the cluster. The error wraps ErrInvalid when the cluster is
+// not configured, ErrUnavailable when it does not answer, and ErrForbidden when
+// it does not let this server in.
+func New(ctx context.Context, config Config) (*Provider, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	place := kube.Place{Kubeconfig: config.Kubeconfig, Context: config.Context, Namespace: config.Namespace}
+	rest, namespace, err := kube.Load(place, config.Logger)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		return nil, fmt.Errorf("client of the cluster: %w: %w", err, providers.ErrInvalid)
+	}
+	p := &Provider{
+		config: config, namespace: namespace, client: client, log: config.Logger,
+		exec: kube.NewExecutor(rest, client.CoreV1().RESTClient()),
+	}
+	version, err := client.Discovery().ServerVersion()
+	if err != nil {
+		return nil, kube.Wrap(ctx, "reach the cluster at "+rest.Host, err)
+	}
+	p.version = version.GitVersion
+	background, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	p.stop = stop
+	p.warm.drop = func(conn net.Conn) { _ = conn.Close() }
+	p.pools.wake = make(chan struct{}, 1)
+	p.work.Go(func() { p.sweep(background) })
+	p.work.Go(func() { p.keepPools(background) })
+	return p, nil
+}
+
+// Close leaves the sandboxes running.
+func (p *Provider) Close() error {
+	p.stop(errClosed)
+	p.work.Wait()
+	p.warm.close()
+	p.exec.Close()
+	return nil
+}
+
+var errClosed = fmt.Errorf("the provider was closed: %w", providers.ErrUnavailable)
+
+func (p *Provider) records() corev1client.ConfigMapInterface {
+	return p.client.CoreV1().ConfigMaps(p.namespace)
+}
+
+func (p *Provider) pods(namespace string) corev1client.PodInterface {
+	return p.client.CoreV1().Pods(namespace)
+}
+
+func (p *Provider) recordObject(name string) kube.Object[*corev1.ConfigMap] {
+	return kube.Object[*corev1.ConfigMap]{Name: name, Get: p.records().Get, Watch: p.records().Watch}
+}
+
+func (p *Provider) podObject(namespace, name string) kube.Object[*corev1.Pod] {
+	return kube.Object[*corev1.Pod]{Name: name, Get: p.pods(namespace).Get, Watch: p.pods(namespace).Watch}
+}
+
+// warm keeps a connection to each new sandbox for a while, because a first
+// command usually follows at once.
+type warm struct {
+	mu     sync.Mutex
+	conns  map[string]warmConn
+	closed bool
+	drop   func(net.Conn)
+}
+
+type warmConn struct {
+	conn  net.Conn
+	timer *time.Timer
+}
+
+const warmTime = 5 * time.Second
+
+// put keeps a connection under a key for a while: the agent hangs up on who says
+// nothing for long.
+func (w *warm) put(key string, conn net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		w.drop(conn)
+		return
+	}
+	if w.conns == nil {
+		w.conns = make(map[string]warmConn)
+	}
+	if old, ok := w.conns[key]; ok {
+		w.discard(old)
+	}
+	w.conns[key] = warmConn{conn: conn, timer: time.AfterFunc(warmTime, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if now, ok := w.conns[key]; ok && now.conn == conn {
+			delete(w.conns, key)
+			w.drop(conn)
+		}
+	})}
+}
+
+// take returns the connection, if it still lives.
+func (w *warm) take(key string) net.Conn {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c, ok := w.conns[key]
+	if !ok {
+		return nil
+	}
+	delete(w.conns, key)
+	c.timer.Stop()
+	if !kube.Alive(c.conn) {
+		w.drop(c.conn)
+		return nil
+	}
+	return c.conn
+}
+
+func (w *warm) discard(c warmConn) {
+	c.timer.Stop()
+	w.drop(c.conn)
+}
+
+func (w *warm) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	for key, c := range w.conns {
+		w.discard(c)
+		delete(w.conns, key)
+	}
+}

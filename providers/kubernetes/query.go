@@ -1,0 +1,267 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
+)
+
+var (
+	// errUnreadable: somebody else has written the record.
+	errUnreadable = errors.New("the sandbox's record cannot be read")
+	// errForeign: something of somebody else's has the name.
+	errForeign = fmt.Errorf("the ConfigMap of this name is no sandbox's: %w", providers.ErrNotFound)
+)
+
+// read returns the record of a sandbox.
+func (p *Provider) read(ctx context.Context, name string) (*corev1.ConfigMap, *record, error) {
+	cm, err := p.records().Get(ctx, name, getOptions)
+	if err != nil {
+		return nil, nil, kube.Wrap(ctx, "sandbox "+name, err)
+	}
+	if cm.Labels[labelKind] != kindSandbox {
+		return nil, nil, fmt.Errorf("sandbox %s: %w", name, errForeign)
+	}
+	rec, err := decodeRecord(cm)
+	if err != nil {
+		return cm, nil, errors.Join(errUnreadable, err)
+	}
+	return cm, rec, nil
+}
+
+// Get returns one sandbox.
+func (p *Provider) Get(ctx context.Context, name string) (providers.Info, error) {
+	_, rec, err := p.read(ctx, name)
+	if errors.Is(err, errUnreadable) {
+		return providers.Info{Name: name, State: providers.StateFailed, Message: errUnreadable.Error()}, nil
+	}
+	if err != nil {
+		return providers.Info{}, err
+	}
+	return p.info(ctx, name, rec)
+}
+
+// info says what a sandbox is now: its record, and its pod.
+func (p *Provider) info(ctx context.Context, name string, rec *record) (providers.Info, error) {
+	if rec.Phase != phaseActive {
+		return infoOf(name, rec), nil
+	}
+	pod, err := p.pods(rec.Namespace).Get(ctx, rec.Pod, getOptions)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return providers.Info{}, kube.Wrap(ctx, "pod of sandbox "+name, err)
+	}
+	if err == nil {
+		return infoWith(name, rec, pod), nil
+	}
+	// It may have been deleted between the two looks.
+	_, now, err := p.read(ctx, name)
+	if err != nil {
+		return providers.Info{}, err
+	}
+	return infoWith(name, now, nil), nil
+}
+
+// infoOf is what the record says.
+func infoOf(name string, rec *record) providers.Info {
+	out := providers.Info{
+		Name: name, Spec: rec.Spec, Incarnation: string(rec.UID), CreateTime: rec.CreateTime, LastActivity: rec.LastActivity,
+		FromPool: rec.FromPool, Runtime: rec.Runtime, Unprivileged: true, ReadOnlySystem: !rec.WritableRoot, NotEnforced: rec.NotEnforced,
+	}
+	switch rec.Phase {
+	case phaseCreating:
+		out.State = providers.StateCreating
+	case phaseDeleting:
+		out.State = providers.StateDeleting
+	case phaseActive:
+		out.State = providers.StateActive
+	default:
+		out.State = providers.StateUnknown
+	}
+	return out
+}
+
+// infoWith is what record and pod say together. The pod is nil when there is
+// none.
+func infoWith(name string, rec *record, pod *corev1.Pod) providers.Info {
+	out := infoOf(name, rec)
+	if rec.Phase != phaseActive {
+		return out
+	}
+	switch {
+	case pod == nil || pod.UID != rec.UID:
+		out.State, out.Message = providers.StateFailed, "its pod is gone: somebody deleted it, or its node went away"
+	case kube.Ended(pod, containerName) != nil:
+		end := kube.Ended(pod, containerName)
+		out.State, out.Message, out.Failure = providers.StateFailed, end.Message, end.Failure
+	case pod.DeletionTimestamp != nil:
+		out.State, out.Message = providers.StateFailed, "its pod is being deleted by somebody else"
+	}
+	return out
+}
+
+// podsPerQuestion bounds the names in one label selector.
+const podsPerQuestion = 50
+
+// List reads records in the order of their names, which is the cluster's order,
+// and their pods. A token is the cluster's own and expires with it, after
+// minutes.
+func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page, error) {
+	token, err := decodeToken(q.Token)
+	if err != nil {
+		return providers.Page{}, err
+	}
+	list, err := p.records().List(ctx, metav1.ListOptions{
+		LabelSelector: recordSelector(q.Tenant, q.Labels), Limit: int64(max(q.Limit, 1)), Continue: token,
+	})
+	if token != "" && apierrors.IsBadRequest(err) {
+		return providers.Page{}, fmt.Errorf("list: %w: %w", err, providers.ErrTokenInvalid)
+	}
+	if err != nil {
+		return providers.Page{}, kube.Wrap(ctx, "list", err)
+	}
+	records := make(map[string]*record, len(list.Items))
+	for i := range list.Items {
+		rec, err := decodeRecord(&list.Items[i])
+		if err != nil {
+			p.log.WarnContext(ctx, "a record cannot be read", "name", list.Items[i].Name, "error", err)
+			continue
+		}
+		records[list.Items[i].Name] = rec
+	}
+	infos, err := p.infos(ctx, records)
+	if err != nil {
+		return providers.Page{}, err
+	}
+	page := providers.Page{Next: encodeToken(list.Continue)}
+	for _, info := range infos {
+		if q.Matches(info) {
+			page.Sandboxes = append(page.Sandboxes, info)
+		}
+	}
+	slices.SortFunc(page.Sandboxes, func(a, b providers.Info) int { return cmp.Compare(a.Name, b.Name) })
+	return page, nil
+}
+
+// infos joins records with their pods.
+func (p *Provider) infos(ctx context.Context, records map[string]*record) ([]providers.Info, error) {
+	var out []providers.Info
+	var together []string
+	for name, rec := range records {
+		switch {
+		case rec.Phase != phaseActive:
+			out = append(out, infoOf(name, rec))
+		case !rec.OwnNamespace:
+			together = append(together, name)
+		default:
+			info, err := p.info(ctx, name, rec)
+			if errors.Is(err, providers.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, info)
+		}
+	}
+	for names := range slices.Chunk(together, podsPerQuestion) {
+		list, err := p.pods(p.namespace).List(ctx, metav1.ListOptions{
+			LabelSelector: labelName + " in (" + strings.Join(names, ",") + ")",
+		})
+		if err != nil {
+			return nil, kube.Wrap(ctx, "list pods", err)
+		}
+		byName := make(map[string]*corev1.Pod, len(list.Items))
+		for i := range list.Items {
+			byName[list.Items[i].Name] = &list.Items[i]
+		}
+		for _, name := range names {
+			rec := records[name]
+			if pod := byName[rec.Pod]; pod != nil && pod.UID == rec.UID {
+				out = append(out, infoWith(name, rec, pod))
+				continue
+			}
+			// A page shows records as they were; this one may be gone.
+			info, err := p.Get(ctx, name)
+			if errors.Is(err, providers.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, info)
+		}
+	}
+	return out, nil
+}
+
+const tokenPrefix = "kubernetes1:"
+
+func encodeToken(token string) string {
+	if token == "" {
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString([]byte(tokenPrefix + token))
+}
+
+func decodeToken(token string) (string, error) {
+	if token == "" {
+		return "", nil
+	}
+	data, err := base64.RawURLEncoding.DecodeString(token)
+	own, ours := strings.CutPrefix(string(data), tokenPrefix)
+	if err != nil || !ours || own == "" {
+		return "", fmt.Errorf("list: %w", providers.ErrTokenInvalid)
+	}
+	return own, nil
+}
+
+// The pauses between tries to change what others change as well.
+const (
+	conflictPause    = 5 * time.Millisecond
+	conflictPauseMax = 200 * time.Millisecond
+)
+
+// Update changes the record, again and again until nobody else has changed it
+// meanwhile.
+func (p *Provider) Update(ctx context.Context, name string, c providers.Change) (providers.Info, error) {
+	for pause := conflictPause; ; pause = min(2*pause, conflictPauseMax) {
+		cm, rec, err := p.read(ctx, name)
+		if err != nil {
+			return providers.Info{}, fmt.Errorf("update: %w", err)
+		}
+		if rec.Phase != phaseActive {
+			return providers.Info{}, fmt.Errorf("update %s: it is %s: %w", name, rec.Phase, providers.ErrNotActive)
+		}
+		info := infoOf(name, rec)
+		c.ApplyTo(&info)
+		rec.Spec, rec.LastActivity = info.Spec, info.LastActivity
+		if err := rec.put(cm); err != nil {
+			return providers.Info{}, err
+		}
+		_, err = p.records().Update(ctx, cm, metav1.UpdateOptions{})
+		if err == nil {
+			return p.info(ctx, name, rec)
+		}
+		if !apierrors.IsConflict(err) {
+			return providers.Info{}, kube.Wrap(ctx, "update "+name, err)
+		}
+		select {
+		case <-ctx.Done():
+			return providers.Info{}, fmt.Errorf("update %s: %w", name, context.Cause(ctx))
+		case <-time.After(pause/2 + rand.N(pause)):
+		}
+	}
+}
