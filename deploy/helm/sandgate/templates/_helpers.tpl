@@ -1,0 +1,55 @@
+{{- define "sandgate.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name }}{{ else }}{{ .Release.Name }}-{{ .Chart.Name }}{{ end -}}
+{{- end }}
+
+{{- define "sandgate.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "sandgate.labels" -}}
+{{ include "sandgate.selector" . }}
+app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "sandgate.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "sandgate.sandboxes" -}}
+{{ .Values.sandboxes.namespace | default .Release.Namespace }}
+{{- end }}
+
+{{- /* Each rule with what it is for. WebSocket exec asks for "get", SPDY for "create". */}}
+{{- define "sandgate.rules.kubernetes" -}}
+# The sandboxes, and the pods of pools.
+- {apiGroups: [""], resources: [pods], verbs: [get, list, watch, create, patch, delete]}
+# The stream to the agent inside.
+- {apiGroups: [""], resources: [pods/exec], verbs: [get, create]}
+# A record for each sandbox and each pool.
+- {apiGroups: [""], resources: [configmaps], verbs: [get, list, create, update, delete]}
+# The values of a sandbox's environment; they are never read back.
+- {apiGroups: [""], resources: [secrets], verbs: [create, delete]}
+# Volumes that templates ask for.
+- {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, create]}
+# Why a pod does not start.
+- {apiGroups: [""], resources: [events], verbs: [list]}
+# Sandboxes without network.
+- {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [get, create, update]}
+{{- end }}
+
+{{- define "sandgate.rules.agentsandbox" -}}
+# The sandboxes.
+- {apiGroups: [extensions.agents.x-k8s.io], resources: [sandboxclaims], verbs: [get, list, watch, create, patch, delete]}
+- {apiGroups: [agents.x-k8s.io], resources: [sandboxes], verbs: [get, list, watch, patch, delete]}
+# Pools that templates name, and those that the server makes.
+- {apiGroups: [extensions.agents.x-k8s.io], resources: [sandboxwarmpools], verbs: [get, list, watch, create, patch, delete]}
+- {apiGroups: [extensions.agents.x-k8s.io], resources: [sandboxtemplates], verbs: [get, list]}
+# The pods of both: what became of them, and which hold the agent.
+- {apiGroups: [""], resources: [pods], verbs: [get, list, watch, patch, delete]}
+- {apiGroups: [""], resources: [pods/exec], verbs: [get, create]}
+- {apiGroups: [""], resources: [events], verbs: [list]}
+# Sandboxes that were there before and are only wrapped.
+- {apiGroups: [""], resources: [configmaps], verbs: [get, list, create, patch, delete]}
+{{- end }}

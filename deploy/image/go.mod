@@ -1,0 +1,14 @@
+// What builds the image has dependencies of its own; they stay out of the
+// product.
+module github.com/sandgate/sandgate/deploy/image
+
+go 1.26
+
+require github.com/google/go-containerregistry v0.22.1
+
+require (
+	github.com/klauspost/compress v1.19.2 // indirect
+	github.com/opencontainers/go-digest v1.0.0 // indirect
+	github.com/opencontainers/image-spec v1.1.1 // indirect
+	golang.org/x/sync v0.22.0 // indirect
+)

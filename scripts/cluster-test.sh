@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Runs the Kubernetes tests: on the cluster that KUBECONFIG names, if it answers,
+# else on the one of "make cluster-up", into which it brings the agent's and the
+# server's image. Leaves that one running.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+answers() {
+  ! command -v kubectl >/dev/null 2>&1 || kubectl get --raw /readyz --request-timeout=10s >/dev/null 2>&1
+}
+
+if [[ -z ${KUBECONFIG:-} ]] || ! answers; then
+  [[ -z ${KUBECONFIG:-} ]] || echo "test-kubernetes: $KUBECONFIG does not answer; using make cluster-up" >&2
+  make cluster-up
+  .tools/cluster/cluster images --agent bin/sandgate-agent
+  make image
+  export SANDGATE_TEST_SERVER_IMAGE=docker.io/sandgate/sandgate:test
+  .tools/cluster/cluster load "$SANDGATE_TEST_SERVER_IMAGE=dist/image/$(go env GOARCH).tar"
+  KUBECONFIG=$(.tools/cluster/cluster kubeconfig)
+fi
+export KUBECONFIG
+exec scripts/test-go.sh kubernetes ./test/kubernetes/...

@@ -1,0 +1,171 @@
+package kubernetes
+
+import (
+	"encoding/json"
+	"log/slog"
+	"os"
+	"testing"
+
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/agentsandbox"
+	"github.com/sandgate/sandgate/providers/providertest"
+)
+
+// The resources of agent-sandbox.
+var (
+	sandboxTemplates = schema.GroupVersionResource{Group: "extensions.agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxtemplates"}
+	sandboxClaims    = schema.GroupVersionResource{Group: "extensions.agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxclaims"}
+	sandboxPools     = schema.GroupVersionResource{Group: "extensions.agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxwarmpools"}
+	sandboxes        = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
+)
+
+// asRig is a namespace of a test's own with agent-sandbox in it.
+type asRig struct {
+	t         testing.TB
+	dynamic   dynamic.Interface
+	pods      func() []core.Pod
+	namespace string
+}
+
+func newASRig(t testing.TB) *asRig {
+	t.Helper()
+	client, config := clientset(t)
+	d, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &asRig{t: t, dynamic: d, namespace: namespace(t, client)}
+	r.pods = func() []core.Pod {
+		list, err := client.CoreV1().Pods(r.namespace).List(limit(t), meta.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list.Items
+	}
+	return r
+}
+
+// restricted is a pod's spec under the restricted standard.
+func restricted(image string, change ...func(*core.PodSpec)) core.PodSpec {
+	yes, no, user := true, false, int64(1000)
+	spec := core.PodSpec{
+		DNSPolicy: core.DNSDefault, AutomountServiceAccountToken: &no,
+		SecurityContext: &core.PodSecurityContext{
+			RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user,
+			SeccompProfile: &core.SeccompProfile{Type: core.SeccompProfileTypeRuntimeDefault},
+		},
+		Containers: []core.Container{{
+			Name: "main", Image: image, ImagePullPolicy: core.PullIfNotPresent,
+			Env:     []core.EnvVar{{Name: "HOME", Value: "/home"}},
+			Command: []string{"sh", "-c", "while :; do sleep 3600; done"}, WorkingDir: "/workspace",
+			SecurityContext: &core.SecurityContext{
+				AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
+				Capabilities: &core.Capabilities{Drop: []core.Capability{"ALL"}},
+			},
+		}},
+	}
+	for name, path := range map[string]string{
+		"workspace": "/workspace", "tmp": "/tmp", "var-tmp": "/var/tmp", "home": "/home",
+		"results": "/large_tool_results", "history": "/conversation_history", "run": "/run",
+	} {
+		spec.Volumes = append(spec.Volumes, core.Volume{Name: name, VolumeSource: core.VolumeSource{EmptyDir: &core.EmptyDirVolumeSource{}}})
+		spec.Containers[0].VolumeMounts = append(spec.Containers[0].VolumeMounts, core.VolumeMount{Name: name, MountPath: path})
+	}
+	for _, c := range change {
+		c(&spec)
+	}
+	return spec
+}
+
+// pool makes a SandboxWarmPool as an operator would, and waits until it is full.
+func (r *asRig) pool(name, template string, replicas int64) {
+	r.t.Helper()
+	r.make(sandboxPools, "SandboxWarmPool", name, map[string]any{
+		"replicas": replicas, "sandboxTemplateRef": map[string]any{"name": template},
+	})
+	await(r.t, follow(r.t, r.dynamic, sandboxPools, r.namespace), func(pool *unstructured.Unstructured) bool {
+		n, _, _ := unstructured.NestedInt64(pool.Object, "status", "readyReplicas")
+		return pool.GetName() == name && n == replicas
+	})
+}
+
+// object reads one object.
+func (r *asRig) object(resource schema.GroupVersionResource, name string) (*unstructured.Unstructured, error) {
+	return r.dynamic.Resource(resource).Namespace(r.namespace).Get(limit(r.t), name, meta.GetOptions{})
+}
+
+// template makes a SandboxTemplate.
+func (r *asRig) template(name string, spec core.PodSpec, more map[string]any) {
+	r.t.Helper()
+	fields := map[string]any{"podTemplate": map[string]any{"spec": asFields(r.t, spec)}}
+	for k, v := range more {
+		fields[k] = v
+	}
+	r.make(sandboxTemplates, "SandboxTemplate", name, fields)
+}
+
+func (r *asRig) make(resource schema.GroupVersionResource, kind, name string, spec map[string]any) {
+	r.t.Helper()
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": resource.GroupVersion().String(), "kind": kind,
+		"metadata": map[string]any{"name": name}, "spec": spec,
+	}}
+	if _, err := r.dynamic.Resource(resource).Namespace(r.namespace).Create(limit(r.t), u, meta.CreateOptions{}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func asFields(t testing.TB, of any) map[string]any {
+	t.Helper()
+	data, err := json.Marshal(of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out map[string]any
+	if err := json.Unmarshal(data, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func (r *asRig) open(t testing.TB) *agentsandbox.Provider {
+	t.Helper()
+	p, err := agentsandbox.New(t.Context(), agentsandbox.Config{
+		Kubeconfig: os.Getenv("KUBECONFIG"), Namespace: r.namespace,
+		Agent:  func(string) ([]byte, error) { return agentBinary() },
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// asSpec is what a template with that SandboxTemplate gives.
+func asSpec(options string) providers.Spec {
+	return providers.Spec{
+		Template: "default", Network: providers.NetworkFull, TemplateOptions: json.RawMessage(options),
+	}
+}
+
+func TestAgentSandboxConformance(t *testing.T) {
+	r := newASRig(t)
+	r.template("suite", restricted(pythonImage()), map[string]any{"envVarsInjectionPolicy": "Allowed", "networkPolicyManagement": "Unmanaged"})
+	providertest.Run(t, providertest.Harness{
+		Open: func(t *testing.T) providers.Provider { return r.open(t) },
+		Spec: func() providers.Spec { return asSpec(`{"sandbox_template": "suite"}`) },
+		Except: map[string]string{
+			"C24_no_network": "a pod has a network; its NetworkPolicy is the operator's and the cluster's",
+			"C24_python":     "the image is the operator's, and this one names it python3",
+			"C24_memory_hog": "limits are the SandboxTemplate's, not a request's",
+			"C24_disk_hog":   "limits are the SandboxTemplate's, not a request's",
+			"C24_fork_bomb":  "the number of processes is the kubelet's podPidsLimit",
+		},
+	})
+}

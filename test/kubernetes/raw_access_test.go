@@ -1,0 +1,157 @@
+package kubernetes
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	authn "k8s.io/api/authentication/v1"
+	core "k8s.io/api/core/v1"
+	rbac "k8s.io/api/rbac/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/sandgate/sandgate/providers"
+	raw "github.com/sandgate/sandgate/providers/kubernetes"
+)
+
+// rawRules are what the documentation says that the server's account needs in
+// the namespace of the sandboxes.
+func rawRules() []rbac.PolicyRule {
+	rule := func(group string, resources []string, verbs ...string) rbac.PolicyRule {
+		return rbac.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
+	}
+	return []rbac.PolicyRule{
+		rule("", []string{"configmaps", "pods"}, "get", "list", "watch", "create", "update", "patch", "delete"),
+		rule("", []string{"pods/exec"}, "get", "create"),
+		rule("", []string{"secrets"}, "create", "delete"),
+		rule("", []string{"events"}, "list"),
+		rule("", []string{"persistentvolumeclaims"}, "get", "create"),
+		rule("networking.k8s.io", []string{"networkpolicies"}, "get", "create", "update"),
+	}
+}
+
+// account makes a service account with rules and returns a kubeconfig for it.
+func account(t *testing.T, client *kubernetes.Clientset, namespace string, rules []rbac.PolicyRule) string {
+	t.Helper()
+	ctx, name := limit(t), "server"
+	object := meta.ObjectMeta{Name: name}
+	if _, err := client.CoreV1().ServiceAccounts(namespace).Create(ctx, &core.ServiceAccount{ObjectMeta: object}, meta.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.RbacV1().Roles(namespace).Create(ctx, &rbac.Role{ObjectMeta: object, Rules: rules}, meta.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := client.RbacV1().RoleBindings(namespace).Create(ctx, &rbac.RoleBinding{
+		ObjectMeta: object, RoleRef: rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "Role", Name: name},
+		Subjects: []rbac.Subject{{Kind: rbac.ServiceAccountKind, Name: name, Namespace: namespace}},
+	}, meta.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authn.TokenRequest{}, meta.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := clientcmd.LoadFromFile(os.Getenv("KUBECONFIG"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file.AuthInfos = map[string]*clientcmdapi.AuthInfo{name: {Token: token.Status.Token}}
+	for _, context := range file.Contexts {
+		context.AuthInfo, context.Namespace = name, namespace
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*file, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestRawAccess(t *testing.T) {
+	client, _ := clientset(t)
+	open := func(t *testing.T, rules []rbac.PolicyRule) rawRig {
+		config := rawConfig(t)
+		config.AgentImage = agentImage()
+		config.Kubeconfig = account(t, client, config.Namespace, rules)
+		config.Namespace = "" // the kubeconfig's
+		p, err := raw.New(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = p.Close() })
+		return rawRig{Provider: p, config: config, client: client}
+	}
+	t.Run("S5-15 the rules of the documentation suffice", func(t *testing.T) {
+		r := open(t, rawRules())
+		spec := rawSpec("s5-15", "")
+		spec.Env = map[string]string{"A": "b"}
+		if err := r.KeepPools(limit(t), poolOf(1)); err != nil {
+			t.Fatal(err)
+		}
+		pooled(t, r.Provider, "default", full)
+		if info := r.made(t, "s5-15-pool", poolSpec("s5-15-pool")); !info.FromPool {
+			t.Errorf("claim %+v", info)
+		}
+		r.made(t, "s5-15", spec)
+		if got := r.shell(t, "s5-15", "echo $A"); got != "b\n" {
+			t.Errorf("it says %q", got)
+		}
+		if _, err := r.Update(limit(t), "s5-15", providers.Change{SetLabels: map[string]string{"a": "b"}}); err != nil {
+			t.Error(err)
+		}
+		if page, err := r.List(limit(t), providers.Query{Limit: 10}); err != nil || len(page.Sandboxes) != 2 {
+			t.Errorf("list: %+v, %v", page, err)
+		}
+		for _, name := range []string{"s5-15", "s5-15-pool"} {
+			if err := r.Delete(limit(t), name, providers.Condition{}); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := r.KeepPools(limit(t), nil); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("S5-15 a rule that is missing is named", func(t *testing.T) {
+		for _, missing := range []string{"pods", "pods/exec", "secrets", "networkpolicies"} {
+			rules := rawRules()
+			for i := range rules {
+				rules[i].Resources = slices.DeleteFunc(rules[i].Resources, func(r string) bool { return r == missing })
+			}
+			rules = slices.DeleteFunc(rules, func(r rbac.PolicyRule) bool { return len(r.Resources) == 0 })
+			r := open(t, rules)
+			spec := rawSpec("x", "")
+			spec.Env = map[string]string{"A": "b"}
+			_, err := r.Create(limit(t), "x", spec)
+			if !errors.Is(err, providers.ErrForbidden) || !strings.Contains(err.Error(), strings.ReplaceAll(missing, "/", "")) && !strings.Contains(err.Error(), missing) {
+				t.Errorf("without %s: %v", missing, err)
+			}
+		}
+	})
+	t.Run("S5-6 a token that is wrong, and a cluster that is not there", func(t *testing.T) {
+		config := rawConfig(t)
+		file, err := clientcmd.LoadFromFile(config.Kubeconfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range file.Clusters {
+			c.Server = "https://127.0.0.1:1"
+		}
+		config.Kubeconfig = filepath.Join(t.TempDir(), "nowhere")
+		if err := clientcmd.WriteToFile(*file, config.Kubeconfig); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := raw.New(t.Context(), config); !errors.Is(err, providers.ErrUnavailable) {
+			t.Errorf("no cluster: %v", err)
+		}
+		config.Kubeconfig = filepath.Join(t.TempDir(), "missing")
+		if _, err := raw.New(t.Context(), config); !errors.Is(err, providers.ErrInvalid) {
+			t.Errorf("no kubeconfig: %v", err)
+		}
+	})
+}
