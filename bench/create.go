@@ -18,31 +18,74 @@ import (
 // createToFirstCommand compares the time from CreateSandbox to the end of a
 // first `true` with `runc run` of the same bundle and `true` as its process.
 func createToFirstCommand(ctx context.Context, b *bench) ([]figure, error) {
-	var ours, runc samples
-	n := b.count(30)
+	// At this level the provider says what each of its steps took.
+	if err := b.serve(ctx, "--log-level", "debug", "--log-format", "json"); err != nil {
+		return nil, err
+	}
+	ours, runc, err := creations(ctx, b, "default", b.count(30), nil)
+	b.stop() // its log is whole then
+	steps := b.steps("plan", "disk", "mount", "runtime", "agent")
+	if err := errors.Join(err, b.serve(ctx)); err != nil {
+		return nil, err
+	}
+	return append([]figure{
+		latency("create → first command, cold | runc run", ours, runc, 0.5, atMost(1.5), atMost(1.2)),
+	}, steps...), nil
+}
+
+// steps reads from the server's log what the steps of creations took.
+func (b *bench) steps(names ...string) (figures []figure) {
+	took := make(map[string]samples)
+	for line := range bytes.Lines(b.output.Bytes()) {
+		var record map[string]any
+		if json.Unmarshal(line, &record) != nil || record["msg"] != "a container was started" {
+			continue
+		}
+		for _, name := range names {
+			if ns, ok := record[name].(float64); ok {
+				took[name] = append(took[name], time.Duration(ns))
+			}
+		}
+	}
+	for _, name := range names {
+		if s := took[name]; len(s) > 0 {
+			figures = append(figures, figure{what: "  of it: " + name, ours: milliseconds(s.median())})
+		}
+	}
+	return figures
+}
+
+// creations measures both in turns. Before each, ready may wait for what the
+// measurement is about.
+func creations(ctx context.Context, b *bench, template string, n int, ready func() error) (ours, runc samples, err error) {
 	for i := range n + 2 {
-		id := fmt.Sprintf("bench-create-%d", i)
+		if ready != nil {
+			if err := ready(); err != nil {
+				return nil, nil, err
+			}
+		}
+		id := fmt.Sprintf("bench-create-%s-%d", template, i)
 		start := time.Now()
-		remove, err := b.sandbox(ctx, id)
+		remove, err := b.create(ctx, &sandboxv1.CreateSandboxRequest{SandboxId: id, Template: template})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		_, err = collect(ctx, b, id, "true")
 		took := time.Since(start)
 		if err != nil {
 			remove()
-			return nil, err
+			return nil, nil, err
 		}
 		yardstick, err := runBundle(ctx, b, id)
 		remove()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if i >= 2 { // the first ones fill caches
 			ours, runc = append(ours, took), append(runc, yardstick)
 		}
 	}
-	return []figure{latency("create → first command, cold | runc run", ours, runc, 0.5, atMost(1.5), atMost(1.2))}, nil
+	return ours, runc, nil
 }
 
 // runBundle runs the sandbox's own bundle once more with `true` as its process,

@@ -29,10 +29,12 @@ type row struct {
 func rows() []row {
 	return []row{
 		{"execute", executeLatency},
+		{"breakdown", executeBreakdown},
 		{"stdout", stdoutThroughput},
 		{"upload", uploadThroughput},
 		{"download", downloadThroughput},
 		{"create", createToFirstCommand},
+		{"create-pool", claimToFirstCommand},
 		{"memory", idleMemory},
 		{"concurrent", concurrentExecutes},
 	}

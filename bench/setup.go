@@ -25,12 +25,15 @@ const maxMessage = 16 << 20
 
 // bench is a running server and a connection to it.
 type bench struct {
-	dir    string
-	scale  float64
-	server *exec.Cmd
-	output *bytes.Buffer
-	conn   *grpc.ClientConn
-	client sandboxv1.SandboxServiceClient
+	binary  string
+	flags   []string
+	address string
+	dir     string
+	scale   float64
+	server  *exec.Cmd
+	output  *bytes.Buffer
+	conn    *grpc.ClientConn
+	client  sandboxv1.SandboxServiceClient
 }
 
 func newBench(ctx context.Context, binary string, flags []string, scale float64) (_ *bench, err error) {
@@ -38,34 +41,49 @@ func newBench(ctx context.Context, binary string, flags []string, scale float64)
 	if err != nil {
 		return nil, err
 	}
-	b := &bench{dir: dir, scale: scale, output: new(bytes.Buffer)}
+	b := &bench{binary: binary, flags: flags, dir: dir, scale: scale, output: new(bytes.Buffer)}
 	defer func() {
 		if err != nil {
 			b.close()
 		}
 	}()
-	address, err := freeAddress()
-	if err != nil {
+	if b.address, err = freeAddress(); err != nil {
 		return nil, err
 	}
-	args := append([]string{"serve", "--listen", address, "--state-dir", filepath.Join(dir, "state")}, flags...)
-	b.server = exec.Command(binary, args...)
-	b.server.Stderr = b.output
-	if err := b.server.Start(); err != nil {
-		b.server = nil
-		return nil, fmt.Errorf("starting %s (run `make build` first): %w", binary, err)
-	}
-	b.conn, err = dial(address)
-	if err != nil {
+	if b.conn, err = dial(b.address); err != nil {
 		return nil, err
 	}
 	b.client = sandboxv1.NewSandboxServiceClient(b.conn)
+	return b, b.serve(ctx)
+}
+
+// serve starts the server, with more flags than the bench's own, in place of
+// the one that runs.
+func (b *bench) serve(ctx context.Context, more ...string) error {
+	b.stop()
+	args := append([]string{"serve", "--listen", b.address, "--state-dir", filepath.Join(b.dir, "state")}, b.flags...)
+	b.server = exec.Command(b.binary, append(args, more...)...)
+	b.server.Stderr = b.output
+	if err := b.server.Start(); err != nil {
+		b.server = nil
+		return fmt.Errorf("starting %s (run `make build` first): %w", b.binary, err)
+	}
 	ready, cancel := context.WithTimeoutCause(ctx, 20*time.Second, errors.New("the server did not answer in 20 s"))
 	defer cancel()
 	if _, err := b.client.GetServerInfo(ready, &sandboxv1.GetServerInfoRequest{}, grpc.WaitForReady(true)); err != nil {
-		return nil, fmt.Errorf("waiting for the server: %w\n%s", err, b.output)
+		return fmt.Errorf("waiting for the server: %w\n%s", err, b.output)
 	}
-	return b, nil
+	return nil
+}
+
+// stop ends the server, if one runs. Its sandboxes run on.
+func (b *bench) stop() {
+	if b.server == nil {
+		return
+	}
+	_ = b.server.Process.Signal(syscall.SIGTERM)
+	_ = b.server.Wait()
+	b.server = nil
 }
 
 // close is best effort: the figures are printed by now.
@@ -73,10 +91,7 @@ func (b *bench) close() {
 	if b.conn != nil {
 		_ = b.conn.Close()
 	}
-	if b.server != nil {
-		_ = b.server.Process.Signal(syscall.SIGTERM)
-		_ = b.server.Wait()
-	}
+	b.stop()
 	_ = os.RemoveAll(b.dir)
 }
 
@@ -92,10 +107,14 @@ func (b *bench) sandbox(ctx context.Context, id string) (func(), error) {
 }
 
 func (b *bench) sandboxWith(ctx context.Context, id string, spec *sandboxv1.SandboxSpec) (func(), error) {
-	_, err := b.client.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{SandboxId: id, Spec: spec})
-	if err != nil {
+	return b.create(ctx, &sandboxv1.CreateSandboxRequest{SandboxId: id, Spec: spec})
+}
+
+func (b *bench) create(ctx context.Context, req *sandboxv1.CreateSandboxRequest) (func(), error) {
+	if _, err := b.client.CreateSandbox(ctx, req); err != nil {
 		return nil, err
 	}
+	id := req.GetSandboxId()
 	return func() {
 		// The bench's own context may have ended; the sandbox must go anyway.
 		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), 30*time.Second, errors.New("deleting took over 30 s"))

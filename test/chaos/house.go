@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -59,7 +60,8 @@ func binary() string {
 	return "bin/sandgate"
 }
 
-func newHouse(ctx context.Context, way string, flags []string, t *tally) (_ *house, err error) {
+// newHouse starts a server. Without an address it gets a port of its own.
+func newHouse(ctx context.Context, way, address string, flags []string, t *tally) (_ *house, err error) {
 	h := &house{way: way, tally: t, log: new(record), cgroup: fmt.Sprintf("/sandgate-chaos-%d-%s", os.Getpid(), way)}
 	if h.dir, err = os.MkdirTemp("", "sandgate-chaos-"); err != nil {
 		return nil, err
@@ -70,8 +72,10 @@ func newHouse(ctx context.Context, way string, flags []string, t *tally) (_ *hou
 			_ = os.RemoveAll(h.dir)
 		}
 	}()
-	if h.address, err = freeAddress(); err != nil {
-		return nil, err
+	if h.address = address; address == "" {
+		if h.address, err = freeAddress(); err != nil {
+			return nil, err
+		}
 	}
 	h.args = append([]string{
 		"serve", "--listen", h.address, "--state-dir", filepath.Join(h.dir, "state"),
@@ -107,7 +111,7 @@ func (h *house) start(ctx context.Context) error {
 	h.server = cmd
 	h.mu.Unlock()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		conn, err := net.Dial("tcp", h.address)
+		conn, err := h.dial()
 		if err == nil {
 			return conn.Close()
 		}
@@ -115,6 +119,13 @@ func (h *house) start(ctx context.Context) error {
 			return fmt.Errorf("the server does not serve: %w\n%s", err, h.log.tail(4000))
 		}
 	}
+}
+
+func (h *house) dial() (net.Conn, error) {
+	if path, ok := strings.CutPrefix(h.address, "unix://"); ok {
+		return net.Dial("unix", path)
+	}
+	return net.Dial("tcp", h.address)
 }
 
 // pid is the server's process.

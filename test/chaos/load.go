@@ -28,8 +28,8 @@ const maxFailures = 10
 
 // tally counts what happened.
 type tally struct {
-	hop1, hop2, restarts, jobs, commands, bytes atomic.Int64
-	kinds                                       [cutKindCount]atomic.Int64
+	hop1, hop2, restarts, jobs, commands, bytes, claims atomic.Int64
+	kinds                                               [cutKindCount]atomic.Int64
 
 	mu       sync.Mutex
 	failures []error

@@ -7,6 +7,11 @@
 //
 //	go run ./test/chaos                    # 10 000 cuts
 //	go run ./test/chaos -cuts 300 -seed 7  # a small part, always with the same choices
+//	go run ./test/chaos -storm 10m         # something else: see below
+//
+// With -storm it kills the server itself, again and again, while two tenants
+// make, use and delete sandboxes and a pool is filled. Then nothing may be
+// stuck, missing, doubled or left over.
 //
 // The seed fixes what is cut, run and copied, and after how many bytes or how
 // much time; what is in flight then is the scheduler's choice. It needs root,
@@ -38,7 +43,7 @@ type options struct {
 	ways                    []string
 	workers, clients, boxes int
 	serve                   []string
-	limit, breaks           time.Duration
+	limit, breaks, storm    time.Duration
 }
 
 func main() {
@@ -52,6 +57,7 @@ func main() {
 	flag.IntVar(&o.boxes, "sandboxes", 4, "how many sandboxes they share")
 	flag.DurationVar(&o.breaks, "breaks", 100*time.Millisecond, "mean time between two breaks of connections to agents")
 	flag.DurationVar(&o.limit, "limit", 30*time.Minute, "when to give up, for each way")
+	flag.DurationVar(&o.storm, "storm", 0, "for how long to kill the server in a storm of creations and deletions, in each way, instead of cutting connections")
 	serve := flag.String("serve", "", "more flags for the server, separated by spaces")
 	flag.Parse()
 	o.ways, o.serve = strings.Split(*way, ","), strings.Fields(*serve)
@@ -60,6 +66,18 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if o.storm > 0 {
+		fmt.Printf("chaos: seed %d\n", o.seed)
+		ok := true
+		for _, way := range o.ways {
+			ok = killStorm(ctx, o, way) && ok
+		}
+		if !ok {
+			fmt.Printf("chaos: FAILED; again with: go run ./test/chaos -storm %v -way %s -workers %d -seed %d\n", o.storm, *way, o.workers, o.seed)
+			os.Exit(1)
+		}
+		return
+	}
 	if !run(ctx, o) {
 		fmt.Printf("chaos: FAILED; again with: go run ./test/chaos -cuts %d -restarts %d -way %s -seed %d\n", o.cuts, o.restarts, *way, o.seed)
 		os.Exit(1)
@@ -100,7 +118,7 @@ func one(ctx context.Context, o options, way string, cuts int64, writer string) 
 	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, errors.New("it took too long"))
 	defer cancel()
 	t, start := new(tally), time.Now()
-	h, err := newHouse(ctx, way, o.serve, t)
+	h, err := newHouse(ctx, way, "", o.serve, t)
 	if err != nil {
 		fmt.Println("chaos:", err)
 		return false

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// The template of the pool is the server's default one but for its name, so
+// that both rows are about the same sandbox.
+const poolConfig = `
+templates:
+  - name: ready
+    resources: {memory_bytes: 1073741824, cpu_millis: 2000, max_processes: 1024, disk_bytes: 4294967296}
+    pool: 4
+`
+
+// claimToFirstCommand is createToFirstCommand where a started sandbox waits in
+// a pool. The server is started anew with the pool and, for the other rows,
+// without it, and then deletes what nobody has claimed.
+func claimToFirstCommand(ctx context.Context, b *bench) ([]figure, error) {
+	config := filepath.Join(b.dir, "pool.yaml")
+	if err := os.WriteFile(config, []byte(poolConfig), 0o600); err != nil {
+		return nil, err
+	}
+	if err := b.serve(ctx, "--config", config); err != nil {
+		return nil, err
+	}
+	ours, runc, err := creations(ctx, b, "ready", b.count(30), func() error { return b.full(ctx, "ready") })
+	if err := errors.Join(err, b.serve(ctx)); err != nil {
+		return nil, err
+	}
+	return []figure{latency("create → first command, from pool | runc run", ours, runc, 0.5, atMost(1.0/3), atMost(1.0/8))}, nil
+}
+
+// full waits until the pool is.
+func (b *bench) full(ctx context.Context, template string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("the pool was not full within a minute"))
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		s, err := b.client.GetPoolStatus(ctx, &sandboxv1.GetPoolStatusRequest{Template: template})
+		if err != nil {
+			return fmt.Errorf("status of the pool: %w", err)
+		}
+		if s.GetAvailable() == s.GetTarget() {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
