@@ -106,9 +106,9 @@ test: ## Run all tests that need only this machine, with the race detector
 	@scripts/testsum.py reset
 	@$(MAKE) test-go test-clients test-e2e
 	@scripts/testsum.py total
-test-go: $(SYSTEM) build-dev
+test-go: $(SYSTEM) $(RUNSC) build-dev
 	@scripts/test-go.sh go $$(go list ./... | grep -v '/test/')
-test-e2e: $(SYSTEM) $(GRPCURL) build-dev
+test-e2e: $(SYSTEM) $(GRPCURL) $(RUNSC) build-dev
 	@scripts/test-go.sh e2e $$(go list ./test/... | grep -v '/test/kubernetes')
 test-clients: test-python test-ts
 test-python: $(SYSTEM) $(PYTHON) $(DCODE) build-dev
@@ -132,8 +132,9 @@ fuzz: ## Run every fuzz target for FUZZTIME each (30s)
 	@scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: bench
-bench: $(SYSTEM) build-dev ## Measure against the yardsticks of docs/performance.md on this machine
+bench: $(SYSTEM) $(PYTHON) build-dev ## Measure against the yardsticks of docs/performance.md on this machine
 	go run ./bench $(BENCH_FLAGS)
+	@scripts/bench-native.sh
 
 .PHONY: chaos
 chaos: $(SYSTEM) build-dev ## Cut 10 000 connections at seeded random moments and compare every byte; CHAOS_FLAGS='-cuts 300 -seed 7'

@@ -19,4 +19,5 @@ if [[ -z ${KUBECONFIG:-} ]] || ! answers; then
   KUBECONFIG=$(.tools/cluster/cluster kubeconfig)
 fi
 export KUBECONFIG
+export GO_TEST_TIMEOUT=${GO_TEST_TIMEOUT:-40m}
 exec scripts/test-go.sh kubernetes ./test/kubernetes/...

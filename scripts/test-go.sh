@@ -13,5 +13,5 @@ export SANDGATE_BIN=$PWD/bin/sandgate SANDGATE_AGENT_BIN=$PWD/bin/sandgate-agent
 export PATH=$PWD/.tools/bin:$PATH
 # The exit status is the counter's: it sees failures, skips, and packages that do
 # not build.
-{ go test -race -buildvcs=false -timeout "${GO_TEST_TIMEOUT:-10m}" -json "$@" || true; } |
+{ go test -race -buildvcs=false -timeout "${GO_TEST_TIMEOUT:-20m}" -json "$@" || true; } |
   scripts/testsum.py go "$name"
