@@ -17,7 +17,14 @@ if [[ -z ${KUBECONFIG:-} ]] || ! answers; then
   export SANDGATE_TEST_SERVER_IMAGE=docker.io/sandgate/sandgate:test
   .tools/cluster/cluster load "$SANDGATE_TEST_SERVER_IMAGE=dist/image/$(go env GOARCH).tar"
   KUBECONFIG=$(.tools/cluster/cluster kubeconfig)
+  export SANDGATE_CLUSTER=$PWD/.tools/cluster/cluster
 fi
 export KUBECONFIG
 export GO_TEST_TIMEOUT=${GO_TEST_TIMEOUT:-40m}
-exec scripts/test-go.sh kubernetes ./test/kubernetes/...
+status=0
+scripts/test-go.sh kubernetes ./test/kubernetes || status=1
+if [[ -n ${SANDGATE_CLUSTER:-} ]]; then
+  # It kills parts of the cluster, so nothing else may run on it.
+  scripts/test-go.sh faults ./test/kubernetes/faults || status=1
+fi
+exit "$status"
