@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,25 +16,33 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
 
 	"github.com/sandgate/sandgate/providers"
 	raw "github.com/sandgate/sandgate/providers/kubernetes"
 )
 
-// rawRules are what the documentation says that the server's account needs in
-// the namespace of the sandboxes.
-func rawRules() []rbac.PolicyRule {
-	rule := func(group string, resources []string, verbs ...string) rbac.PolicyRule {
-		return rbac.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
+// chartRules are what the Helm chart gives the server's account in the namespace
+// of the sandboxes.
+func chartRules(t *testing.T, provider string) []rbac.PolicyRule {
+	t.Helper()
+	out, err := exec.CommandContext(limit(t), "helm", "template", "sandgate", "../../deploy/helm/sandgate",
+		"--show-only", "templates/rbac.yaml", "--set", "provider="+provider+",tls.secretName=tls,auth.tokensSecretName=tokens").Output()
+	if err != nil {
+		t.Fatal("helm template: ", err)
 	}
-	return []rbac.PolicyRule{
-		rule("", []string{"configmaps", "pods"}, "get", "list", "watch", "create", "update", "patch", "delete"),
-		rule("", []string{"pods/exec"}, "get", "create"),
-		rule("", []string{"secrets"}, "create", "delete"),
-		rule("", []string{"events"}, "list"),
-		rule("", []string{"persistentvolumeclaims"}, "get", "create"),
-		rule("networking.k8s.io", []string{"networkpolicies"}, "get", "create", "update"),
+	var role rbac.Role
+	for _, document := range strings.Split(string(out), "\n---\n") {
+		if strings.Contains(document, "kind: Role\n") {
+			if err := yaml.UnmarshalStrict([]byte(document), &role); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
+	if len(role.Rules) == 0 {
+		t.Fatalf("the chart has no rules for %s: %s", provider, out)
+	}
+	return role.Rules
 }
 
 // account makes a service account with rules and returns a kubeconfig for it.
@@ -87,8 +96,8 @@ func TestRawAccess(t *testing.T) {
 		t.Cleanup(func() { _ = p.Close() })
 		return rawRig{Provider: p, config: config, client: client}
 	}
-	t.Run("S5-15 the rules of the documentation suffice", func(t *testing.T) {
-		r := open(t, rawRules())
+	t.Run("S5-15 the rules of the chart suffice", func(t *testing.T) {
+		r := open(t, chartRules(t, "kubernetes"))
 		spec := rawSpec("s5-15", "")
 		spec.Env = map[string]string{"A": "b"}
 		if err := r.KeepPools(limit(t), poolOf(1)); err != nil {
@@ -119,7 +128,7 @@ func TestRawAccess(t *testing.T) {
 	})
 	t.Run("S5-15 a rule that is missing is named", func(t *testing.T) {
 		for _, missing := range []string{"pods", "pods/exec", "secrets", "networkpolicies"} {
-			rules := rawRules()
+			rules := chartRules(t, "kubernetes")
 			for i := range rules {
 				rules[i].Resources = slices.DeleteFunc(rules[i].Resources, func(r string) bool { return r == missing })
 			}

@@ -42,10 +42,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "sandgate.rules.agentsandbox" -}}
 # The sandboxes.
 - {apiGroups: [extensions.agents.x-k8s.io], resources: [sandboxclaims], verbs: [get, list, watch, create, patch, delete]}
-- {apiGroups: [agents.x-k8s.io], resources: [sandboxes], verbs: [get, list, watch, patch, delete]}
+- {apiGroups: [agents.x-k8s.io], resources: [sandboxes], verbs: [get, watch, patch, delete]}
 # Pools that templates name, and those that the server makes.
-- {apiGroups: [extensions.agents.x-k8s.io], resources: [sandboxwarmpools], verbs: [get, list, watch, create, patch, delete]}
-- {apiGroups: [extensions.agents.x-k8s.io], resources: [sandboxtemplates], verbs: [get, list]}
+- {apiGroups: [extensions.agents.x-k8s.io], resources: [sandboxwarmpools], verbs: [get, list, create, patch, delete]}
+- {apiGroups: [extensions.agents.x-k8s.io], resources: [sandboxtemplates], verbs: [get]}
 # The pods of both: what became of them, and which hold the agent.
 - {apiGroups: [""], resources: [pods], verbs: [get, list, watch, patch, delete]}
 - {apiGroups: [""], resources: [pods/exec], verbs: [get, create]}
