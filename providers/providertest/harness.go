@@ -21,7 +21,11 @@ type Harness struct {
 	Spec func() providers.Spec
 	// Except names the cases that do not apply, with the reason.
 	Except map[string]string
+	// Pick chooses the cases to run by their names. Nil: all.
+	Pick func(name string) bool
 }
+
+func (h Harness) picks(name string) bool { return h.Pick == nil || h.Pick(name) }
 
 // caseTimeout bounds one case. It is far beyond what any takes.
 const caseTimeout = 2 * time.Minute
@@ -37,7 +41,7 @@ func Run(t *testing.T, h Harness) {
 		}
 	})
 	for _, c := range lifecycleCases {
-		if excepted(t, h.Except, c.name) {
+		if !h.picks(c.name) || excepted(t, h.Except, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
@@ -46,7 +50,7 @@ func Run(t *testing.T, h Harness) {
 			c.run(ctx, t, &box{h: h, p: p})
 		})
 	}
-	runSandboxCases(t, h.Except, func(t *testing.T, change func(*providers.Spec)) Sandbox {
+	runSandboxCases(t, h, func(t *testing.T, change func(*providers.Spec)) Sandbox {
 		return newSandbox(t, h, p, change)
 	})
 }

@@ -33,7 +33,7 @@ func RunPool(t *testing.T, h PoolHarness) {
 	}
 	checkExceptions(t, h.Except, names)
 	for i, c := range poolCases {
-		if excepted(t, h.Except, c.name) {
+		if !h.picks(c.name) || excepted(t, h.Except, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

@@ -28,7 +28,7 @@ type SandboxHarness struct {
 func RunSandbox(t *testing.T, h SandboxHarness) {
 	t.Helper()
 	checkExceptions(t, h.Except, sandboxCaseNames())
-	runSandboxCases(t, h.Except, func(t *testing.T, change func(*providers.Spec)) Sandbox {
+	runSandboxCases(t, Harness{Except: h.Except}, func(t *testing.T, change func(*providers.Spec)) Sandbox {
 		var spec providers.Spec
 		change(&spec)
 		return h.New(t, spec.Resources)
@@ -43,11 +43,11 @@ func sandboxCaseNames() map[string]bool {
 	return names
 }
 
-func runSandboxCases(t *testing.T, except map[string]string, make func(*testing.T, func(*providers.Spec)) Sandbox) {
+func runSandboxCases(t *testing.T, h Harness, make func(*testing.T, func(*providers.Spec)) Sandbox) {
 	t.Helper()
 	shared := make(t, func(*providers.Spec) {})
 	for _, c := range conformance.SandboxCases() {
-		if excepted(t, except, c.Name) {
+		if !h.picks(c.Name) || excepted(t, h.Except, c.Name) {
 			continue
 		}
 		t.Run(c.Name, func(t *testing.T) {

@@ -111,7 +111,7 @@ func withAgent(agent string) (v1.Image, error) {
 func python(work string) (v1.Image, error) {
 	root, file := filepath.Join(work, "root"), filepath.Join(work, "layer.tar")
 	for _, argv := range [][]string{
-		{"debootstrap", "--variant=minbase", "--include=python3", "bookworm", root},
+		{"debootstrap", "--variant=minbase", "--include=python3,python-is-python3", "bookworm", root},
 		{
 			"tar", "--create", "--file", file, "--directory", root, "--numeric-owner", "--exclude=./dev/*",
 			"--exclude=./var/cache/apt/*", "--exclude=./var/lib/apt/lists/*", "--exclude=./usr/share/doc/*",
