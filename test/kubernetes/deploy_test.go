@@ -102,7 +102,7 @@ extraEnv:
 // run runs a program as a caller outside of the cluster.
 func (c chart) run(t *testing.T, program string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = c.environment
@@ -199,7 +199,8 @@ func certificates(t *testing.T) (ca, certificate, key []byte) {
 func TestChart(t *testing.T) {
 	client, config := clientset(t)
 	t.Run("kubernetes", func(t *testing.T) {
-		c := install(t, client, config, "kubernetes", "--set", "extraArgs={--kubernetes-image=docker.io/sandgate/python:test}")
+		c := install(t, client, config, "kubernetes", "--set", "extraArgs={--kubernetes-image=docker.io/sandgate/python:test}",
+			"--set-json", `config={"templates":[{"name":"default","resources":{"memory_bytes":1073741824,"cpu_millis":1000,"disk_bytes":536870912},"provider_options":{"disk_medium":"Memory"}}]}`)
 		t.Run("S1-8 S1-10 S4-3 S5-4 a command from outside", func(t *testing.T) {
 			if out := c.run(t, binary("sandgate"), "run", "--", "sh", "-c", "echo out; id -u"); out != "out\n1000\n" {
 				t.Errorf("%q", out)
@@ -208,6 +209,7 @@ func TestChart(t *testing.T) {
 		t.Run("a Python agent from outside", func(t *testing.T) {
 			c.run(t, "../../clients/python/.venv/bin/python", "../../examples/python/agent.py")
 		})
+		t.Run("conformance", func(t *testing.T) { c.conformance(t, "0.15") })
 		t.Run("nothing is left", func(t *testing.T) {
 			if out := c.run(t, binary("sandgate"), "ls", "--quiet"); out != "" {
 				t.Errorf("sandboxes: %q", out)
@@ -222,14 +224,25 @@ func TestChart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		(&asRig{t: t, dynamic: d, namespace: c.namespace}).template("box", restricted(image()), nil)
+		(&asRig{t: t, dynamic: d, namespace: c.namespace}).template("box", restricted(pythonImage()), nil)
 		t.Run("S1-8 S1-10 S2-8 S4-3 S5-4 a command from outside", func(t *testing.T) {
 			if out := c.run(t, binary("sandgate"), "run", "--", "sh", "-c", "echo out; id -u"); out != "out\n1000\n" {
 				t.Errorf("%q", out)
 			}
 		})
+		t.Run("conformance", func(t *testing.T) { c.conformance(t, "0.08") })
 		t.Run("S5-15 no other rights", func(t *testing.T) { noOtherRights(t, config, c) })
 	})
+}
+
+// conformance holds the installed server to a part of the cases, which does not
+// change, or to all of them.
+func (c chart) conformance(t *testing.T, fraction string) {
+	args := []string{"conformance", "--fraction", fraction, "--seed", "11", "--scale", "0.02"}
+	if os.Getenv("SANDGATE_KUBERNETES") == "full" {
+		args = []string{"conformance"}
+	}
+	t.Log(c.run(t, binary("sandgate"), args...))
 }
 
 // noOtherRights asks the API server what the server's account may not do.

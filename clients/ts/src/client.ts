@@ -4,11 +4,12 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { newId } from "./command.js";
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
 import { type ClientOptions, connection } from "./options.js";
-import { required, Sandbox } from "./sandbox.js";
+import { Sandbox } from "./sandbox.js";
 import { type CallOptions, Transport } from "./transport.js";
 import {
   defined,
   duration,
+  required,
   type SandboxInfo,
   type SandboxSpec,
   type ServerInfo,
@@ -48,6 +49,13 @@ export interface ListOptions {
   states?: State[];
   /** How many are fetched at once. Default: 100. */
   pageSize?: number;
+}
+
+/** One page of a list. */
+export interface SandboxPage {
+  sandboxes: SandboxInfo[];
+  /** Where the next page begins. Empty: this was the last one. */
+  nextPageToken: string;
 }
 
 /** What changes about a sandbox. What is left out stays as it is. */
@@ -144,7 +152,10 @@ export class Client {
       call,
     );
     const info = required(reply.sandbox);
-    return new Sandbox(this.#transport, info.sandboxId, info.incarnation, reply.created);
+    return new Sandbox(this.#transport, info.sandboxId, {
+      incarnation: info.incarnation,
+      created: reply.created,
+    });
   }
 
   /**
@@ -154,8 +165,8 @@ export class Client {
    */
   async get(id: string, call: CallOptions = {}): Promise<Sandbox> {
     const { sandbox } = await this.#transport.repeatable(rpc.getSandbox, { sandboxId: id }, call);
-    const info = required(sandbox);
-    return new Sandbox(this.#transport, info.sandboxId, info.incarnation);
+    const { sandboxId, incarnation } = required(sandbox);
+    return new Sandbox(this.#transport, sandboxId, { incarnation });
   }
 
   /** Yields the tenant's sandboxes, fetching pages as they are needed. */
@@ -163,14 +174,29 @@ export class Client {
     options: ListOptions = {},
     call: CallOptions = {},
   ): AsyncGenerator<SandboxInfo, void, undefined> {
-    const { labels = {}, states = [], pageSize = 0 } = options;
     let pageToken = "";
     do {
-      const request = { labels, states: states.map(stateValue), pageSize, pageToken };
-      const page = await this.#transport.repeatable(rpc.listSandboxes, request, call);
-      for (const sandbox of page.sandboxes) yield sandboxInfo(sandbox);
+      const page = await this.listPage({ ...options, pageToken }, call);
+      yield* page.sandboxes;
       pageToken = page.nextPageToken;
     } while (pageToken !== "");
+  }
+
+  /**
+   * Returns one page of the tenant's sandboxes. A page may be empty and yet have a
+   * next one.
+   *
+   * @throws InvalidRequestError when the token is malformed, or its page is gone
+   * (PAGE_TOKEN_EXPIRED): begin again.
+   */
+  async listPage(
+    options: ListOptions & { pageToken?: string } = {},
+    call: CallOptions = {},
+  ): Promise<SandboxPage> {
+    const { labels = {}, states = [], pageSize = 0, pageToken = "" } = options;
+    const request = { labels, states: states.map(stateValue), pageSize, pageToken };
+    const { sandboxes, nextPageToken } = await this.#transport.repeatable(rpc.listSandboxes, request, call);
+    return { sandboxes: sandboxes.map(sandboxInfo), nextPageToken };
   }
 
   /** Changes labels and lifetimes, and renews idleness. */
@@ -211,7 +237,8 @@ export class Client {
    * Reports a template's pool.
    *
    * @param template Default: "default".
-   * @throws UnsupportedError when the provider has no pools.
+   * @throws TemplateNotFoundError when the template has no pool, or is not there;
+   * UnsupportedError when the server's provider keeps no pools.
    */
   async poolStatus(template = "", call: CallOptions = {}): Promise<PoolStatus> {
     const reply = await this.#transport.repeatable(rpc.getPoolStatus, { template }, call);

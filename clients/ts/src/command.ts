@@ -79,6 +79,16 @@ export interface ExecuteOptions {
   signal?: AbortSignal;
 }
 
+/** How a command is followed from a position. */
+export interface AttachOptions {
+  /** Bytes of both streams that the caller has. Default: 0, the first byte that is kept. */
+  position?: number;
+  /** True: follow until nothing holds the output open any more. Default: false. */
+  untilStreamsEnd?: boolean;
+  /** Ends the following; the command runs on. */
+  signal?: AbortSignal;
+}
+
 /** The command runs. Always the first event. */
 export interface Started {
   type: "started";

@@ -21,8 +21,11 @@ export type FileType = "UNSPECIFIED" | "REGULAR" | "DIRECTORY" | "SYMLINK" | "OT
 /** Why a result is not whole. */
 export type TruncationReason = "UNSPECIFIED" | "COUNT" | "TIME" | "UNREADABLE";
 
-/** Content to upload. A stream is read to its end. */
-export type Source = Uint8Array | string | AsyncIterable<Uint8Array>;
+/**
+ * Content to upload. A stream is read to its end, once; a function opens one from
+ * the beginning, again if need be, such as `() => createReadStream(path)`.
+ */
+export type Source = Uint8Array | string | AsyncIterable<Uint8Array> | (() => AsyncIterable<Uint8Array>);
 
 /** A file, not following a link at its name. */
 export interface FileInfo {

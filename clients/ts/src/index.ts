@@ -11,9 +11,11 @@ export {
   type CreateOptions,
   type ListOptions,
   type PoolStatus,
+  type SandboxPage,
   type UpdateOptions,
 } from "./client.js";
 export {
+  type AttachOptions,
   type Command,
   DEFAULT_GRACE_MS,
   type ExecuteOptions,
@@ -76,7 +78,7 @@ export type {
 } from "./files.js";
 export { type ClientOptions, DEFAULT_ADDRESS, DEFAULT_PATIENCE_MS } from "./options.js";
 export { Result } from "./result.js";
-export { type AttachOptions, Sandbox } from "./sandbox.js";
+export { Sandbox } from "./sandbox.js";
 export type { CallOptions } from "./transport.js";
 export type {
   AccessPolicy,

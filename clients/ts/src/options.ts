@@ -10,6 +10,12 @@ export const DEFAULT_ADDRESS = "127.0.0.1:7777";
 /** Default of {@link ClientOptions.patienceMs}, in milliseconds. */
 export const DEFAULT_PATIENCE_MS = 60_000;
 
+/** A peer that vanished is noticed within this and 10 s more, while a call is under way. */
+const DEFAULT_KEEPALIVE_MS = 30_000;
+/** More often, and servers take it for abuse. */
+const LEAST_KEEPALIVE_MS = 10_000;
+const MAX_CHANNELS = 64;
+
 /** How a {@link Client} connects. An option wins over the environment. */
 export interface ClientOptions {
   /**
@@ -39,6 +45,17 @@ export interface ClientOptions {
    * again, in milliseconds. 0: it does not try. Default: 60 000.
    */
   patienceMs?: number;
+  /**
+   * Connections to the server, over which streams take turns. More than one helps
+   * where many commands or files stream at once: they no longer share one
+   * connection's window and one TCP flow. Default: 1.
+   */
+  channels?: number;
+  /**
+   * Milliseconds between two signs of life while a call is under way; 10 s without
+   * an answer end the connection. At least 10 000. Default: 30 000.
+   */
+  keepaliveMs?: number;
   /** Metadata for every call, such as `x-request-id`. Default: none. */
   metadata?: Readonly<Record<string, string>>;
 }
@@ -52,6 +69,8 @@ export interface Connection {
   credentials: ChannelCredentials;
   token: string;
   patienceMs: number;
+  channels: number;
+  keepaliveMs: number;
   metadata: Readonly<Record<string, string>>;
 }
 
@@ -83,6 +102,13 @@ export function connection(options: ClientOptions, env: NodeJS.ProcessEnv = proc
       `a token is not sent to ${address} without TLS; use https://… or a CA file, or allow it explicitly`,
     );
   }
+  const { channels = 1, keepaliveMs = DEFAULT_KEEPALIVE_MS } = options;
+  if (!Number.isInteger(channels) || channels < 1 || channels > MAX_CHANNELS) {
+    throw invalid(`channels must be a whole number from 1 to ${MAX_CHANNELS}, got ${channels}`);
+  }
+  if (!(keepaliveMs >= LEAST_KEEPALIVE_MS)) {
+    throw invalid(`keepaliveMs must be at least ${LEAST_KEEPALIVE_MS}, got ${keepaliveMs}`);
+  }
   if ((certFile === "") !== (keyFile === "")) {
     throw invalid("a client certificate needs both its certificate file and its key file");
   }
@@ -94,6 +120,8 @@ export function connection(options: ClientOptions, env: NodeJS.ProcessEnv = proc
       : credentials.createInsecure(),
     token,
     patienceMs: options.patienceMs ?? DEFAULT_PATIENCE_MS,
+    channels,
+    keepaliveMs,
     metadata: options.metadata ?? {},
   };
 }

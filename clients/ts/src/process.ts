@@ -12,13 +12,16 @@ import type {
 } from "./gen/sandbox/v1/sandbox_process_pb.js";
 import { Stream } from "./gen/sandbox/v1/sandbox_process_pb.js";
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
-import { cancelledBy, onAbort, sleep, type Transport } from "./transport.js";
+import { isBreak, Retry } from "./retry.js";
+import { cancelledBy, onAbort, sleep } from "./sleep.js";
+import type { Transport } from "./transport.js";
 import { date, defined } from "./values.js";
 
-const FIRST_WAIT_MS = 50;
-const LONGEST_WAIT_MS = 2_000;
 /** How long a kill on the caller's behalf is tried. */
-const KILL_PATIENCE_MS = 5_000;
+const KILL_PATIENCE_MS = 10_000;
+/** How long one attempt of it may take: the connection may be dead and not know it. */
+const KILL_ATTEMPT_MS = 2_000;
+const KILL_WAIT_MS = 50;
 
 /** What is followed: a new command, or one that is there. */
 export type Followed =
@@ -70,14 +73,14 @@ class Follower {
   #started = false;
   #sent = false;
   #done = false;
-  #wait = FIRST_WAIT_MS;
-  #brokenSince: number | undefined;
+  readonly #retry: Retry;
   #killing: Promise<void> | undefined;
   readonly #text = { stdout: decoder(), stderr: decoder() };
 
   constructor(transport: Transport, what: Followed) {
     this.#transport = transport;
     this.#what = what;
+    this.#retry = new Retry(() => transport.patience());
     const request = "execute" in what ? what.execute : what.attach;
     this.#incarnation = request.expectedIncarnation ?? "";
     this.#position = "attach" in what ? Number(what.attach.position ?? 0n) : 0;
@@ -91,8 +94,7 @@ class Follower {
       if (event.case === undefined) continue;
       if (first !== (event.case === "started")) throw misbehaved(`${event.case} came in the wrong place`);
       first = false;
-      this.#brokenSince = undefined;
-      this.#wait = FIRST_WAIT_MS;
+      this.#retry.progress();
       yield* this.#take(event);
       if (this.#done) return;
     }
@@ -106,22 +108,19 @@ class Follower {
    * when it was tried for too long.
    */
   broken(error: unknown): number {
-    if (!(error instanceof SandgateError) || !isBreak(error)) {
+    if (error instanceof SandgateError && error.reason === "READER_TOO_SLOW") return 0;
+    if (!isBreak(error)) {
       // What the server refuses does not run, or not any more.
       if (error instanceof SandgateError && error.reason !== "") this.#done = true;
       throw error;
     }
-    if (error.reason === "READER_TOO_SLOW") return 0;
     // A server that never answered is more likely a wrong address than a restart.
     if (!this.#transport.reached) {
       this.#done = true;
       throw error;
     }
-    const now = performance.now();
-    this.#brokenSince ??= now;
-    const wait = Math.max(this.#wait, Math.min(error.retryAfterMs ?? 0, 5_000)) * (1 + Math.random() / 4);
-    this.#wait = Math.min(this.#wait * 2, LONGEST_WAIT_MS);
-    if (now + wait - this.#brokenSince <= this.#transport.patienceMs) return wait;
+    const wait = this.#retry.next(error);
+    if (wait !== undefined) return wait;
     // Whoever comes back may attach to it: the grace decides, not this client.
     this.#done = true;
     if (!this.#started) throw error;
@@ -145,20 +144,22 @@ class Follower {
     if (!("execute" in this.#what) || this.#what.execute.detach || this.#done || !this.#sent) return;
     const { sandboxId = "", execId } = this.#what.execute;
     const end = performance.now() + KILL_PATIENCE_MS;
-    for (let wait = FIRST_WAIT_MS; performance.now() < end; wait *= 2) {
+    while (performance.now() < end) {
       try {
         await this.#transport.unary(
           SandboxService.method.signalProcess,
           { sandboxId, execId, signal: "SIGKILL", scope: scopeValue("TREE") },
-          { timeoutMs: KILL_PATIENCE_MS },
+          { timeoutMs: KILL_ATTEMPT_MS },
         );
         return;
       } catch (error) {
         if (!(error instanceof SandgateError)) return;
-        // The request to start it may still be under way.
+        // The request to start it may still be under way, the connection may have
+        // broken just now. To kill twice does no harm.
         const early = error.reason === "EXEC_NOT_FOUND" && !this.#started;
-        if (!early && error.code !== "UNAVAILABLE") return;
-        await sleep(wait);
+        const slow = error.code === "DEADLINE_EXCEEDED";
+        if (!early && !slow && !isBreak(error)) return;
+        await sleep(KILL_WAIT_MS);
       }
     }
   }
@@ -255,13 +256,6 @@ class Follower {
       }
     }
   }
-}
-
-/** True for what ends a stream without saying anything about the command. */
-function isBreak(error: SandgateError): boolean {
-  if (error.code === "UNAVAILABLE" || error.reason === "READER_TOO_SLOW") return true;
-  // A status that the server did not write: the connection broke under the call.
-  return error.reason === "" && (error.code === "CANCELLED" || error.code === "INTERNAL");
 }
 
 function misbehaved(what: string): InternalError {

@@ -1,6 +1,7 @@
 /** One sandbox: its commands and files. */
 
 import {
+  type AttachOptions,
   bytes,
   type Command,
   type ExecuteOptions,
@@ -12,7 +13,6 @@ import {
   type SignalScope,
   scopeValue,
 } from "./command.js";
-import { InternalError } from "./errors.js";
 import {
   type DownloadOptions,
   type DownloadResult,
@@ -39,21 +39,19 @@ import { PatternSyntax } from "./gen/sandbox/v1/sandbox_search_pb.js";
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
 import { follow } from "./process.js";
 import { Collector, type Result } from "./result.js";
-import { download, downloadStream, type Target, upload } from "./transfer.js";
+import { download, downloadStream, type Target } from "./transfer.js";
 import type { CallOptions, Transport } from "./transport.js";
-import { defined, type SandboxInfo, sandboxInfo } from "./values.js";
+import { upload, uploadOne } from "./upload.js";
+import {
+  type AccessPolicy,
+  defined,
+  type HandleFacts,
+  required,
+  type SandboxInfo,
+  sandboxInfo,
+} from "./values.js";
 
 const rpc = SandboxService.method;
-
-/** How a command is followed from a position. */
-export interface AttachOptions {
-  /** Bytes of both streams that the caller has. Default: 0, the first byte that is kept. */
-  position?: number;
-  /** True: follow until nothing holds the output open any more. Default: false. */
-  untilStreamsEnd?: boolean;
-  /** Ends the following; the command runs on. */
-  signal?: AbortSignal;
-}
 
 /**
  * A handle of one sandbox; it holds no connection of its own. It is made by
@@ -74,13 +72,29 @@ export class Sandbox {
   /** True when {@link Client.create} made it now, false when it was there already. */
   readonly created: boolean;
   readonly #transport: Transport;
+  readonly #access: AccessPolicy | undefined;
 
   /** @internal */
-  constructor(transport: Transport, id: string, incarnation = "", created = false) {
+  constructor(
+    transport: Transport,
+    id: string,
+    { incarnation = "", created = false, access }: HandleFacts = {},
+  ) {
     this.#transport = transport;
     this.id = id;
     this.incarnation = incarnation;
     this.created = created;
+    this.#access = access;
+  }
+
+  /**
+   * Returns a handle of the same sandbox whose commands and file calls may touch
+   * less. The server enforces it; a call can narrow the sandbox's own policy, never
+   * widen it.
+   */
+  narrowed(access: AccessPolicy): Sandbox {
+    const { incarnation, created } = this;
+    return new Sandbox(this.#transport, this.id, { incarnation, created, access });
   }
 
   /** Asks for the sandbox's state. It does not count as activity. */
@@ -116,7 +130,11 @@ export class Sandbox {
     command: Command,
     options: ExecuteOptions = {},
   ): AsyncGenerator<ProcessEvent, void, undefined> {
-    const execute = executeRequest(this.id, this.incarnation, command, options);
+    const access = options.access ?? this.#access;
+    const execute = executeRequest(this.id, this.incarnation, command, {
+      ...options,
+      ...defined({ access }),
+    });
     return follow(this.#transport, { execute }, options.signal);
   }
 
@@ -191,15 +209,26 @@ export class Sandbox {
   }
 
   /**
-   * Writes files, each of them whole or not at all, and makes their parents. One
-   * result per file, in order; a single file's failure is in its result.
+   * Writes files over one stream, each of them whole or not at all, and makes their
+   * parents. One result per file, in order; a single file's failure is in its result.
    */
   upload(files: readonly UploadFile[], call: CallOptions = {}): Promise<UploadResult[]> {
     return upload(this.#transport, this.#target, files, call);
   }
 
   /**
-   * Writes one file.
+   * Writes one file, as {@link uploadFile}; its failure is in the result.
+   *
+   * @throws SandgateError when the sandbox could not be reached.
+   */
+  uploadResult(file: UploadFile, call: CallOptions = {}): Promise<UploadResult> {
+    return uploadOne(this.#transport, this.#target, file, call);
+  }
+
+  /**
+   * Writes one file. Where its source can be read again (bytes, text, a function that
+   * opens a stream), a broken connection is mended: what arrived before is kept, and
+   * only the rest is sent.
    *
    * @throws FileError or InvalidRequestError when it could not be written.
    */
@@ -209,9 +238,9 @@ export class Sandbox {
     options: WriteOptions = {},
     call: CallOptions = {},
   ): Promise<UploadResult> {
-    const [result] = await this.upload([{ path, source, ...options }], call);
-    if (result?.error !== undefined) throw result.error;
-    return required(result);
+    const result = await this.uploadResult({ path, source, ...options }, call);
+    if (result.error !== undefined) throw result.error;
+    return result;
   }
 
   /** Reads files into memory. One result per path, in order; a failure is in its result. */
@@ -383,14 +412,7 @@ export class Sandbox {
   }
 
   get #target(): Target {
-    return { sandboxId: this.id, expectedIncarnation: this.incarnation };
+    const access = this.#access;
+    return { sandboxId: this.id, expectedIncarnation: this.incarnation, ...defined({ access }) };
   }
-}
-
-/** What the API guarantees to be there. */
-export function required<T>(value: T | undefined): T {
-  if (value === undefined) {
-    throw new InternalError("the server broke the protocol: its reply is incomplete", { code: "DATA_LOSS" });
-  }
-  return value;
 }

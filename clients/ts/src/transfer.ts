@@ -1,112 +1,20 @@
-/** Moves file content: frames, in pieces of 256 KiB, checked by SHA-256. */
+/** Reads files: frames, checked by SHA-256, resumed where a connection breaks. */
 
 import { createHash } from "node:crypto";
-import type { MessageInitShape } from "@bufbuild/protobuf";
 import { FileError, InternalError, type SandgateError } from "./errors.js";
-import {
-  type DownloadOptions,
-  type DownloadResult,
-  type FileInfo,
-  fileError,
-  fileInfo,
-  type UploadFile,
-  type UploadResult,
-} from "./files.js";
-import type {
-  DownloadResponse,
-  DownloadTrailer,
-  UploadRequestSchema,
-  UploadResponse,
-} from "./gen/sandbox/v1/sandbox_files_pb.js";
+import { type DownloadOptions, type DownloadResult, type FileInfo, fileError, fileInfo } from "./files.js";
+import type { DownloadResponse, DownloadTrailer } from "./gen/sandbox/v1/sandbox_files_pb.js";
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
+import { isBreak, Retry } from "./retry.js";
 import type { CallOptions, Transport } from "./transport.js";
-
-const CHUNK_BYTES = 256 << 10;
-
-type UploadMessage = MessageInitShape<typeof UploadRequestSchema>;
+import type { AccessPolicy } from "./values.js";
 
 /** Which sandbox, and which incarnation of it. */
 export interface Target {
   sandboxId: string;
   expectedIncarnation: string;
-}
-
-/** Uploads files, each whole or not at all; one result per file, in order. */
-export async function upload(
-  transport: Transport,
-  target: Target,
-  files: readonly UploadFile[],
-  options: CallOptions,
-): Promise<UploadResult[]> {
-  if (files.length === 0) return [];
-  const sent: { size: number; sha256: Buffer }[] = [];
-  const reply = await transport.clientStream(
-    SandboxService.method.upload,
-    frames(target, files, sent),
-    options,
-  );
-  return uploadResults(files, sent, reply);
-}
-
-async function* frames(
-  target: Target,
-  files: readonly UploadFile[],
-  sent: { size: number; sha256: Buffer }[],
-): AsyncGenerator<UploadMessage> {
-  for (const { path, source, mode, createOnly } of files) {
-    const header = {
-      ...target,
-      path,
-      createOnly: createOnly ?? false,
-      ...(mode === undefined ? {} : { mode }),
-    };
-    const whole = typeof source === "string" ? new TextEncoder().encode(source) : source;
-    const hash = createHash("sha256");
-    let size = 0;
-    if (whole instanceof Uint8Array) {
-      const sha256 = hash.update(whole).digest();
-      size = whole.length;
-      yield { payload: { case: "header", value: { ...header, size: BigInt(size), sha256 } } };
-      for (const chunk of pieces(whole)) yield { payload: { case: "chunk", value: chunk } };
-      sent.push({ size, sha256 });
-      continue;
-    }
-    yield { payload: { case: "header", value: header } };
-    for await (const part of whole) {
-      for (const chunk of pieces(part)) {
-        hash.update(chunk);
-        size += chunk.length;
-        yield { payload: { case: "chunk", value: chunk } };
-      }
-    }
-    sent.push({ size, sha256: hash.digest() });
-  }
-}
-
-function* pieces(bytes: Uint8Array): Generator<Uint8Array> {
-  for (let start = 0; start < bytes.length; start += CHUNK_BYTES) {
-    yield bytes.subarray(start, start + CHUNK_BYTES);
-  }
-}
-
-function uploadResults(
-  files: readonly UploadFile[],
-  sent: readonly { size: number; sha256: Buffer }[],
-  reply: UploadResponse,
-): UploadResult[] {
-  if (reply.results.length !== files.length) {
-    throw misbehaved(`${reply.results.length} results for ${files.length} files`);
-  }
-  return reply.results.map((result, index) => {
-    const { path = "" } = files[index] ?? {};
-    const own = sent[index];
-    const plain: UploadResult = { path, size: Number(result.size), sha256: result.sha256 };
-    if (result.error !== undefined) plain.error = fileError(path, result.error);
-    else if (own === undefined || plain.size !== own.size || !own.sha256.equals(result.sha256)) {
-      plain.error = mismatch(path);
-    }
-    return plain;
-  });
+  /** Narrows the sandbox's policy. */
+  access?: AccessPolicy;
 }
 
 /** Downloads files into memory, one result per path, in order. */
@@ -117,26 +25,28 @@ export async function download(
   options: CallOptions,
 ): Promise<DownloadResult[]> {
   const results: DownloadResult[] = [];
-  let chunks: Uint8Array[] = [];
-  for (let start = 0; start < paths.length; start += MAX_ITEMS) {
-    const part = paths.slice(start, start + MAX_ITEMS);
-    for await (const event of receive(
-      transport,
-      target,
-      part.map((path) => ({ path })),
-      options,
-    )) {
-      if (event.chunk !== undefined) chunks.push(event.chunk);
-      if (event.end === undefined) continue;
-      const path = part[event.end.index] ?? "";
-      const result: DownloadResult = { path, content: Buffer.concat(chunks) };
-      if (event.end.info !== undefined) result.info = event.end.info;
-      if (event.end.error !== undefined) {
-        result.error = event.end.error;
-        result.content = new Uint8Array(0);
+  const retry = new Retry(() => transport.patience(options));
+  while (results.length < paths.length) {
+    const part = paths.slice(results.length, results.length + MAX_ITEMS);
+    const items = part.map((path) => ({ path }));
+    let chunks: Uint8Array[] = [];
+    try {
+      for await (const event of receive(transport, target, items, options)) {
+        if (event.chunk !== undefined) chunks.push(event.chunk);
+        if (event.end === undefined) continue;
+        const path = part[event.end.index] ?? "";
+        const result: DownloadResult = { path, content: Buffer.concat(chunks) };
+        if (event.end.info !== undefined) result.info = event.end.info;
+        if (event.end.error !== undefined) {
+          result.error = event.end.error;
+          result.content = new Uint8Array(0);
+        }
+        results.push(result);
+        chunks = [];
+        retry.progress();
       }
-      results.push(result);
-      chunks = [];
+    } catch (error) {
+      if (!isBreak(error) || !(await retry.again(error, options.signal))) throw error;
     }
   }
   return results;
@@ -158,15 +68,43 @@ export async function* downloadStream(
   options: DownloadOptions,
 ): AsyncGenerator<Uint8Array, void, undefined> {
   const { offset = 0, limit, signal } = options;
-  const item = { path, offset: BigInt(offset), ...(limit === undefined ? {} : { limit: BigInt(limit) }) };
-  for await (const event of receive(transport, target, [item], signal === undefined ? {} : { signal })) {
-    if (event.chunk !== undefined) yield event.chunk;
-    if (event.end?.error !== undefined) throw event.end.error;
+  const retry = new Retry(() => transport.patience());
+  let got = 0;
+  let opened: FileInfo | undefined;
+  for (;;) {
+    const rest = limit === undefined ? {} : { limit: BigInt(limit - got) };
+    const item = { path, offset: BigInt(offset + got), ...rest };
+    try {
+      for await (const event of receive(transport, target, [item], signal === undefined ? {} : { signal })) {
+        if (event.info !== undefined) opened = unchanged(path, opened, event.info);
+        if (event.chunk !== undefined) {
+          got += event.chunk.length;
+          retry.progress();
+          yield event.chunk;
+        }
+        if (event.end?.error !== undefined) throw event.end.error;
+      }
+      return;
+    } catch (error) {
+      // All that was asked for came, but the word that it was right did not.
+      const whole = limit !== undefined && got >= limit && got > 0;
+      if (whole || !isBreak(error) || !(await retry.again(error, signal))) throw error;
+    }
   }
 }
 
-/** One step of a download: a piece of the current file, or its end. */
+/** Two parts of a file belong together only if it is the same file still. */
+function unchanged(path: string, before: FileInfo | undefined, now: FileInfo): FileInfo {
+  const same =
+    before === undefined ||
+    (before.size === now.size && before.modifyTime?.getTime() === now.modifyTime?.getTime());
+  if (same) return now;
+  throw new FileError(`${path} was changed while it was read`, { code: "ABORTED", metadata: { path } });
+}
+
+/** One step of a download: what the current file is, a piece of it, or its end. */
 interface Step {
+  info?: FileInfo;
   chunk?: Uint8Array;
   end?: { index: number; info?: FileInfo; error?: SandgateError };
 }
@@ -187,6 +125,7 @@ async function* receive(
       case "header":
         expect(payload, current, info === undefined);
         info = payload.value.info === undefined ? undefined : fileInfo(payload.value.info);
+        if (info !== undefined) yield { info };
         break;
       case "chunk":
         hash.update(payload.value);
@@ -231,7 +170,8 @@ function trailerError(
   return Number(trailer.size) === size && sha256.equals(trailer.sha256) ? undefined : mismatch(path);
 }
 
-function mismatch(path: string): FileError {
+/** The error of a file whose bytes are not those that were sent. */
+export function mismatch(path: string): FileError {
   return new FileError(`the bytes of ${path} were changed on the way`, {
     code: "DATA_LOSS",
     reason: "FILE_CHECKSUM_MISMATCH",

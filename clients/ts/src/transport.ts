@@ -16,31 +16,41 @@ import {
 } from "@bufbuild/protobuf";
 import {
   type ClientWritableStream,
-  type CallOptions as GrpcCallOptions,
   Client as GrpcClient,
   type ClientOptions as GrpcClientOptions,
   Metadata,
   type ServiceError,
   status,
 } from "@grpc/grpc-js";
-import { CallCancelledError, errorFromStatus, InternalError, type SandgateError } from "./errors.js";
+import {
+  CallCancelledError,
+  DeadlineExceededError,
+  errorFromStatus,
+  InternalError,
+  type SandgateError,
+} from "./errors.js";
 import type { Connection } from "./options.js";
+import { isBreak, Retry } from "./retry.js";
+import { cancelledBy, onAbort } from "./sleep.js";
 import { decodeStatusDetails } from "./status.js";
 
 /** What a caller may say about one call. */
 export interface CallOptions {
   /** Ends the call. The promise or iteration rejects with CallCancelledError. */
   signal?: AbortSignal;
-  /** Deadline of the call in milliseconds. Default: none. */
+  /**
+   * Deadline of the call in milliseconds, over all its repeats. Default: none. The call
+   * rejects with DeadlineExceededError then.
+   */
   timeoutMs?: number;
+  /** Metadata of this call, such as `x-request-id`; goes before the client's own. */
+  metadata?: Readonly<Record<string, string>>;
 }
 
 const CHANNEL_OPTIONS: GrpcClientOptions = {
   // A reply may be larger than gRPC's 4 MiB; the server bounds what it sends.
   "grpc.max_receive_message_length": 64 << 20,
   "grpc.max_send_message_length": -1,
-  // A peer that vanished is noticed within 40 s while a call is under way.
-  "grpc.keepalive_time_ms": 30_000,
   "grpc.keepalive_timeout_ms": 10_000,
   "grpc.initial_reconnect_backoff_ms": 100,
   "grpc.max_reconnect_backoff_ms": 2_000,
@@ -49,24 +59,35 @@ const CHANNEL_OPTIONS: GrpcClientOptions = {
   "grpc-node.flow_control_window": 1 << 20,
 };
 
-const UNAVAILABLE_RETRIES = 4;
+/** Most of the patience that a unary call gets, in milliseconds. */
+const UNARY_PATIENCE_MS = 30_000;
 
-/** One connection to one server, shared by all calls. */
+/** The connections to one server, shared by all calls. */
 export class Transport {
-  readonly patienceMs: number;
+  readonly #patienceMs: number;
   readonly #address: string;
-  readonly #client: GrpcClient;
+  readonly #clients: readonly GrpcClient[];
+  #next = 0;
   readonly #token: string;
   readonly #metadata: Readonly<Record<string, string>>;
   #reached = false;
   #closed = false;
 
   constructor(connection: Connection) {
-    this.patienceMs = connection.patienceMs;
+    this.#patienceMs = connection.patienceMs;
     this.#address = connection.address;
     this.#token = connection.token;
     this.#metadata = connection.metadata;
-    this.#client = new GrpcClient(connection.target, connection.credentials, CHANNEL_OPTIONS);
+    const options = {
+      ...CHANNEL_OPTIONS,
+      "grpc.keepalive_time_ms": connection.keepaliveMs,
+      // Connections of one target are otherwise shared, over all clients.
+      "grpc.use_local_subchannel_pool": 1,
+    };
+    this.#clients = Array.from(
+      { length: connection.channels },
+      () => new GrpcClient(connection.target, connection.credentials, options),
+    );
   }
 
   /** True once the server answered anything, an error included. */
@@ -74,14 +95,23 @@ export class Transport {
     return this.#reached;
   }
 
+  /**
+   * How long broken calls are mended, in milliseconds. There is no patience with a
+   * server that never answered: a wrong address is more likely than a restart. Nor is
+   * there more of it than the caller has.
+   */
+  patience({ timeoutMs = Number.POSITIVE_INFINITY }: CallOptions = {}): number {
+    return this.#reached ? Math.min(this.#patienceMs, timeoutMs) : 0;
+  }
+
   /** Ends the connection and the calls on it. May be called again. */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
-    this.#client.close();
+    for (const client of this.#clients) client.close();
   }
 
-  /** Makes a unary call. */
+  /** Makes a unary call, once. */
   unary<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>,
     request: MessageInitShape<I>,
@@ -89,19 +119,20 @@ export class Transport {
   ): Promise<MessageShape<O>> {
     return new Promise((resolve, reject) => {
       this.#mayCall(options.signal);
-      const call = this.#client.makeUnaryRequest(
+      const limits = grpcOptions(options);
+      const call = this.#first.makeUnaryRequest(
         path(method),
         serializer(method.input),
         deserializer(method.output),
         create(method.input, request),
-        this.#headers(),
-        grpcOptions(options),
+        this.#headers(options),
+        limits,
         (failure, reply) => {
           unlisten();
           if (failure === null && reply !== undefined) {
             this.#reached = true;
             resolve(reply);
-          } else reject(this.#failure(failure, requestId, options.signal));
+          } else reject(this.#failure(failure, requestId, limits, options.signal));
         },
       );
       let requestId = "";
@@ -113,21 +144,22 @@ export class Transport {
   }
 
   /**
-   * Makes a unary call that may be repeated: while the server is away for a
-   * moment, it is, a few times within about two seconds.
+   * Makes a unary call that may be repeated: while the server or what is behind it is
+   * away, it is, for the patience but at most half a minute.
    */
   async repeatable<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>,
     request: MessageInitShape<I>,
     options: CallOptions = {},
   ): Promise<MessageShape<O>> {
-    for (let attempt = 0; ; attempt++) {
+    const retry = new Retry(() => Math.min(this.patience(options), UNARY_PATIENCE_MS));
+    const { deadline } = grpcOptions(options);
+    for (;;) {
+      const left = deadline === undefined ? {} : { timeoutMs: deadline - Date.now() };
       try {
-        return await this.unary(method, request, options);
+        return await this.unary(method, request, { ...options, ...left });
       } catch (error) {
-        const again = this.#reached && attempt < UNAVAILABLE_RETRIES && isUnavailable(error);
-        if (!again) throw error;
-        await sleep(Math.max(100 * 2 ** attempt, Math.min(error.retryAfterMs ?? 0, 2_000)), options.signal);
+        if (!isBreak(error) || !(await retry.again(error, options.signal))) throw error;
       }
     }
   }
@@ -142,13 +174,14 @@ export class Transport {
     options: CallOptions = {},
   ): AsyncGenerator<MessageShape<O>, void, undefined> {
     this.#mayCall(options.signal);
-    const call = this.#client.makeServerStreamRequest(
+    const limits = grpcOptions(options);
+    const call = this.#striped.makeServerStreamRequest(
       path(method),
       serializer(method.input),
       deserializer(method.output),
       create(method.input, request),
-      this.#headers(),
-      grpcOptions(options),
+      this.#headers(options),
+      limits,
     );
     let requestId = "";
     call.on("metadata", (headers: Metadata) => {
@@ -164,7 +197,7 @@ export class Transport {
       }
       this.#reached = true;
     } catch (failure) {
-      throw this.#failure(failure, requestId, options.signal);
+      throw this.#failure(failure, requestId, limits, options.signal);
     } finally {
       unlisten();
       call.cancel();
@@ -182,24 +215,25 @@ export class Transport {
     options: CallOptions = {},
   ): Promise<MessageShape<O>> {
     this.#mayCall(options.signal);
+    const limits = grpcOptions(options);
     let requestId = "";
     let settled = false;
     const wake = new Wake();
     let call!: ClientWritableStream<MessageShape<I>>;
     const reply = new Promise<MessageShape<O>>((resolve, reject) => {
-      call = this.#client.makeClientStreamRequest(
+      call = this.#striped.makeClientStreamRequest(
         path(method),
         serializer(method.input),
         deserializer(method.output),
-        this.#headers(),
-        grpcOptions(options),
+        this.#headers(options),
+        limits,
         (failure, value) => {
           settled = true;
           wake.all();
           if (failure === null && value !== undefined) {
             this.#reached = true;
             resolve(value);
-          } else reject(this.#failure(failure, requestId, options.signal));
+          } else reject(this.#failure(failure, requestId, limits, options.signal));
         },
       );
     });
@@ -226,19 +260,35 @@ export class Transport {
     }
   }
 
+  get #first(): GrpcClient {
+    return this.#clients[0] as GrpcClient;
+  }
+
+  /** The connection of the next stream: they take turns. */
+  get #striped(): GrpcClient {
+    return this.#clients[this.#next++ % this.#clients.length] as GrpcClient;
+  }
+
   #mayCall(signal: AbortSignal | undefined): void {
-    if (this.#closed) throw new CallCancelledError("the client is closed", { code: "CANCELLED" });
+    if (this.#closed) {
+      throw new CallCancelledError("the client is closed", { code: "CANCELLED", reason: "CALL_CANCELLED" });
+    }
     if (signal?.aborted) throw cancelledBy(signal);
   }
 
-  #headers(): Metadata {
+  #headers({ metadata = {} }: CallOptions): Metadata {
     const headers = new Metadata();
-    for (const [key, value] of Object.entries(this.#metadata)) headers.set(key, value);
+    for (const [key, value] of Object.entries({ ...this.#metadata, ...metadata })) headers.set(key, value);
     if (this.#token !== "") headers.set("authorization", `Bearer ${this.#token}`);
     return headers;
   }
 
-  #failure(failure: unknown, requestId: string, signal: AbortSignal | undefined): SandgateError {
+  #failure(
+    failure: unknown,
+    requestId: string,
+    { deadline }: Limits,
+    signal: AbortSignal | undefined,
+  ): SandgateError {
     if (signal?.aborted) return cancelledBy(signal);
     if (!isServiceError(failure)) {
       return new InternalError("the call ended without a reply", { code: "INTERNAL" }, { cause: failure });
@@ -247,39 +297,20 @@ export class Transport {
     const details = decodeStatusDetails(trailer instanceof Uint8Array ? trailer : new Uint8Array(0));
     if (details.reason !== "") this.#reached = true;
     const id = requestIdOf(failure.metadata) || requestId;
+    // The server, too, ends a call at its deadline, by cancelling the stream, and that
+    // may arrive before the timer here goes off.
+    if (failure.code === status.CANCELLED && deadline !== undefined && Date.now() >= deadline) {
+      return new DeadlineExceededError("the deadline of the call ended", {
+        code: "DEADLINE_EXCEEDED",
+        requestId: id,
+      });
+    }
     const away = failure.code === status.UNAVAILABLE && details.reason === "";
     const message = away
       ? `the server at ${this.#address} cannot be reached: ${failure.details}`
       : failure.details;
     return errorFromStatus(failure.code, message, details, id);
   }
-}
-
-/** The error of a call that its caller's signal ended. */
-export function cancelledBy(signal: AbortSignal): CallCancelledError {
-  return new CallCancelledError("the caller cancelled", { code: "CANCELLED" }, { cause: signal.reason });
-}
-
-/** Waits, or rejects with CallCancelledError when the signal comes first. */
-export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    if (signal?.aborted) return reject(cancelledBy(signal));
-    const timer = setTimeout(() => {
-      unlisten();
-      resolve();
-    }, ms);
-    const unlisten = onAbort(signal, () => {
-      clearTimeout(timer);
-      reject(cancelledBy(signal as AbortSignal));
-    });
-  });
-}
-
-/** Calls back when the signal comes; returns what takes the listener off. */
-export function onAbort(signal: AbortSignal | undefined, act: () => void): () => void {
-  if (signal === undefined) return () => {};
-  signal.addEventListener("abort", act, { once: true });
-  return () => signal.removeEventListener("abort", act);
 }
 
 /** Lets one loop wait for an event that may come many times. */
@@ -293,10 +324,6 @@ class Wake {
   all(): void {
     for (const resolve of this.#waiting.splice(0)) resolve();
   }
-}
-
-function isUnavailable(error: unknown): error is SandgateError {
-  return error instanceof Error && "code" in error && error.code === "UNAVAILABLE";
 }
 
 function isServiceError(failure: unknown): failure is ServiceError {
@@ -314,8 +341,14 @@ function path(method: { parent: { typeName: string }; name: string }): string {
   return `/${method.parent.typeName}/${method.name}`;
 }
 
-function grpcOptions(options: CallOptions): GrpcCallOptions {
-  return options.timeoutMs === undefined ? {} : { deadline: Date.now() + options.timeoutMs };
+/** What bounds a call, as grpc-js takes it. */
+interface Limits {
+  /** In milliseconds of the wall clock. */
+  deadline?: number;
+}
+
+function grpcOptions({ timeoutMs }: CallOptions): Limits {
+  return timeoutMs === undefined ? {} : { deadline: Date.now() + timeoutMs };
 }
 
 function serializer<M extends DescMessage>(schema: M): (message: MessageShape<M>) => Buffer {

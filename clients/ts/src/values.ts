@@ -8,6 +8,7 @@ import {
   type Timestamp,
   timestampDate,
 } from "@bufbuild/protobuf/wkt";
+import { InternalError } from "./errors.js";
 import type { GetServerInfoResponse } from "./gen/sandbox/v1/sandbox_info_pb.js";
 import {
   NetworkMode,
@@ -143,6 +144,21 @@ export interface ServerLimits {
   endRetentionMs?: number;
   defaultIdleTtlMs?: number;
   defaultTtlMs?: number;
+}
+
+/** @internal What is known of the sandbox that a handle is for. */
+export interface HandleFacts {
+  incarnation?: string;
+  created?: boolean;
+  access?: AccessPolicy | undefined;
+}
+
+/** What the API guarantees to be there. */
+export function required<T>(value: T | undefined): T {
+  if (value === undefined) {
+    throw new InternalError("the server broke the protocol: its reply is incomplete", { code: "DATA_LOSS" });
+  }
+  return value;
 }
 
 /** Leaves out the entries that are undefined. */

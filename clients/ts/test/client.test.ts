@@ -1,6 +1,6 @@
 import { writeFileSync } from "node:fs";
-import { status } from "@grpc/grpc-js";
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from "vitest";
+import { Metadata, status } from "@grpc/grpc-js";
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from "vitest";
 import {
   Client,
   FileError,
@@ -72,6 +72,60 @@ describe("Client", () => {
   it("ends a call at its deadline or signal", async () => {
     const call = { signal: AbortSignal.abort("no") };
     await expect(client.get("a", call)).rejects.toMatchObject({ code: "CANCELLED", cause: "no" });
+  });
+
+  describe("with a deadline", () => {
+    const MINUTE_MS = 60_000;
+    let late = 0;
+
+    beforeEach(() => {
+      // Timers stay real: grpc-js's own must not go off before the answer is there.
+      vi.useFakeTimers({ toFake: ["Date"] });
+      fake.onCall = () => vi.setSystemTime(Date.now() + late);
+    });
+    afterEach(() => {
+      fake.onCall = undefined;
+      vi.useRealTimers();
+    });
+
+    const cancelled = () => ({ code: status.CANCELLED, details: "Call cancelled", metadata: new Metadata() });
+
+    it.each([
+      ["GetSandbox", () => client.get("a", { timeoutMs: MINUTE_MS })],
+      ["WriteFile", () => client.sandbox("a").writeFile("/a", "", {}, { timeoutMs: MINUTE_MS })],
+      ["Download", () => client.sandbox("a").download(["/a"], { timeoutMs: MINUTE_MS })],
+    ])("says of %s that it passed, also where the server's cancelling came first", async (method, call) => {
+      late = MINUTE_MS;
+      fake.failures.set(method, [cancelled()]);
+      await expect(call()).rejects.toMatchObject({
+        name: "DeadlineExceededError",
+        code: "DEADLINE_EXCEEDED",
+        message: "the deadline of the call ended",
+      });
+      expect(fake.calls).toEqual([method]);
+    });
+
+    it("takes a cancelled call before it for a break", async () => {
+      late = MINUTE_MS - 5_000;
+      await client.serverInfo();
+      fake.failures.set("GetSandbox", [cancelled()]);
+      await client.get("nowhere", { timeoutMs: MINUTE_MS }).catch(() => {});
+      expect(fake.calls).toEqual(["GetServerInfo", "GetSandbox", "GetSandbox"]);
+    });
+
+    it("holds over all repeats", async () => {
+      late = 40_000;
+      const left: number[] = [];
+      fake.onCall = (call) => {
+        left.push(call.getDeadline() - Date.now());
+        vi.setSystemTime(Date.now() + late);
+      };
+      fake.failures.set("GetSandbox", [failure(status.UNAVAILABLE, "away", "SERVER_SHUTTING_DOWN")]);
+      await client.get("nowhere", { timeoutMs: MINUTE_MS }).catch(() => {});
+      expect(left).toHaveLength(2);
+      expect(left[0]).toBeGreaterThan(MINUTE_MS - 5_000);
+      expect(left[1]).toBeLessThanOrEqual(MINUTE_MS - late);
+    });
   });
 
   it("refuses calls after close", async () => {

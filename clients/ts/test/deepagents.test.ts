@@ -78,7 +78,7 @@ describe("SandgateSandbox against a server with faults", () => {
   beforeAll(async () => {
     fake = await new FakeServer().start();
     sandbox = await SandgateSandbox.create({
-      connection: { address: fake.address },
+      connection: { address: fake.address, patienceMs: 200 },
       commandTimeoutMs: 1_000,
     });
   });
@@ -129,7 +129,7 @@ describe("SandgateSandbox against a server with faults", () => {
     ["SearchFiles", () => sandbox.grep("a", "/a")],
     ["GlobFiles", () => sandbox.glob("a", "/a")],
   ])("does not take a failed %s for a missing file", async (method, call) => {
-    fake.failures.set(method, Array.from({ length: 5 }, unavailable));
+    fake.failures.set(method, Array.from({ length: 20 }, unavailable));
     const { error } = (await call()) as { error?: string };
     expect(error).toContain("the sandbox is away");
     expect(error).not.toContain("not found");
@@ -148,10 +148,10 @@ describe("SandgateSandbox against a server with faults", () => {
   });
 
   it("rejects a transfer that the sandbox did not answer", async () => {
-    fake.failures.set("Upload", [unavailable()]);
+    fake.failures.set("Upload", Array.from({ length: 20 }, unavailable));
     const code = "FILE_OPERATION_FAILED";
     await expect(sandbox.uploadFiles([["/a", new Uint8Array(1)]])).rejects.toMatchObject({ code });
-    fake.failures.set("Download", [unavailable()]);
+    fake.failures.set("Download", Array.from({ length: 20 }, unavailable));
     await expect(sandbox.downloadFiles(["/a"])).rejects.toMatchObject({ code });
   });
 

@@ -70,6 +70,8 @@ export class FakeServer {
   readonly sandboxes = new Map<string, Sandbox>();
   readonly processes = new Map<string, FakeProcess>();
   faults: Faults = {};
+  /** Is told of each call before it is answered. */
+  onCall: ((call: Call) => void) | undefined;
   /** Bytes of output that were handed to gRPC. */
   sentBytes = 0;
   /** Errors to answer calls with, by method, once each. */
@@ -120,6 +122,7 @@ export class FakeServer {
   #handle(method: DescMethod, call: Call, reply?: Reply): void {
     this.calls.push(method.name);
     this.lastMetadata = call.metadata;
+    this.onCall?.(call);
     const planned = this.failures.get(method.name)?.shift();
     const fail = (error: unknown) => (reply ? reply(error) : call.emit("error", error));
     if (planned !== undefined) return void fail(planned);

@@ -35,3 +35,48 @@ export class ScriptedModel extends BaseChatModel {
     return { generations: [{ text: String(message.content), message }] };
   }
 }
+
+/** A chat model that runs each line of the last thing said to it as a command, and then says "done". */
+export class CommandModel extends BaseChatModel {
+  constructor() {
+    super({});
+  }
+
+  override _llmType(): string {
+    return "commands";
+  }
+
+  override bindTools(): this {
+    return this;
+  }
+
+  override async _generate(messages: BaseMessage[]): Promise<ChatResult> {
+    const last = messages.findLastIndex((m) => m.getType() === "human");
+    const commands = String(messages[last]?.content).split("\n");
+    const index = messages.slice(last).filter((m) => m.getType() === "ai").length;
+    const command = commands[index];
+    const id = `call_${messages.length}`;
+    const message =
+      command === undefined
+        ? new AIMessage("done")
+        : new AIMessage({
+            content: "",
+            tool_calls: [{ name: "execute", args: { command }, id, type: "tool_call" }],
+          });
+    return { generations: [{ text: String(message.content), message }] };
+  }
+}
+
+/** What a {@link CommandModel} is told. */
+export function turn(...commands: string[]): { messages: { role: "user"; content: string }[] } {
+  return { messages: [{ role: "user", content: commands.join("\n") }] };
+}
+
+/** What the tools returned since the last thing that a user said. */
+export function outputs(state: { messages: BaseMessage[] }): string[] {
+  const last = state.messages.findLastIndex((m) => m.getType() === "human");
+  return state.messages
+    .slice(last)
+    .filter((m) => m.getType() === "tool")
+    .map((m) => m.text);
+}

@@ -16,33 +16,44 @@ import type { Sandbox } from "../sandbox.js";
 import { isText, mimeType } from "./mime.js";
 import {
   backendFile,
+  climbs,
   EMPTY_FILE,
   fileContent,
   isDirectory,
   isMissing,
   MAX_BINARY_BYTES,
+  outside,
   said,
 } from "./results.js";
 import { notFound, notUnique, readForeign, readWindow, replaceText } from "./text.js";
+
+/** Makes one call in the sandbox that is meant; a download may be told of a loss later. */
+export type Use = <T>(call: (sandbox: Sandbox) => Promise<T>, kind?: "download") => Promise<T>;
 
 /** Above this, content goes through an upload instead of one message, in bytes. */
 const SMALL_BYTES = 1 << 20;
 
 /** The file methods of one sandbox, with deepagents' results and messages. */
 export class Files {
-  readonly #sandbox: Sandbox;
+  readonly #in: Use;
   readonly #directory: () => Promise<string>;
+  readonly #virtual: boolean;
 
-  /** @param directory Asks for the directory that relative paths begin in. */
-  constructor(sandbox: Sandbox, directory: () => Promise<string>) {
-    this.#sandbox = sandbox;
+  /**
+   * @param use Makes each call in the sandbox that is meant.
+   * @param directory Asks for the directory that relative paths begin in.
+   * @param virtual True: paths that try to leave the root are refused at once.
+   */
+  constructor(use: Use, directory: () => Promise<string>, virtual = false) {
+    this.#in = use;
     this.#directory = directory;
+    this.#virtual = virtual;
   }
 
   async ls(path: string): Promise<LsResult> {
-    const sandbox = this.#sandbox;
     try {
-      const entries = await sandbox.listDirectory(await this.#resolve(path));
+      const directory = await this.#resolve(path);
+      const entries = await this.#in((sandbox) => sandbox.listDirectory(directory));
       return { files: entries.map((f) => backendFile(f, isDirectory(f) ? `${f.path}/` : f.path)) };
     } catch (error) {
       if (isMissing(error)) return { files: [] };
@@ -54,21 +65,23 @@ export class Files {
   }
 
   async read(filePath: string, offset: number, limit: number): Promise<ReadResult> {
-    const sandbox = this.#sandbox;
     const type = mimeType(filePath);
     try {
       const path = await this.#resolve(filePath);
       if (!isText(type)) {
-        const content = await sandbox.downloadFile(path, { limit: MAX_BINARY_BYTES + 1 });
+        const content = await this.#in((sandbox) =>
+          sandbox.downloadFile(path, { limit: MAX_BINARY_BYTES + 1 }),
+        );
         return content.length > MAX_BINARY_BYTES ? tooLarge(filePath) : { content, mimeType: type };
       }
       const [skip, most] = [lineCount(offset), lineCount(limit)];
       if (most === 0) return { content: "", mimeType: type };
-      const window = await sandbox.readLines(path, { offset: skip, limit: most });
+      const window = await this.#in((sandbox) => sandbox.readLines(path, { offset: skip, limit: most }));
       if (window.size === 0) return { content: EMPTY_FILE, mimeType: type };
       if (window.text) return readWindow(window, type);
       if (window.size > MAX_BINARY_BYTES) return tooLarge(filePath);
-      const foreign = readForeign(await sandbox.downloadFile(path), skip, most, type);
+      const whole = await this.#in((sandbox) => sandbox.downloadFile(path));
+      const foreign = readForeign(whole, skip, most, type);
       return foreign ?? { error: `File '${filePath}' is not a text file` };
     } catch (error) {
       return {
@@ -78,9 +91,9 @@ export class Files {
   }
 
   async readRaw(filePath: string): Promise<ReadRawResult> {
-    const sandbox = this.#sandbox;
     try {
-      const [result] = await sandbox.download([await this.#resolve(filePath)]);
+      const path = await this.#resolve(filePath);
+      const [result] = await this.#in((sandbox) => sandbox.download([path]), "download");
       if (result === undefined || result.error !== undefined) throw result?.error;
       const type = mimeType(filePath);
       const time = (result.info?.modifyTime ?? new Date()).toISOString();
@@ -94,12 +107,12 @@ export class Files {
   }
 
   async write(filePath: string, content: string): Promise<WriteResult> {
-    const sandbox = this.#sandbox;
     const bytes = fileContent(content, !isText(mimeType(filePath)));
     try {
       const path = await this.#resolve(filePath);
-      if (bytes.length > SMALL_BYTES) await sandbox.uploadFile(path, bytes);
-      else await sandbox.writeFile(path, bytes);
+      await this.#in<unknown>((sandbox) =>
+        bytes.length > SMALL_BYTES ? sandbox.uploadFile(path, bytes) : sandbox.writeFile(path, bytes),
+      );
       return { path: filePath, filesUpdate: null };
     } catch (error) {
       return { error: `Failed to write to ${filePath}: ${said(error)}` };
@@ -112,7 +125,6 @@ export class Files {
     newString: string,
     replaceAll: boolean,
   ): Promise<EditResult> {
-    const sandbox = this.#sandbox;
     const same = oldString === newString;
     const unchanged: EditResult = {
       path: filePath,
@@ -122,7 +134,9 @@ export class Files {
     try {
       const path = await this.#resolve(filePath);
       const options = { replaceAll, allowEmptyOld: oldString === "" };
-      const { occurrences } = await sandbox.editFile(path, oldString, newString, options);
+      const { occurrences } = await this.#in((sandbox) =>
+        sandbox.editFile(path, oldString, newString, options),
+      );
       return same ? unchanged : { path: filePath, filesUpdate: null, occurrences };
     } catch (error) {
       const reason = error instanceof SandgateError ? error.reason : "";
@@ -139,9 +153,9 @@ export class Files {
   }
 
   async delete(filePath: string): Promise<DeleteResult> {
-    const sandbox = this.#sandbox;
     try {
-      await sandbox.removeFile(await this.#resolve(filePath), { recursive: true });
+      const path = await this.#resolve(filePath);
+      await this.#in((sandbox) => sandbox.removeFile(path, { recursive: true }));
       return { path: filePath, filesUpdate: null };
     } catch (error) {
       if (isMissing(error)) return { error: `Error: '${filePath}' not found` };
@@ -155,13 +169,14 @@ export class Files {
     glob: string | null,
     maxCount: number | null,
   ): Promise<GrepResult> {
-    const sandbox = this.#sandbox;
     try {
-      const found = await sandbox.searchFiles(await this.#resolve(path), pattern, {
+      const root = await this.#resolve(path);
+      const options = {
         ...(glob === null ? {} : { glob }),
         // One more than asked for tells whether the result was cut.
         ...(maxCount === null ? {} : { maxMatches: maxCount + 1 }),
-      });
+      };
+      const found = await this.#in((sandbox) => sandbox.searchFiles(root, pattern, options));
       const matches = found.matches
         .filter((match) => isText(mimeType(match.path)))
         .map(({ path, line, text }) => ({ path, line, text }));
@@ -174,11 +189,10 @@ export class Files {
   }
 
   async glob(pattern: string, path: string): Promise<GlobResult> {
-    const sandbox = this.#sandbox;
     try {
       const base = (await this.#resolve(path)).replace(/\/+$/, "");
       const options = { shallow: true, directories: true, links: true };
-      const found = await sandbox.globFiles(base || "/", pattern, options);
+      const found = await this.#in((sandbox) => sandbox.globFiles(base || "/", pattern, options));
       const files = found.files.map((f) => backendFile(f, f.path.slice(base.length).replace(/^\/+/, "")));
       return { files, truncated: found.truncated };
     } catch (error) {
@@ -189,6 +203,7 @@ export class Files {
 
   /** A relative path is one below the directory in which commands start. */
   async #resolve(path: string): Promise<string> {
+    if (this.#virtual && climbs(path)) throw outside(path);
     return path === "" || path.startsWith("/") ? path : posix.join(await this.#directory(), path);
   }
 
@@ -201,11 +216,13 @@ export class Files {
   ): Promise<EditResult> {
     try {
       const path = await this.#resolve(filePath);
-      const edited = replaceText(await this.#sandbox.downloadFile(path), oldString, newString, all);
+      const before = await this.#in((sandbox) => sandbox.downloadFile(path));
+      const edited = replaceText(before, oldString, newString, all);
       if (edited === undefined) return { error: `Error: File '${filePath}' is not a text file` };
       if (edited.occurrences === 0) return notFound(filePath);
       if (edited.occurrences > 1 && !all) return notUnique(filePath);
-      await this.#sandbox.uploadFile(path, edited.content);
+      const { content } = edited;
+      await this.#in((sandbox) => sandbox.uploadFile(path, content));
       return { path: filePath, filesUpdate: null, occurrences: edited.occurrences };
     } catch (error) {
       return { error: `Error: cannot edit file '${filePath}': ${said(error)}` };

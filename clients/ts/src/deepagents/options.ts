@@ -10,8 +10,51 @@ export const DEFAULT_COMMAND_TIMEOUT_MS = 1_800_000;
 /** Default of {@link BackendOptions.maxOutputSize}: 1 MiB, in bytes. */
 export const DEFAULT_MAX_OUTPUT_SIZE = 1 << 20;
 
+/** What {@link BackendOptions.auditLog} is told of: one word per method. */
+export type AuditOperation =
+  | "execute"
+  | "ls"
+  | "read"
+  | "write"
+  | "edit"
+  | "delete"
+  | "grep"
+  | "glob"
+  | "upload"
+  | "download";
+
+/**
+ * What the tools may touch, by short names. The server enforces it, on every
+ * call; a wrapper around the client cannot be talked out of it, and a command's
+ * writes are held to the prefixes where the sandbox's kernel can.
+ */
+export interface PolicyOptions {
+  /**
+   * Every path of a file tool lies beneath this directory. Default: no such root;
+   * with `virtualMode`, "/workspace".
+   */
+  rootDir?: string;
+  /**
+   * True: paths are relative to `rootDir`, so "/a" is rootDir/a; "~" and ".." are
+   * refused. Default: false.
+   */
+  virtualMode?: boolean;
+  /**
+   * Only paths beneath one of these may be written: paths of the sandbox, also with
+   * `virtualMode`. Default: all that are not denied.
+   */
+  allowPrefixes?: string[];
+  /**
+   * Paths beneath one of these may not be written; they win over allowed ones. With
+   * `virtualMode` neither as paths of the sandbox nor as virtual ones.
+   */
+  denyPrefixes?: string[];
+  /** Commands that contain one of these texts are refused; a guardrail, not a boundary. */
+  denyCommands?: string[];
+}
+
 /** How a backend behaves. */
-export interface BackendOptions {
+export interface BackendOptions extends PolicyOptions {
   /** The connection to use; it is left open. Default: one of its own. */
   client?: Client;
   /** How its own connection is made. Default: from the environment. */
@@ -22,6 +65,10 @@ export interface BackendOptions {
    * server allows that. Default: 1 800 000.
    */
   commandTimeoutMs?: number;
+  /** The same in seconds; `commandTimeoutMs` goes before it. */
+  commandTimeout?: number;
+  /** Milliseconds that making the sandbox may take. Default: the server's. */
+  startupTimeoutMs?: number;
   /**
    * Bytes of output that a command's result holds. What is printed beyond is
    * dropped, the command runs on, and `truncated` is true. Default: 1 MiB.
@@ -33,19 +80,36 @@ export interface BackendOptions {
    */
   onOutput?: (text: string, output: CommandOutput) => void;
   /**
-   * True: `close` deletes the sandbox. Default: true when this object made it,
-   * false when it was there already.
+   * Is told of every operation when it is over: what, on which path or command, with
+   * sizes and the `error`, null if there was none; never contents. The server keeps
+   * its own record, whatever happens here.
    */
-  deleteOnClose?: boolean;
+  auditLog?: (operation: AuditOperation, target: string, metadata: Record<string, unknown>) => void;
 }
 
 /** The sandbox to make, and how the backend behaves. */
 export interface SandgateSandboxOptions extends BackendOptions, CreateOptions {
+  /** Another name of `id`. */
+  sandboxId?: string;
   /**
    * Files to write before the first command, by path; a relative path is one below
    * the working directory.
    */
   initialFiles?: Record<string, string | Uint8Array>;
+  /**
+   * True: the first operation makes the sandbox, or takes the one of this id; no
+   * `start` is needed, and after `stop` the next operation starts again. False:
+   * every `start` makes a sandbox with an id of its own. Default: `start` makes it
+   * once, and other methods reject before.
+   */
+  reuseSandbox?: boolean;
+  /**
+   * True: `close` and `stop` delete the sandbox. Default: true when this object
+   * made it, false when it was there already.
+   */
+  deleteOnClose?: boolean;
+  /** True: `close` and `stop` leave the sandbox, for its lifetime to end it. Default: false. */
+  skipCleanup?: boolean;
 }
 
 /** A piece of a command's output. */
@@ -55,7 +119,7 @@ export interface CommandOutput extends Pick<Output, "data" | "position"> {
 }
 
 /** What one call of `execute` can be given; the agent's own tool gives nothing. */
-export interface CommandOptions extends Pick<ExecuteOptions, "cwd" | "env" | "signal"> {
+export interface CommandOptions extends Pick<ExecuteOptions, "cwd" | "env" | "signal" | "stdin"> {
   /** Instead of {@link BackendOptions.commandTimeoutMs}. */
   timeoutMs?: number;
 }

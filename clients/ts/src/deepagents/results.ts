@@ -1,7 +1,7 @@
 /** What deepagents expects in its results, made of ours. */
 
 import type { FileInfo as BackendFileInfo, ExecuteResponse, FileOperationError } from "deepagents";
-import { SandgateError } from "../errors.js";
+import { InvalidRequestError, SandgateError } from "../errors.js";
 import type { FileInfo } from "../files.js";
 import type { Result } from "../result.js";
 
@@ -24,9 +24,26 @@ export function literal(error: SandgateError): FileOperationError {
   return LITERALS[error.reason] ?? "invalid_path";
 }
 
-/** True when a path cannot be one of a sandbox: empty, relative, or with NUL. */
-export function isInvalidPath(path: string): boolean {
-  return !path.startsWith("/") || path.includes("\0");
+/**
+ * True when a path cannot be one of a sandbox: empty, relative, or with NUL; with a
+ * virtual root, also one that tries to leave it.
+ */
+export function isInvalidPath(path: string, virtual = false): boolean {
+  return !path.startsWith("/") || path.includes("\0") || (virtual && climbs(path));
+}
+
+/** True for a path with a ".." in it, or one that begins in somebody's home. */
+export function climbs(path: string): boolean {
+  return path.split("/").includes("..") || /^\/*~/.test(path);
+}
+
+/** What a path is refused with that tries to leave a virtual root. */
+export function outside(path: string): InvalidRequestError {
+  return new InvalidRequestError(`the path ${path} leads out of the root: "~" and ".." are not allowed`, {
+    code: "INVALID_ARGUMENT",
+    reason: "PATH_INVALID",
+    metadata: { path },
+  });
 }
 
 /** True when the file, and not the sandbox or the connection, is what is missing. */

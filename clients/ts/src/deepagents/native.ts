@@ -1,0 +1,317 @@
+/** What the backends share: every method of the contract, natively. */
+
+import {
+  BaseSandbox,
+  type DeleteResult,
+  type EditResult,
+  type ExecuteResponse,
+  type FileDownloadResponse,
+  type FileUploadResponse,
+  type GlobResult,
+  type GrepResult,
+  type LsResult,
+  type ReadRawResult,
+  type ReadResult,
+  SandboxError,
+  type WriteResult,
+} from "deepagents";
+import type { ExecuteOptions, Output, ProcessEvent } from "../command.js";
+import type { DownloadResult, UploadResult } from "../files.js";
+import { Collector } from "../result.js";
+import type { Sandbox } from "../sandbox.js";
+import { Files } from "./files.js";
+import {
+  type AuditOperation,
+  type BackendOptions,
+  type CommandOptions,
+  DEFAULT_COMMAND_TIMEOUT_MS,
+  DEFAULT_MAX_OUTPUT_SIZE,
+} from "./options.js";
+import { appended, executeResponse, isInvalidPath, literal, said } from "./results.js";
+import { emit, runConfig } from "./streaming.js";
+
+/** Above this, a file is uploaded by itself, so that a broken connection costs only its rest. */
+const LARGE_BYTES = 1 << 20;
+
+/** The contract's methods over one server; which sandbox, a subclass says. */
+export abstract class NativeBackend extends BaseSandbox {
+  readonly #options: BackendOptions;
+
+  /** @internal */
+  constructor(options: BackendOptions) {
+    super();
+    this.#options = options;
+  }
+
+  /**
+   * Makes one call in the sandbox that is meant by whoever calls.
+   *
+   * @internal
+   */
+  abstract use<T>(call: (sandbox: Sandbox) => Promise<T>, kind?: "download"): Promise<T>;
+
+  /**
+   * The directory in which relative paths begin.
+   *
+   * @internal
+   */
+  abstract directory(): Promise<string>;
+
+  /**
+   * Runs a command in the sandbox that is meant by whoever iterates.
+   *
+   * @internal
+   */
+  abstract run(command: string, options: ExecuteOptions): AsyncGenerator<ProcessEvent, void, undefined>;
+
+  /**
+   * Runs a shell command and returns both outputs in the order in which they were
+   * written. Exit code 124: its time ended; 128 + n: signal n ended it; null: its end
+   * is unknown, and the output says why.
+   *
+   * Within an agent's run, ending the run kills the command and everything that it
+   * started.
+   *
+   * @throws CallCancelledError when the signal or the agent's run was aborted.
+   */
+  async execute(command: string, options: CommandOptions = {}): Promise<ExecuteResponse> {
+    return this.#audited("execute", command, () => this.#execute(command, options));
+  }
+
+  async #execute(command: string, options: CommandOptions): Promise<ExecuteResponse> {
+    const limits = this.#limits(options);
+    const collector = new Collector();
+    try {
+      for await (const event of this.run(command, { ...limits, merged: true })) {
+        collector.add(event);
+        if (event.type === "output") this.#tell(command, event);
+      }
+      const { result } = collector;
+      if (result !== undefined) return executeResponse(result, limits.timeoutMs);
+      return { output: collector.output, exitCode: null, truncated: false };
+    } catch (error) {
+      if (limits.signal?.aborted) throw error;
+      const output = appended(collector.output, `Error: ${said(error)}`);
+      return { output, exitCode: null, truncated: false };
+    }
+  }
+
+  /**
+   * Runs a shell command and yields what it does as it comes, both outputs apart.
+   * Leaving the iteration early kills it.
+   *
+   * @throws SandgateError as {@link Sandbox.executeStream}.
+   */
+  async *executeStream(
+    command: string,
+    options: CommandOptions = {},
+  ): AsyncGenerator<ProcessEvent, void, undefined> {
+    let error: string | null = null;
+    try {
+      yield* this.run(command, this.#limits(options));
+    } catch (failure) {
+      error = nameOf(failure);
+      throw failure;
+    } finally {
+      this.#audit("execute", command, { error });
+    }
+  }
+
+  /**
+   * Writes files and makes their parents; one response per file, in order.
+   *
+   * @throws SandboxError when the sandbox cannot be reached.
+   */
+  async uploadFiles(files: Array<[string, Uint8Array]>): Promise<FileUploadResponse[]> {
+    const wanted = files.filter(([path]) => !this.#isInvalid(path));
+    const results = await this.#transfer(
+      "upload",
+      files.map(([path]) => path),
+      this.use((sandbox) => send(sandbox, wanted)),
+    );
+    return files.map(([path, { length }]) => {
+      const failure = this.#isInvalid(path) ? undefined : results.shift()?.error;
+      const error = this.#isInvalid(path) ? "invalid_path" : failure === undefined ? null : literal(failure);
+      this.#audit("upload", path, { size: length, error });
+      return { path, error };
+    });
+  }
+
+  /**
+   * Reads files; one response per path, in order.
+   *
+   * @throws SandboxError when the sandbox cannot be reached.
+   */
+  async downloadFiles(paths: string[]): Promise<FileDownloadResponse[]> {
+    const wanted = paths.filter((path) => !this.#isInvalid(path));
+    const results: DownloadResult[] = await this.#transfer(
+      "download",
+      paths,
+      this.use((sandbox) => sandbox.download(wanted), "download"),
+    );
+    return paths.map((path) => {
+      const result = this.#isInvalid(path) ? undefined : results.shift();
+      let response: FileDownloadResponse = { path, content: null, error: "invalid_path" };
+      if (result?.error !== undefined) response = { path, content: null, error: literal(result.error) };
+      else if (result !== undefined) response = { path, content: result.content, error: null };
+      this.#audit("download", path, { error: response.error });
+      return response;
+    });
+  }
+
+  /** Lists a directory. One that is missing has no files. */
+  override async ls(path: string): Promise<LsResult> {
+    return this.#audited("ls", path, () => this.#files.ls(path));
+  }
+
+  /** Reads lines of a text file as they are, without numbers; a binary file whole, up to 10 MiB. */
+  override async read(filePath: string, offset = 0, limit = 500): Promise<ReadResult> {
+    return this.#audited("read", filePath, () => this.#files.read(filePath, offset, limit));
+  }
+
+  /** Reads a whole file. */
+  override async readRaw(filePath: string): Promise<ReadRawResult> {
+    return this.#audited("read", filePath, () => this.#files.readRaw(filePath));
+  }
+
+  /**
+   * Creates or overwrites a file and makes its parents. For a binary type (by
+   * extension) the content is base64.
+   */
+  override async write(filePath: string, content: string): Promise<WriteResult> {
+    return this.#audited("write", filePath, () => this.#files.write(filePath, content), {
+      size: Buffer.byteLength(content),
+    });
+  }
+
+  /**
+   * Replaces text in a file, atomically. The old text must occur once, unless
+   * `replaceAll`; an empty one fills an empty file.
+   */
+  override async edit(
+    filePath: string,
+    oldString: string,
+    newString: string,
+    replaceAll = false,
+  ): Promise<EditResult> {
+    return this.#audited(
+      "edit",
+      filePath,
+      () => this.#files.edit(filePath, oldString, newString, replaceAll),
+      { replaceAll },
+    );
+  }
+
+  /** Removes a file, or a directory with all that is in it. */
+  override async delete(filePath: string): Promise<DeleteResult> {
+    return this.#audited("delete", filePath, () => this.#files.delete(filePath));
+  }
+
+  /** Finds lines that hold a literal text, in text files at any depth. */
+  override async grep(
+    pattern: string,
+    path: string | null = "/",
+    glob: string | null = null,
+    maxCount: number | null = null,
+  ): Promise<GrepResult> {
+    return this.#audited("grep", path ?? "/", () => this.#files.grep(pattern, path ?? "/", glob, maxCount));
+  }
+
+  /**
+   * Finds files and directories by name; paths are relative to `path`. A pattern
+   * without "/" matches only directly in it. Names that begin with a dot match only
+   * where the pattern's segment does.
+   */
+  override async glob(pattern: string, path = "/"): Promise<GlobResult> {
+    return this.#audited("glob", path, () => this.#files.glob(pattern, path));
+  }
+
+  get #files(): Files {
+    return new Files(
+      (call, kind) => this.use(call, kind),
+      () => this.directory(),
+      this.#options.virtualMode ?? false,
+    );
+  }
+
+  #limits(options: CommandOptions): ExecuteOptions & { timeoutMs: number } {
+    const { commandTimeoutMs, commandTimeout, maxOutputSize } = this.#options;
+    const byDefault = commandTimeoutMs ?? (commandTimeout === undefined ? undefined : commandTimeout * 1000);
+    const signals = [options.signal, runConfig()?.signal].filter((s) => s !== undefined);
+    const signal = signals.length > 1 ? AbortSignal.any(signals) : signals[0];
+    return {
+      ...options,
+      ...(signal === undefined ? {} : { signal }),
+      timeoutMs: options.timeoutMs ?? byDefault ?? DEFAULT_COMMAND_TIMEOUT_MS,
+      maxOutputBytes: maxOutputSize ?? DEFAULT_MAX_OUTPUT_SIZE,
+    };
+  }
+
+  #isInvalid(path: string): boolean {
+    return isInvalidPath(path, this.#options.virtualMode);
+  }
+
+  #audit(operation: AuditOperation, target: string, metadata: Record<string, unknown>): void {
+    this.#options.auditLog?.(operation, target, metadata);
+  }
+
+  async #audited<T extends { error?: string } | ExecuteResponse>(
+    operation: AuditOperation,
+    target: string,
+    act: () => Promise<T>,
+    known: Record<string, unknown> = {},
+  ): Promise<T> {
+    let error: string | null = null;
+    try {
+      const result = await act();
+      if ("error" in result && result.error !== undefined) error = result.error;
+      return result;
+    } catch (failure) {
+      error = nameOf(failure);
+      throw failure;
+    } finally {
+      this.#audit(operation, target, { ...known, error });
+    }
+  }
+
+  /** Turns a failed call into deepagents' own error, of which each path is told. */
+  async #transfer<T>(operation: AuditOperation, paths: string[], call: Promise<T>): Promise<T> {
+    try {
+      return await call;
+    } catch (failure) {
+      for (const path of paths) this.#audit(operation, path, { error: nameOf(failure) });
+      throw new SandboxError(said(failure), "FILE_OPERATION_FAILED", failure as Error);
+    }
+  }
+
+  #tell(command: string, { text, data, position }: Output): void {
+    emit(text);
+    try {
+      this.#options.onOutput?.(text, { command, data, position });
+    } catch (error) {
+      process.emitWarning(error instanceof Error ? error : String(error));
+    }
+  }
+}
+
+/** Uploads files: small ones together, each large one so that it can be resumed. */
+async function send(sandbox: Sandbox, files: Array<[string, Uint8Array]>): Promise<UploadResult[]> {
+  const results = new Map<number, UploadResult>();
+  const small: number[] = [];
+  for (const [index, [path, source]] of files.entries()) {
+    if (source.length <= LARGE_BYTES) small.push(index);
+    else results.set(index, await sandbox.uploadResult({ path, source }));
+  }
+  const sent = await sandbox.upload(
+    small.map((index) => {
+      const [path, source] = files[index] as [string, Uint8Array];
+      return { path, source };
+    }),
+  );
+  for (const [at, index] of small.entries()) results.set(index, sent[at] as UploadResult);
+  return files.map((_, index) => results.get(index) as UploadResult);
+}
+
+function nameOf(failure: unknown): string {
+  return failure instanceof Error ? failure.name : String(failure);
+}

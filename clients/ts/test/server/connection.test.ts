@@ -1,0 +1,245 @@
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { SandgateSandbox } from "../../src/deepagents.js";
+import { Client } from "../../src/index.js";
+import { CuttingProxy } from "./proxy.js";
+import { address, withServer } from "./server.js";
+import { PROGRAM, TestServer } from "./setup.js";
+
+withServer("a server with TLS and authentication", () => {
+  const directory = mkdtempSync(join(tmpdir(), "sandgate-tls-"));
+  const at = (name: string) => join(directory, name);
+  const openssl = (...args: string[]) => execFileSync("openssl", args, { cwd: directory, stdio: "pipe" });
+  const authority = (name: string) =>
+    openssl(
+      "req",
+      "-x509",
+      "-newkey",
+      "ec",
+      "-pkeyopt",
+      "ec_paramgen_curve:prime256v1",
+      "-nodes",
+      "-days",
+      "2",
+      "-subj",
+      `/CN=${name}`,
+      "-keyout",
+      `${name}.key`,
+      "-out",
+      `${name}.pem`,
+    );
+  const signed = (name: string, subject: string, by: string, extension: string) => {
+    writeFileSync(at(`${name}.ext`), extension);
+    openssl(
+      "req",
+      "-newkey",
+      "ec",
+      "-pkeyopt",
+      "ec_paramgen_curve:prime256v1",
+      "-nodes",
+      "-subj",
+      subject,
+      "-keyout",
+      `${name}.key`,
+      "-out",
+      `${name}.csr`,
+    );
+    openssl(
+      "x509",
+      "-req",
+      "-in",
+      `${name}.csr`,
+      "-CA",
+      `${by}.pem`,
+      "-CAkey",
+      `${by}.key`,
+      "-CAcreateserial",
+      "-days",
+      "2",
+      "-extfile",
+      `${name}.ext`,
+      "-out",
+      `${name}.pem`,
+    );
+  };
+  /** Makes a token, notes its hash for the server, and returns it. */
+  const token = (name: string, tenant: string, entries: string[]): string => {
+    const file = at(`${name}.entry`);
+    const made = execFileSync(
+      "sh",
+      ["-c", `"$0" token new --name ${name} --tenant ${tenant} 2>${file}`, PROGRAM],
+      {
+        encoding: "utf8",
+      },
+    );
+    entries.push(/- \{.*\}/.exec(readFileSync(file, "utf8"))?.[0] ?? "");
+    return made.trim();
+  };
+  let server: TestServer;
+  let tokens: { alice: string; bob: string };
+  const clients: Client[] = [];
+  const connect = (options: ConstructorParameters<typeof Client>[0]) => {
+    const client = new Client({ address: `https://${server.address}`, caFile: at("ca.pem"), ...options });
+    clients.push(client);
+    return client;
+  };
+
+  beforeAll(async () => {
+    authority("ca");
+    authority("stranger");
+    signed("server", "/CN=localhost", "ca", "subjectAltName=IP:127.0.0.1,DNS:localhost");
+    signed("carol", "/CN=carol/O=ops", "ca", "extendedKeyUsage=clientAuth");
+    signed("mallory", "/CN=carol/O=ops", "stranger", "extendedKeyUsage=clientAuth");
+    const entries: string[] = [];
+    tokens = { alice: token("alice", "research", entries), bob: token("bob", "sales", entries) };
+    writeFileSync(at("tokens.yaml"), `tokens:\n${entries.map((entry) => `  ${entry}\n`).join("")}`);
+    server = new TestServer({
+      tcp: true,
+      flags: [
+        ...["--tls-cert", at("server.pem"), "--tls-key", at("server.key"), "--tls-client-ca", at("ca.pem")],
+        ...["--tokens-file", at("tokens.yaml"), "--audit-file", at("audit.log")],
+      ],
+    });
+    await server.start();
+  });
+  afterAll(async () => {
+    for (const name of ["alice", "bob"] as const) {
+      const client = connect({ token: tokens[name] });
+      for await (const { id } of client.list()) await client.delete(id);
+    }
+    const carol = connect({ certFile: at("carol.pem"), keyFile: at("carol.key") });
+    for await (const { id } of carol.list()) await carol.delete(id);
+    for (const client of clients) client.close();
+    await server.stop("SIGTERM");
+    await server.close();
+    rmSync(directory, { recursive: true, force: true });
+  });
+
+  it("knows a caller by its token, and keeps tenants apart", async () => {
+    const [alice, bob] = [connect({ token: tokens.alice }), connect({ token: tokens.bob })];
+    expect((await alice.serverInfo()).principal).toEqual({ name: "alice", tenant: "research" });
+    const [hers, his] = await Promise.all([alice.create({ id: "thread-1" }), bob.create({ id: "thread-1" })]);
+    await hers.writeFile("/workspace/secret", "hers");
+    await expect(his.statFile("/workspace/secret")).rejects.toMatchObject({ reason: "FILE_NOT_FOUND" });
+    expect((await hers.execute("cat secret")).stdout).toBe("hers");
+    const only = await alice.create({ id: "only-hers" });
+    await expect(bob.get(only.id)).rejects.toMatchObject({ name: "SandboxNotFoundError" });
+    await only.delete();
+  });
+
+  it("knows a caller by its certificate", async () => {
+    const carol = connect({ certFile: at("carol.pem"), keyFile: at("carol.key") });
+    expect((await carol.serverInfo()).principal.name).toBe("carol");
+    const backend = await SandgateSandbox.create({ client: carol });
+    expect((await backend.execute("echo hello")).output).toBe("hello\n");
+    await backend.close();
+  });
+
+  it.each([
+    ["no credentials", () => ({}), "AuthenticationError"],
+    ["a wrong token", () => ({ token: "sgt_wrong" }), "AuthenticationError"],
+    [
+      "a stranger's certificate",
+      () => ({ certFile: at("mallory.pem"), keyFile: at("mallory.key") }),
+      /Unavailable|Authentication/,
+    ],
+    [
+      "an authority that did not sign the server",
+      () => ({ caFile: at("stranger.pem"), token: tokens.alice }),
+      "UnavailableError",
+    ],
+    ["no TLS", () => ({ address: server.address, caFile: "", token: tokens.alice }), "UnavailableError"],
+  ])("refuses %s", async (_name, options, name) => {
+    const error = await connect(options())
+      .serverInfo({ timeoutMs: 10_000 })
+      .catch((e: Error) => e);
+    expect((error as Error).name).toMatch(name);
+  });
+
+  it("takes everything from the environment", async () => {
+    const before = { ...process.env };
+    Object.assign(process.env, {
+      SANDGATE_ADDRESS: `https://localhost:${server.address.split(":")[1]}`,
+      SANDGATE_TOKEN: tokens.bob,
+      SANDGATE_CA_FILE: at("ca.pem"),
+    });
+    try {
+      const client = new Client();
+      clients.push(client);
+      expect((await client.serverInfo()).principal.tenant).toBe("sales");
+    } finally {
+      process.env = before;
+    }
+  });
+
+  it("C15 S4-9 finds a call again by its request id, and audits who did what", async () => {
+    const alice = connect({ token: tokens.alice, metadata: { "x-request-id": "of-the-client" } });
+    const byClient = await alice.get("nowhere").catch((e) => e);
+    expect(byClient.requestId).toBe("of-the-client");
+    const byCall = await alice
+      .get("nowhere", { metadata: { "x-request-id": "of-the-call" } })
+      .catch((e) => e);
+    expect(byCall.requestId).toBe("of-the-call");
+    const sandbox = await alice.create();
+    await sandbox.writeFile(
+      "/workspace/audited",
+      "contents",
+      {},
+      { metadata: { "x-request-id": "the-write" } },
+    );
+    const records = () =>
+      readFileSync(at("audit.log"), "utf8")
+        .trim()
+        .split("\n")
+        .map((line) => JSON.parse(line));
+    await expect.poll(() => JSON.stringify(records())).toContain("the-write");
+    const record = JSON.stringify(records().find((r) => JSON.stringify(r).includes("the-write")));
+    expect(record).toContain("alice");
+    expect(record).toContain("/workspace/audited");
+    expect(record).not.toContain("contents");
+    await sandbox.delete();
+  });
+});
+
+withServer("more than one connection", () => {
+  it("stripes streams over them, and one that is cut disturbs nobody", async () => {
+    const proxy = new CuttingProxy(address.replace("unix://", ""));
+    const client = new Client({ address: await proxy.start(), channels: 3 });
+    const sandbox = await client.create();
+    try {
+      const before = proxy.connections;
+      const results = await Promise.all(
+        Array.from({ length: 12 }, (_, i) => sandbox.execute(`seq 1 20000; echo ${i}`)),
+      );
+      expect(results.map((r) => r.stdout.trim().split("\n").at(-1))).toEqual(
+        Array.from({ length: 12 }, (_, i) => String(i)),
+      );
+      expect(proxy.connections - before).toBe(2);
+      const running = Array.from({ length: 6 }, (_, i) => sandbox.execute(`seq 1 50000; sleep 1; echo ${i}`));
+      await expect.poll(async () => (await sandbox.processes()).length).toBe(6);
+      proxy.cut();
+      for (const [i, result] of (await Promise.all(running)).entries()) {
+        expect(result.stdout.endsWith(`50000\n${i}\n`)).toBe(true);
+        expect(result.stdoutBytes.length).toBeGreaterThan(288_000);
+      }
+    } finally {
+      await sandbox.delete();
+      client.close();
+      await proxy.close();
+    }
+  });
+});
+
+describe("options of a connection", () => {
+  it.each([
+    [{ channels: 0 }, "channels"],
+    [{ channels: 1.5 }, "channels"],
+    [{ keepaliveMs: 100 }, "keepaliveMs"],
+    [{ address: "example.org:1", token: "t" }, "without TLS"],
+  ])("refuse %j", (options, text) => {
+    expect(() => new Client(options)).toThrow(text);
+  });
+});
