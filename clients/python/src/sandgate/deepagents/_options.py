@@ -131,7 +131,7 @@ def policy(
     if virtual_mode:
         # The server takes prefixes as it takes paths, relative to the root.
         allowed = [_beneath(p, root) for p in allowed]
-        denied += [_beneath(p, root) for p in denied if f"{p}/".startswith(f"{root}/")]
+        denied += [_beneath(p, root) for p in denied if _holds(root, p) or _holds(p, root)]
     return AccessPolicy(
         root_dir=root,
         virtual=virtual_mode,
@@ -142,11 +142,18 @@ def policy(
 
 
 def _beneath(prefix: str, root: str) -> str:
-    if root == "/" or f"{root}/".startswith(f"{prefix.rstrip('/')}/"):
-        return prefix if root == "/" else "/"
-    if not prefix.startswith(f"{root}/"):
-        raise ValueError(f"allow_prefixes: {prefix} is not beneath root_dir, {root}")
+    if root == "/":
+        return prefix
+    if prefix and _holds(prefix, root):
+        return "/"
+    if not _holds(root, prefix):
+        raise ValueError(f"allow_prefixes: {prefix!r} is not beneath root_dir, {root}")
     return prefix.removeprefix(root)
+
+
+def _holds(directory: str, path: str) -> bool:
+    """Whether the path is the directory, or lies in it."""
+    return f"{path}/".startswith("/" if directory == "/" else f"{directory}/")
 
 
 def _bare(path: str) -> str:
