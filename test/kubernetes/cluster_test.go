@@ -24,7 +24,7 @@ import (
 // These tests prove the cluster itself, so that a failure of a provider's test is
 // the provider's.
 
-func TestExec(t *testing.T) {
+func TestS5_32_Exec(t *testing.T) {
 	client, config := clientset(t)
 	pod := pod(t, client, namespace(t, client))
 
@@ -64,7 +64,7 @@ func extensions(resource string) schema.GroupVersionResource {
 	}
 }
 
-func TestWarmClaim(t *testing.T) {
+func TestS1_24_WarmClaim(t *testing.T) {
 	client, config := clientset(t)
 	needAgentSandbox(t, client)
 	objects, err := dynamic.NewForConfig(config)

@@ -198,13 +198,21 @@ func certificates(t *testing.T) (ca, certificate, key []byte) {
 // than its own account, and a caller no more than address, CA and token.
 func TestChart(t *testing.T) {
 	client, config := clientset(t)
-	t.Run("kubernetes", func(t *testing.T) {
+	t.Run("S3-1 S5-2 kubernetes", func(t *testing.T) {
 		c := install(t, client, config, "kubernetes", "--set", "extraArgs={--kubernetes-image=docker.io/sandgate/python:test}",
 			"--set-json", `config={"templates":[{"name":"default","resources":{"memory_bytes":1073741824,"cpu_millis":1000,"disk_bytes":536870912},"provider_options":{"disk_medium":"Memory"}}]}`)
 		t.Run("S1-8 S1-10 S4-3 S5-4 a command from outside", func(t *testing.T) {
 			if out := c.run(t, binary("sandgate"), "run", "--", "sh", "-c", "echo out; id -u"); out != "out\n1000\n" {
 				t.Errorf("%q", out)
 			}
+		})
+		t.Run("S1-7 S3-2 S5-3 S5-30 a readable name in the namespace", func(t *testing.T) {
+			id := strings.TrimSpace(c.run(t, binary("sandgate"), "create"))
+			pods, err := client.CoreV1().Pods(c.namespace).List(limit(t), meta.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=sandgate"})
+			if err != nil || len(pods.Items) != 1 || !strings.Contains(pods.Items[0].Name, strings.TrimPrefix(id, "sb-")) {
+				t.Errorf("pods of %s: %v, %v", id, pods.Items, err)
+			}
+			c.run(t, binary("sandgate"), "rm", id)
 		})
 		t.Run("a Python agent from outside", func(t *testing.T) {
 			c.run(t, "../../clients/python/.venv/bin/python", "../../examples/python/agent.py")
@@ -217,7 +225,7 @@ func TestChart(t *testing.T) {
 		})
 		t.Run("S5-15 no other rights", func(t *testing.T) { noOtherRights(t, config, c) })
 	})
-	t.Run("agentsandbox", func(t *testing.T) {
+	t.Run("S3-1 S5-2 agentsandbox", func(t *testing.T) {
 		c := install(t, client, config, "agentsandbox",
 			"--set-json", `config={"templates":[{"name":"default","provider_options":{"sandbox_template":"box"}}]}`)
 		d, err := dynamic.NewForConfig(config)

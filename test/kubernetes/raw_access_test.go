@@ -96,7 +96,7 @@ func TestRawAccess(t *testing.T) {
 		t.Cleanup(func() { _ = p.Close() })
 		return rawRig{Provider: p, config: config, client: client}
 	}
-	t.Run("S5-15 the rules of the chart suffice", func(t *testing.T) {
+	t.Run("S3-4 S3-27 S5-15 the rules of the chart suffice", func(t *testing.T) {
 		r := open(t, chartRules(t, "kubernetes"))
 		spec := rawSpec("s5-15", "")
 		spec.Env = map[string]string{"A": "b"}

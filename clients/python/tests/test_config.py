@@ -25,7 +25,7 @@ from tests.fake_server import FakeServer
         ("unix:///run/s.sock", Endpoint("unix:///run/s.sock", tls=False, local=True)),
     ],
 )
-def test_addresses(address: str, endpoint: Endpoint) -> None:
+def test_s1_11_s3_3_addresses_and_ports(address: str, endpoint: Endpoint) -> None:
     assert parse_address(address) == endpoint
 
 
@@ -46,7 +46,7 @@ def test_addresses_that_are_refused(address: str) -> None:
         parse_address(address)
 
 
-def test_what_is_not_given_comes_from_the_environment() -> None:
+def test_s4_16_s3_27_what_is_not_given_comes_from_the_environment() -> None:
     environ = {
         "SANDGATE_ADDRESS": "unix:///s",
         "SANDGATE_TOKEN": "t",

@@ -88,7 +88,7 @@ def _same(both: tuple[SandgateSandbox, Scripts], call: Callable[[BaseSandbox], A
 
 
 @pytest.mark.parametrize("name", ["", "/", "void", "src", "src/", "a.txt", "none", "locked", "link-dir"])
-def test_ls(both: tuple[SandgateSandbox, Scripts], name: str) -> None:
+def test_s4_12_ls(both: tuple[SandgateSandbox, Scripts], name: str) -> None:
     # A directory has no order of its own; ours is sorted.
     def listed(backend: BaseSandbox) -> Any:
         result = backend.ls(f"{_ROOT}/{name}".rstrip("/") + ("/" if name.endswith("/") else ""))
@@ -108,7 +108,7 @@ _READABLE = sorted(
 @pytest.mark.parametrize(
     ("offset", "limit"), [(0, 2000), (1, 1), (2, 5), (3, 1), (0, 0), (-1, 2), (1000, 10), (0, -1)]
 )
-def test_read(both: tuple[SandgateSandbox, Scripts], name: str, offset: int, limit: int) -> None:
+def test_s4_12_read(both: tuple[SandgateSandbox, Scripts], name: str, offset: int, limit: int) -> None:
     _same(both, lambda backend: backend.read(f"{_ROOT}/{name}", offset, limit))
 
 
@@ -158,7 +158,7 @@ _EDITS: list[tuple[bytes, str, str, bool]] = [
 
 
 @pytest.mark.parametrize("index", range(len(_EDITS)))
-def test_edit(both: tuple[SandgateSandbox, Scripts], index: int) -> None:
+def test_s4_12_edit(both: tuple[SandgateSandbox, Scripts], index: int) -> None:
     content, old, new, every = _EDITS[index]
     path = f"/workspace/edit-{index}"
 
@@ -189,7 +189,7 @@ _TEXTS = ["two", "TWO", "two()", "t.o", ".*", "\\", "é€", "zwei", " ", "none"
     ("pattern", "glob"),
     [(p, g) for p in _TEXTS for g in (None, "*.py", "*.txt", "u*", ".*")] + [("", "[ab].*")],
 )
-def test_grep(both: tuple[SandgateSandbox, Scripts], pattern: str, glob: str | None) -> None:
+def test_s4_12_grep(both: tuple[SandgateSandbox, Scripts], pattern: str, glob: str | None) -> None:
     ours, theirs = (b.grep(pattern, _ROOT, glob) for b in both)
     assert ours.error == theirs.error
     # Theirs is silent about what it may not read.
@@ -252,7 +252,7 @@ _GLOBS = [
 
 
 @pytest.mark.parametrize("pattern", _GLOBS)
-def test_glob(both: tuple[SandgateSandbox, Scripts], pattern: str) -> None:
+def test_s4_12_glob(both: tuple[SandgateSandbox, Scripts], pattern: str) -> None:
     ours, theirs = (b.glob(pattern, _ROOT) for b in both)
     assert ours.error == theirs.error
     if ours.matches is None:

@@ -254,7 +254,9 @@ def test_grep_passes_over_excluded_directories(real_config: Config, backend: San
         assert found(excluding, "/workspace/g/node_modules") == ["node_modules/x"]
 
 
-def test_c22_everything_can_come_from_the_environment(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s4_16_s5_32_c22_everything_can_come_from_the_environment(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SANDGATE_ADDRESS", address)
     with SandgateSession(ttl=600) as backend:
         assert backend.execute("echo env").output == "env\n"

@@ -64,7 +64,9 @@ def _run(python: Path, address: str, block: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_readme_runs_where_only_the_wheel_is_installed(wheel: Path, address: str, tmp_path: Path) -> None:
+def test_s5_1_the_readme_runs_where_only_the_wheel_is_installed(
+    wheel: Path, address: str, tmp_path: Path
+) -> None:
     python = _installed(wheel, _OWN, "[deepagents]")
     for block in BLOCKS:
         _run(python, address, block, tmp_path)
