@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
@@ -18,15 +19,31 @@ var fileCases = []Case{
 	{Name: "C24_full_disk", run: fullDisk, needs: []string{"disk"}},
 }
 
-// outOfMemory ends the command that asked for too much, and no other.
+// outOfMemory ends the command that asked for too much, and no other, unless it
+// must end the sandbox.
 func outOfMemory(ctx context.Context, t T, s *Suite) {
 	box := s.sandbox(ctx, t, &sandboxv1.Resources{MemoryBytes: 192 << 20})
 	other := start(ctx, t, box, sandgate.ExecuteRequest{Shell: "read x; exit 7", StdinOpen: true, Timeout: 2 * time.Minute})
-	for range 2 {
+	hogs, fatal := 2, whole(box.Created())
+	if fatal {
+		hogs = 1
+	}
+	for range hogs {
 		r, err := box.Execute(ctx, sandgate.ExecuteRequest{Argv: []string{"tail", "/dev/zero"}, Timeout: time.Minute})
 		if err != nil || r.Exit.GetReason() != sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY || r.Exit.ExitCode != nil {
 			t.Errorf("it ended %v, %v", r, err)
 		}
+	}
+	if fatal {
+		exit, err := other.Wait()
+		if err != nil || exit.GetReason() != sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY {
+			t.Errorf("the other command ended %v, %v", exit, err)
+		}
+		info, err := box.Info(ctx)
+		if err != nil || info.GetState() != sandboxv1.SandboxState_SANDBOX_STATE_FAILED || !strings.Contains(info.GetStateMessage(), "memory") {
+			t.Errorf("the sandbox is %v, %v", info, err)
+		}
+		return
 	}
 	release(ctx, t, other)
 	exit, err := other.Wait()

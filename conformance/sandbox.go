@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	sandgate "github.com/sandgate/sandgate/clients/go"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -31,6 +32,10 @@ type Sandbox struct {
 	Client Client
 	// ID goes into every request; an agent ignores it.
 	ID string
+	// Whole is true where a lack of memory ends the whole sandbox, as it does where
+	// all its processes are one to the kernel that runs out of it. Client must be
+	// a server's then, who says so.
+	Whole bool
 
 	dir string // where commands start
 }
@@ -43,15 +48,21 @@ type SandboxCase struct {
 	Limits *sandboxv1.Resources
 
 	needs []string // protections
+	hog   bool     // it asks for more memory than there is
 	run   func(context.Context, T, Sandbox)
 }
 
-// Run holds a sandbox to the case, and wants the sandbox to be usable afterwards.
+// Run holds a sandbox to the case, and wants the sandbox to be usable afterwards,
+// or to have failed for want of memory where that must be.
 func (c SandboxCase) Run(ctx context.Context, t T, s Sandbox) {
 	t.Helper()
 	// The cases write nowhere else without need.
 	s.dir = strings.TrimSpace(s.sh(ctx, t, "pwd").stdout)
 	c.run(ctx, t, s)
+	if c.hog && s.Whole {
+		s.assertOutOfMemory(ctx, t)
+		return
+	}
 	s.assertAlive(ctx, t)
 }
 
@@ -59,6 +70,16 @@ func (c SandboxCase) Run(ctx context.Context, t T, s Sandbox) {
 func (s Sandbox) assertAlive(ctx context.Context, t T) {
 	t.Helper()
 	if r := s.sh(ctx, t, "echo alive"); r.stdout != "alive\n" {
+		t.Errorf("afterwards the sandbox says %v", r)
+	}
+}
+
+// assertOutOfMemory: a sandbox that is gone must say why.
+func (s Sandbox) assertOutOfMemory(ctx context.Context, t T) {
+	t.Helper()
+	r := s.execute(ctx, t, shell("echo alive"))
+	own := (*sandgate.Error)(nil)
+	if !errors.As(r.err, &own) || own.Reason != "SANDBOX_NOT_ACTIVE" || own.Metadata["failure"] != "OUT_OF_MEMORY" {
 		t.Errorf("afterwards the sandbox says %v", r)
 	}
 }
@@ -90,7 +111,7 @@ func SandboxCases() []SandboxCase {
 		{Name: "C24_writable_places", run: writablePlaces, needs: []string{"unprivileged"}},
 		{Name: "C24_python", run: python, needs: []string{"unprivileged"}},
 		{Name: "C24_fork_bomb", run: forkBomb, needs: []string{"processes"}, Limits: &sandboxv1.Resources{MaxProcesses: 128}},
-		{Name: "C24_memory_hog", run: memoryHog, needs: []string{"memory"}, Limits: &sandboxv1.Resources{MemoryBytes: 128 << 20}},
+		{Name: "C24_memory_hog", run: memoryHog, needs: []string{"memory"}, hog: true, Limits: &sandboxv1.Resources{MemoryBytes: 128 << 20}},
 		{Name: "C24_disk_hog", run: diskHog, needs: []string{"disk"}, Limits: &sandboxv1.Resources{DiskBytes: 64 << 20}},
 	}
 }

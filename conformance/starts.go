@@ -50,7 +50,12 @@ func manyAtOnce(ctx context.Context, t T, s *Suite) {
 	total := int(s.scaled(1000))
 	t.Logf("%d commands", total)
 	// A server may need processes of its own for each command.
-	box := s.sandbox(ctx, t, &sandboxv1.Resources{MaxProcesses: int32(3*total + 400)})
+	limits := &sandboxv1.Resources{MaxProcesses: int32(3*total + 400)}
+	if whole(s.sandbox(ctx, t, nil).Created()) {
+		// gVisor's kernel takes its memory from the sandbox: over 1 MiB for a command.
+		limits.MemoryBytes = 512<<20 + int64(total)*2<<20
+	}
+	box := s.sandbox(ctx, t, limits)
 	if r, err := box.Execute(ctx, sandgate.ExecuteRequest{Shell: "mkfifo gate"}); err != nil || sandgate.ExitCode(r.Exit) != 0 {
 		t.Fatalf("make a gate: %v, %v", r, err)
 	}

@@ -146,15 +146,8 @@ func killGroup(dir string) {
 	if os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil {
 		return
 	}
-	f, err := os.Open(filepath.Join(dir, "cgroup.procs"))
-	if err != nil {
-		return
-	}
-	defer func() { _ = f.Close() }()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if pid, err := strconv.Atoi(lines.Text()); err == nil && pid > 1 {
-			_ = unix.Kill(pid, unix.SIGKILL)
-		}
+	for _, pid := range readProcs(dir) {
+		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 }
 
@@ -178,6 +171,31 @@ func removeTree(dir string) error {
 		return err
 	}
 	return nil
+}
+
+// members lists the processes in the sandbox's groups themselves.
+func (c cgroups) members(name string) []int {
+	for _, root := range c.hierarchies() {
+		if pids := readProcs(filepath.Join(root, c.path(name))); len(pids) > 0 {
+			return pids
+		}
+	}
+	return nil
+}
+
+func readProcs(dir string) []int {
+	f, err := os.Open(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = f.Close() }()
+	var out []int
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if pid, err := strconv.Atoi(lines.Text()); err == nil && pid > 1 {
+			out = append(out, pid)
+		}
+	}
+	return out
 }
 
 // names lists the sandboxes of this state directory that have a cgroup.

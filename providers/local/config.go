@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 
 	"github.com/sandgate/sandgate/providers"
 )
@@ -40,11 +41,12 @@ type Config struct {
 	// StateDir is required: an absolute path of a directory for everything that
 	// must survive the server. Only root can read it.
 	StateDir string
-	// Runtime is an OCI runtime's name or path. Default: "runc".
+	// Runtime is an OCI runtime's name or path. One whose name begins with "runsc"
+	// is gVisor. Default: "runc".
 	Runtime string
 	// Profile: default ProfileDefault.
 	Profile Profile
-	// Way: default WaySocket.
+	// Way: default WaySocket, with gVisor WayExec, which is all that it can do.
 	Way Way
 	// Agent returns the agent's executable for an architecture such as "amd64".
 	// One of Agent and AgentPath is required.
@@ -68,6 +70,9 @@ func DefaultResources() providers.Resources {
 	}
 }
 
+// isGVisor tells gVisor by its name, as containerd does.
+func isGVisor(runtime string) bool { return strings.HasPrefix(filepath.Base(runtime), "runsc") }
+
 func (c Config) withDefaults() (Config, error) {
 	if !filepath.IsAbs(c.StateDir) {
 		return c, fmt.Errorf("state directory %q is not an absolute path: %w", c.StateDir, providers.ErrInvalid)
@@ -81,6 +86,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Way == "" {
 		c.Way = WaySocket
+		if isGVisor(c.Runtime) {
+			c.Way = WayExec
+		}
 	}
 	if c.CgroupParent == "" {
 		c.CgroupParent = "/sandgate"
@@ -93,6 +101,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("profile %q is neither %q nor %q: %w", c.Profile, ProfileDefault, ProfileRestricted, providers.ErrInvalid)
 	case c.Way != WaySocket && c.Way != WayExec:
 		return c, fmt.Errorf("way %q is neither %q nor %q: %w", c.Way, WaySocket, WayExec, providers.ErrInvalid)
+	case c.Way == WaySocket && isGVisor(c.Runtime):
+		return c, fmt.Errorf("runtime %q takes no socket of the host's into a sandbox: use way %q, or leave the way out: %w", c.Runtime, WayExec, providers.ErrInvalid)
 	case !filepath.IsAbs(c.CgroupParent) || filepath.Clean(c.CgroupParent) == "/":
 		return c, fmt.Errorf("cgroup parent %q is not an absolute path below the root: %w", c.CgroupParent, providers.ErrInvalid)
 	case c.Agent == nil && c.AgentPath == "":

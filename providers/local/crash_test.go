@@ -26,10 +26,14 @@ const victimConfig = "SANDGATE_TEST_VICTIM"
 // deletions. Whatever the moment, the next one must find every sandbox either
 // whole or not at all, and be able to make and delete all of them.
 func TestKilled(t *testing.T) {
-	t.Run("C23 made", func(t *testing.T) { testKilled(t, nil) })
+	t.Run("C23 made", func(t *testing.T) { testKilled(t, "runc", nil) })
 	// Claims and fillings are cut off too.
 	t.Run("C23 claimed", func(t *testing.T) {
-		testKilled(t, []providers.Pool{{Template: "storm", Target: 5, Spec: stormSpec()}})
+		testKilled(t, "runc", []providers.Pool{{Template: "storm", Target: 5, Spec: stormSpec()}})
+	})
+	t.Run("C23 made by gVisor", func(t *testing.T) { testKilled(t, "runsc", nil) })
+	t.Run("C23 claimed with gVisor", func(t *testing.T) {
+		testKilled(t, "runsc", []providers.Pool{{Template: "storm", Target: 3, Spec: stormSpec()}})
 	})
 }
 
@@ -37,15 +41,18 @@ func stormSpec() providers.Spec {
 	return providers.Spec{Template: "storm", Network: providers.NetworkNone, Resources: local.DefaultResources()}
 }
 
-func testKilled(t *testing.T, pools []providers.Pool) {
-	config := testConfig(t)
-	raw, err := json.Marshal(victim{config.StateDir, config.AgentPath, config.CgroupParent, pools})
+func testKilled(t *testing.T, runtime string, pools []providers.Pool) {
+	config := testConfigOf(t, runtime)
+	raw, err := json.Marshal(victim{config.StateDir, config.AgentPath, config.CgroupParent, runtime, pools})
 	if err != nil {
 		t.Fatal(err)
 	}
 	rounds := 12
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		rounds = 3
+	case runtime == "runsc":
+		rounds = 6 // each takes three times as long
 	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -68,6 +75,9 @@ func testKilled(t *testing.T, pools []providers.Pool) {
 			t.Fatal(err)
 		}
 		within := 250 * time.Millisecond
+		if runtime == "runsc" {
+			within *= 3
+		}
 		if len(pools) > 0 && round%2 == 0 {
 			within = 20 * time.Millisecond // claims are that fast
 		}
@@ -133,8 +143,8 @@ func testKilled(t *testing.T, pools []providers.Pool) {
 
 // victim is what the process that is killed works with.
 type victim struct {
-	StateDir, AgentPath, CgroupParent string
-	Pools                             []providers.Pool
+	StateDir, AgentPath, CgroupParent, Runtime string
+	Pools                                      []providers.Pool
 }
 
 // beVictim makes and deletes until it is killed.
@@ -144,7 +154,7 @@ func beVictim(raw string) error {
 		return err
 	}
 	ctx := context.Background()
-	p, err := local.New(ctx, local.Config{StateDir: v.StateDir, AgentPath: v.AgentPath, CgroupParent: v.CgroupParent})
+	p, err := local.New(ctx, local.Config{StateDir: v.StateDir, AgentPath: v.AgentPath, CgroupParent: v.CgroupParent, Runtime: v.Runtime})
 	if err != nil {
 		return err
 	}
@@ -183,7 +193,14 @@ func beVictim(raw string) error {
 
 // TestAgentEnds: a sandbox whose agent ended says so and stays until deleted.
 func TestAgentEnds(t *testing.T) {
-	config := testConfig(t)
+	for _, runtime := range []string{"runc", "runsc"} {
+		t.Run(runtime, func(t *testing.T) { testAgentEnds(t, runtime) })
+	}
+}
+
+func testAgentEnds(t *testing.T, runtime string) {
+	config := testConfigOf(t, runtime)
+	assertReaped(t)
 	p := open(t, config)
 	defer func() {
 		if err := p.Close(); err != nil {

@@ -178,7 +178,7 @@ func (p *Provider) start(ctx context.Context, pl *plan, rec *record, complaints 
 			return err
 		}
 		laps.step("mount")
-		return p.engine.run(ctx, pl.id, b, complaints, files...)
+		return p.engine.run(ctx, pl, complaints, files...)
 	}
 	if err := p.prepareDisk(ctx, pl, rec); err != nil {
 		return err
@@ -202,6 +202,9 @@ func (p *Provider) start(ctx context.Context, pl *plan, rec *record, complaints 
 	rec.Init, err = findProcess(pid)
 	if err != nil {
 		return fmt.Errorf("the agent ended at once: %w: %s", providers.ErrAgentCannotStart, complaints.text())
+	}
+	if pl.gvisor {
+		rec.Helper = p.helper(rec.Container, pid)
 	}
 	return nil
 }

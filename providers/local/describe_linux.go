@@ -12,14 +12,22 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 	if v := p.engine.version(ctx); v != "" {
 		runtime += " " + v
 	}
+	network := "a network namespace with nothing but a loopback interface; with network full the host's own"
+	if p.engine.gvisor {
+		network = "gVisor's own network stack with nothing but a loopback interface; with network full the host's network"
+	}
+	seccomp := "the default profile of containerd and Docker"
+	if p.engine.gvisor {
+		seccomp += ", inside gVisor's kernel"
+	}
 	return providers.Description{
 		Name:         "local",
 		Runtime:      runtime,
 		Capabilities: []string{"images"},
 		Enforcement: append(p.limits(),
-			providers.Enforcement{Name: "network", Enforced: true, Detail: "a network namespace with nothing but a loopback interface; with network full the host's own"},
+			providers.Enforcement{Name: "network", Enforced: true, Detail: network},
 			providers.Enforcement{Name: "unprivileged", Enforced: true, Detail: "no root, no capabilities, no new privileges, read-only system"},
-			providers.Enforcement{Name: "seccomp", Enforced: true, Detail: "the default profile of containerd and Docker"},
+			providers.Enforcement{Name: "seccomp", Enforced: true, Detail: seccomp},
 			p.killTree(),
 		),
 	}, nil
@@ -36,6 +44,13 @@ func (p *Provider) limits() []providers.Enforcement {
 	if memory.Enforced && !p.cgroups.swap() {
 		memory.Detail = "cgroup limit; swap is not limited"
 	}
+	processes := controller("processes", "pids", "cgroup limit")
+	if p.engine.gvisor {
+		processes = providers.Enforcement{Name: "processes", Enforced: true, Detail: "gVisor's own limit of processes and threads"}
+		if memory.Enforced {
+			memory.Detail += "; who asks for more ends the whole sandbox"
+		}
+	}
 	disk := providers.Enforcement{Name: "disk", Enforced: true, Detail: "a file system of its own for each sandbox"}
 	if p.disks.reason != "" {
 		disk = providers.Enforcement{Name: "disk", Detail: p.disks.reason}
@@ -43,7 +58,7 @@ func (p *Provider) limits() []providers.Enforcement {
 	return []providers.Enforcement{
 		memory,
 		controller("cpu", "cpu", "cgroup quota"),
-		controller("processes", "pids", "cgroup limit"),
+		processes,
 		disk,
 	}
 }
@@ -51,6 +66,8 @@ func (p *Provider) limits() []providers.Enforcement {
 func (p *Provider) killTree() providers.Enforcement {
 	e := providers.Enforcement{Name: "kill_tree"}
 	switch {
+	case p.engine.gvisor:
+		e.Detail = "gVisor has no cgroup to give to the agent; it sweeps its descendants"
 	case p.config.Profile == ProfileRestricted:
 		e.Detail = "the restricted profile gives the agent no cgroup; it sweeps its descendants"
 	case !p.cgroups.delegatable():

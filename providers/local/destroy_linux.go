@@ -53,17 +53,15 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 // be repeated until it succeeds: the directory, which is the mark of there being
 // one, goes last. The caller holds the lock; rec may be nil.
 func (p *Provider) destroy(ctx context.Context, b bundle, container string, rec *record) error {
-	runtime := p.engine
+	runtime, err := p.engineOf(rec)
+	if err != nil {
+		return err
+	}
 	if rec != nil {
-		if rec.Runtime != "" && rec.Runtime != runtime.name {
-			other, err := newEngine(rec.Runtime, p.layout)
-			if err != nil {
+		for _, running := range []process{rec.Init, rec.Helper} {
+			if err := running.kill(ctx); err != nil {
 				return err
 			}
-			runtime = other
-		}
-		if err := rec.Init.kill(ctx); err != nil {
-			return err
 		}
 	}
 	if rec == nil || rec.Init.PID == 0 {

@@ -30,7 +30,7 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	if conn := p.takeWarm(name); conn != nil {
 		return conn, nil
 	}
-	conn, err := p.open(ctx, p.layout.sandbox(name), rec.container(name), rec.Way)
+	conn, err := p.open(ctx, p.layout.sandbox(name), rec.container(name), rec)
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", name, err)
 	}
@@ -38,11 +38,14 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 }
 
 // open makes a new connection in the way that the sandbox was made for.
-func (p *Provider) open(ctx context.Context, b bundle, container string, way Way) (net.Conn, error) {
+func (p *Provider) open(ctx context.Context, b bundle, container string, rec *record) (net.Conn, error) {
 	var conn net.Conn
 	var err error
-	if way == WayExec {
-		conn, err = p.execConnect(ctx, container, b)
+	if rec.Way == WayExec {
+		var runtime *engine
+		if runtime, err = p.engineOf(rec); err == nil {
+			conn, err = execConnect(ctx, runtime, container, b)
+		}
 	} else {
 		conn, err = dialUnix(ctx, string(b), socketName)
 	}
@@ -59,7 +62,7 @@ func (p *Provider) open(ctx context.Context, b bundle, container string, way Way
 // proveReady returns a connection on which the agent has spoken. A gRPC server
 // speaks first, so nothing needs to be sent, and what it said stays unread.
 func (p *Provider) proveReady(ctx context.Context, b bundle, rec *record) (net.Conn, error) {
-	conn, err := p.open(ctx, b, rec.Container, rec.Way)
+	conn, err := p.open(ctx, b, rec.Container, rec)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", providers.ErrAgentCannotStart, err)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"sync"
 	"syscall"
 
@@ -16,7 +15,7 @@ import (
 // execConnect has the runtime start "sandgate-agent connect" in the sandbox with
 // one end of a socket pair as standard input and output. The runtime itself goes
 // away at once, so nobody stands between the two ends to copy.
-func (p *Provider) execConnect(ctx context.Context, container string, b bundle) (net.Conn, error) {
+func execConnect(ctx context.Context, runtime *engine, container string, b bundle) (net.Conn, error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
 		return nil, err
@@ -27,7 +26,7 @@ func (p *Provider) execConnect(ctx context.Context, container string, b bundle) 
 	if err != nil {
 		return nil, err
 	}
-	proc, err := p.execDetached(ctx, container, b, theirs)
+	proc, err := execDetached(ctx, runtime, container, b, theirs)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -36,7 +35,7 @@ func (p *Provider) execConnect(ctx context.Context, container string, b bundle) 
 
 // execDetached is not go-runc's Exec, which would leave a file with the process'
 // description in a directory that everybody may list for as long as it runs.
-func (p *Provider) execDetached(ctx context.Context, container string, b bundle, stdio *os.File) (*watched, error) {
+func execDetached(ctx context.Context, runtime *engine, container string, b bundle, stdio *os.File) (*watched, error) {
 	pidFile, err := os.CreateTemp(string(b), ".connect-*")
 	if err != nil {
 		return nil, err
@@ -51,13 +50,12 @@ func (p *Provider) execDetached(ctx context.Context, container string, b bundle,
 	hurry := ctx
 	ctx, cancel := unhurried(ctx)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, p.engine.cli.Command, "--root", p.engine.root,
-		"exec", "--detach", "--process", b.connect(), "--pid-file", pidFile.Name(), container)
+	cmd := runtime.command(ctx, "exec", "--detach", "--process", b.connect(), "--pid-file", pidFile.Name(), container)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdio, stdio, complaints.file
 	runErr := cmd.Run()
 	pid, err := readPID(pidFile.Name())
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s exec: %w: %s", p.engine.name, runErr, complaints.text()), err)
+		return nil, errors.Join(fmt.Errorf("%s exec: %w: %s", runtime.name, runErr, complaints.text()), err)
 	}
 	proc, err := watch(pid)
 	if err == nil && proc == nil {
@@ -70,7 +68,7 @@ func (p *Provider) execDetached(ctx context.Context, container string, b bundle,
 		runErr = context.Cause(hurry)
 	}
 	if runErr != nil {
-		err = fmt.Errorf("%s exec: %w: %s", p.engine.name, runErr, complaints.text())
+		err = fmt.Errorf("%s exec: %w: %s", runtime.name, runErr, complaints.text())
 		err = errors.Join(err, proc.kill(), proc.wait(context.WithoutCancel(ctx)))
 		proc.close()
 		return nil, err

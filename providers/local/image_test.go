@@ -43,7 +43,13 @@ func TestImageConformance(t *testing.T) {
 // TestImageForms reads one image in its three forms, with what it says about
 // processes, and once with a writable layer.
 func TestImageForms(t *testing.T) {
-	config := testConfig(t)
+	for _, runtime := range []string{"runc", "runsc"} {
+		t.Run(runtime, func(t *testing.T) { testImageForms(t, runtime) })
+	}
+}
+
+func testImageForms(t *testing.T, runtime string) {
+	config := testConfigOf(t, runtime)
 	p := open(t, config)
 	defer func() {
 		if err := p.Close(); err != nil {

@@ -16,7 +16,13 @@ import (
 // TestOutOfMemory: when the kernel ends the agent for want of memory, the
 // sandbox says so.
 func TestOutOfMemory(t *testing.T) {
-	config := testConfig(t)
+	for _, runtime := range []string{"runc", "runsc"} {
+		t.Run(runtime, func(t *testing.T) { testOutOfMemory(t, runtime) })
+	}
+}
+
+func testOutOfMemory(t *testing.T, runtime string) {
+	config := testConfigOf(t, runtime)
 	p := open(t, config)
 	defer func() {
 		if err := p.Close(); err != nil {
@@ -38,7 +44,7 @@ func TestOutOfMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	// It ends with the sandbox, so how it ends says nothing.
-	_ = exec.CommandContext(t.Context(), "runc", "--root", filepath.Join(config.StateDir, "runtime/runc"), "exec", "hog", "tail", "/dev/zero").Run()
+	_ = exec.CommandContext(t.Context(), runtime, "--root", filepath.Join(config.StateDir, "runtime", runtime), "exec", "hog", "tail", "/dev/zero").Run()
 	deadline := time.Now().Add(30 * time.Second)
 	for {
 		info, err := p.Get(t.Context(), "hog")

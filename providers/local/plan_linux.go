@@ -45,7 +45,7 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 	if !path.IsAbs(pl.workdir) {
 		return nil, fmt.Errorf("working directory %q is not absolute: %w", pl.workdir, providers.ErrInvalid)
 	}
-	if p.config.Profile == ProfileDefault && p.cgroups.delegatable() {
+	if pl.gvisor = p.engine.gvisor; !pl.gvisor && p.config.Profile == ProfileDefault && p.cgroups.delegatable() {
 		dir, err := p.cgroups.delegate(rec.Container, pl.uid, pl.gid)
 		if err != nil {
 			return nil, err
@@ -56,8 +56,11 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 	return pl, nil
 }
 
-// private reports whether something must be mounted before the runtime starts.
-func (pl *plan) private() bool { return pl.spec.Resources.DiskBytes > 0 || !pl.readOnly }
+// private reports whether something is mounted before the runtime starts, or by
+// it: gVisor's leaves a mount of a network namespace behind where it ran.
+func (pl *plan) private() bool {
+	return pl.spec.Resources.DiskBytes > 0 || !pl.readOnly || pl.gvisor
+}
 
 // prepareDisk makes the file system image, or nothing where it cannot be had.
 func (p *Provider) prepareDisk(ctx context.Context, pl *plan, rec *record) error {

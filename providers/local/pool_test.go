@@ -12,13 +12,20 @@ import (
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
-// TestPool runs the pool cases for both ways in.
+// TestPool runs the pool cases for both ways in, and with gVisor.
 func TestPool(t *testing.T) {
-	for _, way := range []local.Way{local.WaySocket, local.WayExec} {
-		t.Run(string(way), func(t *testing.T) {
+	for _, c := range []struct {
+		name, runtime string
+		way           local.Way
+	}{
+		{"socket", "runc", local.WaySocket},
+		{"exec", "runc", local.WayExec},
+		{"runsc", "runsc", local.WayExec},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			config := testConfig(t)
-			config.Way = way
+			config := testConfigOf(t, c.runtime)
+			config.Way = c.way
 			providertest.RunPool(t, providertest.PoolHarness{
 				Harness: providertest.Harness{
 					Open: func(t *testing.T) providers.Provider { return open(t, config) },

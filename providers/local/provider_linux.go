@@ -85,6 +85,15 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	return p, nil
 }
 
+// engineOf returns the runtime that a sandbox was made with. A state directory
+// may hold sandboxes of several.
+func (p *Provider) engineOf(rec *record) (*engine, error) {
+	if rec == nil || rec.Runtime == "" || rec.Runtime == p.engine.name {
+		return p.engine, nil
+	}
+	return newEngine(rec.Runtime, p.layout)
+}
+
 // placeAgent puts the agent where sandboxes can be shown it. The file is never
 // changed: running sandboxes keep the one they began with.
 func placeAgent(config Config, l layout) (string, error) {

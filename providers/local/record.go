@@ -36,7 +36,8 @@ type record struct {
 	CreateTime   time.Time      `json:"create_time"`
 	LastActivity time.Time      `json:"last_activity"`
 	Init         process        `json:"init"`
-	Loop         string         `json:"loop,omitempty"` // such as "/dev/loop3"
+	Helper       process        `json:"helper,omitzero"` // that ends after Init: gVisor's file server
+	Loop         string         `json:"loop,omitempty"`  // such as "/dev/loop3"
 	Runtime      string         `json:"runtime"`
 	Way          Way            `json:"way"`
 	Profile      Profile        `json:"profile"`

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,9 +20,10 @@ import (
 
 // engine drives the OCI runtime.
 type engine struct {
-	cli  *runc.Runc
-	name string
-	root string
+	cli    *runc.Runc
+	name   string
+	root   string
+	gvisor bool
 }
 
 func newEngine(command string, l layout) (*engine, error) {
@@ -34,7 +36,17 @@ func newEngine(command string, l layout) (*engine, error) {
 	}
 	name := filepath.Base(path)
 	root := filepath.Join(l.runtime(), name)
-	return &engine{cli: &runc.Runc{Command: path, Root: root}, name: name, root: root}, os.MkdirAll(root, 0o700)
+	e := &engine{cli: &runc.Runc{Command: path, Root: root}, name: name, root: root, gvisor: isGVisor(name)}
+	if e.gvisor {
+		e.cli.ExtraArgs = gvisorFlags("none")
+	}
+	return e, os.MkdirAll(root, 0o700)
+}
+
+// command is a call of the runtime.
+func (e *engine) command(ctx context.Context, args ...string) *exec.Cmd {
+	all := append([]string{"--root", e.root}, e.cli.ExtraArgs...)
+	return exec.CommandContext(ctx, e.cli.Command, append(all, args...)...)
 }
 
 // stdio gives a container /dev/null to read from and one file to write to. Files
@@ -63,11 +75,18 @@ var errSlowRuntime = fmt.Errorf("the OCI runtime did not return within %v: %w", 
 
 // run starts a container and returns when its first process was started. What
 // the runtime or that process wrote until then explains a failure.
-func (e *engine) run(ctx context.Context, id string, b bundle, note *note, files ...*os.File) error {
+func (e *engine) run(ctx context.Context, pl *plan, note *note, files ...*os.File) error {
 	ctx, cancel := unhurried(ctx)
 	defer cancel()
-	_, err := e.cli.Run(ctx, id, string(b), &runc.CreateOpts{
-		IO: stdio{out: note.file}, PidFile: b.pid(), Detach: true, NoNewKeyring: true, ExtraFiles: files,
+	cli := e.cli
+	if e.gvisor && pl.spec.Network == providers.NetworkFull {
+		shared := *cli
+		shared.ExtraArgs = gvisorFlags("host")
+		cli = &shared
+	}
+	_, err := cli.Run(ctx, pl.id, string(pl.bundle), &runc.CreateOpts{
+		// gVisor has no keyrings.
+		IO: stdio{out: note.file}, PidFile: pl.bundle.pid(), Detach: true, NoNewKeyring: !e.gvisor, ExtraFiles: files,
 	})
 	if ctx.Err() != nil {
 		err = errors.Join(context.Cause(ctx), err)
@@ -114,20 +133,29 @@ func (e *engine) endStray(ctx context.Context, id string) error {
 
 // remove forgets a container whose processes are gone, or that was half made.
 func (e *engine) remove(ctx context.Context, id string) error {
-	if _, err := os.Stat(filepath.Join(e.root, id)); errors.Is(err, os.ErrNotExist) {
+	if e.gvisor {
+		return e.removeGVisor(ctx, id)
+	}
+	if !e.knows(id) {
 		return nil
 	}
 	err := e.cli.Delete(ctx, id, &runc.DeleteOpts{Force: true})
 	if err == nil {
 		return nil
 	}
-	if _, statErr := os.Stat(filepath.Join(e.root, id)); errors.Is(statErr, os.ErrNotExist) {
+	if !e.knows(id) {
 		return nil
 	}
 	return fmt.Errorf("%s delete: %w", e.name, err)
 }
 
-// containers lists what the runtime knows; it has a directory for each.
+// knows reports whether the runtime has something of a container.
+func (e *engine) knows(id string) bool {
+	return exists(filepath.Join(e.root, id))
+}
+
+// containers lists what the runtime knows; it has a directory for each, gVisor
+// files.
 func (e *engine) containers() ([]string, error) {
 	entries, err := os.ReadDir(e.root)
 	if err != nil {
@@ -135,6 +163,9 @@ func (e *engine) containers() ([]string, error) {
 	}
 	var out []string
 	for _, entry := range entries {
+		if id, ok := gvisorContainer(entry.Name()); ok && !slices.Contains(out, id) {
+			out = append(out, id)
+		}
 		if entry.IsDir() && !strings.HasPrefix(entry.Name(), ".") {
 			out = append(out, entry.Name())
 		}
@@ -143,6 +174,9 @@ func (e *engine) containers() ([]string, error) {
 }
 
 func (e *engine) version(ctx context.Context) string {
+	if e.gvisor {
+		return gvisorVersion(ctx, e.cli.Command)
+	}
 	v, err := e.cli.Version(ctx)
 	if err != nil {
 		return ""

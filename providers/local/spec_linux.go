@@ -37,6 +37,7 @@ type plan struct {
 	cgroupPath  string
 	swapLimit   bool
 	socket      bool // the agent gets a listening socket
+	gvisor      bool // the runtime is gVisor's
 	listen      string
 }
 
@@ -89,7 +90,7 @@ func (p *plan) connect() *specs.Process {
 }
 
 func (p *plan) process(args []string) *specs.Process {
-	return &specs.Process{
+	proc := &specs.Process{
 		User:            specs.User{UID: p.uid, GID: p.gid},
 		Args:            args,
 		Env:             p.environment(),
@@ -104,6 +105,13 @@ func (p *plan) process(args []string) *specs.Process {
 			rlimit("RLIMIT_MEMLOCK", unix.RLIMIT_MEMLOCK, 64<<10),
 		},
 	}
+	if most := p.spec.Resources.MaxProcesses; p.gvisor && most > 0 {
+		// gVisor counts a user's processes and threads by sandbox. On the host's
+		// kernel this limit would be all sandboxes' together. Unlike its pids
+		// controller it counts those that are about to end.
+		proc.Rlimits = append(proc.Rlimits, specs.POSIXRlimit{Type: "RLIMIT_NPROC", Soft: uint64(most), Hard: uint64(most)})
+	}
+	return proc
 }
 
 // rlimit asks for no more than this process has: without CAP_SYS_RESOURCE more
@@ -157,14 +165,18 @@ func (p *plan) namespaces() []specs.LinuxNamespace {
 }
 
 func (p *plan) mounts() []specs.Mount {
-	own := fmt.Sprintf("uid=%d,gid=%d", p.uid, p.gid)
+	own := []string{"mode=755", fmt.Sprintf("uid=%d,gid=%d", p.uid, p.gid)}
+	if p.gvisor {
+		// It gives a tmpfs to nobody but root.
+		own = []string{"mode=1777"}
+	}
 	out := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
 		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
-		{Destination: "/run", Type: "tmpfs", Source: "run", Options: []string{"nosuid", "nodev", "mode=755", "size=16384k", own}},
+		{Destination: "/run", Type: "tmpfs", Source: "run", Options: append([]string{"nosuid", "nodev", "size=16384k"}, own...)},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
 		// Programs size themselves by their limits, and the agent counts the
 		// processes that the kernel ended for want of memory.
@@ -206,6 +218,9 @@ func (p *plan) resources() *specs.LinuxResources {
 	}
 	if r.MaxProcesses > 0 {
 		limit := int64(r.MaxProcesses)
+		if p.gvisor {
+			limit = gvisorTasks(limit)
+		}
 		out.Pids = &specs.LinuxPids{Limit: &limit}
 	}
 	return out

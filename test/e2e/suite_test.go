@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"os/exec"
 	"strconv"
 	"testing"
 	"time"
@@ -16,6 +17,8 @@ import (
 type variant struct {
 	name  string
 	flags []string
+	// tool is what the server needs on this machine beside what all variants need.
+	tool string
 	// whole: every run holds it to all cases that are not long. Of the others each
 	// run takes a part.
 	whole bool
@@ -25,6 +28,7 @@ var variants = []variant{
 	{name: "socket", flags: []string{"--local-way", "socket"}, whole: true},
 	{name: "exec", flags: []string{"--local-way", "exec"}},
 	{name: "exec restricted", flags: []string{"--local-way", "exec", "--local-profile", "restricted"}},
+	{name: "runsc", flags: []string{"--local-runtime", "runsc"}, tool: "runsc"},
 }
 
 // What a part is: which share of the cases, chosen by which seed, and how large
@@ -50,6 +54,11 @@ func TestSuite(t *testing.T) {
 	full := os.Getenv("SANDGATE_CONFORMANCE") == "full"
 	for i, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
+			if v.tool != "" {
+				if _, err := exec.LookPath(v.tool); err != nil {
+					t.Skipf("needs %s: %v", v.tool, err)
+				}
+			}
 			// Each variant gets another part.
 			filter, scale := conformance.Filter{Seed: seed + uint64(i), Long: full}, 1.0
 			if !v.whole && !full {

@@ -1,0 +1,105 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	runc "github.com/containerd/go-runc"
+)
+
+// gvisorFlags are runsc's flags, which go before its subcommand.
+func gvisorFlags(network string) []string {
+	return []string{
+		"--platform=systrap",
+		"--network=" + network,
+		// The profile is held inside, too, as on the host's kernel.
+		"--oci-seccomp",
+		// Writable files lie on the sandbox's own disk already.
+		"--overlay2=none",
+	}
+}
+
+// gvisorMiddle is between a container's name and its sandbox's, here the same, in
+// the names of runsc's files.
+const gvisorMiddle = "_sandbox:"
+
+func gvisorContainer(file string) (string, bool) {
+	id, rest, ok := strings.Cut(file, gvisorMiddle)
+	return id, ok && strings.HasPrefix(rest, id+".")
+}
+
+// removeGVisor forgets a container whose processes are gone, or that was half
+// made. runsc can be killed at any moment, and then cannot delete what it has not
+// written out; the files are all that is left of that.
+func (e *engine) removeGVisor(ctx context.Context, id string) error {
+	state := filepath.Join(e.root, id+gvisorMiddle+id+".state")
+	if data, err := os.ReadFile(state); err == nil && json.Valid(data) {
+		if err := e.cli.Delete(ctx, id, &runc.DeleteOpts{Force: true}); err != nil && exists(state) {
+			return fmt.Errorf("%s delete: %w", e.name, err)
+		}
+	}
+	var errs []error
+	for _, file := range []string{state, strings.TrimSuffix(state, "state") + "lock", filepath.Join(e.root, "runsc-"+id+".sock")} {
+		if err := os.Remove(file); !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// gvisorVersion returns nothing for a build that was not told its version.
+func gvisorVersion(ctx context.Context, command string) string {
+	out, err := exec.CommandContext(ctx, command, "--version").Output()
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	v, _ := strings.CutPrefix(line, "runsc version ")
+	if v == "VERSION_MISSING" {
+		return ""
+	}
+	return v
+}
+
+// gvisorTasks is the host's limit for a sandbox whose own is this one, which
+// gVisor holds by itself. The host counts the threads of gVisor's kernel and the
+// processes that stand for those inside, about three for each. A refusal ends the
+// sandbox, so there is ample room.
+func gvisorTasks(processes int64) int64 { return 16*processes + 1024 }
+
+// helper finds the process beside the first that runsc left to this process. It
+// ends with the first, and somebody must reap it. All others are of the first's
+// own process namespace.
+func (p *Provider) helper(container string, first int) process {
+	for _, pid := range p.cgroups.members(container) {
+		parent, err := parentOf(pid)
+		if err != nil || pid == first || parent != os.Getpid() {
+			continue
+		}
+		if found, err := findProcess(pid); err == nil {
+			return found
+		}
+	}
+	return process{}
+}
+
+func parentOf(pid int) (int, error) {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := bytes.Cut(data[max(bytes.LastIndexByte(data, ')'), 0):], []byte(") "))
+	fields := bytes.Fields(rest)
+	if len(fields) < 2 {
+		return 0, errors.New("stat is too short")
+	}
+	return strconv.Atoi(string(fields[1]))
+}
