@@ -161,8 +161,8 @@ cluster-down: ## Stop that cluster and remove it
 	@if [[ -e $${SANDGATE_CLUSTER_DIR:-.cluster} ]]; then $(MAKE) --silent $(CLUSTER) && .tools/cluster/cluster down; fi
 test-kubernetes: $(SYSTEM) $(PYTHON) $(HELM) build-dev ## Run the Kubernetes tests on the cluster of KUBECONFIG, else on that of cluster-up
 	@scripts/cluster-test.sh
-bench-kubernetes: ## (later) Measure against plain exec on the cluster
-	$(call later,will measure against plain exec on the cluster)
+bench-kubernetes: $(SYSTEM) $(PYTHON) build-dev ## Measure on the cluster of KUBECONFIG, else that of cluster-up, beside client-go, kubectl cp and other packages
+	@bench/kubernetes/run.sh $(BENCH_FLAGS)
 image: build-dev ## Build the container image for this architecture into dist/image, without a container engine
 	go -C deploy/image run . --out $(CURDIR)/dist/image --tag sandgate:$(VERSION) \
 		$(HOSTARCH)=$(CURDIR)/bin/sandgate,$(CURDIR)/bin/sandgate-agent

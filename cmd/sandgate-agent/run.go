@@ -41,7 +41,7 @@ func runMain(ctx context.Context, a *agent.Agent, argv []string) error {
 	if err == nil {
 		_, err = stream.Recv()
 	}
-	if err != nil {
+	if err != nil && ctx.Err() == nil { // told to end meanwhile, it ends in order
 		return fmt.Errorf("start the sandbox's command %q: %w", argv[0], err)
 	}
 	return nil
