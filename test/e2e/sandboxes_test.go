@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -190,5 +191,58 @@ func TestTenants(t *testing.T) {
 		if got := as(token, "ls"); got.code != 125 || !strings.Contains(got.stderr, "CREDENTIALS_INVALID") {
 			t.Errorf("a wrong token: %+v", got)
 		}
+	}
+}
+
+// TestStreamOverOutages: the server is killed, and away for ten seconds, in the
+// middle of 100 MiB of output. What arrives is the file.
+func TestStreamOverOutages(t *testing.T) {
+	need(t)
+	const away = 10 * time.Second
+	for _, way := range []string{"socket", "exec"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			s, err := serve(t.TempDir(), "--local-way", way, "--local-cgroup", "/sandgate-e2e-"+way)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := s.stop(); err != nil {
+					t.Error(err)
+				}
+			}()
+			id, path := s.create(t), large(t, 100<<20)
+			s.must(t, "cp", path, id+":/workspace/f")
+			cmd := s.command(t.Context(), "exec", id, "--", "cat", "/workspace/f")
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var said bytes.Buffer
+			cmd.Stderr = &said
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			got := sha256.New()
+			if _, err := io.CopyN(got, out, 20<<20); err != nil {
+				t.Fatal(err, said.String())
+			}
+			if err := s.kill(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(away) // the outage itself
+			if err := s.start(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.Copy(got, out); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Error(err, said.String())
+			}
+			if !bytes.Equal(got.Sum(nil), sum(t, path)) {
+				t.Error("the output is not the file")
+			}
+		})
 	}
 }
