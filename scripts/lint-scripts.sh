@@ -3,7 +3,7 @@
 # counter of test results and the table of coverage by their own tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts=(.ci/run scripts/*.sh)
+scripts=(.ci/run scripts/*.sh bench/kubernetes/*.sh bench/kubernetes/peers/*.sh)
 for script in "${scripts[@]}"; do
   bash -n "$script"
 done
