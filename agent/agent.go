@@ -150,7 +150,7 @@ func New(cfg Config) (*Agent, error) {
 	a := &Agent{
 		Service:  fs,
 		cfg:      cfg,
-		reaper:   newReaper(),
+		reaper:   newReaper(cfg.Reap),
 		budget:   streaming.NewBudget(memoryBudget),
 		oom:      openOOMCounter(),
 		crowd:    openCrowd(crowdDirs),

@@ -17,14 +17,15 @@ import (
 // leader; the loop collects orphans that the kernel handed to the agent, and
 // keeps a status that it took before the pump came for it.
 type reaper struct {
+	adopts   bool // the kernel hands orphans to the agent
 	mu       sync.Mutex
 	starting int                // starts under way: any child may be a leader
 	owned    map[int]*spawn.End // leaders; nil until collected by the loop
 	early    map[int]spawn.End  // collected while starts were under way
 }
 
-func newReaper() *reaper {
-	return &reaper{owned: map[int]*spawn.End{}, early: map[int]spawn.End{}}
+func newReaper(adopts bool) *reaper {
+	return &reaper{adopts: adopts, owned: map[int]*spawn.End{}, early: map[int]spawn.End{}}
 }
 
 // begin must be called before a child is started, and own or abandon after.
@@ -95,12 +96,13 @@ func (r *reaper) collect(pid int) (spawn.End, bool, error) {
 	return e, ok, err
 }
 
-// stray reports whether a child of the agent belongs to no command.
+// stray reports whether a child of the agent was handed to it by the kernel. An
+// agent that no orphans come to has none, and may share its process with others.
 func (r *reaper) stray(pid int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, owned := r.owned[pid]
-	return !owned && r.starting == 0
+	return r.adopts && !owned && r.starting == 0
 }
 
 // pause lets pumps collect their own leaders first, so that the usual end of a

@@ -5,10 +5,12 @@ package local
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -50,10 +52,31 @@ func KillUnclaimed(tb testing.TB, p *Provider, template string) {
 }
 
 // FreezeUnclaimed stops the first process of each unclaimed sandbox of a
-// template.
+// template, and returns when all its threads have stopped.
 func FreezeUnclaimed(tb testing.TB, p *Provider, template string) {
 	tb.Helper()
-	eachUnclaimed(tb, p, template, func(init process) error { return unix.Kill(init.PID, unix.SIGSTOP) })
+	eachUnclaimed(tb, p, template, func(init process) error {
+		if err := unix.Kill(init.PID, unix.SIGSTOP); err != nil {
+			return err
+		}
+		for stopped := false; !stopped; time.Sleep(time.Millisecond) {
+			threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", init.PID))
+			if err != nil || len(threads) == 0 {
+				return errors.Join(err, errors.New("it has no threads"))
+			}
+			stopped = true
+			for _, thread := range threads {
+				data, err := os.ReadFile(thread)
+				if err != nil {
+					continue // it has ended
+				}
+				if _, state, err := parseStat(data); err != nil || state != 'T' {
+					stopped = false
+				}
+			}
+		}
+		return nil
+	})
 }
 
 func eachUnclaimed(tb testing.TB, p *Provider, template string, do func(process) error) {
