@@ -1,11 +1,8 @@
 package agentsandbox
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"regexp"
 
@@ -13,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/strictjson"
 )
 
 // options is the provider's part of a template. A request's provider_options
@@ -82,18 +80,18 @@ func (o options) wraps() bool { return o.ExistingClaim != "" || o.ExistingSandbo
 // of its fields a request may set at all the server has checked.
 func decodeOptions(spec providers.Spec) (options, error) {
 	var t templateOptions
-	if err := strict(spec.TemplateOptions, &t); err != nil {
+	if err := strictjson.Decode(spec.TemplateOptions, &t); err != nil {
 		return options{}, fmt.Errorf("template options of the agentsandbox provider: %w: %w", err, providers.ErrInvalid)
 	}
 	var asked options
-	if err := strict(spec.Options, &asked); err != nil {
+	if err := strictjson.Decode(spec.Options, &asked); err != nil {
 		return options{}, fmt.Errorf("provider options of the agentsandbox provider: %w: %w", err, providers.ErrInvalid)
 	}
 	o := t.options
 	if asked.Pool != "" || asked.SandboxTemplate != "" {
 		o.Pool, o.SandboxTemplate = "", ""
 	}
-	if err := strict(spec.Options, &o); err != nil {
+	if err := strictjson.Decode(spec.Options, &o); err != nil {
 		return options{}, err // it was decoded once
 	}
 	if err := t.allowsExisting(o, spec.Template); err != nil {
@@ -171,21 +169,6 @@ func checkPortable(spec providers.Spec) error {
 		if !envName.MatchString(k) {
 			return fmt.Errorf("env: %q is not a variable's name: %w", k, providers.ErrInvalid)
 		}
-	}
-	return nil
-}
-
-func strict(raw json.RawMessage, into any) error {
-	if len(raw) == 0 {
-		return nil
-	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("more than one JSON value")
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/strictjson"
 )
 
 // finish merges the template's overrides into the pod and holds the result to
@@ -57,7 +58,7 @@ func strictPatch(overrides json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	return strict(plain, &corev1.PodSpec{})
+	return strictjson.Decode(plain, &corev1.PodSpec{})
 }
 
 func withoutDirectives(tree any) any {

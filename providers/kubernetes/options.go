@@ -1,11 +1,9 @@
 package kubernetes
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"strings"
 	"time"
@@ -15,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/strictjson"
 )
 
 // options is the provider's part of a template. A request's provider_options
@@ -95,10 +94,10 @@ const (
 
 func decodeOptions(spec providers.Spec) (options, error) {
 	o := options{RunAsUser: defaultUser, RunAsGroup: defaultUser, SeccompProfile: seccompDefault}
-	if err := strict(spec.TemplateOptions, &o); err != nil {
+	if err := strictjson.Decode(spec.TemplateOptions, &o); err != nil {
 		return o, fmt.Errorf("template options of the kubernetes provider: %w: %w", err, providers.ErrInvalid)
 	}
-	if err := strict(spec.Options, &o); err != nil {
+	if err := strictjson.Decode(spec.Options, &o); err != nil {
 		return o, fmt.Errorf("provider options of the kubernetes provider: %w: %w", err, providers.ErrInvalid)
 	}
 	if err := o.check(); err != nil {
@@ -187,21 +186,6 @@ func foreignKey(key string) error {
 	}
 	if prefix, _, ok := strings.Cut(key, "/"); ok && (prefix == domain || strings.HasSuffix(prefix, "."+domain)) {
 		return fmt.Errorf("%q: the prefix %s is the provider's own", key, domain)
-	}
-	return nil
-}
-
-func strict(raw json.RawMessage, into any) error {
-	if len(raw) == 0 {
-		return nil
-	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("more than one JSON value")
 	}
 	return nil
 }

@@ -1,14 +1,11 @@
 package local
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"path"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/strictjson"
 )
 
 // templateOptions is the provider's part of a template.
@@ -25,10 +22,10 @@ type templateOptions struct {
 
 func decodeOptions(spec providers.Spec) (templateOptions, error) {
 	var t templateOptions
-	if err := strict(spec.TemplateOptions, &t); err != nil {
+	if err := strictjson.Decode(spec.TemplateOptions, &t); err != nil {
 		return t, fmt.Errorf("template options of the local provider: %w: %w", err, providers.ErrInvalid)
 	}
-	if err := strict(spec.Options, &struct{}{}); err != nil {
+	if err := strictjson.Decode(spec.Options, &struct{}{}); err != nil {
 		return t, fmt.Errorf("provider options: the local provider takes none: %w: %w", err, providers.ErrInvalid)
 	}
 	switch spec.Network {
@@ -56,19 +53,4 @@ func (t templateOptions) allowsImage(ref string) bool {
 		}
 	}
 	return false
-}
-
-func strict(raw json.RawMessage, into any) error {
-	if len(raw) == 0 {
-		return nil
-	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("more than one JSON value")
-	}
-	return nil
 }
