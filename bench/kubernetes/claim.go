@@ -144,16 +144,7 @@ func executeOnClaim(ctx context.Context, b *bench) ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	sandbox, remove, err := s.create(ctx, "bench-execute")
-	if err != nil {
-		return nil, err
-	}
-	defer remove()
-	p, err := b.claimPod(ctx, s, sandbox)
-	if err != nil {
-		return nil, err
-	}
-	return b.executions(ctx, s, "agentsandbox", sandbox, p)
+	return b.executeOn(ctx, s, "agentsandbox", b.claimPod)
 }
 
 func (b *bench) claimPod(ctx context.Context, s *server, sandbox *sandgate.Sandbox) (pod, error) {

@@ -43,16 +43,23 @@ func executeOnPod(ctx context.Context, b *bench) ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
+	return b.executeOn(ctx, s, "kubernetes", b.rawPod)
+}
+
+// executeOn compares on a new sandbox, whose pod find finds.
+func (b *bench) executeOn(
+	ctx context.Context, s *server, provider string, find func(context.Context, *server, *sandgate.Sandbox) (pod, error),
+) ([]figure, error) {
 	sandbox, remove, err := s.create(ctx, "bench-execute")
 	if err != nil {
 		return nil, err
 	}
 	defer remove()
-	p, err := b.rawPod(ctx, s, sandbox)
+	p, err := find(ctx, s, sandbox)
 	if err != nil {
 		return nil, err
 	}
-	return b.executions(ctx, s, "kubernetes", sandbox, p)
+	return b.executions(ctx, s, provider, sandbox, p)
 }
 
 // rawPod finds a sandbox's pod. One from the pool has a name of its own; its UID
