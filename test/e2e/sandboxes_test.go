@@ -114,18 +114,20 @@ func TestCopyOverRestart(t *testing.T) {
 		}
 	}()
 	id := s.create(t)
-	there, back := large(t, 200<<20), filepath.Join(t.TempDir(), "back")
+	const size = 200 << 20
+	there, back := large(t, size), filepath.Join(t.TempDir(), "back")
 	for _, sides := range [][2]string{{there, id + ":/workspace/f"}, {id + ":/workspace/f", back}} {
-		done := make(chan ran)
-		go func() { done <- s.run("", "cp", sides[0], sides[1]) }()
-		// Somewhere in the middle: the copy takes about two seconds.
+		killed := make(chan error, 1)
+		r := relayTo(t, s, size/3, func() { killed <- s.kill() })
+		done := make(chan ran, 1)
+		go func() { done <- (&server{address: r.address()}).run("", "cp", sides[0], sides[1]) }()
 		select {
 		case got := <-done:
 			t.Fatalf("over before it began: %+v", got)
-		case <-time.After(500 * time.Millisecond):
-		}
-		if err := s.kill(); err != nil {
-			t.Fatal(err)
+		case err := <-killed:
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
 		if err := s.start(); err != nil {
 			t.Fatal(err)
