@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -343,4 +344,33 @@ func TestTerminal(t *testing.T) {
 			t.Errorf("ended %v", got.exited)
 		}
 	})
+}
+
+// A filter of the agent's keeps clone3 from commands and their children, as if
+// the kernel had none, and keeps nothing else from them.
+func TestRefuseClone3(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("needs python3 to make system calls")
+	}
+	const try = `python3 -c '
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+for call in 435, 435 | 0x40000000, 39:
+    ctypes.set_errno(0)
+    answer = libc.syscall(call, 0, 0)
+    print("own" if answer == os.getpid() else ctypes.get_errno())
+'`
+	for _, s := range []setup{
+		{name: "with a cgroup", cgroup: true, refuse: true},
+		{name: "with a sub-reaper", refuse: true},
+		{name: "as uid 1000", refuse: true, uid: 1000},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			h := start(t, s)
+			r := h.run(t, shell(try))
+			if r.err != nil || string(r.stdout) != "38\n38\nown\n" {
+				t.Errorf("got %q, %q, %v", r.stdout, r.stderr, r.err)
+			}
+		})
+	}
 }

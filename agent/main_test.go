@@ -39,6 +39,9 @@ func serveForTest() int {
 	if os.Getenv("SANDGATE_AGENT_TEST_NOCLONE3") != "" {
 		spawn.WithoutClone3()
 	}
+	if os.Getenv("SANDGATE_AGENT_TEST_REFUSE") != "" {
+		spawn.RefuseClone3()
+	}
 	stall, _ := time.ParseDuration(os.Getenv("SANDGATE_AGENT_TEST_STALL"))
 	broken, _ := time.ParseDuration(os.Getenv("SANDGATE_AGENT_TEST_BROKEN"))
 	a, err := New(Config{
@@ -80,6 +83,7 @@ type setup struct {
 	name     string
 	cgroup   bool
 	noClone3 bool
+	refuse   bool
 	uid      int
 	stall    time.Duration
 	broken   time.Duration
@@ -90,6 +94,7 @@ func setups() []setup {
 	return []setup{
 		{name: "cgroup", cgroup: true},
 		{name: "cgroup without clone3", cgroup: true, noClone3: true},
+		{name: "cgroup, clone3 for the agent only", cgroup: true, refuse: true},
 		{name: "subreaper"},
 		{name: "subreaper as uid 1000", uid: 1000},
 	}
@@ -144,6 +149,9 @@ func start(t testing.TB, s setup) *harness {
 	}
 	if s.noClone3 {
 		env = append(env, "SANDGATE_AGENT_TEST_NOCLONE3=1")
+	}
+	if s.refuse {
+		env = append(env, "SANDGATE_AGENT_TEST_REFUSE=1")
 	}
 	exe := "/proc/self/exe"
 	if s.uid != 0 {

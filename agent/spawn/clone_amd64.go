@@ -10,3 +10,9 @@ const sharesMemory = true
 //
 //go:noescape
 func clone(flags, stack uintptr, pidfd *int32, entry uintptr, c *child) (pid, errno uintptr)
+
+// clone3 is clone3(2), with the stack in its arguments; the rest is as in
+// clone.
+//
+//go:noescape
+func clone3(args *cloneArgs, entry uintptr, c *child) (pid, errno uintptr)

@@ -32,3 +32,29 @@ child:
 	MOVQ	R13, AX
 	CALL	R12
 	INT	$3
+
+// func clone3(args *cloneArgs, entry uintptr, c *child) (pid, errno uintptr)
+TEXT ·clone3(SB),NOSPLIT,$0-40
+	MOVQ	args+0(FP), DI
+	MOVQ	$88, SI // the size of cloneArgs
+	MOVQ	entry+8(FP), R12
+	MOVQ	c+16(FP), R13
+	MOVL	$435, AX // clone3
+	SYSCALL
+	TESTQ	AX, AX
+	JEQ	child
+	CMPQ	AX, $0xfffffffffffff001
+	JCC	failed
+	MOVQ	AX, pid+24(FP)
+	MOVQ	$0, errno+32(FP)
+	RET
+failed:
+	NEGQ	AX
+	MOVQ	$0, pid+24(FP)
+	MOVQ	AX, errno+32(FP)
+	RET
+child:
+	XORPS	X15, X15
+	MOVQ	R13, AX
+	CALL	R12
+	INT	$3

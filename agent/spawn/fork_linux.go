@@ -33,6 +33,7 @@ const (
 	stepChdir
 	stepExec
 	stepFork
+	stepFilter
 )
 
 // report is what a child tells the agent through its pipe. It is smaller than
@@ -55,7 +56,9 @@ type child struct {
 	argv, env  **byte
 	fds        [4]int
 	pipe       int // where reports go
-	cgroup     int // descriptor of cgroup.procs, or -1
+	home       int // descriptor of the cgroup to be born into, or -1
+	cgroup     int // descriptor of cgroup.procs to move to, or -1
+	filter     *unix.SockFprog
 	terminal   bool
 	supervise  bool
 	stack      uintptr // of the command below a supervisor
@@ -83,6 +86,7 @@ const stackLen = 32 << 10
 // of the command that it may start.
 type room struct {
 	child  child
+	args   cloneArgs
 	stacks [2][stackLen]byte
 }
 
@@ -118,8 +122,23 @@ func fork(r *room) (int, syscall.Errno) {
 	}
 	stack, begin := top(&r.stacks[0]), entry(childEntry)
 	c.stack, c.command = top(&r.stacks[1]), entry(commandEntry)
+	if c.home >= 0 {
+		r.args = cloneArgs{
+			flags: uint64(flags&^0xff) | unix.CLONE_INTO_CGROUP, exitSignal: uint64(syscall.SIGCHLD),
+			pidfd: uint64(uintptr(unsafe.Pointer(&c.pidfd))), cgroup: uint64(c.home),
+		}
+		if sharesMemory {
+			r.args.stack = uint64(uintptr(unsafe.Pointer(&r.stacks[0])))
+			r.args.stackSize = uint64(stack) - r.args.stack
+		}
+	}
+	var pid, errno uintptr
 	beforeFork()
-	pid, errno := clone(flags, stack, &c.pidfd, begin, c)
+	if c.home >= 0 {
+		pid, errno = clone3(&r.args, begin, c)
+	} else {
+		pid, errno = clone(flags, stack, &c.pidfd, begin, c)
+	}
 	if !sharesMemory && errno == 0 && pid == 0 {
 		childEntry(c)
 	}
@@ -258,6 +277,13 @@ func become(c *child) {
 		syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&c.noHandler)), 0, 8, 0, 0)
 	}
 	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&c.noSignals)), 0, 8, 0, 0)
+	if c.filter != nil {
+		// The kernel takes a filter from the unprivileged only with this.
+		syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
+		if _, _, errno := syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW, uintptr(unsafe.Pointer(c.filter))); errno != 0 {
+			fail(c, stepFilter, errno)
+		}
+	}
 	_, _, errno := syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.path)), uintptr(unsafe.Pointer(c.argv)), uintptr(unsafe.Pointer(c.env)))
 	fail(c, stepExec, errno)
 }

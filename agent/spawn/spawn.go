@@ -1,7 +1,7 @@
 // Package spawn starts commands: without a shell, without a helper program,
 // each in a session of its own, and so that every process which a command
-// leaves behind can be found again. Where the command joins a cgroup, that is
-// done by clone3 or, where a seccomp filter refuses it, by the child itself
+// leaves behind can be found again. Where the command joins a cgroup, it is
+// born into it by clone3 or, where a seccomp filter refuses that, moves there
 // before it becomes the command. Elsewhere a supervisor stands above each
 // command: a forked child of the agent, never an executed one, which is the
 // sub-reaper of all that the command starts.
@@ -104,7 +104,7 @@ func probe() {
 func Start(s Spec) (*Process, error) {
 	probe()
 	defer heir.raise(s.OOMScoreAdj)()
-	if s.Cgroup >= 0 && features.clone3 {
+	if s.Cgroup >= 0 && features.clone3 && !refusing {
 		return startInCgroup(s)
 	}
 	return startForked(s)
@@ -200,7 +200,10 @@ func startForked(s Spec) (*Process, error) {
 	c.path, c.dir, c.oomPath = keepAlive.path, keepAlive.dir, keepAlive.oom
 	c.argv, c.env = &keepAlive.argv[0], &keepAlive.env[0]
 	c.fds, c.pipe, c.terminal = s.Files, pipe[1], s.Terminal
-	c.cgroup, c.supervise, c.pidfd = -1, s.Cgroup < 0, -1
+	c.cgroup, c.home, c.supervise, c.pidfd = -1, -1, s.Cgroup < 0, -1
+	if refusing {
+		c.filter = &refusal
+	}
 	c.oomLen = copy(c.oomValue[:], strconv.Itoa(heir.above(s.OOMScoreAdj)))
 	copy(c.name[:15], "sandgate-super")
 	c.allSignals = ^uint64(0)
@@ -208,7 +211,10 @@ func startForked(s Spec) (*Process, error) {
 	if !features.closeRange {
 		c.maxFD = highestFD()
 	}
-	if s.Cgroup >= 0 {
+	switch {
+	case s.Cgroup >= 0 && features.clone3:
+		c.home = s.Cgroup
+	case s.Cgroup >= 0:
 		c.cgroup, err = unix.Openat(s.Cgroup, "cgroup.procs", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			_ = unix.Close(pipe[0])

@@ -44,6 +44,7 @@ func serve(args []string, stderr io.Writer) error {
 	flags.StringVar(&cfg.Workdir, "workdir", "", "")
 	flags.StringVar(&cfg.Cgroup, "cgroup", "", "")
 	flags.StringVar(&cfg.StateDir, "state-dir", "", "")
+	refuse := flags.Bool("refuse-clone3", false, "")
 	if err := flags.Parse(args); err != nil {
 		return errors.Join(errUsage, err)
 	}
@@ -58,6 +59,9 @@ func serve(args []string, stderr io.Writer) error {
 	spawn.Seal()
 	if err := spawn.Harden(); err != nil {
 		return err
+	}
+	if *refuse {
+		spawn.RefuseClone3()
 	}
 	openStandard()
 	unix.Umask(0o022)

@@ -27,3 +27,22 @@ func TestCommandsLeaveTheAgentAlone(t *testing.T) {
 		t.Errorf("after that: %q", got)
 	}
 }
+
+// The agent may start processes in a cgroup, by clone3, and commands must not:
+// a filter cannot see whether they ask for namespaces.
+func TestCommandsHaveNoClone3(t *testing.T) {
+	need(t)
+	id := shared.create(t)
+	got := shared.must(t, "exec", id, "--", "python3", "-c", `
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+for call, flags in (435, 0), (272, 0x10000000), (56, 0x10000000):
+    ctypes.set_errno(0)
+    libc.syscall(call, flags, 0, 0, 0, 0)
+    print(call, ctypes.get_errno())
+`)
+	// clone3: ENOSYS. A user namespace by unshare or clone: EPERM.
+	if got != "435 38\n272 1\n56 1" {
+		t.Errorf("system calls and errors:\n%s", got)
+	}
+}
