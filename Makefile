@@ -52,7 +52,7 @@ serve: build-dev ## Build and serve on 127.0.0.1:7777; SERVE_FLAGS='--listen …
 
 .PHONY: clean
 clean: cluster-down ## Remove everything that make has built or installed
-	rm -rf bin .tools .reports dist tools/es/node_modules clients/ts/node_modules clients/ts/dist clients/python/.venv
+	rm -rf bin .tools .reports dist tools/es/node_modules clients/ts/node_modules clients/ts/dist clients/python/.venv clients/python/.venvs
 	find $(AGENTBIN) -type f ! -name README.md -delete 2>/dev/null || true
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=${1:?usage: release.sh VERSION}
-if [[ ! $version =~ ^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9a-z.]+)?$ ]]; then
+if [[ ! $version =~ ^v[0-9]+\.[0-9]+\.[0-9]+$ ]]; then
   echo "release: $version is not a version such as v0.1.0" >&2
   exit 2
 fi
@@ -32,8 +32,8 @@ for target in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64; d
     -ldflags "-s -w -X main.version=$version" -o "$out/sandgate-$version-$os-$arch$suffix" ./cmd/sandgate
 done
 go -C deploy/image run . --out "$out/image" --tag "sandgate:$version" \
-  "amd64=$out/sandgate-$version-linux-amd64,cmd/sandgate/agentbin/bin/sandgate-agent-linux-amd64" \
-  "arm64=$out/sandgate-$version-linux-arm64,cmd/sandgate/agentbin/bin/sandgate-agent-linux-arm64"
+  "amd64=$out/sandgate-$version-linux-amd64,$PWD/cmd/sandgate/agentbin/bin/sandgate-agent-linux-amd64" \
+  "arm64=$out/sandgate-$version-linux-arm64,$PWD/cmd/sandgate/agentbin/bin/sandgate-agent-linux-arm64"
 for arch in amd64 arm64; do
   mv "$out/image/$arch.tar" "$out/sandgate-$version-image-$arch.tar"
 done

@@ -46,6 +46,7 @@ type Client struct {
 	conn     *grpc.ClientConn
 	stub     sandboxv1.SandboxServiceClient
 	address  string
+	tls      bool
 	patience time.Duration
 	// reached is true once the server answered a call: before that, a server
 	// that cannot be reached is more likely a wrong address than a restart.
@@ -66,7 +67,7 @@ func NewClient(_ context.Context, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &Client{address: c.address, patience: c.patience}
+	client := &Client{address: c.address, tls: c.speaksTLS(e), patience: c.patience}
 	dial := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithUserAgent("sandgate-go"),
@@ -78,8 +79,8 @@ func NewClient(_ context.Context, opts ...Option) (*Client, error) {
 		}),
 		// A peer that vanished without a word is noticed within half a minute.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
-		grpc.WithChainUnaryInterceptor(client.unary(c.token)),
-		grpc.WithChainStreamInterceptor(client.stream(c.token)),
+		grpc.WithChainUnaryInterceptor(client.unary(c.headers())),
+		grpc.WithChainStreamInterceptor(client.stream(c.headers())),
 	}, c.dial...)
 	conn, err := grpc.NewClient(e.target, dial...)
 	if err != nil {

@@ -23,6 +23,9 @@
 //   - Cancelling the context of [Sandbox.Execute] or [Sandbox.Start] kills the
 //     command and all its descendants.
 //
+// A call carries the gRPC metadata of its context beside that of the client
+// ([WithMetadata]): metadata.AppendToOutgoingContext(ctx, "x-request-id", id).
+//
 // What the server describes (sandboxes, files, processes) comes as the generated
 // messages of package sandboxv1 under shorter names, so that nothing is
 // translated twice; what a caller asks for is plain Go values.

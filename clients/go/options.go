@@ -1,8 +1,10 @@
 package sandgate
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"maps"
 	"net"
 	"os"
 	"strings"
@@ -29,6 +31,21 @@ func WithAddress(address string) Option { return func(c *config) { c.address = a
 // WithToken sets the bearer token instead of SANDGATE_TOKEN.
 func WithToken(token string) Option { return func(c *config) { c.token = token } }
 
+// WithTokenSource sets a function that gives the bearer token, for tokens that
+// change; it wins over [WithToken] and SANDGATE_TOKEN. It is called before each
+// attempt of each call, from several goroutines, so it should answer from memory
+// until the token is about to expire. An error fails the call with
+// [ErrAuthentication].
+func WithTokenSource(source func(context.Context) (string, error)) Option {
+	return func(c *config) { c.tokenSource = source }
+}
+
+// WithMetadata sets gRPC metadata of every call, such as "x-request-id". What the
+// context of a call says with metadata.AppendToOutgoingContext wins.
+func WithMetadata(md map[string]string) Option {
+	return func(c *config) { c.metadata = maps.Clone(md) }
+}
+
 // WithCAFile sets the file of PEM certificates that the server's one must come
 // from, instead of SANDGATE_CA_FILE. It turns TLS on.
 func WithCAFile(path string) Option { return func(c *config) { c.caFile = path } }
@@ -38,6 +55,10 @@ func WithCAFile(path string) Option { return func(c *config) { c.caFile = path }
 func WithCertificate(certFile, keyFile string) Option {
 	return func(c *config) { c.certFile, c.keyFile = certFile, keyFile }
 }
+
+// WithServerName sets the name that the server's certificate must have, if not
+// the address's.
+func WithServerName(name string) Option { return func(c *config) { c.serverName = name } }
 
 // WithInsecure allows a token to be sent without TLS to a server that is neither
 // on this machine's loopback nor behind a unix socket. Whoever listens in
@@ -55,14 +76,26 @@ func WithDialOptions(opts ...grpc.DialOption) Option {
 
 // config is what the options and the environment say.
 type config struct {
-	address  string
-	token    string
-	caFile   string
-	certFile string
-	keyFile  string
-	insecure bool
-	patience time.Duration
-	dial     []grpc.DialOption
+	address     string
+	token       string
+	tokenSource func(context.Context) (string, error)
+	metadata    map[string]string
+	caFile      string
+	certFile    string
+	keyFile     string
+	serverName  string
+	insecure    bool
+	patience    time.Duration
+	dial        []grpc.DialOption
+}
+
+// headers are what every call carries.
+func (c *config) headers() headers {
+	source := c.tokenSource
+	if source == nil && c.token != "" {
+		source = func(context.Context) (string, error) { return c.token, nil }
+	}
+	return headers{token: source, metadata: c.metadata}
 }
 
 // newConfig reads the environment, then the options.
@@ -127,16 +160,19 @@ func invalidAddress(address, why string) error {
 	return local(ErrInvalidRequest, codes.InvalidArgument, nil, "the address %q cannot be used: %s", address, why)
 }
 
+// speaksTLS says whether the connection is a secured one.
+func (c *config) speaksTLS(e endpoint) bool { return e.tls || c.caFile != "" || c.certFile != "" }
+
 // transport returns the credentials of the connection.
 func (c *config) transport(e endpoint) (credentials.TransportCredentials, error) {
-	if !e.tls && c.caFile == "" && c.certFile == "" {
-		if c.token != "" && !e.local && !c.insecure {
+	if !c.speaksTLS(e) {
+		if c.headers().token != nil && !e.local && !c.insecure {
 			return nil, local(ErrInvalidRequest, codes.InvalidArgument, nil,
 				"a token is not sent to %s without TLS; use https://… or a CA file, or allow it explicitly", c.address)
 		}
 		return insecure.NewCredentials(), nil
 	}
-	settings := &tls.Config{MinVersion: tls.VersionTLS12}
+	settings := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.serverName}
 	if c.caFile != "" {
 		pem, err := os.ReadFile(c.caFile)
 		if err != nil {

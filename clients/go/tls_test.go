@@ -1,74 +1,31 @@
 package sandgate
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
-	"math/big"
 	"net"
-	"os"
-	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// secured serves with TLS, and wants a certificate of the client where mutual
-// is true. It returns its address and the files of its certificate, which is
-// its own authority and the client's, and its key.
-func secured(t *testing.T, mutual bool) (address, certFile, keyFile string) {
+// served serves until the test ends, and returns its address. A call that
+// reaches it is UNIMPLEMENTED there.
+func served(t *testing.T, creds credentials.TransportCredentials) string {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	raw, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rawKey, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certFile, keyFile = filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	for path, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: raw}, keyFile: {Type: "PRIVATE KEY", Bytes: rawKey}} {
-		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	pool := x509.NewCertPool()
-	cert, err := x509.ParseCertificate(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool.AddCert(cert)
-	settings := &tls.Config{
-		MinVersion: tls.VersionTLS12, ClientCAs: pool,
-		Certificates: []tls.Certificate{{Certificate: [][]byte{raw}, PrivateKey: key}},
-	}
-	if mutual {
-		settings.ClientAuth = tls.RequireAndVerifyClientCert
-	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(settings)))
+	server := grpc.NewServer(grpc.Creds(creds))
 	sandboxv1.RegisterSandboxServiceServer(server, sandboxv1.UnimplementedSandboxServiceServer{})
 	done := make(chan struct{})
 	go func() {
@@ -79,25 +36,53 @@ func secured(t *testing.T, mutual bool) (address, certFile, keyFile string) {
 		server.Stop()
 		<-done
 	})
-	return listener.Addr().String(), certFile, keyFile
+	return listener.Addr().String()
 }
 
-// A call that reaches the server of this test is UNIMPLEMENTED there.
+// secured serves with a certificate of an authority, as change makes it.
+func secured(t *testing.T, by authority, change func(*x509.Certificate)) string {
+	t.Helper()
+	pair, _, _ := by.issue(t, change)
+	return served(t, credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}))
+}
+
 func TestTLS(t *testing.T) {
-	plain, ca, _ := secured(t, false)
-	mutual, mutualCA, mutualKey := secured(t, true)
+	ca, other := newAuthority(t), newAuthority(t)
+	good := secured(t, ca, nil)
+	expired := secured(t, ca, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })
+	elsewhere := secured(t, ca, func(c *x509.Certificate) { c.IPAddresses, c.DNSNames = nil, []string{"elsewhere.example.com"} })
+	plain := served(t, insecure.NewCredentials())
+
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.pair.Leaf)
+	pair, _, _ := ca.issue(t, nil)
+	mutual := served(t, credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair},
+		ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+	}))
+	_, cert, key := ca.issue(t, nil)
+	_, strange, strangeKey := other.issue(t, nil)
+
 	tests := []struct {
 		name string
 		opts []Option
 		want error
+		hint hint
 	}{
-		{"a CA file turns TLS on", []Option{WithAddress(plain), WithCAFile(ca)}, ErrUnsupported},
-		{"with a scheme", []Option{WithAddress("https://" + plain), WithCAFile(ca), WithToken("t")}, ErrUnsupported},
-		{"an unknown authority", []Option{WithAddress("https://" + plain)}, ErrUnavailable},
-		{"another authority", []Option{WithAddress(plain), WithCAFile(mutualCA)}, ErrUnavailable},
-		{"no TLS", []Option{WithAddress(plain)}, ErrUnavailable},
-		{"a client certificate", []Option{WithAddress(mutual), WithCAFile(mutualCA), WithCertificate(mutualCA, mutualKey)}, ErrUnsupported},
-		{"no client certificate", []Option{WithAddress(mutual), WithCAFile(mutualCA)}, ErrUnavailable},
+		{"a CA file turns TLS on", []Option{WithAddress(good), WithCAFile(ca.file)}, ErrUnsupported, hintNone},
+		{"with a scheme", []Option{WithAddress("https://" + good), WithCAFile(ca.file), WithToken("t")}, ErrUnsupported, hintNone},
+		{"a client certificate", []Option{WithAddress(mutual), WithCAFile(ca.file), WithCertificate(cert, key)}, ErrUnsupported, hintNone},
+		{"a server's name", []Option{WithAddress(elsewhere), WithCAFile(ca.file), WithServerName("elsewhere.example.com")}, ErrUnsupported, hintNone},
+		{"S5-31 an unknown authority", []Option{WithAddress("https://" + good)}, ErrUnavailable, hintUntrusted},
+		{"S5-31 another authority", []Option{WithAddress(good), WithCAFile(other.file)}, ErrUnavailable, hintUntrusted},
+		{"S5-31 an expired certificate", []Option{WithAddress(expired), WithCAFile(ca.file)}, ErrUnavailable, hintExpired},
+		{"S5-31 a certificate for another name", []Option{WithAddress(elsewhere), WithCAFile(ca.file)}, ErrUnavailable, hintAnotherName},
+		{"S5-31 the server speaks TLS and the client does not", []Option{WithAddress(good)}, ErrUnavailable, hintTLS},
+		{"S5-31 the client speaks TLS and the server does not", []Option{WithAddress(plain), WithCAFile(ca.file)}, ErrUnavailable, hintNoTLS},
+		{"S5-31 no client certificate", []Option{WithAddress(mutual), WithCAFile(ca.file)}, ErrUnavailable, hintCertificateWanted},
+		{"S5-31 a stranger's certificate", []Option{WithAddress(mutual), WithCAFile(ca.file), WithCertificate(strange, strangeKey)}, ErrUnavailable, hintCertificateWanted},
+		{"S5-31 nobody there", []Option{WithAddress("127.0.0.1:1")}, ErrUnavailable, hintNotRunning},
+		{"S5-31 no socket there", []Option{WithAddress("unix:///nonexistent/s.sock")}, ErrUnavailable, hintNotRunning},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -106,9 +91,24 @@ func TestTLS(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = client.Close() }()
-			if _, err := client.ServerInfo(within(t)); !errors.Is(err, tt.want) {
-				t.Errorf("error %v, want %v", err, tt.want)
+			_, unary := client.ServerInfo(within(t))
+			_, stream := client.Sandbox("x").Execute(within(t), ExecuteRequest{Shell: "true"})
+			for _, err := range []error{unary, stream} {
+				if !errors.Is(err, tt.want) || !strings.HasSuffix(err.Error(), hints[tt.hint]) {
+					t.Errorf("error %v, want %v; %s", err, tt.want, hints[tt.hint])
+				}
 			}
 		})
+	}
+}
+
+// The three clients say the same: clients/hints.json.
+func TestHintsAreThoseOfTheTable(t *testing.T) {
+	got := map[string]string{}
+	for key, words := range hints {
+		got[string(key)] = words
+	}
+	if diff := cmp.Diff(table(t, "../hints.json"), got); diff != "" {
+		t.Errorf("hints differ from clients/hints.json (-file +go):\n%s", diff)
 	}
 }

@@ -12,25 +12,25 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
-
-// requestIDKey is the metadata key that is carried through to the server's logs.
-const requestIDKey = "x-request-id"
 
 // unaryPatience bounds the repeats of a call that is safe to repeat.
 const unaryPatience = 30 * time.Second
 
 // unary adds credentials and a request id, repeats what is safe to repeat, and
 // turns every failure into an *Error.
-func (c *Client) unary(token string) grpc.UnaryClientInterceptor {
+func (c *Client) unary(headers headers) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		ctx, id := outgoing(ctx, token)
+		ctx, id := headers.own(ctx)
 		retry := c.retry(min(c.patience, unaryPatience))
 		for {
-			err := c.explain(invoke(ctx, method, req, reply, conn, opts...), id)
+			attempt, err := headers.authorized(ctx)
+			if err != nil {
+				return err
+			}
+			err = c.explain(invoke(attempt, method, req, reply, conn, opts...), id)
 			if err == nil {
 				return nil
 			}
@@ -43,9 +43,13 @@ func (c *Client) unary(token string) grpc.UnaryClientInterceptor {
 
 // stream adds credentials and a request id, and turns every failure into an
 // *Error.
-func (c *Client) stream(token string) grpc.StreamClientInterceptor {
+func (c *Client) stream(headers headers) grpc.StreamClientInterceptor {
 	return func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		ctx, id := outgoing(ctx, token)
+		ctx, id := headers.own(ctx)
+		ctx, err := headers.authorized(ctx)
+		if err != nil {
+			return nil, err
+		}
 		stream, err := open(ctx, desc, conn, method, opts...)
 		if err != nil {
 			return nil, c.explain(err, id)
@@ -69,21 +73,6 @@ func (s *explained) RecvMsg(m any) error {
 	return s.client.explain(s.ClientStream.RecvMsg(m), s.id)
 }
 
-// outgoing adds the metadata of every call and returns its request id.
-func outgoing(ctx context.Context, token string) (context.Context, string) {
-	id := ""
-	if md, ok := metadata.FromOutgoingContext(ctx); ok && len(md.Get(requestIDKey)) > 0 {
-		id = md.Get(requestIDKey)[0]
-	} else {
-		id = newID()
-		ctx = metadata.AppendToOutgoingContext(ctx, requestIDKey, id)
-	}
-	if token != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
-	}
-	return ctx, id
-}
-
 // explain turns an error of gRPC into an *Error and notes whether the server
 // was reached.
 func (c *Client) explain(err error, id string) error {
@@ -96,7 +85,11 @@ func (c *Client) explain(err error, id string) error {
 	switch {
 	case own.Code == codes.Unavailable && own.Reason == "":
 		if !strings.HasPrefix(own.Message, "the server at ") {
+			hint := hints[hintOf(own.Message, c.tls, c.reached.Load())]
 			own.Message = fmt.Sprintf("the server at %s cannot be reached: %s", c.address, lastPart(own.Message))
+			if hint != "" {
+				own.Message += "; " + hint
+			}
 		}
 	case own.Reason != "":
 		c.reached.Store(true)

@@ -1,5 +1,13 @@
 import { defineConfig } from "vitest/config";
 
+const withServer = {
+  globalSetup: ["test/server/setup.ts"],
+  testTimeout: 60_000,
+  hookTimeout: 60_000,
+  // Waiting ends with what is waited for; a busy machine takes longer.
+  expect: { poll: { timeout: 30_000 } },
+};
+
 export default defineConfig({
   test: {
     projects: [
@@ -14,11 +22,7 @@ export default defineConfig({
         test: {
           name: "server",
           include: ["test/server/*.test.ts"],
-          globalSetup: ["test/server/setup.ts"],
-          testTimeout: 60_000,
-          hookTimeout: 60_000,
-          // Waiting ends with what is waited for; a busy machine takes longer.
-          expect: { poll: { timeout: 30_000 } },
+          ...withServer,
         },
       },
       {
@@ -27,11 +31,16 @@ export default defineConfig({
         test: {
           name: "deepagents 1.13",
           include: ["deepagents", "manager", "streaming", "python"].map((f) => `test/server/${f}.test.ts`),
-          globalSetup: ["test/server/setup.ts"],
-          testTimeout: 60_000,
-          hookTimeout: 60_000,
-          // Waiting ends with what is waited for; a busy machine takes longer.
-          expect: { poll: { timeout: 30_000 } },
+          ...withServer,
+        },
+      },
+      {
+        test: {
+          name: "examples",
+          include: ["test/examples/*.test.ts"],
+          // They use the package as it is built in dist, which the test of the package makes anew.
+          sequence: { groupOrder: 1 },
+          ...withServer,
         },
       },
     ],

@@ -72,7 +72,7 @@ func explain(err error) string {
 		}
 	}
 	if errors.Is(own, sandgate.ErrUnavailable) && own.Reason == "" {
-		return err.Error() + "; start one with: sandgate serve, or name another with --address"
+		return err.Error() + "; --address names another server"
 	}
 	if errors.Is(own, sandgate.ErrInternal) && own.RequestID != "" {
 		return err.Error() + "; the server's log has more under request id " + own.RequestID

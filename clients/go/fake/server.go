@@ -33,6 +33,8 @@ type Server struct {
 	Play func(*Run)
 	// Token, if set, is the only one that is let in.
 	Token string
+	// Seen, if set, is told the metadata of each call, by its full method name.
+	Seen func(method string, md metadata.MD)
 	// Fail, if set, is asked before each call, by its full method name.
 	Fail func(method string) error
 	// Late, if set, is told of each unary call that has had its effect and waits
@@ -138,6 +140,9 @@ func (s *Server) admit(ctx context.Context, method string) error {
 	s.calls[method[strings.LastIndex(method, "/")+1:]]++
 	s.mu.Unlock()
 	md, _ := metadata.FromIncomingContext(ctx)
+	if s.Seen != nil {
+		s.Seen(method, md)
+	}
 	if len(md.Get("x-request-id")) != 1 {
 		return Error(codes.InvalidArgument, "REQUEST_INVALID", "there is not exactly one request id")
 	}

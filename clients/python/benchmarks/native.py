@@ -3,9 +3,11 @@
     python benchmarks/native.py [--rounds 30] [--must 10] [--json]
 
 "grep" searches all 200 files, "grep 20" one directory of 20, "grep *" those that
-match a glob with a "/". Both kinds go through the same client, server and sandbox; they differ only in how a
-method does its work. The rounds alternate, and each figure is a median. Needs a
-server at SANDGATE_ADDRESS. Exits with 1 when a ratio is below `--must`.
+match a glob with a "/". Both kinds go through the same client, server and sandbox;
+they differ only in how a method does its work. The rounds alternate, and each
+figure is a median. Needs a server at SANDGATE_ADDRESS. Exits with 1 when a ratio is
+below `--must`, or plain grep is not faster: it is beside GNU grep, not Python
+(docs/adr/0011).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _DIRECTORIES, _FILES, _LINES = 10, 20, 200
 _ROOT = "/workspace/tree"
+_PLAIN_GREP = ("grep", "grep 20")
 
 
 class Inherited(BaseSandbox):
@@ -116,7 +119,8 @@ def main() -> int:
         print(f"{'method':8}{'native':>12}{'inherited':>12}{'ratio':>8}")
         for name, (native, inherited) in figures.items():
             print(f"{name:8}{native * 1e3:9.2f} ms{inherited * 1e3:9.2f} ms{ratios[name]:7.1f}x")
-    return 1 if any(ratios[name] < options.must for name in ("grep", "glob", "read", "edit")) else 0
+    musts = {name: min(options.must, 1.0) if name in _PLAIN_GREP else options.must for name in ratios}
+    return 1 if any(ratios[name] < must for name, must in musts.items()) else 0
 
 
 if __name__ == "__main__":

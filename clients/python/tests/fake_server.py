@@ -151,6 +151,9 @@ class FakeServer(service.SandboxServiceServicer):
         self.created: list[lifecycle_pb.CreateSandboxRequest] = []
         self.listed: list[lifecycle_pb.ListSandboxesRequest] = []
         self.metadata: dict[str, str] = {}
+        """That of the last call."""
+        self.headers: list[tuple[str, dict[str, str]]] = []
+        """Name and metadata of every call, in order."""
         self.faults: dict[str, list[Refused]] = {}
         """Errors to end the next calls of a name with."""
         self.cut_after: list[int] = []
@@ -175,6 +178,7 @@ class FakeServer(service.SandboxServiceServicer):
     def _answer(self, name: str, context: grpc.ServicerContext, work: Callable[[], R]) -> R:
         self.calls.append(name)
         self.metadata = {k: v for k, v in context.invocation_metadata() if isinstance(v, str)}
+        self.headers.append((name, self.metadata))
         try:
             if waiting := self.faults.get(name):
                 raise waiting.pop(0)

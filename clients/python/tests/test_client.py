@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import grpc
+import pytest
 
-from sandgate import AsyncClient, Client
+from sandgate import AsyncClient, Client, Sandbox, UnavailableError
 from tests.fake_files import Refused
 from tests.fake_server import FakeServer
 
@@ -41,6 +43,26 @@ def test_a_call_that_changes_nothing_is_repeated_when_the_server_is_away(
     client.create(sandbox_id="a")
     assert client.get("a").id == "a"
     assert fake.calls.count("GetSandbox") == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("WriteFile", lambda box: box.write("/x", "x")),
+        ("EditFile", lambda box: box.edit("/x", "a", "b")),
+        ("MakeDirectory", lambda box: box.make_directory("/d")),
+        ("RemoveFile", lambda box: box.remove("/x")),
+        ("SignalProcess", lambda box: box.signal("e", "SIGTERM")),
+    ],
+)
+def test_a_call_that_changes_something_is_made_once(
+    sandbox: Sandbox, fake: FakeServer, name: str, call: Callable[[Sandbox], object]
+) -> None:
+    sandbox.info()
+    fake.faults[name] = [Refused(grpc.StatusCode.UNAVAILABLE, "AGENT_UNAVAILABLE", "away")]
+    with pytest.raises(UnavailableError):
+        call(sandbox)
+    assert fake.calls.count(name) == 1
 
 
 async def test_async_lifecycle(async_client: AsyncClient, fake: FakeServer) -> None:

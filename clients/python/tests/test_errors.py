@@ -18,6 +18,7 @@ from sandgate import (
     errors,
 )
 from sandgate._gen.sandbox.v1.sandbox_errors_pb2 import ErrorReason
+from sandgate._hints import HINTS
 from tests.fake_files import Refused
 from tests.fake_server import FakeServer
 
@@ -32,6 +33,10 @@ def test_reasons_are_the_shared_table() -> None:
 def test_codes_are_the_shared_table() -> None:
     table = json.loads((_SHARED / "error_codes.json").read_text())
     assert {code: kind.__name__ for code, kind in errors.CODES.items()} == table
+
+
+def test_hints_are_the_shared_table() -> None:
+    assert json.loads((_SHARED / "hints.json").read_text()) == HINTS
 
 
 def test_every_reason_of_the_api_has_a_class() -> None:

@@ -77,6 +77,8 @@ export interface ExecuteOptions {
   access?: AccessPolicy;
   /** Aborting it kills the command and all its descendants. */
   signal?: AbortSignal;
+  /** Metadata of this call, such as `x-request-id`; goes before the client's own. */
+  metadata?: Readonly<Record<string, string>>;
 }
 
 /** How a command is followed from a position. */
@@ -87,6 +89,8 @@ export interface AttachOptions {
   untilStreamsEnd?: boolean;
   /** Ends the following; the command runs on. */
   signal?: AbortSignal;
+  /** Metadata of this call; goes before the client's own. */
+  metadata?: Readonly<Record<string, string>>;
 }
 
 /** The command runs. Always the first event. */

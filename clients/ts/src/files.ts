@@ -86,6 +86,8 @@ export interface DownloadOptions {
   limit?: number;
   /** Ends the download. */
   signal?: AbortSignal;
+  /** Metadata of this call; goes before the client's own. */
+  metadata?: Readonly<Record<string, string>>;
 }
 
 /** A window of lines to read. */

@@ -76,6 +76,7 @@ export type {
   WriteOptions,
   WriteResult,
 } from "./files.js";
+export type { Token } from "./headers.js";
 export { type ClientOptions, DEFAULT_ADDRESS, DEFAULT_PATIENCE_MS } from "./options.js";
 export { Result } from "./result.js";
 export { Sandbox } from "./sandbox.js";

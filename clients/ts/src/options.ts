@@ -3,6 +3,7 @@
 import { readFileSync } from "node:fs";
 import { type ChannelCredentials, credentials } from "@grpc/grpc-js";
 import { InvalidRequestError } from "./errors.js";
+import type { Token } from "./headers.js";
 
 /** Where the client looks for a server when nothing else is said. */
 export const DEFAULT_ADDRESS = "127.0.0.1:7777";
@@ -25,16 +26,19 @@ export interface ClientOptions {
    */
   address?: string;
   /**
-   * Bearer token. Default: `SANDGATE_TOKEN`. Without TLS it is sent to a loopback
-   * address or a unix socket only.
+   * Bearer token, or a function that gives one that changes. Default:
+   * `SANDGATE_TOKEN`. Without TLS it is sent to a loopback address or a unix socket
+   * only.
    */
-  token?: string;
+  token?: Token;
   /** PEM file of the authorities to trust; turns TLS on. Default: `SANDGATE_CA_FILE`. */
   caFile?: string;
   /** PEM file of the client's certificate; turns TLS on. Default: `SANDGATE_CERT_FILE`. */
   certFile?: string;
   /** PEM file of the client's key. Default: `SANDGATE_KEY_FILE`. */
   keyFile?: string;
+  /** The name that the server's certificate must have, if not the address's. */
+  serverName?: string;
   /**
    * True: a token may be sent without TLS to a server on another machine. Whoever
    * listens in between can take it. Default: false.
@@ -67,7 +71,11 @@ export interface Connection {
   /** What gRPC dials. */
   target: string;
   credentials: ChannelCredentials;
-  token: string;
+  /** True: the connection is a secured one. */
+  tls: boolean;
+  /** Empty: the address's. */
+  serverName: string;
+  token: Token;
   patienceMs: number;
   channels: number;
   keepaliveMs: number;
@@ -118,6 +126,8 @@ export function connection(options: ClientOptions, env: NodeJS.ProcessEnv = proc
     credentials: tls
       ? credentials.createSsl(pem(caFile), pem(keyFile), pem(certFile))
       : credentials.createInsecure(),
+    tls,
+    serverName: options.serverName ?? "",
     token,
     patienceMs: options.patienceMs ?? DEFAULT_PATIENCE_MS,
     channels,

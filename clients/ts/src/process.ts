@@ -14,7 +14,7 @@ import { Stream } from "./gen/sandbox/v1/sandbox_process_pb.js";
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
 import { isBreak, Retry } from "./retry.js";
 import { cancelledBy, onAbort, sleep } from "./sleep.js";
-import type { Transport } from "./transport.js";
+import type { CallOptions, Transport } from "./transport.js";
 import { date, defined } from "./values.js";
 
 /** How long a kill on the caller's behalf is tried. */
@@ -42,16 +42,16 @@ export type Followed =
 export async function* follow(
   transport: Transport,
   what: Followed,
-  signal?: AbortSignal,
+  { signal, metadata = {} }: Omit<CallOptions, "timeoutMs">,
 ): AsyncGenerator<ProcessEvent, void, undefined> {
-  const follower = new Follower(transport, what);
+  const follower = new Follower(transport, what, { metadata, ...defined({ signal }) });
   // Sent before the call is cancelled, and waited for before the caller goes on.
   const unlisten = onAbort(signal, () => void follower.kill());
   try {
     if (signal?.aborted) throw cancelledBy(signal);
     for (;;) {
       try {
-        yield* follower.events(signal);
+        yield* follower.events();
         return;
       } catch (error) {
         if (signal?.aborted) throw cancelledBy(signal);
@@ -68,6 +68,7 @@ export async function* follow(
 class Follower {
   readonly #transport: Transport;
   readonly #what: Followed;
+  readonly #call: CallOptions;
   #incarnation: string;
   #position: number;
   #started = false;
@@ -77,9 +78,10 @@ class Follower {
   #killing: Promise<void> | undefined;
   readonly #text = { stdout: decoder(), stderr: decoder() };
 
-  constructor(transport: Transport, what: Followed) {
+  constructor(transport: Transport, what: Followed, call: CallOptions) {
     this.#transport = transport;
     this.#what = what;
+    this.#call = call;
     this.#retry = new Retry(() => transport.patience());
     const request = "execute" in what ? what.execute : what.attach;
     this.#incarnation = request.expectedIncarnation ?? "";
@@ -87,9 +89,9 @@ class Follower {
   }
 
   /** Makes one call and yields what is new in it; throws when it ends early. */
-  async *events(signal: AbortSignal | undefined): AsyncGenerator<ProcessEvent, void, undefined> {
+  async *events(): AsyncGenerator<ProcessEvent, void, undefined> {
     let first = true;
-    for await (const message of this.#open(signal)) {
+    for await (const message of this.#open()) {
       const { event } = message;
       if (event.case === undefined) continue;
       if (first !== (event.case === "started")) throw misbehaved(`${event.case} came in the wrong place`);
@@ -149,7 +151,7 @@ class Follower {
         await this.#transport.unary(
           SandboxService.method.signalProcess,
           { sandboxId, execId, signal: "SIGKILL", scope: scopeValue("TREE") },
-          { timeoutMs: KILL_ATTEMPT_MS },
+          { timeoutMs: KILL_ATTEMPT_MS, ...defined({ metadata: this.#call.metadata }) },
         );
         return;
       } catch (error) {
@@ -168,11 +170,12 @@ class Follower {
     return "execute" in this.#what ? this.#what.execute.execId : this.#what.attach.execId;
   }
 
-  #open(signal: AbortSignal | undefined): AsyncIterable<ExecuteResponse | AttachResponse> {
-    const options = signal === undefined ? {} : { signal };
+  #open(): AsyncIterable<ExecuteResponse | AttachResponse> {
+    const { attach, execute } = SandboxService.method;
     if ("execute" in this.#what && !this.#started) {
-      this.#sent = true;
-      return this.#transport.serverStream(SandboxService.method.execute, this.#what.execute, options);
+      return this.#transport.serverStream(execute, this.#what.execute, this.#call, () => {
+        this.#sent = true;
+      });
     }
     const {
       sandboxId = "",
@@ -180,7 +183,7 @@ class Follower {
       followUntil,
     } = "execute" in this.#what ? this.#what.execute : this.#what.attach;
     return this.#transport.serverStream(
-      SandboxService.method.attach,
+      attach,
       {
         sandboxId,
         execId,
@@ -188,7 +191,7 @@ class Follower {
         position: BigInt(this.#position),
         ...defined({ followUntil }),
       },
-      options,
+      this.#call,
     );
   }
 

@@ -135,7 +135,7 @@ export class Sandbox {
       ...options,
       ...defined({ access }),
     });
-    return follow(this.#transport, { execute }, options.signal);
+    return follow(this.#transport, { execute }, options);
   }
 
   /**
@@ -152,7 +152,7 @@ export class Sandbox {
       position: BigInt(options.position ?? 0),
       followUntil: followUntil(options.untilStreamsEnd),
     };
-    return follow(this.#transport, { attach }, options.signal);
+    return follow(this.#transport, { attach }, options);
   }
 
   /**

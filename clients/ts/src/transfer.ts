@@ -67,7 +67,7 @@ export async function* downloadStream(
   path: string,
   options: DownloadOptions,
 ): AsyncGenerator<Uint8Array, void, undefined> {
-  const { offset = 0, limit, signal } = options;
+  const { offset = 0, limit, ...call } = options;
   const retry = new Retry(() => transport.patience());
   let got = 0;
   let opened: FileInfo | undefined;
@@ -75,7 +75,7 @@ export async function* downloadStream(
     const rest = limit === undefined ? {} : { limit: BigInt(limit - got) };
     const item = { path, offset: BigInt(offset + got), ...rest };
     try {
-      for await (const event of receive(transport, target, [item], signal === undefined ? {} : { signal })) {
+      for await (const event of receive(transport, target, [item], call)) {
         if (event.info !== undefined) opened = unchanged(path, opened, event.info);
         if (event.chunk !== undefined) {
           got += event.chunk.length;
@@ -88,7 +88,7 @@ export async function* downloadStream(
     } catch (error) {
       // All that was asked for came, but the word that it was right did not.
       const whole = limit !== undefined && got >= limit && got > 0;
-      if (whole || !isBreak(error) || !(await retry.again(error, signal))) throw error;
+      if (whole || !isBreak(error) || !(await retry.again(error, call.signal))) throw error;
     }
   }
 }

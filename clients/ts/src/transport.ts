@@ -18,7 +18,7 @@ import {
   type ClientWritableStream,
   Client as GrpcClient,
   type ClientOptions as GrpcClientOptions,
-  Metadata,
+  type Metadata,
   type ServiceError,
   status,
 } from "@grpc/grpc-js";
@@ -29,6 +29,8 @@ import {
   InternalError,
   type SandgateError,
 } from "./errors.js";
+import { type ClientHeaders, headersOf } from "./headers.js";
+import { HINTS, hintOf, innermost } from "./hints.js";
 import type { Connection } from "./options.js";
 import { isBreak, Retry } from "./retry.js";
 import { cancelledBy, onAbort } from "./sleep.js";
@@ -68,21 +70,22 @@ export class Transport {
   readonly #address: string;
   readonly #clients: readonly GrpcClient[];
   #next = 0;
-  readonly #token: string;
-  readonly #metadata: Readonly<Record<string, string>>;
+  readonly #headers: ClientHeaders;
+  readonly #tls: boolean;
   #reached = false;
   #closed = false;
 
   constructor(connection: Connection) {
     this.#patienceMs = connection.patienceMs;
     this.#address = connection.address;
-    this.#token = connection.token;
-    this.#metadata = connection.metadata;
+    this.#headers = connection;
+    this.#tls = connection.tls;
     const options = {
       ...CHANNEL_OPTIONS,
       "grpc.keepalive_time_ms": connection.keepaliveMs,
       // Connections of one target are otherwise shared, over all clients.
       "grpc.use_local_subchannel_pool": 1,
+      ...(connection.serverName === "" ? {} : { "grpc.ssl_target_name_override": connection.serverName }),
     };
     this.#clients = Array.from(
       { length: connection.channels },
@@ -112,20 +115,20 @@ export class Transport {
   }
 
   /** Makes a unary call, once. */
-  unary<I extends DescMessage, O extends DescMessage>(
+  async unary<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>,
     request: MessageInitShape<I>,
     options: CallOptions = {},
   ): Promise<MessageShape<O>> {
+    const limits = grpcOptions(options);
+    const headers = await this.#begin(options);
     return new Promise((resolve, reject) => {
-      this.#mayCall(options.signal);
-      const limits = grpcOptions(options);
       const call = this.#first.makeUnaryRequest(
         path(method),
         serializer(method.input),
         deserializer(method.output),
         create(method.input, request),
-        this.#headers(options),
+        headers,
         limits,
         (failure, reply) => {
           unlisten();
@@ -166,21 +169,24 @@ export class Transport {
 
   /**
    * Makes a call whose reply is a stream. Messages are asked for as the caller
-   * takes them; leaving the iteration early cancels the call.
+   * takes them; leaving the iteration early cancels the call. `sent` is told when the
+   * request goes out.
    */
   async *serverStream<I extends DescMessage, O extends DescMessage>(
     method: DescMethodServerStreaming<I, O>,
     request: MessageInitShape<I>,
     options: CallOptions = {},
+    sent = () => {},
   ): AsyncGenerator<MessageShape<O>, void, undefined> {
-    this.#mayCall(options.signal);
     const limits = grpcOptions(options);
+    const headers = await this.#begin(options);
+    sent();
     const call = this.#striped.makeServerStreamRequest(
       path(method),
       serializer(method.input),
       deserializer(method.output),
       create(method.input, request),
-      this.#headers(options),
+      headers,
       limits,
     );
     let requestId = "";
@@ -214,8 +220,8 @@ export class Transport {
     messages: AsyncIterable<MessageInitShape<I>>,
     options: CallOptions = {},
   ): Promise<MessageShape<O>> {
-    this.#mayCall(options.signal);
     const limits = grpcOptions(options);
+    const headers = await this.#begin(options);
     let requestId = "";
     let settled = false;
     const wake = new Wake();
@@ -225,7 +231,7 @@ export class Transport {
         path(method),
         serializer(method.input),
         deserializer(method.output),
-        this.#headers(options),
+        headers,
         limits,
         (failure, value) => {
           settled = true;
@@ -276,10 +282,11 @@ export class Transport {
     if (signal?.aborted) throw cancelledBy(signal);
   }
 
-  #headers({ metadata = {} }: CallOptions): Metadata {
-    const headers = new Metadata();
-    for (const [key, value] of Object.entries({ ...this.#metadata, ...metadata })) headers.set(key, value);
-    if (this.#token !== "") headers.set("authorization", `Bearer ${this.#token}`);
+  /** Returns the headers of a call that may be made. */
+  async #begin(options: CallOptions): Promise<Metadata> {
+    this.#mayCall(options.signal);
+    const headers = await headersOf(this.#headers, options);
+    this.#mayCall(options.signal);
     return headers;
   }
 
@@ -306,10 +313,14 @@ export class Transport {
       });
     }
     const away = failure.code === status.UNAVAILABLE && details.reason === "";
-    const message = away
-      ? `the server at ${this.#address} cannot be reached: ${failure.details}`
-      : failure.details;
+    const message = away ? this.#unreached(failure.details) : failure.details;
     return errorFromStatus(failure.code, message, details, id);
+  }
+
+  #unreached(said: string): string {
+    const hint = hintOf(said, { tls: this.#tls, reached: this.#reached });
+    const message = `the server at ${this.#address} cannot be reached: ${innermost(said)}`;
+    return hint === undefined ? message : `${message}; ${HINTS[hint]}`;
   }
 }
 

@@ -45,6 +45,13 @@ describe("the package, installed into an empty project", () => {
     );
     const others = files.filter((path) => !/^(dist\/.*|LICENSE|README\.md|package\.json)$/.test(path));
     expect(others).toEqual([]);
+    // What names the building machine would make each build another.
+    const maps = files.filter((path) => path.endsWith(".map"));
+    for (const path of maps) {
+      const { sources } = JSON.parse(readFileSync(join(project, "node_modules/sandgate", path), "utf8"));
+      expect(sources.filter((source: string) => source.startsWith("/"))).toEqual([]);
+    }
+    expect(maps).toContain("dist/index.js.map");
   });
 
   it("is imported and required, with one set of classes", () => {

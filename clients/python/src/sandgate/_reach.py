@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from sandgate._hints import HINTS, hint_of
 from sandgate.config import parse_address
 from sandgate.errors import SandgateError, UnavailableError, from_rpc
 
@@ -13,39 +14,6 @@ if TYPE_CHECKING:
 
     from sandgate._calls import WaitStep
     from sandgate.config import Config
-
-# What TLS libraries and gRPC say, and what to tell a person.
-_TLS_HINTS: Final = {
-    "WRONG_VERSION_NUMBER": (
-        "it does not speak TLS, and this client does: use http://… or HOST:PORT without a CA file"
-    ),
-    "CERTIFICATE_VERIFY_FAILED": (
-        "its certificate is not trusted: ca_file (SANDGATE_CA_FILE) must hold the authority that issued it"
-    ),
-    "Hostname Verification Check failed": (
-        "its certificate is for another name: the address must be a name or an IP address in it"
-    ),
-    "CERTIFICATE_REQUIRED": (
-        "it wants a certificate of the client: set cert_file and key_file "
-        "(SANDGATE_CERT_FILE, SANDGATE_KEY_FILE)"
-    ),
-}
-_PLAIN_HINT: Final = "if it speaks TLS, use https://… or set ca_file (SANDGATE_CA_FILE)"
-_CLOSED_HINT: Final = (
-    "it ended the TLS handshake: it may want a certificate of the client "
-    "(cert_file and key_file, SANDGATE_CERT_FILE and SANDGATE_KEY_FILE)"
-)
-_REFUSED_HINT: Final = "is `sandgate serve` running there?"
-_CLOSED: Final = (
-    "Socket closed",
-    "Connection reset",
-    "Broken pipe",
-    "tcp handshaker",
-    "HTTP/1.x",
-    "recvmsg",
-    "TSI_DATA_CORRUPTED",
-)
-_REFUSED: Final = ("Connection refused", "No such file or directory")
 
 
 class Reach:
@@ -71,24 +39,13 @@ class Reach:
             self.reached = True
         if not isinstance(told, UnavailableError) or told.reason:
             return told
-        hint = self._hint(told.message)
+        hint = hint_of(told.message, tls=self._tls, reached=self.reached)
         address = self._config.address
         told.message = f"the server at {address} cannot be reached: {_innermost(told.message)}"
         if hint:
-            told.message += f"; {hint}"
+            told.message += f"; {HINTS[hint]}"
         told.args = (told.message,)
         return told
-
-    def _hint(self, message: str) -> str:
-        if self._tls:
-            for sign, hint in _TLS_HINTS.items():
-                if sign in message:
-                    return hint
-        if any(sign in message for sign in _REFUSED):
-            return _REFUSED_HINT
-        if not self.reached and any(sign in message for sign in _CLOSED):
-            return _CLOSED_HINT if self._tls else _PLAIN_HINT
-        return ""
 
 
 def _innermost(message: str) -> str:

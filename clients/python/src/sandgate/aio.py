@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -19,7 +20,7 @@ from sandgate._reach import Reach
 from sandgate._uploading import Sending
 from sandgate.aio_sandbox import AsyncSandbox
 from sandgate.client import KILL_TIMEOUT, START_TIMEOUT
-from sandgate.config import Config
+from sandgate.config import Config, joined
 from sandgate.errors import CallCancelledError, SandgateError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from sandgate._calls import Plan, Step
     from sandgate._follower import Follower
+    from sandgate.config import Metadata, Token
     from sandgate.info import CleanupResult, PoolStatus, SandboxInfo, ServerInfo
     from sandgate.options import SandboxSpec, SandboxState
     from sandgate.process import Event
@@ -47,7 +49,7 @@ class AsyncClient(AsyncManaged):
         self,
         address: str | None = None,
         *,
-        token: str | None = None,
+        token: Token | None = None,
         ca_file: str | None = None,
         cert_file: str | None = None,
         key_file: str | None = None,
@@ -68,7 +70,7 @@ class AsyncClient(AsyncManaged):
         )
         self._make = aio_channel_maker(self.config)
         self._reach = Reach(self.config)
-        self._metadata = self.config.call_metadata
+        self._metadata: Metadata = ()
         self._lock = threading.Lock()
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Stripes[grpc.aio.Channel]] = (
             weakref.WeakKeyDictionary()
@@ -170,6 +172,16 @@ class AsyncClient(AsyncManaged):
         """Return a handle without asking the server."""
         return AsyncSandbox(self, sandbox_id)
 
+    def with_metadata(self, metadata: Mapping[str, str]) -> Self:
+        """Return this client with more metadata for its calls.
+
+        It shares the connections; what it makes and finds sends the metadata too.
+        Keys win over the client's own.
+        """
+        other = copy.copy(self)
+        other._metadata = joined(self._metadata, metadata)  # noqa: SLF001 - of this class
+        return other
+
     async def suspend(self, sandbox_id: str) -> SandboxInfo:
         """Stop a sandbox's processes and keep its disk, where the server can.
 
@@ -193,6 +205,9 @@ class AsyncClient(AsyncManaged):
             known = self._loops.pop(asyncio.get_running_loop(), None)
         for channel in () if known is None else known.take_all():
             await channel.close()
+
+    def _headers(self) -> Metadata:
+        return self.config.call_metadata(self._metadata)
 
     async def _aleave(self) -> None:
         await self.close()
@@ -228,7 +243,7 @@ class AsyncClient(AsyncManaged):
                 name, request = follower.open()
                 error: SandgateError | None = None
                 with self._channels.stream() as stub:
-                    call = getattr(stub, name)(request, metadata=self._metadata)
+                    call = getattr(stub, name)(request, metadata=self._headers())
                     try:
                         async for message in call:
                             self._reach.reached = True
@@ -278,10 +293,10 @@ class AsyncClient(AsyncManaged):
             case UnaryStep():
                 timeout = self.config.call_timeout if step.timeout is None else step.timeout
                 call = getattr(self._channels.stub(), step.name)
-                return await call(step.request, timeout=timeout, metadata=self._metadata)
+                return await call(step.request, timeout=timeout, metadata=self._headers())
             case UploadStep():
                 with self._uploads.stream() as stub:
-                    return await Sending(stub, step, self._metadata).wait_async()
+                    return await Sending(stub, step, self._headers()).wait_async()
             case DownloadStep():
                 with self._channels.stream() as stub:
                     return await self._download(stub, step)
@@ -292,7 +307,7 @@ class AsyncClient(AsyncManaged):
                 return True
 
     async def _download(self, stub: Any, step: DownloadStep) -> None:
-        call = stub.Download(step.request, metadata=self._metadata)
+        call = stub.Download(step.request, metadata=self._headers())
         try:
             async for message in call:
                 if step.blocking:

@@ -6,7 +6,7 @@ import asyncio
 import os
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from sandgate import _moving, _plans, process
 from sandgate._context import AsyncManaged
@@ -15,7 +15,7 @@ from sandgate.sandbox import Handle, as_bytes
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
     from typing import Unpack
 
     from sandgate import files
@@ -42,6 +42,14 @@ class AsyncSandbox(Handle, AsyncManaged):
     ) -> None:
         super().__init__(client.config, sandbox_id, incarnation, created=created, owned=owned)
         self._client = client
+
+    def with_metadata(self, metadata: Mapping[str, str]) -> Self:
+        """Return a handle whose calls carry more metadata, such as `x-request-id`.
+
+        It never deletes the sandbox at the end of a `with`.
+        """
+        client = self._client.with_metadata(metadata)
+        return type(self)(client, self.id, self.incarnation, created=self.created)
 
     async def info(self) -> SandboxInfo:
         """Return the sandbox as it is now. Does not count as activity."""

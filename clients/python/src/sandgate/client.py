@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import grpc
 
@@ -14,7 +15,7 @@ from sandgate._channels import Stripes, channel_maker
 from sandgate._context import Managed
 from sandgate._reach import Reach
 from sandgate._uploading import Sending
-from sandgate.config import Config
+from sandgate.config import Config, joined
 from sandgate.errors import SandgateError
 from sandgate.sandbox import Sandbox
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from sandgate._calls import Plan, Step
     from sandgate._follower import Follower
+    from sandgate.config import Metadata, Token
     from sandgate.info import CleanupResult, PoolStatus, SandboxInfo, ServerInfo
     from sandgate.options import SandboxSpec, SandboxState
     from sandgate.process import Event
@@ -47,14 +49,14 @@ class Client(Managed):
     Args:
         address: `host:port`, `https://host:port` for TLS with the system's
             certificates, or `unix:///path`. Default: `127.0.0.1:7777`.
-        token: Bearer token. Without TLS it is sent to loopback and unix sockets
-            only, unless `insecure`.
+        token: Bearer token, or a callable that gives one that changes. Without TLS
+            it is sent to loopback and unix sockets only, unless `insecure`.
         ca_file: PEM file of what the server's certificate must come from; turns
             TLS on.
         cert_file: PEM file of the client's certificate; turns TLS on.
         key_file: PEM file of its key.
         insecure: Allow a token to be sent over a network without TLS.
-        metadata: gRPC metadata of every call.
+        metadata: gRPC metadata of every call; `with_metadata` adds some to single ones.
         channels: Connections at most; default: 2. The next one is opened when
             those before have streams.
         config: All of this at once, with the timeouts, in place of the above.
@@ -68,7 +70,7 @@ class Client(Managed):
         self,
         address: str | None = None,
         *,
-        token: str | None = None,
+        token: Token | None = None,
         ca_file: str | None = None,
         cert_file: str | None = None,
         key_file: str | None = None,
@@ -89,7 +91,7 @@ class Client(Managed):
         )
         self._channels = Stripes(channel_maker(self.config), self.config.channels)
         self._reach = Reach(self.config)
-        self._metadata = self.config.call_metadata
+        self._metadata: Metadata = ()
 
     def server_info(self) -> ServerInfo:
         """Return what the server is, can do and enforces, and who the caller is."""
@@ -185,6 +187,16 @@ class Client(Managed):
         """Return a handle without asking the server."""
         return Sandbox(self, sandbox_id)
 
+    def with_metadata(self, metadata: Mapping[str, str]) -> Self:
+        """Return this client with more metadata for its calls.
+
+        It shares the connections; what it makes and finds sends the metadata too.
+        Keys win over the client's own.
+        """
+        other = copy.copy(self)
+        other._metadata = joined(self._metadata, metadata)  # noqa: SLF001 - of this class
+        return other
+
     def suspend(self, sandbox_id: str) -> SandboxInfo:
         """Stop a sandbox's processes and keep its disk, where the server can.
 
@@ -201,6 +213,9 @@ class Client(Managed):
         """Close the connections; a later call makes new ones. Sandboxes stay."""
         for channel in self._channels.take_all():
             channel.close()
+
+    def _headers(self) -> Metadata:
+        return self.config.call_metadata(self._metadata)
 
     def _leave(self) -> None:
         self.close()
@@ -226,7 +241,7 @@ class Client(Managed):
             name, request = follower.open()
             error: SandgateError | None = None
             with self._channels.stream() as stub:
-                call = getattr(stub, name)(request, metadata=self._metadata)
+                call = getattr(stub, name)(request, metadata=self._headers())
                 try:
                     for message in call:
                         self._reach.reached = True
@@ -273,10 +288,10 @@ class Client(Managed):
             case UnaryStep():
                 timeout = self.config.call_timeout if step.timeout is None else step.timeout
                 call = getattr(self._channels.stub(), step.name)
-                return call(step.request, timeout=timeout, metadata=self._metadata)
+                return call(step.request, timeout=timeout, metadata=self._headers())
             case UploadStep():
                 with self._channels.stream() as stub:
-                    return Sending(stub, step, self._metadata).wait()
+                    return Sending(stub, step, self._headers()).wait()
             case DownloadStep():
                 with self._channels.stream() as stub:
                     return self._download(stub, step)
@@ -287,7 +302,7 @@ class Client(Managed):
                 return True
 
     def _download(self, stub: Any, step: DownloadStep) -> None:
-        call = stub.Download(step.request, metadata=self._metadata)
+        call = stub.Download(step.request, metadata=self._headers())
         try:
             for message in call:
                 step.sink(message)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import grpc
 
-from sandgate.errors import InvalidRequestError
+from sandgate.errors import AuthenticationError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,13 @@ MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
 DEFAULT_CHANNELS: Final = 2
 """Connections of one client at most, when nothing else is said."""
+
+Token: TypeAlias = str | Callable[[], str]
+"""A bearer token, or what gives one that changes. It is called for each call and
+for each try to mend a stream, in any thread or on the event loop, so it answers
+from memory until the token is about to expire."""
+
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 # Calls whose repetition changes nothing: gRPC itself repeats them when the
 # server cannot be reached.
@@ -51,14 +59,14 @@ class Config:
     """Everything a client needs to know about its server. Durations in seconds."""
 
     address: str = DEFAULT_ADDRESS
-    token: str | None = field(default=None, repr=False)
+    token: Token | None = field(default=None, repr=False)
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
     server_name: str | None = None
     """The name that the server's certificate must have, if not the address's."""
     insecure: bool = False
-    metadata: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    metadata: Metadata = field(default=(), repr=False)
     call_timeout: float = 60.0
     create_timeout: float = 600.0
     connect_timeout: float = 10.0
@@ -82,7 +90,7 @@ class Config:
         cls,
         address: str | None = None,
         *,
-        token: str | None = None,
+        token: Token | None = None,
         ca_file: str | None = None,
         cert_file: str | None = None,
         key_file: str | None = None,
@@ -104,12 +112,18 @@ class Config:
             channels=DEFAULT_CHANNELS if channels is None else channels,
         )
 
-    @property
-    def call_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Metadata of every call."""
-        if self.token is None:
-            return self.metadata
-        return (*self.metadata, ("authorization", f"Bearer {self.token}"))
+    def call_metadata(self, more: Metadata = ()) -> Metadata:
+        """Return the metadata of a call, with a token of this moment.
+
+        Args:
+            more: The call's own metadata; its keys win over the client's.
+
+        Raises:
+            AuthenticationError: The token's source failed.
+        """
+        own = joined(self.metadata, dict(more))
+        token = _now(self.token)
+        return (*own, ("authorization", f"Bearer {token}")) if token else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +204,8 @@ def channel_options(config: Config) -> list[tuple[str, int | str]]:
         ("grpc.http2.ping_timeout_ms", round(config.keepalive_timeout * 1000)),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # Despite its name, how long one attempt to connect may take at least.
+        ("grpc.min_reconnect_backoff_ms", 5_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
         # One connection per client: channels with equal options would share it
         # otherwise, and closing one would not close the other's calls.
@@ -204,6 +219,20 @@ def channel_options(config: Config) -> list[tuple[str, int | str]]:
             ),
         ),
     ]
+
+
+def joined(first: Metadata, second: Mapping[str, str]) -> Metadata:
+    """Return both, the second one's values where both have a key."""
+    return (*(pair for pair in first if pair[0] not in second), *second.items())
+
+
+def _now(token: Token | None) -> str:
+    if token is None or isinstance(token, str):
+        return token or ""
+    try:
+        return token()
+    except Exception as e:
+        raise AuthenticationError(f"the token cannot be had: {e}", code="UNAUTHENTICATED") from e
 
 
 def _read(path: str | None) -> bytes | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from sandgate import _moving, _plans, process
 from sandgate._context import Managed
@@ -16,7 +16,7 @@ from sandgate.options import execute_request
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from typing import Unpack
 
     from sandgate import files
@@ -104,6 +104,14 @@ class Sandbox(Handle, Managed):
     ) -> None:
         super().__init__(client.config, sandbox_id, incarnation, created=created, owned=owned)
         self._client = client
+
+    def with_metadata(self, metadata: Mapping[str, str]) -> Self:
+        """Return a handle whose calls carry more metadata, such as `x-request-id`.
+
+        It never deletes the sandbox at the end of a `with`.
+        """
+        client = self._client.with_metadata(metadata)
+        return type(self)(client, self.id, self.incarnation, created=self.created)
 
     def info(self) -> SandboxInfo:
         """Return the sandbox as it is now. Does not count as activity."""

@@ -19,6 +19,8 @@ class Cutter:
         """New connections end at once."""
         self.silent = threading.Event()
         """Connections stay, and nothing comes through."""
+        self.delay = 0.0
+        """Seconds until anything comes through a new connection."""
         self.accepted = 0
         self._lock = threading.Lock()
         self._live: list[socket.socket] = []
@@ -77,6 +79,7 @@ class Cutter:
     def _copy(self, source: socket.socket, target: socket.socket) -> None:
         # A connection that went silent stays so, as behind a lost route.
         muted = False
+        threading.Event().wait(self.delay)
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 muted = muted or self.silent.is_set()

@@ -179,6 +179,15 @@ async def test_a_silent_connection_is_noticed_and_mended(cutter: Cutter, box: Sa
     assert result.stdout == "on\nend\n"
 
 
+async def test_a_server_far_away_is_reached_at_the_first_attempt(cutter: Cutter) -> None:
+    cutter.delay = 0.5
+    with Client(cutter.address) as client:
+        assert client.server_info().provider
+    async with AsyncClient(cutter.address) as other:
+        assert (await other.server_info()).provider
+    assert cutter.accepted == 2
+
+
 async def test_many_streams_use_several_connections(cutter: Cutter, box: Sandbox) -> None:
     async with AsyncClient(cutter.address, channels=3) as client:
         sandbox = client.sandbox(box.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -137,8 +138,16 @@ def test_s1_28_s1_30_s5_7_labels_and_env(real_config: Config) -> None:
 
 def test_s1_31_s5_20_c7_lifetimes_end_a_sandbox(own_server: Server) -> None:
     config = Config(address=own_server.address)
-    with SandgateSession(config=config, ttl=1, skip_cleanup=True) as backend, Client(config=config) as client:
+    with (
+        SandgateSession(config=config, ttl=600, skip_cleanup=True) as backend,
+        Client(config=config) as client,
+    ):
         backend.start()
+        info = client.get(backend.id).info()
+        assert info.create_time is not None
+        assert info.expire_time == info.create_time + timedelta(seconds=600)
+        # However slow its creation was, it lives until it is here.
+        client.update(backend.id, ttl=1)
         wait_for(lambda: not _is_there(client, backend.id), 90)
         assert "lost" in backend.execute("true").output
 

@@ -34,6 +34,8 @@ _ELSEWHERE = {
     "The server speaks TLS and the client does not",
     "The client speaks TLS and the server does not",
     "The server's certificate is not trusted",
+    "The server's certificate has expired",
+    "The server's certificate is for another name",
     "The server wants a certificate of the client",
     "The token is not known",
 }

@@ -127,7 +127,9 @@ withServer("SandgateProvider", () => {
   });
 
   it("S3-16 ends a sandbox with its lifetime, and says so", async () => {
-    const sandbox = await provider.getOrCreate({ ttlSeconds: 1 });
+    const sandbox = await provider.getOrCreate({ ttlSeconds: 600 });
+    // However slow its creation was, it lives until it is here.
+    await client.update(sandbox.id, { ttlMs: 1_000 });
     await expect
       .poll(async () => (await sandbox.execute("true")).output, { timeout: 20_000, interval: 200 })
       .toMatch(/^Error: .*(expired|lifetime|ended)/i);

@@ -7,6 +7,7 @@ export class CuttingProxy {
   readonly #target: string;
   readonly #sockets = new Set<Socket>();
   readonly #server: Server;
+  readonly #muted = new WeakSet<Socket>();
   #limits: number[] = [];
   #held = false;
   /** How many connections came so far. */
@@ -36,6 +37,11 @@ export class CuttingProxy {
   /** Cuts all connections that are there. */
   cut(): void {
     for (const socket of this.#sockets) socket.destroy();
+  }
+
+  /** Lets nothing more through on the connections that are there, and leaves them open. */
+  mute(): void {
+    for (const socket of this.#sockets) this.#muted.add(socket);
   }
 
   /** Refuses new connections and cuts the others, until {@link release}. */
@@ -72,6 +78,7 @@ export class CuttingProxy {
         to.destroy();
       });
       from.on("data", (data) => {
+        if (this.#muted.has(from)) return;
         seen += data.length;
         if (limit !== undefined && seen > limit) {
           this.cuts++;

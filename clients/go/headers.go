@@ -1,0 +1,50 @@
+package sandgate
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+)
+
+// requestIDKey is the metadata key that is carried through to the server's logs.
+const requestIDKey = "x-request-id"
+
+// headers are the metadata of every call of a client.
+type headers struct {
+	token    func(context.Context) (string, error) // nil: there is none
+	metadata map[string]string
+}
+
+// own adds the client's metadata to that of the call, which wins, and returns the
+// call's request id.
+func (h headers) own(ctx context.Context) (context.Context, string) {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	for key, value := range h.metadata {
+		if len(md.Get(key)) == 0 {
+			ctx = metadata.AppendToOutgoingContext(ctx, key, value)
+		}
+	}
+	md, _ = metadata.FromOutgoingContext(ctx)
+	if ids := md.Get(requestIDKey); len(ids) > 0 {
+		return ctx, ids[0]
+	}
+	id := newID()
+	return metadata.AppendToOutgoingContext(ctx, requestIDKey, id), id
+}
+
+// authorized adds the token, which is asked for before each attempt: one that a
+// repeat needs may be newer than the first one's.
+func (h headers) authorized(ctx context.Context) (context.Context, error) {
+	if h.token == nil {
+		return ctx, nil
+	}
+	token, err := h.token(ctx)
+	if err != nil {
+		return nil, local(ErrAuthentication, codes.Unauthenticated, err, "the token cannot be had: %v", err)
+	}
+	if token == "" {
+		return ctx, nil
+	}
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token), nil
+}

@@ -1,0 +1,64 @@
+/** The metadata that every call carries. */
+
+import { Metadata } from "@grpc/grpc-js";
+import { AuthenticationError, DeadlineExceededError } from "./errors.js";
+import { cancelledBy, onAbort } from "./sleep.js";
+
+/**
+ * A bearer token, or what gives one that changes. It is called before each attempt of
+ * each call, so it answers from memory until the token is about to expire.
+ */
+export type Token = string | (() => string | Promise<string>);
+
+/** What is known of all calls of a client. */
+export interface ClientHeaders {
+  token: Token;
+  metadata: Readonly<Record<string, string>>;
+}
+
+/** What is known of one call. */
+export interface CallHeaders {
+  signal?: AbortSignal;
+  timeoutMs?: number;
+  metadata?: Readonly<Record<string, string>>;
+}
+
+/**
+ * Returns the metadata of a call; its own goes before the client's.
+ *
+ * @throws AuthenticationError when the token's source failed.
+ */
+export async function headersOf(client: ClientHeaders, call: CallHeaders): Promise<Metadata> {
+  const headers = new Metadata();
+  for (const [key, value] of Object.entries({ ...client.metadata, ...call.metadata })) {
+    headers.set(key, value);
+  }
+  const { token } = client;
+  const now = typeof token === "string" ? token : await within(call, asked(token));
+  if (now !== "") headers.set("authorization", `Bearer ${now}`);
+  return headers;
+}
+
+async function asked(source: () => string | Promise<string>): Promise<string> {
+  try {
+    return await source();
+  } catch (cause) {
+    const why = cause instanceof Error ? cause.message : String(cause);
+    throw new AuthenticationError(`the token cannot be had: ${why}`, { code: "UNAUTHENTICATED" }, { cause });
+  }
+}
+
+/** Waits for no longer than the call may take. */
+function within<T>({ signal, timeoutMs }: CallHeaders, work: Promise<T>): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const late = () =>
+      reject(new DeadlineExceededError("the deadline of the call ended", { code: "DEADLINE_EXCEEDED" }));
+    const timer = timeoutMs === undefined ? undefined : setTimeout(late, timeoutMs);
+    const unlisten = onAbort(signal, () => reject(cancelledBy(signal as AbortSignal)));
+    const done = () => {
+      clearTimeout(timer);
+      unlisten();
+    };
+    work.then(resolve, reject).finally(done);
+  });
+}
