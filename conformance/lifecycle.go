@@ -79,14 +79,14 @@ func createRace(ctx context.Context, t T, s *Suite) {
 
 func createWithAnotherSpec(ctx context.Context, t T, s *Suite) {
 	r := s.request(s.newID("spec"))
-	r.Spec = &sandgate.Spec{Env: map[string]string{"A": "b"}}
+	r.Spec = &sandgate.Spec{WorkingDirectory: "/tmp"}
 	made := s.create(ctx, t, r)
 	t.Cleanup(func() { s.delete(t, made) })
 	again, created, err := s.client.Create(ctx, r)
 	if err != nil || created || again.Incarnation != made.Incarnation {
 		t.Errorf("the same again: %v, created %v", err, created)
 	}
-	r.Spec = &sandgate.Spec{Env: map[string]string{"A": "c"}}
+	r.Spec = &sandgate.Spec{WorkingDirectory: "/"}
 	_, _, err = s.client.Create(ctx, r)
 	wantReason(t, "another spec", err, "SANDBOX_SPEC_DIFFERS")
 }

@@ -97,3 +97,18 @@ type Pooler interface {
 	// ErrNotFound when the template has no pool.
 	PoolStatus(ctx context.Context, template string) (PoolStatus, error)
 }
+
+// Leader is implemented by a provider whose substrate several servers may
+// share, so that one of them does what is to be done once.
+type Leader interface {
+	// Lead calls do while this process, of all that share the substrate, is the
+	// one to look after expired sandboxes, again whenever it becomes so, and
+	// returns when ctx has ended and do has returned.
+	//
+	// The context that do gets ends with a cause, before another process begins,
+	// when this one cannot be sure any more; do must then return promptly. A
+	// process that has gone is replaced within 20 s, at once if it took its
+	// leave. What do does must be safe to be done twice all the same: a request
+	// that was sent may arrive late.
+	Lead(ctx context.Context, do func(ctx context.Context))
+}

@@ -163,6 +163,9 @@ type Query struct {
 	Labels map[string]string
 	// States selects by state. Empty: all.
 	States []State
+	// DueBy selects those whose ExpireTime has come by then. Zero: all. A
+	// provider should not look at more of a sandbox than that takes.
+	DueBy time.Time
 	// Limit is the most to return, at least 1.
 	Limit int
 	// Token is Page.Next of the page before, with the same query.
@@ -176,6 +179,11 @@ func (q Query) Matches(i Info) bool {
 	}
 	for k, v := range q.Labels {
 		if got, ok := i.Spec.Labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	if !q.DueBy.IsZero() {
+		if end := i.ExpireTime(); end.IsZero() || end.After(q.DueBy) {
 			return false
 		}
 	}

@@ -21,7 +21,7 @@ func (s *Server) CleanupSandboxes(ctx context.Context, req *sandboxv1.CleanupSan
 	resp := &sandboxv1.CleanupSandboxesResponse{}
 	var mu sync.Mutex
 	var work sync.WaitGroup
-	slots := make(chan struct{}, reapWorkers)
+	slots := make(chan struct{}, reapDeletes)
 	q := providers.Query{Tenant: callOf(ctx).principal.Tenant, Labels: req.GetLabels(), Limit: reapPage}
 	for {
 		page, err := s.provider.List(ctx, q)
@@ -73,7 +73,7 @@ func (s *Server) cleanup(ctx context.Context, req *sandboxv1.CleanupSandboxesReq
 	if info.LastActivity.After(limit) || info.State == providers.StateDeleting || info.State == providers.StateCreating {
 		return false, nil
 	}
-	b := box{tenant: info.Spec.Tenant, id: info.Spec.ID, name: info.Name}
+	b := boxFor(info)
 	if info.State == providers.StateActive {
 		last, err := s.lastActivity(ctx, b)
 		if err != nil {

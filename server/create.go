@@ -51,7 +51,7 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 // ready makes sure that a command can run, and removes a sandbox of this call
 // in which none can.
 func (s *Server) ready(ctx context.Context, b box, info providers.Info) error {
-	t, err := s.reach(ctx, b, info.Incarnation)
+	t, err := s.reachKnown(ctx, b, info.Incarnation, &info)
 	if err == nil {
 		t.release()
 		return nil

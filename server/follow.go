@@ -82,8 +82,9 @@ func (f *follower) run(ctx context.Context) error {
 		if f.s.isStopping() || ctx.Err() != nil {
 			return f.s.broken(ctx, err)
 		}
-		if done, end := f.fate(ctx, err); done {
-			return end
+		done, err := f.fate(ctx, err)
+		if done {
+			return err
 		}
 		if !f.mend.again(ctx, err) {
 			return f.s.broken(ctx, err)
@@ -119,7 +120,7 @@ func (f *follower) runDroppable(ctx context.Context) error {
 }
 
 // fate finds out, after an error, whether the command's end is certain. It
-// reports true with what run must return.
+// reports true with what run must return, else the error to go by.
 func (f *follower) fate(ctx context.Context, err error) (bool, error) {
 	var flt *fault
 	if errors.As(err, &flt) && f.started {
@@ -133,6 +134,10 @@ func (f *follower) fate(ctx context.Context, err error) (bool, error) {
 		case sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE:
 			return f.ended(ctx, flt)
 		}
+	}
+	if f.started && errors.Is(err, providers.ErrNotActive) {
+		// It ended between the look at it and the call. Another look tells more.
+		return false, agentUnavailable(err)
 	}
 	return !transient(err), err
 }
@@ -148,7 +153,10 @@ func (f *follower) ended(ctx context.Context, flt *fault) (bool, error) {
 		}
 		return true, f.end(sandboxv1.ExitReason_EXIT_REASON_LOST, flt.message)
 	case stateName(providers.StateCreating):
-		return true, f.end(sandboxv1.ExitReason_EXIT_REASON_LOST, "the sandbox is being made anew")
+		// A substrate that makes it anew says so by another incarnation when it has.
+		// One that only does not see its sandbox as ready, because a node or its
+		// kubelet is away, brings the same one back.
+		return false, agentUnavailable(flt)
 	default:
 		return true, flt
 	}

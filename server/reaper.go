@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -11,20 +13,40 @@ import (
 )
 
 const (
-	reapPage    = 500
-	reapWorkers = 8
-	reapTimeout = 30 * time.Second
+	reapPage = 500
+	// reapAsks and reapDeletes bound how many agents are asked, and how many
+	// sandboxes are deleted, at the same time. Most of both is waiting.
+	reapAsks    = 128
+	reapDeletes = 32
+	// askTimeout keeps agents that do not answer, such as those of a node that
+	// is gone, from making other sandboxes late.
+	askTimeout    = 10 * time.Second
+	deleteTimeout = 30 * time.Second
+	// reapPause is how long one is left alone that could not be asked.
+	reapPause = 30 * time.Second
 	// unreachableGrace is how long an idle sandbox is spared while its agent
 	// cannot be asked: commands may run in it.
 	unreachableGrace = 10 * time.Minute
 )
 
+// errUnasked: the agent of an idle sandbox did not say whether a command runs.
+var errUnasked = errors.New("its agent cannot be asked whether it is in use")
+
 // reap deletes sandboxes whose lifetime ended, until the server halts. What it
 // needs to know is the provider's, so any replica, and a restarted server, goes
-// on where another left off.
+// on where another left off. Where servers share a substrate one of them reaps.
 func (s *Server) reap() {
 	ctx, cancel := s.untilHalt()
 	defer cancel()
+	if l, ok := s.provider.(providers.Leader); ok {
+		l.Lead(ctx, s.reapOn)
+		return
+	}
+	s.reapOn(ctx)
+}
+
+// reapOn reaps until ctx ends.
+func (s *Server) reapOn(ctx context.Context) {
 	tick := time.NewTicker(s.cfg.Timing.ReapInterval)
 	defer tick.Stop()
 	for {
@@ -39,30 +61,32 @@ func (s *Server) reap() {
 	}
 }
 
+// reapAll is one round: it looks for what is due and returns when each of those
+// was dealt with.
 func (s *Server) reapAll(ctx context.Context) error {
-	slots := make(chan struct{}, reapWorkers)
+	asks, deletes := make(chan struct{}, reapAsks), make(chan struct{}, reapDeletes)
 	var work sync.WaitGroup
 	defer work.Wait()
-	q := providers.Query{Limit: reapPage}
+	s.reapLater.forget(time.Now())
+	q := providers.Query{Limit: reapPage, DueBy: time.Now()}
 	for {
 		page, err := s.provider.List(ctx, q)
 		if err != nil {
 			return err
 		}
 		for _, info := range page.Sandboxes {
-			if end := info.ExpireTime(); end.IsZero() || time.Now().Before(end) {
+			if s.reapLater.has(info.Name) && time.Since(info.ExpireTime()) < unreachableGrace {
 				continue
 			}
-			select {
-			case slots <- struct{}{}:
-			case <-ctx.Done():
-				return context.Cause(ctx)
+			if err := take(ctx, asks); err != nil {
+				return err
 			}
 			work.Go(func() {
-				defer func() { <-slots }()
-				ctx, cancel := context.WithTimeout(ctx, reapTimeout)
-				defer cancel()
-				if _, err := s.expire(ctx, info); err != nil {
+				err := guard(func() error { return s.reapOne(ctx, info, asks, deletes) })
+				if errors.Is(err, errUnasked) {
+					s.reapLater.add(info.Name, time.Now().Add(reapPause))
+				}
+				if err != nil && ctx.Err() == nil {
 					s.log.WarnContext(ctx, "an expired sandbox could not be deleted",
 						"tenant", info.Spec.Tenant, "sandbox_id", info.Spec.ID, "error", err)
 				}
@@ -74,39 +98,87 @@ func (s *Server) reapAll(ctx context.Context) error {
 	}
 }
 
-// expire deletes a sandbox whose lifetime seems to have ended, after it made
-// sure: of a sandbox that is only idle, the agent is asked whether a command
-// runs. It reports whether the sandbox was deleted.
+// take waits for room in a channel that bounds work.
+func take(ctx context.Context, slots chan<- struct{}) error {
+	select {
+	case slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// reapOne holds a slot of those that ask, and gives it back.
+func (s *Server) reapOne(ctx context.Context, info providers.Info, asks, deletes chan struct{}) error {
+	due, info, err := func() (bool, providers.Info, error) {
+		defer func() { <-asks }()
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		return s.isOver(ctx, info)
+	}()
+	if err != nil || !due {
+		return err
+	}
+	if err := take(ctx, deletes); err != nil {
+		return err
+	}
+	defer func() { <-deletes }()
+	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
+	defer cancel()
+	_, err = s.deleteExpired(ctx, info)
+	return err
+}
+
+// expire deletes a sandbox whose lifetime has ended, after it made sure. It
+// reports whether the sandbox was deleted.
 func (s *Server) expire(ctx context.Context, info providers.Info) (bool, error) {
-	b := box{tenant: info.Spec.Tenant, id: info.Spec.ID, name: info.Name}
+	over, info, err := s.isOver(ctx, info)
+	if err != nil || !over {
+		return false, err
+	}
+	return s.deleteExpired(ctx, info)
+}
+
+// isOver makes sure that a sandbox's lifetime has ended: of one that is only
+// idle, the agent is asked whether a command runs. It returns the sandbox as it
+// is now.
+func (s *Server) isOver(ctx context.Context, info providers.Info) (bool, providers.Info, error) {
+	b := boxFor(info)
 	info, err := s.provider.Get(ctx, b.name)
 	if err != nil {
-		return false, ignoreNotFound(err)
+		return false, info, ignoreNotFound(err)
 	}
 	end := info.ExpireTime()
 	if end.IsZero() || time.Now().Before(end) {
-		return false, nil
+		return false, info, nil
 	}
 	aged := info.Spec.TTL > 0 && !time.Now().Before(info.CreateTime.Add(info.Spec.TTL))
 	switch {
 	case info.State == providers.StateDeleting:
-		return false, nil
+		return false, info, nil
 	case info.State == providers.StateCreating && !aged:
-		return false, nil
+		return false, info, nil
 	case info.State == providers.StateActive && !aged:
 		last, err := s.lastActivity(ctx, b)
 		switch {
 		case err != nil && time.Since(end) < unreachableGrace:
-			return false, err
+			return false, info, fmt.Errorf("%w: %w", errUnasked, err)
 		case err == nil && last.Add(info.Spec.IdleTTL).After(time.Now()):
 			_, err := s.provider.Update(ctx, b.name, providers.Change{LastActivity: last})
-			return false, ignoreNotFound(err)
+			return false, info, ignoreNotFound(err)
 		}
 	}
-	return s.deleteExpired(ctx, b, info, end)
+	return true, info, nil
 }
 
-func (s *Server) deleteExpired(ctx context.Context, b box, info providers.Info, end time.Time) (bool, error) {
+// boxFor is the box of a sandbox that the provider told of.
+func boxFor(info providers.Info) box {
+	return box{tenant: info.Spec.Tenant, id: info.Spec.ID, name: info.Name}
+}
+
+// deleteExpired reports whether it was this call that deleted the sandbox.
+func (s *Server) deleteExpired(ctx context.Context, info providers.Info) (bool, error) {
+	b, end := boxFor(info), info.ExpireTime()
 	// Before the deletion, so that no caller finds the sandbox gone without the
 	// reason.
 	s.expired.add(b.name, end)
@@ -155,42 +227,30 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// tombstones remember for a while which sandboxes expired, so that a late
-// caller learns why. They are a courtesy of this process: after a restart the
-// sandbox is simply not found.
-type tombstones struct {
+// pauses are names to be left alone until a time.
+type pauses struct {
 	mu    sync.Mutex
-	ends  map[string]time.Time
-	order []string
+	until map[string]time.Time
 }
 
-const maxTombstones = 10_000
+func newPauses() *pauses { return &pauses{until: make(map[string]time.Time)} }
 
-func newTombstones() *tombstones { return &tombstones{ends: make(map[string]time.Time)} }
-
-func (t *tombstones) add(name string, end time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if _, ok := t.ends[name]; !ok {
-		t.order = append(t.order, name)
-	}
-	t.ends[name] = end
-	if len(t.order) > maxTombstones {
-		delete(t.ends, t.order[0])
-		t.order = t.order[1:]
-	}
+func (p *pauses) add(name string, until time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.until[name] = until
 }
 
-func (t *tombstones) remove(name string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	// The name stays in order; a second entry there is harmless.
-	delete(t.ends, name)
+func (p *pauses) has(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, ok := p.until[name]
+	return ok
 }
 
-func (t *tombstones) get(name string) (time.Time, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	end, ok := t.ends[name]
-	return end, ok
+// forget ends the pauses whose time has come.
+func (p *pauses) forget(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.until, func(_ string, until time.Time) bool { return !now.Before(until) })
 }

@@ -134,6 +134,23 @@ func TestEndWhilePipeBroken(t *testing.T) {
 			w.provider.mu.Unlock()
 			p.server.Stop()
 		}, exit: sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY},
+		"out of memory, told late": {meanwhile: func(w *world, p *place) {
+			w.provider.mu.Lock()
+			p.info.State = providers.StateCreating
+			w.provider.mu.Unlock()
+			p.cut()
+			time.AfterFunc(50*time.Millisecond, func() {
+				w.provider.mu.Lock()
+				defer w.provider.mu.Unlock()
+				p.info.State, p.info.Failure = providers.StateFailed, providers.FailureOutOfMemory
+			})
+		}, exit: sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY},
+		"never ready again": {meanwhile: func(w *world, p *place) {
+			w.provider.mu.Lock()
+			p.info.State = providers.StateCreating
+			w.provider.mu.Unlock()
+			p.cut()
+		}, reason: "AGENT_UNAVAILABLE"},
 		"suspended": {meanwhile: func(w *world, p *place) {
 			w.provider.mu.Lock()
 			p.info.State = providers.StateSuspended

@@ -23,7 +23,13 @@ func boxOf(ctx context.Context, id string) box {
 // reach returns a tunnel to the sandbox, which must be released, and counts
 // the call as activity.
 func (s *Server) reach(ctx context.Context, b box, incarnation string) (*tunnel, error) {
-	t, err := s.tunnels.get(ctx, b)
+	return s.reachKnown(ctx, b, incarnation, nil)
+}
+
+// reachKnown is reach for a sandbox that the provider has just told of, which
+// spares asking it again.
+func (s *Server) reachKnown(ctx context.Context, b box, incarnation string, known *providers.Info) (*tunnel, error) {
+	t, err := s.tunnels.getKnown(ctx, b, known)
 	if err != nil {
 		return nil, s.explain(b, err)
 	}

@@ -48,6 +48,7 @@ type Server struct {
 	tunnels   *tunnels
 	activity  *activity
 	expired   *tombstones
+	reapLater *pauses
 
 	stopping atomic.Bool
 	// halt ends the background work; done is closed when it has ended.
@@ -77,7 +78,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: newCodec(),
-		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(),
+		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(), reapLater: newPauses(),
 	}
 	if s.templates, err = indexTemplates(cfg.Templates); err != nil {
 		return nil, err

@@ -87,11 +87,17 @@ func (t *tunnel) release() {
 	t.users.Add(-1)
 }
 
-// openTunnel looks the sandbox up, dials its agent and shakes hands.
-func (ts *tunnels) openTunnel(ctx context.Context, b box) (*tunnel, error) {
-	info, err := ts.lookup(ctx, b)
-	if err != nil {
-		return nil, err
+// openTunnel looks the sandbox up unless it is known, dials its agent and
+// shakes hands.
+func (ts *tunnels) openTunnel(ctx context.Context, b box, known *providers.Info) (*tunnel, error) {
+	var info providers.Info
+	if known != nil {
+		info = *known
+	} else {
+		var err error
+		if info, err = ts.lookup(ctx, b); err != nil {
+			return nil, err
+		}
 	}
 	if info.State != providers.StateActive {
 		return nil, notActive(info)
@@ -109,7 +115,7 @@ func (ts *tunnels) openTunnel(ctx context.Context, b box) (*tunnel, error) {
 		return nil, err
 	}
 	t := &tunnel{box: b, incarnation: info.Incarnation, policies: policies,
-		conn: &tunnelConn{Conn: raw, dead: make(chan struct{})}}
+		conn: &tunnelConn{Conn: &corked{Conn: raw}, dead: make(chan struct{})}}
 	t.info.Store(&info)
 	if t.client, err = ts.newClient(t.conn); err != nil {
 		return nil, errors.Join(err, t.conn.Close())
@@ -155,7 +161,7 @@ func (ts *tunnels) newClient(conn *tunnelConn) (*grpc.ClientConn, error) {
 		grpc.WithIdleTimeout(0),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
-		grpc.WithWriteBufferSize(writeBuffer),
+		grpc.WithWriteBufferSize(tunnelBuffer),
 		grpc.WithReadBufferSize(writeBuffer),
 		grpc.WithStaticStreamWindowSize(streamWindow),
 		grpc.WithStaticConnWindowSize(connWindow),
@@ -169,6 +175,10 @@ func (ts *tunnels) newClient(conn *tunnelConn) (*grpc.ClientConn, error) {
 		),
 	)
 }
+
+// tunnelBuffer is what is written at once: two whole messages of an exec stream
+// on Kubernetes, and no small rest.
+const tunnelBuffer = 2 * (32<<10 - 16)
 
 // shakeHands checks that the agent speaks our language and is the incarnation
 // that the provider knows.

@@ -44,8 +44,13 @@ func newTunnels(cfg Config, c codec) *tunnels {
 // get returns a live tunnel, which must be released. A wait ends with ctx; the
 // attempt to open goes on for the others who wait.
 func (ts *tunnels) get(ctx context.Context, b box) (*tunnel, error) {
+	return ts.getKnown(ctx, b, nil)
+}
+
+// getKnown is get that spares the look-up where the sandbox is known.
+func (ts *tunnels) getKnown(ctx context.Context, b box, known *providers.Info) (*tunnel, error) {
 	for {
-		s, err := ts.slot(ctx, b)
+		s, err := ts.slot(ctx, b, known)
 		if err != nil {
 			return nil, err
 		}
@@ -81,7 +86,7 @@ func (ts *tunnels) use(name string, s *slot) bool {
 
 // slot returns the sandbox's slot and begins to open a tunnel where there is
 // none.
-func (ts *tunnels) slot(ctx context.Context, b box) (*slot, error) {
+func (ts *tunnels) slot(ctx context.Context, b box, known *providers.Info) (*slot, error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if ts.closed {
@@ -92,7 +97,7 @@ func (ts *tunnels) slot(ctx context.Context, b box) (*slot, error) {
 	}
 	s := &slot{ready: make(chan struct{})}
 	ts.slots[b.name] = s
-	ts.open.Go(func() { ts.fill(context.WithoutCancel(ctx), b, s) })
+	ts.open.Go(func() { ts.fill(context.WithoutCancel(ctx), b, known, s) })
 	return s, nil
 }
 
@@ -100,14 +105,14 @@ func (ts *tunnels) slot(ctx context.Context, b box) (*slot, error) {
 const openTimeout = 20 * time.Second
 
 // fill opens the tunnel of a slot and stays until it is dead.
-func (ts *tunnels) fill(ctx context.Context, b box, s *slot) {
+func (ts *tunnels) fill(ctx context.Context, b box, known *providers.Info, s *slot) {
 	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, agentUnavailable(errors.New("dialling took too long")))
 	err := guard(func() error {
 		var err error
-		s.t, err = ts.openTunnel(ctx, b)
+		s.t, err = ts.openTunnel(ctx, b, known)
 		if errors.Is(err, providers.ErrReplaced) {
 			// It may have been replaced between the look-up and the dial.
-			s.t, err = ts.openTunnel(ctx, b)
+			s.t, err = ts.openTunnel(ctx, b, nil)
 		}
 		return err
 	})

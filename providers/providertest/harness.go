@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -78,6 +79,7 @@ var lifecycleCases = []lifecycleCase{
 	{"C21_deleted_once", deletedOnce},
 	{"C22_list_pages", listPages},
 	{"C22_list_filters", listFilters},
+	{"C21_list_of_what_is_due", listDue},
 	{"C22_list_refuses_a_bad_token", listRefusesABadToken},
 	{"C23_another_provider_finds_it", anotherProviderFindsIt},
 	{"C23_closed_provider_leaves_it_running", closedProviderLeavesItRunning},
@@ -158,13 +160,21 @@ func (b *box) create(ctx context.Context, t *testing.T, name string, spec provid
 	return info
 }
 
-func cleanUp(t *testing.T, p providers.Provider, name string) {
+// cleanUp deletes sandboxes at the end of the test, all at once: a substrate may
+// take seconds for each.
+func cleanUp(t *testing.T, p providers.Provider, names ...string) {
 	t.Helper()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), caseTimeout)
 		defer cancel()
-		if err := p.Delete(ctx, name, providers.Condition{}); err != nil && !isNotFound(err) {
-			t.Errorf("delete %s: %v", name, err)
+		var all sync.WaitGroup
+		for _, name := range names {
+			all.Go(func() {
+				if err := p.Delete(ctx, name, providers.Condition{}); err != nil && !isNotFound(err) {
+					t.Errorf("delete %s: %v", name, err)
+				}
+			})
 		}
+		all.Wait()
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -114,5 +115,40 @@ func listRefusesABadToken(ctx context.Context, t *testing.T, b *box) {
 	_, err := b.p.List(ctx, providers.Query{Limit: 1, Token: "not a token!"})
 	if !errors.Is(err, providers.ErrTokenInvalid) {
 		t.Errorf("list with a malformed token: %v", err)
+	}
+}
+
+// listDue: a reaper asks for those whose time has come by then.
+func listDue(ctx context.Context, t *testing.T, b *box) {
+	tenant := name(t)
+	made := map[string]string{}
+	for what, change := range map[string]func(*providers.Spec){
+		"idle":    func(s *providers.Spec) { s.TTL, s.IdleTTL = 0, time.Hour },
+		"aged":    func(s *providers.Spec) { s.TTL, s.IdleTTL = 2*time.Hour, 0 },
+		"forever": func(s *providers.Spec) { s.TTL, s.IdleTTL = 0, 0 },
+	} {
+		made[what] = name(t)
+		spec := b.spec(made[what])
+		spec.Tenant = tenant
+		change(&spec)
+		b.create(ctx, t, made[what], spec)
+	}
+	for after, want := range map[time.Duration][]string{
+		time.Minute: {}, 90 * time.Minute: {made["idle"]}, 3 * time.Hour: {made["aged"], made["idle"]},
+	} {
+		for _, limit := range []int{1, 100} {
+			got := names(listAll(ctx, t, b.p, providers.Query{Tenant: tenant, DueBy: time.Now().Add(after), Limit: limit}))
+			slices.Sort(want)
+			if !slices.Equal(got, want) {
+				t.Errorf("due in %v, in pages of %d: %v, want %v", after, limit, got, want)
+			}
+		}
+	}
+	none := time.Duration(0)
+	if _, err := b.p.Update(ctx, made["idle"], providers.Change{IdleTTL: &none}); err != nil {
+		t.Fatal(err)
+	}
+	if got := listAll(ctx, t, b.p, providers.Query{Tenant: tenant, DueBy: time.Now().Add(90 * time.Minute)}); len(got) > 0 {
+		t.Errorf("without a lifetime it is due: %v", names(got))
 	}
 }

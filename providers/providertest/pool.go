@@ -219,13 +219,17 @@ func claimsRace(ctx context.Context, t *testing.T, b *poolBox) {
 	defer closeProvider(t, other)
 	b.full(ctx, t, b.p)
 	infos, errs := make([]providers.Info, callers), make([]error, callers)
+	names := make([]string, callers)
+	for i := range names {
+		names[i] = name(t)
+	}
+	cleanUp(t, b.p, names...)
 	var wg sync.WaitGroup
-	for i := range callers {
-		name, p := name(t), b.p
+	for i, name := range names {
+		p := b.p
 		if i%2 == 1 {
 			p = other
 		}
-		cleanUp(t, b.p, name)
 		wg.Go(func() { infos[i], errs[i] = p.Create(ctx, name, b.spec(name)) })
 	}
 	wg.Wait()
