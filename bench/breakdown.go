@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"time"
 
+	"github.com/sandgate/sandgate/bench/report"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -16,14 +17,14 @@ import (
 // clocks of client and agent, which are one clock with the local provider. The
 // stages follow one another; beside them stand what a call without a command
 // costs, to the server alone and through to the agent, and os/exec on the host.
-func executeBreakdown(ctx context.Context, b *bench) ([]figure, error) {
+func executeBreakdown(ctx context.Context, b *bench) ([]report.Figure, error) {
 	const sandbox = "bench-breakdown"
 	remove, err := b.sandbox(ctx, sandbox)
 	if err != nil {
 		return nil, err
 	}
 	defer remove()
-	var there, runs, back, whole, server, agent, host samples
+	var there, runs, back, whole, server, agent, host report.Samples
 	n := b.count(1000)
 	for i := range n + n/10 {
 		e, err := timedExecute(ctx, b.client, sandbox)
@@ -54,10 +55,10 @@ func executeBreakdown(ctx context.Context, b *bench) ([]figure, error) {
 		there, runs = append(there, e.began.Sub(e.called)), append(runs, e.ended.Sub(e.began))
 		back, whole = append(back, e.told.Sub(e.ended)), append(whole, e.told.Sub(e.called))
 	}
-	line := func(what string, s samples) figure {
-		return figure{what: what, ours: microseconds(s.quantile(0.5)), yardstick: microseconds(s.quantile(0.99))}
+	line := func(what string, s report.Samples) report.Figure {
+		return report.Figure{What: what, Ours: microseconds(s.Quantile(0.5)), Theirs: microseconds(s.Quantile(0.99))}
 	}
-	return []figure{
+	return []report.Figure{
 		line("breakdown (p50, p99): called → agent starts it", there),
 		line("  → agent has seen its end", runs),
 		line("  → client has `exited`", back),

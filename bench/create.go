@@ -12,12 +12,13 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/sandgate/sandgate/bench/report"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // createToFirstCommand compares the time from CreateSandbox to the end of a
 // first `true` with `runc run` of the same bundle and `true` as its process.
-func createToFirstCommand(ctx context.Context, b *bench) ([]figure, error) {
+func createToFirstCommand(ctx context.Context, b *bench) ([]report.Figure, error) {
 	// At this level the provider says what each of its steps took.
 	if err := b.serve(ctx, "--log-level", "debug", "--log-format", "json"); err != nil {
 		return nil, err
@@ -28,14 +29,14 @@ func createToFirstCommand(ctx context.Context, b *bench) ([]figure, error) {
 	if err := errors.Join(err, b.serve(ctx)); err != nil {
 		return nil, err
 	}
-	return append([]figure{
-		latency("create → first command, cold | runc run", ours, runc, 0.5, atMost(1.5), atMost(1.2)),
+	return append([]report.Figure{
+		report.Latency("create → first command, cold | runc run", ours, runc, 0.5, report.AtMost(1.5), report.AtMost(1.2)),
 	}, steps...), nil
 }
 
 // steps reads from the server's log what the steps of creations took.
-func (b *bench) steps(names ...string) (figures []figure) {
-	took := make(map[string]samples)
+func (b *bench) steps(names ...string) (figures []report.Figure) {
+	took := make(map[string]report.Samples)
 	for line := range bytes.Lines(b.output.Bytes()) {
 		var record map[string]any
 		if json.Unmarshal(line, &record) != nil || record["msg"] != "a container was started" {
@@ -49,7 +50,7 @@ func (b *bench) steps(names ...string) (figures []figure) {
 	}
 	for _, name := range names {
 		if s := took[name]; len(s) > 0 {
-			figures = append(figures, figure{what: "  of it: " + name, ours: milliseconds(s.median())})
+			figures = append(figures, report.Figure{What: "  of it: " + name, Ours: report.Milliseconds(s.Median())})
 		}
 	}
 	return figures
@@ -57,7 +58,7 @@ func (b *bench) steps(names ...string) (figures []figure) {
 
 // creations measures both in turns. Before each, ready may wait for what the
 // measurement is about.
-func creations(ctx context.Context, b *bench, template string, n int, ready func() error) (ours, runc samples, err error) {
+func creations(ctx context.Context, b *bench, template string, n int, ready func() error) (ours, runc report.Samples, err error) {
 	for i := range n + 2 {
 		if ready != nil {
 			if err := ready(); err != nil {

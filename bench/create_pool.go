@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/sandgate/sandgate/bench/report"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -23,7 +24,7 @@ templates:
 // claimToFirstCommand is createToFirstCommand where a started sandbox waits in
 // a pool. The server is started anew with the pool and, for the other rows,
 // without it, and then deletes what nobody has claimed.
-func claimToFirstCommand(ctx context.Context, b *bench) ([]figure, error) {
+func claimToFirstCommand(ctx context.Context, b *bench) ([]report.Figure, error) {
 	config := filepath.Join(b.dir, "pool.yaml")
 	if err := os.WriteFile(config, []byte(poolConfig), 0o600); err != nil {
 		return nil, err
@@ -35,7 +36,7 @@ func claimToFirstCommand(ctx context.Context, b *bench) ([]figure, error) {
 	if err := errors.Join(err, b.serve(ctx)); err != nil {
 		return nil, err
 	}
-	return []figure{latency("create → first command, from pool | runc run", ours, runc, 0.5, atMost(1.0/3), atMost(1.0/8))}, nil
+	return []report.Figure{report.Latency("create → first command, from pool | runc run", ours, runc, 0.5, report.AtMost(1.0/3), report.AtMost(1.0/8))}, nil
 }
 
 // full waits until the pool is.

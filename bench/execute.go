@@ -10,19 +10,20 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandgate/sandgate/bench/report"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // executeLatency compares Execute of `true`, through server and agent, with
 // os/exec of the same command on the host, both with both outputs collected.
 // The two alternate, so that a slow moment of the machine meets both.
-func executeLatency(ctx context.Context, b *bench) ([]figure, error) {
+func executeLatency(ctx context.Context, b *bench) ([]report.Figure, error) {
 	remove, err := b.sandbox(ctx, "bench-execute")
 	if err != nil {
 		return nil, err
 	}
 	defer remove()
-	var ours, host samples
+	var ours, host report.Samples
 	n := b.count(2000)
 	for i := range n + n/10 {
 		start := time.Now()
@@ -41,9 +42,9 @@ func executeLatency(ctx context.Context, b *bench) ([]figure, error) {
 		}
 		ours, host = append(ours, took), append(host, time.Since(start))
 	}
-	return []figure{
-		latency("Execute true, p50 | os/exec", ours, host, 0.5, atMost(2), atMost(1.5)),
-		latency("Execute true, p99 | os/exec", ours, host, 0.99, bound{}, bound{}),
+	return []report.Figure{
+		report.Latency("Execute true, p50 | os/exec", ours, host, 0.5, report.AtMost(2), report.AtMost(1.5)),
+		report.Latency("Execute true, p99 | os/exec", ours, host, 0.99, report.Bound{}, report.Bound{}),
 	}, nil
 }
 
@@ -87,7 +88,7 @@ func stream(ctx context.Context, b *bench, sandbox string, each func([]byte), ar
 
 // concurrentExecutes runs 1 000 commands at once, each with its own output, and
 // counts errors and wrong bytes.
-func concurrentExecutes(ctx context.Context, b *bench) ([]figure, error) {
+func concurrentExecutes(ctx context.Context, b *bench) ([]report.Figure, error) {
 	n := b.count(1000)
 	remove, err := b.sandboxWith(ctx, "bench-concurrent", &sandboxv1.SandboxSpec{
 		Resources: &sandboxv1.Resources{MaxProcesses: int32(n + 200)},
@@ -156,13 +157,13 @@ func concurrentExecutes(ctx context.Context, b *bench) ([]figure, error) {
 		return nil, err
 	}
 	wg.Wait()
-	f := figure{
-		what:      fmt.Sprintf("%d commands at once", n),
-		ours:      fmt.Sprintf("%d wrong", wrong),
-		yardstick: fmt.Sprintf("%.1f s to start", running.Seconds()),
+	f := report.Figure{
+		What:   fmt.Sprintf("%d commands at once", n),
+		Ours:   fmt.Sprintf("%d wrong", wrong),
+		Theirs: fmt.Sprintf("%.1f s to start", running.Seconds()),
 	}
 	if wrong > 0 {
-		return []figure{f}, fmt.Errorf("%d of %d commands failed, the first with: %w", wrong, n, first)
+		return []report.Figure{f}, fmt.Errorf("%d of %d commands failed, the first with: %w", wrong, n, first)
 	}
-	return []figure{f}, nil
+	return []report.Figure{f}, nil
 }

@@ -13,30 +13,25 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
+
+	"github.com/sandgate/sandgate/bench/report"
 )
 
-// row is one measurement.
-type row struct {
-	name string
-	run  func(ctx context.Context, b *bench) ([]figure, error)
-}
-
-func rows() []row {
-	return []row{
-		{"execute", executeLatency},
-		{"breakdown", executeBreakdown},
-		{"stdout", stdoutThroughput},
-		{"upload", uploadThroughput},
-		{"download", downloadThroughput},
-		{"create", createToFirstCommand},
-		{"create-pool", claimToFirstCommand},
-		{"memory", idleMemory},
-		{"concurrent", concurrentExecutes},
+func rows() []report.Row[*bench] {
+	return []report.Row[*bench]{
+		{Name: "execute", Run: executeLatency},
+		{Name: "breakdown", Run: executeBreakdown},
+		{Name: "stdout", Run: stdoutThroughput},
+		{Name: "upload", Run: uploadThroughput},
+		{Name: "download", Run: downloadThroughput},
+		{Name: "create", Run: createToFirstCommand},
+		{Name: "create-pool", Run: claimToFirstCommand},
+		{Name: "memory", Run: idleMemory},
+		{Name: "concurrent", Run: concurrentExecutes},
 	}
 }
 
@@ -78,26 +73,5 @@ func run() error {
 	}
 	defer b.close()
 
-	var failed []string
-	printHeader(os.Stdout)
-	for _, r := range rows() {
-		if !strings.Contains(r.name, *only) {
-			continue
-		}
-		figures, err := r.run(ctx, b)
-		for _, f := range figures {
-			f.print(os.Stdout)
-		}
-		if err != nil {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			slog.Error("row failed", "row", r.name, "error", err)
-			failed = append(failed, r.name)
-		}
-	}
-	if len(failed) > 0 {
-		return fmt.Errorf("rows failed: %s", strings.Join(failed, ", "))
-	}
-	return nil
+	return report.Print(ctx, os.Stdout, b, *only, rows())
 }

@@ -10,12 +10,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandgate/sandgate/bench/report"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // idleMemory reads the anonymous memory of the agent, and of `connect` where the
 // provider uses it, in a sandbox that worked and is idle now.
-func idleMemory(ctx context.Context, b *bench) ([]figure, error) {
+func idleMemory(ctx context.Context, b *bench) ([]report.Figure, error) {
 	remove, err := b.sandbox(ctx, "bench-memory")
 	if err != nil {
 		return nil, err
@@ -57,10 +58,9 @@ func idleMemory(ctx context.Context, b *bench) ([]figure, error) {
 		total += anonymous
 	}
 	mib := float64(total) / (1 << 20)
-	return []figure{{
-		what: "idle sandbox, anonymous memory after 10 000 runs", ours: fmt.Sprintf("%.1f MiB", mib),
-		yardstick: "-", ratio: mib,
-		must: bound{value: 12, text: "≤ 12 MiB"}, goal: bound{value: 8, text: "≤ 8 MiB"},
+	return []report.Figure{{
+		What: "idle sandbox, anonymous memory after 10 000 runs", Ours: fmt.Sprintf("%.1f MiB", mib),
+		Ratio: mib, Must: report.UpTo(12, "MiB"), Goal: report.UpTo(8, "MiB"),
 	}}, nil
 }
 

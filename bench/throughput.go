@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sandgate/sandgate/bench/report"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -20,7 +21,7 @@ const rounds = 5
 
 // stdoutThroughput compares the output of one command, end to end, with a
 // one-hop grpc-go stream that reads the same command's pipe.
-func stdoutThroughput(ctx context.Context, b *bench) ([]figure, error) {
+func stdoutThroughput(ctx context.Context, b *bench) ([]report.Figure, error) {
 	remove, err := b.sandbox(ctx, "bench-stdout")
 	if err != nil {
 		return nil, err
@@ -34,14 +35,14 @@ func stdoutThroughput(ctx context.Context, b *bench) ([]figure, error) {
 }
 
 // compare times one job against our server and against each yardstick.
-func compare(ctx context.Context, b *bench, what string, size int64, job func(sandboxv1.SandboxServiceClient) error) ([]figure, error) {
+func compare(ctx context.Context, b *bench, what string, size int64, job func(sandboxv1.SandboxServiceClient) error) ([]report.Figure, error) {
 	clients, stop, err := yardsticks(ctx, b.dir)
 	if err != nil {
 		return nil, err
 	}
 	defer stop()
 	clients = append(clients, b.client)
-	times := make([]samples, len(clients))
+	times := make([]report.Samples, len(clients))
 	for range b.count(rounds) {
 		for i, c := range clients {
 			start := time.Now()
@@ -52,8 +53,8 @@ func compare(ctx context.Context, b *bench, what string, size int64, job func(sa
 		}
 	}
 	ours, hops := times[len(times)-1], times[:len(times)-1]
-	best := slices.MinFunc(hops, func(a, b samples) int { return int(a.median() - b.median()) })
-	return []figure{throughput(what, size, ours, best, atLeast(0.6), atLeast(0.8))}, nil
+	best := slices.MinFunc(hops, func(a, b report.Samples) int { return int(a.Median() - b.Median()) })
+	return []report.Figure{report.Throughput(what, size, ours, best, report.AtLeast(0.6), report.AtLeast(0.8))}, nil
 }
 
 func drainExecute(ctx context.Context, c sandboxv1.SandboxServiceClient, sandbox string, argv []string, want int64) error {
@@ -85,7 +86,7 @@ const transferPath = "/workspace/bench.bin"
 
 // uploadThroughput compares the upload of one hashed file with a one-hop stream
 // that writes and hashes the same bytes.
-func uploadThroughput(ctx context.Context, b *bench) ([]figure, error) {
+func uploadThroughput(ctx context.Context, b *bench) ([]report.Figure, error) {
 	size := b.size(1 << 30)
 	remove, err := b.sandboxWith(ctx, "bench-upload", transferSpec(size))
 	if err != nil {
@@ -142,7 +143,7 @@ func upload(ctx context.Context, c sandboxv1.SandboxServiceClient, sandbox strin
 
 // downloadThroughput compares the download of one hashed file with a one-hop
 // stream that reads and hashes the same file.
-func downloadThroughput(ctx context.Context, b *bench) ([]figure, error) {
+func downloadThroughput(ctx context.Context, b *bench) ([]report.Figure, error) {
 	size := b.size(1 << 30)
 	remove, err := b.sandboxWith(ctx, "bench-download", transferSpec(size))
 	if err != nil {

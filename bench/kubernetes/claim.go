@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/sandgate/sandgate/bench/report"
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
@@ -49,7 +50,7 @@ func (b *bench) claimed(ctx context.Context, name string, spec corev1.PodSpec) (
 		return s, b.settled(ctx, s)
 	}
 	if _, err := b.client.Discovery().ServerResourcesForGroupVersion(claims.GroupVersion().String()); err != nil {
-		return nil, &cannotRun{"agent-sandbox is not on the cluster: " + err.Error()}
+		return nil, &report.CannotRun{Reason: "agent-sandbox is not on the cluster: " + err.Error()}
 	}
 	namespace, err := b.namespace(ctx)
 	if err != nil {
@@ -138,8 +139,10 @@ func (b *bench) waiting(ctx context.Context) (*server, error) {
 }
 
 // executeOnClaim is executeOnPod for a sandbox of agent-sandbox.
-func executeOnClaim(ctx context.Context, b *bench) ([]figure, error) {
-	b.end("kubernetes") // its rows are done
+func executeOnClaim(ctx context.Context, b *bench) ([]report.Figure, error) {
+	// Their rows are done.
+	b.end("kubernetes-" + string(byExec))
+	b.end("kubernetes-" + string(byAddress))
 	s, err := b.waiting(ctx)
 	if err != nil {
 		return nil, err
@@ -165,12 +168,12 @@ func podOf(claim *unstructured.Unstructured) (pod, error) {
 
 // createOnClaim compares the time from Create to the end of a first `true` with a
 // claim by hand on a warm pool of the same template, until it is ready, and execs.
-func createOnClaim(ctx context.Context, b *bench) ([]figure, error) {
+func createOnClaim(ctx context.Context, b *bench) ([]report.Figure, error) {
 	s, err := b.waiting(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var ours, created, one, two samples
+	var ours, created, one, two report.Samples
 	n := b.count(6)
 	for i := range n + 1 {
 		if err := b.settled(ctx, s); err != nil {
@@ -194,10 +197,10 @@ func createOnClaim(ctx context.Context, b *bench) ([]figure, error) {
 		}
 	}
 	const what = "create → first command, agentsandbox, warm | plain claim to Ready + "
-	return []figure{
-		latency(what+"2 execs", ours, two, 0.5, atMost(1), bound{}),
-		latency(what+"1 exec", ours, one, 0.5, bound{}, atMost(1)),
-		{what: "  of it: Create", ours: milliseconds(created.median())},
+	return []report.Figure{
+		report.Latency(what+"2 execs", ours, two, 0.5, report.AtMost(1), report.Bound{}),
+		report.Latency(what+"1 exec", ours, one, 0.5, report.Bound{}, report.AtMost(1)),
+		{What: "  of it: Create", Ours: report.Milliseconds(created.Median())},
 	}, nil
 }
 

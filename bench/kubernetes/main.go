@@ -20,24 +20,26 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
+
+	"github.com/sandgate/sandgate/bench/report"
 )
 
-// row is one measurement.
-type row struct {
-	name string
-	run  func(ctx context.Context, b *bench) ([]figure, error)
-}
+// measurement is what a row runs.
+type measurement = func(ctx context.Context, b *bench) ([]report.Figure, error)
 
-func rows() []row {
-	return []row{
-		{"execute-kubernetes", executeOnPod},
-		{"copy-kubernetes", copyBesideKubectl},
-		{"create-kubernetes", createOnPod},
-		{"peer-langchain-kubernetes", besideLangchainKubernetes},
-		{"execute-agentsandbox", executeOnClaim},
-		{"create-agentsandbox", createOnClaim},
-		{"peer-langchain-k8s", besideLangchainK8s},
+func rows() []report.Row[*bench] {
+	return []report.Row[*bench]{
+		{Name: "execute-kubernetes", Run: executeOnPod(byExec)},
+		{Name: "copy-kubernetes", Run: copyBesideKubectl(byExec)},
+		{Name: "create-kubernetes", Run: createOnPod(byExec)},
+		{Name: "pod-ip-execute-kubernetes", Run: executeOnPod(byAddress)},
+		{Name: "pod-ip-copy-kubernetes", Run: copyBesideKubectl(byAddress)},
+		{Name: "pod-ip-create-kubernetes", Run: createOnPod(byAddress)},
+		{Name: "peer-langchain-kubernetes", Run: besideLangchainKubernetes},
+		{Name: "execute-agentsandbox", Run: executeOnClaim},
+		{Name: "create-agentsandbox", Run: createOnClaim},
+		{Name: "peer-langchain-k8s", Run: besideLangchainK8s},
+		{Name: "peer-sandboxd", Run: besideSandboxd},
 	}
 }
 
@@ -80,47 +82,5 @@ func run() error {
 	}
 	defer b.close()
 
-	began := time.Now()
-	var failed, notes []string
-	printHeader(os.Stdout)
-	for _, r := range rows() {
-		if !strings.Contains(r.name, *only) {
-			continue
-		}
-		figures, err := r.run(ctx, b)
-		for _, f := range figures {
-			f.print(os.Stdout)
-			if f.note != "" {
-				notes = append(notes, f.what+": "+f.note)
-			}
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		var cannot *cannotRun
-		switch {
-		case errors.As(err, &cannot):
-			notes = append(notes, r.name+" was left out: "+cannot.reason)
-		case err != nil:
-			notes = append(notes, r.name+" failed: "+err.Error())
-			failed = append(failed, r.name)
-		}
-	}
-	for _, note := range notes {
-		fmt.Println("-", note)
-	}
-	fmt.Printf("took %v; load average %s\n", time.Since(began).Round(time.Second), loadAverage())
-	if len(failed) > 0 {
-		return fmt.Errorf("rows failed: %s", strings.Join(failed, ", "))
-	}
-	return nil
-}
-
-// loadAverage tells how busy the machine was.
-func loadAverage() string {
-	data, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.Join(strings.Fields(string(data))[:3], " ")
+	return report.Print(ctx, os.Stdout, b, *only, rows())
 }

@@ -13,6 +13,8 @@ import (
 	"runtime"
 	"strconv"
 	"time"
+
+	"github.com/sandgate/sandgate/bench/report"
 )
 
 // driver is a Python process with one backend of deepagents, which does one piece
@@ -135,15 +137,15 @@ func works() []work {
 
 // compare has both do the same work in turns. What the other one cannot do is
 // said in the table, with its own words.
-func (b *bench) compare(ctx context.Context, name string, ours, theirs *driver, settle func() error) ([]figure, error) {
+func (b *bench) compare(ctx context.Context, name string, ours, theirs *driver, settle func() error) ([]report.Figure, error) {
 	for _, d := range []*driver{ours, theirs} {
 		if _, err := d.do(ctx, "open", opening); err != nil {
 			return nil, fmt.Errorf("opening a sandbox: %w", err)
 		}
 	}
-	var figures []figure
+	var figures []report.Figure
 	for _, w := range works() {
-		var a, z samples
+		var a, z report.Samples
 		var refused error
 		for i := range b.count(w.times) + 1 {
 			if w.order == "first" || i == 0 {
@@ -172,9 +174,9 @@ func (b *bench) compare(ctx context.Context, name string, ours, theirs *driver, 
 				a, z = append(a, took), append(z, peer)
 			}
 		}
-		f := latency(w.what+", Python | "+name, a, z, 0.5, atMost(1), bound{})
+		f := report.Latency(w.what+", Python | "+name, a, z, 0.5, report.AtMost(1), report.Bound{})
 		if refused != nil {
-			f = figure{what: f.what, ours: f.ours, theirs: "failed", note: refused.Error()}
+			f = report.Figure{What: f.What, Ours: f.Ours, Theirs: "failed", Note: refused.Error()}
 		}
 		figures = append(figures, f)
 	}

@@ -57,11 +57,6 @@ func (b *bench) close() {
 // count scales a number of repetitions.
 func (b *bench) count(n int) int { return max(3, int(float64(n)*b.scale)) }
 
-// cannotRun is why a row is left out, which is no failure.
-type cannotRun struct{ reason string }
-
-func (e *cannotRun) Error() string { return e.reason }
-
 // server is a running `sandgate serve` with a namespace of its own.
 type server struct {
 	namespace string

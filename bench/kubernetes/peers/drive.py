@@ -119,7 +119,26 @@ class LangchainK8s:
         """Nothing to wait for here; the caller watches the pool."""
 
 
-_BACKENDS = {"sandgate": Sandgate, "langchain-kubernetes": LangchainKubernetes, "langchain-k8s": LangchainK8s}
+class LangchainK8sSandboxd(LangchainK8s):
+    """langchain-k8s with sandboxd in the pods, by a forwarded port, its only way."""
+
+    def make(self) -> BaseSandbox:
+        """Make a backend; its first call claims the sandbox."""
+        from langchain_k8s import SandboxdBackend
+
+        return SandboxdBackend(
+            warmpool_name=self._settings["warm_pool"],
+            namespace=self._settings["namespace"],
+            max_output_size=64 << 20,
+        )
+
+
+_BACKENDS = {
+    "sandgate": Sandgate,
+    "langchain-kubernetes": LangchainKubernetes,
+    "langchain-k8s": LangchainK8s,
+    "langchain-k8s-sandboxd": LangchainK8sSandboxd,
+}
 
 
 class WorkError(Exception):
