@@ -59,11 +59,12 @@ clean: cluster-down ## Remove everything that make has built or installed
 ##@ Code
 
 .PHONY: gen
-gen: $(BUF) $(GENPY) $(GENES) ## Generate the Go, Python and TypeScript code from proto/
+gen: $(BUF) $(GENPY) $(GENES) $(HELM) ## Generate the Go, Python and TypeScript code from proto/, and deploy/manifests from the chart
 	@scripts/gen.sh
+	@scripts/manifests.sh
 
 .PHONY: gen-check
-gen-check: $(BUF) $(GENPY) $(GENES) ## Fail when the generated code is not what proto/ gives
+gen-check: $(BUF) $(GENPY) $(GENES) $(HELM) ## Fail when generated code or manifests are not what proto/ and the chart give
 	@scripts/gen-check.sh
 
 .PHONY: lint lint-proto lint-go lint-python lint-ts lint-scripts
@@ -154,7 +155,7 @@ test-escape: ## (later) Try to break out of a sandbox
 
 ##@ Kubernetes and images
 
-.PHONY: cluster-up cluster-down test-kubernetes bench-kubernetes image
+.PHONY: cluster-up cluster-down test-kubernetes bench-kubernetes scale image
 cluster-up: $(CLUSTER) ## Start a small Kubernetes cluster on this machine, unless it runs
 	@.tools/cluster/cluster up
 cluster-down: ## Stop that cluster and remove it
@@ -163,6 +164,8 @@ test-kubernetes: $(SYSTEM) $(PYTHON) $(HELM) build-dev ## Run the Kubernetes tes
 	@scripts/cluster-test.sh
 bench-kubernetes: $(SYSTEM) $(PYTHON) build-dev ## Measure on the cluster of KUBECONFIG, else that of cluster-up, beside client-go, kubectl cp and other packages
 	@bench/kubernetes/run.sh $(BENCH_FLAGS)
+scale: $(SYSTEM) build-dev ## Measure what 10 000 sandboxes cost server and API server, on the same cluster; SCALE_FLAGS='-n 500 -window 4s'
+	@scripts/scale.sh $(SCALE_FLAGS)
 image: build-dev ## Build the container image for this architecture into dist/image, without a container engine
 	go -C deploy/image run . --out $(CURDIR)/dist/image --tag sandgate:$(VERSION) \
 		$(HOSTARCH)=$(CURDIR)/bin/sandgate,$(CURDIR)/bin/sandgate-agent

@@ -22,7 +22,9 @@ fi
 export KUBECONFIG
 export GO_TEST_TIMEOUT=${GO_TEST_TIMEOUT:-40m}
 status=0
-scripts/test-go.sh kubernetes ./test/kubernetes || status=1
+# The tests wait for pods most of the time, so more of them run at once than there
+# are processors.
+scripts/test-go.sh kubernetes -parallel=6 ./test/kubernetes || status=1
 if [[ -n ${SANDGATE_CLUSTER:-} ]]; then
   # It kills parts of the cluster, so nothing else may run on it.
   scripts/test-go.sh faults ./test/kubernetes/faults || status=1

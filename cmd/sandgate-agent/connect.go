@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/signal"
 	"time"
@@ -19,14 +18,21 @@ const (
 	connectRetry = 20 * time.Millisecond
 )
 
-// connect joins standard input and output to the agent's socket. The end of
-// the input is passed on, so that the other side can still answer; the end of
-// the agent's side ends the process.
+// holding is what connect says while it is held, before any byte of the agent.
+const holding = "\n"
+
+// connect joins standard input and output to the agent's socket, by handing them
+// over where that can be. The end of the input is passed on, so that the other
+// side can still answer; the end of the agent's side ends the process.
+//
+// Held, it first says so by one byte and goes on when it has read one: the agent
+// hangs up on a connection that says nothing, connect does not.
 func connect(args []string, stdin, stdout *os.File) error {
 	flags := flag.NewFlagSet("connect", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	to := flags.String("to", defaultSocket, "")
 	wait := flags.Duration("wait", connectWait, "")
+	hold := flags.Bool("hold", false, "")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
 		return errors.Join(errUsage, err)
 	}
@@ -34,49 +40,121 @@ func connect(args []string, stdin, stdout *os.File) error {
 	if err != nil {
 		return err
 	}
-	conn, err := dial(path, *wait)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	go func() {
-		if err := pass(conn, stdin); err != nil {
-			// The input broke: the agent must see that, not wait for more.
-			_ = conn.Close()
-			return
-		}
-		_ = conn.CloseWrite()
-	}()
 	// A reader that went away is an end like any other, not a signal.
 	signal.Ignore(unix.SIGPIPE)
-	err = pass(stdout, conn)
-	if err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, unix.EPIPE) {
+	in, out := int(stdin.Fd()), int(stdout.Fd())
+	if *hold {
+		if called, err := holdOn(in, out); err != nil || !called {
+			return err
+		}
+	}
+	agent, handed, err := dial(path, *wait, in, out)
+	if err != nil || handed {
+		return err
+	}
+	go func() {
+		if err := pass(agent, in); err != nil {
+			// The input broke: the agent must see that, not wait for more.
+			_ = unix.Shutdown(agent, unix.SHUT_RDWR)
+			return
+		}
+		_ = unix.Shutdown(agent, unix.SHUT_WR)
+	}()
+	err = pass(out, agent)
+	if err != nil && !errors.Is(err, unix.EPIPE) {
 		return fmt.Errorf("pass on the agent's bytes: %w", err)
 	}
 	return nil
 }
 
-func dial(path string, wait time.Duration) (*net.UnixConn, error) {
+// holdOn waits to be called. It reports false when nobody will.
+func holdOn(in, out int) (called bool, err error) {
+	if err := writeAll(out, []byte(holding)); err != nil {
+		return false, fmt.Errorf("say that this is held: %w", err)
+	}
+	n, err := readSome(in, make([]byte, 1))
+	return n > 0, err
+}
+
+// dial waits for the agent to listen. It returns a descriptor that blocks, or
+// true when the agent took input and output over and has let go of them.
+func dial(path string, wait time.Duration, in, out int) (fd int, handed bool, err error) {
 	for deadline := time.Now().Add(wait); ; time.Sleep(connectRetry) {
-		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+		if handOver(path, in, out) {
+			return -1, true, nil
+		}
+		fd, err := dialOnce(path)
 		if err == nil {
-			return conn, nil
+			return fd, false, nil
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("reach the agent: %w", err)
+			return -1, false, fmt.Errorf("reach the agent: %w", err)
 		}
 	}
+}
+
+func dialOnce(path string) (int, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("socket: %w", err)
+	}
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		_ = unix.Close(fd)
+		return -1, fmt.Errorf("connect to %s: %w", path, err)
+	}
+	return fd, nil
 }
 
 // passSize is the buffer of one direction.
 const passSize = 128 << 10
 
-// pass copies until the end of src. The plain types keep io.Copy from choosing
-// ways that do not work for every kind of descriptor.
-func pass(dst io.Writer, src io.Reader) error {
-	_, err := io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, make([]byte, passSize))
-	if err != nil {
-		return fmt.Errorf("copy: %w", err)
+// pass copies until the end of src. It blocks in the kernel, not in Go's poller,
+// which would take several switches between threads for each message.
+func pass(dst, src int) error {
+	buffer := make([]byte, passSize)
+	for {
+		n, err := readSome(src, buffer)
+		if n == 0 || err != nil {
+			return err
+		}
+		if err := writeAll(dst, buffer[:n]); err != nil {
+			return err
+		}
+	}
+}
+
+// readSome returns 0 at the end.
+func readSome(fd int, p []byte) (int, error) {
+	for {
+		n, err := unix.Read(fd, p)
+		switch {
+		case err == nil:
+			return n, nil
+		case errors.Is(err, unix.ECONNRESET):
+			return 0, nil
+		case !again(fd, unix.POLLIN, err):
+			return 0, fmt.Errorf("read: %w", err)
+		}
+	}
+}
+
+func writeAll(fd int, p []byte) error {
+	for len(p) > 0 {
+		n, err := unix.Write(fd, p)
+		if err != nil && !again(fd, unix.POLLOUT, err) {
+			return fmt.Errorf("write: %w", err)
+		}
+		p = p[max(n, 0):]
 	}
 	return nil
+}
+
+// again reports whether a call is worth another try, and waits for that where
+// somebody has made the descriptor one that does not wait.
+func again(fd int, events int16, err error) bool {
+	if errors.Is(err, unix.EAGAIN) {
+		_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: events}}, -1)
+		return err == nil || errors.Is(err, unix.EINTR)
+	}
+	return errors.Is(err, unix.EINTR)
 }

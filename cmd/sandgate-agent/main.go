@@ -15,10 +15,12 @@ var version = "dev"
 
 const usage = `usage:
   sandgate-agent serve [--listen unix:///path|unix:@name]... [--listen-fd N]
+                       [--listen-tcp HOST:PORT, with a secret in SANDGATE_AGENT_SECRET]
                        [--incarnation ID] [--workdir DIR] [--cgroup DIR] [--state-dir DIR]
                        [-- COMMAND ARG...]
-  sandgate-agent connect [--to unix:///path|unix:@name] [--wait DURATION]
+  sandgate-agent connect [--to unix:///path|unix:@name] [--wait DURATION] [--hold]
   sandgate-agent start --dir DIR --incarnation ID [--generation N] [--workdir DIR] [--sha256 HEX]
+                       [--listen-tcp HOST:PORT, with the secret on standard input]
   sandgate-agent stop --dir DIR
   sandgate-agent install DIR
   sandgate-agent version
@@ -39,14 +41,15 @@ func run(args []string, stdin, stdout, stderr *os.File) int {
 	case "serve":
 		err = serve(args, stderr)
 	case "connect":
-		// It only copies bytes.
+		// It only copies bytes, but may have inherited a secret.
+		conceal()
 		debug.SetGCPercent(25)
 		debug.FreeOSMemory()
 		err = connect(args, stdin, stdout)
 	case "install":
 		err = install(args)
 	case "start":
-		err = start(args)
+		err = start(args, stdin, stdout)
 	case "stop":
 		err = stop(args)
 	case "version":

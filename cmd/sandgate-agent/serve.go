@@ -39,6 +39,7 @@ func serve(args []string, stderr io.Writer) error {
 	var listen addresses
 	flags.Var(&listen, "listen", "")
 	fd := flags.Int("listen-fd", -1, "")
+	tcp := flags.String("listen-tcp", "", "")
 	var cfg agent.Config
 	flags.StringVar(&cfg.Incarnation, "incarnation", "", "")
 	flags.StringVar(&cfg.Workdir, "workdir", "", "")
@@ -60,16 +61,27 @@ func serve(args []string, stderr io.Writer) error {
 	if err := spawn.Harden(); err != nil {
 		return err
 	}
+	secret := takeSecret()
 	if *refuse {
 		spawn.RefuseClone3()
 	}
 	openStandard()
 	unix.Umask(0o022)
 
-	listeners, err := listenAll(listen, *fd)
+	var listeners []net.Listener
+	if *tcp != "" {
+		// The first, so that it is there once a socket is.
+		l, err := listenTCP(*tcp, secret)
+		if err != nil {
+			return err
+		}
+		listeners = append(listeners, l)
+	}
+	sockets, err := listenAll(listen, *fd)
 	if err != nil {
 		return err
 	}
+	listeners = append(listeners, sockets...)
 	cfg.Version = version
 	cfg.Reap = true
 	cfg.Log = slog.New(slog.NewTextHandler(stderr, nil))
@@ -127,6 +139,11 @@ func listenAll(list []string, fd int) ([]net.Listener, error) {
 			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 				return nil, fmt.Errorf("remove old socket: %w", err)
 			}
+		}
+		// The first, so that it is there once the socket is. Without it, as where
+		// the name is too long, connect passes the bytes on itself.
+		if l, err := listenHandover(path); err == nil {
+			all = append(all, l)
 		}
 		l, err := net.Listen("unix", path)
 		if err != nil {

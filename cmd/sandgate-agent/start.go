@@ -33,8 +33,10 @@ const (
 // start makes an agent that outlives it, for containers whose first process is
 // not ours, and returns when that agent listens at DIR/INCARNATION.sock. Where
 // one does so already it does nothing, also when two are started at once; an
-// agent of an earlier generation that was started here is ended first.
-func start(args []string) error {
+// agent of an earlier generation that was started here is ended first. Where the
+// agent that then runs listens on TCP, start says so: one that was there already
+// may not.
+func start(args []string, stdin io.Reader, stdout io.Writer) error {
 	flags := flag.NewFlagSet("start", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	dir := flags.String("dir", "", "")
@@ -42,11 +44,20 @@ func start(args []string) error {
 	workdir := flags.String("workdir", "", "")
 	generation := flags.Int("generation", 0, "")
 	sum := flags.String("sha256", "", "")
+	tcp := flags.String("listen-tcp", "", "")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || !filepath.IsAbs(*dir) || !plainName(*incarnation) {
 		return errors.Join(errUsage, err)
 	}
 	if *sum != "" {
 		if err := verifySelf(*sum); err != nil {
+			return err
+		}
+	}
+	secret := ""
+	if *tcp != "" {
+		conceal()
+		var err error
+		if secret, err = readSecret(stdin, startWait); err != nil {
 			return err
 		}
 	}
@@ -60,12 +71,29 @@ func start(args []string) error {
 	}
 	socket := filepath.Join(*dir, *incarnation+".sock")
 	if listening(socket) {
-		return nil
+		return tellTCP(*dir, *incarnation, stdout)
 	}
 	if err := endPredecessor(*dir, *generation); err != nil {
 		return err
 	}
-	return launch(*dir, *incarnation, *generation, *workdir, socket)
+	one := launched{
+		dir: *dir, incarnation: *incarnation, generation: *generation, workdir: *workdir, socket: socket,
+		tcp: *tcp, secret: secret,
+	}
+	if err := one.launch(); err != nil {
+		return err
+	}
+	return tellTCP(*dir, *incarnation, stdout)
+}
+
+// tellTCP says where the agent listens on TCP, if it does.
+func tellTCP(dir, incarnation string, stdout io.Writer) error {
+	n, err := readNote(dir)
+	if err != nil || n.tcp == "" || n.incarnation != incarnation {
+		return err
+	}
+	_, err = fmt.Fprintln(stdout, "tcp", n.tcp)
+	return err
 }
 
 // stop ends the agent that was started in a directory, and its commands.
@@ -79,29 +107,41 @@ func stop(args []string) error {
 	return endPredecessor(*dir, math.MaxInt)
 }
 
+// launched is an agent that is to be started.
+type launched struct {
+	dir, incarnation, workdir, socket string
+	generation                        int
+	tcp, secret                       string // where it listens on TCP, and for whom
+}
+
 // launch starts the agent in a session of its own, with nothing of ours open.
-func launch(dir, incarnation string, generation int, workdir, socket string) error {
+func (l *launched) launch() error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	complaints, err := os.Create(filepath.Join(dir, "agent.log"))
+	complaints, err := os.Create(filepath.Join(l.dir, "agent.log"))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = complaints.Close() }()
-	args := []string{"serve", "--listen", "unix://" + socket, "--incarnation", incarnation, "--state-dir", dir}
-	if workdir != "" {
-		args = append(args, "--workdir", workdir)
+	args := []string{"serve", "--listen", "unix://" + l.socket, "--incarnation", l.incarnation, "--state-dir", l.dir}
+	if l.workdir != "" {
+		args = append(args, "--workdir", l.workdir)
+	}
+	if l.tcp != "" {
+		args = append(args, "--listen-tcp", l.tcp)
 	}
 	cmd := exec.Command(self, args...)
+	if l.tcp != "" {
+		cmd.Env = append(os.Environ(), secretVariable+"="+l.secret)
+	}
 	cmd.Stderr = complaints
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	note := fmt.Sprintf("%d %s %d\n", cmd.Process.Pid, incarnation, generation)
-	if err := os.WriteFile(pidFile(dir), []byte(note), 0o600); err != nil {
+	if err := l.note(cmd.Process.Pid); err != nil {
 		return errors.Join(err, cmd.Process.Kill())
 	}
 	ended := make(chan error, 1)
@@ -112,7 +152,7 @@ func launch(dir, incarnation string, generation int, workdir, socket string) err
 			return fmt.Errorf("the agent ended at once: %w: %s", err, tail(complaints.Name()))
 		default:
 		}
-		if listening(socket) {
+		if listening(l.socket) {
 			return nil
 		}
 		if time.Now().After(deadline) {
@@ -123,41 +163,63 @@ func launch(dir, incarnation string, generation int, workdir, socket string) err
 
 func pidFile(dir string) string { return filepath.Join(dir, "agent.pid") }
 
+// note is what is written of the agent that runs in a directory.
+type note struct {
+	pid, generation int // pid 0: there is none
+	incarnation     string
+	tcp             string
+}
+
+func (l *launched) note(pid int) error {
+	text := fmt.Sprintf("%d %s %d %s\n", pid, l.incarnation, l.generation, l.tcp)
+	return os.WriteFile(pidFile(l.dir), []byte(text), 0o600)
+}
+
+func readNote(dir string) (note, error) {
+	text, err := os.ReadFile(pidFile(dir))
+	if errors.Is(err, os.ErrNotExist) {
+		return note{}, nil
+	}
+	if err != nil {
+		return note{}, err
+	}
+	var n note
+	// The last one may be missing.
+	got, _ := fmt.Sscan(string(text), &n.pid, &n.incarnation, &n.generation, &n.tcp)
+	if got < 3 || n.pid <= 1 {
+		return note{}, nil
+	}
+	return n, nil
+}
+
 // endPredecessor ends the agent that was started here before, if there is one.
 // A pid alone may have been used again, so its arguments must fit as well. Who
 // comes too late for a generation must not end a later one.
 func endPredecessor(dir string, generation int) error {
-	note, err := os.ReadFile(pidFile(dir))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	n, err := readNote(dir)
+	if err != nil || n.pid == 0 {
 		return err
 	}
-	var pid, before int
-	var incarnation string
-	if _, err := fmt.Sscan(string(note), &pid, &incarnation, &before); err != nil || pid <= 1 {
-		return nil
-	}
 	alive := func() bool {
-		cmdline, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-		return err == nil && bytes.Contains(cmdline, []byte("\x00--incarnation\x00"+incarnation+"\x00"))
+		cmdline, err := os.ReadFile("/proc/" + strconv.Itoa(n.pid) + "/cmdline")
+		return err == nil && bytes.Contains(cmdline, []byte("\x00--incarnation\x00"+n.incarnation+"\x00"))
 	}
 	if !alive() {
 		return nil
 	}
-	if before > generation {
-		return fmt.Errorf("an agent of generation %d runs here, later than %d", before, generation)
+	if n.generation > generation {
+		return fmt.Errorf("an agent of generation %d runs here, later than %d", n.generation, generation)
 	}
-	if err := unix.Kill(pid, unix.SIGTERM); err != nil {
+	if err := unix.Kill(n.pid, unix.SIGTERM); err != nil {
 		return fmt.Errorf("end the agent before: %w", err)
 	}
 	for deadline := time.Now().Add(stopWait); alive(); time.Sleep(connectRetry) {
 		if time.Now().After(deadline) {
-			return unix.Kill(pid, unix.SIGKILL)
+			return unix.Kill(n.pid, unix.SIGKILL)
 		}
 	}
-	_ = os.Remove(filepath.Join(dir, incarnation+".sock"))
+	_ = os.Remove(filepath.Join(dir, n.incarnation+".sock"))
+	_ = os.Remove(filepath.Join(dir, n.incarnation+".sock"+handoverSuffix))
 	return nil
 }
 

@@ -18,6 +18,9 @@ type kubernetesFlags struct {
 	image, agentImage              string
 	networkPolicies                bool
 	podPidsLimit                   int64
+	way                            string
+	agentPort                      int32
+	agentFrom                      []string
 }
 
 func (k *kubernetesFlags) add(flags *pflag.FlagSet) {
@@ -28,6 +31,9 @@ func (k *kubernetesFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&k.agentImage, "kubernetes-agent-image", "", "image with the agent at /sandgate-agent, to bring it into sandboxes; without it images need a shell")
 	flags.BoolVar(&k.networkPolicies, "kubernetes-network-policies", false, "state that the cluster's network enforces NetworkPolicy")
 	flags.Int64Var(&k.podPidsLimit, "kubernetes-pod-pids-limit", 0, "state the kubelets' podPidsLimit (default unknown)")
+	flags.StringVar(&k.way, "kubernetes-way", string(kubernetes.WayExec), "how agents are reached: exec, through the API server, or pod-ip, by their pods' addresses")
+	flags.Int32Var(&k.agentPort, "kubernetes-agent-port", 7778, "port of agents that are reached by their pods' addresses")
+	flags.StringArrayVar(&k.agentFrom, "kubernetes-agent-from", nil, "who may connect to that port of sandboxes without network, the servers: NAMESPACE/LABEL=VALUE,… or a range of addresses; can be repeated (default nobody)")
 }
 
 func newKubernetes(ctx context.Context, f serveFlags, logger *slog.Logger) (*kubernetes.Provider, error) {
@@ -35,7 +41,8 @@ func newKubernetes(ctx context.Context, f serveFlags, logger *slog.Logger) (*kub
 	k := f.kubernetes
 	return kubernetes.New(ctx, kubernetes.Config{
 		Kubeconfig: k.kubeconfig, Context: k.context, Namespace: k.namespace, Image: k.image, AgentImage: k.agentImage,
-		Agent: agentOf(f), NetworkPolicies: k.networkPolicies, PodPidsLimit: k.podPidsLimit, Logger: logger,
+		Agent: agentOf(f), NetworkPolicies: k.networkPolicies, PodPidsLimit: k.podPidsLimit,
+		Way: kubernetes.Way(k.way), AgentPort: k.agentPort, AgentFrom: k.agentFrom, Logger: logger,
 	})
 }
 

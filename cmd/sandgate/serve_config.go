@@ -43,16 +43,20 @@ type configFile struct {
 		Cgroup  string `yaml:"cgroup"`
 	} `yaml:"local"`
 	Kubernetes struct {
-		Kubeconfig      string `yaml:"kubeconfig"`
-		Context         string `yaml:"context"`
-		Namespace       string `yaml:"namespace"`
-		Image           string `yaml:"image"`
-		AgentImage      string `yaml:"agent_image"`
-		NetworkPolicies *bool  `yaml:"network_policies"`
-		PodPidsLimit    int64  `yaml:"pod_pids_limit"`
+		Kubeconfig      string   `yaml:"kubeconfig"`
+		Context         string   `yaml:"context"`
+		Namespace       string   `yaml:"namespace"`
+		Image           string   `yaml:"image"`
+		AgentImage      string   `yaml:"agent_image"`
+		NetworkPolicies *bool    `yaml:"network_policies"`
+		PodPidsLimit    int64    `yaml:"pod_pids_limit"`
+		Way             string   `yaml:"way"`
+		AgentPort       int32    `yaml:"agent_port"`
+		AgentFrom       []string `yaml:"agent_from"`
 	} `yaml:"kubernetes"`
 	AgentSandbox struct {
 		IdleGrace time.Duration `yaml:"idle_grace"`
+		Way       string        `yaml:"way"`
 	} `yaml:"agentsandbox"`
 	Reaper struct {
 		Interval time.Duration `yaml:"interval"`
@@ -168,6 +172,8 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 		{"kubernetes-namespace", &f.kubernetes.namespace, c.Kubernetes.Namespace},
 		{"kubernetes-image", &f.kubernetes.image, c.Kubernetes.Image},
 		{"kubernetes-agent-image", &f.kubernetes.agentImage, c.Kubernetes.AgentImage},
+		{"kubernetes-way", &f.kubernetes.way, c.Kubernetes.Way},
+		{"agentsandbox-way", &f.agentSandbox.way, c.AgentSandbox.Way},
 	} {
 		if o.value != "" && !changed(o.flag) {
 			*o.to = o.value
@@ -187,6 +193,12 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 	}
 	if c.Kubernetes.PodPidsLimit != 0 && !changed("kubernetes-pod-pids-limit") {
 		f.kubernetes.podPidsLimit = c.Kubernetes.PodPidsLimit
+	}
+	if c.Kubernetes.AgentPort != 0 && !changed("kubernetes-agent-port") {
+		f.kubernetes.agentPort = c.Kubernetes.AgentPort
+	}
+	if c.Kubernetes.AgentFrom != nil && !changed("kubernetes-agent-from") {
+		f.kubernetes.agentFrom = c.Kubernetes.AgentFrom
 	}
 }
 

@@ -28,12 +28,14 @@ type note struct {
 	Stopped bool `json:"stopped,omitempty"`
 }
 
-// generation is that of the agent that runs, or of the one to be started.
+// generation is that of the agent that runs, or of the one to be started. In a
+// pod it only grows: what was put in while the cluster did not yet say that the
+// container is another one may run there.
 func (n note) generation(containerID string) int {
 	switch {
-	case !n.fits(containerID):
+	case n.Container == "":
 		return 0
-	case n.Stopped:
+	case n.Stopped || !n.fits(containerID):
 		return n.Generation + 1
 	default:
 		return n.Generation
@@ -102,10 +104,14 @@ func (p *Provider) agent(ctx context.Context, s seat) (note, error) {
 // of it can be started, and the note of a later generation wins.
 func (p *Provider) inject(ctx context.Context, s seat, generation int) (note, error) {
 	n := note{Container: s.id, Generation: generation, Workdir: s.workdir}
-	at, err := p.injector.Inject(ctx, p.executor.In(p.at(s)), kube.Injection{
+	want := kube.Injection{
 		Incarnation: incarnation(s.pod.UID, s.id, generation), Generation: generation, Workdir: s.workdir,
 		Container: s.container, Where: s.pod.Namespace + "/" + s.pod.Name,
-	})
+	}
+	if err := p.listen(ctx, s.pod, &want); err != nil {
+		return n, err
+	}
+	at, err := p.injector.Inject(ctx, p.executor.In(p.at(s)), want)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("put the agent into pod %s: %w", s.pod.Name, context.Cause(ctx))
@@ -150,7 +156,7 @@ func (p *Provider) writeNote(ctx context.Context, s seat, n note) (note, error) 
 	}
 }
 
-// connect opens a tunnel to the agent. An agent that ended is followed by one
+// connect opens a connection to the agent. An agent that ended is followed by one
 // of the next generation, which is another incarnation: what ran below the
 // first, and what is known of it, is lost.
 func (p *Provider) connect(ctx context.Context, s seat) (net.Conn, note, error) {
@@ -171,14 +177,19 @@ func (p *Provider) connect(ctx context.Context, s seat) (net.Conn, note, error) 
 }
 
 func (p *Provider) tunnel(ctx context.Context, s seat, n note) (net.Conn, error) {
-	return p.executor.Tunnel(ctx, p.at(s), n.Connect(incarnation(s.pod.UID, s.id, n.Generation)))
+	if p.byAddress(n) {
+		return p.dialAddress(ctx, s.pod, n)
+	}
+	if conn := p.held.Take(s.pod.UID); conn != nil {
+		return conn, nil
+	}
+	return p.executor.Tunnel(ctx, p.at(s), p.connectCommand(s, n))
 }
 
 // answers reports whether the agent is not surely gone. Without input connect
 // succeeds where the agent listens.
 func (p *Provider) answers(ctx context.Context, s seat, n note) bool {
-	command := n.Connect(incarnation(s.pod.UID, s.id, n.Generation))
-	r, err := p.executor.In(p.at(s))(ctx, command, bytes.NewReader(nil))
+	r, err := p.executor.In(p.at(s))(ctx, p.connectCommand(s, n), bytes.NewReader(nil))
 	if kube.NoExecutable(err) {
 		return false
 	}

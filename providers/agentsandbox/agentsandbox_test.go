@@ -152,6 +152,10 @@ func TestState(t *testing.T) {
 		{"ready", subject{ready: ready("True", "DependenciesReady")}, pod(nil), providers.StateActive, 0, ""},
 		{"ready, and the pod is gone", subject{ready: ready("True", "DependenciesReady")}, nil, providers.StateCreating, 0, "anew"},
 		{"ready, and the pod goes", subject{ready: ready("True", "DependenciesReady")}, pod(func(p *corev1.Pod) { p.DeletionTimestamp = &now }), providers.StateCreating, 0, "anew"},
+		{"the pod ended because it goes", subject{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, pod(func(p *corev1.Pod) {
+			killed(p)
+			p.DeletionTimestamp = &now
+		}), providers.StateCreating, 0, "anew"},
 		{"its container is started again", subject{ready: ready("True", "DependenciesReady")}, pod(func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
 			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{Reason: "OOMKilled"}
@@ -208,6 +212,25 @@ func TestIncarnation(t *testing.T) {
 	is("the second container, with the note of the first")
 	pod.UID = "pod-2"
 	is("another pod of the name")
+}
+
+// What an older view of the pod had put in may run there already, and an agent
+// gives way to later ones only.
+func TestGenerationsGrow(t *testing.T) {
+	for what, c := range map[string]struct {
+		note note
+		want int
+	}{
+		"no agent yet":                    {note{}, 0},
+		"one that runs":                   {made("containerd://2", 3, false), 3},
+		"one that was stopped":            {made("containerd://2", 3, true), 4},
+		"that of a former container":      {made("containerd://1", 3, false), 4},
+		"a former container's, and ended": {made("containerd://1", 0, true), 1},
+	} {
+		if got := c.note.generation("containerd://2"); got != c.want {
+			t.Errorf("after %s comes %d, want %d", what, got, c.want)
+		}
+	}
 }
 
 func made(container string, generation int, stopped bool) note {

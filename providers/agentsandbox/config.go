@@ -4,6 +4,8 @@ import (
 	"errors"
 	"log/slog"
 	"time"
+
+	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
 // Config configures a Provider.
@@ -17,6 +19,11 @@ type Config struct {
 	// IdleGrace is how much later than its idleness would end a sandbox the
 	// cluster itself does so, for when no server is left to. Default: 1 h.
 	IdleGrace time.Duration
+	// Way is how agents are reached. Default: WayExec.
+	Way Way
+	// AgentPort is where agents listen that are reached by WayPodIP. Default:
+	// 7778.
+	AgentPort int32
 	// Logger: default slog.Default().
 	Logger *slog.Logger
 }
@@ -31,5 +38,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	return c, nil
+	way, port, err := kube.CheckWay(string(c.Way), c.AgentPort)
+	c.Way, c.AgentPort = Way(way), port
+	return c, err
 }

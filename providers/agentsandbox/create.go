@@ -45,13 +45,18 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 
 // claim makes a claim, or joins the one that is there.
 func (p *Provider) claim(ctx context.Context, name string, spec providers.Spec, o options) (providers.Info, error) {
-	if _, err := p.findWrap(ctx, name); err == nil {
-		return providers.Info{}, fmt.Errorf("sandbox %s: %w", name, providers.ErrExists)
-	} else if !errors.Is(err, providers.ErrNotFound) {
-		return providers.Info{}, err
-	}
+	wrapped := make(chan error, 1)
+	go func() {
+		_, err := p.findWrap(ctx, name)
+		wrapped <- err
+	}()
 	pool, err := p.poolFor(ctx, spec, o)
-	if err != nil {
+	switch there := <-wrapped; {
+	case there == nil:
+		return providers.Info{}, fmt.Errorf("sandbox %s: %w", name, providers.ErrExists)
+	case !errors.Is(there, providers.ErrNotFound):
+		return providers.Info{}, there
+	case err != nil:
 		return providers.Info{}, err
 	}
 	wanted, err := p.newClaim(name, spec, o, pool)

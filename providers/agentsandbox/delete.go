@@ -87,50 +87,47 @@ func (p *Provider) remove(ctx context.Context, c *claim) error {
 	return p.awaitGone(ctx, c)
 }
 
-// awaitGone hastens the end of what a claim that is being deleted owns, and
-// waits for it. The cluster does the same by itself, only more slowly.
+// awaitGone waits for the end of a claim that is being deleted, and of its pod.
 func (p *Provider) awaitGone(ctx context.Context, c *claim) error {
-	name := c.Status.Sandbox.Name
-	if name == "" {
-		name = c.Name
-	}
-	var pod *corev1.Pod
-	if b, err := p.sandboxes.get(ctx, name); err == nil && metav1.IsControlledBy(b, c) {
-		foreground := metav1.DeletePropagationForeground
-		_ = p.sandboxes.delete(ctx, name, metav1.DeleteOptions{
-			PropagationPolicy: &foreground, Preconditions: &metav1.Preconditions{UID: &b.UID},
-		})
-		if found, err := p.core.Pods(p.namespace).Get(ctx, name, metav1.GetOptions{}); err == nil && metav1.IsControlledBy(found, b) {
-			pod = found
-			p.endPod(ctx, pod)
-		}
-	}
-	err := p.followGone(ctx, c)
+	h := p.hasten(ctx, c)
+	err := p.followGone(ctx, c, h)
+	pod := h.stop()
 	if err == nil && pod != nil {
 		err = p.podGone(ctx, pod)
 	}
 	return err
 }
 
+func (p *Provider) followGone(ctx context.Context, c *claim, h *hastening) error {
+	object := kube.Object[*unstructured.Unstructured]{Name: c.Name, Get: p.claims.getRaw, Watch: p.claims.watch}
+	return kube.Follow(ctx, object, func(now *unstructured.Unstructured, exists bool) (bool, error) {
+		if !exists || now.GetUID() != c.UID {
+			return true, nil
+		}
+		if name, _, _ := unstructured.NestedString(now.Object, "status", "sandbox", "name"); name != "" {
+			h.to(ctx, name)
+		}
+		return false, nil
+	})
+}
+
 // endPod deletes a pod without the patience that its spec may ask for. The
 // cluster's own deletion of it follows anyhow.
 func (p *Provider) endPod(ctx context.Context, pod *corev1.Pod) {
+	if now := pod.DeletionGracePeriodSeconds; now != nil && *now <= podGrace {
+		return
+	}
 	grace := podGrace
 	_ = p.core.Pods(p.namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &pod.UID},
 	})
 }
 
-func (p *Provider) followGone(ctx context.Context, c *claim) error {
-	object := kube.Object[*unstructured.Unstructured]{Name: c.Name, Get: p.claims.getRaw, Watch: p.claims.watch}
-	return kube.Follow(ctx, object, func(now *unstructured.Unstructured, exists bool) (bool, error) {
-		return !exists || now.GetUID() != c.UID, nil
-	})
-}
-
 // podGone waits until the kubelet has said that the pod's processes ended.
 func (p *Provider) podGone(ctx context.Context, pod *corev1.Pod) error {
-	return kube.Follow(ctx, p.podObject(pod.Name), func(now *corev1.Pod, exists bool) (bool, error) {
-		return !exists || now.UID != pod.UID, nil
-	})
+	err := kube.AwaitPodGone(ctx, p.core.Pods(p.namespace), pod)
+	if err == nil {
+		p.conns.Drop(pod.UID)
+	}
+	return err
 }

@@ -12,7 +12,16 @@ import (
 // Dial connects to the agent inside. A container that was started since has
 // none; there the agent is put in again.
 func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
-	s, pod, err := p.look(ctx, name)
+	s, err := p.find(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	if !s.deleting {
+		if conn := p.warm.takeFresh(name); conn != nil {
+			return conn, nil
+		}
+	}
+	pod, err := p.pod(ctx, s)
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}

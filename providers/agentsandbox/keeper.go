@@ -28,7 +28,8 @@ const (
 )
 
 // keeper puts the agent into pods that nobody has claimed yet, so that a claim
-// finds it there.
+// finds it there. Of servers that keep pools in one namespace one does so; what
+// it has not done, a claim does.
 type keeper struct {
 	p       *Provider
 	life    context.Context //nolint:containedctx // the keeper's own end, which Close sets
@@ -56,9 +57,21 @@ func (k *keeper) set(pools []keptFor) {
 	}
 	ctx, stop := context.WithCancelCause(k.life)
 	k.pools, k.stop = pools, stop
-	for _, pool := range pools {
-		k.running.Go(func() { k.tend(ctx, pool) })
+	if len(pools) == 0 {
+		return
 	}
+	for _, pool := range pools {
+		k.running.Go(func() { k.p.hold(ctx, pool) })
+	}
+	k.running.Go(func() {
+		k.p.lease(keeperLease).Lead(ctx, func(ctx context.Context) {
+			var tending sync.WaitGroup
+			for _, pool := range pools {
+				tending.Go(func() { k.tend(ctx, pool) })
+			}
+			tending.Wait()
+		})
+	})
 }
 
 func (k *keeper) of(template string) (keptFor, bool) {
@@ -111,7 +124,7 @@ func (k *keeper) round(ctx context.Context, pool keptFor) error {
 		return errNotYet
 	}
 	pods := k.p.core.Pods(k.p.namespace)
-	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: w.Status.Selector})
+	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: w.Status.Selector, ResourceVersion: kube.FromCache})
 	if err != nil {
 		return err
 	}

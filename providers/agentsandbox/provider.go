@@ -14,7 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
@@ -26,15 +28,20 @@ type Provider struct {
 	log       *slog.Logger
 	namespace string
 
-	core      corev1client.CoreV1Interface
-	claims    kind[claim]
-	sandboxes kind[sandbox]
-	pools     kind[warmPool]
-	templates kind[template]
+	core   corev1client.CoreV1Interface
+	claims kind[claim]
+	// claimsMeta shows the claims' metadata only.
+	claimsMeta metadata.ResourceInterface
+	sandboxes  kind[sandbox]
+	pools      kind[warmPool]
+	templates  kind[template]
 
+	leases   coordinationv1.LeasesGetter
 	executor *kube.Executor
+	conns    kube.PodConns
 	injector *kube.Injector
 	warm     *warmConns
+	held     *kube.Holder
 	known    sync.Map // names of cold pools that are there
 
 	// life ends with Close.
@@ -46,6 +53,7 @@ var (
 	_ providers.Provider  = (*Provider)(nil)
 	_ providers.Suspender = (*Provider)(nil)
 	_ providers.Pooler    = (*Provider)(nil)
+	_ providers.Leader    = (*Provider)(nil)
 )
 
 // New connects to the cluster and makes sure that it has agent-sandbox's
@@ -69,19 +77,30 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
+	leases, err := kube.NewLeases(rest)
+	if err != nil {
+		return nil, err
+	}
+	meta, err := metadata.NewForConfig(rest)
+	if err != nil {
+		return nil, err
+	}
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	p := &Provider{
 		config: config, log: config.Logger, namespace: namespace,
-		core:      set.CoreV1(),
-		claims:    newKind[claim](dyn, claimsResource, namespace, "SandboxClaim"),
-		sandboxes: newKind[sandbox](dyn, sandboxesResource, namespace, "Sandbox"),
-		pools:     newKind[warmPool](dyn, poolsResource, namespace, "SandboxWarmPool"),
-		templates: newKind[template](dyn, templatesResource, namespace, "SandboxTemplate"),
-		executor:  kube.NewExecutor(rest, set.CoreV1().RESTClient()),
-		injector:  &kube.Injector{Agent: config.Agent},
-		warm:      &warmConns{conns: make(map[string]*warmConn)},
-		end:       end,
+		core:       set.CoreV1(),
+		claims:     newKind[claim](dyn, claimsResource, namespace, "SandboxClaim"),
+		claimsMeta: meta.Resource(claimsResource).Namespace(namespace),
+		sandboxes:  newKind[sandbox](dyn, sandboxesResource, namespace, "Sandbox"),
+		pools:      newKind[warmPool](dyn, poolsResource, namespace, "SandboxWarmPool"),
+		templates:  newKind[template](dyn, templatesResource, namespace, "SandboxTemplate"),
+		leases:     leases,
+		executor:   kube.NewExecutor(rest, set.CoreV1().RESTClient()),
+		injector:   &kube.Injector{Agent: config.Agent},
+		warm:       &warmConns{conns: make(map[string]*warmConn)},
+		end:        end,
 	}
+	p.held = kube.NewHolder(p.executor)
 	p.keeping = newKeeper(life, p)
 	if err := p.checkAPI(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
@@ -94,12 +113,27 @@ func (p *Provider) checkAPI(ctx context.Context) error {
 	_, _, err := p.claims.list(ctx, metav1.ListOptions{Limit: 1})
 	switch {
 	case err == nil:
-		return nil
+		return p.lease(reaperLease).Check(ctx)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("the cluster has no SandboxClaim of %s: install agent-sandbox v0.5 or later with its extensions: %w", claimsResource.GroupVersion(), providers.ErrUnsupported)
 	default:
 		return kube.Wrap(ctx, "list the SandboxClaims of namespace "+p.namespace, err)
 	}
+}
+
+// The leases of servers that share the namespace.
+const (
+	reaperLease = "sandgate-agentsandbox-reaper"
+	keeperLease = "sandgate-agentsandbox-keeper"
+)
+
+func (p *Provider) lease(name string) kube.Lease {
+	return kube.Lease{Leases: p.leases, Namespace: p.namespace, Name: name, Log: p.log}
+}
+
+// Lead calls do while this server holds the lease of those that reap.
+func (p *Provider) Lead(ctx context.Context, do func(context.Context)) {
+	p.lease(reaperLease).Lead(ctx, do)
 }
 
 var errClosed = errors.New("the provider was closed")
@@ -109,7 +143,9 @@ func (p *Provider) Close() error {
 	p.end(errClosed)
 	p.keeping.wait()
 	p.warm.close()
+	p.held.Close()
 	p.executor.Close()
+	p.conns.Close()
 	return nil
 }
 
@@ -150,8 +186,12 @@ type warmConns struct {
 type warmConn struct {
 	conn        net.Conn
 	incarnation string
+	since       time.Time
 	expire      *time.Timer
 }
+
+// freshFor is how long a connection stands for its pod.
+const freshFor = time.Second
 
 func (w *warmConns) keep(name, incarnation string, conn net.Conn) {
 	w.mu.Lock()
@@ -163,7 +203,7 @@ func (w *warmConns) keep(name, incarnation string, conn net.Conn) {
 	if before := w.conns[name]; before != nil && before.expire.Stop() {
 		_ = before.conn.Close()
 	}
-	c := &warmConn{conn: conn, incarnation: incarnation}
+	c := &warmConn{conn: conn, incarnation: incarnation, since: time.Now()}
 	c.expire = time.AfterFunc(warmFor, func() {
 		w.mu.Lock()
 		if w.conns[name] == c {
@@ -173,6 +213,17 @@ func (w *warmConns) keep(name, incarnation string, conn net.Conn) {
 		_ = conn.Close()
 	})
 	w.conns[name] = c
+}
+
+// takeFresh returns the connection if its agent has spoken just now, or nil.
+func (w *warmConns) takeFresh(name string) net.Conn {
+	w.mu.Lock()
+	c := w.conns[name]
+	w.mu.Unlock()
+	if c == nil || time.Since(c.since) >= freshFor {
+		return nil
+	}
+	return w.take(name, c.incarnation)
 }
 
 // take returns the connection to that incarnation, or nil.

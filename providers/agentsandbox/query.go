@@ -5,6 +5,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,6 +62,9 @@ func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page,
 	t, err := decodeToken(q.Token)
 	if err != nil {
 		return providers.Page{}, err
+	}
+	if !q.DueBy.IsZero() {
+		return p.due(ctx, q, t)
 	}
 	limit := max(q.Limit, 1)
 	claims, next, err := p.claims.list(ctx, metav1.ListOptions{
@@ -136,24 +142,54 @@ func (p *Provider) infos(ctx context.Context, all []subject) ([]providers.Info, 
 	return out, nil
 }
 
-// infosByList asks for all pods of Sandboxes at once.
+// podsPerQuestion bounds the hashes in one label selector, which is then no
+// longer than 3 KiB.
+const podsPerQuestion = 250
+
+// infosByList asks for the pods of many Sandboxes together.
 func (p *Provider) infosByList(ctx context.Context, all []subject, out []providers.Info) error {
-	pods, err := p.core.Pods(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: nameHashLabel})
-	if err != nil {
-		return kube.Wrap(ctx, "list pods", err)
-	}
-	byName := make(map[string]*corev1.Pod, len(pods.Items))
-	for i := range pods.Items {
-		byName[pods.Items[i].Name] = &pods.Items[i]
+	byName := make(map[string]*corev1.Pod, len(all))
+	for some := range slices.Chunk(all, podsPerQuestion) {
+		hashes := make([]string, 0, len(some))
+		for _, s := range some {
+			if s.sandbox != "" {
+				hashes = append(hashes, nameHash(s.sandbox))
+			}
+		}
+		if len(hashes) == 0 {
+			continue
+		}
+		pods, err := p.core.Pods(p.namespace).List(ctx, metav1.ListOptions{
+			LabelSelector: nameHashLabel + " in (" + strings.Join(hashes, ",") + ")", ResourceVersion: kube.FromCache,
+		})
+		if err != nil {
+			return kube.Wrap(ctx, "list pods", err)
+		}
+		for i := range pods.Items {
+			byName[pods.Items[i].Name] = &pods.Items[i]
+		}
 	}
 	for i, s := range all {
 		var pod *corev1.Pod
 		if found := byName[s.sandbox]; found != nil {
 			pod = s.own(found)
+		} else if holds(s.ready) {
+			// The cache may be behind.
+			var err error
+			if pod, err = p.pod(ctx, s); err != nil {
+				return err
+			}
 		}
 		out[i] = s.info(pod)
 	}
 	return nil
+}
+
+// nameHash is what agent-sandbox labels the pods of a Sandbox with.
+func nameHash(sandbox string) string {
+	h := fnv.New32a()
+	h.Write([]byte(sandbox)) // never fails
+	return fmt.Sprintf("%08x", h.Sum32())
 }
 
 // Update changes the record, unless it has changed since it was read; then it

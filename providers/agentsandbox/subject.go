@@ -121,6 +121,10 @@ func (s subject) state(pod *corev1.Pod) (providers.State, string, providers.Fail
 		return providers.StateSuspended, "", providers.FailureUnknown
 	}
 	if pod != nil {
+		// One that is being deleted is followed by another, however it ended.
+		if pod.DeletionTimestamp != nil {
+			return providers.StateCreating, "its pod is made anew", providers.FailureUnknown
+		}
 		if end := kube.Ended(pod, ""); end != nil {
 			return providers.StateFailed, end.Message, end.Failure
 		}
@@ -132,7 +136,7 @@ func (s subject) state(pod *corev1.Pod) (providers.State, string, providers.Fail
 		return providers.StateFailed, s.ready.Message, providers.FailureUnknown
 	case !holds(s.ready):
 		return providers.StateCreating, s.waiting(pod), providers.FailureUnknown
-	case pod == nil || pod.DeletionTimestamp != nil:
+	case pod == nil:
 		return providers.StateCreating, "its pod is made anew", providers.FailureUnknown
 	}
 	if c := s.container(pod); c == nil || c.ContainerID == "" || c.State.Running == nil {

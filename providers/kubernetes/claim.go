@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,7 +29,8 @@ func (pl *plan) poolKey() string {
 		Options    options
 		AgentImage string
 		Image      string
-	}{s, pl.options, pl.config.AgentImage, pl.image()})
+		AgentPort  int32 `json:",omitempty"`
+	}{s, pl.options, pl.config.AgentImage, pl.image(), pl.port()})
 	if err != nil {
 		// Nothing in it can fail to be written; without a key nothing is shared.
 		return random()
@@ -39,38 +41,64 @@ func (pl *plan) poolKey() string {
 // claim gives a started pod to the sandbox, if there is one, and returns a
 // connection to its agent. Both are nil when there is none.
 func (p *Provider) claim(ctx context.Context, name string, pl *plan, h *hold) (net.Conn, error) {
-	pods, err := p.listPool(ctx, pl.poolKey(), useReady)
-	if err != nil || len(pods) == 0 {
-		return nil, err
-	}
 	if err := p.prepareNetwork(ctx, pl, p.namespace); err != nil {
 		return nil, err
 	}
+	// Those that a stream is held to need neither a list nor an exec.
+	conn, err := p.claimOne(ctx, name, pl, h, p.held.Held(pl.poolKey()))
+	if conn != nil || err != nil {
+		return conn, err
+	}
+	list, err := p.glancePool(ctx, pl.poolKey(), useReady)
+	if err != nil {
+		return nil, err
+	}
+	pods := make([]*corev1.Pod, len(list))
+	for i := range list {
+		pods[i] = &list[i]
+	}
+	return p.claimOne(ctx, name, pl, h, pods)
+}
+
+// claimOne claims the first of these pods that can be had and answers.
+func (p *Provider) claimOne(ctx context.Context, name string, pl *plan, h *hold, pods []*corev1.Pod) (net.Conn, error) {
 	// Servers that claim at the same time should not try the same ones.
 	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
-	for i := range pods {
-		pod := &pods[i]
+	for _, pod := range pods {
 		if !usable(pod) {
 			continue
 		}
 		cm, _ := h.now()
+		// Whether the agent answers shows while the claim is under way.
+		answer := make(chan net.Conn, 1)
+		go func() { answer <- p.held.Take(pod.UID) }()
 		won, err := p.take(ctx, name, pl, pod, cm)
-		if err != nil {
-			return nil, err
-		}
-		if !won {
+		conn := <-answer
+		if !won || err != nil {
+			if conn != nil {
+				_ = conn.Close()
+			}
+			if err != nil {
+				return nil, err
+			}
+			p.held.Forget(pod.UID)
 			continue
 		}
-		p.wakePools()
-		if err := h.change(ctx, func(r *record) { r.Pod, r.UID, r.FromPool = pod.Name, pod.UID, true }); err != nil {
-			return nil, err
+		p.wakePoolsSoon()
+		// A record that does not say so yet is no loss: who finishes it finds the
+		// pod by its label.
+		h.along(func(r *record) { r.Pod, r.UID, r.FromPool = pod.Name, pod.UID, true })
+		if conn != nil {
+			return conn, nil
 		}
-		conn, err := p.open(ctx, pod.Namespace, pod.Name)
-		if err == nil {
+		if conn, err = p.open(ctx, pod); err == nil {
 			return conn, nil
 		}
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("reach the agent: %w", context.Cause(ctx))
+		}
+		if kube.OutOfReach(err) {
+			return nil, fmt.Errorf("reach the agent: %w", err) // as with any other pod
 		}
 		p.log.WarnContext(ctx, "a pool's pod does not answer and is deleted", "pod", pod.Name, "error", err)
 		if err := p.discard(ctx, pod, h); err != nil {
@@ -79,6 +107,12 @@ func (p *Provider) claim(ctx context.Context, name string, pl *plan, h *hold) (n
 	}
 	return nil, nil
 }
+
+// refillDelay lets the first commands of a sandbox run before another pod is
+// started in its place.
+const refillDelay = 250 * time.Millisecond
+
+func (p *Provider) wakePoolsSoon() { time.AfterFunc(refillDelay, p.wakePools) }
 
 // discard deletes a pod that was claimed and does not answer.
 func (p *Provider) discard(ctx context.Context, pod *corev1.Pod, h *hold) error {
@@ -129,11 +163,25 @@ func (p *Provider) take(ctx context.Context, name string, pl *plan, pod *corev1.
 }
 
 func (p *Provider) listPool(ctx context.Context, key string, uses ...string) ([]corev1.Pod, error) {
+	return p.poolPods(ctx, metav1.ListOptions{LabelSelector: poolSelector(key, uses...)})
+}
+
+// glancePool is listPool for those to whom it does not matter that what they
+// see is some milliseconds old.
+func (p *Provider) glancePool(ctx context.Context, key string, uses ...string) ([]corev1.Pod, error) {
+	return p.poolPods(ctx, metav1.ListOptions{LabelSelector: poolSelector(key, uses...), ResourceVersion: kube.FromCache})
+}
+
+func poolSelector(key string, uses ...string) string {
 	selector := labels.Set{managedBy: managedByValue, labelPool: key}.String()
 	if len(uses) > 0 {
 		selector += "," + labelUse + " in (" + strings.Join(uses, ",") + ")"
 	}
-	list, err := p.pods(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	return selector
+}
+
+func (p *Provider) poolPods(ctx context.Context, opts metav1.ListOptions) ([]corev1.Pod, error) {
+	list, err := p.pods(p.namespace).List(ctx, opts)
 	if err != nil {
 		return nil, kube.Wrap(ctx, "list a pool's pods", err)
 	}

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 
+	networkingv1 "k8s.io/api/networking/v1"
+
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
 // DefaultImage is the image of sandboxes whose template and request name none.
@@ -33,8 +36,19 @@ type Config struct {
 	// PodPidsLimit is the podPidsLimit of the kubelets, which no API tells. 0:
 	// unknown.
 	PodPidsLimit int64
+	// Way is how agents are reached. Default: WayExec.
+	Way Way
+	// AgentPort is where agents listen that are reached by WayPodIP. Default:
+	// 7778.
+	AgentPort int32
+	// AgentFrom is who may connect to the agents of sandboxes without network
+	// where Way is WayPodIP: pods as NAMESPACE/LABEL=VALUE,… or ranges of
+	// addresses. It must hold the servers. Empty: nobody.
+	AgentFrom []string
 	// Logger: default slog.Default().
 	Logger *slog.Logger
+
+	peers []networkingv1.NetworkPolicyPeer // AgentFrom
 }
 
 // DefaultResources are the limits that a template gets when it states none.
@@ -54,6 +68,26 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.PodPidsLimit < 0 {
 		return c, fmt.Errorf("pod pids limit %d is negative: %w", c.PodPidsLimit, providers.ErrInvalid)
+	}
+	return c.withWay()
+}
+
+func (c Config) withWay() (Config, error) {
+	way, port, err := kube.CheckWay(string(c.Way), c.AgentPort)
+	if err != nil {
+		return c, err
+	}
+	c.Way, c.AgentPort = Way(way), port
+	c.peers = nil
+	for _, from := range c.AgentFrom {
+		peer, err := parsePeer(from)
+		if err != nil {
+			return c, fmt.Errorf("who may connect to agents: %w", err)
+		}
+		c.peers = append(c.peers, peer)
+	}
+	if c.Way == WayPodIP && c.NetworkPolicies && len(c.peers) == 0 {
+		c.Logger.Warn("nobody is let in to the agents of sandboxes without network, this server neither: say from where with --kubernetes-agent-from")
 	}
 	return c, nil
 }

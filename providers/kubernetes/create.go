@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
+	"github.com/sandgate/sandgate/streaming/sealed"
 )
 
 // cleanupTimeout bounds what undoes a failed creation.
@@ -54,8 +55,8 @@ func (p *Provider) plan(pod string, spec providers.Spec) (*plan, error) {
 		return nil, fmt.Errorf("network %v: %w by the kubernetes provider", spec.Network, providers.ErrUnsupported)
 	}
 	pl := &plan{config: &p.config, spec: spec, options: o, pod: pod}
-	if len(spec.Env) > 0 {
-		pl.secret = pod + "-env"
+	if len(spec.Env) > 0 || pl.listens() {
+		pl.secret, pl.agentSecret = newSecretName(pod), sealed.NewSecret()
 	}
 	// A template that cannot be is found out before anything is made.
 	if err := pl.finish(pl.makePod()); err != nil {
@@ -196,13 +197,10 @@ func (p *Provider) makePod(ctx context.Context, pl *plan, namespace string, labe
 	if pl.secret != "" {
 		secret := &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: pl.secret, OwnerReferences: owners, Labels: map[string]string{managedBy: managedByValue}},
-			StringData: map[string]string{}, Immutable: new(true),
-		}
-		for i, k := range envKeys(pl.spec.Env) {
-			secret.StringData[envValueKey(i)] = pl.spec.Env[k]
+			StringData: pl.secretData(), Immutable: new(true),
 		}
 		if _, err := p.client.CoreV1().Secrets(namespace).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
-			return nil, kube.WrapCreate(ctx, "make the secret of the sandbox's environment", err)
+			return nil, kube.WrapCreate(ctx, "make the secret of the sandbox's pod", err)
 		}
 	}
 	pod := pl.makePod()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -109,7 +110,7 @@ func (p *Provider) undo(ctx context.Context, h *hold) error {
 // the record last.
 func (p *Provider) destroy(ctx context.Context, h *hold) error {
 	cm, rec := h.now()
-	if conn := p.warm.take(cm.Name); conn != nil {
+	if conn, _ := p.warm.take(cm.Name); conn != nil {
 		_ = conn.Close()
 	}
 	if rec.OwnNamespace {
@@ -119,6 +120,7 @@ func (p *Provider) destroy(ctx context.Context, h *hold) error {
 	} else if err := p.deletePods(ctx, cm.Name, rec); err != nil {
 		return err
 	}
+	p.conns.Drop(rec.UID)
 	uid := cm.UID
 	err := p.records().Delete(ctx, cm.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: new(metav1.DeletePropagationBackground),
@@ -133,17 +135,28 @@ func (p *Provider) destroy(ctx context.Context, h *hold) error {
 // claim was interrupted, and returns when they are gone.
 func (p *Provider) deletePods(ctx context.Context, name string, rec *record) error {
 	selector := labels.Set{managedBy: managedByValue, labelName: name}.String()
-	list, err := p.pods(rec.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	list, err := p.pods(rec.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: kube.FromCache})
 	if err != nil {
 		return kube.Wrap(ctx, "find the sandbox's pod", err)
 	}
-	for i := range list.Items {
-		if err := p.deletePod(ctx, &list.Items[i]); err != nil {
+	pods := list.Items
+	if rec.Pod != "" && !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return pod.UID == rec.UID }) {
+		// It is gone, or so new that the cache does not show it.
+		pod, err := p.pods(rec.Namespace).Get(ctx, rec.Pod, getOptions)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return kube.Wrap(ctx, "find the sandbox's pod", err)
+		}
+		if err == nil && pod.UID == rec.UID {
+			pods = append(pods, *pod)
+		}
+	}
+	for i := range pods {
+		if err := p.deletePod(ctx, &pods[i]); err != nil {
 			return err
 		}
 	}
-	for i := range list.Items {
-		if err := p.awaitGone(ctx, &list.Items[i]); err != nil {
+	for i := range pods {
+		if err := kube.AwaitPodGone(ctx, p.pods(rec.Namespace), &pods[i]); err != nil {
 			return err
 		}
 	}
@@ -162,29 +175,5 @@ func (p *Provider) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return kube.Wrap(ctx, "delete the sandbox's pod", err)
 	}
-	if !usesSecret(pod) {
-		return nil
-	}
-	err = p.client.CoreV1().Secrets(pod.Namespace).Delete(ctx, pod.Name+"-env", metav1.DeleteOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return kube.Wrap(ctx, "delete the secret of the sandbox's environment", err)
-}
-
-func usesSecret(pod *corev1.Pod) bool {
-	for _, c := range pod.Spec.Containers {
-		for _, e := range c.Env {
-			if c.Name == containerName && e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil && e.ValueFrom.SecretKeyRef.Name == pod.Name+"-env" {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func (p *Provider) awaitGone(ctx context.Context, gone *corev1.Pod) error {
-	return kube.Follow(ctx, p.podObject(gone.Namespace, gone.Name), func(pod *corev1.Pod, exists bool) (bool, error) {
-		return !exists || pod.UID != gone.UID, nil
-	})
+	return p.deleteSecret(ctx, pod)
 }

@@ -16,6 +16,9 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 	if !network.Enforced {
 		network.Detail = "a NetworkPolicy that denies everything is made, but whether the cluster's network enforces it cannot be asked; say so with --kubernetes-network-policies where it does"
 	}
+	if p.config.Way == WayPodIP {
+		network.Detail += fmt.Sprintf("; agents listen at port %d of their pods, where the policy lets in %s", p.config.AgentPort, p.letIn())
+	}
 	processes := providers.Enforcement{
 		Name: "processes", Enforced: p.config.PodPidsLimit > 0,
 		Detail: fmt.Sprintf("the kubelets' podPidsLimit of %d for every sandbox, whatever its own limit", p.config.PodPidsLimit),

@@ -9,7 +9,8 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// Dial opens an exec stream to the agent and returns when the agent has spoken.
+// Dial connects to the agent by the provider's way and returns when the agent
+// has answered.
 func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("dial %s: %w", name, context.Cause(ctx))
@@ -21,7 +22,10 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	if rec.Phase != phaseActive {
 		return nil, fmt.Errorf("dial %s: it is %s: %w", name, rec.Phase, providers.ErrNotActive)
 	}
-	if conn := p.warm.take(name); conn != nil {
+	if conn, fresh := p.warm.take(name); conn != nil {
+		if fresh {
+			return conn, nil
+		}
 		// It was opened some time ago, and a stream may outlive its pod.
 		info, err := p.info(ctx, name, rec)
 		if err == nil && info.State == providers.StateActive {
@@ -29,7 +33,7 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 		}
 		_ = conn.Close()
 	}
-	conn, err := p.open(ctx, rec.Namespace, rec.Pod)
+	conn, err := p.openRecorded(ctx, rec)
 	if err == nil {
 		return conn, nil
 	}

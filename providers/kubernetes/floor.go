@@ -187,6 +187,9 @@ func (p *plan) checkSandbox(c *corev1.Container) error {
 	if readOnly := c.SecurityContext.ReadOnlyRootFilesystem; !p.options.WritableRoot && (readOnly == nil || !*readOnly) {
 		return fmt.Errorf("container %s: readOnlyRootFilesystem: must be true, unless writable_root is set", c.Name)
 	}
+	if err := p.checkListening(c); err != nil {
+		return err
+	}
 	for name := range want.Resources.Limits {
 		if _, ok := c.Resources.Limits[name]; !ok {
 			return fmt.Errorf("container %s: resources: the limit on %s must stay", c.Name, name)

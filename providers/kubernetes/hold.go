@@ -34,9 +34,10 @@ type hold struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 
-	mu  sync.Mutex
-	cm  *corev1.ConfigMap
-	rec *record
+	mu   sync.Mutex
+	cm   *corev1.ConfigMap
+	rec  *record
+	next []func(*record) // to be written with the next change
 }
 
 // keep begins to beat. The hold must be released.
@@ -70,12 +71,21 @@ func (h *hold) release() {
 	<-h.done
 }
 
+// along has something written with the next change.
+func (h *hold) along(apply func(*record)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.next = append(h.next, apply)
+}
+
 // change writes the record, if nobody else has.
 func (h *hold) change(ctx context.Context, apply func(*record)) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	next := *h.rec
-	apply(&next)
+	for _, apply := range append(h.next, apply) {
+		apply(&next)
+	}
 	cm := h.cm.DeepCopy()
 	if err := next.put(cm); err != nil {
 		return err
@@ -89,7 +99,7 @@ func (h *hold) change(ctx context.Context, apply func(*record)) error {
 	case err != nil:
 		return kube.Wrap(ctx, "write the record of "+cm.Name, err)
 	}
-	h.cm, h.rec = written, &next
+	h.cm, h.rec, h.next = written, &next, nil
 	return nil
 }
 

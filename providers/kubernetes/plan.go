@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/streaming/sealed"
 )
 
 // Where things are in a sandbox.
@@ -58,8 +59,11 @@ type plan struct {
 	options options
 	// pod is the pod's name.
 	pod string
-	// secret holds the environment's values, in the order of envKeys.
+	// secret holds the environment's values, in the order of envKeys, and the
+	// agent's secret. Empty: there is none of both.
 	secret string
+	// agentSecret is for an agent that listens.
+	agentSecret sealed.Secret
 }
 
 // makePod makes the pod, before overrides, without labels and owner.
@@ -119,6 +123,7 @@ func (p *plan) container() corev1.Container {
 		Command:                  p.serve(),
 		WorkingDir:               "/",
 		Env:                      p.environment(),
+		Ports:                    p.listenPort(),
 		Resources:                p.resources(),
 		VolumeMounts:             p.mounts(),
 		SecurityContext:          p.security(),
@@ -130,6 +135,9 @@ func (p *plan) serve() []string {
 	args := []string{
 		agentPath, "serve", "--incarnation", "$(" + incarnationVariable + ")",
 		"--workdir", escaped(p.workdir()), "--state-dir", stateDir,
+	}
+	if p.listens() {
+		args = append(args, "--listen-tcp", ":"+strconv.Itoa(int(p.config.AgentPort)))
 	}
 	if len(p.spec.Command) > 0 {
 		args = append(args, "--")
@@ -176,6 +184,7 @@ func (p *plan) environment() []corev1.EnvVar {
 	out := []corev1.EnvVar{{Name: incarnationVariable, ValueFrom: &corev1.EnvVarSource{
 		FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.uid"},
 	}}}
+	out = append(out, p.secretEnv()...)
 	if _, ok := p.spec.Env["HOME"]; !ok {
 		out = append(out, corev1.EnvVar{Name: "HOME", Value: homeDir})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,8 @@ import (
 // pools are those that this server was told to keep.
 type pools struct {
 	wake chan struct{}
+	// version grows when something may have changed.
+	version atomic.Uint64
 
 	mu     sync.Mutex
 	kept   []*pool
@@ -36,6 +39,11 @@ type pool struct {
 	// failed delays the next try after one that failed.
 	failed   int
 	notUntil time.Time
+
+	// settled is the version at which the pool was found as it should be, and 0
+	// when it was not; looked is when.
+	settled uint64
+	looked  time.Time
 }
 
 // KeepPools checks the pools and has them filled in the background.
@@ -72,6 +80,7 @@ func (p *Provider) KeepPools(_ context.Context, list []providers.Pool) error {
 }
 
 func (p *Provider) wakePools() {
+	p.pools.version.Add(1)
 	select {
 	case p.pools.wake <- struct{}{}:
 	default:
@@ -91,7 +100,7 @@ func (p *Provider) PoolStatus(ctx context.Context, template string) (providers.P
 	if found == nil {
 		return providers.PoolStatus{}, fmt.Errorf("pool of template %q: %w", template, providers.ErrNotFound)
 	}
-	pods, err := p.listPool(ctx, found.key)
+	pods, err := p.glancePool(ctx, found.key)
 	if err != nil {
 		return providers.PoolStatus{}, err
 	}

@@ -29,6 +29,9 @@ func (p *Provider) prepare(ctx context.Context, name string, pl *plan, cm *corev
 			return err
 		}
 	}
+	if err := p.copySecret(ctx, pl, cm, rec); err != nil {
+		return err
+	}
 	if err := p.prepareNetwork(ctx, pl, rec.Namespace); err != nil {
 		return err
 	}
@@ -62,15 +65,17 @@ func (p *Provider) prepareNetwork(ctx context.Context, pl *plan, namespace strin
 	return nil
 }
 
-// denyAll denies every way in and out. The exec stream comes through the
-// kubelet and is no network traffic of the pod.
-func denyAll() *networkingv1.NetworkPolicy {
+// denyAll denies every way in and out, but for the server's own where it comes
+// by the pod's address. An exec stream comes through the kubelet and is no
+// network traffic of the pod.
+func (p *Provider) denyAll() *networkingv1.NetworkPolicy {
 	return &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: networkNone, Labels: map[string]string{managedBy: managedByValue}},
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{
 				managedBy: managedByValue, labelNetwork: providers.NetworkNone.String(),
 			}},
+			Ingress:     p.waysIn(),
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
 		},
 	}
@@ -78,7 +83,7 @@ func denyAll() *networkingv1.NetworkPolicy {
 
 func (p *Provider) ensurePolicy(ctx context.Context, namespace string) error {
 	policies := p.client.NetworkingV1().NetworkPolicies(namespace)
-	want := denyAll()
+	want := p.denyAll()
 	have, err := policies.Get(ctx, networkNone, getOptions)
 	switch {
 	case apierrors.IsNotFound(err):

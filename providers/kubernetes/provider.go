@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/sandgate/sandgate/providers"
@@ -23,10 +24,13 @@ type Provider struct {
 	namespace string
 	client    kubernetes.Interface
 	exec      *kube.Executor
+	leases    coordinationv1.LeasesGetter
 	version   string
 	log       *slog.Logger
 
+	conns kube.PodConns
 	warm  warm
+	held  *kube.Holder
 	pools pools
 
 	policyMu   sync.Mutex
@@ -39,6 +43,7 @@ type Provider struct {
 var (
 	_ providers.Provider = (*Provider)(nil)
 	_ providers.Pooler   = (*Provider)(nil)
+	_ providers.Leader   = (*Provider)(nil)
 )
 
 // New connects to the cluster. The error wraps ErrInvalid when the cluster is
@@ -67,12 +72,22 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		return nil, kube.Wrap(ctx, "reach the cluster at "+rest.Host, err)
 	}
 	p.version = version.GitVersion
+	if p.leases, err = kube.NewLeases(rest); err != nil {
+		return nil, fmt.Errorf("client of the cluster's leases: %w: %w", err, providers.ErrInvalid)
+	}
+	if err := p.lease(reaperLease).Check(ctx); err != nil {
+		return nil, err
+	}
+	p.held = kube.NewHolder(p.exec)
 	background, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	p.stop = stop
 	p.warm.drop = func(conn net.Conn) { _ = conn.Close() }
 	p.pools.wake = make(chan struct{}, 1)
-	p.work.Go(func() { p.sweep(background) })
+	p.work.Go(func() { p.lease(sweeperLease).Lead(background, p.sweep) })
 	p.work.Go(func() { p.keepPools(background) })
+	if config.Way == WayPodIP {
+		p.work.Go(func() { p.keepPolicy(background) })
+	}
 	return p, nil
 }
 
@@ -81,11 +96,28 @@ func (p *Provider) Close() error {
 	p.stop(errClosed)
 	p.work.Wait()
 	p.warm.close()
+	p.held.Close()
 	p.exec.Close()
+	p.conns.Close()
 	return nil
 }
 
 var errClosed = fmt.Errorf("the provider was closed: %w", providers.ErrUnavailable)
+
+// The leases of servers that share the namespace.
+const (
+	reaperLease  = "sandgate-kubernetes-reaper"
+	sweeperLease = "sandgate-kubernetes-sweeper"
+)
+
+func (p *Provider) lease(name string) kube.Lease {
+	return kube.Lease{Leases: p.leases, Namespace: p.namespace, Name: name, Log: p.log}
+}
+
+// Lead calls do while this server holds the lease of those that reap.
+func (p *Provider) Lead(ctx context.Context, do func(context.Context)) {
+	p.lease(reaperLease).Lead(ctx, do)
+}
 
 func (p *Provider) records() corev1client.ConfigMapInterface {
 	return p.client.CoreV1().ConfigMaps(p.namespace)
@@ -114,10 +146,15 @@ type warm struct {
 
 type warmConn struct {
 	conn  net.Conn
+	since time.Time
 	timer *time.Timer
 }
 
-const warmTime = 5 * time.Second
+const (
+	warmTime = 5 * time.Second
+	// freshTime is how long a connection stands for its pod.
+	freshTime = time.Second
+)
 
 // put keeps a connection under a key for a while: the agent hangs up on who says
 // nothing for long.
@@ -134,7 +171,7 @@ func (w *warm) put(key string, conn net.Conn) {
 	if old, ok := w.conns[key]; ok {
 		w.discard(old)
 	}
-	w.conns[key] = warmConn{conn: conn, timer: time.AfterFunc(warmTime, func() {
+	w.conns[key] = warmConn{conn: conn, since: time.Now(), timer: time.AfterFunc(warmTime, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if now, ok := w.conns[key]; ok && now.conn == conn {
@@ -144,21 +181,22 @@ func (w *warm) put(key string, conn net.Conn) {
 	})}
 }
 
-// take returns the connection, if it still lives.
-func (w *warm) take(key string) net.Conn {
+// take returns the connection, if it still lives, and whether the agent has
+// spoken on it just now.
+func (w *warm) take(key string) (conn net.Conn, fresh bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c, ok := w.conns[key]
 	if !ok {
-		return nil
+		return nil, false
 	}
 	delete(w.conns, key)
 	c.timer.Stop()
 	if !kube.Alive(c.conn) {
 		w.drop(c.conn)
-		return nil
+		return nil, false
 	}
-	return c.conn
+	return c.conn, time.Since(c.since) < freshTime
 }
 
 func (w *warm) discard(c warmConn) {

@@ -112,8 +112,9 @@ func infoWith(name string, rec *record, pod *corev1.Pod) providers.Info {
 	return out
 }
 
-// podsPerQuestion bounds the names in one label selector.
-const podsPerQuestion = 50
+// podsPerQuestion bounds the names in one label selector: with the longest names
+// the question is still shorter than the 8 KiB that what lies between may allow.
+const podsPerQuestion = 100
 
 // List reads records in the order of their names, which is the cluster's order,
 // and their pods. A token is the cluster's own and expires with it, after
@@ -139,6 +140,9 @@ func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page,
 			p.log.WarnContext(ctx, "a record cannot be read", "name", list.Items[i].Name, "error", err)
 			continue
 		}
+		if !mayMatch(q, rec) {
+			continue
+		}
 		records[list.Items[i].Name] = rec
 	}
 	infos, err := p.infos(ctx, records)
@@ -153,6 +157,13 @@ func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page,
 	}
 	slices.SortFunc(page.Sandboxes, func(a, b providers.Info) int { return cmp.Compare(a.Name, b.Name) })
 	return page, nil
+}
+
+// mayMatch leaves out those for which a look at the pod would be in vain: the
+// record alone tells all but the state.
+func mayMatch(q providers.Query, rec *record) bool {
+	q.States = nil
+	return q.Matches(infoOf("", rec))
 }
 
 // infos joins records with their pods.
@@ -178,7 +189,7 @@ func (p *Provider) infos(ctx context.Context, records map[string]*record) ([]pro
 	}
 	for names := range slices.Chunk(together, podsPerQuestion) {
 		list, err := p.pods(p.namespace).List(ctx, metav1.ListOptions{
-			LabelSelector: labelName + " in (" + strings.Join(names, ",") + ")",
+			LabelSelector: labelName + " in (" + strings.Join(names, ",") + ")", ResourceVersion: kube.FromCache,
 		})
 		if err != nil {
 			return nil, kube.Wrap(ctx, "list pods", err)
@@ -193,7 +204,7 @@ func (p *Provider) infos(ctx context.Context, records map[string]*record) ([]pro
 				out = append(out, infoWith(name, rec, pod))
 				continue
 			}
-			// A page shows records as they were; this one may be gone.
+			// A page shows records as they were, and pods as they were in the cache.
 			info, err := p.Get(ctx, name)
 			if errors.Is(err, providers.ErrNotFound) {
 				continue

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,7 +18,9 @@ import (
 )
 
 const (
-	poolInterval   = 2 * time.Second
+	poolInterval = 2 * time.Second
+	// poolLook is how often a pool is looked at in which nothing seems to change.
+	poolLook       = 30 * time.Second
 	poolBackoff    = time.Second
 	poolBackoffMax = time.Minute
 )
@@ -27,6 +30,10 @@ func (p *Provider) keepPools(ctx context.Context) {
 	defer p.resign(context.WithoutCancel(ctx))
 	tick := time.NewTicker(poolInterval)
 	defer tick.Stop()
+	held := holdings{}
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watched := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -37,6 +44,11 @@ func (p *Provider) keepPools(ctx context.Context) {
 		p.pools.mu.Lock()
 		kept, drain := slices.Clone(p.pools.kept), p.pools.drain
 		p.pools.mu.Unlock()
+		p.hold(ctx, kept, held)
+		if len(kept) > 0 && !watched {
+			watched = true
+			watching.Go(func() { p.watchPools(ctx) })
+		}
 		if drain {
 			if err := p.drain(ctx, kept); err != nil {
 				p.complain(ctx, "pools that are no longer kept could not be deleted", "", err)
@@ -98,40 +110,79 @@ func (p *Provider) drop(ctx context.Context, pod *corev1.Pod) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
-	if err == nil && usesSecret(pod) {
-		err = p.client.CoreV1().Secrets(pod.Namespace).Delete(ctx, pod.Name+"-env", metav1.DeleteOptions{})
-		if apierrors.IsNotFound(err) {
-			err = nil
-		}
+	if err == nil {
+		return p.deleteSecret(ctx, pod)
 	}
 	return kube.Wrap(ctx, "delete a pool's pod", err)
+}
+
+// watchPools notes that unclaimed pods change, until ctx ends.
+func (p *Provider) watchPools(ctx context.Context) {
+	opts := metav1.ListOptions{
+		LabelSelector: labels.Set{managedBy: managedByValue}.String() + "," + labelPool + "," + labelUse + " in (" + useReady + "," + useStarting + ")",
+	}
+	for {
+		p.pools.version.Add(1)
+		if w, err := p.pods(p.namespace).Watch(ctx, opts); err == nil {
+			for range w.ResultChan() {
+				p.pools.version.Add(1)
+			}
+			w.Stop()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(poolInterval):
+		}
+	}
 }
 
 // keepPool brings one pool to its target, if this server leads it.
 func (p *Provider) keepPool(ctx context.Context, one *pool) error {
 	cm, leads, err := p.lead(ctx, one)
 	if err != nil || !leads {
+		one.settled = 0
 		return err
 	}
+	version := p.pools.version.Load()
+	if one.settled == version && time.Since(one.looked) < poolLook {
+		return nil
+	}
+	settled, err := p.look(ctx, one, cm)
+	one.settled, one.looked = 0, time.Now()
+	if settled && err == nil {
+		one.settled = version
+	}
+	return err
+}
+
+// look brings a pool to its target, and reports whether it is there.
+func (p *Provider) look(ctx context.Context, one *pool, cm *corev1.ConfigMap) (settled bool, err error) {
 	pods, err := p.listPool(ctx, one.key, useReady, useStarting)
 	if err != nil {
-		return err
+		return false, err
 	}
+	settled = true
 	var good []*corev1.Pod
 	for i := range pods {
 		pod := &pods[i]
 		switch {
 		case pod.DeletionTimestamp != nil:
+			settled = false
 		case !alive(pod) || pod.Labels[labelUse] == useStarting && !one.starts(pod.UID):
+			settled = false
 			// It failed, or the server that brought it up is gone.
 			if err := p.drop(ctx, pod); err != nil {
-				return err
+				return false, err
 			}
 		default:
 			good = append(good, pod)
 		}
 	}
 	target := one.wanted()
+	if over := len(good) - target; over != 0 {
+		settled = false
+	}
 	if over := len(good) - target; over > 0 {
 		// Those that are not ready yet go first, then the youngest.
 		slices.SortFunc(good, func(a, b *corev1.Pod) int {
@@ -139,21 +190,21 @@ func (p *Provider) keepPool(ctx context.Context, one *pool) error {
 		})
 		for _, pod := range good[len(good)-over:] {
 			if err := p.drop(ctx, pod); err != nil {
-				return err
+				return false, err
 			}
 		}
 		good = good[:len(good)-over]
 	}
 	if one.mustWait() {
-		return nil
+		return settled, nil
 	}
 	for range target - len(good) {
 		if err := p.addToPool(ctx, one, cm); err != nil {
 			one.note(err)
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return settled, nil
 }
 
 // addToPool makes one pod and brings it up in the background.

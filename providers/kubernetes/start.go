@@ -136,7 +136,7 @@ const (
 // firstWords opens a connection on which the agent has spoken.
 func (p *Provider) firstWords(ctx context.Context, pl *plan, pod *corev1.Pod) (net.Conn, error) {
 	for try := 1; ; try++ {
-		conn, err := p.open(ctx, pod.Namespace, pod.Name)
+		conn, err := p.openFirst(ctx, pod)
 		if err == nil {
 			return conn, nil
 		}
@@ -153,7 +153,7 @@ func (p *Provider) firstWords(ctx context.Context, pl *plan, pod *corev1.Pod) (n
 				return nil, fmt.Errorf("the agent ended at once: %s: %w", end.Message, why)
 			}
 		}
-		if try == firstWordsTries {
+		if try == firstWordsTries || kube.OutOfReach(err) || errors.Is(err, providers.ErrForbidden) {
 			return nil, fmt.Errorf("the agent does not answer: %w: %w", err, providers.ErrAgentCannotStart)
 		}
 		select {
@@ -163,18 +163,14 @@ func (p *Provider) firstWords(ctx context.Context, pl *plan, pod *corev1.Pod) (n
 	}
 }
 
-// open joins a new exec stream to the agent.
-func (p *Provider) open(ctx context.Context, namespace, pod string) (net.Conn, error) {
-	return p.exec.Tunnel(ctx, kube.Container{Namespace: namespace, Pod: pod, Name: containerName}, connectCommand())
-}
-
 // setUp runs the template's script.
 func (p *Provider) setUp(ctx context.Context, pl *plan, pod *corev1.Pod) error {
 	if pl.options.SetupScript == "" {
 		return nil
 	}
 	at := kube.Container{Namespace: pod.Namespace, Pod: pod.Name, Name: containerName}
-	script := `cd "$1" && eval "$2"`
+	// What the script starts must not inherit the agent's secret.
+	script := `unset ` + secretVariable + `; cd "$1" && eval "$2"`
 	r, err := p.exec.Run(ctx, at, []string{"/bin/sh", "-c", script, "sh", pl.workdir(), pl.options.SetupScript}, nil)
 	switch {
 	case err != nil:

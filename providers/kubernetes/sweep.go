@@ -6,10 +6,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
 const (
-	sweepInterval = 10 * time.Second
+	sweepInterval = 5 * time.Second
 	sweepPage     = 500
 )
 
@@ -20,7 +22,7 @@ type standing struct {
 }
 
 // sweep finishes what a server that is gone had begun: it deletes what was half
-// made or half deleted.
+// made or half deleted. One of the servers that share the namespace does so.
 func (p *Provider) sweep(ctx context.Context) {
 	seen := map[string]standing{}
 	tick := time.NewTicker(sweepInterval)
@@ -42,7 +44,7 @@ func (p *Provider) sweepOnce(ctx context.Context, before map[string]standing) (m
 	now := map[string]standing{}
 	selector := labels.Set{managedBy: managedByValue, labelKind: kindSandbox}.String() +
 		"," + labelPhase + " in (" + string(phaseCreating) + "," + string(phaseDeleting) + ")"
-	opts := metav1.ListOptions{LabelSelector: selector, Limit: sweepPage}
+	opts := metav1.ListOptions{LabelSelector: selector, Limit: sweepPage, ResourceVersion: kube.FromCache}
 	for {
 		list, err := p.records().List(ctx, opts)
 		if err != nil {
@@ -69,6 +71,7 @@ func (p *Provider) sweepOnce(ctx context.Context, before map[string]standing) (m
 				p.log.InfoContext(ctx, "deleted a sandbox that another server left "+string(rec.Phase), "name", cm.Name)
 			}
 		}
+		opts.ResourceVersion = "" // a token has its own
 		if opts.Continue = list.Continue; opts.Continue == "" {
 			return now, nil
 		}

@@ -60,6 +60,7 @@ func (r *asRig) assertNothingLeft(t *testing.T, name string) {
 }
 
 func TestAgentSandboxClaims(t *testing.T) {
+	t.Parallel()
 	r, p := asOpen(t, nil)
 	r.pool("theirs", "plain", 1)
 
@@ -164,6 +165,7 @@ func TestAgentSandboxClaims(t *testing.T) {
 }
 
 func TestAgentSandboxEnv(t *testing.T) {
+	t.Parallel()
 	_, p := asOpen(t, map[string]any{"envVarsInjectionPolicy": "Allowed"})
 	t.Run("S1-30 env per sandbox where the template allows it", func(t *testing.T) {
 		spec := asSpec(`{"sandbox_template": "plain"}`)
@@ -177,6 +179,7 @@ func TestAgentSandboxEnv(t *testing.T) {
 
 // Containers without a place or a program for the agent.
 func TestAgentSandboxAgentCannotStart(t *testing.T) {
+	t.Parallel()
 	r, p := asOpen(t, nil)
 	spec := func(options string) providers.Spec { return asSpec(options) }
 	t.Run("no directory", func(t *testing.T) {
@@ -243,6 +246,7 @@ func TestAgentSandboxAgentCannotStart(t *testing.T) {
 
 // The cluster ends what no server is left for.
 func TestAgentSandboxEndsByItself(t *testing.T) {
+	t.Parallel()
 	r, p := asOpen(t, nil)
 	gone := func(t *testing.T, name string) {
 		t.Helper()

@@ -8,8 +8,10 @@ import (
 	"path/filepath"
 	"testing"
 
+	rbac "k8s.io/api/rbac/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/tools/clientcmd"
@@ -66,6 +68,7 @@ func (r *asRig) apply(t *testing.T, u *unstructured.Unstructured, dryRun bool) {
 
 // The examples are what the API takes, to the last field.
 func TestAgentSandboxExamples(t *testing.T) {
+	t.Parallel()
 	r := newASRig(t)
 	files, err := filepath.Glob(filepath.Join(asExamples, "*.yaml"))
 	if err != nil || len(files) == 0 {
@@ -80,10 +83,17 @@ func TestAgentSandboxExamples(t *testing.T) {
 
 // The Role of the examples is enough for all that the provider does.
 func TestAgentSandboxRole(t *testing.T) {
+	t.Parallel()
 	r := newASRig(t)
 	r.template("plain", restricted(image()), nil)
 	r.make(sandboxes, "Sandbox", "theirs", map[string]any{"podTemplate": map[string]any{"spec": asFields(t, restricted(image()))}})
+	var role rbac.Role
 	for _, u := range objectsIn(t, filepath.Join(asExamples, "rbac.yaml")) {
+		if u.GetKind() == "Role" {
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &role); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if u.GetKind() == "RoleBinding" {
 			if err := unstructured.SetNestedSlice(u.Object, []any{map[string]any{
 				"kind": "ServiceAccount", "name": "sandgate", "namespace": r.namespace,
@@ -93,8 +103,10 @@ func TestAgentSandboxRole(t *testing.T) {
 		}
 		r.apply(t, u, false)
 	}
+	account := impersonating(t, "system:serviceaccount:"+r.namespace+":sandgate")
+	granted(t, account, r.namespace, role.Rules)
 	p, err := agentsandbox.New(t.Context(), agentsandbox.Config{
-		Kubeconfig: impersonating(t, "system:serviceaccount:"+r.namespace+":sandgate"), Namespace: r.namespace,
+		Kubeconfig: account, Namespace: r.namespace,
 		Agent:  func(string) ([]byte, error) { return agentBinary() },
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})

@@ -1,11 +1,9 @@
 package kubernetes
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -20,36 +18,17 @@ import (
 	"github.com/sandgate/sandgate/server"
 )
 
-// asServe runs a server over the provider, and returns a client of it.
+// asServe serves the provider with one template.
 func asServe(t *testing.T, p providers.Provider, options string) *sandgate.Client {
 	t.Helper()
 	template := server.DefaultTemplate()
 	template.ProviderOptions, template.Network = json.RawMessage(options), providers.NetworkFull
-	srv, err := server.New(server.Config{Provider: p, Templates: []server.Template{template}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := "unix://" + filepath.Join(t.TempDir(), "s.sock")
-	l, err := server.Listen(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	client, err := sandgate.NewClient(t.Context(), sandgate.WithAddress(address))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(client.Close(), srv.Shutdown(context.Background()), <-served); err != nil {
-			t.Error(err)
-		}
-	})
-	return client
+	return serve(t, server.Config{Provider: p, Templates: []server.Template{template}})
 }
 
 // The controller makes a pod that vanished anew, empty, under the same name.
 func TestAgentSandboxReplaced(t *testing.T) {
+	t.Parallel()
 	r, p := asOpen(t, nil)
 	client := asServe(t, p, `{"sandbox_template": "plain"}`)
 	box, _, err := client.Create(limit(t), sandgate.CreateRequest{ID: "thread-1"})
@@ -119,14 +98,21 @@ func TestAgentSandboxReplaced(t *testing.T) {
 	})
 }
 
-func TestAgentSandboxSuspend(t *testing.T) {
-	r, p := asOpen(t, nil)
-	r.template("durable", restricted(image(), func(s *core.PodSpec) {
+// durable makes a SandboxTemplate whose sandboxes may have a volume at /data.
+func (r *asRig) durable(name string) {
+	r.t.Helper()
+	r.template(name, restricted(image(), func(s *core.PodSpec) {
 		// A directory of the host has no fsGroup.
 		root, no := int64(0), false
 		s.SecurityContext.RunAsUser, s.SecurityContext.RunAsNonRoot = &root, &no
 		s.Containers[0].VolumeMounts = append(s.Containers[0].VolumeMounts, core.VolumeMount{Name: "data", MountPath: "/data"})
 	}), map[string]any{"volumeClaimTemplatesPolicy": "Allowed"})
+}
+
+func TestAgentSandboxSuspend(t *testing.T) {
+	t.Parallel()
+	r, p := asOpen(t, nil)
+	r.durable("durable")
 	t.Run("S1-29 C21 suspend and resume with a volume of its own", func(t *testing.T) {
 		spec := asSpec(`{"sandbox_template": "durable", "volume_claim_templates": [{"name": "data", "storage": "16Mi"}]}`)
 		before := asCreate(t, p, "durable", spec)
@@ -174,6 +160,7 @@ func TestAgentSandboxSuspend(t *testing.T) {
 }
 
 func TestAgentSandboxWrap(t *testing.T) {
+	t.Parallel()
 	r, p := asOpen(t, nil)
 	r.pool("theirs", "plain", 1)
 	r.make(sandboxClaims, "SandboxClaim", "theirs-claim", map[string]any{"warmPoolRef": map[string]any{"name": "theirs"}})
@@ -305,6 +292,7 @@ func (r *asRig) sandboxOf(t *testing.T, claim string) string {
 
 // TestAgentSandboxPools holds the pools that the provider makes to the suite.
 func TestAgentSandboxPools(t *testing.T) {
+	t.Parallel()
 	r := newASRig(t)
 	r.template("suite", restricted(image()), map[string]any{"envVarsInjectionPolicy": "Allowed"})
 	providertest.RunPool(t, providertest.PoolHarness{
@@ -328,6 +316,7 @@ func TestAgentSandboxPools(t *testing.T) {
 
 // An operator's pool keeps its size, and its pods get their agent ahead of time.
 func TestAgentSandboxOperatorsPool(t *testing.T) {
+	t.Parallel()
 	r, p := asOpen(t, nil)
 	r.pool("theirs", "plain", 1)
 	spec := asSpec(`{"pool": "theirs"}`)

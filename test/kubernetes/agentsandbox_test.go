@@ -51,6 +51,10 @@ func newASRig(t testing.TB) *asRig {
 	return r
 }
 
+// obedient waits for as long as nobody tells it to end. A shell as process 1
+// hears no SIGTERM that it has no trap for.
+const obedient = "trap exit TERM; while :; do sleep 3600 & wait; done"
+
 // restricted is a pod's spec under the restricted standard.
 func restricted(image string, change ...func(*core.PodSpec)) core.PodSpec {
 	yes, no, user := true, false, int64(1000)
@@ -63,7 +67,7 @@ func restricted(image string, change ...func(*core.PodSpec)) core.PodSpec {
 		Containers: []core.Container{{
 			Name: "main", Image: image, ImagePullPolicy: core.PullIfNotPresent,
 			Env:     []core.EnvVar{{Name: "HOME", Value: "/home"}},
-			Command: []string{"sh", "-c", "while :; do sleep 3600; done"}, WorkingDir: "/workspace",
+			Command: []string{"sh", "-c", obedient}, WorkingDir: "/workspace",
 			SecurityContext: &core.SecurityContext{
 				AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
 				Capabilities: &core.Capabilities{Drop: []core.Capability{"ALL"}},
@@ -155,6 +159,7 @@ func asSpec(options string) providers.Spec {
 }
 
 func TestAgentSandboxConformance(t *testing.T) {
+	t.Parallel()
 	r := newASRig(t)
 	r.template("suite", restricted(pythonImage()), map[string]any{"envVarsInjectionPolicy": "Allowed", "networkPolicyManagement": "Unmanaged"})
 	providertest.Run(t, providertest.Harness{

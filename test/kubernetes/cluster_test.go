@@ -25,6 +25,7 @@ import (
 // the provider's.
 
 func TestS5_32_Exec(t *testing.T) {
+	t.Parallel()
 	client, config := clientset(t)
 	pod := pod(t, client, namespace(t, client))
 
@@ -65,6 +66,7 @@ func extensions(resource string) schema.GroupVersionResource {
 }
 
 func TestS1_24_WarmClaim(t *testing.T) {
+	t.Parallel()
 	client, config := clientset(t)
 	needAgentSandbox(t, client)
 	objects, err := dynamic.NewForConfig(config)
@@ -108,6 +110,7 @@ func TestS1_24_WarmClaim(t *testing.T) {
 }
 
 func TestOnlyTheStableVersionIsServed(t *testing.T) {
+	t.Parallel()
 	client, _ := clientset(t)
 	needAgentSandbox(t, client)
 	groups, err := client.Discovery().ServerGroups()

@@ -2,115 +2,47 @@ package kubernetes
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"fmt"
-	"math/big"
-	"net"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
-	"time"
 
-	authorization "k8s.io/api/authorization/v1"
-	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 )
 
-// chart is an installed release of the Helm chart, and what a caller outside of
-// the cluster has of it: an address, a CA and a token.
-type chart struct {
-	namespace, name string
-	environment     []string
-}
-
 // install puts the server into the cluster with Helm, as an operator does, and
-// returns when it is ready. The servers use the host's network: a small test
-// cluster may have no way from pods to its API server.
-func install(t *testing.T, client *kubernetes.Clientset, config *rest.Config, provider string, more ...string) chart {
+// returns when it is ready.
+func install(t *testing.T, client *kubernetes.Clientset, config *rest.Config, provider string, more ...string) installed {
 	t.Helper()
-	image := os.Getenv("SANDGATE_TEST_SERVER_IMAGE")
-	if image == "" {
-		t.Skip("needs the server's image in the cluster, by name in SANDGATE_TEST_SERVER_IMAGE: run make test-kubernetes")
-	}
-	repository, tag, _ := strings.Cut(image[strings.LastIndexByte(image, '/')+1:], ":")
-	repository = image[:strings.LastIndexByte(image, '/')+1] + repository
-
-	c := chart{namespace: namespace(t, client), name: "sandgate"}
-	ca, certificate, key := certificates(t)
-	port := freePort(t)
-	token, entry := newToken(t)
-	for name, data := range map[string]map[string][]byte{
-		"tls":    {"tls.crt": certificate, "tls.key": key, "ca.crt": ca},
-		"tokens": {"tokens": []byte("tokens:\n" + entry)},
-	} {
-		if _, err := client.CoreV1().Secrets(c.namespace).Create(limit(t), &core.Secret{
-			ObjectMeta: meta.ObjectMeta{Name: name}, Data: data,
-		}, meta.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	api, err := url.Parse(config.Host)
+	i := prepare(t, client, config)
+	colon := strings.LastIndexByte(i.image, ':')
+	values, err := yaml.Marshal(map[string]any{
+		"provider": provider,
+		"image":    map[string]any{"repository": i.image[:colon], "tag": i.image[colon+1:], "pullPolicy": "Never"},
+		"tls":      map[string]any{"secretName": "sandgate-tls"},
+		"auth":     map[string]any{"tokensSecretName": "sandgate-tokens"},
+		"replicas": 1, "hostNetwork": true, "containerPort": i.port,
+		"resources": map[string]any{"requests": map[string]any{"cpu": "10m"}},
+		"extraEnv":  i.api,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	values := filepath.Join(t.TempDir(), "values.yaml")
-	if err := os.WriteFile(values, []byte(fmt.Sprintf(`
-provider: %s
-image: {repository: %s, tag: %s, pullPolicy: Never}
-tls: {secretName: tls}
-auth: {tokensSecretName: tokens}
-replicas: 1
-hostNetwork: true
-containerPort: %d
-resources: {requests: {cpu: 10m}}
-extraEnv:
-  - {name: KUBERNETES_SERVICE_HOST, value: %s}
-  - {name: KUBERNETES_SERVICE_PORT, value: %q}
-`, provider, repository, tag, port, api.Hostname(), api.Port())), 0o600); err != nil {
+	path := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(path, values, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	helm(t, append([]string{
-		"install", c.name, "../../deploy/helm/sandgate", "--namespace", c.namespace,
-		"--values", values, "--wait", "--timeout", "90s",
+		"install", i.name, "../../deploy/helm/sandgate", "--namespace", i.namespace,
+		"--values", path, "--wait", "--timeout", "90s",
 	}, more...)...)
-	t.Cleanup(func() { helm(t, "uninstall", c.name, "--namespace", c.namespace, "--wait") })
-
-	caFile := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(caFile, ca, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c.environment = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), // no kubeconfig, neither named nor at home
-		fmt.Sprintf("SANDGATE_ADDRESS=127.0.0.1:%d", port),
-		"SANDGATE_CA_FILE=" + caFile, "SANDGATE_TOKEN=" + token,
-	}
-	return c
-}
-
-// run runs a program as a caller outside of the cluster.
-func (c chart) run(t *testing.T, program string, args ...string) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = c.environment
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %q: %v\n%s", program, args, err, out)
-	}
-	return string(out)
+	t.Cleanup(func() { helm(t, "uninstall", i.name, "--namespace", i.namespace, "--wait") })
+	return i
 }
 
 func helm(t *testing.T, args ...string) {
@@ -122,83 +54,13 @@ func helm(t *testing.T, args ...string) {
 	}
 }
 
-func binary(name string) string {
-	if path := os.Getenv(map[string]string{"sandgate": "SANDGATE_BIN", "sandgate-agent": "SANDGATE_AGENT_BIN"}[name]); path != "" {
-		return path
-	}
-	path, _ := filepath.Abs("../../bin/" + name)
-	return path
-}
-
-// newToken makes a token, and its entry for the tokens file.
-func newToken(t *testing.T) (token, entry string) {
-	t.Helper()
-	cmd := exec.Command(binary("sandgate"), "token", "new", "--name", "outside")
-	var said strings.Builder
-	cmd.Stderr = &said
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err, said.String())
-	}
-	return strings.TrimSpace(string(out)), regexp.MustCompile(`(?m)^\s+- .*$`).FindString(said.String()) + "\n"
-}
-
-// freePort is one that nobody listens at now.
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
-// certificates makes an authority, and a certificate for this machine.
-func certificates(t *testing.T) (ca, certificate, key []byte) {
-	t.Helper()
-	make1 := func(template, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
-		own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if signer == nil {
-			parent, signer = template, own
-		}
-		template.NotBefore, template.NotAfter = time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
-		der, err := x509.CreateCertificate(rand.Reader, template, parent, &own.PublicKey, signer)
-		if err != nil {
-			t.Fatal(err)
-		}
-		made, err := x509.ParseCertificate(der)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return made, own
-	}
-	authority, signer := make1(&x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true,
-		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}, nil, nil)
-	leaf, own := make1(&x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "sandgate"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature,
-	}, authority, signer)
-	der, err := x509.MarshalPKCS8PrivateKey(own)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block := func(kind string, der []byte) []byte {
-		return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-	}
-	return block("CERTIFICATE", authority.Raw), block("CERTIFICATE", leaf.Raw), block("PRIVATE KEY", der)
-}
-
 // TestChart installs the chart with each provider. The server has no more rights
 // than its own account, and a caller no more than address, CA and token.
 func TestChart(t *testing.T) {
+	t.Parallel()
 	client, config := clientset(t)
 	t.Run("S3-1 S5-2 kubernetes", func(t *testing.T) {
+		t.Parallel()
 		c := install(t, client, config, "kubernetes", "--set", "extraArgs={--kubernetes-image=docker.io/sandgate/python:test}",
 			"--set-json", `config={"templates":[{"name":"default","resources":{"memory_bytes":1073741824,"cpu_millis":1000,"disk_bytes":536870912},"provider_options":{"disk_medium":"Memory"}}]}`)
 		t.Run("S1-8 S1-10 S4-3 S5-4 a command from outside", func(t *testing.T) {
@@ -215,7 +77,7 @@ func TestChart(t *testing.T) {
 			c.run(t, binary("sandgate"), "rm", id)
 		})
 		t.Run("a Python agent from outside", func(t *testing.T) {
-			c.run(t, "../../clients/python/.venv/bin/python", "../../examples/python/agent.py")
+			c.run(t, python, "../../examples/python/agent.py")
 		})
 		t.Run("conformance", func(t *testing.T) { c.conformance(t, "0.15") })
 		t.Run("nothing is left", func(t *testing.T) {
@@ -226,15 +88,24 @@ func TestChart(t *testing.T) {
 		t.Run("S5-15 no other rights", func(t *testing.T) { noOtherRights(t, config, c) })
 	})
 	t.Run("S3-1 S5-2 agentsandbox", func(t *testing.T) {
+		t.Parallel()
 		c := install(t, client, config, "agentsandbox",
-			"--set-json", `config={"templates":[{"name":"default","provider_options":{"sandbox_template":"box"}}]}`)
+			"--set-json", `config={"templates":[{"name":"default","provider_options":{"sandbox_template":"box"}},`+
+				`{"name":"durable","provider_options":{"sandbox_template":"durable","volume_claim_templates":[{"name":"data","storage":"16Mi"}]}}]}`)
 		d, err := dynamic.NewForConfig(config)
 		if err != nil {
 			t.Fatal(err)
 		}
-		(&asRig{t: t, dynamic: d, namespace: c.namespace}).template("box", restricted(pythonImage()), nil)
+		r := &asRig{t: t, dynamic: d, namespace: c.namespace}
+		r.template("box", restricted(pythonImage()), nil)
+		r.durable("durable")
 		t.Run("S1-8 S1-10 S2-8 S4-3 S5-4 a command from outside", func(t *testing.T) {
 			if out := c.run(t, binary("sandgate"), "run", "--", "sh", "-c", "echo out; id -u"); out != "out\n1000\n" {
+				t.Errorf("%q", out)
+			}
+		})
+		t.Run("S1-29 C21 suspend and resume through the Python client", func(t *testing.T) {
+			if out := c.run(t, python, "testdata/suspend.py"); !strings.HasSuffix(out, "suspended and resumed\n") {
 				t.Errorf("%q", out)
 			}
 		})
@@ -245,16 +116,16 @@ func TestChart(t *testing.T) {
 
 // conformance holds the installed server to a part of the cases, which does not
 // change, or to all of them.
-func (c chart) conformance(t *testing.T, fraction string) {
+func (c installed) conformance(t *testing.T, fraction string) {
 	args := []string{"conformance", "--fraction", fraction, "--seed", "11", "--scale", "0.02"}
 	if os.Getenv("SANDGATE_KUBERNETES") == "full" {
-		args = []string{"conformance"}
+		args = []string{"conformance", "--long"}
 	}
 	t.Log(c.run(t, binary("sandgate"), args...))
 }
 
 // noOtherRights asks the API server what the server's account may not do.
-func noOtherRights(t *testing.T, config *rest.Config, c chart) {
+func noOtherRights(t *testing.T, config *rest.Config, c installed) {
 	own := rest.CopyConfig(config)
 	own.Impersonate.UserName = "system:serviceaccount:" + c.namespace + ":" + c.name
 	own.Impersonate.Groups = []string{"system:serviceaccounts", "system:serviceaccounts:" + c.namespace, "system:authenticated"}
@@ -263,17 +134,7 @@ func noOtherRights(t *testing.T, config *rest.Config, c chart) {
 		t.Fatal(err)
 	}
 	may := func(namespace, verb, group, resource string) bool {
-		group, subresource := group, ""
-		resource, subresource, _ = strings.Cut(resource, "/")
-		review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(limit(t), &authorization.SelfSubjectAccessReview{
-			Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorization.ResourceAttributes{
-				Namespace: namespace, Verb: verb, Group: group, Resource: resource, Subresource: subresource,
-			}},
-		}, meta.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return review.Status.Allowed
+		return may(t, client, namespace, verb, group, resource)
 	}
 	if !may(c.namespace, "create", "", "pods/exec") {
 		t.Error("it may not do what it must: the questions are asked of the wrong account")

@@ -75,7 +75,9 @@ func agentImage() string {
 // image and the disk that a node has, and with the agent that the provider
 // writes and a disk in memory.
 func TestRawConformance(t *testing.T) {
+	t.Parallel()
 	t.Run("agent image", func(t *testing.T) {
+		t.Parallel()
 		config := rawConfig(t)
 		config.Image, config.AgentImage = pythonImage(), agentImage()
 		conformance(t, config, "", nil, map[string]string{
@@ -83,6 +85,7 @@ func TestRawConformance(t *testing.T) {
 		})
 	})
 	t.Run("written agent", func(t *testing.T) {
+		t.Parallel()
 		config := rawConfig(t)
 		config.Image = pythonImage()
 		conformance(t, config, `{"disk_medium": "Memory"}`, part(t, 4, "written"), nil)
@@ -91,9 +94,8 @@ func TestRawConformance(t *testing.T) {
 
 func conformance(t *testing.T, config raw.Config, options string, pick func(string) bool, except map[string]string) {
 	all := map[string]string{
-		"C24_no_network":    "a pod always has an interface; a NetworkPolicy closes it, where the cluster's network enforces that",
-		"C24_no_host_files": "/var/lib is the image's own",
-		"C24_fork_bomb":     "Kubernetes limits processes by the kubelets' podPidsLimit only, and this cluster has none",
+		"C24_no_network": "a pod always has an interface; a NetworkPolicy closes it, where the cluster's network enforces that",
+		"C24_fork_bomb":  "Kubernetes limits processes by the kubelets' podPidsLimit only, and this cluster has none",
 	}
 	maps.Copy(all, except)
 	providertest.Run(t, providertest.Harness{

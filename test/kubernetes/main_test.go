@@ -27,7 +27,7 @@ import (
 )
 
 // patience is how long a test waits for the cluster before it fails.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // image is one with a shell that the cluster has or can pull:
 // SANDGATE_TEST_IMAGE, else the one that "make cluster-up" brings in.

@@ -1,12 +1,14 @@
 package kubernetes
 
 import (
+	"crypto/rand"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	authn "k8s.io/api/authentication/v1"
@@ -23,11 +25,11 @@ import (
 )
 
 // chartRules are what the Helm chart gives the server's account in the namespace
-// of the sandboxes.
-func chartRules(t *testing.T, provider string) []rbac.PolicyRule {
+// of the sandboxes, with more values where they are given.
+func chartRules(t *testing.T, provider string, more ...string) []rbac.PolicyRule {
 	t.Helper()
 	out, err := exec.CommandContext(limit(t), "helm", "template", "sandgate", "../../deploy/helm/sandgate",
-		"--show-only", "templates/rbac.yaml", "--set", "provider="+provider+",tls.secretName=tls,auth.tokensSecretName=tokens").Output()
+		"--show-only", "templates/rbac.yaml", "--set", strings.Join(append(more, "provider="+provider+",tls.secretName=tls,auth.tokensSecretName=tokens"), ",")).Output()
 	if err != nil {
 		t.Fatal("helm template: ", err)
 	}
@@ -48,7 +50,7 @@ func chartRules(t *testing.T, provider string) []rbac.PolicyRule {
 // account makes a service account with rules and returns a kubeconfig for it.
 func account(t *testing.T, client *kubernetes.Clientset, namespace string, rules []rbac.PolicyRule) string {
 	t.Helper()
-	ctx, name := limit(t), "server"
+	ctx, name := limit(t), "server-"+strings.ToLower(rand.Text())
 	object := meta.ObjectMeta{Name: name}
 	if _, err := client.CoreV1().ServiceAccounts(namespace).Create(ctx, &core.ServiceAccount{ObjectMeta: object}, meta.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -79,10 +81,12 @@ func account(t *testing.T, client *kubernetes.Clientset, namespace string, rules
 	if err := clientcmd.WriteToFile(*file, path); err != nil {
 		t.Fatal(err)
 	}
+	granted(t, path, namespace, rules)
 	return path
 }
 
 func TestRawAccess(t *testing.T) {
+	t.Parallel()
 	client, _ := clientset(t)
 	open := func(t *testing.T, rules []rbac.PolicyRule) rawRig {
 		config := rawConfig(t)
@@ -112,6 +116,19 @@ func TestRawAccess(t *testing.T) {
 			t.Errorf("it says %q", got)
 		}
 		if _, err := r.Update(limit(t), "s5-15", providers.Change{SetLabels: map[string]string{"a": "b"}}); err != nil {
+			t.Error(err)
+		}
+		// Whoever comes while another one creates waits for that.
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(func() {
+				if _, err := r.Create(limit(t), "s5-15-twice", rawSpec("s5-15-twice", "")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+		if err := r.Delete(limit(t), "s5-15-twice", providers.Condition{}); err != nil {
 			t.Error(err)
 		}
 		if page, err := r.List(limit(t), providers.Query{Limit: 10}); err != nil || len(page.Sandboxes) != 2 {

@@ -51,6 +51,7 @@ func poolSpec(id string) providers.Spec {
 }
 
 func TestRawPool(t *testing.T) {
+	t.Parallel()
 	r := newRawRig(t)
 	if _, err := r.PoolStatus(limit(t), "default"); !errors.Is(err, providers.ErrNotFound) {
 		t.Errorf("status of no pool: %v", err)
@@ -190,6 +191,7 @@ func TestRawPool(t *testing.T) {
 
 // TestRawLeftBehind: what a killed server had begun is finished by another.
 func TestRawLeftBehind(t *testing.T) {
+	t.Parallel()
 	r := newRawRig(t)
 	r.made(t, "left", rawSpec("left", ""))
 	// As a server leaves it that is killed in the middle of a deletion.
@@ -223,6 +225,7 @@ func TestRawLeftBehind(t *testing.T) {
 // TestRawPoolWaits: a pool's pod can be used as well after a time in which the
 // agent would have hung up on a caller that says nothing.
 func TestRawPoolWaits(t *testing.T) {
+	t.Parallel()
 	r := newRawRig(t)
 	if err := r.KeepPools(limit(t), poolOf(1)); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -18,6 +19,12 @@ const (
 	requestsPerSecond = 200
 	requestBurst      = 400
 )
+
+// FromCache is the ResourceVersion of a list that the API server may answer from
+// what it holds in memory, which may be some milliseconds old. Without it,
+// depending on its version and etcd's, the API server reads every object of the
+// namespace from etcd to find those that a selector is about.
+const FromCache = "0"
 
 // Place says which cluster to use. The zero value is what kubectl would take,
 // or in a pod the cluster around it.
@@ -50,6 +57,12 @@ func Load(place Place, logger *slog.Logger) (*rest.Config, string, error) {
 		}
 	}
 	config.QPS, config.Burst = requestsPerSecond, requestBurst
+	// Kubernetes' own kinds are read in its binary form, which takes a fraction of
+	// the processor time on both sides. So does doing without compression, which
+	// saves bytes that a server beside its cluster has plenty of.
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	config.DisableCompression = true
 	config.UserAgent = "sandgate"
 	config.WarningHandlerWithContext = warnings{logger}
 	return config, namespace, nil

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/streaming/sealed"
 )
 
 // Runner runs one command in one container, as Executor.Run does. The error
@@ -68,6 +69,10 @@ type Injection struct {
 	Workdir string
 	// Container and Where name the container and its pod in errors.
 	Container, Where string
+	// Port is where the agent is to take connections to the pod's address from
+	// who knows Secret. 0: nowhere.
+	Port   int32
+	Secret sealed.Secret
 }
 
 // Injected is where an agent is in a container.
@@ -78,6 +83,8 @@ type Injected struct {
 	Dir string `json:"dir"`
 	// Sum is the executable's SHA-256; empty when it was in the image already.
 	Sum string `json:"sum,omitempty"`
+	// Port is where the agent takes connections to the pod's address; 0: nowhere.
+	Port int32 `json:"port,omitempty"`
 }
 
 // Connect returns the command that joins its standard input and output to the
@@ -112,8 +119,7 @@ func (in *Injector) Inject(ctx context.Context, run Runner, want Injection) (Inj
 		}
 	}
 	// Nothing in the image can write a file; the agent may be there already.
-	got := Injected{Program: path.Join(preinstalled, agentProgram), Dir: preinstalled}
-	err := in.Start(ctx, run, got, want)
+	got, err := in.Start(ctx, run, Injected{Program: path.Join(preinstalled, agentProgram), Dir: preinstalled}, want)
 	if errors.Is(err, errNoExecutable) {
 		return Injected{}, noReader(want)
 	}
@@ -121,9 +127,19 @@ func (in *Injector) Inject(ctx context.Context, run Runner, want Injection) (Inj
 }
 
 // Start starts an agent that was put in before, as Inject does.
-func (in *Injector) Start(ctx context.Context, run Runner, at Injected, want Injection) error {
-	r, err := run(ctx, startCommand(at, want), nil)
-	return started(r, err, want)
+func (in *Injector) Start(ctx context.Context, run Runner, at Injected, want Injection) (Injected, error) {
+	var stdin io.Reader
+	if want.Port > 0 {
+		// Never an argument, which all processes of a container can see.
+		stdin = strings.NewReader(want.Secret.Text())
+	}
+	r, err := run(ctx, startCommand(at, want), stdin)
+	at.Port = 0
+	if strings.HasPrefix(string(r.Stdout), "tcp ") {
+		// One that ran already may have been started without.
+		at.Port = want.Port
+	}
+	return at, started(r, err, want)
 }
 
 func startCommand(at Injected, want Injection) []string {
@@ -136,6 +152,9 @@ func startCommand(at Injected, want Injection) []string {
 	}
 	if at.Sum != "" {
 		args = append(args, "--sha256", at.Sum)
+	}
+	if want.Port > 0 {
+		args = append(args, "--listen-tcp", fmt.Sprint(":", want.Port))
 	}
 	return args
 }
@@ -185,7 +204,8 @@ func (in *Injector) by(ctx context.Context, w way, run Runner, want Injection) (
 	at := Injected{Dir: s.dir}
 	if s.ready {
 		at.Program = path.Join(preinstalled, agentProgram)
-		return at, final(in.Start(ctx, run, at, want))
+		at, err := in.Start(ctx, run, at, want)
+		return at, final(err)
 	}
 	agent, err := in.Agent(s.arch)
 	if err != nil {
@@ -194,14 +214,23 @@ func (in *Injector) by(ctx context.Context, w way, run Runner, want Injection) (
 	at.Sum = in.sum(s.arch, agent)
 	at.Program = path.Join(s.dir, agentName(at.Sum))
 	if s.have[path.Base(at.Program)] {
-		err := in.Start(ctx, run, at, want)
+		there, err := in.Start(ctx, run, at, want)
 		if err == nil || ctx.Err() != nil {
-			return at, err
+			return there, err
 		}
 		// What is there under its name may be broken: it is put in anew, once.
 	}
-	r, err := w.put(ctx, run, at, agent, startCommand(at, want))
-	return at, final(started(r, err, want))
+	if want.Port == 0 {
+		r, err := w.put(ctx, run, at, agent, startCommand(at, want))
+		return at, final(started(r, err, want))
+	}
+	// The input that brings the agent cannot bring its secret as well: what reads
+	// it may read too much.
+	r, err := w.put(ctx, run, at, agent, []string{at.Program, "version"})
+	if err = started(r, err, want); err == nil {
+		at, err = in.Start(ctx, run, at, want)
+	}
+	return at, final(err)
 }
 
 // final is for an executable that is there and cannot be run all the same: no

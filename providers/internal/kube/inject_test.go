@@ -169,7 +169,7 @@ func TestInjectAnotherIncarnationEndsTheFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := agentPID(at.Dir)
-	if err := in.Start(t.Context(), box.run, at, Injection{Incarnation: "two"}); err != nil {
+	if _, err := in.Start(t.Context(), box.run, at, Injection{Incarnation: "two"}); err != nil {
 		t.Fatal(err)
 	}
 	answers(t, at, "two")

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/tools/remotecommand"
@@ -19,8 +20,6 @@ import (
 // farewell is how long a command is given to end by itself after its input has
 // ended. Then the stream is cut.
 const farewell = 2 * time.Second
-
-var errTunnelClosed = errors.New("the tunnel was closed")
 
 // Tunnel runs a command that speaks first, and joins its standard input and
 // output to the returned connection. It returns when the first output is there
@@ -47,24 +46,40 @@ func (e *Executor) Tunnel(ctx context.Context, at Container, command []string) (
 		_ = t.Close()
 		return nil, t.endError(ctx)
 	case <-ctx.Done():
-		t.abort(context.Cause(ctx))
+		t.abort()
 		return nil, fmt.Errorf("exec in pod %s: %w", at, context.Cause(ctx))
 	}
 }
 
+// open begins the exec. It speaks WebSocket, and SPDY where the way to the API
+// server does not let WebSocket through.
 func (e *Executor) open(ctx context.Context, at Container, command []string) (*tunnel, error) {
-	stdin, ourStdin := net.Pipe()
-	stdout, ourStdout := net.Pipe()
-	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	t := &tunnel{
-		executor: e, at: at, in: ourStdin, out: ourStdout, cancel: cancel,
-		spoken: make(chan struct{}), ended: make(chan struct{}),
+		executor: e, at: at, inbox: newInbox(), spoken: make(chan struct{}), ended: make(chan struct{}),
 	}
 	if !e.begin(t) {
-		cancel(nil)
 		return nil, fmt.Errorf("exec in pod %s: %w: %w", at, net.ErrClosed, providers.ErrUnavailable)
 	}
-	go t.run(life, command, stdin, stdout)
+	streams := remotecommand.StreamOptions{Stdin: noInput{}, Stdout: t.inbox, Stderr: &t.stderr}
+	s, err := e.dialSocket(ctx, e.url(at, command, streams).String())
+	switch {
+	case err == nil:
+		t.wire = s
+		go t.run(func() error { return s.run(&output{t: t}, &t.stderr) })
+	case otherProtocolMayDo(err):
+		life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+		stdin, ours := net.Pipe()
+		t.wire = &spdy{Conn: ours, cancel: cancel}
+		streams.Stdin, streams.Stdout = input{stdin}, &output{t: t}
+		go t.run(func() error {
+			defer cancel(nil)
+			defer func() { _ = stdin.Close() }()
+			return e.streamSPDY(life, at, command, streams)
+		})
+	default:
+		e.end(t)
+		return nil, execError(ctx, at, err)
+	}
 	return t, nil
 }
 
@@ -86,137 +101,106 @@ func (e *Executor) end(t *tunnel) {
 	e.pending.Done()
 }
 
-// tunnel is two pipes, with the exec at their other ends. net.Pipe brings the
-// deadlines.
+// tunnel is the input of a command, by one of the protocols, and what it wrote.
 type tunnel struct {
 	executor *Executor
 	at       Container
-	in, out  net.Conn
-	cancel   context.CancelCauseFunc
+	wire     wire
+	inbox    *inbox
 	stderr   tail
 	once     sync.Once
+	shut     atomic.Bool
 
 	spoken chan struct{} // closed when the first output is there
 	ended  chan struct{} // closed after err is set
 	err    error
-
-	// head is the first output. It does not wait in the pipe for a reader, so
-	// that the end of the command can be seen behind it.
-	mu       sync.Mutex
-	head     []byte
-	shut     bool
-	deadline time.Time // of reads
 }
 
 var _ net.Conn = (*tunnel)(nil)
 
-func (t *tunnel) run(ctx context.Context, command []string, stdin, stdout net.Conn) {
+// wire carries a command's standard input. Close ends all of it at once.
+type wire interface {
+	io.WriteCloser
+	CloseWrite() error
+	SetWriteDeadline(at time.Time) error
+	unblock()
+}
+
+func (t *tunnel) run(exec func() error) {
 	defer t.executor.end(t)
-	err := t.executor.stream(ctx, t.at, command, remotecommand.StreamOptions{
-		Stdin: input{stdin}, Stdout: &output{t: t, pipe: stdout}, Stderr: &t.stderr,
-	})
-	t.err = err
+	t.err = exec()
 	close(t.ended)
-	// The copying ends of both pipes may still wait for ours.
-	_ = stdin.Close()
-	_ = stdout.Close()
-	t.cancel(nil)
+	t.inbox.end()
 }
 
-// input ends like a file when our end of the pipe is closed.
-type input struct{ conn net.Conn }
+// noInput says that there will be some.
+type noInput struct{ io.Reader }
 
-func (r input) Read(p []byte) (int, error) {
-	n, err := r.conn.Read(p)
-	if err != nil {
-		err = io.EOF
-	}
-	return n, err
-}
-
-// output keeps the first bytes and passes on the rest.
+// output notes that there is some.
 type output struct {
 	t    *tunnel
-	pipe io.Writer
 	more bool
 }
 
 func (o *output) Write(p []byte) (int, error) {
+	n, err := o.t.inbox.Write(p)
 	if !o.more && len(p) > 0 {
 		o.more = true
-		o.t.mu.Lock()
-		o.t.head = append([]byte(nil), p...)
-		o.t.mu.Unlock()
 		close(o.t.spoken)
-		return len(p), nil
-	}
-	n, err := o.pipe.Write(p)
-	if errors.Is(err, io.ErrClosedPipe) {
-		// Nobody reads any more: what still comes is let go.
-		return len(p), nil
 	}
 	return n, err
 }
 
-// takeHead reads from the first output, as far as the deadline allows.
-func (t *tunnel) takeHead(p []byte) (n int, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	late := !t.deadline.IsZero() && !time.Now().Before(t.deadline)
-	if len(t.head) == 0 || late || t.shut {
-		return 0, false
-	}
-	n = copy(p, t.head)
-	t.head = t.head[n:]
-	return n, true
-}
-
+// Read implements net.Conn.
 func (t *tunnel) Read(p []byte) (int, error) {
-	if n, ok := t.takeHead(p); ok {
-		return n, nil
+	n, more, err := t.inbox.read(p)
+	if more || err != nil {
+		return n, err
 	}
-	n, err := t.out.Read(p)
-	if errors.Is(err, io.EOF) {
-		// Our own end is open, so the command or its stream has ended.
-		<-t.ended
-		if t.err != nil {
-			err = t.endError(context.Background())
-		}
+	if t.err != nil {
+		return 0, t.endError(context.Background())
 	}
-	return n, err
+	return 0, io.EOF
 }
 
 func (t *tunnel) Write(p []byte) (int, error) {
-	n, err := t.in.Write(p)
-	if err != nil && errors.Is(err, io.ErrClosedPipe) {
+	if t.shut.Load() {
+		return 0, net.ErrClosed
+	}
+	n, err := t.wire.Write(p)
+	if err != nil && (t.shut.Load() || errors.Is(err, io.ErrClosedPipe)) {
 		err = net.ErrClosed
 	}
 	return n, err
 }
 
 // CloseWrite ends the command's input.
-func (t *tunnel) CloseWrite() error { return t.in.Close() }
+func (t *tunnel) CloseWrite() error { return t.wire.CloseWrite() }
 
 // Close implements net.Conn.
 func (t *tunnel) Close() error {
 	t.once.Do(func() {
-		t.mu.Lock()
-		t.shut = true
-		t.mu.Unlock()
-		_ = t.in.Close()
-		_ = t.out.Close()
-		timer := time.AfterFunc(farewell, func() { t.cancel(errTunnelClosed) })
-		go func() {
-			<-t.ended
-			timer.Stop()
-		}()
+		t.shut.Store(true)
+		t.inbox.close()
+		go t.leave()
 	})
 	return nil
 }
 
+// leave ends the input, and cuts what does not end then. A write that waits
+// is not waited for.
+func (t *tunnel) leave() {
+	blocked := time.AfterFunc(farewell/10, t.wire.unblock)
+	late := time.AfterFunc(farewell, func() { _ = t.wire.Close() })
+	_ = t.wire.CloseWrite()
+	<-t.ended
+	blocked.Stop()
+	late.Stop()
+}
+
 // abort cuts the stream without a farewell.
-func (t *tunnel) abort(cause error) {
-	t.cancel(cause)
+func (t *tunnel) abort() {
+	_ = t.wire.Close()
 	_ = t.Close()
 }
 
@@ -225,30 +209,18 @@ func (t *tunnel) SetDeadline(at time.Time) error {
 }
 
 // SetReadDeadline implements net.Conn.
-func (t *tunnel) SetReadDeadline(at time.Time) error {
-	t.mu.Lock()
-	t.deadline = at
-	t.mu.Unlock()
-	return t.deadlineError(t.out.SetReadDeadline(at))
-}
+func (t *tunnel) SetReadDeadline(at time.Time) error { return t.inbox.setDeadline(at) }
 
-// SetWriteDeadline implements net.Conn.
+// SetWriteDeadline implements net.Conn. A command that has ended takes none, and
+// needs none: only what this end has closed is an error.
 func (t *tunnel) SetWriteDeadline(at time.Time) error {
-	return t.deadlineError(t.in.SetWriteDeadline(at))
-}
-
-// deadlineError: a pipe whose other end is closed takes no deadline, and needs
-// none. Only what this end has closed is an error.
-func (t *tunnel) deadlineError(err error) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	switch {
-	case t.shut:
+	if t.shut.Load() {
 		return net.ErrClosed
-	case errors.Is(err, io.ErrClosedPipe):
-		return nil
 	}
-	return err
+	if err := t.wire.SetWriteDeadline(at); !errors.Is(err, io.ErrClosedPipe) {
+		return err
+	}
+	return nil
 }
 
 func (t *tunnel) LocalAddr() net.Addr  { return address("exec") }

@@ -36,6 +36,11 @@ class Target:
         """Return the policy as it is sent."""
         return None if self.access is None else self.access.message()
 
+    def adopt(self, incarnation: str) -> None:
+        """Expect another incarnation from now on, unless any will do."""
+        if self.incarnation:
+            self.incarnation = incarnation
+
 
 def server_info() -> Plan[info.ServerInfo]:
     response = yield from _calls.call(_calls.GET_SERVER_INFO, info_pb.GetServerInfoRequest())

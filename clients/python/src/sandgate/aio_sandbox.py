@@ -336,8 +336,14 @@ class AsyncSandbox(Handle, AsyncManaged):
         return await self._client.suspend(self.id)
 
     async def resume(self) -> SandboxInfo:
-        """Bring it back from being suspended; returns when a command can run."""
-        return await self._client.resume(self.id)
+        """Bring it back from being suspended; returns when a command can run.
+
+        It has lost its processes, so it is another incarnation, which this
+        handle expects from now on.
+        """
+        info = await self._client.resume(self.id)
+        self._target.adopt(info.incarnation)
+        return info
 
     async def _aleave(self) -> None:
         if self.owned:

@@ -390,8 +390,14 @@ class Sandbox(Handle, Managed):
         return self._client.suspend(self.id)
 
     def resume(self) -> SandboxInfo:
-        """Bring it back from being suspended; returns when a command can run."""
-        return self._client.resume(self.id)
+        """Bring it back from being suspended; returns when a command can run.
+
+        It has lost its processes, so it is another incarnation, which this
+        handle expects from now on.
+        """
+        info = self._client.resume(self.id)
+        self._target.adopt(info.incarnation)
+        return info
 
     def _leave(self) -> None:
         if self.owned:

@@ -7,6 +7,11 @@ app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- /* This release's own pods, for a network policy. */}}
+{{- define "sandgate.pods" -}}
+{{ .Release.Namespace }}/app.kubernetes.io/name={{ .Chart.Name }},app.kubernetes.io/instance={{ .Release.Name }}
+{{- end }}
+
 {{- define "sandgate.labels" -}}
 {{ include "sandgate.selector" . }}
 app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | quote }}
@@ -28,15 +33,25 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 # The stream to the agent inside.
 - {apiGroups: [""], resources: [pods/exec], verbs: [get, create]}
 # A record for each sandbox and each pool.
-- {apiGroups: [""], resources: [configmaps], verbs: [get, list, create, update, delete]}
+- {apiGroups: [""], resources: [configmaps], verbs: [get, list, watch, create, update, delete]}
 # The values of a sandbox's environment; they are never read back.
 - {apiGroups: [""], resources: [secrets], verbs: [create, delete]}
 # Volumes that templates ask for.
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, create]}
 # Why a pod does not start.
 - {apiGroups: [""], resources: [events], verbs: [list]}
+# Which server looks after expired sandboxes, of those that share the namespace.
+- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}
 # Sandboxes without network.
 - {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [get, create, update]}
+{{- end }}
+
+{{- /* In the namespace of the sandboxes only: with a ClusterRole the server could read every secret. */}}
+{{- define "sandgate.rules.way" -}}
+{{- if eq .Values.way "pod-ip" -}}
+# The secrets by which server and agents know each other at the pods' addresses.
+- {apiGroups: [""], resources: [secrets], verbs: [get{{ if eq .Values.provider "agentsandbox" }}, create{{ end }}]}
+{{- end }}
 {{- end }}
 
 {{- define "sandgate.rules.agentsandbox" -}}
@@ -50,6 +65,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - {apiGroups: [""], resources: [pods], verbs: [get, list, watch, patch, delete]}
 - {apiGroups: [""], resources: [pods/exec], verbs: [get, create]}
 - {apiGroups: [""], resources: [events], verbs: [list]}
+# Which server looks after expired sandboxes, of those that share the namespace.
+- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}
 # Sandboxes that were there before and are only wrapped.
 - {apiGroups: [""], resources: [configmaps], verbs: [get, list, create, patch, delete]}
 {{- end }}

@@ -172,11 +172,11 @@ class CommandBackend(BaseSandbox, Managed, AsyncManaged):
 
     def resume(self) -> None:
         """Bring the sandbox back from being suspended."""
-        self._sync.resume()
+        self._target.adopt(self._sync.resume().incarnation)
 
     async def aresume(self) -> None:
         """Async twin of `resume`."""
-        await self._async.resume()
+        self._target.adopt((await self._async.resume()).incarnation)
 
     def close(self) -> None:
         """Close the sync connection. The sandbox stays."""

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// handoverSuffix makes a socket's name that of its twin, on which connect hands
+// its own input and output over to the agent. Its bytes then go past it, and
+// connect only shows that the other side is still there.
+const handoverSuffix = ".pipes"
+
+// handoverWait is how long one who connects may take to hand over.
+const handoverWait = 5 * time.Second
+
+// pipeSize is asked for each pipe.
+const pipeSize = 256 << 10
+
+// handover is a listener for connections over pipes that were handed over.
+type handover struct {
+	socket *net.UnixListener
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+// listenHandover listens beside the socket of that path.
+func listenHandover(path string) (net.Listener, error) {
+	path += handoverSuffix
+	if path[0] != '@' {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("remove old socket: %w", err)
+		}
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	h := &handover{socket: l, conns: make(chan net.Conn), closed: make(chan struct{})}
+	go h.serve()
+	return h, nil
+}
+
+func (h *handover) serve() {
+	defer func() { _ = h.Close() }()
+	for {
+		c, err := h.socket.AcceptUnix()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil: // for want of descriptors
+			time.Sleep(connectRetry)
+			continue
+		}
+		go h.take(c)
+	}
+}
+
+// take drops one who hands over anything but two pipes.
+func (h *handover) take(c *net.UnixConn) {
+	conn, err := takePipes(c)
+	if err != nil {
+		_ = c.Close()
+		return
+	}
+	select {
+	case h.conns <- conn:
+	case <-h.closed:
+		_ = conn.Close()
+	}
+}
+
+func (h *handover) Accept() (net.Conn, error) {
+	select {
+	case c := <-h.conns:
+		return c, nil
+	case <-h.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (h *handover) Close() error {
+	var err error
+	h.once.Do(func() {
+		close(h.closed)
+		err = h.socket.Close()
+	})
+	return err
+}
+
+func (h *handover) Addr() net.Addr { return h.socket.Addr() }
+
+func takePipes(c *net.UnixConn) (net.Conn, error) {
+	if err := c.SetReadDeadline(time.Now().Add(handoverWait)); err != nil {
+		return nil, err
+	}
+	control := make([]byte, unix.CmsgSpace(2*4))
+	_, n, _, _, err := c.ReadMsgUnix(make([]byte, 1), control)
+	if err != nil {
+		return nil, err
+	}
+	fds, err := rightsIn(control[:n])
+	if err != nil {
+		return nil, err
+	}
+	if len(fds) != 2 || !isPipe(fds[0]) || !isPipe(fds[1]) {
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+		return nil, errors.New("not two pipes")
+	}
+	for _, fd := range fds {
+		// Go's poller takes only those that do not wait.
+		if err := unix.SetNonblock(fd, true); err != nil {
+			return nil, err
+		}
+		// Fewer turns; the kernel may refuse.
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize)
+	}
+	if err := c.SetReadDeadline(time.Time{}); err != nil {
+		return nil, err
+	}
+	p := &pipes{in: os.NewFile(uintptr(fds[0]), "in"), out: os.NewFile(uintptr(fds[1]), "out"), guard: c}
+	go p.watch()
+	return p, nil
+}
+
+func rightsIn(control []byte) ([]int, error) {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return nil, err
+	}
+	var all []int
+	for i := range messages {
+		fds, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			continue
+		}
+		for _, fd := range fds {
+			unix.CloseOnExec(fd)
+		}
+		all = append(all, fds...)
+	}
+	return all, nil
+}
+
+func isPipe(fd int) bool {
+	var s unix.Stat_t
+	return unix.Fstat(fd, &s) == nil && s.Mode&unix.S_IFMT == unix.S_IFIFO
+}
+
+// pipes is a connection over two pipes that were handed over. It ends with the
+// process that did so.
+type pipes struct {
+	in, out *os.File
+	guard   *net.UnixConn
+	once    sync.Once
+}
+
+func (p *pipes) watch() {
+	_, _ = p.guard.Read(make([]byte, 1))
+	_ = p.Close()
+}
+
+func (p *pipes) Read(b []byte) (int, error)  { return p.in.Read(b) }
+func (p *pipes) Write(b []byte) (int, error) { return p.out.Write(b) }
+
+func (p *pipes) Close() error {
+	var err error
+	p.once.Do(func() {
+		// The guard last: with it connect ends, and all must be written by then.
+		err = errors.Join(p.in.Close(), p.out.Close(), p.guard.Close())
+	})
+	return err
+}
+
+func (p *pipes) LocalAddr() net.Addr  { return p.guard.LocalAddr() }
+func (p *pipes) RemoteAddr() net.Addr { return p.guard.RemoteAddr() }
+
+func (p *pipes) SetDeadline(t time.Time) error {
+	return errors.Join(p.in.SetReadDeadline(t), p.out.SetWriteDeadline(t))
+}
+
+func (p *pipes) SetReadDeadline(t time.Time) error  { return p.in.SetReadDeadline(t) }
+func (p *pipes) SetWriteDeadline(t time.Time) error { return p.out.SetWriteDeadline(t) }
+
+// handOver gives the agent this process's input and output, and returns when it
+// wants them no more. It reports false where there is nobody to take them.
+func handOver(path string, in, out int) bool {
+	if !isPipe(in) || !isPipe(out) {
+		return false
+	}
+	guard, err := dialOnce(path + handoverSuffix)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(guard) }()
+	if unix.Sendmsg(guard, []byte{0}, unix.UnixRights(in, out), nil, 0) != nil {
+		return false
+	}
+	_, _ = readSome(guard, make([]byte, 1))
+	return true
+}

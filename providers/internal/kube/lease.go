@@ -1,0 +1,216 @@
+package kube
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+const (
+	// leaseTime is how long the others let a lease stand without a renewal.
+	leaseTime = 10 * time.Second
+	// leaseTrust is how long after it asked for the last renewal that was granted
+	// a holder may act. What it does must end in the time that is left.
+	leaseTrust = 8 * time.Second
+	// leasePatience is how long a holder tries to renew.
+	leasePatience = 6 * time.Second
+	// leaseRetry is the pause between two looks: the others' are up to 2.2 times
+	// as long, so that they do not come together. A holder that is gone is thus
+	// replaced within leaseTime and 4.4 times leaseRetry: 19 s.
+	leaseRetry = 2 * time.Second
+)
+
+// The clients of leases have a rate of their own: a renewal must not wait
+// behind the requests of many callers.
+const (
+	leaseRequestsPerSecond = 10
+	leaseBurst             = 20
+)
+
+var (
+	errNotHolding = fmt.Errorf("the lease could not be renewed in time: %w", providers.ErrUnavailable)
+	errDone       = errors.New("what was done under the lease has ended")
+)
+
+// Lease is a coordination.k8s.io/v1 Lease, which one process holds at a time.
+type Lease struct {
+	Leases    coordinationv1.LeasesGetter
+	Namespace string
+	Name      string
+	Log       *slog.Logger
+}
+
+// NewLeases returns a client for leases.
+func NewLeases(config *rest.Config) (coordinationv1.LeasesGetter, error) {
+	own := rest.CopyConfig(config)
+	own.RateLimiter, own.QPS, own.Burst = nil, leaseRequestsPerSecond, leaseBurst
+	return coordinationv1.NewForConfig(own)
+}
+
+// Check says at once what would fail later: the cluster does not answer, or
+// does not let this account use leases.
+func (l Lease) Check(ctx context.Context) error {
+	_, err := l.Leases.Leases(l.Namespace).Get(ctx, l.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return Wrap(ctx, "lease "+l.Name, err)
+}
+
+// Lead calls do whenever this process holds the lease, and returns when ctx has
+// ended and do has returned. The context of do ends with a cause as soon as it
+// is not certain any more that nobody else holds the lease; do must then return
+// without delay. The lease is given back after do has returned.
+func (l Lease) Lead(ctx context.Context, do func(context.Context)) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	identity := host + "-" + rand.Text()
+	for ctx.Err() == nil {
+		if err := l.term(ctx, identity, do); err != nil {
+			l.Log.ErrorContext(ctx, "no lease can be held", "lease", l.Name, "error", err)
+			return
+		}
+	}
+}
+
+// term waits for the lease, and holds it until ctx ends or it is lost.
+func (l Lease) term(ctx context.Context, identity string, do func(context.Context)) error {
+	t := &term{log: l.Log, name: l.Name}
+	t.Interface = &resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name}, Client: l.Leases,
+		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+	}
+	// The election ends after what is done, because it gives the lease back.
+	electing, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(errDone)
+	won := make(chan struct{})
+	lost := make(chan struct{})
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: t, LeaseDuration: leaseTime, RenewDeadline: leasePatience, RetryPeriod: leaseRetry, ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) { close(won) },
+			OnStoppedLeading: func() { close(lost) },
+		},
+	})
+	if err != nil {
+		return err
+	}
+	go elector.Run(electing)
+	select {
+	case <-won:
+		work, cancel := context.WithCancelCause(ctx)
+		t.begin(cancel)
+		do(work)
+		t.end()
+		cancel(errDone)
+	case <-ctx.Done():
+	}
+	stop(errDone)
+	<-lost
+	return nil
+}
+
+// term is the lock of one election. It measures from when a renewal was asked
+// for, not from when the answer came: an answer may be slow, and the others
+// count from what they see.
+type term struct {
+	resourcelock.Interface
+	log  *slog.Logger
+	name string
+
+	mu      sync.Mutex
+	holder  string // as last read
+	renewed time.Time
+	trust   *time.Timer
+	failing bool
+}
+
+// begin ends the work when the last renewal is too long ago.
+func (t *term) begin(cancel context.CancelCauseFunc) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.trust = time.AfterFunc(time.Until(t.renewed.Add(leaseTrust)), func() { cancel(errNotHolding) })
+}
+
+func (t *term) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.trust.Stop()
+	t.trust = nil
+}
+
+func (t *term) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := t.Interface.Get(ctx)
+	t.note(ctx, err)
+	if err == nil {
+		t.mu.Lock()
+		t.holder = record.HolderIdentity
+		t.mu.Unlock()
+	}
+	return record, raw, err
+}
+
+func (t *term) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	asked := time.Now()
+	return t.granted(ctx, asked, t.Interface.Create(ctx, record))
+}
+
+func (t *term) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	t.mu.Lock()
+	holder := t.holder
+	t.mu.Unlock()
+	if record.HolderIdentity == "" && holder != t.Identity() {
+		// An election that was lost gives back what another may have by now.
+		return errNotHolding
+	}
+	asked := time.Now()
+	return t.granted(ctx, asked, t.Interface.Update(ctx, record))
+}
+
+func (t *term) granted(ctx context.Context, asked time.Time, err error) error {
+	t.note(ctx, err)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.renewed = asked
+	// Work that was told to end is not called back.
+	if t.trust != nil && t.trust.Stop() {
+		t.trust.Reset(time.Until(asked.Add(leaseTrust)))
+	}
+	return nil
+}
+
+// note tells once when the lease cannot be used, and once when it can again.
+// That another has it is no trouble.
+func (t *term) note(ctx context.Context, err error) {
+	failed := err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) &&
+		!errors.Is(context.Cause(ctx), errDone)
+	t.mu.Lock()
+	before := t.failing
+	t.failing = failed
+	t.mu.Unlock()
+	switch {
+	case failed && !before:
+		t.log.WarnContext(ctx, "a lease cannot be read or written; expired sandboxes may be late", "lease", t.name, "error", err)
+	case before && err == nil:
+		t.log.InfoContext(ctx, "a lease can be used again", "lease", t.name)
+	}
+}

@@ -1,0 +1,108 @@
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/streaming/sealed"
+)
+
+// PodConns are the connections to pods' addresses. A pod's network may go before
+// its last words have left it, so whoever deletes a pod ends its connections
+// here as well. The zero value is usable.
+type PodConns struct {
+	mu     sync.Mutex
+	closed bool
+	open   map[*podConn]struct{}
+}
+
+type podConn struct {
+	net.Conn
+	pod types.UID
+	all *PodConns
+}
+
+// Close implements net.Conn. It says no farewell, for which a peer that does not
+// read could make it wait.
+func (c *podConn) Close() error {
+	c.all.mu.Lock()
+	delete(c.all.open, c)
+	c.all.mu.Unlock()
+	return c.below().Close()
+}
+
+// below is the connection that TLS is spoken on.
+func (c *podConn) below() net.Conn {
+	if over, ok := c.Conn.(*tls.Conn); ok {
+		return over.NetConn()
+	}
+	return c.Conn
+}
+
+// Dial connects to the agent at a pod's address and returns when it has proved
+// that it is the one that was meant. The error wraps ErrUnavailable, and says
+// what lets the server in.
+func (a *PodConns) Dial(ctx context.Context, pod *corev1.Pod, port int32, s sealed.Secret) (net.Conn, error) {
+	return a.keep(pod, func() (net.Conn, error) { return dialPod(ctx, pod, port, s) })
+}
+
+// DialNew is Dial for a pod whose agent may not listen yet.
+func (a *PodConns) DialNew(ctx context.Context, pod *corev1.Pod, port int32, s sealed.Secret) (net.Conn, error) {
+	return a.keep(pod, func() (net.Conn, error) { return dialNewPod(ctx, pod, port, s) })
+}
+
+func (a *PodConns) keep(pod *corev1.Pod, dial func() (net.Conn, error)) (net.Conn, error) {
+	conn, err := dial()
+	if err != nil {
+		return nil, err
+	}
+	c := &podConn{Conn: conn, pod: pod.UID, all: a}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		_ = conn.Close()
+		return nil, fmt.Errorf("reach pod %s/%s: %w: %w", pod.Namespace, pod.Name, net.ErrClosed, providers.ErrUnavailable)
+	}
+	if a.open == nil {
+		a.open = make(map[*podConn]struct{})
+	}
+	a.open[c] = struct{}{}
+	return c, nil
+}
+
+// Drop ends the connections to a pod that is gone, as its agent would have: who
+// uses one sees its end, and closes it.
+func (a *PodConns) Drop(pod types.UID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for c := range a.open {
+		if c.pod == pod {
+			c.hangUp()
+		}
+	}
+}
+
+func (c *podConn) hangUp() {
+	if tcp, ok := c.below().(*net.TCPConn); ok {
+		_ = tcp.CloseRead()
+		_ = tcp.CloseWrite()
+	}
+}
+
+// Close closes all connections, also those that come late.
+func (a *PodConns) Close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	for c := range a.open {
+		_ = c.below().Close()
+	}
+	clear(a.open)
+}

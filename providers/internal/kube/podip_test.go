@@ -1,0 +1,252 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/streaming/sealed"
+)
+
+func podAt(ips ...string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod"}}
+	for _, ip := range ips {
+		pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: ip})
+	}
+	return pod
+}
+
+// listen is an end of a pod's address, and its port.
+func listen(t *testing.T, address string) (net.Listener, int32) {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, int32(l.Addr().(*net.TCPAddr).Port)
+}
+
+// agentAt plays an agent that says a word to who knows the secret.
+func agentAt(t *testing.T, address string, s sealed.Secret) int32 {
+	t.Helper()
+	inner, port := listen(t, address)
+	l, err := sealed.NewListener(inner, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "hello")
+			_ = c.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = l.Close()
+		<-done
+	})
+	return port
+}
+
+func TestDialPod(t *testing.T) {
+	s := sealed.NewSecret()
+	port := agentAt(t, "127.0.0.1:0", s)
+	t.Run("by the first address that answers", func(t *testing.T) {
+		// One is malformed, and at the next nobody listens.
+		conn, err := new(PodConns).Dial(t.Context(), podAt("nonsense", "127.0.0.2", "127.0.0.1"), port, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		if got, err := io.ReadAll(conn); err != nil || string(got) != "hello" {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+	for _, c := range []struct {
+		name   string
+		pod    *corev1.Pod
+		secret sealed.Secret
+		says   string
+	}{
+		{"another pod has the address by now", podAt("127.0.0.1"), sealed.NewSecret(), "may belong to another pod"},
+		{"nobody listens", podAt("127.0.0.3"), s, "nothing listens at 127.0.0.3"},
+		{"no address", podAt(), s, "no address yet"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := new(PodConns).Dial(t.Context(), c.pod, port, c.secret)
+			if !errors.Is(err, providers.ErrUnavailable) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "ns/pod") {
+				t.Errorf("%v", err)
+			}
+			if strings.Contains(err.Error(), c.secret.Text()) || OutOfReach(err) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	t.Run("who never answers", func(t *testing.T) {
+		// The kernel takes the connection; nobody says a word.
+		l, port := listen(t, "127.0.0.1:0")
+		defer func() { _ = l.Close() }()
+		began := time.Now()
+		_, err := new(PodConns).Dial(t.Context(), podAt("127.0.0.1"), port, s)
+		if !OutOfReach(err) || !errors.Is(err, providers.ErrUnavailable) || !strings.Contains(err.Error(), "network policy") {
+			t.Errorf("%v", err)
+		}
+		if took := time.Since(began); took > 2*podDialTime {
+			t.Errorf("it took %v", took)
+		}
+		why := errors.New("enough")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, why)
+		defer cancel()
+		if _, err := new(PodConns).Dial(ctx, podAt("127.0.0.1"), port, s); !errors.Is(err, why) {
+			t.Errorf("cancelled: %v", err)
+		}
+	})
+}
+
+// TestPodConnsEnd: connections to a pod that is gone end, and with Close all.
+func TestPodConnsEnd(t *testing.T) {
+	s := sealed.NewSecret()
+	inner, port := listen(t, "127.0.0.1:0")
+	l, err := sealed.NewListener(inner, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer func() { _ = c.Close() }() // it stays silent until the end
+		}
+	}()
+	var conns PodConns
+	dial := func(uid types.UID) net.Conn {
+		t.Helper()
+		pod := podAt("127.0.0.1")
+		pod.UID = uid
+		c, err := conns.Dial(t.Context(), pod, port, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	lives := func(c net.Conn) bool {
+		if err := c.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil && !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+		_, err := c.Read(make([]byte, 1))
+		return errors.Is(err, os.ErrDeadlineExceeded)
+	}
+	one, two, other := dial("a"), dial("a"), dial("b")
+	_ = one.Close()
+	conns.Drop("a")
+	conns.Drop("c")
+	if lives(one) || lives(two) || !lives(other) {
+		t.Errorf("closed lives: %v, dropped lives: %v, another's lives: %v", lives(one), lives(two), lives(other))
+	}
+	if _, err := two.Write([]byte("x")); err == nil {
+		t.Error("a word to a pod that is gone was taken")
+	}
+	if err := two.Close(); err != nil && !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("close after the end: %v", err)
+	}
+	conns.Close()
+	if lives(other) {
+		t.Error("it lives after Close")
+	}
+	if _, err := conns.Dial(t.Context(), podAt("127.0.0.1"), port, s); !errors.Is(err, providers.ErrUnavailable) {
+		t.Errorf("after Close: %v", err)
+	}
+	if len(conns.open) > 0 {
+		t.Errorf("%d are kept", len(conns.open))
+	}
+}
+
+// TestDialNewPod: an agent that is about to listen is waited for.
+func TestDialNewPod(t *testing.T) {
+	s := sealed.NewSecret()
+	l, port := listen(t, "127.0.0.1:0")
+	_ = l.Close()
+	timer := time.AfterFunc(200*time.Millisecond, func() { agentAt(t, net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))), s) })
+	defer timer.Stop()
+	conn, err := new(PodConns).DialNew(t.Context(), podAt("127.0.0.1"), port, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	began := time.Now()
+	if _, err := new(PodConns).DialNew(t.Context(), podAt("127.0.0.1"), port, sealed.NewSecret()); err == nil || time.Since(began) > podListenWait/2 {
+		t.Errorf("the wrong one is waited for: %v", err)
+	}
+}
+
+func TestCheckWay(t *testing.T) {
+	if way, port, err := CheckWay("", 0); way != WayExec || port != DefaultAgentPort || err != nil {
+		t.Errorf("%s %d %v", way, port, err)
+	}
+	if way, port, err := CheckWay(WayPodIP, 8888); way != WayPodIP || port != 8888 || err != nil {
+		t.Errorf("%s %d %v", way, port, err)
+	}
+	for _, c := range []struct {
+		way  string
+		port int32
+	}{{"router", 0}, {"POD-IP", 0}, {WayPodIP, 80}, {WayPodIP, 65536}, {WayExec, -1}} {
+		if _, _, err := CheckWay(c.way, c.port); !errors.Is(err, providers.ErrInvalid) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// TestInjectWithAPort: the agent that is put in takes connections from who knows
+// its secret, by whatever way it came.
+func TestInjectWithAPort(t *testing.T) {
+	for _, without := range [][]string{nil, {"sh"}, {"sh", "python3"}} {
+		in, box := rig(t)
+		box.without = without
+		l, port := listen(t, ":0")
+		_ = l.Close()
+		want := Injection{Incarnation: "abc-1", Port: port, Secret: sealed.NewSecret()}
+		at, err := in.Inject(t.Context(), box.run, want)
+		if err != nil || at.Port != port {
+			t.Fatalf("without %v: %+v, %v", without, at, err)
+		}
+		answers(t, at, "abc-1")
+		conn, err := new(PodConns).Dial(t.Context(), podAt("127.0.0.1"), port, want.Secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Close()
+		again, err := in.Inject(t.Context(), box.run, want)
+		if err != nil || again != at {
+			t.Errorf("again: %+v after %+v, %v", again, at, err)
+		}
+		// One that was started without stays without, and nobody is told otherwise.
+		if at, err = in.Start(t.Context(), box.run, at, Injection{Incarnation: "abc-2"}); err != nil || at.Port != 0 {
+			t.Errorf("%+v, %v", at, err)
+		}
+		want.Incarnation = "abc-2"
+		if at, err = in.Start(t.Context(), box.run, at, want); err != nil || at.Port != 0 {
+			t.Errorf("%+v, %v", at, err)
+		}
+	}
+}

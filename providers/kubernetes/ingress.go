@@ -1,0 +1,81 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// waysIn are the ingress rules for sandboxes without network: only what the
+// server's own way needs.
+func (p *Provider) waysIn() []networkingv1.NetworkPolicyIngressRule {
+	if p.config.Way != WayPodIP || len(p.config.peers) == 0 {
+		return nil
+	}
+	return []networkingv1.NetworkPolicyIngressRule{{
+		From:  p.config.peers,
+		Ports: []networkingv1.NetworkPolicyPort{{Protocol: new(corev1.ProtocolTCP), Port: new(intstr.FromString(agentPortName))}},
+	}}
+}
+
+// letIn says whom the policy lets in.
+func (p *Provider) letIn() string {
+	if len(p.config.AgentFrom) == 0 {
+		return "nobody"
+	}
+	return strings.Join(p.config.AgentFrom, " and ")
+}
+
+// policyInterval is how often the policy is looked at that lets this server in.
+const policyInterval = 10 * time.Second
+
+// keepPolicy mends the policy where a server of another configuration has
+// closed this one's way, until ctx ends.
+func (p *Provider) keepPolicy(ctx context.Context) {
+	tick := time.NewTicker(policyInterval)
+	defer tick.Stop()
+	for {
+		_, err := p.client.NetworkingV1().NetworkPolicies(p.namespace).Get(ctx, networkNone, getOptions)
+		if err == nil {
+			err = p.ensurePolicy(ctx, p.namespace)
+		}
+		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+			p.log.WarnContext(ctx, "the network policy that lets this server in could not be looked at", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// parsePeer reads who may connect to agents: NAMESPACE/LABEL=VALUE,… for pods,
+// or a range of addresses.
+func parsePeer(text string) (networkingv1.NetworkPolicyPeer, error) {
+	var none networkingv1.NetworkPolicyPeer
+	if _, _, err := net.ParseCIDR(text); err == nil {
+		return networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: text}}, nil
+	}
+	namespace, selector, ok := strings.Cut(text, "/")
+	if !ok || len(validation.IsDNS1123Label(namespace)) > 0 || strings.TrimSpace(selector) == "" {
+		return none, fmt.Errorf("%q is neither NAMESPACE/LABEL=VALUE,… nor a range of addresses such as 10.0.0.0/8: %w", text, providers.ErrInvalid)
+	}
+	pods, err := metav1.ParseToLabelSelector(selector)
+	if err != nil {
+		return none, fmt.Errorf("%q: %w: %w", text, err, providers.ErrInvalid)
+	}
+	spaces := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}
+	return networkingv1.NetworkPolicyPeer{NamespaceSelector: spaces, PodSelector: pods}, nil
+}

@@ -1,0 +1,40 @@
+package kubernetes
+
+import (
+	"testing"
+
+	"k8s.io/client-go/dynamic"
+)
+
+// TestChartPodIP installs the chart with the way by the pods' addresses, with
+// each provider.
+func TestChartPodIP(t *testing.T) {
+	t.Parallel()
+	client, config := clientset(t)
+	t.Run("S1-32 S5-5 kubernetes", func(t *testing.T) {
+		t.Parallel()
+		c := install(t, client, config, "kubernetes",
+			"--set", "extraArgs={--kubernetes-image=docker.io/sandgate/python:test},way=pod-ip,agentPort=8765,agentFrom={0.0.0.0/0}",
+			"--set-json", `config={"templates":[{"name":"default","resources":{"memory_bytes":1073741824,"cpu_millis":1000,"disk_bytes":536870912},"provider_options":{"disk_medium":"Memory"}}]}`)
+		if out := c.run(t, binary("sandgate"), "run", "--", "sh", "-c", "echo out; id -u; env"); len(out) < 9 || out[:9] != "out\n1000\n" {
+			t.Errorf("%q", out)
+		}
+		c.conformance(t, "0.07")
+	})
+	t.Run("S1-32 S5-5 agentsandbox", func(t *testing.T) {
+		t.Parallel()
+		needAgentSandbox(t, client)
+		c := install(t, client, config, "agentsandbox", "--set", "way=pod-ip",
+			"--set-json", `config={"templates":[{"name":"default","provider_options":{"sandbox_template":"box"}}]}`)
+		d, err := dynamic.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &asRig{t: t, dynamic: d, namespace: c.namespace}
+		r.template("box", restricted(pythonImage()), map[string]any{"networkPolicyManagement": "Unmanaged"})
+		if out := c.run(t, binary("sandgate"), "run", "--", "echo", "out"); out != "out\n" {
+			t.Errorf("%q", out)
+		}
+		c.conformance(t, "0.04")
+	})
+}
