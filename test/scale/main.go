@@ -1,0 +1,107 @@
+//go:build linux
+
+// Command scale measures what ten thousand sandboxes cost a server and the API
+// server of its cluster. The sandboxes are objects: a real one is made, copied
+// as often as asked, and the copies' pods run on a node that does not exist and
+// that this program keeps up. The server is the real program, and so are the
+// API server, and the sandboxes that are made and deleted beside the copies.
+//
+//	go run ./test/scale          # 10 000, with both providers
+//	go run ./test/scale -n 500   # a quick look
+//
+// It needs KUBECONFIG, on which it works in namespaces of its own and deletes
+// them. While agent-sandbox's objects are copied its controller must not run, so
+// that provider needs the cluster of make cluster-up.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// options are what the flags say.
+type options struct {
+	n         int
+	providers []string
+	binary    string
+	beside    string
+	image     string
+	cluster   string
+	workers   int
+	window    time.Duration
+	pool      int
+}
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "scale:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	o := options{}
+	flag.IntVar(&o.n, "n", 10_000, "how many sandboxes")
+	which := flag.String("provider", "kubernetes,agentsandbox", "providers to measure")
+	flag.StringVar(&o.binary, "sandgate", "bin/sandgate", "the sandgate binary")
+	flag.StringVar(&o.beside, "beside", "", "another sandgate binary, to be measured on the tenth part of the sandboxes")
+	flag.StringVar(&o.image, "image", "docker.io/sandgate/busybox:test", "image of the sandboxes that really run")
+	flag.StringVar(&o.cluster, "cluster", ".tools/cluster/cluster", "the program that runs the test cluster, to stop agent-sandbox's controller")
+	flag.IntVar(&o.workers, "workers", 24, "how many requests make the copies at once")
+	flag.DurationVar(&o.window, "window", 30*time.Second, "for how long to watch a server that nobody calls")
+	flag.IntVar(&o.pool, "pool", 100, "how many pods the pool has whose keeping is measured")
+	flag.Parse()
+	if o.n < 10 || o.window < time.Second {
+		return errors.New("-n must be at least 10, and -window at least 1s")
+	}
+	o.providers = strings.Split(*which, ",")
+	for _, path := range []*string{&o.binary, &o.beside, &o.cluster} {
+		if *path == "" {
+			continue
+		}
+		absolute, err := filepath.Abs(*path)
+		if err != nil {
+			return err
+		}
+		*path = absolute
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	began := time.Now()
+	c, err := newCluster(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	var over []string
+	for _, provider := range o.providers {
+		t := &table{provider: provider}
+		err := c.measure(ctx, provider, t)
+		t.print(os.Stdout)
+		if err != nil {
+			return fmt.Errorf("%s: %w", provider, err)
+		}
+		over = append(over, t.over...)
+	}
+	fmt.Printf("took %v; load average %s\n", time.Since(began).Round(time.Second), loadAverage())
+	if len(over) > 0 {
+		return fmt.Errorf("more than it should be: %s", strings.Join(over, "; "))
+	}
+	return nil
+}
+
+func loadAverage() string {
+	data, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.Join(strings.Fields(string(data))[:3], " ")
+}

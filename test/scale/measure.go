@@ -1,0 +1,394 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+)
+
+const (
+	// reapInterval is the server's own default. A shorter window has shorter ones.
+	reapInterval = 15 * time.Second
+	repeats      = 15
+	specimen     = "specimen"
+)
+
+func (o options) interval() time.Duration { return min(reapInterval, o.window/2) }
+
+// configOf is the server's configuration, with a pool if there is to be one.
+func (o options) configOf(provider string, pool int) string {
+	config := fmt.Sprintf("reaper: {interval: %v}\ntemplates:\n  - name: default\n", o.interval())
+	if provider == "agentsandbox" {
+		config += "    provider_options: {sandbox_template: box}\n"
+	} else {
+		config += "    provider_options: {disk_medium: Memory}\n"
+	}
+	if pool > 0 {
+		config += fmt.Sprintf("    pool: %d\n", pool)
+	}
+	return config
+}
+
+// measure fills a namespace step by step, and asks the same questions at each.
+func (c *cluster) measure(ctx context.Context, provider string, t *table) (err error) {
+	namespace, err := c.namespace(ctx)
+	if err != nil {
+		return err
+	}
+	if provider == "agentsandbox" {
+		if err := c.makeTemplate(ctx, namespace); err != nil {
+			return err
+		}
+	}
+	p, err := newProxy(c.config)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	through := filepath.Join(c.dir, "through-"+provider)
+	if err := p.kubeconfig(through); err != nil {
+		return err
+	}
+	m, err := c.first(ctx, provider, namespace)
+	if err != nil {
+		return err
+	}
+	for i, n := range []int{0, c.n / 10, c.n} {
+		t.column(strconv.Itoa(n))
+		if provider == "agentsandbox" && i == 1 {
+			if err := c.control(ctx, "kill"); err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, c.control(context.WithoutCancel(ctx), "start")) }()
+		}
+		before, began := c.stored(ctx), time.Now()
+		if err := m.fill(ctx, n); err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "scale: %s: %d copies after %v\n", provider, n, time.Since(began).Round(time.Second))
+		if i == 2 {
+			t.set("etcd, written for each sandbox", "%s", size((c.stored(ctx)-before)/int64(n-c.n/10)))
+		}
+		// Without its controller agent-sandbox makes nothing.
+		lives := i == 0 || provider == "kubernetes"
+		binaries := []string{c.binary}
+		if c.beside != "" && i == 1 {
+			binaries = append(binaries, c.beside)
+		}
+		for j, binary := range binaries {
+			if j > 0 {
+				t.column(fmt.Sprintf("%d, %s", n, filepath.Base(binary)))
+			}
+			t.others = j > 0
+			r := trial{cluster: c, binary: binary, provider: provider, namespace: namespace, through: through, n: n, proxy: p, table: t}
+			if err := errors.Join(r.direct(ctx), r.counted(ctx, lives)); err != nil {
+				return fmt.Errorf("%s at %d: %w", binary, n, err)
+			}
+			if i == 2 && provider == "kubernetes" {
+				if err := r.pooled(ctx); err != nil {
+					return fmt.Errorf("%s with a pool: %w", binary, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// trial is one server program on one number of sandboxes.
+type trial struct {
+	*cluster
+	binary, provider, namespace string
+	// through is the kubeconfig that leads through the proxy.
+	through string
+	n       int
+	proxy   *proxy
+	table   *table
+}
+
+// first makes the sandbox that is copied, and that single questions are about.
+func (c *cluster) first(ctx context.Context, provider, namespace string) (*mold, error) {
+	s, err := c.serve(ctx, c.binary, provider, namespace, os.Getenv("KUBECONFIG"), c.configOf(provider, 0))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = s.stop() }()
+	_, _, err = s.client.Create(ctx, sandgate.CreateRequest{ID: specimen, Labels: map[string]string{"probe": "yes"}})
+	if err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, s.output)
+	}
+	return c.newMold(ctx, provider, namespace)
+}
+
+// direct measures times and memory of a server that talks to the API server
+// itself.
+func (r trial) direct(ctx context.Context) error {
+	t, n := r.table, r.n
+	s, err := r.serve(ctx, r.binary, r.provider, r.namespace, os.Getenv("KUBECONFIG"), r.configOf(r.provider, 0))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.stop() }()
+	t.set("start until it serves", "%s", short(s.started))
+	ask := func(line string, times int, do func() error) error {
+		var took samples
+		for range times {
+			began := time.Now()
+			if err := do(); err != nil {
+				return fmt.Errorf("%s: %w\n%s", line, err, s.output)
+			}
+			took = append(took, time.Since(began))
+		}
+		t.set(line, "%s", took.median())
+		return nil
+	}
+	// The first calls find what the server finds out once.
+	if err := s.get(ctx); err != nil {
+		return err
+	}
+	all := func() error { return s.list(ctx, sandgate.ListRequest{PageSize: 1000}, n+1) }
+	err = errors.Join(
+		ask("Get, p50", repeats, func() error { return s.get(ctx) }),
+		ask("List, a page of 100, p50", repeats, func() error { return s.list(ctx, sandgate.ListRequest{PageSize: 100}, min(100, n+1)) }),
+		ask("List by a label that one has, p50", repeats, func() error {
+			return s.list(ctx, sandgate.ListRequest{Labels: map[string]string{"probe": "yes"}}, 1)
+		}),
+	)
+	if err != nil {
+		return err
+	}
+	began, used := r.apiSeconds(ctx), s.cpu()
+	if err := ask("List, all in pages of 1 000, p50", 3, all); err != nil {
+		return err
+	}
+	t.set("… processor time of API server · of the server, each", "%s · %s", short((r.apiSeconds(ctx)-began)/3), short((s.cpu()-used)/3))
+	t.set("memory after that: anonymous · peak of all", "%s · %s", size(s.memory("RssAnon")), size(s.memory("VmHWM")))
+	return nil
+}
+
+func (s *server) get(ctx context.Context) error {
+	_, err := s.client.Get(ctx, specimen)
+	return err
+}
+
+// list asks for at least that many.
+func (s *server) list(ctx context.Context, r sandgate.ListRequest, want int) error {
+	got := 0
+	for _, err := range s.client.List(ctx, r) {
+		if err != nil {
+			return err
+		}
+		if got++; got == want {
+			return nil
+		}
+	}
+	return fmt.Errorf("the list has %d sandboxes, want %d", got, want)
+}
+
+// counted measures what each call asks of the API server, and what a server
+// asks by itself.
+func (r trial) counted(ctx context.Context, lives bool) error {
+	p, t, n := r.proxy, r.table, r.n
+	s, err := r.serve(ctx, r.binary, r.provider, r.namespace, r.through, r.configOf(r.provider, 0))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.stop() }()
+	calls, bytes := total(p.take())
+	t.set("start: calls · from the API server", "%d · %s", calls, size(bytes))
+	if err := s.get(ctx); err != nil {
+		return err
+	}
+	// What it does by itself first: memory that nobody's call has used.
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(2 * time.Second):
+	}
+	p.take()
+	used, began := s.cpu(), r.apiSeconds(ctx)
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(r.window):
+	}
+	idle, api := p.take(), r.apiSeconds(ctx)-began
+	rounds := r.window.Seconds() / r.interval().Seconds()
+	calls, bytes = total(without(idle, "lease", "sweep", "pool"))
+	// A page of 500 is one or two calls, and a window may hold one round more.
+	t.atMost("calls of reap rounds", calls, int(rounds+1)*(2*(n/500+1)+1))
+	t.set("a reap round: calls · from the API server", "%.0f · %s", float64(calls)/rounds, size(int64(float64(bytes)/rounds)))
+	t.set("all that a server does by itself, per minute: calls · processor time", "%.0f · %s",
+		float64(sum(idle))/r.window.Minutes(), short(time.Duration(float64(s.cpu()-used)/r.window.Minutes())))
+	t.set("… processor time of API server, per minute, with what others ask of it", "%s", short(time.Duration(float64(api)/r.window.Minutes())))
+	t.set("memory of a server that nobody calls: anonymous", "%s", size(s.memory("RssAnon")))
+
+	ask := func(line string, most int, do func() error) error {
+		// What the server does by itself may fall into it; the least is the call's.
+		var least map[string]count
+		for range 3 {
+			p.take()
+			if err := do(); err != nil {
+				return fmt.Errorf("%s: %w\n%s", line, err, s.output)
+			}
+			now := without(p.take(), "lease", "sweep", "pool")
+			if least == nil || sum(now) < sum(least) {
+				least = now
+			}
+		}
+		calls, bytes := total(least)
+		t.atMost("calls for "+line, calls, most)
+		t.set(line+": calls · from the API server", "%d · %s", calls, size(bytes))
+		return nil
+	}
+	err = errors.Join(
+		ask("Get", 2, func() error { return s.get(ctx) }),
+		ask("List, a page of 100", 4, func() error { return s.list(ctx, sandgate.ListRequest{PageSize: 100}, min(100, n+1)) }),
+		ask("List, all in pages of 1 000", 14*(n/1000+1), func() error { return s.list(ctx, sandgate.ListRequest{PageSize: 1000}, n+1) }),
+	)
+	if err != nil || !lives {
+		return err
+	}
+	return r.lives(ctx, s)
+}
+
+func sum(counts map[string]count) int {
+	calls, _ := total(counts)
+	return calls
+}
+
+// lives makes and deletes real sandboxes among the copies.
+func (r trial) lives(ctx context.Context, s *server) error {
+	p, t := r.proxy, r.table
+	var creating, deleting samples
+	var made, gone map[string]count
+	for i := range 5 {
+		id := fmt.Sprintf("real-%d", i)
+		p.take()
+		began := time.Now()
+		if _, _, err := s.client.Create(ctx, sandgate.CreateRequest{ID: id}); err != nil {
+			return fmt.Errorf("create: %w\n%s", err, s.output)
+		}
+		creating = append(creating, time.Since(began))
+		made = without(p.take(), "lease", "sweep")
+		began = time.Now()
+		if _, err := s.client.Delete(ctx, id); err != nil {
+			return fmt.Errorf("delete: %w\n%s", err, s.output)
+		}
+		deleting = append(deleting, time.Since(began))
+		gone = without(p.take(), "lease", "sweep")
+	}
+	t.set("Create without a pool, p50: calls", "%s: %d", creating.median(), sum(made))
+	t.set("Delete, p50: calls", "%s: %d", deleting.median(), sum(gone))
+	fmt.Fprintf(os.Stderr, "scale: create: %s; delete: %s\n", spell(made), spell(gone))
+	return nil
+}
+
+// pooled measures how a large pool is kept. One of its pods is real.
+func (r trial) pooled(ctx context.Context) error {
+	p, t := r.proxy, r.table
+	s, err := r.serve(ctx, r.binary, r.provider, r.namespace, os.Getenv("KUBECONFIG"), r.configOf(r.provider, 1))
+	if err != nil {
+		return err
+	}
+	err = wait(ctx, "a pool of one", func() (bool, error) {
+		status, err := s.client.PoolStatus(ctx, "default")
+		return status.GetAvailable() == 1, err
+	})
+	if err := errors.Join(err, s.stop()); err != nil {
+		return fmt.Errorf("%w\n%s", err, s.output)
+	}
+	list, err := r.dynamic.Resource(pods).Namespace(r.namespace).List(ctx, meta.ListOptions{LabelSelector: "sandgate.dev/use=ready"})
+	if err != nil || len(list.Items) != 1 {
+		return fmt.Errorf("%d pods in a pool of one: %w", len(list.Items), err)
+	}
+	m := &mold{c: r.cluster, namespace: r.namespace, pod: &list.Items[0]}
+	for i := 1; i < r.pool; i++ {
+		if _, err := m.put(ctx, pods, m.copyPod(fmt.Sprintf("%s-%d", m.pod.GetName(), i))); err != nil {
+			return err
+		}
+	}
+	if s, err = r.serve(ctx, r.binary, r.provider, r.namespace, r.through, r.configOf(r.provider, r.pool)); err != nil {
+		return err
+	}
+	defer func() { _ = s.stop() }()
+	err = wait(ctx, "a large pool", func() (bool, error) {
+		status, err := s.client.PoolStatus(ctx, "default")
+		return int(status.GetAvailable()) == r.pool, err
+	})
+	if err != nil {
+		return err
+	}
+	p.take()
+	used := s.cpu()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(r.window):
+	}
+	kept := p.take()["pool"]
+	// Its leader's beat, and a look now and then.
+	t.atMost("calls for a pool per minute", int(float64(kept.calls)/r.window.Minutes()), 120)
+	t.set(fmt.Sprintf("a pool of %d, per minute: calls · from the API server · processor time", r.pool), "%.0f · %s · %s",
+		float64(kept.calls)/r.window.Minutes(), size(int64(float64(kept.bytes)/r.window.Minutes())),
+		short(time.Duration(float64(s.cpu()-used)/r.window.Minutes())))
+	return nil
+}
+
+// makeTemplate makes the SandboxTemplate of agent-sandbox's sandboxes.
+func (c *cluster) makeTemplate(ctx context.Context, namespace string) error {
+	resource := schema.GroupVersionResource{Group: claims.Group, Version: claims.Version, Resource: "sandboxtemplates"}
+	_, err := c.dynamic.Resource(resource).Namespace(namespace).Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": resource.GroupVersion().String(), "kind": "SandboxTemplate", "metadata": map[string]any{"name": "box"},
+		"spec": map[string]any{"podTemplate": map[string]any{"spec": map[string]any{
+			"dnsPolicy": "Default", "terminationGracePeriodSeconds": int64(0),
+			"containers": []any{map[string]any{
+				"name": "main", "image": c.image, "command": []any{"sleep", "360000"},
+				"resources": map[string]any{"limits": map[string]any{"memory": "256Mi"}, "requests": map[string]any{"cpu": "10m"}},
+			}},
+		}}},
+	}}, meta.CreateOptions{})
+	return err
+}
+
+var metric = regexp.MustCompile(`(?m)^(process_cpu_seconds_total|apiserver_storage_size_bytes\{[^}]*\}) (\S+)$`)
+
+// metrics asks the API server how it is.
+func (c *cluster) metrics(ctx context.Context) (cpu, stored float64) {
+	data, err := c.client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return 0, 0
+	}
+	for _, m := range metric.FindAllSubmatch(data, -1) {
+		v, _ := strconv.ParseFloat(string(m[2]), 64)
+		if string(m[1]) == "process_cpu_seconds_total" {
+			cpu = v
+		} else {
+			stored += v
+		}
+	}
+	return cpu, stored
+}
+
+func (c *cluster) apiSeconds(ctx context.Context) time.Duration {
+	cpu, _ := c.metrics(ctx)
+	return time.Duration(cpu * float64(time.Second))
+}
+
+// stored is the size of etcd's file.
+func (c *cluster) stored(ctx context.Context) int64 {
+	_, stored := c.metrics(ctx)
+	return int64(stored)
+}
