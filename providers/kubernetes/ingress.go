@@ -68,13 +68,18 @@ func parsePeer(text string) (networkingv1.NetworkPolicyPeer, error) {
 	if _, _, err := net.ParseCIDR(text); err == nil {
 		return networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: text}}, nil
 	}
+	malformed := fmt.Errorf("%q is neither NAMESPACE/LABEL=VALUE,… nor a range of addresses such as 10.0.0.0/8: %w", text, providers.ErrInvalid)
 	namespace, selector, ok := strings.Cut(text, "/")
-	if !ok || len(validation.IsDNS1123Label(namespace)) > 0 || strings.TrimSpace(selector) == "" {
-		return none, fmt.Errorf("%q is neither NAMESPACE/LABEL=VALUE,… nor a range of addresses such as 10.0.0.0/8: %w", text, providers.ErrInvalid)
+	if !ok || len(validation.IsDNS1123Label(namespace)) > 0 {
+		return none, malformed
 	}
 	pods, err := metav1.ParseToLabelSelector(selector)
 	if err != nil {
 		return none, fmt.Errorf("%q: %w: %w", text, err, providers.ErrInvalid)
+	}
+	// The parser takes more than an empty text for a selector of all pods.
+	if len(pods.MatchLabels)+len(pods.MatchExpressions) == 0 {
+		return none, malformed
 	}
 	spaces := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}
 	return networkingv1.NetworkPolicyPeer{NamespaceSelector: spaces, PodSelector: pods}, nil

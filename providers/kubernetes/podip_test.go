@@ -137,7 +137,7 @@ func TestWayIsChecked(t *testing.T) {
 }
 
 func FuzzParsePeer(f *testing.F) {
-	for _, s := range []string{"ns/app=x", "10.0.0.0/8", "::/0", "ns/a in (b,c)", "a/b", "/", ""} {
+	for _, s := range []string{"ns/app=x", "10.0.0.0/8", "::/0", "ns/a in (b,c)", "a/b", "a/\x00", "/", ""} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
