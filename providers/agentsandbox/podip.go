@@ -2,7 +2,6 @@ package agentsandbox
 
 import (
 	"context"
-	"fmt"
 	"net"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
@@ -23,9 +21,6 @@ const (
 	WayExec  Way = kube.WayExec
 	WayPodIP Way = kube.WayPodIP
 )
-
-// secretKey is the agent's secret in the pod's.
-const secretKey = "agent"
 
 // secretName is the secret of all agents of one pod. It is the pod's and goes
 // with it: a pod that is made anew under the same name has another.
@@ -56,7 +51,7 @@ func (p *Provider) makeSecret(ctx context.Context, pod *corev1.Pod) (sealed.Secr
 			Name: secretName(pod.UID), Labels: map[string]string{managedBy: managedByValue},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}},
 		},
-		StringData: map[string]string{secretKey: secret.Text()}, Immutable: new(true),
+		StringData: map[string]string{kube.SecretKey: secret.Text()}, Immutable: new(true),
 	}, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return p.readSecret(ctx, pod)
@@ -65,18 +60,7 @@ func (p *Provider) makeSecret(ctx context.Context, pod *corev1.Pod) (sealed.Secr
 }
 
 func (p *Provider) readSecret(ctx context.Context, pod *corev1.Pod) (sealed.Secret, error) {
-	object, err := p.core.Secrets(p.namespace).Get(ctx, secretName(pod.UID), metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return sealed.Secret{}, fmt.Errorf("the secret of the agent in pod %s was deleted; by the way exec it can still be reached: %w", pod.Name, providers.ErrUnavailable)
-	}
-	if err != nil {
-		return sealed.Secret{}, kube.Wrap(ctx, "read the secret of the agent in pod "+pod.Name, err)
-	}
-	secret, err := sealed.ParseSecret(string(object.Data[secretKey]))
-	if err != nil {
-		return sealed.Secret{}, fmt.Errorf("the secret of the agent in pod %s: %w: %w", pod.Name, err, providers.ErrUnavailable)
-	}
-	return secret, nil
+	return kube.ReadSecret(ctx, p.core.Secrets(p.namespace), secretName(pod.UID), pod)
 }
 
 // dialAddress connects to an agent at its pod's address.

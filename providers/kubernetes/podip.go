@@ -57,7 +57,7 @@ func (p *plan) secretEnv() []corev1.EnvVar {
 		return nil
 	}
 	return []corev1.EnvVar{{Name: secretVariable, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
-		LocalObjectReference: corev1.LocalObjectReference{Name: p.secret}, Key: secretKey,
+		LocalObjectReference: corev1.LocalObjectReference{Name: p.secret}, Key: kube.SecretKey,
 	}}}}
 }
 

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
 func podIPProvider(t *testing.T, more ...func(*Config)) *Provider {
@@ -42,10 +43,10 @@ func TestS5_5_Port(t *testing.T) {
 		t.Errorf("port %d, command %q", agentPort(pod), c.Command)
 	}
 	data := pl.secretData()
-	if data["v0"] != "b" || data[secretKey] != pl.agentSecret.Text() || secretOf(pod) != pl.secret {
+	if data["v0"] != "b" || data[kube.SecretKey] != pl.agentSecret.Text() || secretOf(pod) != pl.secret {
 		t.Errorf("the secret has %d values", len(data))
 	}
-	if strings.Contains(pod.String(), data[secretKey]) {
+	if strings.Contains(pod.String(), data[kube.SecretKey]) {
 		t.Error("the pod shows its agent's secret")
 	}
 	other, err := p.plan("name", spec)
@@ -60,7 +61,7 @@ func TestS5_5_Port(t *testing.T) {
 		t.Errorf("pods that listen pass for those that do not: %v", err)
 	}
 	plain := byExec.makePod()
-	if agentPort(plain) != 0 || strings.Contains(plain.String(), secretVariable) || byExec.secretData()[secretKey] != "" {
+	if agentPort(plain) != 0 || strings.Contains(plain.String(), secretVariable) || byExec.secretData()[kube.SecretKey] != "" {
 		t.Errorf("a pod that is reached by exec listens: %v", plain)
 	}
 }

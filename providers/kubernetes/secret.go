@@ -2,20 +2,15 @@ package kubernetes
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
-
-// secretKey is the agent's secret in the pod's.
-const secretKey = "agent"
 
 // newSecretName names the secret of a pod: the values of its environment, and
 // its agent's own. A kubelet may still hold what was in the secret of a pod that
@@ -44,7 +39,7 @@ func (p *plan) secretData() map[string]string {
 		data[envValueKey(i)] = p.spec.Env[k]
 	}
 	if p.listens() {
-		data[secretKey] = p.agentSecret.Text()
+		data[kube.SecretKey] = p.agentSecret.Text()
 	}
 	return data
 }
@@ -53,18 +48,7 @@ func (p *plan) secretData() map[string]string {
 // records also where the pod has a namespace of its own, so that the server need
 // not read secrets elsewhere.
 func (p *Provider) readSecret(ctx context.Context, pod *corev1.Pod) (sealed.Secret, error) {
-	object, err := p.client.CoreV1().Secrets(p.namespace).Get(ctx, secretOf(pod), getOptions)
-	if apierrors.IsNotFound(err) {
-		return sealed.Secret{}, fmt.Errorf("the secret of the agent in pod %s was deleted; by the way exec it can still be reached: %w", pod.Name, providers.ErrUnavailable)
-	}
-	if err != nil {
-		return sealed.Secret{}, kube.Wrap(ctx, "read the secret of the agent in pod "+pod.Name, err)
-	}
-	secret, err := sealed.ParseSecret(string(object.Data[secretKey]))
-	if err != nil {
-		return sealed.Secret{}, fmt.Errorf("the secret of the agent in pod %s: %w: %w", pod.Name, err, providers.ErrUnavailable)
-	}
-	return secret, nil
+	return kube.ReadSecret(ctx, p.client.CoreV1().Secrets(p.namespace), secretOf(pod), pod)
 }
 
 // copySecret puts the agent's secret where the server may read it, for a pod in
@@ -77,7 +61,7 @@ func (p *Provider) copySecret(ctx context.Context, pl *plan, cm *corev1.ConfigMa
 	defer cancel()
 	_, err := p.client.CoreV1().Secrets(p.namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: pl.secret, OwnerReferences: owner(cm), Labels: map[string]string{managedBy: managedByValue}},
-		StringData: map[string]string{secretKey: pl.agentSecret.Text()}, Immutable: new(true),
+		StringData: map[string]string{kube.SecretKey: pl.agentSecret.Text()}, Immutable: new(true),
 	}, metav1.CreateOptions{})
 	return kube.WrapCreate(ctx, "make the secret of the sandbox's agent", err)
 }
