@@ -106,29 +106,34 @@ func takePipes(c *net.UnixConn) (net.Conn, error) {
 		return nil, err
 	}
 	fds, err := rightsIn(control[:n])
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = errors.Join(readyPipes(fds), c.SetReadDeadline(time.Time{}))
 	}
-	if len(fds) != 2 || !isPipe(fds[0]) || !isPipe(fds[1]) {
+	if err != nil {
 		for _, fd := range fds {
 			_ = unix.Close(fd)
 		}
-		return nil, errors.New("not two pipes")
-	}
-	for _, fd := range fds {
-		// Go's poller takes only those that do not wait.
-		if err := unix.SetNonblock(fd, true); err != nil {
-			return nil, err
-		}
-		// Fewer turns; the kernel may refuse.
-		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize)
-	}
-	if err := c.SetReadDeadline(time.Time{}); err != nil {
 		return nil, err
 	}
 	p := &pipes{in: os.NewFile(uintptr(fds[0]), "in"), out: os.NewFile(uintptr(fds[1]), "out"), guard: c}
 	go p.watch()
 	return p, nil
+}
+
+// readyPipes makes two pipes fit for Go's poller, which takes only those that do
+// not wait.
+func readyPipes(fds []int) error {
+	if len(fds) != 2 || !isPipe(fds[0]) || !isPipe(fds[1]) {
+		return errors.New("not two pipes")
+	}
+	for _, fd := range fds {
+		if err := unix.SetNonblock(fd, true); err != nil {
+			return err
+		}
+		// Fewer turns; the kernel may refuse.
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize)
+	}
+	return nil
 }
 
 func rightsIn(control []byte) ([]int, error) {
