@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
-	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // serving is an agent that listens at the returned address.
@@ -62,30 +61,18 @@ func joined(t *testing.T, args ...string) (*exec.Cmd, stdio) {
 // pwd runs a command through a connection, which it closes.
 func pwd(t *testing.T, conn net.Conn) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	client, err := grpc.NewClient("passthrough:///connect", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return conn, nil }))
+	return pwdAt(t, "passthrough:///connect", grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return conn, nil }))
+}
+
+// pwdAt runs a command by an agent's address.
+func pwdAt(t *testing.T, target string, opts ...grpc.DialOption) (string, error) {
+	t.Helper()
+	client, err := grpc.NewClient(target, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = client.Close() }()
-	s, err := agentv1.NewAgentServiceClient(client).Execute(ctx, &agentv1.ExecuteRequest{Request: &sandboxv1.ExecuteRequest{
-		Command: &sandboxv1.ExecuteRequest_Shell{Shell: "pwd"}}})
-	if err != nil {
-		return "", err
-	}
-	var b strings.Builder
-	for {
-		e, err := s.Recv()
-		if errors.Is(err, io.EOF) {
-			return b.String(), nil
-		}
-		if err != nil {
-			return "", err
-		}
-		b.Write(e.GetOutput().GetData())
-	}
+	return output(t, agentv1.NewAgentServiceClient(client), "pwd")
 }
 
 // pipesOf counts a process's pipes.

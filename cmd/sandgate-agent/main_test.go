@@ -16,7 +16,6 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -56,23 +55,34 @@ func (stdio) SetDeadline(time.Time) error        { return nil }
 func (stdio) SetReadDeadline(time.Time) error    { return nil }
 func (stdio) SetWriteDeadline(t time.Time) error { return nil }
 
+// output runs a command and returns what it wrote.
+func output(t *testing.T, client agentv1.AgentServiceClient, shell string, opts ...grpc.CallOption) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	s, err := client.Execute(ctx, &agentv1.ExecuteRequest{Request: &sandboxv1.ExecuteRequest{
+		Command: &sandboxv1.ExecuteRequest_Shell{Shell: shell}}}, opts...)
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	for {
+		e, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			return out.String(), nil
+		}
+		if err != nil {
+			return out.String(), err
+		}
+		out.Write(e.GetOutput().GetData())
+	}
+}
+
 // A command runs through connect's standard input and output; connect waits
 // for the agent, and both end as they should.
 func TestServeAndConnect(t *testing.T) {
 	name := "unix:@sandgate-test-" + filepath.Base(t.TempDir()) + "-" + time.Now().Format("150405.000000")
-	connect := program("connect", "--to", name)
-	connect.Stderr = os.Stderr
-	in, err := connect.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := connect.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := connect.Start(); err != nil {
-		t.Fatal(err)
-	}
+	connect, conn := joined(t, "--to", name)
 	path := filepath.Join(t.TempDir(), "agent.sock")
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -91,40 +101,14 @@ func TestServeAndConnect(t *testing.T) {
 	_ = l.Close()
 	_ = inherited.Close()
 
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	execute := func(target string, opts ...grpc.DialOption) string {
-		conn, err := grpc.NewClient(target, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close() }()
-		s, err := agentv1.NewAgentServiceClient(conn).Execute(ctx, &agentv1.ExecuteRequest{Request: &sandboxv1.ExecuteRequest{
-			Command: &sandboxv1.ExecuteRequest_Shell{Shell: "pwd"}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var b strings.Builder
-		for {
-			e, err := s.Recv()
-			if errors.Is(err, io.EOF) {
-				return b.String()
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			b.Write(e.GetOutput().GetData())
-		}
-	}
-	through := grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return stdio{out, in}, nil })
-	if got := execute("passthrough:///connect", through); got != "/usr\n" {
-		t.Errorf("through connect: %q", got)
+	if got, err := pwd(t, conn); err != nil || got != "/usr\n" {
+		t.Errorf("through connect: %q, %v", got, err)
 	}
 	if err := connect.Wait(); err != nil {
 		t.Errorf("connect ended with %v", err)
 	}
-	if got := execute("unix://" + path); got != "/usr\n" {
-		t.Errorf("through the inherited socket: %q", got)
+	if got, err := pwdAt(t, "unix://"+path); err != nil || got != "/usr\n" {
+		t.Errorf("through the inherited socket: %q, %v", got, err)
 	}
 	_ = serve.Process.Signal(syscall.SIGTERM)
 	if err := serve.Wait(); err != nil {

@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
-	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
 
@@ -49,28 +48,6 @@ func tcpClient(t *testing.T, address string, s sealed.Secret) agentv1.AgentServi
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	return agentv1.NewAgentServiceClient(conn)
-}
-
-func output(t *testing.T, client agentv1.AgentServiceClient, shell string) (string, error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	s, err := client.Execute(ctx, &agentv1.ExecuteRequest{Request: &sandboxv1.ExecuteRequest{
-		Command: &sandboxv1.ExecuteRequest_Shell{Shell: shell}}}, grpc.WaitForReady(true))
-	if err != nil {
-		return "", err
-	}
-	var out strings.Builder
-	for {
-		e, err := s.Recv()
-		if errors.Is(err, io.EOF) {
-			return out.String(), nil
-		}
-		if err != nil {
-			return out.String(), err
-		}
-		out.Write(e.GetOutput().GetData())
-	}
 }
 
 // asUser lets a program run as nobody special, where the test is root: root may
@@ -112,7 +89,7 @@ func TestServeTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := tcpClient(t, address, secret)
-	got, err := output(t, client, "echo through; env; cat "+dir+"/main")
+	got, err := output(t, client, "echo through; env; cat "+dir+"/main", grpc.WaitForReady(true))
 	if err != nil || !strings.HasPrefix(got, "through\n") {
 		t.Fatalf("%q, %v", got, err)
 	}
@@ -130,7 +107,7 @@ func TestServeTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	if got, err := output(t, agentv1.NewAgentServiceClient(conn), "echo socket"); err != nil || got != "socket\n" {
+	if got, err := output(t, agentv1.NewAgentServiceClient(conn), "echo socket", grpc.WaitForReady(true)); err != nil || got != "socket\n" {
 		t.Errorf("through the socket: %q, %v", got, err)
 	}
 	t.Run("nobody else", func(t *testing.T) {
@@ -201,7 +178,7 @@ func TestStartTCP(t *testing.T) {
 			t.Fatalf("start: %q, %v", said, err)
 		}
 	}
-	if got, err := output(t, tcpClient(t, address, secret), "env"); err != nil || strings.Contains(got, secret.Text()) {
+	if got, err := output(t, tcpClient(t, address, secret), "env", grpc.WaitForReady(true)); err != nil || strings.Contains(got, secret.Text()) {
 		t.Errorf("%q, %v", got, err)
 	}
 	// The next one has no such listener, and says so also when it is found.
