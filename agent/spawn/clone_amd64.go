@@ -5,14 +5,10 @@ package spawn
 // not matter.
 const sharesMemory = true
 
-// clone is clone(2). The child calls the function at entry on the given stack,
-// which must be its own when memory is shared, and never returns.
+// clone makes a system call that clones: clone(2) or clone3(2), by its number
+// and its first three arguments. The child calls the function at entry on the
+// stack that the arguments name, which must be its own when memory is shared,
+// and never returns.
 //
 //go:noescape
-func clone(flags, stack uintptr, pidfd *int32, entry uintptr, c *child) (pid, errno uintptr)
-
-// clone3 is clone3(2), with the stack in its arguments; the rest is as in
-// clone.
-//
-//go:noescape
-func clone3(args *cloneArgs, entry uintptr, c *child) (pid, errno uintptr)
+func clone(number, a1, a2, a3, entry uintptr, c *child) (pid, errno uintptr)

@@ -61,7 +61,7 @@ type child struct {
 	filter     *unix.SockFprog
 	terminal   bool
 	supervise  bool
-	stack      uintptr // of the command below a supervisor
+	stack      uintptr // of the command below a supervisor, where memory is shared
 	command    uintptr // where that begins
 	maxFD      int     // highest descriptor to close where close_range is missing
 	nofile     unix.Rlimit
@@ -107,9 +107,10 @@ func entry(f func(*child)) uintptr { return **(**uintptr)(unsafe.Pointer(&f)) }
 //go:noinline
 func fork(r *room) (int, syscall.Errno) {
 	c := &r.child
-	flags := uintptr(syscall.SIGCHLD)
+	flags, stack := uintptr(syscall.SIGCHLD), uintptr(0)
 	if sharesMemory {
 		flags |= unix.CLONE_VM
+		stack, c.stack = top(&r.stacks[0]), top(&r.stacks[1])
 	}
 	if !c.supervise {
 		// Opened later, the pidfd could come too late: a short command may have
@@ -120,25 +121,23 @@ func fork(r *room) (int, syscall.Errno) {
 			flags |= unix.CLONE_VFORK
 		}
 	}
-	stack, begin := top(&r.stacks[0]), entry(childEntry)
-	c.stack, c.command = top(&r.stacks[1]), entry(commandEntry)
+	begin := entry(childEntry)
+	c.command = entry(commandEntry)
+	number, pidfd := uintptr(unix.SYS_CLONE), uintptr(unsafe.Pointer(&c.pidfd))
+	a1, a2, a3 := flags, stack, pidfd
 	if c.home >= 0 {
 		r.args = cloneArgs{
 			flags: uint64(flags&^0xff) | unix.CLONE_INTO_CGROUP, exitSignal: uint64(syscall.SIGCHLD),
-			pidfd: uint64(uintptr(unsafe.Pointer(&c.pidfd))), cgroup: uint64(c.home),
+			pidfd: uint64(pidfd), cgroup: uint64(c.home),
 		}
 		if sharesMemory {
 			r.args.stack = uint64(uintptr(unsafe.Pointer(&r.stacks[0])))
 			r.args.stackSize = uint64(stack) - r.args.stack
 		}
+		number, a1, a2, a3 = unix.SYS_CLONE3, uintptr(unsafe.Pointer(&r.args)), unsafe.Sizeof(r.args), 0
 	}
-	var pid, errno uintptr
 	beforeFork()
-	if c.home >= 0 {
-		pid, errno = clone3(&r.args, begin, c)
-	} else {
-		pid, errno = clone(flags, stack, &c.pidfd, begin, c)
-	}
+	pid, errno := clone(number, a1, a2, a3, begin, c)
 	if !sharesMemory && errno == 0 && pid == 0 {
 		childEntry(c)
 	}
@@ -189,7 +188,7 @@ func supervise(c *child) {
 	if sharesMemory {
 		flags |= unix.CLONE_VM
 	}
-	pid, errno := clone(flags, c.stack, &c.pidfd, c.command, c)
+	pid, errno := clone(unix.SYS_CLONE, flags, c.stack, uintptr(unsafe.Pointer(&c.pidfd)), c.command, c)
 	if !sharesMemory && errno == 0 && pid == 0 {
 		commandEntry(c)
 	}
