@@ -117,6 +117,10 @@ test-python: $(SYSTEM) $(PYTHON) $(DCODE) build-dev
 test-ts: $(SYSTEM) $(NODE) build-dev
 	@scripts/test-ts.sh
 
+.PHONY: test-emulated
+test-emulated: $(SYSTEM) ## Run the agent's tests in an emulated arm64 machine with a memory controller in cgroup v2
+	@scripts/test-emulated.sh
+
 .PHONY: coverage coverage-check
 coverage: ## Write docs/coverage.md from the tests that passed since the last `make test`
 	@scripts/coverage.py write
@@ -126,7 +130,7 @@ coverage-check: ## Fail when docs/coverage.md is not what the tests that passed 
 .PHONY: full
 full: export SANDGATE_CONFORMANCE := full
 full: export GO_TEST_TIMEOUT := 60m
-full: gen-check lint build test test-kubernetes chaos fuzz ## Run every check and test that this machine can run, at full length
+full: gen-check lint build test test-emulated test-kubernetes chaos fuzz ## Run every check and test that this machine can run, at full length
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME each (30s)

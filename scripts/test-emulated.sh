@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Runs tests of the agent in an emulated machine that is unlike this one: arm64,
+# with cgroups of version 2 only and a memory controller in them. The kernel and
+# a static busybox come from Debian's archive for that architecture, by apt, into
+# .tools/emulated; nothing else of this machine is changed.
+# usage: test-emulated.sh [REGEXP OF TESTS]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tests=${1:-'^Test(Supervised|StartFailures|OutOfMemory|Join|WriteStdin|Execute|Merged|StartErrors|EndReasons|Terminal|SupervisorKilled)$'}
+home=$PWD/.tools/emulated
+mkdir -p "$home"
+
+if ! command -v qemu-system-aarch64 >/dev/null || ! command -v cpio >/dev/null; then
+  if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
+    echo "test-emulated: qemu-system-aarch64 and cpio are needed: sudo apt-get install -y qemu-system-arm cpio" >&2
+    exit 1
+  fi
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq
+  apt-get install -y -qq --no-install-recommends qemu-system-arm cpio >/dev/null
+fi
+
+# A state of apt's own, so that this machine does not take packages of another
+# architecture.
+if [[ ! -e $home/kernel ]]; then
+  mkdir -p "$home"/apt/{lists/partial,archives/partial} "$home/root"
+  apt=(-o "Dir::State::Lists=$home/apt/lists" -o "Dir::State::status=/dev/null" -o "Dir::Cache=$home/apt"
+    -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o "APT::Sandbox::User=root")
+  apt-get "${apt[@]}" update -qq
+  kernel=$(apt-cache "${apt[@]}" depends linux-image-arm64 | awk '/Depends: linux-image/ {print $2; exit}')
+  (cd "$home/apt" && apt-get "${apt[@]}" download -qq "$kernel" busybox-static)
+  for package in "$home"/apt/*.deb; do dpkg -x "$package" "$home/root"; done
+  cp "$home"/root/boot/vmlinuz-* "$home/kernel.part"
+  cp "$home/root/bin/busybox" "$home/busybox"
+  rm -rf "$home/apt" "$home/root"
+  mv "$home/kernel.part" "$home/kernel"
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work"/root/{bin,dev,etc,proc,sys,tmp,usr/bin}
+cp "$home/busybox" "$work/root/bin/busybox"
+for package in agent agent/spawn; do
+  GOARCH=arm64 CGO_ENABLED=0 go test -c -tags memorycgroup -buildvcs=false -o "$work/root/${package//\//-}.test" "./$package"
+done
+cat >"$work/root/init" <<END
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin HOME=/tmp
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir /dev/pts
+mount -t devpts pts /dev/pts
+mount -t tmpfs tmp /tmp
+mount -t cgroup2 cgroup /sys/fs/cgroup
+echo +memory >/sys/fs/cgroup/cgroup.subtree_control
+ip link set lo up
+echo root:x:0:0::/tmp:/bin/sh >/etc/passwd
+cd /tmp
+for package in agent/spawn agent; do
+  echo "package \$package"
+  "/\$(echo \$package | tr / -).test" -test.v -test.timeout 15m -test.run '$tests'
+done
+poweroff -f
+END
+chmod +x "$work/root/init"
+(cd "$work/root" && find . | cpio --create --format newc --quiet | gzip -1) >"$work/initrd"
+
+# The console carries what the tests print and, by the kernel's settings, nothing
+# else. Its lines end as a terminal's do.
+timeout "${EMULATED_TIMEOUT:-20m}" qemu-system-aarch64 -M virt -cpu cortex-a57 -smp 2 -m 2048 -nographic -no-reboot \
+  -kernel "$home/kernel" -initrd "$work/initrd" -append 'console=ttyAMA0 quiet loglevel=0 panic=-1' \
+  </dev/null >"$work/console" || echo "test-emulated: the machine ended with $?" >&2
+tr -d '\r' <"$work/console" | awk -v dir="$work" '
+  /^package / {name = $2; gsub("/", "-", name); out = dir "/" name ".out"; next}
+  out {print >out}'
+for package in agent/spawn agent; do
+  go tool test2json -p "github.com/sandgate/sandgate/$package (emulated)" <"$work/${package//\//-}.out"
+done | scripts/testsum.py go emulated
