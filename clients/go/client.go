@@ -35,6 +35,15 @@ type (
 	Cleaned = sandboxv1.CleanupSandboxesResponse
 )
 
+// States of a sandbox.
+const (
+	Creating  = sandboxv1.SandboxState_SANDBOX_STATE_CREATING
+	Active    = sandboxv1.SandboxState_SANDBOX_STATE_ACTIVE
+	Suspended = sandboxv1.SandboxState_SANDBOX_STATE_SUSPENDED
+	Deleting  = sandboxv1.SandboxState_SANDBOX_STATE_DELETING
+	Failed    = sandboxv1.SandboxState_SANDBOX_STATE_FAILED
+)
+
 // Unlimited asks for no lifetime and no timeout, where the server allows that.
 const Unlimited time.Duration = -1
 
@@ -100,7 +109,7 @@ func (c *Client) ServerInfo(ctx context.Context) (*ServerInfo, error) {
 // from the default template.
 type CreateRequest struct {
 	// ID chosen by the caller. The same id with the same spec returns the same
-	// sandbox, so that a repeated call is safe.
+	// sandbox, so that a repeated call is safe. Empty: the client makes one up.
 	ID string
 	// Template by name. Default: "default".
 	Template string
@@ -120,6 +129,12 @@ type CreateRequest struct {
 // now (false: it was there already). The returned sandbox states its
 // incarnation with every call: see [Sandbox.Incarnation].
 func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, bool, error) {
+	// A made-up id lets a caller that lost the reply ask again, and is nobody
+	// else's: what the second reply finds there was made for the first.
+	own := r.ID == ""
+	if own {
+		r.ID = "sb-" + newID()
+	}
 	reply, err := c.stub.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{
 		SandboxId:       r.ID,
 		Template:        r.Template,
@@ -132,7 +147,7 @@ func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, bool, e
 	if err != nil {
 		return nil, false, err
 	}
-	return c.sandbox(reply.GetSandbox()), reply.GetCreated(), nil
+	return c.sandbox(reply.GetSandbox()), own || reply.GetCreated(), nil
 }
 
 // Get returns a sandbox that is there, with its incarnation.
@@ -234,6 +249,20 @@ func (c *Client) PoolStatus(ctx context.Context, template string) (*PoolStatus, 
 // Sandbox returns a handle of a sandbox by its id, without asking the server,
 // and for whatever incarnation is there.
 func (c *Client) Sandbox(id string) *Sandbox { return &Sandbox{client: c, id: id} }
+
+// Suspend stops a sandbox's processes and keeps its disk, as far as the provider
+// can. It fails with [ErrUnsupported] where the provider cannot suspend.
+func (c *Client) Suspend(ctx context.Context, id string) (*Info, error) {
+	reply, err := c.stub.SuspendSandbox(ctx, &sandboxv1.SuspendSandboxRequest{SandboxId: id})
+	return reply.GetSandbox(), err
+}
+
+// Resume brings a suspended sandbox back, as another incarnation. It returns when
+// a command can run.
+func (c *Client) Resume(ctx context.Context, id string) (*Info, error) {
+	reply, err := c.stub.ResumeSandbox(ctx, &sandboxv1.ResumeSandboxRequest{SandboxId: id})
+	return reply.GetSandbox(), err
+}
 
 // Close ends the connection. Commands that run keep running as their grace says.
 func (c *Client) Close() error { return c.conn.Close() }

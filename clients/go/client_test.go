@@ -1,8 +1,10 @@
 package sandgate
 
 import (
+	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -95,7 +97,9 @@ func TestRepeats(t *testing.T) {
 	}{
 		{"get", func() error { _, err := client.Get(ctx, "a"); return err }, true},
 		{"create with an id", func() error { _, _, err := client.Create(ctx, CreateRequest{ID: "a"}); return err }, true},
-		{"create without an id", func() error { _, _, err := client.Create(ctx, CreateRequest{}); return err }, false},
+		{"create without an id", func() error { _, _, err := client.Create(ctx, CreateRequest{}); return err }, true},
+		{"suspend", func() error { _, err := client.Suspend(ctx, "a"); return err }, true},
+		{"resume", func() error { _, err := sandbox.Resume(ctx); return err }, true},
 		{"execute", func() error { _, err := sandbox.Execute(ctx, ExecuteRequest{Shell: "true"}); return err }, true},
 		{"download", func() error { _, err := sandbox.Download(ctx, "/none"); return err }, true},
 		{"signal", func() error { _, err := sandbox.Signal(ctx, "x", "SIGTERM", Tree); return err }, false},
@@ -107,6 +111,80 @@ func TestRepeats(t *testing.T) {
 		if tt.repeats && err != nil || !tt.repeats && !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s: error %v", tt.name, err)
 		}
+	}
+}
+
+// An id that the client made up is nobody else's, so what a repeated call finds
+// was made by the call that lost its reply.
+func TestCreateWhoseReplyIsLost(t *testing.T) {
+	server := &fake.Server{}
+	var lost sync.Once
+	server.Late = func(method string) {
+		if strings.HasSuffix(method, "/CreateSandbox") {
+			lost.Do(server.Cut)
+		}
+	}
+	client, ctx := connect(t, server), within(t)
+	if _, err := client.ServerInfo(ctx); err != nil {
+		t.Fatal(err)
+	}
+	sandbox, created, err := client.Create(ctx, CreateRequest{})
+	if err != nil || !created || server.Calls("CreateSandbox") != 2 {
+		t.Fatalf("created %t, %v, after %d calls", created, err, server.Calls("CreateSandbox"))
+	}
+	for info, err := range client.List(ctx, ListRequest{}) {
+		if err != nil || info.GetSandboxId() != sandbox.ID() {
+			t.Errorf("beside %s there is %v, %v", sandbox.ID(), info, err)
+		}
+	}
+}
+
+// A handle follows its sandbox through a resume, and no other handle does.
+func TestSuspendAndResume(t *testing.T) {
+	client, ctx := connect(t, &fake.Server{}), within(t)
+	sandbox := create(t, client, "a")
+	other, err := client.Get(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if info, err := sandbox.Suspend(ctx); err != nil || info.GetState() != Suspended {
+			t.Fatalf("suspend: %v, %v", info, err)
+		}
+	}
+	if _, err := sandbox.Execute(ctx, ExecuteRequest{Shell: "true"}); !errors.Is(err, ErrSandboxNotActive) {
+		t.Errorf("while it is suspended: %v", err)
+	}
+	info, err := sandbox.Resume(ctx)
+	if err != nil || info.GetState() != Active || info.GetIncarnation() == other.Incarnation || sandbox.Incarnation != info.GetIncarnation() {
+		t.Fatalf("resume: %v, %v, the handle expects %q", info, err, sandbox.Incarnation)
+	}
+	if _, err := sandbox.Execute(ctx, ExecuteRequest{Shell: "true"}); err != nil {
+		t.Errorf("resumed: %v", err)
+	}
+	if _, err := other.Execute(ctx, ExecuteRequest{Shell: "true"}); !errors.Is(err, ErrSandboxReplaced) {
+		t.Errorf("through another handle: %v", err)
+	}
+	anyOf := client.Sandbox("a")
+	if _, err := anyOf.Resume(ctx); err != nil || anyOf.Incarnation != "" {
+		t.Errorf("a handle of any incarnation: %v, it expects %q", err, anyOf.Incarnation)
+	}
+	if _, err := client.Suspend(ctx, "none"); !errors.Is(err, ErrSandboxNotFound) {
+		t.Errorf("nothing: %v", err)
+	}
+}
+
+func TestNoSuspend(t *testing.T) {
+	client, ctx := connect(t, &fake.Server{CannotSuspend: true}), within(t)
+	sandbox := create(t, client, "a")
+	for name, call := range map[string]func(context.Context) (*Info, error){"suspend": sandbox.Suspend, "resume": sandbox.Resume} {
+		info, err := call(ctx)
+		if info != nil || !errors.Is(err, ErrUnsupported) || !errors.Is(err, Reason("FEATURE_UNSUPPORTED")) || !strings.Contains(err.Error(), "cannot suspend") {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+	if sandbox.Incarnation != "first" {
+		t.Errorf("the handle expects %q", sandbox.Incarnation)
 	}
 }
 

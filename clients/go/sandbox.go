@@ -14,8 +14,9 @@ type ProcessInfo = sandboxv1.Process
 // connection of its own.
 type Sandbox struct {
 	// Incarnation that every call expects; another one ends the call with
-	// [ErrSandboxReplaced], never in an empty place. Create and Get set it. Empty:
-	// any. It must not be changed while calls run.
+	// [ErrSandboxReplaced], never in an empty place. Create and Get set it, and
+	// [Sandbox.Resume] changes it. Empty: any. It must not be changed while calls
+	// run.
 	Incarnation string
 
 	client  *Client
@@ -208,4 +209,21 @@ func (s *Sandbox) Delete(ctx context.Context) error {
 		SandboxId: s.id, AllowMissing: true, ExpectedIncarnation: s.Incarnation,
 	})
 	return err
+}
+
+// Suspend stops its processes and keeps its disk, as far as the provider can. It
+// fails with [ErrUnsupported] where the provider cannot suspend.
+func (s *Sandbox) Suspend(ctx context.Context) (*Info, error) {
+	return s.client.Suspend(ctx, s.id)
+}
+
+// Resume brings it back from being suspended, and returns when a command can run.
+// It has lost its processes, so it is another incarnation, which this handle
+// expects from now on: no other call of the handle may run meanwhile.
+func (s *Sandbox) Resume(ctx context.Context) (*Info, error) {
+	info, err := s.client.Resume(ctx, s.id)
+	if err == nil && s.Incarnation != "" {
+		s.Incarnation = info.GetIncarnation()
+	}
+	return info, err
 }

@@ -110,7 +110,8 @@ func lastPart(message string) string {
 func repeatable(req any) bool {
 	switch r := req.(type) {
 	case *sandboxv1.GetServerInfoRequest, *sandboxv1.GetSandboxRequest, *sandboxv1.ListSandboxesRequest,
-		*sandboxv1.UpdateSandboxRequest, *sandboxv1.GetPoolStatusRequest, *sandboxv1.ListProcessesRequest,
+		*sandboxv1.UpdateSandboxRequest, *sandboxv1.SuspendSandboxRequest, *sandboxv1.ResumeSandboxRequest,
+		*sandboxv1.GetPoolStatusRequest, *sandboxv1.ListProcessesRequest,
 		*sandboxv1.WriteStdinRequest, *sandboxv1.ResizeTerminalRequest, *sandboxv1.GetUploadRequest,
 		*sandboxv1.StatFileRequest, *sandboxv1.ListDirectoryRequest, *sandboxv1.ReadLinesRequest,
 		*sandboxv1.SearchFilesRequest, *sandboxv1.GlobFilesRequest:

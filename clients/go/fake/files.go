@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -113,11 +114,17 @@ func (s *Server) Download(q *sandboxv1.DownloadRequest, stream sandboxv1.Sandbox
 			return err
 		}
 		content, ok := b.files[item.GetPath()]
+		isDirectory := slices.ContainsFunc(slices.Collect(maps.Keys(b.files)), func(name string) bool {
+			return strings.HasPrefix(name, item.GetPath()+"/")
+		})
 		s.mu.Unlock()
 		trailer := &sandboxv1.DownloadTrailer{Index: int32(i)}
-		if !ok {
+		switch {
+		case isDirectory:
+			trailer.Error = &sandboxv1.FileError{Reason: sandboxv1.ErrorReason_ERROR_REASON_FILE_IS_DIRECTORY, Message: item.GetPath() + " is a directory"}
+		case !ok:
 			trailer.Error = &sandboxv1.FileError{Reason: sandboxv1.ErrorReason_ERROR_REASON_FILE_NOT_FOUND, Message: "there is no " + item.GetPath()}
-		} else {
+		default:
 			info := describe(item.GetPath(), content)
 			content = content[item.GetOffset():]
 			sum := sha256.Sum256(content)

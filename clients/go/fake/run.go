@@ -121,6 +121,9 @@ func (s *Server) Execute(q *sandboxv1.ExecuteRequest, stream sandboxv1.SandboxSe
 	}
 	s.mu.Lock()
 	b, err := s.box(q.GetSandboxId(), q.GetExpectedIncarnation())
+	if err == nil {
+		err = b.active()
+	}
 	if err != nil {
 		s.mu.Unlock()
 		return err

@@ -31,6 +31,10 @@ type Server struct {
 
 	// Play is what every command does. Default: it ends with code 0.
 	Play func(*Run)
+	// CannotSuspend makes it one whose provider has no suspend.
+	CannotSuspend bool
+	// Stuck is a sandbox that a cleanup cannot delete.
+	Stuck string
 	// Token, if set, is the only one that is let in.
 	Token string
 	// Seen, if set, is told the metadata of each call, by its full method name.
@@ -237,7 +241,7 @@ func (s *Server) ListSandboxes(_ context.Context, r *sandboxv1.ListSandboxesRequ
 	reply := &sandboxv1.ListSandboxesResponse{}
 	for _, id := range slices.Sorted(maps.Keys(s.boxes)) {
 		labels := s.boxes[id].info.GetLabels()
-		matches := true
+		matches := len(r.GetStates()) == 0 || slices.Contains(r.GetStates(), s.boxes[id].info.GetState())
 		for key, value := range r.GetLabels() {
 			matches = matches && labels[key] == value
 		}
