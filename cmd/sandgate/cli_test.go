@@ -124,6 +124,8 @@ func TestCommands(t *testing.T) {
 		{name: "removing it by force", args: "rm --force none"},
 		{name: "removing nothing", args: "rm", code: 125, stderr: "give ids, or --all"},
 		{name: "unconfirmed", args: "rm --all", stdin: "no\n", code: 125, stderr: "nothing was deleted"},
+		{name: "suspending nothing", args: "suspend", code: 125, stderr: "sandgate: give ids; see: sandgate suspend --help"},
+		{name: "suspending what is not there", args: "suspend none neither", code: 125, stderr: "\"neither\" (SANDBOX_NOT_FOUND)", lines: 2},
 		{name: "copy without a sandbox", args: "cp a b", code: 125, stderr: "one side"},
 		{name: "copy between sandboxes", args: "cp box:/a box:/b", code: 125, stderr: "only one"},
 		{name: "relative copy", args: "cp box:a -", code: 125, stderr: "must be absolute"},
@@ -219,7 +221,7 @@ func TestCompletion(t *testing.T) {
 	must(t, server, "create", "other")
 	must(t, server, "exec", "--exec-id", "one", "box", "--", "echo")
 	for args, want := range map[string]string{
-		"exec b": "box\n:4\n", "attach box ": "one\n:4\n", "rm box o": "other\n:4\n", "kill --scope ": "leader\ngroup\ntree\n:4\n",
+		"exec b": "box\n:4\n", "attach box ": "one\n:4\n", "rm box ": "other\n:4\n", "exec box ": ":4\n", "kill --scope ": "leader\ngroup\ntree\n:4\n",
 	} {
 		got := run(t.Context(), server, "", append([]string{"__complete"}, strings.Split(args, " ")...)...)
 		if got.code != 0 || got.stdout != want {

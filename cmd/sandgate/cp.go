@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path"
 	"regexp"
 	"strings"
@@ -100,4 +101,17 @@ func (t *transfer) into(ctx context.Context, destination, name string) (string, 
 		return path.Join(destination, name), nil
 	}
 	return destination, nil
+}
+
+func isDirectoryError(source string) error {
+	return fmt.Errorf("%s is a directory; copy it with -r", source)
+}
+
+// leaveOut says that something in a tree is not copied.
+func (t *transfer) leaveOut(name string, isLink bool) {
+	what := "neither a file nor a directory"
+	if isLink {
+		what = "a symbolic link"
+	}
+	t.cli.say("%s is left out: it is %s", name, what)
 }

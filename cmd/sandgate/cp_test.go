@@ -53,12 +53,15 @@ func TestCopy(t *testing.T) {
 	if got := run(t.Context(), server, "", "cp", filepath.Join(dir, "tree"), "box:/t"); got.code != failed || !strings.Contains(got.stderr, "-r") {
 		t.Errorf("a directory without -r: %+v", got)
 	}
-	if got := run(t.Context(), server, "", "cp", "-r", filepath.Join(dir, "tree"), "box:/t"); got.code != 0 || !strings.Contains(got.stderr, "link is left out") {
+	if got := run(t.Context(), server, "", "cp", "-r", filepath.Join(dir, "tree"), "box:/t"); got.code != 0 || !strings.Contains(got.stderr, "link is left out: it is a symbolic link") {
 		t.Errorf("a directory: %+v", got)
 	}
 	has("/t/one", "1")
 	has("/t/sub/two", "2")
 
+	if got := run(t.Context(), server, "", "cp", "box:/t", dir); got.code != failed || got.stderr != "sandgate: /t is a directory; copy it with -r\n" {
+		t.Errorf("a directory without -r, out of the sandbox: %+v", got)
+	}
 	if got := must(t, server, "cp", "box:/w/piped", "-"); got != "piped" {
 		t.Errorf("to standard output: %q", got)
 	}

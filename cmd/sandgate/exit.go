@@ -71,6 +71,10 @@ func explain(err error) string {
 			return what + "; " + h.hint
 		}
 	}
+	if errors.Is(own, sandgate.ErrSandboxNotActive) && own.Metadata["state"] == "SUSPENDED" {
+		what, _, _ := strings.Cut(own.Message, "; ")
+		return fmt.Sprintf("%s (%s); bring it back with: sandgate resume %s", what, own.Reason, own.Metadata["sandbox_id"])
+	}
 	if errors.Is(own, sandgate.ErrUnavailable) && own.Reason == "" {
 		return err.Error() + "; --address names another server"
 	}

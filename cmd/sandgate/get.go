@@ -42,7 +42,11 @@ func (t *transfer) get(ctx context.Context, source, destination string) error {
 	defer func() { _ = root.Close() }()
 	bar := t.bar(path.Base(source), -1)
 	defer bar.end()
-	return t.fetch(ctx, root, source, filepath.Base(destination), bar)
+	err = t.fetch(ctx, root, source, filepath.Base(destination), bar)
+	if errors.Is(err, sandgate.ErrFileIsDirectory) {
+		return isDirectoryError(source)
+	}
+	return err
 }
 
 // getTree copies a directory with all below it. The names come from the sandbox,
@@ -80,8 +84,10 @@ func (t *transfer) getDirectory(ctx context.Context, root *os.Root, source, belo
 			err = t.getDirectory(ctx, root, from, to, bar)
 		case sandgate.Regular:
 			err = t.fetch(ctx, root, from, to, bar)
+		case sandgate.Symlink:
+			t.leaveOut(clean(from), true)
 		default:
-			t.cli.say("%s is left out: it is neither a file nor a directory", clean(from))
+			t.leaveOut(clean(from), false)
 		}
 		if err != nil {
 			return err

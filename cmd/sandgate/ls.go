@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -85,22 +86,30 @@ func (c *cli) list(found *sandboxv1.ListSandboxesResponse, quiet bool) error {
 	return table(c.stdout, []string{"ID", "STATE", "TEMPLATE", "AGE", "IDLE", "EXPIRES", "LABELS"}, rows)
 }
 
-// completeSandbox offers the ids of sandboxes to the shell.
+// completeSandbox offers the ids of sandboxes to the shell, for one of them.
 func (c *cli) completeSandbox(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	var ids []string
-	if len(args) > 0 && cmd.Name() != "rm" {
+	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	_ = c.with(cmd, func(ctx context.Context, client *sandgate.Client) error {
-		for info, err := range client.List(ctx, sandgate.ListRequest{}) {
-			if err != nil {
-				return err
+	return c.completeSandboxes()(cmd, args, prefix)
+}
+
+// completeSandboxes offers the ids that are not given yet, for any number of them:
+// those of sandboxes in one of the states, of all where none is said.
+func (c *cli) completeSandboxes(states ...sandgate.State) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		var ids []string
+		_ = c.with(cmd, func(ctx context.Context, client *sandgate.Client) error {
+			for info, err := range client.List(ctx, sandgate.ListRequest{States: states}) {
+				if err != nil {
+					return err
+				}
+				if id := info.GetSandboxId(); strings.HasPrefix(id, prefix) && !slices.Contains(args, id) {
+					ids = append(ids, id)
+				}
 			}
-			if strings.HasPrefix(info.GetSandboxId(), prefix) {
-				ids = append(ids, info.GetSandboxId())
-			}
-		}
-		return nil
-	})
-	return ids, cobra.ShellCompDirectiveNoFileComp
+			return nil
+		})
+		return ids, cobra.ShellCompDirectiveNoFileComp
+	}
 }

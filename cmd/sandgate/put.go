@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -37,7 +36,7 @@ func (t *transfer) put(ctx context.Context, source, destination string) error {
 	}
 	if info.IsDir() {
 		if !t.recursive {
-			return fmt.Errorf("%s is a directory; copy it with -r", source)
+			return isDirectoryError(source)
 		}
 		return t.putTree(ctx, source, destination)
 	}
@@ -73,7 +72,7 @@ func (t *transfer) putTree(ctx context.Context, source, destination string) erro
 			_, err := t.sandbox.MakeDirectory(ctx, target)
 			return err
 		case !entry.Type().IsRegular():
-			t.cli.say("%s is left out: it is neither a file nor a directory", name)
+			t.leaveOut(name, entry.Type()&fs.ModeSymlink != 0)
 			return nil
 		}
 		info, err := entry.Info()

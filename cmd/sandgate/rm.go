@@ -23,7 +23,7 @@ func (c *cli) rmCommand() *cobra.Command {
 		Example: `  sandgate rm build-42
   sandgate rm --force build-42 build-43      it is no error when one is gone
   sandgate rm --all --label job=nightly --yes`,
-		ValidArgsFunction: c.completeSandbox,
+		ValidArgsFunction: c.completeSandboxes(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
 				return usage(cmd, "give ids, or --all")
@@ -79,14 +79,24 @@ func (c *cli) rm(ctx context.Context, client *sandgate.Client, ids []string, for
 			return err
 		}
 	}
-	if len(failures) == 0 {
+	return c.failures(failures)
+}
+
+// failures says all of them but the last, which it returns for the program's end.
+// What is the same for several is said once.
+func (c *cli) failures(all []error) error {
+	if len(all) == 0 {
 		return nil
 	}
-	last := len(failures) - 1
-	for _, err := range failures[:last] {
-		c.say("%s", explain(err))
+	last := all[len(all)-1]
+	said := map[string]bool{explain(last): true}
+	for _, err := range all {
+		if line := explain(err); !said[line] {
+			said[line] = true
+			c.say("%s", line)
+		}
 	}
-	return failures[last]
+	return last
 }
 
 // selected returns the ids of what --all means, once the user agreed.

@@ -91,7 +91,8 @@ func (c *cli) command() *cobra.Command {
 			root.AddCommand(command)
 		}
 	}
-	add("sandboxes", c.createCommand(), c.lsCommand(), c.infoCommand(), c.rmCommand())
+	add("sandboxes", c.createCommand(), c.lsCommand(), c.infoCommand(), c.updateCommand(),
+		c.suspendCommand(), c.resumeCommand(), c.rmCommand(), c.cleanupCommand())
 	add("commands", c.runCommand(), c.execCommand(), c.psCommand(), c.attachCommand(),
 		c.logsCommand(), c.killCommand(), c.cpCommand())
 	root.AddCommand(newServeCommand(), newTokenCommand(), c.conformanceCommand(), c.versionCommand())

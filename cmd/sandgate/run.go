@@ -59,7 +59,7 @@ written. The exit code is the command's.`,
 					return err
 				}
 				err = c.execute(ctx, sandbox, request, command)
-				if keep || !created {
+				if keep || !own && !created {
 					return err
 				}
 				return errors.Join(err, c.remove(ctx, sandbox, err))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"math"
 	"strconv"
 	"strings"
@@ -38,7 +39,7 @@ func (f *specFlags) add(cmd *cobra.Command, prefix string) {
 	flags.StringVar(&f.network, "network", "", "network access: none, proxy or full (default: the template's)")
 	flags.StringArrayVar(&f.allow, "allow", nil, "with --network proxy: HOST or HOST:PORT to let through (repeatable)")
 	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label KEY=VALUE to find it by (repeatable)")
-	flags.StringArrayVar(&f.options, "option", nil, "option KEY=VALUE of the provider (repeatable)")
+	flags.StringArrayVar(&f.options, "option", nil, "option KEY=VALUE of the provider; lists and objects as JSON (repeatable)")
 	flags.DurationVar(&f.ttl, "ttl", 0, "lifetime from creation, such as 8h; -1s: none (default: the server's)")
 	flags.DurationVar(&f.idle, "idle-ttl", 0, "lifetime from the last activity; -1s: none (default: the server's)")
 	flags.StringArrayVar(&f.env, prefix+"env", nil, "environment KEY=VALUE of every command (repeatable)")
@@ -129,8 +130,8 @@ func assignments(cmd *cobra.Command, flag string, values []string) (map[string]s
 	return m, nil
 }
 
-// options makes a provider's options of KEY=VALUE; numbers, true and false are
-// what they look like.
+// options makes a provider's options of KEY=VALUE; numbers, true and false, lists
+// and objects as JSON writes them are what they look like.
 func options(cmd *cobra.Command, values []string) (*structpb.Struct, error) {
 	texts, err := assignments(cmd, "option", values)
 	if err != nil {
@@ -143,6 +144,12 @@ func options(cmd *cobra.Command, values []string) (*structpb.Struct, error) {
 			m[key] = number
 		} else if text == "true" || text == "false" {
 			m[key] = text == "true"
+		} else if strings.HasPrefix(text, "[") || strings.HasPrefix(text, "{") {
+			var value any
+			if err := json.Unmarshal([]byte(text), &value); err != nil {
+				return nil, usage(cmd, "--option %s is not JSON: %v", key, err)
+			}
+			m[key] = value
 		}
 	}
 	return structpb.NewStruct(m)

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+)
+
+func (c *cli) updateCommand() *cobra.Command {
+	var change sandgate.UpdateRequest
+	var labels []string
+	cmd := &cobra.Command{
+		Use:   "update [flags] ID…",
+		Short: "Change labels and lifetimes of sandboxes",
+		Example: `  sandgate update build-42 --label state=done --remove-label owner
+  sandgate update build-42 --ttl 48h        counted from its creation
+  sandgate update build-42 --renew          idleness begins anew`,
+		ValidArgsFunction: c.completeSandboxes(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			given := cmd.Flags().Changed
+			if !slices.ContainsFunc([]string{"label", "remove-label", "ttl", "idle-ttl", "renew"}, given) {
+				return usage(cmd, "say what to change")
+			}
+			if given("ttl") && change.TTL == 0 || given("idle-ttl") && change.IdleTTL == 0 {
+				return usage(cmd, "a lifetime is more than 0; -1s: none")
+			}
+			var err error
+			if change.SetLabels, err = assignments(cmd, "label", labels); err != nil {
+				return err
+			}
+			return c.each(cmd, args, func(client *sandgate.Client, ctx context.Context, id string) (*sandgate.Info, error) {
+				return client.Update(ctx, id, change)
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVarP(&labels, "label", "l", nil, "label KEY=VALUE to set (repeatable)")
+	flags.StringArrayVar(&change.RemoveLabels, "remove-label", nil, "KEY of a label to remove (repeatable)")
+	flags.DurationVar(&change.TTL, "ttl", 0, "lifetime from creation, such as 8h; -1s: none")
+	flags.DurationVar(&change.IdleTTL, "idle-ttl", 0, "lifetime from the last activity; -1s: none")
+	flags.BoolVar(&change.Renew, "renew", false, "count this as activity")
+	return cmd
+}
