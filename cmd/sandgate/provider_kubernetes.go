@@ -67,7 +67,11 @@ func (d demoted) Enabled(ctx context.Context, _ slog.Level) bool {
 	return d.Handler.Enabled(ctx, slog.LevelDebug)
 }
 
+// Handle asks again: klog hands over its errors without having asked.
 func (d demoted) Handle(ctx context.Context, r slog.Record) error {
+	if !d.Enabled(ctx, r.Level) {
+		return nil
+	}
 	r.Level = slog.LevelDebug
 	return d.Handler.Handle(ctx, r)
 }
