@@ -87,15 +87,36 @@ func (c *cluster) restore() error {
 			}
 		}
 	}
+	// Only a kubelet and a controller manager write there, and they do not say for
+	// which cluster.
+	theirs := map[string]bool{"/tmp/hostpath_pv": true, "/usr/libexec/kubernetes": true, "/var/lib/kubelet/device-plugins": true}
+	alone, err := noKubelet()
+	errs = append(errs, err)
 	for _, dir := range c.state.Host.Absent {
-		switch dir {
-		case "/tmp/hostpath_pv", "/usr/libexec/kubernetes", "/var/lib/kubelet/device-plugins":
-			errs = append(errs, os.RemoveAll(dir)) // nobody but a kubelet writes there
-		default:
+		switch {
+		case !theirs[dir]:
 			_ = os.Remove(dir) // if empty
+		case alone:
+			errs = append(errs, os.RemoveAll(dir))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// noKubelet reports whether no other cluster's kubelet runs on this machine.
+func noKubelet() (bool, error) {
+	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range paths {
+		line, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		program, _, _ := bytes.Cut(line, []byte{0})
+		if filepath.Base(string(program)) == "kubelet" {
+			return false, nil
+		}
+	}
+	return err == nil, err
 }
 
 // network reports whether a file of CNI's is about a pod of this cluster, whose
