@@ -14,9 +14,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/sandgate/sandgate/bench/report"
 )
@@ -44,13 +42,10 @@ func main() {
 		}
 		return
 	}
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	report.Main("bench", run)
 }
 
-func run() error {
+func run(ctx context.Context) error {
 	var (
 		only   = flag.String("run", "", "only rows whose name contains this")
 		binary = flag.String("sandgate", "bin/sandgate", "the sandgate binary")
@@ -64,9 +59,6 @@ func run() error {
 	if *scale <= 0 {
 		return errors.New("-scale must be above 0")
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-
 	b, err := newBench(ctx, *binary, strings.Fields(*flags), *scale)
 	if err != nil {
 		return err

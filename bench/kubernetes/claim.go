@@ -3,29 +3,19 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/sandgate/sandgate/bench/cluster"
 	"github.com/sandgate/sandgate/bench/report"
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
-
-// The kinds of agent-sandbox.
-var (
-	templates = extension("sandboxtemplates")
-	pools     = extension("sandboxwarmpools")
-	claims    = extension("sandboxclaims")
-)
-
-func extension(resource string) schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: "extensions.agents.x-k8s.io", Version: "v1beta1", Resource: resource}
-}
 
 // plainPool is the warm pool of the other side: of the same template, with as
 // many pods as Sandgate's.
@@ -43,55 +33,62 @@ templates:
     provider_options: {sandbox_template: bench}
 `
 
-// claimed is the server whose sandboxes are claims on a SandboxTemplate with this
-// pod, in a namespace where the plain pool is full as well.
-func (b *bench) claimed(ctx context.Context, name string, spec corev1.PodSpec) (*server, error) {
-	if s := b.servers[name]; s != nil {
-		return s, b.settled(ctx, s)
+// blueprint is a SandboxTemplate, in each namespace that needs it.
+type blueprint struct {
+	name string
+	spec corev1.PodSpec
+}
+
+// makeTemplate makes a namespace with a SandboxTemplate of this pod.
+func (b *bench) makeTemplate(ctx context.Context, p blueprint) (namespace string, err error) {
+	if _, err := b.Client.Discovery().ServerResourcesForGroupVersion(cluster.Claims.GroupVersion().String()); err != nil {
+		return "", &report.CannotRun{Reason: "agent-sandbox is not on the cluster: " + err.Error()}
 	}
-	if _, err := b.client.Discovery().ServerResourcesForGroupVersion(claims.GroupVersion().String()); err != nil {
-		return nil, &report.CannotRun{Reason: "agent-sandbox is not on the cluster: " + err.Error()}
+	if namespace, err = b.Namespace(ctx); err != nil {
+		return "", err
 	}
-	namespace, err := b.namespace(ctx)
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&p.spec)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&spec)
-	if err != nil {
-		return nil, err
-	}
-	err = b.object(ctx, templates, "SandboxTemplate", namespace, "bench", map[string]any{
+	return namespace, b.Make(ctx, cluster.Templates, "SandboxTemplate", namespace, "bench", map[string]any{
 		"podTemplate": map[string]any{"spec": fields}, "networkPolicyManagement": "Unmanaged",
 	})
-	if err != nil {
-		return nil, err
+}
+
+// plainly returns the namespace of the plain pool of such pods.
+func (b *bench) plainly(ctx context.Context, p blueprint) (string, error) {
+	if namespace := b.plain[p.name]; namespace != "" {
+		return namespace, nil
 	}
-	err = b.object(ctx, pools, "SandboxWarmPool", namespace, plainPool, map[string]any{
+	namespace, err := b.makeTemplate(ctx, p)
+	if err != nil {
+		return "", err
+	}
+	b.plain[p.name] = namespace
+	return namespace, b.Make(ctx, cluster.Pools, "SandboxWarmPool", namespace, plainPool, map[string]any{
 		"replicas": int64(poolSize), "sandboxTemplateRef": map[string]any{"name": "bench"},
 	})
+}
+
+// claimed is the server whose sandboxes are claims of such pods.
+func (b *bench) claimed(ctx context.Context, p blueprint, w way) (*server, error) {
+	name := serverName(p.name, w)
+	if s := b.servers[name]; s != nil {
+		return s, nil
+	}
+	namespace, err := b.makeTemplate(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	s, err := b.serve(ctx, name, namespace, claimConfig, "--provider", "agentsandbox")
-	if err != nil {
-		return nil, err
-	}
-	return s, b.settled(ctx, s)
+	return b.serve(ctx, name, claimedPods, w, namespace, claimConfig)
 }
 
-func (b *bench) object(ctx context.Context, resource schema.GroupVersionResource, kind, namespace, name string, spec map[string]any) error {
-	_, err := b.dynamic.Resource(resource).Namespace(namespace).Create(ctx, &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": resource.GroupVersion().String(), "kind": kind,
-		"metadata": map[string]any{"name": name}, "spec": spec,
-	}}, metav1.CreateOptions{})
-	return err
-}
-
-// settled waits until both pools are full, so that no pod starts beside what is
-// measured.
-func (b *bench) settled(ctx context.Context, s *server) error {
-	err := wait(ctx, "the plain pool", func() (bool, error) {
-		pool, err := b.dynamic.Resource(pools).Namespace(s.namespace).Get(ctx, plainPool, metav1.GetOptions{})
+// settled waits until the pools of both sides are full and their pods at rest, so
+// that no pod starts beside what is measured.
+func (b *bench) settled(ctx context.Context, plain string, servers ...*server) error {
+	err := cluster.Wait(ctx, "the plain pool", func() (bool, error) {
+		pool, err := b.Dynamic.Resource(cluster.Pools).Namespace(plain).Get(ctx, plainPool, metav1.GetOptions{})
 		if err != nil {
 			return false, err
 		}
@@ -101,7 +98,43 @@ func (b *bench) settled(ctx context.Context, s *server) error {
 	if err != nil {
 		return err
 	}
-	return s.full(ctx)
+	for _, s := range servers {
+		if err := s.full(ctx); err != nil {
+			return err
+		}
+		if err := b.inhabited(ctx, s); err != nil {
+			return err
+		}
+	}
+	return rest(ctx)
+}
+
+// agentNote is what a pod of agent-sandbox carries once its agent is in it.
+const agentNote = "sandgate.dev/agent"
+
+// inhabited waits until there is an agent in each of a server's pods. A pool is
+// full a moment before.
+func (b *bench) inhabited(ctx context.Context, s *server) error {
+	return cluster.Wait(ctx, "agents in the pods of the pool", func() (bool, error) {
+		pods, err := b.Client.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		return !slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
+			return p.DeletionTimestamp == nil && p.Annotations[agentNote] == ""
+		}), nil
+	})
+}
+
+// rest leaves pools that are full alone for a second, in which streams to their
+// pods are made.
+func rest(ctx context.Context) error {
+	select {
+	case <-time.After(time.Second):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // restricted is a pod's spec under the restricted standard, with what Sandgate's
@@ -134,24 +167,25 @@ func restricted(image string, command ...string) corev1.PodSpec {
 	return spec
 }
 
-func (b *bench) waiting(ctx context.Context) (*server, error) {
-	return b.claimed(ctx, "agentsandbox", restricted(b.image, "sh", "-c", "while :; do sleep 3600; done"))
+// waiting are pods that run nothing of a peer's.
+func (b *bench) waiting() blueprint {
+	return blueprint{claimedPods, restricted(b.image, "sh", "-c", "while :; do sleep 3600; done")}
 }
 
 // executeOnClaim is executeOnPod for a sandbox of agent-sandbox.
-func executeOnClaim(ctx context.Context, b *bench) ([]report.Figure, error) {
-	// Their rows are done.
-	b.end("kubernetes-" + string(byExec))
-	b.end("kubernetes-" + string(byAddress))
-	s, err := b.waiting(ctx)
+func (b *bench) executeOnClaim(ctx context.Context, w way) ([]report.Figure, error) {
+	s, err := b.claimed(ctx, b.waiting(), w)
 	if err != nil {
 		return nil, err
 	}
-	return b.executeOn(ctx, s, "agentsandbox", b.claimPod)
+	if err := s.full(ctx); err != nil {
+		return nil, err
+	}
+	return b.executeOn(ctx, s, w.of(claimedPods), b.claimPod)
 }
 
 func (b *bench) claimPod(ctx context.Context, s *server, sandbox *sandgate.Sandbox) (pod, error) {
-	claim, err := b.dynamic.Resource(claims).Namespace(s.namespace).Get(ctx, sandbox.Created().GetSubstrateName(), metav1.GetOptions{})
+	claim, err := b.Dynamic.Resource(cluster.Claims).Namespace(s.Namespace).Get(ctx, sandbox.Created().GetSubstrateName(), metav1.GetOptions{})
 	if err != nil {
 		return pod{}, err
 	}
@@ -168,15 +202,19 @@ func podOf(claim *unstructured.Unstructured) (pod, error) {
 
 // createOnClaim compares the time from Create to the end of a first `true` with a
 // claim by hand on a warm pool of the same template, until it is ready, and execs.
-func createOnClaim(ctx context.Context, b *bench) ([]report.Figure, error) {
-	s, err := b.waiting(ctx)
+func (b *bench) createOnClaim(ctx context.Context, w way) ([]report.Figure, error) {
+	s, err := b.claimed(ctx, b.waiting(), w)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := b.plainly(ctx, b.waiting())
 	if err != nil {
 		return nil, err
 	}
 	var ours, created, one, two report.Samples
 	n := b.count(6)
 	for i := range n + 1 {
-		if err := b.settled(ctx, s); err != nil {
+		if err := b.settled(ctx, plain, s); err != nil {
 			return nil, err
 		}
 		took, _, remove, err := firstCommand(ctx, s, fmt.Sprintf("bench-create-%d", i))
@@ -184,10 +222,10 @@ func createOnClaim(ctx context.Context, b *bench) ([]report.Figure, error) {
 			return nil, err
 		}
 		remove()
-		if err := b.settled(ctx, s); err != nil {
+		if err := b.settled(ctx, plain, s); err != nil {
 			return nil, err
 		}
-		afterOne, afterTwo, err := b.plainClaim(ctx, s, fmt.Sprintf("plain-%d", i))
+		afterOne, afterTwo, err := b.plainClaim(ctx, plain, fmt.Sprintf("plain-%d", i))
 		if err != nil {
 			return nil, err
 		}
@@ -196,7 +234,7 @@ func createOnClaim(ctx context.Context, b *bench) ([]report.Figure, error) {
 			one, two = append(one, afterOne), append(two, afterTwo)
 		}
 	}
-	const what = "create → first command, agentsandbox, warm | plain claim to Ready + "
+	what := "create → first command, " + w.of(claimedPods) + " | plain claim to Ready + "
 	return []report.Figure{
 		report.Latency(what+"2 execs", ours, two, 0.5, report.AtMost(1), report.Bound{}),
 		report.Latency(what+"1 exec", ours, one, 0.5, report.Bound{}, report.AtMost(1)),
@@ -206,10 +244,10 @@ func createOnClaim(ctx context.Context, b *bench) ([]report.Figure, error) {
 
 // plainClaim claims a pod from the plain pool, and returns how long it took until
 // one command and until a second one had ended.
-func (b *bench) plainClaim(ctx context.Context, s *server, name string) (one, two time.Duration, err error) {
-	client := b.dynamic.Resource(claims).Namespace(s.namespace)
+func (b *bench) plainClaim(ctx context.Context, namespace, name string) (one, two time.Duration, err error) {
+	client := b.Dynamic.Resource(cluster.Claims).Namespace(namespace)
 	began := time.Now()
-	if err := b.object(ctx, claims, "SandboxClaim", s.namespace, name, map[string]any{
+	if err := b.Make(ctx, cluster.Claims, "SandboxClaim", namespace, name, map[string]any{
 		"warmPoolRef": map[string]any{"name": plainPool},
 	}); err != nil {
 		return 0, 0, err

@@ -1,56 +1,75 @@
 // Command kubernetes measures Sandgate on a cluster beside what people use there
 // now: an exec by client-go for each command, kubectl cp, a claim of agent-sandbox
-// by hand, and two packages for deepagents. Both sides take turns in one run, on
-// the same pod or on pods of the same spec; the ratio counts.
+// by hand, and packages for deepagents. Both sides take turns in one run, on the
+// same pod or on pods of the same spec; the ratio counts.
 //
 // It needs KUBECONFIG, and on a cluster of its own what make bench-kubernetes
 // prepares. It works in namespaces of its own and deletes them:
 //
-//	go run ./bench/kubernetes            # every row
-//	go run ./bench/kubernetes -run peer  # rows whose name contains "peer"
+//	go run ./bench/kubernetes              # every row
+//	go run ./bench/kubernetes -run peer    # rows whose name contains "peer"
+//	go run ./bench/kubernetes -run pod-ip  # one way to the pods
 package main
 
 import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/sandgate/sandgate/bench/report"
 )
 
-// measurement is what a row runs.
-type measurement = func(ctx context.Context, b *bench) ([]report.Figure, error)
+// way is how a server reaches its pods, by the name that its flag has.
+type way string
+
+// ways are those that are measured: each with rows of its own, and each beside
+// the packages.
+var ways = []way{"exec", "pod-ip"}
+
+// of names a provider with a way, in the report.
+func (w way) of(provider string) string { return provider + " by " + string(w) }
 
 func rows() []report.Row[*bench] {
-	return []report.Row[*bench]{
-		{Name: "execute-kubernetes", Run: executeOnPod(byExec)},
-		{Name: "copy-kubernetes", Run: copyBesideKubectl(byExec)},
-		{Name: "create-kubernetes", Run: createOnPod(byExec)},
-		{Name: "pod-ip-execute-kubernetes", Run: executeOnPod(byAddress)},
-		{Name: "pod-ip-copy-kubernetes", Run: copyBesideKubectl(byAddress)},
-		{Name: "pod-ip-create-kubernetes", Run: createOnPod(byAddress)},
-		{Name: "peer-langchain-kubernetes", Run: besideLangchainKubernetes},
-		{Name: "execute-agentsandbox", Run: executeOnClaim},
-		{Name: "create-agentsandbox", Run: createOnClaim},
-		{Name: "peer-langchain-k8s", Run: besideLangchainK8s},
-		{Name: "peer-sandboxd", Run: besideSandboxd},
+	var rows []report.Row[*bench]
+	add := func(name string, run func(context.Context, *bench) ([]report.Figure, error)) {
+		rows = append(rows, report.Row[*bench]{Name: name, Run: run})
 	}
+	// each adds a row for a way, with the only server that it needs.
+	each := func(what, provider string, w way, run func(*bench, context.Context, way) ([]report.Figure, error)) {
+		add(what+"-"+provider+"-"+string(w), func(ctx context.Context, b *bench) ([]report.Figure, error) {
+			b.keep(serverName(provider, w))
+			return run(b, ctx, w)
+		})
+	}
+	for _, w := range ways {
+		each("execute", rawPods, w, (*bench).executeOnPod)
+		each("copy", rawPods, w, (*bench).copyBesideKubectl)
+		each("create", rawPods, w, (*bench).createOnPod)
+	}
+	add("peer-langchain-kubernetes", besideLangchainKubernetes)
+	for _, w := range ways {
+		each("execute", claimedPods, w, (*bench).executeOnClaim)
+		each("create", claimedPods, w, (*bench).createOnClaim)
+	}
+	add("peer-langchain-k8s", besideLangchainK8s)
+	add("peer-sandboxd", besideSandboxd)
+	return rows
 }
 
-func main() {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-kubernetes:", err)
-		os.Exit(1)
-	}
-}
+// The providers that are measured.
+const (
+	rawPods     = "kubernetes"
+	claimedPods = "agentsandbox"
+)
 
-func run() error {
+// serverName is that of a server of a provider, or of a blueprint.
+func serverName(of string, w way) string { return of + "-" + string(w) }
+
+func main() { report.Main("bench-kubernetes", run) }
+
+func run(ctx context.Context) error {
 	var (
 		only = flag.String("run", "", "only rows whose name contains this")
 		o    options
@@ -67,16 +86,10 @@ func run() error {
 	}
 	o.flags = strings.Fields(*flags)
 	// Pods and processes of other directories are told of these.
-	for _, path := range []*string{&o.binary, &o.peers} {
-		absolute, err := filepath.Abs(*path)
-		if err != nil {
-			return err
-		}
-		*path = absolute
+	if err := report.Absolute(&o.binary, &o.peers); err != nil {
+		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	b, err := newBench(ctx, o)
+	b, err := newBench(o)
 	if err != nil {
 		return err
 	}

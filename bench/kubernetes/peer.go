@@ -11,10 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"time"
-
-	"github.com/sandgate/sandgate/bench/report"
 )
 
 // driver is a Python process with one backend of deepagents, which does one piece
@@ -23,6 +20,9 @@ type driver struct {
 	process *exec.Cmd
 	orders  io.WriteCloser
 	answers chan answer
+	// lost is why it is not asked any more: an answer that comes after all would be
+	// taken for that to the next piece of work.
+	lost error
 }
 
 // answer is what the process says of a piece of work.
@@ -82,8 +82,11 @@ func (d *driver) read(out io.Reader) {
 }
 
 // do has one piece of work done and returns how long it took, by the process's
-// own clock.
+// own clock. After one that did not end within its limit all others fail.
 func (d *driver) do(ctx context.Context, work string, limit time.Duration) (time.Duration, error) {
+	if d.lost != nil {
+		return 0, d.lost
+	}
 	if _, err := io.WriteString(d.orders, work+"\n"); err != nil {
 		return 0, err
 	}
@@ -97,6 +100,7 @@ func (d *driver) do(ctx context.Context, work string, limit time.Duration) (time
 		}
 		return time.Duration(a.Seconds * float64(time.Second)), nil
 	case <-time.After(limit):
+		d.lost = fmt.Errorf("it did not come back from %q", work)
 		return 0, fmt.Errorf("no end within %v", limit)
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
@@ -111,74 +115,4 @@ func (d *driver) close() {
 	for range d.answers { // read ends before Wait
 	}
 	_ = d.process.Wait()
-}
-
-// work is what is compared: its order to the driver, and how often.
-type work struct {
-	what, order string
-	times       int
-}
-
-func works() []work {
-	small, large := strconv.Itoa(64<<10), strconv.Itoa(10<<20)
-	return []work{
-		{"execute true", "execute", 20},
-		{"read 100 lines", "read", 20},
-		{"write 2 kB", "write", 20},
-		{"grep 20 files", "grep", 10},
-		{"upload 64 KiB", "upload " + small, 10},
-		{"download 64 KiB", "download " + small, 10},
-		{"download 10 MiB", "download " + large, 3},
-		{"create → first command, warm", "first", 3},
-		// The last one, since a peer may not come back from it.
-		{"upload 10 MiB", "upload " + large, 3},
-	}
-}
-
-// compare has both do the same work in turns. What the other one cannot do is
-// said in the table, with its own words.
-func (b *bench) compare(ctx context.Context, name string, ours, theirs *driver, settle func() error) ([]report.Figure, error) {
-	for _, d := range []*driver{ours, theirs} {
-		if _, err := d.do(ctx, "open", opening); err != nil {
-			return nil, fmt.Errorf("opening a sandbox: %w", err)
-		}
-	}
-	var figures []report.Figure
-	for _, w := range works() {
-		var a, z report.Samples
-		var refused error
-		for i := range b.count(w.times) + 1 {
-			if w.order == "first" || i == 0 {
-				if err := settle(); err != nil {
-					return figures, err
-				}
-			}
-			took, err := ours.do(ctx, w.order, patience)
-			if err != nil {
-				return figures, fmt.Errorf("sandgate, %s: %w", w.order, err)
-			}
-			if refused != nil {
-				a = append(a, took)
-				continue
-			}
-			if w.order == "first" {
-				if err := settle(); err != nil {
-					return figures, err
-				}
-			}
-			peer, err := theirs.do(ctx, w.order, patience)
-			if err != nil {
-				refused = err
-			}
-			if i > 0 || refused != nil { // the first ones fill caches
-				a, z = append(a, took), append(z, peer)
-			}
-		}
-		f := report.Latency(w.what+", Python | "+name, a, z, 0.5, report.AtMost(1), report.Bound{})
-		if refused != nil {
-			f = report.Figure{What: f.What, Ours: f.Ours, Theirs: "failed", Note: refused.Error()}
-		}
-		figures = append(figures, f)
-	}
-	return figures, nil
 }

@@ -21,16 +21,38 @@ func besideLangchainKubernetes(ctx context.Context, b *bench) ([]report.Figure, 
 	if err != nil {
 		return nil, err
 	}
-	s, err := b.raw(ctx, byExec)
+	var names []string
+	for _, w := range ways {
+		names = append(names, serverName(rawPods, w))
+	}
+	b.keep(names...)
+	var servers []*server
+	for _, w := range ways {
+		s, err := b.raw(ctx, w)
+		if err != nil {
+			return nil, err
+		}
+		servers = append(servers, s)
+	}
+	namespace, err := b.Namespace(ctx)
 	if err != nil {
 		return nil, err
 	}
-	namespace, err := b.namespace(ctx)
+	defer b.remove(namespace)
+	theirs, err := drive(interpreter, name, map[string]any{"namespace": namespace, "image": b.image, "pool": poolSize})
 	if err != nil {
 		return nil, err
 	}
-	settings := map[string]any{"namespace": namespace, "image": b.image, "pool": poolSize}
-	return b.beside(ctx, s, name+" raw", interpreter, name, settings, func() error { return s.full(ctx) })
+	defer theirs.close()
+	settle := func() error {
+		for _, s := range servers {
+			if err := s.full(ctx); err != nil {
+				return err
+			}
+		}
+		return rest(ctx)
+	}
+	return b.beside(ctx, servers, &side{name: name, do: theirs.do}, settle)
 }
 
 // besideLangchainK8s compares Sandgate's Python client with langchain-k8s: both
@@ -57,15 +79,30 @@ func (b *bench) besideClaims(
 	if _, err := os.Stat(directory); err != nil {
 		return nil, &report.CannotRun{Reason: installed + " of agent-sandbox is not installed: " + err.Error()}
 	}
-	for name := range b.servers {
-		b.end(name) // its rows are done
-	}
-	s, err := b.claimed(ctx, backend, with(restricted(b.image), directory))
+	b.clear()
+	p := blueprint{backend, with(restricted(b.image), directory)}
+	plain, err := b.plainly(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	settings := map[string]any{"namespace": s.namespace, "warm_pool": plainPool}
-	return b.beside(ctx, s, backend, interpreter, backend, settings, func() error { return b.settled(ctx, s) })
+	var servers []*server
+	for _, w := range ways {
+		s, err := b.claimed(ctx, p, w)
+		if err != nil {
+			return nil, err
+		}
+		servers = append(servers, s)
+	}
+	settle := func() error { return b.settled(ctx, plain, servers...) }
+	if err := settle(); err != nil {
+		return nil, err
+	}
+	theirs, err := drive(interpreter, backend, map[string]any{"namespace": plain, "warm_pool": plainPool})
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.close()
+	return b.beside(ctx, servers, &side{name: backend, do: theirs.do}, settle)
 }
 
 func (b *bench) interpreter(peer string) (string, error) {
@@ -76,18 +113,19 @@ func (b *bench) interpreter(peer string) (string, error) {
 	return path, nil
 }
 
-func (b *bench) beside(ctx context.Context, s *server, name, interpreter, backend string, settings map[string]any, settle func() error) ([]report.Figure, error) {
-	ours, err := drive(b.python, "sandgate", nil, "SANDGATE_ADDRESS="+s.address)
-	if err != nil {
-		return nil, err
+// beside compares Sandgate's Python client, with a server for each way, with a
+// peer.
+func (b *bench) beside(ctx context.Context, servers []*server, peer *side, settle func() error) ([]report.Figure, error) {
+	var ours []*side
+	for i, s := range servers {
+		d, err := drive(b.python, "sandgate", nil, "SANDGATE_ADDRESS="+s.Address)
+		if err != nil {
+			return nil, err
+		}
+		defer d.close()
+		ours = append(ours, &side{name: "by " + string(ways[i]), do: d.do})
 	}
-	defer ours.close()
-	theirs, err := drive(interpreter, backend, settings)
-	if err != nil {
-		return nil, err
-	}
-	defer theirs.close()
-	return b.compare(ctx, name, ours, theirs, settle)
+	return b.compare(ctx, ours, peer, settle)
 }
 
 // withRuntime lets agent-sandbox's Python runtime be the pod's process.

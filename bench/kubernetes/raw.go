@@ -3,10 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,34 +17,17 @@ templates:
     pool: 2
 `
 
-// way is how the server reaches its pods.
-type way string
-
-const (
-	byExec    way = "exec"
-	byAddress way = "pod-ip"
-)
-
-// rawName is the provider in the report.
-func (w way) rawName() string {
-	if w == byExec {
-		return "kubernetes"
-	}
-	return "kubernetes by " + string(w)
-}
-
 // raw is the server whose sandboxes are pods of its own, with a full pool.
 func (b *bench) raw(ctx context.Context, w way) (*server, error) {
-	name := "kubernetes-" + string(w)
+	name := serverName(rawPods, w)
 	if s := b.servers[name]; s != nil {
 		return s, s.full(ctx)
 	}
-	namespace, err := b.namespace(ctx)
+	namespace, err := b.Namespace(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s, err := b.serve(ctx, name, namespace, poolConfig,
-		"--provider", "kubernetes", "--kubernetes-image", b.image, "--kubernetes-way", string(w))
+	s, err := b.serve(ctx, name, rawPods, w, namespace, poolConfig, "--kubernetes-image", b.image)
 	if err != nil {
 		return nil, err
 	}
@@ -57,14 +36,12 @@ func (b *bench) raw(ctx context.Context, w way) (*server, error) {
 
 // executeOnPod compares Execute of `true` with an exec by client-go on the same
 // pod.
-func executeOnPod(w way) measurement {
-	return func(ctx context.Context, b *bench) ([]report.Figure, error) {
-		s, err := b.raw(ctx, w)
-		if err != nil {
-			return nil, err
-		}
-		return b.executeOn(ctx, s, w.rawName(), b.rawPod)
+func (b *bench) executeOnPod(ctx context.Context, w way) ([]report.Figure, error) {
+	s, err := b.raw(ctx, w)
+	if err != nil {
+		return nil, err
 	}
+	return b.executeOn(ctx, s, w.of(rawPods), b.rawPod)
 }
 
 // executeOn compares on a new sandbox, whose pod find finds.
@@ -86,13 +63,13 @@ func (b *bench) executeOn(
 // rawPod finds a sandbox's pod. One from the pool has a name of its own; its UID
 // is the incarnation.
 func (b *bench) rawPod(ctx context.Context, s *server, sandbox *sandgate.Sandbox) (pod, error) {
-	list, err := b.client.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{})
+	list, err := b.Client.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return pod{}, err
 	}
 	for _, p := range list.Items {
 		if string(p.UID) == sandbox.Incarnation {
-			return pod{s.namespace, p.Name, "sandbox"}, nil
+			return pod{s.Namespace, p.Name, "sandbox"}, nil
 		}
 	}
 	return pod{}, fmt.Errorf("sandbox %s has no pod", sandbox.ID())
@@ -111,7 +88,7 @@ func (b *bench) executions(ctx context.Context, s *server, provider string, sand
 		return nil, err
 	}
 	var ours, plain report.Samples
-	for i := range b.count(20) + 1 {
+	for i := range b.count(15) + 1 {
 		for side, run := range []func() error{
 			func() error { return execute(ctx, sandbox) },
 			func() error { return b.exec(ctx, p, "true") },
@@ -140,10 +117,6 @@ func (b *bench) executions(ctx context.Context, s *server, provider string, sand
 
 // createOnPod compares the time from Create to the end of a first `true` with
 // execs on a pod that runs.
-func createOnPod(w way) measurement {
-	return func(ctx context.Context, b *bench) ([]report.Figure, error) { return b.createOnPod(ctx, w) }
-}
-
 func (b *bench) createOnPod(ctx context.Context, w way) ([]report.Figure, error) {
 	s, err := b.raw(ctx, w)
 	if err != nil {
@@ -169,7 +142,7 @@ func (b *bench) createOnPod(ctx context.Context, w way) ([]report.Figure, error)
 		}
 	}
 	return []report.Figure{
-		report.Latency("create → first command, "+w.rawName()+", warm | one client-go exec", ours, plain, 0.5, report.AtMost(2), report.AtMost(1)),
+		report.Latency("create → first command, "+w.of(rawPods)+" | one client-go exec", ours, plain, 0.5, report.AtMost(2), report.AtMost(1)),
 		{What: "  of it: Create", Ours: report.Milliseconds(created.Median())},
 	}, nil
 }
@@ -203,111 +176,4 @@ func firstCommand(ctx context.Context, s *server, id string) (first, *sandgate.S
 		return first{}, nil, nil, err
 	}
 	return first{created, time.Since(began)}, sandbox, remove, nil
-}
-
-// copyBesideKubectl compares the two commands that copy a file into a pod and out
-// of it, with their start: sandgate cp, which checks a SHA-256, and kubectl cp.
-func copyBesideKubectl(w way) measurement {
-	return func(ctx context.Context, b *bench) ([]report.Figure, error) { return b.copyBesideKubectl(ctx, w) }
-}
-
-func (b *bench) copyBesideKubectl(ctx context.Context, w way) ([]report.Figure, error) {
-	if _, err := exec.LookPath("kubectl"); err != nil {
-		return nil, &report.CannotRun{Reason: err.Error()}
-	}
-	s, err := b.raw(ctx, w)
-	if err != nil {
-		return nil, err
-	}
-	sandbox, remove, err := s.create(ctx, "bench-copy")
-	if err != nil {
-		return nil, err
-	}
-	defer remove()
-	if err := s.full(ctx); err != nil {
-		return nil, err
-	}
-	size := max(1<<20, int64(200*(1<<20)*b.scale))
-	local := filepath.Join(b.dir, "payload")
-	if err := payload(local, size); err != nil {
-		return nil, err
-	}
-	p, err := b.rawPod(ctx, s, sandbox)
-	if err != nil {
-		return nil, err
-	}
-	inPod := func(name string) string { return fmt.Sprintf("%s/%s:/workspace/%s", p.namespace, p.name, name) }
-	ours := func(from, to string) error {
-		cmd := exec.CommandContext(ctx, b.binary, "cp", "--quiet", from, to)
-		cmd.Env = append(os.Environ(), "SANDGATE_ADDRESS="+s.address)
-		return quiet(cmd)
-	}
-	theirs := func(from, to string) error {
-		return quiet(exec.CommandContext(ctx, "kubectl", "cp", "-c", p.container, from, to))
-	}
-	var took [4]report.Samples
-	var failures int
-	var note string
-	const rounds = 3
-	for range rounds {
-		for i, step := range []func() error{
-			func() error { return ours(local, "bench-copy:/workspace/ours") },
-			func() error { return theirs(local, inPod("theirs")) },
-			func() error { return ours("bench-copy:/workspace/ours", filepath.Join(b.dir, "ours")) },
-			func() error { return theirs(inPod("theirs"), filepath.Join(b.dir, "theirs")) },
-		} {
-			d, err := timed(step)
-			for i%2 == 1 && err != nil && failures < mayFail && ctx.Err() == nil {
-				failures++
-				note = fmt.Sprintf("kubectl cp failed %d times and was run again: %v", failures, err)
-				d, err = timed(step)
-			}
-			if err != nil {
-				return nil, err
-			}
-			took[i] = append(took[i], d)
-		}
-		for _, name := range []string{"ours", "theirs"} {
-			path := filepath.Join(b.dir, name)
-			if err := quiet(exec.CommandContext(ctx, "cmp", local, path)); err != nil {
-				return nil, fmt.Errorf("what came back is not what went up: %w", err)
-			}
-			if err := os.Remove(path); err != nil {
-				return nil, err
-			}
-		}
-	}
-	what := fmt.Sprintf("%d MiB %%s, %s | kubectl cp, same pod", size>>20, w.rawName())
-	up := report.Throughput(fmt.Sprintf(what, "up"), size, took[0], took[1], report.AtLeast(1), report.Bound{})
-	down := report.Throughput(fmt.Sprintf(what, "down"), size, took[2], took[3], report.AtLeast(1), report.Bound{})
-	down.Note = note
-	return []report.Figure{up, down}, nil
-}
-
-// mayFail is how often kubectl cp may lose the end of a file, as it does on a busy
-// machine.
-const mayFail = 5
-
-// payload writes a file that does not compress.
-func payload(path string, size int64) error {
-	from, err := os.Open("/dev/urandom")
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	to, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	defer to.Close()
-	_, err = io.CopyN(to, from, size)
-	return err
-}
-
-// quiet runs a program and shows what it wrote only when it failed.
-func quiet(cmd *exec.Cmd) error {
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, out)
-	}
-	return nil
 }

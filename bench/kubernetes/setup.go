@@ -1,17 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"syscall"
+	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sandgate/sandgate/bench/cluster"
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
@@ -28,29 +27,31 @@ type options struct {
 // bench is a cluster, and the servers that were started on it.
 type bench struct {
 	options
-	*cluster
+	*cluster.Cluster
 	dir     string
 	servers map[string]*server
+	// plain is the namespace of each blueprint's plain pool.
+	plain map[string]string
 }
 
-func newBench(_ context.Context, o options) (*bench, error) {
-	c, err := newCluster()
+func newBench(o options) (*bench, error) {
+	c, err := cluster.Connect("bench-")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: run make bench-kubernetes", err)
 	}
 	dir, err := os.MkdirTemp("", "sandgate-bench-kubernetes-")
 	if err != nil {
 		return nil, err
 	}
-	return &bench{options: o, cluster: c, dir: dir, servers: map[string]*server{}}, nil
+	return &bench{options: o, Cluster: c, dir: dir, servers: map[string]*server{}, plain: map[string]string{}}, nil
 }
 
 // close is best effort: the figures are printed by now.
 func (b *bench) close() {
-	for _, s := range b.servers {
-		s.stop()
+	b.clear()
+	for _, namespace := range b.Namespaces {
+		b.remove(namespace)
 	}
-	b.cluster.close()
 	_ = os.RemoveAll(b.dir)
 }
 
@@ -58,79 +59,68 @@ func (b *bench) close() {
 func (b *bench) count(n int) int { return max(3, int(float64(n)*b.scale)) }
 
 // server is a running `sandgate serve` with a namespace of its own.
-type server struct {
-	namespace string
-	address   string
-	process   *exec.Cmd
-	output    *bytes.Buffer
-	client    *sandgate.Client
-}
+type server struct{ *cluster.Server }
 
-// serve returns the server of that name, started when it is first asked for.
-func (b *bench) serve(ctx context.Context, name, namespace, config string, flags ...string) (*server, error) {
-	if s := b.servers[name]; s != nil {
-		return s, nil
-	}
-	dir := filepath.Join(b.dir, name)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
-	}
-	file := filepath.Join(dir, "config.yaml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		return nil, err
-	}
-	address, err := freeAddress()
+// serve starts the server of that name.
+func (b *bench) serve(ctx context.Context, name, provider string, w way, namespace, config string, flags ...string) (*server, error) {
+	dir, err := os.MkdirTemp(b.dir, "server-")
 	if err != nil {
 		return nil, err
 	}
-	s := &server{namespace: namespace, address: address, output: new(bytes.Buffer)}
-	args := []string{
-		"serve", "--listen", address, "--state-dir", filepath.Join(dir, "state"), "--config", file,
-		"--kubernetes-kubeconfig", os.Getenv("KUBECONFIG"), "--kubernetes-namespace", namespace,
-	}
-	s.process = exec.Command(b.binary, append(append(args, flags...), b.flags...)...)
-	s.process.Stderr = s.output
-	// The server must not outlive a bench that is killed.
-	s.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	if err := s.process.Start(); err != nil {
-		return nil, fmt.Errorf("starting %s (run `make build` first): %w", b.binary, err)
-	}
-	if s.client, err = sandgate.NewClient(ctx, sandgate.WithAddress(address), sandgate.WithInsecure()); err != nil {
-		s.stop()
-		return nil, err
-	}
-	err = wait(ctx, "the server", func() (bool, error) {
-		_, err := s.client.ServerInfo(ctx)
-		return err == nil, nil
+	started, err := cluster.Serve(ctx, cluster.Order{
+		Binary: b.binary, Directory: dir, Kubeconfig: os.Getenv("KUBECONFIG"),
+		Provider: provider, Namespace: namespace, Config: config,
+		Flags: slices.Concat([]string{"--" + provider + "-way", string(w)}, flags, b.flags),
 	})
 	if err != nil {
-		s.stop()
-		return nil, fmt.Errorf("%w\n%s", err, s.output)
+		return nil, err
 	}
+	s := &server{started}
 	b.servers[name] = s
 	return s, nil
 }
 
-func (s *server) stop() {
-	if s.client != nil {
-		_ = s.client.Close()
+// keep ends the servers but those of these names, and frees the cluster of their
+// pods.
+func (b *bench) keep(names ...string) {
+	for name, s := range b.servers {
+		if !slices.Contains(names, name) {
+			_ = s.Stop()
+			delete(b.servers, name)
+			b.remove(s.Namespace)
+		}
 	}
-	_ = s.process.Process.Signal(syscall.SIGTERM)
-	_ = s.process.Wait()
 }
 
-// end stops a server whose rows are done, and frees the cluster of its pods.
-func (b *bench) end(name string) {
-	if s := b.servers[name]; s != nil {
-		s.stop()
-		delete(b.servers, name)
+// clear ends all servers and plain pools.
+func (b *bench) clear() {
+	b.keep()
+	for name, namespace := range b.plain {
+		delete(b.plain, name)
+		b.remove(namespace)
 	}
+}
+
+// remove deletes a namespace that was made, without waiting for its end. Pods of
+// a bench have nothing to finish.
+func (b *bench) remove(namespace string) {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), 30*time.Second, errors.New("deleting took over 30 s"))
+	defer cancel()
+	none := int64(0)
+	err := errors.Join(
+		b.Client.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{}),
+		b.Client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &none}, metav1.ListOptions{}),
+	)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "bench-kubernetes: namespace %s is left over: %v\n", namespace, err)
+	}
+	b.Namespaces = slices.DeleteFunc(slices.Clone(b.Namespaces), func(n string) bool { return n == namespace })
 }
 
 // full waits until the server's pool is.
 func (s *server) full(ctx context.Context) error {
-	return wait(ctx, "Sandgate's pool", func() (bool, error) {
-		status, err := s.client.PoolStatus(ctx, "")
+	return cluster.Wait(ctx, "Sandgate's pool", func() (bool, error) {
+		status, err := s.Client.PoolStatus(ctx, "")
 		return status.GetAvailable() == status.GetTarget() && status.GetTarget() > 0, err
 	})
 }
@@ -138,7 +128,7 @@ func (s *server) full(ctx context.Context) error {
 // create makes a sandbox, which has to come from the pool. The returned function
 // deletes it.
 func (s *server) create(ctx context.Context, id string) (*sandgate.Sandbox, func(), error) {
-	sandbox, _, err := s.client.Create(ctx, sandgate.CreateRequest{ID: id})
+	sandbox, _, err := s.Client.Create(ctx, sandgate.CreateRequest{ID: id})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -174,14 +164,4 @@ func timed(f func() error) (time.Duration, error) {
 	began := time.Now()
 	err := f()
 	return time.Since(began), err
-}
-
-// freeAddress returns a loopback address that was free a moment ago.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

@@ -53,7 +53,7 @@ func Print[B any](ctx context.Context, w io.Writer, b B, only string, rows []Row
 	for _, note := range notes {
 		fmt.Fprintln(w, "-", note)
 	}
-	fmt.Fprintf(w, "took %v; load average %s\n", time.Since(began).Round(time.Second), loadAverage())
+	fmt.Fprintf(w, "took %v; load average %s\n", time.Since(began).Round(time.Second), LoadAverage())
 	if len(failed) > 0 {
 		return fmt.Errorf("rows failed: %s", strings.Join(failed, ", "))
 	}
@@ -64,8 +64,8 @@ func line(w io.Writer, what, ours, theirs, ratio, must, goal, verdict string) {
 	fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%-66s %12s %12s %9s %8s %8s  %s", what, ours, theirs, ratio, must, goal, verdict), " "))
 }
 
-// loadAverage tells how busy the machine was.
-func loadAverage() string {
+// LoadAverage tells how busy the machine was: over 1, 5 and 15 minutes.
+func LoadAverage() string {
 	data, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		return "unknown"

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/sandgate/sandgate/bench/cluster"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/agentsandbox"
 	"github.com/sandgate/sandgate/providers/providertest"
@@ -19,10 +20,10 @@ import (
 
 // The resources of agent-sandbox.
 var (
-	sandboxTemplates = schema.GroupVersionResource{Group: "extensions.agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxtemplates"}
-	sandboxClaims    = schema.GroupVersionResource{Group: "extensions.agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxclaims"}
-	sandboxPools     = schema.GroupVersionResource{Group: "extensions.agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxwarmpools"}
-	sandboxes        = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
+	sandboxTemplates = cluster.Templates
+	sandboxClaims    = cluster.Claims
+	sandboxPools     = cluster.Pools
+	sandboxes        = cluster.Sandboxes
 )
 
 // asRig is a namespace of a test's own with agent-sandbox in it.

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/exec"
+
+	"github.com/sandgate/sandgate/bench/cluster"
 )
 
 // These tests prove the cluster itself, so that a failure of a provider's test is
@@ -52,19 +54,6 @@ func TestS5_32_Exec(t *testing.T) {
 	}
 }
 
-// The kinds of agent-sandbox, in the only version that its stable releases serve.
-var (
-	claims    = extensions("sandboxclaims")
-	pools     = extensions("sandboxwarmpools")
-	templates = extensions("sandboxtemplates")
-)
-
-func extensions(resource string) schema.GroupVersionResource {
-	return schema.GroupVersionResource{
-		Group: "extensions.agents.x-k8s.io", Version: "v1beta1", Resource: resource,
-	}
-}
-
 func TestS1_24_WarmClaim(t *testing.T) {
 	t.Parallel()
 	client, config := clientset(t)
@@ -85,23 +74,23 @@ func TestS1_24_WarmClaim(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	create(templates, "SandboxTemplate", map[string]any{"podTemplate": map[string]any{"spec": map[string]any{
+	create(cluster.Templates, "SandboxTemplate", map[string]any{"podTemplate": map[string]any{"spec": map[string]any{
 		"dnsPolicy": "Default", "terminationGracePeriodSeconds": int64(0),
 		"containers": []any{map[string]any{
 			"name": "main", "image": image(), "command": []any{"sleep", "3600"},
 		}},
 	}}})
-	create(pools, "SandboxWarmPool", map[string]any{
+	create(cluster.Pools, "SandboxWarmPool", map[string]any{
 		"replicas": int64(1), "sandboxTemplateRef": map[string]any{"name": "test"},
 	})
-	await(t, follow(t, objects, pools, namespace),
+	await(t, follow(t, objects, cluster.Pools, namespace),
 		func(pool *unstructured.Unstructured) bool {
 			ready, _, _ := unstructured.NestedInt64(pool.Object, "status", "readyReplicas")
 			return ready == 1
 		})
 
-	create(claims, "SandboxClaim", map[string]any{"warmPoolRef": map[string]any{"name": "test"}})
-	claim := await(t, follow(t, objects, claims, namespace), ready)
+	create(cluster.Claims, "SandboxClaim", map[string]any{"warmPoolRef": map[string]any{"name": "test"}})
+	claim := await(t, follow(t, objects, cluster.Claims, namespace), ready)
 	sandbox, _, _ := unstructured.NestedString(claim.Object, "status", "sandbox", "name")
 	// A claim that had to start its sandbox gives it its own name.
 	if !strings.HasPrefix(sandbox, "test-") {
@@ -132,7 +121,7 @@ func TestOnlyTheStableVersionIsServed(t *testing.T) {
 // needAgentSandbox skips a test on a cluster without agent-sandbox.
 func needAgentSandbox(t testing.TB, client kubernetes.Interface) {
 	t.Helper()
-	if _, err := client.Discovery().ServerResourcesForGroupVersion(claims.GroupVersion().String()); err != nil {
+	if _, err := client.Discovery().ServerResourcesForGroupVersion(cluster.Claims.GroupVersion().String()); err != nil {
 		t.Skipf("needs agent-sandbox on the cluster: %v", err)
 	}
 }

@@ -12,18 +12,18 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/sandgate/sandgate/bench/cluster"
 )
 
 var (
-	pods      = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
-	records   = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
-	claims    = schema.GroupVersionResource{Group: "extensions.agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxclaims"}
-	sandboxes = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
+	pods    = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	records = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 )
 
 // mold is a real sandbox's objects, of which copies are made.
 type mold struct {
-	c         *cluster
+	c         *scene
 	namespace string
 	// record is the ConfigMap or the claim; box is the Sandbox, if there is one.
 	record, box, pod *unstructured.Unstructured
@@ -31,10 +31,10 @@ type mold struct {
 }
 
 // newMold finds the objects of the only sandbox in a namespace.
-func (c *cluster) newMold(ctx context.Context, provider, namespace string) (*mold, error) {
+func (c *scene) newMold(ctx context.Context, provider, namespace string) (*mold, error) {
 	m := &mold{c: c, namespace: namespace}
 	one := func(resource schema.GroupVersionResource, selector string) (*unstructured.Unstructured, error) {
-		list, err := c.dynamic.Resource(resource).Namespace(namespace).List(ctx, meta.ListOptions{LabelSelector: selector})
+		list, err := c.Dynamic.Resource(resource).Namespace(namespace).List(ctx, meta.ListOptions{LabelSelector: selector})
 		if err == nil && len(list.Items) != 1 {
 			err = fmt.Errorf("%d %s, want one", len(list.Items), resource.Resource)
 		}
@@ -51,10 +51,10 @@ func (c *cluster) newMold(ctx context.Context, provider, namespace string) (*mol
 		m.record, err = one(records, "sandgate.dev/kind=sandbox")
 		return m, err
 	}
-	if m.record, err = one(claims, ""); err != nil {
+	if m.record, err = one(cluster.Claims, ""); err != nil {
 		return nil, err
 	}
-	m.box, err = one(sandboxes, "")
+	m.box, err = one(cluster.Sandboxes, "")
 	return m, err
 }
 
@@ -120,7 +120,7 @@ func (m *mold) copyClaim(ctx context.Context, id, name string) error {
 	if err := unstructured.SetNestedField(claim.Object, name, "status", "sandbox", "name"); err != nil {
 		return err
 	}
-	claim, err = m.put(ctx, claims, claim)
+	claim, err = m.put(ctx, cluster.Claims, claim)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (m *mold) copyClaim(ctx context.Context, id, name string) error {
 	hash := fmt.Sprintf("%08x", h.Sum32())
 	box := bare(m.box, name)
 	box.SetOwnerReferences(owned(m.box.GetOwnerReferences(), claim))
-	if box, err = m.put(ctx, sandboxes, box); err != nil {
+	if box, err = m.put(ctx, cluster.Sandboxes, box); err != nil {
 		return err
 	}
 	pod := m.copyPod(name)
@@ -148,7 +148,7 @@ func (m *mold) copyPod(name string) *unstructured.Unstructured {
 
 // put makes an object, and gives it its status as whoever looks after it would.
 func (m *mold) put(ctx context.Context, resource schema.GroupVersionResource, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	client := m.c.dynamic.Resource(resource).Namespace(m.namespace)
+	client := m.c.Dynamic.Resource(resource).Namespace(m.namespace)
 	made, err := client.Create(ctx, object, meta.CreateOptions{})
 	if err != nil || object.Object["status"] == nil {
 		return made, err

@@ -20,11 +20,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/sandgate/sandgate/bench/report"
 )
 
 // options are what the flags say.
@@ -40,14 +39,9 @@ type options struct {
 	pool      int
 }
 
-func main() {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "scale:", err)
-		os.Exit(1)
-	}
-}
+func main() { report.Main("scale", run) }
 
-func run() error {
+func run(ctx context.Context) error {
 	o := options{}
 	flag.IntVar(&o.n, "n", 10_000, "how many sandboxes")
 	which := flag.String("provider", "kubernetes,agentsandbox", "providers to measure")
@@ -63,20 +57,11 @@ func run() error {
 		return errors.New("-n must be at least 10, and -window at least 1s")
 	}
 	o.providers = strings.Split(*which, ",")
-	for _, path := range []*string{&o.binary, &o.beside, &o.cluster} {
-		if *path == "" {
-			continue
-		}
-		absolute, err := filepath.Abs(*path)
-		if err != nil {
-			return err
-		}
-		*path = absolute
+	if err := report.Absolute(&o.binary, &o.beside, &o.cluster); err != nil {
+		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	began := time.Now()
-	c, err := newCluster(ctx, o)
+	c, err := newScene(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -91,17 +76,9 @@ func run() error {
 		}
 		over = append(over, t.over...)
 	}
-	fmt.Printf("took %v; load average %s\n", time.Since(began).Round(time.Second), loadAverage())
+	fmt.Printf("took %v; load average %s\n", time.Since(began).Round(time.Second), report.LoadAverage())
 	if len(over) > 0 {
 		return fmt.Errorf("more than it should be: %s", strings.Join(over, "; "))
 	}
 	return nil
-}
-
-func loadAverage() string {
-	data, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.Join(strings.Fields(string(data))[:3], " ")
 }

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/sandgate/sandgate/bench/cluster"
+	"github.com/sandgate/sandgate/bench/report"
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
@@ -23,7 +23,9 @@ const (
 	// reapInterval is the server's own default. A shorter window has shorter ones.
 	reapInterval = 15 * time.Second
 	repeats      = 15
-	specimen     = "specimen"
+	// podsSingly is for how many sandboxes a server asks for pods one by one.
+	podsSingly = 32
+	specimen   = "specimen"
 )
 
 func (o options) interval() time.Duration { return min(reapInterval, o.window/2) }
@@ -43,8 +45,8 @@ func (o options) configOf(provider string, pool int) string {
 }
 
 // measure fills a namespace step by step, and asks the same questions at each.
-func (c *cluster) measure(ctx context.Context, provider string, t *table) (err error) {
-	namespace, err := c.namespace(ctx)
+func (c *scene) measure(ctx context.Context, provider string, t *table) (err error) {
+	namespace, err := c.Namespace(ctx)
 	if err != nil {
 		return err
 	}
@@ -53,7 +55,7 @@ func (c *cluster) measure(ctx context.Context, provider string, t *table) (err e
 			return err
 		}
 	}
-	p, err := newProxy(c.config)
+	p, err := newProxy(c.Config)
 	if err != nil {
 		return err
 	}
@@ -93,7 +95,7 @@ func (c *cluster) measure(ctx context.Context, provider string, t *table) (err e
 				t.column(fmt.Sprintf("%d, %s", n, filepath.Base(binary)))
 			}
 			t.others = j > 0
-			r := trial{cluster: c, binary: binary, provider: provider, namespace: namespace, through: through, n: n, proxy: p, table: t}
+			r := trial{scene: c, binary: binary, provider: provider, namespace: namespace, through: through, n: n, proxy: p, table: t}
 			if err := errors.Join(r.direct(ctx), r.counted(ctx, lives)); err != nil {
 				return fmt.Errorf("%s at %d: %w", binary, n, err)
 			}
@@ -109,7 +111,7 @@ func (c *cluster) measure(ctx context.Context, provider string, t *table) (err e
 
 // trial is one server program on one number of sandboxes.
 type trial struct {
-	*cluster
+	*scene
 	binary, provider, namespace string
 	// through is the kubeconfig that leads through the proxy.
 	through string
@@ -119,15 +121,15 @@ type trial struct {
 }
 
 // first makes the sandbox that is copied, and that single questions are about.
-func (c *cluster) first(ctx context.Context, provider, namespace string) (*mold, error) {
+func (c *scene) first(ctx context.Context, provider, namespace string) (*mold, error) {
 	s, err := c.serve(ctx, c.binary, provider, namespace, os.Getenv("KUBECONFIG"), c.configOf(provider, 0))
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = s.stop() }()
-	_, _, err = s.client.Create(ctx, sandgate.CreateRequest{ID: specimen, Labels: map[string]string{"probe": "yes"}})
+	defer func() { _ = s.Stop() }()
+	_, _, err = s.Client.Create(ctx, sandgate.CreateRequest{ID: specimen, Labels: map[string]string{"probe": "yes"}})
 	if err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, s.output)
+		return nil, s.Explain(err)
 	}
 	return c.newMold(ctx, provider, namespace)
 }
@@ -140,18 +142,18 @@ func (r trial) direct(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = s.stop() }()
-	t.set("start until it serves", "%s", short(s.started))
+	defer func() { _ = s.Stop() }()
+	t.set("start until it serves", "%s", short(s.Started))
 	ask := func(line string, times int, do func() error) error {
-		var took samples
+		var took report.Samples
 		for range times {
 			began := time.Now()
 			if err := do(); err != nil {
-				return fmt.Errorf("%s: %w\n%s", line, err, s.output)
+				return s.Explain(fmt.Errorf("%s: %w", line, err))
 			}
 			took = append(took, time.Since(began))
 		}
-		t.set(line, "%s", took.median())
+		t.set(line, "%s", short(took.Median()))
 		return nil
 	}
 	// The first calls find what the server finds out once.
@@ -178,15 +180,15 @@ func (r trial) direct(ctx context.Context) error {
 	return nil
 }
 
-func (s *server) get(ctx context.Context) error {
-	_, err := s.client.Get(ctx, specimen)
+func (s server) get(ctx context.Context) error {
+	_, err := s.Client.Get(ctx, specimen)
 	return err
 }
 
 // list asks for at least that many.
-func (s *server) list(ctx context.Context, r sandgate.ListRequest, want int) error {
+func (s server) list(ctx context.Context, r sandgate.ListRequest, want int) error {
 	got := 0
-	for _, err := range s.client.List(ctx, r) {
+	for _, err := range s.Client.List(ctx, r) {
 		if err != nil {
 			return err
 		}
@@ -205,7 +207,7 @@ func (r trial) counted(ctx context.Context, lives bool) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = s.stop() }()
+	defer func() { _ = s.Stop() }()
 	calls, bytes := total(p.take())
 	t.set("start: calls · from the API server", "%d · %s", calls, size(bytes))
 	if err := s.get(ctx); err != nil {
@@ -241,7 +243,7 @@ func (r trial) counted(ctx context.Context, lives bool) error {
 		for range 3 {
 			p.take()
 			if err := do(); err != nil {
-				return fmt.Errorf("%s: %w\n%s", line, err, s.output)
+				return s.Explain(fmt.Errorf("%s: %w", line, err))
 			}
 			now := without(p.take(), "lease", "sweep", "pool")
 			if least == nil || sum(now) < sum(least) {
@@ -253,10 +255,14 @@ func (r trial) counted(ctx context.Context, lives bool) error {
 		t.set(line+": calls · from the API server", "%d · %s", calls, size(bytes))
 		return nil
 	}
+	singly := 0
+	if n <= podsSingly {
+		singly = n
+	}
 	err = errors.Join(
 		ask("Get", 2, func() error { return s.get(ctx) }),
-		ask("List, a page of 100", 4, func() error { return s.list(ctx, sandgate.ListRequest{PageSize: 100}, min(100, n+1)) }),
-		ask("List, all in pages of 1 000", 14*(n/1000+1), func() error { return s.list(ctx, sandgate.ListRequest{PageSize: 1000}, n+1) }),
+		ask("List, a page of 100", 4+singly, func() error { return s.list(ctx, sandgate.ListRequest{PageSize: 100}, min(100, n+1)) }),
+		ask("List, all in pages of 1 000", 14*(n/1000+1)+singly, func() error { return s.list(ctx, sandgate.ListRequest{PageSize: 1000}, n+1) }),
 	)
 	if err != nil || !lives {
 		return err
@@ -270,28 +276,28 @@ func sum(counts map[string]count) int {
 }
 
 // lives makes and deletes real sandboxes among the copies.
-func (r trial) lives(ctx context.Context, s *server) error {
+func (r trial) lives(ctx context.Context, s server) error {
 	p, t := r.proxy, r.table
-	var creating, deleting samples
+	var creating, deleting report.Samples
 	var made, gone map[string]count
 	for i := range 5 {
 		id := fmt.Sprintf("real-%d", i)
 		p.take()
 		began := time.Now()
-		if _, _, err := s.client.Create(ctx, sandgate.CreateRequest{ID: id}); err != nil {
-			return fmt.Errorf("create: %w\n%s", err, s.output)
+		if _, _, err := s.Client.Create(ctx, sandgate.CreateRequest{ID: id}); err != nil {
+			return s.Explain(fmt.Errorf("create: %w", err))
 		}
 		creating = append(creating, time.Since(began))
 		made = without(p.take(), "lease", "sweep")
 		began = time.Now()
-		if _, err := s.client.Delete(ctx, id); err != nil {
-			return fmt.Errorf("delete: %w\n%s", err, s.output)
+		if _, err := s.Client.Delete(ctx, id); err != nil {
+			return s.Explain(fmt.Errorf("delete: %w", err))
 		}
 		deleting = append(deleting, time.Since(began))
 		gone = without(p.take(), "lease", "sweep")
 	}
-	t.set("Create without a pool, p50: calls", "%s: %d", creating.median(), sum(made))
-	t.set("Delete, p50: calls", "%s: %d", deleting.median(), sum(gone))
+	t.set("Create without a pool, p50: calls", "%s: %d", short(creating.Median()), sum(made))
+	t.set("Delete, p50: calls", "%s: %d", short(deleting.Median()), sum(gone))
 	fmt.Fprintf(os.Stderr, "scale: create: %s; delete: %s\n", spell(made), spell(gone))
 	return nil
 }
@@ -303,18 +309,18 @@ func (r trial) pooled(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = wait(ctx, "a pool of one", func() (bool, error) {
-		status, err := s.client.PoolStatus(ctx, "default")
+	err = cluster.Wait(ctx, "a pool of one", func() (bool, error) {
+		status, err := s.Client.PoolStatus(ctx, "default")
 		return status.GetAvailable() == 1, err
 	})
-	if err := errors.Join(err, s.stop()); err != nil {
-		return fmt.Errorf("%w\n%s", err, s.output)
+	if err := errors.Join(err, s.Stop()); err != nil {
+		return s.Explain(err)
 	}
-	list, err := r.dynamic.Resource(pods).Namespace(r.namespace).List(ctx, meta.ListOptions{LabelSelector: "sandgate.dev/use=ready"})
+	list, err := r.Dynamic.Resource(pods).Namespace(r.namespace).List(ctx, meta.ListOptions{LabelSelector: "sandgate.dev/use=ready"})
 	if err != nil || len(list.Items) != 1 {
 		return fmt.Errorf("%d pods in a pool of one: %w", len(list.Items), err)
 	}
-	m := &mold{c: r.cluster, namespace: r.namespace, pod: &list.Items[0]}
+	m := &mold{c: r.scene, namespace: r.namespace, pod: &list.Items[0]}
 	for i := 1; i < r.pool; i++ {
 		if _, err := m.put(ctx, pods, m.copyPod(fmt.Sprintf("%s-%d", m.pod.GetName(), i))); err != nil {
 			return err
@@ -323,9 +329,9 @@ func (r trial) pooled(ctx context.Context) error {
 	if s, err = r.serve(ctx, r.binary, r.provider, r.namespace, r.through, r.configOf(r.provider, r.pool)); err != nil {
 		return err
 	}
-	defer func() { _ = s.stop() }()
-	err = wait(ctx, "a large pool", func() (bool, error) {
-		status, err := s.client.PoolStatus(ctx, "default")
+	defer func() { _ = s.Stop() }()
+	err = cluster.Wait(ctx, "a large pool", func() (bool, error) {
+		status, err := s.Client.PoolStatus(ctx, "default")
 		return int(status.GetAvailable()) == r.pool, err
 	})
 	if err != nil {
@@ -348,26 +354,21 @@ func (r trial) pooled(ctx context.Context) error {
 }
 
 // makeTemplate makes the SandboxTemplate of agent-sandbox's sandboxes.
-func (c *cluster) makeTemplate(ctx context.Context, namespace string) error {
-	resource := schema.GroupVersionResource{Group: claims.Group, Version: claims.Version, Resource: "sandboxtemplates"}
-	_, err := c.dynamic.Resource(resource).Namespace(namespace).Create(ctx, &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": resource.GroupVersion().String(), "kind": "SandboxTemplate", "metadata": map[string]any{"name": "box"},
-		"spec": map[string]any{"podTemplate": map[string]any{"spec": map[string]any{
-			"dnsPolicy": "Default", "terminationGracePeriodSeconds": int64(0),
-			"containers": []any{map[string]any{
-				"name": "main", "image": c.image, "command": []any{"sleep", "360000"},
-				"resources": map[string]any{"limits": map[string]any{"memory": "256Mi"}, "requests": map[string]any{"cpu": "10m"}},
-			}},
-		}}},
-	}}, meta.CreateOptions{})
-	return err
+func (c *scene) makeTemplate(ctx context.Context, namespace string) error {
+	return c.Make(ctx, cluster.Templates, "SandboxTemplate", namespace, "box", map[string]any{"podTemplate": map[string]any{"spec": map[string]any{
+		"dnsPolicy": "Default", "terminationGracePeriodSeconds": int64(0),
+		"containers": []any{map[string]any{
+			"name": "main", "image": c.image, "command": []any{"sleep", "360000"},
+			"resources": map[string]any{"limits": map[string]any{"memory": "256Mi"}, "requests": map[string]any{"cpu": "10m"}},
+		}},
+	}}})
 }
 
 var metric = regexp.MustCompile(`(?m)^(process_cpu_seconds_total|apiserver_storage_size_bytes\{[^}]*\}) (\S+)$`)
 
 // metrics asks the API server how it is.
-func (c *cluster) metrics(ctx context.Context) (cpu, stored float64) {
-	data, err := c.client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+func (c *scene) metrics(ctx context.Context) (cpu, stored float64) {
+	data, err := c.Client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
 		return 0, 0
 	}
@@ -382,13 +383,13 @@ func (c *cluster) metrics(ctx context.Context) (cpu, stored float64) {
 	return cpu, stored
 }
 
-func (c *cluster) apiSeconds(ctx context.Context) time.Duration {
+func (c *scene) apiSeconds(ctx context.Context) time.Duration {
 	cpu, _ := c.metrics(ctx)
 	return time.Duration(cpu * float64(time.Second))
 }
 
 // stored is the size of etcd's file.
-func (c *cluster) stored(ctx context.Context) int64 {
+func (c *scene) stored(ctx context.Context) int64 {
 	_, stored := c.metrics(ctx)
 	return int64(stored)
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 )
@@ -59,16 +58,6 @@ func (t *table) print(w io.Writer) {
 		fmt.Fprintln(w)
 	}
 	fmt.Fprintln(w)
-}
-
-// samples are durations of one thing.
-type samples []time.Duration
-
-func (s samples) median() string {
-	if len(s) == 0 {
-		return "–"
-	}
-	return short(slices.Sorted(slices.Values(s))[len(s)/2])
 }
 
 func short(d time.Duration) string {

@@ -17,44 +17,28 @@ import (
 	kerrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/sandgate/sandgate/bench/cluster"
 )
 
-// cluster is the cluster that KUBECONFIG names, with a node that is not there.
-type cluster struct {
+// scene is the cluster that KUBECONFIG names, with a node that is not there.
+type scene struct {
 	options
-	config     *rest.Config
-	client     *kubernetes.Clientset
-	dynamic    dynamic.Interface
-	dir        string
-	node       string
-	namespaces []string
-	stop       context.CancelCauseFunc
-	alive      sync.WaitGroup
+	*cluster.Cluster
+	dir   string
+	node  string
+	stop  context.CancelCauseFunc
+	alive sync.WaitGroup
 }
 
 var errDone = errors.New("everything is measured")
 
-func newCluster(ctx context.Context, o options) (*cluster, error) {
-	path := os.Getenv("KUBECONFIG")
-	if path == "" {
-		return nil, errors.New("KUBECONFIG names no cluster: run make scale")
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", path)
+func newScene(ctx context.Context, o options) (*scene, error) {
+	connected, err := cluster.Connect("scale-")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: run make scale", err)
 	}
-	config.QPS, config.DisableCompression = -1, true
-	c := &cluster{options: o, config: config}
-	if c.client, err = kubernetes.NewForConfig(config); err != nil {
-		return nil, err
-	}
-	if c.dynamic, err = dynamic.NewForConfig(config); err != nil {
-		return nil, err
-	}
+	c := &scene{options: o, Cluster: connected}
 	if c.dir, err = os.MkdirTemp("", "sandgate-scale-"); err != nil {
 		return nil, err
 	}
@@ -70,12 +54,12 @@ const beatInterval = 10 * time.Second
 
 // makeNode makes a node that takes no pods but those that name it, and keeps it
 // from being taken for dead.
-func (c *cluster) makeNode(ctx context.Context) error {
+func (c *scene) makeNode(ctx context.Context) error {
 	condition := core.NodeCondition{
 		Type: core.NodeReady, Status: core.ConditionTrue, Reason: "Scale", Message: "this node does not exist",
 		LastHeartbeatTime: meta.Now(), LastTransitionTime: meta.Now(),
 	}
-	node, err := c.client.CoreV1().Nodes().Create(ctx, &core.Node{
+	node, err := c.Client.CoreV1().Nodes().Create(ctx, &core.Node{
 		ObjectMeta: meta.ObjectMeta{GenerateName: "scale-"},
 		Spec:       core.NodeSpec{Taints: []core.Taint{{Key: "sandgate.dev/scale", Effect: core.TaintEffectNoSchedule}}},
 	}, meta.CreateOptions{})
@@ -87,10 +71,10 @@ func (c *cluster) makeNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err = c.client.CoreV1().Nodes().Patch(ctx, c.node, types.StrategicMergePatchType, status, meta.PatchOptions{}, "status"); err != nil {
+	if _, err = c.Client.CoreV1().Nodes().Patch(ctx, c.node, types.StrategicMergePatchType, status, meta.PatchOptions{}, "status"); err != nil {
 		return err
 	}
-	leases := c.client.CoordinationV1().Leases(core.NamespaceNodeLease)
+	leases := c.Client.CoordinationV1().Leases(core.NamespaceNodeLease)
 	now := meta.NowMicro()
 	seconds := int32(40)
 	lease, err := leases.Create(ctx, &coordination.Lease{
@@ -123,27 +107,9 @@ func (c *cluster) makeNode(ctx context.Context) error {
 	return nil
 }
 
-// namespace makes a namespace in which pods can start.
-func (c *cluster) namespace(ctx context.Context) (string, error) {
-	made, err := c.client.CoreV1().Namespaces().Create(ctx, &core.Namespace{
-		ObjectMeta: meta.ObjectMeta{GenerateName: "scale-"},
-	}, meta.CreateOptions{})
-	if err != nil {
-		return "", err
-	}
-	c.namespaces = append(c.namespaces, made.Name)
-	return made.Name, wait(ctx, "the namespace's service account", func() (bool, error) {
-		_, err := c.client.CoreV1().ServiceAccounts(made.Name).Get(ctx, "default", meta.GetOptions{})
-		if kerrors.IsNotFound(err) {
-			return false, nil
-		}
-		return err == nil, err
-	})
-}
-
 // clear deletes all pods of a namespace at once: no kubelet has to agree. One
 // request for all would be given up by the API server after a minute.
-func (c *cluster) clear(ctx context.Context, namespace string) error {
+func (c *scene) clear(ctx context.Context, namespace string) error {
 	names := make(chan string)
 	var work sync.WaitGroup
 	var mu sync.Mutex
@@ -151,7 +117,7 @@ func (c *cluster) clear(ctx context.Context, namespace string) error {
 	for range c.workers {
 		work.Go(func() {
 			for name := range names {
-				err := c.client.CoreV1().Pods(namespace).Delete(ctx, name, meta.DeleteOptions{GracePeriodSeconds: new(int64)})
+				err := c.Client.CoreV1().Pods(namespace).Delete(ctx, name, meta.DeleteOptions{GracePeriodSeconds: new(int64)})
 				if err != nil && !kerrors.IsNotFound(err) {
 					mu.Lock()
 					failed = errors.Join(failed, err)
@@ -162,7 +128,7 @@ func (c *cluster) clear(ctx context.Context, namespace string) error {
 	}
 	opts := meta.ListOptions{Limit: 500}
 	for {
-		list, err := c.client.CoreV1().Pods(namespace).List(ctx, opts)
+		list, err := c.Client.CoreV1().Pods(namespace).List(ctx, opts)
 		if err != nil {
 			failed = errors.Join(failed, err)
 			break
@@ -179,13 +145,13 @@ func (c *cluster) clear(ctx context.Context, namespace string) error {
 	return failed
 }
 
-func (c *cluster) close() {
+func (c *scene) close() {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), 20*time.Minute, errors.New("deleting took over 20 minutes"))
 	defer cancel()
-	for _, name := range c.namespaces {
-		err := errors.Join(c.clear(ctx, name), c.client.CoreV1().Namespaces().Delete(ctx, name, meta.DeleteOptions{}))
-		err = errors.Join(err, wait(ctx, "the end of namespace "+name, func() (bool, error) {
-			_, err := c.client.CoreV1().Namespaces().Get(ctx, name, meta.GetOptions{})
+	for _, name := range c.Namespaces {
+		err := errors.Join(c.clear(ctx, name), c.Client.CoreV1().Namespaces().Delete(ctx, name, meta.DeleteOptions{}))
+		err = errors.Join(err, cluster.Wait(ctx, "the end of namespace "+name, func() (bool, error) {
+			_, err := c.Client.CoreV1().Namespaces().Get(ctx, name, meta.GetOptions{})
 			return kerrors.IsNotFound(err), nil
 		}))
 		if err != nil {
@@ -196,39 +162,17 @@ func (c *cluster) close() {
 		c.stop(errDone)
 	}
 	c.alive.Wait()
-	if err := c.client.CoreV1().Nodes().Delete(ctx, c.node, meta.DeleteOptions{}); err != nil && c.node != "" {
+	if err := c.Client.CoreV1().Nodes().Delete(ctx, c.node, meta.DeleteOptions{}); err != nil && c.node != "" {
 		fmt.Fprintf(os.Stderr, "scale: node %s is left over: %v\n", c.node, err)
 	}
 	_ = os.RemoveAll(c.dir)
 }
 
 // control stops or starts agent-sandbox's controller.
-func (c *cluster) control(ctx context.Context, verb string) error {
+func (c *scene) control(ctx context.Context, verb string) error {
 	out, err := exec.CommandContext(ctx, c.cluster, verb, "agent-sandbox").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s agent-sandbox's controller: %w: %s", verb, err, out)
 	}
 	return nil
-}
-
-// wait asks until something is as it should be, for at most five minutes.
-func wait(ctx context.Context, what string, done func() (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Minute, fmt.Errorf("%s: not within five minutes", what))
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		ok, err := done()
-		if err != nil && ctx.Err() == nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		if ok {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }
