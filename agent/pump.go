@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandgate/sandgate/agent/spawn"
 	"github.com/sandgate/sandgate/streaming"
 )
 
@@ -246,7 +247,7 @@ func (p *pump) report() {
 	switch {
 	case err != nil:
 		p.unwatch(p.c.proc.Reports)
-		reapNow(p.c.proc.Supervisor)
+		spawn.Reap(p.c.proc.Supervisor)
 		p.c.agent.reaper.forget(p.c.proc.Supervisor)
 		p.orphaned = true
 		if p.ended {
@@ -262,6 +263,12 @@ func (p *pump) report() {
 		p.watch(p.c.proc.PidFD, tagLeader)
 	case ok && !p.ended:
 		p.c.fate(&end)
+		if p.c.proc.Left() {
+			supervisor := p.c.proc.Supervisor
+			p.unwatch(p.c.proc.Reports)
+			p.c.proc.Leave(func() { p.c.agent.reaper.forget(supervisor) })
+			p.orphaned = true
+		}
 		p.gone()
 	}
 }
@@ -345,6 +352,8 @@ func (p *pump) supervised() bool {
 }
 
 func (p *pump) close() {
+	// Those who wait for the end go first.
+	runtime.Gosched()
 	p.mu.Lock()
 	p.closed = true
 	_ = unix.Close(p.kicks)
@@ -359,12 +368,4 @@ func (p *pump) close() {
 	}
 	_ = p.epoll.Close()
 	p.c.over()
-}
-
-func reapNow(pid int) {
-	for {
-		if _, err := syscall.Wait4(pid, nil, 0, nil); !errors.Is(err, syscall.EINTR) {
-			return
-		}
-	}
 }

@@ -22,6 +22,7 @@ const (
 	reportBorn    = 2 // pid: the command is about to be executed
 	reportStarted = 3 // it was
 	reportExited  = 4 // wait status, usage
+	reportLeft    = 5 // the same, and nothing is left: the supervisor goes
 )
 
 // Steps at which a start can fail.
@@ -76,6 +77,7 @@ type child struct {
 	status     int32
 	usage      syscall.Rusage
 	pid        uintptr
+	leader     int32 // the command below a supervisor, once it was born
 	pidfd      int32 // of the child itself, when it is not a supervisor; else -1
 }
 
@@ -107,7 +109,8 @@ func entry(f func(*child)) uintptr { return **(**uintptr)(unsafe.Pointer(&f)) }
 //go:noinline
 func fork(r *room) (int, syscall.Errno) {
 	c := &r.child
-	flags, stack := uintptr(syscall.SIGCHLD), uintptr(0)
+	// A supervisor ends without a signal, which the agent has no need of.
+	flags, stack := uintptr(0), uintptr(0)
 	if sharesMemory {
 		flags |= unix.CLONE_VM
 		stack, c.stack = top(&r.stacks[0]), top(&r.stacks[1])
@@ -115,7 +118,7 @@ func fork(r *room) (int, syscall.Errno) {
 	if !c.supervise {
 		// Opened later, the pidfd could come too late: a short command may have
 		// been reaped by then.
-		flags |= unix.CLONE_PIDFD
+		flags |= uintptr(syscall.SIGCHLD) | unix.CLONE_PIDFD
 		if sharesMemory {
 			// The memory is ours again once the command is executed.
 			flags |= unix.CLONE_VFORK
@@ -162,10 +165,12 @@ func childEntry(c *child) {
 //go:nosplit
 func commandEntry(c *child) {
 	// The command may kill its supervisor as its first deed: its pid must be
-	// known.
-	self, _, _ := syscall.RawSyscall(unix.SYS_GETPID, 0, 0, 0)
-	c.msg.kind, c.msg.value = reportBorn, int64(self)
-	send(c)
+	// known. Where memory is shared, the clone itself has told.
+	if !sharesMemory {
+		self, _, _ := syscall.RawSyscall(unix.SYS_GETPID, 0, 0, 0)
+		c.msg.kind, c.msg.value = reportBorn, int64(self)
+		send(c)
+	}
 	become(c)
 }
 
@@ -184,11 +189,11 @@ func supervise(c *child) {
 
 	// With CLONE_VFORK we go on when the command runs or has failed to, so its
 	// own reports are in the pipe before ours.
-	flags := uintptr(syscall.SIGCHLD) | unix.CLONE_VFORK
+	flags := uintptr(syscall.SIGCHLD) | unix.CLONE_VFORK | unix.CLONE_PARENT_SETTID
 	if sharesMemory {
 		flags |= unix.CLONE_VM
 	}
-	pid, errno := clone(unix.SYS_CLONE, flags, c.stack, uintptr(unsafe.Pointer(&c.pidfd)), c.command, c)
+	pid, errno := clone(unix.SYS_CLONE, flags, c.stack, uintptr(unsafe.Pointer(&c.leader)), c.command, c)
 	if !sharesMemory && errno == 0 && pid == 0 {
 		commandEntry(c)
 	}
@@ -200,7 +205,7 @@ func supervise(c *child) {
 	send(c)
 	closeAllBut(c)
 	for {
-		got, _, errno := syscall.RawSyscall6(syscall.SYS_WAIT4, ^uintptr(0), uintptr(unsafe.Pointer(&c.status)), unix.WALL, uintptr(unsafe.Pointer(&c.usage)), 0, 0)
+		got, errno := waitAny(c, 0)
 		switch {
 		case errno == syscall.EINTR:
 		case errno != 0:
@@ -211,9 +216,23 @@ func supervise(c *child) {
 			c.msg.user = c.usage.Utime.Sec*1e6 + int64(c.usage.Utime.Usec)
 			c.msg.system = c.usage.Stime.Sec*1e6 + int64(c.usage.Stime.Usec)
 			c.msg.maxRSS = c.usage.Maxrss
+			// Most often nothing is left. Said at once, the agent need not wait for
+			// this process's end.
+			if _, errno := waitAny(c, unix.WNOHANG); errno == syscall.ECHILD {
+				c.msg.kind = reportLeft
+			}
 			send(c)
 		}
 	}
+}
+
+// waitAny reaps one child.
+//
+//go:norace
+//go:nosplit
+func waitAny(c *child, options uintptr) (pid uintptr, errno syscall.Errno) {
+	pid, _, errno = syscall.RawSyscall6(syscall.SYS_WAIT4, ^uintptr(0), uintptr(unsafe.Pointer(&c.status)), unix.WALL|options, uintptr(unsafe.Pointer(&c.usage)), 0, 0)
+	return pid, errno
 }
 
 // closeAllBut drops every descriptor that the supervisor got from the agent:

@@ -36,7 +36,8 @@ func readReport(fd int) (report, error) {
 }
 
 // ReadEnd reads the leader's end from the supervisor's reports. It returns
-// false while there is none.
+// false while there is none. When nothing is left below the supervisor, it has
+// Left, and there are no more reports.
 func (p *Process) ReadEnd() (End, bool, error) {
 	r, err := readReport(p.Reports)
 	switch {
@@ -46,6 +47,8 @@ func (p *Process) ReadEnd() (End, bool, error) {
 		return End{}, false, ErrSupervisorLost
 	case err != nil:
 		return End{}, false, err
+	case r.kind == reportLeft:
+		p.left = true
 	case r.kind != reportExited:
 		return End{}, false, nil
 	}

@@ -17,6 +17,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -65,15 +66,7 @@ type Process struct {
 	// the leader, -1 without one. It does not block.
 	Reports int
 	memory  []byte // of the supervisor
-}
-
-// Free gives back what the supervisor needed. It must be called once the
-// supervisor was reaped, and at once without one; it may be called again.
-func (p *Process) Free() {
-	if p.memory != nil {
-		_ = unix.Munmap(p.memory)
-		p.memory = nil
-	}
+	left    bool   // the supervisor has said that it goes
 }
 
 // End is how a leader ended.
@@ -162,13 +155,13 @@ func raiseOOMScore(pid, score int) {
 }
 
 func startForked(s Spec) (*Process, error) {
-	mem, err := unix.Mmap(-1, 0, (int(unsafe.Sizeof(room{}))+4095)&^4095, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := takeRoom()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSetup, err)
 	}
 	defer func() {
 		if mem != nil {
-			_ = unix.Munmap(mem)
+			giveRoom(mem)
 		}
 	}()
 	r := (*room)(unsafe.Pointer(&mem[0]))
@@ -240,6 +233,9 @@ func startForked(s Spec) (*Process, error) {
 		leader = int(said.value)
 		said, err = readReport(pipe[0])
 	}
+	if born := atomic.LoadInt32(&c.leader); born != 0 && sharesMemory {
+		leader = int(born)
+	}
 	runtime.KeepAlive(&keepAlive)
 	switch {
 	case leader != pid && (errors.Is(err, errNoReport) || err == nil && said.kind == reportStarted):
@@ -255,7 +251,7 @@ func startForked(s Spec) (*Process, error) {
 	if c.pidfd >= 0 {
 		_ = unix.Close(int(c.pidfd))
 	}
-	reap(pid)
+	Reap(pid)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSetup, err)
 	}
@@ -276,14 +272,6 @@ func pidfd(pid int) int {
 		return -1
 	}
 	return fd
-}
-
-func reap(pid int) {
-	for {
-		if _, err := unix.Wait4(pid, nil, 0, nil); !errors.Is(err, unix.EINTR) {
-			return
-		}
-	}
 }
 
 func set(p **byte, s string) (err error) {

@@ -39,9 +39,13 @@ func wait(t testing.TB, p *Process) End {
 			t.Fatal(err)
 		}
 		if ok {
-			if p.Supervisor != 0 {
-				reap(p.Supervisor)
+			switch {
+			case p.Left():
+				p.Leave(func() {})
+			case p.Supervisor != 0:
+				Reap(p.Supervisor)
 			}
+			p.Free()
 			return e
 		}
 	}
@@ -108,6 +112,6 @@ func BenchmarkForkExec(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		reap(pid)
+		Reap(pid)
 	}
 }
