@@ -8,6 +8,7 @@ what a server does is tested against the real one.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
 import subprocess
@@ -156,6 +157,8 @@ class FakeServer(service.SandboxServiceServicer):
         """Name and metadata of every call, in order."""
         self.faults: dict[str, list[Refused]] = {}
         """Errors to end the next calls of a name with."""
+        self.lost: dict[str, list[Refused]] = {}
+        """As `faults`, once the call has had its effect."""
         self.cut_after: list[int] = []
         """Bytes of output after which the next streams break."""
         self.corrupt = False
@@ -182,10 +185,13 @@ class FakeServer(service.SandboxServiceServicer):
         try:
             if waiting := self.faults.get(name):
                 raise waiting.pop(0)
-            return work()
+            answer = work()
+            if lost := self.lost.get(name):
+                raise lost.pop(0)
         except Refused as e:
             e.abort(context)
             raise
+        return answer
 
     def _sandbox(self, sandbox_id: str) -> lifecycle_pb.Sandbox:
         if sandbox_id not in self.sandboxes:
@@ -255,6 +261,24 @@ class FakeServer(service.SandboxServiceServicer):
                 deleted=self.sandboxes.pop(request.sandbox_id, None) is not None
             ),
         )
+
+    def SuspendSandbox(self, request: Any, context: Any) -> lifecycle_pb.SuspendSandboxResponse:
+        def work() -> lifecycle_pb.SuspendSandboxResponse:
+            sandbox = self._sandbox(request.sandbox_id)
+            sandbox.state = lifecycle_pb.SANDBOX_STATE_SUSPENDED
+            return lifecycle_pb.SuspendSandboxResponse(sandbox=sandbox)
+
+        return self._answer("SuspendSandbox", context, work)
+
+    def ResumeSandbox(self, request: Any, context: Any) -> lifecycle_pb.ResumeSandboxResponse:
+        def work() -> lifecycle_pb.ResumeSandboxResponse:
+            sandbox = self._sandbox(request.sandbox_id)
+            if sandbox.state == lifecycle_pb.SANDBOX_STATE_SUSPENDED:
+                sandbox.incarnation += "'"
+            sandbox.state = lifecycle_pb.SANDBOX_STATE_ACTIVE
+            return lifecycle_pb.ResumeSandboxResponse(sandbox=sandbox)
+
+        return self._answer("ResumeSandbox", context, work)
 
     def Execute(self, request: pb.ExecuteRequest, context: Any) -> Iterator[pb.ExecuteResponse]:
         def work() -> Command:
@@ -340,7 +364,8 @@ class FakeServer(service.SandboxServiceServicer):
     def WriteFile(self, request: Any, context: Any) -> files_pb.WriteFileResponse:
         def work() -> files_pb.WriteFileResponse:
             created = fake_files.put(request.path, request.content, create_only=request.create_only)
-            return files_pb.WriteFileResponse(size=len(request.content), created=created)
+            sha256 = b"\0" * 32 if self.corrupt else hashlib.sha256(request.content).digest()
+            return files_pb.WriteFileResponse(size=len(request.content), sha256=sha256, created=created)
 
         return self._answer("WriteFile", context, work)
 

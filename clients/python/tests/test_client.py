@@ -48,6 +48,43 @@ def test_a_call_that_changes_nothing_is_repeated_when_the_server_is_away(
 @pytest.mark.parametrize(
     ("name", "call"),
     [
+        ("DeleteSandbox", lambda box: box.delete()),
+        ("SuspendSandbox", lambda box: box.suspend()),
+        ("ResumeSandbox", lambda box: box.resume()),
+    ],
+)
+def test_a_call_that_may_be_made_twice_is_repeated(
+    sandbox: Sandbox, fake: FakeServer, name: str, call: Callable[[Sandbox], object]
+) -> None:
+    fake.faults[name] = [Refused(grpc.StatusCode.UNAVAILABLE, "SERVER_SHUTTING_DOWN", "restarting")]
+    call(sandbox)
+    assert fake.calls.count(name) == 2
+
+
+def test_what_is_found_under_an_id_that_was_made_up_is_owned(client: Client, fake: FakeServer) -> None:
+    fake.lost["CreateSandbox"] = [Refused(grpc.StatusCode.UNAVAILABLE, "SERVER_SHUTTING_DOWN", "restarting")]
+    with client.create() as sandbox:
+        assert sandbox.owned
+        assert list(fake.sandboxes) == [sandbox.id]
+    assert fake.calls.count("CreateSandbox") == 2
+    assert not fake.sandboxes
+
+
+def test_a_handle_follows_its_sandbox_through_a_resume(client: Client) -> None:
+    sandbox = client.create(sandbox_id="a")
+    other = client.get("a")
+    assert sandbox.suspend().state == "SUSPENDED"
+    assert client.suspend("a").state == "SUSPENDED"
+    assert sandbox.resume().state == "ACTIVE"
+    assert sandbox.incarnation == other.incarnation + "'"
+    whichever = client.sandbox("a")
+    whichever.resume()
+    assert not whichever.incarnation
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
         ("WriteFile", lambda box: box.write("/x", "x")),
         ("EditFile", lambda box: box.edit("/x", "a", "b")),
         ("MakeDirectory", lambda box: box.make_directory("/d")),

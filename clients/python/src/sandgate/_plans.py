@@ -49,7 +49,10 @@ def server_info() -> Plan[info.ServerInfo]:
 
 def create(spec: SandboxSpec, timeout: float) -> Plan[tuple[info.SandboxInfo, bool]]:
     response = yield from _calls.call(_calls.CREATE_SANDBOX, create_request(spec), timeout)
-    return info.sandbox_info(response.sandbox), response.created
+    # A made-up id is nobody else's: what a repeated call finds there was made by
+    # the call that lost its reply.
+    own = not spec.get("sandbox_id")
+    return info.sandbox_info(response.sandbox), own or response.created
 
 
 def get(sandbox_id: str) -> Plan[info.SandboxInfo]:

@@ -219,8 +219,18 @@ class Sandbox(Handle, Managed):
             _plans.write_file(self._target, path, as_bytes(content), mode=mode, create_only=create_only)
         )
 
-    def edit(self, path: str, old: str, new: str, *, replace_all: bool = False) -> files.EditResult:
+    def edit(
+        self,
+        path: str,
+        old: str,
+        new: str,
+        *,
+        replace_all: bool = False,
+        allow_empty_old: bool = False,
+    ) -> files.EditResult:
         """Replace text in a regular UTF-8 file, atomically.
+
+        With `allow_empty_old`, an empty old text fills an empty file.
 
         Raises:
             FileError: With reason EDIT_TEXT_NOT_FOUND, or EDIT_NOT_UNIQUE when
@@ -233,7 +243,7 @@ class Sandbox(Handle, Managed):
                 old.encode(),
                 new.encode(),
                 replace_all=replace_all,
-                allow_empty_old=False,
+                allow_empty_old=allow_empty_old,
             )
         )
 
@@ -283,8 +293,10 @@ class Sandbox(Handle, Managed):
         glob: str = "",
         exclude_dirs: Sequence[str] = (),
         max_matches: int = 0,
+        max_file_bytes: int = 0,
         context_before: int = 0,
         context_after: int = 0,
+        include_binary: bool = False,
     ) -> files.SearchResult:
         """Find lines that hold a text, or match an RE2 pattern with `regex`.
 
@@ -297,8 +309,10 @@ class Sandbox(Handle, Managed):
             glob: Only files that match; empty: all.
             exclude_dirs: Names of directories that are skipped at any depth.
             max_matches: At most this many lines; 0: 10 000.
+            max_file_bytes: Larger files are skipped; 0: none.
             context_before: Lines before each match, at most 20.
             context_after: Lines after each match, at most 20.
+            include_binary: Files with NUL bytes are searched too.
         """
         return self._client.run(
             _plans.search_files(
@@ -310,8 +324,10 @@ class Sandbox(Handle, Managed):
                 glob=glob,
                 exclude_dirs=exclude_dirs,
                 max_matches=max_matches,
+                max_file_bytes=max_file_bytes,
                 context_before=context_before,
                 context_after=context_after,
+                include_binary=include_binary,
             )
         )
 

@@ -147,6 +147,12 @@ def test_files(box: Sandbox) -> None:
     found = box.search("^[0-9]$", "/workspace/d", regex=True, context_before=1)
     assert [(m.line, m.text, m.before) for m in found.matches] == [(2, b"2", (b"one",))]
     assert [f.path for f in box.glob("f*", "/workspace").files] == ["/workspace/d/f"]
+    box.write("/workspace/d/e/nul", b"\0needle\n")
+    assert not box.search("needle", "/workspace/d").matches
+    assert len(box.search("needle", "/workspace/d", include_binary=True).matches) == 1
+    assert not box.search("needle", "/workspace/d", include_binary=True, max_file_bytes=3).matches
+    box.write("/workspace/d/e/empty", "")
+    assert box.edit("/workspace/d/e/empty", "", "filled", allow_empty_old=True).size == 6
     box.move("/workspace/d/f", "/workspace/d/g")
     assert [(e.path, e.is_dir) for e in box.list("/workspace/d")] == [
         ("/workspace/d/e", True),
