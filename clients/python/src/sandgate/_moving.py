@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
 import uuid
 from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn
 
-from sandgate import _calls
+from sandgate import _calls, _plans
 from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as files_pb
 from sandgate._transfer import Content, Download, Upload
-from sandgate.errors import ConnectionLostError, InternalError, SandgateError, UnavailableError
+from sandgate.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    InternalError,
+    SandgateError,
+    UnavailableError,
+)
+from sandgate.files import UploadResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sandgate._calls import Plan
     from sandgate._plans import Target
-    from sandgate.files import DownloadResult, UploadFile, UploadResult
+    from sandgate.files import DownloadResult, UploadFile
 
 RESUME_ABOVE: Final = 1024 * 1024
 """Size from which an upload is made resumable: below, it is cheaper to send it
@@ -75,6 +83,34 @@ def upload_one(target: Target, file: UploadFile) -> Plan[UploadResult]:
     if result.error is not None:
         raise result.error
     return result
+
+
+def upload_message(target: Target, path: str, content: bytes) -> Plan[UploadResult | None]:
+    """Write one file in one message; None: it must be uploaded.
+
+    An upload goes on after a break, has no deadline, and has its bytes checked
+    before they are in place.
+    """
+    whole = len(content), hashlib.sha256(content).digest()
+    try:
+        written = yield from _plans.write_file(target, path, content, mode=None, create_only=False)
+    except SandgateError as e:
+        if _is_of_file(e, path):
+            return UploadResult(path, 0, b"", e)
+        if _is_break(e) or isinstance(e, DeadlineExceededError):
+            return None
+        raise
+    return UploadResult(path, *whole) if (written.size, written.sha256) == whole else None
+
+
+def _is_of_file(error: SandgateError, path: str) -> bool:
+    """Tell what an upload has in a file's result from what ends all of it.
+
+    The latter may name a path too, such as that of a root that is missing. Of a
+    path that is too long, the server names the beginning.
+    """
+    named = error.metadata.get("path")
+    return error.reason == "POLICY_DENIED" or bool(named and path.startswith(named))
 
 
 def _resumable(content: Content) -> bool:

@@ -306,3 +306,28 @@ def test_s5_23_write(both: tuple[SandgateSandbox, Scripts]) -> None:
         f"Failed to write file '{_ROOT}/a.txt/x': invalid_path"
     )
     assert both[0].write("/usr/x", "y").error == "Failed to write file '/usr/x': permission_denied"
+
+
+@pytest.mark.parametrize(
+    "name", ["a.txt", "void", "secret", "a.txt/x", "link.txt", "dangling", "pipe", "new"]
+)
+@pytest.mark.parametrize("content", [b"", b"\xff\0\r\n"])
+async def test_one_file_is_uploaded_as_one_of_several(
+    both: tuple[SandgateSandbox, Scripts], name: str, content: bytes
+) -> None:
+    # Alone it goes in one message, beside another one in a stream.
+    backend, base = both[0], "/workspace/uploads"
+    prepared = (
+        f"rm -rf {base} && mkdir -p {base}/void && cd {base} && echo old > a.txt && chmod 751 a.txt"
+        " && touch secret && chmod 000 secret && mkfifo pipe && ln -s a.txt link.txt && ln -s lost dangling"
+    )
+    seen = []
+    for files in ([(f"{base}/{name}", content)], [(f"{base}/{name}", content), (f"{base}/b", b"b")]):
+        for send in (backend.aupload_files, None):
+            assert backend.execute(prepared).exit_code == 0
+            result = (await send(files) if send else backend.upload_files(files))[0]
+            found = backend.execute(
+                f"cd {base}; find . ! -name b -printf '%p %y %m %s %U %l\\n' | grep -v '^\\. ' | sort"
+            )
+            seen.append((result, found.output, backend.download_files([f"{base}/{name}"])))
+    assert seen == seen[:1] * 4

@@ -140,6 +140,8 @@ def test_s4_6_s4_7_s4_8_deny_prefixes_and_commands(real_config: Config, box: San
         assert "Permission denied" in str(backend.edit("/workspace/shut/old", "a", "b").error)
         uploads = backend.upload_files([("/workspace/shut/x", b""), ("/workspace/fine", b"")])
         assert [u.error for u in uploads] == ["permission_denied", None]
+        for content in (b"", b"x" * 2_000_000):
+            assert backend.upload_files([("/workspace/shut/x", content)])[0].error == "permission_denied"
         refused = backend.execute("true; rm -rf /workspace")
         assert refused.exit_code == 126
         assert "rm -rf" in refused.output

@@ -37,6 +37,10 @@ T = TypeVar("T")
 _INLINE_BYTES: Final = 1024 * 1024
 """Content up to this size is written in one message."""
 
+_MESSAGE_BYTES: Final = files.CHUNK_BYTES
+"""A single file up to this size is uploaded in one message. A larger one is sooner
+there in pieces, since the server passes them on as they come."""
+
 _EDIT_BYTES: Final = MAX_MESSAGE_BYTES - 64 * 1024
 """Texts of an edit up to this size are sent in one message."""
 
@@ -269,7 +273,7 @@ def make_parents(target: Target, path: str) -> Plan[WriteResult | None]:
 def upload_files(target: Target, wanted: Sequence[tuple[str, bytes]]) -> Plan[list[FileUploadResponse]]:
     sendable = [files.UploadFile(path, content) for path, content in wanted if _is_absolute(path)]
     try:
-        results = yield from _moving.upload(target, sendable)
+        results = yield from _send(target, sendable)
         errors = [contract.transfer_error(r.error) if r.error else None for r in results]
     except SandgateError as e:
         errors = [contract.describe(e)] * len(sendable)
@@ -278,6 +282,14 @@ def upload_files(target: Target, wanted: Sequence[tuple[str, bytes]]) -> Plan[li
         FileUploadResponse(path=path, error=next(told) if _is_absolute(path) else INVALID_PATH)
         for path, _ in wanted
     ]
+
+
+def _send(target: Target, wanted: Sequence[files.UploadFile]) -> Plan[list[files.UploadResult]]:
+    match wanted:
+        case [files.UploadFile(path=path, source=bytes() as content)] if len(content) <= _MESSAGE_BYTES:
+            if (result := (yield from _moving.upload_message(target, path, content))) is not None:
+                return [result]
+    return (yield from _moving.upload(target, wanted))
 
 
 def download_files(target: Target, paths: Sequence[str]) -> Plan[list[FileDownloadResponse]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from sandgate import _plans
@@ -21,6 +22,7 @@ from sandgate.deepagents._options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Unpack
 
     from sandgate.info import SandboxInfo
@@ -100,9 +102,8 @@ class SandgateSandbox(NativeBackend):
             SandgateError: The sandbox could not be made.
         """
         given = split(options)
-        with Client(config=given.config) as client:
-            made = client.create(**given.spec)
-        return cls._made(made, given)
+        with _lasting(given) as client:
+            return cls._made(client.create(**given.spec), given, client)
 
     @classmethod
     async def acreate(cls, **options: Unpack[CreateOptions]) -> Self:
@@ -122,9 +123,8 @@ class SandgateSandbox(NativeBackend):
             SandboxNotFoundError: There is no such sandbox.
         """
         given = split(options)
-        with Client(config=given.config) as client:
-            made = client.get(sandbox_id)
-        return cls._made(made, given)
+        with _lasting(given) as client:
+            return cls._made(client.get(sandbox_id), given, client)
 
     @classmethod
     async def aconnect(cls, sandbox_id: str, **options: Unpack[BackendOptions]) -> Self:
@@ -135,13 +135,15 @@ class SandgateSandbox(NativeBackend):
         return cls._made(made, given)
 
     @classmethod
-    def _made(cls, made: Handle, given: Split) -> Self:
+    def _made(cls, made: Handle, given: Split, client: Client | None = None) -> Self:
         if made.created is None:
             raise ValueError("what the sandbox is like must be known")
-        return cls._found(made.created, given, owned=made.owned)
+        return cls._found(made.created, given, owned=made.owned, client=client)
 
     @classmethod
-    def _found(cls, found: SandboxInfo, given: Split, *, owned: bool = False) -> Self:
+    def _found(
+        cls, found: SandboxInfo, given: Split, *, owned: bool = False, client: Client | None = None
+    ) -> Self:
         backend = cls(
             found.sandbox_id,
             incarnation=found.incarnation,
@@ -150,6 +152,8 @@ class SandgateSandbox(NativeBackend):
             **given.own,
         )
         backend._owned, backend._from_pool = owned, found.from_pool
+        if client is not None:
+            backend._client = client  # it is connected, the backend's own is not yet
         return backend
 
     @property
@@ -178,3 +182,14 @@ class SandgateSandbox(NativeBackend):
     @property
     def _working_directory(self) -> str:
         return self._directory
+
+
+@contextmanager
+def _lasting(given: Split) -> Iterator[Client]:
+    """Give a client that stays open unless something fails."""
+    client = Client(config=given.config)
+    try:
+        yield client
+    except BaseException:
+        client.close()
+        raise
