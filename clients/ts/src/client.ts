@@ -135,10 +135,12 @@ export class Client {
    */
   async create(options: CreateOptions = {}, call: CallOptions = {}): Promise<Sandbox> {
     const { id, template, labels, ttlMs, idleTtlMs, providerOptions, ...spec } = options;
+    // A made-up id lets a caller that lost the reply ask again, and is nobody else's:
+    // what the second reply finds there was made for the first.
+    const own = !id;
     const reply = await this.#transport.repeatable(
       rpc.createSandbox,
       {
-        // A made-up id lets a caller that lost the reply ask again.
         sandboxId: id || newId("sb"),
         ...defined({
           template,
@@ -154,7 +156,7 @@ export class Client {
     const info = required(reply.sandbox);
     return new Sandbox(this.#transport, info.sandboxId, {
       incarnation: info.incarnation,
-      created: reply.created,
+      created: own || reply.created,
     });
   }
 
@@ -249,6 +251,25 @@ export class Client {
   /** Returns a handle of a sandbox without asking for it; any incarnation of it is meant. */
   sandbox(id: string): Sandbox {
     return new Sandbox(this.#transport, id);
+  }
+
+  /**
+   * Stops a sandbox's processes and keeps its disk, as far as the provider can.
+   *
+   * @throws UnsupportedError when the server's provider cannot suspend.
+   */
+  async suspend(id: string, call: CallOptions = {}): Promise<SandboxInfo> {
+    const reply = await this.#transport.repeatable(rpc.suspendSandbox, { sandboxId: id }, call);
+    return sandboxInfo(required(reply.sandbox));
+  }
+
+  /**
+   * Brings a suspended sandbox back, as another incarnation. Returns when a command
+   * can run.
+   */
+  async resume(id: string, call: CallOptions = {}): Promise<SandboxInfo> {
+    const reply = await this.#transport.repeatable(rpc.resumeSandbox, { sandboxId: id }, call);
+    return sandboxInfo(required(reply.sandbox));
   }
 
   /** Ends the connection and the calls on it. May be called again. */

@@ -64,15 +64,11 @@ const rpc = SandboxService.method;
 export class Sandbox {
   /** The sandbox's id. */
   readonly id: string;
-  /**
-   * The incarnation that every call expects; another one ends the call with
-   * SandboxReplacedError, never in an empty place. Empty: any.
-   */
-  readonly incarnation: string;
   /** True when {@link Client.create} made it now, false when it was there already. */
   readonly created: boolean;
   readonly #transport: Transport;
   readonly #access: AccessPolicy | undefined;
+  #incarnation: string;
 
   /** @internal */
   constructor(
@@ -82,9 +78,17 @@ export class Sandbox {
   ) {
     this.#transport = transport;
     this.id = id;
-    this.incarnation = incarnation;
+    this.#incarnation = incarnation;
     this.created = created;
     this.#access = access;
+  }
+
+  /**
+   * The incarnation that every call expects; another one ends the call with
+   * SandboxReplacedError, never in an empty place. Empty: any. {@link resume} changes it.
+   */
+  get incarnation(): string {
+    return this.#incarnation;
   }
 
   /**
@@ -409,6 +413,27 @@ export class Sandbox {
   async delete(call: CallOptions = {}): Promise<boolean> {
     const request = { sandboxId: this.id, allowMissing: true, expectedIncarnation: this.incarnation };
     return (await this.#transport.repeatable(rpc.deleteSandbox, request, call)).deleted;
+  }
+
+  /**
+   * Stops its processes and keeps its disk, as far as the provider can.
+   *
+   * @throws UnsupportedError when the server's provider cannot suspend.
+   */
+  async suspend(call: CallOptions = {}): Promise<SandboxInfo> {
+    const reply = await this.#transport.repeatable(rpc.suspendSandbox, { sandboxId: this.id }, call);
+    return sandboxInfo(required(reply.sandbox));
+  }
+
+  /**
+   * Brings it back from being suspended; returns when a command can run. It has lost
+   * its processes, so it is another incarnation, which this handle expects from now on.
+   */
+  async resume(call: CallOptions = {}): Promise<SandboxInfo> {
+    const reply = await this.#transport.repeatable(rpc.resumeSandbox, { sandboxId: this.id }, call);
+    const info = sandboxInfo(required(reply.sandbox));
+    if (this.#incarnation !== "") this.#incarnation = info.incarnation;
+    return info;
   }
 
   get #target(): Target {

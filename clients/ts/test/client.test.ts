@@ -42,6 +42,47 @@ describe("Client", () => {
     expect(await sandbox.info()).toMatchObject({ id: sandbox.id, state: "ACTIVE", labels: {} });
   });
 
+  it("made what it finds under an id that it made up", async () => {
+    await client.serverInfo();
+    fake.failures.set("CreateSandbox", [failure(status.UNAVAILABLE, "away", "SERVER_SHUTTING_DOWN")]);
+    fake.onCall = (call) => fake._createSandbox(call, () => {}); // and its reply is lost
+    const sandbox = await client.create().finally(() => {
+      fake.onCall = undefined;
+    });
+    expect(fake.calls).toEqual(["GetServerInfo", "CreateSandbox", "CreateSandbox"]);
+    expect(sandbox.created).toBe(true);
+  });
+
+  it("suspends and resumes, and the handle follows", async () => {
+    const sandbox = await client.create({ id: "suspended" });
+    const other = await client.get("suspended");
+    const away = () => [failure(status.UNAVAILABLE, "away", "SERVER_SHUTTING_DOWN")];
+    fake.failures.set("SuspendSandbox", away());
+    expect(await sandbox.suspend()).toMatchObject({ id: "suspended", state: "SUSPENDED" });
+    expect(await client.suspend("suspended")).toMatchObject({ state: "SUSPENDED", incarnation: "1" });
+    fake.failures.set("ResumeSandbox", away());
+    expect(await sandbox.resume()).toMatchObject({ state: "ACTIVE", incarnation: "1'" });
+    expect([sandbox.incarnation, other.incarnation]).toEqual(["1'", "1"]);
+    const any = client.sandbox("suspended");
+    await any.resume();
+    expect(any.incarnation).toBe("");
+    await expect(client.suspend("nowhere")).rejects.toBeInstanceOf(SandboxNotFoundError);
+  });
+
+  it("says that a provider cannot suspend", async () => {
+    const sandbox = await client.create({ id: "awake" });
+    fake.faults = { cannotSuspend: true };
+    for (const refused of [() => sandbox.suspend(), () => client.resume("awake"), () => sandbox.resume()]) {
+      const error = await refused().catch((e: unknown) => e);
+      expect(error).toBeInstanceOf(UnsupportedError);
+      expect(error).toMatchObject({
+        reason: "FEATURE_UNSUPPORTED",
+        message: "the provider fake cannot suspend sandboxes",
+      });
+    }
+    expect(sandbox.incarnation).toBe("1");
+  });
+
   it("throws its own errors", async () => {
     const error = await client.get("nowhere").catch((e: unknown) => e);
     expect(error).toBeInstanceOf(SandboxNotFoundError);

@@ -1,10 +1,13 @@
+import { readFileSync } from "node:fs";
 import { status } from "@grpc/grpc-js";
+import { RunnableLambda } from "@langchain/core/runnables";
 import { BaseSandbox } from "deepagents";
 import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from "vitest";
 import { isText, mimeType } from "../src/deepagents/mime.js";
 import { appended, fileContent } from "../src/deepagents/results.js";
 import { readForeign, replaceText } from "../src/deepagents/text.js";
-import { SandgateSandbox } from "../src/deepagents.js";
+import { SandgateSandbox, SandgateThreadBackend, threadSandboxId } from "../src/deepagents.js";
+import { SandboxState } from "../src/gen/sandbox/v1/sandbox_lifecycle_pb.js";
 import { failure } from "./failure.js";
 import { FakeServer } from "./fakeServer.js";
 
@@ -148,11 +151,88 @@ describe("SandgateSandbox against a server with faults", () => {
   });
 
   it("rejects a transfer that the sandbox did not answer", async () => {
+    fake.failures.set("WriteFile", [unavailable()]);
     fake.failures.set("Upload", Array.from({ length: 20 }, unavailable));
     const code = "FILE_OPERATION_FAILED";
     await expect(sandbox.uploadFiles([["/a", new Uint8Array(1)]])).rejects.toMatchObject({ code });
     fake.failures.set("Download", Array.from({ length: 20 }, unavailable));
     await expect(sandbox.downloadFiles(["/a"])).rejects.toMatchObject({ code });
+  });
+
+  const most = 256 << 10;
+  it.each([
+    [0, "WriteFile"],
+    [300, "WriteFile"],
+    [most, "WriteFile"],
+    [most + 1, "Upload"],
+    [(1 << 20) + 1, "Upload"],
+  ])("sends one file of %i bytes by %s", async (size, call) => {
+    const content = Uint8Array.from({ length: size }, (_, i) => i ^ 0xff);
+    expect(await sandbox.uploadFiles([["/new/x", content]])).toEqual([{ path: "/new/x", error: null }]);
+    expect(readFileSync(fake.file("/new/x")).equals(content)).toBe(true);
+    expect(fake.calls).toEqual([call]);
+  });
+
+  it("sends several files over one stream, of which invalid ones are none", async () => {
+    await sandbox.uploadFiles([
+      ["/a", bytes("1")],
+      ["/b", bytes("2")],
+    ]);
+    expect(fake.calls).toEqual(["Upload"]);
+    const mixed = await sandbox.uploadFiles([
+      ["relative", bytes("1")],
+      ["/c", bytes("3")],
+    ]);
+    expect(mixed.map((r) => r.error)).toEqual(["invalid_path", null]);
+    expect(await sandbox.uploadFiles([["relative", bytes("1")]])).toMatchObject([{ error: "invalid_path" }]);
+    expect(await sandbox.uploadFiles([])).toEqual([]);
+    expect(fake.calls).toEqual(["Upload", "WriteFile"]);
+  });
+
+  it.each([
+    ["FILE_IS_DIRECTORY", { path: "/x/y" }, "is_directory"],
+    ["FILE_READ_ONLY", { path: "/x/y" }, "permission_denied"],
+    ["POLICY_DENIED", { policy: "write_deny_prefixes" }, "permission_denied"],
+    ["PATH_INVALID", { path: "/x" }, "invalid_path"], // shortened by the server
+    ["DISK_FULL", { path: "/x/y" }, "invalid_path"],
+  ])("tells of one file that is refused with %s what an upload does", async (reason, metadata, error) => {
+    fake.failures.set("WriteFile", [failure(status.UNKNOWN, "no", reason, { metadata })]);
+    expect(await sandbox.uploadFiles([["/x/y", bytes("x")]])).toEqual([{ path: "/x/y", error }]);
+    expect(await sandbox.uploadFiles([["/forbidden", bytes("x")]])).toMatchObject([
+      { error: "permission_denied" },
+    ]);
+    expect(fake.calls).toEqual(["WriteFile", "WriteFile"]);
+  });
+
+  it.each([
+    ["PATH_INVALID", { path: "relative" }],
+    ["PATH_INVALID", { path: "" }],
+    ["FILE_NOT_FOUND", { path: "root_dir" }],
+    ["SANDBOX_NOT_FOUND", { sandbox_id: "x" }],
+  ])("rejects where %s of %j is not the file's own trouble", async (reason, metadata) => {
+    fake.failures.set("WriteFile", [failure(status.UNKNOWN, "no", reason, { metadata })]);
+    await expect(sandbox.uploadFiles([["/x/y", bytes("x")]])).rejects.toMatchObject({
+      code: "FILE_OPERATION_FAILED",
+      cause: { reason },
+    });
+    expect(fake.calls).toEqual(["WriteFile"]);
+  });
+
+  it("mends a message that broke by an upload", async () => {
+    fake.failures.set("WriteFile", [unavailable()]);
+    fake.failures.set("Upload", [unavailable(), unavailable()]);
+    expect(await sandbox.uploadFiles([["/x", bytes("mended")]])).toEqual([{ path: "/x", error: null }]);
+    expect(readFileSync(fake.file("/x"), "utf8")).toBe("mended");
+    expect(fake.calls).toEqual(["WriteFile", "Upload", "Upload", "Upload"]);
+  });
+
+  it("notices that the bytes of one file changed on the way", async () => {
+    fake.faults = { corruptUpload: true };
+    const [result] = await sandbox.uploadFiles([["/x", bytes("x")]]).finally(() => {
+      fake.faults = {};
+    });
+    expect(result?.error).toBe("invalid_path");
+    expect(fake.calls).toEqual(["WriteFile", "Upload"]);
   });
 
   it("gives an error as the output of a command that could not run", async () => {
@@ -185,6 +265,28 @@ describe("SandgateSandbox against a server with faults", () => {
     expect(warnings).toHaveBeenCalledWith(expect.objectContaining({ message: "the terminal is gone" }));
     warnings.mockRestore();
     await loud.close();
+  });
+
+  it("works on after it was suspended and resumed", async () => {
+    const own = await SandgateSandbox.create({ connection: { address: fake.address } });
+    await own.suspend();
+    await own.resume();
+    expect(own.sandbox.incarnation).toBe("1'");
+    await own.close();
+    await expect(own.suspend()).rejects.toMatchObject({ code: "NOT_INITIALIZED" });
+  });
+
+  it("suspends the sandbox of its thread, and makes none for that", async () => {
+    await using backend = new SandgateThreadBackend({ connection: { address: fake.address } });
+    const inThread = (act: () => Promise<unknown>) =>
+      RunnableLambda.from(act).invoke(undefined, { configurable: { thread_id: "nap" } });
+    await expect(inThread(() => backend.suspend())).rejects.toMatchObject({ name: "SandboxNotFoundError" });
+    await inThread(() => backend.execute("true"));
+    await inThread(() => backend.suspend());
+    expect(fake.sandboxes.get(threadSandboxId("nap"))).toMatchObject({ state: SandboxState.SUSPENDED });
+    await inThread(() => backend.resume());
+    expect(await inThread(() => backend.execute("echo back"))).toMatchObject({ output: "back\n" });
+    await expect(backend.suspend()).rejects.toMatchObject({ name: "InvalidRequestError" });
   });
 
   it("leaves nothing behind when its first files cannot be written", async () => {

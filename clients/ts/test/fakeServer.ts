@@ -48,10 +48,12 @@ export interface Faults {
   repeatOutput?: boolean;
   /** Skips a piece of output without a gap. */
   loseOutput?: boolean;
-  /** Answers an Upload with another hash than that of the bytes. */
+  /** Answers an Upload or a WriteFile with another hash than that of the bytes. */
   corruptUpload?: boolean;
   /** Changes a byte of a Download. */
   corruptDownload?: boolean;
+  /** Refuses to suspend, as a server does whose provider cannot. */
+  cannotSuspend?: boolean;
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: the calls of many methods
@@ -171,6 +173,29 @@ export class FakeServer {
     reply(null, { deleted: this.sandboxes.delete(request.sandboxId) });
   }
 
+  _suspendSandbox(call: Call, reply: Reply): void {
+    this.#turn(call, SandboxState.SUSPENDED, reply);
+  }
+
+  _resumeSandbox(call: Call, reply: Reply): void {
+    this.#turn(call, SandboxState.ACTIVE, reply);
+  }
+
+  /** Brings a sandbox into a state, in which it may be already. */
+  #turn({ request }: Call, state: SandboxState, reply: Reply): void {
+    const sandbox = this.sandboxes.get(request.sandboxId);
+    if (this.faults.cannotSuspend) {
+      const said = "the provider fake cannot suspend sandboxes";
+      reply(failure(status.UNIMPLEMENTED, said, "FEATURE_UNSUPPORTED"));
+    } else if (sandbox === undefined) reply(noSandbox(request.sandboxId));
+    else {
+      const resumes = sandbox.state === SandboxState.SUSPENDED && state === SandboxState.ACTIVE;
+      if (resumes) sandbox.incarnation += "'";
+      sandbox.state = state;
+      reply(null, { sandbox });
+    }
+  }
+
   _execute(call: Call): void {
     const request = call.request as ExecuteRequest;
     if (this.faults.breakBeforeStart) {
@@ -254,25 +279,33 @@ export class FakeServer {
     call.end();
   }
 
+  _writeFile({ request: { path, content } }: Call, reply: Reply): void {
+    const said = `${path}: permission denied`;
+    if (path.includes("forbidden")) {
+      const extra = { metadata: { path } };
+      reply(failure(status.PERMISSION_DENIED, said, "FILE_PERMISSION_DENIED", extra));
+    } else reply(null, { size: BigInt(content.length), sha256: this.#land(path, content) });
+  }
+
+  /** Puts a file in its place and returns its hash, wrong where a test wants that. */
+  #land(path: string, content: Uint8Array): Buffer {
+    mkdirSync(dirname(this.file(path)), { recursive: true });
+    writeFileSync(this.file(path), content);
+    const sha256 = createHash("sha256").update(content).digest();
+    if (this.faults.corruptUpload) sha256[0] = (sha256[0] ?? 0) ^ 1;
+    return sha256;
+  }
+
   async _upload(call: Call, reply: Reply): Promise<void> {
     const results: UploadResult[] = [];
     let path = "";
     let chunks: Buffer[] = [];
     const land = () => {
       const content = Buffer.concat(chunks);
-      const sha256 = createHash("sha256").update(content).digest();
-      if (this.faults.corruptUpload) sha256[0] = (sha256[0] ?? 0) ^ 1;
-      const result: MessageInitShape<typeof UploadResultSchema> = {
-        path,
-        size: BigInt(content.length),
-        sha256,
-      };
+      const result: MessageInitShape<typeof UploadResultSchema> = { path, size: BigInt(content.length) };
       if (path.includes("forbidden")) {
         result.error = { reason: ErrorReason.FILE_PERMISSION_DENIED, message: `${path}: permission denied` };
-      } else {
-        mkdirSync(dirname(this.file(path)), { recursive: true });
-        writeFileSync(this.file(path), content);
-      }
+      } else result.sha256 = this.#land(path, content);
       results.push(create(UploadResultSchema, result));
       chunks = [];
     };

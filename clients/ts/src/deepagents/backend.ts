@@ -148,6 +148,20 @@ export class SandgateSandbox extends NativeBackend {
   }
 
   /**
+   * Stops the sandbox's processes and keeps its disk, as far as the server's provider can.
+   *
+   * @throws UnsupportedError when the provider cannot suspend.
+   */
+  async suspend(): Promise<void> {
+    await this.sandbox.suspend(deadline(this.#options));
+  }
+
+  /** Brings the sandbox back from being suspended; returns when a command can run. */
+  async resume(): Promise<void> {
+    await this.sandbox.resume(deadline(this.#options));
+  }
+
+  /**
    * {@link stop}, and ends the connection if it is this object's own. Nothing can be
    * done with the object then. May be called again.
    */

@@ -1,5 +1,6 @@
 /** What the backends share: every method of the contract, natively. */
 
+import { createHash } from "node:crypto";
 import {
   BaseSandbox,
   type DeleteResult,
@@ -18,6 +19,7 @@ import {
 import type { ExecuteOptions, Output, ProcessEvent } from "../command.js";
 import type { DownloadResult, UploadResult } from "../files.js";
 import { Collector } from "../result.js";
+import { isBreak } from "../retry.js";
 import type { Sandbox } from "../sandbox.js";
 import { Files } from "./files.js";
 import {
@@ -27,11 +29,17 @@ import {
   DEFAULT_COMMAND_TIMEOUT_MS,
   DEFAULT_MAX_OUTPUT_SIZE,
 } from "./options.js";
-import { appended, executeResponse, isInvalidPath, literal, said } from "./results.js";
+import { appended, executeResponse, isInvalidPath, isOfFile, literal, said } from "./results.js";
 import { emit, runConfig } from "./streaming.js";
 
 /** Above this, a file is uploaded by itself, so that a broken connection costs only its rest. */
 const LARGE_BYTES = 1 << 20;
+
+/**
+ * A single file up to this size is written in one message. A larger one is sooner there
+ * in pieces, since the server passes them on as they come.
+ */
+const MESSAGE_BYTES = 256 << 10;
 
 /** The contract's methods over one server; which sandbox, a subclass says. */
 export abstract class NativeBackend extends BaseSandbox {
@@ -294,8 +302,16 @@ export abstract class NativeBackend extends BaseSandbox {
   }
 }
 
-/** Uploads files: small ones together, each large one so that it can be resumed. */
+/**
+ * Sends files: a single small one in one message, else small ones together, each large
+ * one so that it can be resumed.
+ */
 async function send(sandbox: Sandbox, files: Array<[string, Uint8Array]>): Promise<UploadResult[]> {
+  const [[path, content] = ["", new Uint8Array(0)]] = files;
+  if (files.length === 1 && content.length <= MESSAGE_BYTES) {
+    const result = await sendMessage(sandbox, path, content);
+    if (result !== undefined) return [result];
+  }
   const results = new Map<number, UploadResult>();
   const small: number[] = [];
   for (const [index, [path, source]] of files.entries()) {
@@ -310,6 +326,26 @@ async function send(sandbox: Sandbox, files: Array<[string, Uint8Array]>): Promi
   );
   for (const [at, index] of small.entries()) results.set(index, sent[at] as UploadResult);
   return files.map((_, index) => results.get(index) as UploadResult);
+}
+
+/**
+ * Writes one file in one message. Undefined: it must be uploaded, which goes on after a
+ * break and has the bytes checked before they are in place.
+ */
+async function sendMessage(
+  sandbox: Sandbox,
+  path: string,
+  content: Uint8Array,
+): Promise<UploadResult | undefined> {
+  const own = createHash("sha256").update(content).digest();
+  try {
+    const { size, sha256 } = await sandbox.writeFile(path, content);
+    return own.equals(sha256) ? { path, size, sha256 } : undefined;
+  } catch (error) {
+    if (isOfFile(error, path)) return { path, size: 0, sha256: new Uint8Array(0), error };
+    if (isBreak(error)) return undefined;
+    throw error;
+  }
 }
 
 function nameOf(failure: unknown): string {

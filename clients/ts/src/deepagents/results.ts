@@ -51,6 +51,17 @@ export function isMissing(error: unknown): boolean {
   return error instanceof SandgateError && error.reason === "FILE_NOT_FOUND";
 }
 
+/**
+ * Tells what an upload has in a file's result from what ends all of it. The latter may
+ * name a path too, such as that of a root that is missing. Of a path that is too long,
+ * the server names the beginning.
+ */
+export function isOfFile(error: unknown, path: string): error is SandgateError {
+  if (!(error instanceof SandgateError)) return false;
+  const named = error.metadata["path"] ?? "";
+  return error.reason === "POLICY_DENIED" || (named !== "" && path.startsWith(named));
+}
+
 /** The message of what a call failed with; what is no failure of a call is thrown on. */
 export function said(error: unknown): string {
   if (error instanceof SandgateError) return error.message;

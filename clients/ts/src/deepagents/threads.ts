@@ -171,6 +171,21 @@ export class SandgateThreadBackend extends NativeBackend {
     return this.#client.delete(thread.sandboxId);
   }
 
+  /**
+   * Stops the processes of the running thread's sandbox and keeps its disk, as far as the
+   * server's provider can.
+   *
+   * @throws UnsupportedError when the provider cannot suspend.
+   */
+  async suspend(): Promise<void> {
+    await this.#handle().suspend(deadline(this.#options));
+  }
+
+  /** Brings the running thread's sandbox back from being suspended. */
+  async resume(): Promise<void> {
+    await this.#handle().resume(deadline(this.#options));
+  }
+
   /** Ends the connection if it is this object's own. Sandboxes stay. */
   close(): void {
     if (this.#ownsClient) this.#client.close();
@@ -222,6 +237,12 @@ export class SandgateThreadBackend extends NativeBackend {
     const thread = this.#running();
     thread.directory ??= await this.use(workingDirectory);
     return thread.directory;
+  }
+
+  /** The running thread's sandbox, which is not made by this. */
+  #handle(): Sandbox {
+    const { sandbox, sandboxId } = this.#running();
+    return sandbox ?? this.#client.sandbox(sandboxId);
   }
 
   #running(): Thread {

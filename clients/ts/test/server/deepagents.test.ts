@@ -54,6 +54,12 @@ withServer("SandgateSandbox", () => {
     expect(own).toEqual(expect.arrayContaining(inherited));
   });
 
+  it("C21 says that its server cannot suspend, where it cannot", async (context) => {
+    if ((await client.serverInfo()).capabilities.includes("suspend")) return context.skip("this one can");
+    await expect(sandbox.suspend()).rejects.toMatchObject({ name: "UnsupportedError" });
+    await expect(sandbox.resume()).rejects.toMatchObject({ name: "UnsupportedError" });
+  });
+
   it("ends a command in time, with what it printed, and leaves no process", async () => {
     const start = performance.now();
     const result = await sandbox.execute("echo begun; sleep 100 & sleep 100");

@@ -27,6 +27,10 @@ withServer("familiar options", () => {
       ["/workspace/d", new Uint8Array(1)],
     ]);
     expect(uploads.map((r) => r.error)).toEqual([null, "permission_denied"]);
+    for (const size of [0, 1, 2 << 20]) {
+      const [one] = await sandbox.uploadFiles([["/workspace/d", new Uint8Array(size)]]);
+      expect(one?.error).toBe("permission_denied");
+    }
     expect(await sandbox.sandbox.processes({ ended: true })).toEqual([]);
     // Another client meets the same policy: it is the sandbox's, not this object's.
     await expect(client.sandbox(sandbox.id).writeFile("/workspace/b", "1")).rejects.toMatchObject({

@@ -69,6 +69,24 @@ withServer("a sandbox", () => {
     expect(await first.delete()).toBe(false);
   });
 
+  it("C21 suspends and resumes, or says that its server cannot", async () => {
+    if ((await client.serverInfo()).capabilities.includes("suspend")) {
+      expect(await sandbox.suspend()).toMatchObject({ state: "SUSPENDED" });
+      const { incarnation } = await sandbox.resume();
+      expect(sandbox.incarnation).toBe(incarnation);
+      return;
+    }
+    for (const refused of [() => sandbox.suspend(), () => sandbox.resume(), () => client.suspend("any")]) {
+      await expect(refused()).rejects.toMatchObject({
+        name: "UnsupportedError",
+        code: "UNIMPLEMENTED",
+        reason: "FEATURE_UNSUPPORTED",
+        message: expect.stringContaining("cannot suspend"),
+      });
+    }
+    expect((await sandbox.execute("echo awake")).stdout).toBe("awake\n");
+  });
+
   it("runs commands with what they are given", async () => {
     const options = { cwd: "/tmp", env: { X: "y" }, stdin: "given" };
     const result = await sandbox.execute("pwd; echo $X; cat; echo >&2 err; exit 3", options);

@@ -11,6 +11,27 @@ export function transferCases(bench: Bench): void {
     expect(await bench.cat(path)).toBe("content");
   });
 
+  it("uploads one file as one of several", async () => {
+    const names = ["old", "void", "old/x", "link", "dangling", "pipe", "new"];
+    const outcomes: unknown[] = [];
+    for (const more of [[], ["other"]]) {
+      const directory = bench.directory();
+      const prepared = "echo old > old; chmod 751 old; mkdir void; ln -s old link; ln -s lost dangling";
+      const run = (script: string) =>
+        bench.sandbox.execute(`mkdir -p '${directory}'; cd '${directory}' && { ${script}; }`);
+      expect((await run(`${prepared}; mkfifo pipe`)).exitCode).toBe(0);
+      const errors: unknown[] = [];
+      for (const name of names) {
+        const paths = [name, ...more].map((each) => `${directory}/${each}`);
+        const [first] = await bench.sandbox.uploadFiles(paths.map((p) => [p, Uint8Array.of(0, 255, 13)]));
+        errors.push(first?.error);
+      }
+      const left = await run("rm -f other; for f in *; do stat -c '%n %F %a %s' $f; done");
+      outcomes.push([errors, left.output]);
+    }
+    expect(outcomes[0]).toEqual(outcomes[1]);
+  });
+
   it("downloads", async () => {
     const path = `${await bench.tree({ "file.txt": "content" })}/file.txt`;
     const [file] = await bench.sandbox.downloadFiles([path]);
