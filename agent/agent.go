@@ -81,6 +81,8 @@ type Agent struct {
 	cancel  context.CancelCauseFunc
 	wg      sync.WaitGroup
 
+	strangers strangers
+
 	mu       sync.Mutex
 	commands map[string]*command // until their pumps end
 	ended    *history
@@ -215,7 +217,7 @@ func ownEnv() []string {
 // Serve answers calls from l until Close or Shutdown. It may be called for
 // several listeners.
 func (a *Agent) Serve(l net.Listener) error {
-	err := a.server.Serve(&listener{Listener: l})
+	err := a.server.Serve(&listener{Listener: l, strangers: &a.strangers})
 	if errors.Is(err, grpc.ErrServerStopped) {
 		return nil
 	}
@@ -233,6 +235,7 @@ func (a *Agent) Stopped() <-chan struct{} { return a.stopped }
 func (a *Agent) Close() {
 	a.stopCommands()
 	a.signalStopped()
+	a.strangers.hangUp()
 	done := make(chan struct{})
 	go func() {
 		a.server.GracefulStop()
