@@ -2,10 +2,44 @@ package strictjson_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sandgate/sandgate/providers/internal/strictjson"
 )
+
+// Who wrote an option is told which it is and what it must be, in the words of
+// JSON.
+func TestErrorsNameTheOption(t *testing.T) {
+	type options struct {
+		Selector map[string]string  `json:"node_selector"`
+		Paths    []string           `json:"writable_paths"`
+		Root     bool               `json:"writable_root"`
+		User     int64              `json:"run_as_user"`
+		Memory   *resource.Quantity `json:"memory_request"`
+		Claims   []struct {
+			Retain bool `json:"retain"`
+		} `json:"claim_templates"`
+	}
+	for raw, want := range map[string]string{
+		`{"node_selector": "x"}`:                             "node_selector: must be an object of strings, not a string",
+		`{"writable_root": true, "writable_paths": {}}`:      "writable_paths: must be a list, not an object",
+		`{"writable_root": 1}`:                               "writable_root: must be true or false, not a number",
+		`{"run_as_user": 1.5}`:                               "run_as_user: must be a whole number that fits into 64 bits, not 1.5",
+		`{"claim_templates": [{"retain": []}]}`:              "claim_templates.retain: must be true or false, not a list",
+		`{"writable_root": true, "memory_request": "a lot"}`: "memory_request: quantities must match",
+		`{"nowhere": 1}`:                                     `unknown field "nowhere"`,
+		`[]`:                                                 "must be an object, not a list",
+		`{"writable_root": true`:                             "not JSON",
+	} {
+		err := strictjson.Decode(json.RawMessage(raw), new(options))
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", raw, err, want)
+		}
+	}
+}
 
 func TestDecode(t *testing.T) {
 	type options struct {
