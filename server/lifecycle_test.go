@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -108,6 +109,10 @@ func TestCreateAppliesTemplate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := w.client.CreateSandbox(t.Context(), c.req)
 			wantReason(t, err, c.reason)
+			entry := map[string]string{"field": `allow has no "working_directory"`, "options": `allow_options has no "privileged"`}[name]
+			if !strings.Contains(status.Convert(err).Message(), entry) {
+				t.Errorf("%v does not name the template's entry: %s", err, entry)
+			}
 		})
 	}
 }

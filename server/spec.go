@@ -83,7 +83,7 @@ func (t *Template) admit(want *sandboxv1.SandboxSpec) error {
 		{FieldCommand, len(want.GetCommand()) > 0},
 	} {
 		if f.set && !t.allows(f.name) {
-			return t.forbids("spec."+f.name, "a request must not set it")
+			return t.forbids("spec."+f.name, "a request must not set it; the template's allow has no %q", f.name)
 		}
 	}
 	if image := want.GetImage(); image != "" && !t.allowsImage(image) {
@@ -172,7 +172,7 @@ func (t *Template) options(req *sandboxv1.CreateSandboxRequest) (json.RawMessage
 	}
 	for _, key := range sortedKeys(fields) {
 		if !allowed[key] {
-			return nil, t.forbids("provider_options."+bounded(key), "a request must not set it")
+			return nil, t.forbids("provider_options."+bounded(key), "a request must not set it; the template's allow_options has no %q", bounded(key))
 		}
 	}
 	raw, err := req.GetProviderOptions().MarshalJSON()
