@@ -112,3 +112,12 @@ type Leader interface {
 	// that was sent may arrive late.
 	Lead(ctx context.Context, do func(ctx context.Context))
 }
+
+// Historian is implemented by a provider whose substrate may make a sandbox anew
+// by itself, and may say how the incarnation before that ended.
+type Historian interface {
+	// Ending tells how an incarnation of a sandbox ended, as far as the substrate
+	// says so now. The zero Ending means that nobody will say. The error wraps
+	// ErrNotFound when there is no such sandbox.
+	Ending(ctx context.Context, name, incarnation string) (Ending, error)
+}

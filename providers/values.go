@@ -47,6 +47,18 @@ const (
 	FailureOutOfMemory
 )
 
+// Ending is how an incarnation of a sandbox ended.
+type Ending struct {
+	// Told is true when the substrate has said how: nothing of it runs any more.
+	Told bool
+	// Soon is true when the substrate has not noticed an end yet, so that it may
+	// tell in a moment.
+	Soon bool
+	// Message says it for people, and Failure why, as far as the substrate tells.
+	Message string
+	Failure Failure
+}
+
 // NetworkMode is how much network a sandbox has.
 type NetworkMode int
 

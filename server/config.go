@@ -77,7 +77,8 @@ type Limits struct {
 	// MaxIdleTTL and MaxTTL bound lifetimes; a request beyond is refused, also
 	// one for no end. 0: no bound.
 	MaxIdleTTL, MaxTTL time.Duration
-	// CreateTimeout bounds CreateSandbox and ResumeSandbox. Default: 5 min.
+	// CreateTimeout bounds CreateSandbox, SuspendSandbox and ResumeSandbox.
+	// Default: 5 min.
 	CreateTimeout time.Duration
 }
 

@@ -126,7 +126,7 @@ func (f *follower) fate(ctx context.Context, err error) (bool, error) {
 	if errors.As(err, &flt) && f.started {
 		switch flt.reason {
 		case sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_REPLACED:
-			return true, f.end(sandboxv1.ExitReason_EXIT_REASON_LOST, "the sandbox lost its processes and was made anew")
+			return true, f.endOf("the sandbox lost its processes and was made anew", f.ending(ctx, endingPatience))
 		case sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_FOUND, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_EXPIRED:
 			return true, f.end(sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED, flt.message)
 		case sandboxv1.ErrorReason_ERROR_REASON_EXEC_NOT_FOUND:
@@ -156,10 +156,54 @@ func (f *follower) ended(ctx context.Context, flt *fault) (bool, error) {
 		// A substrate that makes it anew says so by another incarnation when it has.
 		// One that only does not see its sandbox as ready, because a node or its
 		// kubelet is away, brings the same one back.
+		if e := f.ending(ctx, 0); e.Told {
+			return true, f.endOf("the sandbox lost its processes", e)
+		}
 		return false, agentUnavailable(flt)
 	default:
 		return true, flt
 	}
+}
+
+// endingPatience is for a substrate that has not noticed how an incarnation
+// ended, and endingPause is between two looks.
+const (
+	endingPatience = 5 * time.Second
+	endingPause    = 200 * time.Millisecond
+)
+
+// ending is how the incarnation ended in which the command ran. It waits for a
+// substrate that has not noticed yet.
+func (f *follower) ending(ctx context.Context, patience time.Duration) providers.Ending {
+	h, ok := f.s.provider.(providers.Historian)
+	if !ok {
+		return providers.Ending{}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, agentUnavailable(errors.New("the substrate does not say how it ended")))
+	defer cancel()
+	for late := time.Now().Add(patience); ; {
+		e, err := h.Ending(ctx, f.box.name, f.expected)
+		if !e.Soon && !errors.Is(err, providers.ErrUnavailable) || !time.Now().Before(late) {
+			return e
+		}
+		select {
+		case <-ctx.Done():
+			return e
+		case <-time.After(endingPause):
+		}
+	}
+}
+
+// endOf is for a command whose incarnation is not there any more.
+func (f *follower) endOf(message string, e providers.Ending) error {
+	reason := sandboxv1.ExitReason_EXIT_REASON_LOST
+	if e.Failure == providers.FailureOutOfMemory {
+		reason = sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY
+	}
+	if e.Message != "" {
+		message += ": " + e.Message
+	}
+	return f.end(reason, message)
 }
 
 // end makes up the command's end where the agent cannot say it any more.

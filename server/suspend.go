@@ -13,6 +13,10 @@ func (s *Server) SuspendSandbox(ctx context.Context, req *sandboxv1.SuspendSandb
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limits.CreateTimeout, faultf(
+		sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED,
+		"the sandbox was not suspended within %s; it may be later", s.cfg.Limits.CreateTimeout))
+	defer cancel()
 	info, err := p.Suspend(ctx, b.name)
 	if err != nil {
 		return nil, s.explain(b, err)

@@ -177,8 +177,8 @@ func (p *Provider) connect(ctx context.Context, s seat) (net.Conn, note, error) 
 }
 
 func (p *Provider) tunnel(ctx context.Context, s seat, n note) (net.Conn, error) {
-	if p.byAddress(n) {
-		return p.dialAddress(ctx, s.pod, n)
+	if p.byPort(n) {
+		return p.dialPort(ctx, s.pod, n)
 	}
 	if conn := p.held.Take(s.pod.UID); conn != nil {
 		return conn, nil

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -156,6 +157,11 @@ func TestState(t *testing.T) {
 			killed(p)
 			p.DeletionTimestamp = &now
 		}), providers.StateCreating, 0, "anew"},
+		{"the pod that ended is gone", subject{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, nil, providers.StateCreating, 0, "anew"},
+		{"another pod follows the one that ended", subject{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, pod(func(p *corev1.Pod) {
+			p.Status = corev1.PodStatus{Phase: corev1.PodPending}
+		}), providers.StateCreating, 0, "anew"},
+		{"the pod ended by itself", subject{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, pod(killed), providers.StateFailed, providers.FailureOutOfMemory, "OOMKilled"},
 		{"its container is started again", subject{ready: ready("True", "DependenciesReady")}, pod(func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
 			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{Reason: "OOMKilled"}
@@ -212,6 +218,54 @@ func TestIncarnation(t *testing.T) {
 	is("the second container, with the note of the first")
 	pod.UID = "pod-2"
 	is("another pod of the name")
+}
+
+// A container that the kubelet has started again tells how the one before it
+// ended, and so how all of its agents did.
+func TestEnding(t *testing.T) {
+	const pod, first, second, third = "pod-1", "containerd://1", "containerd://2", "containerd://3"
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+	ended := func(id, reason string, code int32) corev1.ContainerState {
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: id, Reason: reason, ExitCode: code}}
+	}
+	oom := providers.Ending{Told: true, Failure: providers.FailureOutOfMemory, Message: "container main ended with code 137, OOMKilled"}
+	for name, c := range map[string]struct {
+		now, last corev1.ContainerState
+		id        string
+		note      note
+		of        string
+		want      providers.Ending
+	}{
+		"the kubelet has not noticed":             {now: running, id: first, of: incarnation(pod, first, 0), want: providers.Ending{Soon: true}},
+		"nor that another runs for it":            {now: running, id: first, note: made(first, 1, false), of: incarnation(pod, first, 0), want: providers.Ending{Soon: true}},
+		"C5 killed":                               {now: ended(first, "OOMKilled", 137), id: first, of: incarnation(pod, first, 0), want: oom},
+		"C5 started again":                        {now: running, last: ended(first, "OOMKilled", 137), id: second, of: incarnation(pod, first, 0), want: oom},
+		"C5 started again, with an agent":         {now: running, last: ended(first, "OOMKilled", 137), id: second, note: made(second, 3, false), of: incarnation(pod, first, 2), want: oom},
+		"C5 to be started again later":            {now: waiting, last: ended(first, "OOMKilled", 137), id: first, of: incarnation(pod, first, 0), want: oom},
+		"a command was killed, the container not": {now: running, last: ended(first, "OOMKilled", 0), id: second, of: incarnation(pod, first, 0), want: providers.Ending{Told: true, Message: "container main ended with code 0, OOMKilled"}},
+		"ended by itself":                         {now: running, last: ended(first, "Error", 3), id: second, of: incarnation(pod, first, 0), want: providers.Ending{Told: true, Message: "container main ended with code 3"}},
+		"one before that":                         {now: running, last: ended(second, "OOMKilled", 137), id: third, of: incarnation(pod, first, 0)},
+		"one of another pod":                      {now: running, last: ended(first, "OOMKilled", 137), id: second, of: incarnation("pod-0", first, 0)},
+		"a note that somebody else wrote":         {now: running, id: first, note: made(first, math.MaxInt, false), of: "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, err := json.Marshal(c.note)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := &corev1.Pod{}
+			p.UID, p.Annotations = pod, map[string]string{annotationAgent: string(text)}
+			p.Spec.Containers = []corev1.Container{{Name: "main"}}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", ContainerID: c.id, State: c.now, LastTerminationState: c.last}}
+			if got := (subject{}).ending(p, c.of); got != c.want {
+				t.Errorf("%+v, want %+v", got, c.want)
+			}
+		})
+	}
+	if got := (subject{}).ending(nil, "x"); got != (providers.Ending{}) {
+		t.Errorf("without a pod: %+v", got)
+	}
 }
 
 // What an older view of the pod had put in may run there already, and an agent

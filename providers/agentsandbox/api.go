@@ -106,6 +106,13 @@ type sandbox struct {
 	} `json:"status,omitzero"`
 }
 
+func (s *sandbox) mode() string {
+	if s.Spec.OperatingMode == "" {
+		return modeRunning
+	}
+	return s.Spec.OperatingMode
+}
+
 type warmPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`

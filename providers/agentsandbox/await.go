@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/sandgate/sandgate/providers"
@@ -26,8 +27,8 @@ const (
 // await waits until the sandbox's container runs and the controller calls it
 // ready. It fails as soon as it is known that this will not happen, with the
 // reason. The error wraps errGone when the sandbox was deleted.
-func (p *Provider) await(ctx context.Context, s subject) (subject, seat, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (p *Provider) await(calling context.Context, s subject) (subject, seat, error) {
+	ctx, cancel := context.WithCancelCause(calling)
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer cancel(nil)
@@ -42,24 +43,58 @@ func (p *Provider) await(ctx context.Context, s subject) (subject, seat, error) 
 		err = p.awaitClaim(ctx, &s)
 	}
 	if err != nil {
-		return s, seat{}, err
+		return s, seat{}, inTrouble(calling, ctx, err)
 	}
 	var at seat
 	err = kube.Follow(ctx, p.podObject(s.sandbox), func(pod *corev1.Pod, exists bool) (bool, error) {
 		if !exists {
-			return false, nil
+			return false, p.stillThere(ctx, s)
 		}
 		var err error
 		at, err = s.seatOf(s.own(pod))
 		if errors.Is(err, errNotRunning) {
-			if end := kube.Ended(pod, ""); end != nil {
-				return false, fmt.Errorf("%s: %w", end.Message, providers.ErrStartFailed)
+			if podEnded(pod) {
+				return false, fmt.Errorf("%s: %w", kube.Ended(pod, "").Message, providers.ErrStartFailed)
 			}
 			return false, nil
 		}
 		return true, err
 	})
-	return s, at, err
+	return s, at, inTrouble(calling, ctx, err)
+}
+
+// inTrouble is what watchPod found, where that ended the waiting.
+func inTrouble(calling, waiting context.Context, err error) error {
+	if err != nil && calling.Err() == nil && waiting.Err() != nil {
+		return context.Cause(waiting)
+	}
+	return err
+}
+
+// endedPod returns the pod where it may be the one whose end the conditions tell
+// of, and nil where that is not known now.
+func (p *Provider) endedPod(ctx context.Context, s subject) *corev1.Pod {
+	if !s.saysPodEnded() {
+		return nil
+	}
+	pod, err := p.pod(ctx, s)
+	if err != nil {
+		return nil
+	}
+	return pod
+}
+
+// stillThere returns an error that wraps errGone when a sandbox's claim is known
+// to be gone, or to go. What is wrapped is not asked for.
+func (p *Provider) stillThere(ctx context.Context, s subject) error {
+	if s.record.Target != nil {
+		return nil
+	}
+	c, err := p.claims.get(ctx, s.name)
+	if apierrors.IsNotFound(err) || err == nil && (c.UID != s.uid || c.DeletionTimestamp != nil) {
+		return fmt.Errorf("sandbox %s: %w: %w", s.name, errGone, providers.ErrUnavailable)
+	}
+	return nil
 }
 
 // awaitClaim follows the claim until it is ready.
@@ -77,7 +112,7 @@ func (p *Provider) awaitClaim(ctx context.Context, s *subject) error {
 		if holds(s.ready) && s.sandbox != "" {
 			return true, nil
 		}
-		if err := s.terminal(); err != nil {
+		if err := s.terminal(p.endedPod(ctx, *s)); err != nil {
 			return false, err
 		}
 		if s.ready == nil || s.ready.Reason != reasonNoPool && s.ready.Reason != reasonNoTemplate {
@@ -91,12 +126,12 @@ func (p *Provider) awaitClaim(ctx context.Context, s *subject) error {
 			return false, nil
 		}
 		p.known.Delete(c.Spec.WarmPoolRef.Name) // it was deleted; the next call makes it anew
-		return false, fmt.Errorf("%s: %s: %w", s.ready.Reason, s.ready.Message, providers.ErrStartFailed)
+		return false, fmt.Errorf("template %q: in namespace %s the cluster says %s: %s: %w", s.record.Spec.Template, p.namespace, s.ready.Reason, s.ready.Message, providers.ErrStartFailed)
 	})
 }
 
 // watchPod ends the waiting when the pod that is made for a claim will not
-// become ready.
+// become ready. One that is being deleted is followed by another.
 func (p *Provider) watchPod(ctx context.Context, name string, cancel context.CancelCauseFunc) {
 	select {
 	case <-ctx.Done():
@@ -105,17 +140,15 @@ func (p *Provider) watchPod(ctx context.Context, name string, cancel context.Can
 	}
 	judge := kube.NewWatcher(kube.Patience{})
 	err := kube.Follow(ctx, p.podObject(name), func(pod *corev1.Pod, exists bool) (bool, error) {
-		if !exists || (subject{sandbox: name}).own(pod) == nil {
+		if !exists || (subject{sandbox: name}).own(pod) == nil || pod.DeletionTimestamp != nil {
+			judge = kube.NewWatcher(kube.Patience{})
 			return false, nil
 		}
 		trouble := judge.Trouble(pod)
 		if trouble == nil {
 			return false, nil
 		}
-		if said := kube.Events(ctx, p.core, p.namespace, pod.UID); said != "" {
-			trouble = fmt.Errorf("%w (%s)", trouble, said)
-		}
-		return true, trouble
+		return true, kube.Explain(trouble, kube.Events(ctx, p.core, p.namespace, pod.UID))
 	})
 	if err != nil && ctx.Err() == nil {
 		cancel(err)

@@ -139,7 +139,11 @@ func (p *Provider) join(ctx context.Context, name string, spec providers.Spec) (
 		return info, nil
 	}
 	info, err := p.finish(ctx, s)
-	if errors.Is(err, errGone) {
+	if errors.Is(err, providers.ErrUnavailable) || kube.CutShort(err) {
+		// Who began it may have given up, and taken it away.
+		err = errors.Join(err, p.stillThere(ctx, s))
+	}
+	if errors.Is(err, errGone) && ctx.Err() == nil {
 		return providers.Info{}, errAgain
 	}
 	return info, err

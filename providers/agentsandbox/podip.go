@@ -18,26 +18,29 @@ type Way string
 
 // The ways.
 const (
-	WayExec  Way = kube.WayExec
-	WayPodIP Way = kube.WayPodIP
+	WayExec        Way = kube.WayExec
+	WayPodIP       Way = kube.WayPodIP
+	WayPortForward Way = kube.WayPortForward
 )
 
 // secretName is the secret of all agents of one pod. It is the pod's and goes
 // with it: a pod that is made anew under the same name has another.
 func secretName(pod types.UID) string { return "sandgate-agent-" + digest(string(pod)) }
 
-// byAddress reports whether an agent is reached by its pod's address. One that
-// was put in when this server, or another, took another way is not.
-func (p *Provider) byAddress(n note) bool { return p.config.Way == WayPodIP && n.Port != 0 }
+// byPort reports whether an agent is reached by a port of its pod. One that was
+// put in when this server, or another, took another way may not be.
+func (p *Provider) byPort(n note) bool {
+	return n.Port != 0 && (p.config.Way == WayPortForward || p.config.Way == WayPodIP && !n.Local)
+}
 
-// listen makes an agent that is to be put in take connections to its pod's
-// address.
+// listen makes an agent that is to be put in take connections to a port of its
+// pod.
 func (p *Provider) listen(ctx context.Context, pod *corev1.Pod, want *kube.Injection) error {
-	if p.config.Way != WayPodIP {
+	if p.config.Way == WayExec {
 		return nil
 	}
 	var err error
-	want.Port = p.config.AgentPort
+	want.Port, want.Local = p.config.AgentPort, p.config.Way == WayPortForward
 	want.Secret, err = p.makeSecret(ctx, pod)
 	return err
 }
@@ -63,8 +66,8 @@ func (p *Provider) readSecret(ctx context.Context, pod *corev1.Pod) (sealed.Secr
 	return kube.ReadSecret(ctx, p.core.Secrets(p.namespace), secretName(pod.UID), pod)
 }
 
-// dialAddress connects to an agent at its pod's address.
-func (p *Provider) dialAddress(ctx context.Context, pod *corev1.Pod, n note) (net.Conn, error) {
+// dialPort connects to an agent at a port of its pod.
+func (p *Provider) dialPort(ctx context.Context, pod *corev1.Pod, n note) (net.Conn, error) {
 	secret, err := p.readSecret(ctx, pod)
 	if err != nil {
 		return nil, err

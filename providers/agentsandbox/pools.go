@@ -17,7 +17,7 @@ import (
 // sandboxes, which is made where there is none.
 func (p *Provider) poolFor(ctx context.Context, spec providers.Spec, o options) (string, error) {
 	if o.Pool != "" {
-		return o.Pool, nil
+		return o.Pool, p.operatorsPool(ctx, spec.Template, o.Pool)
 	}
 	kept := keptPool(spec)
 	pool, err := p.pools.get(ctx, kept)
@@ -44,6 +44,22 @@ func (p *Provider) poolFor(ctx context.Context, spec providers.Spec, o options) 
 	}
 	p.known.Store(cold, true)
 	return cold, nil
+}
+
+// operatorsPool makes sure, once, that a pool is there which a template names.
+func (p *Provider) operatorsPool(ctx context.Context, template, name string) error {
+	if _, known := p.known.Load(name); known {
+		return nil
+	}
+	_, err := p.pools.get(ctx, name)
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("template %q: there is no SandboxWarmPool %s in namespace %s: %w", template, name, p.namespace, providers.ErrStartFailed)
+	}
+	if err != nil {
+		return kube.Wrap(ctx, "SandboxWarmPool "+name, err)
+	}
+	p.known.Store(name, true)
+	return nil
 }
 
 func (p *Provider) newPool(name, sandboxTemplate string, replicas *int32) *warmPool {

@@ -42,7 +42,7 @@ type Provider struct {
 	injector *kube.Injector
 	warm     *warmConns
 	held     *kube.Holder
-	known    sync.Map // names of cold pools that are there
+	known    sync.Map // names of cold pools, and of operators', that are there
 
 	// life ends with Close.
 	end     context.CancelCauseFunc
@@ -54,6 +54,7 @@ var (
 	_ providers.Suspender = (*Provider)(nil)
 	_ providers.Pooler    = (*Provider)(nil)
 	_ providers.Leader    = (*Provider)(nil)
+	_ providers.Historian = (*Provider)(nil)
 )
 
 // New connects to the cluster and makes sure that it has agent-sandbox's
@@ -101,6 +102,9 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		end:        end,
 	}
 	p.held = kube.NewHolder(p.executor)
+	if config.Way == WayPortForward {
+		p.conns.Through = p.executor
+	}
 	p.keeping = newKeeper(life, p)
 	if err := p.checkAPI(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())

@@ -130,10 +130,10 @@ func (s subject) state(pod *corev1.Pod) (providers.State, string, providers.Fail
 		}
 	}
 	switch {
-	case holds(s.finished):
-		return providers.StateFailed, "its pod ended: " + s.finished.Message, providers.FailureUnknown
-	case s.terminal() != nil:
+	case s.terminal(pod) != nil:
 		return providers.StateFailed, s.ready.Message, providers.FailureUnknown
+	case s.saysPodEnded():
+		return providers.StateCreating, "its pod is made anew", providers.FailureUnknown
 	case !holds(s.ready):
 		return providers.StateCreating, s.waiting(pod), providers.FailureUnknown
 	case pod == nil:
@@ -162,8 +162,20 @@ func (s subject) waiting(pod *corev1.Pod) string {
 	return ""
 }
 
+// saysPodEnded reports whether the conditions tell of a pod that ended. They may
+// be of one that is gone, which another follows.
+func (s subject) saysPodEnded() bool {
+	return holds(s.finished) || s.ready != nil && (s.ready.Reason == reasonPodFailed || s.ready.Reason == reasonPodSucceeded)
+}
+
+// podEnded reports whether a pod ended by itself and stays, so that there will
+// be no other.
+func podEnded(pod *corev1.Pod) bool {
+	return pod != nil && pod.DeletionTimestamp == nil && kube.Ended(pod, "") != nil
+}
+
 // terminal returns the reason for which the controller will not go on, or nil.
-func (s subject) terminal() error {
+func (s subject) terminal(pod *corev1.Pod) error {
 	if s.ready == nil || holds(s.ready) {
 		return nil
 	}
@@ -173,8 +185,11 @@ func (s subject) terminal() error {
 		return fmt.Errorf("the SandboxTemplate does not allow it: %s: %s: %w", s.ready.Reason, said, providers.ErrForbidden)
 	case reasonClaimExpired, reasonExpired:
 		return fmt.Errorf("it expired: %s: %w", said, providers.ErrNotActive)
-	case reasonPodFailed, reasonPodSucceeded, reasonSeveralPods:
+	case reasonSeveralPods:
 		return fmt.Errorf("%s: %s: %w", s.ready.Reason, said, providers.ErrStartFailed)
+	}
+	if s.saysPodEnded() && podEnded(pod) {
+		return fmt.Errorf("its pod has ended: %s: %w", kube.Ended(pod, "").Message, providers.ErrStartFailed)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -24,10 +25,10 @@ func (p *Provider) Suspend(ctx context.Context, name string) (providers.Info, er
 	switch info.State {
 	case providers.StateActive, providers.StateCreating, providers.StateSuspended:
 	default:
-		return providers.Info{}, fmt.Errorf("suspend %s: it is %v: %s: %w", name, info.State, info.Message, providers.ErrNotActive)
+		return providers.Info{}, notNow("suspend", info)
 	}
 	if s.sandbox == "" {
-		return providers.Info{}, fmt.Errorf("suspend %s: it has no Sandbox yet: %w", name, providers.ErrUnavailable)
+		return providers.Info{}, fmt.Errorf("suspend sandbox %q: it has no Sandbox yet: %w", info.Spec.ID, providers.ErrUnavailable)
 	}
 	if err := p.remember(ctx, s, info.Incarnation); err != nil {
 		return providers.Info{}, err
@@ -35,10 +36,68 @@ func (p *Provider) Suspend(ctx context.Context, name string) (providers.Info, er
 	if err := p.setMode(ctx, s, modeSuspended); err != nil {
 		return providers.Info{}, err
 	}
-	if err := p.awaitPodGone(ctx, s, pod); err != nil {
-		return providers.Info{}, err
+	ctx, stop := p.whileMode(ctx, s, modeSuspended)
+	defer stop()
+	err = p.awaitPodGone(ctx, s, pod)
+	if err == nil {
+		info, err = p.awaitState(ctx, s, providers.StateSuspended)
 	}
-	return p.awaitState(ctx, s, providers.StateSuspended)
+	if err != nil {
+		return providers.Info{}, overtaken(ctx, err)
+	}
+	return info, nil
+}
+
+// notNow is the error for a state in which a sandbox cannot be suspended or
+// resumed.
+func notNow(what string, info providers.Info) error {
+	why := ""
+	if info.Message != "" {
+		why = ": " + info.Message
+	}
+	return fmt.Errorf("%s sandbox %q: it is %v%s: %w", what, info.Spec.ID, info.State, why, providers.ErrNotActive)
+}
+
+var errOvertaken = errors.New("by another call")
+
+// whileMode ends a context when the Sandbox has another mode than the given one,
+// since somebody else has set that: what the first one waits for will not come.
+// The cause wraps providers.ErrNotActive.
+func (p *Provider) whileMode(ctx context.Context, s subject, mode string) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := "resumed"
+	if mode == modeRunning {
+		done = "suspended"
+	}
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		object := kube.Object[*unstructured.Unstructured]{Name: s.sandbox, Get: p.sandboxes.getRaw, Watch: p.sandboxes.watch}
+		// Who waits finds out by itself about a Sandbox that goes, or a cluster
+		// that does not answer.
+		_ = kube.Follow(ctx, object, func(u *unstructured.Unstructured, exists bool) (bool, error) {
+			if !exists {
+				return true, nil
+			}
+			b, err := typed[sandbox](u)
+			if err != nil || b.mode() == mode {
+				return false, err
+			}
+			cancel(fmt.Errorf("sandbox %q was %s meanwhile, %w: %w", s.record.Spec.ID, done, errOvertaken, providers.ErrNotActive))
+			return true, nil
+		})
+	})
+	return ctx, func() {
+		cancel(nil)
+		watching.Wait()
+	}
+}
+
+// overtaken is the cause of whileMode's, where that is why a wait failed.
+func overtaken(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); errors.Is(cause, errOvertaken) {
+		return cause
+	}
+	return err
 }
 
 // awaitPodGone gives the processes no more time than a deletion does.
@@ -51,7 +110,7 @@ func (p *Provider) awaitPodGone(ctx context.Context, s subject, pod *corev1.Pod)
 }
 
 // Resume has the controller make another pod, and returns when its agent
-// answers.
+// answers. A suspension that is under way is brought to its end first.
 func (p *Provider) Resume(ctx context.Context, name string) (providers.Info, error) {
 	s, pod, err := p.look(ctx, name)
 	if err != nil {
@@ -59,23 +118,39 @@ func (p *Provider) Resume(ctx context.Context, name string) (providers.Info, err
 	}
 	info := s.info(pod)
 	switch info.State {
-	case providers.StateActive:
-		return info, nil
-	case providers.StateSuspended, providers.StateCreating:
+	case providers.StateActive, providers.StateSuspended, providers.StateCreating:
 	default:
-		return providers.Info{}, fmt.Errorf("resume %s: it is %v: %s: %w", name, info.State, info.Message, providers.ErrNotActive)
+		return providers.Info{}, notNow("resume", info)
 	}
 	if s.sandbox == "" {
-		return providers.Info{}, fmt.Errorf("resume %s: it has no Sandbox yet: %w", name, providers.ErrUnavailable)
+		return providers.Info{}, fmt.Errorf("resume sandbox %q: it has no Sandbox yet: %w", info.Spec.ID, providers.ErrUnavailable)
+	}
+	b, err := p.sandboxes.get(ctx, s.sandbox)
+	if err != nil {
+		return providers.Info{}, kube.Wrap(ctx, "Sandbox "+s.sandbox, err)
+	}
+	switch {
+	case b.mode() == modeSuspended:
+		// Else the agent would be looked for in a pod that is about to go.
+		if err := p.awaitPodGone(ctx, s, pod); err != nil {
+			return providers.Info{}, err
+		}
+	case info.State == providers.StateActive:
+		return info, nil
 	}
 	if err := p.setMode(ctx, s, modeRunning); err != nil {
 		return providers.Info{}, err
 	}
+	ctx, stop := p.whileMode(ctx, s, modeRunning)
+	defer stop()
 	info, err = p.finish(ctx, s)
 	if errors.Is(err, errGone) {
 		return providers.Info{}, fmt.Errorf("resume %s: %w", name, providers.ErrNotFound)
 	}
-	return info, err
+	if err != nil {
+		return providers.Info{}, overtaken(ctx, err)
+	}
+	return info, nil
 }
 
 // setMode changes the Sandbox itself: the claim's controller leaves its mode

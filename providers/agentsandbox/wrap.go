@@ -230,10 +230,11 @@ func (p *Provider) awaitTarget(ctx context.Context, s *subject) error {
 			return false, kube.Wrap(ctx, t.String(), err)
 		}
 		s.ready, s.finished, s.sandbox = now.ready, now.finished, now.sandbox
-		if holds(s.finished) {
+		pod := p.endedPod(ctx, *s)
+		if holds(s.finished) && podEnded(pod) {
 			return false, fmt.Errorf("%s has ended: %s: %w", t, s.finished.Message, providers.ErrNotActive)
 		}
-		if err := s.terminal(); err != nil {
+		if err := s.terminal(pod); err != nil {
 			return false, err
 		}
 		return holds(s.ready) && s.sandbox != "", nil

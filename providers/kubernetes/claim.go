@@ -30,7 +30,8 @@ func (pl *plan) poolKey() string {
 		AgentImage string
 		Image      string
 		AgentPort  int32 `json:",omitempty"`
-	}{s, pl.options, pl.config.AgentImage, pl.image(), pl.port()})
+		Local      bool  `json:",omitempty"`
+	}{s, pl.options, pl.config.AgentImage, pl.image(), pl.port(), pl.local()})
 	if err != nil {
 		// Nothing in it can fail to be written; without a key nothing is shared.
 		return random()

@@ -33,8 +33,8 @@ func (p *Provider) hold(ctx context.Context, kept []*pool, now holdings) {
 				Name: one.key, Pods: p.pods(p.namespace),
 				Selector: func(context.Context) (string, error) { return selector, nil },
 				Connect: func(pod *corev1.Pod) (kube.Container, []string, bool) {
-					// By its address a pod is reached sooner than by a held stream.
-					byExec := p.config.Way != WayPodIP || agentPort(pod) == 0
+					// By its port a pod is reached without an exec.
+					byExec := agentPort(pod, p.config.Way) == 0
 					return kube.Container{Namespace: pod.Namespace, Pod: pod.Name, Name: containerName}, connectCommand(), byExec && usable(pod)
 				},
 			})

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
 
@@ -137,7 +138,7 @@ func (p *plan) serve() []string {
 		"--workdir", escaped(p.workdir()), "--state-dir", stateDir,
 	}
 	if p.listens() {
-		args = append(args, "--listen-tcp", ":"+strconv.Itoa(int(p.config.AgentPort)))
+		args = append(args, "--listen-tcp", kube.ListenAddress(p.config.AgentPort, p.local()))
 	}
 	if len(p.spec.Command) > 0 {
 		args = append(args, "--")

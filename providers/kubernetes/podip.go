@@ -20,20 +20,26 @@ type Way string
 
 // The ways.
 const (
-	WayExec  Way = kube.WayExec
-	WayPodIP Way = kube.WayPodIP
+	WayExec        Way = kube.WayExec
+	WayPodIP       Way = kube.WayPodIP
+	WayPortForward Way = kube.WayPortForward
 )
 
 const (
 	// agentPortName is the port's name in the pods. The network policy names it,
 	// so that it holds for pods of whatever port they were made with.
 	agentPortName = "sandgate-agent"
+	// localPortName is its name where the agent listens on the pod's loopback only.
+	localPortName = "sandgate-local"
 	// secretVariable carries the agent's secret into it.
 	secretVariable = "SANDGATE_AGENT_SECRET"
 )
 
-// listens reports whether the agent takes connections to its pod's address.
-func (p *plan) listens() bool { return p.config.Way == WayPodIP }
+// listens reports whether the agent takes connections to a port of its pod.
+func (p *plan) listens() bool { return p.config.Way != WayExec }
+
+// local reports whether it takes only those from its own pod.
+func (p *plan) local() bool { return p.config.Way == WayPortForward }
 
 // port is where it does, or 0.
 func (p *plan) port() int32 {
@@ -48,7 +54,11 @@ func (p *plan) listenPort() []corev1.ContainerPort {
 	if !p.listens() {
 		return nil
 	}
-	return []corev1.ContainerPort{{Name: agentPortName, ContainerPort: p.config.AgentPort, Protocol: corev1.ProtocolTCP}}
+	name := agentPortName
+	if p.local() {
+		name = localPortName
+	}
+	return []corev1.ContainerPort{{Name: name, ContainerPort: p.config.AgentPort, Protocol: corev1.ProtocolTCP}}
 }
 
 // secretEnv gives the agent its secret.
@@ -65,7 +75,7 @@ func (p *plan) secretEnv() []corev1.EnvVar {
 func (p *plan) checkListening(c *corev1.Container) error {
 	for _, want := range p.listenPort() {
 		if !slices.Contains(c.Ports, want) {
-			return fmt.Errorf("container %s: ports: %s must stay as it is", c.Name, agentPortName)
+			return fmt.Errorf("container %s: ports: %s must stay as it is", c.Name, want.Name)
 		}
 	}
 	var found []corev1.EnvVar
@@ -80,11 +90,14 @@ func (p *plan) checkListening(c *corev1.Container) error {
 	return nil
 }
 
-// agentPort is where a pod's agent takes connections, or 0.
-func agentPort(pod *corev1.Pod) int32 {
+// agentPort is where a pod's agent takes connections by a way, or 0: it may have
+// been made when this server, or another, took another way.
+func agentPort(pod *corev1.Pod, by Way) int32 {
 	for _, c := range pod.Spec.Containers {
 		for _, port := range c.Ports {
-			if c.Name == containerName && port.Name == agentPortName {
+			open := by != WayExec && port.Name == agentPortName
+			local := by == WayPortForward && port.Name == localPortName
+			if c.Name == containerName && (open || local) {
 				return port.ContainerPort
 			}
 		}
@@ -95,7 +108,7 @@ func agentPort(pod *corev1.Pod) int32 {
 // openRecorded connects to the agent of the pod that a record names.
 func (p *Provider) openRecorded(ctx context.Context, rec *record) (net.Conn, error) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: rec.Namespace, Name: rec.Pod}}
-	if p.config.Way == WayPodIP {
+	if p.config.Way != WayExec {
 		var err error
 		if pod, err = p.pods(rec.Namespace).Get(ctx, rec.Pod, getOptions); err != nil {
 			return nil, kube.Wrap(ctx, "pod "+rec.Pod, err)
@@ -107,8 +120,8 @@ func (p *Provider) openRecorded(ctx context.Context, rec *record) (net.Conn, err
 	return p.open(ctx, pod)
 }
 
-// open connects to the agent of a pod. One that was made when this server, or
-// another, took another way is reached by exec.
+// open connects to the agent of a pod: by exec where its way does not lead to
+// the pod.
 func (p *Provider) open(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
 	return p.openBy(ctx, pod, p.conns.Dial)
 }
@@ -119,8 +132,8 @@ func (p *Provider) openFirst(ctx context.Context, pod *corev1.Pod) (net.Conn, er
 }
 
 func (p *Provider) openBy(ctx context.Context, pod *corev1.Pod, dial func(context.Context, *corev1.Pod, int32, sealed.Secret) (net.Conn, error)) (net.Conn, error) {
-	port := agentPort(pod)
-	if p.config.Way != WayPodIP || port == 0 {
+	port := agentPort(pod, p.config.Way)
+	if port == 0 {
 		return p.exec.Tunnel(ctx, kube.Container{Namespace: pod.Namespace, Pod: pod.Name, Name: containerName}, connectCommand())
 	}
 	secret, err := p.readSecret(ctx, pod)

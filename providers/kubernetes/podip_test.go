@@ -39,8 +39,8 @@ func TestS5_5_Port(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := pod.Spec.Containers[0]
-	if agentPort(pod) != 8888 || !strings.Contains(strings.Join(c.Command, " "), "--listen-tcp :8888") {
-		t.Errorf("port %d, command %q", agentPort(pod), c.Command)
+	if agentPort(pod, WayPodIP) != 8888 || !strings.Contains(strings.Join(c.Command, " "), "--listen-tcp :8888") {
+		t.Errorf("port %d, command %q", agentPort(pod, WayPodIP), c.Command)
 	}
 	data := pl.secretData()
 	if data["v0"] != "b" || data[kube.SecretKey] != pl.agentSecret.Text() || secretOf(pod) != pl.secret {
@@ -61,8 +61,42 @@ func TestS5_5_Port(t *testing.T) {
 		t.Errorf("pods that listen pass for those that do not: %v", err)
 	}
 	plain := byExec.makePod()
-	if agentPort(plain) != 0 || strings.Contains(plain.String(), secretVariable) || byExec.secretData()[kube.SecretKey] != "" {
+	if agentPort(plain, WayPortForward) != 0 || strings.Contains(plain.String(), secretVariable) || byExec.secretData()[kube.SecretKey] != "" {
 		t.Errorf("a pod that is reached by exec listens: %v", plain)
+	}
+}
+
+// TestS5_5_LocalPort: a pod whose agent is reached by a forwarded port listens on
+// its own loopback only, and every way knows which pods it leads to.
+func TestS5_5_LocalPort(t *testing.T) {
+	pods := map[Way]*corev1.Pod{}
+	keys := map[string]Way{}
+	for _, way := range []Way{WayExec, WayPodIP, WayPortForward} {
+		p := podIPProvider(t, func(c *Config) { c.Way, c.AgentFrom = way, []string{"a/b=c"} })
+		pl, err := p.plan("name", withOptions(""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pods[way], keys[pl.poolKey()] = pl.makePod(), way
+		if open := len(p.denyAll().Spec.Ingress) > 0; open != (way == WayPodIP) {
+			t.Errorf("%s: the policy lets somebody in: %v", way, open)
+		}
+	}
+	if command := strings.Join(pods[WayPortForward].Spec.Containers[0].Command, " "); !strings.Contains(command, "--listen-tcp 127.0.0.1:8888") {
+		t.Errorf("command %q", command)
+	}
+	if len(keys) != len(pods) {
+		t.Errorf("pods of one way pass for those of another: %v", keys)
+	}
+	for _, c := range []struct{ made, by Way }{{WayPodIP, WayPodIP}, {WayPodIP, WayPortForward}, {WayPortForward, WayPortForward}} {
+		if agentPort(pods[c.made], c.by) != 8888 {
+			t.Errorf("%s does not lead to a pod of %s", c.by, c.made)
+		}
+	}
+	for _, c := range []struct{ made, by Way }{{WayExec, WayPodIP}, {WayExec, WayPortForward}, {WayPortForward, WayPodIP}, {WayPortForward, WayExec}, {WayPodIP, WayExec}} {
+		if agentPort(pods[c.made], c.by) != 0 {
+			t.Errorf("%s leads to a pod of %s", c.by, c.made)
+		}
 	}
 }
 

@@ -79,6 +79,9 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		return nil, err
 	}
 	p.held = kube.NewHolder(p.exec)
+	if config.Way == WayPortForward {
+		p.conns.Through = p.exec
+	}
 	background, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	p.stop = stop
 	p.warm.drop = func(conn net.Conn) { _ = conn.Close() }

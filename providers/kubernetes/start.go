@@ -180,6 +180,9 @@ func (p *Provider) setUp(ctx context.Context, pl *plan, pod *corev1.Pod) error {
 		if said == "" {
 			said = strings.TrimSpace(string(r.Stdout))
 		}
+		if said == "" {
+			said = "it wrote nothing"
+		}
 		return fmt.Errorf("the template's setup_script ended with code %d: %s: %w", r.Code, kube.Shorten(said), providers.ErrStartFailed)
 	}
 	return nil
@@ -192,8 +195,5 @@ func (p *Provider) explain(ctx context.Context, pod *corev1.Pod, err error) erro
 	}
 	ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
-	if text := kube.Events(ask, p.client.CoreV1(), pod.Namespace, pod.UID); text != "" {
-		return fmt.Errorf("%w; the cluster said: %s", err, text)
-	}
-	return err
+	return kube.Explain(err, kube.Events(ask, p.client.CoreV1(), pod.Namespace, pod.UID))
 }

@@ -2,8 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -48,12 +46,12 @@ func Load(place Place, logger *slog.Logger) (*rest.Config, string, error) {
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 	config, err := loader.ClientConfig()
 	if err != nil {
-		return nil, "", fmt.Errorf("configuration of the cluster's client: %w", errors.Join(err, providers.ErrInvalid))
+		return nil, "", because("the cluster's client cannot be configured: "+err.Error(), err, providers.ErrInvalid)
 	}
 	namespace := place.Namespace
 	if namespace == "" {
 		if namespace, _, err = loader.Namespace(); err != nil {
-			return nil, "", fmt.Errorf("namespace of the cluster's client: %w", errors.Join(err, providers.ErrInvalid))
+			return nil, "", because("the namespace of the cluster's client cannot be told: "+err.Error(), err, providers.ErrInvalid)
 		}
 	}
 	config.QPS, config.Burst = requestsPerSecond, requestBurst

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -37,8 +38,17 @@ func WrapCreate(ctx context.Context, what string, err error) error {
 	return wrap(ctx, what, err)
 }
 
+// over reports whether ctx has ended. A connection may see its deadline, which is
+// ctx's, a moment before ctx itself does.
+func over(ctx context.Context) bool {
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		<-ctx.Done()
+	}
+	return ctx.Err() != nil
+}
+
 func wrap(ctx context.Context, what string, err error) error {
-	if ctx.Err() != nil {
+	if over(ctx) {
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}
 	if sentinel := meaning(err); sentinel != nil {

@@ -102,7 +102,7 @@ func (e *Executor) stream(ctx context.Context, at Container, command []string, o
 	if err != nil {
 		return err
 	}
-	spdy, err := remotecommand.NewSPDYExecutor(e.config, http.MethodPost, target)
+	spdy, err := e.newSPDY(target)
 	if err != nil {
 		return err
 	}
@@ -134,8 +134,12 @@ func (e *Executor) url(at Container, command []string, options remotecommand.Str
 // execError says what an exec that failed means. It may be that the pod is not
 // there or does not run: whoever wants to know looks at the pod.
 func execError(ctx context.Context, at Container, err error) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("exec in pod %s: %w", at, context.Cause(ctx))
+	return streamError(ctx, "exec in pod "+at.String(), err)
+}
+
+func streamError(ctx context.Context, what string, err error) error {
+	if over(ctx) {
+		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}
 	var upgrade *httpstream.UpgradeFailureError
 	if errors.As(err, &upgrade) {
@@ -143,9 +147,9 @@ func execError(ctx context.Context, at Container, err error) error {
 	}
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && !apierrors.IsBadRequest(err) {
-		return Wrap(ctx, "exec in pod "+at.String(), err)
+		return Wrap(ctx, what, err)
 	}
-	return fmt.Errorf("exec in pod %s: %w: %w", at, err, providers.ErrUnavailable)
+	return fmt.Errorf("%s: %w: %w", what, err, providers.ErrUnavailable)
 }
 
 // tail keeps the last bytes that were written to it. It is safe for concurrent

@@ -36,6 +36,9 @@ var errNoExecutable = errors.New("no such executable in the container")
 // notRunnable tells that the runtime found no such program, or one that the
 // kernel does not take. Kubernetes has only words for it.
 func notRunnable(err error) bool {
+	if strings.Contains(err.Error(), "namespace path") {
+		return false // the container has just ended, and what is not there is a file of /proc
+	}
 	for _, words := range []string{"executable file not found", "no such file or directory", "exec format error", "not a directory"} {
 		if strings.Contains(err.Error(), words) {
 			return true
@@ -69,9 +72,10 @@ type Injection struct {
 	Workdir string
 	// Container and Where name the container and its pod in errors.
 	Container, Where string
-	// Port is where the agent is to take connections to the pod's address from
-	// who knows Secret. 0: nowhere.
+	// Port is where the agent is to take connections from who knows Secret, to
+	// the pod's address or, where Local, from within the pod only. 0: nowhere.
 	Port   int32
+	Local  bool
 	Secret sealed.Secret
 }
 
@@ -83,8 +87,10 @@ type Injected struct {
 	Dir string `json:"dir"`
 	// Sum is the executable's SHA-256; empty when it was in the image already.
 	Sum string `json:"sum,omitempty"`
-	// Port is where the agent takes connections to the pod's address; 0: nowhere.
-	Port int32 `json:"port,omitempty"`
+	// Port is where the agent takes connections to the pod's address or, where
+	// Local, from within the pod only; 0: nowhere.
+	Port  int32 `json:"port,omitempty"`
+	Local bool  `json:"local,omitempty"`
 }
 
 // Connect returns the command that joins its standard input and output to the
@@ -101,6 +107,7 @@ const (
 	maxComplaint    = 1 << 10
 	codeNotRunnable = 126
 	codeNotFound    = 127
+	codeKilled      = 137
 )
 
 // candidates are the directories that are tried, in this order; then $HOME and
@@ -134,10 +141,10 @@ func (in *Injector) Start(ctx context.Context, run Runner, at Injected, want Inj
 		stdin = strings.NewReader(want.Secret.Text())
 	}
 	r, err := run(ctx, startCommand(at, want), stdin)
-	at.Port = 0
-	if strings.HasPrefix(string(r.Stdout), "tcp ") {
-		// One that ran already may have been started without.
-		at.Port = want.Port
+	at.Port, at.Local = 0, false
+	if address, ok := strings.CutPrefix(string(r.Stdout), "tcp "); ok {
+		// One that ran already may have been started without, or for another way.
+		at.Port, at.Local = want.Port, strings.HasPrefix(address, LoopbackOnly+":")
 	}
 	return at, started(r, err, want)
 }
@@ -154,7 +161,7 @@ func startCommand(at Injected, want Injection) []string {
 		args = append(args, "--sha256", at.Sum)
 	}
 	if want.Port > 0 {
-		args = append(args, "--listen-tcp", fmt.Sprint(":", want.Port))
+		args = append(args, "--listen-tcp", ListenAddress(want.Port, want.Local))
 	}
 	return args
 }
@@ -165,6 +172,8 @@ func started(r Result, err error, want Injection) error {
 		return err
 	case r.Code == codeNotFound || r.Code == codeNotRunnable:
 		return fmt.Errorf("start the agent: %w: %s", errNoExecutable, complaint(r.Stderr))
+	case r.Code == codeKilled && len(r.Stderr) == 0:
+		return fmt.Errorf("container %q of %s: %w: %w", want.Container, want.Where, providers.ErrAgentCannotStart, errCutShort)
 	case r.Code != 0:
 		return fmt.Errorf("container %q of %s: %w: %s", want.Container, want.Where, providers.ErrAgentCannotStart, complaint(r.Stderr))
 	}

@@ -42,6 +42,8 @@ var builtAgent = sync.OnceValues(func() ([]byte, error) {
 type room struct {
 	home    string
 	without []string
+	// tools is a directory of programs that come before this machine's own.
+	tools string
 
 	mu   sync.Mutex
 	runs int
@@ -62,7 +64,8 @@ func (r *room) run(ctx context.Context, command []string, stdin io.Reader) (Resu
 		}
 	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.Dir, cmd.Env, cmd.Stdin = r.home, append(os.Environ(), "HOME="+r.home), stdin
+	cmd.Dir, cmd.Stdin = r.home, stdin
+	cmd.Env = append(os.Environ(), "HOME="+r.home, "PATH="+r.tools+":"+os.Getenv("PATH"))
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	err := cmd.Run()
@@ -125,6 +128,41 @@ func answers(t *testing.T, at Injected, incarnation string) {
 	}
 	if _, err := conn.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Of two injections at once one comes too late to make the directory. It must
+// take that one all the same: in another it would start a second agent.
+func TestInjectTakesADirectoryThatAnotherMakes(t *testing.T) {
+	first, second := t.TempDir(), t.TempDir()
+	in, box := rig(t, first, second)
+	box.tools = t.TempDir()
+	const late = "#!/bin/sh\nPATH=${PATH#*:} mkdir \"$@\"\nexit 1\n"
+	if err := os.WriteFile(filepath.Join(box.tools, "mkdir"), []byte(late), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	at, err := in.Inject(t.Context(), box.run, Injection{Incarnation: "abc-1", Container: "main", Where: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := filepath.Join(first, injectDir); at.Dir != want {
+		t.Errorf("it is in %s, not in %s", at.Dir, want)
+	}
+	answers(t, at, "abc-1")
+}
+
+// What a runtime says of a program that is not there and of a container that has
+// just ended is nearly the same.
+func TestNoSuchExecutable(t *testing.T) {
+	for said, want := range map[string]bool{
+		`exec failed: unable to start container process: exec: "sh": executable file not found in $PATH: unknown`:                        true,
+		`exec failed: unable to start container process: exec: "/bin/sh": stat /bin/sh: no such file or directory: unknown`:              true,
+		`exec failed: unable to create new parent process: namespace path: lstat /proc/30479/ns/ipc: no such file or directory: unknown`: false,
+		`exec failed: cannot exec in a stopped container: unknown`:                                                                       false,
+	} {
+		if got := notRunnable(errors.New(said)); got != want {
+			t.Errorf("%v: %s", got, said)
+		}
 	}
 }
 

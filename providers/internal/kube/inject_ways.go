@@ -67,13 +67,15 @@ type shellWay struct{}
 // A place must hold a program that can be started, which a file system that is
 // mounted noexec shows only when one is. A script without a first line that
 // names its interpreter needs no path of a shell: where the kernel may execute it
-// but does not know how, the shell runs it itself.
+// but does not know how, the shell runs it itself. A directory that cannot be
+// made may have been made meanwhile: two who put the agent in at once must agree
+// on the place.
 const shellProbe = `umask 077
 m=$(uname -m 2>/dev/null) && echo "arch $m"
 try() {
 	[ -d "$1" ] || return 1
 	d="${1%/}/` + injectDir + `"
-	[ -d "$d" ] || mkdir "$d" 2>/dev/null || { echo "no $1: not writable"; return 1; }
+	[ -d "$d" ] || mkdir "$d" 2>/dev/null || [ -d "$d" ] || { echo "no $1: not writable"; return 1; }
 	p="$d/probe.$$"
 	{ echo "exit 0" >"$p"; } 2>/dev/null || { echo "no $1: not writable"; return 1; }
 	chmod 700 "$p" && "$p" 2>/dev/null

@@ -3,9 +3,11 @@ package kube
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,10 +16,13 @@ import (
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
 
-// PodConns are the connections to pods' addresses. A pod's network may go before
-// its last words have left it, so whoever deletes a pod ends its connections
-// here as well. The zero value is usable.
+// PodConns are the connections to agents that listen at a port of their pods. A
+// pod's network may go before its last words have left it, so whoever deletes a
+// pod ends its connections here as well. The zero value is usable.
 type PodConns struct {
+	// Through forwards the ports; nil: they are reached at the pods' addresses.
+	Through *Executor
+
 	mu     sync.Mutex
 	closed bool
 	open   map[*podConn]struct{}
@@ -38,6 +43,15 @@ func (c *podConn) Close() error {
 	return c.below().Close()
 }
 
+// Write implements net.Conn.
+func (c *podConn) Write(p []byte) (int, error) {
+	if f, ok := c.below().(*forwarded); ok {
+		// TLS writes its records one by one.
+		return f.gather(func() (int, error) { return c.Conn.Write(p) })
+	}
+	return c.Conn.Write(p)
+}
+
 // below is the connection that TLS is spoken on.
 func (c *podConn) below() net.Conn {
 	if over, ok := c.Conn.(*tls.Conn); ok {
@@ -46,16 +60,55 @@ func (c *podConn) below() net.Conn {
 	return c.Conn
 }
 
-// Dial connects to the agent at a pod's address and returns when it has proved
-// that it is the one that was meant. The error wraps ErrUnavailable, and says
-// what lets the server in.
+// Dial connects to the agent at a pod's port and returns when it has proved that
+// it is the one that was meant. The error wraps ErrUnavailable or ErrForbidden,
+// and says what lets the server in.
 func (a *PodConns) Dial(ctx context.Context, pod *corev1.Pod, port int32, s sealed.Secret) (net.Conn, error) {
-	return a.keep(pod, func() (net.Conn, error) { return dialPod(ctx, pod, port, s) })
+	return a.keep(pod, func() (net.Conn, error) { return a.dial(ctx, pod, port, s) })
 }
 
 // DialNew is Dial for a pod whose agent may not listen yet.
 func (a *PodConns) DialNew(ctx context.Context, pod *corev1.Pod, port int32, s sealed.Secret) (net.Conn, error) {
-	return a.keep(pod, func() (net.Conn, error) { return dialNewPod(ctx, pod, port, s) })
+	return a.keep(pod, func() (net.Conn, error) {
+		until := time.Now().Add(podListenWait)
+		for pause := podListenRetry; ; pause = min(2*pause, podListenRetryMax) {
+			conn, err := a.dial(ctx, pod, port, s)
+			switch {
+			case !refused(err) || ctx.Err() != nil:
+				return conn, err
+			case time.Now().After(until):
+				return nil, fmt.Errorf("%w within %v: %w", errOutOfReach, podListenWait, err)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+		}
+	})
+}
+
+func (a *PodConns) dial(ctx context.Context, pod *corev1.Pod, port int32, s sealed.Secret) (net.Conn, error) {
+	ends, failed := a.ends(pod, port), errNoAddress
+	for _, to := range ends {
+		conn, err := dialSealed(ctx, to, s)
+		if err == nil {
+			return conn, nil
+		}
+		if failed = err; ctx.Err() != nil {
+			return nil, fmt.Errorf("reach pod %s/%s: %w", pod.Namespace, pod.Name, context.Cause(ctx))
+		}
+	}
+	if !errors.Is(failed, providers.ErrForbidden) {
+		failed = fmt.Errorf("%w: %w", failed, providers.ErrUnavailable)
+	}
+	return nil, fmt.Errorf("the agent of pod %s/%s: %w", pod.Namespace, pod.Name, failed)
+}
+
+func (a *PodConns) ends(pod *corev1.Pod, port int32) []end {
+	if a.Through != nil {
+		return []end{a.Through.forwardedEnd(pod, port)}
+	}
+	return byAddress(pod, port)
 }
 
 func (a *PodConns) keep(pod *corev1.Pod, dial func() (net.Conn, error)) (net.Conn, error) {
@@ -90,9 +143,12 @@ func (a *PodConns) Drop(pod types.UID) {
 }
 
 func (c *podConn) hangUp() {
-	if tcp, ok := c.below().(*net.TCPConn); ok {
-		_ = tcp.CloseRead()
-		_ = tcp.CloseWrite()
+	switch below := c.below().(type) {
+	case *net.TCPConn:
+		_ = below.CloseRead()
+		_ = below.CloseWrite()
+	case *forwarded:
+		below.hangUp()
 	}
 }
 

@@ -24,10 +24,12 @@ const (
 	WayExec = "exec"
 	// WayPodIP connects to the agent's port at the pod's own address.
 	WayPodIP = "pod-ip"
+	// WayPortForward connects to the agent's port on the pod's loopback, through
+	// the API server.
+	WayPortForward = "port-forward"
 )
 
-// DefaultAgentPort is where agents listen that are reached by their pod's
-// address.
+// DefaultAgentPort is where agents listen that are reached by a port.
 const DefaultAgentPort = 7778
 
 // CheckWay returns the way and the port to use. The error wraps ErrInvalid.
@@ -35,9 +37,9 @@ func CheckWay(way string, port int32) (string, int32, error) {
 	switch way {
 	case "":
 		way = WayExec
-	case WayExec, WayPodIP:
+	case WayExec, WayPodIP, WayPortForward:
 	default:
-		return "", 0, fmt.Errorf("way to the agent: %q is neither %s nor %s: %w", way, WayExec, WayPodIP, providers.ErrInvalid)
+		return "", 0, fmt.Errorf("way to the agent: %q is neither %s, %s nor %s: %w", way, WayExec, WayPodIP, WayPortForward, providers.ErrInvalid)
 	}
 	if port == 0 {
 		port = DefaultAgentPort
@@ -51,12 +53,29 @@ func CheckWay(way string, port int32) (string, int32, error) {
 	return way, port, nil
 }
 
+// LoopbackOnly is where an agent listens that takes connections from its own pod
+// only.
+const LoopbackOnly = "127.0.0.1"
+
+// ListenAddress is where an agent listens, for its --listen-tcp.
+func ListenAddress(port int32, loopback bool) string {
+	host := ""
+	if loopback {
+		host = LoopbackOnly
+	}
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
+}
+
 const (
-	// podDialTime bounds a connection to one address of a pod.
-	podDialTime = 5 * time.Second
+	// podDialTime bounds a connection to a pod's port, and podGreetTime what comes
+	// before both sides know each other: the kernel takes a connection also for an
+	// agent that has to wait for its turn on a busy node.
+	podDialTime  = 5 * time.Second
+	podGreetTime = 10 * time.Second
 	// podListenWait is how long an agent that was just started may not listen.
-	podListenWait  = 5 * time.Second
-	podListenRetry = 20 * time.Millisecond
+	podListenWait     = 5 * time.Second
+	podListenRetry    = 20 * time.Millisecond
+	podListenRetryMax = 320 * time.Millisecond
 )
 
 // podDialer has the kernel find out in half a minute that a pod is gone without
@@ -66,81 +85,74 @@ var podDialer = &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 }}
 
 var (
-	// errOutOfReach: the pod's address does not answer from here.
-	errOutOfReach = errors.New("its address cannot be reached from the server")
+	// errOutOfReach: the pod's port does not answer from here.
+	errOutOfReach = errors.New("cannot be reached from the server")
 	errNoAddress  = errors.New("its pod has no address yet")
 )
 
-// OutOfReach reports whether an error of a dial says that the pod's address
-// cannot be reached: trying again soon will not help.
+// OutOfReach reports whether an error of a dial says that the pod's port cannot
+// be reached: trying again soon will not help.
 func OutOfReach(err error) bool { return errors.Is(err, errOutOfReach) }
 
-// dialPod connects to the agent at a pod's address and returns when it has
-// proved that it is the one that was meant. The error wraps ErrUnavailable, and
-// says what lets the server in.
-func dialPod(ctx context.Context, pod *corev1.Pod, port int32, s sealed.Secret) (net.Conn, error) {
-	failed := errNoAddress
-	for _, ip := range podAddresses(pod) {
-		conn, err := dialSealed(ctx, net.JoinHostPort(ip, strconv.Itoa(int(port))), s)
-		if err == nil {
-			return conn, nil
-		}
-		if failed = err; ctx.Err() != nil {
-			return nil, fmt.Errorf("reach pod %s/%s: %w", pod.Namespace, pod.Name, context.Cause(ctx))
-		}
-	}
-	return nil, fmt.Errorf("the agent of pod %s/%s, by the pod's address: %w: %w", pod.Namespace, pod.Name, failed, providers.ErrUnavailable)
+// end is what a way offers to connect to.
+type end struct {
+	name string
+	dial func(context.Context) (net.Conn, error)
+	// refused and unreachable are what to look at when nobody listens, and when
+	// nobody answers.
+	refused, unreachable string
 }
 
-// dialNewPod is dialPod for a pod whose agent may not listen yet.
-func dialNewPod(ctx context.Context, pod *corev1.Pod, port int32, s sealed.Secret) (net.Conn, error) {
-	for until := time.Now().Add(podListenWait); ; {
-		conn, err := dialPod(ctx, pod, port, s)
-		if !errors.Is(err, syscall.ECONNREFUSED) || ctx.Err() != nil || time.Now().After(until) {
-			return conn, err
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(podListenRetry):
-		}
-	}
-}
-
-func podAddresses(pod *corev1.Pod) []string {
-	var out []string
+// byAddress are the ends of a pod at its own addresses.
+func byAddress(pod *corev1.Pod, port int32) []end {
+	var ends []end
 	for _, ip := range pod.Status.PodIPs {
-		if _, err := netip.ParseAddr(ip.IP); err == nil {
-			out = append(out, ip.IP)
+		if _, err := netip.ParseAddr(ip.IP); err != nil {
+			continue
 		}
+		at := net.JoinHostPort(ip.IP, strconv.Itoa(int(port)))
+		ends = append(ends, end{
+			name: at, dial: func(ctx context.Context) (net.Conn, error) { return podDialer.DialContext(ctx, "tcp", at) },
+			refused:     "or a network policy rejects the server",
+			unreachable: "the server must be where pods' addresses lead to pods, and a network policy must let it in at that port",
+		})
 	}
-	return out
+	return ends
 }
 
-func dialSealed(ctx context.Context, address string, s sealed.Secret) (net.Conn, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, podDialTime, errOutOfReach)
+// dialSealed connects to an end and returns when the agent there has proved that
+// it is the one that was meant.
+func dialSealed(ctx context.Context, to end, s sealed.Secret) (net.Conn, error) {
+	dialing, cancel := context.WithTimeoutCause(ctx, podDialTime, errOutOfReach)
 	defer cancel()
-	raw, err := podDialer.DialContext(ctx, "tcp", address)
+	raw, err := to.dial(dialing)
 	var conn net.Conn
 	if err == nil {
-		conn, err = sealed.Client(ctx, raw, s)
+		greeting, cancel := context.WithTimeoutCause(ctx, podGreetTime, errOutOfReach)
+		defer cancel()
+		conn, err = sealed.Client(greeting, raw, s)
 	}
 	switch {
 	case err == nil:
 		return conn, nil
 	case errors.Is(err, sealed.ErrStranger):
-		return nil, fmt.Errorf("what answers at %s is not its agent (%w); the address may belong to another pod by now", address, err)
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("nothing listens at %s, or a network policy rejects the server: %w", address, err)
-	case outOfReach(ctx, err):
-		return nil, fmt.Errorf("%s: %w (%w): the server must be where pods' addresses lead to pods, and a network policy must let it in at that port; else serve with the way %s",
-			address, errOutOfReach, err, WayExec)
+		return nil, fmt.Errorf("what answers at %s is not its agent (%w); the address may belong to another pod by now", to.name, err)
+	case refused(err):
+		return nil, fmt.Errorf("nothing listens at %s, %s: %w", to.name, to.refused, err)
+	case ctx.Err() == nil && outOfReach(err):
+		return nil, fmt.Errorf("%s %w (%w): %s; else serve with the way %s", to.name, errOutOfReach, err, to.unreachable, WayExec)
 	default:
 		return nil, err
 	}
 }
 
-func outOfReach(ctx context.Context, err error) bool {
+// refused reports whether nobody listens.
+func refused(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errNotForwarded)
+}
+
+func outOfReach(err error) bool {
 	var late net.Error
-	return errors.Is(context.Cause(ctx), errOutOfReach) || errors.As(err, &late) && late.Timeout() ||
+	return errors.Is(err, errOutOfReach) || errors.As(err, &late) && late.Timeout() ||
 		errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }

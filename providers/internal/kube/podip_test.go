@@ -108,7 +108,7 @@ func TestDialPod(t *testing.T) {
 		if !OutOfReach(err) || !errors.Is(err, providers.ErrUnavailable) || !strings.Contains(err.Error(), "network policy") {
 			t.Errorf("%v", err)
 		}
-		if took := time.Since(began); took > 2*podDialTime {
+		if took := time.Since(began); took > 2*podGreetTime {
 			t.Errorf("it took %v", took)
 		}
 		why := errors.New("enough")
@@ -204,13 +204,15 @@ func TestCheckWay(t *testing.T) {
 	if way, port, err := CheckWay("", 0); way != WayExec || port != DefaultAgentPort || err != nil {
 		t.Errorf("%s %d %v", way, port, err)
 	}
-	if way, port, err := CheckWay(WayPodIP, 8888); way != WayPodIP || port != 8888 || err != nil {
-		t.Errorf("%s %d %v", way, port, err)
+	for _, want := range []string{WayPodIP, WayPortForward} {
+		if way, port, err := CheckWay(want, 8888); way != want || port != 8888 || err != nil {
+			t.Errorf("%s %d %v", way, port, err)
+		}
 	}
 	for _, c := range []struct {
 		way  string
 		port int32
-	}{{"router", 0}, {"POD-IP", 0}, {WayPodIP, 80}, {WayPodIP, 65536}, {WayExec, -1}} {
+	}{{"router", 0}, {"POD-IP", 0}, {WayPodIP, 80}, {WayPodIP, 65536}, {WayExec, -1}, {WayPortForward, 22}} {
 		if _, _, err := CheckWay(c.way, c.port); !errors.Is(err, providers.ErrInvalid) {
 			t.Errorf("%+v: %v", c, err)
 		}
@@ -239,6 +241,21 @@ func TestInjectWithAPort(t *testing.T) {
 		again, err := in.Inject(t.Context(), box.run, want)
 		if err != nil || again != at {
 			t.Errorf("again: %+v after %+v, %v", again, at, err)
+		}
+		if at.Local || again.Local {
+			t.Errorf("it passes for one that takes its own pod's connections only: %+v", at)
+		}
+		// Another server that wants it local is told that it is not.
+		want.Local = true
+		if again, err = in.Inject(t.Context(), box.run, want); err != nil || again.Local {
+			t.Errorf("again, for another way: %+v, %v", again, err)
+		}
+		local := want
+		local.Incarnation = "abc-3"
+		l, local.Port = listen(t, "127.0.0.1:0")
+		_ = l.Close()
+		if again, err = in.Inject(t.Context(), box.run, local); err != nil || !again.Local || again.Port != local.Port {
+			t.Errorf("local: %+v, %v", again, err)
 		}
 		// One that was started without stays without, and nobody is told otherwise.
 		if at, err = in.Start(t.Context(), box.run, at, Injection{Incarnation: "abc-2"}); err != nil || at.Port != 0 {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -43,21 +44,27 @@ func NewWatcher(p Patience) *Watcher {
 	return &Watcher{patience: p, since: make(map[string]time.Time)}
 }
 
+var errCutShort = errors.New("cut short")
+
+// CutShort reports whether an error is that of a pod which is being taken away,
+// or of a command that was killed as when a container ends.
+func CutShort(err error) bool { return errors.Is(err, errCutShort) }
+
 // Trouble returns why the pod will not become ready, as far as it can be known
 // by now, or nil. The error wraps ErrStartFailed or ErrExhausted.
 func (w *Watcher) Trouble(pod *corev1.Pod) error {
 	if pod.DeletionTimestamp != nil {
-		return fmt.Errorf("its pod is being deleted by somebody else: %w", providers.ErrStartFailed)
+		return because("its pod is being deleted by somebody else", errCutShort, providers.ErrStartFailed)
 	}
 	if e := Ended(pod, ""); e != nil {
-		return fmt.Errorf("%s: %w", e.Message, providers.ErrStartFailed)
+		return because(e.Message, providers.ErrStartFailed)
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type != corev1.PodScheduled || c.Status != corev1.ConditionFalse || c.Reason != corev1.PodReasonUnschedulable {
 			continue
 		}
 		if w.lasts("unschedulable", w.patience.Unschedulable) {
-			return fmt.Errorf("no node can take its pod: %s: %w", c.Message, providers.ErrExhausted)
+			return because("no node can take its pod: "+c.Message, providers.ErrExhausted)
 		}
 	}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
@@ -67,14 +74,21 @@ func (w *Watcher) Trouble(pod *corev1.Pod) error {
 		}
 		switch {
 		case slices.Contains(imageTroubles, waiting.Reason):
-			return fmt.Errorf("the image %q of container %s cannot be had: %s: %s: %w", c.Image, c.Name, waiting.Reason, waiting.Message, providers.ErrStartFailed)
+			return because(fmt.Sprintf("the image %q of container %s cannot be had: %s", c.Image, c.Name, waitsFor(waiting)), providers.ErrStartFailed)
 		case slices.Contains(containerTroubles, waiting.Reason):
 			if w.lasts(c.Name+"/"+waiting.Reason, configPatience) {
-				return fmt.Errorf("container %s cannot be made: %s: %s: %w", c.Name, waiting.Reason, waiting.Message, providers.ErrStartFailed)
+				return because(fmt.Sprintf("container %s cannot be made: %s", c.Name, waitsFor(waiting)), providers.ErrStartFailed)
 			}
 		}
 	}
 	return nil
+}
+
+func waitsFor(w *corev1.ContainerStateWaiting) string {
+	if w.Message == "" {
+		return w.Reason
+	}
+	return w.Reason + ": " + w.Message
 }
 
 // The reasons that a kubelet gives for a container that it cannot start.
@@ -128,7 +142,7 @@ func Ended(pod *corev1.Pod, container string) *End {
 		if t.ExitCode == 0 && len(pod.Status.InitContainerStatuses) > 0 && isInit(pod, c.Name) {
 			continue
 		}
-		return &End{Message: containerEnd(pod, c.Name, t), Failure: failure(t)}
+		return &End{Message: containerEnd(pod, c.Name, t), Failure: failure(pod, t)}
 	}
 	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
 		return &End{Message: podEnd(pod)}
@@ -140,14 +154,47 @@ func isInit(pod *corev1.Pod, name string) bool {
 	return slices.ContainsFunc(pod.Status.InitContainerStatuses, func(c corev1.ContainerStatus) bool { return c.Name == name })
 }
 
-// oomKilled is the reason that container runtimes give.
-const oomKilled = "OOMKilled"
+const (
+	// oomKilled is the reason that container runtimes give. Some give it also
+	// when the kernel killed one process of a container that went on, and was told
+	// to end much later.
+	oomKilled = "OOMKilled"
+	// codeTerminated is that of a process which was told to end, and did.
+	codeTerminated = 143
+)
 
-func failure(t *corev1.ContainerStateTerminated) providers.Failure {
-	if t.Reason == oomKilled {
+func failure(pod *corev1.Pod, t *corev1.ContainerStateTerminated) providers.Failure {
+	if t.Reason == oomKilled && t.ExitCode != 0 && t.ExitCode != codeTerminated && !byDeletion(pod, t) {
 		return providers.FailureOutOfMemory
 	}
 	return providers.FailureUnknown
+}
+
+// byDeletion reports whether a container ended after its pod was deleted, and so
+// probably because of that.
+func byDeletion(pod *corev1.Pod, t *corev1.ContainerStateTerminated) bool {
+	if pod.DeletionTimestamp == nil {
+		return false
+	}
+	// The timestamp is when the pod's time is up.
+	asked := pod.DeletionTimestamp.Time
+	if grace := pod.DeletionGracePeriodSeconds; grace != nil {
+		asked = asked.Add(-time.Duration(*grace) * time.Second)
+	}
+	return !t.FinishedAt.Time.Before(asked)
+}
+
+// EndOf returns how one container of a pod ended, and nil where the pod says
+// nothing of it: it tells of each container's present and last one only.
+func EndOf(pod *corev1.Pod, containerID string) *End {
+	for _, c := range pod.Status.ContainerStatuses {
+		for _, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+			if t != nil && t.ContainerID == containerID {
+				return &End{Message: containerEnd(pod, c.Name, t), Failure: failure(pod, t)}
+			}
+		}
+	}
+	return nil
 }
 
 func containerEnd(pod *corev1.Pod, name string, t *corev1.ContainerStateTerminated) string {
@@ -182,14 +229,17 @@ func podEnd(pod *corev1.Pod) string {
 	return text
 }
 
-const textLimit = 1000
+const (
+	textLimit = 1000
+	cut       = "…" // where a text was
+)
 
 // Shorten bounds a text for an error.
 func Shorten(text string) string {
 	if len(text) <= textLimit {
 		return text
 	}
-	return strings.ToValidUTF8(text[:textLimit], "") + "…"
+	return strings.ToValidUTF8(text[:textLimit], "") + cut
 }
 
 const (
@@ -197,25 +247,28 @@ const (
 	eventsTold = 4
 )
 
-// Events returns the last warnings that the cluster gave about an object, in one
-// line, and nothing where they cannot be read.
-func Events(ctx context.Context, client corev1client.EventsGetter, namespace string, uid types.UID) string {
+// Warning is what the cluster said about an object.
+type Warning struct{ Reason, Message string }
+
+// Events returns the last warnings about an object, each once, and none where
+// they cannot be read.
+func Events(ctx context.Context, client corev1client.EventsGetter, namespace string, uid types.UID) []Warning {
 	list, err := client.Events(namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(uid)).String(), Limit: eventsRead,
 	})
 	if err != nil {
-		return ""
+		return nil
 	}
-	var told []string
+	var said []Warning
 	for _, e := range slices.Backward(list.Items) {
-		text := e.Reason + ": " + Shorten(strings.TrimSpace(e.Message))
-		if e.Type != corev1.EventTypeWarning || slices.Contains(told, text) {
+		w := Warning{e.Reason, Shorten(strings.TrimSpace(e.Message))}
+		if e.Type != corev1.EventTypeWarning || slices.Contains(said, w) {
 			continue
 		}
-		if told = append(told, text); len(told) == eventsTold {
+		if said = append(said, w); len(said) == eventsTold {
 			break
 		}
 	}
-	slices.Reverse(told)
-	return strings.Join(told, "; ")
+	slices.Reverse(said)
+	return said
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -35,7 +36,7 @@ type execServer struct {
 
 // protocols are those that an API server may speak, with the Executor's own
 // part of each.
-var protocols = []string{"WebSocket", "SPDY"}
+var protocols = []string{"WebSocket", "SPDY", "SPDY by TLS"}
 
 // newExecServer serves one program, and gives an Executor that reaches it. What
 // is left at the end is a failure.
@@ -43,17 +44,22 @@ func newExecServer(t *testing.T, protocol string, run program) (*execServer, *Ex
 	t.Helper()
 	noLeaks(t)
 	s := &execServer{run: run, open: map[io.Closer]bool{}, gone: make(chan struct{})}
-	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case protocol == "WebSocket" && wsstream.IsWebSocketRequest(r):
 			s.webSocket(t, w, r)
-		case protocol == "SPDY" && !wsstream.IsWebSocketRequest(r):
+		case protocol != "WebSocket" && !wsstream.IsWebSocketRequest(r):
 			s.spdy(t, w, r)
 		default:
 			http.Error(w, "not by this protocol", http.StatusNotImplemented)
 		}
 	}))
-	config := &rest.Config{Host: s.URL}
+	if strings.HasSuffix(protocol, "TLS") {
+		s.StartTLS()
+	} else {
+		s.Start()
+	}
+	config := &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)

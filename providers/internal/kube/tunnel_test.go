@@ -19,11 +19,21 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// noLeaks fails a test that leaves goroutines behind.
+// noLeaks fails a test that leaves goroutines behind. spdystream takes a second
+// to leave a connection whose other end hung up first, as that of a test's server
+// may.
 func noLeaks(t *testing.T) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+	t.Cleanup(func() {
+		err := goleak.Find(before)
+		for late := time.Now().Add(3 * time.Second); err != nil && time.Now().Before(late); {
+			err = goleak.Find(before)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 var inPod = Container{Namespace: "ns", Pod: "pod", Name: "main"}
@@ -229,15 +239,13 @@ func TestTunnelDeadlines(t *testing.T) {
 			_, _ = io.WriteString(stdout, "ready\n")
 			<-gone // and reads nothing
 			return 0
-		}, func(t *testing.T, s *execServer, _ *Executor, conn net.Conn) {
+		}, func(t *testing.T, _ *execServer, _ *Executor, conn net.Conn) {
 			if err := conn.SetWriteDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
 				t.Error(err)
 			}
 			if _, err := conn.Write(make([]byte, 64<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("write: %v", err)
 			}
-			// SPDY lets go of a connection that takes nothing only when it breaks.
-			s.cut()
 		})
 	})
 }
