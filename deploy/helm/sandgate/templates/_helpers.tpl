@@ -26,7 +26,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .Values.sandboxes.namespace | default .Release.Namespace }}
 {{- end }}
 
-{{- /* Each rule with what it is for. WebSocket exec asks for "get", SPDY for "create". */}}
+{{- /* Each rule with what it is for. WebSocket asks for "get", SPDY for "create". */}}
 {{- define "sandgate.rules.kubernetes" -}}
 # The sandboxes, and the pods of pools.
 - {apiGroups: [""], resources: [pods], verbs: [get, list, watch, create, patch, delete]}
@@ -48,9 +48,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- /* In the namespace of the sandboxes only: with a ClusterRole the server could read every secret. */}}
 {{- define "sandgate.rules.way" -}}
-{{- if eq .Values.way "pod-ip" -}}
-# The secrets by which server and agents know each other at the pods' addresses.
+{{- if ne .Values.way "exec" -}}
+# The secrets by which server and agents know each other at the pods' ports.
 - {apiGroups: [""], resources: [secrets], verbs: [get{{ if eq .Values.provider "agentsandbox" }}, create{{ end }}]}
+{{- end }}
+{{- end }}
+
+{{- /* Wherever the pods are. */}}
+{{- define "sandgate.rules.forward" -}}
+{{- if eq .Values.way "port-forward" -}}
+# The streams to those ports.
+- {apiGroups: [""], resources: [pods/portforward], verbs: [get, create]}
 {{- end }}
 {{- end }}
 
