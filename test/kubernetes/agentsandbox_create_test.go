@@ -1,7 +1,9 @@
 package kubernetes
 
 import (
+	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -134,7 +136,7 @@ func TestAgentSandboxClaims(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		_, err = p.Create(limit(t), "none", named(asSpec(`{"pool": "nowhere"}`), "none"))
-		if !errors.Is(err, providers.ErrStartFailed) || !strings.Contains(err.Error(), `SandboxWarmPool "nowhere" not found`) {
+		if !errors.Is(err, providers.ErrStartFailed) || !strings.Contains(err.Error(), "no SandboxWarmPool nowhere") {
 			t.Errorf("%v", err)
 		}
 		r.assertNothingLeft(t, "none")
@@ -162,6 +164,38 @@ func TestAgentSandboxClaims(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Who joins a creation gets a sandbox also where the one who began it gives up
+// and takes away what it made, at whatever moment.
+func TestAgentSandboxJoinsOneWhoGivesUp(t *testing.T) {
+	t.Parallel()
+	r, p := asOpen(t, nil)
+	other := r.open(t)
+	t.Cleanup(func() { _ = other.Close() })
+	why := errors.New("the caller has had enough")
+	for moment := 200 * time.Millisecond; moment <= 3*time.Second; moment += 400 * time.Millisecond {
+		t.Run("C20 after "+moment.String(), func(t *testing.T) {
+			t.Parallel()
+			name := "given-up-" + strconv.Itoa(int(moment.Milliseconds()))
+			spec := named(asSpec(`{"sandbox_template": "plain"}`), name)
+			ctx, cancel := context.WithTimeoutCause(limit(t), moment, why)
+			defer cancel()
+			began := make(chan error, 1)
+			go func() {
+				_, err := p.Create(ctx, name, spec)
+				began <- err
+			}()
+			time.Sleep(moment / 2) // some time between the two, not a wait for something
+			_, err := other.Create(limit(t), name, spec)
+			if err != nil {
+				t.Errorf("who joined: %v", err)
+			}
+			if err := <-began; err != nil && !errors.Is(err, why) {
+				t.Errorf("who began: %v", err)
+			}
+		})
+	}
 }
 
 func TestAgentSandboxEnv(t *testing.T) {

@@ -20,8 +20,14 @@ import (
 // openPodIP is open for the way by the pods' addresses.
 func (r *asRig) openPodIP(t testing.TB, kubeconfig string) *agentsandbox.Provider {
 	t.Helper()
+	return r.openWay(t, kubeconfig, agentsandbox.WayPodIP)
+}
+
+// openWay is open for a way by the pods' ports.
+func (r *asRig) openWay(t testing.TB, kubeconfig string, way agentsandbox.Way) *agentsandbox.Provider {
+	t.Helper()
 	p, err := agentsandbox.New(t.Context(), agentsandbox.Config{
-		Kubeconfig: kubeconfig, Namespace: r.namespace, Way: agentsandbox.WayPodIP, AgentPort: podIPPort,
+		Kubeconfig: kubeconfig, Namespace: r.namespace, Way: way, AgentPort: podIPPort,
 		Agent:  func(string) ([]byte, error) { return agentBinary() },
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
@@ -81,7 +87,7 @@ func TestAgentSandboxPodIP(t *testing.T) {
 			t.Errorf("processes: %q", said)
 		}
 		// A server with no more than this right to secrets and without exec.
-		noExec := r.openPodIP(t, account(t, client, r.namespace, withoutExec(t, "agentsandbox")))
+		noExec := r.openPodIP(t, account(t, client, r.namespace, withoutExec(t, "agentsandbox", "pod-ip")))
 		defer func() { _ = noExec.Close() }()
 		if got := providertest.Shell(t, noExec, "byip", "echo by address"); got != "by address\n" {
 			t.Errorf("it says %q", got)
@@ -192,15 +198,17 @@ func TestAgentSandboxPodIPConformance(t *testing.T) {
 	needPodNetwork(t, client, r.namespace)
 	r.template("suite", restricted(pythonImage()), map[string]any{"envVarsInjectionPolicy": "Allowed", "networkPolicyManagement": "Unmanaged"})
 	providertest.Run(t, providertest.Harness{
-		Open: func(t *testing.T) providers.Provider { return r.openPodIP(t, os.Getenv("KUBECONFIG")) },
-		Spec: func() providers.Spec { return asSpec(`{"sandbox_template": "suite"}`) },
-		Pick: part(t, 5, "claims by address"),
-		Except: map[string]string{
-			"C24_no_network":    "a pod has a network; its NetworkPolicy is the operator's and the cluster's",
-			"C24_no_host_files": "/var/lib is the image's own",
-			"C24_memory_hog":    "limits are the SandboxTemplate's, not a request's",
-			"C24_disk_hog":      "limits are the SandboxTemplate's, not a request's",
-			"C24_fork_bomb":     "the number of processes is the kubelet's podPidsLimit",
-		},
+		Open:   func(t *testing.T) providers.Provider { return r.openPodIP(t, os.Getenv("KUBECONFIG")) },
+		Spec:   func() providers.Spec { return asSpec(`{"sandbox_template": "suite"}`) },
+		Pick:   part(t, 5, "claims by address"),
+		Except: asExceptions,
 	})
+}
+
+// asExceptions are what a SandboxTemplate of the tests leaves to the cluster.
+var asExceptions = map[string]string{
+	"C24_no_network": "a pod has a network; its NetworkPolicy is the operator's and the cluster's",
+	"C24_memory_hog": "limits are the SandboxTemplate's, not a request's",
+	"C24_disk_hog":   "limits are the SandboxTemplate's, not a request's",
+	"C24_fork_bomb":  "the number of processes is the kubelet's podPidsLimit",
 }

@@ -74,11 +74,11 @@ func podIPRig(t *testing.T, config raw.Config) rawRig {
 	return r
 }
 
-// withoutExec are the chart's rules for the way, without the right to exec: what
-// works with them goes by the pods' addresses.
-func withoutExec(t *testing.T, provider string) []rbac.PolicyRule {
+// withoutExec are the chart's rules for a way, without the right to exec: what
+// works with them goes by the pods' ports.
+func withoutExec(t *testing.T, provider, way string) []rbac.PolicyRule {
 	t.Helper()
-	return slices.DeleteFunc(chartRules(t, provider, "way=pod-ip"), func(r rbac.PolicyRule) bool {
+	return slices.DeleteFunc(chartRules(t, provider, "way="+way), func(r rbac.PolicyRule) bool {
 		return slices.Contains(r.Resources, "pods/exec")
 	})
 }
@@ -88,7 +88,7 @@ func TestRawPodIP(t *testing.T) {
 	t.Parallel()
 	client, _ := clientset(t)
 	config := podIPConfig(t)
-	config.Kubeconfig = account(t, client, config.Namespace, withoutExec(t, "kubernetes"))
+	config.Kubeconfig = account(t, client, config.Namespace, withoutExec(t, "kubernetes", "pod-ip"))
 	r := podIPRig(t, config)
 
 	t.Run("S1-32 S5-5 create, execute, copy and delete without a single exec", func(t *testing.T) {

@@ -26,7 +26,7 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
-// rig is a namespace of a test's own, and in it both providers.
+// rig is a namespace of a test's own, and in it both providers by some ways.
 type rig struct {
 	t         *testing.T
 	cluster   string
@@ -39,15 +39,23 @@ type rig struct {
 	sides      []*side
 }
 
-// side is one provider: two servers on one cluster behind one address, and a
-// client.
+// side is one provider by one way to the agents: two servers on one cluster
+// behind one address, and a client.
 type side struct {
 	rig      *rig
 	provider string
+	way      string
 	servers  [2]*server
 	turn     int // whose it is
 	front    *front
 	client   *sandgate.Client
+}
+
+func (s *side) String() string {
+	if s.way == "exec" {
+		return s.provider
+	}
+	return s.provider + " by " + s.way
 }
 
 type server struct {
@@ -62,7 +70,7 @@ var (
 	sandboxes = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
 )
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T, ways ...string) *rig {
 	t.Helper()
 	cluster, kubeconfig := os.Getenv("SANDGATE_CLUSTER"), os.Getenv("KUBECONFIG")
 	if cluster == "" || kubeconfig == "" {
@@ -93,7 +101,10 @@ func newRig(t *testing.T) *rig {
 	r.putFrontBefore(config.Host)
 	r.template("box", core.RestartPolicyAlways)
 	r.template("once", core.RestartPolicyNever)
-	r.sides = []*side{r.side("kubernetes"), r.side("agentsandbox")}
+	r.template("on-failure", core.RestartPolicyOnFailure)
+	for _, way := range ways {
+		r.sides = append(r.sides, r.side("kubernetes", way), r.side("agentsandbox", way))
+	}
 	return r
 }
 
@@ -141,9 +152,9 @@ func (r *rig) template(name string, restart core.RestartPolicy) {
 	}
 }
 
-func (r *rig) side(provider string) *side {
+func (r *rig) side(provider, way string) *side {
 	r.t.Helper()
-	s := &side{rig: r, provider: provider}
+	s := &side{rig: r, provider: provider, way: way}
 	for i := range s.servers {
 		s.servers[i] = s.serve()
 	}
@@ -156,8 +167,8 @@ func (r *rig) side(provider string) *side {
 	return s
 }
 
-// configuration has the template "default", and "once", whose pods are not
-// started again when they end. Pods of ours never are.
+// configuration has the template "default", "once", whose pods are not started
+// again when they end, and "on-failure". Pods of ours never are.
 func (s *side) configuration() string {
 	of := func(name string) string {
 		options := "{}"
@@ -169,7 +180,7 @@ func (s *side) configuration() string {
 	return `
 kubernetes: {image: "docker.io/sandgate/busybox:test", agent_image: "docker.io/sandgate/agent:test"}
 templates:
-  - {name: default, ` + of("box") + `  - {name: once, ` + of("once")
+  - {name: default, ` + of("box") + `  - {name: once, ` + of("once") + `  - {name: on-failure, ` + of("on-failure")
 }
 
 // serve starts one server. Each has a state directory of its own: what the
@@ -187,7 +198,7 @@ func (s *side) serve() *server {
 		r.t.Fatal(err)
 	}
 	made.cmd = exec.Command(program(), "serve", "--listen", "unix://"+made.address, "--state-dir", dir, "--config", config,
-		"--provider", s.provider, "--kubernetes-namespace", r.namespace, "--kubernetes-kubeconfig", r.kubeconfig)
+		"--provider", s.provider, "--"+s.provider+"-way", s.way, "--kubernetes-namespace", r.namespace, "--kubernetes-kubeconfig", r.kubeconfig)
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		r.t.Fatal(err)

@@ -96,21 +96,21 @@ func (r *running) whole(t *testing.T) {
 		fmt.Fprintf(&all, "line %d of the stream\n", i)
 	}
 	if r.err != nil {
-		t.Errorf("%s: after %d bytes: %v", r.side.provider, r.got.Len(), r.err)
+		t.Errorf("%s: after %d bytes: %v", r.side, r.got.Len(), r.err)
 		return
 	}
 	if r.exit.GetReason() != sandboxv1.ExitReason_EXIT_REASON_EXITED || r.exit.GetExitCode() != 7 {
-		t.Errorf("%s: it ended %v", r.side.provider, r.exit)
+		t.Errorf("%s: it ended %v", r.side, r.exit)
 	}
 	if r.got.String() != all.String() {
-		t.Errorf("%s: %d bytes arrived that are not the %d written", r.side.provider, r.got.Len(), all.Len())
+		t.Errorf("%s: %d bytes arrived that are not the %d written", r.side, r.got.Len(), all.Len())
 	}
 }
 
 // TestStreamsGoOn takes away everything between a caller and a running command,
-// with both providers at once.
+// with both providers and both ways through the API server at once.
 func TestStreamsGoOn(t *testing.T) {
-	r := newRig(t)
+	r := newRig(t, "exec", "port-forward")
 	boxes := map[*side]*sandgate.Sandbox{}
 	for _, s := range r.sides {
 		boxes[s] = s.create(t, "")
@@ -174,7 +174,7 @@ func TestStreamsGoOn(t *testing.T) {
 				select {
 				case <-run.done:
 				case <-time.After(d + after + 2*time.Minute):
-					t.Fatalf("%s: nothing came for %v", run.side.provider, time.Since(began))
+					t.Fatalf("%s: nothing came for %v", run.side, time.Since(began))
 				}
 				run.whole(t)
 			}
