@@ -174,8 +174,11 @@ const nodeGrace = 50 * time.Millisecond
 func (n *node) forward() {
 	defer func() { _ = n.data.Close() }()
 	defer func() { _ = n.errs.Close() }()
+	// Until its end: the library waits for whoever is to read what has come.
+	drain := func() { _, _ = io.Copy(io.Discard, n.data) }
 	conn, err := n.connect(n.data.Headers().Get(corev1.PortHeader))
 	if err != nil {
+		go drain()
 		fmt.Fprintf(n.errs, "error forwarding port: %v", err)
 		return
 	}
@@ -187,6 +190,7 @@ func (n *node) forward() {
 	go func() {
 		_, err := io.Copy(conn, n.data)
 		done <- err
+		drain()
 	}()
 	err = <-done
 	select {
