@@ -232,24 +232,6 @@ async def test_async_transfers(async_client: AsyncClient, work: Path) -> None:
     assert not (work / "2").exists()
 
 
-def test_a_source_that_cannot_be_read_writes_nothing(sandbox: Sandbox, work: Path) -> None:
-    class Failing(io.BytesIO):
-        reads = 0
-
-        def read(self, size: int | None = -1, /) -> bytes:
-            self.reads += 1
-            if self.reads == 3:
-                raise OSError("the disk is gone")
-            return super().read(size)
-
-    with pytest.raises(OSError, match="the disk is gone"):
-        sandbox.upload_file(f"{work}/x", Failing(_BIG))
-    with pytest.raises(FileNotFoundError):
-        sandbox.upload_file(f"{work}/y", work / "none")
-    assert not (work / "x").exists()
-    assert not (work / "y").exists()
-
-
 def test_bytes_that_changed_on_the_way_are_noticed(fake: FakeServer, sandbox: Sandbox, work: Path) -> None:
     sandbox.upload_file(f"{work}/x", b"content")
     fake.corrupt = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import os
 from pathlib import Path
 
@@ -133,6 +134,25 @@ def test_100_mib_there_and_back(box: Sandbox, tmp_path: Path) -> None:
     assert hashlib.sha256(back.read_bytes()).digest() == digest
     assert box.stat("/workspace/large").mode == 0o600
     box.remove("/workspace/large")
+
+
+def test_a_source_that_cannot_be_read_writes_nothing(box: Sandbox, tmp_path: Path) -> None:
+    class Failing(io.BytesIO):
+        reads = 0
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            self.reads += 1
+            if self.reads == 3:
+                raise OSError("the disk is gone")
+            return super().read(size)
+
+    box.upload_file("/workspace/unread/x", b"before")
+    with pytest.raises(OSError, match="the disk is gone"):
+        box.upload_file("/workspace/unread/x", Failing(os.urandom(8 << 20)))
+    with pytest.raises(FileNotFoundError):
+        box.upload_file("/workspace/unread/y", tmp_path / "none")
+    assert box.download_file("/workspace/unread/x").content == b"before"
+    assert [e.path for e in box.list("/workspace/unread")] == ["/workspace/unread/x"]
 
 
 def test_files(box: Sandbox) -> None:
