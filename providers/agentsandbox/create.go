@@ -139,11 +139,8 @@ func (p *Provider) join(ctx context.Context, name string, spec providers.Spec) (
 		return info, nil
 	}
 	info, err := p.finish(ctx, s)
-	if errors.Is(err, providers.ErrUnavailable) || kube.CutShort(err) {
-		// Who began it may have given up, and taken it away.
-		err = errors.Join(err, p.stillThere(ctx, s))
-	}
-	if errors.Is(err, errGone) && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && (errors.Is(err, errGone) || errors.Is(p.stillThere(ctx, s), errGone)) {
+		// Who began it has given up and taken it away, whatever was seen of that.
 		return providers.Info{}, errAgain
 	}
 	return info, err

@@ -173,7 +173,7 @@ func started(r Result, err error, want Injection) error {
 	case r.Code == codeNotFound || r.Code == codeNotRunnable:
 		return fmt.Errorf("start the agent: %w: %s", errNoExecutable, complaint(r.Stderr))
 	case r.Code == codeKilled && len(r.Stderr) == 0:
-		return fmt.Errorf("container %q of %s: %w: %w", want.Container, want.Where, providers.ErrAgentCannotStart, errCutShort)
+		return fmt.Errorf("container %q of %s: %w: it was cut short", want.Container, want.Where, providers.ErrAgentCannotStart)
 	case r.Code != 0:
 		return fmt.Errorf("container %q of %s: %w: %s", want.Container, want.Where, providers.ErrAgentCannotStart, complaint(r.Stderr))
 	}

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,17 +43,11 @@ func NewWatcher(p Patience) *Watcher {
 	return &Watcher{patience: p, since: make(map[string]time.Time)}
 }
 
-var errCutShort = errors.New("cut short")
-
-// CutShort reports whether an error is that of a pod which is being taken away,
-// or of a command that was killed as when a container ends.
-func CutShort(err error) bool { return errors.Is(err, errCutShort) }
-
 // Trouble returns why the pod will not become ready, as far as it can be known
 // by now, or nil. The error wraps ErrStartFailed or ErrExhausted.
 func (w *Watcher) Trouble(pod *corev1.Pod) error {
 	if pod.DeletionTimestamp != nil {
-		return because("its pod is being deleted by somebody else", errCutShort, providers.ErrStartFailed)
+		return because("its pod is being deleted by somebody else", providers.ErrStartFailed)
 	}
 	if e := Ended(pod, ""); e != nil {
 		return because(e.Message, providers.ErrStartFailed)
