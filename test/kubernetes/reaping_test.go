@@ -201,6 +201,10 @@ func reapingOnce(t *testing.T) {
 	holder(t, client, namespace, leader)
 	t.Logf("the leader was replaced after %v", time.Since(killed))
 	until("killed", end)
+	// The record is written after the deletion.
+	for ctx := limit(t); len(second.expired(t)) == 0 && ctx.Err() == nil; {
+		time.Sleep(50 * time.Millisecond)
+	}
 	for _, r := range []*replica{first, second} {
 		if records := r.expired(t); len(records) != 1 {
 			t.Errorf("records of deletions: %q", records)
