@@ -46,7 +46,7 @@ func stdinEnd(ctx context.Context, t T, s *Suite) {
 // stdinBrokenPipe closes the reading end. The writer is told; the command lives.
 func stdinBrokenPipe(ctx context.Context, t T, s *Suite) {
 	p := start(ctx, t, s.sandbox(ctx, t, nil), sandgate.ExecuteRequest{
-		Shell: "exec 0<&-; echo ready; trap 'exit 7' TERM; while :; do sleep 0.05; done", StdinOpen: true, Timeout: time.Minute,
+		Shell: "exec 0<&-; trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done", StdinOpen: true, Timeout: time.Minute,
 	})
 	untilOutput(t, p, "ready\n")
 	wantReason(t, "write to a closed pipe", p.WriteStdin(ctx, []byte("x")), "STDIN_CLOSED")
