@@ -201,9 +201,11 @@ func supervise(c *child) {
 		fail(c, stepFork, syscall.Errno(errno))
 	}
 	c.pid = pid
+	// Before the start is told: from then on an end of a pipe that the command
+	// closes has to be closed.
+	closeAllBut(c)
 	c.msg.kind, c.msg.value = reportStarted, int64(pid)
 	send(c)
-	closeAllBut(c)
 	for {
 		got, errno := waitAny(c, 0)
 		switch {

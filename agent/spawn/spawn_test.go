@@ -3,6 +3,7 @@ package spawn
 import (
 	"errors"
 	"os"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -70,6 +71,26 @@ func TestSupervised(t *testing.T) {
 		if e := wait(t, p); e.Status.ExitStatus() != 7 {
 			t.Fatalf("status %v", e.Status)
 		}
+	}
+}
+
+// Once a command is said to be started its supervisor holds none of its pipes:
+// an end that the command closes is closed.
+func TestSupervisorHoldsNothing(t *testing.T) {
+	n := null(t)
+	for range 50 {
+		p, err := Start(Spec{Path: "/bin/sleep", Argv: []string{"sleep", "100"}, Dir: "/", Files: [4]int{n, n, n, -1}, Cgroup: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held, err := os.ReadDir("/proc/" + strconv.Itoa(p.Supervisor) + "/fd")
+		if err != nil || len(held) != 1 {
+			t.Errorf("beside its reports it holds %v, %v", held, err)
+		}
+		if err := unix.Kill(p.Pid, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		wait(t, p)
 	}
 }
 
