@@ -142,8 +142,9 @@ func (p *Provider) Close() error {
 }
 
 // warmFor bounds how long an unused connection of a new sandbox is kept. The
-// first command usually follows at once.
-const warmFor = 10 * time.Second
+// first command usually follows at once. It is far below the ten seconds after
+// which the agent hangs up on a connection that says nothing: those began before.
+const warmFor = 3 * time.Second
 
 // warmConn is the connection on which a new sandbox's agent was seen to answer.
 type warmConn struct {
