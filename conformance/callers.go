@@ -68,8 +68,8 @@ func graceOfALostCaller(ctx context.Context, t T, s *Suite) {
 }
 
 func attachEndsTheGrace(ctx context.Context, t T, s *Suite) {
-	req := shell("echo ready; sleep 3; echo done; exit 7")
-	req.DisconnectGrace = durationpb.New(2 * time.Second)
+	req := shell("echo ready; sleep 6; echo done; exit 7")
+	req.DisconnectGrace = durationpb.New(4 * time.Second)
 	s.abandon(ctx, t, req)
 	p, err := s.sandbox(ctx, t, nil).Attach(ctx, req.GetExecId(), 0, sandgate.LeaderExit)
 	if err != nil {
@@ -98,15 +98,16 @@ func detachedRunsOn(ctx context.Context, t T, s *Suite) {
 // backgroundChild holds the output open beyond the command's end.
 func backgroundChild(ctx context.Context, t T, s *Suite) {
 	box, seconds := s.sandbox(ctx, t, nil), marker()
-	began := time.Now()
-	r, err := box.Execute(ctx, sandgate.ExecuteRequest{Shell: "(sleep 3; echo late) & sleep " + seconds + " & echo now; exit 7", Timeout: time.Minute})
+	look, gate := s.box(ctx, t, nil), s.place(ctx, t, box)+"/gate"
+	// The child waits until this call has come back.
+	r, err := box.Execute(ctx, sandgate.ExecuteRequest{
+		Shell:   "(until [ -e " + gate + " ]; do sleep 0.05; done; echo late) & sleep " + seconds + " & echo now; exit 7",
+		Timeout: time.Minute,
+	})
 	if err != nil || string(r.Stdout) != "now\n" || !r.Exit.GetOutputOpen() {
 		t.Fatalf("%v, %v", r, err)
 	}
 	exits(t, "the command", r.Exit, 7)
-	if took := time.Since(began); took > 2500*time.Millisecond {
-		t.Errorf("the child held the call for %v", took)
-	}
 	listed := false
 	processes, err := box.Processes(ctx, true)
 	for _, p := range processes {
@@ -120,6 +121,7 @@ func backgroundChild(ctx context.Context, t T, s *Suite) {
 		t.Fatalf("attach: %v", err)
 	}
 	t.Cleanup(p.Close)
+	look.sh(ctx, t, "touch "+gate)
 	untilOutput(t, p, "late\n")
 	if delivered, err := box.Signal(ctx, r.ExecID, "SIGKILL", sandgate.Tree); err != nil || !delivered {
 		t.Errorf("kill what is left: %v, %v", delivered, err)
@@ -129,5 +131,5 @@ func backgroundChild(ctx context.Context, t T, s *Suite) {
 		t.Errorf("wait for the streams' end: %v", err)
 	}
 	exits(t, "the streams' end", exit, 7)
-	s.box(ctx, t, nil).assertNone(ctx, t, seconds)
+	look.assertNone(ctx, t, seconds)
 }

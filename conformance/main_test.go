@@ -90,7 +90,7 @@ func realServer(t *testing.T) (string, *cutting) {
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if err := errors.Join(srv.Shutdown(ctx), <-served); err != nil {
 			t.Error(err)

@@ -102,7 +102,7 @@ func stuckReader(ctx context.Context, t T, s *Suite) {
 		}
 		check.take(t, event.Output)
 		if messages++; messages%40 == 0 {
-			r, err := s.once.Sandbox(box.ID()).Execute(ctx, sandgate.ExecuteRequest{Shell: "echo short", Timeout: 10 * time.Second})
+			r, err := s.once.Sandbox(box.ID()).Execute(ctx, sandgate.ExecuteRequest{Shell: "echo short", Timeout: 30 * time.Second})
 			if err != nil || string(r.Stdout) != "short\n" {
 				t.Fatalf("another command: %v, %v", r, err)
 			}

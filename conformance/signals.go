@@ -54,7 +54,7 @@ func signalScopes(ctx context.Context, t T, s *Suite) {
 			"sleep %s & setsid sh -c 'echo ready; exec sleep %s' & exec sleep %s", member, stranger, leader), Timeout: time.Minute})
 		untilOutput(t, p, "ready\n")
 		// All three may still be on their way to be what they will be.
-		eventually(ctx, t, 10*time.Second, "less than three processes", func() bool {
+		eventually(ctx, t, 30*time.Second, "less than three processes", func() bool {
 			return look.count(ctx, t, leader)+look.count(ctx, t, member)+look.count(ctx, t, stranger) == 3
 		})
 		if err := p.Signal(ctx, "TERM", c.scope); err != nil {
@@ -64,7 +64,7 @@ func signalScopes(ctx context.Context, t T, s *Suite) {
 		if err != nil || exit.GetReason() != sandboxv1.ExitReason_EXIT_REASON_KILLED || exit.GetSignal() != "SIGTERM" {
 			t.Errorf("%v: it ended %v, %v", c.scope, exit, err)
 		}
-		eventually(ctx, t, 10*time.Second, fmt.Sprintf("%v: not exactly those that the scope spares", c.scope), func() bool {
+		eventually(ctx, t, 30*time.Second, fmt.Sprintf("%v: not exactly those that the scope spares", c.scope), func() bool {
 			return look.count(ctx, t, leader) == c.leader && look.count(ctx, t, member) == c.member && look.count(ctx, t, stranger) == c.stranger
 		})
 		delivered, err := box.Signal(ctx, p.ID(), "KILL", sandgate.Tree)
@@ -90,7 +90,7 @@ func trappedAndStopped(ctx context.Context, t T, s *Suite) {
 	}
 	look := s.box(ctx, t, nil)
 	state := fmt.Sprintf("grep State /proc/%d/status", p.Started().GetPid())
-	eventually(ctx, t, 10*time.Second, "a command that does not stop", func() bool {
+	eventually(ctx, t, 30*time.Second, "a command that does not stop", func() bool {
 		return look.sh(ctx, t, state).stdout == "State:\tT (stopped)\n"
 	})
 	for _, name := range []string{"TERM", "CONT"} { // The first waits for the second.

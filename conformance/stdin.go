@@ -21,7 +21,7 @@ var stdinCases = []Case{
 
 func stdinEnd(ctx context.Context, t T, s *Suite) {
 	p := start(ctx, t, s.sandbox(ctx, t, nil), sandgate.ExecuteRequest{
-		Shell: "cat; echo end; sleep 5 & exit 7", Stdin: []byte("first "), StdinOpen: true, Timeout: time.Minute,
+		Shell: "cat; echo end; sleep 60 & exit 7", Stdin: []byte("first "), StdinOpen: true, Timeout: time.Minute,
 	})
 	for _, text := range []string{"second ", "third\x00\n"} {
 		if err := p.WriteStdin(ctx, []byte(text)); err != nil {
