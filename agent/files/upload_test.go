@@ -236,7 +236,7 @@ func TestUploadCancelled(t *testing.T) {
 // await waits until the condition holds.
 func await(t testing.TB, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the condition did not come true")
 		}

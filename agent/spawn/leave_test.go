@@ -2,6 +2,8 @@ package spawn
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 	"unsafe"
@@ -9,14 +11,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// await waits until there is something to read of a supervisor.
+func await(t *testing.T, p *Process) {
+	t.Helper()
+	for {
+		fds := []unix.PollFd{{Fd: int32(p.Reports), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 30_000)
+		switch {
+		case n > 0:
+			return
+		case errors.Is(err, unix.EINTR): // the end of some child
+		default:
+			t.Fatalf("no report (%v)", err)
+		}
+	}
+}
+
 // end waits for the first report of an end.
 func end(t *testing.T, p *Process) {
 	t.Helper()
 	for {
-		fds := []unix.PollFd{{Fd: int32(p.Reports), Events: unix.POLLIN}}
-		if n, err := unix.Poll(fds, 10_000); n == 0 {
-			t.Fatalf("no report (%v)", err)
-		}
+		await(t, p)
 		if _, ok, err := p.ReadEnd(); err != nil {
 			t.Fatal(err)
 		} else if ok {
@@ -62,15 +77,21 @@ func TestLeave(t *testing.T) {
 
 // One above a process that its command left behind stays until that has ended.
 func TestStayWithWhatIsLeft(t *testing.T) {
-	p := supervised(t, "sleep 0.3 & exit 0")
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := supervised(t, "read x <"+pipe+" & exit 0")
 	end(t, p)
 	if p.Left() {
 		t.Fatal("a process is left, and the supervisor goes")
 	}
-	fds := []unix.PollFd{{Fd: int32(p.Reports), Events: unix.POLLIN}}
-	if n, err := unix.Poll(fds, 10_000); n == 0 {
-		t.Fatalf("the supervisor stays for ever (%v)", err)
+	gate, err := os.OpenFile(pipe, os.O_WRONLY, 0) // waits for its reader
+	if err != nil {
+		t.Fatal(err)
 	}
+	_ = gate.Close()
+	await(t, p)
 	if _, _, err := p.ReadEnd(); !errors.Is(err, ErrSupervisorLost) {
 		t.Fatalf("got %v", err)
 	}
