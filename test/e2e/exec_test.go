@@ -35,7 +35,7 @@ func TestExitCodes(t *testing.T) {
 		{name: "success", args: []string{id, "--", "true"}},
 		{name: "code", args: []string{id, "--", "sh", "-c", "exit 3"}, code: 3},
 		{name: "shell", args: []string{id, "-c", "echo $((6 * 7))"}, stdout: "42\n"},
-		{name: "timeout", args: []string{"--timeout", "1s", id, "-c", "echo part; sleep 100"}, code: 124, stdout: "part\n", stderr: "TIMED_OUT"},
+		{name: "timeout", args: []string{"--timeout", "3s", id, "-c", "echo part; sleep 100"}, code: 124, stdout: "part\n", stderr: "TIMED_OUT"},
 		{name: "signal", args: []string{id, "--", "sh", "-c", "kill -9 $$"}, code: 137},
 		{name: "another signal", args: []string{id, "--", "sh", "-c", "kill -TERM $$"}, code: 143},
 		{name: "missing program", args: []string{id, "--", "no-such-program"}, code: 125, stderr: "COMMAND_NOT_FOUND"},
@@ -129,7 +129,7 @@ func TestInterrupt(t *testing.T) {
 	if code := cmd.ProcessState.ExitCode(); code != 130 {
 		t.Errorf("exit code %d", code)
 	}
-	eventually(t, 5*time.Second, "no process left", func() bool { return !alive(id, "4711") })
+	eventually(t, 30*time.Second, "no process left", func() bool { return !alive(id, "4711") })
 }
 
 // A program that was killed cannot say goodbye: its command ends by itself, once
@@ -137,7 +137,7 @@ func TestInterrupt(t *testing.T) {
 func TestKilledCaller(t *testing.T) {
 	need(t)
 	id := shared.create(t)
-	cmd := shared.command(t.Context(), "exec", "--grace", "3s", id, "-c", "echo ready; setsid sleep 4712 & sleep 4712")
+	cmd := shared.command(t.Context(), "exec", "--grace", "6s", id, "-c", "echo ready; setsid sleep 4712 & sleep 4712")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestKilledCaller(t *testing.T) {
 	if !alive(id, "4712") {
 		t.Error("the command did not live on for its grace")
 	}
-	eventually(t, 15*time.Second, "no process left", func() bool { return !alive(id, "4712") })
+	eventually(t, 60*time.Second, "no process left", func() bool { return !alive(id, "4712") })
 }
 
 func TestDetached(t *testing.T) {
@@ -199,5 +199,5 @@ func TestReaderThatGoesAway(t *testing.T) {
 	if code := cmd.ProcessState.ExitCode(); code != 141 {
 		t.Errorf("exit code %d", code)
 	}
-	eventually(t, 5*time.Second, "no process left", func() bool { return !alive(id, "4714") })
+	eventually(t, 30*time.Second, "no process left", func() bool { return !alive(id, "4714") })
 }

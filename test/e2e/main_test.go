@@ -206,6 +206,25 @@ func (s *server) create(t *testing.T, args ...string) string {
 	return id
 }
 
+// counting counts in a line each tenth of a second, until /workspace/end is
+// there; its exit code is 7.
+const counting = "i=0; until [ -e /workspace/end ]; do i=$((i+1)); echo $i; sleep 0.1; done; exit 7"
+
+// checkCounted wants all the lines that counting has printed, of which there
+// are some.
+func checkCounted(t *testing.T, out string) {
+	t.Helper()
+	n := 0
+	for line := range strings.Lines(out) {
+		if n++; line != fmt.Sprintln(n) {
+			t.Fatalf("line %d is %q of %q", n, line, out)
+		}
+	}
+	if n == 0 {
+		t.Error("nothing was printed")
+	}
+}
+
 // eventually waits until f holds.
 func eventually(t *testing.T, within time.Duration, what string, f func() bool) {
 	t.Helper()

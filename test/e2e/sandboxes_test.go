@@ -83,18 +83,21 @@ func TestServerKilled(t *testing.T) {
 	id := s.create(t)
 	done := make(chan ran)
 	go func() {
-		done <- s.run("", "exec", id, "-c", "for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done; exit 7")
+		done <- s.run("", "exec", id, "-c", counting)
 	}()
-	eventually(t, 10*time.Second, "the command runs", func() bool { return strings.Contains(s.run("", "ps", id).stdout, "running") })
+	eventually(t, 30*time.Second, "the command runs", func() bool { return strings.Contains(s.run("", "ps", id).stdout, "running") })
 	if err := s.kill(); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.start(); err != nil {
 		t.Fatal(err)
 	}
-	if got := <-done; got != (ran{7, "1\n2\n3\n4\n5\n6\n", ""}) {
-		t.Errorf("got %+v", got)
+	s.must(t, "exec", id, "--", "touch", "/workspace/end")
+	got := <-done
+	if got.code != 7 || got.stderr != "" {
+		t.Errorf("exit code %d, %s", got.code, got.stderr)
 	}
+	checkCounted(t, got.stdout)
 	if got := s.must(t, "ls", "--quiet"); got != id {
 		t.Errorf("ls after the restart: %q", got)
 	}
