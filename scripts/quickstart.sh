@@ -29,7 +29,7 @@ trap 'exit 130' INT TERM
 
 bin/sandgate serve --listen "$SANDGATE_ADDRESS" --state-dir "$work/state" 2>"$work/server.log" &
 server=$!
-for ((i = 0; i < 100; i++)); do
+for ((i = 0; i < 1000; i++)); do
   if bin/sandgate info >/dev/null 2>&1; then break; fi
   if ! kill -0 "$server" 2>/dev/null; then
     echo "quickstart: the server did not start" >&2
