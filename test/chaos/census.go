@@ -73,15 +73,16 @@ func anonymous(pid int) int64 {
 }
 
 // settled measures for a while after the load and returns the least: memory and
-// connections are given back with a delay. It ends early when nothing exceeds
-// what is allowed.
+// connections are given back with a delay, and an idle Go program collects its
+// garbage every two minutes only. It ends early when nothing exceeds what is
+// allowed.
 func (h *house) settled(ctx context.Context, idle, warm figures) (last figures, errs []error) {
 	each := (h.tally.commands.Load() - warm.commands) / int64(len(h.sandboxes))
 	most := figures{
 		server: warm.server + serverGrowth, agent: warm.agent + agentGrowth + each*keptEnd,
 		descriptors: idle.descriptors + descriptorGrowth,
 	}
-	for deadline := time.Now().Add(45 * time.Second); time.Now().Before(deadline) && ctx.Err() == nil; {
+	for deadline := time.Now().Add(4 * time.Minute); time.Now().Before(deadline) && ctx.Err() == nil; {
 		last = last.least(h.measure())
 		if errs = last.exceeds(most); len(errs) == 0 {
 			return last, nil
@@ -105,9 +106,9 @@ func (f figures) exceeds(most figures) (errs []error) {
 }
 
 // strangers are the processes in the sandboxes that should have ended. They are
-// given a moment.
+// given a minute.
 func (h *house) strangers() (errs []error) {
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		errs = nil
 		agents, connects := 0, 0
 		for _, p := range h.inside() {
@@ -132,7 +133,7 @@ func (h *house) strangers() (errs []error) {
 // leftovers is what the deleted sandboxes should not have left: processes,
 // cgroups, mounts. They are given a moment.
 func (h *house) leftovers() (errs []error) {
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		errs = nil
 		for _, p := range h.inside() {
 			errs = append(errs, fmt.Errorf("process %d is left after delete: %s", p.pid, p.args))

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -88,14 +89,18 @@ func newHouse(ctx context.Context, way, address string, flags []string, t *tally
 	return h, err
 }
 
-// freeAddress returns a loopback address that was free a moment ago.
+// freeAddress returns a loopback address that was free a moment ago. Its port is
+// below those that the system hands out: no client's own call takes it while the
+// server is being restarted.
 func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	for range 1000 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
+		if err != nil {
+			continue
+		}
+		return l.Addr().String(), l.Close()
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String(), nil
+	return "", errors.New("no port from 10000 to 29999 is free")
 }
 
 // start runs the server and waits until it answers.
@@ -110,7 +115,7 @@ func (h *house) start(ctx context.Context) error {
 	h.mu.Lock()
 	h.server = cmd
 	h.mu.Unlock()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		conn, err := h.dial()
 		if err == nil {
 			return conn.Close()
@@ -171,7 +176,7 @@ func (h *house) fill(ctx context.Context, n int, writer string) error {
 // clear deletes the sandboxes, ends the server in order and removes its state.
 // It returns what should not have been left.
 func (h *house) clear() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	var errs []error
 	for _, s := range h.sandboxes {
@@ -184,7 +189,7 @@ func (h *house) clear() error {
 		_ = h.direct.Close()
 	}
 	_ = h.server.Process.Signal(syscall.SIGTERM)
-	late := time.AfterFunc(30*time.Second, func() { _ = h.server.Process.Kill() })
+	late := time.AfterFunc(2*time.Minute, func() { _ = h.server.Process.Kill() })
 	if err := h.server.Wait(); err != nil {
 		errs = append(errs, fmt.Errorf("the server's end after SIGTERM: %w", err))
 	}

@@ -178,7 +178,7 @@ func (e *entry) marked(ctx context.Context) error {
 	}
 	// The sleeper may not have come to its first line yet.
 	result, err := e.box.Execute(ctx, sandgate.ExecuteRequest{
-		Shell: "for i in $(seq 100); do test -s /workspace/marker && break; sleep 0.1; done; cat /workspace/marker",
+		Shell: "for i in $(seq 400); do test -s /workspace/marker && break; sleep 0.1; done; cat /workspace/marker",
 	})
 	if err != nil {
 		return err

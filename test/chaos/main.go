@@ -129,13 +129,16 @@ func one(ctx context.Context, o options, way string, cuts int64, writer string) 
 	if err := h.clear(); err != nil {
 		t.fail(err)
 	}
+	if err := t.graceful(); err != nil {
+		t.fail(err)
+	}
 	if len(t.failures) > 0 {
 		fmt.Printf("chaos: the server's log ends:\n%s\n", h.log.tail(8000))
 	}
 	fmt.Printf("chaos: way %s: %d cuts between client and server (%d resets, %d orderly, %d up, %d down, %d stalls), %d between server and agent, %d restarts; "+
-		"%d jobs, %d commands, %d bytes compared; %d failures; %.0f s\n",
+		"%d of %d cancels late, %d jobs, %d commands, %d bytes compared; %d failures; %.0f s\n",
 		way, t.hop1.Load(), t.kinds[cutReset].Load(), t.kinds[cutClose].Load(), t.kinds[cutUp].Load(), t.kinds[cutDown].Load(), t.kinds[cutStall].Load(),
-		t.hop2.Load(), t.restarts.Load(), t.jobs.Load(), t.commands.Load(), t.bytes.Load(), len(t.failures), time.Since(start).Seconds())
+		t.hop2.Load(), t.restarts.Load(), t.late.Load(), t.cancels.Load(), t.jobs.Load(), t.commands.Load(), t.bytes.Load(), len(t.failures), time.Since(start).Seconds())
 	return len(t.failures) == 0
 }
 
@@ -149,7 +152,7 @@ func storm(ctx context.Context, o options, h *house, cuts int64, writer string) 
 	if err != nil {
 		return err
 	}
-	l := &load{h: h, seed: o.seed, tally: h.tally, ran: make(map[string][]string)}
+	l := &load{h: h, seed: o.seed, tally: h.tally, ran: make(map[string][]string), cut: make(map[string]bool)}
 	stop, clients := make(chan struct{}), make([]*sandgate.Client, o.clients)
 	for i := range clients {
 		if clients[i], err = sandgate.NewClient(ctx, sandgate.WithAddress(p.address())); err != nil {
