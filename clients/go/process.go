@@ -16,7 +16,7 @@ import (
 // How long the client takes for the end of a command whose caller gave up: to
 // kill it, and then to hear of its end.
 const (
-	killPatience = 5 * time.Second
+	killPatience = 10 * time.Second
 	endPatience  = 2 * time.Second
 )
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-KILL_TIMEOUT = 5.0
+KILL_TIMEOUT = 10.0
 """Seconds that an abandoned command's kill may take."""
 
 START_TIMEOUT = 0.5
