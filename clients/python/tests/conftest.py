@@ -25,7 +25,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeServer]:
 
 @pytest.fixture
 def config(fake: FakeServer) -> Config:
-    return Config(address=fake.address, connect_timeout=0.5, reconnect_timeout=2.0)
+    return Config(address=fake.address)
 
 
 @pytest.fixture

@@ -112,10 +112,15 @@ class Command:
             self.changed.notify_all()
 
     def _time_out(self) -> None:
+        # However slowly a busy machine starts it: its first output is part of the answer.
+        with self.changed:
+            self.changed.wait_for(lambda: self.log or self.exited)
         self._timed_out = True
         self.kill()
 
     def kill(self) -> bool:
+        if self.exited is not None:
+            return False  # Its number may be another's by now.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
             return True
@@ -162,13 +167,8 @@ class FakeServer(service.SandboxServiceServicer):
         self.cut_after: list[int] = []
         """Bytes of output after which the next streams break."""
         self.corrupt = False
-        self._server = grpc.server(
-            futures.ThreadPoolExecutor(32),
-            options=[
-                ("grpc.max_receive_message_length", 16 << 20),
-                ("grpc.max_send_message_length", 16 << 20),
-            ],
-        )
+        sizes = [(f"grpc.max_{way}_message_length", 16 << 20) for way in ("receive", "send")]
+        self._server = grpc.server(futures.ThreadPoolExecutor(32), options=sizes)
         service.add_SandboxServiceServicer_to_server(self, self._server)
         self._server.add_insecure_port(self.address)
         self._server.start()
@@ -318,9 +318,9 @@ class FakeServer(service.SandboxServiceServicer):
             command = self.commands.get(request.exec_id)
             if command is None:
                 raise Refused(grpc.StatusCode.NOT_FOUND, "EXEC_NOT_FOUND", "no such command")
-            delivered = command.kill()
+            # Before the kill: what waits for the end asks for it then.
             command.killed.set()
-            return pb.SignalProcessResponse(delivered=delivered)
+            return pb.SignalProcessResponse(delivered=command.kill())
 
         return self._answer("SignalProcess", context, work)
 
@@ -391,7 +391,7 @@ class FakeServer(service.SandboxServiceServicer):
         return self._answer("GlobFiles", context, lambda: fake_files.glob(request))
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until a condition that nothing announces holds."""
     end = time.monotonic() + seconds
     while not condition():

@@ -103,8 +103,9 @@ def test_a_lost_start_runs_the_command_once(fake: FakeServer, sandbox: Sandbox, 
 def test_a_connection_that_stays_away(fake: FakeServer, sandbox: Sandbox) -> None:
     fake.cut_after = [0]
     fake.faults["Attach"] = [_away() for _ in range(100)]
-    with pytest.raises(ConnectionLostError) as caught:
-        sandbox.execute("echo x; sleep 100")
+    impatient = Config(address=fake.address, reconnect_timeout=1.0)
+    with Client(config=impatient) as client, pytest.raises(ConnectionLostError) as caught:
+        client.sandbox(sandbox.id).execute("echo x; sleep 100")
     assert caught.value.metadata["position"] == "0"
 
 

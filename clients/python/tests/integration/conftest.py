@@ -65,12 +65,16 @@ class Server:
         self._process = subprocess.Popen(
             [BINARY, "serve", *self._arguments], stderr=subprocess.PIPE, env=environ, text=True
         )
-        # One line on stderr says that it serves, and where.
+        # A line on stderr says that it serves, and where.
         assert self._process.stderr is not None
-        line = self._process.stderr.readline()
-        if "serves at" not in line:
+        said = ""
+        for line in self._process.stderr:
+            said += line
+            if "serves at" in line:
+                break
+        else:
             self._process.kill()
-            pytest.fail(f"the server did not start: {line}{self._process.stderr.read()}")
+            pytest.fail(f"the server did not start: {said}")
         self.address = line.partition("serves at ")[2].split()[0].rstrip(",;")
 
     def kill(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -36,9 +38,11 @@ def _ask(url: str, data: Any = None, method: str | None = None) -> Any:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """Give a free port that the system hands out to nobody else meanwhile: it is below its own."""
+    while True:
+        port = random.randrange(10_000, 30_000)  # noqa: S311 - nobody needs to be surprised
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @contextmanager
@@ -53,19 +57,19 @@ def _running(address: str, directory: Path, log: Path, *command: str | Path) -> 
             yield
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(90)
 
 
 def _up(url: str, log: Path) -> None:
     def answers() -> bool:
         try:
-            urllib.request.urlopen(url, timeout=2).close()  # noqa: S310
+            urllib.request.urlopen(url, timeout=10).close()  # noqa: S310
         except OSError:
             return False
         return True
 
     try:
-        wait_for(answers, 90)
+        wait_for(answers, 180)
     except AssertionError:
         pytest.fail(f"it did not start: {log.read_text()}")
 

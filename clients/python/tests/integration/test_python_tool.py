@@ -108,7 +108,7 @@ def test_s2_6_without_calls_there_is_no_sandbox(tool: SandgatePython, real_clien
 
 
 def test_s2_6_what_goes_wrong_is_told(real_config: Config) -> None:
-    tool = SandgatePython(config=real_config, timeout=0.5, max_file_bytes=10, ttl=600)
+    tool = SandgatePython(config=real_config, timeout=5, max_file_bytes=10, ttl=600)
     told = outputs(
         _agent(tool).invoke(
             _turn("import time; print('on', flush=True); time.sleep(60)", "open('big','w').write('x'*100)")

@@ -77,7 +77,7 @@ def test_commands_that_cannot_start(box: Sandbox) -> None:
 
 
 def test_a_timeout_leaves_nothing(box: Sandbox) -> None:
-    result = box.execute("echo on; setsid sleep 4242 & sleep 4242", timeout=0.5)
+    result = box.execute("echo on; setsid sleep 4242 & sleep 4242", timeout=2.5)
     assert (result.reason, result.code, result.stdout) == ("TIMED_OUT", 124, "on\n")
     assert _left(box) == []
 

@@ -234,9 +234,9 @@ async def test_offloading_a_commands_output(backend: SandgateSandbox, twin: bool
     )
     assert (capped.offloaded, capped.response.truncated, capped.response.exit_code) == (True, True, 5)
     assert backend.execute("wc -c < /workspace/o/capped").output.strip() == "5000"
-    late = await run("seq 1000; sleep 4242", "/workspace/o/late", max_inline_bytes=100, timeout=1)
+    late = await run("seq 1000; sleep 4242", "/workspace/o/late", max_inline_bytes=100, timeout=3)
     assert (late.offloaded, late.response.exit_code) == (True, 124)
-    assert late.response.output.endswith("timed out after 1 seconds")
+    assert late.response.output.endswith("timed out after 3 seconds")
     long = await run("head -c 9000 /dev/zero | tr '\\0' x", "/workspace/o/long", max_inline_bytes=100)
     assert not getattr(long, "preview_has_truncation_marker", False)
     assert "9000 bytes in all" in long.response.output
