@@ -2,10 +2,10 @@ import { defineConfig } from "vitest/config";
 
 const withServer = {
   globalSetup: ["test/server/setup.ts"],
-  testTimeout: 60_000,
-  hookTimeout: 60_000,
+  testTimeout: 120_000,
+  hookTimeout: 120_000,
   // Waiting ends with what is waited for; a busy machine takes longer.
-  expect: { poll: { timeout: 30_000 } },
+  expect: { poll: { timeout: 60_000 } },
 };
 
 export default defineConfig({
@@ -15,7 +15,8 @@ export default defineConfig({
         test: {
           name: "unit",
           include: ["test/*.test.ts"],
-          testTimeout: 20_000,
+          testTimeout: 60_000,
+          hookTimeout: 60_000,
         },
       },
       {

@@ -219,11 +219,14 @@ describe("SandgateSandbox against a server with faults", () => {
   });
 
   it("mends a message that broke by an upload", async () => {
+    const patient = await SandgateSandbox.create({ connection: { address: fake.address } });
+    fake.calls.length = 0;
     fake.failures.set("WriteFile", [unavailable()]);
     fake.failures.set("Upload", [unavailable(), unavailable()]);
-    expect(await sandbox.uploadFiles([["/x", bytes("mended")]])).toEqual([{ path: "/x", error: null }]);
+    expect(await patient.uploadFiles([["/x", bytes("mended")]])).toEqual([{ path: "/x", error: null }]);
     expect(readFileSync(fake.file("/x"), "utf8")).toBe("mended");
     expect(fake.calls).toEqual(["WriteFile", "Upload", "Upload", "Upload"]);
+    await patient.close();
   });
 
   it("notices that the bytes of one file changed on the way", async () => {

@@ -1,4 +1,4 @@
-import { existsSync } from "node:fs";
+import { existsSync, writeFileSync } from "node:fs";
 import { setTimeout as pause } from "node:timers/promises";
 import { status } from "@grpc/grpc-js";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
@@ -38,7 +38,7 @@ const collect = async (events: AsyncIterable<ProcessEvent>) => {
 
 const until = async (what: () => boolean) => {
   for (let n = 0; !what(); n++) {
-    if (n > 500) throw new Error("it did not come true");
+    if (n > 1_500) throw new Error("it did not come true");
     await pause(10);
   }
 };
@@ -113,20 +113,22 @@ describe("a broken connection", () => {
   });
 
   it("is mended when the server restarts", async () => {
-    const running = sandbox.execute(script);
-    await until(() => fake.sentBytes > 20);
+    const running = sandbox.execute("echo before; until test -e again; do sleep 0.05; done; echo after");
+    await until(() => fake.sentBytes > 0);
     await fake.restart();
-    expect((await running).stdout).toBe(whole);
+    writeFileSync(fake.file("again"), "");
+    expect((await running).stdout).toBe("before\nafter\n");
     expect(fake.calls).toContain("Attach");
   });
 
   it("is an error that names the position when it does not come back", async () => {
     const impatient = new Client({ address: fake.address, patienceMs: 300 });
     const other = await impatient.create();
-    const running = other.execute("echo hello; sleep 60");
-    await until(() => fake.sentBytes > 0);
-    fake.stop();
-    const error = await running.catch((e: unknown) => e);
+    const events = other.executeStream("echo hello; sleep 60");
+    const read = async () => {
+      for await (const event of events) if (event.type === "output") fake.stop();
+    };
+    const error = await read().catch((e: unknown) => e);
     expect(error).toBeInstanceOf(ConnectionLostError);
     expect(error).toMatchObject({ metadata: { position: "6" } });
     impatient.close();
@@ -139,7 +141,7 @@ describe("a broken connection", () => {
     await expect(nowhere.serverInfo()).rejects.toThrow(
       /^the server at unix:\/\/\/does\/not\/exist.sock cannot/,
     );
-    expect(performance.now() - start).toBeLessThan(5_000);
+    expect(performance.now() - start).toBeLessThan(15_000);
     nowhere.close();
   });
 

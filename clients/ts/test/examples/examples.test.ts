@@ -18,13 +18,13 @@ interface Running {
   stop(): Promise<void>;
 }
 
+/** A free port that the system hands out to nobody else meanwhile: it is below its own. */
 const freePort = () =>
   new Promise<number>((resolved) => {
+    const port = 10_000 + Math.floor(Math.random() * 20_000);
     const server = createServer();
-    server.listen(0, "127.0.0.1", () => {
-      const { port } = server.address() as { port: number };
-      server.close(() => resolved(port));
-    });
+    server.once("error", () => resolved(freePort()));
+    server.listen(port, "127.0.0.1", () => server.close(() => resolved(port)));
   });
 
 /** Starts a program and waits until it answers. */
@@ -57,7 +57,7 @@ async function start(cwd: string, args: (port: number) => string[], path: string
       () => false,
     );
   try {
-    await expect.poll(answers, { timeout: 90_000, interval: 200 }).toBe(true);
+    await expect.poll(answers, { timeout: 180_000, interval: 200 }).toBe(true);
   } catch (error) {
     await stop();
     throw new Error(`it did not start: ${said}`, { cause: error });
@@ -132,7 +132,7 @@ withServer("the examples", () => {
     } finally {
       await second.stop();
     }
-  }, 240_000);
+  }, 600_000);
 
   it("S3-24 langgraph dev serves an agent, with one sandbox per thread", async () => {
     const platform = join(directory, "platform");
@@ -160,5 +160,5 @@ withServer("the examples", () => {
       await dev.stop();
       rmSync(state, { recursive: true, force: true });
     }
-  }, 240_000);
+  }, 600_000);
 });

@@ -84,9 +84,9 @@ withServer("the pages' code", () => {
       cwd: project,
       env,
       encoding: "utf8",
-      timeout: 100_000,
+      timeout: 240_000,
     });
-  }, 120_000);
+  }, 300_000);
   afterAll(async () => {
     const client = new Client({ address });
     for await (const { id } of client.list({ labels: { app: "guide" } })) await client.delete(id);
@@ -116,7 +116,7 @@ withServer("the pages' code", () => {
       errors = (error as { stdout: string }).stdout;
     }
     expect(errors).toBe("");
-  }, 60_000);
+  }, 240_000);
 
   it("S3-24 serves conversations over HTTP and leaves nothing behind after SIGTERM", async () => {
     const block = blocks.find((b) => b.kind === "server");
@@ -130,7 +130,7 @@ withServer("the pages' code", () => {
     });
     const ended = new Promise<number | null>((done) => child.once("exit", done));
     const portOf = () => /port: (\d+)/.exec(log)?.[1];
-    await expect.poll(portOf, { timeout: 30_000 }).toBeDefined();
+    await expect.poll(portOf, { timeout: 90_000 }).toBeDefined();
     const client = new Client({ address });
     const ids = async () => {
       const { sandboxes } = await client.listPage();
@@ -148,5 +148,5 @@ withServer("the pages' code", () => {
     expect(await ended, log).toBe(0);
     expect(await ids()).toEqual([]);
     client.close();
-  });
+  }, 180_000);
 });

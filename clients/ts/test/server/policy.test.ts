@@ -200,12 +200,12 @@ withServer("familiar options", () => {
   });
 
   it("S1-14 S1-15 S3-18 C10 maxOutputSize and commandTimeout", async () => {
-    await using sandbox = await SandgateSandbox.create({ client, maxOutputSize: 100, commandTimeout: 1 });
+    await using sandbox = await SandgateSandbox.create({ client, maxOutputSize: 100, commandTimeout: 3 });
     const cut = await sandbox.execute("seq 1 1000; exit 3");
     expect(cut).toMatchObject({ exitCode: 3, truncated: true });
     expect(cut.output.length).toBe(100);
     expect(await sandbox.execute("echo a; echo b >&2; sleep 30")).toEqual({
-      output: "a\nb\nCommand timed out after 1 seconds",
+      output: "a\nb\nCommand timed out after 3 seconds",
       exitCode: 124,
       truncated: false,
     });

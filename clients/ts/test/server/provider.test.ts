@@ -107,9 +107,10 @@ withServer("SandgateProvider", () => {
     expect(kept.deleted).toEqual([]);
     expect(kept.kept).toBeGreaterThanOrEqual(1);
     // A running command is no idleness.
-    const running = mine.execute("sleep 2");
+    const running = mine.execute("until test -e go; do sleep 0.1; done");
     await expect.poll(async () => (await mine.sandbox.processes()).length).toBe(1);
     expect((await provider.cleanup(0)).deleted).toEqual([]);
+    await mine.write("/workspace/go", "");
     await running;
     await expect.poll(async () => (await provider.cleanup(0)).deleted).toEqual([mine.id]);
     expect((await client.get(other.id)).id).toBe(other.id);
@@ -131,15 +132,15 @@ withServer("SandgateProvider", () => {
     // However slow its creation was, it lives until it is here.
     await client.update(sandbox.id, { ttlMs: 1_000 });
     await expect
-      .poll(async () => (await sandbox.execute("true")).output, { timeout: 20_000, interval: 200 })
+      .poll(async () => (await sandbox.execute("true")).output, { timeout: 90_000, interval: 200 })
       .toMatch(/^Error: .*(expired|lifetime|ended)/i);
     const reconnected = () =>
       provider.reconnect(sandbox.id).then(
         () => "there",
         (error) => error.name,
       );
-    await expect.poll(reconnected, { timeout: 20_000, interval: 200 }).toBe("SandboxNotFoundError");
-  });
+    await expect.poll(reconnected, { timeout: 90_000, interval: 200 }).toBe("SandboxNotFoundError");
+  }, 240_000);
 
   it("counts its sandboxes", async () => {
     const sandbox = await provider.getOrCreate({ labels: { stats: "yes" } });

@@ -62,7 +62,7 @@ withServer("createExecutePythonTool", () => {
   });
 
   it("C19 streams, says why Python ended, and takes any sandbox and program", async () => {
-    await using backend = await SandgateSandbox.create({ client, commandTimeoutMs: 1_000 });
+    await using backend = await SandgateSandbox.create({ client, commandTimeoutMs: 5_000 });
     const tool = createExecutePythonTool({ backend, directory: "/tmp/app", interpreter: ["sh"] });
     const agent = createDeepAgent({
       model: new ScriptedModel([
@@ -81,7 +81,7 @@ withServer("createExecutePythonTool", () => {
     }
     expect(deltas.join("")).toBe("/tmp/app\nsh\n");
     const [late, large] = outputs(last as Parameters<typeof outputs>[0]);
-    expect(late).toBe("exit=124\n/tmp/app\nsh\nCommand timed out after 1 seconds");
+    expect(late).toBe("exit=124\n/tmp/app\nsh\nCommand timed out after 5 seconds");
     expect(large).toContain("[/tmp/app/large is too large to be copied back]");
   });
 

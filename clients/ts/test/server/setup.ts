@@ -69,9 +69,10 @@ export class TestServer {
     await new Promise<void>((ready, failed) => {
       child.stderr?.on("data", (data: Buffer) => {
         log = (log + data.toString()).slice(-10_000);
-        const port = /serves at (127\.0\.0\.1:\d+)/.exec(log)?.[1];
-        if (tcp && port !== undefined) this.address = port;
-        if (tcp ? port !== undefined : existsSync(join(this.directory, "server.sock"))) ready();
+        const at = /serves at ([^\s,]+),/.exec(log)?.[1];
+        if (at === undefined) return;
+        if (tcp) this.address = at;
+        ready();
       });
       child.once("exit", (code) => failed(new Error(`the server ended with ${code}: ${log}`)));
     });

@@ -123,7 +123,7 @@ withServer("an agent that streams", () => {
       const running = agent.invoke(turn("echo begun > begun; sleep 8765.5"), config);
       running.catch(() => {});
       const first = await admin.get(threadSandboxId("session a"));
-      await expect.poll(async () => (await first.processes()).length).toBe(1);
+      await expect.poll(async () => (await first.execute("cat begun")).stdout).toBe("begun\n");
       controller.abort();
       await expect(running).rejects.toThrow();
       await expect.poll(async () => await first.processes()).toEqual([]);
