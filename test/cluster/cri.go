@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -43,6 +44,9 @@ func (c *cluster) haveImage(ctx context.Context, conn *grpc.ClientConn, name str
 	return answer.GetImage() != nil, err
 }
 
+// removal is how long the removal of one pod is tried.
+const removal = 30 * time.Second
+
 // removePods stops and removes every pod that containerd knows, with its network.
 func (c *cluster) removePods(ctx context.Context) error {
 	conn, err := c.dialRuntime()
@@ -57,11 +61,17 @@ func (c *cluster) removePods(ctx context.Context) error {
 	}
 	var errs []error
 	for _, pod := range pods.GetItems() {
-		_, err := runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: pod.GetId()})
-		if err == nil {
-			_, err = runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: pod.GetId()})
-		}
-		errs = append(errs, err)
+		id := pod.GetId()
+		one, cancel := context.WithTimeout(ctx, removal)
+		// A container that is being started cannot be removed yet.
+		errs = append(errs, until(one, "the removal of pod "+id, func(ctx context.Context) error {
+			_, err := runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
+			if err == nil {
+				_, err = runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id})
+			}
+			return err
+		}))
+		cancel()
 	}
 	return errors.Join(errs...)
 }
