@@ -22,8 +22,12 @@ type CannotRun struct{ Reason string }
 func (e *CannotRun) Error() string { return e.Reason }
 
 // Print runs the rows whose names contain a text, and prints what they find as
-// soon as it is there. Rows that fail do not keep the others from running.
+// soon as it is there. Rows that fail do not keep the others from running. A text
+// that no name contains is an error that says the names.
 func Print[B any](ctx context.Context, w io.Writer, b B, only string, rows []Row[B]) error {
+	if err := find(only, rows); err != nil {
+		return err
+	}
 	began := time.Now()
 	var failed, notes []string
 	line(w, "what | beside", "sandgate", "theirs", "ratio", "must", "goal", "verdict")
@@ -58,6 +62,18 @@ func Print[B any](ctx context.Context, w io.Writer, b B, only string, rows []Row
 		return fmt.Errorf("rows failed: %s", strings.Join(failed, ", "))
 	}
 	return nil
+}
+
+// find returns an error when no row is called that.
+func find[B any](only string, rows []Row[B]) error {
+	names := make([]string, 0, len(rows))
+	for _, r := range rows {
+		if strings.Contains(r.Name, only) {
+			return nil
+		}
+		names = append(names, r.Name)
+	}
+	return fmt.Errorf("no row is called %q; there are %s", only, strings.Join(names, ", "))
 }
 
 func line(w io.Writer, what, ours, theirs, ratio, must, goal, verdict string) {
