@@ -42,7 +42,7 @@ func (h *hole) Write(p []byte) (int, error) {
 // and the agent learns that the caller is gone.
 func TestClientInABlackHole(t *testing.T) {
 	w := newWorld(t, func(c *Config) {
-		c.Timing.Silence, c.Timing.SignOfLife = time.Second, 500*time.Millisecond
+		c.Timing.Silence, c.Timing.SignOfLife = time.Second, 2*time.Second
 	})
 	w.provider.script.execute = hang
 	w.create("a")
@@ -81,7 +81,7 @@ func TestClientInABlackHole(t *testing.T) {
 	h.vanish()
 	select {
 	case <-w.place("a").agent.cancelled:
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("the server still waits for a client that is gone")
 	}
 }

@@ -41,7 +41,7 @@ func newWorld(t *testing.T, change func(*Config), opts ...grpc.DialOption) *worl
 	cfg := Config{
 		Provider: w.provider,
 		Logger:   slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Timing: Timing{Reattach: 2 * time.Second, Drain: 10 * time.Millisecond, Hello: 2 * time.Second,
+		Timing: Timing{Reattach: 20 * time.Second, Drain: 10 * time.Millisecond, Hello: 20 * time.Second,
 			ReapInterval: time.Hour},
 	}
 	if change != nil {
@@ -65,7 +65,7 @@ func newWorld(t *testing.T, change func(*Config), opts ...grpc.DialOption) *worl
 	w.client = sandboxv1.NewSandboxServiceClient(w.conn)
 	t.Cleanup(func() {
 		w.conn.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if err := w.server.Shutdown(ctx); err != nil {
 			t.Errorf("shutdown: %v", err)

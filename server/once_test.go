@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/metadata"
@@ -30,7 +29,7 @@ func TestCallsThatChangeThings(t *testing.T) {
 		"replaced without a word": {remake: true, calls: 1, reason: "AGENT_UNAVAILABLE"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, func(c *Config) { c.Timing.Reattach = 2 * time.Second })
+			w := newWorld(t, nil)
 			var mu sync.Mutex
 			var ids []string
 			w.provider.script.replays = c.replays

@@ -60,14 +60,14 @@ func (w *world) gone(id string) bool {
 
 func (w *world) until(what string, done func() bool) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
 	defer cancel()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for !done() {
 		select {
 		case <-ctx.Done():
-			w.t.Fatal("not in ten seconds: ", what)
+			w.t.Fatal("not in half a minute: ", what)
 		case <-tick.C:
 		}
 	}

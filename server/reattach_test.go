@@ -170,7 +170,11 @@ func TestEndWhilePipeBroken(t *testing.T) {
 		}, reason: "PROVIDER_UNAVAILABLE"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, func(c *Config) { c.Timing.Reattach = 200 * time.Millisecond })
+			w := newWorld(t, func(cfg *Config) {
+				if c.reason != "" { // that is what the end of the wait says
+					cfg.Timing.Reattach = 200 * time.Millisecond
+				}
+			})
 			w.provider.script.execute = hang
 			w.create("a")
 			stream, err := w.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
@@ -200,7 +204,7 @@ func TestEndWhilePipeBroken(t *testing.T) {
 // A sandbox that the substrate ended for want of memory says so to everybody
 // who asks.
 func TestOutOfMemoryIsSaid(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Timing.Reattach = 200 * time.Millisecond })
+	w := newWorld(t, nil)
 	w.create("a")
 	p := w.place("a")
 	w.provider.mu.Lock()
@@ -276,7 +280,7 @@ func TestSlowReader(t *testing.T) {
 	}
 	select {
 	case <-w.place("a").agent.cancelled:
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("the reader was not dropped")
 	}
 	position := int64(0)
