@@ -114,7 +114,7 @@ func TestConnectionLost(t *testing.T) {
 		}
 		return nil
 	}
-	sandbox := create(t, connect(t, server, WithPatience(200*time.Millisecond)), "a")
+	sandbox := create(t, connect(t, server, WithPatience(2*time.Second)), "a")
 	process, err := sandbox.Start(within(t), ExecuteRequest{Shell: "x", Detach: true})
 	if err != nil {
 		t.Fatal(err)
@@ -135,10 +135,19 @@ func TestConnectionLost(t *testing.T) {
 }
 
 func TestReplacedWhileAway(t *testing.T) {
-	server := &fake.Server{Play: func(r *fake.Run) {
-		r.Stdout("half")
-		<-r.Killed
-	}}
+	var replaced atomic.Bool
+	server := &fake.Server{
+		Play: func(r *fake.Run) {
+			r.Stdout("half")
+			<-r.Killed
+		},
+		Fail: func(method string) error {
+			if strings.HasSuffix(method, "/Attach") && !replaced.Load() {
+				return fake.Error(codes.Unavailable, "AGENT_UNAVAILABLE", "still away")
+			}
+			return nil
+		},
+	}
 	client := connect(t, server)
 	create(t, client, "a")
 	process, err := client.Sandbox("a").Start(within(t), ExecuteRequest{Shell: "x"})
@@ -148,6 +157,7 @@ func TestReplacedWhileAway(t *testing.T) {
 	defer process.Close()
 	server.Cut()
 	server.Replace("a")
+	replaced.Store(true)
 	if _, err := process.Wait(); !errors.Is(err, ErrSandboxReplaced) {
 		t.Errorf("error %v", err)
 	}
@@ -185,7 +195,7 @@ func TestCancelKillsOverACut(t *testing.T) {
 	process.Close()
 	select {
 	case <-killed:
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Errorf("the command lives on after %d kills", asked.Load())
 	}
 }
@@ -227,7 +237,7 @@ func TestCancelKills(t *testing.T) {
 func TestDeadlineKills(t *testing.T) {
 	server := &fake.Server{Play: func(r *fake.Run) { <-r.Killed }}
 	sandbox := create(t, connect(t, server), "a")
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // and the command has begun
 	defer cancel()
 	result, err := sandbox.Execute(ctx, ExecuteRequest{Shell: "x"})
 	if !errors.Is(err, ErrDeadlineExceeded) || !errors.Is(err, context.DeadlineExceeded) {

@@ -28,8 +28,9 @@ type Harness struct {
 
 func (h Harness) picks(name string) bool { return h.Pick == nil || h.Pick(name) }
 
-// caseTimeout bounds one case. It is far beyond what any takes.
-const caseTimeout = 2 * time.Minute
+// caseTimeout bounds one case. It is far beyond what any takes, also where many
+// of them share a small machine.
+const caseTimeout = 5 * time.Minute
 
 // Run holds a provider to the whole suite.
 func Run(t *testing.T, h Harness) {

@@ -230,7 +230,7 @@ func TestStrangersGetNothing(t *testing.T) {
 
 // TestTheWrongOneAnswers: the address belongs to somebody else.
 func TestTheWrongOneAnswers(t *testing.T) {
-	answer := func(t *testing.T, with func(net.Conn)) error {
+	answer := func(ctx context.Context, t *testing.T, with func(net.Conn)) error {
 		t.Helper()
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -247,19 +247,17 @@ func TestTheWrongOneAnswers(t *testing.T) {
 			_ = l.Close()
 			wg.Wait()
 		})
-		ctx, cancel := context.WithTimeoutCause(limit(t), 200*time.Millisecond, errImpatient)
-		defer cancel()
 		_, err = Client(ctx, dial(t, l.Addr().String()), NewSecret())
 		return err
 	}
 	t.Run("a web server", func(t *testing.T) {
-		err := answer(t, func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n") })
+		err := answer(limit(t), t, func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n") })
 		if !errors.Is(err, ErrStranger) {
 			t.Errorf("%v", err)
 		}
 	})
 	t.Run("TLS of its own", func(t *testing.T) {
-		err := answer(t, func(c net.Conn) {
+		err := answer(limit(t), t, func(c net.Conn) {
 			key, _ := NewSecret().key(listener)
 			certificate, _ := certify(key)
 			_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}}).Handshake()
@@ -269,13 +267,15 @@ func TestTheWrongOneAnswers(t *testing.T) {
 		}
 	})
 	t.Run("somebody who hangs up", func(t *testing.T) {
-		err := answer(t, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) })
+		err := answer(limit(t), t, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) })
 		if err == nil || errors.Is(err, ErrStranger) {
 			t.Errorf("%v", err)
 		}
 	})
 	t.Run("nobody who says a word", func(t *testing.T) {
-		if err := answer(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }); !errors.Is(err, errImpatient) {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errImpatient)
+		defer cancel()
+		if err := answer(ctx, t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }); !errors.Is(err, errImpatient) {
 			t.Errorf("%v", err)
 		}
 	})

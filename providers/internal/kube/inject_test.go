@@ -117,13 +117,13 @@ func alive(pid int) bool {
 
 func answers(t *testing.T, at Injected, incarnation string) {
 	t.Helper()
-	conn, err := net.DialTimeout("unix", filepath.Join(at.Dir, incarnation+".sock"), time.Second)
+	conn, err := net.DialTimeout("unix", filepath.Join(at.Dir, incarnation+".sock"), patience)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
 	// A gRPC server speaks first.
-	if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.Read(make([]byte, 1)); err != nil {
