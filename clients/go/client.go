@@ -165,31 +165,51 @@ type ListRequest struct {
 	Labels map[string]string
 	// States, one of which it must be in. Empty: any.
 	States []State
-	// PageSize is how many are fetched at once. 0: 100.
+	// PageSize is how many are fetched at once, at most 1 000. 0: 100.
 	PageSize int32
+	// PageToken is where to begin: [SandboxPage.NextPageToken] of the page before, with the same
+	// labels and states. Empty: at the first.
+	PageToken string
+}
+
+// SandboxPage is a part of a list.
+type SandboxPage struct {
+	// Sandboxes may be empty although more pages follow.
+	Sandboxes []*Info
+	// NextPageToken is for [ListRequest.PageToken]. Empty: this was the last page.
+	NextPageToken string
 }
 
 // List yields sandboxes, fetching pages as they are needed. An error is yielded
 // last.
 func (c *Client) List(ctx context.Context, r ListRequest) iter.Seq2[*Info, error] {
 	return func(yield func(*Info, error) bool) {
-		request := &sandboxv1.ListSandboxesRequest{Labels: r.Labels, States: r.States, PageSize: r.PageSize}
+		from := r // for whoever ranges over it again
 		for {
-			page, err := c.stub.ListSandboxes(ctx, request)
+			page, err := c.ListPage(ctx, from)
 			if err != nil {
 				yield(nil, err)
 				return
 			}
-			for _, info := range page.GetSandboxes() {
+			for _, info := range page.Sandboxes {
 				if !yield(info, nil) {
 					return
 				}
 			}
-			if request.PageToken = page.GetNextPageToken(); request.GetPageToken() == "" {
+			if from.PageToken = page.NextPageToken; from.PageToken == "" {
 				return
 			}
 		}
 	}
+}
+
+// ListPage returns one page. It fails with [ErrInvalidRequest] when the token is
+// malformed, or its page is gone (PAGE_TOKEN_EXPIRED): begin again.
+func (c *Client) ListPage(ctx context.Context, r ListRequest) (SandboxPage, error) {
+	reply, err := c.stub.ListSandboxes(ctx, &sandboxv1.ListSandboxesRequest{
+		Labels: r.Labels, States: r.States, PageSize: r.PageSize, PageToken: r.PageToken,
+	})
+	return SandboxPage{Sandboxes: reply.GetSandboxes(), NextPageToken: reply.GetNextPageToken()}, err
 }
 
 // UpdateRequest changes a sandbox. What is left out stays as it is.

@@ -115,11 +115,15 @@ func (s *Sandbox) Write(ctx context.Context, path string, content []byte, r Writ
 
 // Edit replaces text in a file, atomically. The old text must occur exactly
 // once, unless all is true.
-func (s *Sandbox) Edit(ctx context.Context, path, oldText, newText string, all bool) (*Edited, error) {
-	return s.client.stub.EditFile(ctx, &sandboxv1.EditFileRequest{
+func (s *Sandbox) Edit(ctx context.Context, path, oldText, newText string, all bool, opts ...EditOption) (*Edited, error) {
+	request := &sandboxv1.EditFileRequest{
 		SandboxId: s.id, ExpectedIncarnation: s.Incarnation,
 		Path: path, OldText: []byte(oldText), NewText: []byte(newText), ReplaceAll: all,
-	})
+	}
+	for _, opt := range opts {
+		opt(request)
+	}
+	return s.client.stub.EditFile(ctx, request)
 }
 
 // List yields the entries of a directory, sorted by name. An error is yielded
@@ -176,10 +180,14 @@ func (s *Sandbox) Stat(ctx context.Context, path string) (*FileInfo, error) {
 
 // MakeDirectory makes a directory and its missing parents. It returns false when
 // it was there already.
-func (s *Sandbox) MakeDirectory(ctx context.Context, path string) (bool, error) {
-	reply, err := s.client.stub.MakeDirectory(ctx, &sandboxv1.MakeDirectoryRequest{
+func (s *Sandbox) MakeDirectory(ctx context.Context, path string, opts ...DirectoryOption) (bool, error) {
+	request := &sandboxv1.MakeDirectoryRequest{
 		SandboxId: s.id, ExpectedIncarnation: s.Incarnation, Path: path, Parents: true,
-	})
+	}
+	for _, opt := range opts {
+		opt(request)
+	}
+	reply, err := s.client.stub.MakeDirectory(ctx, request)
 	return reply.GetCreated(), err
 }
 
@@ -195,10 +203,14 @@ func (s *Sandbox) Move(ctx context.Context, source, destination string, overwrit
 
 // Remove removes a file, a link or an empty directory; with recursive, also a
 // directory that is not empty.
-func (s *Sandbox) Remove(ctx context.Context, path string, recursive bool) error {
-	_, err := s.client.stub.RemoveFile(ctx, &sandboxv1.RemoveFileRequest{
+func (s *Sandbox) Remove(ctx context.Context, path string, recursive bool, opts ...RemoveOption) error {
+	request := &sandboxv1.RemoveFileRequest{
 		SandboxId: s.id, ExpectedIncarnation: s.Incarnation, Path: path, Recursive: recursive,
-	})
+	}
+	for _, opt := range opts {
+		opt(request)
+	}
+	_, err := s.client.stub.RemoveFile(ctx, request)
 	return err
 }
 
