@@ -47,36 +47,82 @@ func explain(raw json.RawMessage, into any, err error) error {
 	case errors.As(err, &wrong) && wrong.Field == "":
 		return fmt.Errorf("must be %s, not %s", kindOf(wrong.Type), valueOf(wrong.Value))
 	case errors.As(err, &wrong):
-		return fmt.Errorf("%s: must be %s, not %s", wrong.Field, kindOf(wrong.Type), valueOf(wrong.Value))
+		field := wrong.Field
+		// That of an embedded struct begins with the struct's name.
+		if first, rest, deeper := strings.Cut(field, "."); deeper && !slices.Contains(Fields(into), first) {
+			field = rest
+		}
+		return fmt.Errorf("%s: must be %s, not %s", field, kindOf(wrong.Type), valueOf(wrong.Value))
 	case errors.As(err, &syntax), errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("not JSON: %w", err)
 	}
-	plain := errors.New(strings.TrimPrefix(err.Error(), "json: "))
-	if at := culprit(raw, into); at != "" {
-		return fmt.Errorf("%s: %w", at, plain)
-	}
-	return plain
+	return culprit(raw, into, err)
 }
 
-// culprit finds the option whose value is refused by the type that it is decoded
-// to, which does not know where it is used.
-func culprit(raw json.RawMessage, into any) string {
+// culprit names the option whose value is refused by the type that it is decoded
+// to, which does not know where it is used, and the options that there are where
+// it is none of them.
+func culprit(raw json.RawMessage, into any, err error) error {
 	var options map[string]json.RawMessage
 	if json.Unmarshal(raw, &options) != nil {
-		return ""
+		return plain(err)
 	}
+	known := Fields(into)
 	for _, key := range slices.Sorted(maps.Keys(options)) {
+		if !slices.ContainsFunc(known, func(f string) bool { return strings.EqualFold(f, key) }) {
+			return fmt.Errorf("unknown field %q%s", key, instead(known))
+		}
 		alone, err := json.Marshal(map[string]json.RawMessage{key: options[key]})
 		if err != nil {
 			continue
 		}
-		// An unknown option is named by the error itself.
-		err = json.Unmarshal(alone, reflect.New(reflect.TypeOf(into).Elem()).Interface())
-		if err != nil {
-			return key
+		if err := decode(alone, reflect.New(reflect.TypeOf(into).Elem()).Interface()); err != nil {
+			return fmt.Errorf("%s: %w", key, plain(err))
 		}
 	}
-	return ""
+	return plain(err)
+}
+
+func plain(err error) error { return errors.New(strings.TrimPrefix(err.Error(), "json: ")) }
+
+func instead(known []string) string {
+	if len(known) == 0 {
+		return ""
+	}
+	return "; there are " + strings.Join(known, ", ")
+}
+
+// Fields returns the names that Decode knows in a pointer to a struct, in the
+// struct's order, and nothing for other values.
+func Fields(into any) []string {
+	t := reflect.TypeOf(into)
+	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
+		return nil
+	}
+	var names []string
+	for _, f := range reflect.VisibleFields(t.Elem()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "-" || !f.IsExported() || f.Anonymous && name == "":
+		case name == "":
+			names = append(names, f.Name)
+		default:
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// CheckNames returns an error for the first of some names that Fields does not
+// return.
+func CheckNames(names []string, into any) error {
+	known := Fields(into)
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("unknown field %q%s", name, instead(known))
+		}
+	}
+	return nil
 }
 
 func kindOf(t reflect.Type) string {

@@ -2,6 +2,7 @@ package strictjson_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,9 +31,10 @@ func TestErrorsNameTheOption(t *testing.T) {
 		`{"run_as_user": 1.5}`:                               "run_as_user: must be a whole number that fits into 64 bits, not 1.5",
 		`{"claim_templates": [{"retain": []}]}`:              "claim_templates.retain: must be true or false, not a list",
 		`{"writable_root": true, "memory_request": "a lot"}`: "memory_request: quantities must match",
-		`{"nowhere": 1}`:                                     `unknown field "nowhere"`,
-		`[]`:                                                 "must be an object, not a list",
-		`{"writable_root": true`:                             "not JSON",
+		`{"nowhere": 1}`:                                     `unknown field "nowhere"; there are node_selector, writable_paths, writable_root, run_as_user, memory_request, claim_templates`,
+		`{"claim_templates": [{"retian": true}]}`:            `claim_templates: unknown field "retian"`,
+		`[]`:                     "must be an object, not a list",
+		`{"writable_root": true`: "not JSON",
 	} {
 		err := strictjson.Decode(json.RawMessage(raw), new(options))
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
@@ -62,5 +64,33 @@ func TestDecode(t *testing.T) {
 		if (err != nil) != tt.refused || !tt.refused && got.Known != tt.want {
 			t.Errorf("%q: %+v, %v", tt.raw, got, err)
 		}
+	}
+}
+
+func TestFieldsOfEmbeddedOptions(t *testing.T) {
+	type common struct {
+		Pool string `json:"pool,omitempty"`
+	}
+	type options struct {
+		common
+		Claims []string `json:"claims"`
+		Hidden string   `json:"-"`
+	}
+	if got := strictjson.Fields(new(options)); !slices.Equal(got, []string{"pool", "claims"}) {
+		t.Errorf("%q", got)
+	}
+	if got := strictjson.Fields(new(map[string]string)); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+	if err := strictjson.CheckNames([]string{"claims", "pool"}, new(options)); err != nil {
+		t.Error(err)
+	}
+	err := strictjson.CheckNames([]string{"pool", "poll"}, new(options))
+	if want := `unknown field "poll"; there are pool, claims`; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	err = strictjson.Decode(json.RawMessage(`{"a": 1}`), &struct{}{})
+	if want := `unknown field "a"`; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
