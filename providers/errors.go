@@ -1,6 +1,9 @@
 package providers
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // The sentinels that a provider's errors wrap. The server maps each to one
 // gRPC code and reason; the text around it is shown to the caller, so it must
@@ -11,6 +14,7 @@ var (
 	// ErrExists: the name is taken by a sandbox with another spec.
 	ErrExists = errors.New("exists with another spec")
 	// ErrNotActive: the sandbox is not in a state in which this can be done.
+	// Providers return it by NotActive, which says which one.
 	ErrNotActive = errors.New("not active")
 	// ErrReplaced: the sandbox is another incarnation than the one meant.
 	ErrReplaced = errors.New("replaced by another incarnation")
@@ -37,3 +41,25 @@ var (
 	// ErrTokenInvalid: the page token is malformed.
 	ErrTokenInvalid = errors.New("page token invalid")
 )
+
+// NotActiveError is an ErrNotActive that says in which state the sandbox is.
+// Callers decide by it: what is suspended can be resumed, what failed cannot.
+type NotActiveError struct {
+	State State
+	// Failure is why a sandbox in StateFailed ended, as far as the substrate
+	// tells.
+	Failure Failure
+	text    error
+}
+
+// NotActive returns a NotActiveError with info's state and failure. The text is
+// as with fmt.Errorf and must not repeat ErrNotActive.
+func NotActive(info Info, format string, args ...any) error {
+	return &NotActiveError{State: info.State, Failure: info.Failure, text: fmt.Errorf(format, args...)}
+}
+
+// Error returns the text, followed by that of ErrNotActive.
+func (e *NotActiveError) Error() string { return e.text.Error() + ": " + ErrNotActive.Error() }
+
+// Unwrap returns ErrNotActive and what the text wraps.
+func (e *NotActiveError) Unwrap() []error { return []error{e.text, ErrNotActive} }

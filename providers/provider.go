@@ -8,6 +8,7 @@ package providers
 
 import (
 	"context"
+	"encoding/json"
 	"net"
 )
 
@@ -96,6 +97,21 @@ type Pooler interface {
 	// PoolStatus counts the sandboxes of one template's pool. The error wraps
 	// ErrNotFound when the template has no pool.
 	PoolStatus(ctx context.Context, template string) (PoolStatus, error)
+}
+
+// OptionsChecker is implemented by a provider that can say what is wrong with a
+// template before the first sandbox is made from it. The server asks when it
+// starts, and does not start when something is.
+type OptionsChecker interface {
+	// CheckOptions checks a template's provider_options, a JSON object or nil,
+	// and its allow_options, the names of those that requests may set. It must
+	// refuse options that Create would refuse whatever the request says: unknown
+	// names, values of a wrong type, values that are never right. What is missing
+	// is none of that where a request can still say it.
+	//
+	// It must not ask the substrate. The error wraps ErrInvalid, begins with the
+	// template's field, names the option, and says what is allowed.
+	CheckOptions(options json.RawMessage, allowed []string) error
 }
 
 // Leader is implemented by a provider whose substrate several servers may

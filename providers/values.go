@@ -152,6 +152,15 @@ type Info struct {
 	NotEnforced    []string
 }
 
+// Status says for people in which state the sandbox is and, where there is a
+// message, why.
+func (i Info) Status() string {
+	if i.Message == "" {
+		return i.State.String()
+	}
+	return i.State.String() + ": " + i.Message
+}
+
 // ExpireTime returns when the sandbox ends if nothing happens, and the zero
 // time when it does not.
 func (i Info) ExpireTime() time.Time {

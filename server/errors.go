@@ -179,7 +179,12 @@ func fold(ctx context.Context, err error) *fault {
 	for _, s := range sentinels {
 		if errors.Is(err, s.err) {
 			// The sentinel's own words repeat what the reason says.
-			return faultf(s.reason, "%s", strings.TrimSuffix(err.Error(), ": "+s.err.Error()))
+			f = faultf(s.reason, "%s", strings.TrimSuffix(err.Error(), ": "+s.err.Error()))
+			var inactive *providers.NotActiveError
+			if errors.Is(s.err, providers.ErrNotActive) && errors.As(err, &inactive) {
+				f = f.inState(inactive.State, inactive.Failure)
+			}
+			return f
 		}
 	}
 	if st, ok := status.FromError(err); ok && errors.Is(ctx.Err(), context.Canceled) && st.Code() == codes.Canceled {

@@ -144,7 +144,7 @@ func (f *follower) fate(ctx context.Context, err error) (bool, error) {
 
 // ended is for a sandbox that is not active any more.
 func (f *follower) ended(ctx context.Context, flt *fault) (bool, error) {
-	switch flt.meta["state"] {
+	switch flt.meta[metaState] {
 	case stateName(providers.StateSuspended), stateName(providers.StateDeleting):
 		return true, f.end(sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED, flt.message)
 	case stateName(providers.StateFailed):

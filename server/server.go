@@ -88,6 +88,9 @@ func New(cfg Config) (*Server, error) {
 	if s.templates, err = indexTemplates(cfg.Templates); err != nil {
 		return nil, err
 	}
+	if err := s.checkOptions(); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
 	// There is no caller whose patience could count here.
 	ctx, cancel := context.WithTimeout(context.Background(), describeTimeout)
 	defer cancel()

@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -126,6 +127,22 @@ func (t *Template) check() error {
 		v.add("provider_options", "is not JSON")
 	}
 	return v.err()
+}
+
+// checkOptions has the provider look at its part of the templates, where it can.
+func (s *Server) checkOptions() error {
+	p, ok := s.provider.(providers.OptionsChecker)
+	if !ok {
+		return nil
+	}
+	var wrong []error
+	for _, name := range sortedKeys(s.templates) {
+		t := s.templates[name]
+		if err := p.CheckOptions(t.ProviderOptions, t.AllowOptions); err != nil {
+			wrong = append(wrong, fmt.Errorf("template %q: %w", name, err))
+		}
+	}
+	return errors.Join(wrong...)
 }
 
 func (v *violations) resources(field string, r providers.Resources) {

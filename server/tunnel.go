@@ -225,20 +225,26 @@ func notActive(info providers.Info) *fault {
 	case info.State == providers.StateSuspended:
 		message += "; resume it first"
 	}
-	f := faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE, "%s", message).
-		with("state", stateName(info.State))
-	if info.Failure == providers.FailureOutOfMemory {
+	return faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE, "%s", message).
+		inState(info.State, info.Failure)
+}
+
+// The metadata of SANDBOX_NOT_ACTIVE: the state, and why a sandbox failed, where
+// the substrate knows it.
+const (
+	metaState          = "state"
+	metaFailure        = "failure"
+	failureOutOfMemory = "OUT_OF_MEMORY"
+)
+
+// inState adds the metadata of SANDBOX_NOT_ACTIVE.
+func (f *fault) inState(state providers.State, failure providers.Failure) *fault {
+	f = f.with(metaState, stateName(state))
+	if failure == providers.FailureOutOfMemory {
 		f = f.with(metaFailure, failureOutOfMemory)
 	}
 	return f
 }
-
-// The metadata of SANDBOX_NOT_ACTIVE that says why a sandbox failed, where the
-// substrate knows it.
-const (
-	metaFailure        = "failure"
-	failureOutOfMemory = "OUT_OF_MEMORY"
-)
 
 // stateMessage says for people why a sandbox is in its state, empty when nobody
 // knows.

@@ -178,7 +178,7 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 		case info.Spec.Hash != spec.Hash:
 			return providers.Info{}, fmt.Errorf("create %s: %w", name, providers.ErrExists)
 		case info.State != providers.StateActive:
-			return providers.Info{}, fmt.Errorf("create %s: it is %v: %w", name, info.State, providers.ErrNotActive)
+			return providers.Info{}, providers.NotActive(info, "create %s: it is %s", name, info.Status())
 		}
 		return copyInfo(info), nil
 	}
@@ -349,7 +349,7 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	case s == nil:
 		return nil, fmt.Errorf("dial %s: %w", name, providers.ErrNotFound)
 	case info.State != providers.StateActive:
-		return nil, fmt.Errorf("dial %s: it is %v: %w", name, info.State, providers.ErrNotActive)
+		return nil, providers.NotActive(info, "dial %s: it is %s", name, info.Status())
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", s.socket)

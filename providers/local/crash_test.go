@@ -218,10 +218,11 @@ func testAgentEnds(t *testing.T, runtime string) {
 	if err != nil || info.State != providers.StateFailed || info.Message == "" || info.Failure != providers.FailureUnknown {
 		t.Errorf("get: %+v, %v", info, err)
 	}
-	if conn, err := p.Dial(t.Context(), "ends"); !errors.Is(err, providers.ErrNotActive) {
+	var inactive *providers.NotActiveError
+	if conn, err := p.Dial(t.Context(), "ends"); !errors.As(err, &inactive) || inactive.State != providers.StateFailed {
 		t.Errorf("dial: %v, %v", conn, err)
 	}
-	if _, err := p.Create(t.Context(), "ends", spec); !errors.Is(err, providers.ErrNotActive) {
+	if _, err := p.Create(t.Context(), "ends", spec); !errors.As(err, &inactive) || inactive.State != providers.StateFailed {
 		t.Errorf("create: %v", err)
 	}
 	if err := p.Delete(t.Context(), "ends", providers.Condition{}); err != nil {

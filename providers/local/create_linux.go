@@ -74,7 +74,7 @@ func (p *Provider) join(name string, rec *record, spec providers.Spec) (provider
 	}
 	info := p.info(name, rec)
 	if info.State != providers.StateActive {
-		return providers.Info{}, fmt.Errorf("sandbox %q has ended (%s) and must be deleted first: %w", rec.Spec.ID, info.Message, providers.ErrNotActive)
+		return providers.Info{}, providers.NotActive(info, "sandbox %q has ended (%s) and must be deleted first", rec.Spec.ID, info.Message)
 	}
 	return info, nil
 }

@@ -25,7 +25,7 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 		return nil, fmt.Errorf("dial %s: %w", name, err)
 	}
 	if info := p.info(name, rec); info.State != providers.StateActive {
-		return nil, fmt.Errorf("dial %s: it is %v: %s: %w", name, info.State, info.Message, providers.ErrNotActive)
+		return nil, providers.NotActive(info, "dial %s: it is %s", name, info.Status())
 	}
 	if conn := p.takeWarm(name); conn != nil {
 		return conn, nil

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"encoding/json"
 	"fmt"
 	"path"
 
@@ -18,6 +19,25 @@ type templateOptions struct {
 	// WritableRoot lays a private writable layer over an image's files. The
 	// user is not root, so it may write where the image lets its user write.
 	WritableRoot bool `json:"writable_root"`
+}
+
+var _ providers.OptionsChecker = (*Provider)(nil)
+
+// CheckOptions implements providers.OptionsChecker.
+func (*Provider) CheckOptions(options json.RawMessage, allowed []string) error {
+	var t templateOptions
+	if err := strictjson.Decode(options, &t); err != nil {
+		return fmt.Errorf("provider_options: %w: %w", err, providers.ErrInvalid)
+	}
+	for _, pattern := range t.Images {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return fmt.Errorf("provider_options: images: %q is no pattern: a [ must have its ], and nothing may end in \\: %w", pattern, providers.ErrInvalid)
+		}
+	}
+	if len(allowed) > 0 {
+		return fmt.Errorf("allow_options: %q: the local provider takes no options of requests: %w", allowed[0], providers.ErrInvalid)
+	}
+	return nil
 }
 
 func decodeOptions(spec providers.Spec) (templateOptions, error) {

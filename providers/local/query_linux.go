@@ -144,7 +144,7 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 	}
 	if rec.Phase != phaseActive {
 		// Nobody holds its lock: it is half made or half deleted.
-		return providers.Info{}, fmt.Errorf("update %s: it is %s: %w", name, rec.Phase, providers.ErrNotActive)
+		return providers.Info{}, providers.NotActive(p.info(name, rec), "update %s: it is %s", name, rec.Phase)
 	}
 	info := p.info(name, rec)
 	c.ApplyTo(&info)
