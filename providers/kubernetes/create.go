@@ -115,7 +115,7 @@ func (p *Provider) join(ctx context.Context, name string, spec providers.Spec) (
 	}
 	info, err = p.info(ctx, name, rec)
 	if err == nil && info.State != providers.StateActive {
-		err = fmt.Errorf("sandbox %q has ended (%s) and must be deleted first: %w", rec.Spec.ID, info.Message, providers.ErrNotActive)
+		err = providers.NotActive(info, "sandbox %q has ended (%s) and must be deleted first", rec.Spec.ID, info.Message)
 	}
 	return info, false, err
 }

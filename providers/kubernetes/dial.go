@@ -20,7 +20,7 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
 	if rec.Phase != phaseActive {
-		return nil, fmt.Errorf("dial %s: it is %s: %w", name, rec.Phase, providers.ErrNotActive)
+		return nil, providers.NotActive(infoOf(name, rec), "dial %s: it is %s", name, rec.Phase)
 	}
 	if conn, fresh := p.warm.take(name); conn != nil {
 		if fresh {
@@ -46,7 +46,7 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	case lost != nil:
 		return nil, fmt.Errorf("dial %s: %w", name, lost)
 	case info.State != providers.StateActive:
-		return nil, fmt.Errorf("dial %s: it is %v: %s: %w", name, info.State, info.Message, providers.ErrNotActive)
+		return nil, providers.NotActive(info, "dial %s: it is %s", name, info.Status())
 	case errors.Is(err, providers.ErrForbidden):
 		return nil, fmt.Errorf("dial %s: %w", name, err)
 	default:

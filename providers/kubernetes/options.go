@@ -92,8 +92,38 @@ const (
 	seccompLocalPrefix = "Localhost/"
 )
 
+var _ providers.OptionsChecker = (*Provider)(nil)
+
+// CheckOptions implements providers.OptionsChecker.
+func (*Provider) CheckOptions(raw json.RawMessage, allowed []string) error {
+	o := defaultOptions()
+	err := strictjson.Decode(raw, &o)
+	if err == nil {
+		err = o.checkValues()
+	}
+	if err == nil && len(allowed) == 0 {
+		err = o.checkTogether()
+	}
+	if err == nil && len(o.PodOverrides) > 0 {
+		if err = strictPatch(o.PodOverrides); err != nil {
+			err = fmt.Errorf("pod_overrides: %w", err)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("provider_options: %w: %w", err, providers.ErrInvalid)
+	}
+	if err := strictjson.CheckNames(allowed, &o); err != nil {
+		return fmt.Errorf("allow_options: %w: %w", err, providers.ErrInvalid)
+	}
+	return nil
+}
+
+func defaultOptions() options {
+	return options{RunAsUser: defaultUser, RunAsGroup: defaultUser, SeccompProfile: seccompDefault}
+}
+
 func decodeOptions(spec providers.Spec) (options, error) {
-	o := options{RunAsUser: defaultUser, RunAsGroup: defaultUser, SeccompProfile: seccompDefault}
+	o := defaultOptions()
 	if err := strictjson.Decode(spec.TemplateOptions, &o); err != nil {
 		return o, fmt.Errorf("template options of the kubernetes provider: %w: %w", err, providers.ErrInvalid)
 	}
@@ -107,6 +137,14 @@ func decodeOptions(spec providers.Spec) (options, error) {
 }
 
 func (o *options) check() error {
+	if err := o.checkValues(); err != nil {
+		return err
+	}
+	return o.checkTogether()
+}
+
+// checkValues looks at each option for itself.
+func (o *options) checkValues() error {
 	switch o.ImagePullPolicy {
 	case "", corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
 	default:
@@ -136,13 +174,21 @@ func (o *options) check() error {
 			return fmt.Errorf("annotations: %w", err)
 		}
 	}
-	if !o.NamespacePerSandbox && (o.NamespaceQuota != nil || o.NamespaceLimits != nil) {
-		return errors.New("namespace_quota and namespace_limits: need namespace_per_sandbox")
-	}
 	if o.StartTimeoutSeconds < 0 || o.ScheduleTimeoutSeconds < 0 {
 		return errors.New("start_timeout_seconds and schedule_timeout_seconds: must not be negative")
 	}
 	return o.checkClaims()
+}
+
+// checkTogether looks at options that need or exclude each other.
+func (o *options) checkTogether() error {
+	switch {
+	case !o.NamespacePerSandbox && (o.NamespaceQuota != nil || o.NamespaceLimits != nil):
+		return errors.New("namespace_quota and namespace_limits: need namespace_per_sandbox")
+	case o.NamespacePerSandbox && o.retains():
+		return errors.New("claim_templates: retain: what goes with the sandbox's namespace cannot be retained")
+	}
+	return nil
 }
 
 func (o *options) checkClaims() error {
@@ -155,8 +201,6 @@ func (o *options) checkClaims() error {
 			return fmt.Errorf("claim_templates: %s: mount_path %q is not absolute", c.Name, c.MountPath)
 		case c.Storage.Sign() <= 0:
 			return fmt.Errorf("claim_templates: %s: storage must be above 0", c.Name)
-		case c.Retain && o.NamespacePerSandbox:
-			return fmt.Errorf("claim_templates: %s: what goes with the sandbox's namespace cannot be retained", c.Name)
 		}
 		seen[c.Name] = true
 	}

@@ -254,7 +254,7 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 			return providers.Info{}, fmt.Errorf("update: %w", err)
 		}
 		if rec.Phase != phaseActive {
-			return providers.Info{}, fmt.Errorf("update %s: it is %s: %w", name, rec.Phase, providers.ErrNotActive)
+			return providers.Info{}, providers.NotActive(infoOf(name, rec), "update %s: it is %s", name, rec.Phase)
 		}
 		info := infoOf(name, rec)
 		c.ApplyTo(&info)
