@@ -73,8 +73,9 @@ type agentWriter struct {
 	doubted time.Time
 }
 
-// doubtTime is how long the container may still be seen to wait.
-const doubtTime = 2 * time.Second
+// doubtTime is how long the container may still be seen to wait: a busy kubelet
+// says late that it has ended.
+const doubtTime = 20 * time.Second
 
 func (w *agentWriter) write(write func() error) error {
 	switch {
