@@ -60,6 +60,16 @@ func Follow[T metav1.Object](ctx context.Context, o Object[T], see func(object T
 	}
 }
 
+// FollowFrom is Follow for an object of which the caller knows that version
+// already: see is shown only what comes after it.
+func FollowFrom[T metav1.Object](ctx context.Context, o Object[T], version string, see func(object T, exists bool) (done bool, err error)) error {
+	done, err := followOn(ctx, o, version, see)
+	if done || err != nil {
+		return err
+	}
+	return Follow(ctx, o, see)
+}
+
 // followOn returns without an error when it is time for another look.
 func followOn[T metav1.Object](ctx context.Context, o Object[T], version string, see func(T, bool) (bool, error)) (done bool, err error) {
 	again := time.NewTimer(followAgain)
