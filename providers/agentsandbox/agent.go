@@ -190,8 +190,16 @@ func (p *Provider) tunnel(ctx context.Context, s seat, n note) (net.Conn, error)
 // succeeds where the agent listens.
 func (p *Provider) answers(ctx context.Context, s seat, n note) bool {
 	r, err := p.executor.In(p.at(s))(ctx, p.connectCommand(s, n), bytes.NewReader(nil))
-	if kube.NoExecutable(err) {
-		return false
+	return !surelyGone(r, err)
+}
+
+// surelyGone reports whether a run of connect says that no agent listens. That
+// is its own failure, or that there is no such program; one that was killed, as
+// by a kernel that is out of memory, has not asked.
+func surelyGone(r kube.Result, err error) bool {
+	const failed, notRunnable, notFound = 1, 126, 127
+	if err != nil {
+		return kube.NoExecutable(err)
 	}
-	return err != nil || r.Code == 0
+	return r.Code == failed || r.Code == notRunnable || r.Code == notFound
 }

@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
 func TestDecodeOptions(t *testing.T) {
@@ -353,4 +354,28 @@ func FuzzDecodeToken(f *testing.F) {
 			t.Error(fmt.Errorf("%+v became %+v: %w", got, back, err))
 		}
 	})
+}
+
+// Only who has asked knows that the agent is gone: the next one ends it.
+func TestSurelyGone(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		r    kube.Result
+		err  error
+		want bool
+	}{
+		{"it listens", kube.Result{}, nil, false},
+		{"nobody listens", kube.Result{Code: 1}, nil, true},
+		{"no such program, in the runtime's words", kube.Result{Code: 127}, nil, true},
+		{"killed", kube.Result{Code: 137}, nil, false},
+		{"told to end", kube.Result{Code: 143}, nil, false},
+		{"the runtime of Go could not start", kube.Result{Code: 2}, nil, false},
+		{"not reached", kube.Result{}, providers.ErrUnavailable, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := surelyGone(c.r, c.err); got != c.want {
+				t.Errorf("%v, want %v", got, c.want)
+			}
+		})
+	}
 }

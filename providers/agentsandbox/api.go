@@ -24,6 +24,8 @@ const (
 	poolHashLabel = coreGroup + "/warm-pool-sandbox" // on a pod that nobody has claimed
 	nameHashLabel = coreGroup + "/sandbox-name-hash" // on every pod of a Sandbox
 
+	chosenAnnotation = coreGroup + "/sandbox-name" // on a claim: what it is about to be given of a pool's
+
 	conditionReady    = "Ready"
 	conditionFinished = "Finished"
 

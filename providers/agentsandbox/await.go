@@ -26,8 +26,9 @@ const (
 
 // await waits until the sandbox's container runs and the controller calls it
 // ready. It fails as soon as it is known that this will not happen, with the
-// reason. The error wraps errGone when the sandbox was deleted.
-func (p *Provider) await(calling context.Context, s subject) (subject, seat, error) {
+// reason. The error wraps errGone when the sandbox was deleted. Meanwhile the way
+// to the agent is opened, where that can be.
+func (p *Provider) await(calling context.Context, s subject, early *ahead) (subject, seat, error) {
 	ctx, cancel := context.WithCancelCause(calling)
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -40,12 +41,15 @@ func (p *Provider) await(calling context.Context, s subject) (subject, seat, err
 	if s.record.Target != nil {
 		err = p.awaitTarget(ctx, &s)
 	} else {
-		err = p.awaitClaim(ctx, &s)
+		err = p.awaitClaim(ctx, &s, early)
 	}
 	if err != nil {
 		return s, seat{}, inTrouble(calling, ctx, err)
 	}
-	var at seat
+	at, reached := early.reached(s.sandbox)
+	if reached {
+		return s, at, nil
+	}
 	err = kube.Follow(ctx, p.podObject(s.sandbox), func(pod *corev1.Pod, exists bool) (bool, error) {
 		if !exists {
 			return false, p.stillThere(ctx, s)
@@ -98,9 +102,9 @@ func (p *Provider) stillThere(ctx context.Context, s subject) error {
 }
 
 // awaitClaim follows the claim until it is ready.
-func (p *Provider) awaitClaim(ctx context.Context, s *subject) error {
+func (p *Provider) awaitClaim(ctx context.Context, s *subject, early *ahead) error {
 	missing := time.Time{}
-	return kube.Follow(ctx, p.carrier(*s), func(u *unstructured.Unstructured, exists bool) (bool, error) {
+	see := func(u *unstructured.Unstructured, exists bool) (bool, error) {
 		if !exists || u.GetUID() != s.uid || u.GetDeletionTimestamp() != nil {
 			return false, fmt.Errorf("sandbox %s: %w: %w", s.name, errGone, providers.ErrUnavailable)
 		}
@@ -115,6 +119,9 @@ func (p *Provider) awaitClaim(ctx context.Context, s *subject) error {
 		if err := s.terminal(p.endedPod(ctx, *s)); err != nil {
 			return false, err
 		}
+		if chosen := c.Annotations[chosenAnnotation]; chosen != "" {
+			early.begin(ctx, p, *s, chosen)
+		}
 		if s.ready == nil || s.ready.Reason != reasonNoPool && s.ready.Reason != reasonNoTemplate {
 			missing = time.Time{}
 			return false, nil
@@ -127,7 +134,12 @@ func (p *Provider) awaitClaim(ctx context.Context, s *subject) error {
 		}
 		p.known.Delete(c.Spec.WarmPoolRef.Name) // it was deleted; the next call makes it anew
 		return false, fmt.Errorf("template %q: in namespace %s the cluster says %s: %s: %w", s.record.Spec.Template, p.namespace, s.ready.Reason, s.ready.Message, providers.ErrStartFailed)
-	})
+	}
+	if s.ready == nil {
+		// Nobody had said anything when it was read.
+		return kube.FollowFrom(ctx, p.carrier(*s), s.version, see)
+	}
+	return kube.Follow(ctx, p.carrier(*s), see)
 }
 
 // watchPod ends the waiting when the pod that is made for a claim will not

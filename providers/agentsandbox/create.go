@@ -134,7 +134,7 @@ func (p *Provider) join(ctx context.Context, name string, spec providers.Spec) (
 	}
 	switch info := s.info(pod); info.State {
 	case providers.StateFailed:
-		return providers.Info{}, fmt.Errorf("sandbox %q has ended (%s) and must be deleted first: %w", info.Spec.ID, info.Message, providers.ErrNotActive)
+		return providers.Info{}, providers.NotActive(info, "sandbox %q has ended (%s) and must be deleted first", info.Spec.ID, info.Message)
 	case providers.StateSuspended:
 		return info, nil
 	}
@@ -149,7 +149,9 @@ func (p *Provider) join(ctx context.Context, name string, spec providers.Spec) (
 // finish waits until a sandbox is ready, sees to its agent, and proves that it
 // answers.
 func (p *Provider) finish(ctx context.Context, s subject) (providers.Info, error) {
-	s, at, err := p.await(ctx, s)
+	early := &ahead{}
+	defer early.drop()
+	s, at, err := p.await(ctx, s, early)
 	if err != nil {
 		return providers.Info{}, err
 	}
@@ -162,9 +164,11 @@ func (p *Provider) finish(ctx context.Context, s subject) (providers.Info, error
 			return providers.Info{}, errors.Join(err, errGone)
 		}
 	}
-	conn, n, err := p.connect(ctx, at)
-	if err != nil {
-		return providers.Info{}, err
+	conn, n := early.take(s.sandbox)
+	if conn == nil {
+		if conn, n, err = p.connect(ctx, at); err != nil {
+			return providers.Info{}, err
+		}
 	}
 	info := s.info(at.pod)
 	info.Incarnation = incarnation(at.pod.UID, at.id, n.Generation)

@@ -12,6 +12,12 @@ import (
 // Dial connects to the agent inside. A container that was started since has
 // none; there the agent is put in again.
 func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("dial %s: %w", name, context.Cause(ctx))
+	}
+	if conn := p.warm.takeNew(name); conn != nil {
+		return conn, nil
+	}
 	s, err := p.find(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
@@ -34,7 +40,7 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 		// It will be there, or will have failed, by itself.
 		return nil, fmt.Errorf("dial %s: it is not ready: %s: %w", name, info.Message, providers.ErrUnavailable)
 	default:
-		return nil, fmt.Errorf("dial %s: it is %v: %s: %w", name, info.State, info.Message, providers.ErrNotActive)
+		return nil, providers.NotActive(info, "dial %s: it is %s", name, info.Status())
 	}
 	at, err := s.seatOf(pod)
 	if errors.Is(err, errNotRunning) {

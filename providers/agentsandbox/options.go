@@ -1,10 +1,11 @@
 package agentsandbox
 
 import (
-	"errors"
+	"encoding/json"
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -76,6 +77,32 @@ func (t claimTemplate) volume() volumeClaimSpec {
 // wraps reports whether the sandbox exists already.
 func (o options) wraps() bool { return o.ExistingClaim != "" || o.ExistingSandbox != "" }
 
+var _ providers.OptionsChecker = (*Provider)(nil)
+
+// CheckOptions implements providers.OptionsChecker.
+func (*Provider) CheckOptions(raw json.RawMessage, allowed []string) error {
+	var t templateOptions
+	if err := strictjson.Decode(raw, &t); err != nil {
+		return fmt.Errorf("provider_options: %w: %w", err, providers.ErrInvalid)
+	}
+	for _, pattern := range slices.Concat(t.Claims, t.Sandboxes) {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return fmt.Errorf("provider_options: existing_claims and existing_sandboxes: %q is no pattern: a [ must have its ], and nothing may end in \\: %w", pattern, providers.ErrInvalid)
+		}
+	}
+	err := t.checkVolumes()
+	if err == nil && len(raw) > 0 && len(allowed) == 0 {
+		err = t.checkSource()
+	}
+	if err != nil {
+		return fmt.Errorf("provider_options: %w", err)
+	}
+	if err := strictjson.CheckNames(allowed, &t.options); err != nil {
+		return fmt.Errorf("allow_options: %w: %w", err, providers.ErrInvalid)
+	}
+	return nil
+}
+
 // decodeOptions reads the template's options and the request's over them. Which
 // of its fields a request may set at all the server has checked.
 func decodeOptions(spec providers.Spec) (options, error) {
@@ -97,7 +124,10 @@ func decodeOptions(spec providers.Spec) (options, error) {
 	if err := t.allowsExisting(o, spec.Template); err != nil {
 		return options{}, err
 	}
-	return o, errors.Join(o.check(spec.Template), checkPortable(spec))
+	if err := o.check(); err != nil {
+		return o, fmt.Errorf("template %q: %w", spec.Template, err)
+	}
+	return o, checkPortable(spec)
 }
 
 // allowsExisting keeps requests to the names that the operator lists. A name
@@ -126,7 +156,15 @@ func matches(patterns []string, name string) bool {
 	return false
 }
 
-func (o options) check(template string) error {
+func (o options) check() error {
+	if err := o.checkSource(); err != nil || o.wraps() {
+		return err
+	}
+	return o.checkVolumes()
+}
+
+// checkSource makes sure that there is one thing to start from.
+func (o options) checkSource() error {
 	sources := 0
 	for _, s := range []string{o.ExistingClaim, o.ExistingSandbox} {
 		if s != "" {
@@ -139,10 +177,14 @@ func (o options) check(template string) error {
 	case sources == 1:
 		return nil
 	case o.Pool != "" && o.SandboxTemplate != "":
-		return fmt.Errorf("template %q: pool and sandbox_template exclude each other: %w", template, providers.ErrInvalid)
+		return fmt.Errorf("pool and sandbox_template exclude each other: %w", providers.ErrInvalid)
 	case o.Pool == "" && o.SandboxTemplate == "":
-		return fmt.Errorf("template %q names neither a pool nor a sandbox_template: %w", template, providers.ErrInvalid)
+		return fmt.Errorf("neither a pool nor a sandbox_template is named: %w", providers.ErrInvalid)
 	}
+	return nil
+}
+
+func (o options) checkVolumes() error {
 	for _, v := range o.VolumeClaimTemplates {
 		if v.Name == "" || v.Storage.Sign() <= 0 {
 			return fmt.Errorf("volume_claim_templates: a name and a positive storage are required: %w", providers.ErrInvalid)

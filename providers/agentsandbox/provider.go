@@ -176,8 +176,9 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 }
 
 // warmFor bounds how long an unused connection of a new sandbox is kept. The
-// first command usually follows at once.
-const warmFor = 10 * time.Second
+// first command usually follows at once. It is below the ten seconds after which
+// the agent hangs up on a connection that says nothing.
+const warmFor = 5 * time.Second
 
 // warmConns are connections on which the agents of new sandboxes were seen to
 // answer.
@@ -194,8 +195,14 @@ type warmConn struct {
 	expire      *time.Timer
 }
 
-// freshFor is how long a connection stands for its pod.
-const freshFor = time.Second
+const (
+	// newFor is how long a connection stands for its sandbox, whose agent a
+	// creation has just seen to answer. A deletion by another server takes longer
+	// than that, or has broken the connection.
+	newFor = 250 * time.Millisecond
+	// freshFor is how long a connection stands for its pod.
+	freshFor = time.Second
+)
 
 func (w *warmConns) keep(name, incarnation string, conn net.Conn) {
 	w.mu.Lock()
@@ -219,12 +226,17 @@ func (w *warmConns) keep(name, incarnation string, conn net.Conn) {
 	w.conns[name] = c
 }
 
+// takeNew returns the connection if the sandbox was ready just now, or nil.
+func (w *warmConns) takeNew(name string) net.Conn { return w.takeWithin(name, newFor) }
+
 // takeFresh returns the connection if its agent has spoken just now, or nil.
-func (w *warmConns) takeFresh(name string) net.Conn {
+func (w *warmConns) takeFresh(name string) net.Conn { return w.takeWithin(name, freshFor) }
+
+func (w *warmConns) takeWithin(name string, age time.Duration) net.Conn {
 	w.mu.Lock()
 	c := w.conns[name]
 	w.mu.Unlock()
-	if c == nil || time.Since(c.since) >= freshFor {
+	if c == nil || time.Since(c.since) >= age {
 		return nil
 	}
 	return w.take(name, c.incarnation)

@@ -201,7 +201,7 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 			return providers.Info{}, fmt.Errorf("update %s: %w", name, err)
 		}
 		if s.deleting || s.broken != nil {
-			return providers.Info{}, fmt.Errorf("update %s: it is being deleted, or its record is broken: %w", name, providers.ErrNotActive)
+			return providers.Info{}, providers.NotActive(s.info(pod), "update %s: it is being deleted, or its record is broken", name)
 		}
 		changed := s.info(pod)
 		c.ApplyTo(&changed)

@@ -184,7 +184,7 @@ func (s subject) terminal(pod *corev1.Pod) error {
 	case reasonEnv, reasonVolumes, reasonMetadata:
 		return fmt.Errorf("the SandboxTemplate does not allow it: %s: %s: %w", s.ready.Reason, said, providers.ErrForbidden)
 	case reasonClaimExpired, reasonExpired:
-		return fmt.Errorf("it expired: %s: %w", said, providers.ErrNotActive)
+		return providers.NotActive(providers.Info{State: providers.StateFailed}, "it expired: %s", said)
 	case reasonSeveralPods:
 		return fmt.Errorf("%s: %s: %w", s.ready.Reason, said, providers.ErrStartFailed)
 	}

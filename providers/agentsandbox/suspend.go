@@ -51,11 +51,7 @@ func (p *Provider) Suspend(ctx context.Context, name string) (providers.Info, er
 // notNow is the error for a state in which a sandbox cannot be suspended or
 // resumed.
 func notNow(what string, info providers.Info) error {
-	why := ""
-	if info.Message != "" {
-		why = ": " + info.Message
-	}
-	return fmt.Errorf("%s sandbox %q: it is %v%s: %w", what, info.Spec.ID, info.State, why, providers.ErrNotActive)
+	return providers.NotActive(info, "%s sandbox %q: it is %s", what, info.Spec.ID, info.Status())
 }
 
 var errOvertaken = errors.New("by another call")
@@ -65,9 +61,9 @@ var errOvertaken = errors.New("by another call")
 // The cause wraps providers.ErrNotActive.
 func (p *Provider) whileMode(ctx context.Context, s subject, mode string) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	done := "resumed"
+	done, now := "resumed", providers.Info{State: providers.StateCreating}
 	if mode == modeRunning {
-		done = "suspended"
+		done, now.State = "suspended", providers.StateSuspended
 	}
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -82,7 +78,7 @@ func (p *Provider) whileMode(ctx context.Context, s subject, mode string) (conte
 			if err != nil || b.mode() == mode {
 				return false, err
 			}
-			cancel(fmt.Errorf("sandbox %q was %s meanwhile, %w: %w", s.record.Spec.ID, done, errOvertaken, providers.ErrNotActive))
+			cancel(providers.NotActive(now, "sandbox %q was %s meanwhile, %w", s.record.Spec.ID, done, errOvertaken))
 			return true, nil
 		})
 	})

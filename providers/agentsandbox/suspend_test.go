@@ -149,9 +149,10 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-func overtakenBy(t *testing.T, err error, want string) {
+func overtakenBy(t *testing.T, err error, state providers.State, want string) {
 	t.Helper()
-	if !errors.Is(err, providers.ErrNotActive) || !strings.HasPrefix(err.Error(), want) {
+	var inactive *providers.NotActiveError
+	if !errors.As(err, &inactive) || inactive.State != state || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
@@ -165,14 +166,14 @@ func TestSuspendAndResumeAtOnce(t *testing.T) {
 		c.pod("sg-d1", "pod", nil)
 		c.onceMode("sg-d1", modeSuspended, func() { c.set("sg-d1", modeRunning) })
 		_, err := c.p.Suspend(soon(t), "sg-d1")
-		overtakenBy(t, err, `sandbox "d1" was resumed meanwhile, by another call`)
+		overtakenBy(t, err, providers.StateCreating, `sandbox "d1" was resumed meanwhile, by another call`)
 	})
 	t.Run("suspended while it is resumed", func(t *testing.T) {
 		c := newCluster(t)
 		c.sandbox("sg-d1", modeSuspended, isSuspended)
 		c.onceMode("sg-d1", modeRunning, func() { c.set("sg-d1", modeSuspended) })
 		_, err := c.p.Resume(soon(t), "sg-d1")
-		overtakenBy(t, err, `sandbox "d1" was suspended meanwhile, by another call`)
+		overtakenBy(t, err, providers.StateSuspended, `sandbox "d1" was suspended meanwhile, by another call`)
 	})
 	t.Run("the old pod goes first", func(t *testing.T) {
 		c := newCluster(t)
@@ -193,7 +194,7 @@ func TestSuspendAndResumeAtOnce(t *testing.T) {
 			c.set("sg-d1", modeSuspended)
 		})
 		_, err := c.p.Resume(soon(t), "sg-d1")
-		overtakenBy(t, err, `sandbox "d1" was suspended meanwhile, by another call`)
+		overtakenBy(t, err, providers.StateSuspended, `sandbox "d1" was suspended meanwhile, by another call`)
 	})
 }
 
@@ -232,7 +233,7 @@ func TestAwaitFollowsThePodThatComes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, at, err := c.p.await(soon(t), s)
+	_, at, err := c.p.await(soon(t), s, &ahead{})
 	if err != nil || at.pod.UID != "new" {
 		t.Errorf("%+v, %v", at, err)
 	}

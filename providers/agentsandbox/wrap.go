@@ -232,7 +232,8 @@ func (p *Provider) awaitTarget(ctx context.Context, s *subject) error {
 		s.ready, s.finished, s.sandbox = now.ready, now.finished, now.sandbox
 		pod := p.endedPod(ctx, *s)
 		if holds(s.finished) && podEnded(pod) {
-			return false, fmt.Errorf("%s has ended: %s: %w", t, s.finished.Message, providers.ErrNotActive)
+			failed := providers.Info{State: providers.StateFailed, Failure: kube.Ended(pod, "").Failure}
+			return false, providers.NotActive(failed, "%s has ended: %s", t, s.finished.Message)
 		}
 		if err := s.terminal(pod); err != nil {
 			return false, err
