@@ -278,6 +278,10 @@ func TestAgentSandboxAgentCannotStart(t *testing.T) {
 	})
 }
 
+// endSoon has a pod end that waits for a file, when the end of this command has
+// been told: it would go with the pod.
+const endSoon = "(sleep 1; touch /tmp/end) >/dev/null 2>&1 &"
+
 // The cluster ends what no server is left for.
 func TestAgentSandboxEndsByItself(t *testing.T) {
 	t.Parallel()
@@ -322,7 +326,7 @@ func TestAgentSandboxEndsByItself(t *testing.T) {
 			s.Containers[0].Command = []string{"sh", "-c", "while ! [ -e /tmp/end ]; do sleep 0.1; done"}
 		}), nil)
 		asCreate(t, p, "ends", asSpec(`{"sandbox_template": "ends", "ttl_seconds_after_finished": 1}`))
-		providertest.Shell(t, p, "ends", "touch /tmp/end")
+		providertest.Shell(t, p, "ends", endSoon)
 		gone(t, "ends")
 	})
 	t.Run("C5 a pod that the kernel ended for its memory", func(t *testing.T) {
@@ -332,7 +336,7 @@ func TestAgentSandboxEndsByItself(t *testing.T) {
 			s.Containers[0].Resources.Limits = core.ResourceList{core.ResourceMemory: resource.MustParse("64Mi")}
 		}), nil)
 		asCreate(t, p, "hog", asSpec(`{"sandbox_template": "hog"}`))
-		providertest.Shell(t, p, "hog", "touch /tmp/end")
+		providertest.Shell(t, p, "hog", endSoon)
 		for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
 			info, err := p.Get(limit(t), "hog")
 			if err == nil && info.State == providers.StateFailed {

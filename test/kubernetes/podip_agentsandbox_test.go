@@ -46,6 +46,11 @@ func podSecrets(t *testing.T, client *kubernetes.Clientset, namespace string) []
 	return list.Items
 }
 
+// killAgent kills the agent that was put into a pod, and ends when none of its
+// threads is left to take a connection.
+const killAgent = `pid=$(cut -d' ' -f1 /*/.sandgate/agent.pid); kill -9 $pid
+while cat /proc/$pid/task/*/stat 2>/dev/null | grep -qv ') Z '; do sleep 0.05; done`
+
 // TestAgentSandboxPodIP: agents that were put into pods of agent-sandbox and are
 // reached at the pods' addresses.
 func TestAgentSandboxPodIP(t *testing.T) {
@@ -137,7 +142,7 @@ func TestAgentSandboxPodIP(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		execIn(t, client, pod, "kill -9 $(cut -d' ' -f1 /*/.sandgate/agent.pid)")
+		execIn(t, client, pod, killAgent)
 		conn, err := p.Dial(limit(t), "killed")
 		if err != nil {
 			t.Fatal(err)

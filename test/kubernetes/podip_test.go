@@ -145,9 +145,10 @@ func TestRawPodIP(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		_, err := r.Dial(limit(t), "killed")
+		conn, err := r.Dial(limit(t), "killed")
 		for err == nil { // its last connections may still be taken
-			_, err = r.Dial(limit(t), "killed")
+			_ = conn.Close()
+			conn, err = r.Dial(limit(t), "killed")
 		}
 		if !errors.Is(err, providers.ErrNotActive) || time.Since(began) > 15*time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)

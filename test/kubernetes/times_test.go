@@ -16,9 +16,14 @@ import (
 	"github.com/sandgate/sandgate/server"
 )
 
-// seconds are what a sandbox that cannot start and a command that does not end
-// are given here.
-const seconds = 3
+const (
+	// seconds are what a sandbox that cannot start and a command that does not end
+	// are given here.
+	seconds = 3
+	// explainedSeconds are time enough for a busy kubelet to say why one cannot
+	// start.
+	explainedSeconds = 10
+)
 
 // endless runs a command that ends by the server's time only, whatever it asks
 // for.
@@ -53,7 +58,7 @@ func slow(t *testing.T, began time.Time, err error, what string) {
 func TestRawTimes(t *testing.T) {
 	t.Parallel()
 	r := newRawRig(t)
-	options := fmt.Sprintf(`{"start_timeout_seconds": %d, "volumes": [{"name": "v", "configMap": {"name": "none"}}], "volume_mounts": [{"name": "v", "mountPath": "/v"}]}`, seconds)
+	options := fmt.Sprintf(`{"start_timeout_seconds": %d, "volumes": [{"name": "v", "configMap": {"name": "none"}}], "volume_mounts": [{"name": "v", "mountPath": "/v"}]}`, explainedSeconds)
 	never := server.DefaultTemplate()
 	never.Name, never.ProviderOptions = "never", json.RawMessage(options)
 	client := serve(t, server.Config{

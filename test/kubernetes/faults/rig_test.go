@@ -273,6 +273,11 @@ func (r *rig) nothingLeft(t *testing.T) {
 	t.Helper()
 	ctx, all := t.Context(), meta.ListOptions{}
 	var left []string
+	defer func() {
+		if t.Failed() {
+			t.Log(left)
+		}
+	}()
 	eventually(t, time.Minute, "nothing is left", func() bool {
 		left = nil
 		pods, err := r.client.CoreV1().Pods(r.namespace).List(ctx, all)
@@ -309,7 +314,4 @@ func (r *rig) nothingLeft(t *testing.T) {
 		}
 		return len(left) == 0
 	})
-	if t.Failed() {
-		t.Log(left)
-	}
 }

@@ -55,6 +55,7 @@ type running struct {
 	// Valid when done is closed.
 	got  strings.Builder
 	exit *sandgate.Exited
+	late time.Duration // from the command's end until it was told
 	err  error
 }
 
@@ -83,6 +84,8 @@ func (s *side) start(t *testing.T, box *sandgate.Sandbox, lines int) *running {
 			}
 		}
 		r.exit = p.Exit()
+		// The pod's node is this machine, and so is its clock.
+		r.late = time.Since(r.exit.GetEndTime().AsTime())
 	}()
 	t.Cleanup(func() { <-r.done })
 	return r
@@ -169,6 +172,7 @@ func TestStreamsGoOn(t *testing.T) {
 				await(t, run.begun, run.done)
 			}
 			began := time.Now()
+			latest := time.Duration(0)
 			tt.fault(t, d, runs)
 			for _, run := range runs {
 				select {
@@ -177,8 +181,10 @@ func TestStreamsGoOn(t *testing.T) {
 					t.Fatalf("%s: nothing came for %v", run.side, time.Since(began))
 				}
 				run.whole(t)
+				latest = max(latest, run.late)
 			}
-			t.Logf("%d lines in %v", lines, time.Since(began).Round(time.Millisecond))
+			t.Logf("%d lines in %v; an end was told %v late at most", lines,
+				time.Since(began).Round(time.Millisecond), latest.Round(time.Millisecond))
 		})
 	}
 	t.Run("C23 nothing is left", func(t *testing.T) {
