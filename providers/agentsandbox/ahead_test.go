@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -53,9 +54,10 @@ func newClaiming(t *testing.T) *claiming {
 		t.Fatal(err)
 	}
 	c.made = ofClaim(made)
+	watched := sync.OnceFunc(func() { close(c.watched) })
 	c.dyn.PrependWatchReactor("sandboxclaims", func(a clienttesting.Action) (bool, watch.Interface, error) {
 		w, err := c.dyn.Tracker().Watch(a.GetResource(), testNamespace)
-		close(c.watched) // it is followed once
+		watched() // on a busy machine it is followed again
 		return true, w, err
 	})
 	return c
@@ -153,7 +155,7 @@ func within[T any](t *testing.T, from <-chan T) (got T) {
 	t.Helper()
 	select {
 	case got = <-from:
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("it did not come")
 	}
 	return got
@@ -173,33 +175,53 @@ func (c *claiming) reads() int {
 // After the controller's last word nothing is left to be asked: neither by the
 // creation, nor by the first dial.
 func TestTheWayIsOpenBeforeTheClaimIsReady(t *testing.T) {
-	c := newClaiming(t)
-	agent := c.agent("pool-1", nil)
-	end := c.begin(soon(t))
-	c.choose("pool-1")
-	within(t, agent)
-	select {
-	case e := <-end:
-		t.Fatalf("it ended before the claim was ready: %+v", e)
-	case <-time.After(20 * time.Millisecond):
+	// On a busy machine a connection grows too old in between, and then says
+	// nothing of how it is when it does not.
+	for range 20 {
+		if wayIsOpenInTime(t) {
+			return
+		}
 	}
-	before := c.reads()
-	c.give("pool-1")
-	e := within(t, end)
-	if want := incarnation("pool-1", "containerd://pool-1", 0); e.err != nil || e.info.Incarnation != want || !e.info.FromPool || e.info.State != providers.StateActive {
-		t.Fatalf("%+v", e)
-	}
-	conn, err := c.p.Dial(t.Context(), "sg-d1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if after := c.reads(); after != before {
-		t.Errorf("%d questions after the claim was ready", after-before)
-	}
-	if len(agent) > 0 {
-		t.Error("it was connected to twice")
-	}
+	t.Fatal("this machine is too slow to tell")
+}
+
+// wayIsOpenInTime reports whether all of it went fast enough to count.
+func wayIsOpenInTime(t *testing.T) (inTime bool) {
+	t.Helper()
+	t.Run("a creation", func(t *testing.T) {
+		c := newClaiming(t)
+		agent := c.agent("pool-1", nil)
+		end := c.begin(soon(t))
+		began := time.Now()
+		c.choose("pool-1")
+		within(t, agent)
+		select {
+		case e := <-end:
+			t.Fatalf("it ended before the claim was ready: %+v", e)
+		case <-time.After(20 * time.Millisecond):
+		}
+		before := c.reads()
+		c.give("pool-1")
+		e := within(t, end)
+		if want := incarnation("pool-1", "containerd://pool-1", 0); e.err != nil || e.info.Incarnation != want || !e.info.FromPool || e.info.State != providers.StateActive {
+			t.Fatalf("%+v", e)
+		}
+		conn, err := c.p.Dial(t.Context(), "sg-d1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if inTime = time.Since(began) < newFor; !inTime {
+			return
+		}
+		if after := c.reads(); after != before {
+			t.Errorf("%d questions after the claim was ready", after-before)
+		}
+		if len(agent) > 0 {
+			t.Error("it was connected to twice")
+		}
+	})
+	return inTime || t.Failed()
 }
 
 // A connection stands for its sandbox only for a moment.
@@ -230,7 +252,7 @@ func TestAnotherThanTheChosenOne(t *testing.T) {
 	if e := within(t, end); e.err != nil || e.info.Incarnation != incarnation("pool-2", "containerd://pool-2", 0) {
 		t.Errorf("%+v", e)
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
 	if n, err := conn.Read(make([]byte, 1)); n != 0 || errors.Is(err, os.ErrDeadlineExceeded) || err == nil {
 		t.Errorf("the one that was not given: %d bytes, %v", n, err)
 	}
@@ -269,7 +291,7 @@ func TestAClaimThatGoesLeavesNoConnection(t *testing.T) {
 	if e := within(t, end); !errors.Is(e.err, errGone) {
 		t.Errorf("%+v", e)
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
 	if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("it is open: %v", err)
 	}
