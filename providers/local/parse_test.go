@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"unicode"
 
 	"github.com/sandgate/sandgate/providers"
 )
@@ -108,9 +109,10 @@ func TestImageUser(t *testing.T) {
 func FuzzParseStat(f *testing.F) {
 	f.Add([]byte("42 (a) b) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 12345 1 1"))
 	f.Add([]byte(") S"))
+	f.Add([]byte(")\x00 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if _, state, err := parseStat(data); err == nil && state == 0 {
-			t.Errorf("%q has no state and no error", data)
+		if _, state, err := parseStat(data); err == nil && !unicode.IsLetter(rune(state)) {
+			t.Errorf("%q has the state %q and no error", data, state)
 		}
 	})
 }

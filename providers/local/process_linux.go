@@ -66,8 +66,12 @@ func parseStat(data []byte) (start uint64, state byte, err error) {
 	if len(fields) <= startField || len(fields[stateField]) != 1 {
 		return 0, 0, errors.New("stat is too short")
 	}
+	state = fields[stateField][0]
+	if state < 'A' || state > 'z' || 'Z' < state && state < 'a' {
+		return 0, 0, errors.New("stat with a state that is no letter")
+	}
 	start, err = strconv.ParseUint(string(fields[startField]), 10, 64)
-	return start, fields[stateField][0], err
+	return start, state, err
 }
 
 // kill ends the process and returns when it is gone. The first process of a pid
