@@ -35,7 +35,7 @@ func (n note) generation(containerID string) int {
 	switch {
 	case n.Container == "":
 		return 0
-	case n.Stopped || !n.fits(containerID):
+	case !n.serves(containerID):
 		return n.Generation + 1
 	default:
 		return n.Generation
@@ -44,6 +44,10 @@ func (n note) generation(containerID string) int {
 
 // fits reports whether the note is of the container that runs now.
 func (n note) fits(containerID string) bool { return n.Container == containerID && containerID != "" }
+
+// serves reports whether it is of an agent in that container that nobody has
+// stopped.
+func (n note) serves(containerID string) bool { return n.fits(containerID) && !n.Stopped }
 
 // readNote returns the zero note where there is none that can be read: the
 // agent is then put in.
@@ -69,6 +73,15 @@ func (p *Provider) at(s seat) kube.Container {
 
 var errNotRunning = errors.New("its container does not run now")
 
+// seat is where the agent of a sandbox is now, or errNotRunning.
+func (p *Provider) seat(ctx context.Context, s subject) (seat, error) {
+	pod, err := p.pod(ctx, s)
+	if err != nil {
+		return seat{}, err
+	}
+	return s.seatOf(pod)
+}
+
 // seatOf is where the agent of a sandbox is, or errNotRunning.
 func (s subject) seatOf(pod *corev1.Pod) (seat, error) {
 	if pod == nil || pod.DeletionTimestamp != nil {
@@ -93,7 +106,7 @@ func (s subject) seatOf(pod *corev1.Pod) (seat, error) {
 // where. One that a note tells of is taken at its word.
 func (p *Provider) agent(ctx context.Context, s seat) (note, error) {
 	n := readNote(s.pod)
-	if n.fits(s.id) && !n.Stopped {
+	if n.serves(s.id) {
 		return n, nil
 	}
 	return p.inject(ctx, s, n.generation(s.id))

@@ -38,16 +38,12 @@ func (a *ahead) begin(ctx context.Context, p *Provider, s subject, chosen string
 	s.sandbox = chosen
 	go func() {
 		defer close(a.done)
-		pod, err := p.pod(ctx, s)
+		at, err := p.seat(ctx, s)
 		if err != nil {
 			return
 		}
-		at, err := s.seatOf(pod)
-		if err != nil {
-			return
-		}
-		n := readNote(pod)
-		if !n.fits(at.id) || n.Stopped || n.Workdir != at.workdir {
+		n := readNote(at.pod)
+		if !n.serves(at.id) || n.Workdir != at.workdir {
 			return
 		}
 		conn, err := p.tunnel(ctx, at, n)

@@ -155,7 +155,7 @@ func (p *Provider) finish(ctx context.Context, s subject) (providers.Info, error
 	if err != nil {
 		return providers.Info{}, err
 	}
-	if n := readNote(at.pod); n.fits(at.id) && !n.Stopped && n.Workdir != at.workdir {
+	if n := readNote(at.pod); n.serves(at.id) && n.Workdir != at.workdir {
 		// It was put into a pool's pod for others.
 		if _, err := p.inject(ctx, at, n.Generation+1); err != nil {
 			return providers.Info{}, err

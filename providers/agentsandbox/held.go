@@ -27,7 +27,7 @@ func (p *Provider) hold(ctx context.Context, pool keptFor) {
 			s := subject{sandbox: pod.Name, record: record{Spec: pool.pool.Spec}}
 			at, err := s.seatOf(s.own(pod))
 			n := readNote(pod)
-			if err != nil || !n.fits(at.id) || n.Stopped || p.byPort(n) {
+			if err != nil || !n.serves(at.id) || p.byPort(n) {
 				return kube.Container{}, nil, false
 			}
 			return p.at(at), p.connectCommand(at, n), true

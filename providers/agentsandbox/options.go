@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/pattern"
 	"github.com/sandgate/sandgate/providers/internal/strictjson"
 )
 
@@ -85,10 +86,8 @@ func (*Provider) CheckOptions(raw json.RawMessage, allowed []string) error {
 	if err := strictjson.Decode(raw, &t); err != nil {
 		return fmt.Errorf("provider_options: %w: %w", err, providers.ErrInvalid)
 	}
-	for _, pattern := range slices.Concat(t.Claims, t.Sandboxes) {
-		if _, err := path.Match(pattern, ""); err != nil {
-			return fmt.Errorf("provider_options: existing_claims and existing_sandboxes: %q is no pattern: a [ must have its ], and nothing may end in \\: %w", pattern, providers.ErrInvalid)
-		}
+	if err := pattern.Check(slices.Concat(t.Claims, t.Sandboxes)); err != nil {
+		return fmt.Errorf("provider_options: existing_claims and existing_sandboxes: %w", err)
 	}
 	err := t.checkVolumes()
 	if err == nil && len(raw) > 0 && len(allowed) == 0 {

@@ -261,22 +261,18 @@ func (p *Provider) unwrap(ctx context.Context, s subject) error {
 // stopAgent ends what ran for the sandbox in its target. One that cannot be
 // reached has no agent to be stopped either, or goes with its target.
 func (p *Provider) stopAgent(ctx context.Context, s subject) {
-	pod, err := p.pod(ctx, s)
+	at, err := p.seat(ctx, s)
 	if err != nil {
 		return
 	}
-	at, err := s.seatOf(pod)
-	if err != nil {
-		return
-	}
-	if n := readNote(pod); n.fits(at.id) && !n.Stopped {
+	if n := readNote(at.pod); n.serves(at.id) {
 		_, err := p.executor.Run(ctx, p.at(at), []string{n.Program, "stop", "--dir", n.Dir}, nil)
 		if err == nil {
 			n.Stopped = true
 			_, err = p.writeNote(ctx, at, n)
 		}
 		if err != nil {
-			p.log.WarnContext(ctx, "the agent could not be stopped", "pod", pod.Name, "error", err)
+			p.log.WarnContext(ctx, "the agent could not be stopped", "pod", at.pod.Name, "error", err)
 		}
 	}
 }

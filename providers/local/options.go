@@ -6,6 +6,7 @@ import (
 	"path"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/pattern"
 	"github.com/sandgate/sandgate/providers/internal/strictjson"
 )
 
@@ -29,10 +30,8 @@ func (*Provider) CheckOptions(options json.RawMessage, allowed []string) error {
 	if err := strictjson.Decode(options, &t); err != nil {
 		return fmt.Errorf("provider_options: %w: %w", err, providers.ErrInvalid)
 	}
-	for _, pattern := range t.Images {
-		if _, err := path.Match(pattern, ""); err != nil {
-			return fmt.Errorf("provider_options: images: %q is no pattern: a [ must have its ], and nothing may end in \\: %w", pattern, providers.ErrInvalid)
-		}
+	if err := pattern.Check(t.Images); err != nil {
+		return fmt.Errorf("provider_options: images: %w", err)
 	}
 	if len(allowed) > 0 {
 		return fmt.Errorf("allow_options: %q: the local provider takes no options of requests: %w", allowed[0], providers.ErrInvalid)
