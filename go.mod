@@ -2,6 +2,8 @@ module github.com/sandgate/sandgate
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/containerd/go-runc v1.2.1
 	github.com/goccy/go-yaml v1.19.2
