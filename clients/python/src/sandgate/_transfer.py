@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from sandgate import _values
 from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as pb
 from sandgate.errors import FileError, InternalError, SandgateError
 from sandgate.files import (
@@ -148,7 +149,7 @@ class Download:
     def __init__(
         self, paths: Sequence[str], targets: Sequence[BinaryIO] | None = None, limit: int | None = None
     ) -> None:
-        self._paths = paths
+        self._paths = _values.texts("paths", paths)
         self._targets = targets
         self._limit = limit
         self._first = 0
