@@ -55,7 +55,8 @@ once. A restarted server finds its sandboxes again.`,
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:7777", "address to serve at: HOST:PORT or unix:///path")
-	flags.StringVar(&f.provider, "provider", "local", "where sandboxes live: local, docker, kubernetes or agentsandbox")
+	flags.StringVar(&f.provider, "provider", "local", "where sandboxes live: local, kubernetes or agentsandbox")
+	_ = cmd.RegisterFlagCompletionFunc("provider", cobra.FixedCompletions([]string{"local", "kubernetes", "agentsandbox"}, cobra.ShellCompDirectiveNoFileComp))
 	flags.StringVar(&f.stateDir, "state-dir", defaultStateDir(), "directory for what must survive the server")
 	flags.StringVar(&f.config, "config", "", "configuration file (YAML)")
 	flags.BoolVar(&f.insecure, "insecure", false, "allow listening beyond this machine without TLS and authentication")

@@ -34,7 +34,7 @@ func newProvider(ctx context.Context, f serveFlags, logger *slog.Logger) (provid
 	case "docker":
 		return nil, fmt.Errorf("this version has no provider %q yet; it has local, kubernetes and agentsandbox", f.provider)
 	default:
-		return nil, fmt.Errorf("--provider: %q is none of local, docker, kubernetes, agentsandbox", f.provider)
+		return nil, fmt.Errorf("--provider: %q is none of local, kubernetes, agentsandbox", f.provider)
 	}
 }
 
