@@ -184,14 +184,10 @@ func (p *Provider) start(ctx context.Context, pl *plan, rec *record, complaints 
 		return err
 	}
 	laps.step("disk")
-	if pl.private() {
-		own := run
-		run = func() error { return privately(own) }
-	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err := run(); err != nil {
+	if err := privately(run); err != nil {
 		return err
 	}
 	laps.step("runtime")

@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BundleCopy returns a bundle like a sandbox's that runs another program.
+// BundleCopy returns a bundle like a sandbox's that runs another program. What is
+// mounted for the sandbox alone is replaced by what lies below.
 func BundleCopy(tb testing.TB, p *Provider, name string, args ...string) string {
 	tb.Helper()
 	data, err := os.ReadFile(p.layout.sandbox(name).config())
@@ -28,6 +29,14 @@ func BundleCopy(tb testing.TB, p *Provider, name string, args ...string) string 
 		tb.Fatal(err)
 	}
 	s.Process.Args = args
+	s.Root.Path = p.host.root
+	for i, dir := range p.host.shared {
+		for j := range s.Mounts {
+			if s.Mounts[j].Source == p.layout.sandbox(name).shared(i) {
+				s.Mounts[j].Source = dir.source
+			}
+		}
+	}
 	s.Linux.CgroupsPath += "-yardstick"
 	dir := tb.TempDir()
 	if err := writeJSON(filepath.Join(dir, "config.json"), &s); err != nil {

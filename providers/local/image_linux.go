@@ -72,18 +72,11 @@ func (p *Provider) useImage(ctx context.Context, pl *plan, ref string) error {
 	if err != nil {
 		return fmt.Errorf("image %s: %w", ref, err)
 	}
-	pl.root, pl.env, pl.uid, pl.gid = root, meta.Env, meta.UID, meta.GID
-	hosts, resolv := "/etc/hosts", "/etc/resolv.conf"
-	if pl.spec.Network != providers.NetworkFull {
-		hosts, resolv = p.host.root+hosts, p.host.root+resolv
-	}
-	pl.binds = append(pl.binds[:0:0], readOnly(hosts, "/etc/hosts"), readOnly(resolv, "/etc/resolv.conf"))
+	pl.lower, pl.shared, pl.env, pl.uid, pl.gid = []string{p.host.skeleton, root}, nil, meta.Env, meta.UID, meta.GID
 	if pl.workdir == "" {
 		pl.workdir = meta.Workdir
 	}
-	if pl.options.WritableRoot {
-		pl.lower, pl.root, pl.readOnly = root, pl.bundle.root(), false
-	}
+	pl.readOnly = !pl.options.WritableRoot
 	return nil
 }
 
@@ -124,8 +117,8 @@ func (p *Provider) unpacked(ctx context.Context, r reference) (string, *imageMet
 	if meta, err = readMeta(img, root); err != nil {
 		return "", nil, err
 	}
-	if err := makeMountPoints(root); err != nil {
-		return "", nil, fmt.Errorf("make mount points: %w", err)
+	if err := checkRoot(root); err != nil {
+		return "", nil, err
 	}
 	if err := writeJSON(filepath.Join(made, "meta.json"), meta); err != nil {
 		return "", nil, err
@@ -258,21 +251,15 @@ func lookupUser(passwd, who string) (uid, gid uint32, ok bool) {
 	return uid, gid, ok
 }
 
-// makeMountPoints makes what the runtime mounts over. It could not do so
-// itself: the image is shared and read-only.
-func makeMountPoints(root string) error {
-	x, err := newExtractor(root)
-	if err != nil {
-		return err
-	}
-	defer x.close()
-	for _, dir := range append([]string{"/proc", "/sys", "/dev", "/run", agentCgroup}, targets()...) {
-		if err := x.mkdirAll(dir); err != nil {
-			return err
+// checkRoot refuses an image in which a link stands for a directory that the
+// sandbox's own layer would hide with all that the image has there.
+func checkRoot(root string) error {
+	for _, name := range []string{"etc", "var"} {
+		info, err := os.Lstat(filepath.Join(root, name))
+		if err == nil && !info.IsDir() {
+			return fmt.Errorf("the image's /%s is not a directory but %v: %w", name, info.Mode().Type(), providers.ErrInvalid)
 		}
-	}
-	for _, file := range []string{agentBinary, "/etc/hosts", "/etc/resolv.conf"} {
-		if err := x.touch(file); err != nil {
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 )
 
 // layout names everything in the state directory.
@@ -48,6 +49,8 @@ func (b bundle) pid() string             { return b.path("pid") }
 func (b bundle) image() string           { return b.path("disk.ext4") }
 func (b bundle) disk() string            { return b.path("disk") }
 func (b bundle) root() string            { return b.path("root") }
+func (b bundle) layer() string           { return b.path("layer") }
+func (b bundle) shared(i int) string     { return b.path("shared-" + strconv.Itoa(i)) }
 
 const socketName = "agent.sock"
 

@@ -23,11 +23,11 @@ type plan struct {
 	spec        providers.Spec
 	options     templateOptions
 	incarnation string
-	agent       string // the agent's file on the host
-	root        string
-	lower       string // an image below a private writable layer; empty: none
+	agent       string            // the agent's file on the host
+	lower       []string          // layers of the root below the sandbox's own
+	shared      []sharedDir       // seen through an overlay each
+	etc         map[string]string // files of /etc that are the sandbox's own
 	readOnly    bool
-	binds       []specs.Mount
 	disk        string // where the writable directories are while it starts
 	uid, gid    uint32
 	home        string
@@ -46,7 +46,7 @@ func (p *plan) container() (*specs.Spec, error) {
 	s := &specs.Spec{
 		Version:  "1.0.2",
 		Hostname: hostname,
-		Root:     &specs.Root{Path: p.root, Readonly: p.readOnly},
+		Root:     &specs.Root{Path: p.bundle.root(), Readonly: p.readOnly},
 		Process:  p.process(p.serve()),
 		Mounts:   p.mounts(),
 		Linux: &specs.Linux{
@@ -200,7 +200,9 @@ func (p *plan) mounts() []specs.Mount {
 		// processes that the kernel ended for want of memory.
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"}},
 	}
-	out = append(out, p.binds...)
+	for i, dir := range p.shared {
+		out = append(out, readOnly(p.bundle.shared(i), dir.target))
+	}
 	for _, pl := range places {
 		if pl.target != "" {
 			out = append(out, specs.Mount{
@@ -209,7 +211,6 @@ func (p *plan) mounts() []specs.Mount {
 			})
 		}
 	}
-	out = append(out, readOnly(p.agent, agentBinary))
 	if p.cgroup != "" {
 		out = append(out, specs.Mount{
 			Type: "bind", Source: p.cgroup, Destination: agentCgroup,

@@ -246,34 +246,3 @@ func (x *extractor) resolve(dir string) (string, error) {
 	}
 	return done, nil
 }
-
-func (x *extractor) mkdirAll(dir string) error {
-	at, err := x.resolve(dir)
-	if err != nil {
-		return err
-	}
-	return x.root.MkdirAll(at, 0o755)
-}
-
-func (x *extractor) touch(file string) error {
-	dir, err := x.resolve(path.Dir(file))
-	if err != nil {
-		return err
-	}
-	if err := x.root.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	at := path.Join(dir, path.Base(file))
-	info, err := x.root.Lstat(at)
-	if err == nil && info.Mode().IsRegular() {
-		return nil
-	}
-	if err := x.root.RemoveAll(at); err != nil {
-		return err
-	}
-	f, err := x.root.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
