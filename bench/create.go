@@ -156,7 +156,7 @@ func replaceHidden(spec map[string]any, bundle string) error {
 			}
 		}
 	}
-	spec["root"] = map[string]any{"path": root}
+	spec["root"] = map[string]any{"path": root, "readonly": true}
 	mounts, _ := spec["mounts"].([]any)
 	for i, m := range mounts {
 		mount, _ := m.(map[string]any)
