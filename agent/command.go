@@ -82,7 +82,7 @@ func (c *command) stop() {
 	killed := make(chan struct{})
 	go func() {
 		defer close(killed)
-		c.kill(causeStop)
+		c.agent.recovery.guard("the kill of a command", func() { c.kill(causeStop) })
 	}()
 	c.log.SetPolicy(streaming.Evict)
 	late := time.After(stopTime)
@@ -106,9 +106,10 @@ func (c *command) fate(end *spawn.End) {
 	c.end, c.fated, c.ending = end, true, time.Now()
 }
 
-// lost is told that the pump itself failed.
+// lost ends a command whose pump failed: nothing watches it any more.
 func (c *command) lost(err error) {
-	c.agent.cfg.Log.Error("lost sight of a command", "exec_id", c.id, "error", err)
+	c.agent.cfg.Log.Error("lost sight of a command", "exec_id", c.id, "error", c.agent.recovery.report("a command's pump", err))
+	c.agent.recovery.guard("the kill of a command", func() { c.tree.kill() })
 	c.mu.Lock()
 	fated, settled := c.fated, c.exited != nil
 	c.mu.Unlock()
@@ -203,7 +204,7 @@ func (c *command) detach(broken bool) {
 		alone := c.followers == 0 && c.exited == nil
 		c.mu.Unlock()
 		if alone {
-			c.kill(causeCaller)
+			c.agent.recovery.guard("the kill of a command", func() { c.kill(causeCaller) })
 			c.log.SetPolicy(streaming.Evict)
 		}
 	})
