@@ -40,6 +40,11 @@ type command struct {
 	sent    atomic.Uint64
 	timeout *time.Timer
 
+	// pidMu is held while the leader is signalled, so that its descriptor is not
+	// closed, and its pid not freed, in between.
+	pidMu  sync.Mutex
+	reaped bool
+
 	mu        sync.Mutex
 	followers int
 	grace     *time.Timer
@@ -101,6 +106,7 @@ func (c *command) fate(end *spawn.End) {
 	if c.timeout != nil {
 		c.timeout.Stop()
 	}
+	c.markReaped()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.end, c.fated, c.ending = end, true, time.Now()
@@ -148,9 +154,7 @@ func (c *command) seal() { c.log.Seal() }
 
 // over is told that the pump ends: the command's descriptors can go.
 func (c *command) over() {
-	if c.proc.PidFD >= 0 {
-		_ = unix.Close(c.proc.PidFD)
-	}
+	c.releasePid()
 	if c.proc.Reports >= 0 {
 		_ = unix.Close(c.proc.Reports)
 	}
@@ -160,6 +164,24 @@ func (c *command) over() {
 	}
 	c.tree.release()
 	c.agent.retire(c)
+}
+
+// markReaped notes that the leader's pid may be another process's.
+func (c *command) markReaped() {
+	c.pidMu.Lock()
+	defer c.pidMu.Unlock()
+	c.reaped = true
+}
+
+// releasePid closes the leader's descriptor. No signal is sent afterwards.
+func (c *command) releasePid() {
+	c.pidMu.Lock()
+	defer c.pidMu.Unlock()
+	c.reaped = true
+	if c.proc.PidFD >= 0 {
+		_ = unix.Close(c.proc.PidFD)
+		c.proc.PidFD = -1
+	}
 }
 
 // attach counts a follower; it ends the wait for a lost caller. It reports
@@ -251,16 +273,7 @@ func (c *command) signal(sig unix.Signal, scope sandboxv1.SignalScope) bool {
 		default:
 		}
 		c.sent.Or(1 << uint(sig))
-		if scope == sandboxv1.SignalScope_SIGNAL_SCOPE_GROUP {
-			return unix.Kill(-c.proc.Pid, sig) == nil
-		}
-		if c.proc.PidFD >= 0 {
-			err := unix.PidfdSendSignal(c.proc.PidFD, sig, nil, 0)
-			if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
-				return err == nil
-			}
-		}
-		return unix.Kill(c.proc.Pid, sig) == nil
+		return c.signalLeader(sig, scope == sandboxv1.SignalScope_SIGNAL_SCOPE_GROUP)
 	default:
 		if sig == unix.SIGKILL {
 			n := len(c.tree.pids())
@@ -273,4 +286,28 @@ func (c *command) signal(sig unix.Signal, scope sandboxv1.SignalScope) bool {
 		c.sent.Or(1 << uint(sig))
 		return c.tree.signal(sig) > 0
 	}
+}
+
+// pidfdSignalGroup makes pidfd_send_signal reach the leader's process group
+// (PIDFD_SIGNAL_PROCESS_GROUP, since Linux 6.9).
+const pidfdSignalGroup = 4
+
+// signalLeader signals the leader or its process group. It goes by the pidfd,
+// because a pid may be another process's once the leader was reaped.
+func (c *command) signalLeader(sig unix.Signal, group bool) bool {
+	c.pidMu.Lock()
+	defer c.pidMu.Unlock()
+	flags, pid := 0, c.proc.Pid
+	if group {
+		flags, pid = pidfdSignalGroup, -pid
+	}
+	if c.proc.PidFD >= 0 {
+		err := unix.PidfdSendSignal(c.proc.PidFD, sig, nil, flags)
+		tooOld := errors.Is(err, unix.ENOSYS) || group && errors.Is(err, unix.EINVAL)
+		if !tooOld && !errors.Is(err, unix.EPERM) { // a filter's answer
+			return err == nil
+		}
+	}
+	// Until the leader is reaped, the pid is its own.
+	return !c.reaped && unix.Kill(pid, sig) == nil
 }

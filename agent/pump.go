@@ -235,7 +235,10 @@ func (p *pump) open() bool {
 
 // leaderEnded is called when the leader's pidfd says that it is gone.
 func (p *pump) leaderEnded() {
+	p.c.pidMu.Lock()
 	end, ok, err := p.c.agent.reaper.collect(p.c.proc.Pid)
+	p.c.reaped = ok || err != nil
+	p.c.pidMu.Unlock()
 	if err != nil {
 		p.unwatch(p.c.proc.PidFD)
 		p.c.fate(nil)
