@@ -142,6 +142,7 @@ func receiveAll(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.Upl
 			resp.Results = append(resp.Results, &sandboxv1.UploadResult{Path: p.Header.GetPath()})
 		case *agentv1.UploadRequest_Chunk:
 			resp.GetResults()[len(resp.GetResults())-1].Size += int64(len(p.Chunk))
+		case *agentv1.UploadRequest_Trailer:
 		case *agentv1.UploadRequest_Envelope:
 			return agentStatus(codes.Internal, "INTERNAL", "a second envelope")
 		}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"path"
 	"regexp"
@@ -103,6 +104,12 @@ func (v *violations) optionalPath(field, p string) {
 func (v *violations) notNegative(field string, n int64) {
 	if n < 0 {
 		v.add(field, "must not be negative")
+	}
+}
+
+func (v *violations) sha256(field string, sum []byte) {
+	if len(sum) != 0 && len(sum) != sha256.Size {
+		v.add(field, "must be 32 bytes")
 	}
 }
 

@@ -126,6 +126,8 @@ class Upload:
                 yield pb.UploadRequest(chunk=first)
             for chunk in chunks:
                 yield pb.UploadRequest(chunk=chunk)
+            size, sha256 = content.sent
+            yield pb.UploadRequest(trailer=pb.UploadTrailer(size=size, sha256=sha256))
 
     def results(self, response: pb.UploadResponse) -> list[UploadResult]:
         """Read the response: one result per file, in order."""
