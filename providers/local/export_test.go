@@ -114,3 +114,6 @@ func OfferInit(p *Provider, name string) error {
 	}
 	return os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", rec.Init.PID), []byte("1000"), 0)
 }
+
+// DelegatedGroup is the cgroup in which a sandbox's commands may make others.
+func DelegatedGroup(p *Provider, name string) string { return p.cgroups.group(name) }
