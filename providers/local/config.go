@@ -1,6 +1,7 @@
 package local
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -58,6 +59,10 @@ type Config struct {
 	CgroupParent string
 	// Logger: default slog.Default().
 	Logger *slog.Logger
+
+	// fault, if set, is called before each step of a creation, claim or removal;
+	// tests let steps fail and hang by it.
+	fault func(ctx context.Context, step string) error
 }
 
 // DefaultResources are the limits that a template gets when it states none.

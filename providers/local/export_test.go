@@ -117,3 +117,51 @@ func OfferInit(p *Provider, name string) error {
 
 // DelegatedGroup is the cgroup in which a sandbox's commands may make others.
 func DelegatedGroup(p *Provider, name string) string { return p.cgroups.group(name) }
+
+// WithFault has fault called before each step of a creation, claim or removal.
+func WithFault(c Config, fault func(ctx context.Context, step string) error) Config {
+	c.fault = fault
+	return c
+}
+
+// BeginDeletion leaves a sandbox as a server does that is killed right after it
+// began to delete it, and ends its first process.
+func BeginDeletion(tb testing.TB, p *Provider, name string) {
+	tb.Helper()
+	b := p.layout.sandbox(name)
+	rec, err := readRecord(b)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	rec.Phase = phaseDeleting
+	if err := rec.write(b); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// ChangeRecord rewrites what is kept of a sandbox.
+func ChangeRecord(tb testing.TB, p *Provider, name string, change func(record map[string]any)) {
+	tb.Helper()
+	path := p.layout.sandbox(name).record()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	fields := map[string]any{}
+	if err := json.Unmarshal(data, &fields); err != nil {
+		tb.Fatal(err)
+	}
+	change(fields)
+	if err := writeJSON(path, fields); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// BundleOf is a sandbox's directory.
+func BundleOf(p *Provider, name string) string { return string(p.layout.sandbox(name)) }
+
+// LockOf is a sandbox's lock file.
+func LockOf(p *Provider, name string) string { return filepath.Join(p.layout.locks(), name) }
+
+// CgroupPath is a sandbox's cgroup below the root of each hierarchy.
+func CgroupPath(p *Provider, name string) string { return p.cgroups.path(name) }

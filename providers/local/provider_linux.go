@@ -31,6 +31,10 @@ type Provider struct {
 	host    *userland
 	agent   string // the agent's file
 
+	removals   *removals
+	background sync.WaitGroup // ends soon after stop
+	stop       context.CancelCauseFunc
+
 	foreground foreground // creations that somebody waits for
 	keeping    sync.Mutex // held while the pools are changed
 
@@ -60,6 +64,8 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		log:    config.Logger,
 		layout: layout(config.StateDir),
 		warm:   make(map[string]*warmConn),
+
+		removals: newRemovals(),
 	}
 	if err := p.layout.make(); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
@@ -82,6 +88,8 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if err := p.recover(ctx); err != nil {
 		return nil, fmt.Errorf("finish what was left half done: %w", err)
 	}
+	ctx, p.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	p.background.Go(func() { p.retryRemovals(ctx) })
 	return p, nil
 }
 
@@ -124,6 +132,8 @@ func (p *Provider) Close() error {
 	p.keeping.Lock()
 	p.stopKeeper()
 	p.keeping.Unlock()
+	p.stop(errClosed)
+	p.awaitBackground()
 	p.mu.Lock()
 	p.closed = true
 	warm := p.warm
@@ -139,6 +149,24 @@ func (p *Provider) Close() error {
 		p.cgroups.prune()
 	}
 	return errors.Join(errs...)
+}
+
+var errClosed = errors.New("the provider is closed")
+
+// closeTimeout bounds the wait for removals. One that hangs in the kernel is
+// finished by the next server.
+const closeTimeout = 5 * time.Second
+
+func (p *Provider) awaitBackground() {
+	done := make(chan struct{})
+	go func() {
+		p.background.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(closeTimeout):
+	}
 }
 
 // warmFor bounds how long an unused connection of a new sandbox is kept. The
