@@ -104,6 +104,8 @@ var sentinels = []struct {
 	{providers.ErrExists, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS},
 	{providers.ErrNotActive, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE},
 	{providers.ErrReplaced, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_REPLACED},
+	// Only the server sets the condition that gives rise to it, and handles it.
+	{providers.ErrInUse, sandboxv1.ErrorReason_ERROR_REASON_INTERNAL},
 	{providers.ErrInvalid, sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID},
 	{providers.ErrForbidden, sandboxv1.ErrorReason_ERROR_REASON_POLICY_DENIED},
 	{providers.ErrUnsupported, sandboxv1.ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED},

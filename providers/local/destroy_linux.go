@@ -39,6 +39,8 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 		return fmt.Errorf("sandbox %s: %w", name, providers.ErrNotFound)
 	case c.Incarnation != "" && c.Incarnation != rec.Incarnation:
 		return fmt.Errorf("sandbox %s: %w", name, providers.ErrReplaced)
+	case rec.Phase == phaseActive && c.InUse(rec.LastActivity):
+		return fmt.Errorf("sandbox %s: %w", name, providers.ErrInUse)
 	default:
 		p.markDeleting(ctx, b, rec)
 	}
