@@ -57,6 +57,7 @@ type Server struct {
 	services  map[string]grpc.ServiceInfo
 	conns     *connLimiter
 	running   *running
+	clock     *clock
 
 	stopping atomic.Bool
 	// halt ends the background work; done is closed when it has ended.
@@ -88,6 +89,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: newCodec(),
 		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(), reapLater: newPauses(),
 		conns: newConnLimiter(), running: newRunning(),
+		clock: newClock(cfg.readClock),
 	}
 	if s.templates, err = indexTemplates(cfg.Templates); err != nil {
 		return nil, err
