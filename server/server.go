@@ -147,10 +147,10 @@ func New(cfg Config) (*Server, error) {
 	s.services = s.grpc.GetServiceInfo()
 	s.health.SetServingStatus(sandboxv1.SandboxService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
 
-	s.work.Go(s.maintain)
-	s.work.Go(s.reap)
+	s.work.Go(func() { s.background("maintain", s.maintain) })
+	s.work.Go(func() { s.background("reap", s.reap) })
 	if cfg.Authenticator != nil {
-		s.work.Go(s.recheck)
+		s.work.Go(func() { s.background("recheck", s.recheck) })
 	}
 	return s, nil
 }
@@ -267,6 +267,23 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.work.Wait()
 	s.tunnels.wait()
 	return context.Cause(ctx)
+}
+
+// background runs what is to go on until the server halts, and begins it anew
+// after a panic.
+func (s *Server) background(what string, run func()) {
+	for {
+		err := guard(func() error { run(); return nil })
+		if err == nil {
+			return
+		}
+		s.log.Error("background work broke off", "work", what, "error", err)
+		select {
+		case <-s.halt:
+			return
+		case <-time.After(s.cfg.Timing.ReapInterval):
+		}
+	}
 }
 
 // guard runs f and turns a panic into an error, for goroutines that no
