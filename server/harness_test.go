@@ -146,6 +146,7 @@ type memory struct {
 	// failGet, when set, is what Get returns.
 	failGet atomic.Pointer[error]
 	gets    atomic.Int32
+	creates atomic.Int32
 	// before, when set, is called first thing by the methods that it is named
 	// for: "create", "delete", "update", "dial".
 	before func(ctx context.Context, method, name string) error
@@ -191,6 +192,7 @@ func (m *memory) Create(ctx context.Context, name string, spec providers.Spec) (
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	defer m.creates.Add(1)
 	if p, ok := m.places[name]; ok {
 		if p.info.Spec.Hash != spec.Hash {
 			return providers.Info{}, fmt.Errorf("%s: %w", name, providers.ErrExists)

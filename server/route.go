@@ -35,7 +35,16 @@ func (s *Server) reachKnown(ctx context.Context, b box, incarnation string, know
 	}
 	if incarnation != "" && incarnation != t.incarnation {
 		t.release()
-		return nil, replaced(b, t.incarnation)
+		now, err := s.tunnels.lookup(ctx, b)
+		switch {
+		case err != nil:
+			return nil, s.explain(b, err)
+		case now.Incarnation == incarnation && (known == nil || known.Incarnation != incarnation):
+			// The caller knows more than this server did.
+			return s.reachKnown(ctx, b, incarnation, &now)
+		default:
+			return nil, replaced(b, now.Incarnation)
+		}
 	}
 	if s.aged(*t.info.Load()) {
 		// Another replica may have prolonged it meanwhile.
