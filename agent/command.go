@@ -20,6 +20,7 @@ type command struct {
 	id                 string
 	hash               [32]byte
 	text               string // the beginning of the command, for people
+	unbound            string // which write prefixes do not bind it, for people
 	detached, terminal bool
 	patience           time.Duration // disconnect_grace
 	retention          time.Duration

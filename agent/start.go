@@ -84,6 +84,14 @@ func (a *Agent) startCommand(ctx context.Context, c *command, env *agentv1.Execu
 		}
 	}()
 
+	rules, unbound, err := a.writeRules(env)
+	if err != nil {
+		return err
+	}
+	if c.unbound = unbound; rules != nil {
+		defer func() { _ = rules.Close() }()
+		spec.Ruleset = int(rules.Fd()) + 1
+	}
 	c.ooms, _ = a.oom.read()
 	c.refused, _ = a.crowd.refused()
 	var group *cgroup

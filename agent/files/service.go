@@ -116,3 +116,15 @@ func (s *Service) view(c *agentv1.Confinement) (*paths.View, error) {
 	}
 	return v, nil
 }
+
+// WritePrefixes returns beneath which paths a confinement allows writes, and
+// where beneath them it forbids them.
+func (s *Service) WritePrefixes(c *agentv1.Confinement) (allow, deny []string, err error) {
+	view, err := s.view(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = view.Close() }()
+	allow, deny = view.WritePrefixes()
+	return allow, deny, nil
+}
