@@ -54,6 +54,9 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 		return providers.Info{}, err
 	}
 
+	if err := p.space.check(); err != nil {
+		return providers.Info{}, err
+	}
 	rec, conn, err := p.claim(ctx, name, spec)
 	if err == nil && rec == nil {
 		rec, conn, err = p.build(ctx, held, b, name, spec, options, phaseActive)
@@ -89,6 +92,15 @@ func (p *Provider) build(ctx context.Context, held *lock, b bundle, container st
 	if err != nil {
 		return nil, nil, err
 	}
+	diskMade, err := p.space.promise(b, spec.Resources.DiskBytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer diskMade()
+	// Before the runtime makes the group above without it.
+	if err := p.cgroups.limitAll(p.ceiling); err != nil {
+		p.log.LogAttrs(ctx, slog.LevelDebug, "all sandboxes together have no limit", slog.Any("error", err))
+	}
 	now := time.Now()
 	rec := &record{
 		Phase: phaseCreating, Container: container, Spec: withoutValues(spec), Incarnation: incarnation, CreateTime: now, LastActivity: now,
@@ -111,6 +123,10 @@ func (p *Provider) build(ctx context.Context, held *lock, b bundle, container st
 			return rec, conn, nil
 		}
 		_ = conn.Close()
+	}
+	if full := p.space.explainFull(err); !errors.Is(err, full) {
+		p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox could not be created for want of disk space", slog.Any("error", err))
+		err = full
 	}
 	// The context may have ended; what was begun must go all the same.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)

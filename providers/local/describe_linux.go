@@ -29,6 +29,7 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 			providers.Enforcement{Name: "unprivileged", Enforced: true, Detail: "no root, no capabilities, no new privileges, read-only system"},
 			providers.Enforcement{Name: "seccomp", Enforced: true, Detail: seccomp},
 			p.killTree(),
+			p.ceiling.describe(p.cgroups, p.cgroups.limitAll(p.ceiling)),
 		),
 	}, nil
 }
@@ -51,7 +52,7 @@ func (p *Provider) limits() []providers.Enforcement {
 			memory.Detail += "; who asks for more ends the whole sandbox"
 		}
 	}
-	disk := providers.Enforcement{Name: "disk", Enforced: true, Detail: "a file system of its own for each sandbox"}
+	disk := providers.Enforcement{Name: "disk", Enforced: true, Detail: "a file system of its own for each sandbox; " + p.space.describe()}
 	if p.disks.reason != "" {
 		disk = providers.Enforcement{Name: "disk", Detail: p.disks.reason}
 	}

@@ -27,7 +27,9 @@ type Provider struct {
 	locks   *locks
 	engine  *engine
 	cgroups cgroups
+	ceiling ceiling
 	disks   *disks
+	space   *space
 	host    *userland
 	agent   string // the agent's file
 
@@ -78,7 +80,11 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	p.locks = &locks{dir: p.layout.locks(), held: make(map[string]*turn)}
 	p.cgroups = newCgroups(config.CgroupParent, config.StateDir)
+	if p.ceiling, err = newCeiling(config); err != nil {
+		return nil, err
+	}
 	p.disks = newDisks(p.layout, p.locks)
+	p.space = newSpace(config, p.layout)
 	if p.agent, err = placeAgent(config, p.layout); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
