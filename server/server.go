@@ -103,6 +103,7 @@ func New(cfg Config) (*Server, error) {
 	if s.described, err = cfg.Provider.Describe(ctx); err != nil {
 		return nil, fmt.Errorf("server: the provider cannot be used: %w", err)
 	}
+	logMissing(s.log, s.described)
 	if cfg.RequireLimits {
 		if err := requireLimits(s.described); err != nil {
 			return nil, err

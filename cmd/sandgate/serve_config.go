@@ -41,6 +41,11 @@ type configFile struct {
 		Profile string `yaml:"profile"`
 		Way     string `yaml:"way"`
 		Cgroup  string `yaml:"cgroup"`
+
+		MaxMemory      int64   `yaml:"max_memory"`
+		MaxProcesses   int64   `yaml:"max_processes"`
+		MinFree        int64   `yaml:"min_free"`
+		DiskOvercommit float64 `yaml:"disk_overcommit"`
 	} `yaml:"local"`
 	Kubernetes struct {
 		Kubeconfig      string   `yaml:"kubeconfig"`
@@ -178,6 +183,22 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 		if o.value != "" && !changed(o.flag) {
 			*o.to = o.value
 		}
+	}
+	for _, o := range []struct {
+		flag  string
+		to    *int64
+		value int64
+	}{
+		{"local-max-memory", &f.localMaxMemory, c.Local.MaxMemory},
+		{"local-max-processes", &f.localMaxProcesses, c.Local.MaxProcesses},
+		{"local-min-free", &f.localMinFree, c.Local.MinFree},
+	} {
+		if o.value != 0 && !changed(o.flag) {
+			*o.to = o.value
+		}
+	}
+	if c.Local.DiskOvercommit != 0 && !changed("local-disk-overcommit") {
+		f.localDiskOvercommit = c.Local.DiskOvercommit
 	}
 	if c.Insecure != nil && !changed("insecure") {
 		f.insecure = *c.Insecure

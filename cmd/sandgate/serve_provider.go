@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -22,7 +23,10 @@ func newProvider(ctx context.Context, f serveFlags, logger *slog.Logger) (provid
 			StateDir: filepath.Join(f.stateDir, "local"), Runtime: f.localRuntime,
 			Profile: local.Profile(f.localProfile), Way: local.Way(f.localWay),
 			CgroupParent: f.localCgroup, Logger: logger, Agent: agentbin.Read,
+			MaxMemory: f.localMaxMemory, MaxProcesses: f.localMaxProcesses,
+			MinFree: f.localMinFree, DiskOvercommit: f.localDiskOvercommit,
 		}
+		outliveSandboxes(logger)
 		if f.agent != "" {
 			cfg.Agent, cfg.AgentPath = nil, f.agent
 		}
@@ -36,6 +40,32 @@ func newProvider(ctx context.Context, f serveFlags, logger *slog.Logger) (provid
 	default:
 		return nil, fmt.Errorf("--provider: %q is none of local, kubernetes, agentsandbox", f.provider)
 	}
+}
+
+// outliveSandboxes makes the kernel end sandboxes before this server when the
+// machine is out of memory. A score that somebody has set already is kept.
+func outliveSandboxes(logger *slog.Logger) {
+	const file = "/proc/self/oom_score_adj"
+	data, err := os.ReadFile(file)
+	if err != nil || strings.TrimSpace(string(data)) != "0" {
+		return
+	}
+	if err := os.WriteFile(file, []byte("-500"), 0); err != nil {
+		logger.Debug("the server has no protection from a lack of memory", "error", err)
+	}
+}
+
+// beyondLoopback reports whether others than this machine may reach an address.
+func beyondLoopback(listen string) bool {
+	if strings.HasPrefix(listen, "unix:") {
+		return false
+	}
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil || host == "localhost" {
+		return false // an address without a port is refused later
+	}
+	ip := net.ParseIP(host)
+	return ip == nil || !ip.IsLoopback()
 }
 
 // builtinTemplate is what a server without configured templates offers. At a
