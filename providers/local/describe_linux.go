@@ -24,13 +24,13 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 		Name:         "local",
 		Runtime:      runtime,
 		Capabilities: []string{"images"},
-		Enforcement: append(p.limits(),
+		Enforcement: p.probed.correct(append(p.limits(),
 			providers.Enforcement{Name: "network", Enforced: true, Detail: network},
 			providers.Enforcement{Name: "unprivileged", Enforced: true, Detail: "no root, no capabilities, no new privileges, read-only system"},
 			providers.Enforcement{Name: "seccomp", Enforced: true, Detail: seccomp},
 			p.killTree(),
 			p.ceiling.describe(p.cgroups, p.cgroups.limitAll(p.ceiling)),
-		),
+		)),
 	}, nil
 }
 
@@ -56,12 +56,12 @@ func (p *Provider) limits() []providers.Enforcement {
 	if p.disks.reason != "" {
 		disk = providers.Enforcement{Name: "disk", Detail: p.disks.reason}
 	}
-	return []providers.Enforcement{
+	return p.probed.correct([]providers.Enforcement{
 		memory,
 		controller("cpu", "cpu", "cgroup quota"),
 		processes,
 		disk,
-	}
+	})
 }
 
 func (p *Provider) killTree() providers.Enforcement {

@@ -32,6 +32,7 @@ type Provider struct {
 	space   *space
 	host    *userland
 	agent   string // the agent's file
+	probed  probed
 
 	removals   *removals
 	background sync.WaitGroup // ends soon after stop
@@ -91,8 +92,13 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if p.host, err = buildUserland(p.layout); err != nil {
 		return nil, fmt.Errorf("root file system: %w", err)
 	}
-	if err := p.recover(ctx); err != nil {
-		return nil, fmt.Errorf("finish what was left half done: %w", err)
+	adopted, err := p.recover(ctx)
+	if err == nil {
+		err = p.tryOut(ctx, adopted)
+	}
+	if err != nil {
+		p.awaitBackground()
+		return nil, err
 	}
 	ctx, p.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	p.background.Go(func() { p.retryRemovals(ctx) })

@@ -11,25 +11,26 @@ import (
 )
 
 // recover finishes what servers before left half done when they were killed. It
-// leaves alone whatever another living server holds the lock of.
-func (p *Provider) recover(ctx context.Context) error {
+// leaves alone whatever another living server holds the lock of. It returns how
+// many sandboxes run.
+func (p *Provider) recover(ctx context.Context) (adopted int, err error) {
 	// What has a container or a cgroup at this moment has had its directory for
 	// longer. The pool is read before the sandboxes, because that is the way a
 	// claim goes: nothing that another server claims meanwhile is overlooked.
 	containers, err := p.engine.containers()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	containers = append(containers, p.cgroups.names()...)
 	pooled, err := os.ReadDir(p.layout.pool())
 	if err != nil {
-		return err
+		return 0, err
 	}
 	entries, err := os.ReadDir(p.layout.sandboxes())
 	if err != nil {
-		return err
+		return 0, err
 	}
-	adopted, known := 0, make(map[string]bool)
+	known := make(map[string]bool)
 	var unfinished []string
 	for _, e := range entries {
 		rec, err := readRecord(p.layout.sandbox(e.Name()))
@@ -58,15 +59,15 @@ func (p *Provider) recover(ctx context.Context) error {
 	}
 	p.finish(ctx, unfinished)
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return 0, context.Cause(ctx)
 	}
 	if err := p.forgetLocks(ctx); err != nil {
-		return err
+		return 0, err
 	}
 	if adopted > 0 {
 		p.log.LogAttrs(ctx, slog.LevelInfo, "sandboxes found", slog.Int("count", adopted))
 	}
-	return nil
+	return adopted, nil
 }
 
 // finish settles what may be left half done. It waits for no sandbox longer than
