@@ -92,7 +92,7 @@ func (p *Provider) build(ctx context.Context, held *lock, b bundle, container st
 	if err != nil {
 		return nil, nil, err
 	}
-	diskMade, err := p.space.promise(b, spec.Resources.DiskBytes)
+	diskMade, err := p.space.promise(b, diskSize(spec.Resources.DiskBytes))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -63,6 +63,31 @@ func writeJSON(path string, v any) error {
 	return replaceFile(path, data, 0o600)
 }
 
+// placeFile is replaceFile for what must survive a power cut: the data is on the
+// disk before the name is.
+func placeFile(path string, data []byte, mode fs.FileMode) error {
+	part := path + ".part"
+	if err := replaceFile(part, data, mode); err != nil {
+		return err
+	}
+	err := syncFile(part)
+	if err == nil {
+		err = os.Rename(part, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(part))
+	}
+	return nil
+}
+
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
 func replaceFile(path string, data []byte, mode fs.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -130,14 +131,24 @@ func placeAgent(config Config, l layout) (string, error) {
 	sum := sha256.Sum256(data)
 	dir := filepath.Join(l.agents(), hex.EncodeToString(sum[:]))
 	path := filepath.Join(dir, "sandgate-agent")
-	if info, err := os.Stat(path); err == nil && info.Size() == int64(len(data)) {
-		return path, nil
-	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	return path, replaceFile(path, data, 0o755)
+	// Compared as a whole: after a power cut the size may be right and the
+	// content zeros.
+	if there, err := os.ReadFile(path); err != nil || !bytes.Equal(there, data) {
+		if err := placeFile(path, data, agentMode); err != nil {
+			return "", err
+		}
+	}
+	return path, os.Chmod(path, agentMode)
 }
+
+// agentMode lets the sandbox's user execute the agent and not read it. The kernel
+// lets nobody trace a program that its user may not read, from its first
+// instruction on: a command cannot take over "sandgate-agent connect" before that
+// conceals itself.
+const agentMode = 0o711
 
 // Close leaves the sandboxes running, also those that nobody has claimed.
 func (p *Provider) Close() error {
