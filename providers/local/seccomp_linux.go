@@ -12,8 +12,9 @@ const clone3 = "clone3"
 
 // bornInCgroup says that the agent starts commands in their cgroups by clone3:
 // moving there costs them some 10 ms after every pause. The agent alone may use
-// it then, and refuses it to commands by a filter of its own.
-func (p *plan) bornInCgroup() bool { return p.cgroup != "" && !p.gvisor }
+// it then, and refuses it to commands by a filter of its own. Not so where the
+// runtime starts more processes in the sandbox: those have no filter of their own.
+func (p *plan) bornInCgroup() bool { return p.cgroup != "" && !p.gvisor && p.socket }
 
 // seccomp returns containerd's default profile with the changes that sandboxes
 // need.

@@ -64,9 +64,12 @@ func (p *plan) container() (s *specs.Spec, err error) {
 }
 
 func (p *plan) serve() []string {
-	args := []string{agentBinary, "serve", "--incarnation", p.incarnation, "--workdir", p.workdir, "--state-dir", agentState, "--listen", p.listen}
+	args := []string{agentBinary, "serve", "--incarnation", p.incarnation, "--workdir", p.workdir, "--state-dir", agentState}
 	if p.socket {
+		// Nothing else: a command could reach any other socket.
 		args = append(args, "--listen-fd", "3")
+	} else {
+		args = append(args, "--listen", p.listen)
 	}
 	if p.cgroup != "" {
 		args = append(args, "--cgroup", agentCgroup)
