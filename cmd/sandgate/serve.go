@@ -35,6 +35,7 @@ type serveFlags struct {
 	localMaxMemory, localMaxProcesses  int64
 	localMinFree                       int64
 	localDiskOvercommit                float64
+	localUIDBase                       uint32
 	kubernetes                         kubernetesFlags
 	agentSandbox                       agentSandboxFlags
 }
@@ -75,6 +76,7 @@ once. A restarted server finds its sandboxes again.`,
 	flags.StringVar(&f.localRuntime, "local-runtime", "runc", "OCI runtime of the local provider: runc, crun or runsc")
 	flags.StringVar(&f.localProfile, "local-profile", "default", "profile of the local provider: default or restricted")
 	flags.StringVar(&f.localWay, "local-way", "", "way of the local provider to the agent: socket or exec (default socket, with runsc exec)")
+	flags.Uint32Var(&f.localUIDBase, "local-uid-base", 0, "first of the 65536 user ids of the local provider's sandboxes, one for each (default 2031616)")
 	flags.StringVar(&f.localCgroup, "local-cgroup", "/sandgate", "cgroup of the local provider, below which sandboxes get theirs")
 	flags.Int64Var(&f.localMaxMemory, "local-max-memory", 0, "memory of all sandboxes of the local provider together, in bytes (default nine tenths of the machine's; negative: no limit)")
 	flags.Int64Var(&f.localMaxProcesses, "local-max-processes", 0, "processes of all sandboxes of the local provider together (default half of what the kernel allows; negative: no limit)")

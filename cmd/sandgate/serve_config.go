@@ -46,6 +46,7 @@ type configFile struct {
 		MaxProcesses   int64   `yaml:"max_processes"`
 		MinFree        int64   `yaml:"min_free"`
 		DiskOvercommit float64 `yaml:"disk_overcommit"`
+		UIDBase        uint32  `yaml:"uid_base"`
 	} `yaml:"local"`
 	Kubernetes struct {
 		Kubeconfig      string   `yaml:"kubeconfig"`
@@ -211,6 +212,9 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 	}
 	if c.Kubernetes.NetworkPolicies != nil && !changed("kubernetes-network-policies") {
 		f.kubernetes.networkPolicies = *c.Kubernetes.NetworkPolicies
+	}
+	if c.Local.UIDBase != 0 && !changed("local-uid-base") {
+		f.localUIDBase = c.Local.UIDBase
 	}
 	if c.Kubernetes.PodPidsLimit != 0 && !changed("kubernetes-pod-pids-limit") {
 		f.kubernetes.podPidsLimit = c.Kubernetes.PodPidsLimit

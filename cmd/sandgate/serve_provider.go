@@ -22,7 +22,7 @@ func newProvider(ctx context.Context, f serveFlags, logger *slog.Logger) (provid
 		cfg := local.Config{
 			StateDir: filepath.Join(f.stateDir, "local"), Runtime: f.localRuntime,
 			Profile: local.Profile(f.localProfile), Way: local.Way(f.localWay),
-			CgroupParent: f.localCgroup, Logger: logger, Agent: agentbin.Read,
+			CgroupParent: f.localCgroup, UIDBase: f.localUIDBase, Logger: logger, Agent: agentbin.Read,
 			MaxMemory: f.localMaxMemory, MaxProcesses: f.localMaxProcesses,
 			MinFree: f.localMinFree, DiskOvercommit: f.localDiskOvercommit,
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"path/filepath"
 	"strings"
 
@@ -69,6 +70,9 @@ type Config struct {
 	// may exceed the space for them. With 1, no sandbox can lack space because of
 	// another. Default: 10. Negative: no limit.
 	DiskOvercommit float64
+	// UIDBase is the first of the 65536 user and group ids under which sandboxes
+	// run, one for each. Default: 2031616.
+	UIDBase uint32
 	// Logger: default slog.Default().
 	Logger *slog.Logger
 
@@ -116,6 +120,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.DiskOvercommit == 0 {
 		c.DiskOvercommit = defaultOvercommit
 	}
+	if c.UIDBase == 0 {
+		c.UIDBase = defaultUIDBase
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -130,6 +137,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("cgroup parent %q is not an absolute path below the root: %w", c.CgroupParent, providers.ErrInvalid)
 	case c.DiskOvercommit > 0 && c.DiskOvercommit < 1:
 		return c, fmt.Errorf("disk overcommit %v is less than 1: %w", c.DiskOvercommit, providers.ErrInvalid)
+	case c.UIDBase < sameIDs || c.UIDBase > math.MaxInt32-uidCount:
+		return c, fmt.Errorf("uid base %d: %d ids from it on must lie between %d and 2^31: %w", c.UIDBase, uidCount, sameIDs, providers.ErrInvalid)
 	case c.Agent == nil && c.AgentPath == "":
 		return c, errors.New("no agent executable is configured")
 	}

@@ -178,6 +178,12 @@ func assertNothingLeft(t *testing.T, dir, cgroupParent string) {
 			}
 		}
 	}
+	users, _ := filepath.Glob("/run/sandgate/uids/*")
+	for _, user := range users {
+		if owner, err := os.Readlink(user); err == nil && filepath.Dir(owner) == dir {
+			t.Errorf("left behind: %s of %s", user, owner)
+		}
+	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)

@@ -90,6 +90,12 @@ func (p *Provider) removeAll(ctx context.Context, at *attempt, b bundle, contain
 		}},
 		{"delete its container", func() error { return runtime.remove(ctx, container) }},
 		{"remove its cgroups", func() error { return p.cgroups.remove(ctx, container) }},
+		{"release its user id", func() error {
+			if rec == nil {
+				return nil
+			}
+			return p.userIDs.release(rec.UID, container)
+		}},
 		{"detach its disk", func() error {
 			if rec != nil && rec.Loop != "" {
 				waitDetached(ctx, rec.Loop, b.image())

@@ -11,7 +11,6 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -54,14 +53,6 @@ func parseReference(ref string) (reference, error) {
 	return r, nil
 }
 
-// imageMeta is what a sandbox needs of an image beside its files.
-type imageMeta struct {
-	Env     map[string]string `json:"env"`
-	Workdir string            `json:"workdir"`
-	UID     uint32            `json:"uid"`
-	GID     uint32            `json:"gid"`
-}
-
 // useImage has the plan use an image, which is unpacked on first use.
 func (p *Provider) useImage(ctx context.Context, pl *plan, ref string) error {
 	r, err := parseReference(ref)
@@ -72,7 +63,7 @@ func (p *Provider) useImage(ctx context.Context, pl *plan, ref string) error {
 	if err != nil {
 		return fmt.Errorf("image %s: %w", ref, err)
 	}
-	pl.lower, pl.shared, pl.env, pl.uid, pl.gid = []string{p.host.skeleton, root}, nil, meta.Env, meta.UID, meta.GID
+	pl.image, pl.lower, pl.shared, pl.env, pl.user = root, []string{p.host.skeleton, root}, nil, meta.Env, meta.User
 	if pl.workdir == "" {
 		pl.workdir = meta.Workdir
 	}
@@ -114,9 +105,11 @@ func (p *Provider) unpacked(ctx context.Context, r reference) (string, *imageMet
 	if err := unpackImage(ctx, img, root); err != nil {
 		return "", nil, err
 	}
-	if meta, err = readMeta(img, root); err != nil {
-		return "", nil, err
+	file, err := img.ConfigFile()
+	if err != nil {
+		return "", nil, fmt.Errorf("%w: %w", err, providers.ErrInvalid)
 	}
+	meta = readMeta(file, root)
 	if err := checkRoot(root); err != nil {
 		return "", nil, err
 	}
@@ -184,71 +177,6 @@ func pickImage(index v1.ImageIndex, tag string) (v1.Image, error) {
 		}
 	}
 	return nil, fmt.Errorf("there is no image for linux/%s with the tag %q: %w", runtime.GOARCH, tag, providers.ErrInvalid)
-}
-
-// readMeta takes what the image says about processes. It is never run as root.
-func readMeta(img v1.Image, root string) (*imageMeta, error) {
-	file, err := img.ConfigFile()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, providers.ErrInvalid)
-	}
-	m := &imageMeta{Env: map[string]string{}, Workdir: path.Clean("/" + file.Config.WorkingDir)}
-	if file.Config.WorkingDir == "" || m.Workdir == "/" {
-		m.Workdir = ""
-	}
-	for _, kv := range file.Config.Env {
-		if k, v, ok := strings.Cut(kv, "="); ok && k != "HOME" {
-			m.Env[k] = v
-		}
-	}
-	m.UID, m.GID = imageUser(file.Config.User, root)
-	return m, nil
-}
-
-// imageUser resolves "user[:group]", where both may be names. Root, and what
-// cannot be resolved, is replaced by the usual user.
-func imageUser(user, root string) (uid, gid uint32) {
-	who, group, grouped := strings.Cut(user, ":")
-	uid, gid, ok := lookupUser(filepath.Join(root, "etc/passwd"), who)
-	if !ok || uid == 0 {
-		return sandboxUser, sandboxUser
-	}
-	if grouped {
-		if g, err := strconv.ParseUint(group, 10, 32); err == nil {
-			gid = uint32(g)
-		}
-	}
-	if gid == 0 {
-		gid = uid
-	}
-	return uid, gid
-}
-
-func lookupUser(passwd, who string) (uid, gid uint32, ok bool) {
-	if n, err := strconv.ParseUint(who, 10, 32); err == nil {
-		uid, gid, ok = uint32(n), uint32(n), true
-	}
-	// Lstat: a link in an image leads to the host's files here.
-	info, err := os.Lstat(passwd)
-	if err != nil || !info.Mode().IsRegular() || info.Size() > maxEtcFile {
-		return uid, gid, ok
-	}
-	data, err := os.ReadFile(passwd)
-	if err != nil {
-		return uid, gid, ok
-	}
-	for line := range strings.Lines(string(data)) {
-		f := strings.Split(strings.TrimSpace(line), ":")
-		if len(f) < 4 || (f[0] != who && f[2] != who) {
-			continue
-		}
-		u, uErr := strconv.ParseUint(f[2], 10, 32)
-		g, gErr := strconv.ParseUint(f[3], 10, 32)
-		if uErr == nil && gErr == nil {
-			return uint32(u), uint32(g), true
-		}
-	}
-	return uid, gid, ok
 }
 
 // checkRoot refuses an image in which a link stands for a directory that the

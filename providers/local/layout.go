@@ -50,6 +50,7 @@ func (b bundle) image() string           { return b.path("disk.ext4") }
 func (b bundle) disk() string            { return b.path("disk") }
 func (b bundle) root() string            { return b.path("root") }
 func (b bundle) layer() string           { return b.path("layer") }
+func (b bundle) mapped() string          { return b.path("mapped") }
 func (b bundle) shared(i int) string     { return b.path("shared-" + strconv.Itoa(i)) }
 
 const socketName = "agent.sock"

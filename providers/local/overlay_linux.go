@@ -95,6 +95,18 @@ func (p *plan) makeLayer() error {
 	return openDirs(dir)
 }
 
+// mapImage has the sandbox's user own what the image's user owns.
+func (p *plan) mapImage() error {
+	if err := os.Mkdir(p.bundle.mapped(), 0o755); err != nil {
+		return err
+	}
+	if err := mountMapped(p.image, p.bundle.mapped(), ownerMap(p.user.UID, p.uid), ownerMap(p.user.GID, p.gid)); err != nil {
+		return err
+	}
+	p.lower = []string{p.lower[0], p.bundle.mapped()}
+	return nil
+}
+
 // mountRoot mounts the sandbox's root and what it shares with others, in the
 // mount namespace from which the runtime is started.
 func (p *plan) mountRoot() error {
@@ -121,13 +133,17 @@ func (p *plan) mountRoot() error {
 	return nil
 }
 
-// etcOf returns the files of /etc that are the sandbox's own.
-func etcOf(spec providers.Spec) (map[string]string, error) {
-	etc := map[string]string{"hosts": hostsFile, "resolv.conf": ""}
-	if spec.Network != providers.NetworkFull {
+// ownEtc returns the files of /etc that are the sandbox's own.
+func (p *plan) ownEtc() (map[string]string, error) {
+	a := account{name: p.user.Name, group: p.user.Group, uid: p.uid, gid: p.gid, home: p.home}
+	etc := map[string]string{
+		"hosts": hostsFile, "resolv.conf": "",
+		"passwd": a.passwd(p.user.Passwd), "group": a.groups(p.user.Groups),
+	}
+	if p.spec.Network != providers.NetworkFull {
 		return etc, nil
 	}
-	for name := range etc {
+	for _, name := range []string{"hosts", "resolv.conf"} {
 		data, err := os.ReadFile(filepath.Join("/etc", name))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err

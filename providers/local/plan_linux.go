@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	sandboxUser   = 1000
+	sandboxUser   = "sandbox"
 	abstractName  = "unix:@sandgate"
 	pathName      = "unix://" + agentState + "/agent.sock"
 	defaultHome   = "/home/sandbox"
@@ -23,7 +23,7 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 	pl := &plan{
 		id: rec.Container, bundle: b, spec: spec, options: options, incarnation: rec.Incarnation, agent: p.agent,
 		lower: []string{p.host.root}, readOnly: true, shared: p.host.shared, disk: b.disk(),
-		uid: sandboxUser, gid: sandboxUser, home: defaultHome, env: map[string]string{"PATH": p.host.path},
+		user: hostUser, home: defaultHome, env: map[string]string{"PATH": p.host.path},
 		workdir: spec.WorkingDirectory, cgroupPath: p.cgroups.path(rec.Container), swapLimit: p.cgroups.swap(),
 		socket: p.config.Way == WaySocket, listen: abstractName,
 	}
@@ -32,15 +32,18 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 		pl.listen = pathName
 	}
 	rec.Listen = pl.listen
-	etc, err := etcOf(spec)
-	if err != nil {
-		return nil, err
-	}
-	pl.etc = etc
 	if spec.Image != "" {
 		if err := p.useImage(ctx, pl, spec.Image); err != nil {
 			return nil, err
 		}
+	}
+	uid, err := p.userIDs.claim(rec.Container)
+	if err != nil {
+		return nil, err
+	}
+	rec.UID, pl.uid, pl.gid = uid, uid, uid
+	if pl.etc, err = pl.ownEtc(); err != nil {
+		return nil, err
 	}
 	if pl.workdir == "" {
 		pl.workdir = defaultTarget
@@ -99,6 +102,11 @@ func (p *Provider) mountFor(pl *plan, rec *record) error {
 	}
 	if err := makeWorkdir(b.disk(), pl.workdir, pl.uid, pl.gid); err != nil {
 		return fmt.Errorf("make the working directory: %w", err)
+	}
+	if pl.user.UID != 0 {
+		if err := pl.mapImage(); err != nil {
+			rec.NotEnforced = append(rec.NotEnforced, "image_user: files of the image's user have another owner inside: "+err.Error())
+		}
 	}
 	return pl.mountRoot()
 }

@@ -31,6 +31,7 @@ type Provider struct {
 	ceiling ceiling
 	disks   *disks
 	space   *space
+	userIDs *userIDs
 	host    *userland
 	agent   string // the agent's file
 	probed  probed
@@ -93,7 +94,14 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if p.host, err = buildUserland(p.layout); err != nil {
 		return nil, fmt.Errorf("root file system: %w", err)
 	}
+	if p.userIDs, err = newUserIDs(config.StateDir, config.UIDBase); err != nil {
+		return nil, fmt.Errorf("user ids: %w", err)
+	}
+	p.warnOfOverlaps(ctx)
 	adopted, err := p.recover(ctx)
+	if err == nil {
+		err = p.userIDs.sweep(p.containers)
+	}
 	if err == nil {
 		err = p.tryOut(ctx, adopted)
 	}

@@ -22,12 +22,14 @@ type plan struct {
 	options     templateOptions
 	incarnation string
 	agent       string            // the agent's file on the host
+	image       string            // an unpacked image; empty: the host's userland
 	lower       []string          // layers of the root below the sandbox's own
 	shared      []sharedDir       // seen through an overlay each
 	etc         map[string]string // files of /etc that are the sandbox's own
 	readOnly    bool
 	disk        string // where the writable directories are while it starts
 	uid, gid    uint32
+	user        imageUser // for which the root was made
 	home        string
 	env         map[string]string
 	workdir     string
