@@ -15,6 +15,7 @@ type imageMeta struct {
 	Env     map[string]string `json:"env"`
 	Workdir string            `json:"workdir"`
 	User    imageUser         `json:"user"`
+	Bytes   int64             `json:"bytes"` // of its files
 }
 
 // imageUser is the user for which a root file system was made, by its own numbers

@@ -33,7 +33,7 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 	}
 	rec.Listen = pl.listen
 	if spec.Image != "" {
-		if err := p.useImage(ctx, pl, spec.Image); err != nil {
+		if err := p.useImage(ctx, pl, rec, spec.Image); err != nil {
 			return nil, err
 		}
 	}

@@ -103,6 +103,9 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		err = p.userIDs.sweep(p.containers)
 	}
 	if err == nil {
+		err = errors.Join(p.sweepImages(), p.collectImages(ctx))
+	}
+	if err == nil {
 		err = p.tryOut(ctx, adopted)
 	}
 	if err != nil {

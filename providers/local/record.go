@@ -45,6 +45,7 @@ type record struct {
 	Listen       string         `json:"listen"`        // where connect finds the agent
 	WritableRoot bool           `json:"writable_root,omitempty"`
 	NotEnforced  []string       `json:"not_enforced,omitempty"`
+	Image        string         `json:"image,omitempty"` // the digest under which it is unpacked
 	FromPool     bool           `json:"from_pool,omitempty"`
 	Fit          string         `json:"fit,omitempty"` // what a claim must fit, see fitOf
 }
