@@ -157,7 +157,7 @@ func (p *Provider) makeNamespace(ctx context.Context, name string, pl *plan, cm 
 func (p *Provider) awaitServiceAccount(ctx context.Context, namespace string, pl *plan) error {
 	account := pl.options.ServiceAccount
 	if account == "" {
-		account = "default"
+		account = defaultAccount
 	}
 	accounts := p.client.CoreV1().ServiceAccounts(namespace)
 	err := kube.Follow(ctx, kube.Object[*corev1.ServiceAccount]{Name: account, Get: accounts.Get, Watch: accounts.Watch},

@@ -26,7 +26,9 @@ type Provider struct {
 	exec      *kube.Executor
 	leases    coordinationv1.LeasesGetter
 	version   string
-	log       *slog.Logger
+	// account is the server's own service account, if it is one of namespace.
+	account string
+	log     *slog.Logger
 
 	conns kube.PodConns
 	warm  warm
@@ -72,6 +74,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		return nil, kube.Wrap(ctx, "reach the cluster at "+rest.Host, err)
 	}
 	p.version = version.GitVersion
+	p.account = p.whoAmI(ctx)
 	if p.leases, err = kube.NewLeases(rest); err != nil {
 		return nil, fmt.Errorf("client of the cluster's leases: %w: %w", err, providers.ErrInvalid)
 	}
