@@ -49,8 +49,8 @@ var (
 )
 
 // New connects to the cluster. The error wraps ErrInvalid when the cluster is
-// not configured, ErrUnavailable when it does not answer, and ErrForbidden when
-// it does not let this server in.
+// not configured, ErrUnavailable when it does not answer or does not know this
+// server's credentials, and ErrForbidden when they do not suffice.
 func New(ctx context.Context, config Config) (*Provider, error) {
 	config, err := config.withDefaults()
 	if err != nil {

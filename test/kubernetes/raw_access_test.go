@@ -14,6 +14,7 @@ import (
 	authn "k8s.io/api/authentication/v1"
 	core "k8s.io/api/core/v1"
 	rbac "k8s.io/api/rbac/v1"
+	kerrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -170,7 +171,7 @@ func TestRawAccess(t *testing.T) {
 		config := rawConfig(t)
 		wrong := config
 		wrong.Kubeconfig = kubeconfigWith(t, "nobody", config.Namespace, "no-such-token")
-		if _, err := raw.New(t.Context(), wrong); !errors.Is(err, providers.ErrForbidden) {
+		if _, err := raw.New(t.Context(), wrong); !errors.Is(err, providers.ErrUnavailable) || !kerrors.IsUnauthorized(err) {
 			t.Errorf("a wrong token: %v", err)
 		}
 		file, err := clientcmd.LoadFromFile(config.Kubeconfig)
