@@ -35,6 +35,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		{"provider=docker", "provider"},
 		{"way=by-foot", "way"},
 		{"image.digest=latest", "digest"},
+		{"adminListen=:9090", "adminListen"},
 		{"tls.secretName=", "tls.secretName is required"},
 		{"sandboxes.namespace=here", "the release's own"},
 		{"sandboxes.namespacePerSandbox=true,provider=agentsandbox", "namespacePerSandbox"},

@@ -78,6 +78,13 @@ func TestChart(t *testing.T) {
 			}
 			c.run(t, binary("sandgate"), "rm", id)
 		})
+		t.Run("an upgrade where pods hold a port of the node", func(t *testing.T) {
+			helm(t, "upgrade", c.name, "../../deploy/helm/sandgate", "--namespace", c.namespace,
+				"--reuse-values", "--set", "podAnnotations.upgraded=yes", "--wait", "--timeout", "90s")
+			if out := c.run(t, binary("sandgate"), "run", "--", "echo", "out"); out != "out\n" {
+				t.Errorf("%q", out)
+			}
+		})
 		t.Run("a Python agent from outside", func(t *testing.T) {
 			c.run(t, python, "../../examples/python/agent.py")
 		})
