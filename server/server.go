@@ -187,7 +187,11 @@ func (s *Server) decode(recv func(any) error, m any) error {
 			"the message is larger than %d bytes; send content through Upload", limit).
 			with("limit_bytes", strconv.Itoa(limit))
 	}
-	if err := s.codec.Unmarshal(fr.data, m); err != nil {
+	switch err := s.codec.Unmarshal(fr.data, m); {
+	case errors.Is(err, errFields):
+		return faultf(sandboxv1.ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE, "the message has %v", err).
+			with("limit_fields", strconv.Itoa(maxFields))
+	case err != nil:
 		return faultf(sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID, "the message could not be decoded").because(err)
 	}
 	return nil

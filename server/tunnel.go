@@ -210,9 +210,9 @@ func (t *tunnel) shakeHands(ctx context.Context, version string, minor int32, li
 	return nil
 }
 
-// maxAgentReply bounds unary replies of agents: 10 000 search results and the
-// like. Stream messages have a smaller bound of their own.
-const maxAgentReply = 64 << 20
+// maxAgentReply bounds unary replies of agents, which themselves stop at 3 MiB.
+// Stream messages have a smaller bound of their own.
+const maxAgentReply = 4 << 20
 
 func notActive(info providers.Info) *fault {
 	message := fmt.Sprintf("the sandbox is %s", info.State)
