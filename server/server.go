@@ -73,8 +73,9 @@ var _ sandboxv1.SandboxServiceServer = (*Server)(nil)
 var ErrExposed = errors.New("refusing to listen beyond this machine without TLS and authentication; " +
 	"set both up, listen on loopback or a unix socket, or say --insecure")
 
-// ErrLimits is returned by New when a protection is required and missing.
-var ErrLimits = errors.New("the provider does not enforce")
+// ErrLimits is returned by New when limits are required, and the provider does
+// not enforce one or a template has none.
+var ErrLimits = errors.New("limits are required")
 
 // describeTimeout bounds the provider's self-description at start.
 const describeTimeout = 30 * time.Second
@@ -108,6 +109,9 @@ func New(cfg Config) (*Server, error) {
 		if err := requireLimits(s.described); err != nil {
 			return nil, err
 		}
+	}
+	if err := s.limitTemplates(); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
 	}
 	// Filling goes on in the background; a start that has much to delete first
 	// may take longer than a description.
@@ -213,7 +217,7 @@ func requireLimits(d providers.Description) error {
 			}
 		}
 		if !held {
-			missing = append(missing, fmt.Errorf("%w %s: %s", ErrLimits, name, detail))
+			missing = append(missing, fmt.Errorf("%w, and the provider does not enforce %s: %s", ErrLimits, name, detail))
 		}
 	}
 	return errors.Join(missing...)

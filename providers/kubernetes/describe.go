@@ -29,7 +29,7 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 	return providers.Description{
 		Name:         "kubernetes",
 		Runtime:      "kubernetes " + p.version,
-		Capabilities: []string{"images"},
+		Capabilities: []string{"images"}, DefaultResources: DefaultResources(),
 		Enforcement: []providers.Enforcement{
 			{Name: "memory", Enforced: true, Detail: "the container's memory limit"},
 			{Name: "cpu", Enforced: true, Detail: "the container's CPU limit"},

@@ -23,7 +23,7 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 	return providers.Description{
 		Name:         "local",
 		Runtime:      runtime,
-		Capabilities: []string{"images"},
+		Capabilities: []string{"images"}, DefaultResources: DefaultResources(),
 		Enforcement: p.probed.correct(append(p.limits(),
 			providers.Enforcement{Name: "network", Enforced: true, Detail: network},
 			providers.Enforcement{Name: "unprivileged", Enforced: true, Detail: "no root, no capabilities, no new privileges, read-only system"},

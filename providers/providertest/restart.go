@@ -66,7 +66,14 @@ func describe(ctx context.Context, t *testing.T, b *box) {
 		t.Errorf("description without a name: %+v", d)
 	}
 	told := map[string]bool{}
+	byDefault := map[string]int64{
+		"memory": d.DefaultResources.MemoryBytes, "cpu": int64(d.DefaultResources.CPUMillis),
+		"processes": int64(d.DefaultResources.MaxProcesses), "disk": d.DefaultResources.DiskBytes,
+	}
 	for _, e := range d.Enforcement {
+		if n, limit := byDefault[e.Name]; limit && e.Enforced && n <= 0 {
+			t.Errorf("%s is enforced, and a template that states none gets none", e.Name)
+		}
 		told[e.Name] = true
 		if !e.Enforced && e.Detail == "" {
 			t.Errorf("%s is not enforced, and nothing says why", e.Name)
