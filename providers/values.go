@@ -286,6 +286,9 @@ type Description struct {
 	// DefaultResources are the limits of a template that states none. A limit
 	// that the provider enforces must have a default.
 	DefaultResources Resources
+	// Creations is how many at the same time the provider is fastest with. 0:
+	// any number.
+	Creations int
 }
 
 // Enforcement tells whether one protection holds.

@@ -240,6 +240,7 @@ func (s *Server) deleteExpired(ctx context.Context, info providers.Info) (bool, 
 	if err != nil {
 		return false, err
 	}
+	s.counts.forget(b.name, info.Incarnation)
 	s.tunnels.drop(b.name)
 	s.cfg.Audit.Audit(ctx, AuditRecord{
 		Time: time.Now(), Principal: "sandgate", Tenant: b.tenant, Operation: "Expire", SandboxID: b.id, Code: "OK",

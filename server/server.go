@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,9 @@ type Server struct {
 	conns     *connLimiter
 	running   *running
 	clock     *clock
+	counts    *counts
+	// creations holds a value for each creation under way. Nil: no bound.
+	creations chan struct{}
 
 	stopping atomic.Bool
 	// halt ends the background work; done is closed when it has ended.
@@ -90,7 +94,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: newCodec(),
 		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(), reapLater: newPauses(),
 		conns: newConnLimiter(), running: newRunning(),
-		clock: newClock(cfg.readClock),
+		clock: newClock(cfg.readClock), counts: newCounts(cfg.Provider, cfg.Limits),
 	}
 	if s.templates, err = indexTemplates(cfg.Templates); err != nil {
 		return nil, err
@@ -109,6 +113,9 @@ func New(cfg Config) (*Server, error) {
 		if err := requireLimits(s.described); err != nil {
 			return nil, err
 		}
+	}
+	if n := cmp.Or(cfg.Limits.MaxCreations, s.described.Creations); n > 0 {
+		s.creations = make(chan struct{}, n)
 	}
 	if err := s.limitTemplates(); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
@@ -156,6 +163,9 @@ func New(cfg Config) (*Server, error) {
 	s.work.Go(func() { s.background("reap", s.reap) })
 	if cfg.Authenticator != nil {
 		s.work.Go(func() { s.background("recheck", s.recheck) })
+	}
+	if s.counts.limited() {
+		s.work.Go(func() { s.background("count", s.recount) })
 	}
 	return s, nil
 }

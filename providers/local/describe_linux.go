@@ -2,15 +2,20 @@ package local
 
 import (
 	"context"
+	"runtime"
 
 	"github.com/sandgate/sandgate/providers"
 )
 
+// creationsPerCPU keeps the processors busy while some creations wait. More at
+// once only make each slower.
+const creationsPerCPU = 8
+
 // Describe tells what holds on this machine.
 func (p *Provider) Describe(ctx context.Context) (providers.Description, error) {
-	runtime := p.engine.name
+	engine := p.engine.name
 	if v := p.engine.version(ctx); v != "" {
-		runtime += " " + v
+		engine += " " + v
 	}
 	network := "a network namespace with nothing but a loopback interface; with network full the host's own"
 	if p.engine.gvisor {
@@ -22,8 +27,9 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 	}
 	return providers.Description{
 		Name:         "local",
-		Runtime:      runtime,
+		Runtime:      engine,
 		Capabilities: []string{"images"}, DefaultResources: DefaultResources(),
+		Creations: creationsPerCPU * runtime.NumCPU(),
 		Enforcement: p.probed.correct(append(p.limits(),
 			providers.Enforcement{Name: "network", Enforced: true, Detail: network},
 			providers.Enforcement{Name: "unprivileged", Enforced: true, Detail: "no root, no capabilities, no new privileges, read-only system"},
