@@ -249,6 +249,7 @@ func TestReaper(t *testing.T) {
 		t.Error("a sandbox was deleted although nobody knows whether it is idle")
 	}
 	age("busy", time.Hour)
+	w.server.clock.start -= lateWait
 	reap()
 	if lives("busy") {
 		t.Error("a sandbox whose agent is gone for long was kept")
