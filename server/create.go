@@ -48,7 +48,7 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 		s.expired.remove(b.name)
 		gone, err := s.ready(ctx, b, info)
 		if err == nil {
-			return &sandboxv1.CreateSandboxResponse{Sandbox: sandbox(info), Created: info.Created}, nil
+			return &sandboxv1.CreateSandboxResponse{Sandbox: s.sandbox(info), Created: info.Created}, nil
 		}
 		if gone {
 			exists = ""

@@ -4,6 +4,8 @@ import (
 	"context"
 	"runtime"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandgate/sandgate/providers"
 )
 
@@ -35,9 +37,32 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 			providers.Enforcement{Name: "unprivileged", Enforced: true, Detail: "no root, no capabilities, no new privileges, read-only system"},
 			providers.Enforcement{Name: "seccomp", Enforced: true, Detail: seccomp},
 			p.killTree(),
+			p.writePrefixes(),
 			p.ceiling.describe(p.cgroups, p.cgroups.limitAll(p.ceiling)),
 		)),
 	}, nil
+}
+
+// writePrefixes says whether access policies bind what commands write.
+func (p *Provider) writePrefixes() providers.Enforcement {
+	e := providers.Enforcement{Name: "write_prefixes"}
+	switch {
+	case p.engine.gvisor:
+		e.Detail = "gVisor has no Landlock; they bind file calls only"
+	case landlockABI() < 2: // with the first, nothing could be renamed across directories
+		e.Detail = "the kernel has no Landlock (Linux 5.19 or later); they bind file calls only"
+	default:
+		e.Enforced, e.Detail = true, "Landlock for commands, and the agent's own check for file calls"
+	}
+	return e
+}
+
+func landlockABI() int {
+	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
 }
 
 func (p *Provider) limits() []providers.Enforcement {

@@ -79,7 +79,7 @@ func describe(ctx context.Context, t *testing.T, b *box) {
 			t.Errorf("%s is not enforced, and nothing says why", e.Name)
 		}
 	}
-	for _, name := range []string{"memory", "cpu", "processes", "disk", "network", "unprivileged", "seccomp", "kill_tree"} {
+	for _, name := range []string{"memory", "cpu", "processes", "disk", "network", "unprivileged", "seccomp", "kill_tree", "write_prefixes"} {
 		if !told[name] {
 			t.Errorf("nothing is said about %s", name)
 		}
