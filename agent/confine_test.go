@@ -18,9 +18,6 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// asLocal is an agent as the local provider starts it.
-var asLocal = setup{name: "as local", cgroup: true, refuse: true, uid: 1000}
-
 func needsLandlock(t *testing.T) {
 	t.Helper()
 	if !landlock.Scopes() {
@@ -31,7 +28,14 @@ func needsLandlock(t *testing.T) {
 // A command cannot leave its cgroup: it dies with all its descendants.
 func TestNoWayOutOfTheCgroup(t *testing.T) {
 	needsLandlock(t)
-	h := start(t, asLocal)
+	moved := asLocal
+	moved.name, moved.refuse, moved.noClone3 = "moved to the cgroup", false, true
+	for _, s := range []setup{asLocal, moved} {
+		t.Run(s.name, func(t *testing.T) { noWayOut(t, start(t, s)) })
+	}
+}
+
+func noWayOut(t *testing.T, h *harness) {
 	mark := newMark()
 	r := argv("python3", "-c", fmt.Sprintf(`
 import os, sys

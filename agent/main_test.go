@@ -120,12 +120,16 @@ func setups() []setup {
 	return []setup{
 		{name: "cgroup", cgroup: true},
 		{name: "cgroup without clone3", cgroup: true, noClone3: true},
-		{name: "cgroup, clone3 for the agent only", cgroup: true, refuse: true},
+		asLocal,
 		{name: "subreaper"},
 		{name: "subreaper as uid 1000", uid: 1000},
 		{name: "subreaper without a domain", open: true},
 	}
 }
+
+// asLocal is an agent as the local provider starts it: its cgroup is closed to
+// commands, and clone3 is for itself only.
+var asLocal = setup{name: "cgroup as uid 1000", cgroup: true, refuse: true, uid: 1000}
 
 // eachSetup runs a test in every way that this machine can.
 func eachSetup(t *testing.T, f func(*testing.T, *harness)) {
