@@ -19,7 +19,6 @@ import {
 import type { ExecuteOptions, Output, ProcessEvent } from "../command.js";
 import type { DownloadResult, UploadResult } from "../files.js";
 import { Collector } from "../result.js";
-import { isBreak } from "../retry.js";
 import type { Sandbox } from "../sandbox.js";
 import { Files } from "./files.js";
 import {
@@ -329,8 +328,8 @@ async function send(sandbox: Sandbox, files: Array<[string, Uint8Array]>): Promi
 }
 
 /**
- * Writes one file in one message. Undefined: it must be uploaded, which goes on after a
- * break and has the bytes checked before they are in place.
+ * Writes one file in one message. Undefined: it must be uploaded, which has the bytes
+ * checked before they are in place.
  */
 async function sendMessage(
   sandbox: Sandbox,
@@ -343,7 +342,6 @@ async function sendMessage(
     return own.equals(sha256) ? { path, size, sha256 } : undefined;
   } catch (error) {
     if (isOfFile(error, path)) return { path, size: 0, sha256: new Uint8Array(0), error };
-    if (isBreak(error)) return undefined;
     throw error;
   }
 }
