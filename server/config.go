@@ -46,8 +46,13 @@ type Config struct {
 	SpecSecret []byte
 	// Logger takes what operators should know. Default: slog.Default().
 	Logger *slog.Logger
-	// Audit takes one record per operation. Nil: none.
+	// Audit takes records of each call's start and end. Nil: none.
 	Audit AuditSink
+	// AuditRequired refuses calls whose start can't be recorded.
+	AuditRequired bool
+	// AuditCommandText keeps the text of commands in audit records, up to 8 KiB
+	// of each, where a hash stands by default.
+	AuditCommandText bool
 	// Metrics is told about every call. Nil: nobody is.
 	Metrics Metrics
 	// Timing holds intervals that only tests and odd substrates change.

@@ -25,7 +25,7 @@ type follower struct {
 	execID   string
 	until    sandboxv1.FollowUntil
 	out      grpc.ServerStream
-	bytes    *atomic.Int64
+	call     *call
 	// begin opens the first stream; as long as no event has come it is asked
 	// again, which joins the command if it was started.
 	begin func(ctx context.Context, t *tunnel) (grpc.ClientStream, error)
@@ -208,9 +208,7 @@ func (f *follower) endOf(message string, e providers.Ending) error {
 
 // end makes up the command's end where the agent cannot say it any more.
 func (f *follower) end(reason sandboxv1.ExitReason, message string) error {
-	return f.send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Exited{
-		Exited: &sandboxv1.Exited{Reason: reason, Position: f.position, Message: message},
-	}})
+	return f.sendExited(&sandboxv1.ExecuteResponse{}, &sandboxv1.Exited{Reason: reason, Position: f.position, Message: message})
 }
 
 // follow opens one stream to the agent and passes on what comes until it ends.
@@ -246,6 +244,13 @@ func (f *follower) follow(ctx context.Context) error {
 		t.cut()
 	}
 	return err
+}
+
+// sendExited sends the end of the command in m, and notes it for the audit.
+func (f *follower) sendExited(m *sandboxv1.ExecuteResponse, e *sandboxv1.Exited) error {
+	m.Event = &sandboxv1.ExecuteResponse_Exited{Exited: e}
+	f.call.exited.Store(e)
+	return f.send(m)
 }
 
 func (f *follower) send(m any) error {

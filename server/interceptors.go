@@ -4,23 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"path"
 	"runtime/debug"
 	"strings"
-	"time"
 
 	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/authn"
@@ -34,7 +28,8 @@ import (
 //     record, metrics and caller see the same outcome
 //  4. authentication, for everything but health checks
 //  5. gate: refuses new calls during shutdown
-//  6. recovery: the innermost, so that a panic passes the others as an error
+//  6. begin: the audit record of the start; streams do it with their first message
+//  7. recovery: the innermost, so that a panic passes the others as an error
 func (s *Server) chains() ([]grpc.UnaryServerInterceptor, []grpc.StreamServerInterceptor) {
 	unary := []grpc.UnaryServerInterceptor{s.edgeUnary}
 	stream := []grpc.StreamServerInterceptor{s.edgeStream}
@@ -53,7 +48,7 @@ func (s *Server) chains() ([]grpc.UnaryServerInterceptor, []grpc.StreamServerInt
 		stream = append(stream, selector.StreamServerInterceptor(auth.StreamServerInterceptor(s.authenticate), private))
 	}
 	caught := recovery.WithRecoveryHandlerContext(func(_ context.Context, p any) error { return panicError(p) })
-	unary = append(unary, s.gateUnary, recovery.UnaryServerInterceptor(caught))
+	unary = append(unary, s.gateUnary, s.beginUnary, recovery.UnaryServerInterceptor(caught))
 	stream = append(stream, s.gateStream, recovery.StreamServerInterceptor(caught))
 	return unary, stream
 }
@@ -61,21 +56,21 @@ func (s *Server) chains() ([]grpc.UnaryServerInterceptor, []grpc.StreamServerInt
 func panicError(p any) error { return fmt.Errorf("panic: %v\n%s", p, debug.Stack()) }
 
 func (s *Server) edgeUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	c, ctx := newCall(ctx, path.Base(info.FullMethod))
+	c, ctx := newCall(ctx, info.FullMethod)
 	// Only fails when the headers were sent already, which cannot be here.
 	_ = grpc.SetHeader(ctx, metadata.Pairs(requestIDKey, c.requestID))
 	resp, err := handler(ctx, req)
-	s.finish(ctx, c, info.FullMethod, err)
+	s.finish(ctx, c, resp, err)
 	return resp, err
 }
 
 func (s *Server) edgeStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	c, ctx := newCall(stream.Context(), path.Base(info.FullMethod))
+	c, ctx := newCall(stream.Context(), info.FullMethod)
 	_ = stream.SetHeader(metadata.Pairs(requestIDKey, c.requestID))
 	wrapped := middleware.WrapServerStream(stream)
 	wrapped.WrappedContext = ctx
 	err := handler(srv, &edge{WrappedServerStream: wrapped, s: s})
-	s.finish(ctx, c, info.FullMethod, err)
+	s.finish(ctx, c, nil, err)
 	return err
 }
 
@@ -90,55 +85,11 @@ func (e *edge) RecvMsg(m any) error {
 	if _, raw := m.(*frame); raw {
 		return e.ServerStream.RecvMsg(m)
 	}
-	return e.s.receive(e.ServerStream.RecvMsg, m)
-}
-
-// finish writes the call's log line and audit record.
-func (s *Server) finish(ctx context.Context, c *call, method string, err error) {
-	code := status.Code(err)
-	took := time.Since(c.start)
-	if strings.HasPrefix(method, "/"+sandboxv1.SandboxService_ServiceDesc.ServiceName+"/") {
-		c.audit.Principal, c.audit.Tenant = c.principal.Name, c.principal.Tenant
-		c.audit.Code, c.audit.Reason, c.audit.Duration = code.String(), reasonOf(err), took
-		c.audit.Bytes = c.bytes.Load()
-		s.cfg.Audit.Audit(ctx, c.audit)
+	if err := e.s.receive(e.ServerStream.RecvMsg, m); err != nil {
+		return err
 	}
-	level := slog.LevelDebug
-	switch code {
-	case codes.Internal, codes.DataLoss, codes.Unknown:
-		level = slog.LevelError
-	case codes.Unauthenticated, codes.PermissionDenied, codes.Unavailable:
-		level = slog.LevelWarn
-	}
-	if !s.log.Enabled(ctx, level) {
-		return
-	}
-	attrs := []slog.Attr{
-		slog.String("method", method), slog.String("code", code.String()), slog.Duration("took", took),
-		slog.String("request_id", c.requestID), slog.String("tenant", c.principal.Tenant),
-	}
-	if c.audit.SandboxID != "" {
-		attrs = append(attrs, slog.String("sandbox_id", c.audit.SandboxID))
-	}
-	if err != nil {
-		attrs = append(attrs, slog.String("reason", reasonOf(err)))
-	}
-	if c.cause != nil {
-		attrs = append(attrs, slog.Any("error", c.cause))
-	}
-	s.log.LogAttrs(ctx, level, "call", attrs...)
-}
-
-func reasonOf(err error) string {
-	if err == nil {
-		return ""
-	}
-	for _, d := range status.Convert(err).Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok {
-			return info.GetReason()
-		}
-	}
-	return ""
+	ctx := e.Context()
+	return e.s.begin(ctx, callOf(ctx), m)
 }
 
 func (s *Server) statusUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

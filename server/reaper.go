@@ -190,9 +190,7 @@ func (s *Server) deleteExpired(ctx context.Context, info providers.Info) (bool, 
 		return false, err
 	}
 	s.tunnels.drop(b.name)
-	s.cfg.Audit.Audit(ctx, AuditRecord{
-		Time: time.Now(), Principal: "sandgate", Tenant: b.tenant, Operation: "Expire", SandboxID: b.id, Code: "OK",
-	})
+	s.recordExpired(ctx, b)
 	s.log.InfoContext(ctx, "sandbox expired", "tenant", b.tenant, "sandbox_id", b.id, "expire_time", end)
 	return true, nil
 }

@@ -75,7 +75,7 @@ func (f *follower) event(fr *frame, seq *streaming.Sequence, t *tunnel) (bool, e
 			return false, err
 		}
 		f.position = seq.Position()
-		f.bytes.Add(int64(o.size))
+		f.call.bytes.Add(int64(o.size))
 		return false, nil
 	}
 	var m sandboxv1.ExecuteResponse
@@ -98,7 +98,7 @@ func (f *follower) event(fr *frame, seq *streaming.Sequence, t *tunnel) (bool, e
 		if err := checkExited(e.Exited, seq); err != nil {
 			return false, err
 		}
-		return true, f.send(&m)
+		return true, f.sendExited(&m, e.Exited)
 	default:
 		return false, misbehaved("an event of kind %d", field)
 	}

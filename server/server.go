@@ -55,6 +55,10 @@ type Server struct {
 	expired   *tombstones
 	reapLater *pauses
 
+	// auditLost counts the audit records that failed in a row.
+	auditLost atomic.Int64
+	refusals  *refusals
+
 	stopping atomic.Bool
 	// halt ends the background work; done is closed when it has ended.
 	halt     chan struct{}
@@ -83,7 +87,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: newCodec(),
-		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(), reapLater: newPauses(),
+		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(), reapLater: newPauses(), refusals: newRefusals(),
 	}
 	if s.templates, err = indexTemplates(cfg.Templates); err != nil {
 		return nil, err
@@ -148,15 +152,17 @@ func (s *Server) serviceDesc() *grpc.ServiceDesc {
 	desc := sandboxv1.SandboxService_ServiceDesc
 	desc.Methods = append([]grpc.MethodDesc(nil), desc.Methods...)
 	for i := range desc.Methods {
-		handler := desc.Methods[i].Handler
+		handler, method := desc.Methods[i].Handler, "/"+desc.ServiceName+"/"+desc.Methods[i].MethodName
 		desc.Methods[i].Handler = func(srv any, ctx context.Context, dec func(any) error, in grpc.UnaryServerInterceptor) (any, error) {
 			return handler(srv, ctx, func(m any) error {
 				err := s.receive(dec, m)
 				if err == nil {
 					return nil
 				}
-				_, ctx := newCall(ctx, "")
-				return s.toStatus(ctx, err)
+				c, ctx := newCall(ctx, method)
+				err = s.toStatus(ctx, err)
+				s.finish(ctx, c, nil, err)
+				return err
 			}, in)
 		}
 	}

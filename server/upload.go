@@ -16,15 +16,12 @@ import (
 // Upload implements SandboxService. Chunks go through undecoded; headers are
 // decoded, so that nothing but a header or a chunk reaches the agent.
 func (s *Server) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadRequest, sandboxv1.UploadResponse]) error {
-	u := &upload{s: s, in: stream}
+	ctx := stream.Context()
+	u := &upload{s: s, in: stream, call: callOf(ctx)}
 	header, err := u.first()
 	if err != nil {
 		return err
 	}
-	ctx := stream.Context()
-	c := callOf(ctx)
-	c.audit.Path = header.GetPath()
-	u.bytes = &c.bytes
 	b := boxOf(ctx, header.GetSandboxId())
 	mend := mender{window: s.cfg.Timing.Reattach}
 	var t *tunnel
@@ -48,6 +45,9 @@ func (s *Server) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadReques
 		}
 		return s.broken(ctx, err)
 	}
+	for i, result := range resp.GetResults() {
+		u.call.objects.fileEnded(i, result.GetError())
+	}
 	return stream.SendAndClose(resp)
 }
 
@@ -57,7 +57,7 @@ type upload struct {
 	in      grpc.ServerStream
 	headers int
 	sandbox string
-	bytes   *atomic.Int64
+	call    *call
 	// closing is set when the agent may answer.
 	closing atomic.Bool
 }
@@ -75,7 +75,7 @@ func (u *upload) receive(fr *frame) (*sandboxv1.UploadHeader, error) {
 			if u.headers == 0 {
 				return nil, outOfOrder("a chunk came before any header")
 			}
-			u.bytes.Add(int64(n))
+			u.call.bytes.Add(int64(n))
 			return nil, nil
 		}
 	}
@@ -84,11 +84,19 @@ func (u *upload) receive(fr *frame) (*sandboxv1.UploadHeader, error) {
 		err = decode(fr.data, &m)
 		fr.free()
 		if err == nil {
-			return m.GetHeader(), u.check(m.GetHeader())
+			return m.GetHeader(), errors.Join(u.record(m.GetHeader()), u.check(m.GetHeader()))
 		}
 	}
 	fr.free()
 	return nil, outOfOrder("message %d is neither one header nor one chunk of 1 byte to 1 MiB", u.headers+1).because(err)
+}
+
+// record writes the audit record of a file's start.
+func (u *upload) record(h *sandboxv1.UploadHeader) error {
+	if u.headers == 0 {
+		return u.s.begin(u.in.Context(), u.call, h)
+	}
+	return u.s.beginFile(u.in.Context(), u.call, h.GetPath())
 }
 
 func (u *upload) check(h *sandboxv1.UploadHeader) error {

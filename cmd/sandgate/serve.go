@@ -214,7 +214,7 @@ func (f serveFlags) authenticator(logger *slog.Logger) (authn.Authenticator, err
 // audit opens the audit log. It is only ever appended to.
 func (f serveFlags) audit(stderr io.Writer) (server.AuditSink, func() error, error) {
 	if f.auditFile == "-" {
-		return server.SlogAudit{Logger: slog.New(slog.NewJSONHandler(stderr, nil))}, func() error { return nil }, nil
+		return server.NewAuditLog(stderr), func() error { return nil }, nil
 	}
 	path := f.auditFile
 	if path == "" {
@@ -224,5 +224,5 @@ func (f serveFlags) audit(stderr io.Writer) (server.AuditSink, func() error, err
 	if err != nil {
 		return nil, nil, fmt.Errorf("audit file: %w", err)
 	}
-	return server.SlogAudit{Logger: slog.New(slog.NewJSONHandler(file, nil))}, file.Close, nil
+	return server.NewAuditLog(file), file.Close, nil
 }
