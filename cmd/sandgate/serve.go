@@ -18,6 +18,12 @@ import (
 	"github.com/sandgate/sandgate/server/authn"
 )
 
+// Without settings the audit log takes 1.1 GiB at most.
+const (
+	defaultAuditSize  = 100
+	defaultAuditFiles = 10
+)
+
 // shutdownTime bounds the graceful end of the server.
 const shutdownTime = 15 * time.Second
 
@@ -27,7 +33,8 @@ type serveFlags struct {
 	listen, provider, stateDir, config string
 	insecure, requireLimits            bool
 	tlsCert, tlsKey, tlsClientCA       string
-	tokensFile, auditFile              string
+	tokensFile                         string
+	audit                              auditFlags
 	logLevel, logFormat                string
 	agent                              string
 	localRuntime, localProfile         string
@@ -64,7 +71,11 @@ once. A restarted server finds its sandboxes again.`,
 	flags.StringVar(&f.tlsKey, "tls-key", "", "PEM file of the certificate's key")
 	flags.StringVar(&f.tlsClientCA, "tls-client-ca", "", "PEM file of the authorities for client certificates, which then authenticate")
 	flags.StringVar(&f.tokensFile, "tokens-file", "", "file of hashed tokens, made by \"sandgate token new\"; read again when it changes")
-	flags.StringVar(&f.auditFile, "audit-file", "", "file for audit records, \"-\" for standard error (default STATE-DIR/audit.log)")
+	flags.StringVar(&f.audit.file, "audit-file", "", "file for audit records, reopened on SIGHUP; \"-\" for standard error (default STATE-DIR/audit.log)")
+	flags.IntVar(&f.audit.maxSize, "audit-max-size", defaultAuditSize, "MiB after which the audit file is renamed and another begun")
+	flags.IntVar(&f.audit.maxFiles, "audit-max-files", defaultAuditFiles, "renamed audit files to keep; 0: all")
+	flags.BoolVar(&f.audit.required, "audit-required", false, "refuse calls while the audit log cannot be written")
+	flags.BoolVar(&f.audit.commandText, "audit-command-text", false, "keep the text of commands in the audit log, not only a hash")
 	flags.StringVar(&f.logLevel, "log-level", "warn", "debug, info, warn or error")
 	flags.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	flags.StringVar(&f.agent, "agent", "", "executable of the agent, instead of the embedded one")
@@ -125,12 +136,13 @@ func serve(ctx context.Context, f serveFlags, changed func(flag string) bool, st
 	if len(cfg.Templates) == 0 {
 		cfg.Templates = []server.Template{builtinTemplate(cfg.Authenticator == nil && strings.HasPrefix(f.listen, "unix:"))}
 	}
-	audit, closeAudit, err := f.audit(stderr)
+	audit, err := f.audit.open(stateDir, stderr)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeAudit()) }()
-	cfg.Audit = audit
+	defer func() { err = errors.Join(err, audit.close()) }()
+	defer audit.reopenOnHangup(ctx, logger)()
+	cfg.Audit, cfg.AuditRequired, cfg.AuditCommandText = audit, f.audit.required, f.audit.commandText
 
 	provider, err := newProvider(ctx, f, logger)
 	if err != nil {
@@ -209,20 +221,4 @@ func (f serveFlags) authenticator(logger *slog.Logger) (authn.Authenticator, err
 		return nil, nil
 	}
 	return any, nil
-}
-
-// audit opens the audit log. It is only ever appended to.
-func (f serveFlags) audit(stderr io.Writer) (server.AuditSink, func() error, error) {
-	if f.auditFile == "-" {
-		return server.NewAuditLog(stderr), func() error { return nil }, nil
-	}
-	path := f.auditFile
-	if path == "" {
-		path = filepath.Join(f.stateDir, "audit.log")
-	}
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, nil, fmt.Errorf("audit file: %w", err)
-	}
-	return server.NewAuditLog(file), file.Close, nil
 }

@@ -34,7 +34,11 @@ type configFile struct {
 		Format string `yaml:"format"`
 	} `yaml:"log"`
 	Audit struct {
-		File string `yaml:"file"`
+		File        string `yaml:"file"`
+		MaxSize     *int   `yaml:"max_size_mib"`
+		MaxFiles    *int   `yaml:"max_files"`
+		Required    *bool  `yaml:"required"`
+		CommandText *bool  `yaml:"command_text"`
 	} `yaml:"audit"`
 	Local struct {
 		Runtime string `yaml:"runtime"`
@@ -160,7 +164,7 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 		{"tls-key", &f.tlsKey, c.TLS.Key},
 		{"tls-client-ca", &f.tlsClientCA, c.TLS.ClientCA},
 		{"tokens-file", &f.tokensFile, c.Auth.TokensFile},
-		{"audit-file", &f.auditFile, c.Audit.File},
+		{"audit-file", &f.audit.file, c.Audit.File},
 		{"log-level", &f.logLevel, c.Log.Level},
 		{"log-format", &f.logFormat, c.Log.Format},
 		{"local-runtime", &f.localRuntime, c.Local.Runtime},
@@ -179,18 +183,16 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 			*o.to = o.value
 		}
 	}
-	if c.Insecure != nil && !changed("insecure") {
-		f.insecure = *c.Insecure
-	}
-	if c.RequireLimits != nil && !changed("require-limits") {
-		f.requireLimits = *c.RequireLimits
-	}
+	overruleOne(changed, "insecure", &f.insecure, c.Insecure)
+	overruleOne(changed, "require-limits", &f.requireLimits, c.RequireLimits)
+	overruleOne(changed, "audit-max-size", &f.audit.maxSize, c.Audit.MaxSize)
+	overruleOne(changed, "audit-max-files", &f.audit.maxFiles, c.Audit.MaxFiles)
+	overruleOne(changed, "audit-required", &f.audit.required, c.Audit.Required)
+	overruleOne(changed, "audit-command-text", &f.audit.commandText, c.Audit.CommandText)
 	if c.AgentSandbox.IdleGrace != 0 && !changed("agentsandbox-idle-grace") {
 		f.agentSandbox.idleGrace = c.AgentSandbox.IdleGrace
 	}
-	if c.Kubernetes.NetworkPolicies != nil && !changed("kubernetes-network-policies") {
-		f.kubernetes.networkPolicies = *c.Kubernetes.NetworkPolicies
-	}
+	overruleOne(changed, "kubernetes-network-policies", &f.kubernetes.networkPolicies, c.Kubernetes.NetworkPolicies)
 	if c.Kubernetes.PodPidsLimit != 0 && !changed("kubernetes-pod-pids-limit") {
 		f.kubernetes.podPidsLimit = c.Kubernetes.PodPidsLimit
 	}
@@ -199,6 +201,13 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 	}
 	if c.Kubernetes.AgentFrom != nil && !changed("kubernetes-agent-from") {
 		f.kubernetes.agentFrom = c.Kubernetes.AgentFrom
+	}
+}
+
+// overruleOne fills in one flag.
+func overruleOne[T any](changed func(flag string) bool, flag string, to, value *T) {
+	if value != nil && !changed(flag) {
+		*to = *value
 	}
 }
 
