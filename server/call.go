@@ -21,11 +21,31 @@ type call struct {
 	requestID string
 	start     time.Time
 	principal authn.Principal
-	audit     AuditRecord
+	// refused is why the call is not carried out, nil if it is.
+	refused error
+	audit   AuditRecord
 	// cause is what the log says about an error.
 	cause *fault
 	// bytes may still be counted while the call ends.
 	bytes atomic.Int64
+	// cut ends the call's stream, even where its handler is stuck in a send.
+	cut context.CancelCauseFunc
+	// cancel ends the handler's context.
+	cancel atomic.Pointer[context.CancelCauseFunc]
+}
+
+// begin returns the context of the call's handler.
+func (c *call) begin(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	c.cancel.Store(&cancel)
+	return ctx, cancel
+}
+
+// end tells the handler to return because of err.
+func (c *call) end(err error) {
+	if cancel := c.cancel.Load(); cancel != nil {
+		(*cancel)(err)
+	}
 }
 
 type callKey struct{}
@@ -34,10 +54,8 @@ type callKey struct{}
 // replaced.
 func newCall(ctx context.Context, method string) (*call, context.Context) {
 	c := &call{start: time.Now(), principal: authn.Principal{Tenant: defaultTenant}}
-	if md, ok := metadata.FromIncomingContext(ctx); ok {
-		if ids := md.Get(requestIDKey); len(ids) > 0 && requestIDPattern.MatchString(ids[0]) {
-			c.requestID = ids[0]
-		}
+	if ids := metadata.ValueFromIncomingContext(ctx, requestIDKey); len(ids) > 0 && requestIDPattern.MatchString(ids[0]) {
+		c.requestID = ids[0]
 	}
 	if c.requestID == "" {
 		c.requestID = newID("")
