@@ -121,7 +121,7 @@ func (o *auditObject) describe(r *AuditRecord) {
 func (s *Server) beginFile(ctx context.Context, c *call, path string) error {
 	r := c.audit
 	r.Phase, r.Path, r.Object = AuditStarted, auditText(path, maxAuditText), c.objects.addFile(path)
-	return s.admit(s.record(ctx, r))
+	return s.requireAudit(s.record(ctx, r))
 }
 
 // recordExpired is for a sandbox that the server deletes by itself. One that a

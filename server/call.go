@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"path"
 	"regexp"
 	"sync/atomic"
 	"time"
@@ -25,7 +24,9 @@ type call struct {
 	principal authn.Principal
 	// method is the full name, such as "/sandbox.v1.SandboxService/Execute".
 	method string
-	audit  AuditRecord
+	// refused is why the call is not carried out, nil if it is.
+	refused error
+	audit   AuditRecord
 	// begun is true once the call has its first audit record.
 	begun   bool
 	objects auditObjects
@@ -35,6 +36,24 @@ type call struct {
 	cause *fault
 	// bytes may still be counted while the call ends.
 	bytes atomic.Int64
+	// cut ends the call's stream, even where its handler is stuck in a send.
+	cut context.CancelCauseFunc
+	// cancel ends the handler's context.
+	cancel atomic.Pointer[context.CancelCauseFunc]
+}
+
+// begin returns the context of the call's handler.
+func (c *call) begin(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	c.cancel.Store(&cancel)
+	return ctx, cancel
+}
+
+// end tells the handler to return because of err.
+func (c *call) end(err error) {
+	if cancel := c.cancel.Load(); cancel != nil {
+		(*cancel)(err)
+	}
 }
 
 type callKey struct{}
@@ -42,16 +61,14 @@ type callKey struct{}
 // newCall begins a call. A request id of the caller that is not fit for logs is
 // replaced.
 func newCall(ctx context.Context, method string) (*call, context.Context) {
-	c := &call{start: time.Now(), method: method, principal: authn.Principal{Tenant: defaultTenant}}
-	if md, ok := metadata.FromIncomingContext(ctx); ok {
-		if ids := md.Get(requestIDKey); len(ids) > 0 && requestIDPattern.MatchString(ids[0]) {
-			c.requestID = ids[0]
-		}
+	c := &call{start: time.Now(), principal: authn.Principal{Tenant: defaultTenant}}
+	if ids := metadata.ValueFromIncomingContext(ctx, requestIDKey); len(ids) > 0 && requestIDPattern.MatchString(ids[0]) {
+		c.requestID = ids[0]
 	}
 	if c.requestID == "" {
 		c.requestID = newID("")
 	}
-	c.audit = AuditRecord{Time: c.start, RequestID: c.requestID, Operation: path.Base(method)}
+	c.audit = AuditRecord{Time: c.start, RequestID: c.requestID, Operation: method}
 	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil && p.Addr.Network() != "unix" {
 		c.audit.Peer = p.Addr.String()
 	}

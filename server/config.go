@@ -109,6 +109,9 @@ type Timing struct {
 	// SignOfLife is how long that may take; the connection is closed then and
 	// its calls end. Default: 20 s.
 	SignOfLife time.Duration
+	// Recheck is how often the credentials of running calls are checked again.
+	// Default: 2 s.
+	Recheck time.Duration
 	// Drain is how long streams may go on after Shutdown began. Default: 1 s.
 	Drain time.Duration
 }
@@ -138,6 +141,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Timing.Hello, 10*time.Second)
 	setDefault(&c.Timing.Silence, 30*time.Second)
 	setDefault(&c.Timing.SignOfLife, 20*time.Second)
+	setDefault(&c.Timing.Recheck, 2*time.Second)
 	setDefault(&c.Timing.Drain, time.Second)
 	if c.Audit == nil {
 		c.Audit = noAudit{}

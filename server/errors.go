@@ -188,6 +188,9 @@ func fold(ctx context.Context, err error) *fault {
 		}
 	}
 	if st, ok := status.FromError(err); ok && errors.Is(ctx.Err(), context.Canceled) && st.Code() == codes.Canceled {
+		if errors.As(context.Cause(ctx), &f) {
+			return f
+		}
 		return faultf(sandboxv1.ErrorReason_ERROR_REASON_CALL_CANCELLED, "the caller cancelled the call").because(err)
 	}
 	return faultf(sandboxv1.ErrorReason_ERROR_REASON_INTERNAL, "internal error").because(err)

@@ -121,10 +121,13 @@ func agentUnavailable(err error) *fault {
 		"the sandbox's agent cannot be reached now").because(err)
 }
 
-func bounded(s string) string {
-	if len(s) > maxAgentText {
-		s = s[:maxAgentText]
-		for !utf8.ValidString(s) && len(s) > maxAgentText-utf8.UTFMax {
+func bounded(s string) string { return clip(s, maxAgentText) }
+
+// clip returns at most n bytes of s, as valid UTF-8.
+func clip(s string, n int) string {
+	if len(s) > n {
+		s = s[:n]
+		for !utf8.ValidString(s) && len(s) > n-utf8.UTFMax {
 			s = s[:len(s)-1]
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -44,13 +43,6 @@ func (s *Server) record(ctx context.Context, r AuditRecord) error {
 	return err
 }
 
-func (s *Server) beginUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if err := s.begin(ctx, callOf(ctx), req); err != nil {
-		return nil, err
-	}
-	return handler(ctx, req)
-}
-
 // begin writes the records of a call's start. It is called once the caller is
 // authenticated and the request decoded, for an upload with its first header.
 func (s *Server) begin(ctx context.Context, c *call, req any) error {
@@ -75,12 +67,12 @@ func (s *Server) begin(ctx context.Context, c *call, req any) error {
 	c.audit.Principal, c.audit.Tenant = s.caller(c).Name, s.caller(c).Tenant
 	r := c.audit
 	r.Phase = AuditStarted
-	return s.admit(s.recordAll(ctx, r, &c.objects))
+	return s.requireAudit(s.recordAll(ctx, r, &c.objects))
 }
 
-// admit turns a failure to write an audit record into a refusal, where the
+// requireAudit turns a failure to write an audit record into a refusal, where the
 // operator wants that.
-func (s *Server) admit(err error) error {
+func (s *Server) requireAudit(err error) error {
 	if err == nil || !s.cfg.AuditRequired {
 		return nil
 	}
@@ -90,6 +82,7 @@ func (s *Server) admit(err error) error {
 
 // finish writes the call's log line and the audit records of its end.
 func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
+	s.running.remove(c)
 	code, reason, took := status.Code(err), reasonOf(err), time.Since(c.start)
 	suppressed, ok := int64(0), true
 	if code == codes.Unauthenticated && !c.begun {
@@ -122,7 +115,7 @@ func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("method", c.method), slog.String("code", code.String()), slog.Duration("took", took),
+		slog.String("method", clip(c.method, maxLoggedMethod)), slog.String("code", code.String()), slog.Duration("took", took),
 		slog.String("request_id", c.requestID), slog.String("tenant", caller.Tenant),
 	}
 	if c.audit.Peer != "" && caller.Name == "" {
@@ -142,6 +135,9 @@ func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 	}
 	s.log.LogAttrs(ctx, level, "call", attrs...)
 }
+
+// maxLoggedMethod bounds a method's name, which a caller may invent.
+const maxLoggedMethod = 128
 
 // maxLogText bounds the text of an error in the log: parts of it may be a
 // caller's. A panic's stack fits.

@@ -2,34 +2,29 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
-	"strings"
 
 	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
 	"google.golang.org/grpc"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
-	"github.com/sandgate/sandgate/server/authn"
 )
 
-// chains returns the interceptors. Their order is, from the outside:
+// chains returns the interceptors. They run after Server.admit has looked at the
+// credentials and before the first message is read. Their order is, from the
+// outside:
 //
 //  1. edge: request id, log line, audit record
-//  2. metrics, which therefore count refused calls too
+//  2. metrics
 //  3. status: the one place where errors become statuses, so that log, audit
 //     record, metrics and caller see the same outcome
-//  4. authentication, for everything but health checks
-//  5. gate: refuses new calls during shutdown
-//  6. begin: the audit record of the start; streams do it with their first message
-//  7. recovery: the innermost, so that a panic passes the others as an error
+//  4. gate: refuses calls without valid credentials, and new calls during
+//     shutdown
+//  5. recovery: the innermost, so that a panic passes the others as an error
 func (s *Server) chains() ([]grpc.UnaryServerInterceptor, []grpc.StreamServerInterceptor) {
 	unary := []grpc.UnaryServerInterceptor{s.edgeUnary}
 	stream := []grpc.StreamServerInterceptor{s.edgeStream}
@@ -38,38 +33,35 @@ func (s *Server) chains() ([]grpc.UnaryServerInterceptor, []grpc.StreamServerInt
 		unary = append(unary, interceptors.UnaryServerInterceptor(report))
 		stream = append(stream, interceptors.StreamServerInterceptor(report))
 	}
-	unary = append(unary, s.statusUnary)
-	stream = append(stream, s.statusStream)
-	if s.cfg.Authenticator != nil {
-		private := selector.MatchFunc(func(_ context.Context, meta interceptors.CallMeta) bool {
-			return meta.Service != healthv1.Health_ServiceDesc.ServiceName
-		})
-		unary = append(unary, selector.UnaryServerInterceptor(auth.UnaryServerInterceptor(s.authenticate), private))
-		stream = append(stream, selector.StreamServerInterceptor(auth.StreamServerInterceptor(s.authenticate), private))
-	}
 	caught := recovery.WithRecoveryHandlerContext(func(_ context.Context, p any) error { return panicError(p) })
-	unary = append(unary, s.gateUnary, s.beginUnary, recovery.UnaryServerInterceptor(caught))
-	stream = append(stream, s.gateStream, recovery.StreamServerInterceptor(caught))
+	unary = append(unary, s.statusUnary, s.gateUnary, recovery.UnaryServerInterceptor(caught))
+	stream = append(stream, s.statusStream, s.gateStream, recovery.StreamServerInterceptor(caught))
 	return unary, stream
 }
 
 func panicError(p any) error { return fmt.Errorf("panic: %v\n%s", p, debug.Stack()) }
 
 func (s *Server) edgeUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	c, ctx := newCall(ctx, info.FullMethod)
+	c := callOf(ctx)
+	c.method = info.FullMethod
 	// Only fails when the headers were sent already, which cannot be here.
 	_ = grpc.SetHeader(ctx, metadata.Pairs(requestIDKey, c.requestID))
+	ctx, cancel := c.begin(ctx)
+	defer cancel(nil)
 	resp, err := handler(ctx, req)
 	s.finish(ctx, c, resp, err)
 	return resp, err
 }
 
 func (s *Server) edgeStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	c, ctx := newCall(stream.Context(), info.FullMethod)
+	c := callOf(stream.Context())
+	c.method = info.FullMethod
 	_ = stream.SetHeader(metadata.Pairs(requestIDKey, c.requestID))
 	wrapped := middleware.WrapServerStream(stream)
+	ctx, cancel := c.begin(stream.Context())
+	defer cancel(nil)
 	wrapped.WrappedContext = ctx
-	err := handler(srv, &edge{WrappedServerStream: wrapped, s: s})
+	err := handler(srv, &edge{WrappedServerStream: wrapped, s: s, once: !info.IsClientStream})
 	s.finish(ctx, c, nil, err)
 	return err
 }
@@ -79,17 +71,18 @@ func (s *Server) edgeStream(srv any, stream grpc.ServerStream, info *grpc.Stream
 type edge struct {
 	*middleware.WrappedServerStream
 	s *Server
+	// once is true where the caller sends a single message.
+	once bool
 }
 
 func (e *edge) RecvMsg(m any) error {
 	if _, raw := m.(*frame); raw {
 		return e.ServerStream.RecvMsg(m)
 	}
-	if err := e.s.receive(e.ServerStream.RecvMsg, m); err != nil {
-		return err
+	if !e.once {
+		return e.s.decode(e.ServerStream.RecvMsg, m)
 	}
-	ctx := e.Context()
-	return e.s.begin(ctx, callOf(ctx), m)
+	return e.s.receive(e.Context(), e.ServerStream.RecvMsg, m)
 }
 
 func (s *Server) statusUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -138,24 +131,10 @@ var needsSandboxID = map[sandboxv1.ErrorReason]bool{
 	sandboxv1.ErrorReason_ERROR_REASON_AGENT_MISBEHAVED:     true,
 }
 
-func (s *Server) authenticate(ctx context.Context) (context.Context, error) {
-	p, err := s.cfg.Authenticator.Authenticate(ctx)
-	switch {
-	case err == nil:
-		callOf(ctx).principal = p
-		return ctx, nil
-	case errors.Is(err, authn.ErrNoCredentials):
-		return nil, faultf(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
-			"this server asks for credentials (%s); set SANDGATE_TOKEN or a client certificate", s.cfg.Authenticator.Name())
-	case errors.Is(err, authn.ErrUnknownCredentials):
-		return nil, faultf(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
-			"the credentials are not known to this server").because(err)
-	default:
-		return nil, fmt.Errorf("authentication: %w", err)
-	}
-}
-
 func (s *Server) gateUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := callOf(ctx).refused; err != nil {
+		return nil, err
+	}
 	if s.isStopping() {
 		return nil, errShuttingDown
 	}
@@ -163,8 +142,11 @@ func (s *Server) gateUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo
 }
 
 func (s *Server) gateStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if err := callOf(stream.Context()).refused; err != nil {
+		return err
+	}
 	// Health watches end when the health server shuts down.
-	if s.isStopping() && !strings.HasPrefix(info.FullMethod, "/"+healthv1.Health_ServiceDesc.ServiceName+"/") {
+	if s.isStopping() && !isHealth(info.FullMethod) {
 		return errShuttingDown
 	}
 	return handler(srv, stream)

@@ -18,11 +18,13 @@ type Metrics interface {
 	CallEnded(method, code string, took time.Duration)
 }
 
-// reportTo feeds Metrics from the middleware's reporter.
+// reportTo feeds Metrics from the middleware's reporter. Methods that the server
+// does not have are "unknown".
 func reportTo(m Metrics) interceptors.CommonReportableFunc {
-	return func(ctx context.Context, meta interceptors.CallMeta) (interceptors.Reporter, context.Context) {
-		m.CallStarted(meta.Method)
-		return &callReporter{metrics: m, method: meta.Method}, ctx
+	return func(ctx context.Context, _ interceptors.CallMeta) (interceptors.Reporter, context.Context) {
+		method := callOf(ctx).audit.Operation
+		m.CallStarted(method)
+		return &callReporter{metrics: m, method: method}, ctx
 	}
 }
 

@@ -54,6 +54,9 @@ type Server struct {
 	activity  *activity
 	expired   *tombstones
 	reapLater *pauses
+	services  map[string]grpc.ServiceInfo
+	conns     *connLimiter
+	running   *running
 
 	// auditLost counts the audit records that failed in a row.
 	auditLost atomic.Int64
@@ -87,7 +90,8 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: newCodec(),
-		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(), reapLater: newPauses(), refusals: newRefusals(),
+		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(), reapLater: newPauses(),
+		conns: newConnLimiter(), running: newRunning(), refusals: newRefusals(),
 	}
 	if s.templates, err = indexTemplates(cfg.Templates); err != nil {
 		return nil, err
@@ -122,7 +126,11 @@ func New(cfg Config) (*Server, error) {
 		grpc.ChainStreamInterceptor(stream...),
 		grpc.UnknownServiceHandler(unknownMethod),
 		grpc.MaxRecvMsgSize(oversize * cfg.Limits.MaxMessageBytes),
-		grpc.MaxConcurrentStreams(100_000),
+		grpc.InTapHandle(s.admit),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.SharedWriteBuffer(true),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
@@ -135,48 +143,44 @@ func New(cfg Config) (*Server, error) {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(cfg.TLS)))
 	}
 	s.grpc = grpc.NewServer(opts...)
-	s.grpc.RegisterService(s.serviceDesc(), s)
-	healthv1.RegisterHealthServer(s.grpc, s.health)
+	s.grpc.RegisterService(s.beforeRead(sandboxv1.SandboxService_ServiceDesc), s)
+	s.grpc.RegisterService(s.beforeRead(healthv1.Health_ServiceDesc), s.health)
 	reflection.Register(s.grpc)
+	s.services = s.grpc.GetServiceInfo()
 	s.health.SetServingStatus(sandboxv1.SandboxService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
 
 	s.work.Go(s.maintain)
 	s.work.Go(s.reap)
+	if cfg.Authenticator != nil {
+		s.work.Go(s.recheck)
+	}
 	return s, nil
 }
 
-// serviceDesc is the service's description, with one change: when a unary
-// call's message cannot be read, which gRPC finds out before any interceptor
-// runs, the error gets a reason like every other.
-func (s *Server) serviceDesc() *grpc.ServiceDesc {
-	desc := sandboxv1.SandboxService_ServiceDesc
-	desc.Methods = append([]grpc.MethodDesc(nil), desc.Methods...)
-	for i := range desc.Methods {
-		handler, method := desc.Methods[i].Handler, "/"+desc.ServiceName+"/"+desc.Methods[i].MethodName
-		desc.Methods[i].Handler = func(srv any, ctx context.Context, dec func(any) error, in grpc.UnaryServerInterceptor) (any, error) {
-			return handler(srv, ctx, func(m any) error {
-				err := s.receive(dec, m)
-				if err == nil {
-					return nil
-				}
-				c, ctx := newCall(ctx, method)
-				err = s.toStatus(ctx, err)
-				s.finish(ctx, c, nil, err)
-				return err
-			}, in)
-		}
-	}
-	return &desc
-}
-
 // oversize is how much larger than allowed a message may be and still get a
-// proper answer. Beyond it gRPC hangs up in its own words.
+// proper answer. Beyond it gRPC hangs up in its own words. Only messages of
+// authenticated callers are read, and one that is too large is not decoded.
 const oversize = 4
 
-// receive reads a message of a caller and explains why it cannot be read: it
-// can only be its size or its encoding. gRPC itself would answer without a
-// reason.
-func (s *Server) receive(recv func(any) error, m any) error {
+// receiveTimeout bounds the time that the only message of a call may take.
+const receiveTimeout = 2 * time.Minute
+
+var errReceiveTimeout = faultf(sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED,
+	"the call's message did not arrive within %s", receiveTimeout)
+
+// receive reads the only message of a call, in bounded time.
+func (s *Server) receive(ctx context.Context, recv func(any) error, m any) error {
+	late := time.AfterFunc(receiveTimeout, func() { callOf(ctx).cut(errReceiveTimeout) })
+	defer late.Stop()
+	if err := s.decode(recv, m); err != nil {
+		return err
+	}
+	return s.begin(ctx, callOf(ctx), m)
+}
+
+// decode reads a message of a caller and explains why it cannot be read: it can
+// only be its size or its encoding. gRPC itself would answer without a reason.
+func (s *Server) decode(recv func(any) error, m any) error {
 	var fr frame
 	if err := recv(&fr); err != nil {
 		return err
@@ -224,6 +228,9 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 	if s.cfg.Announce != nil {
 		s.cfg.Announce(l.Addr())
+	}
+	if s.cfg.Authenticator != nil {
+		l = s.conns.listener(l)
 	}
 	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return err

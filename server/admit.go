@@ -1,0 +1,128 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/tap"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/authn"
+)
+
+// maxHeaderBytes bounds the header list of a call. Credentials are the largest
+// part of it.
+const maxHeaderBytes = 16 << 10
+
+// maxStreams bounds the running calls of one connection: 1 000 commands, and as
+// many short calls beside them.
+const maxStreams = 2_048
+
+// handshakeTimeout bounds the time from accepting a connection to the end of
+// its TLS and HTTP/2 handshakes.
+const handshakeTimeout = 10 * time.Second
+
+// maxHealthCalls bounds the running health calls of one connection, which need
+// no credentials.
+const maxHealthCalls = 8
+
+// admit authenticates a call by its headers and returns a context that carries
+// the call. gRPC calls it before the call has a stream.
+//
+// A call without valid credentials is refused by the interceptors, which run
+// before anything is read (beforeRead), so that it is recorded as every other
+// call. gRPC would refuse it here if admit returned an error, but never stops
+// the timer of a refused call's deadline, which the caller chooses.
+func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
+	c, ctx := newCall(ctx, s.operation(info.FullMethodName))
+	ctx, c.cut = context.WithCancelCause(ctx)
+	if s.cfg.Authenticator == nil {
+		return ctx, nil
+	}
+	conn := connOf(ctx)
+	if isHealth(info.FullMethodName) {
+		conn.count()
+		c.principal, c.refused = authn.Principal{}, conn.admitHealth(ctx)
+		return ctx, nil
+	}
+	if c.principal, c.refused = s.authenticate(ctx); c.refused != nil {
+		conn.count()
+		return ctx, nil
+	}
+	conn.authenticated()
+	s.running.add(c, func() error { return s.reauthenticate(ctx, c.principal) })
+	return ctx, nil
+}
+
+// operation returns the name of a method for logs and metrics. A caller may
+// invent names, so one that the server does not have is "unknown".
+func (s *Server) operation(method string) string {
+	service, name := path.Split(strings.TrimPrefix(method, "/"))
+	if info, ok := s.services[strings.TrimSuffix(service, "/")]; ok {
+		for _, m := range info.Methods {
+			if m.Name == name {
+				return m.Name
+			}
+		}
+	}
+	return "unknown"
+}
+
+func isHealth(method string) bool {
+	return strings.HasPrefix(method, "/"+healthv1.Health_ServiceDesc.ServiceName+"/")
+}
+
+func (s *Server) authenticate(ctx context.Context) (authn.Principal, error) {
+	p, err := s.cfg.Authenticator.Authenticate(ctx)
+	switch {
+	case err == nil:
+		return p, nil
+	case errors.Is(err, authn.ErrNoCredentials):
+		return authn.Principal{}, faultf(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
+			"this server asks for credentials (%s); set SANDGATE_TOKEN or a client certificate", s.cfg.Authenticator.Name())
+	case errors.Is(err, authn.ErrUnknownCredentials):
+		return authn.Principal{}, faultf(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
+			"the credentials are not known to this server").because(err)
+	default:
+		return authn.Principal{}, fmt.Errorf("authentication: %w", err)
+	}
+}
+
+// beforeRead returns desc with handlers that run the interceptors before a
+// unary call's message is read. Generated handlers read it first, and then
+// nothing records a message that cannot be read.
+func (s *Server) beforeRead(desc grpc.ServiceDesc) *grpc.ServiceDesc {
+	methods := desc.Methods
+	desc.Methods = make([]grpc.MethodDesc, len(methods))
+	for i, m := range methods {
+		full := "/" + desc.ServiceName + "/" + m.MethodName
+		desc.Methods[i] = grpc.MethodDesc{MethodName: m.MethodName, Handler: func(
+			srv any, ctx context.Context, dec func(any) error, in grpc.UnaryServerInterceptor,
+		) (any, error) {
+			return in(ctx, nil, &grpc.UnaryServerInfo{Server: srv, FullMethod: full}, func(ctx context.Context, _ any) (any, error) {
+				return m.Handler(srv, ctx, func(msg any) error { return s.receive(ctx, dec, msg) }, nil)
+			})
+		}}
+	}
+	return &desc
+}
+
+// pendingCalls counts running calls.
+type pendingCalls struct{ n atomic.Int32 }
+
+// enter counts a call until ctx ends, and returns false beyond limit.
+func (p *pendingCalls) enter(ctx context.Context, limit int32) bool {
+	if p.n.Add(1) > limit {
+		p.n.Add(-1)
+		return false
+	}
+	context.AfterFunc(ctx, func() { p.n.Add(-1) })
+	return true
+}
