@@ -53,8 +53,6 @@ type Config struct {
 	// AuditCommandText keeps the text of commands in audit records, up to 8 KiB
 	// of each, where a hash stands by default.
 	AuditCommandText bool
-	// Metrics is told about every call. Nil: nobody is.
-	Metrics Metrics
 	// Timing holds intervals that only tests and odd substrates change.
 	Timing Timing
 }
@@ -112,6 +110,9 @@ type Timing struct {
 	// Recheck is how often the credentials of running calls are checked again.
 	// Default: 2 s.
 	Recheck time.Duration
+	// Probe is how often the provider is looked at for health checks. Default:
+	// 10 s.
+	Probe time.Duration
 	// Drain is how long streams may go on after Shutdown began. Default: 1 s.
 	Drain time.Duration
 }
@@ -142,6 +143,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Timing.Silence, 30*time.Second)
 	setDefault(&c.Timing.SignOfLife, 20*time.Second)
 	setDefault(&c.Timing.Recheck, 2*time.Second)
+	setDefault(&c.Timing.Probe, 10*time.Second)
 	setDefault(&c.Timing.Drain, time.Second)
 	if c.Audit == nil {
 		c.Audit = noAudit{}

@@ -24,7 +24,7 @@ func (s *Server) Execute(req *sandboxv1.ExecuteRequest, stream grpc.ServerStream
 	c := callOf(ctx)
 	f := &follower{
 		s: s, box: boxOf(ctx, req.GetSandboxId()), expected: req.GetExpectedIncarnation(),
-		execID: req.GetExecId(), until: req.GetFollowUntil(), out: stream, call: c,
+		execID: req.GetExecId(), until: req.GetFollowUntil(), out: stream, call: c, since: c.start,
 	}
 	f.begin = func(ctx context.Context, t *tunnel) (grpc.ClientStream, error) {
 		confinement, err := s.confine(t, req.GetAccess())

@@ -32,6 +32,9 @@ func (s *Server) caller(c *call) authn.Principal {
 // the first and the last of several failures in a row.
 func (s *Server) record(ctx context.Context, r AuditRecord) error {
 	err := s.cfg.Audit.Audit(ctx, r)
+	if err != nil {
+		s.metrics.auditFailures.Inc()
+	}
 	switch {
 	case err != nil && s.auditLost.Add(1) == 1:
 		s.log.ErrorContext(ctx, "the audit log cannot be written", "error", err)
@@ -85,8 +88,11 @@ func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 	s.running.remove(c)
 	code, reason, took := status.Code(err), reasonOf(err), time.Since(c.start)
 	suppressed, ok := int64(0), true
+	s.metrics.ended(c, resp, err, took)
 	if code == codes.Unauthenticated && !c.begun {
+		s.metrics.refused.Inc()
 		if suppressed, ok = s.refusals.take(); !ok {
+			s.metrics.suppressed.Inc()
 			return
 		}
 	}
@@ -101,7 +107,7 @@ func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 		r.Code, r.Reason, r.Duration = code.String(), reason, took
 		r.Bytes, r.Suppressed = c.bytes.Load(), suppressed
 		if e := c.exited.Load(); e != nil {
-			r.ExitReason, r.ExitCode = strings.TrimPrefix(e.GetReason().String(), "EXIT_REASON_"), e.ExitCode
+			r.ExitReason, r.ExitCode = exitReason(e), e.ExitCode
 		}
 		if created, ok := resp.(*sandboxv1.CreateSandboxResponse); ok && err == nil {
 			r.Template = created.GetSandbox().GetTemplate()
@@ -109,6 +115,9 @@ func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 		}
 		// A call that is over can't be refused any more.
 		_ = s.recordAll(ctx, r, &c.objects)
+	}
+	if err == nil {
+		s.logLifecycle(ctx, c, resp, caller.Tenant, took)
 	}
 	level := levelOf(c, code)
 	if !s.log.Enabled(ctx, level) {
@@ -134,6 +143,34 @@ func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 		attrs = append(attrs, slog.Int64("suppressed", suppressed))
 	}
 	s.log.LogAttrs(ctx, level, "call", attrs...)
+}
+
+// logLifecycle tells operators which sandboxes come and go.
+func (s *Server) logLifecycle(ctx context.Context, c *call, resp any, tenant string, took time.Duration) {
+	line := func(what, id string, more ...any) {
+		s.log.InfoContext(ctx, what, append([]any{"tenant", tenant, "sandbox_id", id, "request_id", c.requestID, "took", took}, more...)...)
+	}
+	switch m := resp.(type) {
+	case *sandboxv1.CreateSandboxResponse:
+		if m.GetCreated() {
+			line("sandbox created", m.GetSandbox().GetSandboxId(),
+				"template", m.GetSandbox().GetTemplate(), "from_pool", m.GetSandbox().GetFromPool())
+		}
+	case *sandboxv1.DeleteSandboxResponse:
+		if m.GetDeleted() {
+			line("sandbox deleted", c.audit.SandboxID)
+		}
+	case *sandboxv1.CleanupSandboxesResponse:
+		for _, o := range c.objects.list {
+			if o.done && o.reason == "" {
+				line("sandbox deleted", o.sandboxID)
+			}
+		}
+	case *sandboxv1.SuspendSandboxResponse:
+		line("sandbox suspended", c.audit.SandboxID)
+	case *sandboxv1.ResumeSandboxResponse:
+		line("sandbox resumed", c.audit.SandboxID)
+	}
 }
 
 // maxLoggedMethod bounds a method's name, which a caller may invent.

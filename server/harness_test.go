@@ -146,6 +146,8 @@ type memory struct {
 	// failGet, when set, is what Get returns.
 	failGet atomic.Pointer[error]
 	gets    atomic.Int32
+	// failCreate, when set, is what Create returns.
+	failCreate atomic.Pointer[error]
 }
 
 var _ providers.Provider = (*memory)(nil)
@@ -176,6 +178,9 @@ func (m *memory) stop() {
 }
 
 func (m *memory) Create(_ context.Context, name string, spec providers.Spec) (providers.Info, error) {
+	if err := m.failCreate.Load(); err != nil {
+		return providers.Info{}, *err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if p, ok := m.places[name]; ok {

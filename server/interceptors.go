@@ -6,7 +6,6 @@ import (
 	"runtime/debug"
 
 	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -26,13 +25,9 @@ import (
 //     shutdown
 //  5. recovery: the innermost, so that a panic passes the others as an error
 func (s *Server) chains() ([]grpc.UnaryServerInterceptor, []grpc.StreamServerInterceptor) {
-	unary := []grpc.UnaryServerInterceptor{s.edgeUnary}
-	stream := []grpc.StreamServerInterceptor{s.edgeStream}
-	if s.cfg.Metrics != nil {
-		report := reportTo(s.cfg.Metrics)
-		unary = append(unary, interceptors.UnaryServerInterceptor(report))
-		stream = append(stream, interceptors.StreamServerInterceptor(report))
-	}
+	countUnary, countStream := s.metrics.interceptors()
+	unary := []grpc.UnaryServerInterceptor{s.edgeUnary, countUnary}
+	stream := []grpc.StreamServerInterceptor{s.edgeStream, countStream}
 	caught := recovery.WithRecoveryHandlerContext(func(_ context.Context, p any) error { return panicError(p) })
 	unary = append(unary, s.statusUnary, s.gateUnary, recovery.UnaryServerInterceptor(caught))
 	stream = append(stream, s.statusStream, s.gateStream, recovery.StreamServerInterceptor(caught))

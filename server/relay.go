@@ -32,6 +32,7 @@ func (f *follower) relay(in grpc.ClientStream, t *tunnel, cancel func()) error {
 			return err
 		}
 		f.mend.progress()
+		f.mended(mended)
 		if ended {
 			return expectEnd(in, cancel)
 		}
@@ -123,6 +124,9 @@ func (f *follower) onStarted(e *sandboxv1.Started, seq *streaming.Sequence, t *t
 		return err
 	}
 	f.started = true
+	if !f.since.IsZero() {
+		f.s.metrics.startSeconds.Observe(time.Since(f.since).Seconds())
+	}
 	return nil
 }
 

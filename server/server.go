@@ -57,10 +57,14 @@ type Server struct {
 	services  map[string]grpc.ServiceInfo
 	conns     *connLimiter
 	running   *running
+	metrics   *metrics
 
 	// auditLost counts the audit records that failed in a row.
 	auditLost atomic.Int64
 	refusals  *refusals
+
+	// unready: the provider does not work. leaving: Shutdown was called.
+	unready, leaving atomic.Bool
 
 	stopping atomic.Bool
 	// halt ends the background work; done is closed when it has ended.
@@ -116,7 +120,10 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	s.limits = cfg.Limits.forAgent()
+	s.metrics = newMetrics(cfg.Version, s.described.Name)
+	s.metrics.registry.MustRegister(newStateCollector(s))
 	s.tunnels = newTunnels(cfg, s.codec)
+	s.tunnels.dialled = s.metrics.dialled
 	s.activity = newActivity(cfg.Provider, s.log)
 
 	unary, stream := s.chains()
@@ -151,6 +158,7 @@ func New(cfg Config) (*Server, error) {
 
 	s.work.Go(s.maintain)
 	s.work.Go(s.reap)
+	s.work.Go(s.watchProvider)
 	if cfg.Authenticator != nil {
 		s.work.Go(s.recheck)
 	}
@@ -246,7 +254,9 @@ func (s *Server) isStopping() bool { return s.stopping.Load() }
 // pipe, so the commands run on and wait for the next server. Shutdown returns
 // when nothing runs any more, at the latest when ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.leaving.Store(true)
 	s.health.Shutdown()
+	s.log.InfoContext(ctx, "stopping")
 	s.stopping.Store(true)
 	s.haltOnce.Do(func() { close(s.halt) })
 
