@@ -113,7 +113,13 @@ type Timing struct {
 	// Probe is how often the provider is looked at for health checks. Default:
 	// 10 s.
 	Probe time.Duration
-	// Drain is how long streams may go on after Shutdown began. Default: 1 s.
+	// LameDuck is how long Shutdown lets the server serve as before, not ready
+	// to health checks. Default: 0.
+	LameDuck time.Duration
+	// ConnectionAge is when a client is asked to connect anew; its running calls
+	// go on. 0: never.
+	ConnectionAge time.Duration
+	// Drain is how long streams may go on after that. Default: 1 s.
 	Drain time.Duration
 }
 

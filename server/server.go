@@ -143,7 +143,8 @@ func New(cfg Config) (*Server, error) {
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.WriteBufferSize(writeBuffer),
 		grpc.ReadBufferSize(writeBuffer),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.Timing.Silence, Timeout: cfg.Timing.SignOfLife}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.Timing.Silence, Timeout: cfg.Timing.SignOfLife,
+			MaxConnectionAge: cfg.Timing.ConnectionAge}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
 	if cfg.TLS != nil {
@@ -248,15 +249,21 @@ func (s *Server) Serve(l net.Listener) error {
 
 func (s *Server) isStopping() bool { return s.stopping.Load() }
 
-// Shutdown stops accepting calls, lets running ones go on for Timing.Drain,
-// then ends the rest with SERVER_SHUTTING_DOWN. The connections to the agents
+// Shutdown fails health checks for Timing.LameDuck and serves as before. Then it
+// stops accepting calls, lets running ones go on for Timing.Drain, and ends the
+// rest with SERVER_SHUTTING_DOWN. The connections to the agents
 // are closed as a whole, not stream by stream: to an agent that is a broken
 // pipe, so the commands run on and wait for the next server. Shutdown returns
 // when nothing runs any more, at the latest when ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.leaving.Store(true)
-	s.health.Shutdown()
-	s.log.InfoContext(ctx, "stopping")
+	if first := !s.leaving.Swap(true); first {
+		s.health.Shutdown()
+		s.log.InfoContext(ctx, "stopping")
+		select {
+		case <-time.After(s.cfg.Timing.LameDuck):
+		case <-ctx.Done():
+		}
+	}
 	s.stopping.Store(true)
 	s.haltOnce.Do(func() { close(s.halt) })
 

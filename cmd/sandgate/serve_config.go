@@ -40,7 +40,18 @@ type configFile struct {
 		Required    *bool  `yaml:"required"`
 		CommandText *bool  `yaml:"command_text"`
 	} `yaml:"audit"`
-	Local struct {
+	Admin struct {
+		Listen string `yaml:"listen"`
+		Pprof  *bool  `yaml:"pprof"`
+	} `yaml:"admin"`
+	Shutdown struct {
+		LameDuck *time.Duration `yaml:"lame_duck"`
+		Drain    *time.Duration `yaml:"drain"`
+		Timeout  *time.Duration `yaml:"timeout"`
+	} `yaml:"shutdown"`
+	MaxConnectionAge *time.Duration `yaml:"max_connection_age"`
+	SpecSecretFile   string         `yaml:"spec_secret_file"`
+	Local            struct {
 		Runtime string `yaml:"runtime"`
 		Profile string `yaml:"profile"`
 		Way     string `yaml:"way"`
@@ -165,6 +176,8 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 		{"tls-client-ca", &f.tlsClientCA, c.TLS.ClientCA},
 		{"tokens-file", &f.tokensFile, c.Auth.TokensFile},
 		{"audit-file", &f.audit.file, c.Audit.File},
+		{"spec-secret-file", &f.specSecretFile, c.SpecSecretFile},
+		{"admin-listen", &f.admin.listen, c.Admin.Listen},
 		{"log-level", &f.logLevel, c.Log.Level},
 		{"log-format", &f.logFormat, c.Log.Format},
 		{"local-runtime", &f.localRuntime, c.Local.Runtime},
@@ -192,6 +205,11 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 	if c.AgentSandbox.IdleGrace != 0 && !changed("agentsandbox-idle-grace") {
 		f.agentSandbox.idleGrace = c.AgentSandbox.IdleGrace
 	}
+	overruleOne(changed, "pprof", &f.admin.profiles, c.Admin.Pprof)
+	overruleOne(changed, "lame-duck", &f.stop.lameDuck, c.Shutdown.LameDuck)
+	overruleOne(changed, "drain", &f.stop.drain, c.Shutdown.Drain)
+	overruleOne(changed, "shutdown-timeout", &f.stop.timeout, c.Shutdown.Timeout)
+	overruleOne(changed, "max-connection-age", &f.stop.connectionAge, c.MaxConnectionAge)
 	overruleOne(changed, "kubernetes-network-policies", &f.kubernetes.networkPolicies, c.Kubernetes.NetworkPolicies)
 	if c.Kubernetes.PodPidsLimit != 0 && !changed("kubernetes-pod-pids-limit") {
 		f.kubernetes.podPidsLimit = c.Kubernetes.PodPidsLimit
