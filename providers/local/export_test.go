@@ -105,3 +105,7 @@ func OfferInit(p *Provider, name string) error {
 	}
 	return os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", rec.Init.PID), []byte("1000"), 0)
 }
+
+// MoveState and MoveRuntime have Probe look elsewhere.
+func MoveState(p *Provider, dir string)       { p.config.StateDir = dir }
+func MoveRuntime(p *Provider, command string) { p.engine.cli.Command = command }
