@@ -84,9 +84,14 @@ lint-scripts: $(PYTHON)
 build: agent-amd64 agent-arm64 ## Build bin/sandgate, with the agent for amd64 and arm64 in it, and bin/sandgate-agent
 	$(GOBUILD) -o bin/sandgate ./cmd/sandgate
 	cp $(AGENTBIN)/sandgate-agent-linux-$(HOSTARCH) bin/sandgate-agent
+# PREBUILT=1: bin/ is up to date, and other targets are using it.
+ifdef PREBUILT
+build-dev: ;
+else
 build-dev: agent-$(HOSTARCH)
 	$(GOBUILD) -o bin/sandgate ./cmd/sandgate
 	cp $(AGENTBIN)/sandgate-agent-linux-$(HOSTARCH) bin/sandgate-agent
+endif
 
 .PHONY: agent-amd64 agent-arm64
 agent-amd64 agent-arm64: agent-%:

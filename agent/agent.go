@@ -82,6 +82,7 @@ type Agent struct {
 	wg      sync.WaitGroup
 
 	strangers strangers
+	recovery  recovery
 
 	mu       sync.Mutex
 	commands map[string]*command // until their pumps end
@@ -158,12 +159,13 @@ func New(cfg Config) (*Agent, error) {
 		crowd:    openCrowd(crowdDirs),
 		commands: map[string]*command{},
 		ended:    newHistory(cfg.StateDir),
+		recovery: recovery{cfg.Log},
 		stopped:  make(chan struct{}),
 	}
 	a.touch()
 	a.idle = time.AfterFunc(idleTime, a.slim)
 	if cfg.Cgroup != "" {
-		a.cgroups, err = newCgroups(cfg.Cgroup)
+		a.cgroups, err = newCgroups(cfg.Cgroup, a.recovery)
 		if err != nil {
 			cfg.Log.Warn("no cgroup per command; each gets a sub-reaper", "error", err)
 		}
@@ -175,14 +177,19 @@ func New(cfg Config) (*Agent, error) {
 		a.wg.Add(1)
 		go func() {
 			defer a.wg.Done()
-			a.reaper.run(ctx)
+			for ctx.Err() == nil {
+				a.recovery.guard("the reaper of orphans", func() { a.reaper.run(ctx) })
+			}
 		}()
 	}
 	a.server = grpc.NewServer(
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.ConnectionTimeout(connectTime),
-		grpc.UnaryInterceptor(newReplay().intercept),
+		// Panics are caught inside of replay, which then keeps the error as the
+		// call's answer.
+		grpc.ChainUnaryInterceptor(newReplay().intercept, a.recovery.unary),
+		grpc.StreamInterceptor(a.recovery.stream),
 		grpc.ReadBufferSize(ioBuffer),
 		grpc.WriteBufferSize(ioBuffer),
 		grpc.InitialWindowSize(1<<20),
@@ -282,7 +289,7 @@ func (a *Agent) stopCommands() {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			c.stop()
+			a.recovery.guard("the stop of a command", c.stop)
 		}()
 	}
 	wg.Wait()

@@ -35,6 +35,8 @@ type cgroups struct {
 	wg      sync.WaitGroup
 	stop    chan struct{}
 	wanted  chan struct{}
+
+	recovery recovery
 }
 
 // cgroup is the tree of one command.
@@ -61,8 +63,8 @@ const (
 
 // newCgroups checks that commands can really be put below dir and killed
 // there; otherwise it returns an error and leaves nothing behind.
-func newCgroups(dir string) (*cgroups, error) {
-	p := &cgroups{dir: dir, ready: make(chan *cgroup, cgroupsKept), garbage: map[string]int{}, stop: make(chan struct{}), wanted: make(chan struct{}, 1)}
+func newCgroups(dir string, r recovery) (*cgroups, error) {
+	p := &cgroups{dir: dir, recovery: r, ready: make(chan *cgroup, cgroupsKept), garbage: map[string]int{}, stop: make(chan struct{}), wanted: make(chan struct{}, 1)}
 	if controllers, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers")); err == nil {
 		if bytes.Contains(controllers, []byte("memory")) {
 			_ = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory"), 0)
@@ -142,15 +144,19 @@ func (p *cgroups) fill() {
 		case <-p.stop:
 			return
 		}
-		for len(p.ready) < cgroupsAhead {
-			g, err := p.make()
-			if err != nil {
-				break
-			}
-			if !p.put(g) {
-				g.remove()
-				break
-			}
+		p.recovery.guard("the making of cgroups", p.refill)
+	}
+}
+
+func (p *cgroups) refill() {
+	for len(p.ready) < cgroupsAhead {
+		g, err := p.make()
+		if err != nil {
+			return
+		}
+		if !p.put(g) {
+			g.remove()
+			return
 		}
 	}
 }
@@ -223,7 +229,7 @@ func (p *cgroups) arm(d time.Duration) {
 	switch {
 	case p.closed:
 	case p.timer == nil:
-		p.timer = time.AfterFunc(d, p.collect)
+		p.timer = time.AfterFunc(d, func() { p.recovery.guard("the removal of cgroups", p.collect) })
 	default:
 		p.timer.Reset(d)
 	}

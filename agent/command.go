@@ -20,6 +20,7 @@ type command struct {
 	id                 string
 	hash               [32]byte
 	text               string // the beginning of the command, for people
+	unbound            string // which write prefixes do not bind it, for people
 	detached, terminal bool
 	patience           time.Duration // disconnect_grace
 	retention          time.Duration
@@ -39,6 +40,11 @@ type command struct {
 	killers atomic.Int32 // kills under way
 	sent    atomic.Uint64
 	timeout *time.Timer
+
+	// pidMu is held while the leader is signalled, so that its descriptor is not
+	// closed, and its pid not freed, in between.
+	pidMu  sync.Mutex
+	reaped bool
 
 	mu        sync.Mutex
 	followers int
@@ -82,7 +88,7 @@ func (c *command) stop() {
 	killed := make(chan struct{})
 	go func() {
 		defer close(killed)
-		c.kill(causeStop)
+		c.agent.recovery.guard("the kill of a command", func() { c.kill(causeStop) })
 	}()
 	c.log.SetPolicy(streaming.Evict)
 	late := time.After(stopTime)
@@ -101,14 +107,16 @@ func (c *command) fate(end *spawn.End) {
 	if c.timeout != nil {
 		c.timeout.Stop()
 	}
+	c.markReaped()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.end, c.fated, c.ending = end, true, time.Now()
 }
 
-// lost is told that the pump itself failed.
+// lost ends a command whose pump failed: nothing watches it any more.
 func (c *command) lost(err error) {
-	c.agent.cfg.Log.Error("lost sight of a command", "exec_id", c.id, "error", err)
+	c.agent.cfg.Log.Error("lost sight of a command", "exec_id", c.id, "error", c.agent.recovery.report("a command's pump", err))
+	c.agent.recovery.guard("the kill of a command", func() { c.tree.kill() })
 	c.mu.Lock()
 	fated, settled := c.fated, c.exited != nil
 	c.mu.Unlock()
@@ -147,9 +155,7 @@ func (c *command) seal() { c.log.Seal() }
 
 // over is told that the pump ends: the command's descriptors can go.
 func (c *command) over() {
-	if c.proc.PidFD >= 0 {
-		_ = unix.Close(c.proc.PidFD)
-	}
+	c.releasePid()
 	if c.proc.Reports >= 0 {
 		_ = unix.Close(c.proc.Reports)
 	}
@@ -159,6 +165,24 @@ func (c *command) over() {
 	}
 	c.tree.release()
 	c.agent.retire(c)
+}
+
+// markReaped notes that the leader's pid may be another process's.
+func (c *command) markReaped() {
+	c.pidMu.Lock()
+	defer c.pidMu.Unlock()
+	c.reaped = true
+}
+
+// releasePid closes the leader's descriptor. No signal is sent afterwards.
+func (c *command) releasePid() {
+	c.pidMu.Lock()
+	defer c.pidMu.Unlock()
+	c.reaped = true
+	if c.proc.PidFD >= 0 {
+		_ = unix.Close(c.proc.PidFD)
+		c.proc.PidFD = -1
+	}
 }
 
 // attach counts a follower; it ends the wait for a lost caller. It reports
@@ -203,7 +227,7 @@ func (c *command) detach(broken bool) {
 		alone := c.followers == 0 && c.exited == nil
 		c.mu.Unlock()
 		if alone {
-			c.kill(causeCaller)
+			c.agent.recovery.guard("the kill of a command", func() { c.kill(causeCaller) })
 			c.log.SetPolicy(streaming.Evict)
 		}
 	})
@@ -250,16 +274,7 @@ func (c *command) signal(sig unix.Signal, scope sandboxv1.SignalScope) bool {
 		default:
 		}
 		c.sent.Or(1 << uint(sig))
-		if scope == sandboxv1.SignalScope_SIGNAL_SCOPE_GROUP {
-			return unix.Kill(-c.proc.Pid, sig) == nil
-		}
-		if c.proc.PidFD >= 0 {
-			err := unix.PidfdSendSignal(c.proc.PidFD, sig, nil, 0)
-			if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
-				return err == nil
-			}
-		}
-		return unix.Kill(c.proc.Pid, sig) == nil
+		return c.signalLeader(sig, scope == sandboxv1.SignalScope_SIGNAL_SCOPE_GROUP)
 	default:
 		if sig == unix.SIGKILL {
 			n := len(c.tree.pids())
@@ -272,4 +287,28 @@ func (c *command) signal(sig unix.Signal, scope sandboxv1.SignalScope) bool {
 		c.sent.Or(1 << uint(sig))
 		return c.tree.signal(sig) > 0
 	}
+}
+
+// pidfdSignalGroup makes pidfd_send_signal reach the leader's process group
+// (PIDFD_SIGNAL_PROCESS_GROUP, since Linux 6.9).
+const pidfdSignalGroup = 4
+
+// signalLeader signals the leader or its process group. It goes by the pidfd,
+// because a pid may be another process's once the leader was reaped.
+func (c *command) signalLeader(sig unix.Signal, group bool) bool {
+	c.pidMu.Lock()
+	defer c.pidMu.Unlock()
+	flags, pid := 0, c.proc.Pid
+	if group {
+		flags, pid = pidfdSignalGroup, -pid
+	}
+	if c.proc.PidFD >= 0 {
+		err := unix.PidfdSendSignal(c.proc.PidFD, sig, nil, flags)
+		tooOld := errors.Is(err, unix.ENOSYS) || group && errors.Is(err, unix.EINVAL)
+		if !tooOld && !errors.Is(err, unix.EPERM) { // a filter's answer
+			return err == nil
+		}
+	}
+	// Until the leader is reaped, the pid is its own.
+	return !c.reaped && unix.Kill(pid, sig) == nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"google.golang.org/protobuf/proto"
@@ -115,17 +116,18 @@ func (c *command) reason(x *sandboxv1.Exited, u *usage) {
 }
 
 // remark says for people which limits of the sandbox were hit while the command
-// ran, where its end does not show that.
+// ran, where its end does not show that, and which could not be enforced.
 func (c *command) remark(reason sandboxv1.ExitReason) string {
-	text := c.agent.crowd.remark(c.refused)
-	now, ok := c.agent.oom.read()
-	if !ok || now <= c.ooms || reason == sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY {
-		return text
+	var remarks []string
+	for _, text := range []string{c.unbound, c.agent.crowd.remark(c.refused)} {
+		if text != "" {
+			remarks = append(remarks, text)
+		}
 	}
-	if text != "" {
-		text += "; "
+	if now, ok := c.agent.oom.read(); ok && now > c.ooms && reason != sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY {
+		remarks = append(remarks, fmt.Sprintf("meanwhile the kernel killed processes of the sandbox for want of memory: %d", now-c.ooms))
 	}
-	return text + fmt.Sprintf("meanwhile the kernel killed processes of the sandbox for want of memory: %d", now-c.ooms)
+	return strings.Join(remarks, "; ")
 }
 
 // outOfMemory reports whether the kernel killed for want of memory: for

@@ -3,6 +3,7 @@ package agent
 import (
 	"google.golang.org/grpc"
 
+	"github.com/sandgate/sandgate/agent/fault"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 )
 
@@ -32,10 +33,11 @@ func (a *Agent) Execute(env *agentv1.ExecuteRequest, stream grpc.ServerStreaming
 		// The caller follows from the first byte, also if the command ends
 		// before this call gets that far.
 		c.followers = 1
-		err := a.startCommand(stream.Context(), c, env)
-		a.launched(c, err)
+		// Those who wait for the start hear of it, however it ends.
+		err := fault.Catch(func() error { return a.startCommand(stream.Context(), c, env) })
+		a.launched(c, a.recovery.report("the start of a command", err))
 		if err != nil {
-			return err
+			return c.failed
 		}
 	}
 	f := follower{command: c, stream: stream, joined: !fresh, until: r.GetFollowUntil(), wrap: wrapExecute}

@@ -42,6 +42,7 @@ func (h *harness) put(t benchOrRapid, path string, pieces ...[]byte) []byte {
 	for _, p := range pieces {
 		send(&agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Chunk{Chunk: p}})
 	}
+	send(&agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Trailer{Trailer: &sandboxv1.UploadTrailer{}}})
 	reply, err := up.CloseAndRecv()
 	if err != nil {
 		t.Fatal(err)

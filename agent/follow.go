@@ -47,7 +47,7 @@ func (f *follower) run() error {
 	defer r.Close()
 	// Sending waits for the caller. One that takes nothing for too long is
 	// dropped, unless it is the command's pipe.
-	f.stall = time.AfterFunc(c.agent.cfg.StallTimeout, f.stalled)
+	f.stall = time.AfterFunc(c.agent.cfg.StallTimeout, func() { c.agent.recovery.guard("a reader's stall timer", f.stalled) })
 	f.stall.Stop()
 	defer f.stall.Stop()
 

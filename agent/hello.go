@@ -5,19 +5,26 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/sandgate/sandgate/agent/landlock"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 )
 
 // Hello says what this agent is and can do.
 func (a *Agent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
+	capabilities := []string{"stdin", "terminal", "attach", "signal", "join", "detach", CallIDCapability}
+	if restricted.Load() {
+		capabilities = append(capabilities, DomainCapability)
+	}
+	if landlock.Writes() {
+		capabilities = append(capabilities, WritePrefixesCapability)
+	}
 	return &agentv1.HelloResponse{
 		AgentVersion: a.cfg.Version, ProtocolMinor: ProtocolMinor, Incarnation: a.cfg.Incarnation,
-		KillMode: a.KillMode(), LandlockAbi: landlockABI(), Openat2: a.Openat2(),
+		KillMode: a.KillMode(), LandlockAbi: int32(landlock.ABI()), Openat2: a.Openat2(),
 		MemoryCgroup: a.cgroups != nil && a.cgroups.memory, Uid: int32(os.Getuid()), WorkingDirectory: a.cfg.Workdir,
-		Capabilities: []string{"stdin", "terminal", "attach", "signal", "join", "detach", CallIDCapability},
+		Capabilities: capabilities,
 	}, nil
 }
 
@@ -27,15 +34,6 @@ func (a *Agent) KillMode() agentv1.KillMode {
 		return agentv1.KillMode_KILL_MODE_CGROUP
 	}
 	return agentv1.KillMode_KILL_MODE_SUBREAPER
-}
-
-func landlockABI() int32 {
-	const version = 1 // LANDLOCK_CREATE_RULESET_VERSION
-	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, version)
-	if errno != 0 {
-		return 0
-	}
-	return int32(n)
 }
 
 // GetActivity tells whether anything runs and when something last did.

@@ -196,7 +196,7 @@ func TestHistoryWithoutDisk(t *testing.T) {
 		log.Seal()
 		p := pastOf(&command{
 			id: fmt.Sprint(i), exited: &sandboxv1.Exited{Position: keepLarge / 2}, ending: time.Now(), log: log,
-			proc: &spawn.Process{}, stdin: &stdin{}, tree: noTree{},
+			proc: &spawn.Process{}, stdin: newStdin(false, 0), tree: noTree{},
 		})
 		h.add(p)
 		list = append(list, p)

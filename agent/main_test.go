@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,6 +43,12 @@ func serveForTest() int {
 	if os.Getenv("SANDGATE_AGENT_TEST_REFUSE") != "" {
 		spawn.RefuseClone3()
 	}
+	if os.Getenv("SANDGATE_AGENT_TEST_OPEN") == "" {
+		if err := restrictForTest(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	stall, _ := time.ParseDuration(os.Getenv("SANDGATE_AGENT_TEST_STALL"))
 	broken, _ := time.ParseDuration(os.Getenv("SANDGATE_AGENT_TEST_BROKEN"))
 	a, err := New(Config{
@@ -70,6 +77,16 @@ func serveForTest() int {
 	select {} // Close ends the process
 }
 
+// restrictForTest makes this process one as runtimes start agents: without new
+// privileges, so that its commands can have a domain.
+func restrictForTest() error {
+	if set, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err != nil || set == 0 && os.Getuid() != 0 {
+		runtime.LockOSThread()
+		return errors.Join(err, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
+	}
+	return RestrictCommands(os.Getenv("SANDGATE_AGENT_TEST_CGROUP"))
+}
+
 // harness is an agent in a process of its own, and a client of it.
 type harness struct {
 	agentv1.AgentServiceClient
@@ -84,6 +101,7 @@ type setup struct {
 	cgroup   bool
 	noClone3 bool
 	refuse   bool
+	open     bool // no domain
 	uid      int
 	stall    time.Duration
 	broken   time.Duration
@@ -97,6 +115,7 @@ func setups() []setup {
 		{name: "cgroup, clone3 for the agent only", cgroup: true, refuse: true},
 		{name: "subreaper"},
 		{name: "subreaper as uid 1000", uid: 1000},
+		{name: "subreaper without a domain", open: true},
 	}
 }
 
@@ -147,6 +166,9 @@ func start(t testing.TB, s setup) *harness {
 		}
 		env = append(env, "SANDGATE_AGENT_TEST_CGROUP="+h.cgroup)
 	}
+	if s.open {
+		env = append(env, "SANDGATE_AGENT_TEST_OPEN=1")
+	}
 	if s.noClone3 {
 		env = append(env, "SANDGATE_AGENT_TEST_NOCLONE3=1")
 	}
@@ -170,6 +192,24 @@ func start(t testing.TB, s setup) *harness {
 	}
 	cmd.Env, cmd.Stderr, cmd.ExtraFiles = env, os.Stderr, []*os.File{listening}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if s.cgroup && s.uid != 0 {
+		// Delegated as a provider does: the agent is in it from the start.
+		own := filepath.Join(h.cgroup, "agent")
+		if err := os.Mkdir(own, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{".", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control", "agent", "agent/cgroup.procs"} {
+			if err := os.Chown(filepath.Join(h.cgroup, name), s.uid, s.uid); err != nil {
+				t.Fatal(err)
+			}
+		}
+		at, err := os.Open(own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = at.Close() }()
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(at.Fd())
+	}
 	if s.uid != 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(s.uid), Gid: uint32(s.uid)}
 	}
@@ -204,6 +244,7 @@ func start(t testing.TB, s setup) *harness {
 			t.Error("the agent did not end")
 		}
 		if h.cgroup != "" {
+			_ = os.Remove(filepath.Join(h.cgroup, "agent"))
 			if err := os.Remove(h.cgroup); err != nil {
 				t.Errorf("cgroups are left: %v", err)
 			}

@@ -103,7 +103,7 @@ func (p *past) revive(a *Agent) *command {
 		agent: a, id: p.id(), hash: p.hash, text: p.text(), detached: p.detached, terminal: p.terminal,
 		retention: p.retention, proc: &spawn.Process{Pid: int(p.pid), PidFD: -1, Reports: -1},
 		tree: p.tree, start: time.Unix(0, p.start), ready: over, settled: over,
-		stdin: &stdin{terminal: p.terminal, next: p.taken}, fated: true, ending: time.Unix(0, p.ending), exited: p.exited(),
+		stdin: newStdin(p.terminal, p.taken), fated: true, ending: time.Unix(0, p.ending), exited: p.exited(),
 	}
 	if c.tree == nil {
 		c.tree = noTree{}

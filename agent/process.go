@@ -111,24 +111,7 @@ func (a *Agent) ListProcesses(_ context.Context, env *agentv1.ListProcessesReque
 	if err := a.checkIncarnation(r.GetExpectedIncarnation()); err != nil {
 		return nil, err
 	}
-	a.mu.Lock()
-	all := make([]*command, 0, len(a.commands))
-	for _, c := range a.commands {
-		all = append(all, c)
-	}
-	list := make([]*sandboxv1.Process, 0, len(all))
-	if r.GetIncludeEnded() {
-		for p := a.ended.first; p != nil; p = p.next {
-			list = append(list, p.describe(a.ended.archive))
-		}
-	} else {
-		for _, p := range a.ended.alive() {
-			if d := p.describe(a.ended.archive); d.GetLiveProcesses() > 0 {
-				list = append(list, d)
-			}
-		}
-	}
-	a.mu.Unlock()
+	all, list := a.known(r.GetIncludeEnded())
 	for _, c := range all {
 		select {
 		case <-c.ready:
@@ -146,6 +129,28 @@ func (a *Agent) ListProcesses(_ context.Context, env *agentv1.ListProcessesReque
 		return x.GetStartTime().AsTime().Compare(y.GetStartTime().AsTime())
 	})
 	return &agentv1.ListProcessesResponse{Response: &sandboxv1.ListProcessesResponse{Processes: list, Incarnation: a.cfg.Incarnation}}, nil
+}
+
+// known returns the commands that have not been retired and describes those
+// that have: all of them, or those of which anything is alive.
+func (a *Agent) known(ended bool) (running []*command, list []*sandboxv1.Process) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, c := range a.commands {
+		running = append(running, c)
+	}
+	if ended {
+		for p := a.ended.first; p != nil; p = p.next {
+			list = append(list, p.describe(a.ended.archive))
+		}
+		return running, list
+	}
+	for _, p := range a.ended.alive() {
+		if d := p.describe(a.ended.archive); d.GetLiveProcesses() > 0 {
+			list = append(list, d)
+		}
+	}
+	return running, list
 }
 
 func (c *command) describe() *sandboxv1.Process {

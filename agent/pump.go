@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/spawn"
 	"github.com/sandgate/sandgate/streaming"
 )
@@ -126,26 +127,33 @@ func (p *pump) run() {
 		p.c.lost(err)
 		return
 	}
-	var events [8]unix.EpollEvent
-	err = raw.Read(func(uintptr) bool {
-		for {
-			n, err := unix.EpollWait(p.fd, events[:], 0)
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
-			if n <= 0 {
-				return false
-			}
-			for i := range n {
-				p.handle(int(events[i].Fd))
-			}
-			if p.advance() {
-				return true
-			}
-		}
-	})
+	err = fault.Catch(func() error { return raw.Read(p.turn) })
 	if err != nil {
 		p.c.lost(err)
+		if p.supervised() {
+			p.leave()
+		}
+	}
+}
+
+// turn handles what the epoll descriptor has, and reports whether the pump is
+// done.
+func (p *pump) turn(uintptr) bool {
+	var events [8]unix.EpollEvent
+	for {
+		n, err := unix.EpollWait(p.fd, events[:], 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if n <= 0 {
+			return false
+		}
+		for i := range n {
+			p.handle(int(events[i].Fd))
+		}
+		if p.advance() {
+			return true
+		}
 	}
 }
 
@@ -227,7 +235,10 @@ func (p *pump) open() bool {
 
 // leaderEnded is called when the leader's pidfd says that it is gone.
 func (p *pump) leaderEnded() {
+	p.c.pidMu.Lock()
 	end, ok, err := p.c.agent.reaper.collect(p.c.proc.Pid)
+	p.c.reaped = ok || err != nil
+	p.c.pidMu.Unlock()
 	if err != nil {
 		p.unwatch(p.c.proc.PidFD)
 		p.c.fate(nil)
@@ -264,13 +275,18 @@ func (p *pump) report() {
 	case ok && !p.ended:
 		p.c.fate(&end)
 		if p.c.proc.Left() {
-			supervisor := p.c.proc.Supervisor
 			p.unwatch(p.c.proc.Reports)
-			p.c.proc.Leave(func() { p.c.agent.reaper.forget(supervisor) })
-			p.orphaned = true
+			p.leave()
 		}
 		p.gone()
 	}
+}
+
+// leave has the supervisor reaped once it has ended.
+func (p *pump) leave() {
+	supervisor := p.c.proc.Supervisor
+	p.c.proc.Leave(func() { p.c.agent.reaper.forget(supervisor) })
+	p.orphaned = true
 }
 
 // gone begins the drain: what the leader wrote is in the pipes already, what

@@ -78,12 +78,7 @@ func (a *Agent) launched(c *command, err error) {
 
 // find returns a command that was started.
 func (a *Agent) find(id string) (*command, error) {
-	a.mu.Lock()
-	c := a.commands[id]
-	if p := a.ended.byID[id]; c == nil && p != nil {
-		c = p.revive(a)
-	}
-	a.mu.Unlock()
+	c := a.lookUp(id)
 	if c == nil {
 		return nil, execNotFound(id)
 	}
@@ -94,16 +89,28 @@ func (a *Agent) find(id string) (*command, error) {
 	return c, nil
 }
 
+func (a *Agent) lookUp(id string) *command {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := a.commands[id]
+	if p := a.ended.byID[id]; c == nil && p != nil {
+		c = p.revive(a)
+	}
+	return c
+}
+
 // retire keeps the end of a command of which nothing runs any more, and lets
 // go of everything else.
 func (a *Agent) retire(c *command) {
 	p := pastOf(c)
-	a.mu.Lock()
-	delete(a.commands, c.id)
-	a.ended.add(p)
-	a.ended.trim(time.Now())
-	a.idle.Reset(idleTime)
-	a.mu.Unlock()
+	func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.commands, c.id)
+		a.ended.add(p)
+		a.ended.trim(time.Now())
+		a.idle.Reset(idleTime)
+	}()
 	c.leave(p.out != nil && p.out.log != nil)
 }
 

@@ -67,7 +67,7 @@ func (r *replay) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 }
 
 func (r *replay) carryOut(ctx context.Context, a *answer, req any, handler grpc.UnaryHandler) (any, error) {
-	a.void = true // should the handler panic
+	a.void = true // should the handler not return
 	defer func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()

@@ -108,11 +108,7 @@ func (a *Agent) checkIncarnation(want string) error {
 // checkDenied applies deny_commands, a guardrail and no boundary.
 func checkDenied(env *agentv1.ExecuteRequest) error {
 	text := commandText(env.GetRequest())
-	policies := env.GetConfinement().GetPolicies()
-	if p := env.GetRequest().GetAccess(); p != nil {
-		policies = append(policies[:len(policies):len(policies)], p)
-	}
-	for _, p := range policies {
+	for _, p := range accessPolicies(env) {
 		for _, deny := range p.GetDenyCommands() {
 			if deny != "" && strings.Contains(text, deny) {
 				return policyDenied("deny_commands")
@@ -120,6 +116,15 @@ func checkDenied(env *agentv1.ExecuteRequest) error {
 		}
 	}
 	return nil
+}
+
+// accessPolicies returns all policies that a command must pass.
+func accessPolicies(env *agentv1.ExecuteRequest) []*sandboxv1.AccessPolicy {
+	policies := env.GetConfinement().GetPolicies()
+	if p := env.GetRequest().GetAccess(); p != nil {
+		policies = append(policies[:len(policies):len(policies)], p)
+	}
+	return policies
 }
 
 func commandText(r *sandboxv1.ExecuteRequest) string {

@@ -43,16 +43,17 @@ func (f *filesOf) closeAll(list []int) {
 
 // startCommand starts what the request says; c is filled in. On an error
 // nothing is left behind.
-func (a *Agent) startCommand(ctx context.Context, c *command, env *agentv1.ExecuteRequest) (err error) {
+func (a *Agent) startCommand(ctx context.Context, c *command, env *agentv1.ExecuteRequest) error {
 	r := env.GetRequest()
 	spec := spawn.Spec{Env: a.environ(r), Dir: r.GetCwd(), Cgroup: -1, OOMScoreAdj: oomScore, Terminal: r.GetTerminal() != nil}
 	if spec.Dir == "" {
 		spec.Dir = a.cfg.Workdir
 	}
 	f := &filesOf{std: [4]int{-1, -1, -1, -1}, stdin: -1}
+	ok := false // also when this panics
 	defer func() {
 		f.closeAll(f.child)
-		if err != nil {
+		if !ok {
 			f.closeAll(f.parent)
 		}
 	}()
@@ -77,12 +78,20 @@ func (a *Agent) startCommand(ctx context.Context, c *command, env *agentv1.Execu
 	c.log = streaming.NewLog(o)
 	p.log, c.pump = c.log, p
 	defer func() {
-		if err != nil {
+		if !ok {
 			p.abandon()
 			c.log.Close()
 		}
 	}()
 
+	rules, unbound, err := a.writeRules(env)
+	if err != nil {
+		return err
+	}
+	if c.unbound = unbound; rules != nil {
+		defer func() { _ = rules.Close() }()
+		spec.Ruleset = int(rules.Fd()) + 1
+	}
 	c.ooms, _ = a.oom.read()
 	c.refused, _ = a.crowd.refused()
 	var group *cgroup
@@ -118,15 +127,16 @@ func (a *Agent) startCommand(ctx context.Context, c *command, env *agentv1.Execu
 	a.running.Add(1)
 	if d := budget(r, env.GetLimits()); d > 0 {
 		c.timeout = time.AfterFunc(d, func() {
-			c.kill(causeTimeout)
+			a.recovery.guard("the kill of a command", func() { c.kill(causeTimeout) })
 			c.log.SetPolicy(streaming.Evict)
 		})
 	}
-	c.stdin = &stdin{terminal: c.terminal}
+	c.stdin = newStdin(c.terminal, 0)
 	if f.stdin >= 0 {
 		c.stdin.file = os.NewFile(uintptr(f.stdin), "stdin")
 		c.feed(ctx, r)
 	}
+	ok = true
 	return nil
 }
 
@@ -298,5 +308,7 @@ func (c *command) feed(ctx context.Context, r *sandboxv1.ExecuteRequest) {
 		return
 	}
 	// The command may never read it; closing the input at its end frees this.
-	go func() { _, _ = c.stdin.write(context.WithoutCancel(ctx), 0, data, eof) }()
+	go c.agent.recovery.guard("a command's first input", func() {
+		_, _ = c.stdin.write(context.WithoutCancel(ctx), 0, data, eof)
+	})
 }

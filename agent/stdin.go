@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,13 +13,19 @@ import (
 
 // stdin is the agent's end of a command's standard input.
 type stdin struct {
-	mu       sync.Mutex // held by the writer
-	file     *os.File   // nil when there is none
+	turn     chan struct{} // holds a token while somebody writes
+	file     *os.File      // nil when there is none
 	terminal bool
-	next     int64 // offset of the next byte
+	next     atomic.Int64 // offset of the next byte
 
 	state  sync.Mutex
 	closed bool
+}
+
+func newStdin(terminal bool, taken int64) *stdin {
+	s := &stdin{turn: make(chan struct{}, 1), terminal: terminal}
+	s.next.Store(taken)
+	return s
 }
 
 var (
@@ -29,55 +36,69 @@ var (
 // endOfFile is the character that ends input on a terminal in its usual mode.
 const endOfFile = 4
 
-// write appends bytes at an offset; those taken already are skipped. It waits
-// while the command does not read, and says how far it came.
+// write appends bytes at an offset; it skips those that were taken already. It
+// waits while another call writes and while the command does not read, and
+// returns the offset of the next byte. Without an error that is the end of data.
 func (s *stdin) write(ctx context.Context, offset int64, data []byte, eof bool) (int64, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if offset > s.next || offset < 0 {
-		return s.next, errStdinHole
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return s.taken(), context.Cause(ctx)
 	}
-	skip := min(s.next-offset, int64(len(data)))
+	defer func() { <-s.turn }()
+	next := s.taken()
+	if offset > next || offset < 0 {
+		return next, errStdinHole
+	}
+	skip := min(next-offset, int64(len(data)))
 	data = data[skip:]
 	if s.isClosed() {
 		if len(data) == 0 && (eof || skip > 0) {
-			return s.next, nil
+			return next, nil
 		}
-		return s.next, errStdinClosed
+		return next, errStdinClosed
 	}
 	if len(data) > 0 {
-		_ = s.file.SetWriteDeadline(time.Time{})
-		stop := context.AfterFunc(ctx, func() { _ = s.file.SetWriteDeadline(time.Unix(1, 0)) })
-		n, err := s.file.Write(data)
-		stop()
-		s.next += int64(n)
-		switch {
-		case err == nil:
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return s.next, context.Cause(ctx)
-		case errors.Is(err, unix.EPIPE), errors.Is(err, os.ErrClosed), errors.Is(err, unix.EIO):
-			s.close()
-			return s.next, errStdinClosed
-		default:
-			return s.next, err
+		n, err := s.put(ctx, data)
+		next = s.next.Add(int64(n))
+		if err != nil {
+			return next, err
 		}
+	}
+	if eof && s.terminal {
+		_, err := s.put(ctx, []byte{endOfFile})
+		return next, err
 	}
 	if eof {
-		if s.terminal {
-			_, _ = s.file.Write([]byte{endOfFile})
-		} else {
-			s.close()
-		}
+		s.close()
 	}
-	return s.next, nil
+	return next, nil
+}
+
+// put writes until all is written or ctx ends. It needs the turn.
+func (s *stdin) put(ctx context.Context, data []byte) (int, error) {
+	_ = s.file.SetWriteDeadline(time.Time{})
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(interrupted)
+		_ = s.file.SetWriteDeadline(time.Unix(1, 0))
+	})
+	n, err := s.file.Write(data)
+	if !stop() {
+		<-interrupted // or it would interrupt the next writer
+	}
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return n, context.Cause(ctx)
+	case errors.Is(err, unix.EPIPE), errors.Is(err, os.ErrClosed), errors.Is(err, unix.EIO):
+		s.close()
+		return n, errStdinClosed
+	}
+	return n, err
 }
 
 // taken returns how many bytes were written.
-func (s *stdin) taken() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.next
-}
+func (s *stdin) taken() int64 { return s.next.Load() }
 
 func (s *stdin) isClosed() bool {
 	s.state.Lock()

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/sandgate/sandgate/bench/report"
@@ -113,11 +114,6 @@ func runBundle(ctx context.Context, b *bench, id string) (time.Duration, error) 
 		return 0, fmt.Errorf("%s has no process", config)
 	}
 	process["args"] = []string{"/bin/true"}
-	if root, ok := spec["root"].(map[string]any); ok {
-		if path, ok := root["path"].(string); ok && !filepath.IsAbs(path) {
-			root["path"] = filepath.Join(filepath.Dir(config), path)
-		}
-	}
 	if linux, ok := spec["linux"].(map[string]any); ok {
 		linux["cgroupsPath"] = "/sandgate-bench-yardstick"
 	}
@@ -146,14 +142,31 @@ func runBundle(ctx context.Context, b *bench, id string) (time.Duration, error) 
 }
 
 // replaceHidden gives the bundle plain directories in place of those that only
-// the sandbox's own mount namespace holds.
+// the sandbox's own mount namespace holds: the root, with the host's links to its
+// system directories, and the directories mounted into it.
 func replaceHidden(spec map[string]any, bundle string) error {
+	root := filepath.Join(bundle, "root")
+	if err := os.Mkdir(root, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"bin", "sbin", "lib", "lib64"} {
+		if target, err := os.Readlink("/" + name); err == nil {
+			if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
+				return err
+			}
+		}
+	}
+	spec["root"] = map[string]any{"path": root, "readonly": true}
 	mounts, _ := spec["mounts"].([]any)
 	for i, m := range mounts {
 		mount, _ := m.(map[string]any)
 		source, _ := mount["source"].(string)
 		if mount["type"] != "bind" {
 			continue
+		}
+		if strings.HasPrefix(filepath.Base(source), "shared-") {
+			source, _ = mount["destination"].(string)
+			mount["source"] = source
 		}
 		if _, err := os.Stat(source); err == nil {
 			continue

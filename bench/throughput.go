@@ -130,6 +130,9 @@ func upload(ctx context.Context, c sandboxv1.SandboxServiceClient, sandbox strin
 		}
 		left -= n
 	}
+	if err := send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Trailer{Trailer: &sandboxv1.UploadTrailer{}}}); err != nil {
+		return nil, err
+	}
 	response, err := call.CloseAndRecv()
 	if err != nil {
 		return nil, err

@@ -58,7 +58,7 @@ func TestCasesFindFaults(t *testing.T) {
 			if o := m.GetOutput(); len(o.GetData()) > 1 {
 				o.Data = o.GetData()[1:]
 			}
-		})}, []string{"C06_output_is_bytes", "C06_every_byte", "C06_output_of_1GiB", "C07_attach_positions", "C12_slow_reader_gets_all"}},
+		})}, []string{"C06_output_is_bytes", "C06_every_byte", "C06_large_output", "C07_attach_positions", "C12_slow_reader_gets_all"}},
 		{"a byte is dropped, and the positions hide it", fault{event: each(func(m *sandboxv1.ExecuteResponse) {
 			switch o := m.GetOutput(); {
 			case m.GetStarted() != nil:
@@ -72,12 +72,12 @@ func TestCasesFindFaults(t *testing.T) {
 			case m.GetExited() != nil:
 				m.GetExited().Position -= shifted
 			}
-		})}, []string{"C06_every_byte", "C06_output_of_1GiB"}},
+		})}, []string{"C06_every_byte", "C06_large_output"}},
 		{"a byte is changed", fault{event: each(func(m *sandboxv1.ExecuteResponse) {
 			if o := m.GetOutput(); o != nil {
 				o.GetData()[0] ^= 1
 			}
-		})}, []string{"C06_every_byte", "C06_output_of_1GiB"}},
+		})}, []string{"C06_every_byte", "C06_large_output"}},
 		{"the streams are swapped", fault{event: each(func(m *sandboxv1.ExecuteResponse) {
 			if o := m.GetOutput(); o != nil {
 				o.Stream = 3 - o.GetStream()

@@ -8,6 +8,9 @@ import (
 	"io"
 	"math/rand/v2"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -34,6 +37,7 @@ func (s Sandbox) upload(ctx context.Context, t T, files ...file) []*sandboxv1.Up
 		for rest := f.data; len(rest) > 0; rest = rest[min(chunk, len(rest)):] {
 			send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Chunk{Chunk: rest[:min(chunk, len(rest))]}})
 		}
+		send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Trailer{Trailer: &sandboxv1.UploadTrailer{}}})
 	}
 	resp, err := stream.CloseAndRecv()
 	if err != nil {
@@ -128,6 +132,34 @@ func uploadMakesParents(ctx context.Context, t T, s Sandbox) {
 	}
 	if r := s.sh(ctx, t, "cat "+path); r.stdout != "text" {
 		t.Errorf("a command sees %v", r)
+	}
+}
+
+// uploadEndedWithinAFile closes its side politely where a file goes on, as some
+// HTTP/2 stacks do for a stream that is cancelled.
+func uploadEndedWithinAFile(ctx context.Context, t T, s Sandbox) {
+	path := s.dir + "/kept"
+	if r := s.upload(ctx, t, file{path, []byte("old")})[0]; r.GetError() != nil {
+		t.Fatalf("upload: %v", r)
+	}
+	header := &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Header{Header: &sandboxv1.UploadHeader{SandboxId: s.ID, Path: path}}}
+	chunk := &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Chunk{Chunk: []byte("half")}}
+	for _, messages := range [][]*sandboxv1.UploadRequest{{header}, {header, chunk}} {
+		stream, err := s.Client.Upload(ctx)
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		for _, m := range messages {
+			if err := stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
+				t.Fatalf("upload: %v", err)
+			}
+		}
+		if resp, err := stream.CloseAndRecv(); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%d messages without a trailer: %v, %v", len(messages), resp, err)
+		}
+		if g := s.download(ctx, t, path)[0]; string(g.data) != "old" {
+			t.Errorf("after %d messages without a trailer the file holds %q", len(messages), g.data)
+		}
 	}
 }
 

@@ -101,6 +101,7 @@ func SandboxCases() []SandboxCase {
 		{Name: "C15_same_files_and_user", run: sameFilesAndUser},
 		{Name: "C16_upload_download_1MiB", run: uploadDownload},
 		{Name: "C16_upload_makes_parents", run: uploadMakesParents},
+		{Name: "C16_upload_ended_within_a_file_keeps_the_old", run: uploadEndedWithinAFile},
 		{Name: "C19_file_errors", run: fileErrors},
 		{Name: "C24_not_root", run: notRoot, needs: []string{"unprivileged"}},
 		{Name: "C24_no_network", run: noNetwork, needs: []string{"network"}},

@@ -11,7 +11,7 @@ import (
 
 // streamCases are about what output is made of, and how much there is.
 var streamCases = []Case{
-	{Name: "C06_output_of_1GiB", run: largeOutput},
+	{Name: "C06_large_output", run: largeOutput},
 	{Name: "C06_every_byte", run: everyByte},
 	{Name: "C06_replay_interleaves_alike", run: replayInterleaves},
 	{Name: "C06_one_merged_pipe", run: mergedPipe},

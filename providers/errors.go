@@ -18,6 +18,8 @@ var (
 	ErrNotActive = errors.New("not active")
 	// ErrReplaced: the sandbox is another incarnation than the one meant.
 	ErrReplaced = errors.New("replaced by another incarnation")
+	// ErrInUse: the sandbox was used after Condition.IdleSince.
+	ErrInUse = errors.New("in use again")
 	// ErrInvalid: a field of the spec or an option is malformed or impossible
 	// for this provider.
 	ErrInvalid = errors.New("invalid")

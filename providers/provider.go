@@ -47,7 +47,8 @@ type Provider interface {
 
 	// Update changes labels, lifetimes and the time of last activity, and
 	// returns the result. Concurrent updates must not lose each other's labels;
-	// LastActivity never goes back.
+	// LastActivity never goes back. The error wraps ErrNotActive when the sandbox
+	// is being deleted.
 	Update(ctx context.Context, name string, c Change) (Info, error)
 
 	// Delete ends the sandbox: when it returns nil, its processes are gone and
@@ -55,6 +56,11 @@ type Provider interface {
 	// none (also when only a half-made one was cleaned away), and ErrReplaced
 	// when c.Incarnation is set and is not the present one. Deleting twice at
 	// once deletes once.
+	//
+	// The error wraps ErrInUse, and the sandbox stays, when c.IdleSince is set
+	// and LastActivity is later. The check and the decision to delete are one
+	// step: of an Update of LastActivity and a Delete that forbids it, at the
+	// same time and from different processes, only one succeeds.
 	Delete(ctx context.Context, name string, c Condition) error
 
 	// Dial opens a byte stream to the agent inside. Closing the connection must

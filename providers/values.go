@@ -263,6 +263,14 @@ func (c Change) ApplyTo(i *Info) {
 type Condition struct {
 	// Incarnation is the one to delete. Empty: any.
 	Incarnation string
+	// IdleSince is when the caller last saw the sandbox active. A sandbox whose
+	// LastActivity is later is in use again and stays. Zero: any.
+	IdleSince time.Time
+}
+
+// InUse reports whether a sandbox with this last activity must stay.
+func (c Condition) InUse(lastActivity time.Time) bool {
+	return !c.IdleSince.IsZero() && lastActivity.After(c.IdleSince)
 }
 
 // Description is what a provider can do and enforces where it runs.

@@ -26,8 +26,23 @@ class Coverage(unittest.TestCase):
     def test_a_row_without_a_test_is_open(self) -> None:
         text = coverage.page(PACKAGES, {"S1-12": {"go: a", "go: b", "go: c", "go: d"}})
         self.assertIn("| S1-1 | one | **open** |", text)
-        self.assertIn("| S1-12 | twelve | `go: a`<br>`go: b`<br>`go: c`<br>and 1 more |", text)
+        self.assertIn("| S1-12 | twelve | `go: a`<br>`go: b`<br>`go: c`<br>and more |", text)
         self.assertIn("1 of 2 rows are covered.", text)
+
+    def test_a_page_that_claims_too_much_is_an_error(self) -> None:
+        tests = {"S1-12": {"go: a", "go: b|c", "e2e: d", "ts: e"}}
+        text = coverage.page(PACKAGES, tests)
+        self.assertEqual(coverage.unproved(text, PACKAGES, tests), [])
+        more = {"S1-12": {*tests["S1-12"], "go: new"}, "S1-1": {"go: new"}}
+        self.assertEqual(coverage.unproved(text, PACKAGES, more), [], "a newer test makes no page wrong")
+        self.assertEqual(
+            coverage.unproved(text, PACKAGES, {"S1-12": {"go: a", "e2e: d", "ts: e"}}),
+            ["S1-12: go: b\\|c did not pass"],
+        )
+        self.assertEqual(
+            coverage.unproved(text.replace("| S1-12 |", "| S1-2 |"), PACKAGES, tests),
+            ["S1-12: the page has no such row", "the page's sum is wrong: its rows say 0 of 2"],
+        )
 
     def test_a_row_that_does_not_exist_is_an_error(self) -> None:
         with self.assertRaises(SystemExit):

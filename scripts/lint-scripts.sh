@@ -9,6 +9,9 @@ for script in "${scripts[@]}"; do
 done
 if command -v shellcheck >/dev/null 2>&1; then
   shellcheck "${scripts[@]}"
+elif [[ ${CI:-} == true ]]; then
+  echo "lint-scripts: shellcheck is not installed; make setup installs it" >&2
+  exit 1
 else
   echo "lint-scripts: shellcheck is not installed; only the syntax was checked"
 fi

@@ -10,10 +10,12 @@ mkdir -p "$out"
 for provider in kubernetes agentsandbox; do
   {
     cat <<EOF
-# Sandgate with the provider $provider, in the namespace "sandgate". Made from the
-# chart in deploy/helm by "make gen"; edit that one. Beforehand, as
-# docs/kubernetes.md tells: the namespace, and in it the secrets sandgate-tls and
-# sandgate-tokens. The image must be one that your nodes can pull.
+# Sandgate with the provider $provider, in the namespace "sandgate", and its
+# sandboxes in "sandgate-sandboxes", which "kubectl delete" of this file deletes
+# with all of them. Made from the chart in deploy/helm by "make gen"; edit that one.
+# Create beforehand, as docs/kubernetes.md shows: the namespace "sandgate", and in
+# it the secrets sandgate-tls and sandgate-tokens. The image must be one that your
+# nodes can pull.
 EOF
     .tools/bin/helm template sandgate deploy/helm/sandgate --namespace sandgate --set \
       "provider=$provider,tls.secretName=sandgate-tls,auth.tokensSecretName=sandgate-tokens" | tail -n +2 |

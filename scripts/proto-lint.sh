@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Lints and format-checks the protocol, and refuses changes that break it.
 #
-# BREAKING_AGAINST is any buf input to compare with. The default is the default
-# branch of the origin, else the local main; without a proto tree there, there
-# is nothing to break yet.
+# BREAKING_AGAINST is any buf input to compare with. The default is the newest
+# release tag; before the first release the point where this branch left the
+# origin's default branch, or on that branch itself the parent commit. Until the
+# first release a break is allowed where one of the commits in between carries a
+# `Breaking-Change: why` trailer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 buf=.tools/bin/buf
@@ -14,18 +16,24 @@ if ! $buf format --diff --exit-code; then
   exit 1
 fi
 
-against=${BREAKING_AGAINST:-}
-if [[ -z $against ]]; then
-  for ref in origin/main main; do
-    if git cat-file -e "$ref:proto" 2>/dev/null; then
-      against=".git#ref=$(git rev-parse "$ref")"
-      break
-    fi
-  done
-fi
-if [[ -z $against ]]; then
-  echo "proto-lint: no earlier proto tree to compare with"
+base='' released=''
+if [[ -n ${BREAKING_AGAINST:-} ]]; then
+  against=$BREAKING_AGAINST
 else
-  $buf breaking --against "$against"
-  echo "proto-lint: compatible with $against"
+  if base=$(git describe --tags --abbrev=0 --match 'v[0-9]*' HEAD 2>/dev/null); then
+    released=yes
+  else
+    base=$(git merge-base HEAD origin/main 2>/dev/null || git merge-base HEAD main)
+    if [[ $base == $(git rev-parse HEAD) ]]; then base=$(git rev-parse HEAD~1); fi
+  fi
+  against=".git#ref=$(git rev-parse "$base^{commit}")"
+fi
+if $buf breaking --against "$against"; then
+  echo "proto-lint: compatible with ${base:-$against}"
+elif [[ -n $base && -z $released ]] &&
+  why=$(git log --format='%(trailers:key=Breaking-Change,valueonly)' "$base..HEAD" | grep .); then
+  echo "proto-lint: breaks the unreleased protocol, on purpose: $why"
+else
+  echo "proto-lint: breaks the protocol as of ${base:-$against}" >&2
+  exit 1
 fi

@@ -30,6 +30,7 @@ has runc || packages+=(runc)
 has mkfs.ext4 || packages+=(e2fsprogs)   # disk limits
 has busybox || packages+=(busybox-static) # a test image with nothing else
 has gcc || packages+=(gcc libc6-dev) # the race detector
+has shellcheck || packages+=(shellcheck)
 python3 -c 'import venv, ensurepip' 2>/dev/null || packages+=(python3-venv)
 ((${#packages[@]})) || exit 0
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -56,16 +57,61 @@ func (a *activity) note(ctx context.Context, t *tunnel, at time.Time) {
 	ctx = context.WithoutCancel(ctx)
 	a.pending.Go(func() {
 		defer func() { <-a.slots }()
-		ctx, cancel := context.WithTimeout(ctx, activityTimeout)
-		defer cancel()
-		info, err := a.provider.Update(ctx, t.box.name, providers.Change{LastActivity: at})
-		if err != nil {
+		if err := guard(func() error { return a.write(ctx, t, at) }); err != nil {
 			t.written.CompareAndSwap(at.UnixNano(), before)
 			a.log.WarnContext(ctx, "activity could not be written", "sandbox_id", t.box.id, "error", err)
-			return
 		}
-		t.info.Store(&info)
 	})
+}
+
+// renew is note for a call that is about to be made. Where the sandbox may be
+// due before a note in the background is written, it writes at once, so that the
+// provider refuses to delete what the call uses. An error means that the sandbox
+// is gone, or that ctx has ended.
+func (a *activity) renew(ctx context.Context, t *tunnel, at time.Time) error {
+	due := func() bool {
+		idle := t.info.Load().Spec.IdleTTL
+		return idle > 0 && at.Sub(time.Unix(0, t.confirmed.Load())) >= idle/2
+	}
+	if !due() {
+		a.note(ctx, t, at)
+		return nil
+	}
+	if err := take(ctx, t.renewing); err != nil {
+		return err
+	}
+	defer func() { <-t.renewing }()
+	if !due() {
+		return nil
+	}
+	err := a.write(ctx, t, at)
+	switch {
+	case err == nil || errors.Is(err, providers.ErrNotFound) || errors.Is(err, providers.ErrNotActive):
+		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	default:
+		// A provider that cannot write cannot delete either.
+		a.log.WarnContext(ctx, "activity could not be written", "sandbox_id", t.box.id, "error", err)
+		return nil
+	}
+}
+
+// write tells the provider.
+func (a *activity) write(ctx context.Context, t *tunnel, at time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, activityTimeout)
+	defer cancel()
+	info, err := a.provider.Update(ctx, t.box.name, providers.Change{LastActivity: at})
+	if err != nil {
+		return err
+	}
+	t.info.Store(&info)
+	for now := at.UnixNano(); ; {
+		before := t.confirmed.Load()
+		if before >= now || t.confirmed.CompareAndSwap(before, now) {
+			return nil
+		}
+	}
 }
 
 // maintain looks after the tunnels: those in use keep their sandbox from being

@@ -90,6 +90,9 @@ func (s *Server) authenticate(ctx context.Context) (authn.Principal, error) {
 	case errors.Is(err, authn.ErrNoCredentials):
 		return authn.Principal{}, faultf(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
 			"this server asks for credentials (%s); set SANDGATE_TOKEN or a client certificate", s.cfg.Authenticator.Name())
+	case errors.Is(err, authn.ErrExpired):
+		return authn.Principal{}, faultf(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
+			"the credentials have expired").because(err)
 	case errors.Is(err, authn.ErrUnknownCredentials):
 		return authn.Principal{}, faultf(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
 			"the credentials are not known to this server").because(err)

@@ -33,6 +33,8 @@ type script struct {
 	move     func(ctx context.Context, req *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error)
 	replays  bool // it says that it knows calls by their ids
 	stat     func(req *agentv1.StatFileRequest) (*agentv1.StatFileResponse, error)
+	// raw is the whole encoded reply to ListProcesses.
+	raw []byte
 }
 
 // scriptedAgent is an agent that does what its script says.
@@ -62,6 +64,12 @@ func (a *scriptedAgent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.
 		hello.Capabilities = []string{callIDCapability}
 	}
 	return hello, nil
+}
+
+func (a *scriptedAgent) ListProcesses(context.Context, *agentv1.ListProcessesRequest) (*agentv1.ListProcessesResponse, error) {
+	reply := new(agentv1.ListProcessesResponse)
+	reply.ProtoReflect().SetUnknown(a.raw)
+	return reply, nil
 }
 
 func (a *scriptedAgent) GetActivity(context.Context, *agentv1.GetActivityRequest) (*agentv1.GetActivityResponse, error) {
@@ -142,6 +150,7 @@ func receiveAll(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.Upl
 			resp.Results = append(resp.Results, &sandboxv1.UploadResult{Path: p.Header.GetPath()})
 		case *agentv1.UploadRequest_Chunk:
 			resp.GetResults()[len(resp.GetResults())-1].Size += int64(len(p.Chunk))
+		case *agentv1.UploadRequest_Trailer:
 		case *agentv1.UploadRequest_Envelope:
 			return agentStatus(codes.Internal, "INTERNAL", "a second envelope")
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
@@ -30,10 +29,17 @@ func (s *Server) CleanupSandboxes(ctx context.Context, req *sandboxv1.CleanupSan
 			return nil, err
 		}
 		for _, info := range page.Sandboxes {
-			slots <- struct{}{}
+			if err := take(ctx, slots); err != nil {
+				work.Wait()
+				return nil, err
+			}
 			work.Go(func() {
 				defer func() { <-slots }()
-				done, err := s.cleanup(ctx, req, info)
+				var done bool
+				err := guard(func() (err error) {
+					done, err = s.cleanup(ctx, req, info)
+					return err
+				})
 				mu.Lock()
 				defer mu.Unlock()
 				switch {
@@ -64,7 +70,7 @@ func (s *Server) cleanup(ctx context.Context, req *sandboxv1.CleanupSandboxesReq
 		return false, context.Cause(ctx)
 	}
 	if req.GetMaxIdle() == nil {
-		if end := info.ExpireTime(); end.IsZero() || time.Now().Before(end) {
+		if !s.aged(info) && !s.idled(info) {
 			return false, nil
 		}
 		if req.GetDryRun() {
@@ -72,25 +78,25 @@ func (s *Server) cleanup(ctx context.Context, req *sandboxv1.CleanupSandboxesReq
 		}
 		return s.expire(ctx, info)
 	}
-	limit := time.Now().Add(-req.GetMaxIdle().AsDuration())
-	if info.LastActivity.After(limit) || info.State == providers.StateDeleting || info.State == providers.StateCreating {
+	limit := req.GetMaxIdle().AsDuration()
+	if s.clock.since(info.LastActivity) < limit || info.State == providers.StateDeleting || info.State == providers.StateCreating {
 		return false, nil
 	}
 	b := boxFor(info)
 	if info.State == providers.StateActive {
-		last, err := s.lastActivity(ctx, b)
+		idle, err := s.idleTime(ctx, b)
 		if err != nil {
 			return false, ignoreNotFound(err)
 		}
-		if last.After(limit) {
+		if idle < limit {
 			return false, nil
 		}
 	}
 	if req.GetDryRun() {
 		return true, nil
 	}
-	err := s.remove(ctx, b, providers.Condition{Incarnation: info.Incarnation})
-	if errors.Is(err, providers.ErrNotFound) || errors.Is(err, providers.ErrReplaced) {
+	err := s.remove(ctx, b, providers.Condition{Incarnation: info.Incarnation, IdleSince: info.LastActivity})
+	if errors.Is(err, providers.ErrNotFound) || errors.Is(err, providers.ErrReplaced) || errors.Is(err, providers.ErrInUse) {
 		return false, nil
 	}
 	return err == nil, err

@@ -2,8 +2,9 @@ package server
 
 import (
 	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/encoding/proto"
+	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
 )
 
 // frame is an encoded message that is passed on without being decoded. Whoever
@@ -16,13 +17,13 @@ func (f *frame) free() {
 	f.data = nil
 }
 
-// codec is gRPC's protobuf codec that also takes frames. It bears the same
-// name, so the peers see no difference.
+// codec is gRPC's protobuf codec that also takes frames, and decodes no message
+// of too many fields. It bears the same name, so the peers see no difference.
 type codec struct{ encoding.CodecV2 }
 
 var _ encoding.CodecV2 = codec{}
 
-func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
+func newCodec() codec { return codec{encoding.GetCodecV2(grpcproto.Name)} }
 
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if f, ok := v.(*frame); ok {
@@ -38,6 +39,11 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		data.Ref()
 		f.data = data
 		return nil
+	}
+	if m, ok := v.(proto.Message); ok {
+		if _, err := countFields(data, m.ProtoReflect().Descriptor()); err != nil {
+			return err
+		}
 	}
 	return c.CodecV2.Unmarshal(data, v)
 }

@@ -55,6 +55,9 @@ type Config struct {
 	AuditCommandText bool
 	// Timing holds intervals that only tests and odd substrates change.
 	Timing Timing
+
+	// readClock, where set, stands for the machine's clocks.
+	readClock func() (wall time.Time, mono time.Duration)
 }
 
 // Limits are bounds and defaults. Zero values mean the stated default.

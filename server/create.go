@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -33,38 +34,66 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 		sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT,
 		"the sandbox did not become ready within %s", s.cfg.Limits.CreateTimeout))
 	defer cancel()
-	info, err := s.provider.Create(ctx, b.name, spec)
-	if errors.Is(err, providers.ErrExists) {
-		return nil, faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS,
-			"sandbox %q exists with another spec; use another id, or delete it first", id).because(err)
+	for range joinTries {
+		info, err := s.provider.Create(ctx, b.name, spec)
+		if errors.Is(err, providers.ErrExists) {
+			return nil, faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS,
+				"sandbox %q exists with another spec; use another id, or delete it first", id).because(err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		s.expired.remove(b.name)
+		if err = s.ready(ctx, b, info); err == nil {
+			return &sandboxv1.CreateSandboxResponse{Sandbox: sandbox(info), Created: info.Created}, nil
+		}
+		if info.Created || !errors.Is(err, providers.ErrNotFound) && !errors.Is(err, providers.ErrNotActive) {
+			return nil, err
+		}
+		// The call that made it has taken it back, or somebody has deleted it.
 	}
-	if err != nil {
-		return nil, err
-	}
-	s.expired.remove(b.name)
-	if err := s.ready(ctx, b, info); err != nil {
-		return nil, err
-	}
-	return &sandboxv1.CreateSandboxResponse{Sandbox: sandbox(info), Created: info.Created}, nil
+	return nil, agentUnavailable(fmt.Errorf("the sandbox was deleted %d times while this call waited for it", joinTries))
 }
 
-// ready makes sure that a command can run, and removes a sandbox of this call
-// in which none can.
+// joinTries is how often a creation that finds a sandbox, which is then deleted
+// before the caller can be given it, begins again.
+const joinTries = 5
+
+// ready makes sure that a command can run. A sandbox of this call in which none
+// can is removed, unless another call was given it meanwhile.
 func (s *Server) ready(ctx context.Context, b box, info providers.Info) error {
 	t, err := s.reachKnown(ctx, b, info.Incarnation, &info)
 	if err == nil {
-		t.release()
-		return nil
+		defer t.release()
+		if info.Created || s.clock.since(info.CreateTime) > s.cfg.Limits.CreateTimeout+cleanupTimeout {
+			return nil
+		}
+		// Its maker may still give up, and then deletes it if nobody has it.
+		return s.activity.write(ctx, t, laterThan(info.LastActivity))
 	}
 	if !info.Created {
 		return err
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	if undone := s.provider.Delete(undo, b.name, providers.Condition{Incarnation: info.Incarnation}); ignoreNotFound(undone) != nil {
+	undone := s.provider.Delete(undo, b.name, providers.Condition{Incarnation: info.Incarnation, IdleSince: info.LastActivity})
+	switch {
+	case undone == nil:
+		s.tunnels.drop(b.name)
+	case errors.Is(undone, providers.ErrInUse), errors.Is(undone, providers.ErrReplaced), errors.Is(undone, providers.ErrNotFound):
+	default:
 		s.log.ErrorContext(ctx, "a sandbox that could not be used could not be deleted",
 			"tenant", b.tenant, "sandbox_id", b.id, "error", undone)
 	}
-	s.tunnels.drop(b.name)
 	return err
+}
+
+// laterThan is the time now, and in any case later than a stamp of another
+// machine.
+func laterThan(stamp time.Time) time.Time {
+	now := time.Now()
+	if !now.After(stamp) {
+		return stamp.Add(time.Millisecond)
+	}
+	return now
 }

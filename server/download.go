@@ -23,6 +23,7 @@ func (s *Server) Download(req *sandboxv1.DownloadRequest, stream grpc.ServerStre
 		v.add("items", "must be 1 to %d", maxDownloadItems)
 	}
 	for i, item := range req.GetItems() {
+		v.length(fmt.Sprintf("items[%d].path", i), item.GetPath())
 		v.notNegative(fmt.Sprintf("items[%d].offset", i), item.GetOffset())
 		v.notNegative(fmt.Sprintf("items[%d].limit", i), item.GetLimit())
 	}

@@ -104,6 +104,8 @@ var sentinels = []struct {
 	{providers.ErrExists, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS},
 	{providers.ErrNotActive, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE},
 	{providers.ErrReplaced, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_REPLACED},
+	// Only the server sets the condition that gives rise to it, and handles it.
+	{providers.ErrInUse, sandboxv1.ErrorReason_ERROR_REASON_INTERNAL},
 	{providers.ErrInvalid, sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID},
 	{providers.ErrForbidden, sandboxv1.ErrorReason_ERROR_REASON_POLICY_DENIED},
 	{providers.ErrUnsupported, sandboxv1.ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED},
@@ -213,9 +215,42 @@ func reasonName(r sandboxv1.ErrorReason) string {
 	return r.String()[len(prefix):]
 }
 
+// Bounds of what an error says. All of it travels in one trailer, twice in part
+// and encoded, and C-core clients drop a trailer of more than 8 KiB, the reason
+// with it.
+const (
+	maxMessage    = 1_024
+	maxMeta       = 1_024
+	maxViolations = 1_536
+)
+
+// shorten returns f within the bounds.
+func (f *fault) shorten() *fault {
+	short := *f
+	short.message = clip(f.message, maxMessage)
+	short.meta, short.violations = nil, nil
+	left := maxMeta
+	for _, k := range sortedKeys(f.meta) {
+		value := clip(f.meta[k], maxAgentText)
+		if left -= len(k) + len(value); left >= 0 {
+			short.with(k, value)
+		}
+	}
+	left = maxViolations
+	for _, v := range f.violations {
+		one := &errdetails.BadRequest_FieldViolation{Field: clip(v.GetField(), maxAgentText), Description: clip(v.GetDescription(), maxAgentText)}
+		if left -= len(one.GetField()) + len(one.GetDescription()) + 8; left < 0 {
+			break
+		}
+		short.violations = append(short.violations, one)
+	}
+	return &short
+}
+
 // status builds what goes on the wire. requestID lets people find an internal
 // error's cause in the log.
 func (f *fault) status(requestID string) *status.Status {
+	f = f.shorten()
 	r, ok := reasons[f.reason]
 	if !ok {
 		r = reasons[sandboxv1.ErrorReason_ERROR_REASON_INTERNAL]

@@ -20,7 +20,7 @@ var errPipe = errors.New("the connection to the sandbox's agent broke")
 
 // Bounds for what an agent's error may carry to the caller.
 const (
-	maxAgentText       = 4 << 10
+	maxAgentText       = 512
 	maxAgentMeta       = 16
 	maxAgentViolations = 16
 )

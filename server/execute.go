@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"time"
 
@@ -57,9 +56,7 @@ func validateExecute(req *sandboxv1.ExecuteRequest) error {
 		if len(args) == 0 || args[0] == "" {
 			v.add("argv.args", "must begin with a program")
 		}
-		for i, a := range args {
-			v.noNUL(fmt.Sprintf("argv.args[%d]", i), a)
-		}
+		v.argv("argv.args", args)
 		if req.GetShellPath() != "" {
 			v.add("shell_path", "is only for a shell command")
 		}

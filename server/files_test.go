@@ -18,6 +18,10 @@ func header(h *sandboxv1.UploadHeader) *sandboxv1.UploadRequest {
 	return &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Header{Header: h}}
 }
 
+func trailer() *sandboxv1.UploadRequest {
+	return &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Trailer{Trailer: &sandboxv1.UploadTrailer{}}}
+}
+
 func chunk(n int) *sandboxv1.UploadRequest {
 	return &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Chunk{Chunk: make([]byte, n)}}
 }
@@ -39,8 +43,8 @@ func (w *world) upload(messages ...*sandboxv1.UploadRequest) (*sandboxv1.UploadR
 func TestUpload(t *testing.T) {
 	w := newWorld(t, nil)
 	w.create("a")
-	resp, err := w.upload(header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/one"}), chunk(1<<20), chunk(100),
-		header(&sandboxv1.UploadHeader{Path: "/two"}), header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/three"}), chunk(1))
+	resp, err := w.upload(header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/one"}), chunk(1<<20), chunk(100), trailer(),
+		header(&sandboxv1.UploadHeader{Path: "/two"}), trailer(), header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/three"}), chunk(1), trailer())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,6 +70,11 @@ func TestUploadRefusals(t *testing.T) {
 		"empty message": {[]*sandboxv1.UploadRequest{first, {}}, "UPLOAD_OUT_OF_ORDER"},
 		"empty chunk":   {[]*sandboxv1.UploadRequest{first, chunk(0)}, "UPLOAD_OUT_OF_ORDER"},
 		"large chunk":   {[]*sandboxv1.UploadRequest{first, chunk(1<<20 + 1)}, "UPLOAD_OUT_OF_ORDER"},
+		"trailer first": {[]*sandboxv1.UploadRequest{trailer(), first}, "UPLOAD_OUT_OF_ORDER"},
+		"short sum": {[]*sandboxv1.UploadRequest{first, {Payload: &sandboxv1.UploadRequest_Trailer{
+			Trailer: &sandboxv1.UploadTrailer{Sha256: []byte{1}}}}}, "REQUEST_INVALID"},
+		"negative size": {[]*sandboxv1.UploadRequest{first, {Payload: &sandboxv1.UploadRequest_Trailer{
+			Trailer: &sandboxv1.UploadTrailer{Size: new(int64(-1))}}}}, "REQUEST_INVALID"},
 		"no sandbox":    {[]*sandboxv1.UploadRequest{header(&sandboxv1.UploadHeader{Path: "/x"})}, "REQUEST_INVALID"},
 		"other sandbox": {[]*sandboxv1.UploadRequest{first, header(&sandboxv1.UploadHeader{SandboxId: "b", Path: "/x"})}, "REQUEST_INVALID"},
 		"short hash":    {[]*sandboxv1.UploadRequest{header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/x", Sha256: []byte{1}})}, "REQUEST_INVALID"},
@@ -91,7 +100,7 @@ func TestUploadCannotSmuggleAnEnvelope(t *testing.T) {
 	if err := stream.Send(header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/x"})); err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.SendMsg(&frame{data: mem.BufferSlice{mem.SliceBuffer{0x1a, 0x00}}}); err != nil {
+	if err := stream.SendMsg(&frame{data: mem.BufferSlice{mem.SliceBuffer{0x22, 0x00}}}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = stream.CloseAndRecv()

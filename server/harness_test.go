@@ -148,6 +148,10 @@ type memory struct {
 	gets    atomic.Int32
 	// failCreate, when set, is what Create returns.
 	failCreate atomic.Pointer[error]
+	creates    atomic.Int32
+	// before, when set, is called first thing by the methods that it is named
+	// for: "create", "delete", "update", "dial".
+	before func(ctx context.Context, method, name string) error
 }
 
 var _ providers.Provider = (*memory)(nil)
@@ -169,6 +173,13 @@ func newMemory(t testing.TB) *memory {
 	return &memory{t: t, places: make(map[string]*place)}
 }
 
+func (m *memory) begin(ctx context.Context, method, name string) error {
+	if m.before == nil {
+		return nil
+	}
+	return m.before(ctx, method, name)
+}
+
 func (m *memory) stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -177,12 +188,16 @@ func (m *memory) stop() {
 	}
 }
 
-func (m *memory) Create(_ context.Context, name string, spec providers.Spec) (providers.Info, error) {
+func (m *memory) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, error) {
 	if err := m.failCreate.Load(); err != nil {
 		return providers.Info{}, *err
 	}
+	if err := m.begin(ctx, "create", name); err != nil {
+		return providers.Info{}, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	defer m.creates.Add(1)
 	if p, ok := m.places[name]; ok {
 		if p.info.Spec.Hash != spec.Hash {
 			return providers.Info{}, fmt.Errorf("%s: %w", name, providers.ErrExists)
@@ -286,7 +301,10 @@ func (m *memory) List(_ context.Context, q providers.Query) (providers.Page, err
 	return page, nil
 }
 
-func (m *memory) Update(_ context.Context, name string, c providers.Change) (providers.Info, error) {
+func (m *memory) Update(ctx context.Context, name string, c providers.Change) (providers.Info, error) {
+	if err := m.begin(ctx, "update", name); err != nil {
+		return providers.Info{}, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p, err := m.get(name)
@@ -297,11 +315,17 @@ func (m *memory) Update(_ context.Context, name string, c providers.Change) (pro
 	return p.info, nil
 }
 
-func (m *memory) Delete(_ context.Context, name string, c providers.Condition) error {
+func (m *memory) Delete(ctx context.Context, name string, c providers.Condition) error {
+	if err := m.begin(ctx, "delete", name); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	p, err := m.get(name)
 	if err == nil && c.Incarnation != "" && c.Incarnation != p.info.Incarnation {
 		err = providers.ErrReplaced
+	}
+	if err == nil && c.InUse(p.info.LastActivity) {
+		err = providers.ErrInUse
 	}
 	if err != nil {
 		m.mu.Unlock()
@@ -314,6 +338,9 @@ func (m *memory) Delete(_ context.Context, name string, c providers.Condition) e
 }
 
 func (m *memory) Dial(ctx context.Context, name string) (net.Conn, error) {
+	if err := m.begin(ctx, "dial", name); err != nil {
+		return nil, err
+	}
 	m.mu.Lock()
 	p, err := m.get(name)
 	m.mu.Unlock()

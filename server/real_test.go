@@ -127,6 +127,9 @@ func TestRealFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := up.Send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Trailer{Trailer: &sandboxv1.UploadTrailer{}}}); err != nil {
+		t.Fatal(err)
+	}
 	resp, err := up.CloseAndRecv()
 	if err != nil {
 		t.Fatal(err)

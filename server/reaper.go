@@ -22,6 +22,8 @@ const (
 	// is gone, from making other sandboxes late.
 	askTimeout    = 10 * time.Second
 	deleteTimeout = 30 * time.Second
+	// askAgain is how old an agent's answer may be when its sandbox is deleted.
+	askAgain = time.Second
 	// reapPause is how long one is left alone that could not be asked.
 	reapPause = 30 * time.Second
 	// unreachableGrace is how long an idle sandbox is spared while its agent
@@ -124,24 +126,52 @@ func (s *Server) reapOne(ctx context.Context, info providers.Info, asks, deletes
 	if err != nil || !due {
 		return err
 	}
+	asked := time.Now()
 	if err := take(ctx, deletes); err != nil {
 		return err
 	}
 	defer func() { <-deletes }()
 	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
 	defer cancel()
-	_, err = s.deleteExpired(ctx, info)
+	if time.Since(asked) < askAgain {
+		_, err = s.deleteExpired(ctx, info)
+		if !errors.Is(err, providers.ErrInUse) {
+			return err
+		}
+	}
+	_, err = s.expire(ctx, info)
 	return err
 }
+
+// expireTries is how often the server tries to delete an expired sandbox that is
+// used meanwhile, before it leaves that to the next round.
+const expireTries = 3
 
 // expire deletes a sandbox whose lifetime has ended, after it made sure. It
 // reports whether the sandbox was deleted.
 func (s *Server) expire(ctx context.Context, info providers.Info) (bool, error) {
-	over, info, err := s.isOver(ctx, info)
-	if err != nil || !over {
-		return false, err
+	for range expireTries {
+		over, now, err := s.isOver(ctx, info)
+		if err != nil || !over {
+			return false, err
+		}
+		done, err := s.deleteExpired(ctx, now)
+		if !errors.Is(err, providers.ErrInUse) {
+			return done, err
+		}
 	}
-	return s.deleteExpired(ctx, info)
+	return false, nil
+}
+
+// aged reports whether a sandbox's TTL has passed.
+func (s *Server) aged(info providers.Info) bool {
+	return info.Spec.TTL > 0 && s.clock.since(info.CreateTime) >= info.Spec.TTL
+}
+
+// idled reports whether a sandbox's idle TTL has passed since the last activity
+// that the provider knows.
+func (s *Server) idled(info providers.Info) bool {
+	return info.Spec.IdleTTL > 0 && s.clock.since(info.LastActivity) >= info.Spec.IdleTTL
 }
 
 // isOver makes sure that a sandbox's lifetime has ended: of one that is only
@@ -153,27 +183,42 @@ func (s *Server) isOver(ctx context.Context, info providers.Info) (bool, provide
 	if err != nil {
 		return false, info, ignoreNotFound(err)
 	}
-	end := info.ExpireTime()
-	if end.IsZero() || time.Now().Before(end) {
-		return false, info, nil
-	}
-	aged := info.Spec.TTL > 0 && !time.Now().Before(info.CreateTime.Add(info.Spec.TTL))
+	aged := s.aged(info)
 	switch {
+	case !aged && !s.idled(info):
+		return false, info, s.forgetLeap(ctx, info)
 	case info.State == providers.StateDeleting:
 		return false, info, nil
 	case info.State == providers.StateCreating && !aged:
 		return false, info, nil
 	case info.State == providers.StateActive && !aged:
-		last, err := s.lastActivity(ctx, b)
+		idle, err := s.idleTime(ctx, b)
 		switch {
-		case err != nil && time.Since(end) < unreachableGrace:
+		case err != nil && s.clock.since(info.LastActivity)-info.Spec.IdleTTL < unreachableGrace:
 			return false, info, fmt.Errorf("%w: %w", errUnasked, err)
-		case err == nil && last.Add(info.Spec.IdleTTL).After(time.Now()):
-			_, err := s.provider.Update(ctx, b.name, providers.Change{LastActivity: last})
-			return false, info, ignoreNotFound(err)
+		case err == nil && idle < info.Spec.IdleTTL:
+			return false, info, s.setActivity(ctx, info, idle)
 		}
 	}
 	return true, info, nil
+}
+
+// forgetLeap corrects the record of a sandbox that only a leap of the wall clock
+// made idle, so that a server that has not seen the leap spares it too.
+func (s *Server) forgetLeap(ctx context.Context, info providers.Info) error {
+	if info.Spec.IdleTTL == 0 || s.clock.now().Before(info.LastActivity.Add(info.Spec.IdleTTL)) {
+		return nil
+	}
+	return s.setActivity(ctx, info, s.clock.since(info.LastActivity))
+}
+
+// setActivity tells the provider how long ago a sandbox was active.
+func (s *Server) setActivity(ctx context.Context, info providers.Info, ago time.Duration) error {
+	_, err := s.provider.Update(ctx, info.Name, providers.Change{LastActivity: s.clock.now().Add(-max(ago, 0))})
+	if errors.Is(err, providers.ErrNotActive) {
+		return nil
+	}
+	return ignoreNotFound(err)
 }
 
 // boxFor is the box of a sandbox that the provider told of.
@@ -181,13 +226,19 @@ func boxFor(info providers.Info) box {
 	return box{tenant: info.Spec.Tenant, id: info.Spec.ID, name: info.Name}
 }
 
-// deleteExpired reports whether it was this call that deleted the sandbox.
+// deleteExpired reports whether it was this call that deleted the sandbox. The
+// error wraps providers.ErrInUse when the sandbox was used, or its lifetime
+// changed, since it was looked at.
 func (s *Server) deleteExpired(ctx context.Context, info providers.Info) (bool, error) {
 	b, end := boxFor(info), info.ExpireTime()
 	// Before the deletion, so that no caller finds the sandbox gone without the
 	// reason.
 	s.expired.add(b.name, end)
-	err := s.provider.Delete(ctx, b.name, providers.Condition{Incarnation: info.Incarnation})
+	err := s.provider.Delete(ctx, b.name, providers.Condition{Incarnation: info.Incarnation, IdleSince: info.LastActivity})
+	if errors.Is(err, providers.ErrInUse) {
+		s.expired.remove(b.name)
+		return false, err
+	}
 	if errors.Is(err, providers.ErrReplaced) || errors.Is(err, providers.ErrNotFound) {
 		return false, nil
 	}
@@ -201,27 +252,26 @@ func (s *Server) deleteExpired(ctx context.Context, info providers.Info) (bool, 
 	return true, nil
 }
 
-// lastActivity asks the agent. A sandbox with a running command, or with a call
-// under way here, is active now.
-func (s *Server) lastActivity(ctx context.Context, b box) (time.Time, error) {
+// usedNow is the idle time of a sandbox that is in use.
+const usedNow = time.Duration(-1)
+
+// idleTime asks the agent for how long the sandbox has been idle. One with a
+// running command, or with a call under way here, is in use.
+func (s *Server) idleTime(ctx context.Context, b box) (time.Duration, error) {
 	t, err := s.tunnels.get(ctx, b)
 	if err != nil {
-		return time.Time{}, err
+		return 0, err
 	}
 	defer t.release()
 	reply, err := t.agent.GetActivity(ctx, &agentv1.GetActivityRequest{})
 	if err != nil {
-		return time.Time{}, agentError(ctx, err)
+		return 0, agentError(ctx, err)
 	}
 	if reply.GetRunningCommands() > 0 || t.users.Load() > 1 {
-		return time.Now(), nil
+		return usedNow, nil
 	}
-	last := reply.GetLastActivityTime().AsTime()
-	if now := time.Now(); last.After(now) {
-		// An agent cannot keep its sandbox alive by a clock from the future.
-		last = now
-	}
-	return last, nil
+	// An agent cannot keep its sandbox alive by a clock from the future.
+	return max(s.clock.since(reply.GetLastActivityTime().AsTime()), 0), nil
 }
 
 func ignoreNotFound(err error) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,6 +48,30 @@ func (l *led) Lead(ctx context.Context, do func(context.Context)) {
 		<-done
 		end(nil)
 	}
+}
+
+// hasty panics when it is to lead for the first time.
+type hasty struct {
+	*memory
+	terms atomic.Int32
+}
+
+func (h *hasty) Lead(ctx context.Context, do func(context.Context)) {
+	if h.terms.Add(1) == 1 {
+		panic("lead")
+	}
+	do(ctx)
+}
+
+// A provider that panics while the server waits to reap delays that, no more.
+func TestReaperSurvivesAPanic(t *testing.T) {
+	w := newWorld(t, func(c *Config) {
+		c.Provider = &hasty{memory: c.Provider.(*memory)}
+		c.Timing.ReapInterval = time.Millisecond
+	})
+	w.createFor("a", time.Hour)
+	w.age("a", 61*time.Minute)
+	w.until("it is reaped", func() bool { return w.gone("a") })
 }
 
 func (w *world) gone(id string) bool {

@@ -35,15 +35,23 @@ func (s *Server) reachKnown(ctx context.Context, b box, incarnation string, know
 	}
 	if incarnation != "" && incarnation != t.incarnation {
 		t.release()
-		return nil, replaced(b, t.incarnation)
+		now, err := s.tunnels.lookup(ctx, b)
+		switch {
+		case err != nil:
+			return nil, s.explain(b, err)
+		case now.Incarnation == incarnation && (known == nil || known.Incarnation != incarnation):
+			// The caller knows more than this server did.
+			return s.reachKnown(ctx, b, incarnation, &now)
+		default:
+			return nil, replaced(b, now.Incarnation)
+		}
 	}
-	info := t.info.Load()
-	if ttl := info.Spec.TTL; ttl > 0 && !time.Now().Before(info.CreateTime.Add(ttl)) {
+	if s.aged(*t.info.Load()) {
 		// Another replica may have prolonged it meanwhile.
 		fresh, err := s.tunnels.lookup(ctx, b)
 		if err == nil {
 			t.info.Store(&fresh)
-			if ttl := fresh.Spec.TTL; ttl > 0 && !time.Now().Before(fresh.CreateTime.Add(ttl)) {
+			if s.aged(fresh) {
 				err = expiredFault(b, fresh.ExpireTime())
 			}
 		}
@@ -52,7 +60,13 @@ func (s *Server) reachKnown(ctx context.Context, b box, incarnation string, know
 			return nil, s.explain(b, err)
 		}
 	}
-	s.activity.note(ctx, t, time.Now())
+	if err := s.activity.renew(ctx, t, time.Now()); err != nil {
+		t.release()
+		if end, ok := s.expired.get(b.name); ok && errors.Is(err, providers.ErrNotActive) {
+			err = expiredFault(b, end)
+		}
+		return nil, s.explain(b, err)
+	}
 	return t, nil
 }
 

@@ -57,6 +57,7 @@ type Server struct {
 	services  map[string]grpc.ServiceInfo
 	conns     *connLimiter
 	running   *running
+	clock     *clock
 	metrics   *metrics
 
 	// auditLost counts the audit records that failed in a row.
@@ -96,6 +97,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: newCodec(),
 		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(), reapLater: newPauses(),
 		conns: newConnLimiter(), running: newRunning(), refusals: newRefusals(),
+		clock: newClock(cfg.readClock),
 	}
 	if s.templates, err = indexTemplates(cfg.Templates); err != nil {
 		return nil, err
@@ -109,6 +111,7 @@ func New(cfg Config) (*Server, error) {
 	if s.described, err = cfg.Provider.Describe(ctx); err != nil {
 		return nil, fmt.Errorf("server: the provider cannot be used: %w", err)
 	}
+	logMissing(s.log, s.described)
 	if cfg.RequireLimits {
 		if err := requireLimits(s.described); err != nil {
 			return nil, err
@@ -157,11 +160,11 @@ func New(cfg Config) (*Server, error) {
 	s.services = s.grpc.GetServiceInfo()
 	s.health.SetServingStatus(sandboxv1.SandboxService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
 
-	s.work.Go(s.maintain)
-	s.work.Go(s.reap)
-	s.work.Go(s.watchProvider)
+	s.work.Go(func() { s.background("maintain", s.maintain) })
+	s.work.Go(func() { s.background("reap", s.reap) })
+	s.work.Go(func() { s.background("watch the provider", s.watchProvider) })
 	if cfg.Authenticator != nil {
-		s.work.Go(s.recheck)
+		s.work.Go(func() { s.background("recheck", s.recheck) })
 	}
 	return s, nil
 }
@@ -200,7 +203,11 @@ func (s *Server) decode(recv func(any) error, m any) error {
 			"the message is larger than %d bytes; send content through Upload", limit).
 			with("limit_bytes", strconv.Itoa(limit))
 	}
-	if err := s.codec.Unmarshal(fr.data, m); err != nil {
+	switch err := s.codec.Unmarshal(fr.data, m); {
+	case errors.Is(err, errFields):
+		return faultf(sandboxv1.ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE, "the message has %v", err).
+			with("limit_fields", strconv.Itoa(maxFields))
+	case err != nil:
 		return faultf(sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID, "the message could not be decoded").because(err)
 	}
 	return nil
@@ -289,6 +296,23 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.work.Wait()
 	s.tunnels.wait()
 	return context.Cause(ctx)
+}
+
+// background runs what is to go on until the server halts, and begins it anew
+// after a panic.
+func (s *Server) background(what string, run func()) {
+	for {
+		err := guard(func() error { run(); return nil })
+		if err == nil {
+			return
+		}
+		s.log.Error("background work broke off", "work", what, "error", err)
+		select {
+		case <-s.halt:
+			return
+		case <-time.After(s.cfg.Timing.ReapInterval):
+		}
+	}
 }
 
 // guard runs f and turns a panic into an error, for goroutines that no

@@ -2,7 +2,6 @@ package server
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"time"
 
@@ -97,11 +96,9 @@ func checkSpec(want *sandboxv1.SandboxSpec) error {
 	v.env("spec.env", want.GetEnv())
 	v.optionalPath("spec.working_directory", want.GetWorkingDirectory())
 	v.noNUL("spec.image", want.GetImage())
-	for i, arg := range want.GetCommand() {
-		v.noNUL(fmt.Sprintf("spec.command[%d]", i), arg)
-		if i == 0 && arg == "" {
-			v.add("spec.command[0]", "must not be empty")
-		}
+	v.argv("spec.command", want.GetCommand())
+	if c := want.GetCommand(); len(c) > 0 && c[0] == "" {
+		v.add("spec.command[0]", "must not be empty")
 	}
 	if r := want.GetResources(); r != nil {
 		v.resources("spec.resources", fromResources(r))

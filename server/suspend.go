@@ -39,7 +39,7 @@ func (s *Server) ResumeSandbox(ctx context.Context, req *sandboxv1.ResumeSandbox
 	if err != nil {
 		return nil, s.explain(b, err)
 	}
-	t, err := s.reach(ctx, b, info.Incarnation)
+	t, err := s.reachKnown(ctx, b, info.Incarnation, &info)
 	if err != nil {
 		return nil, err
 	}

@@ -44,9 +44,11 @@ type tunnel struct {
 	info     atomic.Pointer[providers.Info]
 	users    atomic.Int32
 	lastUsed atomic.Int64 // unix nanoseconds
-	// written is the last activity that the provider knows, in unix
-	// nanoseconds.
-	written atomic.Int64
+	// written is the last activity that the provider knows or is being told, and
+	// confirmed what it knows for sure, both in unix nanoseconds.
+	written, confirmed atomic.Int64
+	// renewing holds a value while a call writes activity.
+	renewing chan struct{}
 }
 
 // tunnelConn tells when gRPC gave the connection up.
@@ -115,7 +117,7 @@ func (ts *tunnels) openTunnel(ctx context.Context, b box, known *providers.Info)
 		return nil, err
 	}
 	t := &tunnel{box: b, incarnation: info.Incarnation, policies: policies,
-		conn: &tunnelConn{Conn: &corked{Conn: raw}, dead: make(chan struct{})}}
+		conn: &tunnelConn{Conn: &corked{Conn: raw}, dead: make(chan struct{})}, renewing: make(chan struct{}, 1)}
 	t.info.Store(&info)
 	if t.client, err = ts.newClient(t.conn); err != nil {
 		return nil, errors.Join(err, t.conn.Close())
@@ -132,6 +134,7 @@ func (ts *tunnels) openTunnel(ctx context.Context, b box, known *providers.Info)
 	now := time.Now().UnixNano()
 	t.lastUsed.Store(now)
 	t.written.Store(info.LastActivity.UnixNano())
+	t.confirmed.Store(info.LastActivity.UnixNano())
 	return t, nil
 }
 
@@ -207,9 +210,9 @@ func (t *tunnel) shakeHands(ctx context.Context, version string, minor int32, li
 	return nil
 }
 
-// maxAgentReply bounds unary replies of agents: 10 000 search results and the
-// like. Stream messages have a smaller bound of their own.
-const maxAgentReply = 64 << 20
+// maxAgentReply bounds unary replies of agents, which themselves stop at 3 MiB.
+// Stream messages have a smaller bound of their own.
+const maxAgentReply = 4 << 20
 
 func notActive(info providers.Info) *fault {
 	message := fmt.Sprintf("the sandbox is %s", info.State)

@@ -50,10 +50,13 @@ func (ts *tunnels) get(ctx context.Context, b box) (*tunnel, error) {
 	return ts.getKnown(ctx, b, nil)
 }
 
-// getKnown is get that spares the look-up where the sandbox is known.
+// getKnown is get that spares the look-up where the sandbox is known. A tunnel to
+// an incarnation that the provider no longer has is replaced, and the failure of
+// an attempt that somebody else began, perhaps with what is now out of date,
+// does not count.
 func (ts *tunnels) getKnown(ctx context.Context, b box, known *providers.Info) (*tunnel, error) {
 	for {
-		s, err := ts.slot(ctx, b, known)
+		s, own, err := ts.slot(ctx, b, known)
 		if err != nil {
 			return nil, err
 		}
@@ -62,11 +65,24 @@ func (ts *tunnels) getKnown(ctx context.Context, b box, known *providers.Info) (
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		if s.err != nil {
+		switch {
+		case s.err != nil && known != nil && !own && !errors.Is(s.err, errShuttingDown):
+			continue
+		case s.err != nil:
 			return nil, s.err
-		}
-		if s.t.box != b {
+		case s.t.box != b:
 			return nil, providers.ErrNotFound
+		}
+		if known != nil && known.Incarnation != s.t.incarnation {
+			now, err := ts.lookup(ctx, b)
+			if err != nil {
+				return nil, err
+			}
+			if known = &now; now.Incarnation != s.t.incarnation {
+				ts.forget(b.name, s)
+				s.t.cut()
+				continue
+			}
 		}
 		if s.t.alive() && ts.use(b.name, s) {
 			return s.t, nil
@@ -87,21 +103,21 @@ func (ts *tunnels) use(name string, s *slot) bool {
 	return true
 }
 
-// slot returns the sandbox's slot and begins to open a tunnel where there is
-// none.
-func (ts *tunnels) slot(ctx context.Context, b box, known *providers.Info) (*slot, error) {
+// slot returns the sandbox's slot. Where there is none it begins to open a
+// tunnel, and reports that this is the caller's own attempt.
+func (ts *tunnels) slot(ctx context.Context, b box, known *providers.Info) (s *slot, own bool, err error) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if ts.closed {
-		return nil, errShuttingDown
+		return nil, false, errShuttingDown
 	}
 	if s, ok := ts.slots[b.name]; ok {
-		return s, nil
+		return s, false, nil
 	}
-	s := &slot{ready: make(chan struct{})}
+	s = &slot{ready: make(chan struct{})}
 	ts.slots[b.name] = s
 	ts.open.Go(func() { ts.fill(context.WithoutCancel(ctx), b, known, s) })
-	return s, nil
+	return s, true, nil
 }
 
 // openTimeout bounds the whole of look-up, dialling and hand-shake.

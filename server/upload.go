@@ -13,8 +13,10 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// Upload implements SandboxService. Chunks go through undecoded; headers are
-// decoded, so that nothing but a header or a chunk reaches the agent.
+// Upload implements SandboxService. Chunks go through undecoded; headers and
+// trailers are decoded, so that nothing else reaches the agent. The agent
+// checks their order: it writes no file whose trailer did not come, so the
+// caller's end of the stream is passed on as it is.
 func (s *Server) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadRequest, sandboxv1.UploadResponse]) error {
 	ctx := stream.Context()
 	u := &upload{s: s, in: stream, call: callOf(ctx)}
@@ -62,33 +64,47 @@ type upload struct {
 	closing atomic.Bool
 }
 
-// receive reads the next message: a header, or the size of a chunk that is
-// still in fr.
-func (u *upload) receive(fr *frame) (*sandboxv1.UploadHeader, error) {
+// receive reads the next message: a header or trailer to pass on, or nil for a
+// chunk, which is still in fr.
+func (u *upload) receive(fr *frame) (*agentv1.UploadRequest, error) {
 	if err := u.in.RecvMsg(fr); err != nil {
 		return nil, err
 	}
 	field, content, err := oneof(fr.data)
-	if err == nil && field == fieldChunk {
+	switch {
+	case err != nil:
+	case field == fieldChunk:
 		var n int
 		if n, err = parseChunk(content); err == nil {
-			if u.headers == 0 {
-				return nil, outOfOrder("a chunk came before any header")
-			}
 			u.call.bytes.Add(int64(n))
 			return nil, nil
 		}
-	}
-	if err == nil && field == fieldHeader {
+	case field == fieldHeader || field == fieldTrailer:
 		var m sandboxv1.UploadRequest
-		err = decode(fr.data, &m)
-		fr.free()
-		if err == nil {
-			return m.GetHeader(), errors.Join(u.record(m.GetHeader()), u.check(m.GetHeader()))
+		if err = decode(fr.data, &m); err == nil {
+			fr.free()
+			return u.accept(&m)
 		}
 	}
 	fr.free()
-	return nil, outOfOrder("message %d is neither one header nor one chunk of 1 byte to 1 MiB", u.headers+1).because(err)
+	return nil, outOfOrder("a message is not exactly one header, one trailer or one chunk of 1 byte to 1 MiB").because(err)
+}
+
+// accept returns the agent's form of a header or trailer that is valid.
+func (u *upload) accept(m *sandboxv1.UploadRequest) (*agentv1.UploadRequest, error) {
+	if t := m.GetTrailer(); t != nil {
+		return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Trailer{Trailer: t}}, u.checkTrailer(t)
+	}
+	h := m.GetHeader()
+	return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Header{Header: h}}, errors.Join(u.record(h), u.check(h))
+}
+
+func (u *upload) checkTrailer(t *sandboxv1.UploadTrailer) error {
+	field := fmt.Sprintf("trailer[%d].", max(u.headers-1, 0))
+	var v violations
+	v.notNegative(field+"size", t.GetSize())
+	v.sha256(field+"sha256", t.GetSha256())
+	return v.err()
 }
 
 // record writes the audit record of a file's start.
@@ -115,9 +131,7 @@ func (u *upload) check(h *sandboxv1.UploadHeader) error {
 	if h.GetOffset() > 0 && h.GetUploadId() == "" {
 		v.add(field+"offset", "needs an upload_id")
 	}
-	if n := len(h.GetSha256()); n != 0 && n != 32 {
-		v.add(field+"sha256", "must be 32 bytes")
-	}
+	v.sha256(field+"sha256", h.GetSha256())
 	v.mode(h.Mode)
 	// A bad path is that file's failure and no other's: the agent reports it.
 	return v.err()
@@ -125,17 +139,17 @@ func (u *upload) check(h *sandboxv1.UploadHeader) error {
 
 func (u *upload) first() (*sandboxv1.UploadHeader, error) {
 	var fr frame
-	header, err := u.receive(&fr)
+	m, err := u.receive(&fr)
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil, outOfOrder("the stream ended before the first header")
 	case err != nil:
 		return nil, err
-	case header == nil:
+	case m.GetHeader() == nil:
 		fr.free()
-		return nil, outOfOrder("a chunk came before any header")
+		return nil, outOfOrder("the first message must be a header")
 	}
-	return header, nil
+	return m.GetHeader(), nil
 }
 
 func outOfOrder(format string, args ...any) *fault {
@@ -202,7 +216,7 @@ func (u *upload) pass(ctx context.Context, t *tunnel, header *sandboxv1.UploadHe
 func (u *upload) pump(out grpc.ClientStream) error {
 	for {
 		var fr frame
-		header, err := u.receive(&fr)
+		m, err := u.receive(&fr)
 		if errors.Is(err, io.EOF) {
 			u.closing.Store(true)
 			return out.CloseSend()
@@ -210,8 +224,8 @@ func (u *upload) pump(out grpc.ClientStream) error {
 		if err != nil {
 			return err
 		}
-		if header != nil {
-			err = out.SendMsg(&agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Header{Header: header}})
+		if m != nil {
+			err = out.SendMsg(m)
 		} else {
 			err = out.SendMsg(&fr)
 		}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"path"
 	"regexp"
@@ -17,6 +18,13 @@ import (
 const (
 	maxPath   = 4096 // PATH_MAX
 	maxLabels = 32
+	// maxArgv bounds an argv in bytes: what the kernel takes with the usual
+	// stack of 8 MiB.
+	maxArgv = 2 << 20
+	// maxEnv and maxEnvNames bound an environment. The runtime that starts a
+	// sandbox takes seconds for more.
+	maxEnv      = 1 << 20
+	maxEnvNames = 1_000
 )
 
 var (
@@ -106,6 +114,12 @@ func (v *violations) notNegative(field string, n int64) {
 	}
 }
 
+func (v *violations) sha256(field string, sum []byte) {
+	if len(sum) != 0 && len(sum) != sha256.Size {
+		v.add(field, "must be 32 bytes")
+	}
+}
+
 func (v *violations) noNUL(field, s string) {
 	if strings.IndexByte(s, 0) >= 0 {
 		v.add(field, "must not hold NUL")
@@ -134,13 +148,44 @@ func (v *violations) duration(field string, d *durationpb.Duration, limit time.D
 	}
 }
 
+// length checks no more of a path than its length, where the agent checks the
+// rest.
+func (v *violations) length(field, p string) {
+	if len(p) > maxPath {
+		v.path(field, "/"+p)
+	}
+}
+
+// argv checks a program and its arguments.
+func (v *violations) argv(field string, args []string) {
+	size := 0
+	for i, a := range args {
+		v.noNUL(fmt.Sprintf("%s[%d]", field, i), a)
+		size += len(a) + 1
+	}
+	if len(args) > 0 && len(args[0]) > maxPath {
+		v.add(field+"[0]", "must not be longer than %d bytes", maxPath)
+	}
+	if size > maxArgv {
+		v.add(field, "must not be larger than %d bytes; write it to a file, or send it by stdin", maxArgv)
+	}
+}
+
 func (v *violations) env(field string, env map[string]string) {
+	size := 0
+	for k, value := range env {
+		size += len(k) + len(value)
+	}
+	if len(env) > maxEnvNames || size > maxEnv {
+		v.add(field, "must not have more than %d names, or be larger than %d bytes", maxEnvNames, maxEnv)
+		return
+	}
 	for _, k := range sortedKeys(env) {
 		if k == "" || strings.ContainsAny(k, "=\x00") {
-			v.add(fmt.Sprintf("%s[%q]", field, k), "a name must not be empty or hold '=' or NUL")
+			v.add(fmt.Sprintf("%s[%q]", field, clip(k, maxNamedKey)), "a name must not be empty or hold '=' or NUL")
 		}
 		if strings.IndexByte(env[k], 0) >= 0 {
-			v.add(fmt.Sprintf("%s[%q]", field, k), "a value must not hold NUL")
+			v.add(fmt.Sprintf("%s[%q]", field, clip(k, maxNamedKey)), "a value must not hold NUL")
 		}
 	}
 }
@@ -148,16 +193,20 @@ func (v *violations) env(field string, env map[string]string) {
 func (v *violations) labels(field string, labels map[string]string) {
 	if len(labels) > maxLabels {
 		v.add(field, "must not be more than %d", maxLabels)
+		return
 	}
 	for _, k := range sortedKeys(labels) {
 		if !labelKeyPattern.MatchString(k) {
-			v.add(fmt.Sprintf("%s[%q]", field, k), "a key must be 1 to 63 characters of a-z, A-Z, 0-9, '.', '_', '-', '/'")
+			v.add(fmt.Sprintf("%s[%q]", field, clip(k, maxNamedKey)), "a key must be 1 to 63 characters of a-z, A-Z, 0-9, '.', '_', '-', '/'")
 		}
 		if !labelValuePattern.MatchString(labels[k]) {
-			v.add(fmt.Sprintf("%s[%q]", field, k), "a value must be at most 63 characters of a-z, A-Z, 0-9, '.', '_', '-'")
+			v.add(fmt.Sprintf("%s[%q]", field, clip(k, maxNamedKey)), "a value must be at most 63 characters of a-z, A-Z, 0-9, '.', '_', '-'")
 		}
 	}
 }
+
+// maxNamedKey is how much of a key a violation shows.
+const maxNamedKey = 64
 
 func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -313,5 +314,34 @@ func BenchmarkLog(b *testing.B) {
 			l.Seal()
 			<-done
 		})
+	}
+}
+
+// Close wakes a Next that waits, as a stalled reader's does.
+func TestCloseWakesTheReader(t *testing.T) {
+	l := NewLog(Options{})
+	defer l.Close()
+	r, err := l.NewReader(0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := r.Next(context.Background(), 100)
+		ended <- err
+	}()
+	for waiting := false; !waiting; runtime.Gosched() {
+		l.mu.Lock()
+		waiting = r.waiting
+		l.mu.Unlock()
+	}
+	r.Close()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("Next still waits")
 	}
 }

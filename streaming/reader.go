@@ -137,7 +137,8 @@ func (r *Reader) Leads() bool {
 	return !slices.ContainsFunc(r.l.readers, func(other *Reader) bool { return other.pos > r.pos })
 }
 
-// Close detaches the reader. It may be called more than once.
+// Close detaches the reader. A Next that waits, and every later one, returns
+// ErrClosed. Close may be called from any goroutine, and more than once.
 func (r *Reader) Close() {
 	l := r.l
 	l.mu.Lock()
@@ -147,6 +148,11 @@ func (r *Reader) Close() {
 	}
 	r.closed = true
 	r.leave()
+	r.waiting = false
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
 	if i := slices.Index(l.readers, r); i >= 0 {
 		l.readers = slices.Delete(l.readers, i, i+1)
 	}

@@ -32,6 +32,7 @@ func BenchmarkUpload(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
+		_ = stream.Send(trailer(nil))
 		if _, err := stream.CloseAndRecv(); err != nil {
 			b.Fatal(err)
 		}
@@ -50,6 +51,7 @@ func BenchmarkUploadAlone(b *testing.B) {
 	for range benchSize >> 18 {
 		msgs = append(msgs, piece)
 	}
+	msgs = append(msgs, trailer(nil))
 	b.SetBytes(benchSize)
 	for b.Loop() {
 		if err := svc.Upload(&script{ctx: b.Context(), msgs: msgs, end: io.EOF}); err != nil {
@@ -95,6 +97,7 @@ func BenchmarkSmallUploads(b *testing.B) {
 		for i := range 1000 {
 			_ = stream.Send(header(&sandboxv1.UploadHeader{Path: fmt.Sprintf("%s/%d", dir, i)}))
 			_ = stream.Send(chunk([]byte("content")))
+			_ = stream.Send(trailer(nil))
 		}
 		if _, err := stream.CloseAndRecv(); err != nil {
 			b.Fatal(err)

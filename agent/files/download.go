@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/files/paths"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -80,6 +81,10 @@ func sendFile(stream grpc.ServerStreamingServer[agentv1.DownloadResponse], v *pa
 		return nil, err
 	}
 	// The pump has ended with its channel.
+	var failed *fault.PanicError
+	if errors.As(pump.err, &failed) {
+		return nil, failed
+	}
 	trailer.Sha256, trailer.Error = pump.digest, fileError(path, pump.err)
 	return trailer, nil
 }
@@ -118,6 +123,12 @@ func (p *pump) stop() {
 
 func (p *pump) run(ctx context.Context, src io.ReaderAt, offset, limit int64) {
 	defer close(p.out)
+	if err := fault.Catch(func() error { p.read(ctx, src, offset, limit); return nil }); err != nil {
+		p.err = err
+	}
+}
+
+func (p *pump) read(ctx context.Context, src io.ReaderAt, offset, limit int64) {
 	sum := sha256.New()
 	defer func() { p.digest = sum.Sum(nil) }()
 	for limit != 0 && p.err == nil {

@@ -183,6 +183,9 @@ func TestTransferBoundedMemory(t *testing.T) {
 			peak = max(peak, heap())
 		}
 	}
+	if err := stream.Send(trailer(nil)); err != nil {
+		t.Fatal(err)
+	}
 	if resp, err := stream.CloseAndRecv(); err != nil || outcomes(resp.GetResponse().GetResults())[0] != "" {
 		t.Fatalf("%v, %v", resp, err)
 	}

@@ -60,6 +60,7 @@ func (s *Service) edit(ctx context.Context, v *paths.View, r *sandboxv1.EditFile
 		return nil, err
 	}
 	defer func() { _ = src.Close() }()
+	t.edited = &src.stat // A command may move or remove it meanwhile.
 
 	e := editor{path: r.GetPath(), src: src, size: src.stat.Size}
 	if err := e.find(ctx, r); err != nil {

@@ -55,9 +55,11 @@ var errBroken = errors.New("the connection broke")
 // FuzzUploadFrames plays any order of messages and compares reply and directory
 // with a model of the rules.
 func FuzzUploadFrames(f *testing.F) {
-	f.Add([]byte{0, 1, 4, 4, 2, 5, 4})
-	f.Add([]byte{0, 3, 4, 1, 4, 6, 4, 4, 4, 1})
+	f.Add([]byte{0, 1, 4, 4, 10, 2, 10, 1, 4, 10})
+	f.Add([]byte{0, 3, 4, 10, 1, 4, 10, 6, 4, 4, 4, 10, 1, 10})
 	f.Add([]byte{0, 7, 4, 4, 9})
+	f.Add([]byte{0, 7, 4, 4})
+	f.Add([]byte{0, 1, 4})
 	f.Add([]byte{0, 1, 5, 8})
 	f.Add([]byte{4, 0})
 	svc, err := files.New(files.Config{})
@@ -79,12 +81,12 @@ func FuzzUploadFrames(f *testing.F) {
 		m := &uploadModel{files: map[string]string{}}
 		for _, op := range ops {
 			s.msgs = append(s.msgs, uploadMessage(op, dir, fmt.Sprint("id-", uploads)))
-			if op%10 == 9 {
+			if op%11 == 9 {
 				s.msgs, s.end = s.msgs[:len(s.msgs)-1], errBroken
 				m.broken = true
 				break
 			}
-			m.take(op % 10)
+			m.take(op % 11)
 		}
 		m.finish()
 		err := svc.Upload(s)
@@ -125,7 +127,7 @@ func FuzzUploadFrames(f *testing.F) {
 
 func uploadMessage(op byte, dir, id string) *agentv1.UploadRequest {
 	h := &sandboxv1.UploadHeader{}
-	switch op % 10 {
+	switch op % 11 {
 	case 0:
 		return envelope(nil)
 	case 1:
@@ -142,6 +144,8 @@ func uploadMessage(op byte, dir, id string) *agentv1.UploadRequest {
 		h.Path, h.Size = dir+"/sized", ptr(int64(4))
 	case 7:
 		h.Path, h.UploadId = dir+"/resumed", id
+	case 10:
+		return trailer(nil)
 	}
 	if h.GetPath() == "" {
 		return &agentv1.UploadRequest{}
@@ -165,12 +169,13 @@ func (m *uploadModel) take(op byte) {
 	switch {
 	case !m.begun:
 		m.begun, m.bad = true, op != 0
-	case op == 0, op == 8, op == 4 && m.kind == 0, op == 5 && m.kind == 0:
+	case op == 0, op == 5, op == 8, (m.kind == 0) == (op == 4 || op == 10):
 		m.bad = true
 	case op == 4:
 		m.content += "xy"
-	case op != 5:
+	case op == 10:
 		m.complete()
+	default:
 		m.kind, m.content = op, ""
 	}
 }
@@ -205,9 +210,7 @@ func (m *uploadModel) finish() {
 	if m.bad || m.broken {
 		return
 	}
-	if m.bad = m.kind == 0 && len(m.results) == 0; !m.bad {
-		m.complete()
-	}
+	m.bad = m.kind != 0 || len(m.results) == 0
 }
 
 // parts is how many unfinished files are kept: that of a resumable upload of

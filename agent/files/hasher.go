@@ -3,6 +3,8 @@ package files
 import (
 	"crypto/sha256"
 	"hash"
+
+	"github.com/sandgate/sandgate/agent/fault"
 )
 
 // hashAhead is how many chunks may wait to be hashed.
@@ -19,6 +21,7 @@ type hasher struct {
 	bytes int64
 	in    chan content
 	done  chan struct{}
+	err   error // why the hash is not to be had
 }
 
 func newHasher() *hasher { return &hasher{sum: sha256.New()} }
@@ -36,7 +39,9 @@ func (h *hasher) add(c content) {
 		go func(in <-chan content, done chan<- struct{}) {
 			defer close(done)
 			for c := range in {
-				h.hash(c)
+				if err := fault.Catch(func() error { h.hash(c); return nil }); err != nil {
+					h.err = err
+				}
 			}
 		}(h.in, h.done)
 	}
@@ -60,8 +65,12 @@ func (h *hasher) stop() {
 	h.in, h.done = nil, nil
 }
 
-// Sum stops and returns the hash of all that was added.
+// Sum stops and returns the hash of all that was added. A panic of the
+// goroutine that hashed goes on in the caller's.
 func (h *hasher) Sum() []byte {
 	h.stop()
+	if h.err != nil {
+		panic(h.err)
+	}
 	return h.sum.Sum(nil)
 }

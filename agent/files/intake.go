@@ -74,6 +74,16 @@ func (in *intake) check() error {
 	return nil
 }
 
+func checkTrailer(t *sandboxv1.UploadTrailer) error {
+	switch {
+	case t.Size != nil && t.GetSize() < 0:
+		return requestFault("trailer.size", "negative")
+	case len(t.GetSha256()) != 0 && len(t.GetSha256()) != 32:
+		return requestFault("trailer.sha256", "not 32 bytes")
+	}
+	return nil
+}
+
 // newDraft makes the file that the bytes go to. That of a resumable upload
 // outlives the target's descriptor, so it holds its own.
 func (in *intake) newDraft() error {
@@ -125,10 +135,10 @@ func (in *intake) store(c content) {
 }
 
 // finish puts the file into its place and returns what became of it.
-func (in *intake) finish(ctx context.Context) *sandboxv1.UploadResult {
+func (in *intake) finish(ctx context.Context, t *sandboxv1.UploadTrailer) *sandboxv1.UploadResult {
 	result := &sandboxv1.UploadResult{Path: in.header.GetPath()}
 	if in.err == nil {
-		in.err = in.complete(ctx)
+		in.err = in.complete(ctx, t)
 	}
 	if in.err != nil {
 		result.Error = fileError(in.header.GetPath(), in.err)
@@ -139,19 +149,29 @@ func (in *intake) finish(ctx context.Context) *sandboxv1.UploadResult {
 	return result
 }
 
-func (in *intake) complete(ctx context.Context) error {
+func (in *intake) complete(ctx context.Context, t *sandboxv1.UploadTrailer) error {
 	p, h := in.part, in.header
+	if err := checkTrailer(t); err != nil {
+		in.settle(true)
+		return err
+	}
+	for _, size := range []*int64{h.Size, t.Size} {
+		if size != nil && p.size != *size {
+			in.settle(p.complete || p.size < *size) // the rest may still come
+			return pathFault(checksum, h.GetPath(), fmt.Sprintf("%d bytes came, %d were announced", p.size, *size))
+		}
+	}
+	if !p.complete {
+		p.digest = p.sum.Sum()
+	}
+	for _, digest := range [][]byte{h.GetSha256(), t.GetSha256()} {
+		if len(digest) > 0 && !bytes.Equal(p.digest, digest) {
+			in.settle(p.complete)
+			return pathFault(checksum, h.GetPath(), "the SHA-256 is not the one announced")
+		}
+	}
 	if p.complete {
 		return nil
-	}
-	if h.Size != nil && p.size != h.GetSize() {
-		in.settle(true) // the rest may still come
-		return pathFault(checksum, h.GetPath(), fmt.Sprintf("%d bytes came, %d were announced", p.size, h.GetSize()))
-	}
-	p.digest = p.sum.Sum()
-	if len(h.GetSha256()) > 0 && !bytes.Equal(p.digest, h.GetSha256()) {
-		in.settle(false)
-		return pathFault(checksum, h.GetPath(), "the SHA-256 is not the one announced")
 	}
 	if _, err := in.service.land(ctx, in.target, p.draft); err != nil {
 		in.settle(true)

@@ -46,7 +46,8 @@ func (s *Service) MoveFile(ctx context.Context, req *agentv1.MoveFileRequest) (*
 			return nil, asFault(r.GetDestination(), err)
 		}
 	}
-	unlock, err := s.locks.lock(ctx, to)
+	// Both names: an edit of the source must not bring it back.
+	unlock, err := s.locks.lockBoth(ctx, from, to)
 	if err != nil {
 		return nil, asFault(r.GetDestination(), err)
 	}

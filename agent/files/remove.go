@@ -38,6 +38,12 @@ func (s *Service) remove(ctx context.Context, v *paths.View, r *sandboxv1.Remove
 		return err
 	}
 	defer func() { _ = loc.Close() }()
+	// An edit that runs must not bring the file back.
+	unlock, err := s.locks.lock(ctx, loc)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	err = unix.Unlinkat(loc.FD(), loc.Name, 0)
 	if !isDirectoryError(err) {
 		return err

@@ -189,6 +189,9 @@ func TestUploadBusyExpiryAndEviction(t *testing.T) {
 	if diff := cmp.Diff([]string{"UPLOAD_BUSY", ""}, outcomes(results)); diff != "" {
 		t.Errorf("results (-want +got):\n%s", diff)
 	}
+	if err := stream.Send(trailer(nil)); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := stream.CloseAndRecv(); err != nil {
 		t.Fatal(err)
 	}

@@ -34,6 +34,12 @@ func (s *Service) SearchFiles(ctx context.Context, req *agentv1.SearchFilesReque
 		return nil, err
 	}
 	defer func() { _ = q.view.Close() }()
+	leave, err := s.search.enter(ctx)
+	if err != nil {
+		return nil, asFault(r.GetPath(), err)
+	}
+	defer leave()
+	q.memory = s.search
 	limited, cancel := context.WithTimeoutCause(ctx, s.cfg.SearchTime, errBudget)
 	defer cancel()
 	resp, err := q.run(limited)
@@ -50,6 +56,7 @@ type query struct {
 	matcher *matcher
 	pattern *glob.Pattern
 	max     int
+	memory  *searchMemory
 }
 
 func newQuery(r *sandboxv1.SearchFilesRequest) (*query, error) {
@@ -108,7 +115,8 @@ func (q *query) run(ctx context.Context) (*sandboxv1.SearchFilesResponse, error)
 	if q.pattern != nil && !q.pattern.Match(path.Base(where)) {
 		return reply.response(), nil
 	}
-	job := &job{query: q}
+	job := &job{query: q, first: true}
+	defer q.memory.free(job)
 	sc := newScanner(q)
 	job.file(ctx, sc, int(root.Fd()), &st, where)
 	if err := context.Cause(ctx); err != nil && !errors.Is(err, errBudget) {
@@ -120,5 +128,5 @@ func (q *query) run(ctx context.Context) (*sandboxv1.SearchFilesResponse, error)
 	return reply.response(), nil
 }
 
-// workers is how many files are searched at a time.
-func workers() int { return runtime.GOMAXPROCS(0) }
+// workers is how many files one search reads at a time.
+func workers() int { return min(runtime.GOMAXPROCS(0), maxSearchers) }

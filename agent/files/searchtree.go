@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/files/paths"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
@@ -42,6 +43,8 @@ type job struct {
 	searched   int64
 	more       bool // there are matches beyond those
 	unreadable bool
+	first      bool  // next in the order of the reply; under searchMemory.mu
+	failed     error // it panicked
 }
 
 // planner is the walk's visitor: it makes jobs.
@@ -126,7 +129,10 @@ func (q *query) tree(ctx context.Context, root *os.File, reply *searchReply) (*s
 		running.Go(func() {
 			sc := newScanner(q)
 			for j := range work {
-				j.run(inner, sc)
+				j.failed = fault.Catch(func() error {
+					j.run(inner, sc)
+					return nil
+				})
 				close(j.done)
 				j.dir.release()
 			}
@@ -136,18 +142,29 @@ func (q *query) tree(ctx context.Context, root *os.File, reply *searchReply) (*s
 	running.Go(func() {
 		defer close(ordered)
 		defer close(work)
-		walked = walk.run(inner, root)
+		walked = fault.Catch(func() error { return walk.run(inner, root) })
 	})
+	defer context.AfterFunc(inner, q.memory.wake)()
+	var failed error
 	for j := range ordered {
+		q.memory.lead(j)
 		<-j.done
-		if !reply.full {
+		switch {
+		case j.failed != nil:
+			failed = j.failed
+			stop(failed)
+		case !reply.full:
 			reply.add(j)
 		}
 		if reply.full {
 			stop(errEnough)
 		}
+		q.memory.free(j)
 	}
 	running.Wait()
+	if failed != nil {
+		return nil, failed
+	}
 	switch {
 	case walked == nil, errors.Is(walked, errEnough):
 	case errors.Is(walked, errBudget):
@@ -200,8 +217,10 @@ func (j *job) file(ctx context.Context, sc *scanner, fd int, st *unix.Stat_t, pa
 		}
 		m := &sandboxv1.SearchMatch{Path: wirePath(path), Line: h.line, Text: clip(h.text)}
 		sc.context(m, fd, h)
+		if !j.query.memory.take(ctx, j, matchBytes(m)) {
+			return false
+		}
 		j.matches = append(j.matches, m)
-		j.bytes += matchBytes(m)
 		return true
 	})
 	if err != nil {

@@ -1,10 +1,8 @@
 package files
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -58,6 +56,7 @@ type Service struct {
 	cfg     Config
 	parts   *parts
 	locks   locks
+	search  *searchMemory
 	running atomic.Int64
 	last    atomic.Int64 // Unix nanoseconds
 }
@@ -65,7 +64,7 @@ type Service struct {
 // New returns a service. Close ends it.
 func New(cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
-	s := &Service{cfg: cfg, parts: newParts(cfg.MaxParts, cfg.PartRetention)}
+	s := &Service{cfg: cfg, parts: newParts(cfg.MaxParts, cfg.PartRetention), search: newSearchMemory()}
 	if cfg.PartDir != "" {
 		if err := os.MkdirAll(cfg.PartDir, 0o700); err != nil {
 			return nil, fmt.Errorf("directory for parts of uploads: %w", err)
@@ -118,55 +117,14 @@ func (s *Service) view(c *agentv1.Confinement) (*paths.View, error) {
 	return v, nil
 }
 
-// locks serialises what changes one file. A file is named by its directory and
-// name, because its inode changes with every replacement.
-type locks struct {
-	mu   sync.Mutex
-	held map[fileKey]*fileLock
-}
-
-type fileKey struct {
-	dev, ino uint64
-	name     string
-}
-
-type fileLock struct {
-	free  chan struct{} // holds a token while nobody has the lock
-	users int
-}
-
-// lock waits for the file's lock. The caller calls unlock exactly once.
-func (l *locks) lock(ctx context.Context, loc *paths.Location) (unlock func(), err error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(loc.FD(), &st); err != nil {
-		return nil, err
+// WritePrefixes returns beneath which paths a confinement allows writes, and
+// where beneath them it forbids them.
+func (s *Service) WritePrefixes(c *agentv1.Confinement) (allow, deny []string, err error) {
+	view, err := s.view(c)
+	if err != nil {
+		return nil, nil, err
 	}
-	key := fileKey{dev: st.Dev, ino: st.Ino, name: loc.Name}
-	l.mu.Lock()
-	if l.held == nil {
-		l.held = make(map[fileKey]*fileLock)
-	}
-	lock := l.held[key]
-	if lock == nil {
-		lock = &fileLock{free: make(chan struct{}, 1)}
-		lock.free <- struct{}{}
-		l.held[key] = lock
-	}
-	lock.users++
-	l.mu.Unlock()
-
-	forget := func() {
-		l.mu.Lock()
-		if lock.users--; lock.users == 0 {
-			delete(l.held, key)
-		}
-		l.mu.Unlock()
-	}
-	select {
-	case <-lock.free:
-		return func() { lock.free <- struct{}{}; forget() }, nil
-	case <-ctx.Done():
-		forget()
-		return nil, context.Cause(ctx)
-	}
+	defer func() { _ = view.Close() }()
+	allow, deny = view.WritePrefixes()
+	return allow, deny, nil
 }

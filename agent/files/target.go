@@ -30,6 +30,7 @@ type target struct {
 	old     unix.Stat_t // of the file that is there
 	mode    *uint32     // as asked for
 	newOnly bool
+	edited  *unix.Stat_t // the file that must still be there, nil for any
 }
 
 // openTarget finds the place of path and makes its parents. A link is followed,
@@ -185,6 +186,13 @@ func (s *Service) landLocked(t *target, d *draft) (created bool, err error) {
 	// What is there may have changed since the target was opened.
 	if err := t.inspect(); err != nil {
 		return false, err
+	}
+	switch {
+	case t.edited == nil:
+	case !t.exists:
+		return false, unix.ENOENT
+	case t.old.Dev != t.edited.Dev || t.old.Ino != t.edited.Ino:
+		return false, pathFault(fileIO, t.path, "the file was replaced while it was edited")
 	}
 	if err := t.dress(d); err != nil {
 		return false, err

@@ -20,9 +20,10 @@ import (
 // default.
 const maxReply = 3 << 20
 
-// Upload writes files: the envelope, then a header and chunks for each. A file
-// that fails is said in its result and its chunks are dropped; messages in a
-// wrong order end the call. Files that were complete before that stay.
+// Upload writes files: the envelope, then a header, chunks and a trailer for
+// each. A file that fails is reported in its result and its chunks are dropped.
+// Messages in a wrong order end the call, and so does a stream that ends before
+// a file's trailer. Files whose trailer came before stay.
 func (s *Service) Upload(stream grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
 	defer s.begin()()
 	first := incoming{UploadRequest: &agentv1.UploadRequest{}}
@@ -55,10 +56,7 @@ func (s *Service) Upload(stream grpc.ClientStreamingServer[agentv1.UploadRequest
 		}
 	}
 	if err := u.frames.Finish(); err != nil {
-		return orderFault("no file")
-	}
-	if err := u.finish(stream.Context()); err != nil {
-		return err
+		return orderFault(err.Error()).Because(err)
 	}
 	return stream.SendAndClose(&agentv1.UploadResponse{
 		Response: &sandboxv1.UploadResponse{Results: u.results},
@@ -99,12 +97,11 @@ func (u *upload) take(ctx context.Context, msg *incoming) error {
 	}
 	switch payload := msg.GetPayload().(type) {
 	case *agentv1.UploadRequest_Header:
-		return u.begin(ctx, payload.Header)
+		return u.begin(payload.Header)
 	case *agentv1.UploadRequest_Chunk:
-		if len(payload.Chunk) == 0 && u.frames.Files() > 0 {
-			return nil // an empty file, sent as an empty chunk
-		}
 		return u.chunk(plain(payload.Chunk))
+	case *agentv1.UploadRequest_Trailer:
+		return u.finish(ctx, payload.Trailer)
 	case *agentv1.UploadRequest_Envelope:
 		return orderFault("a second envelope")
 	default:
@@ -114,8 +111,6 @@ func (u *upload) take(ctx context.Context, msg *incoming) error {
 
 // chunk takes the next bytes of the open file, which it releases.
 func (u *upload) chunk(c content) error {
-	// The size is checked per file, so that one wrong file does not end the
-	// others.
 	if err := u.frames.Chunk(c.size); err != nil {
 		c.release()
 		return orderFault(err.Error()).Because(err)
@@ -124,11 +119,8 @@ func (u *upload) chunk(c content) error {
 	return nil
 }
 
-func (u *upload) begin(ctx context.Context, h *sandboxv1.UploadHeader) error {
-	if err := u.finish(ctx); err != nil {
-		return err
-	}
-	if err := u.frames.Header(streaming.Unknown, 0); err != nil {
+func (u *upload) begin(h *sandboxv1.UploadHeader) error {
+	if err := u.frames.Header(); err != nil {
 		return orderFault(err.Error()).Because(err)
 	}
 	u.file = u.service.newIntake(u.view, h, u.limit)
@@ -136,11 +128,11 @@ func (u *upload) begin(ctx context.Context, h *sandboxv1.UploadHeader) error {
 }
 
 // finish completes the open file and keeps its result.
-func (u *upload) finish(ctx context.Context) error {
-	if u.file == nil {
-		return nil
+func (u *upload) finish(ctx context.Context, t *sandboxv1.UploadTrailer) error {
+	if err := u.frames.Trailer(); err != nil {
+		return orderFault(err.Error()).Because(err)
 	}
-	result := u.file.finish(ctx)
+	result := u.file.finish(ctx, t)
 	u.file = nil
 	if u.reply += proto.Size(result) + 8; u.reply > maxReply {
 		return fault.New(code(messageTooLarge), messageTooLarge,

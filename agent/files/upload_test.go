@@ -31,8 +31,34 @@ func chunk(b []byte) *agentv1.UploadRequest {
 	return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Chunk{Chunk: b}}
 }
 
-// send runs one upload to its end.
+// trailer ends a file; nil states nothing of it.
+func trailer(t *sandboxv1.UploadTrailer) *agentv1.UploadRequest {
+	if t == nil {
+		t = &sandboxv1.UploadTrailer{}
+	}
+	return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Trailer{Trailer: t}}
+}
+
+// send runs one upload to its end, with a trailer after each file that has none.
 func send(t testing.TB, c agentv1.AgentServiceClient, msgs ...*agentv1.UploadRequest) ([]*sandboxv1.UploadResult, error) {
+	t.Helper()
+	var all []*agentv1.UploadRequest
+	open := false
+	for _, m := range msgs {
+		if m.GetHeader() != nil && open {
+			all = append(all, trailer(nil))
+		}
+		open = m.GetHeader() != nil || open && m.GetTrailer() == nil
+		all = append(all, m)
+	}
+	if open {
+		all = append(all, trailer(nil))
+	}
+	return sendOnly(t, c, all...)
+}
+
+// sendOnly sends these messages and ends the stream politely.
+func sendOnly(t testing.TB, c agentv1.AgentServiceClient, msgs ...*agentv1.UploadRequest) ([]*sandboxv1.UploadResult, error) {
 	t.Helper()
 	stream, err := c.Upload(t.Context())
 	if err != nil {
@@ -175,18 +201,98 @@ func TestUploadOrder(t *testing.T) {
 		"empty chunk first":  {envelope(nil), chunk(nil)},
 		"no file":            {envelope(nil)},
 		"no payload":         {envelope(nil), h, {}},
+		"empty chunk":        {envelope(nil), h, chunk(nil)},
 		"huge chunk":         {envelope(nil), h, chunk(make([]byte, 1<<20+1))},
+		"trailer first":      {envelope(nil), trailer(nil)},
+		"two trailers":       {envelope(nil), header(&sandboxv1.UploadHeader{Path: "/dev/null"}), trailer(nil), trailer(nil)},
+		"chunk after":        {envelope(nil), header(&sandboxv1.UploadHeader{Path: "/dev/null"}), trailer(nil), chunk([]byte("x"))},
+		"header in a file":   {envelope(nil), h, chunk([]byte("x")), h, trailer(nil)},
+		"end after a header": {envelope(nil), h},
+		"end in a file":      {envelope(nil), h, chunk([]byte("x"))},
 	} {
-		if _, err := send(t, c, msgs...); reason(t, err) != "UPLOAD_OUT_OF_ORDER" {
+		if _, err := sendOnly(t, c, msgs...); reason(t, err) != "UPLOAD_OUT_OF_ORDER" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if got := names(t, dir); len(got) != 0 {
 		t.Errorf("left behind: %q", got)
 	}
-	results, err := send(t, c, envelope(nil), h, chunk(nil))
-	if err != nil || outcomes(results)[0] != "" || read(t, dir+"/f") != "" {
-		t.Errorf("an empty chunk: %v, %v", results, err)
+}
+
+// A stream that ends politely within a file is how some HTTP/2 stacks cancel.
+func TestUploadWithoutTrailerKeepsTheOldContent(t *testing.T) {
+	for _, hidden := range []bool{false, true} {
+		t.Run(fmt.Sprintf("hidden %v", hidden), func(t *testing.T) {
+			_, c := start(t, files.Config{NoTmpfile: hidden})
+			dir := t.TempDir()
+			write(t, dir+"/f", "old")
+			_, err := sendOnly(t, c,
+				envelope(nil), header(&sandboxv1.UploadHeader{Path: dir + "/done"}), chunk([]byte("done")), trailer(nil),
+				header(&sandboxv1.UploadHeader{Path: dir + "/f"}), chunk([]byte("half")))
+			if reason(t, err) != "UPLOAD_OUT_OF_ORDER" {
+				t.Errorf("it ended with %v", err)
+			}
+			if diff := cmp.Diff([]string{"done", "f"}, names(t, dir)); diff != "" || read(t, dir+"/f") != "old" {
+				t.Errorf("f holds %q, directory (-want +got):\n%s", read(t, dir+"/f"), diff)
+			}
+
+			// A resumable one keeps its part.
+			h := func(offset int64) *agentv1.UploadRequest {
+				return header(&sandboxv1.UploadHeader{Path: dir + "/f", UploadId: "u", Offset: offset})
+			}
+			if _, err := sendOnly(t, c, envelope(nil), h(0), chunk([]byte("half"))); reason(t, err) != "UPLOAD_OUT_OF_ORDER" {
+				t.Errorf("the resumable one ended with %v", err)
+			}
+			await(t, func() bool { got, err := getUpload(t, c, "u"); return err == nil && got.GetOffset() == 4 })
+			end := trailer(&sandboxv1.UploadTrailer{Size: ptr(int64(6)), Sha256: sum([]byte("half+2"))})
+			results, err := sendOnly(t, c, envelope(nil), h(4), chunk([]byte("+2")), end)
+			if err != nil || outcomes(results)[0] != "" || read(t, dir+"/f") != "half+2" {
+				t.Errorf("resumed: %v, %v, %q", results, err, read(t, dir+"/f"))
+			}
+		})
+	}
+}
+
+func TestUploadTrailerIsChecked(t *testing.T) {
+	_, c := start(t, files.Config{})
+	dir := t.TempDir()
+	for name, test := range map[string]struct {
+		h    *sandboxv1.UploadHeader
+		t    *sandboxv1.UploadTrailer
+		want string
+	}{
+		"right":                   {t: &sandboxv1.UploadTrailer{Size: ptr(int64(5)), Sha256: sum([]byte("12345"))}},
+		"right twice":             {h: &sandboxv1.UploadHeader{Size: ptr(int64(5))}, t: &sandboxv1.UploadTrailer{Size: ptr(int64(5))}},
+		"fewer bytes":             {t: &sandboxv1.UploadTrailer{Size: ptr(int64(6))}, want: "FILE_CHECKSUM_MISMATCH"},
+		"more bytes":              {t: &sandboxv1.UploadTrailer{Size: ptr(int64(4))}, want: "FILE_CHECKSUM_MISMATCH"},
+		"other bytes":             {t: &sandboxv1.UploadTrailer{Sha256: sum(nil)}, want: "FILE_CHECKSUM_MISMATCH"},
+		"contradicts its header":  {h: &sandboxv1.UploadHeader{Size: ptr(int64(5))}, t: &sandboxv1.UploadTrailer{Size: ptr(int64(0))}, want: "FILE_CHECKSUM_MISMATCH"},
+		"negative":                {t: &sandboxv1.UploadTrailer{Size: ptr(int64(-1))}, want: "REQUEST_INVALID"},
+		"no SHA-256":              {t: &sandboxv1.UploadTrailer{Sha256: []byte("short")}, want: "REQUEST_INVALID"},
+		"resumable, not complete": {h: &sandboxv1.UploadHeader{UploadId: "u"}, t: &sandboxv1.UploadTrailer{Size: ptr(int64(9))}, want: "FILE_CHECKSUM_MISMATCH"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			write(t, dir+"/f", "old")
+			h := &sandboxv1.UploadHeader{}
+			if test.h != nil {
+				h = test.h
+			}
+			h.Path = dir + "/f"
+			results, err := sendOnly(t, c, envelope(nil), header(h), chunk([]byte("12345")), trailer(test.t))
+			if err != nil || outcomes(results)[0] != test.want {
+				t.Fatalf("%v, %v, want %q", results, err, test.want)
+			}
+			content := "old"
+			if test.want == "" {
+				content = "12345"
+			}
+			if got := read(t, dir+"/f"); got != content {
+				t.Errorf("f holds %q", got)
+			}
+		})
+	}
+	if got, err := getUpload(t, c, "u"); err != nil || got.GetOffset() != 5 {
+		t.Errorf("the part of an incomplete upload: %v, %v", got, err)
 	}
 }
 
@@ -203,7 +309,7 @@ func TestUploadCancelled(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, m := range []*agentv1.UploadRequest{
-				envelope(nil), header(&sandboxv1.UploadHeader{Path: dir + "/done"}), chunk([]byte("done")),
+				envelope(nil), header(&sandboxv1.UploadHeader{Path: dir + "/done"}), chunk([]byte("done")), trailer(nil),
 				header(&sandboxv1.UploadHeader{Path: dir + "/f"}), chunk(make([]byte, 1<<20)),
 			} {
 				if err := stream.Send(m); err != nil {

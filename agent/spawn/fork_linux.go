@@ -35,6 +35,7 @@ const (
 	stepExec
 	stepFork
 	stepFilter
+	stepConfine
 )
 
 // report is what a child tells the agent through its pipe. It is smaller than
@@ -59,6 +60,7 @@ type child struct {
 	pipe       int // where reports go
 	home       int // descriptor of the cgroup to be born into, or -1
 	cgroup     int // descriptor of cgroup.procs to move to, or -1
+	ruleset    int // descriptor of the Landlock ruleset to enter, or -1
 	filter     *unix.SockFprog
 	terminal   bool
 	supervise  bool
@@ -274,6 +276,13 @@ func become(c *child) {
 	// Best effort: raising needs no privilege, but /proc may be missing.
 	if fd, _, errno := syscall.RawSyscall6(unix.SYS_OPENAT, ^uintptr(99), uintptr(unsafe.Pointer(c.oomPath)), unix.O_WRONLY|unix.O_CLOEXEC, 0, 0, 0); errno == 0 {
 		syscall.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(&c.oomValue[0])), uintptr(c.oomLen))
+	}
+	if c.ruleset >= 0 {
+		// Before the ruleset's descriptor may make way for one of the command's.
+		syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
+		if _, _, errno := syscall.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(c.ruleset), 0, 0); errno != 0 {
+			fail(c, stepConfine, errno)
+		}
 	}
 	for i := range len(c.fds) {
 		if c.fds[i] < 0 {

@@ -52,6 +52,9 @@ type Spec struct {
 	// OOMScoreAdj is what the command's oom_score_adj is above the agent's own,
 	// as far as the kernel's limit of 1000 allows.
 	OOMScoreAdj int
+	// Ruleset is one more than the descriptor of a Landlock ruleset that binds
+	// this command, beside that of Restrict. 0: none.
+	Ruleset int
 }
 
 // Process is a started command.
@@ -97,64 +100,6 @@ func probe() {
 func Start(s Spec) (*Process, error) {
 	probe()
 	defer heir.raise(s.OOMScoreAdj)()
-	if s.Cgroup >= 0 && features.clone3 && !refusing {
-		return startInCgroup(s)
-	}
-	return startForked(s)
-}
-
-func startInCgroup(s Spec) (*Process, error) {
-	pidfd := -1
-	files := []uintptr{uintptr(s.Files[0]), uintptr(s.Files[1]), uintptr(s.Files[2])}
-	if s.Files[3] >= 0 {
-		files = append(files, uintptr(s.Files[3]))
-	}
-	attr := &syscall.ProcAttr{
-		Dir:   s.Dir,
-		Env:   s.Env,
-		Files: files,
-		Sys: &syscall.SysProcAttr{
-			Setsid: true, Setctty: s.Terminal, Ctty: 0,
-			UseCgroupFD: true, CgroupFD: s.Cgroup, PidFD: &pidfd,
-		},
-	}
-	pid, err := syscall.ForkExec(s.Path, s.Argv, attr)
-	if err != nil {
-		return nil, classify(s, err)
-	}
-	if !heir.open {
-		// The program is still being loaded: its own children will inherit this.
-		raiseOOMScore(pid, s.OOMScoreAdj)
-	}
-	return &Process{Pid: pid, PidFD: pidfd, Reports: -1}, nil
-}
-
-// classify tells a missing directory from a missing program: ForkExec does not.
-func classify(s Spec, err error) error {
-	if fd, derr := unix.Open(s.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); derr != nil {
-		return fmt.Errorf("%w: %w", ErrDir, derr)
-	} else {
-		_ = unix.Close(fd)
-	}
-	if derr := unix.Access(s.Dir, unix.X_OK); derr != nil {
-		return fmt.Errorf("%w: %w", ErrDir, derr)
-	}
-	if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-		return fmt.Errorf("%w: %w", ErrSetup, err)
-	}
-	return fmt.Errorf("%w: %w", ErrExec, err)
-}
-
-func raiseOOMScore(pid, score int) {
-	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return
-	}
-	_, _ = unix.Write(fd, strconv.AppendInt(nil, int64(score), 10))
-	_ = unix.Close(fd)
-}
-
-func startForked(s Spec) (*Process, error) {
 	mem, err := takeRoom()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSetup, err)
@@ -194,6 +139,7 @@ func startForked(s Spec) (*Process, error) {
 	c.argv, c.env = &keepAlive.argv[0], &keepAlive.env[0]
 	c.fds, c.pipe, c.terminal = s.Files, pipe[1], s.Terminal
 	c.cgroup, c.home, c.supervise, c.pidfd = -1, -1, s.Cgroup < 0, -1
+	c.ruleset = s.Ruleset - 1
 	if refusing {
 		c.filter = &refusal
 	}
@@ -216,9 +162,7 @@ func startForked(s Spec) (*Process, error) {
 		defer func() { _ = unix.Close(c.cgroup) }()
 	}
 
-	syscall.ForkLock.Lock()
-	pid, errno := fork(r)
-	syscall.ForkLock.Unlock()
+	pid, errno := startFork(r)
 	runtime.KeepAlive(&keepAlive)
 	if errno != 0 {
 		_ = unix.Close(pipe[0])

@@ -154,9 +154,10 @@ func (s *Sandbox) Upload(ctx context.Context, files ...File) ([]FileResult, erro
 	return results, nil
 }
 
-// send sends one file from a header's offset on and adds what it sent to sum.
-// io.EOF means that the server has ended the call.
-func (s *Sandbox) send(stream sandboxv1.SandboxService_UploadClient, file File, header *sandboxv1.UploadHeader, sum io.Writer) error {
+// send sends one file from a header's offset on, with its trailer, and adds what
+// it sent to sum, which holds what came before the offset. io.EOF means that the
+// server has ended the call.
+func (s *Sandbox) send(stream sandboxv1.SandboxService_UploadClient, file File, header *sandboxv1.UploadHeader, sum hash.Hash) error {
 	header.SandboxId, header.ExpectedIncarnation = s.id, s.Incarnation
 	header.Path, header.Mode, header.Size, header.CreateOnly = file.Path, file.Mode, file.Size, file.CreateOnly
 	err := stream.Send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Header{Header: header}})
@@ -178,7 +179,8 @@ func (s *Sandbox) send(stream sandboxv1.SandboxService_UploadClient, file File, 
 		}
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return nil
+			trailer := &sandboxv1.UploadTrailer{Size: &done, Sha256: sum.Sum(nil)}
+			return stream.Send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Trailer{Trailer: trailer}})
 		case err != nil:
 			return local(nil, codes.Aborted, err, "the content of %s cannot be read: %v", file.Path, err)
 		}

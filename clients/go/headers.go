@@ -2,6 +2,7 @@ package sandgate
 
 import (
 	"context"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -43,8 +44,14 @@ func (h headers) authorized(ctx context.Context) (context.Context, error) {
 	if err != nil {
 		return nil, local(ErrAuthentication, codes.Unauthenticated, err, "the token cannot be had: %v", err)
 	}
+	// A token that was read from a file or a Secret ends in a newline.
+	token = strings.TrimSpace(token)
 	if token == "" {
 		return ctx, nil
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, local(ErrInvalidRequest, codes.InvalidArgument, nil,
+			"the token cannot be sent: it must be printable ASCII without spaces (SANDGATE_TOKEN)")
 	}
 	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token), nil
 }

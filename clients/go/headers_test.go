@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -114,5 +115,23 @@ func TestTokenSourceWithoutTLS(t *testing.T) {
 	source := WithTokenSource(func(context.Context) (string, error) { return "t", nil })
 	if _, err := NewClient(t.Context(), WithAddress("example.com:1"), source); !errors.Is(err, ErrInvalidRequest) {
 		t.Errorf("error %v", err)
+	}
+}
+
+func TestTokenInAHeader(t *testing.T) {
+	var calls seen
+	client := connect(t, &fake.Server{Seen: calls.add}, WithToken(" secret\r\n"))
+	if _, err := client.ServerInfo(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if got := calls.values("GetServerInfo", "authorization"); !slices.Equal(got, []string{"[Bearer secret]"}) {
+		t.Errorf("got %q", got)
+	}
+	for _, token := range []string{"sec\nret", "sécret", "sec ret"} {
+		client := connect(t, &fake.Server{}, WithToken(token))
+		_, err := client.ServerInfo(within(t))
+		if !errors.Is(err, ErrInvalidRequest) || strings.Contains(err.Error(), "ret\"") || !strings.Contains(err.Error(), "SANDGATE_TOKEN") {
+			t.Errorf("%q: error %v", token, err)
+		}
 	}
 }

@@ -150,10 +150,16 @@ func (p *Process) WriteStdin(ctx context.Context, data []byte) error {
 	defer p.stdin.Unlock()
 	for len(data) > 0 {
 		n := min(len(data), chunkSize)
+		before := p.stdinOffset
 		if err := p.writeStdin(ctx, data[:n], false); err != nil {
 			return err
 		}
-		data = data[n:]
+		// The server may have taken less than was sent.
+		taken := p.stdinOffset - before
+		if taken <= 0 {
+			return local(ErrInternal, codes.DataLoss, nil, "the server took none of the input at offset %d", before)
+		}
+		data = data[min(taken, int64(n)):]
 	}
 	return nil
 }

@@ -316,7 +316,8 @@ func TestAttachFromPosition(t *testing.T) {
 }
 
 func TestStdin(t *testing.T) {
-	server := &fake.Server{Play: func(r *fake.Run) { r.Stdout(r.Stdin()) }}
+	// The server takes less than is sent: the client goes on where it stopped.
+	server := &fake.Server{MaxStdin: 100_003, Play: func(r *fake.Run) { r.Stdout(r.Stdin()) }}
 	sandbox := create(t, connect(t, server), "a")
 	process, err := sandbox.Start(within(t), ExecuteRequest{Shell: "x", Stdin: []byte("first "), StdinOpen: true})
 	if err != nil {

@@ -67,6 +67,7 @@ func serve(args []string, stderr io.Writer) error {
 	}
 	openStandard()
 	unix.Umask(0o022)
+	unrestricted := agent.RestrictCommands(cfg.Cgroup, cfg.StateDir)
 
 	var listeners []net.Listener
 	if *tcp != "" {
@@ -85,6 +86,9 @@ func serve(args []string, stderr io.Writer) error {
 	cfg.Version = version
 	cfg.Reap = true
 	cfg.Log = slog.New(slog.NewTextHandler(stderr, nil))
+	if unrestricted != nil {
+		cfg.Log.Warn("commands can signal the agent and connect to its abstract sockets", "error", unrestricted)
+	}
 	a, err := agent.New(cfg)
 	if err != nil {
 		return fmt.Errorf("start: %w", err)

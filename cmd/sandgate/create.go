@@ -21,7 +21,7 @@ It returns when a command can run in the sandbox, or fails and leaves nothing
 behind. Creating an id again with the same flags gives the same sandbox.`,
 		Example: `  id=$(sandgate create)
   sandgate create build-42 --label team=search --memory 1GiB --ttl 2h
-  sandgate create --image python:3.13 --network full`,
+  sandgate create --template data --env MODE=test`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {

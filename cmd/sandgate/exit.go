@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -43,8 +45,24 @@ func (c *cli) exit(ctx context.Context, err error) int {
 	if brokenPipe(err) {
 		return 128 + 13
 	}
-	c.say("%s", explain(err))
+	if c.output == "json" {
+		c.sayJSON(err)
+	} else {
+		c.say("%s", explain(err))
+	}
 	return failed
+}
+
+// sayJSON prints the error as one JSON object on standard error.
+func (c *cli) sayJSON(err error) {
+	said := map[string]any{"message": clean(explain(err))}
+	if own := (*sandgate.Error)(nil); errors.As(err, &own) {
+		said["code"] = own.Code.String()
+		said["reason"] = own.Reason
+		said["metadata"] = own.Metadata
+		said["request_id"] = own.RequestID
+	}
+	_ = json.NewEncoder(c.stderr).Encode(map[string]any{"error": said})
 }
 
 // say prints one line on standard error. Parts of it may come from a sandbox, so
@@ -68,7 +86,7 @@ func explain(err error) string {
 			if own.Reason != "" {
 				what += " (" + string(own.Reason) + ")"
 			}
-			return what + "; " + h.hint
+			return what + "; " + strings.ReplaceAll(h.hint, "ID", cmp.Or(own.Metadata["sandbox_id"], "ID"))
 		}
 	}
 	if errors.Is(own, sandgate.ErrSandboxNotActive) && own.Metadata["state"] == "SUSPENDED" {
@@ -91,7 +109,7 @@ var hints = []struct {
 }{
 	{sandgate.ErrAuthentication, "give a valid token with --token or SANDGATE_TOKEN"},
 	{sandgate.ErrSandboxNotFound, "list them with: sandgate ls"},
-	{sandgate.ErrSandboxExists, "take another id, or remove it with: sandgate rm"},
+	{sandgate.ErrSandboxExists, "take another id, or remove it with: sandgate rm ID"},
 	{sandgate.ErrTemplateNotFound, "list them with: sandgate info"},
 	{sandgate.ErrExecNotFound, "list commands with: sandgate ps --all ID"},
 	{sandgate.ErrUnsupported, "what the server can do is shown by: sandgate info"},

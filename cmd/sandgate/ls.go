@@ -45,6 +45,8 @@ func (c *cli) lsCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringArrayVarP(&labels, "label", "l", nil, "only those with this label KEY=VALUE (repeatable: all of them)")
 	flags.StringArrayVar(&states, "state", nil, "only those in this state, such as active (repeatable: any of them)")
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(
+		[]string{"creating", "active", "suspended", "deleting", "failed"}, cobra.ShellCompDirectiveNoFileComp))
 	flags.BoolVarP(&quiet, "quiet", "q", false, "print only ids")
 	return cmd
 }

@@ -111,7 +111,11 @@ func (c *cli) selected(ctx context.Context, client *sandgate.Client, r sandgate.
 	if yes || len(ids) == 0 {
 		return ids, nil
 	}
-	_, _ = fmt.Fprintf(c.stderr, "Delete %d sandboxes with all their files: %s\nType yes to go on: ", len(ids), strings.Join(ids, " "))
+	what := fmt.Sprintf("%d sandboxes with all their files", len(ids))
+	if len(ids) == 1 {
+		what = "1 sandbox with all its files"
+	}
+	_, _ = fmt.Fprintf(c.stderr, "Delete %s: %s\nType yes to continue: ", what, strings.Join(ids, " "))
 	answer, _ := bufio.NewReader(c.stdin).ReadString('\n')
 	if strings.TrimSpace(answer) != "yes" {
 		return nil, errors.New("nothing was deleted; --yes answers the question beforehand")

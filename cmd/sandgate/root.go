@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -37,7 +38,7 @@ and use it from another:
   sandgate exec $id -- ls -la                    a command in it
   sandgate exec -it $id -- bash                  a terminal in it
   sandgate cp data.csv $id:/workspace/           a file into it, or out of it
-  sandgate rm $id                                the end of it
+  sandgate rm $id                                delete it
 
 Exit codes of run, exec and attach are the command's own; 124 when its timeout
 ended, 128+n after signal n, and 125 when Sandgate itself failed, with one line
@@ -62,7 +63,7 @@ func (c *cli) command() *cobra.Command {
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Args:          knownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetIn(c.stdin)
@@ -79,7 +80,8 @@ func (c *cli) command() *cobra.Command {
 	flags.StringVar(&c.certFile, "cert-file", "", "PEM file of the client's certificate, instead of SANDGATE_CERT_FILE")
 	flags.StringVar(&c.keyFile, "key-file", "", "PEM file of the client's key, instead of SANDGATE_KEY_FILE")
 	flags.BoolVar(&c.insecure, "insecure", false, "allow a token without TLS to a server elsewhere")
-	flags.StringVarP(&c.output, "output", "o", "text", `how to print: "text" or "json"`)
+	flags.StringVarP(&c.output, "output", "o", "text", `how to print, errors too: "text" or "json"`)
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 
 	root.AddGroup(
 		&cobra.Group{ID: "sandboxes", Title: "Sandboxes:"},
@@ -97,6 +99,20 @@ func (c *cli) command() *cobra.Command {
 		c.logsCommand(), c.killCommand(), c.cpCommand())
 	root.AddCommand(newServeCommand(), newTokenCommand(), c.conformanceCommand(), c.versionCommand())
 	return root
+}
+
+// knownCommand refuses words that are no command, with those that are close.
+func knownCommand(root *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if root.SuggestionsMinimumDistance <= 0 {
+		root.SuggestionsMinimumDistance = 2
+	}
+	if close := root.SuggestionsFor(args[0]); len(close) > 0 {
+		return usage(root, "unknown command %q; did you mean %s?", args[0], strings.Join(close, " or "))
+	}
+	return usage(root, "unknown command %q", args[0])
 }
 
 // run runs the command that args name and returns the program's exit code.

@@ -49,6 +49,10 @@ type serveFlags struct {
 	agent                              string
 	localRuntime, localProfile         string
 	localWay, localCgroup              string
+	localMaxMemory, localMaxProcesses  int64
+	localMinFree                       int64
+	localDiskOvercommit                float64
+	localUIDBase                       uint32
 	kubernetes                         kubernetesFlags
 	agentSandbox                       agentSandboxFlags
 }
@@ -72,11 +76,12 @@ once. A restarted server finds its sandboxes again.`,
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:7777", "address to serve at: HOST:PORT or unix:///path")
-	flags.StringVar(&f.provider, "provider", "local", "where sandboxes live: local, docker, kubernetes or agentsandbox")
+	flags.StringVar(&f.provider, "provider", "local", "where sandboxes live: local, kubernetes or agentsandbox")
+	_ = cmd.RegisterFlagCompletionFunc("provider", cobra.FixedCompletions([]string{"local", "kubernetes", "agentsandbox"}, cobra.ShellCompDirectiveNoFileComp))
 	flags.StringVar(&f.stateDir, "state-dir", defaultStateDir(), "directory for what must survive the server")
 	flags.StringVar(&f.config, "config", "", "configuration file (YAML)")
 	flags.BoolVar(&f.insecure, "insecure", false, "allow listening beyond this machine without TLS and authentication")
-	flags.BoolVar(&f.requireLimits, "require-limits", false, "refuse to serve where memory, CPU, processes, disk or network are not enforced")
+	flags.BoolVar(&f.requireLimits, "require-limits", false, "refuse to serve where memory, CPU, processes, disk or network are not enforced (default true for the local provider beyond loopback)")
 	flags.StringVar(&f.tlsCert, "tls-cert", "", "PEM file of the server's certificate; read again when it changes")
 	flags.StringVar(&f.tlsKey, "tls-key", "", "PEM file of the certificate's key")
 	flags.StringVar(&f.tlsClientCA, "tls-client-ca", "", "PEM file of the authorities for client certificates, which then authenticate")
@@ -99,7 +104,12 @@ once. A restarted server finds its sandboxes again.`,
 	flags.StringVar(&f.localRuntime, "local-runtime", "runc", "OCI runtime of the local provider: runc, crun or runsc")
 	flags.StringVar(&f.localProfile, "local-profile", "default", "profile of the local provider: default or restricted")
 	flags.StringVar(&f.localWay, "local-way", "", "way of the local provider to the agent: socket or exec (default socket, with runsc exec)")
+	flags.Uint32Var(&f.localUIDBase, "local-uid-base", 0, "first of the 65536 user ids of the local provider's sandboxes, one for each (default 2031616)")
 	flags.StringVar(&f.localCgroup, "local-cgroup", "/sandgate", "cgroup of the local provider, below which sandboxes get theirs")
+	flags.Int64Var(&f.localMaxMemory, "local-max-memory", 0, "memory of all sandboxes of the local provider together, in bytes (default nine tenths of the machine's; negative: no limit)")
+	flags.Int64Var(&f.localMaxProcesses, "local-max-processes", 0, "processes of all sandboxes of the local provider together (default half of what the kernel allows; negative: no limit)")
+	flags.Int64Var(&f.localMinFree, "local-min-free", 0, "free bytes of the state directory's file system below which the local provider creates no sandbox (default a twentieth of it, at most 2 GiB; negative: none)")
+	flags.Float64Var(&f.localDiskOvercommit, "local-disk-overcommit", 0, "how many times the disks of all sandboxes of the local provider may exceed the space for them (default 10; 1 guarantees each its space; negative: no limit)")
 	f.kubernetes.add(flags)
 	f.agentSandbox.add(flags)
 	return cmd
@@ -127,6 +137,9 @@ func serve(ctx context.Context, f serveFlags, changed func(flag string) bool, st
 		return err
 	}
 	file.overrule(&f, changed)
+	if file.RequireLimits == nil && !changed("require-limits") {
+		f.requireLimits = f.provider == "local" && beyondLoopback(f.listen)
+	}
 	logger, err := newLogger(f.logLevel, f.logFormat, stderr)
 	if err != nil {
 		return err

@@ -56,6 +56,12 @@ type configFile struct {
 		Profile string `yaml:"profile"`
 		Way     string `yaml:"way"`
 		Cgroup  string `yaml:"cgroup"`
+
+		MaxMemory      int64   `yaml:"max_memory"`
+		MaxProcesses   int64   `yaml:"max_processes"`
+		MinFree        int64   `yaml:"min_free"`
+		DiskOvercommit float64 `yaml:"disk_overcommit"`
+		UIDBase        uint32  `yaml:"uid_base"`
 	} `yaml:"local"`
 	Kubernetes struct {
 		Kubeconfig      string   `yaml:"kubeconfig"`
@@ -196,6 +202,22 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 			*o.to = o.value
 		}
 	}
+	for _, o := range []struct {
+		flag  string
+		to    *int64
+		value int64
+	}{
+		{"local-max-memory", &f.localMaxMemory, c.Local.MaxMemory},
+		{"local-max-processes", &f.localMaxProcesses, c.Local.MaxProcesses},
+		{"local-min-free", &f.localMinFree, c.Local.MinFree},
+	} {
+		if o.value != 0 && !changed(o.flag) {
+			*o.to = o.value
+		}
+	}
+	if c.Local.DiskOvercommit != 0 && !changed("local-disk-overcommit") {
+		f.localDiskOvercommit = c.Local.DiskOvercommit
+	}
 	overruleOne(changed, "insecure", &f.insecure, c.Insecure)
 	overruleOne(changed, "require-limits", &f.requireLimits, c.RequireLimits)
 	overruleOne(changed, "audit-max-size", &f.audit.maxSize, c.Audit.MaxSize)
@@ -211,6 +233,9 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 	overruleOne(changed, "shutdown-timeout", &f.stop.timeout, c.Shutdown.Timeout)
 	overruleOne(changed, "max-connection-age", &f.stop.connectionAge, c.MaxConnectionAge)
 	overruleOne(changed, "kubernetes-network-policies", &f.kubernetes.networkPolicies, c.Kubernetes.NetworkPolicies)
+	if c.Local.UIDBase != 0 && !changed("local-uid-base") {
+		f.localUIDBase = c.Local.UIDBase
+	}
 	if c.Kubernetes.PodPidsLimit != 0 && !changed("kubernetes-pod-pids-limit") {
 		f.kubernetes.podPidsLimit = c.Kubernetes.PodPidsLimit
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -21,8 +22,11 @@ func newProvider(ctx context.Context, f serveFlags, logger *slog.Logger) (provid
 		cfg := local.Config{
 			StateDir: filepath.Join(f.stateDir, "local"), Runtime: f.localRuntime,
 			Profile: local.Profile(f.localProfile), Way: local.Way(f.localWay),
-			CgroupParent: f.localCgroup, Logger: logger, Agent: agentbin.Read,
+			CgroupParent: f.localCgroup, UIDBase: f.localUIDBase, Logger: logger, Agent: agentbin.Read,
+			MaxMemory: f.localMaxMemory, MaxProcesses: f.localMaxProcesses,
+			MinFree: f.localMinFree, DiskOvercommit: f.localDiskOvercommit,
 		}
+		outliveSandboxes(logger)
 		if f.agent != "" {
 			cfg.Agent, cfg.AgentPath = nil, f.agent
 		}
@@ -34,8 +38,34 @@ func newProvider(ctx context.Context, f serveFlags, logger *slog.Logger) (provid
 	case "docker":
 		return nil, fmt.Errorf("this version has no provider %q yet; it has local, kubernetes and agentsandbox", f.provider)
 	default:
-		return nil, fmt.Errorf("--provider: %q is none of local, docker, kubernetes, agentsandbox", f.provider)
+		return nil, fmt.Errorf("--provider: %q is none of local, kubernetes, agentsandbox", f.provider)
 	}
+}
+
+// outliveSandboxes makes the kernel end sandboxes before this server when the
+// machine is out of memory. A score that somebody has set already is kept.
+func outliveSandboxes(logger *slog.Logger) {
+	const file = "/proc/self/oom_score_adj"
+	data, err := os.ReadFile(file)
+	if err != nil || strings.TrimSpace(string(data)) != "0" {
+		return
+	}
+	if err := os.WriteFile(file, []byte("-500"), 0); err != nil {
+		logger.Debug("the server has no protection from a lack of memory", "error", err)
+	}
+}
+
+// beyondLoopback reports whether others than this machine may reach an address.
+func beyondLoopback(listen string) bool {
+	if strings.HasPrefix(listen, "unix:") {
+		return false
+	}
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil || host == "localhost" {
+		return false // an address without a port is refused later
+	}
+	ip := net.ParseIP(host)
+	return ip == nil || !ip.IsLoopback()
 }
 
 // builtinTemplate is what a server without configured templates offers. At a

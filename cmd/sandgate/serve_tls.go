@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"sync"
-	"time"
+
+	"github.com/sandgate/sandgate/server/reload"
 )
 
-// tls returns nil where no certificate is given.
+// tls returns nil where no certificate is given. The files are read again when
+// they change: a new certificate and new authorities count from the next
+// handshake.
 func (f serveFlags) tls(logger *slog.Logger) (*tls.Config, error) {
 	if f.tlsCert == "" && f.tlsKey == "" && f.tlsClientCA == "" {
 		return nil, nil
@@ -19,65 +20,45 @@ func (f serveFlags) tls(logger *slog.Logger) (*tls.Config, error) {
 	if f.tlsCert == "" || f.tlsKey == "" {
 		return nil, errors.New("TLS needs both --tls-cert and --tls-key")
 	}
-	pair := &keyPair{certFile: f.tlsCert, keyFile: f.tlsKey, log: logger}
-	if err := pair.load(); err != nil {
-		return nil, err
+	pair, err := reload.Open(logger, keyPair, f.tlsCert, f.tlsKey)
+	if err != nil {
+		return nil, fmt.Errorf("--tls-cert and --tls-key: %w", err)
 	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, GetCertificate: pair.get}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"},
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.Get(), nil }}
 	if f.tlsClientCA == "" {
 		return cfg, nil
 	}
-	pem, err := os.ReadFile(f.tlsClientCA)
+	authorities, err := reload.Open(logger, certPool, f.tlsClientCA)
 	if err != nil {
 		return nil, fmt.Errorf("--tls-client-ca: %w", err)
 	}
-	cfg.ClientCAs = x509.NewCertPool()
-	if !cfg.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("--tls-client-ca: %s holds no certificate", f.tlsClientCA)
-	}
+	cfg.ClientCAs = authorities.Get()
 	// With tokens beside it, a caller may come without a certificate.
 	cfg.ClientAuth = tls.RequireAndVerifyClientCert
 	if f.tokensFile != "" {
 		cfg.ClientAuth = tls.VerifyClientCertIfGiven
 	}
+	// A resumed session would skip the check against new authorities.
+	cfg.SessionTicketsDisabled = true
+	fixed := cfg.Clone()
+	cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now := fixed.Clone()
+		now.ClientCAs = authorities.Get()
+		return now, nil
+	}
 	return cfg, nil
 }
 
-// keyPair is a certificate that is read again when its file changes.
-type keyPair struct {
-	certFile, keyFile string
-	log               *slog.Logger
-
-	mu      sync.Mutex
-	checked time.Time
-	changed time.Time
-	cert    *tls.Certificate
+func keyPair(contents [][]byte) (*tls.Certificate, error) {
+	cert, err := tls.X509KeyPair(contents[0], contents[1])
+	return &cert, err
 }
 
-func (p *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if time.Since(p.checked) >= time.Second {
-		if err := p.load(); err != nil {
-			p.log.Error("certificate could not be read again; the old one counts", "file", p.certFile, "error", err)
-		}
+func certPool(contents [][]byte) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(contents[0]) {
+		return nil, errors.New("holds no certificate")
 	}
-	return p.cert, nil
-}
-
-func (p *keyPair) load() error {
-	p.checked = time.Now()
-	info, err := os.Stat(p.certFile)
-	if err != nil {
-		return fmt.Errorf("--tls-cert: %w", err)
-	}
-	if p.cert != nil && info.ModTime().Equal(p.changed) {
-		return nil
-	}
-	cert, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
-	if err != nil {
-		return fmt.Errorf("--tls-cert and --tls-key: %w", err)
-	}
-	p.cert, p.changed = &cert, info.ModTime()
-	return nil
+	return pool, nil
 }

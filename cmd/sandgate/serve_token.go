@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -21,8 +22,9 @@ func newTokenCommand() *cobra.Command {
 
 func newTokenNewCommand() *cobra.Command {
 	var name, tenant string
+	var expiresIn time.Duration
 	cmd := &cobra.Command{
-		Use:   "new --name NAME [--tenant TENANT]",
+		Use:   "new --name NAME [--tenant TENANT] [--expires-in DURATION]",
 		Short: "Make a token and the entry for the tokens file",
 		Long: `New makes a token with 256 random bits. The token itself is printed on
 standard output, once; only its hash goes into the file of --tokens-file, as the
@@ -36,13 +38,21 @@ entry that is printed on standard error.`,
 			if err != nil {
 				return usage(cmd, "%v", err)
 			}
+			expires := ""
+			if expiresIn < 0 {
+				return usage(cmd, "--expires-in must not be negative")
+			}
+			if expiresIn > 0 {
+				expires = ", expires: " + time.Now().Add(expiresIn).UTC().Format(time.RFC3339)
+			}
 			fmt.Fprintln(cmd.OutOrStdout(), token)
-			fmt.Fprintf(cmd.ErrOrStderr(), "Add this under \"tokens:\" in the tokens file:\n  - {name: %q, tenant: %q, sha256: %s}\n",
-				entry.Name, entry.Tenant, entry.SHA256)
+			fmt.Fprintf(cmd.ErrOrStderr(), "Add this under \"tokens:\" in the tokens file:\n  - {name: %q, tenant: %q, sha256: %s%s}\n",
+				entry.Name, entry.Tenant, entry.SHA256, expires)
 			return nil
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "who gets it, for logs and audit records")
 	cmd.Flags().StringVar(&tenant, "tenant", "", "whose sandboxes it gives access to (default: the name)")
+	cmd.Flags().DurationVar(&expiresIn, "expires-in", 0, "how long it is valid, such as 720h (default: without end)")
 	return cmd
 }

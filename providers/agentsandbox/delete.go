@@ -19,11 +19,13 @@ const podGrace = int64(1)
 
 // Delete removes the claim, and returns when the pod is gone.
 func (p *Provider) Delete(ctx context.Context, name string, c providers.Condition) error {
-	p.hangUp(name)
 	for {
 		s, err := p.find(ctx, name)
 		if err != nil {
 			return fmt.Errorf("delete: %w", err)
+		}
+		if !s.deleting && c.InUse(s.record.LastActivity) {
+			return fmt.Errorf("delete %s: %w", name, providers.ErrInUse)
 		}
 		if c.Incarnation != "" && !s.deleting {
 			pod, err := p.pod(ctx, s)
@@ -34,10 +36,11 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 				return fmt.Errorf("delete %s: it is incarnation %s: %w", name, now, providers.ErrReplaced)
 			}
 		}
+		p.hangUp(name)
 		if s.record.Target != nil {
 			err = p.unwrap(ctx, s)
 		} else {
-			err = p.removeSubject(ctx, s)
+			err = p.removeSubject(ctx, s, c)
 		}
 		if !apierrors.IsConflict(err) || ctx.Err() != nil {
 			return err
@@ -52,13 +55,18 @@ func (p *Provider) hangUp(name string) {
 	}
 }
 
-func (p *Provider) removeSubject(ctx context.Context, s subject) error {
+func (p *Provider) removeSubject(ctx context.Context, s subject, cond providers.Condition) error {
 	c, err := p.claims.get(ctx, s.name)
 	if err != nil {
 		return kube.Wrap(ctx, "delete "+s.name, err)
 	}
 	if c.UID != s.uid {
 		return fmt.Errorf("delete %s: %w", s.name, providers.ErrNotFound)
+	}
+	// The version read here is the deletion's condition, so the check must be on
+	// the same one.
+	if now := ofClaim(c); !now.deleting && cond.InUse(now.record.LastActivity) {
+		return fmt.Errorf("delete %s: %w", s.name, providers.ErrInUse)
 	}
 	return p.remove(ctx, c)
 }

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
 // isolation says what the pod's spec, which is the operator's, holds of what
@@ -21,7 +22,11 @@ func (s subject) isolation(out *providers.Info, pod *corev1.Pod) {
 		return
 	}
 	c := pod.Spec.Containers[i]
-	out.Unprivileged = unprivileged(pod.Spec.SecurityContext, c.SecurityContext)
+	if below := kube.CheckRestricted(&pod.ObjectMeta, &pod.Spec); below != nil {
+		out.NotEnforced = append(out.NotEnforced, "pod security: "+below.Error())
+	} else {
+		out.Unprivileged = true
+	}
 	out.ReadOnlySystem = c.SecurityContext != nil && isTrue(c.SecurityContext.ReadOnlyRootFilesystem)
 	asked := s.record.Spec.Resources
 	for _, limit := range []struct {
@@ -46,25 +51,6 @@ func (s subject) isolation(out *providers.Info, pod *corev1.Pod) {
 	if s.record.Spec.Network == providers.NetworkNone {
 		out.NotEnforced = append(out.NotEnforced, "network: the SandboxTemplate's network policy holds, as far as the cluster's network enforces it")
 	}
-}
-
-func unprivileged(pod *corev1.PodSecurityContext, c *corev1.SecurityContext) bool {
-	if c == nil || c.AllowPrivilegeEscalation == nil || *c.AllowPrivilegeEscalation || isTrue(c.Privileged) {
-		return false
-	}
-	if c.Capabilities == nil || !slices.Contains(c.Capabilities.Drop, "ALL") || len(c.Capabilities.Add) > 0 {
-		return false
-	}
-	user, nonRoot := c.RunAsUser, c.RunAsNonRoot
-	if pod != nil {
-		if user == nil {
-			user = pod.RunAsUser
-		}
-		if nonRoot == nil {
-			nonRoot = pod.RunAsNonRoot
-		}
-	}
-	return isTrue(nonRoot) || user != nil && *user != 0
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }

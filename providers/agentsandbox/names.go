@@ -36,6 +36,9 @@ const (
 	annotationAgent    = domain + "/agent" // on pods
 	annotationWrapped  = domain + "/wrapped-by"
 	annotationTemplate = domain + "/template"
+	// annotationFormer holds a hash of the tenant who wrapped an object first. It
+	// stays when the wrap is deleted, as that tenant's files do.
+	annotationFormer = domain + "/wrapped-by-tenant"
 )
 
 // The kinds of what the provider makes.

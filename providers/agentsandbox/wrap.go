@@ -85,11 +85,12 @@ func (p *Provider) wrap(ctx context.Context, name string, spec providers.Spec, o
 	if err != nil {
 		return providers.Info{}, kube.Wrap(ctx, t.String(), err)
 	}
-	if err := wrappable(t, now, name); err != nil {
+	if err := wrappable(t, now, name, spec.Tenant); err != nil {
 		return providers.Info{}, err
 	}
 	t.UID = now.meta.UID
-	if err := p.mark(ctx, t, now, name); err != nil {
+	marks := map[string]any{annotationWrapped: name, annotationFormer: digest(spec.Tenant)}
+	if err := p.mark(ctx, t, now, marks); err != nil {
 		if apierrors.IsConflict(err) {
 			return providers.Info{}, errAgain
 		}
@@ -114,8 +115,9 @@ func (p *Provider) wrap(ctx context.Context, name string, spec providers.Spec, o
 }
 
 // wrappable keeps what is not for everybody from being wrapped: what a tenant of
-// ours has, what a pool keeps for the next claim, and what is wrapped already.
-func wrappable(t target, now existing, name string) error {
+// ours has, what a pool keeps for the next claim, what is wrapped already, and
+// what holds another tenant's files.
+func wrappable(t target, now existing, name, tenant string) error {
 	refuse := func(why string) error {
 		return fmt.Errorf("%s cannot be wrapped: %s: %w", t, why, providers.ErrForbidden)
 	}
@@ -126,6 +128,9 @@ func wrappable(t target, now existing, name string) error {
 		return refuse("it is a sandbox of Sandgate's; use its id")
 	case by != "" && by != name:
 		return refuse("another sandbox wraps it already")
+	}
+	if former := now.meta.Annotations[annotationFormer]; former != "" && former != digest(tenant) {
+		return refuse("another tenant had it and its files may be there; delete it, or clean it and remove its annotation " + annotationFormer)
 	}
 	if owner := metav1.GetControllerOf(&now.meta); owner != nil && t.Kind == sandboxKind {
 		return refuse(fmt.Sprintf("it belongs to the %s %s", owner.Kind, owner.Name))
@@ -148,10 +153,10 @@ func (p *Provider) joinWrap(ctx context.Context, s subject, spec providers.Spec,
 	return info, err
 }
 
-// mark says on the target who wraps it; nil takes it back.
-func (p *Provider) mark(ctx context.Context, t target, now existing, by any) error {
+// mark sets annotations of the target that say who wraps it; nil removes one.
+func (p *Provider) mark(ctx context.Context, t target, now existing, annotations map[string]any) error {
 	fields := map[string]any{"metadata": map[string]any{
-		"uid": now.meta.UID, "resourceVersion": now.meta.ResourceVersion, "annotations": map[string]any{annotationWrapped: by},
+		"uid": now.meta.UID, "resourceVersion": now.meta.ResourceVersion, "annotations": annotations,
 	}}
 	if t.Kind == claimKind {
 		_, err := p.claims.patch(ctx, t.Name, fields)
@@ -296,7 +301,7 @@ func (p *Provider) forget(ctx context.Context, s subject) error {
 		case t.Delete:
 			return p.deleteTarget(ctx, t, now)
 		}
-		if err := p.mark(ctx, t, now, nil); !apierrors.IsConflict(err) || ctx.Err() != nil {
+		if err := p.mark(ctx, t, now, map[string]any{annotationWrapped: nil}); !apierrors.IsConflict(err) || ctx.Err() != nil {
 			return kube.Wrap(ctx, "unmark "+t.String(), err)
 		}
 	}

@@ -291,6 +291,9 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 	if s == nil {
 		return providers.Info{}, fmt.Errorf("update %s: %w", name, providers.ErrNotFound)
 	}
+	if s.info.State == providers.StateDeleting {
+		return providers.Info{}, providers.NotActive(s.info, "update %s: it is %s", name, s.info.State)
+	}
 	c.ApplyTo(&s.info)
 	return copyInfo(s.info), nil
 }
@@ -313,6 +316,10 @@ func (p *Provider) end(name string, c providers.Condition) error {
 	if c.Incarnation != "" && c.Incarnation != s.info.Incarnation {
 		p.m.mu.Unlock()
 		return fmt.Errorf("delete %s: %w", name, providers.ErrReplaced)
+	}
+	if s.info.State != providers.StateDeleting && c.InUse(s.info.LastActivity) {
+		p.m.mu.Unlock()
+		return fmt.Errorf("delete %s: %w", name, providers.ErrInUse)
 	}
 	if s.info.State == providers.StateDeleting {
 		p.m.mu.Unlock()

@@ -51,9 +51,25 @@ type Config struct {
 	peers []networkingv1.NetworkPolicyPeer // AgentFrom
 }
 
-// DefaultResources are the limits that a template gets when it states none.
+// DefaultResources returns the limits of a sandbox for which neither template
+// nor request states any.
 func DefaultResources() providers.Resources {
 	return providers.Resources{MemoryBytes: 1 << 30, CPUMillis: 1000, DiskBytes: 5 << 30}
+}
+
+// withLimits sets each limit that is not stated to its default.
+func withLimits(r providers.Resources) providers.Resources {
+	byDefault := DefaultResources()
+	if r.MemoryBytes <= 0 {
+		r.MemoryBytes = byDefault.MemoryBytes
+	}
+	if r.CPUMillis <= 0 {
+		r.CPUMillis = byDefault.CPUMillis
+	}
+	if r.DiskBytes <= 0 {
+		r.DiskBytes = byDefault.DiskBytes
+	}
+	return r
 }
 
 func (c Config) withDefaults() (Config, error) {

@@ -54,7 +54,9 @@ func (p *Provider) plan(pod string, spec providers.Spec) (*plan, error) {
 	if spec.Network == providers.NetworkProxy {
 		return nil, fmt.Errorf("network %v: %w by the kubernetes provider", spec.Network, providers.ErrUnsupported)
 	}
-	pl := &plan{config: &p.config, spec: spec, options: o, pod: pod}
+	// Whoever calls, no pod is without limits.
+	spec.Resources = withLimits(spec.Resources)
+	pl := &plan{config: &p.config, spec: spec, options: o, pod: pod, ownAccount: p.account}
 	if len(spec.Env) > 0 || pl.listens() {
 		pl.secret, pl.agentSecret = newSecretName(pod), sealed.NewSecret()
 	}

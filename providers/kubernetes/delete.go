@@ -40,6 +40,10 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 			}
 			continue
 		}
+		if c.InUse(rec.LastActivity) {
+			return fmt.Errorf("delete %s: %w", name, providers.ErrInUse)
+		}
+		// A write since the record was read makes this one fail.
 		h, err := p.mark(ctx, cm, rec)
 		if errors.Is(err, errTakenOver) {
 			continue // somebody changed or deleted it just now

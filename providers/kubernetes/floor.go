@@ -1,101 +1,23 @@
 package kubernetes
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
-	"github.com/sandgate/sandgate/providers"
-	"github.com/sandgate/sandgate/providers/internal/strictjson"
+	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
-// finish merges the template's overrides into the pod and holds the result to
-// the floor, which no template can lower.
-func (p *plan) finish(pod *corev1.Pod) error {
-	if err := merge(pod, p.options.PodOverrides); err != nil {
-		return fmt.Errorf("pod_overrides: %w: %w", err, providers.ErrInvalid)
-	}
-	if err := p.checkFloor(&pod.Spec); err != nil {
-		return fmt.Errorf("template %q: %w: %w", p.spec.Template, err, providers.ErrForbidden)
-	}
-	return nil
-}
-
-func merge(pod *corev1.Pod, overrides json.RawMessage) error {
-	if len(overrides) == 0 || string(overrides) == "null" {
-		return nil
-	}
-	if err := strictPatch(overrides); err != nil {
+// checkFloor returns an error if a pod is below the floor: the "restricted" Pod
+// Security Standard, and what that leaves open and a sandbox must not have.
+func (p *plan) checkFloor(pod *corev1.Pod) error {
+	if err := kube.CheckRestricted(&pod.ObjectMeta, &pod.Spec); err != nil {
 		return err
 	}
-	base, err := json.Marshal(pod.Spec)
-	if err != nil {
+	s := &pod.Spec
+	if err := p.checkPod(s); err != nil {
 		return err
-	}
-	merged, err := strategicpatch.StrategicMergePatch(base, overrides, corev1.PodSpec{})
-	if err != nil {
-		return err
-	}
-	var spec corev1.PodSpec
-	if err := json.Unmarshal(merged, &spec); err != nil {
-		return err
-	}
-	pod.Spec = spec
-	return nil
-}
-
-// strictPatch refuses fields that no pod has. The patch's own directives, which
-// begin with a dollar, are left aside.
-func strictPatch(overrides json.RawMessage) error {
-	var tree any
-	if err := json.Unmarshal(overrides, &tree); err != nil {
-		return err
-	}
-	plain, err := json.Marshal(withoutDirectives(tree))
-	if err != nil {
-		return err
-	}
-	return strictjson.Decode(plain, &corev1.PodSpec{})
-}
-
-func withoutDirectives(tree any) any {
-	switch t := tree.(type) {
-	case map[string]any:
-		out := make(map[string]any, len(t))
-		for k, v := range t {
-			if len(k) == 0 || k[0] != '$' {
-				out[k] = withoutDirectives(v)
-			}
-		}
-		return out
-	case []any:
-		out := make([]any, len(t))
-		for i, v := range t {
-			out[i] = withoutDirectives(v)
-		}
-		return out
-	default:
-		return tree
-	}
-}
-
-// checkFloor returns what of a pod is below the floor.
-func (p *plan) checkFloor(s *corev1.PodSpec) error {
-	token := s.AutomountServiceAccountToken
-	switch {
-	case s.HostNetwork || s.HostPID || s.HostIPC:
-		return fmt.Errorf("hostNetwork, hostPID and hostIPC: must be false")
-	case s.ShareProcessNamespace != nil && *s.ShareProcessNamespace:
-		return fmt.Errorf("shareProcessNamespace: must be false")
-	case s.RestartPolicy != corev1.RestartPolicyNever:
-		return fmt.Errorf("restartPolicy: must be Never, because a sandbox that lost its processes is another one")
-	case (token == nil || *token) && !p.options.MountServiceAccountToken:
-		return fmt.Errorf("automountServiceAccountToken: must be false, unless mount_service_account_token is set")
-	case s.SecurityContext == nil || s.SecurityContext.Sysctls != nil || s.SecurityContext.WindowsOptions != nil:
-		return fmt.Errorf("securityContext: must be there, without sysctls and windowsOptions")
 	}
 	for _, v := range s.Volumes {
 		if err := p.checkVolume(v); err != nil {
@@ -117,59 +39,111 @@ func (p *plan) checkFloor(s *corev1.PodSpec) error {
 	return p.checkSandbox(&s.Containers[i])
 }
 
-func (p *plan) checkVolume(v corev1.Volume) error {
-	if v.HostPath != nil {
-		return fmt.Errorf("hostPath: must not be used")
+func (p *plan) checkPod(s *corev1.PodSpec) error {
+	switch {
+	case s.ShareProcessNamespace != nil && *s.ShareProcessNamespace:
+		return fmt.Errorf("shareProcessNamespace: must be false")
+	case s.RestartPolicy != corev1.RestartPolicyNever:
+		return fmt.Errorf("restartPolicy: must be Never, because a sandbox that lost its processes is another one")
+	case mountsToken(s) && !p.options.MountServiceAccountToken:
+		return fmt.Errorf("automountServiceAccountToken: must be false, unless mount_service_account_token is set")
+	case s.NodeName != "":
+		return fmt.Errorf("nodeName: must be left to the scheduler; use node_selector")
+	case len(s.EphemeralContainers) > 0:
+		return fmt.Errorf("ephemeralContainers: must be empty")
 	}
-	if v.Projected != nil && !p.options.MountServiceAccountToken {
-		for _, source := range v.Projected.Sources {
-			if source.ServiceAccountToken != nil {
-				return fmt.Errorf("a service account's token: needs mount_service_account_token")
+	if c := s.SecurityContext; c != nil && (c.FSGroup != nil && *c.FSGroup == 0 || slices.Contains(c.SupplementalGroups, 0)) {
+		return fmt.Errorf("fsGroup and supplementalGroups: must be above 0")
+	}
+	return p.checkAccount(s)
+}
+
+// checkAccount keeps the server's own service account, with which a pod could
+// command all sandboxes, away from them.
+func (p *plan) checkAccount(s *corev1.PodSpec) error {
+	account := s.ServiceAccountName
+	if account == "" {
+		account = s.DeprecatedServiceAccount
+	}
+	if p.ownAccount == "" || p.options.NamespacePerSandbox {
+		return nil
+	}
+	if account == p.ownAccount || account == "" && p.ownAccount == defaultAccount && mountsToken(s) {
+		return fmt.Errorf("serviceAccountName: %s is the server's own", p.ownAccount)
+	}
+	return nil
+}
+
+func mountsToken(s *corev1.PodSpec) bool {
+	return s.AutomountServiceAccountToken == nil || *s.AutomountServiceAccountToken
+}
+
+func (p *plan) checkVolume(v corev1.Volume) error {
+	switch {
+	case v.Secret != nil:
+		return p.checkSecret(v.Secret.SecretName)
+	case v.CSI != nil && v.CSI.NodePublishSecretRef != nil:
+		return p.checkSecret(v.CSI.NodePublishSecretRef.Name)
+	case v.Projected == nil:
+		return nil
+	}
+	for _, source := range v.Projected.Sources {
+		if source.Secret != nil {
+			if err := p.checkSecret(source.Secret.Name); err != nil {
+				return err
 			}
+		}
+		if (source.ServiceAccountToken != nil || source.PodCertificate != nil) && !p.options.MountServiceAccountToken {
+			return fmt.Errorf("a service account's token or a pod's certificate: needs mount_service_account_token")
 		}
 	}
 	return nil
 }
 
+// checkSecret returns an error unless a pod of the template may read the Secret.
+func (p *plan) checkSecret(name string) error {
+	if name != "" && name == p.secret || slices.Contains(p.options.Secrets, name) {
+		return nil
+	}
+	return fmt.Errorf("secret %q: must be listed in the template's secrets", name)
+}
+
+// checkContainer checks what the standard leaves open: groups, devices, Secrets
+// and limits.
 func (p *plan) checkContainer(pod *corev1.PodSecurityContext, c *corev1.Container) error {
-	s := c.SecurityContext
-	if s == nil {
-		return fmt.Errorf("securityContext: must be there")
+	var user, group *int64
+	if pod != nil {
+		user, group = pod.RunAsUser, pod.RunAsGroup
 	}
-	nonRoot, user, group, seccomp := pod.RunAsNonRoot, pod.RunAsUser, pod.RunAsGroup, pod.SeccompProfile
-	if s.RunAsNonRoot != nil {
-		nonRoot = s.RunAsNonRoot
-	}
-	if s.RunAsUser != nil {
+	if s := c.SecurityContext; s != nil && s.RunAsUser != nil {
 		user = s.RunAsUser
 	}
-	if s.RunAsGroup != nil {
+	if s := c.SecurityContext; s != nil && s.RunAsGroup != nil {
 		group = s.RunAsGroup
 	}
-	if s.SeccompProfile != nil {
-		seccomp = s.SeccompProfile
-	}
 	switch {
-	case nonRoot == nil || !*nonRoot || user == nil || *user == 0 || group == nil || *group == 0:
-		return fmt.Errorf("runAsNonRoot, runAsUser and runAsGroup: must be true and above 0")
-	case s.Privileged != nil && *s.Privileged:
-		return fmt.Errorf("privileged: must be false")
-	case s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation:
-		return fmt.Errorf("allowPrivilegeEscalation: must be false")
-	case s.Capabilities == nil || !slices.Contains(s.Capabilities.Drop, "ALL") || len(s.Capabilities.Add) > 0:
-		return fmt.Errorf("capabilities: must drop ALL and add none")
-	case seccomp == nil || seccomp.Type == corev1.SeccompProfileTypeUnconfined:
-		return fmt.Errorf("seccompProfile: must be RuntimeDefault or Localhost")
-	case s.ProcMount != nil && *s.ProcMount != corev1.DefaultProcMount:
-		return fmt.Errorf("procMount: must be Default")
-	case s.WindowsOptions != nil:
-		return fmt.Errorf("windowsOptions: must not be there")
+	case user == nil || *user == 0 || group == nil || *group == 0:
+		return fmt.Errorf("runAsUser and runAsGroup: must be above 0")
 	case len(c.VolumeDevices) > 0:
-		return fmt.Errorf("volumeDevices: must not be there")
+		return fmt.Errorf("volumeDevices: must be empty")
 	}
-	for _, port := range c.Ports {
-		if port.HostPort != 0 {
-			return fmt.Errorf("ports: hostPort must not be used")
+	for _, e := range c.Env {
+		if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+			if err := p.checkSecret(e.ValueFrom.SecretKeyRef.Name); err != nil {
+				return fmt.Errorf("env %s: %w", e.Name, err)
+			}
+		}
+	}
+	for _, from := range c.EnvFrom {
+		if from.SecretRef != nil {
+			if err := p.checkSecret(from.SecretRef.Name); err != nil {
+				return fmt.Errorf("envFrom: %w", err)
+			}
+		}
+	}
+	for name := range p.resources().Limits {
+		if limit, ok := c.Resources.Limits[name]; !ok || limit.Sign() <= 0 {
+			return fmt.Errorf("resources: there must be a limit on %s", name)
 		}
 	}
 	return nil
@@ -189,11 +163,6 @@ func (p *plan) checkSandbox(c *corev1.Container) error {
 	}
 	if err := p.checkListening(c); err != nil {
 		return err
-	}
-	for name := range want.Resources.Limits {
-		if _, ok := c.Resources.Limits[name]; !ok {
-			return fmt.Errorf("container %s: resources: the limit on %s must stay", c.Name, name)
-		}
 	}
 	agent := slices.IndexFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == agentDir })
 	if agent < 0 || c.VolumeMounts[agent].Name != agentVolume || !c.VolumeMounts[agent].ReadOnly {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,6 +50,9 @@ type options struct {
 	ServiceAccount           string `json:"service_account"`
 	MountServiceAccountToken bool   `json:"mount_service_account_token"`
 
+	// Secrets are the Secrets of the namespace that volumes and containers may
+	// use.
+	Secrets        []string             `json:"secrets"`
 	Volumes        []corev1.Volume      `json:"volumes"`
 	VolumeMounts   []corev1.VolumeMount `json:"volume_mounts"`
 	ClaimTemplates []claimTemplate      `json:"claim_templates"`
@@ -94,9 +98,21 @@ const (
 
 var _ providers.OptionsChecker = (*Provider)(nil)
 
+// operatorOptions are options that no template can leave to requests: they
+// choose Secrets, accounts, volumes and containers, which are the operator's.
+var operatorOptions = []string{"init_containers", "pod_overrides", "secrets", "service_account", "volumes"}
+
 // CheckOptions implements providers.OptionsChecker.
-func (*Provider) CheckOptions(raw json.RawMessage, allowed []string) error {
+func (p *Provider) CheckOptions(raw json.RawMessage, allowed []string) error {
 	o := defaultOptions()
+	if err := strictjson.CheckNames(allowed, &o); err != nil {
+		return fmt.Errorf("allow_options: %w: %w", err, providers.ErrInvalid)
+	}
+	for _, name := range allowed {
+		if slices.Contains(operatorOptions, name) {
+			return fmt.Errorf("allow_options: %s: only the template may set it, never a request: %w", name, providers.ErrInvalid)
+		}
+	}
 	err := strictjson.Decode(raw, &o)
 	if err == nil {
 		err = o.checkValues()
@@ -104,18 +120,29 @@ func (*Provider) CheckOptions(raw json.RawMessage, allowed []string) error {
 	if err == nil && len(allowed) == 0 {
 		err = o.checkTogether()
 	}
-	if err == nil && len(o.PodOverrides) > 0 {
-		if err = strictPatch(o.PodOverrides); err != nil {
-			err = fmt.Errorf("pod_overrides: %w", err)
-		}
+	if err == nil {
+		err = p.checkPlan(o, allowed)
 	}
 	if err != nil {
 		return fmt.Errorf("provider_options: %w: %w", err, providers.ErrInvalid)
 	}
-	if err := strictjson.CheckNames(allowed, &o); err != nil {
-		return fmt.Errorf("allow_options: %w: %w", err, providers.ErrInvalid)
-	}
 	return nil
+}
+
+// checkPlan checks the pod that a template makes, with as much freedom as a
+// request can still add.
+func (p *Provider) checkPlan(o options, allowed []string) error {
+	o.WritableRoot = o.WritableRoot || slices.Contains(allowed, "writable_root")
+	o.MountServiceAccountToken = o.MountServiceAccountToken || slices.Contains(allowed, "mount_service_account_token")
+	pl := &plan{
+		config: &p.config, spec: providers.Spec{Resources: DefaultResources()}, options: o,
+		pod: "x", secret: newSecretName("x"), ownAccount: p.account,
+	}
+	pod := pl.makePod()
+	if err := merge(pod, o.PodOverrides); err != nil {
+		return fmt.Errorf("pod_overrides: %w", err)
+	}
+	return pl.checkFloor(pod)
 }
 
 func defaultOptions() options {
@@ -158,6 +185,9 @@ func (o *options) checkValues() error {
 	}
 	if o.RunAsUser <= 0 || o.RunAsGroup <= 0 {
 		return errors.New("run_as_user and run_as_group: must be above 0")
+	}
+	if o.FSGroup != nil && *o.FSGroup <= 0 || slices.ContainsFunc(o.SupplementalGroups, func(id int64) bool { return id <= 0 }) {
+		return errors.New("fs_group and supplemental_groups: must be above 0")
 	}
 	for _, p := range o.WritablePaths {
 		if !path.IsAbs(p) || path.Clean(p) == "/" {

@@ -21,6 +21,14 @@ func TestCheckOptions(t *testing.T) {
 		{Options: `{"namespace_quota": {"pods": "1"}}`, Want: "provider_options: namespace_quota and namespace_limits: need namespace_per_sandbox: invalid"},
 		// A request can still say it.
 		{Options: `{"namespace_quota": {"pods": "1"}}`, Allowed: []string{"namespace_per_sandbox"}},
+		{Allowed: []string{"node_selector", "pod_overrides"}, Want: "allow_options: pod_overrides: only the template may set it, never a request: invalid"},
+		{Allowed: []string{"volumes"}, Want: "allow_options: volumes: only the template"},
+		{Allowed: []string{"service_account"}, Want: "allow_options: service_account: only the template"},
+		{Allowed: []string{"init_containers"}, Want: "allow_options: init_containers: only the template"},
+		{Allowed: []string{"secrets"}, Want: "allow_options: secrets: only the template"},
+		{Options: `{"pod_overrides": {"hostNetwork": true}}`, Want: "provider_options: the restricted Pod Security Standard does not allow: host namespaces (hostNetwork=true): invalid"},
+		// A request can still set what the overrides need.
+		{Options: `{"pod_overrides": {"containers": [{"name": "sandbox", "securityContext": {"readOnlyRootFilesystem": false}}]}}`, Allowed: []string{"writable_root"}},
 		{Allowed: []string{"node_selector", "node_selectors"}, Want: `allow_options: unknown field "node_selectors"; there are image_pull_policy, `},
 	})
 }

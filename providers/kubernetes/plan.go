@@ -65,6 +65,9 @@ type plan struct {
 	secret string
 	// agentSecret is for an agent that listens.
 	agentSecret sealed.Secret
+	// ownAccount is the server's service account, if it is one of the namespace
+	// of the sandboxes.
+	ownAccount string
 }
 
 // makePod makes the pod, before overrides, without labels and owner.
@@ -100,10 +103,15 @@ func (p *plan) makePod() *corev1.Pod {
 		pod.Spec.DNSPolicy = corev1.DNSNone
 		pod.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"127.0.0.1"}}
 	}
-	// Containers of the template's get the same floor without having to say so.
+	// The template's init containers get the floor and the limits without having
+	// to state them.
 	for i := range pod.Spec.InitContainers {
-		if pod.Spec.InitContainers[i].SecurityContext == nil {
-			pod.Spec.InitContainers[i].SecurityContext = p.security()
+		c := &pod.Spec.InitContainers[i]
+		if c.SecurityContext == nil {
+			c.SecurityContext = p.security()
+		}
+		if c.Resources.Limits == nil {
+			c.Resources = p.resources()
 		}
 	}
 	return pod

@@ -17,12 +17,12 @@ func planOf(t *testing.T, spec providers.Spec) (*plan, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return (&Provider{config: config}).plan("name", spec)
+	return (&Provider{config: config, account: "server"}).plan("name", spec)
 }
 
 func withOptions(options string) providers.Spec {
 	return providers.Spec{
-		Template: "x", Network: providers.NetworkNone, Resources: DefaultResources(), TemplateOptions: json.RawMessage(options),
+		Template: "x", Network: providers.NetworkNone, TemplateOptions: json.RawMessage(options),
 	}
 }
 
@@ -49,6 +49,8 @@ func TestOptionsAreStrict(t *testing.T) {
 		{`{"seccomp_profile": "Unconfined"}`, "seccomp_profile"},
 		{`{"seccomp_profile": "Localhost/"}`, "seccomp_profile"},
 		{`{"run_as_user": 0}`, "run_as_user"},
+		{`{"fs_group": 0}`, "fs_group"},
+		{`{"supplemental_groups": [5, 0]}`, "supplemental_groups"},
 		{`{"disk_medium": "HugePages"}`, "disk_medium"},
 		{`{"writable_paths": ["relative"]}`, "writable_paths"},
 		{`{"labels": {"sandgate.dev/name": "x"}}`, "sandgate.dev"},
@@ -77,85 +79,6 @@ func TestNetworkProxyIsUnsupported(t *testing.T) {
 	spec.Network = providers.NetworkProxy
 	if _, err := planOf(t, spec); !errors.Is(err, providers.ErrUnsupported) {
 		t.Errorf("proxy: %v", err)
-	}
-}
-
-// TestS5_14_SecurityFloor: what overrides may change, and what no template can.
-func TestS5_14_SecurityFloor(t *testing.T) {
-	sandbox := func(fields string) string { return `{"containers": [{"name": "sandbox", ` + fields + `}]}` }
-	for _, c := range []struct{ name, overrides, says string }{
-		{"host network", `{"hostNetwork": true}`, "hostNetwork"},
-		{"host pids", `{"hostPID": true}`, "hostPID"},
-		{"host ipc", `{"hostIPC": true}`, "hostIPC"},
-		{"shared processes", `{"shareProcessNamespace": true}`, "shareProcessNamespace"},
-		{"restart", `{"restartPolicy": "Always"}`, "restartPolicy"},
-		{"token", `{"automountServiceAccountToken": true}`, "automountServiceAccountToken"},
-		{"token removed", `{"automountServiceAccountToken": null}`, "automountServiceAccountToken"},
-		{"projected token", `{"volumes": [{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]}`, "token"},
-		{"host path", `{"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}`, "hostPath"},
-		{"sysctls", `{"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}`, "sysctls"},
-		{"no security context", `{"securityContext": null}`, "securityContext"},
-		{"privileged", sandbox(`"securityContext": {"privileged": true}`), "privileged"},
-		{"root", sandbox(`"securityContext": {"runAsUser": 0, "runAsNonRoot": false}`), "runAsNonRoot"},
-		{"root group", sandbox(`"securityContext": {"runAsGroup": 0}`), "runAsGroup"},
-		{"escalation", sandbox(`"securityContext": {"allowPrivilegeEscalation": true}`), "allowPrivilegeEscalation"},
-		{"a capability", sandbox(`"securityContext": {"capabilities": {"add": ["NET_RAW"]}}`), "capabilities"},
-		{"capabilities kept", sandbox(`"securityContext": {"capabilities": {"drop": []}}`), "capabilities"},
-		{"unconfined", sandbox(`"securityContext": {"seccompProfile": {"type": "Unconfined"}}`), "seccompProfile"},
-		{"proc", sandbox(`"securityContext": {"procMount": "Unmasked"}`), "procMount"},
-		{"writable root", sandbox(`"securityContext": {"readOnlyRootFilesystem": false}`), "readOnlyRootFilesystem"},
-		{"host port", sandbox(`"ports": [{"containerPort": 1, "hostPort": 1}]`), "hostPort"},
-		{"device", sandbox(`"volumeDevices": [{"name": "v", "devicePath": "/dev/x"}]`), "volumeDevices"},
-		{"another command", sandbox(`"command": ["sleep"]`), "command"},
-		{"arguments", sandbox(`"args": ["x"]`), "args"},
-		{"hook", sandbox(`"lifecycle": {"postStart": {"exec": {"command": ["x"]}}}`), "postStart"},
-		{"no limits", sandbox(`"resources": {"limits": {"memory": null}}`), "memory"},
-		{"agent hidden", sandbox(`"volumeMounts": [{"mountPath": "/sandgate", "name": "sandgate-disk"}]`), "/sandgate"},
-		{"sandbox removed", `{"containers": [{"name": "sandbox", "$patch": "delete"}]}`, "sandbox"},
-		{"agent removed", `{"initContainers": [{"name": "sandgate-agent", "$patch": "delete"}]}`, "sandgate-agent"},
-		{"another container as root", `{"containers": [{"name": "other", "image": "x", "securityContext": {"runAsUser": 0}}]}`, "other"},
-		{"another container without a context", `{"containers": [{"name": "other", "image": "x"}]}`, "securityContext"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			_, err := planOf(t, withOptions(`{"pod_overrides": `+c.overrides+`}`))
-			if !errors.Is(err, providers.ErrForbidden) || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%v", err)
-			}
-		})
-	}
-	for _, c := range []struct{ name, options string }{
-		{"token where it is said", `{"mount_service_account_token": true}`},
-		{"writable root where it is said", `{"writable_root": true}`},
-		{"another user", `{"pod_overrides": {"containers": [{"name": "sandbox", "securityContext": {"runAsUser": 5}}]}}`},
-		{"more of everything", `{"pod_overrides": {"nodeName": "n", "hostUsers": false, "containers": [{"name": "sandbox", "env": [{"name": "A", "value": "b"}]}]}}`},
-	} {
-		if _, err := planOf(t, withOptions(c.options)); err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		}
-	}
-}
-
-func TestPodHasTheFloor(t *testing.T) {
-	pod := podOf(t, withOptions(`{"init_containers": [{"name": "mine", "image": "x"}]}`))
-	if *pod.Spec.AutomountServiceAccountToken || *pod.Spec.EnableServiceLinks || pod.Spec.RestartPolicy != corev1.RestartPolicyNever {
-		t.Errorf("pod %+v", pod.Spec)
-	}
-	all := append(append([]corev1.Container{}, pod.Spec.InitContainers...), pod.Spec.Containers...)
-	if len(all) != 3 {
-		t.Fatalf("%d containers", len(all))
-	}
-	for _, c := range all {
-		s := c.SecurityContext
-		if !*s.RunAsNonRoot || *s.AllowPrivilegeEscalation || *s.Privileged || s.Capabilities.Drop[0] != "ALL" || !*s.ReadOnlyRootFilesystem {
-			t.Errorf("%s: %+v", c.Name, s)
-		}
-	}
-	limits := pod.Spec.Containers[0].Resources.Limits
-	if limits.Memory().IsZero() || limits.Cpu().IsZero() || limits.StorageEphemeral().IsZero() {
-		t.Errorf("limits %v", limits)
-	}
-	if pod.Spec.DNSPolicy != corev1.DNSNone {
-		t.Errorf("no network, but names are looked up: %s", pod.Spec.DNSPolicy)
 	}
 }
 
@@ -239,7 +162,7 @@ func TestPoolKey(t *testing.T) {
 	}
 	seen := map[string]string{base.poolKey(): "nothing"}
 	for name, change := range map[string]func(*providers.Spec){
-		"image": func(s *providers.Spec) { s.Image = "y" }, "memory": func(s *providers.Spec) { s.Resources.MemoryBytes++ },
+		"image": func(s *providers.Spec) { s.Image = "y" }, "memory": func(s *providers.Spec) { s.Resources.MemoryBytes = 1 << 28 },
 		"env": func(s *providers.Spec) { s.Env = map[string]string{"A": "b"} }, "value": func(s *providers.Spec) { s.Env = map[string]string{"A": "c"} },
 		"network": func(s *providers.Spec) { s.Network = providers.NetworkFull }, "command": func(s *providers.Spec) { s.Command = []string{"x"} },
 		"options": func(s *providers.Spec) { s.Options = json.RawMessage(`{"run_as_user": 9}`) }, "directory": func(s *providers.Spec) { s.WorkingDirectory = "/tmp" },

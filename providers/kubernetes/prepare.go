@@ -127,6 +127,8 @@ func (p *Provider) makeClaim(ctx context.Context, pl *plan, c claimTemplate, nam
 func (p *Provider) makeNamespace(ctx context.Context, name string, pl *plan, cm *corev1.ConfigMap) error {
 	labels := podLabels(name, labelled{pl.spec.Tenant, pl.spec.Template, nil})
 	labels[labelKind] = kindSandbox
+	// The floor holds there also for a server that was taken over.
+	labels["pod-security.kubernetes.io/enforce"] = "restricted"
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Labels: labels,
 		Annotations: map[string]string{annotationID: pl.spec.ID, annotationTenant: pl.spec.Tenant, annotationRecord: string(cm.UID)},
@@ -157,7 +159,7 @@ func (p *Provider) makeNamespace(ctx context.Context, name string, pl *plan, cm 
 func (p *Provider) awaitServiceAccount(ctx context.Context, namespace string, pl *plan) error {
 	account := pl.options.ServiceAccount
 	if account == "" {
-		account = "default"
+		account = defaultAccount
 	}
 	accounts := p.client.CoreV1().ServiceAccounts(namespace)
 	err := kube.Follow(ctx, kube.Object[*corev1.ServiceAccount]{Name: account, Get: accounts.Get, Watch: accounts.Watch},

@@ -26,7 +26,9 @@ type Provider struct {
 	exec      *kube.Executor
 	leases    coordinationv1.LeasesGetter
 	version   string
-	log       *slog.Logger
+	// account is the server's own service account, if it is one of namespace.
+	account string
+	log     *slog.Logger
 
 	conns kube.PodConns
 	warm  warm
@@ -47,8 +49,8 @@ var (
 )
 
 // New connects to the cluster. The error wraps ErrInvalid when the cluster is
-// not configured, ErrUnavailable when it does not answer, and ErrForbidden when
-// it does not let this server in.
+// not configured, ErrUnavailable when it does not answer or does not know this
+// server's credentials, and ErrForbidden when they do not suffice.
 func New(ctx context.Context, config Config) (*Provider, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -72,6 +74,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		return nil, kube.Wrap(ctx, "reach the cluster at "+rest.Host, err)
 	}
 	p.version = version.GitVersion
+	p.account = p.whoAmI(ctx)
 	if p.leases, err = kube.NewLeases(rest); err != nil {
 		return nil, fmt.Errorf("client of the cluster's leases: %w: %w", err, providers.ErrInvalid)
 	}

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -98,6 +97,13 @@ func (c cgroups) swap() bool {
 // delegatable reports whether the agent can be given a cgroup.
 func (c cgroups) delegatable() bool { return c.unified != "" }
 
+const (
+	// maxGroupDepth allows two levels below a command's own cgroup.
+	maxGroupDepth = 3
+	// maxGroups is more than an agent needs for the commands it runs at once.
+	maxGroups = 2048
+)
+
 // delegate makes the sandbox's v2 cgroup and lets its user make groups below and
 // move processes between them. The files that hold limits stay root's. The
 // agent begins in the group itself.
@@ -105,6 +111,13 @@ func (c cgroups) delegate(name string, uid, gid uint32) (string, error) {
 	dir := c.group(name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("make a cgroup: %w", err)
+	}
+	// These bound the kernel memory of the cgroups that commands make: it is
+	// charged to nobody. The files stay root's.
+	for file, limit := range map[string]int{"cgroup.max.depth": maxGroupDepth, "cgroup.max.descendants": maxGroups} {
+		if err := os.WriteFile(filepath.Join(dir, file), strconv.AppendInt(nil, int64(limit), 10), 0); err != nil {
+			return "", fmt.Errorf("limit a cgroup: %w", err)
+		}
 	}
 	for _, file := range []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control", "cgroup.kill"} {
 		// cgroup.kill came with Linux 5.14.
@@ -122,55 +135,6 @@ func (c cgroups) remove(ctx context.Context, name string) error {
 		errs = append(errs, removeGroup(ctx, filepath.Join(root, c.path(name))))
 	}
 	return errors.Join(errs...)
-}
-
-// removeGroup waits for killed processes to leave: a group with a process that
-// has not ended yet cannot be removed.
-func removeGroup(ctx context.Context, dir string) error {
-	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		killGroup(dir)
-		err := removeTree(dir)
-		if err == nil || !errors.Is(err, unix.EBUSY) {
-			return err
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return fmt.Errorf("remove cgroup %s: %w: %w", dir, err, context.Cause(ctx))
-		}
-	}
-}
-
-// killGroup is for what was left behind; it finds nothing in the usual case.
-func killGroup(dir string) {
-	if os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil {
-		return
-	}
-	for _, pid := range readProcs(dir) {
-		_ = unix.Kill(pid, unix.SIGKILL)
-	}
-}
-
-func removeTree(dir string) error {
-	err := unix.Rmdir(dir)
-	if err == nil || errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	entries, readErr := os.ReadDir(dir)
-	if readErr != nil {
-		return err
-	}
-	for _, e := range entries {
-		if e.IsDir() {
-			if err := removeTree(filepath.Join(dir, e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
-		return err
-	}
-	return nil
 }
 
 // members lists the processes in the sandbox's groups themselves.

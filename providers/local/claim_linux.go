@@ -126,7 +126,8 @@ func (p *Provider) claimOne(ctx context.Context, lock locking, id, name string, 
 	conn, err := p.proveReady(soon, b, rec)
 	if err != nil {
 		if ctx.Err() == nil {
-			err = errors.Join(err, p.destroy(ctx, b, id, rec))
+			p.markDeleting(ctx, b, rec)
+			err = errors.Join(err, p.destroy(ctx, held, b, id, rec))
 		}
 		return nil, nil, err
 	}
@@ -134,7 +135,12 @@ func (p *Provider) claimOne(ctx context.Context, lock locking, id, name string, 
 	rec.Spec = withoutValues(spec)
 	rec.CreateTime = time.Now()
 	rec.LastActivity = rec.CreateTime
-	err = rec.write(b)
+	if err = p.fault(ctx, "record the claim"); err == nil {
+		err = rec.write(b)
+	}
+	if err == nil {
+		err = p.fault(ctx, "move the claim")
+	}
 	if err == nil {
 		err = os.Rename(string(b), string(p.layout.sandbox(name)))
 	}
@@ -151,7 +157,7 @@ var errNoAnswer = fmt.Errorf("the agent did not answer within %v: %w", answerTim
 
 // settlePooled removes a sandbox of a pool that is not whole and that nobody is
 // at work on: half made, half claimed, half deleted, or ended.
-func (p *Provider) settlePooled(ctx context.Context, id string) error {
+func (p *Provider) settlePooled(ctx context.Context, id string) (settled, error) {
 	b := p.layout.pooled(id)
 	whole := func() (*record, bool, error) {
 		rec, err := readRecord(b)
@@ -164,17 +170,20 @@ func (p *Provider) settlePooled(ctx context.Context, id string) error {
 		return nil, false, err
 	}
 	if _, ok, err := whole(); ok || err != nil {
-		return err
+		return settledKept, err
 	}
 	held, err := p.locks.try(id)
 	if err != nil || held == nil {
-		return err
+		return settledBusy, err
 	}
 	defer func() { held.release(!exists(string(b))) }()
 	rec, ok, err := whole()
-	if ok || err != nil || rec == nil && !exists(string(b)) {
-		return err
+	if ok || err != nil {
+		return settledKept, err
+	}
+	if rec == nil && !exists(string(b)) {
+		return settledRemoved, nil
 	}
 	p.log.LogAttrs(ctx, slog.LevelInfo, "removing a sandbox of a pool that is not whole", slog.String("pooled", id))
-	return p.destroy(ctx, b, id, rec)
+	return settledRemoved, p.destroy(ctx, held, b, id, rec)
 }

@@ -1,9 +1,11 @@
 package local
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"path/filepath"
 	"strings"
 
@@ -56,9 +58,31 @@ type Config struct {
 	// CgroupParent is the cgroup, relative to the root of every hierarchy, below
 	// which sandboxes get theirs. Default: "/sandgate".
 	CgroupParent string
+	// MaxMemory and MaxProcesses limit all sandboxes below CgroupParent together.
+	// Defaults: the machine's memory less a tenth of it, at least 512 MiB, and
+	// half of the processes that the kernel allows. Negative: no limit.
+	MaxMemory, MaxProcesses int64
+	// MinFree is the free space of the state directory's file system, in bytes,
+	// below which no sandbox is created. Default: a twentieth of it, at most
+	// 2 GiB. Negative: none.
+	MinFree int64
+	// DiskOvercommit is how many times the sizes of all sandboxes' disks together
+	// may exceed the space for them. With 1, no sandbox can lack space because of
+	// another. Default: 10. Negative: no limit.
+	DiskOvercommit float64
+	// UIDBase is the first of the 65536 user and group ids under which sandboxes
+	// run, one for each. Default: 2031616.
+	UIDBase uint32
 	// Logger: default slog.Default().
 	Logger *slog.Logger
+
+	// fault, if set, is called before each step of a creation, claim or removal;
+	// tests let steps fail and hang by it.
+	fault func(ctx context.Context, step string) error
 }
+
+// defaultOvercommit: disks are sparse, and most of them stay nearly empty.
+const defaultOvercommit = 10
 
 // DefaultResources are the limits that a template gets when it states none.
 func DefaultResources() providers.Resources {
@@ -93,6 +117,12 @@ func (c Config) withDefaults() (Config, error) {
 	if c.CgroupParent == "" {
 		c.CgroupParent = "/sandgate"
 	}
+	if c.DiskOvercommit == 0 {
+		c.DiskOvercommit = defaultOvercommit
+	}
+	if c.UIDBase == 0 {
+		c.UIDBase = defaultUIDBase
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -105,6 +135,10 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("runtime %q takes no socket of the host's into a sandbox: use way %q, or leave the way out: %w", c.Runtime, WayExec, providers.ErrInvalid)
 	case !filepath.IsAbs(c.CgroupParent) || filepath.Clean(c.CgroupParent) == "/":
 		return c, fmt.Errorf("cgroup parent %q is not an absolute path below the root: %w", c.CgroupParent, providers.ErrInvalid)
+	case c.DiskOvercommit > 0 && c.DiskOvercommit < 1:
+		return c, fmt.Errorf("disk overcommit %v is less than 1: %w", c.DiskOvercommit, providers.ErrInvalid)
+	case c.UIDBase < sameIDs || c.UIDBase > math.MaxInt32-uidCount:
+		return c, fmt.Errorf("uid base %d: %d ids from it on must lie between %d and 2^31: %w", c.UIDBase, uidCount, sameIDs, providers.ErrInvalid)
 	case c.Agent == nil && c.AgentPath == "":
 		return c, errors.New("no agent executable is configured")
 	}

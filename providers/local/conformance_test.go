@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local"
@@ -177,6 +178,12 @@ func assertNothingLeft(t *testing.T, dir, cgroupParent string) {
 			}
 		}
 	}
+	users, _ := filepath.Glob("/run/sandgate/uids/*")
+	for _, user := range users {
+		if owner, err := os.Readlink(user); err == nil && filepath.Dir(owner) == dir {
+			t.Errorf("left behind: %s of %s", user, owner)
+		}
+	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
@@ -188,8 +195,9 @@ func assertNothingLeft(t *testing.T, dir, cgroupParent string) {
 	}
 	backing, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, file := range backing {
-		if data, err := os.ReadFile(file); err == nil && bytes.HasPrefix(data, []byte(dir)) {
-			t.Errorf("left behind: %s has %s", file, data)
+		dev := filepath.Join("/dev", filepath.Base(filepath.Dir(filepath.Dir(file))))
+		if name := loopName(dev); strings.HasPrefix(name, dir) {
+			t.Errorf("left behind: %s has %s", dev, name)
 		}
 	}
 	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
@@ -204,6 +212,22 @@ func assertNothingLeft(t *testing.T, dir, cgroupParent string) {
 			t.Errorf("left behind: process %s: %q", file, data)
 		}
 	}
+}
+
+// loopName returns the path that a loop device was attached with, as far as the
+// kernel keeps it. Only root can ask for it.
+func loopName(dev string) string {
+	f, err := os.Open(dev)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }()
+	info, err := unix.IoctlLoopGetStatus64(int(f.Fd()))
+	if err != nil {
+		return ""
+	}
+	name, _, _ := bytes.Cut(info.File_name[:], []byte{0})
+	return string(name)
 }
 
 // assertReaped wants no child of this process to be a zombie at the end of a test

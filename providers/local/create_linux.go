@@ -47,20 +47,24 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 		return p.join(name, old, spec)
 	case err == nil || errors.Is(err, errCorrupt) || exists(string(b)):
 		// Whoever began this one is gone: it does not hold the lock.
-		if err := p.destroy(ctx, b, old.container(name), old); err != nil {
-			return providers.Info{}, fmt.Errorf("remove a half-made sandbox: %w", err)
+		if err := p.destroy(ctx, held, b, old.container(name), old); err != nil {
+			return providers.Info{}, notRemoved(name, err)
 		}
 	case !errors.Is(err, providers.ErrNotFound):
 		return providers.Info{}, err
 	}
 
+	if err := p.space.check(); err != nil {
+		return providers.Info{}, err
+	}
 	rec, conn, err := p.claim(ctx, name, spec)
 	if err == nil && rec == nil {
-		rec, conn, err = p.build(ctx, b, name, spec, options, phaseActive)
+		rec, conn, err = p.build(ctx, held, b, name, spec, options, phaseActive)
 	}
 	if err != nil {
 		return providers.Info{}, err
 	}
+	p.removals.forget(name)
 	p.keepWarm(name, conn)
 	info := p.info(name, rec)
 	info.Created = true
@@ -83,10 +87,19 @@ func (p *Provider) join(name string, rec *record, spec providers.Spec) (provider
 // agent has spoken, closed for one that stays unclaimed, or leaves nothing
 // behind. The caller holds the lock. When all is done, the record gets the last
 // phase.
-func (p *Provider) build(ctx context.Context, b bundle, container string, spec providers.Spec, options templateOptions, last phase) (*record, net.Conn, error) {
+func (p *Provider) build(ctx context.Context, held *lock, b bundle, container string, spec providers.Spec, options templateOptions, last phase) (*record, net.Conn, error) {
 	incarnation, err := newIncarnation()
 	if err != nil {
 		return nil, nil, err
+	}
+	diskMade, err := p.space.promise(b, diskSize(spec.Resources.DiskBytes))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer diskMade()
+	// Before the runtime makes the group above without it.
+	if err := p.cgroups.limitAll(p.ceiling); err != nil {
+		p.log.LogAttrs(ctx, slog.LevelDebug, "all sandboxes together have no limit", slog.Any("error", err))
 	}
 	now := time.Now()
 	rec := &record{
@@ -103,25 +116,41 @@ func (p *Provider) build(ctx context.Context, b bundle, container string, spec p
 	}
 	if err == nil {
 		rec.Phase = last
-		if err = rec.write(b); err == nil {
+		if err = p.fault(ctx, "record that it is ready"); err == nil {
+			err = rec.write(b)
+		}
+		if err == nil {
 			return rec, conn, nil
 		}
 		_ = conn.Close()
 	}
+	if full := p.space.explainFull(err); !errors.Is(err, full) {
+		p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox could not be created for want of disk space", slog.Any("error", err))
+		err = full
+	}
 	// The context may have ended; what was begun must go all the same.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	return nil, nil, errors.Join(err, p.destroy(clean, b, container, rec))
+	return nil, nil, errors.Join(err, p.destroy(clean, held, b, container, rec))
 }
 
 // bring starts the container. On an error the record says what there is to
 // remove.
 func (p *Provider) bring(ctx context.Context, b bundle, rec *record, spec providers.Spec, options templateOptions) (net.Conn, error) {
 	laps := newLaps()
+	if err := p.fault(ctx, "make its directory"); err != nil {
+		return nil, err
+	}
 	if err := os.Mkdir(string(b), 0o700); err != nil {
 		return nil, err
 	}
+	if err := p.fault(ctx, "write its record"); err != nil {
+		return nil, err
+	}
 	if err := rec.write(b); err != nil {
+		return nil, err
+	}
+	if err := p.fault(ctx, "plan it"); err != nil {
 		return nil, err
 	}
 	pl, err := p.plan(ctx, b, rec, spec, options)
@@ -130,6 +159,9 @@ func (p *Provider) bring(ctx context.Context, b bundle, rec *record, spec provid
 	}
 	container, err := pl.container()
 	if err != nil {
+		return nil, err
+	}
+	if err := p.fault(ctx, "write its bundle"); err != nil {
 		return nil, err
 	}
 	if err := writeJSON(b.config(), container); err != nil {
@@ -149,6 +181,9 @@ func (p *Provider) bring(ctx context.Context, b bundle, rec *record, spec provid
 	}
 	start, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
 	defer cancel()
+	if err := p.fault(ctx, "wait for its agent"); err != nil {
+		return nil, err
+	}
 	conn, err := p.proveReady(start, b, rec)
 	if err != nil {
 		if said := complaints.text(); said != "" {
@@ -174,27 +209,35 @@ func (p *Provider) start(ctx context.Context, pl *plan, rec *record, complaints 
 		files = append(files, file)
 	}
 	run := func() error {
+		if err := p.fault(ctx, "mount its disk"); err != nil {
+			return err
+		}
 		if err := p.mountFor(pl, rec); err != nil {
 			return err
 		}
 		laps.step("mount")
+		if err := p.fault(ctx, "start its container"); err != nil {
+			return err
+		}
 		return p.engine.run(ctx, pl, complaints, files...)
+	}
+	if err := p.fault(ctx, "make its disk"); err != nil {
+		return err
 	}
 	if err := p.prepareDisk(ctx, pl, rec); err != nil {
 		return err
 	}
 	laps.step("disk")
-	if pl.private() {
-		own := run
-		run = func() error { return privately(own) }
-	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err := run(); err != nil {
+	if err := privately(run); err != nil {
 		return err
 	}
 	laps.step("runtime")
+	if err := p.fault(ctx, "find its first process"); err != nil {
+		return err
+	}
 	pid, err := readPID(b.pid())
 	if err != nil {
 		return err

@@ -24,12 +24,13 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 		Name:         "local",
 		Runtime:      runtime,
 		Capabilities: []string{"images"},
-		Enforcement: append(p.limits(),
+		Enforcement: p.probed.correct(append(p.limits(),
 			providers.Enforcement{Name: "network", Enforced: true, Detail: network},
 			providers.Enforcement{Name: "unprivileged", Enforced: true, Detail: "no root, no capabilities, no new privileges, read-only system"},
 			providers.Enforcement{Name: "seccomp", Enforced: true, Detail: seccomp},
 			p.killTree(),
-		),
+			p.ceiling.describe(p.cgroups, p.cgroups.limitAll(p.ceiling)),
+		)),
 	}, nil
 }
 
@@ -51,16 +52,16 @@ func (p *Provider) limits() []providers.Enforcement {
 			memory.Detail += "; who asks for more ends the whole sandbox"
 		}
 	}
-	disk := providers.Enforcement{Name: "disk", Enforced: true, Detail: "a file system of its own for each sandbox"}
+	disk := providers.Enforcement{Name: "disk", Enforced: true, Detail: "a file system of its own for each sandbox; " + p.space.describe()}
 	if p.disks.reason != "" {
 		disk = providers.Enforcement{Name: "disk", Detail: p.disks.reason}
 	}
-	return []providers.Enforcement{
+	return p.probed.correct([]providers.Enforcement{
 		memory,
 		controller("cpu", "cpu", "cgroup quota"),
 		processes,
 		disk,
-	}
+	})
 }
 
 func (p *Provider) killTree() providers.Enforcement {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -26,59 +27,93 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 	defer func() { held.release(!exists(string(b))) }()
 	rec, err := readRecord(b)
 	switch {
-	case errors.Is(err, errCorrupt):
-	case err != nil:
+	case errors.Is(err, providers.ErrNotFound):
 		return fmt.Errorf("%s: %w", name, err)
+	case err != nil:
+		// What it was cannot be read any more; what there is of it can go.
 	case rec.Phase == phaseCreating:
 		// Nobody holds its lock, so its creation failed with its server.
-		if err := p.destroy(ctx, b, rec.container(name), rec); err != nil {
-			return err
+		if err := p.destroy(ctx, held, b, rec.container(name), rec); err != nil {
+			return notRemoved(name, err)
 		}
 		return fmt.Errorf("sandbox %s: %w", name, providers.ErrNotFound)
 	case c.Incarnation != "" && c.Incarnation != rec.Incarnation:
 		return fmt.Errorf("sandbox %s: %w", name, providers.ErrReplaced)
+	case rec.Phase == phaseActive && c.InUse(rec.LastActivity):
+		return fmt.Errorf("sandbox %s: %w", name, providers.ErrInUse)
 	default:
-		rec.Phase = phaseDeleting
-		if err := rec.write(b); err != nil {
-			return err
-		}
+		p.markDeleting(ctx, b, rec)
 	}
 	if conn := p.takeWarm(name); conn != nil {
 		_ = conn.Close()
 	}
-	return p.destroy(ctx, b, rec.container(name), rec)
+	if err := p.destroy(ctx, held, b, rec.container(name), rec); err != nil {
+		return notRemoved(name, err)
+	}
+	return nil
 }
 
-// destroy removes all there may be of a sandbox, whatever state it is in. It can
-// be repeated until it succeeds: the directory, which is the mark of there being
-// one, goes last. The caller holds the lock; rec may be nil.
-func (p *Provider) destroy(ctx context.Context, b bundle, container string, rec *record) error {
-	runtime, err := p.engineOf(rec)
-	if err != nil {
-		return err
+// markDeleting lets the next server finish a deletion that this one does not
+// live to finish. A full disk refuses the mark, and a deletion is what frees it:
+// so a sandbox without the mark is deleted all the same. If the server dies half
+// way, that one is FAILED and can be deleted again.
+func (p *Provider) markDeleting(ctx context.Context, b bundle, rec *record) {
+	rec.Phase = phaseDeleting
+	if err := rec.write(b); err != nil {
+		p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox is deleted without a mark on disk", slog.String("container", rec.Container), slog.Any("error", err))
 	}
-	if rec != nil {
-		for _, running := range []process{rec.Init, rec.Helper} {
-			if err := running.kill(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	if rec == nil || rec.Init.PID == 0 {
-		if err := runtime.endStray(ctx, container); err != nil {
+}
+
+// removeAll is one attempt of destroy. Its error is a *removalError.
+func (p *Provider) removeAll(ctx context.Context, at *attempt, b bundle, container string, rec *record) error {
+	var runtime *engine
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"find its runtime", func() (err error) {
+			runtime, err = p.engineOf(rec)
 			return err
+		}},
+		{"end its processes", func() error {
+			if rec != nil {
+				for _, running := range []process{rec.Init, rec.Helper} {
+					if err := running.kill(ctx); err != nil {
+						return err
+					}
+				}
+			}
+			if rec == nil || rec.Init.PID == 0 {
+				return runtime.endStray(ctx, container)
+			}
+			return nil
+		}},
+		{"delete its container", func() error { return runtime.remove(ctx, container) }},
+		{"remove its cgroups", func() error { return p.cgroups.remove(ctx, container) }},
+		{"release its user id", func() error {
+			if rec == nil {
+				return nil
+			}
+			return p.userIDs.release(rec.UID, container)
+		}},
+		{"detach its disk", func() error {
+			if rec != nil && rec.Loop != "" {
+				waitDetached(ctx, rec.Loop, b.image())
+			}
+			return nil
+		}},
+		{"delete its files", func() error { return removeBundle(b) }},
+	} {
+		at.begin(step.name)
+		err := p.fault(ctx, step.name)
+		if err == nil {
+			err = step.do()
+		}
+		if err != nil {
+			return &removalError{step: step.name, cause: err}
 		}
 	}
-	if err := runtime.remove(ctx, container); err != nil {
-		return err
-	}
-	if err := p.cgroups.remove(ctx, container); err != nil {
-		return err
-	}
-	if rec != nil && rec.Loop != "" {
-		waitDetached(ctx, rec.Loop, b.image())
-	}
-	return removeBundle(b)
+	return nil
 }
 
 // removeBundle takes the record last, and the directory with it: a directory

@@ -9,7 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,18 +43,39 @@ func newDisks(l layout, making *locks) *disks {
 
 // image makes a sparse file system image for one sandbox at path.
 func (d *disks) image(ctx context.Context, size int64, path string) error {
-	template, err := d.template(ctx, size/diskUnit)
-	if err != nil {
-		return err
+	for {
+		template, err := d.template(ctx, diskSize(size)/diskUnit)
+		if err != nil {
+			return err
+		}
+		// Another server may have collected the template meanwhile.
+		if err := copySparse(template, path); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 	}
-	return copySparse(template, path)
+}
+
+// diskSize rounds a size up to one of eight between a power of two and the next.
+// Callers choose sizes, and each one costs a template.
+func diskSize(size int64) int64 {
+	step := int64(diskUnit)
+	for size > 16*step {
+		step *= 2
+	}
+	return (size + step - 1) / step * step
 }
 
 // template returns an empty file system of a size in units, made on first use.
 func (d *disks) template(ctx context.Context, units int64) (string, error) {
-	name := "ext4-" + strconv.FormatInt(units, 10) + "m"
+	name := templatePrefix + strconv.FormatInt(units, 10) + "m"
 	path := filepath.Join(d.dir, name)
-	if _, err := os.Stat(path); err == nil {
+	if isExt4(path) {
+		// The least recently used are collected.
+		now := time.Now()
+		_ = os.Chtimes(path, now, now)
 		return path, nil
 	}
 	held, err := d.making.acquire(ctx, "_disk-"+name)
@@ -59,7 +83,7 @@ func (d *disks) template(ctx context.Context, units int64) (string, error) {
 		return "", err
 	}
 	defer held.release(true)
-	if _, err := os.Stat(path); err == nil {
+	if isExt4(path) {
 		return path, nil
 	}
 	part := path + ".part"
@@ -78,7 +102,59 @@ func (d *disks) template(ctx context.Context, units int64) (string, error) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("mkfs.ext4: %w: %s", err, out)
 	}
-	return path, os.Rename(part, path)
+	if err := syncFile(part); err != nil {
+		return "", err
+	}
+	if err := os.Rename(part, path); err != nil {
+		return "", err
+	}
+	return path, d.collect(name)
+}
+
+const (
+	templatePrefix = "ext4-"
+	// keptTemplates bounds what templates hold on the host's disk.
+	keptTemplates = 16
+)
+
+// collect removes the templates beyond keptTemplates that were not used for the
+// longest time. Sandboxes have copies.
+func (d *disks) collect(made string) error {
+	entries, err := os.ReadDir(d.dir)
+	if err != nil {
+		return err
+	}
+	var old []fs.FileInfo
+	for _, e := range entries {
+		info, err := e.Info()
+		if err == nil && strings.HasPrefix(e.Name(), templatePrefix) && !strings.HasSuffix(e.Name(), ".part") && e.Name() != made {
+			old = append(old, info)
+		}
+	}
+	slices.SortFunc(old, func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
+	for i, info := range old {
+		if i < keptTemplates-1 {
+			continue
+		}
+		if err := os.Remove(filepath.Join(d.dir, info.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// isExt4 reports whether a file begins as an ext4 file system does. After a
+// power cut a file may have its name and size, but zeros for content.
+func isExt4(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }()
+	const magicAt = 1024 + 56
+	var magic [2]byte
+	_, err = f.ReadAt(magic[:], magicAt)
+	return err == nil && magic == [2]byte{0x53, 0xef}
 }
 
 // copySparse copies a file's data and keeps its holes.

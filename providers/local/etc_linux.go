@@ -8,13 +8,9 @@ import (
 )
 
 // The generated part of /etc. The rest of it is copied from the host, and only
-// what programs under /usr cannot do without.
+// what programs under /usr cannot do without. The sandbox's own layer has the rest.
 var generatedEtc = map[string]string{
-	"passwd":        "root:x:0:0:root:/root:/usr/sbin/nologin\nsandbox:x:1000:1000:sandbox:/home/sandbox:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-	"group":         "root:x:0:\ntty:x:5:\nsandbox:x:1000:\nnogroup:x:65534:\n",
-	"hosts":         hostsFile,
 	"hostname":      hostname + "\n",
-	"resolv.conf":   "",
 	"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n",
 	"host.conf":     "multi on\n",
 	"shells":        "/bin/sh\n",

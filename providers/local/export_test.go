@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BundleCopy returns a bundle like a sandbox's that runs another program.
+// BundleCopy returns a bundle like a sandbox's that runs another program. What is
+// mounted for the sandbox alone is replaced by what lies below.
 func BundleCopy(tb testing.TB, p *Provider, name string, args ...string) string {
 	tb.Helper()
 	data, err := os.ReadFile(p.layout.sandbox(name).config())
@@ -28,6 +29,14 @@ func BundleCopy(tb testing.TB, p *Provider, name string, args ...string) string 
 		tb.Fatal(err)
 	}
 	s.Process.Args = args
+	s.Root.Path = p.host.root
+	for i, dir := range p.host.shared {
+		for j := range s.Mounts {
+			if s.Mounts[j].Source == p.layout.sandbox(name).shared(i) {
+				s.Mounts[j].Source = dir.source
+			}
+		}
+	}
 	s.Linux.CgroupsPath += "-yardstick"
 	dir := tb.TempDir()
 	if err := writeJSON(filepath.Join(dir, "config.json"), &s); err != nil {
@@ -109,3 +118,53 @@ func OfferInit(p *Provider, name string) error {
 // MoveState and MoveRuntime have Probe look elsewhere.
 func MoveState(p *Provider, dir string)       { p.config.StateDir = dir }
 func MoveRuntime(p *Provider, command string) { p.engine.cli.Command = command }
+// DelegatedGroup is the cgroup in which a sandbox's commands may make others.
+func DelegatedGroup(p *Provider, name string) string { return p.cgroups.group(name) }
+
+// WithFault has fault called before each step of a creation, claim or removal.
+func WithFault(c Config, fault func(ctx context.Context, step string) error) Config {
+	c.fault = fault
+	return c
+}
+
+// BeginDeletion leaves a sandbox as a server does that is killed right after it
+// began to delete it, and ends its first process.
+func BeginDeletion(tb testing.TB, p *Provider, name string) {
+	tb.Helper()
+	b := p.layout.sandbox(name)
+	rec, err := readRecord(b)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	rec.Phase = phaseDeleting
+	if err := rec.write(b); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// ChangeRecord rewrites what is kept of a sandbox.
+func ChangeRecord(tb testing.TB, p *Provider, name string, change func(record map[string]any)) {
+	tb.Helper()
+	path := p.layout.sandbox(name).record()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	fields := map[string]any{}
+	if err := json.Unmarshal(data, &fields); err != nil {
+		tb.Fatal(err)
+	}
+	change(fields)
+	if err := writeJSON(path, fields); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// BundleOf is a sandbox's directory.
+func BundleOf(p *Provider, name string) string { return string(p.layout.sandbox(name)) }
+
+// LockOf is a sandbox's lock file.
+func LockOf(p *Provider, name string) string { return filepath.Join(p.layout.locks(), name) }
+
+// CgroupPath is a sandbox's cgroup below the root of each hierarchy.
+func CgroupPath(p *Provider, name string) string { return p.cgroups.path(name) }

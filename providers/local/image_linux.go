@@ -1,23 +1,12 @@
 package local
 
 import (
-	"archive/tar"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path"
 	"path/filepath"
-	"runtime"
-	"strconv"
 	"strings"
-
-	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	ocilayout "github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/sandgate/sandgate/providers"
 )
@@ -54,272 +43,37 @@ func parseReference(ref string) (reference, error) {
 	return r, nil
 }
 
-// imageMeta is what a sandbox needs of an image beside its files.
-type imageMeta struct {
-	Env     map[string]string `json:"env"`
-	Workdir string            `json:"workdir"`
-	UID     uint32            `json:"uid"`
-	GID     uint32            `json:"gid"`
-}
-
 // useImage has the plan use an image, which is unpacked on first use.
-func (p *Provider) useImage(ctx context.Context, pl *plan, ref string) error {
+func (p *Provider) useImage(ctx context.Context, pl *plan, rec *record, ref string) error {
 	r, err := parseReference(ref)
 	if err != nil {
 		return err
 	}
-	root, meta, err := p.unpacked(ctx, r)
+	key, meta, err := p.unpacked(ctx, r)
 	if err != nil {
 		return fmt.Errorf("image %s: %w", ref, err)
 	}
-	pl.root, pl.env, pl.uid, pl.gid = root, meta.Env, meta.UID, meta.GID
-	hosts, resolv := "/etc/hosts", "/etc/resolv.conf"
-	if pl.spec.Network != providers.NetworkFull {
-		hosts, resolv = p.host.root+hosts, p.host.root+resolv
-	}
-	pl.binds = append(pl.binds[:0:0], readOnly(hosts, "/etc/hosts"), readOnly(resolv, "/etc/resolv.conf"))
+	rec.Image = key
+	root := filepath.Join(p.layout.image(key), "rootfs")
+	pl.image, pl.lower, pl.shared, pl.env, pl.user = root, []string{p.host.skeleton, root}, nil, meta.Env, meta.User
 	if pl.workdir == "" {
 		pl.workdir = meta.Workdir
 	}
-	if pl.options.WritableRoot {
-		pl.lower, pl.root, pl.readOnly = root, pl.bundle.root(), false
-	}
+	pl.readOnly = !pl.options.WritableRoot
 	return nil
 }
 
-// unpacked returns an image's directory and makes it on first use.
-func (p *Provider) unpacked(ctx context.Context, r reference) (string, *imageMeta, error) {
-	scratch, err := os.MkdirTemp(p.layout.images(), ".part-*")
-	if err != nil {
-		return "", nil, err
-	}
-	defer func() { _ = os.RemoveAll(scratch) }()
-	img, err := openImage(ctx, r, scratch)
-	if err != nil {
-		return "", nil, err
-	}
-	// The configuration names every layer by its content.
-	id, err := img.ConfigName()
-	if err != nil {
-		return "", nil, fmt.Errorf("%w: %w", err, providers.ErrInvalid)
-	}
-	held, err := p.locks.acquire(ctx, "_image-"+id.Hex)
-	if err != nil {
-		return "", nil, err
-	}
-	defer held.release(true)
-	dir := filepath.Join(p.layout.images(), id.Hex)
-	meta := &imageMeta{}
-	if data, err := os.ReadFile(filepath.Join(dir, "meta.json")); err == nil {
-		return filepath.Join(dir, "rootfs"), meta, json.Unmarshal(data, meta)
-	}
-	made := filepath.Join(scratch, "image")
-	root := filepath.Join(made, "rootfs")
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		return "", nil, err
-	}
-	if err := unpackImage(ctx, img, root); err != nil {
-		return "", nil, err
-	}
-	if meta, err = readMeta(img, root); err != nil {
-		return "", nil, err
-	}
-	if err := makeMountPoints(root); err != nil {
-		return "", nil, fmt.Errorf("make mount points: %w", err)
-	}
-	if err := writeJSON(filepath.Join(made, "meta.json"), meta); err != nil {
-		return "", nil, err
-	}
-	return filepath.Join(dir, "rootfs"), meta, os.Rename(made, dir)
-}
-
-func openImage(ctx context.Context, r reference, scratch string) (v1.Image, error) {
-	if _, err := os.Stat(r.path); err != nil {
-		return nil, fmt.Errorf("%w: %w", err, providers.ErrInvalid)
-	}
-	switch r.kind {
-	case "docker-archive":
-		var tag *name.Tag
-		if r.tag != "" {
-			t, err := name.NewTag(r.tag)
-			if err != nil {
-				return nil, fmt.Errorf("%w: %w", err, providers.ErrInvalid)
-			}
-			tag = &t
+// checkRoot refuses an image in which a link stands for a directory that the
+// sandbox's own layer would hide with all that the image has there.
+func checkRoot(root string) error {
+	for _, name := range []string{"etc", "var"} {
+		info, err := os.Lstat(filepath.Join(root, name))
+		if err == nil && !info.IsDir() {
+			return fmt.Errorf("the image's /%s is not a directory but %v: %w", name, info.Mode().Type(), providers.ErrInvalid)
 		}
-		img, err := tarball.ImageFromPath(r.path, tag)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", err, providers.ErrInvalid)
-		}
-		return img, nil
-	case "oci-archive":
-		dir := filepath.Join(scratch, "layout")
-		if err := untarLayout(ctx, r.path, dir); err != nil {
-			return nil, err
-		}
-		r.path = dir
-	}
-	index, err := ocilayout.ImageIndexFromPath(r.path)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, providers.ErrInvalid)
-	}
-	return pickImage(index, r.tag)
-}
-
-const refName = "org.opencontainers.image.ref.name"
-
-// pickImage finds the image of a tag for this machine, also below an index of
-// several platforms.
-func pickImage(index v1.ImageIndex, tag string) (v1.Image, error) {
-	manifest, err := index.IndexManifest()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, providers.ErrInvalid)
-	}
-	for _, d := range manifest.Manifests {
-		if tag != "" && d.Annotations[refName] != tag {
-			continue
-		}
-		switch {
-		case d.MediaType.IsIndex():
-			inner, err := index.ImageIndex(d.Digest)
-			if err != nil {
-				return nil, fmt.Errorf("%w: %w", err, providers.ErrInvalid)
-			}
-			return pickImage(inner, "")
-		case d.MediaType.IsImage() && (d.Platform == nil || d.Platform.OS == "linux" && d.Platform.Architecture == runtime.GOARCH):
-			return index.Image(d.Digest)
-		}
-	}
-	return nil, fmt.Errorf("there is no image for linux/%s with the tag %q: %w", runtime.GOARCH, tag, providers.ErrInvalid)
-}
-
-// readMeta takes what the image says about processes. It is never run as root.
-func readMeta(img v1.Image, root string) (*imageMeta, error) {
-	file, err := img.ConfigFile()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, providers.ErrInvalid)
-	}
-	m := &imageMeta{Env: map[string]string{}, Workdir: path.Clean("/" + file.Config.WorkingDir)}
-	if file.Config.WorkingDir == "" || m.Workdir == "/" {
-		m.Workdir = ""
-	}
-	for _, kv := range file.Config.Env {
-		if k, v, ok := strings.Cut(kv, "="); ok && k != "HOME" {
-			m.Env[k] = v
-		}
-	}
-	m.UID, m.GID = imageUser(file.Config.User, root)
-	return m, nil
-}
-
-// imageUser resolves "user[:group]", where both may be names. Root, and what
-// cannot be resolved, is replaced by the usual user.
-func imageUser(user, root string) (uid, gid uint32) {
-	who, group, grouped := strings.Cut(user, ":")
-	uid, gid, ok := lookupUser(filepath.Join(root, "etc/passwd"), who)
-	if !ok || uid == 0 {
-		return sandboxUser, sandboxUser
-	}
-	if grouped {
-		if g, err := strconv.ParseUint(group, 10, 32); err == nil {
-			gid = uint32(g)
-		}
-	}
-	if gid == 0 {
-		gid = uid
-	}
-	return uid, gid
-}
-
-func lookupUser(passwd, who string) (uid, gid uint32, ok bool) {
-	if n, err := strconv.ParseUint(who, 10, 32); err == nil {
-		uid, gid, ok = uint32(n), uint32(n), true
-	}
-	// Lstat: a link in an image leads to the host's files here.
-	info, err := os.Lstat(passwd)
-	if err != nil || !info.Mode().IsRegular() || info.Size() > maxEtcFile {
-		return uid, gid, ok
-	}
-	data, err := os.ReadFile(passwd)
-	if err != nil {
-		return uid, gid, ok
-	}
-	for line := range strings.Lines(string(data)) {
-		f := strings.Split(strings.TrimSpace(line), ":")
-		if len(f) < 4 || (f[0] != who && f[2] != who) {
-			continue
-		}
-		u, uErr := strconv.ParseUint(f[2], 10, 32)
-		g, gErr := strconv.ParseUint(f[3], 10, 32)
-		if uErr == nil && gErr == nil {
-			return uint32(u), uint32(g), true
-		}
-	}
-	return uid, gid, ok
-}
-
-// makeMountPoints makes what the runtime mounts over. It could not do so
-// itself: the image is shared and read-only.
-func makeMountPoints(root string) error {
-	x, err := newExtractor(root)
-	if err != nil {
-		return err
-	}
-	defer x.close()
-	for _, dir := range append([]string{"/proc", "/sys", "/dev", "/run", agentCgroup}, targets()...) {
-		if err := x.mkdirAll(dir); err != nil {
-			return err
-		}
-	}
-	for _, file := range []string{agentBinary, "/etc/hosts", "/etc/resolv.conf"} {
-		if err := x.touch(file); err != nil {
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
 	return nil
-}
-
-// untarLayout unpacks an OCI layout from one tar file. A layout has regular
-// files and directories only.
-func untarLayout(ctx context.Context, archive, dir string) error {
-	f, err := os.Open(archive)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = root.Close() }()
-	for entries := tar.NewReader(f); ; {
-		h, err := entries.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("%w: %w", err, providers.ErrInvalid)
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if h.Typeflag != tar.TypeReg {
-			continue
-		}
-		clean := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
-		if err := root.MkdirAll(path.Dir(clean), 0o700); err != nil {
-			return err
-		}
-		out, err := root.OpenFile(clean, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-		if err != nil {
-			return err
-		}
-		_, err = io.Copy(out, entries)
-		if err := errors.Join(err, out.Close()); err != nil {
-			return fmt.Errorf("%w: %w", err, providers.ErrInvalid)
-		}
-	}
 }

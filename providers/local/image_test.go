@@ -59,11 +59,11 @@ func testImageForms(t *testing.T, runtime string) {
 	img := busyboxImage(t)
 	dir := writeLayout(t, img)
 	for _, c := range []struct{ name, ref, extra, want string }{
-		{"layout", "oci:" + dir, "", "1234 5678 /app yes read-only\n"},
-		{"layout with a tag", "oci:" + dir + ":latest", "", "1234 5678 /app yes read-only\n"},
-		{"archive", "oci-archive:" + tarOf(t, dir), "", "1234 5678 /app yes read-only\n"},
-		{"docker", "docker-archive:" + dockerArchive(t, img), "", "1234 5678 /app yes read-only\n"},
-		{"writable", "oci:" + dir, `, "writable_root": true`, "1234 5678 /app yes writable\n"},
+		{"layout", "oci:" + dir, "", "app web /app yes read-only\n"},
+		{"layout with a tag", "oci:" + dir + ":latest", "", "app web /app yes read-only\n"},
+		{"archive", "oci-archive:" + tarOf(t, dir), "", "app web /app yes read-only\n"},
+		{"docker", "docker-archive:" + dockerArchive(t, img), "", "app web /app yes read-only\n"},
+		{"writable", "oci:" + dir, `, "writable_root": true`, "app web /app yes writable\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			spec := imageSpec(t, c.ref, c.extra)
@@ -75,7 +75,7 @@ func testImageForms(t *testing.T, runtime string) {
 			if info.ReadOnlySystem == (c.extra != "") {
 				t.Errorf("read-only system: %v", info.ReadOnlySystem)
 			}
-			got := providertest.Shell(t, p, "image", `echo $(id -u) $(id -g) $(pwd) $FROM_IMAGE $(touch /app/f 2>/dev/null && echo writable || echo read-only)`)
+			got := providertest.Shell(t, p, "image", `echo $(id -un) $(id -gn) $(pwd) $FROM_IMAGE $(touch /app/f 2>/dev/null && echo writable || echo read-only)`)
 			if got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
@@ -146,8 +146,17 @@ func busyboxImage(t *testing.T) v1.Image {
 		tar.Header{Name: "usr/bin", Typeflag: tar.TypeSymlink, Linkname: "/bin"},
 		tar.Header{Name: "app/", Typeflag: tar.TypeDir, Mode: 0o755, Uid: 1234, Gid: 5678},
 	)
+	content := map[string][]byte{
+		"bin/busybox": busybox,
+		"etc/passwd":  []byte("root:x:0:0:root:/:/bin/sh\napp:x:1234:5678:App:/app:/bin/sh\n"),
+		"etc/group":   []byte("root:x:0:\nweb:x:5678:\n"),
+	}
+	accounts := []tar.Header{
+		{Name: "etc/passwd", Mode: 0o644, Size: int64(len(content["etc/passwd"]))},
+		{Name: "etc/group", Mode: 0o644, Size: int64(len(content["etc/group"]))},
+	}
 	img := empty.Image
-	for _, layer := range [][]tar.Header{headers, {{Name: "etc/passwd", Mode: 0o644}}} {
+	for _, layer := range [][]tar.Header{headers, accounts} {
 		var out bytes.Buffer
 		w := tar.NewWriter(&out)
 		for i := range layer {
@@ -155,7 +164,7 @@ func busyboxImage(t *testing.T) v1.Image {
 				t.Fatal(err)
 			}
 			if layer[i].Size > 0 {
-				if _, err := w.Write(busybox); err != nil {
+				if _, err := w.Write(content[layer[i].Name]); err != nil {
 					t.Fatal(err)
 				}
 			}

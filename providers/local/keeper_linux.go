@@ -115,7 +115,11 @@ func (p *Provider) tend(ctx context.Context, k *keeper, pool *keptPool) {
 		return
 	}
 	for _, id := range ids {
-		if err := p.settlePooled(ctx, id); err != nil && ctx.Err() == nil {
+		// The retry loop has those that could not be deleted.
+		if p.removals.reason(id) != "" {
+			continue
+		}
+		if _, err := p.settlePooled(ctx, id); err != nil && ctx.Err() == nil {
 			p.log.LogAttrs(ctx, slog.LevelWarn, "a broken sandbox of a pool could not be deleted", slog.String("pooled", id), slog.Any("error", err))
 		}
 	}
@@ -169,7 +173,7 @@ func (p *Provider) fill(ctx context.Context, pool *keptPool) (full bool, err err
 	}
 	b := p.layout.pooled(id)
 	defer func() { held.release(!exists(string(b))) }()
-	if _, _, err = p.build(ctx, b, id, pool.Spec, pool.options, phaseUnclaimed); err != nil {
+	if _, _, err = p.build(ctx, held, b, id, pool.Spec, pool.options, phaseUnclaimed); err != nil {
 		return false, fmt.Errorf("start a sandbox: %w", err)
 	}
 	return false, nil

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 )
 
 // layout names everything in the state directory.
@@ -19,6 +20,7 @@ func (l layout) locks() string              { return l.path("locks") }
 func (l layout) agents() string             { return l.path("agent") }
 func (l layout) roots() string              { return l.path("rootfs") }
 func (l layout) images() string             { return l.path("images") }
+func (l layout) image(key string) string    { return l.path("images", key) }
 func (l layout) disks() string              { return l.path("disks") }
 func (l layout) runtime() string            { return l.path("runtime") }
 func (l layout) sandboxes() string          { return l.path("sandboxes") }
@@ -48,6 +50,9 @@ func (b bundle) pid() string             { return b.path("pid") }
 func (b bundle) image() string           { return b.path("disk.ext4") }
 func (b bundle) disk() string            { return b.path("disk") }
 func (b bundle) root() string            { return b.path("root") }
+func (b bundle) layer() string           { return b.path("layer") }
+func (b bundle) mapped() string          { return b.path("mapped") }
+func (b bundle) shared(i int) string     { return b.path("shared-" + strconv.Itoa(i)) }
 
 const socketName = "agent.sock"
 
@@ -58,6 +63,31 @@ func writeJSON(path string, v any) error {
 		return err
 	}
 	return replaceFile(path, data, 0o600)
+}
+
+// placeFile is replaceFile for what must survive a power cut: the data is on the
+// disk before the name is.
+func placeFile(path string, data []byte, mode fs.FileMode) error {
+	part := path + ".part"
+	if err := replaceFile(part, data, mode); err != nil {
+		return err
+	}
+	err := syncFile(part)
+	if err == nil {
+		err = os.Rename(part, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(part))
+	}
+	return nil
+}
+
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 func replaceFile(path string, data []byte, mode fs.FileMode) error {

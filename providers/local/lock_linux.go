@@ -31,6 +31,7 @@ type lock struct {
 	owner *locks
 	name  string
 	file  *os.File
+	lent  bool // work that outlasts the holder gives it back
 }
 
 // acquire waits for the lock until the context ends.
@@ -142,6 +143,13 @@ func (l *locks) tryFile(name string) (*os.File, error) {
 // release gives the lock back. With forget the name is not in use any more and
 // its file goes.
 func (k *lock) release(forget bool) {
+	if !k.lent {
+		k.give(forget)
+	}
+}
+
+// give is release by whom the lock was lent to.
+func (k *lock) give(forget bool) {
 	if forget {
 		_ = os.Remove(k.file.Name())
 	}

@@ -18,7 +18,7 @@ import (
 // can be done: the disk's own pages are cached already, and a second copy makes
 // fsync several times slower.
 func attachLoop(path string) (*os.File, error) {
-	back, err := os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0)
+	back, err := openNameless(path)
 	if err != nil {
 		return nil, err
 	}
@@ -52,12 +52,33 @@ func attachLoop(path string) (*os.File, error) {
 	}
 }
 
+// openNameless opens a file through a mount that is attached nowhere, so that
+// the kernel knows no path of it but its last name. It shows the path in
+// /sys/block/loopN/loop/backing_file to everybody, sandboxes included.
+func openNameless(path string) (*os.File, error) {
+	dir, err := unix.OpenTree(unix.AT_FDCWD, filepath.Dir(path), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", filepath.Dir(path), err)
+	}
+	defer func() { _ = unix.Close(dir) }()
+	fd, err := unix.Openat(dir, filepath.Base(path), unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
 // loopHolds reports whether a loop device still has this file.
 func loopHolds(dev, path string) bool {
-	data, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(dev), "loop/backing_file"))
+	var file unix.Stat_t
+	if unix.Stat(path, &file) != nil {
+		return false
+	}
+	f, err := os.OpenFile(dev, os.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return false
 	}
-	name := string(data)
-	return len(name) >= len(path) && name[:len(path)] == path
+	defer func() { _ = f.Close() }()
+	info, err := unix.IoctlLoopGetStatus64(int(f.Fd()))
+	return err == nil && info.Inode == file.Ino && info.Device == file.Dev
 }

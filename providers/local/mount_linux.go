@@ -51,27 +51,6 @@ func mountDisk(dev, dir string) error {
 	return nil
 }
 
-func mountOverlay(lower, upper, work, dir string) error {
-	data := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escapeOverlay(lower), escapeOverlay(upper), escapeOverlay(work))
-	if err := unix.Mount("overlay", dir, "overlay", unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
-		return fmt.Errorf("mount the image's overlay: %w", err)
-	}
-	return nil
-}
-
-// escapeOverlay protects what separates options and layers.
-func escapeOverlay(path string) string {
-	out := make([]byte, 0, len(path))
-	for i := range len(path) {
-		switch path[i] {
-		case ',', ':', '\\':
-			out = append(out, '\\')
-		}
-		out = append(out, path[i])
-	}
-	return string(out)
-}
-
 // canMount reports why this process cannot make mount namespaces and loop
 // devices, or nil.
 func canMount() error {

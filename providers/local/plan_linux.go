@@ -5,13 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"path/filepath"
 
 	"github.com/sandgate/sandgate/providers"
 )
 
 const (
-	sandboxUser   = 1000
+	sandboxUser   = "sandbox"
 	abstractName  = "unix:@sandgate"
 	pathName      = "unix://" + agentState + "/agent.sock"
 	defaultHome   = "/home/sandbox"
@@ -23,21 +22,28 @@ const (
 func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec providers.Spec, options templateOptions) (*plan, error) {
 	pl := &plan{
 		id: rec.Container, bundle: b, spec: spec, options: options, incarnation: rec.Incarnation, agent: p.agent,
-		root: p.host.root, readOnly: true, binds: p.host.binds, disk: b.disk(),
-		uid: sandboxUser, gid: sandboxUser, home: defaultHome, env: map[string]string{"PATH": p.host.path},
+		lower: []string{p.host.root}, readOnly: true, shared: p.host.shared, disk: b.disk(),
+		user: hostUser, home: defaultHome, env: map[string]string{"PATH": p.host.path},
 		workdir: spec.WorkingDirectory, cgroupPath: p.cgroups.path(rec.Container), swapLimit: p.cgroups.swap(),
 		socket: p.config.Way == WaySocket, listen: abstractName,
 	}
 	if spec.Network == providers.NetworkFull {
 		// Abstract names belong to the network namespace, here the host's.
 		pl.listen = pathName
-		pl.binds = append(pl.binds[:len(pl.binds):len(pl.binds)], readOnly("/etc/hosts", "/etc/hosts"), readOnly("/etc/resolv.conf", "/etc/resolv.conf"))
 	}
 	rec.Listen = pl.listen
 	if spec.Image != "" {
-		if err := p.useImage(ctx, pl, spec.Image); err != nil {
+		if err := p.useImage(ctx, pl, rec, spec.Image); err != nil {
 			return nil, err
 		}
+	}
+	uid, err := p.userIDs.claim(rec.Container)
+	if err != nil {
+		return nil, err
+	}
+	rec.UID, pl.uid, pl.gid = uid, uid, uid
+	if pl.etc, err = pl.ownEtc(); err != nil {
+		return nil, err
 	}
 	if pl.workdir == "" {
 		pl.workdir = defaultTarget
@@ -56,22 +62,18 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 	return pl, nil
 }
 
-// private reports whether something is mounted before the runtime starts, or by
-// it: gVisor's leaves a mount of a network namespace behind where it ran.
-func (pl *plan) private() bool {
-	return pl.spec.Resources.DiskBytes > 0 || !pl.readOnly || pl.gvisor
-}
-
-// prepareDisk makes the file system image, or nothing where it cannot be had.
+// prepareDisk makes what is mounted: the sandbox's layer, and the file system
+// image, where it can be had.
 func (p *Provider) prepareDisk(ctx context.Context, pl *plan, rec *record) error {
 	b := pl.bundle
 	if err := os.Mkdir(b.disk(), 0o755); err != nil {
 		return err
 	}
-	if !pl.readOnly {
-		if err := os.Mkdir(b.root(), 0o755); err != nil {
-			return err
-		}
+	if err := os.Mkdir(b.root(), 0o755); err != nil {
+		return err
+	}
+	if err := pl.makeLayer(); err != nil {
+		return fmt.Errorf("make the sandbox's layer: %w", err)
 	}
 	if pl.spec.Resources.DiskBytes == 0 || p.disks.reason != "" {
 		return nil
@@ -79,7 +81,7 @@ func (p *Provider) prepareDisk(ctx context.Context, pl *plan, rec *record) error
 	return p.disks.image(ctx, pl.spec.Resources.DiskBytes, b.image())
 }
 
-// mountFor mounts the sandbox's disk and overlay. It runs in the mount
+// mountFor mounts the sandbox's disk and root. It runs in the mount
 // namespace from which the runtime is started.
 func (p *Provider) mountFor(pl *plan, rec *record) error {
 	b := pl.bundle
@@ -101,10 +103,12 @@ func (p *Provider) mountFor(pl *plan, rec *record) error {
 	if err := makeWorkdir(b.disk(), pl.workdir, pl.uid, pl.gid); err != nil {
 		return fmt.Errorf("make the working directory: %w", err)
 	}
-	if pl.readOnly {
-		return nil
+	if pl.user.UID != 0 {
+		if err := pl.mapImage(); err != nil {
+			rec.NotEnforced = append(rec.NotEnforced, "image_user: files of the image's user have another owner inside: "+err.Error())
+		}
 	}
-	return mountOverlay(pl.lower, filepath.Join(b.disk(), "upper"), filepath.Join(b.disk(), "work"), b.root())
+	return pl.mountRoot()
 }
 
 // notEnforced says which of the limits asked for cannot be held here.

@@ -126,12 +126,9 @@ func (p *Provider) drop(ctx context.Context, id string) error {
 	case err != nil:
 		return err
 	default:
-		rec.Phase = phaseDeleting
-		if err := rec.write(b); err != nil {
-			return err
-		}
+		p.markDeleting(ctx, b, rec)
 	}
-	return p.destroy(ctx, b, id, rec)
+	return p.destroy(ctx, held, b, id, rec)
 }
 
 // PoolStatus counts what the state directory holds, whichever server made it.

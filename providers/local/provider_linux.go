@@ -1,6 +1,7 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -27,9 +28,17 @@ type Provider struct {
 	locks   *locks
 	engine  *engine
 	cgroups cgroups
+	ceiling ceiling
 	disks   *disks
+	space   *space
+	userIDs *userIDs
 	host    *userland
 	agent   string // the agent's file
+	probed  probed
+
+	removals   *removals
+	background sync.WaitGroup // ends soon after stop
+	stop       context.CancelCauseFunc
 
 	foreground foreground // creations that somebody waits for
 	keeping    sync.Mutex // held while the pools are changed
@@ -60,6 +69,8 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		log:    config.Logger,
 		layout: layout(config.StateDir),
 		warm:   make(map[string]*warmConn),
+
+		removals: newRemovals(),
 	}
 	if err := p.layout.make(); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
@@ -72,16 +83,37 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	p.locks = &locks{dir: p.layout.locks(), held: make(map[string]*turn)}
 	p.cgroups = newCgroups(config.CgroupParent, config.StateDir)
+	if p.ceiling, err = newCeiling(config); err != nil {
+		return nil, err
+	}
 	p.disks = newDisks(p.layout, p.locks)
+	p.space = newSpace(config, p.layout)
 	if p.agent, err = placeAgent(config, p.layout); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	if p.host, err = buildUserland(p.layout); err != nil {
 		return nil, fmt.Errorf("root file system: %w", err)
 	}
-	if err := p.recover(ctx); err != nil {
-		return nil, fmt.Errorf("finish what was left half done: %w", err)
+	if p.userIDs, err = newUserIDs(config.StateDir, config.UIDBase); err != nil {
+		return nil, fmt.Errorf("user ids: %w", err)
 	}
+	p.warnOfOverlaps(ctx)
+	adopted, err := p.recover(ctx)
+	if err == nil {
+		err = p.userIDs.sweep(p.containers)
+	}
+	if err == nil {
+		err = errors.Join(p.sweepImages(), p.collectImages(ctx))
+	}
+	if err == nil {
+		err = p.tryOut(ctx, adopted)
+	}
+	if err != nil {
+		p.awaitBackground()
+		return nil, err
+	}
+	ctx, p.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	p.background.Go(func() { p.retryRemovals(ctx) })
 	return p, nil
 }
 
@@ -110,20 +142,32 @@ func placeAgent(config Config, l layout) (string, error) {
 	sum := sha256.Sum256(data)
 	dir := filepath.Join(l.agents(), hex.EncodeToString(sum[:]))
 	path := filepath.Join(dir, "sandgate-agent")
-	if info, err := os.Stat(path); err == nil && info.Size() == int64(len(data)) {
-		return path, nil
-	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	return path, replaceFile(path, data, 0o755)
+	// Compared as a whole: after a power cut the size may be right and the
+	// content zeros.
+	if there, err := os.ReadFile(path); err != nil || !bytes.Equal(there, data) {
+		if err := placeFile(path, data, agentMode); err != nil {
+			return "", err
+		}
+	}
+	return path, os.Chmod(path, agentMode)
 }
+
+// agentMode lets the sandbox's user execute the agent and not read it. The kernel
+// lets nobody trace a program that its user may not read, from its first
+// instruction on: a command cannot take over "sandgate-agent connect" before that
+// conceals itself.
+const agentMode = 0o711
 
 // Close leaves the sandboxes running, also those that nobody has claimed.
 func (p *Provider) Close() error {
 	p.keeping.Lock()
 	p.stopKeeper()
 	p.keeping.Unlock()
+	p.stop(errClosed)
+	p.awaitBackground()
 	p.mu.Lock()
 	p.closed = true
 	warm := p.warm
@@ -139,6 +183,24 @@ func (p *Provider) Close() error {
 		p.cgroups.prune()
 	}
 	return errors.Join(errs...)
+}
+
+var errClosed = errors.New("the provider is closed")
+
+// closeTimeout bounds the wait for removals. One that hangs in the kernel is
+// finished by the next server.
+const closeTimeout = 5 * time.Second
+
+func (p *Provider) awaitBackground() {
+	done := make(chan struct{})
+	go func() {
+		p.background.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(closeTimeout):
+	}
 }
 
 // warmFor bounds how long an unused connection of a new sandbox is kept. The

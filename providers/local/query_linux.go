@@ -19,11 +19,12 @@ func (p *Provider) Get(ctx context.Context, name string) (providers.Info, error)
 		return providers.Info{}, fmt.Errorf("get %s: %w", name, context.Cause(ctx))
 	}
 	rec, err := readRecord(p.layout.sandbox(name))
-	if errors.Is(err, errCorrupt) {
-		return unreadable(name), nil
+	if errors.Is(err, providers.ErrNotFound) {
+		return providers.Info{}, fmt.Errorf("%s: %w", name, err)
 	}
 	if err != nil {
-		return providers.Info{}, fmt.Errorf("%s: %w", name, err)
+		// One that cannot be read must not keep List from returning the others.
+		return p.unreadable(name), nil
 	}
 	return p.info(name, rec), nil
 }
@@ -50,6 +51,9 @@ func (p *Provider) info(name string, rec *record) providers.Info {
 	default:
 		out.State = providers.StateUnknown
 	}
+	if reason := p.removals.reason(name); reason != "" {
+		out.State, out.Message = providers.StateFailed, "it could not be removed and is tried again: "+reason
+	}
 	return out
 }
 
@@ -67,8 +71,12 @@ func (p *Provider) whyEnded(container string, rec *record) (providers.Failure, s
 	return providers.FailureOutOfMemory, fmt.Sprintf("the agent ended, and the kernel had ended %d of the sandbox's processes for want of memory", n)
 }
 
-func unreadable(name string) providers.Info {
-	return providers.Info{Name: name, State: providers.StateFailed, Message: errCorrupt.Error()}
+func (p *Provider) unreadable(name string) providers.Info {
+	out := providers.Info{Name: name, State: providers.StateFailed, Message: errCorrupt.Error()}
+	if reason := p.removals.reason(name); reason != "" {
+		out.Message = reason
+	}
+	return out
 }
 
 // List reads the sandboxes in the order of their names. A token is the name
@@ -150,7 +158,7 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 	c.ApplyTo(&info)
 	rec.Spec, rec.LastActivity = info.Spec, info.LastActivity
 	if err := rec.write(b); err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, p.space.explainFull(err)
 	}
 	return info, nil
 }

@@ -41,9 +41,11 @@ type record struct {
 	Runtime      string         `json:"runtime"`
 	Way          Way            `json:"way"`
 	Profile      Profile        `json:"profile"`
-	Listen       string         `json:"listen"` // where connect finds the agent
+	UID          uint32         `json:"uid,omitempty"` // of its processes and its group; 0: shared, of an older server
+	Listen       string         `json:"listen"`        // where connect finds the agent
 	WritableRoot bool           `json:"writable_root,omitempty"`
 	NotEnforced  []string       `json:"not_enforced,omitempty"`
+	Image        string         `json:"image,omitempty"` // the digest under which it is unpacked
 	FromPool     bool           `json:"from_pool,omitempty"`
 	Fit          string         `json:"fit,omitempty"` // what a claim must fit, see fitOf
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,11 +28,12 @@ const (
 )
 
 // userland is the host's system directories as a sandbox sees them: a directory
-// of mount points, links and a generated /etc, and the read-only binds over it.
+// of mount points, links and a generated /etc, and the directories shown in it.
 type userland struct {
-	root  string
-	binds []specs.Mount
-	path  string
+	root     string
+	shared   []sharedDir
+	path     string
+	skeleton string // the mount points alone, for images
 }
 
 // systemDirs are shown read-only. Everything else of the host stays outside.
@@ -44,11 +46,12 @@ func buildUserland(l layout) (*userland, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, dir := range append([]string{"/opt", aliasDir, "/home", "/run", "/dev", "/proc", "/sys", "/var", "/root", "/mnt", "/srv", inside, agentCgroup}, targets()...) {
+	for _, dir := range []string{"/opt", aliasDir, "/home", "/var", "/root", "/mnt", "/srv"} {
 		entries[dir] = entry{mode: fs.ModeDir | 0o755}
 	}
+	points := mountPoints()
+	maps.Copy(entries, points)
 	entries["/var/run"] = entry{mode: fs.ModeSymlink, data: "/run"}
-	entries[agentBinary] = entry{mode: 0o755}
 	for _, dir := range systemDirs {
 		info, err := os.Lstat(dir)
 		switch {
@@ -63,19 +66,26 @@ func buildUserland(l layout) (*userland, error) {
 			entries[dir] = entry{mode: fs.ModeSymlink, data: link}
 		default:
 			entries[dir] = entry{mode: fs.ModeDir | 0o755}
-			u.binds = append(u.binds, readOnly(dir, dir))
+			u.shared = append(u.shared, sharedDir{dir, dir})
 		}
 	}
 	u.addPython(entries)
-	u.root, err = writeTree(l, entries)
+	if u.root, err = writeTree(l, entries); err != nil {
+		return nil, err
+	}
+	u.skeleton, err = writeTree(l, points)
 	return u, err
 }
 
-func targets() []string {
-	var out []string
+// mountPoints are the directories that something is mounted over.
+func mountPoints() map[string]entry {
+	out := make(map[string]entry)
+	for _, dir := range []string{"/dev", "/proc", "/run", "/sys", agentCgroup} {
+		out[dir] = entry{mode: fs.ModeDir | 0o755}
+	}
 	for _, p := range places {
 		if p.target != "" {
-			out = append(out, p.target)
+			out[p.target] = entry{mode: fs.ModeDir | 0o755}
 		}
 	}
 	return out
@@ -108,7 +118,7 @@ func (u *userland) addPython(entries map[string]entry) {
 		return
 	}
 	entries[pythonDir] = entry{mode: fs.ModeDir | 0o755}
-	u.binds = append(u.binds, readOnly(prefix, pythonDir))
+	u.shared = append(u.shared, sharedDir{prefix, pythonDir})
 	alias("python3", pythonDir+"/bin/python3")
 	alias("python", pythonDir+"/bin/python3")
 }

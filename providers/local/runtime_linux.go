@@ -85,8 +85,7 @@ func (e *engine) run(ctx context.Context, pl *plan, note *note, files ...*os.Fil
 		cli = &shared
 	}
 	_, err := cli.Run(ctx, pl.id, string(pl.bundle), &runc.CreateOpts{
-		// gVisor has no keyrings.
-		IO: stdio{out: note.file}, PidFile: pl.bundle.pid(), Detach: true, NoNewKeyring: !e.gvisor, ExtraFiles: files,
+		IO: stdio{out: note.file}, PidFile: pl.bundle.pid(), Detach: true, ExtraFiles: files,
 	})
 	if ctx.Err() != nil {
 		err = errors.Join(context.Cause(ctx), err)

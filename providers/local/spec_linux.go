@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"sort"
 	"strconv"
 	"strings"
 
-	"github.com/moby/profiles/seccomp"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
@@ -23,13 +21,15 @@ type plan struct {
 	spec        providers.Spec
 	options     templateOptions
 	incarnation string
-	agent       string // the agent's file on the host
-	root        string
-	lower       string // an image below a private writable layer; empty: none
+	agent       string            // the agent's file on the host
+	image       string            // an unpacked image; empty: the host's userland
+	lower       []string          // layers of the root below the sandbox's own
+	shared      []sharedDir       // seen through an overlay each
+	etc         map[string]string // files of /etc that are the sandbox's own
 	readOnly    bool
-	binds       []specs.Mount
 	disk        string // where the writable directories are while it starts
 	uid, gid    uint32
+	user        imageUser // for which the root was made
 	home        string
 	env         map[string]string
 	workdir     string
@@ -42,52 +42,36 @@ type plan struct {
 }
 
 // container makes the OCI configuration.
-func (p *plan) container() (*specs.Spec, error) {
-	s := &specs.Spec{
+func (p *plan) container() (s *specs.Spec, err error) {
+	s = &specs.Spec{
 		Version:  "1.0.2",
 		Hostname: hostname,
-		Root:     &specs.Root{Path: p.root, Readonly: p.readOnly},
+		Root:     &specs.Root{Path: p.bundle.root(), Readonly: p.readOnly},
 		Process:  p.process(p.serve()),
 		Mounts:   p.mounts(),
 		Linux: &specs.Linux{
 			CgroupsPath:       p.cgroupPath,
 			Namespaces:        p.namespaces(),
 			Resources:         p.resources(),
+			Sysctl:            p.sysctls(),
 			RootfsPropagation: "private",
 			MaskedPaths:       maskedPaths,
 			ReadonlyPaths:     readonlyPaths,
 		},
 	}
-	profile, err := seccomp.GetDefaultProfile(s)
-	if err != nil {
+	if s.Linux.Seccomp, err = p.seccomp(s); err != nil {
 		return nil, fmt.Errorf("seccomp profile: %w", err)
 	}
-	// Few kernels have the x32 calls, nobody uses them, and compiling their rules
-	// takes a fifth of a sandbox's start. Without rules they end the caller.
-	profile.Architectures = slices.DeleteFunc(profile.Architectures, func(a specs.Arch) bool { return a == specs.ArchX32 })
-	if p.bornInCgroup() {
-		for i := range profile.Syscalls {
-			rule := &profile.Syscalls[i]
-			rule.Names = slices.DeleteFunc(rule.Names, func(name string) bool { return name == clone3 })
-		}
-		profile.Syscalls = slices.DeleteFunc(profile.Syscalls, func(rule specs.LinuxSyscall) bool { return len(rule.Names) == 0 })
-		profile.Syscalls = append(profile.Syscalls, specs.LinuxSyscall{Names: []string{clone3}, Action: specs.ActAllow})
-	}
-	s.Linux.Seccomp = profile
 	return s, nil
 }
 
-const clone3 = "clone3"
-
-// bornInCgroup says that the agent starts commands in their cgroups by clone3:
-// moving there costs them some 10 ms after every pause. The agent alone may use
-// it then, and refuses it to commands by a filter of its own.
-func (p *plan) bornInCgroup() bool { return p.cgroup != "" && !p.gvisor }
-
 func (p *plan) serve() []string {
-	args := []string{agentBinary, "serve", "--incarnation", p.incarnation, "--workdir", p.workdir, "--state-dir", agentState, "--listen", p.listen}
+	args := []string{agentBinary, "serve", "--incarnation", p.incarnation, "--workdir", p.workdir, "--state-dir", agentState}
 	if p.socket {
+		// Nothing else: a command could reach any other socket.
 		args = append(args, "--listen-fd", "3")
+	} else {
+		args = append(args, "--listen", p.listen)
 	}
 	if p.cgroup != "" {
 		args = append(args, "--cgroup", agentCgroup)
@@ -119,7 +103,8 @@ func (p *plan) process(args []string) *specs.Process {
 		OOMScoreAdj:  oomScore(),
 		Rlimits: []specs.POSIXRlimit{
 			rlimit("RLIMIT_NOFILE", unix.RLIMIT_NOFILE, 65536),
-			rlimit("RLIMIT_CORE", unix.RLIMIT_CORE, 0),
+			// With 0 the kernel still starts a core_pattern that is a program.
+			rlimit("RLIMIT_CORE", unix.RLIMIT_CORE, 1),
 			rlimit("RLIMIT_MEMLOCK", unix.RLIMIT_MEMLOCK, 64<<10),
 		},
 	}
@@ -182,16 +167,24 @@ func (p *plan) namespaces() []specs.LinuxNamespace {
 	return out
 }
 
+// maxTerminals is how many terminals a sandbox may have at once.
+const maxTerminals = 256
+
 func (p *plan) mounts() []specs.Mount {
 	own := []string{"mode=755", fmt.Sprintf("uid=%d,gid=%d", p.uid, p.gid)}
 	if p.gvisor {
 		// It gives a tmpfs to nobody but root.
 		own = []string{"mode=1777"}
 	}
+	terminals := []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}
+	if !p.gvisor {
+		// The machine has a few thousand for all.
+		terminals = append(terminals, "max="+strconv.Itoa(maxTerminals))
+	}
 	out := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
-		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: terminals},
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/run", Type: "tmpfs", Source: "run", Options: append([]string{"nosuid", "nodev", "size=16384k"}, own...)},
@@ -200,7 +193,9 @@ func (p *plan) mounts() []specs.Mount {
 		// processes that the kernel ended for want of memory.
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"}},
 	}
-	out = append(out, p.binds...)
+	for i, dir := range p.shared {
+		out = append(out, readOnly(p.bundle.shared(i), dir.target))
+	}
 	for _, pl := range places {
 		if pl.target != "" {
 			out = append(out, specs.Mount{
@@ -209,7 +204,6 @@ func (p *plan) mounts() []specs.Mount {
 			})
 		}
 	}
-	out = append(out, readOnly(p.agent, agentBinary))
 	if p.cgroup != "" {
 		out = append(out, specs.Mount{
 			Type: "bind", Source: p.cgroup, Destination: agentCgroup,
@@ -217,6 +211,15 @@ func (p *plan) mounts() []specs.Mount {
 		})
 	}
 	return out
+}
+
+// sysctls bound the buffers of a connection. Cgroups of version 1 do not count
+// them, and all sandboxes and the host share one budget.
+func (p *plan) sysctls() map[string]string {
+	if p.gvisor || p.spec.Network == providers.NetworkFull {
+		return nil
+	}
+	return map[string]string{"net.ipv4.tcp_rmem": "4096 131072 262144", "net.ipv4.tcp_wmem": "4096 16384 262144"}
 }
 
 func (p *plan) resources() *specs.LinuxResources {
@@ -250,11 +253,14 @@ func deviceRules() []specs.LinuxDeviceCgroup {
 	return []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
 }
 
-// The paths that containerd hides or write-protects by default.
+// The paths that containerd hides or write-protects by default, and those that
+// tell of block devices: other sandboxes' disks, by name and activity.
 var (
 	maskedPaths = []string{
 		"/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
 		"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
+		"/proc/diskstats", "/proc/fs", "/proc/partitions",
+		"/sys/block", "/sys/class/block", "/sys/dev/block", "/sys/devices/virtual/block", "/sys/fs/ext4",
 	}
-	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+	readonlyPaths = []string{"/proc/bus", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )

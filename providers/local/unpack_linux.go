@@ -2,278 +2,268 @@ package local
 
 import (
 	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/gzip"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"path"
+	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 
+	"github.com/containerd/containerd/v2/pkg/archive"
+	confined "github.com/containerd/continuity/fs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
 )
 
-// maxImageBytes bounds what an image may unpack to.
-const maxImageBytes = 64 << 30
+// What one image may unpack to.
+const (
+	maxImageBytes   = 32 << 30
+	maxImageEntries = 500_000
+)
 
 const (
 	whiteout       = ".wh."
 	opaqueWhiteout = ".wh..wh..opq"
+	xattrRecord    = "SCHILY.xattr."
 )
 
-func unpackImage(ctx context.Context, img v1.Image, root string) error {
-	layers, err := img.Layers()
-	if err != nil {
-		return fmt.Errorf("%w: %w", err, providers.ErrInvalid)
-	}
-	x, err := newExtractor(root)
-	if err != nil {
-		return err
-	}
-	defer x.close()
-	for _, layer := range layers {
-		r, err := layer.Uncompressed()
+// unpacker unpacks the layers of an image below a directory. An image is somebody
+// else's data: archive.Apply resolves names as the image's own processes would,
+// and the unpacker adds bounds, digests, and what may not get in at all.
+type unpacker struct {
+	root    string
+	files   int64 // bytes of files that may still come
+	stream  int64 // bytes of uncompressed layers that may still come
+	entries int
+}
+
+func newUnpacker(root string) *unpacker {
+	return &unpacker{root: root, files: maxImageBytes, stream: maxImageBytes, entries: maxImageEntries}
+}
+
+// image unpacks all layers and compares each with its digests.
+func (u *unpacker) image(ctx context.Context, files imageFiles, layers []imageLayer, diffIDs []v1.Hash) error {
+	for i, l := range layers {
+		f, size, err := files.open(l.file)
 		if err != nil {
-			return fmt.Errorf("%w: %w", err, providers.ErrInvalid)
+			return err
 		}
-		err = x.layer(ctx, r)
-		if err := errors.Join(err, r.Close()); err != nil {
+		if l.digest != "" && size != l.size {
+			err = fmt.Errorf("%s has %d bytes in place of %d: %w", l.file, size, l.size, providers.ErrInvalid)
+		} else {
+			err = u.verified(ctx, f, l, diffIDs[i])
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// extractor unpacks layers below a directory. An image is somebody else's data:
-// no name in it, and no link made by it, may lead out. Names are resolved as the
-// image's own processes would see them, and os.Root refuses what is missed.
-type extractor struct {
-	root *os.Root
-	left int64
-}
-
-func newExtractor(dir string) (*extractor, error) {
-	root, err := os.OpenRoot(dir)
+// verified unpacks a layer and compares what it was with its digests. A layer that
+// is something else has been unpacked by then; the caller throws all away.
+func (u *unpacker) verified(ctx context.Context, raw io.Reader, l imageLayer, diffID v1.Hash) error {
+	file, plain := sha256.New(), sha256.New()
+	in := bufio.NewReader(io.TeeReader(raw, file))
+	layer, err := decompress(in)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("%s: %w: %w", l.file, err, providers.ErrInvalid)
 	}
-	return &extractor{root: root, left: maxImageBytes}, nil
-}
-
-func (x *extractor) close() { _ = x.root.Close() }
-
-// layer applies one layer. A whiteout hides what lower layers have, never what
-// its own layer brings, wherever in the layer it stands.
-func (x *extractor) layer(ctx context.Context, r io.Reader) error {
-	mine := map[string]bool{}
-	entries := tar.NewReader(r)
-	for {
-		h, err := entries.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read a layer: %w: %w", err, providers.ErrInvalid)
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err := x.entry(h, entries, mine); err != nil {
-			return fmt.Errorf("unpack %q: %w", h.Name, err)
-		}
-	}
-}
-
-func (x *extractor) entry(h *tar.Header, content io.Reader, mine map[string]bool) error {
-	clean := path.Clean("/" + h.Name)
-	if clean == "/" {
-		return nil
-	}
-	dir, err := x.resolve(path.Dir(clean))
-	if err != nil {
+	defer layer.Close()
+	out := io.TeeReader(&boundedReader{ctx: ctx, in: layer, left: &u.stream}, plain)
+	if err := u.layer(ctx, out); err != nil {
 		return err
 	}
-	base := path.Base(clean)
+	// What follows an archive's end belongs to the digests, too.
+	for _, rest := range []io.Reader{out, in} {
+		if _, err := io.Copy(io.Discard, rest); err != nil {
+			return unpackError(ctx, err)
+		}
+	}
+	if got := hex.EncodeToString(plain.Sum(nil)); diffID.Algorithm != "sha256" || got != diffID.Hex {
+		return fmt.Errorf("layer %s unpacks to sha256:%s and not to %s: %w", l.file, got, diffID, providers.ErrInvalid)
+	}
+	if got := hex.EncodeToString(file.Sum(nil)); l.digest != "" && got != l.digest {
+		return fmt.Errorf("layer %s has other content: %w", l.file, providers.ErrInvalid)
+	}
+	return nil
+}
+
+// maxWindow bounds the memory that a zstd layer can ask for.
+const maxWindow = 64 << 20
+
+// decompress tells gzip and zstd by their first bytes. Everything else is a layer
+// as it is.
+func decompress(in *bufio.Reader) (io.ReadCloser, error) {
+	magic, err := in.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	switch {
+	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
+		return gzip.NewReader(in)
+	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderMaxMemory(maxWindow))
+		if err != nil {
+			return nil, err
+		}
+		return z.IOReadCloser(), nil
+	}
+	return io.NopCloser(in), nil
+}
+
+// boundedReader fails when the context has ended or more than is left was read.
+type boundedReader struct {
+	ctx  context.Context //nolint:containedctx // it lives for one call
+	in   io.Reader
+	left *int64
+}
+
+func (b *boundedReader) Read(p []byte) (int, error) {
+	if b.ctx.Err() != nil {
+		return 0, context.Cause(b.ctx)
+	}
+	n, err := b.in.Read(p)
+	if *b.left -= int64(n); *b.left < 0 {
+		return 0, errImageBytes
+	}
+	return n, err
+}
+
+var (
+	errImageBytes   = fmt.Errorf("the image unpacks to more than %d bytes: %w", int64(maxImageBytes), providers.ErrExhausted)
+	errImageEntries = fmt.Errorf("the image has more than %d entries: %w", maxImageEntries, providers.ErrExhausted)
+)
+
+// layer applies one uncompressed layer.
+func (u *unpacker) layer(ctx context.Context, r io.Reader) error {
+	mine := map[string]bool{}
+	_, err := archive.Apply(ctx, u.root, r, archive.WithFilter(u.filter), archive.WithConvertWhiteout(func(h *tar.Header, path string) (bool, error) {
+		return u.place(h, path, mine)
+	}))
+	return unpackError(ctx, err)
+}
+
+// unpackError tells what is the image's fault: everything but the end of the
+// caller's patience, a bound, and a full disk.
+func unpackError(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, providers.ErrExhausted), errors.Is(err, unix.EIO):
+		return err
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return fmt.Errorf("unpack the image: %w: %w", err, providers.ErrExhausted)
+	}
+	return fmt.Errorf("unpack the image: %w: %w", err, providers.ErrInvalid)
+}
+
+// filter decides about an entry before anything is made of it.
+func (u *unpacker) filter(h *tar.Header) (bool, error) {
+	if u.entries--; u.entries < 0 {
+		return false, errImageEntries
+	}
+	switch h.Typeflag {
+	case tar.TypeReg:
+		if u.files -= h.Size; u.files < 0 {
+			return false, errImageBytes
+		}
+	case tar.TypeDir, tar.TypeSymlink, tar.TypeLink:
+	default:
+		// Devices and pipes: a sandbox has its own devices and no right to more.
+		return false, nil
+	}
+	if h.Uid < 0 || h.Gid < 0 {
+		return false, fmt.Errorf("%q has the owner %d:%d: %w", h.Name, h.Uid, h.Gid, providers.ErrInvalid)
+	}
+	// Neither set-id bits nor attributes with a meaning to the kernel: they mean
+	// nothing without new privileges, and the host has no use for them.
+	h.Mode &^= 0o6000
+	for key := range h.PAXRecords {
+		if attr, ok := strings.CutPrefix(key, xattrRecord); ok && !strings.HasPrefix(attr, "user.") {
+			delete(h.PAXRecords, key)
+		}
+	}
+	return true, nil
+}
+
+// place applies a whiteout, or notes that the layer brings this path. A whiteout
+// hides what lower layers have, never what its own layer brings, wherever in the
+// layer it stands.
+func (u *unpacker) place(h *tar.Header, path string, mine map[string]bool) (bool, error) {
+	dir, base := filepath.Split(path)
+	dir = filepath.Clean(dir)
 	if base == opaqueWhiteout {
-		return x.clear(dir, mine)
+		return false, clearDir(dir, mine)
 	}
 	if hidden, ok := strings.CutPrefix(base, whiteout); ok {
 		if hidden == "" || hidden == "." || hidden == ".." {
-			return fmt.Errorf("a whiteout of %q: %w", hidden, providers.ErrInvalid)
+			return false, fmt.Errorf("a whiteout of %q: %w", hidden, providers.ErrInvalid)
 		}
-		if at := path.Join(dir, hidden); !mine[at] {
-			return x.root.RemoveAll(at)
+		if at := filepath.Join(dir, hidden); !mine[at] {
+			return false, os.RemoveAll(at)
 		}
-		return nil
+		return false, nil
 	}
-	if err := x.root.MkdirAll(dir, 0o755); err != nil {
-		return err
+	if h.Typeflag == tar.TypeLink {
+		u.keepTarget(h)
 	}
-	at := path.Join(dir, base)
-	for p := at; p != "."; p = path.Dir(p) {
+	for p := path; p != u.root && !mine[p]; p = filepath.Dir(p) {
 		mine[p] = true
 	}
-	return x.make(at, h, content)
+	return true, nil
 }
 
-// make makes one file, directory or link in the place of what is there.
-func (x *extractor) make(at string, h *tar.Header, content io.Reader) error {
-	old, err := x.root.Lstat(at)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return err
-	case old.IsDir() && h.Typeflag == tar.TypeDir:
-	default:
-		if err := x.root.RemoveAll(at); err != nil {
-			return err
-		}
-	}
-	switch h.Typeflag {
-	case tar.TypeDir:
-		if err := x.root.Mkdir(at, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-	case tar.TypeReg:
-		if err := x.file(at, h.Size, content); err != nil {
-			return err
-		}
-	case tar.TypeSymlink:
-		if err := x.root.Symlink(h.Linkname, at); err != nil {
-			return err
-		}
-		return x.root.Lchown(at, h.Uid, h.Gid)
-	case tar.TypeLink:
-		target := path.Clean("/" + h.Linkname)
-		dir, err := x.resolve(path.Dir(target))
-		if err != nil {
-			return err
-		}
-		return x.root.Link(path.Join(dir, path.Base(target)), at)
-	default:
-		// Devices and pipes: a sandbox has its own devices and no right to more.
-		return nil
-	}
-	if err := x.root.Lchown(at, h.Uid, h.Gid); err != nil {
-		return err
-	}
-	// Set-id bits mean nothing without new privileges.
-	mode := h.FileInfo().Mode()
-	return x.root.Chmod(at, mode.Perm()|mode&fs.ModeSticky)
-}
-
-func (x *extractor) file(at string, size int64, content io.Reader) error {
-	if x.left -= size; x.left < 0 {
-		return fmt.Errorf("the image unpacks to more than %d bytes: %w", int64(maxImageBytes), providers.ErrExhausted)
-	}
-	f, err := x.root.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+// keepTarget has a hard link change nothing of the file that it leads to: some
+// writers of archives leave its mode and times out.
+func (u *unpacker) keepTarget(h *tar.Header) {
+	dir, base := filepath.Split(h.Linkname)
+	dir, err := confined.RootPath(u.root, dir)
 	if err != nil {
-		return err
+		return
 	}
-	_, err = io.Copy(f, content)
-	return errors.Join(err, f.Close())
+	info, err := os.Lstat(filepath.Join(dir, filepath.Join("/", base)))
+	if err != nil {
+		return // Apply says what is wrong
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok {
+		h.Uid, h.Gid = int(owner.Uid), int(owner.Gid)
+	}
+	mode := int64(info.Mode().Perm())
+	if info.Mode()&fs.ModeSticky != 0 {
+		mode |= 0o1000
+	}
+	h.Mode, h.ModTime, h.AccessTime, h.PAXRecords = mode, info.ModTime(), time.Time{}, nil
 }
 
-// clear removes what lower layers put into a directory.
-func (x *extractor) clear(dir string, mine map[string]bool) error {
-	d, err := x.root.Open(dir)
+// clearDir removes what lower layers put into a directory.
+func clearDir(dir string, mine map[string]bool) error {
+	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	entries, err := d.ReadDir(-1)
-	if err := errors.Join(err, d.Close()); err != nil {
-		return err
-	}
 	for _, e := range entries {
-		at := path.Join(dir, e.Name())
+		at := filepath.Join(dir, e.Name())
 		switch {
 		case !mine[at]:
-			err = x.root.RemoveAll(at)
+			err = errors.Join(err, os.RemoveAll(at))
 		case e.IsDir():
-			err = x.clear(at, mine)
-		}
-		if err != nil {
-			return err
+			err = errors.Join(err, clearDir(at, mine))
 		}
 	}
-	return nil
-}
-
-const maxLinks = 255
-
-// resolve follows the links in a directory's name as if the image were the
-// whole file system, and returns the name relative to the root, without links.
-// What does not exist is taken as it is written.
-func (x *extractor) resolve(dir string) (string, error) {
-	done := "."
-	rest := strings.Split(strings.Trim(path.Clean("/"+dir), "/"), "/")
-	for links := 0; len(rest) > 0; {
-		part := rest[0]
-		rest = rest[1:]
-		switch part {
-		case "", ".":
-			continue
-		case "..":
-			done = path.Dir(done)
-			continue
-		}
-		at := path.Join(done, part)
-		info, err := x.root.Lstat(at)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-		if err != nil || info.Mode()&fs.ModeSymlink == 0 {
-			done = at
-			continue
-		}
-		if links++; links > maxLinks {
-			return "", fmt.Errorf("too many links in %q: %w", dir, providers.ErrInvalid)
-		}
-		target, err := x.root.Readlink(at)
-		if err != nil {
-			return "", err
-		}
-		if path.IsAbs(target) {
-			done = "."
-		}
-		rest = append(strings.Split(target, "/"), rest...)
-	}
-	return done, nil
-}
-
-func (x *extractor) mkdirAll(dir string) error {
-	at, err := x.resolve(dir)
-	if err != nil {
-		return err
-	}
-	return x.root.MkdirAll(at, 0o755)
-}
-
-func (x *extractor) touch(file string) error {
-	dir, err := x.resolve(path.Dir(file))
-	if err != nil {
-		return err
-	}
-	if err := x.root.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	at := path.Join(dir, path.Base(file))
-	info, err := x.root.Lstat(at)
-	if err == nil && info.Mode().IsRegular() {
-		return nil
-	}
-	if err := x.root.RemoveAll(at); err != nil {
-		return err
-	}
-	f, err := x.root.OpenFile(at, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
-	if err != nil {
-		return err
-	}
-	return f.Close()
+	return err
 }

@@ -4,15 +4,20 @@ package local
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 type tarEntry struct {
@@ -137,14 +142,10 @@ func TestUnpackLayers(t *testing.T) {
 			if err := os.MkdirAll(root, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			x, err := newExtractor(root)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer x.close()
+			u := newUnpacker(root)
 			var failed error
 			for _, layer := range c.layers {
-				failed = errors.Join(failed, x.layer(t.Context(), bytes.NewReader(makeTar(t, layer...))))
+				failed = errors.Join(failed, u.layer(t.Context(), bytes.NewReader(makeTar(t, layer...))))
 			}
 			if failed != nil {
 				t.Fatal(failed)
@@ -156,19 +157,75 @@ func TestUnpackLayers(t *testing.T) {
 	}
 }
 
-func TestUnpackDropsSetID(t *testing.T) {
+// TestUnpackExactly: times, attributes, owners and modes are as the layer has them,
+// but for what has a meaning to the kernel.
+func TestUnpackExactly(t *testing.T) {
 	root := t.TempDir()
-	x, err := newExtractor(root)
-	if err != nil {
+	then := time.Date(2020, 2, 3, 4, 5, 6, 7000, time.UTC)
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	pax := map[string]string{"SCHILY.xattr.user.color": "blue", "SCHILY.xattr.security.capability": "\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"}
+	for _, h := range []tar.Header{
+		{Name: "plain", Typeflag: tar.TypeReg, Mode: 0o755, Uid: 7, Gid: 8},
+		{Name: "dir/", Typeflag: tar.TypeDir, Mode: 0o2750, Uid: 7, Gid: 8},
+		{Name: "dir/su", Typeflag: tar.TypeReg, Mode: 0o4711, Uid: 7, Gid: 8, PAXRecords: pax},
+		{Name: "dir/plain", Typeflag: tar.TypeLink, Linkname: "/plain"},
+		{Name: "dir/link", Typeflag: tar.TypeSymlink, Linkname: "/nowhere", Uid: 7, Gid: 8},
+	} {
+		if h.Format = tar.FormatPAX; h.Typeflag != tar.TypeLink {
+			h.ModTime, h.AccessTime = then, then
+		}
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	defer x.close()
-	if err := x.layer(t.Context(), bytes.NewReader(makeTar(t, tarEntry{name: "su", data: "x", mode: 0o4755}))); err != nil {
+	if err := newUnpacker(root).layer(t.Context(), &out); err != nil {
 		t.Fatal(err)
 	}
-	info, err := os.Stat(filepath.Join(root, "su"))
-	if err != nil || info.Mode() != 0o755 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
+	for name, mode := range map[string]fs.FileMode{"plain": 0o755, "dir": fs.ModeDir | 0o750, "dir/su": 0o711, "dir/link": fs.ModeSymlink | 0o777} {
+		info, err := os.Lstat(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		owner := info.Sys().(*syscall.Stat_t)
+		if info.Mode() != mode || !info.ModTime().Equal(then) || os.Geteuid() == 0 && (owner.Uid != 7 || owner.Gid != 8) {
+			t.Errorf("%s: %v of %d:%d at %v", name, info.Mode(), owner.Uid, owner.Gid, info.ModTime())
+		}
+	}
+	value := make([]byte, 100)
+	if n, err := unix.Lgetxattr(filepath.Join(root, "dir/su"), "user.color", value); err != nil || string(value[:n]) != "blue" {
+		t.Errorf("user.color is %q, %v", value[:max(n, 0)], err)
+	}
+	if n, err := unix.Lgetxattr(filepath.Join(root, "dir/su"), "security.capability", value); err == nil {
+		t.Errorf("it has a capability: %q", value[:n])
+	}
+}
+
+func TestUnpackBounds(t *testing.T) {
+	three := makeTar(t, tarEntry{name: "a", data: "12345"}, tarEntry{name: "b", data: "12345"}, tarEntry{name: "c"})
+	for _, c := range []struct {
+		name string
+		u    unpacker
+		want error
+	}{
+		{"just", unpacker{files: 10, stream: int64(len(three)), entries: 3}, nil},
+		{"bytes", unpacker{files: 9, stream: int64(len(three)), entries: 3}, errImageBytes},
+		{"stream", unpacker{files: 10, stream: 1000, entries: 3}, errImageBytes},
+		{"entries", unpacker{files: 10, stream: int64(len(three)), entries: 2}, errImageEntries},
+	} {
+		c.u.root = t.TempDir()
+		if err := c.u.layer(t.Context(), &boundedReader{ctx: t.Context(), in: bytes.NewReader(three), left: &c.u.stream}); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errSlowStart)
+	u := newUnpacker(t.TempDir())
+	if err := u.layer(ctx, bytes.NewReader(three)); !errors.Is(err, errSlowStart) {
+		t.Errorf("a caller who has given up: %v", err)
 	}
 }
 
@@ -186,13 +243,12 @@ func FuzzUnpack(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(outer, "canary"), []byte("alive"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		x, err := newExtractor(root)
-		if err != nil {
-			t.Fatal(err)
+		u := newUnpacker(root)
+		u.files, u.stream, u.entries = 1<<20, 1<<20, 1000
+		if in, err := decompress(bufio.NewReader(bytes.NewReader(data))); err == nil {
+			_ = u.layer(t.Context(), &boundedReader{ctx: t.Context(), in: in, left: &u.stream})
+			_ = in.Close()
 		}
-		defer x.close()
-		x.left = 1 << 20
-		_ = x.layer(t.Context(), bytes.NewReader(data))
 		entries, err := os.ReadDir(outer)
 		if err != nil || len(entries) != 2 {
 			t.Fatalf("outside there is now %v, %v", entries, err)

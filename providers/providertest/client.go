@@ -78,6 +78,8 @@ func (s uploadStream) Send(m *sandboxv1.UploadRequest) error {
 		out.Payload = &agentv1.UploadRequest_Header{Header: e.Header}
 	case *sandboxv1.UploadRequest_Chunk:
 		out.Payload = &agentv1.UploadRequest_Chunk{Chunk: e.Chunk}
+	case *sandboxv1.UploadRequest_Trailer:
+		out.Payload = &agentv1.UploadRequest_Trailer{Trailer: e.Trailer}
 	}
 	return s.agent.Send(out)
 }

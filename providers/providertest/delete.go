@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/sandgate/sandgate/providers"
 )
@@ -106,4 +107,60 @@ func deleteOfAnotherIncarnation(ctx context.Context, t *testing.T, b *box) {
 		t.Errorf("delete of another incarnation: %v", err)
 	}
 	hello(ctx, t, b.p, name)
+}
+
+func deleteSparesWhatIsInUse(ctx context.Context, t *testing.T, b *box) {
+	name := name(t)
+	created := b.create(ctx, t, name, b.spec(name))
+	used := created.LastActivity.Add(time.Second)
+	if _, err := b.p.Update(ctx, name, providers.Change{LastActivity: used}); err != nil {
+		t.Fatal(err)
+	}
+	for what, since := range map[string]time.Time{
+		"its creation": created.LastActivity, "just before its use": used.Add(-time.Millisecond),
+	} {
+		err := b.p.Delete(ctx, name, providers.Condition{Incarnation: created.Incarnation, IdleSince: since})
+		if !errors.Is(err, providers.ErrInUse) {
+			t.Errorf("delete if idle since %s: %v", what, err)
+		}
+	}
+	hello(ctx, t, b.p, name)
+	if err := b.p.Delete(ctx, name, providers.Condition{Incarnation: "another", IdleSince: created.LastActivity}); err == nil {
+		t.Error("another incarnation that is in use was deleted")
+	}
+	if err := b.p.Delete(ctx, name, providers.Condition{Incarnation: created.Incarnation, IdleSince: used}); err != nil {
+		t.Errorf("delete if idle since its last use: %v", err)
+	}
+	assertGone(ctx, t, b.p, name)
+}
+
+// deleteRacesWithActivity: what was told that its activity counts keeps its
+// sandbox, and what was deleted tells nobody so.
+func deleteRacesWithActivity(ctx context.Context, t *testing.T, b *box) {
+	other := b.h.Open(t)
+	defer closeProvider(t, other)
+	const rounds = 6
+	var wg sync.WaitGroup
+	for range rounds {
+		name := name(t)
+		created := b.create(ctx, t, name, b.spec(name))
+		var updated, deleted error
+		var both sync.WaitGroup
+		both.Go(func() {
+			_, updated = other.Update(ctx, name, providers.Change{LastActivity: created.LastActivity.Add(time.Second)})
+		})
+		both.Go(func() {
+			deleted = b.p.Delete(ctx, name, providers.Condition{Incarnation: created.Incarnation, IdleSince: created.LastActivity})
+		})
+		wg.Go(func() {
+			both.Wait()
+			switch {
+			case updated == nil && errors.Is(deleted, providers.ErrInUse):
+			case deleted == nil && (isNotFound(updated) || errors.Is(updated, providers.ErrNotActive)):
+			default:
+				t.Errorf("the update returned %v, the delete %v", updated, deleted)
+			}
+		})
+	}
+	wg.Wait()
 }

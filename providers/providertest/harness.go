@@ -78,6 +78,8 @@ var lifecycleCases = []lifecycleCase{
 	{"C21_not_found_everywhere", notFoundEverywhere},
 	{"C21_delete_frees_the_name", deleteFreesTheName},
 	{"C21_deleted_once", deletedOnce},
+	{"C21_delete_spares_what_is_in_use", deleteSparesWhatIsInUse},
+	{"C21_delete_races_with_activity", deleteRacesWithActivity},
 	{"C22_list_pages", listPages},
 	{"C22_list_filters", listFilters},
 	{"C21_list_of_what_is_due", listDue},

@@ -186,8 +186,8 @@ func claimFromPool(ctx context.Context, t *testing.T, b *poolBox) {
 func claimIsClean(ctx context.Context, t *testing.T, b *poolBox) {
 	// Counted first and without a pipe: processes of the look itself come and go.
 	const look = `test ! -e /.sandgate/state || { set -- /proc/[0-9]*; echo $# processes; }
-		id -u; id -g; umask; stat -c '%A %u %g' .; ls -A .; env | cut -d= -f1 | sort
-		test ! -e /.sandgate/state || stat -c '%n %A %u %g' / /tmp /var/tmp /home/* /workspace /.sandgate/* /tmp/* /workspace/* 2>&1`
+		id -un 2>/dev/null; id -gn 2>/dev/null; umask; stat -c '%A %U %G' .; ls -A .; env | cut -d= -f1 | sort
+		test ! -e /.sandgate/state || stat -c '%n %A %U %G' / /tmp /var/tmp /home/* /workspace /.sandgate/* /tmp/* /workspace/* 2>&1`
 	cold, pooled := name(t), name(t)
 	if b.create(ctx, t, cold, b.spec(cold)).FromPool {
 		t.Error("a sandbox came from a pool that nobody keeps")

@@ -5,6 +5,7 @@ package authn
 import (
 	"context"
 	"errors"
+	"fmt"
 )
 
 // Principal is an authenticated caller.
@@ -17,6 +18,10 @@ type Principal struct {
 
 // Authenticator finds out who a caller is. It is safe for concurrent use. The
 // context carries the call's metadata and peer.
+//
+// It is called before anything but the headers is read, on the goroutine that
+// reads the caller's connection, and again every few seconds while a call runs:
+// it should answer from memory.
 type Authenticator interface {
 	// Authenticate returns the principal. The error wraps ErrNoCredentials
 	// when the call carries none of the kind that it looks at, and
@@ -32,6 +37,9 @@ var (
 	ErrNoCredentials = errors.New("no credentials")
 	// ErrUnknownCredentials means that the call's credentials are not known here.
 	ErrUnknownCredentials = errors.New("unknown credentials")
+	// ErrExpired means that the call's credentials are known, and have expired.
+	// It is an ErrUnknownCredentials.
+	ErrExpired = fmt.Errorf("%w: expired", ErrUnknownCredentials)
 )
 
 // Any asks authenticators in turn; the first for which the call carries

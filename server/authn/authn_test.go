@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -38,7 +39,9 @@ func write(t *testing.T, path string, entries ...Entry) {
 	}
 }
 
-func TestTokensReload(t *testing.T) {
+func TestTokensReload(t *testing.T) { synctest.Test(t, testTokensReload) }
+
+func testTokensReload(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tokens")
 	first, e1, err := NewToken("ann", "blue")
 	if err != nil {
@@ -56,7 +59,7 @@ func TestTokensReload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := func() { tokens.mu.Lock(); tokens.checked = time.Time{}; tokens.mu.Unlock() }
+	again := func() { time.Sleep(time.Second) }
 	if p, err := tokens.Authenticate(bearer(t.Context(), first)); err != nil || p != (Principal{Name: "ann", Tenant: "blue"}) {
 		t.Fatalf("%v %v", p, err)
 	}
@@ -83,6 +86,59 @@ func TestTokensReload(t *testing.T) {
 	}
 }
 
+// A token counts until it expires, to the moment.
+func TestTokenExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "tokens")
+		token, e, err := NewToken("ann", "blue")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, quote := range []string{"", `"`} {
+			expires := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+			text := fmt.Sprintf("tokens:\n  - {name: ann, tenant: blue, sha256: %s, expires: %s%s%s}\n", e.SHA256, quote, expires, quote)
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			tokens, err := OpenTokens(path, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour - time.Second)
+			if _, err := tokens.Authenticate(bearer(t.Context(), token)); err != nil {
+				t.Fatalf("before the end: %v", err)
+			}
+			time.Sleep(time.Second)
+			_, err = tokens.Authenticate(bearer(t.Context(), token))
+			if !errors.Is(err, ErrExpired) || !errors.Is(err, ErrUnknownCredentials) || strings.Contains(err.Error(), token) {
+				t.Fatalf("after the end: %v", err)
+			}
+		}
+	})
+}
+
+// No content of the file is a token without a name, a tenant or a hash.
+func FuzzTokens(f *testing.F) {
+	hash := strings.Repeat("ab", 32)
+	f.Add([]byte("tokens:\n  - {name: a, tenant: b, sha256: " + hash + "}\n"))
+	f.Add([]byte("tokens: [{name: a, tenant: b, sha256: " + hash + ", expires: 2027-01-01T00:00:00Z}]"))
+	f.Add([]byte("tokens: [{name: a, tenant: b, sha256: " + hash + ", expires: 0001-01-01T00:00:00Z}]"))
+	f.Add([]byte("tokens: &a [*a]"))
+	f.Add([]byte("{\"tokens\": [{\"name\": \"\\u0000\"}]}"))
+	f.Add([]byte("tokens:\n- <<: {name: a}\n"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		known, err := parseTokens(raw)
+		if err != nil && len(known) > 0 {
+			t.Fatalf("%d tokens beside %v", len(known), err)
+		}
+		for hash, h := range known {
+			if h.Name == "" || h.Tenant == "" {
+				t.Fatalf("%x stands for %+v", hash, h)
+			}
+		}
+	})
+}
+
 func TestTokensFileErrors(t *testing.T) {
 	for name, text := range map[string]string{
 		"unknown field": "tokens:\n  - {name: a, tenant: b, sha256: c, secret: d}\n",
@@ -91,6 +147,9 @@ func TestTokensFileErrors(t *testing.T) {
 		"same hash": "tokens:\n  - {name: a, tenant: a, sha256: " + strings.Repeat("ab", 32) + "}\n" +
 			"  - {name: b, tenant: b, sha256: " + strings.Repeat("ab", 32) + "}\n",
 		"not YAML": "{",
+		"no date":  "tokens: [{name: a, tenant: a, sha256: " + strings.Repeat("ab", 32) + ", expires: soon}]",
+		"day only": "tokens: [{name: a, tenant: a, sha256: " + strings.Repeat("ab", 32) + ", expires: 2027-01-01}]",
+		"year 0":   "tokens: [{name: a, tenant: a, sha256: " + strings.Repeat("ab", 32) + ", expires: 0001-01-01T00:00:00Z}]",
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "tokens")
@@ -112,16 +171,24 @@ func TestCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	later := time.Now().Add(time.Hour)
 	for name, c := range map[string]struct {
 		cert *x509.Certificate
 		want Principal
 		err  error
 	}{
-		"common name":  {&x509.Certificate{Subject: pkix.Name{CommonName: "ann"}}, Principal{"ann", "ann"}, nil},
-		"organization": {&x509.Certificate{Subject: pkix.Name{CommonName: "ann", Organization: []string{"blue"}}}, Principal{"ann", "blue"}, nil},
-		"uri wins":     {&x509.Certificate{Subject: pkix.Name{CommonName: "ann"}, URIs: []*url.URL{spiffe}}, Principal{"spiffe://example/agent", "spiffe://example/agent"}, nil},
-		"nameless":     {&x509.Certificate{}, Principal{}, ErrUnknownCredentials},
-		"none":         {nil, Principal{}, ErrNoCredentials},
+		"organization": {&x509.Certificate{NotAfter: later, Subject: pkix.Name{CommonName: "ann", Organization: []string{"blue"}}}, Principal{"ann", "blue"}, nil},
+		"uri wins": {&x509.Certificate{NotAfter: later, Subject: pkix.Name{CommonName: "ann", Organization: []string{"blue"}}, URIs: []*url.URL{spiffe}},
+			Principal{"spiffe://example/agent", "blue"}, nil},
+		// Otherwise blue would be the tenant of O=blue.
+		"a name alone":       {&x509.Certificate{NotAfter: later, Subject: pkix.Name{CommonName: "blue"}}, Principal{}, ErrUnknownCredentials},
+		"empty organization": {&x509.Certificate{NotAfter: later, Subject: pkix.Name{CommonName: "ann", Organization: []string{""}}}, Principal{}, ErrUnknownCredentials},
+		"two organizations": {&x509.Certificate{NotAfter: later, Subject: pkix.Name{CommonName: "ann", Organization: []string{"blue", "red"}}},
+			Principal{}, ErrUnknownCredentials},
+		"expired meanwhile": {&x509.Certificate{NotAfter: time.Now().Add(-time.Second), Subject: pkix.Name{CommonName: "ann", Organization: []string{"blue"}}},
+			Principal{}, ErrExpired},
+		"nameless": {&x509.Certificate{NotAfter: later}, Principal{}, ErrUnknownCredentials},
+		"none":     {nil, Principal{}, ErrNoCredentials},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var state tls.ConnectionState

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
@@ -11,8 +12,9 @@ import (
 
 // Certificates authenticates by the client certificate that TLS has verified.
 // The name is the first URI, DNS name or e-mail address of the certificate,
-// otherwise its common name; the tenant is its organization, otherwise the
-// name.
+// otherwise its common name. The tenant is its organization, of which there must
+// be exactly one: were a name a tenant as well, whoever gets a name from the
+// authority could choose that of another tenant.
 type Certificates struct{}
 
 var _ Authenticator = Certificates{}
@@ -30,7 +32,12 @@ func (Certificates) Authenticate(ctx context.Context) (Principal, error) {
 	if !ok || len(info.State.VerifiedChains) == 0 {
 		return Principal{}, ErrNoCredentials
 	}
-	return principalOf(info.State.VerifiedChains[0][0])
+	leaf := info.State.VerifiedChains[0][0]
+	// A connection may outlive the certificate that opened it.
+	if time.Now().After(leaf.NotAfter) {
+		return Principal{}, fmt.Errorf("the client certificate: %w", ErrExpired)
+	}
+	return principalOf(leaf)
 }
 
 func principalOf(c *x509.Certificate) (Principal, error) {
@@ -48,9 +55,10 @@ func principalOf(c *x509.Certificate) (Principal, error) {
 	if p.Name == "" {
 		return Principal{}, fmt.Errorf("%w: the certificate names nobody", ErrUnknownCredentials)
 	}
-	p.Tenant = p.Name
-	if o := c.Subject.Organization; len(o) > 0 && o[0] != "" {
-		p.Tenant = o[0]
+	o := c.Subject.Organization
+	if len(o) != 1 || o[0] == "" {
+		return Principal{}, fmt.Errorf("%w: the certificate of %q must have one organization (O), the tenant", ErrUnknownCredentials, p.Name)
 	}
+	p.Tenant = o[0]
 	return p, nil
 }

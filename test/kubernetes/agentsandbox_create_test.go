@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	kerrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/agentsandbox"
@@ -105,10 +107,14 @@ func TestAgentSandboxClaims(t *testing.T) {
 		if got := c.GetLabels()["label.sandgate.dev/thread"]; got != "7" {
 			t.Errorf("labels of the claim: %v", c.GetLabels())
 		}
-		for _, pod := range r.pods() {
-			if pod.Name == "labels" && (pod.Labels["sandbox.users.io/team"] != "blue" || pod.Annotations["example.com/why"] != "test") {
-				t.Errorf("metadata of the pod: %v, %v", pod.Labels, pod.Annotations)
-			}
+		sandbox, _, _ := unstructured.NestedString(c.Object, "status", "sandbox", "name")
+		pods := r.pods()
+		i := slices.IndexFunc(pods, func(pod core.Pod) bool { return pod.Name == sandbox })
+		if i < 0 {
+			t.Fatalf("the claim has no pod of the name %q", sandbox)
+		}
+		if pod := pods[i]; pod.Labels["sandbox.users.io/team"] != "blue" || pod.Annotations["example.com/why"] != "test" {
+			t.Errorf("metadata of the pod: %v, %v", pod.Labels, pod.Annotations)
 		}
 	})
 	t.Run("S1-28 pod labels that are refused fail fast", func(t *testing.T) {

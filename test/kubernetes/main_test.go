@@ -5,7 +5,6 @@ package kubernetes
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -97,24 +96,27 @@ func namespace(t testing.TB, client kubernetes.Interface) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		// Pods of a test have nothing to finish.
-		none := int64(0)
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		err := errors.Join(
-			client.CoreV1().Namespaces().Delete(ctx, made.Name, meta.DeleteOptions{}),
-			client.CoreV1().Pods(made.Name).DeleteCollection(ctx,
-				meta.DeleteOptions{GracePeriodSeconds: &none}, meta.ListOptions{}),
-		)
-		if err != nil && !kerrors.IsNotFound(err) {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { removeNamespace(t, client, made.Name) })
 	// A pod is refused until its namespace has the account that it runs as.
 	await(t, watcher(client, "serviceaccounts", made.Name, "default"),
 		func(*core.ServiceAccount) bool { return true })
 	return made.Name
+}
+
+// removeNamespace deletes a namespace, if it is there, and its pods at once: they
+// have nothing to finish.
+func removeNamespace(t testing.TB, client kubernetes.Interface, name string) {
+	none := int64(0)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for _, err := range []error{
+		client.CoreV1().Namespaces().Delete(ctx, name, meta.DeleteOptions{}),
+		client.CoreV1().Pods(name).DeleteCollection(ctx, meta.DeleteOptions{GracePeriodSeconds: &none}, meta.ListOptions{}),
+	} {
+		if err != nil && !kerrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	}
 }
 
 // pod makes a pod of one container that waits, and returns it when it is ready.

@@ -39,7 +39,7 @@ func TestManifests(t *testing.T) {
 			await(t, cache.NewListWatchFromClient(client.AppsV1().RESTClient(), "deployments", i.namespace, fields.Everything()),
 				func(d *apps.Deployment) bool { return d.Status.AvailableReplicas == 1 })
 			if provider == "agentsandbox" {
-				(&asRig{t: t, dynamic: objects, namespace: i.namespace}).template("box", restricted(image()), nil)
+				(&asRig{t: t, dynamic: objects, namespace: i.sandboxes}).template("box", restricted(image()), nil)
 			}
 			if out := i.run(t, binary("sandgate"), "run", "--", "sh", "-c", "echo out; id -u"); out != "out\n1000\n" {
 				t.Errorf("%q", out)
@@ -49,7 +49,7 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// apply makes the objects of a file in the installation's namespace.
+// apply makes the objects of a file in the installation's namespaces.
 func (i installed) apply(t *testing.T, objects dynamic.Interface, all []*unstructured.Unstructured) {
 	t.Helper()
 	client, _ := clientset(t)
@@ -59,11 +59,21 @@ func (i installed) apply(t *testing.T, objects dynamic.Interface, all []*unstruc
 	}
 	mapper := restmapper.NewDiscoveryRESTMapper(groups)
 	for _, u := range all {
-		if u.GetNamespace() != "sandgate" {
+		switch u.GetNamespace() {
+		case "sandgate":
+			u.SetNamespace(i.namespace)
+		case "sandgate-sandboxes":
+			u.SetNamespace(i.sandboxes)
+		case "":
+			if u.GetKind() != "Namespace" {
+				t.Errorf("%s %s is in no namespace", u.GetKind(), u.GetName())
+			}
+		default:
 			t.Errorf("%s %s is in namespace %q", u.GetKind(), u.GetName(), u.GetNamespace())
 		}
-		u.SetNamespace(i.namespace)
 		switch u.GetKind() {
+		case "Namespace":
+			u.SetName(i.sandboxes)
 		case "RoleBinding":
 			subjects, _, _ := unstructured.NestedSlice(u.Object, "subjects")
 			subjects[0].(map[string]any)["namespace"] = i.namespace
@@ -83,7 +93,7 @@ func (i installed) apply(t *testing.T, objects dynamic.Interface, all []*unstruc
 			t.Fatal(err)
 		}
 		opts := meta.CreateOptions{FieldValidation: meta.FieldValidationStrict}
-		if _, err := objects.Resource(mapping.Resource).Namespace(i.namespace).Create(limit(t), u, opts); err != nil {
+		if _, err := objects.Resource(mapping.Resource).Namespace(u.GetNamespace()).Create(limit(t), u, opts); err != nil {
 			t.Fatalf("%s %s: %v", u.GetKind(), u.GetName(), err)
 		}
 	}
@@ -104,10 +114,10 @@ func (i installed) fit(t *testing.T, u *unstructured.Unstructured) {
 	server := &pod.Containers[0]
 	former := server.Image
 	server.Image, server.ImagePullPolicy, server.Env = i.image, core.PullNever, i.api
-	server.Ports[0].ContainerPort = int32(i.port)
+	server.Ports[0].ContainerPort, server.Lifecycle = int32(i.port), nil
 	for n, arg := range server.Args {
 		arg = strings.Replace(arg, "="+former, "="+i.image, 1)
-		arg = strings.Replace(arg, "--kubernetes-namespace=sandgate", "--kubernetes-namespace="+i.namespace, 1)
+		arg = strings.Replace(arg, "--kubernetes-namespace=sandgate-sandboxes", "--kubernetes-namespace="+i.sandboxes, 1)
 		server.Args[n] = strings.Replace(arg, "--listen=0.0.0.0:7777", "--listen=0.0.0.0:"+strconv.Itoa(i.port), 1)
 	}
 	if slices.Contains(server.Args, "--provider=kubernetes") {

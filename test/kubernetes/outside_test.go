@@ -31,9 +31,11 @@ import (
 // cluster may have no way from pods to its API server.
 type installed struct {
 	namespace, name string
-	image           string
-	port            int
-	environment     []string
+	// sandboxes is the namespace of the sandboxes.
+	sandboxes   string
+	image       string
+	port        int
+	environment []string
 	// config is the server's configuration file, where a test writes one.
 	config string
 	// api is where the server finds the API server.
@@ -48,6 +50,8 @@ func prepare(t *testing.T, client *kubernetes.Clientset, config *rest.Config) in
 		t.Skip("needs the server's image in the cluster, by name in SANDGATE_TEST_SERVER_IMAGE: run make test-kubernetes")
 	}
 	i := installed{namespace: namespace(t, client), name: "sandgate", image: image, port: freePort(t)}
+	i.sandboxes = i.namespace + "-sandboxes"
+	t.Cleanup(func() { removeNamespace(t, client, i.sandboxes) })
 	ca, certificate, key := certificates(t)
 	token, entry := newToken(t)
 	for name, data := range map[string]map[string][]byte{

@@ -227,7 +227,7 @@ func TestChartPortForward(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &asRig{t: t, dynamic: d, namespace: c.namespace}
+		r := &asRig{t: t, dynamic: d, namespace: c.sandboxes}
 		r.template("box", restricted(pythonImage()), nil)
 		c.byPort(t)
 	})

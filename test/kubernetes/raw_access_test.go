@@ -14,6 +14,7 @@ import (
 	authn "k8s.io/api/authentication/v1"
 	core "k8s.io/api/core/v1"
 	rbac "k8s.io/api/rbac/v1"
+	kerrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -69,19 +70,26 @@ func account(t *testing.T, client *kubernetes.Clientset, namespace string, rules
 	if err != nil {
 		t.Fatal(err)
 	}
+	path := kubeconfigWith(t, name, namespace, token.Status.Token)
+	granted(t, path, namespace, rules)
+	return path
+}
+
+// kubeconfigWith is the cluster's kubeconfig with another user and namespace.
+func kubeconfigWith(t *testing.T, user, namespace, token string) string {
+	t.Helper()
 	file, err := clientcmd.LoadFromFile(os.Getenv("KUBECONFIG"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	file.AuthInfos = map[string]*clientcmdapi.AuthInfo{name: {Token: token.Status.Token}}
+	file.AuthInfos = map[string]*clientcmdapi.AuthInfo{user: {Token: token}}
 	for _, context := range file.Contexts {
-		context.AuthInfo, context.Namespace = name, namespace
+		context.AuthInfo, context.Namespace = user, namespace
 	}
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := clientcmd.WriteToFile(*file, path); err != nil {
 		t.Fatal(err)
 	}
-	granted(t, path, namespace, rules)
 	return path
 }
 
@@ -161,6 +169,11 @@ func TestRawAccess(t *testing.T) {
 	})
 	t.Run("S5-6 a token that is wrong, and a cluster that is not there", func(t *testing.T) {
 		config := rawConfig(t)
+		wrong := config
+		wrong.Kubeconfig = kubeconfigWith(t, "nobody", config.Namespace, "no-such-token")
+		if _, err := raw.New(t.Context(), wrong); !errors.Is(err, providers.ErrUnavailable) || !kerrors.IsUnauthorized(err) {
+			t.Errorf("a wrong token: %v", err)
+		}
 		file, err := clientcmd.LoadFromFile(config.Kubeconfig)
 		if err != nil {
 			t.Fatal(err)
@@ -178,6 +191,37 @@ func TestRawAccess(t *testing.T) {
 		config.Kubeconfig = filepath.Join(t.TempDir(), "missing")
 		if _, err := raw.New(t.Context(), config); !errors.Is(err, providers.ErrInvalid) {
 			t.Errorf("no kubeconfig: %v", err)
+		}
+	})
+	t.Run("S3-9 the context that is named, not the current one", func(t *testing.T) {
+		config := rawConfig(t)
+		file, err := clientcmd.LoadFromFile(config.Kubeconfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		good := file.Contexts[file.CurrentContext].DeepCopy()
+		good.Namespace = config.Namespace
+		nowhere := file.Clusters[good.Cluster].DeepCopy()
+		nowhere.Server = "https://127.0.0.1:1"
+		file.Clusters["nowhere"] = nowhere
+		file.Contexts = map[string]*clientcmdapi.Context{"good": good, "bad": {Cluster: "nowhere", AuthInfo: good.AuthInfo}}
+		file.CurrentContext = "bad"
+		config.Kubeconfig, config.Namespace = filepath.Join(t.TempDir(), "two"), "" // the context's
+		if err := clientcmd.WriteToFile(*file, config.Kubeconfig); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := raw.New(t.Context(), config); !errors.Is(err, providers.ErrUnavailable) {
+			t.Errorf("the current context: %v", err)
+		}
+		config.Context = "good"
+		p := openRaw(t, config)
+		defer func() { _ = p.Close() }()
+		if page, err := p.List(limit(t), providers.Query{Limit: 1}); err != nil || len(page.Sandboxes) != 0 {
+			t.Errorf("the named context: %+v, %v", page, err)
+		}
+		config.Context = "no-such-context"
+		if _, err := raw.New(t.Context(), config); !errors.Is(err, providers.ErrInvalid) {
+			t.Errorf("no such context: %v", err)
 		}
 	})
 }

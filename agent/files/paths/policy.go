@@ -81,6 +81,35 @@ func (r *rule) checkTree(real string) error {
 	return nil
 }
 
+// WritePrefixes returns the resolved paths beneath which all policies allow
+// writes, and those beneath which one of them forbids writes. Roots do not count.
+func (v *View) WritePrefixes() (allow, deny []string) {
+	allow = []string{"/"}
+	for _, r := range v.rules {
+		if len(r.writeAllow) > 0 {
+			allow = both(allow, r.writeAllow)
+		}
+		deny = append(deny, r.writeDeny...)
+	}
+	return allow, deny
+}
+
+// both returns the prefixes of what lies beneath one of a and one of b.
+func both(a, b []string) []string {
+	list := []string{}
+	for _, p := range a {
+		for _, q := range b {
+			switch {
+			case Beneath(p, q):
+				list = append(list, p)
+			case Beneath(q, p):
+				list = append(list, q)
+			}
+		}
+	}
+	return list
+}
+
 func anyBeneath(real string, prefixes []string) bool {
 	for _, p := range prefixes {
 		if Beneath(real, p) {

@@ -40,9 +40,6 @@ func (s *Server) Upload(stream sandboxv1.SandboxService_UploadServer) error {
 	var content []byte
 	var target *box
 	finish := func() {
-		if header == nil {
-			return
-		}
 		result := &sandboxv1.UploadResult{Path: header.GetPath()}
 		reply.Results = append(reply.Results, result)
 		if strings.HasSuffix(header.GetPath(), "/") {
@@ -58,14 +55,20 @@ func (s *Server) Upload(stream sandboxv1.SandboxService_UploadServer) error {
 	for {
 		message, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			finish()
+			if header != nil {
+				return Error(codes.InvalidArgument, "UPLOAD_OUT_OF_ORDER", "the stream ended before the trailer of "+header.GetPath())
+			}
 			return stream.SendAndClose(reply)
 		}
 		if err != nil {
 			return err
 		}
-		if h := message.GetHeader(); h != nil {
+		if message.GetTrailer() != nil {
 			finish()
+			header = nil
+			continue
+		}
+		if h := message.GetHeader(); h != nil {
 			s.mu.Lock()
 			target, err = s.box(h.GetSandboxId(), h.GetExpectedIncarnation())
 			if err == nil && h.GetOffset() != int64(len(target.parts[h.GetUploadId()])) {

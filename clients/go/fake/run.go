@@ -222,7 +222,11 @@ func (s *Server) WriteStdin(_ context.Context, q *sandboxv1.WriteStdinRequest) (
 			return
 		}
 		if known := have - q.GetOffset(); known < int64(len(q.GetData())) {
-			run.stdin = append(slices.Clone(run.stdin), q.GetData()[known:]...)
+			data := q.GetData()[known:]
+			if s.MaxStdin > 0 {
+				data = data[:min(len(data), s.MaxStdin)]
+			}
+			run.stdin = append(slices.Clone(run.stdin), data...)
 		}
 		run.eof = run.eof || q.GetEof()
 		reply.NextOffset = int64(len(run.stdin))

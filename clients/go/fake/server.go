@@ -31,6 +31,8 @@ type Server struct {
 
 	// Play is what every command does. Default: it ends with code 0.
 	Play func(*Run)
+	// MaxStdin is how many bytes one WriteStdin takes at most. 0: all.
+	MaxStdin int
 	// CannotSuspend makes it one whose provider has no suspend.
 	CannotSuspend bool
 	// Stuck is a sandbox that a cleanup cannot delete.

@@ -101,14 +101,12 @@ def put(path: str, content: bytes, *, create_only: bool) -> bool:
     return guarded(work, path)
 
 
-def upload(requests: Iterator[pb.UploadRequest], is_active: Callable[[], bool]) -> pb.UploadResponse:
+def upload(requests: Iterator[pb.UploadRequest]) -> pb.UploadResponse:
     response = pb.UploadResponse()
     header: pb.UploadHeader | None = None
     content = bytearray()
 
-    def finish() -> None:
-        if header is None:
-            return
+    def finish(header: pb.UploadHeader) -> None:
         result = response.results.add(path=header.path)
         try:
             if header.HasField("size") and header.size != len(content):
@@ -120,14 +118,18 @@ def upload(requests: Iterator[pb.UploadRequest], is_active: Callable[[], bool]) 
             result.size, result.sha256 = len(content), hashlib.sha256(content).digest()
 
     for request in requests:
-        if request.WhichOneof("payload") == "header":
-            finish()
-            header, content = request.header, bytearray()
-        else:
-            content += request.chunk
-    # A cancelled call ends the requests like a finished one.
-    if is_active():
-        finish()
+        match request.WhichOneof("payload"):
+            case "header" if header is None:
+                header, content = request.header, bytearray()
+            case "chunk":
+                content += request.chunk
+            case "trailer" if header is not None:
+                finish(header)
+                header = None
+    if header is not None:
+        raise Refused(
+            grpc.StatusCode.INVALID_ARGUMENT, "UPLOAD_OUT_OF_ORDER", f"{header.path} has no trailer"
+        )
     return response
 
 

@@ -336,9 +336,7 @@ class FakeServer(service.SandboxServiceServicer):
         return self._answer("ListProcesses", context, work)
 
     def Upload(self, request_iterator: Any, context: Any) -> files_pb.UploadResponse:
-        response = self._answer(
-            "Upload", context, lambda: fake_files.upload(request_iterator, context.is_active)
-        )
+        response = self._answer("Upload", context, lambda: fake_files.upload(request_iterator))
         if self.corrupt:
             response.results[0].sha256 = b"\0" * 32
         return response

@@ -19,6 +19,8 @@ class ScriptedModel(BaseChatModel):
 
     calls: bool = True
     """Without, it says `done` at once."""
+    script: tuple[str, ...] = ()
+    """What it executes in place of the message. All of it must succeed."""
     tool: str = "execute"
     """The tool that takes the lines."""
     argument: str = "command"
@@ -39,8 +41,11 @@ class ScriptedModel(BaseChatModel):
         **_: Any,
     ) -> ChatResult:
         asked = max(i for i, m in enumerate(messages) if isinstance(m, HumanMessage))
-        lines = str(messages[asked].text).splitlines()
+        lines = list(self.script) or str(messages[asked].text).splitlines()
         ended = sum(isinstance(m, ToolMessage) for m in messages[asked:])
+        if self.script:
+            failed = [str(m.text) for m in messages if isinstance(m, ToolMessage) and "Error" in str(m.text)]
+            assert not failed, failed
         reply = AIMessage("done")
         if self.calls and ended < len(lines):
             call = ToolCall(name=self.tool, args={self.argument: lines[ended]}, id=f"call-{len(messages)}")

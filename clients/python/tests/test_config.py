@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,3 +86,27 @@ def test_token_and_metadata_are_sent(fake: FakeServer) -> None:
         client.server_info()
     assert fake.metadata["authorization"] == "Bearer secret"
     assert fake.metadata["x-team"] == "blue"
+
+
+@pytest.mark.parametrize("token", ["secret\n", " secret\r\n", lambda: "secret\n"])
+def test_a_token_is_sent_without_the_whitespace_around_it(fake: FakeServer, token: Any) -> None:
+    with Client(fake.address, token=token) as client:
+        client.server_info()
+    assert fake.metadata["authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize("token", ["sec\nret", "sécret", "sec ret", "sec\0ret"])
+def test_a_token_that_no_header_can_carry_is_named(fake: FakeServer, token: str) -> None:
+    with (
+        Client(fake.address, token=token) as client,
+        pytest.raises(InvalidRequestError, match="SANDGATE_TOKEN") as caught,
+    ):
+        client.server_info()
+    assert "ret" not in str(caught.value), "the token itself is a secret"
+
+
+def test_a_ca_file_without_a_certificate_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "passwd"
+    file.write_text("root:x:0:0\n")
+    with pytest.raises(InvalidRequestError, match="holds no certificate"):
+        Client("https://127.0.0.1:1", ca_file=str(file))

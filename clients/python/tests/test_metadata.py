@@ -116,3 +116,11 @@ async def test_a_token_that_cannot_be_had_is_an_authentication_error(fake: FakeS
         with pytest.raises(AuthenticationError, match="the vault is sealed"):
             await other.sandbox("a").upload_file("/x", b"")
     assert fake.calls == []
+
+
+def test_a_backend_takes_where_its_server_is(fake: FakeServer, config: Config) -> None:
+    with SandgateSandbox.create(address=fake.address, token="t") as backend:  # noqa: S106
+        assert backend.execute("echo hi").output == "hi\n"
+    assert set(_sent(fake, "authorization")) >= {("CreateSandbox", "Bearer t"), ("Execute", "Bearer t")}
+    with pytest.raises(TypeError, match="either config or address"):
+        SandgateSandbox.create(address=fake.address, config=config)

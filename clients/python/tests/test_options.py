@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from google.protobuf.json_format import MessageToDict
 
@@ -105,3 +107,30 @@ def test_mistakes_are_told() -> None:
         _execute("true", {"shel_path": "/bin/bash"})  # type: ignore[typeddict-unknown-key]
     with pytest.raises(TypeError, match="imgae"):
         create_request({"imgae": "x"})  # type: ignore[typeddict-unknown-key]
+
+
+_create: Any = create_request
+_run: Any = _execute
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: _create({"env": {"PORT": 8080}}), r"env\['PORT'\] must be a str, not int: 8080"),
+        (lambda: _create({"labels": {"n": 1}}), r"labels\['n'\] must be a str, not int: 1"),
+        (lambda: _create({"labels": {1: "n"}}), "a key of labels must be a str, not int: 1"),
+        (lambda: _create({"env": ["A=b"]}), "env must be a mapping of str to str, not list"),
+        (lambda: _create({"image": b"x"}), "image must be a str, not bytes"),
+        (lambda: _create({"command": "sleep 1"}), "command must be a list of str, not str"),
+        (
+            lambda: _create({"resources": {"memory": "64MiB"}}),
+            "resources must be sandgate.Resources, not dict",
+        ),
+        (lambda: _run("true", {"env": {"PORT": 8080}}), r"env\['PORT'\] must be a str, not int"),
+        (lambda: _run(["ls", 5], {}), r"command\[1\] must be a str, not int: 5"),
+        (lambda: _run(5, {}), "command must be a list of str, not int: 5"),
+    ],
+)
+def test_a_wrong_type_names_its_field(build: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        build()

@@ -89,7 +89,7 @@ def test_statuses(
 ) -> None:
     provider.list(status=status, labels={"a": "b"})
     assert list(fake.listed[-1].states) == states
-    assert dict(fake.listed[-1].labels) == {"a": "b"}
+    assert dict(fake.listed[-1].labels) == {"app": "x", "a": "b"}
 
 
 def test_a_status_that_is_none(provider: SandgateProvider) -> None:

@@ -91,5 +91,18 @@ def test_s2_9_a_release_has_one_version() -> None:
 def test_a_tags_name_reaches_no_shell_as_code() -> None:
     for workflow in _WORKFLOWS.glob("*.yml"):
         for job in yaml.safe_load(workflow.read_text())["jobs"].values():
-            for step in job["steps"]:
+            for step in job.get("steps", []):
                 assert "${{" not in step.get("run", ""), step
+
+
+def test_a_release_runs_every_check_first() -> None:
+    assert _JOBS["ci"]["uses"] == "./.github/workflows/ci.yml"
+    assert _JOBS["build"]["needs"] == "ci"
+
+
+@pytest.mark.parametrize("workflow", sorted(path.name for path in _WORKFLOWS.glob("*.yml")))
+def test_actions_are_pinned_by_commit(workflow: str) -> None:
+    jobs = yaml.safe_load((_WORKFLOWS / workflow).read_text())["jobs"].values()
+    used = [step["uses"] for job in jobs for step in job.get("steps", []) if "uses" in step]
+    for action in used:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", action), action

@@ -6,7 +6,8 @@ import asyncio
 import io
 import os
 import threading
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import grpc
 import pytest
@@ -20,13 +21,16 @@ from sandgate import (
     ConnectionLostError,
     Exited,
     FileError,
+    InternalError,
     Output,
     QuotaExceededError,
     Sandbox,
     Started,
     UnavailableError,
     UploadFile,
+    _plans,
 )
+from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as pb
 from tests.fake_files import Refused
 from tests.fake_server import FakeServer, wait_for
 
@@ -297,3 +301,77 @@ async def test_a_cancelled_upload_leaves_the_old_content(async_client: AsyncClie
             await task
         go_on.set()
     assert (work / "x").read_bytes() == b"old"
+
+
+def _kept(directory: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in directory.iterdir() if p.is_file()}
+
+
+def test_a_failed_download_leaves_the_local_file(fake: FakeServer, sandbox: Sandbox, work: Path) -> None:
+    local = work / "local"
+    local.mkdir()
+    (local / "keep.txt").write_bytes(b"mine")
+    (local / "keep.txt").chmod(0o640)
+    with pytest.raises(FileError):
+        sandbox.download_file(f"{work}/none", local / "keep.txt")
+    with pytest.raises(FileError):
+        sandbox.download_file(f"{work}/none", local / "new.txt")
+    assert _kept(local) == {"keep.txt": b"mine"}
+    sandbox.upload_file(f"{work}/x", b"theirs")
+    fake.corrupt = True
+    with pytest.raises(FileError):
+        sandbox.download_file(f"{work}/x", local / "keep.txt")
+    assert _kept(local) == {"keep.txt": b"mine"}
+    fake.corrupt = False
+    (local / "link").symlink_to("keep.txt")
+    sandbox.download_file(f"{work}/x", local / "link")
+    assert _kept(local) == {"keep.txt": b"theirs", "link": b"theirs"}
+    assert (local / "link").is_symlink()
+    assert (local / "keep.txt").stat().st_mode & 0o777 == 0o640
+
+
+async def test_a_failed_download_leaves_the_local_file_async(async_client: AsyncClient, work: Path) -> None:
+    local = work / "local"
+    local.mkdir()
+    (local / "keep.txt").write_bytes(b"mine")
+    async with async_client, await async_client.create() as sandbox:
+        with pytest.raises(FileError):
+            await sandbox.download_file(f"{work}/none", local / "keep.txt")
+    assert _kept(local) == {"keep.txt": b"mine"}
+
+
+def test_a_large_result_has_a_short_representation(sandbox: Sandbox) -> None:
+    result = sandbox.execute("head -c 1000000 /dev/zero | tr '\\0' x")
+    assert len(result.output) == 1_000_000
+    assert len(repr(result)) < 2_000
+    assert "output=b'xxx" in repr(result)
+    assert "1000000 bytes" in repr(result)
+
+
+@pytest.mark.parametrize("call", ["write", "read", "stat", "download_file", "list"])
+def test_a_path_that_is_no_text_names_itself(sandbox: Sandbox, call: str) -> None:
+    more = (b"x",) if call == "write" else ()
+    with pytest.raises(TypeError, match="path"):
+        getattr(sandbox, call)(PurePosixPath("/workspace/p"), *more)
+    with pytest.raises(ValueError, match=r"path.* is not valid Unicode"):
+        getattr(sandbox, call)("/workspace/\udcff", *more)
+
+
+def test_standard_input_goes_on_where_the_command_took_it() -> None:
+    plan: Any = _plans.write_stdin(_plans.Target("one"), "x", b"abcdef", offset=10, eof=True)
+    sent, step = [], next(plan)
+    for taken in (12, 15):
+        sent.append((step.request.offset, step.request.data, step.request.eof))
+        step = plan.send(pb.WriteStdinResponse(next_offset=taken))
+    with pytest.raises(StopIteration) as done:
+        plan.send(pb.WriteStdinResponse(next_offset=16))
+    assert sent == [(10, b"abcdef", True), (12, b"cdef", True)]
+    assert (step.request.offset, step.request.data, step.request.eof) == (15, b"f", True)
+    assert done.value.value == 16
+
+
+def test_standard_input_that_goes_nowhere_is_an_error() -> None:
+    plan = _plans.write_stdin(_plans.Target("one"), "x", b"abc", offset=0, eof=False)
+    next(plan)
+    with pytest.raises(InternalError, match="from offset 0 to 0"):
+        plan.send(pb.WriteStdinResponse(next_offset=0))

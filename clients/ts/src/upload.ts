@@ -142,20 +142,24 @@ async function* frames(
     };
     const hash = createHash("sha256");
     const whole = wholeOf(source);
+    let file: Sent;
     if (whole !== undefined) {
-      const sha256 = hash.update(whole).digest();
-      const size = BigInt(whole.length);
-      yield { payload: { case: "header", value: { ...header, size, sha256 } } };
+      file = { size: whole.length, sha256: hash.update(whole).digest() };
+      const known = { size: BigInt(file.size), sha256: file.sha256 };
+      yield { payload: { case: "header", value: { ...header, ...known } } };
       for (const chunk of pieces(whole.subarray(offset))) yield { payload: { case: "chunk", value: chunk } };
-      sent.push({ size: whole.length, sha256 });
-      continue;
+    } else {
+      yield { payload: { case: "header", value: header } };
+      const counted = { size: 0 };
+      for await (const chunk of streamed(source, hash, offset, counted)) {
+        yield { payload: { case: "chunk", value: chunk } };
+      }
+      file = { size: counted.size, sha256: hash.digest() };
     }
-    yield { payload: { case: "header", value: header } };
-    const counted = { size: 0 };
-    for await (const chunk of streamed(source, hash, offset, counted)) {
-      yield { payload: { case: "chunk", value: chunk } };
-    }
-    sent.push({ size: counted.size, sha256: hash.digest() });
+    sent.push(file);
+    // The server writes no file without it. Node ends a cancelled stream as if it
+    // were complete.
+    yield { payload: { case: "trailer", value: { size: BigInt(file.size), sha256: file.sha256 } } };
   }
 }
 

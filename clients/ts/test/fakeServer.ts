@@ -311,18 +311,18 @@ export class FakeServer {
     };
     try {
       for await (const { payload } of call as AsyncIterable<UploadRequest>) {
-        if (payload.case === "header") {
-          if (path !== "") land();
-          path = payload.value.path;
-        } else if (payload.case === "chunk") {
-          chunks.push(Buffer.from(payload.value));
+        if (payload.case === "header") path = payload.value.path;
+        else if (payload.case === "chunk") chunks.push(Buffer.from(payload.value));
+        else if (payload.case === "trailer") {
+          land();
+          path = "";
         }
       }
     } catch {
       return; // The caller went away.
     }
-    if (path !== "") land();
-    reply(null, { results });
+    if (path === "") reply(null, { results });
+    else reply(failure(status.INVALID_ARGUMENT, `${path} has no trailer`, "UPLOAD_OUT_OF_ORDER"));
   }
 
   async _download(call: Call): Promise<void> {

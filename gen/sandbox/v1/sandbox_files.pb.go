@@ -241,6 +241,7 @@ type UploadRequest struct {
 	//
 	//	*UploadRequest_Header
 	//	*UploadRequest_Chunk
+	//	*UploadRequest_Trailer
 	Payload       isUploadRequest_Payload `protobuf_oneof:"payload"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -301,6 +302,15 @@ func (x *UploadRequest) GetChunk() []byte {
 	return nil
 }
 
+func (x *UploadRequest) GetTrailer() *UploadTrailer {
+	if x != nil {
+		if x, ok := x.Payload.(*UploadRequest_Trailer); ok {
+			return x.Trailer
+		}
+	}
+	return nil
+}
+
 type isUploadRequest_Payload interface {
 	isUploadRequest_Payload()
 }
@@ -315,12 +325,19 @@ type UploadRequest_Chunk struct {
 	Chunk []byte `protobuf:"bytes,2,opt,name=chunk,proto3,oneof"`
 }
 
+type UploadRequest_Trailer struct {
+	// Ends the file. Exactly one per header: a file without a trailer is never
+	// written. The end of the stream does not end a file.
+	Trailer *UploadTrailer `protobuf:"bytes,3,opt,name=trailer,proto3,oneof"`
+}
+
 func (*UploadRequest_Header) isUploadRequest_Payload() {}
 
 func (*UploadRequest_Chunk) isUploadRequest_Payload() {}
 
-// UploadHeader begins a file. The file is complete when the next header comes
-// or the caller closes its side.
+func (*UploadRequest_Trailer) isUploadRequest_Payload() {}
+
+// UploadHeader begins a file. Its trailer ends it.
 type UploadHeader struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required in the first header; the later ones leave it empty or repeat it.
@@ -453,6 +470,65 @@ func (x *UploadHeader) GetAccess() *AccessPolicy {
 	return nil
 }
 
+// UploadTrailer ends a file: every byte of it was sent. The file then replaces
+// what has its name. A caller that learns size and SHA-256 only while it sends
+// states them here; both are optional, and checked if given.
+type UploadTrailer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Size of the whole file, bytes before the header's offset included. A file
+	// of another size is refused with FILE_CHECKSUM_MISMATCH.
+	Size *int64 `protobuf:"varint,1,opt,name=size,proto3,oneof" json:"size,omitempty"`
+	// SHA-256 of the whole file, 32 bytes. A file with another is refused with
+	// FILE_CHECKSUM_MISMATCH.
+	Sha256        []byte `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UploadTrailer) Reset() {
+	*x = UploadTrailer{}
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UploadTrailer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UploadTrailer) ProtoMessage() {}
+
+func (x *UploadTrailer) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UploadTrailer.ProtoReflect.Descriptor instead.
+func (*UploadTrailer) Descriptor() ([]byte, []int) {
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *UploadTrailer) GetSize() int64 {
+	if x != nil && x.Size != nil {
+		return *x.Size
+	}
+	return 0
+}
+
+func (x *UploadTrailer) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
 // UploadResponse has one result per header, in order.
 type UploadResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -463,7 +539,7 @@ type UploadResponse struct {
 
 func (x *UploadResponse) Reset() {
 	*x = UploadResponse{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[4]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -475,7 +551,7 @@ func (x *UploadResponse) String() string {
 func (*UploadResponse) ProtoMessage() {}
 
 func (x *UploadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[4]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -488,7 +564,7 @@ func (x *UploadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadResponse.ProtoReflect.Descriptor instead.
 func (*UploadResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{4}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *UploadResponse) GetResults() []*UploadResult {
@@ -515,7 +591,7 @@ type UploadResult struct {
 
 func (x *UploadResult) Reset() {
 	*x = UploadResult{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[5]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -527,7 +603,7 @@ func (x *UploadResult) String() string {
 func (*UploadResult) ProtoMessage() {}
 
 func (x *UploadResult) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[5]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -540,7 +616,7 @@ func (x *UploadResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadResult.ProtoReflect.Descriptor instead.
 func (*UploadResult) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{5}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *UploadResult) GetPath() string {
@@ -586,7 +662,7 @@ type GetUploadRequest struct {
 
 func (x *GetUploadRequest) Reset() {
 	*x = GetUploadRequest{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[6]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +674,7 @@ func (x *GetUploadRequest) String() string {
 func (*GetUploadRequest) ProtoMessage() {}
 
 func (x *GetUploadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[6]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +687,7 @@ func (x *GetUploadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUploadRequest.ProtoReflect.Descriptor instead.
 func (*GetUploadRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{6}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetUploadRequest) GetSandboxId() string {
@@ -652,7 +728,7 @@ type GetUploadResponse struct {
 
 func (x *GetUploadResponse) Reset() {
 	*x = GetUploadResponse{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[7]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -664,7 +740,7 @@ func (x *GetUploadResponse) String() string {
 func (*GetUploadResponse) ProtoMessage() {}
 
 func (x *GetUploadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[7]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -677,7 +753,7 @@ func (x *GetUploadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUploadResponse.ProtoReflect.Descriptor instead.
 func (*GetUploadResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{7}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetUploadResponse) GetPath() string {
@@ -725,7 +801,7 @@ type DownloadRequest struct {
 
 func (x *DownloadRequest) Reset() {
 	*x = DownloadRequest{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[8]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +813,7 @@ func (x *DownloadRequest) String() string {
 func (*DownloadRequest) ProtoMessage() {}
 
 func (x *DownloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[8]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +826,7 @@ func (x *DownloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadRequest.ProtoReflect.Descriptor instead.
 func (*DownloadRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{8}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DownloadRequest) GetSandboxId() string {
@@ -796,7 +872,7 @@ type DownloadItem struct {
 
 func (x *DownloadItem) Reset() {
 	*x = DownloadItem{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[9]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -808,7 +884,7 @@ func (x *DownloadItem) String() string {
 func (*DownloadItem) ProtoMessage() {}
 
 func (x *DownloadItem) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[9]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -821,7 +897,7 @@ func (x *DownloadItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadItem.ProtoReflect.Descriptor instead.
 func (*DownloadItem) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{9}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DownloadItem) GetPath() string {
@@ -860,7 +936,7 @@ type DownloadResponse struct {
 
 func (x *DownloadResponse) Reset() {
 	*x = DownloadResponse{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[10]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -872,7 +948,7 @@ func (x *DownloadResponse) String() string {
 func (*DownloadResponse) ProtoMessage() {}
 
 func (x *DownloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[10]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -885,7 +961,7 @@ func (x *DownloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadResponse.ProtoReflect.Descriptor instead.
 func (*DownloadResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{10}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DownloadResponse) GetPayload() isDownloadResponse_Payload {
@@ -962,7 +1038,7 @@ type DownloadHeader struct {
 
 func (x *DownloadHeader) Reset() {
 	*x = DownloadHeader{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[11]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +1050,7 @@ func (x *DownloadHeader) String() string {
 func (*DownloadHeader) ProtoMessage() {}
 
 func (x *DownloadHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[11]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +1063,7 @@ func (x *DownloadHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadHeader.ProtoReflect.Descriptor instead.
 func (*DownloadHeader) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{11}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DownloadHeader) GetIndex() int32 {
@@ -1028,7 +1104,7 @@ type DownloadTrailer struct {
 
 func (x *DownloadTrailer) Reset() {
 	*x = DownloadTrailer{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[12]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1116,7 @@ func (x *DownloadTrailer) String() string {
 func (*DownloadTrailer) ProtoMessage() {}
 
 func (x *DownloadTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[12]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1129,7 @@ func (x *DownloadTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DownloadTrailer.ProtoReflect.Descriptor instead.
 func (*DownloadTrailer) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{12}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DownloadTrailer) GetIndex() int32 {
@@ -1101,7 +1177,7 @@ type StatFileRequest struct {
 
 func (x *StatFileRequest) Reset() {
 	*x = StatFileRequest{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[13]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1113,7 +1189,7 @@ func (x *StatFileRequest) String() string {
 func (*StatFileRequest) ProtoMessage() {}
 
 func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[13]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1126,7 +1202,7 @@ func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
 func (*StatFileRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{13}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StatFileRequest) GetSandboxId() string {
@@ -1167,7 +1243,7 @@ type StatFileResponse struct {
 
 func (x *StatFileResponse) Reset() {
 	*x = StatFileResponse{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[14]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +1255,7 @@ func (x *StatFileResponse) String() string {
 func (*StatFileResponse) ProtoMessage() {}
 
 func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[14]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1268,7 @@ func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
 func (*StatFileResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{14}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StatFileResponse) GetInfo() *FileInfo {
@@ -1223,7 +1299,7 @@ type ListDirectoryRequest struct {
 
 func (x *ListDirectoryRequest) Reset() {
 	*x = ListDirectoryRequest{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[15]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1235,7 +1311,7 @@ func (x *ListDirectoryRequest) String() string {
 func (*ListDirectoryRequest) ProtoMessage() {}
 
 func (x *ListDirectoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[15]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1248,7 +1324,7 @@ func (x *ListDirectoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDirectoryRequest.ProtoReflect.Descriptor instead.
 func (*ListDirectoryRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{15}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListDirectoryRequest) GetSandboxId() string {
@@ -1305,7 +1381,7 @@ type ListDirectoryResponse struct {
 
 func (x *ListDirectoryResponse) Reset() {
 	*x = ListDirectoryResponse{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[16]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1317,7 +1393,7 @@ func (x *ListDirectoryResponse) String() string {
 func (*ListDirectoryResponse) ProtoMessage() {}
 
 func (x *ListDirectoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[16]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1330,7 +1406,7 @@ func (x *ListDirectoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDirectoryResponse.ProtoReflect.Descriptor instead.
 func (*ListDirectoryResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{16}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListDirectoryResponse) GetEntries() []*FileInfo {
@@ -1368,7 +1444,7 @@ type MakeDirectoryRequest struct {
 
 func (x *MakeDirectoryRequest) Reset() {
 	*x = MakeDirectoryRequest{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[17]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1380,7 +1456,7 @@ func (x *MakeDirectoryRequest) String() string {
 func (*MakeDirectoryRequest) ProtoMessage() {}
 
 func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[17]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1393,7 +1469,7 @@ func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryRequest.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{17}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MakeDirectoryRequest) GetSandboxId() string {
@@ -1449,7 +1525,7 @@ type MakeDirectoryResponse struct {
 
 func (x *MakeDirectoryResponse) Reset() {
 	*x = MakeDirectoryResponse{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[18]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1461,7 +1537,7 @@ func (x *MakeDirectoryResponse) String() string {
 func (*MakeDirectoryResponse) ProtoMessage() {}
 
 func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[18]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1474,7 +1550,7 @@ func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MakeDirectoryResponse.ProtoReflect.Descriptor instead.
 func (*MakeDirectoryResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{18}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *MakeDirectoryResponse) GetCreated() bool {
@@ -1505,7 +1581,7 @@ type MoveFileRequest struct {
 
 func (x *MoveFileRequest) Reset() {
 	*x = MoveFileRequest{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[19]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1593,7 @@ func (x *MoveFileRequest) String() string {
 func (*MoveFileRequest) ProtoMessage() {}
 
 func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[19]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1606,7 @@ func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
 func (*MoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{19}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MoveFileRequest) GetSandboxId() string {
@@ -1584,7 +1660,7 @@ type MoveFileResponse struct {
 
 func (x *MoveFileResponse) Reset() {
 	*x = MoveFileResponse{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[20]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1672,7 @@ func (x *MoveFileResponse) String() string {
 func (*MoveFileResponse) ProtoMessage() {}
 
 func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[20]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1685,7 @@ func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
 func (*MoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{20}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{21}
 }
 
 // RemoveFileRequest removes.
@@ -1634,7 +1710,7 @@ type RemoveFileRequest struct {
 
 func (x *RemoveFileRequest) Reset() {
 	*x = RemoveFileRequest{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[21]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +1722,7 @@ func (x *RemoveFileRequest) String() string {
 func (*RemoveFileRequest) ProtoMessage() {}
 
 func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[21]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +1735,7 @@ func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{21}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RemoveFileRequest) GetSandboxId() string {
@@ -1715,7 +1791,7 @@ type RemoveFileResponse struct {
 
 func (x *RemoveFileResponse) Reset() {
 	*x = RemoveFileResponse{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[22]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1727,7 +1803,7 @@ func (x *RemoveFileResponse) String() string {
 func (*RemoveFileResponse) ProtoMessage() {}
 
 func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[22]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1740,7 +1816,7 @@ func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{22}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RemoveFileResponse) GetRemoved() bool {
@@ -1774,7 +1850,7 @@ type ReadLinesRequest struct {
 
 func (x *ReadLinesRequest) Reset() {
 	*x = ReadLinesRequest{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[23]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1786,7 +1862,7 @@ func (x *ReadLinesRequest) String() string {
 func (*ReadLinesRequest) ProtoMessage() {}
 
 func (x *ReadLinesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[23]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1799,7 +1875,7 @@ func (x *ReadLinesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLinesRequest.ProtoReflect.Descriptor instead.
 func (*ReadLinesRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{23}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReadLinesRequest) GetSandboxId() string {
@@ -1880,7 +1956,7 @@ type ReadLinesResponse struct {
 
 func (x *ReadLinesResponse) Reset() {
 	*x = ReadLinesResponse{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[24]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1892,7 +1968,7 @@ func (x *ReadLinesResponse) String() string {
 func (*ReadLinesResponse) ProtoMessage() {}
 
 func (x *ReadLinesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[24]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1905,7 +1981,7 @@ func (x *ReadLinesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLinesResponse.ProtoReflect.Descriptor instead.
 func (*ReadLinesResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{24}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReadLinesResponse) GetContent() []byte {
@@ -1987,7 +2063,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[25]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1999,7 +2075,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[25]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2012,7 +2088,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{25}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WriteFileRequest) GetSandboxId() string {
@@ -2078,7 +2154,7 @@ type WriteFileResponse struct {
 
 func (x *WriteFileResponse) Reset() {
 	*x = WriteFileResponse{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[26]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2166,7 @@ func (x *WriteFileResponse) String() string {
 func (*WriteFileResponse) ProtoMessage() {}
 
 func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[26]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2179,7 @@ func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
 func (*WriteFileResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{26}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WriteFileResponse) GetSize() int64 {
@@ -2155,7 +2231,7 @@ type EditFileRequest struct {
 
 func (x *EditFileRequest) Reset() {
 	*x = EditFileRequest{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[27]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2167,7 +2243,7 @@ func (x *EditFileRequest) String() string {
 func (*EditFileRequest) ProtoMessage() {}
 
 func (x *EditFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[27]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2180,7 +2256,7 @@ func (x *EditFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EditFileRequest.ProtoReflect.Descriptor instead.
 func (*EditFileRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{27}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EditFileRequest) GetSandboxId() string {
@@ -2252,7 +2328,7 @@ type EditFileResponse struct {
 
 func (x *EditFileResponse) Reset() {
 	*x = EditFileResponse{}
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[28]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2340,7 @@ func (x *EditFileResponse) String() string {
 func (*EditFileResponse) ProtoMessage() {}
 
 func (x *EditFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[28]
+	mi := &file_sandbox_v1_sandbox_files_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2353,7 @@ func (x *EditFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EditFileResponse.ProtoReflect.Descriptor instead.
 func (*EditFileResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{28}
+	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *EditFileResponse) GetOccurrences() int64 {
@@ -2312,10 +2388,11 @@ const file_sandbox_v1_sandbox_files_proto_rawDesc = "" +
 	"modifyTime\x12%\n" +
 	"\x0esymlink_target\x18\x06 \x01(\tR\rsymlinkTarget\x125\n" +
 	"\vtarget_type\x18\a \x01(\x0e2\x14.sandbox.v1.FileTypeR\n" +
-	"targetType\"f\n" +
+	"targetType\"\x9d\x01\n" +
 	"\rUploadRequest\x122\n" +
 	"\x06header\x18\x01 \x01(\v2\x18.sandbox.v1.UploadHeaderH\x00R\x06header\x12\x16\n" +
-	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunkB\t\n" +
+	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunk\x125\n" +
+	"\atrailer\x18\x03 \x01(\v2\x19.sandbox.v1.UploadTrailerH\x00R\atrailerB\t\n" +
 	"\apayload\"\xd8\x02\n" +
 	"\fUploadHeader\x12\x1d\n" +
 	"\n" +
@@ -2332,6 +2409,10 @@ const file_sandbox_v1_sandbox_files_proto_rawDesc = "" +
 	"\x06access\x18\n" +
 	" \x01(\v2\x18.sandbox.v1.AccessPolicyR\x06accessB\a\n" +
 	"\x05_modeB\a\n" +
+	"\x05_size\"I\n" +
+	"\rUploadTrailer\x12\x17\n" +
+	"\x04size\x18\x01 \x01(\x03H\x00R\x04size\x88\x01\x01\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\fR\x06sha256B\a\n" +
 	"\x05_size\"D\n" +
 	"\x0eUploadResponse\x122\n" +
 	"\aresults\x18\x01 \x03(\v2\x18.sandbox.v1.UploadResultR\aresults\"{\n" +
@@ -2497,73 +2578,75 @@ func file_sandbox_v1_sandbox_files_proto_rawDescGZIP() []byte {
 }
 
 var file_sandbox_v1_sandbox_files_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sandbox_v1_sandbox_files_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_sandbox_v1_sandbox_files_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_sandbox_v1_sandbox_files_proto_goTypes = []any{
 	(FileType)(0),                 // 0: sandbox.v1.FileType
 	(*FileError)(nil),             // 1: sandbox.v1.FileError
 	(*FileInfo)(nil),              // 2: sandbox.v1.FileInfo
 	(*UploadRequest)(nil),         // 3: sandbox.v1.UploadRequest
 	(*UploadHeader)(nil),          // 4: sandbox.v1.UploadHeader
-	(*UploadResponse)(nil),        // 5: sandbox.v1.UploadResponse
-	(*UploadResult)(nil),          // 6: sandbox.v1.UploadResult
-	(*GetUploadRequest)(nil),      // 7: sandbox.v1.GetUploadRequest
-	(*GetUploadResponse)(nil),     // 8: sandbox.v1.GetUploadResponse
-	(*DownloadRequest)(nil),       // 9: sandbox.v1.DownloadRequest
-	(*DownloadItem)(nil),          // 10: sandbox.v1.DownloadItem
-	(*DownloadResponse)(nil),      // 11: sandbox.v1.DownloadResponse
-	(*DownloadHeader)(nil),        // 12: sandbox.v1.DownloadHeader
-	(*DownloadTrailer)(nil),       // 13: sandbox.v1.DownloadTrailer
-	(*StatFileRequest)(nil),       // 14: sandbox.v1.StatFileRequest
-	(*StatFileResponse)(nil),      // 15: sandbox.v1.StatFileResponse
-	(*ListDirectoryRequest)(nil),  // 16: sandbox.v1.ListDirectoryRequest
-	(*ListDirectoryResponse)(nil), // 17: sandbox.v1.ListDirectoryResponse
-	(*MakeDirectoryRequest)(nil),  // 18: sandbox.v1.MakeDirectoryRequest
-	(*MakeDirectoryResponse)(nil), // 19: sandbox.v1.MakeDirectoryResponse
-	(*MoveFileRequest)(nil),       // 20: sandbox.v1.MoveFileRequest
-	(*MoveFileResponse)(nil),      // 21: sandbox.v1.MoveFileResponse
-	(*RemoveFileRequest)(nil),     // 22: sandbox.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),    // 23: sandbox.v1.RemoveFileResponse
-	(*ReadLinesRequest)(nil),      // 24: sandbox.v1.ReadLinesRequest
-	(*ReadLinesResponse)(nil),     // 25: sandbox.v1.ReadLinesResponse
-	(*WriteFileRequest)(nil),      // 26: sandbox.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),     // 27: sandbox.v1.WriteFileResponse
-	(*EditFileRequest)(nil),       // 28: sandbox.v1.EditFileRequest
-	(*EditFileResponse)(nil),      // 29: sandbox.v1.EditFileResponse
-	(ErrorReason)(0),              // 30: sandbox.v1.ErrorReason
-	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
-	(*AccessPolicy)(nil),          // 32: sandbox.v1.AccessPolicy
+	(*UploadTrailer)(nil),         // 5: sandbox.v1.UploadTrailer
+	(*UploadResponse)(nil),        // 6: sandbox.v1.UploadResponse
+	(*UploadResult)(nil),          // 7: sandbox.v1.UploadResult
+	(*GetUploadRequest)(nil),      // 8: sandbox.v1.GetUploadRequest
+	(*GetUploadResponse)(nil),     // 9: sandbox.v1.GetUploadResponse
+	(*DownloadRequest)(nil),       // 10: sandbox.v1.DownloadRequest
+	(*DownloadItem)(nil),          // 11: sandbox.v1.DownloadItem
+	(*DownloadResponse)(nil),      // 12: sandbox.v1.DownloadResponse
+	(*DownloadHeader)(nil),        // 13: sandbox.v1.DownloadHeader
+	(*DownloadTrailer)(nil),       // 14: sandbox.v1.DownloadTrailer
+	(*StatFileRequest)(nil),       // 15: sandbox.v1.StatFileRequest
+	(*StatFileResponse)(nil),      // 16: sandbox.v1.StatFileResponse
+	(*ListDirectoryRequest)(nil),  // 17: sandbox.v1.ListDirectoryRequest
+	(*ListDirectoryResponse)(nil), // 18: sandbox.v1.ListDirectoryResponse
+	(*MakeDirectoryRequest)(nil),  // 19: sandbox.v1.MakeDirectoryRequest
+	(*MakeDirectoryResponse)(nil), // 20: sandbox.v1.MakeDirectoryResponse
+	(*MoveFileRequest)(nil),       // 21: sandbox.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),      // 22: sandbox.v1.MoveFileResponse
+	(*RemoveFileRequest)(nil),     // 23: sandbox.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),    // 24: sandbox.v1.RemoveFileResponse
+	(*ReadLinesRequest)(nil),      // 25: sandbox.v1.ReadLinesRequest
+	(*ReadLinesResponse)(nil),     // 26: sandbox.v1.ReadLinesResponse
+	(*WriteFileRequest)(nil),      // 27: sandbox.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),     // 28: sandbox.v1.WriteFileResponse
+	(*EditFileRequest)(nil),       // 29: sandbox.v1.EditFileRequest
+	(*EditFileResponse)(nil),      // 30: sandbox.v1.EditFileResponse
+	(ErrorReason)(0),              // 31: sandbox.v1.ErrorReason
+	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
+	(*AccessPolicy)(nil),          // 33: sandbox.v1.AccessPolicy
 }
 var file_sandbox_v1_sandbox_files_proto_depIdxs = []int32{
-	30, // 0: sandbox.v1.FileError.reason:type_name -> sandbox.v1.ErrorReason
+	31, // 0: sandbox.v1.FileError.reason:type_name -> sandbox.v1.ErrorReason
 	0,  // 1: sandbox.v1.FileInfo.type:type_name -> sandbox.v1.FileType
-	31, // 2: sandbox.v1.FileInfo.modify_time:type_name -> google.protobuf.Timestamp
+	32, // 2: sandbox.v1.FileInfo.modify_time:type_name -> google.protobuf.Timestamp
 	0,  // 3: sandbox.v1.FileInfo.target_type:type_name -> sandbox.v1.FileType
 	4,  // 4: sandbox.v1.UploadRequest.header:type_name -> sandbox.v1.UploadHeader
-	32, // 5: sandbox.v1.UploadHeader.access:type_name -> sandbox.v1.AccessPolicy
-	6,  // 6: sandbox.v1.UploadResponse.results:type_name -> sandbox.v1.UploadResult
-	1,  // 7: sandbox.v1.UploadResult.error:type_name -> sandbox.v1.FileError
-	31, // 8: sandbox.v1.GetUploadResponse.expire_time:type_name -> google.protobuf.Timestamp
-	10, // 9: sandbox.v1.DownloadRequest.items:type_name -> sandbox.v1.DownloadItem
-	32, // 10: sandbox.v1.DownloadRequest.access:type_name -> sandbox.v1.AccessPolicy
-	12, // 11: sandbox.v1.DownloadResponse.header:type_name -> sandbox.v1.DownloadHeader
-	13, // 12: sandbox.v1.DownloadResponse.trailer:type_name -> sandbox.v1.DownloadTrailer
-	2,  // 13: sandbox.v1.DownloadHeader.info:type_name -> sandbox.v1.FileInfo
-	1,  // 14: sandbox.v1.DownloadTrailer.error:type_name -> sandbox.v1.FileError
-	32, // 15: sandbox.v1.StatFileRequest.access:type_name -> sandbox.v1.AccessPolicy
-	2,  // 16: sandbox.v1.StatFileResponse.info:type_name -> sandbox.v1.FileInfo
-	32, // 17: sandbox.v1.ListDirectoryRequest.access:type_name -> sandbox.v1.AccessPolicy
-	2,  // 18: sandbox.v1.ListDirectoryResponse.entries:type_name -> sandbox.v1.FileInfo
-	32, // 19: sandbox.v1.MakeDirectoryRequest.access:type_name -> sandbox.v1.AccessPolicy
-	32, // 20: sandbox.v1.MoveFileRequest.access:type_name -> sandbox.v1.AccessPolicy
-	32, // 21: sandbox.v1.RemoveFileRequest.access:type_name -> sandbox.v1.AccessPolicy
-	32, // 22: sandbox.v1.ReadLinesRequest.access:type_name -> sandbox.v1.AccessPolicy
-	32, // 23: sandbox.v1.WriteFileRequest.access:type_name -> sandbox.v1.AccessPolicy
-	32, // 24: sandbox.v1.EditFileRequest.access:type_name -> sandbox.v1.AccessPolicy
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	5,  // 5: sandbox.v1.UploadRequest.trailer:type_name -> sandbox.v1.UploadTrailer
+	33, // 6: sandbox.v1.UploadHeader.access:type_name -> sandbox.v1.AccessPolicy
+	7,  // 7: sandbox.v1.UploadResponse.results:type_name -> sandbox.v1.UploadResult
+	1,  // 8: sandbox.v1.UploadResult.error:type_name -> sandbox.v1.FileError
+	32, // 9: sandbox.v1.GetUploadResponse.expire_time:type_name -> google.protobuf.Timestamp
+	11, // 10: sandbox.v1.DownloadRequest.items:type_name -> sandbox.v1.DownloadItem
+	33, // 11: sandbox.v1.DownloadRequest.access:type_name -> sandbox.v1.AccessPolicy
+	13, // 12: sandbox.v1.DownloadResponse.header:type_name -> sandbox.v1.DownloadHeader
+	14, // 13: sandbox.v1.DownloadResponse.trailer:type_name -> sandbox.v1.DownloadTrailer
+	2,  // 14: sandbox.v1.DownloadHeader.info:type_name -> sandbox.v1.FileInfo
+	1,  // 15: sandbox.v1.DownloadTrailer.error:type_name -> sandbox.v1.FileError
+	33, // 16: sandbox.v1.StatFileRequest.access:type_name -> sandbox.v1.AccessPolicy
+	2,  // 17: sandbox.v1.StatFileResponse.info:type_name -> sandbox.v1.FileInfo
+	33, // 18: sandbox.v1.ListDirectoryRequest.access:type_name -> sandbox.v1.AccessPolicy
+	2,  // 19: sandbox.v1.ListDirectoryResponse.entries:type_name -> sandbox.v1.FileInfo
+	33, // 20: sandbox.v1.MakeDirectoryRequest.access:type_name -> sandbox.v1.AccessPolicy
+	33, // 21: sandbox.v1.MoveFileRequest.access:type_name -> sandbox.v1.AccessPolicy
+	33, // 22: sandbox.v1.RemoveFileRequest.access:type_name -> sandbox.v1.AccessPolicy
+	33, // 23: sandbox.v1.ReadLinesRequest.access:type_name -> sandbox.v1.AccessPolicy
+	33, // 24: sandbox.v1.WriteFileRequest.access:type_name -> sandbox.v1.AccessPolicy
+	33, // 25: sandbox.v1.EditFileRequest.access:type_name -> sandbox.v1.AccessPolicy
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_sandbox_v1_sandbox_files_proto_init() }
@@ -2576,25 +2659,27 @@ func file_sandbox_v1_sandbox_files_proto_init() {
 	file_sandbox_v1_sandbox_files_proto_msgTypes[2].OneofWrappers = []any{
 		(*UploadRequest_Header)(nil),
 		(*UploadRequest_Chunk)(nil),
+		(*UploadRequest_Trailer)(nil),
 	}
 	file_sandbox_v1_sandbox_files_proto_msgTypes[3].OneofWrappers = []any{}
-	file_sandbox_v1_sandbox_files_proto_msgTypes[9].OneofWrappers = []any{}
-	file_sandbox_v1_sandbox_files_proto_msgTypes[10].OneofWrappers = []any{
+	file_sandbox_v1_sandbox_files_proto_msgTypes[4].OneofWrappers = []any{}
+	file_sandbox_v1_sandbox_files_proto_msgTypes[10].OneofWrappers = []any{}
+	file_sandbox_v1_sandbox_files_proto_msgTypes[11].OneofWrappers = []any{
 		(*DownloadResponse_Header)(nil),
 		(*DownloadResponse_Chunk)(nil),
 		(*DownloadResponse_Trailer)(nil),
 	}
-	file_sandbox_v1_sandbox_files_proto_msgTypes[17].OneofWrappers = []any{}
-	file_sandbox_v1_sandbox_files_proto_msgTypes[23].OneofWrappers = []any{}
+	file_sandbox_v1_sandbox_files_proto_msgTypes[18].OneofWrappers = []any{}
 	file_sandbox_v1_sandbox_files_proto_msgTypes[24].OneofWrappers = []any{}
 	file_sandbox_v1_sandbox_files_proto_msgTypes[25].OneofWrappers = []any{}
+	file_sandbox_v1_sandbox_files_proto_msgTypes[26].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sandbox_v1_sandbox_files_proto_rawDesc), len(file_sandbox_v1_sandbox_files_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   29,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

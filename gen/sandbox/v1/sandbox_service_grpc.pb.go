@@ -135,10 +135,12 @@ type SandboxServiceClient interface {
 	// ListProcesses returns the commands that run, and those that ended and whose
 	// output and end are still kept.
 	ListProcesses(ctx context.Context, in *ListProcessesRequest, opts ...grpc.CallOption) (*ListProcessesResponse, error)
-	// Upload writes one or more files: header, chunks, header, chunks, …, then
-	// the caller closes its side. Parents are created. A file appears under its
-	// name whole or not at all; a cancelled one leaves the old content. There is
-	// one result per header, in order, whatever happened to the others.
+	// Upload writes one or more files: header, chunks, trailer for each, then the
+	// caller closes its side. Parents are created. A file appears under its name
+	// whole, once its trailer came, or not at all: a stream that ends or breaks
+	// before leaves the old content. There is one result per header, in order,
+	// whatever happened to the others. A stream that ends within a file is
+	// UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written.
 	Upload(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[UploadRequest, UploadResponse], error)
 	// GetUpload tells how far a resumable upload has come.
 	GetUpload(ctx context.Context, in *GetUploadRequest, opts ...grpc.CallOption) (*GetUploadResponse, error)
@@ -556,10 +558,12 @@ type SandboxServiceServer interface {
 	// ListProcesses returns the commands that run, and those that ended and whose
 	// output and end are still kept.
 	ListProcesses(context.Context, *ListProcessesRequest) (*ListProcessesResponse, error)
-	// Upload writes one or more files: header, chunks, header, chunks, …, then
-	// the caller closes its side. Parents are created. A file appears under its
-	// name whole or not at all; a cancelled one leaves the old content. There is
-	// one result per header, in order, whatever happened to the others.
+	// Upload writes one or more files: header, chunks, trailer for each, then the
+	// caller closes its side. Parents are created. A file appears under its name
+	// whole, once its trailer came, or not at all: a stream that ends or breaks
+	// before leaves the old content. There is one result per header, in order,
+	// whatever happened to the others. A stream that ends within a file is
+	// UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written.
 	Upload(grpc.ClientStreamingServer[UploadRequest, UploadResponse]) error
 	// GetUpload tells how far a resumable upload has come.
 	GetUpload(context.Context, *GetUploadRequest) (*GetUploadResponse, error)

@@ -11,6 +11,7 @@ from sandgate._gen.sandbox.v1 import sandbox_info_pb2 as info_pb
 from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as lifecycle_pb
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as process_pb
 from sandgate._gen.sandbox.v1 import sandbox_search_pb2 as search_pb
+from sandgate.errors import InternalError
 from sandgate.options import create_request
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def list_page(
     page_token: str,
 ) -> Plan[tuple[list[info.SandboxInfo], str]]:
     request = lifecycle_pb.ListSandboxesRequest(
-        labels=labels,
+        labels=_values.mapping("labels", labels),
         states=[lifecycle_pb.SandboxState.Value(f"SANDBOX_STATE_{s}") for s in states],
         page_size=page_size,
         page_token=page_token,
@@ -88,7 +89,7 @@ def update(
 ) -> Plan[info.SandboxInfo]:
     request = lifecycle_pb.UpdateSandboxRequest(
         sandbox_id=sandbox_id,
-        set_labels=set_labels,
+        set_labels=_values.mapping("set_labels", set_labels),
         remove_labels=remove_labels,
         ttl=_values.duration(ttl),
         idle_ttl=_values.duration(idle_ttl),
@@ -112,7 +113,7 @@ def cleanup(
     max_idle: float | None, labels: Mapping[str, str] | None, *, dry_run: bool
 ) -> Plan[info.CleanupResult]:
     request = lifecycle_pb.CleanupSandboxesRequest(
-        max_idle=_values.duration(max_idle), labels=labels, dry_run=dry_run
+        max_idle=_values.duration(max_idle), labels=_values.mapping("labels", labels), dry_run=dry_run
     )
     response = yield from _calls.call(_calls.CLEANUP_SANDBOXES, request)
     return info.CleanupResult(
@@ -141,10 +142,13 @@ def resume(sandbox_id: str, timeout: float) -> Plan[info.SandboxInfo]:
 
 
 def write_stdin(target: Target, exec_id: str, data: bytes, *, offset: int, eof: bool) -> Plan[int]:
-    # At least one message, so that an empty one can carry the end.
-    for start in range(0, max(len(data), 1), files.CHUNK_BYTES):
+    # At least one message, so that an empty one can carry the end. A command may
+    # take less than a message holds: what it took decides what comes next.
+    first = offset
+    while True:
+        start = offset - first
         piece = data[start : start + files.CHUNK_BYTES]
-        last = start + files.CHUNK_BYTES >= len(data)
+        last = start + len(piece) == len(data)
         request = process_pb.WriteStdinRequest(
             sandbox_id=target.sandbox_id,
             expected_incarnation=target.incarnation,
@@ -154,8 +158,13 @@ def write_stdin(target: Target, exec_id: str, data: bytes, *, offset: int, eof: 
             eof=eof and last,
         )
         response = yield from _calls.call(_calls.WRITE_STDIN, request)
-        offset = response.next_offset
-    return offset
+        # Beyond the piece: an earlier try of the call wrote it, and more.
+        taken = min(response.next_offset - offset, len(piece))
+        if taken < 0 or (piece and not taken):
+            raise InternalError(f"standard input went from offset {offset} to {response.next_offset}")
+        if last and taken == len(piece):
+            return response.next_offset
+        offset += taken
 
 
 def signal(
@@ -197,7 +206,7 @@ def stat_file(target: Target, path: str) -> Plan[files.FileInfo]:
         sandbox_id=target.sandbox_id,
         expected_incarnation=target.incarnation,
         access=target.narrowed(),
-        path=path,
+        path=_values.text("path", path),
     )
     response = yield from _calls.call(_calls.STAT_FILE, request)
     return files.file_info(response.info)
@@ -211,7 +220,7 @@ def list_directory(target: Target, path: str) -> Plan[list[files.FileInfo]]:
             sandbox_id=target.sandbox_id,
             expected_incarnation=target.incarnation,
             access=target.narrowed(),
-            path=path,
+            path=_values.text("path", path),
             page_token=token,
         )
         response = yield from _calls.call(_calls.LIST_DIRECTORY, request)
@@ -226,7 +235,7 @@ def make_directory(target: Target, path: str, *, parents: bool, mode: int | None
         sandbox_id=target.sandbox_id,
         expected_incarnation=target.incarnation,
         access=target.narrowed(),
-        path=path,
+        path=_values.text("path", path),
         parents=parents,
         mode=mode,
     )
@@ -239,8 +248,8 @@ def move_file(target: Target, source: str, destination: str, *, overwrite: bool)
         sandbox_id=target.sandbox_id,
         expected_incarnation=target.incarnation,
         access=target.narrowed(),
-        source=source,
-        destination=destination,
+        source=_values.text("source", source),
+        destination=_values.text("destination", destination),
         overwrite=overwrite,
     )
     yield from _calls.call(_calls.MOVE_FILE, request)
@@ -251,7 +260,7 @@ def remove_file(target: Target, path: str, *, recursive: bool, allow_missing: bo
         sandbox_id=target.sandbox_id,
         expected_incarnation=target.incarnation,
         access=target.narrowed(),
-        path=path,
+        path=_values.text("path", path),
         recursive=recursive,
         allow_missing=allow_missing,
     )
@@ -266,7 +275,7 @@ def read_lines(
         sandbox_id=target.sandbox_id,
         expected_incarnation=target.incarnation,
         access=target.narrowed(),
-        path=path,
+        path=_values.text("path", path),
         offset=offset,
         limit=limit,
         max_bytes=max_bytes,
@@ -282,7 +291,7 @@ def write_file(
         sandbox_id=target.sandbox_id,
         expected_incarnation=target.incarnation,
         access=target.narrowed(),
-        path=path,
+        path=_values.text("path", path),
         content=content,
         mode=mode,
         create_only=create_only,
@@ -298,7 +307,7 @@ def edit_file(
         sandbox_id=target.sandbox_id,
         expected_incarnation=target.incarnation,
         access=target.narrowed(),
-        path=path,
+        path=_values.text("path", path),
         old_text=old,
         new_text=new,
         replace_all=replace_all,
@@ -331,7 +340,7 @@ def search_files(
         pattern=pattern,
         syntax=search_pb.PATTERN_SYNTAX_RE2 if regex else search_pb.PATTERN_SYNTAX_LITERAL,
         ignore_case=ignore_case,
-        path=path,
+        path=_values.text("path", path),
         glob=glob,
         exclude_dirs=exclude_dirs,
         max_matches=max_matches,
@@ -360,7 +369,7 @@ def glob_files(
         expected_incarnation=target.incarnation,
         access=target.narrowed(),
         pattern=pattern,
-        path=path,
+        path=_values.text("path", path),
         bare_pattern_shallow=shallow,
         include_directories=include_directories,
         include_links=include_links,

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from sandgate import _values
 from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as pb
 from sandgate.errors import FileError, InternalError, SandgateError
 from sandgate.files import (
@@ -125,6 +126,8 @@ class Upload:
                 yield pb.UploadRequest(chunk=first)
             for chunk in chunks:
                 yield pb.UploadRequest(chunk=chunk)
+            size, sha256 = content.sent
+            yield pb.UploadRequest(trailer=pb.UploadTrailer(size=size, sha256=sha256))
 
     def results(self, response: pb.UploadResponse) -> list[UploadResult]:
         """Read the response: one result per file, in order."""
@@ -148,7 +151,7 @@ class Download:
     def __init__(
         self, paths: Sequence[str], targets: Sequence[BinaryIO] | None = None, limit: int | None = None
     ) -> None:
-        self._paths = paths
+        self._paths = _values.texts("paths", paths)
         self._targets = targets
         self._limit = limit
         self._first = 0

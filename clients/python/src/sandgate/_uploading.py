@@ -31,8 +31,9 @@ class Sending:
         self._ready.set()
 
     def _frames(self) -> Iterator[pb.UploadRequest]:
-        # gRPC runs this in a thread of its own. A source that fails must cancel
-        # the call: just to end here would complete the file.
+        # gRPC runs this in a thread of its own, and ends the stream politely when
+        # it raises. The server refuses a file without its trailer then; cancelling
+        # the call reports the source's own error.
         try:
             yield from self._step.frames()
         except Exception as e:  # noqa: BLE001 - raised again by the caller

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from sandgate import _moving, _plans, process
 from sandgate._context import AsyncManaged
+from sandgate._landing import alanding
 from sandgate.files import UploadFile
 from sandgate.sandbox import Handle, as_bytes
 
@@ -326,18 +325,15 @@ class AsyncSandbox(Handle, AsyncManaged):
         """Read one file of any size, into memory or to a local path or open file.
 
         Raises:
-            FileError: The file could not be read to its end. A local path then
-                holds what came before.
+            FileError: The file could not be read to its end. A local path is then
+                what it was before; an open file holds what came.
         """
         if target is None:
             return await self._client.run(_moving.download_file(self._target, path))
         if not isinstance(target, os.PathLike):
             return await self._client.run(_moving.download_to(self._target, path, target))
-        opened = await asyncio.to_thread(Path(target).open, "wb")
-        try:
+        async with alanding(target) as opened:
             return await self._client.run(_moving.download_to(self._target, path, opened))
-        finally:
-            await asyncio.to_thread(opened.close)
 
     async def delete(self) -> bool:
         """End the sandbox and everything in it; False when there was none."""

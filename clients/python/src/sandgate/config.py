@@ -124,9 +124,10 @@ class Config:
 
         Raises:
             AuthenticationError: The token's source failed.
+            InvalidRequestError: The token cannot be sent in a header.
         """
         own = joined(self.metadata, dict(more))
-        token = _now(self.token)
+        token = _header(_now(self.token))
         return (*own, ("authorization", f"Bearer {token}")) if token else own
 
 
@@ -186,7 +187,7 @@ def channel_credentials(config: Config, endpoint: Endpoint) -> grpc.ChannelCrede
         )
     try:
         return grpc.ssl_channel_credentials(
-            root_certificates=_read(config.ca_file),
+            root_certificates=_authorities(config.ca_file),
             private_key=_read(config.key_file),
             certificate_chain=_read(config.cert_file),
         )
@@ -237,6 +238,26 @@ def _now(token: Token | None) -> str:
         return token()
     except Exception as e:
         raise AuthenticationError(f"the token cannot be had: {e}", code="UNAUTHENTICATED") from e
+
+
+def _header(token: str) -> str:
+    # A token read from a file or a Secret ends in a newline.
+    token = token.strip()
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise InvalidRequestError(
+            "the token cannot be sent: it must be printable ASCII without spaces (SANDGATE_TOKEN)",
+            code="INVALID_ARGUMENT",
+        )
+    return token
+
+
+def _authorities(path: str | None) -> bytes | None:
+    read = _read(path)
+    if read is not None and b"-----BEGIN CERTIFICATE-----" not in read:
+        raise InvalidRequestError(
+            f"the CA file {path} holds no certificate in PEM form (SANDGATE_CA_FILE)", code="INVALID_ARGUMENT"
+        )
+    return read
 
 
 def _read(path: str | None) -> bytes | None:

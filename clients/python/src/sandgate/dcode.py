@@ -7,7 +7,7 @@ package needs it. Where the server is, is read from the environment.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from deepagents_code.integrations import sandbox_provider as dcode
 
@@ -17,6 +17,11 @@ from sandgate.errors import SandboxNotFoundError, SandgateError
 
 if TYPE_CHECKING:
     from deepagents_code.integrations.sandbox_provider import SandboxProviderMetadata
+
+
+IDLE_SECONDS: Final = 3600
+"""Lifetime without activity of a session's sandbox, unless the configuration has
+`ttl_idle_seconds`: dcode ends without deleting it."""
 
 
 class SandgateDcodeProvider(dcode.SandboxProvider):
@@ -78,7 +83,7 @@ class SandgateDcodeProvider(dcode.SandboxProvider):
     # nothing can fail before the first use.
     @cached_property
     def _provider(self) -> SandgateProvider:
-        return SandgateProvider()
+        return SandgateProvider(ttl_idle_seconds=IDLE_SECONDS)
 
 
 def _refuse(error: SandgateError) -> NoReturn:

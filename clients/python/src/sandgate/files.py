@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
 
 from sandgate import _values
@@ -86,7 +86,7 @@ class DownloadResult:
     """What became of one downloaded file."""
 
     path: str
-    content: bytes
+    content: bytes = field(repr=False)
     """Empty when the file was written to a target of the caller's."""
     size: int
     sha256: bytes

@@ -103,19 +103,22 @@ def create_request(spec: SandboxSpec) -> lifecycle_pb.CreateSandboxRequest:
     """Build the request; without an id one is made up, so that it can be repeated.
 
     Raises:
-        TypeError: The spec has a key that is not known.
+        TypeError: The spec has a key that is not known, or a value has the wrong
+            type.
         ValueError: A lifetime is negative, or the network mode is not known.
     """
     unknown = spec.keys() - SandboxSpec.__annotations__.keys()
     if unknown:
         raise TypeError(f"unknown properties of a sandbox: {', '.join(sorted(unknown))}")
     message = lifecycle_pb.SandboxSpec(
-        image=spec.get("image", ""),
-        env=spec.get("env"),
-        working_directory=spec.get("working_directory", ""),
-        command=spec.get("command", ()),
+        image=_values.text("image", spec.get("image", "")),
+        env=_values.mapping("env", spec.get("env")),
+        working_directory=_values.text("working_directory", spec.get("working_directory", "")),
+        command=_values.texts("command", spec.get("command", ())),
     )
     if (resources := spec.get("resources")) is not None:
+        if not hasattr(resources, "memory_bytes"):
+            raise TypeError(f"resources must be sandgate.Resources, not {type(resources).__name__}")
         message.resources.memory_bytes = resources.memory_bytes
         message.resources.cpu_millis = resources.cpu_millis
         message.resources.max_processes = resources.max_processes
@@ -127,9 +130,9 @@ def create_request(spec: SandboxSpec) -> lifecycle_pb.CreateSandboxRequest:
     if (access := spec.get("access")) is not None:
         message.access.CopyFrom(access.message())
     request = lifecycle_pb.CreateSandboxRequest(
-        sandbox_id=spec.get("sandbox_id") or new_sandbox_id(),
-        template=spec.get("template", ""),
-        labels=spec.get("labels"),
+        sandbox_id=_values.text("sandbox_id", spec.get("sandbox_id") or new_sandbox_id()),
+        template=_values.text("template", spec.get("template", "")),
+        labels=_values.mapping("labels", spec.get("labels")),
         ttl=_values.duration(spec.get("ttl")),
         idle_ttl=_values.duration(spec.get("idle_ttl")),
     )
@@ -191,7 +194,7 @@ def execute_request(
     """Build the request of a command: a shell script, or an argv.
 
     Raises:
-        TypeError: An option is not known.
+        TypeError: An option is not known, or a value has the wrong type.
         ValueError: The argv is empty or a duration is negative.
     """
     unknown = options.keys() - ExecuteOptions.__annotations__.keys()
@@ -203,8 +206,8 @@ def execute_request(
         expected_incarnation=incarnation,
         exec_id=options.get("exec_id") or f"ex-{uuid.uuid4().hex}",
         shell_path=options.get("shell_path", ""),
-        cwd=options.get("cwd", ""),
-        env=options.get("env"),
+        cwd=_values.text("cwd", options.get("cwd", "")),
+        env=_values.mapping("env", options.get("env")),
         stdin=stdin.encode() if isinstance(stdin, str) else stdin,
         stdin_open=options.get("stdin_open", False),
         timeout=_values.duration(options.get("timeout")),
@@ -213,9 +216,9 @@ def execute_request(
         detach=options.get("detach", False),
     )
     if isinstance(command, str):
-        request.shell = command
-    elif command:
-        request.argv.args.extend(command)
+        request.shell = _values.text("command", command)
+    elif args := _values.texts("command", command):
+        request.argv.args.extend(args)
     else:
         raise ValueError("an argv needs at least the program")
     if options.get("merged"):

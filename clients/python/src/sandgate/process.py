@@ -164,6 +164,13 @@ class Result:
     """Output that was dropped before it could be read; 0 unless `evict`."""
     exited: Exited
 
+    def __repr__(self) -> str:
+        """Show the beginning of the output: it may have gigabytes."""
+        return (
+            f"Result(exec_id={self.exec_id!r}, output={_values.preview(self.output_data)}, "
+            f"missing_bytes={self.missing_bytes}, exited={self.exited!r})"
+        )
+
     @property
     def stdout(self) -> str:
         """Standard output as text; what is not UTF-8 is U+FFFD."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from sandgate import _moving, _plans, process
 from sandgate._context import Managed
 from sandgate._follower import Follower
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as pb
+from sandgate._landing import landing
 from sandgate.files import UploadFile
 from sandgate.options import execute_request
 
@@ -383,14 +383,14 @@ class Sandbox(Handle, Managed):
         """Read one file of any size, into memory or to a local path or open file.
 
         Raises:
-            FileError: The file could not be read to its end. A local path then
-                holds what came before.
+            FileError: The file could not be read to its end. A local path is then
+                what it was before; an open file holds what came.
         """
         if target is None:
             return self._client.run(_moving.download_file(self._target, path))
         if not isinstance(target, os.PathLike):
             return self._client.run(_moving.download_to(self._target, path, target))
-        with Path(target).open("wb") as opened:
+        with landing(target) as opened:
             return self._client.run(_moving.download_to(self._target, path, opened))
 
     def delete(self) -> bool:

@@ -34,7 +34,7 @@ def scripted(block: str) -> str:
     if "anthropic:" not in block:
         return block
     imported = "from tests.scripted import ScriptedModel\n"
-    return imported + re.sub(r'"anthropic:[^"]*"', "ScriptedModel(calls=False)", block)
+    return imported + re.sub(r'"anthropic:[^"]*"', 'ScriptedModel(script=("echo hello > f", "cat f"))', block)
 
 
 def test_there_are_blocks() -> None:

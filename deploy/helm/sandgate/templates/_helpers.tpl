@@ -14,34 +14,63 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "sandgate.labels" -}}
 {{ include "sandgate.selector" . }}
-app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ include "sandgate.version" . | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
+{{- /* A label's value: at most 63 characters, none of them a plus or an at. */}}
+{{- define "sandgate.version" -}}
+{{- regexReplaceAll "[^A-Za-z0-9._-]" (regexReplaceAll "@.*" (.Values.image.tag | default .Chart.AppVersion) "") "_" | trunc 63 | trimAll "._-" }}
+{{- end }}
+
 {{- define "sandgate.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
 {{- end }}
 
 {{- define "sandgate.sandboxes" -}}
-{{ .Values.sandboxes.namespace | default .Release.Namespace }}
+{{ .Values.sandboxes.namespace | default (printf "%s-sandboxes" .Release.Namespace) }}
+{{- end }}
+
+{{- /* Nine tenths of the limit of memory, in bytes; nothing for limits that are written in another way. */}}
+{{- define "sandgate.gomemlimit" -}}
+{{- $limit := toString (dig "limits" "memory" "" .Values.resources) }}
+{{- if regexMatch "^[0-9]+(Ki|Mi|Gi)$" $limit }}
+{{- $unit := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 }}
+{{- div (mul (regexFind "^[0-9]+" $limit | int64) (get $unit (regexFind "[A-Z]i$" $limit)) 9) 10 }}
+{{- end }}
+{{- end }}
+
+{{- define "sandgate.adminPort" -}}
+{{ regexFind "[0-9]+$" .Values.adminListen }}
+{{- end }}
+
+{{- define "sandgate.wide" -}}
+{{- if and (eq .Values.provider "kubernetes") .Values.sandboxes.namespacePerSandbox }}true{{ end }}
 {{- end }}
 
 {{- /* Each rule with what it is for. WebSocket asks for "get", SPDY for "create". */}}
 {{- define "sandgate.rules.kubernetes" -}}
+{{ include "sandgate.rules.pods" . }}
+# A record for each sandbox and each pool.
+- {apiGroups: [""], resources: [configmaps], verbs: [get, list, watch, create, update, delete]}
+# Volumes that templates ask for.
+- {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, create]}
+# Which server looks after expired sandboxes, of those that share the namespace.
+- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}
+{{- end }}
+
+{{- /* What a pod takes, in the namespace of the sandboxes or in one of its own. */}}
+{{- define "sandgate.rules.pods" -}}
 # The sandboxes, and the pods of pools.
 - {apiGroups: [""], resources: [pods], verbs: [get, list, watch, create, patch, delete]}
 # The stream to the agent inside.
 - {apiGroups: [""], resources: [pods/exec], verbs: [get, create]}
-# A record for each sandbox and each pool.
-- {apiGroups: [""], resources: [configmaps], verbs: [get, list, watch, create, update, delete]}
 # The values of a sandbox's environment; they are never read back.
 - {apiGroups: [""], resources: [secrets], verbs: [create, delete]}
-# Volumes that templates ask for.
-- {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, create]}
 # Why a pod does not start.
 - {apiGroups: [""], resources: [events], verbs: [list]}
-# Which server looks after expired sandboxes, of those that share the namespace.
-- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}
 # Sandboxes without network.
 - {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [get, create, update]}
 {{- end }}

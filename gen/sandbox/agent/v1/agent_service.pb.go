@@ -948,6 +948,7 @@ type UploadRequest struct {
 	//
 	//	*UploadRequest_Header
 	//	*UploadRequest_Chunk
+	//	*UploadRequest_Trailer
 	//	*UploadRequest_Envelope
 	Payload       isUploadRequest_Payload `protobuf_oneof:"payload"`
 	unknownFields protoimpl.UnknownFields
@@ -1009,6 +1010,15 @@ func (x *UploadRequest) GetChunk() []byte {
 	return nil
 }
 
+func (x *UploadRequest) GetTrailer() *v1.UploadTrailer {
+	if x != nil {
+		if x, ok := x.Payload.(*UploadRequest_Trailer); ok {
+			return x.Trailer
+		}
+	}
+	return nil
+}
+
 func (x *UploadRequest) GetEnvelope() *UploadEnvelope {
 	if x != nil {
 		if x, ok := x.Payload.(*UploadRequest_Envelope); ok {
@@ -1030,14 +1040,20 @@ type UploadRequest_Chunk struct {
 	Chunk []byte `protobuf:"bytes,2,opt,name=chunk,proto3,oneof"`
 }
 
+type UploadRequest_Trailer struct {
+	Trailer *v1.UploadTrailer `protobuf:"bytes,3,opt,name=trailer,proto3,oneof"`
+}
+
 type UploadRequest_Envelope struct {
 	// First, exactly once, before the first header.
-	Envelope *UploadEnvelope `protobuf:"bytes,3,opt,name=envelope,proto3,oneof"`
+	Envelope *UploadEnvelope `protobuf:"bytes,4,opt,name=envelope,proto3,oneof"`
 }
 
 func (*UploadRequest_Header) isUploadRequest_Payload() {}
 
 func (*UploadRequest_Chunk) isUploadRequest_Payload() {}
+
+func (*UploadRequest_Trailer) isUploadRequest_Payload() {}
 
 func (*UploadRequest_Envelope) isUploadRequest_Payload() {}
 
@@ -2944,11 +2960,12 @@ const file_sandbox_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x06output\x18\x02 \x01(\v2\x12.sandbox.v1.OutputH\x00R\x06output\x12#\n" +
 	"\x03gap\x18\x03 \x01(\v2\x0f.sandbox.v1.GapH\x00R\x03gap\x12,\n" +
 	"\x06exited\x18\x04 \x01(\v2\x12.sandbox.v1.ExitedH\x00R\x06exitedB\a\n" +
-	"\x05event\"\xa6\x01\n" +
+	"\x05event\"\xdd\x01\n" +
 	"\rUploadRequest\x122\n" +
 	"\x06header\x18\x01 \x01(\v2\x18.sandbox.v1.UploadHeaderH\x00R\x06header\x12\x16\n" +
-	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunk\x12>\n" +
-	"\benvelope\x18\x03 \x01(\v2 .sandbox.agent.v1.UploadEnvelopeH\x00R\benvelopeB\t\n" +
+	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunk\x125\n" +
+	"\atrailer\x18\x03 \x01(\v2\x19.sandbox.v1.UploadTrailerH\x00R\atrailer\x12>\n" +
+	"\benvelope\x18\x04 \x01(\v2 .sandbox.agent.v1.UploadEnvelopeH\x00R\benvelopeB\t\n" +
 	"\apayload\"\x83\x01\n" +
 	"\x0eUploadEnvelope\x12?\n" +
 	"\vconfinement\x18\x01 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
@@ -3158,40 +3175,41 @@ var file_sandbox_agent_v1_agent_service_proto_goTypes = []any{
 	(*v1.Exited)(nil),                 // 55: sandbox.v1.Exited
 	(*v1.AttachRequest)(nil),          // 56: sandbox.v1.AttachRequest
 	(*v1.UploadHeader)(nil),           // 57: sandbox.v1.UploadHeader
-	(*v1.UploadResponse)(nil),         // 58: sandbox.v1.UploadResponse
-	(*v1.DownloadRequest)(nil),        // 59: sandbox.v1.DownloadRequest
-	(*v1.DownloadHeader)(nil),         // 60: sandbox.v1.DownloadHeader
-	(*v1.DownloadTrailer)(nil),        // 61: sandbox.v1.DownloadTrailer
-	(*v1.WriteStdinRequest)(nil),      // 62: sandbox.v1.WriteStdinRequest
-	(*v1.WriteStdinResponse)(nil),     // 63: sandbox.v1.WriteStdinResponse
-	(*v1.SignalProcessRequest)(nil),   // 64: sandbox.v1.SignalProcessRequest
-	(*v1.SignalProcessResponse)(nil),  // 65: sandbox.v1.SignalProcessResponse
-	(*v1.ResizeTerminalRequest)(nil),  // 66: sandbox.v1.ResizeTerminalRequest
-	(*v1.ResizeTerminalResponse)(nil), // 67: sandbox.v1.ResizeTerminalResponse
-	(*v1.ListProcessesRequest)(nil),   // 68: sandbox.v1.ListProcessesRequest
-	(*v1.ListProcessesResponse)(nil),  // 69: sandbox.v1.ListProcessesResponse
-	(*v1.GetUploadRequest)(nil),       // 70: sandbox.v1.GetUploadRequest
-	(*v1.GetUploadResponse)(nil),      // 71: sandbox.v1.GetUploadResponse
-	(*v1.StatFileRequest)(nil),        // 72: sandbox.v1.StatFileRequest
-	(*v1.StatFileResponse)(nil),       // 73: sandbox.v1.StatFileResponse
-	(*v1.ListDirectoryRequest)(nil),   // 74: sandbox.v1.ListDirectoryRequest
-	(*v1.ListDirectoryResponse)(nil),  // 75: sandbox.v1.ListDirectoryResponse
-	(*v1.MakeDirectoryRequest)(nil),   // 76: sandbox.v1.MakeDirectoryRequest
-	(*v1.MakeDirectoryResponse)(nil),  // 77: sandbox.v1.MakeDirectoryResponse
-	(*v1.MoveFileRequest)(nil),        // 78: sandbox.v1.MoveFileRequest
-	(*v1.MoveFileResponse)(nil),       // 79: sandbox.v1.MoveFileResponse
-	(*v1.RemoveFileRequest)(nil),      // 80: sandbox.v1.RemoveFileRequest
-	(*v1.RemoveFileResponse)(nil),     // 81: sandbox.v1.RemoveFileResponse
-	(*v1.ReadLinesRequest)(nil),       // 82: sandbox.v1.ReadLinesRequest
-	(*v1.ReadLinesResponse)(nil),      // 83: sandbox.v1.ReadLinesResponse
-	(*v1.WriteFileRequest)(nil),       // 84: sandbox.v1.WriteFileRequest
-	(*v1.WriteFileResponse)(nil),      // 85: sandbox.v1.WriteFileResponse
-	(*v1.EditFileRequest)(nil),        // 86: sandbox.v1.EditFileRequest
-	(*v1.EditFileResponse)(nil),       // 87: sandbox.v1.EditFileResponse
-	(*v1.SearchFilesRequest)(nil),     // 88: sandbox.v1.SearchFilesRequest
-	(*v1.SearchFilesResponse)(nil),    // 89: sandbox.v1.SearchFilesResponse
-	(*v1.GlobFilesRequest)(nil),       // 90: sandbox.v1.GlobFilesRequest
-	(*v1.GlobFilesResponse)(nil),      // 91: sandbox.v1.GlobFilesResponse
+	(*v1.UploadTrailer)(nil),          // 58: sandbox.v1.UploadTrailer
+	(*v1.UploadResponse)(nil),         // 59: sandbox.v1.UploadResponse
+	(*v1.DownloadRequest)(nil),        // 60: sandbox.v1.DownloadRequest
+	(*v1.DownloadHeader)(nil),         // 61: sandbox.v1.DownloadHeader
+	(*v1.DownloadTrailer)(nil),        // 62: sandbox.v1.DownloadTrailer
+	(*v1.WriteStdinRequest)(nil),      // 63: sandbox.v1.WriteStdinRequest
+	(*v1.WriteStdinResponse)(nil),     // 64: sandbox.v1.WriteStdinResponse
+	(*v1.SignalProcessRequest)(nil),   // 65: sandbox.v1.SignalProcessRequest
+	(*v1.SignalProcessResponse)(nil),  // 66: sandbox.v1.SignalProcessResponse
+	(*v1.ResizeTerminalRequest)(nil),  // 67: sandbox.v1.ResizeTerminalRequest
+	(*v1.ResizeTerminalResponse)(nil), // 68: sandbox.v1.ResizeTerminalResponse
+	(*v1.ListProcessesRequest)(nil),   // 69: sandbox.v1.ListProcessesRequest
+	(*v1.ListProcessesResponse)(nil),  // 70: sandbox.v1.ListProcessesResponse
+	(*v1.GetUploadRequest)(nil),       // 71: sandbox.v1.GetUploadRequest
+	(*v1.GetUploadResponse)(nil),      // 72: sandbox.v1.GetUploadResponse
+	(*v1.StatFileRequest)(nil),        // 73: sandbox.v1.StatFileRequest
+	(*v1.StatFileResponse)(nil),       // 74: sandbox.v1.StatFileResponse
+	(*v1.ListDirectoryRequest)(nil),   // 75: sandbox.v1.ListDirectoryRequest
+	(*v1.ListDirectoryResponse)(nil),  // 76: sandbox.v1.ListDirectoryResponse
+	(*v1.MakeDirectoryRequest)(nil),   // 77: sandbox.v1.MakeDirectoryRequest
+	(*v1.MakeDirectoryResponse)(nil),  // 78: sandbox.v1.MakeDirectoryResponse
+	(*v1.MoveFileRequest)(nil),        // 79: sandbox.v1.MoveFileRequest
+	(*v1.MoveFileResponse)(nil),       // 80: sandbox.v1.MoveFileResponse
+	(*v1.RemoveFileRequest)(nil),      // 81: sandbox.v1.RemoveFileRequest
+	(*v1.RemoveFileResponse)(nil),     // 82: sandbox.v1.RemoveFileResponse
+	(*v1.ReadLinesRequest)(nil),       // 83: sandbox.v1.ReadLinesRequest
+	(*v1.ReadLinesResponse)(nil),      // 84: sandbox.v1.ReadLinesResponse
+	(*v1.WriteFileRequest)(nil),       // 85: sandbox.v1.WriteFileRequest
+	(*v1.WriteFileResponse)(nil),      // 86: sandbox.v1.WriteFileResponse
+	(*v1.EditFileRequest)(nil),        // 87: sandbox.v1.EditFileRequest
+	(*v1.EditFileResponse)(nil),       // 88: sandbox.v1.EditFileResponse
+	(*v1.SearchFilesRequest)(nil),     // 89: sandbox.v1.SearchFilesRequest
+	(*v1.SearchFilesResponse)(nil),    // 90: sandbox.v1.SearchFilesResponse
+	(*v1.GlobFilesRequest)(nil),       // 91: sandbox.v1.GlobFilesRequest
+	(*v1.GlobFilesResponse)(nil),      // 92: sandbox.v1.GlobFilesResponse
 }
 var file_sandbox_agent_v1_agent_service_proto_depIdxs = []int32{
 	48,  // 0: sandbox.agent.v1.Confinement.policies:type_name -> sandbox.v1.AccessPolicy
@@ -3215,124 +3233,125 @@ var file_sandbox_agent_v1_agent_service_proto_depIdxs = []int32{
 	54,  // 18: sandbox.agent.v1.AttachResponse.gap:type_name -> sandbox.v1.Gap
 	55,  // 19: sandbox.agent.v1.AttachResponse.exited:type_name -> sandbox.v1.Exited
 	57,  // 20: sandbox.agent.v1.UploadRequest.header:type_name -> sandbox.v1.UploadHeader
-	14,  // 21: sandbox.agent.v1.UploadRequest.envelope:type_name -> sandbox.agent.v1.UploadEnvelope
-	1,   // 22: sandbox.agent.v1.UploadEnvelope.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 23: sandbox.agent.v1.UploadEnvelope.limits:type_name -> sandbox.agent.v1.Limits
-	58,  // 24: sandbox.agent.v1.UploadResponse.response:type_name -> sandbox.v1.UploadResponse
-	59,  // 25: sandbox.agent.v1.DownloadRequest.request:type_name -> sandbox.v1.DownloadRequest
-	1,   // 26: sandbox.agent.v1.DownloadRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 27: sandbox.agent.v1.DownloadRequest.limits:type_name -> sandbox.agent.v1.Limits
-	60,  // 28: sandbox.agent.v1.DownloadResponse.header:type_name -> sandbox.v1.DownloadHeader
-	61,  // 29: sandbox.agent.v1.DownloadResponse.trailer:type_name -> sandbox.v1.DownloadTrailer
-	62,  // 30: sandbox.agent.v1.WriteStdinRequest.request:type_name -> sandbox.v1.WriteStdinRequest
-	1,   // 31: sandbox.agent.v1.WriteStdinRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 32: sandbox.agent.v1.WriteStdinRequest.limits:type_name -> sandbox.agent.v1.Limits
-	63,  // 33: sandbox.agent.v1.WriteStdinResponse.response:type_name -> sandbox.v1.WriteStdinResponse
-	64,  // 34: sandbox.agent.v1.SignalProcessRequest.request:type_name -> sandbox.v1.SignalProcessRequest
-	1,   // 35: sandbox.agent.v1.SignalProcessRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 36: sandbox.agent.v1.SignalProcessRequest.limits:type_name -> sandbox.agent.v1.Limits
-	65,  // 37: sandbox.agent.v1.SignalProcessResponse.response:type_name -> sandbox.v1.SignalProcessResponse
-	66,  // 38: sandbox.agent.v1.ResizeTerminalRequest.request:type_name -> sandbox.v1.ResizeTerminalRequest
-	1,   // 39: sandbox.agent.v1.ResizeTerminalRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 40: sandbox.agent.v1.ResizeTerminalRequest.limits:type_name -> sandbox.agent.v1.Limits
-	67,  // 41: sandbox.agent.v1.ResizeTerminalResponse.response:type_name -> sandbox.v1.ResizeTerminalResponse
-	68,  // 42: sandbox.agent.v1.ListProcessesRequest.request:type_name -> sandbox.v1.ListProcessesRequest
-	1,   // 43: sandbox.agent.v1.ListProcessesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 44: sandbox.agent.v1.ListProcessesRequest.limits:type_name -> sandbox.agent.v1.Limits
-	69,  // 45: sandbox.agent.v1.ListProcessesResponse.response:type_name -> sandbox.v1.ListProcessesResponse
-	70,  // 46: sandbox.agent.v1.GetUploadRequest.request:type_name -> sandbox.v1.GetUploadRequest
-	1,   // 47: sandbox.agent.v1.GetUploadRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 48: sandbox.agent.v1.GetUploadRequest.limits:type_name -> sandbox.agent.v1.Limits
-	71,  // 49: sandbox.agent.v1.GetUploadResponse.response:type_name -> sandbox.v1.GetUploadResponse
-	72,  // 50: sandbox.agent.v1.StatFileRequest.request:type_name -> sandbox.v1.StatFileRequest
-	1,   // 51: sandbox.agent.v1.StatFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 52: sandbox.agent.v1.StatFileRequest.limits:type_name -> sandbox.agent.v1.Limits
-	73,  // 53: sandbox.agent.v1.StatFileResponse.response:type_name -> sandbox.v1.StatFileResponse
-	74,  // 54: sandbox.agent.v1.ListDirectoryRequest.request:type_name -> sandbox.v1.ListDirectoryRequest
-	1,   // 55: sandbox.agent.v1.ListDirectoryRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 56: sandbox.agent.v1.ListDirectoryRequest.limits:type_name -> sandbox.agent.v1.Limits
-	75,  // 57: sandbox.agent.v1.ListDirectoryResponse.response:type_name -> sandbox.v1.ListDirectoryResponse
-	76,  // 58: sandbox.agent.v1.MakeDirectoryRequest.request:type_name -> sandbox.v1.MakeDirectoryRequest
-	1,   // 59: sandbox.agent.v1.MakeDirectoryRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 60: sandbox.agent.v1.MakeDirectoryRequest.limits:type_name -> sandbox.agent.v1.Limits
-	77,  // 61: sandbox.agent.v1.MakeDirectoryResponse.response:type_name -> sandbox.v1.MakeDirectoryResponse
-	78,  // 62: sandbox.agent.v1.MoveFileRequest.request:type_name -> sandbox.v1.MoveFileRequest
-	1,   // 63: sandbox.agent.v1.MoveFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 64: sandbox.agent.v1.MoveFileRequest.limits:type_name -> sandbox.agent.v1.Limits
-	79,  // 65: sandbox.agent.v1.MoveFileResponse.response:type_name -> sandbox.v1.MoveFileResponse
-	80,  // 66: sandbox.agent.v1.RemoveFileRequest.request:type_name -> sandbox.v1.RemoveFileRequest
-	1,   // 67: sandbox.agent.v1.RemoveFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 68: sandbox.agent.v1.RemoveFileRequest.limits:type_name -> sandbox.agent.v1.Limits
-	81,  // 69: sandbox.agent.v1.RemoveFileResponse.response:type_name -> sandbox.v1.RemoveFileResponse
-	82,  // 70: sandbox.agent.v1.ReadLinesRequest.request:type_name -> sandbox.v1.ReadLinesRequest
-	1,   // 71: sandbox.agent.v1.ReadLinesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 72: sandbox.agent.v1.ReadLinesRequest.limits:type_name -> sandbox.agent.v1.Limits
-	83,  // 73: sandbox.agent.v1.ReadLinesResponse.response:type_name -> sandbox.v1.ReadLinesResponse
-	84,  // 74: sandbox.agent.v1.WriteFileRequest.request:type_name -> sandbox.v1.WriteFileRequest
-	1,   // 75: sandbox.agent.v1.WriteFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 76: sandbox.agent.v1.WriteFileRequest.limits:type_name -> sandbox.agent.v1.Limits
-	85,  // 77: sandbox.agent.v1.WriteFileResponse.response:type_name -> sandbox.v1.WriteFileResponse
-	86,  // 78: sandbox.agent.v1.EditFileRequest.request:type_name -> sandbox.v1.EditFileRequest
-	1,   // 79: sandbox.agent.v1.EditFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 80: sandbox.agent.v1.EditFileRequest.limits:type_name -> sandbox.agent.v1.Limits
-	87,  // 81: sandbox.agent.v1.EditFileResponse.response:type_name -> sandbox.v1.EditFileResponse
-	88,  // 82: sandbox.agent.v1.SearchFilesRequest.request:type_name -> sandbox.v1.SearchFilesRequest
-	1,   // 83: sandbox.agent.v1.SearchFilesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 84: sandbox.agent.v1.SearchFilesRequest.limits:type_name -> sandbox.agent.v1.Limits
-	89,  // 85: sandbox.agent.v1.SearchFilesResponse.response:type_name -> sandbox.v1.SearchFilesResponse
-	90,  // 86: sandbox.agent.v1.GlobFilesRequest.request:type_name -> sandbox.v1.GlobFilesRequest
-	1,   // 87: sandbox.agent.v1.GlobFilesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 88: sandbox.agent.v1.GlobFilesRequest.limits:type_name -> sandbox.agent.v1.Limits
-	91,  // 89: sandbox.agent.v1.GlobFilesResponse.response:type_name -> sandbox.v1.GlobFilesResponse
-	3,   // 90: sandbox.agent.v1.AgentService.Hello:input_type -> sandbox.agent.v1.HelloRequest
-	5,   // 91: sandbox.agent.v1.AgentService.GetActivity:input_type -> sandbox.agent.v1.GetActivityRequest
-	7,   // 92: sandbox.agent.v1.AgentService.Shutdown:input_type -> sandbox.agent.v1.ShutdownRequest
-	9,   // 93: sandbox.agent.v1.AgentService.Execute:input_type -> sandbox.agent.v1.ExecuteRequest
-	11,  // 94: sandbox.agent.v1.AgentService.Attach:input_type -> sandbox.agent.v1.AttachRequest
-	18,  // 95: sandbox.agent.v1.AgentService.WriteStdin:input_type -> sandbox.agent.v1.WriteStdinRequest
-	20,  // 96: sandbox.agent.v1.AgentService.SignalProcess:input_type -> sandbox.agent.v1.SignalProcessRequest
-	22,  // 97: sandbox.agent.v1.AgentService.ResizeTerminal:input_type -> sandbox.agent.v1.ResizeTerminalRequest
-	24,  // 98: sandbox.agent.v1.AgentService.ListProcesses:input_type -> sandbox.agent.v1.ListProcessesRequest
-	13,  // 99: sandbox.agent.v1.AgentService.Upload:input_type -> sandbox.agent.v1.UploadRequest
-	16,  // 100: sandbox.agent.v1.AgentService.Download:input_type -> sandbox.agent.v1.DownloadRequest
-	26,  // 101: sandbox.agent.v1.AgentService.GetUpload:input_type -> sandbox.agent.v1.GetUploadRequest
-	28,  // 102: sandbox.agent.v1.AgentService.StatFile:input_type -> sandbox.agent.v1.StatFileRequest
-	30,  // 103: sandbox.agent.v1.AgentService.ListDirectory:input_type -> sandbox.agent.v1.ListDirectoryRequest
-	32,  // 104: sandbox.agent.v1.AgentService.MakeDirectory:input_type -> sandbox.agent.v1.MakeDirectoryRequest
-	34,  // 105: sandbox.agent.v1.AgentService.MoveFile:input_type -> sandbox.agent.v1.MoveFileRequest
-	36,  // 106: sandbox.agent.v1.AgentService.RemoveFile:input_type -> sandbox.agent.v1.RemoveFileRequest
-	38,  // 107: sandbox.agent.v1.AgentService.ReadLines:input_type -> sandbox.agent.v1.ReadLinesRequest
-	40,  // 108: sandbox.agent.v1.AgentService.WriteFile:input_type -> sandbox.agent.v1.WriteFileRequest
-	42,  // 109: sandbox.agent.v1.AgentService.EditFile:input_type -> sandbox.agent.v1.EditFileRequest
-	44,  // 110: sandbox.agent.v1.AgentService.SearchFiles:input_type -> sandbox.agent.v1.SearchFilesRequest
-	46,  // 111: sandbox.agent.v1.AgentService.GlobFiles:input_type -> sandbox.agent.v1.GlobFilesRequest
-	4,   // 112: sandbox.agent.v1.AgentService.Hello:output_type -> sandbox.agent.v1.HelloResponse
-	6,   // 113: sandbox.agent.v1.AgentService.GetActivity:output_type -> sandbox.agent.v1.GetActivityResponse
-	8,   // 114: sandbox.agent.v1.AgentService.Shutdown:output_type -> sandbox.agent.v1.ShutdownResponse
-	10,  // 115: sandbox.agent.v1.AgentService.Execute:output_type -> sandbox.agent.v1.ExecuteResponse
-	12,  // 116: sandbox.agent.v1.AgentService.Attach:output_type -> sandbox.agent.v1.AttachResponse
-	19,  // 117: sandbox.agent.v1.AgentService.WriteStdin:output_type -> sandbox.agent.v1.WriteStdinResponse
-	21,  // 118: sandbox.agent.v1.AgentService.SignalProcess:output_type -> sandbox.agent.v1.SignalProcessResponse
-	23,  // 119: sandbox.agent.v1.AgentService.ResizeTerminal:output_type -> sandbox.agent.v1.ResizeTerminalResponse
-	25,  // 120: sandbox.agent.v1.AgentService.ListProcesses:output_type -> sandbox.agent.v1.ListProcessesResponse
-	15,  // 121: sandbox.agent.v1.AgentService.Upload:output_type -> sandbox.agent.v1.UploadResponse
-	17,  // 122: sandbox.agent.v1.AgentService.Download:output_type -> sandbox.agent.v1.DownloadResponse
-	27,  // 123: sandbox.agent.v1.AgentService.GetUpload:output_type -> sandbox.agent.v1.GetUploadResponse
-	29,  // 124: sandbox.agent.v1.AgentService.StatFile:output_type -> sandbox.agent.v1.StatFileResponse
-	31,  // 125: sandbox.agent.v1.AgentService.ListDirectory:output_type -> sandbox.agent.v1.ListDirectoryResponse
-	33,  // 126: sandbox.agent.v1.AgentService.MakeDirectory:output_type -> sandbox.agent.v1.MakeDirectoryResponse
-	35,  // 127: sandbox.agent.v1.AgentService.MoveFile:output_type -> sandbox.agent.v1.MoveFileResponse
-	37,  // 128: sandbox.agent.v1.AgentService.RemoveFile:output_type -> sandbox.agent.v1.RemoveFileResponse
-	39,  // 129: sandbox.agent.v1.AgentService.ReadLines:output_type -> sandbox.agent.v1.ReadLinesResponse
-	41,  // 130: sandbox.agent.v1.AgentService.WriteFile:output_type -> sandbox.agent.v1.WriteFileResponse
-	43,  // 131: sandbox.agent.v1.AgentService.EditFile:output_type -> sandbox.agent.v1.EditFileResponse
-	45,  // 132: sandbox.agent.v1.AgentService.SearchFiles:output_type -> sandbox.agent.v1.SearchFilesResponse
-	47,  // 133: sandbox.agent.v1.AgentService.GlobFiles:output_type -> sandbox.agent.v1.GlobFilesResponse
-	112, // [112:134] is the sub-list for method output_type
-	90,  // [90:112] is the sub-list for method input_type
-	90,  // [90:90] is the sub-list for extension type_name
-	90,  // [90:90] is the sub-list for extension extendee
-	0,   // [0:90] is the sub-list for field type_name
+	58,  // 21: sandbox.agent.v1.UploadRequest.trailer:type_name -> sandbox.v1.UploadTrailer
+	14,  // 22: sandbox.agent.v1.UploadRequest.envelope:type_name -> sandbox.agent.v1.UploadEnvelope
+	1,   // 23: sandbox.agent.v1.UploadEnvelope.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 24: sandbox.agent.v1.UploadEnvelope.limits:type_name -> sandbox.agent.v1.Limits
+	59,  // 25: sandbox.agent.v1.UploadResponse.response:type_name -> sandbox.v1.UploadResponse
+	60,  // 26: sandbox.agent.v1.DownloadRequest.request:type_name -> sandbox.v1.DownloadRequest
+	1,   // 27: sandbox.agent.v1.DownloadRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 28: sandbox.agent.v1.DownloadRequest.limits:type_name -> sandbox.agent.v1.Limits
+	61,  // 29: sandbox.agent.v1.DownloadResponse.header:type_name -> sandbox.v1.DownloadHeader
+	62,  // 30: sandbox.agent.v1.DownloadResponse.trailer:type_name -> sandbox.v1.DownloadTrailer
+	63,  // 31: sandbox.agent.v1.WriteStdinRequest.request:type_name -> sandbox.v1.WriteStdinRequest
+	1,   // 32: sandbox.agent.v1.WriteStdinRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 33: sandbox.agent.v1.WriteStdinRequest.limits:type_name -> sandbox.agent.v1.Limits
+	64,  // 34: sandbox.agent.v1.WriteStdinResponse.response:type_name -> sandbox.v1.WriteStdinResponse
+	65,  // 35: sandbox.agent.v1.SignalProcessRequest.request:type_name -> sandbox.v1.SignalProcessRequest
+	1,   // 36: sandbox.agent.v1.SignalProcessRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 37: sandbox.agent.v1.SignalProcessRequest.limits:type_name -> sandbox.agent.v1.Limits
+	66,  // 38: sandbox.agent.v1.SignalProcessResponse.response:type_name -> sandbox.v1.SignalProcessResponse
+	67,  // 39: sandbox.agent.v1.ResizeTerminalRequest.request:type_name -> sandbox.v1.ResizeTerminalRequest
+	1,   // 40: sandbox.agent.v1.ResizeTerminalRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 41: sandbox.agent.v1.ResizeTerminalRequest.limits:type_name -> sandbox.agent.v1.Limits
+	68,  // 42: sandbox.agent.v1.ResizeTerminalResponse.response:type_name -> sandbox.v1.ResizeTerminalResponse
+	69,  // 43: sandbox.agent.v1.ListProcessesRequest.request:type_name -> sandbox.v1.ListProcessesRequest
+	1,   // 44: sandbox.agent.v1.ListProcessesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 45: sandbox.agent.v1.ListProcessesRequest.limits:type_name -> sandbox.agent.v1.Limits
+	70,  // 46: sandbox.agent.v1.ListProcessesResponse.response:type_name -> sandbox.v1.ListProcessesResponse
+	71,  // 47: sandbox.agent.v1.GetUploadRequest.request:type_name -> sandbox.v1.GetUploadRequest
+	1,   // 48: sandbox.agent.v1.GetUploadRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 49: sandbox.agent.v1.GetUploadRequest.limits:type_name -> sandbox.agent.v1.Limits
+	72,  // 50: sandbox.agent.v1.GetUploadResponse.response:type_name -> sandbox.v1.GetUploadResponse
+	73,  // 51: sandbox.agent.v1.StatFileRequest.request:type_name -> sandbox.v1.StatFileRequest
+	1,   // 52: sandbox.agent.v1.StatFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 53: sandbox.agent.v1.StatFileRequest.limits:type_name -> sandbox.agent.v1.Limits
+	74,  // 54: sandbox.agent.v1.StatFileResponse.response:type_name -> sandbox.v1.StatFileResponse
+	75,  // 55: sandbox.agent.v1.ListDirectoryRequest.request:type_name -> sandbox.v1.ListDirectoryRequest
+	1,   // 56: sandbox.agent.v1.ListDirectoryRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 57: sandbox.agent.v1.ListDirectoryRequest.limits:type_name -> sandbox.agent.v1.Limits
+	76,  // 58: sandbox.agent.v1.ListDirectoryResponse.response:type_name -> sandbox.v1.ListDirectoryResponse
+	77,  // 59: sandbox.agent.v1.MakeDirectoryRequest.request:type_name -> sandbox.v1.MakeDirectoryRequest
+	1,   // 60: sandbox.agent.v1.MakeDirectoryRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 61: sandbox.agent.v1.MakeDirectoryRequest.limits:type_name -> sandbox.agent.v1.Limits
+	78,  // 62: sandbox.agent.v1.MakeDirectoryResponse.response:type_name -> sandbox.v1.MakeDirectoryResponse
+	79,  // 63: sandbox.agent.v1.MoveFileRequest.request:type_name -> sandbox.v1.MoveFileRequest
+	1,   // 64: sandbox.agent.v1.MoveFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 65: sandbox.agent.v1.MoveFileRequest.limits:type_name -> sandbox.agent.v1.Limits
+	80,  // 66: sandbox.agent.v1.MoveFileResponse.response:type_name -> sandbox.v1.MoveFileResponse
+	81,  // 67: sandbox.agent.v1.RemoveFileRequest.request:type_name -> sandbox.v1.RemoveFileRequest
+	1,   // 68: sandbox.agent.v1.RemoveFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 69: sandbox.agent.v1.RemoveFileRequest.limits:type_name -> sandbox.agent.v1.Limits
+	82,  // 70: sandbox.agent.v1.RemoveFileResponse.response:type_name -> sandbox.v1.RemoveFileResponse
+	83,  // 71: sandbox.agent.v1.ReadLinesRequest.request:type_name -> sandbox.v1.ReadLinesRequest
+	1,   // 72: sandbox.agent.v1.ReadLinesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 73: sandbox.agent.v1.ReadLinesRequest.limits:type_name -> sandbox.agent.v1.Limits
+	84,  // 74: sandbox.agent.v1.ReadLinesResponse.response:type_name -> sandbox.v1.ReadLinesResponse
+	85,  // 75: sandbox.agent.v1.WriteFileRequest.request:type_name -> sandbox.v1.WriteFileRequest
+	1,   // 76: sandbox.agent.v1.WriteFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 77: sandbox.agent.v1.WriteFileRequest.limits:type_name -> sandbox.agent.v1.Limits
+	86,  // 78: sandbox.agent.v1.WriteFileResponse.response:type_name -> sandbox.v1.WriteFileResponse
+	87,  // 79: sandbox.agent.v1.EditFileRequest.request:type_name -> sandbox.v1.EditFileRequest
+	1,   // 80: sandbox.agent.v1.EditFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 81: sandbox.agent.v1.EditFileRequest.limits:type_name -> sandbox.agent.v1.Limits
+	88,  // 82: sandbox.agent.v1.EditFileResponse.response:type_name -> sandbox.v1.EditFileResponse
+	89,  // 83: sandbox.agent.v1.SearchFilesRequest.request:type_name -> sandbox.v1.SearchFilesRequest
+	1,   // 84: sandbox.agent.v1.SearchFilesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 85: sandbox.agent.v1.SearchFilesRequest.limits:type_name -> sandbox.agent.v1.Limits
+	90,  // 86: sandbox.agent.v1.SearchFilesResponse.response:type_name -> sandbox.v1.SearchFilesResponse
+	91,  // 87: sandbox.agent.v1.GlobFilesRequest.request:type_name -> sandbox.v1.GlobFilesRequest
+	1,   // 88: sandbox.agent.v1.GlobFilesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
+	2,   // 89: sandbox.agent.v1.GlobFilesRequest.limits:type_name -> sandbox.agent.v1.Limits
+	92,  // 90: sandbox.agent.v1.GlobFilesResponse.response:type_name -> sandbox.v1.GlobFilesResponse
+	3,   // 91: sandbox.agent.v1.AgentService.Hello:input_type -> sandbox.agent.v1.HelloRequest
+	5,   // 92: sandbox.agent.v1.AgentService.GetActivity:input_type -> sandbox.agent.v1.GetActivityRequest
+	7,   // 93: sandbox.agent.v1.AgentService.Shutdown:input_type -> sandbox.agent.v1.ShutdownRequest
+	9,   // 94: sandbox.agent.v1.AgentService.Execute:input_type -> sandbox.agent.v1.ExecuteRequest
+	11,  // 95: sandbox.agent.v1.AgentService.Attach:input_type -> sandbox.agent.v1.AttachRequest
+	18,  // 96: sandbox.agent.v1.AgentService.WriteStdin:input_type -> sandbox.agent.v1.WriteStdinRequest
+	20,  // 97: sandbox.agent.v1.AgentService.SignalProcess:input_type -> sandbox.agent.v1.SignalProcessRequest
+	22,  // 98: sandbox.agent.v1.AgentService.ResizeTerminal:input_type -> sandbox.agent.v1.ResizeTerminalRequest
+	24,  // 99: sandbox.agent.v1.AgentService.ListProcesses:input_type -> sandbox.agent.v1.ListProcessesRequest
+	13,  // 100: sandbox.agent.v1.AgentService.Upload:input_type -> sandbox.agent.v1.UploadRequest
+	16,  // 101: sandbox.agent.v1.AgentService.Download:input_type -> sandbox.agent.v1.DownloadRequest
+	26,  // 102: sandbox.agent.v1.AgentService.GetUpload:input_type -> sandbox.agent.v1.GetUploadRequest
+	28,  // 103: sandbox.agent.v1.AgentService.StatFile:input_type -> sandbox.agent.v1.StatFileRequest
+	30,  // 104: sandbox.agent.v1.AgentService.ListDirectory:input_type -> sandbox.agent.v1.ListDirectoryRequest
+	32,  // 105: sandbox.agent.v1.AgentService.MakeDirectory:input_type -> sandbox.agent.v1.MakeDirectoryRequest
+	34,  // 106: sandbox.agent.v1.AgentService.MoveFile:input_type -> sandbox.agent.v1.MoveFileRequest
+	36,  // 107: sandbox.agent.v1.AgentService.RemoveFile:input_type -> sandbox.agent.v1.RemoveFileRequest
+	38,  // 108: sandbox.agent.v1.AgentService.ReadLines:input_type -> sandbox.agent.v1.ReadLinesRequest
+	40,  // 109: sandbox.agent.v1.AgentService.WriteFile:input_type -> sandbox.agent.v1.WriteFileRequest
+	42,  // 110: sandbox.agent.v1.AgentService.EditFile:input_type -> sandbox.agent.v1.EditFileRequest
+	44,  // 111: sandbox.agent.v1.AgentService.SearchFiles:input_type -> sandbox.agent.v1.SearchFilesRequest
+	46,  // 112: sandbox.agent.v1.AgentService.GlobFiles:input_type -> sandbox.agent.v1.GlobFilesRequest
+	4,   // 113: sandbox.agent.v1.AgentService.Hello:output_type -> sandbox.agent.v1.HelloResponse
+	6,   // 114: sandbox.agent.v1.AgentService.GetActivity:output_type -> sandbox.agent.v1.GetActivityResponse
+	8,   // 115: sandbox.agent.v1.AgentService.Shutdown:output_type -> sandbox.agent.v1.ShutdownResponse
+	10,  // 116: sandbox.agent.v1.AgentService.Execute:output_type -> sandbox.agent.v1.ExecuteResponse
+	12,  // 117: sandbox.agent.v1.AgentService.Attach:output_type -> sandbox.agent.v1.AttachResponse
+	19,  // 118: sandbox.agent.v1.AgentService.WriteStdin:output_type -> sandbox.agent.v1.WriteStdinResponse
+	21,  // 119: sandbox.agent.v1.AgentService.SignalProcess:output_type -> sandbox.agent.v1.SignalProcessResponse
+	23,  // 120: sandbox.agent.v1.AgentService.ResizeTerminal:output_type -> sandbox.agent.v1.ResizeTerminalResponse
+	25,  // 121: sandbox.agent.v1.AgentService.ListProcesses:output_type -> sandbox.agent.v1.ListProcessesResponse
+	15,  // 122: sandbox.agent.v1.AgentService.Upload:output_type -> sandbox.agent.v1.UploadResponse
+	17,  // 123: sandbox.agent.v1.AgentService.Download:output_type -> sandbox.agent.v1.DownloadResponse
+	27,  // 124: sandbox.agent.v1.AgentService.GetUpload:output_type -> sandbox.agent.v1.GetUploadResponse
+	29,  // 125: sandbox.agent.v1.AgentService.StatFile:output_type -> sandbox.agent.v1.StatFileResponse
+	31,  // 126: sandbox.agent.v1.AgentService.ListDirectory:output_type -> sandbox.agent.v1.ListDirectoryResponse
+	33,  // 127: sandbox.agent.v1.AgentService.MakeDirectory:output_type -> sandbox.agent.v1.MakeDirectoryResponse
+	35,  // 128: sandbox.agent.v1.AgentService.MoveFile:output_type -> sandbox.agent.v1.MoveFileResponse
+	37,  // 129: sandbox.agent.v1.AgentService.RemoveFile:output_type -> sandbox.agent.v1.RemoveFileResponse
+	39,  // 130: sandbox.agent.v1.AgentService.ReadLines:output_type -> sandbox.agent.v1.ReadLinesResponse
+	41,  // 131: sandbox.agent.v1.AgentService.WriteFile:output_type -> sandbox.agent.v1.WriteFileResponse
+	43,  // 132: sandbox.agent.v1.AgentService.EditFile:output_type -> sandbox.agent.v1.EditFileResponse
+	45,  // 133: sandbox.agent.v1.AgentService.SearchFiles:output_type -> sandbox.agent.v1.SearchFilesResponse
+	47,  // 134: sandbox.agent.v1.AgentService.GlobFiles:output_type -> sandbox.agent.v1.GlobFilesResponse
+	113, // [113:135] is the sub-list for method output_type
+	91,  // [91:113] is the sub-list for method input_type
+	91,  // [91:91] is the sub-list for extension type_name
+	91,  // [91:91] is the sub-list for extension extendee
+	0,   // [0:91] is the sub-list for field type_name
 }
 
 func init() { file_sandbox_agent_v1_agent_service_proto_init() }
@@ -3355,6 +3374,7 @@ func file_sandbox_agent_v1_agent_service_proto_init() {
 	file_sandbox_agent_v1_agent_service_proto_msgTypes[12].OneofWrappers = []any{
 		(*UploadRequest_Header)(nil),
 		(*UploadRequest_Chunk)(nil),
+		(*UploadRequest_Trailer)(nil),
 		(*UploadRequest_Envelope)(nil),
 	}
 	file_sandbox_agent_v1_agent_service_proto_msgTypes[16].OneofWrappers = []any{

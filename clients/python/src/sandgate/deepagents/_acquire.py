@@ -27,8 +27,7 @@ T = TypeVar("T")
 _LOST: Final = (SandboxNotFoundError, SandboxReplacedError)
 
 RECREATED: Final = (
-    "Note: the sandbox was lost and a new, empty one was made. "
-    "All files and processes of the old one are gone."
+    "The sandbox was lost and a new, empty one was made. All files and processes of the old one are gone."
 )
 """What an agent is told after its sandbox was made anew."""
 

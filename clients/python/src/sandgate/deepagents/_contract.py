@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from deepagents.backends.protocol import FILE_NOT_FOUND, INVALID_PATH, IS_DIRECTORY, PERMISSION_DENIED
 
+from sandgate.errors import SandboxReplacedError
+
 if TYPE_CHECKING:
     from sandgate.errors import SandgateError
 
@@ -131,6 +133,8 @@ def edit_error(path: str, old: str, error: SandgateError) -> str:
 
 def describe(error: SandgateError) -> str:
     """Return an error as one line for a model."""
+    if isinstance(error, SandboxReplacedError):
+        return error.message
     return f"{type(error).__name__}: {error}"
 
 

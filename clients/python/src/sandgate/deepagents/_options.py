@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, cast
 
-from sandgate.config import Config
+from sandgate.config import Config, Token
 from sandgate.options import AccessPolicy, SandboxSpec
 
 if TYPE_CHECKING:
@@ -55,7 +55,21 @@ class PolicyOptions(TypedDict, total=False):
     """Commands that contain one of these are refused: a guardrail, no boundary."""
 
 
-class BackendOptions(OwnOptions, PolicyOptions, total=False):
+class ServerOptions(TypedDict, total=False):
+    """Where the server is, in place of `config`.
+
+    What is left out is read from the environment, as by `Client`.
+    """
+
+    address: str | None
+    token: Token | None
+    ca_file: str | None
+    cert_file: str | None
+    key_file: str | None
+    insecure: bool
+
+
+class BackendOptions(OwnOptions, ServerOptions, PolicyOptions, total=False):
     """Options of `SandgateSandbox` beside the sandbox itself; see there."""
 
 
@@ -95,7 +109,7 @@ def split(options: CreateOptions | BackendOptions) -> Split:
     """Separate what describes a sandbox from the backend's own options.
 
     Raises:
-        TypeError: A policy is given twice.
+        TypeError: A policy is given twice, or the server.
     """
     rest = dict(options)
     own = {name: rest.pop(name) for name in OwnOptions.__annotations__ if name in rest}
@@ -105,7 +119,10 @@ def split(options: CreateOptions | BackendOptions) -> Split:
         if "access" in rest:
             raise TypeError(f"give either access or {', '.join(sorted(given))}")
         rest["access"] = access
-    own["config"] = own.get("config") or Config.load()
+    server = {name: rest.pop(name) for name in ServerOptions.__annotations__ if name in rest}
+    if server and own.get("config"):
+        raise TypeError(f"give either config or {', '.join(sorted(server))}")
+    own["config"] = own.get("config") or Config.load(**cast("ServerOptions", server))
     spec = cast("SandboxSpec", rest)
     return Split(spec, cast("OwnOptions", own), spec.get("access"))
 

@@ -167,17 +167,17 @@ class SandgateProvider(Managed, AsyncManaged):
         labels: Mapping[str, str] | None = None,
         cursor: str | None = None,
     ) -> SandboxPage:
-        """Give a page of the caller's sandboxes.
+        """Give a page of the caller's sandboxes that have the default labels.
 
         Args:
             status: Only those in this status.
-            labels: Only those that have all of these.
+            labels: Only those that have all of these too.
             cursor: Where the page begins; from the page before.
 
         Raises:
             ValueError: There is no such status.
         """
-        return self._client.run(_page(status, labels, cursor))
+        return self._client.run(self._page(status, labels, cursor))
 
     async def alist(
         self,
@@ -187,7 +187,7 @@ class SandgateProvider(Managed, AsyncManaged):
         cursor: str | None = None,
     ) -> SandboxPage:
         """Async twin of `list`."""
-        return await self._async_client.run(_page(status, labels, cursor))
+        return await self._async_client.run(self._page(status, labels, cursor))
 
     def delete(self, *, sandbox_id: str) -> None:
         """End a sandbox and everything in it; that there is none is no error."""
@@ -300,16 +300,19 @@ class SandgateProvider(Managed, AsyncManaged):
             thread_ids=len({s.labels[THREAD_LABEL] for s in found if THREAD_LABEL in s.labels}),
         )
 
-
-def _page(status: Status | None, labels: Mapping[str, str] | None, cursor: str | None) -> Plan[SandboxPage]:
-    states = [cast("SandboxState", state) for state, word in _STATUS.items() if word == status]
-    if status is not None and not states:
-        raise ValueError(f"status must be one of {', '.join(sorted(set(_STATUS.values())))}, got {status!r}")
-    page, token = yield from _plans.list_page(labels, states, 0, cursor or "")
-    return SandboxPage(
-        tuple(
-            ListedSandbox(s.sandbox_id, _STATUS.get(s.state, "pending"), s.labels, s.create_time, s)
-            for s in page
-        ),
-        token or None,
-    )
+    def _page(
+        self, status: Status | None, labels: Mapping[str, str] | None, cursor: str | None
+    ) -> Plan[SandboxPage]:
+        states = [cast("SandboxState", state) for state, word in _STATUS.items() if word == status]
+        if status is not None and not states:
+            known = ", ".join(sorted(set(_STATUS.values())))
+            raise ValueError(f"status must be one of {known}, got {status!r}")
+        wanted = {**self._labels, **(labels or {})}
+        page, token = yield from _plans.list_page(wanted, states, 0, cursor or "")
+        return SandboxPage(
+            tuple(
+                ListedSandbox(s.sandbox_id, _STATUS.get(s.state, "pending"), s.labels, s.create_time, s)
+                for s in page
+            ),
+            token or None,
+        )

@@ -16,7 +16,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file sandbox/v1/sandbox_files.proto.
  */
 export const file_sandbox_v1_sandbox_files: GenFile = /*@__PURE__*/
-  fileDesc("Ch5zYW5kYm94L3YxL3NhbmRib3hfZmlsZXMucHJvdG8SCnNhbmRib3gudjEiRQoJRmlsZUVycm9yEicKBnJlYXNvbhgBIAEoDjIXLnNhbmRib3gudjEuRXJyb3JSZWFzb24SDwoHbWVzc2FnZRgCIAEoCSLMAQoIRmlsZUluZm8SDAoEcGF0aBgBIAEoCRIiCgR0eXBlGAIgASgOMhQuc2FuZGJveC52MS5GaWxlVHlwZRIMCgRzaXplGAMgASgDEgwKBG1vZGUYBCABKA0SLwoLbW9kaWZ5X3RpbWUYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhYKDnN5bWxpbmtfdGFyZ2V0GAYgASgJEikKC3RhcmdldF90eXBlGAcgASgOMhQuc2FuZGJveC52MS5GaWxlVHlwZSJXCg1VcGxvYWRSZXF1ZXN0EioKBmhlYWRlchgBIAEoCzIYLnNhbmRib3gudjEuVXBsb2FkSGVhZGVySAASDwoFY2h1bmsYAiABKAxIAEIJCgdwYXlsb2FkIvgBCgxVcGxvYWRIZWFkZXISEgoKc2FuZGJveF9pZBgBIAEoCRIcChRleHBlY3RlZF9pbmNhcm5hdGlvbhgCIAEoCRIMCgRwYXRoGAMgASgJEhEKCXVwbG9hZF9pZBgEIAEoCRIOCgZvZmZzZXQYBSABKAMSEQoEbW9kZRgGIAEoDUgAiAEBEhEKBHNpemUYByABKANIAYgBARIOCgZzaGEyNTYYCCABKAwSEwoLY3JlYXRlX29ubHkYCSABKAgSKAoGYWNjZXNzGAogASgLMhguc2FuZGJveC52MS5BY2Nlc3NQb2xpY3lCBwoFX21vZGVCBwoFX3NpemUiOwoOVXBsb2FkUmVzcG9uc2USKQoHcmVzdWx0cxgBIAMoCzIYLnNhbmRib3gudjEuVXBsb2FkUmVzdWx0ImAKDFVwbG9hZFJlc3VsdBIMCgRwYXRoGAEgASgJEiQKBWVycm9yGAIgASgLMhUuc2FuZGJveC52MS5GaWxlRXJyb3ISDAoEc2l6ZRgDIAEoAxIOCgZzaGEyNTYYBCABKAwiVwoQR2V0VXBsb2FkUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEhEKCXVwbG9hZF9pZBgDIAEoCSJ0ChFHZXRVcGxvYWRSZXNwb25zZRIMCgRwYXRoGAEgASgJEg4KBm9mZnNldBgCIAEoAxIQCghjb21wbGV0ZRgDIAEoCBIvCgtleHBpcmVfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAilgEKD0Rvd25sb2FkUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEicKBWl0ZW1zGAMgAygLMhguc2FuZGJveC52MS5Eb3dubG9hZEl0ZW0SKAoGYWNjZXNzGAQgASgLMhguc2FuZGJveC52MS5BY2Nlc3NQb2xpY3kiSgoMRG93bmxvYWRJdGVtEgwKBHBhdGgYASABKAkSDgoGb2Zmc2V0GAIgASgDEhIKBWxpbWl0GAMgASgDSACIAQFCCAoGX2xpbWl0IowBChBEb3dubG9hZFJlc3BvbnNlEiwKBmhlYWRlchgBIAEoCzIaLnNhbmRib3gudjEuRG93bmxvYWRIZWFkZXJIABIPCgVjaHVuaxgCIAEoDEgAEi4KB3RyYWlsZXIYAyABKAsyGy5zYW5kYm94LnYxLkRvd25sb2FkVHJhaWxlckgAQgkKB3BheWxvYWQiUwoORG93bmxvYWRIZWFkZXISDQoFaW5kZXgYASABKAUSIgoEaW5mbxgCIAEoCzIULnNhbmRib3gudjEuRmlsZUluZm8SDgoGb2Zmc2V0GAMgASgDImQKD0Rvd25sb2FkVHJhaWxlchINCgVpbmRleBgBIAEoBRIkCgVlcnJvchgCIAEoCzIVLnNhbmRib3gudjEuRmlsZUVycm9yEgwKBHNpemUYAyABKAMSDgoGc2hhMjU2GAQgASgMInsKD1N0YXRGaWxlUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEgwKBHBhdGgYAyABKAkSKAoGYWNjZXNzGAQgASgLMhguc2FuZGJveC52MS5BY2Nlc3NQb2xpY3kiNgoQU3RhdEZpbGVSZXNwb25zZRIiCgRpbmZvGAEgASgLMhQuc2FuZGJveC52MS5GaWxlSW5mbyKnAQoUTGlzdERpcmVjdG9yeVJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRIcChRleHBlY3RlZF9pbmNhcm5hdGlvbhgCIAEoCRIMCgRwYXRoGAMgASgJEhEKCXBhZ2Vfc2l6ZRgEIAEoBRISCgpwYWdlX3Rva2VuGAUgASgJEigKBmFjY2VzcxgGIAEoCzIYLnNhbmRib3gudjEuQWNjZXNzUG9saWN5IlcKFUxpc3REaXJlY3RvcnlSZXNwb25zZRIlCgdlbnRyaWVzGAEgAygLMhQuc2FuZGJveC52MS5GaWxlSW5mbxIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkirQEKFE1ha2VEaXJlY3RvcnlSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkSHAoUZXhwZWN0ZWRfaW5jYXJuYXRpb24YAiABKAkSDAoEcGF0aBgDIAEoCRIPCgdwYXJlbnRzGAQgASgIEhEKBG1vZGUYBSABKA1IAIgBARIoCgZhY2Nlc3MYBiABKAsyGC5zYW5kYm94LnYxLkFjY2Vzc1BvbGljeUIHCgVfbW9kZSIoChVNYWtlRGlyZWN0b3J5UmVzcG9uc2USDwoHY3JlYXRlZBgBIAEoCCKlAQoPTW92ZUZpbGVSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkSHAoUZXhwZWN0ZWRfaW5jYXJuYXRpb24YAiABKAkSDgoGc291cmNlGAMgASgJEhMKC2Rlc3RpbmF0aW9uGAQgASgJEhEKCW92ZXJ3cml0ZRgFIAEoCBIoCgZhY2Nlc3MYBiABKAsyGC5zYW5kYm94LnYxLkFjY2Vzc1BvbGljeSISChBNb3ZlRmlsZVJlc3BvbnNlIqcBChFSZW1vdmVGaWxlUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEgwKBHBhdGgYAyABKAkSEQoJcmVjdXJzaXZlGAQgASgIEhUKDWFsbG93X21pc3NpbmcYBSABKAgSKAoGYWNjZXNzGAYgASgLMhguc2FuZGJveC52MS5BY2Nlc3NQb2xpY3kiJQoSUmVtb3ZlRmlsZVJlc3BvbnNlEg8KB3JlbW92ZWQYASABKAgivQEKEFJlYWRMaW5lc1JlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRIcChRleHBlY3RlZF9pbmNhcm5hdGlvbhgCIAEoCRIMCgRwYXRoGAMgASgJEg4KBm9mZnNldBgEIAEoAxISCgVsaW1pdBgFIAEoA0gAiAEBEhEKCW1heF9ieXRlcxgGIAEoAxIoCgZhY2Nlc3MYByABKAsyGC5zYW5kYm94LnYxLkFjY2Vzc1BvbGljeUIICgZfbGltaXQisQEKEVJlYWRMaW5lc1Jlc3BvbnNlEg8KB2NvbnRlbnQYASABKAwSDAoEdGV4dBgCIAEoCBISCgpzdGFydF9saW5lGAMgASgDEhAKCGVuZF9saW5lGAQgASgDEhgKC3RvdGFsX2xpbmVzGAUgASgDSACIAQESDAoEbW9yZRgGIAEoCBIRCgl0cnVuY2F0ZWQYByABKAgSDAoEc2l6ZRgIIAEoA0IOCgxfdG90YWxfbGluZXMivgEKEFdyaXRlRmlsZVJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRIcChRleHBlY3RlZF9pbmNhcm5hdGlvbhgCIAEoCRIMCgRwYXRoGAMgASgJEg8KB2NvbnRlbnQYBCABKAwSEQoEbW9kZRgFIAEoDUgAiAEBEhMKC2NyZWF0ZV9vbmx5GAYgASgIEigKBmFjY2VzcxgHIAEoCzIYLnNhbmRib3gudjEuQWNjZXNzUG9saWN5QgcKBV9tb2RlIkIKEVdyaXRlRmlsZVJlc3BvbnNlEgwKBHNpemUYASABKAMSDgoGc2hhMjU2GAIgASgMEg8KB2NyZWF0ZWQYAyABKAgizQEKD0VkaXRGaWxlUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEgwKBHBhdGgYAyABKAkSEAoIb2xkX3RleHQYBCABKAwSEAoIbmV3X3RleHQYBSABKAwSEwoLcmVwbGFjZV9hbGwYBiABKAgSFwoPYWxsb3dfZW1wdHlfb2xkGAcgASgIEigKBmFjY2VzcxgIIAEoCzIYLnNhbmRib3gudjEuQWNjZXNzUG9saWN5IjUKEEVkaXRGaWxlUmVzcG9uc2USEwoLb2NjdXJyZW5jZXMYASABKAMSDAoEc2l6ZRgCIAEoAyqBAQoIRmlsZVR5cGUSGQoVRklMRV9UWVBFX1VOU1BFQ0lGSUVEEAASFQoRRklMRV9UWVBFX1JFR1VMQVIQARIXChNGSUxFX1RZUEVfRElSRUNUT1JZEAISFQoRRklMRV9UWVBFX1NZTUxJTksQAxITCg9GSUxFX1RZUEVfT1RIRVIQBEI3WjVnaXRodWIuY29tL3NhbmRnYXRlL3NhbmRnYXRlL2dlbi9zYW5kYm94L3YxO3NhbmRib3h2MWIGcHJvdG8z", [file_google_protobuf_timestamp, file_sandbox_v1_sandbox_errors, file_sandbox_v1_sandbox_lifecycle]);
+  fileDesc("Ch5zYW5kYm94L3YxL3NhbmRib3hfZmlsZXMucHJvdG8SCnNhbmRib3gudjEiRQoJRmlsZUVycm9yEicKBnJlYXNvbhgBIAEoDjIXLnNhbmRib3gudjEuRXJyb3JSZWFzb24SDwoHbWVzc2FnZRgCIAEoCSLMAQoIRmlsZUluZm8SDAoEcGF0aBgBIAEoCRIiCgR0eXBlGAIgASgOMhQuc2FuZGJveC52MS5GaWxlVHlwZRIMCgRzaXplGAMgASgDEgwKBG1vZGUYBCABKA0SLwoLbW9kaWZ5X3RpbWUYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhYKDnN5bWxpbmtfdGFyZ2V0GAYgASgJEikKC3RhcmdldF90eXBlGAcgASgOMhQuc2FuZGJveC52MS5GaWxlVHlwZSKFAQoNVXBsb2FkUmVxdWVzdBIqCgZoZWFkZXIYASABKAsyGC5zYW5kYm94LnYxLlVwbG9hZEhlYWRlckgAEg8KBWNodW5rGAIgASgMSAASLAoHdHJhaWxlchgDIAEoCzIZLnNhbmRib3gudjEuVXBsb2FkVHJhaWxlckgAQgkKB3BheWxvYWQi+AEKDFVwbG9hZEhlYWRlchISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEgwKBHBhdGgYAyABKAkSEQoJdXBsb2FkX2lkGAQgASgJEg4KBm9mZnNldBgFIAEoAxIRCgRtb2RlGAYgASgNSACIAQESEQoEc2l6ZRgHIAEoA0gBiAEBEg4KBnNoYTI1NhgIIAEoDBITCgtjcmVhdGVfb25seRgJIAEoCBIoCgZhY2Nlc3MYCiABKAsyGC5zYW5kYm94LnYxLkFjY2Vzc1BvbGljeUIHCgVfbW9kZUIHCgVfc2l6ZSI7Cg1VcGxvYWRUcmFpbGVyEhEKBHNpemUYASABKANIAIgBARIOCgZzaGEyNTYYAiABKAxCBwoFX3NpemUiOwoOVXBsb2FkUmVzcG9uc2USKQoHcmVzdWx0cxgBIAMoCzIYLnNhbmRib3gudjEuVXBsb2FkUmVzdWx0ImAKDFVwbG9hZFJlc3VsdBIMCgRwYXRoGAEgASgJEiQKBWVycm9yGAIgASgLMhUuc2FuZGJveC52MS5GaWxlRXJyb3ISDAoEc2l6ZRgDIAEoAxIOCgZzaGEyNTYYBCABKAwiVwoQR2V0VXBsb2FkUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEhEKCXVwbG9hZF9pZBgDIAEoCSJ0ChFHZXRVcGxvYWRSZXNwb25zZRIMCgRwYXRoGAEgASgJEg4KBm9mZnNldBgCIAEoAxIQCghjb21wbGV0ZRgDIAEoCBIvCgtleHBpcmVfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAilgEKD0Rvd25sb2FkUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEicKBWl0ZW1zGAMgAygLMhguc2FuZGJveC52MS5Eb3dubG9hZEl0ZW0SKAoGYWNjZXNzGAQgASgLMhguc2FuZGJveC52MS5BY2Nlc3NQb2xpY3kiSgoMRG93bmxvYWRJdGVtEgwKBHBhdGgYASABKAkSDgoGb2Zmc2V0GAIgASgDEhIKBWxpbWl0GAMgASgDSACIAQFCCAoGX2xpbWl0IowBChBEb3dubG9hZFJlc3BvbnNlEiwKBmhlYWRlchgBIAEoCzIaLnNhbmRib3gudjEuRG93bmxvYWRIZWFkZXJIABIPCgVjaHVuaxgCIAEoDEgAEi4KB3RyYWlsZXIYAyABKAsyGy5zYW5kYm94LnYxLkRvd25sb2FkVHJhaWxlckgAQgkKB3BheWxvYWQiUwoORG93bmxvYWRIZWFkZXISDQoFaW5kZXgYASABKAUSIgoEaW5mbxgCIAEoCzIULnNhbmRib3gudjEuRmlsZUluZm8SDgoGb2Zmc2V0GAMgASgDImQKD0Rvd25sb2FkVHJhaWxlchINCgVpbmRleBgBIAEoBRIkCgVlcnJvchgCIAEoCzIVLnNhbmRib3gudjEuRmlsZUVycm9yEgwKBHNpemUYAyABKAMSDgoGc2hhMjU2GAQgASgMInsKD1N0YXRGaWxlUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEgwKBHBhdGgYAyABKAkSKAoGYWNjZXNzGAQgASgLMhguc2FuZGJveC52MS5BY2Nlc3NQb2xpY3kiNgoQU3RhdEZpbGVSZXNwb25zZRIiCgRpbmZvGAEgASgLMhQuc2FuZGJveC52MS5GaWxlSW5mbyKnAQoUTGlzdERpcmVjdG9yeVJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRIcChRleHBlY3RlZF9pbmNhcm5hdGlvbhgCIAEoCRIMCgRwYXRoGAMgASgJEhEKCXBhZ2Vfc2l6ZRgEIAEoBRISCgpwYWdlX3Rva2VuGAUgASgJEigKBmFjY2VzcxgGIAEoCzIYLnNhbmRib3gudjEuQWNjZXNzUG9saWN5IlcKFUxpc3REaXJlY3RvcnlSZXNwb25zZRIlCgdlbnRyaWVzGAEgAygLMhQuc2FuZGJveC52MS5GaWxlSW5mbxIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkirQEKFE1ha2VEaXJlY3RvcnlSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkSHAoUZXhwZWN0ZWRfaW5jYXJuYXRpb24YAiABKAkSDAoEcGF0aBgDIAEoCRIPCgdwYXJlbnRzGAQgASgIEhEKBG1vZGUYBSABKA1IAIgBARIoCgZhY2Nlc3MYBiABKAsyGC5zYW5kYm94LnYxLkFjY2Vzc1BvbGljeUIHCgVfbW9kZSIoChVNYWtlRGlyZWN0b3J5UmVzcG9uc2USDwoHY3JlYXRlZBgBIAEoCCKlAQoPTW92ZUZpbGVSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkSHAoUZXhwZWN0ZWRfaW5jYXJuYXRpb24YAiABKAkSDgoGc291cmNlGAMgASgJEhMKC2Rlc3RpbmF0aW9uGAQgASgJEhEKCW92ZXJ3cml0ZRgFIAEoCBIoCgZhY2Nlc3MYBiABKAsyGC5zYW5kYm94LnYxLkFjY2Vzc1BvbGljeSISChBNb3ZlRmlsZVJlc3BvbnNlIqcBChFSZW1vdmVGaWxlUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEgwKBHBhdGgYAyABKAkSEQoJcmVjdXJzaXZlGAQgASgIEhUKDWFsbG93X21pc3NpbmcYBSABKAgSKAoGYWNjZXNzGAYgASgLMhguc2FuZGJveC52MS5BY2Nlc3NQb2xpY3kiJQoSUmVtb3ZlRmlsZVJlc3BvbnNlEg8KB3JlbW92ZWQYASABKAgivQEKEFJlYWRMaW5lc1JlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRIcChRleHBlY3RlZF9pbmNhcm5hdGlvbhgCIAEoCRIMCgRwYXRoGAMgASgJEg4KBm9mZnNldBgEIAEoAxISCgVsaW1pdBgFIAEoA0gAiAEBEhEKCW1heF9ieXRlcxgGIAEoAxIoCgZhY2Nlc3MYByABKAsyGC5zYW5kYm94LnYxLkFjY2Vzc1BvbGljeUIICgZfbGltaXQisQEKEVJlYWRMaW5lc1Jlc3BvbnNlEg8KB2NvbnRlbnQYASABKAwSDAoEdGV4dBgCIAEoCBISCgpzdGFydF9saW5lGAMgASgDEhAKCGVuZF9saW5lGAQgASgDEhgKC3RvdGFsX2xpbmVzGAUgASgDSACIAQESDAoEbW9yZRgGIAEoCBIRCgl0cnVuY2F0ZWQYByABKAgSDAoEc2l6ZRgIIAEoA0IOCgxfdG90YWxfbGluZXMivgEKEFdyaXRlRmlsZVJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRIcChRleHBlY3RlZF9pbmNhcm5hdGlvbhgCIAEoCRIMCgRwYXRoGAMgASgJEg8KB2NvbnRlbnQYBCABKAwSEQoEbW9kZRgFIAEoDUgAiAEBEhMKC2NyZWF0ZV9vbmx5GAYgASgIEigKBmFjY2VzcxgHIAEoCzIYLnNhbmRib3gudjEuQWNjZXNzUG9saWN5QgcKBV9tb2RlIkIKEVdyaXRlRmlsZVJlc3BvbnNlEgwKBHNpemUYASABKAMSDgoGc2hhMjU2GAIgASgMEg8KB2NyZWF0ZWQYAyABKAgizQEKD0VkaXRGaWxlUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEgwKBHBhdGgYAyABKAkSEAoIb2xkX3RleHQYBCABKAwSEAoIbmV3X3RleHQYBSABKAwSEwoLcmVwbGFjZV9hbGwYBiABKAgSFwoPYWxsb3dfZW1wdHlfb2xkGAcgASgIEigKBmFjY2VzcxgIIAEoCzIYLnNhbmRib3gudjEuQWNjZXNzUG9saWN5IjUKEEVkaXRGaWxlUmVzcG9uc2USEwoLb2NjdXJyZW5jZXMYASABKAMSDAoEc2l6ZRgCIAEoAyqBAQoIRmlsZVR5cGUSGQoVRklMRV9UWVBFX1VOU1BFQ0lGSUVEEAASFQoRRklMRV9UWVBFX1JFR1VMQVIQARIXChNGSUxFX1RZUEVfRElSRUNUT1JZEAISFQoRRklMRV9UWVBFX1NZTUxJTksQAxITCg9GSUxFX1RZUEVfT1RIRVIQBEI3WjVnaXRodWIuY29tL3NhbmRnYXRlL3NhbmRnYXRlL2dlbi9zYW5kYm94L3YxO3NhbmRib3h2MWIGcHJvdG8z", [file_google_protobuf_timestamp, file_sandbox_v1_sandbox_errors, file_sandbox_v1_sandbox_lifecycle]);
 
 /**
  * FileError says why one file of several failed. A failure of the connection
@@ -132,6 +132,15 @@ export type UploadRequest = Message<"sandbox.v1.UploadRequest"> & {
      */
     value: Uint8Array;
     case: "chunk";
+  } | {
+    /**
+     * Ends the file. Exactly one per header: a file without a trailer is never
+     * written. The end of the stream does not end a file.
+     *
+     * @generated from field: sandbox.v1.UploadTrailer trailer = 3;
+     */
+    value: UploadTrailer;
+    case: "trailer";
   } | { case: undefined; value?: undefined };
 };
 
@@ -143,8 +152,7 @@ export const UploadRequestSchema: GenMessage<UploadRequest> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_files, 2);
 
 /**
- * UploadHeader begins a file. The file is complete when the next header comes
- * or the caller closes its side.
+ * UploadHeader begins a file. Its trailer ends it.
  *
  * @generated from message sandbox.v1.UploadHeader
  */
@@ -234,6 +242,38 @@ export const UploadHeaderSchema: GenMessage<UploadHeader> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_files, 3);
 
 /**
+ * UploadTrailer ends a file: every byte of it was sent. The file then replaces
+ * what has its name. A caller that learns size and SHA-256 only while it sends
+ * states them here; both are optional, and checked if given.
+ *
+ * @generated from message sandbox.v1.UploadTrailer
+ */
+export type UploadTrailer = Message<"sandbox.v1.UploadTrailer"> & {
+  /**
+   * Size of the whole file, bytes before the header's offset included. A file
+   * of another size is refused with FILE_CHECKSUM_MISMATCH.
+   *
+   * @generated from field: optional int64 size = 1;
+   */
+  size?: bigint | undefined;
+
+  /**
+   * SHA-256 of the whole file, 32 bytes. A file with another is refused with
+   * FILE_CHECKSUM_MISMATCH.
+   *
+   * @generated from field: bytes sha256 = 2;
+   */
+  sha256: Uint8Array;
+};
+
+/**
+ * Describes the message sandbox.v1.UploadTrailer.
+ * Use `create(UploadTrailerSchema)` to create a new message.
+ */
+export const UploadTrailerSchema: GenMessage<UploadTrailer> = /*@__PURE__*/
+  messageDesc(file_sandbox_v1_sandbox_files, 4);
+
+/**
  * UploadResponse has one result per header, in order.
  *
  * @generated from message sandbox.v1.UploadResponse
@@ -250,7 +290,7 @@ export type UploadResponse = Message<"sandbox.v1.UploadResponse"> & {
  * Use `create(UploadResponseSchema)` to create a new message.
  */
 export const UploadResponseSchema: GenMessage<UploadResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 4);
+  messageDesc(file_sandbox_v1_sandbox_files, 5);
 
 /**
  * UploadResult tells what became of one file.
@@ -292,7 +332,7 @@ export type UploadResult = Message<"sandbox.v1.UploadResult"> & {
  * Use `create(UploadResultSchema)` to create a new message.
  */
 export const UploadResultSchema: GenMessage<UploadResult> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 5);
+  messageDesc(file_sandbox_v1_sandbox_files, 6);
 
 /**
  * GetUploadRequest names a resumable upload.
@@ -327,7 +367,7 @@ export type GetUploadRequest = Message<"sandbox.v1.GetUploadRequest"> & {
  * Use `create(GetUploadRequestSchema)` to create a new message.
  */
 export const GetUploadRequestSchema: GenMessage<GetUploadRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 6);
+  messageDesc(file_sandbox_v1_sandbox_files, 7);
 
 /**
  * GetUploadResponse says how far an upload has come.
@@ -369,7 +409,7 @@ export type GetUploadResponse = Message<"sandbox.v1.GetUploadResponse"> & {
  * Use `create(GetUploadResponseSchema)` to create a new message.
  */
 export const GetUploadResponseSchema: GenMessage<GetUploadResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 7);
+  messageDesc(file_sandbox_v1_sandbox_files, 8);
 
 /**
  * DownloadRequest names files to read.
@@ -411,7 +451,7 @@ export type DownloadRequest = Message<"sandbox.v1.DownloadRequest"> & {
  * Use `create(DownloadRequestSchema)` to create a new message.
  */
 export const DownloadRequestSchema: GenMessage<DownloadRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 8);
+  messageDesc(file_sandbox_v1_sandbox_files, 9);
 
 /**
  * DownloadItem is one file to read.
@@ -446,7 +486,7 @@ export type DownloadItem = Message<"sandbox.v1.DownloadItem"> & {
  * Use `create(DownloadItemSchema)` to create a new message.
  */
 export const DownloadItemSchema: GenMessage<DownloadItem> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 9);
+  messageDesc(file_sandbox_v1_sandbox_files, 10);
 
 /**
  * DownloadResponse is one message of a download.
@@ -489,7 +529,7 @@ export type DownloadResponse = Message<"sandbox.v1.DownloadResponse"> & {
  * Use `create(DownloadResponseSchema)` to create a new message.
  */
 export const DownloadResponseSchema: GenMessage<DownloadResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 10);
+  messageDesc(file_sandbox_v1_sandbox_files, 11);
 
 /**
  * DownloadHeader begins a file.
@@ -524,7 +564,7 @@ export type DownloadHeader = Message<"sandbox.v1.DownloadHeader"> & {
  * Use `create(DownloadHeaderSchema)` to create a new message.
  */
 export const DownloadHeaderSchema: GenMessage<DownloadHeader> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 11);
+  messageDesc(file_sandbox_v1_sandbox_files, 12);
 
 /**
  * DownloadTrailer ends a file.
@@ -566,7 +606,7 @@ export type DownloadTrailer = Message<"sandbox.v1.DownloadTrailer"> & {
  * Use `create(DownloadTrailerSchema)` to create a new message.
  */
 export const DownloadTrailerSchema: GenMessage<DownloadTrailer> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 12);
+  messageDesc(file_sandbox_v1_sandbox_files, 13);
 
 /**
  * StatFileRequest names a file.
@@ -608,7 +648,7 @@ export type StatFileRequest = Message<"sandbox.v1.StatFileRequest"> & {
  * Use `create(StatFileRequestSchema)` to create a new message.
  */
 export const StatFileRequestSchema: GenMessage<StatFileRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 13);
+  messageDesc(file_sandbox_v1_sandbox_files, 14);
 
 /**
  * StatFileResponse describes the file.
@@ -627,7 +667,7 @@ export type StatFileResponse = Message<"sandbox.v1.StatFileResponse"> & {
  * Use `create(StatFileResponseSchema)` to create a new message.
  */
 export const StatFileResponseSchema: GenMessage<StatFileResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 14);
+  messageDesc(file_sandbox_v1_sandbox_files, 15);
 
 /**
  * ListDirectoryRequest names a directory.
@@ -683,7 +723,7 @@ export type ListDirectoryRequest = Message<"sandbox.v1.ListDirectoryRequest"> & 
  * Use `create(ListDirectoryRequestSchema)` to create a new message.
  */
 export const ListDirectoryRequestSchema: GenMessage<ListDirectoryRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 15);
+  messageDesc(file_sandbox_v1_sandbox_files, 16);
 
 /**
  * ListDirectoryResponse is one page, sorted by name in byte order.
@@ -709,7 +749,7 @@ export type ListDirectoryResponse = Message<"sandbox.v1.ListDirectoryResponse"> 
  * Use `create(ListDirectoryResponseSchema)` to create a new message.
  */
 export const ListDirectoryResponseSchema: GenMessage<ListDirectoryResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 16);
+  messageDesc(file_sandbox_v1_sandbox_files, 17);
 
 /**
  * MakeDirectoryRequest names a directory to make.
@@ -765,7 +805,7 @@ export type MakeDirectoryRequest = Message<"sandbox.v1.MakeDirectoryRequest"> & 
  * Use `create(MakeDirectoryRequestSchema)` to create a new message.
  */
 export const MakeDirectoryRequestSchema: GenMessage<MakeDirectoryRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 17);
+  messageDesc(file_sandbox_v1_sandbox_files, 18);
 
 /**
  * MakeDirectoryResponse tells whether something was made.
@@ -786,7 +826,7 @@ export type MakeDirectoryResponse = Message<"sandbox.v1.MakeDirectoryResponse"> 
  * Use `create(MakeDirectoryResponseSchema)` to create a new message.
  */
 export const MakeDirectoryResponseSchema: GenMessage<MakeDirectoryResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 18);
+  messageDesc(file_sandbox_v1_sandbox_files, 19);
 
 /**
  * MoveFileRequest renames.
@@ -842,7 +882,7 @@ export type MoveFileRequest = Message<"sandbox.v1.MoveFileRequest"> & {
  * Use `create(MoveFileRequestSchema)` to create a new message.
  */
 export const MoveFileRequestSchema: GenMessage<MoveFileRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 19);
+  messageDesc(file_sandbox_v1_sandbox_files, 20);
 
 /**
  * MoveFileResponse has no fields.
@@ -857,7 +897,7 @@ export type MoveFileResponse = Message<"sandbox.v1.MoveFileResponse"> & {
  * Use `create(MoveFileResponseSchema)` to create a new message.
  */
 export const MoveFileResponseSchema: GenMessage<MoveFileResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 20);
+  messageDesc(file_sandbox_v1_sandbox_files, 21);
 
 /**
  * RemoveFileRequest removes.
@@ -914,7 +954,7 @@ export type RemoveFileRequest = Message<"sandbox.v1.RemoveFileRequest"> & {
  * Use `create(RemoveFileRequestSchema)` to create a new message.
  */
 export const RemoveFileRequestSchema: GenMessage<RemoveFileRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 21);
+  messageDesc(file_sandbox_v1_sandbox_files, 22);
 
 /**
  * RemoveFileResponse tells whether something was removed.
@@ -935,7 +975,7 @@ export type RemoveFileResponse = Message<"sandbox.v1.RemoveFileResponse"> & {
  * Use `create(RemoveFileResponseSchema)` to create a new message.
  */
 export const RemoveFileResponseSchema: GenMessage<RemoveFileResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 22);
+  messageDesc(file_sandbox_v1_sandbox_files, 23);
 
 /**
  * ReadLinesRequest asks for a window of a text file.
@@ -999,7 +1039,7 @@ export type ReadLinesRequest = Message<"sandbox.v1.ReadLinesRequest"> & {
  * Use `create(ReadLinesRequestSchema)` to create a new message.
  */
 export const ReadLinesRequestSchema: GenMessage<ReadLinesRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 23);
+  messageDesc(file_sandbox_v1_sandbox_files, 24);
 
 /**
  * ReadLinesResponse is the window.
@@ -1073,7 +1113,7 @@ export type ReadLinesResponse = Message<"sandbox.v1.ReadLinesResponse"> & {
  * Use `create(ReadLinesResponseSchema)` to create a new message.
  */
 export const ReadLinesResponseSchema: GenMessage<ReadLinesResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 24);
+  messageDesc(file_sandbox_v1_sandbox_files, 25);
 
 /**
  * WriteFileRequest writes a small file. Larger ones go through Upload.
@@ -1136,7 +1176,7 @@ export type WriteFileRequest = Message<"sandbox.v1.WriteFileRequest"> & {
  * Use `create(WriteFileRequestSchema)` to create a new message.
  */
 export const WriteFileRequestSchema: GenMessage<WriteFileRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 25);
+  messageDesc(file_sandbox_v1_sandbox_files, 26);
 
 /**
  * WriteFileResponse describes what was written.
@@ -1169,7 +1209,7 @@ export type WriteFileResponse = Message<"sandbox.v1.WriteFileResponse"> & {
  * Use `create(WriteFileResponseSchema)` to create a new message.
  */
 export const WriteFileResponseSchema: GenMessage<WriteFileResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 26);
+  messageDesc(file_sandbox_v1_sandbox_files, 27);
 
 /**
  * EditFileRequest replaces text in a regular UTF-8 file.
@@ -1242,7 +1282,7 @@ export type EditFileRequest = Message<"sandbox.v1.EditFileRequest"> & {
  * Use `create(EditFileRequestSchema)` to create a new message.
  */
 export const EditFileRequestSchema: GenMessage<EditFileRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 27);
+  messageDesc(file_sandbox_v1_sandbox_files, 28);
 
 /**
  * EditFileResponse tells what was replaced.
@@ -1270,7 +1310,7 @@ export type EditFileResponse = Message<"sandbox.v1.EditFileResponse"> & {
  * Use `create(EditFileResponseSchema)` to create a new message.
  */
 export const EditFileResponseSchema: GenMessage<EditFileResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_files, 28);
+  messageDesc(file_sandbox_v1_sandbox_files, 29);
 
 /**
  * FileType is the kind of a file.

@@ -235,10 +235,12 @@ export const SandboxService: GenService<{
     output: typeof ListProcessesResponseSchema;
   },
   /**
-   * Upload writes one or more files: header, chunks, header, chunks, …, then
-   * the caller closes its side. Parents are created. A file appears under its
-   * name whole or not at all; a cancelled one leaves the old content. There is
-   * one result per header, in order, whatever happened to the others.
+   * Upload writes one or more files: header, chunks, trailer for each, then the
+   * caller closes its side. Parents are created. A file appears under its name
+   * whole, once its trailer came, or not at all: a stream that ends or breaks
+   * before leaves the old content. There is one result per header, in order,
+   * whatever happened to the others. A stream that ends within a file is
+   * UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written.
    *
    * @generated from rpc sandbox.v1.SandboxService.Upload
    */

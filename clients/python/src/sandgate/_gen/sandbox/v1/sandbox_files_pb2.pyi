@@ -129,23 +129,31 @@ class UploadRequest(_message.Message):
 
     HEADER_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
+    TRAILER_FIELD_NUMBER: _builtins.int
     chunk: _builtins.bytes
     """The next bytes of the file, at most 1 MiB; 256 KiB is a good size."""
     @_builtins.property
     def header(self) -> Global___UploadHeader:
         """Begins a file."""
 
+    @_builtins.property
+    def trailer(self) -> Global___UploadTrailer:
+        """Ends the file. Exactly one per header: a file without a trailer is never
+        written. The end of the stream does not end a file.
+        """
+
     def __init__(
         self,
         *,
         header: Global___UploadHeader | None = ...,
         chunk: _builtins.bytes = ...,
+        trailer: Global___UploadTrailer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "header", b"header", "payload", b"payload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "header", b"header", "payload", b"payload", "trailer", b"trailer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "header", b"header", "payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "header", b"header", "payload", b"payload", "trailer", b"trailer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["header", "chunk"]  # noqa: Y015
+    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["header", "chunk", "trailer"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
 
@@ -153,9 +161,7 @@ Global___UploadRequest: _TypeAlias = UploadRequest  # noqa: Y015
 
 @_typing.final
 class UploadHeader(_message.Message):
-    """UploadHeader begins a file. The file is complete when the next header comes
-    or the caller closes its side.
-    """
+    """UploadHeader begins a file. Its trailer ends it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -229,6 +235,41 @@ class UploadHeader(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__size) -> _WhichOneofReturnType__size | None: ...
 
 Global___UploadHeader: _TypeAlias = UploadHeader  # noqa: Y015
+
+@_typing.final
+class UploadTrailer(_message.Message):
+    """UploadTrailer ends a file: every byte of it was sent. The file then replaces
+    what has its name. A caller that learns size and SHA-256 only while it sends
+    states them here; both are optional, and checked if given.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIZE_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    size: _builtins.int
+    """Size of the whole file, bytes before the header's offset included. A file
+    of another size is refused with FILE_CHECKSUM_MISMATCH.
+    """
+    sha256: _builtins.bytes
+    """SHA-256 of the whole file, 32 bytes. A file with another is refused with
+    FILE_CHECKSUM_MISMATCH.
+    """
+    def __init__(
+        self,
+        *,
+        size: _builtins.int | None = ...,
+        sha256: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "size", b"size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "sha256", b"sha256", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__size: _TypeAlias = _typing.Literal["size"]  # noqa: Y015
+    _WhichOneofArgType__size: _TypeAlias = _typing.Literal["_size", b"_size"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__size) -> _WhichOneofReturnType__size | None: ...
+
+Global___UploadTrailer: _TypeAlias = UploadTrailer  # noqa: Y015
 
 @_typing.final
 class UploadResponse(_message.Message):

@@ -128,10 +128,12 @@ class SandboxServiceStub:
     output and end are still kept.
     """
     Upload: _grpc.StreamUnaryMultiCallable[_sandbox_files_pb2.UploadRequest, _sandbox_files_pb2.UploadResponse]
-    """Upload writes one or more files: header, chunks, header, chunks, …, then
-    the caller closes its side. Parents are created. A file appears under its
-    name whole or not at all; a cancelled one leaves the old content. There is
-    one result per header, in order, whatever happened to the others.
+    """Upload writes one or more files: header, chunks, trailer for each, then the
+    caller closes its side. Parents are created. A file appears under its name
+    whole, once its trailer came, or not at all: a stream that ends or breaks
+    before leaves the old content. There is one result per header, in order,
+    whatever happened to the others. A stream that ends within a file is
+    UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written.
     """
     GetUpload: _grpc.UnaryUnaryMultiCallable[_sandbox_files_pb2.GetUploadRequest, _sandbox_files_pb2.GetUploadResponse]
     """GetUpload tells how far a resumable upload has come."""
@@ -233,10 +235,12 @@ class SandboxServiceAsyncStub(SandboxServiceStub):
     output and end are still kept.
     """
     Upload: _aio.StreamUnaryMultiCallable[_sandbox_files_pb2.UploadRequest, _sandbox_files_pb2.UploadResponse]  # type: ignore[assignment]
-    """Upload writes one or more files: header, chunks, header, chunks, …, then
-    the caller closes its side. Parents are created. A file appears under its
-    name whole or not at all; a cancelled one leaves the old content. There is
-    one result per header, in order, whatever happened to the others.
+    """Upload writes one or more files: header, chunks, trailer for each, then the
+    caller closes its side. Parents are created. A file appears under its name
+    whole, once its trailer came, or not at all: a stream that ends or breaks
+    before leaves the old content. There is one result per header, in order,
+    whatever happened to the others. A stream that ends within a file is
+    UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written.
     """
     GetUpload: _aio.UnaryUnaryMultiCallable[_sandbox_files_pb2.GetUploadRequest, _sandbox_files_pb2.GetUploadResponse]  # type: ignore[assignment]
     """GetUpload tells how far a resumable upload has come."""
@@ -437,10 +441,12 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_sandbox_files_pb2.UploadRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_files_pb2.UploadResponse, _abc.Awaitable[_sandbox_files_pb2.UploadResponse]]:
-        """Upload writes one or more files: header, chunks, header, chunks, …, then
-        the caller closes its side. Parents are created. A file appears under its
-        name whole or not at all; a cancelled one leaves the old content. There is
-        one result per header, in order, whatever happened to the others.
+        """Upload writes one or more files: header, chunks, trailer for each, then the
+        caller closes its side. Parents are created. A file appears under its name
+        whole, once its trailer came, or not at all: a stream that ends or breaks
+        before leaves the old content. There is one result per header, in order,
+        whatever happened to the others. A stream that ends within a file is
+        UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written.
         """
 
     @_abc_1.abstractmethod

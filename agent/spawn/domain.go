@@ -1,0 +1,112 @@
+package spawn
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrPrivileges is returned by Restrict where programs could gain privileges,
+// such as by sudo: a domain would take that away from them.
+var ErrPrivileges = errors.New("programs may gain privileges here")
+
+// parent is the thread of the agent that starts commands, once Restrict was
+// called. All commands inherit its Landlock domain, so they are in one: processes
+// of two domains could not signal each other. A thread and not a process, so that
+// nothing that commands can kill stands between the agent and them.
+type parentThread struct{ requests chan *forkRequest }
+
+type forkRequest struct {
+	room  *room
+	pid   int
+	errno syscall.Errno
+	done  chan struct{}
+}
+
+var parent *parentThread
+
+// Restrict makes all commands start in a Landlock domain with the rules of a
+// ruleset, which it does not close. It must be called at most once, before the
+// first Start. The rest of the agent is not restricted.
+func Restrict(ruleset int) error {
+	p := &parentThread{requests: make(chan *forkRequest)}
+	ready := make(chan error)
+	go p.run(ruleset, ready)
+	if err := <-ready; err != nil {
+		return err
+	}
+	parent = p
+	return nil
+}
+
+// run never unlocks its thread: a goroutine that ends so takes the thread with
+// it.
+func (p *parentThread) run(ruleset int, ready chan<- error) {
+	runtime.LockOSThread()
+	if unix.Gettid() == os.Getpid() {
+		// A signal to the agent is checked against the domain of its first thread,
+		// which must stay out of it.
+		next := make(chan error)
+		go p.run(ruleset, next)
+		ready <- <-next
+		runtime.UnlockOSThread()
+		return
+	}
+	if err := restrictThread(ruleset); err != nil {
+		ready <- err
+		return
+	}
+	ready <- nil
+	for r := range p.requests {
+		r.pid, r.errno = lockedFork(r.room)
+		close(r.done)
+	}
+}
+
+func restrictThread(ruleset int) error {
+	// Commands can signal this thread, unlike the rest of the agent. They cannot
+	// end it: it blocks what can be blocked, and process 1 of a process namespace
+	// cannot be killed from inside.
+	all := ^uint64(0)
+	_, _, errno := syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), 0, 8, 0, 0)
+	if errno != 0 {
+		return fmt.Errorf("block signals: %w", errno)
+	}
+	_, _, errno = unix.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(ruleset), 0, 0)
+	if errno == unix.EPERM {
+		// The kernel wants either a privilege or no_new_privs.
+		if os.Geteuid() != 0 {
+			return ErrPrivileges
+		}
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return fmt.Errorf("set no_new_privs: %w", err)
+		}
+		_, _, errno = unix.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(ruleset), 0, 0)
+	}
+	if errno != 0 {
+		return fmt.Errorf("enter Landlock domain: %w", errno)
+	}
+	return nil
+}
+
+// startFork forks the child of r on the thread that commands descend from.
+func startFork(r *room) (int, syscall.Errno) {
+	if parent == nil {
+		return lockedFork(r)
+	}
+	q := &forkRequest{room: r, done: make(chan struct{})}
+	parent.requests <- q
+	<-q.done
+	return q.pid, q.errno
+}
+
+func lockedFork(r *room) (int, syscall.Errno) {
+	syscall.ForkLock.Lock()
+	defer syscall.ForkLock.Unlock()
+	return fork(r)
+}

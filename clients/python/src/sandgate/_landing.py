@@ -1,0 +1,50 @@
+"""Replacing a file of this machine only by a whole one."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import uuid
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import AsyncIterator, Iterator
+
+
+@contextmanager
+def landing(target: os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Give a new file beside the target, which takes its place at the end.
+
+    After an error the target is what it was, and the new file is gone. What is
+    there and is no regular file, a device or a pipe, is written to directly.
+    """
+    path = Path(target).resolve()
+    if path.exists() and not path.is_file():
+        with path.open("wb") as opened:
+            yield opened
+        return
+    part = path.with_name(f".sandgate-{uuid.uuid4().hex}")
+    try:
+        with part.open("xb") as opened:
+            yield opened
+        if path.exists():
+            shutil.copymode(path, part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def alanding(target: os.PathLike[str]) -> AsyncIterator[BinaryIO]:
+    """Async twin of `landing`."""
+    place = landing(target)
+    opened = await asyncio.to_thread(place.__enter__)
+    try:
+        yield opened
+    except BaseException as e:
+        place.__exit__(type(e), e, e.__traceback__)
+        raise
+    await asyncio.to_thread(place.__exit__, None, None, None)

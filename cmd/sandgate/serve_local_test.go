@@ -1,0 +1,26 @@
+package main
+
+import "testing"
+
+func TestBeyondLoopback(t *testing.T) {
+	for listen, want := range map[string]bool{
+		"127.0.0.1:7777": false, "127.9.9.9:1": false, "[::1]:7777": false, "localhost:7777": false, "unix:///run/s.sock": false, "nonsense": false,
+		"0.0.0.0:7777": true, ":7777": true, "[::]:7777": true, "10.1.2.3:7777": true, "example.org:7777": true,
+	} {
+		if got := beyondLoopback(listen); got != want {
+			t.Errorf("%s: %v", listen, got)
+		}
+	}
+}
+
+func TestConfigFileOfTheLocalProvider(t *testing.T) {
+	c, err := readConfig(writeFile(t, "c.yaml", "local: {max_memory: 1, max_processes: 2, min_free: 3, disk_overcommit: 1.5}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := serveFlags{localMinFree: 30}
+	c.overrule(&f, func(flag string) bool { return flag == "local-min-free" })
+	if f.localMaxMemory != 1 || f.localMaxProcesses != 2 || f.localMinFree != 30 || f.localDiskOvercommit != 1.5 {
+		t.Errorf("%+v", f)
+	}
+}

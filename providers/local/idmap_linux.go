@@ -1,0 +1,72 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// ownerMap shows the files of one owner as another's.
+func ownerMap(from, to uint32) []syscall.SysProcIDMap {
+	moved := syscall.SysProcIDMap{ContainerID: int(from), HostID: int(to), Size: 1}
+	if from >= sameIDs {
+		return []syscall.SysProcIDMap{{Size: sameIDs}, moved}
+	}
+	maps := []syscall.SysProcIDMap{moved}
+	if from > 0 {
+		maps = append(maps, syscall.SysProcIDMap{Size: int(from)})
+	}
+	if next := int(from) + 1; next < sameIDs {
+		maps = append(maps, syscall.SysProcIDMap{ContainerID: next, HostID: next, Size: sameIDs - next})
+	}
+	return maps
+}
+
+// mountMapped mounts a directory elsewhere with other owners. It must run on a
+// locked thread.
+func mountMapped(source, at string, uids, gids []syscall.SysProcIDMap) (err error) {
+	userns, err := openUserNamespace(uids, gids)
+	if err != nil {
+		return fmt.Errorf("make a user namespace: %w", err)
+	}
+	defer func() { _ = userns.Close() }()
+	tree, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("open_tree: %w", err)
+	}
+	defer func() { _ = unix.Close(tree) }()
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		return fmt.Errorf("map the owners of %s: %w", source, err)
+	}
+	if err := unix.MoveMount(tree, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("move_mount: %w", err)
+	}
+	return nil
+}
+
+// openUserNamespace makes a user namespace by a child that never runs: it is
+// traced, and so stops at its exec.
+func openUserNamespace(uids, gids []syscall.SysProcIDMap) (*os.File, error) {
+	child, err := os.StartProcess("/proc/self/exe", []string{"sandgate-userns"}, &os.ProcAttr{
+		Env: []string{},
+		Sys: &syscall.SysProcAttr{
+			Cloneflags: unix.CLONE_NEWUSER, UidMappings: uids, GidMappings: gids, Ptrace: true, Pdeathsig: syscall.SIGKILL,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.Open("/proc/" + strconv.Itoa(child.Pid) + "/ns/user")
+	killErr := child.Kill()
+	for {
+		state, waitErr := child.Wait()
+		if waitErr != nil || state.Exited() || state.Sys().(syscall.WaitStatus).Signaled() {
+			return file, errors.Join(err, killErr, waitErr)
+		}
+	}
+}

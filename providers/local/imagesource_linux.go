@@ -1,0 +1,194 @@
+package local
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// imageSource is one image of a layout. Every part of it is named by a digest,
+// down from its key, and is compared with it when it is read.
+type imageSource struct {
+	files imageFiles
+	// key is the digest of the manifest, or in an archive of Docker, whose
+	// manifest has none, of the configuration.
+	key      string
+	manifest *v1.Descriptor
+	config   []byte       // of Docker's
+	layers   []imageLayer // of Docker's
+}
+
+// imageLayer is a layer's file. What it unpacks to is compared with the
+// configuration's digest of it.
+type imageLayer struct {
+	file   string
+	digest string // of the file; empty: not stated
+	size   int64
+}
+
+// openImage finds the image that a reference names.
+func openImage(ctx context.Context, r reference) (src *imageSource, err error) {
+	var files imageFiles
+	if r.kind == "oci" {
+		root, err := os.OpenRoot(r.path)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", err, providers.ErrInvalid)
+		}
+		files = layoutDir{root}
+	} else if files, err = openArchive(ctx, r.path); err != nil {
+		return nil, err
+	}
+	if r.kind == "docker-archive" {
+		src, err = dockerImage(files, r.tag)
+	} else {
+		src, err = ociImage(files, r.tag)
+	}
+	if err != nil {
+		return nil, errors.Join(err, files.Close())
+	}
+	return src, nil
+}
+
+func (s *imageSource) close() error { return s.files.Close() }
+
+const (
+	refName = "org.opencontainers.image.ref.name"
+	// maxIndexDepth bounds indexes within indexes.
+	maxIndexDepth = 4
+)
+
+// ociImage finds the image of a tag for this machine, also below an index of
+// several platforms.
+func ociImage(files imageFiles, tag string) (*imageSource, error) {
+	data, err := readSmall(files, "index.json")
+	for depth := 0; err == nil && depth < maxIndexDepth; depth++ {
+		var index v1.IndexManifest
+		if err := json.Unmarshal(data, &index); err != nil {
+			return nil, fmt.Errorf("the image's index: %w: %w", err, providers.ErrInvalid)
+		}
+		i := slices.IndexFunc(index.Manifests, func(d v1.Descriptor) bool {
+			if tag != "" && d.Annotations[refName] != tag {
+				return false
+			}
+			return d.MediaType.IsIndex() || d.MediaType.IsImage() &&
+				(d.Platform == nil || d.Platform.OS == "linux" && d.Platform.Architecture == runtime.GOARCH)
+		})
+		if i < 0 {
+			return nil, fmt.Errorf("there is no image for linux/%s with the tag %q: %w", runtime.GOARCH, tag, providers.ErrInvalid)
+		}
+		found := index.Manifests[i]
+		if !found.MediaType.IsIndex() {
+			if found.Digest.Algorithm != "sha256" {
+				return nil, fmt.Errorf("the image's digest is of %q: %w", found.Digest.Algorithm, providers.ErrInvalid)
+			}
+			return &imageSource{files: files, key: found.Digest.Hex, manifest: &found}, nil
+		}
+		tag = ""
+		data, err = readBlob(files, found)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nil, fmt.Errorf("the image has indexes of more than %d levels: %w", maxIndexDepth, providers.ErrInvalid)
+}
+
+// dockerImage finds an image in an archive that "docker save" wrote.
+func dockerImage(files imageFiles, tag string) (*imageSource, error) {
+	data, err := readSmall(files, "manifest.json")
+	if err != nil {
+		return nil, err
+	}
+	var images []struct {
+		Config   string
+		RepoTags []string
+		Layers   []string
+	}
+	if err := json.Unmarshal(data, &images); err != nil {
+		return nil, fmt.Errorf("the archive's manifest: %w: %w", err, providers.ErrInvalid)
+	}
+	if tag == "" && len(images) != 1 {
+		return nil, fmt.Errorf("the archive has %d images: name one by its tag: %w", len(images), providers.ErrInvalid)
+	}
+	for _, img := range images {
+		if tag != "" && !slices.ContainsFunc(img.RepoTags, func(other string) bool { return sameTag(tag, other) }) {
+			continue
+		}
+		src := &imageSource{files: files}
+		if src.config, err = readSmall(files, img.Config); err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256(src.config)
+		src.key = hex.EncodeToString(sum[:])
+		for _, file := range img.Layers {
+			src.layers = append(src.layers, imageLayer{file: file})
+		}
+		return src, nil
+	}
+	return nil, fmt.Errorf("there is no image with the tag %q: %w", tag, providers.ErrInvalid)
+}
+
+func sameTag(a, b string) bool {
+	one, err1 := name.NewTag(a)
+	other, err2 := name.NewTag(b)
+	return err1 == nil && err2 == nil && one.Name() == other.Name()
+}
+
+// load returns the configuration and the layers.
+func (s *imageSource) load() (*v1.ConfigFile, []imageLayer, error) {
+	data, layers := s.config, s.layers
+	if s.manifest != nil {
+		raw, err := readBlob(s.files, *s.manifest)
+		if err != nil {
+			return nil, nil, err
+		}
+		var manifest v1.Manifest
+		if err := json.Unmarshal(raw, &manifest); err != nil {
+			return nil, nil, fmt.Errorf("the image's manifest: %w: %w", err, providers.ErrInvalid)
+		}
+		if data, err = readBlob(s.files, manifest.Config); err != nil {
+			return nil, nil, err
+		}
+		for _, d := range manifest.Layers {
+			if d.Digest.Algorithm != "sha256" {
+				return nil, nil, fmt.Errorf("a layer's digest is of %q: %w", d.Digest.Algorithm, providers.ErrInvalid)
+			}
+			layers = append(layers, imageLayer{file: blobFile(d.Digest), digest: d.Digest.Hex, size: d.Size})
+		}
+	}
+	config := &v1.ConfigFile{}
+	if err := json.Unmarshal(data, config); err != nil {
+		return nil, nil, fmt.Errorf("the image's configuration: %w: %w", err, providers.ErrInvalid)
+	}
+	if len(config.RootFS.DiffIDs) != len(layers) {
+		return nil, nil, fmt.Errorf("the image has %d layers and names %d: %w", len(layers), len(config.RootFS.DiffIDs), providers.ErrInvalid)
+	}
+	return config, layers, nil
+}
+
+func blobFile(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
+
+// readBlob reads an index, a manifest or a configuration.
+func readBlob(files imageFiles, d v1.Descriptor) ([]byte, error) {
+	if d.Digest.Algorithm != "sha256" {
+		return nil, fmt.Errorf("a digest is of %q: %w", d.Digest.Algorithm, providers.ErrInvalid)
+	}
+	data, err := readSmall(files, blobFile(d.Digest))
+	if err != nil {
+		return nil, err
+	}
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != d.Digest.Hex {
+		return nil, fmt.Errorf("%s has other content: %w", d.Digest, providers.ErrInvalid)
+	}
+	return data, nil
+}

@@ -1,0 +1,321 @@
+//go:build linux
+
+package local
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+func digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// forgery makes a layout of one layer by hand, so that each part can be another
+// than its digest says.
+type forgery struct {
+	layer, manifest, config []byte // the files as they lie there
+	diffID                  string // that the configuration states
+	layerDigest             string // that the manifest states
+	layers                  int    // how often the manifest has the layer
+}
+
+func honest(tb testing.TB, file string) forgery {
+	layer := makeTar(tb, tarEntry{name: "file", data: file})
+	return forgery{layer: layer, diffID: digest(layer), layerDigest: digest(layer), layers: 1}
+}
+
+// files returns the layout's files by name, and its key.
+func (f forgery) files(tb testing.TB) (map[string][]byte, string) {
+	tb.Helper()
+	encode := func(v any) []byte {
+		data, err := json.Marshal(v)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return data
+	}
+	config := encode(map[string]any{"os": "linux", "architecture": runtime.GOARCH, "rootfs": map[string]any{"type": "layers", "diff_ids": []string{f.diffID}}})
+	descriptor := func(kind, digest string, size int) map[string]any {
+		return map[string]any{"mediaType": "application/vnd.oci.image." + kind, "digest": digest, "size": size}
+	}
+	var layers []any
+	for range f.layers {
+		layers = append(layers, descriptor("layer.v1.tar", f.layerDigest, len(f.layer)))
+	}
+	manifest := encode(map[string]any{"schemaVersion": 2, "config": descriptor("config.v1+json", digest(config), len(config)), "layers": layers})
+	blob := func(digest string) string { return "blobs/sha256/" + strings.TrimPrefix(digest, "sha256:") }
+	key := digest(manifest)
+	out := map[string][]byte{
+		"oci-layout": []byte(`{"imageLayoutVersion":"1.0.0"}`),
+		"index.json": encode(map[string]any{"schemaVersion": 2, "manifests": []any{descriptor("manifest.v1+json", key, len(manifest))}}),
+		blob(key):    manifest, blob(digest(config)): config, blob(f.layerDigest): f.layer,
+	}
+	if f.manifest != nil {
+		out[blob(key)] = f.manifest
+	}
+	if f.config != nil {
+		out[blob(digest(config))] = f.config
+	}
+	return out, strings.TrimPrefix(key, "sha256:")
+}
+
+func writeForgery(tb testing.TB, f forgery) (ref, key string) {
+	tb.Helper()
+	dir := tb.TempDir()
+	files, key := f.files(tb)
+	for name, data := range files {
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755), os.WriteFile(filepath.Join(dir, name), data, 0o644)); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return dir, key
+}
+
+// storeOnly is a provider that can do nothing but keep images.
+func storeOnly(tb testing.TB) *Provider {
+	tb.Helper()
+	l := layout(tb.TempDir())
+	if err := l.make(); err != nil {
+		tb.Fatal(err)
+	}
+	config, err := Config{StateDir: string(l), AgentPath: "none"}.withDefaults()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &Provider{layout: l, log: config.Logger, locks: &locks{dir: l.locks(), held: make(map[string]*turn)}}
+}
+
+// TestForgedImages: an image whose parts are not what its digests say is refused,
+// and nothing of it is kept.
+func TestForgedImages(t *testing.T) {
+	other := makeTar(t, tarEntry{name: "file", data: "evil"})
+	for name, forge := range map[string]func(*forgery){
+		"layer":                  func(f *forgery) { f.layer = other },
+		"layer by its diff id":   func(f *forgery) { f.layer, f.layerDigest = other, digest(other) },
+		"digest of the layer":    func(f *forgery) { f.layerDigest = digest(other) },
+		"bytes after the layer":  func(f *forgery) { f.layer = append(bytes.Clone(f.layer), 0) },
+		"manifest":               func(f *forgery) { f.manifest = []byte(`{"layers": []}`) },
+		"configuration":          func(f *forgery) { f.config = []byte(`{"rootfs": {"diff_ids": []}}`) },
+		"fewer diff ids":         func(f *forgery) { f.layers = 2 },
+		"diff id of another sum": func(f *forgery) { f.diffID = "sha512:" + strings.Repeat("0", 128) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := storeOnly(t)
+			f := honest(t, "good")
+			forge(&f)
+			dir, _ := writeForgery(t, f)
+			if _, _, err := p.unpacked(t.Context(), reference{kind: "oci", path: dir}); !errors.Is(err, providers.ErrInvalid) {
+				t.Errorf("it is taken: %v", err)
+			}
+			if left, err := os.ReadDir(p.layout.images()); err != nil || len(left) != 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// TestImageOfTheSameConfiguration: an image with another's configuration does not
+// stand for it.
+func TestImageOfTheSameConfiguration(t *testing.T) {
+	p := storeOnly(t)
+	good := honest(t, "good")
+	evil := honest(t, "evil")
+	evil.diffID = good.diffID
+	dir, _ := writeForgery(t, evil)
+	if _, _, err := p.unpacked(t.Context(), reference{kind: "oci", path: dir}); !errors.Is(err, providers.ErrInvalid) {
+		t.Errorf("it is taken: %v", err)
+	}
+	dir, want := writeForgery(t, good)
+	key, _, err := p.unpacked(t.Context(), reference{kind: "oci", path: dir})
+	if err != nil || key != want {
+		t.Fatalf("%s, %v", key, err)
+	}
+	if diff := cmp.Diff(map[string]string{"file": "good"}, tree(t, filepath.Join(p.layout.image(key), "rootfs"))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestImageIsUnpackedOnce: an image that is there is found by the index alone, in
+// a directory and in an archive.
+func TestImageIsUnpackedOnce(t *testing.T) {
+	p := storeOnly(t)
+	f := honest(t, "good")
+	dir, want := writeForgery(t, f)
+	if _, _, err := p.unpacked(t.Context(), reference{kind: "oci", path: dir}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "blobs")); err != nil {
+		t.Fatal(err)
+	}
+	var entries []tarEntry
+	files, _ := f.files(t)
+	entries = append(entries, tarEntry{name: "./index.json", data: string(files["index.json"])})
+	archive := filepath.Join(t.TempDir(), "image.tar")
+	if err := os.WriteFile(archive, makeTar(t, entries...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []reference{{kind: "oci", path: dir}, {kind: "oci-archive", path: archive}} {
+		if key, _, err := p.unpacked(t.Context(), r); err != nil || key != want {
+			t.Errorf("%s: %s, %v", r.kind, key, err)
+		}
+	}
+}
+
+func TestImageArchives(t *testing.T) {
+	layer := makeTar(t, tarEntry{name: "file", data: "good"})
+	z, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	packed := z.EncodeAll(layer, nil)
+	config := `{"os":"linux","config":{"User":"7"},"rootfs":{"type":"layers","diff_ids":["` + digest(layer) + `"]}}`
+	manifest := `[{"Config":"c.json","RepoTags":["base:1"],"Layers":["l2/layer.tar"]}]`
+	archive := filepath.Join(t.TempDir(), "docker.tar")
+	data := makeTar(t,
+		tarEntry{name: "l1/layer.tar", data: string(packed)}, tarEntry{name: "l2/layer.tar", kind: tar.TypeSymlink, link: "../l1/layer.tar"},
+		tarEntry{name: "c.json", data: config}, tarEntry{name: "manifest.json", data: manifest})
+	if err := os.WriteFile(archive, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := storeOnly(t)
+	for tag, want := range map[string]error{"": nil, "base:1": nil, "docker.io/library/base:1": nil, "base:2": providers.ErrInvalid, "::": providers.ErrInvalid} {
+		key, meta, err := p.unpacked(t.Context(), reference{kind: "docker-archive", path: archive, tag: tag})
+		if !errors.Is(err, want) || err == nil && ("sha256:"+key != digest([]byte(config)) || meta.User.UID != 7 || meta.Bytes != 4) {
+			t.Errorf("%q: %s, %+v, %v", tag, key, meta, err)
+		}
+	}
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, t.TempDir(), "/dev/zero"} {
+		if _, _, err := p.unpacked(t.Context(), reference{kind: "oci-archive", path: path}); !errors.Is(err, providers.ErrInvalid) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// TestUnfinishedImages: what a killed server was unpacking goes, unless another is
+// at it.
+func TestUnfinishedImages(t *testing.T) {
+	p := storeOnly(t)
+	for _, key := range []string{"dead", "busy"} {
+		if err := os.MkdirAll(filepath.Join(p.layout.images(), imagePart+key, "rootfs"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held, err := p.locks.acquire(t.Context(), imageLock("busy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.release(true)
+	if err := p.sweepImages(); err != nil {
+		t.Error(err)
+	}
+	left, err := os.ReadDir(p.layout.images())
+	if err != nil || len(left) != 1 || left[0].Name() != imagePart+"busy" {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+func TestUnusedImages(t *testing.T) {
+	now := time.Now()
+	img := func(key string, gigabytes int64, idle time.Duration) storedImage {
+		return storedImage{key, gigabytes << 30, now.Add(-idle)}
+	}
+	for _, c := range []struct {
+		name   string
+		stored []storedImage
+		want   string
+	}{
+		{"none", nil, ""},
+		{"few and recent", []storedImage{img("a", 1, time.Hour), img("b", 1, 13*24*time.Hour)}, ""},
+		{"not used for long", []storedImage{img("a", 1, 15*24*time.Hour), img("used", 1, 15*24*time.Hour)}, "a"},
+		{"too many", []storedImage{img("a", 30, time.Hour), img("b", 30, 3*time.Hour), img("c", 5, 2*time.Hour)}, "b"},
+		{"too many and in use", []storedImage{img("used", 30, 4*time.Hour), img("b", 30, 3*time.Hour), img("c", 5, time.Minute)}, "b"},
+		{"too many and just asked for", []storedImage{img("a", 30, time.Minute), img("b", 30, 2*time.Minute)}, ""},
+	} {
+		var got []string
+		for _, img := range unusedImages(c.stored, map[string]bool{"used": true}, now) {
+			got = append(got, img.key)
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+// TestCollectImages: an image goes with its files, and not while a sandbox uses it.
+func TestCollectImages(t *testing.T) {
+	p := storeOnly(t)
+	keys := map[string]string{}
+	for _, name := range []string{"used", "unused"} {
+		dir, _ := writeForgery(t, honest(t, name))
+		key, _, err := p.unpacked(t.Context(), reference{kind: "oci", path: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys[name] = key
+	}
+	for _, key := range keys {
+		long := time.Now().Add(-2 * imageIdle)
+		if err := os.Chtimes(filepath.Join(p.layout.image(key), "meta.json"), long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := p.layout.sandbox("sandbox")
+	if err := errors.Join(os.Mkdir(string(b), 0o700), (&record{Phase: phaseActive, Image: keys["used"]}).write(b)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.collectImages(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(p.layout.images())
+	if err != nil || len(left) != 1 || left[0].Name() != keys["used"] {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// FuzzImageArchive: whatever an archive holds, nothing outside the store changes.
+func FuzzImageArchive(f *testing.F) {
+	files, _ := honest(f, "good").files(f)
+	var entries []tarEntry
+	for name, data := range files {
+		entries = append(entries, tarEntry{name: name, data: string(data)})
+	}
+	f.Add(makeTar(f, entries...), true)
+	f.Add(makeTar(f, tarEntry{name: "manifest.json", data: `[{"Config":"c","Layers":["../../x"]}]`}, tarEntry{name: "c", data: `{"rootfs":{"diff_ids":["x"]}}`}), false)
+	f.Fuzz(func(t *testing.T, data []byte, oci bool) {
+		dir := t.TempDir()
+		archive := filepath.Join(dir, "image.tar")
+		if err := os.WriteFile(archive, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		kind := "docker-archive"
+		if oci {
+			kind = "oci-archive"
+		}
+		_, _, _ = storeOnly(t).unpacked(t.Context(), reference{kind: kind, path: archive})
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+			t.Errorf("beside the archive there is %v, %v", left, err)
+		}
+	})
+}

@@ -1,0 +1,51 @@
+//go:build linux
+
+package local_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local"
+	"github.com/sandgate/sandgate/providers/providertest"
+)
+
+// TestNothingOfTheHostShows: a command finds neither the names of sandboxes, nor
+// a socket of the agent, nor the server's keyring, nor the agent's executable.
+func TestNothingOfTheHostShows(t *testing.T) {
+	for _, way := range []local.Way{local.WaySocket, local.WayExec} {
+		t.Run(string(way), func(t *testing.T) {
+			config := testConfig(t)
+			config.Way = way
+			p := open(t, config)
+			defer closeProvider(t, p)
+			spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
+			if _, err := p.Create(t.Context(), "hidden", spec); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := p.Delete(t.Context(), "hidden", providers.Condition{}); err != nil {
+					t.Error(err)
+				}
+			}()
+			sysfs := func() string {
+				return providertest.Shell(t, p, "hidden", "cat /sys/block/loop*/loop/backing_file 2>/dev/null; true")
+			}
+			if got := sysfs(); strings.Contains(got, config.StateDir) || strings.Contains(got, "hidden") {
+				t.Errorf("/sys shows %q", got)
+			}
+			if got := providertest.Shell(t, p, "hidden", "cat /proc/net/unix"); way == local.WaySocket && strings.Contains(got, "@sandgate") {
+				t.Errorf("the agent listens at a name:\n%s", got)
+			}
+			if got := providertest.Shell(t, p, "hidden", "cat /.sandgate/agent >/dev/null 2>&1 || echo refused; head -c1 /proc/1/exe >/dev/null 2>&1 || echo refused"); got != "refused\nrefused\n" {
+				t.Errorf("a command can read the agent's executable: %q", got)
+			}
+			keys, err := os.ReadFile("/proc/keys")
+			if err == nil && !strings.Contains(string(keys), "_ses.hidden") {
+				t.Errorf("the sandbox has no session keyring of its own:\n%s", keys)
+			}
+		})
+	}
+}

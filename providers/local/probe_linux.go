@@ -1,0 +1,136 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// probed is what a sandbox that was started for it lacks: the reasons by the
+// names of protections.
+type probed map[string]string
+
+// probeSpec has every limit, each small enough to be told from an inherited one.
+func probeSpec() providers.Spec {
+	return providers.Spec{Network: providers.NetworkNone, Resources: providers.Resources{
+		MemoryBytes: 192 << 20, CPUMillis: 900, MaxProcesses: 200, DiskBytes: minDisk,
+	}}
+}
+
+// tryOut starts a sandbox under all limits and looks what it really got. A
+// machine on which none starts is not served, with two exceptions: sandboxes that
+// run already must stay reachable, and those on a full disk must be deletable.
+func (p *Provider) tryOut(ctx context.Context, adopted int) error {
+	lacks, err := p.probe(ctx)
+	p.probed = lacks
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() == nil && (adopted > 0 || errors.Is(err, providers.ErrExhausted)):
+		p.log.LogAttrs(ctx, slog.LevelError, "no sandbox can be started on this machine now", slog.Any("error", err))
+		return nil
+	default:
+		return fmt.Errorf("no sandbox can be started on this machine: %w", err)
+	}
+}
+
+func (p *Provider) probe(ctx context.Context) (lacks probed, err error) {
+	random, err := newIncarnation()
+	if err != nil {
+		return nil, err
+	}
+	id := "probe." + random
+	held, err := p.locks.acquire(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	b := p.layout.pooled(id)
+	defer func() { held.release(!exists(string(b))) }()
+	spec := probeSpec()
+	// Its phase stays one that the next server removes.
+	rec, conn, err := p.build(ctx, held, b, id, spec, templateOptions{}, phaseCreating)
+	if err != nil {
+		return nil, err
+	}
+	_ = conn.Close()
+	lacks = p.inspect(rec, spec.Resources)
+	if err := p.destroy(ctx, held, b, id, rec); err != nil {
+		return lacks, fmt.Errorf("a sandbox was started, but could not be removed: %w", err)
+	}
+	return lacks, nil
+}
+
+// inspect compares a started sandbox with what it should have.
+func (p *Provider) inspect(rec *record, want providers.Resources) probed {
+	lacks := probed{}
+	limit := func(name, controller string, value int64, v1, v2 string) {
+		if !p.cgroups.has(controller) {
+			return // limits says so
+		}
+		dir, file := filepath.Join(cgroupRoot, controller, p.cgroups.path(rec.Container)), v1
+		if p.cgroups.pure {
+			dir, file = p.cgroups.group(rec.Container), v2
+		}
+		data, err := os.ReadFile(filepath.Join(dir, file))
+		if got, _, _ := strings.Cut(strings.TrimSpace(string(data)), " "); err != nil || got != strconv.FormatInt(value, 10) {
+			lacks[name] = fmt.Sprintf("the runtime set the limit %q instead of %d", got, value)
+		}
+	}
+	processes := int64(want.MaxProcesses)
+	if p.engine.gvisor {
+		processes = gvisorTasks(processes)
+	}
+	limit("memory", "memory", want.MemoryBytes, "memory.limit_in_bytes", "memory.max")
+	limit("cpu", "cpu", int64(want.CPUMillis)*100, "cpu.cfs_quota_us", "cpu.max")
+	limit("processes", "pids", processes, "pids.max", "pids.max")
+	if p.engine.gvisor {
+		return lacks // the rest is inside its kernel
+	}
+	if p.disks.reason == "" {
+		var st unix.Statfs_t
+		err := unix.Statfs(fmt.Sprintf("/proc/%d/root%s", rec.Init.PID, defaultTarget), &st)
+		if err != nil || int64(st.Blocks)*st.Bsize > 2*want.DiskBytes {
+			lacks["disk"] = "the sandbox does not have its own file system"
+		}
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", rec.Init.PID))
+	if err != nil {
+		status = nil
+	}
+	if field(status, "Seccomp") != "2" {
+		lacks["seccomp"] = "the runtime set no filter"
+	}
+	if field(status, "NoNewPrivs") != "1" || strings.Trim(field(status, "CapBnd")+field(status, "CapEff"), "0") != "" {
+		lacks["unprivileged"] = "the runtime left privileges"
+	}
+	return lacks
+}
+
+// field returns the value of a line of /proc/PID/status.
+func field(status []byte, name string) string {
+	for line := range strings.Lines(string(status)) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// correct replaces what was promised by what the probe has found.
+func (lacks probed) correct(list []providers.Enforcement) []providers.Enforcement {
+	for i, e := range list {
+		if reason := lacks[e.Name]; reason != "" {
+			list[i] = providers.Enforcement{Name: e.Name, Detail: reason}
+		}
+	}
+	return list
+}

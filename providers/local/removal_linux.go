@@ -1,0 +1,288 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+const (
+	// removeTimeout bounds one attempt to remove a sandbox.
+	removeTimeout = 30 * time.Second
+	// recoverTimeout bounds how long the start of the server waits for one
+	// sandbox, and recoverBudget for all of them. What takes longer goes on in
+	// the background.
+	recoverTimeout = 3 * time.Second
+	recoverBudget  = 10 * time.Second
+	// The delay between attempts doubles from the first to the last.
+	firstRemovalRetry = time.Second
+	lastRemovalRetry  = 10 * time.Minute
+)
+
+var errSlowRemoval = errors.New("timed out")
+
+// removalError is a removal that failed. Its text is fit for callers; the cause,
+// which may name paths of the host, is for the log.
+type removalError struct {
+	step  string
+	cause error
+}
+
+func (e *removalError) Error() string {
+	var errno syscall.Errno
+	switch {
+	case errors.Is(e.cause, errSlowRemoval):
+		return "cannot " + e.step + ": timed out"
+	case errors.As(e.cause, &errno):
+		return "cannot " + e.step + ": " + errno.Error()
+	default:
+		return "cannot " + e.step
+	}
+}
+
+func (e *removalError) Unwrap() error { return e.cause }
+
+// removals tracks the sandboxes that could not be removed yet, by the name of
+// their lock.
+type removals struct {
+	mu      sync.Mutex
+	pending map[string]*pendingRemoval
+	changed chan struct{} // wakes the retry loop
+}
+
+type pendingRemoval struct {
+	reason   string // for callers; empty while the first attempt goes on
+	failures int
+	again    time.Time
+	running  bool // an attempt goes on that nobody waits for
+}
+
+func newRemovals() *removals {
+	return &removals{pending: make(map[string]*pendingRemoval), changed: make(chan struct{}, 1)}
+}
+
+// reason returns why a sandbox could not be removed; empty: nothing is wrong.
+func (r *removals) reason(name string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.pending[name]; f != nil {
+		return f.reason
+	}
+	return ""
+}
+
+// detached notes that an attempt goes on in the background.
+func (r *removals) detached(name string, cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.entry(name)
+	f.running = true
+	var failed *removalError
+	if errors.Is(cause, errSlowRemoval) && errors.As(cause, &failed) {
+		f.reason = failed.Error()
+	}
+}
+
+// attempted notes how an attempt ended, and returns how many failed in a row.
+func (r *removals) attempted(name string, err error) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		delete(r.pending, name)
+		return 0
+	}
+	f := r.entry(name)
+	f.running = false
+	f.reason = err.Error()
+	f.postpone()
+	r.wake()
+	return f.failures
+}
+
+// later postpones a sandbox that somebody else is at work on.
+func (r *removals) later(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.pending[name]; f != nil && !f.running {
+		f.postpone()
+	}
+}
+
+func (f *pendingRemoval) postpone() {
+	f.again = time.Now().Add(min(firstRemovalRetry<<min(f.failures, 20), lastRemovalRetry))
+	f.failures++
+}
+
+// postpone leaves a removal that has not begun to the retry loop.
+func (r *removals) postpone(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.entry(name)
+	r.wake()
+}
+
+// forget drops a sandbox that needs no removal any more.
+func (r *removals) forget(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.pending[name]; f != nil && !f.running {
+		delete(r.pending, name)
+	}
+}
+
+func (r *removals) entry(name string) *pendingRemoval {
+	f := r.pending[name]
+	if f == nil {
+		f = &pendingRemoval{}
+		r.pending[name] = f
+	}
+	return f
+}
+
+func (r *removals) wake() {
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+// due returns the names to retry now, and when the next one is due.
+func (r *removals) due(now time.Time) (names []string, next time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, f := range r.pending {
+		switch {
+		case f.running:
+		case !f.again.After(now):
+			names = append(names, name)
+		case next.IsZero() || f.again.Before(next):
+			next = f.again
+		}
+	}
+	return names, next
+}
+
+// destroy removes all there may be of a sandbox, whatever state it is in. It can
+// be repeated until it succeeds: the directory, which marks that there is a
+// sandbox, goes last. The caller holds the lock; rec may be nil.
+//
+// Steps can hang in the kernel where no signal ends them. So destroy returns when
+// the context ends, and the attempt goes on in the background together with the
+// lock, which the caller's release then leaves alone.
+func (p *Provider) destroy(ctx context.Context, held *lock, b bundle, container string, rec *record) error {
+	work, stop := context.WithTimeoutCause(context.WithoutCancel(ctx), removeTimeout, errSlowRemoval)
+	attempt := &attempt{}
+	done := make(chan error, 1)
+	go func() {
+		defer stop()
+		done <- p.removeAll(work, attempt, b, container, rec)
+	}()
+	finished := func(err error) {
+		n := p.removals.attempted(held.name, err)
+		if err != nil {
+			p.log.LogAttrs(work, slog.LevelWarn, "a sandbox could not be removed; retrying later", slog.String("name", held.name),
+				slog.Int("failures", n), slog.String("step", attempt.now()), slog.Any("error", errors.Unwrap(err)))
+		}
+	}
+	wait, cancel := context.WithTimeoutCause(ctx, removeTimeout+time.Second, errSlowRemoval)
+	defer cancel()
+	select {
+	case err := <-done:
+		finished(err)
+		return err
+	case <-wait.Done():
+	}
+	err := &removalError{step: attempt.now(), cause: context.Cause(wait)}
+	p.removals.detached(held.name, err)
+	if errors.Is(err, errSlowRemoval) {
+		p.log.LogAttrs(work, slog.LevelWarn, "removing a sandbox takes long; it goes on in the background", slog.String("name", held.name), slog.String("step", err.step))
+	}
+	held.lent = true
+	p.background.Go(func() {
+		err := <-done
+		held.give(!exists(string(b)))
+		finished(err)
+	})
+	return err
+}
+
+// attempt knows the step that a removal is at.
+type attempt struct {
+	mu   sync.Mutex
+	step string
+}
+
+func (a *attempt) begin(step string) {
+	a.mu.Lock()
+	a.step = step
+	a.mu.Unlock()
+}
+
+func (a *attempt) now() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.step
+}
+
+// retryRemovals tries again what could not be removed, until the provider closes.
+func (p *Provider) retryRemovals(ctx context.Context) {
+	for {
+		names, next := p.removals.due(time.Now())
+		for _, name := range names {
+			if ctx.Err() != nil {
+				return
+			}
+			p.retryRemoval(ctx, name)
+		}
+		if len(names) > 0 {
+			continue
+		}
+		var timer <-chan time.Time
+		if !next.IsZero() {
+			timer = time.After(time.Until(next))
+		}
+		select {
+		case <-timer:
+		case <-p.removals.changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// retryRemoval makes one attempt.
+func (p *Provider) retryRemoval(ctx context.Context, name string) {
+	bounded, cancel := context.WithTimeoutCause(ctx, recoverTimeout, errSlowRemoval)
+	defer cancel()
+	var state settled
+	var err error
+	if exists(string(p.layout.pooled(name))) {
+		state, err = p.settlePooled(bounded, name)
+	} else {
+		state, err = p.settle(bounded, name)
+	}
+	var failed *removalError
+	switch {
+	case errors.As(err, &failed):
+		// destroy has noted it.
+	case err != nil:
+		failed = &removalError{step: "read its state", cause: err}
+		n := p.removals.attempted(name, failed)
+		p.log.LogAttrs(ctx, slog.LevelWarn, "the state of a sandbox cannot be read; retrying later", slog.String("name", name), slog.Int("failures", n), slog.Any("error", err))
+	case state == settledBusy:
+		p.removals.later(name)
+	default:
+		p.removals.forget(name)
+	}
+}
+
+// notRemoved wraps a failed removal for a caller.
+func notRemoved(name string, err error) error {
+	return fmt.Errorf("sandbox %s is not removed yet: %w: %w", name, err, providers.ErrUnavailable)
+}

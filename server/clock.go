@@ -1,0 +1,108 @@
+package server
+
+import (
+	"sync"
+	"time"
+)
+
+// clock measures the age of stamps that providers keep. Stamps are wall-clock
+// times, because they outlive the process; but a wall clock can leap, when it is
+// set or when the machine was suspended, and a leap makes nothing older. The
+// monotonic clock tells a leap from time that has passed.
+//
+// Only leaps of this process's life are known. A stamp from before a leap is
+// younger by it. A clock that is set back makes stamps look younger by itself,
+// which prolongs lifetimes and ends none.
+type clock struct {
+	read func() (wall time.Time, mono time.Duration)
+
+	mu    sync.Mutex
+	start time.Duration
+	wall  time.Time
+	mono  time.Duration
+	leaps []leap
+}
+
+// leap is a step of the wall clock. Stamps up to before are from the other side.
+type leap struct {
+	before time.Time
+	by     time.Duration
+}
+
+const (
+	// minLeap is more than what adjusting a clock without a step amounts to
+	// between two readings.
+	minLeap = 2 * time.Second
+	// maxLeaps bounds memory. Beyond it the two oldest become one.
+	maxLeaps = 256
+)
+
+func newClock(read func() (time.Time, time.Duration)) *clock {
+	if read == nil {
+		began := time.Now()
+		read = func() (time.Time, time.Duration) {
+			now := time.Now()
+			return now.Round(0), now.Sub(began)
+		}
+	}
+	c := &clock{read: read}
+	c.wall, c.mono = read()
+	c.start = c.mono
+	return c
+}
+
+// now reads the clock. It must be called now and then, so that no leap hides in
+// a long time between two readings.
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.observe()
+}
+
+// observe needs c.mu.
+func (c *clock) observe() time.Time {
+	wall, mono := c.read()
+	by := wall.Sub(c.wall) - (mono - c.mono)
+	c.wall, c.mono = wall, mono
+	switch {
+	case by >= minLeap:
+		c.leaps = append(c.leaps, leap{before: wall.Add(-by), by: by})
+		if len(c.leaps) > maxLeaps {
+			c.leaps[1].by += c.leaps[0].by
+			c.leaps = c.leaps[1:]
+		}
+	case by <= -minLeap:
+		// What was set forward and is set back was no leap in sum.
+		for back := -by; back > 0 && len(c.leaps) > 0; {
+			last := &c.leaps[len(c.leaps)-1]
+			if last.by > back {
+				last.by -= back
+				break
+			}
+			back -= last.by
+			c.leaps = c.leaps[:len(c.leaps)-1]
+		}
+	}
+	return wall
+}
+
+// since returns how old a stamp is.
+func (c *clock) since(stamp time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	age := c.observe().Sub(stamp.Round(0))
+	for _, l := range c.leaps {
+		if !stamp.After(l.before) {
+			age -= l.by
+		}
+	}
+	return age
+}
+
+// up returns how long the process has been measuring.
+func (c *clock) up() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.observe()
+	return c.mono - c.start
+}

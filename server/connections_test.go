@@ -1,0 +1,337 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/authn"
+)
+
+// pipeConn is a connection in memory whose other end it knows.
+type pipeConn struct {
+	net.Conn
+	from net.Addr
+	far  net.Conn
+}
+
+func (p *pipeConn) RemoteAddr() net.Addr { return p.from }
+
+func newPipe(t *testing.T, host string) *pipeConn {
+	near, far := net.Pipe()
+	t.Cleanup(func() { near.Close(); far.Close() })
+	return &pipeConn{Conn: near, far: far, from: &net.TCPAddr{IP: net.ParseIP(host), Port: 1}}
+}
+
+// open reports whether the server has not closed the connection.
+func (p *pipeConn) open() bool {
+	_ = p.far.SetReadDeadline(time.Now().Add(time.Nanosecond))
+	_, err := p.far.Read(make([]byte, 1))
+	var late net.Error
+	return errors.As(err, &late) && late.Timeout()
+}
+
+// Beyond the bound the oldest pending connection of the host is closed, and none
+// of another host, nor one that has authenticated.
+func TestPendingConnections(t *testing.T) {
+	limiter := newConnLimiter()
+	other := newPipe(t, "192.0.2.2")
+	limiter.track(other)
+	known := newPipe(t, "192.0.2.1")
+	limiter.track(known).authenticated()
+	var pipes []*pipeConn
+	for range pendingConnsPerHost + 1 {
+		p := newPipe(t, "192.0.2.1")
+		limiter.track(p)
+		pipes = append(pipes, p)
+	}
+	if pipes[0].open() {
+		t.Error("the oldest was kept")
+	}
+	if !pipes[1].open() || !pipes[pendingConnsPerHost].open() {
+		t.Error("a newer one was closed")
+	}
+	if !other.open() || !known.open() {
+		t.Error("another host's, or an authenticated one was closed")
+	}
+	for i := range pendingConns {
+		limiter.track(newPipe(t, fmt.Sprintf("198.51.%d.%d", i>>8, i&255)))
+	}
+	if other.open() || !known.open() {
+		t.Error("the oldest of all must give way, and no authenticated one")
+	}
+	if n := limiter.pending.Len(); n != pendingConns {
+		t.Errorf("%d are pending", n)
+	}
+}
+
+func TestPendingConnectionEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		use  func(*clientConn, *pipeConn)
+		open bool
+	}{
+		"silent": {func(*clientConn, *pipeConn) { time.Sleep(pendingTime + time.Second) }, false},
+		"authenticated": {func(c *clientConn, _ *pipeConn) {
+			c.authenticated()
+			time.Sleep(2 * pendingTime)
+		}, true},
+		"too many calls": {func(c *clientConn, _ *pipeConn) {
+			for range pendingCallLimit + 1 {
+				c.count()
+			}
+		}, false},
+		"as many calls as allowed": {func(c *clientConn, _ *pipeConn) {
+			for range pendingCallLimit {
+				c.count()
+			}
+		}, true},
+		"too many bytes": {func(c *clientConn, p *pipeConn) { send(c, p, pendingBytes+1) }, false},
+		"many bytes":     {func(c *clientConn, p *pipeConn) { send(c, p, pendingBytes) }, true},
+		"too many bytes with health": {func(c *clientConn, p *pipeConn) {
+			if err := c.admitHealth(context.Background()); err != nil {
+				panic(err)
+			}
+			send(c, p, healthBytes+1)
+		}, false},
+		"many bytes, authenticated": {func(c *clientConn, p *pipeConn) {
+			c.authenticated()
+			send(c, p, 2*pendingBytes)
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPipe(t, "192.0.2.1")
+				conn := newConnLimiter().track(p)
+				c.use(conn, p)
+				synctest.Wait()
+				if p.open() != c.open {
+					t.Errorf("open: %v", !c.open)
+				}
+				conn.Close()
+			})
+		})
+	}
+}
+
+// send writes n bytes to a connection that is read.
+func send(c *clientConn, p *pipeConn, n int) {
+	go func() { _, _ = p.far.Write(make([]byte, n)) }()
+	buf := make([]byte, 32<<10)
+	for n > 0 {
+		k, err := c.Read(buf)
+		if err != nil {
+			return
+		}
+		n -= k
+	}
+}
+
+// changing authenticates whom it is told.
+type changing struct {
+	check func() (authn.Principal, error)
+}
+
+func (changing) Name() string { return "changing" }
+func (c changing) Authenticate(ctx context.Context) (authn.Principal, error) {
+	if _, ok := peer.FromContext(ctx); !ok {
+		return authn.Principal{}, errors.New("no peer")
+	}
+	return c.check()
+}
+
+// auditList keeps records.
+type auditList chan AuditRecord
+
+// Audit takes what ends a call.
+func (a auditList) Audit(_ context.Context, r AuditRecord) error {
+	if r.Phase != AuditStarted {
+		a <- r
+	}
+	return nil
+}
+
+// A refused call is recorded whatever its size, without a tenant, and answered
+// with a reason.
+func TestRefusedCallsAreRecorded(t *testing.T) {
+	records := make(auditList, 10)
+	addr, _ := tcpWorld(t, func(c *Config) { c.Audit = records })
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(64<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, size := range []int{10, 40 << 20} {
+		_, err := sandboxv1.NewSandboxServiceClient(conn).WriteFile(t.Context(),
+			&sandboxv1.WriteFileRequest{SandboxId: "a", Path: "/x", Content: make([]byte, size)})
+		if code, got := reason(t, err); code != codes.Unauthenticated || got != "CREDENTIALS_INVALID" {
+			t.Fatalf("%d bytes: %v", size, err)
+		}
+		r := <-records
+		if r.Operation != "WriteFile" || r.Code != "Unauthenticated" || r.Reason != "CREDENTIALS_INVALID" || r.Tenant != "" {
+			t.Errorf("%d bytes: %+v", size, r)
+		}
+	}
+}
+
+// A name that a caller invents reaches no metric, and not the audit log.
+func TestUnknownMethodsHaveOneName(t *testing.T) {
+	records := make(auditList, 1)
+	addr, _ := tcpWorld(t, func(c *Config) { c.Audit = records })
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	err = conn.Invoke(t.Context(), "/sandbox.v1.SandboxService/Invented", &sandboxv1.GetServerInfoRequest{}, &sandboxv1.GetServerInfoResponse{})
+	wantReason(t, err, "CREDENTIALS_INVALID")
+	if r := <-records; r.Operation != "unknown" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Health needs no credentials, and a connection has a few such calls at once.
+func TestHealthIsBounded(t *testing.T) {
+	addr, _ := tcpWorld(t, nil)
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := healthv1.NewHealthClient(conn)
+	for i := range maxHealthCalls + 1 {
+		w, err := client.Watch(t.Context(), &healthv1.HealthCheckRequest{})
+		if err == nil {
+			_, err = w.Recv()
+		}
+		if (i == maxHealthCalls) != (status.Code(err) == codes.ResourceExhausted) || i < maxHealthCalls && err != nil {
+			t.Fatalf("watch %d: %v", i, err)
+		}
+	}
+}
+
+// A stream ends when its caller's credentials do, whatever it waits for.
+func TestRevokedCredentialsEndStreams(t *testing.T) {
+	for name, start := range map[string]func(context.Context, sandboxv1.SandboxServiceClient) (func() error, error){
+		"a silent command": func(ctx context.Context, c sandboxv1.SandboxServiceClient) (func() error, error) {
+			stream, err := c.Execute(ctx, &sandboxv1.ExecuteRequest{SandboxId: "a", Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			return func() error { return call1(stream.Recv()) }, err
+		},
+		"an upload that pauses": func(ctx context.Context, c sandboxv1.SandboxServiceClient) (func() error, error) {
+			stream, err := c.Upload(ctx)
+			if err == nil {
+				err = stream.Send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Header{
+					Header: &sandboxv1.UploadHeader{SandboxId: "a", Path: "/x"}}})
+			}
+			return func() error { return stream.RecvMsg(new(sandboxv1.UploadResponse)) }, err
+		},
+	} {
+		for change, after := range map[string]func() (authn.Principal, error){
+			"revoked":      func() (authn.Principal, error) { return authn.Principal{}, authn.ErrUnknownCredentials },
+			"other tenant": func() (authn.Principal, error) { return authn.Principal{Name: "ann", Tenant: "red"}, nil },
+		} {
+			t.Run(name+"/"+change, func(t *testing.T) {
+				valid := func() (authn.Principal, error) { return authn.Principal{Name: "ann", Tenant: "blue"}, nil }
+				revoke := make(chan struct{})
+				began := make(chan struct{}, 2)
+				w := newWorld(t, func(c *Config) {
+					c.Timing.Recheck = 10 * time.Millisecond
+					c.Authenticator = changing{func() (authn.Principal, error) {
+						select {
+						case <-revoke:
+							return after()
+						default:
+							return valid()
+						}
+					}}
+				})
+				w.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+					err := out.started(0)
+					began <- struct{}{}
+					<-out.stream.Context().Done()
+					return err
+				}
+				w.provider.script.upload = func(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
+					began <- struct{}{}
+					<-in.Context().Done()
+					return in.Context().Err()
+				}
+				w.create("a")
+				ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "x", "y"), 30*time.Second)
+				defer cancel()
+				recv, err := start(ctx, w.client)
+				if err != nil {
+					t.Fatal(err)
+				}
+				<-began
+				close(revoke)
+				err = recv()
+				if code, got := reason(t, err); code != codes.Unauthenticated || got != "CREDENTIALS_INVALID" {
+					t.Fatalf("got %v", err)
+				}
+			})
+		}
+	}
+}
+
+// A stream whose caller takes nothing ends as well.
+func TestRevokedCredentialsEndStuckStreams(t *testing.T) {
+	revoke := make(chan struct{})
+	records := make(auditList, 10)
+	w := newWorld(t, func(c *Config) {
+		c.Audit, c.Timing.Recheck = records, 10*time.Millisecond
+		c.Authenticator = changing{func() (authn.Principal, error) {
+			select {
+			case <-revoke:
+				return authn.Principal{}, authn.ErrUnknownCredentials
+			default:
+				return authn.Principal{Name: "ann", Tenant: "blue"}, nil
+			}
+		}}
+	}, grpc.WithStaticStreamWindowSize(64<<10))
+	full := make(chan struct{})
+	w.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+		err := out.started(0)
+		for p := int64(0); err == nil; p += 32_000 {
+			if p == 320_000 {
+				close(full)
+			}
+			err = out.output(p, string(make([]byte, 32_000)))
+		}
+		return nil
+	}
+	w.create("a")
+	<-records
+	stream, err := w.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a", Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-full
+	close(revoke)
+	if r := <-records; r.Operation != "Execute" || r.Reason != "CREDENTIALS_INVALID" {
+		t.Errorf("%+v", r)
+	}
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if code := status.Code(err); code != codes.Canceled && code != codes.Unauthenticated {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,212 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+// elsewhere removes a sandbox as another replica does: this server keeps its
+// tunnel, since nobody has told it.
+func (w *world) elsewhere(id string) *place {
+	w.t.Helper()
+	p := w.place(id)
+	w.provider.mu.Lock()
+	defer w.provider.mu.Unlock()
+	delete(w.provider.places, p.info.Name)
+	w.t.Cleanup(p.server.Stop)
+	return p
+}
+
+// A creation takes no tunnel to what had the name before, and does not delete
+// what it has just made because of one.
+func TestCreateAfterADeletionElsewhere(t *testing.T) {
+	w := newWorld(t, nil)
+	w.create("x")
+	old := w.elsewhere("x")
+	sb := w.create("x")
+	if sb.GetIncarnation() == old.info.Incarnation {
+		t.Fatal("it is the old one")
+	}
+	if err := w.stat("x"); err != nil {
+		t.Error(err)
+	}
+	if n := w.place("x").dials.Load(); n != 1 {
+		t.Errorf("the new agent was dialled %d times", n)
+	}
+}
+
+// A call that states the incarnation of a sandbox made elsewhere is not sent to,
+// nor refused because of, the one before.
+func TestCallToAnIncarnationMadeElsewhere(t *testing.T) {
+	w := newWorld(t, nil)
+	w.create("x")
+	old := w.elsewhere("x")
+	made, err := w.provider.Create(t.Context(), old.info.Name, old.info.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "x", Path: "/x", ExpectedIncarnation: made.Incarnation})
+	if err != nil {
+		t.Error(err)
+	}
+	_, err = w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "x", Path: "/x", ExpectedIncarnation: old.info.Incarnation})
+	wantReason(t, err, "SANDBOX_REPLACED")
+}
+
+// resumer gives a sandbox another incarnation when it is resumed.
+type resumer struct{ *memory }
+
+func (r resumer) Suspend(ctx context.Context, name string) (providers.Info, error) {
+	return r.Get(ctx, name)
+}
+
+func (r resumer) Resume(ctx context.Context, name string) (providers.Info, error) {
+	r.mu.Lock()
+	old := r.places[name]
+	r.mu.Unlock()
+	// The old agent's connection stays, as one to a pod that is gone does.
+	r.t.Cleanup(old.server.Stop)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.next++
+	p := &place{info: old.info}
+	p.info.Incarnation = "resumed"
+	p.start(r.script, r.sockets)
+	r.places[name] = p
+	return p.info, nil
+}
+
+func TestResumeAfterASuspensionElsewhere(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Provider = resumer{c.Provider.(*memory)} })
+	w.create("x")
+	resp, err := w.client.ResumeSandbox(t.Context(), &sandboxv1.ResumeSandboxRequest{SandboxId: "x"})
+	if err != nil || resp.GetSandbox().GetIncarnation() != "resumed" {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	if err := w.stat("x"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A creation that finds an attempt to reach the sandbox before does not fail
+// with it.
+func TestCreateDuringAnAttemptToReachTheOldOne(t *testing.T) {
+	g := newGate()
+	var old atomic.Bool
+	w := newWorld(t, func(c *Config) {
+		c.Provider.(*memory).before = func(ctx context.Context, method, name string) error {
+			if method != "dial" || !old.CompareAndSwap(true, false) {
+				return nil
+			}
+			return errors.Join(g.pass(ctx, name), errors.New("the old pod is gone"))
+		}
+	})
+	w.create("x")
+	w.place("x").cut()
+	w.until("the tunnel is gone", func() bool { return w.server.tunnels.peek(substrateName(defaultTenant, "x")) == nil })
+	old.Store(true)
+	var work sync.WaitGroup
+	work.Go(func() {
+		if err := w.stat("x"); err == nil {
+			t.Error("the old one was reached")
+		}
+	})
+	<-g.arrived
+	w.elsewhere("x")
+	made := make(chan struct{})
+	work.Go(func() { defer close(made); w.create("x") })
+	w.until("it waits for the attempt", func() bool {
+		w.provider.mu.Lock()
+		defer w.provider.mu.Unlock()
+		return w.provider.places[substrateName(defaultTenant, "x")] != nil
+	})
+	close(g.open)
+	<-made
+	work.Wait()
+	if err := w.stat("x"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A caller that gives up undoes its creation, unless another caller has been
+// given the sandbox, whichever comes first.
+func TestUndoSparesWhatAnotherWasGiven(t *testing.T) {
+	for name, c := range map[string]struct {
+		others bool
+		// deleteFirst: the deletion goes through before the other is answered.
+		deleteFirst bool
+	}{
+		"nobody else":                       {},
+		"given while the deletion waits":    {others: true},
+		"deleted before the other is given": {others: true, deleteFirst: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dials, deletes, updates := newGate(), newGate(), newGate()
+			if !c.deleteFirst {
+				close(updates.open)
+			}
+			w := newWorld(t, func(cfg *Config) {
+				cfg.Provider.(*memory).before = func(ctx context.Context, method, name string) error {
+					switch method {
+					case "dial":
+						return dials.pass(ctx, name)
+					case "delete":
+						return deletes.pass(ctx, name)
+					case "update":
+						return updates.pass(ctx, name)
+					}
+					return nil
+				}
+			})
+			maker, giveUp := context.WithCancel(t.Context())
+			defer giveUp()
+			var first, second error
+			var made, joined sync.WaitGroup
+			made.Go(func() {
+				_, first = w.server.CreateSandbox(maker, &sandboxv1.CreateSandboxRequest{SandboxId: "x"})
+			})
+			<-dials.arrived
+			if c.others {
+				joined.Go(func() {
+					_, second = w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "x"})
+				})
+				w.until("the other has joined", func() bool { return w.provider.creates.Load() == 2 })
+			}
+			giveUp()
+			<-deletes.arrived
+			if c.deleteFirst {
+				close(dials.open)
+				<-updates.arrived
+				close(deletes.open)
+				made.Wait()
+				close(updates.open)
+				joined.Wait()
+			} else {
+				close(dials.open)
+				joined.Wait()
+				close(deletes.open)
+				made.Wait()
+			}
+			if !errors.Is(first, context.Canceled) {
+				t.Errorf("the first got %v", first)
+			}
+			if second != nil {
+				t.Errorf("the other got %v", second)
+			}
+			if w.gone("x") == c.others {
+				t.Errorf("it is gone: %t", !c.others)
+			}
+			if c.others {
+				if err := w.stat("x"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}

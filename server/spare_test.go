@@ -1,0 +1,191 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+// gate lets a test wait for calls of a provider's method, and hold them up.
+type gate struct {
+	arrived chan string // names
+	open    chan struct{}
+}
+
+func newGate() *gate { return &gate{arrived: make(chan string, 1000), open: make(chan struct{})} }
+
+func (g *gate) pass(ctx context.Context, name string) error {
+	g.arrived <- name
+	select {
+	case <-g.open:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// age makes a sandbox older, as its provider and every later tunnel know it.
+func (w *world) age(id string, by time.Duration) {
+	w.t.Helper()
+	p := w.place(id)
+	w.provider.mu.Lock()
+	p.info.CreateTime, p.info.LastActivity = p.info.CreateTime.Add(-by), p.info.LastActivity.Add(-by)
+	w.provider.mu.Unlock()
+	p.cut()
+	w.until("the old tunnel is gone", func() bool { return w.server.tunnels.peek(p.info.Name) == nil })
+}
+
+func (w *world) createFor(id string, idle time.Duration) {
+	w.t.Helper()
+	_, err := w.client.CreateSandbox(w.t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: id, IdleTtl: durationpb.New(idle)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) stat(id string) error {
+	_, err := w.client.StatFile(w.t.Context(), &sandboxv1.StatFileRequest{SandboxId: id, Path: "/x"})
+	return err
+}
+
+// A sandbox that was idle when the reaper looked and is used before the deletion
+// begins stays, whether it waits for its turn or for the provider.
+func TestReaperSparesWhatIsUsedMeanwhile(t *testing.T) {
+	g := newGate()
+	w := newWorld(t, func(c *Config) {
+		c.Provider.(*memory).before = func(ctx context.Context, method, name string) error {
+			if method != "delete" {
+				return nil
+			}
+			return g.pass(ctx, name)
+		}
+	})
+	ids := map[string]string{}
+	for i := range reapDeletes + 1 {
+		id := fmt.Sprintf("s-%d", i)
+		ids[substrateName(defaultTenant, id)] = id
+		w.createFor(id, time.Hour)
+		w.age(id, 61*time.Minute)
+	}
+	var round sync.WaitGroup
+	round.Go(func() {
+		if err := w.server.reapAll(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	var used []string
+	for range reapDeletes {
+		name := <-g.arrived
+		if len(used) == 0 {
+			used = append(used, ids[name])
+		}
+		delete(ids, name)
+	}
+	for _, waits := range ids {
+		used = append(used, waits)
+	}
+	if len(used) != 2 {
+		t.Fatalf("%d deletions at once", reapDeletes+1-len(ids))
+	}
+	for _, id := range used {
+		if err := w.stat(id); err != nil {
+			t.Fatalf("%s: %v", id, err)
+		}
+	}
+	close(g.open)
+	round.Wait()
+	for _, id := range used {
+		if w.gone(id) {
+			t.Errorf("%s was deleted although it is in use", id)
+		}
+	}
+}
+
+// A call that comes when the deletion has begun is refused, and never made in a
+// sandbox that is about to go.
+func TestCallToASandboxThatIsDeletedIsRefused(t *testing.T) {
+	var deleting atomic.Bool
+	var reached atomic.Int32
+	w := newWorld(t, func(c *Config) {
+		m := c.Provider.(*memory)
+		m.before = func(_ context.Context, method, name string) error {
+			switch {
+			case method != "update":
+				return nil
+			case deleting.Load():
+				return providers.NotActive(providers.Info{State: providers.StateDeleting}, "update %s", name)
+			default:
+				return fmt.Errorf("update %s: %w", name, providers.ErrUnavailable)
+			}
+		}
+		m.script.stat = func(*agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
+			reached.Add(1)
+			return &agentv1.StatFileResponse{Response: &sandboxv1.StatFileResponse{}}, nil
+		}
+	})
+	w.createFor("a", time.Hour)
+	w.age("a", 61*time.Minute)
+	deleting.Store(true)
+	wantReason(t, w.stat("a"), "SANDBOX_NOT_ACTIVE")
+	if n := reached.Load(); n != 0 {
+		t.Errorf("%d calls reached the agent", n)
+	}
+	// A provider that cannot write activity cannot delete either.
+	deleting.Store(false)
+	if err := w.stat("a"); err != nil {
+		t.Errorf("without activity written: %v", err)
+	}
+}
+
+// A sandbox whose TTL was prolonged while its deletion waited stays.
+func TestReaperSparesWhatIsProlonged(t *testing.T) {
+	g := newGate()
+	w := newWorld(t, func(c *Config) {
+		c.Provider.(*memory).before = func(ctx context.Context, method, name string) error {
+			if method != "delete" {
+				return nil
+			}
+			return g.pass(ctx, name)
+		}
+	})
+	for _, id := range []string{"prolonged", "busy"} {
+		_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: id, Ttl: durationpb.New(time.Hour)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.age(id, 61*time.Minute)
+	}
+	var round sync.WaitGroup
+	round.Go(func() {
+		if err := w.server.reapAll(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	<-g.arrived
+	<-g.arrived
+	_, err := w.client.UpdateSandbox(t.Context(), &sandboxv1.UpdateSandboxRequest{SandboxId: "prolonged", Ttl: durationpb.New(2 * time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	busy := w.place("busy").info.Name
+	if _, err := w.provider.Update(t.Context(), busy, providers.Change{LastActivity: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	close(g.open)
+	round.Wait()
+	if w.gone("prolonged") {
+		t.Error("the prolonged one was deleted")
+	}
+	if !w.gone("busy") {
+		t.Error("activity saved one whose TTL has passed")
+	}
+}

@@ -1,0 +1,111 @@
+package kubernetes
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// render is what the chart gives with its required values and more arguments,
+// without the spaces at the beginnings of lines.
+func render(t *testing.T, more ...string) (string, error) {
+	t.Helper()
+	if _, err := exec.LookPath("helm"); err != nil {
+		t.Skip("needs helm: make setup, and .tools/bin on the PATH")
+	}
+	args := append([]string{
+		"template", "sandgate", "../../deploy/helm/sandgate", "--namespace", "here",
+		"--set", "tls.secretName=tls,auth.tokensSecretName=tokens",
+	}, more...)
+	out, err := exec.CommandContext(limit(t), "helm", args...).CombinedOutput()
+	lines := strings.Split(string(out), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.Join(lines, "\n"), err
+}
+
+func TestChartRefusesWrongValues(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ set, says string }{
+		{"nonsense.key=1", "nonsense"},
+		{"sandboxes.namepsace=x", "namepsace"},
+		{"containerPort=70000", "containerPort"},
+		{"replicas=many", "replicas"},
+		{"provider=docker", "provider"},
+		{"way=by-foot", "way"},
+		{"image.digest=latest", "digest"},
+		{"adminListen=:9090", "adminListen"},
+		{"tls.secretName=", "tls.secretName is required"},
+		{"sandboxes.namespace=here", "the release's own"},
+		{"sandboxes.namespacePerSandbox=true,provider=agentsandbox", "namespacePerSandbox"},
+		{"service.type=LoadBalancer", "networkPolicy.clients is required"},
+	} {
+		if out, err := render(t, "--set", c.set); err == nil || !strings.Contains(out, c.says) {
+			t.Errorf("%s: %v: %.300s", c.set, err, out)
+		}
+	}
+}
+
+func TestChartValues(t *testing.T) {
+	t.Parallel()
+	digest := "sha256:" + strings.Repeat("0a", 32)
+	for _, c := range []struct {
+		name, set string
+		has, not  []string
+	}{
+		{
+			"defaults", "replicas=2",
+			[]string{
+				"name: here-sandboxes\n", "pod-security.kubernetes.io/enforce: restricted\n", "helm.sh/resource-policy: keep\n",
+				"- --kubernetes-namespace=here-sandboxes\n", "namespace: here-sandboxes\n",
+				"kind: NetworkPolicy\n", "- {key: kubernetes.io/metadata.name, operator: NotIn, values: [here-sandboxes]}\n", "- 169.254.0.0/16\n",
+				"kind: PodDisruptionBudget\n", `- {name: GOMEMLIMIT, value: "483183820"}` + "\n", "topologyKey: kubernetes.io/hostname\n",
+			},
+			[]string{"ClusterRole", "ValidatingAdmissionPolicy", "strategy:", "admin", "spec-secret"},
+		},
+		{"one replica", "replicas=1", nil, []string{"PodDisruptionBudget"}},
+		{
+			"an image by its digest", "image.digest=" + digest + ",image.tag=v1",
+			[]string{`image: "sandgate@` + digest + `"`, "--kubernetes-agent-image=sandgate@" + digest + "\n", `app.kubernetes.io/version: "v1"` + "\n"}, nil,
+		},
+		{
+			"a digest in the tag", "image.tag=v1+x@" + digest,
+			[]string{`image: "sandgate:v1+x@` + digest + `"`, `app.kubernetes.io/version: "v1_x"` + "\n"}, nil,
+		},
+		{"a long tag", "image.tag=" + strings.Repeat("a", 100), []string{`app.kubernetes.io/version: "` + strings.Repeat("a", 63) + `"` + "\n"}, nil},
+		{"the host's network", "hostNetwork=true", []string{"rollingUpdate: {maxSurge: 0, maxUnavailable: 1}\n"}, []string{"metadata.name, operator: NotIn"}},
+		{
+			"an admin port", "adminListen=0.0.0.0:9090,auth.specSecretName=spec",
+			[]string{
+				"- --admin-listen=0.0.0.0:9090\n", "- {name: admin, containerPort: 9090}\n", "httpGet: {path: /readyz, port: admin}\n",
+				"- --spec-secret-file=/etc/sandgate/spec/secret\n", "secret: {secretName: spec, defaultMode: 0440}\n",
+			},
+			[]string{"tcpSocket"},
+		},
+		{
+			"a namespace for each sandbox", "sandboxes.namespacePerSandbox=true",
+			[]string{"kind: ClusterRole\n", "kind: ValidatingAdmissionPolicy\n", `request.userInfo.username == "system:serviceaccount:here:sandgate"`}, nil,
+		},
+		{"a namespace that is there", "sandboxes.createNamespace=false,sandboxes.namespace=there", []string{"namespace: there\n"}, []string{"kind: Namespace\n"}},
+		{"no limit of memory", "resources.limits=null", nil, []string{"GOMEMLIMIT"}},
+		{"the other provider", "provider=agentsandbox", nil, []string{"sandgate.dev/network"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out, err := render(t, "--set", c.set)
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			for _, has := range c.has {
+				if !strings.Contains(out, has) {
+					t.Errorf("there is no %q", has)
+				}
+			}
+			for _, not := range c.not {
+				if strings.Contains(out, not) {
+					t.Errorf("there is %q", not)
+				}
+			}
+		})
+	}
+}
