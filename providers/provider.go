@@ -143,3 +143,13 @@ type Historian interface {
 	// ErrNotFound when there is no such sandbox.
 	Ending(ctx context.Context, name, incarnation string) (Ending, error)
 }
+
+// Prober is implemented by a provider that can tell cheaply whether its
+// substrate works.
+type Prober interface {
+	// Probe returns an error while no sandbox could be created, whatever the
+	// request: the state cannot be written, the API server does not answer, the
+	// runtime is gone. The server calls it every few seconds, so it must cost
+	// little, and must return promptly when ctx ends.
+	Probe(ctx context.Context) (Probe, error)
+}

@@ -315,3 +315,10 @@ type Pool struct {
 type PoolStatus struct {
 	Available, Active, Total, Target int
 }
+
+// Probe is what a look at the substrate found.
+type Probe struct {
+	// FreeBytes is the free space of the file system that holds the provider's
+	// sandboxes; -1 where there is none, or none that the provider can see.
+	FreeBytes int64
+}

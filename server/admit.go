@@ -61,6 +61,9 @@ func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, er
 	return ctx, nil
 }
 
+// unknownOperation stands for all methods that the server does not have.
+const unknownOperation = "unknown"
+
 // operation returns the name of a method for logs and metrics. A caller may
 // invent names, so one that the server does not have is "unknown".
 func (s *Server) operation(method string) string {
@@ -72,7 +75,7 @@ func (s *Server) operation(method string) string {
 			}
 		}
 	}
-	return "unknown"
+	return unknownOperation
 }
 
 func isHealth(method string) bool {

@@ -18,10 +18,9 @@ func (s *Server) Attach(req *sandboxv1.AttachRequest, stream grpc.ServerStreamin
 	}
 	ctx := stream.Context()
 	c := callOf(ctx)
-	c.audit.ExecID = req.GetExecId()
 	f := &follower{
 		s: s, box: boxOf(ctx, req.GetSandboxId()), expected: req.GetExpectedIncarnation(),
-		execID: req.GetExecId(), until: req.GetFollowUntil(), position: req.GetPosition(), out: stream, bytes: &c.bytes,
+		execID: req.GetExecId(), until: req.GetFollowUntil(), position: req.GetPosition(), out: stream, call: c,
 	}
 	f.begin = f.reattach
 	return f.runDroppable(ctx)

@@ -2,100 +2,170 @@ package server
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
+	"io"
 	"log/slog"
+	"sync"
 	"time"
 
-	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
 )
 
-// AuditRecord says who did what to what, and how it went. It never holds
-// contents, environment values or credentials.
+// AuditPhase says which moment of a call a record describes.
+type AuditPhase string
+
+// Phases of a call. A call that was admitted has a started and an ended record
+// with one request id; a call that was not has a refused one only.
+const (
+	AuditStarted AuditPhase = "started"
+	AuditEnded   AuditPhase = "ended"
+	// AuditRefused is for calls that reached no handler: bad credentials, a
+	// message that can't be decoded, a server that is stopping.
+	AuditRefused AuditPhase = "refused"
+)
+
+// AuditRecord describes one moment of one call: who did what to what, and how it
+// went. It never holds contents, environment values or credentials. Texts of
+// callers are cut at 1 KiB.
 type AuditRecord struct {
 	Time      time.Time
+	Phase     AuditPhase
 	RequestID string
+	// Principal and Tenant are empty until the caller is authenticated.
 	Principal string
 	Tenant    string
 	Peer      string
-	// Operation is the RPC's name, such as "Execute".
+	// Operation is the RPC's name, such as "Execute", or "Expire".
 	Operation string
 	SandboxID string
 	ExecID    string
-	// Path is the file that the call is about; of several, the first.
-	Path string
+	// Path is the file that the call is about, and Destination where it moves.
+	Path        string
+	Destination string
+	// Objects counts what a call with several objects is about: each has
+	// records of its own, where Object counts from 1.
+	Objects int
+	Object  int
 	// Program is the first word of an argv, or the shell's path, and
 	// CommandHash the SHA-256 of the whole command, so that equal commands can
-	// be told without keeping them.
+	// be recognized without storing them. CommandText is the command itself, and
+	// empty unless Config.AuditCommandText is set.
 	Program     string
 	CommandHash string
-	// Code and Reason are how the call ended: "OK" and empty when it went well.
-	Code     string
-	Reason   string
-	Duration time.Duration
+	CommandText string
+	// Template, Image, Network and Resources are those of a creation: at its
+	// start as requested, at its end as granted.
+	Template  string
+	Image     string
+	Network   string
+	Resources providers.Resources
+	// Code and Reason are how the call ended: "OK" and empty if it succeeded.
+	Code   string
+	Reason string
+	// ExitReason and ExitCode are how the command ended, if the call reported
+	// its end.
+	ExitReason string
+	ExitCode   *int32
+	Duration   time.Duration
 	// Bytes is how much content or output went through.
 	Bytes int64
+	// Suppressed counts the refused calls without a record since the last one
+	// that has one.
+	Suppressed int64
 }
 
-// AuditSink takes audit records. It is called once per operation, from many
-// goroutines, after the operation ended.
+// AuditSink takes audit records. It is called from many goroutines. An error
+// means that the record may be lost: the server counts and logs it, and refuses
+// the call if Config.AuditRequired is set.
 type AuditSink interface {
-	Audit(ctx context.Context, r AuditRecord)
+	Audit(ctx context.Context, r AuditRecord) error
 }
 
 type noAudit struct{}
 
-func (noAudit) Audit(context.Context, AuditRecord) {}
+func (noAudit) Audit(context.Context, AuditRecord) error { return nil }
 
-// SlogAudit writes audit records as log records.
-type SlogAudit struct{ Logger *slog.Logger }
+// AuditLog writes audit records as lines of JSON. The lines of one AuditLog
+// share "log", a random id, and are numbered by "seq" from 1 without gaps, so
+// that a missing record shows.
+type AuditLog struct {
+	mu  sync.Mutex
+	out io.Writer
+	h   slog.Handler
+	seq uint64
+	// torn means that the last line may be incomplete.
+	torn bool
+}
 
-var _ AuditSink = SlogAudit{}
+var _ AuditSink = (*AuditLog)(nil)
+
+// NewAuditLog returns an AuditLog that writes each record with one Write.
+func NewAuditLog(out io.Writer) *AuditLog {
+	h := slog.NewJSONHandler(out, nil).WithAttrs([]slog.Attr{slog.String("log", newID(""))})
+	return &AuditLog{out: out, h: h}
+}
 
 // Audit implements AuditSink.
-func (s SlogAudit) Audit(ctx context.Context, r AuditRecord) {
-	attrs := make([]slog.Attr, 0, 14)
-	add := func(key, value string) {
+func (l *AuditLog) Audit(ctx context.Context, r AuditRecord) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seq++
+	if l.torn {
+		if _, err := l.out.Write([]byte{'\n'}); err != nil {
+			return err
+		}
+	}
+	line := slog.NewRecord(time.Now(), slog.LevelInfo, "audit", 0)
+	line.AddAttrs(slog.Uint64("seq", l.seq))
+	line.AddAttrs(r.attrs()...)
+	err := l.h.Handle(ctx, line)
+	l.torn = err != nil
+	return err
+}
+
+// attrs leaves out what is empty.
+func (r *AuditRecord) attrs() []slog.Attr {
+	attrs := make([]slog.Attr, 0, 20)
+	text := func(key, value string) {
 		if value != "" {
 			attrs = append(attrs, slog.String(key, value))
 		}
 	}
-	add("request_id", r.RequestID)
-	add("principal", r.Principal)
-	add("tenant", r.Tenant)
-	add("peer", r.Peer)
-	add("operation", r.Operation)
-	add("sandbox_id", r.SandboxID)
-	add("exec_id", r.ExecID)
-	add("path", r.Path)
-	add("program", r.Program)
-	add("command_sha256", r.CommandHash)
-	add("code", r.Code)
-	add("reason", r.Reason)
-	attrs = append(attrs, slog.Duration("duration", r.Duration), slog.Int64("bytes", r.Bytes))
-	s.Logger.LogAttrs(ctx, slog.LevelInfo, "audit", attrs...)
-}
-
-// auditCommand notes which command was asked for.
-func (r *AuditRecord) auditCommand(req *sandboxv1.ExecuteRequest) {
-	h := sha256.New()
-	switch c := req.GetCommand().(type) {
-	case *sandboxv1.ExecuteRequest_Shell:
-		r.Program = shellPath(req)
-		h.Write([]byte(c.Shell))
-	case *sandboxv1.ExecuteRequest_Argv:
-		r.Program = c.Argv.GetArgs()[0]
-		for _, a := range c.Argv.GetArgs() {
-			h.Write([]byte(a))
-			h.Write([]byte{0})
+	number := func(key string, value int64) {
+		if value != 0 {
+			attrs = append(attrs, slog.Int64(key, value))
 		}
 	}
-	r.CommandHash = hex.EncodeToString(h.Sum(nil))
-}
-
-func shellPath(req *sandboxv1.ExecuteRequest) string {
-	if p := req.GetShellPath(); p != "" {
-		return p
+	text("phase", string(r.Phase))
+	text("request_id", r.RequestID)
+	text("principal", r.Principal)
+	attrs = append(attrs, slog.String("tenant", r.Tenant))
+	text("peer", r.Peer)
+	text("operation", r.Operation)
+	text("sandbox_id", r.SandboxID)
+	text("exec_id", r.ExecID)
+	number("objects", int64(r.Objects))
+	number("object", int64(r.Object))
+	text("path", r.Path)
+	text("destination", r.Destination)
+	text("program", r.Program)
+	text("command_sha256", r.CommandHash)
+	text("command", r.CommandText)
+	text("template", r.Template)
+	text("image", r.Image)
+	text("network", r.Network)
+	number("memory_bytes", r.Resources.MemoryBytes)
+	number("cpu_millis", int64(r.Resources.CPUMillis))
+	number("max_processes", int64(r.Resources.MaxProcesses))
+	number("disk_bytes", r.Resources.DiskBytes)
+	text("code", r.Code)
+	text("reason", r.Reason)
+	text("exit_reason", r.ExitReason)
+	if r.ExitCode != nil {
+		attrs = append(attrs, slog.Int("exit_code", int(*r.ExitCode)))
 	}
-	return "/bin/sh"
+	if r.Phase != AuditStarted {
+		attrs = append(attrs, slog.Float64("duration_seconds", r.Duration.Seconds()), slog.Int64("bytes", r.Bytes))
+	}
+	number("suppressed", r.Suppressed)
+	return attrs
 }

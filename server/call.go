@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/authn"
 )
 
@@ -21,9 +22,16 @@ type call struct {
 	requestID string
 	start     time.Time
 	principal authn.Principal
+	// method is the full name, such as "/sandbox.v1.SandboxService/Execute".
+	method string
 	// refused is why the call is not carried out, nil if it is.
 	refused error
 	audit   AuditRecord
+	// begun is true once the call has its first audit record.
+	begun   bool
+	objects auditObjects
+	// exited is how the command ended, as the caller was told.
+	exited atomic.Pointer[sandboxv1.Exited]
 	// cause is what the log says about an error.
 	cause *fault
 	// bytes may still be counted while the call ends.

@@ -44,10 +44,13 @@ func (s *Server) CleanupSandboxes(ctx context.Context, req *sandboxv1.CleanupSan
 				defer mu.Unlock()
 				switch {
 				case err != nil:
-					resp.Failures = append(resp.Failures, &sandboxv1.CleanupFailure{
-						SandboxId: info.Spec.ID, Message: fold(ctx, err).message,
-					})
+					f := fold(ctx, err)
+					resp.Failures = append(resp.Failures, &sandboxv1.CleanupFailure{SandboxId: info.Spec.ID, Message: f.message})
+					callOf(ctx).objects.addSandbox(info.Spec.ID, f)
 				case done:
+					if !req.GetDryRun() {
+						callOf(ctx).objects.addSandbox(info.Spec.ID, nil)
+					}
 					resp.DeletedSandboxIds = append(resp.DeletedSandboxIds, info.Spec.ID)
 				default:
 					resp.Kept++

@@ -46,10 +46,13 @@ type Config struct {
 	SpecSecret []byte
 	// Logger takes what operators should know. Default: slog.Default().
 	Logger *slog.Logger
-	// Audit takes one record per operation. Nil: none.
+	// Audit takes records of each call's start and end. Nil: none.
 	Audit AuditSink
-	// Metrics is told about every call. Nil: nobody is.
-	Metrics Metrics
+	// AuditRequired refuses calls whose start can't be recorded.
+	AuditRequired bool
+	// AuditCommandText keeps the text of commands in audit records, up to 8 KiB
+	// of each, where a hash stands by default.
+	AuditCommandText bool
 	// Timing holds intervals that only tests and odd substrates change.
 	Timing Timing
 
@@ -116,7 +119,16 @@ type Timing struct {
 	// Recheck is how often the credentials of running calls are checked again.
 	// Default: 2 s.
 	Recheck time.Duration
-	// Drain is how long streams may go on after Shutdown began. Default: 1 s.
+	// Probe is how often the provider is looked at for health checks. Default:
+	// 10 s.
+	Probe time.Duration
+	// LameDuck is how long Shutdown lets the server serve as before, not ready
+	// to health checks. Default: 0.
+	LameDuck time.Duration
+	// ConnectionAge is when a client is asked to connect anew; its running calls
+	// go on. 0: never.
+	ConnectionAge time.Duration
+	// Drain is how long streams may go on after that. Default: 1 s.
 	Drain time.Duration
 }
 
@@ -146,6 +158,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Timing.Silence, 30*time.Second)
 	setDefault(&c.Timing.SignOfLife, 20*time.Second)
 	setDefault(&c.Timing.Recheck, 2*time.Second)
+	setDefault(&c.Timing.Probe, 10*time.Second)
 	setDefault(&c.Timing.Drain, time.Second)
 	if c.Audit == nil {
 		c.Audit = noAudit{}

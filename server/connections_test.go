@@ -156,7 +156,13 @@ func (c changing) Authenticate(ctx context.Context) (authn.Principal, error) {
 // auditList keeps records.
 type auditList chan AuditRecord
 
-func (a auditList) Audit(_ context.Context, r AuditRecord) { a <- r }
+// Audit takes what ends a call.
+func (a auditList) Audit(_ context.Context, r AuditRecord) error {
+	if r.Phase != AuditStarted {
+		a <- r
+	}
+	return nil
+}
 
 // A refused call is recorded whatever its size, without a tenant, and answered
 // with a reason.

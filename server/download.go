@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync/atomic"
 
 	"google.golang.org/grpc"
 
@@ -33,10 +32,9 @@ func (s *Server) Download(req *sandboxv1.DownloadRequest, stream grpc.ServerStre
 	}
 	ctx := stream.Context()
 	c := callOf(ctx)
-	c.audit.Path = req.GetItems()[0].GetPath()
 	b := boxOf(ctx, req.GetSandboxId())
 	mend := mender{window: s.cfg.Timing.Reattach}
-	d := &download{items: req.GetItems(), out: stream, bytes: &c.bytes}
+	d := &download{items: req.GetItems(), out: stream, call: c}
 	for {
 		err := s.download(ctx, b, req, d)
 		if err == nil {
@@ -77,7 +75,7 @@ func (s *Server) download(ctx context.Context, b box, req *sandboxv1.DownloadReq
 type download struct {
 	items []*sandboxv1.DownloadItem
 	out   grpc.ServerStream
-	bytes *atomic.Int64
+	call  *call
 
 	begun bool
 	next  int   // item that is open or comes next
@@ -118,7 +116,7 @@ func (d *download) message(fr *frame) error {
 			return misbehaved("a chunk of %d bytes where none can be", n)
 		}
 		d.sent += int64(n)
-		d.bytes.Add(int64(n))
+		d.call.bytes.Add(int64(n))
 		return d.send(fr)
 	}
 	var m sandboxv1.DownloadResponse
@@ -152,6 +150,7 @@ func (d *download) trailer(t *sandboxv1.DownloadTrailer) error {
 	case t.GetError() == nil && len(t.GetSha256()) != 32:
 		return misbehaved("a hash of %d bytes", len(t.GetSha256()))
 	}
+	d.call.objects.fileEnded(d.next, t.GetError())
 	d.next, d.open, d.sent = d.next+1, false, 0
 	return nil
 }

@@ -20,16 +20,10 @@ func (s *Server) Execute(req *sandboxv1.ExecuteRequest, stream grpc.ServerStream
 		return err
 	}
 	ctx := stream.Context()
-	if req.GetExecId() == "" {
-		// With an id of ours the command can be found again when the pipe breaks.
-		req.ExecId = newID("x-")
-	}
 	c := callOf(ctx)
-	c.audit.ExecID = req.GetExecId()
-	c.audit.auditCommand(req)
 	f := &follower{
 		s: s, box: boxOf(ctx, req.GetSandboxId()), expected: req.GetExpectedIncarnation(),
-		execID: req.GetExecId(), until: req.GetFollowUntil(), out: stream, bytes: &c.bytes,
+		execID: req.GetExecId(), until: req.GetFollowUntil(), out: stream, call: c, since: c.start,
 	}
 	f.begin = func(ctx context.Context, t *tunnel) (grpc.ClientStream, error) {
 		confinement, err := s.confine(t, req.GetAccess())

@@ -28,7 +28,6 @@ func (s *Server) StatFile(ctx context.Context, req *sandboxv1.StatFileRequest) (
 	if err := v.err(); err != nil {
 		return nil, err
 	}
-	callOf(ctx).audit.Path = req.GetPath()
 	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.StatFileResponse, error) {
 		return a.StatFile(ctx, &agentv1.StatFileRequest{Request: req, Confinement: c, Limits: l})
 	})
@@ -43,7 +42,6 @@ func (s *Server) ListDirectory(ctx context.Context, req *sandboxv1.ListDirectory
 	if err := v.err(); err != nil {
 		return nil, err
 	}
-	callOf(ctx).audit.Path = req.GetPath()
 	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ListDirectoryResponse, error) {
 		return a.ListDirectory(ctx, &agentv1.ListDirectoryRequest{Request: req, Confinement: c, Limits: l})
 	})
@@ -60,7 +58,6 @@ func (s *Server) ReadLines(ctx context.Context, req *sandboxv1.ReadLinesRequest)
 	if err := v.err(); err != nil {
 		return nil, err
 	}
-	callOf(ctx).audit.Path = req.GetPath()
 	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ReadLinesResponse, error) {
 		return a.ReadLines(ctx, &agentv1.ReadLinesRequest{Request: req, Confinement: c, Limits: l})
 	})

@@ -23,7 +23,6 @@ func (s *Server) SearchFiles(ctx context.Context, req *sandboxv1.SearchFilesRequ
 	if err := v.err(); err != nil {
 		return nil, err
 	}
-	callOf(ctx).audit.Path = req.GetPath()
 	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.SearchFilesResponse, error) {
 		return a.SearchFiles(ctx, &agentv1.SearchFilesRequest{Request: req, Confinement: c, Limits: l})
 	})
@@ -41,7 +40,6 @@ func (s *Server) GlobFiles(ctx context.Context, req *sandboxv1.GlobFilesRequest)
 	if err := v.err(); err != nil {
 		return nil, err
 	}
-	callOf(ctx).audit.Path = req.GetPath()
 	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.GlobFilesResponse, error) {
 		return a.GlobFiles(ctx, &agentv1.GlobFilesRequest{Request: req, Confinement: c, Limits: l})
 	})

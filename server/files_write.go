@@ -16,7 +16,6 @@ func (s *Server) MakeDirectory(ctx context.Context, req *sandboxv1.MakeDirectory
 	if err := v.err(); err != nil {
 		return nil, err
 	}
-	callOf(ctx).audit.Path = req.GetPath()
 	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.MakeDirectoryResponse, error) {
 		return a.MakeDirectory(ctx, &agentv1.MakeDirectoryRequest{Request: req, Confinement: c, Limits: l})
 	})
@@ -31,7 +30,6 @@ func (s *Server) MoveFile(ctx context.Context, req *sandboxv1.MoveFileRequest) (
 	if err := v.err(); err != nil {
 		return nil, err
 	}
-	callOf(ctx).audit.Path = req.GetSource()
 	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.MoveFileResponse, error) {
 		return a.MoveFile(ctx, &agentv1.MoveFileRequest{Request: req, Confinement: c, Limits: l})
 	})
@@ -45,7 +43,6 @@ func (s *Server) RemoveFile(ctx context.Context, req *sandboxv1.RemoveFileReques
 	if err := v.err(); err != nil {
 		return nil, err
 	}
-	callOf(ctx).audit.Path = req.GetPath()
 	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.RemoveFileResponse, error) {
 		return a.RemoveFile(ctx, &agentv1.RemoveFileRequest{Request: req, Confinement: c, Limits: l})
 	})
@@ -61,7 +58,6 @@ func (s *Server) WriteFile(ctx context.Context, req *sandboxv1.WriteFileRequest)
 		return nil, err
 	}
 	c := callOf(ctx)
-	c.audit.Path = req.GetPath()
 	c.bytes.Store(int64(len(req.GetContent())))
 	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.WriteFileResponse, error) {
 		return a.WriteFile(ctx, &agentv1.WriteFileRequest{Request: req, Confinement: c, Limits: l})
@@ -79,7 +75,6 @@ func (s *Server) EditFile(ctx context.Context, req *sandboxv1.EditFileRequest) (
 	if err := v.err(); err != nil {
 		return nil, err
 	}
-	callOf(ctx).audit.Path = req.GetPath()
 	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.EditFileResponse, error) {
 		return a.EditFile(ctx, &agentv1.EditFileRequest{Request: req, Confinement: c, Limits: l})
 	})

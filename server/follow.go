@@ -25,7 +25,7 @@ type follower struct {
 	execID   string
 	until    sandboxv1.FollowUntil
 	out      grpc.ServerStream
-	bytes    *atomic.Int64
+	call     *call
 	// begin opens the first stream; as long as no event has come it is asked
 	// again, which joins the command if it was started.
 	begin func(ctx context.Context, t *tunnel) (grpc.ClientStream, error)
@@ -33,6 +33,9 @@ type follower struct {
 	started  bool  // the caller has had `started`
 	position int64 // what the caller has
 	mend     mender
+	brokenAt time.Time // zero while the connection to the agent works
+	// since is when an Execute came in.
+	since time.Time
 	// sending is when the present Send to the caller began, in unix
 	// nanoseconds; 0 while there is none.
 	sending atomic.Int64
@@ -86,10 +89,31 @@ func (f *follower) run(ctx context.Context) error {
 		if done {
 			return err
 		}
+		f.broke(err)
 		if !f.mend.again(ctx, err) {
+			f.mended(mendFailed)
 			return f.s.broken(ctx, err)
 		}
 	}
+}
+
+// broke notes that the connection under a running command broke.
+func (f *follower) broke(err error) {
+	if f.started && f.brokenAt.IsZero() {
+		f.brokenAt = time.Now()
+		f.s.log.Info("connection to an agent broke", "tenant", f.box.tenant, "sandbox_id", f.box.id, "exec_id", f.execID, "error", err)
+	}
+}
+
+// mended notes how that turned out.
+func (f *follower) mended(outcome string) {
+	if f.brokenAt.IsZero() {
+		return
+	}
+	f.s.metrics.reattachments.WithLabelValues(outcome).Inc()
+	f.s.log.Info("connection to an agent "+outcome, "tenant", f.box.tenant, "sandbox_id", f.box.id, "exec_id", f.execID,
+		"took", time.Since(f.brokenAt))
+	f.brokenAt = time.Time{}
 }
 
 // runDroppable is run for a reader that may be dropped when it takes nothing
@@ -208,9 +232,7 @@ func (f *follower) endOf(message string, e providers.Ending) error {
 
 // end makes up the command's end where the agent cannot say it any more.
 func (f *follower) end(reason sandboxv1.ExitReason, message string) error {
-	return f.send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Exited{
-		Exited: &sandboxv1.Exited{Reason: reason, Position: f.position, Message: message},
-	}})
+	return f.sendExited(&sandboxv1.ExecuteResponse{}, &sandboxv1.Exited{Reason: reason, Position: f.position, Message: message})
 }
 
 // follow opens one stream to the agent and passes on what comes until it ends.
@@ -246,6 +268,17 @@ func (f *follower) follow(ctx context.Context) error {
 		t.cut()
 	}
 	return err
+}
+
+// sendExited sends the end of the command in m, and notes it for the audit.
+func (f *follower) sendExited(m *sandboxv1.ExecuteResponse, e *sandboxv1.Exited) error {
+	m.Event = &sandboxv1.ExecuteResponse_Exited{Exited: e}
+	f.call.exited.Store(e)
+	f.s.metrics.commandEnded(e)
+	if e.GetReason() == sandboxv1.ExitReason_EXIT_REASON_LOST {
+		f.s.log.Warn("command lost", "tenant", f.box.tenant, "sandbox_id", f.box.id, "exec_id", f.execID, "message", auditText(e.GetMessage(), maxAuditText))
+	}
+	return f.send(m)
 }
 
 func (f *follower) send(m any) error {

@@ -146,7 +146,9 @@ type memory struct {
 	// failGet, when set, is what Get returns.
 	failGet atomic.Pointer[error]
 	gets    atomic.Int32
-	creates atomic.Int32
+	// failCreate, when set, is what Create returns.
+	failCreate atomic.Pointer[error]
+	creates    atomic.Int32
 	// before, when set, is called first thing by the methods that it is named
 	// for: "create", "delete", "update", "dial".
 	before func(ctx context.Context, method, name string) error
@@ -187,6 +189,9 @@ func (m *memory) stop() {
 }
 
 func (m *memory) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, error) {
+	if err := m.failCreate.Load(); err != nil {
+		return providers.Info{}, *err
+	}
 	if err := m.begin(ctx, "create", name); err != nil {
 		return providers.Info{}, err
 	}

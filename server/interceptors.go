@@ -3,25 +3,18 @@ package server
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"runtime/debug"
-	"strings"
-	"time"
 
 	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// chains returns the interceptors. They run after Server.admit has
-// looked at the credentials and before its first message is read. Their order is, from the
+// chains returns the interceptors. They run after Server.admit has looked at the
+// credentials and before the first message is read. Their order is, from the
 // outside:
 //
 //  1. edge: request id, log line, audit record
@@ -32,13 +25,9 @@ import (
 //     shutdown
 //  5. recovery: the innermost, so that a panic passes the others as an error
 func (s *Server) chains() ([]grpc.UnaryServerInterceptor, []grpc.StreamServerInterceptor) {
-	unary := []grpc.UnaryServerInterceptor{s.edgeUnary}
-	stream := []grpc.StreamServerInterceptor{s.edgeStream}
-	if s.cfg.Metrics != nil {
-		report := reportTo(s.cfg.Metrics)
-		unary = append(unary, interceptors.UnaryServerInterceptor(report))
-		stream = append(stream, interceptors.StreamServerInterceptor(report))
-	}
+	countUnary, countStream := s.metrics.interceptors()
+	unary := []grpc.UnaryServerInterceptor{s.edgeUnary, countUnary}
+	stream := []grpc.StreamServerInterceptor{s.edgeStream, countStream}
 	caught := recovery.WithRecoveryHandlerContext(func(_ context.Context, p any) error { return panicError(p) })
 	unary = append(unary, s.statusUnary, s.gateUnary, recovery.UnaryServerInterceptor(caught))
 	stream = append(stream, s.statusStream, s.gateStream, recovery.StreamServerInterceptor(caught))
@@ -49,24 +38,26 @@ func panicError(p any) error { return fmt.Errorf("panic: %v\n%s", p, debug.Stack
 
 func (s *Server) edgeUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	c := callOf(ctx)
+	c.method = info.FullMethod
 	// Only fails when the headers were sent already, which cannot be here.
 	_ = grpc.SetHeader(ctx, metadata.Pairs(requestIDKey, c.requestID))
 	ctx, cancel := c.begin(ctx)
 	defer cancel(nil)
 	resp, err := handler(ctx, req)
-	s.finish(ctx, c, info.FullMethod, err)
+	s.finish(ctx, c, resp, err)
 	return resp, err
 }
 
 func (s *Server) edgeStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	c := callOf(stream.Context())
+	c.method = info.FullMethod
 	_ = stream.SetHeader(metadata.Pairs(requestIDKey, c.requestID))
 	wrapped := middleware.WrapServerStream(stream)
 	ctx, cancel := c.begin(stream.Context())
 	defer cancel(nil)
 	wrapped.WrappedContext = ctx
 	err := handler(srv, &edge{WrappedServerStream: wrapped, s: s, once: !info.IsClientStream})
-	s.finish(ctx, c, info.FullMethod, err)
+	s.finish(ctx, c, nil, err)
 	return err
 }
 
@@ -87,58 +78,6 @@ func (e *edge) RecvMsg(m any) error {
 		return e.s.decode(e.ServerStream.RecvMsg, m)
 	}
 	return e.s.receive(e.Context(), e.ServerStream.RecvMsg, m)
-}
-
-// finish writes the call's log line and audit record.
-func (s *Server) finish(ctx context.Context, c *call, method string, err error) {
-	s.running.remove(c)
-	code := status.Code(err)
-	took := time.Since(c.start)
-	if strings.HasPrefix(method, "/"+sandboxv1.SandboxService_ServiceDesc.ServiceName+"/") {
-		c.audit.Principal, c.audit.Tenant = c.principal.Name, c.principal.Tenant
-		c.audit.Code, c.audit.Reason, c.audit.Duration = code.String(), reasonOf(err), took
-		c.audit.Bytes = c.bytes.Load()
-		s.cfg.Audit.Audit(ctx, c.audit)
-	}
-	level := slog.LevelDebug
-	switch code {
-	case codes.Internal, codes.DataLoss, codes.Unknown:
-		level = slog.LevelError
-	case codes.Unauthenticated, codes.PermissionDenied, codes.Unavailable:
-		level = slog.LevelWarn
-	}
-	if !s.log.Enabled(ctx, level) {
-		return
-	}
-	attrs := []slog.Attr{
-		slog.String("method", clip(method, maxLoggedMethod)), slog.String("code", code.String()), slog.Duration("took", took),
-		slog.String("request_id", c.requestID), slog.String("tenant", c.principal.Tenant),
-	}
-	if c.audit.SandboxID != "" {
-		attrs = append(attrs, slog.String("sandbox_id", c.audit.SandboxID))
-	}
-	if err != nil {
-		attrs = append(attrs, slog.String("reason", reasonOf(err)))
-	}
-	if c.cause != nil {
-		attrs = append(attrs, slog.Any("error", c.cause))
-	}
-	s.log.LogAttrs(ctx, level, "call", attrs...)
-}
-
-// maxLoggedMethod bounds a method's name, which a caller may invent.
-const maxLoggedMethod = 128
-
-func reasonOf(err error) string {
-	if err == nil {
-		return ""
-	}
-	for _, d := range status.Convert(err).Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok {
-			return info.GetReason()
-		}
-	}
-	return ""
 }
 
 func (s *Server) statusUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

@@ -2,38 +2,173 @@ package server
 
 import (
 	"context"
+	"runtime"
+	"strings"
 	"time"
 
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
-	"google.golang.org/grpc/status"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"google.golang.org/grpc"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
 )
 
-// Metrics is told about every call. It is called from many goroutines and must
-// not block.
-type Metrics interface {
-	// CallStarted is called with the RPC's name.
-	CallStarted(method string)
-	// CallEnded is called once for every CallStarted, with the gRPC code's
-	// name and how long the call took.
-	CallEnded(method, code string, took time.Duration)
+// metrics are the server's own. No label holds what a caller may choose: methods,
+// templates, codes and reasons are lists that the server knows.
+type metrics struct {
+	registry *prometheus.Registry
+	rpc      *grpcprom.ServerMetrics
+
+	bytes            *prometheus.CounterVec
+	createSeconds    *prometheus.HistogramVec
+	createFailures   *prometheus.CounterVec
+	startSeconds     prometheus.Histogram
+	commandEnds      *prometheus.CounterVec
+	dials            *prometheus.CounterVec
+	reattachments    *prometheus.CounterVec
+	reaped           *prometheus.CounterVec
+	reapSeconds      prometheus.Histogram
+	reapFailures     prometheus.Counter
+	refused          prometheus.Counter
+	suppressed       prometheus.Counter
+	auditFailures    prometheus.Counter
+	providerUp       prometheus.Gauge
+	stateFree        prometheus.Gauge
+	countingFailures prometheus.Counter
 }
 
-// reportTo feeds Metrics from the middleware's reporter. Methods that the server
-// does not have are "unknown".
-func reportTo(m Metrics) interceptors.CommonReportableFunc {
-	return func(ctx context.Context, _ interceptors.CallMeta) (interceptors.Reporter, context.Context) {
-		method := callOf(ctx).audit.Operation
-		m.CallStarted(method)
-		return &callReporter{metrics: m, method: method}, ctx
+// Values of the label "path": where a sandbox came from.
+const (
+	createdCold  = "cold"
+	createdPool  = "pool"
+	createdFound = "existing"
+)
+
+// secondsBuckets reach from a file call to a creation that waits for a node.
+var secondsBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+
+func newMetrics(version, provider string) *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sandgate", Name: name, Help: help})
 	}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sandgate", Name: name, Help: help}, labels)
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "sandgate", Name: name, Help: help})
+	}
+	seconds := func(name, help string) prometheus.HistogramOpts {
+		return prometheus.HistogramOpts{Namespace: "sandgate", Name: name, Help: help, Buckets: secondsBuckets}
+	}
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		rpc:      grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(grpcprom.WithHistogramBuckets(secondsBuckets))),
+
+		bytes:            counters("transferred_bytes_total", "Content and output that ended calls have moved.", "method"),
+		createSeconds:    prometheus.NewHistogramVec(seconds("create_duration_seconds", "Time of successful creations, by where the sandbox came from: cold, pool or existing."), []string{"path"}),
+		createFailures:   counters("create_failures_total", "Failed creations, by error reason.", "reason"),
+		startSeconds:     prometheus.NewHistogram(seconds("command_start_duration_seconds", "Time from an Execute call to the start of its command.")),
+		commandEnds:      counters("command_ends_total", "Ends of commands that callers were told of, by exit reason. A command with two readers counts twice.", "reason"),
+		dials:            counters("agent_dials_total", "Attempts to connect to an agent, by outcome: OK or an error reason.", "outcome"),
+		reattachments:    counters("reattachments_total", "Streams whose connection to the agent broke, by outcome: mended or failed.", "outcome"),
+		reaped:           counters("reaped_total", "Sandboxes that the server deleted by itself, by reason: ttl or idle.", "reason"),
+		reapSeconds:      prometheus.NewHistogram(seconds("reap_round_duration_seconds", "Time of the rounds that look for expired sandboxes.")),
+		reapFailures:     counter("reap_failures_total", "Rounds, and deletions of expired sandboxes, that failed."),
+		refused:          counter("credentials_rejected_total", "Calls refused for their credentials."),
+		suppressed:       counter("audit_suppressed_total", "Calls refused for their credentials without an audit record and a log line, to bound their number."),
+		auditFailures:    counter("audit_failures_total", "Audit records that could not be written."),
+		providerUp:       gauge("provider_up", "1 if the provider's substrate worked when it was last looked at."),
+		stateFree:        gauge("state_free_bytes", "Free space of the file system that holds sandboxes. -1: not known."),
+		countingFailures: counter("count_failures_total", "Scrapes that could not count sandboxes or pools."),
+	}
+	m.providerUp.Set(1)
+	m.stateFree.Set(-1)
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: "sandgate", Name: "build_info", Help: "1, labelled by the versions of server and Go, and by the provider.",
+		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version(), "provider": provider},
+	})
+	build.Set(1)
+	for _, outcome := range []string{mended, mendFailed} {
+		m.reattachments.WithLabelValues(outcome)
+	}
+	for _, reason := range []string{reapedByTTL, reapedByIdleness} {
+		m.reaped.WithLabelValues(reason)
+	}
+	m.registry.MustRegister(m.rpc, m.bytes, m.createSeconds, m.createFailures, m.startSeconds, m.commandEnds, m.dials,
+		m.reattachments, m.reaped, m.reapSeconds, m.reapFailures, m.refused, m.suppressed, m.auditFailures,
+		m.providerUp, m.stateFree, m.countingFailures, build,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
 }
 
-type callReporter struct {
-	interceptors.NoopReporter
-	metrics Metrics
-	method  string
+// Values of the labels of reattachments and reaped.
+const (
+	mended           = "mended"
+	mendFailed       = "failed"
+	reapedByTTL      = "ttl"
+	reapedByIdleness = "idle"
+)
+
+// interceptors count calls of the methods that the server has: a caller may
+// invent others.
+func (m *metrics) interceptors() (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
+	known := selector.MatchFunc(func(ctx context.Context, _ interceptors.CallMeta) bool {
+		return callOf(ctx).audit.Operation != unknownOperation
+	})
+	return selector.UnaryServerInterceptor(m.rpc.UnaryServerInterceptor(), known),
+		selector.StreamServerInterceptor(m.rpc.StreamServerInterceptor(), known)
 }
 
-func (r *callReporter) PostCall(err error, took time.Duration) {
-	r.metrics.CallEnded(r.method, status.Code(err).String(), took)
+// ended counts a call that has ended.
+func (m *metrics) ended(c *call, resp any, err error, took time.Duration) {
+	if n := c.bytes.Load(); n > 0 && c.begun {
+		m.bytes.WithLabelValues(c.audit.Operation).Add(float64(n))
+	}
+	if c.method != sandboxv1.SandboxService_CreateSandbox_FullMethodName || !c.begun {
+		return
+	}
+	if err != nil {
+		m.createFailures.WithLabelValues(reasonOf(err)).Inc()
+		return
+	}
+	path := createdFound
+	if made, ok := resp.(*sandboxv1.CreateSandboxResponse); ok && made.GetCreated() {
+		path = createdCold
+		if made.GetSandbox().GetFromPool() {
+			path = createdPool
+		}
+	}
+	m.createSeconds.WithLabelValues(path).Observe(took.Seconds())
+}
+
+func (m *metrics) commandEnded(e *sandboxv1.Exited) {
+	m.commandEnds.WithLabelValues(exitReason(e)).Inc()
+}
+
+// exitReason is how a command ended, as logs, records and metrics have it, such
+// as "TIMED_OUT".
+func exitReason(e *sandboxv1.Exited) string {
+	return strings.TrimPrefix(e.GetReason().String(), "EXIT_REASON_")
+}
+
+// dialled counts an attempt to connect to an agent.
+func (m *metrics) dialled(ctx context.Context, err error) {
+	outcome := "OK"
+	if err != nil {
+		outcome = reasonName(fold(ctx, err).reason)
+	}
+	m.dials.WithLabelValues(outcome).Inc()
+}
+
+// reapedOne counts a sandbox that the server has deleted by itself.
+func (m *metrics) reapedOne(info providers.Info, now time.Time) {
+	reason := reapedByIdleness
+	if ttl := info.Spec.TTL; ttl > 0 && !now.Before(info.CreateTime.Add(ttl)) {
+		reason = reapedByTTL
+	}
+	m.reaped.WithLabelValues(reason).Inc()
 }

@@ -52,7 +52,11 @@ func (s *Server) reapOn(ctx context.Context) {
 	tick := time.NewTicker(s.cfg.Timing.ReapInterval)
 	defer tick.Stop()
 	for {
-		if err := guard(func() error { return s.reapAll(ctx) }); err != nil && ctx.Err() == nil {
+		begun := time.Now()
+		err := guard(func() error { return s.reapAll(ctx) })
+		s.metrics.reapSeconds.Observe(time.Since(begun).Seconds())
+		if err != nil && ctx.Err() == nil {
+			s.metrics.reapFailures.Inc()
 			s.log.WarnContext(ctx, "expired sandboxes could not all be looked for", "error", err)
 		}
 		select {
@@ -79,6 +83,7 @@ func (s *Server) reapAll(ctx context.Context) error {
 				s.reapLater.add(info.Name, time.Now().Add(reapPause))
 			}
 			if err != nil && ctx.Err() == nil {
+				s.metrics.reapFailures.Inc()
 				s.log.WarnContext(ctx, "an expired sandbox could not be deleted",
 					"tenant", info.Spec.Tenant, "sandbox_id", info.Spec.ID, "error", err)
 			}
@@ -265,9 +270,8 @@ func (s *Server) deleteExpired(ctx context.Context, info providers.Info) (bool, 
 	}
 	s.counts.forget(b.name, info.Incarnation)
 	s.tunnels.drop(b.name)
-	s.cfg.Audit.Audit(ctx, AuditRecord{
-		Time: time.Now(), Principal: "sandgate", Tenant: b.tenant, Operation: "Expire", SandboxID: b.id, Code: "OK",
-	})
+	s.recordExpired(ctx, b)
+	s.metrics.reapedOne(info, time.Now())
 	s.log.InfoContext(ctx, "sandbox expired", "tenant", b.tenant, "sandbox_id", b.id, "expire_time", end)
 	return true, nil
 }

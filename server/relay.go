@@ -32,6 +32,7 @@ func (f *follower) relay(in grpc.ClientStream, t *tunnel, cancel func()) error {
 			return err
 		}
 		f.mend.progress()
+		f.mended(mended)
 		if ended {
 			return expectEnd(in, cancel)
 		}
@@ -75,7 +76,7 @@ func (f *follower) event(fr *frame, seq *streaming.Sequence, t *tunnel) (bool, e
 			return false, err
 		}
 		f.position = seq.Position()
-		f.bytes.Add(int64(o.size))
+		f.call.bytes.Add(int64(o.size))
 		return false, nil
 	}
 	var m sandboxv1.ExecuteResponse
@@ -98,7 +99,7 @@ func (f *follower) event(fr *frame, seq *streaming.Sequence, t *tunnel) (bool, e
 		if err := checkExited(e.Exited, seq); err != nil {
 			return false, err
 		}
-		return true, f.send(&m)
+		return true, f.sendExited(&m, e.Exited)
 	default:
 		return false, misbehaved("an event of kind %d", field)
 	}
@@ -123,6 +124,9 @@ func (f *follower) onStarted(e *sandboxv1.Started, seq *streaming.Sequence, t *t
 		return err
 	}
 	f.started = true
+	if !f.since.IsZero() {
+		f.s.metrics.startSeconds.Observe(time.Since(f.since).Seconds())
+	}
 	return nil
 }
 

@@ -62,6 +62,14 @@ type Server struct {
 	counts    *counts
 	// creations holds a value for each creation under way. Nil: no bound.
 	creations chan struct{}
+	metrics   *metrics
+
+	// auditLost counts the audit records that failed in a row.
+	auditLost atomic.Int64
+	refusals  *refusals
+
+	// unready: the provider does not work. leaving: Shutdown was called.
+	unready, leaving atomic.Bool
 
 	stopping atomic.Bool
 	// halt ends the background work; done is closed when it has ended.
@@ -93,7 +101,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: newCodec(),
 		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(), reapLater: newPauses(),
-		conns: newConnLimiter(), running: newRunning(),
+		conns: newConnLimiter(), running: newRunning(), refusals: newRefusals(),
 		clock: newClock(cfg.readClock), counts: newCounts(cfg.Provider, cfg.Limits),
 	}
 	if s.templates, err = indexTemplates(cfg.Templates); err != nil {
@@ -126,7 +134,10 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	s.limits = cfg.Limits.forAgent()
+	s.metrics = newMetrics(cfg.Version, s.described.Name)
+	s.metrics.registry.MustRegister(newStateCollector(s))
 	s.tunnels = newTunnels(cfg, s.codec)
+	s.tunnels.dialled = s.metrics.dialled
 	s.activity = newActivity(cfg.Provider, s.log)
 
 	unary, stream := s.chains()
@@ -145,7 +156,8 @@ func New(cfg Config) (*Server, error) {
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.WriteBufferSize(writeBuffer),
 		grpc.ReadBufferSize(writeBuffer),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.Timing.Silence, Timeout: cfg.Timing.SignOfLife}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.Timing.Silence, Timeout: cfg.Timing.SignOfLife,
+			MaxConnectionAge: cfg.Timing.ConnectionAge}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
 	if cfg.TLS != nil {
@@ -160,6 +172,7 @@ func New(cfg Config) (*Server, error) {
 
 	s.work.Go(func() { s.background("maintain", s.maintain) })
 	s.work.Go(func() { s.background("reap", s.reap) })
+	s.work.Go(func() { s.background("watch the provider", s.watchProvider) })
 	if cfg.Authenticator != nil {
 		s.work.Go(func() { s.background("recheck", s.recheck) })
 	}
@@ -184,7 +197,10 @@ var errReceiveTimeout = faultf(sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_
 func (s *Server) receive(ctx context.Context, recv func(any) error, m any) error {
 	late := time.AfterFunc(receiveTimeout, func() { callOf(ctx).cut(errReceiveTimeout) })
 	defer late.Stop()
-	return s.decode(recv, m)
+	if err := s.decode(recv, m); err != nil {
+		return err
+	}
+	return s.begin(ctx, callOf(ctx), m)
 }
 
 // decode reads a message of a caller and explains why it cannot be read: it can
@@ -253,13 +269,21 @@ func (s *Server) Serve(l net.Listener) error {
 
 func (s *Server) isStopping() bool { return s.stopping.Load() }
 
-// Shutdown stops accepting calls, lets running ones go on for Timing.Drain,
-// then ends the rest with SERVER_SHUTTING_DOWN. The connections to the agents
+// Shutdown fails health checks for Timing.LameDuck and serves as before. Then it
+// stops accepting calls, lets running ones go on for Timing.Drain, and ends the
+// rest with SERVER_SHUTTING_DOWN. The connections to the agents
 // are closed as a whole, not stream by stream: to an agent that is a broken
 // pipe, so the commands run on and wait for the next server. Shutdown returns
 // when nothing runs any more, at the latest when ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.health.Shutdown()
+	if first := !s.leaving.Swap(true); first {
+		s.health.Shutdown()
+		s.log.InfoContext(ctx, "stopping")
+		select {
+		case <-time.After(s.cfg.Timing.LameDuck):
+		case <-ctx.Done():
+		}
+	}
 	s.stopping.Store(true)
 	s.haltOnce.Do(func() { close(s.halt) })
 

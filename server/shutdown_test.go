@@ -2,14 +2,19 @@ package server
 
 import (
 	"context"
+	"errors"
+	"io"
+	"net/http"
 	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -73,5 +78,71 @@ func TestHealth(t *testing.T) {
 	resp, err := healthv1.NewHealthClient(w.conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: "sandbox.v1.SandboxService"})
 	if err != nil || resp.GetStatus() != healthv1.HealthCheckResponse_SERVING {
 		t.Fatalf("%v %v", resp, err)
+	}
+}
+
+// A lame duck serves as before, and health checks fail meanwhile.
+func TestShutdownIsAnnouncedFirst(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Timing.LameDuck = time.Hour })
+	w.create("a")
+	ctx, cut := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.server.Shutdown(ctx) }()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if code, _ := w.admin("/readyz"); code == http.StatusServiceUnavailable {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("still ready")
+		}
+	}
+	resp, err := healthv1.NewHealthClient(w.conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: "sandbox.v1.SandboxService"})
+	for err == nil && resp.GetStatus() != healthv1.HealthCheckResponse_NOT_SERVING {
+		resp, err = healthv1.NewHealthClient(w.conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: "sandbox.v1.SandboxService"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, _ := w.admin("/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz %d", code)
+	}
+	w.create("b")
+	cut()
+	<-done
+}
+
+// At its age a connection takes no new calls; what runs on it goes on.
+func TestConnectionAge(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Timing.ConnectionAge = 100 * time.Millisecond })
+	release := make(chan struct{})
+	w.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+		if err := out.started(0); err != nil {
+			return err
+		}
+		<-release
+		return out.exited(0, 0)
+	}
+	w.create("a")
+	stream, err := w.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
+		Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for state := w.conn.GetState(); state == connectivity.Ready; state = w.conn.GetState() {
+		if !w.conn.WaitForStateChange(ctx, state) {
+			t.Fatal("the client was not asked to connect anew")
+		}
+	}
+	close(release)
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if !errors.Is(err, io.EOF) {
+		t.Errorf("the running call ended with %v", err)
 	}
 }

@@ -22,7 +22,6 @@ func (s *Server) SignalProcess(ctx context.Context, req *sandboxv1.SignalProcess
 	if err := v.err(); err != nil {
 		return nil, err
 	}
-	callOf(ctx).audit.ExecID = req.GetExecId()
 	return ask(ctx, s, req, nil, once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.SignalProcessResponse, error) {
 		return a.SignalProcess(ctx, &agentv1.SignalProcessRequest{Request: req, Confinement: c, Limits: l})
 	})
@@ -37,7 +36,6 @@ func (s *Server) ResizeTerminal(ctx context.Context, req *sandboxv1.ResizeTermin
 	if err := v.err(); err != nil {
 		return nil, err
 	}
-	callOf(ctx).audit.ExecID = req.GetExecId()
 	return ask(ctx, s, req, nil, freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ResizeTerminalResponse, error) {
 		return a.ResizeTerminal(ctx, &agentv1.ResizeTerminalRequest{Request: req, Confinement: c, Limits: l})
 	})

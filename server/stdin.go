@@ -21,7 +21,6 @@ func (s *Server) WriteStdin(ctx context.Context, req *sandboxv1.WriteStdinReques
 		return nil, err
 	}
 	c := callOf(ctx)
-	c.audit.ExecID = req.GetExecId()
 	c.bytes.Store(int64(len(req.GetData())))
 	return ask(ctx, s, req, nil, freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.WriteStdinResponse, error) {
 		return a.WriteStdin(ctx, &agentv1.WriteStdinRequest{Request: req, Confinement: c, Limits: l})

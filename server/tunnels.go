@@ -19,6 +19,8 @@ type tunnels struct {
 	timing   Timing
 	codec    codec
 	maxSend  int
+	// dialled is called after each attempt to open a tunnel.
+	dialled func(ctx context.Context, err error)
 
 	mu     sync.Mutex
 	slots  map[string]*slot
@@ -38,6 +40,7 @@ func newTunnels(cfg Config, c codec) *tunnels {
 	return &tunnels{
 		provider: cfg.Provider, version: cfg.Version, minor: protocolMinor, timing: cfg.Timing, codec: c,
 		maxSend: cfg.Limits.MaxMessageBytes + maxEvent, slots: make(map[string]*slot),
+		dialled: func(context.Context, error) {},
 	}
 }
 
@@ -132,6 +135,7 @@ func (ts *tunnels) fill(ctx context.Context, b box, known *providers.Info, s *sl
 		}
 		return err
 	})
+	ts.dialled(ctx, err)
 	cancel()
 	s.err = err
 	ts.mu.Lock()

@@ -19,13 +19,11 @@ import (
 // caller's end of the stream is passed on as it is.
 func (s *Server) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadRequest, sandboxv1.UploadResponse]) error {
 	ctx := stream.Context()
-	c := callOf(ctx)
-	u := &upload{s: s, in: stream, bytes: &c.bytes}
+	u := &upload{s: s, in: stream, call: callOf(ctx)}
 	header, err := u.first()
 	if err != nil {
 		return err
 	}
-	c.audit.Path = header.GetPath()
 	b := boxOf(ctx, header.GetSandboxId())
 	mend := mender{window: s.cfg.Timing.Reattach}
 	var t *tunnel
@@ -49,6 +47,9 @@ func (s *Server) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadReques
 		}
 		return s.broken(ctx, err)
 	}
+	for i, result := range resp.GetResults() {
+		u.call.objects.fileEnded(i, result.GetError())
+	}
 	return stream.SendAndClose(resp)
 }
 
@@ -58,7 +59,7 @@ type upload struct {
 	in      grpc.ServerStream
 	headers int
 	sandbox string
-	bytes   *atomic.Int64
+	call    *call
 	// closing is set when the agent may answer.
 	closing atomic.Bool
 }
@@ -75,7 +76,7 @@ func (u *upload) receive(fr *frame) (*agentv1.UploadRequest, error) {
 	case field == fieldChunk:
 		var n int
 		if n, err = parseChunk(content); err == nil {
-			u.bytes.Add(int64(n))
+			u.call.bytes.Add(int64(n))
 			return nil, nil
 		}
 	case field == fieldHeader || field == fieldTrailer:
@@ -95,7 +96,7 @@ func (u *upload) accept(m *sandboxv1.UploadRequest) (*agentv1.UploadRequest, err
 		return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Trailer{Trailer: t}}, u.checkTrailer(t)
 	}
 	h := m.GetHeader()
-	return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Header{Header: h}}, u.check(h)
+	return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Header{Header: h}}, errors.Join(u.record(h), u.check(h))
 }
 
 func (u *upload) checkTrailer(t *sandboxv1.UploadTrailer) error {
@@ -104,6 +105,14 @@ func (u *upload) checkTrailer(t *sandboxv1.UploadTrailer) error {
 	v.notNegative(field+"size", t.GetSize())
 	v.sha256(field+"sha256", t.GetSha256())
 	return v.err()
+}
+
+// record writes the audit record of a file's start.
+func (u *upload) record(h *sandboxv1.UploadHeader) error {
+	if u.headers == 0 {
+		return u.s.begin(u.in.Context(), u.call, h)
+	}
+	return u.s.beginFile(u.in.Context(), u.call, h.GetPath())
 }
 
 func (u *upload) check(h *sandboxv1.UploadHeader) error {

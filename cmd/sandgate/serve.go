@@ -18,8 +18,21 @@ import (
 	"github.com/sandgate/sandgate/server/authn"
 )
 
-// shutdownTime bounds the graceful end of the server.
-const shutdownTime = 15 * time.Second
+// Without settings the audit log takes 1.1 GiB at most.
+const (
+	defaultAuditSize  = 100
+	defaultAuditFiles = 10
+)
+
+// stopFlags say how connections and the server end.
+type stopFlags struct{ lameDuck, drain, timeout, connectionAge time.Duration }
+
+func (f stopFlags) check() error {
+	if f.lameDuck < 0 || f.drain < 0 || f.timeout < 0 || f.connectionAge < 0 {
+		return errors.New("--lame-duck, --drain, --shutdown-timeout and --max-connection-age must not be negative")
+	}
+	return nil
+}
 
 // serveFlags are the flags of "sandgate serve". What a flag says wins over the
 // configuration file.
@@ -27,7 +40,11 @@ type serveFlags struct {
 	listen, provider, stateDir, config string
 	insecure, requireLimits            bool
 	tlsCert, tlsKey, tlsClientCA       string
-	tokensFile, auditFile              string
+	tokensFile                         string
+	specSecretFile                     string
+	audit                              auditFlags
+	admin                              adminFlags
+	stop                               stopFlags
 	logLevel, logFormat                string
 	agent                              string
 	localRuntime, localProfile         string
@@ -69,7 +86,18 @@ once. A restarted server finds its sandboxes again.`,
 	flags.StringVar(&f.tlsKey, "tls-key", "", "PEM file of the certificate's key")
 	flags.StringVar(&f.tlsClientCA, "tls-client-ca", "", "PEM file of the authorities for client certificates, which then authenticate")
 	flags.StringVar(&f.tokensFile, "tokens-file", "", "file of hashed tokens, made by \"sandgate token new\"; read again when it changes")
-	flags.StringVar(&f.auditFile, "audit-file", "", "file for audit records, \"-\" for standard error (default STATE-DIR/audit.log)")
+	flags.StringVar(&f.audit.file, "audit-file", "", "file for audit records, reopened on SIGHUP; \"-\" for standard error (default STATE-DIR/audit.log)")
+	flags.IntVar(&f.audit.maxSize, "audit-max-size", defaultAuditSize, "MiB after which the audit file is renamed and another begun")
+	flags.IntVar(&f.audit.maxFiles, "audit-max-files", defaultAuditFiles, "renamed audit files to keep; 0: all")
+	flags.BoolVar(&f.audit.required, "audit-required", false, "refuse calls while the audit log cannot be written")
+	flags.BoolVar(&f.audit.commandText, "audit-command-text", false, "keep the text of commands in the audit log, not only a hash")
+	flags.StringVar(&f.specSecretFile, "spec-secret-file", "", "secret that salts stored hashes of environment values, the same for all replicas (default with the local provider: STATE-DIR/spec-secret, made when missing)")
+	flags.StringVar(&f.admin.listen, "admin-listen", "", "address for /metrics, /healthz and /readyz: HOST:PORT, :PORT on loopback, or unix:///path (default none)")
+	flags.BoolVar(&f.admin.profiles, "pprof", false, "serve /debug/pprof at --admin-listen")
+	flags.DurationVar(&f.stop.lameDuck, "lame-duck", 0, "how long to go on serving after SIGTERM, not ready, so that load balancers notice")
+	flags.DurationVar(&f.stop.drain, "drain", time.Second, "how long running calls may go on after that")
+	flags.DurationVar(&f.stop.timeout, "shutdown-timeout", 15*time.Second, "when a shutdown that hangs is cut off, after --lame-duck")
+	flags.DurationVar(&f.stop.connectionAge, "max-connection-age", 0, "age at which clients are asked to connect anew, to another replica perhaps; running calls go on; 0: none")
 	flags.StringVar(&f.logLevel, "log-level", "warn", "debug, info, warn or error")
 	flags.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	flags.StringVar(&f.agent, "agent", "", "executable of the agent, instead of the embedded one")
@@ -103,6 +131,7 @@ func defaultStateDir() string {
 
 // serve runs the server until ctx ends.
 func serve(ctx context.Context, f serveFlags, changed func(flag string) bool, stderr io.Writer) (err error) {
+	defer func() { err = f.report(ctx, stderr, err) }()
 	file, err := readConfig(f.config)
 	if err != nil {
 		return err
@@ -117,6 +146,9 @@ func serve(ctx context.Context, f serveFlags, changed func(flag string) bool, st
 	}
 	stateDir, err := filepath.Abs(f.stateDir)
 	if err != nil {
+		return err
+	}
+	if err := f.stop.check(); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(stateDir, 0o700); err != nil {
@@ -138,12 +170,17 @@ func serve(ctx context.Context, f serveFlags, changed func(flag string) bool, st
 	if len(cfg.Templates) == 0 {
 		cfg.Templates = []server.Template{builtinTemplate(cfg.Authenticator == nil && strings.HasPrefix(f.listen, "unix:"))}
 	}
-	audit, closeAudit, err := f.audit(stderr)
+	cfg.Timing.LameDuck, cfg.Timing.Drain, cfg.Timing.ConnectionAge = f.stop.lameDuck, max(f.stop.drain, 1), f.stop.connectionAge
+	if cfg.SpecSecret, err = f.specSecret(); err != nil {
+		return err
+	}
+	audit, err := f.audit.open(stateDir, stderr)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeAudit()) }()
-	cfg.Audit = audit
+	defer func() { err = errors.Join(err, audit.close()) }()
+	defer audit.reopenOnHangup(ctx, logger)()
+	cfg.Audit, cfg.AuditRequired, cfg.AuditCommandText = audit, f.audit.required, f.audit.commandText
 
 	provider, err := newProvider(ctx, f, logger)
 	if err != nil {
@@ -152,17 +189,24 @@ func serve(ctx context.Context, f serveFlags, changed func(flag string) bool, st
 	defer func() { err = errors.Join(err, provider.Close()) }()
 	cfg.Provider = provider
 
-	cfg.Announce = func(at net.Addr) {
-		fmt.Fprintf(stderr, "sandgate %s serves at %s, provider %s, %s\n", version, address(f.listen, at), f.provider, mode(cfg))
-	}
-	srv, err := server.New(cfg)
+	adminListener, err := f.admin.open(ctx, f.insecure)
 	if err != nil {
 		return err
 	}
+	var admin *admin
+	cfg.Announce = func(at net.Addr) { f.announce(stderr, cfg, at, admin.at) }
+	srv, err := server.New(cfg)
+	if err != nil {
+		if adminListener != nil {
+			err = errors.Join(err, adminListener.Close())
+		}
+		return err
+	}
+	admin = serveAdmin(adminListener, srv.AdminHandler(f.admin.profiles))
 	stop := func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.stop.lameDuck+f.stop.timeout)
 		defer cancel()
-		return srv.Shutdown(ctx)
+		return errors.Join(srv.Shutdown(ctx), admin.close(ctx))
 	}
 	l, err := server.Listen(ctx, f.listen)
 	if err != nil {
@@ -175,34 +219,6 @@ func serve(ctx context.Context, f serveFlags, changed func(flag string) bool, st
 		return errors.Join(err, l.Close(), stop())
 	case <-ctx.Done():
 		return errors.Join(stop(), <-served)
-	}
-}
-
-// mode says in a few words who may call.
-func mode(cfg server.Config) string {
-	s := "no authentication"
-	if cfg.Authenticator != nil {
-		s = "authentication by " + cfg.Authenticator.Name()
-	}
-	if cfg.TLS != nil {
-		return "TLS, " + s
-	}
-	return "no TLS, " + s
-}
-
-func newLogger(level, format string, w io.Writer) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("--log-level: %q is none of debug, info, warn, error", level)
-	}
-	opts := &slog.HandlerOptions{Level: l}
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, opts)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, opts)), nil
-	default:
-		return nil, fmt.Errorf("--log-format: %q is neither text nor json", format)
 	}
 }
 
@@ -222,20 +238,4 @@ func (f serveFlags) authenticator(logger *slog.Logger) (authn.Authenticator, err
 		return nil, nil
 	}
 	return any, nil
-}
-
-// audit opens the audit log. It is only ever appended to.
-func (f serveFlags) audit(stderr io.Writer) (server.AuditSink, func() error, error) {
-	if f.auditFile == "-" {
-		return server.SlogAudit{Logger: slog.New(slog.NewJSONHandler(stderr, nil))}, func() error { return nil }, nil
-	}
-	path := f.auditFile
-	if path == "" {
-		path = filepath.Join(f.stateDir, "audit.log")
-	}
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, nil, fmt.Errorf("audit file: %w", err)
-	}
-	return server.SlogAudit{Logger: slog.New(slog.NewJSONHandler(file, nil))}, file.Close, nil
 }

@@ -34,9 +34,24 @@ type configFile struct {
 		Format string `yaml:"format"`
 	} `yaml:"log"`
 	Audit struct {
-		File string `yaml:"file"`
+		File        string `yaml:"file"`
+		MaxSize     *int   `yaml:"max_size_mib"`
+		MaxFiles    *int   `yaml:"max_files"`
+		Required    *bool  `yaml:"required"`
+		CommandText *bool  `yaml:"command_text"`
 	} `yaml:"audit"`
-	Local struct {
+	Admin struct {
+		Listen string `yaml:"listen"`
+		Pprof  *bool  `yaml:"pprof"`
+	} `yaml:"admin"`
+	Shutdown struct {
+		LameDuck *time.Duration `yaml:"lame_duck"`
+		Drain    *time.Duration `yaml:"drain"`
+		Timeout  *time.Duration `yaml:"timeout"`
+	} `yaml:"shutdown"`
+	MaxConnectionAge *time.Duration `yaml:"max_connection_age"`
+	SpecSecretFile   string         `yaml:"spec_secret_file"`
+	Local            struct {
 		Runtime string `yaml:"runtime"`
 		Profile string `yaml:"profile"`
 		Way     string `yaml:"way"`
@@ -169,7 +184,9 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 		{"tls-key", &f.tlsKey, c.TLS.Key},
 		{"tls-client-ca", &f.tlsClientCA, c.TLS.ClientCA},
 		{"tokens-file", &f.tokensFile, c.Auth.TokensFile},
-		{"audit-file", &f.auditFile, c.Audit.File},
+		{"audit-file", &f.audit.file, c.Audit.File},
+		{"spec-secret-file", &f.specSecretFile, c.SpecSecretFile},
+		{"admin-listen", &f.admin.listen, c.Admin.Listen},
 		{"log-level", &f.logLevel, c.Log.Level},
 		{"log-format", &f.logFormat, c.Log.Format},
 		{"local-runtime", &f.localRuntime, c.Local.Runtime},
@@ -204,18 +221,21 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 	if c.Local.DiskOvercommit != 0 && !changed("local-disk-overcommit") {
 		f.localDiskOvercommit = c.Local.DiskOvercommit
 	}
-	if c.Insecure != nil && !changed("insecure") {
-		f.insecure = *c.Insecure
-	}
-	if c.RequireLimits != nil && !changed("require-limits") {
-		f.requireLimits = *c.RequireLimits
-	}
+	overruleOne(changed, "insecure", &f.insecure, c.Insecure)
+	overruleOne(changed, "require-limits", &f.requireLimits, c.RequireLimits)
+	overruleOne(changed, "audit-max-size", &f.audit.maxSize, c.Audit.MaxSize)
+	overruleOne(changed, "audit-max-files", &f.audit.maxFiles, c.Audit.MaxFiles)
+	overruleOne(changed, "audit-required", &f.audit.required, c.Audit.Required)
+	overruleOne(changed, "audit-command-text", &f.audit.commandText, c.Audit.CommandText)
 	if c.AgentSandbox.IdleGrace != 0 && !changed("agentsandbox-idle-grace") {
 		f.agentSandbox.idleGrace = c.AgentSandbox.IdleGrace
 	}
-	if c.Kubernetes.NetworkPolicies != nil && !changed("kubernetes-network-policies") {
-		f.kubernetes.networkPolicies = *c.Kubernetes.NetworkPolicies
-	}
+	overruleOne(changed, "pprof", &f.admin.profiles, c.Admin.Pprof)
+	overruleOne(changed, "lame-duck", &f.stop.lameDuck, c.Shutdown.LameDuck)
+	overruleOne(changed, "drain", &f.stop.drain, c.Shutdown.Drain)
+	overruleOne(changed, "shutdown-timeout", &f.stop.timeout, c.Shutdown.Timeout)
+	overruleOne(changed, "max-connection-age", &f.stop.connectionAge, c.MaxConnectionAge)
+	overruleOne(changed, "kubernetes-network-policies", &f.kubernetes.networkPolicies, c.Kubernetes.NetworkPolicies)
 	if c.Local.UIDBase != 0 && !changed("local-uid-base") {
 		f.localUIDBase = c.Local.UIDBase
 	}
@@ -227,6 +247,13 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 	}
 	if c.Kubernetes.AgentFrom != nil && !changed("kubernetes-agent-from") {
 		f.kubernetes.agentFrom = c.Kubernetes.AgentFrom
+	}
+}
+
+// overruleOne fills in one flag.
+func overruleOne[T any](changed func(flag string) bool, flag string, to, value *T) {
+	if value != nil && !changed(flag) {
+		*to = *value
 	}
 }
 

@@ -26,6 +26,10 @@ listen: unix:///run/x.sock
 insecure: true
 auth: {tokens_file: /etc/tokens}
 log: {level: debug}
+audit: {max_size_mib: 7, max_files: 0, required: true, command_text: true}
+admin: {listen: ":9", pprof: true}
+shutdown: {lame_duck: 5s, drain: 2s, timeout: 30s}
+max_connection_age: 10m
 limits: {max_timeout: 90s, default_idle_ttl: 2h, max_sandboxes: 200, max_sandboxes_per_tenant: 20, max_creations: 16}
 reaper: {interval: 5s}
 access: {write_deny_prefixes: [/etc]}
@@ -45,10 +49,19 @@ func TestConfigFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := serveFlags{listen: "127.0.0.1:1", logLevel: "warn"}
+	f := serveFlags{listen: "127.0.0.1:1", logLevel: "warn", audit: auditFlags{maxFiles: 3}}
 	c.overrule(&f, func(flag string) bool { return flag == "log-level" })
 	if f.listen != "unix:///run/x.sock" || f.logLevel != "warn" || !f.insecure || f.tokensFile != "/etc/tokens" {
 		t.Errorf("flags %+v", f)
+	}
+	if want := (auditFlags{maxSize: 7, required: true, commandText: true}); f.audit != want {
+		t.Errorf("audit %+v", f.audit)
+	}
+	if want := (stopFlags{lameDuck: 5 * time.Second, drain: 2 * time.Second, timeout: 30 * time.Second, connectionAge: 10 * time.Minute}); f.stop != want {
+		t.Errorf("stop %+v", f.stop)
+	}
+	if want := (adminFlags{listen: ":9", profiles: true}); f.admin != want {
+		t.Errorf("admin %+v", f.admin)
 	}
 	cfg, err := c.server()
 	if err != nil {
@@ -96,6 +109,7 @@ func TestServeRefusals(t *testing.T) {
 		"half of TLS":      {func(f *serveFlags) { f.tlsCert = "x" }, "--tls-key"},
 		"no tokens file":   {func(f *serveFlags) { f.tokensFile = "/nonexistent" }, "tokens file"},
 		"no config":        {func(f *serveFlags) { f.config = "/nonexistent" }, "--config"},
+		"negative drain":   {func(f *serveFlags) { f.stop.drain = -1 }, "--drain"},
 		"log level":        {func(f *serveFlags) { f.logLevel = "loud" }, "--log-level"},
 	} {
 		t.Run(name, func(t *testing.T) {

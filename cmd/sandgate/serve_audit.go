@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"gopkg.in/natefinch/lumberjack.v2"
+
+	"github.com/sandgate/sandgate/server"
+)
+
+// auditFlags are the flags of the audit log.
+type auditFlags struct {
+	file                  string
+	required, commandText bool
+	maxSize, maxFiles     int
+}
+
+// auditLog is an open audit log. The first record after close opens the file
+// again, or another one if that was renamed.
+type auditLog struct {
+	server.AuditSink
+	close func() error
+}
+
+// open opens the audit log. A file is only ever appended to.
+func (a auditFlags) open(stateDir string, stderr io.Writer) (auditLog, error) {
+	if a.maxSize < 0 || a.maxFiles < 0 {
+		return auditLog{}, errors.New("--audit-max-size and --audit-max-files must not be negative")
+	}
+	if a.file == "-" {
+		return auditLog{server.NewAuditLog(stderr), func() error { return nil }}, nil
+	}
+	path := a.file
+	if path == "" {
+		path = filepath.Join(stateDir, "audit.log")
+	}
+	first, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil {
+		err = first.Close()
+	}
+	if err != nil {
+		return auditLog{}, fmt.Errorf("audit file: %w", err)
+	}
+	file := &lumberjack.Logger{Filename: path, MaxSize: a.maxSize, MaxBackups: a.maxFiles}
+	return auditLog{server.NewAuditLog(file), file.Close}, nil
+}
+
+// reopenOnHangup reopens the audit log on each SIGHUP until ctx ends. Tokens and
+// certificates need no signal: they are read again when they change.
+func (l auditLog) reopenOnHangup(ctx context.Context, logger *slog.Logger) (stop func()) {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangup:
+				if err := l.close(); err != nil {
+					logger.Error("the audit log could not be reopened", "error", err)
+					continue
+				}
+				logger.Info("audit log reopened")
+			}
+		}
+	}()
+	return func() {
+		cancel(nil)
+		<-done
+		// Not signal.Stop: a hangup during the shutdown must not end it.
+	}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+
+	"github.com/sandgate/sandgate/server"
+)
+
+func newLogger(level, format string, w io.Writer) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level: %q is none of debug, info, warn, error", level)
+	}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})), nil
+	case "json":
+		return slog.New(jsonHandler(w, l)), nil
+	default:
+		return nil, fmt.Errorf("--log-format: %q is neither text nor json", format)
+	}
+}
+
+// jsonHandler writes durations as people write them, such as "1.5s".
+func jsonHandler(w io.Writer, level slog.Leveler) slog.Handler {
+	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration {
+			a.Value = slog.StringValue(a.Value.Duration().String())
+		}
+		return a
+	}})
+}
+
+// announce says where the server can be reached, whatever the level of the log.
+func (f serveFlags) announce(stderr io.Writer, cfg server.Config, at net.Addr, admin string) {
+	if f.logFormat == "json" {
+		attrs := []any{"version", version, "address", address(f.listen, at), "provider", f.provider,
+			"tls", cfg.TLS != nil, "authentication", cfg.Authenticator != nil}
+		if admin != "" {
+			attrs = append(attrs, "admin_address", admin)
+		}
+		slog.New(jsonHandler(stderr, slog.LevelInfo)).Info("serving", attrs...)
+		return
+	}
+	fmt.Fprintf(stderr, "sandgate %s serves at %s, provider %s, %s\n", version, address(f.listen, at), f.provider, mode(cfg))
+	if admin != "" {
+		fmt.Fprintf(stderr, "sandgate: metrics and health at %s\n", admin)
+	}
+}
+
+// report logs the error that ends the server where the log is JSON, so that no
+// line of it is anything else.
+func (f serveFlags) report(ctx context.Context, stderr io.Writer, err error) error {
+	if err == nil || f.logFormat != "json" {
+		return err
+	}
+	slog.New(jsonHandler(stderr, slog.LevelInfo)).Error("the server ended", "error", err)
+	if s := (signalled{}); errors.As(context.Cause(ctx), &s) {
+		return err
+	}
+	return exitCode(failed)
+}
+
+// mode says in a few words who may call.
+func mode(cfg server.Config) string {
+	s := "no authentication"
+	if cfg.Authenticator != nil {
+		s = "authentication by " + cfg.Authenticator.Name()
+	}
+	if cfg.TLS != nil {
+		return "TLS, " + s
+	}
+	return "no TLS, " + s
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+const (
+	specSecretBytes = 32
+	minSpecSecret   = 16
+)
+
+// specSecret returns what salts the stored hashes of environment values. The
+// local provider's servers share their state directory, so it is made there.
+// Other providers' have nothing in common but their configuration: without a
+// file there is no secret.
+func (f serveFlags) specSecret() ([]byte, error) {
+	path := f.specSecretFile
+	if path == "" {
+		if f.provider != "local" {
+			return nil, nil
+		}
+		path = filepath.Join(f.stateDir, "spec-secret")
+		if err := makeSecret(path); err != nil {
+			return nil, fmt.Errorf("spec secret: %w", err)
+		}
+	}
+	secret, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("spec secret: %w", err)
+	}
+	if len(secret) < minSpecSecret {
+		return nil, fmt.Errorf("spec secret: %s must hold at least %d bytes", path, minSpecSecret)
+	}
+	return secret, nil
+}
+
+// makeSecret makes a file with random bytes, unless it exists. Of two servers
+// that do it at once, one wins.
+func makeSecret(path string) error {
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	secret := make([]byte, specSecretBytes)
+	rand.Read(secret)                                               // never fails
+	file, err := os.CreateTemp(filepath.Dir(path), ".spec-secret-") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(file.Name()) }()
+	_, err = file.Write(secret)
+	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	if err := os.Link(file.Name(), path); !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}

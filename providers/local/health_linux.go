@@ -1,0 +1,39 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+var _ providers.Prober = (*Provider)(nil)
+
+// Probe writes a byte into the state directory, looks for the runtime, and
+// measures the free space.
+func (p *Provider) Probe(context.Context) (providers.Probe, error) {
+	if _, err := exec.LookPath(p.engine.cli.Command); err != nil {
+		return providers.Probe{}, fmt.Errorf("the OCI runtime: %w", err)
+	}
+	file, err := os.CreateTemp(p.config.StateDir, ".probe-")
+	if err != nil {
+		return providers.Probe{}, fmt.Errorf("the state directory cannot be written: %w", err)
+	}
+	defer func() { _ = os.Remove(file.Name()) }()
+	_, err = file.Write([]byte{'\n'})
+	if closed := file.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return providers.Probe{}, fmt.Errorf("the state directory cannot be written: %w", err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(p.config.StateDir, &fs); err != nil {
+		return providers.Probe{}, fmt.Errorf("the state directory: %w", err)
+	}
+	return providers.Probe{FreeBytes: int64(fs.Bavail) * fs.Bsize}, nil
+}

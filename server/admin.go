@@ -1,0 +1,54 @@
+package server
+
+import (
+	"io"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// A scrape may take a while where many sandboxes are counted, and two at once
+// are plenty.
+const (
+	scrapeTimeout = 10 * time.Second
+	scrapesAtOnce = 4
+)
+
+// AdminHandler serves what operators look at: /metrics for Prometheus, /healthz
+// (the process answers) and /readyz (the server takes calls, and its provider
+// works). It asks for no credentials and names no sandbox and no caller. With
+// profiles it also serves /debug/pprof, which can slow the server down and shows
+// its memory.
+func (s *Server) AdminHandler(profiles bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{
+		Timeout: scrapeTimeout, MaxRequestsInFlight: scrapesAtOnce, Registry: s.metrics.registry,
+	}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		switch {
+		case s.leaving.Load():
+			answer(w, http.StatusServiceUnavailable, "the server is stopping")
+		case s.unready.Load():
+			answer(w, http.StatusServiceUnavailable, "the provider does not work; the log says why")
+		default:
+			answer(w, http.StatusOK, "ok")
+		}
+	})
+	if profiles {
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
+	return mux
+}
+
+func answer(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text+"\n")
+}

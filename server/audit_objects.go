@@ -1,0 +1,138 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// auditObjects are the files or sandboxes that one call is about, where these
+// can be several. Goroutines of the call may add to it until the call ends.
+type auditObjects struct {
+	mu   sync.Mutex
+	list []auditObject
+}
+
+type auditObject struct {
+	path, sandboxID string
+	// done is true once the object has an outcome of its own; reason is empty
+	// if that is a success.
+	done   bool
+	code   codes.Code
+	reason string
+}
+
+// describe notes the objects that a request names.
+func (o *auditObjects) describe(req any) {
+	switch m := req.(type) {
+	case *sandboxv1.UploadHeader:
+		o.addFile(m.GetPath())
+	case *sandboxv1.DownloadRequest:
+		for _, item := range m.GetItems() {
+			o.addFile(item.GetPath())
+		}
+	}
+}
+
+// addFile notes a file and returns its number, from 1.
+func (o *auditObjects) addFile(path string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.list = append(o.list, auditObject{path: auditText(path, maxAuditText)})
+	return len(o.list)
+}
+
+// addSandbox notes a sandbox with its outcome.
+func (o *auditObjects) addSandbox(id string, f *fault) {
+	object := auditObject{sandboxID: id, done: true}
+	if f != nil {
+		object.code, object.reason = codeAndName(f.reason)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.list = append(o.list, object)
+}
+
+// fileEnded notes the outcome of a file, which counts from 0.
+func (o *auditObjects) fileEnded(i int, e *sandboxv1.FileError) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if i < 0 || i >= len(o.list) {
+		return
+	}
+	o.list[i].done = true
+	if e != nil {
+		o.list[i].code, o.list[i].reason = codeAndName(e.GetReason())
+	}
+}
+
+// codeAndName returns a reason's code and name. An agent may send any number.
+func codeAndName(r sandboxv1.ErrorReason) (codes.Code, string) {
+	row, ok := reasons[r]
+	if !ok {
+		return codes.Unknown, "UNKNOWN"
+	}
+	return row.code, reasonName(r)
+}
+
+// recordAll writes one record for the call, and one for each of its objects if
+// there are several. An object without an outcome has the call's.
+func (s *Server) recordAll(ctx context.Context, r AuditRecord, o *auditObjects) error {
+	o.mu.Lock()
+	list := o.list[:len(o.list):len(o.list)]
+	defer o.mu.Unlock()
+	if len(list) == 1 {
+		list[0].describe(&r)
+	}
+	if len(list) < 2 {
+		return s.record(ctx, r)
+	}
+	r.Path, r.Objects = "", len(list)
+	err := s.record(ctx, r)
+	for i := range list {
+		one := r
+		one.Objects, one.Object, one.Bytes = 0, i+1, 0
+		list[i].describe(&one)
+		if failed := s.record(ctx, one); err == nil {
+			err = failed
+		}
+	}
+	return err
+}
+
+// describe puts the object into a record.
+func (o *auditObject) describe(r *AuditRecord) {
+	if o.path != "" {
+		r.Path = o.path
+	}
+	if o.sandboxID != "" {
+		r.SandboxID = o.sandboxID
+	}
+	if o.done && r.Phase != AuditStarted && r.Code == codes.OK.String() {
+		r.Code, r.Reason = o.code.String(), o.reason
+	}
+}
+
+// beginFile writes the record of a further file's start.
+func (s *Server) beginFile(ctx context.Context, c *call, path string) error {
+	r := c.audit
+	r.Phase, r.Path, r.Object = AuditStarted, auditText(path, maxAuditText), c.objects.addFile(path)
+	return s.requireAudit(s.record(ctx, r))
+}
+
+// recordExpired is for a sandbox that the server deletes by itself. One that a
+// caller cleans up has that caller's records.
+func (s *Server) recordExpired(ctx context.Context, b box) {
+	if _, ok := ctx.Value(callKey{}).(*call); ok {
+		return
+	}
+	// The sandbox is gone either way.
+	_ = s.record(ctx, AuditRecord{
+		Time: time.Now(), Phase: AuditEnded, Principal: "sandgate", Tenant: b.tenant,
+		Operation: "Expire", SandboxID: b.id, Code: codes.OK.String(),
+	})
+}

@@ -1,0 +1,421 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/authn"
+)
+
+// lines is a writer that many goroutines use, and that can fail.
+type lines struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	fail error
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fail != nil {
+		n, _ := l.buf.Write(p[:len(p)/2])
+		return n, l.fail
+	}
+	return l.buf.Write(p)
+}
+
+func (l *lines) setFail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fail = err
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// records returns what was written for one request id, without what differs
+// from run to run.
+func (l *lines) records(t *testing.T, requestID string) []map[string]any {
+	t.Helper()
+	var list []map[string]any
+	for line := range strings.Lines(l.String()) {
+		var r map[string]any
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if r["request_id"] != requestID {
+			continue
+		}
+		for _, key := range []string{"time", "level", "msg", "log", "seq", "request_id", "peer", "duration_seconds"} {
+			delete(r, key)
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
+// await returns the records of a call once n of them are there: the last is
+// written after the caller has its answer.
+func (l *lines) await(t *testing.T, requestID string, n int) []map[string]any {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if list := l.records(t, requestID); len(list) >= n || time.Now().After(deadline) {
+			if len(list) != n {
+				t.Fatalf("%d records of %s, want %d: %v", len(list), requestID, n, list)
+			}
+			return list
+		}
+	}
+}
+
+func audited(t *testing.T, change func(*Config)) (*world, *lines) {
+	t.Helper()
+	log := &lines{}
+	return newWorld(t, func(c *Config) {
+		c.Audit = NewAuditLog(log)
+		if change != nil {
+			change(c)
+		}
+	}), log
+}
+
+func withRequestID(ctx context.Context, id string) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, requestIDKey, id)
+}
+
+func wantRecord(t *testing.T, got map[string]any, want string) {
+	t.Helper()
+	var w map[string]any
+	if err := json.Unmarshal([]byte(want), &w); err != nil {
+		t.Fatal(err)
+	}
+	g, _ := json.Marshal(got)
+	if n, _ := json.Marshal(w); !bytes.Equal(g, n) {
+		t.Errorf("record\n%s, want\n%s", g, n)
+	}
+}
+
+func TestAuditOfACreation(t *testing.T) {
+	w, log := audited(t, nil)
+	_, err := w.client.CreateSandbox(withRequestID(t.Context(), "r"), &sandboxv1.CreateSandboxRequest{
+		SandboxId: "a", Spec: &sandboxv1.SandboxSpec{Image: "img:1", Resources: &sandboxv1.Resources{MemoryBytes: 1 << 20}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := log.await(t, "r", 2)
+	wantRecord(t, got[0], `{"phase": "started", "tenant": "default", "operation": "CreateSandbox", "sandbox_id": "a",
+		"image": "img:1", "memory_bytes": 1048576}`)
+	for key, want := range map[string]any{"phase": "ended", "code": "OK", "template": "default", "image": "img:1",
+		"network": "NONE", "memory_bytes": float64(1 << 20), "sandbox_id": "a"} {
+		if got[1][key] != want {
+			t.Errorf("%s is %v, want %v", key, got[1][key], want)
+		}
+	}
+}
+
+// A running command is in the log before it ends, and its end says how.
+func TestAuditOfACommand(t *testing.T) {
+	running, end := make(chan struct{}), make(chan struct{})
+	w, log := audited(t, nil)
+	w.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+		if err := out.started(0); err != nil {
+			return err
+		}
+		close(running)
+		<-end
+		return out.exited(0, 0)
+	}
+	w.create("a")
+	stream, err := w.client.Execute(withRequestID(t.Context(), "r"), &sandboxv1.ExecuteRequest{SandboxId: "a", ExecId: "x",
+		Command: &sandboxv1.ExecuteRequest_Shell{Shell: "secret"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-running
+	const hash = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
+	wantRecord(t, log.records(t, "r")[0], `{"phase": "started", "tenant": "default", "operation": "Execute", "sandbox_id": "a",
+		"exec_id": "x", "program": "/bin/sh", "command_sha256": "`+hash+`"}`)
+	close(end)
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	wantRecord(t, log.await(t, "r", 2)[1], `{"phase": "ended", "tenant": "default", "operation": "Execute", "sandbox_id": "a",
+		"exec_id": "x", "program": "/bin/sh", "command_sha256": "`+hash+`", "code": "OK", "exit_reason": "EXITED",
+		"exit_code": 0, "bytes": 0}`)
+	if strings.Contains(log.String(), "secret") {
+		t.Error("the command's text is in the log")
+	}
+}
+
+func TestAuditKeepsCommandsOnRequest(t *testing.T) {
+	w, log := audited(t, func(c *Config) { c.AuditCommandText = true })
+	w.create("a")
+	for id, req := range map[string]*sandboxv1.ExecuteRequest{
+		"shell": {SandboxId: "a", Command: &sandboxv1.ExecuteRequest_Shell{Shell: "echo $HOME"}},
+		"argv":  {SandboxId: "a", Command: &sandboxv1.ExecuteRequest_Argv{Argv: &sandboxv1.Argv{Args: []string{"ls", "-l", "a b"}}}},
+		"long":  {SandboxId: "a", Command: &sandboxv1.ExecuteRequest_Shell{Shell: strings.Repeat("x", 1<<20)}},
+	} {
+		stream, err := w.client.Execute(withRequestID(t.Context(), id), req)
+		for err == nil {
+			_, err = stream.Recv()
+		}
+	}
+	if got := log.await(t, "shell", 2)[0]["command"]; got != "echo $HOME" {
+		t.Errorf("shell: %v", got)
+	}
+	if got := log.await(t, "argv", 2)[0]["command"]; got != `["ls","-l","a b"]` {
+		t.Errorf("argv: %v", got)
+	}
+	if got, _ := log.await(t, "long", 2)[0]["command"].(string); len(got) != maxAuditCommand {
+		t.Errorf("long: %d bytes", len(got))
+	}
+}
+
+// Each object of a call with several has records of its own, with its outcome.
+func TestAuditOfSeveralObjects(t *testing.T) {
+	w, log := audited(t, nil)
+	w.provider.script.upload = func(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
+		for {
+			if _, err := in.Recv(); err != nil {
+				break
+			}
+		}
+		return in.SendAndClose(&agentv1.UploadResponse{Response: &sandboxv1.UploadResponse{Results: []*sandboxv1.UploadResult{
+			{Path: "/one"}, {Error: &sandboxv1.FileError{Reason: sandboxv1.ErrorReason_ERROR_REASON_DISK_FULL}},
+			{Error: &sandboxv1.FileError{Reason: 9999}},
+		}}})
+	}
+	w.create("a")
+	w.create("b")
+	stream, err := w.client.Upload(withRequestID(t.Context(), "up"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, path := range []string{"/one", "/two", "/three"} {
+		h := &sandboxv1.UploadHeader{Path: path}
+		if i == 0 {
+			h.SandboxId = "a"
+		}
+		if err := stream.Send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Header{Header: h}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := stream.CloseAndRecv(); err != nil {
+		t.Fatal(err)
+	}
+	type object struct{ phase, path, code, reason any }
+	var got []object
+	for _, r := range log.await(t, "up", 7) {
+		if r["sandbox_id"] != "a" {
+			t.Errorf("record %v", r)
+		}
+		got = append(got, object{r["phase"], r["path"], r["code"], r["reason"]})
+	}
+	want := []object{
+		{"started", "/one", nil, nil}, {"started", "/two", nil, nil}, {"started", "/three", nil, nil},
+		{"ended", nil, "OK", nil}, {"ended", "/one", "OK", nil}, {"ended", "/two", "ResourceExhausted", "DISK_FULL"},
+		{"ended", "/three", "Unknown", "UNKNOWN"},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("upload: %v, want %v", got, want)
+	}
+
+	if _, err := w.client.CleanupSandboxes(withRequestID(t.Context(), "clean"),
+		&sandboxv1.CleanupSandboxesRequest{MaxIdle: duration(time.Nanosecond)}); err != nil {
+		t.Fatal(err)
+	}
+	var deleted []string
+	for _, r := range log.await(t, "clean", 4) {
+		if id, ok := r["sandbox_id"].(string); ok {
+			deleted = append(deleted, id)
+		}
+	}
+	if slices.Sort(deleted); !slices.Equal(deleted, []string{"a", "b"}) {
+		t.Errorf("cleanup: %v", deleted)
+	}
+}
+
+// Every call leaves records, also one that is refused, and each text of a caller
+// in it is bounded.
+func TestAuditOfEveryCall(t *testing.T) {
+	w, log := audited(t, nil)
+	long := strings.Repeat("p", 1<<20)
+	methods := sandboxv1.File_sandbox_v1_sandbox_service_proto.Services().ByName("SandboxService").Methods()
+	for i := range methods.Len() {
+		m := methods.Get(i)
+		name := "/" + string(m.Parent().FullName()) + "/" + string(m.Name())
+		req := dynamicpb.NewMessage(m.Input())
+		for _, field := range []protoreflect.Name{"sandbox_id", "exec_id", "path", "source", "destination", "template"} {
+			if fd := m.Input().Fields().ByName(field); fd != nil {
+				req.Set(fd, protoreflect.ValueOfString(long))
+			}
+		}
+		ctx := withRequestID(t.Context(), string(m.Name()))
+		stream, err := w.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: m.IsStreamingClient()}, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(stream.SendMsg(req), stream.CloseSend()); err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			err = stream.RecvMsg(dynamicpb.NewMessage(m.Output()))
+		}
+		if m.IsStreamingClient() {
+			// No header has come, so nothing began.
+			if r := log.await(t, string(m.Name()), 1)[0]; r["phase"] != "refused" {
+				t.Errorf("%s: %v", name, r)
+			}
+			continue
+		}
+		r := log.await(t, string(m.Name()), 2)
+		if r[0]["phase"] != "started" || r[1]["phase"] != "ended" || r[1]["operation"] != string(m.Name()) {
+			t.Errorf("%s: %v", name, r)
+		}
+	}
+	for line := range strings.Lines(log.String()) {
+		if len(line) > 6<<10 {
+			t.Errorf("a record of %d bytes: %.200s", len(line), line)
+		}
+	}
+}
+
+func TestAuditOfAMessageThatCannotBeDecoded(t *testing.T) {
+	w, log := audited(t, nil)
+	err := w.conn.Invoke(withRequestID(t.Context(), "r"), sandboxv1.SandboxService_GetSandbox_FullMethodName,
+		[]byte{0xff, 0xff}, new([]byte), grpc.ForceCodec(rawCodec{}))
+	if status.Code(err) != codes.InvalidArgument {
+		t.Fatal(err)
+	}
+	wantRecord(t, log.await(t, "r", 1)[0], `{"phase": "refused", "tenant": "default", "operation": "GetSandbox",
+		"code": "InvalidArgument", "reason": "REQUEST_INVALID", "bytes": 0}`)
+}
+
+type rawCodec struct{}
+
+func (rawCodec) Marshal(v any) ([]byte, error)   { return v.([]byte), nil }
+func (rawCodec) Unmarshal(b []byte, v any) error { *v.(*[]byte) = b; return nil }
+func (rawCodec) Name() string                    { return "proto" }
+
+// Without credentials there is no tenant, and refusals are recorded at a bounded
+// rate: their count is not lost.
+func TestRefusedCredentialsAreBounded(t *testing.T) {
+	audit, log := &lines{}, &lines{}
+	w := newWorld(t, func(c *Config) {
+		c.Audit, c.Logger = NewAuditLog(audit), slog.New(slog.NewTextHandler(log, nil))
+		c.Authenticator = authn.Any{}
+	})
+	const calls = 10_000
+	begun := time.Now()
+	var refused atomic.Int64
+	var work sync.WaitGroup
+	for range 50 {
+		work.Go(func() {
+			for range calls / 50 {
+				_, err := w.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{})
+				if status.Code(err) == codes.Unauthenticated {
+					refused.Add(1)
+				}
+				// Else the server has closed the connection on so many such calls.
+			}
+		})
+	}
+	work.Wait()
+	records, suppressed := 0, 0.0
+	for line := range strings.Lines(audit.String()) {
+		var r map[string]any
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatal(err)
+		}
+		records++
+		if r["tenant"] != "" || r["phase"] != "refused" || r["principal"] != nil {
+			t.Fatalf("record %v", r)
+		}
+		if n, ok := r["suppressed"].(float64); ok {
+			suppressed += n
+		}
+	}
+	w.server.refusals.mu.Lock()
+	pending := w.server.refusals.suppressed
+	w.server.refusals.mu.Unlock()
+	if got := int64(records) + int64(suppressed) + pending; got < refused.Load() || got > calls || got < calls/2 {
+		t.Errorf("%d records, %v suppressed, %d pending: %d in all, but %d calls were refused", records, suppressed, pending, got, refused.Load())
+	}
+	most := refusalsBurst + refusalsPerSecond*(int(time.Since(begun).Seconds())+1)
+	if n := len(audit.String()) + len(log.String()); records > most || n > most*1024 {
+		t.Errorf("%d records of at most %d, %d bytes", records, most, n)
+	}
+	if !strings.Contains(log.String(), `tenant=""`) || !strings.Contains(log.String(), "peer=") {
+		t.Errorf("the log lacks tenant or peer: %.300s", log.String())
+	}
+}
+
+// What can't be written is logged once, leaves a gap in the numbers, and no torn
+// line; the operator may have calls refused meanwhile.
+func TestAuditLogThatCannotBeWritten(t *testing.T) {
+	for _, required := range []bool{false, true} {
+		errs := &lines{}
+		w, log := audited(t, func(c *Config) {
+			c.AuditRequired, c.Logger = required, slog.New(slog.NewTextHandler(errs, nil))
+		})
+		call := func() error {
+			_, err := w.client.ListSandboxes(withRequestID(t.Context(), "r"), &sandboxv1.ListSandboxesRequest{})
+			return err
+		}
+		if err := call(); err != nil {
+			t.Fatal(err)
+		}
+		log.await(t, "r", 2)
+		log.setFail(errors.New("no space left on device"))
+		for range 3 {
+			if err := call(); (err != nil) != required {
+				t.Fatalf("required %v: %v", required, err)
+			}
+		}
+		for w.server.auditLost.Load() < 6 {
+			time.Sleep(time.Millisecond)
+		}
+		log.setFail(nil)
+		if err := call(); err != nil {
+			t.Fatal(err)
+		}
+		var seqs []float64
+		for deadline := time.Now().Add(20 * time.Second); len(seqs) < 4 && time.Now().Before(deadline); {
+			seqs = nil
+			for line := range strings.Lines(log.String()) {
+				var r map[string]any
+				if json.Unmarshal([]byte(line), &r) == nil {
+					seqs = append(seqs, r["seq"].(float64))
+				}
+			}
+		}
+		if !slices.Equal(seqs, []float64{1, 2, 9, 10}) {
+			t.Errorf("sequence %v", seqs)
+		}
+		if n := strings.Count(errs.String(), "cannot be written"); n != 1 || !strings.Contains(errs.String(), "lost_records=6") {
+			t.Errorf("%d lines in the log: %s", n, errs.String())
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/authn"
+)
+
+// audited reports whether the call leaves audit records: health checks and
+// reflection do not.
+func (c *call) audited() bool {
+	return strings.HasPrefix(c.method, "/"+sandboxv1.SandboxService_ServiceDesc.ServiceName+"/")
+}
+
+// caller returns who calls, and nobody before the authentication has succeeded.
+func (s *Server) caller(c *call) authn.Principal {
+	if s.cfg.Authenticator != nil && c.principal.Name == "" {
+		return authn.Principal{}
+	}
+	return c.principal
+}
+
+// record writes an audit record. It counts what could not be written, and logs
+// the first and the last of several failures in a row.
+func (s *Server) record(ctx context.Context, r AuditRecord) error {
+	err := s.cfg.Audit.Audit(ctx, r)
+	if err != nil {
+		s.metrics.auditFailures.Inc()
+	}
+	switch {
+	case err != nil && s.auditLost.Add(1) == 1:
+		s.log.ErrorContext(ctx, "the audit log cannot be written", "error", err)
+	case err == nil && s.auditLost.Load() > 0:
+		if lost := s.auditLost.Swap(0); lost > 0 {
+			s.log.WarnContext(ctx, "the audit log can be written again", "lost_records", lost)
+		}
+	}
+	return err
+}
+
+// begin writes the records of a call's start. It is called once the caller is
+// authenticated and the request decoded, for an upload with its first header.
+func (s *Server) begin(ctx context.Context, c *call, req any) error {
+	if c.begun || !c.audited() {
+		return nil
+	}
+	c.begun = true
+	// These ids are made here, so that both records have them. With an id of the
+	// server's, a command can be found again when the connection to it breaks.
+	switch m := req.(type) {
+	case *sandboxv1.CreateSandboxRequest:
+		if m.GetSandboxId() == "" {
+			m.SandboxId = newID("sb-")
+		}
+	case *sandboxv1.ExecuteRequest:
+		if m.GetExecId() == "" {
+			m.ExecId = newID("x-")
+		}
+	}
+	c.audit.describe(req, s.cfg.AuditCommandText)
+	c.objects.describe(req)
+	c.audit.Principal, c.audit.Tenant = s.caller(c).Name, s.caller(c).Tenant
+	r := c.audit
+	r.Phase = AuditStarted
+	return s.requireAudit(s.recordAll(ctx, r, &c.objects))
+}
+
+// requireAudit turns a failure to write an audit record into a refusal, where the
+// operator wants that.
+func (s *Server) requireAudit(err error) error {
+	if err == nil || !s.cfg.AuditRequired {
+		return nil
+	}
+	return faultf(sandboxv1.ErrorReason_ERROR_REASON_INTERNAL,
+		"the server cannot write its audit log and refuses calls until it can").because(err)
+}
+
+// finish writes the call's log line and the audit records of its end.
+func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
+	s.running.remove(c)
+	code, reason, took := status.Code(err), reasonOf(err), time.Since(c.start)
+	suppressed, ok := int64(0), true
+	s.metrics.ended(c, resp, err, took)
+	if code == codes.Unauthenticated && !c.begun {
+		s.metrics.refused.Inc()
+		if suppressed, ok = s.refusals.take(); !ok {
+			s.metrics.suppressed.Inc()
+			return
+		}
+	}
+	caller := s.caller(c)
+	if c.audited() {
+		r := c.audit
+		r.Phase = AuditEnded
+		if !c.begun {
+			r.Phase = AuditRefused
+		}
+		r.Principal, r.Tenant = caller.Name, caller.Tenant
+		r.Code, r.Reason, r.Duration = code.String(), reason, took
+		r.Bytes, r.Suppressed = c.bytes.Load(), suppressed
+		if e := c.exited.Load(); e != nil {
+			r.ExitReason, r.ExitCode = exitReason(e), e.ExitCode
+		}
+		if created, ok := resp.(*sandboxv1.CreateSandboxResponse); ok && err == nil {
+			r.Template = created.GetSandbox().GetTemplate()
+			r.describeSpec(created.GetSandbox().GetSpec())
+		}
+		// A call that is over can't be refused any more.
+		_ = s.recordAll(ctx, r, &c.objects)
+	}
+	if err == nil {
+		s.logLifecycle(ctx, c, resp, caller.Tenant, took)
+	}
+	level := levelOf(c, code)
+	if !s.log.Enabled(ctx, level) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("method", clip(c.method, maxLoggedMethod)), slog.String("code", code.String()), slog.Duration("took", took),
+		slog.String("request_id", c.requestID), slog.String("tenant", caller.Tenant),
+	}
+	if c.audit.Peer != "" && caller.Name == "" {
+		attrs = append(attrs, slog.String("peer", c.audit.Peer))
+	}
+	if c.audit.SandboxID != "" {
+		attrs = append(attrs, slog.String("sandbox_id", c.audit.SandboxID))
+	}
+	if reason != "" {
+		attrs = append(attrs, slog.String("reason", reason))
+	}
+	if c.cause != nil {
+		attrs = append(attrs, slog.String("error", auditText(c.cause.Error(), maxLogText)))
+	}
+	if suppressed > 0 {
+		attrs = append(attrs, slog.Int64("suppressed", suppressed))
+	}
+	s.log.LogAttrs(ctx, level, "call", attrs...)
+}
+
+// logLifecycle tells operators which sandboxes come and go.
+func (s *Server) logLifecycle(ctx context.Context, c *call, resp any, tenant string, took time.Duration) {
+	line := func(what, id string, more ...any) {
+		s.log.InfoContext(ctx, what, append([]any{"tenant", tenant, "sandbox_id", id, "request_id", c.requestID, "took", took}, more...)...)
+	}
+	switch m := resp.(type) {
+	case *sandboxv1.CreateSandboxResponse:
+		if m.GetCreated() {
+			line("sandbox created", m.GetSandbox().GetSandboxId(),
+				"template", m.GetSandbox().GetTemplate(), "from_pool", m.GetSandbox().GetFromPool())
+		}
+	case *sandboxv1.DeleteSandboxResponse:
+		if m.GetDeleted() {
+			line("sandbox deleted", c.audit.SandboxID)
+		}
+	case *sandboxv1.CleanupSandboxesResponse:
+		for _, o := range c.objects.list {
+			if o.done && o.reason == "" {
+				line("sandbox deleted", o.sandboxID)
+			}
+		}
+	case *sandboxv1.SuspendSandboxResponse:
+		line("sandbox suspended", c.audit.SandboxID)
+	case *sandboxv1.ResumeSandboxResponse:
+		line("sandbox resumed", c.audit.SandboxID)
+	}
+}
+
+// maxLoggedMethod bounds a method's name, which a caller may invent.
+const maxLoggedMethod = 128
+
+// maxLogText bounds the text of an error in the log: parts of it may be a
+// caller's. A panic's stack fits.
+const maxLogText = 16 << 10
+
+// levelOf returns the level of a call's log line. What an operator can cure is a
+// warning; what only the caller can is for debugging.
+func levelOf(c *call, code codes.Code) slog.Level {
+	switch code {
+	case codes.Internal, codes.DataLoss, codes.Unknown:
+		return slog.LevelError
+	case codes.Unauthenticated, codes.Unavailable:
+		return slog.LevelWarn
+	case codes.FailedPrecondition, codes.ResourceExhausted, codes.DeadlineExceeded:
+		switch c.method {
+		case sandboxv1.SandboxService_CreateSandbox_FullMethodName, sandboxv1.SandboxService_ResumeSandbox_FullMethodName:
+			return slog.LevelWarn
+		}
+	}
+	return slog.LevelDebug
+}
+
+func reasonOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			return info.GetReason()
+		}
+	}
+	return ""
+}

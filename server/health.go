@@ -1,0 +1,78 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+// One failed look at the provider may be chance; unhealthyAfter of them in a row
+// make the server not ready. A single good one makes it ready again.
+const (
+	probeTimeout   = 5 * time.Second
+	unhealthyAfter = 2
+)
+
+// watchProvider looks at the provider until the server halts, and has health
+// checks say what it sees. Only the health of SandboxService follows it: that of
+// the whole server, "", is for those who restart a server, which is no cure.
+func (s *Server) watchProvider() {
+	p, ok := s.provider.(providers.Prober)
+	if !ok {
+		return
+	}
+	ctx, cancel := s.untilHalt()
+	defer cancel()
+	tick := time.NewTicker(s.cfg.Timing.Probe)
+	defer tick.Stop()
+	failures := 0
+	for {
+		err := guard(func() error { return s.probe(ctx, p) })
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			if failures >= unhealthyAfter {
+				s.log.InfoContext(ctx, "the provider works again")
+			}
+			failures = 0
+			s.setReady(true)
+		default:
+			if failures++; failures == unhealthyAfter {
+				s.log.WarnContext(ctx, "the provider does not work", "error", err)
+				s.setReady(false)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Server) probe(ctx context.Context, p providers.Prober) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	got, err := p.Probe(ctx)
+	if err != nil {
+		return err
+	}
+	s.metrics.stateFree.Set(float64(got.FreeBytes))
+	return nil
+}
+
+func (s *Server) setReady(ready bool) {
+	s.unready.Store(!ready)
+	status, up := healthv1.HealthCheckResponse_SERVING, 1.0
+	if !ready {
+		status, up = healthv1.HealthCheckResponse_NOT_SERVING, 0
+	}
+	s.metrics.providerUp.Set(up)
+	// Without effect once the server is stopping.
+	s.health.SetServingStatus(sandboxv1.SandboxService_ServiceDesc.ServiceName, status)
+}

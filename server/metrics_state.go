@@ -1,0 +1,129 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// countAge is how long a count of sandboxes is good for several scrapes, and
+// countTimeout bounds one.
+const (
+	countAge     = 15 * time.Second
+	countTimeout = 8 * time.Second
+)
+
+// stateCollector counts what the provider has, when somebody asks. Servers that
+// share a substrate all count the same.
+type stateCollector struct {
+	s                            *Server
+	sandboxes, available, target *prometheus.Desc
+	connections                  *prometheus.Desc
+
+	mu     sync.Mutex
+	taken  time.Time
+	counts []prometheus.Metric
+}
+
+var _ prometheus.Collector = (*stateCollector)(nil)
+
+func newStateCollector(s *Server) *stateCollector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("sandgate_"+name, help, labels, nil)
+	}
+	return &stateCollector{
+		s:           s,
+		sandboxes:   desc("sandboxes", "Sandboxes, by state and template; those of templates that the server no longer has are \"other\".", "state", "template"),
+		available:   desc("pool_available", "Started sandboxes that nobody has claimed.", "template"),
+		target:      desc("pool_target", "How many of a pool are to be available.", "template"),
+		connections: desc("agent_connections", "Open connections to agents."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.sandboxes, c.available, c.target, c.connections} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector. What cannot be counted is left out.
+func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(c.connections, prometheus.GaugeValue, float64(len(c.s.tunnels.live())))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// The provider may be closed once the server is stopping.
+	if time.Since(c.taken) > countAge && !c.s.leaving.Load() {
+		// A scrape has no context.
+		ctx, cancel := context.WithTimeout(context.Background(), countTimeout)
+		defer cancel()
+		c.counts, c.taken = nil, time.Now()
+		if err := errors.Join(c.countSandboxes(ctx), c.countPools(ctx)); err != nil {
+			c.s.metrics.countingFailures.Inc()
+			c.s.log.DebugContext(ctx, "sandboxes could not be counted", "error", err)
+		}
+	}
+	for _, m := range c.counts {
+		ch <- m
+	}
+}
+
+func (c *stateCollector) add(d *prometheus.Desc, n int, labels ...string) {
+	c.counts = append(c.counts, prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...))
+}
+
+func (c *stateCollector) countSandboxes(ctx context.Context) error {
+	type key struct{ state, template string }
+	counts := make(map[key]int)
+	// An alert needs a zero, not the absence of a series.
+	for template := range c.s.templates {
+		counts[key{stateName(providers.StateActive), template}] = 0
+	}
+	q := providers.Query{Limit: reapPage}
+	for {
+		page, err := c.s.provider.List(ctx, q)
+		if err != nil {
+			return err
+		}
+		for _, info := range page.Sandboxes {
+			template := info.Spec.Template
+			if _, ok := c.s.templates[template]; !ok {
+				template = "other"
+			}
+			counts[key{stateName(info.State), template}]++
+		}
+		if q.Token = page.Next; q.Token == "" {
+			break
+		}
+	}
+	for k, n := range counts {
+		c.add(c.sandboxes, n, k.state, k.template)
+	}
+	return nil
+}
+
+func (c *stateCollector) countPools(ctx context.Context) error {
+	p, ok := c.s.provider.(providers.Pooler)
+	if !ok {
+		return nil
+	}
+	var failed []error
+	for _, t := range c.s.templates {
+		if t.Pool == 0 {
+			continue
+		}
+		status, err := p.PoolStatus(ctx, t.Name)
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		c.add(c.available, status.Available, t.Name)
+		c.add(c.target, status.Target, t.Name)
+	}
+	return errors.Join(failed...)
+}
