@@ -155,10 +155,13 @@ func (in *intake) complete(ctx context.Context, t *sandboxv1.UploadTrailer) erro
 		in.settle(true)
 		return err
 	}
-	for _, size := range []*int64{h.Size, t.Size} {
-		if size != nil && p.size != *size {
-			in.settle(p.complete || p.size < *size) // the rest may still come
-			return pathFault(checksum, h.GetPath(), fmt.Sprintf("%d bytes came, %d were announced", p.size, *size))
+	for _, announced := range []struct {
+		stated bool
+		size   int64
+	}{{h.Size != nil, h.GetSize()}, {t.Size != nil, t.GetSize()}} {
+		if announced.stated && p.size != announced.size {
+			in.settle(p.complete || p.size < announced.size) // the rest may still come
+			return pathFault(checksum, h.GetPath(), fmt.Sprintf("%d bytes came, %d were announced", p.size, announced.size))
 		}
 	}
 	if !p.complete {

@@ -6,6 +6,7 @@ import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
 import { type ClientOptions, connection } from "./options.js";
 import { Sandbox } from "./sandbox.js";
 import { type CallOptions, Transport } from "./transport.js";
+import { type Names, refuseUnknown } from "./unknown.js";
 import {
   defined,
   duration,
@@ -40,6 +41,23 @@ export interface CreateOptions extends SandboxSpec {
   /** Options of one provider, each refused where the template does not allow it. */
   providerOptions?: JsonObject;
 }
+
+const CREATE_OPTIONS: Names<CreateOptions> = {
+  id: true,
+  template: true,
+  labels: true,
+  ttlMs: true,
+  idleTtlMs: true,
+  providerOptions: true,
+  image: true,
+  resources: true,
+  env: true,
+  workingDirectory: true,
+  network: true,
+  networkAllow: true,
+  access: true,
+  command: true,
+};
 
 /** Which sandboxes are meant. */
 export interface ListOptions {
@@ -134,6 +152,7 @@ export class Client {
    * SandboxStartError when it could not be started: nothing is left behind.
    */
   async create(options: CreateOptions = {}, call: CallOptions = {}): Promise<Sandbox> {
+    refuseUnknown(options, CREATE_OPTIONS);
     const { id, template, labels, ttlMs, idleTtlMs, providerOptions, ...spec } = options;
     // A made-up id lets a caller that lost the reply ask again, and is nobody else's:
     // what the second reply finds there was made for the first.

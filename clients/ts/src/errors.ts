@@ -111,7 +111,11 @@ export class DeadlineExceededError extends SandgateError {}
 /** A fault of Sandgate; `requestId` finds it in its logs. */
 export class InternalError extends SandgateError {}
 
-// A minifier may rename a class; `name` is for people and must stay.
+/** The class of an error of this package, by name, whichever copy of the package made it. */
+const CLASS = Symbol.for("sandgate.errorClass");
+
+// A minifier may rename a class; `name` is for people and must stay. `instanceof` goes
+// by it too: a program may load this package twice, by `import` and by `require`.
 for (const [name, of] of Object.entries({
   SandgateError,
   AuthenticationError,
@@ -136,7 +140,16 @@ for (const [name, of] of Object.entries({
   InternalError,
 })) {
   Object.defineProperty(of.prototype, "name", { value: name, configurable: true });
+  Object.defineProperty(of.prototype, CLASS, { value: name });
 }
+Object.defineProperty(SandgateError, Symbol.hasInstance, {
+  value(this: { prototype: object }, error: unknown): boolean {
+    if (Function.prototype[Symbol.hasInstance].call(this, error)) return true;
+    const known = Object.hasOwn(this.prototype, CLASS) ? Reflect.get(this.prototype, CLASS) : undefined;
+    const actual = typeof error === "object" && error !== null ? Reflect.get(error, CLASS) : undefined;
+    return known !== undefined && actual !== undefined && (known === "SandgateError" || known === actual);
+  },
+});
 
 /** A class of error. */
 export type ErrorClass = new (message: string, facts: ErrorFacts, options?: ErrorOptions) => SandgateError;

@@ -134,6 +134,12 @@ describe("Client", () => {
     expect(fake.calls).toEqual(["EditFile"]);
   });
 
+  it("refuses an option that there is not", async () => {
+    const options = { ttlSeconds: 60 } as object;
+    await expect(client.create(options)).rejects.toThrow(/no option ttlSeconds; there are .*ttlMs/);
+    expect(fake.calls).toEqual([]);
+  });
+
   it.each<[string, () => Promise<unknown>]>([
     ["ttlMs", () => client.create({ ttlMs: Number.NaN })],
     ["idleTtlMs", () => client.update("a", { idleTtlMs: Number.POSITIVE_INFINITY })],

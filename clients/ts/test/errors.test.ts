@@ -1,5 +1,5 @@
 import { readFileSync } from "node:fs";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import * as errors from "../src/errors.js";
 import { ErrorReason } from "../src/gen/sandbox/v1/sandbox_errors_pb.js";
 import { decodeStatusDetails } from "../src/status.js";
@@ -10,6 +10,23 @@ const shared = (name: string): Record<string, string> =>
 
 const names = (table: Readonly<Record<string, errors.ErrorClass | undefined>>) =>
   Object.fromEntries(Object.entries(table).map(([key, of]) => [key, of?.prototype.name]));
+
+describe("instanceof", () => {
+  it("knows the errors of another copy of the package", async () => {
+    vi.resetModules();
+    const other: typeof errors = await import("../src/errors.js");
+    expect(other.FileError).not.toBe(errors.FileError);
+    class Own extends errors.FileError {}
+    const error: unknown = new other.FileError("no", { code: "NOT_FOUND" });
+    const of = [errors.SandgateError, errors.FileError, errors.InternalError, Own, other.FileError];
+    expect(of.map((one) => error instanceof one)).toEqual([true, true, false, false, true]);
+    const own: unknown = new Own("own", { code: "NOT_FOUND" });
+    expect(of.map((one) => own instanceof one)).toEqual([true, true, false, true, true]);
+    expect(
+      [null, undefined, "x", new Error("x")].map((e) => (e as unknown) instanceof errors.SandgateError),
+    ).toEqual([false, false, false, false]);
+  });
+});
 
 const noDetails = { reason: "", metadata: {}, violations: [] };
 

@@ -97,6 +97,7 @@ describe("the package, installed into an empty project", () => {
   it.each([
     ["node16", "node16", ["mts", "cts"]],
     ["esnext", "bundler", ["ts"]],
+    ["commonjs", "node10", ["ts"]],
   ])(
     "has types under module %s, resolution %s, and no type of a stub or of gRPC",
     (module, resolution, extensions) => {

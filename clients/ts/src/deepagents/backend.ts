@@ -4,7 +4,9 @@ import { posix } from "node:path";
 import { SandboxError } from "deepagents";
 import { Client } from "../client.js";
 import { type ExecuteOptions, newId, type ProcessEvent } from "../command.js";
+import { DeadlineExceededError } from "../errors.js";
 import type { UploadFile } from "../files.js";
+import { milliseconds } from "../numbers.js";
 import type { Sandbox } from "../sandbox.js";
 import { NativeBackend } from "./native.js";
 import type { BackendOptions, SandgateSandboxOptions } from "./options.js";
@@ -153,12 +155,12 @@ export class SandgateSandbox extends NativeBackend {
    * @throws UnsupportedError when the provider cannot suspend.
    */
   async suspend(): Promise<void> {
-    await this.sandbox.suspend(deadline(this.#options));
+    await withinStartup(this.#options, (call) => this.sandbox.suspend(call));
   }
 
   /** Brings the sandbox back from being suspended; returns when a command can run. */
   async resume(): Promise<void> {
-    await this.sandbox.resume(deadline(this.#options));
+    await withinStartup(this.#options, (call) => this.sandbox.resume(call));
   }
 
   /**
@@ -201,7 +203,8 @@ export class SandgateSandbox extends NativeBackend {
   async #start(): Promise<void> {
     const { spec } = split(this.#options);
     if (this.#options.reuseSandbox === false && !this.#fresh) this.#id = newId("sb");
-    const sandbox = await this.#client.create({ ...spec, id: this.#id }, deadline(this.#options));
+    const wanted = { ...spec, id: this.#id };
+    const sandbox = await withinStartup(this.#options, (call) => this.#client.create(wanted, call));
     this.#fresh = false;
     this.#id = sandbox.id;
     try {
@@ -243,9 +246,44 @@ export async function workingDirectory(sandbox: Sandbox): Promise<string> {
   return access?.virtual && access.rootDir ? "/" : (directory ?? "/workspace");
 }
 
-/** The deadline of making a sandbox. */
-export function deadline({ startupTimeoutMs }: BackendOptions): { timeoutMs?: number } {
-  return startupTimeoutMs === undefined ? {} : { timeoutMs: startupTimeoutMs };
+/**
+ * Makes a call that ends when a sandbox runs.
+ *
+ * @throws DeadlineExceededError that names the option, when `startupTimeoutMs` ended.
+ */
+export async function withinStartup<T>(
+  { startupTimeoutMs }: BackendOptions,
+  act: (call: { timeoutMs?: number }) => Promise<T>,
+): Promise<T> {
+  if (startupTimeoutMs === undefined) return act({});
+  try {
+    return await act({ timeoutMs: milliseconds("startupTimeoutMs", startupTimeoutMs) });
+  } catch (error) {
+    if (!(error instanceof DeadlineExceededError)) throw error;
+    const { code, reason, requestId } = error;
+    throw new DeadlineExceededError(
+      `the sandbox was not ready within startupTimeoutMs, ${startupTimeoutMs} ms`,
+      { code, reason, requestId },
+      { cause: error },
+    );
+  }
+}
+
+/** Writes files into a new sandbox; a failure deletes it. Relative paths begin where commands do. */
+export async function seeded(sandbox: Sandbox, files: Record<string, string | Uint8Array>): Promise<void> {
+  const entries = Object.entries(files);
+  if (entries.length === 0) return;
+  try {
+    const base = await workingDirectory(sandbox);
+    const wanted = entries.map(([path, source]) => ({
+      path: path.startsWith("/") ? path : posix.join(base, path),
+      source,
+    }));
+    for (const { error } of await sandbox.upload(wanted)) if (error !== undefined) throw error;
+  } catch (error) {
+    await sandbox.delete();
+    throw error;
+  }
 }
 
 /** A handle that is held to the options' policy, for a sandbox that was made without it. */

@@ -17,7 +17,8 @@ import { Client } from "../client.js";
 import { SandboxNotFoundError, type SandgateError } from "../errors.js";
 import { defined } from "../values.js";
 import type { SandgateSandbox } from "./backend.js";
-import { type CleanedUp, lifetimes, type ProviderOptions, SandgateProvider } from "./provider.js";
+import { lifetimes } from "./policy.js";
+import { type CleanedUp, type ProviderOptions, SandgateProvider } from "./provider.js";
 import { sandgateStreaming } from "./streaming.js";
 import { currentThread, SandgateThreadBackend } from "./threads.js";
 

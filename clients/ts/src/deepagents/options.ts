@@ -88,8 +88,16 @@ export interface BackendOptions extends PolicyOptions {
   auditLog?: (operation: AuditOperation, target: string, metadata: Record<string, unknown>) => void;
 }
 
+/** Lifetimes in seconds, as deepagents' own providers have them; they go before those in milliseconds. */
+export interface LifetimeSeconds {
+  /** Lifetime from creation, in seconds; 0: none. Default: the server's. */
+  ttlSeconds?: number;
+  /** Lifetime without activity, in seconds; 0: none. Default: the server's. */
+  ttlIdleSeconds?: number;
+}
+
 /** The sandbox to make, and how the backend behaves. */
-export interface SandgateSandboxOptions extends BackendOptions, CreateOptions {
+export interface SandgateSandboxOptions extends BackendOptions, CreateOptions, LifetimeSeconds {
   /** Another name of `id`. */
   sandboxId?: string;
   /**

@@ -56,6 +56,18 @@ function bare(path: string): string {
   return path.replace(/\/+$/, "") || path.slice(0, 1);
 }
 
+/** Lifetimes in the client's own units. */
+export function lifetimes(options: {
+  ttlSeconds?: number | undefined;
+  ttlIdleSeconds?: number | undefined;
+}): Pick<CreateOptions, "ttlMs" | "idleTtlMs"> {
+  const { ttlSeconds, ttlIdleSeconds } = options;
+  return {
+    ...(ttlSeconds === undefined ? {} : { ttlMs: ttlSeconds * 1000 }),
+    ...(ttlIdleSeconds === undefined ? {} : { idleTtlMs: ttlIdleSeconds * 1000 }),
+  };
+}
+
 /** Tells what describes a sandbox from how a backend behaves. */
 export function split(options: SandgateSandboxOptions): { spec: CreateOptions; backend: BackendOptions } {
   const {
@@ -77,6 +89,8 @@ export function split(options: SandgateSandboxOptions): { spec: CreateOptions; b
     reuseSandbox,
     deleteOnClose,
     skipCleanup,
+    ttlSeconds,
+    ttlIdleSeconds,
     ...described
   } = options;
   const policy = { rootDir, virtualMode, allowPrefixes, denyPrefixes, denyCommands };
@@ -93,7 +107,11 @@ export function split(options: SandgateSandboxOptions): { spec: CreateOptions; b
   const id = described.id || sandboxId;
   const access = policyOf(options);
   return {
-    spec: { ...described, ...defined({ id: id || undefined, access }) } as CreateOptions,
+    spec: {
+      ...described,
+      ...lifetimes({ ttlSeconds, ttlIdleSeconds }),
+      ...defined({ id: id || undefined, access }),
+    } as CreateOptions,
     backend: defined({ ...behaviour, ...policy }) as BackendOptions,
   };
 }

@@ -9,9 +9,9 @@ import {
   UnsupportedError,
 } from "../errors.js";
 import type { SandboxInfo, State } from "../values.js";
-import { deadline, narrowed, SandgateSandbox } from "./backend.js";
-import type { BackendOptions, SandgateSandboxOptions } from "./options.js";
-import { split } from "./policy.js";
+import { narrowed, SandgateSandbox, seeded, withinStartup } from "./backend.js";
+import type { BackendOptions, LifetimeSeconds, SandgateSandboxOptions } from "./options.js";
+import { lifetimes, split } from "./policy.js";
 import { THREAD_LABEL } from "./threads.js";
 
 /** What a sandbox of a list is doing. */
@@ -27,26 +27,23 @@ const STATUS: Readonly<Record<State, Status>> = {
 };
 
 /** Lifetimes and labels, by the names and in the units that providers use. */
-export interface LifetimeOptions {
+export interface LifetimeOptions extends LifetimeSeconds {
   /** Labels of every sandbox that is made. */
   defaultLabels?: Record<string, string>;
-  /** Lifetime from creation, in seconds; 0: none. Default: the server's. */
-  ttlSeconds?: number;
-  /** Lifetime without activity, in seconds; 0: none. Default: the server's. */
-  ttlIdleSeconds?: number;
 }
 
 /** What describes every sandbox, and how its backend behaves. */
 export interface ProviderOptions extends LifetimeOptions, BackendOptions, Omit<CreateOptions, "id"> {}
 
 /** Which sandbox is wanted. What is left out is the provider's. */
-export interface GetOrCreateOptions extends Omit<CreateOptions, "id" | "ttlMs" | "idleTtlMs"> {
+export interface GetOrCreateOptions extends Omit<CreateOptions, "id">, LifetimeSeconds {
   /** Default: made up, so that a new sandbox is made. */
   sandboxId?: string;
-  /** Lifetime from creation, in seconds; 0: none. */
-  ttlSeconds?: number;
-  /** Lifetime without activity, in seconds; 0: none. */
-  ttlIdleSeconds?: number;
+  /**
+   * Files to write into a sandbox that is made now, by path; a relative path is one below
+   * the working directory.
+   */
+  initialFiles?: Record<string, string | Uint8Array>;
 }
 
 /** Which sandboxes are listed. */
@@ -131,7 +128,7 @@ export class SandgateProvider {
    * @throws SandgateError when it could not be made.
    */
   async getOrCreate(options: GetOrCreateOptions = {}): Promise<SandgateSandbox> {
-    const { sandboxId, labels, ttlSeconds, ttlIdleSeconds, ...spec } = options;
+    const { sandboxId, labels, ttlSeconds, ttlIdleSeconds, initialFiles = {}, ...spec } = options;
     const wanted = {
       ...this.#spec,
       ...spec,
@@ -140,7 +137,8 @@ export class SandgateProvider {
       labels: { ...this.#labels, ...labels },
     };
     try {
-      const made = await this.#client.create(wanted, deadline(this.#options));
+      const made = await withinStartup(this.#options, (call) => this.#client.create(wanted, call));
+      if (made.created) await seeded(made, initialFiles);
       return SandgateSandbox.of(this.#client, made, this.#options);
     } catch (error) {
       if (!(error instanceof SandboxExistsError)) throw error;
@@ -252,18 +250,6 @@ export class SandgateProvider {
       throw error;
     }
   }
-}
-
-/** Lifetimes in the client's own units. */
-export function lifetimes(options: {
-  ttlSeconds?: number | undefined;
-  ttlIdleSeconds?: number | undefined;
-}): Pick<CreateOptions, "ttlMs" | "idleTtlMs"> {
-  const { ttlSeconds, ttlIdleSeconds } = options;
-  return {
-    ...(ttlSeconds === undefined ? {} : { ttlMs: ttlSeconds * 1000 }),
-    ...(ttlIdleSeconds === undefined ? {} : { idleTtlMs: ttlIdleSeconds * 1000 }),
-  };
 }
 
 function listed(info: SandboxInfo): ListedSandbox {

@@ -1,7 +1,7 @@
 /** What deepagents expects in its results, made of ours. */
 
 import type { FileInfo as BackendFileInfo, ExecuteResponse, FileOperationError } from "deepagents";
-import { InvalidRequestError, SandgateError } from "../errors.js";
+import { InvalidRequestError, SandboxNotFoundError, SandgateError } from "../errors.js";
 import type { FileInfo } from "../files.js";
 import type { Result } from "../result.js";
 
@@ -62,10 +62,20 @@ export function isOfFile(error: unknown, path: string): error is SandgateError {
   return error.reason === "POLICY_DENIED" || (named !== "" && path.startsWith(named));
 }
 
-/** The message of what a call failed with; what is no failure of a call is thrown on. */
+/**
+ * The message of what a call failed with, for a model to read; what is no failure of a
+ * call is thrown on. The path is left out: what is around the message names it.
+ */
 export function said(error: unknown): string {
-  if (error instanceof SandgateError) return error.message;
-  throw error;
+  if (!(error instanceof SandgateError)) throw error;
+  // A model can neither create a sandbox nor list them, as the server proposes.
+  if (error instanceof SandboxNotFoundError) {
+    const { sandbox_id: id = "" } = error.metadata;
+    return `the sandbox ${id} no longer exists; its files and processes are lost`.replace("  ", " ");
+  }
+  const path = error.metadata["path"];
+  const named = path === undefined ? "" : `${JSON.stringify(path)}: `;
+  return error.message.startsWith(named) ? error.message.slice(named.length) : error.message;
 }
 
 /** A command's end as deepagents has it. */

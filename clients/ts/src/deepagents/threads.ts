@@ -12,9 +12,9 @@ import {
   type SandgateError,
 } from "../errors.js";
 import type { Sandbox } from "../sandbox.js";
-import { deadline, narrowed, workingDirectory } from "./backend.js";
+import { narrowed, withinStartup, workingDirectory } from "./backend.js";
 import { NativeBackend } from "./native.js";
-import type { BackendOptions, CommandOptions, SandgateSandboxOptions } from "./options.js";
+import type { BackendOptions, CommandOptions, LifetimeSeconds, SandgateSandboxOptions } from "./options.js";
 import { split } from "./policy.js";
 import { runConfig } from "./streaming.js";
 
@@ -30,7 +30,7 @@ const NAME_LENGTH = 80;
 const DIGEST_LENGTH = 12;
 
 /** What describes the threads' sandboxes, and how their backend behaves. */
-export interface ThreadOptions extends BackendOptions, Omit<CreateOptions, "id"> {
+export interface ThreadOptions extends BackendOptions, Omit<CreateOptions, "id">, LifetimeSeconds {
   /**
    * True: a thread that lost its sandbox gets a new one, and its agent is told.
    * Default: false, a lost sandbox is an error of every operation.
@@ -178,12 +178,12 @@ export class SandgateThreadBackend extends NativeBackend {
    * @throws UnsupportedError when the provider cannot suspend.
    */
   async suspend(): Promise<void> {
-    await this.#handle().suspend(deadline(this.#options));
+    await withinStartup(this.#options, (call) => this.#handle().suspend(call));
   }
 
   /** Brings the running thread's sandbox back from being suspended. */
   async resume(): Promise<void> {
-    await this.#handle().resume(deadline(this.#options));
+    await withinStartup(this.#options, (call) => this.#handle().resume(call));
   }
 
   /** Ends the connection if it is this object's own. Sandboxes stay. */
@@ -279,7 +279,8 @@ export class SandgateThreadBackend extends NativeBackend {
 
   async #make({ sandboxId, labels }: Thread): Promise<Sandbox> {
     try {
-      return await this.#client.create({ ...this.#spec, id: sandboxId, labels }, deadline(this.#options));
+      const wanted = { ...this.#spec, id: sandboxId, labels };
+      return await withinStartup(this.#options, (call) => this.#client.create(wanted, call));
     } catch (error) {
       if (!(error instanceof SandboxExistsError)) throw error;
       // Made with another spec, by an older version of the program say.

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, it } from "vitest";
-import { type ListedSandbox, SandgateProvider } from "../../src/deepagents.js";
+import { type ListedSandbox, SandgateProvider, SandgateSandbox } from "../../src/deepagents.js";
 import { Client, SandgateError } from "../../src/index.js";
 import { address, withServer } from "./server.js";
 import { TestServer } from "./setup.js";
@@ -22,6 +22,20 @@ withServer("SandgateProvider", () => {
     await provider?.cleanup(0);
     provider?.close();
     client?.close();
+  });
+
+  it("writes initialFiles into a sandbox that it makes, and takes lifetimes in both units", async () => {
+    const initialFiles = { "a/relative": "1", "/workspace/absolute": new Uint8Array([50]) };
+    const made = await provider.getOrCreate({ initialFiles, ttlMs: 1_800_000 });
+    expect((await made.execute("cat a/relative absolute")).output).toBe("12");
+    expect(await made.sandbox.info()).toMatchObject({ ttlMs: 1_800_000, idleTtlMs: 600_000 });
+    const again = { sandboxId: made.id, initialFiles: { "a/relative": "other" } };
+    expect((await (await provider.getOrCreate(again)).execute("cat a/relative")).output).toBe("1");
+    await provider.delete(made.id);
+    await using sandbox = await SandgateSandbox.create({ client, ttlSeconds: 60 });
+    expect(await sandbox.sandbox.info()).toMatchObject({ ttlMs: 60_000 });
+    const late = SandgateSandbox.create({ client, startupTimeoutMs: 1 });
+    await expect(late).rejects.toThrow("the sandbox was not ready within startupTimeoutMs, 1 ms");
   });
 
   it("S3-10 C5 takes the sandbox of an id, or makes it", async () => {

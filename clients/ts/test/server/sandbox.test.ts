@@ -42,6 +42,20 @@ withServer("a sandbox", () => {
     client?.close();
   });
 
+  it("is deleted at the end of `await using` by the handle that made it, and by no other", async () => {
+    let id = "";
+    {
+      await using made = await client.create();
+      id = made.id;
+      {
+        await using other = await client.get(id);
+        expect(other.created).toBe(false);
+      }
+      expect((await made.info()).state).toBe("ACTIVE");
+    }
+    await expect(client.get(id)).rejects.toMatchObject({ name: "SandboxNotFoundError" });
+  });
+
   it("is known to its server", async () => {
     const info = await client.serverInfo();
     expect(info.version).not.toBe("");
