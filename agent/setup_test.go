@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/agent/spawn"
+)
+
+type setup struct {
+	name     string
+	cgroup   bool
+	noClone3 bool
+	refuse   bool
+	open     bool // no domain
+	// privileges may be gained by commands.
+	privileges bool
+	uid        int
+	stall      time.Duration
+	broken     time.Duration
+}
+
+// setups are the ways in which commands are started and killed.
+func setups() []setup {
+	return []setup{
+		{name: "cgroup", cgroup: true},
+		{name: "cgroup without clone3", cgroup: true, noClone3: true},
+		asLocal,
+		{name: "subreaper"},
+		{name: "subreaper as uid 1000", uid: 1000},
+		{name: "subreaper without a domain", open: true},
+	}
+}
+
+// asLocal is an agent as the local provider starts it: its cgroup is closed to
+// commands, and clone3 is for itself only.
+var asLocal = setup{name: "cgroup as uid 1000", cgroup: true, refuse: true, uid: 1000}
+
+// eachSetup runs a test in every way that this machine can.
+func eachSetup(t *testing.T, f func(*testing.T, *harness)) {
+	for _, s := range setups() {
+		t.Run(s.name, func(t *testing.T) { f(t, start(t, s)) })
+	}
+}
+
+// cgroupRoot finds where cgroup v2 is mounted and may be written.
+func cgroupRoot() string {
+	for _, dir := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
+		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err == nil {
+			if unix.Access(dir, unix.W_OK) == nil {
+				return dir
+			}
+		}
+	}
+	return ""
+}
+
+// restrictForTest makes this process one as runtimes start agents: without new
+// privileges, so that its commands can have a domain.
+func restrictForTest() error {
+	if os.Getenv("SANDGATE_AGENT_TEST_PRIVILEGES") != "" {
+		if err := RestrictCommands(); !errors.Is(err, spawn.ErrPrivileges) {
+			return fmt.Errorf("restricted: %w", err)
+		}
+		return nil
+	}
+	if set, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err != nil || set == 0 && os.Getuid() != 0 {
+		runtime.LockOSThread()
+		return errors.Join(err, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
+	}
+	return RestrictCommands(os.Getenv("SANDGATE_AGENT_TEST_CGROUP"))
+}
