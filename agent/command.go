@@ -124,16 +124,22 @@ func (c *command) lost(err error) {
 		c.fate(nil)
 	}
 	if !settled {
-		c.settle(false)
+		exited := &sandboxv1.Exited{
+			Reason: sandboxv1.ExitReason_EXIT_REASON_LOST, EndTime: timestamppb.Now(),
+			Message: "the agent failed while it followed the command, and killed it",
+		}
+		c.agent.recovery.guard("a lost command's end", func() { exited = c.conclude(false) })
+		c.finish(exited)
 	}
 	c.seal()
 }
 
 // settle makes the end known. It runs on the pump.
-func (c *command) settle(open bool) {
+func (c *command) settle(open bool) { c.finish(c.conclude(open)) }
+
+func (c *command) finish(exited *sandboxv1.Exited) {
 	c.agent.running.Add(-1)
 	c.agent.touch()
-	exited := c.conclude(open)
 	c.mu.Lock()
 	c.exited = exited
 	if c.grace != nil {

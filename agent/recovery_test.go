@@ -37,9 +37,9 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// A panic in a handler is an INTERNAL error of that call. The agent logs it and
-// goes on.
-func TestPanicIsTheCallsError(t *testing.T) {
+// newQuietAgent serves an agent of this process.
+func newQuietAgent(t *testing.T) (*Agent, agentv1.AgentServiceClient, *lockedBuffer) {
+	t.Helper()
 	log := &lockedBuffer{}
 	a, err := New(Config{Workdir: "/", StateDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
@@ -55,15 +55,20 @@ func TestPanicIsTheCallsError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		_ = conn.Close()
 		a.Close()
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-	}()
-	c := agentv1.NewAgentServiceClient(conn)
+	})
+	return a, agentv1.NewAgentServiceClient(conn), log
+}
 
+// A panic in a handler is an INTERNAL error of that call. The agent logs it and
+// goes on.
+func TestPanicIsTheCallsError(t *testing.T) {
+	a, c, log := newQuietAgent(t)
 	files, oom := a.Service, a.oom
 	a.Service, a.oom = nil, nil
 	ctx := metadata.AppendToOutgoingContext(testContext(t), CallIDKey, "one")
@@ -97,5 +102,48 @@ func TestPanicIsTheCallsError(t *testing.T) {
 	a.Service, a.oom = files, oom
 	if out, err := execute(); err != nil || string(out) != "well\n" {
 		t.Errorf("after the panics: %q, %v", out, err)
+	}
+}
+
+// A panic of what follows a command ends that command, with all its processes,
+// and not the agent.
+func TestPanicOfWhatFollowsACommand(t *testing.T) {
+	a, c, log := newQuietAgent(t)
+	mark := newMark()
+	request := shell("sleep 3600." + mark + " & echo begun; read x")
+	request.ExecId, request.StdinOpen = "one", true
+	stream, err := c.Execute(testContext(t), &agentv1.ExecuteRequest{Request: request})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it runs", func() bool { return len(alive("3600."+mark)) > 0 })
+	one, err := a.find("one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one.mu.Lock()
+	oom := a.oom
+	a.oom = nil
+	one.mu.Unlock()
+	if _, err := c.WriteStdin(testContext(t), &agentv1.WriteStdinRequest{Request: &sandboxv1.WriteStdinRequest{ExecId: "one", Data: []byte("x\n")}}); err != nil {
+		t.Fatal(err)
+	}
+	got := collect(t, stream.Recv, 0)
+	if got.exited.GetReason() != sandboxv1.ExitReason_EXIT_REASON_LOST || string(got.stdout) != "begun\n" {
+		t.Errorf("ended %v, %v, %q", got.exited, got.err, got.stdout)
+	}
+	eventually(t, "every process is dead", func() bool { return len(alive("3600."+mark)) == 0 })
+	one.mu.Lock()
+	a.oom = oom
+	one.mu.Unlock()
+	if !strings.Contains(log.String(), "recovered from a panic") {
+		t.Error("nothing was logged")
+	}
+	s, err := c.Execute(testContext(t), &agentv1.ExecuteRequest{Request: shell("echo well")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := collect(t, s.Recv, 0); string(r.stdout) != "well\n" {
+		t.Errorf("after the panic: %q, %v", r.stdout, r.err)
 	}
 }

@@ -71,7 +71,7 @@ func (a *Agent) launched(c *command, err error) {
 		a.wg.Add(1)
 		go func() {
 			defer a.wg.Done()
-			c.pump.run()
+			a.recovery.guard("a command's pump", c.pump.run)
 		}()
 	}
 }
