@@ -210,3 +210,37 @@ func TestUndoSparesWhatAnotherWasGiven(t *testing.T) {
 		})
 	}
 }
+
+// A call that waits for a sandbox to answer ends when the sandbox is deleted,
+// and so does the server's shutdown.
+func TestDeletionEndsTheWaitForAnAgent(t *testing.T) {
+	g := newGate()
+	var hang atomic.Bool
+	w := newWorld(t, func(c *Config) {
+		c.Provider.(*memory).before = func(ctx context.Context, method, name string) error {
+			if method != "dial" || !hang.Load() {
+				return nil
+			}
+			return g.pass(ctx, name)
+		}
+	})
+	for _, id := range []string{"x", "y"} {
+		w.create(id)
+		w.place(id).cut()
+		w.until("the tunnel is gone", func() bool { return w.server.tunnels.peek(substrateName(defaultTenant, id)) == nil })
+	}
+	hang.Store(true)
+	waits := make(chan error, 2)
+	go func() { waits <- w.stat("x") }()
+	<-g.arrived
+	if _, err := w.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	wantReason(t, <-waits, "SANDBOX_NOT_FOUND")
+	go func() { waits <- w.stat("y") }()
+	<-g.arrived
+	if err := w.server.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantReason(t, <-waits, "SERVER_SHUTTING_DOWN")
+}

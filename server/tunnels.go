@@ -32,6 +32,8 @@ type tunnels struct {
 // slot is one sandbox's place. t and err may be read once ready is closed.
 type slot struct {
 	ready chan struct{}
+	// cancel ends the attempt to open.
+	cancel context.CancelCauseFunc
 	t     *tunnel
 	err   error
 }
@@ -66,7 +68,7 @@ func (ts *tunnels) getKnown(ctx context.Context, b box, known *providers.Info) (
 			return nil, context.Cause(ctx)
 		}
 		switch {
-		case s.err != nil && known != nil && !own && !errors.Is(s.err, errShuttingDown):
+		case s.err != nil && known != nil && (!own || errors.Is(s.err, errDropped)) && !errors.Is(s.err, errShuttingDown):
 			continue
 		case s.err != nil:
 			return nil, s.err
@@ -114,9 +116,10 @@ func (ts *tunnels) slot(ctx context.Context, b box, known *providers.Info) (s *s
 	if s, ok := ts.slots[b.name]; ok {
 		return s, false, nil
 	}
-	s = &slot{ready: make(chan struct{})}
+	attempt, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	s = &slot{ready: make(chan struct{}), cancel: cancel}
 	ts.slots[b.name] = s
-	ts.open.Go(func() { ts.fill(context.WithoutCancel(ctx), b, known, s) })
+	ts.open.Go(func() { ts.fill(attempt, b, known, s) })
 	return s, true, nil
 }
 
@@ -139,9 +142,13 @@ func (ts *tunnels) fill(ctx context.Context, b box, known *providers.Info, s *sl
 	cancel()
 	s.err = err
 	ts.mu.Lock()
-	if err == nil && ts.closed {
+	switch {
+	case ts.closed:
 		s.err = errShuttingDown
+	case ts.slots[b.name] != s:
+		s.err = errDropped
 	}
+	s.cancel(nil)
 	if s.err != nil && ts.slots[b.name] == s {
 		delete(ts.slots, b.name)
 	}
@@ -201,10 +208,22 @@ func (ts *tunnels) peek(name string) *tunnel {
 	}
 }
 
-// drop cuts the sandbox's tunnel, if there is one.
+// errDropped is for those who wait for a tunnel to a sandbox that is gone.
+// Another look tells them so.
+var errDropped = agentUnavailable(errors.New("the sandbox was stopped while it was dialled"))
+
+// drop cuts the sandbox's tunnel, if there is one, and ends an attempt to open
+// it: what would be reached is gone.
 func (ts *tunnels) drop(name string) {
 	if t := ts.peek(name); t != nil {
 		t.cut()
+		return
+	}
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if s, ok := ts.slots[name]; ok {
+		delete(ts.slots, name)
+		s.cancel(errDropped)
 	}
 }
 
@@ -235,6 +254,9 @@ func (ts *tunnels) retire(t *tunnel, now time.Time) bool {
 func (ts *tunnels) close() {
 	ts.mu.Lock()
 	ts.closed = true
+	for _, s := range ts.slots {
+		s.cancel(errShuttingDown) // only matters while it is opened
+	}
 	ts.mu.Unlock()
 	for _, t := range ts.live() {
 		t.cut()
