@@ -34,8 +34,8 @@ type slot struct {
 	ready chan struct{}
 	// cancel ends the attempt to open.
 	cancel context.CancelCauseFunc
-	t     *tunnel
-	err   error
+	t      *tunnel
+	err    error
 }
 
 func newTunnels(cfg Config, c codec) *tunnels {
