@@ -34,6 +34,7 @@ type Provider struct {
 	userIDs *userIDs
 	host    *userland
 	agent   string // the agent's file
+	hold    *os.File
 	probed  probed
 
 	removals   *removals
@@ -88,9 +89,15 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	p.disks = newDisks(p.layout, p.locks)
 	p.space = newSpace(config, p.layout)
-	if p.agent, err = placeAgent(config, p.layout); err != nil {
+	if p.agent, p.hold, err = claimAgent(config, p.layout); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
+	opened := false
+	defer func() {
+		if !opened {
+			_ = p.hold.Close()
+		}
+	}()
 	if p.host, err = buildUserland(p.layout); err != nil {
 		return nil, fmt.Errorf("root file system: %w", err)
 	}
@@ -114,6 +121,9 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	ctx, p.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	p.background.Go(func() { p.retryRemovals(ctx) })
+	p.background.Go(func() { p.reapOrphans(ctx) })
+	p.collectAgents(ctx)
+	opened = true
 	return p, nil
 }
 
@@ -173,7 +183,7 @@ func (p *Provider) Close() error {
 	warm := p.warm
 	p.warm = nil
 	p.mu.Unlock()
-	var errs []error
+	errs := []error{p.hold.Close()}
 	for _, w := range warm {
 		if w.expire.Stop() {
 			errs = append(errs, w.conn.Close())

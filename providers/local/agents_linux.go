@@ -1,0 +1,81 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// claimAgent places the agent and keeps other servers from collecting it until
+// the returned directory is closed.
+func claimAgent(config Config, l layout) (path string, hold *os.File, err error) {
+	for {
+		if path, err = placeAgent(config, l); err != nil {
+			return "", nil, err
+		}
+		if hold, err = os.Open(filepath.Dir(path)); err != nil {
+			return "", nil, err
+		}
+		if err := unix.Flock(int(hold.Fd()), unix.LOCK_SH); err != nil {
+			return "", nil, errors.Join(fmt.Errorf("lock %s: %w", hold.Name(), err), hold.Close())
+		}
+		// It may have been collected before it was locked.
+		locked, err := hold.Stat()
+		if err != nil {
+			return "", nil, errors.Join(err, hold.Close())
+		}
+		if there, err := os.Stat(hold.Name()); err == nil && os.SameFile(locked, there) && exists(path) {
+			return path, hold, nil
+		}
+		_ = hold.Close()
+	}
+}
+
+// collectAgents removes the agents of other versions that no server and no
+// sandbox uses.
+func (p *Provider) collectAgents(ctx context.Context) {
+	entries, err := os.ReadDir(p.layout.agents())
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		dir := filepath.Join(p.layout.agents(), e.Name())
+		if dir == filepath.Dir(p.agent) || p.agentInUse(dir) {
+			continue
+		}
+		held, err := os.Open(dir)
+		if err != nil {
+			continue
+		}
+		if unix.Flock(int(held.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			// A server that begins to use it now makes it anew.
+			err = os.RemoveAll(dir)
+			p.log.LogAttrs(ctx, slog.LevelInfo, "removed an agent that nothing uses", slog.String("agent", e.Name()), slog.Any("error", err))
+		}
+		_ = held.Close()
+	}
+}
+
+// agentInUse reports whether a sandbox was started with the agent in a directory,
+// or may have been.
+func (p *Provider) agentInUse(dir string) bool {
+	for _, parent := range []string{p.layout.sandboxes(), p.layout.pool()} {
+		entries, err := os.ReadDir(parent)
+		if err != nil {
+			return true
+		}
+		for _, e := range entries {
+			config, err := os.ReadFile(bundle(filepath.Join(parent, e.Name())).config())
+			if err != nil && !os.IsNotExist(err) || bytes.Contains(config, []byte(dir)) {
+				return true
+			}
+		}
+	}
+	return false
+}
