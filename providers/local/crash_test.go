@@ -43,7 +43,7 @@ func stormSpec() providers.Spec {
 
 func testKilled(t *testing.T, runtime string, pools []providers.Pool) {
 	config := testConfigOf(t, runtime)
-	raw, err := json.Marshal(victim{config.StateDir, config.AgentPath, config.CgroupParent, runtime, pools})
+	raw, err := json.Marshal(victim{StateDir: config.StateDir, AgentPath: config.AgentPath, CgroupParent: config.CgroupParent, Runtime: runtime, Pools: pools})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,6 +145,8 @@ func testKilled(t *testing.T, runtime string, pools []providers.Pool) {
 type victim struct {
 	StateDir, AgentPath, CgroupParent, Runtime string
 	Pools                                      []providers.Pool
+	DieAt                                      string // a step; empty: it is killed from outside
+	Recover                                    bool   // die while recovering
 }
 
 // beVictim makes and deletes until it is killed.
@@ -152,6 +154,9 @@ func beVictim(raw string) error {
 	var v victim
 	if err := json.Unmarshal([]byte(raw), &v); err != nil {
 		return err
+	}
+	if v.DieAt != "" {
+		return beDoomed(v)
 	}
 	ctx := context.Background()
 	p, err := local.New(ctx, local.Config{StateDir: v.StateDir, AgentPath: v.AgentPath, CgroupParent: v.CgroupParent, Runtime: v.Runtime})
