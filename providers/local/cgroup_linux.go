@@ -1,7 +1,7 @@
 package local
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -148,14 +149,19 @@ func (c cgroups) members(name string) []int {
 }
 
 func readProcs(dir string) []int {
-	f, err := os.Open(filepath.Join(dir, "cgroup.procs"))
+	data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	if err != nil {
 		return nil
 	}
-	defer func() { _ = f.Close() }()
+	return parseProcs(data)
+}
+
+// parseProcs reads a cgroup.procs file. A process of another pid namespace is 0
+// there, and process 1 is nobody's sandbox.
+func parseProcs(data []byte) []int {
 	var out []int
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if pid, err := strconv.Atoi(lines.Text()); err == nil && pid > 1 {
+	for line := range bytes.Lines(data) {
+		if pid, err := strconv.Atoi(string(bytes.TrimSuffix(line, []byte("\n")))); err == nil && pid > 1 {
 			out = append(out, pid)
 		}
 	}
@@ -172,7 +178,7 @@ func (c cgroups) names() []string {
 			continue
 		}
 		for _, e := range entries {
-			name, ours := strings.CutPrefix(e.Name(), c.prefix)
+			name, ours := c.nameOf(e.Name())
 			if ours && e.IsDir() && !seen[name] {
 				seen[name] = true
 				out = append(out, name)
@@ -181,6 +187,16 @@ func (c cgroups) names() []string {
 	}
 	return out
 }
+
+// nameOf returns the sandbox that a cgroup below the parent belongs to. Other
+// programs may make groups there, too.
+func (c cgroups) nameOf(group string) (name string, ours bool) {
+	name, ours = strings.CutPrefix(group, c.prefix)
+	return name, ours && containerName.MatchString(name)
+}
+
+// containerName is what a sandbox or one of a pool is called.
+var containerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,126}[a-z0-9])?$`)
 
 // prune removes the parents that nobody uses any more.
 func (c cgroups) prune() {
@@ -204,10 +220,18 @@ func (c cgroups) oomKills(name string) int64 {
 	if err != nil {
 		return 0
 	}
-	for line := range strings.Lines(string(data)) {
-		if f := strings.Fields(line); len(f) == 2 && f[0] == key {
-			n, _ := strconv.ParseInt(f[1], 10, 64)
-			return n
+	return parseCounter(data, key)
+}
+
+// parseCounter returns the value of a key in a file of keys and values, or 0.
+func parseCounter(data []byte, key string) int64 {
+	for line := range bytes.Lines(data) {
+		if f := bytes.Fields(line); len(f) == 2 && string(f[0]) == key {
+			n, err := strconv.ParseInt(string(f[1]), 10, 64)
+			if err != nil {
+				return 0
+			}
+			return max(n, 0)
 		}
 	}
 	return 0
