@@ -14,9 +14,9 @@ import (
 
 // claimAgent places the agent and keeps other servers from collecting it until
 // the returned directory is closed.
-func claimAgent(config Config, l layout) (path string, hold *os.File, err error) {
+func claimAgent(config Config, l layout, gvisor bool) (path string, hold *os.File, err error) {
 	for {
-		if path, err = placeAgent(config, l); err != nil {
+		if path, err = placeAgent(config, l, gvisor); err != nil {
 			return "", nil, err
 		}
 		if hold, err = os.Open(filepath.Dir(path)); err != nil {

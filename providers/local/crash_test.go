@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -88,10 +89,7 @@ func testKilled(t *testing.T, runtime string, pools []providers.Pool) {
 		_ = cmd.Wait()
 
 		p := open(t, config)
-		page, err := p.List(t.Context(), providers.Query{Limit: 100})
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := settledList(t, p)
 		seen := map[string]bool{}
 		for _, info := range page.Sandboxes {
 			if seen[info.Incarnation] {
@@ -138,6 +136,22 @@ func testKilled(t *testing.T, runtime string, pools []providers.Pool) {
 	}
 	if err := p.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// settledList lists the sandboxes once those that the server before left half
+// done are gone, which takes a while on a busy machine.
+func settledList(t *testing.T, p *local.Provider) providers.Page {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		page, err := p.List(t.Context(), providers.Query{Limit: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		settled := !slices.ContainsFunc(page.Sandboxes, func(i providers.Info) bool { return i.State != providers.StateActive })
+		if settled || time.Now().After(deadline) {
+			return page
+		}
 	}
 }
 

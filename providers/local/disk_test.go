@@ -85,13 +85,16 @@ func TestTemplatesAreBounded(t *testing.T) {
 }
 
 // TestPlaceAgent: an executable of the right size and other content is replaced,
-// and nobody but root can read it.
+// and without gVisor nobody but root can read it.
 func TestPlaceAgent(t *testing.T) {
 	l := layout(t.TempDir())
 	want := strings.Repeat("agent", 1000)
 	config := Config{Agent: func(string) ([]byte, error) { return []byte(want), nil }}
-	for range 2 {
-		path, err := placeAgent(config, l)
+	for _, c := range []struct {
+		gvisor bool
+		mode   os.FileMode
+	}{{false, 0o711}, {true, 0o755}, {false, 0o711}, {true, 0o755}} {
+		path, err := placeAgent(config, l, c.gvisor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +102,7 @@ func TestPlaceAgent(t *testing.T) {
 		if err != nil || string(got) != want {
 			t.Errorf("it has other content: %v", err)
 		}
-		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o711 {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != c.mode {
 			t.Errorf("%v, %v", info.Mode(), err)
 		}
 		if err := os.WriteFile(path, make([]byte, len(want)), 0); err != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -89,13 +90,14 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	p.disks = newDisks(p.layout, p.locks)
 	p.space = newSpace(config, p.layout)
-	if p.agent, p.hold, err = claimAgent(config, p.layout); err != nil {
+	if p.agent, p.hold, err = claimAgent(config, p.layout, p.engine.gvisor); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	opened := false
 	defer func() {
 		if !opened {
 			_ = p.hold.Close()
+			p.cgroups.prune()
 		}
 	}()
 	if p.host, err = buildUserland(p.layout); err != nil {
@@ -138,7 +140,7 @@ func (p *Provider) engineOf(rec *record) (*engine, error) {
 
 // placeAgent puts the agent where sandboxes can be shown it. The file is never
 // changed: running sandboxes keep the one they began with.
-func placeAgent(config Config, l layout) (string, error) {
+func placeAgent(config Config, l layout, gvisor bool) (string, error) {
 	var data []byte
 	var err error
 	if config.AgentPath != "" {
@@ -150,7 +152,10 @@ func placeAgent(config Config, l layout) (string, error) {
 		return "", err
 	}
 	sum := sha256.Sum256(data)
-	dir := filepath.Join(l.agents(), hex.EncodeToString(sum[:]))
+	dir, mode := filepath.Join(l.agents(), hex.EncodeToString(sum[:])), agentMode
+	if gvisor {
+		dir, mode = dir+"-gvisor", gvisorAgentMode
+	}
 	path := filepath.Join(dir, "sandgate-agent")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
@@ -158,18 +163,22 @@ func placeAgent(config Config, l layout) (string, error) {
 	// Compared as a whole: after a power cut the size may be right and the
 	// content zeros.
 	if there, err := os.ReadFile(path); err != nil || !bytes.Equal(there, data) {
-		if err := placeFile(path, data, agentMode); err != nil {
+		if err := placeFile(path, data, mode); err != nil {
 			return "", err
 		}
 	}
-	return path, os.Chmod(path, agentMode)
+	return path, os.Chmod(path, mode)
 }
 
-// agentMode lets the sandbox's user execute the agent and not read it. The kernel
-// lets nobody trace a program that its user may not read, from its first
-// instruction on: a command cannot take over "sandgate-agent connect" before that
-// conceals itself.
-const agentMode = 0o711
+const (
+	// agentMode lets the sandbox's user execute the agent and not read it. The
+	// kernel lets nobody trace a program that its user may not read, from its
+	// first instruction on: a command cannot take over "sandgate-agent connect"
+	// before that conceals itself.
+	agentMode fs.FileMode = 0o711
+	// gVisor loads only programs that their user may read.
+	gvisorAgentMode fs.FileMode = 0o755
+)
 
 // Close leaves the sandboxes running, also those that nobody has claimed.
 func (p *Provider) Close() error {

@@ -18,8 +18,8 @@ const (
 	// recoverTimeout bounds how long the start of the server waits for one
 	// sandbox, and recoverBudget for all of them. What takes longer goes on in
 	// the background.
-	recoverTimeout = 3 * time.Second
-	recoverBudget  = 10 * time.Second
+	recoverTimeout = 5 * time.Second
+	recoverBudget  = 15 * time.Second
 	// The delay between attempts doubles from the first to the last.
 	firstRemovalRetry = time.Second
 	lastRemovalRetry  = 10 * time.Minute

@@ -140,7 +140,7 @@ func TestSickSandbox(t *testing.T) {
 			begin := time.Now()
 			p = open(t, config)
 			defer closeProvider(t, p)
-			if took := time.Since(begin); took > 20*time.Second {
+			if took := time.Since(begin); took > 30*time.Second {
 				t.Errorf("the start took %v", took)
 			}
 			if got := providertest.Shell(t, p, "healthy", "echo alive"); got != "alive\n" {

@@ -187,10 +187,7 @@ func TestKilledBetweenSteps(t *testing.T) {
 			}
 			p := open(t, config)
 			defer closeProvider(t, p)
-			page, err := p.List(t.Context(), providers.Query{Limit: 10})
-			if err != nil {
-				t.Fatal(err)
-			}
+			page := settledList(t, p)
 			for _, info := range page.Sandboxes {
 				if info.State != providers.StateActive {
 					t.Errorf("%s is %v: %s", info.Name, info.State, info.Message)

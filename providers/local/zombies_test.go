@@ -68,7 +68,7 @@ func TestUnusedAgentsAreCollected(t *testing.T) {
 	}
 	place := func(content string) *Provider {
 		t.Helper()
-		path, hold, err := claimAgent(Config{Agent: func(string) ([]byte, error) { return []byte(content), nil }}, l)
+		path, hold, err := claimAgent(Config{Agent: func(string) ([]byte, error) { return []byte(content), nil }}, l, false)
 		if err != nil {
 			t.Fatal(err)
 		}
