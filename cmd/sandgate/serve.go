@@ -109,7 +109,7 @@ once. A restarted server finds its sandboxes again.`,
 	flags.Int64Var(&f.localMaxMemory, "local-max-memory", 0, "memory of all sandboxes of the local provider together, in bytes (default nine tenths of the machine's; negative: no limit)")
 	flags.Int64Var(&f.localMaxProcesses, "local-max-processes", 0, "processes of all sandboxes of the local provider together (default half of what the kernel allows; negative: no limit)")
 	flags.Int64Var(&f.localMinFree, "local-min-free", 0, "free bytes of the state directory's file system below which the local provider creates no sandbox (default a twentieth of it, at most 2 GiB; negative: none)")
-	flags.Float64Var(&f.localDiskOvercommit, "local-disk-overcommit", 0, "how many times the disks of all sandboxes of the local provider may exceed the space for them (default 10; 1 guarantees each its space; negative: no limit)")
+	flags.Float64Var(&f.localDiskOvercommit, "local-disk-overcommit", 0, "how many times the disks of all sandboxes of the local provider may exceed the space for them (default 10, beyond loopback 1, which guarantees each its space; negative: no limit)")
 	f.kubernetes.add(flags)
 	f.agentSandbox.add(flags)
 	return cmd
@@ -139,6 +139,9 @@ func serve(ctx context.Context, f serveFlags, changed func(flag string) bool, st
 	file.overrule(&f, changed)
 	if file.RequireLimits == nil && !changed("require-limits") {
 		f.requireLimits = f.provider == "local" && beyondLoopback(f.listen)
+	}
+	if f.localDiskOvercommit == 0 && beyondLoopback(f.listen) {
+		f.localDiskOvercommit = 1
 	}
 	logger, err := newLogger(f.logLevel, f.logFormat, stderr)
 	if err != nil {
