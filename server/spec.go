@@ -86,7 +86,7 @@ func (t *Template) admit(want *sandboxv1.SandboxSpec) error {
 		}
 	}
 	if image := want.GetImage(); image != "" && !t.allowsImage(image) {
-		return t.forbids("spec.image", "%q is not an allowed image", bounded(image))
+		return t.forbids("spec.image", "%q is not in the template's list of images", bounded(image))
 	}
 	return nil
 }

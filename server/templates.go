@@ -46,8 +46,8 @@ type Template struct {
 
 	// Allow names the fields that a request may set. Nil: all of them.
 	Allow []string
-	// Images are the images that a request may name; a trailing "*" stands for
-	// any rest. Empty: any, where Allow has the image.
+	// Images are the images that a request may name, where Allow has the image. A
+	// trailing "*" stands for any rest without a "..". Nil: any.
 	Images []string
 	// Networks are the modes that a request may ask for beside the template's
 	// own and none.
@@ -221,12 +221,14 @@ func (t *Template) forbids(field, format string, args ...any) error {
 func (t *Template) allows(field string) bool { return slices.Contains(t.Allow, field) }
 
 func (t *Template) allowsImage(image string) bool {
-	if len(t.Images) == 0 || image == t.Image {
+	if t.Images == nil || image == t.Image {
 		return true
 	}
+	// An image may be a path, and must not lead out of the directory of a pattern.
+	climbs := slices.Contains(strings.FieldsFunc(image, func(r rune) bool { return r == '/' || r == ':' }), "..")
 	return slices.ContainsFunc(t.Images, func(pattern string) bool {
 		if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
-			return strings.HasPrefix(image, prefix)
+			return strings.HasPrefix(image, prefix) && !climbs
 		}
 		return image == pattern
 	})

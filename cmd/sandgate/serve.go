@@ -173,6 +173,9 @@ func serve(ctx context.Context, f serveFlags, changed func(flag string) bool, st
 	if len(cfg.Templates) == 0 {
 		cfg.Templates = []server.Template{builtinTemplate(cfg.Authenticator == nil && strings.HasPrefix(f.listen, "unix:"))}
 	}
+	if f.provider == "local" && (cfg.Authenticator != nil || f.insecure) {
+		requireImageLists(cfg.Templates)
+	}
 	cfg.Timing.LameDuck, cfg.Timing.Drain, cfg.Timing.ConnectionAge = f.stop.lameDuck, max(f.stop.drain, 1), f.stop.connectionAge
 	if cfg.SpecSecret, err = f.specSecret(); err != nil {
 		return err

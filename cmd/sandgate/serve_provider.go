@@ -80,6 +80,18 @@ func builtinTemplate(personal bool) server.Template {
 	return t
 }
 
+// requireImageLists has templates without a list of images allow none but their
+// own. An image of the local provider is a file of this machine, which the server
+// reads as root: where callers are others than the operator, they may name those
+// alone that the operator lists.
+func requireImageLists(templates []server.Template) {
+	for i := range templates {
+		if templates[i].Images == nil {
+			templates[i].Images = []string{}
+		}
+	}
+}
+
 // address is where clients reach the listener.
 func address(listen string, addr net.Addr) string {
 	if strings.HasPrefix(listen, "unix:") {

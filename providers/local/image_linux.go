@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/sandgate/sandgate/providers"
@@ -39,6 +40,9 @@ func parseReference(ref string) (reference, error) {
 		if i := strings.Index(rest, ".tar:"); i >= 0 {
 			r.path, r.tag = rest[:i+len(".tar")], rest[i+len(".tar:"):]
 		}
+	}
+	if slices.Contains(strings.Split(r.path, "/"), "..") {
+		return reference{}, fmt.Errorf("image %q: the path has a \"..\": %w", ref, providers.ErrInvalid)
 	}
 	return r, nil
 }

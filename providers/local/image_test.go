@@ -63,7 +63,7 @@ func testImageForms(t *testing.T, runtime string) {
 		{"layout with a tag", "oci:" + dir + ":latest", "", "app web /app yes read-only\n"},
 		{"archive", "oci-archive:" + tarOf(t, dir), "", "app web /app yes read-only\n"},
 		{"docker", "docker-archive:" + dockerArchive(t, img), "", "app web /app yes read-only\n"},
-		{"writable", "oci:" + dir, `, "writable_root": true`, "app web /app yes writable\n"},
+		{"writable", "oci:" + dir, `"writable_root": true`, "app web /app yes writable\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			spec := imageSpec(t, c.ref, c.extra)
@@ -112,13 +112,9 @@ func TestImageErrors(t *testing.T) {
 
 func imageSpec(t *testing.T, ref, extra string) providers.Spec {
 	t.Helper()
-	quoted, err := json.Marshal(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
 	return providers.Spec{
 		Hash: "h", Image: ref, Network: providers.NetworkNone, Resources: local.DefaultResources(), WorkingDirectory: "/workspace",
-		TemplateOptions: json.RawMessage(`{"images": [` + string(quoted) + `]` + extra + `}`),
+		TemplateOptions: json.RawMessage("{" + extra + "}"),
 	}
 }
 

@@ -3,18 +3,13 @@ package local
 import (
 	"encoding/json"
 	"fmt"
-	"path"
 
 	"github.com/sandgate/sandgate/providers"
-	"github.com/sandgate/sandgate/providers/internal/pattern"
 	"github.com/sandgate/sandgate/providers/internal/strictjson"
 )
 
 // templateOptions is the provider's part of a template.
 type templateOptions struct {
-	// Images are the image references that may be used, exactly or with the
-	// wildcards of path.Match.
-	Images []string `json:"images"`
 	// HostNetwork allows NetworkFull, which shares the host's network.
 	HostNetwork bool `json:"host_network"`
 	// WritableRoot lays a private writable layer over an image's files. The
@@ -29,9 +24,6 @@ func (*Provider) CheckOptions(options json.RawMessage, allowed []string) error {
 	var t templateOptions
 	if err := strictjson.Decode(options, &t); err != nil {
 		return fmt.Errorf("provider_options: %w: %w", err, providers.ErrInvalid)
-	}
-	if err := pattern.Check(t.Images); err != nil {
-		return fmt.Errorf("provider_options: images: %w", err)
 	}
 	if len(allowed) > 0 {
 		return fmt.Errorf("allow_options: %q: the local provider takes no options of requests: %w", allowed[0], providers.ErrInvalid)
@@ -56,20 +48,5 @@ func decodeOptions(spec providers.Spec) (templateOptions, error) {
 	default:
 		return t, fmt.Errorf("network %v: %w by the local provider", spec.Network, providers.ErrUnsupported)
 	}
-	if spec.Image != "" && !t.allowsImage(spec.Image) {
-		return t, fmt.Errorf("image %q is not among the images of template %q: %w", spec.Image, spec.Template, providers.ErrForbidden)
-	}
 	return t, nil
-}
-
-func (t templateOptions) allowsImage(ref string) bool {
-	for _, allowed := range t.Images {
-		if ref == allowed {
-			return true
-		}
-		if ok, err := path.Match(allowed, ref); err == nil && ok {
-			return true
-		}
-	}
-	return false
 }

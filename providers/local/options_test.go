@@ -10,10 +10,9 @@ import (
 func TestCheckOptions(t *testing.T) {
 	providertest.CheckOptions(t, new(local.Provider), []providertest.OptionsCase{
 		{},
-		{Options: `{"images": ["oci:/images/*"], "host_network": true}`},
-		{Options: `{"writeable_root": true}`, Want: `provider_options: unknown field "writeable_root"; there are images, host_network, writable_root: invalid`},
+		{Options: `{"writable_root": true, "host_network": true}`},
+		{Options: `{"writeable_root": true}`, Want: `provider_options: unknown field "writeable_root"; there are host_network, writable_root: invalid`},
 		{Options: `{"host_network": "yes"}`, Want: "provider_options: host_network: must be true or false, not a string: invalid"},
-		{Options: `{"images": ["oci:/[a"]}`, Want: `provider_options: images: "oci:/[a" is no pattern`},
 		{Allowed: []string{"writable_root"}, Want: `allow_options: "writable_root": the local provider takes no options of requests: invalid`},
 	})
 }

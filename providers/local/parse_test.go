@@ -30,6 +30,11 @@ func TestParseReference(t *testing.T) {
 			t.Errorf("%q: %+v, %v", in, got, err)
 		}
 	}
+	for _, in := range []string{"oci:/a/../b", "oci:/..", "oci-archive:/a/..:v1"} {
+		if got, err := parseReference(in); !errors.Is(err, providers.ErrInvalid) {
+			t.Errorf("%q: %+v, %v", in, got, err)
+		}
+	}
 }
 
 func FuzzParseReference(f *testing.F) {
@@ -57,9 +62,7 @@ func TestOptions(t *testing.T) {
 		{"full network", providers.Spec{Network: providers.NetworkFull}, providers.ErrForbidden},
 		{"full network allowed", providers.Spec{Network: providers.NetworkFull, TemplateOptions: raw(`{"host_network": true}`)}, nil},
 		{"proxy", providers.Spec{Network: providers.NetworkProxy}, providers.ErrUnsupported},
-		{"image", providers.Spec{Network: providers.NetworkNone, Image: "oci:/etc"}, providers.ErrForbidden},
-		{"image allowed", providers.Spec{Network: providers.NetworkNone, Image: "oci:/i/a", TemplateOptions: raw(`{"images": ["oci:/i/*"]}`)}, nil},
-		{"image deeper than allowed", providers.Spec{Network: providers.NetworkNone, Image: "oci:/i/../etc", TemplateOptions: raw(`{"images": ["oci:/i/*"]}`)}, providers.ErrForbidden},
+		{"image, which the server has allowed", providers.Spec{Network: providers.NetworkNone, Image: "oci:/i/a"}, nil},
 	} {
 		if _, err := decodeOptions(c.spec); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", c.name, err)

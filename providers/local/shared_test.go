@@ -72,7 +72,7 @@ func TestMountTable(t *testing.T) {
 	config := testConfig(t)
 	p := opened(t, config)
 	createPlain(t, p, "plain")
-	if _, err := p.Create(t.Context(), "image", imageSpec(t, "oci:"+writeLayout(t, busyboxImage(t)), `, "writable_root": true`)); err != nil {
+	if _, err := p.Create(t.Context(), "image", imageSpec(t, "oci:"+writeLayout(t, busyboxImage(t)), `"writable_root": true`)); err != nil {
 		t.Fatal(err)
 	}
 	defer deleteSandbox(t, p, "image")

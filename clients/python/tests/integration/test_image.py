@@ -90,7 +90,6 @@ def bare() -> Iterator[SandgateSandbox]:
                             "name": "default",
                             "image": image,
                             "images": [image],
-                            "provider_options": {"images": [image]},
                         }
                     ]
                 }

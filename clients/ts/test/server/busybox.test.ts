@@ -22,7 +22,7 @@ withServer("an image without python, bash and GNU tools", () => {
 
   beforeAll(async () => {
     server = new TestServer({
-      config: { templates: [{ name: "default", image, provider_options: { images: [image] } }] },
+      config: { templates: [{ name: "default", image }] },
     });
     await server.start();
     client = new Client({ address: server.address });
