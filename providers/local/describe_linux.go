@@ -38,6 +38,7 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 			providers.Enforcement{Name: "seccomp", Enforced: true, Detail: seccomp},
 			p.killTree(),
 			p.writePrefixes(),
+			p.kernelLimits(),
 			p.ceiling.describe(p.cgroups, p.cgroups.limitAll(p.ceiling)),
 		)),
 	}, nil

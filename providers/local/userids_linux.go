@@ -115,6 +115,17 @@ func (u *userIDs) sweep(known func() (map[string]bool, error)) error {
 	})
 }
 
+// kernelLimits says what the kernel counts for each sandbox, and what for all.
+func (p *Provider) kernelLimits() providers.Enforcement {
+	e := providers.Enforcement{Name: "kernel_limits", Enforced: true}
+	if p.engine.gvisor {
+		e.Detail = "gVisor's own kernel counts for each sandbox"
+		return e
+	}
+	e.Detail = "a user id of its own for each sandbox; counted for the whole machine: open files, terminals (256 each at most), memory of sockets where cgroups are of version 1"
+	return e
+}
+
 // containers lists the containers for which the state directory has something.
 // The pool is read first, because that is the way a claim goes.
 func (p *Provider) containers() (map[string]bool, error) {

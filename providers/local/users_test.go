@@ -5,6 +5,7 @@ package local_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,6 +76,10 @@ func TestUserPerSandbox(t *testing.T) {
 // missing in another.
 func TestUserLimits(t *testing.T) {
 	p := opened(t, testConfig(t))
+	described, err := p.Describe(t.Context())
+	if err != nil || !slices.ContainsFunc(described.Enforcement, func(e providers.Enforcement) bool { return e.Name == "kernel_limits" && e.Enforced }) {
+		t.Errorf("it describes itself as %+v, %v", described, err)
+	}
 	createPlain(t, p, "greedy")
 	createPlain(t, p, "modest")
 	const take = `
