@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -146,6 +147,9 @@ func writeTree(l layout, entries map[string]entry) (string, error) {
 	if _, err := os.Stat(root); err == nil {
 		return root, nil
 	}
+	if err := sweepParts(l.roots()); err != nil {
+		return "", err
+	}
 	part, err := os.MkdirTemp(l.roots(), ".part-*")
 	if err != nil {
 		return "", err
@@ -166,6 +170,27 @@ func writeTree(l layout, entries map[string]entry) (string, error) {
 		return root, os.RemoveAll(part)
 	}
 	return root, nil
+}
+
+// partAge is far more than any server needs to write a tree.
+const partAge = time.Hour
+
+// sweepParts removes the trees that killed servers left half written.
+func sweepParts(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !strings.HasPrefix(e.Name(), ".part-") || time.Since(info.ModTime()) < partAge {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (e entry) write(path string) error {

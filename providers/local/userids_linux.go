@@ -27,15 +27,15 @@ const userIDDir = "/run/sandgate/uids"
 // An id in use is a symbolic link named by the number, whose target is the state
 // directory and the container. Creating it is the claim.
 type userIDs struct {
-	dir, state string
-	base       uint32
+	dir, state  string
+	base, count uint32
 }
 
 func newUserIDs(stateDir string, base uint32) (*userIDs, error) {
 	if err := os.MkdirAll(userIDDir, 0o700); err != nil {
 		return nil, err
 	}
-	return &userIDs{dir: userIDDir, state: stateDir, base: base}, nil
+	return &userIDs{dir: userIDDir, state: stateDir, base: base, count: uidCount}, nil
 }
 
 func (u *userIDs) path(id uint32) string {
@@ -45,16 +45,16 @@ func (u *userIDs) path(id uint32) string {
 // claim returns a free id. It starts at a random one, so that an id is rarely used
 // again soon.
 func (u *userIDs) claim(container string) (id uint32, err error) {
-	start := rand.Uint32N(uidCount)
+	start := rand.Uint32N(u.count)
 	err = u.locked(func() error {
-		for i := range uint32(uidCount) {
-			id = u.base + (start+i)%uidCount
+		for i := range u.count {
+			id = u.base + (start+i)%u.count
 			err := os.Symlink(filepath.Join(u.state, container), u.path(id))
 			if !errors.Is(err, os.ErrExist) {
 				return err
 			}
 		}
-		return fmt.Errorf("all %d user ids of sandboxes are in use: %w", uidCount, providers.ErrExhausted)
+		return fmt.Errorf("all %d user ids of sandboxes are in use: %w", u.count, providers.ErrExhausted)
 	})
 	return id, err
 }
@@ -162,7 +162,7 @@ func (u *userIDs) overlaps(subordinate string) []string {
 		}
 		first, err1 := strconv.ParseUint(f[1], 10, 32)
 		count, err2 := strconv.ParseUint(f[2], 10, 32)
-		if err1 == nil && err2 == nil && first < uint64(u.base)+uidCount && first+count > uint64(u.base) {
+		if err1 == nil && err2 == nil && first < uint64(u.base)+uint64(u.count) && first+count > uint64(u.base) {
 			out = append(out, strings.TrimSpace(line))
 		}
 	}

@@ -8,14 +8,15 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/sandgate/sandgate/providers"
 )
 
 func TestUserIDs(t *testing.T) {
 	state, other := t.TempDir(), t.TempDir()
-	u := &userIDs{dir: t.TempDir(), state: state, base: 100}
-	twin := &userIDs{dir: u.dir, state: other, base: 100}
+	u := &userIDs{dir: t.TempDir(), state: state, base: 100, count: 50}
+	twin := &userIDs{dir: u.dir, state: other, base: 100, count: 50}
 	held := func() int {
 		entries, err := os.ReadDir(u.dir)
 		if err != nil {
@@ -25,7 +26,7 @@ func TestUserIDs(t *testing.T) {
 	}
 	a, err1 := u.claim("a")
 	b, err2 := twin.claim("a")
-	if err := errors.Join(err1, err2); err != nil || a == b || a < 100 || a >= 100+uidCount {
+	if err := errors.Join(err1, err2); err != nil || a == b || a < 100 || a >= 150 {
 		t.Fatalf("ids %d and %d, %v", a, b, err)
 	}
 	// Another's id, and none, are not released.
@@ -50,8 +51,8 @@ func TestUserIDs(t *testing.T) {
 }
 
 func TestUserIDsRunOut(t *testing.T) {
-	u := &userIDs{dir: t.TempDir(), state: "/s", base: 100}
-	for i := range uint32(uidCount) {
+	u := &userIDs{dir: t.TempDir(), state: "/s", base: 100, count: 50}
+	for i := range u.count {
 		if i == 7 {
 			continue
 		}
@@ -67,8 +68,32 @@ func TestUserIDsRunOut(t *testing.T) {
 	}
 }
 
+// TestHalfWrittenTrees: what a killed server left goes, and not what another may
+// be writing.
+func TestHalfWrittenTrees(t *testing.T) {
+	l := layout(t.TempDir())
+	if err := l.make(); err != nil {
+		t.Fatal(err)
+	}
+	long := time.Now().Add(-2 * partAge)
+	for name, at := range map[string]time.Time{".part-old": long, ".part-new": time.Now(), "whole": long} {
+		dir := l.path("rootfs", name)
+		if err := errors.Join(os.MkdirAll(dir+"/etc", 0o755), os.Chtimes(dir, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := writeTree(l, map[string]entry{"/etc/x": {mode: 0o644, data: "x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(l.roots())
+	if err != nil || len(left) != 3 || left[0].Name() != ".part-new" || !exists(l.path("rootfs", "whole")) || !exists(root) {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
 func TestUserIDOverlaps(t *testing.T) {
-	u := &userIDs{base: defaultUIDBase}
+	u := &userIDs{base: defaultUIDBase, count: uidCount}
 	got := u.overlaps("a:100000:65536\nb:2000544:65536\nbroken\nc:2097152:65536\nd:1:4000000\n")
 	if want := []string{"b:2000544:65536", "d:1:4000000"}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
