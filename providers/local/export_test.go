@@ -32,7 +32,7 @@ func BundleCopy(tb testing.TB, p *Provider, name string, args ...string) string 
 	s.Root.Path = p.host.root
 	for i, dir := range p.host.shared {
 		for j := range s.Mounts {
-			if s.Mounts[j].Source == p.layout.sandbox(name).shared(i) {
+			if s.Mounts[j].Source == p.layout.mounts().shared(i) {
 				s.Mounts[j].Source = dir.source
 			}
 		}

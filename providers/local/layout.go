@@ -28,10 +28,23 @@ func (l layout) sandbox(name string) bundle { return bundle(l.path("sandboxes", 
 func (l layout) pool() string               { return l.path("pool") }
 func (l layout) pooled(id string) bundle    { return bundle(l.path("pool", id)) }
 
+// mountDir is where the roots of all sandboxes are mounted, each in a mount
+// namespace of its own. A claim moves a sandbox's own directory, and the runtime
+// goes to the root's for each of its calls.
+type mountDir string
+
+func (l layout) mounts() mountDir { return mountDir(l.path("mount")) }
+
+func (m mountDir) path(elem string) string { return filepath.Join(string(m), elem) }
+func (m mountDir) root() string            { return m.path("root") }
+func (m mountDir) mapped() string          { return m.path("mapped") }
+func (m mountDir) empty() string           { return m.path("empty") }
+func (m mountDir) shared(i int) string     { return m.path("shared-" + strconv.Itoa(i)) }
+
 // make creates the directories. Secrets of sandboxes lie below, so nobody but
 // root may enter.
 func (l layout) make() error {
-	for _, dir := range []string{string(l), l.locks(), l.agents(), l.roots(), l.images(), l.disks(), l.runtime(), l.sandboxes(), l.pool()} {
+	for _, dir := range []string{string(l), l.locks(), l.agents(), l.roots(), l.images(), l.disks(), l.runtime(), l.sandboxes(), l.pool(), l.mounts().root(), l.mounts().mapped(), l.mounts().empty()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
@@ -49,10 +62,7 @@ func (b bundle) connect() string         { return b.path("connect.json") }
 func (b bundle) pid() string             { return b.path("pid") }
 func (b bundle) image() string           { return b.path("disk.ext4") }
 func (b bundle) disk() string            { return b.path("disk") }
-func (b bundle) root() string            { return b.path("root") }
 func (b bundle) layer() string           { return b.path("layer") }
-func (b bundle) mapped() string          { return b.path("mapped") }
-func (b bundle) shared(i int) string     { return b.path("shared-" + strconv.Itoa(i)) }
 
 const socketName = "agent.sock"
 

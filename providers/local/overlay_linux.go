@@ -97,13 +97,10 @@ func (p *plan) makeLayer() error {
 
 // mapImage has the sandbox's user own what the image's user owns.
 func (p *plan) mapImage() error {
-	if err := os.Mkdir(p.bundle.mapped(), 0o755); err != nil {
+	if err := mountMapped(p.image, p.mountDir.mapped(), ownerMap(p.user.UID, p.uid), ownerMap(p.user.GID, p.gid)); err != nil {
 		return err
 	}
-	if err := mountMapped(p.image, p.bundle.mapped(), ownerMap(p.user.UID, p.uid), ownerMap(p.user.GID, p.gid)); err != nil {
-		return err
-	}
-	p.lower = []string{p.lower[0], p.bundle.mapped()}
+	p.lower = []string{p.lower[0], p.mountDir.mapped()}
 	return nil
 }
 
@@ -114,19 +111,16 @@ func (p *plan) mountRoot() error {
 	if !p.readOnly {
 		root.upper, root.work = filepath.Join(p.disk, "upper"), filepath.Join(p.disk, "work")
 	}
-	if err := root.mount(p.bundle.root()); err != nil {
+	if err := root.mount(p.mountDir.root()); err != nil {
 		return err
 	}
 	for i, dir := range p.shared {
-		at := p.bundle.shared(i)
-		// An overlay without an upper layer has two lower ones at least.
-		empty := p.bundle.path("empty")
-		for _, dir := range []string{empty, at} {
-			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-				return err
-			}
+		at := p.mountDir.shared(i)
+		if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
 		}
-		if err := (overlay{layers: []string{dir.source, empty}}).mount(at); err != nil {
+		// An overlay without an upper layer has two lower ones at least.
+		if err := (overlay{layers: []string{dir.source, p.mountDir.empty()}}).mount(at); err != nil {
 			return err
 		}
 	}

@@ -21,7 +21,7 @@ const (
 // its disk.
 func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec providers.Spec, options templateOptions) (*plan, error) {
 	pl := &plan{
-		id: rec.Container, bundle: b, spec: spec, options: options, incarnation: rec.Incarnation, agent: p.agent,
+		id: rec.Container, bundle: b, mountDir: p.layout.mounts(), spec: spec, options: options, incarnation: rec.Incarnation, agent: p.agent,
 		lower: []string{p.host.root}, readOnly: true, shared: p.host.shared, disk: b.disk(),
 		user: hostUser, home: defaultHome, env: map[string]string{"PATH": p.host.path},
 		workdir: spec.WorkingDirectory, cgroupPath: p.cgroups.path(rec.Container), swapLimit: p.cgroups.swap(),
@@ -67,9 +67,6 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 func (p *Provider) prepareDisk(ctx context.Context, pl *plan, rec *record) error {
 	b := pl.bundle
 	if err := os.Mkdir(b.disk(), 0o755); err != nil {
-		return err
-	}
-	if err := os.Mkdir(b.root(), 0o755); err != nil {
 		return err
 	}
 	if err := pl.makeLayer(); err != nil {

@@ -48,6 +48,37 @@ func TestPool(t *testing.T) {
 	}
 }
 
+// TestExecIntoClaimed: the runtime's exec works in a sandbox whose directory a claim
+// has moved.
+func TestExecIntoClaimed(t *testing.T) {
+	config := testConfig(t)
+	config.Way = local.WayExec
+	p := open(t, config)
+	spec := providers.Spec{Template: "moved", Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
+	pool := []providers.Pool{{Template: "moved", Spec: spec, Target: 1}}
+	if err := p.KeepPools(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	for s := (providers.PoolStatus{}); s.Available == 0; time.Sleep(10 * time.Millisecond) {
+		var err error
+		if s, err = p.PoolStatus(t.Context(), "moved"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if info, err := p.Create(t.Context(), "one", spec); err != nil || !info.FromPool {
+		t.Fatalf("create: %+v, %v", info, err)
+	}
+	// The connection of the claim goes with the first call.
+	for range 3 {
+		if got := providertest.Shell(t, p, "one", "echo here"); got != "here\n" {
+			t.Errorf("it says %q", got)
+		}
+	}
+	if err := errors.Join(p.KeepPools(t.Context(), nil), p.Delete(t.Context(), "one", providers.Condition{}), p.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestPoolAgentHangs: a started sandbox whose agent does not answer is not given
 // to anybody.
 func TestPoolAgentHangs(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 type plan struct {
 	id          string // the runtime's name for it
 	bundle      bundle
+	mountDir    mountDir
 	spec        providers.Spec
 	options     templateOptions
 	incarnation string
@@ -46,7 +47,7 @@ func (p *plan) container() (s *specs.Spec, err error) {
 	s = &specs.Spec{
 		Version:  "1.0.2",
 		Hostname: hostname,
-		Root:     &specs.Root{Path: p.bundle.root(), Readonly: p.readOnly},
+		Root:     &specs.Root{Path: p.mountDir.root(), Readonly: p.readOnly},
 		Process:  p.process(p.serve()),
 		Mounts:   p.mounts(),
 		Linux: &specs.Linux{
@@ -194,7 +195,7 @@ func (p *plan) mounts() []specs.Mount {
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"}},
 	}
 	for i, dir := range p.shared {
-		out = append(out, readOnly(p.bundle.shared(i), dir.target))
+		out = append(out, readOnly(p.mountDir.shared(i), dir.target))
 	}
 	for _, pl := range places {
 		if pl.target != "" {
