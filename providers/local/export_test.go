@@ -118,6 +118,7 @@ func OfferInit(p *Provider, name string) error {
 // MoveState and MoveRuntime have Probe look elsewhere.
 func MoveState(p *Provider, dir string)       { p.config.StateDir = dir }
 func MoveRuntime(p *Provider, command string) { p.engine.cli.Command = command }
+
 // DelegatedGroup is the cgroup in which a sandbox's commands may make others.
 func DelegatedGroup(p *Provider, name string) string { return p.cgroups.group(name) }
 
