@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,9 +18,6 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// asLocal is an agent as the local provider starts it.
-var asLocal = setup{name: "as local", cgroup: true, refuse: true, uid: 1000}
-
 func needsLandlock(t *testing.T) {
 	t.Helper()
 	if !landlock.Scopes() {
@@ -30,7 +28,14 @@ func needsLandlock(t *testing.T) {
 // A command cannot leave its cgroup: it dies with all its descendants.
 func TestNoWayOutOfTheCgroup(t *testing.T) {
 	needsLandlock(t)
-	h := start(t, asLocal)
+	moved := asLocal
+	moved.name, moved.refuse, moved.noClone3 = "moved to the cgroup", false, true
+	for _, s := range []setup{asLocal, moved} {
+		t.Run(s.name, func(t *testing.T) { noWayOut(t, start(t, s)) })
+	}
+}
+
+func noWayOut(t *testing.T, h *harness) {
 	mark := newMark()
 	r := argv("python3", "-c", fmt.Sprintf(`
 import os, sys
@@ -236,11 +241,19 @@ func TestWritePrefixesBindCommands(t *testing.T) {
 	}
 }
 
-// A program that may gain privileges elsewhere, as by sudo, may do so here.
+// Where programs may gain privileges, as by sudo, they keep that: there is no
+// domain.
 func TestNoDomainWherePrivilegesMayBeGained(t *testing.T) {
-	h := start(t, setup{name: "uid 1000", uid: 1000, open: true})
-	got := h.run(t, shell("grep NoNewPrivs /proc/self/status"))
-	if set, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err == nil && set == 0 && !strings.HasSuffix(string(got.stdout), "0\n") {
-		t.Errorf("%s", got.stdout)
+	if set, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err != nil || set != 0 {
+		t.Skip("programs cannot gain privileges here")
+	}
+	needsLandlock(t)
+	h := start(t, setup{name: "uid 1000", uid: 1000, privileges: true})
+	if got := h.run(t, shell("grep -q 'NoNewPrivs:\t0' /proc/self/status")); got.exited.GetExitCode() != 0 {
+		t.Errorf("ended %v: %s", got.exited, got.all)
+	}
+	hello, err := h.Hello(testContext(t), &agentv1.HelloRequest{})
+	if err != nil || slices.Contains(hello.GetCapabilities(), DomainCapability) {
+		t.Errorf("%v, %v", hello, err)
 	}
 }

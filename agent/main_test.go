@@ -80,6 +80,12 @@ func serveForTest() int {
 // restrictForTest makes this process one as runtimes start agents: without new
 // privileges, so that its commands can have a domain.
 func restrictForTest() error {
+	if os.Getenv("SANDGATE_AGENT_TEST_PRIVILEGES") != "" {
+		if err := RestrictCommands(); !errors.Is(err, spawn.ErrPrivileges) {
+			return fmt.Errorf("restricted: %w", err)
+		}
+		return nil
+	}
 	if set, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err != nil || set == 0 && os.Getuid() != 0 {
 		runtime.LockOSThread()
 		return errors.Join(err, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
@@ -102,9 +108,11 @@ type setup struct {
 	noClone3 bool
 	refuse   bool
 	open     bool // no domain
-	uid      int
-	stall    time.Duration
-	broken   time.Duration
+	// privileges may be gained by commands.
+	privileges bool
+	uid        int
+	stall      time.Duration
+	broken     time.Duration
 }
 
 // setups are the ways in which commands are started and killed.
@@ -112,12 +120,16 @@ func setups() []setup {
 	return []setup{
 		{name: "cgroup", cgroup: true},
 		{name: "cgroup without clone3", cgroup: true, noClone3: true},
-		{name: "cgroup, clone3 for the agent only", cgroup: true, refuse: true},
+		asLocal,
 		{name: "subreaper"},
 		{name: "subreaper as uid 1000", uid: 1000},
 		{name: "subreaper without a domain", open: true},
 	}
 }
+
+// asLocal is an agent as the local provider starts it: its cgroup is closed to
+// commands, and clone3 is for itself only.
+var asLocal = setup{name: "cgroup as uid 1000", cgroup: true, refuse: true, uid: 1000}
 
 // eachSetup runs a test in every way that this machine can.
 func eachSetup(t *testing.T, f func(*testing.T, *harness)) {
@@ -168,6 +180,9 @@ func start(t testing.TB, s setup) *harness {
 	}
 	if s.open {
 		env = append(env, "SANDGATE_AGENT_TEST_OPEN=1")
+	}
+	if s.privileges {
+		env = append(env, "SANDGATE_AGENT_TEST_PRIVILEGES=1")
 	}
 	if s.noClone3 {
 		env = append(env, "SANDGATE_AGENT_TEST_NOCLONE3=1")

@@ -17,7 +17,6 @@ import (
 const poolConfig = `
 templates:
   - name: ready
-    resources: {memory_bytes: 1073741824, cpu_millis: 2000, max_processes: 1024, disk_bytes: 4294967296}
     pool: 4
 `
 

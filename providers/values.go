@@ -283,6 +283,12 @@ type Description struct {
 	Capabilities []string
 	// Enforcement lists protections, the held ones and the others.
 	Enforcement []Enforcement
+	// DefaultResources are the limits of a template that states none. A limit
+	// that the provider enforces must have a default.
+	DefaultResources Resources
+	// Creations is how many at the same time the provider is fastest with. 0:
+	// any number.
+	Creations int
 }
 
 // Enforcement tells whether one protection holds.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -83,7 +84,11 @@ func TestErrorsFitIntoATrailer(t *testing.T) {
 		v.add(fmt.Sprintf("field[%d]", i), "%s", text)
 		v.add(fmt.Sprintf("other[%d]", i), "short")
 	}
-	f.violations = v.err().(*fault).violations
+	var all *fault
+	if !errors.As(v.err(), &all) {
+		t.Fatal(v.err())
+	}
+	f.violations = all.violations
 	st := f.status("id")
 	details := (proto.Size(st.Proto()) + 2) / 3 * 4
 	percent := 0

@@ -86,6 +86,12 @@ type Limits struct {
 	// CreateTimeout bounds CreateSandbox, SuspendSandbox and ResumeSandbox.
 	// Default: 5 min.
 	CreateTimeout time.Duration
+	// MaxSandboxes bounds the sandboxes of all tenants, and
+	// MaxSandboxesPerTenant those of each; 0: no bound.
+	MaxSandboxes, MaxSandboxesPerTenant int
+	// MaxCreations is how many creations go on at the same time; others wait for
+	// their turn. Default: what the provider is fastest with.
+	MaxCreations int
 }
 
 // Timing holds the server's own intervals. Zero values mean the stated default.
@@ -184,6 +190,9 @@ func (l Limits) check() error {
 	}
 	if l.MaxMessageBytes < 64<<10 || l.MaxMessageBytes > 1<<30 {
 		return fmt.Errorf("server: Limits.MaxMessageBytes must lie between 64 KiB and 1 GiB")
+	}
+	if l.MaxSandboxes < 0 || l.MaxSandboxesPerTenant < 0 || l.MaxCreations < 0 {
+		return errors.New("server: a number of sandboxes or creations is negative")
 	}
 	if l.MaxOutputBytes < 0 || l.OutputLogBytes < 0 || l.MaxFileBytes < 0 {
 		return errors.New("server: a limit in bytes is negative")

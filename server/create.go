@@ -34,20 +34,26 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 		sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT,
 		"the sandbox did not become ready within %s", s.cfg.Limits.CreateTimeout))
 	defer cancel()
+	if err := s.counts.reserve(ctx, b); err != nil {
+		return nil, err
+	}
+	exists := ""
+	defer func() { s.counts.settle(b, exists) }()
 	for range joinTries {
-		info, err := s.provider.Create(ctx, b.name, spec)
-		if errors.Is(err, providers.ErrExists) {
-			return nil, faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS,
-				"sandbox %q exists with another spec; use another id, or delete it first", id).because(err)
-		}
+		info, err := s.createNow(ctx, b, spec)
 		if err != nil {
 			return nil, err
 		}
+		exists = info.Incarnation
 		s.expired.remove(b.name)
-		if err = s.ready(ctx, b, info); err == nil {
-			return &sandboxv1.CreateSandboxResponse{Sandbox: sandbox(info), Created: info.Created}, nil
+		gone, err := s.ready(ctx, b, info)
+		if err == nil {
+			return &sandboxv1.CreateSandboxResponse{Sandbox: s.sandbox(info), Created: info.Created}, nil
 		}
-		if info.Created || !errors.Is(err, providers.ErrNotFound) && !errors.Is(err, providers.ErrNotActive) {
+		if gone {
+			exists = ""
+		}
+		if info.Created || !gone {
 			return nil, err
 		}
 		// The call that made it has taken it back, or somebody has deleted it.
@@ -55,24 +61,41 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 	return nil, agentUnavailable(fmt.Errorf("the sandbox was deleted %d times while this call waited for it", joinTries))
 }
 
+// createNow has the provider create the sandbox, when it is this call's turn.
+func (s *Server) createNow(ctx context.Context, b box, spec providers.Spec) (providers.Info, error) {
+	if s.creations != nil {
+		if err := take(ctx, s.creations); err != nil {
+			return providers.Info{}, err
+		}
+		defer func() { <-s.creations }()
+	}
+	info, err := s.provider.Create(ctx, b.name, spec)
+	if errors.Is(err, providers.ErrExists) {
+		return info, faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS,
+			"sandbox %q exists with another spec; use another id, or delete it first", b.id).because(err)
+	}
+	return info, err
+}
+
 // joinTries is how often a creation that finds a sandbox, which is then deleted
 // before the caller can be given it, begins again.
 const joinTries = 5
 
 // ready makes sure that a command can run. A sandbox of this call in which none
-// can is removed, unless another call was given it meanwhile.
-func (s *Server) ready(ctx context.Context, b box, info providers.Info) error {
+// can is removed, unless another call was given it meanwhile. With an error it
+// reports whether the sandbox is gone.
+func (s *Server) ready(ctx context.Context, b box, info providers.Info) (gone bool, err error) {
 	t, err := s.reachKnown(ctx, b, info.Incarnation, &info)
 	if err == nil {
 		defer t.release()
 		if info.Created || s.clock.since(info.CreateTime) > s.cfg.Limits.CreateTimeout+cleanupTimeout {
-			return nil
+			return false, nil
 		}
 		// Its maker may still give up, and then deletes it if nobody has it.
-		return s.activity.write(ctx, t, laterThan(info.LastActivity))
+		err = s.activity.write(ctx, t, laterThan(info.LastActivity))
 	}
-	if !info.Created {
-		return err
+	if err == nil || !info.Created {
+		return errors.Is(err, providers.ErrNotFound) || errors.Is(err, providers.ErrNotActive), err
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
@@ -80,12 +103,15 @@ func (s *Server) ready(ctx context.Context, b box, info providers.Info) error {
 	switch {
 	case undone == nil:
 		s.tunnels.drop(b.name)
-	case errors.Is(undone, providers.ErrInUse), errors.Is(undone, providers.ErrReplaced), errors.Is(undone, providers.ErrNotFound):
+		return true, err
+	case errors.Is(undone, providers.ErrNotFound):
+		return true, err
+	case errors.Is(undone, providers.ErrInUse), errors.Is(undone, providers.ErrReplaced):
 	default:
 		s.log.ErrorContext(ctx, "a sandbox that could not be used could not be deleted",
 			"tenant", b.tenant, "sandbox_id", b.id, "error", undone)
 	}
-	return err
+	return false, err
 }
 
 // laterThan is the time now, and in any case later than a stamp of another

@@ -39,6 +39,7 @@ func (s *Server) remove(ctx context.Context, b box, c providers.Condition) error
 	if err := s.provider.Delete(ctx, b.name, c); err != nil {
 		return err
 	}
+	s.counts.forget(b.name, info.Incarnation)
 	s.tunnels.drop(b.name)
 	return nil
 }

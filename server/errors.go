@@ -232,9 +232,13 @@ func (f *fault) shorten() *fault {
 	left := maxMeta
 	for _, k := range sortedKeys(f.meta) {
 		value := clip(f.meta[k], maxAgentText)
-		if left -= len(k) + len(value); left >= 0 {
-			short.with(k, value)
+		if left -= len(k) + len(value); left < 0 {
+			break
 		}
+		if short.meta == nil {
+			short.meta = make(map[string]string, len(f.meta))
+		}
+		short.meta[k] = value
 	}
 	left = maxViolations
 	for _, v := range f.violations {

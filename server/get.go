@@ -18,5 +18,5 @@ func (s *Server) GetSandbox(ctx context.Context, req *sandboxv1.GetSandboxReques
 	if err != nil {
 		return nil, s.explain(b, err)
 	}
-	return &sandboxv1.GetSandboxResponse{Sandbox: sandbox(info)}, nil
+	return &sandboxv1.GetSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }

@@ -117,6 +117,32 @@ func TestCreateAppliesTemplate(t *testing.T) {
 	}
 }
 
+// A sandbox whose write prefixes do not bind its commands says so.
+func TestWritePrefixesThatDoNotBindCommands(t *testing.T) {
+	for name, tt := range map[string]struct {
+		access   *sandboxv1.AccessPolicy
+		enforced []providers.Enforcement
+		want     string
+	}{
+		"no prefixes":          {&sandboxv1.AccessPolicy{ReadDenyPrefixes: []string{"/x"}}, nil, ""},
+		"allowed, held":        {&sandboxv1.AccessPolicy{WriteAllowPrefixes: []string{"/x"}}, []providers.Enforcement{{Name: "write_prefixes", Enforced: true}}, ""},
+		"allowed, not held":    {&sandboxv1.AccessPolicy{WriteAllowPrefixes: []string{"/x"}}, []providers.Enforcement{{Name: "write_prefixes", Detail: "old kernel"}}, "write_prefixes: old kernel"},
+		"denied, nothing said": {&sandboxv1.AccessPolicy{WriteDenyPrefixes: []string{"/x"}}, nil, "write_prefixes: the provider says nothing about it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			access, err := encodeAccess(nil, tt.access)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &Server{described: providers.Description{Enforcement: tt.enforced}}
+			got := s.sandbox(providers.Info{Spec: providers.Spec{Access: access}}).GetIsolation().GetNotEnforced()
+			if strings.Join(got, "; ") != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 func TestListPages(t *testing.T) {
 	w := newWorld(t, nil)
 	for i := range 7 {
@@ -249,6 +275,7 @@ func TestReaper(t *testing.T) {
 		t.Error("a sandbox was deleted although nobody knows whether it is idle")
 	}
 	age("busy", time.Hour)
+	w.server.clock.start -= lateWait
 	reap()
 	if lives("busy") {
 		t.Error("a sandbox whose agent is gone for long was kept")

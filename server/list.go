@@ -47,7 +47,7 @@ func (s *Server) ListSandboxes(ctx context.Context, req *sandboxv1.ListSandboxes
 	}
 	resp := &sandboxv1.ListSandboxesResponse{NextPageToken: sealToken(page.Next, filter)}
 	for _, info := range page.Sandboxes {
-		resp.Sandboxes = append(resp.Sandboxes, sandbox(info))
+		resp.Sandboxes = append(resp.Sandboxes, s.sandbox(info))
 	}
 	return resp, nil
 }

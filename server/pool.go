@@ -62,8 +62,33 @@ func (s *Server) GetPoolStatus(ctx context.Context, req *sandboxv1.GetPoolStatus
 	if err != nil {
 		return nil, err
 	}
+	own, err := s.claimed(ctx, t.Name)
+	if err != nil {
+		return nil, err
+	}
 	return &sandboxv1.GetPoolStatusResponse{
-		Available: int32(status.Available), Active: int32(status.Active),
-		Total: int32(status.Total), Target: int32(status.Target),
+		Available: int32(status.Available), Active: int32(own),
+		Total: int32(status.Total - status.Active + own), Target: int32(status.Target),
 	}, nil
+}
+
+// claimed counts the caller's own active sandboxes from a template's pool. How
+// many other tenants have is not the caller's business.
+func (s *Server) claimed(ctx context.Context, template string) (int, error) {
+	q := providers.Query{Tenant: callOf(ctx).principal.Tenant, States: []providers.State{providers.StateActive}, Limit: maxPage}
+	n := 0
+	for {
+		page, err := s.provider.List(ctx, q)
+		if err != nil {
+			return 0, err
+		}
+		for _, info := range page.Sandboxes {
+			if info.FromPool && info.Spec.Template == template {
+				n++
+			}
+		}
+		if q.Token = page.Next; q.Token == "" {
+			return n, nil
+		}
+	}
 }

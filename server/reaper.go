@@ -73,36 +73,59 @@ func (s *Server) reapAll(ctx context.Context) error {
 	asks, deletes := make(chan struct{}, reapAsks), make(chan struct{}, reapDeletes)
 	var work sync.WaitGroup
 	defer work.Wait()
+	reap := func(info providers.Info) error {
+		if err := take(ctx, asks); err != nil {
+			return err
+		}
+		work.Go(func() {
+			err := guard(func() error { return s.reapOne(ctx, info, asks, deletes) })
+			if errors.Is(err, errUnasked) {
+				s.reapLater.add(info.Name, time.Now().Add(reapPause))
+			}
+			if err != nil && ctx.Err() == nil {
+				s.metrics.reapFailures.Inc()
+				s.log.WarnContext(ctx, "an expired sandbox could not be deleted",
+					"tenant", info.Spec.Tenant, "sandbox_id", info.Spec.ID, "error", err)
+			}
+		})
+		return nil
+	}
 	s.reapLater.forget(time.Now())
-	q := providers.Query{Limit: reapPage, DueBy: time.Now()}
+	var late backlog
+	q := providers.Query{Limit: reapPage, DueBy: s.clock.now()}
 	for {
 		page, err := s.provider.List(ctx, q)
 		if err != nil {
 			return err
 		}
 		for _, info := range page.Sandboxes {
-			if s.reapLater.has(info.Name) && time.Since(info.ExpireTime()) < unreachableGrace {
+			overdue := s.overdue(info)
+			if s.reapLater.has(info.Name) && overdue < unreachableGrace {
 				continue
 			}
-			if err := take(ctx, asks); err != nil {
+			if overdue > lateness {
+				late.add(info)
+				continue
+			}
+			if err := reap(info); err != nil {
 				return err
 			}
-			work.Go(func() {
-				err := guard(func() error { return s.reapOne(ctx, info, asks, deletes) })
-				if errors.Is(err, errUnasked) {
-					s.reapLater.add(info.Name, time.Now().Add(reapPause))
-				}
-				if err != nil && ctx.Err() == nil {
-					s.metrics.reapFailures.Inc()
-					s.log.WarnContext(ctx, "an expired sandbox could not be deleted",
-						"tenant", info.Spec.Tenant, "sandbox_id", info.Spec.ID, "error", err)
-				}
-			})
 		}
 		if q.Token = page.Next; q.Token == "" {
-			return nil
+			break
 		}
 	}
+	share := late.share(s.clock.up())
+	if left := late.count - len(share); left > 0 {
+		s.log.WarnContext(ctx, "sandboxes are long overdue; they are deleted little by little, in case the clock is wrong",
+			"now", len(share), "later", left)
+	}
+	for _, info := range share {
+		if err := reap(info); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // take waits for room in a channel that bounds work.
@@ -245,9 +268,10 @@ func (s *Server) deleteExpired(ctx context.Context, info providers.Info) (bool, 
 	if err != nil {
 		return false, err
 	}
+	s.counts.forget(b.name, info.Incarnation)
 	s.tunnels.drop(b.name)
 	s.recordExpired(ctx, b)
-	s.metrics.reapedOne(info, time.Now())
+	s.metrics.reapedOne(s.aged(info))
 	s.log.InfoContext(ctx, "sandbox expired", "tenant", b.tenant, "sandbox_id", b.id, "expire_time", end)
 	return true, nil
 }

@@ -69,8 +69,14 @@ func TestReaperSurvivesAPanic(t *testing.T) {
 		c.Provider = &hasty{memory: c.Provider.(*memory)}
 		c.Timing.ReapInterval = time.Millisecond
 	})
-	w.createFor("a", time.Hour)
-	w.age("a", 61*time.Minute)
+	_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a", Ttl: durationpb.New(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := w.place("a")
+	w.provider.mu.Lock()
+	p.info.CreateTime = p.info.CreateTime.Add(-61 * time.Minute)
+	w.provider.mu.Unlock()
 	w.until("it is reaped", func() bool { return w.gone("a") })
 }
 

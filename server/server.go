@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,9 @@ type Server struct {
 	conns     *connLimiter
 	running   *running
 	clock     *clock
+	counts    *counts
+	// creations holds a value for each creation under way. Nil: no bound.
+	creations chan struct{}
 	metrics   *metrics
 
 	// auditLost counts the audit records that failed in a row.
@@ -81,8 +85,9 @@ var _ sandboxv1.SandboxServiceServer = (*Server)(nil)
 var ErrExposed = errors.New("refusing to listen beyond this machine without TLS and authentication; " +
 	"set both up, listen on loopback or a unix socket, or say --insecure")
 
-// ErrLimits is returned by New when a protection is required and missing.
-var ErrLimits = errors.New("the provider does not enforce")
+// ErrLimits is returned by New when limits are required, and the provider does
+// not enforce one or a template has none.
+var ErrLimits = errors.New("limits are required")
 
 // describeTimeout bounds the provider's self-description at start.
 const describeTimeout = 30 * time.Second
@@ -97,7 +102,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: newCodec(),
 		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(), reapLater: newPauses(),
 		conns: newConnLimiter(), running: newRunning(), refusals: newRefusals(),
-		clock: newClock(cfg.readClock),
+		clock: newClock(cfg.readClock), counts: newCounts(cfg.Provider, cfg.Limits),
 	}
 	if s.templates, err = indexTemplates(cfg.Templates); err != nil {
 		return nil, err
@@ -116,6 +121,12 @@ func New(cfg Config) (*Server, error) {
 		if err := requireLimits(s.described); err != nil {
 			return nil, err
 		}
+	}
+	if n := cmp.Or(cfg.Limits.MaxCreations, s.described.Creations); n > 0 {
+		s.creations = make(chan struct{}, n)
+	}
+	if err := s.limitTemplates(); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
 	}
 	// Filling goes on in the background; a start that has much to delete first
 	// may take longer than a description.
@@ -140,7 +151,6 @@ func New(cfg Config) (*Server, error) {
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.SharedWriteBuffer(true),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
@@ -165,6 +175,9 @@ func New(cfg Config) (*Server, error) {
 	s.work.Go(func() { s.background("watch the provider", s.watchProvider) })
 	if cfg.Authenticator != nil {
 		s.work.Go(func() { s.background("recheck", s.recheck) })
+	}
+	if s.counts.limited() {
+		s.work.Go(func() { s.background("count", s.recount) })
 	}
 	return s, nil
 }
@@ -229,7 +242,7 @@ func requireLimits(d providers.Description) error {
 			}
 		}
 		if !held {
-			missing = append(missing, fmt.Errorf("%w %s: %s", ErrLimits, name, detail))
+			missing = append(missing, fmt.Errorf("%w, and the provider does not enforce %s: %s", ErrLimits, name, detail))
 		}
 	}
 	return errors.Join(missing...)

@@ -22,7 +22,7 @@ func (s *Server) SuspendSandbox(ctx context.Context, req *sandboxv1.SuspendSandb
 		return nil, s.explain(b, err)
 	}
 	s.tunnels.drop(b.name)
-	return &sandboxv1.SuspendSandboxResponse{Sandbox: sandbox(info)}, nil
+	return &sandboxv1.SuspendSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }
 
 // ResumeSandbox implements SandboxService.
@@ -44,7 +44,7 @@ func (s *Server) ResumeSandbox(ctx context.Context, req *sandboxv1.ResumeSandbox
 		return nil, err
 	}
 	t.release()
-	return &sandboxv1.ResumeSandboxResponse{Sandbox: sandbox(info)}, nil
+	return &sandboxv1.ResumeSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }
 
 func (s *Server) suspender(ctx context.Context, id string) (box, providers.Suspender, error) {

@@ -35,7 +35,8 @@ type Template struct {
 	// Name is 1 to 63 characters of a-z, 0-9 and "-".
 	Name string
 
-	Image            string
+	Image string
+	// Resources are limits. 0: the provider's default; Unlimited: none.
 	Resources        providers.Resources
 	Env              map[string]string
 	WorkingDirectory string // default: /workspace
@@ -51,7 +52,8 @@ type Template struct {
 	// Networks are the modes that a request may ask for beside the template's
 	// own and none.
 	Networks []providers.NetworkMode
-	// MaxResources bounds what a request may ask for; 0: no bound.
+	// MaxResources bounds what a request may ask for. 0: the template's own
+	// resource; Unlimited: no bound.
 	MaxResources providers.Resources
 	// ProviderOptions is the provider's own part: a JSON object or nil.
 	ProviderOptions json.RawMessage
@@ -71,15 +73,66 @@ const (
 )
 
 // DefaultTemplate is the only template of a server that is configured with
-// none: no network, and limits that fit a laptop.
+// none: no network, and the provider's own limits.
 func DefaultTemplate() Template {
-	return Template{
-		Name: defaultTemplate,
-		Resources: providers.Resources{
-			MemoryBytes: 1 << 30, CPUMillis: 2000, MaxProcesses: 1024, DiskBytes: 4 << 30,
-		},
-		Network: providers.NetworkNone,
+	return Template{Name: defaultTemplate, Network: providers.NetworkNone}
+}
+
+// Unlimited is a resource without a limit in a Template. Nothing but writing it
+// takes a limit away: a resource that is left out gets the provider's default.
+const Unlimited = -1
+
+// resource is one field of a template's resources and of their maximum.
+type resource struct {
+	name      string
+	own, most *int64
+}
+
+// eachResource calls f with every resource of the template, and keeps what f
+// makes of it.
+func (t *Template) eachResource(byDefault providers.Resources, f func(r resource, byDefault int64)) {
+	own, most := &t.Resources, &t.MaxResources
+	narrow := func(name string, own, most *int32, byDefault int32) {
+		wideOwn, wideMost := int64(*own), int64(*most)
+		f(resource{name, &wideOwn, &wideMost}, int64(byDefault))
+		*own, *most = int32(wideOwn), int32(wideMost)
 	}
+	f(resource{"memory_bytes", &own.MemoryBytes, &most.MemoryBytes}, byDefault.MemoryBytes)
+	narrow("cpu_millis", &own.CPUMillis, &most.CPUMillis, byDefault.CPUMillis)
+	narrow("max_processes", &own.MaxProcesses, &most.MaxProcesses, byDefault.MaxProcesses)
+	f(resource{"disk_bytes", &own.DiskBytes, &most.DiskBytes}, byDefault.DiskBytes)
+}
+
+// limit fills in the resources that the template leaves out, and the most that a
+// request may ask for: no more than the template's own, unless it says so. The
+// names returned are of resources without a limit.
+func (t *Template) limit(byDefault providers.Resources) (unlimited []string) {
+	t.eachResource(byDefault, func(r resource, byDefault int64) {
+		if *r.own == 0 {
+			*r.own = byDefault
+		}
+		if *r.most == 0 {
+			*r.most = *r.own
+		}
+		// To a provider, 0 is no limit.
+		*r.own, *r.most = max(*r.own, 0), max(*r.most, 0)
+		if *r.own == 0 {
+			unlimited = append(unlimited, r.name)
+		}
+	})
+	return unlimited
+}
+
+// limitTemplates applies the provider's defaults.
+func (s *Server) limitTemplates() error {
+	var missing []error
+	for _, name := range sortedKeys(s.templates) {
+		unlimited := s.templates[name].limit(s.described.DefaultResources)
+		if len(unlimited) > 0 && s.cfg.RequireLimits {
+			missing = append(missing, fmt.Errorf("template %q: no limit of %s: %w", name, strings.Join(unlimited, ", "), ErrLimits))
+		}
+	}
+	return errors.Join(missing...)
 }
 
 func indexTemplates(list []Template) (map[string]*Template, error) {
@@ -118,8 +171,14 @@ func (t *Template) check() error {
 	v := checkPolicy("access", t.Access)
 	v.env("env", t.Env)
 	v.optionalPath("working_directory", t.WorkingDirectory)
-	v.resources("resources", t.Resources)
-	v.resources("max_resources", t.MaxResources)
+	unset := *t
+	unset.eachResource(providers.Resources{}, func(r resource, _ int64) {
+		for field, n := range map[string]int64{"resources": *r.own, "max_resources": *r.most} {
+			if n < Unlimited {
+				v.add(field+"."+r.name, "must be a limit, or %d for none", Unlimited)
+			}
+		}
+	})
 	if t.Pool < 0 || t.Pool > maxPool {
 		v.add("pool", "must lie between 0 and %d", maxPool)
 	}

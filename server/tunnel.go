@@ -122,7 +122,7 @@ func (ts *tunnels) openTunnel(ctx context.Context, b box, known *providers.Info)
 	if t.client, err = ts.newClient(t.conn); err != nil {
 		return nil, errors.Join(err, t.conn.Close())
 	}
-	t.agent = agentv1.NewAgentServiceClient(t.client)
+	t.agent = agentv1.NewAgentServiceClient(newOneReply(t.client))
 	if err := t.shakeHands(ctx, ts.version, ts.minor, ts.timing.Hello); err != nil {
 		t.cut()
 		if errors.Is(err, errPipe) {

@@ -53,7 +53,7 @@ func (s *Server) UpdateSandbox(ctx context.Context, req *sandboxv1.UpdateSandbox
 	if t := s.tunnels.peek(b.name); t != nil && t.incarnation == info.Incarnation {
 		t.info.Store(&info)
 	}
-	return &sandboxv1.UpdateSandboxResponse{Sandbox: sandbox(info)}, nil
+	return &sandboxv1.UpdateSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }
 
 func newLifetime(field string, d *durationpb.Duration, limit time.Duration) (*time.Duration, error) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -52,6 +53,43 @@ func networkFrom(m sandboxv1.NetworkMode) providers.NetworkMode {
 }
 
 // sandbox is a sandbox as callers see it.
+func (s *Server) sandbox(info providers.Info) *sandboxv1.Sandbox {
+	out := sandbox(info)
+	out.Isolation.NotEnforced = append(slices.Clone(out.GetIsolation().GetNotEnforced()), s.unboundWrites(info.Spec)...)
+	return out
+}
+
+// unboundWrites returns an entry of not_enforced for a sandbox whose write
+// prefixes do not bind its commands.
+func (s *Server) unboundWrites(spec providers.Spec) []string {
+	policies, err := decodeAccess(spec.Access)
+	if err != nil {
+		return nil // Every call of the sandbox fails with this error.
+	}
+	limited := func(p *sandboxv1.AccessPolicy) bool {
+		return len(p.GetWriteAllowPrefixes())+len(p.GetWriteDenyPrefixes()) > 0
+	}
+	if !limited(s.cfg.Access) && !slices.ContainsFunc(policies, limited) {
+		return nil
+	}
+	detail := "the provider says nothing about it"
+	for _, e := range s.described.Enforcement {
+		switch {
+		case e.Name != writePrefixes:
+		case e.Enforced:
+			return nil
+		default:
+			detail = e.Detail
+		}
+	}
+	return []string{writePrefixes + ": " + detail}
+}
+
+// writePrefixes is the name under which a provider describes whether access
+// policies bind commands.
+const writePrefixes = "write_prefixes"
+
+// sandbox is what of it the provider knows.
 func sandbox(info providers.Info) *sandboxv1.Sandbox {
 	spec := info.Spec
 	env := make(map[string]string, len(spec.Env))

@@ -38,6 +38,12 @@ func Enforceable(deny []string) []string {
 	return list
 }
 
+// writable reports whether this user may make entries in a directory. Tests
+// replace it.
+var writable = func(dir string) bool {
+	return unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK, unix.AT_EACCESS) == nil
+}
+
 func around(dir string, deny []string) (list []string, exact bool) {
 	within := false
 	for _, d := range deny {
@@ -49,7 +55,7 @@ func around(dir string, deny []string) (list []string, exact bool) {
 	if !within {
 		return []string{dir}, true
 	}
-	if unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK, unix.AT_EACCESS) == nil {
+	if writable(dir) {
 		return []string{dir}, false
 	}
 	entries, err := os.ReadDir(dir)

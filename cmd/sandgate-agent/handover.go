@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/agent/fault"
 )
 
 // handoverSuffix makes a socket's name that of its twin, on which connect hands
@@ -58,7 +60,12 @@ func (h *handover) serve() {
 			time.Sleep(connectRetry)
 			continue
 		}
-		go h.take(c)
+		go func() {
+			// A command may be who connects: nothing that it sends ends the agent.
+			if err := fault.Catch(func() error { h.take(c); return nil }); err != nil {
+				_ = c.Close()
+			}
+		}()
 	}
 }
 

@@ -87,7 +87,7 @@ func serve(args []string, stderr io.Writer) error {
 	cfg.Reap = true
 	cfg.Log = slog.New(slog.NewTextHandler(stderr, nil))
 	if unrestricted != nil {
-		cfg.Log.Warn("commands can signal the agent and connect to its abstract sockets", "error", unrestricted)
+		cfg.Log.Info("commands are in no Landlock domain: they can signal the agent", "error", unrestricted)
 	}
 	a, err := agent.New(cfg)
 	if err != nil {

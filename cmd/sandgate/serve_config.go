@@ -88,18 +88,21 @@ type configFile struct {
 }
 
 type limitsConfig struct {
-	MaxMessageBytes int           `yaml:"max_message_bytes"`
-	DefaultTimeout  time.Duration `yaml:"default_timeout"`
-	MaxTimeout      time.Duration `yaml:"max_timeout"`
-	MaxOutputBytes  int64         `yaml:"max_output_bytes"`
-	OutputLogBytes  int64         `yaml:"output_log_bytes"`
-	EndRetention    time.Duration `yaml:"end_retention"`
-	MaxFileBytes    int64         `yaml:"max_file_bytes"`
-	DefaultIdleTTL  time.Duration `yaml:"default_idle_ttl"`
-	DefaultTTL      time.Duration `yaml:"default_ttl"`
-	MaxIdleTTL      time.Duration `yaml:"max_idle_ttl"`
-	MaxTTL          time.Duration `yaml:"max_ttl"`
-	CreateTimeout   time.Duration `yaml:"create_timeout"`
+	MaxMessageBytes       int           `yaml:"max_message_bytes"`
+	DefaultTimeout        time.Duration `yaml:"default_timeout"`
+	MaxTimeout            time.Duration `yaml:"max_timeout"`
+	MaxOutputBytes        int64         `yaml:"max_output_bytes"`
+	OutputLogBytes        int64         `yaml:"output_log_bytes"`
+	EndRetention          time.Duration `yaml:"end_retention"`
+	MaxFileBytes          int64         `yaml:"max_file_bytes"`
+	DefaultIdleTTL        time.Duration `yaml:"default_idle_ttl"`
+	DefaultTTL            time.Duration `yaml:"default_ttl"`
+	MaxIdleTTL            time.Duration `yaml:"max_idle_ttl"`
+	MaxTTL                time.Duration `yaml:"max_ttl"`
+	CreateTimeout         time.Duration `yaml:"create_timeout"`
+	MaxSandboxes          int           `yaml:"max_sandboxes"`
+	MaxSandboxesPerTenant int           `yaml:"max_sandboxes_per_tenant"`
+	MaxCreations          int           `yaml:"max_creations"`
 }
 
 type templateConfig struct {

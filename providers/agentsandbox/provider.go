@@ -171,6 +171,7 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 			operators("unprivileged", "each SandboxTemplate's security context"),
 			operators("seccomp", "each SandboxTemplate's security context"),
 			operators("kill_tree", "the agent is given no cgroup; it sweeps its descendants"),
+			operators("write_prefixes", "the node's kernel decides: where it has no Landlock, they bind file calls only, and the message of each command's end says so"),
 		},
 	}, nil
 }

@@ -54,7 +54,7 @@ type Config struct {
 // DefaultResources returns the limits of a sandbox for which neither template
 // nor request states any.
 func DefaultResources() providers.Resources {
-	return providers.Resources{MemoryBytes: 1 << 30, CPUMillis: 1000, DiskBytes: 5 << 30}
+	return providers.Resources{MemoryBytes: 1 << 30, CPUMillis: 2000, MaxProcesses: 1024, DiskBytes: 4 << 30}
 }
 
 // withLimits sets each limit that is not stated to its default.

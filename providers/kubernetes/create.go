@@ -72,7 +72,7 @@ func (p *Provider) plan(pod string, spec providers.Spec) (*plan, error) {
 func (p *Provider) beginRecord(ctx context.Context, name string, pl *plan) (*corev1.ConfigMap, *record, error) {
 	now := time.Now()
 	rec := &record{
-		Phase: phaseCreating, Spec: withoutValues(pl.spec), CreateTime: now, LastActivity: now, Namespace: p.namespace,
+		Phase: phaseCreating, Holder: newHolder(), Spec: withoutValues(pl.spec), CreateTime: now, LastActivity: now, Namespace: p.namespace,
 		OwnNamespace: pl.options.NamespacePerSandbox, WritableRoot: pl.options.WritableRoot, Runtime: pl.runtime(),
 		NotEnforced: p.notEnforced(pl),
 	}
@@ -125,7 +125,7 @@ func (p *Provider) join(ctx context.Context, name string, spec providers.Spec) (
 // build makes the sandbox of a record that this call has begun. On an error
 // nothing is left.
 func (p *Provider) build(ctx context.Context, name string, pl *plan, cm *corev1.ConfigMap, rec *record) (providers.Info, error) {
-	held, h := p.keep(ctx, cm, rec)
+	held, h := p.keep(ctx, cm, rec, rec.Holder)
 	conn, err := p.start(held, name, pl, h)
 	if err == nil {
 		err = h.change(ctx, func(r *record) {

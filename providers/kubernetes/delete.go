@@ -69,7 +69,7 @@ func (p *Provider) awaitOther(ctx context.Context, name string, from phase) erro
 
 // mark makes this call the one that deletes.
 func (p *Provider) mark(ctx context.Context, cm *corev1.ConfigMap, rec *record) (*hold, error) {
-	_, h := p.keep(ctx, cm, rec)
+	_, h := p.keep(ctx, cm, rec, newHolder())
 	err := h.change(ctx, func(r *record) { r.Phase, r.Beat = phaseDeleting, r.Beat+1 })
 	if err != nil {
 		h.release()

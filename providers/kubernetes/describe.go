@@ -29,7 +29,7 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 	return providers.Description{
 		Name:         "kubernetes",
 		Runtime:      "kubernetes " + p.version,
-		Capabilities: []string{"images"},
+		Capabilities: []string{"images"}, DefaultResources: DefaultResources(),
 		Enforcement: []providers.Enforcement{
 			{Name: "memory", Enforced: true, Detail: "the container's memory limit"},
 			{Name: "cpu", Enforced: true, Detail: "the container's CPU limit"},
@@ -39,6 +39,7 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 			{Name: "unprivileged", Enforced: true, Detail: "no root, no capabilities, no new privileges, read-only system, no service account's token"},
 			{Name: "seccomp", Enforced: true, Detail: "the container runtime's default profile, or the template's"},
 			{Name: "kill_tree", Detail: "a pod gives the agent no cgroup of its own; it sweeps its descendants"},
+			{Name: "write_prefixes", Detail: "the node's kernel decides: where it has no Landlock, they bind file calls only, and the message of each command's end says so"},
 		},
 	}, nil
 }

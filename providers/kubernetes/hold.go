@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -31,6 +32,7 @@ var errTakenOver = fmt.Errorf("another server has taken this sandbox over: %w", 
 // record keeps beating; when another took it over, its context ends.
 type hold struct {
 	p      *Provider
+	holder string // its own name, as the record has it
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 
@@ -40,10 +42,10 @@ type hold struct {
 	next []func(*record) // to be written with the next change
 }
 
-// keep begins to beat. The hold must be released.
-func (p *Provider) keep(ctx context.Context, cm *corev1.ConfigMap, rec *record) (context.Context, *hold) {
+// keep begins to beat in the name of a holder. The hold must be released.
+func (p *Provider) keep(ctx context.Context, cm *corev1.ConfigMap, rec *record, holder string) (context.Context, *hold) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	h := &hold{p: p, cancel: cancel, done: make(chan struct{}), cm: cm, rec: rec}
+	h := &hold{p: p, holder: holder, cancel: cancel, done: make(chan struct{}), cm: cm, rec: rec}
 	go h.run(ctx)
 	return ctx, h
 }
@@ -78,11 +80,37 @@ func (h *hold) along(apply func(*record)) {
 	h.next = append(h.next, apply)
 }
 
+// changeTries bounds how often a change is written again because its answer, or
+// that of a write before, was lost.
+const changeTries = 3
+
 // change writes the record, if nobody else has.
 func (h *hold) change(ctx context.Context, apply func(*record)) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+	var err error
+	for range changeTries {
+		if err = h.write(ctx, apply); err == nil || errors.Is(err, errTakenOver) {
+			return err
+		}
+		if !apierrors.IsConflict(err) {
+			// It may have been done all the same. Then this one conflicts.
+			continue
+		}
+		if err := h.refresh(ctx); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// write needs h.mu. The error is the cluster's conflict when the record is not
+// what this hold has seen last.
+func (h *hold) write(ctx context.Context, apply func(*record)) error {
 	next := *h.rec
+	next.Holder = h.holder
 	for _, apply := range append(h.next, apply) {
 		apply(&next)
 	}
@@ -90,11 +118,11 @@ func (h *hold) change(ctx context.Context, apply func(*record)) error {
 	if err := next.put(cm); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
-	defer cancel()
 	written, err := h.p.records().Update(ctx, cm, metav1.UpdateOptions{})
 	switch {
-	case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
+	case apierrors.IsConflict(err):
+		return err
+	case apierrors.IsNotFound(err):
 		return errTakenOver
 	case err != nil:
 		return kube.Wrap(ctx, "write the record of "+cm.Name, err)
@@ -102,6 +130,25 @@ func (h *hold) change(ctx context.Context, apply func(*record)) error {
 	h.cm, h.rec, h.next = written, &next, nil
 	return nil
 }
+
+// refresh needs h.mu. It reads what a write of this hold has left whose answer
+// was lost. What another has written is a takeover.
+func (h *hold) refresh(ctx context.Context) error {
+	cm, rec, err := h.p.read(ctx, h.cm.Name)
+	switch {
+	case errors.Is(err, providers.ErrNotFound), errors.Is(err, errUnreadable):
+		return errTakenOver
+	case err != nil:
+		return err
+	case cm.UID != h.cm.UID || rec.Holder != h.holder:
+		return errTakenOver
+	}
+	h.cm, h.rec = cm, rec
+	return nil
+}
+
+// newHolder names one creation or deletion. No other has the name.
+func newHolder() string { return rand.Text() }
 
 // now returns the record and its object as last written.
 func (h *hold) now() (*corev1.ConfigMap, *record) {

@@ -19,6 +19,11 @@ import (
 // network. It is there before any of their pods.
 const networkNone = "sandgate-network-none"
 
+// networkFull is an operator's policy of sandboxes with the network "full", in
+// the namespace of the records. Sandboxes with a namespace of their own get a
+// copy of it.
+const networkFull = "sandgate-network-full"
+
 // policyTrust is how long a policy that was seen is not looked at again.
 const policyTrust = 10 * time.Second
 
@@ -46,6 +51,9 @@ func (p *Provider) prepare(ctx context.Context, name string, pl *plan, cm *corev
 }
 
 func (p *Provider) prepareNetwork(ctx context.Context, pl *plan, namespace string) error {
+	if pl.spec.Network == providers.NetworkFull && namespace != p.namespace {
+		return p.copyPolicy(ctx, namespace)
+	}
 	if pl.spec.Network != providers.NetworkNone {
 		return nil
 	}
@@ -96,6 +104,21 @@ func (p *Provider) ensurePolicy(ctx context.Context, namespace string) error {
 		_, err = policies.Update(ctx, have, metav1.UpdateOptions{})
 	}
 	return kube.WrapCreate(ctx, "make the network policy of sandboxes without network", err)
+}
+
+// copyPolicy puts the policy of sandboxes with the network "full", if there is
+// one, into a sandbox's own namespace.
+func (p *Provider) copyPolicy(ctx context.Context, namespace string) error {
+	have, err := p.client.NetworkingV1().NetworkPolicies(p.namespace).Get(ctx, networkFull, getOptions)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err == nil {
+		_, err = p.client.NetworkingV1().NetworkPolicies(namespace).Create(ctx, &networkingv1.NetworkPolicy{
+			ObjectMeta: metav1.ObjectMeta{Name: networkFull, Labels: map[string]string{managedBy: managedByValue}}, Spec: have.Spec,
+		}, metav1.CreateOptions{})
+	}
+	return kube.WrapCreate(ctx, "copy the network policy "+networkFull, err)
 }
 
 // makeClaim makes a volume that outlives the sandbox, or finds the one of a

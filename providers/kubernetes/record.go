@@ -28,8 +28,11 @@ const (
 // record is what the provider keeps of a sandbox. The values of the environment
 // are not in it.
 type record struct {
-	Phase        phase          `json:"phase"`
-	Beat         int64          `json:"beat,omitempty"` // grows while somebody creates or deletes
+	Phase phase `json:"phase"`
+	Beat  int64 `json:"beat,omitempty"` // grows while somebody creates or deletes
+	// Holder is who creates or deletes, or did last: it tells a write of one's own
+	// whose answer was lost from another's.
+	Holder       string         `json:"holder,omitempty"`
 	Spec         providers.Spec `json:"spec"`
 	CreateTime   time.Time      `json:"create_time"`
 	LastActivity time.Time      `json:"last_activity"`

@@ -86,12 +86,7 @@ const defaultOvercommit = 10
 
 // DefaultResources are the limits that a template gets when it states none.
 func DefaultResources() providers.Resources {
-	return providers.Resources{
-		MemoryBytes:  1 << 30,
-		CPUMillis:    2000,
-		MaxProcesses: 512,
-		DiskBytes:    2 << 30,
-	}
+	return providers.Resources{MemoryBytes: 1 << 30, CPUMillis: 2000, MaxProcesses: 1024, DiskBytes: 4 << 30}
 }
 
 // isGVisor tells gVisor by its name, as containerd does.

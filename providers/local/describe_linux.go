@@ -2,15 +2,22 @@ package local
 
 import (
 	"context"
+	"runtime"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
 )
 
+// creationsPerCPU keeps the processors busy while some creations wait. More at
+// once only make each slower.
+const creationsPerCPU = 8
+
 // Describe tells what holds on this machine.
 func (p *Provider) Describe(ctx context.Context) (providers.Description, error) {
-	runtime := p.engine.name
+	engine := p.engine.name
 	if v := p.engine.version(ctx); v != "" {
-		runtime += " " + v
+		engine += " " + v
 	}
 	network := "a network namespace with nothing but a loopback interface; with network full the host's own"
 	if p.engine.gvisor {
@@ -22,16 +29,40 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 	}
 	return providers.Description{
 		Name:         "local",
-		Runtime:      runtime,
-		Capabilities: []string{"images"},
+		Runtime:      engine,
+		Capabilities: []string{"images"}, DefaultResources: DefaultResources(),
+		Creations: creationsPerCPU * runtime.NumCPU(),
 		Enforcement: p.probed.correct(append(p.limits(),
 			providers.Enforcement{Name: "network", Enforced: true, Detail: network},
 			providers.Enforcement{Name: "unprivileged", Enforced: true, Detail: "no root, no capabilities, no new privileges, read-only system"},
 			providers.Enforcement{Name: "seccomp", Enforced: true, Detail: seccomp},
 			p.killTree(),
+			p.writePrefixes(),
 			p.ceiling.describe(p.cgroups, p.cgroups.limitAll(p.ceiling)),
 		)),
 	}, nil
+}
+
+// writePrefixes says whether access policies bind what commands write.
+func (p *Provider) writePrefixes() providers.Enforcement {
+	e := providers.Enforcement{Name: "write_prefixes"}
+	switch {
+	case p.engine.gvisor:
+		e.Detail = "gVisor has no Landlock; they bind file calls only"
+	case landlockABI() < 2: // with the first, nothing could be renamed across directories
+		e.Detail = "the kernel has no Landlock (Linux 5.19 or later); they bind file calls only"
+	default:
+		e.Enforced, e.Detail = true, "Landlock for commands, and the agent's own check for file calls"
+	}
+	return e
+}
+
+func landlockABI() int {
+	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
 }
 
 func (p *Provider) limits() []providers.Enforcement {

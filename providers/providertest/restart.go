@@ -66,13 +66,20 @@ func describe(ctx context.Context, t *testing.T, b *box) {
 		t.Errorf("description without a name: %+v", d)
 	}
 	told := map[string]bool{}
+	byDefault := map[string]int64{
+		"memory": d.DefaultResources.MemoryBytes, "cpu": int64(d.DefaultResources.CPUMillis),
+		"processes": int64(d.DefaultResources.MaxProcesses), "disk": d.DefaultResources.DiskBytes,
+	}
 	for _, e := range d.Enforcement {
+		if n, limit := byDefault[e.Name]; limit && e.Enforced && n <= 0 {
+			t.Errorf("%s is enforced, and a template that states none gets none", e.Name)
+		}
 		told[e.Name] = true
 		if !e.Enforced && e.Detail == "" {
 			t.Errorf("%s is not enforced, and nothing says why", e.Name)
 		}
 	}
-	for _, name := range []string{"memory", "cpu", "processes", "disk", "network", "unprivileged", "seccomp", "kill_tree"} {
+	for _, name := range []string{"memory", "cpu", "processes", "disk", "network", "unprivileged", "seccomp", "kill_tree", "write_prefixes"} {
 		if !told[name] {
 			t.Errorf("nothing is said about %s", name)
 		}

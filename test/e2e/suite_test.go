@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -102,7 +103,13 @@ func suiteServer(t *testing.T, flags []string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{dir: dir, address: l.Addr().String(), args: flags, log: &record{}}
+	// One case needs more than a template allows that does not say so.
+	config := filepath.Join(dir, "config.yaml")
+	text := "templates: [{name: default, max_resources: {max_processes: 4096, memory_bytes: 4294967296}}]\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &server{dir: dir, address: l.Addr().String(), args: append([]string{"--config", config}, flags...), log: &record{}}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -239,6 +239,12 @@ func TestAgentSandboxWrap(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
+		// What the tenant wrapped and deleted above still holds its files.
+		spec := named(existing(`{"existing_sandbox": "theirs-sandbox"}`), "thief")
+		spec.Tenant = "another"
+		if _, err := p.Create(limit(t), "thief", spec); !errors.Is(err, providers.ErrForbidden) {
+			t.Errorf("another tenant's files: %v", err)
+		}
 	})
 	t.Run("C22 lists hold both, in the order of names", func(t *testing.T) {
 		asCreate(t, p, "aaa", existing(`{"existing_claim": "theirs-claim"}`))

@@ -38,6 +38,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		{"adminListen=:9090", "adminListen"},
 		{"tls.secretName=", "tls.secretName is required"},
 		{"sandboxes.namespace=here", "the release's own"},
+		{"sandboxes.namespace=here,sandboxes.createNamespace=false", "the release's own"},
 		{"sandboxes.namespacePerSandbox=true,provider=agentsandbox", "namespacePerSandbox"},
 		{"service.type=LoadBalancer", "networkPolicy.clients is required"},
 	} {

@@ -64,7 +64,7 @@ func TestChart(t *testing.T) {
 	t.Run("S3-1 S5-2 kubernetes", func(t *testing.T) {
 		t.Parallel()
 		c := install(t, client, config, "kubernetes", "--set", "extraArgs={--kubernetes-image=docker.io/sandgate/python:test}",
-			"--set-json", `config={"templates":[{"name":"default","resources":{"memory_bytes":1073741824,"cpu_millis":1000,"disk_bytes":536870912},"provider_options":{"disk_medium":"Memory"}}]}`)
+			"--set-json", `config={"templates":[{"name":"default","resources":{"memory_bytes":1073741824,"cpu_millis":1000,"disk_bytes":536870912},"max_resources":{"max_processes":4096},"provider_options":{"disk_medium":"Memory"}}]}`)
 		t.Run("S1-8 S1-10 S4-3 S5-4 a command from outside", func(t *testing.T) {
 			if out := c.run(t, binary("sandgate"), "run", "--", "sh", "-c", "echo out; id -u"); out != "out\n1000\n" {
 				t.Errorf("%q", out)

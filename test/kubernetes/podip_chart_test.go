@@ -15,7 +15,7 @@ func TestChartPodIP(t *testing.T) {
 		t.Parallel()
 		c := install(t, client, config, "kubernetes",
 			"--set", "extraArgs={--kubernetes-image=docker.io/sandgate/python:test},way=pod-ip,agentPort=8765,agentFrom={0.0.0.0/0}",
-			"--set-json", `config={"templates":[{"name":"default","resources":{"memory_bytes":1073741824,"cpu_millis":1000,"disk_bytes":536870912},"provider_options":{"disk_medium":"Memory"}}]}`)
+			"--set-json", `config={"templates":[{"name":"default","resources":{"memory_bytes":1073741824,"cpu_millis":1000,"disk_bytes":536870912},"max_resources":{"max_processes":4096},"provider_options":{"disk_medium":"Memory"}}]}`)
 		if out := c.run(t, binary("sandgate"), "run", "--", "sh", "-c", "echo out; id -u; env"); len(out) < 9 || out[:9] != "out\n1000\n" {
 			t.Errorf("%q", out)
 		}

@@ -215,7 +215,7 @@ func TestChartPortForward(t *testing.T) {
 		t.Parallel()
 		c := install(t, client, config, "kubernetes",
 			"--set", "extraArgs={--kubernetes-image=docker.io/sandgate/python:test},way=port-forward,agentPort=8765",
-			"--set-json", `config={"templates":[{"name":"default","resources":{"memory_bytes":1073741824,"cpu_millis":1000,"disk_bytes":536870912},"provider_options":{"disk_medium":"Memory"}}]}`)
+			"--set-json", `config={"templates":[{"name":"default","resources":{"memory_bytes":1073741824,"cpu_millis":1000,"disk_bytes":536870912},"max_resources":{"max_processes":4096},"provider_options":{"disk_medium":"Memory"}}]}`)
 		c.byPort(t)
 	})
 	t.Run("S5-5 S5-15 agentsandbox", func(t *testing.T) {

@@ -30,7 +30,8 @@ func TestRawNamespaceAccess(t *testing.T) {
 	client, admin := clientset(t)
 	config := rawConfig(t)
 	config.AgentImage = agentImage()
-	config.Kubeconfig = wideAccount(t, client, admin, config.Namespace)
+	release := namespace(t, client)
+	config.Kubeconfig = wideAccount(t, client, admin, release, config.Namespace)
 	own := clientOf(t, config.Kubeconfig)
 	foreign := namespace(t, client)
 	// The API server takes a moment to know new rules and a new policy.
@@ -38,7 +39,7 @@ func TestRawNamespaceAccess(t *testing.T) {
 		t.Helper()
 		for ctx := limit(t); ; {
 			err := try()
-			if err != nil && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '"+config.Namespace+"-sandgate") {
+			if err != nil && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '"+release+"-sandgate") {
 				return
 			}
 			select {
@@ -109,13 +110,14 @@ func clientOf(t *testing.T, kubeconfig string) *kubernetes.Clientset {
 }
 
 // wideAccount makes what the chart has of accounts, rules and admission policies
-// for a release in a namespace, and returns a kubeconfig of its account.
-func wideAccount(t *testing.T, client *kubernetes.Clientset, admin *rest.Config, namespace string) string {
+// for a release in a namespace and its sandboxes in another one, and returns a
+// kubeconfig of the server's account.
+func wideAccount(t *testing.T, client *kubernetes.Clientset, admin *rest.Config, release, sandboxes string) string {
 	t.Helper()
-	out, err := exec.CommandContext(limit(t), "helm", "template", "sandgate", "../../deploy/helm/sandgate", "--namespace", namespace,
+	out, err := exec.CommandContext(limit(t), "helm", "template", "sandgate", "../../deploy/helm/sandgate", "--namespace", release,
 		"--show-only", "templates/rbac.yaml", "--show-only", "templates/admission.yaml", "--show-only", "templates/serviceaccount.yaml",
 		"--set", "tls.secretName=tls,auth.tokensSecretName=tokens",
-		"--set", "sandboxes.namespacePerSandbox=true,sandboxes.createNamespace=false,sandboxes.namespace="+namespace).Output()
+		"--set", "sandboxes.namespacePerSandbox=true,sandboxes.createNamespace=false,sandboxes.namespace="+sandboxes).Output()
 	if err != nil {
 		t.Fatal("helm template: ", err)
 	}
@@ -153,9 +155,9 @@ func wideAccount(t *testing.T, client *kubernetes.Clientset, admin *rest.Config,
 			})
 		}
 	}
-	token, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(limit(t), "sandgate", &authn.TokenRequest{}, meta.CreateOptions{})
+	token, err := client.CoreV1().ServiceAccounts(release).CreateToken(limit(t), "sandgate", &authn.TokenRequest{}, meta.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return kubeconfigWith(t, "sandgate", namespace, token.Status.Token)
+	return kubeconfigWith(t, "sandgate", sandboxes, token.Status.Token)
 }

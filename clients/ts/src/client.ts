@@ -145,8 +145,8 @@ export class Client {
         ...defined({
           template,
           labels,
-          ttl: duration(ttlMs),
-          idleTtl: duration(idleTtlMs),
+          ttl: duration("ttlMs", ttlMs),
+          idleTtl: duration("idleTtlMs", idleTtlMs),
           providerOptions,
           spec: Object.keys(defined(spec)).length === 0 ? undefined : specMessage(spec),
         }),
@@ -207,7 +207,7 @@ export class Client {
     const request = {
       sandboxId: id,
       ...rest,
-      ...defined({ ttl: duration(ttlMs), idleTtl: duration(idleTtlMs) }),
+      ...defined({ ttl: duration("ttlMs", ttlMs), idleTtl: duration("idleTtlMs", idleTtlMs) }),
     };
     return sandboxInfo(
       required((await this.#transport.repeatable(rpc.updateSandbox, request, call)).sandbox),
@@ -226,7 +226,7 @@ export class Client {
   /** Deletes the tenant's sandboxes that have been idle for a stated time. */
   async cleanup(options: CleanupOptions = {}, call: CallOptions = {}): Promise<CleanupResult> {
     const { maxIdleMs, labels = {}, dryRun = false } = options;
-    const request = { labels, dryRun, ...defined({ maxIdle: duration(maxIdleMs) }) };
+    const request = { labels, dryRun, ...defined({ maxIdle: duration("maxIdleMs", maxIdleMs) }) };
     const reply = await this.#transport.unary(rpc.cleanupSandboxes, request, call);
     return {
       deletedIds: [...reply.deletedSandboxIds],
@@ -272,7 +272,10 @@ export class Client {
     return sandboxInfo(required(reply.sandbox));
   }
 
-  /** Ends the connection and the calls on it. May be called again. */
+  /**
+   * Ends the calls under way, which reject with CallCancelledError, and the
+   * connection. Commands go on until their `disconnectGraceMs` ends. May be called again.
+   */
   close(): void {
     this.#transport.close();
   }

@@ -12,6 +12,7 @@ import {
   type Process as ProcessMessage,
   SignalScope as SignalScopeValue,
 } from "./gen/sandbox/v1/sandbox_process_pb.js";
+import { count } from "./numbers.js";
 import { type AccessPolicy, date, defined, duration, milliseconds } from "./values.js";
 
 /** How long a command lives on without its caller, in milliseconds. */
@@ -253,12 +254,16 @@ export function executeRequest(
     detach,
     followUntil: followUntil(options.untilStreamsEnd),
   };
-  const timeout = duration(options.timeoutMs);
+  const timeout = duration("timeoutMs", options.timeoutMs);
   if (timeout !== undefined) request.timeout = timeout;
-  if (options.maxOutputBytes !== undefined) request.maxOutputBytes = BigInt(options.maxOutputBytes);
+  if (options.maxOutputBytes !== undefined)
+    request.maxOutputBytes = count("maxOutputBytes", options.maxOutputBytes);
   if (options.terminal !== undefined) request.terminal = options.terminal;
   if (options.access !== undefined) request.access = options.access;
-  const grace = duration(detach ? undefined : (options.disconnectGraceMs ?? DEFAULT_GRACE_MS));
+  const grace = duration(
+    "disconnectGraceMs",
+    detach ? undefined : (options.disconnectGraceMs ?? DEFAULT_GRACE_MS),
+  );
   if (grace !== undefined) request.disconnectGrace = grace;
   return request;
 }

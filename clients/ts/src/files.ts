@@ -13,6 +13,7 @@ import {
   type SearchFilesResponse,
   TruncationReason as TruncationReasonValue,
 } from "./gen/sandbox/v1/sandbox_search_pb.js";
+import type { CallOptions } from "./transport.js";
 import { date, defined } from "./values.js";
 
 /** The kind of a file. OTHER: a socket, pipe or device. */
@@ -56,7 +57,12 @@ export interface UploadFile extends WriteOptions {
   /** Absolute path in the sandbox; parents are created. */
   path: string;
   source: Source;
+  /** Called after each chunk: how many bytes of the file are done. */
+  progress?: (done: number) => void;
 }
+
+/** How one file is written and how long that may take. */
+export interface UploadOptions extends WriteOptions, CallOptions, Pick<UploadFile, "progress"> {}
 
 /** What became of one uploaded file. */
 export interface UploadResult {
@@ -78,16 +84,14 @@ export interface DownloadResult {
   error?: SandgateError;
 }
 
-/** A part of a file. */
-export interface DownloadOptions {
+/** A part of a file, and how it is fetched. */
+export interface DownloadOptions extends CallOptions {
   /** Bytes to skip. Default: 0. */
   offset?: number;
   /** At most this many bytes. Default: to the end. */
   limit?: number;
-  /** Ends the download. */
-  signal?: AbortSignal;
-  /** Metadata of this call; goes before the client's own. */
-  metadata?: Readonly<Record<string, string>>;
+  /** Called after each chunk: how many bytes are done, and how many there are. */
+  progress?: (done: number, size: number) => void;
 }
 
 /** A window of lines to read. */

@@ -1,8 +1,8 @@
 /** The metadata that every call carries. */
 
 import { Metadata } from "@grpc/grpc-js";
-import { AuthenticationError, DeadlineExceededError } from "./errors.js";
-import { cancelledBy, onAbort } from "./sleep.js";
+import { AuthenticationError } from "./errors.js";
+import { cancelledBy, deadlineError, onAbort } from "./sleep.js";
 
 /**
  * A bearer token, or what gives one that changes. It is called before each attempt of
@@ -20,6 +20,8 @@ export interface ClientHeaders {
 export interface CallHeaders {
   signal?: AbortSignal;
   timeoutMs?: number;
+  /** In milliseconds of the wall clock. */
+  deadline?: number;
   metadata?: Readonly<Record<string, string>>;
 }
 
@@ -49,11 +51,10 @@ async function asked(source: () => string | Promise<string>): Promise<string> {
 }
 
 /** Waits for no longer than the call may take. */
-function within<T>({ signal, timeoutMs }: CallHeaders, work: Promise<T>): Promise<T> {
+function within<T>({ signal, timeoutMs, deadline }: CallHeaders, work: Promise<T>): Promise<T> {
   return new Promise((resolve, reject) => {
-    const late = () =>
-      reject(new DeadlineExceededError("the deadline of the call ended", { code: "DEADLINE_EXCEEDED" }));
-    const timer = timeoutMs === undefined ? undefined : setTimeout(late, timeoutMs);
+    const late = () => reject(deadlineError(timeoutMs));
+    const timer = deadline === undefined ? undefined : setTimeout(late, deadline - Date.now());
     const unlisten = onAbort(signal, () => reject(cancelledBy(signal as AbortSignal)));
     const done = () => {
       clearTimeout(timer);

@@ -72,6 +72,7 @@ export type {
   Source,
   TruncationReason,
   UploadFile,
+  UploadOptions,
   UploadResult,
   WriteOptions,
   WriteResult,

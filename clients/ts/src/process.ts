@@ -55,7 +55,7 @@ export async function* follow(
         return;
       } catch (error) {
         if (signal?.aborted) throw cancelledBy(signal);
-        await sleep(follower.broken(error), signal);
+        await transport.sleep(follower.broken(error), signal);
       }
     }
   } finally {

@@ -1,7 +1,6 @@
 /** When a broken call is made again, and how long that is tried. */
 
 import { SandgateError } from "./errors.js";
-import { sleep } from "./sleep.js";
 
 const FIRST_WAIT_MS = 50;
 const LONGEST_WAIT_MS = 2_000;
@@ -33,14 +32,6 @@ export class Retry {
     const wait = Math.max(this.#wait, Math.min(asked, LONGEST_ASKED_MS)) * (1 + Math.random() / 4);
     this.#wait = Math.min(this.#wait * 2, LONGEST_WAIT_MS);
     return now + wait - this.#since <= this.#patience() ? wait : undefined;
-  }
-
-  /** Waits for the next attempt. False: there must be none. */
-  async again(error: unknown, signal?: AbortSignal): Promise<boolean> {
-    const wait = this.next(error);
-    if (wait === undefined) return false;
-    await sleep(wait, signal);
-    return true;
   }
 }
 

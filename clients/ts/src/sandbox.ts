@@ -31,12 +31,14 @@ import {
   type Source,
   searchResult,
   type UploadFile,
+  type UploadOptions,
   type UploadResult,
   type WriteOptions,
   type WriteResult,
 } from "./files.js";
 import { PatternSyntax } from "./gen/sandbox/v1/sandbox_search_pb.js";
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
+import { count } from "./numbers.js";
 import { follow } from "./process.js";
 import { Collector, type Result } from "./result.js";
 import { download, downloadStream, type Target } from "./transfer.js";
@@ -153,7 +155,7 @@ export class Sandbox {
     const attach = {
       ...this.#target,
       execId,
-      position: BigInt(options.position ?? 0),
+      position: count("position", options.position ?? 0),
       followUntil: followUntil(options.untilStreamsEnd),
     };
     return follow(this.#transport, { attach }, options);
@@ -170,10 +172,9 @@ export class Sandbox {
   async writeStdin(
     execId: string,
     data: Uint8Array | string,
-    { offset, eof = false }: { offset: number; eof?: boolean },
-    call: CallOptions = {},
+    { offset, eof = false, ...call }: { offset: number; eof?: boolean } & CallOptions,
   ): Promise<number> {
-    const request = { ...this.#target, execId, offset: BigInt(offset), data: bytes(data), eof };
+    const request = { ...this.#target, execId, offset: count("offset", offset), data: bytes(data), eof };
     return Number((await this.#transport.repeatable(rpc.writeStdin, request, call)).nextOffset);
   }
 
@@ -190,7 +191,7 @@ export class Sandbox {
     call: CallOptions = {},
   ): Promise<boolean> {
     const request = { ...this.#target, execId, signal, scope: scopeValue(scope) };
-    return (await this.#transport.unary(rpc.signalProcess, request, call)).delivered;
+    return (await this.#transport.once(rpc.signalProcess, request, call)).delivered;
   }
 
   /** Sets the size of a command's terminal, in characters. */
@@ -203,10 +204,10 @@ export class Sandbox {
   }
 
   /** Lists the commands that run, the oldest first; with `ended`, also those that are kept. */
-  async processes(
-    { ended = false }: { ended?: boolean } = {},
-    call: CallOptions = {},
-  ): Promise<ProcessInfo[]> {
+  async processes({
+    ended = false,
+    ...call
+  }: { ended?: boolean } & CallOptions = {}): Promise<ProcessInfo[]> {
     const request = { ...this.#target, includeEnded: ended };
     const { processes } = await this.#transport.repeatable(rpc.listProcesses, request, call);
     return processes.map(processInfo);
@@ -239,10 +240,10 @@ export class Sandbox {
   async uploadFile(
     path: string,
     source: Source,
-    options: WriteOptions = {},
-    call: CallOptions = {},
+    { mode, createOnly, progress, ...call }: UploadOptions = {},
   ): Promise<UploadResult> {
-    const result = await this.uploadResult({ path, source, ...options }, call);
+    const file = { path, source, ...defined({ mode, createOnly, progress }) };
+    const result = await this.uploadResult(file, call);
     if (result.error !== undefined) throw result.error;
     return result;
   }
@@ -300,21 +301,19 @@ export class Sandbox {
    */
   async makeDirectory(
     path: string,
-    { parents = true, mode }: { parents?: boolean; mode?: number } = {},
-    call: CallOptions = {},
+    { parents = true, mode, ...call }: { parents?: boolean; mode?: number } & CallOptions = {},
   ): Promise<boolean> {
     const request = { ...this.#target, path, parents, ...defined({ mode }) };
-    return (await this.#transport.unary(rpc.makeDirectory, request, call)).created;
+    return (await this.#transport.once(rpc.makeDirectory, request, call)).created;
   }
 
   /** Renames within one file system. An existing file is replaced only with `overwrite`. */
   async moveFile(
     source: string,
     destination: string,
-    { overwrite = false }: { overwrite?: boolean } = {},
-    call: CallOptions = {},
+    { overwrite = false, ...call }: { overwrite?: boolean } & CallOptions = {},
   ): Promise<void> {
-    await this.#transport.unary(rpc.moveFile, { ...this.#target, source, destination, overwrite }, call);
+    await this.#transport.once(rpc.moveFile, { ...this.#target, source, destination, overwrite }, call);
   }
 
   /**
@@ -326,21 +325,27 @@ export class Sandbox {
    */
   async removeFile(
     path: string,
-    options: { recursive?: boolean; allowMissing?: boolean } = {},
-    call: CallOptions = {},
+    {
+      recursive = false,
+      allowMissing = false,
+      ...call
+    }: { recursive?: boolean; allowMissing?: boolean } & CallOptions = {},
   ): Promise<boolean> {
-    const request = { ...this.#target, path, ...options };
-    return (await this.#transport.unary(rpc.removeFile, request, call)).removed;
+    const request = { ...this.#target, path, recursive, allowMissing };
+    return (await this.#transport.once(rpc.removeFile, request, call)).removed;
   }
 
   /** Reads a window of lines of a text file. */
-  async readLines(path: string, options: ReadOptions = {}, call: CallOptions = {}): Promise<Lines> {
+  async readLines(
+    path: string,
+    { offset = 0, limit, maxBytes = 0, ...call }: ReadOptions & CallOptions = {},
+  ): Promise<Lines> {
     const request = {
       ...this.#target,
       path,
-      offset: BigInt(options.offset ?? 0),
-      maxBytes: BigInt(options.maxBytes ?? 0),
-      ...(options.limit === undefined ? {} : { limit: BigInt(options.limit) }),
+      offset: count("offset", offset),
+      maxBytes: count("maxBytes", maxBytes),
+      ...(limit === undefined ? {} : { limit: count("limit", limit) }),
     };
     return lines(await this.#transport.repeatable(rpc.readLines, request, call));
   }
@@ -349,11 +354,19 @@ export class Sandbox {
   async writeFile(
     path: string,
     content: Uint8Array | string,
-    options: WriteOptions = {},
-    call: CallOptions = {},
+    { mode, createOnly = false, ...call }: WriteOptions & CallOptions = {},
   ): Promise<WriteResult> {
-    const request = { ...this.#target, path, content: bytes(content), ...options };
-    const { size, sha256, created } = await this.#transport.unary(rpc.writeFile, request, call);
+    const request = {
+      ...this.#target,
+      path,
+      content: bytes(content),
+      createOnly,
+      ...defined({ mode }),
+    };
+    // To write the same bytes twice does no harm; to create a file twice is an error.
+    const { size, sha256, created } = createOnly
+      ? await this.#transport.once(rpc.writeFile, request, call)
+      : await this.#transport.repeatable(rpc.writeFile, request, call);
     return { size: Number(size), sha256, created };
   }
 
@@ -366,11 +379,11 @@ export class Sandbox {
     path: string,
     oldText: string,
     newText: string,
-    options: EditOptions = {},
-    call: CallOptions = {},
+    { replaceAll = false, allowEmptyOld = false, ...call }: EditOptions & CallOptions = {},
   ): Promise<EditResult> {
-    const request = { ...this.#target, path, oldText: bytes(oldText), newText: bytes(newText), ...options };
-    const { occurrences, size } = await this.#transport.unary(rpc.editFile, request, call);
+    const texts = { oldText: bytes(oldText), newText: bytes(newText) };
+    const request = { ...this.#target, path, ...texts, replaceAll, allowEmptyOld };
+    const { occurrences, size } = await this.#transport.once(rpc.editFile, request, call);
     return { occurrences: Number(occurrences), size: Number(size) };
   }
 
@@ -378,12 +391,13 @@ export class Sandbox {
   async searchFiles(
     path: string,
     pattern: string,
-    options: SearchOptions = {},
-    call: CallOptions = {},
+    options: SearchOptions & CallOptions = {},
   ): Promise<SearchResult> {
-    const { regexp = false, maxFileBytes = 0, ...rest } = options;
+    const { regexp = false, maxFileBytes = 0, signal, timeoutMs, metadata, ...rest } = options;
     const syntax = regexp ? PatternSyntax.RE2 : PatternSyntax.LITERAL;
-    const request = { ...this.#target, ...rest, path, pattern, syntax, maxFileBytes: BigInt(maxFileBytes) };
+    const most = count("maxFileBytes", maxFileBytes);
+    const request = { ...this.#target, ...rest, path, pattern, syntax, maxFileBytes: most };
+    const call = defined({ signal, timeoutMs, metadata });
     return searchResult(await this.#transport.repeatable(rpc.searchFiles, request, call));
   }
 
@@ -391,17 +405,22 @@ export class Sandbox {
   async globFiles(
     path: string,
     pattern: string,
-    options: GlobOptions = {},
-    call: CallOptions = {},
+    {
+      shallow = false,
+      directories = false,
+      links = false,
+      maxResults = 0,
+      ...call
+    }: GlobOptions & CallOptions = {},
   ): Promise<GlobResult> {
     const request = {
       ...this.#target,
       path,
       pattern,
-      barePatternShallow: options.shallow ?? false,
-      includeDirectories: options.directories ?? false,
-      includeLinks: options.links ?? false,
-      maxResults: options.maxResults ?? 0,
+      barePatternShallow: shallow,
+      includeDirectories: directories,
+      includeLinks: links,
+      maxResults,
     };
     return globResult(await this.#transport.repeatable(rpc.globFiles, request, call));
   }
@@ -434,6 +453,11 @@ export class Sandbox {
     const info = sandboxInfo(required(reply.sandbox));
     if (this.#incarnation !== "") this.#incarnation = info.incarnation;
     return info;
+  }
+
+  /** {@link delete}, where this handle's {@link Client.create} made the sandbox; for `await using`. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.created) await this.delete();
   }
 
   get #target(): Target {

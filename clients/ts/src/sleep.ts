@@ -1,6 +1,23 @@
 /** Waiting that a caller's signal ends. */
 
-import { CallCancelledError } from "./errors.js";
+import { CallCancelledError, DeadlineExceededError, type ErrorFacts } from "./errors.js";
+
+/** The error of a call that did not end in its time. */
+export function deadlineError(
+  timeoutMs: number | undefined,
+  facts: Partial<ErrorFacts> = {},
+): DeadlineExceededError {
+  const within = timeoutMs === undefined ? "before its deadline" : `within its timeout of ${timeoutMs} ms`;
+  return new DeadlineExceededError(`the call did not end ${within}`, {
+    ...facts,
+    code: "DEADLINE_EXCEEDED",
+  });
+}
+
+/** The error of a call on a client that was closed. */
+export function closedError(): CallCancelledError {
+  return new CallCancelledError("the client is closed", { code: "CANCELLED", reason: "CALL_CANCELLED" });
+}
 
 /** The error of a call that its caller's signal ended. */
 export function cancelledBy(signal: AbortSignal): CallCancelledError {
@@ -22,9 +39,26 @@ export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   });
 }
 
-/** Calls back when the signal comes; returns what takes the listener off. */
+/**
+ * What each signal calls. One listener per signal serves any number of calls: Node
+ * warns of a leak where there are more than ten.
+ */
+const callbacks = new WeakMap<AbortSignal, Set<() => void>>();
+
+/** Calls back when the signal comes; returns what takes the callback off. */
 export function onAbort(signal: AbortSignal | undefined, act: () => void): () => void {
   if (signal === undefined) return () => {};
-  signal.addEventListener("abort", act, { once: true });
-  return () => signal.removeEventListener("abort", act);
+  let all = callbacks.get(signal);
+  if (all === undefined) {
+    const created = new Set<() => void>();
+    const tell = () => {
+      for (const one of created) one();
+    };
+    signal.addEventListener("abort", tell, { once: true });
+    callbacks.set(signal, created);
+    all = created;
+  }
+  const own = () => act();
+  all.add(own);
+  return () => all.delete(own);
 }

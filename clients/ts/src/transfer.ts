@@ -5,8 +5,9 @@ import { FileError, InternalError, type SandgateError } from "./errors.js";
 import { type DownloadOptions, type DownloadResult, type FileInfo, fileError, fileInfo } from "./files.js";
 import type { DownloadResponse, DownloadTrailer } from "./gen/sandbox/v1/sandbox_files_pb.js";
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
+import { count } from "./numbers.js";
 import { isBreak, Retry } from "./retry.js";
-import type { CallOptions, Transport } from "./transport.js";
+import { begun, type CallOptions, type Transport } from "./transport.js";
 import type { AccessPolicy } from "./values.js";
 
 /** Which sandbox, and which incarnation of it. */
@@ -25,13 +26,14 @@ export async function download(
   options: CallOptions,
 ): Promise<DownloadResult[]> {
   const results: DownloadResult[] = [];
+  const call = begun(options);
   const retry = new Retry(() => transport.patience(options));
   while (results.length < paths.length) {
     const part = paths.slice(results.length, results.length + MAX_ITEMS);
     const items = part.map((path) => ({ path }));
     let chunks: Uint8Array[] = [];
     try {
-      for await (const event of receive(transport, target, items, options)) {
+      for await (const event of receive(transport, target, items, call)) {
         if (event.chunk !== undefined) chunks.push(event.chunk);
         if (event.end === undefined) continue;
         const path = part[event.end.index] ?? "";
@@ -46,7 +48,7 @@ export async function download(
         retry.progress();
       }
     } catch (error) {
-      if (!isBreak(error) || !(await retry.again(error, options.signal))) throw error;
+      if (!isBreak(error) || !(await transport.again(retry, error, options.signal))) throw error;
     }
   }
   return results;
@@ -67,13 +69,16 @@ export async function* downloadStream(
   path: string,
   options: DownloadOptions,
 ): AsyncGenerator<Uint8Array, void, undefined> {
-  const { offset = 0, limit, ...call } = options;
-  const retry = new Retry(() => transport.patience());
+  const { offset = 0, limit, progress, ...bounds } = options;
+  const call = begun(bounds);
+  const retry = new Retry(() => transport.patience(bounds));
+  const start = count("offset", offset);
+  const most = limit === undefined ? undefined : count("limit", limit);
   let got = 0;
   let opened: FileInfo | undefined;
   for (;;) {
-    const rest = limit === undefined ? {} : { limit: BigInt(limit - got) };
-    const item = { path, offset: BigInt(offset + got), ...rest };
+    const rest = most === undefined ? {} : { limit: most - BigInt(got) };
+    const item = { path, offset: start + BigInt(got), ...rest };
     try {
       for await (const event of receive(transport, target, [item], call)) {
         if (event.info !== undefined) opened = unchanged(path, opened, event.info);
@@ -81,6 +86,7 @@ export async function* downloadStream(
           got += event.chunk.length;
           retry.progress();
           yield event.chunk;
+          progress?.(got, wanted(opened, offset, limit));
         }
         if (event.end?.error !== undefined) throw event.end.error;
       }
@@ -88,9 +94,14 @@ export async function* downloadStream(
     } catch (error) {
       // All that was asked for came, but the word that it was right did not.
       const whole = limit !== undefined && got >= limit && got > 0;
-      if (whole || !isBreak(error) || !(await retry.again(error, call.signal))) throw error;
+      if (whole || !isBreak(error) || !(await transport.again(retry, error, call.signal))) throw error;
     }
   }
+}
+
+/** How many bytes come in all, as far as that is known. */
+function wanted(info: FileInfo | undefined, offset: number, limit = Number.POSITIVE_INFINITY): number {
+  return Math.min(Math.max(0, (info?.size ?? 0) - offset), limit);
 }
 
 /** Two parts of a file belong together only if it is the same file still. */

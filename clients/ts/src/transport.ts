@@ -16,25 +16,22 @@ import {
 } from "@bufbuild/protobuf";
 import {
   type ClientWritableStream,
+  connectivityState,
   Client as GrpcClient,
   type ClientOptions as GrpcClientOptions,
   type Metadata,
   type ServiceError,
   status,
 } from "@grpc/grpc-js";
-import {
-  CallCancelledError,
-  DeadlineExceededError,
-  errorFromStatus,
-  InternalError,
-  type SandgateError,
-} from "./errors.js";
+import { errorFromStatus, InternalError, InvalidRequestError, type SandgateError } from "./errors.js";
 import { type ClientHeaders, headersOf } from "./headers.js";
 import { HINTS, hintOf, innermost } from "./hints.js";
+import { milliseconds } from "./numbers.js";
 import type { Connection } from "./options.js";
 import { isBreak, Retry } from "./retry.js";
-import { cancelledBy, onAbort } from "./sleep.js";
+import { cancelledBy, closedError, deadlineError, onAbort, sleep } from "./sleep.js";
 import { decodeStatusDetails } from "./status.js";
+import { defined } from "./values.js";
 
 /** What a caller may say about one call. */
 export interface CallOptions {
@@ -47,6 +44,19 @@ export interface CallOptions {
   timeoutMs?: number;
   /** Metadata of this call, such as `x-request-id`; goes before the client's own. */
   metadata?: Readonly<Record<string, string>>;
+}
+
+/** @internal A call whose deadline is fixed, over all its repeats. */
+export interface BegunCall extends CallOptions {
+  /** In milliseconds of the wall clock. */
+  deadline?: number;
+}
+
+/** @internal Fixes the deadline of a call that begins now, or did before. */
+export function begun(options: BegunCall): BegunCall {
+  const { timeoutMs, deadline } = options;
+  if (timeoutMs === undefined || deadline !== undefined) return options;
+  return { ...options, deadline: Date.now() + milliseconds("timeoutMs", Math.max(0, timeoutMs)) };
 }
 
 const CHANNEL_OPTIONS: GrpcClientOptions = {
@@ -73,7 +83,7 @@ export class Transport {
   readonly #headers: ClientHeaders;
   readonly #tls: boolean;
   #reached = false;
-  #closed = false;
+  readonly #closing = new AbortController();
 
   constructor(connection: Connection) {
     this.#patienceMs = connection.patienceMs;
@@ -107,11 +117,34 @@ export class Transport {
     return this.#reached ? Math.min(this.#patienceMs, timeoutMs) : 0;
   }
 
-  /** Ends the connection and the calls on it. May be called again. */
+  /** Ends the calls under way and the connection. May be called again. */
   close(): void {
-    if (this.#closed) return;
-    this.#closed = true;
+    // gRPC's own close lets calls under way go on.
+    this.#closing.abort();
     for (const client of this.#clients) client.close();
+  }
+
+  /** Waits for the next attempt of a call. False: there must be none. */
+  async again(retry: Retry, error: unknown, signal: AbortSignal | undefined): Promise<boolean> {
+    const wait = retry.next(error);
+    if (wait === undefined) return false;
+    await this.sleep(wait, signal);
+    return true;
+  }
+
+  /** Waits, or rejects with CallCancelledError when the signal comes or the client is closed. */
+  async sleep(ms: number, signal: AbortSignal | undefined): Promise<void> {
+    const over = new AbortController();
+    const unlisten = this.#onEnd(signal, () => over.abort());
+    try {
+      await sleep(ms, over.signal);
+    } catch (error) {
+      this.#mayCall(signal);
+      throw error;
+    } finally {
+      unlisten();
+    }
+    this.#mayCall(signal);
   }
 
   /** Makes a unary call, once. */
@@ -120,21 +153,50 @@ export class Transport {
     request: MessageInitShape<I>,
     options: CallOptions = {},
   ): Promise<MessageShape<O>> {
-    const limits = grpcOptions(options);
+    return this.#unary(method, encoded(method.input, request), begun(options));
+  }
+
+  /**
+   * Makes a unary call that must not be repeated. While the server is away it waits
+   * for a connection, as long as {@link repeatable} does.
+   */
+  async once<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodUnary<I, O>,
+    request: MessageInitShape<I>,
+    options: CallOptions = {},
+  ): Promise<MessageShape<O>> {
+    const patience = Math.min(this.patience(options), UNARY_PATIENCE_MS);
+    return this.#unary(method, encoded(method.input, request), begun(options), patience);
+  }
+
+  /** @param patience How long the call waits to be sent, in milliseconds. */
+  async #unary<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodUnary<I, O>,
+    request: Buffer,
+    options: BegunCall,
+    patience = 0,
+  ): Promise<MessageShape<O>> {
+    const limits = limitsOf(options);
     const headers = await this.#begin(options);
+    if (patience > 0) headers.setOptions({ waitForReady: true });
     return new Promise((resolve, reject) => {
+      let unsent = false;
       const call = this.#first.makeUnaryRequest(
         path(method),
-        serializer(method.input),
+        identity,
         deserializer(method.output),
-        create(method.input, request),
+        request,
         headers,
         limits,
         (failure, reply) => {
           unlisten();
+          clearTimeout(timer);
           if (failure === null && reply !== undefined) {
             this.#reached = true;
             resolve(reply);
+          } else if (unsent) {
+            // Without waiting it fails at once, and says why there is no connection.
+            resolve(this.#unary(method, request, options));
           } else reject(this.#failure(failure, requestId, limits, options.signal));
         },
       );
@@ -142,7 +204,12 @@ export class Transport {
       call.on("metadata", (headers: Metadata) => {
         requestId = requestIdOf(headers);
       });
-      const unlisten = onAbort(options.signal, () => call.cancel());
+      const giveUp = () => {
+        unsent = this.#first.getChannel().getConnectivityState(false) !== connectivityState.READY;
+        if (unsent) call.cancel();
+      };
+      const timer = patience > 0 ? setTimeout(giveUp, patience) : undefined;
+      const unlisten = this.#onEnd(options.signal, () => call.cancel());
     });
   }
 
@@ -156,13 +223,13 @@ export class Transport {
     options: CallOptions = {},
   ): Promise<MessageShape<O>> {
     const retry = new Retry(() => Math.min(this.patience(options), UNARY_PATIENCE_MS));
-    const { deadline } = grpcOptions(options);
+    const call = begun(options);
+    const message = encoded(method.input, request);
     for (;;) {
-      const left = deadline === undefined ? {} : { timeoutMs: deadline - Date.now() };
       try {
-        return await this.unary(method, request, { ...options, ...left });
+        return await this.#unary(method, message, call);
       } catch (error) {
-        if (!isBreak(error) || !(await retry.again(error, options.signal))) throw error;
+        if (!isBreak(error) || !(await this.again(retry, error, options.signal))) throw error;
       }
     }
   }
@@ -178,14 +245,16 @@ export class Transport {
     options: CallOptions = {},
     sent = () => {},
   ): AsyncGenerator<MessageShape<O>, void, undefined> {
-    const limits = grpcOptions(options);
-    const headers = await this.#begin(options);
+    const bounded = begun(options);
+    const limits = limitsOf(bounded);
+    const message = encoded(method.input, request);
+    const headers = await this.#begin(bounded);
     sent();
     const call = this.#striped.makeServerStreamRequest(
       path(method),
-      serializer(method.input),
+      identity,
       deserializer(method.output),
-      create(method.input, request),
+      message,
       headers,
       limits,
     );
@@ -195,7 +264,7 @@ export class Transport {
     });
     // A cancelled call reports an error after nobody iterates any more.
     call.on("error", () => {});
-    const unlisten = onAbort(options.signal, () => call.cancel());
+    const unlisten = this.#onEnd(options.signal, () => call.cancel());
     try {
       for await (const reply of call) {
         this.#reached = true;
@@ -212,24 +281,25 @@ export class Transport {
 
   /**
    * Makes a call whose request is a stream. `messages` is asked for the next one
-   * when the connection can take it; it is closed when the server ends the call
-   * early.
+   * when the connection can take it; it is closed when the call ends early, without
+   * waiting for a message that is under way.
    */
   async clientStream<I extends DescMessage, O extends DescMessage>(
     method: DescMethodClientStreaming<I, O>,
-    messages: AsyncIterable<MessageInitShape<I>>,
+    messages: AsyncGenerator<MessageInitShape<I>, void, undefined>,
     options: CallOptions = {},
   ): Promise<MessageShape<O>> {
-    const limits = grpcOptions(options);
-    const headers = await this.#begin(options);
+    const bounded = begun(options);
+    const limits = limitsOf(bounded);
+    const headers = await this.#begin(bounded);
     let requestId = "";
     let settled = false;
     const wake = new Wake();
-    let call!: ClientWritableStream<MessageShape<I>>;
+    let call!: ClientWritableStream<Buffer>;
     const reply = new Promise<MessageShape<O>>((resolve, reject) => {
       call = this.#striped.makeClientStreamRequest(
         path(method),
-        serializer(method.input),
+        identity,
         deserializer(method.output),
         headers,
         limits,
@@ -249,20 +319,34 @@ export class Transport {
     });
     call.on("drain", () => wake.all());
     call.on("error", () => {});
-    const unlisten = onAbort(options.signal, () => call.cancel());
+    const unlisten = this.#onEnd(options.signal, () => call.cancel());
+    let reading = false;
     try {
-      for await (const message of messages) {
+      while (!settled) {
+        reading = true;
+        const read = messages.next().finally(() => {
+          reading = false;
+          wake.all();
+        });
+        read.catch(() => {});
+        while (reading && !settled) await wake.next();
         if (settled) break;
-        if (!call.write(create(method.input, message)) && !settled) await wake.next();
-        if (settled) break;
+        const next = await read;
+        if (next.done) {
+          call.end();
+          break;
+        }
+        if (!call.write(encoded(method.input, next.value)) && !settled) await wake.next();
       }
-      if (!settled) call.end();
       return await reply;
     } catch (error) {
       call.cancel();
       throw error;
     } finally {
       unlisten();
+      const closed = messages.return(undefined).catch(() => {});
+      // A source that hangs must not hold the caller.
+      if (!reading) await closed;
     }
   }
 
@@ -276,14 +360,20 @@ export class Transport {
   }
 
   #mayCall(signal: AbortSignal | undefined): void {
-    if (this.#closed) {
-      throw new CallCancelledError("the client is closed", { code: "CANCELLED", reason: "CALL_CANCELLED" });
-    }
+    if (this.#closing.signal.aborted) throw closedError();
     if (signal?.aborted) throw cancelledBy(signal);
   }
 
+  /** Calls back when the caller's signal comes or the client is closed. */
+  #onEnd(signal: AbortSignal | undefined, act: () => void): () => void {
+    const unlisten = [onAbort(signal, act), onAbort(this.#closing.signal, act)];
+    return () => {
+      for (const one of unlisten) one();
+    };
+  }
+
   /** Returns the headers of a call that may be made. */
-  async #begin(options: CallOptions): Promise<Metadata> {
+  async #begin(options: BegunCall): Promise<Metadata> {
     this.#mayCall(options.signal);
     const headers = await headersOf(this.#headers, options);
     this.#mayCall(options.signal);
@@ -293,10 +383,11 @@ export class Transport {
   #failure(
     failure: unknown,
     requestId: string,
-    { deadline }: Limits,
+    { deadline, timeoutMs }: Limits,
     signal: AbortSignal | undefined,
   ): SandgateError {
     if (signal?.aborted) return cancelledBy(signal);
+    if (this.#closing.signal.aborted) return closedError();
     if (!isServiceError(failure)) {
       return new InternalError("the call ended without a reply", { code: "INTERNAL" }, { cause: failure });
     }
@@ -306,11 +397,10 @@ export class Transport {
     const id = requestIdOf(failure.metadata) || requestId;
     // The server, too, ends a call at its deadline, by cancelling the stream, and that
     // may arrive before the timer here goes off.
-    if (failure.code === status.CANCELLED && deadline !== undefined && Date.now() >= deadline) {
-      return new DeadlineExceededError("the deadline of the call ended", {
-        code: "DEADLINE_EXCEEDED",
-        requestId: id,
-      });
+    const late = failure.code === status.CANCELLED && deadline !== undefined && Date.now() >= deadline;
+    const ofCall = details.reason === "" || details.reason === "CALL_DEADLINE_EXCEEDED";
+    if (late || (failure.code === status.DEADLINE_EXCEEDED && ofCall)) {
+      return deadlineError(timeoutMs, { reason: late ? "" : details.reason, requestId: id });
     }
     const away = failure.code === status.UNAVAILABLE && details.reason === "";
     const message = away ? this.#unreached(failure.details) : failure.details;
@@ -356,17 +446,35 @@ function path(method: { parent: { typeName: string }; name: string }): string {
 interface Limits {
   /** In milliseconds of the wall clock. */
   deadline?: number;
+  /** What the caller gave. */
+  timeoutMs?: number;
 }
 
-function grpcOptions({ timeoutMs }: CallOptions): Limits {
-  return timeoutMs === undefined ? {} : { deadline: Date.now() + timeoutMs };
+function limitsOf({ deadline, timeoutMs }: BegunCall): Limits {
+  return deadline === undefined ? {} : { deadline, ...defined({ timeoutMs }) };
 }
 
-function serializer<M extends DescMessage>(schema: M): (message: MessageShape<M>) => Buffer {
-  return (message) => {
-    const bytes = toBinary(schema, message);
+/**
+ * Encodes a request before its call begins.
+ *
+ * @throws InvalidRequestError when a field cannot hold its value.
+ */
+function encoded<M extends DescMessage>(schema: M, message: MessageInitShape<M>): Buffer {
+  try {
+    const bytes = toBinary(schema, create(schema, message));
     return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  };
+  } catch (cause) {
+    const why = cause instanceof Error ? cause.message : String(cause);
+    throw new InvalidRequestError(
+      `the request cannot be sent: ${why}`,
+      { code: "INVALID_ARGUMENT" },
+      { cause },
+    );
+  }
+}
+
+function identity(bytes: Buffer): Buffer {
+  return bytes;
 }
 
 function deserializer<M extends DescMessage>(schema: M): (bytes: Buffer) => MessageShape<M> {

@@ -13,7 +13,7 @@ import type {
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
 import { isBreak, Retry } from "./retry.js";
 import { mismatch, type Target } from "./transfer.js";
-import type { CallOptions, Transport } from "./transport.js";
+import { begun, type CallOptions, type Transport } from "./transport.js";
 
 const CHUNK_BYTES = 256 << 10;
 /** Below this many bytes it is cheaper to send a file again than to keep its part. */
@@ -35,6 +35,7 @@ export async function upload(
   options: CallOptions,
 ): Promise<UploadResult[]> {
   if (files.length === 0) return [];
+  const call = begun(options);
   const retry = new Retry(() => (files.every(isRepeatable) ? transport.patience(options) : 0));
   for (;;) {
     const sent: Sent[] = [];
@@ -42,12 +43,12 @@ export async function upload(
       const reply = await transport.clientStream(
         SandboxService.method.upload,
         frames(target, files, sent),
-        options,
+        call,
       );
       const results = resultsOf(reply, files.length);
       return files.map(({ path }, index) => resultOf(path, results[index], sent[index]));
     } catch (error) {
-      if (!isBreak(error) || !(await retry.again(error, options.signal))) throw error;
+      if (!isBreak(error) || !(await transport.again(retry, error, options.signal))) throw error;
     }
   }
 }
@@ -69,11 +70,12 @@ export async function uploadOne(
   }
   let uploadId = newId("up");
   let offset = 0;
+  const call = begun(options);
   const retry = new Retry(() => transport.patience(options));
   for (;;) {
     let failure: unknown;
     try {
-      const result = await attempt(transport, target, file, uploadId, offset, options);
+      const result = await attempt(transport, target, file, uploadId, offset, call);
       if (!isBehind(result.error)) return result;
       failure = result.error;
     } catch (error) {
@@ -85,10 +87,10 @@ export async function uploadOne(
       if (uploadId === "" && file.createOnly) throw error;
       failure = error;
     }
-    if (!(await retry.again(failure, options.signal))) throw failure;
+    if (!(await transport.again(retry, failure, options.signal))) throw failure;
     if (uploadId === "") continue;
     const before = offset;
-    offset = await arrived(transport, target, uploadId, options);
+    offset = await arrived(transport, target, uploadId, call);
     if (offset > before) retry.progress();
   }
 }
@@ -131,7 +133,7 @@ async function* frames(
   resumed: { uploadId: string; offset: number } = { uploadId: "", offset: 0 },
 ): AsyncGenerator<UploadMessage> {
   const { uploadId, offset } = resumed;
-  for (const { path, source, mode, createOnly } of files) {
+  for (const { path, source, mode, createOnly, progress } of files) {
     const header = {
       ...target,
       path,
@@ -147,12 +149,25 @@ async function* frames(
       file = { size: whole.length, sha256: hash.update(whole).digest() };
       const known = { size: BigInt(file.size), sha256: file.sha256 };
       yield { payload: { case: "header", value: { ...header, ...known } } };
-      for (const chunk of pieces(whole.subarray(offset))) yield { payload: { case: "chunk", value: chunk } };
-    } else {
-      yield { payload: { case: "header", value: header } };
-      const counted = { size: 0 };
-      for await (const chunk of streamed(source, hash, offset, counted)) {
+      let done = offset;
+      for (const chunk of pieces(whole.subarray(offset))) {
         yield { payload: { case: "chunk", value: chunk } };
+        done += chunk.length;
+        progress?.(done);
+      }
+    } else {
+      const counted = { size: 0 };
+      const chunks = streamed(source, hash, offset, counted);
+      try {
+        // Read before its header is sent: a source that cannot be opened sends nothing.
+        let next = await chunks.next();
+        yield { payload: { case: "header", value: header } };
+        for (; !next.done; next = await chunks.next()) {
+          yield { payload: { case: "chunk", value: next.value } };
+          progress?.(counted.size);
+        }
+      } finally {
+        await chunks.return(undefined);
       }
       file = { size: counted.size, sha256: hash.digest() };
     }

@@ -17,6 +17,7 @@ import {
   type SandboxSpecSchema,
   type SandboxState,
 } from "./gen/sandbox/v1/sandbox_lifecycle_pb.js";
+import { milliseconds as checkedMs, count } from "./numbers.js";
 
 /** What can be done with a sandbox now. */
 export type State = "UNSPECIFIED" | "CREATING" | "ACTIVE" | "SUSPENDED" | "DELETING" | "FAILED";
@@ -44,7 +45,12 @@ export interface EgressRule {
   ports?: number[];
 }
 
-/** What file calls and commands may touch. A call can narrow it, never widen it. */
+/**
+ * What file calls may touch, and commands as far as the server can hold them to it:
+ * where the sandbox's kernel has Landlock, commands write only what the prefixes
+ * allow; elsewhere {@link Isolation.notEnforced} lists it. A call can narrow the
+ * policy, never widen it.
+ */
 export interface AccessPolicy {
   /** Every path resolves beneath this directory. Default: no such root. */
   rootDir?: string;
@@ -167,9 +173,13 @@ export function defined<T extends object>(entries: T): { [K in keyof T]: Exclude
   return Object.fromEntries(kept) as { [K in keyof T]: Exclude<T[K], undefined> };
 }
 
-/** Milliseconds as a wire duration. */
-export function duration(ms: number | undefined): Duration | undefined {
-  return ms === undefined ? undefined : durationFromMs(ms);
+/**
+ * Milliseconds as a wire duration.
+ *
+ * @throws InvalidRequestError when they are not a finite number, or negative.
+ */
+export function duration(field: string, ms: number | undefined): Duration | undefined {
+  return ms === undefined ? undefined : durationFromMs(Math.round(checkedMs(field, ms)));
 }
 
 /** A wire duration in milliseconds. */
@@ -202,8 +212,8 @@ export function specMessage(spec: SandboxSpec): MessageInitShape<typeof SandboxS
     const { memoryBytes, diskBytes, ...counts } = resources;
     message.resources = {
       ...counts,
-      memoryBytes: BigInt(memoryBytes ?? 0),
-      diskBytes: BigInt(diskBytes ?? 0),
+      memoryBytes: count("resources.memoryBytes", memoryBytes ?? 0),
+      diskBytes: count("resources.diskBytes", diskBytes ?? 0),
     };
   }
   if (network !== undefined || networkAllow !== undefined) {

@@ -105,9 +105,50 @@ describe("Client", () => {
   });
 
   it("does not repeat what is not safe to repeat", async () => {
+    const away = () => [failure(status.UNAVAILABLE, "away", "AGENT_UNAVAILABLE")];
+    const sandbox = client.sandbox("a");
+    fake.failures.set("WriteFile", away());
+    const created = sandbox.writeFile("/a", "", { createOnly: true });
+    await expect(created).rejects.toBeInstanceOf(SandgateError);
+    fake.failures.set("EditFile", away());
+    await expect(sandbox.editFile("/a", "b", "c")).rejects.toBeInstanceOf(SandgateError);
+    expect(fake.calls).toEqual(["WriteFile", "EditFile"]);
+  });
+
+  it("repeats an overwriting write", async () => {
+    await client.serverInfo();
+    fake.calls.length = 0;
     fake.failures.set("WriteFile", [failure(status.UNAVAILABLE, "away", "AGENT_UNAVAILABLE")]);
-    await expect(client.sandbox("a").writeFile("/a", "")).rejects.toBeInstanceOf(SandgateError);
-    expect(fake.calls).toEqual(["WriteFile"]);
+    expect(await client.sandbox("a").writeFile("/once", "again")).toMatchObject({ size: 5 });
+    expect(fake.calls).toEqual(["WriteFile", "WriteFile"]);
+  });
+
+  it("waits for a server that restarts before a call that is made once", async () => {
+    await client.serverInfo();
+    fake.pause();
+    const edit = client.sandbox("a").editFile("/a", "b", "c");
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    fake.calls.length = 0;
+    await fake.start();
+    await expect(edit).rejects.toMatchObject({ reason: "FEATURE_UNSUPPORTED" }); // the fake's answer
+    expect(fake.calls).toEqual(["EditFile"]);
+  });
+
+  it.each<[string, () => Promise<unknown>]>([
+    ["ttlMs", () => client.create({ ttlMs: Number.NaN })],
+    ["idleTtlMs", () => client.update("a", { idleTtlMs: Number.POSITIVE_INFINITY })],
+    ["timeoutMs", () => client.sandbox("a").execute("true", { timeoutMs: Number.NaN })],
+    ["timeoutMs", () => client.serverInfo({ timeoutMs: Number.NaN })],
+    ["maxOutputBytes", () => client.sandbox("a").execute("true", { maxOutputBytes: 1.5 })],
+    ["resources.memoryBytes", () => client.create({ resources: { memoryBytes: -1 } })],
+    ["limit", () => client.sandbox("a").readLines("/a", { limit: 1.5 })],
+    ["offset", () => client.sandbox("a").downloadFile("/a", { offset: Number.NaN })],
+    ["max_processes", () => client.create({ resources: { maxProcesses: 1.5 } })],
+  ])("refuses a %s that is no such number, and names it", async (field, call) => {
+    const error = await call().catch((e: unknown) => e);
+    expect(error).toBeInstanceOf(InvalidRequestError);
+    expect((error as Error).message).toContain(field);
+    expect(fake.calls).toEqual([]);
   });
 
   it("ends a call at its deadline or signal", async () => {
@@ -133,7 +174,7 @@ describe("Client", () => {
 
     it.each([
       ["GetSandbox", () => client.get("a", { timeoutMs: MINUTE_MS })],
-      ["WriteFile", () => client.sandbox("a").writeFile("/a", "", {}, { timeoutMs: MINUTE_MS })],
+      ["WriteFile", () => client.sandbox("a").writeFile("/late", "", { timeoutMs: MINUTE_MS })],
       ["Download", () => client.sandbox("a").download(["/a"], { timeoutMs: MINUTE_MS })],
     ])("says of %s that it passed, also where the server's cancelling came first", async (method, call) => {
       late = MINUTE_MS;
@@ -141,7 +182,7 @@ describe("Client", () => {
       await expect(call()).rejects.toMatchObject({
         name: "DeadlineExceededError",
         code: "DEADLINE_EXCEEDED",
-        message: "the deadline of the call ended",
+        message: `the call did not end within its timeout of ${MINUTE_MS} ms`,
       });
       expect(fake.calls).toEqual([method]);
     });

@@ -151,7 +151,7 @@ describe("SandgateSandbox against a server with faults", () => {
   });
 
   it("rejects a transfer that the sandbox did not answer", async () => {
-    fake.failures.set("WriteFile", [unavailable()]);
+    fake.failures.set("WriteFile", Array.from({ length: 20 }, unavailable));
     fake.failures.set("Upload", Array.from({ length: 20 }, unavailable));
     const code = "FILE_OPERATION_FAILED";
     await expect(sandbox.uploadFiles([["/a", new Uint8Array(1)]])).rejects.toMatchObject({ code });
@@ -218,14 +218,13 @@ describe("SandgateSandbox against a server with faults", () => {
     expect(fake.calls).toEqual(["WriteFile"]);
   });
 
-  it("mends a message that broke by an upload", async () => {
+  it("repeats a message that broke", async () => {
     const patient = await SandgateSandbox.create({ connection: { address: fake.address } });
     fake.calls.length = 0;
-    fake.failures.set("WriteFile", [unavailable()]);
-    fake.failures.set("Upload", [unavailable(), unavailable()]);
+    fake.failures.set("WriteFile", [unavailable(), unavailable()]);
     expect(await patient.uploadFiles([["/x", bytes("mended")]])).toEqual([{ path: "/x", error: null }]);
     expect(readFileSync(fake.file("/x"), "utf8")).toBe("mended");
-    expect(fake.calls).toEqual(["WriteFile", "Upload", "Upload", "Upload"]);
+    expect(fake.calls).toEqual(["WriteFile", "WriteFile", "WriteFile"]);
     await patient.close();
   });
 

@@ -96,10 +96,15 @@ export class FakeServer {
 
   /** Cuts every connection and listens again, as a restarted server does. */
   async restart(): Promise<void> {
+    this.pause();
+    await this.start();
+  }
+
+  /** Goes away until the next {@link start}, as a server that is being restarted. */
+  pause(): void {
     this.#server.forceShutdown();
     rmSync(join(this.root, "fake.sock"), { force: true });
     this.#server = new Server({ "grpc.max_receive_message_length": 16 << 20 });
-    await this.start();
   }
 
   stop(): void {

@@ -32,7 +32,7 @@ describe("metadata", () => {
     const metadata = { "x-request-id": "one" };
     const sandbox = await client.create({ id: "a" });
     await sandbox.execute("true", { metadata });
-    await sandbox.uploadFile("/x", "x", {}, { metadata });
+    await sandbox.uploadFile("/x", "x", { metadata });
     await sandbox.downloadFile("/x", { metadata });
     await sandbox.info({ metadata });
     await sandbox.info();

@@ -59,12 +59,17 @@ export class CommandModel extends BaseChatModel {
     const message =
       command === undefined
         ? new AIMessage("done")
-        : new AIMessage({
-            content: "",
-            tool_calls: [{ name: "execute", args: { command }, id, type: "tool_call" }],
-          });
+        : new AIMessage({ content: "", tool_calls: [{ ...toolCall(command), id, type: "tool_call" }] });
     return { generations: [{ text: String(message.content), message }] };
   }
+}
+
+/** A line "task NAME: COMMAND" is given to the subagent of that name; any other is run. */
+function toolCall(line: string): ToolCall {
+  const [, subagent_type, description] = /^task ([a-z-]+): (.*)$/.exec(line) ?? [];
+  return description === undefined
+    ? { name: "execute", args: { command: line } }
+    : { name: "task", args: { description, subagent_type } };
 }
 
 /** What a {@link CommandModel} is told. */

@@ -46,7 +46,8 @@ const (
 	ErrorReason_ERROR_REASON_PATTERN_INVALID ErrorReason = 3
 	// INVALID_ARGUMENT. Upload messages came in the wrong order.
 	ErrorReason_ERROR_REASON_UPLOAD_OUT_OF_ORDER ErrorReason = 4
-	// RESOURCE_EXHAUSTED; "limit_bytes". A message was larger than allowed.
+	// RESOURCE_EXHAUSTED; "limit_bytes" or "limit_fields". A message was larger
+	// than allowed, or had more fields.
 	ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE ErrorReason = 5
 	// UNAUTHENTICATED. No credentials, or none that the server knows.
 	ErrorReason_ERROR_REASON_CREDENTIALS_INVALID ErrorReason = 10

@@ -1832,7 +1832,7 @@ type GetPoolStatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Started and unclaimed.
 	Available int32 `protobuf:"varint,1,opt,name=available,proto3" json:"available,omitempty"`
-	// Claimed and in use.
+	// Claimed and in use by the caller's tenant.
 	Active int32 `protobuf:"varint,2,opt,name=active,proto3" json:"active,omitempty"`
 	// available + active + those being made.
 	Total int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`

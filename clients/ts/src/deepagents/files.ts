@@ -12,6 +12,7 @@ import type {
   WriteResult,
 } from "deepagents";
 import { SandgateError } from "../errors.js";
+import type { Lines } from "../files.js";
 import type { Sandbox } from "../sandbox.js";
 import { isText, mimeType } from "./mime.js";
 import {
@@ -32,6 +33,12 @@ export type Use = <T>(call: (sandbox: Sandbox) => Promise<T>, kind?: "download")
 
 /** Above this, content goes through an upload instead of one message, in bytes. */
 const SMALL_BYTES = 1 << 20;
+
+/** How many bytes of lines are read at once; a single line may be longer. */
+const WINDOW_BYTES = 512_000;
+
+/** The most that the server gives at once. */
+const MAX_WINDOW_BYTES = 2 << 20;
 
 /** The file methods of one sandbox, with deepagents' results and messages. */
 export class Files {
@@ -76,9 +83,16 @@ export class Files {
       }
       const [skip, most] = [lineCount(offset), lineCount(limit)];
       if (most === 0) return { content: "", mimeType: type };
-      const window = await this.#in((sandbox) => sandbox.readLines(path, { offset: skip, limit: most }));
+      const read = (limit: number, maxBytes: number) =>
+        this.#in((sandbox) => sandbox.readLines(path, { offset: skip, limit, maxBytes }));
+      let window = await read(most, WINDOW_BYTES);
+      let cut = isCut(window, WINDOW_BYTES);
+      if (cut) {
+        window = { ...(await read(1, MAX_WINDOW_BYTES)), more: window.more };
+        cut = isCut(window, MAX_WINDOW_BYTES);
+      }
       if (window.size === 0) return { content: EMPTY_FILE, mimeType: type };
-      if (window.text) return readWindow(window, type);
+      if (window.text) return readWindow(window, type, cut);
       if (window.size > MAX_BINARY_BYTES) return tooLarge(filePath);
       const whole = await this.#in((sandbox) => sandbox.downloadFile(path));
       const foreign = readForeign(whole, skip, most, type);
@@ -241,6 +255,12 @@ function isTooLarge(error: unknown): boolean {
 
 function tooLarge(path: string): { error: string } {
   return { error: `File '${path}' is too large: more than ${MAX_BINARY_BYTES} bytes cannot be read at once` };
+}
+
+/** True when a window is one line that the limit cut within, or ended with. */
+function isCut({ truncated, content, startLine, endLine }: Lines, limit: number): boolean {
+  // A character that the limit would cut is left out: at most 3 bytes.
+  return truncated && startLine === endLine && Buffer.byteLength(content) > limit - 4;
 }
 
 /** Offsets and limits as deepagents takes them: whole, not negative, 0 for what is no number. */

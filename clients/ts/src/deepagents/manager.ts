@@ -1,10 +1,21 @@
 /** `SandgateManager`: agents and graphs whose threads have sandboxes. */
 
 import type { BaseMessage } from "@langchain/core/messages";
-import { type CreateDeepAgentParams, createDeepAgent } from "deepagents";
+import type { ClientTool, ServerTool } from "@langchain/core/tools";
+import type { InteropZodObject } from "@langchain/core/utils/types";
+import {
+  type AnySubAgent,
+  type CreateDeepAgentParams,
+  createDeepAgent,
+  GENERAL_PURPOSE_SUBAGENT,
+  getHarnessProfile,
+  type SupportedResponseFormat,
+} from "deepagents";
 import { type AgentMiddleware, createMiddleware } from "langchain";
+import type { z } from "zod";
 import { Client } from "../client.js";
 import { SandboxNotFoundError, type SandgateError } from "../errors.js";
+import { defined } from "../values.js";
 import type { SandgateSandbox } from "./backend.js";
 import { type CleanedUp, lifetimes, type ProviderOptions, SandgateProvider } from "./provider.js";
 import { sandgateStreaming } from "./streaming.js";
@@ -25,10 +36,35 @@ export interface ManagerOptions extends ProviderOptions {
 export type Model = NonNullable<CreateDeepAgentParams["model"]>;
 
 /** Options of `createDeepAgent`, but its model and backend. */
-export type AgentOptions = Omit<CreateDeepAgentParams, "model" | "backend">;
+export type AgentOptions<
+  TResponse extends SupportedResponseFormat = SupportedResponseFormat,
+  TContext extends InteropZodObject = InteropZodObject,
+  TMiddleware extends readonly AgentMiddleware[] = readonly AgentMiddleware[],
+  TSubagents extends readonly AnySubAgent[] = readonly AnySubAgent[],
+  TTools extends readonly (ClientTool | ServerTool)[] = readonly (ClientTool | ServerTool)[],
+> = Omit<CreateDeepAgentParams<TResponse, TContext, TMiddleware, TSubagents, TTools>, "model" | "backend">;
 
-/** The agent that `createDeepAgent` makes. */
-export type Agent = ReturnType<typeof createDeepAgent>;
+/** The agent that `createDeepAgent` makes, with the id of the thread's sandbox in its state. */
+export type Agent<
+  TResponse extends SupportedResponseFormat = SupportedResponseFormat,
+  TContext extends InteropZodObject = InteropZodObject,
+  TMiddleware extends readonly AgentMiddleware[] = readonly [],
+  TSubagents extends readonly AnySubAgent[] = readonly [],
+  TTools extends readonly (ClientTool | ServerTool)[] = readonly [],
+> = ReturnType<
+  typeof createDeepAgent<
+    TResponse,
+    TContext,
+    readonly [SandboxIdMiddleware, ...TMiddleware],
+    TSubagents,
+    TTools
+  >
+>;
+
+/** Keeps the id of the thread's sandbox in the agent's state. */
+export type SandboxIdMiddleware = AgentMiddleware<
+  z.ZodObject<{ [SANDBOX_KEY]: z.ZodOptional<z.ZodNullable<z.ZodString>> }>
+>;
 
 /** What the manager's nodes read of a graph's state. */
 export type NodeState = Record<string, unknown>;
@@ -74,14 +110,24 @@ export class SandgateManager {
 
   /**
    * Returns a deep agent whose threads have sandboxes. It is the agent's own graph,
-   * so all its steps and the output of its commands stream. It is to be run with a
-   * `thread_id`.
+   * so all its steps and the output of its commands stream, those of its subagents
+   * included. Run it with a `thread_id`.
    */
-  async createAgent(model: Model, options: AgentOptions = {}): Promise<Agent> {
+  async createAgent<
+    TResponse extends SupportedResponseFormat = SupportedResponseFormat,
+    TContext extends InteropZodObject = InteropZodObject,
+    const TMiddleware extends readonly AgentMiddleware[] = readonly [],
+    const TSubagents extends readonly AnySubAgent[] = readonly [],
+    const TTools extends readonly (ClientTool | ServerTool)[] = readonly [],
+  >(
+    model: Model,
+    options: AgentOptions<TResponse, TContext, TMiddleware, TSubagents, TTools> = {},
+  ): Promise<Agent<TResponse, TContext, TMiddleware, TSubagents, TTools>> {
     const own = [sandgateStreaming(), await this.#keepId()];
-    const middleware = [...own, ...(options.middleware ?? [])];
-    const params = { ...options, model, backend: this.backend, middleware };
-    return createDeepAgent(params as unknown as Parameters<typeof createDeepAgent>[0]) as Agent;
+    const middleware = [...own, ...((options.middleware ?? []) as readonly AgentMiddleware[])];
+    const subagents = streamingSubagents(model, options as AgentOptions);
+    const params = { ...options, model, backend: this.backend, middleware, subagents };
+    return createDeepAgent(params as never) as never;
   }
 
   /**
@@ -105,7 +151,7 @@ export class SandgateManager {
     model: Model,
     { stateSandboxKey = SANDBOX_KEY, ...options }: AgentOptions & { stateSandboxKey?: string } = {},
   ): Node {
-    let agent: Promise<Agent> | undefined;
+    let agent: Promise<Pick<Agent, "invoke">> | undefined;
     return async (state) => {
       this.#expect(state, stateSandboxKey);
       agent ??= this.createAgent(model, options);
@@ -187,6 +233,27 @@ export class SandgateManager {
     const { id, acquired } = this.backend;
     return id !== known && acquired.includes(id) ? { [key]: id } : undefined;
   }
+}
+
+/**
+ * The agent's subagents, each with a stream of its commands' output: deepagents does
+ * not give them the agent's middleware.
+ */
+function streamingSubagents(model: Model, options: AgentOptions): AnySubAgent[] {
+  const given: readonly AnySubAgent[] = options.subagents ?? [];
+  const subagents = given.map((subagent) =>
+    // Those that were made elsewhere are as they are.
+    "runnable" in subagent || "graphId" in subagent
+      ? subagent
+      : { ...subagent, middleware: [sandgateStreaming(), ...(subagent.middleware ?? [])] },
+  );
+  const { name } = GENERAL_PURPOSE_SUBAGENT;
+  const profile = typeof model === "string" ? getHarnessProfile(model) : undefined;
+  const left = profile?.generalPurposeSubagent !== undefined || given.some((s) => s.name === name);
+  if (left) return subagents;
+  const { tools, skills } = options;
+  const generalPurpose = { ...GENERAL_PURPOSE_SUBAGENT, ...defined({ tools, skills }) };
+  return [{ ...generalPurpose, middleware: [sandgateStreaming()] } as AnySubAgent, ...subagents];
 }
 
 /** Something that this part of the package needs is not installed. */

@@ -16,10 +16,10 @@ import {
   SandboxError,
   type WriteResult,
 } from "deepagents";
-import type { ExecuteOptions, Output, ProcessEvent } from "../command.js";
+import { type ExecuteOptions, type Exited, exitCodeOf, type Output, type ProcessEvent } from "../command.js";
+import { CallCancelledError } from "../errors.js";
 import type { DownloadResult, UploadResult } from "../files.js";
 import { Collector } from "../result.js";
-import { isBreak } from "../retry.js";
 import type { Sandbox } from "../sandbox.js";
 import { Files } from "./files.js";
 import {
@@ -83,22 +83,29 @@ export abstract class NativeBackend extends BaseSandbox {
    * @throws CallCancelledError when the signal or the agent's run was aborted.
    */
   async execute(command: string, options: CommandOptions = {}): Promise<ExecuteResponse> {
-    return this.#audited("execute", command, () => this.#execute(command, options));
+    const outcome: Outcome = { error: null, exitCode: null };
+    try {
+      return await this.#execute(command, options, outcome);
+    } finally {
+      this.#audit("execute", command, { ...outcome });
+    }
   }
 
-  async #execute(command: string, options: CommandOptions): Promise<ExecuteResponse> {
-    const limits = this.#limits(options);
+  async #execute(command: string, options: CommandOptions, outcome: Outcome): Promise<ExecuteResponse> {
     const collector = new Collector();
     try {
+      const limits = this.#limits(options);
       for await (const event of this.run(command, { ...limits, merged: true })) {
         collector.add(event);
         if (event.type === "output") this.#tell(command, event);
       }
       const { result } = collector;
-      if (result !== undefined) return executeResponse(result, limits.timeoutMs);
-      return { output: collector.output, exitCode: null, truncated: false };
+      if (result === undefined) return { output: collector.output, exitCode: null, truncated: false };
+      Object.assign(outcome, outcomeOf(result.exited));
+      return executeResponse(result, limits.timeoutMs);
     } catch (error) {
-      if (limits.signal?.aborted) throw error;
+      outcome.error = messageOf(error);
+      if (error instanceof CallCancelledError) throw error;
       const output = appended(collector.output, `Error: ${said(error)}`);
       return { output, exitCode: null, truncated: false };
     }
@@ -114,14 +121,17 @@ export abstract class NativeBackend extends BaseSandbox {
     command: string,
     options: CommandOptions = {},
   ): AsyncGenerator<ProcessEvent, void, undefined> {
-    let error: string | null = null;
+    const outcome: Outcome = { error: null, exitCode: null };
     try {
-      yield* this.run(command, this.#limits(options));
+      for await (const event of this.run(command, this.#limits(options))) {
+        if (event.type === "exited") Object.assign(outcome, outcomeOf(event));
+        yield event;
+      }
     } catch (failure) {
-      error = nameOf(failure);
+      outcome.error = messageOf(failure);
       throw failure;
     } finally {
-      this.#audit("execute", command, { error });
+      this.#audit("execute", command, { ...outcome });
     }
   }
 
@@ -263,7 +273,7 @@ export abstract class NativeBackend extends BaseSandbox {
     this.#options.auditLog?.(operation, target, metadata);
   }
 
-  async #audited<T extends { error?: string } | ExecuteResponse>(
+  async #audited<T extends { error?: string }>(
     operation: AuditOperation,
     target: string,
     act: () => Promise<T>,
@@ -272,7 +282,7 @@ export abstract class NativeBackend extends BaseSandbox {
     let error: string | null = null;
     try {
       const result = await act();
-      if ("error" in result && result.error !== undefined) error = result.error;
+      error = result.error ?? null;
       return result;
     } catch (failure) {
       error = nameOf(failure);
@@ -329,8 +339,8 @@ async function send(sandbox: Sandbox, files: Array<[string, Uint8Array]>): Promi
 }
 
 /**
- * Writes one file in one message. Undefined: it must be uploaded, which goes on after a
- * break and has the bytes checked before they are in place.
+ * Writes one file in one message. Undefined: it must be uploaded, which has the bytes
+ * checked before they are in place.
  */
 async function sendMessage(
   sandbox: Sandbox,
@@ -343,9 +353,27 @@ async function sendMessage(
     return own.equals(sha256) ? { path, size, sha256 } : undefined;
   } catch (error) {
     if (isOfFile(error, path)) return { path, size: 0, sha256: new Uint8Array(0), error };
-    if (isBreak(error)) return undefined;
     throw error;
   }
+}
+
+/** How a command ended, as the audit log has it. */
+interface Outcome {
+  /** Null: it ran and ended by itself. */
+  error: string | null;
+  /** Null: there is none. */
+  exitCode: number | null;
+}
+
+function outcomeOf(exited: Exited): Outcome {
+  const ran = exited.reason === "EXITED" || exited.reason === "SIGNALED";
+  const known =
+    ran || exited.reason === "TIMED_OUT" || exited.reason === "OUT_OF_MEMORY" || exited.reason === "KILLED";
+  return { error: ran ? null : exited.reason, exitCode: known ? exitCodeOf(exited) : null };
+}
+
+function messageOf(failure: unknown): string {
+  return failure instanceof Error ? failure.message : String(failure);
 }
 
 function nameOf(failure: unknown): string {

@@ -24,9 +24,9 @@ export type AuditOperation =
   | "download";
 
 /**
- * What the tools may touch, by short names. The server enforces it, on every
- * call; a wrapper around the client cannot be talked out of it, and a command's
- * writes are held to the prefixes where the sandbox's kernel can.
+ * What the tools may touch, by short names. The server enforces it for every file
+ * call. Where the sandbox's kernel has Landlock, the write prefixes bind commands too;
+ * elsewhere `isolation.notEnforced` of the sandbox's info lists that.
  */
 export interface PolicyOptions {
   /**
@@ -80,9 +80,10 @@ export interface BackendOptions extends PolicyOptions {
    */
   onOutput?: (text: string, output: CommandOutput) => void;
   /**
-   * Is told of every operation when it is over: what, on which path or command, with
-   * sizes and the `error`, null if there was none; never contents. The server keeps
-   * its own record, whatever happens here.
+   * Called after every operation: what, on which path or command, with sizes and the
+   * `error`, null if there was none; never contents. Of a command also the `exitCode`,
+   * null if there is none; one that was refused, timed out or lost has an `error`. The
+   * server keeps its own record, whatever happens here.
    */
   auditLog?: (operation: AuditOperation, target: string, metadata: Record<string, unknown>) => void;
 }

@@ -4,11 +4,17 @@ import { TextDecoder } from "node:util";
 import type { EditResult, ReadResult } from "deepagents";
 import type { Lines } from "../files.js";
 
-/** A window that the server read, as deepagents has it. */
-export function readWindow(window: Lines, mimeType: string): ReadResult {
+/**
+ * A window that the server read, as deepagents has it.
+ *
+ * @param cut True: it is the beginning of one line that is too long.
+ */
+export function readWindow(window: Lines, mimeType: string, cut = false): ReadResult {
   if (window.startLine === 0) return { content: "", mimeType };
+  const shown = Buffer.byteLength(window.content);
+  const notice = `\n\n[Line ${window.startLine} was cut after ${shown} bytes: it is too long to be read at once.]`;
   const result: ReadResult = {
-    content: window.content,
+    content: cut ? window.content + notice : window.content,
     mimeType,
     startLine: window.startLine,
     endLine: window.endLine,

@@ -143,12 +143,7 @@ withServer("a server with TLS and authentication", () => {
       .catch((e) => e);
     expect(byCall.requestId).toBe("of-the-call");
     const sandbox = await alice.create();
-    await sandbox.writeFile(
-      "/workspace/audited",
-      "contents",
-      {},
-      { metadata: { "x-request-id": "the-write" } },
-    );
+    await sandbox.writeFile("/workspace/audited", "contents", { metadata: { "x-request-id": "the-write" } });
     const records = () =>
       readFileSync(at("audit.log"), "utf8")
         .trim()

@@ -41,8 +41,13 @@ withServer("SandgateManager", () => {
       await Promise.all(["ts m1", "ts m2"].map((n) => agent.invoke(turn(`echo ${n} > f`), thread(n))));
       const state = await agent.invoke(turn("cat f"), thread("ts m1"));
       expect(outputs(state)[0]).toContain("ts m1");
-      expect((state as { sandboxId?: string }).sandboxId).toBe(one);
-      const other = await agent.getState(thread("ts m2"));
+      // Typed as what createDeepAgent returns, with the id of the sandbox.
+      const id: string | null | undefined = state.sandboxId;
+      expect(id).toBe(one);
+      // @ts-expect-error messages are no string
+      const wrong: string = state.messages;
+      expect(wrong).toHaveLength(8);
+      const other: { values: { sandboxId?: string } } = await agent.getState(thread("ts m2"));
       expect(other.values.sandboxId).toBe(two);
       expect((await client.get(one).then((s) => s.info())).labels).toMatchObject({ of: "ts-manager" });
     }

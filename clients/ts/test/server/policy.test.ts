@@ -186,7 +186,7 @@ withServer("familiar options", () => {
     expect(told).toEqual([
       ["write", "/workspace/a", { size: 6, error }],
       ["edit", "/workspace/a", { replaceAll: true, error }],
-      ["execute", "true", { error }],
+      ["execute", "true", { error, exitCode: 0 }],
       ["upload", "/workspace/b", { size: 3, error }],
       ["download", "/workspace/b", { error }],
       ["read", "/workspace/a", { error }],
@@ -197,6 +197,45 @@ withServer("familiar options", () => {
       ["read", "/workspace/missing", { error: "File '/workspace/missing' not found" }],
     ]);
     expect(JSON.stringify(told)).not.toContain("secret");
+  });
+
+  it("C15 auditLog: has the error of a command that was refused, timed out or had no sandbox", async () => {
+    const told: Record<string, unknown>[] = [];
+    await using sandbox = await SandgateSandbox.create({
+      client,
+      denyCommands: ["curl"],
+      auditLog: (_operation, _target, metadata) => told.push(metadata),
+    });
+    const refused = { error: expect.stringContaining("policy"), exitCode: null };
+    const late = { error: "TIMED_OUT", exitCode: 124 };
+    const lost = { error: expect.stringContaining("there is no sandbox"), exitCode: null };
+    const drained = async (events: AsyncIterable<unknown>) => {
+      for await (const _ of events);
+    };
+    await sandbox.execute("exit 3");
+    await sandbox.execute("curl x");
+    await expect(drained(sandbox.executeStream("curl x"))).rejects.toThrow("policy");
+    await sandbox.execute("sleep 30", { timeoutMs: 100 });
+    await drained(sandbox.executeStream("sleep 30", { timeoutMs: 100 }));
+    await client.delete(sandbox.id);
+    await sandbox.execute("true");
+    await expect(drained(sandbox.executeStream("true"))).rejects.toThrow("there is no sandbox");
+    expect(told).toEqual([{ error: null, exitCode: 3 }, refused, refused, late, late, lost, lost]);
+  });
+
+  it("C17 read: returns a long line whole, and says of a longer one that it is cut", async () => {
+    await using sandbox = await SandgateSandbox.create({ client });
+    const [long, longer] = ["x".repeat(600_000), "y".repeat(3 << 20)];
+    await sandbox.uploadFiles([["/workspace/f", Buffer.from(`${long}\n${longer}\nlast\n`)]]);
+    const first = await sandbox.read("/workspace/f");
+    expect(first).toMatchObject({ startLine: 1, endLine: 1, nextOffset: 1 });
+    expect(first.content === long).toBe(true);
+    const second = await sandbox.read("/workspace/f", 1);
+    expect(second).toMatchObject({ startLine: 2, endLine: 2, nextOffset: 2 });
+    expect(String(second.content).slice((2 << 20) - 1)).toBe(
+      "y\n\n[Line 2 was cut after 2097152 bytes: it is too long to be read at once.]",
+    );
+    expect((await sandbox.read("/workspace/f", 2)).content).toBe("last");
   });
 
   it("S1-14 S1-15 S3-18 C10 maxOutputSize and commandTimeout", async () => {

@@ -69,6 +69,21 @@ withServer("an agent that streams", () => {
     expect(told).toContain("exit code 4");
   });
 
+  it("gives the output of subagents of the manager's agents, too", async () => {
+    await using manager = new SandgateManager({ connection, ttlSeconds: 600 });
+    const helper = { name: "helper", description: "Helps.", systemPrompt: "Help." };
+    const agent = await manager.createAgent(new CommandModel(), { subagents: [helper] });
+    const tasks = turn("task helper: echo by helper", "task general-purpose: echo by general", "echo itself");
+    const options = { ...thread("ts subagents"), streamMode: "tools", subgraphs: true } as const;
+    const deltas: unknown[] = [];
+    for await (const [, event] of (await agent.stream(tasks, options)) as AsyncIterable<
+      [string[], ToolEvent]
+    >) {
+      if (event.event === "on_tool_event" && event.name === "execute") deltas.push(event.data);
+    }
+    expect(deltas).toEqual(["by helper\n", "by general\n", "itself\n"]);
+  });
+
   it("leaves other tools and other modes as they are", async () => {
     const agent = createDeepAgent({
       model: new CommandModel(),

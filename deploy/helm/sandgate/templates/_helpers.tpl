@@ -71,7 +71,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - {apiGroups: [""], resources: [secrets], verbs: [create, delete]}
 # Why a pod does not start.
 - {apiGroups: [""], resources: [events], verbs: [list]}
-# Sandboxes without network.
+# The policies of sandboxes without network, and of those with it.
 - {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [get, create, update]}
 {{- end }}
 

@@ -63,7 +63,8 @@ export enum ErrorReason {
   UPLOAD_OUT_OF_ORDER = 4,
 
   /**
-   * RESOURCE_EXHAUSTED; "limit_bytes". A message was larger than allowed.
+   * RESOURCE_EXHAUSTED; "limit_bytes" or "limit_fields". A message was larger
+   * than allowed, or had more fields.
    *
    * @generated from enum value: ERROR_REASON_MESSAGE_TOO_LARGE = 5;
    */

@@ -963,7 +963,7 @@ export type GetPoolStatusResponse = Message<"sandbox.v1.GetPoolStatusResponse"> 
   available: number;
 
   /**
-   * Claimed and in use.
+   * Claimed and in use by the caller's tenant.
    *
    * @generated from field: int32 active = 2;
    */

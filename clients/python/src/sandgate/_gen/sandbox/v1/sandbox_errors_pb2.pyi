@@ -36,7 +36,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_UPLOAD_OUT_OF_ORDER: _ErrorReason.ValueType  # 4
     """INVALID_ARGUMENT. Upload messages came in the wrong order."""
     ERROR_REASON_MESSAGE_TOO_LARGE: _ErrorReason.ValueType  # 5
-    """RESOURCE_EXHAUSTED; "limit_bytes". A message was larger than allowed."""
+    """RESOURCE_EXHAUSTED; "limit_bytes" or "limit_fields". A message was larger
+    than allowed, or had more fields.
+    """
     ERROR_REASON_CREDENTIALS_INVALID: _ErrorReason.ValueType  # 10
     """UNAUTHENTICATED. No credentials, or none that the server knows."""
     ERROR_REASON_POLICY_DENIED: _ErrorReason.ValueType  # 11
@@ -221,7 +223,9 @@ malformed or too broad.
 ERROR_REASON_UPLOAD_OUT_OF_ORDER: ErrorReason.ValueType  # 4
 """INVALID_ARGUMENT. Upload messages came in the wrong order."""
 ERROR_REASON_MESSAGE_TOO_LARGE: ErrorReason.ValueType  # 5
-"""RESOURCE_EXHAUSTED; "limit_bytes". A message was larger than allowed."""
+"""RESOURCE_EXHAUSTED; "limit_bytes" or "limit_fields". A message was larger
+than allowed, or had more fields.
+"""
 ERROR_REASON_CREDENTIALS_INVALID: ErrorReason.ValueType  # 10
 """UNAUTHENTICATED. No credentials, or none that the server knows."""
 ERROR_REASON_POLICY_DENIED: ErrorReason.ValueType  # 11

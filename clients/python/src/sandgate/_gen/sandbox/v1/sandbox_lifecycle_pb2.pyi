@@ -1114,7 +1114,7 @@ class GetPoolStatusResponse(_message.Message):
     available: _builtins.int
     """Started and unclaimed."""
     active: _builtins.int
-    """Claimed and in use."""
+    """Claimed and in use by the caller's tenant."""
     total: _builtins.int
     """available + active + those being made."""
     target: _builtins.int

@@ -1,0 +1,211 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+// createMany creates sandboxes at the same time and returns how many were made
+// and how many refused.
+func createMany(t *testing.T, ctx func(i int) context.Context, client sandboxv1.SandboxServiceClient, n int, id func(i int) string) (made, refused int32) {
+	t.Helper()
+	var work sync.WaitGroup
+	var ok, no atomic.Int32
+	for i := range n {
+		work.Go(func() {
+			_, err := client.CreateSandbox(ctx(i), &sandboxv1.CreateSandboxRequest{SandboxId: id(i)})
+			switch status.Code(err) {
+			case codes.OK:
+				ok.Add(1)
+			case codes.ResourceExhausted:
+				no.Add(1)
+			default:
+				t.Errorf("%s: %v", id(i), err)
+			}
+		})
+	}
+	work.Wait()
+	return ok.Load(), no.Load()
+}
+
+func (w *world) count() int {
+	w.provider.mu.Lock()
+	defer w.provider.mu.Unlock()
+	return len(w.provider.places)
+}
+
+func TestMaxSandboxesHoldsUnderRaces(t *testing.T) {
+	const limit = 50
+	w := newWorld(t, func(c *Config) { c.Limits.MaxSandboxes = limit })
+	always := func(int) context.Context { return t.Context() }
+	id := func(i int) string { return fmt.Sprintf("s-%d", i) }
+	made, refused := createMany(t, always, w.client, 200, id)
+	if made != limit || refused != 200-limit || w.count() != limit {
+		t.Fatalf("%d made, %d refused, %d are there", made, refused, w.count())
+	}
+	var there []string
+	for i := range 200 {
+		if !w.gone(id(i)) {
+			there = append(there, id(i))
+		}
+	}
+	// What exists can be joined at the limit.
+	if made, _ := createMany(t, always, w.client, limit, func(i int) string { return there[i] }); made != limit {
+		t.Errorf("%d of %d joined", made, limit)
+	}
+	_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "more"})
+	wantReason(t, err, "QUOTA_EXCEEDED")
+	if m := metadataOf(t, err); m["quota"] != "max_sandboxes" || m["limit"] != "50" || m["used"] != "50" {
+		t.Errorf("metadata %v", m)
+	}
+	// A deletion makes room for one, once.
+	for _, id := range there[:10] {
+		if _, err := w.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made, refused = createMany(t, always, w.client, 40, func(i int) string { return fmt.Sprintf("again-%d", i) })
+	if made != 10 || refused != 30 {
+		t.Errorf("after 10 deletions %d were made, %d refused", made, refused)
+	}
+}
+
+func TestMaxSandboxesPerTenant(t *testing.T) {
+	w, one, two := twoTenants(t)
+	w.server.counts = newCounts(w.provider, Limits{MaxSandboxes: 5, MaxSandboxesPerTenant: 3})
+	tenant := func(ctx context.Context) func(int) context.Context {
+		return func(int) context.Context { return ctx }
+	}
+	id := func(i int) string { return fmt.Sprintf("s-%d", i) }
+	if made, refused := createMany(t, tenant(one), w.client, 10, id); made != 3 || refused != 7 {
+		t.Errorf("the first tenant: %d made, %d refused", made, refused)
+	}
+	if made, refused := createMany(t, tenant(two), w.client, 10, id); made != 2 || refused != 8 {
+		t.Errorf("the second tenant, with room for 2 on the server: %d made, %d refused", made, refused)
+	}
+}
+
+// What was created or deleted elsewhere counts before anything is refused, and a
+// sandbox from elsewhere can be joined at the limit.
+func TestMaxSandboxesSeesWhatOtherServersDo(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Limits.MaxSandboxes = 2 })
+	w.create("a")
+	w.create("b")
+	w.elsewhere("a")
+	w.server.counts.listed = time.Now().Add(-time.Hour)
+	w.create("c")
+	w.elsewhere("b")
+	spec, err := w.server.spec(box{tenant: defaultTenant, id: "d", name: substrateName(defaultTenant, "d")}, &sandboxv1.CreateSandboxRequest{SandboxId: "d"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.provider.Create(t.Context(), substrateName(defaultTenant, "d"), spec); err != nil {
+		t.Fatal(err)
+	}
+	w.create("d")
+	_, err = w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "e"})
+	wantReason(t, err, "QUOTA_EXCEEDED")
+}
+
+// A creation that fails, panics or is given up is not counted.
+func TestMaxSandboxesCountsNoFailures(t *testing.T) {
+	var mode atomic.Int32
+	w := newWorld(t, func(c *Config) {
+		c.Limits.MaxSandboxes, c.Limits.MaxCreations = 2, 1
+		c.Provider.(*memory).before = func(ctx context.Context, method, _ string) error {
+			if method != "create" {
+				return nil
+			}
+			switch mode.Load() {
+			case 1:
+				return providers.ErrStartFailed
+			case 2:
+				panic("create")
+			case 3:
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			return nil
+		}
+	})
+	for m := range int32(4) {
+		for i := range 3 {
+			if mode.Store(m); m == 0 {
+				continue
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			if m == 3 {
+				time.AfterFunc(10*time.Millisecond, cancel)
+			}
+			_, err := w.client.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{SandboxId: fmt.Sprintf("m%d-%d", m, i)})
+			cancel()
+			if err == nil || status.Code(err) == codes.ResourceExhausted {
+				t.Errorf("mode %d: %v", m, err)
+			}
+		}
+	}
+	mode.Store(0)
+	w.until("the last one has been settled", func() bool {
+		w.server.counts.mu.Lock()
+		defer w.server.counts.mu.Unlock()
+		return len(w.server.counts.names) == 0
+	})
+	w.create("a")
+	w.create("b")
+}
+
+// No more creations go on at the same time than there may be, and one that
+// waits ends with its caller.
+func TestMaxCreations(t *testing.T) {
+	const limit = 4
+	var now, most atomic.Int32
+	g := newGate()
+	w := newWorld(t, func(c *Config) {
+		c.Limits.MaxCreations = limit
+		c.Provider.(*memory).before = func(ctx context.Context, method, name string) error {
+			if method != "create" {
+				return nil
+			}
+			defer now.Add(-1)
+			for n := now.Add(1); ; {
+				if was := most.Load(); n <= was || most.CompareAndSwap(was, n) {
+					return g.pass(ctx, name)
+				}
+			}
+		}
+	})
+	var work sync.WaitGroup
+	for i := range 5 * limit {
+		work.Go(func() { w.create(fmt.Sprintf("s-%d", i)) })
+	}
+	for range limit {
+		<-g.arrived
+	}
+	gaveUp, cancel := context.WithCancelCause(t.Context())
+	waits := make(chan error, 1)
+	go func() {
+		_, err := w.server.CreateSandbox(gaveUp, &sandboxv1.CreateSandboxRequest{SandboxId: "waits"})
+		waits <- err
+	}()
+	why := errors.New("the caller gave up")
+	cancel(why)
+	if err := <-waits; !errors.Is(err, why) {
+		t.Errorf("the one that waits: %v", err)
+	}
+	close(g.open)
+	work.Wait()
+	if n := most.Load(); n != limit {
+		t.Errorf("%d at the same time", n)
+	}
+}
