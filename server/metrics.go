@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
-	"github.com/sandgate/sandgate/providers"
 )
 
 // metrics are the server's own. No label holds what a caller may choose: methods,
@@ -164,10 +163,11 @@ func (m *metrics) dialled(ctx context.Context, err error) {
 	m.dials.WithLabelValues(outcome).Inc()
 }
 
-// reapedOne counts a sandbox that the server has deleted by itself.
-func (m *metrics) reapedOne(info providers.Info, now time.Time) {
+// reapedOne counts a sandbox that the server has deleted by itself: aged, or
+// idle.
+func (m *metrics) reapedOne(aged bool) {
 	reason := reapedByIdleness
-	if ttl := info.Spec.TTL; ttl > 0 && !now.Before(info.CreateTime.Add(ttl)) {
+	if aged {
 		reason = reapedByTTL
 	}
 	m.reaped.WithLabelValues(reason).Inc()

@@ -271,7 +271,7 @@ func (s *Server) deleteExpired(ctx context.Context, info providers.Info) (bool, 
 	s.counts.forget(b.name, info.Incarnation)
 	s.tunnels.drop(b.name)
 	s.recordExpired(ctx, b)
-	s.metrics.reapedOne(info, time.Now())
+	s.metrics.reapedOne(s.aged(info))
 	s.log.InfoContext(ctx, "sandbox expired", "tenant", b.tenant, "sandbox_id", b.id, "expire_time", end)
 	return true, nil
 }
