@@ -13,8 +13,11 @@ import (
 // once only make each slower.
 const creationsPerCPU = 8
 
-// Describe tells what holds on this machine.
+// Describe starts one sandbox and tells what holds on this machine.
 func (p *Provider) Describe(ctx context.Context) (providers.Description, error) {
+	if err := p.tryOut(ctx); err != nil {
+		return providers.Description{}, err
+	}
 	engine := p.engine.name
 	if v := p.engine.version(ctx); v != "" {
 		engine += " " + v
@@ -32,7 +35,7 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 		Runtime:      engine,
 		Capabilities: []string{"images"}, DefaultResources: DefaultResources(),
 		Creations: creationsPerCPU * runtime.NumCPU(),
-		Enforcement: p.probed.correct(append(p.limits(),
+		Enforcement: p.correct(append(p.limits(),
 			providers.Enforcement{Name: "network", Enforced: true, Detail: network},
 			providers.Enforcement{Name: "unprivileged", Enforced: true, Detail: "no root, no capabilities, no new privileges, read-only system"},
 			providers.Enforcement{Name: "seccomp", Enforced: true, Detail: seccomp},
@@ -88,7 +91,7 @@ func (p *Provider) limits() []providers.Enforcement {
 	if p.disks.reason != "" {
 		disk = providers.Enforcement{Name: "disk", Detail: p.disks.reason}
 	}
-	return p.probed.correct([]providers.Enforcement{
+	return p.correct([]providers.Enforcement{
 		memory,
 		controller("cpu", "cpu", "cgroup quota"),
 		processes,

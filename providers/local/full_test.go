@@ -63,6 +63,9 @@ func TestFullDisk(t *testing.T) {
 	closeProvider(t, p)
 	p = open(t, config)
 	defer closeProvider(t, p)
+	if _, err := p.Describe(t.Context()); err != nil {
+		t.Errorf("a server on a full disk: %v", err)
+	}
 	create()
 	for _, name := range []string{"neighbour", "filler"} {
 		if err := p.Delete(t.Context(), name, providers.Condition{}); err != nil {

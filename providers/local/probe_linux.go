@@ -29,13 +29,13 @@ func probeSpec() providers.Spec {
 // tryOut starts a sandbox under all limits and looks what it really got. A
 // machine on which none starts is not served, with two exceptions: sandboxes that
 // run already must stay reachable, and those on a full disk must be deletable.
-func (p *Provider) tryOut(ctx context.Context, adopted int) error {
+func (p *Provider) tryOut(ctx context.Context) error {
 	lacks, err := p.probe(ctx)
-	p.probed = lacks
+	p.probed.Store(&lacks)
 	switch {
 	case err == nil:
 		return nil
-	case ctx.Err() == nil && (adopted > 0 || errors.Is(err, providers.ErrExhausted)):
+	case ctx.Err() == nil && (p.adopted > 0 || errors.Is(err, providers.ErrExhausted)):
 		p.log.LogAttrs(ctx, slog.LevelError, "no sandbox can be started on this machine now", slog.Any("error", err))
 		return nil
 	default:
@@ -126,7 +126,12 @@ func field(status []byte, name string) string {
 }
 
 // correct replaces what was promised by what the probe has found.
-func (lacks probed) correct(list []providers.Enforcement) []providers.Enforcement {
+func (p *Provider) correct(list []providers.Enforcement) []providers.Enforcement {
+	found := p.probed.Load()
+	if found == nil {
+		return list
+	}
+	lacks := *found
 	for i, e := range list {
 		if reason := lacks[e.Name]; reason != "" {
 			list[i] = providers.Enforcement{Name: e.Name, Detail: reason}

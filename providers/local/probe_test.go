@@ -24,9 +24,11 @@ func TestNoSandboxStarts(t *testing.T) {
 			t.Fatal(err)
 		}
 		broken.Runtime = path
-		if p, err := local.New(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "no sandbox can be started on this machine") {
-			t.Errorf("%s: %v, %v", command, p, err)
+		p := open(t, broken)
+		if d, err := p.Describe(t.Context()); err == nil || !strings.Contains(err.Error(), "no sandbox can be started on this machine") {
+			t.Errorf("%s: %+v, %v", command, d, err)
 		}
+		closeProvider(t, p)
 	}
 
 	// Sandboxes that run are served all the same.
@@ -38,6 +40,9 @@ func TestNoSandboxStarts(t *testing.T) {
 	closeProvider(t, p)
 	p = open(t, broken)
 	defer closeProvider(t, p)
+	if _, err := p.Describe(t.Context()); err != nil {
+		t.Error(err)
+	}
 	if err := p.Delete(t.Context(), "runs", providers.Condition{}); err != nil {
 		t.Error(err)
 	}

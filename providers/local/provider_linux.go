@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +37,8 @@ type Provider struct {
 	host    *userland
 	agent   string // the agent's file
 	hold    *os.File
-	probed  probed
+	adopted int // sandboxes that ran when it was opened
+	probed  atomic.Pointer[probed]
 
 	removals   *removals
 	background sync.WaitGroup // ends soon after stop
@@ -107,19 +109,16 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		return nil, fmt.Errorf("user ids: %w", err)
 	}
 	p.warnOfOverlaps(ctx)
-	adopted, err := p.recover(ctx)
+	p.adopted, err = p.recover(ctx)
 	if err == nil {
 		err = p.userIDs.sweep(p.containers)
 	}
 	if err == nil {
 		err = errors.Join(p.sweepImages(), p.collectImages(ctx))
 	}
-	if err == nil {
-		err = p.tryOut(ctx, adopted)
-	}
 	if err != nil {
 		p.awaitBackground()
-		return nil, err
+		return nil, fmt.Errorf("finish what was left half done: %w", err)
 	}
 	ctx, p.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	p.background.Go(func() { p.retryRemovals(ctx) })
