@@ -70,8 +70,10 @@ export function said(error: unknown): string {
   if (!(error instanceof SandgateError)) throw error;
   // A model can neither create a sandbox nor list them, as the server proposes.
   if (error instanceof SandboxNotFoundError) {
-    const { sandbox_id: id = "" } = error.metadata;
-    return `the sandbox ${id} no longer exists; its files and processes are lost`.replace("  ", " ");
+    const named = ["the sandbox", error.metadata["sandbox_id"]].filter(Boolean).join(" ");
+    const why =
+      error.reason === "SANDBOX_EXPIRED" ? "its lifetime ended" : "it was deleted or its lifetime ended";
+    return `${named} no longer exists: ${why}; its files and processes are lost`;
   }
   const path = error.metadata["path"];
   const named = path === undefined ? "" : `${JSON.stringify(path)}: `;
