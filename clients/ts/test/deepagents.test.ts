@@ -240,7 +240,10 @@ describe("SandgateSandbox against a server with faults", () => {
   it("gives an error as the output of a command that could not run", async () => {
     fake.failures.set("Execute", [failure(status.NOT_FOUND, "no sandbox here", "SANDBOX_NOT_FOUND")]);
     expect(await sandbox.execute("true")).toEqual({
-      output: "Error: no sandbox here",
+      // What the server proposes to its caller is nothing that a model can do.
+      output:
+        "Error: the sandbox no longer exists: it was deleted or its lifetime ended; " +
+        "its files and processes are lost",
       exitCode: null,
       truncated: false,
     });
