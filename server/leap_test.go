@@ -15,7 +15,9 @@ import (
 func leaping(t *testing.T) (*world, *fakeClock) {
 	t.Helper()
 	f := newFakeClock()
-	w := newWorld(t, func(c *Config) { c.readClock = f.read })
+	w := newWorld(t, func(c *Config) {
+		c.readClock, c.Provider = f.read, unled{c.Provider.(*memory)}
+	})
 	return w, f
 }
 

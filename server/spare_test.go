@@ -33,6 +33,11 @@ func (g *gate) pass(ctx context.Context, name string) error {
 	}
 }
 
+// unled is a provider for whose server nothing reaps but the test.
+type unled struct{ *memory }
+
+func (unled) Lead(ctx context.Context, _ func(context.Context)) { <-ctx.Done() }
+
 // age makes a sandbox older, as its provider and every later tunnel know it.
 func (w *world) age(id string, by time.Duration) {
 	w.t.Helper()
@@ -62,7 +67,9 @@ func (w *world) stat(id string) error {
 func TestReaperSparesWhatIsUsedMeanwhile(t *testing.T) {
 	g := newGate()
 	w := newWorld(t, func(c *Config) {
-		c.Provider.(*memory).before = func(ctx context.Context, method, name string) error {
+		m := c.Provider.(*memory)
+		c.Provider = unled{m}
+		m.before = func(ctx context.Context, method, name string) error {
 			if method != "delete" {
 				return nil
 			}
@@ -117,6 +124,7 @@ func TestCallToASandboxThatIsDeletedIsRefused(t *testing.T) {
 	var reached atomic.Int32
 	w := newWorld(t, func(c *Config) {
 		m := c.Provider.(*memory)
+		c.Provider = unled{m}
 		m.before = func(_ context.Context, method, name string) error {
 			switch {
 			case method != "update":
@@ -150,7 +158,9 @@ func TestCallToASandboxThatIsDeletedIsRefused(t *testing.T) {
 func TestReaperSparesWhatIsProlonged(t *testing.T) {
 	g := newGate()
 	w := newWorld(t, func(c *Config) {
-		c.Provider.(*memory).before = func(ctx context.Context, method, name string) error {
+		m := c.Provider.(*memory)
+		c.Provider = unled{m}
+		m.before = func(ctx context.Context, method, name string) error {
 			if method != "delete" {
 				return nil
 			}
