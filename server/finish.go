@@ -87,11 +87,12 @@ func (s *Server) requireAudit(err error) error {
 func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 	s.running.remove(c)
 	code, reason, took := status.Code(err), reasonOf(err), time.Since(c.start)
-	suppressed, ok := int64(0), true
+	var suppressed int64
 	s.metrics.ended(c, resp, err, took)
 	if code == codes.Unauthenticated && !c.begun {
 		s.metrics.refused.Inc()
-		if suppressed, ok = s.refusals.take(); !ok {
+		var recorded bool
+		if suppressed, recorded = s.refusals.take(); !recorded {
 			s.metrics.suppressed.Inc()
 			return
 		}
