@@ -141,6 +141,10 @@ full: gen-check lint build test test-emulated test-kubernetes chaos fuzz ## Run 
 test-escape: $(SYSTEM) $(RUNSC) build-dev ## Try to break out of a sandbox in over 450 ways: runc by socket and exec, restricted, gVisor, and a pod where KUBECONFIG names a cluster
 	PATH=$(CURDIR)/.tools/bin:$$PATH SANDGATE_BIN=$(CURDIR)/bin/sandgate go test -count=1 -v -run '^TestEscape$$' ./test/e2e $$([[ -z $${KUBECONFIG:-} ]] || echo ./test/kubernetes)
 
+.PHONY: test-hostile
+test-hostile: $(SYSTEM) build-dev ## Measure what a hostile tenant, or a caller without a token, costs a neighbour's commands and the server's memory
+	go run ./test/hostile -server bin/sandgate $(HOSTILE_FLAGS)
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME each (30s)
 	@scripts/fuzz.sh $(FUZZTIME)

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"sync"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+)
+
+// attack goes on until its context ends. It calls begun once it is at work.
+type attack struct {
+	name string
+	run  func(ctx context.Context, h *host, begun func()) error
+}
+
+// attacks are bounded in what they hold, so that they end with this program.
+var attacks = []attack{
+	{"refused calls without a token", refusedCalls},
+	{"half of a message, 500 streams", halfMessages},
+	{"silent connections, 1000", silentConnections},
+	{"fork bomb", script(`b() { b | b & }; b; sleep 600`)},
+	{"memory", script(`python3 -c 'x = []
+while True: x.append(bytearray(1 << 20))'; sleep 600`)},
+	{"processors", script(`for i in 1 2 3 4 5 6 7 8; do while :; do :; done & done; wait`)},
+	{"disk", script(`while :; do dd if=/dev/zero of=/workspace/full bs=1M 2>/dev/null; rm -f /workspace/full; done`)},
+	{"cgroups", script(`i=0; while :; do i=$((i+1)); mkdir /.sandgate/cgroup/x$i 2>/dev/null; done`)},
+	{"output that is read", script(`yes`)},
+	{"file watches, queues, pipes and descriptors", script(`python3 -c '
+import ctypes, os, time
+libc, held = ctypes.CDLL(None), []
+try:
+    while True: held.append(os.pipe())
+except OSError: pass
+while libc.inotify_init() >= 0: pass
+time.sleep(600)'; sleep 600`)},
+	{"connections to itself", script(`python3 -c '
+import socket, time
+l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen(500); held = []
+try:
+    for i in range(400):
+        s = socket.create_connection(l.getsockname()); s.setblocking(False); held.append((s, l.accept()))
+        try:
+            while True: s.send(bytes(65536))
+        except OSError: pass
+except OSError: pass
+time.sleep(600)'; sleep 600`)},
+	{"10 creations at once", creations},
+}
+
+// script runs a command in a sandbox of tenant a, and again when it ends.
+func script(text string) func(context.Context, *host, func()) error {
+	return func(ctx context.Context, h *host, begun func()) error {
+		box, err := h.sandbox(ctx, "a")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = box.Delete(context.WithoutCancel(ctx)) }()
+		once := sync.OnceFunc(begun)
+		for ctx.Err() == nil {
+			process, err := box.Start(ctx, sandgate.ExecuteRequest{Shell: text})
+			if err != nil {
+				return err
+			}
+			once() // Start returns once the command runs
+			for _, err := range process.Events() {
+				if err != nil {
+					return err
+				}
+			}
+		}
+		return ctx.Err()
+	}
+}
+
+// refusedCalls makes calls with a wrong token from 16 connections.
+func refusedCalls(ctx context.Context, h *host, begun func()) error {
+	var work sync.WaitGroup
+	for range 16 {
+		client, err := sandgate.NewClient(ctx, sandgate.WithAddress(h.address), sandgate.WithToken("wrong"))
+		if err != nil {
+			return err
+		}
+		work.Go(func() {
+			defer func() { _ = client.Close() }()
+			for ctx.Err() == nil {
+				_, _ = client.Get(ctx, "x")
+			}
+		})
+	}
+	begun()
+	work.Wait()
+	return ctx.Err()
+}
+
+// halfMessages announces 16 MiB in each of many streams and sends nearly none of it.
+func halfMessages(ctx context.Context, h *host, begun func()) error {
+	var conns []net.Conn
+	defer func() {
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}()
+	for range 5 {
+		conn, err := net.Dial("tcp", h.address)
+		if err != nil {
+			return err
+		}
+		conns = append(conns, conn)
+		if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
+			return err
+		}
+		framer := http2.NewFramer(conn, conn)
+		if err := framer.WriteSettings(); err != nil {
+			return err
+		}
+		for i := range uint32(100) {
+			var block bytes.Buffer
+			encoder := hpack.NewEncoder(&block)
+			for _, f := range [][2]string{
+				{":method", "POST"}, {":scheme", "http"}, {":authority", "x"}, {":path", "/sandbox.v1.SandboxService/WriteFile"},
+				{"content-type", "application/grpc"}, {"te", "trailers"},
+			} {
+				_ = encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
+			}
+			id := 2*i + 1
+			// A server that hangs up has defended itself.
+			if framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}) != nil ||
+				framer.WriteData(id, false, []byte{0, 1, 0, 0, 0, 1}) != nil {
+				break
+			}
+		}
+	}
+	begun()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// silentConnections connects and says nothing, again when it is hung up on.
+func silentConnections(ctx context.Context, h *host, begun func()) error {
+	conns := make(chan net.Conn, 1000)
+	defer func() {
+		close(conns)
+		for conn := range conns {
+			_ = conn.Close()
+		}
+	}()
+	for range cap(conns) {
+		conn, err := net.Dial("tcp", h.address)
+		if err != nil {
+			return fmt.Errorf("connect: %w", err)
+		}
+		conns <- conn
+	}
+	begun()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// creations creates and deletes sandboxes, ten at a time.
+func creations(ctx context.Context, h *host, begun func()) error {
+	client, err := h.client(ctx, "a")
+	if err != nil {
+		return err
+	}
+	var work sync.WaitGroup
+	for range 10 {
+		work.Go(func() {
+			for ctx.Err() == nil {
+				if box, _, err := client.Create(ctx, sandgate.CreateRequest{}); err == nil {
+					_ = box.Delete(context.WithoutCancel(ctx))
+				}
+			}
+		})
+	}
+	begun()
+	work.Wait()
+	return ctx.Err()
+}
