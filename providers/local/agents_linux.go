@@ -15,11 +15,14 @@ import (
 // claimAgent places the agent and keeps other servers from collecting it until
 // the returned directory is closed.
 func claimAgent(config Config, l layout, gvisor bool) (path string, hold *os.File, err error) {
-	for {
-		if path, err = placeAgent(config, l, gvisor); err != nil {
-			return "", nil, err
+	for tries := 0; ; tries++ {
+		if path, err = placeAgent(config, l, gvisor); err == nil {
+			hold, err = os.Open(filepath.Dir(path))
 		}
-		if hold, err = os.Open(filepath.Dir(path)); err != nil {
+		if errors.Is(err, os.ErrNotExist) && tries < 10 {
+			continue // another server collected it meanwhile
+		}
+		if err != nil {
 			return "", nil, err
 		}
 		if err := unix.Flock(int(hold.Fd()), unix.LOCK_SH); err != nil {

@@ -126,7 +126,7 @@ func (p *Provider) claimOne(ctx context.Context, lock locking, id, name string, 
 	conn, err := p.proveReady(soon, b, rec)
 	if err != nil {
 		if ctx.Err() == nil {
-			p.markDeleting(ctx, b, rec)
+			p.markDeleting(ctx, held, b, rec)
 			err = errors.Join(err, p.destroy(ctx, held, b, id, rec))
 		}
 		return nil, nil, err

@@ -219,6 +219,10 @@ func (p *Provider) start(ctx context.Context, pl *plan, rec *record, complaints 
 		if err := p.fault(ctx, "start its container"); err != nil {
 			return err
 		}
+		// Another server that had no sandbox may have removed the group meanwhile.
+		if err := p.cgroups.limitAll(p.ceiling); err != nil {
+			p.log.LogAttrs(ctx, slog.LevelDebug, "all sandboxes together have no limit", slog.Any("error", err))
+		}
 		return p.engine.run(ctx, pl, complaints, files...)
 	}
 	if err := p.fault(ctx, "make its disk"); err != nil {

@@ -42,7 +42,7 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 	case rec.Phase == phaseActive && c.InUse(rec.LastActivity):
 		return fmt.Errorf("sandbox %s: %w", name, providers.ErrInUse)
 	default:
-		p.markDeleting(ctx, b, rec)
+		p.markDeleting(ctx, held, b, rec)
 	}
 	if conn := p.takeWarm(name); conn != nil {
 		_ = conn.Close()
@@ -55,11 +55,12 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 
 // markDeleting lets the next server finish a deletion that this one does not
 // live to finish. A full disk refuses the mark, and a deletion is what frees it:
-// so a sandbox without the mark is deleted all the same. If the server dies half
-// way, that one is FAILED and can be deleted again.
-func (p *Provider) markDeleting(ctx context.Context, b bundle, rec *record) {
+// so a sandbox without the mark is deleted all the same, and tried again by this
+// server. If that one dies half way, the sandbox is FAILED and can be deleted again.
+func (p *Provider) markDeleting(ctx context.Context, held *lock, b bundle, rec *record) {
 	rec.Phase = phaseDeleting
 	if err := rec.write(b); err != nil {
+		p.removals.decide(held.name)
 		p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox is deleted without a mark on disk", slog.String("container", rec.Container), slog.Any("error", err))
 	}
 }
@@ -90,12 +91,6 @@ func (p *Provider) removeAll(ctx context.Context, at *attempt, b bundle, contain
 		}},
 		{"delete its container", func() error { return runtime.remove(ctx, container) }},
 		{"remove its cgroups", func() error { return p.cgroups.remove(ctx, container) }},
-		{"release its user id", func() error {
-			if rec == nil {
-				return nil
-			}
-			return p.userIDs.release(rec.UID, container)
-		}},
 		{"detach its disk", func() error {
 			if rec != nil && rec.Loop != "" {
 				waitDetached(ctx, rec.Loop, b.image())
@@ -103,6 +98,13 @@ func (p *Provider) removeAll(ctx context.Context, at *attempt, b bundle, contain
 			return nil
 		}},
 		{"delete its files", func() error { return removeBundle(b) }},
+		// Not before: files of its user may have been left.
+		{"release its user id", func() error {
+			if rec == nil || rec.UID == 0 {
+				return p.userIDs.releaseOf(container)
+			}
+			return p.userIDs.release(rec.UID, container)
+		}},
 	} {
 		at.begin(step.name)
 		err := p.fault(ctx, step.name)

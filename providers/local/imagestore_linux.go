@@ -57,7 +57,7 @@ func (p *Provider) unpackOnce(ctx context.Context, src *imageSource) (*imageMeta
 		return meta, errors.Join(json.Unmarshal(data, meta), os.Chtimes(metaFile, now, now))
 	}
 	if err := p.collectImages(ctx); err != nil {
-		return nil, err
+		p.log.LogAttrs(ctx, slog.LevelWarn, "unused images cannot be removed now", slog.Any("error", err))
 	}
 	part := filepath.Join(p.layout.images(), imagePart+src.key)
 	defer func() { _ = os.RemoveAll(part) }()
@@ -70,6 +70,7 @@ func (p *Provider) unpackOnce(ctx context.Context, src *imageSource) (*imageMeta
 		return nil, err
 	}
 	u := newUnpacker(root)
+	u.room = p.space.fits
 	if err := u.image(ctx, src.files, layers, config.RootFS.DiffIDs); err != nil {
 		return nil, err
 	}
@@ -112,7 +113,7 @@ func (p *Provider) sweepImages() error {
 		if !ok {
 			continue
 		}
-		if err := p.dropImage(key, p.layout.path("images", e.Name())); err != nil {
+		if err := p.dropImage(key, filepath.Join(p.layout.images(), e.Name())); err != nil {
 			return err
 		}
 	}

@@ -100,7 +100,7 @@ func storeOnly(tb testing.TB) *Provider {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &Provider{layout: l, log: config.Logger, locks: &locks{dir: l.locks(), held: make(map[string]*turn)}}
+	return &Provider{layout: l, log: config.Logger, space: newSpace(config, l), locks: &locks{dir: l.locks(), held: make(map[string]*turn)}}
 }
 
 // TestForgedImages: an image whose parts are not what its digests say is refused,

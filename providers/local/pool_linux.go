@@ -126,7 +126,7 @@ func (p *Provider) drop(ctx context.Context, id string) error {
 	case err != nil:
 		return err
 	default:
-		p.markDeleting(ctx, b, rec)
+		p.markDeleting(ctx, held, b, rec)
 	}
 	return p.destroy(ctx, held, b, id, rec)
 }

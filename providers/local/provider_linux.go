@@ -109,16 +109,14 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		return nil, fmt.Errorf("user ids: %w", err)
 	}
 	p.warnOfOverlaps(ctx)
-	p.adopted, err = p.recover(ctx)
-	if err == nil {
-		err = p.userIDs.sweep(p.containers)
-	}
-	if err == nil {
-		err = errors.Join(p.sweepImages(), p.collectImages(ctx))
-	}
-	if err != nil {
+	if p.adopted, err = p.recover(ctx); err != nil {
 		p.awaitBackground()
 		return nil, fmt.Errorf("finish what was left half done: %w", err)
+	}
+	// What stays because of an error is tried again at the next start.
+	err = errors.Join(p.reclaimIDs(), p.userIDs.sweep(p.containers), p.sweepImages(), p.collectImages(ctx))
+	if err != nil {
+		p.log.LogAttrs(ctx, slog.LevelWarn, "unused images and user ids cannot be removed now", slog.Any("error", err))
 	}
 	ctx, p.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	p.background.Go(func() { p.retryRemovals(ctx) })

@@ -134,7 +134,7 @@ func (p *Provider) settle(ctx context.Context, name string) (settled, error) {
 	defer func() { held.release(!exists(string(b))) }()
 	rec, err := readRecord(b)
 	switch {
-	case err == nil && rec.Phase == phaseActive:
+	case err == nil && rec.Phase == phaseActive && !p.removals.decided(name):
 		return settledKept, nil
 	case err == nil, errors.Is(err, errCorrupt), errors.Is(err, providers.ErrNotFound):
 	default:

@@ -57,6 +57,7 @@ type removals struct {
 }
 
 type pendingRemoval struct {
+	decided  bool   // it is to go, whatever its record says
 	reason   string // for callers; empty while the first attempt goes on
 	failures int
 	again    time.Time
@@ -103,6 +104,22 @@ func (r *removals) attempted(name string, err error) int {
 	f.postpone()
 	r.wake()
 	return f.failures
+}
+
+// decide notes that a sandbox is to go although its record could not say so.
+func (r *removals) decide(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.entry(name)
+	f.decided, f.running = true, true // until the attempt that follows has ended
+}
+
+// decided reports whether a sandbox is to go whatever its record says.
+func (r *removals) decided(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.pending[name]
+	return f != nil && f.decided
 }
 
 // later postpones a sandbox that somebody else is at work on.

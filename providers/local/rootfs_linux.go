@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -68,6 +69,14 @@ func buildUserland(l layout) (*userland, error) {
 		default:
 			entries[dir] = entry{mode: fs.ModeDir | 0o755}
 			u.shared = append(u.shared, sharedDir{dir, dir})
+			// An overlay shows nothing of what is mounted below its layers.
+			below, err := mountsBelow(dir)
+			if err != nil {
+				return nil, err
+			}
+			for _, at := range below {
+				u.shared = append(u.shared, sharedDir{at, at})
+			}
 		}
 	}
 	u.addPython(entries)
@@ -77,6 +86,31 @@ func buildUserland(l layout) (*userland, error) {
 	u.skeleton, err = writeTree(l, points)
 	return u, err
 }
+
+// mountsBelow returns the directories below dir that something is mounted on,
+// parents first.
+func mountsBelow(dir string) ([]string, error) {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for line := range strings.Lines(string(table)) {
+		// proc_pid_mountinfo(5): the fifth field, with octal escapes.
+		fields := strings.Fields(line)
+		if len(fields) < 5 || !strings.HasPrefix(fields[4], dir+"/") {
+			continue
+		}
+		at := mountEscapes.Replace(fields[4])
+		if info, err := os.Stat(at); err == nil && info.IsDir() {
+			found = append(found, at)
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found), nil
+}
+
+var mountEscapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 // mountPoints are the directories that something is mounted over.
 func mountPoints() map[string]entry {

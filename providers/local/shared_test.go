@@ -83,6 +83,28 @@ func TestMountTable(t *testing.T) {
 	}
 }
 
+// TestMountsBelowSharedDirectories: a sandbox sees what is mounted below the host's
+// system directories.
+func TestMountsBelowSharedDirectories(t *testing.T) {
+	dir, err := os.MkdirTemp("/usr/share", "sandgate-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(dir) })
+	if err := unix.Mount("none", dir, "tmpfs", 0, "mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("below"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := opened(t, testConfig(t))
+	createPlain(t, p, "plain")
+	if got := providertest.Shell(t, p, "plain", "cat "+dir+"/file; touch "+dir+"/new 2>/dev/null || echo refused"); got != "belowrefused\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
 // TestImageMountPoints: links in an image, in the place of what the runtime
 // mounts over or makes files in, lead nowhere.
 func TestImageMountPoints(t *testing.T) {

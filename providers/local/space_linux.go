@@ -66,6 +66,18 @@ func (s *space) check() error {
 	return nil
 }
 
+// fits refuses to use up the reserve by a file of this size.
+func (s *space) fits(size int64) error {
+	free, total, err := s.stat()
+	if err != nil {
+		return err
+	}
+	if free-size < s.reserve(total) {
+		return errFull
+	}
+	return nil
+}
+
 // promise admits a sandbox with a disk of this size. Until the returned function
 // is called its size counts although its image is not there yet.
 func (s *space) promise(b bundle, size int64) (made func(), err error) {

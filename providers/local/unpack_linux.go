@@ -47,6 +47,8 @@ type unpacker struct {
 	files   int64 // bytes of files that may still come
 	stream  int64 // bytes of uncompressed layers that may still come
 	entries int
+	// room, if set, refuses a file for which there is no space.
+	room func(size int64) error
 }
 
 func newUnpacker(root string) *unpacker {
@@ -182,6 +184,11 @@ func (u *unpacker) filter(h *tar.Header) (bool, error) {
 		if u.files -= h.Size; u.files < 0 {
 			return false, errImageBytes
 		}
+		if u.room != nil {
+			if err := u.room(h.Size); err != nil {
+				return false, err
+			}
+		}
 	case tar.TypeDir, tar.TypeSymlink, tar.TypeLink:
 	default:
 		// Devices and pipes: a sandbox has its own devices and no right to more.
@@ -223,6 +230,12 @@ func (u *unpacker) place(h *tar.Header, path string, mine map[string]bool) (bool
 		u.keepTarget(h)
 	}
 	for p := path; p != u.root && !mine[p]; p = filepath.Dir(p) {
+		// Parents that no entry names are made, too.
+		if p != path {
+			if u.entries--; u.entries < 0 {
+				return false, errImageEntries
+			}
+		}
 		mine[p] = true
 	}
 	return true, nil

@@ -70,6 +70,44 @@ func (u *userIDs) release(id uint32, container string) error {
 	return os.Remove(u.path(id))
 }
 
+// releaseOf gives back the id of a container whose record does not name it.
+func (u *userIDs) releaseOf(container string) error {
+	entries, err := os.ReadDir(u.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		path := filepath.Join(u.dir, e.Name())
+		if owner, err := os.Readlink(path); err == nil && owner == filepath.Join(u.state, container) {
+			return os.Remove(path)
+		}
+	}
+	return nil
+}
+
+// reclaimIDs claims the ids of running sandboxes again: their links are in a
+// directory that does not outlive everything that they do.
+func (p *Provider) reclaimIDs() error {
+	var errs []error
+	for _, dir := range []string{p.layout.pool(), p.layout.sandboxes()} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			rec, err := readRecord(bundle(filepath.Join(dir, e.Name())))
+			if err != nil || rec.UID == 0 {
+				continue // one that cannot be read is recover's
+			}
+			err = os.Symlink(filepath.Join(p.userIDs.state, rec.container(e.Name())), p.userIDs.path(rec.UID))
+			if err != nil && !errors.Is(err, os.ErrExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // locked keeps sweeps and claims of all servers apart.
 func (u *userIDs) locked(do func() error) error {
 	dir, err := os.Open(u.dir)
@@ -104,7 +142,7 @@ func (u *userIDs) sweep(known func() (map[string]bool, error)) error {
 				continue
 			}
 			state, container := filepath.Split(owner)
-			if state = filepath.Clean(state); state == u.state && alive[container] || state != u.state && exists(state) {
+			if state = filepath.Clean(state); state == u.state && alive[container] || state != u.state && !gone(state) {
 				continue
 			}
 			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -113,6 +151,13 @@ func (u *userIDs) sweep(known func() (map[string]bool, error)) error {
 		}
 		return nil
 	})
+}
+
+// gone reports that there is certainly no such file. One that cannot be seen from
+// here may well be there for another server.
+func gone(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, os.ErrNotExist)
 }
 
 // kernelLimits says what the kernel counts for each sandbox, and what for all.

@@ -36,6 +36,11 @@ func TestUserIDs(t *testing.T) {
 	if err := u.sweep(func() (map[string]bool, error) { return map[string]bool{"a": true}, nil }); err != nil || held() != 2 {
 		t.Errorf("a sweep left %d, %v", held(), err)
 	}
+	// A record that does not name its id gives it back all the same.
+	c, err := u.claim("c")
+	if err := errors.Join(err, u.releaseOf("none"), u.releaseOf("c")); err != nil || held() != 2 || exists(u.path(c)) {
+		t.Errorf("%d are left, %v", held(), err)
+	}
 	if err := os.Remove(other); err != nil {
 		t.Fatal(err)
 	}

@@ -107,3 +107,36 @@ while not os.path.exists("`+release+`"): time.sleep(0.01)
 		t.Errorf("its own: %q", got)
 	}
 }
+
+// TestUserIDsSurvive: the ids of running sandboxes are claimed again when what
+// was in /run is gone.
+func TestUserIDsSurvive(t *testing.T) {
+	config := testConfig(t)
+	p := opened(t, config)
+	createPlain(t, p, "one")
+	claims := func() (mine []string) {
+		t.Helper()
+		entries, err := os.ReadDir("/run/sandgate/uids")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			path := filepath.Join("/run/sandgate/uids", e.Name())
+			if owner, err := os.Readlink(path); err == nil && strings.HasPrefix(owner, config.StateDir+"/") {
+				mine = append(mine, path)
+			}
+		}
+		return mine
+	}
+	before := claims()
+	if len(before) != 1 {
+		t.Fatalf("claims %v", before)
+	}
+	if err := os.Remove(before[0]); err != nil {
+		t.Fatal(err)
+	}
+	opened(t, config)
+	if got := claims(); !slices.Equal(got, before) {
+		t.Errorf("claims %v, want %v", got, before)
+	}
+}
