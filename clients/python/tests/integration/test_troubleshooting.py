@@ -49,13 +49,13 @@ def _raised(work: Callable[[], object]) -> str:
     pytest.fail("nothing was raised")
 
 
-def _slow_to_start() -> str:
+def _refused_by(configuration: dict[str, Any], **spec: Any) -> str:
     needs_a_server()
     with tempfile.TemporaryDirectory(prefix="sandgate-") as name:
         config = Path(name) / "config.yaml"
-        config.write_text(json.dumps({"limits": {"create_timeout": "1ms"}}))
+        config.write_text(json.dumps(configuration))
         with Server(Path(name), "--config", str(config)) as server, Client(server.address) as client:
-            return _raised(client.create)
+            return _raised(lambda: client.create(**spec))
 
 
 def _without_deepagents() -> str:
@@ -89,10 +89,11 @@ class _Seen:
         return _raised(lambda: self.client.create(template="none"))
 
     def the_template_does_not_allow_an_image(self) -> str:
-        return _raised(lambda: self.client.create(image="elsewhere:latest"))
+        images = {"name": "default", "images": ["oci:/images/*"]}
+        return _refused_by({"templates": [images]}, image="elsewhere:latest")
 
     def a_sandbox_does_not_get_ready_in_time(self) -> str:
-        return _slow_to_start()
+        return _refused_by({"limits": {"create_timeout": "1ms"}})
 
     def the_id_is_taken_by_another_sandbox(self) -> str:
         return _raised(lambda: self.client.create(sandbox_id=self.box.id, env={"other": "spec"}))
