@@ -28,7 +28,7 @@ func TestRawEarlyFailures(t *testing.T) {
 		{"unschedulable", `{"node_selector": {"no": "such"}, "schedule_timeout_seconds": 2}`, nil, providers.ErrExhausted, "didn't match Pod's node affinity/selector"},
 		{"too much memory for any node", `{"memory_request": "900Gi", "schedule_timeout_seconds": 2}`, func(s *providers.Spec) { s.Resources.MemoryBytes = 900 << 30 }, providers.ErrExhausted, "Insufficient memory"},
 		{"missing service account", `{"service_account": "none"}`, nil, providers.ErrForbidden, `"none" not found`},
-		{"missing secret in the environment", `{"pod_overrides": {"containers": [{"name": "sandbox", "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "none", "key": "k"}}}]}]}}`, nil, providers.ErrStartFailed, `secret "none" not found`},
+		{"missing secret in the environment", `{"secrets": ["none"], "pod_overrides": {"containers": [{"name": "sandbox", "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "none", "key": "k"}}}]}]}}`, nil, providers.ErrStartFailed, `secret "none" not found`},
 		{"missing volume", `{"start_timeout_seconds": 10, "volumes": [{"name": "v", "configMap": {"name": "none"}}], "volume_mounts": [{"name": "v", "mountPath": "/v"}]}`, nil, providers.ErrStartTimeout, `configmap "none" not found`},
 		{"missing runtime class", `{"runtime_class_name": "none"}`, nil, providers.ErrForbidden, `"none" not found`},
 		{"setup script fails", `{"setup_script": "echo because of this >&2; exit 3"}`, nil, providers.ErrStartFailed, "because of this"},

@@ -72,9 +72,10 @@ var losses = []loss{
 	{"agent killed", "", func(t *testing.T, _ *rig, _ *sandgate.Sandbox, pod *core.Pod) {
 		kill(t, agent(t, pod.UID))
 	}, map[string]outcome{"kubernetes": {said: "137"}, "agentsandbox": replaced}},
-	{"agent told to end by a command", "", func(t *testing.T, _ *rig, box *sandgate.Sandbox, pod *core.Pod) {
-		pid := agent(t, pod.UID).inside
-		_, _ = box.Execute(t.Context(), sandgate.ExecuteRequest{Shell: fmt.Sprintf("kill -TERM %d", pid), Detach: true})
+	{"agent told to end", "", func(t *testing.T, _ *rig, _ *sandgate.Sandbox, pod *core.Pod) {
+		if err := syscall.Kill(agent(t, pod.UID).pid, syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
 	}, map[string]outcome{"kubernetes": {said: "ended"}, "agentsandbox": replaced}},
 	{"C5 pod out of memory", "once", exhaustMemory, map[string]outcome{
 		"kubernetes":   {exit: sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, told: "OOMKilled", said: "OOMKilled"},
