@@ -1,6 +1,8 @@
 package landlock
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path"
 	"strings"
@@ -12,8 +14,8 @@ import (
 // written and nothing beneath deny: where a denied directory lies beneath an
 // allowed one, the entries beside it are allowed instead. That would take away
 // the right to make new entries there, so it is done only where this user has no
-// such right anyway. Elsewhere the denied directory stays writable, and exact is
-// false.
+// such right anyway, and where the entries can be listed. Elsewhere the denied
+// directory stays writable, and exact is false.
 func expand(allow, deny []string) (list []string, exact bool) {
 	exact = true
 	for _, dir := range allow {
@@ -38,11 +40,14 @@ func Enforceable(deny []string) []string {
 	return list
 }
 
-// writable reports whether this user may make entries in a directory. Tests
-// replace it.
-var writable = func(dir string) bool {
-	return unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK, unix.AT_EACCESS) == nil
-}
+// Tests replace these.
+var (
+	// writable reports whether this user may make entries in a directory.
+	writable = func(dir string) bool {
+		return unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK, unix.AT_EACCESS) == nil
+	}
+	readDir = os.ReadDir
+)
 
 func around(dir string, deny []string) (list []string, exact bool) {
 	within := false
@@ -58,9 +63,14 @@ func around(dir string, deny []string) (list []string, exact bool) {
 	if writable(dir) {
 		return []string{dir}, false
 	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
+	entries, err := readDir(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, true
+	case err != nil:
+		// What cannot be listed, such as a directory with search permission only,
+		// may still hold entries that commands write to.
+		return []string{dir}, false
 	}
 	exact = true
 	for _, e := range entries {
