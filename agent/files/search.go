@@ -34,14 +34,19 @@ func (s *Service) SearchFiles(ctx context.Context, req *agentv1.SearchFilesReque
 		return nil, err
 	}
 	defer func() { _ = q.view.Close() }()
-	leave, err := s.search.enter(ctx)
-	if err != nil {
+	limited, cancel := context.WithTimeoutCause(ctx, s.cfg.SearchTime, errBudget)
+	defer cancel()
+	leave, err := s.search.enter(limited)
+	switch {
+	case errors.Is(err, errBudget):
+		reply := &searchReply{}
+		reply.cut(cutTime)
+		return &agentv1.SearchFilesResponse{Response: reply.response()}, nil
+	case err != nil:
 		return nil, asFault(r.GetPath(), err)
 	}
 	defer leave()
 	q.memory = s.search
-	limited, cancel := context.WithTimeoutCause(ctx, s.cfg.SearchTime, errBudget)
-	defer cancel()
 	resp, err := q.run(limited)
 	if err != nil {
 		return nil, asFault(r.GetPath(), err)

@@ -25,7 +25,8 @@ type Config struct {
 	MaxParts int
 	// GlobTime bounds the walk of GlobFiles. 0: 5 s.
 	GlobTime time.Duration
-	// SearchTime bounds the walk of SearchFiles. 0: 15 s.
+	// SearchTime bounds SearchFiles, with the wait for a place among the searches
+	// that run. 0: 15 s.
 	SearchTime time.Duration
 	// NoOpenat2 resolves paths in user space even where the kernel could.
 	NoOpenat2 bool

@@ -1,0 +1,43 @@
+package files
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// A search that waits for a place does so within its own time.
+func TestSearchWaitsForAPlaceWithinItsTime(t *testing.T) {
+	s, err := New(Config{SearchTime: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	for range maxSearches {
+		leave, err := s.search.enter(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer leave()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	got, err := s.SearchFiles(ctx, &agentv1.SearchFilesRequest{
+		Request: &sandboxv1.SearchFilesRequest{Path: t.TempDir(), Pattern: "x"},
+	})
+	r := got.GetResponse()
+	if err != nil || !r.GetTruncated() || r.GetTruncationReason() != sandboxv1.TruncationReason_TRUNCATION_REASON_TIME {
+		t.Errorf("%v, %v", got, err)
+	}
+	// The caller's own end is an error still.
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if got, err := s.SearchFiles(ended, &agentv1.SearchFilesRequest{
+		Request: &sandboxv1.SearchFilesRequest{Path: t.TempDir(), Pattern: "x"},
+	}); err == nil {
+		t.Errorf("a cancelled search: %v", got)
+	}
+}
