@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -82,8 +83,12 @@ func (a *Agent) writeRules(env *agentv1.ExecuteRequest) (rules *os.File, unbound
 	case err != nil:
 		return nil, "", internal(err)
 	}
+	var gaps []string
 	if !exact {
-		unbound = "write_deny_prefixes did not bind the command where their parent directory may be written"
+		gaps = append(gaps, "write_deny_prefixes did not bind the command where their parent directory may be written or cannot be listed")
 	}
-	return os.NewFile(uintptr(fd), "ruleset"), unbound, nil
+	if !landlock.Truncates() {
+		gaps = append(gaps, "the command could truncate files outside of its write prefixes: the sandbox's kernel is older than Linux 6.2")
+	}
+	return os.NewFile(uintptr(fd), "ruleset"), strings.Join(gaps, "; "), nil
 }

@@ -36,7 +36,7 @@ type Ruleset struct {
 // ErrNothing is returned for a ruleset of which the kernel enforces nothing.
 var ErrNothing = errors.New("the kernel has no Landlock, or one that is too old")
 
-// ABI returns the kernel's version of Landlock, 0 without it.
+// ABI returns the kernel's version of Landlock, 0 without it. Tests replace it.
 var ABI = sync.OnceValue(func() int {
 	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -68,9 +68,13 @@ func Writes() bool { return ABI() >= abiRefer }
 // unix sockets to a domain.
 func Scopes() bool { return ABI() >= abiScoped }
 
+// Truncates reports whether the kernel can hold truncation, too, to what may be
+// written. Without that, a file that may not be written can still be emptied.
+func Truncates() bool { return ABI() >= abiTruncate }
+
 func accesses() (file, all uint64) {
 	file = fileWrites
-	if ABI() >= abiTruncate {
+	if Truncates() {
 		file |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
 	}
 	return file, file | dirWrites
@@ -78,7 +82,7 @@ func accesses() (file, all uint64) {
 
 // Create returns the descriptor of a ruleset, which the caller closes. exact is
 // false if a directory of Deny stays writable because the rest of its parent
-// could not be allowed without it.
+// could not be allowed without it. It says nothing of truncation; see Truncates.
 func Create(r Ruleset) (fd int, exact bool, err error) {
 	var attr unix.LandlockRulesetAttr
 	file, all := accesses()
