@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
@@ -348,51 +347,4 @@ func referenceLines(content string, offset, limit, most int64) *sandboxv1.ReadLi
 	}
 	resp.More = int64(len(lines)) > last
 	return resp
-}
-
-// An edit that runs while its file is moved or removed does not bring the file
-// back: the calls take effect one after the other.
-func TestEditBringsNothingBack(t *testing.T) {
-	for name, away := range map[string]func(*files.Service, string) error{
-		"move": func(s *files.Service, path string) error {
-			_, err := s.MoveFile(context.Background(), &agentv1.MoveFileRequest{
-				Request: &sandboxv1.MoveFileRequest{Source: path, Destination: path + ".moved"},
-			})
-			return err
-		},
-		"remove": func(s *files.Service, path string) error {
-			_, err := s.RemoveFile(context.Background(), &agentv1.RemoveFileRequest{
-				Request: &sandboxv1.RemoveFileRequest{Path: path},
-			})
-			return err
-		},
-		// A command does not ask for the lock.
-		"command": func(_ *files.Service, path string) error { return os.Rename(path, path+".moved") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			svc, _ := start(t, files.Config{})
-			path := t.TempDir() + "/f"
-			write(t, path, strings.Repeat("word ", 1<<20)+"last")
-			edited := make(chan error, 1)
-			go func() {
-				_, err := svc.EditFile(context.Background(), &agentv1.EditFileRequest{
-					Request: &sandboxv1.EditFileRequest{Path: path, OldText: []byte("last"), NewText: []byte("end")},
-				})
-				edited <- err
-			}()
-			time.Sleep(2 * time.Millisecond) // It has most likely begun; the test holds if it has not.
-			if err := away(svc, path); err != nil {
-				t.Fatal(err)
-			}
-			switch err := <-edited; {
-			case err != nil && reason(t, err) != "FILE_NOT_FOUND":
-				t.Fatal(err)
-			case err == nil && name == "move" && !strings.HasSuffix(read(t, path+".moved"), " end"):
-				t.Error("the edit is lost")
-			}
-			if _, err := os.Lstat(path); !os.IsNotExist(err) {
-				t.Errorf("the file is back: %v", err)
-			}
-		})
-	}
 }

@@ -1,0 +1,143 @@
+package files
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// An edit that runs while its file is moved or removed does not bring the file
+// back: the calls take effect one after the other.
+func TestEditBringsNothingBack(t *testing.T) {
+	move := func(s *Service, path string) error {
+		_, err := s.MoveFile(context.Background(), &agentv1.MoveFileRequest{
+			Request: &sandboxv1.MoveFileRequest{Source: path, Destination: path + ".moved"},
+		})
+		return err
+	}
+	remove := func(s *Service, path string) error {
+		_, err := s.RemoveFile(context.Background(), &agentv1.RemoveFileRequest{
+			Request: &sandboxv1.RemoveFileRequest{Path: path},
+		})
+		return err
+	}
+	for name, away := range map[string]func(*Service, string) error{"move": move, "remove": remove} {
+		t.Run(name, func(t *testing.T) {
+			s, path := editable(t)
+			var st unix.Stat_t
+			if err := unix.Stat(filepath.Dir(path), &st); err != nil {
+				t.Fatal(err)
+			}
+			key := fileKey{dev: st.Dev, ino: st.Ino, name: filepath.Base(path)}
+			unlock, err := s.locks.lockKey(t.Context(), key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			edited, left := make(chan error, 1), make(chan error, 1)
+			go func() { edited <- editLast(context.Background(), s, path) }()
+			go func() { left <- away(s, path) }()
+			queued(t, s, key, 3)
+			unlock()
+			if err := <-left; err != nil {
+				t.Error(err)
+			}
+			// Either may be the first.
+			end := " end"
+			if err := <-edited; status.Code(err) == codes.NotFound {
+				end = " last"
+			} else if err != nil {
+				t.Error(err)
+			}
+			if name == "remove" {
+				end = ""
+			}
+			gone(t, path, end)
+		})
+	}
+}
+
+// A command does not ask for the lock: it moves the file while an edit reads it.
+func TestEditBringsNothingBackFromACommand(t *testing.T) {
+	s, path := editable(t)
+	began := false
+	ctx := &readingContext{Context: context.Background(), reading: func() {
+		if began {
+			return
+		}
+		began = true
+		if err := os.Rename(path, path+".moved"); err != nil {
+			t.Error(err)
+		}
+	}}
+	if err := editLast(ctx, s, path); status.Code(err) != codes.NotFound || !began {
+		t.Errorf("the edit ended with %v, the file was moved: %v", err, began)
+	}
+	gone(t, path, " last")
+}
+
+// readingContext tells when a call asks whether to go on, which an edit does for
+// every block that it reads.
+type readingContext struct {
+	context.Context
+	reading func()
+}
+
+func (c *readingContext) Err() error {
+	c.reading()
+	return c.Context.Err()
+}
+
+func editable(t *testing.T) (s *Service, path string) {
+	t.Helper()
+	s, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	path = filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, []byte("word last"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return s, path
+}
+
+func editLast(ctx context.Context, s *Service, path string) error {
+	_, err := s.EditFile(ctx, &agentv1.EditFileRequest{
+		Request: &sandboxv1.EditFileRequest{Path: path, OldText: []byte("last"), NewText: []byte("end")},
+	})
+	return err
+}
+
+// queued waits until n have the lock or wait for it.
+func queued(t *testing.T, s *Service, key fileKey, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		s.locks.mu.Lock()
+		users := s.locks.held[key].users
+		s.locks.mu.Unlock()
+		if users == n {
+			return
+		}
+	}
+	t.Fatalf("not %d at the lock", n)
+}
+
+func gone(t *testing.T, path, moved string) {
+	t.Helper()
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Errorf("the file is back: %v", err)
+	}
+	if b, _ := os.ReadFile(path + ".moved"); !strings.HasSuffix(string(b), moved) || (moved == "") != (b == nil) {
+		t.Errorf("moved: %q, want its end %q", b, moved)
+	}
+}
