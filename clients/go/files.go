@@ -3,7 +3,6 @@ package sandgate
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"hash"
 	"io"
 
@@ -130,7 +129,7 @@ func (s *Sandbox) Upload(ctx context.Context, files ...File) ([]FileResult, erro
 	for i, file := range files {
 		sums[i] = sha256.New()
 		err := s.send(stream, file, &sandboxv1.UploadHeader{}, sums[i])
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF { //nolint:errorlint // Wrapped, it is a source's.
 			break // The server ended the call; its answer says why.
 		}
 		if err != nil {
@@ -155,8 +154,8 @@ func (s *Sandbox) Upload(ctx context.Context, files ...File) ([]FileResult, erro
 }
 
 // send sends one file from a header's offset on, with its trailer, and adds what
-// it sent to sum, which holds what came before the offset. io.EOF means that the
-// server has ended the call.
+// it sent to sum, which holds what came before the offset. A bare io.EOF means
+// that the server has ended the call.
 func (s *Sandbox) send(stream sandboxv1.SandboxService_UploadClient, file File, header *sandboxv1.UploadHeader, sum hash.Hash) error {
 	header.SandboxId, header.ExpectedIncarnation = s.id, s.Incarnation
 	header.Path, header.Mode, header.Size, header.CreateOnly = file.Path, file.Mode, file.Size, file.CreateOnly
@@ -166,7 +165,7 @@ func (s *Sandbox) send(stream sandboxv1.SandboxService_UploadClient, file File, 
 	}
 	done, buffer := header.GetOffset(), make([]byte, chunkSize)
 	for {
-		n, err := io.ReadFull(file.Content, buffer)
+		n, err := fill(file.Content, buffer)
 		if n > 0 {
 			_, _ = sum.Write(buffer[:n]) // A hash never fails.
 			chunk := &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Chunk{Chunk: buffer[:n]}}
@@ -178,13 +177,25 @@ func (s *Sandbox) send(stream sandboxv1.SandboxService_UploadClient, file File, 
 			}
 		}
 		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		case err == io.EOF: //nolint:errorlint // Wrapped, it says that the source broke off.
 			trailer := &sandboxv1.UploadTrailer{Size: &done, Sha256: sum.Sum(nil)}
 			return stream.Send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Trailer{Trailer: trailer}})
 		case err != nil:
 			return local(nil, codes.Aborted, err, "the content of %s cannot be read: %v", file.Path, err)
 		}
 	}
+}
+
+// fill reads until the buffer is full or the source ends or fails. Unlike
+// [io.ReadFull] it passes the source's own error on, so that a source that broke
+// off with [io.ErrUnexpectedEOF] is not taken for one that ended.
+func fill(source io.Reader, buffer []byte) (n int, err error) {
+	for n < len(buffer) && err == nil {
+		var read int
+		read, err = source.Read(buffer[n:])
+		n += read
+	}
+	return n, err
 }
 
 // UploadFile writes one file. Where its content is an [io.ReadSeeker], a broken

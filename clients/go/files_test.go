@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"strings"
@@ -125,6 +126,49 @@ func TestUploadFileFromPipe(t *testing.T) {
 	}
 	if _, ok := server.File("a", "/q"); ok {
 		t.Error("a file that could not be read was written")
+	}
+}
+
+// brokenSeeker is an [io.ReadSeeker] whose reading fails before its end.
+type brokenSeeker struct {
+	io.Reader
+	io.Seeker
+}
+
+// Only a bare io.EOF is the end of a source. A source that broke off replaces
+// nothing.
+func TestUploadOfSourceThatBreaksOff(t *testing.T) {
+	server := &fake.Server{}
+	sandbox := create(t, connect(t, server), "a")
+	for _, broken := range []error{
+		io.ErrUnexpectedEOF,
+		fmt.Errorf("the archive broke off: %w", io.ErrUnexpectedEOF),
+		fmt.Errorf("the archive broke off: %w", io.EOF),
+	} {
+		source := func() io.Reader { return io.MultiReader(strings.NewReader("half"), reader{broken}) }
+		for name, upload := range map[string]func() error{
+			"Upload": func() error {
+				_, err := sandbox.Upload(within(t), File{Path: "/p", Content: source()})
+				return err
+			},
+			"UploadFile": func() error {
+				_, err := sandbox.UploadFile(within(t), File{Path: "/p", Content: source()})
+				return err
+			},
+			"UploadFile of a seeker": func() error {
+				content := brokenSeeker{source(), strings.NewReader("half and half")}
+				_, err := sandbox.UploadFile(within(t), File{Path: "/p", Content: content})
+				return err
+			},
+		} {
+			server.SetFile("a", "/p", "old")
+			if err := upload(); !errors.Is(err, broken) {
+				t.Errorf("%s, %v: error %v", name, broken, err)
+			}
+			if got, _ := server.File("a", "/p"); got != "old" {
+				t.Errorf("%s, %v: wrote %q", name, broken, got)
+			}
+		}
 	}
 }
 

@@ -94,7 +94,7 @@ func (u *upload) attempt(ctx context.Context, offset int64) (FileResult, error) 
 		return FileResult{}, err
 	}
 	err = u.sandbox.send(stream, u.file, &sandboxv1.UploadHeader{UploadId: u.id, Offset: offset}, sum)
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err != nil && err != io.EOF { //nolint:errorlint // Wrapped, it is the source's.
 		return FileResult{}, err
 	}
 	reply, err := stream.CloseAndRecv()
