@@ -282,6 +282,22 @@ def test_text_as_a_source_is_refused_with_what_to_do(sandbox: Sandbox, work: Pat
         sandbox.upload_file(f"{work}/x", 1)  # type: ignore[arg-type]
 
 
+async def test_a_source_that_would_block_is_no_source_that_ended(
+    sandbox: Sandbox, async_client: AsyncClient, work: Path
+) -> None:
+    (work / "x").write_bytes(b"old")
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.write(write, b"half")
+    with io.FileIO(read) as source, io.FileIO(write, "w"):
+        with pytest.raises(BlockingIOError, match=f"the source {read} is non-blocking"):
+            sandbox.upload_file(f"{work}/x", source)
+        async with async_client, await async_client.create() as other:
+            with pytest.raises(BlockingIOError):
+                await other.upload_file(f"{work}/x", source)
+    assert (work / "x").read_bytes() == b"old"
+
+
 async def test_a_cancelled_upload_leaves_the_old_content(async_client: AsyncClient, work: Path) -> None:
     (work / "x").write_bytes(b"old")
     reading, loop = asyncio.Event(), asyncio.get_running_loop()

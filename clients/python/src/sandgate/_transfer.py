@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -78,12 +79,23 @@ class Content:
 
     def _read(self, opened: BinaryIO, offset: int) -> Iterator[bytes]:
         digest, size = hashlib.sha256(), 0
-        while chunk := opened.read(CHUNK_BYTES if size >= offset else min(CHUNK_BYTES, offset - size)):
+        while chunk := _some(opened, CHUNK_BYTES if size >= offset else min(CHUNK_BYTES, offset - size)):
             digest.update(chunk)
             size += len(chunk)
             if size > offset:
                 yield chunk
         self.sent = size, digest.digest()
+
+
+def _some(opened: BinaryIO, size: int) -> bytes:
+    """Read at most so many bytes; empty: the end."""
+    chunk: bytes | None = opened.read(size)
+    if chunk is None:
+        name = getattr(opened, "name", opened)
+        raise BlockingIOError(
+            errno.EAGAIN, f"the source {name!r} is non-blocking and has no bytes yet: make it blocking"
+        )
+    return chunk
 
 
 class Upload:
