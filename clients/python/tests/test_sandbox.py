@@ -7,6 +7,7 @@ import io
 import os
 import threading
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
@@ -31,6 +32,7 @@ from sandgate import (
     _plans,
 )
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as pb
+from sandgate._landing import landing
 from tests.fake_files import Refused
 from tests.fake_server import FakeServer, wait_for
 
@@ -344,6 +346,36 @@ def test_a_failed_download_leaves_the_local_file(fake: FakeServer, sandbox: Sand
     assert _kept(local) == {"keep.txt": b"theirs", "link": b"theirs"}
     assert (local / "link").is_symlink()
     assert (local / "keep.txt").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_what_lands_is_never_open_to_more_than_its_target(tmp_path: Path, mode: int) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"mine")
+    target.chmod(mode)
+    with landing(target) as opened:
+        opened.write(b"theirs")
+        modes = {p.name.split("-")[0]: p.stat().st_mode & 0o777 for p in tmp_path.iterdir()}
+    assert modes == {"target": mode, ".sandgate": mode}
+    assert (target.read_bytes(), target.stat().st_mode & 0o777) == (b"theirs", mode)
+
+
+def test_a_target_without_a_writable_directory_stays() -> None:
+    with TemporaryDirectory(dir="/tmp") as name:
+        directory = Path(name)
+        (directory / "target").write_bytes(b"mine")
+        (directory / "target").chmod(0o666)
+        directory.chmod(0o555)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)  # Root may write anywhere.
+        try:
+            with pytest.raises(PermissionError), landing(directory / "target") as opened:
+                opened.write(b"theirs")
+        finally:
+            os.seteuid(user)
+            directory.chmod(0o755)
+        assert _kept(directory) == {"target": b"mine"}
 
 
 async def test_a_failed_download_leaves_the_local_file_async(async_client: AsyncClient, work: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import uuid
 from contextlib import asynccontextmanager, contextmanager
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import AsyncIterator, Iterator
 
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def landing(target: os.PathLike[str]) -> Iterator[BinaryIO]:
     """Give a new file beside the target, which takes its place at the end.
 
-    After an error the target is what it was, and the new file is gone. What is
-    there and is no regular file, a device or a pipe, is written to directly.
+    After an error the target is what it was, and the new file is gone. It can be
+    read by those who could read the target, at no time by others. What is there
+    and is no regular file, a device or a pipe, is written to directly.
     """
     path = Path(target).resolve()
     if path.exists() and not path.is_file():
@@ -28,13 +29,18 @@ def landing(target: os.PathLike[str]) -> Iterator[BinaryIO]:
         return
     part = path.with_name(f".sandgate-{uuid.uuid4().hex}")
     try:
-        with part.open("xb") as opened:
+        with open(part, "xb", opener=_private if path.exists() else None) as opened:
+            if path.exists():
+                shutil.copymode(path, part)
             yield opened
-        if path.exists():
-            shutil.copymode(path, part)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read."""
+    return os.open(path, flags, 0o600)
 
 
 @asynccontextmanager

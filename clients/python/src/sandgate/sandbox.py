@@ -382,9 +382,13 @@ class Sandbox(Handle, Managed):
     ) -> files.DownloadResult:
         """Read one file of any size, into memory or to a local path or open file.
 
+        A file at a local path is replaced by a new one with its permission bits,
+        which is made beside it: the directory must be writable.
+
         Raises:
             FileError: The file could not be read to its end. A local path is then
                 what it was before; an open file holds what came.
+            PermissionError: The directory of a local path is not writable.
         """
         if target is None:
             return self._client.run(_moving.download_file(self._target, path))
