@@ -69,7 +69,7 @@ chmod +x "$work/root/init"
 
 # The console carries what the tests print and, by the kernel's settings, nothing
 # else. Its lines end as a terminal's do.
-timeout "${EMULATED_TIMEOUT:-20m}" qemu-system-aarch64 -M virt -cpu cortex-a57 -smp 2 -m 2048 -nographic -no-reboot \
+timeout "${EMULATED_TIMEOUT:-20m}" qemu-system-aarch64 -M virt -cpu cortex-a57 -smp 2 -m 2048 -nographic -nic none -no-reboot \
   -kernel "$home/kernel" -initrd "$work/initrd" -append 'console=ttyAMA0 quiet loglevel=0 panic=-1' \
   </dev/null >"$work/console" || echo "test-emulated: the machine ended with $?" >&2
 tr -d '\r' <"$work/console" | awk -v dir="$work" '
