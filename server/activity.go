@@ -127,14 +127,19 @@ func (s *Server) maintain() {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			for _, t := range s.tunnels.live() {
-				if t.users.Load() > 0 {
-					s.activity.note(ctx, t, now)
-				} else if last := t.lastUsed.Load(); last > t.written.Load() {
-					s.activity.note(ctx, t, time.Unix(0, last))
-				}
-			}
+			s.noteCalls(ctx, now)
 			s.tunnels.sweep(now)
+		}
+	}
+}
+
+// noteCalls notes the activity of calls, running or over.
+func (s *Server) noteCalls(ctx context.Context, now time.Time) {
+	for _, t := range s.tunnels.live() {
+		if t.users.Load() > 0 {
+			s.activity.note(ctx, t, now)
+		} else if last := t.lastCall.Load(); last > t.written.Load() {
+			s.activity.note(ctx, t, time.Unix(0, last))
 		}
 	}
 }

@@ -282,16 +282,16 @@ const usedNow = time.Duration(-1)
 // idleTime asks the agent for how long the sandbox has been idle. One with a
 // running command, or with a call under way here, is in use.
 func (s *Server) idleTime(ctx context.Context, b box) (time.Duration, error) {
-	t, err := s.tunnels.get(ctx, b)
+	t, err := s.tunnels.look(ctx, b)
 	if err != nil {
 		return 0, err
 	}
-	defer t.release()
+	defer t.endLook()
 	reply, err := t.agent.GetActivity(ctx, &agentv1.GetActivityRequest{})
 	if err != nil {
 		return 0, agentError(ctx, err)
 	}
-	if reply.GetRunningCommands() > 0 || t.users.Load() > 1 {
+	if reply.GetRunningCommands() > 0 || t.users.Load() > 0 {
 		return usedNow, nil
 	}
 	// An agent cannot keep its sandbox alive by a clock from the future.

@@ -41,9 +41,13 @@ type tunnel struct {
 	// replays is true when the agent carries out a call with an id only once.
 	replays bool
 
-	info     atomic.Pointer[providers.Info]
-	users    atomic.Int32
-	lastUsed atomic.Int64 // unix nanoseconds
+	info atomic.Pointer[providers.Info]
+	// users counts the running calls, and looks what the server itself asks. A
+	// look keeps the tunnel open but is no activity of the sandbox.
+	users, looks atomic.Int32
+	// lastCall is the end of the last call, and lastUsed that of the last call or
+	// look, both in unix nanoseconds.
+	lastCall, lastUsed atomic.Int64
 	// written is the last activity that the provider knows or is being told, and
 	// confirmed what it knows for sure, both in unix nanoseconds.
 	written, confirmed atomic.Int64
@@ -83,10 +87,32 @@ func (t *tunnel) cut() {
 	_ = t.client.Close()
 }
 
-// release must be called once for every tunnel that was got.
+func (t *tunnel) beginCall() {
+	t.users.Add(1)
+	t.called()
+}
+
+// release must be called once for every tunnel that was got for a call.
 func (t *tunnel) release() {
-	t.lastUsed.Store(time.Now().UnixNano())
+	t.called()
 	t.users.Add(-1)
+}
+
+func (t *tunnel) called() {
+	now := time.Now().UnixNano()
+	t.lastCall.Store(now)
+	t.lastUsed.Store(now)
+}
+
+func (t *tunnel) beginLook() {
+	t.looks.Add(1)
+	t.lastUsed.Store(time.Now().UnixNano())
+}
+
+// endLook must be called once for every tunnel that was got for a look.
+func (t *tunnel) endLook() {
+	t.lastUsed.Store(time.Now().UnixNano())
+	t.looks.Add(-1)
 }
 
 // openTunnel looks the sandbox up unless it is known, dials its agent and

@@ -46,17 +46,22 @@ func newTunnels(cfg Config, c codec) *tunnels {
 	}
 }
 
-// get returns a live tunnel, which must be released. A wait ends with ctx; the
-// attempt to open goes on for the others who wait.
-func (ts *tunnels) get(ctx context.Context, b box) (*tunnel, error) {
-	return ts.getKnown(ctx, b, nil)
+// getKnown returns a live tunnel for a call, which must be released. A wait ends
+// with ctx; the attempt to open goes on for the others who wait. Where the sandbox
+// is known, it spares the look-up: a tunnel to an incarnation that the provider no
+// longer has is replaced, and the failure of an attempt that somebody else began,
+// perhaps with what is now out of date, does not count.
+func (ts *tunnels) getKnown(ctx context.Context, b box, known *providers.Info) (*tunnel, error) {
+	return ts.find(ctx, b, known, (*tunnel).beginCall)
 }
 
-// getKnown is get that spares the look-up where the sandbox is known. A tunnel to
-// an incarnation that the provider no longer has is replaced, and the failure of
-// an attempt that somebody else began, perhaps with what is now out of date,
-// does not count.
-func (ts *tunnels) getKnown(ctx context.Context, b box, known *providers.Info) (*tunnel, error) {
+// look returns a live tunnel for the server's own look at the sandbox, which
+// must be ended with endLook and is no use of the sandbox.
+func (ts *tunnels) look(ctx context.Context, b box) (*tunnel, error) {
+	return ts.find(ctx, b, nil, (*tunnel).beginLook)
+}
+
+func (ts *tunnels) find(ctx context.Context, b box, known *providers.Info, begin func(*tunnel)) (*tunnel, error) {
 	for {
 		s, own, err := ts.slot(ctx, b, known)
 		if err != nil {
@@ -86,22 +91,21 @@ func (ts *tunnels) getKnown(ctx context.Context, b box, known *providers.Info) (
 				continue
 			}
 		}
-		if s.t.alive() && ts.use(b.name, s) {
+		if s.t.alive() && ts.use(b.name, s, begin) {
 			return s.t, nil
 		}
 		ts.forget(b.name, s)
 	}
 }
 
-// use counts a user, unless the slot was given up meanwhile.
-func (ts *tunnels) use(name string, s *slot) bool {
+// use begins a call or a look, unless the slot was given up meanwhile.
+func (ts *tunnels) use(name string, s *slot, begin func(*tunnel)) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if ts.slots[name] != s {
 		return false
 	}
-	s.t.users.Add(1)
-	s.t.lastUsed.Store(time.Now().UnixNano())
+	begin(s.t)
 	return true
 }
 
@@ -241,7 +245,7 @@ func (ts *tunnels) sweep(now time.Time) {
 func (ts *tunnels) retire(t *tunnel, now time.Time) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if t.users.Load() > 0 || now.Sub(time.Unix(0, t.lastUsed.Load())) < ts.timing.TunnelIdle {
+	if t.users.Load() > 0 || t.looks.Load() > 0 || now.Sub(time.Unix(0, t.lastUsed.Load())) < ts.timing.TunnelIdle {
 		return false
 	}
 	if s := ts.slots[t.box.name]; s != nil && s.t == t {

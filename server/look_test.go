@@ -1,0 +1,92 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+)
+
+// tick does what the server does every few seconds, and waits until it is done.
+func (w *world) tick() {
+	w.t.Helper()
+	w.server.noteCalls(w.t.Context(), time.Now())
+	w.server.activity.pending.Wait()
+}
+
+// The reaper asks the agents of idle sandboxes, which is no use of them: all are
+// deleted in the same round.
+func TestReapersLookRenewsNothing(t *testing.T) {
+	g := newGate()
+	w := newWorld(t, func(c *Config) {
+		m := c.Provider.(*memory)
+		c.Provider = unled{m}
+		m.before = func(ctx context.Context, method, name string) error {
+			if method != "delete" {
+				return nil
+			}
+			return g.pass(ctx, name)
+		}
+	})
+	const idle = 10
+	for i := range idle {
+		w.createFor(fmt.Sprintf("s-%d", i), time.Hour)
+		w.age(fmt.Sprintf("s-%d", i), 61*time.Minute)
+	}
+	var round sync.WaitGroup
+	round.Go(func() {
+		if err := w.server.reapAll(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	for range idle {
+		<-g.arrived
+	}
+	w.tick()
+	close(g.open)
+	round.Wait()
+	for i := range idle {
+		if !w.gone(fmt.Sprintf("s-%d", i)) {
+			t.Errorf("s-%d was kept: the look counted as use", i)
+		}
+	}
+}
+
+// A cleanup that only asks leaves every sandbox as idle as it was.
+func TestDryCleanupRenewsNothing(t *testing.T) {
+	w := newWorld(t, nil)
+	w.createFor("a", time.Hour)
+	w.age("a", 30*time.Minute)
+	before := w.place("a").info.LastActivity
+	resp, err := w.client.CleanupSandboxes(t.Context(),
+		&sandboxv1.CleanupSandboxesRequest{MaxIdle: durationpb.New(time.Minute), DryRun: true})
+	if err != nil || len(resp.GetDeletedSandboxIds()) != 1 {
+		t.Fatalf("%v %v", resp, err)
+	}
+	w.tick()
+	w.provider.mu.Lock()
+	defer w.provider.mu.Unlock()
+	if after := w.provider.places[substrateName(defaultTenant, "a")].info.LastActivity; !after.Equal(before) {
+		t.Errorf("it was last active at %v, and is now at %v", before, after)
+	}
+}
+
+// Two looks at once do not take each other for a call.
+func TestLooksAtOnceAreNoUse(t *testing.T) {
+	w := newWorld(t, nil)
+	w.create("a")
+	b := box{tenant: defaultTenant, id: "a", name: substrateName(defaultTenant, "a")}
+	other, err := w.server.tunnels.look(t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.endLook()
+	if idle, err := w.server.idleTime(t.Context(), b); err != nil || idle == usedNow {
+		t.Errorf("idle for %v, %v", idle, err)
+	}
+}
