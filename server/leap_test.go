@@ -1,7 +1,12 @@
 package server
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -106,7 +111,7 @@ func TestWhatIsLongOverdueGoesLittleByLittle(t *testing.T) {
 
 func TestBacklogShare(t *testing.T) {
 	for n, want := range map[int]int{0: 0, 3: 3, 50: 10, 500: 50, 20_000: lateMost} {
-		var b backlog
+		b := backlog{random: rand.New(rand.NewPCG(1, uint64(n))).IntN}
 		for range n {
 			b.add(providers.Info{})
 		}
@@ -115,6 +120,73 @@ func TestBacklogShare(t *testing.T) {
 		}
 		if got := len(b.share(lateWait - 1)); got != 0 {
 			t.Errorf("of %d a server that has just started deletes %d", n, got)
+		}
+	}
+}
+
+// Sandboxes that cannot be deleted, or are being deleted, do not keep the others
+// from it, wherever they are in the provider's order.
+func TestWhatCannotBeDeletedHoldsUpNoOther(t *testing.T) {
+	for _, deleting := range []bool{false, true} {
+		t.Run(fmt.Sprintf("deleting %t", deleting), func(t *testing.T) {
+			w, f := leaping(t)
+			const stuck, others = 3 * lateLeast, 5
+			var prefix []string // of the provider's order
+			for i := range stuck + others {
+				id := fmt.Sprintf("old-%02d", i)
+				w.createFor(id, time.Hour)
+				w.age(id, 26*time.Hour)
+				prefix = append(prefix, substrateName(defaultTenant, id))
+			}
+			slices.Sort(prefix)
+			prefix = prefix[:stuck]
+			w.provider.mu.Lock()
+			for _, name := range prefix {
+				if deleting {
+					w.provider.places[name].info.State = providers.StateDeleting
+				}
+			}
+			w.provider.mu.Unlock()
+			w.provider.before = func(_ context.Context, method, name string) error {
+				if method == "delete" && slices.Contains(prefix, name) {
+					return errors.New("it cannot be deleted")
+				}
+				return nil
+			}
+			w.server.random = rand.New(rand.NewPCG(1, 2)).IntN
+			f.pass(lateWait)
+			// Those that are being deleted take no share at all.
+			rounds := 30
+			if deleting {
+				rounds = 1
+			}
+			for range rounds {
+				w.reap()
+			}
+			if n := w.count(); n != stuck {
+				t.Errorf("%d are left, want %d", n, stuck)
+			}
+		})
+	}
+}
+
+// Each of a backlog that is larger than the sample has its chance.
+func TestBacklogSamplesAll(t *testing.T) {
+	b := backlog{random: rand.New(rand.NewPCG(1, 2)).IntN}
+	for i := range 3 * lateMost {
+		b.add(providers.Info{Name: fmt.Sprint(i)})
+	}
+	var thirds [3]int
+	for _, info := range b.sample {
+		i, err := strconv.Atoi(info.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		thirds[i/lateMost]++
+	}
+	for _, n := range thirds {
+		if n < lateMost/4 {
+			t.Errorf("the sample has %v of the thirds", thirds)
 		}
 	}
 }

@@ -23,15 +23,20 @@ const (
 	lateMost = 1000
 )
 
-// backlog is what a round finds long overdue.
+// backlog is what a round finds long overdue. It keeps a random sample of that,
+// so that those that cannot be deleted do not keep the others waiting for ever.
 type backlog struct {
-	count int
-	first []providers.Info
+	count  int
+	sample []providers.Info
+	random func(n int) int // from 0 to n-1
 }
 
 func (b *backlog) add(info providers.Info) {
-	if b.count++; len(b.first) < lateMost {
-		b.first = append(b.first, info)
+	b.count++
+	if len(b.sample) < lateMost {
+		b.sample = append(b.sample, info)
+	} else if i := b.random(b.count); i < lateMost {
+		b.sample[i] = info
 	}
 }
 
@@ -40,7 +45,12 @@ func (b *backlog) share(up time.Duration) []providers.Info {
 	if up < lateWait {
 		return nil
 	}
-	return b.first[:min(len(b.first), max(lateLeast, b.count/lateShare))]
+	n := min(len(b.sample), max(lateLeast, b.count/lateShare))
+	for i := range n {
+		j := i + b.random(len(b.sample)-i)
+		b.sample[i], b.sample[j] = b.sample[j], b.sample[i]
+	}
+	return b.sample[:n]
 }
 
 // overdue is how long ago a sandbox's lifetime ended, without leaps of the wall

@@ -91,7 +91,7 @@ func (s *Server) reapAll(ctx context.Context) error {
 		return nil
 	}
 	s.reapLater.forget(time.Now())
-	var late backlog
+	late := backlog{random: s.random}
 	q := providers.Query{Limit: reapPage, DueBy: s.clock.now()}
 	for {
 		page, err := s.provider.List(ctx, q)
@@ -99,6 +99,9 @@ func (s *Server) reapAll(ctx context.Context) error {
 			return err
 		}
 		for _, info := range page.Sandboxes {
+			if info.State == providers.StateDeleting {
+				continue
+			}
 			overdue := s.overdue(info)
 			if s.reapLater.has(info.Name) && overdue < unreachableGrace {
 				continue

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"strconv"
 	"sync"
@@ -55,6 +56,7 @@ type Server struct {
 	activity  *activity
 	expired   *tombstones
 	reapLater *pauses
+	random    func(n int) int // chooses from a backlog
 	services  map[string]grpc.ServiceInfo
 	conns     *connLimiter
 	running   *running
@@ -100,7 +102,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: newCodec(),
-		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(), reapLater: newPauses(),
+		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(), reapLater: newPauses(), random: rand.IntN,
 		conns: newConnLimiter(), running: newRunning(), refusals: newRefusals(),
 		clock: newClock(cfg.readClock), counts: newCounts(cfg.Provider, cfg.Limits),
 	}
