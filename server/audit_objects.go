@@ -79,16 +79,31 @@ func codeAndName(r sandboxv1.ErrorReason) (codes.Code, string) {
 	return row.code, reasonName(r)
 }
 
+// deleted returns the sandboxes whose outcome is a success.
+func (o *auditObjects) deleted() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var ids []string
+	for _, object := range o.list {
+		if object.sandboxID != "" && object.done && object.reason == "" {
+			ids = append(ids, object.sandboxID)
+		}
+	}
+	return ids
+}
+
 // recordAll writes one record for the call, and one for each of its objects if
-// there are several. An object without an outcome has the call's.
+// there are several, or if the call failed after its only object had an outcome.
+// An object without an outcome has the call's.
 func (s *Server) recordAll(ctx context.Context, r AuditRecord, o *auditObjects) error {
 	o.mu.Lock()
 	list := o.list[:len(o.list):len(o.list)]
 	defer o.mu.Unlock()
-	if len(list) == 1 {
-		list[0].describe(&r)
+	if len(list) == 0 {
+		return s.record(ctx, r)
 	}
-	if len(list) < 2 {
+	if len(list) == 1 && (r.Code == "" || r.Code == codes.OK.String() || !list[0].done) {
+		list[0].describe(&r)
 		return s.record(ctx, r)
 	}
 	r.Path, r.Objects = "", len(list)
@@ -112,7 +127,7 @@ func (o *auditObject) describe(r *AuditRecord) {
 	if o.sandboxID != "" {
 		r.SandboxID = o.sandboxID
 	}
-	if o.done && r.Phase != AuditStarted && r.Code == codes.OK.String() {
+	if o.done && r.Phase != AuditStarted {
 		r.Code, r.Reason = o.code.String(), o.reason
 	}
 }

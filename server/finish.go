@@ -117,9 +117,10 @@ func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 		// A call that is over can't be refused any more.
 		_ = s.recordAll(ctx, r, &c.objects)
 	}
-	if err == nil {
-		s.logLifecycle(ctx, c, resp, caller.Tenant, took)
+	if err != nil {
+		resp = nil
 	}
+	s.logLifecycle(ctx, c, resp, caller.Tenant, took)
 	level := levelOf(c, code)
 	if !s.log.Enabled(ctx, level) {
 		return
@@ -146,7 +147,8 @@ func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 	s.log.LogAttrs(ctx, level, "call", attrs...)
 }
 
-// logLifecycle tells operators which sandboxes come and go.
+// logLifecycle tells operators which sandboxes come and go. A call that failed
+// has no response, and may have deleted some before.
 func (s *Server) logLifecycle(ctx context.Context, c *call, resp any, tenant string, took time.Duration) {
 	line := func(what, id string, more ...any) {
 		s.log.InfoContext(ctx, what, append([]any{"tenant", tenant, "sandbox_id", id, "request_id", c.requestID, "took", took}, more...)...)
@@ -161,16 +163,13 @@ func (s *Server) logLifecycle(ctx context.Context, c *call, resp any, tenant str
 		if m.GetDeleted() {
 			line("sandbox deleted", c.audit.SandboxID)
 		}
-	case *sandboxv1.CleanupSandboxesResponse:
-		for _, o := range c.objects.list {
-			if o.done && o.reason == "" {
-				line("sandbox deleted", o.sandboxID)
-			}
-		}
 	case *sandboxv1.SuspendSandboxResponse:
 		line("sandbox suspended", c.audit.SandboxID)
 	case *sandboxv1.ResumeSandboxResponse:
 		line("sandbox resumed", c.audit.SandboxID)
+	}
+	for _, id := range c.objects.deleted() {
+		line("sandbox deleted", id)
 	}
 }
 
