@@ -53,6 +53,10 @@ func (s *Server) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadReques
 	return stream.SendAndClose(resp)
 }
 
+// maxUploadFiles bounds the files of one upload, of which each is held for the
+// audit's end and has a result.
+const maxUploadFiles = 10_000
+
 // upload passes one caller's files on.
 type upload struct {
 	s       *Server
@@ -96,6 +100,11 @@ func (u *upload) accept(m *sandboxv1.UploadRequest) (*agentv1.UploadRequest, err
 		return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Trailer{Trailer: t}}, u.checkTrailer(t)
 	}
 	h := m.GetHeader()
+	if u.headers >= maxUploadFiles {
+		var v violations
+		v.add(fmt.Sprintf("header[%d]", u.headers), "is beyond the %d files of one upload; begin another", maxUploadFiles)
+		return nil, v.err()
+	}
 	return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Header{Header: h}}, errors.Join(u.record(h), u.check(h))
 }
 
