@@ -23,7 +23,10 @@ const (
 	maxActivityInterval = time.Minute
 	activityWriters     = 8
 	activityTimeout     = 10 * time.Second
-	maintainInterval    = 5 * time.Second
+	// renewAgain is how long calls go on without writing activity after that has
+	// failed, so that they do not wait one after the other.
+	renewAgain       = 5 * time.Second
+	maintainInterval = 5 * time.Second
 )
 
 func newActivity(p providers.Provider, log *slog.Logger) *activity {
@@ -71,7 +74,8 @@ func (a *activity) note(ctx context.Context, t *tunnel, at time.Time) {
 func (a *activity) renew(ctx context.Context, t *tunnel, at time.Time) error {
 	due := func() bool {
 		idle := t.info.Load().Spec.IdleTTL
-		return idle > 0 && at.Sub(time.Unix(0, t.confirmed.Load())) >= idle/2
+		return idle > 0 && at.Sub(time.Unix(0, t.confirmed.Load())) >= idle/2 &&
+			time.Since(time.Unix(0, t.renewFailed.Load())) >= renewAgain
 	}
 	if !due() {
 		a.note(ctx, t, at)
@@ -92,6 +96,7 @@ func (a *activity) renew(ctx context.Context, t *tunnel, at time.Time) error {
 		return context.Cause(ctx)
 	default:
 		// A provider that cannot write cannot delete either.
+		t.renewFailed.Store(time.Now().UnixNano())
 		a.log.WarnContext(ctx, "activity could not be written", "sandbox_id", t.box.id, "error", err)
 		return nil
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -197,5 +198,38 @@ func TestReaperSparesWhatIsProlonged(t *testing.T) {
 	}
 	if !w.gone("busy") {
 		t.Error("activity saved one whose TTL has passed")
+	}
+}
+
+// A provider that does not take activity holds calls up once, and not each after
+// the other.
+func TestCallsDoNotQueueForAProviderThatFails(t *testing.T) {
+	g := newGate()
+	w := newWorld(t, func(c *Config) {
+		m := c.Provider.(*memory)
+		c.Provider = unled{m}
+		m.before = func(ctx context.Context, method, name string) error {
+			if method != "update" {
+				return nil
+			}
+			return errors.Join(g.pass(ctx, name), providers.ErrUnavailable)
+		}
+	})
+	w.createFor("a", time.Hour)
+	w.age("a", 59*time.Minute)
+	var calls sync.WaitGroup
+	for range 20 {
+		calls.Go(func() {
+			if err := w.stat("a"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	<-g.arrived
+	close(g.open)
+	calls.Wait()
+	// One more may be in the background.
+	if n := len(g.arrived); n > 1 {
+		t.Errorf("%d further attempts to write", n)
 	}
 }

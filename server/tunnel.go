@@ -51,8 +51,10 @@ type tunnel struct {
 	// written is the last activity that the provider knows or is being told, and
 	// confirmed what it knows for sure, both in unix nanoseconds.
 	written, confirmed atomic.Int64
-	// renewing holds a value while a call writes activity.
-	renewing chan struct{}
+	// renewing holds a value while a call writes activity, and renewFailed is when
+	// that last failed, in unix nanoseconds.
+	renewing    chan struct{}
+	renewFailed atomic.Int64
 }
 
 // tunnelConn tells when gRPC gave the connection up.
@@ -195,7 +197,7 @@ func (ts *tunnels) newClient(conn *tunnelConn) (*grpc.ClientConn, error) {
 		grpc.WithStaticStreamWindowSize(streamWindow),
 		grpc.WithStaticConnWindowSize(connWindow),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
-			Time: 20 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true,
+			Time: tunnelSilence, Timeout: tunnelSignOfLife, PermitWithoutStream: true,
 		}),
 		grpc.WithDefaultCallOptions(
 			grpc.ForceCodecV2(ts.codec),
@@ -204,6 +206,13 @@ func (ts *tunnels) newClient(conn *tunnelConn) (*grpc.ClientConn, error) {
 		),
 	)
 }
+
+// A tunnel that brings nothing for tunnelSilence is asked for a sign of life, and
+// is dead without one within tunnelSignOfLife.
+const (
+	tunnelSilence    = 20 * time.Second
+	tunnelSignOfLife = 10 * time.Second
+)
 
 // tunnelBuffer is what is written at once: two whole messages of an exec stream
 // on Kubernetes, and no small rest.
