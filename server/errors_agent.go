@@ -44,6 +44,9 @@ func agentError(ctx context.Context, err error) error {
 	if errors.As(err, &own) {
 		return own
 	}
+	if errors.Is(err, errPipe) {
+		return err
+	}
 	st, ok := status.FromError(err)
 	if !ok {
 		return fmt.Errorf("%w: %w", errPipe, err)

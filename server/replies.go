@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -10,8 +11,9 @@ import (
 )
 
 // replyTimeout bounds the time from the headers of an agent's reply, which it
-// sends when the reply is ready, to the reply's end.
-const replyTimeout = 20 * time.Second
+// sends when the reply is ready, to the reply's end. A connection that is dead is
+// found out before.
+const replyTimeout = tunnelSilence + tunnelSignOfLife + 10*time.Second
 
 // oneReply makes unary calls of an agent and takes in one reply at a time, so
 // that however many calls a sandbox's callers make, its agent can make the server
@@ -28,7 +30,9 @@ func newOneReply(conn grpc.ClientConnInterface) *oneReply {
 
 var unaryDesc = &grpc.StreamDesc{}
 
-var errSlowReply = errors.New("the reply did not end in time")
+// errSlowReply is no breach of the protocol: the way may be slow, or the other end
+// overloaded.
+var errSlowReply = fmt.Errorf("%w: the reply did not end in time", errPipe)
 
 // Invoke implements grpc.ClientConnInterface.
 func (c *oneReply) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
@@ -51,12 +55,11 @@ func (c *oneReply) Invoke(ctx context.Context, method string, args, reply any, o
 			return context.Cause(ctx)
 		}
 	}
-	late := time.AfterFunc(replyTimeout, func() { cancel(misbehaved("%w", errSlowReply)) })
+	late := time.AfterFunc(replyTimeout, func() { cancel(errSlowReply) })
 	defer late.Stop()
 	err = stream.RecvMsg(reply)
-	var slow *fault
-	if err != nil && errors.As(context.Cause(ctx), &slow) && errors.Is(slow, errSlowReply) {
-		return slow
+	if err != nil && errors.Is(context.Cause(ctx), errSlowReply) {
+		return errSlowReply
 	}
 	if errors.Is(err, io.EOF) {
 		return misbehaved("a call that ended without a reply")

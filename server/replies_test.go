@@ -3,12 +3,16 @@ package server
 import (
 	"bytes"
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
@@ -67,6 +71,40 @@ func TestOneReplyAtATime(t *testing.T) {
 	if n := r.most.Load(); n != 1 {
 		t.Errorf("%d replies at once", n)
 	}
+}
+
+// stalled has headers at once and no reply until its call ends.
+type stalled struct{ grpc.ClientConnInterface }
+
+func (stalled) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+	return stalledReply{ctx: ctx}, nil
+}
+
+type stalledReply struct {
+	grpc.ClientStream
+	ctx context.Context
+}
+
+func (stalledReply) SendMsg(any) error            { return nil }
+func (stalledReply) Header() (metadata.MD, error) { return nil, nil }
+func (s stalledReply) RecvMsg(any) error {
+	<-s.ctx.Done()
+	return status.FromContextError(s.ctx.Err()).Err()
+}
+
+// A reply that stalls is a broken connection and no breach of the protocol, and
+// the connection's own signs of life find a dead one before.
+func TestSlowReplyIsNoMisbehaviour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		err := agentError(t.Context(), newOneReply(stalled{}).Invoke(t.Context(), "/x/y", nil, nil))
+		if !errors.Is(err, errPipe) || isMisbehaved(err) || !transient(err) {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(begun); took <= tunnelSilence+tunnelSignOfLife {
+			t.Errorf("after %v", took)
+		}
+	})
 }
 
 // Many calls of a hostile agent cost what their largest replies do.
