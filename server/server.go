@@ -308,8 +308,16 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.grpc.Stop()
 		<-graceful
 	}
-	s.work.Wait()
-	s.tunnels.wait()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.work.Wait()
+		s.tunnels.wait()
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
 	return context.Cause(ctx)
 }
 

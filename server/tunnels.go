@@ -156,8 +156,10 @@ func (ts *tunnels) fill(ctx context.Context, b box, known *providers.Info, s *sl
 	if s.err != nil && ts.slots[b.name] == s {
 		delete(ts.slots, b.name)
 	}
-	ts.mu.Unlock()
+	// Under the lock: who holds it sees each slot either filled or still without a
+	// tunnel, and can take it away in either case.
 	close(s.ready)
+	ts.mu.Unlock()
 	if err != nil {
 		return
 	}
@@ -219,15 +221,21 @@ var errDropped = agentUnavailable(errors.New("the sandbox was stopped while it w
 // drop cuts the sandbox's tunnel, if there is one, and ends an attempt to open
 // it: what would be reached is gone.
 func (ts *tunnels) drop(name string) {
-	if t := ts.peek(name); t != nil {
-		t.cut()
-		return
-	}
 	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if s, ok := ts.slots[name]; ok {
-		delete(ts.slots, name)
-		s.cancel(errDropped)
+	s, ok := ts.slots[name]
+	delete(ts.slots, name)
+	ready := false
+	if ok {
+		select {
+		case <-s.ready:
+			ready = true
+		default:
+			s.cancel(errDropped)
+		}
+	}
+	ts.mu.Unlock()
+	if ready && s.err == nil {
+		s.t.cut()
 	}
 }
 
