@@ -261,9 +261,9 @@ func (s *Server) deleteExpired(ctx context.Context, info providers.Info) (bool, 
 	// reason.
 	s.expired.add(b.name, end)
 	err := s.provider.Delete(ctx, b.name, providers.Condition{Incarnation: info.Incarnation, IdleSince: info.LastActivity})
-	if errors.Is(err, providers.ErrInUse) {
+	if err != nil && !errors.Is(err, providers.ErrNotFound) {
+		// It may live on.
 		s.expired.remove(b.name)
-		return false, err
 	}
 	if errors.Is(err, providers.ErrReplaced) || errors.Is(err, providers.ErrNotFound) {
 		return false, nil

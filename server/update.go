@@ -50,6 +50,7 @@ func (s *Server) UpdateSandbox(ctx context.Context, req *sandboxv1.UpdateSandbox
 	if info, err = s.provider.Update(ctx, b.name, c); err != nil {
 		return nil, s.explain(b, err)
 	}
+	s.expired.remove(b.name)
 	if t := s.tunnels.peek(b.name); t != nil && t.incarnation == info.Incarnation {
 		t.info.Store(&info)
 	}

@@ -1,0 +1,59 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+// A sandbox whose deletion fails is not remembered as expired: when its tenant
+// deletes it, nobody is told that it has expired.
+func TestFailedDeletionLeavesNoTombstone(t *testing.T) {
+	for _, fails := range []error{providers.ErrInUse, providers.ErrReplaced, providers.ErrUnavailable, errors.New("broken")} {
+		t.Run(fails.Error(), func(t *testing.T) {
+			var fail atomic.Bool
+			w := newWorld(t, func(c *Config) {
+				m := c.Provider.(*memory)
+				c.Provider = unled{m}
+				m.before = func(_ context.Context, method, name string) error {
+					if method == "delete" && fail.Load() {
+						return fmt.Errorf("%s: %w", name, fails)
+					}
+					return nil
+				}
+			})
+			w.createFor("a", time.Hour)
+			w.age("a", 61*time.Minute)
+			fail.Store(true)
+			w.reap()
+			fail.Store(false)
+			if _, err := w.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a"}); err != nil {
+				t.Fatal(err)
+			}
+			wantReason(t, w.stat("a"), "SANDBOX_NOT_FOUND")
+		})
+	}
+}
+
+// A sandbox that could be updated has not expired.
+func TestUpdateRemovesTheTombstone(t *testing.T) {
+	w := newWorld(t, nil)
+	w.create("a")
+	w.server.expired.add(substrateName(defaultTenant, "a"), time.Now())
+	_, err := w.client.UpdateSandbox(t.Context(), &sandboxv1.UpdateSandboxRequest{SandboxId: "a", Ttl: durationpb.New(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	wantReason(t, w.stat("a"), "SANDBOX_NOT_FOUND")
+}
