@@ -124,7 +124,6 @@ func (a *activity) write(ctx context.Context, t *tunnel, at time.Time) error {
 func (s *Server) maintain() {
 	ctx, cancel := s.untilHalt()
 	defer cancel()
-	defer s.activity.pending.Wait()
 	tick := time.NewTicker(min(maintainInterval, max(s.cfg.Timing.TunnelIdle/2, time.Millisecond)))
 	defer tick.Stop()
 	for {

@@ -312,6 +312,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	go func() {
 		defer close(ended)
 		s.work.Wait()
+		s.activity.pending.Wait()
 		s.tunnels.wait()
 	}()
 	select {

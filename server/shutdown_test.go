@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -146,5 +147,30 @@ func TestConnectionAge(t *testing.T) {
 	}
 	if !errors.Is(err, io.EOF) {
 		t.Errorf("the running call ended with %v", err)
+	}
+}
+
+// What a call that ran until the end noted is written before the server is gone.
+func TestShutdownWaitsForActivity(t *testing.T) {
+	var written atomic.Bool
+	w := newWorld(t, func(c *Config) {
+		c.Provider.(*memory).before = func(_ context.Context, method, _ string) error {
+			if method == "update" {
+				time.Sleep(200 * time.Millisecond)
+				written.Store(true)
+			}
+			return nil
+		}
+	})
+	w.create("a")
+	tunnel := w.server.tunnels.peek(substrateName(defaultTenant, "a"))
+	w.server.haltOnce.Do(func() { close(w.server.halt) })
+	w.server.work.Wait()
+	w.server.activity.note(t.Context(), tunnel, time.Now().Add(time.Hour))
+	if err := w.server.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !written.Load() {
+		t.Error("the write outlives the server")
 	}
 }
