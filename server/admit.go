@@ -48,7 +48,6 @@ func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, er
 	}
 	conn := connOf(ctx)
 	if isHealth(info.FullMethodName) {
-		conn.count()
 		c.principal, c.refused = authn.Principal{}, conn.admitHealth(ctx)
 		return ctx, nil
 	}

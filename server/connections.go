@@ -25,7 +25,8 @@ const (
 	// healthBytes is what it may send once it asked for health, since messages of
 	// health calls are read.
 	healthBytes = 64 << 10
-	// pendingCallLimit is how many refused and health calls it may make.
+	// pendingCallLimit is how many refused and health calls it may make. It holds
+	// later too, for refused calls in a row: credentials may be revoked.
 	pendingCallLimit = 256
 	// pendingConns and pendingConnsPerHost are how many connections may be
 	// pending. Beyond them the oldest is closed, not the newest: a client with
@@ -71,7 +72,8 @@ type clientConn struct {
 	// left is what may still be read; negative values end the connection.
 	left atomic.Int64
 	free atomic.Bool // not pending any more
-	// calls is how many calls it made while pending.
+	// calls is how many calls it made since the last one with credentials. Health
+	// calls count while it is pending.
 	calls  atomic.Int32
 	health pendingCalls
 }
@@ -150,9 +152,16 @@ func (c *clientConn) Close() error {
 // RemoteAddr returns the peer's address, by which connOf finds the connection.
 func (c *clientConn) RemoteAddr() net.Addr { return connAddr{Addr: c.Conn.RemoteAddr(), conn: c} }
 
-// authenticated lifts the bounds of a pending connection.
+// authenticated lifts the bounds of a pending connection and begins the count of
+// refused calls anew.
 func (c *clientConn) authenticated() {
-	if c == nil || c.free.Swap(true) {
+	if c == nil {
+		return
+	}
+	if c.calls.Load() != 0 {
+		c.calls.Store(0)
+	}
+	if c.free.Load() || c.free.Swap(true) {
 		return
 	}
 	c.limiter.mu.Lock()
@@ -160,10 +169,10 @@ func (c *clientConn) authenticated() {
 	c.limiter.mu.Unlock()
 }
 
-// count counts a call without credentials and closes a pending connection that
-// made too many.
+// count counts a call without credentials and closes a connection that made too
+// many.
 func (c *clientConn) count() {
-	if c != nil && !c.free.Load() && c.calls.Add(1) > pendingCallLimit {
+	if c != nil && c.calls.Add(1) > pendingCallLimit {
 		_ = c.Close()
 	}
 }
@@ -172,6 +181,9 @@ func (c *clientConn) count() {
 func (c *clientConn) admitHealth(ctx context.Context) error {
 	if c == nil {
 		return nil
+	}
+	if !c.free.Load() {
+		c.count()
 	}
 	if !c.health.enter(ctx, maxHealthCalls) {
 		return faultf(sandboxv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,

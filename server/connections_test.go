@@ -99,6 +99,25 @@ func TestPendingConnectionEnds(t *testing.T) {
 				c.count()
 			}
 		}, true},
+		"too many refused calls, authenticated": {func(c *clientConn, _ *pipeConn) {
+			c.authenticated()
+			for range pendingCallLimit + 1 {
+				c.count()
+			}
+		}, false},
+		"many refused calls, not in a row": {func(c *clientConn, _ *pipeConn) {
+			for range 3 {
+				c.authenticated()
+				for range pendingCallLimit {
+					c.count()
+				}
+			}
+		}, true},
+		"many health calls": {func(c *clientConn, _ *pipeConn) { askHealth(c, pendingCallLimit+1) }, false},
+		"many health calls, authenticated": {func(c *clientConn, _ *pipeConn) {
+			c.authenticated()
+			askHealth(c, 2*pendingCallLimit)
+		}, true},
 		"too many bytes": {func(c *clientConn, p *pipeConn) { send(c, p, pendingBytes+1) }, false},
 		"many bytes":     {func(c *clientConn, p *pipeConn) { send(c, p, pendingBytes) }, true},
 		"too many bytes with health": {func(c *clientConn, p *pipeConn) {
@@ -124,6 +143,15 @@ func TestPendingConnectionEnds(t *testing.T) {
 				conn.Close()
 			})
 		})
+	}
+}
+
+// askHealth makes n health calls, one after the other.
+func askHealth(c *clientConn, n int) {
+	for range n {
+		ctx, cancel := context.WithCancel(context.Background())
+		_ = c.admitHealth(ctx)
+		cancel()
 	}
 }
 
