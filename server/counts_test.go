@@ -209,3 +209,32 @@ func TestMaxCreations(t *testing.T) {
 		t.Errorf("%d at the same time", n)
 	}
 }
+
+// A sandbox that exists is given to who asks for it while all turns to create are
+// taken.
+func TestGetOrCreateDoesNotWaitForCreations(t *testing.T) {
+	g := newGate()
+	var hold atomic.Bool
+	w := newWorld(t, func(c *Config) {
+		c.Limits.MaxCreations = 1
+		c.Provider.(*memory).before = func(ctx context.Context, method, name string) error {
+			if method != "create" || !hold.Load() {
+				return nil
+			}
+			return g.pass(ctx, name)
+		}
+	})
+	first := w.create("a")
+	hold.Store(true)
+	var work sync.WaitGroup
+	work.Go(func() { w.create("b") })
+	<-g.arrived
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	resp, err := w.client.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{SandboxId: "a"})
+	if err != nil || resp.GetCreated() || resp.GetSandbox().GetIncarnation() != first.GetIncarnation() {
+		t.Errorf("%v %v", resp, err)
+	}
+	close(g.open)
+	work.Wait()
+}

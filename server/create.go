@@ -64,8 +64,18 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 // createNow has the provider create the sandbox, when it is this call's turn.
 func (s *Server) createNow(ctx context.Context, b box, spec providers.Spec) (providers.Info, error) {
 	if s.creations != nil {
-		if err := take(ctx, s.creations); err != nil {
-			return providers.Info{}, err
+		select {
+		case s.creations <- struct{}{}:
+		default:
+			// What is there already takes nobody's turn.
+			info, err := s.tunnels.lookup(ctx, b)
+			if err == nil && info.State == providers.StateActive && info.Spec.Hash == spec.Hash {
+				info.Created = false
+				return info, nil
+			}
+			if err := take(ctx, s.creations); err != nil {
+				return providers.Info{}, err
+			}
 		}
 		defer func() { <-s.creations }()
 	}
