@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"testing"
@@ -26,7 +27,7 @@ func TestUploadHasABoundedNumberOfFiles(t *testing.T) {
 					h.SandboxId = "a"
 				}
 				err := stream.Send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Header{Header: h}})
-				if err == io.EOF {
+				if errors.Is(err, io.EOF) {
 					break
 				}
 				if err != nil {
