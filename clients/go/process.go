@@ -51,6 +51,7 @@ type Process struct {
 
 	stdin       sync.Mutex
 	stdinOffset int64
+	stdinFailed error // of the first WriteStdin that failed
 }
 
 // Event is one event of a command: exactly one field is set.
@@ -144,31 +145,65 @@ func (p *Process) Resize(ctx context.Context, rows, columns int) error {
 }
 
 // WriteStdin appends to the command's standard input, which must have been kept
-// open, and returns when the command's side took it.
+// open, and returns when the command's side took it. After one that failed it is
+// unknown how much arrived: later ones, and CloseStdin, are refused with
+// [ErrExecState].
+//
+// A process from [Sandbox.Attach], or one that joined a command, begins at the
+// first byte of the input: what the command took already is skipped.
 func (p *Process) WriteStdin(ctx context.Context, data []byte) error {
 	p.stdin.Lock()
 	defer p.stdin.Unlock()
-	for len(data) > 0 {
-		n := min(len(data), chunkSize)
-		before := p.stdinOffset
-		if err := p.writeStdin(ctx, data[:n], false); err != nil {
-			return err
-		}
-		// The server may have taken less than was sent.
-		taken := p.stdinOffset - before
-		if taken <= 0 {
-			return local(ErrInternal, codes.DataLoss, nil, "the server took none of the input at offset %d", before)
-		}
-		data = data[min(taken, int64(n)):]
+	if err := p.stdinKnown(); err != nil {
+		return err
 	}
-	return nil
+	p.stdinFailed = p.writeAll(ctx, data)
+	return p.stdinFailed
 }
 
 // CloseStdin ends the command's standard input.
 func (p *Process) CloseStdin(ctx context.Context) error {
 	p.stdin.Lock()
 	defer p.stdin.Unlock()
+	if err := p.stdinKnown(); err != nil {
+		return err
+	}
 	return p.writeStdin(ctx, nil, true)
+}
+
+// stdinKnown refuses to go on after a failed write: the server skips bytes at
+// offsets that it has, so new input could vanish.
+func (p *Process) stdinKnown() error {
+	if p.stdinFailed == nil {
+		return nil
+	}
+	// The failure is no cause: this call was neither cancelled nor cut.
+	return local(ErrExecState, codes.FailedPrecondition, nil,
+		"an earlier write to the standard input of %s failed, and how much of it arrived is unknown: %v", p.id, p.stdinFailed)
+}
+
+func (p *Process) writeAll(ctx context.Context, data []byte) error {
+	for len(data) > 0 {
+		n := int64(min(len(data), chunkSize))
+		before := p.stdinOffset
+		if err := p.writeStdin(ctx, data[:n], false); err != nil {
+			return err
+		}
+		taken := p.stdinOffset - before
+		if taken <= 0 {
+			return local(ErrInternal, codes.DataLoss, nil, "the server took none of the input at offset %d", before)
+		}
+		if taken > n && !p.started.GetJoined() {
+			return local(ErrExecState, codes.FailedPrecondition, nil,
+				"someone else wrote to the standard input of %s: it went from offset %d to %d", p.id, before, p.stdinOffset)
+		}
+		// The server may have taken less than was sent. Of a command that was joined
+		// it may have more: this repeats what an earlier process wrote, so the rest
+		// of the data goes on right after the piece, not after what the server has.
+		taken = min(taken, n)
+		p.stdinOffset, data = before+taken, data[taken:]
+	}
+	return nil
 }
 
 func (p *Process) writeStdin(ctx context.Context, data []byte, eof bool) error {
