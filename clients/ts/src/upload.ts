@@ -1,9 +1,10 @@
 /** Sends files: frames, in pieces of 256 KiB, resumed where a connection breaks. */
 
 import { createHash, type Hash } from "node:crypto";
+import { types } from "node:util";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { newId } from "./command.js";
-import { FileError, InternalError, SandgateError } from "./errors.js";
+import { FileError, InternalError, InvalidRequestError, SandgateError } from "./errors.js";
 import { fileError, type Source, type UploadFile, type UploadResult } from "./files.js";
 import type {
   UploadRequestSchema,
@@ -187,6 +188,8 @@ async function* streamed(
 ): AsyncGenerator<Uint8Array> {
   const stream = typeof source === "function" ? source() : (source as AsyncIterable<Uint8Array>);
   for await (const part of stream) {
+    // Whatever has no length would vanish.
+    if (!types.isUint8Array(part)) throw refused(part);
     for (const chunk of pieces(part)) {
       hash.update(chunk);
       const skip = Math.max(0, offset - counted.size);
@@ -194,6 +197,11 @@ async function* streamed(
       if (skip < chunk.length) yield chunk.subarray(skip);
     }
   }
+}
+
+function refused(part: unknown): InvalidRequestError {
+  const got = part === null ? "null" : typeof part;
+  return new InvalidRequestError(`the source must yield Uint8Array, got ${got}`, { code: "INVALID_ARGUMENT" });
 }
 
 function* pieces(bytes: Uint8Array): Generator<Uint8Array> {

@@ -1,4 +1,4 @@
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { Metadata, status } from "@grpc/grpc-js";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from "vitest";
 import {
@@ -276,6 +276,26 @@ describe("files", () => {
     })();
     await expect(sandbox.uploadFile("/x", source)).rejects.toBeInstanceOf(InvalidRequestError);
     expect(asked).toBeLessThan(200);
+  });
+
+  it.each<[string, unknown]>([
+    ["text", "hello"],
+    ["numbers", 7],
+    ["buffers that are no bytes", new ArrayBuffer(4)],
+    ["nothing", null],
+  ])("refuse a source of %s, and leave the old content", async (_, chunk) => {
+    const sandbox = await client.create();
+    await sandbox.uploadFile("/x", "old");
+    const source = async function* () {
+      yield chunk as Uint8Array;
+    };
+    for (const wrong of [source(), source, [chunk] as unknown as AsyncIterable<Uint8Array>]) {
+      const error = await sandbox.uploadFile("/x", wrong).catch((e: unknown) => e);
+      expect(error).toBeInstanceOf(InvalidRequestError);
+      expect((error as Error).message).toContain("must yield Uint8Array");
+    }
+    await expect(sandbox.upload([{ path: "/x", source }])).rejects.toBeInstanceOf(InvalidRequestError);
+    expect(readFileSync(fake.file("/x"), "utf8")).toBe("old");
   });
 
   it("give up when their source does", async () => {
