@@ -3,6 +3,7 @@
  * grpc-js, and what leaves here is a {@link SandgateError}.
  */
 
+import { setImmediate } from "node:timers/promises";
 import {
   create,
   type DescMessage,
@@ -73,6 +74,8 @@ const CHANNEL_OPTIONS: GrpcClientOptions = {
 
 /** Most of the patience that a unary call gets, in milliseconds. */
 const UNARY_PATIENCE_MS = 30_000;
+/** How often a connection that is not there is looked for, in milliseconds. */
+const CONNECTED_POLL_MS = 10;
 
 /** The connections to one server, shared by all calls. */
 export class Transport {
@@ -165,22 +168,35 @@ export class Transport {
     request: MessageInitShape<I>,
     options: CallOptions = {},
   ): Promise<MessageShape<O>> {
-    const patience = Math.min(this.patience(options), UNARY_PATIENCE_MS);
-    return this.#unary(method, encoded(method.input, request), begun(options), patience);
+    const call = begun(options);
+    const message = encoded(method.input, request);
+    await this.#connected(Math.min(this.patience(options), UNARY_PATIENCE_MS), options.signal);
+    return this.#unary(method, message, call);
   }
 
-  /** @param patience How long the call waits to be sent, in milliseconds. */
+  /**
+   * Waits for the connection of unary calls, for so many milliseconds. A call that is
+   * sent without one fails at once, and says why there is none.
+   */
+  async #connected(patience: number, signal: AbortSignal | undefined): Promise<void> {
+    const until = performance.now() + patience;
+    const channel = this.#first.getChannel();
+    // What ended the connection just now may not have been noticed yet.
+    if (patience > 0) await setImmediate();
+    this.#mayCall(signal);
+    while (channel.getConnectivityState(true) !== connectivityState.READY && performance.now() < until) {
+      await this.sleep(CONNECTED_POLL_MS, signal);
+    }
+  }
+
   async #unary<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>,
     request: Buffer,
     options: BegunCall,
-    patience = 0,
   ): Promise<MessageShape<O>> {
     const limits = limitsOf(options);
     const headers = await this.#begin(options);
-    if (patience > 0) headers.setOptions({ waitForReady: true });
     return new Promise((resolve, reject) => {
-      let unsent = false;
       const call = this.#first.makeUnaryRequest(
         path(method),
         identity,
@@ -190,13 +206,9 @@ export class Transport {
         limits,
         (failure, reply) => {
           unlisten();
-          clearTimeout(timer);
           if (failure === null && reply !== undefined) {
             this.#reached = true;
             resolve(reply);
-          } else if (unsent) {
-            // Without waiting it fails at once, and says why there is no connection.
-            resolve(this.#unary(method, request, options));
           } else reject(this.#failure(failure, requestId, limits, options.signal));
         },
       );
@@ -204,11 +216,6 @@ export class Transport {
       call.on("metadata", (headers: Metadata) => {
         requestId = requestIdOf(headers);
       });
-      const giveUp = () => {
-        unsent = this.#first.getChannel().getConnectivityState(false) !== connectivityState.READY;
-        if (unsent) call.cancel();
-      };
-      const timer = patience > 0 ? setTimeout(giveUp, patience) : undefined;
       const unlisten = this.#onEnd(options.signal, () => call.cancel());
     });
   }

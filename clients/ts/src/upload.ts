@@ -201,7 +201,9 @@ async function* streamed(
 
 function refused(part: unknown): InvalidRequestError {
   const got = part === null ? "null" : typeof part;
-  return new InvalidRequestError(`the source must yield Uint8Array, got ${got}`, { code: "INVALID_ARGUMENT" });
+  return new InvalidRequestError(`the source must yield Uint8Array, got ${got}`, {
+    code: "INVALID_ARGUMENT",
+  });
 }
 
 function* pieces(bytes: Uint8Array): Generator<Uint8Array> {

@@ -126,12 +126,52 @@ describe("Client", () => {
   it("waits for a server that restarts before a call that is made once", async () => {
     await client.serverInfo();
     fake.pause();
+    await new Promise((resolve) => setTimeout(resolve, 100)); // until that is noticed
     const edit = client.sandbox("a").editFile("/a", "b", "c");
     await new Promise((resolve) => setTimeout(resolve, 300));
     fake.calls.length = 0;
     await fake.start();
     await expect(edit).rejects.toMatchObject({ reason: "FEATURE_UNSUPPORTED" }); // the fake's answer
     expect(fake.calls).toEqual(["EditFile"]);
+  });
+
+  it("stops waiting for a server when it is told to", async () => {
+    const other = new Client({ address: fake.address });
+    await other.serverInfo();
+    fake.pause();
+    await new Promise((resolve) => setTimeout(resolve, 100)); // until that is noticed
+    const ended = new AbortController();
+    const call = { signal: ended.signal };
+    const edits = [call, {}].map((o) =>
+      other
+        .sandbox("a")
+        .editFile("/a", "b", "c", o)
+        .catch((e: unknown) => e),
+    );
+    setTimeout(() => ended.abort(), 50);
+    expect(await edits[0]).toMatchObject({ message: "the caller cancelled" });
+    other.close();
+    expect(await edits[1]).toMatchObject({ message: "the client is closed" });
+    await fake.start();
+  });
+
+  it("sends what is made once only once, also where the server goes away under it", async () => {
+    const draining = await new FakeServer().start();
+    const other = new Client({ address: draining.address, patienceMs: 200 });
+    await other.serverInfo();
+    const arrived = new Promise<(error: null, value: object) => void>((resolve) => {
+      Object.assign(draining, { _editFile: (_: unknown, reply: never) => resolve(reply) });
+    });
+    const edit = other.sandbox("a").editFile("/a", "b", "c");
+    edit.catch(() => {});
+    const reply = await arrived;
+    draining.drain();
+    await new Promise((resolve) => setTimeout(resolve, 500)); // longer than its patience
+    reply(null, { occurrences: 1 });
+    await expect(edit).resolves.toBeDefined();
+    expect(draining.calls).toEqual(["GetServerInfo", "EditFile"]);
+    other.close();
+    draining.stop();
   });
 
   it("refuses an option that there is not", async () => {

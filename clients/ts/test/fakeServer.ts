@@ -107,6 +107,11 @@ export class FakeServer {
     this.#server = new Server({ "grpc.max_receive_message_length": 16 << 20 });
   }
 
+  /** Ends the connections after the calls that are under way, and takes no new ones. */
+  drain(): void {
+    this.#server.tryShutdown(() => {});
+  }
+
   stop(): void {
     for (const process of this.processes.values()) process.kill();
     this.#server.forceShutdown();
