@@ -6,7 +6,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from "vites
 import { isText, mimeType } from "../src/deepagents/mime.js";
 import { appended, fileContent } from "../src/deepagents/results.js";
 import { readForeign, replaceText } from "../src/deepagents/text.js";
-import { SandgateSandbox, SandgateThreadBackend, threadSandboxId } from "../src/deepagents.js";
+import { RECREATED, SandgateSandbox, SandgateThreadBackend, threadSandboxId } from "../src/deepagents.js";
 import { SandboxState } from "../src/gen/sandbox/v1/sandbox_lifecycle_pb.js";
 import { failure } from "./failure.js";
 import { FakeServer } from "./fakeServer.js";
@@ -292,6 +292,11 @@ describe("SandgateSandbox against a server with faults", () => {
     await inThread(() => backend.resume());
     expect(await inThread(() => backend.execute("echo back"))).toMatchObject({ output: "back\n" });
     await expect(backend.suspend()).rejects.toMatchObject({ name: "InvalidRequestError" });
+  });
+
+  it("tells of a lost sandbox in the same words as the Python client", () => {
+    const python = new URL("../../python/src/sandgate/deepagents/_acquire.py", import.meta.url);
+    expect(readFileSync(python, "utf8")).toContain(RECREATED);
   });
 
   it("leaves nothing behind when its first files cannot be written", async () => {

@@ -23,8 +23,7 @@ export const THREAD_LABEL = "sandgate-thread";
 
 /** What an agent is told after its sandbox was made anew. */
 export const RECREATED =
-  "Note: this thread's sandbox was lost and a new, empty one was made. " +
-  "All files and processes of the old one are gone.";
+  "The sandbox was lost and a new, empty one was made. " + "All files and processes of the old one are gone.";
 
 const NAME_LENGTH = 80;
 const DIGEST_LENGTH = 12;
