@@ -6,7 +6,13 @@ import { afterAll, beforeAll, beforeEach, describe, expect, it, vi } from "vites
 import { isText, mimeType } from "../src/deepagents/mime.js";
 import { appended, fileContent } from "../src/deepagents/results.js";
 import { readForeign, replaceText } from "../src/deepagents/text.js";
-import { RECREATED, SandgateSandbox, SandgateThreadBackend, threadSandboxId } from "../src/deepagents.js";
+import {
+  RECREATED,
+  SandgateProvider,
+  SandgateSandbox,
+  SandgateThreadBackend,
+  threadSandboxId,
+} from "../src/deepagents.js";
 import { SandboxState } from "../src/gen/sandbox/v1/sandbox_lifecycle_pb.js";
 import { failure } from "./failure.js";
 import { FakeServer } from "./fakeServer.js";
@@ -292,6 +298,34 @@ describe("SandgateSandbox against a server with faults", () => {
     await inThread(() => backend.resume());
     expect(await inThread(() => backend.execute("echo back"))).toMatchObject({ output: "back\n" });
     await expect(backend.suspend()).rejects.toMatchObject({ name: "InvalidRequestError" });
+  });
+
+  it("keeps a sandbox that others may have when its first files cannot be written", async () => {
+    const provider = new SandgateProvider({ connection: { address: fake.address } });
+    const initialFiles = { "/forbidden": "x" };
+    const unwritten = { reason: "FILE_PERMISSION_DENIED" };
+    await expect(provider.getOrCreate({ sandboxId: "shared", initialFiles })).rejects.toMatchObject(
+      unwritten,
+    );
+    expect(fake.sandboxes.has("shared")).toBe(true);
+    const before = fake.sandboxes.size;
+    await expect(provider.getOrCreate({ initialFiles })).rejects.toMatchObject(unwritten);
+    expect(fake.sandboxes.size).toBe(before);
+    provider.close();
+  });
+
+  it("says why its first files cannot be written, also where it cannot be deleted", async () => {
+    const provider = new SandgateProvider({ connection: { address: fake.address } });
+    const options = { connection: { address: fake.address }, initialFiles: { "/forbidden": "x" } };
+    for (const make of [
+      () => provider.getOrCreate({ initialFiles: options.initialFiles }),
+      () => SandgateSandbox.create(options),
+    ]) {
+      fake.failures.set("DeleteSandbox", [failure(status.PERMISSION_DENIED, "no", "PERMISSION_DENIED")]);
+      await expect(make()).rejects.toMatchObject({ reason: "FILE_PERMISSION_DENIED" });
+      expect(fake.failures.get("DeleteSandbox")).toEqual([]);
+    }
+    provider.close();
   });
 
   it("tells of a lost sandbox in the same words as the Python client", () => {

@@ -217,7 +217,7 @@ export class SandgateSandbox extends NativeBackend {
       }
       for (const { error } of await sandbox.upload(files)) if (error !== undefined) throw error;
     } catch (error) {
-      if (sandbox.created) await sandbox.delete();
+      if (sandbox.created) await sandbox.delete().catch(() => {});
       throw error;
     }
     this.#sandbox = sandbox;
@@ -269,8 +269,15 @@ export async function withinStartup<T>(
   }
 }
 
-/** Writes files into a new sandbox; a failure deletes it. Relative paths begin where commands do. */
-export async function seeded(sandbox: Sandbox, files: Record<string, string | Uint8Array>): Promise<void> {
+/**
+ * Writes files into a new sandbox; a failure deletes it if it is the caller's own.
+ * Relative paths begin where commands do.
+ */
+export async function seeded(
+  sandbox: Sandbox,
+  files: Record<string, string | Uint8Array>,
+  own: boolean,
+): Promise<void> {
   const entries = Object.entries(files);
   if (entries.length === 0) return;
   try {
@@ -281,7 +288,8 @@ export async function seeded(sandbox: Sandbox, files: Record<string, string | Ui
     }));
     for (const { error } of await sandbox.upload(wanted)) if (error !== undefined) throw error;
   } catch (error) {
-    await sandbox.delete();
+    // What went wrong first is what the caller must know.
+    if (own) await sandbox.delete().catch(() => {});
     throw error;
   }
 }

@@ -41,7 +41,8 @@ export interface GetOrCreateOptions extends Omit<CreateOptions, "id">, LifetimeS
   sandboxId?: string;
   /**
    * Files to write into a sandbox that is made now, by path; a relative path is one below
-   * the working directory.
+   * the working directory. Where they cannot be written, a sandbox of a made-up id is
+   * deleted; that of a `sandboxId` stays, as another caller may have it.
    */
   initialFiles?: Record<string, string | Uint8Array>;
 }
@@ -138,7 +139,8 @@ export class SandgateProvider {
     };
     try {
       const made = await withinStartup(this.#options, (call) => this.#client.create(wanted, call));
-      if (made.created) await seeded(made, initialFiles);
+      // Another caller may have been given the sandbox of an id that was asked for.
+      if (made.created) await seeded(made, initialFiles, !sandboxId);
       return SandgateSandbox.of(this.#client, made, this.#options);
     } catch (error) {
       if (!(error instanceof SandboxExistsError)) throw error;
