@@ -13,6 +13,7 @@ import {
   type SignalScope,
   scopeValue,
 } from "./command.js";
+import { InternalError } from "./errors.js";
 import {
   type DownloadOptions,
   type DownloadResult,
@@ -42,7 +43,7 @@ import { count } from "./numbers.js";
 import { follow } from "./process.js";
 import { Collector, type Result } from "./result.js";
 import { download, downloadStream, type Target } from "./transfer.js";
-import type { CallOptions, Transport } from "./transport.js";
+import { begun, type CallOptions, type Transport } from "./transport.js";
 import { upload, uploadOne } from "./upload.js";
 import {
   type AccessPolicy,
@@ -54,6 +55,8 @@ import {
 } from "./values.js";
 
 const rpc = SandboxService.method;
+
+const STDIN_CHUNK_BYTES = 256 << 10;
 
 /**
  * A handle of one sandbox; it holds no connection of its own. It is made by
@@ -166,7 +169,7 @@ export class Sandbox {
    * or a terminal, and returns the offset of the next byte.
    *
    * @param offset Bytes that were sent before, those of `stdin` included.
-   * @param data At most 1 MiB.
+   * @param data Of any size; it is sent in pieces.
    * @throws ExecStateError when standard input is closed or the offset is wrong.
    */
   async writeStdin(
@@ -174,8 +177,25 @@ export class Sandbox {
     data: Uint8Array | string,
     { offset, eof = false, ...call }: { offset: number; eof?: boolean } & CallOptions,
   ): Promise<number> {
-    const request = { ...this.#target, execId, offset: count("offset", offset), data: bytes(data), eof };
-    return Number((await this.#transport.repeatable(rpc.writeStdin, request, call)).nextOffset);
+    count("offset", offset);
+    const options = begun(call);
+    let rest = bytes(data);
+    // At least one message, so that an empty one can carry the end. A command may
+    // take less than a message holds: what it took decides what comes next.
+    for (let at = offset; ; ) {
+      const piece = rest.subarray(0, STDIN_CHUNK_BYTES);
+      const last = piece.length === rest.length;
+      const request = { ...this.#target, execId, offset: BigInt(at), data: piece, eof: eof && last };
+      const next = Number((await this.#transport.repeatable(rpc.writeStdin, request, options)).nextOffset);
+      // Beyond the piece: an earlier try of the call wrote it, and more.
+      const taken = Math.min(next - at, piece.length);
+      if (taken < 0 || (piece.length > 0 && taken === 0)) {
+        throw new InternalError(`standard input went from offset ${at} to ${next}`, { code: "DATA_LOSS" });
+      }
+      if (last && taken === piece.length) return next;
+      rest = rest.subarray(taken);
+      at += taken;
+    }
   }
 
   /**

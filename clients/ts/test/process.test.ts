@@ -43,6 +43,41 @@ const until = async (what: () => boolean) => {
   }
 };
 
+describe("writeStdin", () => {
+  it.each([100_003, Number.POSITIVE_INFINITY])(
+    "goes on where the command took %d bytes of it",
+    async (most) => {
+      const input = Buffer.alloc(3 << 20, "0123456");
+      let taken = Buffer.alloc(0);
+      const sizes: number[] = [];
+      const ends: boolean[] = [];
+      // biome-ignore lint/suspicious/noExplicitAny: a call of the fake
+      const _writeStdin = ({ request: { offset, data, eof } }: any, reply: any) => {
+        taken = Buffer.concat([taken, data.subarray(taken.length - Number(offset)).subarray(0, most)]);
+        sizes.push(data.length);
+        ends.push(eof);
+        reply(null, { nextOffset: BigInt(taken.length) });
+      };
+      Object.assign(fake, { _writeStdin });
+      expect(await sandbox.writeStdin("x", input, { offset: 0, eof: true })).toBe(input.length);
+      expect(taken.equals(input)).toBe(true);
+      expect(Math.max(...sizes)).toBe(256 << 10);
+      expect([ends[0], ends.at(-1)]).toEqual([false, true]);
+      // A repeat of the whole adds nothing.
+      expect(await sandbox.writeStdin("x", input, { offset: 0, eof: true })).toBe(input.length);
+      expect(taken.length).toBe(input.length);
+      expect(await sandbox.writeStdin("x", "", { offset: input.length, eof: true })).toBe(input.length);
+    },
+  );
+
+  it("says that nothing was taken", async () => {
+    Object.assign(fake, {
+      _writeStdin: (_: unknown, reply: (e: null, v: object) => void) => reply(null, {}),
+    });
+    await expect(sandbox.writeStdin("x", "input", { offset: 0 })).rejects.toBeInstanceOf(InternalError);
+  });
+});
+
 describe("execute", () => {
   it("returns both streams apart and together, and the code", async () => {
     const result = await sandbox.execute("echo out; sleep 0.05; echo err >&2; exit 3");
