@@ -57,7 +57,7 @@ export interface BegunCall extends CallOptions {
 export function begun(options: BegunCall): BegunCall {
   const { timeoutMs, deadline } = options;
   if (timeoutMs === undefined || deadline !== undefined) return options;
-  return { ...options, deadline: Date.now() + milliseconds("timeoutMs", Math.max(0, timeoutMs)) };
+  return { ...options, deadline: Date.now() + milliseconds("timeoutMs", timeoutMs) };
 }
 
 const CHANNEL_OPTIONS: GrpcClientOptions = {
@@ -467,6 +467,15 @@ function limitsOf({ deadline, timeoutMs }: BegunCall): Limits {
  * @throws InvalidRequestError when a field cannot hold its value.
  */
 function encoded<M extends DescMessage>(schema: M, message: MessageInitShape<M>): Buffer {
+  const field = malformed(message);
+  if (field !== undefined) {
+    const description = "must be well-formed text, without half of a surrogate pair";
+    throw new InvalidRequestError(`${field} ${description}`, {
+      code: "INVALID_ARGUMENT",
+      reason: "REQUEST_INVALID",
+      violations: [{ field, description }],
+    });
+  }
   try {
     const bytes = toBinary(schema, create(schema, message));
     return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
@@ -478,6 +487,21 @@ function encoded<M extends DescMessage>(schema: M, message: MessageInitShape<M>)
       { cause },
     );
   }
+}
+
+/** Half of a surrogate pair. Encoding puts U+FFFD in its place: another path, another text. */
+const LONE_SURROGATE = /\p{Surrogate}/u;
+
+/** Returns the first field of a message whose text cannot be encoded as it is. */
+function malformed(value: unknown, field = ""): string | undefined {
+  if (typeof value === "string") return LONE_SURROGATE.test(value) ? field : undefined;
+  if (typeof value !== "object" || value === null || ArrayBuffer.isView(value)) return undefined;
+  for (const [key, inner] of Object.entries(value)) {
+    const name = field === "" ? key : `${field}.${key}`;
+    const found = LONE_SURROGATE.test(key) ? field : malformed(inner, name);
+    if (found !== undefined) return found;
+  }
+  return undefined;
 }
 
 function identity(bytes: Buffer): Buffer {

@@ -185,6 +185,10 @@ describe("Client", () => {
     ["idleTtlMs", () => client.update("a", { idleTtlMs: Number.POSITIVE_INFINITY })],
     ["timeoutMs", () => client.sandbox("a").execute("true", { timeoutMs: Number.NaN })],
     ["timeoutMs", () => client.serverInfo({ timeoutMs: Number.NaN })],
+    ["timeoutMs", () => client.serverInfo({ timeoutMs: -1 })],
+    ["timeoutMs", () => client.sandbox("a").editFile("/a", "b", "c", { timeoutMs: -1 })],
+    ["timeoutMs", () => client.sandbox("a").uploadFile("/a", "b", { timeoutMs: -1 })],
+    ["timeoutMs", () => client.sandbox("a").downloadFile("/a", { timeoutMs: -1 })],
     ["maxOutputBytes", () => client.sandbox("a").execute("true", { maxOutputBytes: 1.5 })],
     ["resources.memoryBytes", () => client.create({ resources: { memoryBytes: -1 } })],
     ["limit", () => client.sandbox("a").readLines("/a", { limit: 1.5 })],
@@ -195,6 +199,23 @@ describe("Client", () => {
     expect(error).toBeInstanceOf(InvalidRequestError);
     expect((error as Error).message).toContain(field);
     expect(fake.calls).toEqual([]);
+  });
+
+  it.each<[string, (text: string) => Promise<unknown>]>([
+    ["path", (path) => client.sandbox("a").writeFile(path, "")],
+    ["path", (path) => client.sandbox("a").statFile(path)],
+    ["path", (path) => client.sandbox("a").uploadFile(path, "")],
+    ["path", (path) => client.sandbox("a").downloadFile(path)],
+    ["destination", (path) => client.sandbox("a").moveFile("/a", path)],
+    ["labels", (key) => client.create({ labels: { [key]: "value" } })],
+  ])("refuses a %s that is no well-formed text", async (field, call) => {
+    for (const half of ["/a\ud83d", "/\ude00a"]) {
+      const error = await call(half).catch((e: unknown) => e);
+      expect(error).toBeInstanceOf(InvalidRequestError);
+      expect((error as Error).message).toContain(field);
+    }
+    const whole = await call("/a\ud83d\ude00").catch((e: unknown) => e);
+    expect(whole).not.toBeInstanceOf(InvalidRequestError);
   });
 
   it("ends a call at its deadline or signal", async () => {
