@@ -3,7 +3,6 @@
  * grpc-js, and what leaves here is a {@link SandgateError}.
  */
 
-import { setImmediate } from "node:timers/promises";
 import {
   create,
   type DescMessage,
@@ -181,8 +180,6 @@ export class Transport {
   async #connected(patience: number, signal: AbortSignal | undefined): Promise<void> {
     const until = performance.now() + patience;
     const channel = this.#first.getChannel();
-    // What ended the connection just now may not have been noticed yet.
-    if (patience > 0) await setImmediate();
     this.#mayCall(signal);
     while (channel.getConnectivityState(true) !== connectivityState.READY && performance.now() < until) {
       await this.sleep(CONNECTED_POLL_MS, signal);
