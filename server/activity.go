@@ -72,13 +72,15 @@ func (a *activity) note(ctx context.Context, t *tunnel, at time.Time) {
 // provider refuses to delete what the call uses. An error means that the sandbox
 // is gone, or that ctx has ended.
 func (a *activity) renew(ctx context.Context, t *tunnel, at time.Time) error {
+	failing := func() bool { return time.Since(time.Unix(0, t.renewFailed.Load())) < renewAgain }
 	due := func() bool {
 		idle := t.info.Load().Spec.IdleTTL
-		return idle > 0 && at.Sub(time.Unix(0, t.confirmed.Load())) >= idle/2 &&
-			time.Since(time.Unix(0, t.renewFailed.Load())) >= renewAgain
+		return idle > 0 && at.Sub(time.Unix(0, t.confirmed.Load())) >= idle/2 && !failing()
 	}
 	if !due() {
-		a.note(ctx, t, at)
+		if !failing() {
+			a.note(ctx, t, at)
+		}
 		return nil
 	}
 	if err := take(ctx, t.renewing); err != nil {
