@@ -187,7 +187,7 @@ func TestPodHasTheFloor(t *testing.T) {
 // recorded.
 func TestEveryPodHasLimits(t *testing.T) {
 	want := DefaultResources()
-	want.MemoryBytes = 1 << 28
+	want.MemoryBytes, want.MaxProcesses = 1<<28, 0 // a pod cannot have the latter
 	spec := withOptions("")
 	spec.Resources.MemoryBytes = want.MemoryBytes
 	pl, err := planOf(t, spec)
