@@ -198,8 +198,8 @@ withServer("a sandbox", () => {
     await expect(sandbox.statFile("relative")).rejects.toMatchObject({ reason: "PATH_INVALID" });
   });
 
-  it("takes 100 MiB and gives it back, in bounded memory", async () => {
-    const size = 100 << 20;
+  it("takes 256 MiB and gives it back, in bounded memory", async () => {
+    const size = 256 << 20;
     const block = Uint8Array.from({ length: 1 << 20 }, (_, i) => (i * 13) ^ (i >> 7));
     const sum = createHash("sha256");
     let most = 0;
@@ -214,17 +214,18 @@ withServer("a sandbox", () => {
       }
     };
     const before = process.memoryUsage().arrayBuffers;
-    const { sha256 } = await sandbox.uploadFile("/workspace/100MiB", source());
+    const { sha256 } = await sandbox.uploadFile("/workspace/256MiB", source());
     const wanted = sum.digest("hex");
     expect(Buffer.from(sha256).toString("hex")).toBe(wanted);
     const down = createHash("sha256");
-    for await (const chunk of sandbox.downloadStream("/workspace/100MiB")) {
+    for await (const chunk of sandbox.downloadStream("/workspace/256MiB")) {
       down.update(chunk);
       watch();
     }
     expect(down.digest("hex")).toBe(wanted);
-    expect(most - before).toBeLessThan(48 << 20);
-    await sandbox.removeFile("/workspace/100MiB");
+    // With what waits to be collected: how much depends on how busy the machine is.
+    expect(most - before).toBeLessThan(96 << 20);
+    await sandbox.removeFile("/workspace/256MiB");
   });
 
   it("ends with a clear reason when it is deleted under a command", async () => {
