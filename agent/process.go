@@ -128,7 +128,32 @@ func (a *Agent) ListProcesses(_ context.Context, env *agentv1.ListProcessesReque
 	slices.SortFunc(list, func(x, y *sandboxv1.Process) int {
 		return x.GetStartTime().AsTime().Compare(y.GetStartTime().AsTime())
 	})
+	list = newest(list, maxListedEnded)
 	return &agentv1.ListProcessesResponse{Response: &sandboxv1.ListProcessesResponse{Processes: list, Incarnation: a.cfg.Incarnation}}, nil
+}
+
+// maxListedEnded is how many ended commands one reply holds. A server refuses
+// replies of more than 4 MiB or 131 072 fields; a command has some 600 bytes and 27
+// fields at most.
+const maxListedEnded = 4096
+
+// newest drops the oldest of the ended commands, of which nothing is alive, until
+// at most so many are left. The list begins with the oldest.
+func newest(list []*sandboxv1.Process, most int) []*sandboxv1.Process {
+	over := func(p *sandboxv1.Process) bool { return p.GetExited() != nil && p.GetLiveProcesses() == 0 }
+	ended := 0
+	for _, p := range list {
+		if over(p) {
+			ended++
+		}
+	}
+	return slices.DeleteFunc(list, func(p *sandboxv1.Process) bool {
+		if ended <= most || !over(p) {
+			return false
+		}
+		ended--
+		return true
+	})
 }
 
 // known returns the commands that have not been retired and describes those

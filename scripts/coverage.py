@@ -97,7 +97,8 @@ def unproved(text: str, packages: dict[str, dict[str, str]], tests: dict[str, se
     done = 0
     for key in (key for table in packages.values() for key in table):
         line = lines.get(key, "")
-        claimed = re.findall(r"`([a-z0-9.]+: [^`]+)`", line.rsplit(" | ", 1)[-1])
+        cell = line.removesuffix(" |").rsplit(" | ", 1)[-1]
+        claimed = [part[1:-1] for part in cell.split("<br>") if part.startswith("`")]
         done += bool(claimed)
         if not claimed and "**open**" not in line:
             wrong.append(f"{key}: the page has no such row")

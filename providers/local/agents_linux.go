@@ -14,9 +14,9 @@ import (
 
 // claimAgent places the agent and keeps other servers from collecting it until
 // the returned directory is closed.
-func claimAgent(config Config, l layout, gvisor bool) (path string, hold *os.File, err error) {
+func claimAgent(config Config, l layout, readable bool) (path string, hold *os.File, err error) {
 	for tries := 0; ; tries++ {
-		if path, err = placeAgent(config, l, gvisor); err == nil {
+		if path, err = placeAgent(config, l, readable); err == nil {
 			hold, err = os.Open(filepath.Dir(path))
 		}
 		if errors.Is(err, os.ErrNotExist) && tries < 10 {

@@ -92,7 +92,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	p.disks = newDisks(p.layout, p.locks)
 	p.space = newSpace(config, p.layout)
-	if p.agent, p.hold, err = claimAgent(config, p.layout, p.engine.gvisor); err != nil {
+	if p.agent, p.hold, err = claimAgent(config, p.layout, p.engine.gvisor || config.Way == WaySocket); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	opened := false
@@ -137,7 +137,7 @@ func (p *Provider) engineOf(rec *record) (*engine, error) {
 
 // placeAgent puts the agent where sandboxes can be shown it. The file is never
 // changed: running sandboxes keep the one they began with.
-func placeAgent(config Config, l layout, gvisor bool) (string, error) {
+func placeAgent(config Config, l layout, readable bool) (string, error) {
 	var data []byte
 	var err error
 	if config.AgentPath != "" {
@@ -150,8 +150,8 @@ func placeAgent(config Config, l layout, gvisor bool) (string, error) {
 	}
 	sum := sha256.Sum256(data)
 	dir, mode := filepath.Join(l.agents(), hex.EncodeToString(sum[:])), agentMode
-	if gvisor {
-		dir, mode = dir+"-gvisor", gvisorAgentMode
+	if readable {
+		dir, mode = dir+"-readable", readableAgentMode
 	}
 	path := filepath.Join(dir, "sandgate-agent")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -173,8 +173,10 @@ const (
 	// first instruction on: a command cannot take over "sandgate-agent connect"
 	// before that conceals itself.
 	agentMode fs.FileMode = 0o711
-	// gVisor loads only programs that their user may read.
-	gvisorAgentMode fs.FileMode = 0o755
+	// gVisor loads only programs that their user may read. By socket there is no
+	// "connect", and an agent that its user may read can raise the OOM score of its
+	// commands, since the kernel gives it its own files in /proc.
+	readableAgentMode fs.FileMode = 0o755
 )
 
 // Close leaves the sandboxes running, also those that nobody has claimed.

@@ -871,7 +871,8 @@ export type ListProcessesRequest = Message<"sandbox.v1.ListProcessesRequest"> & 
   expectedIncarnation: string;
 
   /**
-   * True: also commands that ended and are still kept.
+   * True: also commands that ended and are still kept, at most the 4 096 that
+   * started last.
    *
    * @generated from field: bool include_ended = 3;
    */

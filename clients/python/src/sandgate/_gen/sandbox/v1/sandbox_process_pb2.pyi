@@ -964,7 +964,9 @@ class ListProcessesRequest(_message.Message):
     expected_incarnation: _builtins.str
     """As in ExecuteRequest."""
     include_ended: _builtins.bool
-    """True: also commands that ended and are still kept."""
+    """True: also commands that ended and are still kept, at most the 4 096 that
+    started last.
+    """
     def __init__(
         self,
         *,
