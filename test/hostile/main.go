@@ -103,9 +103,13 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
+// errMeasured ends an attack.
+var errMeasured = errors.New("measured")
+
 // under measures the neighbour while an attack goes on.
 func (s *host) under(ctx context.Context, a attack, neighbour *sandgate.Sandbox, calls int) (figures, error) {
-	attacking, end := context.WithCancel(ctx)
+	attacking, cancel := context.WithCancelCause(ctx)
+	end := func() { cancel(errMeasured) }
 	begun, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- a.run(attacking, s, func() { close(begun) }) }()
 	select {
@@ -115,9 +119,10 @@ func (s *host) under(ctx context.Context, a attack, neighbour *sandgate.Sandbox,
 		return figures{}, fmt.Errorf("it ended before it had begun: %w", err)
 	}
 	f, err := s.measure(ctx, a.name, neighbour, calls)
+	early := len(ended) > 0
 	end()
-	if e := <-ended; e != nil && !errors.Is(e, context.Canceled) {
-		f.note = "ended: " + e.Error()
+	if e := <-ended; early {
+		f.note = fmt.Sprintf("ended early: %v", e)
 	}
 	return f, err
 }
