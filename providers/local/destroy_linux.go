@@ -97,14 +97,16 @@ func (p *Provider) removeAll(ctx context.Context, at *attempt, b bundle, contain
 			}
 			return nil
 		}},
-		{"delete its files", func() error { return removeBundle(b) }},
-		// Not before: files of its user may have been left.
+		{"delete its files", func() error { return emptyBundle(b) }},
+		// Not before, since files of its user may have been left, and not after the
+		// record, which says that there is something to do.
 		{"release its user id", func() error {
 			if rec == nil || rec.UID == 0 {
 				return p.userIDs.releaseOf(container)
 			}
 			return p.userIDs.release(rec.UID, container)
 		}},
+		{"delete its record", func() error { return os.RemoveAll(string(b)) }},
 	} {
 		at.begin(step.name)
 		err := p.fault(ctx, step.name)
@@ -118,9 +120,9 @@ func (p *Provider) removeAll(ctx context.Context, at *attempt, b bundle, contain
 	return nil
 }
 
-// removeBundle takes the record last, and the directory with it: a directory
-// without a record is half made.
-func removeBundle(b bundle) error {
+// emptyBundle leaves the record, which goes last, and the directory with it: a
+// directory without a record is half made.
+func emptyBundle(b bundle) error {
 	entries, err := os.ReadDir(string(b))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -135,7 +137,7 @@ func removeBundle(b bundle) error {
 			}
 		}
 	}
-	return os.RemoveAll(string(b))
+	return nil
 }
 
 // waitDetached waits a short while for the kernel to let go of a disk, which it

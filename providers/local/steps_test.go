@@ -30,7 +30,7 @@ var (
 	}
 	claimSteps  = []string{"record the claim", "move the claim"}
 	removeSteps = []string{
-		"find its runtime", "end its processes", "delete its container", "remove its cgroups", "detach its disk", "delete its files", "release its user id",
+		"find its runtime", "end its processes", "delete its container", "remove its cgroups", "detach its disk", "delete its files", "release its user id", "delete its record",
 	}
 )
 
