@@ -145,9 +145,9 @@ func (p *Process) Resize(ctx context.Context, rows, columns int) error {
 }
 
 // WriteStdin appends to the command's standard input, which must have been kept
-// open, and returns when the command's side took it. After one that failed it is
-// unknown how much arrived: later ones, and CloseStdin, are refused with
-// [ErrExecState].
+// open, and returns when the command's side took it. After one that failed, unless
+// the input has ended, it is unknown how much arrived: later ones, and CloseStdin,
+// are refused with [ErrExecState].
 //
 // A process from [Sandbox.Attach], or one that joined a command, begins at the
 // first byte of the input: what the command took already is skipped.
@@ -157,8 +157,12 @@ func (p *Process) WriteStdin(ctx context.Context, data []byte) error {
 	if err := p.stdinKnown(); err != nil {
 		return err
 	}
-	p.stdinFailed = p.writeAll(ctx, data)
-	return p.stdinFailed
+	err := p.writeAll(ctx, data)
+	// An input that has ended takes nothing, so nothing of it is unknown.
+	if !errors.Is(err, Reason("STDIN_CLOSED")) && !errors.Is(err, Reason("EXEC_ENDED")) {
+		p.stdinFailed = err
+	}
+	return err
 }
 
 // CloseStdin ends the command's standard input.

@@ -93,7 +93,7 @@ func TestTree(t *testing.T) {
 	const root = "/workspace/tree"
 	files := growTree(treeSeed)
 	paths := slices.Sorted(maps.Keys(files))
-	for some := range slices.Chunk(paths, 20_000) {
+	for some := range slices.Chunk(paths, 10_000) {
 		batch := make([]sandgate.File, len(some))
 		for i, path := range some {
 			batch[i] = sandgate.File{Path: root + "/" + path, Content: strings.NewReader(files[path])}
