@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -22,17 +21,7 @@ func (w *world) tick() {
 // The reaper asks the agents of idle sandboxes, which is no use of them: all are
 // deleted in the same round.
 func TestReapersLookRenewsNothing(t *testing.T) {
-	g := newGate()
-	w := newWorld(t, func(c *Config) {
-		m := c.Provider.(*memory)
-		c.Provider = unled{m}
-		m.before = func(ctx context.Context, method, name string) error {
-			if method != "delete" {
-				return nil
-			}
-			return g.pass(ctx, name)
-		}
-	})
+	w, g := newHeldWorld(t)
 	const idle = 10
 	for i := range idle {
 		w.createFor(fmt.Sprintf("s-%d", i), time.Hour)

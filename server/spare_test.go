@@ -63,11 +63,11 @@ func (w *world) stat(id string) error {
 	return err
 }
 
-// A sandbox that was idle when the reaper looked and is used before the deletion
-// begins stays, whether it waits for its turn or for the provider.
-func TestReaperSparesWhatIsUsedMeanwhile(t *testing.T) {
+// newHeldWorld is a world whose deletions wait at the gate.
+func newHeldWorld(t *testing.T) (*world, *gate) {
+	t.Helper()
 	g := newGate()
-	w := newWorld(t, func(c *Config) {
+	return newWorld(t, func(c *Config) {
 		m := c.Provider.(*memory)
 		c.Provider = unled{m}
 		m.before = func(ctx context.Context, method, name string) error {
@@ -76,7 +76,13 @@ func TestReaperSparesWhatIsUsedMeanwhile(t *testing.T) {
 			}
 			return g.pass(ctx, name)
 		}
-	})
+	}), g
+}
+
+// A sandbox that was idle when the reaper looked and is used before the deletion
+// begins stays, whether it waits for its turn or for the provider.
+func TestReaperSparesWhatIsUsedMeanwhile(t *testing.T) {
+	w, g := newHeldWorld(t)
 	ids := map[string]string{}
 	for i := range reapDeletes + 1 {
 		id := fmt.Sprintf("s-%d", i)
@@ -157,17 +163,7 @@ func TestCallToASandboxThatIsDeletedIsRefused(t *testing.T) {
 
 // A sandbox whose TTL was prolonged while its deletion waited stays.
 func TestReaperSparesWhatIsProlonged(t *testing.T) {
-	g := newGate()
-	w := newWorld(t, func(c *Config) {
-		m := c.Provider.(*memory)
-		c.Provider = unled{m}
-		m.before = func(ctx context.Context, method, name string) error {
-			if method != "delete" {
-				return nil
-			}
-			return g.pass(ctx, name)
-		}
-	})
+	w, g := newHeldWorld(t)
 	for _, id := range []string{"prolonged", "busy"} {
 		_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: id, Ttl: durationpb.New(time.Hour)})
 		if err != nil {
