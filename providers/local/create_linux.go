@@ -98,9 +98,7 @@ func (p *Provider) build(ctx context.Context, held *lock, b bundle, container st
 	}
 	defer diskMade()
 	// Before the runtime makes the group above without it.
-	if err := p.cgroups.limitAll(p.ceiling); err != nil {
-		p.log.LogAttrs(ctx, slog.LevelDebug, "all sandboxes together have no limit", slog.Any("error", err))
-	}
+	p.limitAll(ctx)
 	now := time.Now()
 	rec := &record{
 		Phase: phaseCreating, Container: container, Spec: withoutValues(spec), Incarnation: incarnation, CreateTime: now, LastActivity: now,
@@ -220,9 +218,7 @@ func (p *Provider) start(ctx context.Context, pl *plan, rec *record, complaints 
 			return err
 		}
 		// Another server that had no sandbox may have removed the group meanwhile.
-		if err := p.cgroups.limitAll(p.ceiling); err != nil {
-			p.log.LogAttrs(ctx, slog.LevelDebug, "all sandboxes together have no limit", slog.Any("error", err))
-		}
+		p.limitAll(ctx)
 		return p.engine.run(ctx, pl, complaints, files...)
 	}
 	if err := p.fault(ctx, "make its disk"); err != nil {
@@ -301,4 +297,12 @@ func makeWorkdir(disk, workdir string, uid, gid uint32) error {
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
+}
+
+// limitAll sets the limits of all sandboxes together. What keeps it from that is
+// in the provider's description.
+func (p *Provider) limitAll(ctx context.Context) {
+	if err := p.cgroups.limitAll(p.ceiling); err != nil {
+		p.log.LogAttrs(ctx, slog.LevelDebug, "all sandboxes together have no limit", slog.Any("error", err))
+	}
 }
