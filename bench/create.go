@@ -44,8 +44,9 @@ func (b *bench) steps(names ...string) (figures []report.Figure) {
 			continue
 		}
 		for _, name := range names {
-			if ns, ok := record[name].(float64); ok {
-				took[name] = append(took[name], time.Duration(ns))
+			text, _ := record[name].(string)
+			if d, err := time.ParseDuration(text); err == nil {
+				took[name] = append(took[name], d)
 			}
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/sandgate/sandgate/bench/report"
@@ -24,11 +22,7 @@ templates:
 // a pool. The server is started anew with the pool and, for the other rows,
 // without it, and then deletes what nobody has claimed.
 func claimToFirstCommand(ctx context.Context, b *bench) ([]report.Figure, error) {
-	config := filepath.Join(b.dir, "pool.yaml")
-	if err := os.WriteFile(config, []byte(poolConfig), 0o600); err != nil {
-		return nil, err
-	}
-	if err := b.serve(ctx, "--config", config); err != nil {
+	if err := b.serveConfig(ctx, poolConfig); err != nil {
 		return nil, err
 	}
 	ours, runc, err := creations(ctx, b, "ready", b.count(30), func() error { return b.full(ctx, "ready") })

@@ -86,10 +86,20 @@ func stream(ctx context.Context, b *bench, sandbox string, each func([]byte), ar
 	return nil
 }
 
+// A template allows no more processes than its own default unless it says so.
+const concurrentConfig = `
+templates:
+  - name: default
+    max_resources: {max_processes: -1}
+`
+
 // concurrentExecutes runs 1 000 commands at once, each with its own output, and
 // counts errors and wrong bytes.
 func concurrentExecutes(ctx context.Context, b *bench) ([]report.Figure, error) {
 	n := b.count(1000)
+	if err := b.serveConfig(ctx, concurrentConfig); err != nil {
+		return nil, err
+	}
 	remove, err := b.sandboxWith(ctx, "bench-concurrent", &sandboxv1.SandboxSpec{
 		Resources: &sandboxv1.Resources{MaxProcesses: int32(n + 200)},
 	})

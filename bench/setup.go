@@ -76,6 +76,15 @@ func (b *bench) serve(ctx context.Context, more ...string) error {
 	return nil
 }
 
+// serveConfig is serve with a configuration file.
+func (b *bench) serveConfig(ctx context.Context, config string) error {
+	file := filepath.Join(b.dir, "config.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		return err
+	}
+	return b.serve(ctx, "--config", file)
+}
+
 // stop ends the server, if one runs. Its sandboxes run on.
 func (b *bench) stop() {
 	if b.server == nil {
