@@ -31,7 +31,7 @@ func createToFirstCommand(ctx context.Context, b *bench) ([]report.Figure, error
 		return nil, err
 	}
 	return append([]report.Figure{
-		report.Latency("create → first command, cold | runc run", ours, runc, 0.5, report.AtMost(1.5), report.AtMost(1.2)),
+		report.Latency("create → first command, cold | runc run", ours, runc, 0.5, report.AtMost(1.4), report.AtMost(1.2)),
 	}, steps...), nil
 }
 

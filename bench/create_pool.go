@@ -29,7 +29,7 @@ func claimToFirstCommand(ctx context.Context, b *bench) ([]report.Figure, error)
 	if err := errors.Join(err, b.serve(ctx)); err != nil {
 		return nil, err
 	}
-	return []report.Figure{report.Latency("create → first command, from pool | runc run", ours, runc, 0.5, report.AtMost(1.0/3), report.AtMost(1.0/8))}, nil
+	return []report.Figure{report.Latency("create → first command, from pool | runc run", ours, runc, 0.5, report.AtMost(1.0/4), report.AtMost(1.0/8))}, nil
 }
 
 // full waits until the pool is.

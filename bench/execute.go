@@ -43,7 +43,7 @@ func executeLatency(ctx context.Context, b *bench) ([]report.Figure, error) {
 		ours, host = append(ours, took), append(host, time.Since(start))
 	}
 	return []report.Figure{
-		report.Latency("Execute true, p50 | os/exec", ours, host, 0.5, report.AtMost(2), report.AtMost(1.5)),
+		report.Latency("Execute true, p50 | os/exec", ours, host, 0.5, report.AtMost(1.85), report.AtMost(1.6)),
 		report.Latency("Execute true, p99 | os/exec", ours, host, 0.99, report.Bound{}, report.Bound{}),
 	}, nil
 }

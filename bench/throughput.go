@@ -29,13 +29,13 @@ func stdoutThroughput(ctx context.Context, b *bench) ([]report.Figure, error) {
 	defer remove()
 	size := b.size(1 << 30)
 	argv := []string{"head", "-c", fmt.Sprint(size), "/dev/zero"}
-	return compare(ctx, b, "stdout | one hop, same pipe", size, func(c sandboxv1.SandboxServiceClient) error {
+	return compare(ctx, b, "stdout | one hop, same pipe", size, report.AtLeast(0.6), report.AtLeast(0.8), func(c sandboxv1.SandboxServiceClient) error {
 		return drainExecute(ctx, c, "bench-stdout", argv, size)
 	})
 }
 
 // compare times one job against our server and against each yardstick.
-func compare(ctx context.Context, b *bench, what string, size int64, job func(sandboxv1.SandboxServiceClient) error) ([]report.Figure, error) {
+func compare(ctx context.Context, b *bench, what string, size int64, must, goal report.Bound, job func(sandboxv1.SandboxServiceClient) error) ([]report.Figure, error) {
 	clients, stop, err := yardsticks(ctx, b.dir)
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func compare(ctx context.Context, b *bench, what string, size int64, job func(sa
 	}
 	ours, hops := times[len(times)-1], times[:len(times)-1]
 	best := slices.MinFunc(hops, func(a, b report.Samples) int { return int(a.Median() - b.Median()) })
-	return []report.Figure{report.Throughput(what, size, ours, best, report.AtLeast(0.6), report.AtLeast(0.8))}, nil
+	return []report.Figure{report.Throughput(what, size, ours, best, must, goal)}, nil
 }
 
 func drainExecute(ctx context.Context, c sandboxv1.SandboxServiceClient, sandbox string, argv []string, want int64) error {
@@ -97,7 +97,7 @@ func uploadThroughput(ctx context.Context, b *bench) ([]report.Figure, error) {
 	for i := range content {
 		content[i] = byte(i * 7)
 	}
-	return compare(ctx, b, "upload, hashed | one hop", size, func(c sandboxv1.SandboxServiceClient) error {
+	return compare(ctx, b, "upload, hashed | one hop", size, report.AtLeast(0.8), report.AtLeast(1), func(c sandboxv1.SandboxServiceClient) error {
 		_, err := upload(ctx, c, "bench-upload", content, size)
 		return err
 	})
@@ -168,7 +168,7 @@ func downloadThroughput(ctx context.Context, b *bench) ([]report.Figure, error) 
 		return nil, err
 	}
 	defer os.Remove(b.dir + "/bench.bin")
-	return compare(ctx, b, "download, hashed | one hop", size, func(c sandboxv1.SandboxServiceClient) error {
+	return compare(ctx, b, "download, hashed | one hop", size, report.AtLeast(0.65), report.AtLeast(0.8), func(c sandboxv1.SandboxServiceClient) error {
 		return drainDownload(ctx, c, "bench-download", want)
 	})
 }
