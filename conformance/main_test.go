@@ -40,16 +40,28 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
+func (c *cutting) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
+	info, conn, err := c.Provider.Create(ctx, name, spec)
+	if err != nil || conn == nil {
+		return info, conn, err
+	}
+	return info, c.count(conn), nil
+}
+
 func (c *cutting) Dial(ctx context.Context, name string) (net.Conn, error) {
 	conn, err := c.Provider.Dial(ctx, name)
 	if err != nil {
 		return nil, err
 	}
+	return c.count(conn), nil
+}
+
+func (c *cutting) count(conn net.Conn) net.Conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	one := &counted{conn, c}
 	c.conns[one] = true
-	return one, nil
+	return one
 }
 
 func (c *cutting) cut(context.Context) (int, error) {

@@ -25,15 +25,17 @@ import (
 // fits; the server maps anything else to INTERNAL and does not show it to the
 // caller.
 type Provider interface {
-	// Create makes the sandbox and returns when its agent can be dialled. On
-	// any error, a context's end included, it must leave nothing behind.
+	// Create makes the sandbox and returns a connection on which its agent has
+	// spoken. The caller must use the connection at once, since an agent hangs up
+	// on a silent peer, or close it. It is nil only if Info.Created is false. On
+	// any error, a context's end included, Create must leave nothing behind.
 	//
 	// If a sandbox with this name exists and its Spec.Hash is equal, Create
 	// must wait until that one is ready and return it with Info.Created false,
 	// also when another process is creating it at the same time. If the hash
 	// differs, the error wraps ErrExists; if the hash is equal and that sandbox
 	// has ended by itself, ErrNotActive.
-	Create(ctx context.Context, name string, spec Spec) (Info, error)
+	Create(ctx context.Context, name string, spec Spec) (Info, net.Conn, error)
 
 	// Get returns one sandbox. A sandbox that ended by itself is returned with
 	// StateFailed until it is deleted. The error wraps ErrNotFound when there
@@ -82,9 +84,10 @@ type Provider interface {
 type Suspender interface {
 	// Suspend returns when the processes are gone. Suspending twice is no error.
 	Suspend(ctx context.Context, name string) (Info, error)
-	// Resume returns when the agent can be dialled; the sandbox has another
-	// incarnation. Resuming an active sandbox is no error.
-	Resume(ctx context.Context, name string) (Info, error)
+	// Resume starts the sandbox again as another incarnation and returns a
+	// connection to its agent, as Create does. Resuming an active sandbox is no
+	// error and returns no connection.
+	Resume(ctx context.Context, name string) (Info, net.Conn, error)
 }
 
 // Pooler is implemented by a provider that keeps started sandboxes ready.

@@ -22,7 +22,8 @@ import (
 
 // script is what an agent does.
 type script struct {
-	minor int32 // protocol minor; 0: ours
+	minor int32                           // protocol minor; 0: ours
+	hello func(ctx context.Context) error // called before Hello answers
 	// extra is added to what Hello answers: fields that nobody knows yet.
 	extra []byte
 	// execute runs one Execute; nil: say "hello" and exit 0.
@@ -52,18 +53,23 @@ type scriptedAgent struct {
 	last      *agentv1.ExecuteRequest
 }
 
-func (a *scriptedAgent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
+func (a *scriptedAgent) Hello(ctx context.Context, _ *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
 	a.hellos.Add(1)
+	if a.hello != nil {
+		if err := a.hello(ctx); err != nil {
+			return nil, err
+		}
+	}
 	minor := a.minor
 	if minor == 0 {
 		minor = protocolMinor
 	}
-	hello := &agentv1.HelloResponse{AgentVersion: "test", ProtocolMinor: minor, Incarnation: a.incarnation}
-	hello.ProtoReflect().SetUnknown(a.extra)
+	resp := &agentv1.HelloResponse{AgentVersion: "test", ProtocolMinor: minor, Incarnation: a.incarnation}
+	resp.ProtoReflect().SetUnknown(a.extra)
 	if a.replays {
-		hello.Capabilities = []string{callIDCapability}
+		resp.Capabilities = []string{callIDCapability}
 	}
-	return hello, nil
+	return resp, nil
 }
 
 func (a *scriptedAgent) ListProcesses(context.Context, *agentv1.ListProcessesRequest) (*agentv1.ListProcessesResponse, error) {

@@ -110,9 +110,7 @@ func TestMaxSandboxesSeesWhatOtherServersDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.provider.Create(t.Context(), substrateName(defaultTenant, "d"), spec); err != nil {
-		t.Fatal(err)
-	}
+	w.provider.make(substrateName(defaultTenant, "d"), spec)
 	w.create("d")
 	_, err = w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "e"})
 	wantReason(t, err, "QUOTA_EXCEEDED")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -40,12 +41,13 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 	exists := ""
 	defer func() { s.counts.settle(b, exists) }()
 	for range joinTries {
-		info, err := s.createNow(ctx, b, spec)
+		info, conn, err := s.createNow(ctx, b, spec)
 		if err != nil {
 			return nil, err
 		}
 		exists = info.Incarnation
 		s.expired.remove(b.name)
+		s.tunnels.adopt(ctx, b, info, conn)
 		gone, err := s.ready(ctx, b, info)
 		if err == nil {
 			return &sandboxv1.CreateSandboxResponse{Sandbox: s.sandbox(info), Created: info.Created}, nil
@@ -62,7 +64,7 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 }
 
 // createNow has the provider create the sandbox, when it is this call's turn.
-func (s *Server) createNow(ctx context.Context, b box, spec providers.Spec) (providers.Info, error) {
+func (s *Server) createNow(ctx context.Context, b box, spec providers.Spec) (providers.Info, net.Conn, error) {
 	if s.creations != nil {
 		select {
 		case s.creations <- struct{}{}:
@@ -71,20 +73,20 @@ func (s *Server) createNow(ctx context.Context, b box, spec providers.Spec) (pro
 			info, err := s.tunnels.lookup(ctx, b)
 			if err == nil && info.State == providers.StateActive && info.Spec.Hash == spec.Hash {
 				info.Created = false
-				return info, nil
+				return info, nil, nil
 			}
 			if err := take(ctx, s.creations); err != nil {
-				return providers.Info{}, err
+				return providers.Info{}, nil, err
 			}
 		}
 		defer func() { <-s.creations }()
 	}
-	info, err := s.provider.Create(ctx, b.name, spec)
+	info, conn, err := s.provider.Create(ctx, b.name, spec)
 	if errors.Is(err, providers.ErrExists) {
-		return info, faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS,
+		return info, nil, faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS,
 			"sandbox %q exists with another spec; use another id, or delete it first", b.id).because(err)
 	}
-	return info, err
+	return info, conn, err
 }
 
 // joinTries is how often a creation that finds a sandbox, which is then deleted

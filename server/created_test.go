@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -47,11 +48,8 @@ func TestCallToAnIncarnationMadeElsewhere(t *testing.T) {
 	w := newWorld(t, nil)
 	w.create("x")
 	old := w.elsewhere("x")
-	made, err := w.provider.Create(t.Context(), old.info.Name, old.info.Spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "x", Path: "/x", ExpectedIncarnation: made.Incarnation})
+	made := w.provider.make(old.info.Name, old.info.Spec)
+	_, err := w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "x", Path: "/x", ExpectedIncarnation: made.Incarnation})
 	if err != nil {
 		t.Error(err)
 	}
@@ -66,7 +64,7 @@ func (r resumer) Suspend(ctx context.Context, name string) (providers.Info, erro
 	return r.Get(ctx, name)
 }
 
-func (r resumer) Resume(ctx context.Context, name string) (providers.Info, error) {
+func (r resumer) Resume(ctx context.Context, name string) (providers.Info, net.Conn, error) {
 	r.mu.Lock()
 	old := r.places[name]
 	r.mu.Unlock()
@@ -79,7 +77,8 @@ func (r resumer) Resume(ctx context.Context, name string) (providers.Info, error
 	p.info.Incarnation = "resumed"
 	p.start(r.script, r.sockets)
 	r.places[name] = p
-	return p.info, nil
+	conn, err := p.connect(ctx)
+	return p.info, conn, err
 }
 
 func TestResumeAfterASuspensionElsewhere(t *testing.T) {
@@ -147,15 +146,13 @@ func TestUndoSparesWhatAnotherWasGiven(t *testing.T) {
 		"deleted before the other is given": {others: true, deleteFirst: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dials, deletes, updates := newGate(), newGate(), newGate()
+			hellos, deletes, updates := newGate(), newGate(), newGate()
 			if !c.deleteFirst {
 				close(updates.open)
 			}
 			w := newWorld(t, func(cfg *Config) {
 				cfg.Provider.(*memory).before = func(ctx context.Context, method, name string) error {
 					switch method {
-					case "dial":
-						return dials.pass(ctx, name)
 					case "delete":
 						return deletes.pass(ctx, name)
 					case "update":
@@ -164,6 +161,7 @@ func TestUndoSparesWhatAnotherWasGiven(t *testing.T) {
 					return nil
 				}
 			})
+			w.provider.script.hello = func(ctx context.Context) error { return hellos.pass(ctx, "x") }
 			maker, giveUp := context.WithCancel(t.Context())
 			defer giveUp()
 			var first, second error
@@ -171,7 +169,7 @@ func TestUndoSparesWhatAnotherWasGiven(t *testing.T) {
 			made.Go(func() {
 				_, first = w.server.CreateSandbox(maker, &sandboxv1.CreateSandboxRequest{SandboxId: "x"})
 			})
-			<-dials.arrived
+			<-hellos.arrived
 			if c.others {
 				joined.Go(func() {
 					_, second = w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "x"})
@@ -181,14 +179,14 @@ func TestUndoSparesWhatAnotherWasGiven(t *testing.T) {
 			giveUp()
 			<-deletes.arrived
 			if c.deleteFirst {
-				close(dials.open)
+				close(hellos.open)
 				<-updates.arrived
 				close(deletes.open)
 				made.Wait()
 				close(updates.open)
 				joined.Wait()
 			} else {
-				close(dials.open)
+				close(hellos.open)
 				joined.Wait()
 				close(deletes.open)
 				made.Wait()

@@ -27,16 +27,28 @@ type cutting struct {
 	dials int
 }
 
+func (c *cutting) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
+	info, conn, err := c.Provider.Create(ctx, name, spec)
+	if err == nil && conn != nil {
+		c.keep(conn)
+	}
+	return info, conn, err
+}
+
 func (c *cutting) Dial(ctx context.Context, name string) (net.Conn, error) {
 	conn, err := c.Provider.Dial(ctx, name)
 	if err != nil {
 		return nil, err
 	}
+	c.keep(conn)
+	return conn, nil
+}
+
+func (c *cutting) keep(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.conns = append(c.conns, conn)
 	c.dials++
-	return conn, nil
 }
 
 func (c *cutting) cut() {

@@ -78,8 +78,6 @@ func TestShutdownEndsWithItsContext(t *testing.T) {
 func (w *world) bare(id string) string {
 	w.t.Helper()
 	name := substrateName(defaultTenant, id)
-	if _, err := w.provider.Create(w.t.Context(), name, providers.Spec{Tenant: defaultTenant, ID: id}); err != nil {
-		w.t.Fatal(err)
-	}
+	w.provider.make(name, providers.Spec{Tenant: defaultTenant, ID: id})
 	return name
 }

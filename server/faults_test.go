@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -74,15 +75,33 @@ func (f *faulty) at(ctx context.Context, step, name string) error {
 	}
 }
 
-func (f *faulty) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, error) {
+// Create returns a connection that is broken where Dial is to fail: the server
+// then dials.
+func (f *faulty) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
 	if err := f.at(ctx, "create before", name); err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
-	info, err := f.Provider.Create(ctx, name, spec)
-	if err == nil {
-		err = f.at(ctx, "create after", name)
+	info, conn, err := f.Provider.Create(ctx, name, spec)
+	if err != nil {
+		return info, nil, err
 	}
-	return info, err
+	usable := false
+	defer func() {
+		if !usable && conn != nil {
+			_ = conn.Close()
+		}
+	}()
+	if err := f.at(ctx, "create after", name); err != nil {
+		return info, nil, err
+	}
+	usable = !f.dialFails()
+	return info, conn, nil
+}
+
+func (f *faulty) dialFails() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return strings.HasPrefix(f.step, "dial")
 }
 
 func (f *faulty) Get(ctx context.Context, name string) (providers.Info, error) {

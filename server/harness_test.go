@@ -188,24 +188,37 @@ func (m *memory) stop() {
 	}
 }
 
-func (m *memory) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, error) {
+func (m *memory) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
 	if err := m.failCreate.Load(); err != nil {
-		return providers.Info{}, *err
+		return providers.Info{}, nil, *err
 	}
 	if err := m.begin(ctx, "create", name); err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer m.creates.Add(1)
 	if p, ok := m.places[name]; ok {
 		if p.info.Spec.Hash != spec.Hash {
-			return providers.Info{}, fmt.Errorf("%s: %w", name, providers.ErrExists)
+			return providers.Info{}, nil, fmt.Errorf("%s: %w", name, providers.ErrExists)
 		}
 		info := p.info
 		info.Created = false
-		return info, nil
+		return info, nil, nil
 	}
+	p := m.place(name, spec)
+	conn, err := p.connect(ctx)
+	return p.info, conn, err
+}
+
+// make makes a sandbox as another server does.
+func (m *memory) make(name string, spec providers.Spec) providers.Info {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.place(name, spec).info
+}
+
+func (m *memory) place(name string, spec providers.Spec) *place {
 	m.next++
 	p := &place{info: providers.Info{
 		Name: name, Spec: spec, Incarnation: fmt.Sprintf("i%d", m.next), State: providers.StateActive,
@@ -213,7 +226,7 @@ func (m *memory) Create(ctx context.Context, name string, spec providers.Spec) (
 	}}
 	p.start(m.script, m.sockets)
 	m.places[name] = p
-	return p.info, nil
+	return p
 }
 
 // start runs the place's agent.
@@ -347,10 +360,16 @@ func (m *memory) Dial(ctx context.Context, name string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.dials.Add(1)
 	if err := p.dialErr.Load(); err != nil {
+		p.dials.Add(1)
 		return nil, *err
 	}
+	return p.connect(ctx)
+}
+
+// connect opens a connection to the agent.
+func (p *place) connect(ctx context.Context) (net.Conn, error) {
+	p.dials.Add(1)
 	conn, err := p.dial(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", providers.ErrUnavailable, err)

@@ -149,10 +149,7 @@ const marker = "of-the-victim"
 func victim(t *testing.T, p *memory) func(t *testing.T) {
 	t.Helper()
 	name := substrateName("blue", "victim")
-	_, err := p.Create(t.Context(), name, providers.Spec{Tenant: "blue", ID: "victim", Labels: map[string]string{"of": marker}, Template: "default"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p.make(name, providers.Spec{Tenant: "blue", ID: "victim", Labels: map[string]string{"of": marker}, Template: "default"})
 	look := func(t *testing.T) string {
 		info, err := p.Get(t.Context(), name)
 		if err != nil {

@@ -17,8 +17,8 @@ type refusing struct {
 	err error
 }
 
-func (r refusing) Create(context.Context, string, providers.Spec) (providers.Info, error) {
-	return providers.Info{}, r.err
+func (r refusing) Create(context.Context, string, providers.Spec) (providers.Info, net.Conn, error) {
+	return providers.Info{}, nil, r.err
 }
 
 func (r refusing) Update(context.Context, string, providers.Change) (providers.Info, error) {
@@ -31,8 +31,8 @@ func (r refusing) Suspend(context.Context, string) (providers.Info, error) {
 	return providers.Info{}, r.err
 }
 
-func (r refusing) Resume(context.Context, string) (providers.Info, error) {
-	return providers.Info{}, r.err
+func (r refusing) Resume(context.Context, string) (providers.Info, net.Conn, error) {
+	return providers.Info{}, nil, r.err
 }
 
 // Callers decide by the state, whichever call is refused, and whether the
@@ -48,9 +48,7 @@ func TestNotActiveSaysTheState(t *testing.T) {
 	})
 	name := substrateName(defaultTenant, "a")
 	spec := providers.Spec{Tenant: defaultTenant, ID: "a"}
-	if _, err := w.provider.Create(t.Context(), name, spec); err != nil {
-		t.Fatal(err)
-	}
+	w.provider.make(name, spec)
 	for call, err := range map[string]error{
 		"create":  call1(w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a"})),
 		"update":  call1(w.client.UpdateSandbox(t.Context(), &sandboxv1.UpdateSandboxRequest{SandboxId: "a", Renew: true})),

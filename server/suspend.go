@@ -35,10 +35,11 @@ func (s *Server) ResumeSandbox(ctx context.Context, req *sandboxv1.ResumeSandbox
 		sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT,
 		"the sandbox did not become ready within %s", s.cfg.Limits.CreateTimeout))
 	defer cancel()
-	info, err := p.Resume(ctx, b.name)
+	info, conn, err := p.Resume(ctx, b.name)
 	if err != nil {
 		return nil, s.explain(b, err)
 	}
+	s.tunnels.adopt(ctx, b, info, conn)
 	t, err := s.reachKnown(ctx, b, info.Incarnation, &info)
 	if err != nil {
 		return nil, err

@@ -117,14 +117,19 @@ func (t *tunnel) endLook() {
 	t.looks.Add(-1)
 }
 
-// openTunnel looks the sandbox up unless it is known, dials its agent and
-// shakes hands.
-func (ts *tunnels) openTunnel(ctx context.Context, b box, known *providers.Info) (*tunnel, error) {
+// openTunnel looks the sandbox up unless it is known, dials its agent unless
+// there is a connection, and shakes hands. It takes over the connection, also on
+// an error.
+func (ts *tunnels) openTunnel(ctx context.Context, b box, known *providers.Info, raw net.Conn) (t *tunnel, err error) {
+	defer func() {
+		if err != nil && raw != nil {
+			_ = raw.Close()
+		}
+	}()
 	var info providers.Info
 	if known != nil {
 		info = *known
 	} else {
-		var err error
 		if info, err = ts.lookup(ctx, b); err != nil {
 			return nil, err
 		}
@@ -136,7 +141,9 @@ func (ts *tunnels) openTunnel(ctx context.Context, b box, known *providers.Info)
 	if err != nil {
 		return nil, err
 	}
-	raw, err := ts.provider.Dial(ctx, b.name)
+	if raw == nil {
+		raw, err = ts.provider.Dial(ctx, b.name)
+	}
 	if err != nil {
 		err = fmt.Errorf("dial the agent: %w", err)
 		if errors.Is(err, providers.ErrUnavailable) {
@@ -144,7 +151,7 @@ func (ts *tunnels) openTunnel(ctx context.Context, b box, known *providers.Info)
 		}
 		return nil, err
 	}
-	t := &tunnel{box: b, incarnation: info.Incarnation, policies: policies,
+	t = &tunnel{box: b, incarnation: info.Incarnation, policies: policies,
 		conn: &tunnelConn{Conn: &corked{Conn: raw}, dead: make(chan struct{})}, renewing: make(chan struct{}, 1)}
 	t.info.Store(&info)
 	if t.client, err = ts.newClient(t.conn); err != nil {

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"net"
 	"sync"
 	"time"
 
@@ -120,25 +121,60 @@ func (ts *tunnels) slot(ctx context.Context, b box, known *providers.Info) (s *s
 	if s, ok := ts.slots[b.name]; ok {
 		return s, false, nil
 	}
+	return ts.begin(ctx, b, known, nil), true, nil
+}
+
+// begin makes the sandbox's slot and begins to fill it. The caller holds mu.
+func (ts *tunnels) begin(ctx context.Context, b box, known *providers.Info, conn net.Conn) *slot {
 	attempt, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	s = &slot{ready: make(chan struct{}), cancel: cancel}
+	s := &slot{ready: make(chan struct{}), cancel: cancel}
 	ts.slots[b.name] = s
-	ts.open.Go(func() { ts.fill(attempt, b, known, s) })
-	return s, true, nil
+	ts.open.Go(func() { ts.fill(attempt, b, known, conn, s) })
+	return s
+}
+
+// adopt begins to open a tunnel over the connection that the provider returned
+// with a sandbox, which may be nil. A connection that is not needed, because
+// another attempt is under way, is closed.
+func (ts *tunnels) adopt(ctx context.Context, b box, info providers.Info, conn net.Conn) {
+	if conn == nil {
+		return
+	}
+	ts.mu.Lock()
+	s, taken := ts.slots[b.name]
+	stale := false
+	if taken {
+		select {
+		case <-s.ready:
+			stale = s.err != nil || s.t.incarnation != info.Incarnation
+		default:
+		}
+	}
+	adopted := !ts.closed && (!taken || stale)
+	if adopted {
+		ts.begin(ctx, b, &info, conn)
+	}
+	ts.mu.Unlock()
+	if adopted && stale && s.err == nil {
+		s.t.cut()
+	}
+	if !adopted {
+		_ = conn.Close()
+	}
 }
 
 // openTimeout bounds the whole of look-up, dialling and hand-shake.
 const openTimeout = 20 * time.Second
 
 // fill opens the tunnel of a slot and stays until it is dead.
-func (ts *tunnels) fill(ctx context.Context, b box, known *providers.Info, s *slot) {
+func (ts *tunnels) fill(ctx context.Context, b box, known *providers.Info, conn net.Conn, s *slot) {
 	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, agentUnavailable(errors.New("dialling took too long")))
 	err := guard(func() error {
 		var err error
-		s.t, err = ts.openTunnel(ctx, b, known)
+		s.t, err = ts.openTunnel(ctx, b, known, conn)
 		if errors.Is(err, providers.ErrReplaced) {
 			// It may have been replaced between the look-up and the dial.
-			s.t, err = ts.openTunnel(ctx, b, nil)
+			s.t, err = ts.openTunnel(ctx, b, nil, nil)
 		}
 		return err
 	})

@@ -22,8 +22,12 @@ type ahead struct {
 	conn  net.Conn
 }
 
-// aheadTime bounds how long a connection is tried for that is only an aid.
-const aheadTime = 2 * time.Second
+const (
+	// aheadTime bounds how long a connection is tried for that is only an aid.
+	aheadTime = 2 * time.Second
+	// freshFor is how long a connection stands for its pod.
+	freshFor = time.Second
+)
 
 var errAheadLate = errors.New("the agent was not reached in time")
 

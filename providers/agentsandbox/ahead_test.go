@@ -40,7 +40,7 @@ func newClaiming(t *testing.T) *claiming {
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 	c := &claiming{cluster: newCluster(t), watched: make(chan struct{})}
 	c.p.config.Way = WayPodIP
-	t.Cleanup(func() { c.p.warm.close(); c.p.conns.Close() })
+	t.Cleanup(c.p.conns.Close)
 	r := newRecord(providers.Spec{ID: "d1", Template: "plain", TemplateOptions: []byte(`{"pool": "p"}`)})
 	text, err := r.encode()
 	if err != nil {
@@ -137,6 +137,7 @@ func (c *claiming) change(fields map[string]any) {
 
 type creation struct {
 	info providers.Info
+	conn net.Conn
 	err  error
 }
 
@@ -144,8 +145,8 @@ type creation struct {
 func (c *claiming) begin(ctx context.Context) <-chan creation {
 	end := make(chan creation, 1)
 	go func() {
-		info, err := c.p.finish(ctx, c.made)
-		end <- creation{info, err}
+		info, conn, err := c.p.finish(ctx, c.made)
+		end <- creation{info, conn, err}
 	}()
 	within(c.t, c.watched)
 	return end
@@ -172,8 +173,8 @@ func (c *claiming) reads() int {
 	return n
 }
 
-// After the controller's last word nothing is left to be asked: neither by the
-// creation, nor by the first dial.
+// After the controller's last update, a creation sends no request to the cluster
+// and returns the connection that it has opened before.
 func TestTheWayIsOpenBeforeTheClaimIsReady(t *testing.T) {
 	// On a busy machine a connection grows too old in between, and then says
 	// nothing of how it is when it does not.
@@ -206,12 +207,8 @@ func wayIsOpenInTime(t *testing.T) (inTime bool) {
 		if want := incarnation("pool-1", "containerd://pool-1", 0); e.err != nil || e.info.Incarnation != want || !e.info.FromPool || e.info.State != providers.StateActive {
 			t.Fatalf("%+v", e)
 		}
-		conn, err := c.p.Dial(t.Context(), "sg-d1")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		if inTime = time.Since(began) < newFor; !inTime {
+		defer e.conn.Close()
+		if inTime = time.Since(began) < freshFor; !inTime {
 			return
 		}
 		if after := c.reads(); after != before {
@@ -222,22 +219,6 @@ func wayIsOpenInTime(t *testing.T) (inTime bool) {
 		}
 	})
 	return inTime || t.Failed()
-}
-
-// A connection stands for its sandbox only for a moment.
-func TestANewConnectionGrowsOld(t *testing.T) {
-	w := &warmConns{conns: make(map[string]*warmConn)}
-	defer w.close()
-	here, there := net.Pipe()
-	defer there.Close()
-	w.keep("sg-d1", "i", here)
-	w.conns["sg-d1"].since = time.Now().Add(-newFor)
-	if w.takeNew("sg-d1") != nil || w.takeNew("sg-d2") != nil {
-		t.Error("it is new")
-	}
-	if w.takeFresh("sg-d1") != here {
-		t.Error("it is not fresh")
-	}
 }
 
 // What counts is what the claim has in the end.

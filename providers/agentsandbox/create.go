@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"time"
 
@@ -21,30 +22,31 @@ const cleanupTimeout = time.Minute
 // errAgain: the sandbox that was joined went, or one of the name was going.
 var errAgain = errors.New("try again")
 
-// Create makes a claim, and returns when the agent in its pod answers.
-func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, error) {
+// Create makes a claim and sees to the agent in its pod.
+func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
 	o, err := decodeOptions(spec)
 	if err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	for {
 		var info providers.Info
+		var conn net.Conn
 		if o.wraps() {
-			info, err = p.wrap(ctx, name, spec, o)
+			info, conn, err = p.wrap(ctx, name, spec, o)
 		} else {
-			info, err = p.claim(ctx, name, spec, o)
+			info, conn, err = p.claim(ctx, name, spec, o)
 		}
 		if !errors.Is(err, errAgain) {
-			return info, err
+			return info, conn, err
 		}
 		if ctx.Err() != nil {
-			return providers.Info{}, fmt.Errorf("create %s: %w", name, context.Cause(ctx))
+			return providers.Info{}, nil, fmt.Errorf("create %s: %w", name, context.Cause(ctx))
 		}
 	}
 }
 
 // claim makes a claim, or joins the one that is there.
-func (p *Provider) claim(ctx context.Context, name string, spec providers.Spec, o options) (providers.Info, error) {
+func (p *Provider) claim(ctx context.Context, name string, spec providers.Spec, o options) (providers.Info, net.Conn, error) {
 	wrapped := make(chan error, 1)
 	go func() {
 		_, err := p.findWrap(ctx, name)
@@ -53,32 +55,32 @@ func (p *Provider) claim(ctx context.Context, name string, spec providers.Spec, 
 	pool, err := p.poolFor(ctx, spec, o)
 	switch there := <-wrapped; {
 	case there == nil:
-		return providers.Info{}, fmt.Errorf("sandbox %s: %w", name, providers.ErrExists)
+		return providers.Info{}, nil, fmt.Errorf("sandbox %s: %w", name, providers.ErrExists)
 	case !errors.Is(there, providers.ErrNotFound):
-		return providers.Info{}, there
+		return providers.Info{}, nil, there
 	case err != nil:
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	wanted, err := p.newClaim(name, spec, o, pool)
 	if err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	made, err := p.claims.create(ctx, wanted)
 	switch {
 	case err == nil:
-		info, err := p.finish(ctx, ofClaim(made))
+		info, conn, err := p.finish(ctx, ofClaim(made))
 		if err != nil {
-			return providers.Info{}, errors.Join(err, p.undo(ctx, made))
+			return providers.Info{}, nil, errors.Join(err, p.undo(ctx, made))
 		}
 		info.Created = true
-		return info, nil
+		return info, conn, nil
 	case apierrors.IsAlreadyExists(err):
 		return p.join(ctx, name, spec)
 	case ctx.Err() != nil:
 		// It may have been made all the same.
-		return providers.Info{}, errors.Join(kube.WrapCreate(ctx, "create SandboxClaim "+name, err), p.undo(ctx, wanted))
+		return providers.Info{}, nil, errors.Join(kube.WrapCreate(ctx, "create SandboxClaim "+name, err), p.undo(ctx, wanted))
 	default:
-		return providers.Info{}, kube.WrapCreate(ctx, "create SandboxClaim "+name, err)
+		return providers.Info{}, nil, kube.WrapCreate(ctx, "create SandboxClaim "+name, err)
 	}
 }
 
@@ -107,73 +109,72 @@ func (p *Provider) newClaim(name string, spec providers.Spec, o options, pool st
 }
 
 // join waits for a sandbox of the name that somebody else made or makes.
-func (p *Provider) join(ctx context.Context, name string, spec providers.Spec) (providers.Info, error) {
+func (p *Provider) join(ctx context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
 	c, err := p.claims.get(ctx, name)
 	if apierrors.IsNotFound(err) {
-		return providers.Info{}, errAgain
+		return providers.Info{}, nil, errAgain
 	}
 	if err != nil {
-		return providers.Info{}, kube.Wrap(ctx, "sandbox "+name, err)
+		return providers.Info{}, nil, kube.Wrap(ctx, "sandbox "+name, err)
 	}
 	if !ours(c.Labels, kindSandbox) {
-		return providers.Info{}, fmt.Errorf("a SandboxClaim %s is there, and it is not Sandgate's: %w", name, providers.ErrExists)
+		return providers.Info{}, nil, fmt.Errorf("a SandboxClaim %s is there, and it is not Sandgate's: %w", name, providers.ErrExists)
 	}
 	s := ofClaim(c)
 	if s.deleting {
 		if err := p.awaitGone(ctx, c); err != nil {
-			return providers.Info{}, err
+			return providers.Info{}, nil, err
 		}
-		return providers.Info{}, errAgain
+		return providers.Info{}, nil, errAgain
 	}
 	if s.broken == nil && s.record.Spec.Hash != spec.Hash {
-		return providers.Info{}, fmt.Errorf("sandbox %s: %w", name, providers.ErrExists)
+		return providers.Info{}, nil, fmt.Errorf("sandbox %s: %w", name, providers.ErrExists)
 	}
 	pod, err := p.pod(ctx, s)
 	if err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	switch info := s.info(pod); info.State {
 	case providers.StateFailed:
-		return providers.Info{}, providers.NotActive(info, "sandbox %q has ended (%s) and must be deleted first", info.Spec.ID, info.Message)
+		return providers.Info{}, nil, providers.NotActive(info, "sandbox %q has ended (%s) and must be deleted first", info.Spec.ID, info.Message)
 	case providers.StateSuspended:
-		return info, nil
+		return info, nil, nil
 	}
-	info, err := p.finish(ctx, s)
+	info, conn, err := p.finish(ctx, s)
 	if err != nil && ctx.Err() == nil && (errors.Is(err, errGone) || errors.Is(p.stillThere(ctx, s), errGone)) {
 		// Who began it has given up and taken it away, whatever was seen of that.
-		return providers.Info{}, errAgain
+		return providers.Info{}, nil, errAgain
 	}
-	return info, err
+	return info, conn, err
 }
 
-// finish waits until a sandbox is ready, sees to its agent, and proves that it
-// answers.
-func (p *Provider) finish(ctx context.Context, s subject) (providers.Info, error) {
+// finish waits until a sandbox is ready, sees to its agent, and returns a
+// connection on which that has spoken.
+func (p *Provider) finish(ctx context.Context, s subject) (providers.Info, net.Conn, error) {
 	early := &ahead{}
 	defer early.drop()
 	s, at, err := p.await(ctx, s, early)
 	if err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	if n := readNote(at.pod); n.serves(at.id) && n.Workdir != at.workdir {
 		// It was put into a pool's pod for others.
 		if _, err := p.inject(ctx, at, n.Generation+1); err != nil {
-			return providers.Info{}, err
+			return providers.Info{}, nil, err
 		}
 		if at.pod, err = p.pod(ctx, s); err != nil || at.pod == nil {
-			return providers.Info{}, errors.Join(err, errGone)
+			return providers.Info{}, nil, errors.Join(err, errGone)
 		}
 	}
 	conn, n := early.take(s.sandbox)
 	if conn == nil {
 		if conn, n, err = p.connect(ctx, at); err != nil {
-			return providers.Info{}, err
+			return providers.Info{}, nil, err
 		}
 	}
 	info := s.info(at.pod)
 	info.Incarnation = incarnation(at.pod.UID, at.id, n.Generation)
-	p.warm.keep(s.name, info.Incarnation, conn)
-	return info, nil
+	return info, conn, nil
 }
 
 // undo removes what a failed creation made. The context may have ended; what

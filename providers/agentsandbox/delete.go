@@ -36,7 +36,6 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 				return fmt.Errorf("delete %s: it is incarnation %s: %w", name, now, providers.ErrReplaced)
 			}
 		}
-		p.hangUp(name)
 		if s.record.Target != nil {
 			err = p.unwrap(ctx, s)
 		} else {
@@ -45,13 +44,6 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 		if !apierrors.IsConflict(err) || ctx.Err() != nil {
 			return err
 		}
-	}
-}
-
-// hangUp closes a connection that nobody has asked for.
-func (p *Provider) hangUp(name string) {
-	if conn := p.warm.take(name, ""); conn != nil {
-		_ = conn.Close()
 	}
 }
 

@@ -15,17 +15,9 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("dial %s: %w", name, context.Cause(ctx))
 	}
-	if conn := p.warm.takeNew(name); conn != nil {
-		return conn, nil
-	}
 	s, err := p.find(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
-	}
-	if !s.deleting {
-		if conn := p.warm.takeFresh(name); conn != nil {
-			return conn, nil
-		}
 	}
 	pod, err := p.pod(ctx, s)
 	if err != nil {
@@ -33,9 +25,6 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	}
 	switch info := s.info(pod); info.State {
 	case providers.StateActive:
-		if conn := p.warm.take(name, info.Incarnation); conn != nil {
-			return conn, nil
-		}
 	case providers.StateCreating:
 		// It will be there, or will have failed, by itself.
 		return nil, fmt.Errorf("dial %s: it is not ready: %s: %w", name, info.Message, providers.ErrUnavailable)

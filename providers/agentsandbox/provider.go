@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,7 +38,6 @@ type Provider struct {
 	executor *kube.Executor
 	conns    kube.PodConns
 	injector *kube.Injector
-	warm     *warmConns
 	held     *kube.Holder
 	known    sync.Map // names of cold pools, and of operators', that are there
 
@@ -98,7 +95,6 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		leases:     leases,
 		executor:   kube.NewExecutor(rest, set.CoreV1().RESTClient()),
 		injector:   &kube.Injector{Agent: config.Agent},
-		warm:       &warmConns{conns: make(map[string]*warmConn)},
 		end:        end,
 	}
 	p.held = kube.NewHolder(p.executor)
@@ -146,7 +142,6 @@ var errClosed = errors.New("the provider was closed")
 func (p *Provider) Close() error {
 	p.end(errClosed)
 	p.keeping.wait()
-	p.warm.close()
 	p.held.Close()
 	p.executor.Close()
 	p.conns.Close()
@@ -174,102 +169,6 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 			operators("write_prefixes", "the node's kernel decides: where it has no Landlock, they bind file calls only, and the message of each command's end says so"),
 		},
 	}, nil
-}
-
-// warmFor bounds how long an unused connection of a new sandbox is kept. The
-// first command usually follows at once. It is below the ten seconds after which
-// the agent hangs up on a connection that says nothing.
-const warmFor = 5 * time.Second
-
-// warmConns are connections on which the agents of new sandboxes were seen to
-// answer.
-type warmConns struct {
-	mu     sync.Mutex
-	closed bool
-	conns  map[string]*warmConn
-}
-
-type warmConn struct {
-	conn        net.Conn
-	incarnation string
-	since       time.Time
-	expire      *time.Timer
-}
-
-const (
-	// newFor is how long a connection stands for its sandbox, whose agent a
-	// creation has just seen to answer. A deletion by another server takes longer
-	// than that, or has broken the connection.
-	newFor = 250 * time.Millisecond
-	// freshFor is how long a connection stands for its pod.
-	freshFor = time.Second
-)
-
-func (w *warmConns) keep(name, incarnation string, conn net.Conn) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed {
-		_ = conn.Close()
-		return
-	}
-	if before := w.conns[name]; before != nil && before.expire.Stop() {
-		_ = before.conn.Close()
-	}
-	c := &warmConn{conn: conn, incarnation: incarnation, since: time.Now()}
-	c.expire = time.AfterFunc(warmFor, func() {
-		w.mu.Lock()
-		if w.conns[name] == c {
-			delete(w.conns, name)
-		}
-		w.mu.Unlock()
-		_ = conn.Close()
-	})
-	w.conns[name] = c
-}
-
-// takeNew returns the connection if the sandbox was ready just now, or nil.
-func (w *warmConns) takeNew(name string) net.Conn { return w.takeWithin(name, newFor) }
-
-// takeFresh returns the connection if its agent has spoken just now, or nil.
-func (w *warmConns) takeFresh(name string) net.Conn { return w.takeWithin(name, freshFor) }
-
-func (w *warmConns) takeWithin(name string, age time.Duration) net.Conn {
-	w.mu.Lock()
-	c := w.conns[name]
-	w.mu.Unlock()
-	if c == nil || time.Since(c.since) >= age {
-		return nil
-	}
-	return w.take(name, c.incarnation)
-}
-
-// take returns the connection to that incarnation, or nil.
-func (w *warmConns) take(name, incarnation string) net.Conn {
-	w.mu.Lock()
-	c := w.conns[name]
-	delete(w.conns, name)
-	w.mu.Unlock()
-	if c == nil || !c.expire.Stop() {
-		return nil
-	}
-	if c.incarnation != incarnation {
-		_ = c.conn.Close()
-		return nil
-	}
-	return c.conn
-}
-
-func (w *warmConns) close() {
-	w.mu.Lock()
-	w.closed = true
-	conns := w.conns
-	w.conns = nil
-	w.mu.Unlock()
-	for _, c := range conns {
-		if c.expire.Stop() {
-			_ = c.conn.Close()
-		}
-	}
 }
 
 // podObject is one pod, to be followed.

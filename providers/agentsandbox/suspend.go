@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,7 +21,6 @@ func (p *Provider) Suspend(ctx context.Context, name string) (providers.Info, er
 	if err != nil {
 		return providers.Info{}, fmt.Errorf("suspend: %w", err)
 	}
-	p.hangUp(name)
 	info := s.info(pod)
 	switch info.State {
 	case providers.StateActive, providers.StateCreating, providers.StateSuspended:
@@ -105,48 +105,47 @@ func (p *Provider) awaitPodGone(ctx context.Context, s subject, pod *corev1.Pod)
 	return p.podGone(ctx, pod)
 }
 
-// Resume has the controller make another pod, and returns when its agent
-// answers. A suspension that is under way is brought to its end first.
-func (p *Provider) Resume(ctx context.Context, name string) (providers.Info, error) {
+// Resume has the controller make another pod. A suspension that is under way is brought to its end first.
+func (p *Provider) Resume(ctx context.Context, name string) (providers.Info, net.Conn, error) {
 	s, pod, err := p.look(ctx, name)
 	if err != nil {
-		return providers.Info{}, fmt.Errorf("resume: %w", err)
+		return providers.Info{}, nil, fmt.Errorf("resume: %w", err)
 	}
 	info := s.info(pod)
 	switch info.State {
 	case providers.StateActive, providers.StateSuspended, providers.StateCreating:
 	default:
-		return providers.Info{}, notNow("resume", info)
+		return providers.Info{}, nil, notNow("resume", info)
 	}
 	if s.sandbox == "" {
-		return providers.Info{}, fmt.Errorf("resume sandbox %q: it has no Sandbox yet: %w", info.Spec.ID, providers.ErrUnavailable)
+		return providers.Info{}, nil, fmt.Errorf("resume sandbox %q: it has no Sandbox yet: %w", info.Spec.ID, providers.ErrUnavailable)
 	}
 	b, err := p.sandboxes.get(ctx, s.sandbox)
 	if err != nil {
-		return providers.Info{}, kube.Wrap(ctx, "Sandbox "+s.sandbox, err)
+		return providers.Info{}, nil, kube.Wrap(ctx, "Sandbox "+s.sandbox, err)
 	}
 	switch {
 	case b.mode() == modeSuspended:
 		// Else the agent would be looked for in a pod that is about to go.
 		if err := p.awaitPodGone(ctx, s, pod); err != nil {
-			return providers.Info{}, err
+			return providers.Info{}, nil, err
 		}
 	case info.State == providers.StateActive:
-		return info, nil
+		return info, nil, nil
 	}
 	if err := p.setMode(ctx, s, modeRunning); err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	ctx, stop := p.whileMode(ctx, s, modeRunning)
 	defer stop()
-	info, err = p.finish(ctx, s)
+	info, conn, err := p.finish(ctx, s)
 	if errors.Is(err, errGone) {
-		return providers.Info{}, fmt.Errorf("resume %s: %w", name, providers.ErrNotFound)
+		return providers.Info{}, nil, fmt.Errorf("resume %s: %w", name, providers.ErrNotFound)
 	}
 	if err != nil {
-		return providers.Info{}, overtaken(ctx, err)
+		return providers.Info{}, nil, overtaken(ctx, err)
 	}
-	return info, nil
+	return info, conn, nil
 }
 
 // setMode changes the Sandbox itself: the claim's controller leaves its mode

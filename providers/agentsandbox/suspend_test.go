@@ -44,7 +44,6 @@ func newCluster(t *testing.T) *cluster {
 		sandboxes: newKind[sandbox](dyn, sandboxesResource, testNamespace, sandboxKind),
 		pools:     newKind[warmPool](dyn, poolsResource, testNamespace, "SandboxWarmPool"),
 		templates: newKind[template](dyn, templatesResource, testNamespace, "SandboxTemplate"),
-		warm:      &warmConns{conns: make(map[string]*warmConn)},
 	}}
 }
 
@@ -172,7 +171,7 @@ func TestSuspendAndResumeAtOnce(t *testing.T) {
 		c := newCluster(t)
 		c.sandbox("sg-d1", modeSuspended, isSuspended)
 		c.onceMode("sg-d1", modeRunning, func() { c.set("sg-d1", modeSuspended) })
-		_, err := c.p.Resume(soon(t), "sg-d1")
+		_, _, err := c.p.Resume(soon(t), "sg-d1")
 		overtakenBy(t, err, providers.StateSuspended, `sandbox "d1" was suspended meanwhile, by another call`)
 	})
 	t.Run("the old pod goes first", func(t *testing.T) {
@@ -193,7 +192,7 @@ func TestSuspendAndResumeAtOnce(t *testing.T) {
 			}
 			c.set("sg-d1", modeSuspended)
 		})
-		_, err := c.p.Resume(soon(t), "sg-d1")
+		_, _, err := c.p.Resume(soon(t), "sg-d1")
 		overtakenBy(t, err, providers.StateSuspended, `sandbox "d1" was suspended meanwhile, by another call`)
 	})
 }
@@ -242,7 +241,7 @@ func TestAwaitFollowsThePodThatComes(t *testing.T) {
 func TestWhatCannotBeResumedSaysWhy(t *testing.T) {
 	c := newCluster(t)
 	c.sandbox("sg-d1", modeRunning, metav1.Condition{Type: conditionReady, Status: metav1.ConditionFalse, Reason: reasonExpired, Message: "its time is over"})
-	_, err := c.p.Resume(soon(t), "sg-d1")
+	_, _, err := c.p.Resume(soon(t), "sg-d1")
 	if want := `resume sandbox "d1": it is failed: its time is over: not active`; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 
@@ -65,53 +66,54 @@ func (p *Provider) existing(ctx context.Context, t target) (existing, error) {
 }
 
 // wrap makes a record for what exists, or joins the one that is there.
-func (p *Provider) wrap(ctx context.Context, name string, spec providers.Spec, o options) (providers.Info, error) {
+func (p *Provider) wrap(ctx context.Context, name string, spec providers.Spec, o options) (providers.Info, net.Conn, error) {
 	t := target{Kind: sandboxKind, Name: o.ExistingSandbox, Delete: o.DeleteExisting}
 	if o.ExistingClaim != "" {
 		t.Kind, t.Name = claimKind, o.ExistingClaim
 	}
 	if len(spec.Env) > 0 {
-		return providers.Info{}, fmt.Errorf("env: %s is there already; give it to each command: %w", t, providers.ErrUnsupported)
+		return providers.Info{}, nil, fmt.Errorf("env: %s is there already; give it to each command: %w", t, providers.ErrUnsupported)
 	}
 	if s, err := p.find(ctx, name); err == nil {
 		return p.joinWrap(ctx, s, spec, t)
 	} else if !errors.Is(err, providers.ErrNotFound) {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	now, err := p.existing(ctx, t)
 	if apierrors.IsNotFound(err) {
-		return providers.Info{}, fmt.Errorf("there is no %s in namespace %s: %w", t, p.namespace, providers.ErrStartFailed)
+		return providers.Info{}, nil, fmt.Errorf("there is no %s in namespace %s: %w", t, p.namespace, providers.ErrStartFailed)
 	}
 	if err != nil {
-		return providers.Info{}, kube.Wrap(ctx, t.String(), err)
+		return providers.Info{}, nil, kube.Wrap(ctx, t.String(), err)
 	}
 	if err := wrappable(t, now, name, spec.Tenant); err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	t.UID = now.meta.UID
 	marks := map[string]any{annotationWrapped: name, annotationFormer: digest(spec.Tenant)}
 	if err := p.mark(ctx, t, now, marks); err != nil {
 		if apierrors.IsConflict(err) {
-			return providers.Info{}, errAgain
+			return providers.Info{}, nil, errAgain
 		}
-		return providers.Info{}, kube.Wrap(ctx, "mark "+t.String(), err)
+		return providers.Info{}, nil, kube.Wrap(ctx, "mark "+t.String(), err)
 	}
 	s, err := p.makeWrap(ctx, name, spec, t, now)
 	if apierrors.IsAlreadyExists(err) {
-		return providers.Info{}, errAgain
+		return providers.Info{}, nil, errAgain
 	}
 	var info providers.Info
+	var conn net.Conn
 	if err == nil {
-		info, err = p.finish(ctx, s)
+		info, conn, err = p.finish(ctx, s)
 	}
 	if err != nil {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		s.name, s.record.Target = name, &t
-		return providers.Info{}, errors.Join(kube.Wrap(ctx, "wrap "+t.String(), err), p.forget(clean, s))
+		return providers.Info{}, nil, errors.Join(kube.Wrap(ctx, "wrap "+t.String(), err), p.forget(clean, s))
 	}
 	info.Created = true
-	return info, nil
+	return info, conn, nil
 }
 
 // wrappable keeps what is not for everybody from being wrapped: what a tenant of
@@ -139,18 +141,18 @@ func wrappable(t target, now existing, name, tenant string) error {
 }
 
 // joinWrap answers for a wrap of the name that is there.
-func (p *Provider) joinWrap(ctx context.Context, s subject, spec providers.Spec, t target) (providers.Info, error) {
+func (p *Provider) joinWrap(ctx context.Context, s subject, spec providers.Spec, t target) (providers.Info, net.Conn, error) {
 	switch {
 	case s.deleting:
-		return providers.Info{}, fmt.Errorf("sandbox %s is being deleted: %w", s.name, providers.ErrUnavailable)
+		return providers.Info{}, nil, fmt.Errorf("sandbox %s is being deleted: %w", s.name, providers.ErrUnavailable)
 	case s.record.Target == nil || s.record.Spec.Hash != spec.Hash || s.record.Target.Name != t.Name:
-		return providers.Info{}, fmt.Errorf("sandbox %s: %w", s.name, providers.ErrExists)
+		return providers.Info{}, nil, fmt.Errorf("sandbox %s: %w", s.name, providers.ErrExists)
 	}
-	info, err := p.finish(ctx, s)
+	info, conn, err := p.finish(ctx, s)
 	if errors.Is(err, errGone) {
-		return providers.Info{}, errAgain
+		return providers.Info{}, nil, errAgain
 	}
-	return info, err
+	return info, conn, err
 }
 
 // mark sets annotations of the target that say who wraps it; nil removes one.

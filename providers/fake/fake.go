@@ -127,13 +127,13 @@ func (p *Provider) begin(ctx context.Context, method, name string) error {
 }
 
 // Create starts an agent.
-func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, error) {
+func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
 	if err := p.begin(ctx, "create", name); err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	for _, raw := range []json.RawMessage{spec.TemplateOptions, spec.Options} {
 		if err := noOptions(raw); err != nil {
-			return providers.Info{}, err
+			return providers.Info{}, nil, err
 		}
 	}
 	for {
@@ -150,7 +150,11 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 				}
 				p.m.mu.Unlock()
 				info.Created = true
-				return info, nil
+				conn, err := s.dial(ctx)
+				if err != nil {
+					return providers.Info{}, nil, errors.Join(fmt.Errorf("create %s: %w", name, err), p.end(name, providers.Condition{}))
+				}
+				return info, conn, nil
 			}
 			s = &sandbox{ready: make(chan struct{}), gone: make(chan struct{})}
 			s.info = providers.Info{Name: name, State: providers.StateCreating, Spec: spec}
@@ -167,7 +171,7 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 		select {
 		case <-wait:
 		case <-ctx.Done():
-			return providers.Info{}, fmt.Errorf("create %s: %w", name, context.Cause(ctx))
+			return providers.Info{}, nil, fmt.Errorf("create %s: %w", name, context.Cause(ctx))
 		}
 		p.m.mu.Lock()
 		info, failed := s.info, s.err != nil
@@ -176,19 +180,22 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 		case deleting || failed || info.State == providers.StateDeleting:
 			continue
 		case info.Spec.Hash != spec.Hash:
-			return providers.Info{}, fmt.Errorf("create %s: %w", name, providers.ErrExists)
+			return providers.Info{}, nil, fmt.Errorf("create %s: %w", name, providers.ErrExists)
 		case info.State != providers.StateActive:
-			return providers.Info{}, providers.NotActive(info, "create %s: it is %s", name, info.Status())
+			return providers.Info{}, nil, providers.NotActive(info, "create %s: it is %s", name, info.Status())
 		}
-		return copyInfo(info), nil
+		return copyInfo(info), nil, nil
 	}
 }
 
-func (p *Provider) build(ctx context.Context, name string, s *sandbox, spec providers.Spec) (providers.Info, error) {
+func (p *Provider) build(ctx context.Context, name string, s *sandbox, spec providers.Spec) (providers.Info, net.Conn, error) {
 	incarnation := rand.Text()
+	var conn net.Conn
 	err := s.start(p.m, spec, incarnation)
-	if err == nil && ctx.Err() != nil {
-		err = errors.Join(context.Cause(ctx), s.stop())
+	if err == nil {
+		if conn, err = s.dial(ctx); err != nil {
+			err = errors.Join(err, s.stop())
+		}
 	}
 	p.m.mu.Lock()
 	defer p.m.mu.Unlock()
@@ -197,12 +204,12 @@ func (p *Provider) build(ctx context.Context, name string, s *sandbox, spec prov
 		s.err = err
 		delete(p.m.sandboxes, name)
 		close(s.gone)
-		return providers.Info{}, fmt.Errorf("create %s: %w", name, err)
+		return providers.Info{}, nil, fmt.Errorf("create %s: %w", name, err)
 	}
 	s.made(spec, incarnation)
 	out := copyInfo(s.info)
 	out.Created = true
-	return out, nil
+	return out, conn, nil
 }
 
 // made notes what is known of a sandbox that somebody has asked for and that is
@@ -358,10 +365,21 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	case info.State != providers.StateActive:
 		return nil, providers.NotActive(info, "dial %s: it is %s", name, info.Status())
 	}
+	conn, err := s.dial(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", name, err)
+	}
+	return conn, nil
+}
+
+func (s *sandbox) dial(ctx context.Context) (net.Conn, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", s.socket)
 	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w: %w", name, providers.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", providers.ErrUnavailable, err)
 	}
 	return conn, nil
 }

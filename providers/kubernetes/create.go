@@ -20,27 +20,26 @@ import (
 // cleanupTimeout bounds what undoes a failed creation.
 const cleanupTimeout = 30 * time.Second
 
-// Create claims a pod of the template's pool, or makes one, and returns when
-// its agent has spoken.
-func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, error) {
+// Create claims a pod of the template's pool, or makes one.
+func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
 	pl, err := p.plan(name, spec)
 	if err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	for {
 		if ctx.Err() != nil {
-			return providers.Info{}, fmt.Errorf("create %s: %w", name, context.Cause(ctx))
+			return providers.Info{}, nil, fmt.Errorf("create %s: %w", name, context.Cause(ctx))
 		}
 		cm, rec, err := p.beginRecord(ctx, name, pl)
 		if err == nil {
 			return p.build(ctx, name, pl, cm, rec)
 		}
 		if !apierrors.IsAlreadyExists(err) {
-			return providers.Info{}, kube.WrapCreate(ctx, "make the sandbox's record", err)
+			return providers.Info{}, nil, kube.WrapCreate(ctx, "make the sandbox's record", err)
 		}
 		info, again, err := p.join(ctx, name, spec)
 		if !again {
-			return info, err
+			return info, nil, err
 		}
 	}
 }
@@ -124,7 +123,7 @@ func (p *Provider) join(ctx context.Context, name string, spec providers.Spec) (
 
 // build makes the sandbox of a record that this call has begun. On an error
 // nothing is left.
-func (p *Provider) build(ctx context.Context, name string, pl *plan, cm *corev1.ConfigMap, rec *record) (providers.Info, error) {
+func (p *Provider) build(ctx context.Context, name string, pl *plan, cm *corev1.ConfigMap, rec *record) (providers.Info, net.Conn, error) {
 	held, h := p.keep(ctx, cm, rec, rec.Holder)
 	conn, err := p.start(held, name, pl, h)
 	if err == nil {
@@ -147,14 +146,13 @@ func (p *Provider) build(ctx context.Context, name string, pl *plan, cm *corev1.
 			err = errors.Join(err, p.undo(clean, h))
 		}
 		h.release()
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	h.release()
 	_, rec = h.now()
-	p.warm.put(name, conn)
 	info := infoOf(name, rec)
 	info.State, info.Created = providers.StateActive, true
-	return info, nil
+	return info, conn, nil
 }
 
 // start brings a pod to the point where its agent has spoken.

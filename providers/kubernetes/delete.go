@@ -114,9 +114,6 @@ func (p *Provider) undo(ctx context.Context, h *hold) error {
 // the record last.
 func (p *Provider) destroy(ctx context.Context, h *hold) error {
 	cm, rec := h.now()
-	if conn, _ := p.warm.take(cm.Name); conn != nil {
-		_ = conn.Close()
-	}
 	if rec.OwnNamespace {
 		if err := p.deleteNamespace(ctx, cm, rec); err != nil {
 			return err

@@ -22,17 +22,6 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	if rec.Phase != phaseActive {
 		return nil, providers.NotActive(infoOf(name, rec), "dial %s: it is %s", name, rec.Phase)
 	}
-	if conn, fresh := p.warm.take(name); conn != nil {
-		if fresh {
-			return conn, nil
-		}
-		// It was opened some time ago, and a stream may outlive its pod.
-		info, err := p.info(ctx, name, rec)
-		if err == nil && info.State == providers.StateActive {
-			return conn, nil
-		}
-		_ = conn.Close()
-	}
 	conn, err := p.openRecorded(ctx, rec)
 	if err == nil {
 		return conn, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync"
 	"time"
 
@@ -31,7 +30,6 @@ type Provider struct {
 	log     *slog.Logger
 
 	conns kube.PodConns
-	warm  warm
 	held  *kube.Holder
 	pools pools
 
@@ -87,7 +85,6 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	background, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	p.stop = stop
-	p.warm.drop = func(conn net.Conn) { _ = conn.Close() }
 	p.pools.wake = make(chan struct{}, 1)
 	p.work.Go(func() { p.lease(sweeperLease).Lead(background, p.sweep) })
 	p.work.Go(func() { p.keepPools(background) })
@@ -101,7 +98,6 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 func (p *Provider) Close() error {
 	p.stop(errClosed)
 	p.work.Wait()
-	p.warm.close()
 	p.held.Close()
 	p.exec.Close()
 	p.conns.Close()
@@ -139,83 +135,4 @@ func (p *Provider) recordObject(name string) kube.Object[*corev1.ConfigMap] {
 
 func (p *Provider) podObject(namespace, name string) kube.Object[*corev1.Pod] {
 	return kube.Object[*corev1.Pod]{Name: name, Get: p.pods(namespace).Get, Watch: p.pods(namespace).Watch}
-}
-
-// warm keeps a connection to each new sandbox for a while, because a first
-// command usually follows at once.
-type warm struct {
-	mu     sync.Mutex
-	conns  map[string]warmConn
-	closed bool
-	drop   func(net.Conn)
-}
-
-type warmConn struct {
-	conn  net.Conn
-	since time.Time
-	timer *time.Timer
-}
-
-const (
-	warmTime = 5 * time.Second
-	// freshTime is how long a connection stands for its pod.
-	freshTime = time.Second
-)
-
-// put keeps a connection under a key for a while: the agent hangs up on who says
-// nothing for long.
-func (w *warm) put(key string, conn net.Conn) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed {
-		w.drop(conn)
-		return
-	}
-	if w.conns == nil {
-		w.conns = make(map[string]warmConn)
-	}
-	if old, ok := w.conns[key]; ok {
-		w.discard(old)
-	}
-	w.conns[key] = warmConn{conn: conn, since: time.Now(), timer: time.AfterFunc(warmTime, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if now, ok := w.conns[key]; ok && now.conn == conn {
-			delete(w.conns, key)
-			w.drop(conn)
-		}
-	})}
-}
-
-// take returns the connection, if it still lives, and whether the agent has
-// spoken on it just now.
-func (w *warm) take(key string) (conn net.Conn, fresh bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	c, ok := w.conns[key]
-	if !ok {
-		return nil, false
-	}
-	delete(w.conns, key)
-	c.timer.Stop()
-	if !kube.Alive(c.conn) {
-		w.drop(c.conn)
-		return nil, false
-	}
-	return c.conn, time.Since(c.since) < freshTime
-}
-
-func (w *warm) discard(c warmConn) {
-	c.timer.Stop()
-	w.drop(c.conn)
-}
-
-func (w *warm) close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.closed = true
-	for key, c := range w.conns {
-		w.discard(c)
-		delete(w.conns, key)
-	}
 }

@@ -119,13 +119,13 @@ func TestForeignConfigMap(t *testing.T) {
 	if err := p.Delete(t.Context(), "theirs", providers.Condition{}); !errors.Is(err, providers.ErrNotFound) {
 		t.Errorf("delete: %v", err)
 	}
-	if _, err := p.Create(t.Context(), "theirs", withOptions("")); !errors.Is(err, providers.ErrStartFailed) {
+	if _, _, err := p.Create(t.Context(), "theirs", withOptions("")); !errors.Is(err, providers.ErrStartFailed) {
 		t.Errorf("create over it: %v", err)
 	}
 	why := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
-	if _, err := p.Create(ctx, "theirs", withOptions("")); !errors.Is(err, why) {
+	if _, _, err := p.Create(ctx, "theirs", withOptions("")); !errors.Is(err, why) {
 		t.Errorf("create: %v", err)
 	}
 }

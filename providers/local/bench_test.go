@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local"
+	"github.com/sandgate/sandgate/providers/providertest"
 )
 
 // BenchmarkCreate measures a creation, its deletion left out, against the
@@ -25,7 +26,7 @@ func BenchmarkCreate(b *testing.B) {
 			spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
 			plain := spec
 			plain.Resources.DiskBytes = 0
-			if _, err := p.Create(b.Context(), "plain", plain); err != nil {
+			if _, err := providertest.Create(b.Context(), p, "plain", plain); err != nil {
 				b.Fatal(err)
 			}
 			bundle := local.BundleCopy(b, p, "plain", "/bin/true")
@@ -39,7 +40,7 @@ func BenchmarkCreate(b *testing.B) {
 				}
 				yardsticks = append(yardsticks, time.Since(began))
 				began = time.Now()
-				if _, err := p.Create(b.Context(), "bench", spec); err != nil {
+				if _, err := providertest.Create(b.Context(), p, "bench", spec); err != nil {
 					b.Fatal(err)
 				}
 				creates = append(creates, time.Since(began))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local"
+	"github.com/sandgate/sandgate/providers/providertest"
 )
 
 // TestDelegatedCgroupIsBounded: below a sandbox's cgroup there can be few levels
@@ -22,7 +23,7 @@ func TestDelegatedCgroupIsBounded(t *testing.T) {
 	p := open(t, config)
 	defer closeProvider(t, p)
 	spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
-	if _, err := p.Create(t.Context(), "maker", spec); err != nil {
+	if _, err := providertest.Create(t.Context(), p, "maker", spec); err != nil {
 		t.Fatal(err)
 	}
 	// Where the kernel has Landlock, no command can make one; elsewhere these bounds
@@ -54,7 +55,7 @@ func TestDeepCgroupsAreRemoved(t *testing.T) {
 	p := open(t, config)
 	defer closeProvider(t, p)
 	spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
-	if _, err := p.Create(t.Context(), "deep", spec); err != nil {
+	if _, err := providertest.Create(t.Context(), p, "deep", spec); err != nil {
 		t.Fatal(err)
 	}
 	dir := local.DelegatedGroup(p, "deep")

@@ -189,7 +189,7 @@ func beVictim(raw string) error {
 			}
 		}
 	}
-	if _, err := p.Create(ctx, "keeper", spec); err != nil {
+	if _, err := providertest.Create(ctx, p, "keeper", spec); err != nil {
 		return err
 	}
 	_, _ = os.Stdout.WriteString("begun\n")
@@ -198,7 +198,7 @@ func beVictim(raw string) error {
 		name := fmt.Sprintf("storm-%d", i)
 		go func() {
 			for {
-				if _, err := p.Create(ctx, name, spec); err != nil {
+				if _, err := providertest.Create(ctx, p, name, spec); err != nil {
 					failed <- err
 				}
 				if err := p.Delete(ctx, name, providers.Condition{}); err != nil && !errors.Is(err, providers.ErrNotFound) {
@@ -227,7 +227,7 @@ func testAgentEnds(t *testing.T, runtime string) {
 		}
 	}()
 	spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
-	if _, err := p.Create(t.Context(), "ends", spec); err != nil {
+	if _, err := providertest.Create(t.Context(), p, "ends", spec); err != nil {
 		t.Fatal(err)
 	}
 	if err := local.KillInit(p, "ends"); err != nil {
@@ -241,7 +241,7 @@ func testAgentEnds(t *testing.T, runtime string) {
 	if conn, err := p.Dial(t.Context(), "ends"); !errors.As(err, &inactive) || inactive.State != providers.StateFailed {
 		t.Errorf("dial: %v, %v", conn, err)
 	}
-	if _, err := p.Create(t.Context(), "ends", spec); !errors.As(err, &inactive) || inactive.State != providers.StateFailed {
+	if _, err := providertest.Create(t.Context(), p, "ends", spec); !errors.As(err, &inactive) || inactive.State != providers.StateFailed {
 		t.Errorf("create: %v", err)
 	}
 	if err := p.Delete(t.Context(), "ends", providers.Condition{}); err != nil {

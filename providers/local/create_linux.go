@@ -24,19 +24,19 @@ const (
 var errSlowStart = fmt.Errorf("the agent did not answer within %v: %w", startTimeout, providers.ErrStartTimeout)
 
 // Create starts a container whose first process is the agent, with one call of
-// the runtime, and returns when the agent has spoken.
-func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, error) {
+// the runtime.
+func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
 	options, err := decodeOptions(spec)
 	if err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	if err := checkResources(spec.Resources); err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	defer p.foreground.enter()()
 	held, err := p.locks.acquire(ctx, name)
 	if err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	b := p.layout.sandbox(name)
 	defer func() { held.release(!exists(string(b))) }()
@@ -48,39 +48,38 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 	case err == nil || errors.Is(err, errCorrupt) || exists(string(b)):
 		// Whoever began this one is gone: it does not hold the lock.
 		if err := p.destroy(ctx, held, b, old.container(name), old); err != nil {
-			return providers.Info{}, notRemoved(name, err)
+			return providers.Info{}, nil, notRemoved(name, err)
 		}
 	case !errors.Is(err, providers.ErrNotFound):
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 
 	if err := p.space.check(); err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	rec, conn, err := p.claim(ctx, name, spec)
 	if err == nil && rec == nil {
 		rec, conn, err = p.build(ctx, held, b, name, spec, options, phaseActive)
 	}
 	if err != nil {
-		return providers.Info{}, err
+		return providers.Info{}, nil, err
 	}
 	p.removals.forget(name)
-	p.keepWarm(name, conn)
 	info := p.info(name, rec)
 	info.Created = true
-	return info, nil
+	return info, conn, nil
 }
 
 // join answers for a sandbox that is there already.
-func (p *Provider) join(name string, rec *record, spec providers.Spec) (providers.Info, error) {
+func (p *Provider) join(name string, rec *record, spec providers.Spec) (providers.Info, net.Conn, error) {
 	if rec.Spec.Hash != spec.Hash {
-		return providers.Info{}, fmt.Errorf("sandbox %s: %w", name, providers.ErrExists)
+		return providers.Info{}, nil, fmt.Errorf("sandbox %s: %w", name, providers.ErrExists)
 	}
 	info := p.info(name, rec)
 	if info.State != providers.StateActive {
-		return providers.Info{}, providers.NotActive(info, "sandbox %q has ended (%s) and must be deleted first", rec.Spec.ID, info.Message)
+		return providers.Info{}, nil, providers.NotActive(info, "sandbox %q has ended (%s) and must be deleted first", rec.Spec.ID, info.Message)
 	}
-	return info, nil
+	return info, nil, nil
 }
 
 // build makes the sandbox of a directory and returns a connection on which its

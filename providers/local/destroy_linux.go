@@ -44,9 +44,6 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 	default:
 		p.markDeleting(ctx, held, b, rec)
 	}
-	if conn := p.takeWarm(name); conn != nil {
-		_ = conn.Close()
-	}
 	if err := p.destroy(ctx, held, b, rec.container(name), rec); err != nil {
 		return notRemoved(name, err)
 	}

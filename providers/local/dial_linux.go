@@ -27,9 +27,6 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	if info := p.info(name, rec); info.State != providers.StateActive {
 		return nil, providers.NotActive(info, "dial %s: it is %s", name, info.Status())
 	}
-	if conn := p.takeWarm(name); conn != nil {
-		return conn, nil
-	}
 	conn, err := p.open(ctx, p.layout.sandbox(name), rec.container(name), rec)
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", name, err)

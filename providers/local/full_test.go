@@ -47,14 +47,14 @@ func TestFullDisk(t *testing.T) {
 	spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
 	spec.Resources.DiskBytes = 256 << 20
 	for _, name := range []string{"filler", "neighbour"} {
-		if _, err := p.Create(t.Context(), name, spec); err != nil {
+		if _, err := providertest.Create(t.Context(), p, name, spec); err != nil {
 			t.Fatal(err)
 		}
 	}
 	providertest.Shell(t, p, "filler", "dd if=/dev/zero of=/workspace/much bs=1M count=250; sync; true")
 	create := func() {
 		t.Helper()
-		_, err := p.Create(t.Context(), "more", spec)
+		_, err := providertest.Create(t.Context(), p, "more", spec)
 		if !errors.Is(err, providers.ErrExhausted) || !strings.Contains(err.Error(), "no sandbox is created with less than") {
 			t.Errorf("create on a full disk: %v", err)
 		}
@@ -72,7 +72,7 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("delete %s on a full disk: %v", name, err)
 		}
 	}
-	if _, err := p.Create(t.Context(), "more", spec); err != nil {
+	if _, err := providertest.Create(t.Context(), p, "more", spec); err != nil {
 		t.Errorf("create after the deletions: %v", err)
 	}
 	if err := p.Delete(t.Context(), "more", providers.Condition{}); err != nil {
@@ -91,7 +91,7 @@ func TestDisksFit(t *testing.T) {
 	spec.Resources.DiskBytes = 32 << 20
 	var made []string
 	for _, name := range []string{"a", "b", "c", "d"} {
-		_, err := p.Create(t.Context(), name, spec)
+		_, err := providertest.Create(t.Context(), p, name, spec)
 		if err == nil {
 			made = append(made, name)
 			continue
@@ -137,7 +137,7 @@ func TestCeiling(t *testing.T) {
 	spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
 	spec.Resources.MemoryBytes, spec.Resources.MaxProcesses = 1<<50, 4_000_000
 	for range 2 {
-		if _, err := p.Create(t.Context(), "greedy", spec); err != nil {
+		if _, err := providertest.Create(t.Context(), p, "greedy", spec); err != nil {
 			t.Fatal(err)
 		}
 		for _, file := range []string{"pids" + config.CgroupParent + "/pids.max", "memory" + config.CgroupParent + "/memory.limit_in_bytes"} {

@@ -48,7 +48,7 @@ func TestChangedRuntime(t *testing.T) {
 			kernels := map[string]string{}
 			make := func(p *local.Provider, name string) {
 				t.Helper()
-				if _, err := p.Create(t.Context(), name, spec); err != nil {
+				if _, err := providertest.Create(t.Context(), p, name, spec); err != nil {
 					t.Fatal(err)
 				}
 				kernels[name] = providertest.Shell(t, p, name, "uname -r")
@@ -94,7 +94,7 @@ func testGVisorNetworkFull(t *testing.T, profile local.Profile) {
 	spec := providers.Spec{
 		Hash: "h", Network: providers.NetworkFull, Resources: local.DefaultResources(), TemplateOptions: []byte(`{"host_network": true}`),
 	}
-	if _, err := p.Create(t.Context(), "full", spec); err != nil {
+	if _, err := providertest.Create(t.Context(), p, "full", spec); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {

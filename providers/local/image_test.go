@@ -68,7 +68,7 @@ func testImageForms(t *testing.T, runtime string) {
 		t.Run(c.name, func(t *testing.T) {
 			spec := imageSpec(t, c.ref, c.extra)
 			spec.Hash, spec.WorkingDirectory = c.name, ""
-			info, err := p.Create(t.Context(), "image", spec)
+			info, err := providertest.Create(t.Context(), p, "image", spec)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +101,7 @@ func TestImageErrors(t *testing.T) {
 		"docker-archive:/etc/passwd":  providers.ErrInvalid,
 		"docker.io/library/debian:12": providers.ErrUnsupported,
 	} {
-		if _, err := p.Create(t.Context(), "bad", imageSpec(t, ref, "")); !errors.Is(err, want) {
+		if _, err := providertest.Create(t.Context(), p, "bad", imageSpec(t, ref, "")); !errors.Is(err, want) {
 			t.Errorf("%s: %v", ref, err)
 		}
 		if _, err := p.Get(t.Context(), "bad"); !errors.Is(err, providers.ErrNotFound) {

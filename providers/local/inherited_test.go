@@ -22,7 +22,7 @@ func TestNothingOfTheHostShows(t *testing.T) {
 			p := open(t, config)
 			defer closeProvider(t, p)
 			spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
-			if _, err := p.Create(t.Context(), "hidden", spec); err != nil {
+			if _, err := providertest.Create(t.Context(), p, "hidden", spec); err != nil {
 				t.Fatal(err)
 			}
 			defer func() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local"
+	"github.com/sandgate/sandgate/providers/providertest"
 )
 
 // TestOutOfMemory: when the kernel ends the agent for want of memory, the
@@ -31,7 +32,7 @@ func testOutOfMemory(t *testing.T, runtime string) {
 	}()
 	spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
 	spec.Resources.MemoryBytes = 96 << 20
-	if _, err := p.Create(t.Context(), "hog", spec); err != nil {
+	if _, err := providertest.Create(t.Context(), p, "hog", spec); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {

@@ -65,7 +65,7 @@ func TestExecIntoClaimed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if info, err := p.Create(t.Context(), "one", spec); err != nil || !info.FromPool {
+	if info, err := providertest.Create(t.Context(), p, "one", spec); err != nil || !info.FromPool {
 		t.Fatalf("create: %+v, %v", info, err)
 	}
 	// The connection of the claim goes with the first call.
@@ -107,7 +107,7 @@ func TestPoolAgentHangs(t *testing.T) {
 	}
 	local.FreezeUnclaimed(t, p, "hangs")
 	spec.Hash = "h"
-	info, err := p.Create(t.Context(), "one", spec)
+	info, err := providertest.Create(t.Context(), p, "one", spec)
 	if err != nil || info.FromPool {
 		t.Fatalf("create: %+v, %v", info, err)
 	}

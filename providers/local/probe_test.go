@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local"
+	"github.com/sandgate/sandgate/providers/providertest"
 )
 
 // TestNoSandboxStarts: a server does not start with a runtime that starts none.
@@ -34,7 +35,7 @@ func TestNoSandboxStarts(t *testing.T) {
 	// Sandboxes that run are served all the same.
 	p := open(t, config)
 	spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
-	if _, err := p.Create(t.Context(), "runs", spec); err != nil {
+	if _, err := providertest.Create(t.Context(), p, "runs", spec); err != nil {
 		t.Fatal(err)
 	}
 	closeProvider(t, p)

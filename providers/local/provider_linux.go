@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -50,7 +49,6 @@ type Provider struct {
 	mu     sync.Mutex
 	keeper *keeper // nil before KeepPools
 	closed bool
-	warm   map[string]*warmConn // by name: proved ready and not asked for yet
 }
 
 var (
@@ -72,7 +70,6 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		config: config,
 		log:    config.Logger,
 		layout: layout(config.StateDir),
-		warm:   make(map[string]*warmConn),
 
 		removals: newRemovals(),
 	}
@@ -188,15 +185,8 @@ func (p *Provider) Close() error {
 	p.awaitBackground()
 	p.mu.Lock()
 	p.closed = true
-	warm := p.warm
-	p.warm = nil
 	p.mu.Unlock()
 	errs := []error{p.hold.Close()}
-	for _, w := range warm {
-		if w.expire.Stop() {
-			errs = append(errs, w.conn.Close())
-		}
-	}
 	if entries, err := os.ReadDir(p.layout.sandboxes()); err == nil && len(entries) == 0 {
 		p.cgroups.prune()
 	}
@@ -219,47 +209,6 @@ func (p *Provider) awaitBackground() {
 	case <-done:
 	case <-time.After(closeTimeout):
 	}
-}
-
-// warmFor bounds how long an unused connection of a new sandbox is kept. The
-// first command usually follows at once. It is far below the ten seconds after
-// which the agent hangs up on a connection that says nothing: those began before.
-const warmFor = 3 * time.Second
-
-// warmConn is the connection on which a new sandbox's agent was seen to answer.
-type warmConn struct {
-	conn   net.Conn
-	expire *time.Timer
-}
-
-func (p *Provider) keepWarm(name string, conn net.Conn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		_ = conn.Close()
-		return
-	}
-	w := &warmConn{conn: conn}
-	w.expire = time.AfterFunc(warmFor, func() {
-		p.mu.Lock()
-		if p.warm[name] == w {
-			delete(p.warm, name)
-		}
-		p.mu.Unlock()
-		_ = conn.Close()
-	})
-	p.warm[name] = w
-}
-
-func (p *Provider) takeWarm(name string) net.Conn {
-	p.mu.Lock()
-	w := p.warm[name]
-	delete(p.warm, name)
-	p.mu.Unlock()
-	if w == nil || !w.expire.Stop() {
-		return nil
-	}
-	return w.conn
 }
 
 func newIncarnation() (string, error) {

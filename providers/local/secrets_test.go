@@ -31,7 +31,7 @@ func TestSecretsStayPrivate(t *testing.T) {
 	spec := providers.Spec{
 		Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources(), Env: map[string]string{"SECRET": secret},
 	}
-	if _, err := p.Create(t.Context(), "secrets", spec); err != nil {
+	if _, err := providertest.Create(t.Context(), p, "secrets", spec); err != nil {
 		t.Fatal(err)
 	}
 	if got := providertest.Shell(t, p, "secrets", "echo $SECRET"); got != secret+"\n" {
@@ -79,7 +79,7 @@ func TestFullNetwork(t *testing.T) {
 			TemplateOptions: json.RawMessage(`{"host_network": true}`),
 		}
 		for _, name := range []string{"one", "two"} {
-			if _, err := p.Create(t.Context(), name, spec); err != nil {
+			if _, err := providertest.Create(t.Context(), p, name, spec); err != nil {
 				t.Fatalf("%s: %v", way, err)
 			}
 		}

@@ -72,7 +72,7 @@ func TestMountTable(t *testing.T) {
 	config := testConfig(t)
 	p := opened(t, config)
 	createPlain(t, p, "plain")
-	if _, err := p.Create(t.Context(), "image", imageSpec(t, "oci:"+writeLayout(t, busyboxImage(t)), `"writable_root": true`)); err != nil {
+	if _, err := providertest.Create(t.Context(), p, "image", imageSpec(t, "oci:"+writeLayout(t, busyboxImage(t)), `"writable_root": true`)); err != nil {
 		t.Fatal(err)
 	}
 	defer deleteSandbox(t, p, "image")
@@ -126,7 +126,7 @@ func TestImageMountPoints(t *testing.T) {
 					target += "/canary"
 				}
 				ref := "oci:" + writeLayout(t, withLayer(t, tar.Header{Name: point, Typeflag: tar.TypeSymlink, Linkname: target}))
-				if _, err := p.Create(t.Context(), "links", imageSpec(t, ref, "")); err != nil {
+				if _, err := providertest.Create(t.Context(), p, "links", imageSpec(t, ref, "")); err != nil {
 					t.Fatal(err)
 				}
 				got := providertest.Shell(t, p, "links", "echo x >/dev/null && touch /tmp/a /workspace/b /home/sandbox/c && ls -d /proc/1 && test -d /"+filepath.Dir(point)+" && grep -c localhost /etc/hosts")
@@ -145,7 +145,7 @@ func TestImageMountPoints(t *testing.T) {
 	}
 	for _, dir := range []string{"etc", "var"} {
 		ref := "oci:" + writeLayout(t, withLayer(t, tar.Header{Name: dir, Typeflag: tar.TypeSymlink, Linkname: "/usr/" + dir}))
-		if _, err := p.Create(t.Context(), "refused", imageSpec(t, ref, "")); err == nil || !strings.Contains(err.Error(), "/"+dir+" is not a directory") {
+		if _, err := providertest.Create(t.Context(), p, "refused", imageSpec(t, ref, "")); err == nil || !strings.Contains(err.Error(), "/"+dir+" is not a directory") {
 			t.Errorf("an image with a link at /%s: %v", dir, err)
 		}
 	}
@@ -178,7 +178,7 @@ func withLayer(t *testing.T, headers ...tar.Header) v1.Image {
 func createPlain(t *testing.T, p *local.Provider, name string) {
 	t.Helper()
 	spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
-	if _, err := p.Create(t.Context(), name, spec); err != nil {
+	if _, err := providertest.Create(t.Context(), p, name, spec); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { deleteSandbox(t, p, name) })

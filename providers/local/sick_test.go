@@ -129,7 +129,7 @@ func TestSickSandbox(t *testing.T) {
 			p := open(t, config)
 			spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
 			for _, name := range []string{"healthy", "sick"} {
-				if _, err := p.Create(t.Context(), name, spec); err != nil {
+				if _, err := providertest.Create(t.Context(), p, name, spec); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -166,7 +166,7 @@ func TestSickSandbox(t *testing.T) {
 				}
 				info, err = p.Get(t.Context(), "sick")
 			}
-			if _, err := p.Create(t.Context(), "sick", spec); err != nil {
+			if _, err := providertest.Create(t.Context(), p, "sick", spec); err != nil {
 				t.Errorf("the name cannot be used again: %v", err)
 			}
 			for _, name := range []string{"healthy", "sick"} {

@@ -57,7 +57,7 @@ func TestStepFails(t *testing.T) {
 	defer closeProvider(t, p)
 	spec := stormSpec()
 	spec.Hash = "h"
-	if _, err := p.Create(t.Context(), "neighbour", spec); err != nil {
+	if _, err := providertest.Create(t.Context(), p, "neighbour", spec); err != nil {
 		t.Fatal(err)
 	}
 	for _, step := range allSteps() {
@@ -79,7 +79,7 @@ func TestStepFails(t *testing.T) {
 				go func() {
 					defer close(done)
 					// An error or not: what counts is what is there afterwards.
-					_, _ = p.Create(ctx, "victim", spec)
+					_, _ = providertest.Create(ctx, p, "victim", spec)
 					_ = p.Delete(ctx, "victim", providers.Condition{})
 				}()
 				select {
@@ -139,7 +139,7 @@ func reuse(t *testing.T, p *local.Provider, name string, spec providers.Spec) {
 	if err := p.Delete(t.Context(), name, providers.Condition{}); err != nil && !errors.Is(err, providers.ErrNotFound) {
 		t.Errorf("delete what is left: %v", err)
 	}
-	if _, err := p.Create(t.Context(), name, spec); err != nil {
+	if _, err := providertest.Create(t.Context(), p, name, spec); err != nil {
 		t.Errorf("create anew: %v", err)
 	}
 	if got := providertest.Shell(t, p, name, "echo alive"); got != "alive\n" {
@@ -244,7 +244,7 @@ func beDoomed(v victim) error {
 	}
 	spec := stormSpec()
 	spec.Hash = "h"
-	if _, err := p.Create(ctx, "neighbour", spec); err != nil {
+	if _, err := providertest.Create(ctx, p, "neighbour", spec); err != nil {
 		return err
 	}
 	if err := p.KeepPools(ctx, v.Pools); err != nil {
@@ -258,7 +258,7 @@ func beDoomed(v victim) error {
 		}
 	}
 	armed.Store(true)
-	if _, err := p.Create(ctx, "victim", spec); err != nil {
+	if _, err := providertest.Create(ctx, p, "victim", spec); err != nil {
 		return err
 	}
 	if err := p.Delete(ctx, "victim", providers.Condition{}); err != nil {

@@ -37,7 +37,7 @@ func TestUserPerSandbox(t *testing.T) {
 			}
 			make := func(name string) {
 				t.Helper()
-				if _, err := p.Create(t.Context(), name, spec); err != nil {
+				if _, err := providertest.Create(t.Context(), p, name, spec); err != nil {
 					t.Fatal(err)
 				}
 				id := look(name)

@@ -18,7 +18,17 @@ func createIsReady(ctx context.Context, t *testing.T, b *box) {
 	name := name(t)
 	spec := b.spec(name)
 	before := time.Now().Add(-time.Second)
-	info := b.create(ctx, t, name, spec)
+	info, conn, err := b.p.Create(ctx, name, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cleanUp(t, b.p, name)
+	if conn == nil {
+		t.Fatal("create returned no connection")
+	}
+	if got := helloOver(ctx, t, conn).GetIncarnation(); got != info.Incarnation {
+		t.Errorf("the agent at the connection says %q, the provider %q", got, info.Incarnation)
+	}
 	if !info.Created || info.Name != name || info.State != providers.StateActive || info.Incarnation == "" {
 		t.Errorf("create returned %+v", info)
 	}
@@ -31,7 +41,7 @@ func createIsReady(ctx context.Context, t *testing.T, b *box) {
 func createAgainReturnsTheSame(ctx context.Context, t *testing.T, b *box) {
 	name := name(t)
 	first := b.create(ctx, t, name, b.spec(name))
-	again, err := b.p.Create(ctx, name, b.spec(name))
+	again, err := Create(ctx, b.p, name, b.spec(name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +55,7 @@ func createWithAnotherSpec(ctx context.Context, t *testing.T, b *box) {
 	first := b.create(ctx, t, name, b.spec(name))
 	other := b.spec(name)
 	other.Hash = "another"
-	if _, err := b.p.Create(ctx, name, other); !errors.Is(err, providers.ErrExists) {
+	if _, err := Create(ctx, b.p, name, other); !errors.Is(err, providers.ErrExists) {
 		t.Errorf("create with another hash: %v", err)
 	}
 	if now, err := b.p.Get(ctx, name); err != nil || now.Incarnation != first.Incarnation {
@@ -67,7 +77,7 @@ func createRace(ctx context.Context, t *testing.T, b *box) {
 		if i%2 == 1 {
 			p = other
 		}
-		wg.Go(func() { infos[i], errs[i] = p.Create(ctx, name, b.spec(name)) })
+		wg.Go(func() { infos[i], errs[i] = Create(ctx, p, name, b.spec(name)) })
 	}
 	wg.Wait()
 	created := 0
@@ -90,7 +100,7 @@ func failedCreateLeavesNothing(ctx context.Context, t *testing.T, b *box) {
 	name := name(t)
 	bad := b.spec(name)
 	bad.Options = json.RawMessage(`{"no_provider_has_this_option": true}`)
-	if _, err := b.p.Create(ctx, name, bad); !errors.Is(err, providers.ErrInvalid) {
+	if _, err := Create(ctx, b.p, name, bad); !errors.Is(err, providers.ErrInvalid) {
 		t.Errorf("create with an unknown option: %v", err)
 	}
 	assertGone(ctx, t, b.p, name)
@@ -113,7 +123,7 @@ func cancelledCreateLeavesNothing(ctx context.Context, t *testing.T, b *box) {
 	for i := range moments {
 		cancelled, cancel := context.WithCancelCause(ctx)
 		timer := time.AfterFunc(whole*time.Duration(i)/moments, func() { cancel(why) })
-		_, err := b.p.Create(cancelled, name, b.spec(name))
+		_, err := Create(cancelled, b.p, name, b.spec(name))
 		timer.Stop()
 		cancel(nil)
 		if err == nil {

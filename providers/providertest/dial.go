@@ -40,6 +40,23 @@ func hello(ctx context.Context, t *testing.T, p providers.Provider, name string)
 	return resp
 }
 
+// helloOver has the agent introduce itself over a connection, and closes that.
+func helloOver(ctx context.Context, t *testing.T, raw net.Conn) *agentv1.HelloResponse {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///agent",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return raw, nil }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	resp, err := agentv1.NewAgentServiceClient(conn).Hello(ctx, &agentv1.HelloRequest{ServerVersion: "dev", ProtocolMinor: 1})
+	if err != nil {
+		t.Fatalf("hello: %v", err)
+	}
+	return resp
+}
+
 func incarnationIsTheAgents(ctx context.Context, t *testing.T, b *box) {
 	name := name(t)
 	info := b.create(ctx, t, name, b.spec(name))

@@ -155,12 +155,29 @@ func (b *box) spec(name string) providers.Spec {
 // create makes a sandbox that goes with the test.
 func (b *box) create(ctx context.Context, t *testing.T, name string, spec providers.Spec) providers.Info {
 	t.Helper()
-	info, err := b.p.Create(ctx, name, spec)
+	info, err := Create(ctx, b.p, name, spec)
 	if err != nil {
 		t.Fatalf("create %s: %v", name, err)
 	}
 	cleanUp(t, b.p, name)
 	return info
+}
+
+// Create creates a sandbox for a test that needs no connection to its agent, and
+// closes the one that the provider returns.
+func Create(ctx context.Context, p providers.Provider, name string, spec providers.Spec) (providers.Info, error) {
+	info, conn, err := p.Create(ctx, name, spec)
+	if err != nil {
+		return info, err
+	}
+	if conn == nil {
+		if info.Created {
+			return info, fmt.Errorf("create %s: no connection to its agent", name)
+		}
+		return info, nil
+	}
+	_ = conn.Close()
+	return info, nil
 }
 
 // cleanUp deletes sandboxes at the end of the test, all at once: a substrate may

@@ -163,13 +163,13 @@ func claimFromPool(ctx context.Context, t *testing.T, b *poolBox) {
 	if diff := cmp.Diff(sent, kept); diff != "" {
 		t.Errorf("the spec changed (-sent +kept):\n%s", diff)
 	}
-	again, err := b.p.Create(ctx, name, b.spec(name))
+	again, err := Create(ctx, b.p, name, b.spec(name))
 	if err != nil || again.Created || !again.FromPool || again.Incarnation != made.Incarnation {
 		t.Errorf("create again: %+v, %v", again, err)
 	}
 	other := b.spec(name)
 	other.Hash = "another"
-	if _, err := b.p.Create(ctx, name, other); !errors.Is(err, providers.ErrExists) {
+	if _, err := Create(ctx, b.p, name, other); !errors.Is(err, providers.ErrExists) {
 		t.Errorf("create with another hash: %v", err)
 	}
 	if err := b.p.Delete(ctx, name, providers.Condition{Incarnation: made.Incarnation}); err != nil {
@@ -230,7 +230,7 @@ func claimsRace(ctx context.Context, t *testing.T, b *poolBox) {
 		if i%2 == 1 {
 			p = other
 		}
-		wg.Go(func() { infos[i], errs[i] = p.Create(ctx, name, b.spec(name)) })
+		wg.Go(func() { infos[i], errs[i] = Create(ctx, p, name, b.spec(name)) })
 	}
 	wg.Wait()
 	seen, claimed := map[string]bool{}, 0
@@ -271,7 +271,7 @@ func claimsOfOneNameRace(ctx context.Context, t *testing.T, b *poolBox) {
 		if i%2 == 1 {
 			p = other
 		}
-		wg.Go(func() { infos[i], errs[i] = p.Create(ctx, name, b.spec(name)) })
+		wg.Go(func() { infos[i], errs[i] = Create(ctx, p, name, b.spec(name)) })
 	}
 	wg.Wait()
 	created := 0
@@ -295,7 +295,7 @@ func cancelledClaim(ctx context.Context, t *testing.T, b *poolBox) {
 	why := errors.New("the caller has had enough")
 	ended, cancel := context.WithCancelCause(ctx)
 	cancel(why)
-	if _, err := b.p.Create(ended, name, b.spec(name)); !errors.Is(err, why) {
+	if _, err := Create(ended, b.p, name, b.spec(name)); !errors.Is(err, why) {
 		t.Errorf("create with an ended context: %v", err)
 	}
 	assertGone(ctx, t, b.p, name)

@@ -39,7 +39,7 @@ func anotherProviderFindsIt(ctx context.Context, t *testing.T, b *box) {
 func closedProviderLeavesItRunning(ctx context.Context, t *testing.T, b *box) {
 	name := name(t)
 	first := b.h.Open(t)
-	made, err := first.Create(ctx, name, b.spec(name))
+	made, err := Create(ctx, first, name, b.spec(name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func closedProviderLeavesItRunning(ctx context.Context, t *testing.T, b *box) {
 	if said := hello(ctx, t, second, name).GetIncarnation(); said != made.Incarnation {
 		t.Errorf("after a restart it is incarnation %q, it was %q", said, made.Incarnation)
 	}
-	again, err := second.Create(ctx, name, b.spec(name))
+	again, err := Create(ctx, second, name, b.spec(name))
 	if err != nil || again.Created || again.Incarnation != made.Incarnation {
 		t.Errorf("create after a restart: %+v, %v", again, err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/agentsandbox"
+	"github.com/sandgate/sandgate/providers/providertest"
 )
 
 // BenchmarkAgentSandboxWarm measures from the call of Create to the agent's
@@ -47,7 +48,7 @@ func BenchmarkAgentSandboxWarm(b *testing.B) {
 		r.settle(b, 4)
 		name := fmt.Sprintf("ours-%d", i)
 		began := time.Now()
-		info, err := p.Create(b.Context(), name, named(spec, name))
+		info, err := providertest.Create(b.Context(), p, name, named(spec, name))
 		if err != nil {
 			b.Fatal(err)
 		}

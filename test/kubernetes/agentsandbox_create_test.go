@@ -43,7 +43,7 @@ func named(spec providers.Spec, id string) providers.Spec {
 
 func asCreate(t *testing.T, p *agentsandbox.Provider, name string, spec providers.Spec) providers.Info {
 	t.Helper()
-	info, err := p.Create(limit(t), name, named(spec, name))
+	info, err := providertest.Create(limit(t), p, name, named(spec, name))
 	if err != nil {
 		t.Fatalf("create %s: %v", name, err)
 	}
@@ -118,7 +118,7 @@ func TestAgentSandboxClaims(t *testing.T) {
 		}
 	})
 	t.Run("S1-28 pod labels that are refused fail fast", func(t *testing.T) {
-		_, err := p.Create(limit(t), "refused", named(asSpec(`{"sandbox_template": "plain", "pod_labels": {"example.com/team": "blue"}}`), "refused"))
+		_, err := providertest.Create(limit(t), p, "refused", named(asSpec(`{"sandbox_template": "plain", "pod_labels": {"example.com/team": "blue"}}`), "refused"))
 		if !errors.Is(err, providers.ErrForbidden) || !strings.Contains(err.Error(), "not in the allowlist") {
 			t.Errorf("%v", err)
 		}
@@ -127,7 +127,7 @@ func TestAgentSandboxClaims(t *testing.T) {
 	t.Run("S1-30 env that is refused fails fast", func(t *testing.T) {
 		spec := asSpec(`{"sandbox_template": "plain"}`)
 		spec.Env = map[string]string{"TOKEN": "a secret"}
-		_, err := p.Create(limit(t), "env", named(spec, "env"))
+		_, err := providertest.Create(limit(t), p, "env", named(spec, "env"))
 		if !errors.Is(err, providers.ErrForbidden) || !strings.Contains(err.Error(), "EnvVarsInjectionRejected") {
 			t.Errorf("%v", err)
 		}
@@ -137,11 +137,11 @@ func TestAgentSandboxClaims(t *testing.T) {
 		r.assertNothingLeft(t, "env")
 	})
 	t.Run("S3-25 a template that is not there", func(t *testing.T) {
-		_, err := p.Create(limit(t), "none", named(asSpec(`{"sandbox_template": "nowhere"}`), "none"))
+		_, err := providertest.Create(limit(t), p, "none", named(asSpec(`{"sandbox_template": "nowhere"}`), "none"))
 		if !errors.Is(err, providers.ErrStartFailed) || !strings.Contains(err.Error(), "no SandboxTemplate nowhere") {
 			t.Errorf("%v", err)
 		}
-		_, err = p.Create(limit(t), "none", named(asSpec(`{"pool": "nowhere"}`), "none"))
+		_, err = providertest.Create(limit(t), p, "none", named(asSpec(`{"pool": "nowhere"}`), "none"))
 		if !errors.Is(err, providers.ErrStartFailed) || !strings.Contains(err.Error(), "no SandboxWarmPool nowhere") {
 			t.Errorf("%v", err)
 		}
@@ -151,7 +151,7 @@ func TestAgentSandboxClaims(t *testing.T) {
 		r.template("no-image", restricted("docker.io/sandgate/nowhere:test", func(s *core.PodSpec) {
 			s.Containers[0].ImagePullPolicy = core.PullNever
 		}), nil)
-		_, err := p.Create(limit(t), "image", named(asSpec(`{"sandbox_template": "no-image"}`), "image"))
+		_, err := providertest.Create(limit(t), p, "image", named(asSpec(`{"sandbox_template": "no-image"}`), "image"))
 		if !errors.Is(err, providers.ErrStartFailed) || !strings.Contains(err.Error(), "docker.io/sandgate/nowhere:test") {
 			t.Errorf("%v", err)
 		}
@@ -165,7 +165,7 @@ func TestAgentSandboxClaims(t *testing.T) {
 		} {
 			spec := asSpec(`{"sandbox_template": "plain"}`)
 			change(&spec)
-			if _, err := p.Create(limit(t), "unsupported", named(spec, "unsupported")); !errors.Is(err, providers.ErrUnsupported) || !strings.Contains(err.Error(), what) {
+			if _, err := providertest.Create(limit(t), p, "unsupported", named(spec, "unsupported")); !errors.Is(err, providers.ErrUnsupported) || !strings.Contains(err.Error(), what) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
@@ -189,11 +189,11 @@ func TestAgentSandboxJoinsOneWhoGivesUp(t *testing.T) {
 			defer cancel()
 			began := make(chan error, 1)
 			go func() {
-				_, err := p.Create(ctx, name, spec)
+				_, err := providertest.Create(ctx, p, name, spec)
 				began <- err
 			}()
 			time.Sleep(moment / 2) // some time between the two, not a wait for something
-			_, err := other.Create(limit(t), name, spec)
+			_, err := providertest.Create(limit(t), other, name, spec)
 			if err != nil {
 				t.Errorf("who joined: %v", err)
 			}
@@ -226,7 +226,7 @@ func TestAgentSandboxAgentCannotStart(t *testing.T) {
 		r.template("read-only", restricted(image(), func(s *core.PodSpec) {
 			s.Volumes, s.Containers[0].VolumeMounts = nil, nil
 		}), nil)
-		_, err := p.Create(limit(t), "read-only", named(spec(`{"sandbox_template": "read-only"}`), "read-only"))
+		_, err := providertest.Create(limit(t), p, "read-only", named(spec(`{"sandbox_template": "read-only"}`), "read-only"))
 		if !errors.Is(err, providers.ErrAgentCannotStart) {
 			t.Fatal(err)
 		}
@@ -252,7 +252,7 @@ func TestAgentSandboxAgentCannotStart(t *testing.T) {
 	}
 	t.Run("C24 no shell in the image", func(t *testing.T) {
 		r.template("bare", restricted("docker.io/sandgate/pause:test", shellless), nil)
-		_, err := p.Create(limit(t), "bare", named(spec(`{"sandbox_template": "bare"}`), "bare"))
+		_, err := providertest.Create(limit(t), p, "bare", named(spec(`{"sandbox_template": "bare"}`), "bare"))
 		if !errors.Is(err, providers.ErrAgentCannotStart) {
 			t.Fatal(err)
 		}

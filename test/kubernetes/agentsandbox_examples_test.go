@@ -135,7 +135,7 @@ func TestAgentSandboxRole(t *testing.T) {
 	if _, err := p.Suspend(limit(t), "one"); err != nil {
 		t.Error(err)
 	}
-	if _, err := p.Resume(limit(t), "one"); err != nil {
+	if _, _, err := p.Resume(limit(t), "one"); err != nil {
 		t.Error(err)
 	}
 	wrap := spec

@@ -130,7 +130,10 @@ func TestAgentSandboxSuspend(t *testing.T) {
 			t.Errorf("dial: %v, %v", conn, err)
 		}
 		for range 2 {
-			info, err := p.Resume(limit(t), "durable")
+			info, conn, err := p.Resume(limit(t), "durable")
+			if conn != nil {
+				_ = conn.Close()
+			}
 			if err != nil || info.State != providers.StateActive || info.Incarnation == before.Incarnation {
 				t.Fatalf("%+v, %v", info, err)
 			}
@@ -141,7 +144,7 @@ func TestAgentSandboxSuspend(t *testing.T) {
 	})
 	t.Run("S1-29 volumes that the template does not allow fail fast", func(t *testing.T) {
 		spec := asSpec(`{"sandbox_template": "plain", "volume_claim_templates": [{"name": "data", "storage": "16Mi"}]}`)
-		_, err := p.Create(limit(t), "volumes", named(spec, "volumes"))
+		_, err := providertest.Create(limit(t), p, "volumes", named(spec, "volumes"))
 		if !errors.Is(err, providers.ErrForbidden) || !strings.Contains(err.Error(), "VolumeClaimTemplatesError") {
 			t.Errorf("%v", err)
 		}
@@ -199,7 +202,7 @@ func TestAgentSandboxWrap(t *testing.T) {
 			if by := annotation(c.kind, c.target); by != name {
 				t.Errorf("it is marked as wrapped by %q", by)
 			}
-			if _, err := p.Create(limit(t), "second", named(existing(c.request), "second")); !errors.Is(err, providers.ErrForbidden) {
+			if _, err := providertest.Create(limit(t), p, "second", named(existing(c.request), "second")); !errors.Is(err, providers.ErrForbidden) {
 				t.Errorf("a second one wrapped it as well: %v", err)
 			}
 			if got, err := p.Update(limit(t), name, providers.Change{SetLabels: map[string]string{"a": "b"}}); err != nil || got.Spec.Labels["a"] != "b" {
@@ -235,14 +238,14 @@ func TestAgentSandboxWrap(t *testing.T) {
 			"a Sandbox that a claim owns":    fmt.Sprintf(`{"existing_sandbox": %q}`, r.sandboxOf(t, "theirs-claim")),
 			"a claim under a Sandbox's name": `{"existing_sandbox": "mine"}`,
 		} {
-			if _, err := p.Create(limit(t), "thief", named(existing(request), "thief")); !errors.Is(err, providers.ErrForbidden) {
+			if _, err := providertest.Create(limit(t), p, "thief", named(existing(request), "thief")); !errors.Is(err, providers.ErrForbidden) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
 		// What the tenant wrapped and deleted above still holds its files.
 		spec := named(existing(`{"existing_sandbox": "theirs-sandbox"}`), "thief")
 		spec.Tenant = "another"
-		if _, err := p.Create(limit(t), "thief", spec); !errors.Is(err, providers.ErrForbidden) {
+		if _, err := providertest.Create(limit(t), p, "thief", spec); !errors.Is(err, providers.ErrForbidden) {
 			t.Errorf("another tenant's files: %v", err)
 		}
 	})

@@ -66,7 +66,7 @@ func TestAgentSandboxPodIP(t *testing.T) {
 		t.Helper()
 		spec := asSpec(`{"sandbox_template": "box"}`)
 		spec.Tenant, spec.ID, spec.Hash = "t", name, name
-		info, err := p.Create(limit(t), name, spec)
+		info, err := providertest.Create(limit(t), p, name, spec)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +180,7 @@ func TestAgentSandboxPodIP(t *testing.T) {
 		defer func() { _ = byExec.Close() }()
 		spec := asSpec(`{"sandbox_template": "box"}`)
 		spec.Tenant, spec.ID, spec.Hash = "t", "before", "before"
-		if _, err := byExec.Create(limit(t), "before", spec); err != nil {
+		if _, err := providertest.Create(limit(t), byExec, "before", spec); err != nil {
 			t.Fatal(err)
 		}
 		if got := providertest.Shell(t, p, "before", "echo here"); got != "here\n" {

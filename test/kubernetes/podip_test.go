@@ -374,7 +374,7 @@ func TestRawPodIPAccess(t *testing.T) {
 	config.Kubeconfig = account(t, client, config.Namespace, chartRules(t, "kubernetes"))
 	r := podIPRig(t, config)
 	t.Run("S5-15 a rule that is missing is named", func(t *testing.T) {
-		_, err := r.Create(limit(t), "x", rawSpec("x", ""))
+		_, _, err := r.Create(limit(t), "x", rawSpec("x", ""))
 		if !errors.Is(err, providers.ErrForbidden) && !errors.Is(err, providers.ErrAgentCannotStart) || err == nil || !strings.Contains(err.Error(), "secrets") {
 			t.Errorf("%v", err)
 		}

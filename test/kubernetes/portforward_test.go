@@ -124,7 +124,7 @@ func TestRawPortForwardAccess(t *testing.T) {
 	config := portForwardConfig(t)
 	config.Kubeconfig = account(t, client, config.Namespace, chartRules(t, "kubernetes", "way=pod-ip"))
 	r := wayRig(t, client, config)
-	_, err := r.Create(limit(t), "x", rawSpec("x", ""))
+	_, err := providertest.Create(limit(t), r, "x", rawSpec("x", ""))
 	if !errors.Is(err, providers.ErrForbidden) && !errors.Is(err, providers.ErrAgentCannotStart) || !strings.Contains(err.Error(), "pods/portforward") {
 		t.Errorf("%v", err)
 	}
@@ -151,7 +151,7 @@ func TestAgentSandboxPortForward(t *testing.T) {
 	defer func() { _ = p.Close() }()
 	spec := asSpec(`{"sandbox_template": "box"}`)
 	spec.Tenant, spec.ID, spec.Hash = "t", "forwarded", "forwarded"
-	before, err := p.Create(limit(t), "forwarded", spec)
+	before, err := providertest.Create(limit(t), p, "forwarded", spec)
 	if err != nil {
 		t.Fatal(err)
 	}

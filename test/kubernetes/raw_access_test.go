@@ -130,8 +130,12 @@ func TestRawAccess(t *testing.T) {
 		var both sync.WaitGroup
 		for range 2 {
 			both.Go(func() {
-				if _, err := r.Create(limit(t), "s5-15-twice", rawSpec("s5-15-twice", "")); err != nil {
+				_, conn, err := r.Create(limit(t), "s5-15-twice", rawSpec("s5-15-twice", ""))
+				if err != nil {
 					t.Error(err)
+				}
+				if conn != nil {
+					_ = conn.Close()
 				}
 			})
 		}
@@ -161,7 +165,7 @@ func TestRawAccess(t *testing.T) {
 			r := open(t, rules)
 			spec := rawSpec("x", "")
 			spec.Env = map[string]string{"A": "b"}
-			_, err := r.Create(limit(t), "x", spec)
+			_, _, err := r.Create(limit(t), "x", spec)
 			if !errors.Is(err, providers.ErrForbidden) || !strings.Contains(err.Error(), strings.ReplaceAll(missing, "/", "")) && !strings.Contains(err.Error(), missing) {
 				t.Errorf("without %s: %v", missing, err)
 			}

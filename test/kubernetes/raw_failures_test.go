@@ -52,7 +52,7 @@ func TestRawEarlyFailures(t *testing.T) {
 				defer func() { _ = p.Close() }()
 			}
 			began := time.Now()
-			_, err := p.Create(limit(t), name, spec)
+			_, _, err := p.Create(limit(t), name, spec)
 			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("after %v: %v", time.Since(began).Round(time.Millisecond), err)
 			}
@@ -92,7 +92,7 @@ func TestRawIncarnation(t *testing.T) {
 	if conn, err := r.Dial(limit(t), "gone"); !errors.Is(err, providers.ErrNotActive) {
 		t.Errorf("dial: %v, %v", conn, err)
 	}
-	if _, err := r.Create(limit(t), "gone", rawSpec("gone", "")); !errors.Is(err, providers.ErrNotActive) {
+	if _, _, err := r.Create(limit(t), "gone", rawSpec("gone", "")); !errors.Is(err, providers.ErrNotActive) {
 		t.Errorf("create again: %v", err)
 	}
 	page, err := r.List(limit(t), providers.Query{Limit: 5, States: []providers.State{providers.StateFailed}})

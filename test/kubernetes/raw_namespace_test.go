@@ -48,7 +48,7 @@ func TestRawNamespacePerSandbox(t *testing.T) {
 	t.Run("S5-11 a quota that is too small fails early and leaves nothing", func(t *testing.T) {
 		spec := rawSpec("s5-11", options)
 		spec.Resources.MemoryBytes = 3 << 30
-		_, err := r.Create(limit(t), name, spec)
+		_, _, err := r.Create(limit(t), name, spec)
 		if !errors.Is(err, providers.ErrExhausted) {
 			t.Errorf("create: %v", err)
 		}
@@ -59,7 +59,7 @@ func TestRawNamespacePerSandbox(t *testing.T) {
 	})
 	t.Run("a namespace of somebody else's is left alone", func(t *testing.T) {
 		foreign := namespace(t, r.client)
-		if _, err := r.Create(limit(t), foreign, rawSpec("x", options)); err == nil {
+		if _, _, err := r.Create(limit(t), foreign, rawSpec("x", options)); err == nil {
 			t.Error("it was taken")
 		}
 		if ns, err := r.client.CoreV1().Namespaces().Get(limit(t), foreign, meta.GetOptions{}); err != nil || ns.DeletionTimestamp != nil {

@@ -92,7 +92,7 @@ func TestRawOptions(t *testing.T) {
 			t.Errorf("profile %v", p)
 		}
 		// A profile that the node has not got is an early, clear failure.
-		_, err := r.Create(limit(t), "s5-10-local", rawSpec("s5-10-local", `{"seccomp_profile": "Localhost/no/such.json"}`))
+		_, _, err := r.Create(limit(t), "s5-10-local", rawSpec("s5-10-local", `{"seccomp_profile": "Localhost/no/such.json"}`))
 		if !errors.Is(err, providers.ErrStartFailed) || !strings.Contains(err.Error(), "no/such.json") {
 			t.Errorf("a missing profile: %v", err)
 		}

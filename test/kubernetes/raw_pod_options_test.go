@@ -99,7 +99,7 @@ func TestRawPodOptions(t *testing.T) {
 		if err := r.Delete(limit(t), "s1-29", providers.Condition{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.Create(limit(t), "s1-29", other); !errors.Is(err, providers.ErrForbidden) {
+		if _, _, err := r.Create(limit(t), "s1-29", other); !errors.Is(err, providers.ErrForbidden) {
 			t.Errorf("another tenant: %v", err)
 		}
 	})

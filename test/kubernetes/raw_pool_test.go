@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	raw "github.com/sandgate/sandgate/providers/kubernetes"
+	"github.com/sandgate/sandgate/providers/providertest"
 )
 
 // pooled waits until a pool's status is as it should be.
@@ -88,7 +89,7 @@ func TestRawPool(t *testing.T) {
 		if status.Total != 3 || status.Target != 2 {
 			t.Errorf("status %+v", status)
 		}
-		again, err := r.Create(limit(t), "claimed", poolSpec("claimed"))
+		again, err := providertest.Create(limit(t), r, "claimed", poolSpec("claimed"))
 		if err != nil || again.Created || !again.FromPool || again.Incarnation != info.Incarnation {
 			t.Errorf("create again: %+v, %v", again, err)
 		}
@@ -124,7 +125,7 @@ func TestRawPool(t *testing.T) {
 				p = other
 			}
 			wg.Go(func() {
-				info, err := p.Create(limit(t), name, poolSpec(name))
+				info, err := providertest.Create(limit(t), p, name, poolSpec(name))
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
 					return

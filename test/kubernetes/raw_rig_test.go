@@ -51,7 +51,7 @@ func rawSpec(id string, options string) providers.Spec {
 // made creates a sandbox that goes with the test.
 func (r rawRig) made(t *testing.T, name string, spec providers.Spec) providers.Info {
 	t.Helper()
-	info, err := r.Create(limit(t), name, spec)
+	info, err := providertest.Create(limit(t), r, name, spec)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 	"github.com/sandgate/sandgate/providers"
 	raw "github.com/sandgate/sandgate/providers/kubernetes"
+	"github.com/sandgate/sandgate/providers/providertest"
 )
 
 // replica is one of several servers on one namespace.
@@ -264,7 +265,7 @@ func TestLeaseAccess(t *testing.T) {
 	var made atomic.Int32
 	for _, p := range []*raw.Provider{one, two} {
 		race.Go(func() {
-			info, err := p.Create(limit(t), "same", rawSpec("same", ""))
+			info, err := providertest.Create(limit(t), p, "same", rawSpec("same", ""))
 			if err != nil {
 				t.Error(err)
 			}
