@@ -123,27 +123,25 @@ type OptionsChecker interface {
 	CheckOptions(options json.RawMessage, allowed []string) error
 }
 
-// Leader is implemented by a provider whose substrate several servers may
-// share, so that one of them does what is to be done once.
-type Leader interface {
-	// Lead calls do while this process, of all that share the substrate, is the
-	// one to look after expired sandboxes, again whenever it becomes so, and
-	// returns when ctx has ended and do has returned.
+// Coordinator is implemented by a provider whose substrate several servers may
+// share. It elects the one that deletes expired sandboxes.
+type Coordinator interface {
+	// Lead calls do each time that this process becomes the leader, and returns
+	// when ctx has ended and do has returned.
 	//
-	// The context that do gets ends with a cause, before another process begins,
-	// when this one cannot be sure any more; do must then return promptly. A
-	// process that has gone is replaced within 20 s, at once if it took its
-	// leave. What do does must be safe to be done twice all the same: a request
-	// that was sent may arrive late.
+	// When this process may lose its leadership, the context of do ends with a
+	// cause before another process begins; do must then return promptly. A process
+	// that crashes is replaced within 20 s, one that closes at once. Running do
+	// twice at a time must be safe all the same: a request may arrive late.
 	Lead(ctx context.Context, do func(ctx context.Context))
 }
 
-// Historian is implemented by a provider whose substrate may make a sandbox anew
-// by itself, and may say how the incarnation before that ended.
-type Historian interface {
-	// Ending tells how an incarnation of a sandbox ended, as far as the substrate
-	// says so now. The zero Ending means that nobody will say. The error wraps
-	// ErrNotFound when there is no such sandbox.
+// EndReporter is implemented by a provider whose substrate may replace a failed
+// sandbox by itself and report how the previous incarnation ended.
+type EndReporter interface {
+	// Ending returns how an incarnation of a sandbox ended, as far as the substrate
+	// reports it now. The zero Ending means that it never will. The error wraps
+	// ErrNotFound if no such sandbox exists.
 	Ending(ctx context.Context, name, incarnation string) (Ending, error)
 }
 

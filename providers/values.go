@@ -49,12 +49,12 @@ const (
 
 // Ending is how an incarnation of a sandbox ended.
 type Ending struct {
-	// Told is true when the substrate has said how: nothing of it runs any more.
-	Told bool
-	// Soon is true when the substrate has not noticed an end yet, so that it may
-	// tell in a moment.
-	Soon bool
-	// Message says it for people, and Failure why, as far as the substrate tells.
+	// Known is true when the substrate has reported the end: no process is left.
+	Known bool
+	// Pending is true when the substrate has not noticed an end yet and may report
+	// one in a moment.
+	Pending bool
+	// Message describes the end to people. Failure is its cause.
 	Message string
 	Failure Failure
 }

@@ -10,16 +10,16 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// historian is a substrate that tells how an incarnation ended: what it says
+// endReporter is a substrate that tells how an incarnation ended: what it says
 // first, then what next, and the last for ever.
-type historian struct {
+type endReporter struct {
 	providers.Provider
 	mu    sync.Mutex
 	says  []providers.Ending
 	asked []string // incarnations
 }
 
-func (h *historian) Ending(_ context.Context, _, incarnation string) (providers.Ending, error) {
+func (h *endReporter) Ending(_ context.Context, _, incarnation string) (providers.Ending, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.asked = append(h.asked, incarnation)
@@ -34,7 +34,7 @@ func (h *historian) Ending(_ context.Context, _, incarnation string) (providers.
 // sandbox anew by itself or is about to.
 func TestEndOfAnIncarnation(t *testing.T) {
 	const why = "container main ended with code 137, OOMKilled"
-	killed := providers.Ending{Told: true, Message: why, Failure: providers.FailureOutOfMemory}
+	killed := providers.Ending{Known: true, Message: why, Failure: providers.FailureOutOfMemory}
 	remade := func(w *world, p *place) { w.provider.remake(p) }
 	for name, c := range map[string]struct {
 		meanwhile func(*world, *place)
@@ -43,8 +43,8 @@ func TestEndOfAnIncarnation(t *testing.T) {
 		said      string
 	}{
 		"C5 out of memory, and made anew": {remade, []providers.Ending{killed}, sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, why},
-		"C5 told late":                    {remade, []providers.Ending{{Soon: true}, {Soon: true}, killed}, sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, why},
-		"for another reason": {remade, []providers.Ending{{Told: true, Message: "ended with code 3"}},
+		"C5 told late":                    {remade, []providers.Ending{{Pending: true}, {Pending: true}, killed}, sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, why},
+		"for another reason": {remade, []providers.Ending{{Known: true, Message: "ended with code 3"}},
 			sandboxv1.ExitReason_EXIT_REASON_LOST, "ended with code 3"},
 		"nobody says": {remade, []providers.Ending{{}}, sandboxv1.ExitReason_EXIT_REASON_LOST, "made anew"},
 		"C5 not made anew yet": {func(w *world, p *place) {
@@ -52,10 +52,10 @@ func TestEndOfAnIncarnation(t *testing.T) {
 			p.info.State = providers.StateCreating
 			w.provider.mu.Unlock()
 			p.cut()
-		}, []providers.Ending{{Soon: true}, killed}, sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, why},
+		}, []providers.Ending{{Pending: true}, killed}, sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, why},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := &historian{says: c.says}
+			h := &endReporter{says: c.says}
 			w := newWorld(t, func(config *Config) {
 				h.Provider = config.Provider
 				config.Provider = h

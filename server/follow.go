@@ -180,7 +180,7 @@ func (f *follower) ended(ctx context.Context, flt *fault) (bool, error) {
 		// A substrate that makes it anew says so by another incarnation when it has.
 		// One that only does not see its sandbox as ready, because a node or its
 		// kubelet is away, brings the same one back.
-		if e := f.ending(ctx, 0); e.Told {
+		if e := f.ending(ctx, 0); e.Known {
 			return true, f.endOf("the sandbox lost its processes", e)
 		}
 		return false, agentUnavailable(flt)
@@ -199,7 +199,7 @@ const (
 // ending is how the incarnation ended in which the command ran. It waits for a
 // substrate that has not noticed yet.
 func (f *follower) ending(ctx context.Context, patience time.Duration) providers.Ending {
-	h, ok := f.s.provider.(providers.Historian)
+	h, ok := f.s.provider.(providers.EndReporter)
 	if !ok {
 		return providers.Ending{}
 	}
@@ -207,7 +207,7 @@ func (f *follower) ending(ctx context.Context, patience time.Duration) providers
 	defer cancel()
 	for late := time.Now().Add(patience); ; {
 		e, err := h.Ending(ctx, f.box.name, f.expected)
-		if !e.Soon && !errors.Is(err, providers.ErrUnavailable) || !time.Now().Before(late) {
+		if !e.Pending && !errors.Is(err, providers.ErrUnavailable) || !time.Now().Before(late) {
 			return e
 		}
 		select {

@@ -40,7 +40,7 @@ var errUnasked = errors.New("its agent cannot be asked whether it is in use")
 func (s *Server) reap() {
 	ctx, cancel := s.untilHalt()
 	defer cancel()
-	if l, ok := s.provider.(providers.Leader); ok {
+	if l, ok := s.provider.(providers.Coordinator); ok {
 		l.Lead(ctx, s.reapOn)
 		return
 	}

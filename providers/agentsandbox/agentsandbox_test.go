@@ -230,7 +230,7 @@ func TestEnding(t *testing.T) {
 	ended := func(id, reason string, code int32) corev1.ContainerState {
 		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: id, Reason: reason, ExitCode: code}}
 	}
-	oom := providers.Ending{Told: true, Failure: providers.FailureOutOfMemory, Message: "container main ended with code 137, OOMKilled"}
+	oom := providers.Ending{Known: true, Failure: providers.FailureOutOfMemory, Message: "container main ended with code 137, OOMKilled"}
 	for name, c := range map[string]struct {
 		now, last corev1.ContainerState
 		id        string
@@ -238,14 +238,14 @@ func TestEnding(t *testing.T) {
 		of        string
 		want      providers.Ending
 	}{
-		"the kubelet has not noticed":             {now: running, id: first, of: incarnation(pod, first, 0), want: providers.Ending{Soon: true}},
-		"nor that another runs for it":            {now: running, id: first, note: made(first, 1, false), of: incarnation(pod, first, 0), want: providers.Ending{Soon: true}},
+		"the kubelet has not noticed":             {now: running, id: first, of: incarnation(pod, first, 0), want: providers.Ending{Pending: true}},
+		"nor that another runs for it":            {now: running, id: first, note: made(first, 1, false), of: incarnation(pod, first, 0), want: providers.Ending{Pending: true}},
 		"C5 killed":                               {now: ended(first, "OOMKilled", 137), id: first, of: incarnation(pod, first, 0), want: oom},
 		"C5 started again":                        {now: running, last: ended(first, "OOMKilled", 137), id: second, of: incarnation(pod, first, 0), want: oom},
 		"C5 started again, with an agent":         {now: running, last: ended(first, "OOMKilled", 137), id: second, note: made(second, 3, false), of: incarnation(pod, first, 2), want: oom},
 		"C5 to be started again later":            {now: waiting, last: ended(first, "OOMKilled", 137), id: first, of: incarnation(pod, first, 0), want: oom},
-		"a command was killed, the container not": {now: running, last: ended(first, "OOMKilled", 0), id: second, of: incarnation(pod, first, 0), want: providers.Ending{Told: true, Message: "container main ended with code 0, OOMKilled"}},
-		"ended by itself":                         {now: running, last: ended(first, "Error", 3), id: second, of: incarnation(pod, first, 0), want: providers.Ending{Told: true, Message: "container main ended with code 3"}},
+		"a command was killed, the container not": {now: running, last: ended(first, "OOMKilled", 0), id: second, of: incarnation(pod, first, 0), want: providers.Ending{Known: true, Message: "container main ended with code 0, OOMKilled"}},
+		"ended by itself":                         {now: running, last: ended(first, "Error", 3), id: second, of: incarnation(pod, first, 0), want: providers.Ending{Known: true, Message: "container main ended with code 3"}},
 		"one before that":                         {now: running, last: ended(second, "OOMKilled", 137), id: third, of: incarnation(pod, first, 0)},
 		"one of another pod":                      {now: running, last: ended(first, "OOMKilled", 137), id: second, of: incarnation("pod-0", first, 0)},
 		"a note that somebody else wrote":         {now: running, id: first, note: made(first, math.MaxInt, false), of: "x"},

@@ -36,10 +36,10 @@ func (s subject) ending(pod *corev1.Pod, of string) providers.Ending {
 			continue
 		}
 		end := kube.EndOf(pod, t.ContainerID)
-		return providers.Ending{Told: true, Message: end.Message, Failure: end.Failure}
+		return providers.Ending{Known: true, Message: end.Message, Failure: end.Failure}
 	}
 	// The kubelet tells of an end up to a few seconds after it.
-	return providers.Ending{Soon: c.State.Running != nil && ranIn(pod.UID, c.ContainerID, last, of)}
+	return providers.Ending{Pending: c.State.Running != nil && ranIn(pod.UID, c.ContainerID, last, of)}
 }
 
 // generationsBack bounds how many agents of one container are told apart from

@@ -47,11 +47,11 @@ type Provider struct {
 }
 
 var (
-	_ providers.Provider  = (*Provider)(nil)
-	_ providers.Suspender = (*Provider)(nil)
-	_ providers.Pooler    = (*Provider)(nil)
-	_ providers.Leader    = (*Provider)(nil)
-	_ providers.Historian = (*Provider)(nil)
+	_ providers.Provider    = (*Provider)(nil)
+	_ providers.Suspender   = (*Provider)(nil)
+	_ providers.Pooler      = (*Provider)(nil)
+	_ providers.Coordinator = (*Provider)(nil)
+	_ providers.EndReporter = (*Provider)(nil)
 )
 
 // New connects to the cluster and makes sure that it has agent-sandbox's

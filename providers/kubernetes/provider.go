@@ -41,9 +41,9 @@ type Provider struct {
 }
 
 var (
-	_ providers.Provider = (*Provider)(nil)
-	_ providers.Pooler   = (*Provider)(nil)
-	_ providers.Leader   = (*Provider)(nil)
+	_ providers.Provider    = (*Provider)(nil)
+	_ providers.Pooler      = (*Provider)(nil)
+	_ providers.Coordinator = (*Provider)(nil)
 )
 
 // New connects to the cluster. The error wraps ErrInvalid when the cluster is
