@@ -8,6 +8,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // checkPolicy finds what is malformed in an access policy.
@@ -106,8 +107,8 @@ func refuseCommand(c *agentv1.Confinement, req *sandboxv1.ExecuteRequest) error 
 				command = commandText(req)
 			}
 			if strings.Contains(command, text) {
-				return faultf(sandboxv1.ErrorReason_ERROR_REASON_POLICY_DENIED,
-					"the command contains %q, which a policy refuses", text).with("policy", "deny_commands")
+				return fault.New(sandboxv1.ErrorReason_ERROR_REASON_POLICY_DENIED,
+					"the command contains %q, which a policy refuses", text).With("policy", "deny_commands")
 			}
 		}
 	}

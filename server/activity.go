@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // activity writes to the provider when sandboxes were last used: at most every
@@ -60,7 +61,7 @@ func (a *activity) note(ctx context.Context, t *tunnel, at time.Time) {
 	ctx = context.WithoutCancel(ctx)
 	a.pending.Go(func() {
 		defer func() { <-a.slots }()
-		if err := guard(func() error { return a.write(ctx, t, at) }); err != nil {
+		if err := fault.Catch(func() error { return a.write(ctx, t, at) }); err != nil {
 			t.written.CompareAndSwap(at.UnixNano(), before)
 			a.log.WarnContext(ctx, "activity could not be written", "sandbox_id", t.box.id, "error", err)
 		}
@@ -156,7 +157,7 @@ func (s *Server) untilHalt() (context.Context, context.CancelFunc) {
 	s.work.Go(func() {
 		select {
 		case <-s.halt:
-			cancel(errShuttingDown)
+			cancel(fault.ErrShuttingDown)
 		case <-ctx.Done():
 		}
 	})

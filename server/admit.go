@@ -15,6 +15,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // maxHeaderBytes bounds the header list of a call. Credentials are the largest
@@ -87,14 +88,14 @@ func (s *Server) authenticate(ctx context.Context) (authn.Principal, error) {
 	case err == nil:
 		return p, nil
 	case errors.Is(err, authn.ErrNoCredentials):
-		return authn.Principal{}, faultf(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
+		return authn.Principal{}, fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
 			"this server asks for credentials (%s); set SANDGATE_TOKEN or a client certificate", s.cfg.Authenticator.Name())
 	case errors.Is(err, authn.ErrExpired):
-		return authn.Principal{}, faultf(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
-			"the credentials have expired").because(err)
+		return authn.Principal{}, fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
+			"the credentials have expired").WithCause(err)
 	case errors.Is(err, authn.ErrUnknownCredentials):
-		return authn.Principal{}, faultf(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
-			"the credentials are not known to this server").because(err)
+		return authn.Principal{}, fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
+			"the credentials are not known to this server").WithCause(err)
 	default:
 		return authn.Principal{}, fmt.Errorf("authentication: %w", err)
 	}

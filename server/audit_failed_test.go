@@ -11,6 +11,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/wire"
 )
 
 // shortList is a provider that lists one page and then fails.
@@ -38,7 +39,7 @@ func TestAuditOfObjectsOfACallThatFails(t *testing.T) {
 				w.create(fmt.Sprintf("s-%d", i))
 			}
 			_, err := w.client.CleanupSandboxes(withRequestID(t.Context(), "clean"),
-				&sandboxv1.CleanupSandboxesRequest{MaxIdle: duration(time.Nanosecond)})
+				&sandboxv1.CleanupSandboxesRequest{MaxIdle: wire.Duration(time.Nanosecond)})
 			wantReason(t, err, "INTERNAL")
 			got := audit.await(t, "clean", 2+many)
 			if call := got[1]; call["code"] != "Internal" || call["sandbox_id"] != nil {

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // auditObjects are the files or sandboxes that one call is about, where these
@@ -47,10 +48,10 @@ func (o *auditObjects) addFile(path string) int {
 }
 
 // addSandbox notes a sandbox with its outcome.
-func (o *auditObjects) addSandbox(id string, f *fault) {
+func (o *auditObjects) addSandbox(id string, f *fault.Error) {
 	object := auditObject{sandboxID: id, done: true}
 	if f != nil {
-		object.code, object.reason = codeAndName(f.reason)
+		object.code, object.reason = fault.CodeAndName(f.Reason)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -66,17 +67,8 @@ func (o *auditObjects) fileEnded(i int, e *sandboxv1.FileError) {
 	}
 	o.list[i].done = true
 	if e != nil {
-		o.list[i].code, o.list[i].reason = codeAndName(e.GetReason())
+		o.list[i].code, o.list[i].reason = fault.CodeAndName(e.GetReason())
 	}
-}
-
-// codeAndName returns a reason's code and name. An agent may send any number.
-func codeAndName(r sandboxv1.ErrorReason) (codes.Code, string) {
-	row, ok := reasons[r]
-	if !ok {
-		return codes.Unknown, "UNKNOWN"
-	}
-	return row.code, reasonName(r)
 }
 
 // deleted returns the sandboxes whose outcome is a success.

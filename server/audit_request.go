@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
-	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/wire"
 )
 
 // Bounds of texts that callers choose. The command's own is only for operators
@@ -58,11 +58,7 @@ func (r *AuditRecord) describeSpec(spec *sandboxv1.SandboxSpec) {
 	if m := spec.GetNetwork().GetMode(); m != sandboxv1.NetworkMode_NETWORK_MODE_UNSPECIFIED {
 		r.Network = strings.TrimPrefix(m.String(), "NETWORK_MODE_")
 	}
-	res := spec.GetResources()
-	r.Resources = providers.Resources{
-		MemoryBytes: res.GetMemoryBytes(), CPUMillis: res.GetCpuMillis(),
-		MaxProcesses: res.GetMaxProcesses(), DiskBytes: res.GetDiskBytes(),
-	}
+	r.Resources = wire.ResourcesFrom(spec.GetResources())
 }
 
 func (r *AuditRecord) describeCommand(req *sandboxv1.ExecuteRequest, text bool) {

@@ -23,6 +23,7 @@ import (
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/wire"
 )
 
 // lines is a writer that many goroutines use, and that can fail.
@@ -243,7 +244,7 @@ func TestAuditOfSeveralObjects(t *testing.T) {
 	}
 
 	if _, err := w.client.CleanupSandboxes(withRequestID(t.Context(), "clean"),
-		&sandboxv1.CleanupSandboxesRequest{MaxIdle: duration(time.Nanosecond)}); err != nil {
+		&sandboxv1.CleanupSandboxesRequest{MaxIdle: wire.Duration(time.Nanosecond)}); err != nil {
 		t.Fatal(err)
 	}
 	var deleted []string

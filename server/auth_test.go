@@ -17,6 +17,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/wire"
 )
 
 // twoTenants returns a server with tokens, and a context for each tenant.
@@ -113,7 +114,7 @@ func TestTenantsAreApart(t *testing.T) {
 	if err != nil || len(list.GetSandboxes()) != 1 {
 		t.Fatalf("%v %v", list, err)
 	}
-	gone, err := w.client.CleanupSandboxes(two, &sandboxv1.CleanupSandboxesRequest{MaxIdle: duration(time.Nanosecond)})
+	gone, err := w.client.CleanupSandboxes(two, &sandboxv1.CleanupSandboxesRequest{MaxIdle: wire.Duration(time.Nanosecond)})
 	if err != nil || len(gone.GetDeletedSandboxIds()) != 1 {
 		t.Fatalf("%v %v", gone, err)
 	}

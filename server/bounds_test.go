@@ -13,6 +13,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // What would keep an agent or a runtime busy is refused before it reaches one.
@@ -77,19 +78,19 @@ func TestRequestsAreBounded(t *testing.T) {
 // reason.
 func TestErrorsFitIntoATrailer(t *testing.T) {
 	text := strings.Repeat("é", 4_000)
-	f := faultf(sandboxv1.ErrorReason_ERROR_REASON_PATH_INVALID, "%s", text)
+	f := fault.New(sandboxv1.ErrorReason_ERROR_REASON_PATH_INVALID, "%s", text)
 	var v violations
 	for i := range 100 {
-		f = f.with(fmt.Sprintf("key%d", i), text)
+		f = f.With(fmt.Sprintf("key%d", i), text)
 		v.add(fmt.Sprintf("field[%d]", i), "%s", text)
 		v.add(fmt.Sprintf("other[%d]", i), "short")
 	}
-	var all *fault
+	var all *fault.Error
 	if !errors.As(v.err(), &all) {
 		t.Fatal(v.err())
 	}
-	f.violations = all.violations
-	st := f.status("id")
+	f.Violations = all.Violations
+	st := f.Status("id")
 	details := (proto.Size(st.Proto()) + 2) / 3 * 4
 	percent := 0
 	for _, b := range []byte(st.Message()) {
@@ -121,7 +122,7 @@ func TestAgentErrorsAreShort(t *testing.T) {
 	w.create("a")
 	_, err := w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"})
 	wantReason(t, err, "FILE_NOT_FOUND")
-	if n := len(status.Convert(err).Message()); n > maxAgentText {
+	if n := len(status.Convert(err).Message()); n > 512 {
 		t.Errorf("a message of %d bytes", n)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 const requestIDKey = "x-request-id"
@@ -33,7 +34,7 @@ type call struct {
 	// exited is how the command ended, as the caller was told.
 	exited atomic.Pointer[sandboxv1.Exited]
 	// cause is what the log says about an error.
-	cause *fault
+	cause *fault.Error
 	// bytes may still be counted while the call ends.
 	bytes atomic.Int64
 	// cut ends the call's stream, even where its handler is stuck in a send.

@@ -7,6 +7,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // CleanupSandboxes implements SandboxService.
@@ -36,7 +37,7 @@ func (s *Server) CleanupSandboxes(ctx context.Context, req *sandboxv1.CleanupSan
 			work.Go(func() {
 				defer func() { <-slots }()
 				var done bool
-				err := guard(func() (err error) {
+				err := fault.Catch(func() (err error) {
 					done, err = s.cleanup(ctx, req, info)
 					return err
 				})
@@ -44,8 +45,8 @@ func (s *Server) CleanupSandboxes(ctx context.Context, req *sandboxv1.CleanupSan
 				defer mu.Unlock()
 				switch {
 				case err != nil:
-					f := fold(ctx, err)
-					resp.Failures = append(resp.Failures, &sandboxv1.CleanupFailure{SandboxId: info.Spec.ID, Message: f.message})
+					f := fault.From(ctx, err)
+					resp.Failures = append(resp.Failures, &sandboxv1.CleanupFailure{SandboxId: info.Spec.ID, Message: f.Message})
 					callOf(ctx).objects.addSandbox(info.Spec.ID, f)
 				case done:
 					if !req.GetDryRun() {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // Bounds of pending connections: those on which no call has been authenticated
@@ -186,7 +187,7 @@ func (c *clientConn) admitHealth(ctx context.Context) error {
 		c.count()
 	}
 	if !c.health.enter(ctx, maxHealthCalls) {
-		return faultf(sandboxv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
 			"more than %d health calls at once on one connection", maxHealthCalls)
 	}
 	if left := c.left.Load(); left > healthBytes {

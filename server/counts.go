@@ -9,6 +9,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // counts knows how many sandboxes there are, so that a creation can be refused
@@ -104,9 +105,9 @@ func (c *counts) take(b box, exists bool) error {
 }
 
 func quotaFault(name, whose string, limit, used int) error {
-	return faultf(sandboxv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
+	return fault.New(sandboxv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
 		"%s may have %d sandboxes and has %d; delete some, or wait until some expire", whose, limit, used).
-		with("quota", name).with("limit", strconv.Itoa(limit)).with("used", strconv.Itoa(used))
+		With("quota", name).With("limit", strconv.Itoa(limit)).With("used", strconv.Itoa(used))
 }
 
 // settle ends a reservation with the incarnation that exists now, empty where

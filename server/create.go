@@ -9,6 +9,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // cleanupTimeout bounds what undoes a failed creation.
@@ -31,7 +32,7 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limits.CreateTimeout, faultf(
+	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limits.CreateTimeout, fault.New(
 		sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT,
 		"the sandbox did not become ready within %s", s.cfg.Limits.CreateTimeout))
 	defer cancel()
@@ -60,7 +61,7 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 		}
 		// The call that made it has taken it back, or somebody has deleted it.
 	}
-	return nil, agentUnavailable(fmt.Errorf("the sandbox was deleted %d times while this call waited for it", joinTries))
+	return nil, fault.AgentUnavailable(fmt.Errorf("the sandbox was deleted %d times while this call waited for it", joinTries))
 }
 
 // createNow has the provider create the sandbox, when it is this call's turn.
@@ -83,8 +84,7 @@ func (s *Server) createNow(ctx context.Context, b box, spec providers.Spec) (pro
 	}
 	info, conn, err := s.provider.Create(ctx, b.name, spec)
 	if errors.Is(err, providers.ErrExists) {
-		return info, nil, faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS,
-			"sandbox %q exists with another spec; use another id, or delete it first", b.id).because(err)
+		return info, nil, fault.SpecDiffers(b.id).WithCause(err)
 	}
 	return info, conn, err
 }

@@ -6,6 +6,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // DeleteSandbox implements SandboxService.
@@ -34,7 +35,7 @@ func (s *Server) remove(ctx context.Context, b box, c providers.Condition) error
 		return err
 	}
 	if c.Incarnation != "" && c.Incarnation != info.Incarnation {
-		return replaced(b, info.Incarnation)
+		return fault.Replaced(b.id, info.Incarnation)
 	}
 	if err := s.provider.Delete(ctx, b.name, c); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 const maxDownloadItems = 1000
@@ -64,7 +65,7 @@ func (s *Server) download(ctx context.Context, b box, req *sandboxv1.DownloadReq
 		err = d.relay(in, func() { cancel(nil) })
 	}
 	err = agentError(up, err)
-	if isMisbehaved(err) {
+	if fault.IsMisbehaved(err) {
 		t.cut()
 	}
 	return err
@@ -88,7 +89,7 @@ func (d *download) relay(in grpc.ClientStream, cancel func()) error {
 		var fr frame
 		if err := in.RecvMsg(&fr); err != nil {
 			if errors.Is(err, io.EOF) {
-				return misbehaved("a download that ended after %d of %d files", d.next, len(d.items))
+				return fault.Misbehaved("a download that ended after %d of %d files", d.next, len(d.items))
 			}
 			return err
 		}
@@ -104,16 +105,16 @@ func (d *download) relay(in grpc.ClientStream, cancel func()) error {
 func (d *download) message(fr *frame) error {
 	field, content, err := oneof(fr.data)
 	if err != nil {
-		return misbehaved("%w", err)
+		return fault.Misbehaved("%w", err)
 	}
 	if field == fieldChunk {
 		n, err := parseChunk(content)
 		if err != nil {
-			return misbehaved("%w", err)
+			return fault.Misbehaved("%w", err)
 		}
 		item := d.items[d.next]
 		if !d.open || (item.Limit != nil && int64(n) > item.GetLimit()-d.sent) {
-			return misbehaved("a chunk of %d bytes where none can be", n)
+			return fault.Misbehaved("a chunk of %d bytes where none can be", n)
 		}
 		d.sent += int64(n)
 		d.call.bytes.Add(int64(n))
@@ -121,12 +122,12 @@ func (d *download) message(fr *frame) error {
 	}
 	var m sandboxv1.DownloadResponse
 	if err := decode(fr.data, &m); err != nil {
-		return misbehaved("%w", err)
+		return fault.Misbehaved("%w", err)
 	}
 	switch p := m.GetPayload().(type) {
 	case *sandboxv1.DownloadResponse_Header:
 		if d.open || p.Header.GetIndex() != int32(d.next) {
-			return misbehaved("the header of file %d at file %d", p.Header.GetIndex(), d.next)
+			return fault.Misbehaved("the header of file %d at file %d", p.Header.GetIndex(), d.next)
 		}
 		d.open = true
 	case *sandboxv1.DownloadResponse_Trailer:
@@ -134,7 +135,7 @@ func (d *download) message(fr *frame) error {
 			return err
 		}
 	default:
-		return misbehaved("a message of kind %d", field)
+		return fault.Misbehaved("a message of kind %d", field)
 	}
 	return d.send(&m)
 }
@@ -142,13 +143,13 @@ func (d *download) message(fr *frame) error {
 func (d *download) trailer(t *sandboxv1.DownloadTrailer) error {
 	switch {
 	case t.GetIndex() != int32(d.next):
-		return misbehaved("the trailer of file %d at file %d", t.GetIndex(), d.next)
+		return fault.Misbehaved("the trailer of file %d at file %d", t.GetIndex(), d.next)
 	case !d.open && t.GetError() == nil:
-		return misbehaved("a trailer without a header")
+		return fault.Misbehaved("a trailer without a header")
 	case t.GetSize() != d.sent:
-		return misbehaved("a trailer for %d bytes after %d", t.GetSize(), d.sent)
+		return fault.Misbehaved("a trailer for %d bytes after %d", t.GetSize(), d.sent)
 	case t.GetError() == nil && len(t.GetSha256()) != 32:
-		return misbehaved("a hash of %d bytes", len(t.GetSha256()))
+		return fault.Misbehaved("a hash of %d bytes", len(t.GetSha256()))
 	}
 	d.call.objects.fileEnded(d.next, t.GetError())
 	d.next, d.open, d.sent = d.next+1, false, 0

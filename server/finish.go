@@ -12,6 +12,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // audited reports whether the call leaves audit records: health checks and
@@ -79,8 +80,8 @@ func (s *Server) requireAudit(err error) error {
 	if err == nil || !s.cfg.AuditRequired {
 		return nil
 	}
-	return faultf(sandboxv1.ErrorReason_ERROR_REASON_INTERNAL,
-		"the server cannot write its audit log and refuses calls until it can").because(err)
+	return fault.New(sandboxv1.ErrorReason_ERROR_REASON_INTERNAL,
+		"the server cannot write its audit log and refuses calls until it can").WithCause(err)
 }
 
 // finish writes the call's log line and the audit records of its end.
@@ -126,7 +127,7 @@ func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("method", clip(c.method, maxLoggedMethod)), slog.String("code", code.String()), slog.Duration("took", took),
+		slog.String("method", fault.Clip(c.method, maxLoggedMethod)), slog.String("code", code.String()), slog.Duration("took", took),
 		slog.String("request_id", c.requestID), slog.String("tenant", caller.Tenant),
 	}
 	if c.audit.Peer != "" && caller.Name == "" {

@@ -13,6 +13,8 @@ import (
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/wire"
 )
 
 // follower passes the events of one command on to one caller. When the way to
@@ -123,7 +125,7 @@ func (f *follower) runDroppable(ctx context.Context) error {
 	defer cancel(nil)
 	limit := f.s.cfg.Timing.SlowReader
 	done := make(chan error, 1)
-	go func() { done <- guard(func() error { return f.run(ctx) }) }()
+	go func() { done <- fault.Catch(func() error { return f.run(ctx) }) }()
 	tick := time.NewTicker(max(limit/4, time.Millisecond))
 	defer tick.Stop()
 	for {
@@ -132,9 +134,9 @@ func (f *follower) runDroppable(ctx context.Context) error {
 			return err
 		case now := <-tick.C:
 			if since := f.sending.Load(); since != 0 && now.Sub(time.Unix(0, since)) >= limit {
-				err := faultf(sandboxv1.ErrorReason_ERROR_REASON_READER_TOO_SLOW,
+				err := fault.New(sandboxv1.ErrorReason_ERROR_REASON_READER_TOO_SLOW,
 					"nothing was taken for %s; attach again from position %d", limit, f.at.Load()).
-					with("position", fmt.Sprint(f.at.Load()))
+					With("position", fmt.Sprint(f.at.Load()))
 				// The Send that hangs returns when this handler has.
 				cancel(err)
 				return err
@@ -146,13 +148,13 @@ func (f *follower) runDroppable(ctx context.Context) error {
 // fate finds out, after an error, whether the command's end is certain. It
 // reports true with what run must return, else the error to go by.
 func (f *follower) fate(ctx context.Context, err error) (bool, error) {
-	var flt *fault
+	var flt *fault.Error
 	if errors.As(err, &flt) && f.started {
-		switch flt.reason {
+		switch flt.Reason {
 		case sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_REPLACED:
 			return true, f.endOf("the sandbox lost its processes and was made anew", f.ending(ctx, endingPatience))
 		case sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_FOUND, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_EXPIRED:
-			return true, f.end(sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED, flt.message)
+			return true, f.end(sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED, flt.Message)
 		case sandboxv1.ErrorReason_ERROR_REASON_EXEC_NOT_FOUND:
 			return true, f.end(sandboxv1.ExitReason_EXIT_REASON_LOST, "the sandbox's agent does not know the command any more")
 		case sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE:
@@ -161,29 +163,29 @@ func (f *follower) fate(ctx context.Context, err error) (bool, error) {
 	}
 	if f.started && errors.Is(err, providers.ErrNotActive) {
 		// It ended between the look at it and the call. Another look tells more.
-		return false, agentUnavailable(err)
+		return false, fault.AgentUnavailable(err)
 	}
 	return !transient(err), err
 }
 
 // ended is for a sandbox that is not active any more.
-func (f *follower) ended(ctx context.Context, flt *fault) (bool, error) {
-	switch flt.meta[metaState] {
-	case stateName(providers.StateSuspended), stateName(providers.StateDeleting):
-		return true, f.end(sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED, flt.message)
-	case stateName(providers.StateFailed):
-		if flt.meta[metaFailure] == failureOutOfMemory {
-			return true, f.end(sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, flt.message)
+func (f *follower) ended(ctx context.Context, flt *fault.Error) (bool, error) {
+	switch flt.Metadata[fault.MetaState] {
+	case wire.StateName(providers.StateSuspended), wire.StateName(providers.StateDeleting):
+		return true, f.end(sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED, flt.Message)
+	case wire.StateName(providers.StateFailed):
+		if flt.Metadata[fault.MetaFailure] == fault.FailureOutOfMemory {
+			return true, f.end(sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, flt.Message)
 		}
-		return true, f.end(sandboxv1.ExitReason_EXIT_REASON_LOST, flt.message)
-	case stateName(providers.StateCreating):
+		return true, f.end(sandboxv1.ExitReason_EXIT_REASON_LOST, flt.Message)
+	case wire.StateName(providers.StateCreating):
 		// A substrate that makes it anew says so by another incarnation when it has.
 		// One that only does not see its sandbox as ready, because a node or its
 		// kubelet is away, brings the same one back.
 		if e := f.ending(ctx, 0); e.Known {
 			return true, f.endOf("the sandbox lost its processes", e)
 		}
-		return false, agentUnavailable(flt)
+		return false, fault.AgentUnavailable(flt)
 	default:
 		return true, flt
 	}
@@ -203,7 +205,7 @@ func (f *follower) ending(ctx context.Context, patience time.Duration) providers
 	if !ok {
 		return providers.Ending{}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, agentUnavailable(errors.New("the substrate does not say how it ended")))
+	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fault.AgentUnavailable(errors.New("the substrate does not say how it ended")))
 	defer cancel()
 	for late := time.Now().Add(patience); ; {
 		e, err := h.Ending(ctx, f.box.name, f.expected)
@@ -264,7 +266,7 @@ func (f *follower) follow(ctx context.Context) error {
 		err = f.relay(stream, t, func() { cancel(nil) })
 	}
 	err = agentError(up, err)
-	if isMisbehaved(err) {
+	if fault.IsMisbehaved(err) {
 		t.cut()
 	}
 	return err

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -301,7 +303,7 @@ func (m *memory) List(_ context.Context, q providers.Query) (providers.Page, err
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var page providers.Page
-	for _, name := range sortedKeys(m.places) {
+	for _, name := range slices.Sorted(maps.Keys(m.places)) {
 		if name <= q.Token || !q.Matches(m.places[name].info) {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // One failed look at the provider may be chance; unhealthyAfter of them in a row
@@ -31,7 +32,7 @@ func (s *Server) watchProvider() {
 	defer tick.Stop()
 	failures := 0
 	for {
-		err := guard(func() error { return s.probe(ctx, p) })
+		err := fault.Catch(func() error { return s.probe(ctx, p) })
 		switch {
 		case ctx.Err() != nil:
 			return

@@ -2,12 +2,14 @@ package server
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/wire"
 )
 
 // agentCapabilities are what every agent of the present protocol can do. What
@@ -20,7 +22,7 @@ func (s *Server) GetServerInfo(ctx context.Context, _ *sandboxv1.GetServerInfoRe
 	resp := &sandboxv1.GetServerInfoResponse{
 		Version: s.cfg.Version, Provider: s.described.Name,
 		Capabilities: s.capabilities(), Limits: s.cfg.Limits.forCallers(),
-		Templates: sortedKeys(s.templates),
+		Templates: slices.Sorted(maps.Keys(s.templates)),
 		Principal: &sandboxv1.Principal{Name: p.Name, Tenant: p.Tenant},
 	}
 	for _, e := range s.described.Enforcement {
@@ -44,8 +46,8 @@ func (s *Server) capabilities() []string {
 func (l Limits) forCallers() *sandboxv1.ServerLimits {
 	return &sandboxv1.ServerLimits{
 		MaxMessageBytes: int64(l.MaxMessageBytes), OutputLogBytes: l.OutputLogBytes,
-		DefaultTimeout: duration(l.DefaultTimeout), MaxTimeout: duration(l.MaxTimeout),
+		DefaultTimeout: wire.Duration(l.DefaultTimeout), MaxTimeout: wire.Duration(l.MaxTimeout),
 		EndRetention:   durationpb.New(l.EndRetention),
-		DefaultIdleTtl: duration(l.DefaultIdleTTL), DefaultTtl: duration(l.DefaultTTL),
+		DefaultIdleTtl: wire.Duration(l.DefaultIdleTTL), DefaultTtl: wire.Duration(l.DefaultTTL),
 	}
 }

@@ -2,8 +2,6 @@ package server
 
 import (
 	"context"
-	"fmt"
-	"runtime/debug"
 
 	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
@@ -11,6 +9,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // chains returns the interceptors. They run after Server.admit has looked at the
@@ -28,13 +27,11 @@ func (s *Server) chains() ([]grpc.UnaryServerInterceptor, []grpc.StreamServerInt
 	countUnary, countStream := s.metrics.interceptors()
 	unary := []grpc.UnaryServerInterceptor{s.edgeUnary, countUnary}
 	stream := []grpc.StreamServerInterceptor{s.edgeStream, countStream}
-	caught := recovery.WithRecoveryHandlerContext(func(_ context.Context, p any) error { return panicError(p) })
+	caught := recovery.WithRecoveryHandlerContext(func(_ context.Context, p any) error { return fault.Panic(p) })
 	unary = append(unary, s.statusUnary, s.gateUnary, recovery.UnaryServerInterceptor(caught))
 	stream = append(stream, s.statusStream, s.gateStream, recovery.StreamServerInterceptor(caught))
 	return unary, stream
 }
-
-func panicError(p any) error { return fmt.Errorf("panic: %v\n%s", p, debug.Stack()) }
 
 func (s *Server) edgeUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	c := callOf(ctx)
@@ -99,20 +96,20 @@ func (s *Server) statusStream(srv any, stream grpc.ServerStream, _ *grpc.StreamS
 // see is kept for the log.
 func (s *Server) toStatus(ctx context.Context, err error) error {
 	if s.isStopping() && ctx.Err() != nil {
-		err = errShuttingDown
+		err = fault.ErrShuttingDown
 	}
-	f := fold(ctx, err)
+	f := fault.From(ctx, err)
 	c := callOf(ctx)
 	c.cause = f
-	if c.audit.SandboxID != "" && needsSandboxID[f.reason] && f.meta["sandbox_id"] == "" {
+	if c.audit.SandboxID != "" && needsSandboxID[f.Reason] && f.Metadata["sandbox_id"] == "" {
 		clone := *f
-		clone.meta = map[string]string{"sandbox_id": c.audit.SandboxID}
-		for k, v := range f.meta {
-			clone.meta[k] = v
+		clone.Metadata = map[string]string{"sandbox_id": c.audit.SandboxID}
+		for k, v := range f.Metadata {
+			clone.Metadata[k] = v
 		}
 		f = &clone
 	}
-	return f.status(c.requestID).Err()
+	return f.Status(c.requestID).Err()
 }
 
 // needsSandboxID lists the reasons that promise the metadata "sandbox_id".
@@ -131,7 +128,7 @@ func (s *Server) gateUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo
 		return nil, err
 	}
 	if s.isStopping() {
-		return nil, errShuttingDown
+		return nil, fault.ErrShuttingDown
 	}
 	return handler(ctx, req)
 }
@@ -142,7 +139,7 @@ func (s *Server) gateStream(srv any, stream grpc.ServerStream, info *grpc.Stream
 	}
 	// Health watches end when the health server shuts down.
 	if s.isStopping() && !isHealth(info.FullMethod) {
-		return errShuttingDown
+		return fault.ErrShuttingDown
 	}
 	return handler(srv, stream)
 }

@@ -6,10 +6,13 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/wire"
 )
 
 const (
@@ -23,10 +26,10 @@ func (s *Server) ListSandboxes(ctx context.Context, req *sandboxv1.ListSandboxes
 	var v violations
 	v.labels("labels", req.GetLabels())
 	v.notNegative("page_size", int64(req.GetPageSize()))
-	for i, wire := range req.GetStates() {
-		state, ok := stateFrom(wire)
+	for i, asked := range req.GetStates() {
+		state, ok := wire.StateFrom(asked)
 		if !ok {
-			v.add(fmt.Sprintf("states[%d]", i), "%d is not a known state", wire)
+			v.add(fmt.Sprintf("wire.State(%d)", i), "%d is not a known state", asked)
 		}
 		q.States = append(q.States, state)
 	}
@@ -63,7 +66,7 @@ func filterHash(q providers.Query) string {
 	slices.Sort(states)
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %v", q.Tenant, states)
-	for _, k := range sortedKeys(q.Labels) {
+	for _, k := range slices.Sorted(maps.Keys(q.Labels)) {
 		fmt.Fprintf(h, " %q=%q", k, q.Labels[k])
 	}
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])
@@ -90,8 +93,8 @@ func openToken(sealed, filter string) (string, error) {
 		err = json.Unmarshal(raw, &p)
 	}
 	if err != nil || p.Token == "" || p.Filter != filter {
-		return "", faultf(sandboxv1.ErrorReason_ERROR_REASON_PAGE_TOKEN_INVALID,
-			"the page token is malformed or belongs to other filters").because(err)
+		return "", fault.New(sandboxv1.ErrorReason_ERROR_REASON_PAGE_TOKEN_INVALID,
+			"the page token is malformed or belongs to other filters").WithCause(err)
 	}
 	return p.Token, nil
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // metrics are the server's own. No label holds what a caller may choose: methods,
@@ -158,7 +159,7 @@ func exitReason(e *sandboxv1.Exited) string {
 func (m *metrics) dialled(ctx context.Context, err error) {
 	outcome := "OK"
 	if err != nil {
-		outcome = reasonName(fold(ctx, err).reason)
+		outcome = fault.ReasonName(fault.From(ctx, err).Reason)
 	}
 	m.dials.WithLabelValues(outcome).Inc()
 }

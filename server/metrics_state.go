@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/wire"
 )
 
 // countAge is how long a count of sandboxes is good for several scrapes, and
@@ -82,7 +83,7 @@ func (c *stateCollector) countSandboxes(ctx context.Context) error {
 	counts := make(map[key]int)
 	// An alert needs a zero, not the absence of a series.
 	for template := range c.s.templates {
-		counts[key{stateName(providers.StateActive), template}] = 0
+		counts[key{wire.StateName(providers.StateActive), template}] = 0
 	}
 	q := providers.Query{Limit: reapPage}
 	for {
@@ -95,7 +96,7 @@ func (c *stateCollector) countSandboxes(ctx context.Context) error {
 			if _, ok := c.s.templates[template]; !ok {
 				template = "other"
 			}
-			counts[key{stateName(info.State), template}]++
+			counts[key{wire.StateName(info.State), template}]++
 		}
 		if q.Token = page.Next; q.Token == "" {
 			break

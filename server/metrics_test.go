@@ -21,6 +21,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/wire"
 )
 
 // admin asks the server's own page.
@@ -178,7 +179,7 @@ func TestMetricsOfReattachment(t *testing.T) {
 
 func TestMetricsOfTheReaper(t *testing.T) {
 	w, _ := audited(t, func(c *Config) { c.Timing.ReapInterval = 10 * time.Millisecond })
-	if _, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a", Ttl: duration(time.Second)}); err != nil {
+	if _, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a", Ttl: wire.Duration(time.Second)}); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitMetric(`sandgate_reaped_total{reason="ttl"} 1`)

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/wire"
 )
 
 func TestSubstrateNames(t *testing.T) {
@@ -57,7 +58,7 @@ func TestSpecHash(t *testing.T) {
 	}
 	for name, change := range map[string]func(*sandboxv1.CreateSandboxRequest){
 		"labels": func(r *sandboxv1.CreateSandboxRequest) { r.Labels = map[string]string{"x": "y"} },
-		"ttl":    func(r *sandboxv1.CreateSandboxRequest) { r.Ttl, r.IdleTtl = duration(1), duration(2) },
+		"ttl":    func(r *sandboxv1.CreateSandboxRequest) { r.Ttl, r.IdleTtl = wire.Duration(1), wire.Duration(2) },
 	} {
 		if specHash(nil, b, "default", req(change)) != base {
 			t.Errorf("%s changed the hash", name)

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // poolsTimeout bounds KeepPools, which deletes what is not wanted any more and
@@ -18,7 +21,7 @@ const poolsTimeout = 5 * time.Minute
 // nothing: a server before may have kept some.
 func (s *Server) keepPools(ctx context.Context) error {
 	var pools []providers.Pool
-	for _, name := range sortedKeys(s.templates) {
+	for _, name := range slices.Sorted(maps.Keys(s.templates)) {
 		t := s.templates[name]
 		if t.Pool == 0 {
 			continue
@@ -48,7 +51,7 @@ func (s *Server) keepPools(ctx context.Context) error {
 func (s *Server) GetPoolStatus(ctx context.Context, req *sandboxv1.GetPoolStatusRequest) (*sandboxv1.GetPoolStatusResponse, error) {
 	p, ok := s.provider.(providers.Pooler)
 	if !ok {
-		return nil, unsupported("pool", "the provider %s keeps no pools", s.described.Name)
+		return nil, fault.Unsupported("pool", "the provider %s keeps no pools", s.described.Name)
 	}
 	t, err := s.template(req.GetTemplate())
 	if err != nil {
@@ -56,8 +59,8 @@ func (s *Server) GetPoolStatus(ctx context.Context, req *sandboxv1.GetPoolStatus
 	}
 	status, err := p.PoolStatus(ctx, t.Name)
 	if errors.Is(err, providers.ErrNotFound) {
-		return nil, faultf(sandboxv1.ErrorReason_ERROR_REASON_TEMPLATE_NOT_FOUND,
-			"the template %q has no pool", t.Name).with("template", t.Name).because(err)
+		return nil, fault.New(sandboxv1.ErrorReason_ERROR_REASON_TEMPLATE_NOT_FOUND,
+			"the template %q has no pool", t.Name).With("template", t.Name).WithCause(err)
 	}
 	if err != nil {
 		return nil, err

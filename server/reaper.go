@@ -10,6 +10,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 const (
@@ -53,7 +54,7 @@ func (s *Server) reapOn(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		begun := time.Now()
-		err := guard(func() error { return s.reapAll(ctx) })
+		err := fault.Catch(func() error { return s.reapAll(ctx) })
 		s.metrics.reapSeconds.Observe(time.Since(begun).Seconds())
 		if err != nil && ctx.Err() == nil {
 			s.metrics.reapFailures.Inc()
@@ -78,7 +79,7 @@ func (s *Server) reapAll(ctx context.Context) error {
 			return err
 		}
 		work.Go(func() {
-			err := guard(func() error { return s.reapOne(ctx, info, asks, deletes) })
+			err := fault.Catch(func() error { return s.reapOne(ctx, info, asks, deletes) })
 			if errors.Is(err, errUnasked) {
 				s.reapLater.add(info.Name, time.Now().Add(reapPause))
 			}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/streaming"
 )
 
@@ -22,7 +23,7 @@ func (f *follower) relay(in grpc.ClientStream, t *tunnel, cancel func()) error {
 	for {
 		if err := in.RecvMsg(&fr); err != nil {
 			if errors.Is(err, io.EOF) {
-				return misbehaved("a stream that ended without an end of the command")
+				return fault.Misbehaved("a stream that ended without an end of the command")
 			}
 			return err
 		}
@@ -51,7 +52,7 @@ func expectEnd(in grpc.ClientStream, cancel func()) error {
 		return nil
 	case err == nil:
 		fr.free()
-		return misbehaved("a message after the end")
+		return fault.Misbehaved("a message after the end")
 	default:
 		// The caller has the whole; how the stream ends matters no more.
 		return nil
@@ -62,7 +63,7 @@ func expectEnd(in grpc.ClientStream, cancel func()) error {
 func (f *follower) event(fr *frame, seq *streaming.Sequence, t *tunnel) (bool, error) {
 	field, content, err := oneof(fr.data)
 	if err != nil {
-		return false, misbehaved("%w", err)
+		return false, fault.Misbehaved("%w", err)
 	}
 	if field == fieldOutput {
 		o, err := parseOutput(content)
@@ -70,7 +71,7 @@ func (f *follower) event(fr *frame, seq *streaming.Sequence, t *tunnel) (bool, e
 			err = seq.Output(o.position, o.size)
 		}
 		if err != nil {
-			return false, misbehaved("%w", err)
+			return false, fault.Misbehaved("%w", err)
 		}
 		if err := f.send(fr); err != nil {
 			return false, err
@@ -81,14 +82,14 @@ func (f *follower) event(fr *frame, seq *streaming.Sequence, t *tunnel) (bool, e
 	}
 	var m sandboxv1.ExecuteResponse
 	if err := decode(fr.data, &m); err != nil {
-		return false, misbehaved("%w", err)
+		return false, fault.Misbehaved("%w", err)
 	}
 	switch e := m.GetEvent().(type) {
 	case *sandboxv1.ExecuteResponse_Started:
 		return false, f.onStarted(e.Started, seq, t, &m)
 	case *sandboxv1.ExecuteResponse_Gap:
 		if err := seq.Gap(e.Gap.GetStart(), e.Gap.GetEnd()); err != nil {
-			return false, misbehaved("%w", err)
+			return false, fault.Misbehaved("%w", err)
 		}
 		if err := f.send(&m); err != nil {
 			return false, err
@@ -101,21 +102,21 @@ func (f *follower) event(fr *frame, seq *streaming.Sequence, t *tunnel) (bool, e
 		}
 		return true, f.sendExited(&m, e.Exited)
 	default:
-		return false, misbehaved("an event of kind %d", field)
+		return false, fault.Misbehaved("an event of kind %d", field)
 	}
 }
 
 func (f *follower) onStarted(e *sandboxv1.Started, seq *streaming.Sequence, t *tunnel, m *sandboxv1.ExecuteResponse) error {
 	if err := seq.Started(); err != nil {
-		return misbehaved("%w", err)
+		return fault.Misbehaved("%w", err)
 	}
 	switch {
 	case e.GetExecId() != f.execID:
-		return misbehaved("the start of command %q instead of %q", bounded(e.GetExecId()), f.execID)
+		return fault.Misbehaved("the start of command %q instead of %q", fault.Bounded(e.GetExecId()), f.execID)
 	case e.GetIncarnation() != t.incarnation:
-		return misbehaved("the start of incarnation %q in %q", bounded(e.GetIncarnation()), t.incarnation)
+		return fault.Misbehaved("the start of incarnation %q in %q", fault.Bounded(e.GetIncarnation()), t.incarnation)
 	case e.GetPosition() != seq.Position():
-		return misbehaved("a start at position %d instead of %d", e.GetPosition(), seq.Position())
+		return fault.Misbehaved("a start at position %d instead of %d", e.GetPosition(), seq.Position())
 	}
 	if f.started {
 		return nil
@@ -132,20 +133,20 @@ func (f *follower) onStarted(e *sandboxv1.Started, seq *streaming.Sequence, t *t
 
 func checkExited(e *sandboxv1.Exited, seq *streaming.Sequence) error {
 	if err := seq.Exited(); err != nil {
-		return misbehaved("%w", err)
+		return fault.Misbehaved("%w", err)
 	}
 	_, known := sandboxv1.ExitReason_name[int32(e.GetReason())]
 	switch {
 	case !known || e.GetReason() == sandboxv1.ExitReason_EXIT_REASON_UNSPECIFIED:
-		return misbehaved("the exit reason %d", e.GetReason())
+		return fault.Misbehaved("the exit reason %d", e.GetReason())
 	case (e.ExitCode != nil) != (e.GetReason() == sandboxv1.ExitReason_EXIT_REASON_EXITED):
-		return misbehaved("an exit code with the reason %s, or none", e.GetReason())
+		return fault.Misbehaved("an exit code with the reason %s, or none", e.GetReason())
 	// What a background child wrote after the command's end comes after the end's
 	// position; this stream ends where it ends.
 	case e.GetOutputOpen() && e.GetPosition() < seq.Position():
 		e.Position = seq.Position()
 	case e.GetPosition() != seq.Position():
-		return misbehaved("an end at position %d instead of %d", e.GetPosition(), seq.Position())
+		return fault.Misbehaved("an end at position %d instead of %d", e.GetPosition(), seq.Position())
 	}
 	return nil
 }

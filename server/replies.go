@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // replyTimeout bounds the time from the headers of an agent's reply, which it
@@ -62,7 +64,7 @@ func (c *oneReply) Invoke(ctx context.Context, method string, args, reply any, o
 		return errSlowReply
 	}
 	if errors.Is(err, io.EOF) {
-		return misbehaved("a call that ended without a reply")
+		return fault.Misbehaved("a call that ended without a reply")
 	}
 	return err
 }

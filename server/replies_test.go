@@ -17,6 +17,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // repliers is a connection whose replies have headers at once and end when told.
@@ -98,7 +99,7 @@ func TestSlowReplyIsNoMisbehaviour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		err := agentError(t.Context(), newOneReply(stalled{}).Invoke(t.Context(), "/x/y", nil, nil))
-		if !errors.Is(err, errPipe) || isMisbehaved(err) || !transient(err) {
+		if !errors.Is(err, errPipe) || fault.IsMisbehaved(err) || !transient(err) {
 			t.Errorf("got %v", err)
 		}
 		if took := time.Since(begun); took <= tunnelSilence+tunnelSignOfLife {

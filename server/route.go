@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"maps"
 	"time"
 
 	"google.golang.org/grpc/metadata"
@@ -11,6 +10,7 @@ import (
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // boxOf finds the caller's sandbox of this id and notes it for the audit.
@@ -43,7 +43,7 @@ func (s *Server) reachKnown(ctx context.Context, b box, incarnation string, know
 			// The caller knows more than this server did.
 			return s.reachKnown(ctx, b, incarnation, &now)
 		default:
-			return nil, replaced(b, now.Incarnation)
+			return nil, fault.Replaced(b.id, now.Incarnation)
 		}
 	}
 	if s.aged(*t.info.Load()) {
@@ -52,7 +52,7 @@ func (s *Server) reachKnown(ctx context.Context, b box, incarnation string, know
 		if err == nil {
 			t.info.Store(&fresh)
 			if s.aged(fresh) {
-				err = expiredFault(b, fresh.ExpireTime())
+				err = fault.Expired(b.id, fresh.ExpireTime())
 			}
 		}
 		if err != nil {
@@ -63,7 +63,7 @@ func (s *Server) reachKnown(ctx context.Context, b box, incarnation string, know
 	if err := s.activity.renew(ctx, t, time.Now()); err != nil {
 		t.release()
 		if end, ok := s.expired.get(b.name); ok && errors.Is(err, providers.ErrNotActive) {
-			err = expiredFault(b, end)
+			err = fault.Expired(b.id, end)
 		}
 		return nil, s.explain(b, err)
 	}
@@ -72,22 +72,14 @@ func (s *Server) reachKnown(ctx context.Context, b box, incarnation string, know
 
 // explain tells a caller about a sandbox that is gone why it is.
 func (s *Server) explain(b box, err error) error {
-	var told *fault
+	var told *fault.Error
 	if !errors.Is(err, providers.ErrNotFound) || errors.As(err, &told) {
 		return err
 	}
 	if end, ok := s.expired.get(b.name); ok {
-		return expiredFault(b, end)
+		return fault.Expired(b.id, end)
 	}
-	return faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_FOUND,
-		"there is no sandbox %q; create it, or list the existing ones", b.id).
-		with("sandbox_id", b.id).because(providers.ErrNotFound)
-}
-
-func expiredFault(b box, end time.Time) *fault {
-	return faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_EXPIRED,
-		"the lifetime of sandbox %q ended at %s; create it anew", b.id, end.UTC().Format(time.RFC3339)).
-		with("sandbox_id", b.id).with("expire_time", end.UTC().Format(time.RFC3339Nano)).because(providers.ErrNotFound)
+	return fault.NotFound(b.id)
 }
 
 // mender decides whether to try again after the way to an agent broke.
@@ -133,8 +125,8 @@ func transient(err error) bool {
 	if errors.Is(err, errPipe) || errors.Is(err, providers.ErrUnavailable) {
 		return true
 	}
-	var f *fault
-	return errors.As(err, &f) && f.reason == sandboxv1.ErrorReason_ERROR_REASON_AGENT_UNAVAILABLE
+	var f *fault.Error
+	return errors.As(err, &f) && f.Reason == sandboxv1.ErrorReason_ERROR_REASON_AGENT_UNAVAILABLE
 }
 
 // broken is what the caller is told when the way to the agent broke and could
@@ -142,11 +134,11 @@ func transient(err error) bool {
 func (s *Server) broken(ctx context.Context, err error) error {
 	switch {
 	case s.isStopping():
-		return errShuttingDown
+		return fault.ErrShuttingDown
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, errPipe):
-		return agentUnavailable(err)
+		return fault.AgentUnavailable(err)
 	default:
 		return err
 	}
@@ -205,10 +197,10 @@ func ask[P comparable, R interface{ GetResponse() P }](
 			}
 			envelope, err := send(up, t.agent, c, s.limits)
 			if err == nil && envelope.GetResponse() == none {
-				err = misbehaved("a reply without its message")
+				err = fault.Misbehaved("a reply without its message")
 			}
 			if err != nil {
-				if err = agentError(ctx, err); isMisbehaved(err) {
+				if err = agentError(ctx, err); fault.IsMisbehaved(err) {
 					t.cut()
 				}
 				return none, err
@@ -223,23 +215,9 @@ func ask[P comparable, R interface{ GetResponse() P }](
 		if s.isStopping() || (sent && r == once && !replays) || !mend.again(ctx, err) {
 			err = s.broken(ctx, err)
 			if unknown && (transient(err) || s.isStopping()) {
-				err = outcomeUnknown(err)
+				err = fault.OutcomeUnknown(err)
 			}
 			return none, err
 		}
 	}
-}
-
-// outcomeUnknown is for a call that went out and was not answered: to say that
-// it failed would be a guess, and so would the advice to try again.
-func outcomeUnknown(err error) error {
-	var f *fault
-	if !errors.As(err, &f) {
-		return err
-	}
-	told := *f
-	told.message += "; whether the call was carried out is unknown: look before you send it again"
-	told.meta = maps.Clone(f.meta)
-	told.final = true
-	return told.with("outcome", "unknown")
 }

@@ -8,6 +8,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // cutDelay is how long a call whose credentials ended may take to return by
@@ -15,7 +16,7 @@ import (
 // nothing.
 const cutDelay = time.Second
 
-var errRevoked = faultf(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
+var errRevoked = fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
 	"the credentials of this call expired or were revoked while it ran")
 
 // running holds the calls whose credentials are checked again while they run.

@@ -23,6 +23,7 @@ import (
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // Window sizes are static: gRPC's estimate starts at 64 KiB and costs the first
@@ -192,7 +193,7 @@ const oversize = 4
 // receiveTimeout bounds the time that the only message of a call may take.
 const receiveTimeout = 2 * time.Minute
 
-var errReceiveTimeout = faultf(sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED,
+var errReceiveTimeout = fault.New(sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED,
 	"the call's message did not arrive within %s", receiveTimeout)
 
 // receive reads the only message of a call, in bounded time.
@@ -214,24 +215,24 @@ func (s *Server) decode(recv func(any) error, m any) error {
 	}
 	defer fr.free()
 	if limit := s.cfg.Limits.MaxMessageBytes; fr.data.Len() > limit {
-		return faultf(sandboxv1.ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE,
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE,
 			"the message is larger than %d bytes; send content through Upload", limit).
-			with("limit_bytes", strconv.Itoa(limit))
+			With("limit_bytes", strconv.Itoa(limit))
 	}
 	switch err := s.codec.Unmarshal(fr.data, m); {
 	case errors.Is(err, errFields):
-		return faultf(sandboxv1.ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE, "the message has %v", err).
-			with("limit_fields", strconv.Itoa(maxFields))
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE, "the message has %v", err).
+			With("limit_fields", strconv.Itoa(maxFields))
 	case err != nil:
-		return faultf(sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID, "the message could not be decoded").because(err)
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID, "the message could not be decoded").WithCause(err)
 	}
 	return nil
 }
 
 func unknownMethod(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
-	return faultf(sandboxv1.ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED,
-		"this server does not know %s", bounded(method)).with("feature", bounded(method))
+	return fault.New(sandboxv1.ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED,
+		"this server does not know %s", fault.Bounded(method)).With("feature", fault.Bounded(method))
 }
 
 func requireLimits(d providers.Description) error {
@@ -326,7 +327,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // after a panic.
 func (s *Server) background(what string, run func()) {
 	for {
-		err := guard(func() error { run(); return nil })
+		err := fault.Catch(func() error { run(); return nil })
 		if err == nil {
 			return
 		}
@@ -337,15 +338,4 @@ func (s *Server) background(what string, run func()) {
 		case <-time.After(s.cfg.Timing.ReapInterval):
 		}
 	}
-}
-
-// guard runs f and turns a panic into an error, for goroutines that no
-// interceptor watches over.
-func guard(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = panicError(p)
-		}
-	}()
-	return f()
 }

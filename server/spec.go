@@ -3,12 +3,15 @@ package server
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/wire"
 )
 
 // spec merges a request with its template, holding it to what the template
@@ -86,7 +89,7 @@ func (t *Template) admit(want *sandboxv1.SandboxSpec) error {
 		}
 	}
 	if image := want.GetImage(); image != "" && !t.allowsImage(image) {
-		return t.forbids("spec.image", "%q is not in the template's list of images", bounded(image))
+		return t.forbids("spec.image", "%q is not in the template's list of images", fault.Bounded(image))
 	}
 	return nil
 }
@@ -101,21 +104,14 @@ func checkSpec(want *sandboxv1.SandboxSpec) error {
 		v.add("spec.command[0]", "must not be empty")
 	}
 	if r := want.GetResources(); r != nil {
-		v.resources("spec.resources", fromResources(r))
+		v.resources("spec.resources", wire.ResourcesFrom(r))
 	}
 	v.enum("spec.network.mode", int32(want.GetNetwork().GetMode()), sandboxv1.NetworkMode_name)
 	return v.err()
 }
 
-func fromResources(r *sandboxv1.Resources) providers.Resources {
-	return providers.Resources{
-		MemoryBytes: r.GetMemoryBytes(), CPUMillis: r.GetCpuMillis(),
-		MaxProcesses: r.GetMaxProcesses(), DiskBytes: r.GetDiskBytes(),
-	}
-}
-
 func (t *Template) mergeResources(have *providers.Resources, want *sandboxv1.Resources) error {
-	r, limit := fromResources(want), t.MaxResources
+	r, limit := wire.ResourcesFrom(want), t.MaxResources
 	for _, f := range []struct {
 		name        string
 		want, limit int64
@@ -138,13 +134,13 @@ func (t *Template) mergeResources(have *providers.Resources, want *sandboxv1.Res
 }
 
 func (t *Template) mergeNetwork(have *providers.NetworkMode, want *sandboxv1.Network) error {
-	mode := networkFrom(want.GetMode())
+	mode := wire.NetworkFrom(want.GetMode())
 	if mode == providers.NetworkUnset {
 		mode = *have
 	}
 	if mode == providers.NetworkProxy {
-		return faultf(sandboxv1.ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED,
-			"this server cannot do the network mode PROXY").with("feature", "network_proxy")
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED,
+			"this server cannot do the network mode PROXY").With("feature", "network_proxy")
 	}
 	if len(want.GetAllow()) > 0 {
 		var v violations
@@ -167,9 +163,9 @@ func (t *Template) options(req *sandboxv1.CreateSandboxRequest) (json.RawMessage
 	for _, key := range t.AllowOptions {
 		allowed[key] = true
 	}
-	for _, key := range sortedKeys(fields) {
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		if !allowed[key] {
-			return nil, t.forbids("provider_options."+bounded(key), "a request must not set it; the template's allow_options has no %q", bounded(key))
+			return nil, t.forbids("provider_options."+fault.Bounded(key), "a request must not set it; the template's allow_options has no %q", fault.Bounded(key))
 		}
 	}
 	raw, err := req.GetProviderOptions().MarshalJSON()

@@ -5,6 +5,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // SuspendSandbox implements SandboxService.
@@ -13,7 +14,7 @@ func (s *Server) SuspendSandbox(ctx context.Context, req *sandboxv1.SuspendSandb
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limits.CreateTimeout, faultf(
+	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limits.CreateTimeout, fault.New(
 		sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED,
 		"the sandbox was not suspended within %s; it may be later", s.cfg.Limits.CreateTimeout))
 	defer cancel()
@@ -31,7 +32,7 @@ func (s *Server) ResumeSandbox(ctx context.Context, req *sandboxv1.ResumeSandbox
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limits.CreateTimeout, faultf(
+	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limits.CreateTimeout, fault.New(
 		sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT,
 		"the sandbox did not become ready within %s", s.cfg.Limits.CreateTimeout))
 	defer cancel()
@@ -57,14 +58,10 @@ func (s *Server) suspender(ctx context.Context, id string) (box, providers.Suspe
 	b := boxOf(ctx, id)
 	p, ok := s.provider.(providers.Suspender)
 	if !ok {
-		return b, nil, unsupported("suspend", "the provider %s cannot suspend sandboxes", s.described.Name)
+		return b, nil, fault.Unsupported("suspend", "the provider %s cannot suspend sandboxes", s.described.Name)
 	}
 	if _, err := s.tunnels.lookup(ctx, b); err != nil {
 		return b, nil, s.explain(b, err)
 	}
 	return b, p, nil
-}
-
-func unsupported(feature, format string, args ...any) *fault {
-	return faultf(sandboxv1.ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED, format, args...).with("feature", feature)
 }

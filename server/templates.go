@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // Fields of a request that a template can allow, as Template.Allow names them.
@@ -126,7 +128,7 @@ func (t *Template) limit(byDefault providers.Resources) (unlimited []string) {
 // limitTemplates applies the provider's defaults.
 func (s *Server) limitTemplates() error {
 	var missing []error
-	for _, name := range sortedKeys(s.templates) {
+	for _, name := range slices.Sorted(maps.Keys(s.templates)) {
 		unlimited := s.templates[name].limit(s.described.DefaultResources)
 		if len(unlimited) > 0 && s.cfg.RequireLimits {
 			missing = append(missing, fmt.Errorf("template %q: no limit of %s: %w", name, strings.Join(unlimited, ", "), ErrLimits))
@@ -195,7 +197,7 @@ func (s *Server) checkOptions() error {
 		return nil
 	}
 	var wrong []error
-	for _, name := range sortedKeys(s.templates) {
+	for _, name := range slices.Sorted(maps.Keys(s.templates)) {
 		t := s.templates[name]
 		if err := p.CheckOptions(t.ProviderOptions, t.AllowOptions); err != nil {
 			wrong = append(wrong, fmt.Errorf("template %q: %w", name, err))
@@ -214,8 +216,8 @@ func (v *violations) resources(field string, r providers.Resources) {
 // forbids is the error for a field that the template does not let a request
 // set, or not to this value.
 func (t *Template) forbids(field, format string, args ...any) error {
-	return faultf(sandboxv1.ErrorReason_ERROR_REASON_TEMPLATE_FORBIDS, "template %q: %s: %s",
-		t.Name, field, fmt.Sprintf(format, args...)).with("template", t.Name).with("field", field)
+	return fault.New(sandboxv1.ErrorReason_ERROR_REASON_TEMPLATE_FORBIDS, "template %q: %s: %s",
+		t.Name, field, fmt.Sprintf(format, args...)).With("template", t.Name).With("field", field)
 }
 
 func (t *Template) allows(field string) bool { return slices.Contains(t.Allow, field) }
@@ -244,8 +246,8 @@ func (s *Server) template(name string) (*Template, error) {
 	}
 	t, ok := s.templates[name]
 	if !ok {
-		return nil, faultf(sandboxv1.ErrorReason_ERROR_REASON_TEMPLATE_NOT_FOUND,
-			"there is no template %q; GetServerInfo lists them", bounded(name)).with("template", bounded(name))
+		return nil, fault.New(sandboxv1.ErrorReason_ERROR_REASON_TEMPLATE_NOT_FOUND,
+			"there is no template %q; GetServerInfo lists them", fault.Bounded(name)).With("template", fault.Bounded(name))
 	}
 	return t, nil
 }

@@ -17,6 +17,7 @@ import (
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // protocolMinor is the version of the agent protocol that this server speaks.
@@ -135,7 +136,7 @@ func (ts *tunnels) openTunnel(ctx context.Context, b box, known *providers.Info,
 		}
 	}
 	if info.State != providers.StateActive {
-		return nil, notActive(info)
+		return nil, fault.NotActive(info)
 	}
 	policies, err := decodeAccess(info.Spec.Access)
 	if err != nil {
@@ -147,7 +148,7 @@ func (ts *tunnels) openTunnel(ctx context.Context, b box, known *providers.Info,
 	if err != nil {
 		err = fmt.Errorf("dial the agent: %w", err)
 		if errors.Is(err, providers.ErrUnavailable) {
-			return nil, agentUnavailable(err)
+			return nil, fault.AgentUnavailable(err)
 		}
 		return nil, err
 	}
@@ -162,7 +163,7 @@ func (ts *tunnels) openTunnel(ctx context.Context, b box, known *providers.Info,
 		t.cut()
 		if errors.Is(err, errPipe) {
 			// The pipe broke before anything was asked of it.
-			return nil, agentUnavailable(errors.New(err.Error()))
+			return nil, fault.AgentUnavailable(errors.New(err.Error()))
 		}
 		return nil, err
 	}
@@ -228,7 +229,7 @@ const tunnelBuffer = 2 * (32<<10 - 16)
 // shakeHands checks that the agent speaks our language and is the incarnation
 // that the provider knows.
 func (t *tunnel) shakeHands(ctx context.Context, version string, minor int32, limit time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, agentUnavailable(
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fault.AgentUnavailable(
 		fmt.Errorf("no answer to the first message within %s", limit)))
 	defer cancel()
 	hello, err := t.agent.Hello(ctx, &agentv1.HelloRequest{ServerVersion: version, ProtocolMinor: minor})
@@ -240,14 +241,14 @@ func (t *tunnel) shakeHands(ctx context.Context, version string, minor int32, li
 		if m > minor {
 			advice = "upgrade this server, or make the sandbox anew"
 		}
-		return faultf(sandboxv1.ErrorReason_ERROR_REASON_AGENT_VERSION_UNSUPPORTED,
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_AGENT_VERSION_UNSUPPORTED,
 			"the sandbox's agent %s speaks protocol minor %d, this server %s minor %d; %s",
-			bounded(hello.GetAgentVersion()), m, version, minor, advice).
-			with("agent_version", bounded(hello.GetAgentVersion())).with("server_version", version)
+			fault.Bounded(hello.GetAgentVersion()), m, version, minor, advice).
+			With("agent_version", fault.Bounded(hello.GetAgentVersion())).With("server_version", version)
 	}
 	t.replays = slices.Contains(hello.GetCapabilities(), callIDCapability)
 	if hello.GetIncarnation() != t.incarnation {
-		return replaced(t.box, t.incarnation).because(providers.ErrReplaced)
+		return fault.Replaced(t.box.id, t.incarnation).WithCause(providers.ErrReplaced)
 	}
 	return nil
 }
@@ -255,53 +256,3 @@ func (t *tunnel) shakeHands(ctx context.Context, version string, minor int32, li
 // maxAgentReply bounds unary replies of agents, which themselves stop at 3 MiB.
 // Stream messages have a smaller bound of their own.
 const maxAgentReply = 4 << 20
-
-func notActive(info providers.Info) *fault {
-	message := fmt.Sprintf("the sandbox is %s", info.State)
-	switch {
-	case info.State == providers.StateFailed:
-		message = "the sandbox failed"
-		if text := stateMessage(info); text != "" {
-			message += ": " + text
-		}
-		message += "; delete it and create another"
-	case info.Message != "":
-		message += ": " + info.Message
-	case info.State == providers.StateSuspended:
-		message += "; resume it first"
-	}
-	return faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE, "%s", message).
-		inState(info.State, info.Failure)
-}
-
-// The metadata of SANDBOX_NOT_ACTIVE: the state, and why a sandbox failed, where
-// the substrate knows it.
-const (
-	metaState          = "state"
-	metaFailure        = "failure"
-	failureOutOfMemory = "OUT_OF_MEMORY"
-)
-
-// inState adds the metadata of SANDBOX_NOT_ACTIVE.
-func (f *fault) inState(state providers.State, failure providers.Failure) *fault {
-	f = f.with(metaState, stateName(state))
-	if failure == providers.FailureOutOfMemory {
-		f = f.with(metaFailure, failureOutOfMemory)
-	}
-	return f
-}
-
-// stateMessage says for people why a sandbox is in its state, empty when nobody
-// knows.
-func stateMessage(info providers.Info) string {
-	if info.Message == "" && info.Failure == providers.FailureOutOfMemory {
-		return "it was ended for want of memory"
-	}
-	return info.Message
-}
-
-func replaced(b box, incarnation string) *fault {
-	return faultf(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_REPLACED,
-		"sandbox %q lost its disk and processes since the incarnation that the call expects", b.id).
-		with("incarnation", incarnation)
-}

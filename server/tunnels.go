@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // tunnels keeps at most one connection per sandbox. It is opened by the first
@@ -74,7 +75,7 @@ func (ts *tunnels) find(ctx context.Context, b box, known *providers.Info, begin
 			return nil, context.Cause(ctx)
 		}
 		switch {
-		case s.err != nil && known != nil && (!own || errors.Is(s.err, errDropped)) && !errors.Is(s.err, errShuttingDown):
+		case s.err != nil && known != nil && (!own || errors.Is(s.err, errDropped)) && !errors.Is(s.err, fault.ErrShuttingDown):
 			continue
 		case s.err != nil:
 			return nil, s.err
@@ -116,7 +117,7 @@ func (ts *tunnels) slot(ctx context.Context, b box, known *providers.Info) (s *s
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	if ts.closed {
-		return nil, false, errShuttingDown
+		return nil, false, fault.ErrShuttingDown
 	}
 	if s, ok := ts.slots[b.name]; ok {
 		return s, false, nil
@@ -168,8 +169,8 @@ const openTimeout = 20 * time.Second
 
 // fill opens the tunnel of a slot and stays until it is dead.
 func (ts *tunnels) fill(ctx context.Context, b box, known *providers.Info, conn net.Conn, s *slot) {
-	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, agentUnavailable(errors.New("dialling took too long")))
-	err := guard(func() error {
+	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fault.AgentUnavailable(errors.New("dialling took too long")))
+	err := fault.Catch(func() error {
 		var err error
 		s.t, err = ts.openTunnel(ctx, b, known, conn)
 		if errors.Is(err, providers.ErrReplaced) {
@@ -184,7 +185,7 @@ func (ts *tunnels) fill(ctx context.Context, b box, known *providers.Info, conn 
 	ts.mu.Lock()
 	switch {
 	case ts.closed:
-		s.err = errShuttingDown
+		s.err = fault.ErrShuttingDown
 	case ts.slots[b.name] != s:
 		s.err = errDropped
 	}
@@ -252,7 +253,7 @@ func (ts *tunnels) peek(name string) *tunnel {
 
 // errDropped is for those who wait for a tunnel to a sandbox that is gone.
 // Another look tells them so.
-var errDropped = agentUnavailable(errors.New("the sandbox was stopped while it was dialled"))
+var errDropped = fault.AgentUnavailable(errors.New("the sandbox was stopped while it was dialled"))
 
 // drop cuts the sandbox's tunnel, if there is one, and ends an attempt to open
 // it: what would be reached is gone.
@@ -303,7 +304,7 @@ func (ts *tunnels) close() {
 	ts.mu.Lock()
 	ts.closed = true
 	for _, s := range ts.slots {
-		s.cancel(errShuttingDown) // only matters while it is opened
+		s.cancel(fault.ErrShuttingDown) // only matters while it is opened
 	}
 	ts.mu.Unlock()
 	for _, t := range ts.live() {

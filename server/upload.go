@@ -11,6 +11,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // Upload implements SandboxService. Chunks go through undecoded; headers and
@@ -38,12 +39,12 @@ func (s *Server) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadReques
 	defer t.release()
 	resp, err := u.pass(ctx, t, header)
 	if err != nil {
-		if isMisbehaved(err) {
+		if fault.IsMisbehaved(err) {
 			t.cut()
 		}
 		// A file may have landed and its result be lost.
 		if errors.Is(err, errPipe) {
-			return outcomeUnknown(s.broken(ctx, err))
+			return fault.OutcomeUnknown(s.broken(ctx, err))
 		}
 		return s.broken(ctx, err)
 	}
@@ -91,7 +92,7 @@ func (u *upload) receive(fr *frame) (*agentv1.UploadRequest, error) {
 		}
 	}
 	fr.free()
-	return nil, outOfOrder("a message is not exactly one header, one trailer or one chunk of 1 byte to 1 MiB").because(err)
+	return nil, outOfOrder("a message is not exactly one header, one trailer or one chunk of 1 byte to 1 MiB").WithCause(err)
 }
 
 // accept returns the agent's form of a header or trailer that is valid.
@@ -161,8 +162,8 @@ func (u *upload) first() (*sandboxv1.UploadHeader, error) {
 	return m.GetHeader(), nil
 }
 
-func outOfOrder(format string, args ...any) *fault {
-	return faultf(sandboxv1.ErrorReason_ERROR_REASON_UPLOAD_OUT_OF_ORDER, format, args...)
+func outOfOrder(format string, args ...any) *fault.Error {
+	return fault.New(sandboxv1.ErrorReason_ERROR_REASON_UPLOAD_OUT_OF_ORDER, format, args...)
 }
 
 // pass sends everything to the agent and returns its answer. The agent may
@@ -197,7 +198,7 @@ func (u *upload) pass(ctx context.Context, t *tunnel, header *sandboxv1.UploadHe
 	sent := make(chan int, 1)
 	if err == nil {
 		go func() {
-			err := guard(func() error { return u.pump(out) })
+			err := fault.Catch(func() error { return u.pump(out) })
 			if err != nil && !errors.Is(err, io.EOF) {
 				cancel(err)
 			}
@@ -207,15 +208,15 @@ func (u *upload) pass(ctx context.Context, t *tunnel, header *sandboxv1.UploadHe
 	var envelope agentv1.UploadResponse
 	if err := out.RecvMsg(&envelope); err != nil {
 		if errors.Is(err, io.EOF) {
-			return nil, misbehaved("an upload that ended without a response")
+			return nil, fault.Misbehaved("an upload that ended without a response")
 		}
 		return nil, agentError(up, err)
 	}
 	if !u.closing.Load() {
-		return nil, misbehaved("a response before the upload's end")
+		return nil, fault.Misbehaved("a response before the upload's end")
 	}
 	if n, got := <-sent, len(envelope.GetResponse().GetResults()); got != n {
-		return nil, misbehaved("%d results of %d files", got, n)
+		return nil, fault.Misbehaved("%d results of %d files", got, n)
 	}
 	return envelope.GetResponse(), nil
 }

@@ -3,9 +3,10 @@ package server
 import (
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
-	"sort"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 const (
@@ -54,12 +56,12 @@ func (v violations) err() error {
 	if len(v) == 0 {
 		return nil
 	}
-	f := faultf(v[0].reason, "%s: %s", v[0].field, v[0].text)
+	f := fault.New(v[0].reason, "%s: %s", v[0].field, v[0].text)
 	if v[0].reason == sandboxv1.ErrorReason_ERROR_REASON_PATH_INVALID {
-		f = f.with("path", v[0].path)
+		f = f.With("path", v[0].path)
 	}
 	for _, one := range v {
-		f.violations = append(f.violations, &errdetails.BadRequest_FieldViolation{Field: one.field, Description: one.text})
+		f.Violations = append(f.Violations, &errdetails.BadRequest_FieldViolation{Field: one.field, Description: one.text})
 	}
 	return f
 }
@@ -98,7 +100,7 @@ func (v *violations) path(field, p string) {
 	default:
 		return
 	}
-	*v = append(*v, violation{field: field, text: text, path: bounded(p),
+	*v = append(*v, violation{field: field, text: text, path: fault.Bounded(p),
 		reason: sandboxv1.ErrorReason_ERROR_REASON_PATH_INVALID})
 }
 
@@ -180,12 +182,12 @@ func (v *violations) env(field string, env map[string]string) {
 		v.add(field, "must not have more than %d names, or be larger than %d bytes", maxEnvNames, maxEnv)
 		return
 	}
-	for _, k := range sortedKeys(env) {
+	for _, k := range slices.Sorted(maps.Keys(env)) {
 		if k == "" || strings.ContainsAny(k, "=\x00") {
-			v.add(fmt.Sprintf("%s[%q]", field, clip(k, maxNamedKey)), "a name must not be empty or hold '=' or NUL")
+			v.add(fmt.Sprintf("%s[%q]", field, fault.Clip(k, maxNamedKey)), "a name must not be empty or hold '=' or NUL")
 		}
 		if strings.IndexByte(env[k], 0) >= 0 {
-			v.add(fmt.Sprintf("%s[%q]", field, clip(k, maxNamedKey)), "a value must not hold NUL")
+			v.add(fmt.Sprintf("%s[%q]", field, fault.Clip(k, maxNamedKey)), "a value must not hold NUL")
 		}
 	}
 }
@@ -195,24 +197,15 @@ func (v *violations) labels(field string, labels map[string]string) {
 		v.add(field, "must not be more than %d", maxLabels)
 		return
 	}
-	for _, k := range sortedKeys(labels) {
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
 		if !labelKeyPattern.MatchString(k) {
-			v.add(fmt.Sprintf("%s[%q]", field, clip(k, maxNamedKey)), "a key must be 1 to 63 characters of a-z, A-Z, 0-9, '.', '_', '-', '/'")
+			v.add(fmt.Sprintf("%s[%q]", field, fault.Clip(k, maxNamedKey)), "a key must be 1 to 63 characters of a-z, A-Z, 0-9, '.', '_', '-', '/'")
 		}
 		if !labelValuePattern.MatchString(labels[k]) {
-			v.add(fmt.Sprintf("%s[%q]", field, clip(k, maxNamedKey)), "a value must be at most 63 characters of a-z, A-Z, 0-9, '.', '_', '-'")
+			v.add(fmt.Sprintf("%s[%q]", field, fault.Clip(k, maxNamedKey)), "a value must be at most 63 characters of a-z, A-Z, 0-9, '.', '_', '-'")
 		}
 	}
 }
 
 // maxNamedKey is how much of a key a violation shows.
 const maxNamedKey = 64
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
-}

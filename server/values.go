@@ -2,55 +2,12 @@ package server
 
 import (
 	"slices"
-	"strings"
-	"time"
-
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/wire"
 )
-
-// states holds both sides of a sandbox's state.
-var states = map[providers.State]sandboxv1.SandboxState{
-	providers.StateUnknown:   sandboxv1.SandboxState_SANDBOX_STATE_UNSPECIFIED,
-	providers.StateCreating:  sandboxv1.SandboxState_SANDBOX_STATE_CREATING,
-	providers.StateActive:    sandboxv1.SandboxState_SANDBOX_STATE_ACTIVE,
-	providers.StateSuspended: sandboxv1.SandboxState_SANDBOX_STATE_SUSPENDED,
-	providers.StateDeleting:  sandboxv1.SandboxState_SANDBOX_STATE_DELETING,
-	providers.StateFailed:    sandboxv1.SandboxState_SANDBOX_STATE_FAILED,
-}
-
-// stateName is a state as error metadata carries it, such as "SUSPENDED".
-func stateName(s providers.State) string {
-	return strings.TrimPrefix(states[s].String(), "SANDBOX_STATE_")
-}
-
-func stateFrom(s sandboxv1.SandboxState) (providers.State, bool) {
-	for state, wire := range states {
-		if wire == s && state != providers.StateUnknown {
-			return state, true
-		}
-	}
-	return providers.StateUnknown, false
-}
-
-var networks = map[providers.NetworkMode]sandboxv1.NetworkMode{
-	providers.NetworkUnset: sandboxv1.NetworkMode_NETWORK_MODE_UNSPECIFIED,
-	providers.NetworkNone:  sandboxv1.NetworkMode_NETWORK_MODE_NONE,
-	providers.NetworkProxy: sandboxv1.NetworkMode_NETWORK_MODE_PROXY,
-	providers.NetworkFull:  sandboxv1.NetworkMode_NETWORK_MODE_FULL,
-}
-
-func networkFrom(m sandboxv1.NetworkMode) providers.NetworkMode {
-	for mode, wire := range networks {
-		if wire == m {
-			return mode
-		}
-	}
-	return providers.NetworkUnset
-}
 
 // sandbox is a sandbox as callers see it.
 func (s *Server) sandbox(info providers.Info) *sandboxv1.Sandbox {
@@ -98,20 +55,17 @@ func sandbox(info providers.Info) *sandboxv1.Sandbox {
 	}
 	out := &sandboxv1.Sandbox{
 		SandboxId: spec.ID, Incarnation: info.Incarnation,
-		State: states[info.State], StateMessage: stateMessage(info),
-		CreateTime: timestamp(info.CreateTime), LastActivityTime: timestamp(info.LastActivity),
-		ExpireTime: timestamp(info.ExpireTime()), Ttl: duration(spec.TTL), IdleTtl: duration(spec.IdleTTL),
+		State: wire.State(info.State), StateMessage: fault.StateMessage(info),
+		CreateTime: wire.Timestamp(info.CreateTime), LastActivityTime: wire.Timestamp(info.LastActivity),
+		ExpireTime: wire.Timestamp(info.ExpireTime()), Ttl: wire.Duration(spec.TTL), IdleTtl: wire.Duration(spec.IdleTTL),
 		Labels: spec.Labels, Template: spec.Template, FromPool: info.FromPool, SubstrateName: info.Name,
 		Spec: &sandboxv1.SandboxSpec{
 			Image: spec.Image, Env: env, WorkingDirectory: spec.WorkingDirectory, Command: spec.Command,
-			Network: &sandboxv1.Network{Mode: networks[spec.Network]},
-			Resources: &sandboxv1.Resources{
-				MemoryBytes: spec.Resources.MemoryBytes, CpuMillis: spec.Resources.CPUMillis,
-				MaxProcesses: spec.Resources.MaxProcesses, DiskBytes: spec.Resources.DiskBytes,
-			},
+			Network:   &sandboxv1.Network{Mode: wire.Network(spec.Network)},
+			Resources: wire.Resources(spec.Resources),
 		},
 		Isolation: &sandboxv1.Isolation{
-			Runtime: info.Runtime, Network: networks[spec.Network], Unprivileged: info.Unprivileged,
+			Runtime: info.Runtime, Network: wire.Network(spec.Network), Unprivileged: info.Unprivileged,
 			ReadOnlySystem: info.ReadOnlySystem, NotEnforced: info.NotEnforced,
 		},
 	}
@@ -120,20 +74,4 @@ func sandbox(info providers.Info) *sandboxv1.Sandbox {
 		out.Spec.Access = policies[1]
 	}
 	return out
-}
-
-// timestamp leaves the zero time unset.
-func timestamp(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
-}
-
-// duration leaves 0, which means none, unset.
-func duration(d time.Duration) *durationpb.Duration {
-	if d <= 0 {
-		return nil
-	}
-	return durationpb.New(d)
 }

@@ -1,4 +1,4 @@
-package server
+package fault
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
@@ -65,7 +64,7 @@ func canonical(c codes.Code) string {
 
 func documentedCodes(t *testing.T) map[string]string {
 	t.Helper()
-	raw, err := os.ReadFile("../proto/sandbox/v1/sandbox_errors.proto")
+	raw, err := os.ReadFile("../../proto/sandbox/v1/sandbox_errors.proto")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +90,7 @@ func documentedCodes(t *testing.T) map[string]string {
 // Every sentinel of package providers has exactly one row. The list of
 // sentinels is read from the source, so that a new one cannot be forgotten.
 func TestSentinelsAreMapped(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "../providers/errors.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "../../providers/errors.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,16 +110,16 @@ func TestSentinelsAreMapped(t *testing.T) {
 			t.Errorf("%v is mapped twice", s.err)
 		}
 		seen[s.err] = true
-		f := fold(t.Context(), fmt.Errorf("create: %w", s.err))
-		if f.reason != s.reason {
-			t.Errorf("%v: %s, want %s", s.err, f.reason, s.reason)
+		f := From(t.Context(), fmt.Errorf("create: %w", s.err))
+		if f.Reason != s.reason {
+			t.Errorf("%v: %s, want %s", s.err, f.Reason, s.reason)
 		}
 	}
 }
 
-func TestFold(t *testing.T) {
+func TestFrom(t *testing.T) {
 	stopping, cancel := context.WithCancelCause(t.Context())
-	cancel(errShuttingDown)
+	cancel(ErrShuttingDown)
 	for name, c := range map[string]struct {
 		ctx  context.Context
 		err  error
@@ -131,15 +130,15 @@ func TestFold(t *testing.T) {
 		"deadline":  {t.Context(), fmt.Errorf("x: %w", context.DeadlineExceeded), sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED},
 		"shutdown":  {stopping, context.Canceled, sandboxv1.ErrorReason_ERROR_REASON_SERVER_SHUTTING_DOWN},
 		"file":      {t.Context(), fs.ErrNotExist, sandboxv1.ErrorReason_ERROR_REASON_INTERNAL},
-		"fault wins": {t.Context(), replaced(box{id: "a"}, "i").because(providers.ErrNotFound),
+		"fault wins": {t.Context(), Replaced("a", "i").WithCause(providers.ErrNotFound),
 			sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_REPLACED},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := fold(c.ctx, c.err)
-			if f.reason != c.want {
-				t.Fatalf("got %s, want %s", f.reason, c.want)
+			f := From(c.ctx, c.err)
+			if f.Reason != c.want {
+				t.Fatalf("got %s, want %s", f.Reason, c.want)
 			}
-			st := f.status("req-1")
+			st := f.Status("req-1")
 			if strings.Contains(st.Message(), "1234") {
 				t.Fatalf("the cause is shown: %s", st.Message())
 			}
@@ -150,20 +149,5 @@ func TestFold(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestAgentErrors(t *testing.T) {
-	long := strings.Repeat("é", 4000)
-	var f *fault
-	if err := agentError(t.Context(), agentStatus(codes.NotFound, "FILE_NOT_FOUND", long)); !errors.As(err, &f) || f.reason != sandboxv1.ErrorReason_ERROR_REASON_FILE_NOT_FOUND || len(f.message) > maxAgentText {
-		t.Fatalf("got %v", f)
-	}
-	if err := agentError(t.Context(), status.Error(codes.Unavailable, "gone")); !errors.Is(err, errPipe) {
-		t.Fatalf("got %v", err)
-	}
-	// The code is the table's, whatever the agent says.
-	if err := agentError(t.Context(), agentStatus(codes.Unauthenticated, "FILE_NOT_FOUND", "x")); !errors.As(err, &f) || f.status("").Code() != codes.NotFound {
-		t.Fatalf("got %v", f)
 	}
 }

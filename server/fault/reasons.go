@@ -1,37 +1,29 @@
-package server
+package fault
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"maps"
-	"strings"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/protoadapt"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 )
 
-const errorDomain = "sandgate"
+// Domain is the domain of every ErrorInfo.
+const Domain = "sandgate"
 
-// row is what one ErrorReason means on the wire.
+// row describes one ErrorReason.
 type row struct {
 	code codes.Code
-	// retry is how long a caller should wait before it tries again; 0: the
-	// error does not go away by itself.
+	// retry is how long a caller should wait before the next attempt. 0: the
+	// error is permanent.
 	retry time.Duration
-	// agent is true where an agent may be the one who says so. Any other
-	// reason from an agent is a breach of the protocol.
+	// agent is true if an agent may return the reason. Any other reason from an
+	// agent breaks the protocol.
 	agent bool
 }
 
-// reasons is the one table from reason to code.
+// reasons is the only table from reason to code.
 var reasons = map[sandboxv1.ErrorReason]row{
 	sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID:             {code: codes.InvalidArgument, agent: true},
 	sandboxv1.ErrorReason_ERROR_REASON_PATH_INVALID:                {code: codes.InvalidArgument, agent: true},
@@ -95,7 +87,7 @@ var reasons = map[sandboxv1.ErrorReason]row{
 	sandboxv1.ErrorReason_ERROR_REASON_INTERNAL:                    {code: codes.Internal, agent: true},
 }
 
-// sentinels maps a provider's errors; the first that matches counts.
+// sentinels maps a provider's errors. The first match counts.
 var sentinels = []struct {
 	err    error
 	reason sandboxv1.ErrorReason
@@ -104,7 +96,7 @@ var sentinels = []struct {
 	{providers.ErrExists, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS},
 	{providers.ErrNotActive, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE},
 	{providers.ErrReplaced, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_REPLACED},
-	// Only the server sets the condition that gives rise to it, and handles it.
+	// Only a condition that the server sets causes it, and the server handles it.
 	{providers.ErrInUse, sandboxv1.ErrorReason_ERROR_REASON_INTERNAL},
 	{providers.ErrInvalid, sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID},
 	{providers.ErrForbidden, sandboxv1.ErrorReason_ERROR_REASON_POLICY_DENIED},
@@ -118,167 +110,18 @@ var sentinels = []struct {
 	{providers.ErrTokenInvalid, sandboxv1.ErrorReason_ERROR_REASON_PAGE_TOKEN_INVALID},
 }
 
-// fault is an error whose reason and text are meant for the caller.
-type fault struct {
-	reason     sandboxv1.ErrorReason
-	message    string
-	meta       map[string]string
-	violations []*errdetails.BadRequest_FieldViolation
-	cause      error // for the log, never shown
-	final      bool  // there is no RetryInfo, whatever the reason
-}
-
-func (f *fault) Error() string {
-	if f.cause != nil {
-		return f.message + ": " + f.cause.Error()
-	}
-	return f.message
-}
-
-func (f *fault) Unwrap() error { return f.cause }
-
-func faultf(reason sandboxv1.ErrorReason, format string, args ...any) *fault {
-	return &fault{reason: reason, message: fmt.Sprintf(format, args...)}
-}
-
-// with adds metadata.
-func (f *fault) with(key, value string) *fault {
-	if f.meta == nil {
-		f.meta = make(map[string]string, 2)
-	}
-	f.meta[key] = value
-	return f
-}
-
-// because sets the cause that the log shows.
-func (f *fault) because(err error) *fault {
-	f.cause = err
-	return f
-}
-
-var errShuttingDown = faultf(sandboxv1.ErrorReason_ERROR_REASON_SERVER_SHUTTING_DOWN,
-	"the server is shutting down; commands run on, attach again at another replica or after the restart")
-
-// fold turns any error into a fault; nil stays nil. A context's end counts by
-// its cause, so that a shutdown is not reported as the caller's wish.
-func fold(ctx context.Context, err error) *fault {
-	if err == nil {
-		return nil
-	}
-	var f *fault
-	if errors.As(err, &f) {
-		return f
-	}
-	if reason, ok := contextReason(err); ok {
-		if cause := context.Cause(ctx); errors.As(cause, &f) {
-			return f
-		}
-		if reason == sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED {
-			return faultf(reason, "the call's deadline ended").because(err)
-		}
-		return faultf(reason, "the caller cancelled the call").because(err)
-	}
-	for _, s := range sentinels {
-		if errors.Is(err, s.err) {
-			// The sentinel's own words repeat what the reason says.
-			f = faultf(s.reason, "%s", strings.TrimSuffix(err.Error(), ": "+s.err.Error()))
-			var inactive *providers.NotActiveError
-			if errors.Is(s.err, providers.ErrNotActive) && errors.As(err, &inactive) {
-				f = f.inState(inactive.State, inactive.Failure)
-			}
-			return f
-		}
-	}
-	if st, ok := status.FromError(err); ok && errors.Is(ctx.Err(), context.Canceled) && st.Code() == codes.Canceled {
-		if errors.As(context.Cause(ctx), &f) {
-			return f
-		}
-		return faultf(sandboxv1.ErrorReason_ERROR_REASON_CALL_CANCELLED, "the caller cancelled the call").because(err)
-	}
-	return faultf(sandboxv1.ErrorReason_ERROR_REASON_INTERNAL, "internal error").because(err)
-}
-
-func contextReason(err error) (sandboxv1.ErrorReason, bool) {
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED, true
-	case errors.Is(err, context.Canceled):
-		return sandboxv1.ErrorReason_ERROR_REASON_CALL_CANCELLED, true
-	default:
-		return 0, false
-	}
-}
-
-// reasonName is a reason as ErrorInfo carries it.
-func reasonName(r sandboxv1.ErrorReason) string {
+// ReasonName returns a reason as ErrorInfo carries it, without its prefix.
+func ReasonName(r sandboxv1.ErrorReason) string {
 	const prefix = "ERROR_REASON_"
 	return r.String()[len(prefix):]
 }
 
-// Bounds of what an error says. All of it travels in one trailer, twice in part
-// and encoded, and C-core clients drop a trailer of more than 8 KiB, the reason
-// with it.
-const (
-	maxMessage    = 1_024
-	maxMeta       = 1_024
-	maxViolations = 1_536
-)
-
-// shorten returns f within the bounds.
-func (f *fault) shorten() *fault {
-	short := *f
-	short.message = clip(f.message, maxMessage)
-	short.meta, short.violations = nil, nil
-	left := maxMeta
-	for _, k := range sortedKeys(f.meta) {
-		value := clip(f.meta[k], maxAgentText)
-		if left -= len(k) + len(value); left < 0 {
-			break
-		}
-		if short.meta == nil {
-			short.meta = make(map[string]string, len(f.meta))
-		}
-		short.meta[k] = value
-	}
-	left = maxViolations
-	for _, v := range f.violations {
-		one := &errdetails.BadRequest_FieldViolation{Field: clip(v.GetField(), maxAgentText), Description: clip(v.GetDescription(), maxAgentText)}
-		if left -= len(one.GetField()) + len(one.GetDescription()) + 8; left < 0 {
-			break
-		}
-		short.violations = append(short.violations, one)
-	}
-	return &short
-}
-
-// status builds what goes on the wire. requestID lets people find an internal
-// error's cause in the log.
-func (f *fault) status(requestID string) *status.Status {
-	f = f.shorten()
-	r, ok := reasons[f.reason]
+// CodeAndName returns a reason's code and name. An unknown reason, which an
+// agent may send, is UNKNOWN.
+func CodeAndName(r sandboxv1.ErrorReason) (codes.Code, string) {
+	row, ok := reasons[r]
 	if !ok {
-		r = reasons[sandboxv1.ErrorReason_ERROR_REASON_INTERNAL]
+		return codes.Unknown, "UNKNOWN"
 	}
-	meta := f.meta
-	if f.reason == sandboxv1.ErrorReason_ERROR_REASON_INTERNAL && requestID != "" {
-		meta = maps.Clone(meta)
-		if meta == nil {
-			meta = make(map[string]string, 1)
-		}
-		meta["request_id"] = requestID
-	}
-	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{
-		Reason: reasonName(f.reason), Domain: errorDomain, Metadata: meta,
-	}}
-	if len(f.violations) > 0 {
-		details = append(details, &errdetails.BadRequest{FieldViolations: f.violations})
-	}
-	if r.retry > 0 && !f.final {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.retry)})
-	}
-	st := status.New(r.code, f.message)
-	if detailed, err := st.WithDetails(details...); err == nil {
-		return detailed
-	}
-	return st
+	return row.code, ReasonName(r)
 }
