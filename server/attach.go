@@ -4,16 +4,17 @@ import (
 	"google.golang.org/grpc"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // Attach implements SandboxService.
 func (s *Server) Attach(req *sandboxv1.AttachRequest, stream grpc.ServerStreamingServer[sandboxv1.AttachResponse]) error {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	v.id("exec_id", req.GetExecId(), true)
-	v.notNegative("position", req.GetPosition())
-	v.enum("follow_until", int32(req.GetFollowUntil()), sandboxv1.FollowUntil_name)
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	v.ID("exec_id", req.GetExecId(), true)
+	v.NotNegative("position", req.GetPosition())
+	v.Enum("follow_until", int32(req.GetFollowUntil()), sandboxv1.FollowUntil_name)
+	if err := v.Err(); err != nil {
 		return err
 	}
 	ctx := stream.Context()

@@ -164,9 +164,15 @@ func TestRequestID(t *testing.T) {
 
 // A panic in a handler is one caller's INTERNAL, not the server's end.
 func TestPanic(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newWorld(t, func(c *Config) {
+		c.Provider.(*memory).before = func(_ context.Context, method, name string) error {
+			if method == "create" && name == substrateName(defaultTenant, "b") {
+				panic(method)
+			}
+			return nil
+		}
+	})
 	w.create("a")
-	w.server.templates["default"] = nil
 	_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "b"})
 	wantReason(t, err, "INTERNAL")
 	if _, err := w.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "a"}); err != nil {

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,11 +8,16 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
-	"github.com/sandgate/sandgate/server/fault"
+)
+
+// The documented bounds of an environment and an argv.
+const (
+	maxEnvNames = 1_000
+	maxEnv      = 1 << 20
+	maxArgv     = 2 << 20
 )
 
 // What would keep an agent or a runtime busy is refused before it reaches one.
@@ -71,39 +75,6 @@ func TestRequestsAreBounded(t *testing.T) {
 	}
 	if n := w.place("a").dials.Load(); n != 1 {
 		t.Errorf("%d dials: a connection was cut", n)
-	}
-}
-
-// The largest error fits into the 8 KiB that C-core clients read, with its
-// reason.
-func TestErrorsFitIntoATrailer(t *testing.T) {
-	text := strings.Repeat("é", 4_000)
-	f := fault.New(sandboxv1.ErrorReason_ERROR_REASON_PATH_INVALID, "%s", text)
-	var v violations
-	for i := range 100 {
-		f = f.With(fmt.Sprintf("key%d", i), text)
-		v.add(fmt.Sprintf("field[%d]", i), "%s", text)
-		v.add(fmt.Sprintf("other[%d]", i), "short")
-	}
-	var all *fault.Error
-	if !errors.As(v.err(), &all) {
-		t.Fatal(v.err())
-	}
-	f.Violations = all.Violations
-	st := f.Status("id")
-	details := (proto.Size(st.Proto()) + 2) / 3 * 4
-	percent := 0
-	for _, b := range []byte(st.Message()) {
-		if percent++; b < ' ' || b > '~' || b == '%' {
-			percent += 2
-		}
-	}
-	const names = 200 // names of headers, and those of 32 bytes each that HTTP/2 counts
-	if n := details + percent + names; n > 8<<10 {
-		t.Errorf("the trailer has %d bytes: details %d, message %d", n, details, percent)
-	}
-	if _, got := reason(t, st.Err()); got != "PATH_INVALID" {
-		t.Error(got)
 	}
 }
 

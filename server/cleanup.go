@@ -8,14 +8,15 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // CleanupSandboxes implements SandboxService.
 func (s *Server) CleanupSandboxes(ctx context.Context, req *sandboxv1.CleanupSandboxesRequest) (*sandboxv1.CleanupSandboxesResponse, error) {
-	var v violations
-	v.labels("labels", req.GetLabels())
-	v.duration("max_idle", req.GetMaxIdle(), 0)
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.Labels("labels", req.GetLabels())
+	v.Duration("max_idle", req.GetMaxIdle(), 0)
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	resp := &sandboxv1.CleanupSandboxesResponse{}

@@ -14,6 +14,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // Config is what a Server is made from. Only Provider must be set.
@@ -22,8 +23,8 @@ type Config struct {
 	Provider providers.Provider
 	// Version is the server's, "MAJOR.MINOR.PATCH". Default: "dev".
 	Version string
-	// Templates that requests may name. Default: DefaultTemplate alone.
-	Templates []Template
+	// Templates that requests may name. Default: policy.DefaultTemplate alone.
+	Templates []policy.Template
 	// Limits that requests are held to.
 	Limits Limits
 	// Access is a policy for every file call and command of every sandbox.
@@ -164,13 +165,13 @@ func (c Config) withDefaults() (Config, error) {
 		c.Audit = noAudit{}
 	}
 	if len(c.Templates) == 0 {
-		c.Templates = []Template{DefaultTemplate()}
+		c.Templates = []policy.Template{policy.DefaultTemplate()}
 	}
 	if err := c.Limits.check(); err != nil {
 		return c, err
 	}
-	if v := checkPolicy("access", c.Access); len(v) > 0 {
-		return c, fmt.Errorf("server: Config.Access: %w", v.err())
+	if v := policy.CheckAccess("access", c.Access); len(v) > 0 {
+		return c, fmt.Errorf("server: Config.Access: %w", v.Err())
 	}
 	return c, nil
 }

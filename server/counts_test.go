@@ -106,7 +106,7 @@ func TestMaxSandboxesSeesWhatOtherServersDo(t *testing.T) {
 	w.server.counts.listed = time.Now().Add(-time.Hour)
 	w.create("c")
 	w.elsewhere("b")
-	spec, err := w.server.spec(box{tenant: defaultTenant, id: "d", name: substrateName(defaultTenant, "d")}, &sandboxv1.CreateSandboxRequest{SandboxId: "d"})
+	spec, err := w.server.policy.Spec(defaultTenant, "d", &sandboxv1.CreateSandboxRequest{SandboxId: "d"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // cleanupTimeout bounds what undoes a failed creation.
@@ -21,14 +22,14 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 	if id == "" {
 		id = newID("sb-")
 	}
-	var v violations
-	v.sandboxID(id)
-	v.labels("labels", req.GetLabels())
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.SandboxID(id)
+	v.Labels("labels", req.GetLabels())
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	b := boxOf(ctx, id)
-	spec, err := s.spec(b, req)
+	spec, err := s.policy.Spec(b.tenant, b.id, req)
 	if err != nil {
 		return nil, err
 	}

@@ -7,13 +7,14 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // DeleteSandbox implements SandboxService.
 func (s *Server) DeleteSandbox(ctx context.Context, req *sandboxv1.DeleteSandboxRequest) (*sandboxv1.DeleteSandboxResponse, error) {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	b := boxOf(ctx, req.GetSandboxId())

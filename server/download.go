@@ -11,6 +11,7 @@ import (
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 const maxDownloadItems = 1000
@@ -18,17 +19,17 @@ const maxDownloadItems = 1000
 // Download implements SandboxService. When the way to the agent breaks, the
 // caller goes on from an offset: hashes are over what one stream has sent.
 func (s *Server) Download(req *sandboxv1.DownloadRequest, stream grpc.ServerStreamingServer[sandboxv1.DownloadResponse]) error {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
 	if n := len(req.GetItems()); n < 1 || n > maxDownloadItems {
-		v.add("items", "must be 1 to %d", maxDownloadItems)
+		v.Add("items", "must be 1 to %d", maxDownloadItems)
 	}
 	for i, item := range req.GetItems() {
-		v.length(fmt.Sprintf("items[%d].path", i), item.GetPath())
-		v.notNegative(fmt.Sprintf("items[%d].offset", i), item.GetOffset())
-		v.notNegative(fmt.Sprintf("items[%d].limit", i), item.GetLimit())
+		v.PathLength(fmt.Sprintf("items[%d].path", i), item.GetPath())
+		v.NotNegative(fmt.Sprintf("items[%d].offset", i), item.GetOffset())
+		v.NotNegative(fmt.Sprintf("items[%d].limit", i), item.GetLimit())
 	}
-	if err := v.err(); err != nil {
+	if err := v.Err(); err != nil {
 		return err
 	}
 	ctx := stream.Context()
@@ -53,7 +54,7 @@ func (s *Server) download(ctx context.Context, b box, req *sandboxv1.DownloadReq
 		return err
 	}
 	defer t.release()
-	confinement, err := s.confine(t, req.GetAccess())
+	confinement, err := s.policy.Confine(t.policies, req.GetAccess())
 	if err != nil {
 		return err
 	}

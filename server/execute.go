@@ -2,13 +2,13 @@ package server
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"google.golang.org/grpc"
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // maxGrace bounds disconnect_grace.
@@ -26,11 +26,11 @@ func (s *Server) Execute(req *sandboxv1.ExecuteRequest, stream grpc.ServerStream
 		execID: req.GetExecId(), until: req.GetFollowUntil(), out: stream, call: c, since: c.start,
 	}
 	f.begin = func(ctx context.Context, t *tunnel) (grpc.ClientStream, error) {
-		confinement, err := s.confine(t, req.GetAccess())
+		confinement, err := s.policy.Confine(t.policies, req.GetAccess())
 		if err != nil {
 			return nil, err
 		}
-		if err := refuseCommand(confinement, req); err != nil {
+		if err := policy.RefuseCommand(confinement, req); err != nil {
 			return nil, err
 		}
 		return openStream(ctx, t, agentv1.AgentService_Execute_FullMethodName,
@@ -45,46 +45,35 @@ func (s *Server) Execute(req *sandboxv1.ExecuteRequest, stream grpc.ServerStream
 }
 
 func validateExecute(req *sandboxv1.ExecuteRequest) error {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	v.id("exec_id", req.GetExecId(), false)
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	v.ID("exec_id", req.GetExecId(), false)
 	switch c := req.GetCommand().(type) {
 	case *sandboxv1.ExecuteRequest_Shell:
-		v.noNUL("shell", c.Shell)
+		v.NoNUL("shell", c.Shell)
 	case *sandboxv1.ExecuteRequest_Argv:
 		args := c.Argv.GetArgs()
 		if len(args) == 0 || args[0] == "" {
-			v.add("argv.args", "must begin with a program")
+			v.Add("argv.args", "must begin with a program")
 		}
-		v.argv("argv.args", args)
+		v.Argv("argv.args", args)
 		if req.GetShellPath() != "" {
-			v.add("shell_path", "is only for a shell command")
+			v.Add("shell_path", "is only for a shell command")
 		}
 	default:
-		v.add("command", "one of shell and argv must be given")
+		v.Add("command", "one of shell and argv must be given")
 	}
-	v.optionalPath("shell_path", req.GetShellPath())
-	v.optionalPath("cwd", req.GetCwd())
-	v.env("env", req.GetEnv())
-	v.duration("timeout", req.GetTimeout(), 0)
-	v.duration("disconnect_grace", req.GetDisconnectGrace(), maxGrace)
-	v.notNegative("max_output_bytes", req.GetMaxOutputBytes())
-	v.enum("output_mode", int32(req.GetOutputMode()), sandboxv1.OutputMode_name)
-	v.enum("on_full", int32(req.GetOnFull()), sandboxv1.OnFull_name)
-	v.enum("follow_until", int32(req.GetFollowUntil()), sandboxv1.FollowUntil_name)
+	v.OptionalPath("shell_path", req.GetShellPath())
+	v.OptionalPath("cwd", req.GetCwd())
+	v.Env("env", req.GetEnv())
+	v.Duration("timeout", req.GetTimeout(), 0)
+	v.Duration("disconnect_grace", req.GetDisconnectGrace(), maxGrace)
+	v.NotNegative("max_output_bytes", req.GetMaxOutputBytes())
+	v.Enum("output_mode", int32(req.GetOutputMode()), sandboxv1.OutputMode_name)
+	v.Enum("on_full", int32(req.GetOnFull()), sandboxv1.OnFull_name)
+	v.Enum("follow_until", int32(req.GetFollowUntil()), sandboxv1.FollowUntil_name)
 	if req.GetTerminal() != nil {
-		v.terminal("terminal", req.GetTerminal())
+		v.Terminal("terminal", req.GetTerminal())
 	}
-	return v.err()
-}
-
-func (v *violations) terminal(field string, size *sandboxv1.TerminalSize) {
-	for _, d := range []struct {
-		name string
-		n    int32
-	}{{"rows", size.GetRows()}, {"columns", size.GetColumns()}} {
-		if d.n < 1 || d.n > math.MaxUint16 {
-			v.add(field+"."+d.name, "must lie between 1 and %d", math.MaxUint16)
-		}
-	}
+	return v.Err()
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/fake"
 	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // faulty is a provider with one fault at one step for one operation: before or
@@ -159,7 +160,7 @@ func faultyServer(t *testing.T) (*faulty, sandboxv1.SandboxServiceClient) {
 	})
 	srv, err := server.New(server.Config{
 		Provider: f, Logger: slog.New(slog.DiscardHandler),
-		Templates: []server.Template{{Name: "default"}, {Name: "pooled", Pool: 1}},
+		Templates: []policy.Template{{Name: "default"}, {Name: "pooled", Pool: 1}},
 		Limits:    server.Limits{MaxSandboxes: 2, MaxCreations: 1},
 	})
 	if err != nil {

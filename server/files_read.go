@@ -5,14 +5,15 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // GetUpload implements SandboxService.
 func (s *Server) GetUpload(ctx context.Context, req *sandboxv1.GetUploadRequest) (*sandboxv1.GetUploadResponse, error) {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	v.id("upload_id", req.GetUploadId(), true)
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	v.ID("upload_id", req.GetUploadId(), true)
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	return ask(ctx, s, req, nil, freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.GetUploadResponse, error) {
@@ -22,10 +23,10 @@ func (s *Server) GetUpload(ctx context.Context, req *sandboxv1.GetUploadRequest)
 
 // StatFile implements SandboxService.
 func (s *Server) StatFile(ctx context.Context, req *sandboxv1.StatFileRequest) (*sandboxv1.StatFileResponse, error) {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	v.path("path", req.GetPath())
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	v.Path("path", req.GetPath())
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.StatFileResponse, error) {
@@ -35,11 +36,11 @@ func (s *Server) StatFile(ctx context.Context, req *sandboxv1.StatFileRequest) (
 
 // ListDirectory implements SandboxService.
 func (s *Server) ListDirectory(ctx context.Context, req *sandboxv1.ListDirectoryRequest) (*sandboxv1.ListDirectoryResponse, error) {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	v.path("path", req.GetPath())
-	v.notNegative("page_size", int64(req.GetPageSize()))
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	v.Path("path", req.GetPath())
+	v.NotNegative("page_size", int64(req.GetPageSize()))
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ListDirectoryResponse, error) {
@@ -49,13 +50,13 @@ func (s *Server) ListDirectory(ctx context.Context, req *sandboxv1.ListDirectory
 
 // ReadLines implements SandboxService.
 func (s *Server) ReadLines(ctx context.Context, req *sandboxv1.ReadLinesRequest) (*sandboxv1.ReadLinesResponse, error) {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	v.path("path", req.GetPath())
-	v.notNegative("offset", req.GetOffset())
-	v.notNegative("limit", req.GetLimit())
-	v.notNegative("max_bytes", req.GetMaxBytes())
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	v.Path("path", req.GetPath())
+	v.NotNegative("offset", req.GetOffset())
+	v.NotNegative("limit", req.GetLimit())
+	v.NotNegative("max_bytes", req.GetMaxBytes())
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ReadLinesResponse, error) {

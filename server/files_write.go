@@ -5,15 +5,16 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // MakeDirectory implements SandboxService.
 func (s *Server) MakeDirectory(ctx context.Context, req *sandboxv1.MakeDirectoryRequest) (*sandboxv1.MakeDirectoryResponse, error) {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	v.path("path", req.GetPath())
-	v.mode(req.Mode)
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	v.Path("path", req.GetPath())
+	v.Mode(req.Mode)
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.MakeDirectoryResponse, error) {
@@ -23,11 +24,11 @@ func (s *Server) MakeDirectory(ctx context.Context, req *sandboxv1.MakeDirectory
 
 // MoveFile implements SandboxService.
 func (s *Server) MoveFile(ctx context.Context, req *sandboxv1.MoveFileRequest) (*sandboxv1.MoveFileResponse, error) {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	v.path("source", req.GetSource())
-	v.path("destination", req.GetDestination())
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	v.Path("source", req.GetSource())
+	v.Path("destination", req.GetDestination())
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.MoveFileResponse, error) {
@@ -37,10 +38,10 @@ func (s *Server) MoveFile(ctx context.Context, req *sandboxv1.MoveFileRequest) (
 
 // RemoveFile implements SandboxService.
 func (s *Server) RemoveFile(ctx context.Context, req *sandboxv1.RemoveFileRequest) (*sandboxv1.RemoveFileResponse, error) {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	v.path("path", req.GetPath())
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	v.Path("path", req.GetPath())
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.RemoveFileResponse, error) {
@@ -50,11 +51,11 @@ func (s *Server) RemoveFile(ctx context.Context, req *sandboxv1.RemoveFileReques
 
 // WriteFile implements SandboxService.
 func (s *Server) WriteFile(ctx context.Context, req *sandboxv1.WriteFileRequest) (*sandboxv1.WriteFileResponse, error) {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	v.path("path", req.GetPath())
-	v.mode(req.Mode)
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	v.Path("path", req.GetPath())
+	v.Mode(req.Mode)
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	c := callOf(ctx)
@@ -66,25 +67,16 @@ func (s *Server) WriteFile(ctx context.Context, req *sandboxv1.WriteFileRequest)
 
 // EditFile implements SandboxService.
 func (s *Server) EditFile(ctx context.Context, req *sandboxv1.EditFileRequest) (*sandboxv1.EditFileResponse, error) {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	v.path("path", req.GetPath())
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	v.Path("path", req.GetPath())
 	if len(req.GetOldText()) == 0 && !req.GetAllowEmptyOld() {
-		v.add("old_text", "must be given")
+		v.Add("old_text", "must be given")
 	}
-	if err := v.err(); err != nil {
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.EditFileResponse, error) {
 		return a.EditFile(ctx, &agentv1.EditFileRequest{Request: req, Confinement: c, Limits: l})
 	})
-}
-
-// modeBits are permissions with set-id and sticky bits.
-const modeBits = 0o7777
-
-func (v *violations) mode(mode *uint32) {
-	if mode != nil && *mode&^modeBits != 0 {
-		v.add("mode", "must be permission bits, at most 07777")
-	}
 }

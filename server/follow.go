@@ -63,7 +63,7 @@ func openStream(ctx context.Context, t *tunnel, method string, req proto.Message
 }
 
 func (f *follower) reattach(ctx context.Context, t *tunnel) (grpc.ClientStream, error) {
-	confinement, err := f.s.confine(t, nil)
+	confinement, err := f.s.policy.Confine(t.policies, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -4,13 +4,14 @@ import (
 	"context"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // GetSandbox implements SandboxService.
 func (s *Server) GetSandbox(ctx context.Context, req *sandboxv1.GetSandboxRequest) (*sandboxv1.GetSandboxResponse, error) {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	b := boxOf(ctx, req.GetSandboxId())

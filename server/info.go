@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -22,8 +21,10 @@ func (s *Server) GetServerInfo(ctx context.Context, _ *sandboxv1.GetServerInfoRe
 	resp := &sandboxv1.GetServerInfoResponse{
 		Version: s.cfg.Version, Provider: s.described.Name,
 		Capabilities: s.capabilities(), Limits: s.cfg.Limits.forCallers(),
-		Templates: slices.Sorted(maps.Keys(s.templates)),
 		Principal: &sandboxv1.Principal{Name: p.Name, Tenant: p.Tenant},
+	}
+	for _, t := range s.policy.Templates() {
+		resp.Templates = append(resp.Templates, t.Name)
 	}
 	for _, e := range s.described.Enforcement {
 		resp.Enforcement = append(resp.Enforcement, &sandboxv1.Enforcement{Name: e.Name, Enforced: e.Enforced, Detail: e.Detail})

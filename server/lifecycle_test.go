@@ -16,6 +16,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 func TestCreateIsGetOrCreate(t *testing.T) {
@@ -60,7 +61,7 @@ func TestCreateIsGetOrCreate(t *testing.T) {
 
 func TestCreateAppliesTemplate(t *testing.T) {
 	w := newWorld(t, func(c *Config) {
-		c.Templates = []Template{DefaultTemplate(), {
+		c.Templates = []policy.Template{policy.DefaultTemplate(), {
 			Name: "py", Image: "python:3", Env: map[string]string{"A": "1", "B": "2"}, Allow: []string{"env", "image", "resources"},
 			Images: []string{"registry.example/*"}, Resources: providers.Resources{MemoryBytes: 1 << 20},
 			MaxResources: providers.Resources{MemoryBytes: 1 << 30}, AllowOptions: []string{"ok"},
@@ -130,7 +131,7 @@ func TestWritePrefixesThatDoNotBindCommands(t *testing.T) {
 		"denied, nothing said": {&sandboxv1.AccessPolicy{WriteDenyPrefixes: []string{"/x"}}, nil, "write_prefixes: the provider says nothing about it"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			access, err := encodeAccess(nil, tt.access)
+			access, err := policy.EncodeAccess(nil, tt.access)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/policy"
 	"github.com/sandgate/sandgate/server/wire"
 )
 
@@ -23,17 +24,17 @@ const (
 // ListSandboxes implements SandboxService.
 func (s *Server) ListSandboxes(ctx context.Context, req *sandboxv1.ListSandboxesRequest) (*sandboxv1.ListSandboxesResponse, error) {
 	q := providers.Query{Tenant: callOf(ctx).principal.Tenant, Labels: req.GetLabels(), Limit: defaultPage}
-	var v violations
-	v.labels("labels", req.GetLabels())
-	v.notNegative("page_size", int64(req.GetPageSize()))
+	var v policy.Violations
+	v.Labels("labels", req.GetLabels())
+	v.NotNegative("page_size", int64(req.GetPageSize()))
 	for i, asked := range req.GetStates() {
 		state, ok := wire.StateFrom(asked)
 		if !ok {
-			v.add(fmt.Sprintf("wire.State(%d)", i), "%d is not a known state", asked)
+			v.Add(fmt.Sprintf("wire.State(%d)", i), "%d is not a known state", asked)
 		}
 		q.States = append(q.States, state)
 	}
-	if err := v.err(); err != nil {
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	if n := int(req.GetPageSize()); n > 0 {

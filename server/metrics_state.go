@@ -82,8 +82,10 @@ func (c *stateCollector) countSandboxes(ctx context.Context) error {
 	type key struct{ state, template string }
 	counts := make(map[key]int)
 	// An alert needs a zero, not the absence of a series.
-	for template := range c.s.templates {
-		counts[key{wire.StateName(providers.StateActive), template}] = 0
+	known := make(map[string]bool)
+	for _, t := range c.s.policy.Templates() {
+		known[t.Name] = true
+		counts[key{wire.StateName(providers.StateActive), t.Name}] = 0
 	}
 	q := providers.Query{Limit: reapPage}
 	for {
@@ -93,7 +95,7 @@ func (c *stateCollector) countSandboxes(ctx context.Context) error {
 		}
 		for _, info := range page.Sandboxes {
 			template := info.Spec.Template
-			if _, ok := c.s.templates[template]; !ok {
+			if !known[template] {
 				template = "other"
 			}
 			counts[key{wire.StateName(info.State), template}]++
@@ -114,7 +116,7 @@ func (c *stateCollector) countPools(ctx context.Context) error {
 		return nil
 	}
 	var failed []error
-	for _, t := range c.s.templates {
+	for _, t := range c.s.policy.Templates() {
 		if t.Pool == 0 {
 			continue
 		}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -21,17 +19,16 @@ const poolsTimeout = 5 * time.Minute
 // nothing: a server before may have kept some.
 func (s *Server) keepPools(ctx context.Context) error {
 	var pools []providers.Pool
-	for _, name := range slices.Sorted(maps.Keys(s.templates)) {
-		t := s.templates[name]
+	for _, t := range s.policy.Templates() {
 		if t.Pool == 0 {
 			continue
 		}
-		spec, err := s.spec(box{}, &sandboxv1.CreateSandboxRequest{Template: name})
+		spec, err := s.policy.Spec("", "", &sandboxv1.CreateSandboxRequest{Template: t.Name})
 		if err != nil {
-			return fmt.Errorf("pool of template %q: %w", name, err)
+			return fmt.Errorf("pool of template %q: %w", t.Name, err)
 		}
 		spec.Hash = "" // of no request
-		pools = append(pools, providers.Pool{Template: name, Spec: spec, Target: t.Pool})
+		pools = append(pools, providers.Pool{Template: t.Name, Spec: spec, Target: t.Pool})
 	}
 	p, ok := s.provider.(providers.Pooler)
 	switch {
@@ -53,7 +50,7 @@ func (s *Server) GetPoolStatus(ctx context.Context, req *sandboxv1.GetPoolStatus
 	if !ok {
 		return nil, fault.Unsupported("pool", "the provider %s keeps no pools", s.described.Name)
 	}
-	t, err := s.template(req.GetTemplate())
+	t, err := s.policy.Template(req.GetTemplate())
 	if err != nil {
 		return nil, err
 	}

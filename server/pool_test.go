@@ -11,6 +11,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/fake"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 func fakeProvider(t *testing.T) *fake.Provider {
@@ -35,7 +36,7 @@ func TestPool(t *testing.T) {
 	p := fakeProvider(t)
 	w := newWorld(t, func(c *Config) {
 		c.Provider = p
-		c.Templates = []Template{
+		c.Templates = []policy.Template{
 			{Name: "default"},
 			{Name: "ready", Env: map[string]string{"A": "1"}, Resources: providers.Resources{CPUMillis: 500}, Pool: 2},
 		}
@@ -92,16 +93,16 @@ func TestPool(t *testing.T) {
 func TestPoolConfiguration(t *testing.T) {
 	for name, c := range map[string]struct {
 		provider providers.Provider
-		template Template
+		template policy.Template
 		want     string
 	}{
-		"negative":       {fakeProvider(t), Template{Name: "a", Pool: -1}, "pool"},
-		"too many":       {fakeProvider(t), Template{Name: "a", Pool: 1001}, "1000"},
-		"no such power":  {newMemory(t), Template{Name: "a", Pool: 1}, "keeps none"},
-		"unknown option": {fakeProvider(t), Template{Name: "a", Pool: 1, ProviderOptions: []byte(`{"x": 1}`)}, `"a"`},
+		"negative":       {fakeProvider(t), policy.Template{Name: "a", Pool: -1}, "pool"},
+		"too many":       {fakeProvider(t), policy.Template{Name: "a", Pool: 1001}, "1000"},
+		"no such power":  {newMemory(t), policy.Template{Name: "a", Pool: 1}, "keeps none"},
+		"unknown option": {fakeProvider(t), policy.Template{Name: "a", Pool: 1, ProviderOptions: []byte(`{"x": 1}`)}, `"a"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := New(Config{Provider: c.provider, Templates: []Template{c.template}})
+			_, err := New(Config{Provider: c.provider, Templates: []policy.Template{c.template}})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q in it", err, c.want)
 			}

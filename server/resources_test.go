@@ -8,6 +8,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // limiting is a provider that enforces every limit and has defaults.
@@ -24,55 +25,11 @@ func (l limiting) Describe(ctx context.Context) (providers.Description, error) {
 	return d, err
 }
 
-func TestTemplateResources(t *testing.T) {
-	type r = providers.Resources
-	four := func(memory int64, cpu, processes int32, disk int64) r {
-		return r{MemoryBytes: memory, CPUMillis: cpu, MaxProcesses: processes, DiskBytes: disk}
-	}
-	for name, c := range map[string]struct {
-		own, most         r
-		wantOwn, wantMost r
-		unlimited         string
-	}{
-		"nothing stated": {wantOwn: defaults, wantMost: defaults},
-		"one stated": {
-			own:     r{MemoryBytes: 1 << 20},
-			wantOwn: four(1<<20, 2000, 1024, 4<<30), wantMost: four(1<<20, 2000, 1024, 4<<30),
-		},
-		"more on request": {
-			most:    r{MemoryBytes: 8 << 30, CPUMillis: Unlimited},
-			wantOwn: defaults, wantMost: four(8<<30, 0, 1024, 4<<30),
-		},
-		"none": {
-			own:     four(Unlimited, Unlimited, Unlimited, Unlimited),
-			wantOwn: r{}, wantMost: r{}, unlimited: "memory_bytes cpu_millis max_processes disk_bytes",
-		},
-		"none, but bounded on request": {
-			own: r{DiskBytes: Unlimited}, most: r{DiskBytes: 1 << 30},
-			wantOwn: four(1<<30, 2000, 1024, 0), wantMost: four(1<<30, 2000, 1024, 1<<30), unlimited: "disk_bytes",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			tmpl := Template{Name: "x", Resources: c.own, MaxResources: c.most}
-			if err := tmpl.check(); err != nil {
-				t.Fatal(err)
-			}
-			unlimited := strings.Join(tmpl.limit(defaults), " ")
-			if tmpl.Resources != c.wantOwn || tmpl.MaxResources != c.wantMost || unlimited != c.unlimited {
-				t.Errorf("resources %+v, at most %+v, unlimited %q", tmpl.Resources, tmpl.MaxResources, unlimited)
-			}
-		})
-	}
-	if err := (&Template{Name: "x", Resources: r{CPUMillis: -2}}).check(); err == nil || !strings.Contains(err.Error(), "resources.cpu_millis") {
-		t.Errorf("-2: %v", err)
-	}
-}
-
 // No request gets more than its template has, unless the operator has said so.
 func TestRequestsAreBoundedByTheirTemplate(t *testing.T) {
 	w := newWorld(t, func(c *Config) {
 		c.Provider = limiting{c.Provider.(*memory)}
-		c.Templates = []Template{{Name: "default"}, {Name: "large", MaxResources: providers.Resources{MemoryBytes: 8 << 30}}}
+		c.Templates = []policy.Template{{Name: "default"}, {Name: "large", MaxResources: providers.Resources{MemoryBytes: 8 << 30}}}
 	})
 	for _, c := range []struct {
 		template string
@@ -114,19 +71,19 @@ func TestRequestsAreBoundedByTheirTemplate(t *testing.T) {
 
 func TestRequiredLimitsForbidATemplateWithoutThem(t *testing.T) {
 	for name, c := range map[string]struct {
-		template Template
+		template policy.Template
 		provider func(*memory) providers.Provider
 		want     string
 	}{
-		"defaults": {Template{Name: "x"}, func(m *memory) providers.Provider { return limiting{m} }, ""},
+		"defaults": {policy.Template{Name: "x"}, func(m *memory) providers.Provider { return limiting{m} }, ""},
 		"none": {
-			Template{Name: "x", Resources: providers.Resources{DiskBytes: Unlimited}},
+			policy.Template{Name: "x", Resources: providers.Resources{DiskBytes: policy.Unlimited}},
 			func(m *memory) providers.Provider { return limiting{m} }, `template "x": no limit of disk_bytes`,
 		},
-		"not enforced": {Template{Name: "x"}, func(m *memory) providers.Provider { return m }, "does not enforce cpu"},
+		"not enforced": {policy.Template{Name: "x"}, func(m *memory) providers.Provider { return m }, "does not enforce cpu"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := New(Config{Provider: c.provider(newMemory(t)), Templates: []Template{c.template}, RequireLimits: true})
+			s, err := New(Config{Provider: c.provider(newMemory(t)), Templates: []policy.Template{c.template}, RequireLimits: true})
 			if err == nil {
 				defer func() { _ = s.Shutdown(t.Context()) }()
 			}

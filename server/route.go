@@ -191,7 +191,7 @@ func ask[P comparable, R interface{ GetResponse() P }](
 				// Another incarnation does not know what the first one did.
 				incarnation, replays = t.incarnation, t.replays
 			}
-			c, err := s.confine(t, own)
+			c, err := s.policy.Confine(t.policies, own)
 			if err != nil {
 				return none, err
 			}

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +27,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // Window sizes are static: gRPC's estimate starts at 64 KiB and costs the first
@@ -48,7 +52,7 @@ type Server struct {
 	log       *slog.Logger
 	provider  providers.Provider
 	described providers.Description
-	templates map[string]*Template
+	policy    *policy.Policy
 	codec     codec
 	limits    *agentv1.Limits
 	grpc      *grpc.Server
@@ -107,11 +111,17 @@ func New(cfg Config) (*Server, error) {
 		conns: newConnLimiter(), running: newRunning(), refusals: newRefusals(),
 		clock: newClock(cfg.readClock), counts: newCounts(cfg.Provider, cfg.Limits),
 	}
-	if s.templates, err = indexTemplates(cfg.Templates); err != nil {
+	if s.policy, err = policy.New(policy.Config{
+		Templates: cfg.Templates, Access: cfg.Access, Secret: cfg.SpecSecret,
+		DefaultTTL: cfg.Limits.DefaultTTL, MaxTTL: cfg.Limits.MaxTTL,
+		DefaultIdleTTL: cfg.Limits.DefaultIdleTTL, MaxIdleTTL: cfg.Limits.MaxIdleTTL,
+	}); err != nil {
 		return nil, err
 	}
-	if err := s.checkOptions(); err != nil {
-		return nil, fmt.Errorf("server: %w", err)
+	if checker, ok := s.provider.(providers.OptionsChecker); ok {
+		if err := s.policy.CheckOptions(checker); err != nil {
+			return nil, fmt.Errorf("server: %w", err)
+		}
 	}
 	// There is no caller whose patience could count here.
 	ctx, cancel := context.WithTimeout(context.Background(), describeTimeout)
@@ -128,8 +138,11 @@ func New(cfg Config) (*Server, error) {
 	if n := cmp.Or(cfg.Limits.MaxCreations, s.described.Creations); n > 0 {
 		s.creations = make(chan struct{}, n)
 	}
-	if err := s.limitTemplates(); err != nil {
-		return nil, fmt.Errorf("server: %w", err)
+	unlimited := s.policy.LimitTemplates(s.described.DefaultResources)
+	if cfg.RequireLimits {
+		if err := requireTemplateLimits(unlimited); err != nil {
+			return nil, fmt.Errorf("server: %w", err)
+		}
 	}
 	// Filling goes on in the background; a start that has much to delete first
 	// may take longer than a description.
@@ -247,6 +260,16 @@ func requireLimits(d providers.Description) error {
 		if !held {
 			missing = append(missing, fmt.Errorf("%w, and the provider does not enforce %s: %s", ErrLimits, name, detail))
 		}
+	}
+	return errors.Join(missing...)
+}
+
+// requireTemplateLimits returns an error if templates leave resources without a
+// limit.
+func requireTemplateLimits(unlimited map[string][]string) error {
+	var missing []error
+	for _, name := range slices.Sorted(maps.Keys(unlimited)) {
+		missing = append(missing, fmt.Errorf("template %q: no limit of %s: %w", name, strings.Join(unlimited[name], ", "), ErrLimits))
 	}
 	return errors.Join(missing...)
 }

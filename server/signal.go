@@ -6,20 +6,21 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 var signalPattern = regexp.MustCompile(`^[A-Za-z0-9+-]{1,16}$`)
 
 // SignalProcess implements SandboxService.
 func (s *Server) SignalProcess(ctx context.Context, req *sandboxv1.SignalProcessRequest) (*sandboxv1.SignalProcessResponse, error) {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	v.id("exec_id", req.GetExecId(), true)
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	v.ID("exec_id", req.GetExecId(), true)
 	if !signalPattern.MatchString(req.GetSignal()) {
-		v.add("signal", "must be a signal's name, such as SIGTERM")
+		v.Add("signal", "must be a signal's name, such as SIGTERM")
 	}
-	v.enum("scope", int32(req.GetScope()), sandboxv1.SignalScope_name)
-	if err := v.err(); err != nil {
+	v.Enum("scope", int32(req.GetScope()), sandboxv1.SignalScope_name)
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	return ask(ctx, s, req, nil, once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.SignalProcessResponse, error) {
@@ -29,11 +30,11 @@ func (s *Server) SignalProcess(ctx context.Context, req *sandboxv1.SignalProcess
 
 // ResizeTerminal implements SandboxService.
 func (s *Server) ResizeTerminal(ctx context.Context, req *sandboxv1.ResizeTerminalRequest) (*sandboxv1.ResizeTerminalResponse, error) {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	v.id("exec_id", req.GetExecId(), true)
-	v.terminal("size", req.GetSize())
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	v.ID("exec_id", req.GetExecId(), true)
+	v.Terminal("size", req.GetSize())
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	return ask(ctx, s, req, nil, freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ResizeTerminalResponse, error) {
@@ -43,9 +44,9 @@ func (s *Server) ResizeTerminal(ctx context.Context, req *sandboxv1.ResizeTermin
 
 // ListProcesses implements SandboxService.
 func (s *Server) ListProcesses(ctx context.Context, req *sandboxv1.ListProcessesRequest) (*sandboxv1.ListProcessesResponse, error) {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	return ask(ctx, s, req, nil, freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ListProcessesResponse, error) {

@@ -5,19 +5,20 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/policy"
 	"github.com/sandgate/sandgate/streaming"
 )
 
 // WriteStdin implements SandboxService. Offsets make it safe to repeat.
 func (s *Server) WriteStdin(ctx context.Context, req *sandboxv1.WriteStdinRequest) (*sandboxv1.WriteStdinResponse, error) {
-	var v violations
-	v.sandboxID(req.GetSandboxId())
-	v.id("exec_id", req.GetExecId(), true)
-	v.notNegative("offset", req.GetOffset())
+	var v policy.Violations
+	v.SandboxID(req.GetSandboxId())
+	v.ID("exec_id", req.GetExecId(), true)
+	v.NotNegative("offset", req.GetOffset())
 	if len(req.GetData()) > streaming.MaxChunk {
-		v.add("data", "must be at most %d bytes", streaming.MaxChunk)
+		v.Add("data", "must be at most %d bytes", streaming.MaxChunk)
 	}
-	if err := v.err(); err != nil {
+	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	c := callOf(ctx)

@@ -6,6 +6,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // SuspendSandbox implements SandboxService.
@@ -50,9 +51,9 @@ func (s *Server) ResumeSandbox(ctx context.Context, req *sandboxv1.ResumeSandbox
 }
 
 func (s *Server) suspender(ctx context.Context, id string) (box, providers.Suspender, error) {
-	var v violations
-	v.sandboxID(id)
-	if err := v.err(); err != nil {
+	var v policy.Violations
+	v.SandboxID(id)
+	if err := v.Err(); err != nil {
 		return box{}, nil, err
 	}
 	b := boxOf(ctx, id)

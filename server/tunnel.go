@@ -18,6 +18,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // protocolMinor is the version of the agent protocol that this server speaks.
@@ -138,7 +139,7 @@ func (ts *tunnels) openTunnel(ctx context.Context, b box, known *providers.Info,
 	if info.State != providers.StateActive {
 		return nil, fault.NotActive(info)
 	}
-	policies, err := decodeAccess(info.Spec.Access)
+	policies, err := policy.DecodeAccess(info.Spec.Access)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // Upload implements SandboxService. Chunks go through undecoded; headers and
@@ -102,19 +103,19 @@ func (u *upload) accept(m *sandboxv1.UploadRequest) (*agentv1.UploadRequest, err
 	}
 	h := m.GetHeader()
 	if u.headers >= maxUploadFiles {
-		var v violations
-		v.add(fmt.Sprintf("header[%d]", u.headers), "is beyond the %d files of one upload; begin another", maxUploadFiles)
-		return nil, v.err()
+		var v policy.Violations
+		v.Add(fmt.Sprintf("header[%d]", u.headers), "is beyond the %d files of one upload; begin another", maxUploadFiles)
+		return nil, v.Err()
 	}
 	return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Header{Header: h}}, errors.Join(u.record(h), u.check(h))
 }
 
 func (u *upload) checkTrailer(t *sandboxv1.UploadTrailer) error {
 	field := fmt.Sprintf("trailer[%d].", max(u.headers-1, 0))
-	var v violations
-	v.notNegative(field+"size", t.GetSize())
-	v.sha256(field+"sha256", t.GetSha256())
-	return v.err()
+	var v policy.Violations
+	v.NotNegative(field+"size", t.GetSize())
+	v.SHA256(field+"sha256", t.GetSha256())
+	return v.Err()
 }
 
 // record writes the audit record of a file's start.
@@ -128,23 +129,23 @@ func (u *upload) record(h *sandboxv1.UploadHeader) error {
 func (u *upload) check(h *sandboxv1.UploadHeader) error {
 	u.headers++
 	field := fmt.Sprintf("header[%d].", u.headers-1)
-	v := checkPolicy(field+"access", h.GetAccess())
+	v := policy.CheckAccess(field+"access", h.GetAccess())
 	if u.headers == 1 {
-		v.sandboxID(h.GetSandboxId())
+		v.SandboxID(h.GetSandboxId())
 		u.sandbox = h.GetSandboxId()
 	} else if id := h.GetSandboxId(); id != "" && id != u.sandbox {
-		v.add(field+"sandbox_id", "must be that of the first header")
+		v.Add(field+"sandbox_id", "must be that of the first header")
 	}
-	v.id(field+"upload_id", h.GetUploadId(), false)
-	v.notNegative(field+"offset", h.GetOffset())
-	v.notNegative(field+"size", h.GetSize())
+	v.ID(field+"upload_id", h.GetUploadId(), false)
+	v.NotNegative(field+"offset", h.GetOffset())
+	v.NotNegative(field+"size", h.GetSize())
 	if h.GetOffset() > 0 && h.GetUploadId() == "" {
-		v.add(field+"offset", "needs an upload_id")
+		v.Add(field+"offset", "needs an upload_id")
 	}
-	v.sha256(field+"sha256", h.GetSha256())
-	v.mode(h.Mode)
+	v.SHA256(field+"sha256", h.GetSha256())
+	v.Mode(h.Mode)
 	// A bad path is that file's failure and no other's: the agent reports it.
-	return v.err()
+	return v.Err()
 }
 
 func (u *upload) first() (*sandboxv1.UploadHeader, error) {
@@ -170,7 +171,7 @@ func outOfOrder(format string, args ...any) *fault.Error {
 // answer before the caller is done, so receiving from the one and from the
 // other are two goroutines; whichever fails ends both.
 func (u *upload) pass(ctx context.Context, t *tunnel, header *sandboxv1.UploadHeader) (*sandboxv1.UploadResponse, error) {
-	confinement, err := u.s.confine(t, header.GetAccess())
+	confinement, err := u.s.policy.Confine(t.policies, header.GetAccess())
 	if err != nil {
 		return nil, err
 	}

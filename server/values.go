@@ -6,6 +6,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/policy"
 	"github.com/sandgate/sandgate/server/wire"
 )
 
@@ -19,7 +20,7 @@ func (s *Server) sandbox(info providers.Info) *sandboxv1.Sandbox {
 // unboundWrites returns an entry of not_enforced for a sandbox whose write
 // prefixes do not bind its commands.
 func (s *Server) unboundWrites(spec providers.Spec) []string {
-	policies, err := decodeAccess(spec.Access)
+	policies, err := policy.DecodeAccess(spec.Access)
 	if err != nil {
 		return nil // Every call of the sandbox fails with this error.
 	}
@@ -70,7 +71,7 @@ func sandbox(info providers.Info) *sandboxv1.Sandbox {
 		},
 	}
 	// The template's own policy is the operator's business.
-	if policies, err := decodeAccess(spec.Access); err == nil && len(policies) == 2 {
+	if policies, err := policy.DecodeAccess(spec.Access); err == nil && len(policies) == 2 {
 		out.Spec.Access = policies[1]
 	}
 	return out

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sandgate/sandgate/server"
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // Without settings the audit log takes 1.1 GiB at most.
@@ -171,7 +172,7 @@ func serve(ctx context.Context, f serveFlags, changed func(flag string) bool, st
 		return err
 	}
 	if len(cfg.Templates) == 0 {
-		cfg.Templates = []server.Template{builtinTemplate(cfg.Authenticator == nil && strings.HasPrefix(f.listen, "unix:"))}
+		cfg.Templates = []policy.Template{builtinTemplate(cfg.Authenticator == nil && strings.HasPrefix(f.listen, "unix:"))}
 	}
 	if f.provider == "local" && (cfg.Authenticator != nil || f.insecure) {
 		requireImageLists(cfg.Templates)

@@ -11,6 +11,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // configFile is the file of --config. Durations are written as in "90s", sizes
@@ -264,7 +265,7 @@ func (c configFile) server() (server.Config, error) {
 		Timing: server.Timing{ReapInterval: c.Reaper.Interval},
 	}
 	for _, t := range c.Templates {
-		one := server.Template{
+		one := policy.Template{
 			Name: t.Name, Image: t.Image, Resources: providers.Resources(t.Resources), Env: t.Env,
 			WorkingDirectory: t.WorkingDirectory, Network: providers.NetworkMode(t.Network), Command: t.Command,
 			Access: t.Access.policy(), Allow: t.Allow, Images: t.Images,

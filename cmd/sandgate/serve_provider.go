@@ -12,7 +12,7 @@ import (
 	"github.com/sandgate/sandgate/cmd/sandgate/agentbin"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local"
-	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // newProvider wires the provider that was asked for.
@@ -72,8 +72,8 @@ func beyondLoopback(listen string) bool {
 // unix socket without authentication caller and operator are the same person,
 // who may opt out of having no network. Not so at a loopback port: a sandbox
 // with the machine's network could then command this very server.
-func builtinTemplate(personal bool) server.Template {
-	t := server.DefaultTemplate()
+func builtinTemplate(personal bool) policy.Template {
+	t := policy.DefaultTemplate()
 	if personal {
 		t.Networks = []providers.NetworkMode{providers.NetworkFull}
 	}
@@ -84,7 +84,7 @@ func builtinTemplate(personal bool) server.Template {
 // own. An image of the local provider is a file of this machine, which the server
 // reads as root: where callers are others than the operator, they may name those
 // alone that the operator lists.
-func requireImageLists(templates []server.Template) {
+func requireImageLists(templates []policy.Template) {
 	for i := range templates {
 		if templates[i].Images == nil {
 			templates[i].Images = []string{}

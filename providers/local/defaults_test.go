@@ -16,6 +16,7 @@ import (
 	"github.com/sandgate/sandgate/providers/local"
 	"github.com/sandgate/sandgate/providers/providertest"
 	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // A sandbox of a template that states nothing has every limit, where the kernel
@@ -25,7 +26,7 @@ func TestTemplateThatStatesNothing(t *testing.T) {
 	p := open(t, config)
 	t.Cleanup(func() { _ = p.Close() })
 	s, err := server.New(server.Config{
-		Provider: p, Templates: []server.Template{{Name: "default"}}, RequireLimits: true,
+		Provider: p, Templates: []policy.Template{{Name: "default"}}, RequireLimits: true,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {

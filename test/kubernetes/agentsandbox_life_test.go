@@ -16,14 +16,15 @@ import (
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/providertest"
 	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // asServe serves the provider with one template.
 func asServe(t *testing.T, p providers.Provider, options string) *sandgate.Client {
 	t.Helper()
-	template := server.DefaultTemplate()
+	template := policy.DefaultTemplate()
 	template.ProviderOptions, template.Network = json.RawMessage(options), providers.NetworkFull
-	return serve(t, server.Config{Provider: p, Templates: []server.Template{template}})
+	return serve(t, server.Config{Provider: p, Templates: []policy.Template{template}})
 }
 
 // The controller makes a pod that vanished anew, empty, under the same name.

@@ -7,6 +7,7 @@ import (
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
 	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // A template's own command is a running command like any other: a sandbox that
@@ -14,10 +15,10 @@ import (
 func TestRawOwnCommandIsNoIdleness(t *testing.T) {
 	t.Parallel()
 	r := newRawRig(t)
-	template := server.DefaultTemplate()
+	template := policy.DefaultTemplate()
 	template.Command = []string{"sleep", "1000"}
 	client := serve(t, server.Config{
-		Provider: r.Provider, Templates: []server.Template{template}, Timing: server.Timing{ReapInterval: time.Second},
+		Provider: r.Provider, Templates: []policy.Template{template}, Timing: server.Timing{ReapInterval: time.Second},
 	})
 	const idle = 3 * time.Second
 	box, _, err := client.Create(limit(t), sandgate.CreateRequest{ID: "serving", IdleTTL: idle})

@@ -8,13 +8,14 @@ import (
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
 	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // The pod of a template that states nothing has every limit that a pod can have.
 func TestTemplateThatStatesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRawRig(t)
-	client := serve(t, server.Config{Provider: r.Provider, Templates: []server.Template{{Name: "default"}}})
+	client := serve(t, server.Config{Provider: r.Provider, Templates: []policy.Template{{Name: "default"}}})
 	box, _, err := client.Create(limit(t), sandgate.CreateRequest{ID: "bare"})
 	if err != nil {
 		t.Fatal(err)

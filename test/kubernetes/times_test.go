@@ -14,6 +14,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 const (
@@ -59,10 +60,10 @@ func TestRawTimes(t *testing.T) {
 	t.Parallel()
 	r := newRawRig(t)
 	options := fmt.Sprintf(`{"start_timeout_seconds": %d, "volumes": [{"name": "v", "configMap": {"name": "none"}}], "volume_mounts": [{"name": "v", "mountPath": "/v"}]}`, explainedSeconds)
-	never := server.DefaultTemplate()
+	never := policy.DefaultTemplate()
 	never.Name, never.ProviderOptions = "never", json.RawMessage(options)
 	client := serve(t, server.Config{
-		Provider: r.Provider, Templates: []server.Template{server.DefaultTemplate(), never},
+		Provider: r.Provider, Templates: []policy.Template{policy.DefaultTemplate(), never},
 		Limits: server.Limits{DefaultTimeout: seconds * time.Second, MaxTimeout: seconds * time.Second},
 	})
 	t.Run("S3-2 S5-5 time to start", func(t *testing.T) {
@@ -83,10 +84,10 @@ func TestRawTimes(t *testing.T) {
 	t.Run("S5-5 120 s to start and 1800 s for commands can be said", func(t *testing.T) {
 		const start, command = 120, 1800 * time.Second
 		options := json.RawMessage(fmt.Sprintf(`{"start_timeout_seconds": %d}`, start))
-		template := server.DefaultTemplate()
+		template := policy.DefaultTemplate()
 		template.ProviderOptions = options
 		client := serve(t, server.Config{
-			Provider: r.Provider, Templates: []server.Template{template}, Limits: server.Limits{DefaultTimeout: command},
+			Provider: r.Provider, Templates: []policy.Template{template}, Limits: server.Limits{DefaultTimeout: command},
 		})
 		info, err := client.ServerInfo(limit(t))
 		if err != nil || info.GetLimits().GetDefaultTimeout().AsDuration() != command {
@@ -101,15 +102,15 @@ func TestAgentSandboxTimes(t *testing.T) {
 	r.template("never", restricted(image(), func(s *core.PodSpec) {
 		s.Containers[0].ReadinessProbe = &core.Probe{ProbeHandler: core.ProbeHandler{Exec: &core.ExecAction{Command: []string{"false"}}}}
 	}), nil)
-	of := func(name, sandboxTemplate string) server.Template {
-		made := server.DefaultTemplate()
+	of := func(name, sandboxTemplate string) policy.Template {
+		made := policy.DefaultTemplate()
 		made.Name, made.Network = name, providers.NetworkFull
 		made.ProviderOptions = json.RawMessage(fmt.Sprintf(`{"sandbox_template": %q}`, sandboxTemplate))
 		return made
 	}
 	t.Run("S3-2 S5-5 time to start", func(t *testing.T) {
 		client := serve(t, server.Config{
-			Provider: p, Templates: []server.Template{of("default", "never")},
+			Provider: p, Templates: []policy.Template{of("default", "never")},
 			Limits: server.Limits{CreateTimeout: seconds * time.Second},
 		})
 		began := time.Now()
@@ -121,7 +122,7 @@ func TestAgentSandboxTimes(t *testing.T) {
 	})
 	t.Run("S1-15 S3-2 S5-5 time for commands", func(t *testing.T) {
 		client := serve(t, server.Config{
-			Provider: p, Templates: []server.Template{of("default", "plain")},
+			Provider: p, Templates: []policy.Template{of("default", "plain")},
 			Limits: server.Limits{DefaultTimeout: seconds * time.Second, MaxTimeout: seconds * time.Second},
 		})
 		box, _, err := client.Create(limit(t), sandgate.CreateRequest{ID: "box"})

@@ -1,12 +1,9 @@
-package server
+package policy
 
 import (
 	"encoding/json"
 	"maps"
 	"slices"
-	"time"
-
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
@@ -14,10 +11,10 @@ import (
 	"github.com/sandgate/sandgate/server/wire"
 )
 
-// spec merges a request with its template, holding it to what the template
-// allows.
-func (s *Server) spec(b box, req *sandboxv1.CreateSandboxRequest) (providers.Spec, error) {
-	t, err := s.template(req.GetTemplate())
+// Spec merges a request for a tenant's sandbox with its template, and rejects
+// what the template does not allow.
+func (p *Policy) Spec(tenant, id string, req *sandboxv1.CreateSandboxRequest) (providers.Spec, error) {
+	t, err := p.Template(req.GetTemplate())
 	if err != nil {
 		return providers.Spec{}, err
 	}
@@ -29,7 +26,7 @@ func (s *Server) spec(b box, req *sandboxv1.CreateSandboxRequest) (providers.Spe
 		return providers.Spec{}, err
 	}
 	spec := providers.Spec{
-		Tenant: b.tenant, ID: b.id, Template: t.Name, Hash: specHash(s.cfg.SpecSecret, b, t.Name, req),
+		Tenant: tenant, ID: id, Template: t.Name, Hash: specHash(p.cfg.Secret, tenant, id, t.Name, req),
 		Image: t.Image, Resources: t.Resources, WorkingDirectory: t.WorkingDirectory,
 		Network: t.Network, Command: t.Command, Labels: req.GetLabels(),
 		TemplateOptions: t.ProviderOptions,
@@ -56,21 +53,21 @@ func (s *Server) spec(b box, req *sandboxv1.CreateSandboxRequest) (providers.Spe
 	if err := t.mergeNetwork(&spec.Network, want.GetNetwork()); err != nil {
 		return providers.Spec{}, err
 	}
-	if spec.Access, err = encodeAccess(t.Access, want.GetAccess()); err != nil {
+	if spec.Access, err = EncodeAccess(t.Access, want.GetAccess()); err != nil {
 		return providers.Spec{}, err
 	}
 	if spec.Options, err = t.options(req); err != nil {
 		return providers.Spec{}, err
 	}
-	spec.TTL, err = lifetime("ttl", req.GetTtl(), s.cfg.Limits.DefaultTTL, s.cfg.Limits.MaxTTL)
+	spec.TTL, err = lifetime("ttl", req.GetTtl(), p.cfg.DefaultTTL, p.cfg.MaxTTL)
 	if err != nil {
 		return providers.Spec{}, err
 	}
-	spec.IdleTTL, err = lifetime("idle_ttl", req.GetIdleTtl(), s.cfg.Limits.DefaultIdleTTL, s.cfg.Limits.MaxIdleTTL)
+	spec.IdleTTL, err = lifetime("idle_ttl", req.GetIdleTtl(), p.cfg.DefaultIdleTTL, p.cfg.MaxIdleTTL)
 	return spec, err
 }
 
-// admit refuses fields that the template does not allow to be set.
+// admit rejects fields that the template does not allow a request to set.
 func (t *Template) admit(want *sandboxv1.SandboxSpec) error {
 	for _, f := range []struct {
 		name string
@@ -95,19 +92,19 @@ func (t *Template) admit(want *sandboxv1.SandboxSpec) error {
 }
 
 func checkSpec(want *sandboxv1.SandboxSpec) error {
-	v := checkPolicy("spec.access", want.GetAccess())
-	v.env("spec.env", want.GetEnv())
-	v.optionalPath("spec.working_directory", want.GetWorkingDirectory())
-	v.noNUL("spec.image", want.GetImage())
-	v.argv("spec.command", want.GetCommand())
+	v := CheckAccess("spec.access", want.GetAccess())
+	v.Env("spec.env", want.GetEnv())
+	v.OptionalPath("spec.working_directory", want.GetWorkingDirectory())
+	v.NoNUL("spec.image", want.GetImage())
+	v.Argv("spec.command", want.GetCommand())
 	if c := want.GetCommand(); len(c) > 0 && c[0] == "" {
-		v.add("spec.command[0]", "must not be empty")
+		v.Add("spec.command[0]", "must not be empty")
 	}
 	if r := want.GetResources(); r != nil {
 		v.resources("spec.resources", wire.ResourcesFrom(r))
 	}
-	v.enum("spec.network.mode", int32(want.GetNetwork().GetMode()), sandboxv1.NetworkMode_name)
-	return v.err()
+	v.Enum("spec.network.mode", int32(want.GetNetwork().GetMode()), sandboxv1.NetworkMode_name)
+	return v.Err()
 }
 
 func (t *Template) mergeResources(have *providers.Resources, want *sandboxv1.Resources) error {
@@ -143,9 +140,9 @@ func (t *Template) mergeNetwork(have *providers.NetworkMode, want *sandboxv1.Net
 			"this server cannot do the network mode PROXY").With("feature", "network_proxy")
 	}
 	if len(want.GetAllow()) > 0 {
-		var v violations
-		v.add("spec.network.allow", "is only for the mode PROXY")
-		return v.err()
+		var v Violations
+		v.Add("spec.network.allow", "is only for the mode PROXY")
+		return v.Err()
 	}
 	if !t.allowsNetwork(mode) {
 		return t.forbids("spec.network.mode", "%s is not allowed", mode)
@@ -170,26 +167,9 @@ func (t *Template) options(req *sandboxv1.CreateSandboxRequest) (json.RawMessage
 	}
 	raw, err := req.GetProviderOptions().MarshalJSON()
 	if err != nil {
-		var v violations
-		v.add("provider_options", "cannot be written as JSON")
-		return nil, v.err()
+		var v Violations
+		v.Add("provider_options", "cannot be written as JSON")
+		return nil, v.Err()
 	}
 	return raw, nil
-}
-
-// lifetime is the duration in force: the default where none is given, 0 for
-// none.
-func lifetime(field string, d *durationpb.Duration, byDefault, limit time.Duration) (time.Duration, error) {
-	if d == nil {
-		if limit > 0 && (byDefault == 0 || byDefault > limit) {
-			return limit, nil
-		}
-		return byDefault, nil
-	}
-	var v violations
-	v.duration(field, d, limit)
-	if limit > 0 && d.AsDuration() == 0 {
-		v.add(field, "must be at most %s; this server allows no sandbox without end", limit)
-	}
-	return d.AsDuration(), v.err()
 }

@@ -1,4 +1,4 @@
-package server
+package policy
 
 import (
 	"crypto/hmac"
@@ -15,16 +15,16 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// specHash identifies a request as it was sent, without its labels and
-// lifetimes. Fields are written in the order of their numbers and map entries
-// in the order of their keys, so the hash does not depend on a library's
-// version; a field that a later version adds changes it only where it is set.
-// Environment values go in as keyed hashes, so that equal secrets of two
-// sandboxes cannot be told from their stored hashes.
-func specHash(secret []byte, b box, template string, req *sandboxv1.CreateSandboxRequest) string {
+// specHash identifies a request as sent, without its labels and lifetimes. It
+// hashes fields in the order of their numbers and map entries in the order of
+// their keys, so it does not depend on a library's version. A field that a later
+// version adds changes the hash only if it is set. Environment values enter as
+// keyed hashes, so that the stored hashes of two sandboxes do not reveal that
+// their secrets are equal.
+func specHash(secret []byte, tenant, id, template string, req *sandboxv1.CreateSandboxRequest) string {
 	salt := hmac.New(sha256.New, secret)
-	salt.Write([]byte("sandgate env\x00" + b.tenant + "\x00" + b.id))
-	c := canon{h: sha256.New(), salt: salt.Sum(nil)}
+	salt.Write([]byte("sandgate env\x00" + tenant + "\x00" + id))
+	c := canonicalHasher{h: sha256.New(), salt: salt.Sum(nil)}
 	c.text(template)
 	c.message(req.GetSpec().ProtoReflect())
 	if req.GetProviderOptions() != nil {
@@ -33,24 +33,24 @@ func specHash(secret []byte, b box, template string, req *sandboxv1.CreateSandbo
 	return hex.EncodeToString(c.h.Sum(nil)[:20])
 }
 
-// canon writes messages in one canonical way.
-type canon struct {
+// canonicalHasher hashes messages in one canonical encoding.
+type canonicalHasher struct {
 	h    hash.Hash
 	salt []byte
 }
 
-func (c canon) number(n uint64) {
+func (c canonicalHasher) number(n uint64) {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], n)
 	c.h.Write(b[:])
 }
 
-func (c canon) text(s string) {
+func (c canonicalHasher) text(s string) {
 	c.number(uint64(len(s)))
 	c.h.Write([]byte(s))
 }
 
-func (c canon) message(m protoreflect.Message) {
+func (c canonicalHasher) message(m protoreflect.Message) {
 	type set struct {
 		fd protoreflect.FieldDescriptor
 		v  protoreflect.Value
@@ -79,7 +79,7 @@ func (c canon) message(m protoreflect.Message) {
 	}
 }
 
-func (c canon) mapping(fd protoreflect.FieldDescriptor, m protoreflect.Map) {
+func (c canonicalHasher) mapping(fd protoreflect.FieldDescriptor, m protoreflect.Map) {
 	keys := make([]string, 0, m.Len())
 	m.Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
 		keys = append(keys, k.String())
@@ -101,7 +101,7 @@ func (c canon) mapping(fd protoreflect.FieldDescriptor, m protoreflect.Map) {
 	}
 }
 
-func (c canon) value(fd protoreflect.FieldDescriptor, v protoreflect.Value) {
+func (c canonicalHasher) value(fd protoreflect.FieldDescriptor, v protoreflect.Value) {
 	switch x := v.Interface().(type) {
 	case protoreflect.Message:
 		c.message(x)

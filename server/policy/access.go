@@ -1,4 +1,4 @@
-package server
+package policy
 
 import (
 	"fmt"
@@ -11,15 +11,15 @@ import (
 	"github.com/sandgate/sandgate/server/fault"
 )
 
-// checkPolicy finds what is malformed in an access policy.
-func checkPolicy(field string, p *sandboxv1.AccessPolicy) violations {
-	var v violations
+// CheckAccess returns what is malformed in an access policy.
+func CheckAccess(field string, p *sandboxv1.AccessPolicy) Violations {
+	var v Violations
 	if p == nil {
 		return nil
 	}
-	v.optionalPath(field+".root_dir", p.GetRootDir())
+	v.OptionalPath(field+".root_dir", p.GetRootDir())
 	if p.GetVirtual() && p.GetRootDir() == "" {
-		v.add(field+".virtual", "needs root_dir")
+		v.Add(field+".virtual", "needs root_dir")
 	}
 	for _, list := range []struct {
 		name     string
@@ -30,21 +30,21 @@ func checkPolicy(field string, p *sandboxv1.AccessPolicy) violations {
 		{"read_deny_prefixes", p.GetReadDenyPrefixes()},
 	} {
 		for i, prefix := range list.prefixes {
-			v.path(fmt.Sprintf("%s.%s[%d]", field, list.name, i), prefix)
+			v.Path(fmt.Sprintf("%s.%s[%d]", field, list.name, i), prefix)
 		}
 	}
 	for i, text := range p.GetDenyCommands() {
 		if text == "" {
-			v.add(fmt.Sprintf("%s.deny_commands[%d]", field, i), "must not be empty")
+			v.Add(fmt.Sprintf("%s.deny_commands[%d]", field, i), "must not be empty")
 		}
 	}
 	return v
 }
 
-// encodeAccess makes Spec.Access: the policies of template and sandbox, in this
-// order, either of which may be empty. They are kept with the sandbox, so a
-// template that is changed or removed later does not loosen what runs.
-func encodeAccess(template, own *sandboxv1.AccessPolicy) ([]byte, error) {
+// EncodeAccess returns Spec.Access: the policies of template and sandbox, in this
+// order, either of which may be empty. The provider stores them with the sandbox,
+// so a later change of the template does not loosen a running sandbox.
+func EncodeAccess(template, own *sandboxv1.AccessPolicy) ([]byte, error) {
 	if template == nil && own == nil {
 		return nil, nil
 	}
@@ -59,8 +59,8 @@ func orEmpty(p *sandboxv1.AccessPolicy) *sandboxv1.AccessPolicy {
 	return p
 }
 
-// decodeAccess is the reverse of encodeAccess.
-func decodeAccess(raw []byte) ([]*sandboxv1.AccessPolicy, error) {
+// DecodeAccess is the reverse of EncodeAccess.
+func DecodeAccess(raw []byte) ([]*sandboxv1.AccessPolicy, error) {
 	if len(raw) == 0 {
 		return nil, nil
 	}
@@ -71,35 +71,35 @@ func decodeAccess(raw []byte) ([]*sandboxv1.AccessPolicy, error) {
 	return c.GetPolicies(), nil
 }
 
-// confine puts the policies of server, template, sandbox and call together. A
-// path must pass all of them.
-func (s *Server) confine(t *tunnel, own *sandboxv1.AccessPolicy) (*agentv1.Confinement, error) {
-	if v := checkPolicy("access", own); len(v) > 0 {
-		return nil, v.err()
+// Confine combines the policies of server, sandbox and call. A path must pass all
+// of them. own is the call's policy, or nil.
+func (p *Policy) Confine(sandbox []*sandboxv1.AccessPolicy, own *sandboxv1.AccessPolicy) (*agentv1.Confinement, error) {
+	if v := CheckAccess("access", own); len(v) > 0 {
+		return nil, v.Err()
 	}
-	if s.cfg.Access == nil && own == nil && len(t.policies) == 0 {
+	if p.cfg.Access == nil && own == nil && len(sandbox) == 0 {
 		return nil, nil
 	}
 	c := &agentv1.Confinement{}
 	virtual := false
-	for _, p := range append(append([]*sandboxv1.AccessPolicy{s.cfg.Access}, t.policies...), own) {
-		if p == nil || proto.Size(p) == 0 {
+	for _, one := range append(append([]*sandboxv1.AccessPolicy{p.cfg.Access}, sandbox...), own) {
+		if one == nil || proto.Size(one) == 0 {
 			continue
 		}
-		if virtual && p.GetRootDir() != "" {
-			var v violations
-			v.add("access.root_dir", "cannot be narrowed further: the sandbox's policy has a virtual root")
-			return nil, v.err()
+		if virtual && one.GetRootDir() != "" {
+			var v Violations
+			v.Add("access.root_dir", "cannot be narrowed further: the sandbox's policy has a virtual root")
+			return nil, v.Err()
 		}
-		virtual = virtual || p.GetVirtual()
-		c.Policies = append(c.Policies, p)
+		virtual = virtual || one.GetVirtual()
+		c.Policies = append(c.Policies, one)
 	}
 	return c, nil
 }
 
-// refuseCommand applies deny_commands: a guardrail against accidents, since a
-// shell has a thousand ways to write the same thing.
-func refuseCommand(c *agentv1.Confinement, req *sandboxv1.ExecuteRequest) error {
+// RefuseCommand applies deny_commands. It is a guardrail against accidents: a
+// shell has many ways to write the same command.
+func RefuseCommand(c *agentv1.Confinement, req *sandboxv1.ExecuteRequest) error {
 	var command string
 	for _, p := range c.GetPolicies() {
 		for _, text := range p.GetDenyCommands() {

@@ -1,10 +1,8 @@
-package server
+package policy
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -125,18 +123,6 @@ func (t *Template) limit(byDefault providers.Resources) (unlimited []string) {
 	return unlimited
 }
 
-// limitTemplates applies the provider's defaults.
-func (s *Server) limitTemplates() error {
-	var missing []error
-	for _, name := range slices.Sorted(maps.Keys(s.templates)) {
-		unlimited := s.templates[name].limit(s.described.DefaultResources)
-		if len(unlimited) > 0 && s.cfg.RequireLimits {
-			missing = append(missing, fmt.Errorf("template %q: no limit of %s: %w", name, strings.Join(unlimited, ", "), ErrLimits))
-		}
-	}
-	return errors.Join(missing...)
-}
-
 func indexTemplates(list []Template) (map[string]*Template, error) {
 	m := make(map[string]*Template, len(list))
 	for i := range list {
@@ -170,47 +156,24 @@ func (t *Template) check() error {
 			return fmt.Errorf("allow: %q is none of %s", f, strings.Join(templateFields, ", "))
 		}
 	}
-	v := checkPolicy("access", t.Access)
-	v.env("env", t.Env)
-	v.optionalPath("working_directory", t.WorkingDirectory)
+	v := CheckAccess("access", t.Access)
+	v.Env("env", t.Env)
+	v.OptionalPath("working_directory", t.WorkingDirectory)
 	unset := *t
 	unset.eachResource(providers.Resources{}, func(r resource, _ int64) {
 		for field, n := range map[string]int64{"resources": *r.own, "max_resources": *r.most} {
 			if n < Unlimited {
-				v.add(field+"."+r.name, "must be a limit, or %d for none", Unlimited)
+				v.Add(field+"."+r.name, "must be a limit, or %d for none", Unlimited)
 			}
 		}
 	})
 	if t.Pool < 0 || t.Pool > maxPool {
-		v.add("pool", "must lie between 0 and %d", maxPool)
+		v.Add("pool", "must lie between 0 and %d", maxPool)
 	}
 	if len(t.ProviderOptions) > 0 && !json.Valid(t.ProviderOptions) {
-		v.add("provider_options", "is not JSON")
+		v.Add("provider_options", "is not JSON")
 	}
-	return v.err()
-}
-
-// checkOptions has the provider look at its part of the templates, where it can.
-func (s *Server) checkOptions() error {
-	p, ok := s.provider.(providers.OptionsChecker)
-	if !ok {
-		return nil
-	}
-	var wrong []error
-	for _, name := range slices.Sorted(maps.Keys(s.templates)) {
-		t := s.templates[name]
-		if err := p.CheckOptions(t.ProviderOptions, t.AllowOptions); err != nil {
-			wrong = append(wrong, fmt.Errorf("template %q: %w", name, err))
-		}
-	}
-	return errors.Join(wrong...)
-}
-
-func (v *violations) resources(field string, r providers.Resources) {
-	v.notNegative(field+".memory_bytes", r.MemoryBytes)
-	v.notNegative(field+".cpu_millis", int64(r.CPUMillis))
-	v.notNegative(field+".max_processes", int64(r.MaxProcesses))
-	v.notNegative(field+".disk_bytes", r.DiskBytes)
+	return v.Err()
 }
 
 // forbids is the error for a field that the template does not let a request
@@ -238,16 +201,4 @@ func (t *Template) allowsImage(image string) bool {
 
 func (t *Template) allowsNetwork(m providers.NetworkMode) bool {
 	return m == providers.NetworkNone || m == t.Network || slices.Contains(t.Networks, m)
-}
-
-func (s *Server) template(name string) (*Template, error) {
-	if name == "" {
-		name = defaultTemplate
-	}
-	t, ok := s.templates[name]
-	if !ok {
-		return nil, fault.New(sandboxv1.ErrorReason_ERROR_REASON_TEMPLATE_NOT_FOUND,
-			"there is no template %q; GetServerInfo lists them", fault.Bounded(name)).With("template", fault.Bounded(name))
-	}
-	return t, nil
 }
