@@ -154,7 +154,7 @@ func (ts *tunnels) openTunnel(ctx context.Context, b box, known *providers.Info,
 		return nil, err
 	}
 	t = &tunnel{box: b, incarnation: info.Incarnation, policies: policies,
-		conn: &tunnelConn{Conn: &corked{Conn: raw}, dead: make(chan struct{})}, renewing: make(chan struct{}, 1)}
+		conn: &tunnelConn{Conn: raw, dead: make(chan struct{})}, renewing: make(chan struct{}, 1)}
 	t.info.Store(&info)
 	if t.client, err = ts.newClient(t.conn); err != nil {
 		return nil, errors.Join(err, t.conn.Close())
