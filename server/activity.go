@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
 )
 
@@ -44,9 +45,9 @@ func activityInterval(idle time.Duration) time.Duration {
 
 // note writes a sandbox's activity if what the provider knows is too old. When
 // all writers are busy it is left to the next time.
-func (a *activity) note(ctx context.Context, t *tunnel, at time.Time) {
-	before := t.written.Load()
-	if at.Sub(time.Unix(0, before)) < activityInterval(t.info.Load().Spec.IdleTTL) {
+func (a *activity) note(ctx context.Context, t *agentconn.Conn, at time.Time) {
+	before := t.Activity.Written.Load()
+	if at.Sub(time.Unix(0, before)) < activityInterval(t.Info().Spec.IdleTTL) {
 		return
 	}
 	select {
@@ -54,7 +55,7 @@ func (a *activity) note(ctx context.Context, t *tunnel, at time.Time) {
 	default:
 		return
 	}
-	if !t.written.CompareAndSwap(before, at.UnixNano()) {
+	if !t.Activity.Written.CompareAndSwap(before, at.UnixNano()) {
 		<-a.slots
 		return
 	}
@@ -62,8 +63,8 @@ func (a *activity) note(ctx context.Context, t *tunnel, at time.Time) {
 	a.pending.Go(func() {
 		defer func() { <-a.slots }()
 		if err := fault.Catch(func() error { return a.write(ctx, t, at) }); err != nil {
-			t.written.CompareAndSwap(at.UnixNano(), before)
-			a.log.WarnContext(ctx, "activity could not be written", "sandbox_id", t.box.id, "error", err)
+			t.Activity.Written.CompareAndSwap(at.UnixNano(), before)
+			a.log.WarnContext(ctx, "activity could not be written", "sandbox_id", t.Key.ID, "error", err)
 		}
 	})
 }
@@ -72,11 +73,11 @@ func (a *activity) note(ctx context.Context, t *tunnel, at time.Time) {
 // due before a note in the background is written, it writes at once, so that the
 // provider refuses to delete what the call uses. An error means that the sandbox
 // is gone, or that ctx has ended.
-func (a *activity) renew(ctx context.Context, t *tunnel, at time.Time) error {
-	failing := func() bool { return time.Since(time.Unix(0, t.renewFailed.Load())) < renewAgain }
+func (a *activity) renew(ctx context.Context, t *agentconn.Conn, at time.Time) error {
+	failing := func() bool { return time.Since(time.Unix(0, t.Activity.FailedAt.Load())) < renewAgain }
 	due := func() bool {
-		idle := t.info.Load().Spec.IdleTTL
-		return idle > 0 && at.Sub(time.Unix(0, t.confirmed.Load())) >= idle/2 && !failing()
+		idle := t.Info().Spec.IdleTTL
+		return idle > 0 && at.Sub(time.Unix(0, t.Activity.Confirmed.Load())) >= idle/2 && !failing()
 	}
 	if !due() {
 		if !failing() {
@@ -84,10 +85,10 @@ func (a *activity) renew(ctx context.Context, t *tunnel, at time.Time) error {
 		}
 		return nil
 	}
-	if err := take(ctx, t.renewing); err != nil {
+	if err := take(ctx, t.Activity.Writing); err != nil {
 		return err
 	}
-	defer func() { <-t.renewing }()
+	defer func() { <-t.Activity.Writing }()
 	if !due() {
 		return nil
 	}
@@ -99,24 +100,24 @@ func (a *activity) renew(ctx context.Context, t *tunnel, at time.Time) error {
 		return context.Cause(ctx)
 	default:
 		// A provider that cannot write cannot delete either.
-		t.renewFailed.Store(time.Now().UnixNano())
-		a.log.WarnContext(ctx, "activity could not be written", "sandbox_id", t.box.id, "error", err)
+		t.Activity.FailedAt.Store(time.Now().UnixNano())
+		a.log.WarnContext(ctx, "activity could not be written", "sandbox_id", t.Key.ID, "error", err)
 		return nil
 	}
 }
 
 // write tells the provider.
-func (a *activity) write(ctx context.Context, t *tunnel, at time.Time) error {
+func (a *activity) write(ctx context.Context, t *agentconn.Conn, at time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, activityTimeout)
 	defer cancel()
-	info, err := a.provider.Update(ctx, t.box.name, providers.Change{LastActivity: at})
+	info, err := a.provider.Update(ctx, t.Key.Name, providers.Change{LastActivity: at})
 	if err != nil {
 		return err
 	}
-	t.info.Store(&info)
+	t.SetInfo(info)
 	for now := at.UnixNano(); ; {
-		before := t.confirmed.Load()
-		if before >= now || t.confirmed.CompareAndSwap(before, now) {
+		before := t.Activity.Confirmed.Load()
+		if before >= now || t.Activity.Confirmed.CompareAndSwap(before, now) {
 			return nil
 		}
 	}
@@ -135,17 +136,17 @@ func (s *Server) maintain() {
 			return
 		case now := <-tick.C:
 			s.noteCalls(ctx, now)
-			s.tunnels.sweep(now)
+			s.agents.CloseIdle(now)
 		}
 	}
 }
 
 // noteCalls notes the activity of calls, running or over.
 func (s *Server) noteCalls(ctx context.Context, now time.Time) {
-	for _, t := range s.tunnels.live() {
-		if t.users.Load() > 0 {
+	for _, t := range s.agents.Live() {
+		if t.InUse() {
 			s.activity.note(ctx, t, now)
-		} else if last := t.lastCall.Load(); last > t.written.Load() {
+		} else if last := t.LastCall(); last > t.Activity.Written.Load() {
 			s.activity.note(ctx, t, time.Unix(0, last))
 		}
 	}

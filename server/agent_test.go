@@ -18,6 +18,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/agentconn"
 )
 
 // script is what an agent does.
@@ -62,12 +63,12 @@ func (a *scriptedAgent) Hello(ctx context.Context, _ *agentv1.HelloRequest) (*ag
 	}
 	minor := a.minor
 	if minor == 0 {
-		minor = protocolMinor
+		minor = agentconn.ProtocolMinor
 	}
 	resp := &agentv1.HelloResponse{AgentVersion: "test", ProtocolMinor: minor, Incarnation: a.incarnation}
 	resp.ProtoReflect().SetUnknown(a.extra)
 	if a.replays {
-		resp.Capabilities = []string{callIDCapability}
+		resp.Capabilities = []string{agentconn.CallIDCapability}
 	}
 	return resp, nil
 }
@@ -188,7 +189,7 @@ func (e emitter) send(m *sandboxv1.ExecuteResponse) error {
 }
 
 func (e emitter) raw(b []byte) error {
-	return e.stream.SendMsg(&frame{data: mem.BufferSlice{mem.SliceBuffer(b)}})
+	return e.stream.SendMsg(&agentconn.Frame{Data: mem.BufferSlice{mem.SliceBuffer(b)}})
 }
 
 func (e emitter) started(position int64) error {

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
 )
 
@@ -133,13 +134,13 @@ func (s *Server) beginFile(ctx context.Context, c *call, path string) error {
 
 // recordExpired is for a sandbox that the server deletes by itself. One that a
 // caller cleans up has that caller's records.
-func (s *Server) recordExpired(ctx context.Context, b box) {
+func (s *Server) recordExpired(ctx context.Context, key agentconn.Key) {
 	if _, ok := ctx.Value(callKey{}).(*call); ok {
 		return
 	}
 	// The sandbox is gone either way.
 	_ = s.record(ctx, AuditRecord{
-		Time: time.Now(), Phase: AuditEnded, Principal: "sandgate", Tenant: b.tenant,
-		Operation: "Expire", SandboxID: b.id, Code: codes.OK.String(),
+		Time: time.Now(), Phase: AuditEnded, Principal: "sandgate", Tenant: key.Tenant,
+		Operation: "Expire", SandboxID: key.ID, Code: codes.OK.String(),
 	})
 }

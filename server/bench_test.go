@@ -12,6 +12,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/agentconn"
 )
 
 // The benchmarks measure the server's own hop: the agent is scripted and runs
@@ -32,7 +33,7 @@ func benchWorld(b *testing.B, s script) sandboxv1.SandboxServiceClient {
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connWindow))
+		grpc.WithStaticStreamWindowSize(agentconn.StreamWindow), grpc.WithStaticConnWindowSize(agentconn.ConnWindow))
 	if err != nil {
 		b.Fatal(err)
 	}

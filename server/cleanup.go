@@ -7,6 +7,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/policy"
 )
@@ -84,9 +85,9 @@ func (s *Server) cleanup(ctx context.Context, req *sandboxv1.CleanupSandboxesReq
 	if s.clock.since(info.LastActivity) < limit || info.State == providers.StateDeleting || info.State == providers.StateCreating {
 		return false, nil
 	}
-	b := boxFor(info)
+	key := agentconn.KeyOf(info)
 	if info.State == providers.StateActive {
-		idle, err := s.idleTime(ctx, b)
+		idle, err := s.idleTime(ctx, key)
 		if err != nil {
 			return false, ignoreNotFound(err)
 		}
@@ -97,7 +98,7 @@ func (s *Server) cleanup(ctx context.Context, req *sandboxv1.CleanupSandboxesReq
 	if req.GetDryRun() {
 		return true, nil
 	}
-	err := s.remove(ctx, b, providers.Condition{Incarnation: info.Incarnation, IdleSince: info.LastActivity})
+	err := s.remove(ctx, key, providers.Condition{Incarnation: info.Incarnation, IdleSince: info.LastActivity})
 	if errors.Is(err, providers.ErrNotFound) || errors.Is(err, providers.ErrReplaced) || errors.Is(err, providers.ErrInUse) {
 		return false, nil
 	}

@@ -13,6 +13,7 @@ import (
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/authn"
 	"github.com/sandgate/sandgate/server/policy"
 )
@@ -57,6 +58,9 @@ type Config struct {
 	// Timing holds intervals that only tests and odd substrates change.
 	Timing Timing
 
+	// protocolMinor is the version of the agent protocol. Default: that of package
+	// agentconn.
+	protocolMinor int32
 	// readClock, where set, stands for the machine's clocks.
 	readClock func() (wall time.Time, mono time.Duration)
 }
@@ -145,6 +149,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("server: Config.Provider is not set")
 	}
 	setDefault(&c.Version, "dev")
+	setDefault(&c.protocolMinor, agentconn.ProtocolMinor)
 	setDefault(&c.Logger, slog.Default())
 	setDefault(&c.Limits.MaxMessageBytes, defaultMaxMessageBytes)
 	setDefault(&c.Limits.OutputLogBytes, defaultOutputLogBytes)

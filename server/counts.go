@@ -9,6 +9,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
 )
 
@@ -60,47 +61,47 @@ func (c *counts) limited() bool { return c.server > 0 || c.perTenant > 0 }
 
 // reserve counts a sandbox that is about to be created, unless it is there
 // already. The reservation must be settled.
-func (c *counts) reserve(ctx context.Context, b box) error {
+func (c *counts) reserve(ctx context.Context, key agentconn.Key) error {
 	if !c.limited() {
 		return nil
 	}
 	if err := c.list(ctx, false); err != nil {
 		return err
 	}
-	if c.take(b, false) == nil {
+	if c.take(key, false) == nil {
 		return nil
 	}
 	// The sandbox may have been created elsewhere, or others deleted.
-	info, err := c.provider.Get(ctx, b.name)
+	info, err := c.provider.Get(ctx, key.Name)
 	switch {
 	case err == nil:
-		return c.take(b, info.Spec.Tenant == b.tenant)
+		return c.take(key, info.Spec.Tenant == key.Tenant)
 	case !errors.Is(err, providers.ErrNotFound):
 		return err
 	}
 	if err := c.list(ctx, true); err != nil {
 		return err
 	}
-	return c.take(b, false)
+	return c.take(key, false)
 }
 
 // take reserves a name, past the limits where the sandbox exists.
-func (c *counts) take(b box, exists bool) error {
+func (c *counts) take(key agentconn.Key, exists bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.names[b.name]
+	n := c.names[key.Name]
 	if n == nil {
 		switch used := len(c.names); {
 		case exists:
 		case c.server > 0 && used >= c.server:
 			return quotaFault("max_sandboxes", "this server", c.server, used)
-		case c.perTenant > 0 && c.tenants[b.tenant] >= c.perTenant:
-			return quotaFault("max_sandboxes_per_tenant", "this tenant", c.perTenant, c.tenants[b.tenant])
+		case c.perTenant > 0 && c.tenants[key.Tenant] >= c.perTenant:
+			return quotaFault("max_sandboxes_per_tenant", "this tenant", c.perTenant, c.tenants[key.Tenant])
 		}
-		n = c.add(b.name, b.tenant)
+		n = c.add(key.Name, key.Tenant)
 	}
 	n.pending++
-	c.touch(b.name)
+	c.touch(key.Name)
 	return nil
 }
 
@@ -112,14 +113,14 @@ func quotaFault(name, whose string, limit, used int) error {
 
 // settle ends a reservation with the incarnation that exists now, empty where
 // none does.
-func (c *counts) settle(b box, incarnation string) {
+func (c *counts) settle(key agentconn.Key, incarnation string) {
 	if !c.limited() {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.touch(b.name)
-	n := c.names[b.name]
+	c.touch(key.Name)
+	n := c.names[key.Name]
 	if n == nil {
 		return
 	}
@@ -128,7 +129,7 @@ func (c *counts) settle(b box, incarnation string) {
 		n.incarnation = incarnation
 	}
 	if n.pending <= 0 && n.incarnation == "" {
-		c.remove(b.name)
+		c.remove(key.Name)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/policy"
 )
@@ -28,8 +29,8 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	b := boxOf(ctx, id)
-	spec, err := s.policy.Spec(b.tenant, b.id, req)
+	key := keyOf(ctx, id)
+	spec, err := s.policy.Spec(key.Tenant, key.ID, req)
 	if err != nil {
 		return nil, err
 	}
@@ -37,20 +38,20 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 		sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT,
 		"the sandbox did not become ready within %s", s.cfg.Limits.CreateTimeout))
 	defer cancel()
-	if err := s.counts.reserve(ctx, b); err != nil {
+	if err := s.counts.reserve(ctx, key); err != nil {
 		return nil, err
 	}
 	exists := ""
-	defer func() { s.counts.settle(b, exists) }()
+	defer func() { s.counts.settle(key, exists) }()
 	for range joinTries {
-		info, conn, err := s.createNow(ctx, b, spec)
+		info, conn, err := s.createNow(ctx, key, spec)
 		if err != nil {
 			return nil, err
 		}
 		exists = info.Incarnation
-		s.expired.remove(b.name)
-		s.tunnels.adopt(ctx, b, info, conn)
-		gone, err := s.ready(ctx, b, info)
+		s.expired.remove(key.Name)
+		s.agents.Adopt(ctx, key, info, conn)
+		gone, err := s.ready(ctx, key, info)
 		if err == nil {
 			return &sandboxv1.CreateSandboxResponse{Sandbox: s.sandbox(info), Created: info.Created}, nil
 		}
@@ -66,13 +67,13 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 }
 
 // createNow has the provider create the sandbox, when it is this call's turn.
-func (s *Server) createNow(ctx context.Context, b box, spec providers.Spec) (providers.Info, net.Conn, error) {
+func (s *Server) createNow(ctx context.Context, key agentconn.Key, spec providers.Spec) (providers.Info, net.Conn, error) {
 	if s.creations != nil {
 		select {
 		case s.creations <- struct{}{}:
 		default:
 			// What is there already takes nobody's turn.
-			info, err := s.tunnels.lookup(ctx, b)
+			info, err := s.agents.Lookup(ctx, key)
 			if err == nil && info.State == providers.StateActive && info.Spec.Hash == spec.Hash {
 				info.Created = false
 				return info, nil, nil
@@ -83,9 +84,9 @@ func (s *Server) createNow(ctx context.Context, b box, spec providers.Spec) (pro
 		}
 		defer func() { <-s.creations }()
 	}
-	info, conn, err := s.provider.Create(ctx, b.name, spec)
+	info, conn, err := s.provider.Create(ctx, key.Name, spec)
 	if errors.Is(err, providers.ErrExists) {
-		return info, nil, fault.SpecDiffers(b.id).WithCause(err)
+		return info, nil, fault.SpecDiffers(key.ID).WithCause(err)
 	}
 	return info, conn, err
 }
@@ -97,10 +98,10 @@ const joinTries = 5
 // ready makes sure that a command can run. A sandbox of this call in which none
 // can is removed, unless another call was given it meanwhile. With an error it
 // reports whether the sandbox is gone.
-func (s *Server) ready(ctx context.Context, b box, info providers.Info) (gone bool, err error) {
-	t, err := s.reachKnown(ctx, b, info.Incarnation, &info)
+func (s *Server) ready(ctx context.Context, key agentconn.Key, info providers.Info) (gone bool, err error) {
+	t, err := s.reachKnown(ctx, key, info.Incarnation, &info)
 	if err == nil {
-		defer t.release()
+		defer t.Release()
 		if info.Created || s.clock.since(info.CreateTime) > s.cfg.Limits.CreateTimeout+cleanupTimeout {
 			return false, nil
 		}
@@ -112,17 +113,17 @@ func (s *Server) ready(ctx context.Context, b box, info providers.Info) (gone bo
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	undone := s.provider.Delete(undo, b.name, providers.Condition{Incarnation: info.Incarnation, IdleSince: info.LastActivity})
+	undone := s.provider.Delete(undo, key.Name, providers.Condition{Incarnation: info.Incarnation, IdleSince: info.LastActivity})
 	switch {
 	case undone == nil:
-		s.tunnels.drop(b.name)
+		s.agents.Drop(key.Name)
 		return true, err
 	case errors.Is(undone, providers.ErrNotFound):
 		return true, err
 	case errors.Is(undone, providers.ErrInUse), errors.Is(undone, providers.ErrReplaced):
 	default:
 		s.log.ErrorContext(ctx, "a sandbox that could not be used could not be deleted",
-			"tenant", b.tenant, "sandbox_id", b.id, "error", undone)
+			"tenant", key.Tenant, "sandbox_id", key.ID, "error", undone)
 	}
 	return false, err
 }

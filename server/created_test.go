@@ -108,7 +108,7 @@ func TestCreateDuringAnAttemptToReachTheOldOne(t *testing.T) {
 	})
 	w.create("x")
 	w.place("x").cut()
-	w.until("the tunnel is gone", func() bool { return w.server.tunnels.peek(substrateName(defaultTenant, "x")) == nil })
+	w.until("the tunnel is gone", func() bool { return w.server.agents.Peek(substrateName(defaultTenant, "x")) == nil })
 	old.Store(true)
 	var work sync.WaitGroup
 	work.Go(func() {
@@ -225,7 +225,7 @@ func TestDeletionEndsTheWaitForAnAgent(t *testing.T) {
 	for _, id := range []string{"x", "y"} {
 		w.create(id)
 		w.place(id).cut()
-		w.until("the tunnel is gone", func() bool { return w.server.tunnels.peek(substrateName(defaultTenant, id)) == nil })
+		w.until("the tunnel is gone", func() bool { return w.server.agents.Peek(substrateName(defaultTenant, id)) == nil })
 	}
 	hang.Store(true)
 	waits := make(chan error, 2)

@@ -10,6 +10,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/policy"
 )
@@ -34,40 +35,40 @@ func (s *Server) Download(req *sandboxv1.DownloadRequest, stream grpc.ServerStre
 	}
 	ctx := stream.Context()
 	c := callOf(ctx)
-	b := boxOf(ctx, req.GetSandboxId())
-	mend := mender{window: s.cfg.Timing.Reattach}
+	key := keyOf(ctx, req.GetSandboxId())
+	retry := agentconn.RetryWindow{Length: s.cfg.Timing.Reattach}
 	d := &download{items: req.GetItems(), out: stream, call: c}
 	for {
-		err := s.download(ctx, b, req, d)
+		err := s.download(ctx, key, req, d)
 		if err == nil {
 			return nil
 		}
-		if s.isStopping() || d.begun || !mend.again(ctx, err) {
+		if s.isStopping() || d.begun || !retry.Wait(ctx, err) {
 			return s.broken(ctx, err)
 		}
 	}
 }
 
-func (s *Server) download(ctx context.Context, b box, req *sandboxv1.DownloadRequest, d *download) error {
-	t, err := s.reach(ctx, b, req.GetExpectedIncarnation())
+func (s *Server) download(ctx context.Context, key agentconn.Key, req *sandboxv1.DownloadRequest, d *download) error {
+	t, err := s.reach(ctx, key, req.GetExpectedIncarnation())
 	if err != nil {
 		return err
 	}
-	defer t.release()
-	confinement, err := s.policy.Confine(t.policies, req.GetAccess())
+	defer t.Release()
+	confinement, err := s.policy.Confine(t.Policies, req.GetAccess())
 	if err != nil {
 		return err
 	}
 	up, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	in, err := openStream(up, t, agentv1.AgentService_Download_FullMethodName,
+	in, err := t.OpenStream(up, agentv1.AgentService_Download_FullMethodName,
 		&agentv1.DownloadRequest{Request: req, Confinement: confinement, Limits: s.limits})
 	if err == nil {
 		err = d.relay(in, func() { cancel(nil) })
 	}
-	err = agentError(up, err)
+	err = agentconn.Error(up, err)
 	if fault.IsMisbehaved(err) {
-		t.cut()
+		t.Cut()
 	}
 	return err
 }
@@ -87,7 +88,7 @@ type download struct {
 
 func (d *download) relay(in grpc.ClientStream, cancel func()) error {
 	for d.next < len(d.items) {
-		var fr frame
+		var fr agentconn.Frame
 		if err := in.RecvMsg(&fr); err != nil {
 			if errors.Is(err, io.EOF) {
 				return fault.Misbehaved("a download that ended after %d of %d files", d.next, len(d.items))
@@ -95,21 +96,21 @@ func (d *download) relay(in grpc.ClientStream, cancel func()) error {
 			return err
 		}
 		err := d.message(&fr)
-		fr.free()
+		fr.Free()
 		if err != nil {
 			return err
 		}
 	}
-	return expectEnd(in, cancel)
+	return agentconn.ExpectEnd(in, cancel)
 }
 
-func (d *download) message(fr *frame) error {
-	field, content, err := oneof(fr.data)
+func (d *download) message(fr *agentconn.Frame) error {
+	field, content, err := fr.Parse()
 	if err != nil {
 		return fault.Misbehaved("%w", err)
 	}
-	if field == fieldChunk {
-		n, err := parseChunk(content)
+	if field == agentconn.FieldChunk {
+		n, err := content.Chunk()
 		if err != nil {
 			return fault.Misbehaved("%w", err)
 		}
@@ -122,7 +123,7 @@ func (d *download) message(fr *frame) error {
 		return d.send(fr)
 	}
 	var m sandboxv1.DownloadResponse
-	if err := decode(fr.data, &m); err != nil {
+	if err := fr.Decode(&m); err != nil {
 		return fault.Misbehaved("%w", err)
 	}
 	switch p := m.GetPayload().(type) {
@@ -160,7 +161,7 @@ func (d *download) trailer(t *sandboxv1.DownloadTrailer) error {
 func (d *download) send(m any) error {
 	d.begun = true
 	if err := d.out.SendMsg(m); err != nil {
-		return &sendError{err}
+		return &agentconn.CallerError{Err: err}
 	}
 	return nil
 }

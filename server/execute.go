@@ -8,6 +8,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/policy"
 )
 
@@ -22,18 +23,18 @@ func (s *Server) Execute(req *sandboxv1.ExecuteRequest, stream grpc.ServerStream
 	ctx := stream.Context()
 	c := callOf(ctx)
 	f := &follower{
-		s: s, box: boxOf(ctx, req.GetSandboxId()), expected: req.GetExpectedIncarnation(),
+		s: s, key: keyOf(ctx, req.GetSandboxId()), expected: req.GetExpectedIncarnation(),
 		execID: req.GetExecId(), until: req.GetFollowUntil(), out: stream, call: c, since: c.start,
 	}
-	f.begin = func(ctx context.Context, t *tunnel) (grpc.ClientStream, error) {
-		confinement, err := s.policy.Confine(t.policies, req.GetAccess())
+	f.begin = func(ctx context.Context, t *agentconn.Conn) (grpc.ClientStream, error) {
+		confinement, err := s.policy.Confine(t.Policies, req.GetAccess())
 		if err != nil {
 			return nil, err
 		}
 		if err := policy.RefuseCommand(confinement, req); err != nil {
 			return nil, err
 		}
-		return openStream(ctx, t, agentv1.AgentService_Execute_FullMethodName,
+		return t.OpenStream(ctx, agentv1.AgentService_Execute_FullMethodName,
 			&agentv1.ExecuteRequest{Request: req, Confinement: confinement, Limits: s.limits})
 	}
 	// A reader that the command waits for is the command's pipe: dropping it

@@ -12,6 +12,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/agentconn"
 )
 
 func header(h *sandboxv1.UploadHeader) *sandboxv1.UploadRequest {
@@ -93,14 +94,14 @@ func TestUploadRefusals(t *testing.T) {
 func TestUploadCannotSmuggleAnEnvelope(t *testing.T) {
 	w := newWorld(t, nil)
 	w.create("a")
-	stream, err := w.client.Upload(t.Context(), grpc.ForceCodecV2(newCodec()))
+	stream, err := w.client.Upload(t.Context(), grpc.ForceCodecV2(agentconn.NewCodec()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := stream.Send(header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/x"})); err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.SendMsg(&frame{data: mem.BufferSlice{mem.SliceBuffer{0x22, 0x00}}}); err != nil {
+	if err := stream.SendMsg(&agentconn.Frame{Data: mem.BufferSlice{mem.SliceBuffer{0x22, 0x00}}}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = stream.CloseAndRecv()

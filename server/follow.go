@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/wire"
 )
@@ -22,7 +22,7 @@ import (
 // that the caller sees nothing but a delay.
 type follower struct {
 	s        *Server
-	box      box
+	key      agentconn.Key
 	expected string // incarnation, empty until one is known
 	execID   string
 	until    sandboxv1.FollowUntil
@@ -30,11 +30,11 @@ type follower struct {
 	call     *call
 	// begin opens the first stream; as long as no event has come it is asked
 	// again, which joins the command if it was started.
-	begin func(ctx context.Context, t *tunnel) (grpc.ClientStream, error)
+	begin func(ctx context.Context, t *agentconn.Conn) (grpc.ClientStream, error)
 
 	started  bool  // the caller has had `started`
 	position int64 // what the caller has
-	mend     mender
+	retry    agentconn.RetryWindow
 	brokenAt time.Time // zero while the connection to the agent works
 	// since is when an Execute came in.
 	since time.Time
@@ -45,31 +45,14 @@ type follower struct {
 	at atomic.Int64
 }
 
-// streamDesc is all that gRPC must know about a stream that is opened by hand.
-var streamDesc = &grpc.StreamDesc{ServerStreams: true}
-
-// openStream opens a server stream of the agent whose messages are received as
-// frames.
-func openStream(ctx context.Context, t *tunnel, method string, req proto.Message) (grpc.ClientStream, error) {
-	cs, err := t.client.NewStream(ctx, streamDesc, method)
+func (f *follower) reattach(ctx context.Context, t *agentconn.Conn) (grpc.ClientStream, error) {
+	confinement, err := f.s.policy.Confine(t.Policies, nil)
 	if err != nil {
 		return nil, err
 	}
-	// An error of SendMsg is explained by the next RecvMsg.
-	if err := cs.SendMsg(req); err == nil {
-		_ = cs.CloseSend()
-	}
-	return cs, nil
-}
-
-func (f *follower) reattach(ctx context.Context, t *tunnel) (grpc.ClientStream, error) {
-	confinement, err := f.s.policy.Confine(t.policies, nil)
-	if err != nil {
-		return nil, err
-	}
-	return openStream(ctx, t, agentv1.AgentService_Attach_FullMethodName, &agentv1.AttachRequest{
+	return t.OpenStream(ctx, agentv1.AgentService_Attach_FullMethodName, &agentv1.AttachRequest{
 		Request: &sandboxv1.AttachRequest{
-			SandboxId: f.box.id, ExecId: f.execID, Position: f.position,
+			SandboxId: f.key.ID, ExecId: f.execID, Position: f.position,
 			FollowUntil: f.until, ExpectedIncarnation: f.expected,
 		},
 		Confinement: confinement, Limits: f.s.limits,
@@ -78,7 +61,7 @@ func (f *follower) reattach(ctx context.Context, t *tunnel) (grpc.ClientStream, 
 
 // run returns nil when the caller has had `exited`, otherwise an error.
 func (f *follower) run(ctx context.Context) error {
-	f.mend.window = f.s.cfg.Timing.Reattach
+	f.retry.Length = f.s.cfg.Timing.Reattach
 	for {
 		err := f.follow(ctx)
 		if err == nil {
@@ -92,7 +75,7 @@ func (f *follower) run(ctx context.Context) error {
 			return err
 		}
 		f.broke(err)
-		if !f.mend.again(ctx, err) {
+		if !f.retry.Wait(ctx, err) {
 			f.mended(mendFailed)
 			return f.s.broken(ctx, err)
 		}
@@ -103,7 +86,7 @@ func (f *follower) run(ctx context.Context) error {
 func (f *follower) broke(err error) {
 	if f.started && f.brokenAt.IsZero() {
 		f.brokenAt = time.Now()
-		f.s.log.Info("connection to an agent broke", "tenant", f.box.tenant, "sandbox_id", f.box.id, "exec_id", f.execID, "error", err)
+		f.s.log.Info("connection to an agent broke", "tenant", f.key.Tenant, "sandbox_id", f.key.ID, "exec_id", f.execID, "error", err)
 	}
 }
 
@@ -113,7 +96,7 @@ func (f *follower) mended(outcome string) {
 		return
 	}
 	f.s.metrics.reattachments.WithLabelValues(outcome).Inc()
-	f.s.log.Info("connection to an agent "+outcome, "tenant", f.box.tenant, "sandbox_id", f.box.id, "exec_id", f.execID,
+	f.s.log.Info("connection to an agent "+outcome, "tenant", f.key.Tenant, "sandbox_id", f.key.ID, "exec_id", f.execID,
 		"took", time.Since(f.brokenAt))
 	f.brokenAt = time.Time{}
 }
@@ -165,7 +148,7 @@ func (f *follower) fate(ctx context.Context, err error) (bool, error) {
 		// It ended between the look at it and the call. Another look tells more.
 		return false, fault.AgentUnavailable(err)
 	}
-	return !transient(err), err
+	return !agentconn.IsTransient(err), err
 }
 
 // ended is for a sandbox that is not active any more.
@@ -196,6 +179,8 @@ func (f *follower) ended(ctx context.Context, flt *fault.Error) (bool, error) {
 const (
 	endingPatience = 5 * time.Second
 	endingPause    = 200 * time.Millisecond
+	// endReportTimeout bounds the look for it.
+	endReportTimeout = 20 * time.Second
 )
 
 // ending is how the incarnation ended in which the command ran. It waits for a
@@ -205,10 +190,10 @@ func (f *follower) ending(ctx context.Context, patience time.Duration) providers
 	if !ok {
 		return providers.Ending{}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fault.AgentUnavailable(errors.New("the substrate does not say how it ended")))
+	ctx, cancel := context.WithTimeoutCause(ctx, endReportTimeout, fault.AgentUnavailable(errors.New("the substrate does not say how it ended")))
 	defer cancel()
 	for late := time.Now().Add(patience); ; {
-		e, err := h.Ending(ctx, f.box.name, f.expected)
+		e, err := h.Ending(ctx, f.key.Name, f.expected)
 		if !e.Pending && !errors.Is(err, providers.ErrUnavailable) || !time.Now().Before(late) {
 			return e
 		}
@@ -239,12 +224,12 @@ func (f *follower) end(reason sandboxv1.ExitReason, message string) error {
 
 // follow opens one stream to the agent and passes on what comes until it ends.
 func (f *follower) follow(ctx context.Context) error {
-	t, err := f.s.reach(ctx, f.box, f.expected)
+	t, err := f.s.reach(ctx, f.key, f.expected)
 	if err != nil {
 		return err
 	}
-	defer t.release()
-	f.expected = t.incarnation
+	defer t.Release()
+	f.expected = t.Incarnation
 
 	// The caller's end is passed on to the agent, which then starts its timer
 	// for lost callers. This server's own end is not: the pipe breaks then.
@@ -265,9 +250,9 @@ func (f *follower) follow(ctx context.Context) error {
 	if err == nil {
 		err = f.relay(stream, t, func() { cancel(nil) })
 	}
-	err = agentError(up, err)
+	err = agentconn.Error(up, err)
 	if fault.IsMisbehaved(err) {
-		t.cut()
+		t.Cut()
 	}
 	return err
 }
@@ -278,7 +263,7 @@ func (f *follower) sendExited(m *sandboxv1.ExecuteResponse, e *sandboxv1.Exited)
 	f.call.exited.Store(e)
 	f.s.metrics.commandEnded(e)
 	if e.GetReason() == sandboxv1.ExitReason_EXIT_REASON_LOST {
-		f.s.log.Warn("command lost", "tenant", f.box.tenant, "sandbox_id", f.box.id, "exec_id", f.execID, "message", auditText(e.GetMessage(), maxAuditText))
+		f.s.log.Warn("command lost", "tenant", f.key.Tenant, "sandbox_id", f.key.ID, "exec_id", f.execID, "message", auditText(e.GetMessage(), maxAuditText))
 	}
 	return f.send(m)
 }
@@ -289,16 +274,7 @@ func (f *follower) send(m any) error {
 	err := f.out.SendMsg(m)
 	f.sending.Store(0)
 	if err != nil {
-		return &sendError{err}
+		return &agentconn.CallerError{Err: err}
 	}
 	return nil
 }
-
-// sendError is an error of the stream to the caller, never to be mistaken for
-// one of the agent's.
-type sendError struct{ err error }
-
-func (e *sendError) Error() string { return "send to the caller: " + e.err.Error() }
-
-// Unwrap lets the caller's going away be seen as what it is.
-func (e *sendError) Unwrap() []error { return []error{e.err, context.Canceled} }

@@ -14,10 +14,10 @@ func (s *Server) GetSandbox(ctx context.Context, req *sandboxv1.GetSandboxReques
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	b := boxOf(ctx, req.GetSandboxId())
-	info, err := s.tunnels.lookup(ctx, b)
+	key := keyOf(ctx, req.GetSandboxId())
+	info, err := s.agents.Lookup(ctx, key)
 	if err != nil {
-		return nil, s.explain(b, err)
+		return nil, s.explain(key, err)
 	}
 	return &sandboxv1.GetSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }

@@ -24,6 +24,7 @@ import (
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentconn"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -234,7 +235,7 @@ func (m *memory) place(name string, spec providers.Spec) *place {
 // start runs the place's agent.
 func (p *place) start(s script, sockets string) {
 	p.agent = &scriptedAgent{script: s, incarnation: p.info.Incarnation, execs: make(map[string]bool), cancelled: make(chan struct{}, 16)}
-	p.server = grpc.NewServer(grpc.ForceServerCodecV2(newCodec()), grpc.MaxRecvMsgSize(32<<20))
+	p.server = grpc.NewServer(grpc.ForceServerCodecV2(agentconn.NewCodec()), grpc.MaxRecvMsgSize(32<<20))
 	agentv1.RegisterAgentServiceServer(p.server, p.agent)
 	lis := bufconn.Listen(1 << 20)
 	p.dial = lis.DialContext

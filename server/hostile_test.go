@@ -12,6 +12,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/agentconn"
 )
 
 // An agent that breaks the protocol must be found out, and the server must go
@@ -129,7 +130,7 @@ func TestHostileDownload(t *testing.T) {
 			w := newWorld(t, nil)
 			w.provider.script.download = func(_ *agentv1.DownloadRequest, out grpc.ServerStream) error {
 				err := attack(func(b ...byte) error {
-					return out.SendMsg(&frame{data: mem.BufferSlice{mem.SliceBuffer(b)}})
+					return out.SendMsg(&agentconn.Frame{Data: mem.BufferSlice{mem.SliceBuffer(b)}})
 				})
 				_ = err // sending fails once the server has hung up
 				return nil

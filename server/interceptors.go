@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
 )
 
@@ -68,7 +69,7 @@ type edge struct {
 }
 
 func (e *edge) RecvMsg(m any) error {
-	if _, raw := m.(*frame); raw {
+	if _, raw := m.(*agentconn.Frame); raw {
 		return e.ServerStream.RecvMsg(m)
 	}
 	if !e.once {

@@ -326,7 +326,7 @@ func TestActivityIsWrittenSparingly(t *testing.T) {
 	if !last().Equal(first) {
 		t.Fatal("activity was written at once")
 	}
-	w.server.tunnels.peek(substrateName(defaultTenant, "a")).written.Store(time.Now().Add(-2 * time.Minute).UnixNano())
+	w.server.agents.Peek(substrateName(defaultTenant, "a")).Activity.Written.Store(time.Now().Add(-2 * time.Minute).UnixNano())
 	touch()
 	if !last().After(first) {
 		t.Fatal("activity was not written")
@@ -376,7 +376,7 @@ func TestIdleTunnelsAreClosed(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Timing.TunnelIdle = 20 * time.Millisecond })
 	w.create("a")
 	deadline := time.Now().Add(30 * time.Second)
-	for len(w.server.tunnels.live()) > 0 {
+	for len(w.server.agents.Live()) > 0 {
 		if time.Now().After(deadline) {
 			t.Fatal("an unused connection was kept")
 		}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/agentconn"
 )
 
 // tick does what the server does every few seconds, and waits until it is done.
@@ -69,13 +70,13 @@ func TestDryCleanupRenewsNothing(t *testing.T) {
 func TestLooksAtOnceAreNoUse(t *testing.T) {
 	w := newWorld(t, nil)
 	w.create("a")
-	b := box{tenant: defaultTenant, id: "a", name: substrateName(defaultTenant, "a")}
-	other, err := w.server.tunnels.look(t.Context(), b)
+	key := agentconn.Key{Tenant: defaultTenant, ID: "a", Name: substrateName(defaultTenant, "a")}
+	other, err := w.server.agents.Inspect(t.Context(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer other.endLook()
-	if idle, err := w.server.idleTime(t.Context(), b); err != nil || idle == usedNow {
+	defer other.EndInspection()
+	if idle, err := w.server.idleTime(t.Context(), key); err != nil || idle == usedNow {
 		t.Errorf("idle for %v, %v", idle, err)
 	}
 }

@@ -55,7 +55,7 @@ func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector. What cannot be counted is left out.
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(c.connections, prometheus.GaugeValue, float64(len(c.s.tunnels.live())))
+	ch <- prometheus.MustNewConstMetric(c.connections, prometheus.GaugeValue, float64(len(c.s.agents.Live())))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// The provider may be closed once the server is stopping.

@@ -12,6 +12,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/agentconn"
 )
 
 // A call that changes something and whose connection breaks goes out again
@@ -35,7 +36,7 @@ func TestCallsThatChangeThings(t *testing.T) {
 			w.provider.script.replays = c.replays
 			w.provider.script.move = func(ctx context.Context, _ *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
 				mu.Lock()
-				ids = append(ids, metadata.ValueFromIncomingContext(ctx, callIDKey)...)
+				ids = append(ids, metadata.ValueFromIncomingContext(ctx, agentconn.CallIDKey)...)
 				first := len(ids) == 1
 				mu.Unlock()
 				if first {
@@ -83,7 +84,7 @@ func TestCallIDsDiffer(t *testing.T) {
 	w := newWorld(t, nil)
 	var ids []string
 	w.provider.script.move = func(ctx context.Context, _ *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
-		ids = append(ids, metadata.ValueFromIncomingContext(ctx, callIDKey)...)
+		ids = append(ids, metadata.ValueFromIncomingContext(ctx, agentconn.CallIDKey)...)
 		return &agentv1.MoveFileResponse{Response: &sandboxv1.MoveFileResponse{}}, nil
 	}
 	w.create("a")

@@ -10,6 +10,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
 )
 
@@ -205,8 +206,8 @@ func (s *Server) idled(info providers.Info) bool {
 // idle, the agent is asked whether a command runs. It returns the sandbox as it
 // is now.
 func (s *Server) isOver(ctx context.Context, info providers.Info) (bool, providers.Info, error) {
-	b := boxFor(info)
-	info, err := s.provider.Get(ctx, b.name)
+	key := agentconn.KeyOf(info)
+	info, err := s.provider.Get(ctx, key.Name)
 	if err != nil {
 		return false, info, ignoreNotFound(err)
 	}
@@ -219,7 +220,7 @@ func (s *Server) isOver(ctx context.Context, info providers.Info) (bool, provide
 	case info.State == providers.StateCreating && !aged:
 		return false, info, nil
 	case info.State == providers.StateActive && !aged:
-		idle, err := s.idleTime(ctx, b)
+		idle, err := s.idleTime(ctx, key)
 		switch {
 		case err != nil && s.clock.since(info.LastActivity)-info.Spec.IdleTTL < unreachableGrace:
 			return false, info, fmt.Errorf("%w: %w", errUnasked, err)
@@ -248,23 +249,18 @@ func (s *Server) setActivity(ctx context.Context, info providers.Info, ago time.
 	return ignoreNotFound(err)
 }
 
-// boxFor is the box of a sandbox that the provider told of.
-func boxFor(info providers.Info) box {
-	return box{tenant: info.Spec.Tenant, id: info.Spec.ID, name: info.Name}
-}
-
 // deleteExpired reports whether it was this call that deleted the sandbox. The
 // error wraps providers.ErrInUse when the sandbox was used, or its lifetime
 // changed, since it was looked at.
 func (s *Server) deleteExpired(ctx context.Context, info providers.Info) (bool, error) {
-	b, end := boxFor(info), info.ExpireTime()
+	key, end := agentconn.KeyOf(info), info.ExpireTime()
 	// Before the deletion, so that no caller finds the sandbox gone without the
 	// reason.
-	s.expired.add(b.name, end)
-	err := s.provider.Delete(ctx, b.name, providers.Condition{Incarnation: info.Incarnation, IdleSince: info.LastActivity})
+	s.expired.add(key.Name, end)
+	err := s.provider.Delete(ctx, key.Name, providers.Condition{Incarnation: info.Incarnation, IdleSince: info.LastActivity})
 	if err != nil && !errors.Is(err, providers.ErrNotFound) {
 		// It may live on.
-		s.expired.remove(b.name)
+		s.expired.remove(key.Name)
 	}
 	if errors.Is(err, providers.ErrReplaced) || errors.Is(err, providers.ErrNotFound) {
 		return false, nil
@@ -272,11 +268,11 @@ func (s *Server) deleteExpired(ctx context.Context, info providers.Info) (bool, 
 	if err != nil {
 		return false, err
 	}
-	s.counts.forget(b.name, info.Incarnation)
-	s.tunnels.drop(b.name)
-	s.recordExpired(ctx, b)
+	s.counts.forget(key.Name, info.Incarnation)
+	s.agents.Drop(key.Name)
+	s.recordExpired(ctx, key)
 	s.metrics.reapedOne(s.aged(info))
-	s.log.InfoContext(ctx, "sandbox expired", "tenant", b.tenant, "sandbox_id", b.id, "expire_time", end)
+	s.log.InfoContext(ctx, "sandbox expired", "tenant", key.Tenant, "sandbox_id", key.ID, "expire_time", end)
 	return true, nil
 }
 
@@ -285,17 +281,17 @@ const usedNow = time.Duration(-1)
 
 // idleTime asks the agent for how long the sandbox has been idle. One with a
 // running command, or with a call under way here, is in use.
-func (s *Server) idleTime(ctx context.Context, b box) (time.Duration, error) {
-	t, err := s.tunnels.look(ctx, b)
+func (s *Server) idleTime(ctx context.Context, key agentconn.Key) (time.Duration, error) {
+	t, err := s.agents.Inspect(ctx, key)
 	if err != nil {
 		return 0, err
 	}
-	defer t.endLook()
-	reply, err := t.agent.GetActivity(ctx, &agentv1.GetActivityRequest{})
+	defer t.EndInspection()
+	reply, err := t.Agent.GetActivity(ctx, &agentv1.GetActivityRequest{})
 	if err != nil {
-		return 0, agentError(ctx, err)
+		return 0, agentconn.Error(ctx, err)
 	}
-	if reply.GetRunningCommands() > 0 || t.users.Load() > 0 {
+	if reply.GetRunningCommands() > 0 || t.InUse() {
 		return usedNow, nil
 	}
 	// An agent cannot keep its sandbox alive by a clock from the future.

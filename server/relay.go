@@ -8,18 +8,16 @@ import (
 	"google.golang.org/grpc"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/streaming"
 )
 
-// endWait is how long an agent may take to end a stream after `exited`.
-const endWait = 5 * time.Second
-
 // relay checks and passes on one stream of events. It returns nil when `exited`
 // was passed on and the stream ended properly.
-func (f *follower) relay(in grpc.ClientStream, t *tunnel, cancel func()) error {
+func (f *follower) relay(in grpc.ClientStream, t *agentconn.Conn, cancel func()) error {
 	seq := streaming.ResumeSequence(f.position)
-	var fr frame
+	var fr agentconn.Frame
 	for {
 		if err := in.RecvMsg(&fr); err != nil {
 			if errors.Is(err, io.EOF) {
@@ -28,47 +26,28 @@ func (f *follower) relay(in grpc.ClientStream, t *tunnel, cancel func()) error {
 			return err
 		}
 		ended, err := f.event(&fr, &seq, t)
-		fr.free()
+		fr.Free()
 		if err != nil {
 			return err
 		}
-		f.mend.progress()
+		f.retry.Restart()
 		f.mended(mended)
 		if ended {
-			return expectEnd(in, cancel)
+			return agentconn.ExpectEnd(in, cancel)
 		}
-	}
-}
-
-// expectEnd makes sure that nothing follows the last message. An agent that
-// keeps the stream open is not waited for long.
-func expectEnd(in grpc.ClientStream, cancel func()) error {
-	late := time.AfterFunc(endWait, cancel)
-	defer late.Stop()
-	var fr frame
-	err := in.RecvMsg(&fr)
-	switch {
-	case errors.Is(err, io.EOF):
-		return nil
-	case err == nil:
-		fr.free()
-		return fault.Misbehaved("a message after the end")
-	default:
-		// The caller has the whole; how the stream ends matters no more.
-		return nil
 	}
 }
 
 // event checks one event and passes it on.
-func (f *follower) event(fr *frame, seq *streaming.Sequence, t *tunnel) (bool, error) {
-	field, content, err := oneof(fr.data)
+func (f *follower) event(fr *agentconn.Frame, seq *streaming.Sequence, t *agentconn.Conn) (bool, error) {
+	field, content, err := fr.Parse()
 	if err != nil {
 		return false, fault.Misbehaved("%w", err)
 	}
-	if field == fieldOutput {
-		o, err := parseOutput(content)
+	if field == agentconn.FieldOutput {
+		o, err := content.Output()
 		if err == nil {
-			err = seq.Output(o.position, o.size)
+			err = seq.Output(o.Position, o.Size)
 		}
 		if err != nil {
 			return false, fault.Misbehaved("%w", err)
@@ -77,11 +56,11 @@ func (f *follower) event(fr *frame, seq *streaming.Sequence, t *tunnel) (bool, e
 			return false, err
 		}
 		f.position = seq.Position()
-		f.call.bytes.Add(int64(o.size))
+		f.call.bytes.Add(int64(o.Size))
 		return false, nil
 	}
 	var m sandboxv1.ExecuteResponse
-	if err := decode(fr.data, &m); err != nil {
+	if err := fr.Decode(&m); err != nil {
 		return false, fault.Misbehaved("%w", err)
 	}
 	switch e := m.GetEvent().(type) {
@@ -106,15 +85,15 @@ func (f *follower) event(fr *frame, seq *streaming.Sequence, t *tunnel) (bool, e
 	}
 }
 
-func (f *follower) onStarted(e *sandboxv1.Started, seq *streaming.Sequence, t *tunnel, m *sandboxv1.ExecuteResponse) error {
+func (f *follower) onStarted(e *sandboxv1.Started, seq *streaming.Sequence, t *agentconn.Conn, m *sandboxv1.ExecuteResponse) error {
 	if err := seq.Started(); err != nil {
 		return fault.Misbehaved("%w", err)
 	}
 	switch {
 	case e.GetExecId() != f.execID:
 		return fault.Misbehaved("the start of command %q instead of %q", fault.Bounded(e.GetExecId()), f.execID)
-	case e.GetIncarnation() != t.incarnation:
-		return fault.Misbehaved("the start of incarnation %q in %q", fault.Bounded(e.GetIncarnation()), t.incarnation)
+	case e.GetIncarnation() != t.Incarnation:
+		return fault.Misbehaved("the start of incarnation %q in %q", fault.Bounded(e.GetIncarnation()), t.Incarnation)
 	case e.GetPosition() != seq.Position():
 		return fault.Misbehaved("a start at position %d instead of %d", e.GetPosition(), seq.Position())
 	}

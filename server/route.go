@@ -10,123 +10,77 @@ import (
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
 )
 
 // boxOf finds the caller's sandbox of this id and notes it for the audit.
-func boxOf(ctx context.Context, id string) box {
+func keyOf(ctx context.Context, id string) agentconn.Key {
 	c := callOf(ctx)
 	c.audit.SandboxID = id
-	return box{tenant: c.principal.Tenant, id: id, name: substrateName(c.principal.Tenant, id)}
+	return agentconn.Key{Tenant: c.principal.Tenant, ID: id, Name: substrateName(c.principal.Tenant, id)}
 }
 
 // reach returns a tunnel to the sandbox, which must be released, and counts
 // the call as activity.
-func (s *Server) reach(ctx context.Context, b box, incarnation string) (*tunnel, error) {
-	return s.reachKnown(ctx, b, incarnation, nil)
+func (s *Server) reach(ctx context.Context, key agentconn.Key, incarnation string) (*agentconn.Conn, error) {
+	return s.reachKnown(ctx, key, incarnation, nil)
 }
 
 // reachKnown is reach for a sandbox that the provider has just told of, which
 // spares asking it again.
-func (s *Server) reachKnown(ctx context.Context, b box, incarnation string, known *providers.Info) (*tunnel, error) {
-	t, err := s.tunnels.getKnown(ctx, b, known)
+func (s *Server) reachKnown(ctx context.Context, key agentconn.Key, incarnation string, known *providers.Info) (*agentconn.Conn, error) {
+	t, err := s.agents.Acquire(ctx, key, known)
 	if err != nil {
-		return nil, s.explain(b, err)
+		return nil, s.explain(key, err)
 	}
-	if incarnation != "" && incarnation != t.incarnation {
-		t.release()
-		now, err := s.tunnels.lookup(ctx, b)
+	if incarnation != "" && incarnation != t.Incarnation {
+		t.Release()
+		now, err := s.agents.Lookup(ctx, key)
 		switch {
 		case err != nil:
-			return nil, s.explain(b, err)
+			return nil, s.explain(key, err)
 		case now.Incarnation == incarnation && (known == nil || known.Incarnation != incarnation):
 			// The caller knows more than this server did.
-			return s.reachKnown(ctx, b, incarnation, &now)
+			return s.reachKnown(ctx, key, incarnation, &now)
 		default:
-			return nil, fault.Replaced(b.id, now.Incarnation)
+			return nil, fault.Replaced(key.ID, now.Incarnation)
 		}
 	}
-	if s.aged(*t.info.Load()) {
+	if s.aged(*t.Info()) {
 		// Another replica may have prolonged it meanwhile.
-		fresh, err := s.tunnels.lookup(ctx, b)
+		fresh, err := s.agents.Lookup(ctx, key)
 		if err == nil {
-			t.info.Store(&fresh)
+			t.SetInfo(fresh)
 			if s.aged(fresh) {
-				err = fault.Expired(b.id, fresh.ExpireTime())
+				err = fault.Expired(key.ID, fresh.ExpireTime())
 			}
 		}
 		if err != nil {
-			t.release()
-			return nil, s.explain(b, err)
+			t.Release()
+			return nil, s.explain(key, err)
 		}
 	}
 	if err := s.activity.renew(ctx, t, time.Now()); err != nil {
-		t.release()
-		if end, ok := s.expired.get(b.name); ok && errors.Is(err, providers.ErrNotActive) {
-			err = fault.Expired(b.id, end)
+		t.Release()
+		if end, ok := s.expired.get(key.Name); ok && errors.Is(err, providers.ErrNotActive) {
+			err = fault.Expired(key.ID, end)
 		}
-		return nil, s.explain(b, err)
+		return nil, s.explain(key, err)
 	}
 	return t, nil
 }
 
 // explain tells a caller about a sandbox that is gone why it is.
-func (s *Server) explain(b box, err error) error {
+func (s *Server) explain(key agentconn.Key, err error) error {
 	var told *fault.Error
 	if !errors.Is(err, providers.ErrNotFound) || errors.As(err, &told) {
 		return err
 	}
-	if end, ok := s.expired.get(b.name); ok {
-		return fault.Expired(b.id, end)
+	if end, ok := s.expired.get(key.Name); ok {
+		return fault.Expired(key.ID, end)
 	}
-	return fault.NotFound(b.id)
-}
-
-// mender decides whether to try again after the way to an agent broke.
-type mender struct {
-	window time.Duration
-	until  time.Time
-	delay  time.Duration
-}
-
-const (
-	firstMend = 20 * time.Millisecond
-	lastMend  = time.Second
-)
-
-// again waits and reports true when another try is worth it.
-func (m *mender) again(ctx context.Context, err error) bool {
-	if !transient(err) {
-		return false
-	}
-	now := time.Now()
-	if m.until.IsZero() {
-		m.until, m.delay = now.Add(m.window), firstMend
-	} else {
-		m.delay = min(2*m.delay, lastMend)
-	}
-	if now.Add(m.delay).After(m.until) {
-		return false
-	}
-	timer := time.NewTimer(m.delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// progress begins the window anew.
-func (m *mender) progress() { m.until = time.Time{} }
-
-func transient(err error) bool {
-	if errors.Is(err, errPipe) || errors.Is(err, providers.ErrUnavailable) {
-		return true
-	}
-	var f *fault.Error
-	return errors.As(err, &f) && f.Reason == sandboxv1.ErrorReason_ERROR_REASON_AGENT_UNAVAILABLE
+	return fault.NotFound(key.ID)
 }
 
 // broken is what the caller is told when the way to the agent broke and could
@@ -137,7 +91,7 @@ func (s *Server) broken(ctx context.Context, err error) error {
 		return fault.ErrShuttingDown
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.Is(err, errPipe):
+	case errors.Is(err, agentconn.ErrBroken):
 		return fault.AgentUnavailable(err)
 	default:
 		return err
@@ -159,49 +113,42 @@ const (
 	freely repeat = true
 )
 
-// A call to be carried out once has an id, by which an agent with the
-// capability knows it again and answers as it did the first time.
-const (
-	callIDKey        = "sandgate-call-id"
-	callIDCapability = "call-id"
-)
-
 // ask sends one unary call to the sandbox's agent.
 func ask[P comparable, R interface{ GetResponse() P }](
 	ctx context.Context, s *Server, req target, own *sandboxv1.AccessPolicy, r repeat,
 	send func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (R, error),
 ) (P, error) {
 	var none P
-	b := boxOf(ctx, req.GetSandboxId())
-	mend := mender{window: s.cfg.Timing.Reattach}
+	key := keyOf(ctx, req.GetSandboxId())
+	retry := agentconn.RetryWindow{Length: s.cfg.Timing.Reattach}
 	up := ctx
 	if r == once {
-		up = metadata.AppendToOutgoingContext(ctx, callIDKey, newID(""))
+		up = metadata.AppendToOutgoingContext(ctx, agentconn.CallIDKey, newID(""))
 	}
 	incarnation := req.GetExpectedIncarnation()
 	replays, unknown := false, false
 	for {
 		reply, err := func() (P, error) {
-			t, err := s.reach(ctx, b, incarnation)
+			t, err := s.reach(ctx, key, incarnation)
 			if err != nil {
 				return none, err
 			}
-			defer t.release()
+			defer t.Release()
 			if r == once {
 				// Another incarnation does not know what the first one did.
-				incarnation, replays = t.incarnation, t.replays
+				incarnation, replays = t.Incarnation, t.Deduplicates
 			}
-			c, err := s.policy.Confine(t.policies, own)
+			c, err := s.policy.Confine(t.Policies, own)
 			if err != nil {
 				return none, err
 			}
-			envelope, err := send(up, t.agent, c, s.limits)
+			envelope, err := send(up, t.Agent, c, s.limits)
 			if err == nil && envelope.GetResponse() == none {
 				err = fault.Misbehaved("a reply without its message")
 			}
 			if err != nil {
-				if err = agentError(ctx, err); fault.IsMisbehaved(err) {
-					t.cut()
+				if err = agentconn.Error(ctx, err); fault.IsMisbehaved(err) {
+					t.Cut()
 				}
 				return none, err
 			}
@@ -210,11 +157,11 @@ func ask[P comparable, R interface{ GetResponse() P }](
 		if err == nil {
 			return reply, nil
 		}
-		sent := errors.Is(err, errPipe)
+		sent := errors.Is(err, agentconn.ErrBroken)
 		unknown = r == once && (unknown || sent)
-		if s.isStopping() || (sent && r == once && !replays) || !mend.again(ctx, err) {
+		if s.isStopping() || (sent && r == once && !replays) || !retry.Wait(ctx, err) {
 			err = s.broken(ctx, err)
-			if unknown && (transient(err) || s.isStopping()) {
+			if unknown && (agentconn.IsTransient(err) || s.isStopping()) {
 				err = fault.OutcomeUnknown(err)
 			}
 			return none, err

@@ -26,17 +26,9 @@ import (
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/policy"
-)
-
-// Window sizes are static: gRPC's estimate starts at 64 KiB and costs the first
-// megabytes of every stream. A stream's window is what one stuck reader can
-// make the server hold.
-const (
-	streamWindow = 1 << 20
-	connWindow   = 16 << 20
-	writeBuffer  = 64 << 10
 )
 
 // streamWorkers goroutines wait for calls. What a call goes through needs more
@@ -53,11 +45,11 @@ type Server struct {
 	provider  providers.Provider
 	described providers.Description
 	policy    *policy.Policy
-	codec     codec
+	codec     agentconn.Codec
 	limits    *agentv1.Limits
 	grpc      *grpc.Server
 	health    *health.Server
-	tunnels   *tunnels
+	agents    *agentconn.Set
 	activity  *activity
 	expired   *tombstones
 	reapLater *pauses
@@ -106,7 +98,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: newCodec(),
+		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: agentconn.NewCodec(),
 		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(), reapLater: newPauses(), random: rand.IntN,
 		conns: newConnLimiter(), running: newRunning(), refusals: newRefusals(),
 		clock: newClock(cfg.readClock), counts: newCounts(cfg.Provider, cfg.Limits),
@@ -152,8 +144,10 @@ func New(cfg Config) (*Server, error) {
 	s.limits = cfg.Limits.forAgent()
 	s.metrics = newMetrics(cfg.Version, s.described.Name)
 	s.metrics.registry.MustRegister(newStateCollector(s))
-	s.tunnels = newTunnels(cfg, s.codec)
-	s.tunnels.dialled = s.metrics.dialled
+	s.agents = agentconn.New(agentconn.Config{
+		Provider: cfg.Provider, Version: cfg.Version, ProtocolMinor: cfg.protocolMinor, MaxRequest: cfg.Limits.MaxMessageBytes,
+		Hello: cfg.Timing.Hello, Idle: cfg.Timing.TunnelIdle, OnDial: s.metrics.dialled,
+	})
 	s.activity = newActivity(cfg.Provider, s.log)
 
 	unary, stream := s.chains()
@@ -168,10 +162,10 @@ func New(cfg Config) (*Server, error) {
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.NumStreamWorkers(streamWorkers),
-		grpc.StaticStreamWindowSize(streamWindow),
-		grpc.StaticConnWindowSize(connWindow),
-		grpc.WriteBufferSize(writeBuffer),
-		grpc.ReadBufferSize(writeBuffer),
+		grpc.StaticStreamWindowSize(agentconn.StreamWindow),
+		grpc.StaticConnWindowSize(agentconn.ConnWindow),
+		grpc.WriteBufferSize(agentconn.ReadBuffer),
+		grpc.ReadBufferSize(agentconn.ReadBuffer),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.Timing.Silence, Timeout: cfg.Timing.SignOfLife,
 			MaxConnectionAge: cfg.Timing.ConnectionAge}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
@@ -222,20 +216,20 @@ func (s *Server) receive(ctx context.Context, recv func(any) error, m any) error
 // decode reads a message of a caller and explains why it cannot be read: it can
 // only be its size or its encoding. gRPC itself would answer without a reason.
 func (s *Server) decode(recv func(any) error, m any) error {
-	var fr frame
+	var fr agentconn.Frame
 	if err := recv(&fr); err != nil {
 		return err
 	}
-	defer fr.free()
-	if limit := s.cfg.Limits.MaxMessageBytes; fr.data.Len() > limit {
+	defer fr.Free()
+	if limit := s.cfg.Limits.MaxMessageBytes; fr.Data.Len() > limit {
 		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE,
 			"the message is larger than %d bytes; send content through Upload", limit).
 			With("limit_bytes", strconv.Itoa(limit))
 	}
-	switch err := s.codec.Unmarshal(fr.data, m); {
-	case errors.Is(err, errFields):
+	switch err := s.codec.Unmarshal(fr.Data, m); {
+	case errors.Is(err, agentconn.ErrTooManyFields):
 		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE, "the message has %v", err).
-			With("limit_fields", strconv.Itoa(maxFields))
+			With("limit_fields", strconv.Itoa(agentconn.MaxFields))
 	case err != nil:
 		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID, "the message could not be decoded").WithCause(err)
 	}
@@ -325,7 +319,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-drain.C:
 	case <-ctx.Done():
 	}
-	s.tunnels.close()
+	s.agents.Close()
 	select {
 	case <-graceful:
 	case <-ctx.Done():
@@ -337,7 +331,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		defer close(ended)
 		s.work.Wait()
 		s.activity.pending.Wait()
-		s.tunnels.wait()
+		s.agents.Wait()
 	}()
 	select {
 	case <-ended:

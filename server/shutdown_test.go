@@ -163,7 +163,7 @@ func TestShutdownWaitsForActivity(t *testing.T) {
 		}
 	})
 	w.create("a")
-	tunnel := w.server.tunnels.peek(substrateName(defaultTenant, "a"))
+	tunnel := w.server.agents.Peek(substrateName(defaultTenant, "a"))
 	w.server.haltOnce.Do(func() { close(w.server.halt) })
 	w.server.work.Wait()
 	w.server.activity.note(t.Context(), tunnel, time.Now().Add(time.Hour))

@@ -12,6 +12,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/agentconn"
 )
 
 // Server and agent may be one minor apart, either way; beyond that the refusal
@@ -23,8 +24,7 @@ func TestVersionSkew(t *testing.T) {
 		served bool
 	}{{own - 2, false}, {own - 1, true}, {own, true}, {own + 1, true}, {own + 2, false}, {-1, false}} {
 		t.Run(fmt.Sprintf("%d to %d", own, c.agent), func(t *testing.T) {
-			w := newWorld(t, nil)
-			w.server.tunnels.minor = own
+			w := newWorld(t, func(c *Config) { c.protocolMinor = own })
 			w.provider.script.minor = c.agent
 			_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a"})
 			if c.served {
@@ -49,9 +49,8 @@ var later = protowire.AppendString(protowire.AppendTag(nil, 5000, protowire.Byte
 
 // An agent one minor older does what it can, and says what it cannot.
 func TestOlderAgent(t *testing.T) {
-	w := newWorld(t, nil)
-	w.server.tunnels.minor = protocolMinor + 1
-	w.provider.script.minor = protocolMinor
+	w := newWorld(t, func(c *Config) { c.protocolMinor = agentconn.ProtocolMinor + 1 })
+	w.provider.script.minor = agentconn.ProtocolMinor
 	w.create("a")
 	o, err := w.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
 	if err != nil || o.output.String() != "hello" {
@@ -73,7 +72,7 @@ func TestOlderAgent(t *testing.T) {
 // unknown is in the way.
 func TestNewerAgent(t *testing.T) {
 	w := newWorld(t, nil)
-	w.provider.script.minor = protocolMinor + 1
+	w.provider.script.minor = agentconn.ProtocolMinor + 1
 	w.provider.script.extra = later
 	w.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
 		started := &sandboxv1.Started{ExecId: out.execID, Incarnation: out.incarnation}

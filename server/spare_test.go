@@ -47,7 +47,7 @@ func (w *world) age(id string, by time.Duration) {
 	p.info.CreateTime, p.info.LastActivity = p.info.CreateTime.Add(-by), p.info.LastActivity.Add(-by)
 	w.provider.mu.Unlock()
 	p.cut()
-	w.until("the old tunnel is gone", func() bool { return w.server.tunnels.peek(p.info.Name) == nil })
+	w.until("the old tunnel is gone", func() bool { return w.server.agents.Peek(p.info.Name) == nil })
 }
 
 func (w *world) createFor(id string, idle time.Duration) {

@@ -5,13 +5,14 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/policy"
 )
 
 // SuspendSandbox implements SandboxService.
 func (s *Server) SuspendSandbox(ctx context.Context, req *sandboxv1.SuspendSandboxRequest) (*sandboxv1.SuspendSandboxResponse, error) {
-	b, p, err := s.suspender(ctx, req.GetSandboxId())
+	key, p, err := s.suspender(ctx, req.GetSandboxId())
 	if err != nil {
 		return nil, err
 	}
@@ -19,17 +20,17 @@ func (s *Server) SuspendSandbox(ctx context.Context, req *sandboxv1.SuspendSandb
 		sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED,
 		"the sandbox was not suspended within %s; it may be later", s.cfg.Limits.CreateTimeout))
 	defer cancel()
-	info, err := p.Suspend(ctx, b.name)
+	info, err := p.Suspend(ctx, key.Name)
 	if err != nil {
-		return nil, s.explain(b, err)
+		return nil, s.explain(key, err)
 	}
-	s.tunnels.drop(b.name)
+	s.agents.Drop(key.Name)
 	return &sandboxv1.SuspendSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }
 
 // ResumeSandbox implements SandboxService.
 func (s *Server) ResumeSandbox(ctx context.Context, req *sandboxv1.ResumeSandboxRequest) (*sandboxv1.ResumeSandboxResponse, error) {
-	b, p, err := s.suspender(ctx, req.GetSandboxId())
+	key, p, err := s.suspender(ctx, req.GetSandboxId())
 	if err != nil {
 		return nil, err
 	}
@@ -37,32 +38,32 @@ func (s *Server) ResumeSandbox(ctx context.Context, req *sandboxv1.ResumeSandbox
 		sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT,
 		"the sandbox did not become ready within %s", s.cfg.Limits.CreateTimeout))
 	defer cancel()
-	info, conn, err := p.Resume(ctx, b.name)
+	info, conn, err := p.Resume(ctx, key.Name)
 	if err != nil {
-		return nil, s.explain(b, err)
+		return nil, s.explain(key, err)
 	}
-	s.tunnels.adopt(ctx, b, info, conn)
-	t, err := s.reachKnown(ctx, b, info.Incarnation, &info)
+	s.agents.Adopt(ctx, key, info, conn)
+	t, err := s.reachKnown(ctx, key, info.Incarnation, &info)
 	if err != nil {
 		return nil, err
 	}
-	t.release()
+	t.Release()
 	return &sandboxv1.ResumeSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }
 
-func (s *Server) suspender(ctx context.Context, id string) (box, providers.Suspender, error) {
+func (s *Server) suspender(ctx context.Context, id string) (agentconn.Key, providers.Suspender, error) {
 	var v policy.Violations
 	v.SandboxID(id)
 	if err := v.Err(); err != nil {
-		return box{}, nil, err
+		return agentconn.Key{}, nil, err
 	}
-	b := boxOf(ctx, id)
+	key := keyOf(ctx, id)
 	p, ok := s.provider.(providers.Suspender)
 	if !ok {
-		return b, nil, fault.Unsupported("suspend", "the provider %s cannot suspend sandboxes", s.described.Name)
+		return key, nil, fault.Unsupported("suspend", "the provider %s cannot suspend sandboxes", s.described.Name)
 	}
-	if _, err := s.tunnels.lookup(ctx, b); err != nil {
-		return b, nil, s.explain(b, err)
+	if _, err := s.agents.Lookup(ctx, key); err != nil {
+		return key, nil, s.explain(key, err)
 	}
-	return b, p, nil
+	return key, p, nil
 }

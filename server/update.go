@@ -33,10 +33,10 @@ func (s *Server) UpdateSandbox(ctx context.Context, req *sandboxv1.UpdateSandbox
 	if req.GetRenew() || len(c.SetLabels)+len(c.RemoveLabels) > 0 || c.TTL != nil || c.IdleTTL != nil {
 		c.LastActivity = time.Now()
 	}
-	b := boxOf(ctx, req.GetSandboxId())
-	info, err := s.tunnels.lookup(ctx, b)
+	key := keyOf(ctx, req.GetSandboxId())
+	info, err := s.agents.Lookup(ctx, key)
 	if err != nil {
-		return nil, s.explain(b, err)
+		return nil, s.explain(key, err)
 	}
 	labels := maps.Clone(info.Spec.Labels)
 	c.ApplyTo(&info)
@@ -44,12 +44,12 @@ func (s *Server) UpdateSandbox(ctx context.Context, req *sandboxv1.UpdateSandbox
 		v.Add("set_labels", "would make more than %d labels", policy.MaxLabels)
 		return nil, v.Err()
 	}
-	if info, err = s.provider.Update(ctx, b.name, c); err != nil {
-		return nil, s.explain(b, err)
+	if info, err = s.provider.Update(ctx, key.Name, c); err != nil {
+		return nil, s.explain(key, err)
 	}
-	s.expired.remove(b.name)
-	if t := s.tunnels.peek(b.name); t != nil && t.incarnation == info.Incarnation {
-		t.info.Store(&info)
+	s.expired.remove(key.Name)
+	if t := s.agents.Peek(key.Name); t != nil && t.Incarnation == info.Incarnation {
+		t.SetInfo(info)
 	}
 	return &sandboxv1.UpdateSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/policy"
 )
@@ -26,25 +27,25 @@ func (s *Server) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadReques
 	if err != nil {
 		return err
 	}
-	b := boxOf(ctx, header.GetSandboxId())
-	mend := mender{window: s.cfg.Timing.Reattach}
-	var t *tunnel
+	key := keyOf(ctx, header.GetSandboxId())
+	retry := agentconn.RetryWindow{Length: s.cfg.Timing.Reattach}
+	var t *agentconn.Conn
 	for {
-		if t, err = s.reach(ctx, b, header.GetExpectedIncarnation()); err == nil {
+		if t, err = s.reach(ctx, key, header.GetExpectedIncarnation()); err == nil {
 			break
 		}
-		if s.isStopping() || !mend.again(ctx, err) {
+		if s.isStopping() || !retry.Wait(ctx, err) {
 			return s.broken(ctx, err)
 		}
 	}
-	defer t.release()
+	defer t.Release()
 	resp, err := u.pass(ctx, t, header)
 	if err != nil {
 		if fault.IsMisbehaved(err) {
-			t.cut()
+			t.Cut()
 		}
 		// A file may have landed and its result be lost.
-		if errors.Is(err, errPipe) {
+		if errors.Is(err, agentconn.ErrBroken) {
 			return fault.OutcomeUnknown(s.broken(ctx, err))
 		}
 		return s.broken(ctx, err)
@@ -72,27 +73,27 @@ type upload struct {
 
 // receive reads the next message: a header or trailer to pass on, or nil for a
 // chunk, which is still in fr.
-func (u *upload) receive(fr *frame) (*agentv1.UploadRequest, error) {
+func (u *upload) receive(fr *agentconn.Frame) (*agentv1.UploadRequest, error) {
 	if err := u.in.RecvMsg(fr); err != nil {
 		return nil, err
 	}
-	field, content, err := oneof(fr.data)
+	field, content, err := fr.Parse()
 	switch {
 	case err != nil:
-	case field == fieldChunk:
+	case field == agentconn.FieldChunk:
 		var n int
-		if n, err = parseChunk(content); err == nil {
+		if n, err = content.Chunk(); err == nil {
 			u.call.bytes.Add(int64(n))
 			return nil, nil
 		}
-	case field == fieldHeader || field == fieldTrailer:
+	case field == agentconn.FieldHeader || field == agentconn.FieldTrailer:
 		var m sandboxv1.UploadRequest
-		if err = decode(fr.data, &m); err == nil {
-			fr.free()
+		if err = fr.Decode(&m); err == nil {
+			fr.Free()
 			return u.accept(&m)
 		}
 	}
-	fr.free()
+	fr.Free()
 	return nil, outOfOrder("a message is not exactly one header, one trailer or one chunk of 1 byte to 1 MiB").WithCause(err)
 }
 
@@ -149,7 +150,7 @@ func (u *upload) check(h *sandboxv1.UploadHeader) error {
 }
 
 func (u *upload) first() (*sandboxv1.UploadHeader, error) {
-	var fr frame
+	var fr agentconn.Frame
 	m, err := u.receive(&fr)
 	switch {
 	case errors.Is(err, io.EOF):
@@ -157,7 +158,7 @@ func (u *upload) first() (*sandboxv1.UploadHeader, error) {
 	case err != nil:
 		return nil, err
 	case m.GetHeader() == nil:
-		fr.free()
+		fr.Free()
 		return nil, outOfOrder("the first message must be a header")
 	}
 	return m.GetHeader(), nil
@@ -170,8 +171,8 @@ func outOfOrder(format string, args ...any) *fault.Error {
 // pass sends everything to the agent and returns its answer. The agent may
 // answer before the caller is done, so receiving from the one and from the
 // other are two goroutines; whichever fails ends both.
-func (u *upload) pass(ctx context.Context, t *tunnel, header *sandboxv1.UploadHeader) (*sandboxv1.UploadResponse, error) {
-	confinement, err := u.s.policy.Confine(t.policies, header.GetAccess())
+func (u *upload) pass(ctx context.Context, t *agentconn.Conn, header *sandboxv1.UploadHeader) (*sandboxv1.UploadResponse, error) {
+	confinement, err := u.s.policy.Confine(t.Policies, header.GetAccess())
 	if err != nil {
 		return nil, err
 	}
@@ -186,9 +187,9 @@ func (u *upload) pass(ctx context.Context, t *tunnel, header *sandboxv1.UploadHe
 	})
 	defer stop()
 
-	out, err := t.agent.Upload(up)
+	out, err := t.Agent.Upload(up)
 	if err != nil {
-		return nil, agentError(up, err)
+		return nil, agentconn.Error(up, err)
 	}
 	err = out.SendMsg(&agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Envelope{
 		Envelope: &agentv1.UploadEnvelope{Confinement: confinement, Limits: u.s.limits},
@@ -211,7 +212,7 @@ func (u *upload) pass(ctx context.Context, t *tunnel, header *sandboxv1.UploadHe
 		if errors.Is(err, io.EOF) {
 			return nil, fault.Misbehaved("an upload that ended without a response")
 		}
-		return nil, agentError(up, err)
+		return nil, agentconn.Error(up, err)
 	}
 	if !u.closing.Load() {
 		return nil, fault.Misbehaved("a response before the upload's end")
@@ -226,7 +227,7 @@ func (u *upload) pass(ctx context.Context, t *tunnel, header *sandboxv1.UploadHe
 // the stream, which the receiving side explains.
 func (u *upload) pump(out grpc.ClientStream) error {
 	for {
-		var fr frame
+		var fr agentconn.Frame
 		m, err := u.receive(&fr)
 		if errors.Is(err, io.EOF) {
 			u.closing.Store(true)

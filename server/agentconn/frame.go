@@ -1,4 +1,4 @@
-package server
+package agentconn
 
 import (
 	"errors"
@@ -13,22 +13,20 @@ import (
 	"github.com/sandgate/sandgate/streaming"
 )
 
-// Bounds of what an agent may send in one message of a stream.
+// Bounds of one message of a stream, in bytes.
 const (
 	maxFrame = 2 << 20
-	maxEvent = 64 << 10 // everything but output and content
+	maxEvent = 64 << 10 // without output and content
 )
 
-// Field numbers of the stream messages, the same in both packages.
+// Field numbers of the stream messages, the same in both packages. Other events
+// are decoded.
 const (
-	fieldStarted = 1
-	fieldOutput  = 2
-	fieldGap     = 3
-	fieldExited  = 4
+	FieldOutput = 2 // of an event
 
-	fieldHeader  = 1
-	fieldChunk   = 2
-	fieldTrailer = 3
+	FieldHeader  = 1 // of a file
+	FieldChunk   = 2
+	FieldTrailer = 3
 
 	fieldOutputStream   = 1
 	fieldOutputPosition = 2
@@ -110,9 +108,16 @@ func (c *cursor) skip(n int) {
 	}
 }
 
-// oneof reads the head of a message that must consist of a single
-// length-delimited field, and returns the field's number. The cursor is then
-// at the field's content, which is all that is left.
+// Content is the undecoded content of a Frame's only field.
+type Content struct{ cursor }
+
+// Parse reads the head of a message that must consist of a single
+// length-delimited field. It returns the field's number and content.
+func (f *Frame) Parse() (protowire.Number, Content, error) {
+	num, c, err := oneof(f.Data)
+	return num, Content{c}, err
+}
+
 func oneof(data mem.BufferSlice) (protowire.Number, cursor, error) {
 	c := newCursor(data)
 	if c.left > maxFrame {
@@ -135,17 +140,17 @@ func oneof(data mem.BufferSlice) (protowire.Number, cursor, error) {
 	return num, c, nil
 }
 
-// output is the head of an Output.
-type output struct {
-	stream   sandboxv1.Stream
-	position int64
-	size     int
+// Output is the head of a sandbox.v1.Output.
+type Output struct {
+	Stream   sandboxv1.Stream
+	Position int64
+	Size     int
 }
 
-// parseOutput reads the head of an Output whose content the cursor is at. Each
-// field may come once, and no other field.
-func parseOutput(c cursor) (output, error) {
-	var o output
+// Output reads the head of an Output. It rejects repeated and unknown fields.
+func (content Content) Output() (Output, error) {
+	c := content.cursor
+	var o Output
 	var seen [fieldOutputData + 1]bool
 	for c.left > 0 {
 		num, typ, err := c.tag()
@@ -158,10 +163,10 @@ func parseOutput(c cursor) (output, error) {
 		seen[num] = true
 		switch {
 		case num == fieldOutputData && typ == protowire.BytesType:
-			if o.size, err = c.length(); err != nil {
+			if o.Size, err = c.length(); err != nil {
 				return o, err
 			}
-			c.skip(o.size)
+			c.skip(o.Size)
 		case num != fieldOutputData && typ == protowire.VarintType:
 			v, err := c.varint()
 			if err != nil {
@@ -171,38 +176,38 @@ func parseOutput(c cursor) (output, error) {
 				return o, fmt.Errorf("%w: negative field %d of output", errFrame, num)
 			}
 			if num == fieldOutputPosition {
-				o.position = int64(v)
+				o.Position = int64(v)
 			} else {
-				o.stream = sandboxv1.Stream(min(v, math.MaxInt32))
+				o.Stream = sandboxv1.Stream(min(v, math.MaxInt32))
 			}
 		default:
 			return o, fmt.Errorf("%w: field %d of output has type %d", errFrame, num, typ)
 		}
 	}
-	if o.stream != sandboxv1.Stream_STREAM_STDOUT && o.stream != sandboxv1.Stream_STREAM_STDERR {
-		return o, fmt.Errorf("%w: stream %d", errFrame, o.stream)
+	if o.Stream != sandboxv1.Stream_STREAM_STDOUT && o.Stream != sandboxv1.Stream_STREAM_STDERR {
+		return o, fmt.Errorf("%w: stream %d", errFrame, o.Stream)
 	}
-	if o.size == 0 || o.size > streaming.MaxChunk || o.position > math.MaxInt64-int64(o.size) {
-		return o, fmt.Errorf("%w: output of %d bytes at %d", errFrame, o.size, o.position)
+	if o.Size == 0 || o.Size > streaming.MaxChunk || o.Position > math.MaxInt64-int64(o.Size) {
+		return o, fmt.Errorf("%w: output of %d bytes at %d", errFrame, o.Size, o.Position)
 	}
 	return o, nil
 }
 
-// parseChunk checks a chunk of a file, whose bytes the cursor is at.
-func parseChunk(c cursor) (int, error) {
+// Chunk checks a chunk of a file and returns its size.
+func (c Content) Chunk() (int, error) {
 	if c.left == 0 || c.left > streaming.MaxChunk {
 		return 0, fmt.Errorf("%w: chunk of %d bytes", errFrame, c.left)
 	}
 	return c.left, nil
 }
 
-// decode unmarshals a small message and drops fields that it does not know, so
-// that nothing unchecked is passed on.
-func decode(data mem.BufferSlice, m proto.Message) error {
-	if n := data.Len(); n > maxEvent {
+// Decode unmarshals a small message. It drops unknown fields, so that nothing
+// unchecked is forwarded.
+func (f *Frame) Decode(m proto.Message) error {
+	if n := f.Data.Len(); n > maxEvent {
 		return fmt.Errorf("%w: %T of %d bytes", errFrame, m, n)
 	}
-	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	buf := f.Data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer buf.Free()
 	if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(buf.ReadOnlyData(), m); err != nil {
 		return fmt.Errorf("%w: %w", errFrame, err)

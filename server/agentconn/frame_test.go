@@ -1,4 +1,4 @@
-package server
+package agentconn
 
 import (
 	"bytes"
@@ -36,20 +36,20 @@ func FuzzFrame(f *testing.F) {
 			data = append(data, mem.SliceBuffer(rest[:n]))
 			rest = rest[n:]
 		}
-		field, content, err := oneof(data)
+		field, content, err := (&Frame{Data: data}).Parse()
 		if err != nil {
 			return
 		}
-		if field != fieldOutput {
+		if field != FieldOutput {
 			return
 		}
-		if n, err := parseChunk(content); err == nil {
+		if n, err := content.Chunk(); err == nil {
 			var m sandboxv1.UploadRequest
 			if err := proto.Unmarshal(raw, &m); err != nil || len(m.GetChunk()) != n || len(m.ProtoReflect().GetUnknown()) > 0 {
 				t.Fatalf("accepted a chunk of %d bytes; decoder: %v %v", n, &m, err)
 			}
 		}
-		o, err := parseOutput(content)
+		o, err := content.Output()
 		if err != nil {
 			return
 		}
@@ -58,11 +58,11 @@ func FuzzFrame(f *testing.F) {
 			t.Fatalf("accepted what the decoder refuses: %v", err)
 		}
 		got := m.GetOutput()
-		if got.GetPosition() != o.position || len(got.GetData()) != o.size || got.GetStream() != o.stream ||
+		if got.GetPosition() != o.Position || len(got.GetData()) != o.Size || got.GetStream() != o.Stream ||
 			len(m.ProtoReflect().GetUnknown())+len(got.ProtoReflect().GetUnknown()) > 0 {
 			t.Fatalf("parser %+v, decoder %v", o, got)
 		}
-		if o.size == 0 || o.size > streaming.MaxChunk || o.position < 0 {
+		if o.Size == 0 || o.Size > streaming.MaxChunk || o.Position < 0 {
 			t.Fatalf("accepted %+v", o)
 		}
 	})
@@ -100,20 +100,26 @@ func typeOf(f protoreflect.FieldDescriptor) protoreflect.FullName {
 }
 
 func TestCodecPassesFramesOn(t *testing.T) {
-	c := newCodec()
+	c := NewCodec()
 	raw, err := c.Marshal(outputEvent(7, "hello"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var fr frame
+	var fr Frame
 	if err := c.Unmarshal(raw, &fr); err != nil {
 		t.Fatal(err)
 	}
 	again, err := c.Marshal(&fr)
-	if err != nil || fr.data != nil {
-		t.Fatalf("%v %v", err, fr.data)
+	if err != nil || fr.Data != nil {
+		t.Fatalf("%v %v", err, fr.Data)
 	}
 	if !bytes.Equal(again.Materialize(), raw.Materialize()) {
 		t.Fatal("the bytes changed")
 	}
+}
+
+func outputEvent(position int64, data string) *sandboxv1.ExecuteResponse {
+	return &sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Output{Output: &sandboxv1.Output{
+		Stream: sandboxv1.Stream_STREAM_STDOUT, Position: position, Data: []byte(data),
+	}}}
 }

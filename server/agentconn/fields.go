@@ -1,4 +1,4 @@
-package server
+package agentconn
 
 import (
 	"fmt"
@@ -9,21 +9,22 @@ import (
 )
 
 const (
-	// maxFields bounds the fields of a message, those of its messages included.
+	// MaxFields bounds the fields of a message, those of its messages included.
 	// Two bytes on the wire can become a message of a hundred in memory, so a
 	// message's size alone does not bound what decoding costs: 131 072 fields
 	// decode to some 10 MiB. An argv at the kernel's limit of 2 MiB and a reply
 	// with 10 000 matches stay below.
-	maxFields = 128 << 10
+	MaxFields = 128 << 10
 	// maxNesting bounds messages within messages. A level of JSON in a
 	// google.protobuf.Struct takes four.
 	maxNesting = 128
 )
 
-var errFields = fmt.Errorf("more than %d fields, or nested deeper than %d", maxFields, maxNesting)
+// ErrTooManyFields rejects a message that would need too much memory.
+var ErrTooManyFields = fmt.Errorf("more than %d fields, or nested deeper than %d", MaxFields, maxNesting)
 
 // countFields counts the fields of an encoded message, before anything is
-// allocated for them. It returns errFields beyond the bounds, and errFrame for
+// allocated for them. It returns ErrTooManyFields beyond the bounds, and errFrame for
 // what is no message.
 func countFields(data mem.BufferSlice, d protoreflect.MessageDescriptor) (int, error) {
 	type level struct {
@@ -74,8 +75,7 @@ func countFields(data mem.BufferSlice, d protoreflect.MessageDescriptor) (int, e
 			}
 			c.skip(n)
 		case protowire.StartGroupType:
-			// No message here has groups: what is in them is unknown and kept as it
-			// came.
+			// No message here has groups, so their content is unknown fields.
 			groups++
 		case protowire.EndGroupType:
 			groups--
@@ -85,8 +85,8 @@ func countFields(data mem.BufferSlice, d protoreflect.MessageDescriptor) (int, e
 		if err != nil {
 			return count, err
 		}
-		if count > maxFields || len(stack)+groups > maxNesting {
-			return count, errFields
+		if count > MaxFields || len(stack)+groups > maxNesting {
+			return count, ErrTooManyFields
 		}
 	}
 }

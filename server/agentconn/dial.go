@@ -1,0 +1,182 @@
+package agentconn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/policy"
+)
+
+// ProtocolMinor is the version of the agent protocol that this server speaks. It
+// serves agents one minor apart: older ones because sandboxes outlive a server's
+// upgrade, newer ones because during an upgrade other replicas are newer.
+const ProtocolMinor = 1
+
+// A call with the metadata CallIDKey is carried out once by an agent that has
+// CallIDCapability: it answers a repeated call as it did the first time.
+const (
+	CallIDKey        = "sandgate-call-id"
+	CallIDCapability = "call-id"
+)
+
+// Window sizes are static: gRPC's estimate starts at 64 KiB and costs the first
+// megabytes of every stream. A stream's window is what one stuck reader can
+// make the server hold.
+const (
+	StreamWindow = 1 << 20
+	ConnWindow   = 16 << 20
+	// ReadBuffer is the size of gRPC's buffers.
+	ReadBuffer = 64 << 10
+)
+
+const (
+	// writeBuffer is two whole messages of an exec stream on Kubernetes, without a
+	// small rest.
+	writeBuffer = 2 * (32<<10 - 16)
+	// MaxReply bounds unary replies of agents, which limit themselves to 3 MiB.
+	// Stream messages have a smaller bound.
+	MaxReply = 4 << 20
+)
+
+// A connection without traffic for keepaliveTime is pinged, and dead without an
+// answer within keepaliveTimeout.
+const (
+	keepaliveTime    = 20 * time.Second
+	keepaliveTimeout = 10 * time.Second
+)
+
+// dial looks the sandbox up unless known is given, dials its agent unless raw is
+// given, and shakes hands. It owns raw, and closes it on an error.
+func (s *Set) dial(ctx context.Context, key Key, known *providers.Info, raw net.Conn) (c *Conn, err error) {
+	defer func() {
+		if err != nil && raw != nil {
+			_ = raw.Close()
+		}
+	}()
+	var info providers.Info
+	if known != nil {
+		info = *known
+	} else {
+		if info, err = s.Lookup(ctx, key); err != nil {
+			return nil, err
+		}
+	}
+	if info.State != providers.StateActive {
+		return nil, fault.NotActive(info)
+	}
+	policies, err := policy.DecodeAccess(info.Spec.Access)
+	if err != nil {
+		return nil, err
+	}
+	if raw == nil {
+		raw, err = s.cfg.Provider.Dial(ctx, key.Name)
+	}
+	if err != nil {
+		err = fmt.Errorf("dial the agent: %w", err)
+		if errors.Is(err, providers.ErrUnavailable) {
+			return nil, fault.AgentUnavailable(err)
+		}
+		return nil, err
+	}
+	c = &Conn{Key: key, Incarnation: info.Incarnation, Policies: policies,
+		pipe: &pipe{Conn: raw, dead: make(chan struct{})}, Activity: Activity{Writing: make(chan struct{}, 1)}}
+	c.SetInfo(info)
+	if c.client, err = s.newClient(c.pipe); err != nil {
+		return nil, errors.Join(err, c.pipe.Close())
+	}
+	c.Agent = agentv1.NewAgentServiceClient(newBoundedReplies(c.client))
+	if err := c.shakeHands(ctx, s.cfg); err != nil {
+		c.Cut()
+		if errors.Is(err, ErrBroken) {
+			// The connection broke before it carried a request.
+			return nil, fault.AgentUnavailable(errors.New(err.Error()))
+		}
+		return nil, err
+	}
+	c.lastUsed.Store(time.Now().UnixNano())
+	c.Activity.Written.Store(info.LastActivity.UnixNano())
+	c.Activity.Confirmed.Store(info.LastActivity.UnixNano())
+	return c, nil
+}
+
+// Lookup returns a sandbox if it is the tenant's.
+func (s *Set) Lookup(ctx context.Context, key Key) (providers.Info, error) {
+	info, err := s.cfg.Provider.Get(ctx, key.Name)
+	if err != nil {
+		return providers.Info{}, err
+	}
+	if info.Spec.Tenant != key.Tenant || info.Spec.ID != key.ID {
+		return providers.Info{}, fmt.Errorf("sandbox %q: %w", key.ID, providers.ErrNotFound)
+	}
+	return info, nil
+}
+
+func (s *Set) newClient(conn *pipe) (*grpc.ClientConn, error) {
+	var used atomic.Bool
+	dial := func(context.Context, string) (net.Conn, error) {
+		if used.Swap(true) {
+			return nil, net.ErrClosed
+		}
+		return conn, nil
+	}
+	return grpc.NewClient("passthrough:///agent",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(dial),
+		grpc.WithIdleTimeout(0),
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithWriteBufferSize(writeBuffer),
+		grpc.WithReadBufferSize(ReadBuffer),
+		grpc.WithStaticStreamWindowSize(StreamWindow),
+		grpc.WithStaticConnWindowSize(ConnWindow),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{
+			Time: keepaliveTime, Timeout: keepaliveTimeout, PermitWithoutStream: true,
+		}),
+		grpc.WithDefaultCallOptions(
+			grpc.ForceCodecV2(NewCodec()),
+			grpc.MaxCallRecvMsgSize(MaxReply),
+			grpc.MaxCallSendMsgSize(s.cfg.MaxRequest+maxEvent),
+		),
+	)
+}
+
+// shakeHands checks that the agent speaks this protocol and is of the incarnation
+// that the provider knows.
+func (c *Conn) shakeHands(ctx context.Context, cfg Config) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.Hello, fault.AgentUnavailable(
+		fmt.Errorf("no answer to the first message within %s", cfg.Hello)))
+	defer cancel()
+	minor := cfg.ProtocolMinor
+	hello, err := c.Agent.Hello(ctx, &agentv1.HelloRequest{ServerVersion: cfg.Version, ProtocolMinor: minor})
+	if err != nil {
+		return Error(ctx, err)
+	}
+	if m := hello.GetProtocolMinor(); m < 1 || m < minor-1 || m > minor+1 {
+		advice := "make the sandbox anew"
+		if m > minor {
+			advice = "upgrade this server, or make the sandbox anew"
+		}
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_AGENT_VERSION_UNSUPPORTED,
+			"the sandbox's agent %s speaks protocol minor %d, this server %s minor %d; %s",
+			fault.Bounded(hello.GetAgentVersion()), m, cfg.Version, minor, advice).
+			With("agent_version", fault.Bounded(hello.GetAgentVersion())).With("server_version", cfg.Version)
+	}
+	c.Deduplicates = slices.Contains(hello.GetCapabilities(), CallIDCapability)
+	if hello.GetIncarnation() != c.Incarnation {
+		return fault.Replaced(c.Key.ID, c.Incarnation).WithCause(providers.ErrReplaced)
+	}
+	return nil
+}
