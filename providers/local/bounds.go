@@ -18,17 +18,6 @@ const (
 	maxDisk = 8 << 40
 )
 
-const (
-	// uidCount is the number of user ids of sandboxes, and so of sandboxes at once.
-	uidCount = 1 << 16
-	// sameIDs is how many of an image's ids stay what they are.
-	sameIDs = 1 << 16
-	// defaultUIDBase begins the last range that fits a tar header's octal field,
-	// which some programs can't exceed. It lies above the ids of accounts and above
-	// the subordinate ids of a machine's first 29 users.
-	defaultUIDBase = 2<<20 - uidCount
-)
-
 // checkResources refuses limits under which no sandbox starts. 0 is no limit.
 func checkResources(r providers.Resources) error {
 	for _, f := range []struct {

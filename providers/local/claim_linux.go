@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandgate/sandgate/providers/local/lock"
+
 	"github.com/sandgate/sandgate/providers"
 )
 
@@ -57,9 +59,10 @@ func (p *Provider) claim(ctx context.Context, name string, spec providers.Spec) 
 	}
 	// The lock of one that fits may be held by whoever has just made it. Free
 	// ones go first, so that callers do not stand in each other's way.
-	for _, lock := range []locking{p.locks.attempt, p.locks.acquire} {
+	try := func(_ context.Context, name string) (*lock.Lock, error) { return p.locks.Try(name) }
+	for _, take := range []locking{try, p.locks.Acquire} {
 		for _, id := range ids {
-			rec, conn, err := p.claimOne(ctx, lock, id, name, spec)
+			rec, conn, err := p.claimOne(ctx, take, id, name, spec)
 			switch {
 			case err != nil && ctx.Err() != nil:
 				return nil, nil, err
@@ -76,7 +79,7 @@ func (p *Provider) claim(ctx context.Context, name string, spec providers.Spec) 
 }
 
 // locking takes a lock, or returns nil where it does not wait for it.
-type locking func(ctx context.Context, name string) (*lock, error)
+type locking func(ctx context.Context, name string) (*lock.Lock, error)
 
 // pooled lists the sandboxes of one template's pool, whatever their state.
 func (p *Provider) pooled(template string) ([]string, error) {
@@ -106,17 +109,17 @@ func (p *Provider) unclaimed(id string, spec providers.Spec) *record {
 	return rec
 }
 
-func (p *Provider) claimOne(ctx context.Context, lock locking, id, name string, spec providers.Spec) (*record, net.Conn, error) {
+func (p *Provider) claimOne(ctx context.Context, take locking, id, name string, spec providers.Spec) (*record, net.Conn, error) {
 	// Another caller must not miss one that fits because this one looks at it.
 	if p.unclaimed(id, spec) == nil {
 		return nil, nil, nil
 	}
-	held, err := lock(ctx, id)
+	held, err := take(ctx, id)
 	if err != nil || held == nil {
 		return nil, nil, err
 	}
 	b := p.layout.pooled(id)
-	defer func() { held.release(!exists(string(b))) }()
+	defer func() { held.Release(!exists(string(b))) }()
 	rec := p.unclaimed(id, spec)
 	if rec == nil {
 		return nil, nil, nil
@@ -172,11 +175,11 @@ func (p *Provider) settlePooled(ctx context.Context, id string) (settled, error)
 	if _, ok, err := whole(); ok || err != nil {
 		return settledKept, err
 	}
-	held, err := p.locks.try(id)
+	held, err := p.locks.Try(id)
 	if err != nil || held == nil {
 		return settledBusy, err
 	}
-	defer func() { held.release(!exists(string(b))) }()
+	defer func() { held.Release(!exists(string(b))) }()
 	rec, ok, err := whole()
 	if ok || err != nil {
 		return settledKept, err

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/sandgate/sandgate/providers/local/userid"
+
 	"github.com/sandgate/sandgate/providers"
 )
 
@@ -116,7 +118,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.DiskOvercommit = defaultOvercommit
 	}
 	if c.UIDBase == 0 {
-		c.UIDBase = defaultUIDBase
+		c.UIDBase = userid.DefaultBase
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -132,8 +134,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("cgroup parent %q is not an absolute path below the root: %w", c.CgroupParent, providers.ErrInvalid)
 	case c.DiskOvercommit > 0 && c.DiskOvercommit < 1:
 		return c, fmt.Errorf("disk overcommit %v is less than 1: %w", c.DiskOvercommit, providers.ErrInvalid)
-	case c.UIDBase < sameIDs || c.UIDBase > math.MaxInt32-uidCount:
-		return c, fmt.Errorf("uid base %d: %d ids from it on must lie between %d and 2^31: %w", c.UIDBase, uidCount, sameIDs, providers.ErrInvalid)
+	case c.UIDBase < userid.Unmapped || c.UIDBase > math.MaxInt32-userid.Count:
+		return c, fmt.Errorf("uid base %d: %d ids from it on must lie between %d and 2^31: %w", c.UIDBase, userid.Count, userid.Unmapped, providers.ErrInvalid)
 	case c.Agent == nil && c.AgentPath == "":
 		return c, errors.New("no agent executable is configured")
 	}

@@ -13,6 +13,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandgate/sandgate/providers/local/atomicfile"
+	"github.com/sandgate/sandgate/providers/local/lock"
+
 	"github.com/sandgate/sandgate/providers"
 )
 
@@ -34,12 +37,12 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 		return providers.Info{}, nil, err
 	}
 	defer p.foreground.enter()()
-	held, err := p.locks.acquire(ctx, name)
+	held, err := p.locks.Acquire(ctx, name)
 	if err != nil {
 		return providers.Info{}, nil, err
 	}
 	b := p.layout.sandbox(name)
-	defer func() { held.release(!exists(string(b))) }()
+	defer func() { held.Release(!exists(string(b))) }()
 
 	old, err := readRecord(b)
 	switch {
@@ -86,7 +89,7 @@ func (p *Provider) join(name string, rec *record, spec providers.Spec) (provider
 // agent has spoken, closed for one that stays unclaimed, or leaves nothing
 // behind. The caller holds the lock. When all is done, the record gets the last
 // phase.
-func (p *Provider) build(ctx context.Context, held *lock, b bundle, container string, spec providers.Spec, options templateOptions, last phase) (*record, net.Conn, error) {
+func (p *Provider) build(ctx context.Context, held *lock.Lock, b bundle, container string, spec providers.Spec, options templateOptions, last phase) (*record, net.Conn, error) {
 	incarnation, err := newIncarnation()
 	if err != nil {
 		return nil, nil, err
@@ -161,10 +164,10 @@ func (p *Provider) bring(ctx context.Context, b bundle, rec *record, spec provid
 	if err := p.fault(ctx, "write its bundle"); err != nil {
 		return nil, err
 	}
-	if err := writeJSON(b.config(), container); err != nil {
+	if err := atomicfile.WriteJSON(b.config(), container); err != nil {
 		return nil, err
 	}
-	if err := writeJSON(b.connect(), pl.connect()); err != nil {
+	if err := atomicfile.WriteJSON(b.connect(), pl.connect()); err != nil {
 		return nil, err
 	}
 	complaints, err := newNote()

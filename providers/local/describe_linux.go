@@ -113,3 +113,14 @@ func (p *Provider) killTree() providers.Enforcement {
 	}
 	return e
 }
+
+// kernelLimits says what the kernel counts for each sandbox, and what for all.
+func (p *Provider) kernelLimits() providers.Enforcement {
+	e := providers.Enforcement{Name: "kernel_limits", Enforced: true}
+	if p.engine.gvisor {
+		e.Detail = "gVisor's own kernel counts for each sandbox"
+		return e
+	}
+	e.Detail = "a user id of its own for each sandbox; counted for the whole machine: open files, terminals (256 each at most), memory of sockets where cgroups are of version 1"
+	return e
+}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/sandgate/sandgate/providers/local/lock"
+
 	"github.com/sandgate/sandgate/providers"
 )
 
@@ -19,12 +21,12 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 	if !exists(string(p.layout.sandbox(name))) {
 		return fmt.Errorf("sandbox %s: %w", name, providers.ErrNotFound)
 	}
-	held, err := p.locks.acquire(ctx, name)
+	held, err := p.locks.Acquire(ctx, name)
 	if err != nil {
 		return err
 	}
 	b := p.layout.sandbox(name)
-	defer func() { held.release(!exists(string(b))) }()
+	defer func() { held.Release(!exists(string(b))) }()
 	rec, err := readRecord(b)
 	switch {
 	case errors.Is(err, providers.ErrNotFound):
@@ -54,10 +56,10 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 // live to finish. A full disk refuses the mark, and a deletion is what frees it:
 // so a sandbox without the mark is deleted all the same, and tried again by this
 // server. If that one dies half way, the sandbox is FAILED and can be deleted again.
-func (p *Provider) markDeleting(ctx context.Context, held *lock, b bundle, rec *record) {
+func (p *Provider) markDeleting(ctx context.Context, held *lock.Lock, b bundle, rec *record) {
 	rec.Phase = phaseDeleting
 	if err := rec.write(b); err != nil {
-		p.removals.decide(held.name)
+		p.removals.decide(held.Name())
 		p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox is deleted without a mark on disk", slog.String("container", rec.Container), slog.Any("error", err))
 	}
 }
@@ -99,9 +101,9 @@ func (p *Provider) removeAll(ctx context.Context, at *attempt, b bundle, contain
 		// record, which says that there is something to do.
 		{"release its user id", func() error {
 			if rec == nil || rec.UID == 0 {
-				return p.userIDs.releaseOf(container)
+				return p.userIDs.ReleaseOf(container)
 			}
-			return p.userIDs.release(rec.UID, container)
+			return p.userIDs.Release(rec.UID, container)
 		}},
 		{"delete its record", func() error { return os.RemoveAll(string(b)) }},
 	} {

@@ -14,6 +14,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandgate/sandgate/providers/local/atomicfile"
+	"github.com/sandgate/sandgate/providers/local/lock"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -24,10 +27,10 @@ type disks struct {
 	dir    string
 	mkfs   string
 	reason string // why disks cannot be made; empty when they can
-	making *locks
+	making *lock.Table
 }
 
-func newDisks(l layout, making *locks) *disks {
+func newDisks(l layout, making *lock.Table) *disks {
 	d := &disks{dir: l.disks(), making: making}
 	path, err := exec.LookPath("mkfs.ext4")
 	if err != nil {
@@ -78,11 +81,11 @@ func (d *disks) template(ctx context.Context, units int64) (string, error) {
 		_ = os.Chtimes(path, now, now)
 		return path, nil
 	}
-	held, err := d.making.acquire(ctx, "_disk-"+name)
+	held, err := d.making.Acquire(ctx, "_disk-"+name)
 	if err != nil {
 		return "", err
 	}
-	defer held.release(true)
+	defer held.Release(true)
 	if isExt4(path) {
 		return path, nil
 	}
@@ -102,7 +105,7 @@ func (d *disks) template(ctx context.Context, units int64) (string, error) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("mkfs.ext4: %w: %s", err, out)
 	}
-	if err := syncFile(part); err != nil {
+	if err := atomicfile.Sync(part); err != nil {
 		return "", err
 	}
 	if err := os.Rename(part, path); err != nil {

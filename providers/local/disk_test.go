@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sandgate/sandgate/providers/local/lock"
 )
 
 func TestDiskSize(t *testing.T) {
@@ -40,7 +42,7 @@ func TestTemplatesAreBounded(t *testing.T) {
 	if err := l.make(); err != nil {
 		t.Fatal(err)
 	}
-	d := newDisks(l, &locks{dir: l.locks(), held: make(map[string]*turn)})
+	d := newDisks(l, lock.NewTable(l.locks()))
 	if d.reason != "" {
 		t.Skip(d.reason)
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandgate/sandgate/providers/local/atomicfile"
+
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
@@ -39,7 +41,7 @@ func BundleCopy(tb testing.TB, p *Provider, name string, args ...string) string 
 	}
 	s.Linux.CgroupsPath += "-yardstick"
 	dir := tb.TempDir()
-	if err := writeJSON(filepath.Join(dir, "config.json"), &s); err != nil {
+	if err := atomicfile.WriteJSON(filepath.Join(dir, "config.json"), &s); err != nil {
 		tb.Fatal(err)
 	}
 	return dir
@@ -156,7 +158,7 @@ func ChangeRecord(tb testing.TB, p *Provider, name string, change func(record ma
 		tb.Fatal(err)
 	}
 	change(fields)
-	if err := writeJSON(path, fields); err != nil {
+	if err := atomicfile.WriteJSON(path, fields); err != nil {
 		tb.Fatal(err)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandgate/sandgate/providers/local/atomicfile"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
@@ -44,11 +46,11 @@ func (p *Provider) unpacked(ctx context.Context, r reference) (string, *imageMet
 }
 
 func (p *Provider) unpackOnce(ctx context.Context, src *imageSource) (*imageMeta, error) {
-	held, err := p.locks.acquire(ctx, imageLock(src.key))
+	held, err := p.locks.Acquire(ctx, imageLock(src.key))
 	if err != nil {
 		return nil, err
 	}
-	defer held.release(true)
+	defer held.Release(true)
 	dir := p.layout.image(src.key)
 	metaFile := filepath.Join(dir, "meta.json")
 	meta := &imageMeta{}
@@ -79,7 +81,7 @@ func (p *Provider) unpackOnce(ctx context.Context, src *imageSource) (*imageMeta
 	}
 	meta = readMeta(config, root)
 	meta.Bytes = maxImageBytes - u.files
-	if err := writeJSON(filepath.Join(part, "meta.json"), meta); err != nil {
+	if err := atomicfile.WriteJSON(filepath.Join(part, "meta.json"), meta); err != nil {
 		return nil, err
 	}
 	if err := syncFS(part); err != nil {
@@ -122,11 +124,11 @@ func (p *Provider) sweepImages() error {
 
 // dropImage removes a directory of an image that nobody is at work on.
 func (p *Provider) dropImage(key, dir string) error {
-	held, err := p.locks.try(imageLock(key))
+	held, err := p.locks.Try(imageLock(key))
 	if err != nil || held == nil {
 		return err
 	}
-	defer held.release(true)
+	defer held.Release(true)
 	gone := filepath.Join(p.layout.images(), imagePart+key)
 	if dir != gone {
 		// Half an image must not be taken for one.

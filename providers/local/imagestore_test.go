@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandgate/sandgate/providers/local/lock"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
@@ -100,7 +102,7 @@ func storeOnly(tb testing.TB) *Provider {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &Provider{layout: l, log: config.Logger, space: newSpace(config, l), locks: &locks{dir: l.locks(), held: make(map[string]*turn)}}
+	return &Provider{layout: l, log: config.Logger, space: newSpace(config, l), locks: lock.NewTable(l.locks())}
 }
 
 // TestForgedImages: an image whose parts are not what its digests say is refused,
@@ -222,11 +224,11 @@ func TestUnfinishedImages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	held, err := p.locks.acquire(t.Context(), imageLock("busy"))
+	held, err := p.locks.Acquire(t.Context(), imageLock("busy"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer held.release(true)
+	defer held.Release(true)
 	if err := p.sweepImages(); err != nil {
 		t.Error(err)
 	}

@@ -154,11 +154,11 @@ func (p *Provider) fill(ctx context.Context, pool *keptPool) (full bool, err err
 	if err := p.awaitQuiet(ctx); err != nil {
 		return false, err
 	}
-	turn, err := p.locks.acquire(ctx, "_fill")
+	turn, err := p.locks.Acquire(ctx, "_fill")
 	if err != nil {
 		return false, err
 	}
-	defer turn.release(true)
+	defer turn.Release(true)
 	if p.full(pool) {
 		return true, nil
 	}
@@ -167,12 +167,12 @@ func (p *Provider) fill(ctx context.Context, pool *keptPool) (full bool, err err
 		return false, err
 	}
 	id := pooledPrefix(pool.Template) + random
-	held, err := p.locks.acquire(ctx, id)
+	held, err := p.locks.Acquire(ctx, id)
 	if err != nil {
 		return false, err
 	}
 	b := p.layout.pooled(id)
-	defer func() { held.release(!exists(string(b))) }()
+	defer func() { held.Release(!exists(string(b))) }()
 	if _, _, err = p.build(ctx, held, b, id, pool.Spec, pool.options, phaseUnclaimed); err != nil {
 		return false, fmt.Errorf("start a sandbox: %w", err)
 	}

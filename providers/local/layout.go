@@ -1,9 +1,6 @@
 package local
 
 import (
-	"encoding/json"
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -65,53 +62,3 @@ func (b bundle) disk() string            { return b.path("disk") }
 func (b bundle) layer() string           { return b.path("layer") }
 
 const socketName = "agent.sock"
-
-// writeJSON replaces a file at once; a reader sees the old or the new content.
-func writeJSON(path string, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return replaceFile(path, data, 0o600)
-}
-
-// placeFile is replaceFile for what must survive a power cut: the data is on the
-// disk before the name is.
-func placeFile(path string, data []byte, mode fs.FileMode) error {
-	part := path + ".part"
-	if err := replaceFile(part, data, mode); err != nil {
-		return err
-	}
-	err := syncFile(part)
-	if err == nil {
-		err = os.Rename(part, path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(part))
-	}
-	return nil
-}
-
-func syncFile(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
-func replaceFile(path string, data []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(mode), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
-}

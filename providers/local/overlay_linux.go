@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sandgate/sandgate/providers/local/userid"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
@@ -97,7 +99,7 @@ func (p *plan) makeLayer() error {
 
 // mapImage has the sandbox's user own what the image's user owns.
 func (p *plan) mapImage() error {
-	if err := mountMapped(p.image, p.mountDir.mapped(), ownerMap(p.user.UID, p.uid), ownerMap(p.user.GID, p.gid)); err != nil {
+	if err := userid.MountMapped(p.image, p.mountDir.mapped(), userid.Owner{UID: p.user.UID, GID: p.user.GID}, userid.Owner{UID: p.uid, GID: p.gid}); err != nil {
 		return err
 	}
 	p.lower = []string{p.lower[0], p.mountDir.mapped()}
@@ -129,10 +131,10 @@ func (p *plan) mountRoot() error {
 
 // ownEtc returns the files of /etc that are the sandbox's own.
 func (p *plan) ownEtc() (map[string]string, error) {
-	a := account{name: p.user.Name, group: p.user.Group, uid: p.uid, gid: p.gid, home: p.home}
+	a := userid.Account{Name: p.user.Name, Group: p.user.Group, UID: p.uid, GID: p.gid, Home: p.home}
 	etc := map[string]string{
 		"hosts": hostsFile, "resolv.conf": "",
-		"passwd": a.passwd(p.user.Passwd), "group": a.groups(p.user.Groups),
+		"passwd": a.PasswdFile(p.user.Passwd), "group": a.GroupFile(p.user.Groups),
 	}
 	if p.spec.Network != providers.NetworkFull {
 		return etc, nil

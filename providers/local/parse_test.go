@@ -90,41 +90,6 @@ func TestCheckResources(t *testing.T) {
 	}
 }
 
-func TestImageUser(t *testing.T) {
-	passwd := "root:x:0:0:::\nnode:x:1001:1002:::\nbroken\nbig:x:99999999999:1:::\n"
-	groups := "root:x:0:\nweb:x:88:node\nstaff:x:1002:\n"
-	for user, want := range map[string]imageUser{
-		"": {Name: "sandbox", Group: "sandbox"}, "root": {Name: "sandbox", Group: "sandbox"}, "0:5": {Name: "sandbox", Group: "sandbox"},
-		"nobody-knows": {Name: "sandbox", Group: "sandbox"}, "big": {Name: "sandbox", Group: "sandbox"}, "-1": {Name: "sandbox", Group: "sandbox"},
-		"node":     {UID: 1001, GID: 1002, Name: "node", Group: "staff"},
-		"1001":     {UID: 1001, GID: 1002, Name: "node", Group: "staff"},
-		"node:7":   {UID: 1001, GID: 7, Name: "node", Group: "node"},
-		"node:web": {UID: 1001, GID: 88, Name: "node", Group: "web"},
-		"1234":     {UID: 1234, GID: 1234, Name: "sandbox", Group: "sandbox"},
-		"1234:0":   {UID: 1234, GID: 1234, Name: "sandbox", Group: "sandbox"},
-		"1234:88":  {UID: 1234, GID: 88, Name: "sandbox", Group: "web"},
-	} {
-		want.Passwd, want.Groups = passwd, groups
-		if got := findUser(user, passwd, groups); got != want {
-			t.Errorf("%q: %+v, want %+v", user, got, want)
-		}
-	}
-	if got := findUser("app", "", ""); got != hostUser {
-		t.Errorf("without account files: %+v", got)
-	}
-}
-
-func TestAccountFiles(t *testing.T) {
-	a := account{name: "node", group: "web", uid: 70000, gid: 70001, home: "/home/sandbox"}
-	passwd := a.passwd("root:x:0:0::/root:/bin/sh\nnode:x:1001:1002:Node:/home/node:/bin/bash\nlast:x:5:5::/:/bin/false")
-	if want := "root:x:0:0::/root:/bin/sh\nlast:x:5:5::/:/bin/false\nnode:x:70000:70001:node:/home/sandbox:/bin/bash\n"; passwd != want {
-		t.Errorf("passwd: %q", passwd)
-	}
-	if groups := a.groups("root:x:0:\nweb:x:88:node\n"); groups != "root:x:0:\nweb:x:70001:\n" {
-		t.Errorf("group: %q", groups)
-	}
-}
-
 func FuzzParseStat(f *testing.F) {
 	f.Add([]byte("42 (a) b) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 12345 1 1"))
 	f.Add([]byte(") S"))

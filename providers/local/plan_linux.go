@@ -6,11 +6,12 @@ import (
 	"os"
 	"path"
 
+	"github.com/sandgate/sandgate/providers/local/userid"
+
 	"github.com/sandgate/sandgate/providers"
 )
 
 const (
-	sandboxUser   = "sandbox"
 	abstractName  = "unix:@sandgate"
 	pathName      = "unix://" + agentState + "/agent.sock"
 	defaultHome   = "/home/sandbox"
@@ -23,7 +24,7 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 	pl := &plan{
 		id: rec.Container, bundle: b, mountDir: p.layout.mounts(), spec: spec, options: options, incarnation: rec.Incarnation, agent: p.agent,
 		lower: []string{p.host.root}, readOnly: true, shared: p.host.shared, disk: b.disk(),
-		user: hostUser, home: defaultHome, env: map[string]string{"PATH": p.host.path},
+		user: userid.HostUser, home: defaultHome, env: map[string]string{"PATH": p.host.path},
 		workdir: spec.WorkingDirectory, cgroupPath: p.cgroups.path(rec.Container), swapLimit: p.cgroups.swap(),
 		socket: p.config.Way == WaySocket, listen: abstractName,
 	}
@@ -37,7 +38,7 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 			return nil, err
 		}
 	}
-	uid, err := p.userIDs.claim(rec.Container)
+	uid, err := p.userIDs.Allocate(rec.Container)
 	if err != nil {
 		return nil, err
 	}

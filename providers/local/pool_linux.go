@@ -112,12 +112,12 @@ func (p *Provider) drain(ctx context.Context, pools []keptPool) error {
 
 // drop deletes a sandbox of a pool unless somebody claims it first.
 func (p *Provider) drop(ctx context.Context, id string) error {
-	held, err := p.locks.acquire(ctx, id)
+	held, err := p.locks.Acquire(ctx, id)
 	if err != nil {
 		return err
 	}
 	b := p.layout.pooled(id)
-	defer func() { held.release(!exists(string(b))) }()
+	defer func() { held.Release(!exists(string(b))) }()
 	rec, err := readRecord(b)
 	switch {
 	case errors.Is(err, errCorrupt), errors.Is(err, providers.ErrNotFound) && exists(string(b)):

@@ -49,12 +49,12 @@ func (p *Provider) probe(ctx context.Context) (lacks probed, err error) {
 		return nil, err
 	}
 	id := "probe." + random
-	held, err := p.locks.acquire(ctx, id)
+	held, err := p.locks.Acquire(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	b := p.layout.pooled(id)
-	defer func() { held.release(!exists(string(b))) }()
+	defer func() { held.Release(!exists(string(b))) }()
 	spec := probeSpec()
 	// Its phase stays one that the next server removes.
 	rec, conn, err := p.build(ctx, held, b, id, spec, templateOptions{}, phaseCreating)

@@ -16,6 +16,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sandgate/sandgate/providers/local/atomicfile"
+	"github.com/sandgate/sandgate/providers/local/lock"
+	"github.com/sandgate/sandgate/providers/local/userid"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
@@ -26,13 +30,13 @@ type Provider struct {
 	config  Config
 	log     *slog.Logger
 	layout  layout
-	locks   *locks
+	locks   *lock.Table
 	engine  *engine
 	cgroups cgroups
 	ceiling ceiling
 	disks   *disks
 	space   *space
-	userIDs *userIDs
+	userIDs *userid.Allocator
 	host    *userland
 	agent   string // the agent's file
 	hold    *os.File
@@ -82,7 +86,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if p.engine, err = newEngine(config.Runtime, p.layout); err != nil {
 		return nil, err
 	}
-	p.locks = &locks{dir: p.layout.locks(), held: make(map[string]*turn)}
+	p.locks = lock.NewTable(p.layout.locks())
 	p.cgroups = newCgroups(config.CgroupParent, config.StateDir)
 	if p.ceiling, err = newCeiling(config); err != nil {
 		return nil, err
@@ -102,7 +106,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if p.host, err = buildUserland(p.layout); err != nil {
 		return nil, fmt.Errorf("root file system: %w", err)
 	}
-	if p.userIDs, err = newUserIDs(config.StateDir, config.UIDBase); err != nil {
+	if p.userIDs, err = userid.New(config.StateDir, config.UIDBase); err != nil {
 		return nil, fmt.Errorf("user ids: %w", err)
 	}
 	p.warnOfOverlaps(ctx)
@@ -111,7 +115,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		return nil, fmt.Errorf("finish what was left half done: %w", err)
 	}
 	// What stays because of an error is tried again at the next start.
-	err = errors.Join(p.reclaimIDs(), p.userIDs.sweep(p.containers), p.sweepImages(), p.collectImages(ctx))
+	err = errors.Join(p.reclaimIDs(), p.userIDs.Sweep(p.containers), p.sweepImages(), p.collectImages(ctx))
 	if err != nil {
 		p.log.LogAttrs(ctx, slog.LevelWarn, "unused images and user ids cannot be removed now", slog.Any("error", err))
 	}
@@ -157,7 +161,7 @@ func placeAgent(config Config, l layout, readable bool) (string, error) {
 	// Compared as a whole: after a power cut the size may be right and the
 	// content zeros.
 	if there, err := os.ReadFile(path); err != nil || !bytes.Equal(there, data) {
-		if err := placeFile(path, data, mode); err != nil {
+		if err := atomicfile.WriteDurable(path, data, mode); err != nil {
 			return "", err
 		}
 	}

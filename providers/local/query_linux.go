@@ -141,11 +141,11 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 	if !exists(string(b)) {
 		return providers.Info{}, fmt.Errorf("update %s: %w", name, providers.ErrNotFound)
 	}
-	held, err := p.locks.acquire(ctx, name)
+	held, err := p.locks.Acquire(ctx, name)
 	if err != nil {
 		return providers.Info{}, err
 	}
-	defer func() { held.release(!exists(string(b))) }()
+	defer func() { held.Release(!exists(string(b))) }()
 	rec, err := readRecord(b)
 	if err != nil {
 		return providers.Info{}, fmt.Errorf("update %s: %w", name, err)

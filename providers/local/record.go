@@ -8,6 +8,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/sandgate/sandgate/providers/local/atomicfile"
+
 	"github.com/sandgate/sandgate/providers"
 )
 
@@ -85,7 +87,7 @@ func (r *record) container(name string) string {
 	return r.Container
 }
 
-func (r *record) write(b bundle) error { return writeJSON(b.record(), r) }
+func (r *record) write(b bundle) error { return atomicfile.WriteJSON(b.record(), r) }
 
 func withoutValues(spec providers.Spec) providers.Spec {
 	if spec.Env != nil {

@@ -103,12 +103,12 @@ func (p *Provider) forgetLocks(ctx context.Context) error {
 		if exists(string(p.layout.sandbox(e.Name()))) || exists(string(p.layout.pooled(e.Name()))) {
 			continue
 		}
-		held, err := p.locks.try(e.Name())
+		held, err := p.locks.Try(e.Name())
 		if err != nil {
 			p.log.LogAttrs(ctx, slog.LevelWarn, "an unused lock cannot be removed", slog.String("name", e.Name()), slog.Any("error", err))
 		}
 		if held != nil {
-			held.release(!exists(string(p.layout.sandbox(e.Name()))) && !exists(string(p.layout.pooled(e.Name()))))
+			held.Release(!exists(string(p.layout.sandbox(e.Name()))) && !exists(string(p.layout.pooled(e.Name()))))
 		}
 	}
 	return nil
@@ -126,12 +126,12 @@ const (
 // settle removes a sandbox that nobody is making and that was never ready, or
 // whose deletion had begun.
 func (p *Provider) settle(ctx context.Context, name string) (settled, error) {
-	held, err := p.locks.try(name)
+	held, err := p.locks.Try(name)
 	if err != nil || held == nil {
 		return settledBusy, err
 	}
 	b := p.layout.sandbox(name)
-	defer func() { held.release(!exists(string(b))) }()
+	defer func() { held.Release(!exists(string(b))) }()
 	rec, err := readRecord(b)
 	switch {
 	case err == nil && rec.Phase == phaseActive && !p.removals.decided(name):

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sandgate/sandgate/providers/local/lock"
+
 	"github.com/sandgate/sandgate/providers"
 )
 
@@ -192,7 +194,7 @@ func (r *removals) due(now time.Time) (names []string, next time.Time) {
 // Steps can hang in the kernel where no signal ends them. So destroy returns when
 // the context ends, and the attempt goes on in the background together with the
 // lock, which the caller's release then leaves alone.
-func (p *Provider) destroy(ctx context.Context, held *lock, b bundle, container string, rec *record) error {
+func (p *Provider) destroy(ctx context.Context, held *lock.Lock, b bundle, container string, rec *record) error {
 	work, stop := context.WithTimeoutCause(context.WithoutCancel(ctx), removeTimeout, errSlowRemoval)
 	attempt := &attempt{}
 	done := make(chan error, 1)
@@ -201,9 +203,9 @@ func (p *Provider) destroy(ctx context.Context, held *lock, b bundle, container 
 		done <- p.removeAll(work, attempt, b, container, rec)
 	}()
 	finished := func(err error) {
-		n := p.removals.attempted(held.name, err)
+		n := p.removals.attempted(held.Name(), err)
 		if err != nil {
-			p.log.LogAttrs(work, slog.LevelWarn, "a sandbox could not be removed; retrying later", slog.String("name", held.name),
+			p.log.LogAttrs(work, slog.LevelWarn, "a sandbox could not be removed; retrying later", slog.String("name", held.Name()),
 				slog.Int("failures", n), slog.String("step", attempt.now()), slog.Any("error", errors.Unwrap(err)))
 		}
 	}
@@ -216,14 +218,14 @@ func (p *Provider) destroy(ctx context.Context, held *lock, b bundle, container 
 	case <-wait.Done():
 	}
 	err := &removalError{step: attempt.now(), cause: context.Cause(wait)}
-	p.removals.detached(held.name, err)
+	p.removals.detached(held.Name(), err)
 	if errors.Is(err, errSlowRemoval) {
-		p.log.LogAttrs(work, slog.LevelWarn, "removing a sandbox takes long; it goes on in the background", slog.String("name", held.name), slog.String("step", err.step))
+		p.log.LogAttrs(work, slog.LevelWarn, "removing a sandbox takes long; it goes on in the background", slog.String("name", held.Name()), slog.String("step", err.step))
 	}
-	held.lent = true
+	lent := held.Transfer()
 	p.background.Go(func() {
 		err := <-done
-		held.give(!exists(string(b)))
+		lent.Release(!exists(string(b)))
 		finished(err)
 	})
 	return err

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sandgate/sandgate/providers/local/userid"
+
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
@@ -30,7 +32,7 @@ type plan struct {
 	readOnly    bool
 	disk        string // where the writable directories are while it starts
 	uid, gid    uint32
-	user        imageUser // for which the root was made
+	user        userid.User // for which the root was made
 	home        string
 	env         map[string]string
 	workdir     string

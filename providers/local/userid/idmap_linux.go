@@ -1,4 +1,4 @@
-package local
+package userid
 
 import (
 	"errors"
@@ -13,23 +13,26 @@ import (
 // ownerMap shows the files of one owner as another's.
 func ownerMap(from, to uint32) []syscall.SysProcIDMap {
 	moved := syscall.SysProcIDMap{ContainerID: int(from), HostID: int(to), Size: 1}
-	if from >= sameIDs {
-		return []syscall.SysProcIDMap{{Size: sameIDs}, moved}
+	if from >= Unmapped {
+		return []syscall.SysProcIDMap{{Size: Unmapped}, moved}
 	}
 	maps := []syscall.SysProcIDMap{moved}
 	if from > 0 {
 		maps = append(maps, syscall.SysProcIDMap{Size: int(from)})
 	}
-	if next := int(from) + 1; next < sameIDs {
-		maps = append(maps, syscall.SysProcIDMap{ContainerID: next, HostID: next, Size: sameIDs - next})
+	if next := int(from) + 1; next < Unmapped {
+		maps = append(maps, syscall.SysProcIDMap{ContainerID: next, HostID: next, Size: Unmapped - next})
 	}
 	return maps
 }
 
-// mountMapped mounts a directory elsewhere with other owners. It must run on a
-// locked thread.
-func mountMapped(source, at string, uids, gids []syscall.SysProcIDMap) (err error) {
-	userns, err := openUserNamespace(uids, gids)
+// Owner is the user and group of files.
+type Owner struct{ UID, GID uint32 }
+
+// MountMapped mounts a directory elsewhere so that one owner's files appear as
+// another's. It must run on a locked thread.
+func MountMapped(source, at string, from, to Owner) (err error) {
+	userns, err := openUserNamespace(ownerMap(from.UID, to.UID), ownerMap(from.GID, to.GID))
 	if err != nil {
 		return fmt.Errorf("make a user namespace: %w", err)
 	}
