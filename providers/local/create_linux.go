@@ -304,7 +304,7 @@ func exists(path string) bool {
 // limitAll sets the limits of all sandboxes together. What keeps it from that is
 // in the provider's description.
 func (p *Provider) limitAll(ctx context.Context) {
-	if err := p.cgroups.limitAll(p.ceiling); err != nil {
+	if err := p.cgroups.LimitAll(p.totalLimits); err != nil {
 		p.log.LogAttrs(ctx, slog.LevelDebug, "all sandboxes together have no limit", slog.Any("error", err))
 	}
 }

@@ -3,6 +3,8 @@ package local
 import (
 	"context"
 	"runtime"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -42,7 +44,7 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 			p.killTree(),
 			p.writePrefixes(),
 			p.kernelLimits(),
-			p.ceiling.describe(p.cgroups, p.cgroups.limitAll(p.ceiling)),
+			p.total(),
 		)),
 	}, nil
 }
@@ -71,13 +73,13 @@ func landlockABI() int {
 
 func (p *Provider) limits() []providers.Enforcement {
 	controller := func(name, of, detail string) providers.Enforcement {
-		if p.cgroups.has(of) {
+		if p.cgroups.Has(of) {
 			return providers.Enforcement{Name: name, Enforced: true, Detail: detail}
 		}
 		return providers.Enforcement{Name: name, Detail: "the cgroup controller " + of + " is not available"}
 	}
 	memory := controller("memory", "memory", "cgroup limit, no swap")
-	if memory.Enforced && !p.cgroups.swap() {
+	if memory.Enforced && !p.cgroups.LimitsSwap() {
 		memory.Detail = "cgroup limit; swap is not limited"
 	}
 	processes := controller("processes", "pids", "cgroup limit")
@@ -106,7 +108,7 @@ func (p *Provider) killTree() providers.Enforcement {
 		e.Detail = "gVisor has no cgroup to give to the agent; it sweeps its descendants"
 	case p.config.Profile == ProfileRestricted:
 		e.Detail = "the restricted profile gives the agent no cgroup; it sweeps its descendants"
-	case !p.cgroups.delegatable():
+	case !p.cgroups.CanDelegate():
 		e.Detail = "no cgroup v2 tree is mounted"
 	default:
 		e.Enforced, e.Detail = true, "a cgroup per command"
@@ -122,5 +124,37 @@ func (p *Provider) kernelLimits() providers.Enforcement {
 		return e
 	}
 	e.Detail = "a user id of its own for each sandbox; counted for the whole machine: open files, terminals (256 each at most), memory of sockets where cgroups are of version 1"
+	return e
+}
+
+// total describes the limits of all sandboxes together.
+func (p *Provider) total() providers.Enforcement {
+	e := providers.Enforcement{Name: "total"}
+	var held, missing []string
+	for _, l := range []struct {
+		controller, text string
+		value            int64
+	}{
+		{"memory", bytesText(p.totalLimits.Memory) + " of memory", p.totalLimits.Memory},
+		{"pids", strconv.FormatInt(p.totalLimits.Processes, 10) + " processes", p.totalLimits.Processes},
+	} {
+		switch {
+		case l.value == 0:
+			missing = append(missing, "no limit on "+l.controller+" is configured")
+		case !p.cgroups.Has(l.controller):
+			missing = append(missing, "the cgroup controller "+l.controller+" is not available")
+		default:
+			held = append(held, l.text)
+		}
+	}
+	err := p.cgroups.LimitAll(p.totalLimits)
+	switch {
+	case err != nil:
+		e.Detail = err.Error()
+	case len(missing) > 0:
+		e.Detail = strings.Join(missing, "; ")
+	default:
+		e.Enforced, e.Detail = true, "all sandboxes together: "+strings.Join(held, ", ")
+	}
 	return e
 }

@@ -89,7 +89,7 @@ func (p *Provider) removeAll(ctx context.Context, at *attempt, b bundle, contain
 			return nil
 		}},
 		{"delete its container", func() error { return runtime.remove(ctx, container) }},
-		{"remove its cgroups", func() error { return p.cgroups.remove(ctx, container) }},
+		{"remove its cgroups", func() error { return p.cgroups.Remove(ctx, container) }},
 		{"detach its disk", func() error {
 			if rec != nil && rec.Loop != "" {
 				waitDetached(ctx, rec.Loop, b.image())

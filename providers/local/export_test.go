@@ -122,7 +122,7 @@ func MoveState(p *Provider, dir string)       { p.config.StateDir = dir }
 func MoveRuntime(p *Provider, command string) { p.engine.cli.Command = command }
 
 // DelegatedGroup is the cgroup in which a sandbox's commands may make others.
-func DelegatedGroup(p *Provider, name string) string { return p.cgroups.group(name) }
+func DelegatedGroup(p *Provider, name string) string { return p.cgroups.V2Dir(name) }
 
 // WithFault has fault called before each step of a creation, claim or removal.
 func WithFault(c Config, fault func(ctx context.Context, step string) error) Config {
@@ -170,4 +170,4 @@ func BundleOf(p *Provider, name string) string { return string(p.layout.sandbox(
 func LockOf(p *Provider, name string) string { return filepath.Join(p.layout.locks(), name) }
 
 // CgroupPath is a sandbox's cgroup below the root of each hierarchy.
-func CgroupPath(p *Provider, name string) string { return p.cgroups.path(name) }
+func CgroupPath(p *Provider, name string) string { return p.cgroups.Path(name) }

@@ -79,7 +79,7 @@ func gvisorTasks(processes int64) int64 { return 16*processes + 1024 }
 // ends with the first, and somebody must reap it. All others are of the first's
 // own process namespace.
 func (p *Provider) helper(container string, first int) process {
-	for _, pid := range p.cgroups.members(container) {
+	for _, pid := range p.cgroups.Members(container) {
 		parent, err := parentOf(pid)
 		if err != nil || pid == first || parent != os.Getpid() {
 			continue

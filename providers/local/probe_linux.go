@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -73,15 +72,10 @@ func (p *Provider) probe(ctx context.Context) (lacks probed, err error) {
 func (p *Provider) inspect(rec *record, want providers.Resources) probed {
 	lacks := probed{}
 	limit := func(name, controller string, value int64, v1, v2 string) {
-		if !p.cgroups.has(controller) {
+		if !p.cgroups.Has(controller) {
 			return // limits says so
 		}
-		dir, file := filepath.Join(cgroupRoot, controller, p.cgroups.path(rec.Container)), v1
-		if p.cgroups.pure {
-			dir, file = p.cgroups.group(rec.Container), v2
-		}
-		data, err := os.ReadFile(filepath.Join(dir, file))
-		if got, _, _ := strings.Cut(strings.TrimSpace(string(data)), " "); err != nil || got != strconv.FormatInt(value, 10) {
+		if got, err := p.cgroups.Limit(rec.Container, controller, v1, v2); err != nil || got != strconv.FormatInt(value, 10) {
 			lacks[name] = fmt.Sprintf("the runtime set the limit %q instead of %d", got, value)
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sandgate/sandgate/providers/local/cgroup"
+
 	"github.com/sandgate/sandgate/providers/local/atomicfile"
 	"github.com/sandgate/sandgate/providers/local/lock"
 	"github.com/sandgate/sandgate/providers/local/userid"
@@ -27,21 +29,21 @@ import (
 
 // Provider runs sandboxes on this machine.
 type Provider struct {
-	config  Config
-	log     *slog.Logger
-	layout  layout
-	locks   *lock.Table
-	engine  *engine
-	cgroups cgroups
-	ceiling ceiling
-	disks   *disks
-	space   *space
-	userIDs *userid.Allocator
-	host    *userland
-	agent   string // the agent's file
-	hold    *os.File
-	adopted int // sandboxes that ran when it was opened
-	probed  atomic.Pointer[probed]
+	config      Config
+	log         *slog.Logger
+	layout      layout
+	locks       *lock.Table
+	engine      *engine
+	cgroups     cgroup.Groups
+	totalLimits cgroup.Limits
+	disks       *disks
+	space       *space
+	userIDs     *userid.Allocator
+	host        *userland
+	agent       string // the agent's file
+	hold        *os.File
+	adopted     int // sandboxes that ran when it was opened
+	probed      atomic.Pointer[probed]
 
 	removals   *removals
 	background sync.WaitGroup // ends soon after stop
@@ -87,8 +89,8 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		return nil, err
 	}
 	p.locks = lock.NewTable(p.layout.locks())
-	p.cgroups = newCgroups(config.CgroupParent, config.StateDir)
-	if p.ceiling, err = newCeiling(config); err != nil {
+	p.cgroups = cgroup.New(config.CgroupParent, config.StateDir)
+	if p.totalLimits, err = cgroup.NewLimits(config.MaxMemory, config.MaxProcesses); err != nil {
 		return nil, err
 	}
 	p.disks = newDisks(p.layout, p.locks)
@@ -100,7 +102,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	defer func() {
 		if !opened {
 			_ = p.hold.Close()
-			p.cgroups.prune()
+			p.cgroups.Prune()
 		}
 	}()
 	if p.host, err = buildUserland(p.layout); err != nil {
@@ -192,7 +194,7 @@ func (p *Provider) Close() error {
 	p.mu.Unlock()
 	errs := []error{p.hold.Close()}
 	if entries, err := os.ReadDir(p.layout.sandboxes()); err == nil && len(entries) == 0 {
-		p.cgroups.prune()
+		p.cgroups.Prune()
 	}
 	return errors.Join(errs...)
 }

@@ -64,7 +64,7 @@ func (p *Provider) whyEnded(container string, rec *record) (providers.Failure, s
 	if !rec.Init.thisBoot() {
 		return providers.FailureUnknown, "the machine was restarted"
 	}
-	n := p.cgroups.oomKills(container)
+	n := p.cgroups.OOMKills(container)
 	if n == 0 || rec.Init.endedOtherwise(unix.SIGKILL) {
 		return providers.FailureUnknown, "the agent ended"
 	}

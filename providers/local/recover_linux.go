@@ -21,7 +21,7 @@ func (p *Provider) recover(ctx context.Context) (adopted int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	containers = append(containers, p.cgroups.names()...)
+	containers = append(containers, p.cgroups.Names()...)
 	pooled, err := os.ReadDir(p.layout.pool())
 	if err != nil {
 		return 0, err

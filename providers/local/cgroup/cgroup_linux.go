@@ -1,4 +1,6 @@
-package local
+// Package cgroup limits sandboxes and ends their processes by control groups, of
+// version 2 alone or of version 1 with a version 2 tree beside it.
+package cgroup
 
 import (
 	"bytes"
@@ -17,29 +19,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const cgroupRoot = "/sys/fs/cgroup"
+const root = "/sys/fs/cgroup"
 
-// cgroups knows this machine's control groups. On a unified tree (v2) limits and
+// Groups are the control groups of this machine. On a unified tree (v2) limits and
 // membership are in one hierarchy. On a hybrid tree the limits are in the
 // controllers' own hierarchies (v1), and a v2 tree without controllers stands
 // beside them, which is all that finding and killing processes needs.
-type cgroups struct {
+type Groups struct {
 	parent  string // below the root of each hierarchy
 	prefix  string // of this state directory's groups
 	unified string // where the v2 tree is mounted; empty: nowhere
-	pure    bool   // v2 only
+	v2Only  bool   // v2 only
 }
 
-func newCgroups(parent, stateDir string) cgroups {
+// New finds the hierarchies. Sandboxes get their cgroups below parent, under names
+// that tell one state directory from another.
+func New(parent, stateDir string) Groups {
 	sum := sha256.Sum256([]byte(stateDir))
-	c := cgroups{parent: parent, prefix: hex.EncodeToString(sum[:4]) + "-"}
+	g := Groups{parent: parent, prefix: hex.EncodeToString(sum[:4]) + "-"}
 	switch {
-	case isCgroup2(cgroupRoot):
-		c.unified, c.pure = cgroupRoot, true
-	case isCgroup2(filepath.Join(cgroupRoot, "unified")):
-		c.unified = filepath.Join(cgroupRoot, "unified")
+	case isCgroup2(root):
+		g.unified, g.v2Only = root, true
+	case isCgroup2(filepath.Join(root, "unified")):
+		g.unified = filepath.Join(root, "unified")
 	}
-	return c
+	return g
 }
 
 func isCgroup2(dir string) bool {
@@ -47,34 +51,34 @@ func isCgroup2(dir string) bool {
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// path is the sandbox's cgroup below the root of each hierarchy.
-func (c cgroups) path(name string) string { return filepath.Join(c.parent, c.prefix+name) }
+// Path is the sandbox's cgroup below the root of each hierarchy.
+func (g Groups) Path(name string) string { return filepath.Join(g.parent, g.prefix+name) }
 
-// group is the sandbox's cgroup in the v2 tree.
-func (c cgroups) group(name string) string { return filepath.Join(c.unified, c.path(name)) }
+// V2Dir is the directory of the sandbox's cgroup in the v2 tree.
+func (g Groups) V2Dir(name string) string { return filepath.Join(g.unified, g.Path(name)) }
 
 // hierarchies are the mounted roots.
-func (c cgroups) hierarchies() []string {
-	if c.pure {
-		return []string{cgroupRoot}
+func (g Groups) hierarchies() []string {
+	if g.v2Only {
+		return []string{root}
 	}
-	entries, _ := os.ReadDir(cgroupRoot)
+	entries, _ := os.ReadDir(root)
 	var out []string
 	for _, e := range entries {
 		if e.IsDir() {
-			out = append(out, filepath.Join(cgroupRoot, e.Name()))
+			out = append(out, filepath.Join(root, e.Name()))
 		}
 	}
 	return out
 }
 
-// has reports whether a v1 controller is mounted, or a v2 one available.
-func (c cgroups) has(controller string) bool {
-	if !c.pure {
-		_, err := os.Stat(filepath.Join(cgroupRoot, controller))
+// Has reports whether a v1 controller is mounted, or a v2 one available.
+func (g Groups) Has(controller string) bool {
+	if !g.v2Only {
+		_, err := os.Stat(filepath.Join(root, controller))
 		return err == nil
 	}
-	data, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers"))
+	data, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
 	if err != nil {
 		return false
 	}
@@ -86,17 +90,17 @@ func (c cgroups) has(controller string) bool {
 	return false
 }
 
-// swap reports whether swap can be limited.
-func (c cgroups) swap() bool {
-	if c.pure {
-		return c.has("memory")
+// LimitsSwap reports whether swap can be limited.
+func (g Groups) LimitsSwap() bool {
+	if g.v2Only {
+		return g.Has("memory")
 	}
-	_, err := os.Stat(filepath.Join(cgroupRoot, "memory", "memory.memsw.limit_in_bytes"))
+	_, err := os.Stat(filepath.Join(root, "memory", "memory.memsw.limit_in_bytes"))
 	return err == nil
 }
 
-// delegatable reports whether the agent can be given a cgroup.
-func (c cgroups) delegatable() bool { return c.unified != "" }
+// CanDelegate reports whether the agent can be given a cgroup.
+func (g Groups) CanDelegate() bool { return g.unified != "" }
 
 const (
 	// maxGroupDepth allows two levels below a command's own cgroup.
@@ -105,11 +109,11 @@ const (
 	maxGroups = 2048
 )
 
-// delegate makes the sandbox's v2 cgroup and lets its user make groups below and
+// Delegate makes the sandbox's v2 cgroup and lets its user make groups below and
 // move processes between them. The files that hold limits stay root's. The
 // agent begins in the group itself.
-func (c cgroups) delegate(name string, uid, gid uint32) (string, error) {
-	dir := c.group(name)
+func (g Groups) Delegate(name string, uid, gid uint32) (string, error) {
+	dir := g.V2Dir(name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("make a cgroup: %w", err)
 	}
@@ -129,19 +133,19 @@ func (c cgroups) delegate(name string, uid, gid uint32) (string, error) {
 	return dir, nil
 }
 
-// remove kills what is left in the sandbox's groups and removes them.
-func (c cgroups) remove(ctx context.Context, name string) error {
+// Remove kills what is left in the sandbox's groups and removes them.
+func (g Groups) Remove(ctx context.Context, name string) error {
 	var errs []error
-	for _, root := range c.hierarchies() {
-		errs = append(errs, removeGroup(ctx, filepath.Join(root, c.path(name))))
+	for _, hierarchy := range g.hierarchies() {
+		errs = append(errs, removeGroup(ctx, filepath.Join(hierarchy, g.Path(name))))
 	}
 	return errors.Join(errs...)
 }
 
-// members lists the processes in the sandbox's groups themselves.
-func (c cgroups) members(name string) []int {
-	for _, root := range c.hierarchies() {
-		if pids := readProcs(filepath.Join(root, c.path(name))); len(pids) > 0 {
+// Members lists the processes in the sandbox's groups themselves.
+func (g Groups) Members(name string) []int {
+	for _, hierarchy := range g.hierarchies() {
+		if pids := readProcs(filepath.Join(hierarchy, g.Path(name))); len(pids) > 0 {
 			return pids
 		}
 	}
@@ -168,17 +172,17 @@ func parseProcs(data []byte) []int {
 	return out
 }
 
-// names lists the sandboxes of this state directory that have a cgroup.
-func (c cgroups) names() []string {
+// Names lists the sandboxes of this state directory that have a cgroup.
+func (g Groups) Names() []string {
 	seen := map[string]bool{}
 	var out []string
-	for _, root := range c.hierarchies() {
-		entries, err := os.ReadDir(filepath.Join(root, c.parent))
+	for _, hierarchy := range g.hierarchies() {
+		entries, err := os.ReadDir(filepath.Join(hierarchy, g.parent))
 		if err != nil {
 			continue
 		}
 		for _, e := range entries {
-			name, ours := c.nameOf(e.Name())
+			name, ours := g.nameOf(e.Name())
 			if ours && e.IsDir() && !seen[name] {
 				seen[name] = true
 				out = append(out, name)
@@ -190,31 +194,42 @@ func (c cgroups) names() []string {
 
 // nameOf returns the sandbox that a cgroup below the parent belongs to. Other
 // programs may make groups there, too.
-func (c cgroups) nameOf(group string) (name string, ours bool) {
-	name, ours = strings.CutPrefix(group, c.prefix)
+func (g Groups) nameOf(group string) (name string, ours bool) {
+	name, ours = strings.CutPrefix(group, g.prefix)
 	return name, ours && containerName.MatchString(name)
 }
 
 // containerName is what a sandbox or one of a pool is called.
 var containerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,126}[a-z0-9])?$`)
 
-// prune removes the parents that nobody uses any more.
-func (c cgroups) prune() {
-	for _, root := range c.hierarchies() {
-		for dir := c.parent; dir != "/"; dir = filepath.Dir(dir) {
-			if unix.Rmdir(filepath.Join(root, dir)) != nil {
+// Limit reads a sandbox's limit of a controller from the file of version 1 or 2.
+func (g Groups) Limit(name, controller, v1, v2 string) (string, error) {
+	file := filepath.Join(root, controller, g.Path(name), v1)
+	if g.v2Only {
+		file = filepath.Join(g.V2Dir(name), v2)
+	}
+	data, err := os.ReadFile(file)
+	limit, _, _ := strings.Cut(strings.TrimSpace(string(data)), " ")
+	return limit, err
+}
+
+// Prune removes the parents that nobody uses any more.
+func (g Groups) Prune() {
+	for _, hierarchy := range g.hierarchies() {
+		for dir := g.parent; dir != "/"; dir = filepath.Dir(dir) {
+			if unix.Rmdir(filepath.Join(hierarchy, dir)) != nil {
 				break
 			}
 		}
 	}
 }
 
-// oomKills returns how often the kernel ended a process of the sandbox for want
+// OOMKills returns how often the kernel ended a process of the sandbox for want
 // of memory.
-func (c cgroups) oomKills(name string) int64 {
-	file, key := filepath.Join(cgroupRoot, "memory", c.path(name), "memory.oom_control"), "oom_kill"
-	if c.pure {
-		file = filepath.Join(c.group(name), "memory.events")
+func (g Groups) OOMKills(name string) int64 {
+	file, key := filepath.Join(root, "memory", g.Path(name), "memory.oom_control"), "oom_kill"
+	if g.v2Only {
+		file = filepath.Join(g.V2Dir(name), "memory.events")
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
