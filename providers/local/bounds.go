@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/disk"
 )
 
 // Less than this leaves no room for the agent beside one command, or is refused
@@ -12,10 +13,6 @@ const (
 	minMemory    = 8 << 20
 	minCPUMillis = 10
 	minProcesses = 16
-	minDisk      = 16 << 20
-	// maxDisk is what a file may hold on any file system that the state
-	// directory may lie on.
-	maxDisk = 8 << 40
 )
 
 // checkResources refuses limits under which no sandbox starts. 0 is no limit.
@@ -27,7 +24,7 @@ func checkResources(r providers.Resources) error {
 		{"memory_bytes", r.MemoryBytes, minMemory, 0},
 		{"cpu_millis", int64(r.CPUMillis), minCPUMillis, 0},
 		{"max_processes", int64(r.MaxProcesses), minProcesses, 0},
-		{"disk_bytes", r.DiskBytes, minDisk, maxDisk},
+		{"disk_bytes", r.DiskBytes, disk.MinSize, disk.MaxSize},
 	} {
 		if f.value > 0 && f.value < f.low {
 			return fmt.Errorf("resources.%s is %d, and no sandbox starts with less than %d: %w", f.name, f.value, f.low, providers.ErrInvalid)

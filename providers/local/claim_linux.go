@@ -15,9 +15,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sandgate/sandgate/providers/local/lock"
-
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/lock"
 )
 
 // A sandbox of a pool is made whole in a directory of the pool, under a name

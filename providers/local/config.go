@@ -9,9 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/sandgate/sandgate/providers/local/userid"
-
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/userid"
 )
 
 // Profile says how much of the machine the agent may use.

@@ -7,16 +7,14 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/sandgate/sandgate/providers/local/atomicfile"
-	"github.com/sandgate/sandgate/providers/local/lock"
-
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/atomicfile"
+	"github.com/sandgate/sandgate/providers/local/disk"
+	"github.com/sandgate/sandgate/providers/local/lock"
 )
 
 const (
@@ -57,7 +55,7 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 		return providers.Info{}, nil, err
 	}
 
-	if err := p.space.check(); err != nil {
+	if err := p.space.Check(); err != nil {
 		return providers.Info{}, nil, err
 	}
 	rec, conn, err := p.claim(ctx, name, spec)
@@ -94,11 +92,11 @@ func (p *Provider) build(ctx context.Context, held *lock.Lock, b bundle, contain
 	if err != nil {
 		return nil, nil, err
 	}
-	diskMade, err := p.space.promise(b, diskSize(spec.Resources.DiskBytes))
+	release, err := p.space.Reserve(b.image(), disk.RoundUp(spec.Resources.DiskBytes))
 	if err != nil {
 		return nil, nil, err
 	}
-	defer diskMade()
+	defer release()
 	// Before the runtime makes the group above without it.
 	p.limitAll(ctx)
 	now := time.Now()
@@ -124,7 +122,7 @@ func (p *Provider) build(ctx context.Context, held *lock.Lock, b bundle, contain
 		}
 		_ = conn.Close()
 	}
-	if full := p.space.explainFull(err); !errors.Is(err, full) {
+	if full := p.space.TranslateError(err); !errors.Is(err, full) {
 		p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox could not be created for want of disk space", slog.Any("error", err))
 		err = full
 	}
@@ -233,7 +231,7 @@ func (p *Provider) start(ctx context.Context, pl *plan, rec *record, complaints 
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err := privately(run); err != nil {
+	if err := disk.WithPrivateMounts(run); err != nil {
 		return err
 	}
 	laps.step("runtime")
@@ -272,28 +270,6 @@ func readPID(path string) (int, error) {
 		return 0, err
 	}
 	return strconv.Atoi(strings.TrimSpace(string(data)))
-}
-
-// makeWorkdir makes the directory in which commands start where it lies in a
-// writable place and is not there yet.
-func makeWorkdir(disk, workdir string, uid, gid uint32) error {
-	for _, pl := range places {
-		rest, below := strings.CutPrefix(path.Clean(workdir), pl.target+"/")
-		if pl.target == "" || !below {
-			continue
-		}
-		dir := filepath.Join(disk, pl.dir)
-		for _, part := range strings.Split(rest, "/") {
-			dir = filepath.Join(dir, part)
-			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-				return err
-			}
-			if err := os.Chown(dir, int(uid), int(gid)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 func exists(path string) bool {

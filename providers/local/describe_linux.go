@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/disk"
 )
 
 // creationsPerCPU keeps the processors busy while some creations wait. More at
@@ -89,9 +90,9 @@ func (p *Provider) limits() []providers.Enforcement {
 			memory.Detail += "; who asks for more ends the whole sandbox"
 		}
 	}
-	disk := providers.Enforcement{Name: "disk", Enforced: true, Detail: "a file system of its own for each sandbox; " + p.space.describe()}
-	if p.disks.reason != "" {
-		disk = providers.Enforcement{Name: "disk", Detail: p.disks.reason}
+	disk := providers.Enforcement{Name: "disk", Enforced: true, Detail: "a file system of its own for each sandbox; " + p.space.Describe()}
+	if p.disks.Unavailable() != "" {
+		disk = providers.Enforcement{Name: "disk", Detail: p.disks.Unavailable()}
 	}
 	return p.correct([]providers.Enforcement{
 		memory,
@@ -135,7 +136,7 @@ func (p *Provider) total() providers.Enforcement {
 		controller, text string
 		value            int64
 	}{
-		{"memory", bytesText(p.totalLimits.Memory) + " of memory", p.totalLimits.Memory},
+		{"memory", disk.FormatBytes(p.totalLimits.Memory) + " of memory", p.totalLimits.Memory},
 		{"pids", strconv.FormatInt(p.totalLimits.Processes, 10) + " processes", p.totalLimits.Processes},
 	} {
 		switch {

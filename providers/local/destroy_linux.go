@@ -7,11 +7,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
-
-	"github.com/sandgate/sandgate/providers/local/lock"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/disk"
+	"github.com/sandgate/sandgate/providers/local/lock"
 )
 
 // Delete ends a sandbox.
@@ -92,7 +91,7 @@ func (p *Provider) removeAll(ctx context.Context, at *attempt, b bundle, contain
 		{"remove its cgroups", func() error { return p.cgroups.Remove(ctx, container) }},
 		{"detach its disk", func() error {
 			if rec != nil && rec.Loop != "" {
-				waitDetached(ctx, rec.Loop, b.image())
+				disk.WaitDetached(ctx, rec.Loop, b.image())
 			}
 			return nil
 		}},
@@ -137,18 +136,4 @@ func emptyBundle(b bundle) error {
 		}
 	}
 	return nil
-}
-
-// waitDetached waits a short while for the kernel to let go of a disk, which it
-// does in the background once the last process is gone. A caller who counts
-// loop devices after a deletion then finds none.
-func waitDetached(ctx context.Context, dev, image string) {
-	deadline := time.Now().Add(2 * time.Second)
-	for wait := 500 * time.Microsecond; loopHolds(dev, image) && time.Now().Before(deadline); wait = min(2*wait, 20*time.Millisecond) {
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return
-		}
-	}
 }

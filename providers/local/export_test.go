@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandgate/sandgate/providers/local/atomicfile"
-
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/providers/local/atomicfile"
 )
 
 // BundleCopy returns a bundle like a sandbox's that runs another program. What is

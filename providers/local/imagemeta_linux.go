@@ -5,10 +5,10 @@ import (
 	"path"
 	"strings"
 
-	"github.com/sandgate/sandgate/providers/local/userid"
-
 	"github.com/containerd/continuity/fs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/sandgate/sandgate/providers/local/userid"
 )
 
 // imageMeta is what a sandbox needs of an image beside its files.

@@ -12,11 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sandgate/sandgate/providers/local/atomicfile"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/atomicfile"
 )
 
 // Unpacked images lie in directories named by their digest, each with a lock of
@@ -72,7 +71,7 @@ func (p *Provider) unpackOnce(ctx context.Context, src *imageSource) (*imageMeta
 		return nil, err
 	}
 	u := newUnpacker(root)
-	u.room = p.space.fits
+	u.room = p.space.CheckFile
 	if err := u.image(ctx, src.files, layers, config.RootFS.DiffIDs); err != nil {
 		return nil, err
 	}

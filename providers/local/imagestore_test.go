@@ -16,13 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandgate/sandgate/providers/local/lock"
-
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/disk"
+	"github.com/sandgate/sandgate/providers/local/lock"
 )
 
 func digest(data []byte) string {
@@ -102,7 +102,7 @@ func storeOnly(tb testing.TB) *Provider {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return &Provider{layout: l, log: config.Logger, space: newSpace(config, l), locks: lock.NewTable(l.locks())}
+	return &Provider{layout: l, log: config.Logger, space: disk.NewSpace(config.StateDir, config.MinFree, config.DiskOvercommit, l.diskImages), locks: lock.NewTable(l.locks())}
 }
 
 // TestForgedImages: an image whose parts are not what its digests say is refused,

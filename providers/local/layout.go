@@ -62,3 +62,18 @@ func (b bundle) disk() string            { return b.path("disk") }
 func (b bundle) layer() string           { return b.path("layer") }
 
 const socketName = "agent.sock"
+
+// diskImages lists the paths at which sandboxes have their disks.
+func (l layout) diskImages() []string {
+	var out []string
+	for _, dir := range []string{l.sandboxes(), l.pool()} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			out = append(out, bundle(filepath.Join(dir, e.Name())).image())
+		}
+	}
+	return out
+}

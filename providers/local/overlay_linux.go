@@ -2,17 +2,12 @@ package local
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
-
-	"github.com/sandgate/sandgate/providers/local/userid"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/disk"
+	"github.com/sandgate/sandgate/providers/local/userid"
 )
 
 // A sandbox sees files that it shares with others, such as the host's /usr or an
@@ -26,58 +21,6 @@ import (
 
 // sharedDir is a directory of the host that sandboxes see, read-only.
 type sharedDir struct{ source, target string }
-
-// overlay is one overlay mount. Without upper it is read-only.
-type overlay struct {
-	layers      []string // the first is on top
-	upper, work string
-}
-
-// mount mounts the overlay at a directory. The mount table, which every process
-// of the sandbox can read, shows numbers of descriptors in place of host paths.
-func (o overlay) mount(at string) error {
-	var open []*os.File
-	defer func() {
-		for _, f := range open {
-			_ = f.Close()
-		}
-	}()
-	handle := func(dir string) (string, error) {
-		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return "", fmt.Errorf("open %s: %w", dir, err)
-		}
-		open = append(open, os.NewFile(uintptr(fd), dir))
-		return "/proc/self/fd/" + strconv.Itoa(fd), nil
-	}
-	layers := make([]string, 0, len(o.layers))
-	for _, dir := range o.layers {
-		name, err := handle(dir)
-		if err != nil {
-			return err
-		}
-		layers = append(layers, name)
-	}
-	data := "lowerdir=" + strings.Join(layers, ":")
-	flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV)
-	if o.upper == "" {
-		flags |= unix.MS_RDONLY
-	} else {
-		upper, err := handle(o.upper)
-		if err != nil {
-			return err
-		}
-		work, err := handle(o.work)
-		if err != nil {
-			return err
-		}
-		data += ",upperdir=" + upper + ",workdir=" + work
-	}
-	if err := unix.Mount("overlay", at, "overlay", flags, data); err != nil {
-		return fmt.Errorf("mount an overlay of %s: %w", strings.Join(o.layers, ", "), err)
-	}
-	return nil
-}
 
 // makeLayer makes the sandbox's own layer of its root.
 func (p *plan) makeLayer() error {
@@ -109,11 +52,11 @@ func (p *plan) mapImage() error {
 // mountRoot mounts the sandbox's root and what it shares with others, in the
 // mount namespace from which the runtime is started.
 func (p *plan) mountRoot() error {
-	root := overlay{layers: append([]string{p.bundle.layer()}, p.lower...)}
+	root := disk.Overlay{Layers: append([]string{p.bundle.layer()}, p.lower...)}
 	if !p.readOnly {
-		root.upper, root.work = filepath.Join(p.disk, "upper"), filepath.Join(p.disk, "work")
+		root.Upper, root.Work = filepath.Join(p.disk, "upper"), filepath.Join(p.disk, "work")
 	}
-	if err := root.mount(p.mountDir.root()); err != nil {
+	if err := root.Mount(p.mountDir.root()); err != nil {
 		return err
 	}
 	for i, dir := range p.shared {
@@ -122,7 +65,7 @@ func (p *plan) mountRoot() error {
 			return err
 		}
 		// An overlay without an upper layer has two lower ones at least.
-		if err := (overlay{layers: []string{dir.source, p.mountDir.empty()}}).mount(at); err != nil {
+		if err := (disk.Overlay{Layers: []string{dir.source, p.mountDir.empty()}}).Mount(at); err != nil {
 			return err
 		}
 	}

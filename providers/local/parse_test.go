@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/disk"
 )
 
 func TestParseReference(t *testing.T) {
@@ -77,7 +78,7 @@ func TestCheckResources(t *testing.T) {
 		want error
 	}{
 		{"none", providers.Resources{}, nil},
-		{"least", providers.Resources{MemoryBytes: minMemory, CPUMillis: minCPUMillis, MaxProcesses: minProcesses, DiskBytes: minDisk}, nil},
+		{"least", providers.Resources{MemoryBytes: minMemory, CPUMillis: minCPUMillis, MaxProcesses: minProcesses, DiskBytes: disk.MinSize}, nil},
 		{"memory", providers.Resources{MemoryBytes: 4096}, providers.ErrInvalid},
 		{"CPU", providers.Resources{CPUMillis: 1}, providers.ErrInvalid},
 		{"processes", providers.Resources{MaxProcesses: 1}, providers.ErrInvalid},

@@ -6,9 +6,9 @@ import (
 	"os"
 	"path"
 
-	"github.com/sandgate/sandgate/providers/local/userid"
-
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/disk"
+	"github.com/sandgate/sandgate/providers/local/userid"
 )
 
 const (
@@ -73,10 +73,10 @@ func (p *Provider) prepareDisk(ctx context.Context, pl *plan, rec *record) error
 	if err := pl.makeLayer(); err != nil {
 		return fmt.Errorf("make the sandbox's layer: %w", err)
 	}
-	if pl.spec.Resources.DiskBytes == 0 || p.disks.reason != "" {
+	if pl.spec.Resources.DiskBytes == 0 || p.disks.Unavailable() != "" {
 		return nil
 	}
-	return p.disks.image(ctx, pl.spec.Resources.DiskBytes, b.image())
+	return p.disks.Make(ctx, pl.spec.Resources.DiskBytes, b.image())
 }
 
 // mountFor mounts the sandbox's disk and root. It runs in the mount
@@ -84,18 +84,18 @@ func (p *Provider) prepareDisk(ctx context.Context, pl *plan, rec *record) error
 func (p *Provider) mountFor(pl *plan, rec *record) error {
 	b := pl.bundle
 	if exists(b.image()) {
-		dev, err := attachLoop(b.image())
+		dev, err := disk.AttachLoop(b.image())
 		if err != nil {
 			return err
 		}
 		// Once it is mounted, the mount holds the device.
 		defer func() { _ = dev.Close() }()
 		rec.Loop = dev.Name()
-		if err := mountDisk(dev.Name(), b.disk()); err != nil {
+		if err := disk.Mount(dev.Name(), b.disk()); err != nil {
 			return err
 		}
 	}
-	if err := makePlaces(b.disk(), pl.uid, pl.gid); err != nil {
+	if err := makeWritableDirs(b.disk(), pl.uid, pl.gid); err != nil {
 		return fmt.Errorf("make the writable directories: %w", err)
 	}
 	if err := makeWorkdir(b.disk(), pl.workdir, pl.uid, pl.gid); err != nil {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/disk"
 )
 
 // probed is what a sandbox that was started for it lacks: the reasons by the
@@ -21,7 +22,7 @@ type probed map[string]string
 // probeSpec has every limit, each small enough to be told from an inherited one.
 func probeSpec() providers.Spec {
 	return providers.Spec{Network: providers.NetworkNone, Resources: providers.Resources{
-		MemoryBytes: 192 << 20, CPUMillis: 900, MaxProcesses: 200, DiskBytes: minDisk,
+		MemoryBytes: 192 << 20, CPUMillis: 900, MaxProcesses: 200, DiskBytes: disk.MinSize,
 	}}
 }
 
@@ -89,7 +90,7 @@ func (p *Provider) inspect(rec *record, want providers.Resources) probed {
 	if p.engine.gvisor {
 		return lacks // the rest is inside its kernel
 	}
-	if p.disks.reason == "" {
+	if p.disks.Unavailable() == "" {
 		var st unix.Statfs_t
 		err := unix.Statfs(fmt.Sprintf("/proc/%d/root%s", rec.Init.PID, defaultTarget), &st)
 		if err != nil || int64(st.Blocks)*st.Bsize > 2*want.DiskBytes {

@@ -16,15 +16,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sandgate/sandgate/providers/local/cgroup"
-
-	"github.com/sandgate/sandgate/providers/local/atomicfile"
-	"github.com/sandgate/sandgate/providers/local/lock"
-	"github.com/sandgate/sandgate/providers/local/userid"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/atomicfile"
+	"github.com/sandgate/sandgate/providers/local/cgroup"
+	"github.com/sandgate/sandgate/providers/local/disk"
+	"github.com/sandgate/sandgate/providers/local/lock"
+	"github.com/sandgate/sandgate/providers/local/userid"
 )
 
 // Provider runs sandboxes on this machine.
@@ -36,8 +35,8 @@ type Provider struct {
 	engine      *engine
 	cgroups     cgroup.Groups
 	totalLimits cgroup.Limits
-	disks       *disks
-	space       *space
+	disks       *disk.Maker
+	space       *disk.Space
 	userIDs     *userid.Allocator
 	host        *userland
 	agent       string // the agent's file
@@ -93,8 +92,8 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if p.totalLimits, err = cgroup.NewLimits(config.MaxMemory, config.MaxProcesses); err != nil {
 		return nil, err
 	}
-	p.disks = newDisks(p.layout, p.locks)
-	p.space = newSpace(config, p.layout)
+	p.disks = disk.NewMaker(p.layout.disks(), p.locks)
+	p.space = disk.NewSpace(config.StateDir, config.MinFree, config.DiskOvercommit, p.layout.diskImages)
 	if p.agent, p.hold, err = claimAgent(config, p.layout, p.engine.gvisor || config.Way == WaySocket); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}

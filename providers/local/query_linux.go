@@ -158,7 +158,7 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 	c.ApplyTo(&info)
 	rec.Spec, rec.LastActivity = info.Spec, info.LastActivity
 	if err := rec.write(b); err != nil {
-		return providers.Info{}, p.space.explainFull(err)
+		return providers.Info{}, p.space.TranslateError(err)
 	}
 	return info, nil
 }

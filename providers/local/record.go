@@ -8,9 +8,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/sandgate/sandgate/providers/local/atomicfile"
-
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/atomicfile"
 )
 
 // phase says how far a sandbox's life has come, as written to disk.

@@ -9,9 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sandgate/sandgate/providers/local/lock"
-
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/lock"
 )
 
 const (

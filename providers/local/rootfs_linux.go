@@ -118,7 +118,7 @@ func mountPoints() map[string]entry {
 	for _, dir := range []string{"/dev", "/proc", "/run", "/sys", agentCgroup} {
 		out[dir] = entry{mode: fs.ModeDir | 0o755}
 	}
-	for _, p := range places {
+	for _, p := range writableDirs {
 		if p.target != "" {
 			out[p.target] = entry{mode: fs.ModeDir | 0o755}
 		}

@@ -8,12 +8,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sandgate/sandgate/providers/local/userid"
-
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/userid"
 )
 
 // plan is everything that decides what a sandbox's container looks like.
@@ -199,7 +198,7 @@ func (p *plan) mounts() []specs.Mount {
 	for i, dir := range p.shared {
 		out = append(out, readOnly(p.mountDir.shared(i), dir.target))
 	}
-	for _, pl := range places {
+	for _, pl := range writableDirs {
 		if pl.target != "" {
 			out = append(out, specs.Mount{
 				Type: "bind", Source: filepath.Join(p.disk, pl.dir), Destination: pl.target,

@@ -3,10 +3,7 @@
 package local
 
 import (
-	"log/slog"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -56,47 +53,5 @@ func TestOrphansAreReaped(t *testing.T) {
 	}
 	if err := own.Wait(); err != nil {
 		t.Errorf("the child that is waited for: %v", err)
-	}
-}
-
-// TestUnusedAgentsAreCollected: agents of other versions go once neither a
-// sandbox nor a server uses them.
-func TestUnusedAgentsAreCollected(t *testing.T) {
-	l := layout(t.TempDir())
-	if err := l.make(); err != nil {
-		t.Fatal(err)
-	}
-	place := func(content string) *Provider {
-		t.Helper()
-		path, hold, err := claimAgent(Config{Agent: func(string) ([]byte, error) { return []byte(content), nil }}, l, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return &Provider{layout: l, agent: path, hold: hold, log: slog.New(slog.DiscardHandler)}
-	}
-	unused, used, served, current := place("unused"), place("used"), place("served"), place("current")
-	b := l.sandbox("sg-a")
-	if err := os.MkdirAll(string(b), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(b.config(), []byte(`{"source": "`+used.agent+`"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, closed := range []*Provider{unused, used} {
-		if err := closed.hold.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	current.collectAgents(t.Context())
-	for p, want := range map[*Provider]bool{unused: false, used: true, served: true, current: true} {
-		if got := exists(p.agent); got != want {
-			t.Errorf("%s exists: %v, want %v", filepath.Base(filepath.Dir(p.agent)), got, want)
-		}
-	}
-	if err := served.hold.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := current.hold.Close(); err != nil {
-		t.Error(err)
 	}
 }

@@ -1,4 +1,4 @@
-package local
+package disk
 
 import (
 	"context"
@@ -14,40 +14,43 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandgate/sandgate/providers/local/atomicfile"
 	"github.com/sandgate/sandgate/providers/local/lock"
-
-	"golang.org/x/sys/unix"
 )
 
-const diskUnit = 1 << 20
-
-// disks makes the file systems that bound what a sandbox can write.
-type disks struct {
-	dir    string
+// Maker makes the file systems that bound what a sandbox can write. Each is a
+// copy of a template, an empty file system of its size.
+type Maker struct {
+	dir    string // of the templates
 	mkfs   string
-	reason string // why disks cannot be made; empty when they can
-	making *lock.Table
+	reason string
+	locks  *lock.Table
 }
 
-func newDisks(l layout, making *lock.Table) *disks {
-	d := &disks{dir: l.disks(), making: making}
+// NewMaker looks for what making and mounting a disk needs.
+func NewMaker(dir string, locks *lock.Table) *Maker {
+	m := &Maker{dir: dir, locks: locks}
 	path, err := exec.LookPath("mkfs.ext4")
 	if err != nil {
-		d.reason = "mkfs.ext4 is not installed"
-		return d
+		m.reason = "mkfs.ext4 is not installed"
+		return m
 	}
-	d.mkfs = path
+	m.mkfs = path
 	if err := canMount(); err != nil {
-		d.reason = err.Error()
+		m.reason = err.Error()
 	}
-	return d
+	return m
 }
 
-// image makes a sparse file system image for one sandbox at path.
-func (d *disks) image(ctx context.Context, size int64, path string) error {
+// Unavailable returns why no disk can be made; empty if disks can be made.
+func (m *Maker) Unavailable() string { return m.reason }
+
+// Make makes a sparse file system image for one sandbox at path.
+func (m *Maker) Make(ctx context.Context, size int64, path string) error {
 	for {
-		template, err := d.template(ctx, diskSize(size)/diskUnit)
+		template, err := m.template(ctx, RoundUp(size)/unit)
 		if err != nil {
 			return err
 		}
@@ -61,27 +64,17 @@ func (d *disks) image(ctx context.Context, size int64, path string) error {
 	}
 }
 
-// diskSize rounds a size up to one of eight between a power of two and the next.
-// Callers choose sizes, and each one costs a template.
-func diskSize(size int64) int64 {
-	step := int64(diskUnit)
-	for size > 16*step {
-		step *= 2
-	}
-	return (size + step - 1) / step * step
-}
-
 // template returns an empty file system of a size in units, made on first use.
-func (d *disks) template(ctx context.Context, units int64) (string, error) {
+func (m *Maker) template(ctx context.Context, units int64) (string, error) {
 	name := templatePrefix + strconv.FormatInt(units, 10) + "m"
-	path := filepath.Join(d.dir, name)
+	path := filepath.Join(m.dir, name)
 	if isExt4(path) {
 		// The least recently used are collected.
 		now := time.Now()
 		_ = os.Chtimes(path, now, now)
 		return path, nil
 	}
-	held, err := d.making.Acquire(ctx, "_disk-"+name)
+	held, err := m.locks.Acquire(ctx, "_disk-"+name)
 	if err != nil {
 		return "", err
 	}
@@ -94,13 +87,13 @@ func (d *disks) template(ctx context.Context, units int64) (string, error) {
 	if err := os.WriteFile(part, nil, 0o600); err != nil {
 		return "", err
 	}
-	if err := os.Truncate(part, units*diskUnit); err != nil {
+	if err := os.Truncate(part, units*unit); err != nil {
 		return "", err
 	}
 	// No journal: it would only help a disk that outlives a crash of the
 	// machine, which no sandbox does. No blocks are kept for root, and inodes
 	// are many because agents unpack source trees.
-	cmd := exec.CommandContext(ctx, d.mkfs, "-q", "-F", "-m", "0", "-i", "8192", "-O", "^has_journal,^resize_inode",
+	cmd := exec.CommandContext(ctx, m.mkfs, "-q", "-F", "-m", "0", "-i", "8192", "-O", "^has_journal,^resize_inode",
 		"-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", part)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("mkfs.ext4: %w: %s", err, out)
@@ -111,7 +104,7 @@ func (d *disks) template(ctx context.Context, units int64) (string, error) {
 	if err := os.Rename(part, path); err != nil {
 		return "", err
 	}
-	return path, d.collect(name)
+	return path, m.collect(name)
 }
 
 const (
@@ -122,8 +115,8 @@ const (
 
 // collect removes the templates beyond keptTemplates that were not used for the
 // longest time. Sandboxes have copies.
-func (d *disks) collect(made string) error {
-	entries, err := os.ReadDir(d.dir)
+func (m *Maker) collect(made string) error {
+	entries, err := os.ReadDir(m.dir)
 	if err != nil {
 		return err
 	}
@@ -139,7 +132,7 @@ func (d *disks) collect(made string) error {
 		if i < keptTemplates-1 {
 			continue
 		}
-		if err := os.Remove(filepath.Join(d.dir, info.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(m.dir, info.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -204,46 +197,6 @@ func copySparse(from, to string) (err error) {
 			return err
 		}
 		at = end
-	}
-	return nil
-}
-
-// place is a writable directory of a sandbox, kept on its disk.
-type place struct {
-	dir    string // below the disk's root
-	target string // inside the sandbox; empty: not mounted as it is
-	mode   fs.FileMode
-	owned  bool // by the sandbox's user, else by root
-}
-
-// places are the writable directories. Names must not change while sandboxes
-// of an older version may run.
-var places = []place{
-	{dir: "workspace", target: "/workspace", mode: 0o755, owned: true},
-	{dir: "home", target: "/home/sandbox", mode: 0o750, owned: true},
-	{dir: "tool-results", target: "/large_tool_results", mode: 0o755, owned: true},
-	{dir: "history", target: "/conversation_history", mode: 0o755, owned: true},
-	{dir: "tmp", target: "/tmp", mode: 0o777 | fs.ModeSticky},
-	{dir: "var-tmp", target: "/var/tmp", mode: 0o777 | fs.ModeSticky},
-	{dir: "state", target: agentState, mode: 0o700, owned: true},
-	{dir: "upper", mode: 0o755},
-	{dir: "work", mode: 0o700},
-}
-
-func makePlaces(root string, uid, gid uint32) error {
-	for _, p := range places {
-		dir := filepath.Join(root, p.dir)
-		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		if err := os.Chmod(dir, p.mode); err != nil {
-			return err
-		}
-		if p.owned {
-			if err := os.Chown(dir, int(uid), int(gid)); err != nil {
-				return err
-			}
-		}
 	}
 	return nil
 }

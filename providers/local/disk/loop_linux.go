@@ -1,23 +1,25 @@
-package local
+package disk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// attachLoop makes a loop device of a file. The device detaches itself when the
+// AttachLoop makes a loop device of a file. The device detaches itself when the
 // returned file is closed and nothing has it mounted, so nothing has to be
 // undone, not even after a kill -9.
 //
 // It reads and writes past the page cache of the host's file system, where that
 // can be done: the disk's own pages are cached already, and a second copy makes
 // fsync several times slower.
-func attachLoop(path string) (*os.File, error) {
+func AttachLoop(path string) (*os.File, error) {
 	back, err := openNameless(path)
 	if err != nil {
 		return nil, err
@@ -81,4 +83,18 @@ func loopHolds(dev, path string) bool {
 	defer func() { _ = f.Close() }()
 	info, err := unix.IoctlLoopGetStatus64(int(f.Fd()))
 	return err == nil && info.Inode == file.Ino && info.Device == file.Dev
+}
+
+// WaitDetached waits a short while for the kernel to let go of a disk, which it
+// does in the background once the last process is gone. A caller who counts
+// loop devices after a deletion then finds none.
+func WaitDetached(ctx context.Context, dev, image string) {
+	deadline := time.Now().Add(2 * time.Second)
+	for wait := 500 * time.Microsecond; loopHolds(dev, image) && time.Now().Before(deadline); wait = min(2*wait, 20*time.Millisecond) {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package local
+package disk
 
 import (
 	"errors"
@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// privately runs do on a thread with a mount namespace of its own. Mounts made
+// WithPrivateMounts runs do on a thread with a mount namespace of its own. Mounts made
 // there are seen by the processes started there and by nobody else, and vanish
 // with the last of them.
-func privately(do func() error) error {
+func WithPrivateMounts(do func() error) error {
 	done := make(chan error, 1)
 	go enter(do, done)
 	return <-done
@@ -41,9 +41,9 @@ func enter(do func() error, done chan<- error) {
 	done <- do()
 }
 
-// mountDisk mounts a loop device. Nothing in it survives the machine's crash
+// Mount mounts a loop device. Nothing in it survives the machine's crash
 // anyway, so it never waits for the disk below.
-func mountDisk(dev, dir string) error {
+func Mount(dev, dir string) error {
 	err := unix.Mount(dev, dir, "ext4", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOATIME, "nobarrier,noinit_itable,discard")
 	if err != nil {
 		return fmt.Errorf("mount %s: %w", dev, err)
@@ -54,7 +54,7 @@ func mountDisk(dev, dir string) error {
 // canMount reports why this process cannot make mount namespaces and loop
 // devices, or nil.
 func canMount() error {
-	err := privately(func() error { return nil })
+	err := WithPrivateMounts(func() error { return nil })
 	if _, statErr := os.Stat("/dev/loop-control"); statErr != nil {
 		err = errors.Join(err, statErr)
 	}

@@ -1,0 +1,37 @@
+// Package disk gives each sandbox a file system of its own, and mounts what a
+// sandbox sees.
+package disk
+
+import "fmt"
+
+const (
+	// MinSize is less than which no sandbox starts with.
+	MinSize = 16 << 20
+	// MaxSize is the size of a file that every file system can hold on which the
+	// state directory may lie.
+	MaxSize = 8 << 40
+
+	unit = 1 << 20
+)
+
+// RoundUp rounds a size up to one of eight between a power of two and the next.
+// Callers choose sizes, and each one costs a template.
+func RoundUp(size int64) int64 {
+	step := int64(unit)
+	for size > 16*step {
+		step *= 2
+	}
+	return (size + step - 1) / step * step
+}
+
+// FormatBytes returns a size in words for people.
+func FormatBytes(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%d MiB", n>>20)
+	default:
+		return fmt.Sprintf("%d bytes", n)
+	}
+}

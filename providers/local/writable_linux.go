@@ -1,0 +1,72 @@
+package local
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// writableDir is a writable directory of a sandbox, kept on its disk.
+type writableDir struct {
+	dir    string // below the disk's root
+	target string // inside the sandbox; empty: not mounted as it is
+	mode   fs.FileMode
+	owned  bool // by the sandbox's user, else by root
+}
+
+// writableDirs are the writable directories. Names must not change while sandboxes
+// of an older version may run.
+var writableDirs = []writableDir{
+	{dir: "workspace", target: "/workspace", mode: 0o755, owned: true},
+	{dir: "home", target: "/home/sandbox", mode: 0o750, owned: true},
+	{dir: "tool-results", target: "/large_tool_results", mode: 0o755, owned: true},
+	{dir: "history", target: "/conversation_history", mode: 0o755, owned: true},
+	{dir: "tmp", target: "/tmp", mode: 0o777 | fs.ModeSticky},
+	{dir: "var-tmp", target: "/var/tmp", mode: 0o777 | fs.ModeSticky},
+	{dir: "state", target: agentState, mode: 0o700, owned: true},
+	{dir: "upper", mode: 0o755},
+	{dir: "work", mode: 0o700},
+}
+
+func makeWritableDirs(root string, uid, gid uint32) error {
+	for _, p := range writableDirs {
+		dir := filepath.Join(root, p.dir)
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := os.Chmod(dir, p.mode); err != nil {
+			return err
+		}
+		if p.owned {
+			if err := os.Chown(dir, int(uid), int(gid)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// makeWorkdir makes the directory in which commands start where it lies in a
+// writable directory and does not exist yet.
+func makeWorkdir(disk, workdir string, uid, gid uint32) error {
+	for _, w := range writableDirs {
+		rest, below := strings.CutPrefix(path.Clean(workdir), w.target+"/")
+		if w.target == "" || !below {
+			continue
+		}
+		dir := filepath.Join(disk, w.dir)
+		for _, part := range strings.Split(rest, "/") {
+			dir = filepath.Join(dir, part)
+			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+				return err
+			}
+			if err := os.Chown(dir, int(uid), int(gid)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
