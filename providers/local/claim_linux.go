@@ -41,7 +41,7 @@ func (p *Provider) fitOf(spec providers.Spec, salt string) string {
 	spec.Tenant, spec.ID, spec.Hash, spec.Labels, spec.TTL, spec.IdleTTL, spec.Access = "", "", "", nil, 0, 0, nil
 	sum := hmac.New(sha256.New, []byte(salt))
 	// Hash's Write returns no error, and a Spec was JSON before.
-	_ = json.NewEncoder(sum).Encode([]any{spec, p.engine.name, p.config.Way, p.config.Profile, p.config.CgroupParent, p.agent, p.host.root})
+	_ = json.NewEncoder(sum).Encode([]any{spec, p.runtime.Name, p.config.Way, p.config.Profile, p.config.CgroupParent, p.agent, p.host.root})
 	return hex.EncodeToString(sum.Sum(nil)[:20])
 }
 
@@ -102,7 +102,7 @@ func (p *Provider) pooled(template string) ([]string, error) {
 // nil.
 func (p *Provider) unclaimed(id string, spec providers.Spec) *record {
 	rec, err := readRecord(p.layout.pooled(id))
-	if err != nil || rec.Phase != phaseUnclaimed || rec.Fit != p.fitOf(spec, rec.Incarnation) || !rec.Init.alive() {
+	if err != nil || rec.Phase != phaseUnclaimed || rec.Fit != p.fitOf(spec, rec.Incarnation) || !rec.Init.Alive() {
 		return nil
 	}
 	return rec
@@ -165,7 +165,7 @@ func (p *Provider) settlePooled(ctx context.Context, id string) (settled, error)
 		rec, err := readRecord(b)
 		switch {
 		case err == nil:
-			return rec, rec.Phase == phaseUnclaimed && rec.Init.alive(), nil
+			return rec, rec.Phase == phaseUnclaimed && rec.Init.Alive(), nil
 		case errors.Is(err, errCorrupt), errors.Is(err, providers.ErrNotFound):
 			return nil, false, nil
 		}

@@ -7,9 +7,9 @@ import (
 	"log/slog"
 	"math"
 	"path/filepath"
-	"strings"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/oci"
 	"github.com/sandgate/sandgate/providers/local/userid"
 )
 
@@ -90,9 +90,6 @@ func DefaultResources() providers.Resources {
 	return providers.Resources{MemoryBytes: 1 << 30, CPUMillis: 2000, MaxProcesses: 1024, DiskBytes: 4 << 30}
 }
 
-// isGVisor tells gVisor by its name, as containerd does.
-func isGVisor(runtime string) bool { return strings.HasPrefix(filepath.Base(runtime), "runsc") }
-
 func (c Config) withDefaults() (Config, error) {
 	if !filepath.IsAbs(c.StateDir) {
 		return c, fmt.Errorf("state directory %q is not an absolute path: %w", c.StateDir, providers.ErrInvalid)
@@ -106,7 +103,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Way == "" {
 		c.Way = WaySocket
-		if isGVisor(c.Runtime) {
+		if oci.IsGVisor(c.Runtime) {
 			c.Way = WayExec
 		}
 	}
@@ -127,7 +124,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("profile %q is neither %q nor %q: %w", c.Profile, ProfileDefault, ProfileRestricted, providers.ErrInvalid)
 	case c.Way != WaySocket && c.Way != WayExec:
 		return c, fmt.Errorf("way %q is neither %q nor %q: %w", c.Way, WaySocket, WayExec, providers.ErrInvalid)
-	case c.Way == WaySocket && isGVisor(c.Runtime):
+	case c.Way == WaySocket && oci.IsGVisor(c.Runtime):
 		return c, fmt.Errorf("runtime %q takes no socket of the host's into a sandbox: use way %q, or leave the way out: %w", c.Runtime, WayExec, providers.ErrInvalid)
 	case !filepath.IsAbs(c.CgroupParent) || filepath.Clean(c.CgroupParent) == "/":
 		return c, fmt.Errorf("cgroup parent %q is not an absolute path below the root: %w", c.CgroupParent, providers.ErrInvalid)

@@ -7,14 +7,13 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local/atomicfile"
 	"github.com/sandgate/sandgate/providers/local/disk"
 	"github.com/sandgate/sandgate/providers/local/lock"
+	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
 const (
@@ -102,7 +101,7 @@ func (p *Provider) build(ctx context.Context, held *lock.Lock, b bundle, contain
 	now := time.Now()
 	rec := &record{
 		Phase: phaseCreating, Container: container, Spec: withoutValues(spec), Incarnation: incarnation, CreateTime: now, LastActivity: now,
-		Runtime: p.engine.name, Way: p.config.Way, Profile: p.config.Profile, WritableRoot: options.WritableRoot && spec.Image != "",
+		Runtime: p.runtime.Name, Way: p.config.Way, Profile: p.config.Profile, WritableRoot: options.WritableRoot && spec.Image != "",
 	}
 	if last == phaseUnclaimed {
 		rec.Fit = p.fitOf(spec, incarnation)
@@ -168,13 +167,13 @@ func (p *Provider) bring(ctx context.Context, b bundle, rec *record, spec provid
 	if err := atomicfile.WriteJSON(b.connect(), pl.connect()); err != nil {
 		return nil, err
 	}
-	complaints, err := newNote()
+	out, err := oci.NewOutput()
 	if err != nil {
 		return nil, err
 	}
-	defer complaints.close()
+	defer out.Close()
 	laps.step("plan")
-	if err := p.start(ctx, pl, rec, complaints, laps); err != nil {
+	if err := p.start(ctx, pl, rec, out, laps); err != nil {
 		return nil, startError(ctx, err)
 	}
 	start, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
@@ -184,7 +183,7 @@ func (p *Provider) bring(ctx context.Context, b bundle, rec *record, spec provid
 	}
 	conn, err := p.proveReady(start, b, rec)
 	if err != nil {
-		if said := complaints.text(); said != "" {
+		if said := out.Text(); said != "" {
 			err = fmt.Errorf("%w: it wrote: %s", err, said)
 		}
 		return nil, err
@@ -195,7 +194,7 @@ func (p *Provider) bring(ctx context.Context, b bundle, rec *record, spec provid
 }
 
 // start has the runtime start the container.
-func (p *Provider) start(ctx context.Context, pl *plan, rec *record, complaints *note, laps *laps) error {
+func (p *Provider) start(ctx context.Context, pl *plan, rec *record, out *oci.Output, laps *laps) error {
 	b := pl.bundle
 	var files []*os.File
 	if pl.socket {
@@ -219,7 +218,9 @@ func (p *Provider) start(ctx context.Context, pl *plan, rec *record, complaints 
 		}
 		// Another server that had no sandbox may have removed the group meanwhile.
 		p.limitAll(ctx)
-		return p.engine.run(ctx, pl, complaints, files...)
+		return p.runtime.Run(ctx, oci.Container{
+			ID: pl.id, Bundle: string(b), PidFile: b.pid(), HostNetwork: pl.spec.Network == providers.NetworkFull, Files: files,
+		}, out)
 	}
 	if err := p.fault(ctx, "make its disk"); err != nil {
 		return err
@@ -238,16 +239,16 @@ func (p *Provider) start(ctx context.Context, pl *plan, rec *record, complaints 
 	if err := p.fault(ctx, "find its first process"); err != nil {
 		return err
 	}
-	pid, err := readPID(b.pid())
+	pid, err := oci.ReadPID(b.pid())
 	if err != nil {
 		return err
 	}
-	rec.Init, err = findProcess(pid)
+	rec.Init, err = oci.FindProcess(pid)
 	if err != nil {
-		return fmt.Errorf("the agent ended at once: %w: %s", providers.ErrAgentCannotStart, complaints.text())
+		return fmt.Errorf("the agent ended at once: %w: %s", providers.ErrAgentCannotStart, out.Text())
 	}
-	if pl.gvisor {
-		rec.Helper = p.helper(rec.Container, pid)
+	if p.runtime.GVisor {
+		rec.Helper = oci.Helper(p.cgroups.Members(rec.Container), pid)
 	}
 	return nil
 }
@@ -262,14 +263,6 @@ func startError(ctx context.Context, err error) error {
 		}
 	}
 	return fmt.Errorf("%w: %w", providers.ErrStartFailed, err)
-}
-
-func readPID(path string) (int, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.Atoi(strings.TrimSpace(string(data)))
 }
 
 func exists(path string) bool {

@@ -21,16 +21,16 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 	if err := p.tryOut(ctx); err != nil {
 		return providers.Description{}, err
 	}
-	engine := p.engine.name
-	if v := p.engine.version(ctx); v != "" {
+	engine := p.runtime.Name
+	if v := p.runtime.Version(ctx); v != "" {
 		engine += " " + v
 	}
 	network := "a network namespace with nothing but a loopback interface; with network full the host's own"
-	if p.engine.gvisor {
+	if p.runtime.GVisor {
 		network = "gVisor's own network stack with nothing but a loopback interface; with network full the host's network"
 	}
 	seccomp := "the default profile of containerd and Docker"
-	if p.engine.gvisor {
+	if p.runtime.GVisor {
 		seccomp += ", inside gVisor's kernel"
 	}
 	return providers.Description{
@@ -54,7 +54,7 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 func (p *Provider) writePrefixes() providers.Enforcement {
 	e := providers.Enforcement{Name: "write_prefixes"}
 	switch {
-	case p.engine.gvisor:
+	case p.runtime.GVisor:
 		e.Detail = "gVisor has no Landlock; they bind file calls only"
 	case landlockABI() < 2: // with the first, nothing could be renamed across directories
 		e.Detail = "the kernel has no Landlock (Linux 5.19 or later); they bind file calls only"
@@ -84,7 +84,7 @@ func (p *Provider) limits() []providers.Enforcement {
 		memory.Detail = "cgroup limit; swap is not limited"
 	}
 	processes := controller("processes", "pids", "cgroup limit")
-	if p.engine.gvisor {
+	if p.runtime.GVisor {
 		processes = providers.Enforcement{Name: "processes", Enforced: true, Detail: "gVisor's own limit of processes and threads"}
 		if memory.Enforced {
 			memory.Detail += "; who asks for more ends the whole sandbox"
@@ -105,7 +105,7 @@ func (p *Provider) limits() []providers.Enforcement {
 func (p *Provider) killTree() providers.Enforcement {
 	e := providers.Enforcement{Name: "kill_tree"}
 	switch {
-	case p.engine.gvisor:
+	case p.runtime.GVisor:
 		e.Detail = "gVisor has no cgroup to give to the agent; it sweeps its descendants"
 	case p.config.Profile == ProfileRestricted:
 		e.Detail = "the restricted profile gives the agent no cgroup; it sweeps its descendants"
@@ -120,7 +120,7 @@ func (p *Provider) killTree() providers.Enforcement {
 // kernelLimits says what the kernel counts for each sandbox, and what for all.
 func (p *Provider) kernelLimits() providers.Enforcement {
 	e := providers.Enforcement{Name: "kernel_limits", Enforced: true}
-	if p.engine.gvisor {
+	if p.runtime.GVisor {
 		e.Detail = "gVisor's own kernel counts for each sandbox"
 		return e
 	}

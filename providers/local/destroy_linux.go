@@ -11,6 +11,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local/disk"
 	"github.com/sandgate/sandgate/providers/local/lock"
+	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
 // Delete ends a sandbox.
@@ -65,29 +66,29 @@ func (p *Provider) markDeleting(ctx context.Context, held *lock.Lock, b bundle, 
 
 // removeAll is one attempt of destroy. Its error is a *removalError.
 func (p *Provider) removeAll(ctx context.Context, at *attempt, b bundle, container string, rec *record) error {
-	var runtime *engine
+	var runtime *oci.Runtime
 	for _, step := range []struct {
 		name string
 		do   func() error
 	}{
 		{"find its runtime", func() (err error) {
-			runtime, err = p.engineOf(rec)
+			runtime, err = p.runtimeOf(rec)
 			return err
 		}},
 		{"end its processes", func() error {
 			if rec != nil {
-				for _, running := range []process{rec.Init, rec.Helper} {
-					if err := running.kill(ctx); err != nil {
+				for _, running := range []oci.Process{rec.Init, rec.Helper} {
+					if err := running.Kill(ctx); err != nil {
 						return err
 					}
 				}
 			}
 			if rec == nil || rec.Init.PID == 0 {
-				return runtime.endStray(ctx, container)
+				return runtime.EndStray(ctx, container)
 			}
 			return nil
 		}},
-		{"delete its container", func() error { return runtime.remove(ctx, container) }},
+		{"delete its container", func() error { return runtime.Remove(ctx, container) }},
 		{"remove its cgroups", func() error { return p.cgroups.Remove(ctx, container) }},
 		{"detach its disk", func() error {
 			if rec != nil && rec.Loop != "" {

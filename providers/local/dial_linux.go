@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
 // Dial connects to the agent inside.
@@ -39,9 +40,9 @@ func (p *Provider) open(ctx context.Context, b bundle, container string, rec *re
 	var conn net.Conn
 	var err error
 	if rec.Way == WayExec {
-		var runtime *engine
-		if runtime, err = p.engineOf(rec); err == nil {
-			conn, err = execConnect(ctx, runtime, container, b)
+		var runtime *oci.Runtime
+		if runtime, err = p.runtimeOf(rec); err == nil {
+			conn, err = runtime.Connect(ctx, container, b.connect())
 		}
 	} else {
 		conn, err = dialUnix(ctx, string(b), socketName)

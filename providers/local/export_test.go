@@ -3,6 +3,7 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers/local/atomicfile"
+	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
 // BundleCopy returns a bundle like a sandbox's that runs another program. What is
@@ -53,20 +55,20 @@ func KillInit(p *Provider, name string) error {
 	if err != nil {
 		return err
 	}
-	return rec.Init.kill(context.Background())
+	return rec.Init.Kill(context.Background())
 }
 
 // KillUnclaimed ends the first process of each unclaimed sandbox of a template.
 func KillUnclaimed(tb testing.TB, p *Provider, template string) {
 	tb.Helper()
-	eachUnclaimed(tb, p, template, func(init process) error { return init.kill(context.Background()) })
+	eachUnclaimed(tb, p, template, func(init oci.Process) error { return init.Kill(context.Background()) })
 }
 
 // FreezeUnclaimed stops the first process of each unclaimed sandbox of a
 // template, and returns when all its threads have stopped.
 func FreezeUnclaimed(tb testing.TB, p *Provider, template string) {
 	tb.Helper()
-	eachUnclaimed(tb, p, template, func(init process) error {
+	eachUnclaimed(tb, p, template, func(init oci.Process) error {
 		if err := unix.Kill(init.PID, unix.SIGSTOP); err != nil {
 			return err
 		}
@@ -81,7 +83,7 @@ func FreezeUnclaimed(tb testing.TB, p *Provider, template string) {
 				if err != nil {
 					continue // it has ended
 				}
-				if _, state, err := parseStat(data); err != nil || state != 'T' {
+				if end := bytes.LastIndexByte(data, ')'); end < 0 || !bytes.HasPrefix(data[end+1:], []byte(" T ")) {
 					stopped = false
 				}
 			}
@@ -90,7 +92,7 @@ func FreezeUnclaimed(tb testing.TB, p *Provider, template string) {
 	})
 }
 
-func eachUnclaimed(tb testing.TB, p *Provider, template string, do func(process) error) {
+func eachUnclaimed(tb testing.TB, p *Provider, template string, do func(oci.Process) error) {
 	tb.Helper()
 	ids, err := p.pooled(template)
 	if err != nil {
@@ -119,7 +121,7 @@ func OfferInit(p *Provider, name string) error {
 
 // MoveState and MoveRuntime have Probe look elsewhere.
 func MoveState(p *Provider, dir string)       { p.config.StateDir = dir }
-func MoveRuntime(p *Provider, command string) { p.engine.cli.Command = command }
+func MoveRuntime(p *Provider, command string) { p.runtime.Path = command }
 
 // DelegatedGroup is the cgroup in which a sandbox's commands may make others.
 func DelegatedGroup(p *Provider, name string) string { return p.cgroups.V2Dir(name) }

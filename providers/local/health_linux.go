@@ -16,7 +16,7 @@ var _ providers.Prober = (*Provider)(nil)
 // Probe writes a byte into the state directory, looks for the runtime, and
 // measures the free space.
 func (p *Provider) Probe(context.Context) (providers.Probe, error) {
-	if _, err := exec.LookPath(p.engine.cli.Command); err != nil {
+	if _, err := exec.LookPath(p.runtime.Path); err != nil {
 		return providers.Probe{}, fmt.Errorf("the OCI runtime: %w", err)
 	}
 	file, err := os.CreateTemp(p.config.StateDir, ".probe-")

@@ -22,7 +22,7 @@ const (
 // its disk.
 func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec providers.Spec, options templateOptions) (*plan, error) {
 	pl := &plan{
-		id: rec.Container, bundle: b, mountDir: p.layout.mounts(), spec: spec, options: options, incarnation: rec.Incarnation, agent: p.agent,
+		id: rec.Container, runtime: p.runtime, bundle: b, mountDir: p.layout.mounts(), spec: spec, options: options, incarnation: rec.Incarnation, agent: p.agent,
 		lower: []string{p.host.root}, readOnly: true, shared: p.host.shared, disk: b.disk(),
 		user: userid.HostUser, home: defaultHome, env: map[string]string{"PATH": p.host.path},
 		workdir: spec.WorkingDirectory, cgroupPath: p.cgroups.Path(rec.Container), swapLimit: p.cgroups.LimitsSwap(),
@@ -52,7 +52,7 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 	if !path.IsAbs(pl.workdir) {
 		return nil, fmt.Errorf("working directory %q is not absolute: %w", pl.workdir, providers.ErrInvalid)
 	}
-	if pl.gvisor = p.engine.gvisor; !pl.gvisor && p.config.Profile == ProfileDefault && p.cgroups.CanDelegate() {
+	if !p.runtime.GVisor && p.config.Profile == ProfileDefault && p.cgroups.CanDelegate() {
 		dir, err := p.cgroups.Delegate(rec.Container, pl.uid, pl.gid)
 		if err != nil {
 			return nil, err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local/disk"
+	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
 // probed is what a sandbox that was started for it lacks: the reasons by the
@@ -81,13 +82,13 @@ func (p *Provider) inspect(rec *record, want providers.Resources) probed {
 		}
 	}
 	processes := int64(want.MaxProcesses)
-	if p.engine.gvisor {
-		processes = gvisorTasks(processes)
+	if p.runtime.GVisor {
+		processes = oci.GVisorTasks(processes)
 	}
 	limit("memory", "memory", want.MemoryBytes, "memory.limit_in_bytes", "memory.max")
 	limit("cpu", "cpu", int64(want.CPUMillis)*100, "cpu.cfs_quota_us", "cpu.max")
 	limit("processes", "pids", processes, "pids.max", "pids.max")
-	if p.engine.gvisor {
+	if p.runtime.GVisor {
 		return lacks // the rest is inside its kernel
 	}
 	if p.disks.Unavailable() == "" {

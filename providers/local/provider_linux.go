@@ -23,6 +23,7 @@ import (
 	"github.com/sandgate/sandgate/providers/local/cgroup"
 	"github.com/sandgate/sandgate/providers/local/disk"
 	"github.com/sandgate/sandgate/providers/local/lock"
+	"github.com/sandgate/sandgate/providers/local/oci"
 	"github.com/sandgate/sandgate/providers/local/userid"
 )
 
@@ -32,7 +33,7 @@ type Provider struct {
 	log         *slog.Logger
 	layout      layout
 	locks       *lock.Table
-	engine      *engine
+	runtime     *oci.Runtime
 	cgroups     cgroup.Groups
 	totalLimits cgroup.Limits
 	disks       *disk.Maker
@@ -81,10 +82,10 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if err := p.layout.make(); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	if err := adoptOrphans(); err != nil {
+	if err := oci.AdoptOrphans(); err != nil {
 		return nil, err
 	}
-	if p.engine, err = newEngine(config.Runtime, p.layout); err != nil {
+	if p.runtime, err = oci.New(config.Runtime, p.layout.runtime()); err != nil {
 		return nil, err
 	}
 	p.locks = lock.NewTable(p.layout.locks())
@@ -94,7 +95,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	p.disks = disk.NewMaker(p.layout.disks(), p.locks)
 	p.space = disk.NewSpace(config.StateDir, config.MinFree, config.DiskOvercommit, p.layout.diskImages)
-	if p.agent, p.hold, err = claimAgent(config, p.layout, p.engine.gvisor || config.Way == WaySocket); err != nil {
+	if p.agent, p.hold, err = claimAgent(config, p.layout, p.runtime.GVisor || config.Way == WaySocket); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	opened := false
@@ -122,19 +123,19 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	ctx, p.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	p.background.Go(func() { p.retryRemovals(ctx) })
-	p.background.Go(func() { p.reapOrphans(ctx) })
+	p.background.Go(func() { oci.ReapOrphans(ctx, p.firstProcesses) })
 	p.collectAgents(ctx)
 	opened = true
 	return p, nil
 }
 
-// engineOf returns the runtime that a sandbox was made with. A state directory
+// runtimeOf returns the runtime that a sandbox was made with. A state directory
 // may hold sandboxes of several.
-func (p *Provider) engineOf(rec *record) (*engine, error) {
-	if rec == nil || rec.Runtime == "" || rec.Runtime == p.engine.name {
-		return p.engine, nil
+func (p *Provider) runtimeOf(rec *record) (*oci.Runtime, error) {
+	if rec == nil || rec.Runtime == "" || rec.Runtime == p.runtime.Name {
+		return p.runtime, nil
 	}
-	return newEngine(rec.Runtime, p.layout)
+	return oci.New(rec.Runtime, p.layout.runtime())
 }
 
 // placeAgent puts the agent where sandboxes can be shown it. The file is never

@@ -44,7 +44,7 @@ func (p *Provider) info(name string, rec *record) providers.Info {
 		out.State = providers.StateDeleting
 	case phaseActive:
 		out.State = providers.StateActive
-		if !rec.Init.alive() {
+		if !rec.Init.Alive() {
 			out.State = providers.StateFailed
 			out.Failure, out.Message = p.whyEnded(rec.container(name), rec)
 		}
@@ -61,11 +61,11 @@ func (p *Provider) info(name string, rec *record) providers.Info {
 // the processes that it killed in the sandbox's cgroup. An agent that is known to
 // have ended in another way than by SIGKILL was none of them.
 func (p *Provider) whyEnded(container string, rec *record) (providers.Failure, string) {
-	if !rec.Init.thisBoot() {
+	if !rec.Init.ThisBoot() {
 		return providers.FailureUnknown, "the machine was restarted"
 	}
 	n := p.cgroups.OOMKills(container)
-	if n == 0 || rec.Init.endedOtherwise(unix.SIGKILL) {
+	if n == 0 || rec.Init.EndedOtherwise(unix.SIGKILL) {
 		return providers.FailureUnknown, "the agent ended"
 	}
 	return providers.FailureOutOfMemory, fmt.Sprintf("the agent ended, and the kernel had ended %d of the sandbox's processes for want of memory", n)

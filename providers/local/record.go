@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local/atomicfile"
+	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
 // phase says how far a sandbox's life has come, as written to disk.
@@ -36,8 +37,8 @@ type record struct {
 	Incarnation  string         `json:"incarnation"`
 	CreateTime   time.Time      `json:"create_time"`
 	LastActivity time.Time      `json:"last_activity"`
-	Init         process        `json:"init"`
-	Helper       process        `json:"helper,omitzero"` // that ends after Init: gVisor's file server
+	Init         oci.Process    `json:"init"`
+	Helper       oci.Process    `json:"helper,omitzero"` // that ends after Init: gVisor's file server
 	Loop         string         `json:"loop,omitempty"`  // such as "/dev/loop3"
 	Runtime      string         `json:"runtime"`
 	Way          Way            `json:"way"`
@@ -49,13 +50,6 @@ type record struct {
 	Image        string         `json:"image,omitempty"` // the digest under which it is unpacked
 	FromPool     bool           `json:"from_pool,omitempty"`
 	Fit          string         `json:"fit,omitempty"` // what a claim must fit, see fitOf
-}
-
-// process is a process of this machine. A pid alone may have been used again.
-type process struct {
-	PID   int    `json:"pid"`
-	Start uint64 `json:"start"` // clock ticks after boot
-	Boot  string `json:"boot"`
 }
 
 func readRecord(b bundle) (*record, error) {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
 // recover finishes what servers before left half done when they were killed. It
@@ -17,7 +19,7 @@ func (p *Provider) recover(ctx context.Context) (adopted int, err error) {
 	// What has a container or a cgroup at this moment has had its directory for
 	// longer. The pool is read before the sandboxes, because that is the way a
 	// claim goes: nothing that another server claims meanwhile is overlooked.
-	containers, err := p.engine.containers()
+	containers, err := p.runtime.Containers()
 	if err != nil {
 		return 0, err
 	}
@@ -142,4 +144,25 @@ func (p *Provider) settle(ctx context.Context, name string) (settled, error) {
 	}
 	p.log.LogAttrs(ctx, slog.LevelInfo, "removing a half-made or half-deleted sandbox", slog.String("name", name))
 	return settledRemoved, p.destroy(ctx, held, b, rec.container(name), rec)
+}
+
+// firstProcesses are those of all sandboxes, without the boot.
+func (p *Provider) firstProcesses() map[oci.Process]bool {
+	known := map[oci.Process]bool{}
+	for _, dir := range []string{p.layout.sandboxes(), p.layout.pool()} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			rec, err := readRecord(bundle(filepath.Join(dir, e.Name())))
+			if err != nil {
+				continue
+			}
+			for _, of := range []oci.Process{rec.Init, rec.Helper} {
+				known[oci.Process{PID: of.PID, Start: of.Start}] = true
+			}
+		}
+	}
+	return known
 }

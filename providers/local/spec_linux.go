@@ -12,12 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/oci"
 	"github.com/sandgate/sandgate/providers/local/userid"
 )
 
 // plan is everything that decides what a sandbox's container looks like.
 type plan struct {
 	id          string // the runtime's name for it
+	runtime     *oci.Runtime
 	bundle      bundle
 	mountDir    mountDir
 	spec        providers.Spec
@@ -39,7 +41,6 @@ type plan struct {
 	cgroupPath  string
 	swapLimit   bool
 	socket      bool // the agent gets a listening socket
-	gvisor      bool // the runtime is gVisor's
 	listen      string
 }
 
@@ -61,7 +62,7 @@ func (p *plan) container() (s *specs.Spec, err error) {
 			ReadonlyPaths:     readonlyPaths,
 		},
 	}
-	if s.Linux.Seccomp, err = p.seccomp(s); err != nil {
+	if s.Linux.Seccomp, err = p.runtime.Seccomp(s, p.startsInCgroup()); err != nil {
 		return nil, fmt.Errorf("seccomp profile: %w", err)
 	}
 	return s, nil
@@ -78,11 +79,17 @@ func (p *plan) serve() []string {
 	if p.cgroup != "" {
 		args = append(args, "--cgroup", agentCgroup)
 	}
-	if p.bornInCgroup() {
+	if p.startsInCgroup() {
 		args = append(args, "--refuse-clone3")
 	}
 	return args
 }
+
+// startsInCgroup reports whether the agent starts commands in their cgroups by clone3:
+// moving there costs them some 10 ms after every pause. The agent alone may use
+// it then, and refuses it to commands by a filter of its own. Not so where the
+// runtime starts more processes in the sandbox: those have no filter of their own.
+func (p *plan) startsInCgroup() bool { return p.cgroup != "" && !p.runtime.GVisor && p.socket }
 
 // connect is the process that joins standard input and output to the agent.
 func (p *plan) connect() *specs.Process {
@@ -110,7 +117,7 @@ func (p *plan) process(args []string) *specs.Process {
 			rlimit("RLIMIT_MEMLOCK", unix.RLIMIT_MEMLOCK, 64<<10),
 		},
 	}
-	if most := p.spec.Resources.MaxProcesses; p.gvisor && most > 0 {
+	if most := p.spec.Resources.MaxProcesses; p.runtime.GVisor && most > 0 {
 		// gVisor counts a user's processes and threads by sandbox. On the host's
 		// kernel this limit would be all sandboxes' together. Unlike its pids
 		// controller it counts those that are about to end.
@@ -174,12 +181,12 @@ const maxTerminals = 256
 
 func (p *plan) mounts() []specs.Mount {
 	own := []string{"mode=755", fmt.Sprintf("uid=%d,gid=%d", p.uid, p.gid)}
-	if p.gvisor {
+	if p.runtime.GVisor {
 		// It gives a tmpfs to nobody but root.
 		own = []string{"mode=1777"}
 	}
 	terminals := []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}
-	if !p.gvisor {
+	if !p.runtime.GVisor {
 		// The machine has a few thousand for all.
 		terminals = append(terminals, "max="+strconv.Itoa(maxTerminals))
 	}
@@ -218,7 +225,7 @@ func (p *plan) mounts() []specs.Mount {
 // sysctls bound the buffers of a connection. Cgroups of version 1 do not count
 // them, and all sandboxes and the host share one budget.
 func (p *plan) sysctls() map[string]string {
-	if p.gvisor || p.spec.Network == providers.NetworkFull {
+	if p.runtime.GVisor || p.spec.Network == providers.NetworkFull {
 		return nil
 	}
 	return map[string]string{"net.ipv4.tcp_rmem": "4096 131072 262144", "net.ipv4.tcp_wmem": "4096 16384 262144"}
@@ -241,8 +248,8 @@ func (p *plan) resources() *specs.LinuxResources {
 	}
 	if r.MaxProcesses > 0 {
 		limit := int64(r.MaxProcesses)
-		if p.gvisor {
-			limit = gvisorTasks(limit)
+		if p.runtime.GVisor {
+			limit = oci.GVisorTasks(limit)
 		}
 		out.Pids = &specs.LinuxPids{Limit: &limit}
 	}

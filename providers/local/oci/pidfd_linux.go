@@ -1,4 +1,4 @@
-package local
+package oci
 
 import (
 	"context"
@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptOrphans makes this process the parent of what a runtime leaves running
+// AdoptOrphans makes this process the parent of what a runtime leaves running
 // when it returns. Whoever is process 1 here may reap slowly or, in a container,
 // never, and a process that was not reaped keeps its pid namespace, and so its
 // sandbox, from ending.
-func adoptOrphans() error {
+func AdoptOrphans() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become a subreaper: %w", err)
 	}

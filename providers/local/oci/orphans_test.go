@@ -1,6 +1,6 @@
 //go:build linux
 
-package local
+package oci
 
 import (
 	"os/exec"
@@ -13,10 +13,10 @@ import (
 // TestOrphansAreReaped: a child that nobody waits for is reaped, and one that
 // somebody will wait for in a moment is not.
 func TestOrphansAreReaped(t *testing.T) {
-	if err := adoptOrphans(); err != nil {
+	if err := AdoptOrphans(); err != nil {
 		t.Fatal(err)
 	}
-	p := &Provider{layout: layout(t.TempDir())}
+	none := func() map[Process]bool { return nil }
 	out, err := exec.CommandContext(t.Context(), "sh", "-c", "sleep 0.05 >/dev/null & echo $!").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func TestOrphansAreReaped(t *testing.T) {
 		}
 	}
 	until("the orphan does not end", func() bool { return zombie(orphan) })
-	seen := p.reapSeen(nil)
+	seen := reapSeen(nil, none)
 	if !zombie(orphan) {
 		t.Error("it was reaped when it was seen for the first time")
 	}
@@ -47,7 +47,7 @@ func TestOrphansAreReaped(t *testing.T) {
 		t.Fatal(err)
 	}
 	until("the child does not end", func() bool { return zombie(own.Process.Pid) })
-	p.reapSeen(seen)
+	reapSeen(seen, none)
 	if zombie(orphan) {
 		t.Error("nobody has reaped the orphan")
 	}

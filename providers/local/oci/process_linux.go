@@ -1,4 +1,4 @@
-package local
+package oci
 
 import (
 	"bytes"
@@ -18,25 +18,25 @@ var bootID = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(data)), err
 })
 
-// findProcess identifies a running process.
-func findProcess(pid int) (process, error) {
+// FindProcess identifies a running process.
+func FindProcess(pid int) (Process, error) {
 	boot, err := bootID()
 	if err != nil {
-		return process{}, err
+		return Process{}, err
 	}
 	start, state, err := readStat(pid)
 	if err != nil {
-		return process{}, err
+		return Process{}, err
 	}
 	if ended(state) {
-		return process{}, fmt.Errorf("process %d: %w", pid, unix.ESRCH)
+		return Process{}, fmt.Errorf("process %d: %w", pid, unix.ESRCH)
 	}
-	return process{PID: pid, Start: start, Boot: boot}, nil
+	return Process{PID: pid, Start: start, Boot: boot}, nil
 }
 
-// alive reports whether it still runs. A zombie does not.
-func (p process) alive() bool {
-	if p.PID == 0 || !p.thisBoot() {
+// Alive reports whether it still runs. A zombie does not.
+func (p Process) Alive() bool {
+	if p.PID == 0 || !p.ThisBoot() {
 		return false
 	}
 	start, state, err := readStat(p.PID)
@@ -74,9 +74,9 @@ func parseStat(data []byte) (start uint64, state byte, err error) {
 	return start, state, err
 }
 
-// kill ends the process and returns when it is gone. The first process of a pid
+// Kill ends the process and returns when it is gone. The first process of a pid
 // namespace takes all others along and ends after them.
-func (p process) kill(ctx context.Context) error {
+func (p Process) Kill(ctx context.Context) error {
 	if p.PID == 0 {
 		return nil
 	}
@@ -86,7 +86,7 @@ func (p process) kill(ctx context.Context) error {
 	}
 	defer w.close()
 	// The pid may have been used again, even before it was opened.
-	if start, _, err := readStat(p.PID); err != nil || start != p.Start || !p.thisBoot() {
+	if start, _, err := readStat(p.PID); err != nil || start != p.Start || !p.ThisBoot() {
 		return nil
 	}
 	if err := w.kill(); err != nil {
@@ -98,14 +98,15 @@ func (p process) kill(ctx context.Context) error {
 	return nil
 }
 
-func (p process) thisBoot() bool {
+// ThisBoot reports whether the machine was not restarted since.
+func (p Process) ThisBoot() bool {
 	boot, err := bootID()
 	return err == nil && boot == p.Boot
 }
 
-// endedOtherwise reports whether it is known, because nobody has reaped the
+// EndedOtherwise reports whether it is known, because nobody has reaped the
 // process yet, that it did not end by this signal.
-func (p process) endedOtherwise(s unix.Signal) bool {
+func (p Process) EndedOtherwise(s unix.Signal) bool {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/stat")
 	if err != nil {
 		return false
@@ -121,4 +122,13 @@ func (p process) endedOtherwise(s unix.Signal) bool {
 	}
 	status, err := strconv.ParseUint(string(fields[exitField]), 10, 32)
 	return err == nil && unix.WaitStatus(status).Signal() != s
+}
+
+// ReadPID reads a pid file.
+func ReadPID(path string) (int, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(data)))
 }

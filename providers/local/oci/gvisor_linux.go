@@ -1,4 +1,4 @@
-package local
+package oci
 
 import (
 	"bytes"
@@ -39,15 +39,15 @@ func gvisorContainer(file string) (string, bool) {
 // removeGVisor forgets a container whose processes are gone, or that was half
 // made. runsc can be killed at any moment, and then cannot delete what it has not
 // written out; the files are all that is left of that.
-func (e *engine) removeGVisor(ctx context.Context, id string) error {
-	state := filepath.Join(e.root, id+gvisorMiddle+id+".state")
+func (r *Runtime) removeGVisor(ctx context.Context, id string) error {
+	state := filepath.Join(r.root, id+gvisorMiddle+id+".state")
 	if data, err := os.ReadFile(state); err == nil && json.Valid(data) {
-		if err := e.cli.Delete(ctx, id, &runc.DeleteOpts{Force: true}); err != nil && exists(state) {
-			return fmt.Errorf("%s delete: %w", e.name, err)
+		if err := r.cli(noNetwork).Delete(ctx, id, &runc.DeleteOpts{Force: true}); err != nil && fileExists(state) {
+			return fmt.Errorf("%s delete: %w", r.Name, err)
 		}
 	}
 	var errs []error
-	for _, file := range []string{state, strings.TrimSuffix(state, "state") + "lock", filepath.Join(e.root, "runsc-"+id+".sock")} {
+	for _, file := range []string{state, strings.TrimSuffix(state, "state") + "lock", filepath.Join(r.root, "runsc-"+id+".sock")} {
 		if err := os.Remove(file); !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
@@ -69,26 +69,26 @@ func gvisorVersion(ctx context.Context, command string) string {
 	return v
 }
 
-// gvisorTasks is the host's limit for a sandbox whose own is this one, which
+// GVisorTasks returns the host's limit for a sandbox whose own is this one, which
 // gVisor holds by itself. The host counts the threads of gVisor's kernel and the
 // processes that stand for those inside, about three for each. A refusal ends the
 // sandbox, so there is ample room.
-func gvisorTasks(processes int64) int64 { return 16*processes + 1024 }
+func GVisorTasks(processes int64) int64 { return 16*processes + 1024 }
 
-// helper finds the process beside the first that runsc left to this process. It
+// Helper finds, among a container's processes, the one beside the first that runsc left to this process. It
 // ends with the first, and somebody must reap it. All others are of the first's
 // own process namespace.
-func (p *Provider) helper(container string, first int) process {
-	for _, pid := range p.cgroups.Members(container) {
+func Helper(members []int, first int) Process {
+	for _, pid := range members {
 		parent, err := parentOf(pid)
 		if err != nil || pid == first || parent != os.Getpid() {
 			continue
 		}
-		if found, err := findProcess(pid); err == nil {
+		if found, err := FindProcess(pid); err == nil {
 			return found
 		}
 	}
-	return process{}
+	return Process{}
 }
 
 func parentOf(pid int) (int, error) {

@@ -1,4 +1,4 @@
-package local
+package oci
 
 import (
 	"context"
@@ -6,16 +6,18 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// execConnect has the runtime start "sandgate-agent connect" in the sandbox with
-// one end of a socket pair as standard input and output. The runtime itself goes
-// away at once, so nobody stands between the two ends to copy.
-func execConnect(ctx context.Context, runtime *engine, container string, b bundle) (net.Conn, error) {
+// Connect starts a process in a container with one end of a socket pair as standard
+// input and output, and returns the other end. The process is described by the JSON
+// file at path process. The runtime exits at once, so no process copies between the
+// two ends.
+func (r *Runtime) Connect(ctx context.Context, container, process string) (net.Conn, error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
 		return nil, err
@@ -26,7 +28,7 @@ func execConnect(ctx context.Context, runtime *engine, container string, b bundl
 	if err != nil {
 		return nil, err
 	}
-	proc, err := execDetached(ctx, runtime, container, b, theirs)
+	proc, err := r.execDetached(ctx, container, process, theirs)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -35,40 +37,40 @@ func execConnect(ctx context.Context, runtime *engine, container string, b bundl
 
 // execDetached is not go-runc's Exec, which would leave a file with the process'
 // description in a directory that everybody may list for as long as it runs.
-func execDetached(ctx context.Context, runtime *engine, container string, b bundle, stdio *os.File) (*watched, error) {
-	pidFile, err := os.CreateTemp(string(b), ".connect-*")
+func (r *Runtime) execDetached(ctx context.Context, container, process string, stdio *os.File) (*watched, error) {
+	pidFile, err := os.CreateTemp(filepath.Dir(process), ".connect-*")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = os.Remove(pidFile.Name()) }()
 	_ = pidFile.Close()
-	complaints, err := newNote()
+	out, err := NewOutput()
 	if err != nil {
 		return nil, err
 	}
-	defer complaints.close()
-	hurry := ctx
-	ctx, cancel := unhurried(ctx)
+	defer out.Close()
+	caller := ctx
+	ctx, cancel := uninterrupted(ctx)
 	defer cancel()
-	cmd := runtime.command(ctx, "exec", "--detach", "--process", b.connect(), "--pid-file", pidFile.Name(), container)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdio, stdio, complaints.file
+	cmd := r.command(ctx, "exec", "--detach", "--process", process, "--pid-file", pidFile.Name(), container)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdio, stdio, out.file
 	runErr := cmd.Run()
-	pid, err := readPID(pidFile.Name())
+	pid, err := ReadPID(pidFile.Name())
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s exec: %w: %s", runtime.name, runErr, complaints.text()), err)
+		return nil, errors.Join(fmt.Errorf("%s exec: %w: %s", r.Name, runErr, out.Text()), err)
 	}
 	proc, err := watch(pid)
 	if err == nil && proc == nil {
 		err = errors.New("the agent's connect ended at once")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s", err, complaints.text())
+		return nil, fmt.Errorf("%w: %s", err, out.Text())
 	}
-	if runErr == nil && hurry.Err() != nil {
-		runErr = context.Cause(hurry)
+	if runErr == nil && caller.Err() != nil {
+		runErr = context.Cause(caller)
 	}
 	if runErr != nil {
-		err = fmt.Errorf("%s exec: %w: %s", runtime.name, runErr, complaints.text())
+		err = fmt.Errorf("%s exec: %w: %s", r.Name, runErr, out.Text())
 		err = errors.Join(err, proc.kill(), proc.wait(context.WithoutCancel(ctx)))
 		proc.close()
 		return nil, err
