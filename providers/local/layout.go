@@ -17,7 +17,6 @@ func (l layout) locks() string              { return l.path("locks") }
 func (l layout) agents() string             { return l.path("agent") }
 func (l layout) roots() string              { return l.path("rootfs") }
 func (l layout) images() string             { return l.path("unpacked") }
-func (l layout) image(key string) string    { return l.path("unpacked", key) }
 func (l layout) disks() string              { return l.path("disks") }
 func (l layout) runtime() string            { return l.path("runtime") }
 func (l layout) sandboxes() string          { return l.path("sandboxes") }

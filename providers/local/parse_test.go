@@ -5,47 +5,11 @@ package local
 import (
 	"encoding/json"
 	"errors"
-	"path/filepath"
 	"testing"
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local/disk"
 )
-
-func TestParseReference(t *testing.T) {
-	for in, want := range map[string]reference{
-		"oci:/images/base":                         {kind: "oci", path: "/images/base"},
-		"oci:/images/base:v1":                      {kind: "oci", path: "/images/base", tag: "v1"},
-		"oci-archive:/a:b/base.tar":                {kind: "oci-archive", path: "/a:b/base.tar"},
-		"docker-archive:/base.tar":                 {kind: "docker-archive", path: "/base.tar"},
-		"docker-archive:/base.tar:example.org/b:1": {kind: "docker-archive", path: "/base.tar", tag: "example.org/b:1"},
-	} {
-		if got, err := parseReference(in); err != nil || got != want {
-			t.Errorf("%s: %+v, %v", in, got, err)
-		}
-	}
-	for _, in := range []string{"", "debian", "docker.io/library/debian:12", "oci:relative", "oci", "http://x/y"} {
-		if got, err := parseReference(in); !errors.Is(err, providers.ErrUnsupported) {
-			t.Errorf("%q: %+v, %v", in, got, err)
-		}
-	}
-	for _, in := range []string{"oci:/a/../b", "oci:/..", "oci-archive:/a/..:v1"} {
-		if got, err := parseReference(in); !errors.Is(err, providers.ErrInvalid) {
-			t.Errorf("%q: %+v, %v", in, got, err)
-		}
-	}
-}
-
-func FuzzParseReference(f *testing.F) {
-	for _, s := range []string{"oci:/a:b", "docker-archive:/a.tar:b/c:d", "oci-archive:/", ":/", "oci:/:"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		if r, err := parseReference(s); err == nil && !filepath.IsAbs(r.path) {
-			t.Errorf("%q: path %q", s, r.path)
-		}
-	})
-}
 
 func TestOptions(t *testing.T) {
 	raw := func(s string) json.RawMessage { return json.RawMessage(s) }

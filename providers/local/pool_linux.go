@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/image"
 )
 
 // keptPool is a pool with its options decoded.
@@ -54,7 +55,7 @@ func checkPool(pool providers.Pool) (templateOptions, error) {
 		return templateOptions{}, fmt.Errorf("its spec is of template %q", pool.Spec.Template)
 	}
 	if pool.Spec.Image != "" {
-		if _, err := parseReference(pool.Spec.Image); err != nil {
+		if _, err := image.Parse(pool.Spec.Image); err != nil {
 			return templateOptions{}, err
 		}
 	}

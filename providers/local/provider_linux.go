@@ -22,6 +22,7 @@ import (
 	"github.com/sandgate/sandgate/providers/local/atomicfile"
 	"github.com/sandgate/sandgate/providers/local/cgroup"
 	"github.com/sandgate/sandgate/providers/local/disk"
+	"github.com/sandgate/sandgate/providers/local/image"
 	"github.com/sandgate/sandgate/providers/local/lock"
 	"github.com/sandgate/sandgate/providers/local/oci"
 	"github.com/sandgate/sandgate/providers/local/userid"
@@ -38,6 +39,7 @@ type Provider struct {
 	totalLimits cgroup.Limits
 	disks       *disk.Maker
 	space       *disk.Space
+	images      *image.Store
 	userIDs     *userid.Allocator
 	host        *userland
 	agent       string // the agent's file
@@ -95,6 +97,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	p.disks = disk.NewMaker(p.layout.disks(), p.locks)
 	p.space = disk.NewSpace(config.StateDir, config.MinFree, config.DiskOvercommit, p.layout.diskImages)
+	p.images = image.NewStore(p.layout.images(), p.locks, p.log, p.space.CheckFile, p.imagesInUse)
 	if p.agent, p.hold, err = claimAgent(config, p.layout, p.runtime.GVisor || config.Way == WaySocket); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
@@ -117,7 +120,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		return nil, fmt.Errorf("finish what was left half done: %w", err)
 	}
 	// What stays because of an error is tried again at the next start.
-	err = errors.Join(p.reclaimIDs(), p.userIDs.Sweep(p.containers), p.sweepImages(), p.collectImages(ctx))
+	err = errors.Join(p.reclaimIDs(), p.userIDs.Sweep(p.containers), p.images.Sweep(), p.images.Collect(ctx))
 	if err != nil {
 		p.log.LogAttrs(ctx, slog.LevelWarn, "unused images and user ids cannot be removed now", slog.Any("error", err))
 	}

@@ -1,18 +1,22 @@
-package local
+package image
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"github.com/containerd/continuity/fs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local/userid"
 )
 
-// imageMeta is what a sandbox needs of an image beside its files.
-type imageMeta struct {
+// Meta is what a sandbox needs of an image beside its files.
+type Meta struct {
 	Env     map[string]string `json:"env"`
 	Workdir string            `json:"workdir"`
 	User    userid.User       `json:"user"`
@@ -20,8 +24,8 @@ type imageMeta struct {
 }
 
 // readMeta takes what the image says about processes. It is never run as root.
-func readMeta(file *v1.ConfigFile, root string) *imageMeta {
-	m := &imageMeta{Env: map[string]string{}, Workdir: path.Clean("/" + file.Config.WorkingDir)}
+func readMeta(file *v1.ConfigFile, root string) *Meta {
+	m := &Meta{Env: map[string]string{}, Workdir: path.Clean("/" + file.Config.WorkingDir)}
 	if file.Config.WorkingDir == "" || m.Workdir == "/" {
 		m.Workdir = ""
 	}
@@ -53,4 +57,19 @@ func readInside(root, name string) string {
 		return ""
 	}
 	return string(data)
+}
+
+// checkRoot refuses an image in which a link stands for a directory that the
+// sandbox's own layer would hide with all that the image has there.
+func checkRoot(root string) error {
+	for _, name := range []string{"etc", "var"} {
+		info, err := os.Lstat(filepath.Join(root, name))
+		if err == nil && !info.IsDir() {
+			return fmt.Errorf("the image's /%s is not a directory but %v: %w", name, info.Mode().Type(), providers.ErrInvalid)
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,4 +1,4 @@
-package local
+package image
 
 import (
 	"archive/tar"
@@ -14,8 +14,8 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// imageFiles are the files of an image layout, in a directory or in one archive.
-type imageFiles interface {
+// fileSet are the files of an image layout, in a directory or in one archive.
+type fileSet interface {
 	// open returns a regular file's content and size.
 	open(name string) (io.ReadCloser, int64, error)
 	io.Closer
@@ -119,19 +119,19 @@ func (a *layoutArchive) open(name string) (io.ReadCloser, int64, error) {
 	return io.NopCloser(io.NewSectionReader(a.file, s.offset, s.size)), s.size, nil
 }
 
-// maxImageJSON bounds an index, a manifest or a configuration.
-const maxImageJSON = 4 << 20
+// maxJSON bounds an index, a manifest or a configuration.
+const maxJSON = 4 << 20
 
-func readSmall(files imageFiles, name string) ([]byte, error) {
+func readSmall(files fileSet, name string) ([]byte, error) {
 	f, size, err := files.open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	if size > maxImageJSON {
-		return nil, fmt.Errorf("%s has %d bytes, and %d are read at most: %w", name, size, maxImageJSON, providers.ErrInvalid)
+	if size > maxJSON {
+		return nil, fmt.Errorf("%s has %d bytes, and %d are read at most: %w", name, size, maxJSON, providers.ErrInvalid)
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxImageJSON))
+	data, err := io.ReadAll(io.LimitReader(f, maxJSON))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, providers.ErrInvalid)
 	}

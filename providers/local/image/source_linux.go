@@ -1,4 +1,4 @@
-package local
+package image
 
 import (
 	"context"
@@ -17,29 +17,29 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// imageSource is one image of a layout. Every part of it is named by a digest,
+// source is one image of a layout. Every part of it is named by a digest,
 // down from its key, and is compared with it when it is read.
-type imageSource struct {
-	files imageFiles
+type source struct {
+	files fileSet
 	// key is the digest of the manifest, or in an archive of Docker, whose
 	// manifest has none, of the configuration.
 	key      string
 	manifest *v1.Descriptor
-	config   []byte       // of Docker's
-	layers   []imageLayer // of Docker's
+	config   []byte  // of Docker's
+	layers   []layer // of Docker's
 }
 
-// imageLayer is a layer's file. What it unpacks to is compared with the
+// layer is a layer's file. What it unpacks to is compared with the
 // configuration's digest of it.
-type imageLayer struct {
+type layer struct {
 	file   string
 	digest string // of the file; empty: not stated
 	size   int64
 }
 
-// openImage finds the image that a reference names.
-func openImage(ctx context.Context, r reference) (src *imageSource, err error) {
-	var files imageFiles
+// open finds the image that a reference names.
+func open(ctx context.Context, r Reference) (src *source, err error) {
+	var files fileSet
 	if r.kind == "oci" {
 		root, err := os.OpenRoot(r.path)
 		if err != nil {
@@ -60,7 +60,7 @@ func openImage(ctx context.Context, r reference) (src *imageSource, err error) {
 	return src, nil
 }
 
-func (s *imageSource) close() error { return s.files.Close() }
+func (s *source) close() error { return s.files.Close() }
 
 const (
 	refName = "org.opencontainers.image.ref.name"
@@ -70,7 +70,7 @@ const (
 
 // ociImage finds the image of a tag for this machine, also below an index of
 // several platforms.
-func ociImage(files imageFiles, tag string) (*imageSource, error) {
+func ociImage(files fileSet, tag string) (*source, error) {
 	data, err := readSmall(files, "index.json")
 	for depth := 0; err == nil && depth < maxIndexDepth; depth++ {
 		var index v1.IndexManifest
@@ -92,7 +92,7 @@ func ociImage(files imageFiles, tag string) (*imageSource, error) {
 			if found.Digest.Algorithm != "sha256" {
 				return nil, fmt.Errorf("the image's digest is of %q: %w", found.Digest.Algorithm, providers.ErrInvalid)
 			}
-			return &imageSource{files: files, key: found.Digest.Hex, manifest: &found}, nil
+			return &source{files: files, key: found.Digest.Hex, manifest: &found}, nil
 		}
 		tag = ""
 		data, err = readBlob(files, found)
@@ -104,7 +104,7 @@ func ociImage(files imageFiles, tag string) (*imageSource, error) {
 }
 
 // dockerImage finds an image in an archive that "docker save" wrote.
-func dockerImage(files imageFiles, tag string) (*imageSource, error) {
+func dockerImage(files fileSet, tag string) (*source, error) {
 	data, err := readSmall(files, "manifest.json")
 	if err != nil {
 		return nil, err
@@ -124,14 +124,14 @@ func dockerImage(files imageFiles, tag string) (*imageSource, error) {
 		if tag != "" && !slices.ContainsFunc(img.RepoTags, func(other string) bool { return sameTag(tag, other) }) {
 			continue
 		}
-		src := &imageSource{files: files}
+		src := &source{files: files}
 		if src.config, err = readSmall(files, img.Config); err != nil {
 			return nil, err
 		}
 		sum := sha256.Sum256(src.config)
 		src.key = hex.EncodeToString(sum[:])
 		for _, file := range img.Layers {
-			src.layers = append(src.layers, imageLayer{file: file})
+			src.layers = append(src.layers, layer{file: file})
 		}
 		return src, nil
 	}
@@ -145,7 +145,7 @@ func sameTag(a, b string) bool {
 }
 
 // load returns the configuration and the layers.
-func (s *imageSource) load() (*v1.ConfigFile, []imageLayer, error) {
+func (s *source) load() (*v1.ConfigFile, []layer, error) {
 	data, layers := s.config, s.layers
 	if s.manifest != nil {
 		raw, err := readBlob(s.files, *s.manifest)
@@ -163,7 +163,7 @@ func (s *imageSource) load() (*v1.ConfigFile, []imageLayer, error) {
 			if d.Digest.Algorithm != "sha256" {
 				return nil, nil, fmt.Errorf("a layer's digest is of %q: %w", d.Digest.Algorithm, providers.ErrInvalid)
 			}
-			layers = append(layers, imageLayer{file: blobFile(d.Digest), digest: d.Digest.Hex, size: d.Size})
+			layers = append(layers, layer{file: blobFile(d.Digest), digest: d.Digest.Hex, size: d.Size})
 		}
 	}
 	config := &v1.ConfigFile{}
@@ -179,7 +179,7 @@ func (s *imageSource) load() (*v1.ConfigFile, []imageLayer, error) {
 func blobFile(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
 
 // readBlob reads an index, a manifest or a configuration.
-func readBlob(files imageFiles, d v1.Descriptor) ([]byte, error) {
+func readBlob(files fileSet, d v1.Descriptor) ([]byte, error) {
 	if d.Digest.Algorithm != "sha256" {
 		return nil, fmt.Errorf("a digest is of %q: %w", d.Digest.Algorithm, providers.ErrInvalid)
 	}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package local
+package image
 
 import (
 	"archive/tar"
@@ -145,7 +145,7 @@ func TestUnpackLayers(t *testing.T) {
 			u := newUnpacker(root)
 			var failed error
 			for _, layer := range c.layers {
-				failed = errors.Join(failed, u.layer(t.Context(), bytes.NewReader(makeTar(t, layer...))))
+				failed = errors.Join(failed, u.apply(t.Context(), bytes.NewReader(makeTar(t, layer...))))
 			}
 			if failed != nil {
 				t.Fatal(failed)
@@ -182,7 +182,7 @@ func TestUnpackExactly(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := newUnpacker(root).layer(t.Context(), &out); err != nil {
+	if err := newUnpacker(root).apply(t.Context(), &out); err != nil {
 		t.Fatal(err)
 	}
 	for name, mode := range map[string]fs.FileMode{"plain": 0o755, "dir": fs.ModeDir | 0o750, "dir/su": 0o711, "dir/link": fs.ModeSymlink | 0o777} {
@@ -212,19 +212,20 @@ func TestUnpackBounds(t *testing.T) {
 		want error
 	}{
 		{"just", unpacker{files: 10, stream: int64(len(three)), entries: 3}, nil},
-		{"bytes", unpacker{files: 9, stream: int64(len(three)), entries: 3}, errImageBytes},
-		{"stream", unpacker{files: 10, stream: 1000, entries: 3}, errImageBytes},
-		{"entries", unpacker{files: 10, stream: int64(len(three)), entries: 2}, errImageEntries},
+		{"bytes", unpacker{files: 9, stream: int64(len(three)), entries: 3}, errTooLarge},
+		{"stream", unpacker{files: 10, stream: 1000, entries: 3}, errTooLarge},
+		{"entries", unpacker{files: 10, stream: int64(len(three)), entries: 2}, errTooManyEntries},
 	} {
 		c.u.root = t.TempDir()
-		if err := c.u.layer(t.Context(), &boundedReader{ctx: t.Context(), in: bytes.NewReader(three), left: &c.u.stream}); !errors.Is(err, c.want) {
+		if err := c.u.apply(t.Context(), &boundedReader{ctx: t.Context(), in: bytes.NewReader(three), left: &c.u.stream}); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
+	errGivenUp := errors.New("given up")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(errSlowStart)
+	cancel(errGivenUp)
 	u := newUnpacker(t.TempDir())
-	if err := u.layer(ctx, bytes.NewReader(three)); !errors.Is(err, errSlowStart) {
+	if err := u.apply(ctx, bytes.NewReader(three)); !errors.Is(err, errGivenUp) {
 		t.Errorf("a caller who has given up: %v", err)
 	}
 }
@@ -246,7 +247,7 @@ func FuzzUnpack(f *testing.F) {
 		u := newUnpacker(root)
 		u.files, u.stream, u.entries = 1<<20, 1<<20, 1000
 		if in, err := decompress(bufio.NewReader(bytes.NewReader(data))); err == nil {
-			_ = u.layer(t.Context(), &boundedReader{ctx: t.Context(), in: in, left: &u.stream})
+			_ = u.apply(t.Context(), &boundedReader{ctx: t.Context(), in: in, left: &u.stream})
 			_ = in.Close()
 		}
 		entries, err := os.ReadDir(outer)

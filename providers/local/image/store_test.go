@@ -1,6 +1,6 @@
 //go:build linux
 
-package local
+package image
 
 import (
 	"archive/tar"
@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -21,7 +22,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
-	"github.com/sandgate/sandgate/providers/local/disk"
 	"github.com/sandgate/sandgate/providers/local/lock"
 )
 
@@ -91,18 +91,10 @@ func writeForgery(tb testing.TB, f forgery) (ref, key string) {
 	return dir, key
 }
 
-// storeOnly is a provider that can do nothing but keep images.
-func storeOnly(tb testing.TB) *Provider {
+func newStore(tb testing.TB) *Store {
 	tb.Helper()
-	l := layout(tb.TempDir())
-	if err := l.make(); err != nil {
-		tb.Fatal(err)
-	}
-	config, err := Config{StateDir: string(l), AgentPath: "none"}.withDefaults()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return &Provider{layout: l, log: config.Logger, space: disk.NewSpace(config.StateDir, config.MinFree, config.DiskOvercommit, l.diskImages), locks: lock.NewTable(l.locks())}
+	none := func() (map[string]bool, error) { return nil, nil }
+	return NewStore(tb.TempDir(), lock.NewTable(tb.TempDir()), slog.New(slog.DiscardHandler), nil, none)
 }
 
 // TestForgedImages: an image whose parts are not what its digests say is refused,
@@ -120,14 +112,14 @@ func TestForgedImages(t *testing.T) {
 		"diff id of another sum": func(f *forgery) { f.diffID = "sha512:" + strings.Repeat("0", 128) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := storeOnly(t)
+			s := newStore(t)
 			f := honest(t, "good")
 			forge(&f)
 			dir, _ := writeForgery(t, f)
-			if _, _, err := p.unpacked(t.Context(), reference{kind: "oci", path: dir}); !errors.Is(err, providers.ErrInvalid) {
+			if _, _, err := s.Unpack(t.Context(), Reference{kind: "oci", path: dir}); !errors.Is(err, providers.ErrInvalid) {
 				t.Errorf("it is taken: %v", err)
 			}
-			if left, err := os.ReadDir(p.layout.images()); err != nil || len(left) != 0 {
+			if left, err := os.ReadDir(s.dir); err != nil || len(left) != 0 {
 				t.Errorf("left: %v, %v", left, err)
 			}
 		})
@@ -137,20 +129,20 @@ func TestForgedImages(t *testing.T) {
 // TestImageOfTheSameConfiguration: an image with another's configuration does not
 // stand for it.
 func TestImageOfTheSameConfiguration(t *testing.T) {
-	p := storeOnly(t)
+	s := newStore(t)
 	good := honest(t, "good")
 	evil := honest(t, "evil")
 	evil.diffID = good.diffID
 	dir, _ := writeForgery(t, evil)
-	if _, _, err := p.unpacked(t.Context(), reference{kind: "oci", path: dir}); !errors.Is(err, providers.ErrInvalid) {
+	if _, _, err := s.Unpack(t.Context(), Reference{kind: "oci", path: dir}); !errors.Is(err, providers.ErrInvalid) {
 		t.Errorf("it is taken: %v", err)
 	}
 	dir, want := writeForgery(t, good)
-	key, _, err := p.unpacked(t.Context(), reference{kind: "oci", path: dir})
+	key, _, err := s.Unpack(t.Context(), Reference{kind: "oci", path: dir})
 	if err != nil || key != want {
 		t.Fatalf("%s, %v", key, err)
 	}
-	if diff := cmp.Diff(map[string]string{"file": "good"}, tree(t, filepath.Join(p.layout.image(key), "rootfs"))); diff != "" {
+	if diff := cmp.Diff(map[string]string{"file": "good"}, tree(t, s.Root(key))); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -158,10 +150,10 @@ func TestImageOfTheSameConfiguration(t *testing.T) {
 // TestImageIsUnpackedOnce: an image that is there is found by the index alone, in
 // a directory and in an archive.
 func TestImageIsUnpackedOnce(t *testing.T) {
-	p := storeOnly(t)
+	s := newStore(t)
 	f := honest(t, "good")
 	dir, want := writeForgery(t, f)
-	if _, _, err := p.unpacked(t.Context(), reference{kind: "oci", path: dir}); err != nil {
+	if _, _, err := s.Unpack(t.Context(), Reference{kind: "oci", path: dir}); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.RemoveAll(filepath.Join(dir, "blobs")); err != nil {
@@ -174,8 +166,8 @@ func TestImageIsUnpackedOnce(t *testing.T) {
 	if err := os.WriteFile(archive, makeTar(t, entries...), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []reference{{kind: "oci", path: dir}, {kind: "oci-archive", path: archive}} {
-		if key, _, err := p.unpacked(t.Context(), r); err != nil || key != want {
+	for _, r := range []Reference{{kind: "oci", path: dir}, {kind: "oci-archive", path: archive}} {
+		if key, _, err := s.Unpack(t.Context(), r); err != nil || key != want {
 			t.Errorf("%s: %s, %v", r.kind, key, err)
 		}
 	}
@@ -197,9 +189,9 @@ func TestImageArchives(t *testing.T) {
 	if err := os.WriteFile(archive, data, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	p := storeOnly(t)
+	s := newStore(t)
 	for tag, want := range map[string]error{"": nil, "base:1": nil, "docker.io/library/base:1": nil, "base:2": providers.ErrInvalid, "::": providers.ErrInvalid} {
-		key, meta, err := p.unpacked(t.Context(), reference{kind: "docker-archive", path: archive, tag: tag})
+		key, meta, err := s.Unpack(t.Context(), Reference{kind: "docker-archive", path: archive, tag: tag})
 		if !errors.Is(err, want) || err == nil && ("sha256:"+key != digest([]byte(config)) || meta.User.UID != 7 || meta.Bytes != 4) {
 			t.Errorf("%q: %s, %+v, %v", tag, key, meta, err)
 		}
@@ -209,7 +201,7 @@ func TestImageArchives(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{pipe, t.TempDir(), "/dev/zero"} {
-		if _, _, err := p.unpacked(t.Context(), reference{kind: "oci-archive", path: path}); !errors.Is(err, providers.ErrInvalid) {
+		if _, _, err := s.Unpack(t.Context(), Reference{kind: "oci-archive", path: path}); !errors.Is(err, providers.ErrInvalid) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -218,45 +210,45 @@ func TestImageArchives(t *testing.T) {
 // TestUnfinishedImages: what a killed server was unpacking goes, unless another is
 // at it.
 func TestUnfinishedImages(t *testing.T) {
-	p := storeOnly(t)
+	s := newStore(t)
 	for _, key := range []string{"dead", "busy"} {
-		if err := os.MkdirAll(filepath.Join(p.layout.images(), imagePart+key, "rootfs"), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(s.dir, partPrefix+key, "rootfs"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	held, err := p.locks.Acquire(t.Context(), imageLock("busy"))
+	held, err := s.locks.Acquire(t.Context(), lockName("busy"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer held.Release(true)
-	if err := p.sweepImages(); err != nil {
+	if err := s.Sweep(); err != nil {
 		t.Error(err)
 	}
-	left, err := os.ReadDir(p.layout.images())
-	if err != nil || len(left) != 1 || left[0].Name() != imagePart+"busy" {
+	left, err := os.ReadDir(s.dir)
+	if err != nil || len(left) != 1 || left[0].Name() != partPrefix+"busy" {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
 
 func TestUnusedImages(t *testing.T) {
 	now := time.Now()
-	img := func(key string, gigabytes int64, idle time.Duration) storedImage {
-		return storedImage{key, gigabytes << 30, now.Add(-idle)}
+	img := func(key string, gigabytes int64, idle time.Duration) stored {
+		return stored{key, gigabytes << 30, now.Add(-idle)}
 	}
 	for _, c := range []struct {
 		name   string
-		stored []storedImage
+		stored []stored
 		want   string
 	}{
 		{"none", nil, ""},
-		{"few and recent", []storedImage{img("a", 1, time.Hour), img("b", 1, 13*24*time.Hour)}, ""},
-		{"not used for long", []storedImage{img("a", 1, 15*24*time.Hour), img("used", 1, 15*24*time.Hour)}, "a"},
-		{"too many", []storedImage{img("a", 30, time.Hour), img("b", 30, 3*time.Hour), img("c", 5, 2*time.Hour)}, "b"},
-		{"too many and in use", []storedImage{img("used", 30, 4*time.Hour), img("b", 30, 3*time.Hour), img("c", 5, time.Minute)}, "b"},
-		{"too many and just asked for", []storedImage{img("a", 30, time.Minute), img("b", 30, 2*time.Minute)}, ""},
+		{"few and recent", []stored{img("a", 1, time.Hour), img("b", 1, 13*24*time.Hour)}, ""},
+		{"not used for long", []stored{img("a", 1, 15*24*time.Hour), img("used", 1, 15*24*time.Hour)}, "a"},
+		{"too many", []stored{img("a", 30, time.Hour), img("b", 30, 3*time.Hour), img("c", 5, 2*time.Hour)}, "b"},
+		{"too many and in use", []stored{img("used", 30, 4*time.Hour), img("b", 30, 3*time.Hour), img("c", 5, time.Minute)}, "b"},
+		{"too many and just asked for", []stored{img("a", 30, time.Minute), img("b", 30, 2*time.Minute)}, ""},
 	} {
 		var got []string
-		for _, img := range unusedImages(c.stored, map[string]bool{"used": true}, now) {
+		for _, img := range unused(c.stored, map[string]bool{"used": true}, now) {
 			got = append(got, img.key)
 		}
 		if strings.Join(got, " ") != c.want {
@@ -267,30 +259,27 @@ func TestUnusedImages(t *testing.T) {
 
 // TestCollectImages: an image goes with its files, and not while a sandbox uses it.
 func TestCollectImages(t *testing.T) {
-	p := storeOnly(t)
+	s := newStore(t)
 	keys := map[string]string{}
 	for _, name := range []string{"used", "unused"} {
 		dir, _ := writeForgery(t, honest(t, name))
-		key, _, err := p.unpacked(t.Context(), reference{kind: "oci", path: dir})
+		key, _, err := s.Unpack(t.Context(), Reference{kind: "oci", path: dir})
 		if err != nil {
 			t.Fatal(err)
 		}
 		keys[name] = key
 	}
 	for _, key := range keys {
-		long := time.Now().Add(-2 * imageIdle)
-		if err := os.Chtimes(filepath.Join(p.layout.image(key), "meta.json"), long, long); err != nil {
+		long := time.Now().Add(-2 * idleTime)
+		if err := os.Chtimes(s.metaFile(key), long, long); err != nil {
 			t.Fatal(err)
 		}
 	}
-	b := p.layout.sandbox("sandbox")
-	if err := errors.Join(os.Mkdir(string(b), 0o700), (&record{Phase: phaseActive, Image: keys["used"]}).write(b)); err != nil {
+	s.inUse = func() (map[string]bool, error) { return map[string]bool{keys["used"]: true}, nil }
+	if err := s.Collect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.collectImages(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	left, err := os.ReadDir(p.layout.images())
+	left, err := os.ReadDir(s.dir)
 	if err != nil || len(left) != 1 || left[0].Name() != keys["used"] {
 		t.Errorf("left: %v, %v", left, err)
 	}
@@ -315,7 +304,7 @@ func FuzzImageArchive(f *testing.F) {
 		if oci {
 			kind = "oci-archive"
 		}
-		_, _, _ = storeOnly(t).unpacked(t.Context(), reference{kind: kind, path: archive})
+		_, _, _ = newStore(t).Unpack(t.Context(), Reference{kind: kind, path: archive})
 		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 			t.Errorf("beside the archive there is %v, %v", left, err)
 		}

@@ -1,4 +1,4 @@
-package local
+package image
 
 import (
 	"archive/tar"
@@ -29,8 +29,8 @@ import (
 
 // What one image may unpack to.
 const (
-	maxImageBytes   = 32 << 30
-	maxImageEntries = 500_000
+	maxBytes   = 32 << 30
+	maxEntries = 500_000
 )
 
 const (
@@ -47,16 +47,16 @@ type unpacker struct {
 	files   int64 // bytes of files that may still come
 	stream  int64 // bytes of uncompressed layers that may still come
 	entries int
-	// room, if set, refuses a file for which there is no space.
-	room func(size int64) error
+	// admit, if set, returns an error for a file for which there is no space.
+	admit func(size int64) error
 }
 
 func newUnpacker(root string) *unpacker {
-	return &unpacker{root: root, files: maxImageBytes, stream: maxImageBytes, entries: maxImageEntries}
+	return &unpacker{root: root, files: maxBytes, stream: maxBytes, entries: maxEntries}
 }
 
 // image unpacks all layers and compares each with its digests.
-func (u *unpacker) image(ctx context.Context, files imageFiles, layers []imageLayer, diffIDs []v1.Hash) error {
+func (u *unpacker) image(ctx context.Context, files fileSet, layers []layer, diffIDs []v1.Hash) error {
 	for i, l := range layers {
 		f, size, err := files.open(l.file)
 		if err != nil {
@@ -76,16 +76,16 @@ func (u *unpacker) image(ctx context.Context, files imageFiles, layers []imageLa
 
 // verified unpacks a layer and compares what it was with its digests. A layer that
 // is something else has been unpacked by then; the caller throws all away.
-func (u *unpacker) verified(ctx context.Context, raw io.Reader, l imageLayer, diffID v1.Hash) error {
+func (u *unpacker) verified(ctx context.Context, raw io.Reader, l layer, diffID v1.Hash) error {
 	file, plain := sha256.New(), sha256.New()
 	in := bufio.NewReader(io.TeeReader(raw, file))
-	layer, err := decompress(in)
+	plainLayer, err := decompress(in)
 	if err != nil {
 		return fmt.Errorf("%s: %w: %w", l.file, err, providers.ErrInvalid)
 	}
-	defer layer.Close()
-	out := io.TeeReader(&boundedReader{ctx: ctx, in: layer, left: &u.stream}, plain)
-	if err := u.layer(ctx, out); err != nil {
+	defer plainLayer.Close()
+	out := io.TeeReader(&boundedReader{ctx: ctx, in: plainLayer, left: &u.stream}, plain)
+	if err := u.apply(ctx, out); err != nil {
 		return err
 	}
 	// What follows an archive's end belongs to the digests, too.
@@ -139,21 +139,21 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 	}
 	n, err := b.in.Read(p)
 	if *b.left -= int64(n); *b.left < 0 {
-		return 0, errImageBytes
+		return 0, errTooLarge
 	}
 	return n, err
 }
 
 var (
-	errImageBytes   = fmt.Errorf("the image unpacks to more than %d bytes: %w", int64(maxImageBytes), providers.ErrExhausted)
-	errImageEntries = fmt.Errorf("the image has more than %d entries: %w", maxImageEntries, providers.ErrExhausted)
+	errTooLarge       = fmt.Errorf("the image unpacks to more than %d bytes: %w", int64(maxBytes), providers.ErrExhausted)
+	errTooManyEntries = fmt.Errorf("the image has more than %d entries: %w", maxEntries, providers.ErrExhausted)
 )
 
-// layer applies one uncompressed layer.
-func (u *unpacker) layer(ctx context.Context, r io.Reader) error {
-	mine := map[string]bool{}
+// apply applies one uncompressed layer.
+func (u *unpacker) apply(ctx context.Context, r io.Reader) error {
+	own := map[string]bool{}
 	_, err := archive.Apply(ctx, u.root, r, archive.WithFilter(u.filter), archive.WithConvertWhiteout(func(h *tar.Header, path string) (bool, error) {
-		return u.place(h, path, mine)
+		return u.convert(h, path, own)
 	}))
 	return unpackError(ctx, err)
 }
@@ -177,15 +177,15 @@ func unpackError(ctx context.Context, err error) error {
 // filter decides about an entry before anything is made of it.
 func (u *unpacker) filter(h *tar.Header) (bool, error) {
 	if u.entries--; u.entries < 0 {
-		return false, errImageEntries
+		return false, errTooManyEntries
 	}
 	switch h.Typeflag {
 	case tar.TypeReg:
 		if u.files -= h.Size; u.files < 0 {
-			return false, errImageBytes
+			return false, errTooLarge
 		}
-		if u.room != nil {
-			if err := u.room(h.Size); err != nil {
+		if u.admit != nil {
+			if err := u.admit(h.Size); err != nil {
 				return false, err
 			}
 		}
@@ -208,20 +208,19 @@ func (u *unpacker) filter(h *tar.Header) (bool, error) {
 	return true, nil
 }
 
-// place applies a whiteout, or notes that the layer brings this path. A whiteout
-// hides what lower layers have, never what its own layer brings, wherever in the
-// layer it stands.
-func (u *unpacker) place(h *tar.Header, path string, mine map[string]bool) (bool, error) {
+// convert applies a whiteout, or records a path that the layer adds. A whiteout
+// hides what lower layers have, never what its own layer adds before or after it.
+func (u *unpacker) convert(h *tar.Header, path string, own map[string]bool) (bool, error) {
 	dir, base := filepath.Split(path)
 	dir = filepath.Clean(dir)
 	if base == opaqueWhiteout {
-		return false, clearDir(dir, mine)
+		return false, clearDir(dir, own)
 	}
 	if hidden, ok := strings.CutPrefix(base, whiteout); ok {
 		if hidden == "" || hidden == "." || hidden == ".." {
 			return false, fmt.Errorf("a whiteout of %q: %w", hidden, providers.ErrInvalid)
 		}
-		if at := filepath.Join(dir, hidden); !mine[at] {
+		if at := filepath.Join(dir, hidden); !own[at] {
 			return false, os.RemoveAll(at)
 		}
 		return false, nil
@@ -229,14 +228,14 @@ func (u *unpacker) place(h *tar.Header, path string, mine map[string]bool) (bool
 	if h.Typeflag == tar.TypeLink {
 		u.keepTarget(h)
 	}
-	for p := path; p != u.root && !mine[p]; p = filepath.Dir(p) {
+	for p := path; p != u.root && !own[p]; p = filepath.Dir(p) {
 		// Parents that no entry names are made, too.
 		if p != path {
 			if u.entries--; u.entries < 0 {
-				return false, errImageEntries
+				return false, errTooManyEntries
 			}
 		}
-		mine[p] = true
+		own[p] = true
 	}
 	return true, nil
 }
@@ -264,7 +263,7 @@ func (u *unpacker) keepTarget(h *tar.Header) {
 }
 
 // clearDir removes what lower layers put into a directory.
-func clearDir(dir string, mine map[string]bool) error {
+func clearDir(dir string, own map[string]bool) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -272,10 +271,10 @@ func clearDir(dir string, mine map[string]bool) error {
 	for _, e := range entries {
 		at := filepath.Join(dir, e.Name())
 		switch {
-		case !mine[at]:
+		case !own[at]:
 			err = errors.Join(err, os.RemoveAll(at))
 		case e.IsDir():
-			err = errors.Join(err, clearDir(at, mine))
+			err = errors.Join(err, clearDir(at, own))
 		}
 	}
 	return err

@@ -1,0 +1,46 @@
+// Package image reads container images, unpacks each once, and removes those that
+// are no longer used.
+package image
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// Reference is where an image is read from.
+type Reference struct {
+	kind string // oci, oci-archive or docker-archive
+	path string
+	tag  string
+}
+
+// Parse reads "oci:/layout[:tag]", "oci-archive:/file.tar[:tag]" and
+// "docker-archive:/file.tar[:tag]".
+func Parse(ref string) (Reference, error) {
+	kind, rest, ok := strings.Cut(ref, ":")
+	switch kind {
+	case "oci", "oci-archive", "docker-archive":
+	default:
+		ok = false
+	}
+	if !ok || !strings.HasPrefix(rest, "/") {
+		return Reference{}, fmt.Errorf("image %q: the local provider reads oci:/path, oci-archive:/path and docker-archive:/path, and no registry yet: %w", ref, providers.ErrUnsupported)
+	}
+	r := Reference{kind: kind, path: rest}
+	if i := strings.LastIndexByte(rest, ':'); i > strings.LastIndexByte(rest, '/') {
+		r.path, r.tag = rest[:i], rest[i+1:]
+	}
+	if kind == "docker-archive" {
+		// A tag there has its repository: docker-archive:/file.tar:repo/name:tag.
+		if i := strings.Index(rest, ".tar:"); i >= 0 {
+			r.path, r.tag = rest[:i+len(".tar")], rest[i+len(".tar:"):]
+		}
+	}
+	if slices.Contains(strings.Split(r.path, "/"), "..") {
+		return Reference{}, fmt.Errorf("image %q: the path has a \"..\": %w", ref, providers.ErrInvalid)
+	}
+	return r, nil
+}
