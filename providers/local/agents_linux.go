@@ -3,13 +3,19 @@ package local
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/providers/local/atomicfile"
 )
 
 // claimAgent places the agent and keeps other servers from collecting it until
@@ -82,3 +88,47 @@ func (p *Provider) agentInUse(dir string) bool {
 	}
 	return false
 }
+
+// placeAgent puts the agent where sandboxes can be shown it. The file is never
+// changed: running sandboxes keep the one they began with.
+func placeAgent(config Config, l layout, readable bool) (string, error) {
+	var data []byte
+	var err error
+	if config.AgentPath != "" {
+		data, err = os.ReadFile(config.AgentPath)
+	} else {
+		data, err = config.Agent(runtime.GOARCH)
+	}
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(data)
+	dir, mode := filepath.Join(l.agents(), hex.EncodeToString(sum[:])), agentMode
+	if readable {
+		dir, mode = dir+"-readable", readableAgentMode
+	}
+	path := filepath.Join(dir, "sandgate-agent")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	// Compared as a whole: after a power cut the size may be right and the
+	// content zeros.
+	if there, err := os.ReadFile(path); err != nil || !bytes.Equal(there, data) {
+		if err := atomicfile.WriteDurable(path, data, mode); err != nil {
+			return "", err
+		}
+	}
+	return path, os.Chmod(path, mode)
+}
+
+const (
+	// agentMode lets the sandbox's user execute the agent and not read it. The
+	// kernel lets nobody trace a program that its user may not read, from its
+	// first instruction on: a command cannot take over "sandgate-agent connect"
+	// before that conceals itself.
+	agentMode fs.FileMode = 0o711
+	// gVisor loads only programs that their user may read. By socket there is no
+	// "connect", and an agent that its user may read can raise the OOM score of its
+	// commands, since the kernel gives it its own files in /proc.
+	readableAgentMode fs.FileMode = 0o755
+)

@@ -33,11 +33,11 @@ func BundleCopy(tb testing.TB, p *Provider, name string, args ...string) string 
 		tb.Fatal(err)
 	}
 	s.Process.Args = args
-	s.Root.Path = p.host.root
-	for i, dir := range p.host.shared {
+	s.Root.Path = p.host.Root
+	for i, dir := range p.host.Shared {
 		for j := range s.Mounts {
 			if s.Mounts[j].Source == p.layout.mounts().shared(i) {
-				s.Mounts[j].Source = dir.source
+				s.Mounts[j].Source = dir.Source
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local/disk"
 	"github.com/sandgate/sandgate/providers/local/userid"
+	"github.com/sandgate/sandgate/providers/local/userland"
 )
 
 // A sandbox sees files that it shares with others, such as the host's /usr or an
@@ -19,25 +20,17 @@ import (
 // all mount points. A directory of an upper layer hides a link of a lower one, so
 // an image can't direct a mount elsewhere.
 
-// sharedDir is a directory of the host that sandboxes see, read-only.
-type sharedDir struct{ source, target string }
-
 // makeLayer makes the sandbox's own layer of its root.
 func (p *plan) makeLayer() error {
 	dir := p.bundle.layer()
-	if err := os.MkdirAll(filepath.Join(dir, inside), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, agentDir), 0o755); err != nil {
 		return err
-	}
-	for name, data := range p.etc {
-		if err := (entry{mode: 0o644, data: data}).write(filepath.Join(dir, "etc", name)); err != nil {
-			return err
-		}
 	}
 	// A link, so that all sandboxes share the agent's pages in memory.
 	if err := os.Link(p.agent, filepath.Join(dir, agentBinary)); err != nil {
 		return err
 	}
-	return openDirs(dir)
+	return userland.WriteFiles(dir, p.etc)
 }
 
 // mapImage has the sandbox's user own what the image's user owns.
@@ -65,7 +58,7 @@ func (p *plan) mountRoot() error {
 			return err
 		}
 		// An overlay without an upper layer has two lower ones at least.
-		if err := (disk.Overlay{Layers: []string{dir.source, p.mountDir.empty()}}).Mount(at); err != nil {
+		if err := (disk.Overlay{Layers: []string{dir.Source, p.mountDir.empty()}}).Mount(at); err != nil {
 			return err
 		}
 	}
@@ -76,8 +69,8 @@ func (p *plan) mountRoot() error {
 func (p *plan) ownEtc() (map[string]string, error) {
 	a := userid.Account{Name: p.user.Name, Group: p.user.Group, UID: p.uid, GID: p.gid, Home: p.home}
 	etc := map[string]string{
-		"hosts": hostsFile, "resolv.conf": "",
-		"passwd": a.PasswdFile(p.user.Passwd), "group": a.GroupFile(p.user.Groups),
+		"etc/hosts": userland.Hosts, "etc/resolv.conf": "",
+		"etc/passwd": a.PasswdFile(p.user.Passwd), "etc/group": a.GroupFile(p.user.Groups),
 	}
 	if p.spec.Network != providers.NetworkFull {
 		return etc, nil
@@ -87,7 +80,7 @@ func (p *plan) ownEtc() (map[string]string, error) {
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}
-		etc[name] = string(data)
+		etc["etc/"+name] = string(data)
 	}
 	return etc, nil
 }

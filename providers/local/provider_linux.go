@@ -1,17 +1,12 @@
 package local
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
-	"github.com/sandgate/sandgate/providers/local/atomicfile"
 	"github.com/sandgate/sandgate/providers/local/cgroup"
 	"github.com/sandgate/sandgate/providers/local/disk"
 	"github.com/sandgate/sandgate/providers/local/image"
 	"github.com/sandgate/sandgate/providers/local/lock"
 	"github.com/sandgate/sandgate/providers/local/oci"
 	"github.com/sandgate/sandgate/providers/local/userid"
+	"github.com/sandgate/sandgate/providers/local/userland"
 )
 
 // Provider runs sandboxes on this machine.
@@ -41,7 +36,7 @@ type Provider struct {
 	space       *disk.Space
 	images      *image.Store
 	userIDs     *userid.Allocator
-	host        *userland
+	host        *userland.Userland
 	agent       string // the agent's file
 	hold        *os.File
 	adopted     int // sandboxes that ran when it was opened
@@ -108,7 +103,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 			p.cgroups.Prune()
 		}
 	}()
-	if p.host, err = buildUserland(p.layout); err != nil {
+	if p.host, err = userland.Build(p.layout.roots(), mountPoints()); err != nil {
 		return nil, fmt.Errorf("root file system: %w", err)
 	}
 	if p.userIDs, err = userid.New(config.StateDir, config.UIDBase); err != nil {
@@ -140,50 +135,6 @@ func (p *Provider) runtimeOf(rec *record) (*oci.Runtime, error) {
 	}
 	return oci.New(rec.Runtime, p.layout.runtime())
 }
-
-// placeAgent puts the agent where sandboxes can be shown it. The file is never
-// changed: running sandboxes keep the one they began with.
-func placeAgent(config Config, l layout, readable bool) (string, error) {
-	var data []byte
-	var err error
-	if config.AgentPath != "" {
-		data, err = os.ReadFile(config.AgentPath)
-	} else {
-		data, err = config.Agent(runtime.GOARCH)
-	}
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(data)
-	dir, mode := filepath.Join(l.agents(), hex.EncodeToString(sum[:])), agentMode
-	if readable {
-		dir, mode = dir+"-readable", readableAgentMode
-	}
-	path := filepath.Join(dir, "sandgate-agent")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
-	// Compared as a whole: after a power cut the size may be right and the
-	// content zeros.
-	if there, err := os.ReadFile(path); err != nil || !bytes.Equal(there, data) {
-		if err := atomicfile.WriteDurable(path, data, mode); err != nil {
-			return "", err
-		}
-	}
-	return path, os.Chmod(path, mode)
-}
-
-const (
-	// agentMode lets the sandbox's user execute the agent and not read it. The
-	// kernel lets nobody trace a program that its user may not read, from its
-	// first instruction on: a command cannot take over "sandgate-agent connect"
-	// before that conceals itself.
-	agentMode fs.FileMode = 0o711
-	// gVisor loads only programs that their user may read. By socket there is no
-	// "connect", and an agent that its user may read can raise the OOM score of its
-	// commands, since the kernel gives it its own files in /proc.
-	readableAgentMode fs.FileMode = 0o755
-)
 
 // Close leaves the sandboxes running, also those that nobody has claimed.
 func (p *Provider) Close() error {

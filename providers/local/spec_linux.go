@@ -14,6 +14,15 @@ import (
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local/oci"
 	"github.com/sandgate/sandgate/providers/local/userid"
+	"github.com/sandgate/sandgate/providers/local/userland"
+)
+
+// Where the agent and what belongs to it are inside a sandbox.
+const (
+	agentDir    = "/.sandgate"
+	agentBinary = agentDir + "/agent"
+	agentState  = agentDir + "/state"
+	agentCgroup = agentDir + "/cgroup"
 )
 
 // plan is everything that decides what a sandbox's container looks like.
@@ -25,11 +34,11 @@ type plan struct {
 	spec        providers.Spec
 	options     templateOptions
 	incarnation string
-	agent       string            // the agent's file on the host
-	image       string            // an unpacked image; empty: the host's userland
-	lower       []string          // layers of the root below the sandbox's own
-	shared      []sharedDir       // seen through an overlay each
-	etc         map[string]string // files of /etc that are the sandbox's own
+	agent       string               // the agent's file on the host
+	image       string               // an unpacked image; empty: the host's userland
+	lower       []string             // layers of the root below the sandbox's own
+	shared      []userland.SharedDir // seen through an overlay each
+	etc         map[string]string    // files of /etc that are the sandbox's own
 	readOnly    bool
 	disk        string // where the writable directories are while it starts
 	uid, gid    uint32
@@ -48,7 +57,7 @@ type plan struct {
 func (p *plan) container() (s *specs.Spec, err error) {
 	s = &specs.Spec{
 		Version:  "1.0.2",
-		Hostname: hostname,
+		Hostname: userland.Hostname,
 		Root:     &specs.Root{Path: p.mountDir.root(), Readonly: p.readOnly},
 		Process:  p.process(p.serve()),
 		Mounts:   p.mounts(),
@@ -95,7 +104,7 @@ func (p *plan) startsInCgroup() bool { return p.cgroup != "" && !p.runtime.GViso
 func (p *plan) connect() *specs.Process {
 	proc := p.process([]string{agentBinary, "connect", "--to", p.listen})
 	// What the caller put into the environment is for commands.
-	proc.Env = []string{"PATH=" + systemPath}
+	proc.Env = []string{"PATH=" + userland.Path}
 	proc.Cwd = "/"
 	return proc
 }
@@ -150,7 +159,7 @@ func oomScore() *int {
 }
 
 func (p *plan) environment() []string {
-	env := map[string]string{"PATH": systemPath, "HOME": p.home, "LANG": "C.UTF-8"}
+	env := map[string]string{"PATH": userland.Path, "HOME": p.home, "LANG": "C.UTF-8"}
 	for _, from := range []map[string]string{p.env, p.spec.Env} {
 		for k, v := range from {
 			env[k] = v
@@ -203,7 +212,7 @@ func (p *plan) mounts() []specs.Mount {
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"}},
 	}
 	for i, dir := range p.shared {
-		out = append(out, readOnly(p.mountDir.shared(i), dir.target))
+		out = append(out, readOnly(p.mountDir.shared(i), dir.Target))
 	}
 	for _, pl := range writableDirs {
 		if pl.target != "" {
@@ -273,3 +282,10 @@ var (
 	}
 	readonlyPaths = []string{"/proc/bus", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
+
+func readOnly(source, target string) specs.Mount {
+	return specs.Mount{
+		Type: "bind", Source: source, Destination: target,
+		Options: []string{"rbind", "ro", "nosuid", "nodev", "rprivate"},
+	}
+}

@@ -70,3 +70,14 @@ func makeWorkdir(disk, workdir string, uid, gid uint32) error {
 	}
 	return nil
 }
+
+// mountPoints are the directories that something is mounted over.
+func mountPoints() []string {
+	out := []string{"/dev", "/proc", "/run", "/sys", agentCgroup}
+	for _, p := range writableDirs {
+		if p.target != "" {
+			out = append(out, p.target)
+		}
+	}
+	return out
+}

@@ -1,4 +1,4 @@
-package local
+package userland
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 // The generated part of /etc. The rest of it is copied from the host, and only
 // what programs under /usr cannot do without. The sandbox's own layer has the rest.
 var generatedEtc = map[string]string{
-	"hostname":      hostname + "\n",
+	"hostname":      Hostname + "\n",
 	"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n",
 	"host.conf":     "multi on\n",
 	"shells":        "/bin/sh\n",
@@ -18,8 +18,11 @@ var generatedEtc = map[string]string{
 }
 
 const (
-	hostname  = "sandbox"
-	hostsFile = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n127.0.1.1 " + hostname + "\n"
+	// Hostname is the name of the machine inside a sandbox.
+	Hostname = "sandbox"
+	// Hosts is the content of /etc/hosts.
+	// Hosts is the content of /etc/hosts.
+	Hosts = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n127.0.1.1 " + Hostname + "\n"
 )
 
 // copiedEtc are files and trees of the host's /etc that hold no secrets and that
