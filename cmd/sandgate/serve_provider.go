@@ -21,7 +21,7 @@ func newProvider(ctx context.Context, f serveFlags, logger *slog.Logger) (provid
 	case "local":
 		cfg := local.Config{
 			StateDir: filepath.Join(f.stateDir, "local"), Runtime: f.localRuntime,
-			Profile: local.Profile(f.localProfile), Way: local.Way(f.localWay),
+			Profile: local.Profile(f.localProfile), Transport: local.Transport(f.localWay),
 			CgroupParent: f.localCgroup, UIDBase: f.localUIDBase, Logger: logger, Agent: agentbin.Read,
 			MaxMemory: f.localMaxMemory, MaxProcesses: f.localMaxProcesses,
 			MinFree: f.localMinFree, DiskOvercommit: f.localDiskOvercommit,

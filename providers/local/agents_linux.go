@@ -18,11 +18,11 @@ import (
 	"github.com/sandgate/sandgate/providers/local/atomicfile"
 )
 
-// claimAgent places the agent and keeps other servers from collecting it until
+// acquireAgent places the agent and keeps other servers from collecting it until
 // the returned directory is closed.
-func claimAgent(config Config, l layout, readable bool) (path string, hold *os.File, err error) {
+func acquireAgent(config Config, l layout, readable bool) (path string, hold *os.File, err error) {
 	for tries := 0; ; tries++ {
-		if path, err = placeAgent(config, l, readable); err == nil {
+		if path, err = installAgent(config, l, readable); err == nil {
 			hold, err = os.Open(filepath.Dir(path))
 		}
 		if errors.Is(err, os.ErrNotExist) && tries < 10 {
@@ -89,9 +89,9 @@ func (p *Provider) agentInUse(dir string) bool {
 	return false
 }
 
-// placeAgent puts the agent where sandboxes can be shown it. The file is never
+// installAgent puts the agent where sandboxes can be shown it. The file is never
 // changed: running sandboxes keep the one they began with.
-func placeAgent(config Config, l layout, readable bool) (string, error) {
+func installAgent(config Config, l layout, readable bool) (string, error) {
 	var data []byte
 	var err error
 	if config.AgentPath != "" {

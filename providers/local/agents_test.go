@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestPlaceAgent: an executable of the right size and other content is replaced,
+// TestInstallAgent: an executable of the right size and other content is replaced,
 // and without gVisor nobody but root can read it.
-func TestPlaceAgent(t *testing.T) {
+func TestInstallAgent(t *testing.T) {
 	l := layout(t.TempDir())
 	want := strings.Repeat("agent", 1000)
 	config := Config{Agent: func(string) ([]byte, error) { return []byte(want), nil }}
@@ -20,7 +20,7 @@ func TestPlaceAgent(t *testing.T) {
 		gvisor bool
 		mode   os.FileMode
 	}{{false, 0o711}, {true, 0o755}, {false, 0o711}, {true, 0o755}} {
-		path, err := placeAgent(config, l, c.gvisor)
+		path, err := installAgent(config, l, c.gvisor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,11 +46,11 @@ func TestUnusedAgentsAreCollected(t *testing.T) {
 	}
 	place := func(content string) *Provider {
 		t.Helper()
-		path, hold, err := claimAgent(Config{Agent: func(string) ([]byte, error) { return []byte(content), nil }}, l, false)
+		path, hold, err := acquireAgent(Config{Agent: func(string) ([]byte, error) { return []byte(content), nil }}, l, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &Provider{layout: l, agent: path, hold: hold, log: slog.New(slog.DiscardHandler)}
+		return &Provider{layout: l, agent: path, agentLock: hold, log: slog.New(slog.DiscardHandler)}
 	}
 	unused, used, served, current := place("unused"), place("used"), place("served"), place("current")
 	b := l.sandbox("sg-a")
@@ -61,7 +61,7 @@ func TestUnusedAgentsAreCollected(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, closed := range []*Provider{unused, used} {
-		if err := closed.hold.Close(); err != nil {
+		if err := closed.agentLock.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -71,10 +71,10 @@ func TestUnusedAgentsAreCollected(t *testing.T) {
 			t.Errorf("%s exists: %v, want %v", filepath.Base(filepath.Dir(p.agent)), got, want)
 		}
 	}
-	if err := served.hold.Close(); err != nil {
+	if err := served.agentLock.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := current.hold.Close(); err != nil {
+	if err := current.agentLock.Close(); err != nil {
 		t.Error(err)
 	}
 }

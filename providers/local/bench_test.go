@@ -20,9 +20,9 @@ import (
 // yardstick in turns, so that both meet the same machine: the runtime running
 // the same configuration by hand, with a program that ends at once.
 func BenchmarkCreate(b *testing.B) {
-	for _, way := range []local.Way{local.WaySocket, local.WayExec} {
-		b.Run(string(way), func(b *testing.B) {
-			p := benchProvider(b, way)
+	for _, transport := range []local.Transport{local.TransportSocket, local.TransportExec} {
+		b.Run(string(transport), func(b *testing.B) {
+			p := benchProvider(b, transport)
 			spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
 			plain := spec
 			plain.Resources.DiskBytes = 0
@@ -64,7 +64,7 @@ func median(d []time.Duration) time.Duration {
 	return d[len(d)/2]
 }
 
-func benchProvider(b *testing.B, way local.Way) *local.Provider {
+func benchProvider(b *testing.B, transport local.Transport) *local.Provider {
 	b.Helper()
 	if os.Geteuid() != 0 {
 		b.Skip("needs root and runc: not root")
@@ -74,7 +74,7 @@ func benchProvider(b *testing.B, way local.Way) *local.Provider {
 		b.Fatal(err)
 	}
 	config := local.Config{
-		StateDir: dir, AgentPath: agentFile(b), CgroupParent: "/" + filepath.Base(dir), Way: way,
+		StateDir: dir, AgentPath: agentFile(b), CgroupParent: "/" + filepath.Base(dir), Transport: transport,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	p, err := local.New(b.Context(), config)

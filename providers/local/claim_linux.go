@@ -41,7 +41,7 @@ func (p *Provider) fitOf(spec providers.Spec, salt string) string {
 	spec.Tenant, spec.ID, spec.Hash, spec.Labels, spec.TTL, spec.IdleTTL, spec.Access = "", "", "", nil, 0, 0, nil
 	sum := hmac.New(sha256.New, []byte(salt))
 	// Hash's Write returns no error, and a Spec was JSON before.
-	_ = json.NewEncoder(sum).Encode([]any{spec, p.runtime.Name, p.config.Way, p.config.Profile, p.config.CgroupParent, p.agent, p.host.Root})
+	_ = json.NewEncoder(sum).Encode([]any{spec, p.runtime.Name, p.config.Transport, p.config.Profile, p.config.CgroupParent, p.agent, p.host.Root})
 	return hex.EncodeToString(sum.Sum(nil)[:20])
 }
 

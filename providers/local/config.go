@@ -13,7 +13,7 @@ import (
 	"github.com/sandgate/sandgate/providers/local/userid"
 )
 
-// Profile says how much of the machine the agent may use.
+// Profile is how much of the machine the agent may use.
 type Profile string
 
 // The profiles.
@@ -26,17 +26,17 @@ const (
 	ProfileRestricted Profile = "restricted"
 )
 
-// Way says how the server reaches the agent.
-type Way string
+// Transport is how the server reaches the agent.
+type Transport string
 
-// The ways.
+// The transports.
 const (
-	// WaySocket connects to a unix socket that the provider made and the agent
+	// TransportSocket connects to a unix socket that the provider made and the agent
 	// listens on.
-	WaySocket Way = "socket"
-	// WayExec starts "sandgate-agent connect" inside with the runtime's exec and
+	TransportSocket Transport = "socket"
+	// TransportExec starts "sandgate-agent connect" inside with the runtime's exec and
 	// speaks through its standard input and output.
-	WayExec Way = "exec"
+	TransportExec Transport = "exec"
 )
 
 // Config configures a Provider.
@@ -49,8 +49,9 @@ type Config struct {
 	Runtime string
 	// Profile: default ProfileDefault.
 	Profile Profile
-	// Way: default WaySocket, with gVisor WayExec, which is all that it can do.
-	Way Way
+	// Transport: default TransportSocket; with gVisor TransportExec, the only one that it
+	// supports.
+	Transport Transport
 	// Agent returns the agent's executable for an architecture such as "amd64".
 	// One of Agent and AgentPath is required.
 	Agent func(arch string) ([]byte, error)
@@ -85,8 +86,8 @@ type Config struct {
 // defaultOvercommit: disks are sparse, and most of them stay nearly empty.
 const defaultOvercommit = 10
 
-// DefaultResources are the limits that a template gets when it states none.
-func DefaultResources() providers.Resources {
+// defaultResources are the limits of a sandbox whose template states none.
+func defaultResources() providers.Resources {
 	return providers.Resources{MemoryBytes: 1 << 30, CPUMillis: 2000, MaxProcesses: 1024, DiskBytes: 4 << 30}
 }
 
@@ -101,10 +102,10 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Profile == "" {
 		c.Profile = ProfileDefault
 	}
-	if c.Way == "" {
-		c.Way = WaySocket
+	if c.Transport == "" {
+		c.Transport = TransportSocket
 		if oci.IsGVisor(c.Runtime) {
-			c.Way = WayExec
+			c.Transport = TransportExec
 		}
 	}
 	if c.CgroupParent == "" {
@@ -122,10 +123,10 @@ func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.Profile != ProfileDefault && c.Profile != ProfileRestricted:
 		return c, fmt.Errorf("profile %q is neither %q nor %q: %w", c.Profile, ProfileDefault, ProfileRestricted, providers.ErrInvalid)
-	case c.Way != WaySocket && c.Way != WayExec:
-		return c, fmt.Errorf("way %q is neither %q nor %q: %w", c.Way, WaySocket, WayExec, providers.ErrInvalid)
-	case c.Way == WaySocket && oci.IsGVisor(c.Runtime):
-		return c, fmt.Errorf("runtime %q takes no socket of the host's into a sandbox: use way %q, or leave the way out: %w", c.Runtime, WayExec, providers.ErrInvalid)
+	case c.Transport != TransportSocket && c.Transport != TransportExec:
+		return c, fmt.Errorf("transport %q is neither %q nor %q: %w", c.Transport, TransportSocket, TransportExec, providers.ErrInvalid)
+	case c.Transport == TransportSocket && oci.IsGVisor(c.Runtime):
+		return c, fmt.Errorf("runtime %q cannot use a socket of the host in a sandbox: use transport %q or leave it out: %w", c.Runtime, TransportExec, providers.ErrInvalid)
 	case !filepath.IsAbs(c.CgroupParent) || filepath.Clean(c.CgroupParent) == "/":
 		return c, fmt.Errorf("cgroup parent %q is not an absolute path below the root: %w", c.CgroupParent, providers.ErrInvalid)
 	case c.DiskOvercommit > 0 && c.DiskOvercommit < 1:

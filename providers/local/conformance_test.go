@@ -43,22 +43,22 @@ func TestMain(m *testing.M) {
 // offers.
 func TestConformance(t *testing.T) {
 	for _, c := range []struct {
-		name    string
-		runtime string
-		profile local.Profile
-		way     local.Way
-		except  map[string]string
+		name      string
+		runtime   string
+		profile   local.Profile
+		transport local.Transport
+		except    map[string]string
 	}{
-		{"socket", "runc", local.ProfileDefault, local.WaySocket, nil},
-		{"exec", "runc", local.ProfileDefault, local.WayExec, nil},
-		{"restricted", "runc", local.ProfileRestricted, local.WayExec, nil},
-		{"runsc", "runsc", local.ProfileDefault, local.WayExec, map[string]string{
+		{"socket", "runc", local.ProfileDefault, local.TransportSocket, nil},
+		{"exec", "runc", local.ProfileDefault, local.TransportExec, nil},
+		{"restricted", "runc", local.ProfileRestricted, local.TransportExec, nil},
+		{"runsc", "runsc", local.ProfileDefault, local.TransportExec, map[string]string{
 			"C24_memory_hog": "it ends the whole sandbox, which TestOutOfMemory and the suite over a server see",
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			config := testConfigOf(t, c.runtime)
-			config.Profile, config.Way = c.profile, c.way
+			config.Profile, config.Transport = c.profile, c.transport
 			assertReaped(t)
 			providertest.Run(t, providertest.Harness{
 				Open: func(t *testing.T) providers.Provider { return open(t, config) },

@@ -101,12 +101,12 @@ func (p *Provider) build(ctx context.Context, held *lock.Lock, b bundle, contain
 	now := time.Now()
 	rec := &record{
 		Phase: phaseCreating, Container: container, Spec: withoutValues(spec), Incarnation: incarnation, CreateTime: now, LastActivity: now,
-		Runtime: p.runtime.Name, Way: p.config.Way, Profile: p.config.Profile, WritableRoot: options.WritableRoot && spec.Image != "",
+		Runtime: p.runtime.Name, Transport: p.config.Transport, Profile: p.config.Profile, WritableRoot: options.WritableRoot && spec.Image != "",
 	}
 	if last == phaseUnclaimed {
 		rec.Fit = p.fitOf(spec, incarnation)
 	}
-	conn, err := p.bring(ctx, b, rec, spec, options)
+	conn, err := p.startSandbox(ctx, b, rec, spec, options)
 	if err == nil && last == phaseUnclaimed {
 		// An agent drops a connection on which nobody speaks for long.
 		_ = conn.Close()
@@ -131,10 +131,10 @@ func (p *Provider) build(ctx context.Context, held *lock.Lock, b bundle, contain
 	return nil, nil, errors.Join(err, p.destroy(clean, held, b, container, rec))
 }
 
-// bring starts the container. On an error the record says what there is to
+// startSandbox starts the container. On an error the record says what there is to
 // remove.
-func (p *Provider) bring(ctx context.Context, b bundle, rec *record, spec providers.Spec, options templateOptions) (net.Conn, error) {
-	laps := newLaps()
+func (p *Provider) startSandbox(ctx context.Context, b bundle, rec *record, spec providers.Spec, options templateOptions) (net.Conn, error) {
+	timings := newTimings()
 	if err := p.fault(ctx, "make its directory"); err != nil {
 		return nil, err
 	}
@@ -172,8 +172,8 @@ func (p *Provider) bring(ctx context.Context, b bundle, rec *record, spec provid
 		return nil, err
 	}
 	defer out.Close()
-	laps.step("plan")
-	if err := p.start(ctx, pl, rec, out, laps); err != nil {
+	timings.step("plan")
+	if err := p.startContainer(ctx, pl, rec, out, timings); err != nil {
 		return nil, startError(ctx, err)
 	}
 	start, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
@@ -183,18 +183,18 @@ func (p *Provider) bring(ctx context.Context, b bundle, rec *record, spec provid
 	}
 	conn, err := p.proveReady(start, b, rec)
 	if err != nil {
-		if said := out.Text(); said != "" {
-			err = fmt.Errorf("%w: it wrote: %s", err, said)
+		if text := out.Text(); text != "" {
+			err = fmt.Errorf("%w: it wrote: %s", err, text)
 		}
 		return nil, err
 	}
-	laps.step("agent")
-	p.log.LogAttrs(ctx, slog.LevelDebug, "a container was started", append(laps.attrs, slog.String("container", rec.Container))...)
+	timings.step("agent")
+	p.log.LogAttrs(ctx, slog.LevelDebug, "a container was started", append(timings.attrs, slog.String("container", rec.Container))...)
 	return conn, nil
 }
 
-// start has the runtime start the container.
-func (p *Provider) start(ctx context.Context, pl *plan, rec *record, out *oci.Output, laps *laps) error {
+// startContainer has the runtime start the container.
+func (p *Provider) startContainer(ctx context.Context, pl *plan, rec *record, out *oci.Output, timings *timings) error {
 	b := pl.bundle
 	var files []*os.File
 	if pl.socket {
@@ -212,7 +212,7 @@ func (p *Provider) start(ctx context.Context, pl *plan, rec *record, out *oci.Ou
 		if err := p.mountFor(pl, rec); err != nil {
 			return err
 		}
-		laps.step("mount")
+		timings.step("mount")
 		if err := p.fault(ctx, "start its container"); err != nil {
 			return err
 		}
@@ -228,14 +228,14 @@ func (p *Provider) start(ctx context.Context, pl *plan, rec *record, out *oci.Ou
 	if err := p.prepareDisk(ctx, pl, rec); err != nil {
 		return err
 	}
-	laps.step("disk")
+	timings.step("disk")
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if err := disk.WithPrivateMounts(run); err != nil {
 		return err
 	}
-	laps.step("runtime")
+	timings.step("runtime")
 	if err := p.fault(ctx, "find its first process"); err != nil {
 		return err
 	}
@@ -276,4 +276,27 @@ func (p *Provider) limitAll(ctx context.Context) {
 	if err := p.cgroups.LimitAll(p.totalLimits); err != nil {
 		p.log.LogAttrs(ctx, slog.LevelDebug, "all sandboxes together have no limit", slog.Any("error", err))
 	}
+}
+
+// timings are the durations of the steps of a creation, for its log record.
+type timings struct {
+	last  time.Time
+	attrs []slog.Attr
+}
+
+func newTimings() *timings { return &timings{last: time.Now()} }
+
+// step ends a step.
+func (t *timings) step(name string) {
+	now := time.Now()
+	t.attrs = append(t.attrs, slog.Duration(name, now.Sub(t.last)))
+	t.last = now
+}
+
+// fault calls the hook by which tests let a step fail or hang.
+func (p *Provider) fault(ctx context.Context, step string) error {
+	if p.config.fault == nil {
+		return nil
+	}
+	return p.config.fault(ctx, step)
 }

@@ -18,7 +18,7 @@ const creationsPerCPU = 8
 
 // Describe starts one sandbox and tells what holds on this machine.
 func (p *Provider) Describe(ctx context.Context) (providers.Description, error) {
-	if err := p.tryOut(ctx); err != nil {
+	if err := p.checkMachine(ctx); err != nil {
 		return providers.Description{}, err
 	}
 	engine := p.runtime.Name
@@ -36,9 +36,9 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 	return providers.Description{
 		Name:         "local",
 		Runtime:      engine,
-		Capabilities: []string{"images"}, DefaultResources: DefaultResources(),
+		Capabilities: []string{"images"}, DefaultResources: defaultResources(),
 		Creations: creationsPerCPU * runtime.NumCPU(),
-		Enforcement: p.correct(append(p.limits(),
+		Enforcement: p.applyProbe(append(p.limits(),
 			providers.Enforcement{Name: "network", Enforced: true, Detail: network},
 			providers.Enforcement{Name: "unprivileged", Enforced: true, Detail: "no root, no capabilities, no new privileges, read-only system"},
 			providers.Enforcement{Name: "seccomp", Enforced: true, Detail: seccomp},
@@ -94,7 +94,7 @@ func (p *Provider) limits() []providers.Enforcement {
 	if p.disks.Unavailable() != "" {
 		disk = providers.Enforcement{Name: "disk", Detail: p.disks.Unavailable()}
 	}
-	return p.correct([]providers.Enforcement{
+	return p.applyProbe([]providers.Enforcement{
 		memory,
 		controller("cpu", "cpu", "cgroup quota"),
 		processes,

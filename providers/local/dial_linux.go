@@ -39,7 +39,7 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 func (p *Provider) open(ctx context.Context, b bundle, container string, rec *record) (net.Conn, error) {
 	var conn net.Conn
 	var err error
-	if rec.Way == WayExec {
+	if rec.Transport == TransportExec {
 		var runtime *oci.Runtime
 		if runtime, err = p.runtimeOf(rec); err == nil {
 			conn, err = runtime.Connect(ctx, container, b.connect())

@@ -16,6 +16,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local/atomicfile"
 	"github.com/sandgate/sandgate/providers/local/oci"
 )
@@ -173,3 +174,6 @@ func LockOf(p *Provider, name string) string { return filepath.Join(p.layout.loc
 
 // CgroupPath is a sandbox's cgroup below the root of each hierarchy.
 func CgroupPath(p *Provider, name string) string { return p.cgroups.Path(name) }
+
+// DefaultResources are the limits of a sandbox whose template states none.
+func DefaultResources() providers.Resources { return defaultResources() }

@@ -17,9 +17,9 @@ import (
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
-// TestGVisorWay: gVisor takes no socket into a sandbox, and is not asked to.
-func TestGVisorWay(t *testing.T) {
-	config := local.Config{StateDir: t.TempDir(), Runtime: "/opt/runsc-2026", AgentPath: "agent", Way: local.WaySocket, Logger: slog.New(slog.DiscardHandler)}
+// TestGVisorTransport: gVisor takes no socket into a sandbox, and the default is exec.
+func TestGVisorTransport(t *testing.T) {
+	config := local.Config{StateDir: t.TempDir(), Runtime: "/opt/runsc-2026", AgentPath: "agent", Transport: local.TransportSocket, Logger: slog.New(slog.DiscardHandler)}
 	_, err := local.New(t.Context(), config)
 	if !errors.Is(err, providers.ErrInvalid) || !strings.Contains(err.Error(), `"exec"`) {
 		t.Errorf("the way socket: %v", err)
@@ -41,7 +41,7 @@ func TestChangedRuntime(t *testing.T) {
 	for _, order := range [][]string{{"runc", "runsc"}, {"runsc", "runc"}} {
 		t.Run(order[0]+" then "+order[1], func(t *testing.T) {
 			first := testConfigOf(t, order[0])
-			first.Way = local.WayExec
+			first.Transport = local.TransportExec
 			second := first
 			second.Runtime = order[1]
 			spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}

@@ -15,10 +15,10 @@ import (
 // TestNothingOfTheHostShows: a command finds neither the names of sandboxes, nor
 // a socket of the agent, nor the server's keyring, nor the agent's executable.
 func TestNothingOfTheHostShows(t *testing.T) {
-	for _, way := range []local.Way{local.WaySocket, local.WayExec} {
-		t.Run(string(way), func(t *testing.T) {
+	for _, transport := range []local.Transport{local.TransportSocket, local.TransportExec} {
+		t.Run(string(transport), func(t *testing.T) {
 			config := testConfig(t)
-			config.Way = way
+			config.Transport = transport
 			p := open(t, config)
 			defer closeProvider(t, p)
 			spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
@@ -36,10 +36,10 @@ func TestNothingOfTheHostShows(t *testing.T) {
 			if got := sysfs(); strings.Contains(got, config.StateDir) || strings.Contains(got, "hidden") {
 				t.Errorf("/sys shows %q", got)
 			}
-			if got := providertest.Shell(t, p, "hidden", "cat /proc/net/unix"); way == local.WaySocket && strings.Contains(got, "@sandgate") {
+			if got := providertest.Shell(t, p, "hidden", "cat /proc/net/unix"); transport == local.TransportSocket && strings.Contains(got, "@sandgate") {
 				t.Errorf("the agent listens at a name:\n%s", got)
 			}
-			if got := providertest.Shell(t, p, "hidden", "cat /.sandgate/agent >/dev/null 2>&1 || echo refused; head -c1 /proc/1/exe >/dev/null 2>&1 || echo refused"); way == local.WayExec && got != "refused\nrefused\n" {
+			if got := providertest.Shell(t, p, "hidden", "cat /.sandgate/agent >/dev/null 2>&1 || echo refused; head -c1 /proc/1/exe >/dev/null 2>&1 || echo refused"); transport == local.TransportExec && got != "refused\nrefused\n" {
 				t.Errorf("a command can read the agent's executable: %q", got)
 			}
 			keys, err := os.ReadFile("/proc/keys")

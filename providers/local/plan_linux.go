@@ -26,7 +26,7 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 		lower: []string{p.host.Root}, readOnly: true, shared: p.host.Shared, disk: b.disk(),
 		user: userid.HostUser, home: defaultHome, env: map[string]string{"PATH": p.host.Path},
 		workdir: spec.WorkingDirectory, cgroupPath: p.cgroups.Path(rec.Container), swapLimit: p.cgroups.LimitsSwap(),
-		socket: p.config.Way == WaySocket, listen: abstractName,
+		socket: p.config.Transport == TransportSocket, listen: abstractName,
 	}
 	if spec.Network == providers.NetworkFull {
 		// Abstract names belong to the network namespace, here the host's.

@@ -16,16 +16,16 @@ import (
 func TestPool(t *testing.T) {
 	for _, c := range []struct {
 		name, runtime string
-		way           local.Way
+		way           local.Transport
 	}{
-		{"socket", "runc", local.WaySocket},
-		{"exec", "runc", local.WayExec},
-		{"runsc", "runsc", local.WayExec},
+		{"socket", "runc", local.TransportSocket},
+		{"exec", "runc", local.TransportExec},
+		{"runsc", "runsc", local.TransportExec},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			config := testConfigOf(t, c.runtime)
-			config.Way = c.way
+			config.Transport = c.way
 			providertest.RunPool(t, providertest.PoolHarness{
 				Harness: providertest.Harness{
 					Open: func(t *testing.T) providers.Provider { return open(t, config) },
@@ -52,7 +52,7 @@ func TestPool(t *testing.T) {
 // has moved.
 func TestExecIntoClaimed(t *testing.T) {
 	config := testConfig(t)
-	config.Way = local.WayExec
+	config.Transport = local.TransportExec
 	p := open(t, config)
 	spec := providers.Spec{Template: "moved", Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
 	pool := []providers.Pool{{Template: "moved", Spec: spec, Target: 1}}

@@ -16,9 +16,9 @@ import (
 	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
-// probed is what a sandbox that was started for it lacks: the reasons by the
-// names of protections.
-type probed map[string]string
+// shortfalls are the protections that a sandbox started for the probe missing: reasons
+// by name.
+type shortfalls map[string]string
 
 // probeSpec has every limit, each small enough to be told from an inherited one.
 func probeSpec() providers.Spec {
@@ -27,12 +27,12 @@ func probeSpec() providers.Spec {
 	}}
 }
 
-// tryOut starts a sandbox under all limits and looks what it really got. A
+// checkMachine starts a sandbox under all limits and looks what it really got. A
 // machine on which none starts is not served, with two exceptions: sandboxes that
 // run already must stay reachable, and those on a full disk must be deletable.
-func (p *Provider) tryOut(ctx context.Context) error {
-	lacks, err := p.probe(ctx)
-	p.probed.Store(&lacks)
+func (p *Provider) checkMachine(ctx context.Context) error {
+	missing, err := p.probe(ctx)
+	p.shortfalls.Store(&missing)
 	switch {
 	case err == nil:
 		return nil
@@ -44,7 +44,7 @@ func (p *Provider) tryOut(ctx context.Context) error {
 	}
 }
 
-func (p *Provider) probe(ctx context.Context) (lacks probed, err error) {
+func (p *Provider) probe(ctx context.Context) (missing shortfalls, err error) {
 	random, err := newIncarnation()
 	if err != nil {
 		return nil, err
@@ -63,22 +63,22 @@ func (p *Provider) probe(ctx context.Context) (lacks probed, err error) {
 		return nil, err
 	}
 	_ = conn.Close()
-	lacks = p.inspect(rec, spec.Resources)
+	missing = p.inspect(rec, spec.Resources)
 	if err := p.destroy(ctx, held, b, id, rec); err != nil {
-		return lacks, fmt.Errorf("a sandbox was started, but could not be removed: %w", err)
+		return missing, fmt.Errorf("a sandbox was started, but could not be removed: %w", err)
 	}
-	return lacks, nil
+	return missing, nil
 }
 
 // inspect compares a started sandbox with what it should have.
-func (p *Provider) inspect(rec *record, want providers.Resources) probed {
-	lacks := probed{}
+func (p *Provider) inspect(rec *record, want providers.Resources) shortfalls {
+	missing := shortfalls{}
 	limit := func(name, controller string, value int64, v1, v2 string) {
 		if !p.cgroups.Has(controller) {
 			return // limits says so
 		}
 		if got, err := p.cgroups.Limit(rec.Container, controller, v1, v2); err != nil || got != strconv.FormatInt(value, 10) {
-			lacks[name] = fmt.Sprintf("the runtime set the limit %q instead of %d", got, value)
+			missing[name] = fmt.Sprintf("the runtime set the limit %q instead of %d", got, value)
 		}
 	}
 	processes := int64(want.MaxProcesses)
@@ -89,13 +89,13 @@ func (p *Provider) inspect(rec *record, want providers.Resources) probed {
 	limit("cpu", "cpu", int64(want.CPUMillis)*100, "cpu.cfs_quota_us", "cpu.max")
 	limit("processes", "pids", processes, "pids.max", "pids.max")
 	if p.runtime.GVisor {
-		return lacks // the rest is inside its kernel
+		return missing // the rest is inside its kernel
 	}
 	if p.disks.Unavailable() == "" {
 		var st unix.Statfs_t
 		err := unix.Statfs(fmt.Sprintf("/proc/%d/root%s", rec.Init.PID, defaultTarget), &st)
 		if err != nil || int64(st.Blocks)*st.Bsize > 2*want.DiskBytes {
-			lacks["disk"] = "the sandbox does not have its own file system"
+			missing["disk"] = "the sandbox does not have its own file system"
 		}
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", rec.Init.PID))
@@ -103,12 +103,12 @@ func (p *Provider) inspect(rec *record, want providers.Resources) probed {
 		status = nil
 	}
 	if field(status, "Seccomp") != "2" {
-		lacks["seccomp"] = "the runtime set no filter"
+		missing["seccomp"] = "the runtime set no filter"
 	}
 	if field(status, "NoNewPrivs") != "1" || strings.Trim(field(status, "CapBnd")+field(status, "CapEff"), "0") != "" {
-		lacks["unprivileged"] = "the runtime left privileges"
+		missing["unprivileged"] = "the runtime left privileges"
 	}
-	return lacks
+	return missing
 }
 
 // field returns the value of a line of /proc/PID/status.
@@ -121,15 +121,15 @@ func field(status []byte, name string) string {
 	return ""
 }
 
-// correct replaces what was promised by what the probe has found.
-func (p *Provider) correct(list []providers.Enforcement) []providers.Enforcement {
-	found := p.probed.Load()
+// applyProbe replaces what was promised by what the probe has found.
+func (p *Provider) applyProbe(list []providers.Enforcement) []providers.Enforcement {
+	found := p.shortfalls.Load()
 	if found == nil {
 		return list
 	}
-	lacks := *found
+	missing := *found
 	for i, e := range list {
-		if reason := lacks[e.Name]; reason != "" {
+		if reason := missing[e.Name]; reason != "" {
 			list[i] = providers.Enforcement{Name: e.Name, Detail: reason}
 		}
 	}

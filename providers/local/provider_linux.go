@@ -38,9 +38,9 @@ type Provider struct {
 	userIDs     *userid.Allocator
 	host        *userland.Userland
 	agent       string // the agent's file
-	hold        *os.File
+	agentLock   *os.File
 	adopted     int // sandboxes that ran when it was opened
-	probed      atomic.Pointer[probed]
+	shortfalls  atomic.Pointer[shortfalls]
 
 	removals   *removals
 	background sync.WaitGroup // ends soon after stop
@@ -93,13 +93,13 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	p.disks = disk.NewMaker(p.layout.disks(), p.locks)
 	p.space = disk.NewSpace(config.StateDir, config.MinFree, config.DiskOvercommit, p.layout.diskImages)
 	p.images = image.NewStore(p.layout.images(), p.locks, p.log, p.space.CheckFile, p.imagesInUse)
-	if p.agent, p.hold, err = claimAgent(config, p.layout, p.runtime.GVisor || config.Way == WaySocket); err != nil {
+	if p.agent, p.agentLock, err = acquireAgent(config, p.layout, p.runtime.GVisor || config.Transport == TransportSocket); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	opened := false
 	defer func() {
 		if !opened {
-			_ = p.hold.Close()
+			_ = p.agentLock.Close()
 			p.cgroups.Prune()
 		}
 	}()
@@ -146,7 +146,7 @@ func (p *Provider) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	errs := []error{p.hold.Close()}
+	errs := []error{p.agentLock.Close()}
 	if entries, err := os.ReadDir(p.layout.sandboxes()); err == nil && len(entries) == 0 {
 		p.cgroups.Prune()
 	}

@@ -46,7 +46,7 @@ func (p *Provider) info(name string, rec *record) providers.Info {
 		out.State = providers.StateActive
 		if !rec.Init.Alive() {
 			out.State = providers.StateFailed
-			out.Failure, out.Message = p.whyEnded(rec.container(name), rec)
+			out.Failure, out.Message = p.failureOf(rec.container(name), rec)
 		}
 	default:
 		out.State = providers.StateUnknown
@@ -57,10 +57,10 @@ func (p *Provider) info(name string, rec *record) providers.Info {
 	return out
 }
 
-// whyEnded tells a lack of memory from other ends by the kernel's own count of
+// failureOf tells a lack of memory from other ends by the kernel's own count of
 // the processes that it killed in the sandbox's cgroup. An agent that is known to
 // have ended in another way than by SIGKILL was none of them.
-func (p *Provider) whyEnded(container string, rec *record) (providers.Failure, string) {
+func (p *Provider) failureOf(container string, rec *record) (providers.Failure, string) {
 	if !rec.Init.ThisBoot() {
 		return providers.FailureUnknown, "the machine was restarted"
 	}
@@ -128,8 +128,8 @@ func decodeToken(token string) (string, error) {
 		return "", nil
 	}
 	data, err := base64.RawURLEncoding.DecodeString(token)
-	name, ours := strings.CutPrefix(string(data), tokenPrefix)
-	if err != nil || !ours {
+	name, own := strings.CutPrefix(string(data), tokenPrefix)
+	if err != nil || !own {
 		return "", fmt.Errorf("list: %w", providers.ErrTokenInvalid)
 	}
 	return name, nil

@@ -41,7 +41,7 @@ type record struct {
 	Helper       oci.Process    `json:"helper,omitzero"` // that ends after Init: gVisor's file server
 	Loop         string         `json:"loop,omitempty"`  // such as "/dev/loop3"
 	Runtime      string         `json:"runtime"`
-	Way          Way            `json:"way"`
+	Transport    Transport      `json:"transport"`
 	Profile      Profile        `json:"profile"`
 	UID          uint32         `json:"uid,omitempty"` // of its processes and its group; 0: shared, of an older server
 	Listen       string         `json:"listen"`        // where connect finds the agent

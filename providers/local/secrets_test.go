@@ -70,9 +70,9 @@ func TestSecretsStayPrivate(t *testing.T) {
 // TestFullNetwork: where the template allows it, a sandbox has the host's
 // network, and is reached in both ways all the same.
 func TestFullNetwork(t *testing.T) {
-	for _, way := range []local.Way{local.WaySocket, local.WayExec} {
+	for _, transport := range []local.Transport{local.TransportSocket, local.TransportExec} {
 		config := testConfig(t)
-		config.Way = way
+		config.Transport = transport
 		p := open(t, config)
 		spec := providers.Spec{
 			Hash: "h", Network: providers.NetworkFull, Resources: local.DefaultResources(),
@@ -80,7 +80,7 @@ func TestFullNetwork(t *testing.T) {
 		}
 		for _, name := range []string{"one", "two"} {
 			if _, err := providertest.Create(t.Context(), p, name, spec); err != nil {
-				t.Fatalf("%s: %v", way, err)
+				t.Fatalf("%s: %v", transport, err)
 			}
 		}
 		want, err := os.ReadFile("/proc/net/dev")
@@ -90,7 +90,7 @@ func TestFullNetwork(t *testing.T) {
 		for _, name := range []string{"one", "two"} {
 			got := providertest.Shell(t, p, name, "cat /proc/net/dev")
 			if strings.Count(got, ":") != bytes.Count(want, []byte(":")) {
-				t.Errorf("%s: %s sees %s", way, name, got)
+				t.Errorf("%s: %s sees %s", transport, name, got)
 			}
 			if err := p.Delete(t.Context(), name, providers.Condition{}); err != nil {
 				t.Error(err)

@@ -182,8 +182,8 @@ func (g Groups) Names() []string {
 			continue
 		}
 		for _, e := range entries {
-			name, ours := g.nameOf(e.Name())
-			if ours && e.IsDir() && !seen[name] {
+			name, own := g.nameOf(e.Name())
+			if own && e.IsDir() && !seen[name] {
 				seen[name] = true
 				out = append(out, name)
 			}
@@ -194,9 +194,9 @@ func (g Groups) Names() []string {
 
 // nameOf returns the sandbox that a cgroup below the parent belongs to. Other
 // programs may make groups there, too.
-func (g Groups) nameOf(group string) (name string, ours bool) {
-	name, ours = strings.CutPrefix(group, g.prefix)
-	return name, ours && containerName.MatchString(name)
+func (g Groups) nameOf(group string) (name string, own bool) {
+	name, own = strings.CutPrefix(group, g.prefix)
+	return name, own && containerName.MatchString(name)
 }
 
 // containerName is what a sandbox or one of a pool is called.

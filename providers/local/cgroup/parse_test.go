@@ -41,8 +41,8 @@ func FuzzGroupName(f *testing.F) {
 	f.Add("0a1b2c3d-a/../../b")
 	f.Add("0a1b2c3d-")
 	f.Fuzz(func(t *testing.T, group string) {
-		name, ours := c.nameOf(group)
-		if !ours {
+		name, own := c.nameOf(group)
+		if !own {
 			return
 		}
 		if got := c.Path(name); got != filepath.Join(c.parent, group) || filepath.Dir(got) != c.parent {

@@ -18,17 +18,17 @@ import (
 // file at path process. The runtime exits at once, so no process copies between the
 // two ends.
 func (r *Runtime) Connect(ctx context.Context, container, process string) (net.Conn, error) {
-	ours, theirs, err := socketPair()
+	server, agent, err := socketPair()
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = theirs.Close() }()
-	conn, err := net.FileConn(ours)
-	_ = ours.Close()
+	defer func() { _ = agent.Close() }()
+	conn, err := net.FileConn(server)
+	_ = server.Close()
 	if err != nil {
 		return nil, err
 	}
-	proc, err := r.execDetached(ctx, container, process, theirs)
+	proc, err := r.execDetached(ctx, container, process, agent)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -78,12 +78,12 @@ func (r *Runtime) execDetached(ctx context.Context, container, process string, s
 	return proc, nil
 }
 
-func socketPair() (ours, theirs *os.File, err error) {
+func socketPair() (server, agent *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("socket pair: %w", err)
 	}
-	return os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs"), nil
+	return os.NewFile(uintptr(fds[0]), "server"), os.NewFile(uintptr(fds[1]), "agent"), nil
 }
 
 // execConn is a connection through a process in the sandbox.

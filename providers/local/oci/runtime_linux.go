@@ -79,7 +79,7 @@ const runtimeTimeout = 30 * time.Second
 
 // uninterrupted lets a call of the runtime come to its end although its caller has
 // given up: it takes a twentieth of a second, and a runtime that is killed half
-// way leaves processes that nobody knows.
+// way leaves processes that nobody has.
 func uninterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(context.WithoutCancel(ctx), runtimeTimeout, errSlowRuntime)
 }
@@ -155,25 +155,25 @@ func (r *Runtime) Remove(ctx context.Context, id string) error {
 	if r.GVisor {
 		return r.removeGVisor(ctx, id)
 	}
-	if !r.knows(id) {
+	if !r.has(id) {
 		return nil
 	}
 	err := r.cli(noNetwork).Delete(ctx, id, &runc.DeleteOpts{Force: true})
 	if err == nil {
 		return nil
 	}
-	if !r.knows(id) {
+	if !r.has(id) {
 		return nil
 	}
 	return fmt.Errorf("%s delete: %w", r.Name, err)
 }
 
-// knows reports whether the runtime has something of a container.
-func (r *Runtime) knows(id string) bool {
+// has reports whether the runtime has something of a container.
+func (r *Runtime) has(id string) bool {
 	return fileExists(filepath.Join(r.root, id))
 }
 
-// Containers lists what the runtime knows; it has a directory for each, gVisor
+// Containers lists what the runtime has; it has a directory for each, gVisor
 // files.
 func (r *Runtime) Containers() ([]string, error) {
 	entries, err := os.ReadDir(r.root)

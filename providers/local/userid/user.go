@@ -33,8 +33,8 @@ func FindUser(user, passwd, groups string) User {
 	if groups == "" {
 		u.Groups = hostGroup
 	}
-	who, group, grouped := strings.Cut(user, ":")
-	uid, gid, ok := lookUp(passwd, who, 3)
+	name, group, grouped := strings.Cut(user, ":")
+	uid, gid, ok := lookUp(passwd, name, 3)
 	if !ok || uid == 0 {
 		return u
 	}
@@ -47,11 +47,11 @@ func FindUser(user, passwd, groups string) User {
 		gid = uid
 	}
 	u.UID, u.GID = uid, gid
-	if name := nameOf(passwd, uid); name != "" {
-		u.Name, u.Group = name, name
+	if found := nameOf(passwd, uid); found != "" {
+		u.Name, u.Group = found, found
 	}
-	if name := nameOf(groups, gid); name != "" {
-		u.Group = name
+	if found := nameOf(groups, gid); found != "" {
+		u.Group = found
 	}
 	return u
 }
@@ -59,13 +59,13 @@ func FindUser(user, passwd, groups string) User {
 // lookUp finds an entry of a passwd or group file by name or number, and returns
 // its number and that of another field. A number without an entry stands for
 // itself.
-func lookUp(file, who string, field int) (id, other uint32, ok bool) {
-	if n, err := strconv.ParseUint(who, 10, 31); err == nil {
+func lookUp(file, entry string, field int) (id, other uint32, ok bool) {
+	if n, err := strconv.ParseUint(entry, 10, 31); err == nil {
 		id, other, ok = uint32(n), uint32(n), true
 	}
 	for line := range strings.Lines(file) {
 		f := strings.Split(strings.TrimSpace(line), ":")
-		if len(f) <= field || (f[0] != who && f[2] != who) {
+		if len(f) <= field || (f[0] != entry && f[2] != entry) {
 			continue
 		}
 		n, err1 := strconv.ParseUint(f[2], 10, 31)

@@ -1,0 +1,144 @@
+package local
+
+import (
+	"errors"
+	"sync"
+	"time"
+)
+
+// removals tracks the sandboxes that could not be removed yet, by the name of
+// their lock.
+type removals struct {
+	mu      sync.Mutex
+	pending map[string]*pendingRemoval
+	changed chan struct{} // wakes the retry loop
+}
+
+type pendingRemoval struct {
+	decided  bool   // it is to go, whatever its record says
+	reason   string // for callers; empty while the first attempt goes on
+	failures int
+	again    time.Time
+	running  bool // an attempt goes on that nobody waits for
+}
+
+func newRemovals() *removals {
+	return &removals{pending: make(map[string]*pendingRemoval), changed: make(chan struct{}, 1)}
+}
+
+// reason returns why a sandbox could not be removed; empty: nothing is wrong.
+func (r *removals) reason(name string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.pending[name]; f != nil {
+		return f.reason
+	}
+	return ""
+}
+
+// detached notes that an attempt goes on in the background.
+func (r *removals) detached(name string, cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.entry(name)
+	f.running = true
+	var failed *removalError
+	if errors.Is(cause, errSlowRemoval) && errors.As(cause, &failed) {
+		f.reason = failed.Error()
+	}
+}
+
+// attempted notes how an attempt ended, and returns how many failed in a row.
+func (r *removals) attempted(name string, err error) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		delete(r.pending, name)
+		return 0
+	}
+	f := r.entry(name)
+	f.running = false
+	f.reason = err.Error()
+	f.postpone()
+	r.wake()
+	return f.failures
+}
+
+// decide notes that a sandbox is to go although its record could not say so.
+func (r *removals) decide(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.entry(name)
+	f.decided, f.running = true, true // until the attempt that follows has ended
+}
+
+// decided reports whether a sandbox is to go whatever its record says.
+func (r *removals) decided(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.pending[name]
+	return f != nil && f.decided
+}
+
+// later postpones a sandbox that somebody else is at work on.
+func (r *removals) later(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.pending[name]; f != nil && !f.running {
+		f.postpone()
+	}
+}
+
+func (f *pendingRemoval) postpone() {
+	f.again = time.Now().Add(min(firstRemovalRetry<<min(f.failures, 20), lastRemovalRetry))
+	f.failures++
+}
+
+// postpone leaves a removal that has not begun to the retry loop.
+func (r *removals) postpone(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.entry(name)
+	r.wake()
+}
+
+// forget drops a sandbox that needs no removal any more.
+func (r *removals) forget(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.pending[name]; f != nil && !f.running {
+		delete(r.pending, name)
+	}
+}
+
+func (r *removals) entry(name string) *pendingRemoval {
+	f := r.pending[name]
+	if f == nil {
+		f = &pendingRemoval{}
+		r.pending[name] = f
+	}
+	return f
+}
+
+func (r *removals) wake() {
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+// due returns the names to retry now, and when the next one is due.
+func (r *removals) due(now time.Time) (names []string, next time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, f := range r.pending {
+		switch {
+		case f.running:
+		case !f.again.After(now):
+			names = append(names, name)
+		case next.IsZero() || f.again.Before(next):
+			next = f.again
+		}
+	}
+	return names, next
+}
