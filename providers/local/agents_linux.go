@@ -18,8 +18,8 @@ import (
 	"github.com/sandgate/sandgate/providers/local/atomicfile"
 )
 
-// acquireAgent places the agent and keeps other servers from collecting it until
-// the returned directory is closed.
+// acquireAgent installs the agent. Other servers don't remove it until the
+// returned directory is closed.
 func acquireAgent(config Config, l layout, readable bool) (path string, hold *os.File, err error) {
 	for tries := 0; ; tries++ {
 		if path, err = installAgent(config, l, readable); err == nil {
@@ -34,7 +34,7 @@ func acquireAgent(config Config, l layout, readable bool) (path string, hold *os
 		if err := unix.Flock(int(hold.Fd()), unix.LOCK_SH); err != nil {
 			return "", nil, errors.Join(fmt.Errorf("lock %s: %w", hold.Name(), err), hold.Close())
 		}
-		// It may have been collected before it was locked.
+		// Another server may have removed it before it was locked.
 		locked, err := hold.Stat()
 		if err != nil {
 			return "", nil, errors.Join(err, hold.Close())
@@ -46,7 +46,7 @@ func acquireAgent(config Config, l layout, readable bool) (path string, hold *os
 	}
 }
 
-// collectAgents removes the agents of other versions that no server and no
+// collectAgents removes agents of other versions that neither a server nor a
 // sandbox uses.
 func (p *Provider) collectAgents(ctx context.Context) {
 	entries, err := os.ReadDir(p.layout.agents())
@@ -63,7 +63,7 @@ func (p *Provider) collectAgents(ctx context.Context) {
 			continue
 		}
 		if unix.Flock(int(held.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			// A server that begins to use it now makes it anew.
+			// A server that needs it now installs it again.
 			err = os.RemoveAll(dir)
 			p.log.LogAttrs(ctx, slog.LevelInfo, "removed an agent that nothing uses", slog.String("agent", e.Name()), slog.Any("error", err))
 		}
@@ -71,8 +71,8 @@ func (p *Provider) collectAgents(ctx context.Context) {
 	}
 }
 
-// agentInUse reports whether a sandbox was started with the agent in a directory,
-// or may have been.
+// agentInUse reports whether a sandbox was, or may have been, started with the
+// agent in a directory.
 func (p *Provider) agentInUse(dir string) bool {
 	for _, parent := range []string{p.layout.sandboxes(), p.layout.pool()} {
 		entries, err := os.ReadDir(parent)
@@ -89,8 +89,8 @@ func (p *Provider) agentInUse(dir string) bool {
 	return false
 }
 
-// installAgent puts the agent where sandboxes can be shown it. The file is never
-// changed: running sandboxes keep the one they began with.
+// installAgent writes the agent to a file that is mounted into sandboxes. The
+// file never changes: running sandboxes keep theirs.
 func installAgent(config Config, l layout, readable bool) (string, error) {
 	var data []byte
 	var err error
@@ -111,8 +111,8 @@ func installAgent(config Config, l layout, readable bool) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	// Compared as a whole: after a power cut the size may be right and the
-	// content zeros.
+	// Compares all of the content: after a power cut the size may be right and
+	// the content zeros.
 	if there, err := os.ReadFile(path); err != nil || !bytes.Equal(there, data) {
 		if err := atomicfile.WriteDurable(path, data, mode); err != nil {
 			return "", err
@@ -123,9 +123,9 @@ func installAgent(config Config, l layout, readable bool) (string, error) {
 
 const (
 	// agentMode lets the sandbox's user execute the agent and not read it. The
-	// kernel lets nobody trace a program that its user may not read, from its
+	// kernel refuses to trace a program that its user cannot read, from its
 	// first instruction on: a command cannot take over "sandgate-agent connect"
-	// before that conceals itself.
+	// before that makes itself undumpable.
 	agentMode fs.FileMode = 0o711
 	// gVisor loads only programs that their user may read. By socket there is no
 	// "connect", and an agent that its user may read can raise the OOM score of its

@@ -7,15 +7,15 @@ import (
 	"github.com/sandgate/sandgate/providers/local/disk"
 )
 
-// Less than this leaves no room for the agent beside one command, or is refused
-// by the kernel.
+// Less than this does not suffice for the agent and one command, or the kernel
+// rejects it.
 const (
 	minMemory    = 8 << 20
 	minCPUMillis = 10
 	minProcesses = 16
 )
 
-// checkResources refuses limits under which no sandbox starts. 0 is no limit.
+// checkResources rejects limits under which no sandbox starts. 0 is no limit.
 func checkResources(r providers.Resources) error {
 	for _, f := range []struct {
 		name             string

@@ -21,8 +21,8 @@ const (
 	// ProfileDefault gives the agent a cgroup of its own, in which it keeps one
 	// cgroup per command.
 	ProfileDefault Profile = "default"
-	// ProfileRestricted gives the agent what a pod gets under Kubernetes'
-	// "restricted" pod security standard: no cgroup to write to.
+	// ProfileRestricted gives the agent the rights of a pod under Kubernetes'
+	// "restricted" pod security standard: no writable cgroup.
 	ProfileRestricted Profile = "restricted"
 )
 
@@ -41,7 +41,7 @@ const (
 
 // Config configures a Provider.
 type Config struct {
-	// StateDir is required: an absolute path of a directory for everything that
+	// StateDir is required: the absolute path of a directory for all state that
 	// must survive the server. Only root can read it.
 	StateDir string
 	// Runtime is an OCI runtime's name or path. One whose name begins with "runsc"
@@ -78,8 +78,8 @@ type Config struct {
 	// Logger: default slog.Default().
 	Logger *slog.Logger
 
-	// fault, if set, is called before each step of a creation, claim or removal;
-	// tests let steps fail and hang by it.
+	// fault, if set, is called before each step of a creation, claim or
+	// removal. Tests use it to let steps fail or hang.
 	fault func(ctx context.Context, step string) error
 }
 

@@ -23,8 +23,8 @@ const (
 
 var errSlowStart = fmt.Errorf("the agent did not answer within %v: %w", startTimeout, providers.ErrStartTimeout)
 
-// Create starts a container whose first process is the agent, with one call of
-// the runtime.
+// Create starts a container with one call of the runtime. Its first process is
+// the agent, and Create returns when the agent has spoken.
 func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
 	options, err := decodeOptions(spec)
 	if err != nil {
@@ -46,7 +46,7 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 	case err == nil && old.Phase == phaseActive:
 		return p.join(name, old, spec)
 	case err == nil || errors.Is(err, errCorrupt) || exists(string(b)):
-		// Whoever began this one is gone: it does not hold the lock.
+		// Its creator is gone: it does not hold the lock.
 		if err := p.destroy(ctx, held, b, old.container(name), old); err != nil {
 			return providers.Info{}, nil, notRemoved(name, err)
 		}
@@ -70,7 +70,7 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 	return info, conn, nil
 }
 
-// join answers for a sandbox that is there already.
+// join returns a sandbox that exists already.
 func (p *Provider) join(name string, rec *record, spec providers.Spec) (providers.Info, net.Conn, error) {
 	if rec.Spec.Hash != spec.Hash {
 		return providers.Info{}, nil, fmt.Errorf("sandbox %s: %w", name, providers.ErrExists)
@@ -82,10 +82,9 @@ func (p *Provider) join(name string, rec *record, spec providers.Spec) (provider
 	return info, nil, nil
 }
 
-// build makes the sandbox of a directory and returns a connection on which its
-// agent has spoken, closed for one that stays unclaimed, or leaves nothing
-// behind. The caller holds the lock. When all is done, the record gets the last
-// phase.
+// build makes the sandbox of a directory, or leaves nothing behind. It returns
+// a connection on which the agent has spoken, already closed for a pooled
+// sandbox. The record's phase is then last. The caller holds the lock.
 func (p *Provider) build(ctx context.Context, held *lock.Lock, b bundle, container string, spec providers.Spec, options templateOptions, last phase) (*record, net.Conn, error) {
 	incarnation, err := newIncarnation()
 	if err != nil {
@@ -96,7 +95,7 @@ func (p *Provider) build(ctx context.Context, held *lock.Lock, b bundle, contain
 		return nil, nil, err
 	}
 	defer release()
-	// Before the runtime makes the group above without it.
+	// The runtime would make the parent without limits.
 	p.limitAll(ctx)
 	now := time.Now()
 	rec := &record{
@@ -108,7 +107,7 @@ func (p *Provider) build(ctx context.Context, held *lock.Lock, b bundle, contain
 	}
 	conn, err := p.startSandbox(ctx, b, rec, spec, options)
 	if err == nil && last == phaseUnclaimed {
-		// An agent drops a connection on which nobody speaks for long.
+		// An agent closes a connection that stays silent.
 		_ = conn.Close()
 	}
 	if err == nil {
@@ -122,17 +121,17 @@ func (p *Provider) build(ctx context.Context, held *lock.Lock, b bundle, contain
 		_ = conn.Close()
 	}
 	if full := p.space.TranslateError(err); !errors.Is(err, full) {
-		p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox could not be created for want of disk space", slog.Any("error", err))
+		p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox could not be created: the disk is full", slog.Any("error", err))
 		err = full
 	}
-	// The context may have ended; what was begun must go all the same.
+	// Clean up even if the context has ended.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	return nil, nil, errors.Join(err, p.destroy(clean, held, b, container, rec))
 }
 
-// startSandbox starts the container. On an error the record says what there is to
-// remove.
+// startSandbox starts the container and connects to its agent. On an error the
+// record lists what to remove.
 func (p *Provider) startSandbox(ctx context.Context, b bundle, rec *record, spec providers.Spec, options templateOptions) (net.Conn, error) {
 	timings := newTimings()
 	if err := p.fault(ctx, "make its directory"); err != nil {
@@ -216,7 +215,8 @@ func (p *Provider) startContainer(ctx context.Context, pl *plan, rec *record, ou
 		if err := p.fault(ctx, "start its container"); err != nil {
 			return err
 		}
-		// Another server that had no sandbox may have removed the group meanwhile.
+		// Another server that had no sandbox may have removed the parent
+		// meanwhile.
 		p.limitAll(ctx)
 		return p.runtime.Run(ctx, oci.Container{
 			ID: pl.id, Bundle: string(b), PidFile: b.pid(), HostNetwork: pl.spec.Network == providers.NetworkFull, Files: files,
@@ -270,8 +270,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// limitAll sets the limits of all sandboxes together. What keeps it from that is
-// in the provider's description.
+// limitAll sets the limits of all sandboxes together. Describe reports why they
+// can't be set.
 func (p *Provider) limitAll(ctx context.Context) {
 	if err := p.cgroups.LimitAll(p.totalLimits); err != nil {
 		p.log.LogAttrs(ctx, slog.LevelDebug, "all sandboxes together have no limit", slog.Any("error", err))

@@ -12,11 +12,12 @@ import (
 	"github.com/sandgate/sandgate/providers/local/disk"
 )
 
-// creationsPerCPU keeps the processors busy while some creations wait. More at
-// once only make each slower.
+// creationsPerCPU keeps the processors busy while some creations wait for I/O.
+// More at once only make each slower.
 const creationsPerCPU = 8
 
-// Describe starts one sandbox and tells what holds on this machine.
+// Describe starts one sandbox and reports which protections hold on this
+// machine.
 func (p *Provider) Describe(ctx context.Context) (providers.Description, error) {
 	if err := p.checkMachine(ctx); err != nil {
 		return providers.Description{}, err
@@ -50,7 +51,7 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 	}, nil
 }
 
-// writePrefixes says whether access policies bind what commands write.
+// writePrefixes reports whether access policies apply to writes of commands.
 func (p *Provider) writePrefixes() providers.Enforcement {
 	e := providers.Enforcement{Name: "write_prefixes"}
 	switch {
@@ -87,7 +88,7 @@ func (p *Provider) limits() []providers.Enforcement {
 	if p.runtime.GVisor {
 		processes = providers.Enforcement{Name: "processes", Enforced: true, Detail: "gVisor's own limit of processes and threads"}
 		if memory.Enforced {
-			memory.Detail += "; who asks for more ends the whole sandbox"
+			memory.Detail += "; a process that exceeds it ends the whole sandbox"
 		}
 	}
 	disk := providers.Enforcement{Name: "disk", Enforced: true, Detail: "a file system of its own for each sandbox; " + p.space.Describe()}
@@ -117,7 +118,8 @@ func (p *Provider) killTree() providers.Enforcement {
 	return e
 }
 
-// kernelLimits says what the kernel counts for each sandbox, and what for all.
+// kernelLimits reports what the kernel limits for each sandbox, and what for
+// all together.
 func (p *Provider) kernelLimits() providers.Enforcement {
 	e := providers.Enforcement{Name: "kernel_limits", Enforced: true}
 	if p.runtime.GVisor {

@@ -16,8 +16,8 @@ import (
 
 // Delete ends a sandbox.
 func (p *Provider) Delete(ctx context.Context, name string, c providers.Condition) error {
-	// Without this, a name that never was would get a lock file and an answer
-	// only after the wait for it.
+	// Without this check, an unknown name would get a lock file and wait for
+	// the lock.
 	if !exists(string(p.layout.sandbox(name))) {
 		return fmt.Errorf("sandbox %s: %w", name, providers.ErrNotFound)
 	}
@@ -32,9 +32,9 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 	case errors.Is(err, providers.ErrNotFound):
 		return fmt.Errorf("%s: %w", name, err)
 	case err != nil:
-		// What it was cannot be read any more; what there is of it can go.
+		// The record can't be read, but the rest can be removed.
 	case rec.Phase == phaseCreating:
-		// Nobody holds its lock, so its creation failed with its server.
+		// Its lock is free, so its creation failed with its server.
 		if err := p.destroy(ctx, held, b, rec.container(name), rec); err != nil {
 			return notRemoved(name, err)
 		}
@@ -52,15 +52,16 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 	return nil
 }
 
-// markDeleting lets the next server finish a deletion that this one does not
-// live to finish. A full disk refuses the mark, and a deletion is what frees it:
-// so a sandbox without the mark is deleted all the same, and tried again by this
-// server. If that one dies half way, the sandbox is FAILED and can be deleted again.
+// markDeleting records the deletion, so that the next server finishes it if
+// this one is killed. The record can't be written on a full disk, which only a
+// deletion frees: this server then deletes the sandbox without it and retries
+// from memory. If it is killed half way, the sandbox is FAILED and can be
+// deleted again.
 func (p *Provider) markDeleting(ctx context.Context, held *lock.Lock, b bundle, rec *record) {
 	rec.Phase = phaseDeleting
 	if err := rec.write(b); err != nil {
 		p.removals.decide(held.Name())
-		p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox is deleted without a mark on disk", slog.String("container", rec.Container), slog.Any("error", err))
+		p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox is deleted without its record saying so", slog.String("container", rec.Container), slog.Any("error", err))
 	}
 }
 
@@ -97,8 +98,8 @@ func (p *Provider) removeAll(ctx context.Context, at *attempt, b bundle, contain
 			return nil
 		}},
 		{"delete its files", func() error { return emptyBundle(b) }},
-		// Not before, since files of its user may have been left, and not after the
-		// record, which says that there is something to do.
+		// Not before its files, since some may belong to the user id, and not
+		// after the record, which marks unfinished work.
 		{"release its user id", func() error {
 			if rec == nil || rec.UID == 0 {
 				return p.userIDs.ReleaseOf(container)
@@ -119,7 +120,7 @@ func (p *Provider) removeAll(ctx context.Context, at *attempt, b bundle, contain
 	return nil
 }
 
-// emptyBundle leaves the record, which goes last, and the directory with it: a
+// emptyBundle keeps the record and the directory, which are removed last: a
 // directory without a record is half made.
 func emptyBundle(b bundle) error {
 	entries, err := os.ReadDir(string(b))

@@ -35,7 +35,7 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	return conn, nil
 }
 
-// open makes a new connection in the way that the sandbox was made for.
+// open makes a new connection by the sandbox's transport.
 func (p *Provider) open(ctx context.Context, b bundle, container string, rec *record) (net.Conn, error) {
 	var conn net.Conn
 	var err error
@@ -58,7 +58,7 @@ func (p *Provider) open(ctx context.Context, b bundle, container string, rec *re
 }
 
 // proveReady returns a connection on which the agent has spoken. A gRPC server
-// speaks first, so nothing needs to be sent, and what it said stays unread.
+// speaks first, so nothing needs to be sent, and its bytes stay unread.
 func (p *Provider) proveReady(ctx context.Context, b bundle, rec *record) (net.Conn, error) {
 	conn, err := p.open(ctx, b, rec.Container, rec)
 	if err != nil {
@@ -77,7 +77,7 @@ func (p *Provider) proveReady(ctx context.Context, b bundle, rec *record) (net.C
 	return conn, nil
 }
 
-// awaitByte waits until there is something to read, and leaves it there.
+// awaitByte waits until there is something to read and does not read it.
 func awaitByte(conn net.Conn) error {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
@@ -105,9 +105,8 @@ func awaitByte(conn net.Conn) error {
 	return nil
 }
 
-// listenUnix makes a listening socket in a directory. The name of a socket may
-// be no longer than 107 bytes; through the directory's descriptor every
-// directory will do.
+// listenUnix makes a listening socket in a directory. A socket's path is
+// limited to 107 bytes, so it goes through the directory's descriptor.
 func listenUnix(dir, name string) (*os.File, error) {
 	d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/sandgate/sandgate/providers/local/image"
 )
 
-// useImage has the plan use an image, which is unpacked on first use.
+// useImage makes an image the root of the plan. The image is unpacked on first
+// use.
 func (p *Provider) useImage(ctx context.Context, pl *plan, rec *record, ref string) error {
 	r, err := image.Parse(ref)
 	if err != nil {
@@ -31,8 +32,8 @@ func (p *Provider) useImage(ctx context.Context, pl *plan, rec *record, ref stri
 	return nil
 }
 
-// imagesInUse lists the images of all sandboxes, also of unclaimed ones. The pool
-// is read first, because that is the way a claim goes.
+// imagesInUse returns the images of all sandboxes, unclaimed ones included. It
+// reads the pool first, because claims move sandboxes from there.
 func (p *Provider) imagesInUse() (map[string]bool, error) {
 	used := make(map[string]bool)
 	for _, dir := range []string{p.layout.pool(), p.layout.sandboxes()} {

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// layout names everything in the state directory.
+// layout is the state directory and names everything in it.
 type layout string
 
 func (l layout) path(elem ...string) string {
@@ -25,8 +25,8 @@ func (l layout) pool() string               { return l.path("pool") }
 func (l layout) pooled(id string) bundle    { return bundle(l.path("pool", id)) }
 
 // mountDir is where the roots of all sandboxes are mounted, each in a mount
-// namespace of its own. A claim moves a sandbox's own directory, and the runtime
-// goes to the root's for each of its calls.
+// namespace of its own. They aren't in the sandbox's own directory, which a
+// claim moves: the runtime opens the root at every call.
 type mountDir string
 
 func (l layout) mounts() mountDir { return mountDir(l.path("mount")) }
@@ -37,8 +37,8 @@ func (m mountDir) mapped() string          { return m.path("mapped") }
 func (m mountDir) empty() string           { return m.path("empty") }
 func (m mountDir) shared(i int) string     { return m.path("shared-" + strconv.Itoa(i)) }
 
-// make creates the directories. Secrets of sandboxes lie below, so nobody but
-// root may enter.
+// make creates the directories. They hold secrets of sandboxes, so only root
+// may enter.
 func (l layout) make() error {
 	for _, dir := range []string{string(l), l.locks(), l.agents(), l.roots(), l.images(), l.disks(), l.runtime(), l.sandboxes(), l.pool(), l.mounts().root(), l.mounts().mapped(), l.mounts().empty()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -33,7 +33,7 @@ func (p *plan) makeLayer() error {
 	return userland.WriteFiles(dir, p.etc)
 }
 
-// mapImage has the sandbox's user own what the image's user owns.
+// mapImage maps the image's user to the sandbox's user as the owner of files.
 func (p *plan) mapImage() error {
 	if err := userid.MountMapped(p.image, p.mountDir.mapped(), userid.Owner{UID: p.user.UID, GID: p.user.GID}, userid.Owner{UID: p.uid, GID: p.gid}); err != nil {
 		return err
@@ -42,8 +42,8 @@ func (p *plan) mapImage() error {
 	return nil
 }
 
-// mountRoot mounts the sandbox's root and what it shares with others, in the
-// mount namespace from which the runtime is started.
+// mountRoot mounts the sandbox's root and the directories that it shares with
+// others, in the mount namespace from which the runtime is started.
 func (p *plan) mountRoot() error {
 	root := disk.Overlay{Layers: append([]string{p.bundle.layer()}, p.lower...)}
 	if !p.readOnly {

@@ -18,8 +18,7 @@ const (
 	defaultTarget = "/workspace"
 )
 
-// plan decides what the container looks like and makes what it needs besides
-// its disk.
+// plan plans the container and makes what it needs besides its disk.
 func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec providers.Spec, options templateOptions) (*plan, error) {
 	pl := &plan{
 		id: rec.Container, runtime: p.runtime, bundle: b, mountDir: p.layout.mounts(), spec: spec, options: options, incarnation: rec.Incarnation, agent: p.agent,
@@ -29,7 +28,8 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 		socket: p.config.Transport == TransportSocket, listen: abstractName,
 	}
 	if spec.Network == providers.NetworkFull {
-		// Abstract names belong to the network namespace, here the host's.
+		// Abstract socket names belong to the network namespace, here the
+		// host's.
 		pl.listen = pathName
 	}
 	rec.Listen = pl.listen
@@ -63,8 +63,7 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 	return pl, nil
 }
 
-// prepareDisk makes what is mounted: the sandbox's layer, and the file system
-// image, where it can be had.
+// prepareDisk makes the sandbox's layer and, where possible, its disk image.
 func (p *Provider) prepareDisk(ctx context.Context, pl *plan, rec *record) error {
 	b := pl.bundle
 	if err := os.Mkdir(b.disk(), 0o755); err != nil {
@@ -109,7 +108,8 @@ func (p *Provider) mountFor(pl *plan, rec *record) error {
 	return pl.mountRoot()
 }
 
-// notEnforced says which of the limits asked for cannot be held here.
+// notEnforced returns the requested limits that can't be enforced on this
+// machine.
 func (p *Provider) notEnforced(r providers.Resources) []string {
 	var out []string
 	for _, e := range p.limits() {

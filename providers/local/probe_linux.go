@@ -20,16 +20,17 @@ import (
 // by name.
 type shortfalls map[string]string
 
-// probeSpec has every limit, each small enough to be told from an inherited one.
+// probeSpec has every limit, each small enough not to be mistaken for an
+// inherited one.
 func probeSpec() providers.Spec {
 	return providers.Spec{Network: providers.NetworkNone, Resources: providers.Resources{
 		MemoryBytes: 192 << 20, CPUMillis: 900, MaxProcesses: 200, DiskBytes: disk.MinSize,
 	}}
 }
 
-// checkMachine starts a sandbox under all limits and looks what it really got. A
-// machine on which none starts is not served, with two exceptions: sandboxes that
-// run already must stay reachable, and those on a full disk must be deletable.
+// checkMachine starts a sandbox under all limits and checks which ones hold. It
+// returns an error if no sandbox starts, with two exceptions: running sandboxes
+// must stay reachable, and those on a full disk must be deletable.
 func (p *Provider) checkMachine(ctx context.Context) error {
 	missing, err := p.probe(ctx)
 	p.shortfalls.Store(&missing)
@@ -57,7 +58,7 @@ func (p *Provider) probe(ctx context.Context) (missing shortfalls, err error) {
 	b := p.layout.pooled(id)
 	defer func() { held.Release(!exists(string(b))) }()
 	spec := probeSpec()
-	// Its phase stays one that the next server removes.
+	// The next server removes a sandbox in this phase.
 	rec, conn, err := p.build(ctx, held, b, id, spec, templateOptions{}, phaseCreating)
 	if err != nil {
 		return nil, err
@@ -70,12 +71,12 @@ func (p *Provider) probe(ctx context.Context) (missing shortfalls, err error) {
 	return missing, nil
 }
 
-// inspect compares a started sandbox with what it should have.
+// inspect returns the protections that a started sandbox lacks.
 func (p *Provider) inspect(rec *record, want providers.Resources) shortfalls {
 	missing := shortfalls{}
 	limit := func(name, controller string, value int64, v1, v2 string) {
 		if !p.cgroups.Has(controller) {
-			return // limits says so
+			return // limits reports it
 		}
 		if got, err := p.cgroups.Limit(rec.Container, controller, v1, v2); err != nil || got != strconv.FormatInt(value, 10) {
 			missing[name] = fmt.Sprintf("the runtime set the limit %q instead of %d", got, value)
@@ -121,7 +122,7 @@ func field(status []byte, name string) string {
 	return ""
 }
 
-// applyProbe replaces what was promised by what the probe has found.
+// applyProbe corrects a list by the findings of the probe.
 func (p *Provider) applyProbe(list []providers.Enforcement) []providers.Enforcement {
 	found := p.shortfalls.Load()
 	if found == nil {

@@ -39,7 +39,7 @@ type Provider struct {
 	host        *userland.Userland
 	agent       string // the agent's file
 	agentLock   *os.File
-	adopted     int // sandboxes that ran when it was opened
+	adopted     int // sandboxes that ran when New was called
 	shortfalls  atomic.Pointer[shortfalls]
 
 	removals   *removals
@@ -59,8 +59,9 @@ var (
 	_ providers.Pooler   = (*Provider)(nil)
 )
 
-// New opens a state directory, finishes what a server before left half done, and
-// adopts the sandboxes that run. It makes the process a child subreaper.
+// New opens a state directory, finishes creations and deletions that a previous
+// server left half done, and adopts running sandboxes. It makes the process a
+// child subreaper.
 func New(ctx context.Context, config Config) (*Provider, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -112,9 +113,9 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	p.warnOfOverlaps(ctx)
 	if p.adopted, err = p.recover(ctx); err != nil {
 		p.awaitBackground()
-		return nil, fmt.Errorf("finish what was left half done: %w", err)
+		return nil, fmt.Errorf("finish what a previous server left half done: %w", err)
 	}
-	// What stays because of an error is tried again at the next start.
+	// The next start retries what fails here.
 	err = errors.Join(p.reclaimIDs(), p.userIDs.Sweep(p.containers), p.images.Sweep(), p.images.Collect(ctx))
 	if err != nil {
 		p.log.LogAttrs(ctx, slog.LevelWarn, "unused images and user ids cannot be removed now", slog.Any("error", err))
@@ -128,7 +129,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 }
 
 // runtimeOf returns the runtime that a sandbox was made with. A state directory
-// may hold sandboxes of several.
+// may hold sandboxes of several runtimes.
 func (p *Provider) runtimeOf(rec *record) (*oci.Runtime, error) {
 	if rec == nil || rec.Runtime == "" || rec.Runtime == p.runtime.Name {
 		return p.runtime, nil
@@ -136,7 +137,7 @@ func (p *Provider) runtimeOf(rec *record) (*oci.Runtime, error) {
 	return oci.New(rec.Runtime, p.layout.runtime())
 }
 
-// Close leaves the sandboxes running, also those that nobody has claimed.
+// Close leaves all sandboxes running, unclaimed ones included.
 func (p *Provider) Close() error {
 	p.keeping.Lock()
 	p.stopKeeper()
@@ -155,8 +156,8 @@ func (p *Provider) Close() error {
 
 var errClosed = errors.New("the provider is closed")
 
-// closeTimeout bounds the wait for removals. One that hangs in the kernel is
-// finished by the next server.
+// closeTimeout limits the wait for removals. The next server finishes one that
+// hangs in the kernel.
 const closeTimeout = 5 * time.Second
 
 func (p *Provider) awaitBackground() {

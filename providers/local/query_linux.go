@@ -23,14 +23,14 @@ func (p *Provider) Get(ctx context.Context, name string) (providers.Info, error)
 		return providers.Info{}, fmt.Errorf("%s: %w", name, err)
 	}
 	if err != nil {
-		// One that cannot be read must not keep List from returning the others.
+		// An unreadable record must not keep List from returning the others.
 		return p.unreadable(name), nil
 	}
 	return p.info(name, rec), nil
 }
 
-// info says what a sandbox is now: its record, and whether its first process
-// still runs.
+// info returns a sandbox's record and its state, which depends on whether its
+// first process still runs.
 func (p *Provider) info(name string, rec *record) providers.Info {
 	out := providers.Info{
 		Name: name, Spec: rec.Spec, Incarnation: rec.Incarnation, CreateTime: rec.CreateTime, LastActivity: rec.LastActivity,
@@ -57,9 +57,9 @@ func (p *Provider) info(name string, rec *record) providers.Info {
 	return out
 }
 
-// failureOf tells a lack of memory from other ends by the kernel's own count of
-// the processes that it killed in the sandbox's cgroup. An agent that is known to
-// have ended in another way than by SIGKILL was none of them.
+// failureOf recognizes a lack of memory by the kernel's count of processes that
+// it killed in the sandbox's cgroup. An agent that exited otherwise than by
+// SIGKILL is not one of them.
 func (p *Provider) failureOf(container string, rec *record) (providers.Failure, string) {
 	if !rec.Init.ThisBoot() {
 		return providers.FailureUnknown, "the machine was restarted"
@@ -68,7 +68,7 @@ func (p *Provider) failureOf(container string, rec *record) (providers.Failure, 
 	if n == 0 || rec.Init.EndedOtherwise(unix.SIGKILL) {
 		return providers.FailureUnknown, "the agent ended"
 	}
-	return providers.FailureOutOfMemory, fmt.Sprintf("the agent ended, and the kernel had ended %d of the sandbox's processes for want of memory", n)
+	return providers.FailureOutOfMemory, fmt.Sprintf("the agent ended after the kernel had killed %d of the sandbox's processes because memory ran out", n)
 }
 
 func (p *Provider) unreadable(name string) providers.Info {
@@ -79,8 +79,8 @@ func (p *Provider) unreadable(name string) providers.Info {
 	return out
 }
 
-// List reads the sandboxes in the order of their names. A token is the name
-// after which to go on, so it never expires.
+// List reads the sandboxes in the order of their names. A token is the last
+// name returned, so it never expires.
 func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page, error) {
 	after, err := decodeToken(q.Token)
 	if err != nil {
@@ -151,7 +151,7 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 		return providers.Info{}, fmt.Errorf("update %s: %w", name, err)
 	}
 	if rec.Phase != phaseActive {
-		// Nobody holds its lock: it is half made or half deleted.
+		// Its lock was free: it is half made or half deleted.
 		return providers.Info{}, providers.NotActive(p.info(name, rec), "update %s: it is %s", name, rec.Phase)
 	}
 	info := p.info(name, rec)

@@ -12,13 +12,13 @@ import (
 	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
-// recover finishes what servers before left half done when they were killed. It
-// leaves alone whatever another living server holds the lock of. It returns how
-// many sandboxes run.
+// recover finishes creations and deletions that killed servers left half done.
+// It skips sandboxes whose lock another server holds. It returns the number of
+// running sandboxes.
 func (p *Provider) recover(ctx context.Context) (adopted int, err error) {
-	// What has a container or a cgroup at this moment has had its directory for
-	// longer. The pool is read before the sandboxes, because that is the way a
-	// claim goes: nothing that another server claims meanwhile is overlooked.
+	// A sandbox has its directory before its container and cgroup, so
+	// containers and cgroups are listed first. The pool is read before the
+	// sandboxes, because claims move sandboxes from there.
 	containers, err := p.runtime.Containers()
 	if err != nil {
 		return 0, err
@@ -40,7 +40,7 @@ func (p *Provider) recover(ctx context.Context) (adopted int, err error) {
 		case err == nil:
 			known[rec.container(e.Name())] = true
 		case !errors.Is(err, errCorrupt) && !errors.Is(err, providers.ErrNotFound):
-			// Any container may be its own: none is taken for a stray.
+			// Any container may belong to it, so none is removed as a stray.
 			containers = nil
 		}
 		if err == nil && rec.Phase == phaseActive {
@@ -72,9 +72,9 @@ func (p *Provider) recover(ctx context.Context) (adopted int, err error) {
 	return adopted, nil
 }
 
-// finish settles what may be left half done. It waits for no sandbox longer than
-// recoverTimeout: one that cannot be removed must not keep the others from being
-// served. The retry loop goes on with the rest.
+// finish removes or keeps sandboxes that may be half made. It waits at most
+// recoverTimeout for each: one that can't be removed must not delay the others.
+// The retry loop continues with the rest.
 func (p *Provider) finish(ctx context.Context, names []string) {
 	ctx, cancel := context.WithTimeoutCause(ctx, recoverBudget, errSlowRemoval)
 	defer cancel()
@@ -94,8 +94,8 @@ func (p *Provider) finish(ctx context.Context, names []string) {
 	work.Wait()
 }
 
-// forgetLocks removes the lock files of what is gone. Whoever was killed between
-// the two could not.
+// forgetLocks removes lock files without a sandbox, which a server leaves if it
+// is killed between the two removals.
 func (p *Provider) forgetLocks(ctx context.Context) error {
 	entries, err := os.ReadDir(p.layout.locks())
 	if err != nil {
@@ -116,17 +116,17 @@ func (p *Provider) forgetLocks(ctx context.Context) error {
 	return nil
 }
 
-// settled is what there is of a sandbox after it was settled.
+// settled is the outcome of settle.
 type settled int
 
 const (
-	settledBusy    settled = iota // somebody else holds its lock
+	settledBusy    settled = iota // its lock is held
 	settledKept                   // it is whole
 	settledRemoved                // unless there is an error
 )
 
-// settle removes a sandbox that nobody is making and that was never ready, or
-// whose deletion had begun.
+// settle removes a sandbox that was never ready and is not being made, or whose
+// deletion has begun.
 func (p *Provider) settle(ctx context.Context, name string) (settled, error) {
 	held, err := p.locks.Try(name)
 	if err != nil || held == nil {
@@ -146,7 +146,8 @@ func (p *Provider) settle(ctx context.Context, name string) (settled, error) {
 	return settledRemoved, p.destroy(ctx, held, b, rec.container(name), rec)
 }
 
-// firstProcesses are those of all sandboxes, without the boot.
+// firstProcesses returns the first processes of all sandboxes, without the boot
+// id.
 func (p *Provider) firstProcesses() map[oci.Process]bool {
 	known := map[oci.Process]bool{}
 	for _, dir := range []string{p.layout.sandboxes(), p.layout.pool()} {

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// removeTimeout bounds one attempt to remove a sandbox.
+	// removeTimeout limits one attempt to remove a sandbox.
 	removeTimeout = 30 * time.Second
-	// recoverTimeout bounds how long the start of the server waits for one
-	// sandbox, and recoverBudget for all of them. What takes longer goes on in
+	// recoverTimeout limits how long the start of the server waits for one
+	// sandbox, and recoverBudget for all of them. Longer removals continue in
 	// the background.
 	recoverTimeout = 5 * time.Second
 	recoverBudget  = 15 * time.Second
@@ -28,8 +28,8 @@ const (
 
 var errSlowRemoval = errors.New("timed out")
 
-// removalError is a removal that failed. Its text is fit for callers; the cause,
-// which may name paths of the host, is for the log.
+// removalError is a failed removal. Its text is public; the cause, which may
+// name paths of the host, is for the log.
 type removalError struct {
 	step  string
 	cause error
@@ -49,13 +49,13 @@ func (e *removalError) Error() string {
 
 func (e *removalError) Unwrap() error { return e.cause }
 
-// destroy removes all there may be of a sandbox, whatever state it is in. It can
-// be repeated until it succeeds: the directory, which marks that there is a
-// sandbox, goes last. The caller holds the lock; rec may be nil.
+// destroy removes a sandbox in any state. It can be repeated until it succeeds:
+// the directory, which marks that there is a sandbox, is removed last. The
+// caller holds the lock; rec may be nil.
 //
-// Steps can hang in the kernel where no signal ends them. So destroy returns when
-// the context ends, and the attempt goes on in the background together with the
-// lock, which the caller's release then leaves alone.
+// Steps can hang in the kernel, where no signal interrupts them. So destroy
+// returns when the context ends. The attempt then continues in the background
+// and takes the lock over from the caller.
 func (p *Provider) destroy(ctx context.Context, held *lock.Lock, b bundle, container string, rec *record) error {
 	work, stop := context.WithTimeoutCause(context.WithoutCancel(ctx), removeTimeout, errSlowRemoval)
 	attempt := &attempt{}
@@ -82,7 +82,7 @@ func (p *Provider) destroy(ctx context.Context, held *lock.Lock, b bundle, conta
 	err := &removalError{step: attempt.now(), cause: context.Cause(wait)}
 	p.removals.detached(held.Name(), err)
 	if errors.Is(err, errSlowRemoval) {
-		p.log.LogAttrs(work, slog.LevelWarn, "removing a sandbox takes long; it goes on in the background", slog.String("name", held.Name()), slog.String("step", err.step))
+		p.log.LogAttrs(work, slog.LevelWarn, "removing a sandbox takes long and continues in the background", slog.String("name", held.Name()), slog.String("step", err.step))
 	}
 	lent := held.Transfer()
 	p.background.Go(func() {
@@ -93,7 +93,7 @@ func (p *Provider) destroy(ctx context.Context, held *lock.Lock, b bundle, conta
 	return err
 }
 
-// attempt knows the step that a removal is at.
+// attempt holds the current step of a removal.
 type attempt struct {
 	mu   sync.Mutex
 	step string
@@ -111,7 +111,7 @@ func (a *attempt) now() string {
 	return a.step
 }
 
-// retryRemovals tries again what could not be removed, until the provider closes.
+// retryRemovals retries failed removals until the provider closes.
 func (p *Provider) retryRemovals(ctx context.Context) {
 	for {
 		names, next := p.removals.due(time.Now())
@@ -151,7 +151,7 @@ func (p *Provider) retryRemoval(ctx context.Context, name string) {
 	var failed *removalError
 	switch {
 	case errors.As(err, &failed):
-		// destroy has noted it.
+		// destroy has recorded it.
 	case err != nil:
 		failed = &removalError{step: "read its state", cause: err}
 		n := p.removals.attempted(name, failed)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// removals tracks the sandboxes that could not be removed yet, by the name of
-// their lock.
+// removals is the retry queue of sandboxes that could not be removed yet, by
+// the name of their lock.
 type removals struct {
 	mu      sync.Mutex
 	pending map[string]*pendingRemoval
@@ -15,18 +15,18 @@ type removals struct {
 }
 
 type pendingRemoval struct {
-	decided  bool   // it is to go, whatever its record says
-	reason   string // for callers; empty while the first attempt goes on
+	decided  bool   // it must be removed, whatever phase its record has
+	reason   string // for callers; empty during the first attempt
 	failures int
 	again    time.Time
-	running  bool // an attempt goes on that nobody waits for
+	running  bool // an attempt continues in the background
 }
 
 func newRemovals() *removals {
 	return &removals{pending: make(map[string]*pendingRemoval), changed: make(chan struct{}, 1)}
 }
 
-// reason returns why a sandbox could not be removed; empty: nothing is wrong.
+// reason returns why a sandbox could not be removed, or "".
 func (r *removals) reason(name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -36,7 +36,7 @@ func (r *removals) reason(name string) string {
 	return ""
 }
 
-// detached notes that an attempt goes on in the background.
+// detached records that an attempt continues in the background.
 func (r *removals) detached(name string, cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,7 +48,8 @@ func (r *removals) detached(name string, cause error) {
 	}
 }
 
-// attempted notes how an attempt ended, and returns how many failed in a row.
+// attempted records the result of an attempt, and returns how many failed in a
+// row.
 func (r *removals) attempted(name string, err error) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,7 +65,8 @@ func (r *removals) attempted(name string, err error) int {
 	return f.failures
 }
 
-// decide notes that a sandbox is to go although its record could not say so.
+// decide records the decision to remove a sandbox whose record could not be
+// written.
 func (r *removals) decide(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,7 +74,8 @@ func (r *removals) decide(name string) {
 	f.decided, f.running = true, true // until the attempt that follows has ended
 }
 
-// decided reports whether a sandbox is to go whatever its record says.
+// decided reports whether a sandbox must be removed whatever phase its record
+// has.
 func (r *removals) decided(name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,7 +83,7 @@ func (r *removals) decided(name string) bool {
 	return f != nil && f.decided
 }
 
-// later postpones a sandbox that somebody else is at work on.
+// later postpones a sandbox whose lock is held.
 func (r *removals) later(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,7 +97,7 @@ func (f *pendingRemoval) postpone() {
 	f.failures++
 }
 
-// postpone leaves a removal that has not begun to the retry loop.
+// postpone leaves a removal to the retry loop.
 func (r *removals) postpone(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,7 +105,7 @@ func (r *removals) postpone(name string) {
 	r.wake()
 }
 
-// forget drops a sandbox that needs no removal any more.
+// forget drops a sandbox that needs no more removal.
 func (r *removals) forget(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

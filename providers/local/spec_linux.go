@@ -17,7 +17,7 @@ import (
 	"github.com/sandgate/sandgate/providers/local/userland"
 )
 
-// Where the agent and what belongs to it are inside a sandbox.
+// The agent's files inside a sandbox.
 const (
 	agentDir    = "/.sandgate"
 	agentBinary = agentDir + "/agent"
@@ -25,7 +25,7 @@ const (
 	agentCgroup = agentDir + "/cgroup"
 )
 
-// plan is everything that decides what a sandbox's container looks like.
+// plan holds everything that the container of a sandbox depends on.
 type plan struct {
 	id          string // the runtime's name for it
 	runtime     *oci.Runtime
@@ -37,8 +37,8 @@ type plan struct {
 	agent       string               // the agent's file on the host
 	image       string               // an unpacked image; empty: the host's userland
 	lower       []string             // layers of the root below the sandbox's own
-	shared      []userland.SharedDir // seen through an overlay each
-	etc         map[string]string    // files of /etc that are the sandbox's own
+	shared      []userland.SharedDir // each mounted through an overlay
+	etc         map[string]string    // the sandbox's own files, by path
 	readOnly    bool
 	disk        string // where the writable directories are while it starts
 	uid, gid    uint32
@@ -46,7 +46,7 @@ type plan struct {
 	home        string
 	env         map[string]string
 	workdir     string
-	cgroup      string // delegated, on the host; empty: none
+	cgroup      string // delegated to the agent; empty: none
 	cgroupPath  string
 	swapLimit   bool
 	socket      bool // the agent gets a listening socket
@@ -80,7 +80,7 @@ func (p *plan) container() (s *specs.Spec, err error) {
 func (p *plan) serve() []string {
 	args := []string{agentBinary, "serve", "--incarnation", p.incarnation, "--workdir", p.workdir, "--state-dir", agentState}
 	if p.socket {
-		// Nothing else: a command could reach any other socket.
+		// Only an inherited socket: a command could connect to any other.
 		args = append(args, "--listen-fd", "3")
 	} else {
 		args = append(args, "--listen", p.listen)
@@ -94,16 +94,17 @@ func (p *plan) serve() []string {
 	return args
 }
 
-// startsInCgroup reports whether the agent starts commands in their cgroups by clone3:
-// moving there costs them some 10 ms after every pause. The agent alone may use
-// it then, and refuses it to commands by a filter of its own. Not so where the
-// runtime starts more processes in the sandbox: those have no filter of their own.
+// startsInCgroup reports whether the agent starts commands directly in their
+// cgroups by clone3; moving them there costs some 10 ms after every pause. Only
+// the agent may then use clone3: it denies it to commands by a filter of its
+// own. Processes that the runtime's exec starts have no such filter, so clone3
+// stays denied there.
 func (p *plan) startsInCgroup() bool { return p.cgroup != "" && !p.runtime.GVisor && p.socket }
 
 // connect is the process that joins standard input and output to the agent.
 func (p *plan) connect() *specs.Process {
 	proc := p.process([]string{agentBinary, "connect", "--to", p.listen})
-	// What the caller put into the environment is for commands.
+	// The environment of the request is for commands only.
 	proc.Env = []string{"PATH=" + userland.Path}
 	proc.Cwd = "/"
 	return proc
@@ -121,7 +122,8 @@ func (p *plan) process(args []string) *specs.Process {
 		OOMScoreAdj:  oomScore(),
 		Rlimits: []specs.POSIXRlimit{
 			rlimit("RLIMIT_NOFILE", unix.RLIMIT_NOFILE, 65536),
-			// With 0 the kernel still starts a core_pattern that is a program.
+			// With 0 the kernel would still start a core_pattern that is a
+			// program.
 			rlimit("RLIMIT_CORE", unix.RLIMIT_CORE, 1),
 			rlimit("RLIMIT_MEMLOCK", unix.RLIMIT_MEMLOCK, 64<<10),
 		},
@@ -135,8 +137,8 @@ func (p *plan) process(args []string) *specs.Process {
 	return proc
 }
 
-// rlimit asks for no more than this process has: without CAP_SYS_RESOURCE more
-// cannot be given.
+// rlimit sets no more than this process has: raising a limit needs
+// CAP_SYS_RESOURCE.
 func rlimit(name string, resource int, want uint64) specs.POSIXRlimit {
 	var own unix.Rlimit
 	if err := unix.Getrlimit(resource, &own); err == nil {
@@ -145,8 +147,9 @@ func rlimit(name string, resource int, want uint64) specs.POSIXRlimit {
 	return specs.POSIXRlimit{Type: name, Soft: want, Hard: want}
 }
 
-// oomScore keeps a sandbox from inheriting the protection that a server may
-// have. A score of 0 and above is inherited: it could be raised, never lowered.
+// oomScore keeps a sandbox from inheriting a server's protection from the OOM
+// killer. A score of 0 and above is inherited, because a sandbox may raise it
+// but never lower it.
 func oomScore() *int {
 	data, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {
@@ -185,13 +188,13 @@ func (p *plan) namespaces() []specs.LinuxNamespace {
 	return out
 }
 
-// maxTerminals is how many terminals a sandbox may have at once.
+// maxTerminals is the maximum number of terminals of a sandbox.
 const maxTerminals = 256
 
 func (p *plan) mounts() []specs.Mount {
 	own := []string{"mode=755", fmt.Sprintf("uid=%d,gid=%d", p.uid, p.gid)}
 	if p.runtime.GVisor {
-		// It gives a tmpfs to nobody but root.
+		// gVisor's tmpfs always belongs to root.
 		own = []string{"mode=1777"}
 	}
 	terminals := []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}
@@ -207,8 +210,8 @@ func (p *plan) mounts() []specs.Mount {
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/run", Type: "tmpfs", Source: "run", Options: append([]string{"nosuid", "nodev", "size=16384k"}, own...)},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
-		// Programs size themselves by their limits, and the agent counts the
-		// processes that the kernel ended for want of memory.
+		// Programs read their limits here, and the agent the count of processes
+		// that the OOM killer ended.
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"}},
 	}
 	for i, dir := range p.shared {
@@ -231,8 +234,8 @@ func (p *plan) mounts() []specs.Mount {
 	return out
 }
 
-// sysctls bound the buffers of a connection. Cgroups of version 1 do not count
-// them, and all sandboxes and the host share one budget.
+// sysctls limit the buffers of a connection. Cgroups of version 1 do not
+// account them, and all sandboxes and the host share one budget.
 func (p *plan) sysctls() map[string]string {
 	if p.runtime.GVisor || p.spec.Network == providers.NetworkFull {
 		return nil
@@ -271,8 +274,8 @@ func deviceRules() []specs.LinuxDeviceCgroup {
 	return []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}
 }
 
-// The paths that containerd hides or write-protects by default, and those that
-// tell of block devices: other sandboxes' disks, by name and activity.
+// The paths that containerd masks or write-protects by default, and those that
+// show block devices: other sandboxes' disks, by name and activity.
 var (
 	maskedPaths = []string{
 		"/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",

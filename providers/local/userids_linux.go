@@ -29,8 +29,8 @@ func (p *Provider) reclaimIDs() error {
 	return errors.Join(errs...)
 }
 
-// containers lists the containers for which the state directory has something.
-// The pool is read first, because that is the way a claim goes.
+// containers returns the names of all containers in the state directory. It
+// reads the pool first, because claims move sandboxes from there.
 func (p *Provider) containers() (map[string]bool, error) {
 	known := make(map[string]bool)
 	pooled, err := os.ReadDir(p.layout.pool())
@@ -54,7 +54,7 @@ func (p *Provider) containers() (map[string]bool, error) {
 	return known, nil
 }
 
-// warnOfOverlaps logs the subordinate ids of users that are also sandboxes' ids.
+// warnOfOverlaps logs subordinate ids of users that are also ids of sandboxes.
 func (p *Provider) warnOfOverlaps(ctx context.Context) {
 	for _, file := range []string{"/etc/subuid", "/etc/subgid"} {
 		data, err := os.ReadFile(file)

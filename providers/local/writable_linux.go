@@ -49,8 +49,8 @@ func makeWritableDirs(root string, uid, gid uint32) error {
 	return nil
 }
 
-// makeWorkdir makes the directory in which commands start where it lies in a
-// writable directory and does not exist yet.
+// makeWorkdir makes the working directory if it is below a writable directory
+// and does not exist yet.
 func makeWorkdir(disk, workdir string, uid, gid uint32) error {
 	for _, w := range writableDirs {
 		rest, below := strings.CutPrefix(path.Clean(workdir), w.target+"/")

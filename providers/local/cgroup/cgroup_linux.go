@@ -21,15 +21,15 @@ import (
 
 const root = "/sys/fs/cgroup"
 
-// Groups are the control groups of this machine. On a unified tree (v2) limits and
-// membership are in one hierarchy. On a hybrid tree the limits are in the
+// Groups are the control groups of this machine. On a unified tree (v2) limits
+// and membership are in one hierarchy. On a hybrid tree the limits are in the
 // controllers' own hierarchies (v1), and a v2 tree without controllers stands
-// beside them, which is all that finding and killing processes needs.
+// beside them, which suffices to find and kill processes.
 type Groups struct {
 	parent  string // below the root of each hierarchy
 	prefix  string // of this state directory's groups
 	unified string // where the v2 tree is mounted; empty: nowhere
-	v2Only  bool   // v2 only
+	v2Only  bool   // no v1 hierarchies
 }
 
 // New finds the hierarchies. Sandboxes get their cgroups below parent, under names
@@ -117,8 +117,8 @@ func (g Groups) Delegate(name string, uid, gid uint32) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("make a cgroup: %w", err)
 	}
-	// These bound the kernel memory of the cgroups that commands make: it is
-	// charged to nobody. The files stay root's.
+	// These limit the kernel memory of the cgroups that commands make, which is
+	// not charged to any cgroup. The files stay root's.
 	for file, limit := range map[string]int{"cgroup.max.depth": maxGroupDepth, "cgroup.max.descendants": maxGroups} {
 		if err := os.WriteFile(filepath.Join(dir, file), strconv.AppendInt(nil, int64(limit), 10), 0); err != nil {
 			return "", fmt.Errorf("limit a cgroup: %w", err)
@@ -133,7 +133,8 @@ func (g Groups) Delegate(name string, uid, gid uint32) (string, error) {
 	return dir, nil
 }
 
-// Remove kills what is left in the sandbox's groups and removes them.
+// Remove kills the processes left in the sandbox's groups and removes the
+// groups.
 func (g Groups) Remove(ctx context.Context, name string) error {
 	var errs []error
 	for _, hierarchy := range g.hierarchies() {
@@ -160,8 +161,8 @@ func readProcs(dir string) []int {
 	return parseProcs(data)
 }
 
-// parseProcs reads a cgroup.procs file. A process of another pid namespace is 0
-// there, and process 1 is nobody's sandbox.
+// parseProcs reads a cgroup.procs file. A process of another pid namespace is
+// listed as 0, and process 1 is never in a sandbox.
 func parseProcs(data []byte) []int {
 	var out []int
 	for line := range bytes.Lines(data) {
@@ -192,14 +193,14 @@ func (g Groups) Names() []string {
 	return out
 }
 
-// nameOf returns the sandbox that a cgroup below the parent belongs to. Other
-// programs may make groups there, too.
+// nameOf returns the sandbox of a cgroup below the parent. Other programs may
+// make cgroups there, too.
 func (g Groups) nameOf(group string) (name string, own bool) {
 	name, own = strings.CutPrefix(group, g.prefix)
 	return name, own && containerName.MatchString(name)
 }
 
-// containerName is what a sandbox or one of a pool is called.
+// containerName matches the names of sandboxes, pooled ones included.
 var containerName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,126}[a-z0-9])?$`)
 
 // Limit reads a sandbox's limit of a controller from the file of version 1 or 2.
@@ -213,7 +214,7 @@ func (g Groups) Limit(name, controller, v1, v2 string) (string, error) {
 	return limit, err
 }
 
-// Prune removes the parents that nobody uses any more.
+// Prune removes unused parents.
 func (g Groups) Prune() {
 	for _, hierarchy := range g.hierarchies() {
 		for dir := g.parent; dir != "/"; dir = filepath.Dir(dir) {
@@ -224,8 +225,8 @@ func (g Groups) Prune() {
 	}
 }
 
-// OOMKills returns how often the kernel ended a process of the sandbox for want
-// of memory.
+// OOMKills returns how many processes of the sandbox the kernel killed because
+// memory ran out.
 func (g Groups) OOMKills(name string) int64 {
 	file, key := filepath.Join(root, "memory", g.Path(name), "memory.oom_control"), "oom_kill"
 	if g.v2Only {

@@ -80,11 +80,11 @@ func (g Groups) LimitAll(all Limits) error {
 }
 
 func (g Groups) limitUnified(all Limits) error {
-	// A controller is there for a group when all above it pass it on.
+	// A group has a controller only if all groups above it enable it.
 	dir := root
 	for _, part := range strings.Split(strings.Trim(g.parent, "/"), "/") {
 		for _, controller := range []string{"cpu", "memory", "pids"} {
-			// What is missing is reported when its limit is set.
+			// Setting the limit reports a missing controller.
 			_ = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+controller), 0)
 		}
 		dir = filepath.Join(dir, part)
@@ -102,8 +102,8 @@ func (g Groups) limitUnified(all Limits) error {
 	return errors.Join(errs...)
 }
 
-// writeLimits writes the value to all files. The limit on memory may not exceed
-// the one on memory and swap, so a raised one succeeds the second time only.
+// writeLimits writes the value to all files. The memory limit must not exceed
+// that of memory and swap, so raising it succeeds only in the second round.
 func writeLimits(dir string, value int64, files ...string) error {
 	var errs []error
 	for range files {

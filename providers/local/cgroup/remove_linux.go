@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeGroup kills what is left in a cgroup and removes it with all cgroups
-// below. It retries while killed processes are still leaving.
+// removeGroup kills the processes of a cgroup and removes it with all cgroups
+// below. It retries until the killed processes have exited.
 func removeGroup(ctx context.Context, dir string) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		killGroup(dir)
@@ -53,8 +53,8 @@ func removeGroupTree(ctx context.Context, dir string) error {
 	}
 	at := os.NewFile(uintptr(fd), dir)
 	defer func() { _ = at.Close() }()
-	// Each level has the names that are still to be removed; the last one of a
-	// level that is not the deepest is the one that was entered.
+	// Each level holds the names still to remove. The last name of each level
+	// but the deepest is the cgroup that was entered.
 	var levels [][]string
 	for {
 		names, err := subgroups(at)

@@ -47,7 +47,7 @@ func AttachLoop(path string) (*os.File, error) {
 			return dev, nil
 		}
 		_ = dev.Close()
-		// Somebody else took the same free device first.
+		// Another process attached the same free device first.
 		if !errors.Is(err, unix.EBUSY) {
 			return nil, fmt.Errorf("attach %s to %s: %w", path, dev.Name(), err)
 		}
@@ -55,8 +55,9 @@ func AttachLoop(path string) (*os.File, error) {
 }
 
 // openNameless opens a file through a mount that is attached nowhere, so that
-// the kernel knows no path of it but its last name. It shows the path in
-// /sys/block/loopN/loop/backing_file to everybody, sandboxes included.
+// the kernel knows no path of it but its last name.
+// /sys/block/loopN/loop/backing_file shows the path to every process, in
+// sandboxes too.
 func openNameless(path string) (*os.File, error) {
 	dir, err := unix.OpenTree(unix.AT_FDCWD, filepath.Dir(path), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -85,8 +86,8 @@ func loopHolds(dev, path string) bool {
 	return err == nil && info.Inode == file.Ino && info.Device == file.Dev
 }
 
-// WaitDetached waits a short while for the kernel to let go of a disk, which it
-// does in the background once the last process is gone. A caller who counts
+// WaitDetached waits a short while for the kernel to detach a disk, which
+// happens in the background once the last process is gone. A caller that counts
 // loop devices after a deletion then finds none.
 func WaitDetached(ctx context.Context, dev, image string) {
 	deadline := time.Now().Add(2 * time.Second)

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WithPrivateMounts runs do on a thread with a mount namespace of its own. Mounts made
-// there are seen by the processes started there and by nobody else, and vanish
-// with the last of them.
+// WithPrivateMounts runs do on a thread with a mount namespace of its own. Only
+// processes started there see the mounts made there, which vanish with the last
+// of these processes.
 func WithPrivateMounts(do func() error) error {
 	done := make(chan error, 1)
 	go enter(do, done)
@@ -51,7 +51,7 @@ func Mount(dev, dir string) error {
 	return nil
 }
 
-// canMount reports why this process cannot make mount namespaces and loop
+// canMount returns why this process cannot make mount namespaces and loop
 // devices, or nil.
 func canMount() error {
 	err := WithPrivateMounts(func() error { return nil })

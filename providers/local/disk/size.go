@@ -5,10 +5,10 @@ package disk
 import "fmt"
 
 const (
-	// MinSize is less than which no sandbox starts with.
+	// MinSize is the smallest disk with which a sandbox starts.
 	MinSize = 16 << 20
-	// MaxSize is the size of a file that every file system can hold on which the
-	// state directory may lie.
+	// MaxSize is a file size that every file system supports which may hold the
+	// state directory.
 	MaxSize = 8 << 40
 
 	unit = 1 << 20

@@ -35,7 +35,7 @@ func NewSpace(dir string, minFree int64, overcommit float64, images func() []str
 	return &Space{dir: dir, minFree: minFree, overcommit: overcommit, images: images, reserved: make(map[string]int64)}
 }
 
-// errFull is shown to callers instead of the host's own error.
+// errFull is returned to callers instead of the host's own error.
 var errFull = fmt.Errorf("the server's disk is full: %w", providers.ErrExhausted)
 
 // stat returns the free space and the size of the file system, in bytes.
@@ -102,7 +102,7 @@ func (s *Space) Reserve(image string, size int64) (release func(), err error) {
 	for _, n := range s.reserved {
 		promised += n
 	}
-	// What the images hold already is space for sandboxes, too.
+	// The space that images use already is for sandboxes, too.
 	most := int64(s.overcommit * float64(max(free-s.reserve(total), 0)+used))
 	if promised+size > most {
 		return nil, fmt.Errorf("the disks of all sandboxes may have %s together, and have %s: %w", FormatBytes(most), FormatBytes(promised), providers.ErrExhausted)
@@ -140,8 +140,9 @@ func (s *Space) Describe() string {
 	}
 }
 
-// TranslateError turns the failure of a write for want of space into errFull. A
-// runtime or mkfs reports it in words only; then there is no space left.
+// TranslateError returns errFull for a write that failed because the disk is
+// full. A runtime or mkfs reports that only in words, so it also looks at the
+// free space.
 func (s *Space) TranslateError(err error) error {
 	if err == nil || errors.Is(err, providers.ErrExhausted) {
 		return err

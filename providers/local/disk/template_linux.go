@@ -29,7 +29,7 @@ type Maker struct {
 	locks  *lock.Table
 }
 
-// NewMaker looks for what making and mounting a disk needs.
+// NewMaker checks that disks can be made and mounted on this machine.
 func NewMaker(dir string, locks *lock.Table) *Maker {
 	m := &Maker{dir: dir, locks: locks}
 	path, err := exec.LookPath("mkfs.ext4")
@@ -54,7 +54,7 @@ func (m *Maker) Make(ctx context.Context, size int64, path string) error {
 		if err != nil {
 			return err
 		}
-		// Another server may have collected the template meanwhile.
+		// Another server may have removed the template meanwhile.
 		if err := copySparse(template, path); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -69,7 +69,7 @@ func (m *Maker) template(ctx context.Context, units int64) (string, error) {
 	name := templatePrefix + strconv.FormatInt(units, 10) + "m"
 	path := filepath.Join(m.dir, name)
 	if isExt4(path) {
-		// The least recently used are collected.
+		// The least recently used templates are removed.
 		now := time.Now()
 		_ = os.Chtimes(path, now, now)
 		return path, nil
@@ -90,9 +90,9 @@ func (m *Maker) template(ctx context.Context, units int64) (string, error) {
 	if err := os.Truncate(part, units*unit); err != nil {
 		return "", err
 	}
-	// No journal: it would only help a disk that outlives a crash of the
-	// machine, which no sandbox does. No blocks are kept for root, and inodes
-	// are many because agents unpack source trees.
+	// No journal: it only helps a disk that outlives a crash of the machine,
+	// and no sandbox does. No blocks are reserved for root. There are many
+	// inodes because AI agents unpack source trees.
 	cmd := exec.CommandContext(ctx, m.mkfs, "-q", "-F", "-m", "0", "-i", "8192", "-O", "^has_journal,^resize_inode",
 		"-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", part)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -109,12 +109,12 @@ func (m *Maker) template(ctx context.Context, units int64) (string, error) {
 
 const (
 	templatePrefix = "ext4-"
-	// keptTemplates bounds what templates hold on the host's disk.
+	// keptTemplates limits the space that templates take.
 	keptTemplates = 16
 )
 
-// collect removes the templates beyond keptTemplates that were not used for the
-// longest time. Sandboxes have copies.
+// collect removes the least recently used templates beyond keptTemplates.
+// Sandboxes have copies.
 func (m *Maker) collect(made string) error {
 	entries, err := os.ReadDir(m.dir)
 	if err != nil {

@@ -21,7 +21,7 @@ type fileSet interface {
 	io.Closer
 }
 
-// layoutDir is a layout in a directory. Links that lead out of it are refused.
+// layoutDir is a layout in a directory. It rejects links that lead outside.
 type layoutDir struct{ root *os.Root }
 
 func (d layoutDir) Close() error { return d.root.Close() }
@@ -46,7 +46,7 @@ func regular(f *os.File) (*os.File, int64, error) {
 	return f, info.Size(), nil
 }
 
-// maxArchiveFiles bounds the files of an archive: an image has a few for each
+// maxArchiveFiles limits the files of an archive: an image has a few for each
 // layer.
 const maxArchiveFiles = 10_000
 
@@ -90,14 +90,14 @@ func openArchive(ctx context.Context, name string) (_ *layoutArchive, err error)
 		name := path.Clean("/" + h.Name)
 		switch h.Typeflag {
 		case tar.TypeReg:
-			// The reader has read the header alone, and no more.
+			// The reader has read no further than the header.
 			offset, err := f.Seek(0, io.SeekCurrent)
 			if err != nil {
 				return nil, err
 			}
 			a.files[name] = section{offset, h.Size}
 		case tar.TypeSymlink:
-			// Older archives of Docker have a layer once and links to it.
+			// Older archives of Docker store a layer once, with links to it.
 			a.links[name] = path.Join(path.Dir(name), h.Linkname)
 		case tar.TypeLink:
 			a.links[name] = path.Clean("/" + h.Linkname)

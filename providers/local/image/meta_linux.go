@@ -15,7 +15,7 @@ import (
 	"github.com/sandgate/sandgate/providers/local/userid"
 )
 
-// Meta is what a sandbox needs of an image beside its files.
+// Meta is an image's metadata that a sandbox needs.
 type Meta struct {
 	Env     map[string]string `json:"env"`
 	Workdir string            `json:"workdir"`
@@ -23,7 +23,7 @@ type Meta struct {
 	Bytes   int64             `json:"bytes"` // of its files
 }
 
-// readMeta takes what the image says about processes. It is never run as root.
+// readMeta returns the image's settings for processes, which never run as root.
 func readMeta(file *v1.ConfigFile, root string) *Meta {
 	m := &Meta{Env: map[string]string{}, Workdir: path.Clean("/" + file.Config.WorkingDir)}
 	if file.Config.WorkingDir == "" || m.Workdir == "/" {
@@ -38,11 +38,12 @@ func readMeta(file *v1.ConfigFile, root string) *Meta {
 	return m
 }
 
-// maxAccounts bounds the account files that are taken from an image.
+// maxAccounts is the maximum size of an image's account files.
 const maxAccounts = 256 << 10
 
-// readInside reads a file of an image as the image's own processes would find it.
-// It returns nothing for what is missing, large, or not a file.
+// readInside reads a file of an image at the path that the image's own
+// processes see. It returns "" if the file is missing, too large or not
+// regular.
 func readInside(root, name string) string {
 	at, err := fs.RootPath(root, name)
 	if err != nil {
@@ -59,8 +60,9 @@ func readInside(root, name string) string {
 	return string(data)
 }
 
-// checkRoot refuses an image in which a link stands for a directory that the
-// sandbox's own layer would hide with all that the image has there.
+// checkRoot rejects an image with a link in place of a directory that the
+// sandbox's own layer also has: the layer would hide all that the image has
+// there.
 func checkRoot(root string) error {
 	for _, name := range []string{"etc", "var"} {
 		info, err := os.Lstat(filepath.Join(root, name))

@@ -17,8 +17,8 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// source is one image of a layout. Every part of it is named by a digest,
-// down from its key, and is compared with it when it is read.
+// source is one image of a layout. Every part is named by a digest and checked
+// against it when it is read.
 type source struct {
 	files fileSet
 	// key is the digest of the manifest, or in an archive of Docker, whose
@@ -29,11 +29,11 @@ type source struct {
 	layers   []layer // of Docker's
 }
 
-// layer is a layer's file. What it unpacks to is compared with the
-// configuration's digest of it.
+// layer is a layer's file. Its unpacked content is checked against the digest
+// in the configuration.
 type layer struct {
 	file   string
-	digest string // of the file; empty: not stated
+	digest string // of the file; empty: unknown
 	size   int64
 }
 

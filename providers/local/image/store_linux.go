@@ -118,8 +118,8 @@ func (s *Store) unpackTo(ctx context.Context, src *source, dir string) (*Meta, e
 	return meta, syncFS(dir)
 }
 
-// syncFS writes out a file system, so that a name never stands for files that the
-// machine lost.
+// syncFS syncs a file system, so that no image that survives a power cut lacks
+// its files.
 func syncFS(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -132,7 +132,7 @@ func syncFS(dir string) error {
 	return nil
 }
 
-// Sweep removes what killed servers had not finished unpacking.
+// Sweep removes images that killed servers have left half unpacked.
 func (s *Store) Sweep() error {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -159,7 +159,7 @@ func (s *Store) remove(key, dir string) error {
 	defer held.Release(true)
 	gone := s.part(key)
 	if dir != gone {
-		// Half an image must not be taken for one.
+		// A half removed image must not be used.
 		if err := errors.Join(os.RemoveAll(gone), os.Rename(dir, gone)); err != nil {
 			return err
 		}

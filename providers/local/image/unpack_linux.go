@@ -27,7 +27,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// What one image may unpack to.
+// The limits of one unpacked image.
 const (
 	maxBytes   = 32 << 30
 	maxEntries = 500_000
@@ -39,13 +39,14 @@ const (
 	xattrRecord    = "SCHILY.xattr."
 )
 
-// unpacker unpacks the layers of an image below a directory. An image is somebody
-// else's data: archive.Apply resolves names as the image's own processes would,
-// and the unpacker adds bounds, digests, and what may not get in at all.
+// unpacker unpacks the layers of an image below a directory. An image is
+// untrusted: archive.Apply resolves names as the image's own processes would,
+// and the unpacker adds limits, checks digests and drops what an image must not
+// contain.
 type unpacker struct {
 	root    string
-	files   int64 // bytes of files that may still come
-	stream  int64 // bytes of uncompressed layers that may still come
+	files   int64 // bytes of files still allowed
+	stream  int64 // bytes of uncompressed layers still allowed
 	entries int
 	// admit, if set, returns an error for a file for which there is no space.
 	admit func(size int64) error
@@ -55,7 +56,7 @@ func newUnpacker(root string) *unpacker {
 	return &unpacker{root: root, files: maxBytes, stream: maxBytes, entries: maxEntries}
 }
 
-// image unpacks all layers and compares each with its digests.
+// image unpacks all layers and checks their digests.
 func (u *unpacker) image(ctx context.Context, files fileSet, layers []layer, diffIDs []v1.Hash) error {
 	for i, l := range layers {
 		f, size, err := files.open(l.file)
@@ -74,8 +75,8 @@ func (u *unpacker) image(ctx context.Context, files fileSet, layers []layer, dif
 	return nil
 }
 
-// verified unpacks a layer and compares what it was with its digests. A layer that
-// is something else has been unpacked by then; the caller throws all away.
+// verified unpacks a layer and checks its digests. A layer with other content
+// has been unpacked by then; the caller removes it all.
 func (u *unpacker) verified(ctx context.Context, raw io.Reader, l layer, diffID v1.Hash) error {
 	file, plain := sha256.New(), sha256.New()
 	in := bufio.NewReader(io.TeeReader(raw, file))
@@ -88,7 +89,7 @@ func (u *unpacker) verified(ctx context.Context, raw io.Reader, l layer, diffID 
 	if err := u.apply(ctx, out); err != nil {
 		return err
 	}
-	// What follows an archive's end belongs to the digests, too.
+	// The digests include the bytes after the end of the archive.
 	for _, rest := range []io.Reader{out, in} {
 		if _, err := io.Copy(io.Discard, rest); err != nil {
 			return unpackError(ctx, err)
@@ -103,11 +104,11 @@ func (u *unpacker) verified(ctx context.Context, raw io.Reader, l layer, diffID 
 	return nil
 }
 
-// maxWindow bounds the memory that a zstd layer can ask for.
+// maxWindow is the maximum memory for a zstd layer.
 const maxWindow = 64 << 20
 
-// decompress tells gzip and zstd by their first bytes. Everything else is a layer
-// as it is.
+// decompress detects gzip and zstd by their first bytes. Any other layer is
+// uncompressed.
 func decompress(in *bufio.Reader) (io.ReadCloser, error) {
 	magic, err := in.Peek(4)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -126,7 +127,7 @@ func decompress(in *bufio.Reader) (io.ReadCloser, error) {
 	return io.NopCloser(in), nil
 }
 
-// boundedReader fails when the context has ended or more than is left was read.
+// boundedReader fails when the context has ended or the limit is reached.
 type boundedReader struct {
 	ctx  context.Context //nolint:containedctx // it lives for one call
 	in   io.Reader
@@ -158,8 +159,8 @@ func (u *unpacker) apply(ctx context.Context, r io.Reader) error {
 	return unpackError(ctx, err)
 }
 
-// unpackError tells what is the image's fault: everything but the end of the
-// caller's patience, a bound, and a full disk.
+// unpackError wraps ErrInvalid around errors that the image causes: all but a
+// canceled call, a limit and a full disk.
 func unpackError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -174,7 +175,7 @@ func unpackError(ctx context.Context, err error) error {
 	return fmt.Errorf("unpack the image: %w: %w", err, providers.ErrInvalid)
 }
 
-// filter decides about an entry before anything is made of it.
+// filter accepts, changes or drops an entry before it is unpacked.
 func (u *unpacker) filter(h *tar.Header) (bool, error) {
 	if u.entries--; u.entries < 0 {
 		return false, errTooManyEntries
@@ -197,8 +198,8 @@ func (u *unpacker) filter(h *tar.Header) (bool, error) {
 	if h.Uid < 0 || h.Gid < 0 {
 		return false, fmt.Errorf("%q has the owner %d:%d: %w", h.Name, h.Uid, h.Gid, providers.ErrInvalid)
 	}
-	// Neither set-id bits nor attributes with a meaning to the kernel: they mean
-	// nothing without new privileges, and the host has no use for them.
+	// Drop set-id bits and attributes that the kernel interprets: sandboxes
+	// gain no privileges, and the host must not.
 	h.Mode &^= 0o6000
 	for key := range h.PAXRecords {
 		if attr, ok := strings.CutPrefix(key, xattrRecord); ok && !strings.HasPrefix(attr, "user.") {
@@ -229,7 +230,7 @@ func (u *unpacker) convert(h *tar.Header, path string, own map[string]bool) (boo
 		u.keepTarget(h)
 	}
 	for p := path; p != u.root && !own[p]; p = filepath.Dir(p) {
-		// Parents that no entry names are made, too.
+		// Apply also makes parents without an entry.
 		if p != path {
 			if u.entries--; u.entries < 0 {
 				return false, errTooManyEntries
@@ -240,8 +241,8 @@ func (u *unpacker) convert(h *tar.Header, path string, own map[string]bool) (boo
 	return true, nil
 }
 
-// keepTarget has a hard link change nothing of the file that it leads to: some
-// writers of archives leave its mode and times out.
+// keepTarget keeps a hard link from changing the file that it names: some
+// archivers write no mode and times for links.
 func (u *unpacker) keepTarget(h *tar.Header) {
 	dir, base := filepath.Split(h.Linkname)
 	dir, err := confined.RootPath(u.root, dir)
@@ -250,7 +251,7 @@ func (u *unpacker) keepTarget(h *tar.Header) {
 	}
 	info, err := os.Lstat(filepath.Join(dir, filepath.Join("/", base)))
 	if err != nil {
-		return // Apply says what is wrong
+		return // Apply returns the error
 	}
 	if owner, ok := info.Sys().(*syscall.Stat_t); ok {
 		h.Uid, h.Gid = int(owner.Uid), int(owner.Gid)
@@ -262,7 +263,7 @@ func (u *unpacker) keepTarget(h *tar.Header) {
 	h.Mode, h.ModTime, h.AccessTime, h.PAXRecords = mode, info.ModTime(), time.Time{}, nil
 }
 
-// clearDir removes what lower layers put into a directory.
+// clearDir removes the entries of lower layers from a directory.
 func clearDir(dir string, own map[string]bool) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -35,8 +35,8 @@ func (r *Runtime) Connect(ctx context.Context, container, process string) (net.C
 	return newExecConn(context.WithoutCancel(ctx), conn.(*net.UnixConn), proc), nil
 }
 
-// execDetached is not go-runc's Exec, which would leave a file with the process'
-// description in a directory that everybody may list for as long as it runs.
+// execDetached replaces go-runc's Exec, which keeps the process's description
+// in a directory that every user can list while the process runs.
 func (r *Runtime) execDetached(ctx context.Context, container, process string, stdio *os.File) (*watched, error) {
 	pidFile, err := os.CreateTemp(filepath.Dir(process), ".connect-*")
 	if err != nil {
@@ -100,7 +100,7 @@ var (
 	_ syscall.Conn = (*execConn)(nil)
 )
 
-// newExecConn reaps the process as soon as it ends: until then its sandbox
+// newExecConn reaps the process as soon as it exits: until then its sandbox
 // cannot be deleted.
 func newExecConn(ctx context.Context, conn *net.UnixConn, proc *watched) *execConn {
 	c := &execConn{UnixConn: conn, proc: proc, ended: make(chan struct{})}
@@ -111,7 +111,7 @@ func newExecConn(ctx context.Context, conn *net.UnixConn, proc *watched) *execCo
 	return c
 }
 
-// Close ends the process too and returns when it is gone.
+// Close also kills the process, and returns when it has exited.
 func (c *execConn) Close() error {
 	c.once.Do(func() {
 		c.err = errors.Join(c.UnixConn.Close(), c.proc.kill())

@@ -20,9 +20,9 @@ func gvisorFlags(network string) []string {
 	return []string{
 		"--platform=systrap",
 		"--network=" + network,
-		// The profile is held inside, too, as on the host's kernel.
+		// The seccomp profile also applies inside, as on the host's kernel.
 		"--oci-seccomp",
-		// Writable files lie on the sandbox's own disk already.
+		// Writable files are on the sandbox's own disk already.
 		"--overlay2=none",
 	}
 }
@@ -36,9 +36,9 @@ func gvisorContainer(file string) (string, bool) {
 	return id, ok && strings.HasPrefix(rest, id+".")
 }
 
-// removeGVisor forgets a container whose processes are gone, or that was half
-// made. runsc can be killed at any moment, and then cannot delete what it has not
-// written out; the files are all that is left of that.
+// removeGVisor deletes a container whose processes are gone, or that was half
+// made. A killed runsc may have written no complete state and then can't delete
+// the container; only its files are left.
 func (r *Runtime) removeGVisor(ctx context.Context, id string) error {
 	state := filepath.Join(r.root, id+gvisorMiddle+id+".state")
 	if data, err := os.ReadFile(state); err == nil && json.Valid(data) {
@@ -55,7 +55,7 @@ func (r *Runtime) removeGVisor(ctx context.Context, id string) error {
 	return errors.Join(errs...)
 }
 
-// gvisorVersion returns nothing for a build that was not told its version.
+// gvisorVersion returns "" for a build without a version.
 func gvisorVersion(ctx context.Context, command string) string {
 	out, err := exec.CommandContext(ctx, command, "--version").Output()
 	if err != nil {
@@ -69,15 +69,15 @@ func gvisorVersion(ctx context.Context, command string) string {
 	return v
 }
 
-// GVisorTasks returns the host's limit for a sandbox whose own is this one, which
-// gVisor holds by itself. The host counts the threads of gVisor's kernel and the
-// processes that stand for those inside, about three for each. A refusal ends the
-// sandbox, so there is ample room.
+// GVisorTasks returns the host's limit for a sandbox whose own is this one,
+// which gVisor holds by itself. The host counts the threads of gVisor's kernel
+// and the processes that stand for those inside, about three for each. If the
+// host refuses one, gVisor ends the sandbox, so the limit is generous.
 func GVisorTasks(processes int64) int64 { return 16*processes + 1024 }
 
-// Helper finds, among a container's processes, the one beside the first that runsc left to this process. It
-// ends with the first, and somebody must reap it. All others are of the first's
-// own process namespace.
+// Helper finds, among a container's processes, the one that runsc leaves to
+// this process beside the first. It exits with the first and must be reaped.
+// All others are in the first's pid namespace.
 func Helper(members []int, first int) Process {
 	for _, pid := range members {
 		parent, err := parentOf(pid)

@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// zombieInterval is how often ended children are looked for. A child that was
-// seen twice is waited for by nobody.
+// zombieInterval is the time between two looks for zombies. A child that is a
+// zombie at both has no waiter.
 const zombieInterval = 10 * time.Second
 
-// ReapOrphans reaps what a killed runtime left to this process. Children that
-// somebody waits for are gone long before they are seen twice, and the first
-// processes of sandboxes are left: how they ended says why a sandbox failed.
+// ReapOrphans reaps children that a killed runtime has left to this process,
+// until the context ends. Children with a waiter are gone long before they are
+// seen twice. The known ones, first processes of sandboxes, stay: their exit
+// status explains why a sandbox failed.
 func ReapOrphans(ctx context.Context, known func() map[Process]bool) {
 	seen := map[Process]bool{}
 	tick := time.NewTicker(zombieInterval)

@@ -11,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AdoptOrphans makes this process the parent of what a runtime leaves running
-// when it returns. Whoever is process 1 here may reap slowly or, in a container,
-// never, and a process that was not reaped keeps its pid namespace, and so its
-// sandbox, from ending.
+// AdoptOrphans makes this process the parent of processes that a runtime leaves
+// running when it exits. Process 1 may reap slowly or, in a container, never,
+// and a zombie keeps its pid namespace, and so its sandbox, alive.
 func AdoptOrphans() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become a subreaper: %w", err)
@@ -22,7 +21,7 @@ func AdoptOrphans() error {
 	return nil
 }
 
-// watched is a process that can be waited for without keeping a thread busy.
+// watched is a process with a pidfd, so that waiting for it needs no thread.
 type watched struct {
 	file *os.File // its pidfd
 	raw  syscall.RawConn
@@ -57,7 +56,7 @@ func (w *watched) kill() error {
 	return errors.Join(err, sent)
 }
 
-// wait returns when the process has ended, and reaps it if it is our child.
+// wait returns when the process has exited, and reaps a child.
 func (w *watched) wait(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = w.file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -73,8 +72,8 @@ func (w *watched) wait(ctx context.Context) error {
 	return errors.Join(err, waitErr)
 }
 
-// reap looks before it waits: for the child of another process there is only
-// the descriptor's becoming readable to see.
+// reap polls before it waits: for a process that is not a child, a readable
+// descriptor is the only sign of its exit.
 func reap(pidfd int) (done bool, err error) {
 	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	switch n, err := unix.Poll(fds, 0); {

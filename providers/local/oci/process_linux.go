@@ -74,8 +74,8 @@ func parseStat(data []byte) (start uint64, state byte, err error) {
 	return start, state, err
 }
 
-// Kill ends the process and returns when it is gone. The first process of a pid
-// namespace takes all others along and ends after them.
+// Kill kills the process and returns when it has exited. Killing the first
+// process of a pid namespace kills all others; it exits last.
 func (p Process) Kill(ctx context.Context) error {
 	if p.PID == 0 {
 		return nil
@@ -104,8 +104,8 @@ func (p Process) ThisBoot() bool {
 	return err == nil && boot == p.Boot
 }
 
-// EndedOtherwise reports whether it is known, because nobody has reaped the
-// process yet, that it did not end by this signal.
+// EndedOtherwise reports whether the process is a zombie that did not exit by
+// this signal.
 func (p Process) EndedOtherwise(s unix.Signal) bool {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/stat")
 	if err != nil {

@@ -62,8 +62,8 @@ func (r *Runtime) command(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, r.Path, append(all, args...)...)
 }
 
-// stdio gives a container /dev/null to read from and one file to write to. Files
-// are handed on as they are, so nobody has to stay and copy.
+// stdio gives a container /dev/null to read from and one file to write to. The
+// runtime inherits the files, so no process has to stay and copy.
 type stdio struct{ out *os.File }
 
 var _ runc.IO = stdio{}
@@ -77,9 +77,9 @@ func (s stdio) Set(cmd *exec.Cmd)   { cmd.Stdout, cmd.Stderr = s.out, s.out }
 // runtimeTimeout bounds one call of the runtime.
 const runtimeTimeout = 30 * time.Second
 
-// uninterrupted lets a call of the runtime come to its end although its caller has
-// given up: it takes a twentieth of a second, and a runtime that is killed half
-// way leaves processes that nobody has.
+// uninterrupted lets a call of the runtime finish although its caller has given
+// up. A call takes 50 ms, and a runtime killed half way leaves orphaned
+// processes.
 func uninterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(context.WithoutCancel(ctx), runtimeTimeout, errSlowRuntime)
 }
@@ -95,8 +95,8 @@ type Container struct {
 	Files       []*os.File // handed to its first process from descriptor 3 on
 }
 
-// Run starts a container and returns when its first process was started. What the
-// runtime or that process wrote until then explains a failure.
+// Run starts a container and returns when its first process was started. The
+// error of a failure includes what the runtime or that process wrote.
 func (r *Runtime) Run(ctx context.Context, c Container, out *Output) error {
 	ctx, cancel := uninterrupted(ctx)
 	defer cancel()
@@ -116,9 +116,9 @@ func (r *Runtime) Run(ctx context.Context, c Container, out *Output) error {
 	return nil
 }
 
-// EndStray ends calls of the runtime for a container that their server did not
-// live to see the end of. One of them could make the container after it was
-// found missing.
+// EndStray kills calls of the runtime for a container that a killed server has
+// left running. One of them could still make the container after it was found
+// missing.
 func (r *Runtime) EndStray(ctx context.Context, id string) error {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -150,7 +150,7 @@ func (r *Runtime) EndStray(ctx context.Context, id string) error {
 	return nil
 }
 
-// Remove forgets a container whose processes are gone, or that was half made.
+// Remove deletes a container whose processes are gone, or that was half made.
 func (r *Runtime) Remove(ctx context.Context, id string) error {
 	if r.GVisor {
 		return r.removeGVisor(ctx, id)
@@ -168,12 +168,12 @@ func (r *Runtime) Remove(ctx context.Context, id string) error {
 	return fmt.Errorf("%s delete: %w", r.Name, err)
 }
 
-// has reports whether the runtime has something of a container.
+// has reports whether the runtime has state of a container.
 func (r *Runtime) has(id string) bool {
 	return fileExists(filepath.Join(r.root, id))
 }
 
-// Containers lists what the runtime has; it has a directory for each, gVisor
+// Containers lists the runtime's containers: a directory for each, with gVisor
 // files.
 func (r *Runtime) Containers() ([]string, error) {
 	entries, err := os.ReadDir(r.root)

@@ -17,8 +17,9 @@ func (r *Runtime) Seccomp(s *specs.Spec, allowClone3 bool) (*specs.LinuxSeccomp,
 	if err != nil {
 		return nil, err
 	}
-	// Few kernels have the x32 calls, nobody uses them, and compiling their rules
-	// takes a fifth of a sandbox's start. Without rules they end the caller.
+	// Few kernels have the x32 calls, programs don't use them, and compiling
+	// their rules takes a fifth of a sandbox's start. Without rules the kernel
+	// kills a caller.
 	profile.Architectures = slices.DeleteFunc(profile.Architectures, func(a specs.Arch) bool { return a == specs.ArchX32 })
 	if allowClone3 || r.GVisor {
 		// gVisor drops a rule's error, so that clone3 would fail with EPERM in place
@@ -27,7 +28,7 @@ func (r *Runtime) Seccomp(s *specs.Spec, allowClone3 bool) (*specs.LinuxSeccomp,
 		setRule(profile, specs.LinuxSyscall{Names: []string{clone3}, Action: specs.ActAllow})
 	}
 	if !r.GVisor {
-		// The contexts of asynchronous I/O are counted for the whole machine.
+		// Contexts of asynchronous I/O are limited for the whole machine only.
 		missing := uint(unix.ENOSYS)
 		setRule(profile, specs.LinuxSyscall{Names: []string{"io_setup"}, Action: specs.ActErrno, ErrnoRet: &missing})
 	}

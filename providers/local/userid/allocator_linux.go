@@ -14,16 +14,16 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// sharedDir is shared by all servers of the machine. The ids in use end with
-// the machine's uptime, as the sandboxes do.
+// sharedDir is shared by all servers of the machine. A reboot clears it, as it
+// ends the sandboxes.
 const sharedDir = "/run/sandgate/uids"
 
 // Allocator assigns each sandbox a user id of its own. The kernel counts much by
 // user: file watches, queues, pending signals, pages in pipes. The group has the
 // same number.
 //
-// An id in use is a symbolic link named by the number, whose target is the state
-// directory and the container. Creating it is the claim.
+// An id in use is a symbolic link named by the number, whose target is the
+// state directory and the container. Creating it is the allocation.
 type Allocator struct {
 	dir, state  string
 	base, count uint32
@@ -58,7 +58,7 @@ func (u *Allocator) Allocate(container string) (id uint32, err error) {
 	return id, err
 }
 
-// Release gives an id back if the container still has it.
+// Release releases an id if the container still has it.
 func (u *Allocator) Release(id uint32, container string) error {
 	if id == 0 {
 		return nil
@@ -69,7 +69,7 @@ func (u *Allocator) Release(id uint32, container string) error {
 	return os.Remove(u.path(id))
 }
 
-// ReleaseOf gives back the id of a container whose record does not name it.
+// ReleaseOf releases the id of a container whose record does not name it.
 func (u *Allocator) ReleaseOf(container string) error {
 	entries, err := os.ReadDir(u.dir)
 	if err != nil {
@@ -84,8 +84,8 @@ func (u *Allocator) ReleaseOf(container string) error {
 	return nil
 }
 
-// Reclaim marks an id as the container's again. The links are in a directory that
-// may be lost before the sandboxes are.
+// Reclaim marks an id as the container's again. The links may be lost before
+// the sandboxes are.
 func (u *Allocator) Reclaim(id uint32, container string) error {
 	err := os.Symlink(filepath.Join(u.state, container), u.path(id))
 	if errors.Is(err, os.ErrExist) {
@@ -94,7 +94,7 @@ func (u *Allocator) Reclaim(id uint32, container string) error {
 	return err
 }
 
-// locked keeps sweeps and claims of all servers apart.
+// locked runs do while no other server allocates or sweeps ids.
 func (u *Allocator) locked(do func() error) error {
 	dir, err := os.Open(u.dir)
 	if err != nil {
@@ -107,12 +107,13 @@ func (u *Allocator) locked(do func() error) error {
 	return do()
 }
 
-// Sweep releases the ids of sandboxes that are gone: of this state directory by
-// what known returns, and of state directories that don't exist any more.
+// Sweep releases the ids of removed sandboxes: those of this state directory
+// that known does not return, and those of state directories that no longer
+// exist.
 func (u *Allocator) Sweep(known func() (map[string]bool, error)) error {
 	return u.locked(func() error {
-		// A container has its directory before its id, so what is listed first and
-		// not known afterwards is gone.
+		// A container has its directory before its id, so an id listed first
+		// whose container is unknown afterwards is unused.
 		entries, err := os.ReadDir(u.dir)
 		if err != nil {
 			return err
@@ -139,8 +140,8 @@ func (u *Allocator) Sweep(known func() (map[string]bool, error)) error {
 	})
 }
 
-// gone reports that there is certainly no such file. One that cannot be seen from
-// here may well be there for another server.
+// gone reports that a file certainly does not exist. One that is not accessible
+// from here may exist for another server.
 func gone(path string) bool {
 	_, err := os.Lstat(path)
 	return errors.Is(err, os.ErrNotExist)

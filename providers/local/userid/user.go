@@ -23,8 +23,8 @@ const defaultName = "sandbox"
 // HostUser is the user of a sandbox that shows the host's userland.
 var HostUser = User{Name: defaultName, Group: defaultName, Passwd: hostPasswd, Groups: hostGroup}
 
-// FindUser resolves "user[:group]", where both may be names. Root, and what
-// cannot be resolved, is replaced by the usual user.
+// FindUser resolves "user[:group]", names or numbers. The default user replaces
+// root and a user that can't be resolved.
 func FindUser(user, passwd, groups string) User {
 	u := User{Name: defaultName, Group: defaultName, Passwd: passwd, Groups: groups}
 	if passwd == "" {
@@ -56,9 +56,9 @@ func FindUser(user, passwd, groups string) User {
 	return u
 }
 
-// lookUp finds an entry of a passwd or group file by name or number, and returns
-// its number and that of another field. A number without an entry stands for
-// itself.
+// lookUp finds an entry of a passwd or group file by name or number, and
+// returns its number and that of another field. A number without an entry is
+// returned as it is.
 func lookUp(file, entry string, field int) (id, other uint32, ok bool) {
 	if n, err := strconv.ParseUint(entry, 10, 31); err == nil {
 		id, other, ok = uint32(n), uint32(n), true

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// The generated part of /etc. The rest of it is copied from the host, and only
-// what programs under /usr cannot do without. The sandbox's own layer has the rest.
+// The generated part of /etc. Another part, only what programs under /usr need,
+// is copied from the host. The sandbox's own layer has the rest.
 var generatedEtc = map[string]string{
 	"hostname":      Hostname + "\n",
 	"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\n",
@@ -25,9 +25,9 @@ const (
 	Hosts = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n127.0.1.1 " + Hostname + "\n"
 )
 
-// copiedEtc are files and trees of the host's /etc that hold no secrets and that
-// programs read: the loader's cache, certificates of authorities, the links of
-// Debian's alternatives, time zone, names of protocols, and settings of
+// copiedEtc are files and trees of the host's /etc that programs read and that
+// hold no secrets: the loader's cache, certificates of authorities, the links
+// of Debian's alternatives, time zone, names of protocols, and settings of
 // languages' installations.
 var copiedEtc = []string{
 	"ld.so.cache", "ld.so.conf", "ld.so.conf.d",
@@ -37,7 +37,8 @@ var copiedEtc = []string{
 	"python3*", "perl", "java-*", "fonts", "xml", "sgml",
 }
 
-// maxEtcFile bounds what is copied; a bundle of certificates has a quarter of it.
+// maxEtcFile is the maximum size of a copied file; a bundle of certificates has
+// a quarter of it.
 const maxEtcFile = 4 << 20
 
 func collectEtc() (map[string]entry, error) {
@@ -60,7 +61,7 @@ func collectEtc() (map[string]entry, error) {
 	return out, nil
 }
 
-// collect takes what everybody on the host may read, so no private key gets in.
+// collect adds what every user of the host may read, so no private keys.
 func collect(root string, out map[string]entry) error {
 	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {

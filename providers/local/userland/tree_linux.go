@@ -52,7 +52,7 @@ func writeTree(dir string, entries map[string]entry) (string, error) {
 		return "", errors.Join(err, os.RemoveAll(part))
 	}
 	if err := os.Rename(part, root); err != nil {
-		// Another server was faster.
+		// Another server made it first.
 		if _, statErr := os.Stat(root); statErr != nil {
 			return "", errors.Join(err, os.RemoveAll(part))
 		}
@@ -61,7 +61,7 @@ func writeTree(dir string, entries map[string]entry) (string, error) {
 	return root, nil
 }
 
-// partAge is far more than any server needs to write a tree.
+// partAge is far more than a server needs to write a tree.
 const partAge = time.Hour
 
 // sweepParts removes the trees that killed servers left half written.
@@ -110,7 +110,7 @@ func openDirs(root string) error {
 	})
 }
 
-// WriteFiles writes files below a directory that every user may enter and read.
+// WriteFiles writes files below a directory. Every user may enter and read it.
 func WriteFiles(dir string, files map[string]string) error {
 	for name, data := range files {
 		if err := (entry{mode: 0o644, data: data}).write(filepath.Join(dir, name)); err != nil {

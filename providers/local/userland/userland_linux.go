@@ -12,8 +12,7 @@ import (
 	"strings"
 )
 
-// Path is where programs are looked up, in a sandbox's userland and in an image
-// that does not say.
+// Path is the default of the environment variable PATH.
 const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 const (
@@ -32,7 +31,7 @@ type Userland struct {
 // SharedDir is a directory of the host that sandboxes see, read-only.
 type SharedDir struct{ Source, Target string }
 
-// systemDirs are shown read-only. Everything else of the host stays outside.
+// systemDirs are shown read-only, and no other directory of the host.
 var systemDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
 
 // Build makes the userland below a directory, once for each state of the host's
@@ -110,8 +109,9 @@ func mountsBelow(dir string) ([]string, error) {
 
 var mountEscapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// addPython makes python and python3 work where the host has a python. One in
-// the system directories is there already; another's prefix is shown read-only.
+// addPython provides python and python3 if the host has a Python. One in the
+// system directories is shown already; the prefix of another is shown
+// read-only.
 func (u *Userland) addPython(entries map[string]entry) {
 	alias := func(name, target string) {
 		entries[aliasDir+"/"+name] = entry{mode: fs.ModeSymlink, data: target}
