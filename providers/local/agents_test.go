@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestInstallAgent: an executable of the right size and other content is replaced,
-// and without gVisor nobody but root can read it.
+// TestInstallAgent: an executable of the right size and other content is
+// replaced, and without gVisor only root can read it.
 func TestInstallAgent(t *testing.T) {
 	l := layout(t.TempDir())
 	want := strings.Repeat("agent", 1000)
@@ -37,8 +37,8 @@ func TestInstallAgent(t *testing.T) {
 	}
 }
 
-// TestUnusedAgentsAreCollected: agents of other versions go once neither a
-// sandbox nor a server uses them.
+// TestUnusedAgentsAreCollected: agents of other versions are removed once
+// neither a sandbox nor a server uses them.
 func TestUnusedAgentsAreCollected(t *testing.T) {
 	l := layout(t.TempDir())
 	if err := l.make(); err != nil {

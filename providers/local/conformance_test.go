@@ -101,7 +101,7 @@ func testConfigOf(t *testing.T, runtime string) local.Config {
 	return config
 }
 
-// sweep deletes what a failed test may have left, and the state directory.
+// sweep deletes sandboxes that a failed test has left, and the state directory.
 func sweep(t testing.TB, config local.Config) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -163,7 +163,8 @@ func agentFile(t testing.TB) string {
 	return filepath.Join(built.dir, "sandgate-agent")
 }
 
-// assertNothingLeft looks for what a sandbox is made of.
+// assertNothingLeft fails the test for every part of a sandbox that is left on
+// the machine.
 func assertNothingLeft(t *testing.T, dir, cgroupParent string) {
 	t.Helper()
 	for _, sub := range []string{"sandboxes", "pool", "locks", "runtime/runc", "runtime/runsc"} {
@@ -238,7 +239,7 @@ func assertReaped(t *testing.T) {
 	t.Cleanup(func() {
 		for _, pid := range zombies() {
 			if !slices.Contains(before, pid) {
-				t.Errorf("left behind: nobody has reaped process %s", pid)
+				t.Errorf("left behind: process %s is a zombie", pid)
 			}
 		}
 	})

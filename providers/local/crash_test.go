@@ -71,7 +71,7 @@ func testKilled(t *testing.T, runtime string, pools []providers.Pool) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// The first line says that it has begun.
+		// The first line reports that it has begun.
 		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 			t.Fatal(err)
 		}
@@ -104,11 +104,11 @@ func testKilled(t *testing.T, runtime string, pools []providers.Pool) {
 				continue
 			}
 			if got := providertest.Shell(t, p, info.Name, "echo alive"); got != "alive\n" {
-				t.Errorf("round %d: %s says %q", round, info.Name, got)
+				t.Errorf("round %d: %s prints %q", round, info.Name, got)
 			}
 			if info.Name == "keeper" {
 				if keeper != "" && info.Incarnation != keeper {
-					t.Errorf("round %d: the sandbox that nobody deletes is another one", round)
+					t.Errorf("round %d: the sandbox that is never deleted is another one", round)
 				}
 				keeper = info.Incarnation
 				continue
@@ -122,7 +122,7 @@ func testKilled(t *testing.T, runtime string, pools []providers.Pool) {
 		}
 	}
 	if keeper == "" {
-		t.Error("the sandbox that nobody deletes was never found")
+		t.Error("the sandbox that is never deleted was never found")
 	}
 	if len(pools) > 0 && fromPool == 0 {
 		t.Error("no sandbox was ever claimed")
@@ -155,7 +155,7 @@ func settledList(t *testing.T, p *local.Provider) providers.Page {
 	}
 }
 
-// victim is what the process that is killed works with.
+// victim configures the process that is killed.
 type victim struct {
 	StateDir, AgentPath, CgroupParent, Runtime string
 	Pools                                      []providers.Pool
@@ -210,7 +210,8 @@ func beVictim(raw string) error {
 	return <-failed
 }
 
-// TestAgentEnds: a sandbox whose agent ended says so and stays until deleted.
+// TestAgentEnds: a sandbox whose agent has exited is FAILED and stays until
+// deleted.
 func TestAgentEnds(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) { testAgentEnds(t, runtime) })

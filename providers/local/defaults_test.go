@@ -52,7 +52,7 @@ func TestTemplateThatStatesNothing(t *testing.T) {
 	if got := page.Sandboxes[0].Spec.Resources; got != want {
 		t.Errorf("resources %+v, want %+v", got, want)
 	}
-	for what, c := range map[string]struct {
+	for controller, c := range map[string]struct {
 		files []string // where cgroup v1 or v2 has the limit
 		limit int64
 	}{
@@ -60,7 +60,7 @@ func TestTemplateThatStatesNothing(t *testing.T) {
 		"processes": {[]string{"pids/pids.max", "pids.max"}, int64(want.MaxProcesses)},
 		"cpu":       {[]string{"cpu/cpu.cfs_quota_us", "cpu.max"}, int64(want.CPUMillis) * 100},
 	} {
-		said := ""
+		got := ""
 		for _, file := range c.files {
 			dir, file := filepath.Split(file)
 			found, err := filepath.Glob(filepath.Join("/sys/fs/cgroup", dir, config.CgroupParent, "*"+name, file))
@@ -72,15 +72,15 @@ func TestTemplateThatStatesNothing(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				said, _, _ = strings.Cut(strings.TrimSpace(string(data)), " ")
+				got, _, _ = strings.Cut(strings.TrimSpace(string(data)), " ")
 			}
 		}
-		if n, err := strconv.ParseInt(said, 10, 64); err != nil || n <= 0 || n > c.limit {
-			t.Errorf("%s: %q, %v; at most %d is allowed", what, said, err, c.limit)
+		if n, err := strconv.ParseInt(got, 10, 64); err != nil || n <= 0 || n > c.limit {
+			t.Errorf("%s: %q, %v; at most %d is allowed", controller, got, err, c.limit)
 		}
 	}
-	said := strings.TrimSpace(providertest.Shell(t, p, name, "df -P -B1 /workspace | awk 'NR==2 {print $2}'"))
-	if n, err := strconv.ParseInt(said, 10, 64); err != nil || n <= 0 || n > want.DiskBytes {
-		t.Errorf("disk: %q, %v; at most %d is allowed", said, err, want.DiskBytes)
+	got := strings.TrimSpace(providertest.Shell(t, p, name, "df -P -B1 /workspace | awk 'NR==2 {print $2}'"))
+	if n, err := strconv.ParseInt(got, 10, 64); err != nil || n <= 0 || n > want.DiskBytes {
+		t.Errorf("disk: %q, %v; at most %d is allowed", got, err, want.DiskBytes)
 	}
 }

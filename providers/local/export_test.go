@@ -21,8 +21,8 @@ import (
 	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
-// BundleCopy returns a bundle like a sandbox's that runs another program. What is
-// mounted for the sandbox alone is replaced by what lies below.
+// BundleCopy returns a bundle like a sandbox's that runs another program.
+// Mounts of the sandbox alone are replaced by their lower layers.
 func BundleCopy(tb testing.TB, p *Provider, name string, args ...string) string {
 	tb.Helper()
 	data, err := os.ReadFile(p.layout.sandbox(name).config())
@@ -50,7 +50,7 @@ func BundleCopy(tb testing.TB, p *Provider, name string, args ...string) string 
 	return dir
 }
 
-// KillInit ends a sandbox's first process, as a crash would.
+// KillInit kills a sandbox's first process, as a crash would.
 func KillInit(p *Provider, name string) error {
 	rec, err := readRecord(p.layout.sandbox(name))
 	if err != nil {
@@ -110,8 +110,7 @@ func eachUnclaimed(tb testing.TB, p *Provider, template string, do func(oci.Proc
 	}
 }
 
-// OfferInit makes a sandbox's first process the one that the kernel ends first
-// for want of memory.
+// OfferInit makes a sandbox's first process the first choice of the OOM killer.
 func OfferInit(p *Provider, name string) error {
 	rec, err := readRecord(p.layout.sandbox(name))
 	if err != nil {
@@ -148,7 +147,7 @@ func BeginDeletion(tb testing.TB, p *Provider, name string) {
 	}
 }
 
-// ChangeRecord rewrites what is kept of a sandbox.
+// ChangeRecord rewrites a sandbox's record.
 func ChangeRecord(tb testing.TB, p *Provider, name string, change func(record map[string]any)) {
 	tb.Helper()
 	path := p.layout.sandbox(name).record()

@@ -40,7 +40,7 @@ func smallDisk(t *testing.T) local.Config {
 }
 
 // TestFullDisk: when a sandbox fills the host's disk, no other is created, with
-// an error that says so; a server starts; and deletions free the space.
+// an error with the reason; a server starts; and deletions free the space.
 func TestFullDisk(t *testing.T) {
 	config := smallDisk(t)
 	p := open(t, config)
@@ -132,7 +132,7 @@ func TestCeiling(t *testing.T) {
 		found = found || e.Name == "total" && e.Enforced && strings.Contains(e.Detail, "3.0 GiB") && strings.Contains(e.Detail, "4321")
 	}
 	if !found {
-		t.Errorf("the description says nothing of it: %+v", described.Enforcement)
+		t.Errorf("the description lacks it: %+v", described.Enforcement)
 	}
 	spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
 	spec.Resources.MemoryBytes, spec.Resources.MaxProcesses = 1<<50, 4_000_000

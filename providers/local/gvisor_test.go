@@ -75,7 +75,7 @@ func TestChangedRuntime(t *testing.T) {
 	}
 }
 
-// TestGVisorNetworkFull: the sandbox reaches what listens on the host.
+// TestGVisorNetworkFull: the sandbox can connect to listeners of the host.
 func TestGVisorNetworkFull(t *testing.T) {
 	for _, profile := range []local.Profile{local.ProfileDefault, local.ProfileRestricted} {
 		t.Run(string(profile), func(t *testing.T) { testGVisorNetworkFull(t, profile) })
@@ -108,8 +108,8 @@ func testGVisorNetworkFull(t *testing.T, profile local.Profile) {
 	}
 }
 
-// answerOnce listens on the host's loopback, says something to the first who
-// comes, and returns its port.
+// answerOnce listens on the host's loopback, sends a text to the first client, and
+// returns the port.
 func answerOnce(t *testing.T, text string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -128,15 +128,15 @@ func answerOnce(t *testing.T, text string) string {
 	t.Cleanup(func() {
 		_ = l.Close()
 		if err := <-done; err != nil {
-			t.Errorf("nobody came: %v", err)
+			t.Errorf("no connection: %v", err)
 		}
 	})
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	return port
 }
 
-// TestGVisorHalfWritten: runsc can be killed before it has written out what it
-// began, and cannot delete that.
+// TestGVisorHalfWritten: a runsc that was killed may leave half written state, which
+// runsc cannot delete.
 func TestGVisorHalfWritten(t *testing.T) {
 	config := testConfigOf(t, "runsc")
 	root := filepath.Join(config.StateDir, "runtime", "runsc")
@@ -148,7 +148,7 @@ func TestGVisorHalfWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// testConfigOf looks for what is left.
+	// testConfigOf checks that nothing is left.
 	if err := open(t, config).Close(); err != nil {
 		t.Error(err)
 	}

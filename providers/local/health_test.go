@@ -14,8 +14,8 @@ import (
 	"github.com/sandgate/sandgate/providers/local"
 )
 
-// TestProbe: what keeps every sandbox from being created shows, and no longer
-// when it has been cured.
+// TestProbe: the probe reports what prevents every creation, until it is
+// repaired.
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	config := testConfig(t)

@@ -24,8 +24,8 @@ func TestHostIsHidden(t *testing.T) {
 	}
 }
 
-// TestMachineWideLimits: a sandbox gets a small part of what the kernel counts
-// for the whole machine.
+// TestMachineWideLimits: a sandbox gets a small share of resources that the
+// kernel limits for the whole machine.
 func TestMachineWideLimits(t *testing.T) {
 	p := opened(t, testConfig(t))
 	createPlain(t, p, "one")

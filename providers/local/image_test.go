@@ -40,7 +40,7 @@ func TestImageConformance(t *testing.T) {
 	})
 }
 
-// TestImageForms reads one image in its three forms, with what it says about
+// TestImageForms reads one image in its three forms, with its settings for
 // processes, and once with a writable layer.
 func TestImageForms(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {

@@ -14,8 +14,7 @@ import (
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
-// TestOutOfMemory: when the kernel ends the agent for want of memory, the
-// sandbox says so.
+// TestOutOfMemory: the sandbox reports that the OOM killer ended its agent.
 func TestOutOfMemory(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) { testOutOfMemory(t, runtime) })
@@ -44,7 +43,7 @@ func testOutOfMemory(t *testing.T, runtime string) {
 	if err := local.OfferInit(p, "hog"); err != nil {
 		t.Fatal(err)
 	}
-	// It ends with the sandbox, so how it ends says nothing.
+	// It is killed with the sandbox, so its exit status does not matter.
 	_ = exec.CommandContext(t.Context(), runtime, "--root", filepath.Join(config.StateDir, "runtime", runtime), "exec", "hog", "tail", "/dev/zero").Run()
 	deadline := time.Now().Add(30 * time.Second)
 	for {

@@ -71,7 +71,7 @@ func TestExecIntoClaimed(t *testing.T) {
 	// The connection of the claim goes with the first call.
 	for range 3 {
 		if got := providertest.Shell(t, p, "one", "echo here"); got != "here\n" {
-			t.Errorf("it says %q", got)
+			t.Errorf("it prints %q", got)
 		}
 	}
 	if err := errors.Join(p.KeepPools(t.Context(), nil), p.Delete(t.Context(), "one", providers.Condition{}), p.Close()); err != nil {
@@ -112,6 +112,6 @@ func TestPoolAgentHangs(t *testing.T) {
 		t.Fatalf("create: %+v, %v", info, err)
 	}
 	if got := providertest.Shell(t, p, "one", "echo answers"); got != "answers\n" {
-		t.Errorf("it says %q", got)
+		t.Errorf("it prints %q", got)
 	}
 }

@@ -49,7 +49,8 @@ func TestNoSandboxStarts(t *testing.T) {
 	}
 }
 
-// TestRuntimeLeavesOut: what a runtime does not do is not said to be enforced.
+// TestRuntimeLeavesOut: protections that a runtime does not apply are not
+// reported as enforced.
 func TestRuntimeLeavesOut(t *testing.T) {
 	runc, err := exec.LookPath("runc")
 	if err != nil {

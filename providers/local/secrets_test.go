@@ -17,8 +17,8 @@ import (
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
-// TestSecretsStayPrivate: values of the environment reach commands, and nobody
-// but root can read them on the host.
+// TestSecretsStayPrivate: values of the environment reach commands, and only
+// root can read them on the host.
 func TestSecretsStayPrivate(t *testing.T) {
 	config := testConfig(t)
 	p := open(t, config)

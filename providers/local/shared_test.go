@@ -37,7 +37,7 @@ print(seen)
 '`
 
 // TestWatchesAndLocksOfSharedFiles: sandboxes see the same files of the host, but
-// neither what others do with them nor their locks.
+// neither events nor locks of other sandboxes.
 func TestWatchesAndLocksOfSharedFiles(t *testing.T) {
 	p := opened(t, testConfig(t))
 	createPlain(t, p, "watcher")
@@ -83,7 +83,7 @@ func TestMountTable(t *testing.T) {
 	}
 }
 
-// TestMountsBelowSharedDirectories: a sandbox sees what is mounted below the host's
+// TestMountsBelowSharedDirectories: a sandbox sees mounts below the host's
 // system directories.
 func TestMountsBelowSharedDirectories(t *testing.T) {
 	dir, err := os.MkdirTemp("/usr/share", "sandgate-test-")
@@ -105,8 +105,8 @@ func TestMountsBelowSharedDirectories(t *testing.T) {
 	}
 }
 
-// TestImageMountPoints: links in an image, in the place of what the runtime
-// mounts over or makes files in, lead nowhere.
+// TestImageMountPoints: links in an image, in place of what the runtime mounts
+// over or makes files in, lead nowhere.
 func TestImageMountPoints(t *testing.T) {
 	p := opened(t, testConfig(t))
 	for _, point := range []string{

@@ -144,7 +144,7 @@ func TestSickSandbox(t *testing.T) {
 				t.Errorf("the start took %v", took)
 			}
 			if got := providertest.Shell(t, p, "healthy", "echo alive"); got != "alive\n" {
-				t.Errorf("the healthy sandbox says %q", got)
+				t.Errorf("the healthy sandbox prints %q", got)
 			}
 			page, err := p.List(t.Context(), providers.Query{Limit: 10})
 			if err != nil || len(page.Sandboxes) == 0 || page.Sandboxes[0].Name != "healthy" {

@@ -78,7 +78,7 @@ func TestStepFails(t *testing.T) {
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
-					// An error or not: what counts is what is there afterwards.
+					// Both may fail: the test checks the state afterwards.
 					_, _ = providertest.Create(ctx, p, "victim", spec)
 					_ = p.Delete(ctx, "victim", providers.Condition{})
 				}()
@@ -91,7 +91,7 @@ func TestStepFails(t *testing.T) {
 					cancel()
 				}
 				if got := providertest.Shell(t, p, "neighbour", "echo alive"); got != "alive\n" {
-					t.Errorf("the neighbour says %q", got)
+					t.Errorf("the neighbour prints %q", got)
 				}
 				if page, err := p.List(t.Context(), providers.Query{Limit: 10}); err != nil || len(page.Sandboxes) == 0 {
 					t.Errorf("list: %+v, %v", page, err)
@@ -143,7 +143,7 @@ func reuse(t *testing.T, p *local.Provider, name string, spec providers.Spec) {
 		t.Errorf("create anew: %v", err)
 	}
 	if got := providertest.Shell(t, p, name, "echo alive"); got != "alive\n" {
-		t.Errorf("it says %q", got)
+		t.Errorf("it prints %q", got)
 	}
 	if err := p.Delete(t.Context(), name, providers.Condition{}); err != nil {
 		t.Errorf("delete it: %v", err)
@@ -194,7 +194,7 @@ func TestKilledBetweenSteps(t *testing.T) {
 				}
 			}
 			if got := providertest.Shell(t, p, "neighbour", "echo alive"); got != "alive\n" {
-				t.Errorf("the neighbour says %q", got)
+				t.Errorf("the neighbour prints %q", got)
 			}
 			reuse(t, p, "victim", spec)
 			if err := p.KeepPools(t.Context(), nil); err != nil {

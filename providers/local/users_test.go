@@ -72,8 +72,8 @@ func TestUserPerSandbox(t *testing.T) {
 	}
 }
 
-// TestUserLimits: what one sandbox takes of the kernel's limits by user is not
-// missing in another.
+// TestUserLimits: a sandbox that uses up the kernel's limits per user leaves those
+// of other sandboxes alone.
 func TestUserLimits(t *testing.T) {
 	p := opened(t, testConfig(t))
 	described, err := p.Describe(t.Context())
@@ -108,8 +108,8 @@ while not os.path.exists("`+release+`"): time.sleep(0.01)
 	}
 }
 
-// TestUserIDsSurvive: the ids of running sandboxes are claimed again when what
-// was in /run is gone.
+// TestUserIDsSurvive: the ids of running sandboxes are reclaimed when the content of
+// /run is lost.
 func TestUserIDsSurvive(t *testing.T) {
 	config := testConfig(t)
 	p := opened(t, config)

@@ -31,8 +31,8 @@ func FuzzParseCounter(f *testing.F) {
 	})
 }
 
-// FuzzGroupName: whatever groups there are below the parent, what is taken for a
-// sandbox's leads to that group and nowhere else.
+// FuzzGroupName: the name of a sandbox's group below the parent leads back to
+// that group and nowhere else.
 func FuzzGroupName(f *testing.F) {
 	c := Groups{parent: "/sandgate", prefix: "0a1b2c3d-", unified: root}
 	f.Add("0a1b2c3d-sg-abc")

@@ -34,8 +34,8 @@ func TestDiskSize(t *testing.T) {
 	}
 }
 
-// TestTemplatesAreBounded: whatever sizes callers choose, few templates are kept,
-// and the ones that are used stay.
+// TestTemplatesAreBounded: whatever sizes callers choose, few templates are
+// kept, and the ones in use stay.
 func TestTemplatesAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	m := NewMaker(dir, lock.NewTable(t.TempDir()))

@@ -30,8 +30,8 @@ func digest(data []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// forgery makes a layout of one layer by hand, so that each part can be another
-// than its digest says.
+// forgery makes a layout of one layer by hand, so that each part can differ
+// from its digest.
 type forgery struct {
 	layer, manifest, config []byte // the files as they lie there
 	diffID                  string // that the configuration states
@@ -97,7 +97,7 @@ func newStore(tb testing.TB) *Store {
 	return NewStore(tb.TempDir(), lock.NewTable(tb.TempDir()), slog.New(slog.DiscardHandler), nil, none)
 }
 
-// TestForgedImages: an image whose parts are not what its digests say is refused,
+// TestForgedImages: an image whose parts do not match its digests is rejected,
 // and nothing of it is kept.
 func TestForgedImages(t *testing.T) {
 	other := makeTar(t, tarEntry{name: "file", data: "evil"})
@@ -126,8 +126,8 @@ func TestForgedImages(t *testing.T) {
 	}
 }
 
-// TestImageOfTheSameConfiguration: an image with another's configuration does not
-// stand for it.
+// TestImageOfTheSameConfiguration: an image with another's configuration is not
+// used in its place.
 func TestImageOfTheSameConfiguration(t *testing.T) {
 	s := newStore(t)
 	good := honest(t, "good")
@@ -147,8 +147,8 @@ func TestImageOfTheSameConfiguration(t *testing.T) {
 	}
 }
 
-// TestImageIsUnpackedOnce: an image that is there is found by the index alone, in
-// a directory and in an archive.
+// TestImageIsUnpackedOnce: an unpacked image is found by the index alone, in a
+// directory and in an archive.
 func TestImageIsUnpackedOnce(t *testing.T) {
 	s := newStore(t)
 	f := honest(t, "good")
@@ -207,8 +207,8 @@ func TestImageArchives(t *testing.T) {
 	}
 }
 
-// TestUnfinishedImages: what a killed server was unpacking goes, unless another is
-// at it.
+// TestUnfinishedImages: a half unpacked image of a killed server is removed,
+// unless its lock is held.
 func TestUnfinishedImages(t *testing.T) {
 	s := newStore(t)
 	for _, key := range []string{"dead", "busy"} {
@@ -257,7 +257,8 @@ func TestUnusedImages(t *testing.T) {
 	}
 }
 
-// TestCollectImages: an image goes with its files, and not while a sandbox uses it.
+// TestCollectImages: an unused image is removed with its files, one that a
+// sandbox uses is not.
 func TestCollectImages(t *testing.T) {
 	s := newStore(t)
 	keys := map[string]string{}

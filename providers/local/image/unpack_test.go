@@ -97,7 +97,7 @@ func TestUnpackLayers(t *testing.T) {
 			want: map[string]string{"a": "/", "a/two": "second"},
 		},
 		{
-			name: "an opaque directory keeps what its own layer brings, before and after",
+			name: "an opaque directory keeps what its own layer adds, before and after",
 			layers: [][]tarEntry{
 				{{name: "d/old", data: "1"}, {name: "d/sub/old", data: "1"}},
 				{{name: "d/sub/new", data: "2"}, {name: "d/.wh..wh..opq"}, {name: "d/late", data: "3"}},
@@ -157,8 +157,8 @@ func TestUnpackLayers(t *testing.T) {
 	}
 }
 
-// TestUnpackExactly: times, attributes, owners and modes are as the layer has them,
-// but for what has a meaning to the kernel.
+// TestUnpackExactly: times, attributes, owners and modes are those of the
+// layer, except what the kernel interprets.
 func TestUnpackExactly(t *testing.T) {
 	root := t.TempDir()
 	then := time.Date(2020, 2, 3, 4, 5, 6, 7000, time.UTC)
@@ -226,7 +226,7 @@ func TestUnpackBounds(t *testing.T) {
 	cancel(errGivenUp)
 	u := newUnpacker(t.TempDir())
 	if err := u.apply(ctx, bytes.NewReader(three)); !errors.Is(err, errGivenUp) {
-		t.Errorf("a caller who has given up: %v", err)
+		t.Errorf("a canceled caller: %v", err)
 	}
 }
 

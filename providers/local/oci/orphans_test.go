@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestOrphansAreReaped: a child that nobody waits for is reaped, and one that
-// somebody will wait for in a moment is not.
+// TestOrphansAreReaped: a child without a waiter is reaped, and one whose
+// waiter comes a moment later is not.
 func TestOrphansAreReaped(t *testing.T) {
 	if err := AdoptOrphans(); err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func TestOrphansAreReaped(t *testing.T) {
 	until("the child does not end", func() bool { return zombie(own.Process.Pid) })
 	reapSeen(seen, none)
 	if zombie(orphan) {
-		t.Error("nobody has reaped the orphan")
+		t.Error("the orphan was not reaped")
 	}
 	if err := own.Wait(); err != nil {
 		t.Errorf("the child that is waited for: %v", err)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestHalfWrittenTrees: what a killed server left goes, and not what another may
-// be writing.
+// TestHalfWrittenTrees: half written trees of killed servers are removed,
+// except those that a server may still be writing.
 func TestHalfWrittenTrees(t *testing.T) {
 	trees := t.TempDir()
 	long := time.Now().Add(-2 * partAge)
