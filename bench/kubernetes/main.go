@@ -26,7 +26,7 @@ type way string
 
 // ways are those that are measured: each with rows of its own, and each beside
 // the packages.
-var ways = []way{"exec", "port-forward", "pod-ip"}
+var ways = []way{"exec", "pod-ip"}
 
 // of names a provider with a way, in the report.
 func (w way) of(provider string) string { return provider + " by " + string(w) }

@@ -19,7 +19,7 @@ type agentSandboxFlags struct {
 
 func (a *agentSandboxFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&a.idleGrace, "agentsandbox-idle-grace", time.Hour, "how much later than the server the cluster itself ends an idle sandbox, for when no server is left to")
-	flags.StringVar(&a.way, "agentsandbox-way", string(agentsandbox.WayExec), "how agents are reached: exec, through the API server; port-forward, likewise, at --kubernetes-agent-port; or pod-ip, by their pods' addresses at that port")
+	flags.StringVar(&a.way, "agentsandbox-way", string(agentsandbox.WayExec), "how agents are reached: exec, through the API server, or pod-ip, by their pods' addresses at --kubernetes-agent-port")
 }
 
 func newAgentSandbox(ctx context.Context, f serveFlags, logger *slog.Logger) (*agentsandbox.Provider, error) {

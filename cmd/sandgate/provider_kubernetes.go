@@ -31,8 +31,8 @@ func (k *kubernetesFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&k.agentImage, "kubernetes-agent-image", "", "image with the agent at /sandgate-agent, to bring it into sandboxes; without it images need a shell")
 	flags.BoolVar(&k.networkPolicies, "kubernetes-network-policies", false, "state that the cluster's network enforces NetworkPolicy")
 	flags.Int64Var(&k.podPidsLimit, "kubernetes-pod-pids-limit", 0, "state the kubelets' podPidsLimit (default unknown)")
-	flags.StringVar(&k.way, "kubernetes-way", string(kubernetes.WayExec), "how agents are reached: exec or port-forward, through the API server, or pod-ip, by their pods' addresses")
-	flags.Int32Var(&k.agentPort, "kubernetes-agent-port", 7778, "port of agents that are reached by pod-ip or port-forward")
+	flags.StringVar(&k.way, "kubernetes-way", string(kubernetes.WayExec), "how agents are reached: exec, through the API server, or pod-ip, by their pods' addresses")
+	flags.Int32Var(&k.agentPort, "kubernetes-agent-port", 7778, "port of agents that are reached by pod-ip")
 	flags.StringArrayVar(&k.agentFrom, "kubernetes-agent-from", nil, "who may connect to that port of sandboxes without network, the servers: NAMESPACE/LABEL=VALUE,… or a range of addresses; can be repeated (default nobody)")
 }
 

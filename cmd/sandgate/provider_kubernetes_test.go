@@ -19,13 +19,13 @@ func TestS5_5_WayConfig(t *testing.T) {
 	}
 	c, err := readConfig(writeFile(t, "c.yaml", `
 kubernetes: {way: pod-ip, agent_port: 8888, agent_from: ["sandgate/app=server,tier in (a,b)", 10.0.0.0/8]}
-agentsandbox: {way: port-forward}
+agentsandbox: {way: pod-ip}
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.overrule(&f, func(string) bool { return false })
-	if f.kubernetes.way != "pod-ip" || f.agentSandbox.way != "port-forward" || f.kubernetes.agentPort != 8888 ||
+	if f.kubernetes.way != "pod-ip" || f.agentSandbox.way != "pod-ip" || f.kubernetes.agentPort != 8888 ||
 		!slices.Equal(f.kubernetes.agentFrom, []string{"sandgate/app=server,tier in (a,b)", "10.0.0.0/8"}) {
 		t.Errorf("from the file: %+v, %+v", f.kubernetes, f.agentSandbox)
 	}

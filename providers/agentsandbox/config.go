@@ -21,8 +21,7 @@ type Config struct {
 	IdleGrace time.Duration
 	// Way is how agents are reached. Default: WayExec.
 	Way Way
-	// AgentPort is where agents listen that are reached by WayPodIP or
-	// WayPortForward. Default: 7778.
+	// AgentPort is where agents listen that are reached by WayPodIP. Default: 7778.
 	AgentPort int32
 	// Logger: default slog.Default().
 	Logger *slog.Logger

@@ -18,9 +18,8 @@ type Way string
 
 // The ways.
 const (
-	WayExec        Way = kube.WayExec
-	WayPodIP       Way = kube.WayPodIP
-	WayPortForward Way = kube.WayPortForward
+	WayExec  Way = kube.WayExec
+	WayPodIP Way = kube.WayPodIP
 )
 
 // secretName is the secret of all agents of one pod. It is the pod's and goes
@@ -29,9 +28,7 @@ func secretName(pod types.UID) string { return "sandgate-agent-" + digest(string
 
 // byPort reports whether an agent is reached by a port of its pod. One that was
 // put in when this server, or another, took another way may not be.
-func (p *Provider) byPort(n note) bool {
-	return n.Port != 0 && (p.config.Way == WayPortForward || p.config.Way == WayPodIP && !n.Local)
-}
+func (p *Provider) byPort(n note) bool { return n.Port != 0 && p.config.Way == WayPodIP }
 
 // listen makes an agent that is to be put in take connections to a port of its
 // pod.
@@ -40,7 +37,7 @@ func (p *Provider) listen(ctx context.Context, pod *corev1.Pod, want *kube.Injec
 		return nil
 	}
 	var err error
-	want.Port, want.Local = p.config.AgentPort, p.config.Way == WayPortForward
+	want.Port = p.config.AgentPort
 	want.Secret, err = p.makeSecret(ctx, pod)
 	return err
 }

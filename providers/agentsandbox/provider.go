@@ -98,9 +98,6 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		end:        end,
 	}
 	p.held = kube.NewHolder(p.executor)
-	if config.Way == WayPortForward {
-		p.conns.Through = p.executor
-	}
 	p.keeping = newKeeper(life, p)
 	if err := p.checkAPI(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())

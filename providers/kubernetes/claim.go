@@ -30,8 +30,7 @@ func (pl *plan) poolKey() string {
 		AgentImage string
 		Image      string
 		AgentPort  int32 `json:",omitempty"`
-		Local      bool  `json:",omitempty"`
-	}{s, pl.options, pl.config.AgentImage, pl.image(), pl.port(), pl.local()})
+	}{s, pl.options, pl.config.AgentImage, pl.image(), pl.port()})
 	if err != nil {
 		// Nothing in it can fail to be written; without a key nothing is shared.
 		return random()

@@ -38,8 +38,7 @@ type Config struct {
 	PodPidsLimit int64
 	// Way is how agents are reached. Default: WayExec.
 	Way Way
-	// AgentPort is where agents listen that are reached by WayPodIP or
-	// WayPortForward. Default: 7778.
+	// AgentPort is where agents listen that are reached by WayPodIP. Default: 7778.
 	AgentPort int32
 	// AgentFrom is who may connect to the agents of sandboxes without network
 	// where Way is WayPodIP: pods as NAMESPACE/LABEL=VALUE,… or ranges of

@@ -146,7 +146,7 @@ func (p *plan) serve() []string {
 		"--workdir", escaped(p.workdir()), "--state-dir", stateDir,
 	}
 	if p.listens() {
-		args = append(args, "--listen-tcp", kube.ListenAddress(p.config.AgentPort, p.local()))
+		args = append(args, "--listen-tcp", kube.ListenAddress(p.config.AgentPort))
 	}
 	if len(p.spec.Command) > 0 {
 		args = append(args, "--")

@@ -20,26 +20,20 @@ type Way string
 
 // The ways.
 const (
-	WayExec        Way = kube.WayExec
-	WayPodIP       Way = kube.WayPodIP
-	WayPortForward Way = kube.WayPortForward
+	WayExec  Way = kube.WayExec
+	WayPodIP Way = kube.WayPodIP
 )
 
 const (
 	// agentPortName is the port's name in the pods. The network policy names it,
 	// so that it holds for pods of whatever port they were made with.
 	agentPortName = "sandgate-agent"
-	// localPortName is its name where the agent listens on the pod's loopback only.
-	localPortName = "sandgate-local"
 	// secretVariable carries the agent's secret into it.
 	secretVariable = "SANDGATE_AGENT_SECRET"
 )
 
 // listens reports whether the agent takes connections to a port of its pod.
 func (p *plan) listens() bool { return p.config.Way != WayExec }
-
-// local reports whether it takes only those from its own pod.
-func (p *plan) local() bool { return p.config.Way == WayPortForward }
 
 // port is where it does, or 0.
 func (p *plan) port() int32 {
@@ -54,11 +48,7 @@ func (p *plan) listenPort() []corev1.ContainerPort {
 	if !p.listens() {
 		return nil
 	}
-	name := agentPortName
-	if p.local() {
-		name = localPortName
-	}
-	return []corev1.ContainerPort{{Name: name, ContainerPort: p.config.AgentPort, Protocol: corev1.ProtocolTCP}}
+	return []corev1.ContainerPort{{Name: agentPortName, ContainerPort: p.config.AgentPort, Protocol: corev1.ProtocolTCP}}
 }
 
 // secretEnv gives the agent its secret.
@@ -95,9 +85,7 @@ func (p *plan) checkListening(c *corev1.Container) error {
 func agentPort(pod *corev1.Pod, by Way) int32 {
 	for _, c := range pod.Spec.Containers {
 		for _, port := range c.Ports {
-			open := by != WayExec && port.Name == agentPortName
-			local := by == WayPortForward && port.Name == localPortName
-			if c.Name == containerName && (open || local) {
+			if c.Name == containerName && by != WayExec && port.Name == agentPortName {
 				return port.ContainerPort
 			}
 		}

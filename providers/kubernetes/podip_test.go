@@ -61,39 +61,30 @@ func TestS5_5_Port(t *testing.T) {
 		t.Errorf("pods that listen pass for those that do not: %v", err)
 	}
 	plain := byExec.makePod()
-	if agentPort(plain, WayPortForward) != 0 || strings.Contains(plain.String(), secretVariable) || byExec.secretData()[kube.SecretKey] != "" {
+	if agentPort(plain, WayPodIP) != 0 || strings.Contains(plain.String(), secretVariable) || byExec.secretData()[kube.SecretKey] != "" {
 		t.Errorf("a pod that is reached by exec listens: %v", plain)
 	}
 }
 
-// TestS5_5_LocalPort: a pod whose agent is reached by a forwarded port listens on
-// its own loopback only, and every way knows which pods it leads to.
-func TestS5_5_LocalPort(t *testing.T) {
+// TestPodsOfEitherWay: only a server with the way pod-ip connects to a port, and
+// only to pods that were made with one.
+func TestPodsOfEitherWay(t *testing.T) {
 	pods := map[Way]*corev1.Pod{}
-	keys := map[string]Way{}
-	for _, way := range []Way{WayExec, WayPodIP, WayPortForward} {
+	for _, way := range []Way{WayExec, WayPodIP} {
 		p := podIPProvider(t, func(c *Config) { c.Way, c.AgentFrom = way, []string{"a/b=c"} })
 		pl, err := p.plan("name", withOptions(""))
 		if err != nil {
 			t.Fatal(err)
 		}
-		pods[way], keys[pl.poolKey()] = pl.makePod(), way
+		pods[way] = pl.makePod()
 		if open := len(p.denyAll().Spec.Ingress) > 0; open != (way == WayPodIP) {
 			t.Errorf("%s: the policy lets somebody in: %v", way, open)
 		}
 	}
-	if command := strings.Join(pods[WayPortForward].Spec.Containers[0].Command, " "); !strings.Contains(command, "--listen-tcp 127.0.0.1:8888") {
-		t.Errorf("command %q", command)
+	if agentPort(pods[WayPodIP], WayPodIP) != 8888 {
+		t.Error("a pod that listens is not reached at its port")
 	}
-	if len(keys) != len(pods) {
-		t.Errorf("pods of one way pass for those of another: %v", keys)
-	}
-	for _, c := range []struct{ made, by Way }{{WayPodIP, WayPodIP}, {WayPodIP, WayPortForward}, {WayPortForward, WayPortForward}} {
-		if agentPort(pods[c.made], c.by) != 8888 {
-			t.Errorf("%s does not lead to a pod of %s", c.by, c.made)
-		}
-	}
-	for _, c := range []struct{ made, by Way }{{WayExec, WayPodIP}, {WayExec, WayPortForward}, {WayPortForward, WayPodIP}, {WayPortForward, WayExec}, {WayPodIP, WayExec}} {
+	for _, c := range []struct{ made, by Way }{{WayExec, WayPodIP}, {WayPodIP, WayExec}} {
 		if agentPort(pods[c.made], c.by) != 0 {
 			t.Errorf("%s leads to a pod of %s", c.by, c.made)
 		}

@@ -80,9 +80,6 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		return nil, err
 	}
 	p.held = kube.NewHolder(p.exec)
-	if config.Way == WayPortForward {
-		p.conns.Through = p.exec
-	}
 	background, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	p.stop = stop
 	p.pools.wake = make(chan struct{}, 1)

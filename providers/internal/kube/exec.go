@@ -94,33 +94,13 @@ func (e *Executor) Run(ctx context.Context, at Container, command []string, stdi
 	return r, nil
 }
 
-// stream runs a command with its streams. It speaks WebSocket, and SPDY where
-// the way to the API server does not let WebSocket through.
+// stream runs a command with its streams.
 func (e *Executor) stream(ctx context.Context, at Container, command []string, options remotecommand.StreamOptions) error {
-	target := e.url(at, command, options)
-	ws, err := remotecommand.NewWebSocketExecutor(e.config, http.MethodGet, target.String())
+	executor, err := remotecommand.NewWebSocketExecutor(e.config, http.MethodGet, e.url(at, command, options).String())
 	if err != nil {
 		return err
 	}
-	spdy, err := e.newSPDY(target)
-	if err != nil {
-		return err
-	}
-	both, err := remotecommand.NewFallbackExecutor(ws, spdy, otherProtocolMayDo)
-	if err != nil {
-		return err
-	}
-	return both.StreamWithContext(ctx, options)
-}
-
-// otherProtocolMayDo reports whether SPDY may do what WebSocket could not. What
-// the API server said of the pod it would say again.
-func otherProtocolMayDo(err error) bool {
-	var upgrade *httpstream.UpgradeFailureError
-	if errors.As(err, &upgrade) {
-		return !apierrors.IsNotFound(upgrade.Cause) && !apierrors.IsBadRequest(upgrade.Cause)
-	}
-	return httpstream.IsHTTPSProxyError(err)
+	return executor.StreamWithContext(ctx, options)
 }
 
 func (e *Executor) url(at Container, command []string, options remotecommand.StreamOptions) *url.URL {
@@ -134,10 +114,7 @@ func (e *Executor) url(at Container, command []string, options remotecommand.Str
 // execError says what an exec that failed means. It may be that the pod is not
 // there or does not run: whoever wants to know looks at the pod.
 func execError(ctx context.Context, at Container, err error) error {
-	return streamError(ctx, "exec in pod "+at.String(), err)
-}
-
-func streamError(ctx context.Context, what string, err error) error {
+	what := "exec in pod " + at.String()
 	if over(ctx) {
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}

@@ -46,7 +46,7 @@ func tended(t *testing.T, run program, pods ...*corev1.Pod) (*Holder, *fake.Clie
 			t.Fatal(err)
 		}
 	}
-	_, e := newExecServer(t, "WebSocket", run)
+	_, e := newExecServer(t, run)
 	h := NewHolder(e)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})

@@ -72,10 +72,9 @@ type Injection struct {
 	Workdir string
 	// Container and Where name the container and its pod in errors.
 	Container, Where string
-	// Port is where the agent is to take connections from who knows Secret, to
-	// the pod's address or, where Local, from within the pod only. 0: nowhere.
+	// Port is where the agent takes connections from whoever knows Secret. 0:
+	// nowhere.
 	Port   int32
-	Local  bool
 	Secret sealed.Secret
 }
 
@@ -87,10 +86,8 @@ type Injected struct {
 	Dir string `json:"dir"`
 	// Sum is the executable's SHA-256; empty when it was in the image already.
 	Sum string `json:"sum,omitempty"`
-	// Port is where the agent takes connections to the pod's address or, where
-	// Local, from within the pod only; 0: nowhere.
-	Port  int32 `json:"port,omitempty"`
-	Local bool  `json:"local,omitempty"`
+	// Port is where the agent takes connections at the pod's address; 0: nowhere.
+	Port int32 `json:"port,omitempty"`
 }
 
 // Connect returns the command that joins its standard input and output to the
@@ -141,10 +138,10 @@ func (in *Injector) Start(ctx context.Context, run Runner, at Injected, want Inj
 		stdin = strings.NewReader(want.Secret.Text())
 	}
 	r, err := run(ctx, startCommand(at, want), stdin)
-	at.Port, at.Local = 0, false
-	if address, ok := strings.CutPrefix(string(r.Stdout), "tcp "); ok {
-		// One that ran already may have been started without, or for another way.
-		at.Port, at.Local = want.Port, strings.HasPrefix(address, LoopbackOnly+":")
+	at.Port = 0
+	if strings.HasPrefix(string(r.Stdout), "tcp ") {
+		// An agent that ran already may have been started without.
+		at.Port = want.Port
 	}
 	return at, started(r, err, want)
 }
@@ -161,7 +158,7 @@ func startCommand(at Injected, want Injection) []string {
 		args = append(args, "--sha256", at.Sum)
 	}
 	if want.Port > 0 {
-		args = append(args, "--listen-tcp", ListenAddress(want.Port, want.Local))
+		args = append(args, "--listen-tcp", ListenAddress(want.Port))
 	}
 	return args
 }

@@ -20,9 +20,6 @@ import (
 // pod's network may go before its last words have left it, so whoever deletes a
 // pod ends its connections here as well. The zero value is usable.
 type PodConns struct {
-	// Through forwards the ports; nil: they are reached at the pods' addresses.
-	Through *Executor
-
 	mu     sync.Mutex
 	closed bool
 	open   map[*podConn]struct{}
@@ -41,15 +38,6 @@ func (c *podConn) Close() error {
 	delete(c.all.open, c)
 	c.all.mu.Unlock()
 	return c.below().Close()
-}
-
-// Write implements net.Conn.
-func (c *podConn) Write(p []byte) (int, error) {
-	if f, ok := c.below().(*forwarded); ok {
-		// TLS writes its records one by one.
-		return f.gather(func() (int, error) { return c.Conn.Write(p) })
-	}
-	return c.Conn.Write(p)
 }
 
 // below is the connection that TLS is spoken on.
@@ -88,9 +76,9 @@ func (a *PodConns) DialNew(ctx context.Context, pod *corev1.Pod, port int32, s s
 }
 
 func (a *PodConns) dial(ctx context.Context, pod *corev1.Pod, port int32, s sealed.Secret) (net.Conn, error) {
-	ends, failed := a.ends(pod, port), errNoAddress
-	for _, to := range ends {
-		conn, err := dialSealed(ctx, to, s)
+	failed := errNoAddress
+	for _, at := range addresses(pod, port) {
+		conn, err := dialSealed(ctx, at, s)
 		if err == nil {
 			return conn, nil
 		}
@@ -102,13 +90,6 @@ func (a *PodConns) dial(ctx context.Context, pod *corev1.Pod, port int32, s seal
 		failed = fmt.Errorf("%w: %w", failed, providers.ErrUnavailable)
 	}
 	return nil, fmt.Errorf("the agent of pod %s/%s: %w", pod.Namespace, pod.Name, failed)
-}
-
-func (a *PodConns) ends(pod *corev1.Pod, port int32) []end {
-	if a.Through != nil {
-		return []end{a.Through.forwardedEnd(pod, port)}
-	}
-	return byAddress(pod, port)
 }
 
 func (a *PodConns) keep(pod *corev1.Pod, dial func() (net.Conn, error)) (net.Conn, error) {
@@ -143,12 +124,9 @@ func (a *PodConns) Drop(pod types.UID) {
 }
 
 func (c *podConn) hangUp() {
-	switch below := c.below().(type) {
-	case *net.TCPConn:
+	if below, ok := c.below().(*net.TCPConn); ok {
 		_ = below.CloseRead()
 		_ = below.CloseWrite()
-	case *forwarded:
-		below.hangUp()
 	}
 }
 

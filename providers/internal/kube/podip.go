@@ -24,9 +24,6 @@ const (
 	WayExec = "exec"
 	// WayPodIP connects to the agent's port at the pod's own address.
 	WayPodIP = "pod-ip"
-	// WayPortForward connects to the agent's port on the pod's loopback, through
-	// the API server.
-	WayPortForward = "port-forward"
 )
 
 // DefaultAgentPort is where agents listen that are reached by a port.
@@ -37,9 +34,9 @@ func CheckWay(way string, port int32) (string, int32, error) {
 	switch way {
 	case "":
 		way = WayExec
-	case WayExec, WayPodIP, WayPortForward:
+	case WayExec, WayPodIP:
 	default:
-		return "", 0, fmt.Errorf("way to the agent: %q is neither %s, %s nor %s: %w", way, WayExec, WayPodIP, WayPortForward, providers.ErrInvalid)
+		return "", 0, fmt.Errorf("way to the agent: %q is neither %s nor %s: %w", way, WayExec, WayPodIP, providers.ErrInvalid)
 	}
 	if port == 0 {
 		port = DefaultAgentPort
@@ -53,18 +50,8 @@ func CheckWay(way string, port int32) (string, int32, error) {
 	return way, port, nil
 }
 
-// LoopbackOnly is where an agent listens that takes connections from its own pod
-// only.
-const LoopbackOnly = "127.0.0.1"
-
 // ListenAddress is where an agent listens, for its --listen-tcp.
-func ListenAddress(port int32, loopback bool) string {
-	host := ""
-	if loopback {
-		host = LoopbackOnly
-	}
-	return net.JoinHostPort(host, strconv.Itoa(int(port)))
-}
+func ListenAddress(port int32) string { return ":" + strconv.Itoa(int(port)) }
 
 const (
 	// podDialTime bounds a connection to a pod's port, and podGreetTime what comes
@@ -94,38 +81,23 @@ var (
 // be reached: trying again soon will not help.
 func OutOfReach(err error) bool { return errors.Is(err, errOutOfReach) }
 
-// end is what a way offers to connect to.
-type end struct {
-	name string
-	dial func(context.Context) (net.Conn, error)
-	// refused and unreachable are what to look at when nobody listens, and when
-	// nobody answers.
-	refused, unreachable string
-}
-
-// byAddress are the ends of a pod at its own addresses.
-func byAddress(pod *corev1.Pod, port int32) []end {
-	var ends []end
+// addresses are where an agent that listens at a port of its pod can be reached.
+func addresses(pod *corev1.Pod, port int32) []string {
+	var out []string
 	for _, ip := range pod.Status.PodIPs {
-		if _, err := netip.ParseAddr(ip.IP); err != nil {
-			continue
+		if _, err := netip.ParseAddr(ip.IP); err == nil {
+			out = append(out, net.JoinHostPort(ip.IP, strconv.Itoa(int(port))))
 		}
-		at := net.JoinHostPort(ip.IP, strconv.Itoa(int(port)))
-		ends = append(ends, end{
-			name: at, dial: func(ctx context.Context) (net.Conn, error) { return podDialer.DialContext(ctx, "tcp", at) },
-			refused:     "or a network policy rejects the server",
-			unreachable: "the server must be where pods' addresses lead to pods, and a network policy must let it in at that port",
-		})
 	}
-	return ends
+	return out
 }
 
-// dialSealed connects to an end and returns when the agent there has proved that
-// it is the one that was meant.
-func dialSealed(ctx context.Context, to end, s sealed.Secret) (net.Conn, error) {
+// dialSealed connects to an address and returns when the agent there has proved
+// that it is the expected one.
+func dialSealed(ctx context.Context, at string, s sealed.Secret) (net.Conn, error) {
 	dialing, cancel := context.WithTimeoutCause(ctx, podDialTime, errOutOfReach)
 	defer cancel()
-	raw, err := to.dial(dialing)
+	raw, err := podDialer.DialContext(dialing, "tcp", at)
 	var conn net.Conn
 	if err == nil {
 		greeting, cancel := context.WithTimeoutCause(ctx, podGreetTime, errOutOfReach)
@@ -136,20 +108,19 @@ func dialSealed(ctx context.Context, to end, s sealed.Secret) (net.Conn, error) 
 	case err == nil:
 		return conn, nil
 	case errors.Is(err, sealed.ErrStranger):
-		return nil, fmt.Errorf("what answers at %s is not its agent (%w); the address may belong to another pod by now", to.name, err)
+		return nil, fmt.Errorf("what answers at %s is not its agent (%w); the address may belong to another pod by now", at, err)
 	case refused(err):
-		return nil, fmt.Errorf("nothing listens at %s, %s: %w", to.name, to.refused, err)
+		return nil, fmt.Errorf("nothing listens at %s, or a network policy rejects the server: %w", at, err)
 	case ctx.Err() == nil && outOfReach(err):
-		return nil, fmt.Errorf("%s %w (%w): %s; else serve with the way %s", to.name, errOutOfReach, err, to.unreachable, WayExec)
+		return nil, fmt.Errorf("%s %w (%w): the server must be where pods' addresses lead to pods, and a network policy must let it in at that port; else serve with the way %s",
+			at, errOutOfReach, err, WayExec)
 	default:
 		return nil, err
 	}
 }
 
 // refused reports whether nobody listens.
-func refused(err error) bool {
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errNotForwarded)
-}
+func refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
 func outOfReach(err error) bool {
 	var late net.Error

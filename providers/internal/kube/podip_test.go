@@ -204,7 +204,7 @@ func TestCheckWay(t *testing.T) {
 	if way, port, err := CheckWay("", 0); way != WayExec || port != DefaultAgentPort || err != nil {
 		t.Errorf("%s %d %v", way, port, err)
 	}
-	for _, want := range []string{WayPodIP, WayPortForward} {
+	for _, want := range []string{WayPodIP} {
 		if way, port, err := CheckWay(want, 8888); way != want || port != 8888 || err != nil {
 			t.Errorf("%s %d %v", way, port, err)
 		}
@@ -212,7 +212,7 @@ func TestCheckWay(t *testing.T) {
 	for _, c := range []struct {
 		way  string
 		port int32
-	}{{"router", 0}, {"POD-IP", 0}, {WayPodIP, 80}, {WayPodIP, 65536}, {WayExec, -1}, {WayPortForward, 22}} {
+	}{{"router", 0}, {"POD-IP", 0}, {WayPodIP, 80}, {WayPodIP, 65536}, {WayExec, -1}, {WayPodIP, 22}, {"port-forward", 0}} {
 		if _, _, err := CheckWay(c.way, c.port); !errors.Is(err, providers.ErrInvalid) {
 			t.Errorf("%+v: %v", c, err)
 		}
@@ -241,21 +241,6 @@ func TestInjectWithAPort(t *testing.T) {
 		again, err := in.Inject(t.Context(), box.run, want)
 		if err != nil || again != at {
 			t.Errorf("again: %+v after %+v, %v", again, at, err)
-		}
-		if at.Local || again.Local {
-			t.Errorf("it passes for one that takes its own pod's connections only: %+v", at)
-		}
-		// Another server that wants it local is told that it is not.
-		want.Local = true
-		if again, err = in.Inject(t.Context(), box.run, want); err != nil || again.Local {
-			t.Errorf("again, for another way: %+v, %v", again, err)
-		}
-		local := want
-		local.Incarnation = "abc-3"
-		l, local.Port = listen(t, "127.0.0.1:0")
-		_ = l.Close()
-		if again, err = in.Inject(t.Context(), box.run, local); err != nil || !again.Local || again.Port != local.Port {
-			t.Errorf("local: %+v, %v", again, err)
 		}
 		// One that was started without stays without, and nobody is told otherwise.
 		if at, err = in.Start(t.Context(), box.run, at, Injection{Incarnation: "abc-2"}); err != nil || at.Port != 0 {

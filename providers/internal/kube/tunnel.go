@@ -51,8 +51,7 @@ func (e *Executor) Tunnel(ctx context.Context, at Container, command []string) (
 	}
 }
 
-// open begins the exec. It speaks WebSocket, and SPDY where the way to the API
-// server does not let WebSocket through.
+// open begins the exec.
 func (e *Executor) open(ctx context.Context, at Container, command []string) (*tunnel, error) {
 	t := &tunnel{
 		executor: e, at: at, inbox: newInbox(), spoken: make(chan struct{}), ended: make(chan struct{}),
@@ -62,24 +61,12 @@ func (e *Executor) open(ctx context.Context, at Container, command []string) (*t
 	}
 	streams := remotecommand.StreamOptions{Stdin: noInput{}, Stdout: t.inbox, Stderr: &t.stderr}
 	s, err := e.dialSocket(ctx, e.url(at, command, streams).String())
-	switch {
-	case err == nil:
-		t.wire = s
-		go t.run(func() error { return s.run(&output{t: t}, &t.stderr) })
-	case otherProtocolMayDo(err):
-		life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		stdin, ours := net.Pipe()
-		t.wire = &spdy{Conn: ours, cancel: cancel}
-		streams.Stdin, streams.Stdout = input{stdin}, &output{t: t}
-		go t.run(func() error {
-			defer cancel(nil)
-			defer func() { _ = stdin.Close() }()
-			return e.streamSPDY(life, at, command, streams)
-		})
-	default:
+	if err != nil {
 		e.end(t)
 		return nil, execError(ctx, at, err)
 	}
+	t.socket = s
+	go t.run(func() error { return s.run(&output{t: t}, &t.stderr) })
 	return t, nil
 }
 
@@ -101,11 +88,11 @@ func (e *Executor) end(t *tunnel) {
 	e.pending.Done()
 }
 
-// tunnel is the input of a command, by one of the protocols, and what it wrote.
+// tunnel is the input of a command, and what it wrote.
 type tunnel struct {
 	executor *Executor
 	at       Container
-	wire     wire
+	socket   *socket
 	inbox    *inbox
 	stderr   tail
 	once     sync.Once
@@ -117,14 +104,6 @@ type tunnel struct {
 }
 
 var _ net.Conn = (*tunnel)(nil)
-
-// wire carries a command's standard input. Close ends all of it at once.
-type wire interface {
-	io.WriteCloser
-	CloseWrite() error
-	SetWriteDeadline(at time.Time) error
-	unblock()
-}
 
 func (t *tunnel) run(exec func() error) {
 	defer t.executor.end(t)
@@ -167,7 +146,7 @@ func (t *tunnel) Write(p []byte) (int, error) {
 	if t.shut.Load() {
 		return 0, net.ErrClosed
 	}
-	n, err := t.wire.Write(p)
+	n, err := t.socket.Write(p)
 	if err != nil && (t.shut.Load() || errors.Is(err, io.ErrClosedPipe)) {
 		err = net.ErrClosed
 	}
@@ -175,7 +154,7 @@ func (t *tunnel) Write(p []byte) (int, error) {
 }
 
 // CloseWrite ends the command's input.
-func (t *tunnel) CloseWrite() error { return t.wire.CloseWrite() }
+func (t *tunnel) CloseWrite() error { return t.socket.CloseWrite() }
 
 // Close implements net.Conn.
 func (t *tunnel) Close() error {
@@ -190,9 +169,9 @@ func (t *tunnel) Close() error {
 // leave ends the input, and cuts what does not end then. A write that waits
 // is not waited for.
 func (t *tunnel) leave() {
-	blocked := time.AfterFunc(farewell/10, t.wire.unblock)
-	late := time.AfterFunc(farewell, func() { _ = t.wire.Close() })
-	_ = t.wire.CloseWrite()
+	blocked := time.AfterFunc(farewell/10, t.socket.unblock)
+	late := time.AfterFunc(farewell, func() { _ = t.socket.Close() })
+	_ = t.socket.CloseWrite()
 	<-t.ended
 	blocked.Stop()
 	late.Stop()
@@ -200,7 +179,7 @@ func (t *tunnel) leave() {
 
 // abort cuts the stream without a farewell.
 func (t *tunnel) abort() {
-	_ = t.wire.Close()
+	_ = t.socket.Close()
 	_ = t.Close()
 }
 
@@ -217,7 +196,7 @@ func (t *tunnel) SetWriteDeadline(at time.Time) error {
 	if t.shut.Load() {
 		return net.ErrClosed
 	}
-	if err := t.wire.SetWriteDeadline(at); !errors.Is(err, io.ErrClosedPipe) {
+	if err := t.socket.SetWriteDeadline(at); !errors.Is(err, io.ErrClosedPipe) {
 		return err
 	}
 	return nil

@@ -2,19 +2,15 @@ package kube
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
-	streamspdy "k8s.io/apimachinery/pkg/util/httpstream/spdy"
 	"k8s.io/apimachinery/pkg/util/httpstream/wsstream"
 	"k8s.io/apimachinery/pkg/util/remotecommand"
 	"k8s.io/client-go/kubernetes"
@@ -24,7 +20,7 @@ import (
 // program is a command in a container. It ends at the latest when gone is closed.
 type program func(stdin io.Reader, stdout, stderr io.Writer, gone <-chan struct{}) (code int)
 
-// execServer plays an exec of the API server by one protocol.
+// execServer plays an exec of the API server.
 type execServer struct {
 	*httptest.Server
 	mu      sync.Mutex
@@ -34,31 +30,13 @@ type execServer struct {
 	gone    chan struct{}
 }
 
-// protocols are those that an API server may speak, with the Executor's own
-// part of each.
-var protocols = []string{"WebSocket", "SPDY", "SPDY by TLS"}
-
 // newExecServer serves one program, and gives an Executor that reaches it. What
 // is left at the end is a failure.
-func newExecServer(t *testing.T, protocol string, run program) (*execServer, *Executor) {
+func newExecServer(t *testing.T, run program) (*execServer, *Executor) {
 	t.Helper()
 	noLeaks(t)
 	s := &execServer{run: run, open: map[io.Closer]bool{}, gone: make(chan struct{})}
-	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case protocol == "WebSocket" && wsstream.IsWebSocketRequest(r):
-			s.webSocket(t, w, r)
-		case protocol != "WebSocket" && !wsstream.IsWebSocketRequest(r):
-			s.spdy(t, w, r)
-		default:
-			http.Error(w, "not by this protocol", http.StatusNotImplemented)
-		}
-	}))
-	if strings.HasSuffix(protocol, "TLS") {
-		s.StartTLS()
-	} else {
-		s.Start()
-	}
+	s.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.webSocket(t, w, r) }))
 	config := &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -120,38 +98,5 @@ func (s *execServer) webSocket(t *testing.T, w http.ResponseWriter, r *http.Requ
 	s.running.Go(func() {
 		_, _ = streams[3].Write(s.serve(conn, streams[0], streams[1], streams[2]))
 		_ = conn.Close()
-	})
-}
-
-func (s *execServer) spdy(t *testing.T, w http.ResponseWriter, r *http.Request) {
-	if _, err := httpstream.Handshake(r, w, []string{remotecommand.StreamProtocolV4Name}); err != nil {
-		t.Errorf("handshake: %v", err)
-		return
-	}
-	made := make(chan httpstream.Stream, 4)
-	conn := streamspdy.NewResponseUpgrader().UpgradeResponse(w, r, func(stream httpstream.Stream, _ <-chan struct{}) error {
-		select {
-		case made <- stream:
-			return nil
-		default:
-			return errors.New("one stream too many")
-		}
-	})
-	if conn == nil {
-		return
-	}
-	s.running.Go(func() {
-		defer func() { _ = conn.Close() }()
-		streams := map[string]httpstream.Stream{}
-		for len(streams) < 4 {
-			select {
-			case stream := <-made:
-				streams[stream.Headers().Get("streamType")] = stream
-			case <-conn.CloseChan():
-				return
-			}
-		}
-		text := s.serve(conn, streams["stdin"], streams["stdout"], streams["stderr"])
-		_, _ = streams["error"].Write(text)
 	})
 }

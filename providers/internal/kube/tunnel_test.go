@@ -19,9 +19,8 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// noLeaks fails a test that leaves goroutines behind. spdystream takes a second
-// to leave a connection whose other end hung up first, as that of a test's server
-// may, and client-go half a minute one that was cut while a stream was made.
+// noLeaks fails a test that leaves goroutines behind. client-go takes half a
+// minute to leave a connection that was cut while a stream was made.
 func noLeaks(t *testing.T) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -40,26 +39,22 @@ var inPod = Container{Namespace: "ns", Pod: "pod", Name: "main"}
 
 const patience = 20 * time.Second
 
-// tunnelTo opens one to a program, by each protocol in a test of its own.
+// tunnelTo opens a tunnel to a program.
 func tunnelTo(t *testing.T, run program, then func(t *testing.T, s *execServer, e *Executor, conn net.Conn)) {
 	t.Helper()
-	for _, protocol := range protocols {
-		t.Run(protocol, func(t *testing.T) {
-			s, e := newExecServer(t, protocol, run)
-			ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the tunnel did not open"))
-			defer cancel()
-			conn, err := e.Tunnel(ctx, inPod, []string{"program"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-				t.Error(err)
-			}
-			then(t, s, e, conn)
-			if err := conn.Close(); err != nil {
-				t.Errorf("close: %v", err)
-			}
-		})
+	s, e := newExecServer(t, run)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the tunnel did not open"))
+	defer cancel()
+	conn, err := e.Tunnel(ctx, inPod, []string{"program"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Error(err)
+	}
+	then(t, s, e, conn)
+	if err := conn.Close(); err != nil {
+		t.Errorf("close: %v", err)
 	}
 }
 
@@ -253,18 +248,14 @@ func TestTunnelDeadlines(t *testing.T) {
 // A command that does not speak is given up when the caller has had enough.
 func TestTunnelToSilence(t *testing.T) {
 	why := errors.New("the caller has had enough")
-	for _, protocol := range protocols {
-		t.Run(protocol, func(t *testing.T) {
-			ctx, cancel := context.WithCancelCause(t.Context())
-			defer cancel(nil)
-			_, e := newExecServer(t, protocol, func(stdin io.Reader, _, _ io.Writer, _ <-chan struct{}) int {
-				cancel(why)
-				_, _ = io.Copy(io.Discard, stdin)
-				return 0
-			})
-			if _, err := e.Tunnel(ctx, inPod, []string{"program"}); !errors.Is(err, why) {
-				t.Errorf("%v", err)
-			}
-		})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	_, e := newExecServer(t, func(stdin io.Reader, _, _ io.Writer, _ <-chan struct{}) int {
+		cancel(why)
+		_, _ = io.Copy(io.Discard, stdin)
+		return 0
+	})
+	if _, err := e.Tunnel(ctx, inPod, []string{"program"}); !errors.Is(err, why) {
+		t.Errorf("%v", err)
 	}
 }

@@ -117,7 +117,7 @@ func kill(t *testing.T, p process) {
 func TestLossIsTold(t *testing.T) {
 	ways := []string{"exec"}
 	if os.Getenv("SANDGATE_KUBERNETES") == "full" {
-		ways = append(ways, "port-forward")
+		ways = append(ways, "pod-ip")
 	}
 	r := newRig(t, ways...)
 	t.Run("C7", func(t *testing.T) {

@@ -111,9 +111,9 @@ func (r *running) whole(t *testing.T) {
 }
 
 // TestStreamsGoOn takes away everything between a caller and a running command,
-// with both providers and both ways through the API server at once.
+// with both providers at once, by exec.
 func TestStreamsGoOn(t *testing.T) {
-	r := newRig(t, "exec", "port-forward")
+	r := newRig(t, "exec")
 	boxes := map[*side]*sandgate.Sandbox{}
 	for _, s := range r.sides {
 		boxes[s] = s.create(t, "")

@@ -50,7 +50,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (eq .Values.provider "kubernetes") .Values.sandboxes.namespacePerSandbox }}true{{ end }}
 {{- end }}
 
-{{- /* Each rule with what it is for. WebSocket asks for "get", SPDY for "create". */}}
+{{- /* Each rule with what it is for. An exec asks for "create", and before Kubernetes 1.35 for "get". */}}
 {{- define "sandgate.rules.kubernetes" -}}
 {{ include "sandgate.rules.pods" . }}
 # A record for each sandbox and each pool.
@@ -80,14 +80,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if ne .Values.way "exec" -}}
 # The secrets by which server and agents know each other at the pods' ports.
 - {apiGroups: [""], resources: [secrets], verbs: [get{{ if eq .Values.provider "agentsandbox" }}, create{{ end }}]}
-{{- end }}
-{{- end }}
-
-{{- /* Wherever the pods are. */}}
-{{- define "sandgate.rules.forward" -}}
-{{- if eq .Values.way "port-forward" -}}
-# The streams to those ports.
-- {apiGroups: [""], resources: [pods/portforward], verbs: [get, create]}
 {{- end }}
 {{- end }}
 

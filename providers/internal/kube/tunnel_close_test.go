@@ -18,7 +18,7 @@ import (
 // closesInTime is how long Executor.Close may take, with what a busy machine adds.
 const closesInTime = farewell + 20*time.Second
 
-// A peer that takes nothing keeps nobody from closing, by either protocol.
+// A peer that takes nothing does not keep a tunnel from closing.
 func TestTunnelClosesBesideAPeerThatReadsNothing(t *testing.T) {
 	tunnelTo(t, func(_ io.Reader, stdout, _ io.Writer, gone <-chan struct{}) int {
 		_, _ = io.WriteString(stdout, "ready\n")
@@ -39,9 +39,9 @@ func TestTunnelClosesBesideAPeerThatReadsNothing(t *testing.T) {
 }
 
 // Run ends with its caller, also where nothing is read of what it writes.
-func TestSPDYRunEndsBesideAPeerThatReadsNothing(t *testing.T) {
+func TestRunEndsBesideAPeerThatReadsNothing(t *testing.T) {
 	why := errors.New("the caller has had enough")
-	s, e := newExecServer(t, "SPDY", func(_ io.Reader, _, _ io.Writer, gone <-chan struct{}) int {
+	s, e := newExecServer(t, func(_ io.Reader, _, _ io.Writer, gone <-chan struct{}) int {
 		<-gone
 		return 0
 	})
@@ -64,16 +64,10 @@ func TestSPDYRunEndsBesideAPeerThatReadsNothing(t *testing.T) {
 }
 
 // An API server that takes the request and never answers is left behind, too.
-func TestSPDYThatIsNeverAnswered(t *testing.T) {
+func TestExecThatIsNeverAnswered(t *testing.T) {
 	noLeaks(t)
 	gone := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet { // as WebSocket asks
-			http.Error(w, "not by this protocol", http.StatusNotImplemented)
-			return
-		}
-		<-gone
-	}))
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-gone }))
 	defer server.Close()
 	defer close(gone)
 	config := &rest.Config{Host: server.URL}
