@@ -18,21 +18,14 @@ const (
 	connectRetry = 20 * time.Millisecond
 )
 
-// holding is what connect says while it is held, before any byte of the agent.
-const holding = "\n"
-
 // connect joins standard input and output to the agent's socket, by handing them
 // over where that can be. The end of the input is passed on, so that the other
 // side can still answer; the end of the agent's side ends the process.
-//
-// Held, it first says so by one byte and goes on when it has read one: the agent
-// hangs up on a connection that says nothing, connect does not.
 func connect(args []string, stdin, stdout *os.File) error {
 	flags := flag.NewFlagSet("connect", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	to := flags.String("to", defaultSocket, "")
 	wait := flags.Duration("wait", connectWait, "")
-	hold := flags.Bool("hold", false, "")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
 		return errors.Join(errUsage, err)
 	}
@@ -43,11 +36,6 @@ func connect(args []string, stdin, stdout *os.File) error {
 	// A reader that went away is an end like any other, not a signal.
 	signal.Ignore(unix.SIGPIPE)
 	in, out := int(stdin.Fd()), int(stdout.Fd())
-	if *hold {
-		if called, err := holdOn(in, out); err != nil || !called {
-			return err
-		}
-	}
 	agent, handed, err := dial(path, *wait, in, out)
 	if err != nil || handed {
 		return err
@@ -65,15 +53,6 @@ func connect(args []string, stdin, stdout *os.File) error {
 		return fmt.Errorf("pass on the agent's bytes: %w", err)
 	}
 	return nil
-}
-
-// holdOn waits to be called. It reports false when nobody will.
-func holdOn(in, out int) (called bool, err error) {
-	if err := writeAll(out, []byte(holding)); err != nil {
-		return false, fmt.Errorf("say that this is held: %w", err)
-	}
-	n, err := readSome(in, make([]byte, 1))
-	return n > 0, err
 }
 
 // dial waits for the agent to listen. It returns a descriptor that blocks, or

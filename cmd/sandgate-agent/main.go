@@ -18,7 +18,7 @@ const usage = `usage:
                        [--listen-tcp HOST:PORT, with a secret in SANDGATE_AGENT_SECRET]
                        [--incarnation ID] [--workdir DIR] [--cgroup DIR] [--state-dir DIR]
                        [-- COMMAND ARG...]
-  sandgate-agent connect [--to unix:///path|unix:@name] [--wait DURATION] [--hold]
+  sandgate-agent connect [--to unix:///path|unix:@name] [--wait DURATION]
   sandgate-agent start --dir DIR --incarnation ID [--generation N] [--workdir DIR] [--sha256 HEX]
                        [--listen-tcp HOST:PORT, with the secret on standard input]
   sandgate-agent stop --dir DIR

@@ -193,16 +193,18 @@ func (p *Provider) tunnel(ctx context.Context, s seat, n note) (net.Conn, error)
 	if p.byPort(n) {
 		return p.dialPort(ctx, s.pod, n)
 	}
-	if conn := p.held.Take(s.pod.UID); conn != nil {
-		return conn, nil
-	}
-	return p.executor.Tunnel(ctx, p.at(s), p.connectCommand(s, n))
+	return p.executor.Tunnel(ctx, p.at(s), s.connectCommand(n))
+}
+
+// connectCommand joins an exec's standard input and output to the agent.
+func (s seat) connectCommand(n note) []string {
+	return n.Connect(incarnation(s.pod.UID, s.id, n.Generation))
 }
 
 // answers reports whether the agent is not surely gone. Without input connect
 // succeeds where the agent listens.
 func (p *Provider) answers(ctx context.Context, s seat, n note) bool {
-	r, err := p.executor.In(p.at(s))(ctx, p.connectCommand(s, n), bytes.NewReader(nil))
+	r, err := p.executor.In(p.at(s))(ctx, s.connectCommand(n), bytes.NewReader(nil))
 	return !surelyGone(r, err)
 }
 

@@ -60,9 +60,6 @@ func (k *keeper) set(pools []keptFor) {
 	if len(pools) == 0 {
 		return
 	}
-	for _, pool := range pools {
-		k.running.Go(func() { k.p.hold(ctx, pool) })
-	}
 	k.running.Go(func() {
 		k.p.lease(keeperLease).Lead(ctx, func(ctx context.Context) {
 			var tending sync.WaitGroup

@@ -38,7 +38,6 @@ type Provider struct {
 	executor *kube.Executor
 	conns    kube.PodConns
 	injector *kube.Injector
-	held     *kube.Holder
 	known    sync.Map // names of cold pools, and of operators', that are there
 
 	// life ends with Close.
@@ -97,7 +96,6 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		injector:   &kube.Injector{Agent: config.Agent},
 		end:        end,
 	}
-	p.held = kube.NewHolder(p.executor)
 	p.keeping = newKeeper(life, p)
 	if err := p.checkAPI(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
@@ -139,7 +137,6 @@ var errClosed = errors.New("the provider was closed")
 func (p *Provider) Close() error {
 	p.end(errClosed)
 	p.keeping.wait()
-	p.held.Close()
 	p.executor.Close()
 	p.conns.Close()
 	return nil

@@ -44,11 +44,6 @@ func (p *Provider) claim(ctx context.Context, name string, pl *plan, h *hold) (n
 	if err := p.prepareNetwork(ctx, pl, p.namespace); err != nil {
 		return nil, err
 	}
-	// Those that a stream is held to need neither a list nor an exec.
-	conn, err := p.claimOne(ctx, name, pl, h, p.held.Held(pl.poolKey()))
-	if conn != nil || err != nil {
-		return conn, err
-	}
 	list, err := p.glancePool(ctx, pl.poolKey(), useReady)
 	if err != nil {
 		return nil, err
@@ -69,29 +64,19 @@ func (p *Provider) claimOne(ctx context.Context, name string, pl *plan, h *hold,
 			continue
 		}
 		cm, _ := h.now()
-		// Whether the agent answers shows while the claim is under way.
-		answer := make(chan net.Conn, 1)
-		go func() { answer <- p.held.Take(pod.UID) }()
 		won, err := p.take(ctx, name, pl, pod, cm)
-		conn := <-answer
-		if !won || err != nil {
-			if conn != nil {
-				_ = conn.Close()
-			}
-			if err != nil {
-				return nil, err
-			}
-			p.held.Forget(pod.UID)
+		if err != nil {
+			return nil, err
+		}
+		if !won {
 			continue
 		}
 		p.wakePoolsSoon()
 		// A record that does not say so yet is no loss: who finishes it finds the
 		// pod by its label.
 		h.along(func(r *record) { r.Pod, r.UID, r.FromPool = pod.Name, pod.UID, true })
-		if conn != nil {
-			return conn, nil
-		}
-		if conn, err = p.open(ctx, pod); err == nil {
+		conn, err := p.open(ctx, pod)
+		if err == nil {
 			return conn, nil
 		}
 		if ctx.Err() != nil {

@@ -30,7 +30,6 @@ type Provider struct {
 	log     *slog.Logger
 
 	conns kube.PodConns
-	held  *kube.Holder
 	pools pools
 
 	policyMu   sync.Mutex
@@ -79,7 +78,6 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if err := p.lease(reaperLease).Check(ctx); err != nil {
 		return nil, err
 	}
-	p.held = kube.NewHolder(p.exec)
 	background, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	p.stop = stop
 	p.pools.wake = make(chan struct{}, 1)
@@ -95,7 +93,6 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 func (p *Provider) Close() error {
 	p.stop(errClosed)
 	p.work.Wait()
-	p.held.Close()
 	p.exec.Close()
 	p.conns.Close()
 	return nil

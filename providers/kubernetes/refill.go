@@ -30,7 +30,6 @@ func (p *Provider) keepPools(ctx context.Context) {
 	defer p.resign(context.WithoutCancel(ctx))
 	tick := time.NewTicker(poolInterval)
 	defer tick.Stop()
-	held := holdings{}
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watched := false
@@ -44,7 +43,6 @@ func (p *Provider) keepPools(ctx context.Context) {
 		p.pools.mu.Lock()
 		kept, drain := slices.Clone(p.pools.kept), p.pools.drain
 		p.pools.mu.Unlock()
-		p.hold(ctx, kept, held)
 		if len(kept) > 0 && !watched {
 			watched = true
 			watching.Go(func() { p.watchPools(ctx) })

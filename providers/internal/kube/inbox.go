@@ -72,25 +72,6 @@ func (b *inbox) read(p []byte) (n int, more bool, err error) {
 	}
 }
 
-// await waits until there is something to read. An end is an error.
-func (b *inbox) await(limit time.Duration) error {
-	late := time.Now().Add(limit)
-	alarm := time.AfterFunc(limit, b.wake)
-	defer alarm.Stop()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for b.from == len(b.data) {
-		switch {
-		case b.shut, b.ended:
-			return net.ErrClosed
-		case !time.Now().Before(late):
-			return os.ErrDeadlineExceeded
-		}
-		b.changed.Wait()
-	}
-	return nil
-}
-
 // wake has a reader look at the time. The lock keeps it from coming between the
 // reader's last look and its sleep.
 func (b *inbox) wake() {
