@@ -17,9 +17,9 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// farewell is how long a command is given to end by itself after its input has
-// ended. Then the stream is cut.
-const farewell = 2 * time.Second
+// closeGrace is how long a command may take to end after the end of its input.
+// Then the stream is cut.
+const closeGrace = 2 * time.Second
 
 // Tunnel runs a command that speaks first, and joins its standard input and
 // output to the returned connection. It returns when the first output is there
@@ -47,26 +47,49 @@ func (e *Executor) Tunnel(ctx context.Context, at Container, command []string) (
 		return nil, t.endError(ctx)
 	case <-ctx.Done():
 		t.abort()
+		_ = t.Close()
 		return nil, fmt.Errorf("exec in pod %s: %w", at, context.Cause(ctx))
 	}
 }
 
-// open begins the exec.
+// openTimeout bounds the handshake of an exec stream.
+const openTimeout = 30 * time.Second
+
+// openingContext bounds the handshake, which obeys deadlines and no
+// cancellation, but not what follows it.
+type openingContext struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c openingContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// open starts the exec.
 func (e *Executor) open(ctx context.Context, at Container, command []string) (*tunnel, error) {
+	stdin, input := net.Pipe()
+	stdout, output := net.Pipe()
+	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	t := &tunnel{
-		executor: e, at: at, inbox: newInbox(), spoken: make(chan struct{}), ended: make(chan struct{}),
+		executor: e, at: at, stdin: input, stdout: stdout, cancel: cancel,
+		spoken: make(chan struct{}), ended: make(chan struct{}),
 	}
 	if !e.begin(t) {
+		cancel(errTunnelClosed)
 		return nil, fmt.Errorf("exec in pod %s: %w: %w", at, net.ErrClosed, providers.ErrUnavailable)
 	}
-	streams := remotecommand.StreamOptions{Stdin: noInput{}, Stdout: t.inbox, Stderr: &t.stderr}
-	s, err := e.dialSocket(ctx, e.url(at, command, streams).String())
-	if err != nil {
-		e.end(t)
-		return nil, execError(ctx, at, err)
+	opening := openingContext{Context: life, deadline: time.Now().Add(openTimeout)}
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(opening.deadline) {
+		opening.deadline = deadline
 	}
-	t.socket = s
-	go t.run(func() error { return s.run(&output{t: t}, &t.stderr) })
+	go func() {
+		defer e.end(t)
+		t.err = e.stream(opening, at, command, remotecommand.StreamOptions{
+			Stdin: commandInput{stdin}, Stdout: &commandOutput{pipe: output, spoken: t.spoken}, Stderr: &t.stderr,
+		})
+		close(t.ended)
+		_, _ = stdin.Close(), output.Close()
+		cancel(nil)
+	}()
 	return t, nil
 }
 
@@ -88,13 +111,16 @@ func (e *Executor) end(t *tunnel) {
 	e.pending.Done()
 }
 
-// tunnel is the input of a command, and what it wrote.
+var errTunnelClosed = errors.New("the tunnel was closed")
+
+// tunnel is the standard input and output of a command.
 type tunnel struct {
 	executor *Executor
 	at       Container
-	socket   *socket
-	inbox    *inbox
+	stdin    net.Conn
+	stdout   net.Conn
 	stderr   tail
+	cancel   context.CancelCauseFunc
 	once     sync.Once
 	shut     atomic.Bool
 
@@ -105,101 +131,102 @@ type tunnel struct {
 
 var _ net.Conn = (*tunnel)(nil)
 
-func (t *tunnel) run(exec func() error) {
-	defer t.executor.end(t)
-	t.err = exec()
-	close(t.ended)
-	t.inbox.end()
-}
+// commandInput ends like a file, also when the stream has ended first.
+type commandInput struct{ pipe net.Conn }
 
-// noInput says that there will be some.
-type noInput struct{ io.Reader }
-
-// output notes that there is some.
-type output struct {
-	t    *tunnel
-	more bool
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	n, err := o.t.inbox.Write(p)
-	if !o.more && len(p) > 0 {
-		o.more = true
-		close(o.t.spoken)
+func (i commandInput) Read(p []byte) (int, error) {
+	n, err := i.pipe.Read(p)
+	if err != nil {
+		err = io.EOF
 	}
 	return n, err
 }
 
-// Read implements net.Conn.
-func (t *tunnel) Read(p []byte) (int, error) {
-	n, more, err := t.inbox.read(p)
-	if more || err != nil {
-		return n, err
-	}
-	if t.err != nil {
-		return 0, t.endError(context.Background())
-	}
-	return 0, io.EOF
+// commandOutput reports the first output. Output that arrives after the tunnel
+// was closed is discarded.
+type commandOutput struct {
+	pipe   net.Conn
+	spoken chan struct{}
+	more   bool
 }
 
-func (t *tunnel) Write(p []byte) (int, error) {
-	if t.shut.Load() {
-		return 0, net.ErrClosed
+func (o *commandOutput) Write(p []byte) (int, error) {
+	if !o.more && len(p) > 0 {
+		o.more = true
+		close(o.spoken)
 	}
-	n, err := t.socket.Write(p)
-	if err != nil && (t.shut.Load() || errors.Is(err, io.ErrClosedPipe)) {
+	if n, err := o.pipe.Write(p); err != nil && !errors.Is(err, io.ErrClosedPipe) {
+		return n, err
+	}
+	return len(p), nil
+}
+
+// Read implements net.Conn.
+func (t *tunnel) Read(p []byte) (int, error) {
+	n, err := t.stdout.Read(p)
+	switch {
+	case errors.Is(err, io.ErrClosedPipe):
+		err = net.ErrClosed
+	case errors.Is(err, io.EOF) && t.err != nil:
+		err = t.endError(context.Background())
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (t *tunnel) Write(p []byte) (int, error) {
+	n, err := t.stdin.Write(p)
+	if errors.Is(err, io.ErrClosedPipe) {
 		err = net.ErrClosed
 	}
 	return n, err
 }
 
 // CloseWrite ends the command's input.
-func (t *tunnel) CloseWrite() error { return t.socket.CloseWrite() }
+func (t *tunnel) CloseWrite() error { return t.stdin.Close() }
 
 // Close implements net.Conn.
 func (t *tunnel) Close() error {
 	t.once.Do(func() {
 		t.shut.Store(true)
-		t.inbox.close()
-		go t.leave()
+		_, _ = t.stdin.Close(), t.stdout.Close()
+		late := time.AfterFunc(closeGrace, t.abort)
+		go func() {
+			<-t.ended
+			late.Stop()
+		}()
 	})
 	return nil
 }
 
-// leave ends the input, and cuts what does not end then. A write that waits
-// is not waited for.
-func (t *tunnel) leave() {
-	blocked := time.AfterFunc(farewell/10, t.socket.unblock)
-	late := time.AfterFunc(farewell, func() { _ = t.socket.Close() })
-	_ = t.socket.CloseWrite()
-	<-t.ended
-	blocked.Stop()
-	late.Stop()
-}
-
-// abort cuts the stream without a farewell.
-func (t *tunnel) abort() {
-	_ = t.socket.Close()
-	_ = t.Close()
-}
+// abort breaks the stream without waiting for the command.
+func (t *tunnel) abort() { t.cancel(errTunnelClosed) }
 
 func (t *tunnel) SetDeadline(at time.Time) error {
 	return errors.Join(t.SetReadDeadline(at), t.SetWriteDeadline(at))
 }
 
 // SetReadDeadline implements net.Conn.
-func (t *tunnel) SetReadDeadline(at time.Time) error { return t.inbox.setDeadline(at) }
+func (t *tunnel) SetReadDeadline(at time.Time) error {
+	return t.deadlineError(t.stdout.SetReadDeadline(at))
+}
 
-// SetWriteDeadline implements net.Conn. A command that has ended takes none, and
-// needs none: only what this end has closed is an error.
+// SetWriteDeadline implements net.Conn.
 func (t *tunnel) SetWriteDeadline(at time.Time) error {
-	if t.shut.Load() {
+	return t.deadlineError(t.stdin.SetWriteDeadline(at))
+}
+
+// deadlineError accepts a deadline for a command that has ended: only a tunnel
+// that was closed from this end has no deadlines.
+func (t *tunnel) deadlineError(err error) error {
+	switch {
+	case t.shut.Load():
 		return net.ErrClosed
-	}
-	if err := t.socket.SetWriteDeadline(at); !errors.Is(err, io.ErrClosedPipe) {
+	case errors.Is(err, io.ErrClosedPipe):
+		return nil
+	default:
 		return err
 	}
-	return nil
 }
 
 func (t *tunnel) LocalAddr() net.Addr  { return address("exec") }

@@ -16,7 +16,7 @@ import (
 )
 
 // closesInTime is how long Executor.Close may take, with what a busy machine adds.
-const closesInTime = farewell + 20*time.Second
+const closesInTime = closeGrace + 20*time.Second
 
 // A peer that takes nothing does not keep a tunnel from closing.
 func TestTunnelClosesBesideAPeerThatReadsNothing(t *testing.T) {

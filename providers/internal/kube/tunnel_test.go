@@ -176,7 +176,7 @@ func TestTunnelLetsGo(t *testing.T) {
 		if err := conn.Close(); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took > farewell/2 {
+		if took := time.Since(began); took > closeGrace/2 {
 			t.Errorf("closing took %v", took)
 		}
 		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
@@ -186,7 +186,7 @@ func TestTunnelLetsGo(t *testing.T) {
 			t.Errorf("write: %v", err)
 		}
 		e.Close()
-		if took := time.Since(began); took > 3*farewell {
+		if took := time.Since(began); took > 3*closeGrace {
 			t.Errorf("it was there for %v", took)
 		}
 		if _, err := e.Tunnel(t.Context(), inPod, []string{"program"}); !errors.Is(err, providers.ErrUnavailable) {
