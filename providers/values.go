@@ -140,6 +140,9 @@ type Info struct {
 	Failure      Failure
 	CreateTime   time.Time
 	LastActivity time.Time
+	// Transport is how the agent of an active sandbox is reached from here, such
+	// as "unix", "exec" or "pod-ip".
+	Transport string
 	// FromPool is true when it was claimed from a pool of started sandboxes.
 	FromPool bool
 	// Created is true in the answer of the Create call that made it.

@@ -72,8 +72,8 @@ func (b *bench) plainly(ctx context.Context, p blueprint) (string, error) {
 }
 
 // claimed is the server whose sandboxes are claims of such pods.
-func (b *bench) claimed(ctx context.Context, p blueprint, w way) (*server, error) {
-	name := serverName(p.name, w)
+func (b *bench) claimed(ctx context.Context, p blueprint, by transport) (*server, error) {
+	name := serverName(p.name, by)
 	if s := b.servers[name]; s != nil {
 		return s, nil
 	}
@@ -81,7 +81,7 @@ func (b *bench) claimed(ctx context.Context, p blueprint, w way) (*server, error
 	if err != nil {
 		return nil, err
 	}
-	return b.serve(ctx, name, claimedPods, w, namespace, claimConfig)
+	return b.serve(ctx, name, claimedPods, by, namespace, claimConfig)
 }
 
 // settled waits until the pools of both sides are full and their pods at rest, so
@@ -173,15 +173,15 @@ func (b *bench) waiting() blueprint {
 }
 
 // executeOnClaim is executeOnPod for a sandbox of agent-sandbox.
-func (b *bench) executeOnClaim(ctx context.Context, w way) ([]report.Figure, error) {
-	s, err := b.claimed(ctx, b.waiting(), w)
+func (b *bench) executeOnClaim(ctx context.Context, by transport) ([]report.Figure, error) {
+	s, err := b.claimed(ctx, b.waiting(), by)
 	if err != nil {
 		return nil, err
 	}
 	if err := s.full(ctx); err != nil {
 		return nil, err
 	}
-	return b.executeOn(ctx, s, w.of(claimedPods), b.claimPod)
+	return b.executeOn(ctx, s, by.of(claimedPods), b.claimPod)
 }
 
 func (b *bench) claimPod(ctx context.Context, s *server, sandbox *sandgate.Sandbox) (pod, error) {
@@ -202,8 +202,8 @@ func podOf(claim *unstructured.Unstructured) (pod, error) {
 
 // createOnClaim compares the time from Create to the end of a first `true` with a
 // claim by hand on a warm pool of the same template, until it is ready, and execs.
-func (b *bench) createOnClaim(ctx context.Context, w way) ([]report.Figure, error) {
-	s, err := b.claimed(ctx, b.waiting(), w)
+func (b *bench) createOnClaim(ctx context.Context, by transport) ([]report.Figure, error) {
+	s, err := b.claimed(ctx, b.waiting(), by)
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +234,7 @@ func (b *bench) createOnClaim(ctx context.Context, w way) ([]report.Figure, erro
 			one, two = append(one, afterOne), append(two, afterTwo)
 		}
 	}
-	what := "create → first command, " + w.of(claimedPods) + " | plain claim to Ready + "
+	what := "create → first command, " + by.of(claimedPods) + " | plain claim to Ready + "
 	return []report.Figure{
 		report.Latency(what+"2 execs", ours, two, 0.5, report.AtMost(1), report.Bound{}),
 		report.Latency(what+"1 exec", ours, one, 0.5, report.Bound{}, report.AtMost(1)),

@@ -70,7 +70,7 @@ func (s *side) turn(ctx context.Context, w work, times int, settle func() error)
 	return took, nil
 }
 
-// compare has all do the same work in turns: ours, each of another way, and a
+// compare has all do the same work in turns: ours, each by another transport, and a
 // peer. Every other turn goes backwards, so that nobody always follows the same
 // one. Settle waits until no pod starts. What the peer cannot do is said in the
 // table, with its own words.

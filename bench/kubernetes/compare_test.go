@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-func TestRowsAreThereForEveryWay(t *testing.T) {
+func TestRowsAreThereForEveryTransport(t *testing.T) {
 	var names []string
 	for _, r := range rows() {
 		names = append(names, r.Name)
 	}
-	for _, w := range ways {
+	for _, by := range transports {
 		for _, what := range []string{"execute-kubernetes", "copy-kubernetes", "create-kubernetes", "execute-agentsandbox", "create-agentsandbox"} {
-			if name := what + "-" + string(w); !slices.Contains(names, name) {
+			if name := what + "-" + string(by); !slices.Contains(names, name) {
 				t.Errorf("there is no row %s", name)
 			}
 		}

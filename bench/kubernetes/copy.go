@@ -13,11 +13,11 @@ import (
 
 // copyBesideKubectl compares the two commands that copy a file into a pod and out
 // of it, with their start: sandgate cp, which checks a SHA-256, and kubectl cp.
-func (b *bench) copyBesideKubectl(ctx context.Context, w way) ([]report.Figure, error) {
+func (b *bench) copyBesideKubectl(ctx context.Context, by transport) ([]report.Figure, error) {
 	if _, err := exec.LookPath("kubectl"); err != nil {
 		return nil, &report.CannotRun{Reason: err.Error()}
 	}
-	s, err := b.raw(ctx, w)
+	s, err := b.raw(ctx, by)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (b *bench) copyBesideKubectl(ctx context.Context, w way) ([]report.Figure, 
 			}
 		}
 	}
-	what := fmt.Sprintf("%d MiB %%s, %s | kubectl cp, same pod", size>>20, w.of(rawPods))
+	what := fmt.Sprintf("%d MiB %%s, %s | kubectl cp, same pod", size>>20, by.of(rawPods))
 	up := report.Throughput(fmt.Sprintf(what, "up"), size, took[0], took[1], report.AtLeast(1), report.Bound{})
 	down := report.Throughput(fmt.Sprintf(what, "down"), size, took[2], took[3], report.AtLeast(1), report.Bound{})
 	down.Note = note

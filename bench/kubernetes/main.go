@@ -8,7 +8,7 @@
 //
 //	go run ./bench/kubernetes              # every row
 //	go run ./bench/kubernetes -run peer    # rows whose name contains "peer"
-//	go run ./bench/kubernetes -run pod-ip  # one way to the pods
+//	go run ./bench/kubernetes -run pod-ip  # one transport
 package main
 
 import (
@@ -21,37 +21,37 @@ import (
 	"github.com/sandgate/sandgate/bench/report"
 )
 
-// way is how a server reaches its pods, by the name that its flag has.
-type way string
+// transport is how a server reaches its pods, as its flag names it.
+type transport string
 
-// ways are those that are measured: each with rows of its own, and each beside
-// the packages.
-var ways = []way{"exec", "pod-ip"}
+// transports are those that are measured: each with rows of its own, and each
+// beside the packages.
+var transports = []transport{"exec", "pod-ip"}
 
-// of names a provider with a way, in the report.
-func (w way) of(provider string) string { return provider + " by " + string(w) }
+// of names a provider with a transport, in the report.
+func (by transport) of(provider string) string { return provider + " by " + string(by) }
 
 func rows() []report.Row[*bench] {
 	var rows []report.Row[*bench]
 	add := func(name string, run func(context.Context, *bench) ([]report.Figure, error)) {
 		rows = append(rows, report.Row[*bench]{Name: name, Run: run})
 	}
-	// each adds a row for a way, with the only server that it needs.
-	each := func(what, provider string, w way, run func(*bench, context.Context, way) ([]report.Figure, error)) {
-		add(what+"-"+provider+"-"+string(w), func(ctx context.Context, b *bench) ([]report.Figure, error) {
-			b.keep(serverName(provider, w))
-			return run(b, ctx, w)
+	// each adds a row for a transport, with the only server that it needs.
+	each := func(what, provider string, by transport, run func(*bench, context.Context, transport) ([]report.Figure, error)) {
+		add(what+"-"+provider+"-"+string(by), func(ctx context.Context, b *bench) ([]report.Figure, error) {
+			b.keep(serverName(provider, by))
+			return run(b, ctx, by)
 		})
 	}
-	for _, w := range ways {
-		each("execute", rawPods, w, (*bench).executeOnPod)
-		each("copy", rawPods, w, (*bench).copyBesideKubectl)
-		each("create", rawPods, w, (*bench).createOnPod)
+	for _, by := range transports {
+		each("execute", rawPods, by, (*bench).executeOnPod)
+		each("copy", rawPods, by, (*bench).copyBesideKubectl)
+		each("create", rawPods, by, (*bench).createOnPod)
 	}
 	add("peer-langchain-kubernetes", besideLangchainKubernetes)
-	for _, w := range ways {
-		each("execute", claimedPods, w, (*bench).executeOnClaim)
-		each("create", claimedPods, w, (*bench).createOnClaim)
+	for _, by := range transports {
+		each("execute", claimedPods, by, (*bench).executeOnClaim)
+		each("create", claimedPods, by, (*bench).createOnClaim)
 	}
 	add("peer-langchain-k8s", besideLangchainK8s)
 	add("peer-sandboxd", besideSandboxd)
@@ -65,7 +65,7 @@ const (
 )
 
 // serverName is that of a server of a provider, or of a blueprint.
-func serverName(of string, w way) string { return of + "-" + string(w) }
+func serverName(of string, by transport) string { return of + "-" + string(by) }
 
 func main() { report.Main("bench-kubernetes", run) }
 

@@ -22,13 +22,13 @@ func besideLangchainKubernetes(ctx context.Context, b *bench) ([]report.Figure, 
 		return nil, err
 	}
 	var names []string
-	for _, w := range ways {
-		names = append(names, serverName(rawPods, w))
+	for _, by := range transports {
+		names = append(names, serverName(rawPods, by))
 	}
 	b.keep(names...)
 	var servers []*server
-	for _, w := range ways {
-		s, err := b.raw(ctx, w)
+	for _, by := range transports {
+		s, err := b.raw(ctx, by)
 		if err != nil {
 			return nil, err
 		}
@@ -57,13 +57,13 @@ func besideLangchainKubernetes(ctx context.Context, b *bench) ([]report.Figure, 
 
 // besideLangchainK8s compares Sandgate's Python client with langchain-k8s: both
 // claim pods of the same SandboxTemplate, in which agent-sandbox's Python runtime
-// runs, and the peer reaches them by its shortest way, the pod's address.
+// runs, and the peer reaches them by its shortest route, the pod's address.
 func besideLangchainK8s(ctx context.Context, b *bench) ([]report.Figure, error) {
 	return b.besideClaims(ctx, "langchain-k8s", "runtime", withRuntime)
 }
 
 // besideSandboxd is the same with agent-sandbox's runtime in Go, for which
-// langchain-k8s knows one way, a forwarded port.
+// langchain-k8s knows one transport, a forwarded port.
 func besideSandboxd(ctx context.Context, b *bench) ([]report.Figure, error) {
 	return b.besideClaims(ctx, "langchain-k8s-sandboxd", "sandboxd", withSandboxd)
 }
@@ -86,8 +86,8 @@ func (b *bench) besideClaims(
 		return nil, err
 	}
 	var servers []*server
-	for _, w := range ways {
-		s, err := b.claimed(ctx, p, w)
+	for _, by := range transports {
+		s, err := b.claimed(ctx, p, by)
 		if err != nil {
 			return nil, err
 		}
@@ -113,7 +113,7 @@ func (b *bench) interpreter(peer string) (string, error) {
 	return path, nil
 }
 
-// beside compares Sandgate's Python client, with a server for each way, with a
+// beside compares Sandgate's Python client, with a server for each transport, with a
 // peer.
 func (b *bench) beside(ctx context.Context, servers []*server, peer *side, settle func() error) ([]report.Figure, error) {
 	var ours []*side
@@ -123,7 +123,7 @@ func (b *bench) beside(ctx context.Context, servers []*server, peer *side, settl
 			return nil, err
 		}
 		defer d.close()
-		ours = append(ours, &side{name: "by " + string(ways[i]), do: d.do})
+		ours = append(ours, &side{name: "by " + string(transports[i]), do: d.do})
 	}
 	return b.compare(ctx, ours, peer, settle)
 }

@@ -18,8 +18,8 @@ templates:
 `
 
 // raw is the server whose sandboxes are pods of its own, with a full pool.
-func (b *bench) raw(ctx context.Context, w way) (*server, error) {
-	name := serverName(rawPods, w)
+func (b *bench) raw(ctx context.Context, by transport) (*server, error) {
+	name := serverName(rawPods, by)
 	if s := b.servers[name]; s != nil {
 		return s, s.full(ctx)
 	}
@@ -27,7 +27,7 @@ func (b *bench) raw(ctx context.Context, w way) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := b.serve(ctx, name, rawPods, w, namespace, poolConfig, "--kubernetes-image", b.image)
+	s, err := b.serve(ctx, name, rawPods, by, namespace, poolConfig, "--kubernetes-image", b.image)
 	if err != nil {
 		return nil, err
 	}
@@ -36,12 +36,12 @@ func (b *bench) raw(ctx context.Context, w way) (*server, error) {
 
 // executeOnPod compares Execute of `true` with an exec by client-go on the same
 // pod.
-func (b *bench) executeOnPod(ctx context.Context, w way) ([]report.Figure, error) {
-	s, err := b.raw(ctx, w)
+func (b *bench) executeOnPod(ctx context.Context, by transport) ([]report.Figure, error) {
+	s, err := b.raw(ctx, by)
 	if err != nil {
 		return nil, err
 	}
-	return b.executeOn(ctx, s, w.of(rawPods), b.rawPod)
+	return b.executeOn(ctx, s, by.of(rawPods), b.rawPod)
 }
 
 // executeOn compares on a new sandbox, whose pod find finds.
@@ -117,8 +117,8 @@ func (b *bench) executions(ctx context.Context, s *server, provider string, sand
 
 // createOnPod compares the time from Create to the end of a first `true` with
 // execs on a pod that runs.
-func (b *bench) createOnPod(ctx context.Context, w way) ([]report.Figure, error) {
-	s, err := b.raw(ctx, w)
+func (b *bench) createOnPod(ctx context.Context, by transport) ([]report.Figure, error) {
+	s, err := b.raw(ctx, by)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (b *bench) createOnPod(ctx context.Context, w way) ([]report.Figure, error)
 		}
 	}
 	return []report.Figure{
-		report.Latency("create → first command, "+w.of(rawPods)+" | one client-go exec", ours, plain, 0.5, report.AtMost(2), report.AtMost(1)),
+		report.Latency("create → first command, "+by.of(rawPods)+" | one client-go exec", ours, plain, 0.5, report.AtMost(2), report.AtMost(1)),
 		{What: "  of it: Create", Ours: report.Milliseconds(created.Median())},
 	}, nil
 }

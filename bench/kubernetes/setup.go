@@ -62,7 +62,7 @@ func (b *bench) count(n int) int { return max(3, int(float64(n)*b.scale)) }
 type server struct{ *cluster.Server }
 
 // serve starts the server of that name.
-func (b *bench) serve(ctx context.Context, name, provider string, w way, namespace, config string, flags ...string) (*server, error) {
+func (b *bench) serve(ctx context.Context, name, provider string, by transport, namespace, config string, flags ...string) (*server, error) {
 	dir, err := os.MkdirTemp(b.dir, "server-")
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (b *bench) serve(ctx context.Context, name, provider string, w way, namespa
 	started, err := cluster.Serve(ctx, cluster.Order{
 		Binary: b.binary, Directory: dir, Kubeconfig: os.Getenv("KUBECONFIG"),
 		Provider: provider, Namespace: namespace, Config: config,
-		Flags: slices.Concat([]string{"--" + provider + "-way", string(w)}, flags, b.flags),
+		Flags: slices.Concat([]string{"--kubernetes-transport", string(by)}, flags, b.flags),
 	})
 	if err != nil {
 		return nil, err

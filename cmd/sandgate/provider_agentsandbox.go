@@ -11,15 +11,13 @@ import (
 )
 
 // agentSandboxFlags are those of the agentsandbox provider, which takes the
-// cluster and the namespace from the kubernetes flags.
+// cluster, the namespace and the transport from the kubernetes flags.
 type agentSandboxFlags struct {
 	idleGrace time.Duration
-	way       string
 }
 
 func (a *agentSandboxFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&a.idleGrace, "agentsandbox-idle-grace", time.Hour, "how much later than the server the cluster itself ends an idle sandbox, for when no server is left to")
-	flags.StringVar(&a.way, "agentsandbox-way", string(agentsandbox.WayExec), "how agents are reached: exec, through the API server, or pod-ip, by their pods' addresses at --kubernetes-agent-port")
 }
 
 func newAgentSandbox(ctx context.Context, f serveFlags, logger *slog.Logger) (*agentsandbox.Provider, error) {
@@ -28,6 +26,6 @@ func newAgentSandbox(ctx context.Context, f serveFlags, logger *slog.Logger) (*a
 	return agentsandbox.New(ctx, agentsandbox.Config{
 		Kubeconfig: k.kubeconfig, Context: k.context, Namespace: k.namespace,
 		Agent: agentOf(f), IdleGrace: f.agentSandbox.idleGrace,
-		Way: agentsandbox.Way(f.agentSandbox.way), AgentPort: k.agentPort, Logger: logger,
+		Transport: agentsandbox.Transport(k.transport), AgentPort: k.agentPort, Logger: logger,
 	})
 }

@@ -18,7 +18,7 @@ type kubernetesFlags struct {
 	image, agentImage              string
 	networkPolicies                bool
 	podPidsLimit                   int64
-	way                            string
+	transport                      string
 	agentPort                      int32
 	agentFrom                      []string
 }
@@ -31,8 +31,8 @@ func (k *kubernetesFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&k.agentImage, "kubernetes-agent-image", "", "image with the agent at /sandgate-agent, to bring it into sandboxes; without it images need a shell")
 	flags.BoolVar(&k.networkPolicies, "kubernetes-network-policies", false, "state that the cluster's network enforces NetworkPolicy")
 	flags.Int64Var(&k.podPidsLimit, "kubernetes-pod-pids-limit", 0, "state the kubelets' podPidsLimit (default unknown)")
-	flags.StringVar(&k.way, "kubernetes-way", string(kubernetes.WayExec), "how agents are reached: exec, through the API server, or pod-ip, by their pods' addresses")
-	flags.Int32Var(&k.agentPort, "kubernetes-agent-port", 7778, "port of agents that are reached by pod-ip")
+	flags.StringVar(&k.transport, "kubernetes-transport", string(kubernetes.TransportAuto), "how agents are reached: pod-ip, at their pods' addresses; exec, through the API server; auto, by pod-ip in a cluster where it works, else by exec")
+	flags.Int32Var(&k.agentPort, "kubernetes-agent-port", 7778, "port where agents listen, unless they are reached by exec")
 	flags.StringArrayVar(&k.agentFrom, "kubernetes-agent-from", nil, "who may connect to that port of sandboxes without network, the servers: NAMESPACE/LABEL=VALUE,… or a range of addresses; can be repeated (default nobody)")
 }
 
@@ -42,7 +42,7 @@ func newKubernetes(ctx context.Context, f serveFlags, logger *slog.Logger) (*kub
 	return kubernetes.New(ctx, kubernetes.Config{
 		Kubeconfig: k.kubeconfig, Context: k.context, Namespace: k.namespace, Image: k.image, AgentImage: k.agentImage,
 		Agent: agentOf(f), NetworkPolicies: k.networkPolicies, PodPidsLimit: k.podPidsLimit,
-		Way: kubernetes.Way(k.way), AgentPort: k.agentPort, AgentFrom: k.agentFrom, Logger: logger,
+		Transport: kubernetes.Transport(k.transport), AgentPort: k.agentPort, AgentFrom: k.agentFrom, Logger: logger,
 	})
 }
 

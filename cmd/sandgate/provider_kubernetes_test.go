@@ -7,34 +7,32 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestS5_5_WayConfig: the way to the agents and their port come from flags or
+// TestS5_5_TransportConfig: the transport to the agents and their port come from flags or
 // the file, and flags go first.
-func TestS5_5_WayConfig(t *testing.T) {
+func TestS5_5_TransportConfig(t *testing.T) {
 	var f serveFlags
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	f.kubernetes.add(flags)
-	f.agentSandbox.add(flags)
-	if f.kubernetes.way != "exec" || f.agentSandbox.way != "exec" || f.kubernetes.agentPort != 7778 || len(f.kubernetes.agentFrom) != 0 {
-		t.Errorf("by default: %+v, %+v", f.kubernetes, f.agentSandbox)
+	if f.kubernetes.transport != "auto" || f.kubernetes.agentPort != 7778 || len(f.kubernetes.agentFrom) != 0 {
+		t.Errorf("by default: %+v", f.kubernetes)
 	}
 	c, err := readConfig(writeFile(t, "c.yaml", `
-kubernetes: {way: pod-ip, agent_port: 8888, agent_from: ["sandgate/app=server,tier in (a,b)", 10.0.0.0/8]}
-agentsandbox: {way: pod-ip}
+kubernetes: {transport: pod-ip, agent_port: 8888, agent_from: ["sandgate/app=server,tier in (a,b)", 10.0.0.0/8]}
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.overrule(&f, func(string) bool { return false })
-	if f.kubernetes.way != "pod-ip" || f.agentSandbox.way != "pod-ip" || f.kubernetes.agentPort != 8888 ||
+	if f.kubernetes.transport != "pod-ip" || f.kubernetes.agentPort != 8888 ||
 		!slices.Equal(f.kubernetes.agentFrom, []string{"sandgate/app=server,tier in (a,b)", "10.0.0.0/8"}) {
-		t.Errorf("from the file: %+v, %+v", f.kubernetes, f.agentSandbox)
+		t.Errorf("from the file: %+v", f.kubernetes)
 	}
-	err = flags.Parse([]string{"--kubernetes-way=exec", "--kubernetes-agent-port=9999", "--kubernetes-agent-from=a/b=c,d=e", "--kubernetes-agent-from=::/0"})
+	err = flags.Parse([]string{"--kubernetes-transport=exec", "--kubernetes-agent-port=9999", "--kubernetes-agent-from=a/b=c,d=e", "--kubernetes-agent-from=::/0"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.overrule(&f, flags.Changed)
-	if f.kubernetes.way != "exec" || f.kubernetes.agentPort != 9999 || !slices.Equal(f.kubernetes.agentFrom, []string{"a/b=c,d=e", "::/0"}) {
+	if f.kubernetes.transport != "exec" || f.kubernetes.agentPort != 9999 || !slices.Equal(f.kubernetes.agentFrom, []string{"a/b=c,d=e", "::/0"}) {
 		t.Errorf("from flags: %+v", f.kubernetes)
 	}
 }

@@ -72,13 +72,12 @@ type configFile struct {
 		AgentImage      string   `yaml:"agent_image"`
 		NetworkPolicies *bool    `yaml:"network_policies"`
 		PodPidsLimit    int64    `yaml:"pod_pids_limit"`
-		Way             string   `yaml:"way"`
+		Transport       string   `yaml:"transport"`
 		AgentPort       int32    `yaml:"agent_port"`
 		AgentFrom       []string `yaml:"agent_from"`
 	} `yaml:"kubernetes"`
 	AgentSandbox struct {
 		IdleGrace time.Duration `yaml:"idle_grace"`
-		Way       string        `yaml:"way"`
 	} `yaml:"agentsandbox"`
 	Reaper struct {
 		Interval time.Duration `yaml:"interval"`
@@ -199,8 +198,7 @@ func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
 		{"kubernetes-namespace", &f.kubernetes.namespace, c.Kubernetes.Namespace},
 		{"kubernetes-image", &f.kubernetes.image, c.Kubernetes.Image},
 		{"kubernetes-agent-image", &f.kubernetes.agentImage, c.Kubernetes.AgentImage},
-		{"kubernetes-way", &f.kubernetes.way, c.Kubernetes.Way},
-		{"agentsandbox-way", &f.agentSandbox.way, c.AgentSandbox.Way},
+		{"kubernetes-transport", &f.kubernetes.transport, c.Kubernetes.Transport},
 	} {
 		if o.value != "" && !changed(o.flag) {
 			*o.to = o.value

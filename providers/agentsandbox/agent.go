@@ -177,7 +177,7 @@ func (p *Provider) connect(ctx context.Context, s seat) (net.Conn, note, error) 
 	if err != nil {
 		return nil, n, err
 	}
-	conn, err := p.tunnel(ctx, s, n)
+	conn, err := p.open(ctx, s, n)
 	if err == nil || ctx.Err() != nil || p.answers(ctx, s, n) {
 		return conn, n, err
 	}
@@ -185,15 +185,8 @@ func (p *Provider) connect(ctx context.Context, s seat) (net.Conn, note, error) 
 	if n, err = p.inject(ctx, s, n.Generation+1); err != nil {
 		return nil, n, err
 	}
-	conn, err = p.tunnel(ctx, s, n)
+	conn, err = p.open(ctx, s, n)
 	return conn, n, err
-}
-
-func (p *Provider) tunnel(ctx context.Context, s seat, n note) (net.Conn, error) {
-	if p.byPort(n) {
-		return p.dialPort(ctx, s.pod, n)
-	}
-	return p.executor.Tunnel(ctx, p.at(s), s.connectCommand(n))
 }
 
 // connectCommand joins an exec's standard input and output to the agent.

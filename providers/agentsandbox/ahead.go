@@ -50,7 +50,7 @@ func (a *ahead) begin(ctx context.Context, p *Provider, s subject, chosen string
 		if !n.serves(at.id) || n.Workdir != at.workdir {
 			return
 		}
-		conn, err := p.tunnel(ctx, at, n)
+		conn, err := p.open(ctx, at, n)
 		if err != nil {
 			return
 		}

@@ -39,8 +39,9 @@ func newClaiming(t *testing.T) *claiming {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 	c := &claiming{cluster: newCluster(t), watched: make(chan struct{})}
-	c.p.config.Way = WayPodIP
-	t.Cleanup(c.p.conns.Close)
+	c.p.config.Transport = TransportPodIP
+	c.p.agents = kube.NewAgents(nil, TransportPodIP, c.p.log)
+	t.Cleanup(c.p.agents.Close)
 	r := newRecord(providers.Spec{ID: "d1", Template: "plain", TemplateOptions: []byte(`{"pool": "p"}`)})
 	text, err := r.encode()
 	if err != nil {

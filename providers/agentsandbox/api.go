@@ -21,8 +21,9 @@ var (
 
 // What the controller writes on its objects.
 const (
-	poolHashLabel = coreGroup + "/warm-pool-sandbox" // on a pod that nobody has claimed
-	nameHashLabel = coreGroup + "/sandbox-name-hash" // on every pod of a Sandbox
+	poolHashLabel     = coreGroup + "/warm-pool-sandbox"         // on a pod that nobody has claimed
+	templateHashLabel = coreGroup + "/sandbox-template-ref-hash" // on every pod of a SandboxTemplate
+	nameHashLabel     = coreGroup + "/sandbox-name-hash"         // on every pod of a Sandbox
 
 	chosenAnnotation = coreGroup + "/sandbox-name" // on a claim: what it is about to be given of a pool's
 

@@ -19,9 +19,9 @@ type Config struct {
 	// IdleGrace is how much later than its idleness would end a sandbox the
 	// cluster itself does so, for when no server is left to. Default: 1 h.
 	IdleGrace time.Duration
-	// Way is how agents are reached. Default: WayExec.
-	Way Way
-	// AgentPort is where agents listen that are reached by WayPodIP. Default: 7778.
+	// Transport is how agents are reached. Default: TransportAuto.
+	Transport Transport
+	// AgentPort is where agents listen. Default: 7778.
 	AgentPort int32
 	// Logger: default slog.Default().
 	Logger *slog.Logger
@@ -37,7 +37,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	way, port, err := kube.CheckWay(string(c.Way), c.AgentPort)
-	c.Way, c.AgentPort = Way(way), port
+	var err error
+	c.Transport, c.AgentPort, err = kube.CheckTransport(c.Transport, c.AgentPort)
 	return c, err
 }

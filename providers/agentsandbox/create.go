@@ -173,7 +173,7 @@ func (p *Provider) finish(ctx context.Context, s subject) (providers.Info, net.C
 		}
 	}
 	info := s.info(at.pod)
-	info.Incarnation = incarnation(at.pod.UID, at.id, n.Generation)
+	info.Incarnation, info.Transport = incarnation(at.pod.UID, at.id, n.Generation), string(kube.TransportOf(conn))
 	return info, conn, nil
 }
 

@@ -127,7 +127,7 @@ func (p *Provider) endPod(ctx context.Context, pod *corev1.Pod) {
 func (p *Provider) podGone(ctx context.Context, pod *corev1.Pod) error {
 	err := kube.AwaitPodGone(ctx, p.core.Pods(p.namespace), pod)
 	if err == nil {
-		p.conns.Drop(pod.UID)
+		p.agents.Drop(pod.UID)
 	}
 	return err
 }

@@ -9,31 +9,29 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
 
-// Way is how the server reaches the agents.
-type Way string
+// Transport is how the server reaches the agents.
+type Transport = kube.Transport
 
-// The ways.
+// The transports.
 const (
-	WayExec  Way = kube.WayExec
-	WayPodIP Way = kube.WayPodIP
+	TransportAuto  = kube.TransportAuto
+	TransportExec  = kube.TransportExec
+	TransportPodIP = kube.TransportPodIP
 )
 
 // secretName is the secret of all agents of one pod. It is the pod's and goes
 // with it: a pod that is made anew under the same name has another.
 func secretName(pod types.UID) string { return "sandgate-agent-" + digest(string(pod)) }
 
-// byPort reports whether an agent is reached by a port of its pod. One that was
-// put in when this server, or another, took another way may not be.
-func (p *Provider) byPort(n note) bool { return n.Port != 0 && p.config.Way == WayPodIP }
-
 // listen makes an agent that is to be put in take connections to a port of its
 // pod.
 func (p *Provider) listen(ctx context.Context, pod *corev1.Pod, want *kube.Injection) error {
-	if p.config.Way == WayExec {
+	if !p.config.Transport.Listens() {
 		return nil
 	}
 	var err error
@@ -63,11 +61,19 @@ func (p *Provider) readSecret(ctx context.Context, pod *corev1.Pod) (sealed.Secr
 	return kube.ReadSecret(ctx, p.core.Secrets(p.namespace), secretName(pod.UID), pod)
 }
 
-// dialPort connects to an agent at a port of its pod.
-func (p *Provider) dialPort(ctx context.Context, pod *corev1.Pod, n note) (net.Conn, error) {
-	secret, err := p.readSecret(ctx, pod)
-	if err != nil {
-		return nil, err
+// open connects to an agent that was started in a container.
+func (p *Provider) open(ctx context.Context, s seat, n note) (net.Conn, error) {
+	return p.agents.Dial(ctx, kube.Agent{
+		Pod: s.pod, Port: n.Port, Group: s.pod.Labels[templateHashLabel], Container: s.container, Command: s.connectCommand(n),
+		Secret: func(ctx context.Context) (sealed.Secret, error) { return p.readSecret(ctx, s.pod) },
+	})
+}
+
+// info is what the objects of a sandbox say, with the transport of this server.
+func (p *Provider) info(s subject, pod *corev1.Pod) providers.Info {
+	out := s.info(pod)
+	if out.State == providers.StateActive {
+		out.Transport = string(p.agents.Transport(readNote(pod).Port, pod.Labels[templateHashLabel]))
 	}
-	return p.conns.Dial(ctx, pod, n.Port, secret)
+	return out
 }

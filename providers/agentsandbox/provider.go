@@ -36,7 +36,7 @@ type Provider struct {
 
 	leases   coordinationv1.LeasesGetter
 	executor *kube.Executor
-	conns    kube.PodConns
+	agents   *kube.Agents
 	injector *kube.Injector
 	known    sync.Map // names of cold pools, and of operators', that are there
 
@@ -96,6 +96,8 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		injector:   &kube.Injector{Agent: config.Agent},
 		end:        end,
 	}
+	p.config.Transport = config.Transport.Resolve(ctx, rest, set.AuthorizationV1(), namespace, []string{"get", "create"}, config.Logger)
+	p.agents = kube.NewAgents(p.executor, p.config.Transport, config.Logger)
 	p.keeping = newKeeper(life, p)
 	if err := p.checkAPI(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
@@ -138,7 +140,7 @@ func (p *Provider) Close() error {
 	p.end(errClosed)
 	p.keeping.wait()
 	p.executor.Close()
-	p.conns.Close()
+	p.agents.Close()
 	return nil
 }
 

@@ -24,7 +24,7 @@ func (p *Provider) Get(ctx context.Context, name string) (providers.Info, error)
 	if err != nil {
 		return providers.Info{}, err
 	}
-	return s.info(pod), nil
+	return p.info(s, pod), nil
 }
 
 // token says where a list goes on. The cluster's own token may outlive none of
@@ -129,7 +129,7 @@ func (p *Provider) infos(ctx context.Context, all []subject) ([]providers.Info, 
 			slots <- struct{}{}
 			defer func() { <-slots }()
 			pod, err := p.pod(ctx, s)
-			out[i] = s.info(pod)
+			out[i] = p.info(s, pod)
 			errs <- err
 		})
 	}
@@ -180,7 +180,7 @@ func (p *Provider) infosByList(ctx context.Context, all []subject, out []provide
 				return err
 			}
 		}
-		out[i] = s.info(pod)
+		out[i] = p.info(s, pod)
 	}
 	return nil
 }
@@ -203,7 +203,7 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 		if s.deleting || s.broken != nil {
 			return providers.Info{}, providers.NotActive(s.info(pod), "update %s: it is being deleted, or its record is broken", name)
 		}
-		changed := s.info(pod)
+		changed := p.info(s, pod)
 		c.ApplyTo(&changed)
 		before := s.record.Spec.Labels
 		s.record.Spec = changed.Spec

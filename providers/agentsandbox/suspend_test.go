@@ -20,6 +20,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
 const testNamespace = "ns"
@@ -40,6 +41,7 @@ func newCluster(t *testing.T) *cluster {
 	core := fake.NewClientset()
 	return &cluster{t: t, core: core, dyn: dyn, p: &Provider{
 		log: slog.New(slog.DiscardHandler), namespace: testNamespace, core: core.CoreV1(),
+		agents:    kube.NewAgents(nil, TransportExec, slog.New(slog.DiscardHandler)),
 		claims:    newKind[claim](dyn, claimsResource, testNamespace, "SandboxClaim"),
 		sandboxes: newKind[sandbox](dyn, sandboxesResource, testNamespace, sandboxKind),
 		pools:     newKind[warmPool](dyn, poolsResource, testNamespace, "SandboxWarmPool"),

@@ -36,12 +36,12 @@ type Config struct {
 	// PodPidsLimit is the podPidsLimit of the kubelets, which no API tells. 0:
 	// unknown.
 	PodPidsLimit int64
-	// Way is how agents are reached. Default: WayExec.
-	Way Way
-	// AgentPort is where agents listen that are reached by WayPodIP. Default: 7778.
+	// Transport is how agents are reached. Default: TransportAuto.
+	Transport Transport
+	// AgentPort is where agents listen. Default: 7778.
 	AgentPort int32
 	// AgentFrom is who may connect to the agents of sandboxes without network
-	// where Way is WayPodIP: pods as NAMESPACE/LABEL=VALUE,… or ranges of
+	// that listen: pods as NAMESPACE/LABEL=VALUE,… or ranges of
 	// addresses. It must hold the servers. Empty: nobody.
 	AgentFrom []string
 	// Logger: default slog.Default().
@@ -84,15 +84,14 @@ func (c Config) withDefaults() (Config, error) {
 	if c.PodPidsLimit < 0 {
 		return c, fmt.Errorf("pod pids limit %d is negative: %w", c.PodPidsLimit, providers.ErrInvalid)
 	}
-	return c.withWay()
+	return c.withTransport()
 }
 
-func (c Config) withWay() (Config, error) {
-	way, port, err := kube.CheckWay(string(c.Way), c.AgentPort)
-	if err != nil {
+func (c Config) withTransport() (Config, error) {
+	var err error
+	if c.Transport, c.AgentPort, err = kube.CheckTransport(c.Transport, c.AgentPort); err != nil {
 		return c, err
 	}
-	c.Way, c.AgentPort = Way(way), port
 	c.peers = nil
 	for _, from := range c.AgentFrom {
 		peer, err := parsePeer(from)
@@ -101,8 +100,8 @@ func (c Config) withWay() (Config, error) {
 		}
 		c.peers = append(c.peers, peer)
 	}
-	if c.Way == WayPodIP && c.NetworkPolicies && len(c.peers) == 0 {
-		c.Logger.Warn("nobody is let in to the agents of sandboxes without network, this server neither: say from where with --kubernetes-agent-from")
+	if c.Transport == TransportPodIP && c.NetworkPolicies && len(c.peers) == 0 {
+		c.Logger.Warn("the network policy of sandboxes without network keeps this server from their agents: allow it with --kubernetes-agent-from")
 	}
 	return c, nil
 }

@@ -151,7 +151,7 @@ func (p *Provider) build(ctx context.Context, name string, pl *plan, cm *corev1.
 	h.release()
 	_, rec = h.now()
 	info := infoOf(name, rec)
-	info.State, info.Created = providers.StateActive, true
+	info.State, info.Created, info.Transport = providers.StateActive, true, string(kube.TransportOf(conn))
 	return info, conn, nil
 }
 

@@ -121,7 +121,7 @@ func (p *Provider) destroy(ctx context.Context, h *hold) error {
 	} else if err := p.deletePods(ctx, cm.Name, rec); err != nil {
 		return err
 	}
-	p.conns.Drop(rec.UID)
+	p.agents.Drop(rec.UID)
 	uid := cm.UID
 	err := p.records().Delete(ctx, cm.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: new(metav1.DeletePropagationBackground),

@@ -16,7 +16,7 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 	if !network.Enforced {
 		network.Detail = "a NetworkPolicy that denies everything is made, but whether the cluster's network enforces it cannot be asked; say so with --kubernetes-network-policies where it does"
 	}
-	if p.config.Way == WayPodIP {
+	if p.config.Transport.Listens() {
 		network.Detail += fmt.Sprintf("; agents listen at port %d of their pods, where the policy lets in %s", p.config.AgentPort, p.letIn())
 	}
 	processes := providers.Enforcement{

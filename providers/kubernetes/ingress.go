@@ -20,7 +20,7 @@ import (
 // waysIn are the ingress rules for sandboxes without network: only what the
 // server's own way needs.
 func (p *Provider) waysIn() []networkingv1.NetworkPolicyIngressRule {
-	if p.config.Way != WayPodIP || len(p.config.peers) == 0 {
+	if !p.config.Transport.Listens() || len(p.config.peers) == 0 {
 		return nil
 	}
 	return []networkingv1.NetworkPolicyIngressRule{{

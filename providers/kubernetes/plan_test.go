@@ -13,7 +13,7 @@ import (
 
 func planOf(t *testing.T, spec providers.Spec) (*plan, error) {
 	t.Helper()
-	config, err := Config{AgentImage: "agent:1", Image: "image:1"}.withDefaults()
+	config, err := Config{AgentImage: "agent:1", Transport: TransportExec, Image: "image:1"}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}

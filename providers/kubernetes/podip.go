@@ -15,13 +15,14 @@ import (
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
 
-// Way is how the server reaches the agents.
-type Way string
+// Transport is how the server reaches the agents.
+type Transport = kube.Transport
 
-// The ways.
+// The transports.
 const (
-	WayExec  Way = kube.WayExec
-	WayPodIP Way = kube.WayPodIP
+	TransportAuto  = kube.TransportAuto
+	TransportExec  = kube.TransportExec
+	TransportPodIP = kube.TransportPodIP
 )
 
 const (
@@ -33,7 +34,7 @@ const (
 )
 
 // listens reports whether the agent takes connections to a port of its pod.
-func (p *plan) listens() bool { return p.config.Way != WayExec }
+func (p *plan) listens() bool { return p.config.Transport.Listens() }
 
 // port is where it does, or 0.
 func (p *plan) port() int32 {
@@ -80,12 +81,12 @@ func (p *plan) checkListening(c *corev1.Container) error {
 	return nil
 }
 
-// agentPort is where a pod's agent takes connections by a way, or 0: it may have
-// been made when this server, or another, took another way.
-func agentPort(pod *corev1.Pod, by Way) int32 {
+// agentPort is where a pod's agent listens, or 0: a server with another
+// transport may have made the pod.
+func agentPort(pod *corev1.Pod) int32 {
 	for _, c := range pod.Spec.Containers {
 		for _, port := range c.Ports {
-			if c.Name == containerName && by != WayExec && port.Name == agentPortName {
+			if c.Name == containerName && port.Name == agentPortName {
 				return port.ContainerPort
 			}
 		}
@@ -96,7 +97,7 @@ func agentPort(pod *corev1.Pod, by Way) int32 {
 // openRecorded connects to the agent of the pod that a record names.
 func (p *Provider) openRecorded(ctx context.Context, rec *record) (net.Conn, error) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: rec.Namespace, Name: rec.Pod}}
-	if p.config.Way != WayExec {
+	if p.config.Transport.Listens() {
 		var err error
 		if pod, err = p.pods(rec.Namespace).Get(ctx, rec.Pod, getOptions); err != nil {
 			return nil, kube.Wrap(ctx, "pod "+rec.Pod, err)
@@ -108,25 +109,26 @@ func (p *Provider) openRecorded(ctx context.Context, rec *record) (net.Conn, err
 	return p.open(ctx, pod)
 }
 
-// open connects to the agent of a pod: by exec where its way does not lead to
-// the pod.
+// open connects to the agent of a pod.
 func (p *Provider) open(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
-	return p.openBy(ctx, pod, p.conns.Dial)
+	return p.agents.Dial(ctx, p.agentIn(pod))
 }
 
-// openFirst is open for an agent that was just started.
+// openFirst connects to an agent that was just started.
 func (p *Provider) openFirst(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
-	return p.openBy(ctx, pod, p.conns.DialNew)
+	agent := p.agentIn(pod)
+	agent.Starting = true
+	return p.agents.Dial(ctx, agent)
 }
 
-func (p *Provider) openBy(ctx context.Context, pod *corev1.Pod, dial func(context.Context, *corev1.Pod, int32, sealed.Secret) (net.Conn, error)) (net.Conn, error) {
-	port := agentPort(pod, p.config.Way)
-	if port == 0 {
-		return p.exec.Tunnel(ctx, kube.Container{Namespace: pod.Namespace, Pod: pod.Name, Name: containerName}, connectCommand())
+func (p *Provider) agentIn(pod *corev1.Pod) kube.Agent {
+	return kube.Agent{
+		Pod: pod, Port: agentPort(pod), Group: pod.Labels[labelNetwork], Container: containerName, Command: connectCommand(),
+		Secret: func(ctx context.Context) (sealed.Secret, error) { return p.readSecret(ctx, pod) },
 	}
-	secret, err := p.readSecret(ctx, pod)
-	if err != nil {
-		return nil, err
-	}
-	return dial(ctx, pod, port, secret)
+}
+
+// transport is how this server reaches the agent of a pod.
+func (p *Provider) transport(pod *corev1.Pod) string {
+	return string(p.agents.Transport(agentPort(pod), pod.Labels[labelNetwork]))
 }

@@ -13,7 +13,7 @@ import (
 
 func podIPProvider(t *testing.T, more ...func(*Config)) *Provider {
 	t.Helper()
-	c := Config{AgentImage: "agent:1", Image: "image:1", Way: WayPodIP, AgentPort: 8888}
+	c := Config{AgentImage: "agent:1", Image: "image:1", Transport: TransportPodIP, AgentPort: 8888}
 	for _, change := range more {
 		change(&c)
 	}
@@ -21,7 +21,7 @@ func podIPProvider(t *testing.T, more ...func(*Config)) *Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Provider{config: c}
+	return &Provider{config: c, agents: kube.NewAgents(nil, c.Transport, c.Logger)}
 }
 
 // TestS5_5_Port: a pod whose agent is reached by address has a port of the
@@ -39,8 +39,8 @@ func TestS5_5_Port(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := pod.Spec.Containers[0]
-	if agentPort(pod, WayPodIP) != 8888 || !strings.Contains(strings.Join(c.Command, " "), "--listen-tcp :8888") {
-		t.Errorf("port %d, command %q", agentPort(pod, WayPodIP), c.Command)
+	if agentPort(pod) != 8888 || !strings.Contains(strings.Join(c.Command, " "), "--listen-tcp :8888") {
+		t.Errorf("port %d, command %q", agentPort(pod), c.Command)
 	}
 	data := pl.secretData()
 	if data["v0"] != "b" || data[kube.SecretKey] != pl.agentSecret.Text() || secretOf(pod) != pl.secret {
@@ -61,37 +61,43 @@ func TestS5_5_Port(t *testing.T) {
 		t.Errorf("pods that listen pass for those that do not: %v", err)
 	}
 	plain := byExec.makePod()
-	if agentPort(plain, WayPodIP) != 0 || strings.Contains(plain.String(), secretVariable) || byExec.secretData()[kube.SecretKey] != "" {
+	if agentPort(plain) != 0 || strings.Contains(plain.String(), secretVariable) || byExec.secretData()[kube.SecretKey] != "" {
 		t.Errorf("a pod that is reached by exec listens: %v", plain)
 	}
 }
 
-// TestPodsOfEitherWay: only a server with the way pod-ip connects to a port, and
-// only to pods that were made with one.
-func TestPodsOfEitherWay(t *testing.T) {
-	pods := map[Way]*corev1.Pod{}
-	for _, way := range []Way{WayExec, WayPodIP} {
-		p := podIPProvider(t, func(c *Config) { c.Way, c.AgentFrom = way, []string{"a/b=c"} })
+// TestTransports: agents listen unless the transport is exec, and only pods that
+// were made so are reached at their address.
+func TestTransports(t *testing.T) {
+	made := map[Transport]*corev1.Pod{}
+	for _, transport := range []Transport{TransportExec, TransportPodIP, TransportAuto} {
+		p := podIPProvider(t, func(c *Config) { c.Transport, c.AgentFrom = transport, []string{"a/b=c"} })
 		pl, err := p.plan("name", withOptions(""))
 		if err != nil {
 			t.Fatal(err)
 		}
-		pods[way] = pl.makePod()
-		if open := len(p.denyAll().Spec.Ingress) > 0; open != (way == WayPodIP) {
-			t.Errorf("%s: the policy lets somebody in: %v", way, open)
+		made[transport] = pl.makePod()
+		if open := len(p.denyAll().Spec.Ingress) > 0; open != (transport != TransportExec) {
+			t.Errorf("%s: the policy allows connections: %v", transport, open)
 		}
 	}
-	if agentPort(pods[WayPodIP], WayPodIP) != 8888 {
-		t.Error("a pod that listens is not reached at its port")
-	}
-	for _, c := range []struct{ made, by Way }{{WayExec, WayPodIP}, {WayPodIP, WayExec}} {
-		if agentPort(pods[c.made], c.by) != 0 {
-			t.Errorf("%s leads to a pod of %s", c.by, c.made)
+	for _, c := range []struct{ made, by, want Transport }{
+		{TransportExec, TransportExec, TransportExec},
+		{TransportExec, TransportPodIP, TransportExec},
+		{TransportPodIP, TransportExec, TransportExec},
+		{TransportPodIP, TransportPodIP, TransportPodIP},
+		{TransportAuto, TransportPodIP, TransportPodIP},
+		{TransportPodIP, TransportAuto, TransportPodIP},
+		{TransportExec, TransportAuto, TransportExec},
+	} {
+		p := podIPProvider(t, func(config *Config) { config.Transport = c.by })
+		if got := p.transport(made[c.made]); got != string(c.want) {
+			t.Errorf("a server with %s reaches a pod made with %s by %s", c.by, c.made, got)
 		}
 	}
 }
 
-func TestOverridesKeepTheWayIn(t *testing.T) {
+func TestOverridesKeepTheAgentsPort(t *testing.T) {
 	sandbox := func(fields string) string {
 		return `{"pod_overrides": {"containers": [{"name": "sandbox", ` + fields + `}]}}`
 	}
@@ -121,10 +127,10 @@ func TestOverridesKeepTheWayIn(t *testing.T) {
 func TestS5_9_WaysIn(t *testing.T) {
 	for _, p := range []*Provider{
 		podIPProvider(t),
-		podIPProvider(t, func(c *Config) { c.Way, c.AgentFrom = WayExec, []string{"a/b=c"} }),
+		podIPProvider(t, func(c *Config) { c.Transport, c.AgentFrom = TransportExec, []string{"a/b=c"} }),
 	} {
 		if policy := p.denyAll(); len(policy.Spec.Ingress) > 0 || len(policy.Spec.PolicyTypes) != 2 {
-			t.Errorf("%s: %+v", p.config.Way, policy.Spec)
+			t.Errorf("%s: %+v", p.config.Transport, policy.Spec)
 		}
 	}
 	p := podIPProvider(t, func(c *Config) { c.AgentFrom = []string{"sandgate/app=server,tier in (a,b)", "10.1.0.0/16"} })
@@ -146,9 +152,9 @@ func TestS5_9_WaysIn(t *testing.T) {
 	}
 }
 
-func TestWayIsChecked(t *testing.T) {
+func TestTransportIsChecked(t *testing.T) {
 	for _, c := range []Config{
-		{Way: "router"}, {Way: WayPodIP, AgentPort: 22}, {Way: WayPodIP, AgentPort: 70000},
+		{Transport: "router"}, {Transport: TransportPodIP, AgentPort: 22}, {Transport: TransportPodIP, AgentPort: 70000},
 		{AgentFrom: []string{""}}, {AgentFrom: []string{"sandgate"}}, {AgentFrom: []string{"sandgate/"}}, {AgentFrom: []string{"/app=x"}},
 		{AgentFrom: []string{"Sandgate!/app=x"}}, {AgentFrom: []string{"ns/app=b c"}}, {AgentFrom: []string{"10.0.0.0/33"}}, {AgentFrom: []string{"10.0.0.1"}},
 	} {
@@ -157,8 +163,8 @@ func TestWayIsChecked(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	if c, err := (Config{AgentImage: "agent:1"}).withDefaults(); err != nil || c.Way != WayExec {
-		t.Errorf("by default: %v, %v", c.Way, err)
+	if c, err := (Config{AgentImage: "agent:1"}).withDefaults(); err != nil || c.Transport != TransportAuto {
+		t.Errorf("by default: %v, %v", c.Transport, err)
 	}
 }
 

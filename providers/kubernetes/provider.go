@@ -29,8 +29,8 @@ type Provider struct {
 	account string
 	log     *slog.Logger
 
-	conns kube.PodConns
-	pools pools
+	agents *kube.Agents
+	pools  pools
 
 	policyMu   sync.Mutex
 	policySeen time.Time
@@ -78,12 +78,14 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if err := p.lease(reaperLease).Check(ctx); err != nil {
 		return nil, err
 	}
+	p.config.Transport = config.Transport.Resolve(ctx, rest, client.AuthorizationV1(), namespace, []string{"get"}, config.Logger)
+	p.agents = kube.NewAgents(p.exec, p.config.Transport, config.Logger)
 	background, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	p.stop = stop
 	p.pools.wake = make(chan struct{}, 1)
 	p.work.Go(func() { p.lease(sweeperLease).Lead(background, p.sweep) })
 	p.work.Go(func() { p.keepPools(background) })
-	if config.Way == WayPodIP {
+	if p.config.Transport.Listens() {
 		p.work.Go(func() { p.keepPolicy(background) })
 	}
 	return p, nil
@@ -94,7 +96,7 @@ func (p *Provider) Close() error {
 	p.stop(errClosed)
 	p.work.Wait()
 	p.exec.Close()
-	p.conns.Close()
+	p.agents.Close()
 	return nil
 }
 

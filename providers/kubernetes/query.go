@@ -64,14 +64,14 @@ func (p *Provider) info(ctx context.Context, name string, rec *record) (provider
 		return providers.Info{}, kube.Wrap(ctx, "pod of sandbox "+name, err)
 	}
 	if err == nil {
-		return infoWith(name, rec, pod), nil
+		return p.infoWith(name, rec, pod), nil
 	}
 	// It may have been deleted between the two looks.
 	_, now, err := p.read(ctx, name)
 	if err != nil {
 		return providers.Info{}, err
 	}
-	return infoWith(name, now, nil), nil
+	return p.infoWith(name, now, nil), nil
 }
 
 // infoOf is what the record says.
@@ -95,7 +95,7 @@ func infoOf(name string, rec *record) providers.Info {
 
 // infoWith is what record and pod say together. The pod is nil when there is
 // none.
-func infoWith(name string, rec *record, pod *corev1.Pod) providers.Info {
+func (p *Provider) infoWith(name string, rec *record, pod *corev1.Pod) providers.Info {
 	out := infoOf(name, rec)
 	if rec.Phase != phaseActive {
 		return out
@@ -108,6 +108,9 @@ func infoWith(name string, rec *record, pod *corev1.Pod) providers.Info {
 		out.State, out.Message, out.Failure = providers.StateFailed, end.Message, end.Failure
 	case pod.DeletionTimestamp != nil:
 		out.State, out.Message = providers.StateFailed, "its pod is being deleted by somebody else"
+	}
+	if out.State == providers.StateActive {
+		out.Transport = p.transport(pod)
 	}
 	return out
 }
@@ -201,7 +204,7 @@ func (p *Provider) infos(ctx context.Context, records map[string]*record) ([]pro
 		for _, name := range names {
 			rec := records[name]
 			if pod := byName[rec.Pod]; pod != nil && pod.UID == rec.UID {
-				out = append(out, infoWith(name, rec, pod))
+				out = append(out, p.infoWith(name, rec, pod))
 				continue
 			}
 			// A page shows records as they were, and pods as they were in the cache.

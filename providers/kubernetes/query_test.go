@@ -15,6 +15,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
 func fakeProvider(t *testing.T) (*Provider, *fake.Clientset) {
@@ -24,7 +25,8 @@ func fakeProvider(t *testing.T) (*Provider, *fake.Clientset) {
 		t.Fatal(err)
 	}
 	client := fake.NewClientset()
-	return &Provider{config: config, namespace: "ns", client: client, log: slog.New(slog.DiscardHandler)}, client
+	log := slog.New(slog.DiscardHandler)
+	return &Provider{config: config, namespace: "ns", client: client, agents: kube.NewAgents(nil, TransportExec, log), log: log}, client
 }
 
 func put(t *testing.T, client *fake.Clientset, name string, rec record) {

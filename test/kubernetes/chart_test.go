@@ -33,7 +33,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		{"containerPort=70000", "containerPort"},
 		{"replicas=many", "replicas"},
 		{"provider=docker", "provider"},
-		{"way=by-foot", "way"},
+		{"transport=by-foot", "transport"},
 		{"image.digest=latest", "digest"},
 		{"adminListen=:9090", "adminListen"},
 		{"tls.secretName=", "tls.secretName is required"},

@@ -70,6 +70,7 @@ func TestChart(t *testing.T) {
 				t.Errorf("%q", out)
 			}
 		})
+		t.Run("S1-32 S5-5 in the cluster agents are reached at their pods' addresses", func(t *testing.T) { c.reaches(t, "pod-ip") })
 		t.Run("S1-7 S3-2 S5-3 S5-30 a readable name in the namespace", func(t *testing.T) {
 			id := strings.TrimSpace(c.run(t, binary("sandgate"), "create"))
 			pods, err := client.CoreV1().Pods(c.sandboxes).List(limit(t), meta.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=sandgate"})
@@ -129,6 +130,7 @@ func TestChart(t *testing.T) {
 				t.Errorf("%q", out)
 			}
 		})
+		t.Run("S1-32 S5-5 in the cluster agents are reached at their pods' addresses", func(t *testing.T) { c.reaches(t, "pod-ip") })
 		t.Run("S1-29 C21 suspend and resume", c.suspend)
 		t.Run("conformance", func(t *testing.T) { c.conformance(t, "0.08") })
 		t.Run("S5-15 no other rights", func(t *testing.T) { noOtherRights(t, config, c) })
@@ -168,7 +170,7 @@ func noOtherRights(t *testing.T, config *rest.Config, c installed) {
 		t.Error("it may not do what it must: the questions are asked of the wrong account")
 	}
 	for _, no := range [][4]string{
-		{c.sandboxes, "get", "", "secrets"}, {c.sandboxes, "list", "", "secrets"}, {c.sandboxes, "create", "", "serviceaccounts/token"},
+		{c.sandboxes, "list", "", "secrets"}, {c.sandboxes, "watch", "", "secrets"}, {c.sandboxes, "create", "", "serviceaccounts/token"},
 		{c.sandboxes, "create", "rbac.authorization.k8s.io", "rolebindings"}, {c.sandboxes, "create", "", "pods/attach"},
 		{c.sandboxes, "create", "apps", "deployments"}, {c.sandboxes, "delete", "networking.k8s.io", "networkpolicies"},
 		{c.namespace, "create", "", "pods"}, {c.namespace, "create", "", "pods/exec"}, {c.namespace, "get", "", "secrets"},

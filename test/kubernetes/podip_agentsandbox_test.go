@@ -17,17 +17,11 @@ import (
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
-// openPodIP is open for the way by the pods' addresses.
+// openPodIP is open with the transport pod-ip.
 func (r *asRig) openPodIP(t testing.TB, kubeconfig string) *agentsandbox.Provider {
 	t.Helper()
-	return r.openWay(t, kubeconfig, agentsandbox.WayPodIP)
-}
-
-// openWay is open for a way by the pods' ports.
-func (r *asRig) openWay(t testing.TB, kubeconfig string, way agentsandbox.Way) *agentsandbox.Provider {
-	t.Helper()
 	p, err := agentsandbox.New(t.Context(), agentsandbox.Config{
-		Kubeconfig: kubeconfig, Namespace: r.namespace, Way: way, AgentPort: podIPPort,
+		Kubeconfig: kubeconfig, Namespace: r.namespace, Transport: agentsandbox.TransportPodIP, AgentPort: podIPPort,
 		Agent:  func(string) ([]byte, error) { return agentBinary() },
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
@@ -60,7 +54,7 @@ func TestAgentSandboxPodIP(t *testing.T) {
 	needAgentSandbox(t, client)
 	needPodNetwork(t, client, r.namespace)
 	r.template("box", restricted(image()), map[string]any{"networkPolicyManagement": "Unmanaged"})
-	p := r.openPodIP(t, account(t, client, r.namespace, chartRules(t, "agentsandbox", "way=pod-ip")))
+	p := r.openPodIP(t, account(t, client, r.namespace, chartRules(t, "agentsandbox", "transport=pod-ip")))
 	defer func() { _ = p.Close() }()
 	create := func(t *testing.T, name string) providers.Info {
 		t.Helper()
@@ -193,7 +187,7 @@ func TestAgentSandboxPodIP(t *testing.T) {
 	})
 }
 
-// TestAgentSandboxPodIPConformance holds the way to a part of the suite, or to
+// TestAgentSandboxPodIPConformance holds the transport to a part of the suite, or to
 // all of it.
 func TestAgentSandboxPodIPConformance(t *testing.T) {
 	t.Parallel()

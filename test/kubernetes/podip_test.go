@@ -57,7 +57,7 @@ const podIPPort = 8888
 func podIPConfig(t *testing.T) raw.Config {
 	t.Helper()
 	config := rawConfig(t)
-	config.AgentImage, config.Way, config.AgentPort = agentImage(), raw.WayPodIP, podIPPort
+	config.AgentImage, config.Transport, config.AgentPort = agentImage(), raw.TransportPodIP, podIPPort
 	return config
 }
 
@@ -74,11 +74,11 @@ func podIPRig(t *testing.T, config raw.Config) rawRig {
 	return r
 }
 
-// withoutExec are the chart's rules for a way, without the right to exec: what
-// works with them goes by the pods' ports.
-func withoutExec(t *testing.T, provider, way string) []rbac.PolicyRule {
+// withoutExec are the chart's rules for a transport, without the right to exec:
+// what works with them goes by the pods' ports.
+func withoutExec(t *testing.T, provider, transport string) []rbac.PolicyRule {
 	t.Helper()
-	return slices.DeleteFunc(chartRules(t, provider, "way="+way), func(r rbac.PolicyRule) bool {
+	return slices.DeleteFunc(chartRules(t, provider, "transport="+transport), func(r rbac.PolicyRule) bool {
 		return slices.Contains(r.Resources, "pods/exec")
 	})
 }
@@ -289,13 +289,13 @@ func execIn(t *testing.T, client *kubernetes.Clientset, in *core.Pod, script str
 	return out.String()
 }
 
-// TestRawPodIPMixed: servers of either way serve sandboxes that were made by the
-// other.
+// TestRawPodIPMixed: servers of either transport serve sandboxes that were made
+// by the other.
 func TestRawPodIPMixed(t *testing.T) {
 	t.Parallel()
 	byIP := podIPRig(t, podIPConfig(t))
 	config := byIP.config
-	config.Way = raw.WayExec
+	config.Transport = raw.TransportExec
 	byExec := podIPRig(t, config)
 	t.Run("S1-32 one without a secret is reached by exec", func(t *testing.T) {
 		byExec.made(t, "before", rawSpec("before", ""))
@@ -366,12 +366,12 @@ func TestRawPodIPMixed(t *testing.T) {
 	})
 }
 
-// TestRawPodIPAccess: the right to read secrets is all that the way takes.
+// TestRawPodIPAccess: the right to read secrets is all that the transport needs.
 func TestRawPodIPAccess(t *testing.T) {
 	t.Parallel()
 	client, _ := clientset(t)
 	config := podIPConfig(t)
-	config.Kubeconfig = account(t, client, config.Namespace, chartRules(t, "kubernetes"))
+	config.Kubeconfig = account(t, client, config.Namespace, chartRules(t, "kubernetes", "transport=exec"))
 	r := podIPRig(t, config)
 	t.Run("S5-15 a rule that is missing is named", func(t *testing.T) {
 		_, _, err := r.Create(limit(t), "x", rawSpec("x", ""))
@@ -386,7 +386,7 @@ func TestRawPodIPAccess(t *testing.T) {
 	})
 }
 
-// TestRawPodIPConformance holds the way to a part of the suite, or to all of it.
+// TestRawPodIPConformance holds the transport to a part of the suite, or to all of it.
 func TestRawPodIPConformance(t *testing.T) {
 	t.Parallel()
 	client, _ := clientset(t)

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -20,6 +21,8 @@ import (
 // pod's network may go before its last words have left it, so whoever deletes a
 // pod ends its connections here as well. The zero value is usable.
 type PodConns struct {
+	connectTime time.Duration // 0: podDialTime
+
 	mu     sync.Mutex
 	closed bool
 	open   map[*podConn]struct{}
@@ -78,7 +81,7 @@ func (a *PodConns) DialNew(ctx context.Context, pod *corev1.Pod, port int32, s s
 func (a *PodConns) dial(ctx context.Context, pod *corev1.Pod, port int32, s sealed.Secret) (net.Conn, error) {
 	failed := errNoAddress
 	for _, at := range addresses(pod, port) {
-		conn, err := dialSealed(ctx, at, s)
+		conn, err := dialSealed(ctx, at, s, cmp.Or(a.connectTime, podDialTime))
 		if err == nil {
 			return conn, nil
 		}

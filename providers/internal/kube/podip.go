@@ -7,48 +7,13 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
-
-// The ways to an agent.
-const (
-	// WayExec joins the agent through the API server, by an exec stream.
-	WayExec = "exec"
-	// WayPodIP connects to the agent's port at the pod's own address.
-	WayPodIP = "pod-ip"
-)
-
-// DefaultAgentPort is where agents listen that are reached by a port.
-const DefaultAgentPort = 7778
-
-// CheckWay returns the way and the port to use. The error wraps ErrInvalid.
-func CheckWay(way string, port int32) (string, int32, error) {
-	switch way {
-	case "":
-		way = WayExec
-	case WayExec, WayPodIP:
-	default:
-		return "", 0, fmt.Errorf("way to the agent: %q is neither %s nor %s: %w", way, WayExec, WayPodIP, providers.ErrInvalid)
-	}
-	if port == 0 {
-		port = DefaultAgentPort
-	}
-	if errs := validation.IsValidPortNum(int(port)); len(errs) > 0 {
-		return "", 0, fmt.Errorf("agent port %d: %s: %w", port, strings.Join(errs, "; "), providers.ErrInvalid)
-	}
-	if port < 1024 {
-		return "", 0, fmt.Errorf("agent port %d: agents run without the privilege to listen below 1024: %w", port, providers.ErrInvalid)
-	}
-	return way, port, nil
-}
 
 // ListenAddress is where an agent listens, for its --listen-tcp.
 func ListenAddress(port int32) string { return ":" + strconv.Itoa(int(port)) }
@@ -94,8 +59,8 @@ func addresses(pod *corev1.Pod, port int32) []string {
 
 // dialSealed connects to an address and returns when the agent there has proved
 // that it is the expected one.
-func dialSealed(ctx context.Context, at string, s sealed.Secret) (net.Conn, error) {
-	dialing, cancel := context.WithTimeoutCause(ctx, podDialTime, errOutOfReach)
+func dialSealed(ctx context.Context, at string, s sealed.Secret, connectTime time.Duration) (net.Conn, error) {
+	dialing, cancel := context.WithTimeoutCause(ctx, connectTime, errOutOfReach)
 	defer cancel()
 	raw, err := podDialer.DialContext(dialing, "tcp", at)
 	var conn net.Conn
@@ -112,8 +77,8 @@ func dialSealed(ctx context.Context, at string, s sealed.Secret) (net.Conn, erro
 	case refused(err):
 		return nil, fmt.Errorf("nothing listens at %s, or a network policy rejects the server: %w", at, err)
 	case ctx.Err() == nil && outOfReach(err):
-		return nil, fmt.Errorf("%s %w (%w): the server must be where pods' addresses lead to pods, and a network policy must let it in at that port; else serve with the way %s",
-			at, errOutOfReach, err, WayExec)
+		return nil, fmt.Errorf("%s %w (%w): the server must be where pods' addresses lead to pods, and a network policy must let it in at that port; else serve with the transport %s",
+			at, errOutOfReach, err, TransportExec)
 	default:
 		return nil, err
 	}

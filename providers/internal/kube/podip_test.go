@@ -200,20 +200,20 @@ func TestDialNewPod(t *testing.T) {
 	}
 }
 
-func TestCheckWay(t *testing.T) {
-	if way, port, err := CheckWay("", 0); way != WayExec || port != DefaultAgentPort || err != nil {
-		t.Errorf("%s %d %v", way, port, err)
+func TestCheckTransport(t *testing.T) {
+	if got, port, err := CheckTransport("", 0); got != TransportAuto || port != DefaultAgentPort || err != nil {
+		t.Errorf("%s %d %v", got, port, err)
 	}
-	for _, want := range []string{WayPodIP} {
-		if way, port, err := CheckWay(want, 8888); way != want || port != 8888 || err != nil {
-			t.Errorf("%s %d %v", way, port, err)
+	for _, want := range []Transport{TransportAuto, TransportExec, TransportPodIP} {
+		if got, port, err := CheckTransport(want, 8888); got != want || port != 8888 || err != nil {
+			t.Errorf("%s %d %v", got, port, err)
 		}
 	}
 	for _, c := range []struct {
-		way  string
-		port int32
-	}{{"router", 0}, {"POD-IP", 0}, {WayPodIP, 80}, {WayPodIP, 65536}, {WayExec, -1}, {WayPodIP, 22}, {"port-forward", 0}} {
-		if _, _, err := CheckWay(c.way, c.port); !errors.Is(err, providers.ErrInvalid) {
+		transport Transport
+		port      int32
+	}{{"router", 0}, {"port-forward", 0}, {"POD-IP", 0}, {TransportPodIP, 80}, {TransportPodIP, 65536}, {TransportExec, -1}} {
+		if _, _, err := CheckTransport(c.transport, c.port); !errors.Is(err, providers.ErrInvalid) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

@@ -21,7 +21,7 @@ const SecretKey = "agent"
 func ReadSecret(ctx context.Context, secrets corev1client.SecretInterface, name string, pod *corev1.Pod) (sealed.Secret, error) {
 	object, err := secrets.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return sealed.Secret{}, fmt.Errorf("the secret of the agent in pod %s was deleted; by the way exec it can still be reached: %w", pod.Name, providers.ErrUnavailable)
+		return sealed.Secret{}, fmt.Errorf("the secret of the agent in pod %s was deleted; by exec it can still be reached: %w", pod.Name, providers.ErrUnavailable)
 	}
 	if err != nil {
 		return sealed.Secret{}, Wrap(ctx, "read the secret of the agent in pod "+pod.Name, err)

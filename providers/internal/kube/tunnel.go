@@ -253,18 +253,3 @@ func (t *tunnel) endError(ctx context.Context) error {
 		return execError(ctx, t.at, t.err)
 	}
 }
-
-// Alive reports whether a connection that Tunnel made still has its command at
-// the other end.
-func Alive(conn net.Conn) bool {
-	t, ok := conn.(*tunnel)
-	if !ok {
-		return true
-	}
-	select {
-	case <-t.ended:
-		return false
-	default:
-		return true
-	}
-}

@@ -115,11 +115,11 @@ func kill(t *testing.T, p process) {
 
 // TestLossIsTold takes away what cannot be resumed, with each provider.
 func TestLossIsTold(t *testing.T) {
-	ways := []string{"exec"}
+	transports := []string{"exec"}
 	if os.Getenv("SANDGATE_KUBERNETES") == "full" {
-		ways = append(ways, "pod-ip")
+		transports = append(transports, "pod-ip")
 	}
-	r := newRig(t, ways...)
+	r := newRig(t, transports...)
 	t.Run("C7", func(t *testing.T) {
 		for _, l := range losses {
 			for _, s := range r.sides {

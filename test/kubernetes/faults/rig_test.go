@@ -26,7 +26,7 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
-// rig is a namespace of a test's own, and in it both providers by some ways.
+// rig is a namespace of a test's own, and in it both providers by some transports.
 type rig struct {
 	t         *testing.T
 	cluster   string
@@ -39,23 +39,23 @@ type rig struct {
 	sides      []*side
 }
 
-// side is one provider by one way to the agents: two servers on one cluster
+// side is one provider by one transport: two servers on one cluster
 // behind one address, and a client.
 type side struct {
-	rig      *rig
-	provider string
-	way      string
-	servers  [2]*server
-	turn     int // whose it is
-	front    *front
-	client   *sandgate.Client
+	rig       *rig
+	provider  string
+	transport string
+	servers   [2]*server
+	turn      int // whose it is
+	front     *front
+	client    *sandgate.Client
 }
 
 func (s *side) String() string {
-	if s.way == "exec" {
+	if s.transport == "exec" {
 		return s.provider
 	}
-	return s.provider + " by " + s.way
+	return s.provider + " by " + s.transport
 }
 
 type server struct {
@@ -70,7 +70,7 @@ var (
 	sandboxes = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
 )
 
-func newRig(t *testing.T, ways ...string) *rig {
+func newRig(t *testing.T, transports ...string) *rig {
 	t.Helper()
 	cluster, kubeconfig := os.Getenv("SANDGATE_CLUSTER"), os.Getenv("KUBECONFIG")
 	if cluster == "" || kubeconfig == "" {
@@ -102,8 +102,8 @@ func newRig(t *testing.T, ways ...string) *rig {
 	r.template("box", core.RestartPolicyAlways)
 	r.template("once", core.RestartPolicyNever)
 	r.template("on-failure", core.RestartPolicyOnFailure)
-	for _, way := range ways {
-		r.sides = append(r.sides, r.side("kubernetes", way), r.side("agentsandbox", way))
+	for _, transport := range transports {
+		r.sides = append(r.sides, r.side("kubernetes", transport), r.side("agentsandbox", transport))
 	}
 	return r
 }
@@ -152,9 +152,9 @@ func (r *rig) template(name string, restart core.RestartPolicy) {
 	}
 }
 
-func (r *rig) side(provider, way string) *side {
+func (r *rig) side(provider, transport string) *side {
 	r.t.Helper()
-	s := &side{rig: r, provider: provider, way: way}
+	s := &side{rig: r, provider: provider, transport: transport}
 	for i := range s.servers {
 		s.servers[i] = s.serve()
 	}
@@ -198,7 +198,7 @@ func (s *side) serve() *server {
 		r.t.Fatal(err)
 	}
 	made.cmd = exec.Command(program(), "serve", "--listen", "unix://"+made.address, "--state-dir", dir, "--config", config,
-		"--provider", s.provider, "--"+s.provider+"-way", s.way, "--kubernetes-namespace", r.namespace, "--kubernetes-kubeconfig", r.kubeconfig)
+		"--provider", s.provider, "--kubernetes-transport", s.transport, "--kubernetes-namespace", r.namespace, "--kubernetes-kubeconfig", r.kubeconfig)
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		r.t.Fatal(err)

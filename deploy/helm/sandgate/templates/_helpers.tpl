@@ -76,9 +76,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{- /* In the namespace of the sandboxes only: with a ClusterRole the server could read every secret. */}}
-{{- define "sandgate.rules.way" -}}
-{{- if ne .Values.way "exec" -}}
-# The secrets by which server and agents know each other at the pods' ports.
+{{- define "sandgate.rules.transport" -}}
+{{- if ne .Values.transport "exec" -}}
+# The secrets by which server and agents authenticate each other.
 - {apiGroups: [""], resources: [secrets], verbs: [get{{ if eq .Values.provider "agentsandbox" }}, create{{ end }}]}
 {{- end }}
 {{- end }}

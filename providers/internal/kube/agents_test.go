@@ -1,0 +1,123 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/streaming/sealed"
+)
+
+func TestAgentsDial(t *testing.T) {
+	_, e := newExecServer(t, func(_ io.Reader, stdout, _ io.Writer, _ <-chan struct{}) int {
+		_, _ = io.WriteString(stdout, "hello")
+		return 0
+	})
+	secret := sealed.NewSecret()
+	port := agentAt(t, "127.0.0.1:0", secret)
+	agent := func(pod *corev1.Pod, port int32) Agent {
+		return Agent{
+			Pod: pod, Port: port, Group: "none", Command: []string{"connect"},
+			Secret: func(context.Context) (sealed.Secret, error) { return secret, nil },
+		}
+	}
+	here, blocked := podAt("127.0.0.1"), blackHole(t)
+	open := func(t *testing.T, transport Transport) *Agents {
+		a := NewAgents(e, transport, slog.New(slog.DiscardHandler))
+		a.conns.connectTime = 100 * time.Millisecond
+		t.Cleanup(a.Close)
+		return a
+	}
+	reached := func(t *testing.T, a *Agents, to Agent, want Transport) {
+		t.Helper()
+		conn, err := a.Dial(t.Context(), to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		if got := TransportOf(conn); got != want {
+			t.Errorf("by %s, not %s", got, want)
+		}
+		if got, err := io.ReadAll(conn); err != nil || string(got) != "hello" {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	for _, transport := range []Transport{TransportAuto, TransportPodIP} {
+		t.Run(string(transport), func(t *testing.T) {
+			a := open(t, transport)
+			reached(t, a, agent(here, port), TransportPodIP)
+			reached(t, a, agent(here, 0), TransportExec)
+		})
+	}
+	t.Run("exec", func(t *testing.T) { reached(t, open(t, TransportExec), agent(here, port), TransportExec) })
+	t.Run("auto falls back for the pods of a group", func(t *testing.T) {
+		a := open(t, TransportAuto)
+		reached(t, a, agent(here, blocked), TransportExec)
+		reached(t, a, agent(here, port), TransportExec)
+		other := agent(here, port)
+		other.Group = "full"
+		reached(t, a, other, TransportPodIP)
+		a.unreachable["none"] = time.Now()
+		reached(t, a, agent(here, port), TransportPodIP)
+	})
+	t.Run("auto falls back for one pod where nothing listens", func(t *testing.T) {
+		a := open(t, TransportAuto)
+		l, closed := listen(t, "127.0.0.1:0")
+		_ = l.Close()
+		reached(t, a, agent(here, closed), TransportExec)
+		reached(t, a, agent(here, port), TransportPodIP)
+	})
+	t.Run("pod-ip never falls back", func(t *testing.T) {
+		if conn, err := open(t, TransportPodIP).Dial(t.Context(), agent(here, blocked)); !OutOfReach(err) || !errors.Is(err, providers.ErrUnavailable) {
+			t.Errorf("%v, %v", conn, err)
+		}
+	})
+}
+
+// blackHole returns a port that does not answer, as behind a network policy: its
+// queue of connections is full.
+func blackHole(t *testing.T) int32 {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	at, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := at.(*syscall.SockaddrInet4).Port
+	for {
+		conn, err := net.DialTimeout("tcp", fmt.Sprint("127.0.0.1:", port), 200*time.Millisecond)
+		if err != nil {
+			return int32(port)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+}
+
+func TestResolveTransport(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	log := slog.New(slog.DiscardHandler)
+	for transport, want := range map[Transport]Transport{
+		TransportAuto: TransportExec, TransportExec: TransportExec, TransportPodIP: TransportPodIP,
+	} {
+		if got := transport.Resolve(t.Context(), &rest.Config{Host: "https://192.0.2.1"}, nil, "ns", []string{"get"}, log); got != want {
+			t.Errorf("%s is %s outside of a cluster", transport, got)
+		}
+	}
+}
