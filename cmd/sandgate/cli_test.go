@@ -367,3 +367,15 @@ func TestHelp(t *testing.T) {
 		}
 	}
 }
+
+// A server whose log is JSON has logged its end: nothing else is printed.
+func TestServeFailureInAJSONLog(t *testing.T) {
+	got := run(t.Context(), nil, "", "serve", "--log-format", "json", "--state-dir", t.TempDir(), "--provider", "nowhere")
+	if got.code != failed || strings.Count(got.stderr, "\n") != 1 || !strings.HasPrefix(got.stderr, "{") {
+		t.Errorf("%+v", got)
+	}
+	got = run(t.Context(), nil, "", "serve", "--state-dir", t.TempDir(), "--provider", "nowhere")
+	if got.code != failed || !strings.HasPrefix(got.stderr, "sandgate: --provider: ") {
+		t.Errorf("%+v", got)
+	}
+}

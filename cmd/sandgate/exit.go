@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/serve"
 )
 
 // failed is the exit code for what Sandgate itself could not do.
@@ -44,6 +45,9 @@ func (c *cli) exit(ctx context.Context, err error) int {
 	}
 	if brokenPipe(err) {
 		return 128 + 13
+	}
+	if logged := (serve.LoggedError{}); errors.As(err, &logged) {
+		return failed
 	}
 	if c.output == "json" {
 		c.sayJSON(err)

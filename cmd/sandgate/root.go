@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/serve"
 )
 
 // cli is one run of the program: its streams and its global flags.
@@ -97,7 +98,7 @@ func (c *cli) command() *cobra.Command {
 		c.suspendCommand(), c.resumeCommand(), c.rmCommand(), c.cleanupCommand())
 	add("commands", c.runCommand(), c.execCommand(), c.psCommand(), c.attachCommand(),
 		c.logsCommand(), c.killCommand(), c.cpCommand())
-	root.AddCommand(newServeCommand(), newTokenCommand(), c.conformanceCommand(), c.versionCommand())
+	root.AddCommand(serve.NewCommand(version), serve.NewTokenCommand(), c.conformanceCommand(), c.versionCommand())
 	return root
 }
 

@@ -1,8 +1,9 @@
-package main
+package serve
 
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,9 +21,9 @@ type served struct {
 	stateDir string
 	client   *sandgate.Client
 	stop     context.CancelCauseFunc
-	// done is closed when the server has ended, then code may be read.
+	// done is closed when the server has ended, then err may be read.
 	done chan struct{}
-	code int
+	err  error
 
 	mu     sync.Mutex
 	stderr bytes.Buffer
@@ -55,6 +56,15 @@ func (s *served) audit() string {
 	return string(text)
 }
 
+// run runs "serve" with these flags to its end.
+func run(ctx context.Context, stderr io.Writer, args ...string) error {
+	cmd := NewCommand("dev")
+	cmd.SetArgs(args)
+	cmd.SetErr(stderr)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	return cmd.ExecuteContext(ctx)
+}
+
 func startServer(t *testing.T, args ...string) *served {
 	t.Helper()
 	kubeconfig, _ := emptyCluster(t)
@@ -62,11 +72,10 @@ func startServer(t *testing.T, args ...string) *served {
 	socket := "unix://" + filepath.Join(s.stateDir, "s.sock")
 	ctx, stop := context.WithCancelCause(t.Context())
 	s.stop = stop
-	c := &cli{stdin: strings.NewReader(""), stdout: s, stderr: s}
 	go func() {
 		defer close(s.done)
-		s.code = c.run(ctx, append([]string{"serve", "--provider", "kubernetes", "--kubernetes-kubeconfig", kubeconfig,
-			"--listen", socket, "--state-dir", s.stateDir, "--agent", writeFile(t, "agent", "agent")}, args...))
+		s.err = run(ctx, s, append([]string{"--provider", "kubernetes", "--kubernetes-kubeconfig", kubeconfig,
+			"--listen", socket, "--state-dir", s.stateDir, "--agent", writeFile(t, "agent", "agent")}, args...)...)
 	}()
 	t.Cleanup(func() {
 		stop(nil)
@@ -136,8 +145,8 @@ func TestServeRotatesTheAuditLogBySize(t *testing.T) {
 }
 
 func TestServeRefusesAnAuditFileThatItCannotWrite(t *testing.T) {
-	got := run(t.Context(), nil, "", "serve", "--state-dir", t.TempDir(), "--audit-file", t.TempDir())
-	if got.code != failed || !strings.Contains(got.stderr, "audit file: ") {
-		t.Errorf("exit code %d: %s", got.code, got.stderr)
+	err := run(t.Context(), io.Discard, "--state-dir", t.TempDir(), "--audit-file", t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), "audit file: ") {
+		t.Error(err)
 	}
 }

@@ -1,6 +1,7 @@
-package main
+package serve
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,7 +10,8 @@ import (
 	"github.com/sandgate/sandgate/server/authn"
 )
 
-func newTokenCommand() *cobra.Command {
+// NewTokenCommand returns the command "token".
+func NewTokenCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Make tokens for the server's tokens file",
@@ -36,11 +38,11 @@ entry that is printed on standard error.`,
 			}
 			token, entry, err := authn.NewToken(name, tenant)
 			if err != nil {
-				return usage(cmd, "%v", err)
+				return err
 			}
 			expires := ""
 			if expiresIn < 0 {
-				return usage(cmd, "--expires-in must not be negative")
+				return errors.New("--expires-in must not be negative")
 			}
 			if expiresIn > 0 {
 				expires = ", expires: " + time.Now().Add(expiresIn).UTC().Format(time.RFC3339)

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"bytes"
@@ -86,14 +86,15 @@ func TestServeLogsJSONOnly(t *testing.T) {
 	s.call()
 	s.stop(nil)
 	<-s.done
-	if s.code != 0 {
-		t.Errorf("exit code %d", s.code)
+	if s.err != nil {
+		t.Error(s.err)
 	}
-	failing := run(t.Context(), nil, "", "serve", "--log-format", "json", "--state-dir", t.TempDir(), "--provider", "nowhere")
-	if failing.code != failed {
-		t.Errorf("exit code %d", failing.code)
+	var failing bytes.Buffer
+	err := run(t.Context(), &failing, "--log-format", "json", "--state-dir", t.TempDir(), "--provider", "nowhere")
+	if logged := (LoggedError{}); !errors.As(err, &logged) {
+		t.Errorf("%v is not in the log", err)
 	}
-	for _, c := range []struct{ log, want string }{{s.log(), "serving"}, {s.log(), "stopping"}, {failing.stderr, "the server ended"}} {
+	for _, c := range []struct{ log, want string }{{s.log(), "serving"}, {s.log(), "stopping"}, {failing.String(), "the server ended"}} {
 		var messages []string
 		for line := range strings.Lines(c.log) {
 			var r struct{ Msg string }

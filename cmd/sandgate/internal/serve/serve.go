@@ -1,4 +1,6 @@
-package main
+// Package serve is the command "sandgate serve": it reads the configuration, wires
+// provider, authentication and listeners, and runs the server.
+package serve
 
 import (
 	"context"
@@ -38,6 +40,7 @@ func (f stopFlags) check() error {
 // serveFlags are the flags of "sandgate serve". What a flag says wins over the
 // configuration file.
 type serveFlags struct {
+	version                            string
 	listen, provider, stateDir, config string
 	insecure, requireLimits            bool
 	tlsCert, tlsKey, tlsClientCA       string
@@ -58,8 +61,9 @@ type serveFlags struct {
 	agentSandbox                       agentSandboxFlags
 }
 
-func newServeCommand() *cobra.Command {
-	var f serveFlags
+// NewCommand returns the command "serve" of a program of this version.
+func NewCommand(version string) *cobra.Command {
+	f := serveFlags{version: version}
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the server",
@@ -132,7 +136,7 @@ func defaultStateDir() string {
 
 // serve runs the server until ctx ends.
 func serve(ctx context.Context, f serveFlags, changed func(flag string) bool, stderr io.Writer) (err error) {
-	defer func() { err = f.report(ctx, stderr, err) }()
+	defer func() { err = f.report(stderr, err) }()
 	file, err := readConfig(f.config)
 	if err != nil {
 		return err
@@ -164,7 +168,7 @@ func serve(ctx context.Context, f serveFlags, changed func(flag string) bool, st
 	if err != nil {
 		return err
 	}
-	cfg.Version, cfg.Logger, cfg.Insecure, cfg.RequireLimits = version, logger, f.insecure, f.requireLimits
+	cfg.Version, cfg.Logger, cfg.Insecure, cfg.RequireLimits = f.version, logger, f.insecure, f.requireLimits
 	if cfg.TLS, err = f.tls(logger); err != nil {
 		return err
 	}

@@ -1,8 +1,6 @@
-package main
+package serve
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -39,7 +37,7 @@ func jsonHandler(w io.Writer, level slog.Leveler) slog.Handler {
 // announce says where the server can be reached, whatever the level of the log.
 func (f serveFlags) announce(stderr io.Writer, cfg server.Config, at net.Addr, admin string) {
 	if f.logFormat == "json" {
-		attrs := []any{"version", version, "address", address(f.listen, at), "provider", f.provider,
+		attrs := []any{"version", f.version, "address", address(f.listen, at), "provider", f.provider,
 			"tls", cfg.TLS != nil, "authentication", cfg.Authenticator != nil}
 		if admin != "" {
 			attrs = append(attrs, "admin_address", admin)
@@ -47,23 +45,26 @@ func (f serveFlags) announce(stderr io.Writer, cfg server.Config, at net.Addr, a
 		slog.New(jsonHandler(stderr, slog.LevelInfo)).Info("serving", attrs...)
 		return
 	}
-	fmt.Fprintf(stderr, "sandgate %s serves at %s, provider %s, %s\n", version, address(f.listen, at), f.provider, mode(cfg))
+	fmt.Fprintf(stderr, "sandgate %s serves at %s, provider %s, %s\n", f.version, address(f.listen, at), f.provider, mode(cfg))
 	if admin != "" {
 		fmt.Fprintf(stderr, "sandgate: metrics and health at %s\n", admin)
 	}
 }
 
+// LoggedError is an error that is in the log already and need not be printed.
+type LoggedError struct{ error }
+
+// Unwrap returns the error itself.
+func (e LoggedError) Unwrap() error { return e.error }
+
 // report logs the error that ends the server where the log is JSON, so that no
 // line of it is anything else.
-func (f serveFlags) report(ctx context.Context, stderr io.Writer, err error) error {
+func (f serveFlags) report(stderr io.Writer, err error) error {
 	if err == nil || f.logFormat != "json" {
 		return err
 	}
 	slog.New(jsonHandler(stderr, slog.LevelInfo)).Error("the server ended", "error", err)
-	if s := (signalled{}); errors.As(context.Cause(ctx), &s) {
-		return err
-	}
-	return exitCode(failed)
+	return LoggedError{err}
 }
 
 // mode says in a few words who may call.

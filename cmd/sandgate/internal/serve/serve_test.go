@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"bytes"
@@ -125,7 +125,7 @@ func TestServeRefusals(t *testing.T) {
 }
 
 func TestTokenCommand(t *testing.T) {
-	cmd := newTokenCommand()
+	cmd := NewTokenCommand()
 	var out, entry bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetErr(&entry)

@@ -1,6 +1,7 @@
-package main
+package serve
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -60,12 +61,13 @@ func TestServeRefusesATemplateItCannotUse(t *testing.T) {
 				t.Skip("the local provider needs Linux and root")
 			}
 			config := writeFile(t, "c.yaml", "templates:\n- {name: fine}\n- {name: py, provider_options: "+wrong+"}\n")
-			got := run(t.Context(), nil, "", "serve", "--provider", provider, "--listen", "127.0.0.1:0", "--state-dir", t.TempDir(),
+			var stderr bytes.Buffer
+			err := run(t.Context(), &stderr, "--provider", provider, "--listen", "127.0.0.1:0", "--state-dir", t.TempDir(),
 				"--config", config, "--kubernetes-kubeconfig", kubeconfig, "--agent", writeFile(t, "agent", "agent"))
 			field, _, _ := strings.Cut(wrong[1:], ":")
-			want := fmt.Sprintf(`sandgate: server: template "py": provider_options: unknown field %q; there are `, field)
-			if got.code != failed || !strings.Contains(got.stderr, want) || strings.Contains(got.stderr, "serves at") {
-				t.Errorf("exit code %d: %s, want %s", got.code, got.stderr, want)
+			want := fmt.Sprintf(`server: template "py": provider_options: unknown field %q; there are `, field)
+			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(stderr.String(), "serves at") {
+				t.Errorf("%v, want %s", err, want)
 			}
 		})
 	}
