@@ -80,7 +80,7 @@ func newHouse(ctx context.Context, way, address string, flags []string, t *tally
 	}
 	h.args = append([]string{
 		"serve", "--listen", h.address, "--state-dir", filepath.Join(h.dir, "state"),
-		"--local-way", way, "--local-cgroup", h.cgroup,
+		"--local-transport", way, "--local-cgroup", h.cgroup,
 	}, flags...)
 	if err := h.start(ctx); err != nil {
 		return nil, err

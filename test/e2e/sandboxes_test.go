@@ -207,7 +207,7 @@ func TestStreamOverOutages(t *testing.T) {
 	for _, way := range []string{"socket", "exec"} {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
-			s, err := serve(t.TempDir(), "--local-way", way, "--local-cgroup", "/sandgate-e2e-"+way)
+			s, err := serve(t.TempDir(), "--local-transport", way, "--local-cgroup", "/sandgate-e2e-"+way)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -26,9 +26,9 @@ type variant struct {
 }
 
 var variants = []variant{
-	{name: "socket", flags: []string{"--local-way", "socket"}, whole: true},
-	{name: "exec", flags: []string{"--local-way", "exec"}},
-	{name: "exec restricted", flags: []string{"--local-way", "exec", "--local-profile", "restricted"}},
+	{name: "socket", flags: []string{"--local-transport", "socket"}, whole: true},
+	{name: "exec", flags: []string{"--local-transport", "exec"}},
+	{name: "exec restricted", flags: []string{"--local-transport", "exec", "--local-profile", "restricted"}},
 	{name: "runsc", flags: []string{"--local-runtime", "runsc"}, tool: "runsc"},
 }
 

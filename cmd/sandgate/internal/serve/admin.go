@@ -12,12 +12,6 @@ import (
 	"github.com/sandgate/sandgate/server"
 )
 
-// adminFlags are the flags of the listener for operators.
-type adminFlags struct {
-	listen   string
-	profiles bool
-}
-
 // admin is a running listener for operators, or none.
 type admin struct {
 	http *http.Server
@@ -27,14 +21,14 @@ type admin struct {
 
 // open listens where --admin-listen says. A port without a host is the loopback
 // address's: that others can connect must be said.
-func (a adminFlags) open(ctx context.Context, insecure bool) (net.Listener, error) {
-	if a.listen == "" {
-		if a.profiles {
+func (a adminConfig) open(ctx context.Context, insecure bool) (net.Listener, error) {
+	if a.Listen == "" {
+		if a.Profiles {
 			return nil, errors.New("--pprof needs --admin-listen")
 		}
 		return nil, nil
 	}
-	at := a.listen
+	at := a.Listen
 	if strings.HasPrefix(at, ":") {
 		at = "127.0.0.1" + at
 	}
@@ -42,7 +36,7 @@ func (a adminFlags) open(ctx context.Context, insecure bool) (net.Listener, erro
 	if err != nil {
 		return nil, fmt.Errorf("--admin-listen: %w", err)
 	}
-	if tcp, ok := l.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() && a.profiles && !insecure {
+	if tcp, ok := l.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() && a.Profiles && !insecure {
 		return nil, errors.Join(fmt.Errorf("--pprof shows the server's memory to everybody who can connect to %s; "+
 			"listen on loopback, or say --insecure", l.Addr()), l.Close())
 	}

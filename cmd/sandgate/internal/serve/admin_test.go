@@ -57,16 +57,16 @@ func TestServeAdminListener(t *testing.T) {
 
 func TestServeAdminListenerBeyondLoopback(t *testing.T) {
 	for name, c := range map[string]struct {
-		flags    adminFlags
+		flags    adminConfig
 		insecure bool
 		want     string
 	}{
-		"metrics":           {flags: adminFlags{listen: "0.0.0.0:0"}},
-		"profiles":          {flags: adminFlags{listen: "0.0.0.0:0", profiles: true}, want: "--pprof shows"},
-		"profiles, said so": {flags: adminFlags{listen: "0.0.0.0:0", profiles: true}, insecure: true},
-		"profiles alone":    {flags: adminFlags{profiles: true}, want: "needs --admin-listen"},
-		"profiles at home":  {flags: adminFlags{listen: ":0", profiles: true}},
-		"no address":        {flags: adminFlags{listen: "nonsense"}, want: "--admin-listen"},
+		"metrics":           {flags: adminConfig{Listen: "0.0.0.0:0"}},
+		"profiles":          {flags: adminConfig{Listen: "0.0.0.0:0", Profiles: true}, want: "--pprof shows"},
+		"profiles, said so": {flags: adminConfig{Listen: "0.0.0.0:0", Profiles: true}, insecure: true},
+		"profiles alone":    {flags: adminConfig{Profiles: true}, want: "needs --admin-listen"},
+		"profiles at home":  {flags: adminConfig{Listen: ":0", Profiles: true}},
+		"no address":        {flags: adminConfig{Listen: "nonsense"}, want: "--admin-listen"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := c.flags.open(t.Context(), c.insecure)
@@ -128,7 +128,7 @@ func TestSpecSecret(t *testing.T) {
 	var work sync.WaitGroup
 	for range 8 {
 		work.Go(func() {
-			secret, err := serveFlags{provider: "local", stateDir: dir}.specSecret()
+			secret, err := config{Provider: "local", StateDir: dir}.specSecret()
 			if err != nil || len(secret) != specSecretBytes {
 				t.Errorf("%d bytes, %v", len(secret), err)
 			}
@@ -148,16 +148,16 @@ func TestSpecSecret(t *testing.T) {
 		t.Errorf("left behind: %v", names)
 	}
 	for name, c := range map[string]struct {
-		flags serveFlags
-		bytes int
-		fails bool
+		config config
+		bytes  int
+		fails  bool
 	}{
-		"a file":         {serveFlags{provider: "kubernetes", specSecretFile: writeFile(t, "a", "0123456789abcdef")}, 16, false},
-		"a short file":   {serveFlags{provider: "kubernetes", specSecretFile: writeFile(t, "b", "0123")}, 0, true},
-		"no such file":   {serveFlags{provider: "local", stateDir: dir, specSecretFile: "/nonexistent"}, 0, true},
-		"shared without": {serveFlags{provider: "kubernetes", stateDir: dir}, 0, false},
+		"a file":         {config{Provider: "kubernetes", SpecSecretFile: writeFile(t, "a", "0123456789abcdef")}, 16, false},
+		"a short file":   {config{Provider: "kubernetes", SpecSecretFile: writeFile(t, "b", "0123")}, 0, true},
+		"no such file":   {config{Provider: "local", StateDir: dir, SpecSecretFile: "/nonexistent"}, 0, true},
+		"shared without": {config{Provider: "kubernetes", StateDir: dir}, 0, false},
 	} {
-		if secret, err := c.flags.specSecret(); len(secret) != c.bytes || (err != nil) != c.fails {
+		if secret, err := c.config.specSecret(); len(secret) != c.bytes || (err != nil) != c.fails {
 			t.Errorf("%s: %d bytes, %v", name, len(secret), err)
 		}
 	}

@@ -5,27 +5,21 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/sandgate/sandgate/providers/agentsandbox"
 )
 
-// agentSandboxFlags are those of the agentsandbox provider, which takes the
-// cluster, the namespace and the transport from the kubernetes flags.
-type agentSandboxFlags struct {
-	idleGrace time.Duration
+// agentSandboxConfig configures the agentsandbox provider, which takes the cluster,
+// the namespace and the transport from kubernetesConfig.
+type agentSandboxConfig struct {
+	IdleGrace time.Duration `yaml:"idle_grace" flag:"agentsandbox-idle-grace" help:"how much later than the server the cluster itself deletes an idle sandbox, for when no server is left to do it"`
 }
 
-func (a *agentSandboxFlags) add(flags *pflag.FlagSet) {
-	flags.DurationVar(&a.idleGrace, "agentsandbox-idle-grace", time.Hour, "how much later than the server the cluster itself ends an idle sandbox, for when no server is left to")
-}
-
-func newAgentSandbox(ctx context.Context, f serveFlags, logger *slog.Logger) (*agentsandbox.Provider, error) {
+func newAgentSandbox(ctx context.Context, c config, logger *slog.Logger) (*agentsandbox.Provider, error) {
 	quietClientGo(logger)
-	k := f.kubernetes
+	k := c.Kubernetes
 	return agentsandbox.New(ctx, agentsandbox.Config{
-		Kubeconfig: k.kubeconfig, Context: k.context, Namespace: k.namespace,
-		Agent: agentOf(f), IdleGrace: f.agentSandbox.idleGrace,
-		Transport: agentsandbox.Transport(k.transport), AgentPort: k.agentPort, Logger: logger,
+		Kubeconfig: k.Kubeconfig, Context: k.Context, Namespace: k.Namespace,
+		Agent: agentOf(c), IdleGrace: c.AgentSandbox.IdleGrace,
+		Transport: agentsandbox.Transport(k.Transport), AgentPort: k.AgentPort, Logger: logger,
 	})
 }

@@ -16,13 +16,6 @@ import (
 	"github.com/sandgate/sandgate/server"
 )
 
-// auditFlags are the flags of the audit log.
-type auditFlags struct {
-	file                  string
-	required, commandText bool
-	maxSize, maxFiles     int
-}
-
 // auditLog is an open audit log. The first record after close opens the file
 // again, or another one if that was renamed.
 type auditLog struct {
@@ -31,14 +24,14 @@ type auditLog struct {
 }
 
 // open opens the audit log. A file is only ever appended to.
-func (a auditFlags) open(stateDir string, stderr io.Writer) (auditLog, error) {
-	if a.maxSize < 0 || a.maxFiles < 0 {
+func (a auditConfig) open(stateDir string, stderr io.Writer) (auditLog, error) {
+	if a.MaxSize < 0 || a.MaxFiles < 0 {
 		return auditLog{}, errors.New("--audit-max-size and --audit-max-files must not be negative")
 	}
-	if a.file == "-" {
+	if a.File == "-" {
 		return auditLog{server.NewAuditLog(stderr), func() error { return nil }}, nil
 	}
-	path := a.file
+	path := a.File
 	if path == "" {
 		path = filepath.Join(stateDir, "audit.log")
 	}
@@ -49,7 +42,7 @@ func (a auditFlags) open(stateDir string, stderr io.Writer) (auditLog, error) {
 	if err != nil {
 		return auditLog{}, fmt.Errorf("audit file: %w", err)
 	}
-	file := &lumberjack.Logger{Filename: path, MaxSize: a.maxSize, MaxBackups: a.maxFiles}
+	file := &lumberjack.Logger{Filename: path, MaxSize: a.MaxSize, MaxBackups: a.MaxFiles}
 	return auditLog{server.NewAuditLog(file), file.Close}, nil
 }
 

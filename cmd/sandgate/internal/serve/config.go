@@ -1,295 +1,186 @@
 package serve
 
 import (
-	"encoding/json"
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
+	"go.yaml.in/yaml/v3"
 
-	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
-	"github.com/sandgate/sandgate/providers"
-	"github.com/sandgate/sandgate/server"
-	"github.com/sandgate/sandgate/server/policy"
+	"github.com/sandgate/sandgate/providers/kubernetes"
 )
 
-// configFile is the file of --config. Durations are written as in "90s", sizes
-// in bytes.
-type configFile struct {
-	Listen        string `yaml:"listen"`
-	Provider      string `yaml:"provider"`
-	StateDir      string `yaml:"state_dir"`
-	Insecure      *bool  `yaml:"insecure"`
-	RequireLimits *bool  `yaml:"require_limits"`
-	TLS           struct {
-		Cert     string `yaml:"cert"`
-		Key      string `yaml:"key"`
-		ClientCA string `yaml:"client_ca"`
-	} `yaml:"tls"`
-	Auth struct {
-		TokensFile string `yaml:"tokens_file"`
-	} `yaml:"auth"`
-	Log struct {
-		Level  string `yaml:"level"`
-		Format string `yaml:"format"`
-	} `yaml:"log"`
-	Audit struct {
-		File        string `yaml:"file"`
-		MaxSize     *int   `yaml:"max_size_mib"`
-		MaxFiles    *int   `yaml:"max_files"`
-		Required    *bool  `yaml:"required"`
-		CommandText *bool  `yaml:"command_text"`
-	} `yaml:"audit"`
-	Admin struct {
-		Listen string `yaml:"listen"`
-		Pprof  *bool  `yaml:"pprof"`
-	} `yaml:"admin"`
-	Shutdown struct {
-		LameDuck *time.Duration `yaml:"lame_duck"`
-		Drain    *time.Duration `yaml:"drain"`
-		Timeout  *time.Duration `yaml:"timeout"`
-	} `yaml:"shutdown"`
-	MaxConnectionAge *time.Duration `yaml:"max_connection_age"`
-	SpecSecretFile   string         `yaml:"spec_secret_file"`
-	Local            struct {
-		Runtime string `yaml:"runtime"`
-		Profile string `yaml:"profile"`
-		Way     string `yaml:"way"`
-		Cgroup  string `yaml:"cgroup"`
+// config is the configuration of the server. A field's tags are its one
+// description: "yaml" is the key in the configuration file, "flag" the flag, "help"
+// the text for both. Durations are written as in "90s", sizes in bytes.
+type config struct {
+	Listen        string `yaml:"listen" flag:"listen" help:"address to listen on: HOST:PORT or unix:///path"`
+	Provider      string `yaml:"provider" flag:"provider" help:"where sandboxes live: local, kubernetes or agentsandbox"`
+	StateDir      string `yaml:"state_dir" flag:"state-dir" help:"directory for everything that must survive the server"`
+	File          string `yaml:"-" flag:"config" help:"configuration file (YAML)"`
+	Insecure      bool   `yaml:"insecure" flag:"insecure" help:"allow listening on other interfaces than loopback without TLS and authentication"`
+	RequireLimits *bool  `yaml:"require_limits" flag:"require-limits" help:"refuse to start where memory, CPU, processes, disk or network are not enforced (default true for the local provider on other interfaces than loopback)"`
 
-		MaxMemory      int64   `yaml:"max_memory"`
-		MaxProcesses   int64   `yaml:"max_processes"`
-		MinFree        int64   `yaml:"min_free"`
-		DiskOvercommit float64 `yaml:"disk_overcommit"`
-		UIDBase        uint32  `yaml:"uid_base"`
-	} `yaml:"local"`
-	Kubernetes struct {
-		Kubeconfig      string   `yaml:"kubeconfig"`
-		Context         string   `yaml:"context"`
-		Namespace       string   `yaml:"namespace"`
-		Image           string   `yaml:"image"`
-		AgentImage      string   `yaml:"agent_image"`
-		NetworkPolicies *bool    `yaml:"network_policies"`
-		PodPidsLimit    int64    `yaml:"pod_pids_limit"`
-		Transport       string   `yaml:"transport"`
-		AgentPort       int32    `yaml:"agent_port"`
-		AgentFrom       []string `yaml:"agent_from"`
-	} `yaml:"kubernetes"`
-	AgentSandbox struct {
-		IdleGrace time.Duration `yaml:"idle_grace"`
-	} `yaml:"agentsandbox"`
-	Reaper struct {
-		Interval time.Duration `yaml:"interval"`
-	} `yaml:"reaper"`
+	TLS  tlsConfig  `yaml:"tls"`
+	Auth authConfig `yaml:"auth"`
+
+	Audit          auditConfig `yaml:"audit"`
+	SpecSecretFile string      `yaml:"spec_secret_file" flag:"spec-secret-file" help:"secret that salts stored hashes of environment values, the same for all replicas (default with the local provider: STATE-DIR/spec-secret, created if missing)"`
+	Admin          adminConfig `yaml:"admin"`
+
+	Shutdown         shutdownConfig `yaml:"shutdown"`
+	MaxConnectionAge time.Duration  `yaml:"max_connection_age" flag:"max-connection-age" help:"age at which clients are asked to reconnect, perhaps to another replica; running calls continue; 0: never"`
+
+	Log   logConfig `yaml:"log"`
+	Agent string    `yaml:"-" flag:"agent" help:"executable of the agent, instead of the embedded one"`
+
+	Local        localConfig        `yaml:"local"`
+	Kubernetes   kubernetesConfig   `yaml:"kubernetes"`
+	AgentSandbox agentSandboxConfig `yaml:"agentsandbox"`
+
+	Reaper    reaperConfig     `yaml:"reaper"`
 	Limits    limitsConfig     `yaml:"limits"`
-	Access    *accessConfig    `yaml:"access"`
-	Templates []templateConfig `yaml:"templates"`
+	Access    *accessConfig    `yaml:"access" help:"access policy of every file call and command, in every sandbox"`
+	Templates []templateConfig `yaml:"templates" help:"templates that a request can name (default one, named default, without network)"`
 }
 
-type limitsConfig struct {
-	MaxMessageBytes       int           `yaml:"max_message_bytes"`
-	DefaultTimeout        time.Duration `yaml:"default_timeout"`
-	MaxTimeout            time.Duration `yaml:"max_timeout"`
-	MaxOutputBytes        int64         `yaml:"max_output_bytes"`
-	OutputLogBytes        int64         `yaml:"output_log_bytes"`
-	EndRetention          time.Duration `yaml:"end_retention"`
-	MaxFileBytes          int64         `yaml:"max_file_bytes"`
-	DefaultIdleTTL        time.Duration `yaml:"default_idle_ttl"`
-	DefaultTTL            time.Duration `yaml:"default_ttl"`
-	MaxIdleTTL            time.Duration `yaml:"max_idle_ttl"`
-	MaxTTL                time.Duration `yaml:"max_ttl"`
-	CreateTimeout         time.Duration `yaml:"create_timeout"`
-	MaxSandboxes          int           `yaml:"max_sandboxes"`
-	MaxSandboxesPerTenant int           `yaml:"max_sandboxes_per_tenant"`
-	MaxCreations          int           `yaml:"max_creations"`
+type tlsConfig struct {
+	Cert     string `yaml:"cert" flag:"tls-cert" help:"PEM file of the server's certificate; reloaded when it changes"`
+	Key      string `yaml:"key" flag:"tls-key" help:"PEM file of the certificate's key"`
+	ClientCA string `yaml:"client_ca" flag:"tls-client-ca" help:"PEM file of the authorities for client certificates, which then authenticate callers"`
 }
 
-type templateConfig struct {
-	Name             string            `yaml:"name"`
-	Image            string            `yaml:"image"`
-	Resources        resourcesConfig   `yaml:"resources"`
-	Env              map[string]string `yaml:"env"`
-	WorkingDirectory string            `yaml:"working_directory"`
-	Network          networkConfig     `yaml:"network"`
-	Command          []string          `yaml:"command"`
-	Access           *accessConfig     `yaml:"access"`
-	Allow            []string          `yaml:"allow"`
-	Images           []string          `yaml:"images"`
-	Networks         []networkConfig   `yaml:"networks"`
-	MaxResources     resourcesConfig   `yaml:"max_resources"`
-	ProviderOptions  map[string]any    `yaml:"provider_options"`
-	AllowOptions     []string          `yaml:"allow_options"`
-	Pool             int               `yaml:"pool"`
+type authConfig struct {
+	TokensFile string `yaml:"tokens_file" flag:"tokens-file" help:"file of hashed tokens, made by \"sandgate token new\"; reloaded when it changes"`
 }
 
-type resourcesConfig struct {
-	MemoryBytes  int64 `yaml:"memory_bytes"`
-	CPUMillis    int32 `yaml:"cpu_millis"`
-	MaxProcesses int32 `yaml:"max_processes"`
-	DiskBytes    int64 `yaml:"disk_bytes"`
+// Without settings the audit log takes 1.1 GiB at most.
+const (
+	defaultAuditSize  = 100
+	defaultAuditFiles = 10
+)
+
+type auditConfig struct {
+	File        string `yaml:"file" flag:"audit-file" help:"file for audit records, reopened on SIGHUP; \"-\" for standard error (default STATE-DIR/audit.log)"`
+	MaxSize     int    `yaml:"max_size_mib" flag:"audit-max-size" help:"size in MiB at which the audit file is rotated"`
+	MaxFiles    int    `yaml:"max_files" flag:"audit-max-files" help:"rotated audit files to keep; 0: all"`
+	Required    bool   `yaml:"required" flag:"audit-required" help:"refuse calls while the audit log cannot be written"`
+	CommandText bool   `yaml:"command_text" flag:"audit-command-text" help:"record the text of commands, not only a hash"`
 }
 
-type accessConfig struct {
-	RootDir            string   `yaml:"root_dir"`
-	Virtual            bool     `yaml:"virtual"`
-	WriteAllowPrefixes []string `yaml:"write_allow_prefixes"`
-	WriteDenyPrefixes  []string `yaml:"write_deny_prefixes"`
-	ReadDenyPrefixes   []string `yaml:"read_deny_prefixes"`
-	DenyCommands       []string `yaml:"deny_commands"`
+type adminConfig struct {
+	Listen   string `yaml:"listen" flag:"admin-listen" help:"address for /metrics, /healthz and /readyz: HOST:PORT, :PORT on loopback, or unix:///path (default none)"`
+	Profiles bool   `yaml:"pprof" flag:"pprof" help:"serve /debug/pprof at --admin-listen"`
 }
 
-// networkConfig is a network mode by its name.
-type networkConfig providers.NetworkMode
+type shutdownConfig struct {
+	LameDuck time.Duration `yaml:"lame_duck" flag:"lame-duck" help:"how long the server keeps serving after SIGTERM, not ready, so that load balancers notice"`
+	Drain    time.Duration `yaml:"drain" flag:"drain" help:"how long running calls may continue after that"`
+	Timeout  time.Duration `yaml:"timeout" flag:"shutdown-timeout" help:"when a shutdown that hangs is cut off, after --lame-duck"`
+}
 
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (n *networkConfig) UnmarshalText(text []byte) error {
-	for _, m := range []providers.NetworkMode{providers.NetworkNone, providers.NetworkProxy, providers.NetworkFull} {
-		if string(text) == m.String() {
-			*n = networkConfig(m)
-			return nil
+type logConfig struct {
+	Level  string `yaml:"level" flag:"log-level" help:"debug, info, warn or error"`
+	Format string `yaml:"format" flag:"log-format" help:"text or json"`
+}
+
+type localConfig struct {
+	Runtime   string `yaml:"runtime" flag:"local-runtime" help:"OCI runtime of the local provider: runc, crun or runsc"`
+	Profile   string `yaml:"profile" flag:"local-profile" help:"profile of the local provider: default or restricted"`
+	Transport string `yaml:"transport" flag:"local-transport" help:"transport of the local provider to the agent: socket or exec (default socket, with runsc exec)"`
+	UIDBase   uint32 `yaml:"uid_base" flag:"local-uid-base" help:"first of the 65536 user ids for the local provider's sandboxes, one for each (default 2031616)"`
+	Cgroup    string `yaml:"cgroup" flag:"local-cgroup" help:"cgroup of the local provider, the parent of each sandbox's"`
+
+	MaxMemory      int64   `yaml:"max_memory" flag:"local-max-memory" help:"memory of all sandboxes of the local provider together, in bytes (default nine tenths of the machine's; negative: no limit)"`
+	MaxProcesses   int64   `yaml:"max_processes" flag:"local-max-processes" help:"processes of all sandboxes of the local provider together (default half of what the kernel allows; negative: no limit)"`
+	MinFree        int64   `yaml:"min_free" flag:"local-min-free" help:"free bytes of the state directory's file system below which the local provider creates no sandbox (default a twentieth of it, at most 2 GiB; negative: none)"`
+	DiskOvercommit float64 `yaml:"disk_overcommit" flag:"local-disk-overcommit" help:"how many times the disks of all sandboxes of the local provider may exceed the space for them (default 10, on other interfaces than loopback 1, which guarantees each its space; negative: no limit)"`
+}
+
+type reaperConfig struct {
+	Interval time.Duration `yaml:"interval" help:"how often the server looks for expired sandboxes, at most 30s (default 15s)"`
+}
+
+// defaults returns the configuration without a file and flags.
+func defaults() config {
+	return config{
+		Listen: "127.0.0.1:7777", Provider: "local", StateDir: defaultStateDir(),
+		Audit:        auditConfig{MaxSize: defaultAuditSize, MaxFiles: defaultAuditFiles},
+		Shutdown:     shutdownConfig{Drain: time.Second, Timeout: 15 * time.Second},
+		Log:          logConfig{Level: "warn", Format: "text"},
+		Local:        localConfig{Runtime: "runc", Profile: "default", Cgroup: "/sandgate"},
+		Kubernetes:   kubernetesConfig{Image: kubernetes.DefaultImage, Transport: string(kubernetes.TransportAuto), AgentPort: 7778},
+		AgentSandbox: agentSandboxConfig{IdleGrace: time.Hour},
+	}
+}
+
+func defaultStateDir() string {
+	if os.Geteuid() == 0 {
+		return "/var/lib/sandgate"
+	}
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "sandgate")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, ".local", "state", "sandgate")
+}
+
+// load returns the defaults, changed by the configuration file, changed by the
+// flags that were given.
+func load(flags config, given func(flag string) bool) (config, error) {
+	c := defaults()
+	if flags.File != "" {
+		raw, err := os.ReadFile(flags.File)
+		if err != nil {
+			return c, fmt.Errorf("--config: %w", err)
+		}
+		if err := c.parse(raw); err != nil {
+			return c, fmt.Errorf("--config %s: %w", flags.File, err)
 		}
 	}
-	return fmt.Errorf("network: %q is none of none, proxy, full", text)
-}
-
-// readConfig reads the file strictly: a field that nobody knows is an error
-// that names the line.
-func readConfig(path string) (configFile, error) {
-	var c configFile
-	if path == "" {
-		return c, nil
-	}
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return c, fmt.Errorf("--config: %w", err)
-	}
-	if err := yaml.UnmarshalWithOptions(raw, &c, yaml.Strict()); err != nil {
-		return c, fmt.Errorf("--config %s: %w", path, err)
+	to := options(&c)
+	for i, o := range options(&flags) {
+		if o.flag != "" && given(o.flag) {
+			to[i].value.Set(o.value)
+		}
 	}
 	return c, nil
 }
 
-// overrule fills in the flags that were not given from the file.
-func (c configFile) overrule(f *serveFlags, changed func(flag string) bool) {
-	for _, o := range []struct {
-		flag  string
-		to    *string
-		value string
-	}{
-		{"listen", &f.listen, c.Listen},
-		{"provider", &f.provider, c.Provider},
-		{"state-dir", &f.stateDir, c.StateDir},
-		{"tls-cert", &f.tlsCert, c.TLS.Cert},
-		{"tls-key", &f.tlsKey, c.TLS.Key},
-		{"tls-client-ca", &f.tlsClientCA, c.TLS.ClientCA},
-		{"tokens-file", &f.tokensFile, c.Auth.TokensFile},
-		{"audit-file", &f.audit.file, c.Audit.File},
-		{"spec-secret-file", &f.specSecretFile, c.SpecSecretFile},
-		{"admin-listen", &f.admin.listen, c.Admin.Listen},
-		{"log-level", &f.logLevel, c.Log.Level},
-		{"log-format", &f.logFormat, c.Log.Format},
-		{"local-runtime", &f.localRuntime, c.Local.Runtime},
-		{"local-profile", &f.localProfile, c.Local.Profile},
-		{"local-way", &f.localWay, c.Local.Way},
-		{"local-cgroup", &f.localCgroup, c.Local.Cgroup},
-		{"kubernetes-kubeconfig", &f.kubernetes.kubeconfig, c.Kubernetes.Kubeconfig},
-		{"kubernetes-context", &f.kubernetes.context, c.Kubernetes.Context},
-		{"kubernetes-namespace", &f.kubernetes.namespace, c.Kubernetes.Namespace},
-		{"kubernetes-image", &f.kubernetes.image, c.Kubernetes.Image},
-		{"kubernetes-agent-image", &f.kubernetes.agentImage, c.Kubernetes.AgentImage},
-		{"kubernetes-transport", &f.kubernetes.transport, c.Kubernetes.Transport},
-	} {
-		if o.value != "" && !changed(o.flag) {
-			*o.to = o.value
+// parse changes c as a configuration file says. An unknown key is an error that
+// names the line. An empty text stands for the default.
+func (c *config) parse(raw []byte) error {
+	standard := *c
+	decoder := yaml.NewDecoder(bytes.NewReader(raw))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(c); err != nil && !errors.Is(err, io.EOF) { // An empty file is fine.
+		return readable(err)
+	}
+	from := options(&standard)
+	for i, o := range options(c) {
+		if text, ok := o.value.Interface().(string); ok && text == "" {
+			o.value.Set(from[i].value)
 		}
 	}
-	for _, o := range []struct {
-		flag  string
-		to    *int64
-		value int64
-	}{
-		{"local-max-memory", &f.localMaxMemory, c.Local.MaxMemory},
-		{"local-max-processes", &f.localMaxProcesses, c.Local.MaxProcesses},
-		{"local-min-free", &f.localMinFree, c.Local.MinFree},
-	} {
-		if o.value != 0 && !changed(o.flag) {
-			*o.to = o.value
-		}
-	}
-	if c.Local.DiskOvercommit != 0 && !changed("local-disk-overcommit") {
-		f.localDiskOvercommit = c.Local.DiskOvercommit
-	}
-	overruleOne(changed, "insecure", &f.insecure, c.Insecure)
-	overruleOne(changed, "require-limits", &f.requireLimits, c.RequireLimits)
-	overruleOne(changed, "audit-max-size", &f.audit.maxSize, c.Audit.MaxSize)
-	overruleOne(changed, "audit-max-files", &f.audit.maxFiles, c.Audit.MaxFiles)
-	overruleOne(changed, "audit-required", &f.audit.required, c.Audit.Required)
-	overruleOne(changed, "audit-command-text", &f.audit.commandText, c.Audit.CommandText)
-	if c.AgentSandbox.IdleGrace != 0 && !changed("agentsandbox-idle-grace") {
-		f.agentSandbox.idleGrace = c.AgentSandbox.IdleGrace
-	}
-	overruleOne(changed, "pprof", &f.admin.profiles, c.Admin.Pprof)
-	overruleOne(changed, "lame-duck", &f.stop.lameDuck, c.Shutdown.LameDuck)
-	overruleOne(changed, "drain", &f.stop.drain, c.Shutdown.Drain)
-	overruleOne(changed, "shutdown-timeout", &f.stop.timeout, c.Shutdown.Timeout)
-	overruleOne(changed, "max-connection-age", &f.stop.connectionAge, c.MaxConnectionAge)
-	overruleOne(changed, "kubernetes-network-policies", &f.kubernetes.networkPolicies, c.Kubernetes.NetworkPolicies)
-	if c.Local.UIDBase != 0 && !changed("local-uid-base") {
-		f.localUIDBase = c.Local.UIDBase
-	}
-	if c.Kubernetes.PodPidsLimit != 0 && !changed("kubernetes-pod-pids-limit") {
-		f.kubernetes.podPidsLimit = c.Kubernetes.PodPidsLimit
-	}
-	if c.Kubernetes.AgentPort != 0 && !changed("kubernetes-agent-port") {
-		f.kubernetes.agentPort = c.Kubernetes.AgentPort
-	}
-	if c.Kubernetes.AgentFrom != nil && !changed("kubernetes-agent-from") {
-		f.kubernetes.agentFrom = c.Kubernetes.AgentFrom
-	}
+	return nil
 }
 
-// overruleOne fills in one flag.
-func overruleOne[T any](changed func(flag string) bool, flag string, to, value *T) {
-	if value != nil && !changed(flag) {
-		*to = *value
-	}
-}
+var unknownField = regexp.MustCompile(`field (\S+) not found in type \S+`)
 
-// server is the part of the server's configuration that only the file has.
-func (c configFile) server() (server.Config, error) {
-	cfg := server.Config{
-		Limits: server.Limits(c.Limits), Access: c.Access.policy(),
-		Timing: server.Timing{ReapInterval: c.Reaper.Interval},
+// readable takes the names of Go types from an error of the decoder.
+func readable(err error) error {
+	wrong := (*yaml.TypeError)(nil)
+	if !errors.As(err, &wrong) {
+		return err
 	}
-	for _, t := range c.Templates {
-		one := policy.Template{
-			Name: t.Name, Image: t.Image, Resources: providers.Resources(t.Resources), Env: t.Env,
-			WorkingDirectory: t.WorkingDirectory, Network: providers.NetworkMode(t.Network), Command: t.Command,
-			Access: t.Access.policy(), Allow: t.Allow, Images: t.Images,
-			MaxResources: providers.Resources(t.MaxResources), AllowOptions: t.AllowOptions, Pool: t.Pool,
-		}
-		for _, n := range t.Networks {
-			one.Networks = append(one.Networks, providers.NetworkMode(n))
-		}
-		if len(t.ProviderOptions) > 0 {
-			raw, err := json.Marshal(t.ProviderOptions)
-			if err != nil {
-				return cfg, fmt.Errorf("template %q: provider_options: %w", t.Name, err)
-			}
-			one.ProviderOptions = raw
-		}
-		cfg.Templates = append(cfg.Templates, one)
-	}
-	return cfg, nil
-}
-
-func (a *accessConfig) policy() *sandboxv1.AccessPolicy {
-	if a == nil {
-		return nil
-	}
-	return &sandboxv1.AccessPolicy{
-		RootDir: a.RootDir, Virtual: a.Virtual, WriteAllowPrefixes: a.WriteAllowPrefixes,
-		WriteDenyPrefixes: a.WriteDenyPrefixes, ReadDenyPrefixes: a.ReadDenyPrefixes, DenyCommands: a.DenyCommands,
-	}
+	return errors.New(unknownField.ReplaceAllString(strings.Join(wrong.Errors, "; "), "unknown key $1"))
 }

@@ -5,53 +5,42 @@ import (
 	"log/slog"
 	"os"
 
-	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
 	"github.com/sandgate/sandgate/cmd/sandgate/agentbin"
 	"github.com/sandgate/sandgate/providers/kubernetes"
 )
 
-// kubernetesFlags are those of the providers on Kubernetes.
-type kubernetesFlags struct {
-	kubeconfig, context, namespace string
-	image, agentImage              string
-	networkPolicies                bool
-	podPidsLimit                   int64
-	transport                      string
-	agentPort                      int32
-	agentFrom                      []string
+// kubernetesConfig configures both providers on Kubernetes.
+type kubernetesConfig struct {
+	Kubeconfig      string   `yaml:"kubeconfig" flag:"kubernetes-kubeconfig" help:"kubeconfig file of the cluster (default $KUBECONFIG, ~/.kube/config, or in a pod the cluster around it)"`
+	Context         string   `yaml:"context" flag:"kubernetes-context" help:"context of the kubeconfig (default its current one)"`
+	Namespace       string   `yaml:"namespace" flag:"kubernetes-namespace" help:"namespace of sandboxes (default the context's, or the pod's)"`
+	Image           string   `yaml:"image" flag:"kubernetes-image" help:"image of sandboxes whose template and request name none"`
+	AgentImage      string   `yaml:"agent_image" flag:"kubernetes-agent-image" help:"image with the agent at /sandgate-agent, to bring it into sandboxes; without it images need a shell"`
+	NetworkPolicies bool     `yaml:"network_policies" flag:"kubernetes-network-policies" help:"state that the cluster's network enforces NetworkPolicy"`
+	PodPidsLimit    int64    `yaml:"pod_pids_limit" flag:"kubernetes-pod-pids-limit" help:"state the kubelets' podPidsLimit (default unknown)"`
+	Transport       string   `yaml:"transport" flag:"kubernetes-transport" help:"how agents are reached: pod-ip, at their pods' addresses; exec, through the API server; auto, by pod-ip in a cluster where it works, else by exec"`
+	AgentPort       int32    `yaml:"agent_port" flag:"kubernetes-agent-port" help:"port where agents listen, unless they are reached by exec"`
+	AgentFrom       []string `yaml:"agent_from" flag:"kubernetes-agent-from" help:"sources that may connect to that port of sandboxes without network, the servers: NAMESPACE/LABEL=VALUE,… or a CIDR; repeatable (default none)"`
 }
 
-func (k *kubernetesFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&k.kubeconfig, "kubernetes-kubeconfig", "", "kubeconfig file of the cluster (default $KUBECONFIG, ~/.kube/config, or in a pod the cluster around it)")
-	flags.StringVar(&k.context, "kubernetes-context", "", "context of the kubeconfig (default its current one)")
-	flags.StringVar(&k.namespace, "kubernetes-namespace", "", "namespace of sandboxes (default the context's, or the pod's)")
-	flags.StringVar(&k.image, "kubernetes-image", kubernetes.DefaultImage, "image of sandboxes for which none is named")
-	flags.StringVar(&k.agentImage, "kubernetes-agent-image", "", "image with the agent at /sandgate-agent, to bring it into sandboxes; without it images need a shell")
-	flags.BoolVar(&k.networkPolicies, "kubernetes-network-policies", false, "state that the cluster's network enforces NetworkPolicy")
-	flags.Int64Var(&k.podPidsLimit, "kubernetes-pod-pids-limit", 0, "state the kubelets' podPidsLimit (default unknown)")
-	flags.StringVar(&k.transport, "kubernetes-transport", string(kubernetes.TransportAuto), "how agents are reached: pod-ip, at their pods' addresses; exec, through the API server; auto, by pod-ip in a cluster where it works, else by exec")
-	flags.Int32Var(&k.agentPort, "kubernetes-agent-port", 7778, "port where agents listen, unless they are reached by exec")
-	flags.StringArrayVar(&k.agentFrom, "kubernetes-agent-from", nil, "who may connect to that port of sandboxes without network, the servers: NAMESPACE/LABEL=VALUE,… or a range of addresses; can be repeated (default nobody)")
-}
-
-func newKubernetes(ctx context.Context, f serveFlags, logger *slog.Logger) (*kubernetes.Provider, error) {
+func newKubernetes(ctx context.Context, c config, logger *slog.Logger) (*kubernetes.Provider, error) {
 	quietClientGo(logger)
-	k := f.kubernetes
+	k := c.Kubernetes
 	return kubernetes.New(ctx, kubernetes.Config{
-		Kubeconfig: k.kubeconfig, Context: k.context, Namespace: k.namespace, Image: k.image, AgentImage: k.agentImage,
-		Agent: agentOf(f), NetworkPolicies: k.networkPolicies, PodPidsLimit: k.podPidsLimit,
-		Transport: kubernetes.Transport(k.transport), AgentPort: k.agentPort, AgentFrom: k.agentFrom, Logger: logger,
+		Kubeconfig: k.Kubeconfig, Context: k.Context, Namespace: k.Namespace, Image: k.Image, AgentImage: k.AgentImage,
+		Agent: agentOf(c), NetworkPolicies: k.NetworkPolicies, PodPidsLimit: k.PodPidsLimit,
+		Transport: kubernetes.Transport(k.Transport), AgentPort: k.AgentPort, AgentFrom: k.AgentFrom, Logger: logger,
 	})
 }
 
 // agentOf is where the agent's executables come from.
-func agentOf(f serveFlags) func(arch string) ([]byte, error) {
-	if f.agent == "" {
+func agentOf(c config) func(arch string) ([]byte, error) {
+	if c.Agent == "" {
 		return agentbin.Read
 	}
-	return func(string) ([]byte, error) { return os.ReadFile(f.agent) }
+	return func(string) ([]byte, error) { return os.ReadFile(c.Agent) }
 }
 
 // quietClientGo takes the cluster client's own log, which tells of every broken

@@ -3,36 +3,25 @@ package serve
 import (
 	"slices"
 	"testing"
-
-	"github.com/spf13/pflag"
 )
 
-// TestS5_5_TransportConfig: the transport to the agents and their port come from flags or
-// the file, and flags go first.
+// TestS5_5_TransportConfig: the transport to the agents and their port come from the
+// file or from flags, which win.
 func TestS5_5_TransportConfig(t *testing.T) {
-	var f serveFlags
-	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	f.kubernetes.add(flags)
-	if f.kubernetes.transport != "auto" || f.kubernetes.agentPort != 7778 || len(f.kubernetes.agentFrom) != 0 {
-		t.Errorf("by default: %+v", f.kubernetes)
+	c := configOf(t, "")
+	if c.Kubernetes.Transport != "auto" || c.Kubernetes.AgentPort != 7778 || len(c.Kubernetes.AgentFrom) != 0 {
+		t.Errorf("by default: %+v", c.Kubernetes)
 	}
-	c, err := readConfig(writeFile(t, "c.yaml", `
+	const file = `
 kubernetes: {transport: pod-ip, agent_port: 8888, agent_from: ["sandgate/app=server,tier in (a,b)", 10.0.0.0/8]}
-`))
-	if err != nil {
-		t.Fatal(err)
+`
+	c = configOf(t, file)
+	if c.Kubernetes.Transport != "pod-ip" || c.Kubernetes.AgentPort != 8888 ||
+		!slices.Equal(c.Kubernetes.AgentFrom, []string{"sandgate/app=server,tier in (a,b)", "10.0.0.0/8"}) {
+		t.Errorf("from the file: %+v", c.Kubernetes)
 	}
-	c.overrule(&f, func(string) bool { return false })
-	if f.kubernetes.transport != "pod-ip" || f.kubernetes.agentPort != 8888 ||
-		!slices.Equal(f.kubernetes.agentFrom, []string{"sandgate/app=server,tier in (a,b)", "10.0.0.0/8"}) {
-		t.Errorf("from the file: %+v", f.kubernetes)
-	}
-	err = flags.Parse([]string{"--kubernetes-transport=exec", "--kubernetes-agent-port=9999", "--kubernetes-agent-from=a/b=c,d=e", "--kubernetes-agent-from=::/0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.overrule(&f, flags.Changed)
-	if f.kubernetes.transport != "exec" || f.kubernetes.agentPort != 9999 || !slices.Equal(f.kubernetes.agentFrom, []string{"a/b=c,d=e", "::/0"}) {
-		t.Errorf("from flags: %+v", f.kubernetes)
+	c = configOf(t, file, "--kubernetes-transport=exec", "--kubernetes-agent-port=9999", "--kubernetes-agent-from=a/b=c,d=e", "--kubernetes-agent-from=::/0")
+	if c.Kubernetes.Transport != "exec" || c.Kubernetes.AgentPort != 9999 || !slices.Equal(c.Kubernetes.AgentFrom, []string{"a/b=c,d=e", "::/0"}) {
+		t.Errorf("from flags: %+v", c.Kubernetes)
 	}
 }

@@ -14,13 +14,8 @@ func TestBeyondLoopback(t *testing.T) {
 }
 
 func TestConfigFileOfTheLocalProvider(t *testing.T) {
-	c, err := readConfig(writeFile(t, "c.yaml", "local: {max_memory: 1, max_processes: 2, min_free: 3, disk_overcommit: 1.5}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := serveFlags{localMinFree: 30}
-	c.overrule(&f, func(flag string) bool { return flag == "local-min-free" })
-	if f.localMaxMemory != 1 || f.localMaxProcesses != 2 || f.localMinFree != 30 || f.localDiskOvercommit != 1.5 {
-		t.Errorf("%+v", f)
+	c := configOf(t, "local: {max_memory: 1, max_processes: 2, min_free: 3, disk_overcommit: 1.5}\n", "--local-min-free=30")
+	if c.Local.MaxMemory != 1 || c.Local.MaxProcesses != 2 || c.Local.MinFree != 30 || c.Local.DiskOvercommit != 1.5 {
+		t.Errorf("%+v", c.Local)
 	}
 }

@@ -35,9 +35,9 @@ func jsonHandler(w io.Writer, level slog.Leveler) slog.Handler {
 }
 
 // announce says where the server can be reached, whatever the level of the log.
-func (f serveFlags) announce(stderr io.Writer, cfg server.Config, at net.Addr, admin string) {
-	if f.logFormat == "json" {
-		attrs := []any{"version", f.version, "address", address(f.listen, at), "provider", f.provider,
+func (c config) announce(stderr io.Writer, cfg server.Config, at net.Addr, admin string) {
+	if c.Log.Format == "json" {
+		attrs := []any{"version", cfg.Version, "address", address(c.Listen, at), "provider", c.Provider,
 			"tls", cfg.TLS != nil, "authentication", cfg.Authenticator != nil}
 		if admin != "" {
 			attrs = append(attrs, "admin_address", admin)
@@ -45,7 +45,7 @@ func (f serveFlags) announce(stderr io.Writer, cfg server.Config, at net.Addr, a
 		slog.New(jsonHandler(stderr, slog.LevelInfo)).Info("serving", attrs...)
 		return
 	}
-	fmt.Fprintf(stderr, "sandgate %s serves at %s, provider %s, %s\n", f.version, address(f.listen, at), f.provider, mode(cfg))
+	fmt.Fprintf(stderr, "sandgate %s serves at %s, provider %s, %s\n", cfg.Version, address(c.Listen, at), c.Provider, mode(cfg))
 	if admin != "" {
 		fmt.Fprintf(stderr, "sandgate: metrics and health at %s\n", admin)
 	}
@@ -59,8 +59,8 @@ func (e LoggedError) Unwrap() error { return e.error }
 
 // report logs the error that ends the server where the log is JSON, so that no
 // line of it is anything else.
-func (f serveFlags) report(stderr io.Writer, err error) error {
-	if err == nil || f.logFormat != "json" {
+func (l logConfig) report(stderr io.Writer, err error) error {
+	if err == nil || l.Format != "json" {
 		return err
 	}
 	slog.New(jsonHandler(stderr, slog.LevelInfo)).Error("the server ended", "error", err)

@@ -16,29 +16,29 @@ import (
 )
 
 // newProvider wires the provider that was asked for.
-func newProvider(ctx context.Context, f serveFlags, logger *slog.Logger) (providers.Provider, error) {
-	switch f.provider {
+func newProvider(ctx context.Context, c config, logger *slog.Logger) (providers.Provider, error) {
+	switch c.Provider {
 	case "local":
 		cfg := local.Config{
-			StateDir: filepath.Join(f.stateDir, "local"), Runtime: f.localRuntime,
-			Profile: local.Profile(f.localProfile), Transport: local.Transport(f.localWay),
-			CgroupParent: f.localCgroup, UIDBase: f.localUIDBase, Logger: logger, Agent: agentbin.Read,
-			MaxMemory: f.localMaxMemory, MaxProcesses: f.localMaxProcesses,
-			MinFree: f.localMinFree, DiskOvercommit: f.localDiskOvercommit,
+			StateDir: filepath.Join(c.StateDir, "local"), Runtime: c.Local.Runtime,
+			Profile: local.Profile(c.Local.Profile), Transport: local.Transport(c.Local.Transport),
+			CgroupParent: c.Local.Cgroup, UIDBase: c.Local.UIDBase, Logger: logger, Agent: agentbin.Read,
+			MaxMemory: c.Local.MaxMemory, MaxProcesses: c.Local.MaxProcesses,
+			MinFree: c.Local.MinFree, DiskOvercommit: c.Local.DiskOvercommit,
 		}
 		outliveSandboxes(logger)
-		if f.agent != "" {
-			cfg.Agent, cfg.AgentPath = nil, f.agent
+		if c.Agent != "" {
+			cfg.Agent, cfg.AgentPath = nil, c.Agent
 		}
 		return local.New(ctx, cfg)
 	case "kubernetes":
-		return newKubernetes(ctx, f, logger)
+		return newKubernetes(ctx, c, logger)
 	case "agentsandbox":
-		return newAgentSandbox(ctx, f, logger)
+		return newAgentSandbox(ctx, c, logger)
 	case "docker":
-		return nil, fmt.Errorf("this version has no provider %q yet; it has local, kubernetes and agentsandbox", f.provider)
+		return nil, fmt.Errorf("this version has no provider %q yet; it has local, kubernetes and agentsandbox", c.Provider)
 	default:
-		return nil, fmt.Errorf("--provider: %q is none of local, kubernetes, agentsandbox", f.provider)
+		return nil, fmt.Errorf("--provider: %q is none of local, kubernetes, agentsandbox", c.Provider)
 	}
 }
 

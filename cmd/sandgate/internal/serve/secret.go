@@ -18,13 +18,13 @@ const (
 // local provider's servers share their state directory, so it is made there.
 // Other providers' have nothing in common but their configuration: without a
 // file there is no secret.
-func (f serveFlags) specSecret() ([]byte, error) {
-	path := f.specSecretFile
+func (c config) specSecret() ([]byte, error) {
+	path := c.SpecSecretFile
 	if path == "" {
-		if f.provider != "local" {
+		if c.Provider != "local" {
 			return nil, nil
 		}
-		path = filepath.Join(f.stateDir, "spec-secret")
+		path = filepath.Join(c.StateDir, "spec-secret")
 		if err := makeSecret(path); err != nil {
 			return nil, fmt.Errorf("spec secret: %w", err)
 		}

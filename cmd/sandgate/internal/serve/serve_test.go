@@ -2,12 +2,14 @@ package serve
 
 import (
 	"bytes"
-	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/sandgate/sandgate/providers"
 )
@@ -19,6 +21,22 @@ func writeFile(t *testing.T, name, text string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// configOf returns the configuration that a file and flags give.
+func configOf(t *testing.T, file string, args ...string) config {
+	t.Helper()
+	given := defaults()
+	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	addFlags(flags, &given)
+	if err := flags.Parse(append(args, "--config", writeFile(t, "c.yaml", file))); err != nil {
+		t.Fatal(err)
+	}
+	c, err := load(given, flags.Changed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 const fullConfig = `
@@ -45,23 +63,18 @@ templates:
 `
 
 func TestConfigFile(t *testing.T) {
-	c, err := readConfig(writeFile(t, "c.yaml", fullConfig))
-	if err != nil {
-		t.Fatal(err)
+	c := configOf(t, fullConfig, "--log-level=warn")
+	if c.Listen != "unix:///run/x.sock" || c.Log.Level != "warn" || !c.Insecure || c.Auth.TokensFile != "/etc/tokens" {
+		t.Errorf("%+v", c)
 	}
-	f := serveFlags{listen: "127.0.0.1:1", logLevel: "warn", audit: auditFlags{maxFiles: 3}}
-	c.overrule(&f, func(flag string) bool { return flag == "log-level" })
-	if f.listen != "unix:///run/x.sock" || f.logLevel != "warn" || !f.insecure || f.tokensFile != "/etc/tokens" {
-		t.Errorf("flags %+v", f)
+	if want := (auditConfig{MaxSize: 7, Required: true, CommandText: true}); c.Audit != want {
+		t.Errorf("audit %+v", c.Audit)
 	}
-	if want := (auditFlags{maxSize: 7, required: true, commandText: true}); f.audit != want {
-		t.Errorf("audit %+v", f.audit)
+	if want := (shutdownConfig{LameDuck: 5 * time.Second, Drain: 2 * time.Second, Timeout: 30 * time.Second}); c.Shutdown != want || c.MaxConnectionAge != 10*time.Minute {
+		t.Errorf("shutdown %+v, connection age %v", c.Shutdown, c.MaxConnectionAge)
 	}
-	if want := (stopFlags{lameDuck: 5 * time.Second, drain: 2 * time.Second, timeout: 30 * time.Second, connectionAge: 10 * time.Minute}); f.stop != want {
-		t.Errorf("stop %+v", f.stop)
-	}
-	if want := (adminFlags{listen: ":9", profiles: true}); f.admin != want {
-		t.Errorf("admin %+v", f.admin)
+	if want := (adminConfig{Listen: ":9", Profiles: true}); c.Admin != want {
+		t.Errorf("admin %+v", c.Admin)
 	}
 	cfg, err := c.server()
 	if err != nil {
@@ -83,13 +96,13 @@ func TestConfigFile(t *testing.T) {
 
 func TestConfigFileErrors(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"unknown field":  {"listen: x\nlisten_at: y\n", "[2:1]"},
-		"nested unknown": {"templates:\n  - name: a\n    memory: 3\n", "[3:5]"},
-		"bad duration":   {"limits: {max_timeout: fast}\n", `invalid duration "fast"`},
-		"bad network":    {"templates: [{name: a, network: some}]\n", "none, proxy, full"},
+		"unknown field":  {"listen: x\nlisten_at: y\n", "line 2: unknown key listen_at"},
+		"nested unknown": {"templates:\n  - name: a\n    memory: 3\n", "line 3: unknown key memory"},
+		"bad duration":   {"limits: {max_timeout: fast}\n", "line 1: cannot unmarshal !!str `fast` into time.Duration"},
+		"bad network":    {"templates: [{name: a, network: some}]\n", "line 1: network: \"some\" is none of none, proxy, full"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := readConfig(writeFile(t, "c.yaml", c.text))
+			_, err := load(config{File: writeFile(t, "c.yaml", c.text)}, func(string) bool { return false })
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("got %v, want %q in it", err, c.want)
 			}
@@ -98,25 +111,17 @@ func TestConfigFileErrors(t *testing.T) {
 }
 
 func TestServeRefusals(t *testing.T) {
-	never := func(string) bool { return false }
-	base := serveFlags{listen: "127.0.0.1:0", provider: "local", stateDir: t.TempDir(), logLevel: "warn", logFormat: "text"}
-	for name, c := range map[string]struct {
-		change func(*serveFlags)
-		want   string
-	}{
-		"no such provider": {func(f *serveFlags) { f.provider = "vm" }, "none of local"},
-		"not built":        {func(f *serveFlags) { f.provider = "docker" }, "no provider \"docker\" yet"},
-		"half of TLS":      {func(f *serveFlags) { f.tlsCert = "x" }, "--tls-key"},
-		"no tokens file":   {func(f *serveFlags) { f.tokensFile = "/nonexistent" }, "tokens file"},
-		"no config":        {func(f *serveFlags) { f.config = "/nonexistent" }, "--config"},
-		"negative drain":   {func(f *serveFlags) { f.stop.drain = -1 }, "--drain"},
-		"log level":        {func(f *serveFlags) { f.logLevel = "loud" }, "--log-level"},
+	for name, c := range map[string]struct{ flag, want string }{
+		"no such provider": {"--provider=vm", "none of local"},
+		"not built":        {"--provider=docker", "no provider \"docker\" yet"},
+		"half of TLS":      {"--tls-cert=x", "--tls-key"},
+		"no tokens file":   {"--tokens-file=/nonexistent", "tokens file"},
+		"no config":        {"--config=/nonexistent", "--config"},
+		"negative drain":   {"--drain=-1s", "--drain"},
+		"log level":        {"--log-level=loud", "--log-level"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := base
-			c.change(&f)
-			var stderr bytes.Buffer
-			err := serve(context.Background(), f, never, &stderr)
+			err := run(t.Context(), io.Discard, "--listen", "127.0.0.1:0", "--state-dir", t.TempDir(), c.flag)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("got %v, want %q in it", err, c.want)
 			}
@@ -136,5 +141,20 @@ func TestTokenCommand(t *testing.T) {
 	token := strings.TrimSpace(out.String())
 	if !strings.HasPrefix(token, "sgt_") || strings.Contains(entry.String(), token) || !strings.Contains(entry.String(), `tenant: "ci"`) {
 		t.Fatalf("%q %q", out.String(), entry.String())
+	}
+}
+
+// A flag of three values, and texts and switches of a file that are empty or off.
+func TestConfigFileAndFlagsThatAreNotGiven(t *testing.T) {
+	c := configOf(t, "")
+	if c.RequireLimits != nil || c.Listen != "127.0.0.1:7777" || c.Shutdown.Drain != time.Second {
+		t.Errorf("%+v", c)
+	}
+	c = configOf(t, "require_limits: false\nlisten: ''\nprovider:\nshutdown: {drain: 0s}\ninsecure: true\n", "--insecure=false")
+	if c.RequireLimits == nil || *c.RequireLimits || c.Listen != "127.0.0.1:7777" || c.Provider != "local" || c.Shutdown.Drain != 0 || c.Insecure {
+		t.Errorf("%+v", c)
+	}
+	if c = configOf(t, "require_limits: false\n", "--require-limits"); !*c.RequireLimits {
+		t.Error("the file wins over the flag")
 	}
 }

@@ -13,30 +13,30 @@ import (
 // tls returns nil where no certificate is given. The files are read again when
 // they change: a new certificate and new authorities count from the next
 // handshake.
-func (f serveFlags) tls(logger *slog.Logger) (*tls.Config, error) {
-	if f.tlsCert == "" && f.tlsKey == "" && f.tlsClientCA == "" {
+func (c config) tls(logger *slog.Logger) (*tls.Config, error) {
+	if c.TLS.Cert == "" && c.TLS.Key == "" && c.TLS.ClientCA == "" {
 		return nil, nil
 	}
-	if f.tlsCert == "" || f.tlsKey == "" {
+	if c.TLS.Cert == "" || c.TLS.Key == "" {
 		return nil, errors.New("TLS needs both --tls-cert and --tls-key")
 	}
-	pair, err := reload.Open(logger, keyPair, f.tlsCert, f.tlsKey)
+	pair, err := reload.Open(logger, keyPair, c.TLS.Cert, c.TLS.Key)
 	if err != nil {
 		return nil, fmt.Errorf("--tls-cert and --tls-key: %w", err)
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"},
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.Get(), nil }}
-	if f.tlsClientCA == "" {
+	if c.TLS.ClientCA == "" {
 		return cfg, nil
 	}
-	authorities, err := reload.Open(logger, certPool, f.tlsClientCA)
+	authorities, err := reload.Open(logger, certPool, c.TLS.ClientCA)
 	if err != nil {
 		return nil, fmt.Errorf("--tls-client-ca: %w", err)
 	}
 	cfg.ClientCAs = authorities.Get()
 	// With tokens beside it, a caller may come without a certificate.
 	cfg.ClientAuth = tls.RequireAndVerifyClientCert
-	if f.tokensFile != "" {
+	if c.Auth.TokensFile != "" {
 		cfg.ClientAuth = tls.VerifyClientCertIfGiven
 	}
 	// A resumed session would skip the check against new authorities.

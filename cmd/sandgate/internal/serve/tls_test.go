@@ -74,8 +74,8 @@ func TestClientAuthorityIsReloaded(t *testing.T) {
 	first, second := newTestAuthority(t), newTestAuthority(t)
 	cert, key := first.sign(t, &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-	f := serveFlags{tlsCert: write("cert", cert), tlsKey: write("key", key), tlsClientCA: write("ca", first.pem)}
-	cfg, err := f.tls(slog.New(slog.DiscardHandler))
+	c := config{TLS: tlsConfig{Cert: write("cert", cert), Key: write("key", key), ClientCA: write("ca", first.pem)}}
+	cfg, err := c.tls(slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

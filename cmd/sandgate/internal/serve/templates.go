@@ -1,0 +1,118 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/policy"
+)
+
+type limitsConfig struct {
+	MaxMessageBytes       int           `yaml:"max_message_bytes" help:"largest message from a client (default 16 MiB)"`
+	DefaultTimeout        time.Duration `yaml:"default_timeout" help:"timeout of a command that sets none (default none)"`
+	MaxTimeout            time.Duration `yaml:"max_timeout" help:"longest timeout of a command (default no limit)"`
+	MaxOutputBytes        int64         `yaml:"max_output_bytes" help:"most output of a command; more is counted and dropped (default no limit)"`
+	OutputLogBytes        int64         `yaml:"output_log_bytes" help:"output retained for each command, for Attach (default 64 MiB)"`
+	EndRetention          time.Duration `yaml:"end_retention" help:"how long the exit status and output of an ended command are kept (default 1h)"`
+	MaxFileBytes          int64         `yaml:"max_file_bytes" help:"largest file that a call can write (default no limit)"`
+	DefaultIdleTTL        time.Duration `yaml:"default_idle_ttl" help:"idle lifetime of a sandbox that sets none (default 24h)"`
+	DefaultTTL            time.Duration `yaml:"default_ttl" help:"lifetime from creation of a sandbox that sets none (default none)"`
+	MaxIdleTTL            time.Duration `yaml:"max_idle_ttl" help:"longest idle lifetime; a request for more is rejected (default no limit)"`
+	MaxTTL                time.Duration `yaml:"max_ttl" help:"longest lifetime from creation; a request for more is rejected (default no limit)"`
+	CreateTimeout         time.Duration `yaml:"create_timeout" help:"timeout of CreateSandbox, SuspendSandbox and ResumeSandbox (default 5m)"`
+	MaxSandboxes          int           `yaml:"max_sandboxes" help:"sandboxes of all tenants together (default no limit)"`
+	MaxSandboxesPerTenant int           `yaml:"max_sandboxes_per_tenant" help:"sandboxes of each tenant (default no limit)"`
+	MaxCreations          int           `yaml:"max_creations" help:"concurrent creations; others wait, for create_timeout at most (default local: 8 per processor; elsewhere no limit)"`
+}
+
+type templateConfig struct {
+	Name             string            `yaml:"name" help:"1 to 63 characters of a-z, 0-9 and \"-\""`
+	Image            string            `yaml:"image" help:"image of its sandboxes (default the provider's)"`
+	Resources        resourcesConfig   `yaml:"resources"`
+	Env              map[string]string `yaml:"env" help:"environment of every command"`
+	WorkingDirectory string            `yaml:"working_directory" help:"directory in which commands start (default /workspace)"`
+	Network          networkConfig     `yaml:"network" help:"none, proxy or full (default none)"`
+	Command          []string          `yaml:"command" help:"command that runs in each sandbox from its start"`
+	Access           *accessConfig     `yaml:"access" help:"access policy of its sandboxes"`
+	Allow            []string          `yaml:"allow" help:"fields that a request can set; an empty list: none (default all)"`
+	Images           []string          `yaml:"images" help:"images that a request can name; a trailing \"*\" stands for any rest (default any; with the local provider and authentication, none but the template's)"`
+	Networks         []networkConfig   `yaml:"networks" help:"network modes that a request can choose besides the template's and none"`
+	MaxResources     resourcesConfig   `yaml:"max_resources"`
+	ProviderOptions  map[string]any    `yaml:"provider_options" help:"options of the provider"`
+	AllowOptions     []string          `yaml:"allow_options" help:"keys of provider_options that a request can set (default none)"`
+	Pool             int               `yaml:"pool" help:"sandboxes to keep started ahead (default 0)"`
+}
+
+type resourcesConfig struct {
+	MemoryBytes  int64 `yaml:"memory_bytes" help:"memory; -1: no limit"`
+	CPUMillis    int32 `yaml:"cpu_millis" help:"processor time in thousandths of a core; -1: no limit"`
+	MaxProcesses int32 `yaml:"max_processes" help:"processes and threads; -1: no limit"`
+	DiskBytes    int64 `yaml:"disk_bytes" help:"writable disk; -1: no limit"`
+}
+
+type accessConfig struct {
+	RootDir            string   `yaml:"root_dir" help:"directory that file calls cannot leave"`
+	Virtual            bool     `yaml:"virtual" help:"paths in file calls are relative to root_dir"`
+	WriteAllowPrefixes []string `yaml:"write_allow_prefixes" help:"only paths below these can be written"`
+	WriteDenyPrefixes  []string `yaml:"write_deny_prefixes" help:"paths below these cannot be written"`
+	ReadDenyPrefixes   []string `yaml:"read_deny_prefixes" help:"paths below these cannot be read"`
+	DenyCommands       []string `yaml:"deny_commands" help:"commands to refuse: a guardrail, not a security boundary"`
+}
+
+// networkConfig is a network mode by its name.
+type networkConfig providers.NetworkMode
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (n *networkConfig) UnmarshalYAML(node *yaml.Node) error {
+	for _, m := range []providers.NetworkMode{providers.NetworkNone, providers.NetworkProxy, providers.NetworkFull} {
+		if node.Value == m.String() {
+			*n = networkConfig(m)
+			return nil
+		}
+	}
+	return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: network: %q is none of none, proxy, full", node.Line, node.Value)}}
+}
+
+// server is the part of the server's configuration that only the file has.
+func (c config) server() (server.Config, error) {
+	cfg := server.Config{
+		Limits: server.Limits(c.Limits), Access: c.Access.policy(),
+		Timing: server.Timing{ReapInterval: c.Reaper.Interval},
+	}
+	for _, t := range c.Templates {
+		one := policy.Template{
+			Name: t.Name, Image: t.Image, Resources: providers.Resources(t.Resources), Env: t.Env,
+			WorkingDirectory: t.WorkingDirectory, Network: providers.NetworkMode(t.Network), Command: t.Command,
+			Access: t.Access.policy(), Allow: t.Allow, Images: t.Images,
+			MaxResources: providers.Resources(t.MaxResources), AllowOptions: t.AllowOptions, Pool: t.Pool,
+		}
+		for _, n := range t.Networks {
+			one.Networks = append(one.Networks, providers.NetworkMode(n))
+		}
+		if len(t.ProviderOptions) > 0 {
+			raw, err := json.Marshal(t.ProviderOptions)
+			if err != nil {
+				return cfg, fmt.Errorf("template %q: provider_options: %w", t.Name, err)
+			}
+			one.ProviderOptions = raw
+		}
+		cfg.Templates = append(cfg.Templates, one)
+	}
+	return cfg, nil
+}
+
+func (a *accessConfig) policy() *sandboxv1.AccessPolicy {
+	if a == nil {
+		return nil
+	}
+	return &sandboxv1.AccessPolicy{
+		RootDir: a.RootDir, Virtual: a.Virtual, WriteAllowPrefixes: a.WriteAllowPrefixes,
+		WriteDenyPrefixes: a.WriteDenyPrefixes, ReadDenyPrefixes: a.ReadDenyPrefixes, DenyCommands: a.DenyCommands,
+	}
+}
