@@ -59,12 +59,13 @@ clean: cluster-down ## Remove everything that make has built or installed
 ##@ Code
 
 .PHONY: gen
-gen: $(BUF) $(GENPY) $(GENES) $(HELM) ## Generate the Go, Python and TypeScript code from proto/, and deploy/manifests from the chart
+gen: $(BUF) $(GENPY) $(GENES) $(HELM) ## Generate the Go, Python and TypeScript code from proto/, deploy/manifests from the chart, and docs/configuration.md
 	@scripts/gen.sh
 	@scripts/manifests.sh
+	@go test ./cmd/sandgate/internal/serve -run '^TestConfigurationPage$$' -update >/dev/null
 
 .PHONY: gen-check
-gen-check: $(BUF) $(GENPY) $(GENES) $(HELM) ## Fail when generated code or manifests are not what proto/ and the chart give
+gen-check: $(BUF) $(GENPY) $(GENES) $(HELM) ## Fail if a generated file is stale
 	@scripts/gen-check.sh
 
 .PHONY: lint lint-proto lint-go lint-python lint-ts lint-scripts

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fails when the committed generated code is not what proto/ gives, or the plain
-# manifests are not what the Helm chart gives.
+# Fails if committed generated files are stale: code from proto/, plain manifests
+# from the Helm chart, or docs/configuration.md from the server's options.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fresh=$(mktemp -d)
@@ -9,11 +9,15 @@ trap 'rm -rf "$fresh"' EXIT
 scripts/gen.sh "$fresh"
 scripts/manifests.sh "$fresh/deploy/manifests"
 stale=0
+go test -run '^TestConfigurationPage$' ./cmd/sandgate/internal/serve >/dev/null || {
+  echo "docs/configuration.md differs" >&2
+  stale=1
+}
 for folder in gen clients/ts/src/gen clients/python/src/sandgate/_gen deploy/manifests; do
   diff --recursive --brief --exclude=__pycache__ "$folder" "$fresh/$folder" || stale=1
 done
 if ((stale)); then
-  echo "gen-check: generated files differ from proto/ or the chart. Run 'make gen' and commit the result." >&2
+  echo "gen-check: generated files are stale. Run 'make gen' and commit the result." >&2
   exit 1
 fi
-echo "gen-check: generated code and manifests are up to date"
+echo "gen-check: generated files are up to date"

@@ -99,7 +99,7 @@ type localConfig struct {
 
 	MaxMemory      int64   `yaml:"max_memory" flag:"local-max-memory" help:"memory of all sandboxes of the local provider together, in bytes (default nine tenths of the machine's; negative: no limit)"`
 	MaxProcesses   int64   `yaml:"max_processes" flag:"local-max-processes" help:"processes of all sandboxes of the local provider together (default half of what the kernel allows; negative: no limit)"`
-	MinFree        int64   `yaml:"min_free" flag:"local-min-free" help:"free bytes of the state directory's file system below which the local provider creates no sandbox (default a twentieth of it, at most 2 GiB; negative: none)"`
+	MinFree        int64   `yaml:"min_free" flag:"local-min-free" help:"free bytes of the state directory's file system below which the local provider creates no sandbox (default a twentieth of its size, at most 2 GiB; negative: none)"`
 	DiskOvercommit float64 `yaml:"disk_overcommit" flag:"local-disk-overcommit" help:"how many times the disks of all sandboxes of the local provider may exceed the space for them (default 10, on other interfaces than loopback 1, which guarantees each its space; negative: no limit)"`
 }
 

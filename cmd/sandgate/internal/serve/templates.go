@@ -34,16 +34,16 @@ type limitsConfig struct {
 type templateConfig struct {
 	Name             string            `yaml:"name" help:"1 to 63 characters of a-z, 0-9 and \"-\""`
 	Image            string            `yaml:"image" help:"image of its sandboxes (default the provider's)"`
-	Resources        resourcesConfig   `yaml:"resources"`
+	Resources        resourcesConfig   `yaml:"resources" help:"limits (default the provider's)"`
 	Env              map[string]string `yaml:"env" help:"environment of every command"`
 	WorkingDirectory string            `yaml:"working_directory" help:"directory in which commands start (default /workspace)"`
 	Network          networkConfig     `yaml:"network" help:"none, proxy or full (default none)"`
 	Command          []string          `yaml:"command" help:"command that runs in each sandbox from its start"`
-	Access           *accessConfig     `yaml:"access" help:"access policy of its sandboxes"`
+	Access           *accessConfig     `yaml:"access" help:"access policy of its sandboxes, with the keys of access"`
 	Allow            []string          `yaml:"allow" help:"fields that a request can set; an empty list: none (default all)"`
 	Images           []string          `yaml:"images" help:"images that a request can name; a trailing \"*\" stands for any rest (default any; with the local provider and authentication, none but the template's)"`
 	Networks         []networkConfig   `yaml:"networks" help:"network modes that a request can choose besides the template's and none"`
-	MaxResources     resourcesConfig   `yaml:"max_resources"`
+	MaxResources     resourcesConfig   `yaml:"max_resources" help:"the most that a request can ask for (default the template's resources)"`
 	ProviderOptions  map[string]any    `yaml:"provider_options" help:"options of the provider"`
 	AllowOptions     []string          `yaml:"allow_options" help:"keys of provider_options that a request can set (default none)"`
 	Pool             int               `yaml:"pool" help:"sandboxes to keep started ahead (default 0)"`
