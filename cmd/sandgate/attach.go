@@ -16,9 +16,9 @@ func (c *cli) attachCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attach [flags] ID EXEC",
 		Short: "Follow a command to its end",
-		Long: `Print the output of a running or ended command from its first kept byte and
-follow it to its end. The exit code is the command's. Ctrl-C ends the following,
-not the command.`,
+		Long: `Print the retained output of a running or ended command and follow it to its end.
+The exit code is the command's. Ctrl-C detaches from the command, which keeps
+running.`,
 		Example: `  exec=$(sandgate exec --detach build-42 -- make)
   sandgate attach build-42 $exec
   sandgate attach --position 4096 build-42 $exec`,
@@ -40,7 +40,7 @@ not the command.`,
 		},
 	}
 	cmd.Flags().Int64Var(&position, "position", 0, "begin after this many bytes of output")
-	cmd.Flags().BoolVar(&streams, "streams-end", false, "follow until nothing holds the output open any more")
+	cmd.Flags().BoolVar(&streams, "streams-end", false, "follow until no process holds the output open")
 	return cmd
 }
 
@@ -49,8 +49,8 @@ func (c *cli) logsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs [flags] ID EXEC",
 		Short: "Print the output of a command so far",
-		Long: `Print the output of a command that is kept so far, both streams apart. With
---follow, go on until the command ends; unlike attach, the exit code is 0 then.`,
+		Long: `Print the retained output of a command, stdout and stderr separate. With --follow,
+continue until the command ends; unlike attach, logs then exits with 0.`,
 		Example: `  sandgate logs build-42 $exec
   sandgate logs --follow build-42 $exec`,
 		Args:              cobra.ExactArgs(2),
@@ -61,12 +61,12 @@ func (c *cli) logsCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the command ends")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue until the command ends")
 	return cmd
 }
 
-// logs prints what a command has written, up to what it had written at the time
-// of the call unless follow is set.
+// logs prints the output that a command has written by the time of the call, or all
+// of it if follow is set.
 func (c *cli) logs(ctx context.Context, sandbox *sandgate.Sandbox, id string, follow bool) error {
 	info, err := find(ctx, sandbox, id)
 	if err != nil {
@@ -78,7 +78,7 @@ func (c *cli) logs(ctx context.Context, sandbox *sandgate.Sandbox, id string, fo
 	}
 	defer process.Close()
 	if info.GetFirstPosition() > 0 {
-		c.say("%d bytes of earlier output are no longer kept", info.GetFirstPosition())
+		c.notice("%d bytes of earlier output are no longer retained", info.GetFirstPosition())
 	}
 	if !follow && info.GetPosition() <= info.GetFirstPosition() {
 		return nil
@@ -95,7 +95,7 @@ func (c *cli) logs(ctx context.Context, sandbox *sandgate.Sandbox, id string, fo
 			}
 			end = event.Output.GetPosition() + int64(len(event.Output.GetData()))
 		case event.Gap != nil:
-			c.say("%d bytes of output were dropped before they could be read", event.Gap.GetEnd()-event.Gap.GetStart())
+			c.notice("%d bytes of output were dropped before they could be read", event.Gap.GetEnd()-event.Gap.GetStart())
 			end = event.Gap.GetEnd()
 		}
 		if !follow && end >= info.GetPosition() {

@@ -16,8 +16,8 @@ func (c *cli) cleanupCommand() *cobra.Command {
 		Use:   "cleanup [flags]",
 		Short: "Delete sandboxes that have been idle",
 		Long: `Delete sandboxes of your tenant that have been idle for a time, and print their
-ids. One in which a command runs is not idle. Without --max-idle, only what is
-past its own lifetime is deleted, which the server does by itself soon.`,
+ids. A sandbox with a running command is not idle. Without --max-idle, only expired
+sandboxes are deleted, as the server soon does by itself.`,
 		Example: `  sandgate cleanup --max-idle 2h --dry-run      what would be deleted
   sandgate cleanup --max-idle 2h --label job=nightly`,
 		Args: cobra.NoArgs,
@@ -39,13 +39,13 @@ past its own lifetime is deleted, which the server does by itself soon.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.DurationVar(&request.MaxIdle, "max-idle", 0, "delete what has been idle for longer, such as 2h")
-	flags.StringArrayVarP(&labels, "label", "l", nil, "only those with this label KEY=VALUE (repeatable: all of them)")
+	flags.DurationVar(&request.MaxIdle, "max-idle", 0, "delete sandboxes that have been idle for longer, such as 2h")
+	flags.StringArrayVarP(&labels, "label", "l", nil, "only sandboxes with this label KEY=VALUE (repeatable: all must match)")
 	flags.BoolVar(&request.DryRun, "dry-run", false, "print what would be deleted, and delete nothing")
 	return cmd
 }
 
-// cleaned prints what was deleted. What could not be is an error.
+// cleaned prints the deleted sandboxes and returns the failures.
 func (c *cli) cleaned(cleaned *sandgate.Cleaned) error {
 	if c.json() {
 		if err := c.message(cleaned); err != nil {

@@ -111,6 +111,7 @@ func TestCommands(t *testing.T) {
 		{name: "unknown flag", args: "exec --speed 9 box -- echo", code: 125, stderr: "unknown flag: --speed; see: sandgate exec --help"},
 		{name: "unknown command", args: "explode", code: 125, stderr: "unknown command \"explode\"; see: sandgate --help"},
 		{name: "mistyped command", args: "exce", code: 125, stderr: "unknown command \"exce\"; did you mean exec?"},
+		{name: "errors as JSON", args: "-o json rm none neither", code: 125, stdout: "{\n  \"deletedSandboxIds\": []\n}\n", stderr: `{"error":{"code":"NotFound","message":"there is no sandbox \"none\"`, lines: 2},
 		{name: "error as JSON", args: "-o json exec none -- echo", code: 125, stderr: `"reason":"SANDBOX_NOT_FOUND"`},
 		{name: "bad output", args: "ls --output yaml", code: 125, stderr: "text or json"},
 		{name: "ids", args: "ls -q", stdout: "box\n"},
@@ -224,6 +225,7 @@ func TestCompletion(t *testing.T) {
 	must(t, server, "exec", "--exec-id", "one", "box", "--", "echo")
 	for args, want := range map[string]string{
 		"exec b": "box\n:4\n", "attach box ": "one\n:4\n", "rm box ": "other\n:4\n", "exec box ": ":4\n", "kill --scope ": "leader\ngroup\ntree\n:4\n",
+		"create --template ": "default\n:4\n",
 	} {
 		got := run(t.Context(), server, "", append([]string{"__complete"}, strings.Split(args, " ")...)...)
 		if got.code != 0 || got.stdout != want {
@@ -264,7 +266,7 @@ func TestDetachedCommand(t *testing.T) {
 	if got := run(t.Context(), server, "", "logs", "--follow", "box", exec); got.code != 0 || got.stdout != "waiting\n" {
 		t.Errorf("logs --follow: %+v", got)
 	}
-	if got := run(t.Context(), server, "", "kill", "box", exec); got.code != 0 || !strings.Contains(got.stderr, "nobody left") {
+	if got := run(t.Context(), server, "", "kill", "box", exec); got.code != 0 || !strings.Contains(got.stderr, "no process left") {
 		t.Errorf("kill after the end: %+v", got)
 	}
 	if got := must(t, server, "ps", "--all", "box"); !strings.Contains(got, "killed (137)") {
@@ -338,7 +340,7 @@ func TestHostileNames(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	var stderr bytes.Buffer
-	(&cli{stderr: &stderr}).say("%s", "a\x1b[31m\nb")
+	(&cli{stderr: &stderr}).notice("%s", "a\x1b[31m\nb")
 	if got := stderr.String(); got != "sandgate: a?[31m b\n" {
 		t.Errorf("said %q", got)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/sandgate/sandgate/conformance"
 )
 
-// conformanceRun is what the flags of conformance say.
+// conformanceRun holds the flags of conformance.
 type conformanceRun struct {
 	filter          conformance.Filter
 	part            string
@@ -33,17 +33,17 @@ func (c *cli) conformanceCommand() *cobra.Command {
 	r := &conformanceRun{}
 	cmd := &cobra.Command{
 		Use:   "conformance [flags]",
-		Short: "Hold a server to what is promised, case by case",
-		Long: `Run the conformance suite against a server: what docs/contracts.md promises, as
-cases over the public API. Sandboxes are made for it and deleted again, also
-after a failure or an interrupt. One line is printed per case: ok, FAIL with the
-reasons below, or skip with the reason why the case cannot hold there.
+		Short: "Test a server against the contracts",
+		Long: `Run the conformance suite against a server: the promises of docs/contracts.md, as
+cases over the public API. The suite creates sandboxes and deletes them again, even
+after a failure or an interrupt. It prints one line per case: ok, FAIL with the
+reasons below, or skip with the reason why the case does not apply.
 
 The suite loads the server: by default it reads 1 GiB of output, runs 10 000
 commands and 1 000 at once. --scale makes that less.
 
-The exit code is 0 when nothing failed, 1 when a case failed or something was
-left behind, and 125 when the server cannot be reached.`,
+The exit code is 0 if all cases passed, 1 if a case failed or something was left
+behind, and 125 if the server cannot be reached.`,
 		Example: `  sandgate conformance --address unix:///run/sandgate.sock
   sandgate conformance --run C9                 the cases of contract 9
   sandgate conformance --fraction 0.2 --seed 7  a fifth of them, always the same
@@ -71,15 +71,16 @@ left behind, and 125 when the server cannot be reached.`,
 	flags.SortFlags = false
 	flags.StringVar(&r.filter.Pattern, "run", "", "only cases whose name matches this regular expression; C9 is contract 9")
 	flags.BoolVar(&r.list, "list", false, "print the cases and run none")
-	flags.BoolVar(&r.filter.Long, "long", false, "also the cases that take a minute each, because they wait for timeouts")
-	flags.Uint64Var(&r.filter.Seed, "seed", 0, "seed of all that is random, and of the choice of a part (default: a new one, which is printed)")
+	flags.BoolVar(&r.filter.Long, "long", false, "include the cases that take a minute each because they wait for timeouts")
+	flags.Uint64Var(&r.filter.Seed, "seed", 0, "seed of everything random and of the choice of cases (default: a new one, which is printed)")
 	flags.Float64Var(&r.filter.Fraction, "fraction", 1, "run this share of the cases, chosen by the seed")
 	flags.StringVar(&r.part, "part", "", "run part K of N, as K/N: together the parts of a seed are all cases")
 	flags.Float64Var(&r.scale, "scale", 1, "size of the large cases")
 	flags.StringVar(&r.template, "template", "", "template of the sandboxes (default: the server's)")
+	_ = cmd.RegisterFlagCompletionFunc("template", c.completeTemplate)
 	flags.DurationVar(&r.timeout, "case-timeout", 5*time.Minute, "longest time for one case")
 	flags.DurationVar(&r.atMost, "timeout", 0, "longest time for all of them (default: none)")
-	flags.BoolVarP(&r.verbose, "verbose", "v", false, "print what the cases note, also where nothing failed")
+	flags.BoolVarP(&r.verbose, "verbose", "v", false, "print the notes of all cases, not only of failed ones")
 	return cmd
 }
 
@@ -139,7 +140,7 @@ type tally struct {
 	Contract []int   `json:"contracts"`
 }
 
-// conformance runs the cases and cleans up, whatever happens meanwhile.
+// conformance runs the cases and always cleans up.
 func (c *cli) conformance(ctx context.Context, r *conformanceRun, cases []conformance.Case) error {
 	if r.atMost > 0 {
 		var cancel context.CancelFunc
@@ -163,7 +164,7 @@ func (c *cli) conformance(ctx context.Context, r *conformanceRun, cases []confor
 		stop, cancel := context.WithCancelCause(ctx)
 		err = suite.RunAll(stop, cases, func(result conformance.Result) {
 			sum.add(result)
-			// Nobody who reads: no reason to go on, but one to clean up.
+			// Without a reader the rest is pointless, but not the cleanup.
 			if broken := c.caseLine(result, r.verbose); broken != nil {
 				cancel(broken)
 			}
@@ -184,23 +185,22 @@ func (c *cli) conformance(ctx context.Context, r *conformanceRun, cases []confor
 	return nil
 }
 
-// closeSuite deletes what the suite made. It must not depend on the context of a
-// user who gave up.
+// closeSuite deletes the suite's sandboxes, even if the user's context has ended.
 func closeSuite(ctx context.Context, suite *conformance.Suite, gone bool) error {
-	patience := time.Minute
+	timeout := time.Minute
 	if gone {
-		patience = time.Second
+		timeout = time.Second
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	err := suite.Close(ctx)
 	if err != nil && gone {
-		return errors.New("sandboxes of the suite may be left; they expire by themselves")
+		return errors.New("sandboxes of the suite may be left behind; they expire by themselves")
 	}
 	return err
 }
 
-// target is the address in use and the options that the flags add to it.
+// target returns the server's address and the client options that the flags set.
 func (c *cli) target() (string, []sandgate.Option) {
 	address := cmp.Or(c.address, os.Getenv("SANDGATE_ADDRESS"), sandgate.DefaultAddress)
 	return address, append(c.options(), sandgate.WithDialOptions(append(c.dial, grpc.WithUserAgent("sandgate-conformance/"+version))...))
@@ -252,7 +252,7 @@ func (c *cli) caseLine(r conformance.Result, verbose bool) error {
 	return err
 }
 
-// indent prints texts below a case, free of what would steer the terminal.
+// indent prints texts below a case, without control characters.
 func indent(b *strings.Builder, texts []string) {
 	for _, text := range texts {
 		for line := range strings.Lines(text) {

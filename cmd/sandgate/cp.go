@@ -13,24 +13,24 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
-// place is one side of a copy.
-type place struct {
+// location is the source or the destination of a copy.
+type location struct {
 	sandbox string // empty: on this machine
 	path    string
 }
 
-// remote is a place in a sandbox. A name with "/" before the colon is a local
-// one, so that ./a:b is a file of this machine.
+// remote matches a location in a sandbox. A name with "/" before the colon is
+// local, so ./a:b is a file of this machine.
 var remote = regexp.MustCompile(`(?s)^([A-Za-z0-9][A-Za-z0-9._-]{0,127}):(.*)$`)
 
-func parsePlace(text string) place {
+func parseLocation(text string) location {
 	if m := remote.FindStringSubmatch(text); m != nil && !drive(text) {
-		return place{sandbox: m[1], path: m[2]}
+		return location{sandbox: m[1], path: m[2]}
 	}
-	return place{path: text}
+	return location{path: text}
 }
 
-// drive says whether a text begins with a drive's letter, as on Windows.
+// drive reports whether a path begins with a drive letter, as on Windows.
 func drive(text string) bool { return len(text) > 2 && text[1] == ':' && text[2] == '\\' }
 
 func (c *cli) cpCommand() *cobra.Command {
@@ -42,15 +42,15 @@ func (c *cli) cpCommand() *cobra.Command {
 ID:/path, with an absolute path; "-" is standard input or output. A directory as
 the destination takes the file under its own name.
 
-A file appears whole or not at all, its SHA-256 is checked, and a connection that
-breaks is mended from where it broke.`,
+A file appears whole or not at all, its SHA-256 is checked, and the copy resumes
+where a connection broke.`,
 		Example: `  sandgate cp data.csv build-42:/workspace/
   sandgate cp build-42:/workspace/report.pdf .
   sandgate cp -r ./src build-42:/workspace/src
   sandgate cp build-42:/var/log/app.log - | tail`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			from, to := parsePlace(args[0]), parsePlace(args[1])
+			from, to := parseLocation(args[0]), parseLocation(args[1])
 			if (from.sandbox == "") == (to.sandbox == "") {
 				return usage(cmd, "one side of a copy is ID:/path, and only one")
 			}
@@ -72,7 +72,7 @@ breaks is mended from where it broke.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "copy a directory with all below it")
+	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "copy a directory and everything in it")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "show no progress")
 	return cmd
 }
@@ -85,8 +85,8 @@ type transfer struct {
 	quiet     bool
 }
 
-// into returns the destination in the sandbox: under name where that is a
-// directory.
+// into returns the path to write in the sandbox: destination, or name in it if
+// destination is a directory.
 func (t *transfer) into(ctx context.Context, destination, name string) (string, error) {
 	if strings.HasSuffix(destination, "/") {
 		return path.Join(destination, name), nil
@@ -107,11 +107,11 @@ func isDirectoryError(source string) error {
 	return fmt.Errorf("%s is a directory; copy it with -r", source)
 }
 
-// leaveOut says that something in a tree is not copied.
-func (t *transfer) leaveOut(name string, isLink bool) {
+// skip reports an entry of a tree that is not copied.
+func (t *transfer) skip(name string, isLink bool) {
 	what := "neither a file nor a directory"
 	if isLink {
 		what = "a symbolic link"
 	}
-	t.cli.say("%s is left out: it is %s", name, what)
+	t.cli.notice("%s is skipped: it is %s", name, what)
 }

@@ -53,7 +53,7 @@ func TestCopy(t *testing.T) {
 	if got := run(t.Context(), server, "", "cp", filepath.Join(dir, "tree"), "box:/t"); got.code != failed || !strings.Contains(got.stderr, "-r") {
 		t.Errorf("a directory without -r: %+v", got)
 	}
-	if got := run(t.Context(), server, "", "cp", "-r", filepath.Join(dir, "tree"), "box:/t"); got.code != 0 || !strings.Contains(got.stderr, "link is left out: it is a symbolic link") {
+	if got := run(t.Context(), server, "", "cp", "-r", filepath.Join(dir, "tree"), "box:/t"); got.code != 0 || !strings.Contains(got.stderr, "link is skipped: it is a symbolic link") {
 		t.Errorf("a directory: %+v", got)
 	}
 	has("/t/one", "1")
@@ -110,7 +110,7 @@ func TestCopyStaysInside(t *testing.T) {
 }
 
 func TestParsePlace(t *testing.T) {
-	tests := map[string]place{
+	tests := map[string]location{
 		"box:/a":       {"box", "/a"},
 		"box:":         {"box", ""},
 		"./box:/a":     {"", "./box:/a"},
@@ -121,7 +121,7 @@ func TestParsePlace(t *testing.T) {
 		"box:/a\nb":    {"box", "/a\nb"},
 	}
 	for text, want := range tests {
-		if got := parsePlace(text); got != want {
+		if got := parseLocation(text); got != want {
 			t.Errorf("%s: %+v", text, got)
 		}
 	}

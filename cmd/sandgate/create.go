@@ -14,11 +14,11 @@ func (c *cli) createCommand() *cobra.Command {
 	spec := &specFlags{}
 	cmd := &cobra.Command{
 		Use:   "create [ID]",
-		Short: "Make a sandbox and print its id",
-		Long: `Make a sandbox and print its id.
+		Short: "Create a sandbox and print its id",
+		Long: `Create a sandbox and print its id.
 
-It returns when a command can run in the sandbox, or fails and leaves nothing
-behind. Creating an id again with the same flags gives the same sandbox.`,
+create returns when a command can run in the sandbox, or fails and leaves nothing
+behind. Creating an id again with the same flags returns the same sandbox.`,
 		Example: `  id=$(sandgate create)
   sandgate create build-42 --label team=search --memory 1GiB --ttl 2h
   sandgate create --template data --env MODE=test`,
@@ -47,6 +47,6 @@ behind. Creating an id again with the same flags gives the same sandbox.`,
 			})
 		},
 	}
-	spec.add(cmd, "")
+	spec.add(c, cmd, "")
 	return cmd
 }

@@ -12,7 +12,7 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
-// commandFlags describe a command that is to be run.
+// commandFlags are the flags that describe a command to run.
 type commandFlags struct {
 	shell            string
 	dir              string
@@ -30,15 +30,15 @@ func (f *commandFlags) add(cmd *cobra.Command) {
 	flags.BoolVarP(&f.interactive, "interactive", "i", false, "send standard input to the command")
 	flags.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
 	flags.DurationVar(&f.timeout, "timeout", 0, "end the command and all its descendants after this; -1s: never (default: the server's)")
-	flags.DurationVar(&f.grace, "grace", sandgate.DefaultGrace, "how long the command lives on when this program went away without a word")
+	flags.DurationVar(&f.grace, "grace", sandgate.DefaultGrace, "how long the command keeps running after this program has disconnected")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "environment KEY=VALUE; KEY alone takes this program's value (repeatable)")
 	flags.StringVarP(&f.dir, "cwd", "w", "", "directory to start in (default: the sandbox's)")
-	flags.BoolVar(&f.merge, "merge", false, "take both output streams through one pipe, in exact order")
+	flags.BoolVar(&f.merge, "merge", false, "merge stderr into stdout, in exact order")
 	flags.StringVar(&f.maxOutput, "max-output", "", "drop output beyond this, such as 1MiB")
-	flags.StringVar(&f.execID, "exec-id", "", "id of the command: a repeated call with it joins the command")
+	flags.StringVar(&f.execID, "exec-id", "", "id of the command; another call with it attaches to the same command")
 }
 
-// request makes the request that flags and arguments describe.
+// request returns the request that flags and arguments describe.
 func (f *commandFlags) request(cmd *cobra.Command, argv []string) (sandgate.ExecuteRequest, error) {
 	r := sandgate.ExecuteRequest{
 		Shell: f.shell, Argv: argv, Dir: f.dir, Timeout: f.timeout, Merge: f.merge,
@@ -68,12 +68,12 @@ func (c *cli) execCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [flags] ID -- CMD…",
 		Short: "Run a command in a sandbox",
-		Long: `Run a command in a sandbox. Both output streams come apart, as they are written.
-The exit code is the command's.
+		Long: `Run a command in a sandbox. Stdout and stderr stay separate and arrive as they
+are written. The exit code is the command's.
 
-Ctrl-C kills the command and all its descendants. A connection that breaks is
-mended out of sight; a command whose caller went away for good ends a minute
-later, unless it was started with --detach.`,
+Ctrl-C kills the command and all its descendants. The client reconnects
+transparently. A command whose caller does not come back is killed a minute after
+the disconnect, unless it was started with --detach.`,
 		Example: `  sandgate exec build-42 -- ls -la /workspace
   sandgate exec build-42 -c 'cd repo && make 2>&1 | tail -20'
   sandgate exec --timeout 5m --env CI=1 --cwd /workspace/repo build-42 -- make test
@@ -96,11 +96,11 @@ later, unless it was started with --detach.`,
 		},
 	}
 	command.add(cmd)
-	cmd.Flags().BoolVarP(&command.detach, "detach", "d", false, "print the command's id and let it run on")
+	cmd.Flags().BoolVarP(&command.detach, "detach", "d", false, "print the command's id and return while it runs")
 	return cmd
 }
 
-// inherited fills in the values of variables that are given by name alone.
+// inherited adds the values of variables that are given by name alone.
 func inherited(env []string) []string {
 	env = slices.Clone(env)
 	for i, variable := range env {

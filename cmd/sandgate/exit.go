@@ -14,10 +14,10 @@ import (
 	"github.com/sandgate/sandgate/cmd/sandgate/internal/serve"
 )
 
-// failed is the exit code for what Sandgate itself could not do.
+// failed is the exit code when Sandgate itself failed.
 const failed = 125
 
-// exitCode ends the program with the code of the command that it ran.
+// exitCode ends the program with the exit code of the command that it ran.
 type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
@@ -31,8 +31,8 @@ func usage(cmd *cobra.Command, format string, args ...any) error {
 	return &usageError{message: fmt.Sprintf(format, args...), command: cmd.CommandPath()}
 }
 
-// exit turns the outcome of a command into an exit code, and into one line on
-// standard error where Sandgate itself failed.
+// exit returns the exit code for the outcome of a command. If Sandgate itself
+// failed, it prints one line on standard error.
 func (c *cli) exit(ctx context.Context, err error) int {
 	if err == nil {
 		return 0
@@ -49,64 +49,65 @@ func (c *cli) exit(ctx context.Context, err error) int {
 	if logged := (serve.LoggedError{}); errors.As(err, &logged) {
 		return failed
 	}
-	if c.output == "json" {
-		c.sayJSON(err)
-	} else {
-		c.say("%s", explain(err))
-	}
+	c.printError(err)
 	return failed
 }
 
-// sayJSON prints the error as one JSON object on standard error.
-func (c *cli) sayJSON(err error) {
-	said := map[string]any{"message": clean(explain(err))}
-	if own := (*sandgate.Error)(nil); errors.As(err, &own) {
-		said["code"] = own.Code.String()
-		said["reason"] = own.Reason
-		said["metadata"] = own.Metadata
-		said["request_id"] = own.RequestID
+// printError prints an error on standard error: one line, or one JSON object with
+// --output json.
+func (c *cli) printError(err error) {
+	if !c.json() {
+		c.notice("%s", advise(err))
+		return
 	}
-	_ = json.NewEncoder(c.stderr).Encode(map[string]any{"error": said})
+	object := map[string]any{"message": clean(advise(err))}
+	if failure := (*sandgate.Error)(nil); errors.As(err, &failure) {
+		object["code"] = failure.Code.String()
+		object["reason"] = failure.Reason
+		object["metadata"] = failure.Metadata
+		object["request_id"] = failure.RequestID
+	}
+	_ = json.NewEncoder(c.stderr).Encode(map[string]any{"error": object})
 }
 
-// say prints one line on standard error. Parts of it may come from a sandbox, so
-// nothing in it steers the terminal.
-func (c *cli) say(format string, args ...any) {
+// notice prints one line on standard error. Parts of it may come from a sandbox,
+// so control characters are replaced.
+func (c *cli) notice(format string, args ...any) {
 	line := clean(strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " "))
 	_, _ = fmt.Fprintf(c.stderr, "sandgate: %s\n", line)
 }
 
-// explain adds to an error what can be done about it. The server's own advice,
-// which follows after a semicolon and is for programs, gives way to the command
+// advise returns the text of an error with a hint at its cure. The server's own
+// hint, which follows a semicolon and is for programs, is replaced with the command
 // to type.
-func explain(err error) string {
-	own := (*sandgate.Error)(nil)
-	if !errors.As(err, &own) {
+func advise(err error) string {
+	failure := (*sandgate.Error)(nil)
+	if !errors.As(err, &failure) {
 		return err.Error()
 	}
 	for _, h := range hints {
-		if errors.Is(own, h.kind) {
-			what, _, _ := strings.Cut(own.Message, "; ")
-			if own.Reason != "" {
-				what += " (" + string(own.Reason) + ")"
+		if errors.Is(failure, h.kind) {
+			message, _, _ := strings.Cut(failure.Message, "; ")
+			if failure.Reason != "" {
+				message += " (" + string(failure.Reason) + ")"
 			}
-			return what + "; " + strings.ReplaceAll(h.hint, "ID", cmp.Or(own.Metadata["sandbox_id"], "ID"))
+			return message + "; " + strings.ReplaceAll(h.hint, "ID", cmp.Or(failure.Metadata["sandbox_id"], "ID"))
 		}
 	}
-	if errors.Is(own, sandgate.ErrSandboxNotActive) && own.Metadata["state"] == "SUSPENDED" {
-		what, _, _ := strings.Cut(own.Message, "; ")
-		return fmt.Sprintf("%s (%s); bring it back with: sandgate resume %s", what, own.Reason, own.Metadata["sandbox_id"])
+	if errors.Is(failure, sandgate.ErrSandboxNotActive) && failure.Metadata["state"] == "SUSPENDED" {
+		message, _, _ := strings.Cut(failure.Message, "; ")
+		return fmt.Sprintf("%s (%s); bring it back with: sandgate resume %s", message, failure.Reason, failure.Metadata["sandbox_id"])
 	}
-	if errors.Is(own, sandgate.ErrUnavailable) && own.Reason == "" {
+	if errors.Is(failure, sandgate.ErrUnavailable) && failure.Reason == "" {
 		return err.Error() + "; --address names another server"
 	}
-	if errors.Is(own, sandgate.ErrInternal) && own.RequestID != "" {
-		return err.Error() + "; the server's log has more under request id " + own.RequestID
+	if errors.Is(failure, sandgate.ErrInternal) && failure.RequestID != "" {
+		return err.Error() + "; the server's log has more under request id " + failure.RequestID
 	}
 	return err.Error()
 }
 
-// hints say what to do about an error that has an obvious cure.
+// hints are the cures of errors that have an obvious one.
 var hints = []struct {
 	kind error
 	hint string

@@ -16,7 +16,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// execute runs a command as the flags say and returns its exit code.
+// execute runs a command as flags describe it and returns its exit code.
 func (c *cli) execute(ctx context.Context, sandbox *sandgate.Sandbox, request sandgate.ExecuteRequest, flags *commandFlags) error {
 	var screen *terminal
 	if flags.tty {
@@ -49,7 +49,7 @@ func (c *cli) execute(ctx context.Context, sandbox *sandgate.Sandbox, request sa
 	return c.follow(process)
 }
 
-// detached prints the id of a command that runs on.
+// detached prints the id of a command that keeps running.
 func (c *cli) detached(process *sandgate.Process) error {
 	if c.json() {
 		return c.message(process.Started())
@@ -58,7 +58,7 @@ func (c *cli) detached(process *sandgate.Process) error {
 	return err
 }
 
-// follow prints a command's output as it comes and returns its exit code.
+// follow prints a command's output as it arrives and returns its exit code.
 func (c *cli) follow(process *sandgate.Process) error {
 	var stdout, stderr []byte
 	for event, err := range process.Events() {
@@ -77,7 +77,7 @@ func (c *cli) follow(process *sandgate.Process) error {
 				return err
 			}
 		case event.Gap != nil:
-			c.say("%d bytes of output were dropped before they could be read", event.Gap.GetEnd()-event.Gap.GetStart())
+			c.notice("%d bytes of output were dropped before they could be read", event.Gap.GetEnd()-event.Gap.GetStart())
 		case event.Exited != nil && c.json():
 			if err := c.outcome(process.ID(), stdout, stderr, event.Exited); err != nil {
 				return err
@@ -85,7 +85,7 @@ func (c *cli) follow(process *sandgate.Process) error {
 		}
 	}
 	exit := process.Exit()
-	c.remark(exit)
+	c.exitNotice(exit)
 	if code := sandgate.ExitCode(exit); code != 0 {
 		return exitCode(code)
 	}
@@ -102,13 +102,13 @@ func (c *cli) print(output *sandgate.Output) error {
 	return err
 }
 
-// remark says why a command ended, where its exit code does not.
-func (c *cli) remark(exit *sandgate.Exited) {
+// exitNotice prints why a command ended if its exit code does not show it.
+func (c *cli) exitNotice(exit *sandgate.Exited) {
 	text := map[sandgate.ExitReason]string{
-		sandboxv1.ExitReason_EXIT_REASON_TIMED_OUT:       "the command's timeout ended; it and its descendants were killed (TIMED_OUT)",
+		sandboxv1.ExitReason_EXIT_REASON_TIMED_OUT:       "the command timed out; it and its descendants were killed (TIMED_OUT)",
 		sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY:   "the command ran out of memory; give the sandbox more with --memory (OUT_OF_MEMORY)",
 		sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED: "the sandbox was stopped while the command ran; see: sandgate ls (SANDBOX_STOPPED)",
-		sandboxv1.ExitReason_EXIT_REASON_LOST:            "the sandbox's agent died and how the command ended is unknown; look before running it again (LOST)",
+		sandboxv1.ExitReason_EXIT_REASON_LOST:            "the sandbox's agent died, so the exit status is unknown; check what the command did before you run it again (LOST)",
 	}[exit.GetReason()]
 	message := clean(exit.GetMessage())
 	switch {
@@ -119,11 +119,11 @@ func (c *cli) remark(exit *sandgate.Exited) {
 	case message != "":
 		text += ": " + message
 	}
-	c.say("%s", text)
+	c.notice("%s", text)
 }
 
-// outcome prints a command's output and end as one JSON object. Output that is
-// not UTF-8 text is given in base64, under another name.
+// outcome prints a command's output and exit status as one JSON object. Output that
+// is not UTF-8 is encoded in base64, under another name.
 func (c *cli) outcome(id string, stdout, stderr []byte, exit *sandgate.Exited) error {
 	raw, err := protojson.Marshal(exit)
 	if err != nil {
@@ -140,36 +140,36 @@ func (c *cli) outcome(id string, stdout, stderr []byte, exit *sandgate.Exited) e
 	return c.object(object)
 }
 
-// feed sends standard input to the command until one of them ends.
+// feed sends standard input to the command until either ends.
 func (c *cli) feed(ctx context.Context, process *sandgate.Process) {
 	buffer := make([]byte, 64<<10)
 	for {
 		n, err := c.stdin.Read(buffer)
 		if n > 0 {
 			if failure := process.WriteStdin(ctx, buffer[:n]); failure != nil {
-				c.unfed(ctx, failure)
+				c.stdinNotice(ctx, failure)
 				return
 			}
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
-				c.say("standard input cannot be read: %v", err)
+				c.notice("standard input cannot be read: %v", err)
 			}
 			if failure := process.CloseStdin(ctx); failure != nil {
-				c.unfed(ctx, failure)
+				c.stdinNotice(ctx, failure)
 			}
 			return
 		}
 	}
 }
 
-// unfed says why input did not reach the command, unless the command just took
-// no more of it.
-func (c *cli) unfed(ctx context.Context, err error) {
+// stdinNotice prints why input did not reach the command, unless the command has
+// stopped reading it.
+func (c *cli) stdinNotice(ctx context.Context, err error) {
 	if ctx.Err() == nil && !errors.Is(err, sandgate.ErrExecState) && !errors.Is(err, sandgate.ErrExecNotFound) {
-		c.say("standard input does not reach the command: %s", explain(err))
+		c.notice("standard input does not reach the command: %s", advise(err))
 	}
 }
 
-// brokenPipe says whether whoever read the output has gone.
+// brokenPipe reports whether the reader of the output has gone.
 func brokenPipe(err error) bool { return errors.Is(err, syscall.EPIPE) }

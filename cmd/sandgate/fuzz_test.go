@@ -7,12 +7,12 @@ import (
 )
 
 // A side of a copy is in a sandbox only where it names one, and loses nothing.
-func FuzzParsePlace(f *testing.F) {
+func FuzzParseLocation(f *testing.F) {
 	for _, text := range []string{"box:/a", "./a:b", `C:\x`, "-", ":", "a:", "a:b:c"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		p := parsePlace(text)
+		p := parseLocation(text)
 		if p.sandbox == "" && p.path != text || p.sandbox != "" && p.sandbox+":"+p.path != text {
 			t.Errorf("%q: %+v", text, p)
 		}

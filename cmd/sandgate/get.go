@@ -27,11 +27,11 @@ func (t *transfer) get(ctx context.Context, source, destination string) error {
 		destination = filepath.Join(destination, path.Base(source))
 	}
 	if t.recursive {
-		what, err := t.sandbox.Stat(ctx, source)
+		info, err := t.sandbox.Stat(ctx, source)
 		if err != nil {
 			return err
 		}
-		if what.GetType() == sandgate.Directory {
+		if info.GetType() == sandgate.Directory {
 			return t.getTree(ctx, source, destination)
 		}
 	}
@@ -49,9 +49,9 @@ func (t *transfer) get(ctx context.Context, source, destination string) error {
 	return err
 }
 
-// getTree copies a directory with all below it. The names come from the sandbox,
-// which is not trusted: everything is written through a root that nothing leads
-// out of. Links and special files are left out, which is said.
+// getTree copies a directory and everything in it. The names come from the sandbox,
+// which is not trusted, so all files are written through an os.Root. Links and
+// special files are skipped with a notice.
 func (t *transfer) getTree(ctx context.Context, source, destination string) error {
 	if err := os.MkdirAll(destination, 0o755); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (t *transfer) getDirectory(ctx context.Context, root *os.Root, source, belo
 		}
 		name := path.Base(entry.GetPath())
 		if name == "." || name == ".." || !filepath.IsLocal(name) {
-			return fmt.Errorf("the sandbox gave the name %q, which is not that of a file", clean(name))
+			return fmt.Errorf("the sandbox returned %q, which is not a file name", clean(name))
 		}
 		from, to := path.Join(source, name), filepath.Join(below, name)
 		switch entry.GetType() {
@@ -85,9 +85,9 @@ func (t *transfer) getDirectory(ctx context.Context, root *os.Root, source, belo
 		case sandgate.Regular:
 			err = t.fetch(ctx, root, from, to, bar)
 		case sandgate.Symlink:
-			t.leaveOut(clean(from), true)
+			t.skip(clean(from), true)
 		default:
-			t.leaveOut(clean(from), false)
+			t.skip(clean(from), false)
 		}
 		if err != nil {
 			return err
@@ -96,8 +96,8 @@ func (t *transfer) getDirectory(ctx context.Context, root *os.Root, source, belo
 	return nil
 }
 
-// fetch writes one file beside its destination and renames it once it is whole,
-// so that a copy that fails leaves the old file.
+// fetch downloads one file beside its destination and renames it when it is
+// complete, so that a copy that fails keeps the old file.
 func (t *transfer) fetch(ctx context.Context, root *os.Root, source, destination string, bar *progress) (err error) {
 	part := filepath.Join(filepath.Dir(destination), "."+filepath.Base(destination)+".sandgate-part")
 	file, err := root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)

@@ -17,8 +17,8 @@ func (c *cli) infoCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "info [ID]",
 		Short: "Describe the server, or one sandbox",
-		Long: `Describe the server: what it is, who you are to it, what it can do, and what it
-enforces on its machine or cluster. With an id, describe that sandbox.`,
+		Long: `Describe the server: its version, your identity, its capabilities, and the
+protections that it enforces. With an id, describe that sandbox.`,
 		Example: `  sandgate info
   sandgate info build-42
   sandgate info --output json | jq .enforcement`,
@@ -46,26 +46,37 @@ enforces on its machine or cluster. With an id, describe that sandbox.`,
 	}
 }
 
-// server prints what a server is.
+// completeTemplate completes the names of the server's templates.
+func (c *cli) completeTemplate(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	_ = c.with(cmd, func(ctx context.Context, client *sandgate.Client) error {
+		info, err := client.ServerInfo(ctx)
+		names = info.GetTemplates()
+		return err
+	})
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// server prints a description of the server.
 func (c *cli) server(info *sandgate.ServerInfo) error {
 	if c.json() {
 		return c.message(info)
 	}
-	who, limits := info.GetPrincipal(), info.GetLimits()
-	name := who.GetName()
+	principal, limits := info.GetPrincipal(), info.GetLimits()
+	name := principal.GetName()
 	if name == "" {
-		name = "nobody in particular (no authentication)"
+		name = "anonymous (no authentication)"
 	}
 	err := facts(c.stdout,
 		"Version", info.GetVersion(),
 		"Provider", info.GetProvider(),
-		"You", fmt.Sprintf("%s, tenant %s", name, who.GetTenant()),
+		"You", fmt.Sprintf("%s, tenant %s", name, principal.GetTenant()),
 		"Templates", strings.Join(info.GetTemplates(), ", "),
 		"Capabilities", strings.Join(info.GetCapabilities(), ", "),
 		"Timeout", lasting(limits.GetDefaultTimeout(), "none")+" by default, largest: "+lasting(limits.GetMaxTimeout(), "any"),
 		"Lifetime", lasting(limits.GetDefaultTtl(), "none")+" by default",
 		"Idle lifetime", lasting(limits.GetDefaultIdleTtl(), "none")+" by default",
-		"Kept output", size(limits.GetOutputLogBytes()),
+		"Retained output", size(limits.GetOutputLogBytes()),
 		"Largest message", size(limits.GetMaxMessageBytes()),
 	)
 	if err != nil || len(info.GetEnforcement()) == 0 {
@@ -85,7 +96,7 @@ func (c *cli) server(info *sandgate.ServerInfo) error {
 	return table(c.stdout, []string{"PROTECTION", "ENFORCED", "HOW"}, rows)
 }
 
-// pools prints the pools that the server's templates have.
+// pools prints the pools of the server's templates.
 func (c *cli) pools(ctx context.Context, client *sandgate.Client, info *sandgate.ServerInfo) error {
 	if !slices.Contains(info.GetCapabilities(), "pool") {
 		return nil
@@ -111,7 +122,7 @@ func (c *cli) pools(ctx context.Context, client *sandgate.Client, info *sandgate
 	return table(c.stdout, []string{"POOL", "AVAILABLE", "TARGET", "CLAIMED", "TOTAL"}, rows)
 }
 
-// sandbox prints what a sandbox is.
+// sandbox prints a description of a sandbox.
 func (c *cli) sandbox(info *sandgate.Info) error {
 	if c.json() {
 		return c.message(info)
@@ -121,7 +132,7 @@ func (c *cli) sandbox(info *sandgate.Info) error {
 	if info.GetStateMessage() != "" {
 		state += ": " + clean(info.GetStateMessage())
 	}
-	origin := "made for this request"
+	origin := "created for this request"
 	if info.GetFromPool() {
 		origin = "claimed from the pool"
 	}

@@ -15,8 +15,8 @@ func (c *cli) killCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kill [flags] ID EXEC",
 		Short: "Send a signal to a command",
-		Long: `Send a signal to a command: to every descendant of it, unless --scope says
-otherwise. When there is nobody left to signal, that is said and is no error.`,
+		Long: `Send a signal to a command and, unless --scope names less, to all its descendants.
+If no process is left, kill prints a notice and exits with 0.`,
 		Example: `  sandgate kill build-42 $exec
   sandgate kill --signal TERM --scope leader build-42 $exec`,
 		Args:              cobra.ExactArgs(2),
@@ -35,14 +35,14 @@ otherwise. When there is nobody left to signal, that is said and is no error.`,
 					return c.message(&sandboxv1.SignalProcessResponse{Delivered: delivered})
 				}
 				if !delivered {
-					c.say("the command %s had ended: there was nobody left to signal", args[1])
+					c.notice("the command %s had ended: there was no process left to signal", args[1])
 				}
 				return nil
 			})
 		},
 	}
 	cmd.Flags().StringVarP(&name, "signal", "s", "KILL", "signal by name")
-	cmd.Flags().StringVar(&scope, "scope", "tree", "who gets it: leader, group or tree")
+	cmd.Flags().StringVar(&scope, "scope", "tree", "processes to signal: leader, group or tree")
 	_ = cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"leader", "group", "tree"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

@@ -43,15 +43,15 @@ func (c *cli) lsCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVarP(&labels, "label", "l", nil, "only those with this label KEY=VALUE (repeatable: all of them)")
-	flags.StringArrayVar(&states, "state", nil, "only those in this state, such as active (repeatable: any of them)")
+	flags.StringArrayVarP(&labels, "label", "l", nil, "only sandboxes with this label KEY=VALUE (repeatable: all must match)")
+	flags.StringArrayVar(&states, "state", nil, "only sandboxes in this state, such as active (repeatable: any matches)")
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(
 		[]string{"creating", "active", "suspended", "deleting", "failed"}, cobra.ShellCompDirectiveNoFileComp))
 	flags.BoolVarP(&quiet, "quiet", "q", false, "print only ids")
 	return cmd
 }
 
-// selection makes a request of labels and states as the user writes them.
+// selection returns the request for labels and states as the user writes them.
 func selection(cmd *cobra.Command, labels, states []string) (r sandgate.ListRequest, err error) {
 	for _, name := range states {
 		state, ok := sandboxv1.SandboxState_value[statePrefix+strings.ToUpper(name)]
@@ -88,7 +88,7 @@ func (c *cli) list(found *sandboxv1.ListSandboxesResponse, quiet bool) error {
 	return table(c.stdout, []string{"ID", "STATE", "TEMPLATE", "AGE", "IDLE", "EXPIRES", "LABELS"}, rows)
 }
 
-// completeSandbox offers the ids of sandboxes to the shell, for one of them.
+// completeSandbox completes one sandbox id.
 func (c *cli) completeSandbox(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -96,8 +96,8 @@ func (c *cli) completeSandbox(cmd *cobra.Command, args []string, prefix string) 
 	return c.completeSandboxes()(cmd, args, prefix)
 }
 
-// completeSandboxes offers the ids that are not given yet, for any number of them:
-// those of sandboxes in one of the states, of all where none is said.
+// completeSandboxes completes any number of ids of sandboxes in these states, or in
+// any state if there are none.
 func (c *cli) completeSandboxes(states ...sandgate.State) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		var ids []string

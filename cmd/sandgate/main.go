@@ -20,7 +20,7 @@ func main() {
 	os.Exit(code)
 }
 
-// signalled is why a context ended: the user asked for it.
+// signalled is the cause of a context that a signal ended.
 type signalled struct{ signal syscall.Signal }
 
 func (s signalled) Error() string { return s.signal.String() }
@@ -28,8 +28,8 @@ func (s signalled) Error() string { return s.signal.String() }
 // notify returns a context that ends with the first interrupt or termination. A
 // second one ends the program at once.
 //
-// A pipe that nobody reads must not end the program before it could clean up, so
-// the signal for it is taken and the failing write is what counts.
+// A write to a pipe without a reader must not end the program before it has cleaned
+// up. So SIGPIPE is caught, and the failed write returns EPIPE.
 func notify(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)

@@ -16,11 +16,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// json says whether the user wants JSON.
+// json reports whether the output is JSON.
 func (c *cli) json() bool { return c.output == "json" }
 
-// message prints a message of the API as one JSON object. The text is made the
-// same for the same message: protojson on its own varies its spaces.
+// message prints a message of the API as one JSON object. Equal messages give equal
+// text: protojson alone varies its spaces.
 func (c *cli) message(m proto.Message) error {
 	raw, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
 	if err != nil {
@@ -48,7 +48,7 @@ func table(w io.Writer, heading []string, rows [][]string) error {
 	return t.Flush()
 }
 
-// facts prints names and values, leaving out what has no value.
+// facts prints names and values, and omits names without a value.
 func facts(w io.Writer, pairs ...string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -62,7 +62,7 @@ func facts(w io.Writer, pairs ...string) error {
 	return t.Flush()
 }
 
-// ago prints how long ago something was.
+// ago prints the time since t.
 func ago(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "-"
@@ -70,7 +70,7 @@ func ago(t *timestamppb.Timestamp) string {
 	return span(time.Since(t.AsTime()))
 }
 
-// until prints how long it is until something.
+// until prints the time until t.
 func until(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "never"
@@ -144,8 +144,8 @@ func word(value fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }
 
-// clean makes text of others fit to be printed: a sandbox must not steer the
-// terminal that lists it.
+// clean replaces control characters: text from a sandbox must not steer the
+// terminal that prints it.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 {

@@ -8,12 +8,12 @@ import (
 	"golang.org/x/term"
 )
 
-// progress shows how far a copy has come, on a terminal only.
+// progress shows the progress of a copy, on a terminal only.
 type progress struct {
 	bar   *progressbar.ProgressBar // nil: nothing is shown
 	total int64
 	done  int64 // of files that are complete
-	last  int64 // of the file that is on its way
+	last  int64 // of the file in transfer
 }
 
 // bar starts to show a copy of size bytes; -1: unknown.
@@ -34,7 +34,7 @@ func (t *transfer) bar(name string, size int64) *progress {
 	)}
 }
 
-// set tells how many bytes of the only file are done.
+// set sets the bytes done of the current file.
 func (p *progress) set(done int64) {
 	p.last = done
 	if p.bar != nil {
@@ -42,7 +42,7 @@ func (p *progress) set(done int64) {
 	}
 }
 
-// setOf is set for a file whose size becomes known on the way.
+// setOf is set for a file whose size becomes known during the transfer.
 func (p *progress) setOf(done, size int64) {
 	if p.bar != nil && p.total < size {
 		p.total = size

@@ -18,7 +18,7 @@ func (c *cli) psCommand() *cobra.Command {
 		Use:   "ps [flags] ID",
 		Short: "List the commands of a sandbox",
 		Example: `  sandgate ps build-42
-  sandgate ps --all build-42      those that ended, too`,
+  sandgate ps --all build-42      ended commands too`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: c.completeSandbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -31,7 +31,7 @@ func (c *cli) psCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that ended and are still kept")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "include ended commands that are still retained")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only ids")
 	return cmd
 }
@@ -78,7 +78,7 @@ func shorten(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// completeExec offers the ids of sandboxes, then those of their commands.
+// completeExec completes the ids of sandboxes, then those of their commands.
 func (c *cli) completeExec(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
 		return c.completeSandbox(cmd, args, prefix)

@@ -53,8 +53,8 @@ func (t *transfer) put(ctx context.Context, source, destination string) error {
 	return err
 }
 
-// putTree copies a directory with all below it. Links and special files are
-// left out, which is said.
+// putTree copies a directory and everything in it. Links and special files are
+// skipped with a notice.
 func (t *transfer) putTree(ctx context.Context, source, destination string) error {
 	var files []sandgate.File
 	total := int64(0)
@@ -72,7 +72,7 @@ func (t *transfer) putTree(ctx context.Context, source, destination string) erro
 			_, err := t.sandbox.MakeDirectory(ctx, target)
 			return err
 		case !entry.Type().IsRegular():
-			t.leaveOut(name, entry.Type()&fs.ModeSymlink != 0)
+			t.skip(name, entry.Type()&fs.ModeSymlink != 0)
 			return nil
 		}
 		info, err := entry.Info()
@@ -107,14 +107,14 @@ func (t *transfer) putTree(ctx context.Context, source, destination string) erro
 	return nil
 }
 
-// permissions are a file's bits as the API wants them.
+// permissions returns the permission bits of a mode.
 func permissions(mode fs.FileMode) *uint32 {
 	bits := uint32(mode.Perm())
 	return &bits
 }
 
-// lazy is a file that is opened by its first read and closed at its end, so that
-// a directory of any size needs one open file.
+// lazy is a file that its first Read opens and its last one closes, so that a
+// directory of any size needs one open file.
 type lazy struct {
 	name string
 	file *os.File

@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// resizes never tells anything: there is no signal for it here.
+// resizes returns nil: this system has no signal for a resize.
 func resizes() (<-chan os.Signal, func()) { return nil, func() {} }

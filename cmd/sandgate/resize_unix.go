@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// resizes tells when the terminal's size changed.
+// resizes returns a channel that receives when the terminal is resized.
 func resizes() (<-chan os.Signal, func()) {
 	changes := make(chan os.Signal, 1)
 	signal.Notify(changes, syscall.SIGWINCH)

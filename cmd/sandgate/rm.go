@@ -21,7 +21,7 @@ func (c *cli) rmCommand() *cobra.Command {
 		Aliases: []string{"delete"},
 		Short:   "Delete sandboxes and everything in them",
 		Example: `  sandgate rm build-42
-  sandgate rm --force build-42 build-43      it is no error when one is gone
+  sandgate rm --force build-42 build-43      does not fail if one is gone
   sandgate rm --all --label job=nightly --yes`,
 		ValidArgsFunction: c.completeSandboxes(),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -47,14 +47,14 @@ func (c *cli) rmCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&force, "force", "f", false, "a sandbox that is not there is no error")
-	flags.BoolVar(&all, "all", false, "delete all sandboxes of your tenant, after a question")
+	flags.BoolVarP(&force, "force", "f", false, "do not fail if a sandbox does not exist")
+	flags.BoolVar(&all, "all", false, "delete all sandboxes of your tenant, after confirmation")
 	flags.StringArrayVarP(&labels, "label", "l", nil, "with --all: only those with this label KEY=VALUE (repeatable)")
 	flags.BoolVarP(&yes, "yes", "y", false, "with --all: do not ask")
 	return cmd
 }
 
-// rm deletes sandboxes, all that can be deleted, and prints their ids.
+// rm deletes sandboxes, as many as it can, and prints their ids.
 func (c *cli) rm(ctx context.Context, client *sandgate.Client, ids []string, force bool) error {
 	deleted := []string{}
 	var failures []error
@@ -82,24 +82,24 @@ func (c *cli) rm(ctx context.Context, client *sandgate.Client, ids []string, for
 	return c.failures(failures)
 }
 
-// failures says all of them but the last, which it returns for the program's end.
-// What is the same for several is said once.
+// failures prints all errors but the last, which it returns: exit prints that one.
+// Errors with the same text are printed once.
 func (c *cli) failures(all []error) error {
 	if len(all) == 0 {
 		return nil
 	}
 	last := all[len(all)-1]
-	said := map[string]bool{explain(last): true}
+	printed := map[string]bool{advise(last): true}
 	for _, err := range all {
-		if line := explain(err); !said[line] {
-			said[line] = true
-			c.say("%s", line)
+		if line := advise(err); !printed[line] {
+			printed[line] = true
+			c.printError(err)
 		}
 	}
 	return last
 }
 
-// selected returns the ids of what --all means, once the user agreed.
+// selected returns the ids that --all stands for, once the user has agreed.
 func (c *cli) selected(ctx context.Context, client *sandgate.Client, r sandgate.ListRequest, yes bool) ([]string, error) {
 	var ids []string
 	for info, err := range client.List(ctx, r) {
@@ -118,7 +118,7 @@ func (c *cli) selected(ctx context.Context, client *sandgate.Client, r sandgate.
 	_, _ = fmt.Fprintf(c.stderr, "Delete %s: %s\nType yes to continue: ", what, strings.Join(ids, " "))
 	answer, _ := bufio.NewReader(c.stdin).ReadString('\n')
 	if strings.TrimSpace(answer) != "yes" {
-		return nil, errors.New("nothing was deleted; --yes answers the question beforehand")
+		return nil, errors.New("nothing was deleted; --yes skips the question")
 	}
 	return ids, nil
 }

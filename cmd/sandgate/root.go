@@ -41,9 +41,9 @@ and use it from another:
   sandgate cp data.csv $id:/workspace/           a file into it, or out of it
   sandgate rm $id                                delete it
 
-Exit codes of run, exec and attach are the command's own; 124 when its timeout
-ended, 128+n after signal n, and 125 when Sandgate itself failed, with one line
-on standard error that says why and what to do.`
+run, exec and attach exit with the command's own code; with 124 if it timed out,
+with 128+n after signal n, and with 125 if Sandgate itself failed, with the reason
+and a hint on one line of standard error.`
 
 const environmentHelp = `
 Environment:
@@ -102,7 +102,7 @@ func (c *cli) command() *cobra.Command {
 	return root
 }
 
-// knownCommand refuses words that are no command, with those that are close.
+// knownCommand rejects an unknown command and suggests similar ones.
 func knownCommand(root *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -116,7 +116,7 @@ func knownCommand(root *cobra.Command, args []string) error {
 	return usage(root, "unknown command %q", args[0])
 }
 
-// run runs the command that args name and returns the program's exit code.
+// run runs the command line args and returns the exit code of the program.
 func (c *cli) run(ctx context.Context, args []string) int {
 	root := c.command()
 	root.SetArgs(args)
@@ -129,13 +129,13 @@ func (c *cli) run(ctx context.Context, args []string) int {
 	return c.exit(ctx, root.ExecuteContext(ctx))
 }
 
-// connect makes the client that the flags and the environment describe.
+// connect returns the client for the flags and the environment.
 func (c *cli) connect(ctx context.Context) (*sandgate.Client, error) {
 	opts := append(c.options(), sandgate.WithDialOptions(append(c.dial, grpc.WithUserAgent("sandgate-cli/"+version))...))
 	return sandgate.NewClient(ctx, opts...)
 }
 
-// options are what the flags add to the environment.
+// options returns the client options that the flags set.
 func (c *cli) options() []sandgate.Option {
 	var opts []sandgate.Option
 	if c.address != "" {

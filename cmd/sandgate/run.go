@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// removal is how long run tries to delete its sandbox.
+	// removal is how long run keeps trying to delete its sandbox.
 	removal = 30 * time.Second
-	// leftover is how long the sandbox of a run that could not delete it stays,
-	// once its command has ended.
+	// leftover is the idle lifetime of a run's sandbox, in case the run cannot
+	// delete it.
 	leftover = 10 * time.Minute
 )
 
@@ -25,10 +25,10 @@ func (c *cli) runCommand() *cobra.Command {
 	keep := false
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- CMD…",
-		Short: "Run one command in a sandbox of its own",
-		Long: `Make a sandbox, run one command in it, and delete the sandbox, also when the
-command fails or is interrupted. Both output streams come apart, as they are
-written. The exit code is the command's.`,
+		Short: "Run one command in a new sandbox",
+		Long: `Create a sandbox, run one command in it, and delete the sandbox, even if the
+command fails or is interrupted. Stdout and stderr stay separate and arrive as
+they are written. The exit code is the command's.`,
 		Example: `  sandgate run -- sh -c 'echo out; echo err >&2; exit 3'
   sandgate run -it -- bash
   sandgate run --timeout 10s --memory 256MiB -c 'make test | tail -5'
@@ -52,7 +52,7 @@ written. The exit code is the command's.`,
 			return c.with(cmd, func(ctx context.Context, client *sandgate.Client) error {
 				sandbox, created, err := client.Create(ctx, create)
 				if err != nil {
-					// It may be there although the answer was lost.
+					// It may exist although the reply was lost.
 					if own && ctx.Err() != nil {
 						return errors.Join(err, c.remove(ctx, client.Sandbox(create.ID), err))
 					}
@@ -67,19 +67,19 @@ written. The exit code is the command's.`,
 		},
 	}
 	command.add(cmd)
-	spec.add(cmd, "sandbox-")
+	spec.add(c, cmd, "sandbox-")
 	cmd.Flags().BoolVar(&keep, "keep", false, "do not delete the sandbox afterwards")
 	return cmd
 }
 
-// remove deletes the sandbox of a run, also when the run was interrupted. Where
-// the run has an outcome of its own, a failure is only said.
+// remove deletes the sandbox of a run, even if the run was interrupted. If the run
+// has an error of its own, a failed deletion is only a notice.
 func (c *cli) remove(ctx context.Context, sandbox *sandgate.Sandbox, outcome error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removal)
 	defer cancel()
 	err := sandbox.Delete(ctx)
 	if err != nil && outcome != nil {
-		c.say("the sandbox %s was not deleted: %s", sandbox.ID(), explain(err))
+		c.notice("the sandbox %s was not deleted: %s", sandbox.ID(), advise(err))
 		return nil
 	}
 	return err

@@ -15,7 +15,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// specFlags describe a sandbox that is to be made.
+// specFlags are the flags that describe a sandbox to create.
 type specFlags struct {
 	id, template, image, dir string
 	memory, disk, network    string
@@ -26,11 +26,11 @@ type specFlags struct {
 	ttl, idle                time.Duration
 }
 
-// add adds the flags; prefix tells them apart from those of a command.
-func (f *specFlags) add(cmd *cobra.Command, prefix string) {
+// add adds the flags; prefix distinguishes them from those of a command.
+func (f *specFlags) add(c *cli, cmd *cobra.Command, prefix string) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.id, "id", "", "id of the sandbox (default: a new one)")
-	flags.StringVar(&f.template, "template", "", `template to make it from (default "default")`)
+	flags.StringVar(&f.template, "template", "", `template to create it from (default "default")`)
 	flags.StringVar(&f.image, "image", "", "OCI image (default: the template's)")
 	flags.StringVar(&f.memory, "memory", "", "limit of memory, such as 512MiB")
 	flags.Float64Var(&f.cpus, "cpus", 0, "limit of CPU time, in cores, such as 0.5")
@@ -44,10 +44,11 @@ func (f *specFlags) add(cmd *cobra.Command, prefix string) {
 	flags.DurationVar(&f.idle, "idle-ttl", 0, "lifetime from the last activity; -1s: none (default: the server's)")
 	flags.StringArrayVar(&f.env, prefix+"env", nil, "environment KEY=VALUE of every command (repeatable)")
 	flags.StringVar(&f.dir, prefix+"cwd", "", `directory in which commands start (default "/workspace")`)
+	_ = cmd.RegisterFlagCompletionFunc("template", c.completeTemplate)
 	_ = cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions([]string{"none", "proxy", "full"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// request makes the request that the flags describe.
+// request returns the request that the flags describe.
 func (f *specFlags) request(cmd *cobra.Command) (sandgate.CreateRequest, error) {
 	r := sandgate.CreateRequest{ID: f.id, Template: f.template, TTL: f.ttl, IdleTTL: f.idle}
 	env, err := assignments(cmd, "env", f.env)
@@ -83,7 +84,7 @@ func (f *specFlags) request(cmd *cobra.Command) (sandgate.CreateRequest, error) 
 	return r, err
 }
 
-// access makes the network part of the request.
+// access returns the network part of the request.
 func (f *specFlags) access(cmd *cobra.Command) (*sandgate.Network, error) {
 	modes := map[string]sandboxv1.NetworkMode{
 		"":      sandboxv1.NetworkMode_NETWORK_MODE_UNSPECIFIED,
@@ -130,8 +131,8 @@ func assignments(cmd *cobra.Command, flag string, values []string) (map[string]s
 	return m, nil
 }
 
-// options makes a provider's options of KEY=VALUE; numbers, true and false, lists
-// and objects as JSON writes them are what they look like.
+// options returns a provider's options from KEY=VALUE. Values that are JSON
+// numbers, booleans, lists or objects are parsed, all others are strings.
 func options(cmd *cobra.Command, values []string) (*structpb.Struct, error) {
 	texts, err := assignments(cmd, "option", values)
 	if err != nil {

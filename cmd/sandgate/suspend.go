@@ -13,12 +13,11 @@ import (
 func (c *cli) suspendCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "suspend ID…",
-		Short: "Stop sandboxes' processes and keep their disks",
-		Long: `Stop everything that runs in sandboxes and keep their disks, as far as the
-server's provider can: with agent-sandbox that is the volumes, and nothing else.
-Lifetimes go on: by default what is suspended for a day is deleted, with its
-volumes. "sandgate info" lists "suspend" among the capabilities of a server that
-can.`,
+		Short: "Suspend sandboxes: stop their processes and keep their disks",
+		Long: `Stop all processes in sandboxes and keep their disks, as far as the provider can:
+agent-sandbox keeps volumes only. Lifetimes keep running: by default a sandbox that
+has been suspended for a day is deleted with its volumes. Servers that can suspend
+list "suspend" among the capabilities in "sandgate info".`,
 		Example: `  sandgate suspend build-42
   sandgate ls --quiet --label job=nightly --state active | xargs -r sandgate suspend`,
 		ValidArgsFunction: c.completeSandboxes(sandgate.Active),
@@ -31,9 +30,9 @@ can.`,
 func (c *cli) resumeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "resume ID…",
-		Short: "Bring suspended sandboxes back",
-		Long: `Bring suspended sandboxes back. It returns when a command can run in them. What
-ran before does not run any more: each is another incarnation.`,
+		Short: "Resume suspended sandboxes",
+		Long: `Resume suspended sandboxes. resume returns when a command can run in them. Each is
+a new incarnation: processes from before do not run any more.`,
 		Example: `  sandgate resume build-42
   sandgate ls --quiet --state suspended | xargs -r sandgate resume`,
 		ValidArgsFunction: c.completeSandboxes(sandgate.Suspended),
@@ -43,8 +42,8 @@ ran before does not run any more: each is another incarnation.`,
 	}
 }
 
-// each does something to sandboxes, to all that it can be done to, and prints
-// their ids.
+// each calls do for every sandbox and prints the ids of those for which it
+// succeeded.
 func (c *cli) each(cmd *cobra.Command, ids []string, do func(*sandgate.Client, context.Context, string) (*sandgate.Info, error)) error {
 	if len(ids) == 0 {
 		return usage(cmd, "give ids")

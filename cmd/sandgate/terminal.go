@@ -11,7 +11,7 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
-// terminal is what this program was started on, if that is a terminal.
+// terminal is the terminal that this program was started in, if any.
 type terminal struct {
 	in, out *os.File // nil: not a terminal
 }
@@ -27,7 +27,7 @@ func openTerminal(in io.Reader, out io.Writer) *terminal {
 	return t
 }
 
-// size returns the terminal's size; that of a usual one where there is none.
+// size returns the terminal's size, or 24 by 80 without a terminal.
 func (t *terminal) size() *sandgate.TerminalSize {
 	for _, file := range []*os.File{t.out, t.in} {
 		if file == nil {
@@ -40,8 +40,8 @@ func (t *terminal) size() *sandgate.TerminalSize {
 	return &sandgate.TerminalSize{Rows: 24, Columns: 80}
 }
 
-// raw hands every key to the command, Ctrl-C included, until the returned
-// function is called. It must be called however the command ends.
+// raw passes every key to the command, Ctrl-C included, until the returned
+// function is called. The caller must always call it.
 func (t *terminal) raw() (func(), error) {
 	if t.in == nil {
 		return func() {}, nil
@@ -53,7 +53,7 @@ func (t *terminal) raw() (func(), error) {
 	return func() { _ = term.Restore(int(t.in.Fd()), before) }, nil
 }
 
-// follow tells the command when the terminal's size changes, until ctx ends.
+// follow resizes the command's terminal with this one, until ctx ends.
 func (t *terminal) follow(ctx context.Context, process *sandgate.Process) {
 	if t.out == nil && t.in == nil {
 		return
@@ -66,7 +66,7 @@ func (t *terminal) follow(ctx context.Context, process *sandgate.Process) {
 			return
 		case <-changes:
 			size := t.size()
-			// A size that did not arrive is followed by the next one.
+			// If this fails, the next change sets the size.
 			_ = process.Resize(ctx, int(size.GetRows()), int(size.GetColumns()))
 		}
 	}

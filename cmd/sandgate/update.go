@@ -17,12 +17,12 @@ func (c *cli) updateCommand() *cobra.Command {
 		Short: "Change labels and lifetimes of sandboxes",
 		Example: `  sandgate update build-42 --label state=done --remove-label owner
   sandgate update build-42 --ttl 48h        counted from its creation
-  sandgate update build-42 --renew          idleness begins anew`,
+  sandgate update build-42 --renew          resets idleness`,
 		ValidArgsFunction: c.completeSandboxes(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			given := cmd.Flags().Changed
 			if !slices.ContainsFunc([]string{"label", "remove-label", "ttl", "idle-ttl", "renew"}, given) {
-				return usage(cmd, "say what to change")
+				return usage(cmd, "give a flag that changes something")
 			}
 			if given("ttl") && change.TTL == 0 || given("idle-ttl") && change.IdleTTL == 0 {
 				return usage(cmd, "a lifetime is more than 0; -1s: none")

@@ -25,8 +25,8 @@ func TestUpdate(t *testing.T) {
 		t.Errorf("the label was not removed: %s", got)
 	}
 	for args, want := range map[string]string{
-		"update box":                  "say what to change; see: sandgate update --help",
-		"update box --output json":    "say what to change",
+		"update box":                  "give a flag that changes something; see: sandgate update --help",
+		"update box --output json":    "give a flag that changes something",
 		"update box --idle-ttl 0s":    "more than 0",
 		"update --renew":              "give ids",
 		"update none --renew":         "SANDBOX_NOT_FOUND",

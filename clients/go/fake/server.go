@@ -192,7 +192,7 @@ func (b *box) stop() {
 // GetServerInfo describes the fake.
 func (s *Server) GetServerInfo(context.Context, *sandboxv1.GetServerInfoRequest) (*sandboxv1.GetServerInfoResponse, error) {
 	return &sandboxv1.GetServerInfoResponse{
-		Version: "0.0.0", Provider: "fake", Principal: &sandboxv1.Principal{Tenant: "default"},
+		Version: "0.0.0", Provider: "fake", Templates: []string{"default"}, Principal: &sandboxv1.Principal{Tenant: "default"},
 		Enforcement: []*sandboxv1.Enforcement{{Name: "network", Enforced: true, Detail: "there is none"}},
 	}, nil
 }

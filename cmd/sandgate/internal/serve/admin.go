@@ -12,15 +12,15 @@ import (
 	"github.com/sandgate/sandgate/server"
 )
 
-// admin is a running listener for operators, or none.
+// admin is the running admin listener, or none.
 type admin struct {
 	http *http.Server
 	at   string
 	done chan error
 }
 
-// open listens where --admin-listen says. A port without a host is the loopback
-// address's: that others can connect must be said.
+// open listens at --admin-listen. A port without a host is one of loopback: other
+// machines can connect only if the address names another interface.
 func (a adminConfig) open(ctx context.Context, insecure bool) (net.Listener, error) {
 	if a.Listen == "" {
 		if a.Profiles {
@@ -37,13 +37,13 @@ func (a adminConfig) open(ctx context.Context, insecure bool) (net.Listener, err
 		return nil, fmt.Errorf("--admin-listen: %w", err)
 	}
 	if tcp, ok := l.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() && a.Profiles && !insecure {
-		return nil, errors.Join(fmt.Errorf("--pprof shows the server's memory to everybody who can connect to %s; "+
-			"listen on loopback, or say --insecure", l.Addr()), l.Close())
+		return nil, errors.Join(fmt.Errorf("--pprof exposes the server's memory to all clients that can connect to %s; "+
+			"listen on loopback, or add --insecure", l.Addr()), l.Close())
 	}
 	return l, nil
 }
 
-// serveAdmin serves handler at l, which may be nil.
+// serveAdmin serves handler on l, which may be nil.
 func serveAdmin(l net.Listener, handler http.Handler) *admin {
 	a := &admin{done: make(chan error, 1)}
 	if l == nil {
@@ -57,10 +57,10 @@ func serveAdmin(l net.Listener, handler http.Handler) *admin {
 	return a
 }
 
-// adminStopTime bounds the wait for scrapes under way.
+// adminStopTime bounds the wait for scrapes in progress.
 const adminStopTime = 10 * time.Second
 
-// close returns when no request is under way any more: they ask the provider.
+// close returns when no request is in progress: requests use the provider.
 func (a *admin) close(ctx context.Context) error {
 	if a.http == nil {
 		return nil

@@ -61,12 +61,12 @@ func TestServeAdminListenerBeyondLoopback(t *testing.T) {
 		insecure bool
 		want     string
 	}{
-		"metrics":           {flags: adminConfig{Listen: "0.0.0.0:0"}},
-		"profiles":          {flags: adminConfig{Listen: "0.0.0.0:0", Profiles: true}, want: "--pprof shows"},
-		"profiles, said so": {flags: adminConfig{Listen: "0.0.0.0:0", Profiles: true}, insecure: true},
-		"profiles alone":    {flags: adminConfig{Profiles: true}, want: "needs --admin-listen"},
-		"profiles at home":  {flags: adminConfig{Listen: ":0", Profiles: true}},
-		"no address":        {flags: adminConfig{Listen: "nonsense"}, want: "--admin-listen"},
+		"metrics":              {flags: adminConfig{Listen: "0.0.0.0:0"}},
+		"profiles":             {flags: adminConfig{Listen: "0.0.0.0:0", Profiles: true}, want: "--pprof exposes"},
+		"profiles, insecure":   {flags: adminConfig{Listen: "0.0.0.0:0", Profiles: true}, insecure: true},
+		"profiles alone":       {flags: adminConfig{Profiles: true}, want: "needs --admin-listen"},
+		"profiles on loopback": {flags: adminConfig{Listen: ":0", Profiles: true}},
+		"no address":           {flags: adminConfig{Listen: "nonsense"}, want: "--admin-listen"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := c.flags.open(t.Context(), c.insecure)

@@ -16,8 +16,8 @@ import (
 	"github.com/sandgate/sandgate/server"
 )
 
-// auditLog is an open audit log. The first record after close opens the file
-// again, or another one if that was renamed.
+// auditLog is an open audit log. After close, the next record opens the file again,
+// or a new one if the file was renamed.
 type auditLog struct {
 	server.AuditSink
 	close func() error
@@ -47,7 +47,7 @@ func (a auditConfig) open(stateDir string, stderr io.Writer) (auditLog, error) {
 }
 
 // reopenOnHangup reopens the audit log on each SIGHUP until ctx ends. Tokens and
-// certificates need no signal: they are read again when they change.
+// certificates need no signal: they are reloaded when they change.
 func (l auditLog) reopenOnHangup(ctx context.Context, logger *slog.Logger) (stop func()) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -71,6 +71,6 @@ func (l auditLog) reopenOnHangup(ctx context.Context, logger *slog.Logger) (stop
 	return func() {
 		cancel(nil)
 		<-done
-		// Not signal.Stop: a hangup during the shutdown must not end it.
+		// Without signal.Stop: SIGHUP must not interrupt the shutdown.
 	}
 }

@@ -134,8 +134,8 @@ func defaultStateDir() string {
 	return filepath.Join(home, ".local", "state", "sandgate")
 }
 
-// load returns the defaults, changed by the configuration file, changed by the
-// flags that were given.
+// load returns the configuration: the defaults, overridden by the file, overridden
+// by the flags that were given.
 func load(flags config, given func(flag string) bool) (config, error) {
 	c := defaults()
 	if flags.File != "" {
@@ -156,8 +156,8 @@ func load(flags config, given func(flag string) bool) (config, error) {
 	return c, nil
 }
 
-// parse changes c as a configuration file says. An unknown key is an error that
-// names the line. An empty text stands for the default.
+// parse decodes a configuration file into c. An unknown key is an error with its
+// line. An empty string stands for the default.
 func (c *config) parse(raw []byte) error {
 	standard := *c
 	decoder := yaml.NewDecoder(bytes.NewReader(raw))
@@ -176,7 +176,7 @@ func (c *config) parse(raw []byte) error {
 
 var unknownField = regexp.MustCompile(`field (\S+) not found in type \S+`)
 
-// readable takes the names of Go types from an error of the decoder.
+// readable removes the names of Go types from an error of the decoder.
 func readable(err error) error {
 	wrong := (*yaml.TypeError)(nil)
 	if !errors.As(err, &wrong) {

@@ -35,7 +35,7 @@ func newKubernetes(ctx context.Context, c config, logger *slog.Logger) (*kuberne
 	})
 }
 
-// agentOf is where the agent's executables come from.
+// agentOf returns the source of the agent's executables.
 func agentOf(c config) func(arch string) ([]byte, error) {
 	if c.Agent == "" {
 		return agentbin.Read
@@ -43,20 +43,20 @@ func agentOf(c config) func(arch string) ([]byte, error) {
 	return func(string) ([]byte, error) { return os.ReadFile(c.Agent) }
 }
 
-// quietClientGo takes the cluster client's own log, which tells of every broken
-// stream as an error, to the debug level of the server's.
+// quietClientGo redirects client-go's log, which reports every broken stream as an
+// error, to the debug level of the server's log.
 func quietClientGo(logger *slog.Logger) {
 	klog.SetSlogLogger(slog.New(demoted{logger.Handler()}))
 }
 
-// demoted handles every record as one for debugging.
+// demoted handles every record at the debug level.
 type demoted struct{ slog.Handler }
 
 func (d demoted) Enabled(ctx context.Context, _ slog.Level) bool {
 	return d.Handler.Enabled(ctx, slog.LevelDebug)
 }
 
-// Handle asks again: klog hands over its errors without having asked.
+// Handle checks the level again: klog passes errors on without a check.
 func (d demoted) Handle(ctx context.Context, r slog.Record) error {
 	if !d.Enabled(ctx, r.Level) {
 		return nil

@@ -24,7 +24,7 @@ func newLogger(level, format string, w io.Writer) (*slog.Logger, error) {
 	}
 }
 
-// jsonHandler writes durations as people write them, such as "1.5s".
+// jsonHandler writes durations as text, such as "1.5s".
 func jsonHandler(w io.Writer, level slog.Leveler) slog.Handler {
 	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Value.Kind() == slog.KindDuration {
@@ -34,7 +34,7 @@ func jsonHandler(w io.Writer, level slog.Leveler) slog.Handler {
 	}})
 }
 
-// announce says where the server can be reached, whatever the level of the log.
+// announce prints the server's address, whatever the level of the log.
 func (c config) announce(stderr io.Writer, cfg server.Config, at net.Addr, admin string) {
 	if c.Log.Format == "json" {
 		attrs := []any{"version", cfg.Version, "address", address(c.Listen, at), "provider", c.Provider,
@@ -51,14 +51,14 @@ func (c config) announce(stderr io.Writer, cfg server.Config, at net.Addr, admin
 	}
 }
 
-// LoggedError is an error that is in the log already and need not be printed.
+// LoggedError is an error that the log holds already, so it need not be printed.
 type LoggedError struct{ error }
 
 // Unwrap returns the error itself.
 func (e LoggedError) Unwrap() error { return e.error }
 
-// report logs the error that ends the server where the log is JSON, so that no
-// line of it is anything else.
+// report logs the error that ends the server if the log is JSON, so that every line
+// on standard error is JSON.
 func (l logConfig) report(stderr io.Writer, err error) error {
 	if err == nil || l.Format != "json" {
 		return err
@@ -67,7 +67,7 @@ func (l logConfig) report(stderr io.Writer, err error) error {
 	return LoggedError{err}
 }
 
-// mode says in a few words who may call.
+// mode describes in a few words how callers are authenticated.
 func mode(cfg server.Config) string {
 	s := "no authentication"
 	if cfg.Authenticator != nil {

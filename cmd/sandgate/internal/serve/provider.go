@@ -15,7 +15,7 @@ import (
 	"github.com/sandgate/sandgate/server/policy"
 )
 
-// newProvider wires the provider that was asked for.
+// newProvider returns the provider that the configuration names.
 func newProvider(ctx context.Context, c config, logger *slog.Logger) (providers.Provider, error) {
 	switch c.Provider {
 	case "local":
@@ -42,8 +42,8 @@ func newProvider(ctx context.Context, c config, logger *slog.Logger) (providers.
 	}
 }
 
-// outliveSandboxes makes the kernel end sandboxes before this server when the
-// machine is out of memory. A score that somebody has set already is kept.
+// outliveSandboxes makes the kernel kill sandboxes before this server if the machine
+// runs out of memory. A score that is already set is kept.
 func outliveSandboxes(logger *slog.Logger) {
 	const file = "/proc/self/oom_score_adj"
 	data, err := os.ReadFile(file)
@@ -51,27 +51,27 @@ func outliveSandboxes(logger *slog.Logger) {
 		return
 	}
 	if err := os.WriteFile(file, []byte("-500"), 0); err != nil {
-		logger.Debug("the server has no protection from a lack of memory", "error", err)
+		logger.Debug("the server is not protected from the OOM killer", "error", err)
 	}
 }
 
-// beyondLoopback reports whether others than this machine may reach an address.
+// beyondLoopback reports whether other machines can reach an address.
 func beyondLoopback(listen string) bool {
 	if strings.HasPrefix(listen, "unix:") {
 		return false
 	}
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil || host == "localhost" {
-		return false // an address without a port is refused later
+		return false // server.Listen rejects an address without a port
 	}
 	ip := net.ParseIP(host)
 	return ip == nil || !ip.IsLoopback()
 }
 
-// builtinTemplate is what a server without configured templates offers. At a
-// unix socket without authentication caller and operator are the same person,
-// who may opt out of having no network. Not so at a loopback port: a sandbox
-// with the machine's network could then command this very server.
+// builtinTemplate returns the template of a server that is configured with none. On
+// a unix socket without authentication, caller and operator are the same person, so
+// a request can ask for the machine's network. Not so on a loopback port: a sandbox
+// with that network could call this very server.
 func builtinTemplate(personal bool) policy.Template {
 	t := policy.DefaultTemplate()
 	if personal {
@@ -80,10 +80,9 @@ func builtinTemplate(personal bool) policy.Template {
 	return t
 }
 
-// requireImageLists has templates without a list of images allow none but their
-// own. An image of the local provider is a file of this machine, which the server
-// reads as root: where callers are others than the operator, they may name those
-// alone that the operator lists.
+// requireImageLists restricts templates without a list of images to their own. An
+// image of the local provider is a file of this machine, which the server reads as
+// root, so callers other than the operator can name only listed ones.
 func requireImageLists(templates []policy.Template) {
 	for i := range templates {
 		if templates[i].Images == nil {
@@ -92,7 +91,7 @@ func requireImageLists(templates []policy.Template) {
 	}
 }
 
-// address is where clients reach the listener.
+// address returns the address that clients connect to.
 func address(listen string, addr net.Addr) string {
 	if strings.HasPrefix(listen, "unix:") {
 		return "unix://" + addr.String()

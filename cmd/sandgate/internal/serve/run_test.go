@@ -15,7 +15,7 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
-// served is a server in this process, without sandboxes: its cluster is empty.
+// served is a server in this process, on an empty cluster.
 type served struct {
 	t        *testing.T
 	stateDir string

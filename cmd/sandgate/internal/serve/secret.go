@@ -14,10 +14,10 @@ const (
 	minSpecSecret   = 16
 )
 
-// specSecret returns what salts the stored hashes of environment values. The
-// local provider's servers share their state directory, so it is made there.
-// Other providers' have nothing in common but their configuration: without a
-// file there is no secret.
+// specSecret returns the salt of the stored hashes of environment values. Servers of
+// the local provider share their state directory, so the secret is created there.
+// Servers of other providers share only their configuration: without a file there is
+// no secret.
 func (c config) specSecret() ([]byte, error) {
 	path := c.SpecSecretFile
 	if path == "" {
@@ -39,8 +39,8 @@ func (c config) specSecret() ([]byte, error) {
 	return secret, nil
 }
 
-// makeSecret makes a file with random bytes, unless it exists. Of two servers
-// that do it at once, one wins.
+// makeSecret creates a file with random bytes, unless it exists. If two servers do so
+// at once, both use the same one.
 func makeSecret(path string) error {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -33,12 +33,12 @@ func NewCommand(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the server",
-		Long: `Serve runs the server until it is told to stop. Without TLS and tokens it
-listens on loopback or a unix socket only.
+		Long: `Serve runs the server. TLS and authentication are required to listen on other
+interfaces than loopback and unix sockets.
 
-On the first SIGTERM or SIGINT it stops taking calls, ends the streams, leaves
-the sandboxes and their commands running, and exits; on the second it exits at
-once. A restarted server finds its sandboxes again.`,
+On the first SIGTERM or SIGINT the server stops accepting calls, ends its streams
+and exits; on the second it exits at once. Sandboxes and their commands keep
+running, and a restarted server finds them again.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return serve(cmd.Context(), version, flags, cmd.Flags().Changed, cmd.ErrOrStderr())
@@ -50,8 +50,7 @@ once. A restarted server finds its sandboxes again.`,
 	return cmd
 }
 
-// serve runs the server until ctx ends. The flags that were given are those of
-// which given returns true.
+// serve runs the server until ctx ends. given reports whether a flag was given.
 func serve(ctx context.Context, version string, flags config, given func(flag string) bool, stderr io.Writer) (err error) {
 	c, err := load(flags, given)
 	if err != nil {

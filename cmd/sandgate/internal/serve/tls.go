@@ -10,9 +10,8 @@ import (
 	"github.com/sandgate/sandgate/server/reload"
 )
 
-// tls returns nil where no certificate is given. The files are read again when
-// they change: a new certificate and new authorities count from the next
-// handshake.
+// tls returns nil if no certificate is configured. The files are reloaded when they
+// change: a new certificate and new authorities apply to the next handshake.
 func (c config) tls(logger *slog.Logger) (*tls.Config, error) {
 	if c.TLS.Cert == "" && c.TLS.Key == "" && c.TLS.ClientCA == "" {
 		return nil, nil
@@ -34,12 +33,12 @@ func (c config) tls(logger *slog.Logger) (*tls.Config, error) {
 		return nil, fmt.Errorf("--tls-client-ca: %w", err)
 	}
 	cfg.ClientCAs = authorities.Get()
-	// With tokens beside it, a caller may come without a certificate.
+	// A caller with a token needs no certificate.
 	cfg.ClientAuth = tls.RequireAndVerifyClientCert
 	if c.Auth.TokensFile != "" {
 		cfg.ClientAuth = tls.VerifyClientCertIfGiven
 	}
-	// A resumed session would skip the check against new authorities.
+	// A resumed session would bypass the check against new authorities.
 	cfg.SessionTicketsDisabled = true
 	fixed := cfg.Clone()
 	cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {

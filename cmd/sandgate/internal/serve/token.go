@@ -14,7 +14,7 @@ import (
 func NewTokenCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Make tokens for the server's tokens file",
+		Short: "Create tokens for the server's tokens file",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -27,10 +27,10 @@ func newTokenNewCommand() *cobra.Command {
 	var expiresIn time.Duration
 	cmd := &cobra.Command{
 		Use:   "new --name NAME [--tenant TENANT] [--expires-in DURATION]",
-		Short: "Make a token and the entry for the tokens file",
-		Long: `New makes a token with 256 random bits. The token itself is printed on
-standard output, once; only its hash goes into the file of --tokens-file, as the
-entry that is printed on standard error.`,
+		Short: "Create a token and its entry for the tokens file",
+		Long: `New creates a token with 256 random bits and prints it on standard output, once.
+The file of --tokens-file holds only its hash: add the entry that is printed on
+standard error.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if tenant == "" {
@@ -53,8 +53,8 @@ entry that is printed on standard error.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&name, "name", "", "who gets it, for logs and audit records")
-	cmd.Flags().StringVar(&tenant, "tenant", "", "whose sandboxes it gives access to (default: the name)")
-	cmd.Flags().DurationVar(&expiresIn, "expires-in", 0, "how long it is valid, such as 720h (default: without end)")
+	cmd.Flags().StringVar(&name, "name", "", "name of the holder, in logs and audit records")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "tenant whose sandboxes it gives access to (default: the name)")
+	cmd.Flags().DurationVar(&expiresIn, "expires-in", 0, "how long it is valid, such as 720h (default: forever)")
 	return cmd
 }
