@@ -259,6 +259,9 @@ func closeAllBut(c *child) {
 	syscall.RawSyscall(unix.SYS_CLOSE_RANGE, uintptr(c.pipe+1), 1<<31-1, 0)
 }
 
+// timerSlack is the kernel's default timer slack, in nanoseconds.
+const timerSlack = 50_000
+
 // become turns the forked child into the command.
 //
 //go:norace
@@ -300,6 +303,8 @@ func become(c *child) {
 	if _, _, errno := syscall.RawSyscall(unix.SYS_CHDIR, uintptr(unsafe.Pointer(c.dir)), 0, 0); errno != 0 {
 		fail(c, stepChdir, errno)
 	}
+	// The agent may run with coarser timers than a command expects.
+	syscall.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_TIMERSLACK, timerSlack, 0)
 	syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&c.nofile)), 0, 0, 0)
 	// The agent's handlers must not run here, so they go before signals come.
 	for sig := uintptr(1); sig <= 64; sig++ {
