@@ -109,6 +109,10 @@ func serve(ctx context.Context, version string, flags config, given func(flag st
 	defer audit.reopenOnHangup(ctx, logger)()
 	cfg.Audit, cfg.AuditRequired, cfg.AuditCommandText = audit, c.Audit.Required, c.Audit.CommandText
 
+	// gVisor's kernel would inherit the slack, and with it the timers of commands.
+	if c.Provider != "local" || filepath.Base(c.Local.Runtime) != "runsc" {
+		setTimerSlack(coarseSlack)
+	}
 	provider, err := newProvider(ctx, c, logger)
 	if err != nil {
 		return err

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package serve
+
+const coarseSlack = 0
+
+func setTimerSlack(int) {}
