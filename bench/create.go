@@ -38,9 +38,9 @@ func createToFirstCommand(ctx context.Context, b *bench) ([]report.Figure, error
 // steps reads from the server's log what the steps of creations took.
 func (b *bench) steps(names ...string) (figures []report.Figure) {
 	took := make(map[string]report.Samples)
-	for line := range bytes.Lines(b.output.Bytes()) {
+	for line := range strings.Lines(b.log.String()) {
 		var record map[string]any
-		if json.Unmarshal(line, &record) != nil || record["msg"] != "a container was started" {
+		if json.Unmarshal([]byte(line), &record) != nil || record["msg"] != "a container was started" {
 			continue
 		}
 		for _, name := range names {

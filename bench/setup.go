@@ -1,26 +1,24 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/test/daemon"
 )
 
-// maxMessage is what clients of ours allow; grpc's default of 4 MiB is for
-// receiving only and would do, but a bench must not depend on it.
+// maxMessage is the limit that Sandgate's clients set. gRPC's default of 4 MiB, which
+// bounds only received messages, would do, but a bench must not depend on it.
 const maxMessage = 16 << 20
 
 // bench is a running server and a connection to it.
@@ -30,8 +28,8 @@ type bench struct {
 	address string
 	dir     string
 	scale   float64
-	server  *exec.Cmd
-	output  *bytes.Buffer
+	server  *daemon.Daemon
+	log     *daemon.Log
 	conn    *grpc.ClientConn
 	client  sandboxv1.SandboxServiceClient
 }
@@ -41,37 +39,44 @@ func newBench(ctx context.Context, binary string, flags []string, scale float64)
 	if err != nil {
 		return nil, err
 	}
-	b := &bench{binary: binary, flags: flags, dir: dir, scale: scale, output: new(bytes.Buffer)}
+	b := &bench{binary: binary, flags: flags, dir: dir, scale: scale, address: "127.0.0.1:0", log: new(daemon.Log)}
 	defer func() {
 		if err != nil {
 			b.close()
 		}
 	}()
-	if b.address, err = freeAddress(); err != nil {
+	if err := b.start(ctx); err != nil {
 		return nil, err
 	}
 	if b.conn, err = dial(b.address); err != nil {
 		return nil, err
 	}
 	b.client = sandboxv1.NewSandboxServiceClient(b.conn)
-	return b, b.serve(ctx)
+	return b, nil
 }
 
-// serve starts the server, with more flags than the bench's own, in place of
-// the one that runs.
+// start starts the server at the bench's address.
+func (b *bench) start(ctx context.Context, more ...string) (err error) {
+	b.server, err = daemon.Start(ctx, daemon.Options{
+		Program: b.binary, Listen: b.address, Log: b.log,
+		Args: slices.Concat([]string{"--state-dir", filepath.Join(b.dir, "state")}, b.flags, more),
+	})
+	if err == nil {
+		b.address = b.server.Address
+	}
+	return err
+}
+
+// serve replaces the running server with one that has more flags.
 func (b *bench) serve(ctx context.Context, more ...string) error {
 	b.stop()
-	args := append([]string{"serve", "--listen", b.address, "--state-dir", filepath.Join(b.dir, "state")}, b.flags...)
-	b.server = exec.Command(b.binary, append(args, more...)...)
-	b.server.Stderr = b.output
-	if err := b.server.Start(); err != nil {
-		b.server = nil
-		return fmt.Errorf("starting %s (run `make build` first): %w", b.binary, err)
+	if err := b.start(ctx, more...); err != nil {
+		return err
 	}
 	ready, cancel := context.WithTimeoutCause(ctx, 20*time.Second, errors.New("the server did not answer in 20 s"))
 	defer cancel()
 	if _, err := b.client.GetServerInfo(ready, &sandboxv1.GetServerInfoRequest{}, grpc.WaitForReady(true)); err != nil {
-		return fmt.Errorf("waiting for the server: %w\n%s", err, b.output)
+		return b.server.Explain(fmt.Errorf("waiting for the server: %w", err))
 	}
 	return nil
 }
@@ -85,13 +90,11 @@ func (b *bench) serveConfig(ctx context.Context, config string) error {
 	return b.serve(ctx, "--config", file)
 }
 
-// stop ends the server, if one runs. Its sandboxes run on.
+// stop stops the server, if one runs. Its sandboxes remain.
 func (b *bench) stop() {
-	if b.server == nil {
-		return
+	if b.server != nil {
+		_ = b.server.Stop()
 	}
-	_ = b.server.Process.Signal(syscall.SIGTERM)
-	_ = b.server.Wait()
 	b.server = nil
 }
 
@@ -139,14 +142,4 @@ func dial(address string) (*grpc.ClientConn, error) {
 	return grpc.NewClient(address,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
-}
-
-// freeAddress returns a loopback address that was free a moment ago.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

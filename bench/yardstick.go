@@ -200,3 +200,13 @@ func yardsticks(ctx context.Context, dir string) ([]sandboxv1.SandboxServiceClie
 func trueRequest() *sandboxv1.ExecuteRequest {
 	return &sandboxv1.ExecuteRequest{Command: &sandboxv1.ExecuteRequest_Argv{Argv: &sandboxv1.Argv{Args: []string{"true"}}}}
 }
+
+// freeAddress returns a loopback address that was free a moment ago.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}

@@ -58,13 +58,3 @@ func TestServeSaysWhyAServerEnded(t *testing.T) {
 		t.Errorf("Serve: %v", err)
 	}
 }
-
-func TestFreeAddress(t *testing.T) {
-	address, err := FreeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.HasPrefix(address, "127.0.0.1:") || strings.HasSuffix(address, ":0") {
-		t.Errorf("FreeAddress: %s", address)
-	}
-}

@@ -3,67 +3,37 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/test/daemon"
 )
 
-// house is a real server with its sandboxes, in a directory of its own.
+// house is a server with its sandboxes, in a directory of its own.
 type house struct {
 	way, dir, address, cgroup string
 	args                      []string
 	tally                     *tally
-	log                       *record
+	log                       *daemon.Log
 	direct                    *sandgate.Client
 
 	mu        sync.Mutex
-	server    *exec.Cmd
+	server    *daemon.Daemon
 	sandboxes []*sandgate.Sandbox
-}
-
-// record keeps what the server says.
-type record struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (r *record) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.Write(p)
-}
-
-// tail returns the last bytes of the record.
-func (r *record) tail(n int) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	text := r.text.Bytes()
-	return string(text[max(0, len(text)-n):])
-}
-
-// binary is the program under test: SANDGATE_BIN, else bin/sandgate.
-func binary() string {
-	if path := os.Getenv("SANDGATE_BIN"); path != "" {
-		return path
-	}
-	return "bin/sandgate"
 }
 
 // newHouse starts a server. Without an address it gets a port of its own.
 func newHouse(ctx context.Context, way, address string, flags []string, t *tally) (_ *house, err error) {
-	h := &house{way: way, tally: t, log: new(record), cgroup: fmt.Sprintf("/sandgate-chaos-%d-%s", os.Getpid(), way)}
+	h := &house{way: way, tally: t, log: new(daemon.Log), cgroup: fmt.Sprintf("/sandgate-chaos-%d-%s", os.Getpid(), way)}
 	if h.dir, err = os.MkdirTemp("", "sandgate-chaos-"); err != nil {
 		return nil, err
 	}
@@ -79,7 +49,7 @@ func newHouse(ctx context.Context, way, address string, flags []string, t *tally
 		}
 	}
 	h.args = append([]string{
-		"serve", "--listen", h.address, "--state-dir", filepath.Join(h.dir, "state"),
+		"--state-dir", filepath.Join(h.dir, "state"),
 		"--local-transport", way, "--local-cgroup", h.cgroup,
 	}, flags...)
 	if err := h.start(ctx); err != nil {
@@ -103,52 +73,36 @@ func freeAddress() (string, error) {
 	return "", errors.New("no port from 10000 to 29999 is free")
 }
 
-// start runs the server and waits until it answers.
+// start starts the server, again after it was killed.
 func (h *house) start(ctx context.Context) error {
-	cmd := exec.Command(binary(), h.args...)
-	cmd.Stdout, cmd.Stderr = h.log, h.log
-	// An interrupt is for this process, which still needs the server then.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s (make build makes it): %w", binary(), err)
+	server, err := daemon.Start(ctx, daemon.Options{
+		Listen: h.address, Args: h.args, Log: h.log,
+		// An interrupt is for this process, which still needs the server then.
+		Attr: &syscall.SysProcAttr{Setpgid: true},
+	})
+	if err != nil {
+		return err
 	}
 	h.mu.Lock()
-	h.server = cmd
-	h.mu.Unlock()
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		conn, err := h.dial()
-		if err == nil {
-			return conn.Close()
-		}
-		if time.Now().After(deadline) || ctx.Err() != nil {
-			return fmt.Errorf("the server does not serve: %w\n%s", err, h.log.tail(4000))
-		}
-	}
+	defer h.mu.Unlock()
+	h.server = server
+	return nil
 }
 
-func (h *house) dial() (net.Conn, error) {
-	if path, ok := strings.CutPrefix(h.address, "unix://"); ok {
-		return net.Dial("unix", path)
-	}
-	return net.Dial("tcp", h.address)
-}
-
-// pid is the server's process.
+// pid returns the server's process id.
 func (h *house) pid() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.server.Process.Pid
 }
 
-// kill ends the server at once, if it runs.
+// kill kills the server, if it runs.
 func (h *house) kill() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.server == nil {
-		return
+	if h.server != nil {
+		h.server.Kill()
 	}
-	_ = h.server.Process.Kill()
-	_ = h.server.Wait()
 }
 
 // fill makes the sandboxes and puts the writer into each.
@@ -188,11 +142,8 @@ func (h *house) clear() error {
 	if h.direct != nil {
 		_ = h.direct.Close()
 	}
-	_ = h.server.Process.Signal(syscall.SIGTERM)
-	late := time.AfterFunc(2*time.Minute, func() { _ = h.server.Process.Kill() })
-	if err := h.server.Wait(); err != nil {
+	if err := h.server.Stop(); err != nil {
 		errs = append(errs, fmt.Errorf("the server's end after SIGTERM: %w", err))
 	}
-	late.Stop()
 	return errors.Join(append(errs, os.RemoveAll(h.dir))...)
 }

@@ -9,13 +9,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/test/daemon"
 )
 
 // settleTime is how long after a restart everything must be as it should be.
@@ -48,7 +47,7 @@ func killStorm(ctx context.Context, o options, way string) bool {
 		t.fail(err)
 	}
 	if len(t.failures) > 0 && s.house != nil {
-		fmt.Printf("chaos: the server's log ends:\n%s\n", s.house.log.tail(8000))
+		fmt.Printf("chaos: the server's log ends:\n%s\n", s.house.log.Tail(8000))
 	}
 	fmt.Printf("chaos: storm, way %s: %d kills, %d calls, %d claims from the pool, %d sandboxes; %d failures; %.0f s\n",
 		way, t.restarts.Load(), t.jobs.Load(), t.claims.Load(), s.sandboxes(), len(t.failures), time.Since(start).Seconds())
@@ -71,7 +70,7 @@ func (s *siege) sandboxes() (n int) {
 }
 
 func (s *siege) run(ctx context.Context, way string) error {
-	tokens, err := s.makeTokens(ctx, "red", "blue")
+	tokens, err := daemon.Tokens(ctx, daemon.Program(), filepath.Join(s.dir, "tokens.yaml"), "red", "blue")
 	if err != nil {
 		return err
 	}
@@ -105,24 +104,6 @@ func (s *siege) run(ctx context.Context, way string) error {
 		err = s.settle(ctx)
 	}
 	return errors.Join(err, s.raze(ctx))
-}
-
-// makeTokens writes a tokens file and returns the tokens by tenant.
-func (s *siege) makeTokens(ctx context.Context, names ...string) (map[string]string, error) {
-	tokens, file := make(map[string]string), "tokens:\n"
-	for _, name := range names {
-		var entry bytes.Buffer
-		cmd := exec.CommandContext(ctx, binary(), "token", "new", "--name", name)
-		cmd.Stderr = &entry
-		token, err := cmd.Output()
-		_, line, ok := strings.Cut(entry.String(), "\n")
-		if err != nil || !ok {
-			return nil, fmt.Errorf("make a token: %w: %s", err, entry.String())
-		}
-		tokens[name] = strings.TrimSpace(string(token))
-		file += line
-	}
-	return tokens, os.WriteFile(filepath.Join(s.dir, "tokens.yaml"), []byte(file), 0o600)
 }
 
 // rage lasts as long as was asked for and ends with a kill in the midst of it.

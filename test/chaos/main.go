@@ -133,7 +133,7 @@ func one(ctx context.Context, o options, way string, cuts int64, writer string) 
 		t.fail(err)
 	}
 	if len(t.failures) > 0 {
-		fmt.Printf("chaos: the server's log ends:\n%s\n", h.log.tail(8000))
+		fmt.Printf("chaos: the server's log ends:\n%s\n", h.log.Tail(8000))
 	}
 	fmt.Printf("chaos: way %s: %d cuts between client and server (%d resets, %d orderly, %d up, %d down, %d stalls), %d between server and agent, %d restarts; "+
 		"%d of %d cancels late, %d jobs, %d commands, %d bytes compared; %d failures; %.0f s\n",

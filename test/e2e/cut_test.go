@@ -10,11 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cutInner shuts every connection between a server that listens on TCP and its
-// agents, from outside, as a duplicate of the descriptor allows. It says how
-// many there were.
+// cutInner shuts down every connection between a server that listens on TCP and its
+// agents, through duplicates of the server's descriptors. It returns their number.
 func (s *server) cutInner(context.Context) (int, error) {
-	pid := s.cmd.Process.Pid
+	pid := s.Process.Pid
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return 0, fmt.Errorf("open the server's process: %w", err)
@@ -44,8 +43,8 @@ func (s *server) cutInner(context.Context) (int, error) {
 	return cut, nil
 }
 
-// toAgent tells a connected unix stream socket, of which the server has no
-// others.
+// toAgent reports whether fd is a connected unix stream socket: those of a server
+// that listens on TCP all lead to agents.
 func toAgent(fd int) bool {
 	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil || domain != unix.AF_UNIX {

@@ -3,23 +3,21 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sandgate/sandgate/test/daemon"
 )
 
-// shared is a server that most tests use: one start for all of them.
+// shared is the server that most tests use.
 var shared *server
 
 func TestMain(m *testing.M) {
@@ -45,7 +43,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// reason is why these tests cannot run here; empty: they can.
+// reason returns why these tests cannot run here, or nothing.
 func reason() string {
 	if _, err := exec.LookPath("runc"); err != nil || os.Geteuid() != 0 {
 		return "needs root and runc"
@@ -60,124 +58,62 @@ func need(t *testing.T) {
 	}
 }
 
-// binary is the program under test: SANDGATE_BIN, else bin/sandgate.
-func binary() string {
-	if path := os.Getenv("SANDGATE_BIN"); path != "" {
-		return path
-	}
-	path, _ := filepath.Abs("../../bin/sandgate")
-	return path
-}
-
-// server is one process of "sandgate serve".
+// server is a server under test, which a test can kill and restart.
 type server struct {
 	dir, address string
-	program      string // empty: binary()
+	program      string // empty: daemon.Program()
 	args         []string
-	cmd          *exec.Cmd
-	log          *record
+	log          *daemon.Log
+	*daemon.Daemon
 }
 
-// record keeps what a server says.
-type record struct {
-	mu   sync.Mutex
-	text bytes.Buffer
+// newServer returns a server that is not started yet, with its state in dir.
+func newServer(dir string, args ...string) *server {
+	return &server{dir: dir, address: "unix://" + filepath.Join(dir, "s.sock"), args: args, log: new(daemon.Log)}
 }
 
-func (r *record) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.Write(p)
-}
-
-func (r *record) String() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.String()
-}
-
-// serve starts a server whose state is in a directory, with more flags.
+// serve starts a server with its state in dir and with more flags.
 func serve(dir string, args ...string) (*server, error) {
-	s := &server{dir: dir, address: "unix://" + filepath.Join(dir, "s.sock"), args: args, log: &record{}}
+	s := newServer(dir, args...)
 	return s, s.start()
 }
 
-// start runs the server and waits for the line that says that it serves.
-func (s *server) start() error {
-	args := append([]string{
-		"serve", "--listen", s.address, "--state-dir", filepath.Join(s.dir, "state"), "--local-cgroup", "/sandgate-e2e",
-	}, s.args...)
-	program := s.program
-	if program == "" {
-		program = binary()
+// start starts the server, again after it was killed.
+func (s *server) start() (err error) {
+	s.Daemon, err = daemon.Start(context.Background(), daemon.Options{
+		Program: s.program, Listen: s.address, Log: s.log,
+		Args: append([]string{"--state-dir", filepath.Join(s.dir, "state"), "--local-cgroup", "/sandgate-e2e"}, s.args...),
+	})
+	if err == nil {
+		s.address = s.Address
 	}
-	s.cmd = exec.Command(program, args...)
-	pipe, err := s.cmd.StderrPipe()
-	if err != nil {
-		return err
-	}
-	if err := s.cmd.Start(); err != nil {
-		return fmt.Errorf("start %s (make build makes it): %w", program, err)
-	}
-	ready := make(chan bool, 1)
-	go func() {
-		lines := bufio.NewReader(io.TeeReader(pipe, s.log))
-		for {
-			line, err := lines.ReadString('\n')
-			if strings.Contains(line, s.address) {
-				ready <- true
-				break
-			}
-			if err != nil {
-				ready <- false
-				return
-			}
-		}
-		_, _ = io.Copy(s.log, lines)
-	}()
-	select {
-	case ok := <-ready:
-		if ok {
-			return nil
-		}
-	case <-time.After(30 * time.Second):
-	}
-	_ = s.kill()
-	return fmt.Errorf("the server does not serve: %s", s.log)
+	return err
 }
 
-// kill ends the server at once.
-func (s *server) kill() error {
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait()
-	return nil
-}
-
-// stop deletes all sandboxes, ends the server in order, and removes its state.
+// stop deletes all sandboxes, stops the server and removes its state.
 func (s *server) stop() error {
 	left := s.run("", "rm", "--all", "--yes")
-	_ = s.cmd.Process.Signal(syscall.SIGTERM)
-	err := s.cmd.Wait()
+	err := s.Stop()
 	if left.code != 0 {
 		err = errors.Join(err, errors.New(left.stderr))
 	}
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-// ran is what one run of the program left.
+// ran is the result of one run of the program.
 type ran struct {
 	code           int
 	stdout, stderr string
 }
 
-// command makes a run of the program against the server.
+// command returns a command that runs the program against the server.
 func (s *server) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, binary(), args...)
+	cmd := exec.CommandContext(ctx, daemon.Program(), args...)
 	cmd.Env = append(os.Environ(), "SANDGATE_ADDRESS="+s.address, "SANDGATE_TOKEN=")
 	return cmd
 }
 
-// run runs the program to its end.
+// run runs the program and waits for it.
 func (s *server) run(stdin string, args ...string) ran {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -188,7 +124,7 @@ func (s *server) run(stdin string, args ...string) ran {
 	return ran{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// must runs the program and wants it to succeed.
+// must runs the program and fails the test if it fails.
 func (s *server) must(t *testing.T, args ...string) string {
 	t.Helper()
 	r := s.run("", args...)
@@ -198,7 +134,7 @@ func (s *server) must(t *testing.T, args ...string) string {
 	return strings.TrimSpace(r.stdout)
 }
 
-// create makes a sandbox for one test.
+// create creates a sandbox for one test.
 func (s *server) create(t *testing.T, args ...string) string {
 	t.Helper()
 	id := s.must(t, append([]string{"create"}, args...)...)
@@ -206,12 +142,12 @@ func (s *server) create(t *testing.T, args ...string) string {
 	return id
 }
 
-// counting counts in a line each tenth of a second, until /workspace/end is
-// there; its exit code is 7.
+// counting prints a number every tenth of a second until /workspace/end exists,
+// then exits with 7.
 const counting = "i=0; until [ -e /workspace/end ]; do i=$((i+1)); echo $i; sleep 0.1; done; exit 7"
 
-// checkCounted wants all the lines that counting has printed, of which there
-// are some.
+// checkCounted fails the test unless out holds the lines of counting without a gap,
+// at least one.
 func checkCounted(t *testing.T, out string) {
 	t.Helper()
 	n := 0
@@ -225,7 +161,7 @@ func checkCounted(t *testing.T, out string) {
 	}
 }
 
-// eventually waits until f holds.
+// eventually waits until f returns true.
 func eventually(t *testing.T, within time.Duration, what string, f func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(within); !f(); {

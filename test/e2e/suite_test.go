@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -99,20 +98,14 @@ func suiteServer(t *testing.T, flags []string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	// One case needs more than a template allows that does not say so.
 	config := filepath.Join(dir, "config.yaml")
 	text := "templates: [{name: default, max_resources: {max_processes: 4096, memory_bytes: 4294967296}}]\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &server{dir: dir, address: l.Addr().String(), args: append([]string{"--config", config}, flags...), log: &record{}}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	s := newServer(dir, append([]string{"--config", config}, flags...)...)
+	s.address = "127.0.0.1:0"
 	if err := s.start(); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -26,23 +25,22 @@ func release(t *testing.T, version string) (server, agent string) {
 	return filepath.Join(dir, "sandgate"), filepath.Join(dir, "sandgate-agent")
 }
 
-// A sandbox and its commands outlive the upgrade of the server by a minor
-// version, and the way back: what runs is attached to and loses no byte, and
-// the agent of the old version serves the new server.
+// A sandbox and its commands outlive an upgrade of the server by a minor version and
+// the downgrade: a running command is reattached without a lost byte, and the agent
+// of the old version serves the new server.
 func TestUpgrade(t *testing.T) {
 	need(t)
-	oldServer, oldAgent := release(t, "0.1.9")
-	newServer, newAgent := release(t, "0.2.0")
+	oldProgram, oldAgent := release(t, "0.1.9")
+	newProgram, newAgent := release(t, "0.2.0")
 	dir, err := os.MkdirTemp("", "sandgate-e2e-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{dir: dir, address: "unix://" + filepath.Join(dir, "s.sock"), log: &record{}}
+	s := newServer(dir)
 	swap := func(program, agent string) {
 		t.Helper()
-		if s.cmd != nil {
-			_ = s.cmd.Process.Signal(syscall.SIGTERM)
-			if err := s.cmd.Wait(); err != nil {
+		if s.Daemon != nil {
+			if err := s.Stop(); err != nil {
 				t.Fatalf("%v\n%s", err, s.log)
 			}
 		}
@@ -51,7 +49,7 @@ func TestUpgrade(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	swap(oldServer, oldAgent)
+	swap(oldProgram, oldAgent)
 	t.Cleanup(func() {
 		if err := s.stop(); err != nil {
 			t.Error(err)
@@ -60,7 +58,7 @@ func TestUpgrade(t *testing.T) {
 	id := s.must(t, "create")
 	s.must(t, "exec", id, "-c", "echo kept > /workspace/file")
 
-	// One caller stays through both changes, and knows nothing of them.
+	// One caller stays through all swaps and must not notice them.
 	follow := s.command(t.Context(), "exec", id, "-c", counting)
 	var out, problems bytes.Buffer
 	follow.Stdout, follow.Stderr = &out, &problems
@@ -72,7 +70,7 @@ func TestUpgrade(t *testing.T) {
 	})
 
 	for _, step := range []struct{ name, program, agent string }{
-		{"upgrade", newServer, newAgent}, {"way back", oldServer, oldAgent}, {"upgrade again", newServer, newAgent},
+		{"upgrade", newProgram, newAgent}, {"way back", oldProgram, oldAgent}, {"upgrade again", newProgram, newAgent},
 	} {
 		swap(step.program, step.agent)
 		if got := s.must(t, "exec", id, "--", "cat", "/workspace/file"); got != "kept" {

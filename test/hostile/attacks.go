@@ -82,7 +82,7 @@ func script(text string) func(context.Context, *host, func()) error {
 func refusedCalls(ctx context.Context, h *host, begun func()) error {
 	var work sync.WaitGroup
 	for range 16 {
-		client, err := sandgate.NewClient(ctx, sandgate.WithAddress(h.address), sandgate.WithToken("wrong"))
+		client, err := sandgate.NewClient(ctx, sandgate.WithAddress(h.server.Address), sandgate.WithToken("wrong"))
 		if err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func halfMessages(ctx context.Context, h *host, begun func()) error {
 		}
 	}()
 	for range 5 {
-		conn, err := net.Dial("tcp", h.address)
+		conn, err := net.Dial("tcp", h.server.Address)
 		if err != nil {
 			return err
 		}
@@ -151,7 +151,7 @@ func silentConnections(ctx context.Context, h *host, begun func()) error {
 		}
 	}()
 	for range cap(conns) {
-		conn, err := net.Dial("tcp", h.address)
+		conn, err := net.Dial("tcp", h.server.Address)
 		if err != nil {
 			return fmt.Errorf("connect: %w", err)
 		}

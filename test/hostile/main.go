@@ -141,7 +141,7 @@ func (s *host) measure(ctx context.Context, name string, box *sandgate.Sandbox, 
 			f.failed++
 		}
 		took = append(took, time.Since(begin))
-		memory, err := s.memory()
+		memory, err := s.server.Memory("VmRSS")
 		if err != nil {
 			return f, err
 		}

@@ -143,7 +143,7 @@ func (r trial) direct(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = s.Stop() }()
-	t.set("start until it serves", "%s", short(s.Started))
+	t.set("start until it serves", "%s", short(s.Took))
 	ask := func(line string, times int, do func() error) error {
 		var took report.Samples
 		for range times {

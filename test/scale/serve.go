@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -15,7 +14,7 @@ import (
 	"github.com/sandgate/sandgate/bench/cluster"
 )
 
-// server is a server, and what the kernel says of its process.
+// server is a running server and the kernel's figures of its process.
 type server struct{ *cluster.Server }
 
 func (c *scene) serve(ctx context.Context, binary, provider, namespace, kubeconfig, config string) (server, error) {
@@ -33,20 +32,10 @@ func (c *scene) serve(ctx context.Context, binary, provider, namespace, kubeconf
 	return server{s}, err
 }
 
-// memory returns what the kernel says of the process, in bytes.
+// memory returns a field of the process's memory in bytes, or 0 if it is unknown.
 func (s server) memory(field string) int64 {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", s.Process.Pid))
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if rest, ok := strings.CutPrefix(lines.Text(), field+":"); ok {
-			n, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-			return n << 10
-		}
-	}
-	return 0
+	n, _ := s.Memory(field)
+	return n
 }
 
 // cpu returns the processor time that the process has used.
