@@ -25,13 +25,13 @@ type (
 	Spec = sandboxv1.SandboxSpec
 	// Resources are upper limits. 0 means: the template's value.
 	Resources = sandboxv1.Resources
-	// Network says what a sandbox can reach.
+	// Network describes what a sandbox can reach.
 	Network = sandboxv1.Network
-	// State says what can be done with a sandbox.
+	// State is the state of a sandbox.
 	State = sandboxv1.SandboxState
 	// PoolStatus counts a pool's sandboxes.
 	PoolStatus = sandboxv1.GetPoolStatusResponse
-	// Cleaned says what a cleanup deleted.
+	// Cleaned is the result of a cleanup.
 	Cleaned = sandboxv1.CleanupSandboxesResponse
 )
 
@@ -44,7 +44,7 @@ const (
 	Failed    = sandboxv1.SandboxState_SANDBOX_STATE_FAILED
 )
 
-// Unlimited asks for no lifetime and no timeout, where the server allows that.
+// Unlimited requests no lifetime limit or no timeout, if the server allows that.
 const Unlimited time.Duration = -1
 
 // maxReply bounds a single reply; streams are bounded per message.
@@ -52,20 +52,20 @@ const maxReply = 32 << 20
 
 // Client is a connection to one server. It is safe for concurrent use.
 type Client struct {
-	conn     *grpc.ClientConn
-	stub     sandboxv1.SandboxServiceClient
-	address  string
-	tls      bool
-	patience time.Duration
-	// reached is true once the server answered a call: before that, a server
-	// that cannot be reached is more likely a wrong address than a restart.
+	conn        *grpc.ClientConn
+	stub        sandboxv1.SandboxServiceClient
+	address     string
+	tls         bool
+	retryWindow time.Duration
+	// reached is true once the server has answered a call. Before that, a failure to
+	// connect more likely means a wrong address than a restart.
 	reached atomic.Bool
 }
 
 // NewClient connects to the server that the options name, else the environment
 // (SANDGATE_ADDRESS, SANDGATE_TOKEN, SANDGATE_CA_FILE, SANDGATE_CERT_FILE,
-// SANDGATE_KEY_FILE), else [DefaultAddress]. It fails when the configuration
-// cannot be used; the server itself is only reached by the first call.
+// SANDGATE_KEY_FILE), else [DefaultAddress]. It fails if the configuration is
+// unusable; the first call opens the connection.
 func NewClient(_ context.Context, opts ...Option) (*Client, error) {
 	c := newConfig(os.Getenv, opts)
 	e, err := parseAddress(c.address)
@@ -76,17 +76,17 @@ func NewClient(_ context.Context, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &Client{address: c.address, tls: c.speaksTLS(e), patience: c.patience}
+	client := &Client{address: c.address, tls: c.speaksTLS(e), retryWindow: c.retryWindow}
 	dial := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithUserAgent("sandgate-go"),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply)),
-		// A restarted server is found again within two seconds.
+		// The client reconnects to a restarted server within two seconds.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 			MinConnectTimeout: 5 * time.Second,
 		}),
-		// A peer that vanished without a word is noticed within half a minute.
+		// A dead peer is detected within half a minute.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithChainUnaryInterceptor(client.unary(c.headers())),
 		grpc.WithChainStreamInterceptor(client.stream(c.headers())),
@@ -99,17 +99,17 @@ func NewClient(_ context.Context, opts ...Option) (*Client, error) {
 	return client, nil
 }
 
-// ServerInfo tells what the server is, what it can do, what it enforces and who
-// the caller is to it.
+// ServerInfo describes the server: its version, capabilities and enforcement, and the
+// caller's identity.
 func (c *Client) ServerInfo(ctx context.Context) (*ServerInfo, error) {
 	return c.stub.GetServerInfo(ctx, &sandboxv1.GetServerInfoRequest{})
 }
 
-// CreateRequest asks for a sandbox. The zero value asks for one with a new id
-// from the default template.
+// CreateRequest describes a sandbox. The zero value is one with a new id from the
+// default template.
 type CreateRequest struct {
 	// ID chosen by the caller. The same id with the same spec returns the same
-	// sandbox, so that a repeated call is safe. Empty: the client makes one up.
+	// sandbox, so that a repeated call is safe. Empty: the client generates one.
 	ID string
 	// Template by name. Default: "default".
 	Template string
@@ -125,12 +125,12 @@ type CreateRequest struct {
 	ProviderOptions *structpb.Struct
 }
 
-// Create returns a sandbox in which a command can run, and whether it was made
-// now (false: it was there already). The returned sandbox states its
-// incarnation with every call: see [Sandbox.Incarnation].
+// Create returns a sandbox in which a command can run, and whether this call created
+// it (false: it existed already). The handle sends its incarnation with every call:
+// see [Sandbox.Incarnation].
 func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, bool, error) {
-	// A made-up id lets a caller that lost the reply ask again, and is nobody
-	// else's: what the second reply finds there was made for the first.
+	// A generated id makes a retry after a lost reply safe, and no other caller has it:
+	// a sandbox that the retry finds was created by the first attempt.
 	own := r.ID == ""
 	if own {
 		r.ID = "sb-" + newID()
@@ -150,7 +150,7 @@ func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, bool, e
 	return c.sandbox(reply.GetSandbox()), own || reply.GetCreated(), nil
 }
 
-// Get returns a sandbox that is there, with its incarnation.
+// Get returns an existing sandbox, with its incarnation.
 func (c *Client) Get(ctx context.Context, id string) (*Sandbox, error) {
 	reply, err := c.stub.GetSandbox(ctx, &sandboxv1.GetSandboxRequest{SandboxId: id})
 	if err != nil {
@@ -167,8 +167,8 @@ type ListRequest struct {
 	States []State
 	// PageSize is how many are fetched at once, at most 1 000. 0: 100.
 	PageSize int32
-	// PageToken is where to begin: [SandboxPage.NextPageToken] of the page before, with the same
-	// labels and states. Empty: at the first.
+	// PageToken is [SandboxPage.NextPageToken] of the previous page, with the same labels
+	// and states. Empty: the first page.
 	PageToken string
 }
 
@@ -180,11 +180,10 @@ type SandboxPage struct {
 	NextPageToken string
 }
 
-// List yields sandboxes, fetching pages as they are needed. An error is yielded
-// last.
+// List yields sandboxes and fetches pages as needed. After an error it ends.
 func (c *Client) List(ctx context.Context, r ListRequest) iter.Seq2[*Info, error] {
 	return func(yield func(*Info, error) bool) {
-		from := r // for whoever ranges over it again
+		from := r // so that the sequence can be used again
 		for {
 			page, err := c.ListPage(ctx, from)
 			if err != nil {
@@ -203,8 +202,8 @@ func (c *Client) List(ctx context.Context, r ListRequest) iter.Seq2[*Info, error
 	}
 }
 
-// ListPage returns one page. It fails with [ErrInvalidRequest] when the token is
-// malformed, or its page is gone (PAGE_TOKEN_EXPIRED): begin again.
+// ListPage returns one page. It fails with [ErrInvalidRequest] if the token is
+// malformed, or expired (PAGE_TOKEN_EXPIRED): start again without one.
 func (c *Client) ListPage(ctx context.Context, r ListRequest) (SandboxPage, error) {
 	reply, err := c.stub.ListSandboxes(ctx, &sandboxv1.ListSandboxesRequest{
 		Labels: r.Labels, States: r.States, PageSize: r.PageSize, PageToken: r.PageToken,
@@ -212,7 +211,7 @@ func (c *Client) ListPage(ctx context.Context, r ListRequest) (SandboxPage, erro
 	return SandboxPage{Sandboxes: reply.GetSandboxes(), NextPageToken: reply.GetNextPageToken()}, err
 }
 
-// UpdateRequest changes a sandbox. What is left out stays as it is.
+// UpdateRequest changes a sandbox. Fields that are not set stay as they are.
 type UpdateRequest struct {
 	// SetLabels are set, RemoveLabels are removed.
 	SetLabels    map[string]string
@@ -236,21 +235,20 @@ func (c *Client) Update(ctx context.Context, id string, r UpdateRequest) (*Info,
 	return reply.GetSandbox(), err
 }
 
-// Delete ends a sandbox and everything in it. It returns false when there was
-// nothing to delete, which is no error.
+// Delete deletes a sandbox and everything in it. It returns false, without an error,
+// if no such sandbox exists.
 func (c *Client) Delete(ctx context.Context, id string) (bool, error) {
 	reply, err := c.stub.DeleteSandbox(ctx, &sandboxv1.DeleteSandboxRequest{SandboxId: id, AllowMissing: true})
 	return reply.GetDeleted(), err
 }
 
-// CleanupRequest says what to delete.
+// CleanupRequest selects the sandboxes to delete.
 type CleanupRequest struct {
-	// MaxIdle: what has been idle for longer. 0: only what is past its own
-	// lifetime.
+	// MaxIdle selects sandboxes that have been idle for longer. 0: only expired ones.
 	MaxIdle time.Duration
 	// Labels that a sandbox must have, all of them.
 	Labels map[string]string
-	// DryRun says what would be deleted and deletes nothing.
+	// DryRun reports what would be deleted and deletes nothing.
 	DryRun bool
 }
 
@@ -266,33 +264,34 @@ func (c *Client) PoolStatus(ctx context.Context, template string) (*PoolStatus, 
 	return c.stub.GetPoolStatus(ctx, &sandboxv1.GetPoolStatusRequest{Template: template})
 }
 
-// Sandbox returns a handle of a sandbox by its id, without asking the server,
-// and for whatever incarnation is there.
+// Sandbox returns a handle of the sandbox with this id, in any incarnation, without a
+// call to the server.
 func (c *Client) Sandbox(id string) *Sandbox { return &Sandbox{client: c, id: id} }
 
-// Suspend stops a sandbox's processes and keeps its disk, as far as the provider
-// can. It fails with [ErrUnsupported] where the provider cannot suspend.
+// Suspend stops a sandbox's processes and keeps its disk, as far as the provider can.
+// It fails with [ErrUnsupported] if the provider cannot suspend.
 func (c *Client) Suspend(ctx context.Context, id string) (*Info, error) {
 	reply, err := c.stub.SuspendSandbox(ctx, &sandboxv1.SuspendSandboxRequest{SandboxId: id})
 	return reply.GetSandbox(), err
 }
 
-// Resume brings a suspended sandbox back, as another incarnation. It returns when
-// a command can run.
+// Resume resumes a suspended sandbox, as a new incarnation. It returns when a command
+// can run.
 func (c *Client) Resume(ctx context.Context, id string) (*Info, error) {
 	reply, err := c.stub.ResumeSandbox(ctx, &sandboxv1.ResumeSandboxRequest{SandboxId: id})
 	return reply.GetSandbox(), err
 }
 
-// Close ends the connection. Commands that run keep running as their grace says.
+// Close closes the connection. Running commands continue for their grace period.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// sandbox makes a handle for this very incarnation.
+// sandbox returns a handle for this incarnation.
 func (c *Client) sandbox(info *Info) *Sandbox {
 	return &Sandbox{client: c, id: info.GetSandboxId(), Incarnation: info.GetIncarnation(), created: info}
 }
 
-// duration turns 0 into "not said" and what is below 0 into "none".
+// duration returns nil for 0, which is the server's default, and 0 for a negative
+// duration, which is no limit.
 func duration(d time.Duration) *durationpb.Duration {
 	switch {
 	case d == 0:

@@ -114,8 +114,8 @@ func TestRepeats(t *testing.T) {
 	}
 }
 
-// An id that the client made up is nobody else's, so what a repeated call finds
-// was made by the call that lost its reply.
+// No other caller has an id that the client generated, so a sandbox that a retry finds
+// was created by the call that lost its reply.
 func TestCreateWhoseReplyIsLost(t *testing.T) {
 	server := &fake.Server{}
 	var lost sync.Once
@@ -188,7 +188,7 @@ func TestNoSuspend(t *testing.T) {
 	}
 }
 
-// A wrong address is said at once, not after a minute.
+// A wrong address is reported at once, not after a minute.
 func TestUnreachable(t *testing.T) {
 	client, err := NewClient(t.Context(), WithAddress("unix:///nonexistent/s.sock"))
 	if err != nil {

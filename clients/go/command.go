@@ -9,29 +9,29 @@ import (
 )
 
 type (
-	// Started says that a command runs.
+	// Started is the first event: the command runs.
 	Started = sandboxv1.Started
 	// Output is a piece of a command's output, never empty.
 	Output = sandboxv1.Output
-	// Gap says that output was dropped before it was read.
+	// Gap is a range of output that was dropped before it was read.
 	Gap = sandboxv1.Gap
-	// Exited says how a command ended.
+	// Exited is the last event: how a command ended.
 	Exited = sandboxv1.Exited
-	// ExitReason says why a command ended.
+	// ExitReason is why a command ended.
 	ExitReason = sandboxv1.ExitReason
 	// TerminalSize is in characters.
 	TerminalSize = sandboxv1.TerminalSize
-	// SignalScope says who gets a signal.
+	// SignalScope selects the processes that receive a signal.
 	SignalScope = sandboxv1.SignalScope
-	// FollowUntil says when a stream of output ends.
+	// FollowUntil selects when a stream of output ends.
 	FollowUntil = sandboxv1.FollowUntil
-	// OnFull says what happens when a command's retained output is full.
+	// OnFull selects what happens when a command's retained output is full.
 	OnFull = sandboxv1.OnFull
 	// AccessPolicy restricts file calls and, for writes, commands.
 	AccessPolicy = sandboxv1.AccessPolicy
 )
 
-// Streams, and who gets a signal.
+// Streams, scopes of a signal, and when a stream of events ends.
 const (
 	Stdout = sandboxv1.Stream_STREAM_STDOUT
 	Stderr = sandboxv1.Stream_STREAM_STDERR
@@ -46,7 +46,7 @@ const (
 	EvictWhenFull = sandboxv1.OnFull_ON_FULL_EVICT
 )
 
-// DefaultGrace is how long a command lives on after its caller went away.
+// DefaultGrace is how long a command keeps running after its caller has disconnected.
 const DefaultGrace = 60 * time.Second
 
 // ExecuteRequest describes one command. Either Shell or Argv is required.
@@ -62,38 +62,38 @@ type ExecuteRequest struct {
 	Dir string
 	// Env is added to the sandbox's environment. Never logged.
 	Env map[string]string
-	// Stdin is given at once. Empty: /dev/null, unless StdinOpen.
+	// Stdin is the standard input. Empty: /dev/null, unless StdinOpen.
 	Stdin []byte
 	// StdinOpen keeps standard input open for [Process.WriteStdin].
 	StdinOpen bool
 	// Timeout ends the command and all its descendants. 0: the server's default.
 	// [Unlimited]: none.
 	Timeout time.Duration
-	// MaxOutputBytes: what is printed beyond is counted and dropped. 0: the
-	// server's limit, if any.
+	// MaxOutputBytes limits the output: more is counted and dropped. 0: the server's
+	// limit, if any.
 	MaxOutputBytes int64
-	// Merge takes both output streams through one pipe, in exact order.
+	// Merge sends stdout and stderr through one pipe, in exact order.
 	Merge bool
 	// Terminal gives the command a terminal of this size.
 	Terminal *TerminalSize
-	// OnFull says what happens when the kept output is full. Default: the
-	// command waits.
+	// OnFull selects what happens when the retained output is full. Default: the command
+	// blocks.
 	OnFull OnFull
-	// Grace is how long the command lives on when its caller went away without a
-	// word. 0: [DefaultGrace]. Below 0: it is killed at once.
+	// Grace is how long the command keeps running after its caller has disconnected.
+	// 0: [DefaultGrace]. Negative: it is killed at once.
 	Grace time.Duration
-	// Detach lets the command run on whoever listens.
+	// Detach keeps the command running without a caller.
 	Detach bool
-	// Until says when the events end. Default: shortly after the started process
+	// Until selects when the events end. Default: shortly after the started process
 	// ended.
 	Until FollowUntil
-	// ExecID is the command's id. Empty: the client makes one up.
+	// ExecID is the command's id. Empty: the client generates one.
 	ExecID string
 	// Access narrows the sandbox's access policy for this command.
 	Access *AccessPolicy
 }
 
-// message makes the request for a sandbox.
+// message returns the request for a sandbox.
 func (r *ExecuteRequest) message(s *Sandbox) *sandboxv1.ExecuteRequest {
 	m := &sandboxv1.ExecuteRequest{
 		SandboxId:           s.id,
@@ -134,7 +134,7 @@ func (r *ExecuteRequest) message(s *Sandbox) *sandboxv1.ExecuteRequest {
 	return m
 }
 
-// positive turns 0 into "not said".
+// positive returns nil for 0, which is the server's default.
 func positive(n int64) *int64 {
 	if n == 0 {
 		return nil
@@ -142,16 +142,16 @@ func positive(n int64) *int64 {
 	return &n
 }
 
-// Result is a command's output and end.
+// Result is a command's output and exit status.
 type Result struct {
 	// ExecID is the command's id.
 	ExecID string
-	// Stdout and Stderr are what the command wrote, whole unless Missed or the
-	// Exit's truncated flags say otherwise.
+	// Stdout and Stderr are the output, complete unless Missed is set or Exit's truncated
+	// flags are.
 	Stdout, Stderr []byte
 	// Missed counts bytes that were dropped before they could be read.
 	Missed int64
-	// Exit says how the command ended; nil beside an error that came before.
+	// Exit is how the command ended; nil if an error came first.
 	Exit *Exited
 }
 
@@ -171,10 +171,10 @@ func (r *Result) add(e Event) {
 // Code returns the exit code as a shell would: see [ExitCode].
 func (r *Result) Code() int { return ExitCode(r.Exit) }
 
-// ExitCode turns the end of a command into an exit code, as a shell and the
-// timeout program do: its own code, 124 when its timeout ended, 128 + n after
-// signal n (137 when memory ran out), and 125 when no code is known because the
-// sandbox stopped or its agent died.
+// ExitCode returns an exit code for the end of a command, as a shell and the timeout
+// program do: the command's own code, 124 if it timed out, 128 + n after signal n
+// (137 if it ran out of memory), and 125 if the code is unknown because the sandbox
+// stopped or its agent died.
 func ExitCode(e *Exited) int {
 	switch e.GetReason() {
 	case sandboxv1.ExitReason_EXIT_REASON_EXITED:
@@ -192,8 +192,8 @@ func ExitCode(e *Exited) int {
 	return 125
 }
 
-// signals are the numbers that Linux on amd64 and arm64 gives to names; a
-// sandbox is always Linux, whatever this client runs on.
+// signals are the signal numbers of Linux on amd64 and arm64. A sandbox always runs
+// Linux, whatever this client runs on.
 var signals = map[string]int{
 	"SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGILL": 4, "SIGTRAP": 5, "SIGABRT": 6,
 	"SIGBUS": 7, "SIGFPE": 8, "SIGKILL": 9, "SIGUSR1": 10, "SIGSEGV": 11, "SIGUSR2": 12,

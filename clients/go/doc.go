@@ -16,17 +16,17 @@
 // Three things are worth knowing:
 //
 //   - A command that ran is not an error, whatever its exit code. A command that
-//     could not start, and everything that Sandgate itself could not do, is an
-//     *[Error]; compare it with errors.Is to the Err… values, or to a [Reason].
-//   - A broken connection is mended out of sight: the client goes on from the
-//     last byte that it received, for up to a minute. See [Process].
+//     could not start, and every failure of Sandgate itself, is an *[Error];
+//     compare it by errors.Is with the Err… values, or with a [Reason].
+//   - The client reconnects transparently: for up to a minute it continues from the
+//     last byte that it received. See [Process].
 //   - Cancelling the context of [Sandbox.Execute] or [Sandbox.Start] kills the
 //     command and all its descendants.
 //
-// A call carries the gRPC metadata of its context beside that of the client
+// A call carries the gRPC metadata of its context in addition to the client's
 // ([WithMetadata]): metadata.AppendToOutgoingContext(ctx, "x-request-id", id).
 //
-// What the server describes (sandboxes, files, processes) comes as the generated
-// messages of package sandboxv1 under shorter names, so that nothing is
-// translated twice; what a caller asks for is plain Go values.
+// Descriptions from the server (sandboxes, files, processes) are the generated
+// messages of package sandboxv1 under shorter names, without a translation. Requests
+// are plain Go values.
 package sandgate

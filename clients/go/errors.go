@@ -25,7 +25,7 @@ func (c *class) Error() string { return c.name }
 // The kinds of error, for errors.Is. ErrX is XError in the Python and TypeScript
 // clients.
 var (
-	// ErrAuthentication: no credentials, or none that the server knows.
+	// ErrAuthentication: no credentials, or none that the server accepts.
 	ErrAuthentication error = &class{"AuthenticationError"}
 	// ErrPermissionDenied: a policy or the template forbids it.
 	ErrPermissionDenied error = &class{"PermissionDeniedError"}
@@ -35,28 +35,28 @@ var (
 	ErrSandboxNotFound error = &class{"SandboxNotFoundError"}
 	// ErrSandboxExists: the id exists with another spec.
 	ErrSandboxExists error = &class{"SandboxExistsError"}
-	// ErrSandboxReplaced: the sandbox lost its disk and processes since the
-	// incarnation that was expected.
+	// ErrSandboxReplaced: the sandbox has lost the disk and processes of the expected
+	// incarnation.
 	ErrSandboxReplaced error = &class{"SandboxReplacedError"}
-	// ErrSandboxNotActive: the sandbox is not in a state in which this can be done.
+	// ErrSandboxNotActive: the sandbox's state does not allow the call.
 	ErrSandboxNotActive error = &class{"SandboxNotActiveError"}
 	// ErrSandboxStart: the sandbox could not be started.
 	ErrSandboxStart error = &class{"SandboxStartError"}
 	// ErrTemplateNotFound: there is no such template.
 	ErrTemplateNotFound error = &class{"TemplateNotFoundError"}
-	// ErrExecNotFound: there is no such command, or its end is no longer kept.
+	// ErrExecNotFound: there is no such command, or it is no longer retained.
 	ErrExecNotFound error = &class{"ExecNotFoundError"}
-	// ErrExecState: the command is there, but not in a state for this.
+	// ErrExecState: the command's state does not allow the call.
 	ErrExecState error = &class{"ExecStateError"}
 	// ErrCommandStart: the command could not be started.
 	ErrCommandStart error = &class{"CommandStartError"}
-	// ErrFile: a file operation failed; Error.Reason says why.
+	// ErrFile: a file operation failed; see Error.Reason.
 	ErrFile error = &class{"FileError"}
-	// ErrUnsupported: the server or this sandbox cannot do that.
+	// ErrUnsupported: the server or this sandbox does not support the call.
 	ErrUnsupported error = &class{"UnsupportedError"}
 	// ErrQuotaExceeded: a quota or limit is used up.
 	ErrQuotaExceeded error = &class{"QuotaExceededError"}
-	// ErrUnavailable: the server, substrate or agent cannot be reached now.
+	// ErrUnavailable: the server, substrate or agent is temporarily unreachable.
 	ErrUnavailable error = &class{"UnavailableError"}
 	// ErrConnectionLost: a stream ended early and could not be resumed.
 	ErrConnectionLost error = &class{"ConnectionLostError"}
@@ -66,19 +66,18 @@ var (
 	// ErrDeadlineExceeded: the call's deadline ended. errors.Is(err,
 	// context.DeadlineExceeded) holds too.
 	ErrDeadlineExceeded error = &class{"DeadlineExceededError"}
-	// ErrInternal: a fault of Sandgate; Error.RequestID finds it in its logs.
+	// ErrInternal: a fault of Sandgate; find it in the logs by Error.RequestID.
 	ErrInternal error = &class{"InternalError"}
 )
 
 // Reason is one exact reason of an error: the name of a value of ErrorReason
-// without its prefix, such as "FILE_NOT_FOUND". It can be given to errors.Is.
+// without its prefix, such as "FILE_NOT_FOUND", for errors.Is.
 type Reason string
 
 // Error returns the reason's name.
 func (r Reason) Error() string { return string(r) }
 
-// Reasons that callers ask for by themselves. Every other one can be written as
-// Reason("…").
+// Reasons that callers often compare with. Write others as Reason("…").
 const (
 	ErrFileNotFound         Reason = "FILE_NOT_FOUND"
 	ErrFilePermissionDenied Reason = "FILE_PERMISSION_DENIED"
@@ -89,7 +88,7 @@ const (
 	ErrCommandNotFound      Reason = "COMMAND_NOT_FOUND"
 )
 
-// Violation is one field of a request that was refused.
+// Violation is one invalid field of a request.
 type Violation struct {
 	Field       string
 	Description string
@@ -99,21 +98,20 @@ type Violation struct {
 type Error struct {
 	// Code is the canonical gRPC code.
 	Code codes.Code
-	// Reason is the exact reason; empty when the server did not answer, or is
-	// not Sandgate.
+	// Reason is the exact reason; empty if the server did not answer or is not Sandgate.
 	Reason Reason
-	// Message is one line for people.
+	// Message is one line of text.
 	Message string
-	// Metadata are the facts behind the message, such as "sandbox_id".
+	// Metadata holds details, such as "sandbox_id".
 	Metadata map[string]string
-	// Violations are the refused fields of a malformed request.
+	// Violations are the invalid fields of a malformed request.
 	Violations []Violation
-	// RequestID finds the call in the server's logs and audit records.
+	// RequestID identifies the call in the server's logs and audit records.
 	RequestID string
-	// RetryAfter is when it may be worth trying again. 0: unknown.
+	// RetryAfter is how long to wait before a retry. 0: unknown.
 	RetryAfter time.Duration
 
-	class error // nil: what Reason and Code say
+	class error // nil: derived from Reason and Code
 	cause error
 }
 
@@ -133,7 +131,7 @@ func (e *Error) Error() string {
 }
 
 // Name returns the name that this kind of error has in every client, such as
-// "SandboxNotFoundError"; "SandgateError" when it is of no special kind.
+// "SandboxNotFoundError"; "SandgateError" if it has no special kind.
 func (e *Error) Name() string {
 	if kind := e.kind(); kind != nil {
 		return kind.Error()
@@ -141,7 +139,7 @@ func (e *Error) Name() string {
 	return "SandgateError"
 }
 
-// kind returns what the error is to errors.Is; nil: nothing special.
+// kind returns the kind of the error, for errors.Is; nil if it has none.
 func (e *Error) kind() error {
 	if e.class != nil {
 		return e.class
@@ -164,19 +162,19 @@ func (e *Error) Is(target error) bool {
 	return ok && reason != "" && reason == e.Reason
 }
 
-// Unwrap returns what caused the error on this side, if anything.
+// Unwrap returns the local cause of the error, if any.
 func (e *Error) Unwrap() error { return e.cause }
 
 // GRPCStatus makes status.FromError and status.Code work.
 func (e *Error) GRPCStatus() *status.Status { return status.New(e.Code, e.Message) }
 
-// fromStatus turns what gRPC returned into an *Error. nil, io.EOF and an *Error
-// stay what they are.
+// fromStatus converts an error of gRPC to an *Error. It returns nil, io.EOF and an
+// *Error unchanged.
 func fromStatus(err error, requestID string) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err
 	}
-	if own := (*Error)(nil); errors.As(err, &own) {
+	if e := (*Error)(nil); errors.As(err, &e) {
 		return err
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -201,7 +199,7 @@ func fromStatus(err error, requestID string) error {
 	return e
 }
 
-// fromFile turns the failure of one file of several into an *Error.
+// fromFile converts the failure of one of several files to an *Error.
 func fromFile(path string, fe *sandboxv1.FileError) error {
 	if fe == nil {
 		return nil
@@ -215,12 +213,12 @@ func fromFile(path string, fe *sandboxv1.FileError) error {
 	}
 }
 
-// local makes an *Error for what went wrong on this side.
+// local returns an *Error for a failure on this side.
 func local(kind error, code codes.Code, cause error, format string, args ...any) error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), class: kind, cause: cause}
 }
 
-// cancelled makes the *Error of a context that ended.
+// cancelled returns the *Error for a context that ended.
 func cancelled(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {

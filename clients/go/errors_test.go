@@ -34,7 +34,7 @@ func TestReasonsAreThoseOfTheTable(t *testing.T) {
 	}
 	for number, name := range sandboxv1.ErrorReason_name {
 		if reason := strings.TrimPrefix(name, "ERROR_REASON_"); number != 0 && want[reason] == "" {
-			t.Errorf("clients/errors.json says nothing about %s", reason)
+			t.Errorf("clients/errors.json has no %s", reason)
 		}
 	}
 	for reason := range want {
@@ -131,12 +131,12 @@ func TestFromStatus(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			err := fmt.Errorf("wrapped: %w", fromStatus(tt.err, "request-1"))
-			own := (*Error)(nil)
-			if !errors.As(err, &own) {
+			e := (*Error)(nil)
+			if !errors.As(err, &e) {
 				t.Fatalf("%v is not an *Error", err)
 			}
-			if own.Error() != tt.text || own.Name() != tt.called || own.RequestID != "request-1" {
-				t.Errorf("got %q, %s, %s", own.Error(), own.Name(), own.RequestID)
+			if e.Error() != tt.text || e.Name() != tt.called || e.RequestID != "request-1" {
+				t.Errorf("got %q, %s, %s", e.Error(), e.Name(), e.RequestID)
 			}
 			for _, target := range tt.is {
 				if !errors.Is(err, target) {
@@ -160,8 +160,8 @@ func TestFromStatus(t *testing.T) {
 
 func TestRetryAfter(t *testing.T) {
 	err := fromStatus(fake.Error(codes.ResourceExhausted, "QUOTA_EXCEEDED", "enough", &errdetails.RetryInfo{RetryDelay: durationpb.New(3 * time.Second)}), "")
-	own := (*Error)(nil)
-	if !errors.As(err, &own) || own.RetryAfter != 3*time.Second || status.Code(err) != codes.ResourceExhausted {
+	e := (*Error)(nil)
+	if !errors.As(err, &e) || e.RetryAfter != 3*time.Second || status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("got %+v", err)
 	}
 }

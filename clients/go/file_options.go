@@ -2,7 +2,7 @@ package sandgate
 
 import sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 
-// EditOption changes what [Sandbox.Edit] takes.
+// EditOption changes what [Sandbox.Edit] accepts.
 type EditOption func(*sandboxv1.EditFileRequest)
 
 // AllowEmptyOld lets an empty old text fill an empty file, as one occurrence. In
@@ -12,7 +12,7 @@ func AllowEmptyOld() EditOption {
 	return func(r *sandboxv1.EditFileRequest) { r.AllowEmptyOld = true }
 }
 
-// DirectoryOption changes what [Sandbox.MakeDirectory] makes.
+// DirectoryOption changes how [Sandbox.MakeDirectory] creates.
 type DirectoryOption func(*sandboxv1.MakeDirectoryRequest)
 
 // DirectoryMode sets the directory's permission bits. Default: 0755.
@@ -20,16 +20,17 @@ func DirectoryMode(mode uint32) DirectoryOption {
 	return func(r *sandboxv1.MakeDirectoryRequest) { r.Mode = &mode }
 }
 
-// WithoutParents makes the directory alone: without its parent that fails with
-// [ErrFileNotFound], and where it is there already with [ErrFileAlreadyExists].
+// WithoutParents creates only the directory itself: the call fails with
+// [ErrFileNotFound] if the parent is missing, and with [ErrFileAlreadyExists] if the
+// directory exists.
 func WithoutParents() DirectoryOption {
 	return func(r *sandboxv1.MakeDirectoryRequest) { r.Parents = false }
 }
 
-// RemoveOption changes what [Sandbox.Remove] takes.
+// RemoveOption changes how [Sandbox.Remove] removes.
 type RemoveOption func(*sandboxv1.RemoveFileRequest)
 
-// AllowMissing makes a path that is not there no error. Default: it fails with
+// AllowMissing makes Remove succeed if the path does not exist. Default: it fails with
 // [ErrFileNotFound].
 func AllowMissing() RemoveOption {
 	return func(r *sandboxv1.RemoveFileRequest) { r.AllowMissing = true }

@@ -20,7 +20,7 @@ type (
 	Lines = sandboxv1.ReadLinesResponse
 	// Written describes what was written.
 	Written = sandboxv1.WriteFileResponse
-	// Edited tells what was replaced.
+	// Edited is the result of an edit.
 	Edited = sandboxv1.EditFileResponse
 	// Globbed lists files by path.
 	Globbed = sandboxv1.GlobFilesResponse
@@ -35,12 +35,12 @@ const (
 	Symlink   = sandboxv1.FileType_FILE_TYPE_SYMLINK
 )
 
-// chunkSize is how much of a file goes into one message: of the sizes that
-// grpc-go's buffers take without waste, the one with the least overhead.
+// chunkSize is the size of a file's chunks: of the sizes that fit grpc-go's buffers
+// without waste, the one with the least overhead.
 const chunkSize = 256 << 10
 
-// ReadRequest is a window of lines. The zero value reads from the first line as
-// much as fits into one answer.
+// ReadRequest is a window of lines. The zero value reads from the first line as many
+// as fit into one reply.
 type ReadRequest struct {
 	// Offset is how many lines are skipped.
 	Offset int64
@@ -50,8 +50,8 @@ type ReadRequest struct {
 	MaxBytes int64
 }
 
-// WriteRequest says how a file is written. The zero value replaces a file and
-// keeps its permission bits.
+// WriteRequest holds the options of a write. The zero value replaces a file and keeps
+// its permission bits.
 type WriteRequest struct {
 	// Mode are the permission bits; nil: those of the file that is replaced,
 	// 0644 for a new one.
@@ -60,7 +60,8 @@ type WriteRequest struct {
 	CreateOnly bool
 }
 
-// GlobRequest says what a glob finds beside regular files at any depth.
+// GlobRequest holds the options of a glob. The zero value finds regular files at any
+// depth.
 type GlobRequest struct {
 	// Shallow: a pattern without "/" matches only directly in the directory.
 	Shallow bool
@@ -70,7 +71,7 @@ type GlobRequest struct {
 	MaxResults int32
 }
 
-// SearchRequest says how a search is made.
+// SearchRequest holds the options of a search.
 type SearchRequest struct {
 	// Regexp: the pattern is in RE2 syntax. Default: a literal text.
 	Regexp bool
@@ -96,28 +97,26 @@ type File struct {
 	Path string
 	// Content is read to its end.
 	Content io.Reader
-	// Size of the content, if it is known: a file that comes out otherwise is
-	// refused. nil: unknown.
+	// Size of the content, if it is known: the server rejects any other. nil: unknown.
 	Size *int64
 	// Mode and CreateOnly as in [WriteRequest].
 	Mode       *uint32
 	CreateOnly bool
-	// Progress, if set, is told how many bytes of the file are done, after each
-	// chunk.
+	// Progress, if set, is called after each chunk with the number of bytes done.
 	Progress func(done int64)
 }
 
-// FileResult is what became of one file.
+// FileResult is the result for one file.
 type FileResult struct {
 	Path   string
 	Size   int64
 	SHA256 []byte
-	// Err is why the file failed, nil when it did not.
+	// Err is why the file failed, or nil.
 	Err error
 }
 
-// Upload writes files, each of them whole or not at all. It returns one result
-// per file, in order. The error is about the call, not about a single file.
+// Upload writes files, each of them completely or not at all. It returns one result
+// per file, in order. The error concerns the whole call, not a single file.
 func (s *Sandbox) Upload(ctx context.Context, files ...File) ([]FileResult, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -130,7 +129,7 @@ func (s *Sandbox) Upload(ctx context.Context, files ...File) ([]FileResult, erro
 		sums[i] = sha256.New()
 		err := s.send(stream, file, &sandboxv1.UploadHeader{}, sums[i])
 		if err == io.EOF { //nolint:errorlint // Wrapped, it is a source's.
-			break // The server ended the call; its answer says why.
+			break // The server ended the call; its reply holds the reason.
 		}
 		if err != nil {
 			return nil, err
@@ -138,7 +137,7 @@ func (s *Sandbox) Upload(ctx context.Context, files ...File) ([]FileResult, erro
 	}
 	reply, err := stream.CloseAndRecv()
 	if err != nil {
-		return nil, early(err)
+		return nil, prematureEnd(err)
 	}
 	if len(reply.GetResults()) != len(files) {
 		return nil, local(ErrInternal, codes.DataLoss, nil, "the server broke the protocol: %d results for %d files", len(reply.GetResults()), len(files))
@@ -177,7 +176,7 @@ func (s *Sandbox) send(stream sandboxv1.SandboxService_UploadClient, file File, 
 			}
 		}
 		switch {
-		case err == io.EOF: //nolint:errorlint // Wrapped, it says that the source broke off.
+		case err == io.EOF: //nolint:errorlint // Wrapped, it is the source's.
 			trailer := &sandboxv1.UploadTrailer{Size: &done, Sha256: sum.Sum(nil)}
 			return stream.Send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Trailer{Trailer: trailer}})
 		case err != nil:
@@ -198,8 +197,8 @@ func fill(source io.Reader, buffer []byte) (n int, err error) {
 	return n, err
 }
 
-// UploadFile writes one file. Where its content is an [io.ReadSeeker], a broken
-// connection is mended: what arrived before is kept, and the rest is sent.
+// UploadFile writes one file. If its content is an [io.ReadSeeker], the upload resumes
+// after a broken connection: it sends the rest.
 func (s *Sandbox) UploadFile(ctx context.Context, file File) (FileResult, error) {
 	seeker, ok := file.Content.(io.ReadSeeker)
 	if !ok {
@@ -235,12 +234,12 @@ func mismatch(path string) error {
 type FileContent struct {
 	Path    string
 	Content []byte
-	// Err is why the file failed, nil when it did not.
+	// Err is why the file failed, or nil.
 	Err error
 }
 
-// Download reads small files into memory, one result per path, in order. The
-// error is about the call, not about a single file.
+// Download reads small files into memory, one result per path, in order. The error
+// concerns the whole call, not a single file.
 func (s *Sandbox) Download(ctx context.Context, paths ...string) ([]FileContent, error) {
 	results := make([]FileContent, len(paths))
 	for i, path := range paths {
@@ -258,10 +257,9 @@ func (s *Sandbox) Download(ctx context.Context, paths ...string) ([]FileContent,
 	return results, err
 }
 
-// DownloadFile writes a file's content to w and returns its description. A
-// broken connection is mended: the rest is fetched from the byte at which it
-// broke, unless the file was changed meanwhile. progress, if not nil, is told
-// how many bytes are done and how many there are.
+// DownloadFile writes a file's content to w and returns its description. After a broken
+// connection it continues from the same byte, unless the file has changed. progress,
+// if not nil, is called with the number of bytes done and the file's size.
 func (s *Sandbox) DownloadFile(ctx context.Context, path string, w io.Writer, progress func(done, size int64)) (*FileInfo, error) {
 	down := &download{sandbox: s, paths: []string{path}, errs: make([]error, 1)}
 	down.write = func(_ int, p []byte) error {

@@ -71,15 +71,15 @@ func TestUploadFileResumes(t *testing.T) {
 	}
 }
 
-// After a cut the other side may still hold on to the stream that broke, or
-// have taken more from it than it said: the upload waits and asks again.
+// After a cut the server may still be busy with the broken stream, or have taken more
+// from it than it reported: the upload waits and retries.
 func TestUploadFileOutlivesItsOldStream(t *testing.T) {
 	var cut atomic.Bool
-	var asked, sent atomic.Int32
+	var queries, sent atomic.Int32
 	server := &fake.Server{Fail: func(method string) error {
 		switch {
 		case !cut.Load():
-		case strings.HasSuffix(method, "/GetUpload") && asked.Add(1) <= 2:
+		case strings.HasSuffix(method, "/GetUpload") && queries.Add(1) <= 2:
 			return fake.Error(codes.Aborted, "UPLOAD_BUSY", "a stream writes to this upload")
 		case strings.HasSuffix(method, "/Upload") && sent.Add(1) == 1:
 			return fake.Error(codes.Aborted, "UPLOAD_BUSY", "another stream writes to this upload")
@@ -104,12 +104,12 @@ func TestUploadFileOutlivesItsOldStream(t *testing.T) {
 	if got, _ := server.File("a", "/big"); got != string(want) {
 		t.Errorf("got %d bytes, want %d", len(got), len(want))
 	}
-	if asked.Load() < 3 || sent.Load() < 3 {
-		t.Errorf("asked %d times, sent %d times", asked.Load(), sent.Load())
+	if queries.Load() < 3 || sent.Load() < 3 {
+		t.Errorf("%d queries, sent %d times", queries.Load(), sent.Load())
 	}
 }
 
-// What cannot be read twice is sent once, and its failure is said.
+// Content that cannot be read twice is sent once, and its failure is returned.
 func TestUploadFileFromPipe(t *testing.T) {
 	server := &fake.Server{}
 	sandbox := create(t, connect(t, server), "a")

@@ -36,7 +36,7 @@ func FuzzParseAddress(f *testing.F) {
 }
 
 // Whatever pieces a server repeats after a broken connection, the caller gets
-// every byte of the log once, in order, or is told of the gap.
+// every byte of the log once and in order, or the gap.
 func TestReplayedOutputIsTakenOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := rapid.SliceOfN(rapid.Byte(), 1, 200).Draw(t, "log")

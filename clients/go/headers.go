@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// requestIDKey is the metadata key that is carried through to the server's logs.
+// requestIDKey is the metadata key of the id that the server logs.
 const requestIDKey = "x-request-id"
 
 // headers are the metadata of every call of a client.
@@ -17,9 +17,9 @@ type headers struct {
 	metadata map[string]string
 }
 
-// own adds the client's metadata to that of the call, which wins, and returns the
+// outgoing adds the client's metadata to that of the call, which wins, and returns the
 // call's request id.
-func (h headers) own(ctx context.Context) (context.Context, string) {
+func (h headers) outgoing(ctx context.Context) (context.Context, string) {
 	md, _ := metadata.FromOutgoingContext(ctx)
 	for key, value := range h.metadata {
 		if len(md.Get(key)) == 0 {
@@ -34,15 +34,15 @@ func (h headers) own(ctx context.Context) (context.Context, string) {
 	return metadata.AppendToOutgoingContext(ctx, requestIDKey, id), id
 }
 
-// authorized adds the token, which is asked for before each attempt: one that a
-// repeat needs may be newer than the first one's.
+// authorized adds the token. It calls the source before each attempt, since a retry
+// may need a newer token.
 func (h headers) authorized(ctx context.Context) (context.Context, error) {
 	if h.token == nil {
 		return ctx, nil
 	}
 	token, err := h.token(ctx)
 	if err != nil {
-		return nil, local(ErrAuthentication, codes.Unauthenticated, err, "the token cannot be had: %v", err)
+		return nil, local(ErrAuthentication, codes.Unauthenticated, err, "the token source failed: %v", err)
 	}
 	// A token that was read from a file or a Secret ends in a newline.
 	token = strings.TrimSpace(token)

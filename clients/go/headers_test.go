@@ -64,11 +64,11 @@ func TestMetadataOfAClientAndOfACall(t *testing.T) {
 	}
 }
 
-// A token that changes is asked for anew by every attempt, also by the ones that
-// the caller does not see.
+// The client calls the token source before every attempt, also before its own
+// retries.
 func TestTokenSource(t *testing.T) {
 	var calls seen
-	var asked, failures atomic.Int32
+	var tokens, failures atomic.Int32
 	client := connect(t, &fake.Server{
 		Seen: calls.add,
 		Fail: func(string) error {
@@ -78,7 +78,7 @@ func TestTokenSource(t *testing.T) {
 			return nil
 		},
 	}, WithToken("never"), WithTokenSource(func(context.Context) (string, error) {
-		return fmt.Sprintf("t%d", asked.Add(1)), nil
+		return fmt.Sprintf("t%d", tokens.Add(1)), nil
 	}))
 	sandbox := create(t, client, "a")
 	failures.Store(1)

@@ -2,8 +2,7 @@ package sandgate
 
 import "strings"
 
-// A hint says what to do when the server cannot be reached; its words are in
-// hints.
+// A hint suggests a cure if the server cannot be reached; its text is in hints.
 type hint string
 
 const (
@@ -17,7 +16,7 @@ const (
 	hintTLS               hint = "server_speaks_tls"
 )
 
-// hints are the same words in every client.
+// hints are the same texts in every client.
 var hints = map[hint]string{
 	hintExpired:           "its certificate has expired or is not valid yet: renew it, or set the clocks right",
 	hintAnotherName:       "its certificate is for another name: the address must be a name or an IP address in it",
@@ -28,7 +27,7 @@ var hints = map[hint]string{
 	hintTLS:               "if it speaks TLS, use https://… or set the CA file (SANDGATE_CA_FILE)",
 }
 
-// Parts of what gRPC, crypto/tls and the system say; the first that fits counts.
+// Parts of the error texts of gRPC, crypto/tls and the system; the first match counts.
 var (
 	refusedSigns = []string{"connection refused", "no such file or directory"}
 	tlsSigns     = []struct {
@@ -44,9 +43,9 @@ var (
 	closedSigns = []string{"EOF", "connection reset", "broken pipe", "error reading server preface"}
 )
 
-// hintOf returns the hint for what gRPC said. speaksTLS is what the client does;
-// reached is true when the server answered before, so that its address and TLS
-// are right.
+// hintOf returns the hint for an error text of gRPC. speaksTLS reports whether the
+// client uses TLS; reached, whether the server has answered before, so that address
+// and TLS are right.
 func hintOf(message string, speaksTLS, reached bool) hint {
 	if speaksTLS {
 		for _, s := range tlsSigns {

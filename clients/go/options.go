@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// DefaultAddress is where the client looks for a server when nothing else is
-// said.
+// DefaultAddress is the address of the server if neither an option nor the environment
+// names one.
 const DefaultAddress = "127.0.0.1:7777"
 
 // Option changes how [NewClient] connects. An option wins over the environment.
@@ -31,23 +31,22 @@ func WithAddress(address string) Option { return func(c *config) { c.address = a
 // WithToken sets the bearer token instead of SANDGATE_TOKEN.
 func WithToken(token string) Option { return func(c *config) { c.token = token } }
 
-// WithTokenSource sets a function that gives the bearer token, for tokens that
-// change; it wins over [WithToken] and SANDGATE_TOKEN. It is called before each
-// attempt of each call, from several goroutines, so it should answer from memory
-// until the token is about to expire. An error fails the call with
-// [ErrAuthentication].
+// WithTokenSource sets a function that returns the bearer token, for tokens that
+// change; it wins over [WithToken] and SANDGATE_TOKEN. It is called before every
+// request and reconnect, from several goroutines, so it should cache the token until
+// it is about to expire. An error fails the call with [ErrAuthentication].
 func WithTokenSource(source func(context.Context) (string, error)) Option {
 	return func(c *config) { c.tokenSource = source }
 }
 
-// WithMetadata sets gRPC metadata of every call, such as "x-request-id". What the
-// context of a call says with metadata.AppendToOutgoingContext wins.
+// WithMetadata sets gRPC metadata of every call, such as "x-request-id". Metadata of
+// the call's context (metadata.AppendToOutgoingContext) wins.
 func WithMetadata(md map[string]string) Option {
 	return func(c *config) { c.metadata = maps.Clone(md) }
 }
 
-// WithCAFile sets the file of PEM certificates that the server's one must come
-// from, instead of SANDGATE_CA_FILE. It turns TLS on.
+// WithCAFile sets the PEM file of certificate authorities for the server's
+// certificate, instead of SANDGATE_CA_FILE. It turns TLS on.
 func WithCAFile(path string) Option { return func(c *config) { c.caFile = path } }
 
 // WithCertificate sets the client's certificate and key, PEM files, instead of
@@ -60,21 +59,20 @@ func WithCertificate(certFile, keyFile string) Option {
 // the address's.
 func WithServerName(name string) Option { return func(c *config) { c.serverName = name } }
 
-// WithInsecure allows a token to be sent without TLS to a server that is neither
-// on this machine's loopback nor behind a unix socket. Whoever listens in
-// between can take it.
+// WithInsecure allows the client to send a token without TLS to a server that is
+// neither on loopback nor on a unix socket. Anyone on the network path can read it.
 func WithInsecure() Option { return func(c *config) { c.insecure = true } }
 
-// WithPatience sets how long the client keeps trying to get a broken stream of a
-// command or file going again. Default: 60 s. 0: it does not try.
-func WithPatience(d time.Duration) Option { return func(c *config) { c.patience = d } }
+// WithPatience sets the retry window: how long the client tries to restore the broken
+// stream of a command or file. Default: 60 s. 0: it does not try.
+func WithPatience(d time.Duration) Option { return func(c *config) { c.retryWindow = d } }
 
 // WithDialOptions adds options to the gRPC connection, such as a dialer.
 func WithDialOptions(opts ...grpc.DialOption) Option {
 	return func(c *config) { c.dial = append(c.dial, opts...) }
 }
 
-// config is what the options and the environment say.
+// config holds the settings of the options and the environment.
 type config struct {
 	address     string
 	token       string
@@ -85,11 +83,11 @@ type config struct {
 	keyFile     string
 	serverName  string
 	insecure    bool
-	patience    time.Duration
+	retryWindow time.Duration
 	dial        []grpc.DialOption
 }
 
-// headers are what every call carries.
+// headers returns the metadata of every call.
 func (c *config) headers() headers {
 	source := c.tokenSource
 	if source == nil && c.token != "" {
@@ -101,12 +99,12 @@ func (c *config) headers() headers {
 // newConfig reads the environment, then the options.
 func newConfig(getenv func(string) string, opts []Option) *config {
 	c := &config{
-		address:  getenv("SANDGATE_ADDRESS"),
-		token:    getenv("SANDGATE_TOKEN"),
-		caFile:   getenv("SANDGATE_CA_FILE"),
-		certFile: getenv("SANDGATE_CERT_FILE"),
-		keyFile:  getenv("SANDGATE_KEY_FILE"),
-		patience: 60 * time.Second,
+		address:     getenv("SANDGATE_ADDRESS"),
+		token:       getenv("SANDGATE_TOKEN"),
+		caFile:      getenv("SANDGATE_CA_FILE"),
+		certFile:    getenv("SANDGATE_CERT_FILE"),
+		keyFile:     getenv("SANDGATE_KEY_FILE"),
+		retryWindow: 60 * time.Second,
 	}
 	for _, opt := range opts {
 		opt(c)
@@ -124,8 +122,8 @@ type endpoint struct {
 	local  bool
 }
 
-// parseAddress splits an address into what gRPC dials and what it means for
-// security.
+// parseAddress returns the target for gRPC in an address, and whether it uses TLS and
+// is local.
 func parseAddress(address string) (endpoint, error) {
 	if path, ok := strings.CutPrefix(address, "unix://"); ok {
 		if !strings.HasPrefix(path, "/") {
@@ -160,7 +158,7 @@ func invalidAddress(address, why string) error {
 	return local(ErrInvalidRequest, codes.InvalidArgument, nil, "the address %q cannot be used: %s", address, why)
 }
 
-// speaksTLS says whether the connection is a secured one.
+// speaksTLS reports whether the connection uses TLS.
 func (c *config) speaksTLS(e endpoint) bool { return e.tls || c.caFile != "" || c.certFile != "" }
 
 // transport returns the credentials of the connection.

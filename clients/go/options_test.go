@@ -52,7 +52,7 @@ func TestEnvironmentAndOptions(t *testing.T) {
 	}
 }
 
-// A token must not leave the machine in clear unless that was said.
+// A token leaves the machine in clear only with WithInsecure.
 func TestTokenWithoutTLS(t *testing.T) {
 	tests := []struct {
 		address string

@@ -13,31 +13,31 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// How long the client takes for the end of a command whose caller gave up: to
-// kill it, and then to hear of its end.
+// How long the client waits when its caller has given up on a command: for the kill,
+// and then for the exit status.
 const (
-	killPatience = 10 * time.Second
-	endPatience  = 2 * time.Second
+	killTimeout = 10 * time.Second
+	endTimeout  = 2 * time.Second
 )
 
 // Process follows one command. Its methods may be called from several
 // goroutines, but only one may read the events.
 //
-// A connection that breaks is mended out of sight: the process attaches again at
-// the first byte it does not have, and goes on trying for the client's patience
-// (60 s). Meanwhile the command runs on, for its disconnect grace.
+// It reconnects transparently: after a broken connection it reattaches at the first
+// byte that it does not have, and retries for [WithPatience] (60 s). Meanwhile the
+// command keeps running, for its disconnect grace period.
 type Process struct {
 	sandbox *Sandbox
 	id      string
 	until   FollowUntil
-	owned   bool // the command dies with its caller
+	owned   bool // the command is killed when its caller gives up
 
-	// The caller's context, and that of the stream, which outlives it by the time
-	// that a kill takes.
+	// The caller's context, and the stream's, which outlives it until the command is
+	// killed.
 	ctx    context.Context //nolint:containedctx // A Process is a call in flight, as a gRPC stream is.
 	inner  context.Context //nolint:containedctx // As ctx.
 	cancel context.CancelCauseFunc
-	// unhook stops watching ctx. It returns false when abort runs or ran.
+	// unhook stops watching ctx. It returns false if abort runs or ran.
 	unhook  func() bool
 	ended   chan struct{}
 	aborted chan struct{}
@@ -58,7 +58,7 @@ type Process struct {
 type Event struct {
 	// Output is the next piece of output.
 	Output *Output
-	// Gap says that output was dropped before it could be read.
+	// Gap is a range of output that was dropped before it could be read.
 	Gap *Gap
 	// Exited is the last event.
 	Exited *Exited
@@ -67,7 +67,7 @@ type Event struct {
 // receiver returns the next event of a stream.
 type receiver func() (reply, error)
 
-// reply is what the events of Execute and Attach have in common.
+// reply is the common part of the events of Execute and Attach.
 type reply interface {
 	GetStarted() *sandboxv1.Started
 	GetOutput() *sandboxv1.Output
@@ -98,12 +98,12 @@ func (p *Process) ID() string { return p.id }
 // the sandbox's incarnation.
 func (p *Process) Started() *Started { return p.started }
 
-// Exit returns how the command ended, nil while that is not known.
+// Exit returns how the command ended, or nil while it is unknown.
 func (p *Process) Exit() *Exited { return p.exit }
 
-// Events yields the events in order, Exited last. An error is yielded instead of
-// it when the command could not be followed to its end. A loop that is left
-// early can be taken up again by another call.
+// Events yields the events in order, Exited last. If the command cannot be followed
+// to its end, an error takes the place of Exited. A caller that leaves the loop early
+// can call Events again for the rest.
 func (p *Process) Events() iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for p.exit == nil {
@@ -144,9 +144,9 @@ func (p *Process) Resize(ctx context.Context, rows, columns int) error {
 	return err
 }
 
-// Close ends the following. A command that was started by this process and not
-// detached is killed, if it still runs. It must be called by whoever reads the
-// events, and may be called again.
+// Close detaches from the command. It kills a command that this process started, if
+// it still runs and is not detached. The goroutine that reads the events must call
+// it; further calls do nothing.
 func (p *Process) Close() {
 	switch {
 	case !p.unhook():
@@ -162,10 +162,10 @@ func (p *Process) Close() {
 
 var errClosed = local(ErrCallCancelled, codes.Canceled, nil, "the process was closed")
 
-// begin opens the first stream and waits for started. Opening is repeated on a
+// begin opens the first stream and waits for the started event. It retries after a
 // broken connection: the command's id makes that safe.
 func (p *Process) begin(open func(context.Context) (receiver, error)) (*Process, error) {
-	retry := p.sandbox.client.retry(p.sandbox.client.patience)
+	retry := p.sandbox.client.retry(p.sandbox.client.retryWindow)
 	for {
 		err := p.open(open)
 		if err == nil {
@@ -184,7 +184,7 @@ func (p *Process) begin(open func(context.Context) (receiver, error)) (*Process,
 	}
 }
 
-// open opens a stream and takes its first event.
+// open opens a stream and reads its first event.
 func (p *Process) open(open func(context.Context) (receiver, error)) error {
 	recv, err := open(p.inner)
 	if err != nil {
@@ -192,7 +192,7 @@ func (p *Process) open(open func(context.Context) (receiver, error)) error {
 	}
 	first, err := recv()
 	if err != nil {
-		return early(err)
+		return prematureEnd(err)
 	}
 	started := first.GetStarted()
 	if started == nil {
@@ -205,7 +205,7 @@ func (p *Process) open(open func(context.Context) (receiver, error)) error {
 	return nil
 }
 
-// attach opens a stream at the first byte that is missing.
+// attach opens a stream at the first missing byte.
 func (p *Process) attach(ctx context.Context) (receiver, error) {
 	incarnation := p.sandbox.Incarnation
 	if p.started != nil {
@@ -223,7 +223,7 @@ func (p *Process) next() (Event, error) {
 	for p.failure == nil {
 		message, err := p.recv()
 		if err != nil {
-			if err = p.resume(early(err)); err != nil {
+			if err = p.resume(prematureEnd(err)); err != nil {
 				p.fail(err)
 			}
 			continue
@@ -244,8 +244,8 @@ func (p *Process) next() (Event, error) {
 	return Event{}, p.failure
 }
 
-// take checks an event against the position. It returns an empty event for what
-// is unknown, or known already.
+// take checks an event against the position. It returns an empty event for an unknown
+// event and for output that the caller has already.
 func (p *Process) take(message reply) (Event, error) {
 	if out := message.GetOutput(); out != nil {
 		known := p.position - out.GetPosition()
@@ -279,21 +279,21 @@ func (p *Process) take(message reply) (Event, error) {
 	return Event{}, nil
 }
 
-// resume attaches again after the stream broke with err.
+// resume reattaches after the stream broke with err.
 func (p *Process) resume(err error) error {
-	retry := p.sandbox.client.retry(p.sandbox.client.patience)
+	retry := p.sandbox.client.retry(p.sandbox.client.retryWindow)
 	for {
 		if p.ctx.Err() != nil {
 			return cancelled(p.ctx)
 		}
-		// A reader that was dropped for being slow comes back at once.
+		// A reader that was dropped for being slow reattaches at once.
 		if !errors.Is(err, Reason("READER_TOO_SLOW")) && !retry.again(p.ctx, err) {
 			if p.ctx.Err() != nil {
 				return cancelled(p.ctx)
 			}
 			if errors.Is(err, ErrUnavailable) {
 				return local(ErrConnectionLost, codes.Unavailable, err,
-					"the connection was lost and did not come back; the command %s may still run, its output goes on at position %d: %v", p.id, p.position, err)
+					"the connection was lost and could not be restored; the command %s may still run, its output continues at position %d: %v", p.id, p.position, err)
 			}
 			return err
 		}
@@ -303,32 +303,32 @@ func (p *Process) resume(err error) error {
 	}
 }
 
-// early says that a stream that ended in order did so before its time.
-func early(err error) error {
+// prematureEnd converts io.EOF before the last event to an error.
+func prematureEnd(err error) error {
 	if errors.Is(err, io.EOF) {
 		return local(ErrUnavailable, codes.Unavailable, err, "the stream ended before the command did")
 	}
 	return err
 }
 
-// abort kills the command of a caller that gave up, then ends the stream.
+// abort kills the command after its caller has given up, then ends the stream.
 func (p *Process) abort() {
 	defer close(p.aborted)
 	if p.owned {
 		p.kill()
 		select {
 		case <-p.ended:
-		case <-time.After(endPatience):
+		case <-time.After(endTimeout):
 		}
 	}
 	p.finish(context.Cause(p.ctx))
 }
 
-// kill ends the command and all its descendants, as far as that can be done now.
-// It must not depend on the caller's context, which has ended, nor on the
-// stream's, which may.
+// kill kills the command and all its descendants, if the server can be reached. It
+// depends neither on the caller's context, which has ended, nor on the stream's,
+// which may end.
 func (p *Process) kill() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), killPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), killTimeout)
 	defer cancel()
 	ended := p.ended
 	for {
@@ -337,14 +337,14 @@ func (p *Process) kill() {
 		if !broken && !errors.Is(err, ErrExecNotFound) {
 			return
 		}
-		// The connection broke just now, or the command may be about to start. To
-		// kill twice does no harm.
+		// The connection broke, or the command is about to start. A second kill does no
+		// harm.
 		select {
 		case <-ended:
 			if p.exit != nil || !broken {
 				return
 			}
-			ended = nil // What ended is the following, not the command.
+			ended = nil // The stream ended, not the command.
 		case <-ctx.Done():
 			return
 		case <-time.After(50 * time.Millisecond):

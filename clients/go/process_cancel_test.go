@@ -15,8 +15,10 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
+// A connection that breaks when the caller cancels must not prevent the kill: the
+// command would keep running for its grace period.
 func TestCancelKillsOverACut(t *testing.T) {
-	var asked atomic.Int32
+	var calls atomic.Int32
 	killed := make(chan struct{})
 	server := &fake.Server{
 		Play: func(r *fake.Run) {
@@ -24,7 +26,7 @@ func TestCancelKillsOverACut(t *testing.T) {
 			close(killed)
 		},
 		Fail: func(method string) error {
-			if strings.HasSuffix(method, "/SignalProcess") && asked.Add(1) <= 2 {
+			if strings.HasSuffix(method, "/SignalProcess") && calls.Add(1) <= 2 {
 				return fake.Error(codes.Unavailable, "AGENT_UNAVAILABLE", "the connection broke")
 			}
 			return nil
@@ -46,10 +48,11 @@ func TestCancelKillsOverACut(t *testing.T) {
 	select {
 	case <-killed:
 	case <-time.After(30 * time.Second):
-		t.Errorf("the command lives on after %d kills", asked.Load())
+		t.Errorf("the command lives on after %d kills", calls.Load())
 	}
 }
 
+// Cancelling kills the command and keeps its output.
 func TestCancelKills(t *testing.T) {
 	server := &fake.Server{Play: func(r *fake.Run) {
 		r.Stdout("half")

@@ -14,6 +14,8 @@ import (
 	"github.com/sandgate/sandgate/clients/go/fake"
 )
 
+// However often and wherever the connection breaks, the caller gets every byte
+// once and in order, and the command runs once.
 func TestResume(t *testing.T) {
 	const size, cuts = 4 << 20, 8 // More than gRPC keeps in flight between two cuts.
 	want := content(size)
@@ -51,6 +53,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
+// A lost reply to Execute leads to the same command, not to a second one.
 func TestExecuteIsJoined(t *testing.T) {
 	plays := make(chan struct{}, 10)
 	server := &fake.Server{}

@@ -9,13 +9,13 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// WriteStdin appends to the command's standard input, which must have been kept
-// open, and returns when the command's side took it. After one that failed, unless
-// the input has ended, it is unknown how much arrived: later ones, and CloseStdin,
-// are refused with [ErrExecState].
+// WriteStdin appends to the command's standard input, which must be open, and returns
+// when the agent has taken it. After a write that failed, unless the input has ended,
+// it is unknown how much arrived: later writes and CloseStdin fail with
+// [ErrExecState].
 //
-// A process from [Sandbox.Attach], or one that joined a command, begins at the
-// first byte of the input: what the command took already is skipped.
+// A process from [Sandbox.Attach], or one that joined a running command, begins at
+// the first byte of the input: bytes that the command has already taken are skipped.
 func (p *Process) WriteStdin(ctx context.Context, data []byte) error {
 	p.stdin.Lock()
 	defer p.stdin.Unlock()
@@ -23,7 +23,7 @@ func (p *Process) WriteStdin(ctx context.Context, data []byte) error {
 		return err
 	}
 	err := p.writeAll(ctx, data)
-	// An input that has ended takes nothing, so nothing of it is unknown.
+	// An input that has ended takes no byte, so nothing about it is unknown.
 	if !errors.Is(err, Reason("STDIN_CLOSED")) && !errors.Is(err, Reason("EXEC_ENDED")) {
 		p.stdinFailed = err
 	}
@@ -40,13 +40,13 @@ func (p *Process) CloseStdin(ctx context.Context) error {
 	return p.writeStdin(ctx, nil, true)
 }
 
-// stdinKnown refuses to go on after a failed write: the server skips bytes at
-// offsets that it has, so new input could vanish.
+// stdinKnown returns an error after a failed write: the server skips bytes at offsets
+// that it has, so new input could get lost.
 func (p *Process) stdinKnown() error {
 	if p.stdinFailed == nil {
 		return nil
 	}
-	// The failure is no cause: this call was neither cancelled nor cut.
+	// Without the failure as cause: this call was neither cancelled nor cut.
 	return local(ErrExecState, codes.FailedPrecondition, nil,
 		"an earlier write to the standard input of %s failed, and how much of it arrived is unknown: %v", p.id, p.stdinFailed)
 }
@@ -64,11 +64,11 @@ func (p *Process) writeAll(ctx context.Context, data []byte) error {
 		}
 		if taken > n && !p.started.GetJoined() {
 			return local(ErrExecState, codes.FailedPrecondition, nil,
-				"someone else wrote to the standard input of %s: it went from offset %d to %d", p.id, before, p.stdinOffset)
+				"another caller wrote to the standard input of %s: its offset went from %d to %d", p.id, before, p.stdinOffset)
 		}
-		// The server may have taken less than was sent. Of a command that was joined
-		// it may have more: this repeats what an earlier process wrote, so the rest
-		// of the data goes on right after the piece, not after what the server has.
+		// The server may have taken less than was sent. After a join it may have more
+		// already: this write repeats the input of an earlier process, so the next
+		// piece follows this one and not the server's offset.
 		taken = min(taken, n)
 		p.stdinOffset, data = before+taken, data[taken:]
 	}

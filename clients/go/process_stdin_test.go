@@ -42,6 +42,8 @@ func TestStdin(t *testing.T) {
 	}
 }
 
+// New input after a failed write could be taken for a repeat of the lost input and be
+// skipped. It is rejected instead.
 func TestStdinAfterAFailedWrite(t *testing.T) {
 	ctx, cancel := context.WithCancel(within(t))
 	server := &fake.Server{Play: func(r *fake.Run) { r.Stdout(r.Stdin()) }}
@@ -74,6 +76,7 @@ func TestStdinAfterAFailedWrite(t *testing.T) {
 	}
 }
 
+// After input from another writer, the server would skip this writer's.
 func TestStdinOfTwoWriters(t *testing.T) {
 	server := &fake.Server{Play: func(r *fake.Run) { r.Stdout(r.Stdin()) }}
 	sandbox := create(t, connect(t, server), "a")
@@ -95,6 +98,8 @@ func TestStdinOfTwoWriters(t *testing.T) {
 	}
 }
 
+// A process that joins a command can repeat the whole input: bytes that the command
+// has are skipped, however they are split.
 func TestStdinIsRepeatedAfterJoining(t *testing.T) {
 	server := &fake.Server{Play: func(r *fake.Run) { r.Stdout(r.Stdin()) }}
 	sandbox := create(t, connect(t, server), "a")

@@ -2,8 +2,8 @@ package sandgate
 
 import "google.golang.org/grpc/codes"
 
-// byReason says which kind of error a reason is. It is the table of
-// clients/errors.json, which all three clients are tested against.
+// byReason maps reasons to kinds of error. It is the table of clients/errors.json,
+// which all three clients are tested against.
 var byReason = map[Reason]error{
 	"AGENT_CANNOT_START":          ErrSandboxStart,
 	"AGENT_MISBEHAVED":            ErrInternal,
@@ -67,8 +67,8 @@ var byReason = map[Reason]error{
 	"WORKING_DIRECTORY_INVALID":   ErrCommandStart,
 }
 
-// byCode says which kind of error a code is when no reason came with it, as in
-// clients/error_codes.json.
+// byCode maps codes without a reason to kinds of error, as clients/error_codes.json
+// does.
 var byCode = map[codes.Code]error{
 	codes.Canceled:          ErrCallCancelled,
 	codes.DataLoss:          ErrInternal,
@@ -84,7 +84,7 @@ var byCode = map[codes.Code]error{
 	codes.Unknown:           ErrInternal,
 }
 
-// classOf returns the kind of an error, nil when it is of no special kind.
+// classOf returns the kind of an error, or nil if it has none.
 func classOf(reason Reason, code codes.Code) error {
 	if kind, ok := byReason[reason]; ok {
 		return kind

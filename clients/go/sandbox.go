@@ -13,10 +13,9 @@ type ProcessInfo = sandboxv1.Process
 // Sandbox is a handle of one sandbox. It is safe for concurrent use and holds no
 // connection of its own.
 type Sandbox struct {
-	// Incarnation that every call expects; another one ends the call with
-	// [ErrSandboxReplaced], never in an empty place. Create and Get set it, and
-	// [Sandbox.Resume] changes it. Empty: any. It must not be changed while calls
-	// run.
+	// Incarnation that every call expects: in any other, calls fail with
+	// [ErrSandboxReplaced]. Create and Get set it, and [Sandbox.Resume] changes it.
+	// Empty: any. It must not change while calls run.
 	Incarnation string
 
 	client  *Client
@@ -27,19 +26,18 @@ type Sandbox struct {
 // ID returns the sandbox's id.
 func (s *Sandbox) ID() string { return s.id }
 
-// Created returns what the server said when this handle was made by Create or
-// Get, nil for one made from an id.
+// Created returns the sandbox's description from Create or Get, or nil for a handle
+// that was made from an id.
 func (s *Sandbox) Created() *Info { return s.created }
 
-// Info asks the server for the sandbox's state. It does not count as activity.
+// Info returns the sandbox's current state. It does not count as activity.
 func (s *Sandbox) Info(ctx context.Context) (*Info, error) {
 	reply, err := s.client.stub.GetSandbox(ctx, &sandboxv1.GetSandboxRequest{SandboxId: s.id})
 	return reply.GetSandbox(), err
 }
 
-// Execute runs a command, waits for its end and returns its output and how it
-// ended. When ctx ends, the command is killed, and what it printed until then is
-// returned beside the error.
+// Execute runs a command, waits for it and returns its output and exit status. If ctx
+// ends, it kills the command and returns the output so far with the error.
 func (s *Sandbox) Execute(ctx context.Context, r ExecuteRequest) (*Result, error) {
 	process, err := s.Start(ctx, r)
 	if err != nil {
@@ -57,8 +55,8 @@ func (s *Sandbox) Execute(ctx context.Context, r ExecuteRequest) (*Result, error
 	return result, nil
 }
 
-// Start runs a command and returns once it runs; its events are read from the
-// returned process.
+// Start starts a command and returns once it runs. The returned process yields its
+// events.
 func (s *Sandbox) Start(ctx context.Context, r ExecuteRequest) (*Process, error) {
 	request := r.message(s)
 	p := newProcess(ctx, s, request.GetExecId(), request.GetFollowUntil(), !request.GetDetach())
@@ -69,9 +67,9 @@ func (s *Sandbox) Start(ctx context.Context, r ExecuteRequest) (*Process, error)
 	})
 }
 
-// Attach follows a running or ended command from a position: how many bytes of
-// its two output streams together the caller has. When ctx ends, the command
-// runs on.
+// Attach follows a running or ended command from a position: the number of bytes of
+// stdout and stderr together that the caller has. If ctx ends, the command keeps
+// running.
 func (s *Sandbox) Attach(ctx context.Context, execID string, position int64, until FollowUntil) (*Process, error) {
 	p := newProcess(ctx, s, execID, until, false)
 	p.position = position
@@ -79,7 +77,7 @@ func (s *Sandbox) Attach(ctx context.Context, execID string, position int64, unt
 }
 
 // Signal sends a signal by name, such as "SIGTERM", to a command's leader, group
-// or whole tree. It returns false when there was nobody left to signal.
+// or whole tree. It returns false if no process was left to signal.
 func (s *Sandbox) Signal(ctx context.Context, execID, signal string, scope SignalScope) (bool, error) {
 	reply, err := s.client.stub.SignalProcess(ctx, &sandboxv1.SignalProcessRequest{
 		SandboxId: s.id, ExpectedIncarnation: s.Incarnation, ExecId: execID, Signal: signal, Scope: scope,
@@ -87,8 +85,8 @@ func (s *Sandbox) Signal(ctx context.Context, execID, signal string, scope Signa
 	return reply.GetDelivered(), err
 }
 
-// Processes returns the commands that run, the oldest first, and with ended also
-// those that ended and are still kept.
+// Processes returns the running commands, the oldest first. With ended, it includes
+// ended commands that are still retained.
 func (s *Sandbox) Processes(ctx context.Context, ended bool) ([]*ProcessInfo, error) {
 	reply, err := s.client.stub.ListProcesses(ctx, &sandboxv1.ListProcessesRequest{
 		SandboxId: s.id, ExpectedIncarnation: s.Incarnation, IncludeEnded: ended,
@@ -104,8 +102,8 @@ func (s *Sandbox) Read(ctx context.Context, path string, r ReadRequest) (*Lines,
 	})
 }
 
-// Write writes a small file in one message, atomically, with its parents. Larger
-// ones go through [Sandbox.UploadFile].
+// Write writes a small file atomically and in one message, and creates its parents.
+// For larger files use [Sandbox.UploadFile].
 func (s *Sandbox) Write(ctx context.Context, path string, content []byte, r WriteRequest) (*Written, error) {
 	return s.client.stub.WriteFile(ctx, &sandboxv1.WriteFileRequest{
 		SandboxId: s.id, ExpectedIncarnation: s.Incarnation,
@@ -126,8 +124,7 @@ func (s *Sandbox) Edit(ctx context.Context, path, oldText, newText string, all b
 	return s.client.stub.EditFile(ctx, request)
 }
 
-// List yields the entries of a directory, sorted by name. An error is yielded
-// last.
+// List yields the entries of a directory, sorted by name. After an error it ends.
 func (s *Sandbox) List(ctx context.Context, path string) iter.Seq2[*FileInfo, error] {
 	return func(yield func(*FileInfo, error) bool) {
 		request := &sandboxv1.ListDirectoryRequest{SandboxId: s.id, ExpectedIncarnation: s.Incarnation, Path: path}
@@ -178,8 +175,8 @@ func (s *Sandbox) Stat(ctx context.Context, path string) (*FileInfo, error) {
 	return reply.GetInfo(), err
 }
 
-// MakeDirectory makes a directory and its missing parents. It returns false when
-// it was there already.
+// MakeDirectory creates a directory and its missing parents. It returns false if the
+// directory existed already.
 func (s *Sandbox) MakeDirectory(ctx context.Context, path string, opts ...DirectoryOption) (bool, error) {
 	request := &sandboxv1.MakeDirectoryRequest{
 		SandboxId: s.id, ExpectedIncarnation: s.Incarnation, Path: path, Parents: true,
@@ -214,8 +211,8 @@ func (s *Sandbox) Remove(ctx context.Context, path string, recursive bool, opts 
 	return err
 }
 
-// Delete ends the sandbox and everything in it; one that is gone already is no
-// error. Only the incarnation that this handle expects is deleted.
+// Delete deletes the sandbox and everything in it, in the incarnation that this handle
+// expects only. It returns nil if the sandbox does not exist.
 func (s *Sandbox) Delete(ctx context.Context) error {
 	_, err := s.client.stub.DeleteSandbox(ctx, &sandboxv1.DeleteSandboxRequest{
 		SandboxId: s.id, AllowMissing: true, ExpectedIncarnation: s.Incarnation,
@@ -223,15 +220,15 @@ func (s *Sandbox) Delete(ctx context.Context) error {
 	return err
 }
 
-// Suspend stops its processes and keeps its disk, as far as the provider can. It
-// fails with [ErrUnsupported] where the provider cannot suspend.
+// Suspend stops its processes and keeps its disk, as far as the provider can. It fails
+// with [ErrUnsupported] if the provider cannot suspend.
 func (s *Sandbox) Suspend(ctx context.Context) (*Info, error) {
 	return s.client.Suspend(ctx, s.id)
 }
 
-// Resume brings it back from being suspended, and returns when a command can run.
-// It has lost its processes, so it is another incarnation, which this handle
-// expects from now on: no other call of the handle may run meanwhile.
+// Resume resumes the suspended sandbox and returns when a command can run. Without its
+// former processes it is a new incarnation, which this handle expects from now on: no
+// other call of the handle may run meanwhile.
 func (s *Sandbox) Resume(ctx context.Context) (*Info, error) {
 	info, err := s.client.Resume(ctx, s.id)
 	if err == nil && s.Incarnation != "" {

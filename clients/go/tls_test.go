@@ -102,7 +102,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// The three clients say the same: clients/hints.json.
+// The three clients give the same hints: clients/hints.json.
 func TestHintsAreThoseOfTheTable(t *testing.T) {
 	got := map[string]string{}
 	for key, words := range hints {

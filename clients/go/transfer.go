@@ -13,11 +13,11 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// resumeAbove is the size from which an upload is made resumable: below, it is
-// cheaper to send it all again than to keep a part.
+// resumeAbove is the size above which an upload is resumable. Below, sending it again
+// is cheaper than keeping a part.
 const resumeAbove = 1 << 20
 
-// upload is one file on its way, over as many connections as it takes.
+// upload sends one file, over as many connections as it takes.
 type upload struct {
 	sandbox *Sandbox
 	file    File
@@ -26,13 +26,13 @@ type upload struct {
 	id      string // empty: not resumable
 }
 
-// run sends the file until it is there, refused, or patience ends.
+// run sends the file until the server has it or rejects it, or the retry window ends.
 func (u *upload) run(ctx context.Context) (FileResult, error) {
 	end, err := u.content.Seek(0, io.SeekEnd)
 	if err != nil || end-u.start <= resumeAbove {
 		u.id = ""
 	}
-	retry, last := u.sandbox.client.retry(u.sandbox.client.patience), int64(0)
+	retry, last := u.sandbox.client.retry(u.sandbox.client.retryWindow), int64(0)
 	for offset := int64(0); ; {
 		result, err := u.attempt(ctx, offset)
 		if errors.Is(err, Reason("FEATURE_UNSUPPORTED")) && u.id != "" {
@@ -43,29 +43,29 @@ func (u *upload) run(ctx context.Context) (FileResult, error) {
 			return result, err
 		}
 		for err != nil {
-			if u.behind(err) {
+			if u.serverBehind(err) {
 				if !retry.pause(ctx, err) {
 					return result, err
 				}
 			} else if !retry.again(ctx, err) {
 				return result, err
 			}
-			offset, err = u.arrived(ctx)
+			offset, err = u.confirmed(ctx)
 		}
 		if offset > last {
-			retry, last = u.sandbox.client.retry(u.sandbox.client.patience), offset
+			retry, last = u.sandbox.client.retry(u.sandbox.client.retryWindow), offset
 		}
 	}
 }
 
-// behind says that the other side still has to do with a stream of this very
-// upload that broke: it has not noticed that yet, or did so a moment ago.
-func (u *upload) behind(err error) bool {
+// serverBehind reports whether the server is still busy with the broken stream of
+// this upload.
+func (u *upload) serverBehind(err error) bool {
 	return u.id != "" && (errors.Is(err, Reason("UPLOAD_BUSY")) || errors.Is(err, Reason("UPLOAD_OFFSET_MISMATCH")))
 }
 
-// arrived asks how many bytes are safe on the other side.
-func (u *upload) arrived(ctx context.Context) (int64, error) {
+// confirmed returns the number of bytes that the server has stored.
+func (u *upload) confirmed(ctx context.Context) (int64, error) {
 	if u.id == "" {
 		return 0, nil
 	}
@@ -99,7 +99,7 @@ func (u *upload) attempt(ctx context.Context, offset int64) (FileResult, error) 
 	}
 	reply, err := stream.CloseAndRecv()
 	if err != nil {
-		return FileResult{}, early(err)
+		return FileResult{}, prematureEnd(err)
 	}
 	if len(reply.GetResults()) != 1 {
 		return FileResult{}, local(ErrInternal, codes.DataLoss, nil, "the server broke the protocol: %d results for one file", len(reply.GetResults()))
@@ -107,7 +107,7 @@ func (u *upload) attempt(ctx context.Context, offset int64) (FileResult, error) 
 	return only([]FileResult{resultOf(reply.GetResults()[0], sum.Sum(nil))}, nil)
 }
 
-// resultOf checks what the server says of a file against what was sent.
+// resultOf checks the server's result for a file against what was sent.
 func resultOf(r *sandboxv1.UploadResult, sum []byte) FileResult {
 	result := FileResult{Path: r.GetPath(), Size: r.GetSize(), SHA256: r.GetSha256(), Err: fromFile(r.GetPath(), r.GetError())}
 	if result.Err == nil && !bytes.Equal(sum, r.GetSha256()) {
@@ -116,24 +116,24 @@ func resultOf(r *sandboxv1.UploadResult, sum []byte) FileResult {
 	return result
 }
 
-// download is one or more files on their way, over as many connections as it
-// takes.
+// download receives one or more files, over as many connections as it takes.
 type download struct {
 	sandbox *Sandbox
 	paths   []string
 	write   func(i int, p []byte) error
 	errs    []error // of single files
 
-	next   int       // the file that is being read
+	next   int       // the file in transfer
 	info   *FileInfo // of that file, or of the last one
 	offset int64     // its bytes that were written
 	sum    hash.Hash // of its bytes in this stream
 	begun  bool      // its header came in this stream
 }
 
-// run reads the files until they are there, refused, or patience ends.
+// run receives the files until they are complete or rejected, or the retry window
+// ends.
 func (d *download) run(ctx context.Context) error {
-	retry := d.sandbox.client.retry(d.sandbox.client.patience)
+	retry := d.sandbox.client.retry(d.sandbox.client.retryWindow)
 	for d.next < len(d.paths) {
 		next, offset := d.next, d.offset
 		err := d.stream(ctx)
@@ -141,7 +141,7 @@ func (d *download) run(ctx context.Context) error {
 			break
 		}
 		if d.next > next || d.offset > offset {
-			retry = d.sandbox.client.retry(d.sandbox.client.patience)
+			retry = d.sandbox.client.retry(d.sandbox.client.retryWindow)
 		}
 		if !retry.again(ctx, err) {
 			return err
@@ -150,7 +150,7 @@ func (d *download) run(ctx context.Context) error {
 	return nil
 }
 
-// stream reads what is missing over one stream.
+// stream receives what is missing over one stream.
 func (d *download) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -170,7 +170,7 @@ func (d *download) stream(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			return early(err)
+			return prematureEnd(err)
 		}
 		if err := d.take(message, first); err != nil {
 			return err
@@ -178,14 +178,15 @@ func (d *download) stream(ctx context.Context) error {
 	}
 }
 
-// take takes one message; first is the file that is item 0 of the stream.
+// take handles one message; first is the index of the file that is item 0 of the
+// stream.
 func (d *download) take(message *sandboxv1.DownloadResponse, first int) error {
 	switch m := message.GetPayload().(type) {
 	case *sandboxv1.DownloadResponse_Header:
 		return d.header(m.Header, first)
 	case *sandboxv1.DownloadResponse_Chunk:
 		if !d.begun {
-			return disorder("a chunk before its header")
+			return protocolError("a chunk before its header")
 		}
 		d.sum.Write(m.Chunk)
 		if err := d.write(d.next, m.Chunk); err != nil {
@@ -200,11 +201,11 @@ func (d *download) take(message *sandboxv1.DownloadResponse, first int) error {
 
 func (d *download) header(h *sandboxv1.DownloadHeader, first int) error {
 	if d.begun || d.next >= len(d.paths) || int(h.GetIndex()) != d.next-first || h.GetOffset() != d.offset {
-		return disorder("a header out of order")
+		return protocolError("a header out of order")
 	}
 	was, is := d.info, h.GetInfo()
 	if d.offset > 0 && (was.GetSize() != is.GetSize() || !was.GetModifyTime().AsTime().Equal(is.GetModifyTime().AsTime())) {
-		return local(ErrFile, codes.Aborted, nil, "%s was changed while it was read", d.paths[d.next])
+		return local(ErrFile, codes.Aborted, nil, "%s changed while it was read", d.paths[d.next])
 	}
 	d.info, d.sum, d.begun = is, sha256.New(), true
 	return nil
@@ -212,7 +213,7 @@ func (d *download) header(h *sandboxv1.DownloadHeader, first int) error {
 
 func (d *download) trailer(t *sandboxv1.DownloadTrailer, first int) error {
 	if d.next >= len(d.paths) || int(t.GetIndex()) != d.next-first || t.GetError() == nil && !d.begun {
-		return disorder("a trailer out of order")
+		return protocolError("a trailer out of order")
 	}
 	path := d.paths[d.next]
 	if t.GetError() != nil {
@@ -224,6 +225,6 @@ func (d *download) trailer(t *sandboxv1.DownloadTrailer, first int) error {
 	return nil
 }
 
-func disorder(what string) error {
+func protocolError(what string) error {
 	return local(ErrInternal, codes.DataLoss, nil, "the server broke the protocol: %s", what)
 }

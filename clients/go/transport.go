@@ -16,82 +16,81 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// unaryPatience bounds the repeats of a call that is safe to repeat.
-const unaryPatience = 30 * time.Second
+// unaryRetryWindow bounds the retries of an idempotent unary call.
+const unaryRetryWindow = 30 * time.Second
 
-// unary adds credentials and a request id, repeats what is safe to repeat, and
-// turns every failure into an *Error.
+// unary adds credentials and a request id, retries idempotent calls, and returns
+// every failure as an *Error.
 func (c *Client) unary(headers headers) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		ctx, id := headers.own(ctx)
-		retry := c.retry(min(c.patience, unaryPatience))
+		ctx, id := headers.outgoing(ctx)
+		retry := c.retry(min(c.retryWindow, unaryRetryWindow))
 		for {
 			attempt, err := headers.authorized(ctx)
 			if err != nil {
 				return err
 			}
-			err = c.explain(invoke(attempt, method, req, reply, conn, opts...), id)
+			err = c.toError(invoke(attempt, method, req, reply, conn, opts...), id)
 			if err == nil {
 				return nil
 			}
-			if !repeatable(req) || !retry.again(ctx, err) {
+			if !idempotent(req) || !retry.again(ctx, err) {
 				return err
 			}
 		}
 	}
 }
 
-// stream adds credentials and a request id, and turns every failure into an
-// *Error.
+// stream adds credentials and a request id, and returns every failure as an *Error.
 func (c *Client) stream(headers headers) grpc.StreamClientInterceptor {
 	return func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		ctx, id := headers.own(ctx)
+		ctx, id := headers.outgoing(ctx)
 		ctx, err := headers.authorized(ctx)
 		if err != nil {
 			return nil, err
 		}
 		stream, err := open(ctx, desc, conn, method, opts...)
 		if err != nil {
-			return nil, c.explain(err, id)
+			return nil, c.toError(err, id)
 		}
-		return &explained{ClientStream: stream, client: c, id: id}, nil
+		return &errorStream{ClientStream: stream, client: c, id: id}, nil
 	}
 }
 
-// explained is a stream whose errors are *Error.
-type explained struct {
+// errorStream is a stream whose errors are *Error.
+type errorStream struct {
 	grpc.ClientStream
 	client *Client
 	id     string
 }
 
-func (s *explained) SendMsg(m any) error {
-	return s.client.explain(s.ClientStream.SendMsg(m), s.id)
+func (s *errorStream) SendMsg(m any) error {
+	return s.client.toError(s.ClientStream.SendMsg(m), s.id)
 }
 
-func (s *explained) RecvMsg(m any) error {
-	return s.client.explain(s.ClientStream.RecvMsg(m), s.id)
+func (s *errorStream) RecvMsg(m any) error {
+	return s.client.toError(s.ClientStream.RecvMsg(m), s.id)
 }
 
-// explain turns an error of gRPC into an *Error and notes whether the server
-// was reached.
-func (c *Client) explain(err error, id string) error {
+// toError converts an error of gRPC to an *Error and records whether the server was
+// reached.
+func (c *Client) toError(err error, id string) error {
 	err = fromStatus(err, id)
-	own := (*Error)(nil)
-	if !errors.As(err, &own) {
+	e := (*Error)(nil)
+	if !errors.As(err, &e) {
 		c.reached.Store(true)
 		return err
 	}
 	switch {
-	case own.Code == codes.Unavailable && own.Reason == "":
-		if !strings.HasPrefix(own.Message, "the server at ") {
-			hint := hints[hintOf(own.Message, c.tls, c.reached.Load())]
-			own.Message = fmt.Sprintf("the server at %s cannot be reached: %s", c.address, lastPart(own.Message))
+	case e.Code == codes.Unavailable && e.Reason == "":
+		if !strings.HasPrefix(e.Message, "the server at ") {
+			hint := hints[hintOf(e.Message, c.tls, c.reached.Load())]
+			e.Message = fmt.Sprintf("the server at %s cannot be reached: %s", c.address, lastPart(e.Message))
 			if hint != "" {
-				own.Message += "; " + hint
+				e.Message += "; " + hint
 			}
 		}
-	case own.Reason != "":
+	case e.Reason != "":
 		c.reached.Store(true)
 	}
 	return err
@@ -106,8 +105,8 @@ func lastPart(message string) string {
 	return strings.TrimPrefix(message, "transport: Error while dialing: ")
 }
 
-// repeatable says whether a call has the same effect when it is made twice.
-func repeatable(req any) bool {
+// idempotent reports whether a call has the same effect when it is made twice.
+func idempotent(req any) bool {
 	switch r := req.(type) {
 	case *sandboxv1.GetServerInfoRequest, *sandboxv1.GetSandboxRequest, *sandboxv1.ListSandboxesRequest,
 		*sandboxv1.UpdateSandboxRequest, *sandboxv1.SuspendSandboxRequest, *sandboxv1.ResumeSandboxRequest,
@@ -124,34 +123,32 @@ func repeatable(req any) bool {
 	return false
 }
 
-// retry counts down the patience for one broken call.
+// retry is the retry window and the backoff of one broken call.
 type retry struct {
 	deadline time.Time
 	delay    time.Duration
 }
 
-// retry starts a countdown. There is no patience with a server that never
-// answered.
-func (c *Client) retry(patience time.Duration) *retry {
+// retry opens a retry window. It is empty until the server has answered a call.
+func (c *Client) retry(window time.Duration) *retry {
 	if !c.reached.Load() {
-		patience = 0
+		window = 0
 	}
-	return &retry{deadline: time.Now().Add(patience), delay: 50 * time.Millisecond}
+	return &retry{deadline: time.Now().Add(window), delay: 50 * time.Millisecond}
 }
 
-// again waits before the next attempt. It returns false when there must not be
-// one: the error will not go away by itself, the patience is used up, or ctx
-// ended.
+// again waits for the backoff before the next attempt. It returns false if there must
+// not be one: the error is permanent, the retry window is over, or ctx ended.
 func (r *retry) again(ctx context.Context, err error) bool {
-	own := (*Error)(nil)
-	return errors.As(err, &own) && own.Code == codes.Unavailable && r.pause(ctx, err)
+	e := (*Error)(nil)
+	return errors.As(err, &e) && e.Code == codes.Unavailable && r.pause(ctx, err)
 }
 
-// pause is again for an error that is known to go away.
+// pause is again for an error that is known to be transient.
 func (r *retry) pause(ctx context.Context, err error) bool {
 	wait := r.delay
-	if own := (*Error)(nil); errors.As(err, &own) {
-		wait = max(wait, min(own.RetryAfter, 5*time.Second))
+	if e := (*Error)(nil); errors.As(err, &e) {
+		wait = max(wait, min(e.RetryAfter, 5*time.Second))
 	}
 	wait += time.Duration(mathrand.Int64N(int64(wait)/4 + 1))
 	r.delay = min(2*r.delay, 2*time.Second)
@@ -168,9 +165,9 @@ func (r *retry) pause(ctx context.Context, err error) bool {
 	}
 }
 
-// newID makes a random id for a call, command or upload.
+// newID returns a random id for a call, command or upload.
 func newID() string {
 	var b [12]byte
-	_, _ = rand.Read(b[:]) // Read never fails: it ends the program instead.
+	_, _ = rand.Read(b[:]) // Read never fails.
 	return hex.EncodeToString(b[:])
 }

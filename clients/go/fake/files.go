@@ -18,11 +18,11 @@ import (
 // chunk is small, so that a file takes many.
 const chunk = 1000
 
-// File returns a file's content, and whether it is there.
+// File returns a file's content, and whether the file exists.
 func (s *Server) File(sandbox, name string) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	content, ok := s.boxes[sandbox].files[name]
+	content, ok := s.sandboxes[sandbox].files[name]
 	return string(content), ok
 }
 
@@ -30,15 +30,15 @@ func (s *Server) File(sandbox, name string) (string, bool) {
 func (s *Server) SetFile(sandbox, name, content string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.boxes[sandbox].files[name] = []byte(content)
+	s.sandboxes[sandbox].files[name] = []byte(content)
 }
 
-// Upload takes files. A path that ends in "/" is a directory.
+// Upload stores files. A path that ends in "/" is a directory.
 func (s *Server) Upload(stream sandboxv1.SandboxService_UploadServer) error {
 	reply := &sandboxv1.UploadResponse{}
 	var header *sandboxv1.UploadHeader
 	var content []byte
-	var target *box
+	var target *sandbox
 	finish := func() {
 		result := &sandboxv1.UploadResult{Path: header.GetPath()}
 		reply.Results = append(reply.Results, result)
@@ -70,7 +70,7 @@ func (s *Server) Upload(stream sandboxv1.SandboxService_UploadServer) error {
 		}
 		if h := message.GetHeader(); h != nil {
 			s.mu.Lock()
-			target, err = s.box(h.GetSandboxId(), h.GetExpectedIncarnation())
+			target, err = s.sandbox(h.GetSandboxId(), h.GetExpectedIncarnation())
 			if err == nil && h.GetOffset() != int64(len(target.parts[h.GetUploadId()])) {
 				err = Error(codes.OutOfRange, "UPLOAD_OFFSET_MISMATCH", "the upload does not go on from there")
 			}
@@ -92,11 +92,11 @@ func (s *Server) Upload(stream sandboxv1.SandboxService_UploadServer) error {
 	}
 }
 
-// GetUpload says how far an upload has come.
+// GetUpload returns the offset of an upload.
 func (s *Server) GetUpload(_ context.Context, q *sandboxv1.GetUploadRequest) (*sandboxv1.GetUploadResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b, err := s.box(q.GetSandboxId(), q.GetExpectedIncarnation())
+	b, err := s.sandbox(q.GetSandboxId(), q.GetExpectedIncarnation())
 	if err != nil {
 		return nil, err
 	}
@@ -107,11 +107,11 @@ func (s *Server) GetUpload(_ context.Context, q *sandboxv1.GetUploadRequest) (*s
 	return &sandboxv1.GetUploadResponse{Offset: int64(len(part))}, nil
 }
 
-// Download gives files.
+// Download sends files.
 func (s *Server) Download(q *sandboxv1.DownloadRequest, stream sandboxv1.SandboxService_DownloadServer) error {
 	for i, item := range q.GetItems() {
 		s.mu.Lock()
-		b, err := s.box(q.GetSandboxId(), q.GetExpectedIncarnation())
+		b, err := s.sandbox(q.GetSandboxId(), q.GetExpectedIncarnation())
 		if err != nil {
 			s.mu.Unlock()
 			return err
@@ -159,7 +159,7 @@ func describe(name string, content []byte) *sandboxv1.FileInfo {
 func (s *Server) StatFile(_ context.Context, q *sandboxv1.StatFileRequest) (*sandboxv1.StatFileResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b, err := s.box(q.GetSandboxId(), q.GetExpectedIncarnation())
+	b, err := s.sandbox(q.GetSandboxId(), q.GetExpectedIncarnation())
 	if err != nil {
 		return nil, err
 	}
@@ -174,11 +174,11 @@ func (s *Server) StatFile(_ context.Context, q *sandboxv1.StatFileRequest) (*san
 	return nil, Error(codes.NotFound, "FILE_NOT_FOUND", "there is no "+q.GetPath())
 }
 
-// ListDirectory lists what has the directory as its parent, one entry per page.
+// ListDirectory lists the entries of a directory, one per page.
 func (s *Server) ListDirectory(_ context.Context, q *sandboxv1.ListDirectoryRequest) (*sandboxv1.ListDirectoryResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b, err := s.box(q.GetSandboxId(), q.GetExpectedIncarnation())
+	b, err := s.sandbox(q.GetSandboxId(), q.GetExpectedIncarnation())
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +204,7 @@ func (s *Server) ListDirectory(_ context.Context, q *sandboxv1.ListDirectoryRequ
 	return reply, nil
 }
 
-// MakeDirectory has nothing to do.
+// MakeDirectory does nothing.
 func (s *Server) MakeDirectory(context.Context, *sandboxv1.MakeDirectoryRequest) (*sandboxv1.MakeDirectoryResponse, error) {
 	return &sandboxv1.MakeDirectoryResponse{Created: true}, nil
 }

@@ -16,9 +16,9 @@ import (
 
 // Run is one command that a test plays.
 type Run struct {
-	// Request is what the caller asked for.
+	// Request is the caller's request.
 	Request *sandboxv1.ExecuteRequest
-	// Killed is closed when somebody killed the command.
+	// Killed is closed when the command is killed.
 	Killed <-chan struct{}
 
 	id      string
@@ -105,7 +105,7 @@ func (r *Run) change(f func()) {
 func (s *Server) Run(sandbox, id string) *Run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if b, ok := s.boxes[sandbox]; ok {
+	if b, ok := s.sandboxes[sandbox]; ok {
 		return b.runs[id]
 	}
 	return nil
@@ -120,7 +120,7 @@ func (s *Server) Execute(q *sandboxv1.ExecuteRequest, stream sandboxv1.SandboxSe
 		return Error(codes.NotFound, "COMMAND_NOT_FOUND", "there is no program \"missing\"")
 	}
 	s.mu.Lock()
-	b, err := s.box(q.GetSandboxId(), q.GetExpectedIncarnation())
+	b, err := s.sandbox(q.GetSandboxId(), q.GetExpectedIncarnation())
 	if err == nil {
 		err = b.active()
 	}
@@ -153,7 +153,7 @@ func (s *Server) Execute(q *sandboxv1.ExecuteRequest, stream sandboxv1.SandboxSe
 // Attach follows a command.
 func (s *Server) Attach(q *sandboxv1.AttachRequest, stream sandboxv1.SandboxService_AttachServer) error {
 	s.mu.Lock()
-	b, err := s.box(q.GetSandboxId(), q.GetExpectedIncarnation())
+	b, err := s.sandbox(q.GetSandboxId(), q.GetExpectedIncarnation())
 	if err != nil {
 		s.mu.Unlock()
 		return err
@@ -174,7 +174,7 @@ func (s *Server) Attach(q *sandboxv1.AttachRequest, stream sandboxv1.SandboxServ
 	})
 }
 
-// follow replays a command's log and goes on live.
+// follow replays a command's log and then follows the command.
 func follow(ctx context.Context, r *Run, position int64, incarnation string, joined bool, send func(*sandboxv1.ExecuteResponse) error) error {
 	err := send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Started{Started: &sandboxv1.Started{
 		ExecId: r.id, Incarnation: incarnation, Pid: 7, StartTime: r.start, Position: position, Joined: joined,
@@ -209,7 +209,7 @@ func follow(ctx context.Context, r *Run, position int64, incarnation string, joi
 	return err
 }
 
-// WriteStdin appends what is new.
+// WriteStdin appends new input.
 func (s *Server) WriteStdin(_ context.Context, q *sandboxv1.WriteStdinRequest) (*sandboxv1.WriteStdinResponse, error) {
 	run := s.Run(q.GetSandboxId(), q.GetExecId())
 	if run == nil {
@@ -237,7 +237,7 @@ func (s *Server) WriteStdin(_ context.Context, q *sandboxv1.WriteStdinRequest) (
 	return reply, nil
 }
 
-// SignalProcess notes a signal; SIGKILL ends the command.
+// SignalProcess records a signal; SIGKILL ends the command.
 func (s *Server) SignalProcess(_ context.Context, q *sandboxv1.SignalProcessRequest) (*sandboxv1.SignalProcessResponse, error) {
 	run := s.Run(q.GetSandboxId(), q.GetExecId())
 	if run == nil {
@@ -253,7 +253,7 @@ func (s *Server) SignalProcess(_ context.Context, q *sandboxv1.SignalProcessRequ
 	return &sandboxv1.SignalProcessResponse{Delivered: !ended}, nil
 }
 
-// ResizeTerminal notes a size.
+// ResizeTerminal records a size.
 func (s *Server) ResizeTerminal(_ context.Context, q *sandboxv1.ResizeTerminalRequest) (*sandboxv1.ResizeTerminalResponse, error) {
 	run := s.Run(q.GetSandboxId(), q.GetExecId())
 	if run == nil {
@@ -278,7 +278,7 @@ func (r *Run) Sizes() []string {
 func (s *Server) ListProcesses(_ context.Context, q *sandboxv1.ListProcessesRequest) (*sandboxv1.ListProcessesResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b, err := s.box(q.GetSandboxId(), q.GetExpectedIncarnation())
+	b, err := s.sandbox(q.GetSandboxId(), q.GetExpectedIncarnation())
 	if err != nil {
 		return nil, err
 	}

@@ -1,5 +1,5 @@
-// Package fake is a SandboxService in memory, for tests of what talks to one.
-// Its sandboxes run no programs: a function of the test plays every command.
+// Package fake is a SandboxService in memory, for tests of its clients. Its sandboxes
+// run no programs: a function of the test plays every command.
 package fake
 
 import (
@@ -29,34 +29,35 @@ import (
 type Server struct {
 	sandboxv1.UnimplementedSandboxServiceServer
 
-	// Play is what every command does. Default: it ends with code 0.
+	// Play plays every command. Default: the command exits with 0.
 	Play func(*Run)
 	// MaxStdin is how many bytes one WriteStdin takes at most. 0: all.
 	MaxStdin int
-	// CannotSuspend makes it one whose provider has no suspend.
+	// CannotSuspend makes suspending fail, as with a provider that cannot.
 	CannotSuspend bool
 	// Stuck is a sandbox that a cleanup cannot delete.
 	Stuck string
-	// Token, if set, is the only one that is let in.
+	// Token, if set, is the only accepted token.
 	Token string
-	// Seen, if set, is told the metadata of each call, by its full method name.
+	// Seen, if set, is called with the full method name and metadata of each call.
 	Seen func(method string, md metadata.MD)
-	// Fail, if set, is asked before each call, by its full method name.
+	// Fail, if set, is called before each call with its full method name; the call returns
+	// its error.
 	Fail func(method string) error
-	// Late, if set, is told of each unary call that has had its effect and waits
-	// for its answer to be sent, by its full method name.
+	// Late, if set, is called with the full method name of each unary call, between its
+	// effect and its reply.
 	Late func(method string)
 
-	listener *bufconn.Listener
-	mu       sync.Mutex
-	conns    []net.Conn
-	boxes    map[string]*box
-	calls    map[string]int
-	plays    sync.WaitGroup
+	listener  *bufconn.Listener
+	mu        sync.Mutex
+	conns     []net.Conn
+	sandboxes map[string]*sandbox
+	calls     map[string]int
+	plays     sync.WaitGroup
 }
 
-// box is one sandbox.
-type box struct {
+// sandbox is one sandbox of the fake.
+type sandbox struct {
 	info  *sandboxv1.Sandbox
 	spec  *sandboxv1.CreateSandboxRequest
 	runs  map[string]*Run
@@ -69,7 +70,7 @@ type box struct {
 func Start(t *testing.T, s *Server) *Server {
 	t.Helper()
 	s.listener = bufconn.Listen(1 << 20)
-	s.boxes, s.calls = map[string]*box{}, map[string]int{}
+	s.sandboxes, s.calls = map[string]*sandbox{}, map[string]int{}
 	server := grpc.NewServer(
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			if err := s.admit(ctx, info.FullMethod); err != nil {
@@ -96,7 +97,7 @@ func Start(t *testing.T, s *Server) *Server {
 	}()
 	t.Cleanup(func() {
 		s.mu.Lock()
-		for _, b := range s.boxes {
+		for _, b := range s.sandboxes {
 			b.stop()
 		}
 		s.mu.Unlock()
@@ -107,7 +108,7 @@ func Start(t *testing.T, s *Server) *Server {
 	return s
 }
 
-// DialOptions make a client talk to this server, whatever its address.
+// DialOptions returns options that connect a client to this server at any address.
 func (s *Server) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -172,8 +173,8 @@ func Error(code codes.Code, reason, message string, details ...proto.Message) er
 }
 
 // box returns a sandbox; the caller holds mu.
-func (s *Server) box(id, incarnation string) (*box, error) {
-	b, ok := s.boxes[id]
+func (s *Server) sandbox(id, incarnation string) (*sandbox, error) {
+	b, ok := s.sandboxes[id]
 	if !ok {
 		return nil, Error(codes.NotFound, "SANDBOX_NOT_FOUND", "there is no sandbox \""+id+"\"")
 	}
@@ -183,7 +184,7 @@ func (s *Server) box(id, incarnation string) (*box, error) {
 	return b, nil
 }
 
-func (b *box) stop() {
+func (b *sandbox) stop() {
 	for _, run := range b.order {
 		run.Kill(sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED)
 	}
@@ -197,7 +198,7 @@ func (s *Server) GetServerInfo(context.Context, *sandboxv1.GetServerInfoRequest)
 	}, nil
 }
 
-// CreateSandbox makes a sandbox, or returns the one that is there.
+// CreateSandbox creates a sandbox, or returns the one that exists.
 func (s *Server) CreateSandbox(_ context.Context, r *sandboxv1.CreateSandboxRequest) (*sandboxv1.CreateSandboxResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,20 +206,20 @@ func (s *Server) CreateSandbox(_ context.Context, r *sandboxv1.CreateSandboxRequ
 	if id == "" {
 		id = "made-up"
 	}
-	if b, ok := s.boxes[id]; ok {
+	if b, ok := s.sandboxes[id]; ok {
 		if !proto.Equal(b.spec, r) {
 			return nil, Error(codes.AlreadyExists, "SANDBOX_SPEC_DIFFERS", "the id exists with another spec")
 		}
 		return &sandboxv1.CreateSandboxResponse{Sandbox: b.info}, nil
 	}
-	b := &box{
+	b := &sandbox{
 		spec: r, runs: map[string]*Run{}, files: map[string][]byte{}, parts: map[string][]byte{},
 		info: &sandboxv1.Sandbox{
 			SandboxId: id, Incarnation: "first", State: sandboxv1.SandboxState_SANDBOX_STATE_ACTIVE, Template: "default",
 			Labels: r.GetLabels(), Spec: r.GetSpec(), CreateTime: timestamppb.Now(), LastActivityTime: timestamppb.Now(),
 		},
 	}
-	s.boxes[id] = b
+	s.sandboxes[id] = b
 	return &sandboxv1.CreateSandboxResponse{Sandbox: b.info, Created: true}, nil
 }
 
@@ -226,7 +227,7 @@ func (s *Server) CreateSandbox(_ context.Context, r *sandboxv1.CreateSandboxRequ
 func (s *Server) GetSandbox(_ context.Context, r *sandboxv1.GetSandboxRequest) (*sandboxv1.GetSandboxResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b, err := s.box(r.GetSandboxId(), "")
+	b, err := s.sandbox(r.GetSandboxId(), "")
 	if err != nil {
 		return nil, err
 	}
@@ -241,9 +242,9 @@ func (s *Server) ListSandboxes(_ context.Context, r *sandboxv1.ListSandboxesRequ
 		return &sandboxv1.ListSandboxesResponse{NextPageToken: "!"}, nil
 	}
 	reply := &sandboxv1.ListSandboxesResponse{}
-	for _, id := range slices.Sorted(maps.Keys(s.boxes)) {
-		labels := s.boxes[id].info.GetLabels()
-		matches := len(r.GetStates()) == 0 || slices.Contains(r.GetStates(), s.boxes[id].info.GetState())
+	for _, id := range slices.Sorted(maps.Keys(s.sandboxes)) {
+		labels := s.sandboxes[id].info.GetLabels()
+		matches := len(r.GetStates()) == 0 || slices.Contains(r.GetStates(), s.sandboxes[id].info.GetState())
 		for key, value := range r.GetLabels() {
 			matches = matches && labels[key] == value
 		}
@@ -254,7 +255,7 @@ func (s *Server) ListSandboxes(_ context.Context, r *sandboxv1.ListSandboxesRequ
 			reply.NextPageToken = "!" + reply.GetSandboxes()[0].GetSandboxId()
 			break
 		}
-		reply.Sandboxes = append(reply.Sandboxes, s.boxes[id].info)
+		reply.Sandboxes = append(reply.Sandboxes, s.sandboxes[id].info)
 	}
 	return reply, nil
 }
@@ -263,7 +264,7 @@ func (s *Server) ListSandboxes(_ context.Context, r *sandboxv1.ListSandboxesRequ
 func (s *Server) DeleteSandbox(_ context.Context, r *sandboxv1.DeleteSandboxRequest) (*sandboxv1.DeleteSandboxResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b, err := s.box(r.GetSandboxId(), r.GetExpectedIncarnation())
+	b, err := s.sandbox(r.GetSandboxId(), r.GetExpectedIncarnation())
 	if err != nil {
 		if r.GetAllowMissing() && status.Code(err) == codes.NotFound {
 			return &sandboxv1.DeleteSandboxResponse{}, nil
@@ -271,7 +272,7 @@ func (s *Server) DeleteSandbox(_ context.Context, r *sandboxv1.DeleteSandboxRequ
 		return nil, err
 	}
 	b.stop()
-	delete(s.boxes, r.GetSandboxId())
+	delete(s.sandboxes, r.GetSandboxId())
 	return &sandboxv1.DeleteSandboxResponse{Deleted: true}, nil
 }
 
@@ -279,7 +280,7 @@ func (s *Server) DeleteSandbox(_ context.Context, r *sandboxv1.DeleteSandboxRequ
 func (s *Server) Replace(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.boxes[id]
+	b := s.sandboxes[id]
 	b.stop()
 	b.runs, b.order, b.files = map[string]*Run{}, nil, map[string][]byte{}
 	b.info = proto.Clone(b.info).(*sandboxv1.Sandbox)

@@ -10,26 +10,26 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// SuspendSandbox ends what runs in a sandbox and keeps its files.
+// SuspendSandbox ends the commands of a sandbox and keeps its files.
 func (s *Server) SuspendSandbox(_ context.Context, r *sandboxv1.SuspendSandboxRequest) (*sandboxv1.SuspendSandboxResponse, error) {
-	info, err := s.turn(r.GetSandboxId(), sandboxv1.SandboxState_SANDBOX_STATE_SUSPENDED)
+	info, err := s.setState(r.GetSandboxId(), sandboxv1.SandboxState_SANDBOX_STATE_SUSPENDED)
 	return &sandboxv1.SuspendSandboxResponse{Sandbox: info}, err
 }
 
-// ResumeSandbox makes another incarnation of a suspended sandbox.
+// ResumeSandbox resumes a suspended sandbox, as a new incarnation.
 func (s *Server) ResumeSandbox(_ context.Context, r *sandboxv1.ResumeSandboxRequest) (*sandboxv1.ResumeSandboxResponse, error) {
-	info, err := s.turn(r.GetSandboxId(), sandboxv1.SandboxState_SANDBOX_STATE_ACTIVE)
+	info, err := s.setState(r.GetSandboxId(), sandboxv1.SandboxState_SANDBOX_STATE_ACTIVE)
 	return &sandboxv1.ResumeSandboxResponse{Sandbox: info}, err
 }
 
-// turn brings a sandbox into a state, in which it may be already.
-func (s *Server) turn(id string, to sandboxv1.SandboxState) (*sandboxv1.Sandbox, error) {
+// setState brings a sandbox into a state, unless it has it already.
+func (s *Server) setState(id string, to sandboxv1.SandboxState) (*sandboxv1.Sandbox, error) {
 	if s.CannotSuspend {
 		return nil, Error(codes.Unimplemented, "FEATURE_UNSUPPORTED", "the provider fake cannot suspend sandboxes")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b, err := s.box(id, "")
+	b, err := s.sandbox(id, "")
 	if err != nil {
 		return nil, err
 	}
@@ -46,8 +46,8 @@ func (s *Server) turn(id string, to sandboxv1.SandboxState) (*sandboxv1.Sandbox,
 	return b.info, nil
 }
 
-// active says why nothing can run in a sandbox now, if so.
-func (b *box) active() error {
+// active returns an error if the sandbox is not active.
+func (b *sandbox) active() error {
 	if b.info.GetState() == sandboxv1.SandboxState_SANDBOX_STATE_ACTIVE {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 func (s *Server) UpdateSandbox(_ context.Context, r *sandboxv1.UpdateSandboxRequest) (*sandboxv1.UpdateSandboxResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b, err := s.box(r.GetSandboxId(), "")
+	b, err := s.sandbox(r.GetSandboxId(), "")
 	if err != nil {
 		return nil, err
 	}
@@ -40,12 +40,12 @@ func (s *Server) UpdateSandbox(_ context.Context, r *sandboxv1.UpdateSandboxRequ
 	return &sandboxv1.UpdateSandboxResponse{Sandbox: info}, nil
 }
 
-// CleanupSandboxes takes every sandbox for idle.
+// CleanupSandboxes treats every sandbox as idle.
 func (s *Server) CleanupSandboxes(_ context.Context, r *sandboxv1.CleanupSandboxesRequest) (*sandboxv1.CleanupSandboxesResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	reply := &sandboxv1.CleanupSandboxesResponse{}
-	for _, id := range slices.Sorted(maps.Keys(s.boxes)) {
+	for _, id := range slices.Sorted(maps.Keys(s.sandboxes)) {
 		switch {
 		case r.GetMaxIdle() == nil:
 			reply.Kept++
@@ -54,8 +54,8 @@ func (s *Server) CleanupSandboxes(_ context.Context, r *sandboxv1.CleanupSandbox
 		case id == s.Stuck:
 			reply.Failures = append(reply.Failures, &sandboxv1.CleanupFailure{SandboxId: id, Message: "it is stuck"})
 		default:
-			s.boxes[id].stop()
-			delete(s.boxes, id)
+			s.sandboxes[id].stop()
+			delete(s.sandboxes, id)
 			reply.DeletedSandboxIds = append(reply.DeletedSandboxIds, id)
 		}
 	}
