@@ -11,16 +11,16 @@ import (
 	"github.com/sandgate/sandgate/test/chaos/stream"
 )
 
-// piece is some output of one stream at a position.
-type piece struct {
+// chunk is some output of one stream at a position.
+type chunk struct {
 	position int64
 	stream   sandboxv1.Stream
 	data     []byte
 }
 
-// follow reads a command to its end and compares every byte. It returns the log
-// as it came.
-func (j *job) follow(p *sandgate.Process, t *tally) (log []piece, err error) {
+// follow reads a command to its end and compares every byte. It returns the output in
+// order.
+func (j *job) follow(p *sandgate.Process, t *tally) (log []chunk, err error) {
 	stdout, stderr := stream.New(j.seed, 1), stream.New(j.seed, 2)
 	var position int64
 	var exited *sandgate.Exited
@@ -49,24 +49,24 @@ func (j *job) follow(p *sandgate.Process, t *tally) (log []piece, err error) {
 			position += int64(len(out.GetData()))
 			t.bytes.Add(int64(len(out.GetData())))
 			if j.kind == jobReplay {
-				log = append(log, piece{out.GetPosition(), out.GetStream(), out.GetData()})
+				log = append(log, chunk{out.GetPosition(), out.GetStream(), out.GetData()})
 			}
 		}
 	}
-	return log, j.ended(exited, stdout.At(), stderr.At())
+	return log, j.checkExit(exited, stdout.At(), stderr.At())
 }
 
-// ended checks the end against what was asked for and what came.
-func (j *job) ended(e *sandgate.Exited, stdout, stderr int64) error {
+// checkExit checks the exit status against the request and the received output.
+func (j *job) checkExit(e *sandgate.Exited, stdout, stderr int64) error {
 	if e == nil {
 		return fmt.Errorf("the events ended without an end of the command")
 	}
 	if e.GetStdoutBytes() != stdout || e.GetStderrBytes() != stderr || e.GetPosition() != stdout+stderr {
-		return fmt.Errorf("%d and %d bytes came, the end says %d and %d, position %d",
+		return fmt.Errorf("%d and %d bytes arrived, the exit status has %d and %d, position %d",
 			stdout, stderr, e.GetStdoutBytes(), e.GetStderrBytes(), e.GetPosition())
 	}
 	if j.stdout >= 0 && (stdout != j.stdout || stderr != j.stderr) {
-		return fmt.Errorf("%d and %d bytes came, want %d and %d; ended: %v", stdout, stderr, j.stdout, j.stderr, e)
+		return fmt.Errorf("%d and %d bytes arrived, want %d and %d; ended: %v", stdout, stderr, j.stdout, j.stderr, e)
 	}
 	reason, signal := sandboxv1.ExitReason_EXIT_REASON_EXITED, ""
 	switch {
@@ -84,12 +84,12 @@ func (j *job) ended(e *sandgate.Exited, stdout, stderr int64) error {
 	return nil
 }
 
-// signalNames are those that the jobs use.
+// signalNames are the names of the jobs' signals.
 var signalNames = map[int]string{9: "SIGKILL", 1: "SIGHUP", 15: "SIGTERM"}
 
-// replayed checks that a second reading from a position brings the same bytes
-// of the same streams in the same order.
-func replayed(p *sandgate.Process, from int64, log []piece, t *tally) error {
+// checkReplay checks that a second read from a position returns the same bytes of the
+// same streams in the same order.
+func checkReplay(p *sandgate.Process, from int64, log []chunk, t *tally) error {
 	position := from
 	for event, err := range p.Events() {
 		switch {

@@ -9,30 +9,29 @@ import (
 	"time"
 )
 
-// Where things are in a sandbox.
+// Paths in a sandbox.
 const (
 	writerPath = "/workspace/writer"
 	ranPath    = "/workspace/ran"
 )
 
-// What a job does.
+// Kinds of jobs.
 const (
 	jobRun    = iota // write and end
 	jobReplay        // the same, then read again from somewhere in the middle
-	jobDetach        // the same, detached and found again
-	jobEcho          // send standard input and get it back
+	jobDetach        // the same, detached and attached again
+	jobEcho          // send standard input and read it back
 	jobTimeout
 	jobKill
-	jobCancel // give up, which must kill
+	jobCancel // cancel, which must kill
 	jobCopy   // upload and download
 	jobKindCount
 )
 
-// names are for messages.
+// names are the kinds' names in messages.
 var names = [jobKindCount]string{"run", "replay", "detach", "echo", "timeout", "kill", "cancel", "copy"}
 
-// job is one thing to do and what must come of it: all of it follows from the
-// seed and the number.
+// job is one task and its expected result. The seed and the number determine both.
 type job struct {
 	number         uint64
 	kind           int
@@ -42,7 +41,7 @@ type job struct {
 	code           int
 	signal         syscall.Signal
 	timeout        time.Duration
-	chance         *rand.Rand // for what is chosen on the way
+	chance         *rand.Rand // for choices during the job
 }
 
 func newJob(seed, number uint64) *job {
@@ -55,7 +54,7 @@ func newJob(seed, number uint64) *job {
 	j.stdout, j.stderr = size(chance, 2<<20), size(chance, 256<<10)
 	j.pause = []time.Duration{0, 100 * time.Microsecond, time.Millisecond, 10 * time.Millisecond}[chance.IntN(4)]
 	if j.pause >= time.Millisecond {
-		// It should last for some cuts, not for minutes.
+		// It should last for a few cuts, not for minutes.
 		j.stdout, j.stderr = min(j.stdout, 512<<10), min(j.stderr, 64<<10)
 	}
 	switch chance.IntN(4) {
@@ -89,11 +88,10 @@ func (j *job) String() string {
 		j.number, names[j.kind], j.stdout, j.stderr, j.pause, j.code, j.signal, j.timeout)
 }
 
-// id is what the command notes when it runs; also its exec id, which must not
-// be taken twice.
+// id is the unique text that the command records when it runs; also its exec id.
 func (j *job) id() string { return fmt.Sprintf("chaos-%d", j.number) }
 
-// argv is the command; write says which bytes it is to write by itself.
+// argv returns the command; write is the number of bytes that it writes to stdout.
 func (j *job) argv(write int64, more ...string) []string {
 	return append([]string{
 		writerPath, "-id", j.id(), "-ran", ranPath, "-seed", fmt.Sprint(j.seed),

@@ -17,7 +17,7 @@ import (
 	"github.com/sandgate/sandgate/test/daemon"
 )
 
-// settleTime is how long after a restart everything must be as it should be.
+// settleTime is the time after a restart within which everything must be consistent.
 const settleTime = time.Minute
 
 const stormConfig = `
@@ -29,10 +29,9 @@ templates:
     pool: %d
 `
 
-// killStorm kills the server again and again while two tenants make, use and
-// delete sandboxes, then looks at every one of them, and at what is left of all
-// when they are deleted.
-func killStorm(ctx context.Context, o options, way string) bool {
+// killStorm kills the server repeatedly while two tenants create, use and delete
+// sandboxes. Then it checks each sandbox, deletes all, and checks for leftovers.
+func killStorm(ctx context.Context, o options, transport string) bool {
 	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, errors.New("it took too long"))
 	defer cancel()
 	t, start := new(tally), time.Now()
@@ -42,34 +41,34 @@ func killStorm(ctx context.Context, o options, way string) bool {
 		return false
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	s := &siege{dir: dir, options: o, tally: t}
-	if err := s.run(ctx, way); err != nil {
+	s := &storm{dir: dir, options: o, tally: t}
+	if err := s.run(ctx, transport); err != nil {
 		t.fail(err)
 	}
-	if len(t.failures) > 0 && s.house != nil {
-		fmt.Printf("chaos: the server's log ends:\n%s\n", s.house.log.Tail(8000))
+	if len(t.failures) > 0 && s.host != nil {
+		fmt.Printf("chaos: the server's log ends:\n%s\n", s.host.log.Tail(8000))
 	}
-	fmt.Printf("chaos: storm, way %s: %d kills, %d calls, %d claims from the pool, %d sandboxes; %d failures; %.0f s\n",
-		way, t.restarts.Load(), t.jobs.Load(), t.claims.Load(), s.sandboxes(), len(t.failures), time.Since(start).Seconds())
+	fmt.Printf("chaos: storm, transport %s: %d kills, %d calls, %d claims from the pool, %d sandboxes; %d failures; %.0f s\n",
+		transport, t.restarts.Load(), t.jobs.Load(), t.claims.Load(), s.sandboxes(), len(t.failures), time.Since(start).Seconds())
 	return len(t.failures) == 0
 }
 
-type siege struct {
+type storm struct {
 	options
 	dir     string
 	tally   *tally
-	house   *house
+	host    *host
 	tenants []*tenant
 }
 
-func (s *siege) sandboxes() (n int) {
+func (s *storm) sandboxes() (n int) {
 	for _, t := range s.tenants {
 		n += len(t.entries)
 	}
 	return n
 }
 
-func (s *siege) run(ctx context.Context, way string) error {
+func (s *storm) run(ctx context.Context, transport string) error {
 	tokens, err := daemon.Tokens(ctx, daemon.Program(), filepath.Join(s.dir, "tokens.yaml"), "red", "blue")
 	if err != nil {
 		return err
@@ -82,39 +81,40 @@ func (s *siege) run(ctx context.Context, way string) error {
 	}
 	// While no server runs, its port could be taken, even by a client's own call.
 	address := "unix://" + filepath.Join(s.dir, "server.sock")
-	h, err := newHouse(ctx, way, address, append([]string{"--config", filepath.Join(s.dir, "pool.yaml")}, s.serve...), s.tally)
+	h, err := newHost(ctx, transport, address, append([]string{"--config", filepath.Join(s.dir, "pool.yaml")}, s.serve...), s.tally)
 	if err != nil {
 		return err
 	}
-	s.house = h
+	s.host = h
 	for name, token := range tokens {
 		client, err := sandgate.NewClient(ctx, sandgate.WithAddress(h.address), sandgate.WithToken(token))
 		if err != nil {
 			return err
 		}
 		defer func() { _ = client.Close() }()
-		// A client has no patience before it has once heard from a server.
+		// A client retries only once a server has answered.
 		if _, err := client.ServerInfo(ctx); err != nil {
 			return err
 		}
 		s.tenants = append(s.tenants, &tenant{name: name, client: client})
 	}
-	err = s.rage(ctx)
+	err = s.killLoop(ctx)
 	if err == nil {
 		err = s.settle(ctx)
 	}
-	return errors.Join(err, s.raze(ctx))
+	return errors.Join(err, s.cleanUp(ctx))
 }
 
-// rage lasts as long as was asked for and ends with a kill in the midst of it.
-func (s *siege) rage(ctx context.Context) error {
+// killLoop runs the load and kills the server until the time is over, the last time
+// in the middle of the load.
+func (s *storm) killLoop(ctx context.Context) error {
 	var work sync.WaitGroup
 	stop := make(chan struct{})
 	calls, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	for i := range s.workers {
 		t := s.tenants[i%len(s.tenants)]
-		r := &raider{tenant: t, name: fmt.Sprintf("%s-%d", t.name, i), chance: rand.New(rand.NewPCG(s.seed, uint64(i)+1)), tally: s.tally}
+		r := &worker{tenant: t, name: fmt.Sprintf("%s-%d", t.name, i), chance: rand.New(rand.NewPCG(s.seed, uint64(i)+1)), tally: s.tally}
 		work.Go(func() { r.work(calls, stop) })
 	}
 	chance := rand.New(rand.NewPCG(s.seed, 0))
@@ -122,25 +122,25 @@ func (s *siege) rage(ctx context.Context) error {
 	var err error
 	for err == nil {
 		time.Sleep(time.Duration(200+chance.IntN(2300)) * time.Millisecond)
-		s.house.kill()
+		s.host.kill()
 		s.tally.restarts.Add(1)
 		if time.Now().After(end) || ctx.Err() != nil {
 			break
 		}
-		err = s.house.start(ctx)
+		err = s.host.start(ctx)
 	}
-	// The last kill meets calls that nobody repeats.
+	// The last kill hits calls that are not retried.
 	close(stop)
 	giveUp(errors.New("the storm is over"))
 	work.Wait()
 	if err != nil {
 		return err
 	}
-	return s.house.start(ctx)
+	return s.host.start(ctx)
 }
 
-// settle waits until everything is as it should be.
-func (s *siege) settle(ctx context.Context) error {
+// settle waits until every entry has the expected state.
+func (s *storm) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*settleTime, errors.New("it does not settle"))
 	defer cancel()
 	var errs []error
@@ -166,7 +166,7 @@ func (s *siege) settle(ctx context.Context) error {
 	}
 }
 
-// look checks a tenant's ledger, and that it sees its own sandboxes only.
+// look checks a tenant's entries, and that it sees only its own sandboxes.
 func (t *tenant) look(ctx context.Context) (errs []error) {
 	known := make(map[string]bool)
 	for _, e := range t.entries {
@@ -180,15 +180,15 @@ func (t *tenant) look(ctx context.Context) (errs []error) {
 			return append(errs, err)
 		}
 		if !known[info.GetSandboxId()] {
-			errs = append(errs, fmt.Errorf("%s sees %s, which it never made", t.name, info.GetSandboxId()))
+			errs = append(errs, fmt.Errorf("%s sees %s, which it never created", t.name, info.GetSandboxId()))
 		}
 	}
 	return errs
 }
 
-// raze deletes all, has a server without a pool delete what nobody claimed, and
-// returns what should not have been left.
-func (s *siege) raze(ctx context.Context) error {
+// cleanUp deletes all sandboxes, restarts the server without a pool so that it deletes
+// the unclaimed ones, and returns everything that is left behind.
+func (s *storm) cleanUp(ctx context.Context) error {
 	var errs []error
 	for _, t := range s.tenants {
 		for info, err := range t.client.List(ctx, sandgate.ListRequest{}) {
@@ -200,7 +200,7 @@ func (s *siege) raze(ctx context.Context) error {
 			}
 		}
 	}
-	h := s.house
+	h := s.host
 	h.kill()
 	for i, arg := range h.args {
 		if arg == filepath.Join(s.dir, "pool.yaml") {

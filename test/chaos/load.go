@@ -21,14 +21,13 @@ import (
 	"github.com/sandgate/sandgate/test/chaos/stream"
 )
 
-// patience is how long one job may take: longer than any delay that the design
-// allows for.
-const patience = 3 * time.Minute
+// maxJobTime bounds one job: it exceeds every delay that the design allows.
+const maxJobTime = 3 * time.Minute
 
-// maxFailures ends a run that is beyond hope.
+// maxFailures ends a run.
 const maxFailures = 10
 
-// tally counts what happened.
+// tally holds the counters of a run.
 type tally struct {
 	hop1, hop2, restarts, jobs, commands, bytes, claims atomic.Int64
 	cancels, late                                       atomic.Int64 // no restart between: cancels, and ends that came late
@@ -40,7 +39,7 @@ type tally struct {
 
 func (t *tally) cuts() int64 { return t.hop1.Load() + t.hop2.Load() }
 
-// fail notes failures and says whether there were too many.
+// fail records failures and reports whether there are too many.
 func (t *tally) fail(errs ...error) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -51,16 +50,16 @@ func (t *tally) fail(errs ...error) bool {
 	return len(t.failures) >= maxFailures
 }
 
-// load is what the workers share.
+// load is the state that the workers share.
 type load struct {
-	h      *house
+	h      *host
 	seed   uint64
 	number atomic.Uint64
 	tally  *tally
 
 	mu  sync.Mutex
 	ran map[string][]string // the ids that must have run, by sandbox
-	cut map[string]bool     // those that may have been killed before they noted it
+	cut map[string]bool     // those that may have been killed before they recorded it
 }
 
 // work does one job after the other until stop is closed.
@@ -83,7 +82,7 @@ func (l *load) work(ctx context.Context, client *sandgate.Client, stop <-chan st
 }
 
 func (l *load) do(ctx context.Context, client *sandgate.Client, j *job) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, maxJobTime)
 	defer cancel()
 	there := l.h.sandboxes[j.number%uint64(len(l.h.sandboxes))]
 	s := client.Sandbox(there.ID())
@@ -141,14 +140,14 @@ func (j *job) run(ctx context.Context, s *sandgate.Sandbox, t *tally) error {
 		return fmt.Errorf("attach at %d: %w", from, err)
 	}
 	defer again.Close()
-	if err := replayed(again, from, log, t); err != nil {
+	if err := checkReplay(again, from, log, t); err != nil {
 		return fmt.Errorf("replay from %d: %w", from, err)
 	}
 	return nil
 }
 
-// kill kills the command after a while. A call whose answer was lost is made
-// again: a signal is not repeated by the client.
+// kill kills the command after a while. It repeats a call without a reply: the client
+// does not retry signals.
 func (j *job) kill(ctx context.Context, s *sandgate.Sandbox) error {
 	select {
 	case <-time.After(j.timeout):
@@ -168,13 +167,13 @@ func (j *job) kill(ctx context.Context, s *sandgate.Sandbox) error {
 	}
 }
 
-// promptly is how soon a command is over that its caller's kill has reached: less
-// than the grace for callers who went away without a word.
+// promptly bounds the end of a command after its caller's kill: less than the grace
+// period after a disconnect.
 const promptly = 25 * time.Second
 
-// cancel gives up while the command runs, and then wants it to be dead. A client
-// tries for some seconds to kill it; where the server is away for all of them,
-// the command ends with its grace. Without a restart that must not happen to most.
+// cancel cancels while the command runs and checks that the command ends. The client
+// tries for a few seconds to kill it; if the server is away for all of them, the
+// command ends after its grace period. Without a restart most must not.
 func (j *job) cancel(ctx context.Context, s *sandgate.Sandbox, t *tally) error {
 	restarts := t.restarts.Load()
 	giveUp, cancel := context.WithCancelCause(ctx)
@@ -191,7 +190,7 @@ func (j *job) cancel(ctx context.Context, s *sandgate.Sandbox, t *tally) error {
 	}
 	p.Close()
 	start := time.Now()
-	if err := j.over(ctx, s); err != nil {
+	if err := j.awaitEnd(ctx, s); err != nil {
 		return err
 	}
 	if t.restarts.Load() == restarts {
@@ -209,9 +208,9 @@ func (j *job) cancel(ctx context.Context, s *sandgate.Sandbox, t *tally) error {
 	return err
 }
 
-// over waits until the command is over. It does not attach, for that would end
-// the grace.
-func (j *job) over(ctx context.Context, s *sandgate.Sandbox) error {
+// awaitEnd waits until the command has ended. It does not attach: that would end the
+// grace period.
+func (j *job) awaitEnd(ctx context.Context, s *sandgate.Sandbox) error {
 	for {
 		running, err := s.Processes(ctx, false)
 		if err != nil && !errors.Is(err, sandgate.ErrUnavailable) {
@@ -228,7 +227,7 @@ func (j *job) over(ctx context.Context, s *sandgate.Sandbox) error {
 	}
 }
 
-// graceful reports that kills do not reach what they should.
+// graceful returns an error if too many kills did not reach their command.
 func (t *tally) graceful() error {
 	if cancels, late := t.cancels.Load(), t.late.Load(); late > 2 && 2*late > cancels {
 		return fmt.Errorf("%d of %d commands lived on for more than %s after their callers cancelled", late, cancels, promptly)
@@ -236,7 +235,7 @@ func (t *tally) graceful() error {
 	return nil
 }
 
-// detach starts the command, leaves it, and finds it again.
+// detach starts the command, disconnects, and attaches again.
 func (j *job) detach(ctx context.Context, s *sandgate.Sandbox, t *tally) error {
 	p, err := s.Start(ctx, sandgate.ExecuteRequest{Argv: j.argv(j.stdout), ExecID: j.id(), Detach: true})
 	if err != nil {
@@ -251,7 +250,7 @@ func (j *job) detach(ctx context.Context, s *sandgate.Sandbox, t *tally) error {
 	return err
 }
 
-// echo sends the bytes that the command must send back.
+// echo sends bytes that the command must send back.
 func (j *job) echo(ctx context.Context, s *sandgate.Sandbox, t *tally) error {
 	p, err := s.Start(ctx, sandgate.ExecuteRequest{Argv: j.argv(0, "-echo"), ExecID: j.id(), StdinOpen: true})
 	if err != nil {
@@ -306,14 +305,14 @@ func (j *job) copy(ctx context.Context, s *sandgate.Sandbox, t *tally) error {
 		err := s.Remove(ctx, path, false)
 		switch {
 		case err == nil, errors.Is(err, sandgate.ErrFileNotFound):
-			return nil // The second when the first answer was lost.
+			return nil // The second removal, if the first reply was lost.
 		case !errors.Is(err, sandgate.ErrUnavailable):
 			return fmt.Errorf("remove: %w", err)
 		}
 	}
 }
 
-// comparer is a writer that wants to be given a stream.
+// comparer is a writer that expects the bytes of a stream.
 type comparer struct{ stream *stream.Stream }
 
 // Write fails on the first byte that differs.
@@ -324,8 +323,7 @@ func (c *comparer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// once checks in every sandbox that each command ran, and ran once, and that
-// none runs any more.
+// once checks in every sandbox that each command ran exactly once and has ended.
 func (l *load) once(ctx context.Context) (errs []error) {
 	for _, s := range l.h.sandboxes {
 		var ran bytes.Buffer
@@ -349,7 +347,7 @@ func (l *load) once(ctx context.Context) (errs []error) {
 	return errs
 }
 
-// differ lists what is more often in one of the two than in the other.
+// differ counts the elements that one list has more often than the other.
 func differ(want, got []string) map[string]int {
 	count := make(map[string]int)
 	for _, id := range got {

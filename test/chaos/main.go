@@ -36,11 +36,11 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
-// options are what the flags say.
+// options are the flags.
 type options struct {
 	cuts, restarts          int64
 	seed                    uint64
-	ways                    []string
+	transports              []string
 	workers, clients, boxes int
 	serve                   []string
 	limit, breaks, storm    time.Duration
@@ -48,19 +48,19 @@ type options struct {
 
 func main() {
 	o := options{}
-	flag.Int64Var(&o.cuts, "cuts", 10_000, "how many connections to cut, over all ways")
-	flag.Int64Var(&o.restarts, "restarts", 4, "how often to kill the server and start it again, in each way")
+	flag.Int64Var(&o.cuts, "cuts", 10_000, "how many connections to cut, over all transports")
+	flag.Int64Var(&o.restarts, "restarts", 4, "how often to kill the server and start it again, with each transport")
 	flag.Uint64Var(&o.seed, "seed", 0, "fixes all choices; 0: a new one, which is printed")
-	way := flag.String("way", "socket,exec", "ways to the agent, one after the other: socket, exec")
+	transport := flag.String("transport", "socket,exec", "transports to the agent, one after the other: socket, exec")
 	flag.IntVar(&o.workers, "workers", 24, "how many jobs run at once")
 	flag.IntVar(&o.clients, "clients", 16, "how many connections they share")
 	flag.IntVar(&o.boxes, "sandboxes", 4, "how many sandboxes they share")
 	flag.DurationVar(&o.breaks, "breaks", 100*time.Millisecond, "mean time between two breaks of connections to agents")
-	flag.DurationVar(&o.limit, "limit", 30*time.Minute, "when to give up, for each way")
-	flag.DurationVar(&o.storm, "storm", 0, "for how long to kill the server in a storm of creations and deletions, in each way, instead of cutting connections")
+	flag.DurationVar(&o.limit, "limit", 30*time.Minute, "when to give up, for each transport")
+	flag.DurationVar(&o.storm, "storm", 0, "for how long to kill the server in a storm of creations and deletions, with each transport, instead of cutting connections")
 	serve := flag.String("serve", "", "more flags for the server, separated by spaces")
 	flag.Parse()
-	o.ways, o.serve = strings.Split(*way, ","), strings.Fields(*serve)
+	o.transports, o.serve = strings.Split(*transport, ","), strings.Fields(*serve)
 	if o.seed == 0 {
 		o.seed = rand.Uint64()
 	}
@@ -69,17 +69,17 @@ func main() {
 	if o.storm > 0 {
 		fmt.Printf("chaos: seed %d\n", o.seed)
 		ok := true
-		for _, way := range o.ways {
-			ok = killStorm(ctx, o, way) && ok
+		for _, transport := range o.transports {
+			ok = killStorm(ctx, o, transport) && ok
 		}
 		if !ok {
-			fmt.Printf("chaos: FAILED; again with: go run ./test/chaos -storm %v -way %s -workers %d -seed %d\n", o.storm, *way, o.workers, o.seed)
+			fmt.Printf("chaos: FAILED; again with: go run ./test/chaos -storm %v -transport %s -workers %d -seed %d\n", o.storm, *transport, o.workers, o.seed)
 			os.Exit(1)
 		}
 		return
 	}
 	if !run(ctx, o) {
-		fmt.Printf("chaos: FAILED; again with: go run ./test/chaos -cuts %d -restarts %d -way %s -seed %d\n", o.cuts, o.restarts, *way, o.seed)
+		fmt.Printf("chaos: FAILED; again with: go run ./test/chaos -cuts %d -restarts %d -transport %s -seed %d\n", o.cuts, o.restarts, *transport, o.seed)
 		os.Exit(1)
 	}
 }
@@ -100,30 +100,30 @@ func run(ctx context.Context, o options) bool {
 		return false
 	}
 	ok := true
-	for i, way := range o.ways {
+	for i, transport := range o.transports {
 		if ctx.Err() != nil {
 			return false
 		}
-		share := o.cuts / int64(len(o.ways))
+		share := o.cuts / int64(len(o.transports))
 		if i == 0 {
-			share += o.cuts % int64(len(o.ways))
+			share += o.cuts % int64(len(o.transports))
 		}
-		ok = one(ctx, o, way, share, writer) && ok
+		ok = one(ctx, o, transport, share, writer) && ok
 	}
 	return ok
 }
 
-// one makes its share of the cuts in one way to the agent.
-func one(ctx context.Context, o options, way string, cuts int64, writer string) bool {
+// one makes its share of the cuts over one transport to the agent.
+func one(ctx context.Context, o options, transport string, cuts int64, writer string) bool {
 	ctx, cancel := context.WithTimeoutCause(ctx, o.limit, errors.New("it took too long"))
 	defer cancel()
 	t, start := new(tally), time.Now()
-	h, err := newHouse(ctx, way, "", o.serve, t)
+	h, err := newHost(ctx, transport, "", o.serve, t)
 	if err != nil {
 		fmt.Println("chaos:", err)
 		return false
 	}
-	if err := storm(ctx, o, h, cuts, writer); err != nil {
+	if err := loadAndCut(ctx, o, h, cuts, writer); err != nil {
 		t.fail(err)
 	}
 	if err := h.clear(); err != nil {
@@ -135,15 +135,15 @@ func one(ctx context.Context, o options, way string, cuts int64, writer string) 
 	if len(t.failures) > 0 {
 		fmt.Printf("chaos: the server's log ends:\n%s\n", h.log.Tail(8000))
 	}
-	fmt.Printf("chaos: way %s: %d cuts between client and server (%d resets, %d orderly, %d up, %d down, %d stalls), %d between server and agent, %d restarts; "+
+	fmt.Printf("chaos: transport %s: %d cuts between client and server (%d resets, %d orderly, %d up, %d down, %d stalls), %d between server and agent, %d restarts; "+
 		"%d of %d cancels late, %d jobs, %d commands, %d bytes compared; %d failures; %.0f s\n",
-		way, t.hop1.Load(), t.kinds[cutReset].Load(), t.kinds[cutClose].Load(), t.kinds[cutUp].Load(), t.kinds[cutDown].Load(), t.kinds[cutStall].Load(),
+		transport, t.hop1.Load(), t.kinds[cutReset].Load(), t.kinds[cutClose].Load(), t.kinds[cutUp].Load(), t.kinds[cutDown].Load(), t.kinds[cutStall].Load(),
 		t.hop2.Load(), t.restarts.Load(), t.late.Load(), t.cancels.Load(), t.jobs.Load(), t.commands.Load(), t.bytes.Load(), len(t.failures), time.Since(start).Seconds())
 	return len(t.failures) == 0
 }
 
-// storm is the load with the cuts, and the look at what is left of it.
-func storm(ctx context.Context, o options, h *house, cuts int64, writer string) error {
+// loadAndCut runs the load under cuts, then checks the results and the leftovers.
+func loadAndCut(ctx context.Context, o options, h *host, cuts int64, writer string) error {
 	if err := h.fill(ctx, o.boxes, writer); err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func storm(ctx context.Context, o options, h *house, cuts int64, writer string) 
 		if clients[i], err = sandgate.NewClient(ctx, sandgate.WithAddress(p.address())); err != nil {
 			return err
 		}
-		// A client has no patience before it has once heard from a server.
+		// A client retries only once a server has answered.
 		if _, err := clients[i].ServerInfo(ctx); err != nil {
 			return err
 		}
@@ -172,7 +172,7 @@ func storm(ctx context.Context, o options, h *house, cuts int64, writer string) 
 	breaker := &breaker{h: h, chance: rand.New(rand.NewPCG(o.seed, 0)), mean: o.breaks}
 	workers.Go(func() { breaker.run(breaking) })
 
-	warm, err := rage(ctx, o, h, cuts)
+	warm, err := cutUntilDone(ctx, o, h, cuts)
 	p.armed.Store(false)
 	calm(errors.New("enough"))
 	close(stop)
@@ -185,13 +185,13 @@ func storm(ctx context.Context, o options, h *house, cuts int64, writer string) 
 		return err
 	}
 	last, errs := h.settled(ctx, idle, warm)
-	fmt.Printf("chaos: way %s: before: %v; warm: %v; at the end: %v\n", h.way, idle, warm, last)
-	return errors.Join(append(append(errs, l.once(ctx)...), h.strangers()...)...)
+	fmt.Printf("chaos: transport %s: before: %v; warm: %v; at the end: %v\n", h.transport, idle, warm, last)
+	return errors.Join(append(append(errs, l.once(ctx)...), h.strayProcesses()...)...)
 }
 
-// rage lasts until enough connections were cut. In the first half it restarts
-// the server; from then to two thirds it measures what is held when warm.
-func rage(ctx context.Context, o options, h *house, cuts int64) (warm figures, err error) {
+// cutUntilDone returns when enough connections are cut. In the first half it restarts
+// the server; from there to two thirds it measures the usage of the warm server.
+func cutUntilDone(ctx context.Context, o options, h *host, cuts int64) (warm usage, err error) {
 	tick, said := time.NewTicker(200*time.Millisecond), time.Now()
 	defer tick.Stop()
 	for {
@@ -220,7 +220,7 @@ func rage(ctx context.Context, o options, h *house, cuts int64) (warm figures, e
 		}
 		if time.Since(said) > 15*time.Second {
 			said = time.Now()
-			fmt.Printf("chaos: way %s: %d of %d cuts, %d jobs, %d bytes; %v\n", h.way, done, cuts, h.tally.jobs.Load(), h.tally.bytes.Load(), h.measure())
+			fmt.Printf("chaos: transport %s: %d of %d cuts, %d jobs, %d bytes; %v\n", h.transport, done, cuts, h.tally.jobs.Load(), h.tally.bytes.Load(), h.measure())
 		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// proxy stands between the clients and the server and cuts every connection at
-// a moment that the seed chooses, as long as it is armed.
+// proxy relays between the clients and the server and, while it is armed, cuts every
+// connection at a moment that the seed chooses.
 type proxy struct {
 	listener net.Listener
 	target   string
@@ -38,7 +38,7 @@ func newProxy(target string, seed uint64, t *tally) (*proxy, error) {
 
 func (p *proxy) address() string { return p.listener.Addr().String() }
 
-// close takes no new connections and waits until the old ones are gone.
+// close stops accepting connections and waits until the open ones end.
 func (p *proxy) close() {
 	_ = p.listener.Close()
 	p.running.Wait()
@@ -59,11 +59,11 @@ func (p *proxy) accept() {
 // How a connection is cut.
 const (
 	cutReset     = iota // both sides see a reset
-	cutClose            // both sides see an orderly end in mid-air
+	cutClose            // both sides see an orderly end in the middle of a call
 	cutUp               // the server sees an end, the client a reset a bit later
 	cutDown             // the client sees an end, the server a reset a bit later
 	cutStall            // nothing moves for a while, then both see a reset
-	cutKindCount        // how many there are
+	cutKindCount        // the number of kinds
 )
 
 // plan is when and how one connection is cut: after so many bytes in one
@@ -71,7 +71,7 @@ const (
 type plan struct {
 	kind     int
 	after    time.Duration
-	up, down int64 // bytes, below 0: no matter
+	up, down int64 // bytes, negative: any number
 	stall    time.Duration
 }
 
@@ -94,7 +94,7 @@ func newPlan(chance *rand.Rand) plan {
 	return p
 }
 
-// between draws from low to high, every order of magnitude alike.
+// between draws from low to high, log-uniformly.
 func between(chance *rand.Rand, low, high float64) float64 {
 	return low * math.Exp(chance.Float64()*math.Log(high/low))
 }
@@ -128,8 +128,7 @@ func (l *link) run() {
 	<-l.done
 }
 
-// pass copies one direction. The byte at which it cuts may be in the middle of
-// anything.
+// pass copies one direction. It may cut at any byte.
 func (l *link) pass(dst, src *net.TCPConn, limit int64) {
 	buffer := make([]byte, 64<<10)
 	for total := int64(0); ; {
@@ -176,8 +175,7 @@ func (l *link) cut() {
 			time.Sleep(l.plan.stall / 10)
 			reset(l.server)
 		case cutStall:
-			// A write that hangs holds the gate already, and then nothing moves
-			// either.
+			// A blocked write holds the gate already, so nothing moves either.
 			if l.gate.TryLock() {
 				time.AfterFunc(l.plan.stall, l.gate.Unlock)
 			}

@@ -18,22 +18,22 @@ import (
 	"github.com/sandgate/sandgate/test/daemon"
 )
 
-// house is a server with its sandboxes, in a directory of its own.
-type house struct {
-	way, dir, address, cgroup string
-	args                      []string
-	tally                     *tally
-	log                       *daemon.Log
-	direct                    *sandgate.Client
+// host is a server with its sandboxes, in a directory of its own.
+type host struct {
+	transport, dir, address, cgroup string
+	args                            []string
+	tally                           *tally
+	log                             *daemon.Log
+	direct                          *sandgate.Client
 
 	mu        sync.Mutex
 	server    *daemon.Daemon
 	sandboxes []*sandgate.Sandbox
 }
 
-// newHouse starts a server. Without an address it gets a port of its own.
-func newHouse(ctx context.Context, way, address string, flags []string, t *tally) (_ *house, err error) {
-	h := &house{way: way, tally: t, log: new(daemon.Log), cgroup: fmt.Sprintf("/sandgate-chaos-%d-%s", os.Getpid(), way)}
+// newHost starts a server, without an address on a free port.
+func newHost(ctx context.Context, transport, address string, flags []string, t *tally) (_ *host, err error) {
+	h := &host{transport: transport, tally: t, log: new(daemon.Log), cgroup: fmt.Sprintf("/sandgate-chaos-%d-%s", os.Getpid(), transport)}
 	if h.dir, err = os.MkdirTemp("", "sandgate-chaos-"); err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func newHouse(ctx context.Context, way, address string, flags []string, t *tally
 	}
 	h.args = append([]string{
 		"--state-dir", filepath.Join(h.dir, "state"),
-		"--local-transport", way, "--local-cgroup", h.cgroup,
+		"--local-transport", transport, "--local-cgroup", h.cgroup,
 	}, flags...)
 	if err := h.start(ctx); err != nil {
 		return nil, err
@@ -59,9 +59,8 @@ func newHouse(ctx context.Context, way, address string, flags []string, t *tally
 	return h, err
 }
 
-// freeAddress returns a loopback address that was free a moment ago. Its port is
-// below those that the system hands out: no client's own call takes it while the
-// server is being restarted.
+// freeAddress returns a loopback address that was free a moment ago. Its port is below
+// the ephemeral ports, so that no client's connection takes it during a restart.
 func freeAddress() (string, error) {
 	for range 1000 {
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
@@ -74,7 +73,7 @@ func freeAddress() (string, error) {
 }
 
 // start starts the server, again after it was killed.
-func (h *house) start(ctx context.Context) error {
+func (h *host) start(ctx context.Context) error {
 	server, err := daemon.Start(ctx, daemon.Options{
 		Listen: h.address, Args: h.args, Log: h.log,
 		// An interrupt is for this process, which still needs the server then.
@@ -90,14 +89,14 @@ func (h *house) start(ctx context.Context) error {
 }
 
 // pid returns the server's process id.
-func (h *house) pid() int {
+func (h *host) pid() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.server.Process.Pid
 }
 
 // kill kills the server, if it runs.
-func (h *house) kill() {
+func (h *host) kill() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.server != nil {
@@ -105,8 +104,8 @@ func (h *house) kill() {
 	}
 }
 
-// fill makes the sandboxes and puts the writer into each.
-func (h *house) fill(ctx context.Context, n int, writer string) error {
+// fill creates the sandboxes and uploads the writer to each.
+func (h *host) fill(ctx context.Context, n int, writer string) error {
 	for range n {
 		s, _, err := h.direct.Create(ctx, sandgate.CreateRequest{})
 		if err != nil {
@@ -127,9 +126,9 @@ func (h *house) fill(ctx context.Context, n int, writer string) error {
 	return nil
 }
 
-// clear deletes the sandboxes, ends the server in order and removes its state.
-// It returns what should not have been left.
-func (h *house) clear() error {
+// clear deletes the sandboxes, stops the server and removes its state. It returns
+// everything that is left behind.
+func (h *host) clear() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	var errs []error

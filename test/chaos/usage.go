@@ -14,44 +14,44 @@ import (
 	"time"
 )
 
-// How much more than when they were warm the server and an agent may hold at the
-// end. An agent keeps the end of every command, so that it may hold some more for
-// each. Descriptors are compared with those before the load.
+// Growth that is allowed at the end, compared with the warm server and agents. An agent
+// retains the exit status of every command, so each adds some. Descriptors are
+// compared with those before the load.
 const (
 	serverGrowth     = 10 << 20
 	agentGrowth      = 8 << 20
-	keptEnd          = 6 << 10
+	endedCommand     = 6 << 10
 	descriptorGrowth = 8
 )
 
-// figures are what is held at one moment.
-type figures struct {
+// usage is the memory and the descriptors in use at one moment.
+type usage struct {
 	server, agent int64 // anonymous memory in bytes; the agent's is the largest
 	descriptors   int   // of the server
 	commands      int64 // so far, in all sandboxes
 }
 
-// least keeps the smaller of each, where both were measured: memory that the
-// garbage collector is about to take is no leak.
-func (f figures) least(g figures) figures {
-	if f == (figures{}) {
+// least returns the smaller value of each: memory that the garbage collector is about
+// to free is no leak.
+func (f usage) least(g usage) usage {
+	if f == (usage{}) {
 		return g
 	}
-	return figures{min(f.server, g.server), min(f.agent, g.agent), min(f.descriptors, g.descriptors), min(f.commands, g.commands)}
+	return usage{min(f.server, g.server), min(f.agent, g.agent), min(f.descriptors, g.descriptors), min(f.commands, g.commands)}
 }
 
-func (f figures) String() string {
+func (f usage) String() string {
 	return fmt.Sprintf("server %.1f MiB anonymous and %d descriptors, largest agent %.1f MiB",
 		float64(f.server)/(1<<20), f.descriptors, float64(f.agent)/(1<<20))
 }
 
-func (h *house) measure() (f figures) {
+func (h *host) measure() (f usage) {
 	pid := h.pid()
 	f.commands = h.tally.commands.Load()
 	f.server = anonymous(pid)
 	entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	f.descriptors = len(entries)
-	for _, p := range h.inside() {
+	for _, p := range h.processes() {
 		if p.agent {
 			f.agent = max(f.agent, anonymous(p.pid))
 		}
@@ -59,7 +59,7 @@ func (h *house) measure() (f figures) {
 	return f
 }
 
-// anonymous is a process' anonymous memory in bytes, 0 when it is gone.
+// anonymous returns the anonymous memory of a process in bytes, or 0 if it has ended.
 func anonymous(pid int) int64 {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	lines := bufio.NewScanner(bytes.NewReader(text))
@@ -72,14 +72,13 @@ func anonymous(pid int) int64 {
 	return 0
 }
 
-// settled measures for a while after the load and returns the least: memory and
-// connections are given back with a delay, and an idle Go program collects its
-// garbage every two minutes only. It ends early when nothing exceeds what is
-// allowed.
-func (h *house) settled(ctx context.Context, idle, warm figures) (last figures, errs []error) {
+// settled measures for a while after the load and returns the smallest values: memory
+// and connections are released with a delay, and an idle Go program collects garbage
+// only every two minutes. It returns early if nothing exceeds the limits.
+func (h *host) settled(ctx context.Context, idle, warm usage) (last usage, errs []error) {
 	each := (h.tally.commands.Load() - warm.commands) / int64(len(h.sandboxes))
-	most := figures{
-		server: warm.server + serverGrowth, agent: warm.agent + agentGrowth + each*keptEnd,
+	most := usage{
+		server: warm.server + serverGrowth, agent: warm.agent + agentGrowth + each*endedCommand,
 		descriptors: idle.descriptors + descriptorGrowth,
 	}
 	for deadline := time.Now().Add(4 * time.Minute); time.Now().Before(deadline) && ctx.Err() == nil; {
@@ -92,7 +91,7 @@ func (h *house) settled(ctx context.Context, idle, warm figures) (last figures, 
 	return last, errs
 }
 
-func (f figures) exceeds(most figures) (errs []error) {
+func (f usage) exceeds(most usage) (errs []error) {
 	if f.server > most.server {
 		errs = append(errs, fmt.Errorf("the server holds too much: %v; allowed: %v", f, most))
 	}
@@ -105,13 +104,13 @@ func (f figures) exceeds(most figures) (errs []error) {
 	return errs
 }
 
-// strangers are the processes in the sandboxes that should have ended. They are
-// given a minute.
-func (h *house) strangers() (errs []error) {
+// strayProcesses returns an error for each process in the sandboxes that has not ended
+// within a minute.
+func (h *host) strayProcesses() (errs []error) {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		errs = nil
 		agents, connects := 0, 0
-		for _, p := range h.inside() {
+		for _, p := range h.processes() {
 			switch {
 			case p.agent:
 				agents++
@@ -130,12 +129,12 @@ func (h *house) strangers() (errs []error) {
 	}
 }
 
-// leftovers is what the deleted sandboxes should not have left: processes,
-// cgroups, mounts. They are given a moment.
-func (h *house) leftovers() (errs []error) {
+// leftovers returns an error for each process, cgroup and mount of deleted sandboxes
+// that remains after a minute.
+func (h *host) leftovers() (errs []error) {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		errs = nil
-		for _, p := range h.inside() {
+		for _, p := range h.processes() {
 			errs = append(errs, fmt.Errorf("process %d is left after delete: %s", p.pid, p.args))
 		}
 		for _, pattern := range []string{"/sys/fs/cgroup%s/*/cgroup.procs", "/sys/fs/cgroup/*%s/*/cgroup.procs"} {

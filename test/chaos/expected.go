@@ -15,29 +15,29 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// fate is what a worker was told of one of its sandboxes.
-type fate int
+// state is a worker's last information about one of its sandboxes.
+type state int
 
 const (
-	asked   fate = iota // its creation was not answered: it may be there
-	lives               // it is there until it expires
-	leaving             // its deletion was not answered: it may be gone
-	gone                // it is not there
+	requested state = iota // its creation had no reply: it may exist
+	active                 // it exists until it expires
+	deleting               // its deletion had no reply: it may be gone
+	deleted                // it does not exist
 )
 
-// entry is one sandbox in a worker's ledger.
+// entry is a sandbox in the state that its worker expects.
 type entry struct {
 	tenant  *tenant
 	id      string
-	box     *sandgate.Sandbox // nil while asked
-	expires time.Time         // zero: not for now
-	fate    fate
+	box     *sandgate.Sandbox // nil while requested
+	expires time.Time         // zero: after the test
+	state   state
 	sleeper bool // a detached command was started in it
 }
 
 const sleeperID = "sleeper"
 
-// tenant is one principal, with a ledger that its workers share.
+// tenant is one principal, with the entries of all its workers.
 type tenant struct {
 	name   string
 	client *sandgate.Client
@@ -54,8 +54,8 @@ func (t *tenant) add(id string) *entry {
 	return e
 }
 
-// raider makes, uses and deletes sandboxes of its own, one call after another.
-type raider struct {
+// worker creates, uses and deletes its own sandboxes, one call after another.
+type worker struct {
 	*tenant
 	name   string
 	chance *rand.Rand
@@ -64,7 +64,7 @@ type raider struct {
 	made   int
 }
 
-func (r *raider) work(ctx context.Context, stop <-chan struct{}) {
+func (r *worker) work(ctx context.Context, stop <-chan struct{}) {
 	for {
 		select {
 		case <-stop:
@@ -87,17 +87,17 @@ func (r *raider) work(ctx context.Context, stop <-chan struct{}) {
 	}
 }
 
-// hurried gives some calls so little time that they are given up half way.
-func (r *raider) hurried(ctx context.Context) (context.Context, context.CancelFunc) {
-	patience := time.Minute
+// withTimeout sets a timeout, for some calls so short that they are cancelled halfway.
+func (r *worker) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	maxJobTime := time.Minute
 	if r.chance.IntN(8) == 0 {
-		patience = time.Duration(5+r.chance.IntN(200)) * time.Millisecond
+		maxJobTime = time.Duration(5+r.chance.IntN(200)) * time.Millisecond
 	}
-	return context.WithTimeout(ctx, patience)
+	return context.WithTimeout(ctx, maxJobTime)
 }
 
-// unanswered reports whether an error leaves open what has happened.
-func unanswered(err error) bool {
+// unknownOutcome reports whether an error leaves the outcome of the call open.
+func unknownOutcome(err error) bool {
 	for _, known := range []error{
 		sandgate.ErrUnavailable, sandgate.ErrConnectionLost, sandgate.ErrDeadlineExceeded, sandgate.ErrCallCancelled,
 		context.DeadlineExceeded, context.Canceled,
@@ -109,20 +109,20 @@ func unanswered(err error) bool {
 	return false
 }
 
-func (r *raider) create(ctx context.Context) error {
+func (r *worker) create(ctx context.Context) error {
 	r.made++
 	e := r.add(fmt.Sprintf("%s-%d", r.name, r.made))
 	req := sandgate.CreateRequest{ID: e.id, Labels: map[string]string{"of": r.name}}
 	if r.chance.IntN(3) == 0 {
-		req.Spec = &sandgate.Spec{Env: map[string]string{"COLD": "1"}} // no pool has that
+		req.Spec = &sandgate.Spec{Env: map[string]string{"COLD": "1"}} // a pool has no such sandbox
 	}
 	if r.chance.IntN(4) == 0 {
 		req.TTL = time.Duration(3+r.chance.IntN(5)) * time.Second
 	}
-	ctx, cancel := r.hurried(ctx)
+	ctx, cancel := r.withTimeout(ctx)
 	defer cancel()
 	box, _, err := r.client.Create(ctx, req)
-	if unanswered(err) {
+	if unknownOutcome(err) {
 		return nil
 	}
 	if err != nil {
@@ -131,7 +131,7 @@ func (r *raider) create(ctx context.Context) error {
 	if box.Created().GetFromPool() {
 		r.tally.claims.Add(1)
 	}
-	e.box, e.fate = box, lives
+	e.box, e.state = box, active
 	if req.TTL > 0 {
 		e.expires = box.Created().GetExpireTime().AsTime()
 	}
@@ -140,43 +140,44 @@ func (r *raider) create(ctx context.Context) error {
 		Shell: fmt.Sprintf("echo %s >/workspace/marker; sleep 3600 & exec sleep 3600", e.id), ExecID: sleeperID, Detach: true, Timeout: sandgate.Unlimited,
 	})
 	if err != nil {
-		return e.lost("start a command", err)
+		return e.checkError("start a command", err)
 	}
 	p.Close()
 	e.sleeper = true
 	return nil
 }
 
-// lost says what an error on a sandbox means that should be there.
-func (e *entry) lost(what string, err error) error {
+// checkError returns an error from an expected sandbox, unless the outcome is unknown
+// or the sandbox has expired.
+func (e *entry) checkError(what string, err error) error {
 	missing := errors.Is(err, sandgate.ErrSandboxNotFound) || errors.Is(err, sandgate.ErrSandboxNotActive) || errors.Is(err, sandgate.ErrExecNotFound)
 	switch {
-	case err == nil, unanswered(err):
+	case err == nil, unknownOutcome(err):
 		return nil
 	case !e.expires.IsZero() && missing && time.Now().After(e.expires):
-		e.fate = gone
+		e.state = deleted
 		return nil
 	default:
 		return fmt.Errorf("%s: %s (it expires: %v): %w", e.id, what, e.expires, err)
 	}
 }
 
-func (r *raider) use(ctx context.Context, e *entry) error {
-	if e.fate != lives {
+func (r *worker) use(ctx context.Context, e *entry) error {
+	if e.state != active {
 		return nil
 	}
-	ctx, cancel := r.hurried(ctx)
+	ctx, cancel := r.withTimeout(ctx)
 	defer cancel()
 	r.tally.commands.Add(1)
-	return e.lost("use", e.marked(ctx))
+	return e.checkError("use", e.checkMarker(ctx))
 }
 
-// marked checks that the sandbox is the one in which the sleeper was started.
-func (e *entry) marked(ctx context.Context) error {
+// checkMarker checks that this is the sandbox in which the sleeper was started.
+func (e *entry) checkMarker(ctx context.Context) error {
 	if !e.sleeper {
 		return nil
 	}
-	// The sleeper may not have come to its first line yet.
+	// The sleeper may not have run its first line yet.
 	result, err := e.box.Execute(ctx, sandgate.ExecuteRequest{
 		Shell: "for i in $(seq 400); do test -s /workspace/marker && break; sleep 0.1; done; cat /workspace/marker",
 	})
@@ -187,39 +188,39 @@ func (e *entry) marked(ctx context.Context) error {
 		if !e.expires.IsZero() && time.Now().After(e.expires) {
 			return sandgate.ErrSandboxNotFound // it ended with its sandbox
 		}
-		return fmt.Errorf("the marker says %q, want %q; %v", got, e.id, result.Exit)
+		return fmt.Errorf("the marker is %q, want %q; %v", got, e.id, result.Exit)
 	}
 	return nil
 }
 
-func (r *raider) remove(ctx context.Context, i int) error {
+func (r *worker) remove(ctx context.Context, i int) error {
 	e := r.mine[i]
 	r.mine = append(r.mine[:i], r.mine[i+1:]...)
-	if e.fate != lives {
+	if e.state != active {
 		return nil
 	}
-	ctx, cancel := r.hurried(ctx)
+	ctx, cancel := r.withTimeout(ctx)
 	defer cancel()
-	e.fate = leaving
+	e.state = deleting
 	_, err := r.client.Delete(ctx, e.id)
 	if err == nil {
-		e.fate = gone
+		e.state = deleted
 	}
-	return e.lost("delete", err)
+	return e.checkError("delete", err)
 }
 
-// check compares an entry with what is there after the storm. An answer that
-// time may still change is errEarly.
+// check compares an entry with the sandbox after the storm. It returns errEarly for a
+// difference that may still go away.
 func (e *entry) check(ctx context.Context) error {
-	// The ledger knows ids; whatever incarnation is there is looked at.
+	// By its id, in any incarnation.
 	info, err := e.tenant.client.Sandbox(e.id).Info(ctx)
 	missing := errors.Is(err, sandgate.ErrSandboxNotFound)
 	switch {
 	case err != nil && !missing:
 		return fmt.Errorf("%s: %w", e.id, err)
-	case e.fate == gone && !missing:
+	case e.state == deleted && !missing:
 		return fmt.Errorf("%s was deleted and is %v: %w", e.id, info.GetState(), errEarly)
-	case missing && e.fate == lives && (e.expires.IsZero() || time.Now().Before(e.expires)):
+	case missing && e.state == active && (e.expires.IsZero() || time.Now().Before(e.expires)):
 		return fmt.Errorf("%s is not there, and should be (it expires: %v)", e.id, e.expires)
 	case missing:
 		return nil
@@ -227,19 +228,19 @@ func (e *entry) check(ctx context.Context) error {
 		return fmt.Errorf("%s is %v: %w", e.id, info.GetState(), errEarly)
 	case !e.expires.IsZero():
 		return fmt.Errorf("%s should have expired at %v: %w", e.id, e.expires, errEarly)
-	case e.fate == lives && info.GetIncarnation() != e.box.Incarnation:
+	case e.state == active && info.GetIncarnation() != e.box.Incarnation:
 		return fmt.Errorf("%s is incarnation %s, it was %s", e.id, info.GetIncarnation(), e.box.Incarnation)
-	case e.fate != lives:
-		// Nobody knows what it is; it must be usable all the same.
+	case e.state != active:
+		// Its state is unknown, but it must be usable.
 		_, err := e.tenant.client.Sandbox(e.id).Execute(ctx, sandgate.ExecuteRequest{Argv: []string{"true"}})
 		return err
 	}
-	return e.whole(ctx)
+	return e.checkUsable(ctx)
 }
 
-// whole checks that nothing in the sandbox noticed.
-func (e *entry) whole(ctx context.Context) error {
-	if err := e.marked(ctx); err != nil {
+// checkUsable checks that the sandbox survived the storm unharmed.
+func (e *entry) checkUsable(ctx context.Context) error {
+	if err := e.checkMarker(ctx); err != nil {
 		return fmt.Errorf("%s: %w", e.id, err)
 	}
 	running, err := e.box.Processes(ctx, false)

@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// breaker breaks the connections between the server and the agents at moments
-// that the seed chooses. It shuts the server's sockets down from outside, as a
-// duplicate of the descriptor allows; in the way "exec" it also kills the
-// process in the sandbox that joins the agent to the server.
+// breaker breaks the connections between the server and the agents at moments that the
+// seed chooses. It shuts down the server's sockets through duplicates of their
+// descriptors; with the transport "exec" it also kills the connect process in the
+// sandbox.
 type breaker struct {
-	h      *house
+	h      *host
 	chance *rand.Rand
 	mean   time.Duration
 }
@@ -34,7 +34,7 @@ func (b *breaker) run(ctx context.Context) {
 		case <-time.After(time.Duration(b.chance.ExpFloat64() * float64(b.mean))):
 		}
 		var n int
-		if b.h.way == "exec" && b.chance.IntN(2) == 0 {
+		if b.h.transport == "exec" && b.chance.IntN(2) == 0 {
 			n = b.killConnect()
 		} else {
 			n = b.shutSocket()
@@ -43,10 +43,10 @@ func (b *breaker) run(ctx context.Context) {
 	}
 }
 
-// killConnect kills one of the processes that join, and says how many it was.
+// killConnect kills one connect process and returns the number killed.
 func (b *breaker) killConnect() int {
 	var found []int
-	for _, p := range b.h.inside() {
+	for _, p := range b.h.processes() {
 		if p.connect {
 			found = append(found, p.pid)
 		}
@@ -60,8 +60,8 @@ func (b *breaker) killConnect() int {
 	return 1
 }
 
-// shutSocket shuts one of the server's sockets to an agent, whole or in one
-// direction, and says how many it was.
+// shutSocket shuts down one of the server's sockets to an agent, in one or both
+// directions, and returns the number shut down.
 func (b *breaker) shutSocket() int {
 	pid := b.h.pid()
 	pidfd, err := unix.PidfdOpen(pid, 0)
@@ -82,7 +82,7 @@ func (b *breaker) shutSocket() int {
 		if err != nil {
 			continue
 		}
-		shut := isPipe(fd) && unix.Shutdown(fd, how) == nil
+		shut := isAgentConnection(fd) && unix.Shutdown(fd, how) == nil
 		_ = unix.Close(fd)
 		if shut {
 			return 1
@@ -91,9 +91,9 @@ func (b *breaker) shutSocket() int {
 	return 0
 }
 
-// isPipe tells a connected unix socket: the server listens on TCP, so that it
-// has no others than those to agents.
-func isPipe(fd int) bool {
+// isAgentConnection reports whether fd is a connected unix socket: those of a server
+// that listens on TCP all lead to agents.
+func isAgentConnection(fd int) bool {
 	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil || domain != unix.AF_UNIX {
 		return false
@@ -106,16 +106,15 @@ func isPipe(fd int) bool {
 	return err == nil
 }
 
-// process is one process in a sandbox of ours.
+// process is a process in one of the sandboxes.
 type process struct {
 	pid            int
 	agent, connect bool
 	args           string
 }
 
-// inside finds the processes in the sandboxes by their cgroup, whose name no
-// other server uses.
-func (h *house) inside() []process {
+// processes returns the processes in the sandboxes, by the server's own cgroup.
+func (h *host) processes() []process {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	var found []process
 	for _, dir := range dirs {
