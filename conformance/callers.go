@@ -58,10 +58,10 @@ func graceOfALostCaller(ctx context.Context, t T, s *Suite) {
 	req := shell("setsid sleep " + seconds + " & echo ready; sleep " + seconds)
 	req.DisconnectGrace = durationpb.New(grace)
 	s.abandon(ctx, t, req)
-	box := s.box(ctx, t, nil)
-	eventually(ctx, t, grace+30*time.Second, "a command whose grace ended", func() bool { return box.count(ctx, t, seconds) == 0 })
+	sandbox := s.target(ctx, t, nil)
+	eventually(ctx, t, grace+30*time.Second, "a command whose grace ended", func() bool { return sandbox.count(ctx, t, seconds) == 0 })
 	// By the sandbox's own clock, whatever else this machine had to do.
-	r := s.attach(ctx, t, box, req.GetExecId(), 0)
+	r := s.attach(ctx, t, sandbox, req.GetExecId(), 0)
 	if wall := r.exited.GetWallTime().AsDuration(); r.exited.GetReason() != sandboxv1.ExitReason_EXIT_REASON_KILLED || wall < grace || wall > grace+15*time.Second {
 		t.Errorf("with a grace of %v it ended %v", grace, r)
 	}
@@ -97,10 +97,10 @@ func detachedRunsOn(ctx context.Context, t T, s *Suite) {
 
 // backgroundChild holds the output open beyond the command's end.
 func backgroundChild(ctx context.Context, t T, s *Suite) {
-	box, seconds := s.sandbox(ctx, t, nil), marker()
-	look, gate := s.box(ctx, t, nil), s.place(ctx, t, box)+"/gate"
+	sandbox, seconds := s.sandbox(ctx, t, nil), marker()
+	look, gate := s.target(ctx, t, nil), s.workdir(ctx, t, sandbox)+"/gate"
 	// The child waits until this call has come back.
-	r, err := box.Execute(ctx, sandgate.ExecuteRequest{
+	r, err := sandbox.Execute(ctx, sandgate.ExecuteRequest{
 		Shell:   "(until [ -e " + gate + " ]; do sleep 0.05; done; echo late) & sleep " + seconds + " & echo now; exit 7",
 		Timeout: time.Minute,
 	})
@@ -109,21 +109,21 @@ func backgroundChild(ctx context.Context, t T, s *Suite) {
 	}
 	exits(t, "the command", r.Exit, 7)
 	listed := false
-	processes, err := box.Processes(ctx, true)
+	processes, err := sandbox.Processes(ctx, true)
 	for _, p := range processes {
 		listed = listed || p.GetExecId() == r.ExecID && p.GetLiveProcesses() > 0
 	}
 	if err != nil || !listed {
 		t.Errorf("its children are not listed: %v, %v", processes, err)
 	}
-	p, err := box.Attach(ctx, r.ExecID, r.Exit.GetPosition(), sandgate.StreamsEnd)
+	p, err := sandbox.Attach(ctx, r.ExecID, r.Exit.GetPosition(), sandgate.StreamsEnd)
 	if err != nil {
 		t.Fatalf("attach: %v", err)
 	}
 	t.Cleanup(p.Close)
 	look.sh(ctx, t, "touch "+gate)
 	untilOutput(t, p, "late\n")
-	if delivered, err := box.Signal(ctx, r.ExecID, "SIGKILL", sandgate.Tree); err != nil || !delivered {
+	if delivered, err := sandbox.Signal(ctx, r.ExecID, "SIGKILL", sandgate.Tree); err != nil || !delivered {
 		t.Errorf("kill what is left: %v, %v", delivered, err)
 	}
 	exit, err := p.Wait()

@@ -47,7 +47,7 @@ func Cases() []Case {
 	for _, c := range SandboxCases() {
 		all = append(all, Case{Name: c.Name, needs: c.needs, run: func(ctx context.Context, t T, s *Suite) {
 			t.Helper()
-			c.Run(ctx, t, s.box(ctx, t, c.Limits))
+			c.Run(ctx, t, s.target(ctx, t, c.Limits))
 		}})
 	}
 	for _, group := range [][]Case{
@@ -99,9 +99,9 @@ func (f Filter) Choose(cases []Case) ([]Case, error) {
 	})
 	order := rand.New(rand.NewPCG(f.Seed, 0)).Perm(len(cases))
 	keep := make([]bool, len(cases))
-	for place, i := range order {
-		keep[i] = (f.Parts == 0 || place%f.Parts == f.Part-1) &&
-			(f.Fraction == 0 || float64(place) < f.Fraction*float64(len(cases)))
+	for rank, i := range order {
+		keep[i] = (f.Parts == 0 || rank%f.Parts == f.Part-1) &&
+			(f.Fraction == 0 || float64(rank) < f.Fraction*float64(len(cases)))
 	}
 	var chosen []Case
 	for i, c := range cases {

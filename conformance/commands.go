@@ -103,7 +103,7 @@ func cwdEnvArgv(ctx context.Context, t T, s Sandbox) {
 	}
 }
 
-// largeScript is beyond what fits into one argument of a process.
+// largeScript is larger than one argument of a process can be.
 func largeScript(ctx context.Context, t T, s Sandbox) {
 	script := "x='" + strings.Repeat("y", 300<<10) + "'; echo ${#x}"
 	if r := s.sh(ctx, t, script); r.stdout != "307200\n" {

@@ -74,9 +74,9 @@ func exits(t T, what string, e *sandgate.Exited, code int) {
 	}
 }
 
-func start(ctx context.Context, t T, box *sandgate.Sandbox, r sandgate.ExecuteRequest) *sandgate.Process {
+func start(ctx context.Context, t T, sandbox *sandgate.Sandbox, r sandgate.ExecuteRequest) *sandgate.Process {
 	t.Helper()
-	p, err := box.Start(ctx, r)
+	p, err := sandbox.Start(ctx, r)
 	if err != nil {
 		t.Fatalf("start: %v", err)
 	}
@@ -92,10 +92,10 @@ func release(ctx context.Context, t T, p *sandgate.Process) {
 	}
 }
 
-// cutBeforeStarted: nobody knows whether the request arrived, so the command may
-// only run once however often it is sent.
+// cutBeforeStarted: it is unknown whether the request arrived, so it is sent again, and
+// the command must run exactly once.
 func cutBeforeStarted(ctx context.Context, t T, h *hop) {
-	box := h.box(ctx, t)
+	sandbox := h.sandbox(ctx, t)
 	for _, mode := range h.modes {
 		cuts := 0
 		for i := range 6 {
@@ -103,7 +103,7 @@ func cutBeforeStarted(ctx context.Context, t T, h *hop) {
 			counter := fmt.Sprintf("runs-%s-%s-%d", h.name, mode, i)
 			at := span{up: i%2 == 0, bytes: 60, delay: 2 * time.Millisecond, times: 1}
 			cuts += h.during(ctx, t, mode, at, func() {
-				r, err := box.Execute(ctx, sandgate.ExecuteRequest{Shell: "echo run >>" + counter + "; echo out; exit 3", Timeout: time.Minute})
+				r, err := sandbox.Execute(ctx, sandgate.ExecuteRequest{Shell: "echo run >>" + counter + "; echo out; exit 3", Timeout: time.Minute})
 				if err != nil {
 					t.Fatalf("%s: %v", what, err)
 				}
@@ -122,9 +122,9 @@ func cutBeforeStarted(ctx context.Context, t T, h *hop) {
 }
 
 func cutAfterStarted(ctx context.Context, t T, h *hop) {
-	box, want := h.box(ctx, t), numbers(20_000)
+	sandbox, want := h.sandbox(ctx, t), numbers(20_000)
 	for _, mode := range h.modes {
-		p := start(ctx, t, box, sandgate.ExecuteRequest{Shell: "read x; seq 1 20000; exit 7", StdinOpen: true, Timeout: time.Minute})
+		p := start(ctx, t, sandbox, sandgate.ExecuteRequest{Shell: "read x; seq 1 20000; exit 7", StdinOpen: true, Timeout: time.Minute})
 		h.cut(ctx, t, mode)
 		release(ctx, t, p)
 		got, exit := collect(t, mode, p)
@@ -134,11 +134,11 @@ func cutAfterStarted(ctx context.Context, t T, h *hop) {
 }
 
 func cutMidChunk(ctx context.Context, t T, h *hop) {
-	box, want := h.box(ctx, t), numbers(600_000)
+	sandbox, want := h.sandbox(ctx, t), numbers(600_000)
 	for _, mode := range h.modes {
 		at := span{bytes: int64(len(want)) / 4, delay: 25 * time.Millisecond, times: 3}
 		cuts := h.during(ctx, t, mode, at, func() {
-			p := start(ctx, t, box, sandgate.ExecuteRequest{Shell: "seq 1 600000; exit 7", Timeout: time.Minute})
+			p := start(ctx, t, sandbox, sandgate.ExecuteRequest{Shell: "seq 1 600000; exit 7", Timeout: time.Minute})
 			got, exit := collect(t, mode, p)
 			same(t, mode, got, want)
 			exits(t, mode, exit, 7)
@@ -151,9 +151,9 @@ func cutMidChunk(ctx context.Context, t T, h *hop) {
 
 func cutBetweenChunks(ctx context.Context, t T, h *hop) {
 	const blocks = 4
-	box := h.box(ctx, t)
+	sandbox := h.sandbox(ctx, t)
 	for _, mode := range h.modes {
-		p := start(ctx, t, box, sandgate.ExecuteRequest{
+		p := start(ctx, t, sandbox, sandgate.ExecuteRequest{
 			Shell: "for i in 1 2 3 4; do seq 1 5000; echo block >&2; read x; done; exit 7", StdinOpen: true, Timeout: time.Minute,
 		})
 		var got []byte
@@ -177,12 +177,12 @@ func cutBetweenChunks(ctx context.Context, t T, h *hop) {
 	}
 }
 
-// cutBeforeExited breaks the connection when there is nothing left to say but
-// the end, which on the client hop comes while nobody is connected.
+// cutBeforeExited breaks the connection before the last event. On the client hop the
+// command ends while no client is connected.
 func cutBeforeExited(ctx context.Context, t T, h *hop) {
-	box := h.box(ctx, t)
+	sandbox := h.sandbox(ctx, t)
 	for _, mode := range h.modes {
-		p := start(ctx, t, box, sandgate.ExecuteRequest{Shell: "echo out; read x; exit 9", StdinOpen: true, Timeout: time.Minute})
+		p := start(ctx, t, sandbox, sandgate.ExecuteRequest{Shell: "echo out; read x; exit 9", StdinOpen: true, Timeout: time.Minute})
 		var got []byte
 		for event, err := range p.Events() {
 			if err != nil {
@@ -214,7 +214,7 @@ func cutBeforeExited(ctx context.Context, t T, h *hop) {
 }
 
 func cutWhileAttached(ctx context.Context, t T, h *hop) {
-	box, want := h.box(ctx, t), numbers(600_000)
+	sandbox, want := h.sandbox(ctx, t), numbers(600_000)
 	for _, mode := range h.modes {
 		p := start(ctx, t, h.suite.shared, sandgate.ExecuteRequest{Shell: "seq 1 600000; exit 7", Detach: true, Timeout: time.Minute})
 		from := h.chance.Int64N(int64(len(want)) / 4)
@@ -229,7 +229,7 @@ func cutWhileAttached(ctx context.Context, t T, h *hop) {
 		}
 		at := span{bytes: int64(len(want)) / 4, delay: 20 * time.Millisecond, times: 3}
 		cuts := h.during(ctx, t, mode, at, func() {
-			follower, err := box.Attach(ctx, p.ID(), from, sandgate.StreamsEnd)
+			follower, err := sandbox.Attach(ctx, p.ID(), from, sandgate.StreamsEnd)
 			if err != nil {
 				t.Fatalf("%s: attach: %v", mode, err)
 			}
@@ -245,11 +245,11 @@ func cutWhileAttached(ctx context.Context, t T, h *hop) {
 }
 
 func cutDuringWriteStdin(ctx context.Context, t T, h *hop) {
-	box, data := h.box(ctx, t), noise(3<<20)
+	sandbox, data := h.sandbox(ctx, t), noise(3<<20)
 	want := fmt.Sprintf("%x", sha256.Sum256(data))
 	for _, mode := range h.modes {
 		cuts := h.during(ctx, t, mode, span{up: true, bytes: 1 << 20, delay: 20 * time.Millisecond, times: 3}, func() {
-			p := start(ctx, t, box, sandgate.ExecuteRequest{Argv: []string{"sha256sum"}, StdinOpen: true, Timeout: time.Minute})
+			p := start(ctx, t, sandbox, sandgate.ExecuteRequest{Argv: []string{"sha256sum"}, StdinOpen: true, Timeout: time.Minute})
 			if err := p.WriteStdin(ctx, data); err != nil {
 				t.Fatalf("%s: %v", mode, err)
 			}
@@ -268,11 +268,11 @@ func cutDuringWriteStdin(ctx context.Context, t T, h *hop) {
 	}
 }
 
-// blackHole is a connection that never says that it is gone: only the client's
+// blackHole is a connection that breaks without a reset: only the client's
 // own keepalive finds out.
 func blackHole(ctx context.Context, t T, s *Suite) {
 	h := s.hop(ctx, t, clientHop, "C07_black_hole")
-	p := start(ctx, t, h.box(ctx, t), sandgate.ExecuteRequest{Shell: "seq 1 1000; sleep 2; seq 1 1000; exit 7", Timeout: time.Minute})
+	p := start(ctx, t, h.sandbox(ctx, t), sandgate.ExecuteRequest{Shell: "seq 1 1000; sleep 2; seq 1 1000; exit 7", Timeout: time.Minute})
 	h.proxy.swallow()
 	got, exit := collect(t, "black hole", p)
 	same(t, "black hole", got, bytes.Repeat(numbers(1000), 2))

@@ -32,14 +32,14 @@ func cutFileCases() []Case {
 
 func cutUpload(ctx context.Context, t T, h *hop, at span) {
 	t.Helper()
-	box, data := h.box(ctx, t), noise(5<<20)
+	sandbox, data := h.sandbox(ctx, t), noise(5<<20)
 	sum := sha256.Sum256(data)
-	path := h.suite.place(ctx, t, box) + "/cut-upload-" + h.name
+	path := h.suite.workdir(ctx, t, sandbox) + "/cut-upload-" + h.name
 	for _, mode := range h.modes {
 		cuts := 0
 		for range 2 {
 			cuts += h.during(ctx, t, mode, at, func() {
-				r, err := box.UploadFile(ctx, sandgate.File{Path: path, Content: bytes.NewReader(data)})
+				r, err := sandbox.UploadFile(ctx, sandgate.File{Path: path, Content: bytes.NewReader(data)})
 				if err != nil {
 					t.Fatalf("%s: %v", mode, err)
 				}
@@ -47,7 +47,7 @@ func cutUpload(ctx context.Context, t T, h *hop, at span) {
 					t.Errorf("%s: the server says %d bytes, sha256 %x", mode, r.Size, r.SHA256)
 				}
 			})
-			seen := h.suite.box(ctx, t, nil).sh(ctx, t, "sha256sum <"+path+"; rm "+path+"; ls -A . | grep -c cut-upload")
+			seen := h.suite.target(ctx, t, nil).sh(ctx, t, "sha256sum <"+path+"; rm "+path+"; ls -A . | grep -c cut-upload")
 			if want := fmt.Sprintf("%x  -\n0\n", sum); seen.stdout != want {
 				t.Errorf("%s: the sandbox holds %v", mode, seen)
 			}
@@ -62,16 +62,16 @@ func cutUpload(ctx context.Context, t T, h *hop, at span) {
 // as a whole, and each file is as it was or as it should be.
 func cutBetweenFiles(ctx context.Context, t T, h *hop) {
 	const files = 40
-	box := h.box(ctx, t)
-	dir := h.suite.place(ctx, t, box) + "/cut-files-" + h.name
+	sandbox := h.sandbox(ctx, t)
+	dir := h.suite.workdir(ctx, t, sandbox) + "/cut-files-" + h.name
 	previous, next := bytes.Repeat([]byte("old"), 20_000), bytes.Repeat([]byte("new!"), 20_000)
 	path := func(i int) string { return fmt.Sprintf("%s/%d", dir, i) }
-	put := func(box *sandgate.Sandbox, content []byte) error {
+	put := func(sandbox *sandgate.Sandbox, content []byte) error {
 		var batch []sandgate.File
 		for i := range files {
 			batch = append(batch, sandgate.File{Path: path(i), Content: bytes.NewReader(content)})
 		}
-		results, err := box.Upload(ctx, batch...)
+		results, err := sandbox.Upload(ctx, batch...)
 		for _, r := range results {
 			if r.Err != nil {
 				t.Errorf("the broken connection is said to be a file's fault: %v", r.Err)
@@ -85,7 +85,7 @@ func cutBetweenFiles(ctx context.Context, t T, h *hop) {
 		}
 		total := int64(files * len(next))
 		var err error
-		cuts := h.during(ctx, t, mode, span{up: true, bytes: total * 3 / 4, delay: 4 * time.Millisecond, times: 1}, func() { err = put(box, next) })
+		cuts := h.during(ctx, t, mode, span{up: true, bytes: total * 3 / 4, delay: 4 * time.Millisecond, times: 1}, func() { err = put(sandbox, next) })
 		if own := (*sandgate.Error)(nil); err != nil && (!errors.As(err, &own) || !errors.Is(err, sandgate.ErrUnavailable)) {
 			t.Errorf("%s: the call failed with %v", mode, err)
 		}
@@ -112,8 +112,8 @@ func cutBetweenFiles(ctx context.Context, t T, h *hop) {
 }
 
 func cutDuringDownload(ctx context.Context, t T, h *hop) {
-	box, data := h.box(ctx, t), noise(5<<20)
-	path := h.suite.place(ctx, t, box) + "/cut-download-" + h.name
+	sandbox, data := h.sandbox(ctx, t), noise(5<<20)
+	path := h.suite.workdir(ctx, t, sandbox) + "/cut-download-" + h.name
 	if _, err := h.suite.shared.UploadFile(ctx, sandgate.File{Path: path, Content: bytes.NewReader(data)}); err != nil {
 		t.Fatalf("upload: %v", err)
 	}
@@ -122,7 +122,7 @@ func cutDuringDownload(ctx context.Context, t T, h *hop) {
 		for range 2 {
 			cuts += h.during(ctx, t, mode, span{bytes: 2 << 20, delay: 10 * time.Millisecond, times: 2}, func() {
 				var got bytes.Buffer
-				if _, err := box.DownloadFile(ctx, path, &got, nil); err != nil {
+				if _, err := sandbox.DownloadFile(ctx, path, &got, nil); err != nil {
 					t.Fatalf("%s: %v", mode, err)
 				}
 				same(t, mode, got.Bytes(), data)
@@ -139,15 +139,15 @@ func cutDuringDownload(ctx context.Context, t T, h *hop) {
 
 func cutDuringSearch(ctx context.Context, t T, h *hop) {
 	const lines = 3000
-	box := h.box(ctx, t)
-	dir := h.suite.place(ctx, t, box) + "/cut-search-" + h.name
-	h.suite.box(ctx, t, nil).sh(ctx, t, fmt.Sprintf("mkdir %s && cd %s; seq -f 'needle %%.0f' 1 %d >a; seq 1 200000 >b", dir, dir, lines))
+	sandbox := h.sandbox(ctx, t)
+	dir := h.suite.workdir(ctx, t, sandbox) + "/cut-search-" + h.name
+	h.suite.target(ctx, t, nil).sh(ctx, t, fmt.Sprintf("mkdir %s && cd %s; seq -f 'needle %%.0f' 1 %d >a; seq 1 200000 >b", dir, dir, lines))
 	for _, mode := range h.modes {
 		cuts := 0
 		for i := range 4 {
 			at := span{up: i%2 == 0, bytes: 50, delay: 4 * time.Millisecond, times: 1}
 			cuts += h.during(ctx, t, mode, at, func() {
-				found, err := box.Search(ctx, dir, "needle", sandgate.SearchRequest{})
+				found, err := sandbox.Search(ctx, dir, "needle", sandgate.SearchRequest{})
 				if err != nil {
 					t.Fatalf("%s: %v", mode, err)
 				}
@@ -168,29 +168,29 @@ func cutDuringSearch(ctx context.Context, t T, h *hop) {
 // cutDuringUnaryCalls: an answer is right or an error is about the connection. A
 // file that is there is never reported as missing.
 func cutDuringUnaryCalls(ctx context.Context, t T, h *hop) {
-	box := h.box(ctx, t)
-	path := h.suite.place(ctx, t, box) + "/cut-unary-" + h.name
-	h.suite.box(ctx, t, nil).sh(ctx, t, "echo text >"+path)
+	sandbox := h.sandbox(ctx, t)
+	path := h.suite.workdir(ctx, t, sandbox) + "/cut-unary-" + h.name
+	h.suite.target(ctx, t, nil).sh(ctx, t, "echo text >"+path)
 	for _, mode := range h.modes {
 		cuts := 0
 		for i := range 6 {
 			at := span{up: i%2 == 0, bytes: 50, delay: time.Millisecond, times: 1}
 			cuts += h.during(ctx, t, mode, at, func() {
-				info, err := box.Stat(ctx, path)
+				info, err := sandbox.Stat(ctx, path)
 				if err != nil || info.GetSize() != 5 {
 					t.Errorf("%s: stat: %v, %v", mode, info, err)
 				}
-				lines, err := box.Read(ctx, path, sandgate.ReadRequest{})
+				lines, err := sandbox.Read(ctx, path, sandgate.ReadRequest{})
 				if err != nil || string(lines.GetContent()) != "text" {
 					t.Errorf("%s: read: %v, %v", mode, lines, err)
 				}
-				if _, err := box.Stat(ctx, path+"-missing"); !errors.Is(err, sandgate.ErrFileNotFound) {
+				if _, err := sandbox.Stat(ctx, path+"-missing"); !errors.Is(err, sandgate.ErrFileNotFound) {
 					t.Errorf("%s: stat of a missing file: %v", mode, err)
 				}
-				if _, err := box.Processes(ctx, false); err != nil {
+				if _, err := sandbox.Processes(ctx, false); err != nil {
 					t.Errorf("%s: list processes: %v", mode, err)
 				}
-				if _, err := box.Info(ctx); err != nil {
+				if _, err := sandbox.Info(ctx); err != nil {
 					t.Errorf("%s: get the sandbox: %v", mode, err)
 				}
 			})

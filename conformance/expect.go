@@ -17,7 +17,7 @@ func wantReason(t T, what string, err error, reasons ...string) {
 	t.Errorf("%s: got %v, want %v", what, err, reasons)
 }
 
-// untilOutput reads a process until its output is what is wanted.
+// untilOutput reads a process until it has written want.
 func untilOutput(t T, p *sandgate.Process, want string) {
 	t.Helper()
 	var got string

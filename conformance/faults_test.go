@@ -22,8 +22,7 @@ import (
 
 // fault breaks a contract in the middle of a call. nil fields break nothing.
 type fault struct {
-	// event changes an event of Execute or Attach; it returns what is sent in its
-	// place.
+	// event replaces an event of Execute or Attach.
 	event func(*sandboxv1.ExecuteResponse) []*sandboxv1.ExecuteResponse
 	// request changes a request before the server gets it.
 	request func(method string, m proto.Message)
@@ -33,7 +32,7 @@ type fault struct {
 	failed func(error) error
 }
 
-// The cases fail when what they hold a server to is broken.
+// The cases fail against a server that breaks the contracts.
 func TestCasesFindFaults(t *testing.T) {
 	each := func(change func(*sandboxv1.ExecuteResponse)) func(*sandboxv1.ExecuteResponse) []*sandboxv1.ExecuteResponse {
 		return func(m *sandboxv1.ExecuteResponse) []*sandboxv1.ExecuteResponse {
@@ -192,7 +191,7 @@ func TestCasesFindFaults(t *testing.T) {
 	}
 }
 
-// blob is a message that nobody decodes.
+// blob is a message that is passed on undecoded.
 type blob struct{ data []byte }
 
 type blobCodec struct{}

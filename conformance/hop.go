@@ -41,7 +41,7 @@ func (s *Suite) hop(ctx context.Context, t T, name, test string) *hop {
 	return h
 }
 
-// cut breaks what is connected now; something must be.
+// cut breaks all open connections; there must be one.
 func (h *hop) cut(ctx context.Context, t T, mode string) {
 	t.Helper()
 	if h.inner(ctx, t, mode) == 0 {
@@ -61,7 +61,7 @@ func (h *hop) inner(ctx context.Context, t T, mode string) int {
 	return n
 }
 
-// span says within how many bytes or how long a hop is broken.
+// span bounds the bytes or the time after which a hop is cut.
 type span struct {
 	up    bool          // the direction that counts
 	bytes int64         // the client hop is cut at a random byte up to this one
@@ -109,8 +109,8 @@ func (h *hop) during(ctx context.Context, t T, mode string, at span, work func()
 	return cuts
 }
 
-// box returns the shared sandbox as it is reached over the hop.
-func (h *hop) box(ctx context.Context, t T) *sandgate.Sandbox {
+// sandbox returns a handle of the shared sandbox over the hop.
+func (h *hop) sandbox(ctx context.Context, t T) *sandgate.Sandbox {
 	t.Helper()
 	shared := h.suite.sandbox(ctx, t, nil)
 	over := h.client.Sandbox(shared.ID())

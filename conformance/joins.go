@@ -17,7 +17,7 @@ var joinCases = []Case{
 	{Name: "C07_same_id_after_the_end", run: sameIDAfterTheEnd},
 	{Name: "C07_same_id_other_request", run: sameIDOtherRequest},
 	{Name: "C07_attach_positions", run: attachPositions},
-	{Name: "C07_gap_is_said", run: gapIsSaid},
+	{Name: "C07_gap_is_said", run: gapIsReported},
 }
 
 var execSerial atomic.Int64
@@ -28,7 +28,7 @@ func (s *Suite) execID() string { return fmt.Sprintf("%s-%d", s.run, execSerial.
 // sameIDJoins starts one command twenty times at once.
 func sameIDJoins(ctx context.Context, t T, s *Suite) {
 	const callers = 20
-	box, want := s.box(ctx, t, nil), string(numbers(2000))
+	sandbox, want := s.target(ctx, t, nil), string(numbers(2000))
 	for round := range 3 {
 		id := s.execID()
 		var joined atomic.Int32
@@ -37,7 +37,7 @@ func sameIDJoins(ctx context.Context, t T, s *Suite) {
 			all.Go(func() {
 				req := shell("echo run >>joins; seq 1 2000; exit 7")
 				req.ExecId = id
-				r := box.execute(ctx, t, req)
+				r := sandbox.execute(ctx, t, req)
 				if r.err != nil || r.stdout != want || r.code() != 7 || r.started.GetExecId() != id {
 					t.Errorf("round %d: a caller got %v", round, r)
 				}
@@ -50,21 +50,21 @@ func sameIDJoins(ctx context.Context, t T, s *Suite) {
 		if n := joined.Load(); n != callers-1 {
 			t.Errorf("round %d: %d of %d callers were told that they joined", round, n, callers)
 		}
-		if r := box.sh(ctx, t, "cat joins; rm joins"); r.stdout != "run\n" {
+		if r := sandbox.sh(ctx, t, "cat joins; rm joins"); r.stdout != "run\n" {
 			t.Errorf("round %d: it did not run once: %v", round, r)
 		}
 	}
 }
 
 func sameIDAfterTheEnd(ctx context.Context, t T, s *Suite) {
-	box := s.box(ctx, t, nil)
+	sandbox := s.target(ctx, t, nil)
 	request := func() *sandboxv1.ExecuteRequest { return shell("echo out; echo err >&2; exit 7") }
 	first := request()
 	first.ExecId = s.execID()
-	was := box.execute(ctx, t, first)
+	was := sandbox.execute(ctx, t, first)
 	again := request()
 	again.ExecId = first.GetExecId()
-	is := box.execute(ctx, t, again)
+	is := sandbox.execute(ctx, t, again)
 	if was.err != nil || was.started.GetJoined() || was.code() != 7 {
 		t.Errorf("the first call: %v", was)
 	}
@@ -74,14 +74,14 @@ func sameIDAfterTheEnd(ctx context.Context, t T, s *Suite) {
 }
 
 func sameIDOtherRequest(ctx context.Context, t T, s *Suite) {
-	box := s.box(ctx, t, nil)
+	sandbox := s.target(ctx, t, nil)
 	id := s.execID()
 	for i, other := range []*sandboxv1.ExecuteRequest{shell("exit 1"), shell("exit 2"), argv("sh", "-c", "exit 1"), shell("exit 1")} {
 		other.ExecId = id
 		if i == 3 {
 			other.Env = map[string]string{"A": "b"}
 		}
-		r := box.execute(ctx, t, other)
+		r := sandbox.execute(ctx, t, other)
 		if i == 0 {
 			if r.code() != 1 {
 				t.Errorf("the first call: %v", r)
@@ -92,9 +92,9 @@ func sameIDOtherRequest(ctx context.Context, t T, s *Suite) {
 	}
 }
 
-func (s *Suite) attach(ctx context.Context, t T, box Sandbox, id string, position int64) result {
+func (s *Suite) attach(ctx context.Context, t T, sandbox Sandbox, id string, position int64) result {
 	t.Helper()
-	stream, err := s.stub.Attach(ctx, &sandboxv1.AttachRequest{SandboxId: box.ID, ExecId: id, Position: position})
+	stream, err := s.stub.Attach(ctx, &sandboxv1.AttachRequest{SandboxId: sandbox.ID, ExecId: id, Position: position})
 	if err != nil {
 		return result{err: err}
 	}
@@ -102,43 +102,43 @@ func (s *Suite) attach(ctx context.Context, t T, box Sandbox, id string, positio
 }
 
 func attachPositions(ctx context.Context, t T, s *Suite) {
-	box := s.box(ctx, t, nil)
+	sandbox := s.target(ctx, t, nil)
 	req := shell("printf abcdef; exit 7")
 	req.ExecId = s.execID()
-	if r := box.execute(ctx, t, req); r.stdout != "abcdef" {
+	if r := sandbox.execute(ctx, t, req); r.stdout != "abcdef" {
 		t.Fatalf("%v", r)
 	}
 	for position := range int64(7) {
-		r := s.attach(ctx, t, box, req.GetExecId(), position)
+		r := s.attach(ctx, t, sandbox, req.GetExecId(), position)
 		if r.err != nil || r.stdout != "abcdef"[position:] || r.code() != 7 || r.started.GetPosition() != position {
 			t.Errorf("from position %d: %v, started at %d", position, r, r.started.GetPosition())
 		}
 	}
-	wantReason(t, "beyond the end", s.attach(ctx, t, box, req.GetExecId(), 7).err, "POSITION_INVALID")
-	wantReason(t, "a negative position", s.attach(ctx, t, box, req.GetExecId(), -1).err, "POSITION_INVALID", "REQUEST_INVALID")
-	wantReason(t, "an unknown command", s.attach(ctx, t, box, "never-was", 0).err, "EXEC_NOT_FOUND")
-	wantReason(t, "a malformed id", s.attach(ctx, t, box, "a/b", 0).err, "REQUEST_INVALID")
+	wantReason(t, "beyond the end", s.attach(ctx, t, sandbox, req.GetExecId(), 7).err, "POSITION_INVALID")
+	wantReason(t, "a negative position", s.attach(ctx, t, sandbox, req.GetExecId(), -1).err, "POSITION_INVALID", "REQUEST_INVALID")
+	wantReason(t, "an unknown command", s.attach(ctx, t, sandbox, "never-was", 0).err, "EXEC_NOT_FOUND")
+	wantReason(t, "a malformed id", s.attach(ctx, t, sandbox, "a/b", 0).err, "REQUEST_INVALID")
 }
 
-// gapIsSaid writes more than is kept while nobody reads.
-func gapIsSaid(ctx context.Context, t T, s *Suite) {
+// gapIsReported writes more output than is retained while no reader is attached.
+func gapIsReported(ctx context.Context, t T, s *Suite) {
 	kept := s.info.GetLimits().GetOutputLogBytes()
 	if kept <= 0 || kept > 256<<20 {
 		t.Skipf("the server keeps %d bytes of output, too much to fill", kept)
 	}
 	size := kept + kept/4 + 12_345
-	box := s.sandbox(ctx, t, nil)
-	p := start(ctx, t, box, sandgate.ExecuteRequest{Shell: fmt.Sprintf("head -c %d /dev/zero; exit 7", size), Detach: true, Timeout: time.Minute})
+	sandbox := s.sandbox(ctx, t, nil)
+	p := start(ctx, t, sandbox, sandgate.ExecuteRequest{Shell: fmt.Sprintf("head -c %d /dev/zero; exit 7", size), Detach: true, Timeout: time.Minute})
 	id := p.ID()
 	p.Close() // The command goes on by itself.
-	ended, err := box.Attach(ctx, id, 0, sandgate.StreamsEnd)
+	ended, err := sandbox.Attach(ctx, id, 0, sandgate.StreamsEnd)
 	if err != nil {
 		t.Fatalf("attach: %v", err)
 	}
 	if _, err := ended.Wait(); err != nil {
 		t.Fatalf("wait: %v", err)
 	}
-	late, err := box.Attach(ctx, id, 0, sandgate.StreamsEnd)
+	late, err := sandbox.Attach(ctx, id, 0, sandgate.StreamsEnd)
 	if err != nil {
 		t.Fatalf("attach: %v", err)
 	}

@@ -76,7 +76,7 @@ func cancelKills(ctx context.Context, t T, s Sandbox) {
 		}
 	}
 	cancel(errors.New("the caller has had enough"))
-	// Nobody tells the caller when the command is gone, so look until it is.
+	// The caller gets no event for the end of the command, so poll for it.
 	deadline := time.Now().Add(30 * time.Second)
 	for s.count(ctx, t, seconds) > 0 {
 		if time.Now().After(deadline) {

@@ -30,9 +30,9 @@ func (s *Suite) request(id string) sandgate.CreateRequest {
 func (s *Suite) newID(name string) string { return "conformance-" + s.run + "-" + name }
 
 func anotherIncarnation(ctx context.Context, t T, s *Suite) {
-	box := s.sandbox(ctx, t, nil)
-	path := s.place(ctx, t, box) + "/replaced"
-	other := s.client.Sandbox(box.ID())
+	sandbox := s.sandbox(ctx, t, nil)
+	path := s.workdir(ctx, t, sandbox) + "/replaced"
+	other := s.client.Sandbox(sandbox.ID())
 	other.Incarnation = "never-was"
 	_, execute := other.Execute(ctx, sandgate.ExecuteRequest{Shell: "echo run >>" + path})
 	_, stat := other.Stat(ctx, "/tmp")
@@ -41,7 +41,7 @@ func anotherIncarnation(ctx context.Context, t T, s *Suite) {
 		wantReason(t, call, err, "SANDBOX_REPLACED")
 	}
 	if _, err := s.shared.Stat(ctx, path); !errors.Is(err, sandgate.ErrFileNotFound) {
-		t.Errorf("something was done in the wrong place: %v", err)
+		t.Errorf("a call reached the wrong incarnation: %v", err)
 	}
 }
 
@@ -135,7 +135,7 @@ func listPages(ctx context.Context, t T, s *Suite) {
 	wantReason(t, "a malformed token", err, "PAGE_TOKEN_INVALID")
 }
 
-// errorsHaveReasons asks for what cannot be, call by call.
+// errorsHaveReasons makes each call fail and checks the reason.
 func errorsHaveReasons(ctx context.Context, t T, s *Suite) {
 	s.sandbox(ctx, t, nil)
 	gone := s.client.Sandbox("conformance-never-was")

@@ -31,7 +31,7 @@ func forkBomb(ctx context.Context, t T, s Sandbox) {
 			return n == 0 && said.stderr == ""
 		})
 	}
-	// Where the sandbox can see its counter, the caller is told.
+	// If the sandbox can read its counter, the caller gets the reason.
 	seen := s.sh(ctx, t, "cat /sys/fs/cgroup/pids.events || cat /sys/fs/cgroup/pids/pids.events")
 	if seen.code() == 0 && !strings.Contains(r.exited.GetMessage(), "limit of 128 processes") {
 		t.Errorf("the end says nothing of the limit: %v; %s", r.exited, seen.stdout)

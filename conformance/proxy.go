@@ -20,12 +20,11 @@ const (
 	modeHole  = "hole"  // for a while all that comes is swallowed; then as reset
 )
 
-// holeTime is how long a black hole swallows.
+// holeTime is how long a black hole drops bytes.
 const holeTime = 700 * time.Millisecond
 
-// proxy stands between a client of the suite and the server, on sockets of its
-// own, and breaks connections when it is told to. It knows bytes only, so TLS
-// goes through it.
+// proxy relays bytes between a client of the suite and the server and breaks
+// connections on request. TLS passes through it.
 type proxy struct {
 	listener        net.Listener
 	network, target string
@@ -73,7 +72,7 @@ func newProxy(t T, address string) *proxy {
 	if p.network == "tcp" {
 		p.listener, err = net.Listen("tcp", "127.0.0.1:0")
 	} else if p.dir, err = os.MkdirTemp("", "sandgate-proxy-"); err == nil {
-		// Nobody else may come in where the server's own socket is not for all.
+		// As private as the server's own socket may be.
 		p.listener, err = net.Listen("unix", filepath.Join(p.dir, "s"))
 	}
 	if err != nil {
@@ -215,7 +214,7 @@ func (p *proxy) block(on bool) {
 	p.down = on
 }
 
-// cut breaks every connection that is open now, and says how many.
+// cut breaks every open connection and returns their number.
 func (p *proxy) cut(mode string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// echo answers every connection with what it gets.
+// echo sends back what it receives on each connection.
 func echo(t *testing.T, network, address string) string {
 	t.Helper()
 	l, err := net.Listen(network, address)

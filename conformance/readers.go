@@ -12,7 +12,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// readerCases are about those who read slowly or not at all.
+// readerCases are about readers that are slow or stuck.
 var readerCases = []Case{
 	{Name: "C12_slow_reader_gets_all", run: slowReader},
 	{Name: "C12_stuck_reader_stalls_nobody", run: stuckReader},
@@ -30,7 +30,7 @@ func slowReader(ctx context.Context, t T, s *Suite) {
 		}
 		check.take(t, event.Output)
 		if check.position < size/8 {
-			time.Sleep(5 * time.Millisecond) // This is what it is to be slow.
+			time.Sleep(5 * time.Millisecond) // A slow reader.
 		}
 	}
 	check.end(t, size)
@@ -65,21 +65,22 @@ func (p *pattern) take(t T, o *sandboxv1.Output) {
 func (p *pattern) end(t T, size int64) {
 	t.Helper()
 	if p.position != size {
-		t.Errorf("%d of %d bytes came", p.position, size)
+		t.Errorf("%d of %d bytes arrived", p.position, size)
 	}
 }
 
-// stuckReader never reads. Another reader of the same command and other commands
-// go on over the same connection, and what it missed is said when it wakes up.
+// stuckReader stops reading. Another reader of the same command and other commands
+// continue over the same connection, and the stuck reader gets a gap for what it
+// missed when it resumes.
 func stuckReader(ctx context.Context, t T, s *Suite) {
 	kept := s.info.GetLimits().GetOutputLogBytes()
 	if kept <= 0 || kept > 256<<20 {
 		t.Skipf("the server keeps %d bytes of output, too much to fill", kept)
 	}
 	size := kept + kept/2
-	box := s.sandbox(ctx, t, nil)
+	sandbox := s.sandbox(ctx, t, nil)
 	req := shell(fmt.Sprintf("yes 0123456789abcdef | head -c %d; exit 7", size))
-	req.SandboxId, req.ExecId = box.ID(), s.execID()
+	req.SandboxId, req.ExecId = sandbox.ID(), s.execID()
 	stuck, err := s.stub.Execute(ctx, req)
 	if err != nil {
 		t.Fatalf("execute: %v", err)
@@ -89,7 +90,7 @@ func stuckReader(ctx context.Context, t T, s *Suite) {
 	}
 	// The second reader has to keep up from the start, and does: a command waits
 	// for its fastest reader.
-	reader, err := s.once.Sandbox(box.ID()).Attach(ctx, req.GetExecId(), 0, sandgate.LeaderExit)
+	reader, err := s.once.Sandbox(sandbox.ID()).Attach(ctx, req.GetExecId(), 0, sandgate.LeaderExit)
 	if err != nil {
 		t.Fatalf("attach: %v", err)
 	}
@@ -102,7 +103,7 @@ func stuckReader(ctx context.Context, t T, s *Suite) {
 		}
 		check.take(t, event.Output)
 		if messages++; messages%40 == 0 {
-			r, err := s.once.Sandbox(box.ID()).Execute(ctx, sandgate.ExecuteRequest{Shell: "echo short", Timeout: 30 * time.Second})
+			r, err := s.once.Sandbox(sandbox.ID()).Execute(ctx, sandgate.ExecuteRequest{Shell: "echo short", Timeout: 30 * time.Second})
 			if err != nil || string(r.Stdout) != "short\n" {
 				t.Fatalf("another command: %v, %v", r, err)
 			}
@@ -123,8 +124,8 @@ func stuckReader(ctx context.Context, t T, s *Suite) {
 	}
 }
 
-// drain reads a stream to its end and holds it to its positions; what is missing
-// must be said.
+// drain reads a stream to its end and checks its positions; missing output must be a
+// gap.
 func drain(t T, stream interface {
 	Recv() (*sandboxv1.ExecuteResponse, error)
 }) (int64, *sandboxv1.Exited, error) {
@@ -167,20 +168,20 @@ func comeBack(t T, err error) (int64, error) {
 	return strconv.ParseInt(own.Metadata["position"], 10, 64)
 }
 
-// stuckReaderIsDropped waits until the server has had enough of a reader, then
-// comes back where it is told to.
+// stuckReaderIsDropped waits until the server drops a stuck reader, then attaches at
+// the position of the error.
 func stuckReaderIsDropped(ctx context.Context, t T, s *Suite) {
 	size := min(s.info.GetLimits().GetOutputLogBytes()/2, 32<<20)
-	box := s.sandbox(ctx, t, nil)
-	p := start(ctx, t, box, sandgate.ExecuteRequest{Shell: fmt.Sprintf("head -c %d /dev/zero; exit 7", size), Detach: true, Timeout: time.Minute})
-	stuck, err := s.stub.Attach(ctx, &sandboxv1.AttachRequest{SandboxId: box.ID(), ExecId: p.ID()})
+	sandbox := s.sandbox(ctx, t, nil)
+	p := start(ctx, t, sandbox, sandgate.ExecuteRequest{Shell: fmt.Sprintf("head -c %d /dev/zero; exit 7", size), Detach: true, Timeout: time.Minute})
+	stuck, err := s.stub.Attach(ctx, &sandboxv1.AttachRequest{SandboxId: sandbox.ID(), ExecId: p.ID()})
 	if err != nil {
 		t.Fatalf("attach: %v", err)
 	}
 	select {
 	case <-ctx.Done():
 		t.Fatalf("%v", context.Cause(ctx))
-	case <-time.After(80 * time.Second): // This is what it is to be stuck.
+	case <-time.After(80 * time.Second): // A stuck reader.
 	}
 	var failed error
 	var position int64
@@ -198,8 +199,8 @@ func stuckReaderIsDropped(ctx context.Context, t T, s *Suite) {
 	if back < 0 || back > position {
 		t.Errorf("it is told to come back to %d and had %d", back, position)
 	}
-	r := s.attach(ctx, t, Sandbox{ID: box.ID()}, p.ID(), back)
+	r := s.attach(ctx, t, Sandbox{ID: sandbox.ID()}, p.ID(), back)
 	if int64(len(r.stdout)) != size-back || r.code() != 7 {
-		t.Errorf("from position %d, %d of %d bytes came: %v", back, len(r.stdout), size-back, r.exited)
+		t.Errorf("from position %d, %d of %d bytes arrived: %v", back, len(r.stdout), size-back, r.exited)
 	}
 }

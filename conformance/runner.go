@@ -11,27 +11,27 @@ import (
 	"time"
 )
 
-// Outcome is what became of a case.
+// Outcome is the outcome of a case.
 type Outcome string
 
 // The outcomes, as they are printed.
 const (
 	OK     Outcome = "ok"
 	Failed Outcome = "FAIL"
-	// Skipped: the case cannot hold here, and Result.Reasons says why.
+	// Skipped: the case does not apply here, for Result.Reasons.
 	Skipped Outcome = "skip"
 	// Stopped: the run ended while the case ran, so that nothing is known of it.
 	Stopped Outcome = "stop"
 )
 
-// Result tells of one case.
+// Result is the result of one case.
 type Result struct {
 	Case    Case
 	Outcome Outcome
 	Took    time.Duration
 	// Reasons of a failure, or the one of a skip.
 	Reasons []string
-	// Log is what the case noted.
+	// Log holds the notes of the case.
 	Log []string
 }
 
@@ -65,8 +65,8 @@ func (s *Suite) RunAll(ctx context.Context, cases []Case, report func(Result)) e
 	return nil
 }
 
-// watch ends the run when the server has been silent for too long: each case
-// would otherwise wait for it with all its patience.
+// watch ends the run if the server has been silent for too long: otherwise each case
+// would retry until its timeout.
 func (s *Suite) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 	last := time.Now()
 	for {
@@ -140,7 +140,8 @@ func (r *recorder) Logf(format string, args ...any) {
 	r.log = append(r.log, fmt.Sprintf(format, args...))
 }
 
-// mostReasons bounds what one case can say: a broken server fails in thousands.
+// mostReasons bounds the failures of one case: with a broken server there are
+// thousands.
 const mostReasons = 20
 
 func (r *recorder) Errorf(format string, args ...any) {
@@ -186,8 +187,8 @@ func (r *recorder) recovered() {
 	}
 }
 
-// cleanUp calls what Cleanup was given, the last one first, each even when one
-// of them ends its goroutine or panics.
+// cleanUp calls the functions of Cleanup, the last one first, and all of them even if
+// one ends its goroutine or panics.
 func (r *recorder) cleanUp(cancel context.CancelCauseFunc) {
 	cancel(errors.New("the case has ended"))
 	for {

@@ -18,9 +18,9 @@ var signalCases = []Case{
 
 // signalsByName: each ends the command, and the end names it.
 func signalsByName(ctx context.Context, t T, s *Suite) {
-	box := s.sandbox(ctx, t, nil)
+	sandbox := s.sandbox(ctx, t, nil)
 	for i, name := range []string{"HUP", "INT", "QUIT", "ILL", "ABRT", "FPE", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM", "BUS", "SYS", "TRAP", "XCPU", "KILL"} {
-		p := start(ctx, t, box, sandgate.ExecuteRequest{Shell: "ulimit -c 0; echo ready; exec sleep 100", Timeout: time.Minute})
+		p := start(ctx, t, sandbox, sandgate.ExecuteRequest{Shell: "ulimit -c 0; echo ready; exec sleep 100", Timeout: time.Minute})
 		untilOutput(t, p, "ready\n")
 		sent := name
 		if i%2 == 0 {
@@ -38,8 +38,8 @@ func signalsByName(ctx context.Context, t T, s *Suite) {
 
 // signalScopes: a leader, a child in its group, and one in a session of its own.
 func signalScopes(ctx context.Context, t T, s *Suite) {
-	box := s.sandbox(ctx, t, nil)
-	look := s.box(ctx, t, nil)
+	sandbox := s.sandbox(ctx, t, nil)
+	look := s.target(ctx, t, nil)
 	for _, c := range []struct {
 		scope                    sandgate.SignalScope
 		leader, member, stranger int // how many are left
@@ -50,7 +50,7 @@ func signalScopes(ctx context.Context, t T, s *Suite) {
 		{sandboxv1.SignalScope_SIGNAL_SCOPE_UNSPECIFIED, 0, 0, 0},
 	} {
 		leader, member, stranger := marker(), marker(), marker()
-		p := start(ctx, t, box, sandgate.ExecuteRequest{Shell: fmt.Sprintf(
+		p := start(ctx, t, sandbox, sandgate.ExecuteRequest{Shell: fmt.Sprintf(
 			"sleep %s & setsid sh -c 'echo ready; exec sleep %s' & exec sleep %s", member, stranger, leader), Timeout: time.Minute})
 		untilOutput(t, p, "ready\n")
 		// All three may still be on their way to be what they will be.
@@ -67,7 +67,7 @@ func signalScopes(ctx context.Context, t T, s *Suite) {
 		eventually(ctx, t, 30*time.Second, fmt.Sprintf("%v: not exactly those that the scope spares", c.scope), func() bool {
 			return look.count(ctx, t, leader) == c.leader && look.count(ctx, t, member) == c.member && look.count(ctx, t, stranger) == c.stranger
 		})
-		delivered, err := box.Signal(ctx, p.ID(), "KILL", sandgate.Tree)
+		delivered, err := sandbox.Signal(ctx, p.ID(), "KILL", sandgate.Tree)
 		if err != nil || delivered != (c.member+c.stranger > 0) {
 			t.Errorf("%v: kill what is left: %v, %v", c.scope, delivered, err)
 		}
@@ -78,8 +78,8 @@ func signalScopes(ctx context.Context, t T, s *Suite) {
 }
 
 func trappedAndStopped(ctx context.Context, t T, s *Suite) {
-	box := s.sandbox(ctx, t, nil)
-	p := start(ctx, t, box, sandgate.ExecuteRequest{
+	sandbox := s.sandbox(ctx, t, nil)
+	p := start(ctx, t, sandbox, sandgate.ExecuteRequest{
 		Shell: "trap 'echo trapped; exit 42' TERM; trap '' HUP; echo ready; while :; do sleep 0.05; done", Timeout: time.Minute,
 	})
 	untilOutput(t, p, "ready\n")
@@ -88,7 +88,7 @@ func trappedAndStopped(ctx context.Context, t T, s *Suite) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	look := s.box(ctx, t, nil)
+	look := s.target(ctx, t, nil)
 	state := fmt.Sprintf("grep State /proc/%d/status", p.Started().GetPid())
 	eventually(ctx, t, 30*time.Second, "a command that does not stop", func() bool {
 		return look.sh(ctx, t, state).stdout == "State:\tT (stopped)\n"
@@ -104,13 +104,13 @@ func trappedAndStopped(ctx context.Context, t T, s *Suite) {
 }
 
 func signalsThatCannotBe(ctx context.Context, t T, s *Suite) {
-	box := s.sandbox(ctx, t, nil)
-	p := start(ctx, t, box, sandgate.ExecuteRequest{Shell: "read x; exit 7", StdinOpen: true, Timeout: time.Minute})
+	sandbox := s.sandbox(ctx, t, nil)
+	p := start(ctx, t, sandbox, sandgate.ExecuteRequest{Shell: "read x; exit 7", StdinOpen: true, Timeout: time.Minute})
 	for _, name := range []string{"", "SIGNOPE", "NOPE", "SIG", "no such", "-9"} {
 		wantReason(t, fmt.Sprintf("signal %q", name), p.Signal(ctx, name, sandgate.Leader), "REQUEST_INVALID")
 	}
 	wantReason(t, "scope 9", p.Signal(ctx, "TERM", 9), "REQUEST_INVALID")
-	_, err := box.Signal(ctx, "never-was", "TERM", sandgate.Leader)
+	_, err := sandbox.Signal(ctx, "never-was", "TERM", sandgate.Leader)
 	wantReason(t, "an unknown command", err, "EXEC_NOT_FOUND")
 	release(ctx, t, p)
 	exit, err := p.Wait()
@@ -118,7 +118,7 @@ func signalsThatCannotBe(ctx context.Context, t T, s *Suite) {
 		t.Errorf("%v", err)
 	}
 	exits(t, "the command", exit, 7)
-	if delivered, err := box.Signal(ctx, p.ID(), "TERM", sandgate.Tree); err != nil || delivered {
+	if delivered, err := sandbox.Signal(ctx, p.ID(), "TERM", sandgate.Tree); err != nil || delivered {
 		t.Errorf("a signal to nobody: %v, %v", delivered, err)
 	}
 }

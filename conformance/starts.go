@@ -23,14 +23,14 @@ func (s *Suite) scaled(full int64) int64 { return max(int64(float64(full)*s.opts
 // manyShortCommands runs 10 000 commands, eight at a time, and none of them may
 // leave anything.
 func manyShortCommands(ctx context.Context, t T, s *Suite) {
-	box, total := s.sandbox(ctx, t, nil), s.scaled(10_000)
+	sandbox, total := s.sandbox(ctx, t, nil), s.scaled(10_000)
 	t.Logf("%d commands", total)
 	var next, failures atomic.Int64
 	var workers sync.WaitGroup
 	for range 8 {
 		workers.Go(func() {
 			for i := next.Add(1); i <= total && failures.Load() < 5; i = next.Add(1) {
-				r, err := box.Execute(ctx, sandgate.ExecuteRequest{Shell: fmt.Sprintf("echo %d; exit %d", i, i%100), Timeout: time.Minute})
+				r, err := sandbox.Execute(ctx, sandgate.ExecuteRequest{Shell: fmt.Sprintf("echo %d; exit %d", i, i%100), Timeout: time.Minute})
 				if err != nil || string(r.Stdout) != fmt.Sprintf("%d\n", i) || len(r.Stderr) > 0 || sandgate.ExitCode(r.Exit) != int(i%100) {
 					failures.Add(1)
 					t.Errorf("command %d: %v, %v", i, r, err)
@@ -39,7 +39,7 @@ func manyShortCommands(ctx context.Context, t T, s *Suite) {
 		})
 	}
 	workers.Wait()
-	running, err := box.Processes(ctx, false)
+	running, err := sandbox.Processes(ctx, false)
 	if err != nil || len(running) > 0 {
 		t.Errorf("afterwards these run: %v, %v", running, err)
 	}
@@ -55,8 +55,8 @@ func manyAtOnce(ctx context.Context, t T, s *Suite) {
 		// gVisor's kernel takes its memory from the sandbox: over 1 MiB for a command.
 		limits.MemoryBytes = 512<<20 + int64(total)*2<<20
 	}
-	box := s.sandbox(ctx, t, limits)
-	if r, err := box.Execute(ctx, sandgate.ExecuteRequest{Shell: "mkfifo gate"}); err != nil || sandgate.ExitCode(r.Exit) != 0 {
+	sandbox := s.sandbox(ctx, t, limits)
+	if r, err := sandbox.Execute(ctx, sandgate.ExecuteRequest{Shell: "mkfifo gate"}); err != nil || sandgate.ExitCode(r.Exit) != 0 {
 		t.Fatalf("make a gate: %v, %v", r, err)
 	}
 	var ready, ended sync.WaitGroup
@@ -65,7 +65,7 @@ func manyAtOnce(ctx context.Context, t T, s *Suite) {
 		ended.Go(func() {
 			waiting := sync.OnceFunc(ready.Done)
 			defer waiting()
-			p, err := box.Start(ctx, sandgate.ExecuteRequest{
+			p, err := sandbox.Start(ctx, sandgate.ExecuteRequest{
 				Shell: fmt.Sprintf("echo ready %d; : <gate; echo done %d; exit %d", i, i, i%100), Timeout: 4 * time.Minute,
 			})
 			if err != nil {
@@ -89,8 +89,8 @@ func manyAtOnce(ctx context.Context, t T, s *Suite) {
 		})
 	}
 	ready.Wait()
-	// A gate that somebody holds open lets everybody in.
-	gate := start(ctx, t, box, sandgate.ExecuteRequest{Shell: "exec 9<>gate; read x", StdinOpen: true, Timeout: 4 * time.Minute})
+	// While one process holds the gate open, all others pass.
+	gate := start(ctx, t, sandbox, sandgate.ExecuteRequest{Shell: "exec 9<>gate; read x", StdinOpen: true, Timeout: 4 * time.Minute})
 	ended.Wait()
 	release(ctx, t, gate)
 	if _, err := gate.Wait(); err != nil {

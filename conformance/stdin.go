@@ -43,7 +43,7 @@ func stdinEnd(ctx context.Context, t T, s *Suite) {
 	}
 }
 
-// stdinBrokenPipe closes the reading end. The writer is told; the command lives.
+// stdinBrokenPipe closes the reading end: the write fails, the command keeps running.
 func stdinBrokenPipe(ctx context.Context, t T, s *Suite) {
 	p := start(ctx, t, s.sandbox(ctx, t, nil), sandgate.ExecuteRequest{
 		Shell: "exec 0<&-; trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done", StdinOpen: true, Timeout: time.Minute,
@@ -105,9 +105,9 @@ func stdinOffsets(ctx context.Context, t T, s *Suite) {
 // stdinUnread fills the pipe of a command that does not read. The write waits as
 // long as its caller does; everything else goes on.
 func stdinUnread(ctx context.Context, t T, s *Suite) {
-	box := s.sandbox(ctx, t, nil)
-	p := start(ctx, t, box, sandgate.ExecuteRequest{Shell: "echo ready; read x; cat | wc -c", StdinOpen: true, Timeout: time.Minute})
-	q := start(ctx, t, box, sandgate.ExecuteRequest{Shell: "sleep 100", StdinOpen: true, Timeout: time.Minute})
+	sandbox := s.sandbox(ctx, t, nil)
+	p := start(ctx, t, sandbox, sandgate.ExecuteRequest{Shell: "echo ready; read x; cat | wc -c", StdinOpen: true, Timeout: time.Minute})
+	q := start(ctx, t, sandbox, sandgate.ExecuteRequest{Shell: "sleep 100", StdinOpen: true, Timeout: time.Minute})
 	impatient, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if _, err := s.writeStdin(impatient, q.ID(), 0, string(noise(1<<20)), false); !errors.Is(err, context.DeadlineExceeded) {
@@ -128,7 +128,7 @@ func stdinUnread(ctx context.Context, t T, s *Suite) {
 // pipeSignal: a command that writes to a closed pipe must die of it, as on any
 // terminal. A supervisor that ignores the signal would pass that on.
 func pipeSignal(ctx context.Context, t T, s *Suite) {
-	r := s.box(ctx, t, nil).sh(ctx, t, "(yes; echo $? >&2) | head -n 1")
+	r := s.target(ctx, t, nil).sh(ctx, t, "(yes; echo $? >&2) | head -n 1")
 	if r.stdout != "y\n" || r.stderr != "141\n" {
 		t.Errorf("%v", r)
 	}

@@ -9,7 +9,7 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
-// streamCases are about what output is made of, and how much there is.
+// streamCases are about the content and the amount of output.
 var streamCases = []Case{
 	{Name: "C06_large_output", run: largeOutput},
 	{Name: "C06_every_byte", run: everyByte},
@@ -20,13 +20,13 @@ var streamCases = []Case{
 
 // largeOutput is binary, and compared byte for byte.
 func largeOutput(ctx context.Context, t T, s *Suite) {
-	box, unit := s.sandbox(ctx, t, nil), noise(1<<20)
-	path, times := s.place(ctx, t, box)+"/noise", s.scaled(1024)
+	sandbox, unit := s.sandbox(ctx, t, nil), noise(1<<20)
+	path, times := s.workdir(ctx, t, sandbox)+"/noise", s.scaled(1024)
 	t.Logf("%d MiB", times)
-	if _, err := box.UploadFile(ctx, sandgate.File{Path: path, Content: bytes.NewReader(unit)}); err != nil {
+	if _, err := sandbox.UploadFile(ctx, sandgate.File{Path: path, Content: bytes.NewReader(unit)}); err != nil {
 		t.Fatalf("upload: %v", err)
 	}
-	p := start(ctx, t, box, sandgate.ExecuteRequest{
+	p := start(ctx, t, sandbox, sandgate.ExecuteRequest{
 		Shell: fmt.Sprintf("i=0; while [ $i -lt %d ]; do cat %s; i=$((i+1)); done; rm %s; exit 7", times, path, path), Timeout: 4 * time.Minute,
 	})
 	check := pattern{unit: unit}
@@ -53,13 +53,13 @@ func everyByte(ctx context.Context, t T, s *Suite) {
 		want[i] = byte(i)
 		_, _ = fmt.Fprintf(&script, `\%03o`, i) // A buffer never fails.
 	}
-	box := s.box(ctx, t, nil)
-	if r := box.sh(ctx, t, "printf '"+script.String()+"'"); r.stdout != string(want) {
+	sandbox := s.target(ctx, t, nil)
+	if r := sandbox.sh(ctx, t, "printf '"+script.String()+"'"); r.stdout != string(want) {
 		t.Errorf("got %v", r)
 	}
 	req := argv("cat")
 	req.Stdin = want
-	if r := box.execute(ctx, t, req); r.stdout != string(want) {
+	if r := sandbox.execute(ctx, t, req); r.stdout != string(want) {
 		t.Errorf("by standard input: %v", r)
 	}
 }
@@ -67,8 +67,8 @@ func everyByte(ctx context.Context, t T, s *Suite) {
 // replayInterleaves: the log is one, so a replay shows the streams in the order
 // in which they were first shown.
 func replayInterleaves(ctx context.Context, t T, s *Suite) {
-	box := s.sandbox(ctx, t, nil)
-	p := start(ctx, t, box, sandgate.ExecuteRequest{Shell: "for i in 1 2 3 4 5 6 7 8 9; do seq $i 300; seq $i 200 >&2; done; exit 7", Timeout: time.Minute})
+	sandbox := s.sandbox(ctx, t, nil)
+	p := start(ctx, t, sandbox, sandgate.ExecuteRequest{Shell: "for i in 1 2 3 4 5 6 7 8 9; do seq $i 300; seq $i 200 >&2; done; exit 7", Timeout: time.Minute})
 	ordered := func(p *sandgate.Process) []byte {
 		var all []byte
 		for event, err := range p.Events() {
@@ -85,7 +85,7 @@ func replayInterleaves(ctx context.Context, t T, s *Suite) {
 	}
 	first := ordered(p)
 	for range 3 {
-		again, err := box.Attach(ctx, p.ID(), 0, sandgate.LeaderExit)
+		again, err := sandbox.Attach(ctx, p.ID(), 0, sandgate.LeaderExit)
 		if err != nil {
 			t.Fatalf("attach: %v", err)
 		}

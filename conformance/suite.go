@@ -17,7 +17,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// Options say what is tested, and how.
+// Options describe what to test, and how.
 type Options struct {
 	// Address of the server, as clients write it.
 	Address string
@@ -30,9 +30,8 @@ type Options struct {
 	Scale float64
 	// Template of the sandboxes. Empty: the server's default.
 	Template string
-	// CutInner breaks every connection between the server and the agents, and
-	// says how many it broke. nil: nobody sits there, and the cases that need it
-	// are skipped.
+	// CutInner breaks every connection between the server and the agents and returns
+	// their number. nil: the cases that need it are skipped.
 	CutInner func(context.Context) (int, error)
 	// CaseTimeout bounds one case. 0: 5 minutes.
 	CaseTimeout time.Duration
@@ -58,7 +57,7 @@ type Suite struct {
 // label marks every sandbox of a suite; its value is the run.
 const label = "sandgate-conformance"
 
-// lifetime ends what a suite that was killed could not delete.
+// lifetime bounds the sandboxes of a suite that was killed before it could delete them.
 const lifetime = 3 * time.Hour
 
 // Open reaches the server.
@@ -102,7 +101,7 @@ func (s *Suite) connect(ctx context.Context, more ...sandgate.Option) (*sandgate
 	return sandgate.NewClient(ctx, append(opts, more...)...)
 }
 
-// Info is what the server says of itself.
+// Info returns the server's description of itself.
 func (s *Suite) Info() *sandgate.ServerInfo { return s.info }
 
 // Run holds the server to one case, and skips it where it cannot hold. ctx
@@ -120,7 +119,7 @@ func (s *Suite) Run(ctx context.Context, t T, c Case) {
 	}
 }
 
-// Skips says why a case cannot hold here; empty: it can.
+// Skips returns why a case does not apply here, or nothing.
 func (s *Suite) Skips(c Case) string {
 	enforced := map[string]*sandboxv1.Enforcement{}
 	for _, e := range s.info.GetEnforcement() {
@@ -151,8 +150,8 @@ func (s *Suite) forgetIfLost(ctx context.Context, t T) {
 	}
 }
 
-// sandbox returns the sandbox that most cases share, or one of the case's own
-// where it needs limits.
+// sandbox returns the sandbox that most cases share, or a new one for a case that
+// needs limits.
 func (s *Suite) sandbox(ctx context.Context, t T, limits *sandboxv1.Resources) *sandgate.Sandbox {
 	t.Helper()
 	if limits == nil && s.shared != nil {
@@ -171,7 +170,7 @@ func (s *Suite) sandbox(ctx context.Context, t T, limits *sandboxv1.Resources) *
 	return made
 }
 
-// create makes a sandbox that Close deletes at the latest.
+// create creates a sandbox, which Close deletes at the latest.
 func (s *Suite) create(ctx context.Context, t T, r sandgate.CreateRequest) *sandgate.Sandbox {
 	t.Helper()
 	if r.ID == "" {
@@ -180,7 +179,7 @@ func (s *Suite) create(ctx context.Context, t T, r sandgate.CreateRequest) *sand
 		r.ID = fmt.Sprintf("conformance-%s-%d", s.run, s.serials)
 		s.mu.Unlock()
 	}
-	s.note(r.ID, true) // before the call: a lost answer is no lost sandbox
+	s.note(r.ID, true) // before the call: its reply may get lost
 	made, _, err := s.client.Create(ctx, r)
 	if errors.Is(err, sandgate.Reason("TEMPLATE_FORBIDS")) {
 		t.Skipf("the template does not allow the sandbox that this needs: %v", err)
@@ -191,11 +190,11 @@ func (s *Suite) create(ctx context.Context, t T, r sandgate.CreateRequest) *sand
 	return made
 }
 
-// place is the directory in which a sandbox's commands start, and in which the
+// workdir returns the directory in which a sandbox's commands start, and in which the
 // cases make their files.
-func (s *Suite) place(ctx context.Context, t T, box *sandgate.Sandbox) string {
+func (s *Suite) workdir(ctx context.Context, t T, sandbox *sandgate.Sandbox) string {
 	t.Helper()
-	return strings.TrimSpace(Sandbox{Client: s.stub, ID: box.ID()}.sh(ctx, t, "pwd").stdout)
+	return strings.TrimSpace(Sandbox{Client: s.stub, ID: sandbox.ID()}.sh(ctx, t, "pwd").stdout)
 }
 
 func (s *Suite) note(id string, there bool) {
@@ -206,7 +205,7 @@ func (s *Suite) note(id string, there bool) {
 	}
 }
 
-// delete ends a sandbox whatever became of the case's context.
+// delete deletes a sandbox even if the case's context has ended.
 func (s *Suite) delete(t T, made *sandgate.Sandbox) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
@@ -218,22 +217,22 @@ func (s *Suite) delete(t T, made *sandgate.Sandbox) {
 	s.note(made.ID(), false)
 }
 
-// box returns a sandbox for the cases that only use one.
-func (s *Suite) box(ctx context.Context, t T, limits *sandboxv1.Resources) Sandbox {
+// target returns a sandbox for the cases that use a single one.
+func (s *Suite) target(ctx context.Context, t T, limits *sandboxv1.Resources) Sandbox {
 	t.Helper()
 	made := s.sandbox(ctx, t, limits)
 	return Sandbox{Client: s.stub, ID: made.ID(), Whole: whole(made.Created())}
 }
 
-// whole reports whether a sandbox's kernel is a process of another one, which
-// ends it for want of memory: that is gVisor's way.
+// whole reports whether the sandbox's kernel is a process of the host's, as gVisor's,
+// which the host kills with the whole sandbox if it runs out of memory.
 func whole(info *sandgate.Info) bool {
 	runtime := info.GetIsolation().GetRuntime()
 	return strings.HasPrefix(runtime, "runsc") || runtime == "pod/gvisor"
 }
 
-// Close deletes what the suite made and says what should not have been left: a
-// command that runs on, or a sandbox that is still there. ctx bounds it.
+// Close deletes the suite's sandboxes. It returns an error for each leftover: a command
+// that still runs, or a sandbox that still exists. ctx bounds it.
 func (s *Suite) Close(ctx context.Context) error {
 	var errs []error
 	if s.shared != nil {

@@ -41,12 +41,12 @@ func TestOpenWithoutAServer(t *testing.T) {
 	}
 }
 
-// A sandbox that is left, or a command that runs on, is said and ended.
+// A leftover sandbox or command is reported and ended.
 func TestCloseSaysWhatIsLeft(t *testing.T) {
 	address, _ := realServer(t)
 	s := open(t, Options{Address: address})
-	box := s.sandbox(t.Context(), t, nil)
-	if _, err := box.Start(t.Context(), sandgate.ExecuteRequest{Shell: "sleep 1000", Detach: true}); err != nil {
+	sandbox := s.sandbox(t.Context(), t, nil)
+	if _, err := sandbox.Start(t.Context(), sandgate.ExecuteRequest{Shell: "sleep 1000", Detach: true}); err != nil {
 		t.Fatal(err)
 	}
 	err := s.Close(t.Context())

@@ -2,7 +2,7 @@ package conformance
 
 import "context"
 
-// T is what a case reports to. A *testing.T is one.
+// T receives the results of a case. A *testing.T is one.
 type T interface {
 	Helper()
 	Logf(format string, args ...any)

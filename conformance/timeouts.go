@@ -27,27 +27,27 @@ func timed(script string, timeout *durationpb.Duration) *sandboxv1.ExecuteReques
 }
 
 func shortestTimeouts(ctx context.Context, t T, s *Suite) {
-	box := s.box(ctx, t, nil)
+	sandbox := s.target(ctx, t, nil)
 	for _, timeout := range []time.Duration{time.Nanosecond, time.Microsecond, time.Millisecond, 20 * time.Millisecond} {
 		seconds := marker()
 		began := time.Now()
-		r := box.execute(ctx, t, timed("sleep "+seconds+" & sleep "+seconds, durationpb.New(timeout)))
+		r := sandbox.execute(ctx, t, timed("sleep "+seconds+" & sleep "+seconds, durationpb.New(timeout)))
 		if r.err != nil || r.exited.GetReason() != sandboxv1.ExitReason_EXIT_REASON_TIMED_OUT || r.exited.ExitCode != nil {
 			t.Errorf("a timeout of %v: %v", timeout, r)
 		}
 		if took := time.Since(began); took > 30*time.Second {
 			t.Errorf("a timeout of %v took %v", timeout, took)
 		}
-		box.assertNone(ctx, t, seconds)
+		sandbox.assertNone(ctx, t, seconds)
 	}
 }
 
 // longestTimeouts must neither end at once by an overflow nor be cut silently.
 func longestTimeouts(ctx context.Context, t T, s *Suite) {
-	box := s.box(ctx, t, nil)
+	sandbox := s.target(ctx, t, nil)
 	largest := &durationpb.Duration{Seconds: 315_576_000_000} // what a Duration can hold
 	for _, timeout := range []*durationpb.Duration{{}, durationpb.New(math.MaxInt64), largest, nil} {
-		r := box.execute(ctx, t, timed("exit 3", timeout))
+		r := sandbox.execute(ctx, t, timed("exit 3", timeout))
 		if limit := s.info.GetLimits().GetMaxTimeout(); limit != nil && r.err != nil {
 			wantReason(t, fmt.Sprintf("timeout %v where the largest is %v", timeout, limit.AsDuration()), r.err, "REQUEST_INVALID")
 			continue
@@ -59,11 +59,11 @@ func longestTimeouts(ctx context.Context, t T, s *Suite) {
 }
 
 func refusedTimeouts(ctx context.Context, t T, s *Suite) {
-	box := s.box(ctx, t, nil)
+	sandbox := s.target(ctx, t, nil)
 	for _, timeout := range []*durationpb.Duration{
 		{Seconds: -1}, {Nanos: -1}, {Nanos: 2_000_000_000}, {Seconds: 1, Nanos: -1}, {Seconds: math.MaxInt64},
 	} {
-		r := box.execute(ctx, t, timed("exit 3", timeout))
+		r := sandbox.execute(ctx, t, timed("exit 3", timeout))
 		wantReason(t, fmt.Sprintf("timeout %v", timeout), r.err, "REQUEST_INVALID")
 	}
 }
@@ -71,11 +71,11 @@ func refusedTimeouts(ctx context.Context, t T, s *Suite) {
 // timeoutAtTheEnd lets both ends meet. Either may win; but what is said must be
 // one of them, whole.
 func timeoutAtTheEnd(ctx context.Context, t T, s *Suite) {
-	box, chance := s.box(ctx, t, nil), s.chance("C09_timeout_at_the_natural_end")
+	sandbox, chance := s.target(ctx, t, nil), s.chance("C09_timeout_at_the_natural_end")
 	ends := map[sandboxv1.ExitReason]int{}
 	for range 20 {
 		timeout := 100*time.Millisecond + time.Duration(chance.Int64N(int64(20*time.Millisecond)))
-		r := box.execute(ctx, t, timed("echo out; sleep 0.1; exit 3", durationpb.New(timeout)))
+		r := sandbox.execute(ctx, t, timed("echo out; sleep 0.1; exit 3", durationpb.New(timeout)))
 		wall := r.exited.GetWallTime().AsDuration()
 		switch reason := r.exited.GetReason(); {
 		case r.err != nil || r.stdout != "out\n" && wall > 50*time.Millisecond && reason == sandboxv1.ExitReason_EXIT_REASON_EXITED:
@@ -100,7 +100,7 @@ func killKillsAllThatHide(ctx context.Context, t T, s *Suite) {
 	seconds := marker()
 	p := start(ctx, t, s.sandbox(ctx, t, nil), sandgate.ExecuteRequest{Shell: "echo ready\n" + hiding(seconds), Timeout: time.Minute})
 	untilOutput(t, p, "ready\n")
-	look := s.box(ctx, t, nil)
+	look := s.target(ctx, t, nil)
 	eventually(ctx, t, 20*time.Second, "somebody who has not hidden yet", func() bool { return look.count(ctx, t, seconds) >= 8 })
 	if err := p.Signal(ctx, "SIGKILL", sandgate.Tree); err != nil {
 		t.Errorf("kill: %v", err)
