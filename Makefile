@@ -11,9 +11,9 @@ HOSTARCH := $(shell go env GOARCH 2>/dev/null)
 AGENTBIN := cmd/sandgate/agentbin/bin
 FUZZTIME ?= 30s
 
-# Tools live in .tools/, each pinned by a module, lock or requirements file of
-# its own under tools/. A stamp lies in what it stands for, so that removing a
-# folder is enough to have it made again.
+# Tools live in .tools/, each pinned by its own module, lock or requirements file
+# under tools/. A stamp is inside the folder that it stands for, so removing the
+# folder rebuilds it.
 BUF := .tools/bin/.buf.stamp
 LINT := .tools/bin/.lint.stamp
 GRPCURL := .tools/bin/.grpcurl.stamp
@@ -43,7 +43,7 @@ quickstart: setup-run build-dev ## Set up, build, and let a Python and a TypeScr
 	@scripts/quickstart.sh
 
 .PHONY: setup setup-run
-setup: setup-run $(BUF) $(LINT) $(GRPCURL) $(GENPY) $(GENES) ## Install all that the other targets need
+setup: setup-run $(BUF) $(LINT) $(GRPCURL) $(GENPY) $(GENES) ## Install everything that the other targets need
 setup-run: $(SYSTEM) $(PYTHON) $(NODE)
 
 .PHONY: serve
@@ -99,7 +99,7 @@ agent-amd64 agent-arm64: agent-%:
 	GOOS=linux GOARCH=$* $(GOBUILD) -o $(AGENTBIN)/sandgate-agent-linux-$* ./cmd/sandgate-agent
 
 .PHONY: release
-release: $(GENPY) $(NODE) ## Build all that a release holds into dist/release; VERSION=v0.1.0
+release: $(GENPY) $(NODE) ## Build the artifacts of a release into dist/release; VERSION=v0.1.0
 	@scripts/release.sh $(VERSION)
 
 .PHONY: constraints
@@ -159,8 +159,8 @@ bench: $(SYSTEM) $(PYTHON) build-dev ## Measure against the yardsticks of docs/p
 chaos: $(SYSTEM) build-dev ## Cut 10 000 connections at seeded random moments and compare every byte; CHAOS_FLAGS='-cuts 300 -seed 7'
 	go run ./test/chaos $(CHAOS_FLAGS)
 
-# What a later part brings: the name is reserved, and calling it is an error, so
-# that no script takes silence for success.
+# Reserved names: calling one is an error, so that no script takes silence for
+# success.
 define later
 	@echo "make $@: $(1). It does not exist yet." >&2; exit 2
 endef
@@ -186,7 +186,7 @@ image: build-dev ## Build the container image for this architecture into dist/im
 	go -C deploy/image run . --out $(CURDIR)/dist/image --tag sandgate:$(VERSION) \
 		$(HOSTARCH)=$(CURDIR)/bin/sandgate,$(CURDIR)/bin/sandgate-agent
 
-# --- what the targets above need -------------------------------------------
+# --- prerequisites of the targets above -------------------------------------------
 
 $(SYSTEM): scripts/setup-system.sh
 	@scripts/setup-system.sh

@@ -13,10 +13,10 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// executeBreakdown says where the time of an Execute of `true` goes, by the
-// clocks of client and agent, which are one clock with the local provider. The
-// stages follow one another; beside them stand what a call without a command
-// costs, to the server alone and through to the agent, and os/exec on the host.
+// executeBreakdown splits the time of an Execute of `true` into stages, by the clocks
+// of client and agent, which are the same clock with the local provider. For
+// comparison it adds a call without a command, to the server and to the agent, and
+// os/exec on the host.
 func executeBreakdown(ctx context.Context, b *bench) ([]report.Figure, error) {
 	const sandbox = "bench-breakdown"
 	remove, err := b.sandbox(ctx, sandbox)
@@ -69,7 +69,7 @@ func executeBreakdown(ctx context.Context, b *bench) ([]report.Figure, error) {
 	}, nil
 }
 
-// moments are those of one Execute.
+// moments are the times of one Execute.
 type moments struct{ called, began, ended, told time.Time }
 
 func timedExecute(ctx context.Context, c sandboxv1.SandboxServiceClient, sandbox string) (moments, error) {

@@ -20,12 +20,12 @@ import (
 // createToFirstCommand compares the time from CreateSandbox to the end of a
 // first `true` with `runc run` of the same bundle and `true` as its process.
 func createToFirstCommand(ctx context.Context, b *bench) ([]report.Figure, error) {
-	// At this level the provider says what each of its steps took.
+	// At this level the provider logs the time of each step.
 	if err := b.serve(ctx, "--log-level", "debug", "--log-format", "json"); err != nil {
 		return nil, err
 	}
 	ours, runc, err := creations(ctx, b, "default", b.count(30), nil)
-	b.stop() // its log is whole then
+	b.stop() // then its log is complete
 	steps := b.steps("plan", "disk", "mount", "runtime", "agent")
 	if err := errors.Join(err, b.serve(ctx)); err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func createToFirstCommand(ctx context.Context, b *bench) ([]report.Figure, error
 	}, steps...), nil
 }
 
-// steps reads from the server's log what the steps of creations took.
+// steps reads the times of the steps of creations from the server's log.
 func (b *bench) steps(names ...string) (figures []report.Figure) {
 	took := make(map[string]report.Samples)
 	for line := range strings.Lines(b.log.String()) {
@@ -58,8 +58,7 @@ func (b *bench) steps(names ...string) (figures []report.Figure) {
 	return figures
 }
 
-// creations measures both in turns. Before each, ready may wait for what the
-// measurement is about.
+// creations measures both in turns. Before each, ready may wait for a condition.
 func creations(ctx context.Context, b *bench, template string, n int, ready func() error) (ours, runc report.Samples, err error) {
 	for i := range n + 2 {
 		if ready != nil {

@@ -19,8 +19,8 @@ templates:
 `
 
 // claimToFirstCommand is createToFirstCommand where a started sandbox waits in
-// a pool. The server is started anew with the pool and, for the other rows,
-// without it, and then deletes what nobody has claimed.
+// a pool. The server is restarted with the pool and, for the other rows, without it;
+// then it deletes the unclaimed sandboxes.
 func claimToFirstCommand(ctx context.Context, b *bench) ([]report.Figure, error) {
 	if err := b.serveConfig(ctx, poolConfig); err != nil {
 		return nil, err

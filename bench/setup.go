@@ -98,7 +98,7 @@ func (b *bench) stop() {
 	b.server = nil
 }
 
-// close is best effort: the figures are printed by now.
+// close ignores errors: the figures are printed already.
 func (b *bench) close() {
 	if b.conn != nil {
 		_ = b.conn.Close()
@@ -113,7 +113,7 @@ func (b *bench) count(n int) int { return max(3, int(float64(n)*b.scale)) }
 // size scales a number of bytes.
 func (b *bench) size(n int64) int64 { return max(1<<20, int64(float64(n)*b.scale)) }
 
-// sandbox makes a sandbox; the returned function deletes it.
+// sandbox creates a sandbox; the returned function deletes it.
 func (b *bench) sandbox(ctx context.Context, id string) (func(), error) {
 	return b.sandboxWith(ctx, id, nil)
 }

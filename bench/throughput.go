@@ -15,7 +15,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// rounds is how often each throughput is taken; ours and the yardsticks take
+// rounds is how often each throughput is measured; Sandgate and the yardsticks take
 // turns within a round.
 const rounds = 5
 
@@ -34,7 +34,7 @@ func stdoutThroughput(ctx context.Context, b *bench) ([]report.Figure, error) {
 	})
 }
 
-// compare times one job against our server and against each yardstick.
+// compare times one job with the server and with each yardstick.
 func compare(ctx context.Context, b *bench, what string, size int64, must, goal report.Bound, job func(sandboxv1.SandboxServiceClient) error) ([]report.Figure, error) {
 	clients, stop, err := yardsticks(ctx, b.dir)
 	if err != nil {
@@ -173,8 +173,7 @@ func downloadThroughput(ctx context.Context, b *bench) ([]report.Figure, error) 
 	})
 }
 
-// drainDownload takes the file and checks the server's hash of it against the
-// upload's. The client does not hash: neither does the yardstick's.
+// drainDownload receives the file and compares the server's hash with the upload's. The client does not hash: neither does the yardstick's.
 func drainDownload(ctx context.Context, c sandboxv1.SandboxServiceClient, sandbox string, want []byte) error {
 	call, err := c.Download(ctx, &sandboxv1.DownloadRequest{
 		SandboxId: sandbox, Items: []*sandboxv1.DownloadItem{{Path: transferPath}},

@@ -22,8 +22,8 @@ import (
 // yardstickCommand makes this program serve the one-hop yardstick.
 const yardstickCommand = "yardstick"
 
-// oneHop is what a plain grpc-go server with default options does for the same
-// job: generated messages, one hop, nothing kept, nothing checked.
+// oneHop is a plain grpc-go server with default options that does the same job:
+// generated messages, one hop, no retention, no checks.
 type oneHop struct {
 	sandboxv1.UnimplementedSandboxServiceServer
 	chunk int
@@ -147,8 +147,8 @@ func (s *oneHop) Download(r *sandboxv1.DownloadRequest, out grpc.ServerStreaming
 	}})
 }
 
-// yardstickChunks are the two sizes that grpc-go's buffer pools serve well; the
-// better one counts.
+// yardstickChunks are the two sizes that fit grpc-go's buffer pools; the better result
+// counts.
 var yardstickChunks = []int{32_000, 256 << 10}
 
 // yardsticks starts one process per chunk size and returns clients to them.

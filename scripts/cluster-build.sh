@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 out=$PWD/.tools/cluster
 mkdir -p "$out/crds"
 cd test/cluster
-# Images outlive the cluster; one made by an older recipe is made again.
+# Images outlive the cluster; one from an older recipe is rebuilt.
 [[ ! -d $out/images ]] || find "$out/images" -name '*.tar' ! -newer images.go -delete
 kubernetes=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
 version=k8s.io/component-base/version

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every fuzz target, one after the other, for the given time each. Go's own
-# coordinator sometimes takes the end of that time for a failure, which has no
-# input then (go.dev/issue/75804, mended in Go 1.27): such a target runs again.
+# coordinator sometimes reports the end of that time as a failure without an input
+# (go.dev/issue/75804, fixed in Go 1.27): such a target runs again.
 # usage: fuzz.sh DURATION
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the scripts: syntax always, style where shellcheck is installed, and the
 # counter of test results and the table of coverage by their own tests. Checks that
-# tests which pages name exist.
+# the tests that pages name exist.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts=(.ci/run scripts/*.sh bench/kubernetes/*.sh bench/kubernetes/peers/*.sh)
@@ -21,7 +21,7 @@ $ruff format --check --isolated --line-length 110 scripts
 $ruff check --isolated --line-length 110 --select E,F,I,B,UP,SIM scripts
 python3 -B -m unittest --quiet scripts/testsum_test.py scripts/coverage_test.py
 
-# A page that names a test claims that it is there.
+# A test that a page names must exist.
 while read -r name; do
   git grep -q "^func $name(" -- '*_test.go' || {
     echo "lint-scripts: a page names the test $name, which does not exist" >&2

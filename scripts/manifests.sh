@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes what the Helm chart gives with its defaults as plain manifests, one file
-# per provider, for those who install without Helm.
+# Renders the Helm chart with its defaults as plain manifests, one file per provider,
+# for an installation without Helm.
 # usage: manifests.sh [DIRECTORY], deploy/manifests by default
 set -euo pipefail
 cd "$(dirname "$0")/.."

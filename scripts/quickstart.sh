@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Starts a server of its own, lets both example agents work in it, stops it and
-# leaves nothing behind. `make quickstart` has set up and built all it needs.
+# Starts a server, runs both example agents against it, stops it and leaves nothing
+# behind. `make quickstart` has set up and built everything that it needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds all that a release holds into dist/release: the program for each
+# Builds the artifacts of a release into dist/release: the program for each
 # platform, the image, the Python and the npm package, and their checksums.
-# usage: release.sh VERSION    such as v0.1.0; both clients must say the same
+# usage: release.sh VERSION    such as v0.1.0; both clients must have the same version
 # Publishes nothing: .github/workflows/release.yml does.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Checks for the programs that the test cluster needs beside those of
-# setup-system.sh. What is missing is installed on Debian and Ubuntu as root;
-# elsewhere one line says what to install. Leaves no service running and enables
-# none.
+# setup-system.sh. Installs missing ones on Debian and Ubuntu as root;
+# elsewhere it prints one line with their names. Leaves no service running or
+# enabled.
 set -euo pipefail
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -27,8 +27,8 @@ if ((EUID != 0)) || ! has apt-get; then
   exit 1
 fi
 
-# Packages start their services, unless this program says that they must not. The
-# cluster runs its own etcd and containerd.
+# Packages start their services unless policy-rc.d forbids it. The cluster runs its
+# own etcd and containerd.
 policy=/usr/sbin/policy-rc.d
 if [[ ! -e $policy ]]; then
   trap 'rm -f "$policy"' EXIT

@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
-# Checks for the programs that building, running and testing need. What is
-# missing is installed on Debian and Ubuntu as root; elsewhere one line says what
-# to install.
+# Checks for the programs that building, running and testing need. Installs missing
+# ones on Debian and Ubuntu as root; elsewhere it prints one line with their names.
 set -euo pipefail
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# Languages come in the versions that the project needs, not from the
-# distribution.
+# Go, Python and Node are not installed: the distribution's versions may be too old.
 fail=0
 need() { # need NAME MINIMUM FOUND
   if [[ -z $3 ]]; then

@@ -2,7 +2,7 @@
 # Runs tests of the agent in an emulated machine that is unlike this one: arm64,
 # with cgroups of version 2 only and a memory controller in them. The kernel and
 # a static busybox come from Debian's archive for that architecture, by apt, into
-# .tools/emulated; nothing else of this machine is changed.
+# .tools/emulated; nothing else on this machine changes.
 # usage: test-emulated.sh [REGEXP OF TESTS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,7 +20,7 @@ if ! command -v qemu-system-aarch64 >/dev/null || ! command -v cpio >/dev/null; 
   apt-get install -y -qq --no-install-recommends qemu-system-arm cpio >/dev/null
 fi
 
-# A state of apt's own, so that this machine does not take packages of another
+# With its own apt state, so that this machine does not get packages of another
 # architecture.
 if [[ ! -e $home/kernel ]]; then
   mkdir -p "$home"/apt/{lists/partial,archives/partial} "$home/root"
@@ -67,8 +67,8 @@ END
 chmod +x "$work/root/init"
 (cd "$work/root" && find . | cpio --create --format newc --quiet | gzip -1) >"$work/initrd"
 
-# The console carries what the tests print and, by the kernel's settings, nothing
-# else. Its lines end as a terminal's do.
+# The console carries only the output of the tests, by the kernel's settings. Its
+# lines end with CR LF.
 timeout "${EMULATED_TIMEOUT:-20m}" qemu-system-aarch64 -M virt -cpu cortex-a57 -smp 2 -m 2048 -nographic -nic none -no-reboot \
   -kernel "$home/kernel" -initrd "$work/initrd" -append 'console=ttyAMA0 quiet loglevel=0 panic=-1' \
   </dev/null >"$work/console" || echo "test-emulated: the machine ended with $?" >&2

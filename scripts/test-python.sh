@@ -9,7 +9,7 @@ mkdir -p .reports
 export SANDGATE_BIN=$PWD/bin/sandgate
 status=0
 
-# A version's interpreter: of pyenv, else of PATH. Empty: there is none.
+# Prints the interpreter of a version: pyenv's, else the one on PATH, else nothing.
 interpreter() {
   local found
   found=$(compgen -G "$HOME/.pyenv/versions/$1.*/bin/python" | sort -V | tail -n 1 || true)

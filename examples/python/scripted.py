@@ -1,4 +1,4 @@
-"""A chat model without a key: it runs what it is told as a command."""
+"""A chat model without a key: it runs the last message as a command."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from langchain_core.runnables import Runnable
 
 
 class CommandModel(BaseChatModel):
-    """Calls the tool `execute` with the user's words, and answers with the output."""
+    """Calls the tool `execute` with the user's message and replies with the output."""
 
     @property
     def _llm_type(self) -> str:
         return "commands"
 
     def bind_tools(self, tools: Sequence[Any], **_: Any) -> Runnable[Any, AIMessage]:
-        """Take the tools as they are: it knows the one that it calls."""
+        """Accept any tools: the model calls only `execute`."""
         return self
 
     def _generate(
@@ -34,7 +34,7 @@ class CommandModel(BaseChatModel):
         if isinstance(last, ToolMessage):
             reply = AIMessage(last.text)
         else:
-            asked = next(m for m in reversed(messages) if isinstance(m, HumanMessage))
-            call = ToolCall(name="execute", args={"command": asked.text}, id=f"call-{len(messages)}")
+            request = next(m for m in reversed(messages) if isinstance(m, HumanMessage))
+            call = ToolCall(name="execute", args={"command": request.text}, id=f"call-{len(messages)}")
             reply = AIMessage("", tool_calls=[call])
         return ChatResult(generations=[ChatGeneration(message=reply)])

@@ -1,4 +1,4 @@
-/** A chat model without a key: it runs what it is told as a command. */
+/** A chat model without a key: it runs the last message as a command. */
 
 import { BaseChatModel } from "@langchain/core/language_models/chat_models";
 import { AIMessage, type BaseMessage } from "@langchain/core/messages";

@@ -7,7 +7,7 @@ import type { ChatResult } from "@langchain/core/outputs";
 /** A tool call, or a last answer made of what the tools returned. */
 export type Turn = { name: string; args: Record<string, unknown> } | ((results: string[]) => string);
 
-/** Plays one turn per call, whatever it is told. */
+/** Plays one turn per call, whatever the input. */
 export class ScriptedModel extends BaseChatModel {
   readonly #turns: readonly Turn[];
 

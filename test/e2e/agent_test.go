@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A command has the user of its sandbox's agent, which is process 1 there: it
-// can neither stop nor kill it, and not look into it.
+// A command runs as the user of its sandbox's agent, which is process 1 there. It can
+// neither stop, kill nor inspect the agent.
 func TestCommandsLeaveTheAgentAlone(t *testing.T) {
 	need(t)
 	id := shared.create(t)
@@ -29,7 +29,7 @@ func TestCommandsLeaveTheAgentAlone(t *testing.T) {
 }
 
 // The agent may start processes in a cgroup, by clone3, and commands must not:
-// a filter cannot see whether they ask for namespaces.
+// a filter cannot see whether they request namespaces.
 func TestCommandsHaveNoClone3(t *testing.T) {
 	need(t)
 	id := shared.create(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/sandgate/sandgate/test/escape"
 )
 
-// harmless are attempts that a kernel grants, and why nothing is gained by it.
+// harmless are attempts that the kernel allows, with the reason why they do no harm.
 var harmless = map[string]map[string]string{
 	"socket":          ownAgent,
 	"exec":            ownAgent,
@@ -30,8 +30,8 @@ var harmless = map[string]map[string]string{
 
 const guest = "gVisor's kernel in user space grants it; nothing of the host's kernel is involved"
 
-// A command has its agent's user id: it can end or limit the agent of its own
-// sandbox, and gains nothing by it.
+// A command has its agent's user id: it can kill or limit the agent of its own sandbox
+// only, to no gain.
 var ownAgent = map[string]string{
 	"processes: limit the agent": "its own sandbox's agent, which then serves fewer calls at once",
 }

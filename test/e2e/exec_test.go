@@ -65,7 +65,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// Output comes while the command runs, not after.
+// Output arrives while the command runs, not after.
 func TestStreaming(t *testing.T) {
 	need(t)
 	id := shared.create(t)
@@ -101,7 +101,7 @@ func TestStreaming(t *testing.T) {
 	}
 }
 
-// alive says whether a command with a mark runs in a sandbox.
+// alive reports whether a command with a mark runs in a sandbox.
 func alive(id, mark string) bool {
 	return strings.Contains(shared.run("", "ps", id).stdout, mark) ||
 		shared.run("", "exec", id, "-c", "grep -l "+mark[:1]+"["+mark[1:2]+"]"+mark[2:]+" /proc/[0-9]*/cmdline 2>/dev/null").stdout != ""
@@ -132,8 +132,8 @@ func TestInterrupt(t *testing.T) {
 	eventually(t, 30*time.Second, "no process left", func() bool { return !alive(id, "4711") })
 }
 
-// A program that was killed cannot say goodbye: its command ends by itself, once
-// its grace has.
+// A program that is killed cannot kill its command: the command ends after its grace
+// period.
 func TestKilledCaller(t *testing.T) {
 	need(t)
 	id := shared.create(t)

@@ -26,7 +26,7 @@ func sum(t *testing.T, path string) []byte {
 	return h.Sum(nil)
 }
 
-// large makes a file of a size, the same in each run.
+// large creates a file of a size, the same in each run.
 func large(t *testing.T, size int64) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "large")

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// relay passes on connections to a unix socket. When a number of bytes went
-// through it, it does something once, before the next one goes through.
+// relay forwards connections to a unix socket. After a number of bytes it calls a
+// function once, before it forwards the next byte.
 type relay struct {
 	listener net.Listener
 	target   string
@@ -47,8 +47,7 @@ func relayTo(t *testing.T, s *server, after int, then func()) *relay {
 
 func (r *relay) address() string { return "unix://" + r.listener.Addr().String() }
 
-// pass joins a connection to one of its own; the end of either is the end of
-// both.
+// pass joins a connection to a new one; when either ends, both do.
 func (r *relay) pass(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	server, err := net.Dial("unix", r.target)
@@ -67,7 +66,7 @@ func (r *relay) pass(conn net.Conn) {
 	both.Wait()
 }
 
-// Write counts what goes through.
+// Write counts the bytes that pass.
 func (r *relay) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

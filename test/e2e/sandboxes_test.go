@@ -67,8 +67,8 @@ func TestRemove(t *testing.T) {
 	shared.must(t, "rm", "--force", id)
 }
 
-// The server's death is survived by sandboxes and running commands, and the
-// caller of a running command does not notice.
+// Sandboxes and running commands survive the death of the server, and the caller of a
+// running command does not notice it.
 func TestServerKilled(t *testing.T) {
 	need(t)
 	s, err := serve(t.TempDir())
@@ -101,8 +101,8 @@ func TestServerKilled(t *testing.T) {
 	}
 }
 
-// A copy that is on its way when the server is killed goes on from where it
-// broke, in both directions.
+// A copy that is in progress when the server is killed resumes where it broke, in both
+// directions.
 func TestCopyOverRestart(t *testing.T) {
 	need(t)
 	s, err := serve(t.TempDir())
@@ -139,8 +139,7 @@ func TestCopyOverRestart(t *testing.T) {
 	}
 }
 
-// Equal ids of two tenants are two sandboxes, and neither tenant sees the
-// other's.
+// The same id of two tenants names two sandboxes, and neither tenant sees the other's.
 func TestTenants(t *testing.T) {
 	need(t)
 	dir := t.TempDir()
@@ -194,8 +193,8 @@ func TestTenants(t *testing.T) {
 	}
 }
 
-// TestStreamOverOutages: the server is killed, and away for ten seconds, in the
-// middle of 100 MiB of output. What arrives is the file.
+// TestStreamOverOutages kills the server for ten seconds in the middle of 100 MiB of
+// output. The output arrives complete.
 func TestStreamOverOutages(t *testing.T) {
 	need(t)
 	const away = 10 * time.Second

@@ -12,8 +12,7 @@ import (
 	"github.com/sandgate/sandgate/conformance"
 )
 
-// variant is one way in which a server has sandboxes. A new runtime is one more
-// line here.
+// variant is one configuration of a server. A new runtime is one more line here.
 type variant struct {
 	name  string
 	flags []string
@@ -31,17 +30,17 @@ var variants = []variant{
 	{name: "runsc", flags: []string{"--local-runtime", "runsc"}, tool: "runsc"},
 }
 
-// What a part is: which share of the cases, chosen by which seed, and how large
-// the large ones are. docs/conformance.md says the same.
+// The part that a variant runs: its share of the cases, the seed of the choice, and
+// the size of the large ones, as in docs/conformance.md.
 const (
 	partFraction = 0.25
 	partScale    = 0.1
 	suiteSeed    = 20
 )
 
-// TestSuite holds the sandboxes behind a server to the conformance suite. With
-// SANDGATE_CONFORMANCE=full that is all of it, at full size, for every variant;
-// SANDGATE_CONFORMANCE_SEED chooses another seed.
+// TestSuite runs the conformance suite against a server: with SANDGATE_CONFORMANCE=full
+// all of it, at full size, for every variant. SANDGATE_CONFORMANCE_SEED chooses another
+// seed.
 func TestSuite(t *testing.T) {
 	need(t)
 	seed := uint64(suiteSeed)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A provider that cannot suspend says so, and the sandbox runs on.
+// Suspending fails with a provider that cannot, and the sandbox keeps running.
 func TestProviderThatCannotSuspend(t *testing.T) {
 	need(t)
 	id := shared.create(t)

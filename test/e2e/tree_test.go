@@ -16,7 +16,7 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
-// The size of the tree, and what one answer holds at most.
+// The size of the tree, and the most that one reply holds.
 const (
 	treeFiles  = 100_000
 	wideFiles  = 20_000
@@ -27,7 +27,7 @@ const (
 // tree is a file system as a plain map: path below the root to content.
 type tree map[string]string
 
-// growTree makes one from a seed. A fifth of the files lie in one directory.
+// growTree creates a tree from a seed. A fifth of the files are in one directory.
 func growTree(seed int64) tree {
 	rng := rand.New(rand.NewSource(seed))
 	words := []string{"foo", "bar", "Needle", "needle", "qux", "", "a b", ".x", "é", "日本"}
@@ -59,7 +59,7 @@ func growTree(seed int64) tree {
 	return files
 }
 
-// lines are a text's lines without their ends.
+// lines returns a text's lines without their ends.
 func lines(content string) []string {
 	if content == "" {
 		return nil
@@ -76,8 +76,8 @@ func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:]
 
 func hidden(name string) bool { return strings.HasPrefix(name, ".") }
 
-// TestTree compares what the file calls say of 100 000 files with the plainest
-// code that could say the same, through the whole stack.
+// TestTree compares the results of the file calls for 100 000 files, through the whole
+// stack, with those of the plainest code that could compute them.
 func TestTree(t *testing.T) {
 	need(t)
 	client, err := sandgate.NewClient(t.Context(), sandgate.WithAddress(shared.address))

@@ -13,13 +13,13 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
-// attack goes on until its context ends. It calls begun once it is at work.
+// attack runs until its context ends. It calls begun once it is in effect.
 type attack struct {
 	name string
 	run  func(ctx context.Context, h *host, begun func()) error
 }
 
-// attacks are bounded in what they hold, so that they end with this program.
+// attacks hold bounded resources, so that they end with this program.
 var attacks = []attack{
 	{"refused calls without a token", refusedCalls},
 	{"half of a message, 500 streams", halfMessages},
@@ -53,7 +53,7 @@ time.sleep(600)'; sleep 600`)},
 	{"10 creations at once", creations},
 }
 
-// script runs a command in a sandbox of tenant a, and again when it ends.
+// script runs a command in a sandbox of tenant a and restarts it when it ends.
 func script(text string) func(context.Context, *host, func()) error {
 	return func(ctx context.Context, h *host, begun func()) error {
 		box, err := h.sandbox(ctx, "a")
@@ -98,7 +98,7 @@ func refusedCalls(ctx context.Context, h *host, begun func()) error {
 	return ctx.Err()
 }
 
-// halfMessages announces 16 MiB in each of many streams and sends nearly none of it.
+// halfMessages announces 16 MiB in each of many streams and sends almost nothing.
 func halfMessages(ctx context.Context, h *host, begun func()) error {
 	var conns []net.Conn
 	defer func() {
@@ -129,7 +129,7 @@ func halfMessages(ctx context.Context, h *host, begun func()) error {
 				_ = encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
 			}
 			id := 2*i + 1
-			// A server that hangs up has defended itself.
+			// The server has closed the connection: it defends itself.
 			if framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}) != nil ||
 				framer.WriteData(id, false, []byte{0, 1, 0, 0, 0, 1}) != nil {
 				break
@@ -141,7 +141,8 @@ func halfMessages(ctx context.Context, h *host, begun func()) error {
 	return ctx.Err()
 }
 
-// silentConnections connects and says nothing, again when it is hung up on.
+// silentConnections opens connections, sends nothing, and reconnects when the server
+// closes one.
 func silentConnections(ctx context.Context, h *host, begun func()) error {
 	conns := make(chan net.Conn, 1000)
 	defer func() {

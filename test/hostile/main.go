@@ -1,7 +1,7 @@
-// Command hostile measures what a tenant or a stranger can do to others. It runs a
-// server with two tenants, lets one of them, or a caller without a token, take all
-// that can be taken, and prints what the other tenant's commands cost meanwhile and
-// how much memory the server holds.
+// Command hostile measures the effect of a hostile tenant, or of an unauthenticated
+// caller, on others. It runs a server with two tenants, lets the attacker use up every
+// resource it can, and prints the latency of the other tenant's commands and the
+// server's memory meanwhile.
 //
 //	go run ./test/hostile -server bin/sandgate
 //
@@ -32,7 +32,7 @@ type options struct {
 	attacks string
 }
 
-// figures are what one attack did.
+// figures are the results of one attack.
 type figures struct {
 	name     string
 	p50, p99 time.Duration
@@ -106,7 +106,7 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 // errMeasured ends an attack.
 var errMeasured = errors.New("measured")
 
-// under measures the neighbour while an attack goes on.
+// under measures the neighbour during an attack.
 func (s *host) under(ctx context.Context, a attack, neighbour *sandgate.Sandbox, calls int) (figures, error) {
 	attacking, cancel := context.WithCancelCause(ctx)
 	end := func() { cancel(errMeasured) }

@@ -21,17 +21,17 @@ var (
 	records = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 )
 
-// mold is a real sandbox's objects, of which copies are made.
+// mold holds the objects of a real sandbox, to be copied.
 type mold struct {
-	c         *scene
+	c         *testbed
 	namespace string
 	// record is the ConfigMap or the claim; box is the Sandbox, if there is one.
 	record, box, pod *unstructured.Unstructured
 	made             int
 }
 
-// newMold finds the objects of the only sandbox in a namespace.
-func (c *scene) newMold(ctx context.Context, provider, namespace string) (*mold, error) {
+// newMold reads the objects of the only sandbox in a namespace.
+func (c *testbed) newMold(ctx context.Context, provider, namespace string) (*mold, error) {
 	m := &mold{c: c, namespace: namespace}
 	one := func(resource schema.GroupVersionResource, selector string) (*unstructured.Unstructured, error) {
 		list, err := c.Dynamic.Resource(resource).Namespace(namespace).List(ctx, meta.ListOptions{LabelSelector: selector})
@@ -58,7 +58,7 @@ func (c *scene) newMold(ctx context.Context, provider, namespace string) (*mold,
 	return m, err
 }
 
-// fill makes copies until there are n.
+// fill creates copies until n exist.
 func (m *mold) fill(ctx context.Context, n int) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(errDone)
@@ -81,7 +81,7 @@ func (m *mold) fill(ctx context.Context, n int) error {
 	return context.Cause(ctx)
 }
 
-// copy makes one more sandbox.
+// copy creates one more sandbox.
 func (m *mold) copy(ctx context.Context, id string) error {
 	name := "sg-" + id + "-copy"
 	if m.box != nil {
@@ -139,14 +139,14 @@ func (m *mold) copyClaim(ctx context.Context, id, name string) error {
 	return err
 }
 
-// copyPod makes a pod for the node that is not there.
+// copyPod creates a pod on the node without a machine.
 func (m *mold) copyPod(name string) *unstructured.Unstructured {
 	pod := bare(m.pod, name)
 	_ = unstructured.SetNestedField(pod.Object, m.c.node, "spec", "nodeName")
 	return pod
 }
 
-// put makes an object, and gives it its status as whoever looks after it would.
+// put creates an object and sets its status, as its controller would.
 func (m *mold) put(ctx context.Context, resource schema.GroupVersionResource, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	client := m.c.Dynamic.Resource(resource).Namespace(m.namespace)
 	made, err := client.Create(ctx, object, meta.CreateOptions{})
@@ -157,7 +157,7 @@ func (m *mold) put(ctx context.Context, resource schema.GroupVersionResource, ob
 	return client.UpdateStatus(ctx, made, meta.UpdateOptions{})
 }
 
-// bare is a copy without what the cluster gave it.
+// bare returns a copy without the fields that the cluster set.
 func bare(from *unstructured.Unstructured, name string) *unstructured.Unstructured {
 	out := from.DeepCopy()
 	out.Object["metadata"] = map[string]any{}
@@ -167,7 +167,7 @@ func bare(from *unstructured.Unstructured, name string) *unstructured.Unstructur
 	return out
 }
 
-// owned are references to another owner.
+// owned returns references to another owner.
 func owned(references []meta.OwnerReference, by *unstructured.Unstructured) []meta.OwnerReference {
 	for i := range references {
 		references[i].Name, references[i].UID = by.GetName(), by.GetUID()

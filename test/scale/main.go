@@ -1,16 +1,15 @@
 //go:build linux
 
 // Command scale measures what ten thousand sandboxes cost a server and the API
-// server of its cluster. The sandboxes are objects: a real one is made, copied
-// as often as asked, and the copies' pods run on a node that does not exist and
-// that this program keeps up. The server is the real program, and so are the
-// API server, and the sandboxes that are made and deleted beside the copies.
+// server of its cluster. The sandboxes are copies of a real sandbox's objects. Their
+// pods are bound to a node without a machine, whose lease this program renews. The
+// server and the API server are real, as are the sandboxes that are created and
+// deleted beside the copies.
 //
 //	go run ./test/scale          # 10 000, with both providers
 //	go run ./test/scale -n 500   # a quick look
 //
-// It needs KUBECONFIG, on which it works in namespaces of its own and deletes
-// them. While agent-sandbox's objects are copied its controller must not run, so
+// It needs KUBECONFIG and works in its own namespaces, which it deletes. While agent-sandbox's objects are copied its controller must not run, so
 // that provider needs the cluster of make cluster-up.
 package main
 
@@ -26,7 +25,7 @@ import (
 	"github.com/sandgate/sandgate/bench/report"
 )
 
-// options are what the flags say.
+// options are the flags.
 type options struct {
 	n         int
 	providers []string
@@ -61,7 +60,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	c, err := newScene(ctx, o)
+	c, err := newTestbed(ctx, o)
 	if err != nil {
 		return err
 	}

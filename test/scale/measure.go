@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// reapInterval is the server's own default. A shorter window has shorter ones.
+	// reapInterval is the server's default. A shorter window has a shorter one.
 	reapInterval = 15 * time.Second
 	repeats      = 15
-	// podsSingly is for how many sandboxes a server asks for pods one by one.
-	podsSingly = 32
+	// singlePodReads is the number of sandboxes up to which a server reads pods singly.
+	singlePodReads = 32
 	specimen   = "specimen"
 )
 
 func (o options) interval() time.Duration { return min(reapInterval, o.window/2) }
 
-// configOf is the server's configuration, with a pool if there is to be one.
+// configOf returns the server's configuration, with or without a pool.
 func (o options) configOf(provider string, pool int) string {
 	config := fmt.Sprintf("reaper: {interval: %v}\ntemplates:\n  - name: default\n", o.interval())
 	if provider == "agentsandbox" {
@@ -44,8 +44,8 @@ func (o options) configOf(provider string, pool int) string {
 	return config
 }
 
-// measure fills a namespace step by step, and asks the same questions at each.
-func (c *scene) measure(ctx context.Context, provider string, t *table) (err error) {
+// measure fills a namespace step by step and measures the same at each.
+func (c *testbed) measure(ctx context.Context, provider string, t *table) (err error) {
 	namespace, err := c.Namespace(ctx)
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func (c *scene) measure(ctx context.Context, provider string, t *table) (err err
 		if i == 2 {
 			t.set("etcd, written for each sandbox", "%s", size((c.stored(ctx)-before)/int64(n-c.n/10)))
 		}
-		// Without its controller agent-sandbox makes nothing.
+		// Without its controller agent-sandbox creates nothing.
 		lives := i == 0 || provider == "kubernetes"
 		binaries := []string{c.binary}
 		if c.beside != "" && i == 1 {
@@ -95,7 +95,7 @@ func (c *scene) measure(ctx context.Context, provider string, t *table) (err err
 				t.column(fmt.Sprintf("%d, %s", n, filepath.Base(binary)))
 			}
 			t.others = j > 0
-			r := trial{scene: c, binary: binary, provider: provider, namespace: namespace, through: through, n: n, proxy: p, table: t}
+			r := trial{testbed: c, binary: binary, provider: provider, namespace: namespace, through: through, n: n, proxy: p, table: t}
 			if err := errors.Join(r.direct(ctx), r.counted(ctx, lives)); err != nil {
 				return fmt.Errorf("%s at %d: %w", binary, n, err)
 			}
@@ -111,17 +111,17 @@ func (c *scene) measure(ctx context.Context, provider string, t *table) (err err
 
 // trial is one server program on one number of sandboxes.
 type trial struct {
-	*scene
+	*testbed
 	binary, provider, namespace string
-	// through is the kubeconfig that leads through the proxy.
+	// through is the kubeconfig for connections through the proxy.
 	through string
 	n       int
 	proxy   *proxy
 	table   *table
 }
 
-// first makes the sandbox that is copied, and that single questions are about.
-func (c *scene) first(ctx context.Context, provider, namespace string) (*mold, error) {
+// first creates the sandbox that is copied and that single calls name.
+func (c *testbed) first(ctx context.Context, provider, namespace string) (*mold, error) {
 	s, err := c.serve(ctx, c.binary, provider, namespace, os.Getenv("KUBECONFIG"), c.configOf(provider, 0))
 	if err != nil {
 		return nil, err
@@ -134,8 +134,7 @@ func (c *scene) first(ctx context.Context, provider, namespace string) (*mold, e
 	return c.newMold(ctx, provider, namespace)
 }
 
-// direct measures times and memory of a server that talks to the API server
-// itself.
+// direct measures times and memory of a server without the proxy.
 func (r trial) direct(ctx context.Context) error {
 	t, n := r.table, r.n
 	s, err := r.serve(ctx, r.binary, r.provider, r.namespace, os.Getenv("KUBECONFIG"), r.configOf(r.provider, 0))
@@ -156,7 +155,7 @@ func (r trial) direct(ctx context.Context) error {
 		t.set(line, "%s", short(took.Median()))
 		return nil
 	}
-	// The first calls find what the server finds out once.
+	// The first calls fill the server's caches.
 	if err := s.get(ctx); err != nil {
 		return err
 	}
@@ -185,7 +184,7 @@ func (s server) get(ctx context.Context) error {
 	return err
 }
 
-// list asks for at least that many.
+// list lists at least that many.
 func (s server) list(ctx context.Context, r sandgate.ListRequest, want int) error {
 	got := 0
 	for _, err := range s.Client.List(ctx, r) {
@@ -199,8 +198,8 @@ func (s server) list(ctx context.Context, r sandgate.ListRequest, want int) erro
 	return fmt.Errorf("the list has %d sandboxes, want %d", got, want)
 }
 
-// counted measures what each call asks of the API server, and what a server
-// asks by itself.
+// counted counts the requests to the API server by each call, and by the server on its
+// own.
 func (r trial) counted(ctx context.Context, lives bool) error {
 	p, t, n := r.proxy, r.table, r.n
 	s, err := r.serve(ctx, r.binary, r.provider, r.namespace, r.through, r.configOf(r.provider, 0))
@@ -213,7 +212,7 @@ func (r trial) counted(ctx context.Context, lives bool) error {
 	if err := s.get(ctx); err != nil {
 		return err
 	}
-	// What it does by itself first: memory that nobody's call has used.
+	// First the idle server: its memory without any call.
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -235,10 +234,10 @@ func (r trial) counted(ctx context.Context, lives bool) error {
 	t.set("all that a server does by itself, per minute: calls · processor time", "%.0f · %s",
 		float64(sum(idle))/r.window.Minutes(), short(time.Duration(float64(s.cpu()-used)/r.window.Minutes())))
 	t.set("… processor time of API server, per minute, with what others ask of it", "%s", short(time.Duration(float64(api)/r.window.Minutes())))
-	t.set("memory of a server that nobody calls: anonymous", "%s", size(s.memory("RssAnon")))
+	t.set("memory of an idle server: anonymous", "%s", size(s.memory("RssAnon")))
 
 	ask := func(line string, most int, do func() error) error {
-		// What the server does by itself may fall into it; the least is the call's.
+		// The server's own requests may fall into it; the smallest count is the call's.
 		var least map[string]count
 		for range 3 {
 			p.take()
@@ -256,7 +255,7 @@ func (r trial) counted(ctx context.Context, lives bool) error {
 		return nil
 	}
 	singly := 0
-	if n <= podsSingly {
+	if n <= singlePodReads {
 		singly = n
 	}
 	err = errors.Join(
@@ -275,7 +274,7 @@ func sum(counts map[string]count) int {
 	return calls
 }
 
-// lives makes and deletes real sandboxes among the copies.
+// lives creates and deletes real sandboxes among the copies.
 func (r trial) lives(ctx context.Context, s server) error {
 	p, t := r.proxy, r.table
 	var creating, deleting report.Samples
@@ -302,7 +301,7 @@ func (r trial) lives(ctx context.Context, s server) error {
 	return nil
 }
 
-// pooled measures how a large pool is kept. One of its pods is real.
+// pooled measures the cost of a large pool. One of its pods is real.
 func (r trial) pooled(ctx context.Context) error {
 	p, t := r.proxy, r.table
 	s, err := r.serve(ctx, r.binary, r.provider, r.namespace, os.Getenv("KUBECONFIG"), r.configOf(r.provider, 1))
@@ -320,7 +319,7 @@ func (r trial) pooled(ctx context.Context) error {
 	if err != nil || len(list.Items) != 1 {
 		return fmt.Errorf("%d pods in a pool of one: %w", len(list.Items), err)
 	}
-	m := &mold{c: r.scene, namespace: r.namespace, pod: &list.Items[0]}
+	m := &mold{c: r.testbed, namespace: r.namespace, pod: &list.Items[0]}
 	for i := 1; i < r.pool; i++ {
 		if _, err := m.put(ctx, pods, m.copyPod(fmt.Sprintf("%s-%d", m.pod.GetName(), i))); err != nil {
 			return err
@@ -345,7 +344,7 @@ func (r trial) pooled(ctx context.Context) error {
 	case <-time.After(r.window):
 	}
 	kept := p.take()["pool"]
-	// Its leader's beat, and a look now and then.
+	// Its leader's heartbeat, and an occasional check.
 	t.atMost("calls for a pool per minute", int(float64(kept.calls)/r.window.Minutes()), 120)
 	t.set(fmt.Sprintf("a pool of %d, per minute: calls · from the API server · processor time", r.pool), "%.0f · %s · %s",
 		float64(kept.calls)/r.window.Minutes(), size(int64(float64(kept.bytes)/r.window.Minutes())),
@@ -353,8 +352,8 @@ func (r trial) pooled(ctx context.Context) error {
 	return nil
 }
 
-// makeTemplate makes the SandboxTemplate of agent-sandbox's sandboxes.
-func (c *scene) makeTemplate(ctx context.Context, namespace string) error {
+// makeTemplate creates the SandboxTemplate of agent-sandbox's sandboxes.
+func (c *testbed) makeTemplate(ctx context.Context, namespace string) error {
 	return c.Make(ctx, cluster.Templates, "SandboxTemplate", namespace, "box", map[string]any{"podTemplate": map[string]any{"spec": map[string]any{
 		"dnsPolicy": "Default", "terminationGracePeriodSeconds": int64(0),
 		"containers": []any{map[string]any{
@@ -366,8 +365,8 @@ func (c *scene) makeTemplate(ctx context.Context, namespace string) error {
 
 var metric = regexp.MustCompile(`(?m)^(process_cpu_seconds_total|apiserver_storage_size_bytes\{[^}]*\}) (\S+)$`)
 
-// metrics asks the API server how it is.
-func (c *scene) metrics(ctx context.Context) (cpu, stored float64) {
+// metrics returns metrics of the API server.
+func (c *testbed) metrics(ctx context.Context) (cpu, stored float64) {
 	data, err := c.Client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
 		return 0, 0
@@ -383,13 +382,13 @@ func (c *scene) metrics(ctx context.Context) (cpu, stored float64) {
 	return cpu, stored
 }
 
-func (c *scene) apiSeconds(ctx context.Context) time.Duration {
+func (c *testbed) apiSeconds(ctx context.Context) time.Duration {
 	cpu, _ := c.metrics(ctx)
 	return time.Duration(cpu * float64(time.Second))
 }
 
-// stored is the size of etcd's file.
-func (c *scene) stored(ctx context.Context) int64 {
+// stored returns the size of etcd's file.
+func (c *testbed) stored(ctx context.Context) int64 {
 	_, stored := c.metrics(ctx)
 	return int64(stored)
 }

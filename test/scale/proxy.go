@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// proxy stands between a server and the API server, and counts.
+// proxy relays between a server and the API server and counts requests.
 type proxy struct {
 	listener net.Listener
 	server   *http.Server
@@ -57,7 +57,7 @@ func newProxy(config *rest.Config) (*proxy, error) {
 			TLSClientConfig: secure, TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
 			MaxIdleConnsPerHost: 64, DisableCompression: true,
 		},
-		ErrorLog: log.New(io.Discard, "", 0), // of calls that a server has given up
+		ErrorLog: log.New(io.Discard, "", 0), // errors of cancelled calls
 		ModifyResponse: func(r *http.Response) error {
 			name := nameOf(r.Request)
 			p.add(name, 1, 0)
@@ -74,7 +74,7 @@ func newProxy(config *rest.Config) (*proxy, error) {
 
 func (p *proxy) close() { _ = p.server.Close() }
 
-// kubeconfig writes one that leads through the proxy.
+// kubeconfig writes a kubeconfig for connections through the proxy.
 func (p *proxy) kubeconfig(path string) error {
 	return os.WriteFile(path, fmt.Appendf(nil, `apiVersion: v1
 kind: Config
@@ -92,7 +92,7 @@ func (p *proxy) add(name string, calls, bytes int) {
 	p.counts[name] = count{c.calls + calls, c.bytes + int64(bytes)}
 }
 
-// take returns what was counted since the last time.
+// take returns the counts since the last call.
 func (p *proxy) take() map[string]count {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,8 +101,8 @@ func (p *proxy) take() map[string]count {
 	return now
 }
 
-// nameOf says what a request is for: the verb and the resource, and the errand
-// of those that the server does by itself.
+// nameOf names a request by verb and resource, and by purpose if the server makes it on
+// its own.
 func nameOf(r *http.Request) string {
 	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	i := slices.Index(path, "namespaces")
@@ -143,7 +143,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// without leaves out what a server does by itself.
+// without omits the requests that a server makes on its own.
 func without(counts map[string]count, errands ...string) map[string]count {
 	out := map[string]count{}
 	for name, c := range counts {
@@ -161,7 +161,7 @@ func total(counts map[string]count) (calls int, bytes int64) {
 	return calls, bytes
 }
 
-// spell lists counts by name.
+// spell formats counts by name.
 func spell(counts map[string]count) string {
 	var names []string
 	for name, c := range counts {

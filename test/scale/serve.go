@@ -17,7 +17,7 @@ import (
 // server is a running server and the kernel's figures of its process.
 type server struct{ *cluster.Server }
 
-func (c *scene) serve(ctx context.Context, binary, provider, namespace, kubeconfig, config string) (server, error) {
+func (c *testbed) serve(ctx context.Context, binary, provider, namespace, kubeconfig, config string) (server, error) {
 	dir, err := os.MkdirTemp(c.dir, "server-")
 	if err != nil {
 		return server{}, err

@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// table is what was measured: a line for each question, a column for each
-// number of sandboxes.
+// table holds the results: a line for each measurement, a column for each number of
+// sandboxes.
 type table struct {
 	provider string
 	columns  []string
 	lines    []string
 	cells    map[string]map[string]string
-	// over are the bounds that did not hold. Another program's do not count.
+	// over lists the exceeded bounds, without those of another program.
 	over   []string
 	others bool
 }
 
-// atMost holds what was counted to a bound. Counts, unlike times, are the same
-// on every machine.
+// atMost checks a count against a bound. Counts, unlike times, are the same on every
+// machine.
 func (t *table) atMost(what string, got, most int) {
 	if got > most && !t.others {
 		t.over = append(t.over, fmt.Sprintf("%s at %s: %d, at most %d", what, t.columns[len(t.columns)-1], got, most))

@@ -4,7 +4,7 @@
     sandgate serve &
     MODEL=anthropic:claude-sonnet-4-5 uvicorn app:app
 
-Without MODEL, the agent needs no key: it runs what it is told as a command.
+Without MODEL, the agent needs no key: it runs the last message as a command.
 
     curl -X POST 'localhost:8000/chat/conversation-1' -d '{"message": "uname -a"}' \
         -H 'content-type: application/json'

@@ -21,8 +21,8 @@ import (
 	"github.com/sandgate/sandgate/bench/cluster"
 )
 
-// scene is the cluster that KUBECONFIG names, with a node that is not there.
-type scene struct {
+// testbed is the cluster of KUBECONFIG, with a node that has no machine.
+type testbed struct {
 	options
 	*cluster.Cluster
 	dir   string
@@ -33,12 +33,12 @@ type scene struct {
 
 var errDone = errors.New("everything is measured")
 
-func newScene(ctx context.Context, o options) (*scene, error) {
+func newTestbed(ctx context.Context, o options) (*testbed, error) {
 	connected, err := cluster.Connect("scale-")
 	if err != nil {
 		return nil, fmt.Errorf("%w: run make scale", err)
 	}
-	c := &scene{options: o, Cluster: connected}
+	c := &testbed{options: o, Cluster: connected}
 	if c.dir, err = os.MkdirTemp("", "sandgate-scale-"); err != nil {
 		return nil, err
 	}
@@ -49,12 +49,11 @@ func newScene(ctx context.Context, o options) (*scene, error) {
 	return c, nil
 }
 
-// beatInterval is how often the node shows a sign of life, as a kubelet does.
-const beatInterval = 10 * time.Second
+// heartbeatInterval is how often the node's lease is renewed, as a kubelet does.
+const heartbeatInterval = 10 * time.Second
 
-// makeNode makes a node that takes no pods but those that name it, and keeps it
-// from being taken for dead.
-func (c *scene) makeNode(ctx context.Context) error {
+// makeNode creates a node that accepts only pods that name it, and renews its lease.
+func (c *testbed) makeNode(ctx context.Context) error {
 	condition := core.NodeCondition{
 		Type: core.NodeReady, Status: core.ConditionTrue, Reason: "Scale", Message: "this node does not exist",
 		LastHeartbeatTime: meta.Now(), LastTransitionTime: meta.Now(),
@@ -89,7 +88,7 @@ func (c *scene) makeNode(ctx context.Context) error {
 	life, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	c.stop = stop
 	c.alive.Go(func() {
-		tick := time.NewTicker(beatInterval)
+		tick := time.NewTicker(heartbeatInterval)
 		defer tick.Stop()
 		for {
 			select {
@@ -107,9 +106,9 @@ func (c *scene) makeNode(ctx context.Context) error {
 	return nil
 }
 
-// clear deletes all pods of a namespace at once: no kubelet has to agree. One
-// request for all would be given up by the API server after a minute.
-func (c *scene) clear(ctx context.Context, namespace string) error {
+// clear deletes all pods of a namespace with grace period 0, since no kubelet runs
+// them. The API server would cancel one request for all of them after a minute.
+func (c *testbed) clear(ctx context.Context, namespace string) error {
 	names := make(chan string)
 	var work sync.WaitGroup
 	var mu sync.Mutex
@@ -145,7 +144,7 @@ func (c *scene) clear(ctx context.Context, namespace string) error {
 	return failed
 }
 
-func (c *scene) close() {
+func (c *testbed) close() {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), 20*time.Minute, errors.New("deleting took over 20 minutes"))
 	defer cancel()
 	for _, name := range c.Namespaces {
@@ -169,7 +168,7 @@ func (c *scene) close() {
 }
 
 // control stops or starts agent-sandbox's controller.
-func (c *scene) control(ctx context.Context, verb string) error {
+func (c *testbed) control(ctx context.Context, verb string) error {
 	out, err := exec.CommandContext(ctx, c.cluster, verb, "agent-sandbox").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s agent-sandbox's controller: %w: %s", verb, err, out)
