@@ -116,7 +116,8 @@ type FileResult struct {
 }
 
 // Upload writes files, each of them completely or not at all. It returns one result
-// per file, in order. The error concerns the whole call, not a single file.
+// per file, in order. The error concerns the whole call, not about a single file. The
+// server takes at most 10 000 files in a call, and fails the call beyond that.
 func (s *Sandbox) Upload(ctx context.Context, files ...File) ([]FileResult, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

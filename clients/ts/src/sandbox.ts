@@ -236,6 +236,7 @@ export class Sandbox {
   /**
    * Writes files over one stream, each of them whole or not at all, and makes their
    * parents. One result per file, in order; a single file's failure is in its result.
+   * The server takes at most 10 000 files in a call, and fails the call beyond that.
    */
   upload(files: readonly UploadFile[], call: CallOptions = {}): Promise<UploadResult[]> {
     return upload(this.#transport, this.#target, files, call);

@@ -140,7 +140,9 @@ type SandboxServiceClient interface {
 	// whole, once its trailer came, or not at all: a stream that ends or breaks
 	// before leaves the old content. There is one result per header, in order,
 	// whatever happened to the others. A stream that ends within a file is
-	// UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written.
+	// UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written. A call
+	// takes at most 10 000 files: one more header fails the call with
+	// REQUEST_INVALID, and files whose trailer came before stay written.
 	Upload(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[UploadRequest, UploadResponse], error)
 	// GetUpload tells how far a resumable upload has come.
 	GetUpload(ctx context.Context, in *GetUploadRequest, opts ...grpc.CallOption) (*GetUploadResponse, error)
@@ -563,7 +565,9 @@ type SandboxServiceServer interface {
 	// whole, once its trailer came, or not at all: a stream that ends or breaks
 	// before leaves the old content. There is one result per header, in order,
 	// whatever happened to the others. A stream that ends within a file is
-	// UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written.
+	// UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written. A call
+	// takes at most 10 000 files: one more header fails the call with
+	// REQUEST_INVALID, and files whose trailer came before stay written.
 	Upload(grpc.ClientStreamingServer[UploadRequest, UploadResponse]) error
 	// GetUpload tells how far a resumable upload has come.
 	GetUpload(context.Context, *GetUploadRequest) (*GetUploadResponse, error)

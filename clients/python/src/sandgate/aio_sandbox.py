@@ -292,7 +292,9 @@ class AsyncSandbox(Handle, AsyncManaged):
     async def upload(self, *wanted: UploadFile) -> builtins.list[files.UploadResult]:
         """Write files of any size, each atomically, with their parents.
 
-        One result per file, in order; a failed one carries its error.
+        One result per file, in order; a failed one carries its error. Files
+        above 1 MiB are calls of their own; the server takes at most 10 000
+        others in a row, and fails the call beyond that.
 
         Raises:
             OSError: A source cannot be read. Files before it may be written.

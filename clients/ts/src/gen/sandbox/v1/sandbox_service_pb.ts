@@ -240,7 +240,9 @@ export const SandboxService: GenService<{
    * whole, once its trailer came, or not at all: a stream that ends or breaks
    * before leaves the old content. There is one result per header, in order,
    * whatever happened to the others. A stream that ends within a file is
-   * UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written.
+   * UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written. A call
+   * takes at most 10 000 files: one more header fails the call with
+   * REQUEST_INVALID, and files whose trailer came before stay written.
    *
    * @generated from rpc sandbox.v1.SandboxService.Upload
    */

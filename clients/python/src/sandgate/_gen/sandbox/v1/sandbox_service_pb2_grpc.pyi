@@ -133,7 +133,9 @@ class SandboxServiceStub:
     whole, once its trailer came, or not at all: a stream that ends or breaks
     before leaves the old content. There is one result per header, in order,
     whatever happened to the others. A stream that ends within a file is
-    UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written.
+    UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written. A call
+    takes at most 10 000 files: one more header fails the call with
+    REQUEST_INVALID, and files whose trailer came before stay written.
     """
     GetUpload: _grpc.UnaryUnaryMultiCallable[_sandbox_files_pb2.GetUploadRequest, _sandbox_files_pb2.GetUploadResponse]
     """GetUpload tells how far a resumable upload has come."""
@@ -240,7 +242,9 @@ class SandboxServiceAsyncStub(SandboxServiceStub):
     whole, once its trailer came, or not at all: a stream that ends or breaks
     before leaves the old content. There is one result per header, in order,
     whatever happened to the others. A stream that ends within a file is
-    UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written.
+    UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written. A call
+    takes at most 10 000 files: one more header fails the call with
+    REQUEST_INVALID, and files whose trailer came before stay written.
     """
     GetUpload: _aio.UnaryUnaryMultiCallable[_sandbox_files_pb2.GetUploadRequest, _sandbox_files_pb2.GetUploadResponse]  # type: ignore[assignment]
     """GetUpload tells how far a resumable upload has come."""
@@ -446,7 +450,9 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         whole, once its trailer came, or not at all: a stream that ends or breaks
         before leaves the old content. There is one result per header, in order,
         whatever happened to the others. A stream that ends within a file is
-        UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written.
+        UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written. A call
+        takes at most 10 000 files: one more header fails the call with
+        REQUEST_INVALID, and files whose trailer came before stay written.
         """
 
     @_abc_1.abstractmethod
