@@ -75,7 +75,8 @@ type Agent struct {
 	budget  *streaming.Budget
 	oom     *oomCounter
 	crowd   *crowd
-	last    atomic.Int64 // last activity, Unix nanoseconds
+	started time.Time
+	last    atomic.Int64 // last activity: nanoseconds after started, monotonic
 	running atomic.Int64
 	idle    *time.Timer // gives memory back when nothing runs
 	cancel  context.CancelCauseFunc
@@ -160,9 +161,9 @@ func New(cfg Config) (*Agent, error) {
 		commands: map[string]*command{},
 		ended:    newHistory(cfg.StateDir),
 		recovery: recovery{cfg.Log},
+		started:  time.Now(),
 		stopped:  make(chan struct{}),
 	}
-	a.touch()
 	a.idle = time.AfterFunc(idleTime, a.slim)
 	if cfg.Cgroup != "" {
 		a.cgroups, err = newCgroups(cfg.Cgroup, a.recovery)
@@ -295,4 +296,4 @@ func (a *Agent) stopCommands() {
 	wg.Wait()
 }
 
-func (a *Agent) touch() { a.last.Store(time.Now().UnixNano()) }
+func (a *Agent) touch() { a.last.Store(int64(time.Since(a.started))) }

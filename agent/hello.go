@@ -5,7 +5,7 @@ import (
 	"os"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sandgate/sandgate/agent/landlock"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
@@ -36,17 +36,15 @@ func (a *Agent) KillMode() agentv1.KillMode {
 	return agentv1.KillMode_KILL_MODE_SUBREAPER
 }
 
-// GetActivity tells whether anything runs and when something last did.
+// GetActivity returns how many commands run and for how long nothing has run.
 func (a *Agent) GetActivity(context.Context, *agentv1.GetActivityRequest) (*agentv1.GetActivityResponse, error) {
-	last := time.Unix(0, a.last.Load())
-	running, files := a.Active()
-	if files.After(last) {
-		last = files
+	commands := a.running.Load()
+	calls, idle := a.Active()
+	idle = min(idle, time.Since(a.started)-time.Duration(a.last.Load()))
+	if commands > 0 || calls > 0 {
+		idle = 0
 	}
-	if running > 0 {
-		last = time.Now()
-	}
-	return &agentv1.GetActivityResponse{RunningCommands: int32(a.running.Load()), LastActivityTime: timestamppb.New(last)}, nil
+	return &agentv1.GetActivityResponse{RunningCommands: int32(commands), IdleTime: durationpb.New(idle)}, nil
 }
 
 // Shutdown kills every command and then ends the agent.

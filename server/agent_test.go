@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,7 +15,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -45,7 +46,7 @@ type scriptedAgent struct {
 	script
 	incarnation string
 	running     atomic.Int32
-	lastActive  atomic.Int64
+	idle        atomic.Pointer[func() time.Duration] // nil: idle for ever
 	hellos      atomic.Int32
 	// cancelled gets a value when a stream's caller went away.
 	cancelled chan struct{}
@@ -80,9 +81,11 @@ func (a *scriptedAgent) ListProcesses(context.Context, *agentv1.ListProcessesReq
 }
 
 func (a *scriptedAgent) GetActivity(context.Context, *agentv1.GetActivityRequest) (*agentv1.GetActivityResponse, error) {
-	return &agentv1.GetActivityResponse{
-		RunningCommands: a.running.Load(), LastActivityTime: timestamppb.New(time.Unix(0, a.lastActive.Load())),
-	}, nil
+	idle := time.Duration(math.MaxInt64)
+	if read := a.idle.Load(); read != nil {
+		idle = (*read)()
+	}
+	return &agentv1.GetActivityResponse{RunningCommands: a.running.Load(), IdleTime: durationpb.New(idle)}, nil
 }
 
 func (a *scriptedAgent) Execute(req *agentv1.ExecuteRequest, stream grpc.ServerStreamingServer[agentv1.ExecuteResponse]) error {

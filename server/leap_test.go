@@ -26,6 +26,16 @@ func leaping(t *testing.T) (*world, *fakeClock) {
 	return w, f
 }
 
+// idleFor is the idle time of an agent that has been idle for ago by now.
+func (f *fakeClock) idleFor(ago time.Duration) *func() time.Duration {
+	_, start := f.read()
+	idle := func() time.Duration {
+		_, now := f.read()
+		return now - start + ago
+	}
+	return &idle
+}
+
 func (w *world) reap() {
 	w.t.Helper()
 	if err := w.server.reapAll(w.t.Context()); err != nil {
@@ -44,9 +54,8 @@ func TestAClockThatLeapsDeletesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wall, _ := f.read()
 	for _, id := range []string{"idle", "aged"} {
-		w.place(id).agent.lastActive.Store(wall.UnixNano())
+		w.place(id).agent.idle.Store(f.idleFor(0))
 	}
 	f.pass(time.Minute)
 	f.set(25 * time.Hour)
@@ -81,21 +90,49 @@ func TestAClockThatLeapsDeletesNothing(t *testing.T) {
 	}
 }
 
+// A wall clock that was set forward while no server ran leaves a record that looks
+// old. The agent measures a duration, so the sandbox stays and its record is
+// corrected.
+func TestRecordThatALeapMadeOld(t *testing.T) {
+	w, f := leaping(t)
+	w.createFor("a", time.Hour)
+	w.age("a", 61*time.Minute)
+	w.place("a").agent.idle.Store(f.idleFor(time.Minute))
+	resp, err := w.client.CleanupSandboxes(t.Context(), &sandboxv1.CleanupSandboxesRequest{MaxIdle: durationpb.New(time.Hour)})
+	if err != nil || len(resp.GetDeletedSandboxIds()) > 0 {
+		t.Errorf("cleanup: %v, %v", resp, err)
+	}
+	w.reap()
+	if w.gone("a") {
+		t.Fatal("a sandbox that its agent used a minute ago was deleted")
+	}
+	w.provider.mu.Lock()
+	last := w.provider.places[substrateName(defaultTenant, "a")].info.LastActivity
+	w.provider.mu.Unlock()
+	if now, _ := f.read(); now.Sub(last) > 2*time.Minute {
+		t.Errorf("the record still says that it was idle for %v", now.Sub(last))
+	}
+	f.pass(60 * time.Minute)
+	w.reap()
+	if !w.gone("a") {
+		t.Error("an hour later it is still there")
+	}
+}
+
 // A server that starts finds much that is long overdue: it waits, in case its
 // clock is wrong, and then deletes a share in each round.
 func TestWhatIsLongOverdueGoesLittleByLittle(t *testing.T) {
 	w, f := leaping(t)
 	const many = 25
-	wall, _ := f.read()
 	for i := range many {
 		id := fmt.Sprintf("old-%02d", i)
 		w.createFor(id, time.Hour)
 		w.age(id, 26*time.Hour)
-		w.place(id).agent.lastActive.Store(wall.Add(-26 * time.Hour).UnixNano())
+		w.place(id).agent.idle.Store(f.idleFor(26 * time.Hour))
 	}
 	w.createFor("due", time.Hour)
 	w.age("due", 61*time.Minute)
-	w.place("due").agent.lastActive.Store(wall.Add(-61 * time.Minute).UnixNano())
+	w.place("due").agent.idle.Store(f.idleFor(61 * time.Minute))
 	w.reap()
 	if n := w.count(); n != many || !w.gone("due") {
 		t.Errorf("after the start %d are left, want %d: all but what is just due", n, many)

@@ -249,7 +249,8 @@ func TestReaper(t *testing.T) {
 	}
 	w.place("busy").agent.running.Store(1)
 	w.place("aged").agent.running.Store(1)
-	w.place("recent").agent.lastActive.Store(time.Now().Add(-10 * time.Minute).UnixNano())
+	recent := func() time.Duration { return 10 * time.Minute }
+	w.place("recent").agent.idle.Store(&recent)
 	reap()
 	for id, want := range map[string]bool{"idle": false, "busy": true, "recent": true, "aged": false, "young": true} {
 		if lives(id) != want {

@@ -279,8 +279,8 @@ func (s *Server) deleteExpired(ctx context.Context, info providers.Info) (bool, 
 // usedNow is the idle time of a sandbox that is in use.
 const usedNow = time.Duration(-1)
 
-// idleTime asks the agent for how long the sandbox has been idle. One with a
-// running command, or with a call under way here, is in use.
+// idleTime returns for how long the sandbox has been idle, as its agent measures
+// it. A sandbox with a running command, or with a call in this server, is in use.
 func (s *Server) idleTime(ctx context.Context, key agentconn.Key) (time.Duration, error) {
 	t, err := s.agents.Inspect(ctx, key)
 	if err != nil {
@@ -294,8 +294,7 @@ func (s *Server) idleTime(ctx context.Context, key agentconn.Key) (time.Duration
 	if reply.GetRunningCommands() > 0 || t.InUse() {
 		return usedNow, nil
 	}
-	// An agent cannot keep its sandbox alive by a clock from the future.
-	return max(s.clock.since(reply.GetLastActivityTime().AsTime()), 0), nil
+	return max(reply.GetIdleTime().AsDuration(), 0), nil
 }
 
 func ignoreNotFound(err error) error {

@@ -59,13 +59,14 @@ type Service struct {
 	locks   locks
 	search  *searchMemory
 	running atomic.Int64
-	last    atomic.Int64 // Unix nanoseconds
+	started time.Time
+	last    atomic.Int64 // last activity: nanoseconds after started, monotonic
 }
 
 // New returns a service. Close ends it.
 func New(cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
-	s := &Service{cfg: cfg, parts: newParts(cfg.MaxParts, cfg.PartRetention), search: newSearchMemory()}
+	s := &Service{cfg: cfg, started: time.Now(), parts: newParts(cfg.MaxParts, cfg.PartRetention), search: newSearchMemory()}
 	if cfg.PartDir != "" {
 		if err := os.MkdirAll(cfg.PartDir, 0o700); err != nil {
 			return nil, fmt.Errorf("directory for parts of uploads: %w", err)
@@ -76,7 +77,6 @@ func New(cfg Config) (*Service, error) {
 		}
 		s.parts.dir = dir
 	}
-	s.last.Store(time.Now().UnixNano())
 	return s, nil
 }
 
@@ -84,19 +84,21 @@ func New(cfg Config) (*Service, error) {
 // their own contexts; an upload that is cut off afterwards leaves no part.
 func (s *Service) Close() error { return s.parts.close() }
 
-// Active returns how many calls run and when the last one began or ended.
-func (s *Service) Active() (running int, last time.Time) {
-	return int(s.running.Load()), time.Unix(0, s.last.Load())
+// Active returns how many calls run and the time since one last began or ended.
+func (s *Service) Active() (running int, idle time.Duration) {
+	return int(s.running.Load()), time.Since(s.started) - time.Duration(s.last.Load())
 }
+
+func (s *Service) touch() { s.last.Store(int64(time.Since(s.started))) }
 
 // Openat2 reports whether the kernel resolves paths beneath a root directory.
 func (s *Service) Openat2() bool { return !s.cfg.NoOpenat2 && paths.Kernel() }
 
 func (s *Service) begin() (end func()) {
 	s.running.Add(1)
-	s.last.Store(time.Now().UnixNano())
+	s.touch()
 	return func() {
-		s.last.Store(time.Now().UnixNano())
+		s.touch()
 		s.running.Add(-1)
 	}
 }

@@ -32,7 +32,6 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
-	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -465,10 +464,12 @@ type GetActivityResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Commands whose leader runs.
 	RunningCommands int32 `protobuf:"varint,1,opt,name=running_commands,json=runningCommands,proto3" json:"running_commands,omitempty"`
-	// When the last command or file call ended or began.
-	LastActivityTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=last_activity_time,json=lastActivityTime,proto3" json:"last_activity_time,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Time since the last command or file call began or ended, by a monotonic
+	// clock, so that a step of the node's wall clock does not change it. 0 while a
+	// command or file call runs.
+	IdleTime      *durationpb.Duration `protobuf:"bytes,3,opt,name=idle_time,json=idleTime,proto3" json:"idle_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetActivityResponse) Reset() {
@@ -508,9 +509,9 @@ func (x *GetActivityResponse) GetRunningCommands() int32 {
 	return 0
 }
 
-func (x *GetActivityResponse) GetLastActivityTime() *timestamppb.Timestamp {
+func (x *GetActivityResponse) GetIdleTime() *durationpb.Duration {
 	if x != nil {
-		return x.LastActivityTime
+		return x.IdleTime
 	}
 	return nil
 }
@@ -2909,7 +2910,7 @@ var File_sandbox_agent_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_sandbox_agent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	"$sandbox/agent/v1/agent_service.proto\x12\x10sandbox.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1esandbox/v1/sandbox_files.proto\x1a\"sandbox/v1/sandbox_lifecycle.proto\x1a sandbox/v1/sandbox_process.proto\x1a\x1fsandbox/v1/sandbox_search.proto\"C\n" +
+	"$sandbox/agent/v1/agent_service.proto\x12\x10sandbox.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1esandbox/v1/sandbox_files.proto\x1a\"sandbox/v1/sandbox_lifecycle.proto\x1a sandbox/v1/sandbox_process.proto\x1a\x1fsandbox/v1/sandbox_search.proto\"C\n" +
 	"\vConfinement\x124\n" +
 	"\bpolicies\x18\x01 \x03(\v2\x18.sandbox.v1.AccessPolicyR\bpolicies\"\xc2\x02\n" +
 	"\x06Limits\x12(\n" +
@@ -2935,10 +2936,10 @@ const file_sandbox_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x11working_directory\x18\t \x01(\tR\x10workingDirectory\x12\"\n" +
 	"\fcapabilities\x18\n" +
 	" \x03(\tR\fcapabilities\"\x14\n" +
-	"\x12GetActivityRequest\"\x8a\x01\n" +
+	"\x12GetActivityRequest\"~\n" +
 	"\x13GetActivityResponse\x12)\n" +
-	"\x10running_commands\x18\x01 \x01(\x05R\x0frunningCommands\x12H\n" +
-	"\x12last_activity_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x10lastActivityTime\"\x11\n" +
+	"\x10running_commands\x18\x01 \x01(\x05R\x0frunningCommands\x126\n" +
+	"\tidle_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bidleTimeJ\x04\b\x02\x10\x03\"\x11\n" +
 	"\x0fShutdownRequest\"\x12\n" +
 	"\x10ShutdownResponse\"\xb9\x01\n" +
 	"\x0eExecuteRequest\x124\n" +
@@ -3167,49 +3168,48 @@ var file_sandbox_agent_v1_agent_service_proto_goTypes = []any{
 	(*GlobFilesResponse)(nil),         // 47: sandbox.agent.v1.GlobFilesResponse
 	(*v1.AccessPolicy)(nil),           // 48: sandbox.v1.AccessPolicy
 	(*durationpb.Duration)(nil),       // 49: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),     // 50: google.protobuf.Timestamp
-	(*v1.ExecuteRequest)(nil),         // 51: sandbox.v1.ExecuteRequest
-	(*v1.Started)(nil),                // 52: sandbox.v1.Started
-	(*v1.Output)(nil),                 // 53: sandbox.v1.Output
-	(*v1.Gap)(nil),                    // 54: sandbox.v1.Gap
-	(*v1.Exited)(nil),                 // 55: sandbox.v1.Exited
-	(*v1.AttachRequest)(nil),          // 56: sandbox.v1.AttachRequest
-	(*v1.UploadHeader)(nil),           // 57: sandbox.v1.UploadHeader
-	(*v1.UploadTrailer)(nil),          // 58: sandbox.v1.UploadTrailer
-	(*v1.UploadResponse)(nil),         // 59: sandbox.v1.UploadResponse
-	(*v1.DownloadRequest)(nil),        // 60: sandbox.v1.DownloadRequest
-	(*v1.DownloadHeader)(nil),         // 61: sandbox.v1.DownloadHeader
-	(*v1.DownloadTrailer)(nil),        // 62: sandbox.v1.DownloadTrailer
-	(*v1.WriteStdinRequest)(nil),      // 63: sandbox.v1.WriteStdinRequest
-	(*v1.WriteStdinResponse)(nil),     // 64: sandbox.v1.WriteStdinResponse
-	(*v1.SignalProcessRequest)(nil),   // 65: sandbox.v1.SignalProcessRequest
-	(*v1.SignalProcessResponse)(nil),  // 66: sandbox.v1.SignalProcessResponse
-	(*v1.ResizeTerminalRequest)(nil),  // 67: sandbox.v1.ResizeTerminalRequest
-	(*v1.ResizeTerminalResponse)(nil), // 68: sandbox.v1.ResizeTerminalResponse
-	(*v1.ListProcessesRequest)(nil),   // 69: sandbox.v1.ListProcessesRequest
-	(*v1.ListProcessesResponse)(nil),  // 70: sandbox.v1.ListProcessesResponse
-	(*v1.GetUploadRequest)(nil),       // 71: sandbox.v1.GetUploadRequest
-	(*v1.GetUploadResponse)(nil),      // 72: sandbox.v1.GetUploadResponse
-	(*v1.StatFileRequest)(nil),        // 73: sandbox.v1.StatFileRequest
-	(*v1.StatFileResponse)(nil),       // 74: sandbox.v1.StatFileResponse
-	(*v1.ListDirectoryRequest)(nil),   // 75: sandbox.v1.ListDirectoryRequest
-	(*v1.ListDirectoryResponse)(nil),  // 76: sandbox.v1.ListDirectoryResponse
-	(*v1.MakeDirectoryRequest)(nil),   // 77: sandbox.v1.MakeDirectoryRequest
-	(*v1.MakeDirectoryResponse)(nil),  // 78: sandbox.v1.MakeDirectoryResponse
-	(*v1.MoveFileRequest)(nil),        // 79: sandbox.v1.MoveFileRequest
-	(*v1.MoveFileResponse)(nil),       // 80: sandbox.v1.MoveFileResponse
-	(*v1.RemoveFileRequest)(nil),      // 81: sandbox.v1.RemoveFileRequest
-	(*v1.RemoveFileResponse)(nil),     // 82: sandbox.v1.RemoveFileResponse
-	(*v1.ReadLinesRequest)(nil),       // 83: sandbox.v1.ReadLinesRequest
-	(*v1.ReadLinesResponse)(nil),      // 84: sandbox.v1.ReadLinesResponse
-	(*v1.WriteFileRequest)(nil),       // 85: sandbox.v1.WriteFileRequest
-	(*v1.WriteFileResponse)(nil),      // 86: sandbox.v1.WriteFileResponse
-	(*v1.EditFileRequest)(nil),        // 87: sandbox.v1.EditFileRequest
-	(*v1.EditFileResponse)(nil),       // 88: sandbox.v1.EditFileResponse
-	(*v1.SearchFilesRequest)(nil),     // 89: sandbox.v1.SearchFilesRequest
-	(*v1.SearchFilesResponse)(nil),    // 90: sandbox.v1.SearchFilesResponse
-	(*v1.GlobFilesRequest)(nil),       // 91: sandbox.v1.GlobFilesRequest
-	(*v1.GlobFilesResponse)(nil),      // 92: sandbox.v1.GlobFilesResponse
+	(*v1.ExecuteRequest)(nil),         // 50: sandbox.v1.ExecuteRequest
+	(*v1.Started)(nil),                // 51: sandbox.v1.Started
+	(*v1.Output)(nil),                 // 52: sandbox.v1.Output
+	(*v1.Gap)(nil),                    // 53: sandbox.v1.Gap
+	(*v1.Exited)(nil),                 // 54: sandbox.v1.Exited
+	(*v1.AttachRequest)(nil),          // 55: sandbox.v1.AttachRequest
+	(*v1.UploadHeader)(nil),           // 56: sandbox.v1.UploadHeader
+	(*v1.UploadTrailer)(nil),          // 57: sandbox.v1.UploadTrailer
+	(*v1.UploadResponse)(nil),         // 58: sandbox.v1.UploadResponse
+	(*v1.DownloadRequest)(nil),        // 59: sandbox.v1.DownloadRequest
+	(*v1.DownloadHeader)(nil),         // 60: sandbox.v1.DownloadHeader
+	(*v1.DownloadTrailer)(nil),        // 61: sandbox.v1.DownloadTrailer
+	(*v1.WriteStdinRequest)(nil),      // 62: sandbox.v1.WriteStdinRequest
+	(*v1.WriteStdinResponse)(nil),     // 63: sandbox.v1.WriteStdinResponse
+	(*v1.SignalProcessRequest)(nil),   // 64: sandbox.v1.SignalProcessRequest
+	(*v1.SignalProcessResponse)(nil),  // 65: sandbox.v1.SignalProcessResponse
+	(*v1.ResizeTerminalRequest)(nil),  // 66: sandbox.v1.ResizeTerminalRequest
+	(*v1.ResizeTerminalResponse)(nil), // 67: sandbox.v1.ResizeTerminalResponse
+	(*v1.ListProcessesRequest)(nil),   // 68: sandbox.v1.ListProcessesRequest
+	(*v1.ListProcessesResponse)(nil),  // 69: sandbox.v1.ListProcessesResponse
+	(*v1.GetUploadRequest)(nil),       // 70: sandbox.v1.GetUploadRequest
+	(*v1.GetUploadResponse)(nil),      // 71: sandbox.v1.GetUploadResponse
+	(*v1.StatFileRequest)(nil),        // 72: sandbox.v1.StatFileRequest
+	(*v1.StatFileResponse)(nil),       // 73: sandbox.v1.StatFileResponse
+	(*v1.ListDirectoryRequest)(nil),   // 74: sandbox.v1.ListDirectoryRequest
+	(*v1.ListDirectoryResponse)(nil),  // 75: sandbox.v1.ListDirectoryResponse
+	(*v1.MakeDirectoryRequest)(nil),   // 76: sandbox.v1.MakeDirectoryRequest
+	(*v1.MakeDirectoryResponse)(nil),  // 77: sandbox.v1.MakeDirectoryResponse
+	(*v1.MoveFileRequest)(nil),        // 78: sandbox.v1.MoveFileRequest
+	(*v1.MoveFileResponse)(nil),       // 79: sandbox.v1.MoveFileResponse
+	(*v1.RemoveFileRequest)(nil),      // 80: sandbox.v1.RemoveFileRequest
+	(*v1.RemoveFileResponse)(nil),     // 81: sandbox.v1.RemoveFileResponse
+	(*v1.ReadLinesRequest)(nil),       // 82: sandbox.v1.ReadLinesRequest
+	(*v1.ReadLinesResponse)(nil),      // 83: sandbox.v1.ReadLinesResponse
+	(*v1.WriteFileRequest)(nil),       // 84: sandbox.v1.WriteFileRequest
+	(*v1.WriteFileResponse)(nil),      // 85: sandbox.v1.WriteFileResponse
+	(*v1.EditFileRequest)(nil),        // 86: sandbox.v1.EditFileRequest
+	(*v1.EditFileResponse)(nil),       // 87: sandbox.v1.EditFileResponse
+	(*v1.SearchFilesRequest)(nil),     // 88: sandbox.v1.SearchFilesRequest
+	(*v1.SearchFilesResponse)(nil),    // 89: sandbox.v1.SearchFilesResponse
+	(*v1.GlobFilesRequest)(nil),       // 90: sandbox.v1.GlobFilesRequest
+	(*v1.GlobFilesResponse)(nil),      // 91: sandbox.v1.GlobFilesResponse
 }
 var file_sandbox_agent_v1_agent_service_proto_depIdxs = []int32{
 	48,  // 0: sandbox.agent.v1.Confinement.policies:type_name -> sandbox.v1.AccessPolicy
@@ -3217,92 +3217,92 @@ var file_sandbox_agent_v1_agent_service_proto_depIdxs = []int32{
 	49,  // 2: sandbox.agent.v1.Limits.max_timeout:type_name -> google.protobuf.Duration
 	49,  // 3: sandbox.agent.v1.Limits.end_retention:type_name -> google.protobuf.Duration
 	0,   // 4: sandbox.agent.v1.HelloResponse.kill_mode:type_name -> sandbox.agent.v1.KillMode
-	50,  // 5: sandbox.agent.v1.GetActivityResponse.last_activity_time:type_name -> google.protobuf.Timestamp
-	51,  // 6: sandbox.agent.v1.ExecuteRequest.request:type_name -> sandbox.v1.ExecuteRequest
+	49,  // 5: sandbox.agent.v1.GetActivityResponse.idle_time:type_name -> google.protobuf.Duration
+	50,  // 6: sandbox.agent.v1.ExecuteRequest.request:type_name -> sandbox.v1.ExecuteRequest
 	1,   // 7: sandbox.agent.v1.ExecuteRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 8: sandbox.agent.v1.ExecuteRequest.limits:type_name -> sandbox.agent.v1.Limits
-	52,  // 9: sandbox.agent.v1.ExecuteResponse.started:type_name -> sandbox.v1.Started
-	53,  // 10: sandbox.agent.v1.ExecuteResponse.output:type_name -> sandbox.v1.Output
-	54,  // 11: sandbox.agent.v1.ExecuteResponse.gap:type_name -> sandbox.v1.Gap
-	55,  // 12: sandbox.agent.v1.ExecuteResponse.exited:type_name -> sandbox.v1.Exited
-	56,  // 13: sandbox.agent.v1.AttachRequest.request:type_name -> sandbox.v1.AttachRequest
+	51,  // 9: sandbox.agent.v1.ExecuteResponse.started:type_name -> sandbox.v1.Started
+	52,  // 10: sandbox.agent.v1.ExecuteResponse.output:type_name -> sandbox.v1.Output
+	53,  // 11: sandbox.agent.v1.ExecuteResponse.gap:type_name -> sandbox.v1.Gap
+	54,  // 12: sandbox.agent.v1.ExecuteResponse.exited:type_name -> sandbox.v1.Exited
+	55,  // 13: sandbox.agent.v1.AttachRequest.request:type_name -> sandbox.v1.AttachRequest
 	1,   // 14: sandbox.agent.v1.AttachRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 15: sandbox.agent.v1.AttachRequest.limits:type_name -> sandbox.agent.v1.Limits
-	52,  // 16: sandbox.agent.v1.AttachResponse.started:type_name -> sandbox.v1.Started
-	53,  // 17: sandbox.agent.v1.AttachResponse.output:type_name -> sandbox.v1.Output
-	54,  // 18: sandbox.agent.v1.AttachResponse.gap:type_name -> sandbox.v1.Gap
-	55,  // 19: sandbox.agent.v1.AttachResponse.exited:type_name -> sandbox.v1.Exited
-	57,  // 20: sandbox.agent.v1.UploadRequest.header:type_name -> sandbox.v1.UploadHeader
-	58,  // 21: sandbox.agent.v1.UploadRequest.trailer:type_name -> sandbox.v1.UploadTrailer
+	51,  // 16: sandbox.agent.v1.AttachResponse.started:type_name -> sandbox.v1.Started
+	52,  // 17: sandbox.agent.v1.AttachResponse.output:type_name -> sandbox.v1.Output
+	53,  // 18: sandbox.agent.v1.AttachResponse.gap:type_name -> sandbox.v1.Gap
+	54,  // 19: sandbox.agent.v1.AttachResponse.exited:type_name -> sandbox.v1.Exited
+	56,  // 20: sandbox.agent.v1.UploadRequest.header:type_name -> sandbox.v1.UploadHeader
+	57,  // 21: sandbox.agent.v1.UploadRequest.trailer:type_name -> sandbox.v1.UploadTrailer
 	14,  // 22: sandbox.agent.v1.UploadRequest.envelope:type_name -> sandbox.agent.v1.UploadEnvelope
 	1,   // 23: sandbox.agent.v1.UploadEnvelope.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 24: sandbox.agent.v1.UploadEnvelope.limits:type_name -> sandbox.agent.v1.Limits
-	59,  // 25: sandbox.agent.v1.UploadResponse.response:type_name -> sandbox.v1.UploadResponse
-	60,  // 26: sandbox.agent.v1.DownloadRequest.request:type_name -> sandbox.v1.DownloadRequest
+	58,  // 25: sandbox.agent.v1.UploadResponse.response:type_name -> sandbox.v1.UploadResponse
+	59,  // 26: sandbox.agent.v1.DownloadRequest.request:type_name -> sandbox.v1.DownloadRequest
 	1,   // 27: sandbox.agent.v1.DownloadRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 28: sandbox.agent.v1.DownloadRequest.limits:type_name -> sandbox.agent.v1.Limits
-	61,  // 29: sandbox.agent.v1.DownloadResponse.header:type_name -> sandbox.v1.DownloadHeader
-	62,  // 30: sandbox.agent.v1.DownloadResponse.trailer:type_name -> sandbox.v1.DownloadTrailer
-	63,  // 31: sandbox.agent.v1.WriteStdinRequest.request:type_name -> sandbox.v1.WriteStdinRequest
+	60,  // 29: sandbox.agent.v1.DownloadResponse.header:type_name -> sandbox.v1.DownloadHeader
+	61,  // 30: sandbox.agent.v1.DownloadResponse.trailer:type_name -> sandbox.v1.DownloadTrailer
+	62,  // 31: sandbox.agent.v1.WriteStdinRequest.request:type_name -> sandbox.v1.WriteStdinRequest
 	1,   // 32: sandbox.agent.v1.WriteStdinRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 33: sandbox.agent.v1.WriteStdinRequest.limits:type_name -> sandbox.agent.v1.Limits
-	64,  // 34: sandbox.agent.v1.WriteStdinResponse.response:type_name -> sandbox.v1.WriteStdinResponse
-	65,  // 35: sandbox.agent.v1.SignalProcessRequest.request:type_name -> sandbox.v1.SignalProcessRequest
+	63,  // 34: sandbox.agent.v1.WriteStdinResponse.response:type_name -> sandbox.v1.WriteStdinResponse
+	64,  // 35: sandbox.agent.v1.SignalProcessRequest.request:type_name -> sandbox.v1.SignalProcessRequest
 	1,   // 36: sandbox.agent.v1.SignalProcessRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 37: sandbox.agent.v1.SignalProcessRequest.limits:type_name -> sandbox.agent.v1.Limits
-	66,  // 38: sandbox.agent.v1.SignalProcessResponse.response:type_name -> sandbox.v1.SignalProcessResponse
-	67,  // 39: sandbox.agent.v1.ResizeTerminalRequest.request:type_name -> sandbox.v1.ResizeTerminalRequest
+	65,  // 38: sandbox.agent.v1.SignalProcessResponse.response:type_name -> sandbox.v1.SignalProcessResponse
+	66,  // 39: sandbox.agent.v1.ResizeTerminalRequest.request:type_name -> sandbox.v1.ResizeTerminalRequest
 	1,   // 40: sandbox.agent.v1.ResizeTerminalRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 41: sandbox.agent.v1.ResizeTerminalRequest.limits:type_name -> sandbox.agent.v1.Limits
-	68,  // 42: sandbox.agent.v1.ResizeTerminalResponse.response:type_name -> sandbox.v1.ResizeTerminalResponse
-	69,  // 43: sandbox.agent.v1.ListProcessesRequest.request:type_name -> sandbox.v1.ListProcessesRequest
+	67,  // 42: sandbox.agent.v1.ResizeTerminalResponse.response:type_name -> sandbox.v1.ResizeTerminalResponse
+	68,  // 43: sandbox.agent.v1.ListProcessesRequest.request:type_name -> sandbox.v1.ListProcessesRequest
 	1,   // 44: sandbox.agent.v1.ListProcessesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 45: sandbox.agent.v1.ListProcessesRequest.limits:type_name -> sandbox.agent.v1.Limits
-	70,  // 46: sandbox.agent.v1.ListProcessesResponse.response:type_name -> sandbox.v1.ListProcessesResponse
-	71,  // 47: sandbox.agent.v1.GetUploadRequest.request:type_name -> sandbox.v1.GetUploadRequest
+	69,  // 46: sandbox.agent.v1.ListProcessesResponse.response:type_name -> sandbox.v1.ListProcessesResponse
+	70,  // 47: sandbox.agent.v1.GetUploadRequest.request:type_name -> sandbox.v1.GetUploadRequest
 	1,   // 48: sandbox.agent.v1.GetUploadRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 49: sandbox.agent.v1.GetUploadRequest.limits:type_name -> sandbox.agent.v1.Limits
-	72,  // 50: sandbox.agent.v1.GetUploadResponse.response:type_name -> sandbox.v1.GetUploadResponse
-	73,  // 51: sandbox.agent.v1.StatFileRequest.request:type_name -> sandbox.v1.StatFileRequest
+	71,  // 50: sandbox.agent.v1.GetUploadResponse.response:type_name -> sandbox.v1.GetUploadResponse
+	72,  // 51: sandbox.agent.v1.StatFileRequest.request:type_name -> sandbox.v1.StatFileRequest
 	1,   // 52: sandbox.agent.v1.StatFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 53: sandbox.agent.v1.StatFileRequest.limits:type_name -> sandbox.agent.v1.Limits
-	74,  // 54: sandbox.agent.v1.StatFileResponse.response:type_name -> sandbox.v1.StatFileResponse
-	75,  // 55: sandbox.agent.v1.ListDirectoryRequest.request:type_name -> sandbox.v1.ListDirectoryRequest
+	73,  // 54: sandbox.agent.v1.StatFileResponse.response:type_name -> sandbox.v1.StatFileResponse
+	74,  // 55: sandbox.agent.v1.ListDirectoryRequest.request:type_name -> sandbox.v1.ListDirectoryRequest
 	1,   // 56: sandbox.agent.v1.ListDirectoryRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 57: sandbox.agent.v1.ListDirectoryRequest.limits:type_name -> sandbox.agent.v1.Limits
-	76,  // 58: sandbox.agent.v1.ListDirectoryResponse.response:type_name -> sandbox.v1.ListDirectoryResponse
-	77,  // 59: sandbox.agent.v1.MakeDirectoryRequest.request:type_name -> sandbox.v1.MakeDirectoryRequest
+	75,  // 58: sandbox.agent.v1.ListDirectoryResponse.response:type_name -> sandbox.v1.ListDirectoryResponse
+	76,  // 59: sandbox.agent.v1.MakeDirectoryRequest.request:type_name -> sandbox.v1.MakeDirectoryRequest
 	1,   // 60: sandbox.agent.v1.MakeDirectoryRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 61: sandbox.agent.v1.MakeDirectoryRequest.limits:type_name -> sandbox.agent.v1.Limits
-	78,  // 62: sandbox.agent.v1.MakeDirectoryResponse.response:type_name -> sandbox.v1.MakeDirectoryResponse
-	79,  // 63: sandbox.agent.v1.MoveFileRequest.request:type_name -> sandbox.v1.MoveFileRequest
+	77,  // 62: sandbox.agent.v1.MakeDirectoryResponse.response:type_name -> sandbox.v1.MakeDirectoryResponse
+	78,  // 63: sandbox.agent.v1.MoveFileRequest.request:type_name -> sandbox.v1.MoveFileRequest
 	1,   // 64: sandbox.agent.v1.MoveFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 65: sandbox.agent.v1.MoveFileRequest.limits:type_name -> sandbox.agent.v1.Limits
-	80,  // 66: sandbox.agent.v1.MoveFileResponse.response:type_name -> sandbox.v1.MoveFileResponse
-	81,  // 67: sandbox.agent.v1.RemoveFileRequest.request:type_name -> sandbox.v1.RemoveFileRequest
+	79,  // 66: sandbox.agent.v1.MoveFileResponse.response:type_name -> sandbox.v1.MoveFileResponse
+	80,  // 67: sandbox.agent.v1.RemoveFileRequest.request:type_name -> sandbox.v1.RemoveFileRequest
 	1,   // 68: sandbox.agent.v1.RemoveFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 69: sandbox.agent.v1.RemoveFileRequest.limits:type_name -> sandbox.agent.v1.Limits
-	82,  // 70: sandbox.agent.v1.RemoveFileResponse.response:type_name -> sandbox.v1.RemoveFileResponse
-	83,  // 71: sandbox.agent.v1.ReadLinesRequest.request:type_name -> sandbox.v1.ReadLinesRequest
+	81,  // 70: sandbox.agent.v1.RemoveFileResponse.response:type_name -> sandbox.v1.RemoveFileResponse
+	82,  // 71: sandbox.agent.v1.ReadLinesRequest.request:type_name -> sandbox.v1.ReadLinesRequest
 	1,   // 72: sandbox.agent.v1.ReadLinesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 73: sandbox.agent.v1.ReadLinesRequest.limits:type_name -> sandbox.agent.v1.Limits
-	84,  // 74: sandbox.agent.v1.ReadLinesResponse.response:type_name -> sandbox.v1.ReadLinesResponse
-	85,  // 75: sandbox.agent.v1.WriteFileRequest.request:type_name -> sandbox.v1.WriteFileRequest
+	83,  // 74: sandbox.agent.v1.ReadLinesResponse.response:type_name -> sandbox.v1.ReadLinesResponse
+	84,  // 75: sandbox.agent.v1.WriteFileRequest.request:type_name -> sandbox.v1.WriteFileRequest
 	1,   // 76: sandbox.agent.v1.WriteFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 77: sandbox.agent.v1.WriteFileRequest.limits:type_name -> sandbox.agent.v1.Limits
-	86,  // 78: sandbox.agent.v1.WriteFileResponse.response:type_name -> sandbox.v1.WriteFileResponse
-	87,  // 79: sandbox.agent.v1.EditFileRequest.request:type_name -> sandbox.v1.EditFileRequest
+	85,  // 78: sandbox.agent.v1.WriteFileResponse.response:type_name -> sandbox.v1.WriteFileResponse
+	86,  // 79: sandbox.agent.v1.EditFileRequest.request:type_name -> sandbox.v1.EditFileRequest
 	1,   // 80: sandbox.agent.v1.EditFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 81: sandbox.agent.v1.EditFileRequest.limits:type_name -> sandbox.agent.v1.Limits
-	88,  // 82: sandbox.agent.v1.EditFileResponse.response:type_name -> sandbox.v1.EditFileResponse
-	89,  // 83: sandbox.agent.v1.SearchFilesRequest.request:type_name -> sandbox.v1.SearchFilesRequest
+	87,  // 82: sandbox.agent.v1.EditFileResponse.response:type_name -> sandbox.v1.EditFileResponse
+	88,  // 83: sandbox.agent.v1.SearchFilesRequest.request:type_name -> sandbox.v1.SearchFilesRequest
 	1,   // 84: sandbox.agent.v1.SearchFilesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 85: sandbox.agent.v1.SearchFilesRequest.limits:type_name -> sandbox.agent.v1.Limits
-	90,  // 86: sandbox.agent.v1.SearchFilesResponse.response:type_name -> sandbox.v1.SearchFilesResponse
-	91,  // 87: sandbox.agent.v1.GlobFilesRequest.request:type_name -> sandbox.v1.GlobFilesRequest
+	89,  // 86: sandbox.agent.v1.SearchFilesResponse.response:type_name -> sandbox.v1.SearchFilesResponse
+	90,  // 87: sandbox.agent.v1.GlobFilesRequest.request:type_name -> sandbox.v1.GlobFilesRequest
 	1,   // 88: sandbox.agent.v1.GlobFilesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
 	2,   // 89: sandbox.agent.v1.GlobFilesRequest.limits:type_name -> sandbox.agent.v1.Limits
-	92,  // 90: sandbox.agent.v1.GlobFilesResponse.response:type_name -> sandbox.v1.GlobFilesResponse
+	91,  // 90: sandbox.agent.v1.GlobFilesResponse.response:type_name -> sandbox.v1.GlobFilesResponse
 	3,   // 91: sandbox.agent.v1.AgentService.Hello:input_type -> sandbox.agent.v1.HelloRequest
 	5,   // 92: sandbox.agent.v1.AgentService.GetActivity:input_type -> sandbox.agent.v1.GetActivityRequest
 	7,   // 93: sandbox.agent.v1.AgentService.Shutdown:input_type -> sandbox.agent.v1.ShutdownRequest
