@@ -18,6 +18,11 @@ type Case struct {
 	// Long is true for a case that takes a minute, because it waits for timeouts
 	// that cannot be shortened from outside.
 	Long bool
+	// Group is "programs" for the cases of ordinary programs, and empty for others.
+	Group string
+	// Programs are shell commands, each of which succeeds where a program that the
+	// case needs is usable. Where one fails, the case is skipped.
+	Programs []string
 
 	needs []string // protections that the server must enforce
 	hook  bool     // needs Options.CutInner
@@ -45,7 +50,7 @@ func (c Case) Title() string {
 func Cases() []Case {
 	var all []Case
 	for _, c := range SandboxCases() {
-		all = append(all, Case{Name: c.Name, needs: c.needs, run: func(ctx context.Context, t T, s *Suite) {
+		all = append(all, Case{Name: c.Name, Group: c.Group, Programs: c.Programs, needs: c.needs, run: func(ctx context.Context, t T, s *Suite) {
 			t.Helper()
 			c.Run(ctx, t, s.target(ctx, t, c.Limits))
 		}})
@@ -65,6 +70,8 @@ type Filter struct {
 	// Pattern is a regular expression that name or title must match. "C9" alone
 	// means contract 9, not 90. Empty: all.
 	Pattern string
+	// Group chooses the cases of one group. Empty: all.
+	Group string
 	// Fraction chooses that share of the cases, by Seed. 0 and 1: all.
 	Fraction float64
 	// Part and Parts choose part 1…Parts of the cases, shuffled by Seed, so that
@@ -95,7 +102,7 @@ func (f Filter) Choose(cases []Case) ([]Case, error) {
 		return nil, fmt.Errorf("part %d of %d is none", f.Part, f.Parts)
 	}
 	cases = slices.DeleteFunc(slices.Clone(cases), func(c Case) bool {
-		return c.Long && !f.Long || !re.MatchString(c.Name) && !re.MatchString(c.Title())
+		return c.Long && !f.Long || f.Group != "" && c.Group != f.Group || !re.MatchString(c.Name) && !re.MatchString(c.Title())
 	})
 	order := rand.New(rand.NewPCG(f.Seed, 0)).Perm(len(cases))
 	keep := make([]bool, len(cases))

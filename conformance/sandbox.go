@@ -36,6 +36,9 @@ type Sandbox struct {
 	// all its processes are one to the kernel that runs out of it. Client must be
 	// a server's then, who says so.
 	Whole bool
+	// GoProgram is a static build of conformance/goprogram for the sandbox's
+	// machine. Empty: the case that runs it is skipped.
+	GoProgram []byte
 
 	dir string // where commands start
 }
@@ -46,6 +49,9 @@ type SandboxCase struct {
 	Name string
 	// Limits that a sandbox of the case's own must have. nil: any sandbox will do.
 	Limits *sandboxv1.Resources
+	// Group and Programs are as in [Case].
+	Group    string
+	Programs []string
 
 	needs []string // protections
 	hog   bool     // it asks for more memory than there is
@@ -58,6 +64,11 @@ func (c SandboxCase) Run(ctx context.Context, t T, s Sandbox) {
 	t.Helper()
 	// The cases write nowhere else without need.
 	s.dir = strings.TrimSpace(s.sh(ctx, t, "pwd").stdout)
+	for _, program := range c.Programs {
+		if r := s.sh(ctx, t, program); r.code() != 0 {
+			t.Skipf("the sandbox has no such program: %s", program)
+		}
+	}
 	c.run(ctx, t, s)
 	if c.hog && s.Whole {
 		s.assertOutOfMemory(ctx, t)
@@ -86,7 +97,7 @@ func (s Sandbox) assertOutOfMemory(ctx context.Context, t T) {
 
 // SandboxCases returns the cases that only use one sandbox.
 func SandboxCases() []SandboxCase {
-	return []SandboxCase{
+	return append([]SandboxCase{
 		{Name: "C04_started_first_exited_last", run: startedFirstExitedLast},
 		{Name: "C04_cannot_start", run: cannotStart},
 		{Name: "C05_exit_codes_and_signals", run: exitCodesAndSignals},
@@ -114,7 +125,7 @@ func SandboxCases() []SandboxCase {
 		{Name: "C24_fork_bomb", run: forkBomb, needs: []string{"processes"}, Limits: &sandboxv1.Resources{MaxProcesses: 128}},
 		{Name: "C24_memory_hog", run: memoryHog, needs: []string{"memory"}, hog: true, Limits: &sandboxv1.Resources{MemoryBytes: 128 << 20}},
 		{Name: "C24_disk_hog", run: diskHog, needs: []string{"disk"}, Limits: &sandboxv1.Resources{DiskBytes: 64 << 20}},
-	}
+	}, programCases()...)
 }
 
 // result is a command that ended.

@@ -33,6 +33,9 @@ type Options struct {
 	// CutInner breaks every connection between the server and the agents and returns
 	// their number. nil: the cases that need it are skipped.
 	CutInner func(context.Context) (int, error)
+	// GoProgram is a static build of conformance/goprogram for the sandboxes'
+	// machine. Empty: the case that runs it is skipped.
+	GoProgram []byte
 	// CaseTimeout bounds one case. 0: 5 minutes.
 	CaseTimeout time.Duration
 }
@@ -221,7 +224,7 @@ func (s *Suite) delete(t T, made *sandgate.Sandbox) {
 func (s *Suite) target(ctx context.Context, t T, limits *sandboxv1.Resources) Sandbox {
 	t.Helper()
 	made := s.sandbox(ctx, t, limits)
-	return Sandbox{Client: s.stub, ID: made.ID(), Whole: whole(made.Created())}
+	return Sandbox{Client: s.stub, ID: made.ID(), Whole: whole(made.Created()), GoProgram: s.opts.GoProgram}
 }
 
 // whole reports whether the sandbox's kernel is a process of the host's, as gVisor's,

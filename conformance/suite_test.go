@@ -104,6 +104,10 @@ func TestChoose(t *testing.T) {
 			t.Errorf("%s chooses %v", pattern, got)
 		}
 	}
+	group := choose(Filter{Group: "programs", Long: true})
+	if len(group) < 9 || slices.ContainsFunc(group, func(name string) bool { return !strings.HasPrefix(name, "C24_program_") }) {
+		t.Errorf("the group programs is %v", group)
+	}
 	var parts []string
 	for part := 1; part <= 3; part++ {
 		parts = append(parts, choose(Filter{Part: part, Parts: 3, Seed: 7, Long: true})...)

@@ -26,6 +26,7 @@ type conformanceRun struct {
 	list, verbose   bool
 	scale           float64
 	template        string
+	goProgram       string
 	timeout, atMost time.Duration
 }
 
@@ -46,6 +47,7 @@ The exit code is 0 if all cases passed, 1 if a case failed or something was left
 behind, and 125 if the server cannot be reached.`,
 		Example: `  sandgate conformance --address unix:///run/sandgate.sock
   sandgate conformance --run C9                 the cases of contract 9
+  sandgate conformance --group programs         ordinary programs: Python, Node, git, …
   sandgate conformance --fraction 0.2 --seed 7  a fifth of them, always the same
   sandgate conformance --part 1/3               a third; the parts are all
   sandgate conformance --list`,
@@ -70,6 +72,7 @@ behind, and 125 if the server cannot be reached.`,
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&r.filter.Pattern, "run", "", "only cases whose name matches this regular expression; C9 is contract 9")
+	flags.StringVar(&r.filter.Group, "group", "", `only cases of this group; "programs" are those of ordinary programs`)
 	flags.BoolVar(&r.list, "list", false, "print the cases and run none")
 	flags.BoolVar(&r.filter.Long, "long", false, "include the cases that take a minute each because they wait for timeouts")
 	flags.Uint64Var(&r.filter.Seed, "seed", 0, "seed of everything random and of the choice of cases (default: a new one, which is printed)")
@@ -78,6 +81,7 @@ behind, and 125 if the server cannot be reached.`,
 	flags.Float64Var(&r.scale, "scale", 1, "size of the large cases")
 	flags.StringVar(&r.template, "template", "", "template of the sandboxes (default: the server's)")
 	_ = cmd.RegisterFlagCompletionFunc("template", c.completeTemplate)
+	flags.StringVar(&r.goProgram, "go-program", "", "static build of conformance/goprogram for the sandboxes' machine (default: its case is skipped)")
 	flags.DurationVar(&r.timeout, "case-timeout", 5*time.Minute, "longest time for one case")
 	flags.DurationVar(&r.atMost, "timeout", 0, "longest time for all of them (default: none)")
 	flags.BoolVarP(&r.verbose, "verbose", "v", false, "print the notes of all cases, not only of failed ones")
@@ -147,9 +151,16 @@ func (c *cli) conformance(ctx context.Context, r *conformanceRun, cases []confor
 		ctx, cancel = context.WithTimeoutCause(ctx, r.atMost, fmt.Errorf("the suite took longer than %v", r.atMost))
 		defer cancel()
 	}
+	var goProgram []byte
+	if r.goProgram != "" {
+		var err error
+		if goProgram, err = os.ReadFile(r.goProgram); err != nil {
+			return err
+		}
+	}
 	address, opts := c.target()
 	suite, err := conformance.Open(ctx, conformance.Options{
-		Address: address, Client: opts, Seed: r.filter.Seed, Scale: r.scale, Template: r.template, CaseTimeout: r.timeout,
+		Address: address, Client: opts, Seed: r.filter.Seed, Scale: r.scale, Template: r.template, CaseTimeout: r.timeout, GoProgram: goProgram,
 	})
 	if err != nil {
 		return err

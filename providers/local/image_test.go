@@ -35,7 +35,14 @@ func TestImageConformance(t *testing.T) {
 		Open: func(t *testing.T) providers.Provider { return open(t, config) },
 		Spec: func() providers.Spec { return imageSpec(t, ref, "") },
 		Except: map[string]string{
-			"C24_python": "the image has none",
+			"C24_python":                    "the image has none",
+			"C24_program_python_threads":    "the image has no python3",
+			"C24_program_python_subprocess": "the image has no python3",
+			"C24_program_python_sqlite":     "the image has no python3",
+			"C24_program_node_workers":      "the image has no node",
+			"C24_program_git":               "the image has no git",
+			"C24_program_compiler":          "the image has no cc",
+			"C24_program_sqlite":            "the image has no sqlite3",
 		},
 	})
 }

@@ -87,7 +87,7 @@ func newSandbox(t *testing.T, h Harness, p providers.Provider, change func(*prov
 	b.create(ctx, t, name, spec)
 	conn := connect(t, p, name)
 	t.Cleanup(func() { _ = conn.Close() })
-	return Sandbox{Client: agentClient{agentv1.NewAgentServiceClient(conn)}, ID: name}
+	return Sandbox{Client: agentClient{agentv1.NewAgentServiceClient(conn)}, ID: name, GoProgram: goProgram(t)}
 }
 
 // Shell runs a script in a provider's sandbox and returns what it wrote to

@@ -70,7 +70,7 @@ func TestSuite(t *testing.T) {
 			t.Logf("%d of %d cases, seed %d, scale %v", len(cases), len(conformance.Cases()), filter.Seed, scale)
 			s := suiteServer(t, v.flags)
 			suite, err := conformance.Open(t.Context(), conformance.Options{
-				Address: s.address, Seed: filter.Seed, Scale: scale, CutInner: s.cutInner,
+				Address: s.address, Seed: filter.Seed, Scale: scale, CutInner: s.cutInner, GoProgram: goProgram(t),
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -83,10 +83,46 @@ func TestSuite(t *testing.T) {
 				}
 			})
 			for _, c := range cases {
-				t.Run(c.Name, func(t *testing.T) { suite.Run(t.Context(), t, c) })
+				t.Run(c.Name, func(t *testing.T) {
+					if c.Group == "programs" {
+						t.Cleanup(func() { assertRan(t, c) })
+					}
+					suite.Run(t.Context(), t, c)
+				})
 			}
 		})
 	}
+}
+
+// goProgram builds conformance/goprogram.
+func goProgram(t *testing.T) []byte {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "goprogram")
+	build := exec.Command("go", "build", "-o", path, "github.com/sandgate/sandgate/conformance/goprogram")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build conformance/goprogram: %v\n%s", err, out)
+	}
+	program, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// assertRan fails a case that was skipped although the machine, whose userland a
+// sandbox shares, has all programs that it needs.
+func assertRan(t *testing.T, c conformance.Case) {
+	t.Helper()
+	if !t.Skipped() {
+		return
+	}
+	for _, need := range c.Programs {
+		if exec.Command("/bin/sh", "-c", need).Run() != nil {
+			return
+		}
+	}
+	t.Error("this machine has the programs that the case needs")
 }
 
 // suiteServer starts a server that listens on TCP: then all its unix sockets are

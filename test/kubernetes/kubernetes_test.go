@@ -42,6 +42,14 @@ func pythonImage() string {
 	return "docker.io/sandgate/python:test"
 }
 
+// noPrograms are the cases of programs that the python image has not.
+var noPrograms = map[string]string{
+	"C24_program_node_workers": "the image has no node",
+	"C24_program_git":          "the image has no git",
+	"C24_program_compiler":     "the image has no cc",
+	"C24_program_sqlite":       "the image has no sqlite3",
+}
+
 // rawConfig is the raw provider's, in a namespace of the test's own.
 func rawConfig(t *testing.T) raw.Config {
 	t.Helper()
@@ -97,6 +105,7 @@ func conformance(t *testing.T, config raw.Config, options string, pick func(stri
 		"C24_no_network": "a pod always has an interface; a NetworkPolicy closes it, where the cluster's network enforces that",
 		"C24_fork_bomb":  "Kubernetes limits processes by the kubelets' podPidsLimit only, and this cluster has none",
 	}
+	maps.Copy(all, noPrograms)
 	maps.Copy(all, except)
 	providertest.Run(t, providertest.Harness{
 		Open: func(t *testing.T) providers.Provider { return openRaw(t, config) },

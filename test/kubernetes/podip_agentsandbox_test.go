@@ -210,4 +210,9 @@ var asExceptions = map[string]string{
 	"C24_memory_hog": "limits are the SandboxTemplate's, not a request's",
 	"C24_disk_hog":   "limits are the SandboxTemplate's, not a request's",
 	"C24_fork_bomb":  "the number of processes is the kubelet's podPidsLimit",
+
+	"C24_program_node_workers": noPrograms["C24_program_node_workers"],
+	"C24_program_git":          noPrograms["C24_program_git"],
+	"C24_program_compiler":     noPrograms["C24_program_compiler"],
+	"C24_program_sqlite":       noPrograms["C24_program_sqlite"],
 }
