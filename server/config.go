@@ -94,8 +94,9 @@ type Limits struct {
 	// MaxSandboxes bounds the sandboxes of all tenants, and
 	// MaxSandboxesPerTenant those of each; 0: no bound.
 	MaxSandboxes, MaxSandboxesPerTenant int
-	// MaxCreations is how many creations go on at the same time; others wait for
-	// their turn. Default: what the provider is fastest with.
+	// MaxCreations bounds the creations in progress; others wait. With an
+	// Authenticator, each tenant holds at most a quarter of them, and at least
+	// one. Default: the number with which the provider is fastest.
 	MaxCreations int
 }
 

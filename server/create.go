@@ -69,20 +69,18 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 // createNow has the provider create the sandbox, when it is this call's turn.
 func (s *Server) createNow(ctx context.Context, key agentconn.Key, spec providers.Spec) (providers.Info, net.Conn, error) {
 	if s.creations != nil {
-		select {
-		case s.creations <- struct{}{}:
-		default:
+		if !s.creations.tryTake(key.Tenant) {
 			// What is there already takes nobody's turn.
 			info, err := s.agents.Lookup(ctx, key)
 			if err == nil && info.State == providers.StateActive && info.Spec.Hash == spec.Hash {
 				info.Created = false
 				return info, nil, nil
 			}
-			if err := take(ctx, s.creations); err != nil {
+			if err := s.creations.take(ctx, key.Tenant); err != nil {
 				return providers.Info{}, nil, err
 			}
 		}
-		defer func() { <-s.creations }()
+		defer s.creations.release(key.Tenant)
 	}
 	info, conn, err := s.provider.Create(ctx, key.Name, spec)
 	if errors.Is(err, providers.ErrExists) {

@@ -59,8 +59,7 @@ type Server struct {
 	running   *running
 	clock     *clock
 	counts    *counts
-	// creations holds a value for each creation under way. Nil: no bound.
-	creations chan struct{}
+	creations *creationSlots // nil: no bound
 	metrics   *metrics
 
 	// auditLost counts the audit records that failed in a row.
@@ -128,7 +127,7 @@ func New(cfg Config) (*Server, error) {
 		}
 	}
 	if n := cmp.Or(cfg.Limits.MaxCreations, s.described.Creations); n > 0 {
-		s.creations = make(chan struct{}, n)
+		s.creations = newCreationSlots(n, cfg.Authenticator != nil)
 	}
 	unlimited := s.policy.LimitTemplates(s.described.DefaultResources)
 	if cfg.RequireLimits {

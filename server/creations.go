@@ -1,0 +1,100 @@
+package server
+
+import (
+	"context"
+	"sync"
+)
+
+// tenantShare is the part of all creation slots that one tenant may hold, so that
+// a burst of creations leaves processor time to other tenants' commands, and slots
+// to their creations.
+const tenantShare = 4
+
+// creationSlots bounds the creations in progress, of all tenants and of each.
+type creationSlots struct {
+	all       chan struct{}
+	perTenant int
+
+	mu      sync.Mutex
+	tenants map[string]*tenantSlots // of the tenants with a creation, also a waiting one
+}
+
+type tenantSlots struct {
+	slots chan struct{}
+	users int
+}
+
+// newCreationSlots returns n slots. Where callers have tenants, each tenant has a
+// share of them.
+func newCreationSlots(n int, tenants bool) *creationSlots {
+	c := &creationSlots{all: make(chan struct{}, n), perTenant: n, tenants: map[string]*tenantSlots{}}
+	if tenants {
+		c.perTenant = max(n/tenantShare, 1)
+	}
+	return c
+}
+
+// tryTake takes a slot if one is free at once.
+func (c *creationSlots) tryTake(tenant string) bool {
+	t := c.enter(tenant)
+	select {
+	case t.slots <- struct{}{}:
+	default:
+		c.leave(tenant, t)
+		return false
+	}
+	select {
+	case c.all <- struct{}{}:
+		return true
+	default:
+		<-t.slots
+		c.leave(tenant, t)
+		return false
+	}
+}
+
+// take waits for a slot: first for one of the tenant's, so that a tenant's queue
+// does not delay others.
+func (c *creationSlots) take(ctx context.Context, tenant string) error {
+	t := c.enter(tenant)
+	if err := take(ctx, t.slots); err != nil {
+		c.leave(tenant, t)
+		return err
+	}
+	if err := take(ctx, c.all); err != nil {
+		<-t.slots
+		c.leave(tenant, t)
+		return err
+	}
+	return nil
+}
+
+// release gives a slot back.
+func (c *creationSlots) release(tenant string) {
+	<-c.all
+	c.mu.Lock()
+	t := c.tenants[tenant]
+	c.mu.Unlock()
+	<-t.slots
+	c.leave(tenant, t)
+}
+
+func (c *creationSlots) enter(tenant string) *tenantSlots {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tenants[tenant]
+	if t == nil {
+		t = &tenantSlots{slots: make(chan struct{}, c.perTenant)}
+		c.tenants[tenant] = t
+	}
+	t.users++
+	return t
+}
+
+func (c *creationSlots) leave(tenant string, t *tenantSlots) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t.users--; t.users == 0 {
+		delete(c.tenants, tenant)
+	}
+}
