@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
 	"github.com/sandgate/sandgate/test/daemon"
@@ -19,7 +20,7 @@ type host struct {
 }
 
 // start starts a server on a free port.
-func start(ctx context.Context, program string) (*host, error) {
+func start(ctx context.Context, program, cgroup string) (*host, error) {
 	dir, err := os.MkdirTemp("", "sandgate-hostile-")
 	if err != nil {
 		return nil, err
@@ -30,8 +31,8 @@ func start(ctx context.Context, program string) (*host, error) {
 		return nil, err
 	}
 	h.server, err = daemon.Start(ctx, daemon.Options{Program: program, Args: []string{
-		"--state-dir", filepath.Join(dir, "state"), "--local-cgroup", "/sandgate-hostile", "--tokens-file", tokens,
-	}})
+		"--state-dir", filepath.Join(dir, "state"), "--local-cgroup", cgroup, "--tokens-file", tokens,
+	}, Attr: &syscall.SysProcAttr{Setsid: true}}) // a service has a scheduling group of its own, as a session has
 	return h, err
 }
 

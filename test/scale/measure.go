@@ -25,7 +25,7 @@ const (
 	repeats      = 15
 	// singlePodReads is the number of sandboxes up to which a server reads pods singly.
 	singlePodReads = 32
-	specimen   = "specimen"
+	specimen       = "specimen"
 )
 
 func (o options) interval() time.Duration { return min(reapInterval, o.window/2) }
