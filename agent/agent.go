@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -9,188 +8,151 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime/debug"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/files"
+	"github.com/sandgate/sandgate/agent/process"
 	"github.com/sandgate/sandgate/agent/spawn"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
-	"github.com/sandgate/sandgate/streaming"
 )
 
-// ProtocolMinor is the minor of sandbox.agent.v1 that this agent speaks.
+// ProtocolMinor is the minor version of sandbox.agent.v1 that this agent speaks.
 const ProtocolMinor = 1
 
-// Config says how an agent works. The zero value is usable.
+// Config configures an Agent. The zero value is usable.
 type Config struct {
 	// Version is reported by Hello. Empty: "dev".
 	Version string
-	// Incarnation names this life of the sandbox. Empty: a random one.
+	// Incarnation is the id of this life of the sandbox. Empty: a random one.
 	Incarnation string
-	// Workdir is where commands start by default. Empty: the agent's own.
+	// Workdir is the default working directory of commands. Empty: the agent's.
 	Workdir string
-	// Cgroup is a delegated cgroup v2 directory. Empty, or not usable: every
-	// command gets a sub-reaper.
+	// Cgroup is a delegated cgroup v2 directory. If it is empty or unusable, each
+	// command gets a subreaper.
 	Cgroup string
-	// StateDir is where output is spilled. Empty: the first of /tmp, /var/tmp
-	// and /dev/shm that can be written; none of them: output stays in memory.
+	// StateDir is where output is spilled. Empty: the first writable one of /tmp,
+	// /var/tmp and /dev/shm; without one, output stays in memory.
 	StateDir string
-	// Env is the environment of commands. Nil: the agent's own, without what
-	// begins with SANDGATE_AGENT_.
+	// Env is the environment of commands. Nil: the agent's own, without variables
+	// whose names begin with SANDGATE_AGENT_.
 	Env []string
-	// Reap makes the agent collect orphans: it must be the only one in its
-	// process that waits for children.
+	// Reap makes the agent reap orphans. Then no other code of its process may
+	// wait for children.
 	Reap bool
 	// StallTimeout is how long a reader may take nothing before it is dropped.
 	// 0: 60 s.
 	StallTimeout time.Duration
-	// BrokenGrace is the least time that a command outlives a broken
-	// connection. 0: 60 s.
+	// BrokenGrace is the least time that a command outlives a broken connection.
+	// 0: 60 s.
 	BrokenGrace time.Duration
-	// Log takes what the agent has to say. Nil: nothing is said.
+	// Log is where the agent logs. Nil: nowhere.
 	Log *slog.Logger
 }
 
-// unimplemented lies one level deeper than files.Service, whose methods win.
+func (c Config) withDefaults() Config {
+	if c.Version == "" {
+		c.Version = "dev"
+	}
+	if c.Incarnation == "" {
+		var b [8]byte
+		_, _ = rand.Read(b[:])
+		c.Incarnation = hex.EncodeToString(b[:])
+	}
+	if c.Workdir == "" {
+		dir, err := os.Getwd()
+		if err != nil {
+			dir = "/"
+		}
+		c.Workdir = dir
+	}
+	if c.StateDir == "" {
+		for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm"} {
+			if unix.Access(dir, unix.W_OK|unix.X_OK) == nil {
+				c.StateDir = dir
+				break
+			}
+		}
+	}
+	if c.Env == nil {
+		c.Env = []string{}
+		for _, kv := range os.Environ() {
+			if !strings.HasPrefix(kv, "SANDGATE_AGENT_") {
+				c.Env = append(c.Env, kv)
+			}
+		}
+	}
+	if c.StallTimeout <= 0 {
+		c.StallTimeout = time.Minute
+	}
+	if c.BrokenGrace <= 0 {
+		c.BrokenGrace = time.Minute
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Two types named Service can't be embedded under their own names.
+type (
+	fileService    = files.Service
+	processService = process.Service
+)
+
+// unimplemented lies one level deeper than the services, whose methods win.
 type unimplemented struct {
 	agentv1.UnimplementedAgentServiceServer
 }
 
 // Agent is a server of AgentService.
 type Agent struct {
-	*files.Service
+	*fileService
+	*processService
 	unimplemented
 
-	cfg     Config
-	server  *grpc.Server
-	reaper  *reaper
-	cgroups *cgroups
-	budget  *streaming.Budget
-	oom     *oomCounter
-	crowd   *crowd
-	started time.Time
-	last    atomic.Int64 // last activity: nanoseconds after started, monotonic
-	running atomic.Int64
-	idle    *time.Timer // gives memory back when nothing runs
-	cancel  context.CancelCauseFunc
-	wg      sync.WaitGroup
-
-	strangers strangers
-	recovery  recovery
-
-	mu       sync.Mutex
-	commands map[string]*command // until their pumps end
-	ended    *history
-	stopping bool
+	cfg      Config
+	server   *grpc.Server
+	pending  pendingConns
 	stopped  chan struct{} // closed by Shutdown
 	stopOnce sync.Once
 }
 
 var _ agentv1.AgentServiceServer = (*Agent)(nil)
 
-// idleTime is how long nothing must run before memory is given back.
-const idleTime = 2 * time.Second
-
-// slim gives memory that a load needed back to the sandbox.
-func (a *Agent) slim() {
-	if a.running.Load() == 0 {
-		debug.FreeOSMemory()
-	}
-}
-
-// What the agent may take for output that it keeps in memory, of all commands
-// together.
-const memoryBudget = 4 << 20
-
-// New returns an agent. Close must be called in the end.
+// New returns an agent. Close ends it.
 func New(cfg Config) (*Agent, error) {
-	if cfg.Version == "" {
-		cfg.Version = "dev"
-	}
-	if cfg.Incarnation == "" {
-		var b [8]byte
-		_, _ = rand.Read(b[:])
-		cfg.Incarnation = hex.EncodeToString(b[:])
-	}
-	if cfg.Workdir == "" {
-		dir, err := os.Getwd()
-		if err != nil {
-			dir = "/"
-		}
-		cfg.Workdir = dir
-	}
-	if cfg.Env == nil {
-		cfg.Env = ownEnv()
-	}
-	if cfg.StallTimeout <= 0 {
-		cfg.StallTimeout = time.Minute
-	}
-	if cfg.BrokenGrace <= 0 {
-		cfg.BrokenGrace = time.Minute
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	if cfg.StateDir == "" {
-		for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm"} {
-			if unix.Access(dir, unix.W_OK|unix.X_OK) == nil {
-				cfg.StateDir = dir
-				break
-			}
-		}
-	}
+	cfg = cfg.withDefaults()
 	spawn.ResetIgnored()
 	fs, err := files.New(files.Config{})
 	if err != nil {
 		return nil, fmt.Errorf("start file service: %w", err)
 	}
 	a := &Agent{
-		Service:  fs,
-		cfg:      cfg,
-		reaper:   newReaper(cfg.Reap),
-		budget:   streaming.NewBudget(memoryBudget),
-		oom:      openOOMCounter(),
-		crowd:    openCrowd(crowdDirs),
-		commands: map[string]*command{},
-		ended:    newHistory(cfg.StateDir),
-		recovery: recovery{cfg.Log},
-		started:  time.Now(),
-		stopped:  make(chan struct{}),
+		fileService: fs,
+		processService: process.New(process.Config{
+			Incarnation: cfg.Incarnation, Workdir: cfg.Workdir, Cgroup: cfg.Cgroup, StateDir: cfg.StateDir, Env: cfg.Env,
+			Reap: cfg.Reap, StallTimeout: cfg.StallTimeout, BrokenGrace: cfg.BrokenGrace, Log: cfg.Log,
+			WritePrefixes: fs.WritePrefixes, Disconnected: disconnected,
+		}),
+		cfg:     cfg,
+		stopped: make(chan struct{}),
 	}
-	a.idle = time.AfterFunc(idleTime, a.slim)
-	if cfg.Cgroup != "" {
-		a.cgroups, err = newCgroups(cfg.Cgroup, a.recovery)
-		if err != nil {
-			cfg.Log.Warn("no cgroup per command; each gets a sub-reaper", "error", err)
-		}
-	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	a.cancel = cancel
-	if cfg.Reap {
-		_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-		a.wg.Add(1)
-		go func() {
-			defer a.wg.Done()
-			for ctx.Err() == nil {
-				a.recovery.guard("the reaper of orphans", func() { a.reaper.run(ctx) })
-			}
-		}()
-	}
+	recovery := fault.Recovery{Log: cfg.Log}
 	a.server = grpc.NewServer(
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.ConnectionTimeout(connectTime),
-		// Panics are caught inside of replay, which then keeps the error as the
-		// call's answer.
-		grpc.ChainUnaryInterceptor(newReplay().intercept, a.recovery.unary),
-		grpc.StreamInterceptor(a.recovery.stream),
+		grpc.ConnectionTimeout(connectTimeout),
+		// Recovery is inside of replay, which then keeps the error as the call's
+		// answer.
+		grpc.ChainUnaryInterceptor(newReplay().intercept, recovery.Unary),
+		grpc.StreamInterceptor(recovery.Stream),
 		grpc.ReadBufferSize(ioBuffer),
 		grpc.WriteBufferSize(ioBuffer),
 		grpc.InitialWindowSize(1<<20),
@@ -202,30 +164,20 @@ func New(cfg Config) (*Agent, error) {
 	return a, nil
 }
 
-// ioBuffer is how much a connection reads and writes at once.
-const ioBuffer = 64 << 10
+const (
+	// ioBuffer is how much a connection reads and writes at once.
+	ioBuffer = 64 << 10
+	// connectTimeout bounds the HTTP/2 handshake of a new connection.
+	connectTimeout = 10 * time.Second
+	// maxMessage is the largest request: the largest of a caller and the envelope
+	// that the server puts around it.
+	maxMessage = 17 << 20
+)
 
-// connectTime is how long a new connection may take to say what it wants.
-const connectTime = 10 * time.Second
-
-// maxMessage is the largest request that the agent takes: the largest of a
-// caller and the envelope that the server puts around it.
-const maxMessage = 17 << 20
-
-func ownEnv() []string {
-	env := []string{}
-	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "SANDGATE_AGENT_") {
-			env = append(env, kv)
-		}
-	}
-	return env
-}
-
-// Serve answers calls from l until Close or Shutdown. It may be called for
-// several listeners.
+// Serve answers calls on l until Close or Shutdown. It may be called for several
+// listeners.
 func (a *Agent) Serve(l net.Listener) error {
-	err := a.server.Serve(&listener{Listener: l, strangers: &a.strangers})
+	err := a.server.Serve(&listener{Listener: l, pending: &a.pending})
 	if errors.Is(err, grpc.ErrServerStopped) {
 		return nil
 	}
@@ -235,15 +187,14 @@ func (a *Agent) Serve(l net.Listener) error {
 	return nil
 }
 
-// Stopped is closed once a caller has shut the agent down.
+// Stopped is closed after a Shutdown call.
 func (a *Agent) Stopped() <-chan struct{} { return a.stopped }
 
-// Close kills every command, ends all calls and frees everything. It returns
-// in bounded time.
+// Close kills all commands, ends all calls and frees everything. It returns in
+// bounded time.
 func (a *Agent) Close() {
-	a.stopCommands()
-	a.signalStopped()
-	a.strangers.hangUp()
+	a.stop()
+	a.pending.close()
 	done := make(chan struct{})
 	go func() {
 		a.server.GracefulStop()
@@ -255,45 +206,12 @@ func (a *Agent) Close() {
 		a.server.Stop()
 		<-done
 	}
-	a.cancel(errStopped)
-	a.wg.Wait()
-	a.mu.Lock()
-	a.ended.close()
-	a.mu.Unlock()
-	if a.cgroups != nil {
-		a.cgroups.close()
-	}
-	a.idle.Stop()
-	a.oom.close()
-	a.crowd.close()
-	_ = a.Service.Close()
+	a.processService.Close()
+	_ = a.fileService.Close()
 }
 
-var errStopped = errors.New("the sandbox is being stopped")
-
-func (a *Agent) signalStopped() { a.stopOnce.Do(func() { close(a.stopped) }) }
-
-// stopCommands kills everything and waits, for a bounded time, for the ends.
-func (a *Agent) stopCommands() {
-	a.mu.Lock()
-	a.stopping = true
-	var all []*command
-	for _, c := range a.commands {
-		all = append(all, c)
-	}
-	for _, p := range a.ended.alive() {
-		all = append(all, p.revive(a))
-	}
-	a.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, c := range all {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			a.recovery.guard("the stop of a command", c.stop)
-		}()
-	}
-	wg.Wait()
+// stop kills all commands and closes stopped.
+func (a *Agent) stop() {
+	a.Stop()
+	a.stopOnce.Do(func() { close(a.stopped) })
 }
-
-func (a *Agent) touch() { a.last.Store(int64(time.Since(a.started))) }

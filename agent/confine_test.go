@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sandgate/sandgate/agent/landlock"
+	"github.com/sandgate/sandgate/agent/process"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
@@ -253,7 +254,7 @@ func TestNoDomainWherePrivilegesMayBeGained(t *testing.T) {
 		t.Errorf("ended %v: %s", got.exited, got.all)
 	}
 	hello, err := h.Hello(testContext(t), &agentv1.HelloRequest{})
-	if err != nil || slices.Contains(hello.GetCapabilities(), DomainCapability) {
+	if err != nil || slices.Contains(hello.GetCapabilities(), process.DomainCapability) {
 		t.Errorf("%v, %v", hello, err)
 	}
 }

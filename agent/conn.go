@@ -10,55 +10,55 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// listener marks connections that broke, because a command whose caller went
-// away is treated differently from one whose pipe was cut.
+// listener marks broken connections, because the grace period of a command is
+// longer after a broken connection than after a cancelled call.
 type listener struct {
 	net.Listener
-	strangers *strangers
+	pending *pendingConns
 }
 
 func (l *listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // grpc tells temporary errors apart by type
+		return nil, err //nolint:wrapcheck // gRPC recognises temporary errors by type
 	}
-	mine := &conn{Conn: c, addr: &addr{Addr: c.RemoteAddr()}, strangers: l.strangers}
-	l.strangers.enter(mine)
-	return mine, nil
+	marked := &conn{Conn: c, addr: &addr{Addr: c.RemoteAddr()}, pending: l.pending}
+	l.pending.add(marked)
+	return marked, nil
 }
 
 type conn struct {
 	net.Conn
-	addr      *addr
-	strangers *strangers
+	addr    *addr
+	pending *pendingConns
 }
 
-// SetDeadline: gRPC gives a new connection a deadline to say what it wants, and
-// takes that away when it has.
+// SetDeadline is called by gRPC: with a deadline for the handshake of a new
+// connection, and with zero after it.
 func (c *conn) SetDeadline(at time.Time) error {
 	if at.IsZero() {
-		c.strangers.leave(c)
+		c.pending.remove(c)
 	}
-	return c.Conn.SetDeadline(at) //nolint:wrapcheck // a net.Conn returns its errors bare
+	return c.Conn.SetDeadline(at) //nolint:wrapcheck // a net.Conn returns errors unwrapped
 }
 
 func (c *conn) Close() error {
-	c.strangers.leave(c)
-	return c.Conn.Close() //nolint:wrapcheck // a net.Conn returns its errors bare
+	c.pending.remove(c)
+	return c.Conn.Close() //nolint:wrapcheck // a net.Conn returns errors unwrapped
 }
 
-// strangers are the connections that have not said what they want. gRPC waits
-// for them when it stops, also when it is to stop at once.
-type strangers struct {
-	mu   sync.Mutex
-	all  map[*conn]struct{}
-	shut bool
+// pendingConns are the connections whose handshake is not complete. gRPC waits for
+// them when it stops, even in Stop.
+type pendingConns struct {
+	mu     sync.Mutex
+	all    map[*conn]struct{}
+	closed bool
 }
 
-func (s *strangers) enter(c *conn) {
+func (s *pendingConns) add(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.shut {
+	if s.closed {
 		_ = c.Conn.Close()
 		return
 	}
@@ -68,23 +68,23 @@ func (s *strangers) enter(c *conn) {
 	s.all[c] = struct{}{}
 }
 
-func (s *strangers) leave(c *conn) {
+func (s *pendingConns) remove(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.all, c)
 }
 
-// hangUp closes them, and those that still come.
-func (s *strangers) hangUp() {
+// close closes them and all later ones.
+func (s *pendingConns) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.shut = true
+	s.closed = true
 	for c := range s.all {
 		_ = c.Conn.Close()
 	}
 }
 
-// addr is the peer's address as gRPC sees it; it carries the mark.
+// addr is the peer's address in gRPC's contexts. It carries the mark.
 type addr struct {
 	net.Addr
 	broken atomic.Bool
@@ -97,7 +97,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	if err != nil {
 		c.addr.broken.Store(true)
 	}
-	return n, err //nolint:wrapcheck // a net.Conn returns its errors bare
+	return n, err //nolint:wrapcheck // a net.Conn returns errors unwrapped
 }
 
 func (c *conn) Write(p []byte) (int, error) {
@@ -105,12 +105,12 @@ func (c *conn) Write(p []byte) (int, error) {
 	if err != nil {
 		c.addr.broken.Store(true)
 	}
-	return n, err //nolint:wrapcheck // a net.Conn returns its errors bare
+	return n, err //nolint:wrapcheck // a net.Conn returns errors unwrapped
 }
 
-// pipeBroke reports whether the connection of a call is gone, rather than only
-// the call cancelled.
-func pipeBroke(ctx context.Context) bool {
+// disconnected reports whether the connection of a call is broken, rather than
+// only the call cancelled.
+func disconnected(ctx context.Context) bool {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return false

@@ -36,14 +36,17 @@ func TestMain(m *testing.M) {
 }
 
 func serveForTest() int {
-	if os.Getenv("SANDGATE_AGENT_TEST_NOCLONE3") != "" {
-		spawn.WithoutClone3()
-	}
 	if os.Getenv("SANDGATE_AGENT_TEST_REFUSE") != "" {
 		spawn.RefuseClone3()
 	}
 	if os.Getenv("SANDGATE_AGENT_TEST_OPEN") == "" {
 		if err := restrictForTest(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	if os.Getenv("SANDGATE_AGENT_TEST_NOCLONE3") != "" {
+		if err := refuseClone3(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

@@ -7,25 +7,26 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/sandgate/sandgate/agent/fault"
 )
 
-// CallIDKey is the metadata of a unary call that must not be carried out twice:
-// an id that the server chose. Sent again after a broken connection, the call
-// gets the answer of the first time. An agent that does this has the capability
-// CallIDCapability.
+// CallIDKey is the metadata key of a unary call that must run at most once. Its
+// value is an id that the server chose. A retry after a broken connection gets the
+// answer of the first attempt. CallIDCapability announces this.
 const (
 	CallIDKey        = "sandgate-call-id"
 	CallIDCapability = "call-id"
 )
 
-// Answers are kept for replayTime, and at most replayCalls of them: those that
-// a connection was about to carry when it broke.
+// Answers are kept for replayTime, at most replayCalls of them: those that may have
+// been lost with a connection.
 const (
 	replayCalls = 512
 	replayTime  = 2 * time.Minute
 )
 
-// replay remembers the answers of calls that have an id.
+// replay keeps the answers of calls with an id.
 type replay struct {
 	mu    sync.Mutex
 	byID  map[string]*answer
@@ -34,11 +35,11 @@ type replay struct {
 
 type answer struct {
 	key   string
-	done  chan struct{} // closed when the rest is set
+	done  chan struct{} // closed once the other fields are set
 	reply any
 	err   error
 	since time.Time
-	void  bool // the call was cut off before it was carried out
+	void  bool // the call was interrupted before it did anything
 }
 
 func newReplay() *replay { return &replay{byID: map[string]*answer{}} }
@@ -53,12 +54,12 @@ func (r *replay) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	for {
 		a, first := r.claim(key)
 		if first {
-			return r.carryOut(ctx, a, req, handler)
+			return r.run(ctx, a, req, handler)
 		}
 		select {
 		case <-a.done:
 		case <-ctx.Done():
-			return nil, callEnded(ctx)
+			return nil, fault.CallEnded(ctx)
 		}
 		if !a.void {
 			return a.reply, a.err
@@ -66,8 +67,8 @@ func (r *replay) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	}
 }
 
-func (r *replay) carryOut(ctx context.Context, a *answer, req any, handler grpc.UnaryHandler) (any, error) {
-	a.void = true // should the handler not return
+func (r *replay) run(ctx context.Context, a *answer, req any, handler grpc.UnaryHandler) (any, error) {
+	a.void = true // in case the handler does not return
 	defer func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -78,12 +79,12 @@ func (r *replay) carryOut(ctx context.Context, a *answer, req any, handler grpc.
 		close(a.done)
 	}()
 	a.reply, a.err = handler(ctx, req)
-	// An error of a call that was cut off says nothing of the call itself.
+	// The error of an interrupted call is not the call's answer.
 	a.void = a.err != nil && ctx.Err() != nil
 	return a.reply, a.err
 }
 
-// claim returns the answer to a call, and true when the caller has to make it.
+// claim returns the answer to a call, and true if the caller has to produce it.
 func (r *replay) claim(key string) (*answer, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +92,7 @@ func (r *replay) claim(key string) (*answer, bool) {
 		return a, false
 	}
 	now := time.Now()
-	for len(r.order) > 0 && (len(r.order) >= replayCalls || r.order[0].old(now)) {
+	for len(r.order) > 0 && (len(r.order) >= replayCalls || r.order[0].expired(now)) {
 		if a := r.order[0]; r.byID[a.key] == a {
 			delete(r.byID, a.key)
 		}
@@ -104,7 +105,7 @@ func (r *replay) claim(key string) (*answer, bool) {
 	return a, true
 }
 
-func (a *answer) old(now time.Time) bool {
+func (a *answer) expired(now time.Time) bool {
 	select {
 	case <-a.done:
 		return now.Sub(a.since) > replayTime

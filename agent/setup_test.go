@@ -9,10 +9,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/agent/landlock"
+	"github.com/sandgate/sandgate/agent/process"
 	"github.com/sandgate/sandgate/agent/spawn"
 )
 
@@ -68,7 +70,7 @@ func cgroupRoot() string {
 // privileges, so that its commands can have a domain.
 func restrictForTest() error {
 	if os.Getenv("SANDGATE_AGENT_TEST_PRIVILEGES") != "" {
-		if err := RestrictCommands(); !errors.Is(err, spawn.ErrPrivileges) {
+		if err := process.RestrictCommands(); !errors.Is(err, spawn.ErrPrivileges) {
 			return fmt.Errorf("restricted: %w", err)
 		}
 		return nil
@@ -77,9 +79,26 @@ func restrictForTest() error {
 		runtime.LockOSThread()
 		return errors.Join(err, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
 	}
-	err := RestrictCommands(os.Getenv("SANDGATE_AGENT_TEST_CGROUP"))
+	err := process.RestrictCommands(os.Getenv("SANDGATE_AGENT_TEST_CGROUP"))
 	if errors.Is(err, landlock.ErrNothing) {
 		return nil // an older kernel: commands work all the same
 	}
 	return err
+}
+
+// refuseClone3 makes clone3 fail with ENOSYS in this process and its children, as a
+// runtime's seccomp filter does.
+func refuseClone3() error {
+	code := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // the number of the call
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_CLONE3, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	filter := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
+	_, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&filter)))
+	if errno != 0 {
+		return fmt.Errorf("refuse clone3: %w", errno)
+	}
+	return nil
 }

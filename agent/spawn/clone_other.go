@@ -4,13 +4,13 @@ package spawn
 
 import "syscall"
 
-// sharesMemory: on these architectures children get a copy of the agent's
-// memory, which is slower by the time that takes.
+// sharesMemory is false on these architectures: children get a copy of the agent's
+// memory, which takes longer.
 const sharesMemory = false
 
-// clone makes a system call that clones: clone(2) or clone3(2), by its number
-// and its first three arguments. It returns twice: in the child, which has a
-// copy of everything, its stack included, with a pid of 0.
+// clone makes the system call clone(2) or clone3(2), given by its number and first
+// three arguments. It returns a second time in the child, with pid 0, on a copy of
+// the stack.
 //
 //go:norace
 //go:nosplit

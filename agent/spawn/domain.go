@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrPrivileges is returned by Restrict where programs could gain privileges,
-// such as by sudo: a domain would take that away from them.
+// ErrPrivileges is returned by Restrict if programs can gain privileges, such as
+// by sudo, which a domain would prevent.
 var ErrPrivileges = errors.New("programs may gain privileges here")
 
-// parent is the thread of the agent that starts commands, once Restrict was
-// called. All commands inherit its Landlock domain, so they are in one: processes
-// of two domains could not signal each other. A thread and not a process, so that
-// nothing that commands can kill stands between the agent and them.
+// parentThread is the thread of the agent that starts commands, once Restrict was
+// called. All commands inherit its Landlock domain. They need to be in the same
+// one, because processes of two domains can't signal each other. It is a thread and
+// not a process, so that commands can't kill it.
 type parentThread struct{ requests chan *forkRequest }
 
 type forkRequest struct {
-	room  *room
+	stack *childStack
 	pid   int
 	errno syscall.Errno
 	done  chan struct{}
@@ -30,9 +30,9 @@ type forkRequest struct {
 
 var parent *parentThread
 
-// Restrict makes all commands start in a Landlock domain with the rules of a
-// ruleset, which it does not close. It must be called at most once, before the
-// first Start. The rest of the agent is not restricted.
+// Restrict makes all commands start in a Landlock domain with the rules of the
+// given ruleset, which it does not close. It must be called at most once, before
+// the first Start. It does not restrict the rest of the agent.
 func Restrict(ruleset int) error {
 	p := &parentThread{requests: make(chan *forkRequest)}
 	ready := make(chan error)
@@ -44,13 +44,12 @@ func Restrict(ruleset int) error {
 	return nil
 }
 
-// run never unlocks its thread: a goroutine that ends so takes the thread with
-// it.
+// run never unlocks its thread, so the thread ends with the goroutine.
 func (p *parentThread) run(ruleset int, ready chan<- error) {
 	runtime.LockOSThread()
 	if unix.Gettid() == os.Getpid() {
-		// A signal to the agent is checked against the domain of its first thread,
-		// which must stay out of it.
+		// The kernel checks a signal to the agent against the domain of its first
+		// thread, which must stay unrestricted.
 		next := make(chan error)
 		go p.run(ruleset, next)
 		ready <- <-next
@@ -63,15 +62,15 @@ func (p *parentThread) run(ruleset int, ready chan<- error) {
 	}
 	ready <- nil
 	for r := range p.requests {
-		r.pid, r.errno = lockedFork(r.room)
+		r.pid, r.errno = lockedFork(r.stack)
 		close(r.done)
 	}
 }
 
 func restrictThread(ruleset int) error {
-	// Commands can signal this thread, unlike the rest of the agent. They cannot
-	// end it: it blocks what can be blocked, and process 1 of a process namespace
-	// cannot be killed from inside.
+	// Commands can signal this thread, unlike the rest of the agent. They can't end
+	// it: it blocks all signals that can be blocked, and process 1 of a pid namespace
+	// can't be killed from inside.
 	all := ^uint64(0)
 	_, _, errno := syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), 0, 8, 0, 0)
 	if errno != 0 {
@@ -79,7 +78,7 @@ func restrictThread(ruleset int) error {
 	}
 	_, _, errno = unix.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(ruleset), 0, 0)
 	if errno == unix.EPERM {
-		// The kernel wants either a privilege or no_new_privs.
+		// The kernel requires a privilege or no_new_privs.
 		if os.Geteuid() != 0 {
 			return ErrPrivileges
 		}
@@ -94,18 +93,18 @@ func restrictThread(ruleset int) error {
 	return nil
 }
 
-// startFork forks the child of r on the thread that commands descend from.
-func startFork(r *room) (int, syscall.Errno) {
+// startFork forks the child on the thread that commands descend from.
+func startFork(r *childStack) (int, syscall.Errno) {
 	if parent == nil {
 		return lockedFork(r)
 	}
-	q := &forkRequest{room: r, done: make(chan struct{})}
+	q := &forkRequest{stack: r, done: make(chan struct{})}
 	parent.requests <- q
 	<-q.done
 	return q.pid, q.errno
 }
 
-func lockedFork(r *room) (int, syscall.Errno) {
+func lockedFork(r *childStack) (int, syscall.Errno) {
 	syscall.ForkLock.Lock()
 	defer syscall.ForkLock.Unlock()
 	return fork(r)

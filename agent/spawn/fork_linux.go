@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The runtime must be told of a fork, as package syscall tells it. These
-// two are on the Go linker's list of names that other packages may use.
+// The runtime must be notified of a fork, as package syscall does. These two are on
+// the Go linker's list of names that other packages may use.
 
 //go:linkname beforeFork syscall.runtime_BeforeFork
 func beforeFork()
@@ -22,7 +22,7 @@ const (
 	reportBorn    = 2 // pid: the command is about to be executed
 	reportStarted = 3 // it was
 	reportExited  = 4 // wait status, usage
-	reportLeft    = 5 // the same, and nothing is left: the supervisor goes
+	reportExiting = 5 // the same, and no descendant is left: the supervisor exits
 )
 
 // Steps at which a start can fail.
@@ -38,8 +38,8 @@ const (
 	stepConfine
 )
 
-// report is what a child tells the agent through its pipe. It is smaller than
-// PIPE_BUF, so it is written and read whole.
+// report is what a child writes to its pipe. It is smaller than PIPE_BUF, so writes
+// and reads are atomic.
 type report struct {
 	kind   int64
 	step   int64
@@ -51,22 +51,22 @@ type report struct {
 
 const reportLen = int(unsafe.Sizeof(report{}))
 
-// child is all that a child needs. It lies in memory of its own, not in the Go
-// heap: a supervisor uses it for as long as it lives.
+// child is the data of a child. It is outside of the Go heap, because a supervisor
+// uses it as long as it lives.
 type child struct {
 	path, dir  *byte
 	argv, env  **byte
 	fds        [4]int
 	pipe       int // where reports go
-	home       int // descriptor of the cgroup to be born into, or -1
+	bornIn     int // descriptor of the cgroup to start in, or -1
 	cgroup     int // descriptor of cgroup.procs to move to, or -1
 	ruleset    int // descriptor of the Landlock ruleset to enter, or -1
 	filter     *unix.SockFprog
 	terminal   bool
 	supervise  bool
-	stack      uintptr // of the command below a supervisor, where memory is shared
-	command    uintptr // where that begins
-	maxFD      int     // highest descriptor to close where close_range is missing
+	stack      uintptr // of the command below a supervisor, if memory is shared
+	command    uintptr // its entry point
+	maxFD      int     // highest descriptor to close if close_range is missing
 	nofile     unix.Rlimit
 	oomPath    *byte
 	oomValue   [8]byte
@@ -79,50 +79,50 @@ type child struct {
 	status     int32
 	usage      syscall.Rusage
 	pid        uintptr
-	leader     int32 // the command below a supervisor, once it was born
-	pidfd      int32 // of the child itself, when it is not a supervisor; else -1
+	leader     int32 // pid of the command below a supervisor
+	pidfd      int32 // of the child itself, -1 if it is a supervisor
 }
 
-// stackLen is enough for what a child does: a few system calls.
+// stackLen is enough for the few system calls of a child.
 const stackLen = 32 << 10
 
-// room is the memory of one child: what it needs, and the stacks of itself and
-// of the command that it may start.
-type room struct {
+// childStack is the memory of one child: its data, and the stacks of the child and
+// of the command below it.
+type childStack struct {
 	child  child
 	args   cloneArgs
 	stacks [2][stackLen]byte
 }
 
-// top is where an empty stack begins. What is above belongs to its caller, by
-// Go's convention: room for the arguments.
+// top is the initial stack pointer. By Go's convention the memory above belongs to
+// the caller, for arguments.
 func top(stack *[stackLen]byte) uintptr {
 	return (uintptr(unsafe.Pointer(stack)) + stackLen - 128) &^ 15
 }
 
-// entry is where a function begins.
+// entry returns the address of a function's code.
 func entry(f func(*child)) uintptr { return **(**uintptr)(unsafe.Pointer(&f)) }
 
-// fork starts the child. Nothing between the two runtime calls may allocate,
-// grow the stack or take a lock, and the same goes for all that the child does:
-// it may share our memory, and it has no goroutine.
+// fork starts the child. Nothing between the two runtime calls may allocate, grow
+// the stack or take a lock. The same goes for all code of the child: it may share
+// the agent's memory, and it has no goroutine.
 //
 //go:norace
 //go:noinline
-func fork(r *room) (int, syscall.Errno) {
+func fork(r *childStack) (int, syscall.Errno) {
 	c := &r.child
-	// A supervisor ends without a signal, which the agent has no need of.
+	// A supervisor ends without a signal, because the agent needs none.
 	flags, stack := uintptr(0), uintptr(0)
 	if sharesMemory {
 		flags |= unix.CLONE_VM
 		stack, c.stack = top(&r.stacks[0]), top(&r.stacks[1])
 	}
 	if !c.supervise {
-		// Opened later, the pidfd could come too late: a short command may have
-		// been reaped by then.
+		// The pidfd is made with the child. Later, a short command might have been
+		// reaped.
 		flags |= uintptr(syscall.SIGCHLD) | unix.CLONE_PIDFD
 		if sharesMemory {
-			// The memory is ours again once the command is executed.
+			// After execve, the memory can be reused.
 			flags |= unix.CLONE_VFORK
 		}
 	}
@@ -130,10 +130,10 @@ func fork(r *room) (int, syscall.Errno) {
 	c.command = entry(commandEntry)
 	number, pidfd := uintptr(unix.SYS_CLONE), uintptr(unsafe.Pointer(&c.pidfd))
 	a1, a2, a3 := flags, stack, pidfd
-	if c.home >= 0 {
+	if c.bornIn >= 0 {
 		r.args = cloneArgs{
 			flags: uint64(flags&^0xff) | unix.CLONE_INTO_CGROUP, exitSignal: uint64(syscall.SIGCHLD),
-			pidfd: uint64(pidfd), cgroup: uint64(c.home),
+			pidfd: uint64(pidfd), cgroup: uint64(c.bornIn),
 		}
 		if sharesMemory {
 			r.args.stack = uint64(uintptr(unsafe.Pointer(&r.stacks[0])))
@@ -150,7 +150,7 @@ func fork(r *room) (int, syscall.Errno) {
 	return int(pid), syscall.Errno(errno)
 }
 
-// childEntry is where the agent's child begins.
+// childEntry is the entry point of the agent's child.
 //
 //go:norace
 //go:nosplit
@@ -161,13 +161,13 @@ func childEntry(c *child) {
 	become(c)
 }
 
-// commandEntry is where a supervisor's child begins.
+// commandEntry is the entry point of a supervisor's child.
 //
 //go:norace
 //go:nosplit
 func commandEntry(c *child) {
-	// The command may kill its supervisor as its first deed: its pid must be
-	// known. Where memory is shared, the clone itself has told.
+	// The command may kill its supervisor at once, so it reports its own pid. If
+	// memory is shared, clone has stored the pid already.
 	if !sharesMemory {
 		self, _, _ := syscall.RawSyscall(unix.SYS_GETPID, 0, 0, 0)
 		c.msg.kind, c.msg.value = reportBorn, int64(self)
@@ -176,10 +176,10 @@ func commandEntry(c *child) {
 	become(c)
 }
 
-// supervise is the whole life of a supervisor: the sub-reaper above one
-// command. Every descendant of the command, whatever it does to hide, stays
-// below it, because the kernel hands orphans to the nearest sub-reaper. It
-// ends when nothing is left below it.
+// supervise is the whole code of a supervisor: the subreaper above one command.
+// Every descendant of the command stays below it, however it detaches, because the
+// kernel makes orphans children of the nearest subreaper. The supervisor exits when
+// no descendant is left.
 //
 //go:norace
 //go:nosplit
@@ -189,8 +189,8 @@ func supervise(c *child) {
 	syscall.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_NAME, uintptr(unsafe.Pointer(&c.name[0])), 0)
 	syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
 
-	// With CLONE_VFORK we go on when the command runs or has failed to, so its
-	// own reports are in the pipe before ours.
+	// CLONE_VFORK returns after execve or exit, so the command's reports are in the
+	// pipe before the supervisor's.
 	flags := uintptr(syscall.SIGCHLD) | unix.CLONE_VFORK | unix.CLONE_PARENT_SETTID
 	if sharesMemory {
 		flags |= unix.CLONE_VM
@@ -203,8 +203,8 @@ func supervise(c *child) {
 		fail(c, stepFork, syscall.Errno(errno))
 	}
 	c.pid = pid
-	// Before the start is told: from then on an end of a pipe that the command
-	// closes has to be closed.
+	// Before the start is reported: from then on, a pipe that the command closes must
+	// be closed.
 	closeAllBut(c)
 	c.msg.kind, c.msg.value = reportStarted, int64(pid)
 	send(c)
@@ -220,10 +220,10 @@ func supervise(c *child) {
 			c.msg.user = c.usage.Utime.Sec*1e6 + int64(c.usage.Utime.Usec)
 			c.msg.system = c.usage.Stime.Sec*1e6 + int64(c.usage.Stime.Usec)
 			c.msg.maxRSS = c.usage.Maxrss
-			// Most often nothing is left. Said at once, the agent need not wait for
-			// this process's end.
+			// Usually no descendant is left. Reported at once, the agent need not wait
+			// for the end of the supervisor.
 			if _, errno := waitAny(c, unix.WNOHANG); errno == syscall.ECHILD {
-				c.msg.kind = reportLeft
+				c.msg.kind = reportExiting
 			}
 			send(c)
 		}
@@ -239,8 +239,8 @@ func waitAny(c *child, options uintptr) (pid uintptr, errno syscall.Errno) {
 	return pid, errno
 }
 
-// closeAllBut drops every descriptor that the supervisor got from the agent:
-// it must not hold other commands' pipes open.
+// closeAllBut closes every descriptor of the supervisor but its pipe. Otherwise it
+// would hold other commands' pipes open.
 //
 //go:norace
 //go:nosplit
@@ -276,12 +276,12 @@ func become(c *child) {
 	if _, _, errno := syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0); errno != 0 {
 		fail(c, stepSession, errno)
 	}
-	// Best effort: raising needs no privilege, but /proc may be missing.
+	// Best effort: /proc may be missing. Raising the score needs no privilege.
 	if fd, _, errno := syscall.RawSyscall6(unix.SYS_OPENAT, ^uintptr(99), uintptr(unsafe.Pointer(c.oomPath)), unix.O_WRONLY|unix.O_CLOEXEC, 0, 0, 0); errno == 0 {
 		syscall.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(&c.oomValue[0])), uintptr(c.oomLen))
 	}
 	if c.ruleset >= 0 {
-		// Before the ruleset's descriptor may make way for one of the command's.
+		// Before dup3, which may replace the ruleset's descriptor.
 		syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
 		if _, _, errno := syscall.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(c.ruleset), 0, 0); errno != 0 {
 			fail(c, stepConfine, errno)
@@ -306,13 +306,14 @@ func become(c *child) {
 	// The agent may run with coarser timers than a command expects.
 	syscall.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_TIMERSLACK, timerSlack, 0)
 	syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&c.nofile)), 0, 0, 0)
-	// The agent's handlers must not run here, so they go before signals come.
+	// The agent's signal handlers must not run here, so they are reset before signals
+	// are unblocked.
 	for sig := uintptr(1); sig <= 64; sig++ {
 		syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&c.noHandler)), 0, 8, 0, 0)
 	}
 	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&c.noSignals)), 0, 8, 0, 0)
 	if c.filter != nil {
-		// The kernel takes a filter from the unprivileged only with this.
+		// Without privileges, the kernel requires no_new_privs for a filter.
 		syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
 		if _, _, errno := syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW, uintptr(unsafe.Pointer(c.filter))); errno != 0 {
 			fail(c, stepFilter, errno)

@@ -12,8 +12,7 @@ import (
 
 var errNoReport = errors.New("no report")
 
-// ErrSupervisorLost is returned by ReadEnd when the supervisor died before the
-// command did.
+// ErrSupervisorLost is returned by ReadEnd if the supervisor died before the command.
 var ErrSupervisorLost = errors.New("spawn: the supervisor is gone")
 
 func readReport(fd int) (report, error) {
@@ -35,9 +34,9 @@ func readReport(fd int) (report, error) {
 	}
 }
 
-// ReadEnd reads the leader's end from the supervisor's reports. It returns
-// false while there is none. When nothing is left below the supervisor, it has
-// Left, and there are no more reports.
+// ReadEnd reads how the leader ended from the supervisor's reports. It returns false
+// while there is no such report. If no descendant is left, the supervisor is Exiting
+// and sends no more reports.
 func (p *Process) ReadEnd() (End, bool, error) {
 	r, err := readReport(p.Reports)
 	switch {
@@ -47,8 +46,8 @@ func (p *Process) ReadEnd() (End, bool, error) {
 		return End{}, false, ErrSupervisorLost
 	case err != nil:
 		return End{}, false, err
-	case r.kind == reportLeft:
-		p.left = true
+	case r.kind == reportExiting:
+		p.exiting = true
 	case r.kind != reportExited:
 		return End{}, false, nil
 	}
@@ -60,8 +59,8 @@ func (p *Process) ReadEnd() (End, bool, error) {
 	}, true, nil
 }
 
-// Wait reaps a child of the agent without waiting for it. It returns false
-// while the child runs; an error says that it is no child of ours.
+// Wait reaps a child of the agent without blocking. It returns false while the child
+// runs, and an error if pid is not a child of the agent.
 func Wait(pid int) (End, bool, error) {
 	var status unix.WaitStatus
 	var usage unix.Rusage
@@ -79,7 +78,7 @@ func Wait(pid int) (End, bool, error) {
 	}
 }
 
-// EndOf converts what wait4 gave.
+// EndOf converts the results of wait4.
 func EndOf(status unix.WaitStatus, usage *unix.Rusage) End {
 	return End{
 		Status: syscall.WaitStatus(status),
@@ -87,10 +86,4 @@ func EndOf(status unix.WaitStatus, usage *unix.Rusage) End {
 		System: time.Duration(usage.Stime.Nano()),
 		MaxRSS: usage.Maxrss << 10,
 	}
-}
-
-// WithoutClone3 makes the process behave as if a filter refused clone3.
-func WithoutClone3() {
-	probe()
-	features.clone3 = false
 }

@@ -7,11 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ResetIgnored gives every signal that this process was started to ignore its
-// default again, because commands inherit what is ignored and would not expect
-// it: nohup ignores SIGHUP, and glibc's posix_spawn leaves signals 32 and 33
-// ignored. The Go runtime can do this for some of them only. It must be called
-// before anything is started.
+// ResetIgnored resets every ignored signal to its default action, because commands
+// would inherit that it is ignored: nohup ignores SIGHUP, and glibc's posix_spawn
+// leaves signals 32 and 33 ignored. The Go runtime can reset only some of them. It
+// must be called before the first Start.
 func ResetIgnored() {
 	const ignored = 1 // SIG_IGN
 	for sig := uintptr(1); sig <= 64; sig++ {
@@ -20,7 +19,7 @@ func ResetIgnored() {
 		if errno != 0 || now[0] != ignored {
 			continue
 		}
-		// SIGKILL and SIGSTOP refuse, and are never ignored.
+		// SIGKILL and SIGSTOP can't be ignored.
 		_, _, _ = syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&usual)), 0, 8, 0, 0)
 	}
 }

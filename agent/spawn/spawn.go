@@ -1,13 +1,11 @@
-// Package spawn starts commands: without a shell, without a helper program,
-// each in a session of its own, and so that every process which a command
-// leaves behind can be found again. Where the command joins a cgroup, it is
-// born into it by clone3 or, where a seccomp filter refuses that, moves there
-// before it becomes the command. Elsewhere a supervisor stands above each
-// command: a forked child of the agent, never an executed one, which is the
-// sub-reaper of all that the command starts.
+// Package spawn starts commands without a shell or helper program, each in a session
+// of its own, so that every descendant can be found again. A command with a cgroup
+// is started in it by clone3 or, if a seccomp filter refuses clone3, moves there
+// before execve. A command without a cgroup has a supervisor above it: a forked child
+// of the agent, without execve, which is the subreaper of all descendants.
 //
-// Commands get a raised oom_score_adj, so that the kernel takes them before
-// the agent.
+// Commands get a raised oom_score_adj, so that the kernel kills them before the
+// agent.
 package spawn
 
 import (
@@ -25,51 +23,50 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stages of a failed start.
+// Errors of a failed start, by stage.
 var (
-	// ErrDir is wrapped when the working directory cannot be entered.
+	// ErrDir is wrapped if the working directory can't be entered.
 	ErrDir = errors.New("enter working directory")
-	// ErrExec is wrapped when the program cannot be executed.
+	// ErrExec is wrapped if the program can't be executed.
 	ErrExec = errors.New("execute")
-	// ErrSetup is wrapped when anything before that failed.
+	// ErrSetup is wrapped if an earlier step failed.
 	ErrSetup = errors.New("set up process")
 )
 
-// Spec says what to start.
+// Spec describes a command.
 type Spec struct {
 	Path string // the file to execute
 	Argv []string
 	Env  []string
 	Dir  string
-	// Files become descriptors 0, 1, 2 and, unless it is negative, 3. The first
-	// three must be 3 or above, the last 4 or above.
+	// Files become descriptors 0, 1, 2 and, unless negative, 3. The first three must
+	// be at least 3, the last at least 4.
 	Files [4]int
 	// Terminal makes descriptor 0 the controlling terminal.
 	Terminal bool
 	// Cgroup is a descriptor of the cgroup directory to join, or -1 for a
 	// supervisor.
 	Cgroup int
-	// OOMScoreAdj is what the command's oom_score_adj is above the agent's own,
-	// as far as the kernel's limit of 1000 allows.
+	// OOMScoreAdj is added to the agent's own oom_score_adj, up to the kernel's
+	// limit of 1000.
 	OOMScoreAdj int
-	// Ruleset is one more than the descriptor of a Landlock ruleset that binds
-	// this command, beside that of Restrict. 0: none.
+	// Ruleset is one more than the descriptor of a Landlock ruleset for this command,
+	// in addition to that of Restrict. 0: none.
 	Ruleset int
 }
 
 // Process is a started command.
 type Process struct {
 	Pid        int // the command's leader
-	Supervisor int // the process above it, 0 without one
-	// PidFD is a descriptor of the leader. Without a supervisor there always is
-	// one, made with the process; below one it is -1 when the leader was gone
-	// before it could be opened, and the supervisor reports the end.
+	Supervisor int // the process above it, 0 if none
+	// PidFD is the pidfd of the leader. Below a supervisor it is -1 if the leader
+	// exited before it could be opened; then the supervisor reports the end.
 	PidFD int
-	// Reports is the descriptor through which a supervisor reports the end of
-	// the leader, -1 without one. It does not block.
+	// Reports is the descriptor of the supervisor's reports, -1 if none. It is
+	// non-blocking.
 	Reports int
 	memory  []byte // of the supervisor
-	left    bool   // the supervisor has said that it goes
+	exiting bool
 }
 
 // End is how a leader ended.
@@ -79,7 +76,7 @@ type End struct {
 	MaxRSS       int64 // bytes
 }
 
-// features are what the kernel and a seccomp filter let us do, found out once.
+// features are the system calls that the kernel and a seccomp filter allow.
 var features struct {
 	once       sync.Once
 	clone3     bool
@@ -88,7 +85,7 @@ var features struct {
 
 func probe() {
 	features.once.Do(func() {
-		// Wrong arguments: a filter answers before the kernel looks at them.
+		// With invalid arguments: a filter answers before the kernel checks them.
 		_, _, errno := syscall.RawSyscall(unix.SYS_CLONE3, 0, 0, 0)
 		features.clone3 = errno != syscall.ENOSYS && errno != syscall.EPERM
 		_, _, errno = syscall.RawSyscall(unix.SYS_CLOSE_RANGE, 1<<31-2, 1<<31-2, 0)
@@ -96,25 +93,24 @@ func probe() {
 	})
 }
 
-// Start starts a command. It returns when the program runs or has failed to.
+// Start starts a command. It returns after execve has succeeded or failed.
 func Start(s Spec) (*Process, error) {
 	probe()
-	defer heir.raise(s.OOMScoreAdj)()
-	mem, err := takeRoom()
+	defer oomScore.raise(s.OOMScoreAdj)()
+	mem, err := takeStack()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSetup, err)
 	}
 	defer func() {
 		if mem != nil {
-			giveRoom(mem)
+			putStack(mem)
 		}
 	}()
-	r := (*room)(unsafe.Pointer(&mem[0]))
+	r := (*childStack)(unsafe.Pointer(&mem[0]))
 	c := &r.child
 
-	// The child's memory is outside of the heap, so the collector does not see
-	// the pointers in it: keepAlive holds what they point to until the command
-	// is executed.
+	// The garbage collector does not see the pointers in the child's memory, which is
+	// outside of the heap. keepAlive keeps their targets alive until execve.
 	var keepAlive struct {
 		path, dir, oom *byte
 		argv, env      []*byte
@@ -138,12 +134,12 @@ func Start(s Spec) (*Process, error) {
 	c.path, c.dir, c.oomPath = keepAlive.path, keepAlive.dir, keepAlive.oom
 	c.argv, c.env = &keepAlive.argv[0], &keepAlive.env[0]
 	c.fds, c.pipe, c.terminal = s.Files, pipe[1], s.Terminal
-	c.cgroup, c.home, c.supervise, c.pidfd = -1, -1, s.Cgroup < 0, -1
+	c.cgroup, c.bornIn, c.supervise, c.pidfd = -1, -1, s.Cgroup < 0, -1
 	c.ruleset = s.Ruleset - 1
 	if refusing {
 		c.filter = &refusal
 	}
-	c.oomLen = copy(c.oomValue[:], strconv.Itoa(heir.above(s.OOMScoreAdj)))
+	c.oomLen = copy(c.oomValue[:], strconv.Itoa(oomScore.above(s.OOMScoreAdj)))
 	copy(c.name[:15], "sandgate-super")
 	c.allSignals = ^uint64(0)
 	c.nofile = nofile()
@@ -152,7 +148,7 @@ func Start(s Spec) (*Process, error) {
 	}
 	switch {
 	case s.Cgroup >= 0 && features.clone3:
-		c.home = s.Cgroup
+		c.bornIn = s.Cgroup
 	case s.Cgroup >= 0:
 		c.cgroup, err = unix.Openat(s.Cgroup, "cgroup.procs", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -168,21 +164,21 @@ func Start(s Spec) (*Process, error) {
 		_ = unix.Close(pipe[0])
 		return nil, fmt.Errorf("%w: fork: %w", ErrSetup, errno)
 	}
-	// Without our end, the death of the child is the end of its reports.
+	// Without this end, the reports end when the child dies.
 	_ = unix.Close(pipe[1])
 	pipe[1] = -1
-	said, err := readReport(pipe[0])
+	last, err := readReport(pipe[0])
 	leader := pid
-	if err == nil && said.kind == reportBorn {
-		leader = int(said.value)
-		said, err = readReport(pipe[0])
+	if err == nil && last.kind == reportBorn {
+		leader = int(last.value)
+		last, err = readReport(pipe[0])
 	}
 	if born := atomic.LoadInt32(&c.leader); born != 0 && sharesMemory {
 		leader = int(born)
 	}
 	runtime.KeepAlive(&keepAlive)
 	switch {
-	case leader != pid && (errors.Is(err, errNoReport) || err == nil && said.kind == reportStarted):
+	case leader != pid && (errors.Is(err, errNoReport) || err == nil && last.kind == reportStarted):
 		_ = unix.SetNonblock(pipe[0], true)
 		p := &Process{Pid: leader, Supervisor: pid, PidFD: pidfd(leader), Reports: pipe[0], memory: mem}
 		mem = nil
@@ -199,14 +195,14 @@ func Start(s Spec) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSetup, err)
 	}
-	cause := syscall.Errno(said.value)
-	switch said.step {
+	cause := syscall.Errno(last.value)
+	switch last.step {
 	case stepChdir:
 		return nil, fmt.Errorf("%w: %w", ErrDir, cause)
 	case stepExec:
 		return nil, fmt.Errorf("%w: %w", ErrExec, cause)
 	default:
-		return nil, fmt.Errorf("%w: step %d: %w", ErrSetup, said.step, cause)
+		return nil, fmt.Errorf("%w: step %d: %w", ErrSetup, last.step, cause)
 	}
 }
 
@@ -228,8 +224,8 @@ func setAll(p *[]*byte, list []string) (err error) {
 	return err
 }
 
-// nofile is the limit for commands. The Go runtime raises the agent's own soft
-// limit, which programs that use select must not inherit.
+// nofile returns RLIMIT_NOFILE for commands. The Go runtime raises the agent's own
+// soft limit, which programs that use select must not inherit.
 func nofile() unix.Rlimit {
 	var l unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) != nil {
@@ -253,8 +249,8 @@ func highestFD() int {
 	return highest + 64
 }
 
-// Seal marks every descriptor from 3 on as closed on exec: what the agent
-// inherited is not for commands.
+// Seal sets close-on-exec on every descriptor from 3 up: commands must not inherit
+// the agent's.
 func Seal() {
 	if unix.CloseRange(3, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return

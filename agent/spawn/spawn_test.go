@@ -41,8 +41,8 @@ func wait(t testing.TB, p *Process) End {
 		}
 		if ok {
 			switch {
-			case p.Left():
-				p.Leave(func() {})
+			case p.Exiting():
+				p.ReapLater(func() {})
 			case p.Supervisor != 0:
 				Reap(p.Supervisor)
 			}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/agent"
+	"github.com/sandgate/sandgate/agent/process"
 	"github.com/sandgate/sandgate/agent/spawn"
 )
 
@@ -67,7 +68,7 @@ func serve(args []string, stderr io.Writer) error {
 	}
 	openStandard()
 	unix.Umask(0o022)
-	unrestricted := agent.RestrictCommands(cfg.Cgroup, cfg.StateDir)
+	unrestricted := process.RestrictCommands(cfg.Cgroup, cfg.StateDir)
 
 	var listeners []net.Listener
 	if *tcp != "" {
