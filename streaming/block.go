@@ -12,19 +12,18 @@ const headerLen = 4
 // maxRun is the longest run that a header can describe.
 const maxRun = 1<<30 - 1
 
-// block is a piece of the log: runs of bytes, each behind a header that names
-// its stream and length. The same bytes are what the spill file holds, so the
-// order of the streams survives without an index per record, and the cost of
-// many tiny records is bounded by the size of the block.
+// block is a part of the log: runs of bytes, each after a header with its stream and
+// length. The spill file holds the same bytes. So the order of the streams needs no
+// index per record, and the size of the block bounds the cost of tiny records.
 //
-// A block in memory is reference counted: the log holds one reference, every
-// chunk handed to a reader another. The bytes of a run never change once they
-// are published; only the last header of the last block grows, under Log.mu.
+// A block in memory is reference counted: the log holds one reference, each chunk of a
+// reader another. Published bytes never change; only the last header of the last block
+// does, under Log.mu.
 type block struct {
 	refs atomic.Int32
-	buf  []byte // nil once the block lives in the spill file only
-	used int    // bytes of buf in use, headers included
-	last int    // offset of the last run's header, -1 without runs
+	buf  []byte // nil once the block is in the spill file only
+	used int    // bytes of buf in use, including headers
+	last int    // offset of the last run's header, -1 if there is no run
 	base int64  // position of the first byte
 	end  int64  // position after the last byte
 	disk int64  // logical offset in the spill file, -1 while in memory
@@ -40,7 +39,7 @@ func getHeader(p []byte) (Stream, int) {
 	return Stream(v >> 30), int(v & maxRun)
 }
 
-// The size classes of blocks. A command that prints little costs the smallest.
+// The size classes of blocks. A command with little output costs the smallest.
 const (
 	classSmall  = 4 << 10
 	classMedium = 32 << 10
@@ -79,8 +78,8 @@ func newBlock(size int, base int64) *block {
 	return b
 }
 
-// release drops one reference to the bytes. The last one returns the buffer,
-// so nobody may touch buf afterwards.
+// release drops one reference to the bytes. The last one frees the buffer: buf must not
+// be used afterwards.
 func release(refs *atomic.Int32, buf []byte) {
 	switch n := refs.Add(-1); {
 	case n == 0:

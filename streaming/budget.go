@@ -2,9 +2,9 @@ package streaming
 
 import "sync/atomic"
 
-// Budget bounds the memory that many logs take together. A log that finds it
-// used up keeps only its newest block in memory and spills the rest at once;
-// a log without a spill directory keeps less. The zero value is unlimited.
+// Budget bounds the memory of many logs together. When it is used up, a log keeps only
+// its newest block in memory, and spills or evicts the rest. The zero value is
+// unlimited.
 type Budget struct {
 	limit int64
 	used  atomic.Int64
@@ -12,14 +12,6 @@ type Budget struct {
 
 // NewBudget returns a budget of limit bytes.
 func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
-
-// Used returns the bytes that logs hold in memory now.
-func (b *Budget) Used() int64 {
-	if b == nil {
-		return 0
-	}
-	return b.used.Load()
-}
 
 func (b *Budget) add(n int) {
 	if b != nil {

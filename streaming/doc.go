@@ -1,14 +1,13 @@
-// Package streaming holds what Sandgate knows about bytes and their order.
+// Package streaming implements the order of bytes in streams.
 //
-// [Log] is the one ordered output log of a command: a writer appends what the
-// command printed, any number of readers follow it, each from a position of
-// its own, and a later reader sees exactly what the first one saw. A position
-// is the number of bytes, of both streams together, that come before; it is
-// the only cursor there is.
+// [Log] is the ordered output log of a command. One writer fills it, and any number of
+// readers follow it, each from its own position. A later reader gets exactly what the
+// first one got. A position is the number of bytes of both streams together that come
+// before.
 //
-// [Sequence] checks what an agent sends for one command, [Frames] what a
-// client sends for an upload. Both are pure state machines over simple values:
-// they know nothing of gRPC and never touch the payload.
+// [Sequence] checks the events that an agent sends for one command, [Frames] the
+// messages that a client sends for an upload. Both are state machines over plain values:
+// they know no gRPC and never read a payload.
 //
 // The package imports nothing but the standard library.
 package streaming

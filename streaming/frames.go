@@ -2,15 +2,15 @@ package streaming
 
 import "fmt"
 
-// Frames checks the order of an upload: for each file a header, its chunks and
-// a trailer. The zero value is ready. After an error every further call fails.
+// Frames checks the order of an upload's messages: for each file a header, chunks and a
+// trailer. After an error, every call fails.
 type Frames struct {
 	open  bool
 	files int
 	err   error
 }
 
-// Header begins a file. The file before must have ended.
+// Header begins a file.
 func (f *Frames) Header() error {
 	switch {
 	case f.err != nil:
@@ -47,7 +47,7 @@ func (f *Frames) Trailer() error {
 	return f.err
 }
 
-// Finish must be called when the stream ended without an error.
+// Finish must be called when the stream has ended without an error.
 func (f *Frames) Finish() error {
 	switch {
 	case f.err != nil:

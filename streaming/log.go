@@ -1,12 +1,11 @@
 package streaming
 
 import (
-	"context"
 	"errors"
 	"sync"
 )
 
-// Stream names where bytes came from.
+// Stream is one of a command's output streams.
 type Stream uint8
 
 // The streams of a command. A merged pipe and a terminal are one stream.
@@ -16,21 +15,21 @@ const (
 	Terminal Stream = 3
 )
 
-// Policy says what happens when a log is full.
+// Policy is what happens when a log is full.
 type Policy uint8
 
 const (
-	// Block makes the writer wait, as a pipe does, until the fastest attached
-	// reader has taken the oldest bytes. Without a reader it waits until one
-	// comes, the policy changes, or the log is closed.
+	// Block blocks the writer, as a pipe does, until the fastest attached reader has
+	// taken the oldest bytes. Without a reader it blocks until one attaches, the
+	// policy changes, or the log is closed.
 	Block Policy = iota
 	// Evict drops the oldest bytes.
 	Evict
 )
 
 var (
-	// ErrFull is returned by Fill when the policy is Block and there is no
-	// room. Options.Room is called once there may be some again.
+	// ErrFull is returned by Fill if the policy is Block and the log is full.
+	// Options.Room is called once there may be room again.
 	ErrFull = errors.New("streaming: log is full")
 	// ErrClosed is returned once the log or the reader is closed.
 	ErrClosed = errors.New("streaming: closed")
@@ -47,39 +46,39 @@ const (
 // Options configure a Log. The zero value keeps DefaultMemory bytes in memory
 // and spills nothing.
 type Options struct {
-	// Memory is how many bytes stay in memory; 0 means DefaultMemory.
+	// Memory is how many bytes stay in memory. 0: DefaultMemory.
 	Memory int
 	// Capacity is how many bytes are retained in memory and the spill file
-	// together, headers included; 0 means DefaultCapacity. Without a spill
-	// file it is Memory.
+	// together, including headers. 0: DefaultCapacity. Without a spill file it is
+	// Memory.
 	Capacity int64
-	// Reserve is how many bytes that the fastest reader has taken already
-	// stay protected under Block, because they may be on their way when a
-	// connection breaks; 0 means a quarter of what is retained, negative none.
+	// Reserve is how many bytes behind the fastest reader are not evicted under
+	// Block, because they may be in flight when a connection breaks. 0: a quarter of
+	// the retained bytes. Negative: none.
 	Reserve int64
-	// Dir is where the spill file is made. Empty, or not writable, means none.
+	// Dir is where the spill file is made. Empty or not writable: no spill file.
 	Dir string
 	// Policy is what happens when the log is full.
 	Policy Policy
-	// Max caps the stored bytes of both streams together; what comes beyond
-	// is counted and dropped, and never stalls the writer. 0 means no cap, a
-	// negative cap stores nothing.
+	// Max caps the stored bytes of both streams together. Bytes beyond it are counted
+	// and dropped, and never block the writer. 0: no cap. Negative: nothing is
+	// stored.
 	Max int64
-	// Budget, where set, bounds the memory of many logs together.
+	// Budget, if set, bounds the memory of many logs together.
 	Budget *Budget
-	// Room, where set, is called after Fill returned ErrFull, once it is
-	// worth trying again. It must not block and must not call into the log.
+	// Room, if set, is called after Fill returned ErrFull, once a retry may succeed.
+	// It must not block or call into the log.
 	Room func()
 }
 
-// Count is what a log knows of one stream.
+// Count is the size of one stream.
 type Count struct {
-	Bytes     int64 // bytes that the command wrote, dropped ones included
+	Bytes     int64 // bytes that the command wrote, including dropped ones
 	Truncated bool  // some of them were dropped by Options.Max
 }
 
 // Log is the ordered output log of one command. It is safe for concurrent use
-// by any number of writers and readers; writers take turns.
+// by any number of writers and readers.
 type Log struct {
 	o        Options
 	maxBlock int
@@ -94,16 +93,15 @@ type Log struct {
 	memory   int      // bytes of buffers held
 	disk     int64    // bytes in the spill file
 	spill    *spill
-	spillOff bool // there is no spill file and there will be none
+	spillOff bool // no spill file can be made
 	end      int64
 	counts   [4]Count
 	policy   Policy
 	sealed   bool
-	settled  int64 // position of Settle, -1 before
+	exitAt   int64 // position of MarkExit, -1 before
 	closed   bool
 	readers  []*Reader
-	starved  bool
-	room     chan struct{} // closed when a starved writer should try again
+	starved  bool // Fill returned ErrFull
 }
 
 // NewLog returns an empty log.
@@ -117,37 +115,16 @@ func NewLog(o Options) *Log {
 	if o.Capacity < int64(o.Memory) {
 		o.Memory = int(o.Capacity)
 	}
-	l := &Log{o: o, policy: o.Policy, settled: -1, spillOff: o.Dir == ""}
+	l := &Log{o: o, policy: o.Policy, exitAt: -1, spillOff: o.Dir == ""}
 	l.maxBlock = min(classLarge, max(o.Memory/4, 16))
 	l.grow = min(classSmall, l.maxBlock)
 	return l
 }
 
-// Append stores a copy of p, waiting for room where the policy is Block.
-func (l *Log) Append(ctx context.Context, s Stream, p []byte) error {
-	for len(p) > 0 {
-		n, err := l.Fill(s, func(b []byte) (int, error) { return copy(b, p), nil })
-		p = p[n:]
-		if errors.Is(err, ErrFull) {
-			select {
-			case <-l.roomy():
-				continue
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Fill calls read once with free space of the log itself and publishes the
-// bytes that read says it put there; so bytes from a pipe reach every reader
-// without a copy in between. It never waits: without room it returns ErrFull
-// and read is not called. What read returns is returned; an error of read
-// does not undo the bytes.
+// Fill calls read once with free space of the log and publishes the bytes that read
+// put there, so that bytes from a pipe reach every reader without a copy. It never
+// blocks: if the log is full, it returns ErrFull without calling read. It returns the
+// results of read; an error of read does not discard its bytes.
 func (l *Log) Fill(s Stream, read func([]byte) (int, error)) (int, error) {
 	if s < Stdout || s > Terminal {
 		panic("streaming: unknown stream")
@@ -180,7 +157,7 @@ func nextClass(size, limit int) int {
 	}
 }
 
-// drop reads what the cap does not let in.
+// drop reads bytes beyond Options.Max.
 func (l *Log) drop(s Stream, read func([]byte) (int, error)) (int, error) {
 	if l.scratch == nil {
 		l.scratch = make([]byte, min(classMedium, l.maxBlock))
@@ -195,7 +172,7 @@ func (l *Log) drop(s Stream, read func([]byte) (int, error)) (int, error) {
 	return n, err
 }
 
-// reserve returns where the next bytes of s go, nil when the cap is reached.
+// reserve returns space for the next bytes of s, nil if Options.Max is reached.
 func (l *Log) reserve(s Stream) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -223,7 +200,7 @@ func (l *Log) reserve(s Stream) ([]byte, error) {
 	}
 }
 
-// tail returns the free part of the last block, nil when a new one is due.
+// tail returns the free part of the last block, nil if a new block is needed.
 func (l *Log) tail(s Stream) []byte {
 	if len(l.blocks) == 0 {
 		return nil
@@ -248,7 +225,7 @@ func streamAt(buf []byte, off int) Stream {
 	return s
 }
 
-// publish makes n bytes that lie behind the last run part of the log.
+// publish makes the n bytes after the last run part of the log.
 func (l *Log) publish(s Stream, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -277,7 +254,7 @@ func (l *Log) publish(s Stream, n int) {
 	l.wake()
 }
 
-// wake lets every waiting reader look again. It needs mu.
+// wake wakes every waiting reader. It requires mu.
 func (l *Log) wake() {
 	for _, r := range l.readers {
 		if r.waiting {
@@ -290,27 +267,27 @@ func (l *Log) wake() {
 	}
 }
 
-// SetPolicy changes the policy; a writer that waits for room is told.
+// SetPolicy changes the policy, and calls Options.Room if the writer waits for room.
 func (l *Log) SetPolicy(p Policy) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.policy = p
-	l.feed()
+	l.notifyWriter()
 }
 
-// Settle marks the end of the command's leader at the present position:
-// readers opened with Brief end there. Only the first call counts.
-func (l *Log) Settle() {
+// MarkExit marks the current position as the end of the leader's output. Brief
+// readers end there. Only the first call counts.
+func (l *Log) MarkExit() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.settled < 0 {
-		l.settled = l.end
+	if l.exitAt < 0 {
+		l.exitAt = l.end
 		l.wake()
 	}
 }
 
-// Seal ends the log: nothing is appended any more, and readers that have
-// drained it see io.EOF. What the log holds stays readable until Close.
+// Seal ends the log: no bytes are added, and readers at its end get io.EOF. The log
+// stays readable until Close.
 func (l *Log) Seal() {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
@@ -323,11 +300,11 @@ func (l *Log) Seal() {
 	l.scratch = nil
 	l.shrink()
 	l.wake()
-	l.feed()
+	l.notifyWriter()
 }
 
-// shrink replaces a barely used last block by one of its size, so that many
-// finished short commands cost what they printed.
+// shrink replaces a barely used last block by a smaller one, so that a short command
+// costs no more than its output.
 func (l *Log) shrink() {
 	if len(l.blocks) == 0 {
 		return
@@ -350,15 +327,14 @@ func (l *Log) shrink() {
 	release(&b.refs, b.buf)
 }
 
-// Counts returns what is known of one stream.
+// Counts returns the size of one stream.
 func (l *Log) Counts(s Stream) Count {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.counts[s]
 }
 
-// Range returns the position of the oldest byte retained and the one after
-// the newest.
+// Range returns the position of the oldest retained byte, and that after the newest.
 func (l *Log) Range() (oldest, end int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -372,8 +348,8 @@ func (l *Log) oldest() int64 {
 	return l.blocks[0].base
 }
 
-// Close frees everything. Readers and writers get ErrClosed; chunks that were
-// handed out stay valid until they are released.
+// Close frees everything. Readers and writers get ErrClosed. Chunks stay valid until
+// they are released.
 func (l *Log) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -394,5 +370,5 @@ func (l *Log) Close() {
 		l.spill.close()
 	}
 	l.wake()
-	l.feed()
+	l.notifyWriter()
 }

@@ -209,7 +209,7 @@ func TestLogAgainstModel(t *testing.T) {
 				if m.settled < 0 {
 					m.settled = int64(len(m.data))
 				}
-				l.Settle()
+				l.MarkExit()
 			},
 			"seal": func(t *rapid.T) {
 				if rapid.IntRange(0, 9).Draw(t, "really") != 0 {
@@ -250,7 +250,7 @@ func TestLogAgainstModel(t *testing.T) {
 			f.r.Close()
 		}
 		l.Close()
-		if used := o.Budget.Used(); used != 0 {
+		if used := o.Budget.held(); used != 0 {
 			t.Fatalf("%d bytes of the budget are still taken", used)
 		}
 	})

@@ -61,7 +61,7 @@ func TestReadersSeeTheSame(t *testing.T) {
 	}
 	for at := 0; at < len(want); {
 		n := min(1+rnd.Intn(20_000), len(want)-at)
-		if err := l.Append(context.Background(), Stream(1+rnd.Intn(2)), want[at:at+n]); err != nil {
+		if err := l.append(context.Background(), Stream(1+rnd.Intn(2)), want[at:at+n]); err != nil {
 			t.Fatal(err)
 		}
 		at += n
@@ -87,7 +87,7 @@ func TestReplayInterleavesAsTheFirstRun(t *testing.T) {
 	for i := range 5000 {
 		s := Stream(1 + i%2)
 		want = append(want, s)
-		if err := l.Append(context.Background(), s, fmt.Appendf(nil, "%d\n", i)); err != nil {
+		if err := l.append(context.Background(), s, fmt.Appendf(nil, "%d\n", i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -97,7 +97,7 @@ func TestReplayInterleavesAsTheFirstRun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, runs, gaps := drain(t, r, SmallChunk)
+		_, runs, gaps := drain(t, r, 32_000)
 		if gaps != 0 || len(runs) != len(want) {
 			t.Fatalf("%d runs, want %d; gaps %d", len(runs), len(want), gaps)
 		}
@@ -116,7 +116,7 @@ func TestBlockWaitsForTheReader(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- l.Append(context.Background(), Stdout, want)
+		done <- l.append(context.Background(), Stdout, want)
 		l.Seal()
 	}()
 	got, _, gaps := drain(t, r, 777)
@@ -168,7 +168,7 @@ func TestBlockedWriterIsFreed(t *testing.T) {
 				}
 				close(starved)
 				// Whether it succeeds depends on what freed it.
-				_ = l.Append(ctx, Stdout, make([]byte, 40_000))
+				_ = l.append(ctx, Stdout, make([]byte, 40_000))
 			}()
 			<-starved
 			free(l, cancel)
@@ -194,7 +194,7 @@ func TestSlowReaderGetsAGap(t *testing.T) {
 		want[i] = byte(i >> 8)
 	}
 	go func() {
-		_ = l.Append(context.Background(), Stdout, want)
+		_ = l.append(context.Background(), Stdout, want)
 		l.Seal()
 	}()
 	got, _, gaps := drain(t, fast, 4096)
@@ -216,9 +216,9 @@ func TestBriefReaderEndsWithTheLeader(t *testing.T) {
 	brief, _ := l.NewReader(0, true)
 	long, _ := l.NewReader(0, false)
 	ctx := context.Background()
-	_ = l.Append(ctx, Stdout, []byte("leader"))
-	l.Settle()
-	_ = l.Append(ctx, Stdout, []byte(" and child"))
+	_ = l.append(ctx, Stdout, []byte("leader"))
+	l.MarkExit()
+	_ = l.append(ctx, Stdout, []byte(" and child"))
 	if got, _, _ := drain(t, brief, 100); string(got) != "leader" {
 		t.Fatalf("got %q", got)
 	}
@@ -231,7 +231,7 @@ func TestBriefReaderEndsWithTheLeader(t *testing.T) {
 func TestSpillGoesWithTheLog(t *testing.T) {
 	dir := t.TempDir()
 	l := NewLog(Options{Memory: 4 << 10, Dir: dir, Policy: Evict})
-	_ = l.Append(context.Background(), Stdout, make([]byte, 1<<20))
+	_ = l.append(context.Background(), Stdout, make([]byte, 1<<20))
 	if l.spill == nil {
 		t.Fatal("nothing was spilled")
 	}
@@ -245,7 +245,7 @@ func TestSpillGoesWithTheLog(t *testing.T) {
 func TestUnwritableDirectoryMeansNoSpill(t *testing.T) {
 	l := NewLog(Options{Memory: 4 << 10, Dir: "/proc/self", Policy: Evict})
 	defer l.Close()
-	if err := l.Append(context.Background(), Stdout, make([]byte, 1<<20)); err != nil {
+	if err := l.append(context.Background(), Stdout, make([]byte, 1<<20)); err != nil {
 		t.Fatal(err)
 	}
 	if oldest, end := l.Range(); end != 1<<20 || oldest < end-4<<10 {
@@ -265,8 +265,8 @@ func TestMemoryDoesNotGrowWithReaders(t *testing.T) {
 		}
 		defer r.Close()
 	}
-	_ = l.Append(context.Background(), Stdout, make([]byte, 1<<20))
-	if used := budget.Used(); used > 64<<10 {
+	_ = l.append(context.Background(), Stdout, make([]byte, 1<<20))
+	if used := budget.held(); used > 64<<10 {
 		t.Fatalf("%d bytes in memory", used)
 	}
 }
@@ -275,9 +275,9 @@ func TestShortLogIsSmallWhenSealed(t *testing.T) {
 	budget := NewBudget(0)
 	l := NewLog(Options{Budget: budget})
 	defer l.Close()
-	_ = l.Append(context.Background(), Stdout, []byte("ok\n"))
+	_ = l.append(context.Background(), Stdout, []byte("ok\n"))
 	l.Seal()
-	if used := budget.Used(); used > 16 {
+	if used := budget.held(); used > 16 {
 		t.Fatalf("%d bytes in memory", used)
 	}
 }
@@ -309,7 +309,7 @@ func BenchmarkLog(b *testing.B) {
 			b.ReportAllocs()
 			src := make([]byte, LargeChunk)
 			for b.Loop() {
-				_ = l.Append(context.Background(), Stdout, src)
+				_ = l.append(context.Background(), Stdout, src)
 			}
 			l.Seal()
 			<-done

@@ -2,24 +2,23 @@ package streaming
 
 import "sync"
 
-// Packed is what a sealed log holds, in one piece and without what a log needs
-// to grow: the form in which the output of many ended commands is kept.
+// Packed is the content of a sealed log in one piece: a compact form for the output of
+// many ended commands.
 type Packed struct {
-	// Runs are the bytes, each run behind its header.
+	// Runs are the bytes, each run after its header.
 	Runs []byte
-	// Base is the position of the first byte that is still there, End the one
-	// after the last.
+	// Base is the position of the first retained byte, End that after the last.
 	Base, End int64
-	// Settled is where brief readers end; see Log.Settle.
-	Settled int64
+	// Exit is where brief readers end; see Log.MarkExit.
+	Exit int64
 }
 
-// Pack returns what a sealed log holds, also what it spilled. It reports false,
-// and the log must be kept itself, when that is more than limit bytes.
+// Pack returns the content of a sealed log, including spilled bytes. It returns false
+// if that is more than limit bytes.
 func (l *Log) Pack(limit int) (Packed, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := Packed{Base: l.oldest(), End: l.end, Settled: l.settled}
+	p := Packed{Base: l.oldest(), End: l.end, Exit: l.exitAt}
 	n := 0
 	for _, b := range l.blocks {
 		n += b.used
@@ -45,40 +44,39 @@ func (l *Log) Pack(limit int) (Packed, bool) {
 	return p, true
 }
 
-// Open returns a sealed log of what was packed, for readers. Without Runs, all
-// of it is a gap. The log holds no memory but Runs, which must not change; it
-// needs no Close.
+// Open returns a sealed log with the packed content. Without Runs, all of it is a gap.
+// Runs must not change while the log is used. The log needs no Close.
 func (p Packed) Open() *Log {
 	l := NewLog(Options{})
 	l.spillOff, l.sealed = true, true
-	l.end, l.settled = p.End, p.Settled
+	l.end, l.exitAt = p.End, p.Exit
 	if len(p.Runs) > 0 {
 		b := &block{buf: p.Runs, used: len(p.Runs), last: -1, base: p.Base, end: p.End, disk: -1}
-		// One reference more than the log's: the bytes are not a buffer of ours.
+		// One more reference than the log's, so that Runs never become a pooled buffer.
 		b.refs.Store(2)
 		l.blocks = []*block{b}
 	}
 	return l
 }
 
-// Archive keeps pieces of bytes in a file that nobody else sees. When it is
-// full the oldest are overwritten. It is safe for concurrent use.
+// Archive stores byte slices in an unlinked file. When the file is full, the oldest are
+// overwritten. It is safe for concurrent use.
 type Archive struct {
 	dir  string
 	size int64
 
 	mu   sync.Mutex
-	ring *spill // nil before the first piece
-	off  bool   // there is no file and there will be none
+	ring *spill // nil before the first Put
+	off  bool   // no file can be made
 }
 
-// NewArchive returns an archive of at most size bytes with its file in dir.
-// Empty, or not writable, means that nothing can be kept.
+// NewArchive returns an archive of at most size bytes with its file in dir. If dir is
+// empty or not writable, Put fails.
 func NewArchive(dir string, size int64) *Archive {
 	return &Archive{dir: dir, size: size, off: dir == "" || size <= 0}
 }
 
-// Put keeps p and returns where, false when it cannot be kept.
+// Put stores p and returns its offset, and false if that fails.
 func (a *Archive) Put(p []byte) (int64, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,7 +95,7 @@ func (a *Archive) Put(p []byte) (int64, bool) {
 	return at, err == nil
 }
 
-// Get returns n bytes that were kept, false when they are overwritten.
+// Get returns the n bytes at an offset, and false if they are overwritten.
 func (a *Archive) Get(at int64, n int) ([]byte, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -108,7 +106,7 @@ func (a *Archive) Get(at int64, n int) ([]byte, bool) {
 	return p, a.ring.read(p, at) == nil
 }
 
-// Holds reports whether a piece is still there.
+// Holds reports whether the bytes at an offset are not overwritten.
 func (a *Archive) Holds(at int64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -117,7 +115,7 @@ func (a *Archive) Holds(at int64) bool {
 
 func (a *Archive) holds(at int64) bool { return a.ring != nil && at >= a.ring.next-a.size }
 
-// Close frees the file. Nothing can be kept afterwards.
+// Close frees the file. Put fails afterwards.
 func (a *Archive) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

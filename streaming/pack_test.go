@@ -67,15 +67,15 @@ func TestPackedReadsAlike(t *testing.T) {
 		settle := rapid.IntRange(0, n).Draw(t, "settle")
 		for i := range n {
 			if i == settle {
-				l.Settle()
+				l.MarkExit()
 			}
 			s := rapid.SampledFrom([]Stream{Stdout, Stderr}).Draw(t, "stream")
 			data := rapid.SliceOfN(rapid.Byte(), 1, 2000).Draw(t, "data")
-			if err := l.Append(t.Context(), s, data); err != nil {
+			if err := l.append(t.Context(), s, data); err != nil {
 				t.Fatal(err)
 			}
 		}
-		l.Settle()
+		l.MarkExit()
 		l.Seal()
 		packed, ok := l.Pack(1 << 20)
 		if !ok {

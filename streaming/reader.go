@@ -12,7 +12,7 @@ import (
 var (
 	// ErrPosition is returned for a position that the log has not reached.
 	ErrPosition = errors.New("streaming: position is beyond the end of the log")
-	// ErrEmpty is returned by Try when there is nothing to read yet.
+	// ErrEmpty is returned by Try if there is nothing to read yet.
 	ErrEmpty = errors.New("streaming: nothing to read yet")
 )
 
@@ -22,15 +22,15 @@ type Chunk struct {
 	Position int64 // bytes of both streams before this chunk
 	// Data is valid until Release and must not be changed.
 	Data []byte
-	// Gap, where not zero, says that as many bytes from Position on were
-	// evicted before the reader took them. Such a chunk has no Data.
+	// Gap, if not zero, is how many bytes from Position on were evicted before the
+	// reader took them. Such a chunk has no Data.
 	Gap int64
 
 	refs *atomic.Int32
 	buf  []byte
 }
 
-// Release gives the bytes back. It must be called once for every chunk.
+// Release frees the bytes. It must be called once for every chunk.
 func (c *Chunk) Release() {
 	if c.refs == nil {
 		return
@@ -40,26 +40,25 @@ func (c *Chunk) Release() {
 	release(refs, buf)
 }
 
-// Reader follows a log from a position. It holds a position, not a queue: a
-// slow reader costs nobody anything and is told what it missed. A Reader is
-// used by one goroutine at a time.
+// Reader follows a log from a position. It has a position and no queue, so a slow
+// reader costs no memory, and gets a gap in place of evicted bytes. Only one goroutine
+// at a time may use it, except for Close.
 type Reader struct {
 	l       *Log
 	wake    chan struct{}
 	brief   bool
-	waiting bool // under l.mu, as all below
+	waiting bool // this and the fields below require l.mu
 	closed  bool
 	pos     int64
-	at      *block // where pos lies, if known
-	private bool   // at is a copy from the spill file that only we hold
-	off     int    // offset in at of the header of the present run
+	at      *block // the block of pos, if known
+	private bool   // at is the reader's own copy from the spill file
+	off     int    // offset in at of the header of the current run
 	in      int    // bytes of that run taken
 }
 
-// NewReader attaches a reader at a position. A brief reader ends where the
-// command's leader ended (see Log.Settle), any other at the end of the log.
-// A position before the oldest byte gives a gap first; one beyond the end is
-// ErrPosition.
+// NewReader attaches a reader at a position. A brief reader ends at the end of the
+// leader's output (see MarkExit), others at the end of the log. A position before the
+// oldest byte yields a gap first. One beyond the end is ErrPosition.
 func (l *Log) NewReader(position int64, brief bool) (*Reader, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,15 +74,15 @@ func (l *Log) NewReader(position int64, brief bool) (*Reader, error) {
 	return r, nil
 }
 
-// progress feeds a starved writer if the oldest block may go now.
+// progress notifies a starved writer if the oldest block may be evicted now.
 func (l *Log) progress() {
 	if l.starved && l.evictable() {
-		l.feed()
+		l.notifyWriter()
 	}
 }
 
-// Next waits for the next chunk of at most limit bytes. At the end it returns
-// io.EOF, and when ctx ends its cause.
+// Next waits for the next chunk of at most limit bytes. It returns io.EOF at the end,
+// and the cause of ctx when ctx is done.
 func (r *Reader) Next(ctx context.Context, limit int) (Chunk, error) {
 	for {
 		c, err := r.Try(limit)
@@ -98,28 +97,28 @@ func (r *Reader) Next(ctx context.Context, limit int) (Chunk, error) {
 	}
 }
 
-// Waiting reports whether there is nothing to read yet; then Ready tells when
-// that has changed.
+// Waiting reports whether there is nothing to read yet. Then Ready delivers a value
+// when there is.
 func (r *Reader) Waiting() bool {
 	l := r.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	end, over := r.bound()
-	r.waiting = !r.closed && !l.closed && r.pos >= end && !over
+	end, final := r.bound()
+	r.waiting = !r.closed && !l.closed && r.pos >= end && !final
 	return r.waiting
 }
 
 // bound returns where the reader's part of the log ends, and whether that is
 // final.
-func (r *Reader) bound() (end int64, over bool) {
-	if r.brief && r.l.settled >= 0 {
-		return r.l.settled, true
+func (r *Reader) bound() (end int64, final bool) {
+	if r.brief && r.l.exitAt >= 0 {
+		return r.l.exitAt, true
 	}
 	return r.l.end, r.l.sealed
 }
 
-// Ready returns a channel that delivers a value when Try, having returned
-// ErrEmpty, should be called again.
+// Ready returns a channel that delivers a value when Try should be called again after
+// ErrEmpty.
 func (r *Reader) Ready() <-chan struct{} { return r.wake }
 
 // Position returns the position of the next byte to take.
@@ -129,16 +128,16 @@ func (r *Reader) Position() int64 {
 	return r.pos
 }
 
-// Leads reports whether no other reader of the log has come further: it is the
-// one that a writer waits for.
+// Leads reports whether no other reader of the log is further: a blocked writer waits
+// for this one.
 func (r *Reader) Leads() bool {
 	r.l.mu.Lock()
 	defer r.l.mu.Unlock()
 	return !slices.ContainsFunc(r.l.readers, func(other *Reader) bool { return other.pos > r.pos })
 }
 
-// Close detaches the reader. A Next that waits, and every later one, returns
-// ErrClosed. Close may be called from any goroutine, and more than once.
+// Close detaches the reader. A waiting Next and every later one returns ErrClosed.
+// Close may be called from any goroutine, and more than once.
 func (r *Reader) Close() {
 	l := r.l
 	l.mu.Lock()
@@ -147,7 +146,7 @@ func (r *Reader) Close() {
 		return
 	}
 	r.closed = true
-	r.leave()
+	r.unlocate()
 	r.waiting = false
 	select {
 	case r.wake <- struct{}{}:
@@ -167,15 +166,15 @@ func (r *Reader) Try(limit int) (Chunk, error) {
 		if r.closed || l.closed {
 			return Chunk{}, ErrClosed
 		}
-		end, over := r.bound()
+		end, final := r.bound()
 		if r.pos >= end {
-			if over {
+			if final {
 				return Chunk{}, io.EOF
 			}
 			r.waiting = true
 			return Chunk{}, ErrEmpty
 		}
-		if !r.here() {
+		if !r.located() {
 			if oldest := l.oldest(); r.pos < oldest {
 				c := Chunk{Position: r.pos, Gap: min(oldest, end) - r.pos}
 				r.pos += c.Gap
@@ -193,24 +192,24 @@ func (r *Reader) Try(limit int) (Chunk, error) {
 	}
 }
 
-// here reports whether the reader's place is known and in memory.
-func (r *Reader) here() bool {
+// located reports whether the block of pos is known and in memory.
+func (r *Reader) located() bool {
 	if r.at != nil && (r.at.gone || r.at.buf == nil || r.pos >= r.at.end) {
-		r.leave()
+		r.unlocate()
 	}
 	return r.at != nil
 }
 
-func (r *Reader) leave() {
+func (r *Reader) unlocate() {
 	if r.at != nil && r.private {
 		release(&r.at.refs, r.at.buf)
 	}
 	r.at, r.private, r.off, r.in = nil, false, 0, 0
 }
 
-// seek finds the block that holds pos. A block in the spill file is read
-// without mu, so that no reader stalls the writer; should it have been evicted
-// meanwhile, what was read is worthless and the caller looks again.
+// seek finds the block of pos. It reads a block from the spill file without mu, so
+// that readers don't block the writer. If the block was evicted meanwhile, seek
+// discards it and the caller retries.
 func (r *Reader) seek() error {
 	l := r.l
 	i := sort.Search(len(l.blocks), func(i int) bool { return l.blocks[i].end > r.pos })
@@ -254,8 +253,8 @@ func classFor(n int) int {
 	return n
 }
 
-// take hands out bytes of the present run, or of the next one if that is used
-// up. The caller has checked that there are some before end.
+// take returns bytes of the current run, or of the next one if the current one is used
+// up. The caller has checked that pos is before end.
 func (r *Reader) take(limit int, end int64) Chunk {
 	b := r.at
 	s, n := getHeader(b.buf[r.off:])

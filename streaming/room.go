@@ -1,9 +1,9 @@
 package streaming
 
-// makeRoom makes place in memory for a block of size bytes: it moves the
-// oldest bytes in memory to the spill file and, when that is full, evicts the
-// oldest of all. It reports false when it had to let go of mu, so the caller
-// must look again. It needs wmu and mu.
+// makeRoom frees memory for a block of size bytes. It moves the oldest bytes in
+// memory to the spill file and, if that is full, evicts the oldest bytes. It returns
+// false if it had to unlock mu in between; then the caller must retry. It requires
+// wmu and mu.
 func (l *Log) makeRoom(size int) (bool, error) {
 	limit := l.o.Memory
 	if l.o.Budget.exhausted() {
@@ -26,9 +26,8 @@ func (l *Log) makeRoom(size int) (bool, error) {
 
 func (l *Log) diskSize() int64 { return l.o.Capacity - int64(l.o.Memory) }
 
-// spillOut moves the oldest block in memory to the spill file. The bytes are
-// written without mu: a block that is not the last one never changes, and the
-// last one only under wmu.
+// spillOut moves the oldest block in memory to the spill file. It writes without mu:
+// only the last block changes, and only under wmu.
 func (l *Log) spillOut(b *block) {
 	if l.spill == nil {
 		if l.diskSize() < int64(l.maxBlock) {
@@ -52,8 +51,8 @@ func (l *Log) spillOut(b *block) {
 		return
 	}
 	if err != nil {
-		// A full disk: what is spilled stays readable, the log goes on with
-		// what memory it has.
+		// The disk is full. Spilled bytes stay readable, and the log continues in
+		// memory.
 		l.spillOff = true
 		return
 	}
@@ -69,7 +68,7 @@ func (l *Log) free(b *block, buf []byte) {
 	release(&b.refs, buf)
 }
 
-// evictable reports whether the oldest block may go.
+// evictable reports whether the oldest block may be evicted.
 func (l *Log) evictable() bool {
 	if l.policy == Evict || len(l.blocks) == 0 {
 		return true
@@ -84,8 +83,8 @@ func (l *Log) evictable() bool {
 	return l.blocks[0].end <= fastest-l.reserved()
 }
 
-// reserved is what stays protected behind the fastest reader: never more than
-// a quarter of what is retained, or the writer would wait for ever.
+// reserved returns how many bytes behind the fastest reader are protected: at most a
+// quarter of the retained bytes, so that the writer does not block forever.
 func (l *Log) reserved() int64 {
 	if l.o.Reserve < 0 {
 		return 0
@@ -110,35 +109,15 @@ func (l *Log) evict() {
 	l.inMemory--
 }
 
-// feed tells a starved writer to try again. It needs mu.
-func (l *Log) feed() {
+// notifyWriter calls Options.Room if the writer is starved. It requires mu.
+func (l *Log) notifyWriter() {
 	if !l.starved {
 		return
 	}
 	l.starved = false
-	if l.room != nil {
-		close(l.room)
-		l.room = nil
-	}
 	if l.o.Room != nil {
 		l.o.Room()
 	}
-}
-
-// roomy returns a channel that is closed when a starved writer should try
-// again.
-func (l *Log) roomy() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.room == nil {
-		l.room = make(chan struct{})
-	}
-	room := l.room
-	if !l.starved {
-		close(l.room)
-		l.room = nil
-	}
-	return room
 }
 
 // Waits reports whether the policy is Block.
@@ -148,8 +127,8 @@ func (l *Log) Waits() bool {
 	return l.policy == Block
 }
 
-// Park gives up memory that a sealed log holds: its bytes move to the spill
-// file as far as there is one. It reports whether they are out of memory.
+// Park moves the bytes of a sealed log to its spill file, as far as it has one. It
+// reports whether none are left in memory.
 func (l *Log) Park() bool {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
@@ -165,15 +144,8 @@ func (l *Log) Park() bool {
 	return l.inMemory == len(l.blocks)
 }
 
-// Memory returns the bytes that the log holds in memory.
-func (l *Log) Memory() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.memory
-}
-
-// Overhead returns about how much memory the log takes: its bytes in memory,
-// and what it knows of those that are not.
+// Overhead returns about how much memory the log takes: its bytes in memory and its
+// index.
 func (l *Log) Overhead() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,10 +8,9 @@ import (
 // ErrOrder is wrapped by every error of Sequence and Frames.
 var ErrOrder = errors.New("streaming: out of order")
 
-// Sequence checks the events of one command as an agent sends them: exactly
-// one start first, chunks whose positions follow one another without a hole
-// that is not said to be a gap, exactly one end last. The zero value expects a
-// command from its beginning. After an error every further call fails.
+// Sequence checks the order of the events that an agent sends for one command: one
+// start, then output whose positions are contiguous except for gaps, then one end. The
+// zero value expects a command from its beginning. After an error, every call fails.
 type Sequence struct {
 	pos   int64
 	state uint8
@@ -24,10 +23,10 @@ const (
 	expectNothing
 )
 
-// ResumeSequence expects a stream that goes on at a position.
+// ResumeSequence expects a stream that resumes at a position.
 func ResumeSequence(position int64) Sequence { return Sequence{pos: position} }
 
-// Position is the position after everything seen so far.
+// Position returns the position after the last event.
 func (s *Sequence) Position() int64 { return s.pos }
 
 // Started must be called for the start of the command.
@@ -68,14 +67,6 @@ func (s *Sequence) Gap(from, to int64) error {
 func (s *Sequence) Exited() error {
 	if s.flowing("end") {
 		s.state = expectNothing
-	}
-	return s.err
-}
-
-// Finish must be called when the stream ended without an error.
-func (s *Sequence) Finish() error {
-	if s.err == nil && s.state != expectNothing {
-		s.err = fmt.Errorf("%w: the stream ended without an end of the command", ErrOrder)
 	}
 	return s.err
 }

@@ -5,17 +5,16 @@ import (
 	"os"
 )
 
-// spill is a ring in an unlinked file. Logical offsets only grow; the place in
-// the file is the offset modulo the size, so the same pages are used again and
-// the file never grows beyond size.
+// spill is a ring buffer in an unlinked file. Logical offsets only grow; the offset in
+// the file is the logical one modulo size, so the file never grows beyond size.
 type spill struct {
 	file *os.File
 	size int64
 	next int64 // logical offset of the next write
 }
 
-// openSpill makes the file in dir and unlinks it, so that it goes with the
-// process however that ends.
+// openSpill makes the file in dir and unlinks it, so that it is freed however the
+// process ends.
 func openSpill(dir string, size int64) (*spill, error) {
 	f, err := os.CreateTemp(dir, ".output-*")
 	if err != nil {

@@ -125,8 +125,8 @@ func (e *Ended) load(archive *streaming.Archive) Command {
 }
 
 // open returns the log with the retained output; the rest is a gap.
-func (e *Ended) open(archive *streaming.Archive, settled int64) *streaming.Log {
-	dropped := streaming.Packed{Base: e.position, End: e.position, Settled: settled}
+func (e *Ended) open(archive *streaming.Archive, exit int64) *streaming.Log {
+	dropped := streaming.Packed{Base: e.position, End: e.position, Exit: exit}
 	switch o := e.output; {
 	case o == nil:
 		return dropped.Open()

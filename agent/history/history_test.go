@@ -1,7 +1,6 @@
 package history
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -63,10 +62,14 @@ func TestWithoutDisk(t *testing.T) {
 	var list []*Ended
 	for i := range 100 {
 		log := streaming.NewLog(streaming.Options{})
-		if err := log.Append(context.Background(), streaming.Stdout, make([]byte, maxInMemory/2)); err != nil {
-			t.Fatal(err)
+		for left := maxInMemory / 2; left > 0; {
+			n, err := log.Fill(streaming.Stdout, func(b []byte) (int, error) { return min(len(b), left), nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			left -= n
 		}
-		log.Settle()
+		log.MarkExit()
 		log.Seal()
 		e := Encode(Command{
 			ID: fmt.Sprint(i), Exited: &sandboxv1.Exited{Position: maxInMemory / 2}, End: time.Now(), Log: log, Tree: tree.Empty{},
@@ -105,7 +108,7 @@ func TestEncodeLoad(t *testing.T) {
 	h := New(t.TempDir())
 	defer h.Close()
 	log := streaming.NewLog(streaming.Options{})
-	log.Settle()
+	log.MarkExit()
 	log.Seal()
 	code := int32(7)
 	in := Command{

@@ -143,7 +143,7 @@ func (c *command) setDrained(exited *sandboxv1.Exited) {
 	}
 	unfollowed := c.followers == 0
 	c.mu.Unlock()
-	c.log.Settle()
+	c.log.MarkExit()
 	if unfollowed {
 		// Background children must not wait for a reader.
 		c.log.SetPolicy(streaming.Evict)

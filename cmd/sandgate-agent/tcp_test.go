@@ -117,7 +117,7 @@ func TestServeTCP(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if _, err := sealed.Client(ctx, raw, sealed.NewSecret()); !errors.Is(err, sealed.ErrStranger) {
+		if _, err := sealed.Client(ctx, raw, sealed.NewSecret()); !errors.Is(err, sealed.ErrUnauthenticated) {
 			t.Errorf("%v", err)
 		}
 	})

@@ -12,32 +12,30 @@ import (
 )
 
 const (
-	// handshakeTime is how long a new connection may take to prove itself.
-	handshakeTime = 5 * time.Second
-	// maxUnproved bounds the connections that have not. Beyond it the oldest is
-	// closed: who knows the secret needs milliseconds, so it is not the one that
-	// waits.
-	maxUnproved = 16
-	// The pauses after the system had no room for another connection.
-	acceptPause    = 5 * time.Millisecond
-	acceptPauseMax = time.Second
+	// handshakeTimeout bounds the handshake of a new connection.
+	handshakeTimeout = 5 * time.Second
+	// maxPending bounds the connections in a handshake. Beyond it the oldest is
+	// closed: a peer that knows the secret completes the handshake in milliseconds.
+	maxPending = 16
+	// The backoff after Accept has failed because of a limit.
+	minBackoff = 5 * time.Millisecond
+	maxBackoff = time.Second
 )
 
-// Listener is a listener whose connections come from ends that know the secret.
-// What others send is never handed on.
+// Listener is a listener that returns only connections of peers that know the secret.
 type Listener struct {
 	inner  net.Listener
 	config *tls.Config
 	ready  chan net.Conn
-	life   context.Context //nolint:containedctx // the listener's own end, which Close sets
+	life   context.Context //nolint:containedctx // the listener's own lifetime, which Close ends
 	end    context.CancelCauseFunc
 	work   sync.WaitGroup
 
-	mu       sync.Mutex
-	unproved []net.Conn // the oldest first
+	mu      sync.Mutex
+	pending []net.Conn // in their handshakes, oldest first
 }
 
-// NewListener takes over a listener. Close must be called in the end.
+// NewListener takes over a listener. Close must be called.
 func NewListener(inner net.Listener, s Secret) (*Listener, error) {
 	config, err := s.config(listener, dialer)
 	if err != nil {
@@ -49,7 +47,7 @@ func NewListener(inner net.Listener, s Secret) (*Listener, error) {
 	return l, nil
 }
 
-// Accept returns the next connection that has proved itself.
+// Accept returns the next connection that has completed its handshake.
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.ready:
@@ -67,23 +65,23 @@ func (l *Listener) Close() error {
 	if errors.Is(err, net.ErrClosed) {
 		return nil
 	}
-	return err //nolint:wrapcheck // a net.Listener returns its errors bare
+	return err //nolint:wrapcheck // a net.Listener returns errors unwrapped
 }
 
-// Addr is the address of the listener below.
+// Addr returns the address of the inner listener.
 func (l *Listener) Addr() net.Addr { return l.inner.Addr() }
 
 func (l *Listener) run() {
-	pause := acceptPause
+	backoff := minBackoff
 	for {
 		c, err := l.inner.Accept()
 		if err == nil {
-			pause = acceptPause
-			l.enter(c)
-			l.work.Go(func() { l.prove(c) })
+			backoff = minBackoff
+			l.addPending(c)
+			l.work.Go(func() { l.handshake(c) })
 			continue
 		}
-		// What is temporary is told by this method only.
+		// Only this method identifies temporary errors.
 		var t interface{ Temporary() bool }
 		if !errors.As(err, &t) || !t.Temporary() {
 			l.end(fmt.Errorf("accept: %w", err))
@@ -92,19 +90,19 @@ func (l *Listener) run() {
 		select {
 		case <-l.life.Done():
 			return
-		case <-time.After(pause):
+		case <-time.After(backoff):
 		}
-		pause = min(2*pause, acceptPauseMax)
+		backoff = min(2*backoff, maxBackoff)
 	}
 }
 
-// prove shakes hands, and hands the connection on if that went well.
-func (l *Listener) prove(raw net.Conn) {
-	ctx, cancel := context.WithTimeout(l.life, handshakeTime)
+// handshake runs the handshake, and passes the connection to Accept if it succeeds.
+func (l *Listener) handshake(raw net.Conn) {
+	ctx, cancel := context.WithTimeout(l.life, handshakeTimeout)
 	defer cancel()
 	c := tls.Server(raw, l.config)
 	err := c.HandshakeContext(ctx)
-	l.leave(raw)
+	l.removePending(raw)
 	if err == nil {
 		select {
 		case l.ready <- c:
@@ -115,19 +113,19 @@ func (l *Listener) prove(raw net.Conn) {
 	_ = raw.Close()
 }
 
-func (l *Listener) enter(c net.Conn) {
+func (l *Listener) addPending(c net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.unproved) == maxUnproved {
-		// Its handshake fails, and the rest is prove's.
-		_ = l.unproved[0].Close()
-		l.unproved = slices.Delete(l.unproved, 0, 1)
+	if len(l.pending) == maxPending {
+		// Then its handshake fails and frees it.
+		_ = l.pending[0].Close()
+		l.pending = slices.Delete(l.pending, 0, 1)
 	}
-	l.unproved = append(l.unproved, c)
+	l.pending = append(l.pending, c)
 }
 
-func (l *Listener) leave(c net.Conn) {
+func (l *Listener) removePending(c net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.unproved = slices.DeleteFunc(l.unproved, func(o net.Conn) bool { return o == c })
+	l.pending = slices.DeleteFunc(l.pending, func(o net.Conn) bool { return o == c })
 }

@@ -19,7 +19,7 @@ func TestSilentConnections(t *testing.T) {
 	s := NewSecret()
 	address, _ := serve(t, s)
 	var silent []net.Conn
-	for range maxUnproved + 3 {
+	for range maxPending + 3 {
 		silent = append(silent, dial(t, address))
 	}
 	// The first ones made room for the last.
@@ -58,7 +58,7 @@ func TestCloseEndsWhatIsUnderWay(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > handshakeTime/2 {
+	if took := time.Since(began); took > handshakeTimeout/2 {
 		t.Errorf("close took %v", took)
 	}
 	refused(t, silent)

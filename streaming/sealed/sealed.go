@@ -15,17 +15,15 @@ import (
 	"time"
 )
 
-// ErrStranger says that the other end does not know the secret, or does not
-// speak as one that does.
-var ErrStranger = errors.New("the other end does not know the secret")
+// ErrUnauthenticated is returned if the peer does not prove that it knows the secret.
+var ErrUnauthenticated = errors.New("the other end does not know the secret")
 
-// protocol is what is spoken inside. A peer that does not say so is a stranger.
+// protocol is the protocol inside of TLS. A peer must negotiate it.
 const protocol = "h2"
 
-// Client seals a connection that was dialled, and returns when the other end
-// has proved that it knows the secret. The context bounds only that. On an
-// error the connection is closed; the error wraps ErrStranger when whoever
-// answered is not the one that was meant.
+// Client runs the handshake on a dialled connection. The context bounds only the
+// handshake. On an error the connection is closed. The error wraps ErrUnauthenticated
+// if the peer is the wrong one.
 func Client(ctx context.Context, conn net.Conn, s Secret) (net.Conn, error) {
 	config, err := s.config(dialer, listener)
 	if err != nil {
@@ -34,12 +32,12 @@ func Client(ctx context.Context, conn net.Conn, s Secret) (net.Conn, error) {
 	c := tls.Client(conn, config)
 	if err := c.HandshakeContext(ctx); err != nil {
 		_ = conn.Close()
-		return nil, explain(ctx, err)
+		return nil, handshakeError(ctx, err)
 	}
 	return c, nil
 }
 
-// config is that of one end, which takes nobody but the other.
+// config returns the configuration of one end, which accepts only the other.
 func (s Secret) config(own, other role) (*tls.Config, error) {
 	key, err := s.key(own)
 	if err != nil {
@@ -57,9 +55,8 @@ func (s Secret) config(own, other role) (*tls.Config, error) {
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{certificate},
 		NextProtos:   []string{protocol},
-		// Chains, names and times say nothing here. What counts is the key, which
-		// is looked at in every handshake, and there are no others: none is
-		// resumed.
+		// Chains, names and times are not checked. VerifyConnection checks the key in
+		// every handshake; no session is resumed without one.
 		InsecureSkipVerify:     true,
 		ClientAuth:             tls.RequireAnyClientCert,
 		VerifyConnection:       onlyKey(theirs.Public().(ed25519.PublicKey)),
@@ -67,22 +64,22 @@ func (s Secret) config(own, other role) (*tls.Config, error) {
 	}, nil
 }
 
-// onlyKey takes a peer that has shown one key. TLS itself makes sure that the
-// peer has its private half.
+// onlyKey accepts a peer with the given key. TLS verifies that the peer has its private
+// half.
 func onlyKey(want ed25519.PublicKey) func(tls.ConnectionState) error {
 	return func(state tls.ConnectionState) error {
 		if len(state.PeerCertificates) != 1 || state.NegotiatedProtocol != protocol {
-			return ErrStranger
+			return ErrUnauthenticated
 		}
 		got, ok := state.PeerCertificates[0].PublicKey.(ed25519.PublicKey)
 		if !ok || subtle.ConstantTimeCompare(got, want) != 1 {
-			return ErrStranger
+			return ErrUnauthenticated
 		}
 		return nil
 	}
 }
 
-// certify wraps a key in the certificate that TLS carries it in.
+// certify returns a certificate that carries the key.
 func certify(key ed25519.PrivateKey) (tls.Certificate, error) {
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<32, 0)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -92,22 +89,22 @@ func certify(key ed25519.PrivateKey) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 
-// explain tells a network that failed from a peer that is somebody else.
-func explain(ctx context.Context, err error) error {
+// handshakeError wraps ErrUnauthenticated unless the network failed.
+func handshakeError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	var op *net.OpError
 	var network net.Error
 	switch {
-	case errors.Is(err, ErrStranger):
+	case errors.Is(err, ErrUnauthenticated):
 		return err
 	case errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error"):
-		// An alert of TLS.
-		return fmt.Errorf("%w: %w", ErrStranger, err)
+		// A TLS alert.
+		return fmt.Errorf("%w: %w", ErrUnauthenticated, err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &network):
 		return err
 	default:
-		return fmt.Errorf("%w: %w", ErrStranger, err)
+		return fmt.Errorf("%w: %w", ErrUnauthenticated, err)
 	}
 }

@@ -134,7 +134,7 @@ func TestStrangersGetNothing(t *testing.T) {
 	other := NewSecret()
 
 	t.Run("another secret", func(t *testing.T) {
-		if _, err := Client(limit(t), dial(t, address), other); !errors.Is(err, ErrStranger) {
+		if _, err := Client(limit(t), dial(t, address), other); !errors.Is(err, ErrUnauthenticated) {
 			t.Errorf("%v", err)
 		}
 	})
@@ -252,7 +252,7 @@ func TestTheWrongOneAnswers(t *testing.T) {
 	}
 	t.Run("a web server", func(t *testing.T) {
 		err := answer(limit(t), t, func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n") })
-		if !errors.Is(err, ErrStranger) {
+		if !errors.Is(err, ErrUnauthenticated) {
 			t.Errorf("%v", err)
 		}
 	})
@@ -262,13 +262,13 @@ func TestTheWrongOneAnswers(t *testing.T) {
 			certificate, _ := certify(key)
 			_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"h2"}}).Handshake()
 		})
-		if !errors.Is(err, ErrStranger) {
+		if !errors.Is(err, ErrUnauthenticated) {
 			t.Errorf("%v", err)
 		}
 	})
 	t.Run("somebody who hangs up", func(t *testing.T) {
 		err := answer(limit(t), t, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) })
-		if err == nil || errors.Is(err, ErrStranger) {
+		if err == nil || errors.Is(err, ErrUnauthenticated) {
 			t.Errorf("%v", err)
 		}
 	})

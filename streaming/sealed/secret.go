@@ -16,10 +16,10 @@ const (
 	TextSize = 2 * secretSize
 )
 
-// Secret is what both ends know. It does not print itself: Text does.
+// Secret is a shared secret. Only Text prints it.
 type Secret struct{ bytes [secretSize]byte }
 
-// NewSecret returns a random one.
+// NewSecret returns a random secret.
 func NewSecret() Secret {
 	var s Secret
 	rand.Read(s.bytes[:]) // never fails
@@ -28,7 +28,7 @@ func NewSecret() Secret {
 
 var errSecret = errors.New("a secret is 64 hexadecimal digits")
 
-// ParseSecret reads what Text wrote. The error does not quote the text.
+// ParseSecret parses the result of Text. The error does not contain the text.
 func ParseSecret(text string) (Secret, error) {
 	var s Secret
 	if len(text) != TextSize {
@@ -40,17 +40,17 @@ func ParseSecret(text string) (Secret, error) {
 	return s, nil
 }
 
-// Text is the secret in letters.
+// Text returns the secret in hexadecimal.
 func (s Secret) Text() string { return hex.EncodeToString(s.bytes[:]) }
 
 // String keeps a secret out of logs and errors.
 func (Secret) String() string { return "[secret]" }
 
-// GoString does the same for %#v.
+// GoString keeps a secret out of %#v.
 func (s Secret) GoString() string { return s.String() }
 
-// role is an end of a connection. Each has a key of its own, so that what one
-// end has signed can never pass for the other's.
+// role is an end of a connection. Each has its own key, so that a signature of one end is
+// never valid for the other.
 type role string
 
 const (
@@ -58,7 +58,7 @@ const (
 	listener role = "listener"
 )
 
-// key is the key of one end.
+// key derives the key of one end.
 func (s Secret) key(r role) (ed25519.PrivateKey, error) {
 	seed, err := hkdf.Key(sha256.New, s.bytes[:], nil, "sandgate sealed 1 "+string(r), ed25519.SeedSize)
 	if err != nil {

@@ -193,7 +193,7 @@ func TestRawPodIPStrangers(t *testing.T) {
 			t.Cleanup(func() { _ = conn.Close() })
 			return conn
 		}
-		if _, err := sealed.Client(limit(t), dial(), secretOf(t, r, "two")); !errors.Is(err, sealed.ErrStranger) {
+		if _, err := sealed.Client(limit(t), dial(), secretOf(t, r, "two")); !errors.Is(err, sealed.ErrUnauthenticated) {
 			t.Errorf("with another sandbox's secret: %v", err)
 		}
 		plain := dial()

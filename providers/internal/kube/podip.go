@@ -72,7 +72,7 @@ func dialSealed(ctx context.Context, at string, s sealed.Secret, connectTime tim
 	switch {
 	case err == nil:
 		return conn, nil
-	case errors.Is(err, sealed.ErrStranger):
+	case errors.Is(err, sealed.ErrUnauthenticated):
 		return nil, fmt.Errorf("what answers at %s is not its agent (%w); the address may belong to another pod by now", at, err)
 	case refused(err):
 		return nil, fmt.Errorf("nothing listens at %s, or a network policy rejects the server: %w", at, err)
