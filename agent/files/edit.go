@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/files/paths"
+	"github.com/sandgate/sandgate/agent/files/text"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
@@ -124,15 +125,15 @@ func (e *editor) find(ctx context.Context, r *sandboxv1.EditFileRequest) error {
 		return nil
 	}
 	for i, c := range spellings(r.GetOldText(), r.GetNewText()) {
-		rep := replacer{old: c.old, check: i == 0}
-		if err := rep.run(ctx, e.src, e.size, nil); err != nil {
+		rep := text.Replacer{Old: c.old, Check: i == 0}
+		if err := rep.Run(ctx, e.src, e.size, nil); err != nil {
 			return err
 		}
-		if rep.check && !rep.text.valid() {
+		if rep.Check && !rep.Text.Valid() {
 			return pathFault(notText, e.path, "not UTF-8 text")
 		}
-		if rep.count > 0 {
-			e.old, e.new, e.count = c.old, c.new, rep.count
+		if rep.Count > 0 {
+			e.old, e.new, e.count = c.old, c.new, rep.Count
 			break
 		}
 	}
@@ -153,11 +154,11 @@ func (e *editor) write(ctx context.Context, d *draft, size int64) error {
 		_, err := d.Write(e.new)
 		return err
 	}
-	rep := replacer{old: e.old, new: e.new}
-	if err := rep.run(ctx, e.src, e.size, d); err != nil {
+	rep := text.Replacer{Old: e.old, New: e.new}
+	if err := rep.Run(ctx, e.src, e.size, d); err != nil {
 		return err
 	}
-	if rep.count != e.count || rep.written != size {
+	if rep.Count != e.count || rep.Written != size {
 		return pathFault(fileIO, e.path, "the file was changed while it was edited")
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/files/glob"
 	"github.com/sandgate/sandgate/agent/files/paths"
+	"github.com/sandgate/sandgate/agent/files/walk"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
@@ -50,20 +51,20 @@ func (s *Service) GlobFiles(ctx context.Context, req *agentv1.GlobFilesRequest) 
 			return nil, asFault(r.GetPath(), err)
 		}
 	}
-	w := &walker{view: view, pattern: pattern, visitor: g}
-	limited, cancel := context.WithTimeoutCause(ctx, s.cfg.GlobTime, errBudget)
+	w := &walk.Walker{View: view, Pattern: pattern, Visitor: g}
+	limited, cancel := context.WithTimeoutCause(ctx, s.cfg.GlobTime, walk.ErrTime)
 	defer cancel()
 	resp := &sandboxv1.GlobFilesResponse{}
-	switch err := w.run(limited, root); {
-	case errors.Is(err, errEnough):
-		resp.TruncationReason = cutCount
-	case errors.Is(err, errBudget):
-		resp.TruncationReason = cutTime
+	switch err := w.Run(limited, root); {
+	case errors.Is(err, walk.ErrEnough):
+		resp.TruncationReason = sandboxv1.TruncationReason_TRUNCATION_REASON_COUNT
+	case errors.Is(err, walk.ErrTime):
+		resp.TruncationReason = sandboxv1.TruncationReason_TRUNCATION_REASON_TIME
 	case err != nil:
 		return nil, asFault(r.GetPath(), err)
 	}
-	if w.unreadable || g.unreadable {
-		resp.TruncationReason = cutUnreadable
+	if w.Unreadable || g.unreadable {
+		resp.TruncationReason = sandboxv1.TruncationReason_TRUNCATION_REASON_UNREADABLE
 	}
 	resp.Files, resp.Truncated = g.found, resp.GetTruncationReason() != 0
 	return &agentv1.GlobFilesResponse{Response: resp}, nil
@@ -83,11 +84,11 @@ type globber struct {
 	unreadable bool
 }
 
-func (g *globber) enter(*folder) {}
-func (g *globber) leave(*folder) {}
+func (g *globber) Enter(*walk.Dir) {}
+func (g *globber) Leave(*walk.Dir) {}
 
-func (g *globber) visit(in *folder, e dirEntry) error {
-	switch e.mode {
+func (g *globber) Visit(in *walk.Dir, e walk.Entry) error {
+	switch e.Mode {
 	case unix.S_IFREG:
 	case unix.S_IFDIR:
 		if !g.request.GetIncludeDirectories() {
@@ -100,9 +101,9 @@ func (g *globber) visit(in *folder, e dirEntry) error {
 	default:
 		return nil
 	}
-	path := paths.Join(g.request.GetPath(), in.rel+e.name)
+	path := paths.Join(g.request.GetPath(), in.Rel+e.Name)
 	var st unix.Stat_t
-	err := unix.Fstatat(in.fd, e.name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	err := unix.Fstatat(in.FD, e.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil
@@ -115,7 +116,7 @@ func (g *globber) visit(in *folder, e dirEntry) error {
 		return nil
 	}
 	if len(g.found) == g.max || g.bytes > maxReply {
-		return errEnough
+		return walk.ErrEnough
 	}
 	g.bytes += proto.Size(info) + 8
 	g.found = append(g.found, info)
@@ -123,7 +124,7 @@ func (g *globber) visit(in *folder, e dirEntry) error {
 }
 
 // link reports whether a link leads to a file beneath the root of the walk.
-func (g *globber) link(info *sandboxv1.FileInfo, in *folder, e dirEntry, path string) bool {
+func (g *globber) link(info *sandboxv1.FileInfo, in *walk.Dir, e walk.Entry, path string) bool {
 	f, err := g.view.Open(path, unix.O_PATH, paths.Read)
 	if err != nil {
 		return false
@@ -138,8 +139,8 @@ func (g *globber) link(info *sandboxv1.FileInfo, in *folder, e dirEntry, path st
 		return false
 	}
 	info.TargetType = typeRegular
-	info.SymlinkTarget = readLink(in.fd, e.name)
+	info.SymlinkTarget = readLink(in.FD, e.Name)
 	return true
 }
 
-var _ visitor = (*globber)(nil)
+var _ walk.Visitor = (*globber)(nil)

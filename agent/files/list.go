@@ -15,6 +15,7 @@ import (
 
 	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/files/paths"
+	"github.com/sandgate/sandgate/agent/files/walk"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
@@ -85,27 +86,27 @@ type lister struct {
 	path  string
 	after string
 	size  int
-	found []dirEntry // the first size+1 after the token, once read returned
+	found []walk.Entry // the first size+1 after the token, once read returned
 }
 
 // read holds at most two pages at a time, however large the directory is.
 func (l *lister) read(ctx context.Context) error {
-	list := newDirReader(int(l.dir.Fd()))
+	list := walk.NewReader(int(l.dir.Fd()))
 	for {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		entries, err := list.next()
+		entries, err := list.Next()
 		if err != nil {
 			return err
 		}
 		for _, e := range entries {
-			if e.name > l.after {
+			if e.Name > l.after {
 				l.found = append(l.found, e)
 			}
 		}
 		if len(l.found) > 2*(l.size+1) || len(entries) == 0 {
-			slices.SortFunc(l.found, func(a, b dirEntry) int { return strings.Compare(a.name, b.name) })
+			slices.SortFunc(l.found, func(a, b walk.Entry) int { return strings.Compare(a.Name, b.Name) })
 			l.found = l.found[:min(len(l.found), l.size+1)]
 		}
 		if len(entries) == 0 {
@@ -123,10 +124,10 @@ func (l *lister) describe() *sandboxv1.ListDirectoryResponse {
 	bytes := 0
 	for i, e := range l.found {
 		if i == l.size || bytes > maxReply {
-			resp.NextPageToken = makeToken(l.path, l.found[i-1].name)
+			resp.NextPageToken = makeToken(l.path, l.found[i-1].Name)
 			break
 		}
-		if l.view.Checks() && l.view.Check(paths.Join(real, e.name), paths.Read) != nil {
+		if l.view.Checks() && l.view.Check(paths.Join(real, e.Name), paths.Read) != nil {
 			continue
 		}
 		if info := l.entry(e); info != nil {
@@ -139,19 +140,19 @@ func (l *lister) describe() *sandboxv1.ListDirectoryResponse {
 
 // entry returns nil for what is gone by now. In a directory that may be read
 // but not entered only the type is known.
-func (l *lister) entry(e dirEntry) *sandboxv1.FileInfo {
-	path, fd := paths.Join(l.path, e.name), int(l.dir.Fd())
+func (l *lister) entry(e walk.Entry) *sandboxv1.FileInfo {
+	path, fd := paths.Join(l.path, e.Name), int(l.dir.Fd())
 	var st unix.Stat_t
-	err := unix.Fstatat(fd, e.name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	err := unix.Fstatat(fd, e.Name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil
 	case err != nil:
-		return &sandboxv1.FileInfo{Path: wirePath(path), Type: fileType(e.mode)}
+		return &sandboxv1.FileInfo{Path: wirePath(path), Type: fileType(e.Mode)}
 	}
 	info := fileInfo(path, &st)
 	if info.GetType() == typeSymlink {
-		linkInfo(l.view, info, fd, e.name, path)
+		linkInfo(l.view, info, fd, e.Name, path)
 	}
 	return info
 }

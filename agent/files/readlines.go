@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/sandgate/sandgate/agent/files/paths"
+	"github.com/sandgate/sandgate/agent/files/text"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
@@ -22,19 +23,19 @@ const (
 func (s *Service) ReadLines(ctx context.Context, req *agentv1.ReadLinesRequest) (*agentv1.ReadLinesResponse, error) {
 	defer s.begin()()
 	r := req.GetRequest()
-	w := window{skip: r.GetOffset(), limit: -1, max: int(r.GetMaxBytes())}
+	w := text.Window{Skip: r.GetOffset(), Limit: -1, Max: int(r.GetMaxBytes())}
 	if r.Limit != nil {
-		w.limit = r.GetLimit()
+		w.Limit = r.GetLimit()
 	}
 	switch {
-	case w.skip < 0:
+	case w.Skip < 0:
 		return nil, requestFault("offset", "negative")
 	case r.GetLimit() < 0:
 		return nil, requestFault("limit", "negative")
 	case r.GetMaxBytes() < 0:
 		return nil, requestFault("max_bytes", "negative")
 	case r.GetMaxBytes() == 0 || r.GetMaxBytes() > maxReadBytes:
-		w.max = defaultReadBytes
+		w.Max = defaultReadBytes
 	}
 	view, err := s.view(req.GetConfinement())
 	if err != nil {
@@ -46,15 +47,15 @@ func (s *Service) ReadLines(ctx context.Context, req *agentv1.ReadLinesRequest) 
 		return nil, asFault(r.GetPath(), err)
 	}
 	defer func() { _ = src.Close() }()
-	resp, err := w.read(ctx, src, src.stat.Size)
+	resp, err := readWindow(ctx, &w, src, src.stat.Size)
 	if err != nil {
 		return nil, asFault(r.GetPath(), err)
 	}
 	return &agentv1.ReadLinesResponse{Response: resp}, nil
 }
 
-// read scans src until the window is known, and for a small file to its end.
-func (w *window) read(ctx context.Context, src io.ReaderAt, size int64) (*sandboxv1.ReadLinesResponse, error) {
+// readWindow reads src until the window is complete, and a small file to its end.
+func readWindow(ctx context.Context, w *text.Window, src io.ReaderAt, size int64) (*sandboxv1.ReadLinesResponse, error) {
 	buf := getChunk()
 	defer putChunk(buf)
 	resp := &sandboxv1.ReadLinesResponse{Size: size}
@@ -68,21 +69,21 @@ func (w *window) read(ctx context.Context, src io.ReaderAt, size int64) (*sandbo
 		if err != nil && !eof {
 			return nil, err
 		}
-		if off == 0 && !isText(buf[:n], !eof) {
+		if off == 0 && !text.IsText(buf[:n], !eof) {
 			return resp, nil
 		}
-		w.add(buf[:n])
+		w.Add(buf[:n])
 		off += int64(n)
-		if w.decided() && (size > countBytes || off > countBytes) {
+		if w.Decided() && (size > countBytes || off > countBytes) {
 			break
 		}
 	}
 	if eof {
-		w.end()
-		resp.TotalLines = &w.lines
+		w.End()
+		resp.TotalLines = &w.Lines
 	}
-	resp.Text, resp.Content = true, w.content
-	resp.StartLine, resp.EndLine = w.first, w.last
-	resp.More, resp.Truncated = w.more(), w.truncated
+	resp.Text, resp.Content = true, w.Content
+	resp.StartLine, resp.EndLine = w.First, w.Last
+	resp.More, resp.Truncated = w.More(), w.Truncated
 	return resp, nil
 }

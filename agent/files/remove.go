@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/agent/files/paths"
+	"github.com/sandgate/sandgate/agent/files/walk"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
@@ -159,9 +160,9 @@ func (r *remover) empty(ctx context.Context, e entry, depth int) {
 	if depth == 0 {
 		r.top = fd
 	}
-	list := newDirReader(fd)
+	list := walk.NewReader(fd)
 	for {
-		entries, err := list.next()
+		entries, err := list.Next()
 		if err != nil || len(entries) == 0 {
 			r.keep(err)
 			return
@@ -171,7 +172,7 @@ func (r *remover) empty(ctx context.Context, e entry, depth int) {
 				r.keep(cause)
 				return
 			}
-			r.one(ctx, entry{dir: fd, name: sub.name, real: e.real}, sub.isDir(), depth)
+			r.one(ctx, entry{dir: fd, name: sub.Name, real: e.real}, sub.IsDir(), depth)
 		}
 	}
 }

@@ -5,23 +5,24 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandgate/sandgate/agent/files/search"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// A search that waits for a place does so within its own time.
-func TestSearchWaitsForAPlaceWithinItsTime(t *testing.T) {
+// The time of a search includes the wait for other searches.
+func TestSearchTimeIncludesWait(t *testing.T) {
 	s, err := New(Config{SearchTime: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Close() }()
-	for range maxSearches {
-		leave, err := s.search.enter(t.Context())
+	for range search.MaxSearches {
+		release, err := s.search.Acquire(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer leave()
+		defer release()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/agent/files/paths"
+	"github.com/sandgate/sandgate/agent/files/search"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 )
 
@@ -57,7 +58,7 @@ type Service struct {
 	cfg     Config
 	parts   *parts
 	locks   locks
-	search  *searchMemory
+	search  *search.Memory
 	running atomic.Int64
 	started time.Time
 	last    atomic.Int64 // last activity: nanoseconds after started, monotonic
@@ -66,7 +67,7 @@ type Service struct {
 // New returns a service. Close ends it.
 func New(cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
-	s := &Service{cfg: cfg, started: time.Now(), parts: newParts(cfg.MaxParts, cfg.PartRetention), search: newSearchMemory()}
+	s := &Service{cfg: cfg, started: time.Now(), parts: newParts(cfg.MaxParts, cfg.PartRetention), search: search.NewMemory()}
 	if cfg.PartDir != "" {
 		if err := os.MkdirAll(cfg.PartDir, 0o700); err != nil {
 			return nil, fmt.Errorf("directory for parts of uploads: %w", err)

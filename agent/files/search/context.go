@@ -1,4 +1,4 @@
-package files
+package search
 
 import (
 	"bytes"
@@ -9,10 +9,10 @@ import (
 // contextBlock is read at once for context.
 const contextBlock = 16 << 10
 
-// context adds the lines around a hit. They are read again: matches are few,
-// and so the search itself need not keep lines.
+// context adds the lines around a hit. It reads them again, so that the search need not
+// keep lines.
 func (s *scanner) context(m *sandboxv1.SearchMatch, fd int, h hit) {
-	r := s.query.request
+	r := s.query.Request
 	if n := int(r.GetContextBefore()); n > 0 && h.start > 0 {
 		m.Before = linesBefore(fd, h.start, n)
 	}
@@ -21,9 +21,9 @@ func (s *scanner) context(m *sandboxv1.SearchMatch, fd int, h hit) {
 	}
 }
 
-// linesBefore returns up to n lines that end before start, cut.
+// linesBefore returns up to n lines that end before start, each cut to maxLine.
 func linesBefore(fd int, start int64, n int) [][]byte {
-	// Enough when it holds the ends of n+1 lines, or the beginning of the file.
+	// b is complete when it has n+1 line ends or begins at the start of the file.
 	var b []byte
 	from := start
 	for from > 0 && bytes.Count(b, newline) <= n && len(b) < n*maxLine {
@@ -43,7 +43,7 @@ func linesBefore(fd int, start int64, n int) [][]byte {
 	return clipLines(lines)
 }
 
-// linesAfter returns up to n lines that begin at start, cut.
+// linesAfter returns up to n lines from start on, each cut to maxLine.
 func linesAfter(fd int, start int64, n int) [][]byte {
 	var b []byte
 	for bytes.Count(b, newline) < n && len(b) < n*maxLine {
@@ -61,7 +61,7 @@ func linesAfter(fd int, start int64, n int) [][]byte {
 	if len(lines) > n {
 		lines = lines[:n]
 	} else if len(lines[len(lines)-1]) == 0 {
-		lines = lines[:len(lines)-1] // after the last line end
+		lines = lines[:len(lines)-1] // nothing follows the last line end
 	}
 	return clipLines(lines)
 }

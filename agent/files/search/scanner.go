@@ -1,4 +1,4 @@
-package files
+package search
 
 import (
 	"bytes"
@@ -6,31 +6,33 @@ import (
 	"errors"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/agent/files/text"
 )
 
 const (
 	scanBlock = 256 << 10
-	// scanMost is the longest line that is matched as a whole. A regular
-	// expression is matched against the pieces of a longer one.
-	scanMost = 1 << 20
+	// maxMatched is the longest line that is matched as a whole. In a longer line,
+	// parts are matched.
+	maxMatched = 1 << 20
 )
 
-// hit is a line that matches.
+// hit is a matching line.
 type hit struct {
 	line  int64
-	text  []byte // without its end; valid until the callback returns
+	text  []byte // without its line end; valid until the callback returns
 	start int64  // offset of the line
-	end   int64  // offset after the line's end
+	end   int64  // offset after its line end
 }
 
 // scanner searches one file after the other with the same buffers.
 type scanner struct {
-	query *query
+	query *Query
 	buf   []byte
 	lower []byte
 }
 
-func newScanner(q *query) *scanner { return &scanner{query: q, buf: make([]byte, scanBlock)} }
+func newScanner(q *Query) *scanner { return &scanner{query: q, buf: make([]byte, scanBlock)} }
 
 // pass is the state of one file's search.
 type pass struct {
@@ -39,14 +41,14 @@ type pass struct {
 	base int64 // offset of the block
 	line int64 // number of the block's first line
 
-	long    bool // within a line that is longer than scanMost
+	long    bool // within a line longer than maxMatched
 	matched bool
 	head    []byte
 	start   int64
 }
 
-// scan calls emit for every matching line until it returns false. It reports
-// whether the file was looked into: binary ones are not, unless asked for.
+// scan calls emit for every matching line until emit returns false. It returns false
+// for a binary file, which it skips unless the request includes binary files.
 func (s *scanner) scan(ctx context.Context, fd int, emit func(hit) bool) (bool, error) {
 	p := &pass{scanner: s, emit: emit, line: 1}
 	have := 0
@@ -55,8 +57,8 @@ func (s *scanner) scan(ctx context.Context, fd int, emit func(hit) bool) (bool, 
 		if err != nil {
 			return off > 0, err
 		}
-		if off == 0 && !s.query.request.GetIncludeBinary() &&
-			bytes.IndexByte(s.buf[:min(n, sniffBytes)], 0) >= 0 {
+		if off == 0 && !s.query.Request.GetIncludeBinary() &&
+			bytes.IndexByte(s.buf[:min(n, text.SniffBytes)], 0) >= 0 {
 			return false, nil
 		}
 		off += int64(n)
@@ -76,7 +78,7 @@ func (s *scanner) scan(ctx context.Context, fd int, emit func(hit) bool) (bool, 
 }
 
 func (s *scanner) grow() {
-	bigger := make([]byte, min(2*len(s.buf), scanMost))
+	bigger := make([]byte, min(2*len(s.buf), maxMatched))
 	copy(bigger, s.buf)
 	s.buf = bigger
 }
@@ -90,8 +92,8 @@ func pread(fd int, b []byte, off int64) (int, error) {
 	}
 }
 
-// block searches the whole lines of b, at the end of the file all of it. It
-// returns how much is done with, and false when the search is over.
+// block searches the complete lines of b, and at the end of the file all of b. It
+// returns how many bytes it used, and false if the search is over.
 func (p *pass) block(b []byte, eof bool) (used int, ok bool) {
 	if p.long {
 		if used, ok = p.rest(b, eof); p.long || !ok {
@@ -103,7 +105,7 @@ func (p *pass) block(b []byte, eof bool) (used int, ok bool) {
 		lines = lines[:bytes.LastIndexByte(lines, '\n')+1]
 	}
 	if len(lines) == 0 {
-		if len(b)-used < scanMost || eof {
+		if len(b)-used < maxMatched || eof {
 			return used, true
 		}
 		p.long, p.matched, p.start = true, false, p.base+int64(used)
@@ -115,17 +117,17 @@ func (p *pass) block(b []byte, eof bool) (used int, ok bool) {
 	return used + len(lines), ok
 }
 
-// rest goes on with a line that is too long for the buffer.
+// rest continues a line that is longer than the buffer.
 func (p *pass) rest(b []byte, eof bool) (used int, ok bool) {
 	end := bytes.IndexByte(b, '\n')
 	part := b
 	if end >= 0 {
 		part = b[:end]
 	}
-	p.matched = p.matched || p.query.matcher.line(part, p.fold(part))
+	p.matched = p.matched || p.query.Matcher.line(part, p.fold(part))
 	if end < 0 && !eof {
-		// A match may begin here and end in the next piece.
-		return len(b) - min(len(b), p.query.matcher.overlap()), true
+		// A match may begin here and end in the next part.
+		return len(b) - min(len(b), p.query.Matcher.overlap()), true
 	}
 	p.long = false
 	number := p.line
@@ -140,7 +142,7 @@ func (p *pass) rest(b []byte, eof bool) (used int, ok bool) {
 }
 
 func (p *pass) fold(b []byte) []byte {
-	if !p.query.matcher.fold {
+	if !p.query.Matcher.fold {
 		return nil
 	}
 	if len(p.lower) < len(b) {
@@ -150,10 +152,10 @@ func (p *pass) fold(b []byte) []byte {
 	return p.lower[:len(b)]
 }
 
-// lines searches whole lines. It jumps from one place where the literal occurs
-// to the next and counts the lines in between.
+// lines searches complete lines. It jumps from one occurrence of the literal to the
+// next and counts the lines in between.
 func (p *pass) lines(b []byte, base int64) bool {
-	m := p.query.matcher
+	m := p.query.Matcher
 	lower := p.fold(b)
 	where := b
 	if m.fold {
@@ -175,17 +177,17 @@ func (p *pass) lines(b []byte, base int64) bool {
 			end, next = at+i, at+i+1
 		}
 		from = next
-		text := bytes.TrimSuffix(b[start:end], []byte("\r"))
+		line := bytes.TrimSuffix(b[start:end], []byte("\r"))
 		var low []byte
 		if m.fold {
-			low = lower[start : start+len(text)]
+			low = lower[start : start+len(line)]
 		}
-		if !m.line(text, low) {
+		if !m.line(line, low) {
 			continue
 		}
 		p.line += int64(bytes.Count(b[counted:start], newline))
 		counted = start
-		h := hit{line: p.line, text: text, start: base + int64(start), end: base + int64(next)}
+		h := hit{line: p.line, text: line, start: base + int64(start), end: base + int64(next)}
 		if !p.emit(h) {
 			return false
 		}
@@ -196,9 +198,8 @@ func (p *pass) lines(b []byte, base int64) bool {
 
 var newline = []byte("\n")
 
-// overlap is how much of a piece of a long line is looked at again with the
-// next one.
-func (m *matcher) overlap() int {
+// overlap is how much of a part of a long line is matched again with the next part.
+func (m *Matcher) overlap() int {
 	if m.re != nil {
 		return 4 << 10
 	}

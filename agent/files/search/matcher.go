@@ -1,4 +1,4 @@
-package files
+package search
 
 import (
 	"bytes"
@@ -15,18 +15,18 @@ const (
 	maxRegexp  = 16 << 10
 )
 
-// matcher says which lines match. It is safe for concurrent use.
-type matcher struct {
-	// literal is a text that every matching line holds; with re it is only a
-	// hint where to look. Empty: no hint.
+// Matcher matches lines. It is safe for concurrent use.
+type Matcher struct {
+	// literal is a text that every matching line contains; with re it is only a
+	// hint. Empty: no hint.
 	literal []byte
-	// fold says that literal is in lower case and the line's ASCII letters are
-	// to be taken so.
+	// fold means that literal is in lower case and matches regardless of case.
 	fold bool
 	re   *regexp.Regexp
 }
 
-func newMatcher(pattern string, kind sandboxv1.PatternSyntax, ignoreCase bool) (*matcher, error) {
+// NewMatcher compiles a pattern.
+func NewMatcher(pattern string, kind sandboxv1.PatternSyntax, ignoreCase bool) (*Matcher, error) {
 	if kind != sandboxv1.PatternSyntax_PATTERN_SYNTAX_RE2 {
 		return newLiteral(pattern, ignoreCase)
 	}
@@ -45,26 +45,26 @@ func newMatcher(pattern string, kind sandboxv1.PatternSyntax, ignoreCase bool) (
 		return nil, err
 	}
 	hint, fold := required(tree.Simplify())
-	return &matcher{re: re, literal: []byte(hint), fold: fold}, nil
+	return &Matcher{re: re, literal: []byte(hint), fold: fold}, nil
 }
 
-func newLiteral(text string, ignoreCase bool) (*matcher, error) {
+func newLiteral(text string, ignoreCase bool) (*Matcher, error) {
 	switch {
 	case len(text) > maxLiteral:
 		return nil, errors.New("the text is too long")
 	case strings.Contains(text, "\n"):
-		return nil, errors.New("lines are matched one by one, so the text must not hold a line end")
+		return nil, errors.New("lines are matched one by one, so the text must not contain a line end")
 	case !ignoreCase:
-		return &matcher{literal: []byte(text)}, nil
+		return &Matcher{literal: []byte(text)}, nil
 	case foldsASCII(text):
-		return &matcher{literal: []byte(strings.ToLower(text)), fold: true}, nil
+		return &Matcher{literal: []byte(strings.ToLower(text)), fold: true}, nil
 	}
 	re, err := regexp.Compile("(?i)" + regexp.QuoteMeta(text))
-	return &matcher{re: re}, err
+	return &Matcher{re: re}, err
 }
 
-// foldsASCII reports whether upper and lower case of text lie within ASCII. "k"
-// and "s" have other forms: the Kelvin sign and the long s.
+// foldsASCII reports whether all upper and lower case forms of text are ASCII. "k" and
+// "s" have others: the Kelvin sign and the long s.
 func foldsASCII(text string) bool {
 	for i := range len(text) {
 		switch c := text[i]; {
@@ -75,8 +75,8 @@ func foldsASCII(text string) bool {
 	return true
 }
 
-// required returns the longest text that every match of an expression holds,
-// with fold in lower case and to be looked for so.
+// required returns the longest text that every match of an expression contains. With
+// fold it is in lower case and matches regardless of case.
 func required(re *syntax.Regexp) (text string, fold bool) {
 	switch re.Op {
 	case syntax.OpLiteral:
@@ -104,9 +104,9 @@ func required(re *syntax.Regexp) (text string, fold bool) {
 	return "", false
 }
 
-// line reports whether a line without its end matches. lower is the line in
-// lower case where fold is set.
-func (m *matcher) line(text, lower []byte) bool {
+// line reports whether a line without its line end matches. With fold, lower is the
+// line in lower case.
+func (m *Matcher) line(text, lower []byte) bool {
 	where := text
 	if m.fold {
 		where = lower
@@ -114,8 +114,7 @@ func (m *matcher) line(text, lower []byte) bool {
 	return bytes.Contains(where, m.literal) && (m.re == nil || m.re.Match(text))
 }
 
-// lowerASCII writes src to dst, which has its length, with "A" to "Z" in lower
-// case.
+// lowerASCII copies src to dst, with "A" to "Z" in lower case.
 func lowerASCII(dst, src []byte) {
 	for i, c := range src {
 		if 'A' <= c && c <= 'Z' {

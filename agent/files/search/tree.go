@@ -1,9 +1,10 @@
-package files
+package search
 
 import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -11,14 +12,15 @@ import (
 
 	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/files/paths"
+	"github.com/sandgate/sandgate/agent/files/walk"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// jobFiles is how many neighbouring files are handed over at once.
+// jobFiles is how many files one job has at most.
 const jobFiles = 32
 
-// sharedDir is a directory's descriptor that the walk and the searches of its
-// files use. The last of them closes it.
+// sharedDir is a directory's descriptor that the walk and the jobs of its files share.
+// The last one closes it.
 type sharedDir struct {
 	fd   int
 	refs atomic.Int32
@@ -30,9 +32,9 @@ func (d *sharedDir) release() {
 	}
 }
 
-// job is a run of neighbouring files, and then what was found in them.
+// job is a sequence of files of one directory, and the matches in them.
 type job struct {
-	query *query
+	query *Query
 	dir   *sharedDir
 	rel   string
 	names []string
@@ -41,64 +43,64 @@ type job struct {
 	matches    []*sandboxv1.SearchMatch
 	bytes      int
 	searched   int64
-	more       bool // there are matches beyond those
+	more       bool // there are more matches
 	unreadable bool
-	first      bool  // next in the order of the reply; under searchMemory.mu
-	failed     error // it panicked
+	first      bool  // next in the reply; requires Memory.mu
+	failed     error // a panic
 }
 
 // planner is the walk's visitor: it makes jobs.
 type planner struct {
 	ended   <-chan struct{}
-	query   *query
-	ordered chan<- *job // as the reply lists them
+	query   *Query
+	ordered chan<- *job // in the order of the reply
 	work    chan<- *job
 	open    *job
 	dirs    []*sharedDir
 }
 
-func (p *planner) enter(in *folder) {
+func (p *planner) Enter(in *walk.Dir) {
 	p.flush()
-	d := &sharedDir{fd: in.fd}
-	if in.rel == "" {
-		// The root stays its owner's; the jobs get one of their own.
-		fd, err := unix.Openat(in.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	d := &sharedDir{fd: in.FD}
+	if in.Rel == "" {
+		// The root belongs to the caller, so the jobs get a descriptor of their own.
+		fd, err := unix.Openat(in.FD, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			fd = -1
 		}
 		d.fd = fd
 	} else {
-		in.owned = true
+		in.Owned = true
 	}
 	d.refs.Store(1)
 	p.dirs = append(p.dirs, d)
 }
 
-func (p *planner) leave(*folder) {
+func (p *planner) Leave(*walk.Dir) {
 	p.flush()
 	last := len(p.dirs) - 1
 	p.dirs[last].release()
 	p.dirs = p.dirs[:last]
 }
 
-func (p *planner) visit(in *folder, e dirEntry) error {
-	if e.mode != unix.S_IFREG {
+func (p *planner) Visit(in *walk.Dir, e walk.Entry) error {
+	if e.Mode != unix.S_IFREG {
 		return nil
 	}
-	// A directory in between has its files in other jobs.
-	if p.open != nil && (p.open.rel != in.rel || len(p.open.names) == jobFiles) {
+	// After a subdirectory, a new job begins.
+	if p.open != nil && (p.open.rel != in.Rel || len(p.open.names) == jobFiles) {
 		p.flush()
 	}
 	if p.open == nil {
 		d := p.dirs[len(p.dirs)-1]
 		d.refs.Add(1)
-		p.open = &job{query: p.query, dir: d, rel: in.rel, done: make(chan struct{})}
+		p.open = &job{query: p.query, dir: d, rel: in.Rel, done: make(chan struct{})}
 	}
-	p.open.names = append(p.open.names, e.name)
+	p.open.names = append(p.open.names, e.Name)
 	return nil
 }
 
-// flush hands the open job over.
+// flush passes the open job on.
 func (p *planner) flush() {
 	j := p.open
 	if j == nil {
@@ -115,13 +117,13 @@ func (p *planner) flush() {
 }
 
 // tree searches a directory.
-func (q *query) tree(ctx context.Context, root *os.File, reply *searchReply) (*sandboxv1.SearchFilesResponse, error) {
+func (q *Query) tree(ctx context.Context, root *os.File, r *reply) (*sandboxv1.SearchFilesResponse, error) {
 	inner, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	n := workers()
 	ahead := 4 * n
 	ordered, work := make(chan *job, ahead), make(chan *job, ahead+2)
-	walk := &walker{view: q.view, pattern: q.pattern, skip: q.request.GetExcludeDirs(), visitor: &planner{
+	walker := &walk.Walker{View: q.View, Pattern: q.Pattern, Skip: q.Request.GetExcludeDirs(), Visitor: &planner{
 		ended: inner.Done(), query: q, ordered: ordered, work: work,
 	}}
 	var running sync.WaitGroup
@@ -142,45 +144,45 @@ func (q *query) tree(ctx context.Context, root *os.File, reply *searchReply) (*s
 	running.Go(func() {
 		defer close(ordered)
 		defer close(work)
-		walked = fault.Catch(func() error { return walk.run(inner, root) })
+		walked = fault.Catch(func() error { return walker.Run(inner, root) })
 	})
-	defer context.AfterFunc(inner, q.memory.wake)()
+	defer context.AfterFunc(inner, q.Memory.wake)()
 	var failed error
 	for j := range ordered {
-		q.memory.lead(j)
+		q.Memory.setFirst(j)
 		<-j.done
 		switch {
 		case j.failed != nil:
 			failed = j.failed
 			stop(failed)
-		case !reply.full:
-			reply.add(j)
+		case !r.full:
+			r.add(j)
 		}
-		if reply.full {
-			stop(errEnough)
+		if r.full {
+			stop(walk.ErrEnough)
 		}
-		q.memory.free(j)
+		q.Memory.free(j)
 	}
 	running.Wait()
 	if failed != nil {
 		return nil, failed
 	}
 	switch {
-	case walked == nil, errors.Is(walked, errEnough):
-	case errors.Is(walked, errBudget):
-		reply.cut(cutTime)
+	case walked == nil, errors.Is(walked, walk.ErrEnough):
+	case errors.Is(walked, walk.ErrTime):
+		r.cut(cutTime)
 	default:
 		return nil, walked
 	}
-	if err := context.Cause(ctx); errors.Is(err, errBudget) {
-		reply.cut(cutTime) // it ended after the walk, in the last files
+	if err := context.Cause(ctx); errors.Is(err, walk.ErrTime) {
+		r.cut(cutTime) // time ended after the walk, in the last files
 	} else if err != nil {
 		return nil, err
 	}
-	if walk.unreadable {
-		reply.cut(cutUnreadable)
+	if walker.Unreadable {
+		r.cut(cutUnreadable)
 	}
-	return reply.response(), nil
+	return r.response(), nil
 }
 
 // run searches the job's files.
@@ -192,14 +194,14 @@ func (j *job) run(ctx context.Context, sc *scanner) {
 		fd, err := unix.Openat(j.dir.fd, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 		switch {
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO):
-			continue // it is gone, or something else took its place
+			continue // it was removed or replaced
 		case err != nil:
 			j.unreadable = true
 			continue
 		}
 		var st unix.Stat_t
 		if unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
-			j.file(ctx, sc, fd, &st, paths.Join(j.query.request.GetPath(), j.rel+name))
+			j.file(ctx, sc, fd, &st, paths.Join(j.query.Request.GetPath(), j.rel+name))
 		}
 		_ = unix.Close(fd)
 	}
@@ -207,17 +209,17 @@ func (j *job) run(ctx context.Context, sc *scanner) {
 
 // file searches one file.
 func (j *job) file(ctx context.Context, sc *scanner, fd int, st *unix.Stat_t, path string) {
-	if most := j.query.request.GetMaxFileBytes(); most > 0 && st.Size > most {
+	if most := j.query.Request.GetMaxFileBytes(); most > 0 && st.Size > most {
 		return
 	}
 	looked, err := sc.scan(ctx, fd, func(h hit) bool {
-		if len(j.matches) == j.query.max || j.bytes > maxReply {
+		if len(j.matches) == j.query.Max || j.bytes > maxReply {
 			j.more = true
 			return false
 		}
-		m := &sandboxv1.SearchMatch{Path: wirePath(path), Line: h.line, Text: clip(h.text)}
+		m := &sandboxv1.SearchMatch{Path: strings.ToValidUTF8(path, "\uFFFD"), Line: h.line, Text: clip(h.text)}
 		sc.context(m, fd, h)
-		if !j.query.memory.take(ctx, j, matchBytes(m)) {
+		if !j.query.Memory.reserve(ctx, j, matchBytes(m)) {
 			return false
 		}
 		j.matches = append(j.matches, m)

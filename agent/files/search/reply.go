@@ -1,4 +1,4 @@
-package files
+package search
 
 import (
 	"bytes"
@@ -8,16 +8,27 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// maxLine is how much of a line a match holds.
-const maxLine = 64 << 10
+const (
+	// maxLine is how much of a line a match contains.
+	maxLine = 64 << 10
+	// maxReply bounds a reply, below the 4 MiB that gRPC accepts by default.
+	maxReply = 3 << 20
+)
 
-// clip copies a line, cut.
+// Why a reply is incomplete.
+const (
+	cutCount      = sandboxv1.TruncationReason_TRUNCATION_REASON_COUNT
+	cutTime       = sandboxv1.TruncationReason_TRUNCATION_REASON_TIME
+	cutUnreadable = sandboxv1.TruncationReason_TRUNCATION_REASON_UNREADABLE
+)
+
+// clip copies a line, cut to maxLine.
 func clip(line []byte) []byte { return bytes.Clone(line[:min(len(line), maxLine)]) }
 
 func matchBytes(m *sandboxv1.SearchMatch) int { return proto.Size(m) + 8 }
 
-// searchReply collects the results of jobs in order, within bounds.
-type searchReply struct {
+// reply collects the results of jobs in order, within bounds.
+type reply struct {
 	max      int
 	bytes    int
 	full     bool
@@ -26,7 +37,7 @@ type searchReply struct {
 	reason   sandboxv1.TruncationReason
 }
 
-func (r *searchReply) add(j *job) {
+func (r *reply) add(j *job) {
 	for _, m := range j.matches {
 		n := matchBytes(m)
 		if len(r.matches) == r.max || r.bytes+n > maxReply {
@@ -45,11 +56,10 @@ func (r *searchReply) add(j *job) {
 	}
 }
 
-// cut notes why the reply is not whole. The last reason in the list of
-// TruncationReason is kept.
-func (r *searchReply) cut(reason sandboxv1.TruncationReason) { r.reason = max(r.reason, reason) }
+// cut records why the reply is incomplete. The highest TruncationReason counts.
+func (r *reply) cut(reason sandboxv1.TruncationReason) { r.reason = max(r.reason, reason) }
 
-func (r *searchReply) response() *sandboxv1.SearchFilesResponse {
+func (r *reply) response() *sandboxv1.SearchFilesResponse {
 	return &sandboxv1.SearchFilesResponse{
 		Matches: r.matches, FilesSearched: r.searched,
 		Truncated: r.reason != 0, TruncationReason: r.reason,

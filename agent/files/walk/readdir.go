@@ -1,4 +1,4 @@
-package files
+package walk
 
 import (
 	"bytes"
@@ -8,22 +8,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dirEntry is a name in a directory and what it is.
-type dirEntry struct {
-	name string
-	mode uint32 // unix.S_IFMT bits; 0: not known
+// Entry is a name in a directory and its type.
+type Entry struct {
+	Name string
+	Mode uint32 // unix.S_IFMT bits, 0 if unknown
 }
 
-func (e dirEntry) isDir() bool { return e.mode == unix.S_IFDIR }
+// IsDir reports whether the entry is a directory.
+func (e Entry) IsDir() bool { return e.Mode == unix.S_IFDIR }
 
-// dirReader reads a directory in pieces. os.File would ask for unknown types by
-// path, past the view.
-type dirReader struct {
+// Reader reads a directory in parts. os.File would look up unknown types by path,
+// without the view.
+type Reader struct {
 	fd  int
 	buf []byte
 }
 
-func newDirReader(fd int) *dirReader { return &dirReader{fd: fd, buf: make([]byte, 32<<10)} }
+// NewReader reads the directory of a descriptor, which it does not close.
+func NewReader(fd int) *Reader { return &Reader{fd: fd, buf: make([]byte, 32<<10)} }
 
 // Offsets in the kernel's struct linux_dirent64.
 const (
@@ -32,8 +34,8 @@ const (
 	direntName   = 19
 )
 
-// next returns the next names without "." and "..", and none at the end.
-func (d *dirReader) next() ([]dirEntry, error) {
+// Next returns the next entries without "." and "..", and none at the end.
+func (d *Reader) Next() ([]Entry, error) {
 	for {
 		n, err := unix.Getdents(d.fd, d.buf)
 		switch {
@@ -50,8 +52,8 @@ func (d *dirReader) next() ([]dirEntry, error) {
 	}
 }
 
-func (d *dirReader) parse(b []byte) []dirEntry {
-	out := make([]dirEntry, 0, len(b)/32)
+func (d *Reader) parse(b []byte) []Entry {
+	out := make([]Entry, 0, len(b)/32)
 	for len(b) > direntName {
 		size := int(binary.NativeEndian.Uint16(b[direntLength:]))
 		if size <= direntName || size > len(b) {
@@ -62,14 +64,14 @@ func (d *dirReader) parse(b []byte) []dirEntry {
 			name = name[:end]
 		}
 		if s := string(name); s != "." && s != ".." {
-			out = append(out, dirEntry{name: s, mode: d.mode(s, b[direntType])})
+			out = append(out, Entry{Name: s, Mode: d.mode(s, b[direntType])})
 		}
 		b = b[size:]
 	}
 	return out
 }
 
-func (d *dirReader) mode(name string, typ byte) uint32 {
+func (d *Reader) mode(name string, typ byte) uint32 {
 	if typ != unix.DT_UNKNOWN {
 		return uint32(typ) << 12 // the types are the upper bits of a mode
 	}

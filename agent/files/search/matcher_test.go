@@ -1,4 +1,4 @@
-package files
+package search
 
 import (
 	"testing"
@@ -16,7 +16,7 @@ func FuzzMatcher(f *testing.F) {
 		f.Add(s[0], s[1], false)
 	}
 	f.Fuzz(func(t *testing.T, pattern, line string, ignoreCase bool) {
-		m, err := newMatcher(pattern, sandboxv1.PatternSyntax_PATTERN_SYNTAX_RE2, ignoreCase)
+		m, err := NewMatcher(pattern, sandboxv1.PatternSyntax_PATTERN_SYNTAX_RE2, ignoreCase)
 		if err != nil {
 			return
 		}
