@@ -132,7 +132,7 @@ func fork(r *childStack) (int, syscall.Errno) {
 	a1, a2, a3 := flags, stack, pidfd
 	if c.bornIn >= 0 {
 		r.args = cloneArgs{
-			flags: uint64(flags&^0xff) | unix.CLONE_INTO_CGROUP, exitSignal: uint64(syscall.SIGCHLD),
+			flags: uint64(flags&^0xff) | unix.CLONE_INTO_CGROUP | unix.CLONE_CLEAR_SIGHAND, exitSignal: uint64(syscall.SIGCHLD),
 			pidfd: uint64(pidfd), cgroup: uint64(c.bornIn),
 		}
 		if sharesMemory {
@@ -307,8 +307,8 @@ func become(c *child) {
 	syscall.RawSyscall(unix.SYS_PRCTL, unix.PR_SET_TIMERSLACK, timerSlack, 0)
 	syscall.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&c.nofile)), 0, 0, 0)
 	// The agent's signal handlers must not run here, so they are reset before signals
-	// are unblocked.
-	for sig := uintptr(1); sig <= 64; sig++ {
+	// are unblocked. clone3 has done it with CLONE_CLEAR_SIGHAND.
+	for sig := uintptr(1); sig <= 64 && c.bornIn < 0; sig++ {
 		syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&c.noHandler)), 0, 8, 0, 0)
 	}
 	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&c.noSignals)), 0, 8, 0, 0)
