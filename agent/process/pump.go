@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,6 +65,10 @@ const (
 // killGrace is how long the exit status of a killed command waits for the last
 // descendants. One in an uninterruptible wait must not hold up the caller.
 const killGrace = 2 * time.Second
+
+// closeDelay is how long the pump keeps its descriptors after the end. Closing them
+// would delay the callers that wait for the exit status.
+const closeDelay = 3 * time.Millisecond
 
 func newPump(c *command, inputs []input) (*pump, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
@@ -361,8 +364,7 @@ func (p *pump) supervised() bool {
 }
 
 func (p *pump) close() {
-	// Callers that wait for the exit status run first.
-	runtime.Gosched()
+	time.Sleep(closeDelay)
 	p.mu.Lock()
 	p.closed = true
 	_ = unix.Close(p.kicks)
