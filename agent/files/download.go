@@ -23,8 +23,8 @@ const (
 	readAhead = 3
 )
 
-// Download sends files one after the other: header, chunks, trailer. A file
-// that cannot be read has a trailer with the error, and the next one follows.
+// Download sends files one after the other: header, chunks, trailer. If a file can't
+// be read, its trailer has the error, and the next file follows.
 func (s *Service) Download(req *agentv1.DownloadRequest, stream grpc.ServerStreamingServer[agentv1.DownloadResponse]) error {
 	defer s.begin()()
 	items := req.GetRequest().GetItems()
@@ -50,7 +50,7 @@ func (s *Service) Download(req *agentv1.DownloadRequest, stream grpc.ServerStrea
 	return nil
 }
 
-// sendFile returns the trailer, or an error when the stream is broken.
+// sendFile returns the trailer, or an error if the stream is broken.
 func sendFile(stream grpc.ServerStreamingServer[agentv1.DownloadResponse], v *paths.View, index int32, item *sandboxv1.DownloadItem) (*sandboxv1.DownloadTrailer, error) {
 	path := item.GetPath()
 	file, err := openItem(v, item)
@@ -68,10 +68,10 @@ func sendFile(stream grpc.ServerStreamingServer[agentv1.DownloadResponse], v *pa
 	if item.Limit != nil {
 		limit = item.GetLimit()
 	}
-	pump := startPump(stream.Context(), file, item.GetOffset(), limit)
-	defer pump.stop()
+	reader := startReader(stream.Context(), file, item.GetOffset(), limit)
+	defer reader.stop()
 	trailer := &sandboxv1.DownloadTrailer{}
-	for b := range pump.out {
+	for b := range reader.out {
 		trailer.Size += int64(len(b))
 		if err := stream.SendMsg(newOutgoing(b)); err != nil {
 			return nil, err
@@ -80,12 +80,12 @@ func sendFile(stream grpc.ServerStreamingServer[agentv1.DownloadResponse], v *pa
 	if err := context.Cause(stream.Context()); err != nil {
 		return nil, err
 	}
-	// The pump has ended with its channel.
+	// The reader has ended, because it closed its channel.
 	var failed *fault.PanicError
-	if errors.As(pump.err, &failed) {
+	if errors.As(reader.err, &failed) {
 		return nil, failed
 	}
-	trailer.Sha256, trailer.Error = pump.digest, fileError(path, pump.err)
+	trailer.Sha256, trailer.Error = reader.digest, fileError(path, reader.err)
 	return trailer, nil
 }
 
@@ -99,36 +99,36 @@ func openItem(v *paths.View, item *sandboxv1.DownloadItem) (*source, error) {
 	return openRegular(v, item.GetPath(), paths.Read)
 }
 
-// pump reads and hashes a file ahead of its sender.
-type pump struct {
+// aheadReader reads and hashes a file ahead of its sender.
+type aheadReader struct {
 	out    chan []byte
 	quit   chan struct{}
-	digest []byte // valid after out was closed, as is err
+	digest []byte // this and err are valid after out is closed
 	err    error
 }
 
-func startPump(ctx context.Context, src io.ReaderAt, offset, limit int64) *pump {
-	p := &pump{out: make(chan []byte, readAhead), quit: make(chan struct{})}
+func startReader(ctx context.Context, src io.ReaderAt, offset, limit int64) *aheadReader {
+	p := &aheadReader{out: make(chan []byte, readAhead), quit: make(chan struct{})}
 	go p.run(ctx, src, offset, limit)
 	return p
 }
 
-// stop ends the pump early. It returns when the file is no longer used.
-func (p *pump) stop() {
+// stop ends the reader early. It returns when the file is no longer used.
+func (p *aheadReader) stop() {
 	close(p.quit)
 	for b := range p.out {
 		putChunk(b)
 	}
 }
 
-func (p *pump) run(ctx context.Context, src io.ReaderAt, offset, limit int64) {
+func (p *aheadReader) run(ctx context.Context, src io.ReaderAt, offset, limit int64) {
 	defer close(p.out)
 	if err := fault.Catch(func() error { p.read(ctx, src, offset, limit); return nil }); err != nil {
 		p.err = err
 	}
 }
 
-func (p *pump) read(ctx context.Context, src io.ReaderAt, offset, limit int64) {
+func (p *aheadReader) read(ctx context.Context, src io.ReaderAt, offset, limit int64) {
 	sum := sha256.New()
 	defer func() { p.digest = sum.Sum(nil) }()
 	for limit != 0 && p.err == nil {
@@ -160,7 +160,7 @@ func (p *pump) read(ctx context.Context, src io.ReaderAt, offset, limit int64) {
 	}
 }
 
-// chunks are the buffers that files are read into.
+// chunks are the buffers for the content of files.
 var chunks = sync.Pool{New: func() any { return new([streaming.LargeChunk]byte) }}
 
 func getChunk() []byte {
@@ -168,7 +168,7 @@ func getChunk() []byte {
 	return b[:]
 }
 
-// putChunk takes back a buffer of getChunk, or a part from its beginning.
+// putChunk returns a buffer of getChunk, or a prefix of one, to the pool.
 func putChunk(b []byte) {
 	chunks.Put((*[streaming.LargeChunk]byte)(b[:streaming.LargeChunk]))
 }

@@ -18,9 +18,8 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// EditFile replaces text. The file is read twice in pieces, to count and to
-// write, so its size does not matter; edits of one file come one after the
-// other.
+// EditFile replaces text. It reads the file twice in blocks, to count and to write, so
+// its memory does not depend on the file's size. Edits of one file are serialised.
 func (s *Service) EditFile(ctx context.Context, req *agentv1.EditFileRequest) (*agentv1.EditFileResponse, error) {
 	defer s.begin()()
 	r := req.GetRequest()
@@ -85,8 +84,7 @@ func (s *Service) edit(ctx context.Context, v *paths.View, r *sandboxv1.EditFile
 	return &sandboxv1.EditFileResponse{Occurrences: e.count, Size: size}, nil
 }
 
-// openOld opens the file that is there, which must be a regular one that may be
-// read and written.
+// openOld opens the existing file, which must be regular, readable and writable.
 func (t *target) openOld() (*source, error) {
 	if err := t.inspect(); err != nil {
 		return nil, err
@@ -115,7 +113,7 @@ type editor struct {
 	count    int64
 }
 
-// find settles which spelling of the line ends occurs and how often.
+// find determines which spelling of the line ends occurs, and how often.
 func (e *editor) find(ctx context.Context, r *sandboxv1.EditFileRequest) error {
 	if len(r.GetOldText()) == 0 {
 		if e.size != 0 {
@@ -166,7 +164,7 @@ func (e *editor) write(ctx context.Context, d *draft, size int64) error {
 
 type spelling struct{ old, new []byte }
 
-// spellings returns the text as it is, with "\r\n" and with "\n".
+// spellings returns the texts unchanged, with "\r\n" and with "\n".
 func spellings(old, new []byte) []spelling {
 	lf := func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("\r\n"), []byte("\n")) }
 	crlf := func(b []byte) []byte { return bytes.ReplaceAll(lf(b), []byte("\n"), []byte("\r\n")) }

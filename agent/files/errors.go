@@ -16,7 +16,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// Short names for the reasons that file calls give.
+// Short names for the reasons of file calls.
 const (
 	requestInvalid  = sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID
 	pathInvalid     = sandboxv1.ErrorReason_ERROR_REASON_PATH_INVALID
@@ -50,7 +50,7 @@ const (
 	internal        = sandboxv1.ErrorReason_ERROR_REASON_INTERNAL
 )
 
-// code is the canonical code of each reason, as sandbox_errors.proto states it.
+// code returns the canonical code of a reason, as stated in sandbox_errors.proto.
 func code(reason sandboxv1.ErrorReason) codes.Code {
 	switch reason {
 	case requestInvalid, pathInvalid, patternInvalid, outOfOrder, tokenInvalid:
@@ -80,12 +80,12 @@ func code(reason sandboxv1.ErrorReason) codes.Code {
 	}
 }
 
-// errno maps what the kernel says to a reason and words for people. A file in
-// the place of a directory within a path makes the path invalid.
-var errno = []struct {
+// errnos maps error numbers to reasons and texts. A file in place of a directory within
+// a path makes the path invalid.
+var errnos = []struct {
 	err    unix.Errno
 	reason sandboxv1.ErrorReason
-	words  string
+	text   string
 }{
 	{unix.ENOENT, notFound, "no such file or directory"},
 	{unix.EACCES, permission, "permission denied"},
@@ -111,9 +111,9 @@ var errno = []struct {
 	{unix.ENOMEM, exhausted, "out of memory"},
 }
 
-// pathFault is an error about the file at path.
-func pathFault(reason sandboxv1.ErrorReason, path, words string) *fault.Error {
-	f := fault.New(code(reason), reason, fmt.Sprintf("%q: %s", path, words), map[string]string{"path": path})
+// pathFault returns an error about the file at path.
+func pathFault(reason sandboxv1.ErrorReason, path, text string) *fault.Error {
+	f := fault.New(code(reason), reason, fmt.Sprintf("%q: %s", path, text), map[string]string{"path": path})
 	switch reason {
 	case pathInvalid:
 		return f.Field("path")
@@ -129,8 +129,8 @@ func tooLargeFault(path string, limit int64) *fault.Error {
 		map[string]string{"path": path, "limit_bytes": strconv.FormatInt(limit, 10)})
 }
 
-func requestFault(field, words string) *fault.Error {
-	return fault.New(codes.InvalidArgument, requestInvalid, field+": "+words, nil).Field(field)
+func requestFault(field, text string) *fault.Error {
+	return fault.New(codes.InvalidArgument, requestInvalid, field+": "+text, nil).Field(field)
 }
 
 func policyFault(err error) error {
@@ -140,8 +140,8 @@ func policyFault(err error) error {
 	return fail("root_dir", err)
 }
 
-// fail turns any error of an operation on path into what the call ends with.
-// It returns nil for nil.
+// fail converts an error of an operation on path to the error of the call. It returns
+// nil for nil.
 func fail(path string, err error) error {
 	if err == nil {
 		return nil
@@ -165,9 +165,9 @@ func asFault(path string, err error) *fault.Error {
 	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded:
 		return fault.New(codes.DeadlineExceeded, callDeadline, "the call's deadline ended", nil).Because(err)
 	}
-	for _, e := range errno {
+	for _, e := range errnos {
 		if errors.Is(err, e.err) {
-			return pathFault(e.reason, path, e.words).Because(err)
+			return pathFault(e.reason, path, e.text).Because(err)
 		}
 	}
 	var number unix.Errno
@@ -177,7 +177,7 @@ func asFault(path string, err error) *fault.Error {
 	return fault.New(codes.Internal, internal, "internal error", nil).Because(err)
 }
 
-// fileError is asFault for one file of several. It returns nil for nil.
+// fileError is asFault for one of several files. It returns nil for nil.
 func fileError(path string, err error) *sandboxv1.FileError {
 	if err == nil {
 		return nil
@@ -186,10 +186,10 @@ func fileError(path string, err error) *sandboxv1.FileError {
 	return &sandboxv1.FileError{Reason: f.Reason(), Message: f.Message()}
 }
 
-func uploadFault(reason sandboxv1.ErrorReason, id, words string, more map[string]string) *fault.Error {
+func uploadFault(reason sandboxv1.ErrorReason, id, text string, more map[string]string) *fault.Error {
 	metadata := map[string]string{"upload_id": id}
 	for k, v := range more {
 		metadata[k] = v
 	}
-	return fault.New(code(reason), reason, fmt.Sprintf("upload %q: %s", id, words), metadata)
+	return fault.New(code(reason), reason, fmt.Sprintf("upload %q: %s", id, text), metadata)
 }

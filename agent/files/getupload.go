@@ -9,8 +9,8 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// GetUpload says how far a resumable upload has come. While a stream writes to
-// it, it is UPLOAD_BUSY.
+// GetUpload returns the offset of a resumable upload. While a stream writes to it, the
+// reason is UPLOAD_BUSY.
 func (s *Service) GetUpload(_ context.Context, req *agentv1.GetUploadRequest) (*agentv1.GetUploadResponse, error) {
 	defer s.begin()()
 	id := req.GetRequest().GetUploadId()

@@ -16,7 +16,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// GlobFiles lists files by name. What a policy forbids to read is left out.
+// GlobFiles lists files by name. It skips files that a policy forbids to read.
 func (s *Service) GlobFiles(ctx context.Context, req *agentv1.GlobFilesRequest) (*agentv1.GlobFilesResponse, error) {
 	defer s.begin()()
 	r := req.GetRequest()

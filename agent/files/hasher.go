@@ -10,24 +10,22 @@ import (
 // hashAhead is how many chunks may wait to be hashed.
 const hashAhead = 4
 
-// hashInline is how many bytes are hashed at once, without another goroutine:
-// for a small file the hand-over would cost more than it saves.
+// hashInline is how many bytes are hashed without another goroutine: for a small file
+// the hand-over costs more than it saves.
 const hashInline = 128 << 10
 
-// hasher computes a SHA-256 while its caller does something else with the same
-// bytes. The zero value is not usable; stop must be called.
+// hasher computes a SHA-256 concurrently with its caller. stop must be called.
 type hasher struct {
 	sum   hash.Hash
 	bytes int64
 	in    chan content
 	done  chan struct{}
-	err   error // why the hash is not to be had
+	err   error // why there is no hash
 }
 
 func newHasher() *hasher { return &hasher{sum: sha256.New()} }
 
-// add takes the next bytes and releases them when it is done. They must not
-// change until then.
+// add hashes and then releases the next bytes. They must not change until then.
 func (h *hasher) add(c content) {
 	h.bytes += int64(c.size)
 	if h.in == nil && h.bytes <= hashInline {
@@ -55,7 +53,7 @@ func (h *hasher) hash(c content) {
 	c.release()
 }
 
-// stop waits until everything is hashed. More may be added afterwards.
+// stop waits until all bytes are hashed. More may be added afterwards.
 func (h *hasher) stop() {
 	if h.in == nil {
 		return
@@ -65,9 +63,9 @@ func (h *hasher) stop() {
 	h.in, h.done = nil, nil
 }
 
-// Sum stops and returns the hash of all that was added. A panic of the
-// goroutine that hashed goes on in the caller's.
-func (h *hasher) Sum() []byte {
+// digest stops and returns the hash of all bytes. It repeats a panic of the hashing
+// goroutine.
+func (h *hasher) digest() []byte {
 	h.stop()
 	if h.err != nil {
 		panic(h.err)

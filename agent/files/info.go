@@ -11,7 +11,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// Short names for the kinds of files.
+// Short names for file types.
 const (
 	typeUnknown   = sandboxv1.FileType_FILE_TYPE_UNSPECIFIED
 	typeRegular   = sandboxv1.FileType_FILE_TYPE_REGULAR
@@ -35,8 +35,8 @@ func fileType(mode uint32) sandboxv1.FileType {
 	}
 }
 
-// wirePath makes a path fit for a protobuf string. A name that is not UTF-8
-// shows with U+FFFD and cannot be named in a request.
+// wirePath converts a path to a protobuf string. Bytes that are not UTF-8 become U+FFFD;
+// such a file can't be named in a request.
 func wirePath(p string) string { return strings.ToValidUTF8(p, "\uFFFD") }
 
 func fileInfo(path string, st *unix.Stat_t) *sandboxv1.FileInfo {
@@ -49,8 +49,7 @@ func fileInfo(path string, st *unix.Stat_t) *sandboxv1.FileInfo {
 	}
 }
 
-// linkInfo adds what a link points to. The target is looked at only where the
-// view allows it.
+// linkInfo adds the target of a link. It examines the target only if the view allows it.
 func linkInfo(v *paths.View, info *sandboxv1.FileInfo, dir int, name, path string) {
 	info.SymlinkTarget = readLink(dir, name)
 	f, err := v.Open(path, unix.O_PATH, paths.Read)
@@ -68,13 +67,12 @@ func readLink(dir int, name string) string {
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(dir, name, buf)
 	if err != nil {
-		return "" // it is gone
+		return "" // it was removed
 	}
 	return wirePath(string(buf[:n]))
 }
 
-// openRegular opens a regular file for reading, without ever waiting for the
-// other end of a pipe.
+// openRegular opens a regular file for reading. It never blocks on a named pipe.
 func openRegular(v *paths.View, path string, access paths.Access) (*source, error) {
 	f, err := v.Open(path, unix.O_RDONLY|unix.O_NONBLOCK, access)
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 
 var uploadID = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,128}$`)
 
-// intake is one file of an upload. After an error it drops what comes.
+// intake is one file of an upload. After an error it drops further chunks.
 type intake struct {
 	service *Service
 	header  *sandboxv1.UploadHeader
 	limit   int64
 	target  *target
-	part    *part // always set while the file is taken in, resumable or not
+	part    *part // set until close, also if the upload is not resumable
 	err     error
 }
 
@@ -30,7 +30,7 @@ func (s *Service) newIntake(v *paths.View, h *sandboxv1.UploadHeader, limit int6
 	in := &intake{service: s, header: h, limit: limit}
 	in.err = in.open(v)
 	if in.err != nil {
-		in.settle(h.GetUploadId() != "")
+		in.close(h.GetUploadId() != "")
 	}
 	return in
 }
@@ -84,8 +84,8 @@ func checkTrailer(t *sandboxv1.UploadTrailer) error {
 	return nil
 }
 
-// newDraft makes the file that the bytes go to. That of a resumable upload
-// outlives the target's descriptor, so it holds its own.
+// newDraft makes the file for the content. A draft of a resumable upload outlives the
+// target's descriptor, so it has its own.
 func (in *intake) newDraft() error {
 	dir := in.target.loc.FD()
 	if in.header.GetUploadId() != "" {
@@ -104,7 +104,7 @@ func (in *intake) newDraft() error {
 	return err
 }
 
-// write takes the next bytes, which it releases.
+// write writes and then releases the next bytes.
 func (in *intake) write(c content) {
 	switch {
 	case in.err != nil:
@@ -112,10 +112,10 @@ func (in *intake) write(c content) {
 		in.err = offsetFault(in.part.id, in.part.size)
 	case in.header.Size != nil && int64(c.size) > in.header.GetSize()-in.part.size:
 		in.err = pathFault(checksum, in.header.GetPath(), fmt.Sprintf("more bytes than the %d announced", in.header.GetSize()))
-		in.settle(false)
+		in.close(false)
 	case in.limit > 0 && int64(c.size) > in.limit-in.part.size:
 		in.err = tooLargeFault(in.header.GetPath(), in.limit)
-		in.settle(false)
+		in.close(false)
 	default:
 		in.store(c)
 		return
@@ -129,12 +129,12 @@ func (in *intake) store(c content) {
 	c.cut(n)
 	in.part.sum.add(c)
 	if in.err = err; err != nil {
-		// A part that filled the disk must not keep it full.
-		in.settle(!errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT))
+		// A part that filled the disk must be removed.
+		in.close(!errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT))
 	}
 }
 
-// finish puts the file into its place and returns what became of it.
+// finish moves the file into place and returns its result.
 func (in *intake) finish(ctx context.Context, t *sandboxv1.UploadTrailer) *sandboxv1.UploadResult {
 	result := &sandboxv1.UploadResult{Path: in.header.GetPath()}
 	if in.err == nil {
@@ -145,14 +145,14 @@ func (in *intake) finish(ctx context.Context, t *sandboxv1.UploadTrailer) *sandb
 		return result
 	}
 	result.Size, result.Sha256 = in.part.size, in.part.digest
-	in.settle(true)
+	in.close(true)
 	return result
 }
 
 func (in *intake) complete(ctx context.Context, t *sandboxv1.UploadTrailer) error {
 	p, h := in.part, in.header
 	if err := checkTrailer(t); err != nil {
-		in.settle(true)
+		in.close(true)
 		return err
 	}
 	for _, announced := range []struct {
@@ -160,16 +160,16 @@ func (in *intake) complete(ctx context.Context, t *sandboxv1.UploadTrailer) erro
 		size   int64
 	}{{h.Size != nil, h.GetSize()}, {t.Size != nil, t.GetSize()}} {
 		if announced.stated && p.size != announced.size {
-			in.settle(p.complete || p.size < announced.size) // the rest may still come
+			in.close(p.complete || p.size < announced.size) // the rest may follow
 			return pathFault(checksum, h.GetPath(), fmt.Sprintf("%d bytes came, %d were announced", p.size, announced.size))
 		}
 	}
 	if !p.complete {
-		p.digest = p.sum.Sum()
+		p.digest = p.sum.digest()
 	}
 	for _, digest := range [][]byte{h.GetSha256(), t.GetSha256()} {
 		if len(digest) > 0 && !bytes.Equal(p.digest, digest) {
-			in.settle(p.complete)
+			in.close(p.complete)
 			return pathFault(checksum, h.GetPath(), "the SHA-256 is not the one announced")
 		}
 	}
@@ -177,19 +177,19 @@ func (in *intake) complete(ctx context.Context, t *sandboxv1.UploadTrailer) erro
 		return nil
 	}
 	if _, err := in.service.land(ctx, in.target, p.draft); err != nil {
-		in.settle(true)
+		in.close(true)
 		return err
 	}
 	p.complete, p.draft = true, nil
 	return nil
 }
 
-// abort ends the file because the stream broke.
-func (in *intake) abort() { in.settle(true) }
+// abort ends the file because the stream failed.
+func (in *intake) abort() { in.close(true) }
 
-// settle lets go of everything. What arrived of a resumable file is kept if
-// keep is set. It may be called again.
-func (in *intake) settle(keep bool) {
+// close frees everything. It keeps the part of a resumable upload if keep is set. It may
+// be called again.
+func (in *intake) close(keep bool) {
 	if in.part != nil {
 		switch {
 		case in.part.id == "":

@@ -20,12 +20,12 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// maxEntries is the largest page of ListDirectory and number of glob results.
+// maxEntries is the maximum of a page of ListDirectory and of glob results.
 const maxEntries = 10_000
 
-// ListDirectory lists a page of a directory by name in byte order. A token
-// holds the last name that was given, so names that come and go between pages
-// shift nothing. What a policy forbids to read is left out.
+// ListDirectory returns a page of a directory, sorted by the bytes of names. A page token
+// contains the last name, so changes between pages shift nothing. Entries that a policy
+// forbids to read are skipped.
 func (s *Service) ListDirectory(ctx context.Context, req *agentv1.ListDirectoryRequest) (*agentv1.ListDirectoryResponse, error) {
 	defer s.begin()()
 	r := req.GetRequest()
@@ -60,7 +60,7 @@ func (s *Service) ListDirectory(ctx context.Context, req *agentv1.ListDirectoryR
 	return &agentv1.ListDirectoryResponse{Response: resp}, nil
 }
 
-// openDirectory opens a directory for listing. A link to one is followed.
+// openDirectory opens a directory, or a link to one, for listing.
 func openDirectory(v *paths.View, path string) (*os.File, error) {
 	dir, err := v.Open(path, unix.O_RDONLY|unix.O_NONBLOCK, paths.Read)
 	if err != nil {
@@ -86,7 +86,7 @@ type lister struct {
 	path  string
 	after string
 	size  int
-	found []walk.Entry // the first size+1 after the token, once read returned
+	found []walk.Entry // after read: the first size+1 after the token
 }
 
 // read holds at most two pages at a time, however large the directory is.
@@ -119,7 +119,7 @@ func (l *lister) describe() *sandboxv1.ListDirectoryResponse {
 	resp := &sandboxv1.ListDirectoryResponse{}
 	real := ""
 	if l.view.Checks() {
-		real, _ = l.view.Resolved(l.dir) // it was resolved when it was opened
+		real, _ = l.view.Resolved(l.dir) // it was resolved in openDirectory
 	}
 	bytes := 0
 	for i, e := range l.found {
@@ -138,8 +138,8 @@ func (l *lister) describe() *sandboxv1.ListDirectoryResponse {
 	return resp
 }
 
-// entry returns nil for what is gone by now. In a directory that may be read
-// but not entered only the type is known.
+// entry returns nil for an entry that was removed meanwhile. In a directory that is
+// readable but not searchable, only the type is known.
 func (l *lister) entry(e walk.Entry) *sandboxv1.FileInfo {
 	path, fd := paths.Join(l.path, e.Name), int(l.dir.Fd())
 	var st unix.Stat_t
@@ -157,7 +157,7 @@ func (l *lister) entry(e walk.Entry) *sandboxv1.FileInfo {
 	return info
 }
 
-// A token is the page's last name behind a check that ties it to its directory.
+// A token is a check that ties it to its directory, and the page's last name.
 const tokenCheck = 4
 
 func makeToken(path, last string) string {

@@ -10,8 +10,8 @@ import (
 	"github.com/sandgate/sandgate/agent/files/paths"
 )
 
-// locks serialises what changes one file. A file is named by its directory and
-// name, because its inode changes with every replacement.
+// locks serialises changes of one file. Its key is directory and name, because every
+// replacement changes the inode.
 type locks struct {
 	mu   sync.Mutex
 	held map[fileKey]*fileLock
@@ -23,7 +23,7 @@ type fileKey struct {
 }
 
 type fileLock struct {
-	free  chan struct{} // holds a token while nobody has the lock
+	free  chan struct{} // holds a value while the lock is free
 	users int
 }
 
@@ -46,8 +46,8 @@ func (l *locks) lock(ctx context.Context, loc *paths.Location) (unlock func(), e
 	return l.lockKey(ctx, key)
 }
 
-// lockBoth is lock for two files, which may be the same. They are always locked
-// in one order, so that two calls cannot wait for each other.
+// lockBoth locks two files, which may be the same. The order of locking is fixed, which
+// prevents deadlocks.
 func (l *locks) lockBoth(ctx context.Context, a, b *paths.Location) (unlock func(), err error) {
 	first, err := keyOf(a)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 
 const defaultDirMode = 0o755
 
-// MakeDirectory makes a directory, with its parents if asked for.
+// MakeDirectory makes a directory and, if requested, its parents.
 func (s *Service) MakeDirectory(_ context.Context, req *agentv1.MakeDirectoryRequest) (*agentv1.MakeDirectoryResponse, error) {
 	defer s.begin()()
 	r := req.GetRequest()
@@ -55,8 +55,8 @@ func makeDirectory(v *paths.View, path string, parents bool, mode uint32) (bool,
 	return true, exactMode(loc, mode)
 }
 
-// exactMode undoes what the umask took. It works on a descriptor, so that a
-// link that takes the directory's place meanwhile is left alone.
+// exactMode sets the mode that the umask reduced. It uses a descriptor, so that it never
+// follows a link that replaced the directory.
 func exactMode(loc *paths.Location, mode uint32) error {
 	fd, err := unix.Openat(loc.FD(), loc.Name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -66,8 +66,7 @@ func exactMode(loc *paths.Location, mode uint32) error {
 	return unix.Fchmod(fd, mode)
 }
 
-// isDir fails with EEXIST when something else is at the path. A link to a
-// directory will do.
+// isDir returns EEXIST unless the path is a directory or a link to one.
 func isDir(v *paths.View, path string) error {
 	f, err := v.Open(path, unix.O_PATH|unix.O_DIRECTORY, paths.Write)
 	switch {

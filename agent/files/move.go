@@ -11,9 +11,9 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// MoveFile renames within a file system. A policy must allow to read and write
-// the source and all below it, and to write the destination: what may not be
-// read stays unreadable under another name.
+// MoveFile renames within a file system. Policies must allow to read and write the source
+// and everything below it, and to write the destination: a move must not make a file
+// readable.
 func (s *Service) MoveFile(ctx context.Context, req *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
 	defer s.begin()()
 	r := req.GetRequest()
@@ -46,7 +46,7 @@ func (s *Service) MoveFile(ctx context.Context, req *agentv1.MoveFileRequest) (*
 			return nil, asFault(r.GetDestination(), err)
 		}
 	}
-	// Both names: an edit of the source must not bring it back.
+	// Lock both names: an edit of the source must not restore it.
 	unlock, err := s.locks.lockBoth(ctx, from, to)
 	if err != nil {
 		return nil, asFault(r.GetDestination(), err)

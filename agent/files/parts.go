@@ -13,11 +13,11 @@ import (
 	"github.com/sandgate/sandgate/agent/fault"
 )
 
-// part is what arrived of one resumable upload. While busy it belongs to the
+// part is the received content of one resumable upload. While busy it belongs to the
 // stream that claimed it, otherwise to parts.
 type part struct {
 	id, path string
-	dir      *os.File // of the draft, when the part owns it
+	dir      *os.File // of the draft, if the part owns it
 	draft    *draft   // nil before the first byte and after the end
 	sum      *hasher
 	size     int64
@@ -29,10 +29,9 @@ type part struct {
 	timer  *time.Timer
 }
 
-// parts keeps resumable uploads by their ids, in memory: they end with the
-// agent, as the incarnation does.
+// parts keeps resumable uploads by their ids, in memory: they end with the agent.
 type parts struct {
-	dir    *os.File // where parts are kept; nil: beside their targets
+	dir    *os.File // of drafts; nil: beside their targets
 	max    int
 	retain time.Duration
 
@@ -45,7 +44,7 @@ func newParts(limit int, retain time.Duration) *parts {
 	return &parts{max: limit, retain: retain, byID: make(map[string]*part)}
 }
 
-// claim takes the upload for one stream, which must end with release or forget.
+// claim assigns the upload to one stream, which must call release or forget.
 func (p *parts) claim(id, path string, offset int64) (*part, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,7 +61,7 @@ func (p *parts) claim(id, path string, offset int64) (*part, error) {
 	case u.path != path:
 		return nil, requestFault("upload_id", fmt.Sprintf("%q belongs to %q", id, u.path))
 	case u.complete && offset == 0:
-		// The file was completed and is sent once more.
+		// The file is complete and is sent again.
 		p.remove(u)
 		return p.start(id, path)
 	case u.size != offset:
@@ -83,7 +82,7 @@ func (p *parts) start(id, path string) (*part, error) {
 	return u, nil
 }
 
-// evict forgets the upload that was idle for longest.
+// evict removes the upload that was idle for longest.
 func (p *parts) evict() bool {
 	var oldest *part
 	for _, u := range p.byID {
@@ -97,8 +96,7 @@ func (p *parts) evict() bool {
 	return oldest != nil
 }
 
-// release keeps what arrived for the next try. Where nothing did, there is
-// nothing to keep.
+// release keeps the part for a retry. It removes an empty part.
 func (p *parts) release(u *part) {
 	u.sum.stop()
 	p.mu.Lock()
@@ -115,13 +113,13 @@ func (p *parts) release(u *part) {
 func (p *parts) expired(u *part) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// The timer may have fired just before a stream took the part.
+	// The timer may have fired just before a stream claimed the part.
 	if !u.busy && p.byID[u.id] == u && !time.Now().Before(u.expire) {
 		p.remove(u)
 	}
 }
 
-// forget drops an upload that was claimed.
+// forget removes a claimed upload.
 func (p *parts) forget(u *part) {
 	u.sum.stop()
 	p.mu.Lock()
@@ -129,7 +127,7 @@ func (p *parts) forget(u *part) {
 	p.remove(u)
 }
 
-// remove must be called with mu held.
+// remove requires mu.
 func (p *parts) remove(u *part) {
 	if u.timer != nil {
 		u.timer.Stop()
@@ -140,8 +138,7 @@ func (p *parts) remove(u *part) {
 	_ = u.clear()
 }
 
-// clear removes the draft. What cannot be removed is nobody's fault: a command
-// may have taken it away.
+// clear removes the draft. Callers ignore errors: a command may have removed it.
 func (u *part) clear() error {
 	var err error
 	if u.draft != nil {
@@ -155,8 +152,7 @@ func (u *part) clear() error {
 	return err
 }
 
-// state describes an upload for GetUpload. While a stream writes, the offset is
-// not known.
+// state describes an upload for GetUpload. It fails while a stream writes.
 func (p *parts) state(id string) (path string, offset int64, complete bool, expire time.Time, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,8 +14,7 @@ import (
 const (
 	defaultReadBytes = 512_000
 	maxReadBytes     = 2 << 20
-	// countBytes is the size up to which the lines of a file are counted beyond
-	// the window that was asked for.
+	// countBytes is the file size up to which lines after the window are counted.
 	countBytes = 1 << 20
 )
 

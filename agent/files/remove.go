@@ -39,7 +39,7 @@ func (s *Service) remove(ctx context.Context, v *paths.View, r *sandboxv1.Remove
 		return err
 	}
 	defer func() { _ = loc.Close() }()
-	// An edit that runs must not bring the file back.
+	// A running edit must not restore the file.
 	unlock, err := s.locks.lock(ctx, loc)
 	if err != nil {
 		return err
@@ -63,8 +63,8 @@ func isDirectoryError(err error) bool {
 	return errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM)
 }
 
-// rmdir removes an empty directory. When it is none, before is the error of the
-// unlink that was tried first.
+// rmdir removes an empty directory. If it is no directory, rmdir returns before, the
+// error of the earlier unlink.
 func rmdir(dir int, name string, before error) error {
 	err := unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 	switch {
@@ -77,17 +77,17 @@ func rmdir(dir int, name string, before error) error {
 }
 
 const (
-	// maxDepth is how many directories a removal holds open. Deeper ones are
-	// moved up first, so that no tree is too deep to be removed.
+	// maxDepth is how many directories a removal holds open. It moves deeper ones up
+	// first, so that no tree is too deep.
 	maxDepth = 256
-	// maxPasses bounds how often a directory is read again because it was not
-	// empty after all: somebody adds files, or the file system lost its place
-	// in the list while names went away.
+	// maxPasses bounds how often a directory is read again because it is not empty:
+	// files are added meanwhile, or the file system skipped entries because others
+	// were removed.
 	maxPasses = 3
 )
 
-// remover removes trees by descriptors: a directory that is swapped for a link
-// meanwhile is not entered. It goes on after an error and keeps the first one.
+// remover removes trees by descriptors, so that it never follows a link that replaced a
+// directory. It continues after an error and returns the first one.
 type remover struct {
 	view   *paths.View
 	top    int // descriptor of the tree's first directory
@@ -100,7 +100,7 @@ type remover struct {
 type entry struct {
 	dir  int
 	name string
-	real string // resolved path, where the view checks anything
+	real string // resolved path, if the view checks paths
 }
 
 func (r *remover) keep(err error) {
@@ -139,12 +139,12 @@ func (r *remover) tree(ctx context.Context, e entry, depth int) {
 	r.keep(unix.ENOTEMPTY)
 }
 
-// empty removes what is in a directory.
+// empty removes the content of a directory.
 func (r *remover) empty(ctx context.Context, e entry, depth int) {
 	fd, err := unix.Openat(e.dir, e.name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		// Not a directory, or not any more: the unlink's error counts.
+		// Not a directory, or no longer: the error of unlink counts.
 		if err := unix.Unlinkat(e.dir, e.name, 0); !errors.Is(err, unix.EISDIR) {
 			r.keep(err)
 		}

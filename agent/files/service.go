@@ -13,26 +13,24 @@ import (
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 )
 
-// Config says how a Service works. The zero value is usable.
+// Config configures a Service. The zero value is usable.
 type Config struct {
-	// PartDir is where the parts of resumable uploads are kept. It is made when
-	// missing. A part on another file system than its target is copied when it
-	// is complete. Empty: beside the target.
+	// PartDir is where the parts of resumable uploads are kept. It is made if missing.
+	// A complete part on another file system than its target is copied. Empty: beside
+	// the target.
 	PartDir string
 	// PartRetention is how long a part is kept after its last byte. 0: 1 h.
 	PartRetention time.Duration
-	// MaxParts is how many resumable uploads are kept; the part that was idle
-	// for longest makes room for a new one. 0: 64.
+	// MaxParts is how many resumable uploads are kept. A new one replaces the one that
+	// was idle for longest. 0: 64.
 	MaxParts int
 	// GlobTime bounds the walk of GlobFiles. 0: 5 s.
 	GlobTime time.Duration
-	// SearchTime bounds SearchFiles, with the wait for a place among the searches
-	// that run. 0: 15 s.
+	// SearchTime bounds SearchFiles, including the wait for other searches. 0: 15 s.
 	SearchTime time.Duration
-	// NoOpenat2 resolves paths in user space even where the kernel could.
+	// NoOpenat2 resolves paths in user space even if the kernel has openat2.
 	NoOpenat2 bool
-	// NoTmpfile gives files that are not in their places yet hidden names even
-	// where nameless ones can be made.
+	// NoTmpfile uses hidden files for drafts even if unnamed ones can be made.
 	NoTmpfile bool
 }
 
@@ -52,8 +50,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Service answers the file calls of AgentService. It is safe for concurrent
-// use.
+// Service answers the file calls of AgentService. It is safe for concurrent use.
 type Service struct {
 	cfg     Config
 	parts   *parts
@@ -64,7 +61,7 @@ type Service struct {
 	last    atomic.Int64 // last activity: nanoseconds after started, monotonic
 }
 
-// New returns a service. Close ends it.
+// New returns a service. Close must be called.
 func New(cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
 	s := &Service{cfg: cfg, started: time.Now(), parts: newParts(cfg.MaxParts, cfg.PartRetention), search: search.NewMemory()}
@@ -81,8 +78,8 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Close removes the parts of unfinished uploads. Calls that still run end by
-// their own contexts; an upload that is cut off afterwards leaves no part.
+// Close removes the parts of unfinished uploads. Running calls end by their own contexts;
+// an upload that fails afterwards leaves no part.
 func (s *Service) Close() error { return s.parts.close() }
 
 // Active returns how many calls run and the time since one last began or ended.
@@ -104,7 +101,7 @@ func (s *Service) begin() (end func()) {
 	}
 }
 
-// view returns what the confinement lets a call see. The caller closes it.
+// view returns the view of a confinement. The caller must close it.
 func (s *Service) view(c *agentv1.Confinement) (*paths.View, error) {
 	policies := make([]paths.Policy, 0, len(c.GetPolicies()))
 	for _, p := range c.GetPolicies() {
@@ -121,8 +118,8 @@ func (s *Service) view(c *agentv1.Confinement) (*paths.View, error) {
 	return v, nil
 }
 
-// WritePrefixes returns beneath which paths a confinement allows writes, and
-// where beneath them it forbids them.
+// WritePrefixes returns the paths beneath which a confinement allows writes, and those
+// beneath them where it forbids writes.
 func (s *Service) WritePrefixes(c *agentv1.Confinement) (allow, deny []string, err error) {
 	view, err := s.view(c)
 	if err != nil {

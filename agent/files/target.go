@@ -14,27 +14,27 @@ import (
 )
 
 const (
-	// hidden begins the name of a file that is not in its place yet, for the
-	// moment before it is, or all the time where nameless files cannot be made.
+	// hidden is the prefix of a draft's name. An unnamed draft has a name only for the
+	// moment of the rename.
 	hidden = ".sandgate-"
 
 	defaultMode = 0o644
 	maxMode     = 0o7777
 )
 
-// target is the place of a file that is to be created or replaced.
+// target is the path of a file to create or replace.
 type target struct {
 	loc     *paths.Location
 	path    string
 	exists  bool
-	old     unix.Stat_t // of the file that is there
-	mode    *uint32     // as asked for
+	old     unix.Stat_t // of the existing file
+	mode    *uint32     // as requested, or nil
 	newOnly bool
-	edited  *unix.Stat_t // the file that must still be there, nil for any
+	edited  *unix.Stat_t // the file that must still exist there; nil: any
 }
 
-// openTarget finds the place of path and makes its parents. A link is followed,
-// also where it leads to nothing yet, unless only a new file may be made.
+// openTarget locates path and makes its parents. It follows a link, even a dangling one,
+// unless the file must be new.
 func openTarget(v *paths.View, path string, access paths.Access, mode *uint32, newOnly bool) (*target, error) {
 	if mode != nil && *mode > maxMode {
 		return nil, requestFault("mode", "permission bits only")
@@ -57,7 +57,7 @@ func optional(set bool, mode uint32) *uint32 {
 	return &mode
 }
 
-// inspect looks at what is there and refuses what cannot be replaced.
+// inspect checks that the existing file, if any, can be replaced.
 func (t *target) inspect() error {
 	t.exists = false
 	err := unix.Fstatat(t.loc.FD(), t.loc.Name, &t.old, unix.AT_SYMLINK_NOFOLLOW)
@@ -77,22 +77,21 @@ func (t *target) inspect() error {
 	default:
 		return unix.ENXIO
 	}
-	// Renaming over it needs no permission on the file, writing to it would.
+	// A rename needs no permission on the file, but a write would.
 	return unix.Faccessat(t.loc.FD(), t.loc.Name, unix.W_OK, unix.AT_EACCESS)
 }
 
 func (t *target) close() error { return t.loc.Close() }
 
-// draft is a file that is not in its place yet. It has no name, so that it goes
-// with the agent, however that ends; where the file system cannot do that, it
-// has a hidden one.
+// draft is the new content of a target before the rename. It is unnamed, so that it
+// disappears with the agent, or hidden if the file system has no unnamed files.
 type draft struct {
 	*os.File
-	dir  int    // descriptor of its directory, owned by somebody else
+	dir  int    // descriptor of its directory, which the draft does not own
 	name string // empty: none
 }
 
-// newDraft makes a file in a directory, readable by nobody else yet.
+// newDraft makes a draft in a directory, with mode 0600.
 func (s *Service) newDraft(dir int) (*draft, error) {
 	if !s.cfg.NoTmpfile {
 		fd, err := unix.Openat(dir, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
@@ -103,7 +102,7 @@ func (s *Service) newDraft(dir int) (*draft, error) {
 	return newHidden(dir)
 }
 
-// newHidden makes a draft that has a name.
+// newHidden makes a hidden draft.
 func newHidden(dir int) (*draft, error) {
 	for {
 		name := hiddenName()
@@ -123,18 +122,18 @@ func hiddenName() string {
 	return hidden + hex.EncodeToString(random[:])
 }
 
-// link gives a nameless draft a name, which must be free.
+// link gives an unnamed draft a name, which must not exist.
 func (d *draft) link(dir int, name string) error {
 	return unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(d.Fd())), dir, name, unix.AT_SYMLINK_FOLLOW)
 }
 
-// maxVector is how many pieces the kernel takes at once.
+// maxVector is how many slices writev accepts.
 const maxVector = 1024
 
-// writeAll appends the pieces and returns how many bytes of them it wrote.
+// writeAll appends the slices and returns how many bytes it wrote.
 func (d *draft) writeAll(parts [][]byte) (int, error) {
 	total := 0
-	skip := 0 // bytes of the first piece that are written
+	skip := 0 // bytes of the first slice that are written
 	for len(parts) > 0 {
 		batch := parts[:min(len(parts), maxVector)]
 		if skip > 0 {
@@ -155,7 +154,7 @@ func (d *draft) writeAll(parts [][]byte) (int, error) {
 	return total, nil
 }
 
-// discard closes and removes the file. It may be called after land.
+// discard closes and removes the draft. It may be called after land.
 func (d *draft) discard() error {
 	err := d.Close()
 	if errors.Is(err, os.ErrClosed) {
@@ -171,8 +170,8 @@ func (d *draft) unlink() error {
 	return unix.Unlinkat(d.dir, d.name, 0)
 }
 
-// land puts the draft into the target's place, with its mode, and closes it. On
-// an error the draft is still there.
+// land moves the draft to the target, with the right mode, and closes it. On an error
+// the draft still exists.
 func (s *Service) land(ctx context.Context, t *target, d *draft) (created bool, err error) {
 	unlock, err := s.locks.lock(ctx, t.loc)
 	if err != nil {
@@ -183,7 +182,7 @@ func (s *Service) land(ctx context.Context, t *target, d *draft) (created bool, 
 }
 
 func (s *Service) landLocked(t *target, d *draft) (created bool, err error) {
-	// What is there may have changed since the target was opened.
+	// The file may have changed since the target was opened.
 	if err := t.inspect(); err != nil {
 		return false, err
 	}
@@ -194,7 +193,7 @@ func (s *Service) landLocked(t *target, d *draft) (created bool, err error) {
 	case t.old.Dev != t.edited.Dev || t.old.Ino != t.edited.Ino:
 		return false, pathFault(fileIO, t.path, "the file was replaced while it was edited")
 	}
-	if err := t.dress(d); err != nil {
+	if err := t.setAttributes(d); err != nil {
 		return false, err
 	}
 	err = t.rename(d)
@@ -207,9 +206,8 @@ func (s *Service) landLocked(t *target, d *draft) (created bool, err error) {
 	return !t.exists, d.Close()
 }
 
-// dress gives the file the mode, and where the agent may, the owner of the file
-// that it replaces.
-func (t *target) dress(d *draft) error {
+// setAttributes sets the mode and, if permitted, the owner of the replaced file.
+func (t *target) setAttributes(d *draft) error {
 	fd := int(d.Fd())
 	if t.exists && unix.Geteuid() == 0 && (t.old.Uid != 0 || t.old.Gid != 0) {
 		if err := unix.Fchown(fd, int(t.old.Uid), int(t.old.Gid)); err != nil && !errors.Is(err, unix.EPERM) {
@@ -234,7 +232,7 @@ func (t *target) rename(d *draft) error {
 				return err
 			}
 		}
-		// Only a rename replaces.
+		// link can't replace a file, only rename can.
 		name := hiddenName()
 		if err := d.link(d.dir, name); err != nil {
 			return err
@@ -247,14 +245,14 @@ func (t *target) rename(d *draft) error {
 	return renameNew(d.dir, d.name, t.loc.FD(), t.loc.Name)
 }
 
-// renameNew renames and fails with EEXIST when the new name is taken.
+// renameNew renames, and fails with EEXIST if the new name exists.
 func renameNew(fromDir int, from string, toDir int, to string) error {
 	err := unix.Renameat2(fromDir, from, toDir, to, unix.RENAME_NOREPLACE)
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
 		return err
 	}
-	// The file system or the runtime lacks the flag. A link is as atomic, but
-	// not for directories; rename replaces an empty one at most.
+	// The file system or the runtime lacks the flag. linkat is as atomic, but not for
+	// directories; rename replaces only an empty one.
 	var st unix.Stat_t
 	if serr := unix.Fstatat(fromDir, from, &st, unix.AT_SYMLINK_NOFOLLOW); serr != nil {
 		return serr
@@ -274,7 +272,7 @@ func renameNew(fromDir int, from string, toDir int, to string) error {
 	return unix.Renameat(fromDir, from, toDir, to)
 }
 
-// copyFrom lands a draft that is on another file system.
+// copyFrom copies a draft from another file system.
 func (t *target) copyFrom(d *draft) error {
 	if _, err := d.Seek(0, 0); err != nil {
 		return err
@@ -284,7 +282,7 @@ func (t *target) copyFrom(d *draft) error {
 		return err
 	}
 	if _, err = near.ReadFrom(d.File); err == nil {
-		if err = t.dress(near); err == nil {
+		if err = t.setAttributes(near); err == nil {
 			err = t.rename(near)
 		}
 	}

@@ -16,14 +16,13 @@ import (
 	"github.com/sandgate/sandgate/streaming"
 )
 
-// maxReply bounds what one reply holds, below the 4 MiB that gRPC takes by
-// default.
+// maxReply bounds a reply, below the 4 MiB that gRPC accepts by default.
 const maxReply = 3 << 20
 
-// Upload writes files: the envelope, then a header, chunks and a trailer for
-// each. A file that fails is reported in its result and its chunks are dropped.
-// Messages in a wrong order end the call, and so does a stream that ends before
-// a file's trailer. Files whose trailer came before stay.
+// Upload writes files. The stream has an envelope, then a header, chunks and a trailer for
+// each file. The result of a failed file has its error, and its chunks are dropped. The
+// call fails if messages are out of order or the stream ends before a trailer. Files with
+// a trailer before that stay.
 func (s *Service) Upload(stream grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
 	defer s.begin()()
 	first := incoming{UploadRequest: &agentv1.UploadRequest{}}
@@ -63,20 +62,20 @@ func (s *Service) Upload(stream grpc.ClientStreamingServer[agentv1.UploadRequest
 	})
 }
 
-// uploadEnd tells what ended a stream that should have gone on.
+// uploadEnd converts the error of a stream that ended early.
 func uploadEnd(err error) error {
 	if errors.Is(err, io.EOF) {
 		return orderFault("the stream ended before the envelope")
 	}
 	var f *fault.Error
 	if f = asFault("", err); f.Reason() == internal {
-		return err // gRPC's own, such as a message that is too large
+		return err // an error of gRPC, such as a message that is too large
 	}
 	return f
 }
 
-func orderFault(words string) *fault.Error {
-	return fault.New(code(outOfOrder), outOfOrder, words, nil)
+func orderFault(text string) *fault.Error {
+	return fault.New(code(outOfOrder), outOfOrder, text, nil)
 }
 
 // upload is one stream.
@@ -109,7 +108,7 @@ func (u *upload) take(ctx context.Context, msg *incoming) error {
 	}
 }
 
-// chunk takes the next bytes of the open file, which it releases.
+// chunk writes and then releases the next bytes of the open file.
 func (u *upload) chunk(c content) error {
 	if err := u.frames.Chunk(c.size); err != nil {
 		c.release()
@@ -143,7 +142,8 @@ func (u *upload) finish(ctx context.Context, t *sandboxv1.UploadTrailer) error {
 	return nil
 }
 
-// abort leaves the open file as it was and keeps the part of a resumable one.
+// abort leaves the target of the open file unchanged and keeps the part of a resumable
+// upload.
 func (u *upload) abort() {
 	if u.file != nil {
 		u.file.abort()

@@ -8,23 +8,20 @@ import (
 	"github.com/sandgate/sandgate/streaming"
 )
 
-// Contents of files go through without being copied where the agent's codec is
-// used: it asks messages to encode and decode themselves. Any other codec sees
-// the generated messages.
+// With the agent's codec, the content of files is not copied: these messages encode and
+// decode themselves. Other codecs use the generated messages.
 
 // Field numbers of a chunk in UploadRequest and DownloadResponse.
 const fieldChunk = 2
 
-// incoming is an UploadRequest whose chunk stays in the buffers in which it
-// came.
+// incoming is an UploadRequest whose chunk stays in the received buffers.
 type incoming struct {
 	*agentv1.UploadRequest
 	chunk content
 }
 
-// UnmarshalBuffers takes a message that is nothing but a chunk. It reports
-// false for any other, which must be decoded as usual. What it takes of data it
-// holds by references of its own.
+// UnmarshalBuffers decodes a message that contains only a chunk. It returns false for any
+// other, which must be decoded as protobuf. It keeps its own references to data.
 func (m *incoming) UnmarshalBuffers(data mem.BufferSlice) bool {
 	if len(data) == 0 {
 		return false
@@ -53,13 +50,14 @@ func (m *incoming) UnmarshalBuffers(data mem.BufferSlice) bool {
 	return true
 }
 
-// content is one chunk in pieces. Whoever has it must release it once.
+// content is one chunk in slices. Its owner must release it once.
 type content struct {
 	parts [][]byte
 	size  int
 	held  mem.BufferSlice
 }
 
+// plain returns bytes that need no release.
 func plain(b []byte) content { return content{parts: [][]byte{b}, size: len(b)} }
 
 func (c *content) release() {
@@ -80,8 +78,8 @@ func (c *content) cut(n int) {
 	}
 }
 
-// outgoing is a DownloadResponse whose chunk is a buffer of getChunk. Sending
-// it by the agent's codec gives the buffer away.
+// outgoing is a DownloadResponse whose chunk is a buffer of getChunk. MarshalBuffers hands
+// the buffer over.
 type outgoing struct {
 	*agentv1.DownloadResponse
 	chunk []byte
@@ -93,14 +91,14 @@ func newOutgoing(b []byte) *outgoing {
 	}
 }
 
-// MarshalBuffers encodes the message: a few bytes, and the chunk itself.
+// MarshalBuffers encodes the message as a header and the chunk itself.
 func (m *outgoing) MarshalBuffers() mem.BufferSlice {
 	head := protowire.AppendTag(make([]byte, 0, 8), fieldChunk, protowire.BytesType)
 	head = protowire.AppendVarint(head, uint64(len(m.chunk)))
 	return mem.BufferSlice{mem.SliceBuffer(head), mem.NewBuffer(&m.chunk, chunkPool{})}
 }
 
-// chunkPool takes the buffers of getChunk back when gRPC is done with them.
+// chunkPool returns buffers to getChunk when gRPC no longer needs them.
 type chunkPool struct{}
 
 var _ mem.BufferPool = chunkPool{}

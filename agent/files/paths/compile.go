@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// compile opens the root and turns the policies into rules on resolved paths.
+// compile opens the root and converts the policies to rules with resolved paths.
 func (v *View) compile(policies []Policy) error {
 	last, err := v.openRoot(policies)
 	if err != nil {
 		return err
 	}
 	for i, p := range policies {
-		seen := v.virtual && i >= last // written as the caller sees paths
+		seen := v.virtual && i >= last // paths as the caller sees them
 		r, err := v.rule(p, seen)
 		if err != nil {
 			return err
@@ -33,8 +33,8 @@ func (v *View) compile(policies []Policy) error {
 	return nil
 }
 
-// openRoot opens the root that the kernel resolves beneath: the last one. The
-// others are checked on what was opened. It returns the policy's index.
+// openRoot opens the last root, beneath which paths resolve, and returns the index of its
+// policy. The other roots are checked against the opened path.
 func (v *View) openRoot(policies []Policy) (int, error) {
 	last := -1
 	for i, p := range policies {
@@ -87,8 +87,8 @@ func (v *View) rule(p Policy, seen bool) (rule, error) {
 	return r, err
 }
 
-// prefixes returns the prefixes as resolved paths. With links, each counts both
-// as it is written and as it resolves.
+// prefixes returns the prefixes as resolved paths. With links, it returns each both as
+// written and as resolved.
 func (v *View) prefixes(list []string, seen, links bool) ([]string, error) {
 	var out []string
 	for _, text := range list {
@@ -115,8 +115,7 @@ func (v *View) prefixes(list []string, seen, links bool) ([]string, error) {
 	return out, nil
 }
 
-// existing resolves the longest part of a clean path that is there and appends
-// the rest.
+// existing resolves the longest existing part of a clean path and appends the rest.
 func (v *View) existing(clean string, seen bool) (string, error) {
 	plain := &View{}
 	if seen {

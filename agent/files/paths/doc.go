@@ -1,20 +1,18 @@
-// Package paths resolves the paths of file calls within what a call may touch.
+// Package paths resolves the paths of file calls within the limits of their policies.
 //
-// A [View] is made from the policies of one call. With a root directory every
-// path resolves beneath it: in the kernel by openat2 where there is one, and
-// component by component without following links elsewhere. The two give the
-// same results. What prefixes allow or deny is decided on the resolved path of
-// the descriptor that was opened, never on the text of the request, so neither
-// "..", nor a link, nor a race leads around them.
+// A [View] is made from the policies of one call. With a root directory, every path
+// resolves beneath it: in the kernel by openat2, or else component by component in user
+// space, with the same results. Prefixes are checked against the resolved path of the
+// opened descriptor, never against the text of the request. So neither "..", nor a link,
+// nor a race bypasses them.
 //
-// A prefix that denies counts as it is written and as it resolves. A prefix
-// that allows counts as it is written only: it must name a real path, because a
-// command in the sandbox could otherwise widen it by a link.
+// A denying prefix applies both as written and as resolved. An allowing prefix applies
+// only as written and must be a resolved path: otherwise a command could widen it by a
+// link.
 //
-// Policies come from the widest (server) to the narrowest (call). The prefixes
-// of a policy whose root is virtual, and of those after it, are written as the
-// caller sees paths, that is below that root. Those before it are the sandbox's
-// own paths.
+// Policies are ordered from the widest (server) to the narrowest (call). The prefixes of a
+// policy with a virtual root, and of later ones, are paths as the caller sees them, below
+// that root. Those of earlier policies are the sandbox's own paths.
 //
-// What a policy by path cannot see: a second hard link to a file.
+// Policies by path do not cover a second hard link to a file.
 package paths

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tries bounds how often a lookup that raced with a rename is done again.
+// tries bounds how often a lookup that raced with a rename is repeated.
 const tries = 64
 
 // Kernel reports whether the kernel resolves beneath a directory (openat2).
@@ -26,7 +26,7 @@ var Kernel = sync.OnceValue(func() bool {
 	return errors.Is(err, unix.EXDEV)
 })
 
-// errUseWalk says that the kernel's answer is not final.
+// errUseWalk is returned if the kernel's result is not final.
 var errUseWalk = errors.New("resolve in user space")
 
 func openat2(dir int, path string, flags int, resolve uint64) (int, error) {
@@ -36,7 +36,7 @@ func openat2(dir int, path string, flags int, resolve uint64) (int, error) {
 		switch {
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EXDEV):
-			// An absolute link is refused here even where it stays inside.
+			// The kernel rejects an absolute link even if it stays inside.
 			return -1, errUseWalk
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
 			return -1, errUseWalk
@@ -47,7 +47,7 @@ func openat2(dir int, path string, flags int, resolve uint64) (int, error) {
 	return -1, errUseWalk
 }
 
-// openat is unix.Openat, done again when a signal interrupts it.
+// openat is unix.Openat, repeated if a signal interrupts it.
 func openat(dir int, path string, flags int) (int, error) {
 	for {
 		fd, err := unix.Openat(dir, path, flags, 0)

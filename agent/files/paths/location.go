@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrFixed is returned for the root and for a path that ends in "..": they have
-// no name that could be changed. It wraps ErrInvalid.
+// ErrFixed is returned for the root and for a path that ends in "..": they have no name
+// that can be changed. It wraps ErrInvalid.
 var ErrFixed = fmt.Errorf("%w: it names a directory that cannot be moved, replaced or removed", ErrInvalid)
 
 // Location is a name in an open directory. The file need not exist.
@@ -18,7 +18,7 @@ type Location struct {
 	Dir *os.File
 	// Name is one component, never "." or "..".
 	Name string
-	// Real is the resolved path, where the view checks anything.
+	// Real is the resolved path, if the view checks paths.
 	Real string
 }
 
@@ -33,13 +33,13 @@ func (l *Location) Close() error {
 // FD returns the descriptor of the directory.
 func (l *Location) FD() int { return int(l.Dir.Fd()) }
 
-// Lookup says how a location is found.
+// Lookup configures Locate.
 type Lookup struct {
 	// Access is checked on the location.
 	Access Access
 	// Follow resolves links at the last component too.
 	Follow bool
-	// Parents makes missing directories above the last component.
+	// Parents makes missing parent directories.
 	Parents bool
 }
 

@@ -2,7 +2,7 @@ package paths
 
 import "fmt"
 
-// Policy is what one access policy says about files.
+// Policy is the part of an access policy that concerns files.
 type Policy struct {
 	// Root is the directory that every path resolves beneath. Empty: none.
 	Root string
@@ -16,7 +16,7 @@ type Policy struct {
 	ReadDeny []string
 }
 
-// Access is what a call wants to do with a path.
+// Access is the kind of access to a path.
 type Access uint8
 
 const (
@@ -28,13 +28,13 @@ const (
 
 // DeniedError is returned for a path that a policy forbids.
 type DeniedError struct {
-	// Policy is the rule that decided, as "write_deny_prefixes: /etc".
+	// Policy is the rule that denied it, such as "write_deny_prefixes: /etc".
 	Policy string
 }
 
 func (e *DeniedError) Error() string { return "denied by policy " + e.Policy }
 
-// rule is one policy in terms of resolved paths.
+// rule is one policy with resolved paths.
 type rule struct {
 	root       string // resolved; empty: none
 	writeAllow []string
@@ -66,7 +66,7 @@ func (r *rule) check(access Access, real string) error {
 	return nil
 }
 
-// checkTree is check for a directory that is moved with all that is in it.
+// checkTree is check for a directory that is moved with its content.
 func (r *rule) checkTree(real string) error {
 	for _, p := range r.readDeny {
 		if Beneath(p, real) {
@@ -94,7 +94,7 @@ func (v *View) WritePrefixes() (allow, deny []string) {
 	return allow, deny
 }
 
-// both returns the prefixes of what lies beneath one of a and one of b.
+// both returns the prefixes of paths that are beneath one of a and one of b.
 func both(a, b []string) []string {
 	list := []string{}
 	for _, p := range a {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoProc is returned where a policy needs the resolved path of a descriptor
-// and there is no /proc to tell it: then nothing is allowed.
+// errNoProc is returned if a policy needs the resolved path of a descriptor and there is
+// no /proc. Then nothing is allowed.
 var errNoProc = errors.New("cannot tell the resolved path: /proc is missing")
 
 // deleted is what the kernel appends to the path of a removed file.
@@ -27,8 +27,8 @@ func resolved(fd int) (string, error) {
 		return "", fmt.Errorf("%w: %q is not in this file system", ErrOutside, p)
 	}
 	if strings.HasSuffix(p, deleted) {
-		// Either a name that ends so, or a file that was removed after it was
-		// opened and whose path would no longer match a prefix.
+		// Either a name with this suffix, or a file that was removed after it was opened
+		// and whose path would no longer match a prefix.
 		var here, there unix.Stat_t
 		if err := unix.Fstat(fd, &here); err != nil {
 			return "", err

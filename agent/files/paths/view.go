@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// View is the file system as one call may see it. It is safe for concurrent
-// use and must be closed.
+// View is the file system within the limits of one call. It is safe for concurrent use
+// and must be closed.
 type View struct {
 	root     *os.File // nil: the sandbox's own root, unconfined
 	rootText []string
@@ -19,14 +19,14 @@ type View struct {
 	kernel   bool
 }
 
-// Options say how a view resolves.
+// Options configure how a view resolves.
 type Options struct {
-	// NoKernel resolves in user space even where the kernel could do it.
+	// NoKernel resolves in user space even if the kernel has openat2.
 	NoKernel bool
 }
 
-// New returns the view that all policies allow, the widest first. An error is
-// ErrInvalid for a malformed policy, or says why a root cannot be opened.
+// New returns the view that all policies allow, the widest first. The error wraps
+// ErrInvalid if a policy is malformed.
 func New(policies []Policy, opts Options) (*View, error) {
 	v := &View{kernel: !opts.NoKernel && Kernel()}
 	if err := v.compile(policies); err != nil {
@@ -47,9 +47,8 @@ func (v *View) Close() error {
 // Restricted reports whether anything is forbidden at all.
 func (v *View) Restricted() bool { return v.root != nil || len(v.rules) > 0 }
 
-// Open opens what path leads to and checks it on the descriptor. Links are
-// followed. The flags must not create or truncate; O_CLOEXEC is added, and
-// O_NOCTTY where it means something.
+// Open opens a path, follows links, and checks the descriptor. The flags must not create
+// or truncate. Open adds O_CLOEXEC and, without O_PATH, O_NOCTTY.
 func (v *View) Open(path string, flags int, access Access) (*os.File, error) {
 	parts, err := v.parts(path)
 	if err != nil {
@@ -132,8 +131,8 @@ func join(parts []string) string {
 	return string(out)
 }
 
-// Check decides on a resolved path, as Resolved and Location give it. It is for
-// what lies below a directory that the view opened.
+// Check checks a resolved path, as Resolved and Location return it, below a directory that
+// the view opened.
 func (v *View) Check(real string, access Access) error {
 	for i := range v.rules {
 		if err := v.rules[i].check(access, real); err != nil {
@@ -143,8 +142,8 @@ func (v *View) Check(real string, access Access) error {
 	return nil
 }
 
-// CheckTree is Check for reading, writing and moving a directory with all that
-// is below it.
+// CheckTree checks that a directory may be read, written and moved with everything below
+// it.
 func (v *View) CheckTree(real string) error {
 	for i := range v.rules {
 		if err := v.rules[i].checkTree(real); err != nil {
@@ -154,11 +153,10 @@ func (v *View) CheckTree(real string) error {
 	return nil
 }
 
-// Checks reports whether Check can refuse anything.
+// Checks reports whether Check can deny anything.
 func (v *View) Checks() bool { return len(v.rules) > 0 }
 
-// Resolved returns the resolved path of an open file, in the sandbox's own
-// terms.
+// Resolved returns the resolved path of an open file in the sandbox, not in a virtual root.
 func (v *View) Resolved(f *os.File) (string, error) { return resolved(int(f.Fd())) }
 
 func (v *View) checkFD(fd int, access Access) error {

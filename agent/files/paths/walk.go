@@ -13,11 +13,10 @@ const maxLinks = 40
 // maxTarget is the longest target of a link.
 const maxTarget = unix.PathMax
 
-// walker resolves a path component by component. Every step opens one name
-// beneath a descriptor that it holds and follows no link; links are read and
-// their text is walked in the same way. So no race leads out: whatever is
-// swapped, each step starts inside.
-type walker struct {
+// resolver resolves a path component by component. Every step opens one name relative to
+// an open descriptor without following links; links are read and their targets resolved
+// in the same way. So no race leads out of the root: every step starts inside.
+type resolver struct {
 	view    *View
 	stack   []int // directories from the root to the current one
 	links   int
@@ -26,15 +25,15 @@ type walker struct {
 	pending []string
 }
 
-// walk returns the directory that holds the last component, and its name: "."
-// when the path ends at the directory itself. The caller closes the directory.
-// The last component need not exist.
+// walk returns the directory of the last component, and its name, which is "." if the
+// path ends at the directory itself. The caller closes the directory. The last component
+// need not exist.
 func (v *View) walk(path []string, follow, create bool) (dir int, name string, err error) {
 	root, err := v.start()
 	if err != nil {
 		return -1, "", err
 	}
-	w := &walker{view: v, stack: []int{root}, follow: follow, create: create, pending: path}
+	w := &resolver{view: v, stack: []int{root}, follow: follow, create: create, pending: path}
 	defer w.close()
 	if name, err = w.run(); err != nil {
 		return -1, "", err
@@ -52,15 +51,15 @@ func (v *View) start() (int, error) {
 	return openat(int(v.root.Fd()), ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)
 }
 
-func (w *walker) close() {
+func (w *resolver) close() {
 	for _, fd := range w.stack {
 		_ = unix.Close(fd)
 	}
 }
 
-func (w *walker) top() int { return w.stack[len(w.stack)-1] }
+func (w *resolver) top() int { return w.stack[len(w.stack)-1] }
 
-func (w *walker) run() (string, error) {
+func (w *resolver) run() (string, error) {
 	for len(w.pending) > 0 {
 		c := w.pending[0]
 		w.pending = w.pending[1:]
@@ -84,7 +83,7 @@ func (w *walker) run() (string, error) {
 	return ".", nil
 }
 
-func (w *walker) up() error {
+func (w *resolver) up() error {
 	n := len(w.stack)
 	switch {
 	case n > 1:
@@ -96,8 +95,8 @@ func (w *walker) up() error {
 	return nil
 }
 
-// enter makes the directory c, or what the link c leads to, the current one.
-func (w *walker) enter(c string) error {
+// enter makes the directory c, or the target of the link c, the current one.
+func (w *resolver) enter(c string) error {
 	for try := range tries {
 		fd, err := openat(w.top(), c, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
 		switch {
@@ -119,7 +118,7 @@ func (w *walker) enter(c string) error {
 		case isLink:
 			return nil
 		}
-		// Neither a directory nor a link, unless it was swapped in between.
+		// Neither a directory nor a link, unless it was replaced in between.
 		if try > 0 {
 			return unix.ENOTDIR
 		}
@@ -127,7 +126,7 @@ func (w *walker) enter(c string) error {
 	return unix.ELOOP
 }
 
-func (w *walker) mkdir(c string) error {
+func (w *resolver) mkdir(c string) error {
 	if err := w.view.checkName(w.top(), c, Write); err != nil {
 		return err
 	}
@@ -138,16 +137,16 @@ func (w *walker) mkdir(c string) error {
 	return err
 }
 
-func (w *walker) last(c string) (isLink bool, err error) {
+func (w *resolver) last(c string) (isLink bool, err error) {
 	if !w.follow {
 		return false, nil
 	}
 	return w.link(c)
 }
 
-// link queues the target of the link c. It reports false when c is not a link
-// or not there.
-func (w *walker) link(c string) (bool, error) {
+// link queues the target of the link c. It returns false if c is no link or does not
+// exist.
+func (w *resolver) link(c string) (bool, error) {
 	target, err := readlinkat(w.top(), c)
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
@@ -162,8 +161,8 @@ func (w *walker) link(c string) (bool, error) {
 		w.pending = append(targetComponents(target), w.pending...)
 		return true, nil
 	}
-	// The kernel's jumps in /proc have absolute texts that are not paths from
-	// here. openat2 refuses them, and so does this.
+	// The targets of magic links in /proc are no paths. openat2 rejects them, and so
+	// does this.
 	if magic, err := onProc(w.top()); err != nil || magic {
 		return false, errors.Join(err, unix.ELOOP)
 	}
@@ -208,7 +207,7 @@ func onProc(dir int) (bool, error) {
 	return st.Type == unix.PROC_SUPER_MAGIC, nil
 }
 
-// openWalk opens the path without the kernel's help.
+// openWalk opens the path without openat2.
 func (v *View) openWalk(path []string, flags int) (int, error) {
 	for range tries {
 		dir, name, err := v.walk(path, true, false)
@@ -222,7 +221,7 @@ func (v *View) openWalk(path []string, flags int) (int, error) {
 			_, lerr := readlinkat(dir, name)
 			swapped = lerr == nil
 		case err == nil && flags&unix.O_PATH != 0:
-			// O_PATH opens the link itself where it would otherwise fail.
+			// O_PATH opens the link itself, where other flags fail.
 			var st unix.Stat_t
 			err = unix.Fstat(fd, &st)
 			swapped = err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
