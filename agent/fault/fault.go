@@ -1,6 +1,6 @@
-// Package fault builds the errors that the agent ends calls with: a canonical
-// code, google.rpc.ErrorInfo with a reason of sandbox.v1.ErrorReason, and where
-// the reason asks for it BadRequest or RetryInfo.
+// Package fault has the errors of the agent's calls: a canonical code,
+// google.rpc.ErrorInfo with a reason of sandbox.v1.ErrorReason and, depending on the
+// reason, BadRequest or RetryInfo. It also converts panics to such errors.
 package fault
 
 import (
@@ -32,27 +32,25 @@ type Error struct {
 	cause    error
 }
 
-// New returns an error. The comment of the reason in sandbox_errors.proto says
-// which code and metadata keys belong to it. The message is one line for people.
+// New returns an error. The comment of the reason in sandbox_errors.proto defines its code
+// and metadata keys. The message is one line for people.
 func New(code codes.Code, reason sandboxv1.ErrorReason, msg string, metadata map[string]string) *Error {
 	return &Error{code: code, reason: reason, msg: text(msg), metadata: metadata}
 }
 
-// Field names the request's field that is wrong; the status then has a
-// BadRequest. It returns e.
+// Field sets the invalid field of the request, which adds a BadRequest. It returns e.
 func (e *Error) Field(name string) *Error {
 	e.field = name
 	return e
 }
 
-// Retry states when a new try makes sense; the status then has a RetryInfo. It
-// returns e.
+// Retry sets when a retry makes sense, which adds a RetryInfo. It returns e.
 func (e *Error) Retry(after time.Duration) *Error {
 	e.retry = after
 	return e
 }
 
-// Because keeps the cause for errors.Is; the wire does not see it. It returns e.
+// Because sets the cause for errors.Is, which is not sent. It returns e.
 func (e *Error) Because(cause error) *Error {
 	e.cause = cause
 	return e
@@ -73,7 +71,7 @@ func (e *Error) Error() string { return name(e.reason) + ": " + e.msg }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.cause }
 
-// GRPCStatus returns what goes over the wire.
+// GRPCStatus returns the status to send.
 func (e *Error) GRPCStatus() *status.Status {
 	info := &errdetails.ErrorInfo{Reason: name(e.reason), Domain: Domain}
 	if len(e.metadata) > 0 {
@@ -103,5 +101,5 @@ func name(reason sandboxv1.ErrorReason) string {
 	return strings.TrimPrefix(reason.String(), reasonPrefix)
 }
 
-// text makes s fit for a protobuf string: a file's name may be any bytes.
+// text converts s to a protobuf string: file names may contain any bytes.
 func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

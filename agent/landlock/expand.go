@@ -10,12 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// expand returns what has to be allowed so that everything beneath allow may be
-// written and nothing beneath deny: where a denied directory lies beneath an
-// allowed one, the entries beside it are allowed instead. That would take away
-// the right to make new entries there, so it is done only where this user has no
-// such right anyway, and where the entries can be listed. Elsewhere the denied
-// directory stays writable, and exact is false.
+// expand returns the paths to allow so that everything beneath allow may be written except
+// beneath deny. If a denied directory is beneath an allowed one, expand returns the entries
+// beside it instead. That denies new entries there, so it is done only if this user can't
+// make any anyway and the entries can be listed. Otherwise the denied directory stays
+// writable, and exact is false.
 func expand(allow, deny []string) (list []string, exact bool) {
 	exact = true
 	for _, dir := range allow {
@@ -25,8 +24,8 @@ func expand(allow, deny []string) (list []string, exact bool) {
 	return list, exact
 }
 
-// Enforceable returns those of the directories that can be denied to commands
-// which may write all else.
+// Enforceable returns the directories that can be denied to commands which may write
+// everything else.
 func Enforceable(deny []string) []string {
 	var list []string
 	for _, dir := range deny {
@@ -68,8 +67,8 @@ func around(dir string, deny []string) (list []string, exact bool) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, true
 	case err != nil:
-		// What cannot be listed, such as a directory with search permission only,
-		// may still hold entries that commands write to.
+		// A directory that can't be listed may still contain entries that commands can
+		// write.
 		return []string{dir}, false
 	}
 	exact = true
@@ -80,7 +79,7 @@ func around(dir string, deny []string) (list []string, exact bool) {
 	return list, exact
 }
 
-// beneath reports whether p is dir or lies in it. Both are clean.
+// beneath reports whether p is dir or beneath it. Both are clean.
 func beneath(p, dir string) bool {
 	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
 }

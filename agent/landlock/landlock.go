@@ -1,9 +1,8 @@
-// Package landlock makes rulesets for Linux's Landlock, by which a process that
-// has no privilege takes rights away from itself and its descendants.
+// Package landlock makes rulesets for Landlock, by which an unprivileged process restricts
+// itself and its descendants.
 //
-// Only writes are handled: what may be read is not Landlock's matter here. A
-// ruleset allows and cannot forbid, so a directory that is denied within one that
-// is allowed is expressed by allowing everything around it; see expand.
+// It restricts only writes. A ruleset can allow but not deny, so a denied directory within
+// an allowed one is expressed by allowing everything around it; see expand.
 package landlock
 
 import (
@@ -17,26 +16,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ruleset says what a domain allows.
+// Ruleset describes what a domain allows.
 type Ruleset struct {
 	// Allow lists the directories and files beneath which writes are allowed.
-	// Nil: writes are not handled at all. What does not exist is left out, and
-	// so is what a symbolic link leads elsewhere.
+	// Nil: writes are not restricted. Missing paths and symbolic links are ignored.
 	Allow []string
 	// Deny lists directories beneath Allow that must not be written.
 	Deny []string
-	// Devices are files, and directories of files, that exist and may be written
-	// wherever they are.
+	// Devices are existing files, and directories of files, that may be written.
 	Devices []string
-	// Scoped denies signals and connections to abstract unix sockets that lead
-	// out of the domain, where the kernel can do that (ABI 6).
+	// Scoped denies signals and connections to abstract unix sockets outside of the
+	// domain, if the kernel supports that (ABI 6).
 	Scoped bool
 }
 
-// ErrNothing is returned for a ruleset of which the kernel enforces nothing.
+// ErrNothing is returned if the kernel can enforce no part of a ruleset.
 var ErrNothing = errors.New("the kernel has no Landlock, or one that is too old")
 
-// ABI returns the kernel's version of Landlock, 0 without it. Tests replace it.
+// ABI returns the version of the kernel's Landlock, 0 if it has none. Tests replace it.
 var ABI = sync.OnceValue(func() int {
 	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -45,9 +42,9 @@ var ABI = sync.OnceValue(func() int {
 	return int(n)
 })
 
-// The first versions that can do what is needed.
+// The first versions with the features that are needed.
 const (
-	abiRefer    = 2 // without it, nothing may be renamed or linked across directories
+	abiRefer    = 2 // without it, renames and links across directories are denied
 	abiTruncate = 3
 	abiScoped   = 6
 )
@@ -60,16 +57,16 @@ const (
 		unix.LANDLOCK_ACCESS_FS_MAKE_SYM | unix.LANDLOCK_ACCESS_FS_REFER
 )
 
-// Writes reports whether the kernel can hold writes to directories without
-// taking renames away.
+// Writes reports whether the kernel can restrict writes to directories without denying
+// renames.
 func Writes() bool { return ABI() >= abiRefer }
 
-// Scopes reports whether the kernel can hold signals and connections to abstract
-// unix sockets to a domain.
+// Scopes reports whether the kernel can restrict signals and connections to abstract unix
+// sockets to a domain.
 func Scopes() bool { return ABI() >= abiScoped }
 
-// Truncates reports whether the kernel can hold truncation, too, to what may be
-// written. Without that, a file that may not be written can still be emptied.
+// Truncates reports whether the kernel can restrict truncation. If not, a file that can't
+// be written can still be truncated.
 func Truncates() bool { return ABI() >= abiTruncate }
 
 func accesses() (file, all uint64) {
@@ -80,9 +77,9 @@ func accesses() (file, all uint64) {
 	return file, file | dirWrites
 }
 
-// Create returns the descriptor of a ruleset, which the caller closes. exact is
-// false if a directory of Deny stays writable because the rest of its parent
-// could not be allowed without it. It says nothing of truncation; see Truncates.
+// Create returns the descriptor of a ruleset, which the caller closes. exact is false if a
+// directory of Deny stays writable because the rest of its parent can't be allowed without
+// it. It does not cover truncation; see Truncates.
 func Create(r Ruleset) (fd int, exact bool, err error) {
 	var attr unix.LandlockRulesetAttr
 	file, all := accesses()
@@ -95,7 +92,7 @@ func Create(r Ruleset) (fd int, exact bool, err error) {
 	if attr.Handled_access_fs == 0 && attr.Scoped == 0 {
 		return -1, false, ErrNothing
 	}
-	// What follows came later than Scoped. Older kernels take the rest if it is 0.
+	// Later fields came after Scoped; older kernels accept the size up to it.
 	size := unsafe.Offsetof(attr.Scoped) + unsafe.Sizeof(attr.Scoped)
 	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), size, 0)
 	if errno != 0 {
@@ -119,12 +116,11 @@ func Create(r Ruleset) (fd int, exact bool, err error) {
 	return fd, exact, nil
 }
 
-// allow adds a rule for the file at path, or for the directory there and all
-// beneath it.
+// allow adds a rule for the file at path, or for the directory and everything beneath it.
 func allow(ruleset int, path string, file, dir uint64) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil // nothing is there, or nothing that commands can reach
+		return nil // the path does not exist, or commands can't reach it
 	}
 	defer func() { _ = unix.Close(fd) }()
 	if real, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err != nil || real != path {

@@ -55,8 +55,8 @@ func connect(args []string, stdin, stdout *os.File) error {
 	return nil
 }
 
-// dial waits for the agent to listen. It returns a descriptor that blocks, or
-// true when the agent took input and output over and has let go of them.
+// dial waits until the agent listens. It returns a blocking descriptor, or true after the
+// agent has taken over input and output and closed them.
 func dial(path string, wait time.Duration, in, out int) (fd int, handed bool, err error) {
 	for deadline := time.Now().Add(wait); ; time.Sleep(connectRetry) {
 		if handOver(path, in, out) {
@@ -87,8 +87,8 @@ func dialOnce(path string) (int, error) {
 // passSize is the buffer of one direction.
 const passSize = 128 << 10
 
-// pass copies until the end of src. It blocks in the kernel, not in Go's poller,
-// which would take several switches between threads for each message.
+// pass copies until the end of src. It blocks in the kernel and not in Go's poller, which
+// would switch threads several times per message.
 func pass(dst, src int) error {
 	buffer := make([]byte, passSize)
 	for {
@@ -128,8 +128,8 @@ func writeAll(fd int, p []byte) error {
 	return nil
 }
 
-// again reports whether a call is worth another try, and waits for that where
-// somebody has made the descriptor one that does not wait.
+// again reports whether a system call should be retried. If the descriptor is
+// non-blocking, it first waits until the descriptor is ready.
 func again(fd int, events int16, err error) bool {
 	if errors.Is(err, unix.EAGAIN) {
 		_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: events}}, -1)

@@ -13,18 +13,18 @@ import (
 	"github.com/sandgate/sandgate/agent/fault"
 )
 
-// handoverSuffix makes a socket's name that of its twin, on which connect hands
-// its own input and output over to the agent. Its bytes then go past it, and
-// connect only shows that the other side is still there.
+// handoverSuffix is appended to a socket's name for the socket on which connect passes its
+// own input and output to the agent. The bytes then bypass connect, whose lifetime is that
+// of the connection.
 const handoverSuffix = ".pipes"
 
-// handoverWait is how long one who connects may take to hand over.
+// handoverWait is how long a peer may take to pass its pipes.
 const handoverWait = 5 * time.Second
 
-// pipeSize is asked for each pipe.
+// pipeSize is requested for each pipe.
 const pipeSize = 256 << 10
 
-// handover is a listener for connections over pipes that were handed over.
+// handover is a listener whose connections are pairs of passed pipes.
 type handover struct {
 	socket *net.UnixListener
 	conns  chan net.Conn
@@ -32,7 +32,7 @@ type handover struct {
 	once   sync.Once
 }
 
-// listenHandover listens beside the socket of that path.
+// listenHandover listens on the handover socket of a path.
 func listenHandover(path string) (net.Listener, error) {
 	path += handoverSuffix
 	if path[0] != '@' {
@@ -56,12 +56,12 @@ func (h *handover) serve() {
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
-		case err != nil: // for want of descriptors
+		case err != nil: // too few descriptors
 			time.Sleep(connectRetry)
 			continue
 		}
 		go func() {
-			// A command may be who connects: nothing that it sends ends the agent.
+			// A command may connect too. A panic must not end the agent.
 			if err := fault.Catch(func() error { h.take(c); return nil }); err != nil {
 				_ = c.Close()
 			}
@@ -69,7 +69,7 @@ func (h *handover) serve() {
 	}
 }
 
-// take drops one who hands over anything but two pipes.
+// take accepts a peer's pipes, and closes a peer that passes anything else.
 func (h *handover) take(c *net.UnixConn) {
 	conn, err := takePipes(c)
 	if err != nil {
@@ -127,8 +127,7 @@ func takePipes(c *net.UnixConn) (net.Conn, error) {
 	return p, nil
 }
 
-// readyPipes makes two pipes fit for Go's poller, which takes only those that do
-// not wait.
+// readyPipes makes two pipes non-blocking, as Go's poller requires.
 func readyPipes(fds []int) error {
 	if len(fds) != 2 || !isPipe(fds[0]) || !isPipe(fds[1]) {
 		return errors.New("not two pipes")
@@ -137,7 +136,7 @@ func readyPipes(fds []int) error {
 		if err := unix.SetNonblock(fd, true); err != nil {
 			return err
 		}
-		// Fewer turns; the kernel may refuse.
+		// For fewer system calls; the kernel may refuse.
 		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize)
 	}
 	return nil
@@ -167,8 +166,7 @@ func isPipe(fd int) bool {
 	return unix.Fstat(fd, &s) == nil && s.Mode&unix.S_IFMT == unix.S_IFIFO
 }
 
-// pipes is a connection over two pipes that were handed over. It ends with the
-// process that did so.
+// pipes is a connection over two passed pipes. It ends with the process that passed them.
 type pipes struct {
 	in, out *os.File
 	guard   *net.UnixConn
@@ -186,7 +184,7 @@ func (p *pipes) Write(b []byte) (int, error) { return p.out.Write(b) }
 func (p *pipes) Close() error {
 	var err error
 	p.once.Do(func() {
-		// The guard last: with it connect ends, and all must be written by then.
+		// The guard last: connect ends with it, and everything must be written by then.
 		err = errors.Join(p.in.Close(), p.out.Close(), p.guard.Close())
 	})
 	return err
@@ -202,8 +200,8 @@ func (p *pipes) SetDeadline(t time.Time) error {
 func (p *pipes) SetReadDeadline(t time.Time) error  { return p.in.SetReadDeadline(t) }
 func (p *pipes) SetWriteDeadline(t time.Time) error { return p.out.SetWriteDeadline(t) }
 
-// handOver gives the agent this process's input and output, and returns when it
-// wants them no more. It reports false where there is nobody to take them.
+// handOver passes this process's input and output to the agent, and returns when the agent
+// has closed them. It returns false if no agent accepts them.
 func handOver(path string, in, out int) bool {
 	if !isPipe(in) || !isPipe(out) {
 		return false

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// install puts this program into a directory, for an init container that
-// shares the directory with a container whose image has nothing to write with.
+// install copies this program into a directory, for an init container that shares the
+// directory with a container whose image has no tool for it.
 func install(args []string) error {
 	if len(args) != 1 || !filepath.IsAbs(args[0]) {
 		return errUsage

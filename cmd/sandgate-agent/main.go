@@ -1,5 +1,5 @@
-// Command sandgate-agent runs inside a sandbox. It starts commands and does
-// file operations for the server, through a socket that the provider reaches.
+// Command sandgate-agent runs inside a sandbox. It runs commands and file operations for
+// the server, which the provider connects to its socket.
 package main
 
 import (
@@ -26,8 +26,8 @@ const usage = `usage:
   sandgate-agent version
 `
 
-// errUsage is a wrong command line.
-var errUsage = errors.New("wrong usage")
+// errUsage is returned for an invalid command line.
+var errUsage = errors.New("invalid usage")
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
@@ -41,7 +41,7 @@ func run(args []string, stdin, stdout, stderr *os.File) int {
 	case "serve":
 		err = serve(args, stderr)
 	case "connect":
-		// It only copies bytes, but may have inherited a secret.
+		// connect only copies bytes, but may have inherited a secret.
 		conceal()
 		debug.SetGCPercent(25)
 		debug.FreeOSMemory()

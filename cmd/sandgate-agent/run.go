@@ -17,9 +17,9 @@ import (
 // mainExec is the exec id of the sandbox's own command.
 const mainExec = "main"
 
-// runMain starts the sandbox's own command as one that nobody waits for: its
-// output can be read and it can be signalled like any other's, under the exec id
-// "main". It returns when the command has started.
+// runMain starts the sandbox's own command detached, with the exec id "main": its output
+// can be read and it can be signalled like any other command. It returns when the command
+// has started.
 func runMain(ctx context.Context, a *agent.Agent, argv []string) error {
 	ours, theirs := net.Pipe()
 	l := &single{conn: theirs, closed: make(chan struct{})}
@@ -41,7 +41,7 @@ func runMain(ctx context.Context, a *agent.Agent, argv []string) error {
 	if err == nil {
 		_, err = stream.Recv()
 	}
-	if err != nil && ctx.Err() == nil { // told to end meanwhile, it ends in order
+	if err != nil && ctx.Err() == nil { // a cancelled start is no failure
 		return fmt.Errorf("start the sandbox's command %q: %w", argv[0], err)
 	}
 	return nil

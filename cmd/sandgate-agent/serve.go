@@ -56,8 +56,8 @@ func serve(args []string, stderr io.Writer) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	// Nothing that the agent was started with is for commands, and descriptors
-	// 0 to 2 must be taken.
+	// Commands must not inherit the agent's descriptors, and descriptors 0 to 2 must be
+	// open.
 	spawn.Seal()
 	if err := spawn.Harden(); err != nil {
 		return err
@@ -72,7 +72,7 @@ func serve(args []string, stderr io.Writer) error {
 
 	var listeners []net.Listener
 	if *tcp != "" {
-		// The first, so that it is there once a socket is.
+		// Before the sockets, so that it exists once a socket does.
 		l, err := listenTCP(*tcp, secret)
 		if err != nil {
 			return err
@@ -88,15 +88,15 @@ func serve(args []string, stderr io.Writer) error {
 	cfg.Reap = true
 	cfg.Log = slog.New(slog.NewTextHandler(stderr, nil))
 	if unrestricted != nil {
-		cfg.Log.Info("commands are in no Landlock domain: they can signal the agent", "error", unrestricted)
+		cfg.Log.Info("commands have no Landlock domain: they can signal the agent", "error", unrestricted)
 	}
 	a, err := agent.New(cfg)
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
-	// Those that a command could send and that would end the program. Taken
-	// rather than ignored: commands get the default back.
+	// The signals that a command could send and that would end the program. They are
+	// caught and not ignored, so that commands start with the default action.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGQUIT, unix.SIGABRT, unix.SIGTRAP, unix.SIGSYS,
 		unix.SIGSTKFLT, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGXCPU, unix.SIGXFSZ)
 	defer stop()
@@ -140,13 +140,13 @@ func listenAll(list []string, fd int) ([]net.Listener, error) {
 			return nil, err
 		}
 		if !strings.HasPrefix(path, "@") {
-			// A socket that a former life left behind.
+			// A socket that an earlier agent left behind.
 			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 				return nil, fmt.Errorf("remove old socket: %w", err)
 			}
 		}
-		// The first, so that it is there once the socket is. Without it, as where
-		// the name is too long, connect passes the bytes on itself.
+		// Before the socket, so that it exists once the socket does. Without it, for
+		// example because the name is too long, connect copies the bytes itself.
 		if l, err := listenHandover(path); err == nil {
 			all = append(all, l)
 		}
@@ -159,7 +159,7 @@ func listenAll(list []string, fd int) ([]net.Listener, error) {
 	return all, nil
 }
 
-// socketPath takes unix:///path, unix:/path and unix:@name.
+// socketPath parses unix:///path, unix:/path and unix:@name.
 func socketPath(address string) (string, error) {
 	rest, ok := strings.CutPrefix(address, "unix:")
 	if !ok {

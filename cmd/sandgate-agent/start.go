@@ -22,20 +22,19 @@ import (
 )
 
 const (
-	// startWait bounds how long start waits for the agent that it started.
+	// startWait is how long start waits for the agent that it started.
 	startWait = 10 * time.Second
-	// stopWait is how long an agent that is replaced has to end by itself.
+	// stopWait is how long a replaced agent may take to end before it is killed.
 	stopWait = 5 * time.Second
-	// logTail is how much of the agent's complaints start passes on.
+	// logTail is how much of the agent's log start reports.
 	logTail = 2 << 10
 )
 
-// start makes an agent that outlives it, for containers whose first process is
-// not ours, and returns when that agent listens at DIR/INCARNATION.sock. Where
-// one does so already it does nothing, also when two are started at once; an
-// agent of an earlier generation that was started here is ended first. Where the
-// agent that then runs listens on TCP, start says so: one that was there already
-// may not.
+// start starts an agent in the background, for containers whose first process is not the
+// agent, and returns when it listens on DIR/INCARNATION.sock. If it listens already, start
+// does nothing, even if two starts run at once. start first ends an agent of an earlier
+// generation in DIR. It prints the agent's TCP address, if any: an agent that ran already
+// may have none.
 func start(args []string, stdin io.Reader, stdout io.Writer) error {
 	flags := flag.NewFlagSet("start", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -71,7 +70,7 @@ func start(args []string, stdin io.Reader, stdout io.Writer) error {
 	}
 	socket := filepath.Join(*dir, *incarnation+".sock")
 	if listening(socket) {
-		return tellTCP(*dir, *incarnation, stdout)
+		return printTCP(*dir, *incarnation, stdout)
 	}
 	if err := endPredecessor(*dir, *generation); err != nil {
 		return err
@@ -83,12 +82,12 @@ func start(args []string, stdin io.Reader, stdout io.Writer) error {
 	if err := one.launch(); err != nil {
 		return err
 	}
-	return tellTCP(*dir, *incarnation, stdout)
+	return printTCP(*dir, *incarnation, stdout)
 }
 
-// tellTCP says where the agent listens on TCP, if it does.
-func tellTCP(dir, incarnation string, stdout io.Writer) error {
-	n, err := readNote(dir)
+// printTCP prints the TCP address of the agent, if any.
+func printTCP(dir, incarnation string, stdout io.Writer) error {
+	n, err := readPidFile(dir)
 	if err != nil || n.tcp == "" || n.incarnation != incarnation {
 		return err
 	}
@@ -107,24 +106,24 @@ func stop(args []string) error {
 	return endPredecessor(*dir, math.MaxInt)
 }
 
-// launched is an agent that is to be started.
+// launched is an agent to start.
 type launched struct {
 	dir, incarnation, workdir, socket string
 	generation                        int
-	tcp, secret                       string // where it listens on TCP, and for whom
+	tcp, secret                       string // TCP address to listen on, and its secret
 }
 
-// launch starts the agent in a session of its own, with nothing of ours open.
+// launch starts the agent in a session of its own, without this process's descriptors.
 func (l *launched) launch() error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	complaints, err := os.Create(filepath.Join(l.dir, "agent.log"))
+	agentLog, err := os.Create(filepath.Join(l.dir, "agent.log"))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = complaints.Close() }()
+	defer func() { _ = agentLog.Close() }()
 	args := []string{"serve", "--listen", "unix://" + l.socket, "--incarnation", l.incarnation, "--state-dir", l.dir}
 	if l.workdir != "" {
 		args = append(args, "--workdir", l.workdir)
@@ -136,12 +135,12 @@ func (l *launched) launch() error {
 	if l.tcp != "" {
 		cmd.Env = append(os.Environ(), secretVariable+"="+l.secret)
 	}
-	cmd.Stderr = complaints
+	cmd.Stderr = agentLog
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	if err := l.note(cmd.Process.Pid); err != nil {
+	if err := l.writePidFile(cmd.Process.Pid); err != nil {
 		return errors.Join(err, cmd.Process.Kill())
 	}
 	ended := make(chan error, 1)
@@ -149,54 +148,54 @@ func (l *launched) launch() error {
 	for deadline := time.Now().Add(startWait); ; time.Sleep(connectRetry) {
 		select {
 		case err := <-ended:
-			return fmt.Errorf("the agent ended at once: %w: %s", err, tail(complaints.Name()))
+			return fmt.Errorf("the agent ended at once: %w: %s", err, tail(agentLog.Name()))
 		default:
 		}
 		if listening(l.socket) {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return errors.Join(fmt.Errorf("the agent does not listen after %v: %s", startWait, tail(complaints.Name())), cmd.Process.Kill())
+			return errors.Join(fmt.Errorf("the agent does not listen after %v: %s", startWait, tail(agentLog.Name())), cmd.Process.Kill())
 		}
 	}
 }
 
 func pidFile(dir string) string { return filepath.Join(dir, "agent.pid") }
 
-// note is what is written of the agent that runs in a directory.
-type note struct {
-	pid, generation int // pid 0: there is none
+// pidRecord is the content of the pid file of a directory's agent.
+type pidRecord struct {
+	pid, generation int // pid 0: no agent
 	incarnation     string
 	tcp             string
 }
 
-func (l *launched) note(pid int) error {
+func (l *launched) writePidFile(pid int) error {
 	text := fmt.Sprintf("%d %s %d %s\n", pid, l.incarnation, l.generation, l.tcp)
 	return os.WriteFile(pidFile(l.dir), []byte(text), 0o600)
 }
 
-func readNote(dir string) (note, error) {
+func readPidFile(dir string) (pidRecord, error) {
 	text, err := os.ReadFile(pidFile(dir))
 	if errors.Is(err, os.ErrNotExist) {
-		return note{}, nil
+		return pidRecord{}, nil
 	}
 	if err != nil {
-		return note{}, err
+		return pidRecord{}, err
 	}
-	var n note
-	// The last one may be missing.
+	var n pidRecord
+	// The TCP address may be missing.
 	got, _ := fmt.Sscan(string(text), &n.pid, &n.incarnation, &n.generation, &n.tcp)
 	if got < 3 || n.pid <= 1 {
-		return note{}, nil
+		return pidRecord{}, nil
 	}
 	return n, nil
 }
 
-// endPredecessor ends the agent that was started here before, if there is one.
-// A pid alone may have been used again, so its arguments must fit as well. Who
-// comes too late for a generation must not end a later one.
+// endPredecessor ends the agent that was started in the directory before, if any. Another
+// process may have its pid, so its arguments must match too. It fails if the running agent
+// has a later generation.
 func endPredecessor(dir string, generation int) error {
-	n, err := readNote(dir)
+	n, err := readPidFile(dir)
 	if err != nil || n.pid == 0 {
 		return err
 	}
@@ -232,7 +231,7 @@ func listening(socket string) bool {
 	return true
 }
 
-// verifySelf makes sure that this program arrived whole.
+// verifySelf checks the hash of this program's file.
 func verifySelf(want string) error {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -249,7 +248,7 @@ func verifySelf(want string) error {
 	return nil
 }
 
-// plainName keeps an incarnation from being more than a file's name.
+// plainName reports whether an incarnation is safe as part of a file name.
 func plainName(s string) bool {
 	return s != "" && len(s) <= 64 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
 
-// secretVariable is where serve finds the secret of its TCP listener.
+// secretVariable is the environment variable with the secret of the TCP listener.
 const secretVariable = "SANDGATE_AGENT_SECRET"
 
 // takeSecret removes the secret from the environment, so that no command
@@ -24,10 +24,10 @@ func takeSecret() string {
 	return secret
 }
 
-// listenTCP listens on a network for who knows the secret, and for nobody else.
+// listenTCP listens on TCP for peers that know the secret.
 func listenTCP(address, secret string) (net.Listener, error) {
 	if secret == "" {
-		return nil, fmt.Errorf("--listen-tcp %s: without a secret in %s nothing listens on a network", address, secretVariable)
+		return nil, fmt.Errorf("--listen-tcp %s: a secret in %s is required", address, secretVariable)
 	}
 	s, err := sealed.ParseSecret(secret)
 	if err != nil {
@@ -40,15 +40,15 @@ func listenTCP(address, secret string) (net.Listener, error) {
 	return sealed.NewListener(l, s)
 }
 
-// conceal keeps other programs of this user from reading this one's environment
-// and input. They run meanwhile, so that it comes a moment too late; what they
-// could learn is a way to their own agent.
+// conceal keeps other programs of this user from reading this program's environment and
+// input. It may be a moment late, but the secret gives access only to the agent of the
+// same sandbox.
 func conceal() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }
 
 var errNoSecret = errors.New("no secret came on standard input")
 
-// readSecret reads a secret and no byte more: who sent it may not be able to end
-// the input.
+// readSecret reads a secret and not a byte more: the sender may be unable to close the
+// input.
 func readSecret(in io.Reader, wait time.Duration) (string, error) {
 	type result struct {
 		text string
