@@ -34,7 +34,7 @@ func (h *harness) anonymous(t testing.TB) int64 {
 	return 0
 }
 
-// runMany runs commands four at a time and fails for the first that does.
+// runMany runs commands four at a time. The test fails if one does.
 func (h *harness) runMany(t testing.TB, n int, request func(i int) *sandboxv1.ExecuteRequest) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -51,8 +51,7 @@ func (h *harness) runMany(t testing.TB, n int, request func(i int) *sandboxv1.Ex
 	wg.Wait()
 }
 
-// Thousands of ended commands stay known for little memory: the agent shares
-// the sandbox's limit with them.
+// Thousands of ended commands need little memory: the agent shares the sandbox's limit.
 func TestEndedCommandsAreSmall(t *testing.T) {
 	h := start(t, setup{cgroup: cgroupRoot() != ""})
 	warm, many := 500, 8000
@@ -89,8 +88,8 @@ func TestEndedCommandsAreSmall(t *testing.T) {
 	}
 }
 
-// What many ended commands printed is still read after it left memory, byte
-// for byte and in its order, also by commands that join.
+// Output of ended commands can still be read after it moved to the archive, byte for byte
+// and in order, also by calls that join.
 func TestOutputOfEndedCommands(t *testing.T) {
 	h := start(t, setup{})
 	const many, size = 60, 100_000 // six times of what stays in memory
@@ -106,7 +105,7 @@ func TestOutputOfEndedCommands(t *testing.T) {
 	}
 	wg.Wait()
 	for i := range many {
-		// Its background child ends first, so that nothing of it runs any more.
+		// Its background child must have ended.
 		eventually(t, "the command is over", func() bool {
 			l, err := h.ListProcesses(testContext(t), &agentv1.ListProcessesRequest{Request: &sandboxv1.ListProcessesRequest{}})
 			return err == nil && len(l.GetResponse().GetProcesses()) == 0

@@ -155,7 +155,7 @@ func TestBackgroundChild(t *testing.T) {
 			if e.GetOutput() != nil && !killed {
 				killed = true
 				if !h.signal(t, "bg", "KILL", sandboxv1.SignalScope_SIGNAL_SCOPE_TREE) {
-					t.Error("nobody was killed")
+					t.Error("no process was killed")
 				}
 			}
 			return e, err
@@ -168,7 +168,7 @@ func TestBackgroundChild(t *testing.T) {
 		}
 		eventually(t, "it is no longer listed", func() bool { return list() == nil })
 		if h.signal(t, "bg", "KILL", sandboxv1.SignalScope_SIGNAL_SCOPE_TREE) {
-			t.Error("somebody was killed")
+			t.Error("a process was killed")
 		}
 	})
 }

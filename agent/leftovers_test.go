@@ -13,8 +13,8 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// An agent that is killed in the middle of uploads leaves no parts behind, and
-// the file that was to be replaced as it was.
+// An agent that is killed during uploads leaves no parts behind, and the old file
+// unchanged.
 func TestKilledAgentLeavesNoParts(t *testing.T) {
 	h := start(t, setup{})
 	dir := t.TempDir()

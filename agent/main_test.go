@@ -25,7 +25,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// The test binary is the agent as well: a reaper must be alone in its process.
+// The test binary is also the agent: a reaper needs a process of its own.
 const agentEnv = "SANDGATE_AGENT_TEST_SOCKET"
 
 func TestMain(m *testing.M) {
@@ -68,7 +68,7 @@ func serveForTest() int {
 		return 1
 	}
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // the parent is gone
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the parent is gone
 		a.Close()
 		os.Exit(0)
 	}()
@@ -79,7 +79,7 @@ func serveForTest() int {
 	select {} // Close ends the process
 }
 
-// harness is an agent in a process of its own, and a client of it.
+// harness is an agent in its own process, and a client of it.
 type harness struct {
 	agentv1.AgentServiceClient
 	conn   *grpc.ClientConn
@@ -130,7 +130,7 @@ func start(t testing.TB, s setup) *harness {
 	}
 	exe := "/proc/self/exe"
 	if s.uid != 0 {
-		// The binary may lie where the user cannot reach it.
+		// The user may be unable to reach the test binary.
 		exe = filepath.Join(dir, "agent.test")
 		copyFile(t, exe)
 	}
@@ -146,7 +146,7 @@ func start(t testing.TB, s setup) *harness {
 	cmd.Env, cmd.Stderr, cmd.ExtraFiles = env, os.Stderr, []*os.File{listening}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if s.cgroup && s.uid != 0 {
-		// Delegated as a provider does: the agent is in it from the start.
+		// Delegated as by a provider: the agent is in it from the start.
 		own := filepath.Join(h.cgroup, "agent")
 		if err := os.Mkdir(own, 0o755); err != nil {
 			t.Fatal(err)
@@ -192,7 +192,7 @@ func start(t testing.TB, s setup) *harness {
 		select {
 		case <-done:
 		case <-time.After(15 * time.Second):
-			_ = cmd.Process.Signal(syscall.SIGQUIT) // says where it hangs
+			_ = cmd.Process.Signal(syscall.SIGQUIT) // prints its goroutines
 			<-done
 			t.Error("the agent did not end")
 		}
@@ -230,7 +230,7 @@ func copyFile(t testing.TB, to string) {
 	}
 }
 
-// result is all that came of a command.
+// result is everything that a command's stream delivered.
 type result struct {
 	started        *sandboxv1.Started
 	stdout, stderr []byte
@@ -355,7 +355,7 @@ func alive(mark string) []int {
 	return found
 }
 
-// gate is a pipe in the file system: who reads it waits until it is opened.
+// gate is a named pipe: its reader blocks until open.
 type gate string
 
 func newGate(t testing.TB) gate {
@@ -382,7 +382,7 @@ func (g gate) open(t testing.TB) {
 	_ = f.Close()
 }
 
-// eventually waits for a condition that another process brings about.
+// eventually waits for a condition that another process makes true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {

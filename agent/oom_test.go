@@ -10,9 +10,9 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// With a memory controller in cgroup v2, each command has a counter of its own:
-// that it ran out of memory is certain, and nobody else's end is touched. The
-// build tag says that the machine has one.
+// With a memory controller in cgroup v2, each command has its own counter: running out of
+// memory is certain and not inferred, and other commands are unaffected. The build tag
+// asserts that the machine has a memory controller.
 func TestOutOfMemory(t *testing.T) {
 	h := start(t, setup{cgroup: true})
 	for file, value := range map[string]string{"memory.max": "67108864", "memory.swap.max": "0"} {

@@ -23,15 +23,15 @@ type setup struct {
 	cgroup   bool
 	noClone3 bool
 	refuse   bool
-	open     bool // no domain
-	// privileges may be gained by commands.
+	open     bool // without a Landlock domain
+	// privileges: commands may gain privileges.
 	privileges bool
 	uid        int
 	stall      time.Duration
 	broken     time.Duration
 }
 
-// setups are the ways in which commands are started and killed.
+// setups are the ways to start and kill commands.
 func setups() []setup {
 	return []setup{
 		{name: "cgroup", cgroup: true},
@@ -43,18 +43,18 @@ func setups() []setup {
 	}
 }
 
-// asLocal is an agent as the local provider starts it: its cgroup is closed to
-// commands, and clone3 is for itself only.
+// asLocal is an agent as the local provider starts it: commands can't write its cgroup
+// and can't use clone3.
 var asLocal = setup{name: "cgroup as uid 1000", cgroup: true, refuse: true, uid: 1000}
 
-// eachSetup runs a test in every way that this machine can.
+// eachSetup runs a test in every setup that this machine supports.
 func eachSetup(t *testing.T, f func(*testing.T, *harness)) {
 	for _, s := range setups() {
 		t.Run(s.name, func(t *testing.T) { f(t, start(t, s)) })
 	}
 }
 
-// cgroupRoot finds where cgroup v2 is mounted and may be written.
+// cgroupRoot returns a writable cgroup v2 mount, or "".
 func cgroupRoot() string {
 	for _, dir := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
 		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err == nil {
@@ -66,8 +66,8 @@ func cgroupRoot() string {
 	return ""
 }
 
-// restrictForTest makes this process one as runtimes start agents: without new
-// privileges, so that its commands can have a domain.
+// restrictForTest sets no_new_privs, as runtimes do for agents, so that commands can have
+// a Landlock domain.
 func restrictForTest() error {
 	if os.Getenv("SANDGATE_AGENT_TEST_PRIVILEGES") != "" {
 		if err := process.RestrictCommands(); !errors.Is(err, spawn.ErrPrivileges) {

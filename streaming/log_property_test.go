@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is the trivial log: everything that was ever stored, byte by byte.
+// model is the trivial log: every byte that was ever stored.
 type model struct {
 	data    []byte
 	streams []Stream
@@ -38,10 +38,9 @@ type follower struct {
 	want  [][]byte
 }
 
-// TestLogAgainstModel drives a log with every operation in any order and
-// holds what readers see against the model: every byte right, in order, of the
-// right stream, nothing twice, every loss said as a gap, and none at all where
-// the policy forbids it.
+// TestLogAgainstModel runs operations on a log in random order and compares the readers
+// with the model: every byte once, in order and of the right stream, every loss as a gap,
+// and no loss under Block.
 func TestLogAgainstModel(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {

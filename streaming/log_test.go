@@ -35,8 +35,7 @@ func drain(t *testing.T, r *Reader, limit int) (out []byte, runs []Stream, gaps 
 	}
 }
 
-// Readers that follow live, at different speeds and from different positions,
-// and one that comes when all is over, see the same bytes.
+// Readers at different speeds and positions, and one after the end, get the same bytes.
 func TestReadersSeeTheSame(t *testing.T) {
 	l := NewLog(Options{Memory: 32 << 10, Capacity: 8 << 20, Dir: t.TempDir(), Policy: Evict})
 	defer l.Close()
@@ -104,8 +103,8 @@ func TestReplayInterleavesAsTheFirstRun(t *testing.T) {
 	}
 }
 
-// Under Block nothing is lost however slow the only reader is, and nothing
-// more than the capacity is kept for it.
+// Under Block no byte is lost however slow the only reader is, and no more than the
+// capacity is kept for it.
 func TestBlockWaitsForTheReader(t *testing.T) {
 	l := NewLog(Options{Memory: 16 << 10})
 	defer l.Close()
@@ -182,8 +181,8 @@ func TestBlockedWriterIsFreed(t *testing.T) {
 	}
 }
 
-// A slow reader under Block delays nobody: the fastest one decides, and the
-// slow one is told exactly what it missed.
+// A slow reader under Block does not delay the writer: only the fastest one does, and the
+// slow one gets a gap of exactly the evicted bytes.
 func TestSlowReaderGetsAGap(t *testing.T) {
 	l := NewLog(Options{Memory: 8 << 10})
 	defer l.Close()

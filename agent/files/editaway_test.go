@@ -16,8 +16,8 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// An edit that runs while its file is moved or removed does not bring the file
-// back: the calls take effect one after the other.
+// An edit during a move or removal of its file does not restore the file: the calls take
+// effect one after the other.
 func TestEditBringsNothingBack(t *testing.T) {
 	move := func(s *Service, path string) error {
 		_, err := s.MoveFile(context.Background(), &agentv1.MoveFileRequest{
@@ -66,7 +66,7 @@ func TestEditBringsNothingBack(t *testing.T) {
 	}
 }
 
-// A command does not ask for the lock: it moves the file while an edit reads it.
+// A command takes no lock: it moves the file while an edit reads it.
 func TestEditBringsNothingBackFromACommand(t *testing.T) {
 	s, path := editable(t)
 	began := false
@@ -85,8 +85,8 @@ func TestEditBringsNothingBackFromACommand(t *testing.T) {
 	gone(t, path, " last")
 }
 
-// readingContext tells when a call asks whether to go on, which an edit does for
-// every block that it reads.
+// readingContext calls reading whenever a call checks the context, as an edit does before
+// every block.
 type readingContext struct {
 	context.Context
 	reading func()

@@ -153,7 +153,7 @@ func uploadMessage(op byte, dir, id string) *agentv1.UploadRequest {
 	return header(h)
 }
 
-// uploadModel says what an upload must lead to.
+// uploadModel computes the expected outcome of an upload.
 type uploadModel struct {
 	begun, bad, broken bool
 	kind               byte // of the open file; 0: none

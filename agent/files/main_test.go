@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server is an AgentService that can do files only.
+// server is an AgentService with file calls only.
 type server struct {
 	rest
 	*files.Service
@@ -124,7 +124,7 @@ func read(t testing.TB, path string) string {
 	return string(b)
 }
 
-// names lists a directory, so that a temporary file that stayed shows.
+// names lists a directory, including temporary files.
 func names(t testing.TB, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -138,8 +138,8 @@ func names(t testing.TB, dir string) []string {
 	return out
 }
 
-// unprivileged reports whether the test may go on in this process. Root sees
-// and may do everything, so as root the test runs once more as nobody.
+// unprivileged reports whether the test can continue in this process. Root has all
+// permissions, so as root it runs the test again as the user nobody.
 func unprivileged(t *testing.T) bool {
 	t.Helper()
 	if os.Geteuid() != 0 {

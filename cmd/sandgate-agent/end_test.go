@@ -20,12 +20,12 @@ import (
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
 
-// endsWithin is how long the agent may take to end, with what a busy machine
-// adds: far less than a connection may take to say what it wants.
+// endsWithin is how long the agent may take to end on a busy machine: far less than the
+// handshake timeout.
 const endsWithin = 3 * time.Second
 
-// The agent ends at once, whoever is connected and says nothing, and still tells
-// the callers how their commands ended.
+// The agent ends at once despite silent connections, and still reports to its callers how
+// their commands ended.
 func TestServeEndsBesideSilentConnections(t *testing.T) {
 	dir, err := os.MkdirTemp("", "agent")
 	if err != nil {
@@ -71,7 +71,7 @@ func TestServeEndsBesideSilentConnections(t *testing.T) {
 		if _, err := io.WriteString(c, said); err != nil {
 			t.Fatal(err)
 		}
-		// Its answer says that the agent has taken the connection.
+		// The answer shows that the agent has accepted the connection.
 		if _, err := c.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +115,7 @@ func keep(t *testing.T, c io.Closer) {
 	t.Cleanup(func() { _ = c.Close() })
 }
 
-// handSilence hands two pipes over, on which nothing comes.
+// handSilence passes two pipes that stay silent.
 func handSilence(t *testing.T, socket string) {
 	t.Helper()
 	theirIn, ourIn, err := os.Pipe()
@@ -136,7 +136,7 @@ func handSilence(t *testing.T, socket string) {
 	}
 	_ = theirIn.Close()
 	_ = theirOut.Close()
-	// The agent speaks first, once it has taken them.
+	// The agent sends first, once it has accepted them.
 	if _, err := ourOut.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}

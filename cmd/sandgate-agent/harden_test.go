@@ -23,12 +23,11 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// intruderEnv makes the test binary a command that wants to get into the agent
-// of the pid that it holds.
+// intruderEnv makes the test binary a command that attacks the agent with the given pid.
 const intruderEnv = "SANDGATE_AGENT_TEST_INTRUDER"
 
-// intrude tries every way into a process of the same user and prints those
-// that worked.
+// intrude tries every attack on a process of the same user and prints those that
+// succeeded.
 func intrude(pid int) int {
 	runtime.LockOSThread()
 	proc := "/proc/" + strconv.Itoa(pid)
@@ -62,7 +61,7 @@ func intrude(pid int) int {
 			fmt.Printf("%s: %v\n", w.name, err)
 		}
 	}
-	// What would end a Go program that did not expect it.
+	// Signals that end a Go program by default.
 	for _, sig := range []syscall.Signal{
 		unix.SIGHUP, unix.SIGQUIT, unix.SIGABRT, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL,
 		unix.SIGTRAP, unix.SIGSYS, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE, unix.SIGALRM, unix.SIGVTALRM,
@@ -81,9 +80,8 @@ func open(name string, flag int) error {
 	return f.Close()
 }
 
-// A command has the agent's user. It cannot trace the agent, read its memory
-// or take its descriptors, and of the signals that would end a program only
-// those that are meant to end the agent do.
+// A command has the agent's user. It can't trace the agent, read its memory or take its
+// descriptors, and no signal but those for a shutdown ends the agent.
 func TestCommandsStayOut(t *testing.T) {
 	dir, err := os.MkdirTemp("", "agent")
 	if err != nil {
@@ -103,7 +101,7 @@ func TestCommandsStayOut(t *testing.T) {
 	serve.Env, serve.Stderr = append(os.Environ(), mainEnv+"=1"), os.Stderr
 	serve.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if os.Getuid() == 0 {
-		// Root may trace everything: as in a sandbox, nobody here is root.
+		// Root may trace everything, so neither runs as root here.
 		serve.SysProcAttr.Credential = &syscall.Credential{Uid: 1000, Gid: 1000}
 		for _, name := range []string{dir, program} {
 			if err := os.Chmod(name, 0o755); err != nil {
@@ -153,7 +151,7 @@ func TestCommandsStayOut(t *testing.T) {
 	if got := run(nil, "echo", "on"); got != "on\n" {
 		t.Errorf("after that: %q", got)
 	}
-	// Commands still go first when memory is short, and are ordinary programs.
+	// The kernel still kills commands first, and they are ordinary programs.
 	if got := run(nil, "cat", "/proc/self/oom_score_adj"); strings.TrimSpace(got) != "500" {
 		t.Errorf("oom_score_adj of a command is %q", got)
 	}

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestServeWithACommand: the sandbox's own command runs beside the agent, and
-// one that cannot be started ends the agent with the reason.
+// TestServeWithACommand: the sandbox's own command runs beside the agent. If it can't be
+// started, the agent ends and prints the reason.
 func TestServeWithACommand(t *testing.T) {
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "said")

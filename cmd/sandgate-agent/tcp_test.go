@@ -21,7 +21,7 @@ import (
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
 
-// freeAddress is one of this machine that nobody listens at now.
+// freeAddress returns an address of this machine without a listener.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -50,8 +50,7 @@ func tcpClient(t *testing.T, address string, s sealed.Secret) agentv1.AgentServi
 	return agentv1.NewAgentServiceClient(conn)
 }
 
-// asUser lets a program run as nobody special, where the test is root: root may
-// look into everything.
+// asUser runs a program as an ordinary user if the test is root.
 func asUser(t *testing.T, cmd *exec.Cmd, dirs ...string) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -68,8 +67,8 @@ func asUser(t *testing.T, cmd *exec.Cmd, dirs ...string) {
 	}
 }
 
-// TestServeTCP: the agent takes calls over TCP from who knows its secret, and
-// its commands do not learn it.
+// TestServeTCP: the agent accepts calls over TCP from peers that know its secret, and its
+// commands can't read it.
 func TestServeTCP(t *testing.T) {
 	dir, err := os.MkdirTemp("", "agent")
 	if err != nil {
@@ -110,7 +109,7 @@ func TestServeTCP(t *testing.T) {
 	if got, err := output(t, agentv1.NewAgentServiceClient(conn), "echo socket", grpc.WaitForReady(true)); err != nil || got != "socket\n" {
 		t.Errorf("through the socket: %q, %v", got, err)
 	}
-	t.Run("nobody else", func(t *testing.T) {
+	t.Run("peers without the secret", func(t *testing.T) {
 		raw, err := net.Dial("tcp", address)
 		if err != nil {
 			t.Fatal(err)
@@ -143,8 +142,8 @@ func TestNoSecretNoListener(t *testing.T) {
 	}
 }
 
-// TestStartTCP: an agent that is started detached gets its secret on standard
-// input, whose end may never come.
+// TestStartTCP: an agent in the background gets its secret on standard input, which may
+// stay open.
 func TestStartTCP(t *testing.T) {
 	dir, secret := t.TempDir(), sealed.NewSecret()
 	t.Cleanup(func() {
@@ -181,7 +180,8 @@ func TestStartTCP(t *testing.T) {
 	if got, err := output(t, tcpClient(t, address, secret), "env", grpc.WaitForReady(true)); err != nil || strings.Contains(got, secret.Text()) {
 		t.Errorf("%q, %v", got, err)
 	}
-	// The next one has no such listener, and says so also when it is found.
+	// The next agent has no TCP listener, and start prints no address, even if it is found
+	// running.
 	if _, out, err := startedAgent(t, dir, "two", "--generation", "1"); err != nil || out != "" {
 		t.Fatalf("%q, %v", out, err)
 	}

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// TestSilentConnections: those that never speak are bounded in number, and do
-// not keep out who knows the secret.
+// TestSilentConnections: the number of silent connections is bounded, and they do not
+// keep out peers with the secret.
 func TestSilentConnections(t *testing.T) {
 	s := NewSecret()
 	address, _ := serve(t, s)
@@ -49,7 +49,7 @@ func TestCloseEndsWhatIsUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	silent := dial(t, l.Addr().String())
-	// Nobody has taken this one yet.
+	// Accept has not returned this one yet.
 	known, err := Client(limit(t), dial(t, l.Addr().String()), s)
 	if err != nil {
 		t.Fatal(err)
@@ -71,8 +71,8 @@ func TestCloseEndsWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-// crowded is a listener that says twice that there is no room.
-type crowded struct {
+// limited is a listener whose first Accepts fail because of a limit.
+type limited struct {
 	net.Listener
 	full int
 }
@@ -81,7 +81,7 @@ type noRoom struct{ error }
 
 func (noRoom) Temporary() bool { return true }
 
-func (l *crowded) Accept() (net.Conn, error) {
+func (l *limited) Accept() (net.Conn, error) {
 	if l.full > 0 {
 		l.full--
 		return nil, noRoom{errors.New("too many open files")}
@@ -95,7 +95,7 @@ func TestAcceptGoesOnWhenThereIsRoomAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := NewSecret()
-	l, err := NewListener(&crowded{inner, 2}, s)
+	l, err := NewListener(&limited{inner, 2}, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestBrokenHandshakes(t *testing.T) {
 	}
 }
 
-// offer sends bytes to a listener, which must not accept whoever did.
+// offer sends bytes to a listener, which must reject the connection.
 func offer(t *testing.T, s Secret, data []byte) {
 	t.Helper()
 	inner := &given{conn: make(chan net.Conn, 1), closed: make(chan struct{})}

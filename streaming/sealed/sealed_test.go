@@ -126,9 +126,9 @@ func refused(t *testing.T, c net.Conn) {
 	}
 }
 
-// TestStrangersGetNothing: who does not know the secret is not accepted, and is
-// told nothing.
-func TestStrangersGetNothing(t *testing.T) {
+// TestUnauthenticatedPeersAreRejected: a peer without the secret is rejected and receives no
+// data.
+func TestUnauthenticatedPeersAreRejected(t *testing.T) {
 	s := NewSecret()
 	address, accepted := serve(t, s)
 	other := NewSecret()
@@ -138,7 +138,7 @@ func TestStrangersGetNothing(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
-	// The rest trusts whoever answers, as an attacker would.
+	// The others accept any server, as an attacker does.
 	shows := func(t *testing.T, change func(*tls.Config)) {
 		t.Helper()
 		config, err := s.config(dialer, listener)
@@ -217,18 +217,18 @@ func TestStrangersGetNothing(t *testing.T) {
 	})
 	select {
 	case <-accepted:
-		t.Error("a stranger was accepted")
+		t.Error("an unauthenticated peer was accepted")
 	default:
 	}
 	c, err := Client(limit(t), dial(t, address), s)
 	if err != nil {
-		t.Fatalf("after all of them, who knows the secret: %v", err)
+		t.Fatalf("after all of them, a peer with the secret: %v", err)
 	}
 	echo(t, c, "here")
 	_ = c.Close()
 }
 
-// TestTheWrongOneAnswers: the address belongs to somebody else.
+// TestTheWrongOneAnswers: the address belongs to another process.
 func TestTheWrongOneAnswers(t *testing.T) {
 	answer := func(ctx context.Context, t *testing.T, with func(net.Conn)) error {
 		t.Helper()
@@ -266,13 +266,13 @@ func TestTheWrongOneAnswers(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
-	t.Run("somebody who hangs up", func(t *testing.T) {
+	t.Run("a server that hangs up", func(t *testing.T) {
 		err := answer(limit(t), t, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) })
 		if err == nil || errors.Is(err, ErrUnauthenticated) {
 			t.Errorf("%v", err)
 		}
 	})
-	t.Run("nobody who says a word", func(t *testing.T) {
+	t.Run("a silent server", func(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errImpatient)
 		defer cancel()
 		if err := answer(ctx, t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }); !errors.Is(err, errImpatient) {

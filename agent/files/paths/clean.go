@@ -42,8 +42,8 @@ func components(p string) []string {
 	return out
 }
 
-// targetComponents splits the target of a link. "." is kept at its end, where
-// it says that a directory is meant.
+// targetComponents splits the target of a link. It keeps a final ".", which requires a
+// directory.
 func targetComponents(target string) []string {
 	out := components(target)
 	if strings.HasSuffix(target, "/") || target == "." || strings.HasSuffix(target, "/.") {

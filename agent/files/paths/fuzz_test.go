@@ -86,9 +86,8 @@ func (m *model) build(t *testing.T, ops []byte) {
 	}
 }
 
-// open says what a reader gets, from the rules in words: absolute links start
-// at a virtual root, or must name the real one; ".." stops at a virtual root
-// and must not pass the real one.
+// open returns what a reader must get: absolute links start at a virtual root, or must
+// name the real one; ".." stops at a virtual root and must not pass the real one.
 func (m *model) open(path string, virtual bool) string {
 	var todo []string
 	for _, c := range strings.Split(path, "/") {

@@ -67,7 +67,7 @@ func race(t *testing.T, opts paths.Options, virtual bool) {
 	denied := view(t, opts, paths.Policy{ReadDeny: []string{outside}, WriteDeny: []string{outside}})
 	inside, refused := 0, 0
 	for ctx.Err() == nil {
-		// It goes on until each side has had its turn, whoever gets to run.
+		// Continue until each side has run.
 		if time.Now().After(enough) && inside > 0 && refused > 0 && swaps.Load() > 0 {
 			cancel()
 		}
