@@ -61,7 +61,7 @@ func serveForTest() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	spawn.Seal()
+	spawn.SetCloseOnExec()
 	l, err := net.FileListener(os.NewFile(3, "listener"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -167,27 +167,38 @@ func Start(s Spec) (*Process, error) {
 	// Without this end, the reports end when the child dies.
 	_ = unix.Close(pipe[1])
 	pipe[1] = -1
-	last, err := readReport(pipe[0])
+	p, err := c.result(pid, pipe[0])
+	runtime.KeepAlive(&keepAlive)
+	if err != nil {
+		return nil, err
+	}
+	if p.Supervisor != 0 {
+		p.memory, mem = mem, nil
+	}
+	return p, nil
+}
+
+// result waits until the child has executed the command or failed. It closes reports
+// unless the process needs it.
+func (c *child) result(pid, reports int) (*Process, error) {
+	last, err := readReport(reports)
 	leader := pid
 	if err == nil && last.kind == reportBorn {
 		leader = int(last.value)
-		last, err = readReport(pipe[0])
+		last, err = readReport(reports)
 	}
 	if born := atomic.LoadInt32(&c.leader); born != 0 && sharesMemory {
 		leader = int(born)
 	}
-	runtime.KeepAlive(&keepAlive)
 	switch {
 	case leader != pid && (errors.Is(err, errNoReport) || err == nil && last.kind == reportStarted):
-		_ = unix.SetNonblock(pipe[0], true)
-		p := &Process{Pid: leader, Supervisor: pid, PidFD: pidfd(leader), Reports: pipe[0], memory: mem}
-		mem = nil
-		return p, nil
+		_ = unix.SetNonblock(reports, true)
+		return &Process{Pid: leader, Supervisor: pid, PidFD: pidfd(leader), Reports: reports}, nil
 	case !c.supervise && errors.Is(err, errNoReport):
-		_ = unix.Close(pipe[0])
+		_ = unix.Close(reports)
 		return &Process{Pid: pid, PidFD: int(c.pidfd), Reports: -1}, nil
 	}
-	_ = unix.Close(pipe[0])
+	_ = unix.Close(reports)
 	if c.pidfd >= 0 {
 		_ = unix.Close(int(c.pidfd))
 	}
@@ -249,9 +260,9 @@ func highestFD() int {
 	return highest + 64
 }
 
-// Seal sets close-on-exec on every descriptor from 3 up: commands must not inherit
+// SetCloseOnExec sets close-on-exec on every descriptor from 3 up: commands must not inherit
 // the agent's.
-func Seal() {
+func SetCloseOnExec() {
 	if unix.CloseRange(3, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return
 	}

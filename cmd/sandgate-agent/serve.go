@@ -58,7 +58,7 @@ func serve(args []string, stderr io.Writer) error {
 	}
 	// Commands must not inherit the agent's descriptors, and descriptors 0 to 2 must be
 	// open.
-	spawn.Seal()
+	spawn.SetCloseOnExec()
 	if err := spawn.Harden(); err != nil {
 		return err
 	}
