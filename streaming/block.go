@@ -20,14 +20,14 @@ const maxRun = 1<<30 - 1
 // reader another. Published bytes never change; only the last header of the last block
 // does, under Log.mu.
 type block struct {
-	refs atomic.Int32
-	buf  []byte // nil once the block is in the spill file only
-	used int    // bytes of buf in use, including headers
-	last int    // offset of the last run's header, -1 if there is no run
-	base int64  // position of the first byte
-	end  int64  // position after the last byte
-	disk int64  // logical offset in the spill file, -1 while in memory
-	gone bool   // evicted
+	refs  atomic.Int32
+	buf   []byte // nil once the block is in the spill file only
+	used  int    // bytes of buf in use, including headers
+	last  int    // offset of the last run's header, -1 if there is no run
+	base  int64  // position of the first byte
+	end   int64  // position after the last byte
+	disk  int64  // logical offset in the spill file, -1 while in memory
+	freed bool   // evicted, or the log is closed
 }
 
 func putHeader(p []byte, s Stream, n int) {

@@ -358,7 +358,7 @@ func (l *Log) Close() {
 	}
 	l.closed = true
 	for _, b := range l.blocks {
-		b.gone = true
+		b.freed = true
 		if b.buf != nil {
 			release(&b.refs, b.buf)
 		}

@@ -194,7 +194,7 @@ func (r *Reader) Try(limit int) (Chunk, error) {
 
 // located reports whether the block of pos is known and in memory.
 func (r *Reader) located() bool {
-	if r.at != nil && (r.at.gone || r.at.buf == nil || r.pos >= r.at.end) {
+	if r.at != nil && (r.at.freed || r.at.buf == nil || r.pos >= r.at.end) {
 		r.unlocate()
 	}
 	return r.at != nil
@@ -221,7 +221,7 @@ func (r *Reader) seek() error {
 		err := file.read(buf[:used], disk)
 		l.mu.Lock()
 		switch {
-		case r.closed || l.closed || b.gone:
+		case r.closed || l.closed || b.freed:
 			freeBuffer(buf)
 			return nil
 		case err != nil:

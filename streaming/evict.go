@@ -100,7 +100,7 @@ func (l *Log) evict() {
 	b := l.blocks[0]
 	l.blocks[0] = nil
 	l.blocks = l.blocks[1:]
-	b.gone = true
+	b.freed = true
 	if b.buf != nil {
 		l.free(b, b.buf)
 		return
