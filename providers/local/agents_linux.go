@@ -65,7 +65,7 @@ func (p *Provider) collectAgents(ctx context.Context) {
 		if unix.Flock(int(held.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
 			// A server that needs it now installs it again.
 			err = os.RemoveAll(dir)
-			p.log.LogAttrs(ctx, slog.LevelInfo, "removed an agent that nothing uses", slog.String("agent", e.Name()), slog.Any("error", err))
+			p.log.LogAttrs(ctx, slog.LevelInfo, "removed an unused agent", slog.String("agent", e.Name()), slog.Any("error", err))
 		}
 		_ = held.Close()
 	}

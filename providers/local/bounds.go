@@ -27,10 +27,10 @@ func checkResources(r providers.Resources) error {
 		{"disk_bytes", r.DiskBytes, disk.MinSize, disk.MaxSize},
 	} {
 		if f.value > 0 && f.value < f.low {
-			return fmt.Errorf("resources.%s is %d, and no sandbox starts with less than %d: %w", f.name, f.value, f.low, providers.ErrInvalid)
+			return fmt.Errorf("resources.%s is %d, but the minimum is %d: %w", f.name, f.value, f.low, providers.ErrInvalid)
 		}
 		if f.high > 0 && f.value > f.high {
-			return fmt.Errorf("resources.%s is %d, and at most %d can be had: %w", f.name, f.value, f.high, providers.ErrInvalid)
+			return fmt.Errorf("resources.%s is %d, but the maximum is %d: %w", f.name, f.value, f.high, providers.ErrInvalid)
 		}
 	}
 	return nil

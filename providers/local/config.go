@@ -132,7 +132,7 @@ func (c Config) withDefaults() (Config, error) {
 	case c.DiskOvercommit > 0 && c.DiskOvercommit < 1:
 		return c, fmt.Errorf("disk overcommit %v is less than 1: %w", c.DiskOvercommit, providers.ErrInvalid)
 	case c.UIDBase < userid.Unmapped || c.UIDBase > math.MaxInt32-userid.Count:
-		return c, fmt.Errorf("uid base %d: %d ids from it on must lie between %d and 2^31: %w", c.UIDBase, userid.Count, userid.Unmapped, providers.ErrInvalid)
+		return c, fmt.Errorf("uid base %d: the %d ids from there must be between %d and 2^31: %w", c.UIDBase, userid.Count, userid.Unmapped, providers.ErrInvalid)
 	case c.Agent == nil && c.AgentPath == "":
 		return c, errors.New("no agent executable is configured")
 	}

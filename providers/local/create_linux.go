@@ -188,7 +188,7 @@ func (p *Provider) startSandbox(ctx context.Context, b bundle, rec *record, spec
 		return nil, err
 	}
 	timings.step("agent")
-	p.log.LogAttrs(ctx, slog.LevelDebug, "a container was started", append(timings.attrs, slog.String("container", rec.Container))...)
+	p.log.LogAttrs(ctx, slog.LevelDebug, "started a container", append(timings.attrs, slog.String("container", rec.Container))...)
 	return conn, nil
 }
 
@@ -245,7 +245,7 @@ func (p *Provider) startContainer(ctx context.Context, pl *plan, rec *record, ou
 	}
 	rec.Init, err = oci.FindProcess(pid)
 	if err != nil {
-		return fmt.Errorf("the agent ended at once: %w: %s", providers.ErrAgentCannotStart, out.Text())
+		return fmt.Errorf("the agent exited immediately: %w: %s", providers.ErrAgentCannotStart, out.Text())
 	}
 	if p.runtime.GVisor {
 		rec.Helper = oci.Helper(p.cgroups.Members(rec.Container), pid)
@@ -274,7 +274,7 @@ func exists(path string) bool {
 // can't be set.
 func (p *Provider) limitAll(ctx context.Context) {
 	if err := p.cgroups.LimitAll(p.totalLimits); err != nil {
-		p.log.LogAttrs(ctx, slog.LevelDebug, "all sandboxes together have no limit", slog.Any("error", err))
+		p.log.LogAttrs(ctx, slog.LevelDebug, "cannot limit all sandboxes together", slog.Any("error", err))
 	}
 }
 

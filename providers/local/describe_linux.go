@@ -26,9 +26,9 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 	if v := p.runtime.Version(ctx); v != "" {
 		engine += " " + v
 	}
-	network := "a network namespace with nothing but a loopback interface; with network full the host's own"
+	network := "a network namespace with only a loopback interface; with network full the host's own"
 	if p.runtime.GVisor {
-		network = "gVisor's own network stack with nothing but a loopback interface; with network full the host's network"
+		network = "gVisor's own network stack with only a loopback interface; with network full the host's network"
 	}
 	seccomp := "the default profile of containerd and Docker"
 	if p.runtime.GVisor {
@@ -56,9 +56,9 @@ func (p *Provider) writePrefixes() providers.Enforcement {
 	e := providers.Enforcement{Name: "write_prefixes"}
 	switch {
 	case p.runtime.GVisor:
-		e.Detail = "gVisor has no Landlock; they bind file calls only"
+		e.Detail = "gVisor has no Landlock; they apply to file calls only"
 	case landlockABI() < 2: // with the first, nothing could be renamed across directories
-		e.Detail = "the kernel has no Landlock (Linux 5.19 or later); they bind file calls only"
+		e.Detail = "the kernel has no Landlock (Linux 5.19 or later); they apply to file calls only"
 	default:
 		e.Enforced, e.Detail = true, "Landlock for commands, and the agent's own check for file calls"
 	}
@@ -107,9 +107,9 @@ func (p *Provider) killTree() providers.Enforcement {
 	e := providers.Enforcement{Name: "kill_tree"}
 	switch {
 	case p.runtime.GVisor:
-		e.Detail = "gVisor has no cgroup to give to the agent; it sweeps its descendants"
+		e.Detail = "gVisor cannot delegate a cgroup to the agent, which sweeps its descendants instead"
 	case p.config.Profile == ProfileRestricted:
-		e.Detail = "the restricted profile gives the agent no cgroup; it sweeps its descendants"
+		e.Detail = "the restricted profile delegates no cgroup to the agent, which sweeps its descendants instead"
 	case !p.cgroups.CanDelegate():
 		e.Detail = "no cgroup v2 tree is mounted"
 	default:
@@ -123,10 +123,10 @@ func (p *Provider) killTree() providers.Enforcement {
 func (p *Provider) kernelLimits() providers.Enforcement {
 	e := providers.Enforcement{Name: "kernel_limits", Enforced: true}
 	if p.runtime.GVisor {
-		e.Detail = "gVisor's own kernel counts for each sandbox"
+		e.Detail = "gVisor's own kernel limits each sandbox"
 		return e
 	}
-	e.Detail = "a user id of its own for each sandbox; counted for the whole machine: open files, terminals (256 each at most), memory of sockets where cgroups are of version 1"
+	e.Detail = "each sandbox has its own user id; shared by the whole machine: open files, terminals (at most 256 per sandbox), memory of sockets with cgroup v1"
 	return e
 }
 

@@ -61,7 +61,7 @@ func (p *Provider) markDeleting(ctx context.Context, held *lock.Lock, b bundle, 
 	rec.Phase = phaseDeleting
 	if err := rec.write(b); err != nil {
 		p.removals.decide(held.Name())
-		p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox is deleted without its record saying so", slog.String("container", rec.Container), slog.Any("error", err))
+		p.log.LogAttrs(ctx, slog.LevelWarn, "deleting a sandbox without recording it first", slog.String("container", rec.Container), slog.Any("error", err))
 	}
 }
 

@@ -81,7 +81,7 @@ func (p *Provider) proveReady(ctx context.Context, b bundle, rec *record) (net.C
 func awaitByte(conn net.Conn) error {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
-		return fmt.Errorf("%T cannot be waited for", conn)
+		return fmt.Errorf("cannot wait for a %T", conn)
 	}
 	raw, err := sc.SyscallConn()
 	if err != nil {

@@ -118,7 +118,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	// The next start retries what fails here.
 	err = errors.Join(p.reclaimIDs(), p.userIDs.Sweep(p.containers), p.images.Sweep(), p.images.Collect(ctx))
 	if err != nil {
-		p.log.LogAttrs(ctx, slog.LevelWarn, "unused images and user ids cannot be removed now", slog.Any("error", err))
+		p.log.LogAttrs(ctx, slog.LevelWarn, "cannot remove unused images and user ids now", slog.Any("error", err))
 	}
 	ctx, p.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	p.background.Go(func() { p.retryRemovals(ctx) })

@@ -52,7 +52,7 @@ func (p *Provider) info(name string, rec *record) providers.Info {
 		out.State = providers.StateUnknown
 	}
 	if reason := p.removals.reason(name); reason != "" {
-		out.State, out.Message = providers.StateFailed, "it could not be removed and is tried again: "+reason
+		out.State, out.Message = providers.StateFailed, "it could not be removed, which is retried: "+reason
 	}
 	return out
 }

@@ -67,7 +67,7 @@ func (p *Provider) recover(ctx context.Context) (adopted int, err error) {
 		return 0, err
 	}
 	if adopted > 0 {
-		p.log.LogAttrs(ctx, slog.LevelInfo, "sandboxes found", slog.Int("count", adopted))
+		p.log.LogAttrs(ctx, slog.LevelInfo, "adopted sandboxes", slog.Int("count", adopted))
 	}
 	return adopted, nil
 }
@@ -107,7 +107,7 @@ func (p *Provider) forgetLocks(ctx context.Context) error {
 		}
 		held, err := p.locks.Try(e.Name())
 		if err != nil {
-			p.log.LogAttrs(ctx, slog.LevelWarn, "an unused lock cannot be removed", slog.String("name", e.Name()), slog.Any("error", err))
+			p.log.LogAttrs(ctx, slog.LevelWarn, "cannot remove an unused lock file", slog.String("name", e.Name()), slog.Any("error", err))
 		}
 		if held != nil {
 			held.Release(!exists(string(p.layout.sandbox(e.Name()))) && !exists(string(p.layout.pooled(e.Name()))))

@@ -67,7 +67,7 @@ func (p *Provider) destroy(ctx context.Context, held *lock.Lock, b bundle, conta
 	finished := func(err error) {
 		n := p.removals.attempted(held.Name(), err)
 		if err != nil {
-			p.log.LogAttrs(work, slog.LevelWarn, "a sandbox could not be removed; retrying later", slog.String("name", held.Name()),
+			p.log.LogAttrs(work, slog.LevelWarn, "cannot remove a sandbox; retrying later", slog.String("name", held.Name()),
 				slog.Int("failures", n), slog.String("step", attempt.now()), slog.Any("error", errors.Unwrap(err)))
 		}
 	}
@@ -155,7 +155,7 @@ func (p *Provider) retryRemoval(ctx context.Context, name string) {
 	case err != nil:
 		failed = &removalError{step: "read its state", cause: err}
 		n := p.removals.attempted(name, failed)
-		p.log.LogAttrs(ctx, slog.LevelWarn, "the state of a sandbox cannot be read; retrying later", slog.String("name", name), slog.Int("failures", n), slog.Any("error", err))
+		p.log.LogAttrs(ctx, slog.LevelWarn, "cannot read the state of a sandbox; retrying later", slog.String("name", name), slog.Int("failures", n), slog.Any("error", err))
 	case state == settledBusy:
 		p.removals.later(name)
 	default:

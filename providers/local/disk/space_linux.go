@@ -105,7 +105,7 @@ func (s *Space) Reserve(image string, size int64) (release func(), err error) {
 	// The space that images use already is for sandboxes, too.
 	most := int64(s.overcommit * float64(max(free-s.reserve(total), 0)+used))
 	if promised+size > most {
-		return nil, fmt.Errorf("the disks of all sandboxes may have %s together, and have %s: %w", FormatBytes(most), FormatBytes(promised), providers.ErrExhausted)
+		return nil, fmt.Errorf("the disks of all sandboxes may have %s together and already have %s: %w", FormatBytes(most), FormatBytes(promised), providers.ErrExhausted)
 	}
 	s.reserved[image] = size
 	return func() {

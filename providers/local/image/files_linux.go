@@ -114,7 +114,7 @@ func (a *layoutArchive) open(name string) (io.ReadCloser, int64, error) {
 	}
 	s, ok := a.files[name]
 	if !ok {
-		return nil, 0, fmt.Errorf("the archive has no file %q: %w", name, providers.ErrInvalid)
+		return nil, 0, fmt.Errorf("the archive lacks the file %q: %w", name, providers.ErrInvalid)
 	}
 	return io.NopCloser(io.NewSectionReader(a.file, s.offset, s.size)), s.size, nil
 }
@@ -129,7 +129,7 @@ func readSmall(files fileSet, name string) ([]byte, error) {
 	}
 	defer func() { _ = f.Close() }()
 	if size > maxJSON {
-		return nil, fmt.Errorf("%s has %d bytes, and %d are read at most: %w", name, size, maxJSON, providers.ErrInvalid)
+		return nil, fmt.Errorf("%s has %d bytes; the maximum is %d: %w", name, size, maxJSON, providers.ErrInvalid)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxJSON))
 	if err != nil {

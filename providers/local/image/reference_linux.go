@@ -27,7 +27,7 @@ func Parse(ref string) (Reference, error) {
 		ok = false
 	}
 	if !ok || !strings.HasPrefix(rest, "/") {
-		return Reference{}, fmt.Errorf("image %q: the local provider reads oci:/path, oci-archive:/path and docker-archive:/path, and no registry yet: %w", ref, providers.ErrUnsupported)
+		return Reference{}, fmt.Errorf("image %q: the local provider supports oci:/path, oci-archive:/path and docker-archive:/path, but no registries yet: %w", ref, providers.ErrUnsupported)
 	}
 	r := Reference{kind: kind, path: rest}
 	if i := strings.LastIndexByte(rest, ':'); i > strings.LastIndexByte(rest, '/') {
@@ -40,7 +40,7 @@ func Parse(ref string) (Reference, error) {
 		}
 	}
 	if slices.Contains(strings.Split(r.path, "/"), "..") {
-		return Reference{}, fmt.Errorf("image %q: the path has a \"..\": %w", ref, providers.ErrInvalid)
+		return Reference{}, fmt.Errorf("image %q: the path contains \"..\": %w", ref, providers.ErrInvalid)
 	}
 	return r, nil
 }

@@ -85,12 +85,12 @@ func ociImage(files fileSet, tag string) (*source, error) {
 				(d.Platform == nil || d.Platform.OS == "linux" && d.Platform.Architecture == runtime.GOARCH)
 		})
 		if i < 0 {
-			return nil, fmt.Errorf("there is no image for linux/%s with the tag %q: %w", runtime.GOARCH, tag, providers.ErrInvalid)
+			return nil, fmt.Errorf("no image for linux/%s has the tag %q: %w", runtime.GOARCH, tag, providers.ErrInvalid)
 		}
 		found := index.Manifests[i]
 		if !found.MediaType.IsIndex() {
 			if found.Digest.Algorithm != "sha256" {
-				return nil, fmt.Errorf("the image's digest is of %q: %w", found.Digest.Algorithm, providers.ErrInvalid)
+				return nil, fmt.Errorf("the image's digest has the unsupported algorithm %q: %w", found.Digest.Algorithm, providers.ErrInvalid)
 			}
 			return &source{files: files, key: found.Digest.Hex, manifest: &found}, nil
 		}
@@ -118,7 +118,7 @@ func dockerImage(files fileSet, tag string) (*source, error) {
 		return nil, fmt.Errorf("the archive's manifest: %w: %w", err, providers.ErrInvalid)
 	}
 	if tag == "" && len(images) != 1 {
-		return nil, fmt.Errorf("the archive has %d images: name one by its tag: %w", len(images), providers.ErrInvalid)
+		return nil, fmt.Errorf("the archive has %d images: choose one by its tag: %w", len(images), providers.ErrInvalid)
 	}
 	for _, img := range images {
 		if tag != "" && !slices.ContainsFunc(img.RepoTags, func(other string) bool { return sameTag(tag, other) }) {
@@ -135,7 +135,7 @@ func dockerImage(files fileSet, tag string) (*source, error) {
 		}
 		return src, nil
 	}
-	return nil, fmt.Errorf("there is no image with the tag %q: %w", tag, providers.ErrInvalid)
+	return nil, fmt.Errorf("no image has the tag %q: %w", tag, providers.ErrInvalid)
 }
 
 func sameTag(a, b string) bool {
@@ -161,7 +161,7 @@ func (s *source) load() (*v1.ConfigFile, []layer, error) {
 		}
 		for _, d := range manifest.Layers {
 			if d.Digest.Algorithm != "sha256" {
-				return nil, nil, fmt.Errorf("a layer's digest is of %q: %w", d.Digest.Algorithm, providers.ErrInvalid)
+				return nil, nil, fmt.Errorf("a layer's digest has the unsupported algorithm %q: %w", d.Digest.Algorithm, providers.ErrInvalid)
 			}
 			layers = append(layers, layer{file: blobFile(d.Digest), digest: d.Digest.Hex, size: d.Size})
 		}
@@ -171,7 +171,7 @@ func (s *source) load() (*v1.ConfigFile, []layer, error) {
 		return nil, nil, fmt.Errorf("the image's configuration: %w: %w", err, providers.ErrInvalid)
 	}
 	if len(config.RootFS.DiffIDs) != len(layers) {
-		return nil, nil, fmt.Errorf("the image has %d layers and names %d: %w", len(layers), len(config.RootFS.DiffIDs), providers.ErrInvalid)
+		return nil, nil, fmt.Errorf("the image has %d layers, but its configuration lists %d: %w", len(layers), len(config.RootFS.DiffIDs), providers.ErrInvalid)
 	}
 	return config, layers, nil
 }
@@ -181,14 +181,14 @@ func blobFile(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
 // readBlob reads an index, a manifest or a configuration.
 func readBlob(files fileSet, d v1.Descriptor) ([]byte, error) {
 	if d.Digest.Algorithm != "sha256" {
-		return nil, fmt.Errorf("a digest is of %q: %w", d.Digest.Algorithm, providers.ErrInvalid)
+		return nil, fmt.Errorf("a digest has the unsupported algorithm %q: %w", d.Digest.Algorithm, providers.ErrInvalid)
 	}
 	data, err := readSmall(files, blobFile(d.Digest))
 	if err != nil {
 		return nil, err
 	}
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != d.Digest.Hex {
-		return nil, fmt.Errorf("%s has other content: %w", d.Digest, providers.ErrInvalid)
+		return nil, fmt.Errorf("%s does not match its digest: %w", d.Digest, providers.ErrInvalid)
 	}
 	return data, nil
 }

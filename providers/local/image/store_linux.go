@@ -205,7 +205,7 @@ func (s *Store) Collect(ctx context.Context) error {
 		if err := s.remove(img.key, s.image(img.key)); err != nil {
 			return err
 		}
-		s.log.LogAttrs(ctx, slog.LevelInfo, "removed an image that no sandbox uses", slog.String("digest", img.key), slog.Int64("bytes", img.bytes))
+		s.log.LogAttrs(ctx, slog.LevelInfo, "removed an unused image", slog.String("digest", img.key), slog.Int64("bytes", img.bytes))
 	}
 	return nil
 }

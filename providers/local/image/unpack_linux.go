@@ -64,7 +64,7 @@ func (u *unpacker) image(ctx context.Context, files fileSet, layers []layer, dif
 			return err
 		}
 		if l.digest != "" && size != l.size {
-			err = fmt.Errorf("%s has %d bytes in place of %d: %w", l.file, size, l.size, providers.ErrInvalid)
+			err = fmt.Errorf("%s has %d bytes instead of %d: %w", l.file, size, l.size, providers.ErrInvalid)
 		} else {
 			err = u.verified(ctx, f, l, diffIDs[i])
 		}
@@ -96,10 +96,10 @@ func (u *unpacker) verified(ctx context.Context, raw io.Reader, l layer, diffID 
 		}
 	}
 	if got := hex.EncodeToString(plain.Sum(nil)); diffID.Algorithm != "sha256" || got != diffID.Hex {
-		return fmt.Errorf("layer %s unpacks to sha256:%s and not to %s: %w", l.file, got, diffID, providers.ErrInvalid)
+		return fmt.Errorf("layer %s unpacks to sha256:%s instead of %s: %w", l.file, got, diffID, providers.ErrInvalid)
 	}
 	if got := hex.EncodeToString(file.Sum(nil)); l.digest != "" && got != l.digest {
-		return fmt.Errorf("layer %s has other content: %w", l.file, providers.ErrInvalid)
+		return fmt.Errorf("layer %s does not match its digest: %w", l.file, providers.ErrInvalid)
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func (r *Runtime) execDetached(ctx context.Context, container, process string, s
 	}
 	proc, err := watch(pid)
 	if err == nil && proc == nil {
-		err = errors.New("the agent's connect ended at once")
+		err = errors.New("the agent's connect exited immediately")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out.Text())

@@ -68,7 +68,7 @@ func parseStat(data []byte) (start uint64, state byte, err error) {
 	}
 	state = fields[stateField][0]
 	if state < 'A' || state > 'z' || 'Z' < state && state < 'a' {
-		return 0, 0, errors.New("stat with a state that is no letter")
+		return 0, 0, errors.New("stat with an invalid state")
 	}
 	start, err = strconv.ParseUint(string(fields[startField]), 10, 64)
 	return start, state, err
@@ -93,7 +93,7 @@ func (p Process) Kill(ctx context.Context) error {
 		return fmt.Errorf("kill %d: %w", p.PID, err)
 	}
 	if err := w.wait(ctx); err != nil {
-		return fmt.Errorf("process %d does not end: %w", p.PID, err)
+		return fmt.Errorf("process %d does not exit: %w", p.PID, err)
 	}
 	return nil
 }
