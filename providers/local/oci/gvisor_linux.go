@@ -1,7 +1,6 @@
 package oci
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	runc "github.com/containerd/go-runc"
@@ -80,8 +78,8 @@ func GVisorTasks(processes int64) int64 { return 16*processes + 1024 }
 // All others are in the first's pid namespace.
 func Helper(members []int, first int) Process {
 	for _, pid := range members {
-		parent, err := parentOf(pid)
-		if err != nil || pid == first || parent != os.Getpid() {
+		stat, err := readStat(pid)
+		if err != nil || pid == first || stat.parent != os.Getpid() {
 			continue
 		}
 		if found, err := FindProcess(pid); err == nil {
@@ -89,17 +87,4 @@ func Helper(members []int, first int) Process {
 		}
 	}
 	return Process{}
-}
-
-func parentOf(pid int) (int, error) {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := bytes.Cut(data[max(bytes.LastIndexByte(data, ')'), 0):], []byte(") "))
-	fields := bytes.Fields(rest)
-	if len(fields) < 2 {
-		return 0, errors.New("stat is too short")
-	}
-	return strconv.Atoi(string(fields[1]))
 }

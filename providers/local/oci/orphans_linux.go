@@ -39,11 +39,11 @@ func reapSeen(before map[Process]bool, known func() map[Process]bool) map[Proces
 	now := map[Process]bool{}
 	var keep map[Process]bool
 	for _, pid := range children() {
-		start, state, err := readStat(pid)
-		if err != nil || state != 'Z' {
+		stat, err := readStat(pid)
+		if err != nil || stat.state != 'Z' {
 			continue
 		}
-		child := Process{PID: pid, Start: start}
+		child := Process{PID: pid, Start: stat.start}
 		if !before[child] {
 			now[child] = true
 			continue

@@ -26,8 +26,8 @@ func TestOrphansAreReaped(t *testing.T) {
 		t.Fatal(err)
 	}
 	zombie := func(pid int) bool {
-		_, state, err := readStat(pid)
-		return err == nil && state == 'Z'
+		stat, err := readStat(pid)
+		return err == nil && stat.state == 'Z'
 	}
 	until := func(what string, done func() bool) {
 		t.Helper()

@@ -24,14 +24,14 @@ func FindProcess(pid int) (Process, error) {
 	if err != nil {
 		return Process{}, err
 	}
-	start, state, err := readStat(pid)
+	stat, err := readStat(pid)
 	if err != nil {
 		return Process{}, err
 	}
-	if ended(state) {
+	if stat.exited() {
 		return Process{}, fmt.Errorf("process %d: %w", pid, unix.ESRCH)
 	}
-	return Process{PID: pid, Start: start, Boot: boot}, nil
+	return Process{PID: pid, Start: stat.start, Boot: boot}, nil
 }
 
 // Alive reports whether it still runs. A zombie does not.
@@ -39,39 +39,57 @@ func (p Process) Alive() bool {
 	if p.PID == 0 || !p.ThisBoot() {
 		return false
 	}
-	start, state, err := readStat(p.PID)
-	return err == nil && start == p.Start && !ended(state)
+	stat, err := readStat(p.PID)
+	return err == nil && stat.start == p.Start && !stat.exited()
 }
 
-func ended(state byte) bool { return state == 'Z' || state == 'X' || state == 'x' }
+// procStat is the content of /proc/PID/stat, as far as it matters here.
+type procStat struct {
+	state  byte
+	parent int
+	start  uint64           // clock ticks after boot
+	status *unix.WaitStatus // meaningful for a zombie only; nil: not shown
+}
 
-// readStat returns when a process started and its state.
-func readStat(pid int) (start uint64, state byte, err error) {
+func (s procStat) exited() bool { return s.state == 'Z' || s.state == 'X' || s.state == 'x' }
+
+func readStat(pid int) (procStat, error) {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return 0, 0, err
+		return procStat{}, err
 	}
 	return parseStat(data)
 }
 
-// parseStat reads /proc/PID/stat. The name in parentheses may hold anything,
+// parseStat reads /proc/PID/stat. The name in parentheses may contain anything,
 // blanks and parentheses included.
-func parseStat(data []byte) (start uint64, state byte, err error) {
+func parseStat(data []byte) (s procStat, err error) {
 	end := bytes.LastIndexByte(data, ')')
 	if end < 0 {
-		return 0, 0, errors.New("stat without a name")
+		return s, errors.New("stat without a name")
 	}
 	fields := bytes.Fields(data[end+1:])
-	const stateField, startField = 0, 19
+	const stateField, parentField, startField, statusField = 0, 1, 19, 49
 	if len(fields) <= startField || len(fields[stateField]) != 1 {
-		return 0, 0, errors.New("stat is too short")
+		return s, errors.New("stat is too short")
 	}
-	state = fields[stateField][0]
-	if state < 'A' || state > 'z' || 'Z' < state && state < 'a' {
-		return 0, 0, errors.New("stat with an invalid state")
+	s.state = fields[stateField][0]
+	if s.state < 'A' || s.state > 'z' || 'Z' < s.state && s.state < 'a' {
+		return s, errors.New("stat with an invalid state")
 	}
-	start, err = strconv.ParseUint(string(fields[startField]), 10, 64)
-	return start, state, err
+	if s.parent, err = strconv.Atoi(string(fields[parentField])); err != nil {
+		return s, err
+	}
+	if s.start, err = strconv.ParseUint(string(fields[startField]), 10, 64); err != nil {
+		return s, err
+	}
+	if len(fields) > statusField {
+		if status, err := strconv.ParseUint(string(fields[statusField]), 10, 32); err == nil {
+			exit := unix.WaitStatus(status)
+			s.status = &exit
+		}
+	}
+	return s, nil
 }
 
 // Kill kills the process and returns when it has exited. Killing the first
@@ -86,7 +104,7 @@ func (p Process) Kill(ctx context.Context) error {
 	}
 	defer w.close()
 	// The pid may have been used again, even before it was opened.
-	if start, _, err := readStat(p.PID); err != nil || start != p.Start || !p.ThisBoot() {
+	if stat, err := readStat(p.PID); err != nil || stat.start != p.Start || !p.ThisBoot() {
 		return nil
 	}
 	if err := w.kill(); err != nil {
@@ -107,21 +125,8 @@ func (p Process) ThisBoot() bool {
 // EndedOtherwise reports whether the process is a zombie that did not exit by
 // this signal.
 func (p Process) EndedOtherwise(s unix.Signal) bool {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/stat")
-	if err != nil {
-		return false
-	}
-	start, state, err := parseStat(data)
-	if err != nil || start != p.Start || !ended(state) {
-		return false
-	}
-	fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
-	const exitField = 49
-	if len(fields) <= exitField {
-		return false
-	}
-	status, err := strconv.ParseUint(string(fields[exitField]), 10, 32)
-	return err == nil && unix.WaitStatus(status).Signal() != s
+	stat, err := readStat(p.PID)
+	return err == nil && stat.start == p.Start && stat.exited() && stat.status != nil && stat.status.Signal() != s
 }
 
 // ReadPID reads a pid file.
