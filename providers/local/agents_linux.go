@@ -74,16 +74,13 @@ func (p *Provider) collectAgents(ctx context.Context) {
 // agentInUse reports whether a sandbox was, or may have been, started with the
 // agent in a directory.
 func (p *Provider) agentInUse(dir string) bool {
-	for _, parent := range []string{p.layout.sandboxes(), p.layout.pool()} {
-		entries, err := os.ReadDir(parent)
+	for b, err := range p.layout.bundles() {
 		if err != nil {
 			return true
 		}
-		for _, e := range entries {
-			config, err := os.ReadFile(bundle(filepath.Join(parent, e.Name())).config())
-			if err != nil && !os.IsNotExist(err) || bytes.Contains(config, []byte(dir)) {
-				return true
-			}
+		config, err := os.ReadFile(b.config())
+		if err != nil && !os.IsNotExist(err) || bytes.Contains(config, []byte(dir)) {
+			return true
 		}
 	}
 	return false

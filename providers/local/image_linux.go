@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local/image"
@@ -32,24 +30,20 @@ func (p *Provider) useImage(ctx context.Context, pl *plan, rec *record, ref stri
 	return nil
 }
 
-// imagesInUse returns the images of all sandboxes, unclaimed ones included. It
-// reads the pool first, because claims move sandboxes from there.
+// imagesInUse returns the images of all sandboxes, unclaimed ones included.
 func (p *Provider) imagesInUse() (map[string]bool, error) {
 	used := make(map[string]bool)
-	for _, dir := range []string{p.layout.pool(), p.layout.sandboxes()} {
-		entries, err := os.ReadDir(dir)
+	for b, err := range p.layout.bundles() {
 		if err != nil {
 			return nil, err
 		}
-		for _, e := range entries {
-			rec, err := readRecord(bundle(filepath.Join(dir, e.Name())))
-			switch {
-			case err == nil:
-				used[rec.Image] = true
-			case errors.Is(err, errCorrupt), errors.Is(err, providers.ErrNotFound):
-			default:
-				return nil, err
-			}
+		rec, err := readRecord(b)
+		switch {
+		case err == nil:
+			used[rec.Image] = true
+		case errors.Is(err, errCorrupt), errors.Is(err, providers.ErrNotFound):
+		default:
+			return nil, err
 		}
 	}
 	return used, nil

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"iter"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -52,6 +53,7 @@ func (l layout) make() error {
 type bundle string
 
 func (b bundle) path(elem string) string { return filepath.Join(string(b), elem) }
+func (b bundle) name() string            { return filepath.Base(string(b)) }
 func (b bundle) record() string          { return b.path("record.json") }
 func (b bundle) config() string          { return b.path("config.json") }
 func (b bundle) connect() string         { return b.path("connect.json") }
@@ -62,17 +64,30 @@ func (b bundle) layer() string           { return b.path("layer") }
 
 const socketName = "agent.sock"
 
-// diskImages lists the paths at which sandboxes have their disks.
-func (l layout) diskImages() []string {
-	var out []string
-	for _, dir := range []string{l.sandboxes(), l.pool()} {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			continue
-		}
-		for _, e := range entries {
-			out = append(out, bundle(filepath.Join(dir, e.Name())).image())
+// bundles yields the directories of all sandboxes. It lists the pool first, and the
+// sandboxes only when the loop has done with the pool: claims move directories from
+// there to the sandboxes, so that none is missed.
+func (l layout) bundles() iter.Seq2[bundle, error] {
+	return func(yield func(bundle, error) bool) {
+		for _, dir := range []string{l.pool(), l.sandboxes()} {
+			entries, err := os.ReadDir(dir)
+			if err != nil && !yield("", err) {
+				return
+			}
+			for _, e := range entries {
+				if !yield(bundle(filepath.Join(dir, e.Name())), nil) {
+					return
+				}
+			}
 		}
 	}
-	return out
+}
+
+// diskImages yields the paths at which sandboxes have their disks.
+func (l layout) diskImages(yield func(string) bool) {
+	for b, err := range l.bundles() {
+		if err == nil && !yield(b.image()) {
+			return
+		}
+	}
 }

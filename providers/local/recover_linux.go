@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"github.com/sandgate/sandgate/providers"
@@ -150,19 +149,16 @@ func (p *Provider) settle(ctx context.Context, name string) (settled, error) {
 // id.
 func (p *Provider) firstProcesses() map[oci.Process]bool {
 	known := map[oci.Process]bool{}
-	for _, dir := range []string{p.layout.sandboxes(), p.layout.pool()} {
-		entries, err := os.ReadDir(dir)
+	for b, err := range p.layout.bundles() {
 		if err != nil {
 			continue
 		}
-		for _, e := range entries {
-			rec, err := readRecord(bundle(filepath.Join(dir, e.Name())))
-			if err != nil {
-				continue
-			}
-			for _, of := range []oci.Process{rec.Init, rec.Helper} {
-				known[oci.Process{PID: of.PID, Start: of.Start}] = true
-			}
+		rec, err := readRecord(b)
+		if err != nil {
+			continue
+		}
+		for _, of := range []oci.Process{rec.Init, rec.Helper} {
+			known[oci.Process{PID: of.PID, Start: of.Start}] = true
 		}
 	}
 	return known

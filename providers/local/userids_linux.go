@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"path/filepath"
 
 	"github.com/sandgate/sandgate/providers"
 )
@@ -13,43 +12,30 @@ import (
 // reclaimIDs marks the user ids of running sandboxes as in use.
 func (p *Provider) reclaimIDs() error {
 	var errs []error
-	for _, dir := range []string{p.layout.pool(), p.layout.sandboxes()} {
-		entries, err := os.ReadDir(dir)
+	for b, err := range p.layout.bundles() {
 		if err != nil {
 			return err
 		}
-		for _, e := range entries {
-			rec, err := readRecord(bundle(filepath.Join(dir, e.Name())))
-			if err != nil || rec.UID == 0 {
-				continue // one that cannot be read is recover's
-			}
-			errs = append(errs, p.userIDs.Reclaim(rec.UID, rec.container(e.Name())))
+		// recover takes care of unreadable records.
+		if rec, err := readRecord(b); err == nil && rec.UID != 0 {
+			errs = append(errs, p.userIDs.Reclaim(rec.UID, rec.container(b.name())))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// containers returns the names of all containers in the state directory. It
-// reads the pool first, because claims move sandboxes from there.
+// containers returns the names of all containers in the state directory.
 func (p *Provider) containers() (map[string]bool, error) {
 	known := make(map[string]bool)
-	pooled, err := os.ReadDir(p.layout.pool())
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range pooled {
-		known[e.Name()] = true
-	}
-	entries, err := os.ReadDir(p.layout.sandboxes())
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range entries {
-		rec, err := readRecord(p.layout.sandbox(e.Name()))
+	for b, err := range p.layout.bundles() {
+		if err != nil {
+			return nil, err
+		}
+		rec, err := readRecord(b)
 		if err != nil && !errors.Is(err, providers.ErrNotFound) && !errors.Is(err, errCorrupt) {
 			return nil, err
 		}
-		known[e.Name()], known[rec.container(e.Name())] = true, true
+		known[b.name()], known[rec.container(b.name())] = true, true
 	}
 	return known, nil
 }

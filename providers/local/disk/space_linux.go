@@ -3,6 +3,7 @@ package disk
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +22,7 @@ type Space struct {
 	dir        string
 	minFree    int64 // negative: no reserve
 	overcommit float64
-	images     func() []string
+	images     iter.Seq[string]
 
 	mu       sync.Mutex
 	reserved map[string]int64 // images that are not made yet, by path
@@ -29,9 +30,9 @@ type Space struct {
 
 // NewSpace returns the space of the file system of a directory. minFree bytes stay
 // free: 0 stands for the default, a negative number for none. Disks may exceed the
-// space by the factor overcommit, without a bound if it is negative. images lists
+// space by the factor overcommit, without a bound if it is negative. images yields
 // the paths at which there may be a disk's image.
-func NewSpace(dir string, minFree int64, overcommit float64, images func() []string) *Space {
+func NewSpace(dir string, minFree int64, overcommit float64, images iter.Seq[string]) *Space {
 	return &Space{dir: dir, minFree: minFree, overcommit: overcommit, images: images, reserved: make(map[string]int64)}
 }
 
@@ -117,7 +118,7 @@ func (s *Space) Reserve(image string, size int64) (release func(), err error) {
 
 // total returns the size of all disks and what they use. Needs mu.
 func (s *Space) total() (size, used int64) {
-	for _, image := range s.images() {
+	for image := range s.images {
 		var st unix.Stat_t
 		if s.reserved[image] != 0 || unix.Stat(image, &st) != nil {
 			continue
