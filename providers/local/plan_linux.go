@@ -102,7 +102,7 @@ func (p *Provider) mountFor(pl *plan, rec *record) error {
 	}
 	if pl.user.UID != 0 {
 		if err := pl.mapImage(); err != nil {
-			rec.NotEnforced = append(rec.NotEnforced, "image_user: files of the image's user have another owner inside: "+err.Error())
+			rec.NotEnforced = append(rec.NotEnforced, "image_user: files of the image's user have another owner in the sandbox: "+err.Error())
 		}
 	}
 	return pl.mountRoot()

@@ -42,7 +42,7 @@ type plan struct {
 	readOnly    bool
 	disk        string // where the writable directories are while it starts
 	uid, gid    uint32
-	user        userid.User // for which the root was made
+	user        userid.User // the user for which the root was made
 	home        string
 	env         map[string]string
 	workdir     string
@@ -129,9 +129,9 @@ func (p *plan) process(args []string) *specs.Process {
 		},
 	}
 	if most := p.spec.Resources.MaxProcesses; p.runtime.GVisor && most > 0 {
-		// gVisor counts a user's processes and threads by sandbox. On the host's
-		// kernel this limit would be all sandboxes' together. Unlike its pids
-		// controller it counts those that are about to end.
+		// gVisor counts a user's processes and threads per sandbox; the host's
+		// kernel would count those of all sandboxes together. Unlike gVisor's
+		// pids controller this limit includes exiting processes.
 		proc.Rlimits = append(proc.Rlimits, specs.POSIXRlimit{Type: "RLIMIT_NPROC", Soft: uint64(most), Hard: uint64(most)})
 	}
 	return proc
@@ -199,7 +199,7 @@ func (p *plan) mounts() []specs.Mount {
 	}
 	terminals := []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}
 	if !p.runtime.GVisor {
-		// The machine has a few thousand for all.
+		// The machine has a few thousand in all.
 		terminals = append(terminals, "max="+strconv.Itoa(maxTerminals))
 	}
 	out := []specs.Mount{

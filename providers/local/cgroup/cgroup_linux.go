@@ -32,8 +32,8 @@ type Groups struct {
 	v2Only  bool   // no v1 hierarchies
 }
 
-// New finds the hierarchies. Sandboxes get their cgroups below parent, under names
-// that tell one state directory from another.
+// New finds the hierarchies. Sandboxes get their cgroups below parent, under
+// names that differ by state directory.
 func New(parent, stateDir string) Groups {
 	sum := sha256.Sum256([]byte(stateDir))
 	g := Groups{parent: parent, prefix: hex.EncodeToString(sum[:4]) + "-"}

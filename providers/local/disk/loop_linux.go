@@ -16,8 +16,8 @@ import (
 // returned file is closed and nothing has it mounted, so nothing has to be
 // undone, not even after a kill -9.
 //
-// It reads and writes past the page cache of the host's file system, where that
-// can be done: the disk's own pages are cached already, and a second copy makes
+// Where possible it uses direct I/O past the page cache of the host's file
+// system: the disk's own pages are cached already, and a second copy makes
 // fsync several times slower.
 func AttachLoop(path string) (*os.File, error) {
 	back, err := openNameless(path)

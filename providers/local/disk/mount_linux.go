@@ -23,7 +23,7 @@ func enter(do func() error, done chan<- error) {
 	// else runs on it.
 	runtime.LockOSThread()
 	if unix.Gettid() == os.Getpid() {
-		// The main thread cannot end, and /proc/self shows its namespace.
+		// The main thread cannot exit, and /proc/self shows its namespace.
 		inner := make(chan error, 1)
 		go enter(do, inner)
 		done <- <-inner
@@ -41,8 +41,8 @@ func enter(do func() error, done chan<- error) {
 	done <- do()
 }
 
-// Mount mounts a loop device. Nothing in it survives the machine's crash
-// anyway, so it never waits for the disk below.
+// Mount mounts a loop device. Its content does not outlive a crash of the
+// machine, so it never waits for the disk below.
 func Mount(dev, dir string) error {
 	err := unix.Mount(dev, dir, "ext4", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOATIME, "nobarrier,noinit_itable,discard")
 	if err != nil {

@@ -15,7 +15,7 @@ const (
 )
 
 // RoundUp rounds a size up to one of eight between a power of two and the next.
-// Callers choose sizes, and each one costs a template.
+// Callers choose sizes freely, and each size needs a template.
 func RoundUp(size int64) int64 {
 	step := int64(unit)
 	for size > 16*step {
@@ -24,7 +24,7 @@ func RoundUp(size int64) int64 {
 	return (size + step - 1) / step * step
 }
 
-// FormatBytes returns a size in words for people.
+// FormatBytes formats a size, for example "1.5 GiB".
 func FormatBytes(n int64) string {
 	switch {
 	case n >= 1<<30:

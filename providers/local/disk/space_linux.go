@@ -28,10 +28,10 @@ type Space struct {
 	reserved map[string]int64 // images that are not made yet, by path
 }
 
-// NewSpace returns the space of the file system of a directory. minFree bytes stay
-// free: 0 stands for the default, a negative number for none. Disks may exceed the
-// space by the factor overcommit, without a bound if it is negative. images yields
-// the paths at which there may be a disk's image.
+// NewSpace returns the space of the file system of a directory. minFree bytes
+// stay free: 0 stands for the default, a negative number for none. The sizes of
+// all disks may exceed the space by the factor overcommit; a negative factor
+// sets no limit. images yields the paths of possible disk images.
 func NewSpace(dir string, minFree int64, overcommit float64, images iter.Seq[string]) *Space {
 	return &Space{dir: dir, minFree: minFree, overcommit: overcommit, images: images, reserved: make(map[string]int64)}
 }
@@ -59,7 +59,7 @@ func (s *Space) reserve(total int64) int64 {
 	}
 }
 
-// Check refuses a new sandbox when the reserve is used up.
+// Check returns an error that wraps ErrExhausted if the reserve is used up.
 func (s *Space) Check() error {
 	free, total, err := s.stat()
 	if err != nil {
@@ -71,7 +71,8 @@ func (s *Space) Check() error {
 	return nil
 }
 
-// CheckFile refuses a file of a size that would use up the reserve.
+// CheckFile returns an error that wraps ErrExhausted if a file of this size
+// would use up the reserve.
 func (s *Space) CheckFile(size int64) error {
 	free, total, err := s.stat()
 	if err != nil {
@@ -83,9 +84,9 @@ func (s *Space) CheckFile(size int64) error {
 	return nil
 }
 
-// Reserve admits a sandbox with a disk of a size, whose image is to be made at a
-// path. The size counts until the returned function is called, and the image's own
-// from then on.
+// Reserve admits a sandbox with a disk of this size, before its image is made
+// at a path. Until release is called the size counts; from then on the image's
+// own size.
 func (s *Space) Reserve(image string, size int64) (release func(), err error) {
 	if err := s.Check(); err != nil {
 		return nil, err

@@ -20,8 +20,8 @@ import (
 	"github.com/sandgate/sandgate/providers/local/lock"
 )
 
-// Maker makes the file systems that bound what a sandbox can write. Each is a
-// copy of a template, an empty file system of its size.
+// Maker makes the file systems that limit how much a sandbox can write. Each is
+// a copy of a template, an empty file system of its size.
 type Maker struct {
 	dir    string // of the templates
 	mkfs   string

@@ -119,7 +119,7 @@ func (a *layoutArchive) open(name string) (io.ReadCloser, int64, error) {
 	return io.NopCloser(io.NewSectionReader(a.file, s.offset, s.size)), s.size, nil
 }
 
-// maxJSON bounds an index, a manifest or a configuration.
+// maxJSON is the maximum size of an index, a manifest or a configuration.
 const maxJSON = 4 << 20
 
 func readSmall(files fileSet, name string) ([]byte, error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// Reference is where an image is read from.
+// Reference is the location of an image.
 type Reference struct {
 	kind string // oci, oci-archive or docker-archive
 	path string
@@ -34,7 +34,8 @@ func Parse(ref string) (Reference, error) {
 		r.path, r.tag = rest[:i], rest[i+1:]
 	}
 	if kind == "docker-archive" {
-		// A tag there has its repository: docker-archive:/file.tar:repo/name:tag.
+		// A tag of Docker includes its repository:
+		// docker-archive:/file.tar:repo/name:tag.
 		if i := strings.Index(rest, ".tar:"); i >= 0 {
 			r.path, r.tag = rest[:i+len(".tar")], rest[i+len(".tar:"):]
 		}

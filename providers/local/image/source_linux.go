@@ -64,7 +64,7 @@ func (s *source) close() error { return s.files.Close() }
 
 const (
 	refName = "org.opencontainers.image.ref.name"
-	// maxIndexDepth bounds indexes within indexes.
+	// maxIndexDepth limits the nesting of indexes.
 	maxIndexDepth = 4
 )
 

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// idleTime is how long an unused image is kept.
+	// idleTime is the time for which an unused image is kept.
 	idleTime = 14 * 24 * time.Hour
 	// maxStored is the size of all images above which the least recently used go
 	// earlier.

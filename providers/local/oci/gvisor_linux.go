@@ -67,10 +67,11 @@ func gvisorVersion(ctx context.Context, command string) string {
 	return v
 }
 
-// GVisorTasks returns the host's limit for a sandbox whose own is this one,
-// which gVisor holds by itself. The host counts the threads of gVisor's kernel
-// and the processes that stand for those inside, about three for each. If the
-// host refuses one, gVisor ends the sandbox, so the limit is generous.
+// GVisorTasks returns the host's limit for a sandbox with this limit of
+// processes, which gVisor itself enforces. The host counts the threads of
+// gVisor's kernel and the processes that stand for those inside, about three
+// for each. If the host refuses one, gVisor ends the sandbox, so the limit is
+// generous.
 func GVisorTasks(processes int64) int64 { return 16*processes + 1024 }
 
 // Helper finds, among a container's processes, the one that runsc leaves to

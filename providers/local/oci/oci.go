@@ -10,8 +10,8 @@ import (
 // IsGVisor reports whether a runtime is gVisor's, by its name as containerd does.
 func IsGVisor(runtime string) bool { return strings.HasPrefix(filepath.Base(runtime), "runsc") }
 
-// Process is a process of this machine. Its start time tells it from a later one with
-// the same pid.
+// Process is a process of this machine. Its start time distinguishes it from a
+// later process with the same pid.
 type Process struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks after boot

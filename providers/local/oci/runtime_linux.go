@@ -74,7 +74,7 @@ func (stdio) Stdout() io.ReadCloser { return nil }
 func (stdio) Stderr() io.ReadCloser { return nil }
 func (s stdio) Set(cmd *exec.Cmd)   { cmd.Stdout, cmd.Stderr = s.out, s.out }
 
-// runtimeTimeout bounds one call of the runtime.
+// runtimeTimeout limits one call of the runtime.
 const runtimeTimeout = 30 * time.Second
 
 // uninterrupted lets a call of the runtime finish although its caller has given

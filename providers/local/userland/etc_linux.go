@@ -21,7 +21,6 @@ const (
 	// Hostname is the name of the machine inside a sandbox.
 	Hostname = "sandbox"
 	// Hosts is the content of /etc/hosts.
-	// Hosts is the content of /etc/hosts.
 	Hosts = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n127.0.1.1 " + Hostname + "\n"
 )
 
