@@ -293,7 +293,7 @@ func (p *Process) resume(err error) error {
 			}
 			if errors.Is(err, ErrUnavailable) {
 				return local(ErrConnectionLost, codes.Unavailable, err,
-					"the connection was lost and could not be restored; the command %s may still run, its output continues at position %d: %v", p.id, p.position, err)
+					"the connection was lost and did not come back; the command %s may still run, its output goes on at position %d: %v", p.id, p.position, err)
 			}
 			return err
 		}
