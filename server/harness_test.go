@@ -224,7 +224,7 @@ func (m *memory) make(name string, spec providers.Spec) providers.Info {
 func (m *memory) place(name string, spec providers.Spec) *place {
 	m.next++
 	p := &place{info: providers.Info{
-		Name: name, Spec: spec, Incarnation: fmt.Sprintf("i%d", m.next), State: providers.StateActive,
+		Name: name, Spec: spec, Incarnation: fmt.Sprintf("i%d", m.next), State: providers.StateActive, Transport: "pipe",
 		CreateTime: time.Now(), LastActivity: time.Now(), Created: true, Runtime: "memory",
 	}}
 	p.start(m.script, m.sockets)

@@ -42,7 +42,7 @@ func newStateCollector(s *Server) *stateCollector {
 		sandboxes:   desc("sandboxes", "Sandboxes, by state and template; those of templates that the server no longer has are \"other\".", "state", "template"),
 		available:   desc("pool_available", "Started sandboxes that nobody has claimed.", "template"),
 		target:      desc("pool_target", "How many of a pool are to be available.", "template"),
-		connections: desc("agent_connections", "Open connections to agents."),
+		connections: desc("agent_connections", "Open connections to agents, by transport.", "transport"),
 	}
 }
 
@@ -55,7 +55,13 @@ func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector. What cannot be counted is left out.
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(c.connections, prometheus.GaugeValue, float64(len(c.s.agents.Live())))
+	connections := make(map[string]int)
+	for _, t := range c.s.agents.Live() {
+		connections[t.Info().Transport]++
+	}
+	for transport, n := range connections {
+		ch <- prometheus.MustNewConstMetric(c.connections, prometheus.GaugeValue, float64(n), transport)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// The provider may be closed once the server is stopping.

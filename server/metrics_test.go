@@ -95,7 +95,7 @@ func TestMetricsCountWhatHappens(t *testing.T) {
 		`sandgate_command_start_duration_seconds_count 2`,
 		`sandgate_transferred_bytes_total{method="Execute"} 5`,
 		`sandgate_agent_dials_total{outcome="OK"} 1`,
-		`sandgate_agent_connections 1`,
+		`sandgate_agent_connections{transport="pipe"} 1`,
 		`sandgate_audit_failures_total 2`,
 		`sandgate_provider_up 1`,
 		`sandgate_state_free_bytes -1`,

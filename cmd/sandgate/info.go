@@ -165,5 +165,6 @@ func (c *cli) sandbox(info *sandgate.Info) error {
 		"System", map[bool]string{true: "read-only", false: "writable"}[isolation.GetReadOnlySystem()],
 		"Not enforced", strings.Join(isolation.GetNotEnforced(), "; "),
 		"On substrate", info.GetSubstrateName(),
+		"Transport", info.GetTransport(),
 	)
 }

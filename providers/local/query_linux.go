@@ -43,7 +43,10 @@ func (p *Provider) info(name string, rec *record) providers.Info {
 	case phaseDeleting:
 		out.State = providers.StateDeleting
 	case phaseActive:
-		out.State = providers.StateActive
+		out.State, out.Transport = providers.StateActive, "unix"
+		if rec.Transport == TransportExec {
+			out.Transport = "exec"
+		}
 		if !rec.Init.Alive() {
 			out.State = providers.StateFailed
 			out.Failure, out.Message = p.failureOf(rec.container(name), rec)

@@ -182,7 +182,10 @@ type Sandbox struct {
 	// Its name on the substrate (container, pod or claim), for operators.
 	SubstrateName string `protobuf:"bytes,14,opt,name=substrate_name,json=substrateName,proto3" json:"substrate_name,omitempty"`
 	// What the substrate enforces for this sandbox; opting out shows here.
-	Isolation     *Isolation `protobuf:"bytes,15,opt,name=isolation,proto3" json:"isolation,omitempty"`
+	Isolation *Isolation `protobuf:"bytes,15,opt,name=isolation,proto3" json:"isolation,omitempty"`
+	// How this server reaches the agent of an active sandbox, for operators:
+	// "unix", "exec", "pod-ip", …
+	Transport     string `protobuf:"bytes,16,opt,name=transport,proto3" json:"transport,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -320,6 +323,13 @@ func (x *Sandbox) GetIsolation() *Isolation {
 		return x.Isolation
 	}
 	return nil
+}
+
+func (x *Sandbox) GetTransport() string {
+	if x != nil {
+		return x.Transport
+	}
+	return ""
 }
 
 // SandboxSpec holds the portable properties of a sandbox. A field that the
@@ -1905,7 +1915,7 @@ var File_sandbox_v1_sandbox_lifecycle_proto protoreflect.FileDescriptor
 const file_sandbox_v1_sandbox_lifecycle_proto_rawDesc = "" +
 	"\n" +
 	"\"sandbox/v1/sandbox_lifecycle.proto\x12\n" +
-	"sandbox.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfc\x05\n" +
+	"sandbox.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9a\x06\n" +
 	"\aSandbox\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12 \n" +
@@ -1925,7 +1935,8 @@ const file_sandbox_v1_sandbox_lifecycle_proto_rawDesc = "" +
 	"\x04spec\x18\f \x01(\v2\x17.sandbox.v1.SandboxSpecR\x04spec\x12\x1b\n" +
 	"\tfrom_pool\x18\r \x01(\bR\bfromPool\x12%\n" +
 	"\x0esubstrate_name\x18\x0e \x01(\tR\rsubstrateName\x123\n" +
-	"\tisolation\x18\x0f \x01(\v2\x15.sandbox.v1.IsolationR\tisolation\x1a9\n" +
+	"\tisolation\x18\x0f \x01(\v2\x15.sandbox.v1.IsolationR\tisolation\x12\x1c\n" +
+	"\ttransport\x18\x10 \x01(\tR\ttransport\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xec\x02\n" +

@@ -129,6 +129,7 @@ class Sandbox(_message.Message):
     FROM_POOL_FIELD_NUMBER: _builtins.int
     SUBSTRATE_NAME_FIELD_NUMBER: _builtins.int
     ISOLATION_FIELD_NUMBER: _builtins.int
+    TRANSPORT_FIELD_NUMBER: _builtins.int
     sandbox_id: _builtins.str
     """The id, unique within the tenant."""
     incarnation: _builtins.str
@@ -148,6 +149,10 @@ class Sandbox(_message.Message):
     """
     substrate_name: _builtins.str
     """Its name on the substrate (container, pod or claim), for operators."""
+    transport: _builtins.str
+    """How this server reaches the agent of an active sandbox, for operators:
+    "unix", "exec", "pod-ip", …
+    """
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was created."""
@@ -200,10 +205,11 @@ class Sandbox(_message.Message):
         from_pool: _builtins.bool = ...,
         substrate_name: _builtins.str = ...,
         isolation: Global___Isolation | None = ...,
+        transport: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "idle_ttl", b"idle_ttl", "isolation", b"isolation", "last_activity_time", b"last_activity_time", "spec", b"spec", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "from_pool", b"from_pool", "idle_ttl", b"idle_ttl", "incarnation", b"incarnation", "isolation", b"isolation", "labels", b"labels", "last_activity_time", b"last_activity_time", "sandbox_id", b"sandbox_id", "spec", b"spec", "state", b"state", "state_message", b"state_message", "substrate_name", b"substrate_name", "template", b"template", "ttl", b"ttl"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "from_pool", b"from_pool", "idle_ttl", b"idle_ttl", "incarnation", b"incarnation", "isolation", b"isolation", "labels", b"labels", "last_activity_time", b"last_activity_time", "sandbox_id", b"sandbox_id", "spec", b"spec", "state", b"state", "state_message", b"state_message", "substrate_name", b"substrate_name", "template", b"template", "transport", b"transport", "ttl", b"ttl"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
