@@ -150,13 +150,13 @@ func (p *Provider) watchPod(ctx context.Context, name string, cancel context.Can
 		return
 	case <-time.After(podLook):
 	}
-	judge := kube.NewWatcher(kube.Patience{})
+	judge := kube.NewDiagnosis(kube.Grace{})
 	err := kube.Follow(ctx, p.podObject(name), func(pod *corev1.Pod, exists bool) (bool, error) {
 		if !exists || (subject{sandbox: name}).own(pod) == nil || pod.DeletionTimestamp != nil {
-			judge = kube.NewWatcher(kube.Patience{})
+			judge = kube.NewDiagnosis(kube.Grace{})
 			return false, nil
 		}
-		trouble := judge.Trouble(pod)
+		trouble := judge.Check(pod)
 		if trouble == nil {
 			return false, nil
 		}

@@ -60,7 +60,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	rest, namespace, err := kube.Load(kube.Place{
+	rest, namespace, err := kube.Load(kube.Cluster{
 		Kubeconfig: config.Kubeconfig, Context: config.Context, Namespace: config.Namespace,
 	}, config.Logger)
 	if err != nil {

@@ -53,7 +53,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	place := kube.Place{Kubeconfig: config.Kubeconfig, Context: config.Context, Namespace: config.Namespace}
+	place := kube.Cluster{Kubeconfig: config.Kubeconfig, Context: config.Context, Namespace: config.Namespace}
 	rest, namespace, err := kube.Load(place, config.Logger)
 	if err != nil {
 		return nil, err

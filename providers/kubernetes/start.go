@@ -39,7 +39,7 @@ func (p *Provider) bringUp(ctx context.Context, pl *plan, pod *corev1.Pod) (net.
 // awaitRunning returns when the sandbox's container runs. Where no agent image
 // brings the agent, it is written as soon as its container waits for it.
 func (p *Provider) awaitRunning(ctx context.Context, pl *plan, made *corev1.Pod) (*corev1.Pod, error) {
-	watcher := kube.NewWatcher(kube.Patience{Unschedulable: time.Duration(pl.options.ScheduleTimeoutSeconds) * time.Second})
+	watcher := kube.NewDiagnosis(kube.Grace{Unschedulable: time.Duration(pl.options.ScheduleTimeoutSeconds) * time.Second})
 	last := made
 	var writer agentWriter
 	err := kube.Follow(ctx, p.podObject(made.Namespace, made.Name), func(pod *corev1.Pod, exists bool) (bool, error) {
@@ -47,7 +47,7 @@ func (p *Provider) awaitRunning(ctx context.Context, pl *plan, made *corev1.Pod)
 			return false, fmt.Errorf("its pod was deleted by somebody else: %w", providers.ErrStartFailed)
 		}
 		last = pod
-		if err := watcher.Trouble(pod); err != nil {
+		if err := watcher.Check(pod); err != nil {
 			return false, err
 		}
 		if p.config.AgentImage == "" && running(pod.Status.InitContainerStatuses, installerName) {

@@ -12,10 +12,9 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// Wrap says what an error of the API server means, as one of providers'
-// sentinels: what is not there is ErrNotFound, what could not be answered is
-// ErrUnavailable. When ctx has ended, its cause is wrapped in place of the
-// error. It returns nil for nil.
+// Wrap maps an error of the API server to a sentinel of package providers: a
+// missing object to ErrNotFound, a request without an answer to ErrUnavailable.
+// If ctx has ended, Wrap wraps its cause instead. It returns nil for nil.
 func Wrap(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
@@ -26,7 +25,7 @@ func Wrap(ctx context.Context, what string, err error) error {
 	return wrap(ctx, what, err)
 }
 
-// WrapCreate is Wrap for the creation of objects, where "not found" is said of
+// WrapCreate is Wrap for the creation of objects. There "not found" is about
 // something that the object needs, such as its namespace: ErrStartFailed.
 func WrapCreate(ctx context.Context, what string, err error) error {
 	if err == nil {
@@ -38,9 +37,9 @@ func WrapCreate(ctx context.Context, what string, err error) error {
 	return wrap(ctx, what, err)
 }
 
-// over reports whether ctx has ended. A connection may see its deadline, which is
-// ctx's, a moment before ctx itself does.
-func over(ctx context.Context) bool {
+// expired reports whether ctx has ended. A connection with ctx's deadline may time
+// out a moment before ctx itself.
+func expired(ctx context.Context) bool {
 	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
 		<-ctx.Done()
 	}
@@ -48,7 +47,7 @@ func over(ctx context.Context) bool {
 }
 
 func wrap(ctx context.Context, what string, err error) error {
-	if over(ctx) {
+	if expired(ctx) {
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}
 	if sentinel := meaning(err); sentinel != nil {
@@ -61,7 +60,7 @@ func meaning(err error) error {
 	var status apierrors.APIStatus
 	switch {
 	case !errors.As(err, &status):
-		// The API server was not reached, or hung up.
+		// The API server was not reached, or closed the connection.
 		return providers.ErrUnavailable
 	case apierrors.IsForbidden(err) && overQuota(err):
 		return providers.ErrExhausted
@@ -74,15 +73,14 @@ func meaning(err error) error {
 	case apierrors.IsBadRequest(err), apierrors.IsAlreadyExists(err), apierrors.IsConflict(err), apierrors.IsMethodNotSupported(err):
 		return nil
 	default:
-		// Unauthorized, too many requests, timeouts, internal errors: of the
+		// Unauthorized, too many requests, timeouts, internal errors: faults of the
 		// cluster, not of the request.
 		return providers.ErrUnavailable
 	}
 }
 
-// overQuota tells a ResourceQuota's refusal from one of RBAC or an admission
-// policy. The API server gives all the same reason and tells them apart only in
-// words.
+// overQuota distinguishes the refusal of a ResourceQuota from one of RBAC or an
+// admission policy. All have the same reason and differ only in their message.
 func overQuota(err error) bool {
 	return strings.Contains(err.Error(), "exceeded quota:")
 }

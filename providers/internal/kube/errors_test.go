@@ -75,11 +75,11 @@ func TestTrouble(t *testing.T) {
 		{"deleted", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}, "", providers.ErrStartFailed},
 		{"ended", &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}, "", providers.ErrStartFailed},
 	} {
-		w := NewWatcher(Patience{Unschedulable: 5 * time.Second})
+		w := NewDiagnosis(Grace{Unschedulable: 5 * time.Second})
 		if c.ago != "" {
 			w.since[c.ago] = time.Now().Add(-time.Minute)
 		}
-		if got := w.Trouble(c.pod); !errors.Is(got, c.want) || (got == nil) != (c.want == nil) {
+		if got := w.Check(c.pod); !errors.Is(got, c.want) || (got == nil) != (c.want == nil) {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// Container is where a command runs.
+// Container identifies the container in which a command runs.
 type Container struct {
 	Namespace, Pod string
 	// Name of the container. Empty: the pod's first.
@@ -29,9 +29,9 @@ type Container struct {
 
 func (c Container) String() string { return c.Namespace + "/" + c.Pod }
 
-// Executor runs commands in containers through the API server, which needs the
-// verbs create and, before Kubernetes 1.35, get on pods/exec. It is safe for
-// concurrent use.
+// Executor runs commands in containers through the API server. It needs the verbs
+// create and, before Kubernetes 1.35, get on pods/exec. It is safe for concurrent
+// use.
 type Executor struct {
 	config *rest.Config
 	core   rest.Interface
@@ -42,13 +42,13 @@ type Executor struct {
 	pending sync.WaitGroup
 }
 
-// NewExecutor makes an Executor. The client is the core API's, such as
+// NewExecutor returns an Executor. The client is that of the core API, such as
 // clientset.CoreV1().RESTClient().
 func NewExecutor(config *rest.Config, core rest.Interface) *Executor {
 	return &Executor{config: config, core: core, tunnels: make(map[*tunnel]struct{})}
 }
 
-// Close ends all tunnels and returns when all that carried them is gone.
+// Close ends all tunnels and returns when their connections are closed.
 func (e *Executor) Close() {
 	e.mu.Lock()
 	e.closing = true
@@ -63,21 +63,21 @@ func (e *Executor) Close() {
 	e.pending.Wait()
 }
 
-// Result is what a command that ended left behind. A signal n is code 128+n.
+// Result is the output and the exit status of a command. Signal n is code 128+n.
 type Result struct {
 	Stdout, Stderr []byte
-	// Truncated is true when more was written than is kept.
+	// Truncated is true if an output was longer than its retained tail.
 	Truncated bool
 	Code      int
 }
 
-// outputLimit is how much of each stream Run keeps.
+// outputLimit bounds the output of each stream that Run retains.
 const outputLimit = 64 << 10
 
-// Run runs one command to its end. An exit code other than 0 is no error; the
-// error is that of reaching the container or starting the command. When ctx
-// ends, Run returns, but the command may run on: Kubernetes does not kill what
-// an exec started.
+// Run runs one command to its end. It returns an error if the container could not
+// be reached or the command not started; an exit code other than 0 is no error.
+// When ctx ends, Run returns, but the command may continue: Kubernetes does not
+// kill the processes of an exec.
 func (e *Executor) Run(ctx context.Context, at Container, command []string, stdin io.Reader) (Result, error) {
 	var out, errOut tail
 	options := remotecommand.StreamOptions{Stdin: stdin, Stdout: &out, Stderr: &errOut}
@@ -111,11 +111,11 @@ func (e *Executor) url(at Container, command []string, options remotecommand.Str
 		}, scheme.ParameterCodec).URL()
 }
 
-// execError says what an exec that failed means. It may be that the pod is not
-// there or does not run: whoever wants to know looks at the pod.
+// execError maps the error of an exec. The pod may be missing or not running,
+// which only a read of the pod can tell.
 func execError(ctx context.Context, at Container, err error) error {
 	what := "exec in pod " + at.String()
-	if over(ctx) {
+	if expired(ctx) {
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}
 	var upgrade *httpstream.UpgradeFailureError
@@ -129,8 +129,8 @@ func execError(ctx context.Context, at Container, err error) error {
 	return fmt.Errorf("%s: %w: %w", what, err, providers.ErrUnavailable)
 }
 
-// tail keeps the last bytes that were written to it. It is safe for concurrent
-// use: what runs in a container may write on after Run has returned.
+// tail retains the last bytes that were written to it. It is safe for concurrent
+// use: a command may go on writing after Run has returned.
 type tail struct {
 	mu   sync.Mutex
 	data []byte

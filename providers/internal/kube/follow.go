@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// Object is what Follow needs of one kind of objects: a client's methods.
+// Object is the part of a client that Follow needs, for one kind of objects.
 type Object[T metav1.Object] struct {
 	Name  string
 	Get   func(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
@@ -20,15 +20,15 @@ type Object[T metav1.Object] struct {
 
 const (
 	followRetry = 500 * time.Millisecond
-	// followAgain bounds how long a watch is trusted that says nothing.
+	// followAgain bounds how long a silent watch is trusted.
 	followAgain = 5 * time.Second
 )
 
-// Follow shows an object to see, now and after each change, until see is done
-// or returns an error. While there is none, exists is false. Also without any
-// change, see is called every few seconds, so that it may measure time. An API
-// server that is away is waited for. The error wraps context.Cause when ctx
-// ends.
+// Follow calls see with an object, at once and after each change, until see is
+// done or returns an error. While the object is missing, exists is false. Follow
+// also calls see every few seconds without any change, so that see can measure
+// time. It waits for an API server that does not answer. When ctx ends, the error
+// wraps context.Cause.
 func Follow[T metav1.Object](ctx context.Context, o Object[T], see func(object T, exists bool) (done bool, err error)) error {
 	for {
 		now, err := o.Get(ctx, o.Name, metav1.GetOptions{})
@@ -60,8 +60,8 @@ func Follow[T metav1.Object](ctx context.Context, o Object[T], see func(object T
 	}
 }
 
-// FollowFrom is Follow for an object of which the caller knows that version
-// already: see is shown only what comes after it.
+// FollowFrom is Follow from a version that the caller knows already: it calls see
+// with later changes only.
 func FollowFrom[T metav1.Object](ctx context.Context, o Object[T], version string, see func(object T, exists bool) (done bool, err error)) error {
 	done, err := followOn(ctx, o, version, see)
 	if done || err != nil {
@@ -70,7 +70,7 @@ func FollowFrom[T metav1.Object](ctx context.Context, o Object[T], version strin
 	return Follow(ctx, o, see)
 }
 
-// followOn returns without an error when it is time for another look.
+// followOn returns without an error when the object must be read again.
 func followOn[T metav1.Object](ctx context.Context, o Object[T], version string, see func(T, bool) (bool, error)) (done bool, err error) {
 	again := time.NewTimer(followAgain)
 	defer again.Stop()

@@ -9,11 +9,11 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// AwaitPodGone waits until a pod that was deleted is gone. Once the kubelet has
-// said that all of its containers have ended, it takes the pod from the cluster:
-// what is left then is the kubelet's own tidying, which goes on without it and
-// would take the better part of a second. A pod with volume claims is left to
-// the kubelet, so that nobody gets a volume which is still mounted.
+// AwaitPodGone waits until a deleted pod is gone. Once the kubelet has reported
+// the end of all containers, AwaitPodGone removes the pod from the cluster: the
+// kubelet's remaining cleanup continues without it and would take the better part
+// of a second. A pod with volume claims is left to the kubelet, so that no other
+// pod gets a volume that is still mounted.
 func AwaitPodGone(ctx context.Context, pods typedcorev1.PodInterface, gone *corev1.Pod) error {
 	taken := false
 	object := Object[*corev1.Pod]{Name: gone.Name, Get: pods.Get, Watch: pods.Watch}
@@ -23,7 +23,7 @@ func AwaitPodGone(ctx context.Context, pods typedcorev1.PodInterface, gone *core
 		}
 		if !taken && pod.DeletionTimestamp != nil && stopped(pod) && !claimsVolume(pod) {
 			taken = true
-			// Should it fail, the kubelet's own deletion follows anyhow.
+			// If this fails, the kubelet's own deletion follows.
 			_ = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{
 				GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &pod.UID},
 			})
@@ -32,8 +32,8 @@ func AwaitPodGone(ctx context.Context, pods typedcorev1.PodInterface, gone *core
 	})
 }
 
-// stopped reports whether the kubelet has seen every container end. The phase
-// alone does not tell: a pod of a lost node is Failed while it may run.
+// stopped reports whether the kubelet has reported the end of every container. The
+// phase is not enough: a pod of a lost node is Failed while it may still run.
 func stopped(pod *corev1.Pod) bool {
 	if len(pod.Status.ContainerStatuses) != len(pod.Spec.Containers) {
 		return false

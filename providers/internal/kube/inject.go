@@ -33,42 +33,42 @@ func (e *Executor) In(at Container) Runner {
 
 var errNoExecutable = errors.New("no such executable in the container")
 
-// notRunnable tells that the runtime found no such program, or one that the
-// kernel does not take. Kubernetes has only words for it.
+// notRunnable reports whether the runtime found no such program, or one that the
+// kernel cannot execute. Kubernetes reports both in the message only.
 func notRunnable(err error) bool {
 	if strings.Contains(err.Error(), "namespace path") {
-		return false // the container has just ended, and what is not there is a file of /proc
+		return false // the container has just ended: the missing file is in /proc
 	}
-	for _, words := range []string{"executable file not found", "no such file or directory", "exec format error", "not a directory"} {
-		if strings.Contains(err.Error(), words) {
+	for _, text := range []string{"executable file not found", "no such file or directory", "exec format error", "not a directory"} {
+		if strings.Contains(err.Error(), text) {
 			return true
 		}
 	}
 	return false
 }
 
-// Injector puts the agent into running containers whose spec is not ours. It is
-// safe for concurrent use, also by several processes on one container.
+// Injector installs the agent in running containers whose pods Sandgate did not
+// create. It is safe for concurrent use, also by several processes on one
+// container.
 type Injector struct {
-	// Agent returns the agent's executable for an architecture in Go's words.
+	// Agent returns the agent's executable for a GOARCH.
 	Agent func(arch string) ([]byte, error)
 
-	// dirs are what is tried besides $HOME and the working directory. Empty:
-	// candidates.
+	// dirs are tried before $HOME and the working directory. Empty: candidates.
 	dirs []string
 
 	mu   sync.Mutex
 	sums map[string]string
 }
 
-// Injection is an agent that is to run in a container.
+// Injection describes an agent that is to run in a container.
 type Injection struct {
-	// Incarnation is what the agent says it is: a-z, 0-9 and "-" only.
+	// Incarnation is what the agent reports in Hello: a-z, 0-9 and "-" only.
 	Incarnation string
-	// Generation counts the agents of one container; a later one ends those
-	// before it, an earlier one is refused.
+	// Generation counts the agents of one container. A later one stops its
+	// predecessors, an earlier one is rejected.
 	Generation int
-	// Workdir is where its commands start. Empty: the container's own.
+	// Workdir is the directory of its commands. Empty: the container's own.
 	Workdir string
 	// Container and Where name the container and its pod in errors.
 	Container, Where string
@@ -78,26 +78,26 @@ type Injection struct {
 	Secret sealed.Secret
 }
 
-// Injected is where an agent is in a container.
+// Injected is the location of an agent in a container.
 type Injected struct {
 	// Program is the agent's executable.
 	Program string `json:"program"`
-	// Dir is its directory, in which its sockets are.
+	// Dir is the directory of its sockets.
 	Dir string `json:"dir"`
-	// Sum is the executable's SHA-256; empty when it was in the image already.
+	// Sum is the executable's SHA-256; empty if the image contains it.
 	Sum string `json:"sum,omitempty"`
 	// Port is where the agent takes connections at the pod's address; 0: nowhere.
 	Port int32 `json:"port,omitempty"`
 }
 
 // Connect returns the command that joins its standard input and output to the
-// agent. It does not wait: Inject returned when the agent listened.
+// agent. It does not wait: the agent listened when Inject returned.
 func (i Injected) Connect(incarnation string) []string {
 	return []string{i.Program, "connect", "--wait", "0s", "--to", "unix://" + path.Join(i.Dir, incarnation+".sock")}
 }
 
 const (
-	// preinstalled is where a template or an image may have put the agent.
+	// preinstalled is where a template or an image may provide the agent.
 	preinstalled    = "/sandgate"
 	agentProgram    = "sandgate-agent"
 	injectDir       = ".sandgate"
@@ -107,17 +107,17 @@ const (
 	codeKilled      = 137
 )
 
-// candidates are the directories that are tried, in this order; then $HOME and
-// the working directory.
+// candidates are the directories to try, in this order, before $HOME and the
+// working directory.
 var candidates = []string{preinstalled, "/tmp", "/dev/shm", "/var/tmp"}
 
-// Inject puts the agent in and starts it. It returns when the agent listens; an
-// agent of that incarnation that runs already is left as it is, and one of an
-// earlier generation is ended. The error wraps providers.ErrAgentCannotStart
-// when the container cannot take an agent, and says what would let it.
+// Inject installs the agent, starts it, and returns when it listens. A running
+// agent of the same incarnation stays, and one of an earlier generation is
+// stopped. If the container cannot run an agent, the error wraps
+// providers.ErrAgentCannotStart and contains the remedy.
 func (in *Injector) Inject(ctx context.Context, run Runner, want Injection) (Injected, error) {
-	for _, w := range []way{shellWay{}, pythonWay{}, tarWay{}} {
-		got, err := in.by(ctx, w, run, want)
+	for _, with := range []installer{shellInstaller{}, pythonInstaller{}, tarInstaller{}} {
+		got, err := in.install(ctx, with, run, want)
 		if !errors.Is(err, errNoExecutable) {
 			return got, err
 		}
@@ -130,11 +130,11 @@ func (in *Injector) Inject(ctx context.Context, run Runner, want Injection) (Inj
 	return got, err
 }
 
-// Start starts an agent that was put in before, as Inject does.
+// Start starts an installed agent, as Inject does.
 func (in *Injector) Start(ctx context.Context, run Runner, at Injected, want Injection) (Injected, error) {
 	var stdin io.Reader
 	if want.Port > 0 {
-		// Never an argument, which all processes of a container can see.
+		// Never an argument: all processes of the container could read it.
 		stdin = strings.NewReader(want.Secret.Text())
 	}
 	r, err := run(ctx, startCommand(at, want), stdin)
@@ -170,37 +170,37 @@ func started(r Result, err error, want Injection) error {
 	case r.Code == codeNotFound || r.Code == codeNotRunnable:
 		return fmt.Errorf("start the agent: %w: %s", errNoExecutable, complaint(r.Stderr))
 	case r.Code == codeKilled && len(r.Stderr) == 0:
-		return fmt.Errorf("container %q of %s: %w: it was cut short", want.Container, want.Where, providers.ErrAgentCannotStart)
+		return fmt.Errorf("container %q of %s: %w: its start was interrupted", want.Container, want.Where, providers.ErrAgentCannotStart)
 	case r.Code != 0:
 		return fmt.Errorf("container %q of %s: %w: %s", want.Container, want.Where, providers.ErrAgentCannotStart, complaint(r.Stderr))
 	}
 	return nil
 }
 
-// way is a means of writing a file that the image offers.
-type way interface {
-	// probe finds out what the container is like. The error wraps
-	// errNoExecutable when the image does not offer this way.
+// installer writes the agent with a program of the image.
+type installer interface {
+	// probe inspects the container. The error wraps errNoExecutable if the image
+	// does not have the program.
 	probe(ctx context.Context, run Runner, dirs []string) (site, error)
 	// put writes the agent and starts it.
 	put(ctx context.Context, run Runner, at Injected, agent []byte, start []string) (Result, error)
 }
 
-// site is what a container looks like to the injector.
+// site is what the injector knows of a container.
 type site struct {
 	arch  string
-	dir   string // the directory to use; empty: none will do
+	dir   string // the directory to use; empty: none is usable
 	have  map[string]bool
 	ready bool     // the agent is in the image already
-	tried []string // each directory that will not do, with the reason
+	tried []string // each unusable directory, with the reason
 }
 
-func (in *Injector) by(ctx context.Context, w way, run Runner, want Injection) (Injected, error) {
+func (in *Injector) install(ctx context.Context, with installer, run Runner, want Injection) (Injected, error) {
 	dirs := in.dirs
 	if len(dirs) == 0 {
 		dirs = candidates
 	}
-	s, err := w.probe(ctx, run, dirs)
+	s, err := with.probe(ctx, run, dirs)
 	if err != nil {
 		return Injected{}, err
 	}
@@ -224,23 +224,23 @@ func (in *Injector) by(ctx context.Context, w way, run Runner, want Injection) (
 		if err == nil || ctx.Err() != nil {
 			return there, err
 		}
-		// What is there under its name may be broken: it is put in anew, once.
+		// The file of that name may be broken: it is written again, once.
 	}
 	if want.Port == 0 {
-		r, err := w.put(ctx, run, at, agent, startCommand(at, want))
+		r, err := with.put(ctx, run, at, agent, startCommand(at, want))
 		return at, final(started(r, err, want))
 	}
-	// The input that brings the agent cannot bring its secret as well: what reads
-	// it may read too much.
-	r, err := w.put(ctx, run, at, agent, []string{at.Program, "version"})
+	// The secret cannot follow the agent on the same input: the program that reads
+	// the agent may read beyond its end.
+	r, err := with.put(ctx, run, at, agent, []string{at.Program, "version"})
 	if err = started(r, err, want); err == nil {
 		at, err = in.Start(ctx, run, at, want)
 	}
 	return at, final(err)
 }
 
-// final is for an executable that is there and cannot be run all the same: no
-// other way of putting it there will do better.
+// final marks an executable that exists and cannot be run: no other installer can
+// do better.
 func final(err error) error {
 	if errors.Is(err, errNoExecutable) {
 		return fmt.Errorf("%w: %s", providers.ErrAgentCannotStart, err.Error())
@@ -272,7 +272,7 @@ func (in *Injector) sum(arch string, agent []byte) string {
 	return in.sums[arch]
 }
 
-// goArch translates what "uname -m" says.
+// goArch returns the GOARCH of a machine name of "uname -m".
 func goArch(machine string) string {
 	switch m := strings.TrimSpace(machine); m {
 	case "x86_64":
@@ -284,8 +284,8 @@ func goArch(machine string) string {
 	}
 }
 
-func complaint(said []byte) string {
-	s := strings.TrimSpace(string(said))
+func complaint(output []byte) string {
+	s := strings.TrimSpace(string(output))
 	if len(s) > maxComplaint {
 		s = "… " + strings.ToValidUTF8(s[len(s)-maxComplaint:], "")
 	}
@@ -304,7 +304,7 @@ add one to the pod's spec:
 %s`, want.Container, want.Where, providers.ErrAgentCannotStart, strings.Join(tried, "; "), patch(want.Container))
 }
 
-// patch is what cures a container without a place for the agent.
+// patch is the remedy for a container without a directory for the agent.
 func patch(container string) string {
 	return fmt.Sprintf(`  containers:
   - name: %s
@@ -314,7 +314,7 @@ func patch(container string) string {
   - {name: sandgate, emptyDir: {}}`, container, preinstalled)
 }
 
-// patchWithInit is what cures an image that has nothing to write with.
+// patchWithInit is the remedy for an image without a program to write with.
 func patchWithInit(container string) string {
 	return fmt.Sprintf(`  initContainers:
   - name: sandgate-agent
@@ -325,6 +325,6 @@ func patchWithInit(container string) string {
 `, agentProgram, preinstalled, preinstalled) + patch(container)
 }
 
-// NoExecutable reports whether an error of a Runner says that the container has
-// no such program.
+// NoExecutable reports whether an error of a Runner is that the container has no
+// such program.
 func NoExecutable(err error) bool { return errors.Is(err, errNoExecutable) }

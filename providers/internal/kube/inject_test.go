@@ -154,14 +154,14 @@ func TestInjectTakesADirectoryThatAnotherMakes(t *testing.T) {
 // What a runtime says of a program that is not there and of a container that has
 // just ended is nearly the same.
 func TestNoSuchExecutable(t *testing.T) {
-	for said, want := range map[string]bool{
+	for text, want := range map[string]bool{
 		`exec failed: unable to start container process: exec: "sh": executable file not found in $PATH: unknown`:                        true,
 		`exec failed: unable to start container process: exec: "/bin/sh": stat /bin/sh: no such file or directory: unknown`:              true,
 		`exec failed: unable to create new parent process: namespace path: lstat /proc/30479/ns/ipc: no such file or directory: unknown`: false,
 		`exec failed: cannot exec in a stopped container: unknown`:                                                                       false,
 	} {
-		if got := notRunnable(errors.New(said)); got != want {
-			t.Errorf("%v: %s", got, said)
+		if got := notRunnable(errors.New(text)); got != want {
+			t.Errorf("%v: %s", got, text)
 		}
 	}
 }

@@ -21,21 +21,21 @@ import (
 )
 
 const (
-	// leaseTime is how long the others let a lease stand without a renewal.
+	// leaseTime is how long a lease is valid for the others without a renewal.
 	leaseTime = 10 * time.Second
-	// leaseTrust is how long after it asked for the last renewal that was granted
-	// a holder may act. What it does must end in the time that is left.
-	leaseTrust = 8 * time.Second
-	// leasePatience is how long a holder tries to renew.
-	leasePatience = 6 * time.Second
-	// leaseRetry is the pause between two looks: the others' are up to 2.2 times
-	// as long, so that they do not come together. A holder that is gone is thus
-	// replaced within leaseTime and 4.4 times leaseRetry: 19 s.
+	// leaseUsable is how long a holder may act after it sent the last successful
+	// renewal. Its work must end in the time that is left.
+	leaseUsable = 8 * time.Second
+	// renewTime bounds the attempts of a holder to renew.
+	renewTime = 6 * time.Second
+	// leaseRetry is the pause between two attempts. The others wait up to 2.2 times
+	// as long, so that their attempts spread. A lost holder is thus replaced within
+	// leaseTime and 4.4 times leaseRetry: 19 s.
 	leaseRetry = 2 * time.Second
 )
 
-// The clients of leases have a rate of their own: a renewal must not wait
-// behind the requests of many callers.
+// Clients of leases have a rate limit of their own: a renewal must not queue behind
+// the requests of many callers.
 const (
 	leaseRequestsPerSecond = 10
 	leaseBurst             = 20
@@ -43,7 +43,7 @@ const (
 
 var (
 	errNotHolding = fmt.Errorf("the lease could not be renewed in time: %w", providers.ErrUnavailable)
-	errDone       = errors.New("what was done under the lease has ended")
+	errDone       = errors.New("the work under the lease has ended")
 )
 
 // Lease is a coordination.k8s.io/v1 Lease, which one process holds at a time.
@@ -61,8 +61,8 @@ func NewLeases(config *rest.Config) (coordinationv1.LeasesGetter, error) {
 	return coordinationv1.NewForConfig(own)
 }
 
-// Check says at once what would fail later: the cluster does not answer, or
-// does not let this account use leases.
+// Check returns an error if the cluster does not answer or this account may not
+// use leases, so that the server fails at its start and not later.
 func (l Lease) Check(ctx context.Context) error {
 	_, err := l.Leases.Leases(l.Namespace).Get(ctx, l.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -71,10 +71,10 @@ func (l Lease) Check(ctx context.Context) error {
 	return Wrap(ctx, "lease "+l.Name, err)
 }
 
-// Lead calls do whenever this process holds the lease, and returns when ctx has
-// ended and do has returned. The context of do ends with a cause as soon as it
-// is not certain any more that nobody else holds the lease; do must then return
-// without delay. The lease is given back after do has returned.
+// Lead calls do whenever this process holds the lease. It returns when ctx has
+// ended and do has returned. The context of do ends with a cause as soon as
+// another process may hold the lease; do must then return without delay. Lead
+// releases the lease after do has returned.
 func (l Lease) Lead(ctx context.Context, do func(context.Context)) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -83,7 +83,7 @@ func (l Lease) Lead(ctx context.Context, do func(context.Context)) {
 	identity := host + "-" + rand.Text()
 	for ctx.Err() == nil {
 		if err := l.term(ctx, identity, do); err != nil {
-			l.Log.ErrorContext(ctx, "no lease can be held", "lease", l.Name, "error", err)
+			l.Log.ErrorContext(ctx, "the lease cannot be acquired", "lease", l.Name, "error", err)
 			return
 		}
 	}
@@ -96,13 +96,13 @@ func (l Lease) term(ctx context.Context, identity string, do func(context.Contex
 		LeaseMeta: metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name}, Client: l.Leases,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 	}
-	// The election ends after what is done, because it gives the lease back.
+	// The election outlives the work, because its end releases the lease.
 	electing, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(errDone)
 	won := make(chan struct{})
 	lost := make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: t, LeaseDuration: leaseTime, RenewDeadline: leasePatience, RetryPeriod: leaseRetry, ReleaseOnCancel: true,
+		Lock: t, LeaseDuration: leaseTime, RenewDeadline: renewTime, RetryPeriod: leaseRetry, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { close(won) },
 			OnStoppedLeading: func() { close(lost) },
@@ -126,9 +126,9 @@ func (l Lease) term(ctx context.Context, identity string, do func(context.Contex
 	return nil
 }
 
-// term is the lock of one election. It measures from when a renewal was asked
-// for, not from when the answer came: an answer may be slow, and the others
-// count from what they see.
+// term is the lock of one election. It counts from the time at which a renewal was
+// sent, not from its answer: answers may be slow, and the others count from the
+// time at which they see the renewal.
 type term struct {
 	resourcelock.Interface
 	log  *slog.Logger
@@ -141,11 +141,11 @@ type term struct {
 	failing bool
 }
 
-// begin ends the work when the last renewal is too long ago.
+// begin cancels the work when the last renewal is too old.
 func (t *term) begin(cancel context.CancelCauseFunc) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.trust = time.AfterFunc(time.Until(t.renewed.Add(leaseTrust)), func() { cancel(errNotHolding) })
+	t.trust = time.AfterFunc(time.Until(t.renewed.Add(leaseUsable)), func() { cancel(errNotHolding) })
 }
 
 func (t *term) end() {
@@ -157,7 +157,7 @@ func (t *term) end() {
 
 func (t *term) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := t.Interface.Get(ctx)
-	t.note(ctx, err)
+	t.report(ctx, err)
 	if err == nil {
 		t.mu.Lock()
 		t.holder = record.HolderIdentity
@@ -167,8 +167,8 @@ func (t *term) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 }
 
 func (t *term) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	asked := time.Now()
-	return t.granted(ctx, asked, t.Interface.Create(ctx, record))
+	sent := time.Now()
+	return t.granted(ctx, sent, t.Interface.Create(ctx, record))
 }
 
 func (t *term) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
@@ -176,31 +176,31 @@ func (t *term) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	holder := t.holder
 	t.mu.Unlock()
 	if record.HolderIdentity == "" && holder != t.Identity() {
-		// An election that was lost gives back what another may have by now.
+		// A lost election must not release a lease that another may hold by now.
 		return errNotHolding
 	}
-	asked := time.Now()
-	return t.granted(ctx, asked, t.Interface.Update(ctx, record))
+	sent := time.Now()
+	return t.granted(ctx, sent, t.Interface.Update(ctx, record))
 }
 
-func (t *term) granted(ctx context.Context, asked time.Time, err error) error {
-	t.note(ctx, err)
+func (t *term) granted(ctx context.Context, sent time.Time, err error) error {
+	t.report(ctx, err)
 	if err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.renewed = asked
-	// Work that was told to end is not called back.
+	t.renewed = sent
+	// Cancelled work stays cancelled.
 	if t.trust != nil && t.trust.Stop() {
-		t.trust.Reset(time.Until(asked.Add(leaseTrust)))
+		t.trust.Reset(time.Until(sent.Add(leaseUsable)))
 	}
 	return nil
 }
 
-// note tells once when the lease cannot be used, and once when it can again.
-// That another has it is no trouble.
-func (t *term) note(ctx context.Context, err error) {
+// report logs once that the lease cannot be used, and once that it can again. A
+// lease that another process holds is not a failure.
+func (t *term) report(ctx context.Context, err error) {
 	failed := err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) &&
 		!errors.Is(context.Cause(ctx), errDone)
 	t.mu.Lock()

@@ -26,7 +26,7 @@ type leases struct {
 	version int
 }
 
-// line is one process's way to it, which may be cut.
+// line is the connection of one process, which may be cut.
 type line struct {
 	coordinationv1.LeaseInterface
 	to *leases
@@ -212,7 +212,7 @@ func TestLease(t *testing.T) {
 	})
 	run("one that is cut off stops before another begins", func(t *testing.T, _ *stage, first, second *process) {
 		first.line.set(func(l *line) { l.cut = make(chan struct{}) })
-		if err := within(t, leaseTrust+2*time.Second, "the first ends", first.ended); !errors.Is(err, providers.ErrUnavailable) {
+		if err := within(t, leaseUsable+2*time.Second, "the first ends", first.ended); !errors.Is(err, providers.ErrUnavailable) {
 			t.Errorf("it ended for %v", err)
 		}
 		within(t, 20*time.Second, "the second leads", second.began)
@@ -229,7 +229,7 @@ func TestLease(t *testing.T) {
 		first.line.set(func(l *line) { l.cut = make(chan struct{}) })
 		time.Sleep(time.Minute)
 		if len(second.began) == 0 {
-			t.Error("nobody leads")
+			t.Error("no process leads")
 		}
 	})
 	run("an account without the right", func(t *testing.T, _ *stage, first, second *process) {
@@ -238,7 +238,7 @@ func TestLease(t *testing.T) {
 		if err := (Lease{Leases: first.line, Name: "l"}).Check(t.Context()); !errors.Is(err, providers.ErrForbidden) {
 			t.Errorf("check: %v", err)
 		}
-		if err := within(t, leaseTrust+2*time.Second, "the first ends", first.ended); !errors.Is(err, providers.ErrUnavailable) {
+		if err := within(t, leaseUsable+2*time.Second, "the first ends", first.ended); !errors.Is(err, providers.ErrUnavailable) {
 			t.Errorf("it ended for %v", err)
 		}
 		within(t, 20*time.Second, "the second leads", second.began)

@@ -18,7 +18,7 @@ import (
 )
 
 // PodConns are the connections to agents that listen at a port of their pods. A
-// pod's network may go before its last words have left it, so whoever deletes a
+// pod's network may vanish before its last packets are sent, so the deletion of a
 // pod ends its connections here as well. The zero value is usable.
 type PodConns struct {
 	connectTime time.Duration // 0: podDialTime
@@ -34,8 +34,8 @@ type podConn struct {
 	all *PodConns
 }
 
-// Close implements net.Conn. It says no farewell, for which a peer that does not
-// read could make it wait.
+// Close implements net.Conn. It sends no TLS alert: a peer that does not read could
+// delay that.
 func (c *podConn) Close() error {
 	c.all.mu.Lock()
 	delete(c.all.open, c)
@@ -43,7 +43,7 @@ func (c *podConn) Close() error {
 	return c.below().Close()
 }
 
-// below is the connection that TLS is spoken on.
+// below is the connection under TLS.
 func (c *podConn) below() net.Conn {
 	if over, ok := c.Conn.(*tls.Conn); ok {
 		return over.NetConn()
@@ -51,16 +51,16 @@ func (c *podConn) below() net.Conn {
 	return c.Conn
 }
 
-// Dial connects to the agent at a pod's port and returns when it has proved that
-// it is the one that was meant. The error wraps ErrUnavailable or ErrForbidden,
-// and says what lets the server in.
+// Dial connects to the agent at a pod's port and returns when the agent has proved
+// its identity. The error wraps ErrUnavailable or ErrForbidden and names the
+// remedy.
 func (a *PodConns) Dial(ctx context.Context, pod *corev1.Pod, port int32, s sealed.Secret) (net.Conn, error) {
-	return a.keep(pod, func() (net.Conn, error) { return a.dial(ctx, pod, port, s) })
+	return a.register(pod, func() (net.Conn, error) { return a.dial(ctx, pod, port, s) })
 }
 
-// DialNew is Dial for a pod whose agent may not listen yet.
+// DialNew is Dial for an agent that may not listen yet.
 func (a *PodConns) DialNew(ctx context.Context, pod *corev1.Pod, port int32, s sealed.Secret) (net.Conn, error) {
-	return a.keep(pod, func() (net.Conn, error) {
+	return a.register(pod, func() (net.Conn, error) {
 		until := time.Now().Add(podListenWait)
 		for pause := podListenRetry; ; pause = min(2*pause, podListenRetryMax) {
 			conn, err := a.dial(ctx, pod, port, s)
@@ -95,7 +95,7 @@ func (a *PodConns) dial(ctx context.Context, pod *corev1.Pod, port int32, s seal
 	return nil, fmt.Errorf("the agent of pod %s/%s: %w", pod.Namespace, pod.Name, failed)
 }
 
-func (a *PodConns) keep(pod *corev1.Pod, dial func() (net.Conn, error)) (net.Conn, error) {
+func (a *PodConns) register(pod *corev1.Pod, dial func() (net.Conn, error)) (net.Conn, error) {
 	conn, err := dial()
 	if err != nil {
 		return nil, err
@@ -114,26 +114,26 @@ func (a *PodConns) keep(pod *corev1.Pod, dial func() (net.Conn, error)) (net.Con
 	return c, nil
 }
 
-// Drop ends the connections to a pod that is gone, as its agent would have: who
-// uses one sees its end, and closes it.
+// Drop ends the connections to a pod that is gone, as its agent would have done:
+// their users see the end and close them.
 func (a *PodConns) Drop(pod types.UID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for c := range a.open {
 		if c.pod == pod {
-			c.hangUp()
+			c.shutDown()
 		}
 	}
 }
 
-func (c *podConn) hangUp() {
+func (c *podConn) shutDown() {
 	if below, ok := c.below().(*net.TCPConn); ok {
 		_ = below.CloseRead()
 		_ = below.CloseWrite()
 	}
 }
 
-// Close closes all connections, also those that come late.
+// Close closes all connections, also those under way.
 func (a *PodConns) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -19,31 +19,30 @@ import (
 func ListenAddress(port int32) string { return ":" + strconv.Itoa(int(port)) }
 
 const (
-	// podDialTime bounds a connection to a pod's port, and podGreetTime what comes
-	// before both sides know each other: the kernel takes a connection also for an
-	// agent that has to wait for its turn on a busy node.
+	// podDialTime bounds a connection to a pod's port, and podGreetTime the
+	// handshake: the kernel accepts connections also for an agent that waits for a
+	// processor on a busy node.
 	podDialTime  = 5 * time.Second
 	podGreetTime = 10 * time.Second
-	// podListenWait is how long an agent that was just started may not listen.
+	// podListenWait bounds the time until an agent that was just started listens.
 	podListenWait     = 5 * time.Second
 	podListenRetry    = 20 * time.Millisecond
 	podListenRetryMax = 320 * time.Millisecond
 )
 
-// podDialer has the kernel find out in half a minute that a pod is gone without
-// a word.
+// podDialer lets the kernel detect within half a minute that a pod has vanished.
 var podDialer = &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 	Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3,
 }}
 
 var (
-	// errOutOfReach: the pod's port does not answer from here.
+	// errOutOfReach is a pod's port that does not answer this server.
 	errOutOfReach = errors.New("cannot be reached from the server")
 	errNoAddress  = errors.New("its pod has no address yet")
 )
 
-// OutOfReach reports whether an error of a dial says that the pod's port cannot
-// be reached: trying again soon will not help.
+// OutOfReach reports whether an error of a dial is that the pod's port cannot be
+// reached: an early retry will not help.
 func OutOfReach(err error) bool { return errors.Is(err, errOutOfReach) }
 
 // addresses are where an agent that listens at a port of its pod can be reached.
@@ -84,7 +83,7 @@ func dialSealed(ctx context.Context, at string, s sealed.Secret, connectTime tim
 	}
 }
 
-// refused reports whether nobody listens.
+// refused reports whether nothing listens at the port.
 func refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
 func outOfReach(err error) bool {

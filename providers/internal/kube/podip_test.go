@@ -38,7 +38,7 @@ func listen(t *testing.T, address string) (net.Listener, int32) {
 	return l, int32(l.Addr().(*net.TCPAddr).Port)
 }
 
-// agentAt plays an agent that says a word to who knows the secret.
+// agentAt plays an agent that greets peers with the secret.
 func agentAt(t *testing.T, address string, s sealed.Secret) int32 {
 	t.Helper()
 	inner, port := listen(t, address)
@@ -69,7 +69,7 @@ func TestDialPod(t *testing.T) {
 	s := sealed.NewSecret()
 	port := agentAt(t, "127.0.0.1:0", s)
 	t.Run("by the first address that answers", func(t *testing.T) {
-		// One is malformed, and at the next nobody listens.
+		// One is malformed, and nothing listens at the next.
 		conn, err := new(PodConns).Dial(t.Context(), podAt("nonsense", "127.0.0.2", "127.0.0.1"), port, s)
 		if err != nil {
 			t.Fatal(err)
@@ -86,7 +86,7 @@ func TestDialPod(t *testing.T) {
 		says   string
 	}{
 		{"another pod has the address by now", podAt("127.0.0.1"), sealed.NewSecret(), "may belong to another pod"},
-		{"nobody listens", podAt("127.0.0.3"), s, "nothing listens at 127.0.0.3"},
+		{"nothing listens", podAt("127.0.0.3"), s, "nothing listens at 127.0.0.3"},
 		{"no address", podAt(), s, "no address yet"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -99,8 +99,8 @@ func TestDialPod(t *testing.T) {
 			}
 		})
 	}
-	t.Run("who never answers", func(t *testing.T) {
-		// The kernel takes the connection; nobody says a word.
+	t.Run("no answer", func(t *testing.T) {
+		// The kernel accepts the connection; no data follows.
 		l, port := listen(t, "127.0.0.1:0")
 		defer func() { _ = l.Close() }()
 		began := time.Now()
@@ -165,7 +165,7 @@ func TestPodConnsEnd(t *testing.T) {
 		t.Errorf("closed lives: %v, dropped lives: %v, another's lives: %v", lives(one), lives(two), lives(other))
 	}
 	if _, err := two.Write([]byte("x")); err == nil {
-		t.Error("a word to a pod that is gone was taken")
+		t.Error("a write to a deleted pod succeeded")
 	}
 	if err := two.Close(); err != nil && !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("close after the end: %v", err)
@@ -219,8 +219,8 @@ func TestCheckTransport(t *testing.T) {
 	}
 }
 
-// TestInjectWithAPort: the agent that is put in takes connections from who knows
-// its secret, by whatever way it came.
+// TestInjectWithAPort: the agent that is put in takes connections from peers that know
+// its secret, whichever installer wrote it.
 func TestInjectWithAPort(t *testing.T) {
 	for _, without := range [][]string{nil, {"sh"}, {"sh", "python3"}} {
 		in, box := rig(t)
@@ -242,7 +242,7 @@ func TestInjectWithAPort(t *testing.T) {
 		if err != nil || again != at {
 			t.Errorf("again: %+v after %+v, %v", again, at, err)
 		}
-		// One that was started without stays without, and nobody is told otherwise.
+		// An agent that was started without a port stays without, and is reported so.
 		if at, err = in.Start(t.Context(), box.run, at, Injection{Incarnation: "abc-2"}); err != nil || at.Port != 0 {
 			t.Errorf("%+v, %v", at, err)
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// Probe asks the API server for its version, which every account may.
+// Probe reads the API server's version, which every account may do.
 func Probe(ctx context.Context, client rest.Interface) (providers.Probe, error) {
 	if _, err := client.Get().AbsPath("/version").DoRaw(ctx); err != nil {
 		return providers.Probe{}, Wrap(ctx, "reach the cluster", err)

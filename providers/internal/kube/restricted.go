@@ -11,16 +11,15 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// restrictedChecks are those that API servers run in a namespace with the label
+// restrictedChecks are the checks of API servers in a namespace with the label
 // "pod-security.kubernetes.io/enforce: restricted".
 var restrictedChecks = sync.OnceValues(func() (policy.Evaluator, error) {
 	return policy.NewEvaluator(policy.DefaultChecks(), nil)
 })
 
-// CheckRestricted returns an error that names everything in a pod that the
-// "restricted" Pod Security Standard, in its latest version, does not allow. The
-// exceptions that the standard makes for user namespaces and for Windows do not
-// apply.
+// CheckRestricted returns an error that names every violation of the "restricted"
+// Pod Security Standard, in its latest version, by a pod. The standard's exceptions
+// for user namespaces and Windows do not apply.
 func CheckRestricted(meta *metav1.ObjectMeta, spec *corev1.PodSpec) error {
 	if spec.OS != nil && spec.OS.Name != corev1.Linux {
 		return fmt.Errorf("os (%s): must be linux", spec.OS.Name)

@@ -13,11 +13,11 @@ import (
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
 
-// SecretKey is where the secret of a pod's agent is in a Secret of the pod's.
+// SecretKey is the key of the agent's secret in a pod's Secret.
 const SecretKey = "agent"
 
-// ReadSecret reads the secret of a pod's agent from the Secret of that name. One
-// that is not there, or is none, is ErrUnavailable.
+// ReadSecret reads the secret of a pod's agent from the Secret of that name. The
+// error wraps ErrUnavailable if the Secret is missing or malformed.
 func ReadSecret(ctx context.Context, secrets corev1client.SecretInterface, name string, pod *corev1.Pod) (sealed.Secret, error) {
 	object, err := secrets.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

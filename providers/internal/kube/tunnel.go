@@ -21,16 +21,15 @@ import (
 // Then the stream is cut.
 const closeGrace = 2 * time.Second
 
-// Tunnel runs a command that speaks first, and joins its standard input and
-// output to the returned connection. It returns when the first output is there
-// to be read; the context bounds only that.
+// Tunnel runs a command that sends the first byte, and joins its standard input
+// and output to the returned connection. It returns when the first output has
+// arrived; the context bounds only that.
 //
-// Close ends the command's input, which must make the command end, and returns
-// at once; what carried the connection goes shortly after, at the latest after
-// two seconds, and Executor.Close waits for it. CloseWrite ends the input only.
-// When the command ends, reads return what it wrote and then io.EOF, or an
-// error with what it wrote to standard error when it failed or the stream
-// broke.
+// Close ends the command's input, which must make the command end, and returns at
+// once. The stream is closed when the command ends, after two seconds at the
+// latest; Executor.Close waits for it. CloseWrite ends the input only. When the
+// command ends, reads return its remaining output and then io.EOF, or an error
+// with its standard error output if it failed or the stream broke.
 func (e *Executor) Tunnel(ctx context.Context, at Container, command []string) (net.Conn, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("exec in pod %s: %w", at, context.Cause(ctx))
@@ -124,7 +123,7 @@ type tunnel struct {
 	once     sync.Once
 	shut     atomic.Bool
 
-	spoken chan struct{} // closed when the first output is there
+	spoken chan struct{} // closed when the first output arrives
 	ended  chan struct{} // closed after err is set
 	err    error
 }
@@ -237,18 +236,19 @@ type address string
 func (address) Network() string  { return "kubernetes" }
 func (a address) String() string { return string(a) }
 
-// endError is why the command or its stream ended, with what the command said.
+// endError is why the command or its stream ended, with the command's standard
+// error output.
 func (t *tunnel) endError(ctx context.Context) error {
-	said := string(bytes.TrimSpace(t.stderr.bytes()))
-	if said != "" {
-		said = ": " + said
+	stderr := string(bytes.TrimSpace(t.stderr.bytes()))
+	if stderr != "" {
+		stderr = ": " + stderr
 	}
 	var exit exec.CodeExitError
 	switch {
 	case t.err == nil:
-		return fmt.Errorf("exec in pod %s: the command ended%s: %w", t.at, said, providers.ErrUnavailable)
+		return fmt.Errorf("exec in pod %s: the command ended%s: %w", t.at, stderr, providers.ErrUnavailable)
 	case errors.As(t.err, &exit):
-		return fmt.Errorf("exec in pod %s: the command ended with code %d%s: %w", t.at, exit.Code, said, providers.ErrUnavailable)
+		return fmt.Errorf("exec in pod %s: the command ended with code %d%s: %w", t.at, exit.Code, stderr, providers.ErrUnavailable)
 	default:
 		return execError(ctx, t.at, t.err)
 	}

@@ -62,7 +62,7 @@ func (s *execServer) cut() {
 	}
 }
 
-// serve runs the program, and returns what is to be said of its end.
+// serve runs the program, and returns the status of its end.
 func (s *execServer) serve(conn io.Closer, stdin io.Reader, stdout, stderr io.Writer) []byte {
 	s.mu.Lock()
 	s.open[conn] = true

@@ -115,8 +115,8 @@ func TestTunnelCarriesBytes(t *testing.T) {
 	})
 }
 
-// How a command ended, and what it said of it, is in the error.
-func TestTunnelTellsHowItEnded(t *testing.T) {
+// The error contains how a command ended, and its standard error output.
+func TestTunnelReportsHowItEnded(t *testing.T) {
 	tunnelTo(t, func(stdin io.Reader, stdout, stderr io.Writer, _ <-chan struct{}) int {
 		_, _ = io.WriteString(stdout, "ready\n")
 		_, _ = stdin.Read(make([]byte, 1))

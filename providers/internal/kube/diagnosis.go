@@ -16,48 +16,48 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// Patience is how long a state that may pass is borne.
-type Patience struct {
-	// Unschedulable: until a node is free or has been added. 0: 15 s.
+// Grace is how long a state may last that can pass by itself.
+type Grace struct {
+	// Unschedulable is the time for a node to be free or to be added. 0: 15 s.
 	Unschedulable time.Duration
 }
 
 const (
 	defaultUnschedulable = 15 * time.Second
-	// configPatience is for what a container refers to and the kubelet does not
-	// see yet.
-	configPatience = 3 * time.Second
+	// configGrace is for objects that a container refers to and the kubelet does
+	// not see yet.
+	configGrace = 3 * time.Second
 )
 
-// Watcher judges a pod that should become ready, look by look.
-type Watcher struct {
-	patience Patience
-	since    map[string]time.Time
+// Diagnosis finds out why a pod does not become ready.
+type Diagnosis struct {
+	grace Grace
+	since map[string]time.Time
 }
 
-// NewWatcher makes a Watcher for one pod.
-func NewWatcher(p Patience) *Watcher {
-	if p.Unschedulable <= 0 {
-		p.Unschedulable = defaultUnschedulable
+// NewDiagnosis returns a Diagnosis for one pod.
+func NewDiagnosis(g Grace) *Diagnosis {
+	if g.Unschedulable <= 0 {
+		g.Unschedulable = defaultUnschedulable
 	}
-	return &Watcher{patience: p, since: make(map[string]time.Time)}
+	return &Diagnosis{grace: g, since: make(map[string]time.Time)}
 }
 
-// Trouble returns why the pod will not become ready, as far as it can be known
-// by now, or nil. The error wraps ErrStartFailed or ErrExhausted.
-func (w *Watcher) Trouble(pod *corev1.Pod) error {
+// Check returns why the pod, in its state at this call, will not become ready, or
+// nil. The error wraps ErrStartFailed or ErrExhausted.
+func (d *Diagnosis) Check(pod *corev1.Pod) error {
 	if pod.DeletionTimestamp != nil {
-		return because("its pod is being deleted by somebody else", providers.ErrStartFailed)
+		return withMessage("its pod is being deleted by another client", providers.ErrStartFailed)
 	}
 	if e := Ended(pod, ""); e != nil {
-		return because(e.Message, providers.ErrStartFailed)
+		return withMessage(e.Message, providers.ErrStartFailed)
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type != corev1.PodScheduled || c.Status != corev1.ConditionFalse || c.Reason != corev1.PodReasonUnschedulable {
 			continue
 		}
-		if w.lasts("unschedulable", w.patience.Unschedulable) {
-			return because("no node can take its pod: "+c.Message, providers.ErrExhausted)
+		if d.lasts("unschedulable", d.grace.Unschedulable) {
+			return withMessage("no node can take its pod: "+c.Message, providers.ErrExhausted)
 		}
 	}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
@@ -67,17 +67,17 @@ func (w *Watcher) Trouble(pod *corev1.Pod) error {
 		}
 		switch {
 		case slices.Contains(imageTroubles, waiting.Reason):
-			return because(fmt.Sprintf("the image %q of container %s cannot be had: %s", c.Image, c.Name, waitsFor(waiting)), providers.ErrStartFailed)
+			return withMessage(fmt.Sprintf("the image %q of container %s cannot be pulled: %s", c.Image, c.Name, waitReason(waiting)), providers.ErrStartFailed)
 		case slices.Contains(containerTroubles, waiting.Reason):
-			if w.lasts(c.Name+"/"+waiting.Reason, configPatience) {
-				return because(fmt.Sprintf("container %s cannot be made: %s", c.Name, waitsFor(waiting)), providers.ErrStartFailed)
+			if d.lasts(c.Name+"/"+waiting.Reason, configGrace) {
+				return withMessage(fmt.Sprintf("container %s cannot be created: %s", c.Name, waitReason(waiting)), providers.ErrStartFailed)
 			}
 		}
 	}
 	return nil
 }
 
-func waitsFor(w *corev1.ContainerStateWaiting) string {
+func waitReason(w *corev1.ContainerStateWaiting) string {
 	if w.Message == "" {
 		return w.Reason
 	}
@@ -105,14 +105,14 @@ func NeverStarted(pod *corev1.Pod) bool {
 	return gaveUp
 }
 
-// lasts reports whether something has been so for a time.
-func (w *Watcher) lasts(what string, patience time.Duration) bool {
-	began, ok := w.since[what]
+// lasts reports whether a state has lasted for the grace.
+func (d *Diagnosis) lasts(state string, grace time.Duration) bool {
+	began, ok := d.since[state]
 	if !ok {
-		w.since[what] = time.Now()
+		d.since[state] = time.Now()
 		return false
 	}
-	return time.Since(began) >= patience
+	return time.Since(began) >= grace
 }
 
 // End is how a pod or its container ended.
@@ -121,8 +121,8 @@ type End struct {
 	Failure providers.Failure
 }
 
-// Ended returns how the pod's main container, or the whole pod, ended, and nil
-// while it may still run. Without a name the pod as a whole is meant.
+// Ended returns how a container of the pod ended, or without a name the whole pod.
+// It returns nil while that may still run.
 func Ended(pod *corev1.Pod, container string) *End {
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		t := c.State.Terminated
@@ -148,11 +148,10 @@ func isInit(pod *corev1.Pod, name string) bool {
 }
 
 const (
-	// oomKilled is the reason that container runtimes give. Some give it also
-	// when the kernel killed one process of a container that went on, and was told
-	// to end much later.
+	// oomKilled is the reason that container runtimes give. Some give it also for a
+	// container that survived the kill of one process and was stopped much later.
 	oomKilled = "OOMKilled"
-	// codeTerminated is that of a process which was told to end, and did.
+	// codeTerminated is the exit code of a process that SIGTERM ended.
 	codeTerminated = 143
 )
 
@@ -163,22 +162,22 @@ func failure(pod *corev1.Pod, t *corev1.ContainerStateTerminated) providers.Fail
 	return providers.FailureUnknown
 }
 
-// byDeletion reports whether a container ended after its pod was deleted, and so
-// probably because of that.
+// byDeletion reports whether a container ended after the deletion of its pod, which
+// is then the probable cause.
 func byDeletion(pod *corev1.Pod, t *corev1.ContainerStateTerminated) bool {
 	if pod.DeletionTimestamp == nil {
 		return false
 	}
-	// The timestamp is when the pod's time is up.
-	asked := pod.DeletionTimestamp.Time
+	// The timestamp is the end of the grace period.
+	deleted := pod.DeletionTimestamp.Time
 	if grace := pod.DeletionGracePeriodSeconds; grace != nil {
-		asked = asked.Add(-time.Duration(*grace) * time.Second)
+		deleted = deleted.Add(-time.Duration(*grace) * time.Second)
 	}
-	return !t.FinishedAt.Time.Before(asked)
+	return !t.FinishedAt.Time.Before(deleted)
 }
 
-// EndOf returns how one container of a pod ended, and nil where the pod says
-// nothing of it: it tells of each container's present and last one only.
+// EndOf returns how one container of a pod ended, or nil if the pod's status does
+// not contain it: the status has the current and the last container only.
 func EndOf(pod *corev1.Pod, containerID string) *End {
 	for _, c := range pod.Status.ContainerStatuses {
 		for _, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
@@ -199,13 +198,13 @@ func containerEnd(pod *corev1.Pod, name string, t *corev1.ContainerStateTerminat
 	if t.Reason != "" && t.Reason != "Error" && t.Reason != "Completed" {
 		b.WriteString(", " + t.Reason)
 	}
-	if said := strings.TrimSpace(t.Message); said != "" {
-		b.WriteString(": " + Shorten(said))
+	if message := strings.TrimSpace(t.Message); message != "" {
+		b.WriteString(": " + Shorten(message))
 	}
 	return b.String()
 }
 
-// podEnd says why the whole pod ended, such as an eviction.
+// podEnd describes why the whole pod ended, such as an eviction.
 func podEnd(pod *corev1.Pod) string {
 	text := "the pod ended"
 	if pod.Status.Reason != "" {
@@ -224,7 +223,7 @@ func podEnd(pod *corev1.Pod) string {
 
 const (
 	textLimit = 1000
-	cut       = "…" // where a text was
+	cut       = "…" // marks a shortened text
 )
 
 // Shorten bounds a text for an error.
@@ -237,14 +236,14 @@ func Shorten(text string) string {
 
 const (
 	eventsRead = 100
-	eventsTold = 4
+	eventsKept = 4
 )
 
-// Warning is what the cluster said about an object.
+// Warning is an event of the type Warning about an object.
 type Warning struct{ Reason, Message string }
 
-// Events returns the last warnings about an object, each once, and none where
-// they cannot be read.
+// Events returns the last warnings about an object, without duplicates. It returns
+// none if they cannot be read.
 func Events(ctx context.Context, client corev1client.EventsGetter, namespace string, uid types.UID) []Warning {
 	list, err := client.Events(namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(uid)).String(), Limit: eventsRead,
@@ -252,16 +251,16 @@ func Events(ctx context.Context, client corev1client.EventsGetter, namespace str
 	if err != nil {
 		return nil
 	}
-	var said []Warning
+	var warnings []Warning
 	for _, e := range slices.Backward(list.Items) {
 		w := Warning{e.Reason, Shorten(strings.TrimSpace(e.Message))}
-		if e.Type != corev1.EventTypeWarning || slices.Contains(said, w) {
+		if e.Type != corev1.EventTypeWarning || slices.Contains(warnings, w) {
 			continue
 		}
-		if said = append(said, w); len(said) == eventsTold {
+		if warnings = append(warnings, w); len(warnings) == eventsKept {
 			break
 		}
 	}
-	slices.Reverse(said)
-	return said
+	slices.Reverse(warnings)
+	return warnings
 }

@@ -14,11 +14,11 @@ import (
 
 // The probing scripts print one finding per line:
 //
-//	arch M     the machine's name
-//	ready D    the agent is installed, and D is where its sockets can be
+//	arch M     the machine name
+//	ready D    the agent is installed, and its sockets can be in D
 //	dir D      the directory to use
-//	have NAME  a file that is there already
-//	no TEXT    a directory that will not do, and why
+//	have NAME  a file that exists
+//	no TEXT    an unusable directory, and why
 func parseSite(out string) (site, error) {
 	s := site{have: make(map[string]bool)}
 	for line := range strings.Lines(out) {
@@ -35,7 +35,7 @@ func parseSite(out string) (site, error) {
 		case "no":
 			s.tried = append(s.tried, value)
 		default:
-			return site{}, fmt.Errorf("the container said %q", complaint([]byte(line)))
+			return site{}, fmt.Errorf("unexpected output of the container: %q", complaint([]byte(line)))
 		}
 	}
 	if s.dir != "" && !path.IsAbs(s.dir) {
@@ -56,20 +56,19 @@ func probeWith(ctx context.Context, run Runner, argv []string) (site, error) {
 	case r.Code == codeNotFound || r.Code == codeNotRunnable:
 		return site{}, fmt.Errorf("%s: %w", argv[0], errNoExecutable)
 	case r.Code != 0:
-		return site{}, fmt.Errorf("look for a place for the agent: exit code %d: %s", r.Code, complaint(r.Stderr))
+		return site{}, fmt.Errorf("find a directory for the agent: exit code %d: %s", r.Code, complaint(r.Stderr))
 	}
 	return parseSite(string(r.Stdout))
 }
 
-// shellWay needs sh, mkdir, chmod, mv, rm, wc and head or cat.
-type shellWay struct{}
+// shellInstaller needs sh, mkdir, chmod, mv, rm, wc and head or cat.
+type shellInstaller struct{}
 
-// A place must hold a program that can be started, which a file system that is
-// mounted noexec shows only when one is. A script without a first line that
-// names its interpreter needs no path of a shell: where the kernel may execute it
-// but does not know how, the shell runs it itself. A directory that cannot be
-// made may have been made meanwhile: two who put the agent in at once must agree
-// on the place.
+// The directory must allow execution. Only the start of a program shows whether its
+// file system is mounted noexec. A script without an interpreter line needs no path
+// of a shell: if the kernel may execute it but does not know how, the shell runs it
+// itself. If mkdir fails, another injector may have made the directory: concurrent
+// injectors must agree on one.
 const shellProbe = `umask 077
 m=$(uname -m 2>/dev/null) && echo "arch $m"
 try() {
@@ -92,12 +91,12 @@ for c in "$@" "${HOME:-}" "$PWD"; do
 done
 exit 0`
 
-func (shellWay) probe(ctx context.Context, run Runner, dirs []string) (site, error) {
+func (shellInstaller) probe(ctx context.Context, run Runner, dirs []string) (site, error) {
 	return probeWith(ctx, run, append([]string{"sh", "-c", shellProbe, "sh"}, dirs...))
 }
 
-// The end of the input may never be seen where the connection cannot pass it
-// on, so head counts. What is not whole never gets the agent's name.
+// The end of the input may never arrive, so head counts the bytes. An incomplete
+// file never gets the agent's name.
 const shellPut = `umask 077
 f=$1 n=$2
 shift 2
@@ -109,13 +108,13 @@ chmod 700 "$t" && mv -f "$t" "$f" || exit 1
 trap - EXIT
 exec "$@" </dev/null`
 
-func (shellWay) put(ctx context.Context, run Runner, at Injected, agent []byte, start []string) (Result, error) {
+func (shellInstaller) put(ctx context.Context, run Runner, at Injected, agent []byte, start []string) (Result, error) {
 	argv := append([]string{"sh", "-c", shellPut, "sh", at.Program, strconv.Itoa(len(agent))}, start...)
 	return run(ctx, argv, bytes.NewReader(agent))
 }
 
-// pythonWay is for images with python3 and no shell.
-type pythonWay struct{}
+// pythonInstaller is for images with python3 and without a shell.
+type pythonInstaller struct{}
 
 const pythonProbe = `import os, platform, sys
 print("arch", platform.machine())
@@ -145,7 +144,7 @@ for c in seen:
     break
 `
 
-func (pythonWay) probe(ctx context.Context, run Runner, dirs []string) (site, error) {
+func (pythonInstaller) probe(ctx context.Context, run Runner, dirs []string) (site, error) {
 	return probeWith(ctx, run, append([]string{"python3", "-c", pythonProbe}, dirs...))
 }
 
@@ -172,16 +171,16 @@ os.dup2(null, 0)
 os.execv(sys.argv[3], sys.argv[3:])
 `
 
-func (pythonWay) put(ctx context.Context, run Runner, at Injected, agent []byte, start []string) (Result, error) {
+func (pythonInstaller) put(ctx context.Context, run Runner, at Injected, agent []byte, start []string) (Result, error) {
 	argv := append([]string{"python3", "-c", pythonPut, at.Program, strconv.Itoa(len(agent))}, start...)
 	return run(ctx, argv, bytes.NewReader(agent))
 }
 
-// tarWay is for images with tar and neither a shell nor python3. It can ask
-// nothing, so it tries the places by putting the agent there.
-type tarWay struct{}
+// tarInstaller is for images with tar and neither a shell nor python3. It cannot
+// inspect the container, so it tries each directory by writing to it.
+type tarInstaller struct{}
 
-func (tarWay) probe(ctx context.Context, run Runner, dirs []string) (site, error) {
+func (tarInstaller) probe(ctx context.Context, run Runner, dirs []string) (site, error) {
 	s := site{arch: runtime.GOARCH}
 	empty, err := archive("", nil)
 	if err != nil {
@@ -189,7 +188,7 @@ func (tarWay) probe(ctx context.Context, run Runner, dirs []string) (site, error
 	}
 	for _, dir := range dirs {
 		if dir == "/dev/shm" {
-			// Runtimes mount it noexec, which could only be seen too late.
+			// Runtimes mount it noexec, which would show too late.
 			continue
 		}
 		r, err := run(ctx, []string{"tar", "-x", "-f", "-", "-C", dir}, bytes.NewReader(empty))
@@ -207,7 +206,7 @@ func (tarWay) probe(ctx context.Context, run Runner, dirs []string) (site, error
 	return s, nil
 }
 
-func (tarWay) put(ctx context.Context, run Runner, at Injected, agent []byte, start []string) (Result, error) {
+func (tarInstaller) put(ctx context.Context, run Runner, at Injected, agent []byte, start []string) (Result, error) {
 	packed, err := archive(path.Base(at.Program), agent)
 	if err != nil {
 		return Result{}, err
@@ -219,8 +218,8 @@ func (tarWay) put(ctx context.Context, run Runner, at Injected, agent []byte, st
 	return run(ctx, start, nil)
 }
 
-// archive makes a tar archive of the agent's directory, and of the agent where
-// it has a name.
+// archive returns a tar archive of the agent's directory and, if name is not
+// empty, of the agent.
 func archive(name string, agent []byte) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
