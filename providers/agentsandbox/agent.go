@@ -17,21 +17,21 @@ import (
 	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
-// note is what a pod's annotation says of the agent in it. It goes with the pod
-// and is void when the container was started again.
-type note struct {
+// agentAnnotation is a pod's annotation about the agent in it. It becomes void when
+// the container restarts.
+type agentAnnotation struct {
 	kube.Injected
 	Container  string `json:"container"` // the container's id
 	Generation int    `json:"generation,omitempty"`
 	Workdir    string `json:"workdir,omitempty"`
-	// Stopped is true when the agent was ended on purpose.
+	// Stopped is true if the server stopped the agent.
 	Stopped bool `json:"stopped,omitempty"`
 }
 
-// generation is that of the agent that runs, or of the one to be started. In a
-// pod it only grows: what was put in while the cluster did not yet say that the
-// container is another one may run there.
-func (n note) generation(containerID string) int {
+// generation is that of the running agent, or of the next one. It only grows within
+// a pod: an agent that was injected before the cluster reported a restart of the
+// container may run in the new one.
+func (n agentAnnotation) generation(containerID string) int {
 	switch {
 	case n.Container == "":
 		return 0
@@ -42,81 +42,83 @@ func (n note) generation(containerID string) int {
 	}
 }
 
-// fits reports whether the note is of the container that runs now.
-func (n note) fits(containerID string) bool { return n.Container == containerID && containerID != "" }
+// fits reports whether the annotation is about the running container.
+func (n agentAnnotation) fits(containerID string) bool {
+	return n.Container == containerID && containerID != ""
+}
 
-// serves reports whether it is of an agent in that container that nobody has
+// serves reports whether it is about an agent in that container that was not
 // stopped.
-func (n note) serves(containerID string) bool { return n.fits(containerID) && !n.Stopped }
+func (n agentAnnotation) serves(containerID string) bool { return n.fits(containerID) && !n.Stopped }
 
-// readNote returns the zero note where there is none that can be read: the
-// agent is then put in.
-func readNote(pod *corev1.Pod) note {
-	var n note
+// readAnnotation returns the zero value if there is no readable annotation: the
+// agent is then injected.
+func readAnnotation(pod *corev1.Pod) agentAnnotation {
+	var n agentAnnotation
 	if json.Unmarshal([]byte(pod.Annotations[annotationAgent]), &n) != nil {
-		return note{}
+		return agentAnnotation{}
 	}
 	return n
 }
 
-// seat is a container that runs, and what its agent is to be like.
-type seat struct {
+// agentContainer is a running container for an agent.
+type agentContainer struct {
 	pod       *corev1.Pod
 	container string // its name
 	id        string
 	workdir   string
 }
 
-func (p *Provider) at(s seat) kube.Container {
+func (p *Provider) at(s agentContainer) kube.Container {
 	return kube.Container{Namespace: p.namespace, Pod: s.pod.Name, Name: s.container}
 }
 
 var errNotRunning = errors.New("its container does not run now")
 
-// seat is where the agent of a sandbox is now, or errNotRunning.
-func (p *Provider) seat(ctx context.Context, s subject) (seat, error) {
+// agentContainer returns the container of a sandbox's agent, or errNotRunning.
+func (p *Provider) agentContainer(ctx context.Context, s observed) (agentContainer, error) {
 	pod, err := p.pod(ctx, s)
 	if err != nil {
-		return seat{}, err
+		return agentContainer{}, err
 	}
-	return s.seatOf(pod)
+	return s.agentContainer(pod)
 }
 
-// seatOf is where the agent of a sandbox is, or errNotRunning.
-func (s subject) seatOf(pod *corev1.Pod) (seat, error) {
+// agentContainer is where the agent of a sandbox is, or errNotRunning.
+func (s observed) agentContainer(pod *corev1.Pod) (agentContainer, error) {
 	if pod == nil || pod.DeletionTimestamp != nil {
-		return seat{}, errNotRunning
+		return agentContainer{}, errNotRunning
 	}
 	c := s.container(pod)
 	if c == nil && s.containerName(pod) != "" {
 		for _, spec := range pod.Spec.Containers {
 			if spec.Name == s.containerName(pod) {
-				return seat{}, errNotRunning
+				return agentContainer{}, errNotRunning
 			}
 		}
-		return seat{}, fmt.Errorf("its pod has no container %q: %w", s.containerName(pod), providers.ErrInvalid)
+		return agentContainer{}, fmt.Errorf("its pod has no container %q: %w", s.containerName(pod), providers.ErrInvalid)
 	}
 	if c == nil || c.ContainerID == "" || c.State.Running == nil {
-		return seat{}, errNotRunning
+		return agentContainer{}, errNotRunning
 	}
-	return seat{pod: pod, container: c.Name, id: c.ContainerID, workdir: s.record.Spec.WorkingDirectory}, nil
+	return agentContainer{pod: pod, container: c.Name, id: c.ContainerID, workdir: s.record.Spec.WorkingDirectory}, nil
 }
 
-// agent makes sure that an agent was started in the container, and returns
-// where. One that a note tells of is taken at its word.
-func (p *Provider) agent(ctx context.Context, s seat) (note, error) {
-	n := readNote(s.pod)
+// agent makes sure that an agent was started in the container, and returns its
+// location. It trusts the annotation.
+func (p *Provider) agent(ctx context.Context, s agentContainer) (agentAnnotation, error) {
+	n := readAnnotation(s.pod)
 	if n.serves(s.id) {
 		return n, nil
 	}
 	return p.inject(ctx, s, n.generation(s.id))
 }
 
-// inject puts an agent in and notes it down. Servers that do so at once agree:
-// the incarnation follows from the container and the generation, only one agent
-// of it can be started, and the note of a later generation wins.
-func (p *Provider) inject(ctx context.Context, s seat, generation int) (note, error) {
-	n := note{Container: s.id, Generation: generation, Workdir: s.workdir}
+// inject installs an agent and annotates the pod. Concurrent servers agree: the
+// incarnation follows from container and generation, only one agent of an
+// incarnation can start, and the annotation of a later generation wins.
+func (p *Provider) inject(ctx context.Context, s agentContainer, generation int) (agentAnnotation, error) {
+	n := agentAnnotation{Container: s.id, Generation: generation, Workdir: s.workdir}
 	want := kube.Injection{
 		Incarnation: incarnation(s.pod.UID, s.id, generation), Generation: generation, Workdir: s.workdir,
 		Container: s.container, Where: s.pod.Namespace + "/" + s.pod.Name,
@@ -132,10 +134,10 @@ func (p *Provider) inject(ctx context.Context, s seat, generation int) (note, er
 		return n, err
 	}
 	n.Injected = at
-	return p.writeNote(ctx, s, n)
+	return p.writeAnnotation(ctx, s, n)
 }
 
-func (p *Provider) writeNote(ctx context.Context, s seat, n note) (note, error) {
+func (p *Provider) writeAnnotation(ctx context.Context, s agentContainer, n agentAnnotation) (agentAnnotation, error) {
 	text, err := json.Marshal(n)
 	if err != nil {
 		return n, err
@@ -153,7 +155,7 @@ func (p *Provider) writeNote(ctx context.Context, s seat, n note) (note, error) 
 			return n, nil
 		}
 		if !apierrors.IsConflict(err) {
-			return n, kube.Wrap(ctx, "note the agent on pod "+pod.Name, err)
+			return n, kube.Wrap(ctx, "annotate pod "+pod.Name, err)
 		}
 		now, err := p.core.Pods(p.namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil {
@@ -162,17 +164,17 @@ func (p *Provider) writeNote(ctx context.Context, s seat, n note) (note, error) 
 		if now.UID != s.pod.UID {
 			return n, fmt.Errorf("pod %s was replaced meanwhile: %w", pod.Name, providers.ErrUnavailable)
 		}
-		if theirs := readNote(now); theirs.fits(n.Container) && theirs.Generation >= n.Generation && !n.Stopped {
+		if theirs := readAnnotation(now); theirs.fits(n.Container) && theirs.Generation >= n.Generation && !n.Stopped {
 			return theirs, nil
 		}
 		pod = now
 	}
 }
 
-// connect opens a connection to the agent. An agent that ended is followed by one
-// of the next generation, which is another incarnation: what ran below the
-// first, and what is known of it, is lost.
-func (p *Provider) connect(ctx context.Context, s seat) (net.Conn, note, error) {
+// connect opens a connection to the agent. If the agent has ended, connect starts
+// one of the next generation, which is another incarnation: the commands of the
+// first are lost.
+func (p *Provider) connect(ctx context.Context, s agentContainer) (net.Conn, agentAnnotation, error) {
 	n, err := p.agent(ctx, s)
 	if err != nil {
 		return nil, n, err
@@ -190,20 +192,20 @@ func (p *Provider) connect(ctx context.Context, s seat) (net.Conn, note, error) 
 }
 
 // connectCommand joins an exec's standard input and output to the agent.
-func (s seat) connectCommand(n note) []string {
+func (s agentContainer) connectCommand(n agentAnnotation) []string {
 	return n.Connect(incarnation(s.pod.UID, s.id, n.Generation))
 }
 
-// answers reports whether the agent is not surely gone. Without input connect
-// succeeds where the agent listens.
-func (p *Provider) answers(ctx context.Context, s seat, n note) bool {
+// answers reports whether the agent may still be there. Without input, connect
+// succeeds if the agent listens.
+func (p *Provider) answers(ctx context.Context, s agentContainer, n agentAnnotation) bool {
 	r, err := p.executor.In(p.at(s))(ctx, s.connectCommand(n), bytes.NewReader(nil))
 	return !surelyGone(r, err)
 }
 
-// surelyGone reports whether a run of connect says that no agent listens. That
-// is its own failure, or that there is no such program; one that was killed, as
-// by a kernel that is out of memory, has not asked.
+// surelyGone reports whether a run of connect shows that no agent listens: connect
+// failed, or the program is missing. A connect that was killed, for example by the
+// OOM killer, shows nothing.
 func surelyGone(r kube.Result, err error) bool {
 	const failed, notRunnable, notFound = 1, 126, 127
 	if err != nil {

@@ -142,39 +142,39 @@ func TestState(t *testing.T) {
 	}
 	now := metav1.Now()
 	for _, c := range []struct {
-		name    string
-		subject subject
-		pod     *corev1.Pod
-		want    providers.State
-		failure providers.Failure
-		message string
+		name     string
+		observed observed
+		pod      *corev1.Pod
+		want     providers.State
+		failure  providers.Failure
+		message  string
 	}{
-		{"nothing is known yet", subject{}, nil, providers.StateCreating, 0, ""},
-		{"not ready", subject{ready: ready("False", "DependenciesNotReady")}, nil, providers.StateCreating, 0, "said DependenciesNotReady"},
-		{"ready", subject{ready: ready("True", "DependenciesReady")}, pod(nil), providers.StateActive, 0, ""},
-		{"ready, and the pod is gone", subject{ready: ready("True", "DependenciesReady")}, nil, providers.StateCreating, 0, "anew"},
-		{"ready, and the pod goes", subject{ready: ready("True", "DependenciesReady")}, pod(func(p *corev1.Pod) { p.DeletionTimestamp = &now }), providers.StateCreating, 0, "anew"},
-		{"the pod ended because it goes", subject{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, pod(func(p *corev1.Pod) {
+		{"nothing is known yet", observed{}, nil, providers.StateCreating, 0, ""},
+		{"not ready", observed{ready: ready("False", "DependenciesNotReady")}, nil, providers.StateCreating, 0, "said DependenciesNotReady"},
+		{"ready", observed{ready: ready("True", "DependenciesReady")}, pod(nil), providers.StateActive, 0, ""},
+		{"ready, and the pod is gone", observed{ready: ready("True", "DependenciesReady")}, nil, providers.StateCreating, 0, "anew"},
+		{"ready, and the pod goes", observed{ready: ready("True", "DependenciesReady")}, pod(func(p *corev1.Pod) { p.DeletionTimestamp = &now }), providers.StateCreating, 0, "anew"},
+		{"the pod ended because it goes", observed{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, pod(func(p *corev1.Pod) {
 			killed(p)
 			p.DeletionTimestamp = &now
 		}), providers.StateCreating, 0, "anew"},
-		{"the pod that ended is gone", subject{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, nil, providers.StateCreating, 0, "anew"},
-		{"another pod follows the one that ended", subject{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, pod(func(p *corev1.Pod) {
+		{"the pod that ended is gone", observed{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, nil, providers.StateCreating, 0, "anew"},
+		{"another pod follows the one that ended", observed{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, pod(func(p *corev1.Pod) {
 			p.Status = corev1.PodStatus{Phase: corev1.PodPending}
 		}), providers.StateCreating, 0, "anew"},
-		{"the pod ended by itself", subject{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, pod(killed), providers.StateFailed, providers.FailureOutOfMemory, "OOMKilled"},
-		{"its container is started again", subject{ready: ready("True", "DependenciesReady")}, pod(func(p *corev1.Pod) {
+		{"the pod ended by itself", observed{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, pod(killed), providers.StateFailed, providers.FailureOutOfMemory, "OOMKilled"},
+		{"its container is started again", observed{ready: ready("True", "DependenciesReady")}, pod(func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
 			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{Reason: "OOMKilled"}
 		}), providers.StateCreating, 0, "CrashLoopBackOff, after OOMKilled"},
-		{"suspended", subject{ready: ready("False", reasonSuspended)}, nil, providers.StateSuspended, 0, ""},
-		{"expired", subject{ready: ready("False", reasonExpired)}, nil, providers.StateFailed, 0, "said SandboxExpired"},
-		{"env refused", subject{ready: ready("False", reasonEnv)}, nil, providers.StateFailed, 0, "said EnvVars"},
-		{"out of memory", subject{ready: ready("False", reasonPodFailed)}, pod(killed), providers.StateFailed, providers.FailureOutOfMemory, "OOMKilled"},
-		{"deleting wins", subject{deleting: true, ready: ready("True", "DependenciesReady")}, pod(nil), providers.StateDeleting, 0, ""},
+		{"suspended", observed{ready: ready("False", reasonSuspended)}, nil, providers.StateSuspended, 0, ""},
+		{"expired", observed{ready: ready("False", reasonExpired)}, nil, providers.StateFailed, 0, "said SandboxExpired"},
+		{"env refused", observed{ready: ready("False", reasonEnv)}, nil, providers.StateFailed, 0, "said EnvVars"},
+		{"out of memory", observed{ready: ready("False", reasonPodFailed)}, pod(killed), providers.StateFailed, providers.FailureOutOfMemory, "OOMKilled"},
+		{"deleting wins", observed{deleting: true, ready: ready("True", "DependenciesReady")}, pod(nil), providers.StateDeleting, 0, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			state, message, failure := c.subject.state(c.pod)
+			state, message, failure := c.observed.state(c.pod)
 			if state != c.want || failure != c.failure || !strings.Contains(message, c.message) {
 				t.Errorf("%v, %q, %v", state, message, failure)
 			}
@@ -183,7 +183,7 @@ func TestState(t *testing.T) {
 }
 
 func TestIncarnation(t *testing.T) {
-	s := subject{seen: "before"}
+	s := observed{seen: "before"}
 	pod := &corev1.Pod{}
 	pod.UID = "pod-1"
 	pod.Spec.Containers = []corev1.Container{{Name: "main"}}
@@ -202,7 +202,7 @@ func TestIncarnation(t *testing.T) {
 		}
 		seen[got] = what
 	}
-	write := func(n note) {
+	write := func(n agentAnnotation) {
 		text, err := json.Marshal(n)
 		if err != nil {
 			t.Fatal(err)
@@ -232,26 +232,26 @@ func TestEnding(t *testing.T) {
 	}
 	oom := providers.Ending{Known: true, Failure: providers.FailureOutOfMemory, Message: "container main ended with code 137, OOMKilled"}
 	for name, c := range map[string]struct {
-		now, last corev1.ContainerState
-		id        string
-		note      note
-		of        string
-		want      providers.Ending
+		now, last  corev1.ContainerState
+		id         string
+		annotation agentAnnotation
+		of         string
+		want       providers.Ending
 	}{
 		"the kubelet has not noticed":             {now: running, id: first, of: incarnation(pod, first, 0), want: providers.Ending{Pending: true}},
-		"nor that another runs for it":            {now: running, id: first, note: made(first, 1, false), of: incarnation(pod, first, 0), want: providers.Ending{Pending: true}},
+		"nor that another runs for it":            {now: running, id: first, annotation: made(first, 1, false), of: incarnation(pod, first, 0), want: providers.Ending{Pending: true}},
 		"C5 killed":                               {now: ended(first, "OOMKilled", 137), id: first, of: incarnation(pod, first, 0), want: oom},
 		"C5 started again":                        {now: running, last: ended(first, "OOMKilled", 137), id: second, of: incarnation(pod, first, 0), want: oom},
-		"C5 started again, with an agent":         {now: running, last: ended(first, "OOMKilled", 137), id: second, note: made(second, 3, false), of: incarnation(pod, first, 2), want: oom},
+		"C5 started again, with an agent":         {now: running, last: ended(first, "OOMKilled", 137), id: second, annotation: made(second, 3, false), of: incarnation(pod, first, 2), want: oom},
 		"C5 to be started again later":            {now: waiting, last: ended(first, "OOMKilled", 137), id: first, of: incarnation(pod, first, 0), want: oom},
 		"a command was killed, the container not": {now: running, last: ended(first, "OOMKilled", 0), id: second, of: incarnation(pod, first, 0), want: providers.Ending{Known: true, Message: "container main ended with code 0, OOMKilled"}},
 		"ended by itself":                         {now: running, last: ended(first, "Error", 3), id: second, of: incarnation(pod, first, 0), want: providers.Ending{Known: true, Message: "container main ended with code 3"}},
 		"one before that":                         {now: running, last: ended(second, "OOMKilled", 137), id: third, of: incarnation(pod, first, 0)},
 		"one of another pod":                      {now: running, last: ended(first, "OOMKilled", 137), id: second, of: incarnation("pod-0", first, 0)},
-		"a note that somebody else wrote":         {now: running, id: first, note: made(first, math.MaxInt, false), of: "x"},
+		"a note that somebody else wrote":         {now: running, id: first, annotation: made(first, math.MaxInt, false), of: "x"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, err := json.Marshal(c.note)
+			text, err := json.Marshal(c.annotation)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -259,12 +259,12 @@ func TestEnding(t *testing.T) {
 			p.UID, p.Annotations = pod, map[string]string{annotationAgent: string(text)}
 			p.Spec.Containers = []corev1.Container{{Name: "main"}}
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", ContainerID: c.id, State: c.now, LastTerminationState: c.last}}
-			if got := (subject{}).ending(p, c.of); got != c.want {
+			if got := (observed{}).ending(p, c.of); got != c.want {
 				t.Errorf("%+v, want %+v", got, c.want)
 			}
 		})
 	}
-	if got := (subject{}).ending(nil, "x"); got != (providers.Ending{}) {
+	if got := (observed{}).ending(nil, "x"); got != (providers.Ending{}) {
 		t.Errorf("without a pod: %+v", got)
 	}
 }
@@ -273,23 +273,23 @@ func TestEnding(t *testing.T) {
 // gives way to later ones only.
 func TestGenerationsGrow(t *testing.T) {
 	for what, c := range map[string]struct {
-		note note
-		want int
+		annotation agentAnnotation
+		want       int
 	}{
-		"no agent yet":                    {note{}, 0},
+		"no agent yet":                    {agentAnnotation{}, 0},
 		"one that runs":                   {made("containerd://2", 3, false), 3},
 		"one that was stopped":            {made("containerd://2", 3, true), 4},
 		"that of a former container":      {made("containerd://1", 3, false), 4},
 		"a former container's, and ended": {made("containerd://1", 0, true), 1},
 	} {
-		if got := c.note.generation("containerd://2"); got != c.want {
+		if got := c.annotation.generation("containerd://2"); got != c.want {
 			t.Errorf("after %s comes %d, want %d", what, got, c.want)
 		}
 	}
 }
 
-func made(container string, generation int, stopped bool) note {
-	return note{Container: container, Generation: generation, Stopped: stopped}
+func made(container string, generation int, stopped bool) agentAnnotation {
+	return agentAnnotation{Container: container, Generation: generation, Stopped: stopped}
 }
 
 func TestFingerprint(t *testing.T) {

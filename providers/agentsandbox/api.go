@@ -21,7 +21,7 @@ var (
 
 // What the controller writes on its objects.
 const (
-	poolHashLabel     = coreGroup + "/warm-pool-sandbox"         // on a pod that nobody has claimed
+	poolHashLabel     = coreGroup + "/warm-pool-sandbox"         // on an unclaimed pod
 	templateHashLabel = coreGroup + "/sandbox-template-ref-hash" // on every pod of a SandboxTemplate
 	nameHashLabel     = coreGroup + "/sandbox-name-hash"         // on every pod of a Sandbox
 

@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// podLook is when a pod that is not ready is looked at. What comes from a
-	// pool is ready before.
+	// podLook is the time until a pod that is not ready is inspected. Pods from a
+	// pool are ready before.
 	podLook = 250 * time.Millisecond
-	// referencePatience is how long the controller may not see a pool or a
-	// template that has just been made.
-	referencePatience = 5 * time.Second
+	// referenceGrace is how long the controller may not see a pool or a template
+	// that was just created.
+	referenceGrace = 5 * time.Second
 )
 
 // await waits until the sandbox's container runs and the controller calls it
 // ready. It fails as soon as it is known that this will not happen, with the
-// reason. The error wraps errGone when the sandbox was deleted. Meanwhile the way
-// to the agent is opened, where that can be.
-func (p *Provider) await(calling context.Context, s subject, early *ahead) (subject, seat, error) {
+// reason. The error wraps errGone if the sandbox was deleted. Meanwhile await
+// starts a speculative dial, if possible.
+func (p *Provider) await(calling context.Context, s observed, early *speculativeDial) (observed, agentContainer, error) {
 	ctx, cancel := context.WithCancelCause(calling)
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -44,7 +44,7 @@ func (p *Provider) await(calling context.Context, s subject, early *ahead) (subj
 		err = p.awaitClaim(ctx, &s, early)
 	}
 	if err != nil {
-		return s, seat{}, inTrouble(calling, ctx, err)
+		return s, agentContainer{}, inTrouble(calling, ctx, err)
 	}
 	at, reached := early.reached(s.sandbox)
 	if reached {
@@ -55,7 +55,7 @@ func (p *Provider) await(calling context.Context, s subject, early *ahead) (subj
 			return false, p.stillThere(ctx, s)
 		}
 		var err error
-		at, err = s.seatOf(s.own(pod))
+		at, err = s.agentContainer(s.own(pod))
 		if errors.Is(err, errNotRunning) {
 			if podEnded(pod) {
 				return false, fmt.Errorf("%s: %w", kube.Ended(pod, "").Message, providers.ErrStartFailed)
@@ -67,7 +67,7 @@ func (p *Provider) await(calling context.Context, s subject, early *ahead) (subj
 	return s, at, inTrouble(calling, ctx, err)
 }
 
-// inTrouble is what watchPod found, where that ended the waiting.
+// inTrouble returns the result of watchPod, if that ended the wait.
 func inTrouble(calling, waiting context.Context, err error) error {
 	if err != nil && calling.Err() == nil && waiting.Err() != nil {
 		return context.Cause(waiting)
@@ -75,10 +75,10 @@ func inTrouble(calling, waiting context.Context, err error) error {
 	return err
 }
 
-// endedPod returns the pod where it may be the one whose end the conditions tell
-// of, and nil where that is not known now.
-func (p *Provider) endedPod(ctx context.Context, s subject) *corev1.Pod {
-	if !s.saysPodEnded() {
+// endedPod returns the pod if the conditions may be about its end, and nil
+// otherwise or if it cannot be read.
+func (p *Provider) endedPod(ctx context.Context, s observed) *corev1.Pod {
+	if !s.reportsPodEnd() {
 		return nil
 	}
 	pod, err := p.pod(ctx, s)
@@ -88,9 +88,9 @@ func (p *Provider) endedPod(ctx context.Context, s subject) *corev1.Pod {
 	return pod
 }
 
-// stillThere returns an error that wraps errGone when a sandbox's claim is known
-// to be gone, or to go. What is wrapped is not asked for.
-func (p *Provider) stillThere(ctx context.Context, s subject) error {
+// stillThere returns an error that wraps errGone if a sandbox's claim is deleted or
+// being deleted. It does not check adopted sandboxes.
+func (p *Provider) stillThere(ctx context.Context, s observed) error {
 	if s.record.Target != nil {
 		return nil
 	}
@@ -102,7 +102,7 @@ func (p *Provider) stillThere(ctx context.Context, s subject) error {
 }
 
 // awaitClaim follows the claim until it is ready.
-func (p *Provider) awaitClaim(ctx context.Context, s *subject, early *ahead) error {
+func (p *Provider) awaitClaim(ctx context.Context, s *observed, early *speculativeDial) error {
 	missing := time.Time{}
 	see := func(u *unstructured.Unstructured, exists bool) (bool, error) {
 		if !exists || u.GetUID() != s.uid || u.GetDeletionTimestamp() != nil {
@@ -129,21 +129,21 @@ func (p *Provider) awaitClaim(ctx context.Context, s *subject, early *ahead) err
 		if missing.IsZero() {
 			missing = time.Now()
 		}
-		if time.Since(missing) < referencePatience {
+		if time.Since(missing) < referenceGrace {
 			return false, nil
 		}
 		p.known.Delete(c.Spec.WarmPoolRef.Name) // it was deleted; the next call makes it anew
-		return false, fmt.Errorf("template %q: in namespace %s the cluster says %s: %s: %w", s.record.Spec.Template, p.namespace, s.ready.Reason, s.ready.Message, providers.ErrStartFailed)
+		return false, fmt.Errorf("template %q: in namespace %s the cluster reports %s: %s: %w", s.record.Spec.Template, p.namespace, s.ready.Reason, s.ready.Message, providers.ErrStartFailed)
 	}
 	if s.ready == nil {
-		// Nobody had said anything when it was read.
+		// It had no condition when it was read.
 		return kube.FollowFrom(ctx, p.carrier(*s), s.version, see)
 	}
 	return kube.Follow(ctx, p.carrier(*s), see)
 }
 
-// watchPod ends the waiting when the pod that is made for a claim will not
-// become ready. One that is being deleted is followed by another.
+// watchPod cancels the wait if the pod of a claim will not become ready. The
+// controller replaces a pod that is being deleted.
 func (p *Provider) watchPod(ctx context.Context, name string, cancel context.CancelCauseFunc) {
 	select {
 	case <-ctx.Done():
@@ -152,7 +152,7 @@ func (p *Provider) watchPod(ctx context.Context, name string, cancel context.Can
 	}
 	judge := kube.NewDiagnosis(kube.Grace{})
 	err := kube.Follow(ctx, p.podObject(name), func(pod *corev1.Pod, exists bool) (bool, error) {
-		if !exists || (subject{sandbox: name}).own(pod) == nil || pod.DeletionTimestamp != nil {
+		if !exists || (observed{sandbox: name}).own(pod) == nil || pod.DeletionTimestamp != nil {
 			judge = kube.NewDiagnosis(kube.Grace{})
 			return false, nil
 		}

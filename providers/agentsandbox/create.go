@@ -19,7 +19,7 @@ import (
 // cleanupTimeout bounds the removal of what a failed creation left.
 const cleanupTimeout = time.Minute
 
-// errAgain: the sandbox that was joined went, or one of the name was going.
+// errAgain: the joined sandbox was deleted, or one of the name was being deleted.
 var errAgain = errors.New("try again")
 
 // Create makes a claim and sees to the agent in its pod.
@@ -31,8 +31,8 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 	for {
 		var info providers.Info
 		var conn net.Conn
-		if o.wraps() {
-			info, conn, err = p.wrap(ctx, name, spec, o)
+		if o.adopts() {
+			info, conn, err = p.adopt(ctx, name, spec, o)
 		} else {
 			info, conn, err = p.claim(ctx, name, spec, o)
 		}
@@ -47,13 +47,13 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 
 // claim makes a claim, or joins the one that is there.
 func (p *Provider) claim(ctx context.Context, name string, spec providers.Spec, o options) (providers.Info, net.Conn, error) {
-	wrapped := make(chan error, 1)
+	adopted := make(chan error, 1)
 	go func() {
-		_, err := p.findWrap(ctx, name)
-		wrapped <- err
+		_, err := p.findAdopted(ctx, name)
+		adopted <- err
 	}()
 	pool, err := p.poolFor(ctx, spec, o)
-	switch there := <-wrapped; {
+	switch there := <-adopted; {
 	case there == nil:
 		return providers.Info{}, nil, fmt.Errorf("sandbox %s: %w", name, providers.ErrExists)
 	case !errors.Is(there, providers.ErrNotFound):
@@ -77,7 +77,7 @@ func (p *Provider) claim(ctx context.Context, name string, spec providers.Spec, 
 	case apierrors.IsAlreadyExists(err):
 		return p.join(ctx, name, spec)
 	case ctx.Err() != nil:
-		// It may have been made all the same.
+		// It may have been created all the same.
 		return providers.Info{}, nil, errors.Join(kube.WrapCreate(ctx, "create SandboxClaim "+name, err), p.undo(ctx, wanted))
 	default:
 		return providers.Info{}, nil, kube.WrapCreate(ctx, "create SandboxClaim "+name, err)
@@ -108,7 +108,7 @@ func (p *Provider) newClaim(name string, spec providers.Spec, o options, pool st
 	return c, nil
 }
 
-// join waits for a sandbox of the name that somebody else made or makes.
+// join waits for a sandbox of the name that another call created or creates.
 func (p *Provider) join(ctx context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
 	c, err := p.claims.get(ctx, name)
 	if apierrors.IsNotFound(err) {
@@ -142,7 +142,7 @@ func (p *Provider) join(ctx context.Context, name string, spec providers.Spec) (
 	}
 	info, conn, err := p.finish(ctx, s)
 	if err != nil && ctx.Err() == nil && (errors.Is(err, errGone) || errors.Is(p.stillThere(ctx, s), errGone)) {
-		// Who began it has given up and taken it away, whatever was seen of that.
+		// The call that began it has given up and deleted it.
 		return providers.Info{}, nil, errAgain
 	}
 	return info, conn, err
@@ -150,15 +150,15 @@ func (p *Provider) join(ctx context.Context, name string, spec providers.Spec) (
 
 // finish waits until a sandbox is ready, sees to its agent, and returns a
 // connection on which that has spoken.
-func (p *Provider) finish(ctx context.Context, s subject) (providers.Info, net.Conn, error) {
-	early := &ahead{}
+func (p *Provider) finish(ctx context.Context, s observed) (providers.Info, net.Conn, error) {
+	early := &speculativeDial{}
 	defer early.drop()
 	s, at, err := p.await(ctx, s, early)
 	if err != nil {
 		return providers.Info{}, nil, err
 	}
-	if n := readNote(at.pod); n.serves(at.id) && n.Workdir != at.workdir {
-		// It was put into a pool's pod for others.
+	if n := readAnnotation(at.pod); n.serves(at.id) && n.Workdir != at.workdir {
+		// It was injected into a pool's pod with another working directory.
 		if _, err := p.inject(ctx, at, n.Generation+1); err != nil {
 			return providers.Info{}, nil, err
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 // podGrace is how many seconds the processes of a sandbox that is deleted have
-// to end. What a pod's spec says is for programs with something to finish.
+// to end. The pod's own grace period is for programs with work to finish.
 const podGrace = int64(1)
 
 // Delete removes the claim, and returns when the pod is gone.
@@ -37,9 +37,9 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 			}
 		}
 		if s.record.Target != nil {
-			err = p.unwrap(ctx, s)
+			err = p.release(ctx, s)
 		} else {
-			err = p.removeSubject(ctx, s, c)
+			err = p.removeClaim(ctx, s, c)
 		}
 		if !apierrors.IsConflict(err) || ctx.Err() != nil {
 			return err
@@ -47,7 +47,7 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 	}
 }
 
-func (p *Provider) removeSubject(ctx context.Context, s subject, cond providers.Condition) error {
+func (p *Provider) removeClaim(ctx context.Context, s observed, cond providers.Condition) error {
 	c, err := p.claims.get(ctx, s.name)
 	if err != nil {
 		return kube.Wrap(ctx, "delete "+s.name, err)
@@ -71,7 +71,7 @@ func (p *Provider) remove(ctx context.Context, c *claim) error {
 		if err := p.awaitGone(ctx, c); err != nil {
 			return err
 		}
-		return fmt.Errorf("delete %s: somebody else did: %w", c.Name, providers.ErrNotFound)
+		return fmt.Errorf("delete %s: another client did: %w", c.Name, providers.ErrNotFound)
 	}
 	foreground := metav1.DeletePropagationForeground
 	err := p.claims.delete(ctx, c.Name, metav1.DeleteOptions{
@@ -89,7 +89,7 @@ func (p *Provider) remove(ctx context.Context, c *claim) error {
 
 // awaitGone waits for the end of a claim that is being deleted, and of its pod.
 func (p *Provider) awaitGone(ctx context.Context, c *claim) error {
-	h := p.hasten(ctx, c)
+	h := p.deleteEarly(ctx, c)
 	err := p.followGone(ctx, c, h)
 	pod := h.stop()
 	if err == nil && pod != nil {
@@ -98,7 +98,7 @@ func (p *Provider) awaitGone(ctx context.Context, c *claim) error {
 	return err
 }
 
-func (p *Provider) followGone(ctx context.Context, c *claim, h *hastening) error {
+func (p *Provider) followGone(ctx context.Context, c *claim, h *earlyDelete) error {
 	object := kube.Object[*unstructured.Unstructured]{Name: c.Name, Get: p.claims.getRaw, Watch: p.claims.watch}
 	return kube.Follow(ctx, object, func(now *unstructured.Unstructured, exists bool) (bool, error) {
 		if !exists || now.GetUID() != c.UID {
@@ -111,8 +111,8 @@ func (p *Provider) followGone(ctx context.Context, c *claim, h *hastening) error
 	})
 }
 
-// endPod deletes a pod without the patience that its spec may ask for. The
-// cluster's own deletion of it follows anyhow.
+// endPod deletes a pod with a short grace period, whatever its spec asks for. The
+// cluster's own deletion follows in any case.
 func (p *Provider) endPod(ctx context.Context, pod *corev1.Pod) {
 	if now := pod.DeletionGracePeriodSeconds; now != nil && *now <= podGrace {
 		return
@@ -123,7 +123,7 @@ func (p *Provider) endPod(ctx context.Context, pod *corev1.Pod) {
 	})
 }
 
-// podGone waits until the kubelet has said that the pod's processes ended.
+// podGone waits until the kubelet has reported the end of the pod's processes.
 func (p *Provider) podGone(ctx context.Context, pod *corev1.Pod) error {
 	err := kube.AwaitPodGone(ctx, p.core.Pods(p.namespace), pod)
 	if err == nil {

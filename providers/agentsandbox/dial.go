@@ -31,7 +31,7 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	default:
 		return nil, providers.NotActive(info, "dial %s: it is %s", name, info.Status())
 	}
-	at, err := s.seatOf(pod)
+	at, err := s.agentContainer(pod)
 	if errors.Is(err, errNotRunning) {
 		return nil, fmt.Errorf("dial %s: %w: %w", name, err, providers.ErrUnavailable)
 	}

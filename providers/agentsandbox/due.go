@@ -27,8 +27,8 @@ func (p *Provider) due(ctx context.Context, q providers.Query, t token) (provide
 	if err != nil {
 		return providers.Page{}, kube.Wrap(ctx, "list SandboxClaims", err)
 	}
-	wraps, err := p.core.ConfigMaps(p.namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: recordSelector(kindWrap, q), ResourceVersion: kube.FromCache,
+	adopted, err := p.core.ConfigMaps(p.namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: recordSelector(kindAdopted, q), ResourceVersion: kube.FromCache,
 	})
 	if err != nil {
 		return providers.Page{}, kube.Wrap(ctx, "list ConfigMaps", err)
@@ -41,8 +41,8 @@ func (p *Provider) due(ctx context.Context, q providers.Query, t token) (provide
 			names = append(names, meta.Name)
 		}
 	}
-	for i := range wraps.Items {
-		meta := &wraps.Items[i].ObjectMeta
+	for i := range adopted.Items {
+		meta := &adopted.Items[i].ObjectMeta
 		if meta.Name > t.After && (resume.Continue == "" || meta.Name <= resume.After) && mayBeDue(q, meta) {
 			names = append(names, meta.Name)
 		}

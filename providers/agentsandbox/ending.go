@@ -22,7 +22,7 @@ func (p *Provider) Ending(ctx context.Context, name, incarnation string) (provid
 	return s.ending(pod, incarnation), nil
 }
 
-func (s subject) ending(pod *corev1.Pod, of string) providers.Ending {
+func (s observed) ending(pod *corev1.Pod, of string) providers.Ending {
 	if pod == nil {
 		return providers.Ending{}
 	}
@@ -30,7 +30,7 @@ func (s subject) ending(pod *corev1.Pod, of string) providers.Ending {
 	if c == nil {
 		return providers.Ending{}
 	}
-	last := readNote(pod).Generation
+	last := readAnnotation(pod).Generation
 	for _, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
 		if t == nil || !ranIn(pod.UID, t.ContainerID, last, of) {
 			continue
@@ -38,12 +38,11 @@ func (s subject) ending(pod *corev1.Pod, of string) providers.Ending {
 		end := kube.EndOf(pod, t.ContainerID)
 		return providers.Ending{Known: true, Message: end.Message, Failure: end.Failure}
 	}
-	// The kubelet tells of an end up to a few seconds after it.
+	// The kubelet reports an end up to a few seconds late.
 	return providers.Ending{Pending: c.State.Running != nil && ranIn(pod.UID, c.ContainerID, last, of)}
 }
 
-// generationsBack bounds how many agents of one container are told apart from
-// those of another.
+// generationsBack bounds the generations of agents that are compared.
 const generationsBack = 1000
 
 // ranIn reports whether an incarnation was one of a container, of whose pod

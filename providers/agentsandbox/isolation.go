@@ -10,9 +10,9 @@ import (
 	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
-// isolation says what the pod's spec, which is the operator's, holds of what
-// was asked for.
-func (s subject) isolation(out *providers.Info, pod *corev1.Pod) {
+// isolation reports which of the requested limits the operator's pod spec
+// enforces.
+func (s observed) isolation(out *providers.Info, pod *corev1.Pod) {
 	if pod.Spec.RuntimeClassName != nil {
 		out.Runtime = "agent-sandbox, " + *pod.Spec.RuntimeClassName
 	}

@@ -154,9 +154,9 @@ func (k *keeper) see(ctx context.Context, pool keptFor, pod *corev1.Pod) {
 	if !podReady(pod) || pod.Labels[poolHashLabel] == "" {
 		return
 	}
-	s := subject{sandbox: pod.Name, record: record{Spec: pool.pool.Spec}}
-	at, err := s.seatOf(s.own(pod))
-	if err != nil || readNote(pod).fits(at.id) {
+	s := observed{sandbox: pod.Name, record: record{Spec: pool.pool.Spec}}
+	at, err := s.agentContainer(s.own(pod))
+	if err != nil || readAnnotation(pod).fits(at.id) {
 		return
 	}
 	k.mu.Lock()

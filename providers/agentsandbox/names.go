@@ -34,18 +34,18 @@ const (
 	annotationCreation = domain + "/creation" // whose Create it was
 	annotationSeen     = domain + "/incarnation"
 	annotationAgent    = domain + "/agent" // on pods
-	annotationWrapped  = domain + "/wrapped-by"
+	annotationAdopted  = domain + "/adopted-by"
 	annotationTemplate = domain + "/template"
-	// annotationFormer holds a hash of the tenant who wrapped an object first. It
-	// stays when the wrap is deleted, as that tenant's files do.
-	annotationFormer = domain + "/wrapped-by-tenant"
+	// annotationFormer is a hash of the tenant that adopted an object first. It stays
+	// when the sandbox is deleted, as that tenant's files do.
+	annotationFormer = domain + "/adopted-by-tenant"
 )
 
 // The kinds of what the provider makes.
 const (
 	kindSandbox = "sandbox"
 	kindPool    = "pool"
-	kindWrap    = "wrap"
+	kindAdopted = "adopted"
 )
 
 var encoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)

@@ -40,14 +40,14 @@ type options struct {
 	// made by somebody else and is to be wrapped.
 	ExistingClaim   string `json:"existing_claim"`
 	ExistingSandbox string `json:"existing_sandbox"`
-	// DeleteExisting makes the deletion of what wraps delete what is wrapped.
+	// DeleteExisting deletes the adopted object with the sandbox.
 	DeleteExisting bool `json:"delete_existing"`
 }
 
 // templateOptions are options, and what only an operator may say.
 type templateOptions struct {
 	options
-	// Claims and Sandboxes are the names that may be wrapped, exactly or with the
+	// Claims and Sandboxes are the names that may be adopted, exactly or with the
 	// wildcards of path.Match.
 	Claims    []string `json:"existing_claims"`
 	Sandboxes []string `json:"existing_sandboxes"`
@@ -75,8 +75,8 @@ func (t claimTemplate) volume() volumeClaimSpec {
 	}
 }
 
-// wraps reports whether the sandbox exists already.
-func (o options) wraps() bool { return o.ExistingClaim != "" || o.ExistingSandbox != "" }
+// adopts reports whether the sandbox exists already.
+func (o options) adopts() bool { return o.ExistingClaim != "" || o.ExistingSandbox != "" }
 
 var _ providers.OptionsChecker = (*Provider)(nil)
 
@@ -140,7 +140,7 @@ func (t templateOptions) allowsExisting(o options, template string) error {
 		{"Sandbox", o.ExistingSandbox, t.ExistingSandbox, t.Sandboxes},
 	} {
 		if c.name != "" && c.name != c.own && !matches(c.allowed, c.name) {
-			return fmt.Errorf("%s %q is not among those that template %q lets be wrapped: %w", c.kind, c.name, template, providers.ErrForbidden)
+			return fmt.Errorf("%s %q is not among those that template %q allows to adopt: %w", c.kind, c.name, template, providers.ErrForbidden)
 		}
 	}
 	return nil
@@ -156,7 +156,7 @@ func matches(patterns []string, name string) bool {
 }
 
 func (o options) check() error {
-	if err := o.checkSource(); err != nil || o.wraps() {
+	if err := o.checkSource(); err != nil || o.adopts() {
 		return err
 	}
 	return o.checkVolumes()
@@ -198,9 +198,9 @@ var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 func checkPortable(spec providers.Spec) error {
 	switch {
 	case spec.Image != "":
-		return fmt.Errorf("image: the SandboxTemplate of template %q says it: %w", spec.Template, providers.ErrUnsupported)
+		return fmt.Errorf("image: the SandboxTemplate of template %q defines it: %w", spec.Template, providers.ErrUnsupported)
 	case len(spec.Command) > 0:
-		return fmt.Errorf("command: the SandboxTemplate of template %q says it: %w", spec.Template, providers.ErrUnsupported)
+		return fmt.Errorf("command: the SandboxTemplate of template %q defines it: %w", spec.Template, providers.ErrUnsupported)
 	case spec.Network == providers.NetworkProxy:
 		return fmt.Errorf("network proxy: %w by the agentsandbox provider", providers.ErrUnsupported)
 	case spec.WorkingDirectory != "" && !path.IsAbs(spec.WorkingDirectory):

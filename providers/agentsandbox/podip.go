@@ -62,7 +62,7 @@ func (p *Provider) readSecret(ctx context.Context, pod *corev1.Pod) (sealed.Secr
 }
 
 // open connects to an agent that was started in a container.
-func (p *Provider) open(ctx context.Context, s seat, n note) (net.Conn, error) {
+func (p *Provider) open(ctx context.Context, s agentContainer, n agentAnnotation) (net.Conn, error) {
 	return p.agents.Dial(ctx, kube.Agent{
 		Pod: s.pod, Port: n.Port, Group: s.pod.Labels[templateHashLabel], Container: s.container, Command: s.connectCommand(n),
 		Secret: func(ctx context.Context) (sealed.Secret, error) { return p.readSecret(ctx, s.pod) },
@@ -70,10 +70,10 @@ func (p *Provider) open(ctx context.Context, s seat, n note) (net.Conn, error) {
 }
 
 // info is what the objects of a sandbox say, with the transport of this server.
-func (p *Provider) info(s subject, pod *corev1.Pod) providers.Info {
+func (p *Provider) info(s observed, pod *corev1.Pod) providers.Info {
 	out := s.info(pod)
 	if out.State == providers.StateActive {
-		out.Transport = string(p.agents.Transport(readNote(pod).Port, pod.Labels[templateHashLabel]))
+		out.Transport = string(p.agents.Transport(readAnnotation(pod).Port, pod.Labels[templateHashLabel]))
 	}
 	return out
 }

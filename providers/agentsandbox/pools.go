@@ -116,7 +116,7 @@ func (p *Provider) checkPool(pool providers.Pool) (keptFor, error) {
 	switch {
 	case pool.Target < 1:
 		return k, fmt.Errorf("a target of %d: %w", pool.Target, providers.ErrInvalid)
-	case k.options.wraps():
+	case k.options.adopts():
 		return k, fmt.Errorf("what exists already has no pool: %w", providers.ErrInvalid)
 	case len(pool.Spec.Env) > 0:
 		return k, fmt.Errorf("a sandbox with env is never started ahead of time; put it into the SandboxTemplate: %w", providers.ErrInvalid)

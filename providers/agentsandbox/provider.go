@@ -105,7 +105,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	return p, nil
 }
 
-// checkAPI says at once what would fail later.
+// checkAPI returns an error if later calls would fail.
 func (p *Provider) checkAPI(ctx context.Context) error {
 	_, _, err := p.claims.list(ctx, metav1.ListOptions{Limit: 1})
 	switch {
@@ -144,7 +144,7 @@ func (p *Provider) Close() error {
 	return nil
 }
 
-// Describe tells what holds. The pods' specs and the network are the
+// Describe reports the protections. The pods' specs and the network are the
 // operator's; what each sandbox really has is in its Info.
 func (p *Provider) Describe(context.Context) (providers.Description, error) {
 	operators := func(name, detail string) providers.Enforcement {
@@ -156,7 +156,7 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 		Enforcement: []providers.Enforcement{
 			operators("memory", "each SandboxTemplate's limit"),
 			operators("cpu", "each SandboxTemplate's limit"),
-			operators("processes", "the kubelet's podPidsLimit, which no API tells"),
+			operators("processes", "the kubelet's podPidsLimit, which no API reports"),
 			operators("disk", "each SandboxTemplate's limit of ephemeral storage, by eviction"),
 			operators("network", "each SandboxTemplate's network policy, as far as the cluster's network enforces it"),
 			operators("unprivileged", "each SandboxTemplate's security context"),

@@ -76,14 +76,14 @@ func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page,
 	if err != nil {
 		return providers.Page{}, kube.Wrap(ctx, "list SandboxClaims", err)
 	}
-	var found []subject
+	var found []observed
 	last := ""
 	for _, c := range claims {
 		if last = c.Name; c.Name > t.After {
 			found = append(found, ofClaim(c))
 		}
 	}
-	if found, err = p.mergeWraps(ctx, q, found, t.After, last, next != ""); err != nil {
+	if found, err = p.mergeAdopted(ctx, q, found, t.After, last, next != ""); err != nil {
 		return providers.Page{}, err
 	}
 	resume := token{Continue: next, After: last}
@@ -116,7 +116,7 @@ const (
 )
 
 // infos adds their pods to sandboxes.
-func (p *Provider) infos(ctx context.Context, all []subject) ([]providers.Info, error) {
+func (p *Provider) infos(ctx context.Context, all []observed) ([]providers.Info, error) {
 	out := make([]providers.Info, len(all))
 	if len(all) > podsSingly {
 		return out, p.infosByList(ctx, all, out)
@@ -147,7 +147,7 @@ func (p *Provider) infos(ctx context.Context, all []subject) ([]providers.Info, 
 const podsPerQuestion = 250
 
 // infosByList asks for the pods of many Sandboxes together.
-func (p *Provider) infosByList(ctx context.Context, all []subject, out []providers.Info) error {
+func (p *Provider) infosByList(ctx context.Context, all []observed, out []providers.Info) error {
 	byName := make(map[string]*corev1.Pod, len(all))
 	for some := range slices.Chunk(all, podsPerQuestion) {
 		hashes := make([]string, 0, len(some))
@@ -222,7 +222,7 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 }
 
 // write stores a sandbox's record. The labels before are those to take away.
-func (p *Provider) write(ctx context.Context, s subject, before map[string]string) error {
+func (p *Provider) write(ctx context.Context, s observed, before map[string]string) error {
 	text, err := s.record.encode()
 	if err != nil {
 		return err
@@ -243,7 +243,7 @@ func (p *Provider) write(ctx context.Context, s subject, before map[string]strin
 		"annotations": map[string]string{annotationRecord: text},
 	}
 	if s.record.Target != nil {
-		return p.writeWrap(ctx, s.name, meta)
+		return p.writeAdopted(ctx, s.name, meta)
 	}
 	l := s.record.lifecycle(p.config.IdleGrace, nil)
 	_, err = p.claims.patch(ctx, s.name, map[string]any{

@@ -16,7 +16,7 @@ type record struct {
 	Spec         providers.Spec `json:"spec"`
 	CreateTime   time.Time      `json:"create_time"`
 	LastActivity time.Time      `json:"last_activity"`
-	// Target is what is wrapped; nil for a sandbox of our own.
+	// Target is the adopted object; nil for a sandbox that Sandgate created.
 	Target *target `json:"target,omitempty"`
 }
 

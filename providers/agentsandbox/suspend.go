@@ -59,7 +59,7 @@ var errOvertaken = errors.New("by another call")
 // whileMode ends a context when the Sandbox has another mode than the given one,
 // since somebody else has set that: what the first one waits for will not come.
 // The cause wraps providers.ErrNotActive.
-func (p *Provider) whileMode(ctx context.Context, s subject, mode string) (context.Context, func()) {
+func (p *Provider) whileMode(ctx context.Context, s observed, mode string) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done, now := "resumed", providers.Info{State: providers.StateCreating}
 	if mode == modeRunning {
@@ -97,7 +97,7 @@ func overtaken(ctx context.Context, err error) error {
 }
 
 // awaitPodGone gives the processes no more time than a deletion does.
-func (p *Provider) awaitPodGone(ctx context.Context, s subject, pod *corev1.Pod) error {
+func (p *Provider) awaitPodGone(ctx context.Context, s observed, pod *corev1.Pod) error {
 	if pod == nil {
 		return nil
 	}
@@ -150,26 +150,26 @@ func (p *Provider) Resume(ctx context.Context, name string) (providers.Info, net
 
 // setMode changes the Sandbox itself: the claim's controller leaves its mode
 // alone.
-func (p *Provider) setMode(ctx context.Context, s subject, mode string) error {
+func (p *Provider) setMode(ctx context.Context, s observed, mode string) error {
 	_, err := p.sandboxes.patch(ctx, s.sandbox, map[string]any{"spec": map[string]any{"operatingMode": mode}})
 	return kube.Wrap(ctx, fmt.Sprintf("set Sandbox %s to %s", s.sandbox, mode), err)
 }
 
-// remember notes an incarnation down for when no pod tells it.
-func (p *Provider) remember(ctx context.Context, s subject, incarnation string) error {
+// remember stores an incarnation for the time without a pod.
+func (p *Provider) remember(ctx context.Context, s observed, incarnation string) error {
 	if incarnation == "" || incarnation == s.seen {
 		return nil
 	}
 	meta := map[string]any{"uid": s.uid, "annotations": map[string]string{annotationSeen: incarnation}}
 	if s.record.Target != nil {
-		return p.writeWrap(ctx, s.name, meta)
+		return p.writeAdopted(ctx, s.name, meta)
 	}
 	_, err := p.claims.patch(ctx, s.name, map[string]any{"metadata": meta})
-	return kube.Wrap(ctx, "note the incarnation of "+s.name, err)
+	return kube.Wrap(ctx, "store the incarnation of "+s.name, err)
 }
 
-// awaitState waits until the controller has said that a sandbox is in a state.
-func (p *Provider) awaitState(ctx context.Context, s subject, want providers.State) (providers.Info, error) {
+// awaitState waits until the controller reports a state of a sandbox.
+func (p *Provider) awaitState(ctx context.Context, s observed, want providers.State) (providers.Info, error) {
 	var info providers.Info
 	err := kube.Follow(ctx, p.carrier(s), func(*unstructured.Unstructured, bool) (bool, error) {
 		var err error
@@ -180,7 +180,7 @@ func (p *Provider) awaitState(ctx context.Context, s subject, want providers.Sta
 }
 
 // carrier is the object whose conditions tell of a sandbox.
-func (p *Provider) carrier(s subject) kube.Object[*unstructured.Unstructured] {
+func (p *Provider) carrier(s observed) kube.Object[*unstructured.Unstructured] {
 	claim := kube.Object[*unstructured.Unstructured]{Name: s.name, Get: p.claims.getRaw, Watch: p.claims.watch}
 	switch t := s.record.Target; {
 	case t == nil:

@@ -131,7 +131,7 @@ func (c *cluster) onceMode(name, mode string, do func()) {
 }
 
 func (c *cluster) set(name, mode string) {
-	if err := c.p.setMode(c.t.Context(), subject{sandbox: name}, mode); err != nil {
+	if err := c.p.setMode(c.t.Context(), observed{sandbox: name}, mode); err != nil {
 		c.t.Error(err)
 	}
 }
@@ -234,7 +234,7 @@ func TestAwaitFollowsThePodThatComes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, at, err := c.p.await(soon(t), s, &ahead{})
+	_, at, err := c.p.await(soon(t), s, &speculativeDial{})
 	if err != nil || at.pod.UID != "new" {
 		t.Errorf("%+v, %v", at, err)
 	}

@@ -40,7 +40,7 @@ func (pl *plan) poolKey() string {
 
 // claim gives a started pod to the sandbox, if there is one, and returns a
 // connection to its agent. Both are nil when there is none.
-func (p *Provider) claim(ctx context.Context, name string, pl *plan, h *hold) (net.Conn, error) {
+func (p *Provider) claim(ctx context.Context, name string, pl *plan, h *ownership) (net.Conn, error) {
 	if err := p.prepareNetwork(ctx, pl, p.namespace); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (p *Provider) claim(ctx context.Context, name string, pl *plan, h *hold) (n
 }
 
 // claimOne claims the first of these pods that can be had and answers.
-func (p *Provider) claimOne(ctx context.Context, name string, pl *plan, h *hold, pods []*corev1.Pod) (net.Conn, error) {
+func (p *Provider) claimOne(ctx context.Context, name string, pl *plan, h *ownership, pods []*corev1.Pod) (net.Conn, error) {
 	// Servers that claim at the same time should not try the same ones.
 	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 	for _, pod := range pods {
@@ -100,7 +100,7 @@ const refillDelay = 250 * time.Millisecond
 func (p *Provider) wakePoolsSoon() { time.AfterFunc(refillDelay, p.wakePools) }
 
 // discard deletes a pod that was claimed and does not answer.
-func (p *Provider) discard(ctx context.Context, pod *corev1.Pod, h *hold) error {
+func (p *Provider) discard(ctx context.Context, pod *corev1.Pod, h *ownership) error {
 	if err := p.deletePod(ctx, pod); err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func (p *Provider) plan(pod string, spec providers.Spec) (*plan, error) {
 func (p *Provider) beginRecord(ctx context.Context, name string, pl *plan) (*corev1.ConfigMap, *record, error) {
 	now := time.Now()
 	rec := &record{
-		Phase: phaseCreating, Holder: newHolder(), Spec: withoutValues(pl.spec), CreateTime: now, LastActivity: now, Namespace: p.namespace,
+		Phase: phaseCreating, Owner: newOwner(), Spec: withoutValues(pl.spec), CreateTime: now, LastActivity: now, Namespace: p.namespace,
 		OwnNamespace: pl.options.NamespacePerSandbox, WritableRoot: pl.options.WritableRoot, Runtime: pl.runtime(),
 		NotEnforced: p.notEnforced(pl),
 	}
@@ -124,8 +124,8 @@ func (p *Provider) join(ctx context.Context, name string, spec providers.Spec) (
 // build makes the sandbox of a record that this call has begun. On an error
 // nothing is left.
 func (p *Provider) build(ctx context.Context, name string, pl *plan, cm *corev1.ConfigMap, rec *record) (providers.Info, net.Conn, error) {
-	held, h := p.keep(ctx, cm, rec, rec.Holder)
-	conn, err := p.start(held, name, pl, h)
+	owned, h := p.own(ctx, cm, rec, rec.Owner)
+	conn, err := p.start(owned, name, pl, h)
 	if err == nil {
 		err = h.change(ctx, func(r *record) {
 			r.Phase = phaseActive
@@ -156,7 +156,7 @@ func (p *Provider) build(ctx context.Context, name string, pl *plan, cm *corev1.
 }
 
 // start brings a pod to the point where its agent has spoken.
-func (p *Provider) start(ctx context.Context, name string, pl *plan, h *hold) (net.Conn, error) {
+func (p *Provider) start(ctx context.Context, name string, pl *plan, h *ownership) (net.Conn, error) {
 	if pl.poolable() {
 		conn, err := p.claim(ctx, name, pl, h)
 		if conn != nil || err != nil {

@@ -68,9 +68,9 @@ func (p *Provider) awaitOther(ctx context.Context, name string, from phase) erro
 }
 
 // mark makes this call the one that deletes.
-func (p *Provider) mark(ctx context.Context, cm *corev1.ConfigMap, rec *record) (*hold, error) {
-	_, h := p.keep(ctx, cm, rec, newHolder())
-	err := h.change(ctx, func(r *record) { r.Phase, r.Beat = phaseDeleting, r.Beat+1 })
+func (p *Provider) mark(ctx context.Context, cm *corev1.ConfigMap, rec *record) (*ownership, error) {
+	_, h := p.own(ctx, cm, rec, newOwner())
+	err := h.change(ctx, func(r *record) { r.Phase, r.Heartbeat = phaseDeleting, r.Heartbeat+1 })
 	if err != nil {
 		h.release()
 		return nil, err
@@ -100,7 +100,7 @@ func (p *Provider) takeOver(ctx context.Context, name string, from phase) (bool,
 }
 
 // undo removes what a creation has made so far.
-func (p *Provider) undo(ctx context.Context, h *hold) error {
+func (p *Provider) undo(ctx context.Context, h *ownership) error {
 	if err := h.change(ctx, func(r *record) { r.Phase = phaseDeleting }); err != nil {
 		if errors.Is(err, errTakenOver) {
 			return nil
@@ -112,7 +112,7 @@ func (p *Provider) undo(ctx context.Context, h *hold) error {
 
 // destroy removes everything that belongs to a record marked as deleting, and
 // the record last.
-func (p *Provider) destroy(ctx context.Context, h *hold) error {
+func (p *Provider) destroy(ctx context.Context, h *ownership) error {
 	cm, rec := h.now()
 	if rec.OwnNamespace {
 		if err := p.deleteNamespace(ctx, cm, rec); err != nil {

@@ -66,7 +66,7 @@ func (p *Provider) lead(ctx context.Context, one *pool) (*corev1.ConfigMap, bool
 			s = standing{version: cm.ResourceVersion, since: time.Now()}
 			l.seen[one.key] = s
 		}
-		if time.Since(s.since) < beatStale {
+		if time.Since(s.since) < heartbeatStale {
 			return nil, false, nil
 		}
 	}

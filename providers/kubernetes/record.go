@@ -12,36 +12,38 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// phase says how far a sandbox's life has come.
+// phase is the stage of a sandbox's life.
 type phase string
 
 const (
-	// phaseCreating: its maker keeps beating. Without a beat it is half made and
-	// must go.
+	// phaseCreating: its owner sends heartbeats. Without them the sandbox is
+	// incomplete and must be deleted.
 	phaseCreating phase = "creating"
-	// phaseActive: it was ready once.
+	// phaseActive: the sandbox was ready once.
 	phaseActive phase = "active"
-	// phaseDeleting: without a beat, whoever finds it must finish the deletion.
+	// phaseDeleting: without heartbeats, the server that finds it must finish the
+	// deletion.
 	phaseDeleting phase = "deleting"
 )
 
-// record is what the provider keeps of a sandbox. The values of the environment
-// are not in it.
+// record is what the provider stores about a sandbox, without the values of the
+// environment.
 type record struct {
 	Phase phase `json:"phase"`
-	Beat  int64 `json:"beat,omitempty"` // grows while somebody creates or deletes
-	// Holder is who creates or deletes, or did last: it tells a write of one's own
-	// whose answer was lost from another's.
-	Holder       string         `json:"holder,omitempty"`
+	// Heartbeat grows while a server creates or deletes the sandbox.
+	Heartbeat int64 `json:"heartbeat,omitempty"`
+	// Owner identifies the current or last creation or deletion. It distinguishes
+	// an own write whose answer was lost from another owner's.
+	Owner        string         `json:"owner,omitempty"`
 	Spec         providers.Spec `json:"spec"`
 	CreateTime   time.Time      `json:"create_time"`
 	LastActivity time.Time      `json:"last_activity"`
 
-	// The pod, once it is there.
+	// The pod, once it exists.
 	Namespace string    `json:"namespace"`
 	Pod       string    `json:"pod,omitempty"`
 	UID       types.UID `json:"uid,omitempty"`
-	// OwnNamespace: Namespace is the sandbox's own and goes with it.
+	// OwnNamespace is true if Namespace is the sandbox's own and is deleted with it.
 	OwnNamespace bool `json:"own_namespace,omitempty"`
 	FromPool     bool `json:"from_pool,omitempty"`
 
@@ -52,8 +54,8 @@ type record struct {
 
 const recordKey = "record"
 
-// decodeRecord reads a ConfigMap that the provider made. It returns no error
-// for one that cannot be read: such a sandbox can be deleted, and nothing else.
+// decodeRecord reads the record of a ConfigMap. A sandbox with an unreadable record
+// can only be deleted.
 func decodeRecord(cm *corev1.ConfigMap) (*record, error) {
 	r := &record{}
 	if err := json.Unmarshal([]byte(cm.Data[recordKey]), r); err != nil {
@@ -75,7 +77,7 @@ func (r *record) put(cm *corev1.ConfigMap) error {
 	return nil
 }
 
-// owner makes an object go with the record.
+// owner is the reference by which an object is deleted with the record.
 func owner(cm *corev1.ConfigMap) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: cm.Name, UID: cm.UID}}
 }

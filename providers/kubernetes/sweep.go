@@ -57,7 +57,7 @@ func (p *Provider) sweepOnce(ctx context.Context, before map[string]standing) (m
 				s = standing{version: cm.ResourceVersion, since: time.Now()}
 			}
 			now[cm.Name] = s
-			if time.Since(s.since) < beatStale {
+			if time.Since(s.since) < heartbeatStale {
 				continue
 			}
 			rec, err := decodeRecord(cm)

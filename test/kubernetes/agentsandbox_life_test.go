@@ -184,7 +184,7 @@ func TestAgentSandboxWrap(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return u.GetAnnotations()["sandgate.dev/wrapped-by"]
+		return u.GetAnnotations()["sandgate.dev/adopted-by"]
 	}
 	for _, c := range []struct{ row, kind, target, request string }{
 		{"S1-25 a SandboxClaim that the caller made", "SandboxClaim", "theirs-claim", `{"existing_claim": "theirs-claim"}`},
@@ -201,10 +201,10 @@ func TestAgentSandboxWrap(t *testing.T) {
 			}
 			providertest.Shell(t, p, name, "echo hello > /workspace/"+name)
 			if by := annotation(c.kind, c.target); by != name {
-				t.Errorf("it is marked as wrapped by %q", by)
+				t.Errorf("it is marked as adopted by %q", by)
 			}
 			if _, err := providertest.Create(limit(t), p, "second", named(existing(c.request), "second")); !errors.Is(err, providers.ErrForbidden) {
-				t.Errorf("a second one wrapped it as well: %v", err)
+				t.Errorf("a second sandbox adopted it as well: %v", err)
 			}
 			if got, err := p.Update(limit(t), name, providers.Change{SetLabels: map[string]string{"a": "b"}}); err != nil || got.Spec.Labels["a"] != "b" {
 				t.Errorf("%+v, %v", got, err)
@@ -216,7 +216,7 @@ func TestAgentSandboxWrap(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 			if by := annotation(c.kind, c.target); by != "" {
-				t.Errorf("it is still marked as wrapped by %q", by)
+				t.Errorf("it is still marked as adopted by %q", by)
 			}
 			// The caller owns its lifetime: what was in it is there.
 			next := asCreate(t, p, name+"-2", existing(c.request))
@@ -243,7 +243,7 @@ func TestAgentSandboxWrap(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		// What the tenant wrapped and deleted above still holds its files.
+		// What the tenant adopted and deleted above still holds its files.
 		spec := named(existing(`{"existing_sandbox": "theirs-sandbox"}`), "thief")
 		spec.Tenant = "another"
 		if _, err := providertest.Create(limit(t), p, "thief", spec); !errors.Is(err, providers.ErrForbidden) {

@@ -19,15 +19,15 @@ import (
 	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
-// target is a SandboxClaim or Sandbox that somebody else made and a sandbox of
-// ours wraps. The sandbox's record is then a ConfigMap, owned by the target, so
-// that it goes with it; an annotation of the target says who wraps it, because
-// two tenants in one would see each other's commands.
+// target is a SandboxClaim or Sandbox that another client created and Sandgate has
+// adopted. The sandbox's record is then a ConfigMap with an owner reference to the
+// target. An annotation of the target names the sandbox that has adopted it,
+// because two tenants in one would see each other's commands.
 type target struct {
 	Kind string    `json:"kind"`
 	Name string    `json:"name"`
 	UID  types.UID `json:"uid"`
-	// Delete is true when the target goes with what wraps it.
+	// Delete is true if the target is deleted with the sandbox.
 	Delete bool `json:"delete,omitempty"`
 }
 
@@ -38,7 +38,7 @@ const (
 
 func (t target) String() string { return t.Kind + " " + t.Name }
 
-// existing is a target as it is now.
+// existing is the current state of a target.
 type existing struct {
 	meta            metav1.ObjectMeta
 	version         string // of its API
@@ -65,17 +65,17 @@ func (p *Provider) existing(ctx context.Context, t target) (existing, error) {
 	}, nil
 }
 
-// wrap makes a record for what exists, or joins the one that is there.
-func (p *Provider) wrap(ctx context.Context, name string, spec providers.Spec, o options) (providers.Info, net.Conn, error) {
+// adopt creates a record for an existing target, or joins the existing record.
+func (p *Provider) adopt(ctx context.Context, name string, spec providers.Spec, o options) (providers.Info, net.Conn, error) {
 	t := target{Kind: sandboxKind, Name: o.ExistingSandbox, Delete: o.DeleteExisting}
 	if o.ExistingClaim != "" {
 		t.Kind, t.Name = claimKind, o.ExistingClaim
 	}
 	if len(spec.Env) > 0 {
-		return providers.Info{}, nil, fmt.Errorf("env: %s is there already; give it to each command: %w", t, providers.ErrUnsupported)
+		return providers.Info{}, nil, fmt.Errorf("env: %s exists already; pass it to each command: %w", t, providers.ErrUnsupported)
 	}
 	if s, err := p.find(ctx, name); err == nil {
-		return p.joinWrap(ctx, s, spec, t)
+		return p.joinAdopted(ctx, s, spec, t)
 	} else if !errors.Is(err, providers.ErrNotFound) {
 		return providers.Info{}, nil, err
 	}
@@ -86,18 +86,18 @@ func (p *Provider) wrap(ctx context.Context, name string, spec providers.Spec, o
 	if err != nil {
 		return providers.Info{}, nil, kube.Wrap(ctx, t.String(), err)
 	}
-	if err := wrappable(t, now, name, spec.Tenant); err != nil {
+	if err := adoptable(t, now, name, spec.Tenant); err != nil {
 		return providers.Info{}, nil, err
 	}
 	t.UID = now.meta.UID
-	marks := map[string]any{annotationWrapped: name, annotationFormer: digest(spec.Tenant)}
+	marks := map[string]any{annotationAdopted: name, annotationFormer: digest(spec.Tenant)}
 	if err := p.mark(ctx, t, now, marks); err != nil {
 		if apierrors.IsConflict(err) {
 			return providers.Info{}, nil, errAgain
 		}
 		return providers.Info{}, nil, kube.Wrap(ctx, "mark "+t.String(), err)
 	}
-	s, err := p.makeWrap(ctx, name, spec, t, now)
+	s, err := p.makeAdopted(ctx, name, spec, t, now)
 	if apierrors.IsAlreadyExists(err) {
 		return providers.Info{}, nil, errAgain
 	}
@@ -110,26 +110,26 @@ func (p *Provider) wrap(ctx context.Context, name string, spec providers.Spec, o
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		s.name, s.record.Target = name, &t
-		return providers.Info{}, nil, errors.Join(kube.Wrap(ctx, "wrap "+t.String(), err), p.forget(clean, s))
+		return providers.Info{}, nil, errors.Join(kube.Wrap(ctx, "adopt "+t.String(), err), p.forget(clean, s))
 	}
 	info.Created = true
 	return info, conn, nil
 }
 
-// wrappable keeps what is not for everybody from being wrapped: what a tenant of
-// ours has, what a pool keeps for the next claim, what is wrapped already, and
-// what holds another tenant's files.
-func wrappable(t target, now existing, name, tenant string) error {
+// adoptable rejects targets that are not free: sandboxes of Sandgate's tenants, a
+// pool's sandboxes, those that are adopted already, and those with the files of
+// another tenant.
+func adoptable(t target, now existing, name, tenant string) error {
 	refuse := func(why string) error {
-		return fmt.Errorf("%s cannot be wrapped: %s: %w", t, why, providers.ErrForbidden)
+		return fmt.Errorf("%s cannot be adopted: %s: %w", t, why, providers.ErrForbidden)
 	}
-	switch by := now.meta.Annotations[annotationWrapped]; {
+	switch by := now.meta.Annotations[annotationAdopted]; {
 	case now.meta.DeletionTimestamp != nil:
 		return refuse("it is being deleted")
 	case ours(now.meta.Labels, kindSandbox):
 		return refuse("it is a sandbox of Sandgate's; use its id")
 	case by != "" && by != name:
-		return refuse("another sandbox wraps it already")
+		return refuse("another sandbox has adopted it already")
 	}
 	if former := now.meta.Annotations[annotationFormer]; former != "" && former != digest(tenant) {
 		return refuse("another tenant had it and its files may be there; delete it, or clean it and remove its annotation " + annotationFormer)
@@ -140,8 +140,8 @@ func wrappable(t target, now existing, name, tenant string) error {
 	return nil
 }
 
-// joinWrap answers for a wrap of the name that is there.
-func (p *Provider) joinWrap(ctx context.Context, s subject, spec providers.Spec, t target) (providers.Info, net.Conn, error) {
+// joinAdopted waits for an adopted sandbox that exists under the name.
+func (p *Provider) joinAdopted(ctx context.Context, s observed, spec providers.Spec, t target) (providers.Info, net.Conn, error) {
 	switch {
 	case s.deleting:
 		return providers.Info{}, nil, fmt.Errorf("sandbox %s is being deleted: %w", s.name, providers.ErrUnavailable)
@@ -155,7 +155,7 @@ func (p *Provider) joinWrap(ctx context.Context, s subject, spec providers.Spec,
 	return info, conn, err
 }
 
-// mark sets annotations of the target that say who wraps it; nil removes one.
+// mark sets annotations of the target about its adoption; nil removes one.
 func (p *Provider) mark(ctx context.Context, t target, now existing, annotations map[string]any) error {
 	fields := map[string]any{"metadata": map[string]any{
 		"uid": now.meta.UID, "resourceVersion": now.meta.ResourceVersion, "annotations": annotations,
@@ -168,27 +168,27 @@ func (p *Provider) mark(ctx context.Context, t target, now existing, annotations
 	return err
 }
 
-func (p *Provider) makeWrap(ctx context.Context, name string, spec providers.Spec, t target, now existing) (subject, error) {
+func (p *Provider) makeAdopted(ctx context.Context, name string, spec providers.Spec, t target, now existing) (observed, error) {
 	r := newRecord(spec)
 	r.Target = &t
 	text, err := r.encode()
 	if err != nil {
-		return subject{}, err
+		return observed{}, err
 	}
 	m, err := p.core.ConfigMaps(p.namespace).Create(ctx, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Labels: recordLabels(kindWrap, spec), Annotations: map[string]string{annotationRecord: text},
+			Name: name, Labels: recordLabels(kindAdopted, spec), Annotations: map[string]string{annotationRecord: text},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: now.version, Kind: t.Kind, Name: t.Name, UID: t.UID}},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return subject{}, err
+		return observed{}, err
 	}
-	return ofWrap(m, now), nil
+	return ofAdopted(m, now), nil
 }
 
-func ofWrap(m *corev1.ConfigMap, now existing) subject {
-	s := subject{
+func ofAdopted(m *corev1.ConfigMap, now existing) observed {
+	s := observed{
 		name: m.Name, uid: m.UID, version: m.ResourceVersion, seen: m.Annotations[annotationSeen],
 		deleting: m.DeletionTimestamp != nil || now.meta.DeletionTimestamp != nil,
 		ready:    now.ready, finished: now.finished, sandbox: now.sandbox,
@@ -197,36 +197,35 @@ func ofWrap(m *corev1.ConfigMap, now existing) subject {
 	return s
 }
 
-func (p *Provider) findWrap(ctx context.Context, name string) (subject, error) {
+func (p *Provider) findAdopted(ctx context.Context, name string) (observed, error) {
 	m, err := p.core.ConfigMaps(p.namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return subject{}, kube.Wrap(ctx, "sandbox "+name, err)
+		return observed{}, kube.Wrap(ctx, "sandbox "+name, err)
 	}
-	if !ours(m.Labels, kindWrap) {
-		return subject{}, fmt.Errorf("sandbox %s: %w", name, providers.ErrNotFound)
+	if !ours(m.Labels, kindAdopted) {
+		return observed{}, fmt.Errorf("sandbox %s: %w", name, providers.ErrNotFound)
 	}
-	return p.refreshWrap(ctx, m)
+	return p.refreshAdopted(ctx, m)
 }
 
-// refreshWrap adds what is known of the target. A target that is gone takes the
-// sandbox with it.
-func (p *Provider) refreshWrap(ctx context.Context, m *corev1.ConfigMap) (subject, error) {
+// refreshAdopted adds the state of the target. A sandbox is gone with its target.
+func (p *Provider) refreshAdopted(ctx context.Context, m *corev1.ConfigMap) (observed, error) {
 	r, err := decodeRecord(m.Annotations[annotationRecord])
 	if err != nil || r.Target == nil {
-		return subject{name: m.Name, uid: m.UID, version: m.ResourceVersion, broken: errors.Join(err, errors.New("it names no target")), record: record{Target: &target{}}}, nil
+		return observed{name: m.Name, uid: m.UID, version: m.ResourceVersion, broken: errors.Join(err, errors.New("it names no target")), record: record{Target: &target{}}}, nil
 	}
 	now, err := p.existing(ctx, *r.Target)
 	if err == nil && now.meta.UID != r.Target.UID {
-		return subject{}, fmt.Errorf("sandbox %s: the %s that it wrapped is gone: %w", m.Name, r.Target, providers.ErrNotFound)
+		return observed{}, fmt.Errorf("sandbox %s: the %s that it adopted is gone: %w", m.Name, r.Target, providers.ErrNotFound)
 	}
 	if err != nil {
-		return subject{}, kube.Wrap(ctx, r.Target.String(), err)
+		return observed{}, kube.Wrap(ctx, r.Target.String(), err)
 	}
-	return ofWrap(m, now), nil
+	return ofAdopted(m, now), nil
 }
 
 // awaitTarget follows the target until it is ready.
-func (p *Provider) awaitTarget(ctx context.Context, s *subject) error {
+func (p *Provider) awaitTarget(ctx context.Context, s *observed) error {
 	t := *s.record.Target
 	return kube.Follow(ctx, p.carrier(*s), func(u *unstructured.Unstructured, exists bool) (bool, error) {
 		if !exists || u.GetUID() != t.UID {
@@ -249,9 +248,9 @@ func (p *Provider) awaitTarget(ctx context.Context, s *subject) error {
 	})
 }
 
-// unwrap removes the record, and the target where that was asked for. Only one
+// release removes the record, and the target if the options ask for that. Only one
 // call gets nil, by the record's version.
-func (p *Provider) unwrap(ctx context.Context, s subject) error {
+func (p *Provider) release(ctx context.Context, s observed) error {
 	err := p.core.ConfigMaps(p.namespace).Delete(ctx, s.name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &s.uid, ResourceVersion: &s.version},
 	})
@@ -265,18 +264,18 @@ func (p *Provider) unwrap(ctx context.Context, s subject) error {
 	return p.forget(ctx, s)
 }
 
-// stopAgent ends what ran for the sandbox in its target. One that cannot be
-// reached has no agent to be stopped either, or goes with its target.
-func (p *Provider) stopAgent(ctx context.Context, s subject) {
-	at, err := p.seat(ctx, s)
+// stopAgent stops the agent in the target. A target that cannot be reached has no
+// running agent, or is being deleted.
+func (p *Provider) stopAgent(ctx context.Context, s observed) {
+	at, err := p.agentContainer(ctx, s)
 	if err != nil {
 		return
 	}
-	if n := readNote(at.pod); n.serves(at.id) {
+	if n := readAnnotation(at.pod); n.serves(at.id) {
 		_, err := p.executor.Run(ctx, p.at(at), []string{n.Program, "stop", "--dir", n.Dir}, nil)
 		if err == nil {
 			n.Stopped = true
-			_, err = p.writeNote(ctx, at, n)
+			_, err = p.writeAnnotation(ctx, at, n)
 		}
 		if err != nil {
 			p.log.WarnContext(ctx, "the agent could not be stopped", "pod", at.pod.Name, "error", err)
@@ -284,8 +283,8 @@ func (p *Provider) stopAgent(ctx context.Context, s subject) {
 	}
 }
 
-// forget undoes what a wrap did to its target.
-func (p *Provider) forget(ctx context.Context, s subject) error {
+// forget undoes the changes of an adoption to its target.
+func (p *Provider) forget(ctx context.Context, s observed) error {
 	t := *s.record.Target
 	if s.uid != "" {
 		err := p.core.ConfigMaps(p.namespace).Delete(ctx, s.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.uid}})
@@ -303,7 +302,7 @@ func (p *Provider) forget(ctx context.Context, s subject) error {
 		case t.Delete:
 			return p.deleteTarget(ctx, t, now)
 		}
-		if err := p.mark(ctx, t, now, map[string]any{annotationWrapped: nil}); !apierrors.IsConflict(err) || ctx.Err() != nil {
+		if err := p.mark(ctx, t, now, map[string]any{annotationAdopted: nil}); !apierrors.IsConflict(err) || ctx.Err() != nil {
 			return kube.Wrap(ctx, "unmark "+t.String(), err)
 		}
 	}
@@ -319,7 +318,7 @@ func (p *Provider) deleteTarget(ctx context.Context, t target, now existing) err
 	if err := remove(ctx, t.Name, opts); err != nil && !apierrors.IsNotFound(err) {
 		return kube.Wrap(ctx, "delete "+t.String(), err)
 	}
-	pod, err := p.pod(ctx, subject{sandbox: now.sandbox})
+	pod, err := p.pod(ctx, observed{sandbox: now.sandbox})
 	if err != nil {
 		return err
 	}
@@ -329,13 +328,13 @@ func (p *Provider) deleteTarget(ctx context.Context, t target, now existing) err
 			return err
 		}
 	}
-	return kube.Follow(ctx, p.carrier(subject{record: record{Target: &t}}), func(now *unstructured.Unstructured, exists bool) (bool, error) {
+	return kube.Follow(ctx, p.carrier(observed{record: record{Target: &t}}), func(now *unstructured.Unstructured, exists bool) (bool, error) {
 		return !exists || now.GetUID() != t.UID, nil
 	})
 }
 
-// writeWrap merges fields into the metadata of a record.
-func (p *Provider) writeWrap(ctx context.Context, name string, meta map[string]any) error {
+// writeAdopted merges fields into the metadata of a record.
+func (p *Provider) writeAdopted(ctx context.Context, name string, meta map[string]any) error {
 	data, err := json.Marshal(map[string]any{"metadata": meta})
 	if err != nil {
 		return err
@@ -344,10 +343,10 @@ func (p *Provider) writeWrap(ctx context.Context, name string, meta map[string]a
 	return err
 }
 
-// mergeWraps adds to a page of claims the wraps whose names lie in its range:
+// mergeAdopted adds to a page of claims the adopted sandboxes in its range of names:
 // beyond after, and up to last where more claims follow.
-func (p *Provider) mergeWraps(ctx context.Context, q providers.Query, found []subject, after, last string, more bool) ([]subject, error) {
-	maps, err := p.core.ConfigMaps(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: recordSelector(kindWrap, q)})
+func (p *Provider) mergeAdopted(ctx context.Context, q providers.Query, found []observed, after, last string, more bool) ([]observed, error) {
+	maps, err := p.core.ConfigMaps(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: recordSelector(kindAdopted, q)})
 	if err != nil {
 		return nil, kube.Wrap(ctx, "list ConfigMaps", err)
 	}
@@ -356,7 +355,7 @@ func (p *Provider) mergeWraps(ctx context.Context, q providers.Query, found []su
 		if m.Name <= after || more && m.Name > last {
 			continue
 		}
-		s, err := p.refreshWrap(ctx, m)
+		s, err := p.refreshAdopted(ctx, m)
 		if errors.Is(err, providers.ErrNotFound) {
 			continue
 		}
@@ -365,6 +364,6 @@ func (p *Provider) mergeWraps(ctx context.Context, q providers.Query, found []su
 		}
 		found = append(found, s)
 	}
-	slices.SortFunc(found, func(a, b subject) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(found, func(a, b observed) int { return strings.Compare(a.name, b.name) })
 	return found, nil
 }

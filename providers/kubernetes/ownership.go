@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	beatInterval = 4 * time.Second
-	// beatStale is how long a record may stand still while it is created or
-	// deleted before somebody else goes on with it.
-	beatStale = 5 * beatInterval
-	// writeTimeout bounds a write that the caller's context does not bound: what
-	// was sent may have been done, so its answer must be waited for.
+	heartbeatInterval = 4 * time.Second
+	// heartbeatStale is the time without a heartbeat after which another server
+	// takes over a creation or deletion.
+	heartbeatStale = 5 * heartbeatInterval
+	// writeTimeout bounds a write that the caller's context does not bound: a write
+	// that was sent may have been applied, so its answer matters.
 	writeTimeout = 15 * time.Second
 )
 
 var errTakenOver = fmt.Errorf("another server has taken this sandbox over: %w", providers.ErrUnavailable)
 
-// hold is the right to create or delete one sandbox. While it is held its
-// record keeps beating; when another took it over, its context ends.
-type hold struct {
+// ownership is the right to create or delete one sandbox. Heartbeats in the record
+// renew it; when another server takes over, its context ends.
+type ownership struct {
 	p      *Provider
-	holder string // its own name, as the record has it
+	owner  string // as in the record
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 
@@ -42,17 +42,17 @@ type hold struct {
 	next []func(*record) // to be written with the next change
 }
 
-// keep begins to beat in the name of a holder. The hold must be released.
-func (p *Provider) keep(ctx context.Context, cm *corev1.ConfigMap, rec *record, holder string) (context.Context, *hold) {
+// own starts the heartbeats of an owner. The ownership must be released.
+func (p *Provider) own(ctx context.Context, cm *corev1.ConfigMap, rec *record, owner string) (context.Context, *ownership) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	h := &hold{p: p, holder: holder, cancel: cancel, done: make(chan struct{}), cm: cm, rec: rec}
+	h := &ownership{p: p, owner: owner, cancel: cancel, done: make(chan struct{}), cm: cm, rec: rec}
 	go h.run(ctx)
 	return ctx, h
 }
 
-func (h *hold) run(ctx context.Context) {
+func (h *ownership) run(ctx context.Context) {
 	defer close(h.done)
-	tick := time.NewTicker(beatInterval)
+	tick := time.NewTicker(heartbeatInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -60,32 +60,32 @@ func (h *hold) run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if err := h.change(ctx, func(r *record) { r.Beat++ }); errors.Is(err, errTakenOver) {
+		if err := h.change(ctx, func(r *record) { r.Heartbeat++ }); errors.Is(err, errTakenOver) {
 			h.cancel(err)
 			return
 		}
 	}
 }
 
-// release stops the beat.
-func (h *hold) release() {
+// release stops the heartbeats.
+func (h *ownership) release() {
 	h.cancel(nil)
 	<-h.done
 }
 
-// along has something written with the next change.
-func (h *hold) along(apply func(*record)) {
+// along adds a change to the next write.
+func (h *ownership) along(apply func(*record)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.next = append(h.next, apply)
 }
 
-// changeTries bounds how often a change is written again because its answer, or
-// that of a write before, was lost.
+// changeTries bounds the attempts to write a change whose answer, or that of an
+// earlier write, was lost.
 const changeTries = 3
 
-// change writes the record, if nobody else has.
-func (h *hold) change(ctx context.Context, apply func(*record)) error {
+// change writes the record, unless another server has changed it.
+func (h *ownership) change(ctx context.Context, apply func(*record)) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
@@ -96,7 +96,7 @@ func (h *hold) change(ctx context.Context, apply func(*record)) error {
 			return err
 		}
 		if !apierrors.IsConflict(err) {
-			// It may have been done all the same. Then this one conflicts.
+			// It may have been applied all the same. Then the next attempt conflicts.
 			continue
 		}
 		if err := h.refresh(ctx); err != nil {
@@ -106,11 +106,11 @@ func (h *hold) change(ctx context.Context, apply func(*record)) error {
 	return err
 }
 
-// write needs h.mu. The error is the cluster's conflict when the record is not
-// what this hold has seen last.
-func (h *hold) write(ctx context.Context, apply func(*record)) error {
+// write needs h.mu. The error is the cluster's conflict if the record has changed
+// since this ownership read or wrote it.
+func (h *ownership) write(ctx context.Context, apply func(*record)) error {
 	next := *h.rec
-	next.Holder = h.holder
+	next.Owner = h.owner
 	for _, apply := range append(h.next, apply) {
 		apply(&next)
 	}
@@ -131,34 +131,34 @@ func (h *hold) write(ctx context.Context, apply func(*record)) error {
 	return nil
 }
 
-// refresh needs h.mu. It reads what a write of this hold has left whose answer
-// was lost. What another has written is a takeover.
-func (h *hold) refresh(ctx context.Context) error {
+// refresh needs h.mu. It reads the result of an own write whose answer was lost. A
+// write by another owner is a takeover.
+func (h *ownership) refresh(ctx context.Context) error {
 	cm, rec, err := h.p.read(ctx, h.cm.Name)
 	switch {
 	case errors.Is(err, providers.ErrNotFound), errors.Is(err, errUnreadable):
 		return errTakenOver
 	case err != nil:
 		return err
-	case cm.UID != h.cm.UID || rec.Holder != h.holder:
+	case cm.UID != h.cm.UID || rec.Owner != h.owner:
 		return errTakenOver
 	}
 	h.cm, h.rec = cm, rec
 	return nil
 }
 
-// newHolder names one creation or deletion. No other has the name.
-func newHolder() string { return rand.Text() }
+// newOwner returns a unique identity of one creation or deletion.
+func newOwner() string { return rand.Text() }
 
 // now returns the record and its object as last written.
-func (h *hold) now() (*corev1.ConfigMap, *record) {
+func (h *ownership) now() (*corev1.ConfigMap, *record) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.cm, h.rec
 }
 
-// await follows a record that somebody else holds until it is in another phase
-// or gone. Once it has stood still for too long it is returned as stale.
+// await follows a record of another owner until it leaves a phase or is deleted. It
+// reports true if the heartbeats have stopped.
 func (p *Provider) await(ctx context.Context, name string, from phase) (stale bool, err error) {
 	var version string
 	var since time.Time
@@ -173,7 +173,7 @@ func (p *Provider) await(ctx context.Context, name string, from phase) (stale bo
 		if cm.ResourceVersion != version {
 			version, since = cm.ResourceVersion, time.Now()
 		}
-		stale = time.Since(since) > beatStale
+		stale = time.Since(since) > heartbeatStale
 		return stale, nil
 	})
 	return stale, err

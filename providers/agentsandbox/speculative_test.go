@@ -29,7 +29,7 @@ import (
 // in the pool's pods.
 type claiming struct {
 	*cluster
-	made subject
+	made observed
 	// watched is closed when somebody follows the claim.
 	watched chan struct{}
 }
@@ -66,7 +66,7 @@ func newClaiming(t *testing.T) *claiming {
 
 // agent makes a pool's pod with an agent that listens, and returns what connects
 // to it.
-func (c *claiming) agent(name string, change func(*note)) <-chan net.Conn {
+func (c *claiming) agent(name string, change func(*agentAnnotation)) <-chan net.Conn {
 	c.t.Helper()
 	secret := sealed.NewSecret()
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
@@ -95,7 +95,7 @@ func (c *claiming) agent(name string, change func(*note)) <-chan net.Conn {
 			_ = (<-conns).Close()
 		}
 	})
-	n := note{Container: "containerd://" + name, Injected: kube.Injected{Port: int32(raw.Addr().(*net.TCPAddr).Port)}}
+	n := agentAnnotation{Container: "containerd://" + name, Injected: kube.Injected{Port: int32(raw.Addr().(*net.TCPAddr).Port)}}
 	if change != nil {
 		change(&n)
 	}
@@ -242,15 +242,15 @@ func TestAnotherThanTheChosenOne(t *testing.T) {
 
 // An agent for others is not touched before the claim has its pod.
 func TestNoWayIsOpenedToAnAgentForOthers(t *testing.T) {
-	for name, change := range map[string]func(*note){
-		"another directory": func(n *note) { n.Workdir = "/other" },
-		"another container": func(n *note) { n.Container = "containerd://before" },
-		"ended":             func(n *note) { n.Stopped = true },
+	for name, change := range map[string]func(*agentAnnotation){
+		"another directory": func(n *agentAnnotation) { n.Workdir = "/other" },
+		"another container": func(n *agentAnnotation) { n.Container = "containerd://before" },
+		"ended":             func(n *agentAnnotation) { n.Stopped = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newClaiming(t)
 			agent := c.agent("pool-1", change)
-			early := &ahead{}
+			early := &speculativeDial{}
 			early.begin(t.Context(), c.p, c.made, "pool-1")
 			if _, ok := early.reached("pool-1"); ok || len(agent) > 0 {
 				t.Error("it was connected to")

@@ -11,13 +11,13 @@ import (
 	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
-var errHastened = errors.New("the claim is gone, or has another pod")
+var errClaimGone = errors.New("the claim is gone, or has another pod")
 
-// hastening speeds up the end of what a claim that is being deleted owns. The
-// cluster ends all of it by itself, but gives a pod the patience that its spec
-// asks for, half a minute unless it says less, and some processes use all of it.
-// The pod may only come into being while its claim goes.
-type hastening struct {
+// earlyDelete deletes the Sandbox and the pod of a claim that is being deleted. The
+// cluster deletes both by itself, but with the pod's own grace period, 30 s by
+// default, and some processes use all of it. The pod may be created only while its
+// claim is being deleted.
+type earlyDelete struct {
 	p     *Provider
 	claim *claim
 
@@ -28,9 +28,9 @@ type hastening struct {
 	pod    *corev1.Pod // the last one seen that is not known to be gone
 }
 
-// hasten begins. Its stop must be called.
-func (p *Provider) hasten(ctx context.Context, c *claim) *hastening {
-	h := &hastening{p: p, claim: c, cancel: func(error) {}}
+// deleteEarly starts an earlyDelete. Its stop must be called.
+func (p *Provider) deleteEarly(ctx context.Context, c *claim) *earlyDelete {
+	h := &earlyDelete{p: p, claim: c, cancel: func(error) {}}
 	name := c.Status.Sandbox.Name
 	if name == "" {
 		name = c.Name
@@ -39,27 +39,27 @@ func (p *Provider) hasten(ctx context.Context, c *claim) *hastening {
 	return h
 }
 
-// to says the name of the claim's Sandbox, which is not known from the start.
-func (h *hastening) to(ctx context.Context, name string) {
+// to sets the name of the claim's Sandbox, which may become known later.
+func (h *earlyDelete) to(ctx context.Context, name string) {
 	if name == h.name {
 		return
 	}
-	h.cancel(errHastened)
+	h.cancel(errClaimGone)
 	ctx, cancel := context.WithCancelCause(ctx)
 	h.name, h.cancel = name, cancel
 	h.done.Go(func() { h.run(ctx, name) })
 }
 
-// stop ends it, and returns the pod that was still there.
-func (h *hastening) stop() *corev1.Pod {
-	h.cancel(errHastened)
+// stop ends it, and returns the pod if that still exists.
+func (h *earlyDelete) stop() *corev1.Pod {
+	h.cancel(errClaimGone)
 	h.done.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.pod
 }
 
-func (h *hastening) run(ctx context.Context, name string) {
+func (h *earlyDelete) run(ctx context.Context, name string) {
 	p := h.p
 	box, err := p.sandboxes.get(ctx, name)
 	if err == nil && metav1.IsControlledBy(box, h.claim) {
@@ -87,15 +87,14 @@ func (h *hastening) run(ctx context.Context, name string) {
 	})
 }
 
-func (h *hastening) see(pod *corev1.Pod) {
+func (h *earlyDelete) see(pod *corev1.Pod) {
 	h.mu.Lock()
 	h.pod = pod
 	h.mu.Unlock()
 }
 
-// claims reports whether a pod's Sandbox is the claim's. One that is gone, and
-// only left its pod, was.
-func (h *hastening) claims(ctx context.Context, owner *metav1.OwnerReference) bool {
+// claims reports whether a pod's Sandbox is the claim's.
+func (h *earlyDelete) claims(ctx context.Context, owner *metav1.OwnerReference) bool {
 	box, err := h.p.sandboxes.get(ctx, owner.Name)
 	if err != nil {
 		return false

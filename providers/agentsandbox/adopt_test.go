@@ -24,21 +24,21 @@ func TestFormerTenantsFilesAreKept(t *testing.T) {
 		}
 		return now
 	}
-	if err := wrappable(to, find(), "first", "a"); err != nil {
+	if err := adoptable(to, find(), "first", "a"); err != nil {
 		t.Fatal("nobody had it: ", err)
 	}
-	marks := map[string]any{annotationWrapped: "first", annotationFormer: digest("a")}
+	marks := map[string]any{annotationAdopted: "first", annotationFormer: digest("a")}
 	if err := c.p.mark(t.Context(), to, find(), marks); err != nil {
 		t.Fatal(err)
 	}
 	to.UID = "shared"
-	if err := c.p.forget(t.Context(), subject{record: record{Target: &to}}); err != nil {
+	if err := c.p.forget(t.Context(), observed{record: record{Target: &to}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := wrappable(to, find(), "second", "a"); err != nil {
+	if err := adoptable(to, find(), "second", "a"); err != nil {
 		t.Error("the same tenant: ", err)
 	}
-	if err := wrappable(to, find(), "second", "b"); !errors.Is(err, providers.ErrForbidden) {
+	if err := adoptable(to, find(), "second", "b"); !errors.Is(err, providers.ErrForbidden) {
 		t.Error("another tenant: ", err)
 	}
 }

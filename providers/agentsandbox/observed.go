@@ -14,14 +14,14 @@ import (
 	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
-// subject is a sandbox as the cluster's objects show it, but for its pod.
-type subject struct {
+// observed is a sandbox as the cluster's objects show it, without its pod.
+type observed struct {
 	name    string
 	record  record
 	broken  error // why the record cannot be read
 	uid     types.UID
 	version string
-	// deleting is true when the object that stands for it is going.
+	// deleting is true if the object that represents it is being deleted.
 	deleting        bool
 	ready, finished *metav1.Condition
 	sandbox         string // the Sandbox's name, which is its pod's; may be empty
@@ -29,8 +29,8 @@ type subject struct {
 	seen            string // an incarnation that it had
 }
 
-func ofClaim(c *claim) subject {
-	s := subject{
+func ofClaim(c *claim) observed {
+	s := observed{
 		name: c.Name, uid: c.UID, version: c.ResourceVersion, deleting: c.DeletionTimestamp != nil,
 		ready: condition(c.Status.Conditions, conditionReady), finished: condition(c.Status.Conditions, conditionFinished),
 		sandbox: c.Status.Sandbox.Name, seen: c.Annotations[annotationSeen],
@@ -47,21 +47,21 @@ func ours(labels map[string]string, kind string) bool {
 }
 
 // find looks a sandbox up by its name.
-func (p *Provider) find(ctx context.Context, name string) (subject, error) {
+func (p *Provider) find(ctx context.Context, name string) (observed, error) {
 	c, err := p.claims.get(ctx, name)
 	switch {
 	case err == nil && ours(c.Labels, kindSandbox):
 		return ofClaim(c), nil
 	case err == nil:
-		return subject{}, fmt.Errorf("a SandboxClaim %s is there, and it is not Sandgate's: %w", name, providers.ErrNotFound)
+		return observed{}, fmt.Errorf("a SandboxClaim %s is there, and it is not Sandgate's: %w", name, providers.ErrNotFound)
 	case !apierrors.IsNotFound(err):
-		return subject{}, kube.Wrap(ctx, "sandbox "+name, err)
+		return observed{}, kube.Wrap(ctx, "sandbox "+name, err)
 	}
-	return p.findWrap(ctx, name)
+	return p.findAdopted(ctx, name)
 }
 
 // pod returns the sandbox's pod, and nil where it has none now.
-func (p *Provider) pod(ctx context.Context, s subject) (*corev1.Pod, error) {
+func (p *Provider) pod(ctx context.Context, s observed) (*corev1.Pod, error) {
 	if s.sandbox == "" {
 		return nil, nil
 	}
@@ -75,8 +75,8 @@ func (p *Provider) pod(ctx context.Context, s subject) (*corev1.Pod, error) {
 	return s.own(pod), nil
 }
 
-// own keeps a pod that only has the Sandbox's name from being taken for its.
-func (s subject) own(pod *corev1.Pod) *corev1.Pod {
+// own returns the pod if the Sandbox owns it, and nil if it only has the name.
+func (s observed) own(pod *corev1.Pod) *corev1.Pod {
 	if owner := metav1.GetControllerOf(pod); owner == nil || owner.Kind != "Sandbox" || owner.Name != s.sandbox {
 		return nil
 	}
@@ -84,7 +84,7 @@ func (s subject) own(pod *corev1.Pod) *corev1.Pod {
 }
 
 // look is find and pod.
-func (p *Provider) look(ctx context.Context, name string) (subject, *corev1.Pod, error) {
+func (p *Provider) look(ctx context.Context, name string) (observed, *corev1.Pod, error) {
 	s, err := p.find(ctx, name)
 	if err != nil {
 		return s, nil, err
@@ -93,8 +93,8 @@ func (p *Provider) look(ctx context.Context, name string) (subject, *corev1.Pod,
 	return s, pod, err
 }
 
-// info says what the objects mean.
-func (s subject) info(pod *corev1.Pod) providers.Info {
+// info derives the sandbox's Info from the objects.
+func (s observed) info(pod *corev1.Pod) providers.Info {
 	out := providers.Info{
 		Name: s.name, Spec: s.record.Spec, Incarnation: s.seen, FromPool: s.fromPool,
 		CreateTime: s.record.CreateTime, LastActivity: s.record.LastActivity,
@@ -113,7 +113,7 @@ func (s subject) info(pod *corev1.Pod) providers.Info {
 }
 
 // state is what can be done with the sandbox, and why.
-func (s subject) state(pod *corev1.Pod) (providers.State, string, providers.Failure) {
+func (s observed) state(pod *corev1.Pod) (providers.State, string, providers.Failure) {
 	switch {
 	case s.deleting:
 		return providers.StateDeleting, "", providers.FailureUnknown
@@ -123,7 +123,7 @@ func (s subject) state(pod *corev1.Pod) (providers.State, string, providers.Fail
 	if pod != nil {
 		// One that is being deleted is followed by another, however it ended.
 		if pod.DeletionTimestamp != nil {
-			return providers.StateCreating, "its pod is made anew", providers.FailureUnknown
+			return providers.StateCreating, "its pod is being replaced", providers.FailureUnknown
 		}
 		if end := kube.Ended(pod, ""); end != nil {
 			return providers.StateFailed, end.Message, end.Failure
@@ -132,12 +132,12 @@ func (s subject) state(pod *corev1.Pod) (providers.State, string, providers.Fail
 	switch {
 	case s.terminal(pod) != nil:
 		return providers.StateFailed, s.ready.Message, providers.FailureUnknown
-	case s.saysPodEnded():
-		return providers.StateCreating, "its pod is made anew", providers.FailureUnknown
+	case s.reportsPodEnd():
+		return providers.StateCreating, "its pod is being replaced", providers.FailureUnknown
 	case !holds(s.ready):
 		return providers.StateCreating, s.waiting(pod), providers.FailureUnknown
 	case pod == nil:
-		return providers.StateCreating, "its pod is made anew", providers.FailureUnknown
+		return providers.StateCreating, "its pod is being replaced", providers.FailureUnknown
 	}
 	if c := s.container(pod); c == nil || c.ContainerID == "" || c.State.Running == nil {
 		return providers.StateCreating, s.waiting(pod), providers.FailureUnknown
@@ -145,8 +145,8 @@ func (s subject) state(pod *corev1.Pod) (providers.State, string, providers.Fail
 	return providers.StateActive, "", providers.FailureUnknown
 }
 
-// waiting says what it waits for.
-func (s subject) waiting(pod *corev1.Pod) string {
+// waiting describes what the sandbox waits for.
+func (s observed) waiting(pod *corev1.Pod) string {
 	if pod != nil {
 		if c := s.container(pod); c != nil && c.State.Waiting != nil {
 			text := c.State.Waiting.Reason
@@ -162,40 +162,40 @@ func (s subject) waiting(pod *corev1.Pod) string {
 	return ""
 }
 
-// saysPodEnded reports whether the conditions tell of a pod that ended. They may
-// be of one that is gone, which another follows.
-func (s subject) saysPodEnded() bool {
+// reportsPodEnd reports whether the conditions are about the end of a pod. It may be
+// a former pod that the controller replaces.
+func (s observed) reportsPodEnd() bool {
 	return holds(s.finished) || s.ready != nil && (s.ready.Reason == reasonPodFailed || s.ready.Reason == reasonPodSucceeded)
 }
 
-// podEnded reports whether a pod ended by itself and stays, so that there will
-// be no other.
+// podEnded reports whether a pod ended by itself. The controller does not replace
+// such a pod.
 func podEnded(pod *corev1.Pod) bool {
 	return pod != nil && pod.DeletionTimestamp == nil && kube.Ended(pod, "") != nil
 }
 
 // terminal returns the reason for which the controller will not go on, or nil.
-func (s subject) terminal(pod *corev1.Pod) error {
+func (s observed) terminal(pod *corev1.Pod) error {
 	if s.ready == nil || holds(s.ready) {
 		return nil
 	}
-	said := kube.Shorten(s.ready.Message)
+	message := kube.Shorten(s.ready.Message)
 	switch s.ready.Reason {
 	case reasonEnv, reasonVolumes, reasonMetadata:
-		return fmt.Errorf("the SandboxTemplate does not allow it: %s: %s: %w", s.ready.Reason, said, providers.ErrForbidden)
+		return fmt.Errorf("the SandboxTemplate does not allow it: %s: %s: %w", s.ready.Reason, message, providers.ErrForbidden)
 	case reasonClaimExpired, reasonExpired:
-		return providers.NotActive(providers.Info{State: providers.StateFailed}, "it expired: %s", said)
+		return providers.NotActive(providers.Info{State: providers.StateFailed}, "it expired: %s", message)
 	case reasonSeveralPods:
-		return fmt.Errorf("%s: %s: %w", s.ready.Reason, said, providers.ErrStartFailed)
+		return fmt.Errorf("%s: %s: %w", s.ready.Reason, message, providers.ErrStartFailed)
 	}
-	if s.saysPodEnded() && podEnded(pod) {
+	if s.reportsPodEnd() && podEnded(pod) {
 		return fmt.Errorf("its pod has ended: %s: %w", kube.Ended(pod, "").Message, providers.ErrStartFailed)
 	}
 	return nil
 }
 
 // container is the status of the container that the agent is in.
-func (s subject) container(pod *corev1.Pod) *corev1.ContainerStatus {
+func (s observed) container(pod *corev1.Pod) *corev1.ContainerStatus {
 	name := s.containerName(pod)
 	for i := range pod.Status.ContainerStatuses {
 		if pod.Status.ContainerStatuses[i].Name == name {
@@ -205,7 +205,7 @@ func (s subject) container(pod *corev1.Pod) *corev1.ContainerStatus {
 	return nil
 }
 
-func (s subject) containerName(pod *corev1.Pod) string {
+func (s observed) containerName(pod *corev1.Pod) string {
 	// The options were good when they were stored.
 	o, _ := decodeOptions(s.record.Spec)
 	return containerName(pod, o)
@@ -220,12 +220,12 @@ func containerName(pod *corev1.Pod, o options) string {
 
 // incarnation is that of the agent which runs in the pod, or would be started
 // in it.
-func (s subject) incarnation(pod *corev1.Pod) string {
+func (s observed) incarnation(pod *corev1.Pod) string {
 	c := s.container(pod)
 	if c == nil || c.ContainerID == "" {
 		return s.seen
 	}
-	return incarnation(pod.UID, c.ContainerID, readNote(pod).generation(c.ContainerID))
+	return incarnation(pod.UID, c.ContainerID, readAnnotation(pod).generation(c.ContainerID))
 }
 
 var errGone = errors.New("it was deleted meanwhile")

@@ -61,17 +61,17 @@ func (v *versioned) loseNext(n int) {
 }
 
 // heldRecord is a record that a hold creates.
-func heldRecord(t *testing.T) (*Provider, *versioned, *hold) {
+func heldRecord(t *testing.T) (*Provider, *versioned, *ownership) {
 	t.Helper()
 	p, client := fakeProvider(t)
 	v := &versioned{}
 	v.install(client)
-	put(t, client, "sg-x", record{Phase: phaseCreating, Holder: "me", Namespace: "ns", LastActivity: time.Now()})
+	put(t, client, "sg-x", record{Phase: phaseCreating, Owner: "me", Namespace: "ns", LastActivity: time.Now()})
 	cm, rec, err := p.read(t.Context(), "sg-x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, h := p.keep(t.Context(), cm, rec, rec.Holder)
+	_, h := p.own(t.Context(), cm, rec, rec.Owner)
 	t.Cleanup(h.release)
 	return p, v, h
 }
@@ -82,30 +82,30 @@ func TestLostAnswerIsNoTakeover(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p, v, h := heldRecord(t)
 			v.loseNext(lost)
-			for beat := 0; beat < lost; beat++ {
-				if err := h.change(t.Context(), func(r *record) { r.Beat++ }); errors.Is(err, errTakenOver) {
-					t.Fatalf("beat %d: %v", beat, err)
+			for heartbeat := 0; heartbeat < lost; heartbeat++ {
+				if err := h.change(t.Context(), func(r *record) { r.Heartbeat++ }); errors.Is(err, errTakenOver) {
+					t.Fatalf("heartbeat %d: %v", heartbeat, err)
 				}
 			}
 			if err := h.change(t.Context(), func(r *record) { r.Phase, r.Pod = phaseActive, "pod" }); err != nil {
 				t.Fatal(err)
 			}
 			_, rec, err := p.read(t.Context(), "sg-x")
-			if err != nil || rec.Phase != phaseActive || rec.Pod != "pod" || rec.Beat == 0 {
+			if err != nil || rec.Phase != phaseActive || rec.Pod != "pod" || rec.Heartbeat == 0 {
 				t.Errorf("record %+v, %v", rec, err)
 			}
 		})
 	}
 }
 
-// What another holder has written is a takeover, also when an answer was lost
+// A write by another owner is a takeover, also when an answer was lost
 // before.
 func TestTakeoverIsSeen(t *testing.T) {
 	for name, lost := range map[string]int{"all answers came": 0, "an answer was lost": 1} {
 		t.Run(name, func(t *testing.T) {
 			p, v, h := heldRecord(t)
 			v.loseNext(lost)
-			_ = h.change(t.Context(), func(r *record) { r.Beat++ })
+			_ = h.change(t.Context(), func(r *record) { r.Heartbeat++ })
 			cm, rec, err := p.read(t.Context(), "sg-x")
 			if err != nil {
 				t.Fatal(err)
@@ -116,10 +116,10 @@ func TestTakeoverIsSeen(t *testing.T) {
 			}
 			defer other.release()
 			if err := h.change(t.Context(), func(r *record) { r.Phase = phaseActive }); !errors.Is(err, errTakenOver) {
-				t.Errorf("the first holder: %v", err)
+				t.Errorf("the first owner: %v", err)
 			}
 			_, rec, err = p.read(t.Context(), "sg-x")
-			if err != nil || rec.Phase != phaseDeleting || rec.Holder != other.holder {
+			if err != nil || rec.Phase != phaseDeleting || rec.Owner != other.owner {
 				t.Errorf("record %+v, %v", rec, err)
 			}
 		})
@@ -132,7 +132,7 @@ func TestMarkIsForOne(t *testing.T) {
 	p, client := fakeProvider(t)
 	(&versioned{}).install(client)
 	used := time.Now()
-	put(t, client, "sg-x", record{Phase: phaseActive, Holder: "maker", Namespace: "ns", LastActivity: used})
+	put(t, client, "sg-x", record{Phase: phaseActive, Owner: "maker", Namespace: "ns", LastActivity: used})
 	cm, rec, err := p.read(t.Context(), "sg-x")
 	if err != nil {
 		t.Fatal(err)
