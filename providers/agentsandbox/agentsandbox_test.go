@@ -152,16 +152,16 @@ func TestState(t *testing.T) {
 		{"nothing is known yet", observed{}, nil, providers.StateCreating, 0, ""},
 		{"not ready", observed{ready: ready("False", "DependenciesNotReady")}, nil, providers.StateCreating, 0, "said DependenciesNotReady"},
 		{"ready", observed{ready: ready("True", "DependenciesReady")}, pod(nil), providers.StateActive, 0, ""},
-		{"ready, and the pod is gone", observed{ready: ready("True", "DependenciesReady")}, nil, providers.StateCreating, 0, "anew"},
-		{"ready, and the pod goes", observed{ready: ready("True", "DependenciesReady")}, pod(func(p *corev1.Pod) { p.DeletionTimestamp = &now }), providers.StateCreating, 0, "anew"},
+		{"ready, and the pod is gone", observed{ready: ready("True", "DependenciesReady")}, nil, providers.StateCreating, 0, "being replaced"},
+		{"ready, and the pod goes", observed{ready: ready("True", "DependenciesReady")}, pod(func(p *corev1.Pod) { p.DeletionTimestamp = &now }), providers.StateCreating, 0, "being replaced"},
 		{"the pod ended because it goes", observed{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, pod(func(p *corev1.Pod) {
 			killed(p)
 			p.DeletionTimestamp = &now
-		}), providers.StateCreating, 0, "anew"},
-		{"the pod that ended is gone", observed{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, nil, providers.StateCreating, 0, "anew"},
+		}), providers.StateCreating, 0, "being replaced"},
+		{"the pod that ended is gone", observed{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, nil, providers.StateCreating, 0, "being replaced"},
 		{"another pod follows the one that ended", observed{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, pod(func(p *corev1.Pod) {
 			p.Status = corev1.PodStatus{Phase: corev1.PodPending}
-		}), providers.StateCreating, 0, "anew"},
+		}), providers.StateCreating, 0, "being replaced"},
 		{"the pod ended by itself", observed{ready: ready("False", reasonPodFailed), finished: ready("True", reasonPodFailed)}, pod(killed), providers.StateFailed, providers.FailureOutOfMemory, "OOMKilled"},
 		{"its container is started again", observed{ready: ready("True", "DependenciesReady")}, pod(func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
