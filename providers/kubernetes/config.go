@@ -30,19 +30,19 @@ type Config struct {
 	// Agent returns the agent's executable for an architecture such as "amd64".
 	// It is needed where there is no AgentImage.
 	Agent func(arch string) ([]byte, error)
-	// NetworkPolicies says that the cluster's network enforces NetworkPolicy,
-	// which no API tells.
+	// NetworkPolicies states that the cluster's network enforces NetworkPolicy,
+	// which no API reports.
 	NetworkPolicies bool
-	// PodPidsLimit is the podPidsLimit of the kubelets, which no API tells. 0:
+	// PodPidsLimit is the podPidsLimit of the kubelets, which no API reports. 0:
 	// unknown.
 	PodPidsLimit int64
 	// Transport is how agents are reached. Default: TransportAuto.
 	Transport Transport
 	// AgentPort is where agents listen. Default: 7778.
 	AgentPort int32
-	// AgentFrom is who may connect to the agents of sandboxes without network
+	// AgentFrom are the peers that may connect to agents of sandboxes without network
 	// that listen: pods as NAMESPACE/LABEL=VALUE,… or ranges of
-	// addresses. It must hold the servers. Empty: nobody.
+	// addresses. It must include the servers. Empty: none.
 	AgentFrom []string
 	// Logger: default slog.Default().
 	Logger *slog.Logger

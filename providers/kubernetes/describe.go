@@ -7,7 +7,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// Describe tells what the cluster enforces, as far as that can be known.
+// Describe reports what the cluster enforces, as far as that is known.
 func (p *Provider) Describe(context.Context) (providers.Description, error) {
 	network := providers.Enforcement{
 		Name: "network", Enforced: p.config.NetworkPolicies,
@@ -17,7 +17,7 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 		network.Detail = "a NetworkPolicy that denies everything is made, but whether the cluster's network enforces it cannot be asked; say so with --kubernetes-network-policies where it does"
 	}
 	if p.config.Transport.Listens() {
-		network.Detail += fmt.Sprintf("; agents listen at port %d of their pods, where the policy lets in %s", p.config.AgentPort, p.letIn())
+		network.Detail += fmt.Sprintf("; agents listen at port %d of their pods, where the policy allows %s", p.config.AgentPort, p.allowedPeers())
 	}
 	processes := providers.Enforcement{
 		Name: "processes", Enforced: p.config.PodPidsLimit > 0,

@@ -9,7 +9,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// Dial connects to the agent by the provider's way and returns when the agent
+// Dial connects to the agent by the provider's transport and returns when the agent
 // has answered.
 func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	if ctx.Err() != nil {
@@ -29,7 +29,7 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("dial %s: %w", name, errors.Join(context.Cause(ctx), err))
 	}
-	// Only now is it worth looking at the pod.
+	// Only a failure justifies a read of the pod.
 	info, lost := p.info(ctx, name, rec)
 	switch {
 	case lost != nil:

@@ -17,9 +17,9 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// waysIn are the ingress rules for sandboxes without network: only what the
-// server's own way needs.
-func (p *Provider) waysIn() []networkingv1.NetworkPolicyIngressRule {
+// ingressRules are the ingress rules of sandboxes without network: only those that
+// the server itself needs.
+func (p *Provider) ingressRules() []networkingv1.NetworkPolicyIngressRule {
 	if !p.config.Transport.Listens() || len(p.config.peers) == 0 {
 		return nil
 	}
@@ -29,19 +29,19 @@ func (p *Provider) waysIn() []networkingv1.NetworkPolicyIngressRule {
 	}}
 }
 
-// letIn says whom the policy lets in.
-func (p *Provider) letIn() string {
+// allowedPeers describes the peers that the policy allows.
+func (p *Provider) allowedPeers() string {
 	if len(p.config.AgentFrom) == 0 {
-		return "nobody"
+		return "no peer"
 	}
 	return strings.Join(p.config.AgentFrom, " and ")
 }
 
-// policyInterval is how often the policy is looked at that lets this server in.
+// policyInterval is the interval of checks of the policy that allows this server.
 const policyInterval = 10 * time.Second
 
-// keepPolicy mends the policy where a server of another configuration has
-// closed this one's way, until ctx ends.
+// keepPolicy restores the policy if a server with another configuration has removed
+// this one's rule, until ctx ends.
 func (p *Provider) keepPolicy(ctx context.Context) {
 	tick := time.NewTicker(policyInterval)
 	defer tick.Stop()
@@ -51,7 +51,7 @@ func (p *Provider) keepPolicy(ctx context.Context) {
 			err = p.ensurePolicy(ctx, p.namespace)
 		}
 		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-			p.log.WarnContext(ctx, "the network policy that lets this server in could not be looked at", "error", err)
+			p.log.WarnContext(ctx, "the network policy that allows this server could not be checked", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -61,8 +61,8 @@ func (p *Provider) keepPolicy(ctx context.Context) {
 	}
 }
 
-// parsePeer reads who may connect to agents: NAMESPACE/LABEL=VALUE,… for pods,
-// or a range of addresses.
+// parsePeer parses a peer that may connect to agents: NAMESPACE/LABEL=VALUE,… for
+// pods, or a range of addresses.
 func parsePeer(text string) (networkingv1.NetworkPolicyPeer, error) {
 	var none networkingv1.NetworkPolicyPeer
 	if _, _, err := net.ParseCIDR(text); err == nil {

@@ -24,10 +24,10 @@ const networkNone = "sandgate-network-none"
 // copy of it.
 const networkFull = "sandgate-network-full"
 
-// policyTrust is how long a policy that was seen is not looked at again.
+// policyTrust is how long a policy is not read again.
 const policyTrust = 10 * time.Second
 
-// prepare makes what the pod needs around it.
+// prepare creates the objects that the pod needs.
 func (p *Provider) prepare(ctx context.Context, name string, pl *plan, cm *corev1.ConfigMap, rec *record) error {
 	if rec.OwnNamespace {
 		if err := p.makeNamespace(ctx, name, pl, cm); err != nil {
@@ -73,9 +73,8 @@ func (p *Provider) prepareNetwork(ctx context.Context, pl *plan, namespace strin
 	return nil
 }
 
-// denyAll denies every way in and out, but for the server's own where it comes
-// by the pod's address. An exec stream comes through the kubelet and is no
-// network traffic of the pod.
+// denyAll denies all traffic except the server's connections to agents that listen.
+// An exec stream comes through the kubelet and is not network traffic of the pod.
 func (p *Provider) denyAll() *networkingv1.NetworkPolicy {
 	return &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: networkNone, Labels: map[string]string{managedBy: managedByValue}},
@@ -83,7 +82,7 @@ func (p *Provider) denyAll() *networkingv1.NetworkPolicy {
 			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{
 				managedBy: managedByValue, labelNetwork: providers.NetworkNone.String(),
 			}},
-			Ingress:     p.waysIn(),
+			Ingress:     p.ingressRules(),
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
 		},
 	}

@@ -20,9 +20,9 @@ import (
 )
 
 var (
-	// errUnreadable: somebody else has written the record.
+	// errUnreadable: another client has written the record.
 	errUnreadable = errors.New("the sandbox's record cannot be read")
-	// errForeign: something of somebody else's has the name.
+	// errForeign: an object of another client has the name.
 	errForeign = fmt.Errorf("the ConfigMap of this name is no sandbox's: %w", providers.ErrNotFound)
 )
 
@@ -54,7 +54,7 @@ func (p *Provider) Get(ctx context.Context, name string) (providers.Info, error)
 	return p.info(ctx, name, rec)
 }
 
-// info says what a sandbox is now: its record, and its pod.
+// info returns the current state of a sandbox from its record and its pod.
 func (p *Provider) info(ctx context.Context, name string, rec *record) (providers.Info, error) {
 	if rec.Phase != phaseActive {
 		return infoOf(name, rec), nil
@@ -74,7 +74,7 @@ func (p *Provider) info(ctx context.Context, name string, rec *record) (provider
 	return p.infoWith(name, now, nil), nil
 }
 
-// infoOf is what the record says.
+// infoOf is the Info that the record contains.
 func infoOf(name string, rec *record) providers.Info {
 	out := providers.Info{
 		Name: name, Spec: rec.Spec, Incarnation: string(rec.UID), CreateTime: rec.CreateTime, LastActivity: rec.LastActivity,
@@ -93,8 +93,7 @@ func infoOf(name string, rec *record) providers.Info {
 	return out
 }
 
-// infoWith is what record and pod say together. The pod is nil when there is
-// none.
+// infoWith combines the record and the pod, which may be nil.
 func (p *Provider) infoWith(name string, rec *record, pod *corev1.Pod) providers.Info {
 	out := infoOf(name, rec)
 	if rec.Phase != phaseActive {
@@ -102,12 +101,12 @@ func (p *Provider) infoWith(name string, rec *record, pod *corev1.Pod) providers
 	}
 	switch {
 	case pod == nil || pod.UID != rec.UID:
-		out.State, out.Message = providers.StateFailed, "its pod is gone: somebody deleted it, or its node went away"
+		out.State, out.Message = providers.StateFailed, "its pod is gone: another client deleted it, or its node was lost"
 	case kube.Ended(pod, containerName) != nil:
 		end := kube.Ended(pod, containerName)
 		out.State, out.Message, out.Failure = providers.StateFailed, end.Message, end.Failure
 	case pod.DeletionTimestamp != nil:
-		out.State, out.Message = providers.StateFailed, "its pod is being deleted by somebody else"
+		out.State, out.Message = providers.StateFailed, "its pod is being deleted by another client"
 	}
 	if out.State == providers.StateActive {
 		out.Transport = p.transport(pod)

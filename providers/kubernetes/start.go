@@ -44,7 +44,7 @@ func (p *Provider) awaitRunning(ctx context.Context, pl *plan, made *corev1.Pod)
 	var writer agentWriter
 	err := kube.Follow(ctx, p.podObject(made.Namespace, made.Name), func(pod *corev1.Pod, exists bool) (bool, error) {
 		if !exists || pod.UID != made.UID {
-			return false, fmt.Errorf("its pod was deleted by somebody else: %w", providers.ErrStartFailed)
+			return false, fmt.Errorf("its pod was deleted by another client: %w", providers.ErrStartFailed)
 		}
 		last = pod
 		if err := watcher.Check(pod); err != nil {
@@ -126,7 +126,7 @@ func (p *Provider) writeAgent(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// killedCode is what an exec says of a process that was killed.
+// killedCode is the exit code of a process that was killed.
 const killedCode = 128 + 9
 
 const (
@@ -177,19 +177,19 @@ func (p *Provider) setUp(ctx context.Context, pl *plan, pod *corev1.Pod) error {
 	case err != nil:
 		return fmt.Errorf("run the template's setup_script: %w", err)
 	case r.Code != 0:
-		said := strings.TrimSpace(string(r.Stderr))
-		if said == "" {
-			said = strings.TrimSpace(string(r.Stdout))
+		output := strings.TrimSpace(string(r.Stderr))
+		if output == "" {
+			output = strings.TrimSpace(string(r.Stdout))
 		}
-		if said == "" {
-			said = "it wrote nothing"
+		if output == "" {
+			output = "it wrote nothing"
 		}
-		return fmt.Errorf("the template's setup_script ended with code %d: %s: %w", r.Code, kube.Shorten(said), providers.ErrStartFailed)
+		return fmt.Errorf("the template's setup_script ended with code %d: %s: %w", r.Code, kube.Shorten(output), providers.ErrStartFailed)
 	}
 	return nil
 }
 
-// explain adds what the cluster said of a pod that did not start.
+// explain adds the cluster's warnings about a pod that did not start.
 func (p *Provider) explain(ctx context.Context, pod *corev1.Pod, err error) error {
 	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSlowStart) {
 		return err
