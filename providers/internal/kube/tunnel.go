@@ -57,7 +57,7 @@ const openTimeout = 30 * time.Second
 // openingContext bounds the handshake, which obeys deadlines and no
 // cancellation, but not what follows it.
 type openingContext struct {
-	context.Context
+	context.Context //nolint:containedctx // it is a context itself
 	deadline time.Time
 }
 
