@@ -58,7 +58,7 @@ const openTimeout = 30 * time.Second
 // cancellation, but not what follows it.
 type openingContext struct {
 	context.Context //nolint:containedctx // it is a context itself
-	deadline time.Time
+	deadline        time.Time
 }
 
 func (c openingContext) Deadline() (time.Time, bool) { return c.deadline, true }
