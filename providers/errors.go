@@ -6,15 +6,15 @@ import (
 )
 
 // The sentinels that a provider's errors wrap. The server maps each to one
-// gRPC code and reason; the text around it is shown to the caller, so it must
-// say what was wrong and hold no secrets.
+// gRPC code and reason. The caller sees the text around it, which must describe
+// the mistake and hold no secrets.
 var (
 	// ErrNotFound: there is no such sandbox, template or pool.
 	ErrNotFound = errors.New("not found")
 	// ErrExists: the name is taken by a sandbox with another spec.
 	ErrExists = errors.New("exists with another spec")
-	// ErrNotActive: the sandbox is not in a state in which this can be done.
-	// Providers return it by NotActive, which says which one.
+	// ErrNotActive: the sandbox's state does not allow the call. Providers return
+	// it by NotActive, which adds the state.
 	ErrNotActive = errors.New("not active")
 	// ErrReplaced: the sandbox is another incarnation than the one meant.
 	ErrReplaced = errors.New("replaced by another incarnation")
@@ -44,12 +44,11 @@ var (
 	ErrTokenInvalid = errors.New("page token invalid")
 )
 
-// NotActiveError is an ErrNotActive that says in which state the sandbox is.
-// Callers decide by it: what is suspended can be resumed, what failed cannot.
+// NotActiveError is an ErrNotActive with the sandbox's state. A caller can resume
+// a suspended sandbox, but not a failed one.
 type NotActiveError struct {
 	State State
-	// Failure is why a sandbox in StateFailed ended, as far as the substrate
-	// tells.
+	// Failure is why a sandbox in StateFailed ended, if the substrate reports it.
 	Failure Failure
 	text    error
 }

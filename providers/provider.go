@@ -1,9 +1,9 @@
-// Package providers defines what a substrate of sandboxes must do: create,
-// find and delete sandboxes, and dial a byte stream to the agent inside one.
-// Processes and files are the agent's business and the same everywhere.
+// Package providers defines the interface to a substrate: create, find and delete
+// sandboxes, and dial a byte stream to the agent inside one. The agent handles
+// processes and files, in the same way on every substrate.
 //
-// The conformance suite in providers/providertest is the definition of a
-// provider; this package is its vocabulary.
+// The conformance suite in providers/providertest defines the behavior of a
+// provider. This package has its types and errors.
 package providers
 
 import (
@@ -13,7 +13,7 @@ import (
 )
 
 // Provider manages the sandboxes of one substrate. It is safe for concurrent
-// use, also by several processes that share the substrate.
+// use, and several processes may share the substrate.
 //
 // The server guarantees that names are valid substrate names (1 to 63
 // characters of a-z, 0-9 and "-", beginning and ending with a letter or digit),
@@ -21,61 +21,56 @@ import (
 // Close.
 //
 // Every method must return promptly when its context ends, with an error that
-// wraps context.Cause. Errors wrap one of this package's sentinels where one
-// fits; the server maps anything else to INTERNAL and does not show it to the
-// caller.
+// wraps context.Cause. An error wraps one of this package's sentinels if one
+// fits. The server maps all others to INTERNAL and hides their text from callers.
 type Provider interface {
 	// Create makes the sandbox and returns a connection on which its agent has
 	// spoken. The caller must use the connection at once, since an agent hangs up
 	// on a silent peer, or close it. It is nil only if Info.Created is false. On
 	// any error, a context's end included, Create must leave nothing behind.
 	//
-	// If a sandbox with this name exists and its Spec.Hash is equal, Create
-	// must wait until that one is ready and return it with Info.Created false,
-	// also when another process is creating it at the same time. If the hash
-	// differs, the error wraps ErrExists; if the hash is equal and that sandbox
-	// has ended by itself, ErrNotActive.
+	// If a sandbox with this name and an equal Spec.Hash exists, Create waits until
+	// it is ready and returns it with Info.Created false, even if another process
+	// is creating it. The error wraps ErrExists if the hash differs, and
+	// ErrNotActive if that sandbox has failed.
 	Create(ctx context.Context, name string, spec Spec) (Info, net.Conn, error)
 
-	// Get returns one sandbox. A sandbox that ended by itself is returned with
-	// StateFailed until it is deleted. The error wraps ErrNotFound when there
-	// is none.
+	// Get returns one sandbox. A sandbox that ended by itself stays in StateFailed
+	// until it is deleted. The error wraps ErrNotFound if no such sandbox exists.
 	Get(ctx context.Context, name string) (Info, error)
 
-	// List returns sandboxes in the order of their names, in pages. A page may
-	// be empty and still have a token. A token that the substrate no longer
-	// accepts is ErrTokenExpired.
+	// List returns a page of sandboxes in the order of their names. A page may be
+	// empty and still have a token. The error wraps ErrTokenExpired if the substrate
+	// no longer accepts the token.
 	List(ctx context.Context, q Query) (Page, error)
 
-	// Update changes labels, lifetimes and the time of last activity, and
-	// returns the result. Concurrent updates must not lose each other's labels;
-	// LastActivity never goes back. The error wraps ErrNotActive when the sandbox
-	// is being deleted.
+	// Update changes labels, lifetimes and the time of last activity, and returns
+	// the result. Concurrent updates must not lose each other's labels, and
+	// LastActivity never goes back. The error wraps ErrNotActive if the sandbox is
+	// being deleted.
 	Update(ctx context.Context, name string, c Change) (Info, error)
 
-	// Delete ends the sandbox: when it returns nil, its processes are gone and
-	// its name can be used again. The error wraps ErrNotFound when there is
-	// none (also when only a half-made one was cleaned away), and ErrReplaced
-	// when c.Incarnation is set and is not the present one. Deleting twice at
-	// once deletes once.
+	// Delete ends the sandbox: when it returns nil, its processes are gone and its
+	// name can be used again. The error wraps ErrNotFound if no such sandbox exists
+	// or only a half-made one was removed, and ErrReplaced if c.Incarnation is set
+	// and is not the current one. Of two concurrent calls one deletes.
 	//
-	// The error wraps ErrInUse, and the sandbox stays, when c.IdleSince is set
-	// and LastActivity is later. The check and the decision to delete are one
-	// step: of an Update of LastActivity and a Delete that forbids it, at the
-	// same time and from different processes, only one succeeds.
+	// The error wraps ErrInUse, and the sandbox stays, if c.IdleSince is set and
+	// LastActivity is later. The check and the decision to delete are one step: of
+	// a concurrent Update of LastActivity and a Delete that excludes it, in any
+	// two processes, only one succeeds.
 	Delete(ctx context.Context, name string, c Condition) error
 
 	// Dial opens a byte stream to the agent inside. Closing the connection must
-	// release all that carries it and must not disturb the sandbox. The error
-	// wraps ErrNotFound, ErrNotActive, or ErrUnavailable when another try may
-	// succeed.
+	// release all its resources and must not disturb the sandbox. The error wraps
+	// ErrNotFound, ErrNotActive, or ErrUnavailable if a retry may succeed.
 	Dial(ctx context.Context, name string) (net.Conn, error)
 
-	// Describe tells what the provider enforces here. It is called once, when
-	// the server starts.
+	// Describe returns what the provider enforces here. The server calls it once,
+	// at its start.
 	Describe(ctx context.Context) (Description, error)
 
-	// Close releases what the provider holds and leaves the sandboxes running.
+	// Close releases the provider's resources and leaves the sandboxes running.
 	Close() error
 }
 
@@ -92,34 +87,33 @@ type Suspender interface {
 
 // Pooler is implemented by a provider that keeps started sandboxes ready.
 type Pooler interface {
-	// KeepPools says which pools to keep, in place of those said before. It
-	// checks them, returns without waiting for sandboxes to start, and fills
-	// each in the background until Close. Sandboxes of a pool that is no longer
-	// said are deleted. The error wraps ErrInvalid when a pool cannot be kept.
+	// KeepPools replaces the set of pools to keep. It checks them, deletes the
+	// sandboxes that no pool needs, and fills the pools in the background until
+	// Close. It does not wait for sandboxes to start. The error wraps ErrInvalid if
+	// a pool cannot be kept.
 	//
-	// Create must claim a started sandbox when the pool of Spec.Template has
-	// one that fits the spec, and must say so in Info.FromPool; a claim is
-	// never given to two callers, also not by two processes. A sandbox that
-	// nobody has claimed is in no List and no Get.
+	// Create must claim a started sandbox if the pool of Spec.Template has one that
+	// fits the spec, and set Info.FromPool. No sandbox may be claimed twice, even by
+	// two processes. List and Get do not return unclaimed sandboxes.
 	KeepPools(ctx context.Context, pools []Pool) error
 
 	// PoolStatus counts the sandboxes of one template's pool. The error wraps
-	// ErrNotFound when the template has no pool.
+	// ErrNotFound if the template has no pool.
 	PoolStatus(ctx context.Context, template string) (PoolStatus, error)
 }
 
-// OptionsChecker is implemented by a provider that can say what is wrong with a
-// template before the first sandbox is made from it. The server asks when it
-// starts, and does not start when something is.
+// OptionsChecker is implemented by a provider that can check a template before the
+// first sandbox is made from it. The server calls it at its start, and does not
+// start after an error.
 type OptionsChecker interface {
 	// CheckOptions checks a template's provider_options, a JSON object or nil,
 	// and its allow_options, the names of those that requests may set. It must
-	// refuse options that Create would refuse whatever the request says: unknown
-	// names, values of a wrong type, values that are never right. What is missing
-	// is none of that where a request can still say it.
+	// reject options that Create would reject for every request: unknown names,
+	// values of a wrong type, values that are never valid. A missing option is no
+	// error if a request can still set it.
 	//
-	// It must not ask the substrate. The error wraps ErrInvalid, begins with the
-	// template's field, names the option, and says what is allowed.
+	// It must not query the substrate. The error wraps ErrInvalid, begins with the
+	// template's field, names the option, and lists what is allowed.
 	CheckOptions(options json.RawMessage, allowed []string) error
 }
 
@@ -145,8 +139,7 @@ type EndReporter interface {
 	Ending(ctx context.Context, name, incarnation string) (Ending, error)
 }
 
-// Prober is implemented by a provider that can tell cheaply whether its
-// substrate works.
+// Prober is implemented by a provider that can check its substrate cheaply.
 type Prober interface {
 	// Probe returns an error while no sandbox could be created, whatever the
 	// request: the state cannot be written, the API server does not answer, the

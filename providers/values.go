@@ -37,13 +37,13 @@ func (s State) String() string {
 	}
 }
 
-// Failure is why a sandbox ended by itself.
+// Failure is the cause of a sandbox that ended by itself.
 type Failure int
 
-// The failures that the server tells apart.
+// The failures that the server distinguishes.
 const (
 	FailureUnknown Failure = iota
-	// FailureOutOfMemory: the substrate killed it for its memory.
+	// FailureOutOfMemory: the substrate killed it because it ran out of memory.
 	FailureOutOfMemory
 )
 
@@ -123,6 +123,19 @@ type Spec struct {
 	Options         json.RawMessage `json:"options,omitempty"`
 }
 
+// WithoutSecrets returns the spec without the values of Env, as providers store
+// it.
+func (s Spec) WithoutSecrets() Spec {
+	if s.Env != nil {
+		env := make(map[string]string, len(s.Env))
+		for k := range s.Env {
+			env[k] = ""
+		}
+		s.Env = env
+	}
+	return s
+}
+
 // Info is a sandbox as the substrate knows it.
 type Info struct {
 	// Name is the substrate's name for it.
@@ -133,10 +146,9 @@ type Info struct {
 	// Incarnation changes when disk and processes were lost.
 	Incarnation string
 	State       State
-	// Message says for people why it is in this state; may be empty.
+	// Message describes to people why it is in this state. It may be empty.
 	Message string
-	// Failure is why a sandbox in StateFailed ended, as far as the substrate
-	// tells.
+	// Failure is why a sandbox in StateFailed ended, if the substrate reports it.
 	Failure      Failure
 	CreateTime   time.Time
 	LastActivity time.Time
@@ -155,8 +167,7 @@ type Info struct {
 	NotEnforced    []string
 }
 
-// Status says for people in which state the sandbox is and, where there is a
-// message, why.
+// Status describes the sandbox's state to people, with its message.
 func (i Info) Status() string {
 	if i.Message == "" {
 		return i.State.String()
@@ -164,8 +175,8 @@ func (i Info) Status() string {
 	return i.State.String() + ": " + i.Message
 }
 
-// ExpireTime returns when the sandbox ends if nothing happens, and the zero
-// time when it does not.
+// ExpireTime returns when the sandbox expires without further activity, and the
+// zero time if it never does.
 func (i Info) ExpireTime() time.Time {
 	var t time.Time
 	if i.Spec.TTL > 0 {
@@ -187,12 +198,12 @@ type Query struct {
 	Labels map[string]string
 	// States selects by state. Empty: all.
 	States []State
-	// DueBy selects those whose ExpireTime has come by then. Zero: all. A
-	// provider should not look at more of a sandbox than that takes.
+	// DueBy selects those whose ExpireTime is not after it. Zero: all. A provider
+	// should read no more of a sandbox than that takes.
 	DueBy time.Time
 	// Limit is the most to return, at least 1.
 	Limit int
-	// Token is Page.Next of the page before, with the same query.
+	// Token is Page.Next of the previous page of the same query.
 	Token string
 }
 
@@ -229,7 +240,7 @@ type Page struct {
 	Next string
 }
 
-// Change says what to change; nil and zero fields stay as they are.
+// Change is a partial update. Nil and zero fields leave their values unchanged.
 type Change struct {
 	SetLabels    map[string]string
 	RemoveLabels []string
@@ -266,8 +277,8 @@ func (c Change) ApplyTo(i *Info) {
 type Condition struct {
 	// Incarnation is the one to delete. Empty: any.
 	Incarnation string
-	// IdleSince is when the caller last saw the sandbox active. A sandbox whose
-	// LastActivity is later is in use again and stays. Zero: any.
+	// IdleSince is the last activity that the caller has seen. A sandbox with a
+	// later LastActivity is in use again and stays. Zero: any.
 	IdleSince time.Time
 }
 
@@ -284,44 +295,45 @@ type Description struct {
 	Runtime string
 	// Capabilities are the provider's own, such as "images".
 	Capabilities []string
-	// Enforcement lists protections, the held ones and the others.
+	// Enforcement lists all protections, enforced or not.
 	Enforcement []Enforcement
-	// DefaultResources are the limits of a template that states none. A limit
-	// that the provider enforces must have a default.
+	// DefaultResources are the limits of a template without limits of its own. Each
+	// limit that the provider enforces must have a default.
 	DefaultResources Resources
-	// Creations is how many at the same time the provider is fastest with. 0:
-	// any number.
+	// Creations is the number of concurrent creations at which the provider is
+	// fastest. 0: any number.
 	Creations int
 }
 
-// Enforcement tells whether one protection holds.
+// Enforcement is one protection.
 type Enforcement struct {
 	Name     string
 	Enforced bool
-	// Detail says how it is enforced, or why it is not.
+	// Detail describes how it is enforced, or why it is not.
 	Detail string
 }
 
-// Pool asks for started sandboxes of one template.
+// Pool is a number of started sandboxes of one template.
 type Pool struct {
 	// Template is the pool's name.
 	Template string
-	// Spec is what Create is given for a request that names the template and
-	// nothing else; Tenant, ID, Hash and Labels are empty.
+	// Spec is the one of a request that sets only the template. Tenant, ID, Hash
+	// and Labels are empty.
 	Spec Spec
 	// Target is how many unclaimed sandboxes to keep, at least 1.
 	Target int
 }
 
-// PoolStatus counts a pool's sandboxes: started and unclaimed, claimed, both
-// and those being started, and wanted unclaimed.
+// PoolStatus counts a pool's sandboxes. Available ones are started and unclaimed,
+// active ones are claimed, and the total includes both and those being started.
+// Target is the wanted number of available ones.
 type PoolStatus struct {
 	Available, Active, Total, Target int
 }
 
-// Probe is what a look at the substrate found.
+// Probe is the result of a check of the substrate.
 type Probe struct {
 	// FreeBytes is the free space of the file system that holds the provider's
-	// sandboxes; -1 where there is none, or none that the provider can see.
+	// sandboxes, and -1 if the provider cannot see one.
 	FreeBytes int64
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // target is a SandboxClaim or Sandbox that another client created and Sandgate has
@@ -90,7 +91,7 @@ func (p *Provider) adopt(ctx context.Context, name string, spec providers.Spec, 
 		return providers.Info{}, nil, err
 	}
 	t.UID = now.meta.UID
-	marks := map[string]any{annotationAdopted: name, annotationFormer: digest(spec.Tenant)}
+	marks := map[string]any{annotationAdopted: name, annotationFormer: shared.Digest(spec.Tenant)}
 	if err := p.mark(ctx, t, now, marks); err != nil {
 		if apierrors.IsConflict(err) {
 			return providers.Info{}, nil, errAgain
@@ -131,7 +132,7 @@ func adoptable(t target, now existing, name, tenant string) error {
 	case by != "" && by != name:
 		return refuse("another sandbox has adopted it already")
 	}
-	if former := now.meta.Annotations[annotationFormer]; former != "" && former != digest(tenant) {
+	if former := now.meta.Annotations[annotationFormer]; former != "" && former != shared.Digest(tenant) {
 		return refuse("another tenant had it and its files may be there; delete it, or clean it and remove its annotation " + annotationFormer)
 	}
 	if owner := metav1.GetControllerOf(&now.meta); owner != nil && t.Kind == sandboxKind {

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sandgate/sandgate/providers"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // TestFormerTenantsFilesAreKept: what a tenant has wrapped and left behind is for
@@ -27,7 +28,7 @@ func TestFormerTenantsFilesAreKept(t *testing.T) {
 	if err := adoptable(to, find(), "first", "a"); err != nil {
 		t.Fatal("nobody had it: ", err)
 	}
-	marks := map[string]any{annotationAdopted: "first", annotationFormer: digest("a")}
+	marks := map[string]any{annotationAdopted: "first", annotationFormer: shared.Digest("a")}
 	if err := c.p.mark(t.Context(), to, find(), marks); err != nil {
 		t.Fatal(err)
 	}

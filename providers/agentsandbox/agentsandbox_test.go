@@ -1,7 +1,6 @@
 package agentsandbox
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +16,8 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
+	"github.com/sandgate/sandgate/providers/internal/pool"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 func TestDecodeOptions(t *testing.T) {
@@ -65,16 +66,16 @@ func TestDecodeOptions(t *testing.T) {
 func TestLifecycleIsNeverEarly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		base := time.Unix(1_700_000_000, rapid.Int64Range(0, 1e9-1).Draw(t, "nanoseconds"))
-		r := record{
+		r := record{Sandbox: shared.Sandbox{
 			CreateTime: base, LastActivity: base.Add(time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "active"))),
 			Spec: providers.Spec{
 				TTL:     time.Duration(rapid.Int64Range(0, int64(48*time.Hour)).Draw(t, "ttl")),
 				IdleTTL: time.Duration(rapid.Int64Range(0, int64(48*time.Hour)).Draw(t, "idle")),
 			},
-		}
+		}}
 		grace := time.Duration(rapid.Int64Range(0, int64(2*time.Hour)).Draw(t, "grace"))
 		at := r.lifecycle(grace, nil).ShutdownTime
-		end := providers.Info{Spec: r.Spec, CreateTime: r.CreateTime, LastActivity: r.LastActivity}.ExpireTime()
+		end := r.Info("").ExpireTime()
 		if end.IsZero() != (at == nil) {
 			t.Fatalf("it ends %v, the cluster says %v", end, at)
 		}
@@ -297,7 +298,7 @@ func TestFingerprint(t *testing.T) {
 	same := spec
 	same.TemplateOptions, same.Env = json.RawMessage(`{"pool":"p"}`), map[string]string{}
 	same.ID, same.Hash, same.TTL, same.Labels = "id", "hash", time.Hour, map[string]string{"a": "b"}
-	if fingerprint(spec) != fingerprint(same) {
+	if pool.Fingerprint(spec) != pool.Fingerprint(same) {
 		t.Error("what does not matter changes the fingerprint")
 	}
 	for what, change := range map[string]func(*providers.Spec){
@@ -310,7 +311,7 @@ func TestFingerprint(t *testing.T) {
 	} {
 		other := spec
 		change(&other)
-		if fingerprint(spec) == fingerprint(other) {
+		if pool.Fingerprint(spec) == pool.Fingerprint(other) {
 			t.Errorf("the fingerprint says nothing of %s", what)
 		}
 	}
@@ -337,7 +338,7 @@ func FuzzDecodeToken(f *testing.F) {
 		f.Add(text)
 	}
 	f.Add("not a token!")
-	f.Add(base64.RawURLEncoding.EncodeToString([]byte(tokenPrefix)))
+	f.Add(tokens.Encode("{"))
 	f.Fuzz(func(t *testing.T, text string) {
 		got, err := decodeToken(text)
 		if err != nil {

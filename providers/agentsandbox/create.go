@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // cleanupTimeout bounds the removal of what a failed creation left.
@@ -93,9 +94,9 @@ func (p *Provider) newClaim(name string, spec providers.Spec, o options, pool st
 	}
 	c := &claim{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Namespace: p.namespace, Labels: recordLabels(kindSandbox, spec),
-		Annotations: map[string]string{annotationRecord: text, annotationCreation: random()},
+		Annotations: map[string]string{annotationRecord: text, annotationCreation: shared.Random()},
 	}}
-	c.Labels[labelPool] = digest(pool)
+	c.Labels[labelPool] = shared.Digest(pool)
 	c.Spec.WarmPoolRef.Name = pool
 	c.Spec.Lifecycle = r.lifecycle(p.config.IdleGrace, o.TTLAfterFinished)
 	c.Spec.AdditionalPodMetadata = podMetadata{Labels: o.PodLabels, Annotations: o.PodAnnotations}

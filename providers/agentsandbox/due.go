@@ -80,5 +80,5 @@ func (p *Provider) due(ctx context.Context, q providers.Query, t token) (provide
 func mayBeDue(q providers.Query, meta *metav1.ObjectMeta) bool {
 	r, err := decodeRecord(meta.Annotations[annotationRecord])
 	q.States = nil
-	return err == nil && q.Matches(providers.Info{Spec: r.Spec, CreateTime: r.CreateTime, LastActivity: r.LastActivity})
+	return err == nil && q.Matches(r.Info(meta.Name))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 const (
@@ -48,7 +49,7 @@ func newKeeper(life context.Context, p *Provider) *keeper {
 
 var errOtherPools = errors.New("other pools are kept now")
 
-// set says which pools to look after, in place of those before.
+// set replaces the set of pools to look after.
 func (k *keeper) set(pools []keptFor) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -154,7 +155,7 @@ func (k *keeper) see(ctx context.Context, pool keptFor, pod *corev1.Pod) {
 	if !podReady(pod) || pod.Labels[poolHashLabel] == "" {
 		return
 	}
-	s := observed{sandbox: pod.Name, record: record{Spec: pool.pool.Spec}}
+	s := observed{sandbox: pod.Name, record: record{Sandbox: shared.Sandbox{Spec: pool.pool.Spec}}}
 	at, err := s.agentContainer(s.own(pod))
 	if err != nil || readAnnotation(pod).fits(at.id) {
 		return
@@ -187,7 +188,7 @@ func (k *keeper) see(ctx context.Context, pool keptFor, pod *corev1.Pod) {
 	})
 }
 
-// unclaimed lists the pods of a pool that nobody has claimed.
+// unclaimed lists the unclaimed pods of a pool.
 func (p *Provider) unclaimed(ctx context.Context, w *warmPool) ([]corev1.Pod, error) {
 	if w.Status.Selector == "" {
 		return nil, nil

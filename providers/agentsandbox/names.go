@@ -1,11 +1,6 @@
 package agentsandbox
 
 import (
-	"bytes"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base32"
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -14,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/pool"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // The labels and annotations of what the provider makes.
@@ -48,27 +45,10 @@ const (
 	kindAdopted = "adopted"
 )
 
-var encoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
-
-// digest is a short name for long texts.
-func digest(texts ...string) string {
-	h := sha256.New()
-	for _, t := range texts {
-		fmt.Fprintf(h, "%d:%s", len(t), t)
-	}
-	return encoding.EncodeToString(h.Sum(nil))[:20]
-}
-
-func random() string {
-	var b [10]byte
-	rand.Read(b[:]) // never fails
-	return encoding.EncodeToString(b[:])
-}
-
 // incarnation names what one agent in one container of one pod has: its
 // processes and its disk.
 func incarnation(pod types.UID, container string, generation int) string {
-	return digest(string(pod), container, fmt.Sprint(generation))
+	return shared.Digest(string(pod), container, fmt.Sprint(generation))
 }
 
 // callerLabel is a caller's label as the cluster can hold it; not every one can.
@@ -81,7 +61,7 @@ func callerLabel(key, value string) (k string, ok bool) {
 func recordLabels(kind string, spec providers.Spec) map[string]string {
 	out := map[string]string{
 		managedBy: managedByValue, labelKind: kind,
-		labelTenant: digest(spec.Tenant), labelTemplate: digest(spec.Template),
+		labelTenant: shared.Digest(spec.Tenant), labelTemplate: shared.Digest(spec.Template),
 	}
 	for k, v := range spec.Labels {
 		if k, ok := callerLabel(k, v); ok {
@@ -95,7 +75,7 @@ func recordLabels(kind string, spec providers.Spec) map[string]string {
 func recordSelector(kind string, q providers.Query) string {
 	set := labels.Set{managedBy: managedByValue, labelKind: kind}
 	if q.Tenant != "" {
-		set[labelTenant] = digest(q.Tenant)
+		set[labelTenant] = shared.Digest(q.Tenant)
 	}
 	for k, v := range q.Labels {
 		if k, ok := callerLabel(k, v); ok {
@@ -125,42 +105,10 @@ func slug(s string) string {
 
 // coldPool is the pool without started sandboxes for a SandboxTemplate.
 func coldPool(sandboxTemplate string) string {
-	return strings.Trim("sandgate-"+slug(sandboxTemplate), "-") + "-" + digest(sandboxTemplate)[:8]
+	return strings.Trim("sandgate-"+slug(sandboxTemplate), "-") + "-" + shared.Digest(sandboxTemplate)[:8]
 }
 
 // keptPool is the pool of started sandboxes that fit a spec.
 func keptPool(spec providers.Spec) string {
-	return strings.Trim("sandgate-"+slug(spec.Template), "-") + "-" + fingerprint(spec)[:12]
-}
-
-// fingerprint is equal for specs that the same started sandbox fits.
-func fingerprint(spec providers.Spec) string {
-	if len(spec.Env) == 0 {
-		spec.Env = nil
-	}
-	part := struct {
-		Template, Image, Workdir string
-		Resources                providers.Resources
-		Network                  providers.NetworkMode
-		Env                      map[string]string
-		Command                  []string
-		TemplateOptions, Options string
-	}{
-		spec.Template, spec.Image, spec.WorkingDirectory, spec.Resources, spec.Network, spec.Env, spec.Command,
-		compact(spec.TemplateOptions), compact(spec.Options),
-	}
-	data, err := json.Marshal(part)
-	if err != nil {
-		// Only a type that JSON does not know could do that.
-		return digest(err.Error())
-	}
-	return digest(string(data))
-}
-
-func compact(raw json.RawMessage) string {
-	var out bytes.Buffer
-	if json.Compact(&out, raw) != nil {
-		return string(raw)
-	}
-	return out.String()
+	return strings.Trim("sandgate-"+slug(spec.Template), "-") + "-" + pool.Fingerprint(spec)[:12]
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
 
@@ -26,7 +27,7 @@ const (
 
 // secretName is the secret of all agents of one pod. It is the pod's and goes
 // with it: a pod that is made anew under the same name has another.
-func secretName(pod types.UID) string { return "sandgate-agent-" + digest(string(pod)) }
+func secretName(pod types.UID) string { return "sandgate-agent-" + shared.Digest(string(pod)) }
 
 // listen makes an agent that is to be put in take connections to a port of its
 // pod.

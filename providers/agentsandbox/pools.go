@@ -2,6 +2,7 @@ package agentsandbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
+	"github.com/sandgate/sandgate/providers/internal/pool"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // poolFor names the pool for a claim: the operator's where the template names
@@ -76,17 +79,13 @@ func (p *Provider) newPool(name, sandboxTemplate string, replicas *int32) *warmP
 // is; its unclaimed pods get their agent ahead of time as well.
 func (p *Provider) KeepPools(ctx context.Context, pools []providers.Pool) error {
 	var wanted []keptFor
-	seen := make(map[string]bool)
-	for _, pool := range pools {
-		k, err := p.checkPool(pool)
-		if err != nil {
-			return fmt.Errorf("pool of template %q: %w", pool.Template, err)
-		}
-		if seen[pool.Template] {
-			return fmt.Errorf("pool of template %q: it is asked for twice: %w", pool.Template, providers.ErrInvalid)
-		}
-		seen[pool.Template] = true
+	err := pool.Check(pools, func(want providers.Pool) error {
+		k, err := p.checkPool(want)
 		wanted = append(wanted, k)
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	for _, k := range wanted {
 		if err := p.keep(ctx, k); err != nil {
@@ -107,25 +106,23 @@ type keptFor struct {
 	name    string // of the SandboxWarmPool
 }
 
-func (p *Provider) checkPool(pool providers.Pool) (keptFor, error) {
-	k := keptFor{pool: pool}
+func (p *Provider) checkPool(want providers.Pool) (keptFor, error) {
+	k := keptFor{pool: want}
 	var err error
-	if k.options, err = decodeOptions(pool.Spec); err != nil {
-		return k, fmt.Errorf("%w: %w", err, providers.ErrInvalid)
+	if k.options, err = decodeOptions(want.Spec); err != nil {
+		return k, err
 	}
 	switch {
-	case pool.Target < 1:
-		return k, fmt.Errorf("a target of %d: %w", pool.Target, providers.ErrInvalid)
 	case k.options.adopts():
-		return k, fmt.Errorf("what exists already has no pool: %w", providers.ErrInvalid)
-	case len(pool.Spec.Env) > 0:
-		return k, fmt.Errorf("a sandbox with env is never started ahead of time; put it into the SandboxTemplate: %w", providers.ErrInvalid)
+		return k, errors.New("what exists already has no pool")
+	case len(want.Spec.Env) > 0:
+		return k, errors.New("a sandbox with env is never started ahead of time; put it into the SandboxTemplate")
 	case len(k.options.VolumeClaimTemplates) > 0:
-		return k, fmt.Errorf("a sandbox with volume_claim_templates is never started ahead of time; put them into the SandboxTemplate: %w", providers.ErrInvalid)
+		return k, errors.New("a sandbox with volume_claim_templates is never started ahead of time; put them into the SandboxTemplate")
 	}
 	k.name = k.options.Pool
 	if k.name == "" {
-		k.name = keptPool(pool.Spec)
+		k.name = keptPool(want.Spec)
 	}
 	return k, nil
 }
@@ -138,7 +135,7 @@ func (p *Provider) keep(ctx context.Context, k keptFor) error {
 	}
 	target := int32(k.pool.Target)
 	w := p.newPool(k.name, k.options.SandboxTemplate, &target)
-	w.Labels[labelKept], w.Labels[labelTemplate] = "yes", digest(k.pool.Template)
+	w.Labels[labelKept], w.Labels[labelTemplate] = "yes", shared.Digest(k.pool.Template)
 	w.Annotations = map[string]string{annotationTemplate: k.pool.Template}
 	_, err := p.pools.create(ctx, w)
 	if !apierrors.IsAlreadyExists(err) {
@@ -151,7 +148,7 @@ func (p *Provider) keep(ctx context.Context, k keptFor) error {
 	return kube.Wrap(ctx, "resize SandboxWarmPool "+k.name, err)
 }
 
-// dropOthers ends the pools of ours that are no longer kept. A pool that claims
+// dropOthers ends Sandgate's pools that are no longer kept. A pool that claims
 // came from stays, empty: the controller looks their template up through it.
 func (p *Provider) dropOthers(ctx context.Context, wanted []keptFor) error {
 	keep := make(map[string]bool)
@@ -168,7 +165,7 @@ func (p *Provider) dropOthers(ctx context.Context, wanted []keptFor) error {
 		if keep[w.Name] {
 			continue
 		}
-		used, _, err := p.claims.list(ctx, metav1.ListOptions{Limit: 1, LabelSelector: labels.Set{labelPool: digest(w.Name)}.String()})
+		used, _, err := p.claims.list(ctx, metav1.ListOptions{Limit: 1, LabelSelector: labels.Set{labelPool: shared.Digest(w.Name)}.String()})
 		if err != nil {
 			return kube.Wrap(ctx, "list claims of pool "+w.Name, err)
 		}
@@ -206,7 +203,7 @@ func (p *Provider) PoolStatus(ctx context.Context, template string) (providers.P
 			out.Available++
 		}
 	}
-	for opts := (metav1.ListOptions{Limit: 500, LabelSelector: labels.Set{labelPool: digest(w.Name)}.String()}); ; {
+	for opts := (metav1.ListOptions{Limit: 500, LabelSelector: labels.Set{labelPool: shared.Digest(w.Name)}.String()}); ; {
 		claims, next, err := p.claims.list(ctx, opts)
 		if err != nil {
 			return out, kube.Wrap(ctx, "list claims of pool "+w.Name, err)
@@ -232,7 +229,7 @@ func (p *Provider) poolOf(ctx context.Context, template string) (*warmPool, erro
 		return w, kube.Wrap(ctx, "SandboxWarmPool "+k.name, err)
 	}
 	kept, _, err := p.pools.list(ctx, metav1.ListOptions{LabelSelector: labels.Set{
-		managedBy: managedByValue, labelKind: kindPool, labelKept: "yes", labelTemplate: digest(template),
+		managedBy: managedByValue, labelKind: kindPool, labelKept: "yes", labelTemplate: shared.Digest(template),
 	}.String()})
 	if err != nil {
 		return nil, kube.Wrap(ctx, "list pools", err)

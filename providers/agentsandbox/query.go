@@ -2,7 +2,6 @@ package agentsandbox
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // Get returns one sandbox.
@@ -36,21 +36,20 @@ type token struct {
 	After string `json:"a,omitempty"`
 }
 
-const tokenPrefix = "agentsandbox1:"
+const tokens shared.Tokens = "agentsandbox1"
 
 func (t token) encode() (string, error) {
 	data, err := json.Marshal(t)
-	return base64.RawURLEncoding.EncodeToString(append([]byte(tokenPrefix), data...)), err
+	return tokens.Encode(string(data)), err
 }
 
 func decodeToken(text string) (token, error) {
 	var t token
-	if text == "" {
-		return t, nil
+	position, err := tokens.Decode(text)
+	if err != nil || position == "" {
+		return t, err
 	}
-	data, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || len(data) < len(tokenPrefix) || string(data[:len(tokenPrefix)]) != tokenPrefix ||
-		json.Unmarshal(data[len(tokenPrefix):], &t) != nil {
+	if json.Unmarshal([]byte(position), &t) != nil {
 		return t, fmt.Errorf("list: %w", providers.ErrTokenInvalid)
 	}
 	return t, nil
@@ -203,16 +202,13 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 		if s.deleting || s.broken != nil {
 			return providers.Info{}, providers.NotActive(s.info(pod), "update %s: it is being deleted, or its record is broken", name)
 		}
-		changed := p.info(s, pod)
-		c.ApplyTo(&changed)
 		before := s.record.Spec.Labels
-		s.record.Spec = changed.Spec
-		s.record.LastActivity = changed.LastActivity.UTC().Round(0)
+		s.record.Apply(c)
+		s.record.LastActivity = s.record.LastActivity.UTC().Round(0)
 		err = p.write(ctx, s, before)
 		switch {
 		case err == nil:
-			changed.LastActivity = s.record.LastActivity
-			return changed, nil
+			return p.info(s, pod), nil
 		case apierrors.IsConflict(err) && ctx.Err() == nil:
 			continue
 		default:

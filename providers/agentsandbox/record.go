@@ -8,33 +8,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sandgate/sandgate/providers"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
-// record is what is kept of a sandbox with the object that stands for it. The
-// values of the environment are not in it.
+// record is what the provider stores about a sandbox, in an annotation.
 type record struct {
-	Spec         providers.Spec `json:"spec"`
-	CreateTime   time.Time      `json:"create_time"`
-	LastActivity time.Time      `json:"last_activity"`
+	shared.Sandbox
 	// Target is the adopted object; nil for a sandbox that Sandgate created.
 	Target *target `json:"target,omitempty"`
 }
 
-func newRecord(spec providers.Spec) record {
-	now := time.Now().UTC().Round(0)
-	return record{Spec: withoutValues(spec), CreateTime: now, LastActivity: now}
-}
-
-func withoutValues(spec providers.Spec) providers.Spec {
-	if spec.Env != nil {
-		env := make(map[string]string, len(spec.Env))
-		for k := range spec.Env {
-			env[k] = ""
-		}
-		spec.Env = env
-	}
-	return spec
-}
+func newRecord(spec providers.Spec) record { return record{Sandbox: shared.New(spec)} }
 
 func (r record) encode() (string, error) {
 	data, err := json.Marshal(r)

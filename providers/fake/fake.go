@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"os"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/sandgate/sandgate/agent"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/pool"
 )
 
 // Config configures a Machine. The zero value is usable.
@@ -44,11 +46,10 @@ type Machine struct {
 	sockets   int
 }
 
-// sandbox holds one name. Its maker closes ready when it is made or given up,
-// its deleter closes gone.
+// sandbox holds one name, or is a member of a pool. Its creation closes ready when
+// it has ended, its deletion gone.
 type sandbox struct {
 	info   providers.Info
-	err    error // why it was given up
 	agent  *agent.Agent
 	conns  *tracker
 	served sync.WaitGroup
@@ -73,7 +74,7 @@ func (m *Machine) Close() error {
 		names = append(names, name)
 	}
 	m.mu.Unlock()
-	errs := []error{m.drain(nil)}
+	errs := []error{m.end(func(*sandbox) bool { return true })}
 	for _, name := range names {
 		if err := p.end(name, providers.Condition{}); !errors.Is(err, providers.ErrNotFound) {
 			errs = append(errs, err)
@@ -97,22 +98,24 @@ func (m *Machine) Break(name string) error {
 
 // Provider is one provider on a Machine.
 type Provider struct {
-	m *Machine
-
-	keeping sync.Mutex // held while the pools are changed
-	keeper  *keeper    // guarded by m.mu; nil before KeepPools
+	m     *Machine
+	pools *pool.Controller[*sandbox, *claim]
 }
 
 var _ providers.Provider = (*Provider)(nil)
 
 // Open returns a provider. Several may be open at once.
-func (m *Machine) Open() *Provider { return &Provider{m: m} }
+func (m *Machine) Open() *Provider {
+	p := &Provider{m: m}
+	p.pools = pool.New(driver{p}, pool.Config{
+		Log: slog.New(slog.DiscardHandler), Check: check, Parallel: 1, Interval: lookInterval, FirstRetry: lookInterval, LastRetry: lookInterval,
+	})
+	return p
+}
 
 // Close leaves the sandboxes running.
 func (p *Provider) Close() error {
-	p.keeping.Lock()
-	defer p.keeping.Unlock()
-	p.stopKeeper()
+	p.pools.Close()
 	return nil
 }
 
@@ -140,92 +143,74 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 		p.m.mu.Lock()
 		s := p.m.sandboxes[name]
 		if s == nil {
-			if s = p.m.claim(name, spec); s != nil {
-				info := copyInfo(s.info)
-				if p.keeper != nil {
-					select {
-					case p.keeper.kick <- struct{}{}:
-					default:
-					}
-				}
-				p.m.mu.Unlock()
-				info.Created = true
-				conn, err := s.dial(ctx)
-				if err != nil {
-					return providers.Info{}, nil, errors.Join(fmt.Errorf("create %s: %w", name, err), p.end(name, providers.Condition{}))
-				}
-				return info, conn, nil
-			}
 			s = &sandbox{ready: make(chan struct{}), gone: make(chan struct{})}
 			s.info = providers.Info{Name: name, State: providers.StateCreating, Spec: spec}
 			p.m.sandboxes[name] = s
 			p.m.mu.Unlock()
-			return p.build(ctx, name, s, spec)
+			return p.make(ctx, name, s, spec)
 		}
-		deleting := s.info.State == providers.StateDeleting
+		info := copyInfo(s.info)
 		p.m.mu.Unlock()
 		wait := s.ready
-		if deleting {
+		switch {
+		case info.State == providers.StateDeleting:
 			wait = s.gone
+		case info.State == providers.StateCreating:
+		case info.Spec.Hash != spec.Hash:
+			return providers.Info{}, nil, fmt.Errorf("create %s: %w", name, providers.ErrExists)
+		case info.State != providers.StateActive:
+			return providers.Info{}, nil, providers.NotActive(info, "create %s: it is %s", name, info.Status())
+		default:
+			return info, nil, nil
 		}
 		select {
 		case <-wait:
 		case <-ctx.Done():
 			return providers.Info{}, nil, fmt.Errorf("create %s: %w", name, context.Cause(ctx))
 		}
-		p.m.mu.Lock()
-		info, failed := s.info, s.err != nil
-		p.m.mu.Unlock()
-		switch {
-		case deleting || failed || info.State == providers.StateDeleting:
-			continue
-		case info.Spec.Hash != spec.Hash:
-			return providers.Info{}, nil, fmt.Errorf("create %s: %w", name, providers.ErrExists)
-		case info.State != providers.StateActive:
-			return providers.Info{}, nil, providers.NotActive(info, "create %s: it is %s", name, info.Status())
-		}
-		return copyInfo(info), nil, nil
 	}
 }
 
-func (p *Provider) build(ctx context.Context, name string, s *sandbox, spec providers.Spec) (providers.Info, net.Conn, error) {
-	incarnation := rand.Text()
-	var conn net.Conn
-	err := s.start(p.m, spec, incarnation)
-	if err == nil {
-		if conn, err = s.dial(ctx); err != nil {
-			err = errors.Join(err, s.stop())
+// make claims or starts the sandbox whose name s holds. It closes s.ready in
+// either case; the calls that wait for it look the name up again.
+func (p *Provider) make(ctx context.Context, name string, s *sandbox, spec providers.Spec) (providers.Info, net.Conn, error) {
+	c := &claim{name: name, spec: spec}
+	conn, err := p.pools.Claim(ctx, spec, c)
+	made := c.claimed
+	if err == nil && conn == nil {
+		made = s
+		incarnation := rand.Text()
+		if err = s.start(p.m, spec, incarnation); err == nil {
+			if conn, err = s.dial(ctx); err != nil {
+				err = errors.Join(err, s.stop())
+			}
+		}
+		if err == nil {
+			p.m.mu.Lock()
+			s.made(spec, incarnation)
+			p.m.mu.Unlock()
 		}
 	}
 	p.m.mu.Lock()
 	defer p.m.mu.Unlock()
 	defer close(s.ready)
 	if err != nil {
-		s.err = err
 		delete(p.m.sandboxes, name)
-		close(s.gone)
 		return providers.Info{}, nil, fmt.Errorf("create %s: %w", name, err)
 	}
-	s.made(spec, incarnation)
-	out := copyInfo(s.info)
-	out.Created = true
-	return out, conn, nil
+	p.m.sandboxes[name] = made
+	info := copyInfo(made.info)
+	info.Created = true
+	return info, conn, nil
 }
 
-// made notes what is known of a sandbox that somebody has asked for and that is
-// ready; it needs the machine's lock.
+// made sets the fields of a sandbox that is ready for its creation. The caller
+// holds the machine's lock.
 func (s *sandbox) made(spec providers.Spec, incarnation string) {
 	now := time.Now()
-	s.info.Spec, s.info.Incarnation = spec, incarnation
+	s.info.Spec, s.info.Incarnation = spec.WithoutSecrets(), incarnation
 	s.info.State, s.info.CreateTime, s.info.LastActivity = providers.StateActive, now, now
 	s.info.Runtime, s.info.NotEnforced = "none", []string{"everything: a fake isolates nothing"}
-	s.info.Spec.Env = nil
-	if spec.Env != nil {
-		s.info.Spec.Env = make(map[string]string, len(spec.Env))
-		for k := range spec.Env {
-			s.info.Spec.Env[k] = ""
-		}
-	}
 }
 
 func (s *sandbox) start(m *Machine, spec providers.Spec, incarnation string) error {
@@ -266,7 +251,7 @@ func (s *sandbox) start(m *Machine, spec providers.Spec, incarnation string) err
 }
 
 func (s *sandbox) stop() error {
-	// A connection on which nobody ever spoke would hold the agent up.
+	// A connection without a handshake would delay the agent.
 	s.conns.hangUp()
 	s.agent.Close()
 	s.served.Wait()
@@ -373,41 +358,16 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 }
 
 func (s *sandbox) dial(ctx context.Context) (net.Conn, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", s.socket)
-	if err != nil {
+	switch {
+	case err == nil:
+		return conn, nil
+	case ctx.Err() != nil:
+		return nil, errors.Join(context.Cause(ctx), err)
+	default:
 		return nil, fmt.Errorf("%w: %w", providers.ErrUnavailable, err)
 	}
-	return conn, nil
-}
-
-// Describe says that nothing is enforced.
-func (p *Provider) Describe(ctx context.Context) (providers.Description, error) {
-	if err := p.begin(ctx, "describe", ""); err != nil {
-		return providers.Description{}, err
-	}
-	d := providers.Description{
-		Name: "fake", Runtime: "none",
-		DefaultResources: providers.Resources{MemoryBytes: 1 << 30, CPUMillis: 2000, MaxProcesses: 1024, DiskBytes: 4 << 30},
-	}
-	for _, name := range []string{"memory", "cpu", "processes", "disk", "network", "unprivileged", "seccomp", "kill_tree", "write_prefixes"} {
-		d.Enforcement = append(d.Enforcement, providers.Enforcement{Name: name, Detail: "a fake isolates nothing"})
-	}
-	return d, nil
-}
-
-func noOptions(raw json.RawMessage) error {
-	if len(raw) == 0 {
-		return nil
-	}
-	var options map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &options); err != nil || len(options) > 0 {
-		return fmt.Errorf("options of the fake provider: it takes none: %w", providers.ErrInvalid)
-	}
-	return nil
 }
 
 // copyInfo keeps callers from sharing maps with the machine.

@@ -2,26 +2,23 @@ package fake
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/record"
 )
+
+const tokens record.Tokens = "fake1"
 
 // List returns a page; a token is the name after which to go on.
 func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page, error) {
 	if err := p.begin(ctx, "list", ""); err != nil {
 		return providers.Page{}, err
 	}
-	after := ""
-	if q.Token != "" {
-		var t token
-		if err := json.Unmarshal([]byte(q.Token), &t); err != nil {
-			return providers.Page{}, fmt.Errorf("list: %w", providers.ErrTokenInvalid)
-		}
-		after = t.After
+	after, err := tokens.Decode(q.Token)
+	if err != nil {
+		return providers.Page{}, err
 	}
 	p.m.mu.Lock()
 	defer p.m.mu.Unlock()
@@ -35,15 +32,7 @@ func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page,
 	page := providers.Page{Sandboxes: found}
 	if limit := max(q.Limit, 1); len(found) > limit {
 		page.Sandboxes = found[:limit]
-		next, err := json.Marshal(token{After: found[limit-1].Name})
-		if err != nil {
-			return providers.Page{}, err
-		}
-		page.Next = string(next)
+		page.Next = tokens.Encode(found[limit-1].Name)
 	}
 	return page, nil
-}
-
-type token struct {
-	After string `json:"after"`
 }

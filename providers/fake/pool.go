@@ -4,28 +4,19 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
-	"reflect"
+	"iter"
+	"net"
 	"slices"
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/pool"
 )
 
 var _ providers.Pooler = (*Provider)(nil)
 
-// keeper fills the pools of one provider until it is stopped.
-type keeper struct {
-	pools  []providers.Pool
-	kick   chan struct{}
-	cancel context.CancelCauseFunc
-	done   chan struct{}
-}
-
-// lookAfter is how often a keeper looks for unclaimed sandboxes that ended.
-const lookAfter = 20 * time.Millisecond
-
-var errKeeperStopped = errors.New("the pools are not kept any more")
+// lookInterval is the time between two looks for unclaimed sandboxes that ended.
+const lookInterval = 20 * time.Millisecond
 
 // KeepPools fills pools in the background. For each sandbox it starts, the hook
 // is called with "fill" and the template's name.
@@ -33,28 +24,14 @@ func (p *Provider) KeepPools(ctx context.Context, pools []providers.Pool) error 
 	if err := p.begin(ctx, "keep_pools", ""); err != nil {
 		return err
 	}
-	for i, pool := range pools {
-		again := slices.ContainsFunc(pools[:i], func(q providers.Pool) bool { return q.Template == pool.Template })
-		if pool.Template == "" || pool.Target < 1 || again {
-			return fmt.Errorf("pool of template %q with %d sandboxes: %w", pool.Template, pool.Target, providers.ErrInvalid)
-		}
-		if err := errors.Join(noOptions(pool.Spec.TemplateOptions), noOptions(pool.Spec.Options)); err != nil {
-			return fmt.Errorf("pool of template %q: %w", pool.Template, err)
-		}
+	return p.pools.Keep(ctx, pools)
+}
+
+func check(p providers.Pool) error {
+	if p.Template == "" {
+		return errors.New("no template")
 	}
-	p.keeping.Lock()
-	defer p.keeping.Unlock()
-	p.stopKeeper()
-	if err := p.m.drain(pools); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	k := &keeper{pools: slices.Clone(pools), kick: make(chan struct{}, 1), cancel: cancel, done: make(chan struct{})}
-	p.m.mu.Lock()
-	p.keeper = k
-	p.m.mu.Unlock()
-	go p.keep(ctx, k)
-	return nil
+	return errors.Join(noOptions(p.Spec.TemplateOptions), noOptions(p.Spec.Options))
 }
 
 // PoolStatus counts the machine's sandboxes.
@@ -62,83 +39,114 @@ func (p *Provider) PoolStatus(ctx context.Context, template string) (providers.P
 	if err := p.begin(ctx, "pool_status", template); err != nil {
 		return providers.PoolStatus{}, err
 	}
+	status, err := p.pools.Status(ctx, template)
+	if err != nil {
+		return providers.PoolStatus{}, err
+	}
 	p.m.mu.Lock()
 	defer p.m.mu.Unlock()
-	if p.keeper != nil {
-		for _, pool := range p.keeper.pools {
-			if pool.Template == template {
-				return p.m.count(pool), nil
-			}
-		}
-	}
-	return providers.PoolStatus{}, fmt.Errorf("pool of template %q: %w", template, providers.ErrNotFound)
-}
-
-// count needs m.mu.
-func (m *Machine) count(pool providers.Pool) providers.PoolStatus {
-	status := providers.PoolStatus{Target: pool.Target}
-	for _, s := range m.unclaimed {
-		if fits(s.info.Spec, pool.Spec) {
-			status.Available++
-		}
-	}
-	for _, s := range m.sandboxes {
-		if s.info.FromPool && s.info.Spec.Template == pool.Template {
+	for _, s := range p.m.sandboxes {
+		if s.info.FromPool && s.info.Spec.Template == template {
 			status.Active++
 		}
 	}
-	status.Total = status.Available + status.Active + m.starting[pool.Template]
-	return status
+	status.Total += status.Active
+	return status, nil
 }
 
-// fits compares what a started sandbox cannot change any more.
-func fits(started, wanted providers.Spec) bool {
-	for _, s := range []*providers.Spec{&started, &wanted} {
-		s.Tenant, s.ID, s.Hash, s.Labels, s.TTL, s.IdleTTL, s.Access = "", "", "", nil, 0, 0, nil
-		if len(s.Env) == 0 {
-			s.Env = nil
-		}
-	}
-	return reflect.DeepEqual(started, wanted)
-}
+// driver is the machine as its pools see it.
+type driver struct{ p *Provider }
 
-// claim needs m.mu; it returns nil when nothing fits.
-func (m *Machine) claim(name string, spec providers.Spec) *sandbox {
-	for i, s := range m.unclaimed {
-		if !fits(s.info.Spec, spec) {
-			continue
+func (d driver) Start(ctx context.Context, want providers.Pool, name string) error {
+	m := d.p.m
+	m.mu.Lock()
+	n := m.starting[want.Template]
+	for _, s := range m.unclaimed {
+		if fits(s.info.Spec, want.Spec) {
+			n++
 		}
-		m.unclaimed = slices.Delete(m.unclaimed, i, i+1)
-		s.info.Name, s.info.FromPool = name, true
-		s.made(spec, s.info.Incarnation)
-		close(s.ready)
-		m.sandboxes[name] = s
-		return s
 	}
+	if n >= want.Target {
+		m.mu.Unlock()
+		return pool.ErrFull
+	}
+	m.starting[want.Template]++
+	m.mu.Unlock()
+	s := &sandbox{ready: make(chan struct{}), gone: make(chan struct{})}
+	incarnation := rand.Text()
+	err := d.p.begin(ctx, "fill", want.Template)
+	if err == nil {
+		err = s.start(m, want.Spec, incarnation)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.starting[want.Template]--
+	if err != nil {
+		return err
+	}
+	s.info = providers.Info{Name: name, State: providers.StateActive, Spec: want.Spec, Incarnation: incarnation, CreateTime: time.Now()}
+	close(s.ready)
+	m.unclaimed = append(m.unclaimed, s)
 	return nil
+}
+
+func (d driver) Unclaimed(_ context.Context, spec *providers.Spec, _ bool) iter.Seq2[pool.Member[*sandbox], error] {
+	d.p.m.mu.Lock()
+	defer d.p.m.mu.Unlock()
+	var members []pool.Member[*sandbox]
+	for _, s := range d.p.m.unclaimed {
+		if spec == nil || fits(s.info.Spec, *spec) {
+			members = append(members, pool.Member[*sandbox]{Name: s.info.Name, Created: s.info.CreateTime, Value: s})
+		}
+	}
+	return func(yield func(pool.Member[*sandbox], error) bool) {
+		for _, m := range members {
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
+}
+
+// claim is what a creation wants from a pool.
+type claim struct {
+	name    string
+	spec    providers.Spec
+	claimed *sandbox
+}
+
+func (d driver) Claim(ctx context.Context, s *sandbox, c *claim) (net.Conn, error) {
+	d.p.m.mu.Lock()
+	i := slices.Index(d.p.m.unclaimed, s)
+	if i >= 0 {
+		d.p.m.unclaimed = slices.Delete(d.p.m.unclaimed, i, i+1)
+		s.info.Name, s.info.FromPool = c.name, true
+		s.made(c.spec, s.info.Incarnation)
+	}
+	d.p.m.mu.Unlock()
+	if i < 0 {
+		return nil, nil
+	}
+	conn, err := s.dial(ctx)
+	if err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	c.claimed = s
+	return conn, nil
+}
+
+func (d driver) Drop(_ context.Context, m pool.Member[*sandbox]) error {
+	return d.p.m.end(func(s *sandbox) bool { return s == m.Value })
+}
+
+func fits(started, wanted providers.Spec) bool {
+	return pool.Fingerprint(started) == pool.Fingerprint(wanted)
 }
 
 // BreakUnclaimed ends the agents of all unclaimed sandboxes of a template, as a
 // crash would.
 func (m *Machine) BreakUnclaimed(template string) error {
 	return m.end(func(s *sandbox) bool { return s.info.Spec.Template == template })
-}
-
-// drain ends unclaimed sandboxes that none of the pools needs.
-func (m *Machine) drain(pools []providers.Pool) error {
-	left := make([]int, len(pools))
-	for i, pool := range pools {
-		left[i] = pool.Target
-	}
-	return m.end(func(s *sandbox) bool {
-		for i, pool := range pools {
-			if left[i] > 0 && fits(s.info.Spec, pool.Spec) {
-				left[i]--
-				return false
-			}
-		}
-		return true
-	})
 }
 
 // end ends the unclaimed sandboxes that are chosen.
@@ -158,63 +166,4 @@ func (m *Machine) end(chosen func(*sandbox) bool) error {
 		errs = append(errs, s.stop())
 	}
 	return errors.Join(errs...)
-}
-
-func (p *Provider) stopKeeper() {
-	p.m.mu.Lock()
-	k := p.keeper
-	p.keeper = nil
-	p.m.mu.Unlock()
-	if k != nil {
-		k.cancel(errKeeperStopped)
-		<-k.done
-	}
-}
-
-func (p *Provider) keep(ctx context.Context, k *keeper) {
-	defer close(k.done)
-	if len(k.pools) == 0 {
-		return
-	}
-	tick := time.NewTicker(lookAfter)
-	defer tick.Stop()
-	for {
-		for _, pool := range k.pools {
-			for ctx.Err() == nil && p.fill(ctx, pool) {
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-k.kick:
-		case <-tick.C:
-		}
-	}
-}
-
-// fill starts one sandbox and reports whether to go on.
-func (p *Provider) fill(ctx context.Context, pool providers.Pool) bool {
-	m := p.m
-	m.mu.Lock()
-	if m.count(pool).Available+m.starting[pool.Template] >= pool.Target {
-		m.mu.Unlock()
-		return false
-	}
-	m.starting[pool.Template]++
-	m.mu.Unlock()
-	s := &sandbox{ready: make(chan struct{}), gone: make(chan struct{})}
-	incarnation := rand.Text()
-	err := p.begin(ctx, "fill", pool.Template)
-	if err == nil {
-		err = s.start(m, pool.Spec, incarnation)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.starting[pool.Template]--
-	if err != nil {
-		return false
-	}
-	s.info = providers.Info{State: providers.StateActive, Spec: pool.Spec, Incarnation: incarnation}
-	m.unclaimed = append(m.unclaimed, s)
-	return true
 }

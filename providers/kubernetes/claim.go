@@ -3,39 +3,50 @@ package kubernetes
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"math/rand/v2"
 	"net"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
+	"github.com/sandgate/sandgate/providers/internal/pool"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // poolKey identifies all that a pod is made from, but for what a claim can still
 // give it. Pods with the same key are interchangeable.
+func (p *Provider) poolKey(spec providers.Spec) (string, error) {
+	o, err := decodeOptions(spec)
+	if err != nil {
+		return "", err
+	}
+	spec.Resources = withLimits(spec.Resources)
+	return (&plan{config: &p.config, spec: spec, options: o}).poolKey(), nil
+}
+
 func (pl *plan) poolKey() string {
-	s := pl.spec
-	s.Tenant, s.ID, s.Hash, s.Labels, s.TTL, s.IdleTTL, s.Access = "", "", "", nil, 0, 0, nil
 	data, err := json.Marshal(struct {
 		Spec       providers.Spec
 		Options    options
 		AgentImage string
 		Image      string
 		AgentPort  int32 `json:",omitempty"`
-	}{s, pl.options, pl.config.AgentImage, pl.image(), pl.port()})
+	}{pool.Fixed(pl.spec), pl.options, pl.config.AgentImage, pl.image(), pl.port()})
 	if err != nil {
-		// Nothing in it can fail to be written; without a key nothing is shared.
-		return random()
+		return shared.Random() // nothing in it can fail; without a key nothing is shared
 	}
-	return digest(string(data))
+	return shared.Digest(string(data))
+}
+
+// podClaim is what a creation wants from a pool.
+type podClaim struct {
+	name  string
+	plan  *plan
+	owner *ownership
 }
 
 // claim gives a started pod to the sandbox, if there is one, and returns a
@@ -44,67 +55,7 @@ func (p *Provider) claim(ctx context.Context, name string, pl *plan, h *ownershi
 	if err := p.prepareNetwork(ctx, pl, p.namespace); err != nil {
 		return nil, err
 	}
-	list, err := p.glancePool(ctx, pl.poolKey(), useReady)
-	if err != nil {
-		return nil, err
-	}
-	pods := make([]*corev1.Pod, len(list))
-	for i := range list {
-		pods[i] = &list[i]
-	}
-	return p.claimOne(ctx, name, pl, h, pods)
-}
-
-// claimOne claims the first of these pods that can be had and answers.
-func (p *Provider) claimOne(ctx context.Context, name string, pl *plan, h *ownership, pods []*corev1.Pod) (net.Conn, error) {
-	// Servers that claim at the same time should not try the same ones.
-	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
-	for _, pod := range pods {
-		if !usable(pod) {
-			continue
-		}
-		cm, _ := h.now()
-		won, err := p.take(ctx, name, pl, pod, cm)
-		if err != nil {
-			return nil, err
-		}
-		if !won {
-			continue
-		}
-		p.wakePoolsSoon()
-		// A record that does not say so yet is no loss: who finishes it finds the
-		// pod by its label.
-		h.along(func(r *record) { r.Pod, r.UID, r.FromPool = pod.Name, pod.UID, true })
-		conn, err := p.open(ctx, pod)
-		if err == nil {
-			return conn, nil
-		}
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("reach the agent: %w", context.Cause(ctx))
-		}
-		if kube.OutOfReach(err) {
-			return nil, fmt.Errorf("reach the agent: %w", err) // as with any other pod
-		}
-		p.log.WarnContext(ctx, "a pool's pod does not answer and is deleted", "pod", pod.Name, "error", err)
-		if err := p.discard(ctx, pod, h); err != nil {
-			return nil, err
-		}
-	}
-	return nil, nil
-}
-
-// refillDelay lets the first commands of a sandbox run before another pod is
-// started in its place.
-const refillDelay = 250 * time.Millisecond
-
-func (p *Provider) wakePoolsSoon() { time.AfterFunc(refillDelay, p.wakePools) }
-
-// discard deletes a pod that was claimed and does not answer.
-func (p *Provider) discard(ctx context.Context, pod *corev1.Pod, h *ownership) error {
-	if err := p.deletePod(ctx, pod); err != nil {
-		return err
-	}
-	return h.change(ctx, func(r *record) { r.Pod, r.UID, r.FromPool = "", "", false })
+	return p.pools.Claim(ctx, pl.spec, &podClaim{name: name, plan: pl, owner: h})
 }
 
 // usable reports whether a pod still runs.
@@ -147,28 +98,12 @@ func (p *Provider) take(ctx context.Context, name string, pl *plan, pod *corev1.
 	return err == nil, kube.Wrap(ctx, "claim a pool's pod", err)
 }
 
-func (p *Provider) listPool(ctx context.Context, key string, uses ...string) ([]corev1.Pod, error) {
-	return p.poolPods(ctx, metav1.ListOptions{LabelSelector: poolSelector(key, uses...)})
-}
-
-// glancePool is listPool for those to whom it does not matter that what they
-// see is some milliseconds old.
-func (p *Provider) glancePool(ctx context.Context, key string, uses ...string) ([]corev1.Pod, error) {
-	return p.poolPods(ctx, metav1.ListOptions{LabelSelector: poolSelector(key, uses...), ResourceVersion: kube.FromCache})
-}
-
-func poolSelector(key string, uses ...string) string {
-	selector := labels.Set{managedBy: managedByValue, labelPool: key}.String()
-	if len(uses) > 0 {
-		selector += "," + labelUse + " in (" + strings.Join(uses, ",") + ")"
-	}
-	return selector
-}
-
-func (p *Provider) poolPods(ctx context.Context, opts metav1.ListOptions) ([]corev1.Pod, error) {
-	list, err := p.pods(p.namespace).List(ctx, opts)
+// markReady makes a pool's pod one that can be claimed.
+func (p *Provider) markReady(ctx context.Context, pod *corev1.Pod) error {
+	data, err := json.Marshal([]patch{{"test", labelPath(labelUse), useStarting}, {"replace", labelPath(labelUse), useReady}})
 	if err != nil {
-		return nil, kube.Wrap(ctx, "list a pool's pods", err)
+		return err
 	}
-	return list.Items, nil
+	_, err = p.pods(pod.Namespace).Patch(ctx, pod.Name, types.JSONPatchType, data, metav1.PatchOptions{})
+	return kube.Wrap(ctx, "mark a pool's pod as ready", err)
 }

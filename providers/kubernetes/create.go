@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
 
@@ -69,9 +70,8 @@ func (p *Provider) plan(pod string, spec providers.Spec) (*plan, error) {
 // beginRecord makes the record, whose name only one can have. The answer is
 // waited for: a record that was made and is not known of would stay.
 func (p *Provider) beginRecord(ctx context.Context, name string, pl *plan) (*corev1.ConfigMap, *record, error) {
-	now := time.Now()
 	rec := &record{
-		Phase: phaseCreating, Owner: newOwner(), Spec: withoutValues(pl.spec), CreateTime: now, LastActivity: now, Namespace: p.namespace,
+		Sandbox: shared.New(pl.spec), Phase: phaseCreating, Owner: newOwner(), Namespace: p.namespace,
 		OwnNamespace: pl.options.NamespacePerSandbox, WritableRoot: pl.options.WritableRoot, Runtime: pl.runtime(),
 		NotEnforced: p.notEnforced(pl),
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sandgate/sandgate/providers"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // TestListAsks: a list asks for pods by the hundred, and for none whose state
@@ -20,8 +21,8 @@ func TestListAsks(t *testing.T) {
 	for i := range all {
 		name := fmt.Sprintf("sg-%03d", i)
 		rec := record{
-			Phase: phaseActive, Spec: providers.Spec{Tenant: "t", ID: name, IdleTTL: time.Hour}, Namespace: "ns", Pod: name, UID: types.UID(name),
-			CreateTime: time.Now(), LastActivity: time.Now(),
+			Sandbox: shared.New(providers.Spec{Tenant: "t", ID: name, IdleTTL: time.Hour}),
+			Phase:   phaseActive, Namespace: "ns", Pod: name, UID: types.UID(name),
 		}
 		if i == 7 {
 			rec.LastActivity = time.Now().Add(-2 * time.Hour)

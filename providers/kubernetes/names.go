@@ -1,13 +1,12 @@
 package kubernetes
 
 import (
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base32"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // The labels and annotations of what the provider makes.
@@ -45,20 +44,6 @@ const (
 	useClaimed  = "claimed"
 )
 
-var encoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
-
-// digest is a short name for a long text.
-func digest(text string) string {
-	sum := sha256.Sum256([]byte(text))
-	return encoding.EncodeToString(sum[:])[:20]
-}
-
-func random() string {
-	var b [5]byte
-	rand.Read(b[:]) // never fails
-	return encoding.EncodeToString(b[:])
-}
-
 // callerLabel is a caller's label as the cluster can hold it; not every one can.
 func callerLabel(key, value string) (k, v string, ok bool) {
 	k = labelPrefix + key
@@ -66,7 +51,7 @@ func callerLabel(key, value string) (k, v string, ok bool) {
 }
 
 func recordLabels(tenant, template string, callers map[string]string) map[string]string {
-	out := map[string]string{managedBy: managedByValue, labelKind: kindSandbox, labelTenant: digest(tenant)}
+	out := map[string]string{managedBy: managedByValue, labelKind: kindSandbox, labelTenant: shared.Digest(tenant)}
 	if len(validation.IsValidLabelValue(template)) == 0 {
 		out[labelTemplate] = template
 	}
@@ -82,7 +67,7 @@ func recordLabels(tenant, template string, callers map[string]string) map[string
 func recordSelector(tenant string, callers map[string]string) string {
 	set := labels.Set{managedBy: managedByValue, labelKind: kindSandbox}
 	if tenant != "" {
-		set[labelTenant] = digest(tenant)
+		set[labelTenant] = shared.Digest(tenant)
 	}
 	for k, v := range callers {
 		if k, v, ok := callerLabel(k, v); ok {

@@ -17,6 +17,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/sandgate/sandgate/providers"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // versioned makes a fake cluster refuse writes to what has changed since, as a
@@ -66,7 +67,7 @@ func heldRecord(t *testing.T) (*Provider, *versioned, *ownership) {
 	p, client := fakeProvider(t)
 	v := &versioned{}
 	v.install(client)
-	put(t, client, "sg-x", record{Phase: phaseCreating, Owner: "me", Namespace: "ns", LastActivity: time.Now()})
+	put(t, client, "sg-x", record{Sandbox: shared.Sandbox{LastActivity: time.Now()}, Phase: phaseCreating, Owner: "me", Namespace: "ns"})
 	cm, rec, err := p.read(t.Context(), "sg-x")
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +133,7 @@ func TestMarkIsForOne(t *testing.T) {
 	p, client := fakeProvider(t)
 	(&versioned{}).install(client)
 	used := time.Now()
-	put(t, client, "sg-x", record{Phase: phaseActive, Owner: "maker", Namespace: "ns", LastActivity: used})
+	put(t, client, "sg-x", record{Sandbox: shared.Sandbox{LastActivity: used}, Phase: phaseActive, Owner: "maker", Namespace: "ns"})
 	cm, rec, err := p.read(t.Context(), "sg-x")
 	if err != nil {
 		t.Fatal(err)

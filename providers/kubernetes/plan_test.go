@@ -175,17 +175,3 @@ func TestPoolKey(t *testing.T) {
 		seen[k] = name
 	}
 }
-
-func TestTokens(t *testing.T) {
-	for _, bad := range []string{"not a token!", "bm90IG91cnM", "a3ViZXJuZXRlczE6"} {
-		if _, err := decodeToken(bad); !errors.Is(err, providers.ErrTokenInvalid) {
-			t.Errorf("%q: %v", bad, err)
-		}
-	}
-	if got, err := decodeToken(encodeToken("abc")); err != nil || got != "abc" {
-		t.Errorf("%q, %v", got, err)
-	}
-	if encodeToken("") != "" {
-		t.Error("a last page has a token")
-	}
-}

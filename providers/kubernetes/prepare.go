@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // networkNone is the policy of all sandboxes of a namespace that have no
@@ -139,7 +140,7 @@ func (p *Provider) makeClaim(ctx context.Context, pl *plan, c claimTemplate, nam
 	if err != nil {
 		return kube.WrapCreate(ctx, "find the volume "+c.Name, err)
 	}
-	if have.Labels[labelName] != pl.pod || have.Labels[labelTenant] != digest(pl.spec.Tenant) {
+	if have.Labels[labelName] != pl.pod || have.Labels[labelTenant] != shared.Digest(pl.spec.Tenant) {
 		return fmt.Errorf("the volume claim %s is not this sandbox's: %w", claim.Name, providers.ErrForbidden)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
+	"github.com/sandgate/sandgate/providers/internal/pool"
 )
 
 // Provider manages sandboxes on one cluster, with their records in one
@@ -30,7 +31,7 @@ type Provider struct {
 	log     *slog.Logger
 
 	agents *kube.Agents
-	pools  pools
+	pools  *pool.Controller[*corev1.Pod, *podClaim]
 
 	policyMu   sync.Mutex
 	policySeen time.Time
@@ -80,11 +81,10 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	p.config.Transport = config.Transport.Resolve(ctx, rest, client.AuthorizationV1(), namespace, []string{"get"}, config.Logger)
 	p.agents = kube.NewAgents(p.exec, p.config.Transport, config.Logger)
+	p.pools = p.newPools()
 	background, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	p.stop = stop
-	p.pools.wake = make(chan struct{}, 1)
 	p.work.Go(func() { p.lease(sweeperLease).Lead(background, p.sweep) })
-	p.work.Go(func() { p.keepPools(background) })
 	if p.config.Transport.Listens() {
 		p.work.Go(func() { p.keepPolicy(background) })
 	}
@@ -93,6 +93,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 
 // Close leaves the sandboxes running.
 func (p *Provider) Close() error {
+	p.pools.Close()
 	p.stop(errClosed)
 	p.work.Wait()
 	p.exec.Close()

@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 var (
@@ -76,10 +76,9 @@ func (p *Provider) info(ctx context.Context, name string, rec *record) (provider
 
 // infoOf is the Info that the record contains.
 func infoOf(name string, rec *record) providers.Info {
-	out := providers.Info{
-		Name: name, Spec: rec.Spec, Incarnation: string(rec.UID), CreateTime: rec.CreateTime, LastActivity: rec.LastActivity,
-		FromPool: rec.FromPool, Runtime: rec.Runtime, Unprivileged: true, ReadOnlySystem: !rec.WritableRoot, NotEnforced: rec.NotEnforced,
-	}
+	out := rec.Info(name)
+	out.Incarnation, out.FromPool = string(rec.UID), rec.FromPool
+	out.Runtime, out.Unprivileged, out.ReadOnlySystem, out.NotEnforced = rec.Runtime, true, !rec.WritableRoot, rec.NotEnforced
 	switch rec.Phase {
 	case phaseCreating:
 		out.State = providers.StateCreating
@@ -118,11 +117,13 @@ func (p *Provider) infoWith(name string, rec *record, pod *corev1.Pod) providers
 // the question is still shorter than the 8 KiB that what lies between may allow.
 const podsPerQuestion = 100
 
+const tokens shared.Tokens = "kubernetes1"
+
 // List reads records in the order of their names, which is the cluster's order,
 // and their pods. A token is the cluster's own and expires with it, after
 // minutes.
 func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page, error) {
-	token, err := decodeToken(q.Token)
+	token, err := tokens.Decode(q.Token)
 	if err != nil {
 		return providers.Page{}, err
 	}
@@ -151,7 +152,7 @@ func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page,
 	if err != nil {
 		return providers.Page{}, err
 	}
-	page := providers.Page{Next: encodeToken(list.Continue)}
+	page := providers.Page{Next: tokens.Encode(list.Continue)}
 	for _, info := range infos {
 		if q.Matches(info) {
 			page.Sandboxes = append(page.Sandboxes, info)
@@ -220,27 +221,6 @@ func (p *Provider) infos(ctx context.Context, records map[string]*record) ([]pro
 	return out, nil
 }
 
-const tokenPrefix = "kubernetes1:"
-
-func encodeToken(token string) string {
-	if token == "" {
-		return ""
-	}
-	return base64.RawURLEncoding.EncodeToString([]byte(tokenPrefix + token))
-}
-
-func decodeToken(token string) (string, error) {
-	if token == "" {
-		return "", nil
-	}
-	data, err := base64.RawURLEncoding.DecodeString(token)
-	own, ours := strings.CutPrefix(string(data), tokenPrefix)
-	if err != nil || !ours || own == "" {
-		return "", fmt.Errorf("list: %w", providers.ErrTokenInvalid)
-	}
-	return own, nil
-}
-
 // The pauses between tries to change what others change as well.
 const (
 	conflictPause    = 5 * time.Millisecond
@@ -258,9 +238,7 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 		if rec.Phase != phaseActive {
 			return providers.Info{}, providers.NotActive(infoOf(name, rec), "update %s: it is %s", name, rec.Phase)
 		}
-		info := infoOf(name, rec)
-		c.ApplyTo(&info)
-		rec.Spec, rec.LastActivity = info.Spec, info.LastActivity
+		rec.Apply(c)
 		if err := rec.put(cm); err != nil {
 			return providers.Info{}, err
 		}

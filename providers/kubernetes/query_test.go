@@ -16,6 +16,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 func fakeProvider(t *testing.T) (*Provider, *fake.Clientset) {
@@ -26,7 +27,11 @@ func fakeProvider(t *testing.T) (*Provider, *fake.Clientset) {
 	}
 	client := fake.NewClientset()
 	log := slog.New(slog.DiscardHandler)
-	return &Provider{config: config, namespace: "ns", client: client, agents: kube.NewAgents(nil, TransportExec, log), log: log}, client
+	p := &Provider{
+		config: config, namespace: "ns", client: client, leases: client.CoordinationV1(), agents: kube.NewAgents(nil, TransportExec, log), log: log,
+	}
+	p.pools = p.newPools()
+	return p, client
 }
 
 func put(t *testing.T, client *fake.Clientset, name string, rec record) {
@@ -67,7 +72,7 @@ func TestHowItEnded(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, client := fakeProvider(t)
-			put(t, client, "one", record{Phase: phaseActive, Namespace: "ns", Pod: "one", UID: "u", Spec: providers.Spec{Tenant: "t", ID: "1"}})
+			put(t, client, "one", record{Sandbox: shared.New(providers.Spec{Tenant: "t", ID: "1"}), Phase: phaseActive, Namespace: "ns", Pod: "one", UID: "u"})
 			if !c.none {
 				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "ns", UID: "x", Labels: podLabels("one", labelled{"t", "", nil})}, Status: c.status}
 				pod.UID = "u"
@@ -102,7 +107,7 @@ func TestTokenThatExpired(t *testing.T) {
 		{apierrors.NewTimeoutError("slow", 1), providers.ErrUnavailable},
 	} {
 		client.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, c.said })
-		if _, err := p.List(t.Context(), providers.Query{Limit: 1, Token: encodeToken("abc")}); !errors.Is(err, c.want) {
+		if _, err := p.List(t.Context(), providers.Query{Limit: 1, Token: tokens.Encode("abc")}); !errors.Is(err, c.want) {
 			t.Errorf("%v: %v", c.said, err)
 		}
 	}
@@ -137,7 +142,7 @@ func TestLabelsThatTheClusterCannotHold(t *testing.T) {
 	p, client := fakeProvider(t)
 	odd := map[string]string{"a key with blanks": "a value: with all kinds of things", "plain": "x"}
 	for name, labels := range map[string]map[string]string{"one": odd, "two": {"plain": "x"}} {
-		put(t, client, name, record{Phase: phaseCreating, Spec: providers.Spec{Tenant: "tenant / one", Labels: labels}})
+		put(t, client, name, record{Sandbox: shared.New(providers.Spec{Tenant: "tenant / one", Labels: labels}), Phase: phaseCreating})
 	}
 	page, err := p.List(t.Context(), providers.Query{Tenant: "tenant / one", Labels: odd, Limit: 10})
 	if err != nil || len(page.Sandboxes) != 1 || page.Sandboxes[0].Name != "one" {

@@ -3,13 +3,12 @@ package kubernetes
 import (
 	"encoding/json"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/sandgate/sandgate/providers"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // phase is the stage of a sandbox's life.
@@ -26,18 +25,15 @@ const (
 	phaseDeleting phase = "deleting"
 )
 
-// record is what the provider stores about a sandbox, without the values of the
-// environment.
+// record is what the provider stores about a sandbox.
 type record struct {
+	shared.Sandbox
 	Phase phase `json:"phase"`
 	// Heartbeat grows while a server creates or deletes the sandbox.
 	Heartbeat int64 `json:"heartbeat,omitempty"`
 	// Owner identifies the current or last creation or deletion. It distinguishes
 	// an own write whose answer was lost from another owner's.
-	Owner        string         `json:"owner,omitempty"`
-	Spec         providers.Spec `json:"spec"`
-	CreateTime   time.Time      `json:"create_time"`
-	LastActivity time.Time      `json:"last_activity"`
+	Owner string `json:"owner,omitempty"`
 
 	// The pod, once it exists.
 	Namespace string    `json:"namespace"`
@@ -80,15 +76,4 @@ func (r *record) put(cm *corev1.ConfigMap) error {
 // owner is the reference by which an object is deleted with the record.
 func owner(cm *corev1.ConfigMap) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: cm.Name, UID: cm.UID}}
-}
-
-func withoutValues(spec providers.Spec) providers.Spec {
-	if spec.Env != nil {
-		env := make(map[string]string, len(spec.Env))
-		for k := range spec.Env {
-			env[k] = ""
-		}
-		spec.Env = env
-	}
-	return spec
 }

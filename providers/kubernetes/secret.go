@@ -9,13 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sandgate/sandgate/providers/internal/kube"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
 
 // newSecretName names the secret of a pod: the values of its environment, and
 // its agent's own. A kubelet may still hold what was in the secret of a pod that
 // had the same name before, so that no name is used twice.
-func newSecretName(pod string) string { return secretPrefix(pod) + "-" + random() }
+func newSecretName(pod string) string { return secretPrefix(pod) + "-" + shared.Random() }
 
 func secretPrefix(pod string) string { return pod + "-env" }
 

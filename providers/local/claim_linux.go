@@ -12,22 +12,23 @@ import (
 	"net"
 	"os"
 	"regexp"
-	"strings"
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/pool"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 	"github.com/sandgate/sandgate/providers/local/lock"
 )
 
-// A sandbox of a pool is made whole in a directory of the pool, under a name
-// that no sandbox can have, and is claimed in two steps under the locks of both
-// names: its record becomes the claimed sandbox's, and its directory moves to
-// the sandboxes. The move is the claim. Whoever is killed before it leaves a
-// record in the pool that is not unclaimed any more, which is removed as a half
-// made sandbox is; whoever is killed after it leaves a whole sandbox.
+// A member of a pool is started completely in a directory of the pool, under a
+// name that no sandbox can have. A claim has two steps, under the locks of both
+// names: it writes the claimed sandbox's record into the directory, and it renames
+// the directory to the sandboxes. The rename is the claim. A crash before it
+// leaves a record in the pool that is not unclaimed any more; the next look
+// removes it like a half-made sandbox. A crash after it leaves a whole sandbox.
 //
-// What was named after the sandbox of the pool keeps that name: its container
-// and its cgroups, which the record knows. The rest is in the directory.
+// The container and the cgroups keep the name of the member, which the record
+// holds. Everything else is in the directory.
 
 var poolName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
@@ -35,93 +36,54 @@ var poolName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 // and no template's name has a dot.
 func pooledPrefix(template string) string { return "pool." + template + "." }
 
-// fitOf identifies all that a started sandbox cannot change any more. What the
-// provider only keeps is not in it.
+// fitOf identifies all that a started sandbox cannot change any more.
 func (p *Provider) fitOf(spec providers.Spec, salt string) string {
-	spec.Tenant, spec.ID, spec.Hash, spec.Labels, spec.TTL, spec.IdleTTL, spec.Access = "", "", "", nil, 0, 0, nil
 	sum := hmac.New(sha256.New, []byte(salt))
 	// Hash's Write returns no error, and a Spec was JSON before.
-	_ = json.NewEncoder(sum).Encode([]any{spec, p.runtime.Name, p.config.Transport, p.config.Profile, p.config.CgroupParent, p.agent, p.host.Root})
+	_ = json.NewEncoder(sum).Encode([]any{pool.Fixed(spec), p.runtime.Name, p.config.Transport, p.config.Profile, p.config.CgroupParent, p.agent, p.host.Root})
 	return hex.EncodeToString(sum.Sum(nil)[:20])
 }
 
-// claim makes a started sandbox of the template's pool the one of this name,
-// and returns nil when none fits. On the connection its agent has spoken. The
-// caller holds the name's lock.
-func (p *Provider) claim(ctx context.Context, name string, spec providers.Spec) (*record, net.Conn, error) {
-	if ctx.Err() != nil {
-		return nil, nil, fmt.Errorf("create %s: %w", name, context.Cause(ctx))
-	}
-	ids, err := p.pooled(spec.Template)
-	if err != nil {
-		return nil, nil, err
-	}
-	// The lock of one that fits may be held by whoever has just made it. Free
-	// ones go first, so that callers do not stand in each other's way.
-	try := func(_ context.Context, name string) (*lock.Lock, error) { return p.locks.Try(name) }
-	for _, take := range []locking{try, p.locks.Acquire} {
-		for _, id := range ids {
-			rec, conn, err := p.claimOne(ctx, take, id, name, spec)
-			switch {
-			case err != nil && ctx.Err() != nil:
-				return nil, nil, err
-			case err != nil:
-				// It is in nobody's way, and a new one can be made.
-				p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox of a pool could not be claimed", slog.String("pooled", id), slog.Any("error", err))
-			case rec != nil:
-				p.refill()
-				return rec, conn, nil
-			}
-		}
-	}
-	return nil, nil, nil
+// claim is what a creation wants from a pool.
+type claim struct {
+	name string
+	spec providers.Spec
+	lock locking
+	rec  *record // of the claimed sandbox
 }
 
 // locking takes a lock, or returns nil where it does not wait for it.
 type locking func(ctx context.Context, name string) (*lock.Lock, error)
 
-// pooled lists the sandboxes of one template's pool, whatever their state.
-func (p *Provider) pooled(template string) ([]string, error) {
-	if !poolName.MatchString(template) {
-		return nil, nil
+// claim makes a started sandbox of the template's pool the one of this name,
+// and returns nil when none fits. The caller holds the name's lock.
+func (p *Provider) claim(ctx context.Context, name string, spec providers.Spec) (*record, net.Conn, error) {
+	if ctx.Err() != nil {
+		return nil, nil, fmt.Errorf("create %s: %w", name, context.Cause(ctx))
 	}
-	entries, err := os.ReadDir(p.layout.pool())
-	if err != nil {
-		return nil, err
-	}
-	var out []string
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), pooledPrefix(template)) {
-			out = append(out, e.Name())
+	// The server that has just started a member may still hold its lock. Members
+	// with a free lock go first, so that concurrent claims do not block each other.
+	try := func(_ context.Context, name string) (*lock.Lock, error) { return p.locks.Try(name) }
+	for _, take := range []locking{try, p.locks.Acquire} {
+		c := &claim{name: name, spec: spec, lock: take}
+		conn, err := p.pools.Claim(ctx, spec, c)
+		if err != nil || conn != nil {
+			return c.rec, conn, err
 		}
 	}
-	return out, nil
+	return nil, nil, nil
 }
 
-// unclaimed returns the record of a sandbox that can be claimed for a spec, or
-// nil.
-func (p *Provider) unclaimed(id string, spec providers.Spec) *record {
-	rec, err := readRecord(p.layout.pooled(id))
-	if err != nil || rec.Phase != phaseUnclaimed || rec.Fit != p.fitOf(spec, rec.Incarnation) || !rec.Init.Alive() {
-		return nil
-	}
-	return rec
-}
-
-func (p *Provider) claimOne(ctx context.Context, take locking, id, name string, spec providers.Spec) (*record, net.Conn, error) {
-	// Another caller must not miss one that fits because this one looks at it.
-	if p.unclaimed(id, spec) == nil {
-		return nil, nil, nil
-	}
-	held, err := take(ctx, id)
+func (p *Provider) claimMember(ctx context.Context, id string, c *claim) (net.Conn, error) {
+	held, err := c.lock(ctx, id)
 	if err != nil || held == nil {
-		return nil, nil, err
+		return nil, err
 	}
 	b := p.layout.pooled(id)
 	defer func() { held.Release(!exists(string(b))) }()
-	rec := p.unclaimed(id, spec)
-	if rec == nil {
-		return nil, nil, nil
+	rec, err := readRecord(b)
+	if err != nil || rec.Phase != phaseUnclaimed || rec.Fit != p.fitOf(c.spec, rec.Incarnation) || !rec.Init.Alive() {
+		return nil, nil // by now
 	}
 	soon, cancel := context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
 	defer cancel()
@@ -131,12 +93,10 @@ func (p *Provider) claimOne(ctx context.Context, take locking, id, name string, 
 			p.markDeleting(ctx, held, b, rec)
 			err = errors.Join(err, p.destroy(ctx, held, b, id, rec))
 		}
-		return nil, nil, err
+		return nil, err
 	}
 	rec.Phase, rec.FromPool, rec.Fit = phaseActive, true, ""
-	rec.Spec = withoutValues(spec)
-	rec.CreateTime = time.Now()
-	rec.LastActivity = rec.CreateTime
+	rec.Sandbox = shared.New(c.spec)
 	if err = p.fault(ctx, "record the claim"); err == nil {
 		err = rec.write(b)
 	}
@@ -144,12 +104,13 @@ func (p *Provider) claimOne(ctx context.Context, take locking, id, name string, 
 		err = p.fault(ctx, "move the claim")
 	}
 	if err == nil {
-		err = os.Rename(string(b), string(p.layout.sandbox(name)))
+		err = os.Rename(string(b), string(p.layout.sandbox(c.name)))
 	}
 	if err != nil {
-		return nil, nil, errors.Join(err, conn.Close())
+		return nil, errors.Join(err, conn.Close())
 	}
-	return rec, conn, nil
+	c.rec = rec
+	return conn, nil
 }
 
 // answerTimeout is how long a started agent may take to answer a claim.
@@ -157,8 +118,8 @@ const answerTimeout = 5 * time.Second
 
 var errNoAnswer = fmt.Errorf("the agent did not answer within %v: %w", answerTimeout, providers.ErrStartTimeout)
 
-// settlePooled removes a sandbox of a pool that is not whole and that nobody is
-// at work on: half made, half claimed, half deleted, or ended.
+// settlePooled removes a member that is half made, half claimed, half deleted or
+// ended, unless its lock is held.
 func (p *Provider) settlePooled(ctx context.Context, id string) (settled, error) {
 	b := p.layout.pooled(id)
 	whole := func() (*record, bool, error) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 	"github.com/sandgate/sandgate/providers/local/atomicfile"
 	"github.com/sandgate/sandgate/providers/local/disk"
 	"github.com/sandgate/sandgate/providers/local/lock"
@@ -97,9 +98,8 @@ func (p *Provider) build(ctx context.Context, held *lock.Lock, b bundle, contain
 	defer release()
 	// The runtime would make the parent without limits.
 	p.limitAll(ctx)
-	now := time.Now()
 	rec := &record{
-		Phase: phaseCreating, Container: container, Spec: withoutValues(spec), Incarnation: incarnation, CreateTime: now, LastActivity: now,
+		Sandbox: shared.New(spec), Phase: phaseCreating, Container: container, Incarnation: incarnation,
 		Runtime: p.runtime.Name, Transport: p.config.Transport, Profile: p.config.Profile, WritableRoot: options.WritableRoot && spec.Image != "",
 	}
 	if last == phaseUnclaimed {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,12 +96,15 @@ func FreezeUnclaimed(tb testing.TB, p *Provider, template string) {
 
 func eachUnclaimed(tb testing.TB, p *Provider, template string, do func(oci.Process) error) {
 	tb.Helper()
-	ids, err := p.pooled(template)
+	entries, err := os.ReadDir(p.layout.pool())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	for _, id := range ids {
-		rec, err := readRecord(p.layout.pooled(id))
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), pooledPrefix(template)) {
+			continue
+		}
+		rec, err := readRecord(p.layout.pooled(e.Name()))
 		if err == nil {
 			err = do(rec.Init)
 		}

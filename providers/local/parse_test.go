@@ -52,17 +52,3 @@ func TestCheckResources(t *testing.T) {
 		}
 	}
 }
-
-func FuzzToken(f *testing.F) {
-	f.Add("")
-	f.Add(encodeToken("sg-a"))
-	f.Fuzz(func(t *testing.T, token string) {
-		name, err := decodeToken(token)
-		if err != nil && !errors.Is(err, providers.ErrTokenInvalid) {
-			t.Error(err)
-		}
-		if again, err := decodeToken(encodeToken(name)); err != nil || again != name {
-			t.Errorf("%q became %q, %v", name, again, err)
-		}
-	})
-}

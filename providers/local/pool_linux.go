@@ -4,114 +4,199 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
+	"math/rand/v2"
+	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/pool"
 	"github.com/sandgate/sandgate/providers/local/image"
 )
 
-// keptPool is a pool with its options decoded.
-type keptPool struct {
-	providers.Pool
-	options templateOptions
+const (
+	// firstCommand is how long after a creation its caller is left alone.
+	firstCommand = 100 * time.Millisecond
+	// fillGrace bounds how long creations can keep a pool from being filled.
+	fillGrace = time.Second
+)
+
+// KeepPools drops what no pool needs before it returns.
+func (p *Provider) KeepPools(ctx context.Context, pools []providers.Pool) error {
+	return p.pools.Keep(ctx, pools)
 }
 
-// KeepPools deletes what no pool needs any more before it returns.
-func (p *Provider) KeepPools(ctx context.Context, pools []providers.Pool) error {
-	kept := make([]keptPool, 0, len(pools))
-	said := make(map[string]bool, len(pools))
-	for _, pool := range pools {
-		options, err := checkPool(pool)
-		if err == nil && said[pool.Template] {
-			err = errors.New("it is given twice")
-		}
-		if err != nil {
-			return fmt.Errorf("pool of template %q: %w: %w", pool.Template, err, providers.ErrInvalid)
-		}
-		said[pool.Template] = true
-		kept = append(kept, keptPool{Pool: pool, options: options})
+func checkPool(want providers.Pool) error {
+	if !poolName.MatchString(want.Template) {
+		return errors.New("a name must be 1 to 63 characters of a-z, 0-9 and '-'")
 	}
-	p.keeping.Lock()
-	defer p.keeping.Unlock()
-	p.stopKeeper()
-	if err := p.drain(ctx, kept); err != nil {
+	if want.Spec.Template != want.Template {
+		return fmt.Errorf("its spec is of template %q", want.Spec.Template)
+	}
+	if want.Spec.Image != "" {
+		if _, err := image.Parse(want.Spec.Image); err != nil {
+			return err
+		}
+	}
+	if err := checkResources(want.Spec.Resources); err != nil {
 		return err
 	}
-	p.startKeeper(ctx, kept)
-	return nil
+	_, err := decodeOptions(want.Spec)
+	return err
 }
 
-func checkPool(pool providers.Pool) (templateOptions, error) {
-	if !poolName.MatchString(pool.Template) {
-		return templateOptions{}, errors.New("a name must be 1 to 63 characters of a-z, 0-9 and '-'")
+// PoolStatus counts what the state directory holds, whichever server made it.
+func (p *Provider) PoolStatus(ctx context.Context, template string) (providers.PoolStatus, error) {
+	status, err := p.pools.Status(ctx, template)
+	if err != nil {
+		return providers.PoolStatus{}, err
 	}
-	if pool.Target < 1 {
-		return templateOptions{}, fmt.Errorf("%d sandboxes cannot be kept", pool.Target)
+	entries, err := os.ReadDir(p.layout.sandboxes())
+	if err != nil {
+		return providers.PoolStatus{}, err
 	}
-	if pool.Spec.Template != pool.Template {
-		return templateOptions{}, fmt.Errorf("its spec is of template %q", pool.Spec.Template)
-	}
-	if pool.Spec.Image != "" {
-		if _, err := image.Parse(pool.Spec.Image); err != nil {
-			return templateOptions{}, err
+	for _, e := range entries {
+		if rec, err := readRecord(p.layout.sandbox(e.Name())); err == nil && rec.FromPool && rec.Spec.Template == template {
+			status.Active++
 		}
 	}
-	if err := checkResources(pool.Spec.Resources); err != nil {
-		return templateOptions{}, err
-	}
-	return decodeOptions(pool.Spec)
+	status.Total += status.Active
+	return status, nil
 }
 
-// drainWorkers is how many sandboxes are deleted at once.
-const drainWorkers = 4
+// poolDriver is the state directory as its pools see it. A member is known by
+// the name of its directory.
+type poolDriver struct{ p *Provider }
 
-// drain deletes unclaimed sandboxes that fit none of the pools, and those beyond
-// a pool's target. One that cannot be deleted is told of and left to the next
-// start: nobody can claim it.
-func (p *Provider) drain(ctx context.Context, pools []keptPool) error {
-	entries, err := os.ReadDir(p.layout.pool())
+// Start takes turns with all servers of the state directory, so that they neither
+// overfill a pool nor start sandboxes at the same time.
+func (d poolDriver) Start(ctx context.Context, want providers.Pool, name string) error {
+	p := d.p
+	options, err := decodeOptions(want.Spec)
 	if err != nil {
 		return err
 	}
-	needed := make(map[string]bool)
-	for _, pool := range pools {
-		ids, err := p.pooled(pool.Template)
+	if err := p.awaitQuiet(ctx); err != nil {
+		return err
+	}
+	turn, err := p.locks.Acquire(ctx, "_fill")
+	if err != nil {
+		return err
+	}
+	defer turn.Release(true)
+	ready := 0
+	for m, err := range d.Unclaimed(ctx, &want.Spec, false) {
 		if err != nil {
 			return err
 		}
-		left := pool.Target
-		for _, id := range ids {
-			if left > 0 && p.unclaimed(id, pool.Spec) != nil {
-				needed[id] = true
-				left--
-			}
+		if m.State == pool.Ready {
+			ready++
 		}
 	}
-	var work sync.WaitGroup
-	slots := make(chan struct{}, drainWorkers)
-	for _, e := range entries {
-		if needed[e.Name()] {
-			continue
-		}
-		slots <- struct{}{}
-		work.Go(func() {
-			defer func() { <-slots }()
-			if err := p.drop(ctx, e.Name()); err != nil {
-				p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox that no pool needs could not be deleted", slog.String("pooled", e.Name()), slog.Any("error", err))
-			}
-		})
+	if ready >= want.Target {
+		return pool.ErrFull
 	}
-	work.Wait()
-	if ctx.Err() != nil {
-		return fmt.Errorf("keep pools: %w", context.Cause(ctx))
+	id := pooledPrefix(want.Template) + name
+	held, err := p.locks.Acquire(ctx, id)
+	if err != nil {
+		return err
+	}
+	b := p.layout.pooled(id)
+	defer func() { held.Release(!exists(string(b))) }()
+	if _, _, err = p.build(ctx, held, b, id, want.Spec, options, phaseUnclaimed); err != nil {
+		return fmt.Errorf("start a sandbox: %w", err)
 	}
 	return nil
 }
 
-// drop deletes a sandbox of a pool unless somebody claims it first.
+// Unclaimed reads records only as far as they are wanted: a claim needs one.
+func (d poolDriver) Unclaimed(_ context.Context, spec *providers.Spec, _ bool) iter.Seq2[pool.Member[string], error] {
+	p := d.p
+	return func(yield func(pool.Member[string], error) bool) {
+		entries, err := os.ReadDir(p.layout.pool())
+		if err != nil {
+			yield(pool.Member[string]{}, err)
+			return
+		}
+		// Callers that claim at the same time should not try the same ones.
+		rand.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
+		for _, e := range entries {
+			if spec != nil && (!poolName.MatchString(spec.Template) || !strings.HasPrefix(e.Name(), pooledPrefix(spec.Template))) {
+				continue
+			}
+			if m, ok := p.member(e.Name(), spec); ok && !yield(m, nil) {
+				return
+			}
+		}
+	}
+}
+
+// member returns what there is in a directory of the pools. One that is removed
+// by the retries of removals is not a member any more.
+func (p *Provider) member(id string, spec *providers.Spec) (m pool.Member[string], ok bool) {
+	if p.removals.reason(id) != "" {
+		return m, false
+	}
+	m = pool.Member[string]{Name: id[strings.LastIndexByte(id, '.')+1:], Value: id}
+	b := p.layout.pooled(id)
+	rec, err := readRecord(b)
+	switch {
+	case errors.Is(err, providers.ErrNotFound) && !exists(string(b)):
+		return m, false // it was claimed or removed meanwhile
+	case err != nil:
+		m.State = pool.Broken
+		return m, true
+	case rec.Phase == phaseUnclaimed && rec.Init.Alive():
+		m.State = pool.Ready
+	default:
+		// The server that starts, claims or deletes it holds its lock.
+		held, err := p.locks.Try(id)
+		if err == nil && held != nil {
+			held.Release(!exists(string(b)))
+			m.State = pool.Broken
+			return m, true
+		}
+		m.State = pool.Starting
+	}
+	m.Created = rec.CreateTime
+	if spec != nil && rec.Fit != p.fitOf(*spec, rec.Incarnation) {
+		m.State = pool.Stale
+	}
+	return m, true
+}
+
+// Claim makes a member the sandbox of a creation that holds its name's lock.
+func (d poolDriver) Claim(ctx context.Context, id string, c *claim) (net.Conn, error) {
+	conn, err := d.p.claimMember(ctx, id, c)
+	if err != nil && ctx.Err() == nil {
+		// The creation goes on without it.
+		d.p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox of a pool could not be claimed", slog.String("pooled", id), slog.Any("error", err))
+		err = nil
+	}
+	return conn, err
+}
+
+// Drop deletes a member unless it is claimed first. One that cannot be
+// deleted now is left to the retries of removals.
+func (d poolDriver) Drop(ctx context.Context, m pool.Member[string]) error {
+	p, id := d.p, m.Value
+	var err error
+	if m.State == pool.Broken {
+		_, err = p.settlePooled(ctx, id)
+	} else {
+		err = p.drop(ctx, id)
+	}
+	if err != nil && p.removals.reason(id) != "" {
+		p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox of a pool could not be deleted and is tried again", slog.String("pooled", id), slog.Any("error", err))
+		return nil
+	}
+	return err
+}
+
 func (p *Provider) drop(ctx context.Context, id string) error {
 	held, err := p.locks.Acquire(ctx, id)
 	if err != nil {
@@ -132,46 +217,7 @@ func (p *Provider) drop(ctx context.Context, id string) error {
 	return p.destroy(ctx, held, b, id, rec)
 }
 
-// PoolStatus counts what the state directory holds, whichever server made it.
-func (p *Provider) PoolStatus(ctx context.Context, template string) (providers.PoolStatus, error) {
-	if ctx.Err() != nil {
-		return providers.PoolStatus{}, fmt.Errorf("pool status: %w", context.Cause(ctx))
-	}
-	p.mu.Lock()
-	keeper := p.keeper
-	p.mu.Unlock()
-	pool := keeper.pool(template)
-	if pool == nil {
-		return providers.PoolStatus{}, fmt.Errorf("pool of template %q: %w", template, providers.ErrNotFound)
-	}
-	// A claim between the two looks must not make a sandbox count nowhere.
-	pooled, err := p.pooled(template)
-	if err != nil {
-		return providers.PoolStatus{}, err
-	}
-	status := providers.PoolStatus{Target: pool.Target}
-	starting := 0
-	for _, id := range pooled {
-		if p.unclaimed(id, pool.Spec) != nil {
-			status.Available++
-		} else if rec, err := readRecord(p.layout.pooled(id)); err == nil && rec.Phase == phaseCreating {
-			starting++
-		}
-	}
-	entries, err := os.ReadDir(p.layout.sandboxes())
-	if err != nil {
-		return providers.PoolStatus{}, err
-	}
-	for _, e := range entries {
-		if rec, err := readRecord(p.layout.sandbox(e.Name())); err == nil && rec.FromPool && rec.Spec.Template == template {
-			status.Active++
-		}
-	}
-	status.Total = status.Available + status.Active + starting
-	return status, nil
-}
-
-// foreground knows of creations that somebody waits for.
+// foreground counts the creations that callers wait for.
 type foreground struct {
 	mu    sync.Mutex
 	calls int
@@ -191,10 +237,24 @@ func (f *foreground) enter() func() {
 	}
 }
 
-// quiet reports whether nobody waits, and nobody is likely to be at the first
-// command of a new sandbox.
+// quiet reports whether no creation runs and the first command of the last one is
+// likely to have ended.
 func (f *foreground) quiet() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.calls == 0 && time.Since(f.last) > firstCommand
+}
+
+// awaitQuiet lets callers go first.
+func (p *Provider) awaitQuiet(ctx context.Context) error {
+	tick := time.NewTicker(firstCommand / 4)
+	defer tick.Stop()
+	for until := time.Now().Add(fillGrace); !p.foreground.quiet() && time.Now().Before(until); {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/pool"
 	"github.com/sandgate/sandgate/providers/local/cgroup"
 	"github.com/sandgate/sandgate/providers/local/disk"
 	"github.com/sandgate/sandgate/providers/local/image"
@@ -47,11 +48,7 @@ type Provider struct {
 	stop       context.CancelCauseFunc
 
 	foreground foreground // creations that somebody waits for
-	keeping    sync.Mutex // held while the pools are changed
-
-	mu     sync.Mutex
-	keeper *keeper // nil before KeepPools
-	closed bool
+	pools      *pool.Controller[string, *claim]
 }
 
 var (
@@ -77,6 +74,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 
 		removals: newRemovals(),
 	}
+	p.pools = pool.New(poolDriver{p}, pool.Config{Log: p.log, Check: checkPool, Parallel: 1})
 	if err := p.layout.make(); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
@@ -139,14 +137,9 @@ func (p *Provider) runtimeOf(rec *record) (*oci.Runtime, error) {
 
 // Close leaves all sandboxes running, unclaimed ones included.
 func (p *Provider) Close() error {
-	p.keeping.Lock()
-	p.stopKeeper()
-	p.keeping.Unlock()
+	p.pools.Close()
 	p.stop(errClosed)
 	p.awaitBackground()
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
 	errs := []error{p.agentLock.Close()}
 	if entries, err := os.ReadDir(p.layout.sandboxes()); err == nil && len(entries) == 0 {
 		p.cgroups.Prune()

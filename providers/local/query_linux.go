@@ -2,15 +2,14 @@ package local
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // Get returns one sandbox.
@@ -32,11 +31,9 @@ func (p *Provider) Get(ctx context.Context, name string) (providers.Info, error)
 // info returns a sandbox's record and its state, which depends on whether its
 // first process still runs.
 func (p *Provider) info(name string, rec *record) providers.Info {
-	out := providers.Info{
-		Name: name, Spec: rec.Spec, Incarnation: rec.Incarnation, CreateTime: rec.CreateTime, LastActivity: rec.LastActivity,
-		Runtime: rec.Runtime, Unprivileged: true, ReadOnlySystem: !rec.WritableRoot, NotEnforced: rec.NotEnforced,
-		FromPool: rec.FromPool,
-	}
+	out := rec.Info(name)
+	out.Incarnation, out.FromPool = rec.Incarnation, rec.FromPool
+	out.Runtime, out.Unprivileged, out.ReadOnlySystem, out.NotEnforced = rec.Runtime, true, !rec.WritableRoot, rec.NotEnforced
 	switch rec.Phase {
 	case phaseCreating:
 		out.State = providers.StateCreating
@@ -82,10 +79,12 @@ func (p *Provider) unreadable(name string) providers.Info {
 	return out
 }
 
+const tokens shared.Tokens = "local1"
+
 // List reads the sandboxes in the order of their names. A token is the last
 // name returned, so it never expires.
 func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page, error) {
-	after, err := decodeToken(q.Token)
+	after, err := tokens.Decode(q.Token)
 	if err != nil {
 		return providers.Page{}, err
 	}
@@ -112,30 +111,12 @@ func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page,
 			continue
 		}
 		if len(page.Sandboxes) == max(q.Limit, 1) {
-			page.Next = encodeToken(page.Sandboxes[len(page.Sandboxes)-1].Name)
+			page.Next = tokens.Encode(page.Sandboxes[len(page.Sandboxes)-1].Name)
 			break
 		}
 		page.Sandboxes = append(page.Sandboxes, info)
 	}
 	return page, nil
-}
-
-const tokenPrefix = "local1:"
-
-func encodeToken(name string) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(tokenPrefix + name))
-}
-
-func decodeToken(token string) (string, error) {
-	if token == "" {
-		return "", nil
-	}
-	data, err := base64.RawURLEncoding.DecodeString(token)
-	name, own := strings.CutPrefix(string(data), tokenPrefix)
-	if err != nil || !own {
-		return "", fmt.Errorf("list: %w", providers.ErrTokenInvalid)
-	}
-	return name, nil
 }
 
 // Update changes the record under the sandbox's lock.
@@ -157,11 +138,9 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 		// Its lock was free: it is half made or half deleted.
 		return providers.Info{}, providers.NotActive(p.info(name, rec), "update %s: it is %s", name, rec.Phase)
 	}
-	info := p.info(name, rec)
-	c.ApplyTo(&info)
-	rec.Spec, rec.LastActivity = info.Spec, info.LastActivity
+	rec.Apply(c)
 	if err := rec.write(b); err != nil {
 		return providers.Info{}, p.space.TranslateError(err)
 	}
-	return info, nil
+	return p.info(name, rec), nil
 }

@@ -6,50 +6,47 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"time"
 
 	"github.com/sandgate/sandgate/providers"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 	"github.com/sandgate/sandgate/providers/local/atomicfile"
 	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
-// phase says how far a sandbox's life has come, as written to disk.
+// phase is the stage of a sandbox's life, as written to disk.
 type phase string
 
 const (
-	// phaseCreating: whoever holds the lock makes it. Without a holder it is
+	// phaseCreating: the holder of the lock makes it. Without a holder it is
 	// half-made and must go.
 	phaseCreating phase = "creating"
 	// phaseActive: it was ready once.
 	phaseActive phase = "active"
-	// phaseDeleting: whoever gets the lock must finish the deletion.
+	// phaseDeleting: the next holder of the lock must finish the deletion.
 	phaseDeleting phase = "deleting"
 	// phaseUnclaimed: it was ready once and waits in its pool.
 	phaseUnclaimed phase = "unclaimed"
 )
 
-// record is what the provider keeps of a sandbox. The values of the environment
-// are not in it.
+// record is what the provider stores about a sandbox.
 type record struct {
-	Phase        phase          `json:"phase"`
-	Container    string         `json:"container,omitempty"` // the runtime's name for it; empty: the sandbox's
-	Spec         providers.Spec `json:"spec"`
-	Incarnation  string         `json:"incarnation"`
-	CreateTime   time.Time      `json:"create_time"`
-	LastActivity time.Time      `json:"last_activity"`
-	Init         oci.Process    `json:"init"`
-	Helper       oci.Process    `json:"helper,omitzero"` // that ends after Init: gVisor's file server
-	Loop         string         `json:"loop,omitempty"`  // such as "/dev/loop3"
-	Runtime      string         `json:"runtime"`
-	Transport    Transport      `json:"transport"`
-	Profile      Profile        `json:"profile"`
-	UID          uint32         `json:"uid,omitempty"` // of its processes and its group; 0: shared, of an older server
-	Listen       string         `json:"listen"`        // where connect finds the agent
-	WritableRoot bool           `json:"writable_root,omitempty"`
-	NotEnforced  []string       `json:"not_enforced,omitempty"`
-	Image        string         `json:"image,omitempty"` // the digest under which it is unpacked
-	FromPool     bool           `json:"from_pool,omitempty"`
-	Fit          string         `json:"fit,omitempty"` // what a claim must fit, see fitOf
+	shared.Sandbox
+	Phase        phase       `json:"phase"`
+	Container    string      `json:"container,omitempty"` // the runtime's name for it; empty: the sandbox's
+	Incarnation  string      `json:"incarnation"`
+	Init         oci.Process `json:"init"`
+	Helper       oci.Process `json:"helper,omitzero"` // that ends after Init: gVisor's file server
+	Loop         string      `json:"loop,omitempty"`  // such as "/dev/loop3"
+	Runtime      string      `json:"runtime"`
+	Transport    Transport   `json:"transport"`
+	Profile      Profile     `json:"profile"`
+	UID          uint32      `json:"uid,omitempty"` // of its processes and its group; 0: shared, of an older server
+	Listen       string      `json:"listen"`        // where connect finds the agent
+	WritableRoot bool        `json:"writable_root,omitempty"`
+	NotEnforced  []string    `json:"not_enforced,omitempty"`
+	Image        string      `json:"image,omitempty"` // the digest under which it is unpacked
+	FromPool     bool        `json:"from_pool,omitempty"`
+	Fit          string      `json:"fit,omitempty"` // what a claim must fit, see fitOf
 }
 
 func readRecord(b bundle) (*record, error) {
@@ -81,14 +78,3 @@ func (r *record) container(name string) string {
 }
 
 func (r *record) write(b bundle) error { return atomicfile.WriteJSON(b.record(), r) }
-
-func withoutValues(spec providers.Spec) providers.Spec {
-	if spec.Env != nil {
-		env := make(map[string]string, len(spec.Env))
-		for k := range spec.Env {
-			env[k] = ""
-		}
-		spec.Env = env
-	}
-	return spec
-}

@@ -71,6 +71,9 @@ func (p *Provider) recover(ctx context.Context) (adopted int, err error) {
 	return adopted, nil
 }
 
+// finishWorkers is how many half-made sandboxes are finished at once.
+const finishWorkers = 4
+
 // finish removes or keeps sandboxes that may be half made. It waits at most
 // recoverTimeout for each: one that can't be removed must not delay the others.
 // The retry loop continues with the rest.
@@ -78,7 +81,7 @@ func (p *Provider) finish(ctx context.Context, names []string) {
 	ctx, cancel := context.WithTimeoutCause(ctx, recoverBudget, errSlowRemoval)
 	defer cancel()
 	var work sync.WaitGroup
-	slots := make(chan struct{}, drainWorkers)
+	slots := make(chan struct{}, finishWorkers)
 	for _, name := range names {
 		slots <- struct{}{}
 		work.Go(func() {

@@ -1,5 +1,5 @@
-// Package providertest is the definition of a provider: a suite of cases, each
-// named after the contract that it holds a provider to.
+// Package providertest is the conformance suite of providers. Each case is named
+// after the contract that it checks.
 //
 // # How to add a provider
 //
@@ -22,14 +22,13 @@
 //	}
 //
 // Then add one case to the switch in cmd/sandgate and one row to the table of
-// providers in the documentation. If it takes more, the interface leaked: say
-// so rather than work around it.
+// providers in the documentation. If it takes more, the interface leaks: report it
+// instead of working around it.
 //
-// Run calls Open for every provider it needs, and more than once for the same
-// substrate, because a provider must find what another one made. A case that a
-// provider cannot pass by its nature is declared in Harness.Except, by name and
-// with the reason; a name that is no case's is an error.
+// Run calls Open several times for the same substrate, because a provider must
+// find the sandboxes of another one. Harness.Except names the cases that a
+// provider cannot pass by its nature, each with a reason. An unknown name is an
+// error.
 //
-// The cases that only use a sandbox, and do not care who made it, also run
-// through a server: see RunSandbox.
+// The cases that only use a sandbox also run through a server: see RunSandbox.
 package providertest

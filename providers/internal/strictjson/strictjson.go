@@ -1,5 +1,5 @@
-// Package strictjson decodes the options of templates and requests, in which a
-// field that nobody knows is a mistake and not something to pass over.
+// Package strictjson decodes the options of templates and requests. An unknown
+// field is an error.
 package strictjson
 
 import (
@@ -39,7 +39,7 @@ func decode(raw json.RawMessage, into any) error {
 	return nil
 }
 
-// explain says an error of encoding/json in the words of JSON, not of Go.
+// explain rewrites an error of encoding/json in terms of JSON instead of Go.
 func explain(raw json.RawMessage, into any, err error) error {
 	var wrong *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
@@ -149,7 +149,7 @@ func kindOf(t reflect.Type) string {
 	}
 }
 
-// valueOf is what encoding/json says was found.
+// valueOf names the kind of JSON value that encoding/json found.
 func valueOf(found string) string {
 	if number, ok := strings.CutPrefix(found, "number "); ok {
 		return number
