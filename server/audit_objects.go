@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
-	"github.com/sandgate/sandgate/server/agentconn"
+	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/fault"
 )
 
@@ -132,15 +132,15 @@ func (s *Server) beginFile(ctx context.Context, c *call, path string) error {
 	return s.requireAudit(s.record(ctx, r))
 }
 
-// recordExpired is for a sandbox that the server deletes by itself. One that a
-// caller cleans up has that caller's records.
-func (s *Server) recordExpired(ctx context.Context, key agentconn.Key) {
+// recordExpired records a sandbox that the reaper deleted. A sandbox that a caller
+// cleans up has that caller's records.
+func (s *Server) recordExpired(ctx context.Context, info providers.Info) {
 	if _, ok := ctx.Value(callKey{}).(*call); ok {
 		return
 	}
 	// The sandbox is gone either way.
 	_ = s.record(ctx, AuditRecord{
-		Time: time.Now(), Phase: AuditEnded, Principal: "sandgate", Tenant: key.Tenant,
-		Operation: "Expire", SandboxID: key.ID, Code: codes.OK.String(),
+		Time: time.Now(), Phase: AuditEnded, Principal: "sandgate", Tenant: info.Spec.Tenant,
+		Operation: "Expire", SandboxID: info.Spec.ID, Code: codes.OK.String(),
 	})
 }

@@ -2,15 +2,18 @@ package server
 
 import (
 	"context"
-	"errors"
 	"sync"
+	"time"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
-	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/limit"
 	"github.com/sandgate/sandgate/server/policy"
 )
+
+// maxCleanups bounds the sandboxes that one call cleans up at the same time.
+const maxCleanups = 32
 
 // CleanupSandboxes implements SandboxService.
 func (s *Server) CleanupSandboxes(ctx context.Context, req *sandboxv1.CleanupSandboxesRequest) (*sandboxv1.CleanupSandboxesResponse, error) {
@@ -20,11 +23,16 @@ func (s *Server) CleanupSandboxes(ctx context.Context, req *sandboxv1.CleanupSan
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
+	var maxIdle *time.Duration
+	if d := req.GetMaxIdle(); d != nil {
+		idle := d.AsDuration()
+		maxIdle = &idle
+	}
 	resp := &sandboxv1.CleanupSandboxesResponse{}
 	var mu sync.Mutex
 	var work sync.WaitGroup
-	slots := make(chan struct{}, reapDeletes)
-	q := providers.Query{Tenant: callOf(ctx).principal.Tenant, Labels: req.GetLabels(), Limit: reapPage}
+	slots := limit.New(maxCleanups)
+	q := providers.Query{Tenant: callOf(ctx).principal.Tenant, Labels: req.GetLabels(), Limit: maxPage}
 	for {
 		page, err := s.provider.List(ctx, q)
 		if err != nil {
@@ -32,15 +40,15 @@ func (s *Server) CleanupSandboxes(ctx context.Context, req *sandboxv1.CleanupSan
 			return nil, err
 		}
 		for _, info := range page.Sandboxes {
-			if err := take(ctx, slots); err != nil {
+			if err := slots.Acquire(ctx); err != nil {
 				work.Wait()
 				return nil, err
 			}
 			work.Go(func() {
-				defer func() { <-slots }()
+				defer slots.Release()
 				var done bool
 				err := fault.Catch(func() (err error) {
-					done, err = s.cleanup(ctx, req, info)
+					done, err = s.reaper.CleanUp(ctx, info, maxIdle, req.GetDryRun())
 					return err
 				})
 				mu.Lock()
@@ -65,42 +73,4 @@ func (s *Server) CleanupSandboxes(ctx context.Context, req *sandboxv1.CleanupSan
 			return resp, context.Cause(ctx)
 		}
 	}
-}
-
-// cleanup deletes one sandbox if it is to go, and reports whether it is.
-func (s *Server) cleanup(ctx context.Context, req *sandboxv1.CleanupSandboxesRequest, info providers.Info) (bool, error) {
-	if ctx.Err() != nil {
-		return false, context.Cause(ctx)
-	}
-	if req.GetMaxIdle() == nil {
-		if !s.aged(info) && !s.idled(info) {
-			return false, nil
-		}
-		if req.GetDryRun() {
-			return true, nil
-		}
-		return s.expire(ctx, info)
-	}
-	limit := req.GetMaxIdle().AsDuration()
-	if s.clock.since(info.LastActivity) < limit || info.State == providers.StateDeleting || info.State == providers.StateCreating {
-		return false, nil
-	}
-	key := agentconn.KeyOf(info)
-	if info.State == providers.StateActive {
-		idle, err := s.idleTime(ctx, key)
-		if err != nil {
-			return false, ignoreNotFound(err)
-		}
-		if idle < limit {
-			return false, nil
-		}
-	}
-	if req.GetDryRun() {
-		return true, nil
-	}
-	err := s.remove(ctx, key, providers.Condition{Incarnation: info.Incarnation, IdleSince: info.LastActivity})
-	if errors.Is(err, providers.ErrNotFound) || errors.Is(err, providers.ErrReplaced) || errors.Is(err, providers.ErrInUse) {
-		return false, nil
-	}
-	return err == nil, err
 }

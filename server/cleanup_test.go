@@ -71,7 +71,7 @@ func TestCleanupEndsWithItsCaller(t *testing.T) {
 			return g.pass(ctx, name)
 		}
 	})
-	for i := range reapDeletes + 2 {
+	for i := range maxCleanups + 2 {
 		w.create(fmt.Sprintf("s-%d", i))
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -80,7 +80,7 @@ func TestCleanupEndsWithItsCaller(t *testing.T) {
 		_, err := w.server.CleanupSandboxes(ctx, &sandboxv1.CleanupSandboxesRequest{MaxIdle: durationpb.New(0)})
 		done <- err
 	}()
-	for range reapDeletes {
+	for range maxCleanups {
 		<-g.arrived
 	}
 	gaveUp := errors.New("the caller gave up")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"time"
 
@@ -63,6 +64,8 @@ type Config struct {
 	protocolMinor int32
 	// readClock, where set, stands for the machine's clocks.
 	readClock func() (wall time.Time, mono time.Duration)
+	// random returns a number from 0 to n-1. Default: rand.IntN.
+	random func(n int) int
 }
 
 // Limits are bounds and defaults. Zero values mean the stated default.
@@ -167,6 +170,9 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Timing.Recheck, 2*time.Second)
 	setDefault(&c.Timing.Probe, 10*time.Second)
 	setDefault(&c.Timing.Drain, time.Second)
+	if c.random == nil {
+		c.random = rand.IntN
+	}
 	if c.Audit == nil {
 		c.Audit = noAudit{}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/limit"
 )
 
 // counts knows how many sandboxes there are, so that a creation can be refused
@@ -21,8 +22,8 @@ type counts struct {
 	provider          providers.Provider
 	server, perTenant int // limits; 0: none
 
-	// listing holds a value while somebody lists.
-	listing chan struct{}
+	// listing is held during a listing.
+	listing limit.Slots
 
 	mu      sync.Mutex
 	names   map[string]*counted
@@ -53,7 +54,7 @@ const (
 func newCounts(p providers.Provider, l Limits) *counts {
 	return &counts{
 		provider: p, server: l.MaxSandboxes, perTenant: l.MaxSandboxesPerTenant,
-		listing: make(chan struct{}, 1), names: make(map[string]*counted), tenants: make(map[string]int),
+		listing: limit.New(1), names: make(map[string]*counted), tenants: make(map[string]int),
 	}
 }
 
@@ -185,10 +186,10 @@ func (c *counts) list(ctx context.Context, fresh bool) error {
 	if enough() {
 		return nil
 	}
-	if err := take(ctx, c.listing); err != nil {
+	if err := c.listing.Acquire(ctx); err != nil {
 		return err
 	}
-	defer func() { <-c.listing }()
+	defer c.listing.Release()
 	if enough() {
 		return nil
 	}
@@ -207,7 +208,7 @@ func (c *counts) recount(ctx context.Context) error {
 		c.mu.Unlock()
 	}()
 	found := make(map[string]counted)
-	for q := (providers.Query{Limit: reapPage}); ; {
+	for q := (providers.Query{Limit: maxPage}); ; {
 		page, err := c.provider.List(ctx, q)
 		if err != nil {
 			return err

@@ -49,7 +49,7 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 			return nil, err
 		}
 		exists = info.Incarnation
-		s.expired.remove(key.Name)
+		s.expired.Remove(key.Name)
 		s.agents.Adopt(ctx, key, info, conn)
 		gone, err := s.ready(ctx, key, info)
 		if err == nil {
@@ -100,11 +100,11 @@ func (s *Server) ready(ctx context.Context, key agentconn.Key, info providers.In
 	t, err := s.reachKnown(ctx, key, info.Incarnation, &info)
 	if err == nil {
 		defer t.Release()
-		if info.Created || s.clock.since(info.CreateTime) > s.cfg.Limits.CreateTimeout+cleanupTimeout {
+		if info.Created || s.clock.Since(info.CreateTime) > s.cfg.Limits.CreateTimeout+cleanupTimeout {
 			return false, nil
 		}
 		// Its maker may still give up, and then deletes it if nobody has it.
-		err = s.activity.write(ctx, t, laterThan(info.LastActivity))
+		err = s.activity.Write(ctx, t, laterThan(info.LastActivity))
 	}
 	if err == nil || !info.Created {
 		return errors.Is(err, providers.ErrNotFound) || errors.Is(err, providers.ErrNotActive), err

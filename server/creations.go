@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"sync"
+
+	"github.com/sandgate/sandgate/server/limit"
 )
 
 // tenantShare is the part of all creation slots that one tenant may hold, so that
@@ -12,7 +14,7 @@ const tenantShare = 4
 
 // creationSlots bounds the creations in progress, of all tenants and of each.
 type creationSlots struct {
-	all       chan struct{}
+	all       limit.Slots
 	perTenant int
 
 	mu      sync.Mutex
@@ -20,14 +22,14 @@ type creationSlots struct {
 }
 
 type tenantSlots struct {
-	slots chan struct{}
+	slots limit.Slots
 	users int
 }
 
 // newCreationSlots returns n slots. Where callers have tenants, each tenant has a
 // share of them.
 func newCreationSlots(n int, tenants bool) *creationSlots {
-	c := &creationSlots{all: make(chan struct{}, n), perTenant: n, tenants: map[string]*tenantSlots{}}
+	c := &creationSlots{all: limit.New(n), perTenant: n, tenants: map[string]*tenantSlots{}}
 	if tenants {
 		c.perTenant = max(n/tenantShare, 1)
 	}
@@ -37,32 +39,28 @@ func newCreationSlots(n int, tenants bool) *creationSlots {
 // tryTake takes a slot if one is free at once.
 func (c *creationSlots) tryTake(tenant string) bool {
 	t := c.enter(tenant)
-	select {
-	case t.slots <- struct{}{}:
-	default:
+	if !t.slots.TryAcquire() {
 		c.leave(tenant, t)
 		return false
 	}
-	select {
-	case c.all <- struct{}{}:
-		return true
-	default:
-		<-t.slots
+	if !c.all.TryAcquire() {
+		t.slots.Release()
 		c.leave(tenant, t)
 		return false
 	}
+	return true
 }
 
 // take waits for a slot: first for one of the tenant's, so that a tenant's queue
 // does not delay others.
 func (c *creationSlots) take(ctx context.Context, tenant string) error {
 	t := c.enter(tenant)
-	if err := take(ctx, t.slots); err != nil {
+	if err := t.slots.Acquire(ctx); err != nil {
 		c.leave(tenant, t)
 		return err
 	}
-	if err := take(ctx, c.all); err != nil {
-		<-t.slots
+	if err := c.all.Acquire(ctx); err != nil {
+		t.slots.Release()
 		c.leave(tenant, t)
 		return err
 	}
@@ -71,11 +69,11 @@ func (c *creationSlots) take(ctx context.Context, tenant string) error {
 
 // release gives a slot back.
 func (c *creationSlots) release(tenant string) {
-	<-c.all
+	c.all.Release()
 	c.mu.Lock()
 	t := c.tenants[tenant]
 	c.mu.Unlock()
-	<-t.slots
+	t.slots.Release()
 	c.leave(tenant, t)
 }
 
@@ -84,7 +82,7 @@ func (c *creationSlots) enter(tenant string) *tenantSlots {
 	defer c.mu.Unlock()
 	t := c.tenants[tenant]
 	if t == nil {
-		t = &tenantSlots{slots: make(chan struct{}, c.perTenant)}
+		t = &tenantSlots{slots: limit.New(c.perTenant)}
 		c.tenants[tenant] = t
 	}
 	t.users++

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
+
+	"github.com/sandgate/sandgate/server/lifetime/clocktest"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -16,21 +17,28 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
+// What a round does with long overdue sandboxes.
+const (
+	lateWait  = 10 * time.Minute
+	lateLeast = 10
+)
+
 // leaping is a world whose clocks the test sets.
-func leaping(t *testing.T) (*world, *fakeClock) {
+func leaping(t *testing.T) (*world, *clocktest.Clock) {
 	t.Helper()
-	f := newFakeClock()
+	f := clocktest.New()
 	w := newWorld(t, func(c *Config) {
-		c.readClock, c.Provider = f.read, unled{c.Provider.(*memory)}
+		c.readClock, c.Provider = f.Read, unled{c.Provider.(*memory)}
+		c.random = rand.New(rand.NewPCG(1, 2)).IntN
 	})
 	return w, f
 }
 
 // idleFor is the idle time of an agent that has been idle for ago by now.
-func (f *fakeClock) idleFor(ago time.Duration) *func() time.Duration {
-	_, start := f.read()
+func idleFor(f *clocktest.Clock, ago time.Duration) *func() time.Duration {
+	_, start := f.Read()
 	idle := func() time.Duration {
-		_, now := f.read()
+		_, now := f.Read()
 		return now - start + ago
 	}
 	return &idle
@@ -38,7 +46,7 @@ func (f *fakeClock) idleFor(ago time.Duration) *func() time.Duration {
 
 func (w *world) reap() {
 	w.t.Helper()
-	if err := w.server.reapAll(w.t.Context()); err != nil {
+	if err := w.server.reaper.Round(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -55,10 +63,10 @@ func TestAClockThatLeapsDeletesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, id := range []string{"idle", "aged"} {
-		w.place(id).agent.idle.Store(f.idleFor(0))
+		w.place(id).agent.idle.Store(idleFor(f, 0))
 	}
-	f.pass(time.Minute)
-	f.set(25 * time.Hour)
+	f.Pass(time.Minute)
+	f.Set(25 * time.Hour)
 	w.reap()
 	if w.gone("idle") || w.gone("aged") {
 		t.Fatal("a leap of 25 hours deleted a sandbox")
@@ -75,15 +83,15 @@ func TestAClockThatLeapsDeletesNothing(t *testing.T) {
 	w.provider.mu.Lock()
 	last := p.info.LastActivity
 	w.provider.mu.Unlock()
-	if now, _ := f.read(); now.Sub(last) > 2*time.Minute {
+	if now, _ := f.Read(); now.Sub(last) > 2*time.Minute {
 		t.Errorf("the record says that it was idle for %v", now.Sub(last))
 	}
-	f.pass(61 * time.Minute)
+	f.Pass(61 * time.Minute)
 	w.reap()
 	if !w.gone("idle") || w.gone("aged") {
 		t.Error("after an hour the idle one is to be gone, and no other")
 	}
-	f.pass(61 * time.Minute)
+	f.Pass(61 * time.Minute)
 	w.reap()
 	if !w.gone("aged") {
 		t.Error("after two hours the other is still there")
@@ -97,7 +105,7 @@ func TestRecordThatALeapMadeOld(t *testing.T) {
 	w, f := leaping(t)
 	w.createFor("a", time.Hour)
 	w.age("a", 61*time.Minute)
-	w.place("a").agent.idle.Store(f.idleFor(time.Minute))
+	w.place("a").agent.idle.Store(idleFor(f, time.Minute))
 	resp, err := w.client.CleanupSandboxes(t.Context(), &sandboxv1.CleanupSandboxesRequest{MaxIdle: durationpb.New(time.Hour)})
 	if err != nil || len(resp.GetDeletedSandboxIds()) > 0 {
 		t.Errorf("cleanup: %v, %v", resp, err)
@@ -109,10 +117,10 @@ func TestRecordThatALeapMadeOld(t *testing.T) {
 	w.provider.mu.Lock()
 	last := w.provider.places[substrateName(defaultTenant, "a")].info.LastActivity
 	w.provider.mu.Unlock()
-	if now, _ := f.read(); now.Sub(last) > 2*time.Minute {
+	if now, _ := f.Read(); now.Sub(last) > 2*time.Minute {
 		t.Errorf("the record still says that it was idle for %v", now.Sub(last))
 	}
-	f.pass(60 * time.Minute)
+	f.Pass(60 * time.Minute)
 	w.reap()
 	if !w.gone("a") {
 		t.Error("an hour later it is still there")
@@ -128,35 +136,20 @@ func TestWhatIsLongOverdueGoesLittleByLittle(t *testing.T) {
 		id := fmt.Sprintf("old-%02d", i)
 		w.createFor(id, time.Hour)
 		w.age(id, 26*time.Hour)
-		w.place(id).agent.idle.Store(f.idleFor(26 * time.Hour))
+		w.place(id).agent.idle.Store(idleFor(f, 26*time.Hour))
 	}
 	w.createFor("due", time.Hour)
 	w.age("due", 61*time.Minute)
-	w.place("due").agent.idle.Store(f.idleFor(61 * time.Minute))
+	w.place("due").agent.idle.Store(idleFor(f, 61*time.Minute))
 	w.reap()
 	if n := w.count(); n != many || !w.gone("due") {
 		t.Errorf("after the start %d are left, want %d: all but what is just due", n, many)
 	}
-	f.pass(lateWait)
+	f.Pass(lateWait)
 	for _, want := range []int{many - lateLeast, many - 2*lateLeast, 0} {
 		w.reap()
 		if n := w.count(); n != want {
 			t.Errorf("%d are left, want %d", n, want)
-		}
-	}
-}
-
-func TestBacklogShare(t *testing.T) {
-	for n, want := range map[int]int{0: 0, 3: 3, 50: 10, 500: 50, 20_000: lateMost} {
-		b := backlog{random: rand.New(rand.NewPCG(1, uint64(n))).IntN}
-		for range n {
-			b.add(providers.Info{})
-		}
-		if got := len(b.share(lateWait)); got != want {
-			t.Errorf("of %d a round deletes %d, want %d", n, got, want)
-		}
-		if got := len(b.share(lateWait - 1)); got != 0 {
-			t.Errorf("of %d a server that has just started deletes %d", n, got)
 		}
 	}
 }
@@ -190,8 +183,7 @@ func TestWhatCannotBeDeletedHoldsUpNoOther(t *testing.T) {
 				}
 				return nil
 			}
-			w.server.random = rand.New(rand.NewPCG(1, 2)).IntN
-			f.pass(lateWait)
+			f.Pass(lateWait)
 			// Those that are being deleted take no share at all.
 			rounds := 30
 			if deleting {
@@ -204,26 +196,5 @@ func TestWhatCannotBeDeletedHoldsUpNoOther(t *testing.T) {
 				t.Errorf("%d are left, want %d", n, stuck)
 			}
 		})
-	}
-}
-
-// Each of a backlog that is larger than the sample has its chance.
-func TestBacklogSamplesAll(t *testing.T) {
-	b := backlog{random: rand.New(rand.NewPCG(1, 2)).IntN}
-	for i := range 3 * lateMost {
-		b.add(providers.Info{Name: fmt.Sprint(i)})
-	}
-	var thirds [3]int
-	for _, info := range b.sample {
-		i, err := strconv.Atoi(info.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		thirds[i/lateMost]++
-	}
-	for _, n := range thirds {
-		if n < lateMost/4 {
-			t.Errorf("the sample has %v of the thirds", thirds)
-		}
 	}
 }

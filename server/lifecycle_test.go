@@ -215,7 +215,7 @@ func TestUpdateAndDelete(t *testing.T) {
 // A sandbox is deleted when its lifetime has ended, never before, and a
 // running command keeps an idle one alive.
 func TestReaper(t *testing.T) {
-	w := newWorld(t, nil)
+	w, clock := leaping(t)
 	lives := func(id string) bool {
 		_, err := w.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: id})
 		if err != nil && status.Code(err) != codes.NotFound {
@@ -231,7 +231,7 @@ func TestReaper(t *testing.T) {
 		p.info.LastActivity = p.info.LastActivity.Add(-by)
 	}
 	reap := func() {
-		if err := w.server.reapAll(t.Context()); err != nil {
+		if err := w.server.reaper.Round(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -277,7 +277,7 @@ func TestReaper(t *testing.T) {
 		t.Error("a sandbox was deleted although nobody knows whether it is idle")
 	}
 	age("busy", time.Hour)
-	w.server.clock.start -= lateWait
+	clock.Pass(lateWait)
 	reap()
 	if lives("busy") {
 		t.Error("a sandbox whose agent is gone for long was kept")
@@ -311,7 +311,7 @@ func TestActivityIsWrittenSparingly(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := func() time.Time {
-		w.server.activity.pending.Wait()
+		w.server.activity.Wait()
 		w.provider.mu.Lock()
 		defer w.provider.mu.Unlock()
 		return w.provider.places[substrateName(defaultTenant, "a")].info.LastActivity

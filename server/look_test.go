@@ -15,8 +15,8 @@ import (
 // tick does what the server does every few seconds, and waits until it is done.
 func (w *world) tick() {
 	w.t.Helper()
-	w.server.noteCalls(w.t.Context(), time.Now())
-	w.server.activity.pending.Wait()
+	w.server.activity.NoteCalls(w.t.Context(), w.server.agents.Live(), time.Now())
+	w.server.activity.Wait()
 }
 
 // The reaper asks the agents of idle sandboxes, which is no use of them: all are
@@ -30,7 +30,7 @@ func TestReapersLookRenewsNothing(t *testing.T) {
 	}
 	var round sync.WaitGroup
 	round.Go(func() {
-		if err := w.server.reapAll(t.Context()); err != nil {
+		if err := w.server.reaper.Round(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -76,7 +76,9 @@ func TestLooksAtOnceAreNoUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.EndInspection()
-	if idle, err := w.server.idleTime(t.Context(), key); err != nil || idle == usedNow {
-		t.Errorf("idle for %v, %v", idle, err)
+	resp, err := w.client.CleanupSandboxes(t.Context(),
+		&sandboxv1.CleanupSandboxesRequest{MaxIdle: durationpb.New(time.Nanosecond), DryRun: true})
+	if err != nil || len(resp.GetDeletedSandboxIds()) != 1 {
+		t.Errorf("it counts as in use: %v, %v", resp, err)
 	}
 }

@@ -93,7 +93,7 @@ func (c *stateCollector) countSandboxes(ctx context.Context) error {
 		known[t.Name] = true
 		counts[key{wire.StateName(providers.StateActive), t.Name}] = 0
 	}
-	q := providers.Query{Limit: reapPage}
+	q := providers.Query{Limit: maxPage}
 	for {
 		page, err := c.s.provider.List(ctx, q)
 		if err != nil {

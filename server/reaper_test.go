@@ -167,7 +167,7 @@ func TestReaperPassesOverTheSilent(t *testing.T) {
 	var round sync.WaitGroup
 	began := time.Now()
 	round.Go(func() {
-		if err := w.server.reapAll(t.Context()); err != nil {
+		if err := w.server.reaper.Round(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -178,7 +178,7 @@ func TestReaperPassesOverTheSilent(t *testing.T) {
 		t.Error("a sandbox was deleted although nobody knows whether it is idle")
 	}
 	gets := w.provider.gets.Load()
-	if err := w.server.reapAll(t.Context()); err != nil {
+	if err := w.server.reaper.Round(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if now := w.provider.gets.Load(); now != gets {

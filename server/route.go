@@ -47,12 +47,12 @@ func (s *Server) reachKnown(ctx context.Context, key agentconn.Key, incarnation 
 			return nil, fault.Replaced(key.ID, now.Incarnation)
 		}
 	}
-	if s.aged(*t.Info()) {
+	if s.clock.Aged(*t.Info()) {
 		// Another replica may have prolonged it meanwhile.
 		fresh, err := s.agents.Lookup(ctx, key)
 		if err == nil {
 			t.SetInfo(fresh)
-			if s.aged(fresh) {
+			if s.clock.Aged(fresh) {
 				err = fault.Expired(key.ID, fresh.ExpireTime())
 			}
 		}
@@ -61,9 +61,9 @@ func (s *Server) reachKnown(ctx context.Context, key agentconn.Key, incarnation 
 			return nil, s.explain(key, err)
 		}
 	}
-	if err := s.activity.renew(ctx, t, time.Now()); err != nil {
+	if err := s.activity.Renew(ctx, t, time.Now()); err != nil {
 		t.Release()
-		if end, ok := s.expired.get(key.Name); ok && errors.Is(err, providers.ErrNotActive) {
+		if end, ok := s.expired.Get(key.Name); ok && errors.Is(err, providers.ErrNotActive) {
 			err = fault.Expired(key.ID, end)
 		}
 		return nil, s.explain(key, err)
@@ -77,7 +77,7 @@ func (s *Server) explain(key agentconn.Key, err error) error {
 	if !errors.Is(err, providers.ErrNotFound) || errors.As(err, &told) {
 		return err
 	}
-	if end, ok := s.expired.get(key.Name); ok {
+	if end, ok := s.expired.Get(key.Name); ok {
 		return fault.Expired(key.ID, end)
 	}
 	return fault.NotFound(key.ID)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
@@ -28,6 +27,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/lifetime"
 	"github.com/sandgate/sandgate/server/policy"
 )
 
@@ -50,14 +50,13 @@ type Server struct {
 	grpc      *grpc.Server
 	health    *health.Server
 	agents    *agentconn.Set
-	activity  *activity
-	expired   *tombstones
-	reapLater *pauses
-	random    func(n int) int // chooses from a backlog
+	activity  *lifetime.Activity
+	reaper    *lifetime.Reaper
+	expired   *lifetime.Tombstones
 	services  map[string]grpc.ServiceInfo
 	conns     *connLimiter
 	running   *running
-	clock     *clock
+	clock     *lifetime.Clock
 	counts    *counts
 	creations *creationSlots // nil: no bound
 	metrics   *metrics
@@ -98,9 +97,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: agentconn.NewCodec(),
-		health: health.NewServer(), halt: make(chan struct{}), expired: newTombstones(), reapLater: newPauses(), random: rand.IntN,
+		health: health.NewServer(), halt: make(chan struct{}), expired: lifetime.NewTombstones(),
 		conns: newConnLimiter(), running: newRunning(), refusals: newRefusals(),
-		clock: newClock(cfg.readClock), counts: newCounts(cfg.Provider, cfg.Limits),
+		clock: lifetime.NewClock(cfg.readClock), counts: newCounts(cfg.Provider, cfg.Limits),
 	}
 	if s.policy, err = policy.New(policy.Config{
 		Templates: cfg.Templates, Access: cfg.Access, Secret: cfg.SpecSecret,
@@ -147,7 +146,13 @@ func New(cfg Config) (*Server, error) {
 		Provider: cfg.Provider, Version: cfg.Version, ProtocolMinor: cfg.protocolMinor, MaxRequest: cfg.Limits.MaxMessageBytes,
 		Hello: cfg.Timing.Hello, Idle: cfg.Timing.TunnelIdle, OnDial: s.metrics.dialled,
 	})
-	s.activity = newActivity(cfg.Provider, s.log)
+	s.activity = lifetime.NewActivity(cfg.Provider, s.log)
+	s.reaper = lifetime.NewReaper(lifetime.Config{
+		Provider: cfg.Provider, Agents: s.agents, Clock: s.clock, Log: s.log, Expired: s.expired, Random: cfg.random,
+		OnDelete:  func(info providers.Info) { s.counts.forget(info.Name, info.Incarnation) },
+		OnExpire:  s.sandboxExpired,
+		OnFailure: s.metrics.reapFailures.Inc,
+	})
 
 	unary, stream := s.chains()
 	opts := []grpc.ServerOption{
@@ -329,7 +334,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	go func() {
 		defer close(ended)
 		s.work.Wait()
-		s.activity.pending.Wait()
+		s.activity.Wait()
 		s.agents.Wait()
 	}()
 	select {
@@ -337,21 +342,4 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	return context.Cause(ctx)
-}
-
-// background runs what is to go on until the server halts, and begins it anew
-// after a panic.
-func (s *Server) background(what string, run func()) {
-	for {
-		err := fault.Catch(func() error { run(); return nil })
-		if err == nil {
-			return
-		}
-		s.log.Error("background work broke off", "work", what, "error", err)
-		select {
-		case <-s.halt:
-			return
-		case <-time.After(s.cfg.Timing.ReapInterval):
-		}
-	}
 }

@@ -166,7 +166,7 @@ func TestShutdownWaitsForActivity(t *testing.T) {
 	tunnel := w.server.agents.Peek(substrateName(defaultTenant, "a"))
 	w.server.haltOnce.Do(func() { close(w.server.halt) })
 	w.server.work.Wait()
-	w.server.activity.note(t.Context(), tunnel, time.Now().Add(time.Hour))
+	w.server.activity.Note(t.Context(), tunnel, time.Now().Add(time.Hour))
 	if err := w.server.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}

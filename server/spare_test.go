@@ -34,6 +34,9 @@ func (g *gate) pass(ctx context.Context, name string) error {
 	}
 }
 
+// reapDeletes is how many sandboxes the reaper deletes at the same time.
+const reapDeletes = 32
+
 // unled is a provider for whose server nothing reaps but the test.
 type unled struct{ *memory }
 
@@ -92,7 +95,7 @@ func TestReaperSparesWhatIsUsedMeanwhile(t *testing.T) {
 	}
 	var round sync.WaitGroup
 	round.Go(func() {
-		if err := w.server.reapAll(t.Context()); err != nil {
+		if err := w.server.reaper.Round(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -173,7 +176,7 @@ func TestReaperSparesWhatIsProlonged(t *testing.T) {
 	}
 	var round sync.WaitGroup
 	round.Go(func() {
-		if err := w.server.reapAll(t.Context()); err != nil {
+		if err := w.server.reaper.Round(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})

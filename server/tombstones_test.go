@@ -47,7 +47,7 @@ func TestFailedDeletionLeavesNoTombstone(t *testing.T) {
 func TestUpdateRemovesTheTombstone(t *testing.T) {
 	w := newWorld(t, nil)
 	w.create("a")
-	w.server.expired.add(substrateName(defaultTenant, "a"), time.Now())
+	w.server.expired.Add(substrateName(defaultTenant, "a"), time.Now())
 	_, err := w.client.UpdateSandbox(t.Context(), &sandboxv1.UpdateSandboxRequest{SandboxId: "a", Ttl: durationpb.New(time.Hour)})
 	if err != nil {
 		t.Fatal(err)

@@ -47,7 +47,7 @@ func (s *Server) UpdateSandbox(ctx context.Context, req *sandboxv1.UpdateSandbox
 	if info, err = s.provider.Update(ctx, key.Name, c); err != nil {
 		return nil, s.explain(key, err)
 	}
-	s.expired.remove(key.Name)
+	s.expired.Remove(key.Name)
 	if t := s.agents.Peek(key.Name); t != nil && t.Incarnation == info.Incarnation {
 		t.SetInfo(info)
 	}

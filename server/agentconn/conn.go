@@ -14,6 +14,7 @@ import (
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/limit"
 )
 
 // Key identifies a sandbox: its tenant and id, and the name that the substrate
@@ -57,9 +58,9 @@ type Activity struct {
 	// Written is the last activity that the provider has or is being sent, and
 	// Confirmed the last one that it has stored.
 	Written, Confirmed atomic.Int64
-	// Writing holds a value while a call waits for its write, and FailedAt is the
-	// time of the last write that failed.
-	Writing  chan struct{}
+	// Writing is held while a call waits for its write, and FailedAt is the time of
+	// the last write that failed.
+	Writing  limit.Slots
 	FailedAt atomic.Int64
 }
 

@@ -17,6 +17,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/limit"
 	"github.com/sandgate/sandgate/server/policy"
 )
 
@@ -92,7 +93,7 @@ func (s *Set) dial(ctx context.Context, key Key, known *providers.Info, raw net.
 		return nil, err
 	}
 	c = &Conn{Key: key, Incarnation: info.Incarnation, Policies: policies,
-		pipe: &pipe{Conn: raw, dead: make(chan struct{})}, Activity: Activity{Writing: make(chan struct{}, 1)}}
+		pipe: &pipe{Conn: raw, dead: make(chan struct{})}, Activity: Activity{Writing: limit.New(1)}}
 	c.SetInfo(info)
 	if c.client, err = s.newClient(c.pipe); err != nil {
 		return nil, errors.Join(err, c.pipe.Close())

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/limit"
 )
 
 // replyTimeout bounds the time from the headers of an agent's reply, which it
@@ -23,11 +24,11 @@ const replyTimeout = keepaliveTime + keepaliveTimeout + 10*time.Second
 // call delays no other.
 type boundedReplies struct {
 	grpc.ClientConnInterface
-	receiving chan struct{} // holds a value while a reply is received
+	receiving limit.Slots // held while a reply is received
 }
 
 func newBoundedReplies(conn grpc.ClientConnInterface) *boundedReplies {
-	return &boundedReplies{ClientConnInterface: conn, receiving: make(chan struct{}, 1)}
+	return &boundedReplies{ClientConnInterface: conn, receiving: limit.New(1)}
 }
 
 var unaryDesc = &grpc.StreamDesc{}
@@ -50,12 +51,10 @@ func (c *boundedReplies) Invoke(ctx context.Context, method string, args, reply 
 		return err
 	}
 	if _, err := stream.Header(); err == nil {
-		select {
-		case c.receiving <- struct{}{}:
-			defer func() { <-c.receiving }()
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := c.receiving.Acquire(ctx); err != nil {
+			return err
 		}
+		defer c.receiving.Release()
 	}
 	late := time.AfterFunc(replyTimeout, func() { cancel(errSlowReply) })
 	defer late.Stop()

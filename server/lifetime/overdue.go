@@ -1,4 +1,4 @@
-package server
+package lifetime
 
 import (
 	"time"
@@ -55,13 +55,13 @@ func (b *backlog) share(up time.Duration) []providers.Info {
 
 // overdue is how long ago a sandbox's lifetime ended, without leaps of the wall
 // clock. It is negative while the lifetime lasts.
-func (s *Server) overdue(info providers.Info) time.Duration {
+func (r *Reaper) overdue(info providers.Info) time.Duration {
 	over := time.Duration(-1)
 	if ttl := info.Spec.TTL; ttl > 0 {
-		over = max(over, s.clock.since(info.CreateTime)-ttl)
+		over = max(over, r.cfg.Clock.Since(info.CreateTime)-ttl)
 	}
 	if idle := info.Spec.IdleTTL; idle > 0 {
-		over = max(over, s.clock.since(info.LastActivity)-idle)
+		over = max(over, r.cfg.Clock.Since(info.LastActivity)-idle)
 	}
 	return over
 }

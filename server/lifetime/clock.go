@@ -1,11 +1,13 @@
-package server
+package lifetime
 
 import (
 	"sync"
 	"time"
+
+	"github.com/sandgate/sandgate/providers"
 )
 
-// clock measures the age of stamps that providers keep. Stamps are wall-clock
+// Clock measures the age of stamps that providers keep. Stamps are wall-clock
 // times, because they outlive the process; but a wall clock can leap, when it is
 // set or when the machine was suspended, and a leap makes nothing older. The
 // monotonic clock tells a leap from time that has passed.
@@ -13,7 +15,7 @@ import (
 // Only leaps of this process's life are known. A stamp from before a leap is
 // younger by it. A clock that is set back makes stamps look younger by itself,
 // which prolongs lifetimes and ends none.
-type clock struct {
+type Clock struct {
 	read func() (wall time.Time, mono time.Duration)
 
 	mu    sync.Mutex
@@ -37,7 +39,9 @@ const (
 	maxLeaps = 256
 )
 
-func newClock(read func() (time.Time, time.Duration)) *clock {
+// NewClock returns a Clock that calls read, or reads the machine's clocks if read
+// is nil.
+func NewClock(read func() (time.Time, time.Duration)) *Clock {
 	if read == nil {
 		began := time.Now()
 		read = func() (time.Time, time.Duration) {
@@ -45,22 +49,22 @@ func newClock(read func() (time.Time, time.Duration)) *clock {
 			return now.Round(0), now.Sub(began)
 		}
 	}
-	c := &clock{read: read}
+	c := &Clock{read: read}
 	c.wall, c.mono = read()
 	c.start = c.mono
 	return c
 }
 
-// now reads the clock. It must be called now and then, so that no leap hides in
+// Now reads the clock. It must be called now and then, so that no leap hides in
 // a long time between two readings.
-func (c *clock) now() time.Time {
+func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.observe()
 }
 
 // observe needs c.mu.
-func (c *clock) observe() time.Time {
+func (c *Clock) observe() time.Time {
 	wall, mono := c.read()
 	by := wall.Sub(c.wall) - (mono - c.mono)
 	c.wall, c.mono = wall, mono
@@ -86,8 +90,8 @@ func (c *clock) observe() time.Time {
 	return wall
 }
 
-// since returns how old a stamp is.
-func (c *clock) since(stamp time.Time) time.Duration {
+// Since returns how old a stamp is.
+func (c *Clock) Since(stamp time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	age := c.observe().Sub(stamp.Round(0))
@@ -99,10 +103,21 @@ func (c *clock) since(stamp time.Time) time.Duration {
 	return age
 }
 
-// up returns how long the process has been measuring.
-func (c *clock) up() time.Duration {
+// Up returns how long the process has been measuring.
+func (c *Clock) Up() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.observe()
 	return c.mono - c.start
+}
+
+// Aged reports whether a sandbox's TTL has passed.
+func (c *Clock) Aged(info providers.Info) bool {
+	return info.Spec.TTL > 0 && c.Since(info.CreateTime) >= info.Spec.TTL
+}
+
+// idled reports whether a sandbox's idle TTL has passed since the last activity
+// that the provider has stored.
+func (c *Clock) idled(info providers.Info) bool {
+	return info.Spec.IdleTTL > 0 && c.Since(info.LastActivity) >= info.Spec.IdleTTL
 }
