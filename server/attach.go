@@ -19,7 +19,7 @@ func (s *Server) Attach(req *sandboxv1.AttachRequest, stream grpc.ServerStreamin
 	}
 	ctx := stream.Context()
 	c := callOf(ctx)
-	f := &follower{
+	f := &execRelay{
 		s: s, key: keyOf(ctx, req.GetSandboxId()), expected: req.GetExpectedIncarnation(),
 		execID: req.GetExecId(), until: req.GetFollowUntil(), position: req.GetPosition(), out: stream, call: c,
 	}

@@ -97,14 +97,14 @@ const joinTries = 5
 // can is removed, unless another call was given it meanwhile. With an error it
 // reports whether the sandbox is gone.
 func (s *Server) ready(ctx context.Context, key agentconn.Key, info providers.Info) (gone bool, err error) {
-	t, err := s.reachKnown(ctx, key, info.Incarnation, &info)
+	conn, err := s.acquireKnown(ctx, key, info.Incarnation, &info)
 	if err == nil {
-		defer t.Release()
+		defer conn.Release()
 		if info.Created || s.clock.Since(info.CreateTime) > s.cfg.Limits.CreateTimeout+cleanupTimeout {
 			return false, nil
 		}
 		// Its maker may still give up, and then deletes it if nobody has it.
-		err = s.activity.Write(ctx, t, laterThan(info.LastActivity))
+		err = s.activity.Write(ctx, conn, laterThan(info.LastActivity))
 	}
 	if err == nil || !info.Created {
 		return errors.Is(err, providers.ErrNotFound) || errors.Is(err, providers.ErrNotActive), err

@@ -24,7 +24,7 @@ func (s *Server) DeleteSandbox(ctx context.Context, req *sandboxv1.DeleteSandbox
 		return &sandboxv1.DeleteSandboxResponse{}, nil
 	}
 	if err != nil {
-		return nil, s.explain(key, err)
+		return nil, s.notFoundReason(key, err)
 	}
 	return &sandboxv1.DeleteSandboxResponse{Deleted: true}, nil
 }

@@ -44,33 +44,29 @@ func (s *Server) Download(req *sandboxv1.DownloadRequest, stream grpc.ServerStre
 			return nil
 		}
 		if s.isStopping() || d.begun || !retry.Wait(ctx, err) {
-			return s.broken(ctx, err)
+			return s.finalError(ctx, err)
 		}
 	}
 }
 
 func (s *Server) download(ctx context.Context, key agentconn.Key, req *sandboxv1.DownloadRequest, d *download) error {
-	t, err := s.reach(ctx, key, req.GetExpectedIncarnation())
+	conn, err := s.acquire(ctx, key, req.GetExpectedIncarnation())
 	if err != nil {
 		return err
 	}
-	defer t.Release()
-	confinement, err := s.policy.Confine(t.Policies, req.GetAccess())
+	defer conn.Release()
+	confinement, err := s.policy.Confine(conn.Policies, req.GetAccess())
 	if err != nil {
 		return err
 	}
 	up, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	in, err := t.OpenStream(up, agentv1.AgentService_Download_FullMethodName,
+	in, err := conn.OpenStream(up, agentv1.AgentService_Download_FullMethodName,
 		&agentv1.DownloadRequest{Request: req, Confinement: confinement, Limits: s.limits})
 	if err == nil {
 		err = d.relay(in, func() { cancel(nil) })
 	}
-	err = agentconn.Error(up, err)
-	if fault.IsMisbehaved(err) {
-		t.Cut()
-	}
-	return err
+	return conn.Error(up, err)
 }
 
 // download checks and passes on files: per item, in order, either header,

@@ -22,19 +22,19 @@ func (s *Server) Execute(req *sandboxv1.ExecuteRequest, stream grpc.ServerStream
 	}
 	ctx := stream.Context()
 	c := callOf(ctx)
-	f := &follower{
+	f := &execRelay{
 		s: s, key: keyOf(ctx, req.GetSandboxId()), expected: req.GetExpectedIncarnation(),
 		execID: req.GetExecId(), until: req.GetFollowUntil(), out: stream, call: c, since: c.start,
 	}
-	f.begin = func(ctx context.Context, t *agentconn.Conn) (grpc.ClientStream, error) {
-		confinement, err := s.policy.Confine(t.Policies, req.GetAccess())
+	f.begin = func(ctx context.Context, conn *agentconn.Conn) (grpc.ClientStream, error) {
+		confinement, err := s.policy.Confine(conn.Policies, req.GetAccess())
 		if err != nil {
 			return nil, err
 		}
 		if err := policy.RefuseCommand(confinement, req); err != nil {
 			return nil, err
 		}
-		return t.OpenStream(ctx, agentv1.AgentService_Execute_FullMethodName,
+		return conn.OpenStream(ctx, agentv1.AgentService_Execute_FullMethodName,
 			&agentv1.ExecuteRequest{Request: req, Confinement: confinement, Limits: s.limits})
 	}
 	// A reader that the command waits for is the command's pipe: dropping it

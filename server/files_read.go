@@ -16,7 +16,7 @@ func (s *Server) GetUpload(ctx context.Context, req *sandboxv1.GetUploadRequest)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return ask(ctx, s, req, nil, freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.GetUploadResponse, error) {
+	return callAgent(ctx, s, req, nil, idempotent, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.GetUploadResponse, error) {
 		return a.GetUpload(ctx, &agentv1.GetUploadRequest{Request: req, Confinement: c, Limits: l})
 	})
 }
@@ -29,7 +29,7 @@ func (s *Server) StatFile(ctx context.Context, req *sandboxv1.StatFileRequest) (
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.StatFileResponse, error) {
+	return callAgent(ctx, s, req, req.GetAccess(), idempotent, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.StatFileResponse, error) {
 		return a.StatFile(ctx, &agentv1.StatFileRequest{Request: req, Confinement: c, Limits: l})
 	})
 }
@@ -43,7 +43,7 @@ func (s *Server) ListDirectory(ctx context.Context, req *sandboxv1.ListDirectory
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ListDirectoryResponse, error) {
+	return callAgent(ctx, s, req, req.GetAccess(), idempotent, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ListDirectoryResponse, error) {
 		return a.ListDirectory(ctx, &agentv1.ListDirectoryRequest{Request: req, Confinement: c, Limits: l})
 	})
 }
@@ -59,7 +59,7 @@ func (s *Server) ReadLines(ctx context.Context, req *sandboxv1.ReadLinesRequest)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ReadLinesResponse, error) {
+	return callAgent(ctx, s, req, req.GetAccess(), idempotent, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ReadLinesResponse, error) {
 		return a.ReadLines(ctx, &agentv1.ReadLinesRequest{Request: req, Confinement: c, Limits: l})
 	})
 }

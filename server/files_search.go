@@ -24,7 +24,7 @@ func (s *Server) SearchFiles(ctx context.Context, req *sandboxv1.SearchFilesRequ
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.SearchFilesResponse, error) {
+	return callAgent(ctx, s, req, req.GetAccess(), idempotent, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.SearchFilesResponse, error) {
 		return a.SearchFiles(ctx, &agentv1.SearchFilesRequest{Request: req, Confinement: c, Limits: l})
 	})
 }
@@ -41,7 +41,7 @@ func (s *Server) GlobFiles(ctx context.Context, req *sandboxv1.GlobFilesRequest)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return ask(ctx, s, req, req.GetAccess(), freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.GlobFilesResponse, error) {
+	return callAgent(ctx, s, req, req.GetAccess(), idempotent, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.GlobFilesResponse, error) {
 		return a.GlobFiles(ctx, &agentv1.GlobFilesRequest{Request: req, Confinement: c, Limits: l})
 	})
 }

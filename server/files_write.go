@@ -17,7 +17,7 @@ func (s *Server) MakeDirectory(ctx context.Context, req *sandboxv1.MakeDirectory
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.MakeDirectoryResponse, error) {
+	return callAgent(ctx, s, req, req.GetAccess(), atMostOnce, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.MakeDirectoryResponse, error) {
 		return a.MakeDirectory(ctx, &agentv1.MakeDirectoryRequest{Request: req, Confinement: c, Limits: l})
 	})
 }
@@ -31,7 +31,7 @@ func (s *Server) MoveFile(ctx context.Context, req *sandboxv1.MoveFileRequest) (
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.MoveFileResponse, error) {
+	return callAgent(ctx, s, req, req.GetAccess(), atMostOnce, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.MoveFileResponse, error) {
 		return a.MoveFile(ctx, &agentv1.MoveFileRequest{Request: req, Confinement: c, Limits: l})
 	})
 }
@@ -44,7 +44,7 @@ func (s *Server) RemoveFile(ctx context.Context, req *sandboxv1.RemoveFileReques
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.RemoveFileResponse, error) {
+	return callAgent(ctx, s, req, req.GetAccess(), atMostOnce, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.RemoveFileResponse, error) {
 		return a.RemoveFile(ctx, &agentv1.RemoveFileRequest{Request: req, Confinement: c, Limits: l})
 	})
 }
@@ -60,7 +60,7 @@ func (s *Server) WriteFile(ctx context.Context, req *sandboxv1.WriteFileRequest)
 	}
 	c := callOf(ctx)
 	c.bytes.Store(int64(len(req.GetContent())))
-	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.WriteFileResponse, error) {
+	return callAgent(ctx, s, req, req.GetAccess(), atMostOnce, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.WriteFileResponse, error) {
 		return a.WriteFile(ctx, &agentv1.WriteFileRequest{Request: req, Confinement: c, Limits: l})
 	})
 }
@@ -76,7 +76,7 @@ func (s *Server) EditFile(ctx context.Context, req *sandboxv1.EditFileRequest) (
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return ask(ctx, s, req, req.GetAccess(), once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.EditFileResponse, error) {
+	return callAgent(ctx, s, req, req.GetAccess(), atMostOnce, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.EditFileResponse, error) {
 		return a.EditFile(ctx, &agentv1.EditFileRequest{Request: req, Confinement: c, Limits: l})
 	})
 }

@@ -17,7 +17,7 @@ func (s *Server) GetSandbox(ctx context.Context, req *sandboxv1.GetSandboxReques
 	key := keyOf(ctx, req.GetSandboxId())
 	info, err := s.agents.Lookup(ctx, key)
 	if err != nil {
-		return nil, s.explain(key, err)
+		return nil, s.notFoundReason(key, err)
 	}
 	return &sandboxv1.GetSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"maps"
 
 	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
@@ -13,31 +14,30 @@ import (
 	"github.com/sandgate/sandgate/server/fault"
 )
 
-// chains returns the interceptors. They run after Server.admit has looked at the
-// credentials and before the first message is read. Their order is, from the
-// outside:
+// chains returns the interceptors. They run after Server.admit has authenticated
+// the call and before its first message is read. Their order is, from the outside:
 //
-//  1. edge: request id, log line, audit record
+//  1. outer: request id, log line, audit record
 //  2. metrics
-//  3. status: the one place where errors become statuses, so that log, audit
-//     record, metrics and caller see the same outcome
-//  4. gate: refuses calls without valid credentials, and new calls during
-//     shutdown
+//  3. status: turns errors into statuses, so that log, audit record, metrics and
+//     caller see the same outcome
+//  4. shutdown: rejects new calls while the server stops, and calls without valid
+//     credentials
 //  5. recovery: the innermost, so that a panic passes the others as an error
 func (s *Server) chains() ([]grpc.UnaryServerInterceptor, []grpc.StreamServerInterceptor) {
 	countUnary, countStream := s.metrics.interceptors()
-	unary := []grpc.UnaryServerInterceptor{s.edgeUnary, countUnary}
-	stream := []grpc.StreamServerInterceptor{s.edgeStream, countStream}
+	unary := []grpc.UnaryServerInterceptor{s.outerUnary, countUnary}
+	stream := []grpc.StreamServerInterceptor{s.outerStream, countStream}
 	caught := recovery.WithRecoveryHandlerContext(func(_ context.Context, p any) error { return fault.Panic(p) })
-	unary = append(unary, s.statusUnary, s.gateUnary, recovery.UnaryServerInterceptor(caught))
-	stream = append(stream, s.statusStream, s.gateStream, recovery.StreamServerInterceptor(caught))
+	unary = append(unary, s.statusUnary, s.shutdownUnary, recovery.UnaryServerInterceptor(caught))
+	stream = append(stream, s.statusStream, s.shutdownStream, recovery.StreamServerInterceptor(caught))
 	return unary, stream
 }
 
-func (s *Server) edgeUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (s *Server) outerUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	c := callOf(ctx)
 	c.method = info.FullMethod
-	// Only fails when the headers were sent already, which cannot be here.
+	// It fails only after the headers were sent.
 	_ = grpc.SetHeader(ctx, metadata.Pairs(requestIDKey, c.requestID))
 	ctx, cancel := c.begin(ctx)
 	defer cancel(nil)
@@ -46,7 +46,7 @@ func (s *Server) edgeUnary(ctx context.Context, req any, info *grpc.UnaryServerI
 	return resp, err
 }
 
-func (s *Server) edgeStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (s *Server) outerStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	c := callOf(stream.Context())
 	c.method = info.FullMethod
 	_ = stream.SetHeader(metadata.Pairs(requestIDKey, c.requestID))
@@ -54,25 +54,25 @@ func (s *Server) edgeStream(srv any, stream grpc.ServerStream, info *grpc.Stream
 	ctx, cancel := c.begin(stream.Context())
 	defer cancel(nil)
 	wrapped.WrappedContext = ctx
-	err := handler(srv, &edge{WrappedServerStream: wrapped, s: s, once: !info.IsClientStream})
+	err := handler(srv, &callStream{WrappedServerStream: wrapped, s: s, single: !info.IsClientStream})
 	s.finish(ctx, c, nil, err)
 	return err
 }
 
-// edge is a stream with the call in its context, whose messages are received
-// as Server.receive does.
-type edge struct {
+// callStream is a stream whose context carries the call. Server.receive reads its
+// messages.
+type callStream struct {
 	*middleware.WrappedServerStream
 	s *Server
-	// once is true where the caller sends a single message.
-	once bool
+	// single is true if the caller sends one message.
+	single bool
 }
 
-func (e *edge) RecvMsg(m any) error {
+func (e *callStream) RecvMsg(m any) error {
 	if _, raw := m.(*agentconn.Frame); raw {
 		return e.ServerStream.RecvMsg(m)
 	}
-	if !e.once {
+	if !e.single {
 		return e.s.decode(e.ServerStream.RecvMsg, m)
 	}
 	return e.s.receive(e.Context(), e.ServerStream.RecvMsg, m)
@@ -93,8 +93,8 @@ func (s *Server) statusStream(srv any, stream grpc.ServerStream, _ *grpc.StreamS
 	return nil
 }
 
-// toStatus is the only way from an error to the wire. What the caller must not
-// see is kept for the log.
+// toStatus turns every error into a status. It keeps the cause, which callers must
+// not see, for the log.
 func (s *Server) toStatus(ctx context.Context, err error) error {
 	if s.isStopping() && ctx.Err() != nil {
 		err = fault.ErrShuttingDown
@@ -102,29 +102,30 @@ func (s *Server) toStatus(ctx context.Context, err error) error {
 	f := fault.From(ctx, err)
 	c := callOf(ctx)
 	c.cause = f
-	if c.audit.SandboxID != "" && needsSandboxID[f.Reason] && f.Metadata["sandbox_id"] == "" {
+	if c.audit.SandboxID != "" && hasSandboxID[f.Reason] && f.Metadata["sandbox_id"] == "" {
 		clone := *f
-		clone.Metadata = map[string]string{"sandbox_id": c.audit.SandboxID}
-		for k, v := range f.Metadata {
-			clone.Metadata[k] = v
-		}
-		f = &clone
+		clone.Metadata = maps.Clone(f.Metadata)
+		f = clone.With("sandbox_id", c.audit.SandboxID)
 	}
 	return f.Status(c.requestID).Err()
 }
 
-// needsSandboxID lists the reasons that promise the metadata "sandbox_id".
-var needsSandboxID = map[sandboxv1.ErrorReason]bool{
-	sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_FOUND:    true,
-	sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_EXPIRED:      true,
-	sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS: true,
-	sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE:   true,
-	sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_REPLACED:     true,
-	sandboxv1.ErrorReason_ERROR_REASON_AGENT_UNAVAILABLE:    true,
-	sandboxv1.ErrorReason_ERROR_REASON_AGENT_MISBEHAVED:     true,
+// hasSandboxID lists the reasons that carry the metadata "sandbox_id".
+var hasSandboxID = map[sandboxv1.ErrorReason]bool{
+	sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_FOUND:         true,
+	sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_EXPIRED:           true,
+	sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS:      true,
+	sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE:        true,
+	sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_REPLACED:          true,
+	sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_START_FAILED:      true,
+	sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT:     true,
+	sandboxv1.ErrorReason_ERROR_REASON_AGENT_UNAVAILABLE:         true,
+	sandboxv1.ErrorReason_ERROR_REASON_AGENT_CANNOT_START:        true,
+	sandboxv1.ErrorReason_ERROR_REASON_AGENT_VERSION_UNSUPPORTED: true,
+	sandboxv1.ErrorReason_ERROR_REASON_AGENT_MISBEHAVED:          true,
 }
 
-func (s *Server) gateUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (s *Server) shutdownUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if err := callOf(ctx).refused; err != nil {
 		return nil, err
 	}
@@ -134,7 +135,7 @@ func (s *Server) gateUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo
 	return handler(ctx, req)
 }
 
-func (s *Server) gateStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (s *Server) shutdownStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if err := callOf(stream.Context()).refused; err != nil {
 		return err
 	}

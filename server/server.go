@@ -160,7 +160,7 @@ func New(cfg Config) (*Server, error) {
 		grpc.ChainUnaryInterceptor(unary...),
 		grpc.ChainStreamInterceptor(stream...),
 		grpc.UnknownServiceHandler(unknownMethod),
-		grpc.MaxRecvMsgSize(oversize * cfg.Limits.MaxMessageBytes),
+		grpc.MaxRecvMsgSize(oversizedFactor * cfg.Limits.MaxMessageBytes),
 		grpc.InTapHandle(s.admit),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
@@ -196,10 +196,10 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// oversize is how much larger than allowed a message may be and still get a
-// proper answer. Beyond it gRPC hangs up in its own words. Only messages of
-// authenticated callers are read, and one that is too large is not decoded.
-const oversize = 4
+// oversizedFactor is how many times the limit a message may have and still receive
+// an error with a reason. Beyond it gRPC rejects it by itself. The server reads
+// only messages of authenticated callers, and decodes no oversized one.
+const oversizedFactor = 4
 
 // receiveTimeout bounds the time that the only message of a call may take.
 const receiveTimeout = 2 * time.Minute

@@ -23,7 +23,7 @@ func (s *Server) SignalProcess(ctx context.Context, req *sandboxv1.SignalProcess
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return ask(ctx, s, req, nil, once, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.SignalProcessResponse, error) {
+	return callAgent(ctx, s, req, nil, atMostOnce, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.SignalProcessResponse, error) {
 		return a.SignalProcess(ctx, &agentv1.SignalProcessRequest{Request: req, Confinement: c, Limits: l})
 	})
 }
@@ -37,7 +37,7 @@ func (s *Server) ResizeTerminal(ctx context.Context, req *sandboxv1.ResizeTermin
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return ask(ctx, s, req, nil, freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ResizeTerminalResponse, error) {
+	return callAgent(ctx, s, req, nil, idempotent, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ResizeTerminalResponse, error) {
 		return a.ResizeTerminal(ctx, &agentv1.ResizeTerminalRequest{Request: req, Confinement: c, Limits: l})
 	})
 }
@@ -49,7 +49,7 @@ func (s *Server) ListProcesses(ctx context.Context, req *sandboxv1.ListProcesses
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return ask(ctx, s, req, nil, freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ListProcessesResponse, error) {
+	return callAgent(ctx, s, req, nil, idempotent, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.ListProcessesResponse, error) {
 		return a.ListProcesses(ctx, &agentv1.ListProcessesRequest{Request: req, Confinement: c, Limits: l})
 	})
 }

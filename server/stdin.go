@@ -23,7 +23,7 @@ func (s *Server) WriteStdin(ctx context.Context, req *sandboxv1.WriteStdinReques
 	}
 	c := callOf(ctx)
 	c.bytes.Store(int64(len(req.GetData())))
-	return ask(ctx, s, req, nil, freely, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.WriteStdinResponse, error) {
+	return callAgent(ctx, s, req, nil, idempotent, func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (*agentv1.WriteStdinResponse, error) {
 		return a.WriteStdin(ctx, &agentv1.WriteStdinRequest{Request: req, Confinement: c, Limits: l})
 	})
 }

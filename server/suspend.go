@@ -22,7 +22,7 @@ func (s *Server) SuspendSandbox(ctx context.Context, req *sandboxv1.SuspendSandb
 	defer cancel()
 	info, err := p.Suspend(ctx, key.Name)
 	if err != nil {
-		return nil, s.explain(key, err)
+		return nil, s.notFoundReason(key, err)
 	}
 	s.agents.Drop(key.Name)
 	return &sandboxv1.SuspendSandboxResponse{Sandbox: s.sandbox(info)}, nil
@@ -38,16 +38,16 @@ func (s *Server) ResumeSandbox(ctx context.Context, req *sandboxv1.ResumeSandbox
 		sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT,
 		"the sandbox did not become ready within %s", s.cfg.Limits.CreateTimeout))
 	defer cancel()
-	info, conn, err := p.Resume(ctx, key.Name)
+	info, raw, err := p.Resume(ctx, key.Name)
 	if err != nil {
-		return nil, s.explain(key, err)
+		return nil, s.notFoundReason(key, err)
 	}
-	s.agents.Adopt(ctx, key, info, conn)
-	t, err := s.reachKnown(ctx, key, info.Incarnation, &info)
+	s.agents.Adopt(ctx, key, info, raw)
+	conn, err := s.acquireKnown(ctx, key, info.Incarnation, &info)
 	if err != nil {
 		return nil, err
 	}
-	t.Release()
+	conn.Release()
 	return &sandboxv1.ResumeSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }
 
@@ -63,7 +63,7 @@ func (s *Server) suspender(ctx context.Context, id string) (agentconn.Key, provi
 		return key, nil, fault.Unsupported("suspend", "the provider %s cannot suspend sandboxes", s.described.Name)
 	}
 	if _, err := s.agents.Lookup(ctx, key); err != nil {
-		return key, nil, s.explain(key, err)
+		return key, nil, s.notFoundReason(key, err)
 	}
 	return key, p, nil
 }

@@ -36,7 +36,7 @@ func (s *Server) UpdateSandbox(ctx context.Context, req *sandboxv1.UpdateSandbox
 	key := keyOf(ctx, req.GetSandboxId())
 	info, err := s.agents.Lookup(ctx, key)
 	if err != nil {
-		return nil, s.explain(key, err)
+		return nil, s.notFoundReason(key, err)
 	}
 	labels := maps.Clone(info.Spec.Labels)
 	c.ApplyTo(&info)
@@ -45,11 +45,11 @@ func (s *Server) UpdateSandbox(ctx context.Context, req *sandboxv1.UpdateSandbox
 		return nil, v.Err()
 	}
 	if info, err = s.provider.Update(ctx, key.Name, c); err != nil {
-		return nil, s.explain(key, err)
+		return nil, s.notFoundReason(key, err)
 	}
 	s.expired.Remove(key.Name)
-	if t := s.agents.Peek(key.Name); t != nil && t.Incarnation == info.Incarnation {
-		t.SetInfo(info)
+	if conn := s.agents.Peek(key.Name); conn != nil && conn.Incarnation == info.Incarnation {
+		conn.SetInfo(info)
 	}
 	return &sandboxv1.UpdateSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }

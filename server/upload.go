@@ -29,26 +29,26 @@ func (s *Server) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadReques
 	}
 	key := keyOf(ctx, header.GetSandboxId())
 	retry := agentconn.RetryWindow{Length: s.cfg.Timing.Reattach}
-	var t *agentconn.Conn
+	var conn *agentconn.Conn
 	for {
-		if t, err = s.reach(ctx, key, header.GetExpectedIncarnation()); err == nil {
+		if conn, err = s.acquire(ctx, key, header.GetExpectedIncarnation()); err == nil {
 			break
 		}
 		if s.isStopping() || !retry.Wait(ctx, err) {
-			return s.broken(ctx, err)
+			return s.finalError(ctx, err)
 		}
 	}
-	defer t.Release()
-	resp, err := u.pass(ctx, t, header)
+	defer conn.Release()
+	resp, err := u.pass(ctx, conn, header)
 	if err != nil {
 		if fault.IsMisbehaved(err) {
-			t.Cut()
+			conn.Cut()
 		}
 		// A file may have landed and its result be lost.
 		if errors.Is(err, agentconn.ErrBroken) {
-			return fault.OutcomeUnknown(s.broken(ctx, err))
+			return fault.OutcomeUnknown(s.finalError(ctx, err))
 		}
-		return s.broken(ctx, err)
+		return s.finalError(ctx, err)
 	}
 	for i, result := range resp.GetResults() {
 		u.call.objects.fileEnded(i, result.GetError())
@@ -171,23 +171,15 @@ func outOfOrder(format string, args ...any) *fault.Error {
 // pass sends everything to the agent and returns its answer. The agent may
 // answer before the caller is done, so receiving from the one and from the
 // other are two goroutines; whichever fails ends both.
-func (u *upload) pass(ctx context.Context, t *agentconn.Conn, header *sandboxv1.UploadHeader) (*sandboxv1.UploadResponse, error) {
-	confinement, err := u.s.policy.Confine(t.Policies, header.GetAccess())
+func (u *upload) pass(ctx context.Context, conn *agentconn.Conn, header *sandboxv1.UploadHeader) (*sandboxv1.UploadResponse, error) {
+	confinement, err := u.s.policy.Confine(conn.Policies, header.GetAccess())
 	if err != nil {
 		return nil, err
 	}
-	// As in follower.follow: the caller's end is passed on, this server's is
-	// not.
-	up, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	up, cancel := u.s.agentContext(ctx)
 	defer cancel(nil)
-	stop := context.AfterFunc(ctx, func() {
-		if !u.s.isStopping() {
-			cancel(context.Cause(ctx))
-		}
-	})
-	defer stop()
 
-	out, err := t.Agent.Upload(up)
+	out, err := conn.Agent.Upload(up)
 	if err != nil {
 		return nil, agentconn.Error(up, err)
 	}

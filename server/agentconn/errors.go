@@ -67,6 +67,15 @@ func Error(ctx context.Context, err error) error {
 	}
 }
 
+// Error is the function Error. It cuts the connection if the agent misbehaved.
+func (c *Conn) Error(ctx context.Context, err error) error {
+	err = Error(ctx, err)
+	if fault.IsMisbehaved(err) {
+		c.Cut()
+	}
+	return err
+}
+
 // IsTransient reports whether another attempt may succeed.
 func IsTransient(err error) bool {
 	if errors.Is(err, ErrBroken) || errors.Is(err, providers.ErrUnavailable) {

@@ -1,11 +1,7 @@
 package server
 
 import (
-	"errors"
-	"io"
 	"time"
-
-	"google.golang.org/grpc"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/agentconn"
@@ -13,33 +9,8 @@ import (
 	"github.com/sandgate/sandgate/streaming"
 )
 
-// relay checks and passes on one stream of events. It returns nil when `exited`
-// was passed on and the stream ended properly.
-func (f *follower) relay(in grpc.ClientStream, t *agentconn.Conn, cancel func()) error {
-	seq := streaming.ResumeSequence(f.position)
-	var fr agentconn.Frame
-	for {
-		if err := in.RecvMsg(&fr); err != nil {
-			if errors.Is(err, io.EOF) {
-				return fault.Misbehaved("a stream that ended without an end of the command")
-			}
-			return err
-		}
-		ended, err := f.event(&fr, &seq, t)
-		fr.Free()
-		if err != nil {
-			return err
-		}
-		f.retry.Restart()
-		f.mended(mended)
-		if ended {
-			return agentconn.ExpectEnd(in, cancel)
-		}
-	}
-}
-
-// event checks one event and passes it on.
-func (f *follower) event(fr *agentconn.Frame, seq *streaming.Sequence, t *agentconn.Conn) (bool, error) {
+// event checks one event and forwards it. It reports true for `exited`.
+func (r *execRelay) event(fr *agentconn.Frame, seq *streaming.Sequence, c *agentconn.Conn) (bool, error) {
 	field, content, err := fr.Parse()
 	if err != nil {
 		return false, fault.Misbehaved("%w", err)
@@ -52,11 +23,11 @@ func (f *follower) event(fr *agentconn.Frame, seq *streaming.Sequence, t *agentc
 		if err != nil {
 			return false, fault.Misbehaved("%w", err)
 		}
-		if err := f.send(fr); err != nil {
+		if err := r.send(fr); err != nil {
 			return false, err
 		}
-		f.position = seq.Position()
-		f.call.bytes.Add(int64(o.Size))
+		r.position = seq.Position()
+		r.call.bytes.Add(int64(o.Size))
 		return false, nil
 	}
 	var m sandboxv1.ExecuteResponse
@@ -65,51 +36,53 @@ func (f *follower) event(fr *agentconn.Frame, seq *streaming.Sequence, t *agentc
 	}
 	switch e := m.GetEvent().(type) {
 	case *sandboxv1.ExecuteResponse_Started:
-		return false, f.onStarted(e.Started, seq, t, &m)
+		return false, r.onStarted(e.Started, seq, c, &m)
 	case *sandboxv1.ExecuteResponse_Gap:
 		if err := seq.Gap(e.Gap.GetStart(), e.Gap.GetEnd()); err != nil {
 			return false, fault.Misbehaved("%w", err)
 		}
-		if err := f.send(&m); err != nil {
+		if err := r.send(&m); err != nil {
 			return false, err
 		}
-		f.position = seq.Position()
+		r.position = seq.Position()
 		return false, nil
 	case *sandboxv1.ExecuteResponse_Exited:
 		if err := checkExited(e.Exited, seq); err != nil {
 			return false, err
 		}
-		return true, f.sendExited(&m, e.Exited)
+		return true, r.sendExited(&m, e.Exited)
 	default:
 		return false, fault.Misbehaved("an event of kind %d", field)
 	}
 }
 
-func (f *follower) onStarted(e *sandboxv1.Started, seq *streaming.Sequence, t *agentconn.Conn, m *sandboxv1.ExecuteResponse) error {
+func (r *execRelay) onStarted(e *sandboxv1.Started, seq *streaming.Sequence, c *agentconn.Conn, m *sandboxv1.ExecuteResponse) error {
 	if err := seq.Started(); err != nil {
 		return fault.Misbehaved("%w", err)
 	}
 	switch {
-	case e.GetExecId() != f.execID:
-		return fault.Misbehaved("the start of command %q instead of %q", fault.Bounded(e.GetExecId()), f.execID)
-	case e.GetIncarnation() != t.Incarnation:
-		return fault.Misbehaved("the start of incarnation %q in %q", fault.Bounded(e.GetIncarnation()), t.Incarnation)
+	case e.GetExecId() != r.execID:
+		return fault.Misbehaved("the start of command %q instead of %q", fault.Bounded(e.GetExecId()), r.execID)
+	case e.GetIncarnation() != c.Incarnation:
+		return fault.Misbehaved("the start of incarnation %q in %q", fault.Bounded(e.GetIncarnation()), c.Incarnation)
 	case e.GetPosition() != seq.Position():
 		return fault.Misbehaved("a start at position %d instead of %d", e.GetPosition(), seq.Position())
 	}
-	if f.started {
+	if r.started {
 		return nil
 	}
-	if err := f.send(m); err != nil {
+	if err := r.send(m); err != nil {
 		return err
 	}
-	f.started = true
-	if !f.since.IsZero() {
-		f.s.metrics.startSeconds.Observe(time.Since(f.since).Seconds())
+	r.started = true
+	if !r.since.IsZero() {
+		r.s.metrics.startSeconds.Observe(time.Since(r.since).Seconds())
 	}
 	return nil
 }
 
+// checkExited checks the agent's report of the command's end. It moves the end's
+// position to that of the stream if a descendant has written more since.
 func checkExited(e *sandboxv1.Exited, seq *streaming.Sequence) error {
 	if err := seq.Exited(); err != nil {
 		return fault.Misbehaved("%w", err)
@@ -120,12 +93,32 @@ func checkExited(e *sandboxv1.Exited, seq *streaming.Sequence) error {
 		return fault.Misbehaved("the exit reason %d", e.GetReason())
 	case (e.ExitCode != nil) != (e.GetReason() == sandboxv1.ExitReason_EXIT_REASON_EXITED):
 		return fault.Misbehaved("an exit code with the reason %s, or none", e.GetReason())
-	// What a background child wrote after the command's end comes after the end's
-	// position; this stream ends where it ends.
 	case e.GetOutputOpen() && e.GetPosition() < seq.Position():
 		e.Position = seq.Position()
 	case e.GetPosition() != seq.Position():
 		return fault.Misbehaved("an end at position %d instead of %d", e.GetPosition(), seq.Position())
+	}
+	return nil
+}
+
+// sendExited sends the end of the command in m, and records it for the audit.
+func (r *execRelay) sendExited(m *sandboxv1.ExecuteResponse, e *sandboxv1.Exited) error {
+	m.Event = &sandboxv1.ExecuteResponse_Exited{Exited: e}
+	r.call.exited.Store(e)
+	r.s.metrics.commandEnded(e)
+	if e.GetReason() == sandboxv1.ExitReason_EXIT_REASON_LOST {
+		r.s.log.Warn("command lost", "tenant", r.key.Tenant, "sandbox_id", r.key.ID, "exec_id", r.execID, "message", auditText(e.GetMessage(), maxAuditText))
+	}
+	return r.send(m)
+}
+
+func (r *execRelay) send(m any) error {
+	r.sendingAt.Store(r.position)
+	r.sending.Store(time.Now().UnixNano())
+	err := r.out.SendMsg(m)
+	r.sending.Store(0)
+	if err != nil {
+		return &agentconn.CallerError{Err: err}
 	}
 	return nil
 }
