@@ -77,11 +77,11 @@ const (
 	ErrorReason_ERROR_REASON_PAGE_TOKEN_INVALID ErrorReason = 26
 	// FAILED_PRECONDITION. The page token is too old: start again.
 	ErrorReason_ERROR_REASON_PAGE_TOKEN_EXPIRED ErrorReason = 27
-	// FAILED_PRECONDITION. The sandbox could not be started: the image, the
-	// template or the substrate's answer is in the message.
+	// FAILED_PRECONDITION; "sandbox_id". The sandbox could not be started: the
+	// image, the template or the substrate's answer is in the message.
 	ErrorReason_ERROR_REASON_SANDBOX_START_FAILED ErrorReason = 28
-	// DEADLINE_EXCEEDED. The sandbox did not become ready in time; nothing is
-	// left behind.
+	// DEADLINE_EXCEEDED; "sandbox_id". The sandbox did not become ready in time;
+	// nothing is left behind.
 	ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT ErrorReason = 29
 	// NOT_FOUND; "exec_id". There is no such command, or its end is no longer
 	// kept.
@@ -165,8 +165,8 @@ const (
 	// UNAVAILABLE, with RetryInfo; "sandbox_id". The sandbox's agent cannot be
 	// reached now.
 	ErrorReason_ERROR_REASON_AGENT_UNAVAILABLE ErrorReason = 83
-	// FAILED_PRECONDITION; "missing". The agent cannot run in this image or pod;
-	// the message names what is missing and how to cure it.
+	// FAILED_PRECONDITION; "sandbox_id", "missing". The agent cannot run in this
+	// image or pod; the message names what is missing and how to cure it.
 	ErrorReason_ERROR_REASON_AGENT_CANNOT_START ErrorReason = 84
 	// DATA_LOSS; "sandbox_id". The agent broke the protocol: its messages came in
 	// a wrong order or form.
@@ -174,7 +174,8 @@ const (
 	// UNAVAILABLE, with RetryInfo. The server is shutting down; another replica
 	// or the restarted server goes on.
 	ErrorReason_ERROR_REASON_SERVER_SHUTTING_DOWN ErrorReason = 86
-	// FAILED_PRECONDITION. Server and agent are too far apart in version.
+	// FAILED_PRECONDITION; "sandbox_id", "agent_version", "server_version". Server
+	// and agent are too far apart in version.
 	ErrorReason_ERROR_REASON_AGENT_VERSION_UNSUPPORTED ErrorReason = 87
 	// CANCELLED. The caller cancelled.
 	ErrorReason_ERROR_REASON_CALL_CANCELLED ErrorReason = 88

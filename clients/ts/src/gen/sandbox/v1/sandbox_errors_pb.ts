@@ -154,16 +154,16 @@ export enum ErrorReason {
   PAGE_TOKEN_EXPIRED = 27,
 
   /**
-   * FAILED_PRECONDITION. The sandbox could not be started: the image, the
-   * template or the substrate's answer is in the message.
+   * FAILED_PRECONDITION; "sandbox_id". The sandbox could not be started: the
+   * image, the template or the substrate's answer is in the message.
    *
    * @generated from enum value: ERROR_REASON_SANDBOX_START_FAILED = 28;
    */
   SANDBOX_START_FAILED = 28,
 
   /**
-   * DEADLINE_EXCEEDED. The sandbox did not become ready in time; nothing is
-   * left behind.
+   * DEADLINE_EXCEEDED; "sandbox_id". The sandbox did not become ready in time;
+   * nothing is left behind.
    *
    * @generated from enum value: ERROR_REASON_SANDBOX_START_TIMEOUT = 29;
    */
@@ -427,8 +427,8 @@ export enum ErrorReason {
   AGENT_UNAVAILABLE = 83,
 
   /**
-   * FAILED_PRECONDITION; "missing". The agent cannot run in this image or pod;
-   * the message names what is missing and how to cure it.
+   * FAILED_PRECONDITION; "sandbox_id", "missing". The agent cannot run in this
+   * image or pod; the message names what is missing and how to cure it.
    *
    * @generated from enum value: ERROR_REASON_AGENT_CANNOT_START = 84;
    */
@@ -451,7 +451,8 @@ export enum ErrorReason {
   SERVER_SHUTTING_DOWN = 86,
 
   /**
-   * FAILED_PRECONDITION. Server and agent are too far apart in version.
+   * FAILED_PRECONDITION; "sandbox_id", "agent_version", "server_version". Server
+   * and agent are too far apart in version.
    *
    * @generated from enum value: ERROR_REASON_AGENT_VERSION_UNSUPPORTED = 87;
    */

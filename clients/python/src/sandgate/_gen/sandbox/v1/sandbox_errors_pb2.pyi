@@ -73,12 +73,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_PAGE_TOKEN_EXPIRED: _ErrorReason.ValueType  # 27
     """FAILED_PRECONDITION. The page token is too old: start again."""
     ERROR_REASON_SANDBOX_START_FAILED: _ErrorReason.ValueType  # 28
-    """FAILED_PRECONDITION. The sandbox could not be started: the image, the
-    template or the substrate's answer is in the message.
+    """FAILED_PRECONDITION; "sandbox_id". The sandbox could not be started: the
+    image, the template or the substrate's answer is in the message.
     """
     ERROR_REASON_SANDBOX_START_TIMEOUT: _ErrorReason.ValueType  # 29
-    """DEADLINE_EXCEEDED. The sandbox did not become ready in time; nothing is
-    left behind.
+    """DEADLINE_EXCEEDED; "sandbox_id". The sandbox did not become ready in time;
+    nothing is left behind.
     """
     ERROR_REASON_EXEC_NOT_FOUND: _ErrorReason.ValueType  # 40
     """NOT_FOUND; "exec_id". There is no such command, or its end is no longer
@@ -175,8 +175,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     reached now.
     """
     ERROR_REASON_AGENT_CANNOT_START: _ErrorReason.ValueType  # 84
-    """FAILED_PRECONDITION; "missing". The agent cannot run in this image or pod;
-    the message names what is missing and how to cure it.
+    """FAILED_PRECONDITION; "sandbox_id", "missing". The agent cannot run in this
+    image or pod; the message names what is missing and how to cure it.
     """
     ERROR_REASON_AGENT_MISBEHAVED: _ErrorReason.ValueType  # 85
     """DATA_LOSS; "sandbox_id". The agent broke the protocol: its messages came in
@@ -187,7 +187,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     or the restarted server goes on.
     """
     ERROR_REASON_AGENT_VERSION_UNSUPPORTED: _ErrorReason.ValueType  # 87
-    """FAILED_PRECONDITION. Server and agent are too far apart in version."""
+    """FAILED_PRECONDITION; "sandbox_id", "agent_version", "server_version". Server
+    and agent are too far apart in version.
+    """
     ERROR_REASON_CALL_CANCELLED: _ErrorReason.ValueType  # 88
     """CANCELLED. The caller cancelled."""
     ERROR_REASON_CALL_DEADLINE_EXCEEDED: _ErrorReason.ValueType  # 89
@@ -260,12 +262,12 @@ ERROR_REASON_PAGE_TOKEN_INVALID: ErrorReason.ValueType  # 26
 ERROR_REASON_PAGE_TOKEN_EXPIRED: ErrorReason.ValueType  # 27
 """FAILED_PRECONDITION. The page token is too old: start again."""
 ERROR_REASON_SANDBOX_START_FAILED: ErrorReason.ValueType  # 28
-"""FAILED_PRECONDITION. The sandbox could not be started: the image, the
-template or the substrate's answer is in the message.
+"""FAILED_PRECONDITION; "sandbox_id". The sandbox could not be started: the
+image, the template or the substrate's answer is in the message.
 """
 ERROR_REASON_SANDBOX_START_TIMEOUT: ErrorReason.ValueType  # 29
-"""DEADLINE_EXCEEDED. The sandbox did not become ready in time; nothing is
-left behind.
+"""DEADLINE_EXCEEDED; "sandbox_id". The sandbox did not become ready in time;
+nothing is left behind.
 """
 ERROR_REASON_EXEC_NOT_FOUND: ErrorReason.ValueType  # 40
 """NOT_FOUND; "exec_id". There is no such command, or its end is no longer
@@ -362,8 +364,8 @@ ERROR_REASON_AGENT_UNAVAILABLE: ErrorReason.ValueType  # 83
 reached now.
 """
 ERROR_REASON_AGENT_CANNOT_START: ErrorReason.ValueType  # 84
-"""FAILED_PRECONDITION; "missing". The agent cannot run in this image or pod;
-the message names what is missing and how to cure it.
+"""FAILED_PRECONDITION; "sandbox_id", "missing". The agent cannot run in this
+image or pod; the message names what is missing and how to cure it.
 """
 ERROR_REASON_AGENT_MISBEHAVED: ErrorReason.ValueType  # 85
 """DATA_LOSS; "sandbox_id". The agent broke the protocol: its messages came in
@@ -374,7 +376,9 @@ ERROR_REASON_SERVER_SHUTTING_DOWN: ErrorReason.ValueType  # 86
 or the restarted server goes on.
 """
 ERROR_REASON_AGENT_VERSION_UNSUPPORTED: ErrorReason.ValueType  # 87
-"""FAILED_PRECONDITION. Server and agent are too far apart in version."""
+"""FAILED_PRECONDITION; "sandbox_id", "agent_version", "server_version". Server
+and agent are too far apart in version.
+"""
 ERROR_REASON_CALL_CANCELLED: ErrorReason.ValueType  # 88
 """CANCELLED. The caller cancelled."""
 ERROR_REASON_CALL_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 89
