@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -241,4 +242,19 @@ func TestDeletionEndsTheWaitForAnAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantReason(t, <-waits, "SERVER_SHUTTING_DOWN")
+}
+
+// An error of a failed creation names the sandbox, also if the server chose its id.
+func TestFailedCreationsNameTheSandbox(t *testing.T) {
+	for _, sentinel := range []error{providers.ErrStartFailed, providers.ErrStartTimeout, providers.ErrAgentCannotStart} {
+		w := newWorld(t, nil)
+		failed := fmt.Errorf("the image is broken: %w", sentinel)
+		w.provider.failCreate.Store(&failed)
+		for _, id := range []string{"", "a"} {
+			_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: id})
+			if got := metadataOf(t, err)["sandbox_id"]; got == "" || (id != "" && got != id) {
+				t.Errorf("%v names sandbox %q, want %q", err, got, id)
+			}
+		}
+	}
 }
