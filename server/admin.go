@@ -9,18 +9,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// A scrape may take a while where many sandboxes are counted, and two at once
-// are plenty.
+// A scrape may take a while if many sandboxes are counted, and two at once are
+// enough.
 const (
 	scrapeTimeout = 10 * time.Second
 	scrapesAtOnce = 4
 )
 
-// AdminHandler serves what operators look at: /metrics for Prometheus, /healthz
-// (the process answers) and /readyz (the server takes calls, and its provider
-// works). It asks for no credentials and names no sandbox and no caller. With
-// profiles it also serves /debug/pprof, which can slow the server down and shows
-// its memory.
+// AdminHandler serves operators: /metrics for Prometheus, /healthz (the process
+// answers) and /readyz (the server accepts calls, and its provider works). It
+// needs no credentials and names no sandbox and no caller. With profiles it
+// also serves /debug/pprof, which can slow the server down and reveals its
+// memory.
 func (s *Server) AdminHandler(profiles bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{

@@ -23,7 +23,7 @@ import (
 const maxHeaderBytes = 16 << 10
 
 // maxStreams bounds the running calls of one connection: 1 000 commands, and as
-// many short calls beside them.
+// many short calls.
 const maxStreams = 2_048
 
 // handshakeTimeout bounds the time from accepting a connection to the end of
@@ -37,10 +37,10 @@ const maxHealthCalls = 8
 // admit authenticates a call by its headers and returns a context that carries
 // the call. gRPC calls it before the call has a stream.
 //
-// A call without valid credentials is refused by the interceptors, which run
-// before anything is read (beforeRead), so that it is recorded as every other
-// call. gRPC would refuse it here if admit returned an error, but never stops
-// the timer of a refused call's deadline, which the caller chooses.
+// The interceptors reject a call without valid credentials. They run before its
+// message is read (beforeRead), so that it is recorded like any other call.
+// gRPC would reject it here if admit returned an error, but would never stop
+// the timer of its deadline, which the caller chooses.
 func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 	c, ctx := newCall(ctx, s.operation(info.FullMethodName))
 	ctx, c.cut = context.WithCancelCause(ctx)
@@ -61,11 +61,12 @@ func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, er
 	return ctx, nil
 }
 
-// unknownOperation stands for all methods that the server does not have.
+// unknownOperation is the operation of all methods that the server does not
+// have.
 const unknownOperation = "unknown"
 
-// operation returns the name of a method for logs and metrics. A caller may
-// invent names, so one that the server does not have is "unknown".
+// operation returns the name of a method for logs and metrics. It is
+// unknownOperation for a method that a caller invented.
 func (s *Server) operation(method string) string {
 	service, name := path.Split(strings.TrimPrefix(method, "/"))
 	if info, ok := s.services[strings.TrimSuffix(service, "/")]; ok {
@@ -101,9 +102,14 @@ func (s *Server) authenticate(ctx context.Context) (authn.Principal, error) {
 	}
 }
 
-// beforeRead returns desc with handlers that run the interceptors before a
-// unary call's message is read. Generated handlers read it first, and then
-// nothing records a message that cannot be read.
+// beforeRead returns desc with handlers that run the interceptors before the
+// message of a unary call is read. A generated handler decodes the message
+// first and then calls the interceptors. A stranger could so have large
+// messages read and decoded, and a message that cannot be decoded would leave
+// no log line, audit record or metric. The wrapped handler runs the
+// interceptors with a handler that calls the generated one, whose decode
+// function is Server.receive. Streams need no rewriting: their handlers call
+// RecvMsg.
 func (s *Server) beforeRead(desc grpc.ServiceDesc) *grpc.ServiceDesc {
 	methods := desc.Methods
 	desc.Methods = make([]grpc.MethodDesc, len(methods))

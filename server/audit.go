@@ -10,11 +10,11 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// AuditPhase says which moment of a call a record describes.
+// AuditPhase is the moment of a call that a record describes.
 type AuditPhase string
 
-// Phases of a call. A call that was admitted has a started and an ended record
-// with one request id; a call that was not has a refused one only.
+// Phases of a call. An admitted call has a started and an ended record with one
+// request id. Any other call has a refused record only.
 const (
 	AuditStarted AuditPhase = "started"
 	AuditEnded   AuditPhase = "ended"
@@ -23,9 +23,9 @@ const (
 	AuditRefused AuditPhase = "refused"
 )
 
-// AuditRecord describes one moment of one call: who did what to what, and how it
-// went. It never holds contents, environment values or credentials. Texts of
-// callers are cut at 1 KiB.
+// AuditRecord describes one moment of one call: the caller, the operation, its
+// target and its outcome. It never holds contents, environment values or
+// credentials. Texts of callers are truncated at 1 KiB.
 type AuditRecord struct {
 	Time      time.Time
 	Phase     AuditPhase
@@ -38,11 +38,11 @@ type AuditRecord struct {
 	Operation string
 	SandboxID string
 	ExecID    string
-	// Path is the file that the call is about, and Destination where it moves.
+	// Path is the call's file, and Destination the file's new path.
 	Path        string
 	Destination string
-	// Objects counts what a call with several objects is about: each has
-	// records of its own, where Object counts from 1.
+	// Objects counts the objects of a call that has several. Each has its own
+	// records, in which Object counts from 1.
 	Objects int
 	Object  int
 	// Program is the first word of an argv, or the shell's path, and
@@ -58,24 +58,22 @@ type AuditRecord struct {
 	Image     string
 	Network   string
 	Resources providers.Resources
-	// Code and Reason are how the call ended: "OK" and empty if it succeeded.
+	// Code and Reason are the call's outcome: "OK" and empty if it succeeded.
 	Code   string
 	Reason string
-	// ExitReason and ExitCode are how the command ended, if the call reported
-	// its end.
+	// ExitReason and ExitCode are the command's end, if the call reported it.
 	ExitReason string
 	ExitCode   *int32
 	Duration   time.Duration
-	// Bytes is how much content or output went through.
+	// Bytes counts the content or output that the call moved.
 	Bytes int64
-	// Suppressed counts the refused calls without a record since the last one
-	// that has one.
+	// Suppressed counts the refused calls without a record since the last record.
 	Suppressed int64
 }
 
-// AuditSink takes audit records. It is called from many goroutines. An error
-// means that the record may be lost: the server counts and logs it, and refuses
-// the call if Config.AuditRequired is set.
+// AuditSink stores audit records. Many goroutines call it. An error means that
+// the record may be lost: the server counts and logs it, and rejects the call
+// if Config.AuditRequired is set.
 type AuditSink interface {
 	Audit(ctx context.Context, r AuditRecord) error
 }
@@ -85,8 +83,8 @@ type noAudit struct{}
 func (noAudit) Audit(context.Context, AuditRecord) error { return nil }
 
 // AuditLog writes audit records as lines of JSON. The lines of one AuditLog
-// share "log", a random id, and are numbered by "seq" from 1 without gaps, so
-// that a missing record shows.
+// share "log", a random id, and "seq" numbers them from 1 without gaps, so that
+// a missing record is visible.
 type AuditLog struct {
 	mu  sync.Mutex
 	out io.Writer
@@ -122,7 +120,7 @@ func (l *AuditLog) Audit(ctx context.Context, r AuditRecord) error {
 	return err
 }
 
-// attrs leaves out what is empty.
+// attrs returns the attributes that are not empty.
 func (r *AuditRecord) attrs() []slog.Attr {
 	attrs := make([]slog.Attr, 0, 20)
 	text := func(key, value string) {

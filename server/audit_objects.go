@@ -12,8 +12,8 @@ import (
 	"github.com/sandgate/sandgate/server/fault"
 )
 
-// auditObjects are the files or sandboxes that one call is about, where these
-// can be several. Goroutines of the call may add to it until the call ends.
+// auditObjects are the files or sandboxes of one call that may have several.
+// Goroutines of the call may add to it until the call ends.
 type auditObjects struct {
 	mu   sync.Mutex
 	list []auditObject
@@ -21,14 +21,14 @@ type auditObjects struct {
 
 type auditObject struct {
 	path, sandboxID string
-	// done is true once the object has an outcome of its own; reason is empty
-	// if that is a success.
+	// done is true once the object has its own outcome. An empty reason is
+	// success.
 	done   bool
 	code   codes.Code
 	reason string
 }
 
-// describe notes the objects that a request names.
+// describe adds the objects that a request names.
 func (o *auditObjects) describe(req any) {
 	switch m := req.(type) {
 	case *sandboxv1.UploadHeader:
@@ -40,7 +40,7 @@ func (o *auditObjects) describe(req any) {
 	}
 }
 
-// addFile notes a file and returns its number, from 1.
+// addFile adds a file and returns its number, from 1.
 func (o *auditObjects) addFile(path string) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -48,7 +48,7 @@ func (o *auditObjects) addFile(path string) int {
 	return len(o.list)
 }
 
-// addSandbox notes a sandbox with its outcome.
+// addSandbox adds a sandbox with its outcome.
 func (o *auditObjects) addSandbox(id string, f *fault.Error) {
 	object := auditObject{sandboxID: id, done: true}
 	if f != nil {
@@ -59,7 +59,7 @@ func (o *auditObjects) addSandbox(id string, f *fault.Error) {
 	o.list = append(o.list, object)
 }
 
-// fileEnded notes the outcome of a file, which counts from 0.
+// fileEnded sets the outcome of file i, from 0.
 func (o *auditObjects) fileEnded(i int, e *sandboxv1.FileError) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -85,9 +85,9 @@ func (o *auditObjects) deleted() []string {
 	return ids
 }
 
-// recordAll writes one record for the call, and one for each of its objects if
-// there are several, or if the call failed after its only object had an outcome.
-// An object without an outcome has the call's.
+// recordAll writes one record for the call. It adds one for each object if
+// there are several, or if the call failed after its only object had an
+// outcome. An object without an outcome has the call's.
 func (s *Server) recordAll(ctx context.Context, r AuditRecord, o *auditObjects) error {
 	o.mu.Lock()
 	list := o.list[:len(o.list):len(o.list)]
@@ -125,7 +125,7 @@ func (o *auditObject) describe(r *AuditRecord) {
 	}
 }
 
-// beginFile writes the record of a further file's start.
+// beginFile writes the start record of a further file.
 func (s *Server) beginFile(ctx context.Context, c *call, path string) error {
 	r := c.audit
 	r.Phase, r.Path, r.Object = AuditStarted, auditText(path, maxAuditText), c.objects.addFile(path)

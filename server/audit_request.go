@@ -10,14 +10,13 @@ import (
 	"github.com/sandgate/sandgate/server/wire"
 )
 
-// Bounds of texts that callers choose. The command's own is only for operators
-// who ask for it.
+// Bounds of texts that callers choose. The command's own is opt-in.
 const (
 	maxAuditText    = 1 << 10
 	maxAuditCommand = 8 << 10
 )
 
-// auditText cuts a text of a caller.
+// auditText truncates a caller's text.
 func auditText(s string, limit int) string {
 	const ellipsis = "…"
 	if len(s) > limit {
@@ -26,7 +25,7 @@ func auditText(s string, limit int) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-// describe notes what a request is about. The request need not be valid.
+// describe records what a request refers to. The request need not be valid.
 func (r *AuditRecord) describe(req any, commandText bool) {
 	if m, ok := req.(interface{ GetSandboxId() string }); ok {
 		r.SandboxID = auditText(m.GetSandboxId(), maxAuditText)

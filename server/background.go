@@ -44,7 +44,7 @@ func (s *Server) untilHalt() (context.Context, context.CancelFunc) {
 func (s *Server) maintain() {
 	ctx, cancel := s.untilHalt()
 	defer cancel()
-	tick := time.NewTicker(min(maintainInterval, max(s.cfg.Timing.TunnelIdle/2, time.Millisecond)))
+	tick := time.NewTicker(min(maintainInterval, max(s.cfg.Timing.AgentIdle/2, time.Millisecond)))
 	defer tick.Stop()
 	for {
 		select {

@@ -42,7 +42,7 @@ func (h *hole) Write(p []byte) (int, error) {
 // and the agent learns that the caller is gone.
 func TestClientInABlackHole(t *testing.T) {
 	w := newWorld(t, func(c *Config) {
-		c.Timing.Silence, c.Timing.SignOfLife = time.Second, 2*time.Second
+		c.Timing.Keepalive, c.Timing.KeepaliveTimeout = time.Second, 2*time.Second
 	})
 	w.provider.script.execute = hang
 	w.create("a")

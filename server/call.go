@@ -25,19 +25,19 @@ type call struct {
 	principal authn.Principal
 	// method is the full name, such as "/sandbox.v1.SandboxService/Execute".
 	method string
-	// refused is why the call is not carried out, nil if it is.
+	// refused is why the call is rejected, or nil.
 	refused error
 	audit   AuditRecord
 	// begun is true once the call has its first audit record.
 	begun   bool
 	objects auditObjects
-	// exited is how the command ended, as the caller was told.
+	// exited is the end of the command as the caller received it.
 	exited atomic.Pointer[sandboxv1.Exited]
-	// cause is what the log says about an error.
+	// cause is the error for the log.
 	cause *fault.Error
 	// bytes may still be counted while the call ends.
 	bytes atomic.Int64
-	// cut ends the call's stream, even where its handler is stuck in a send.
+	// cut ends the call's stream, even if its handler is blocked in a send.
 	cut context.CancelCauseFunc
 	// cancel ends the handler's context.
 	cancel atomic.Pointer[context.CancelCauseFunc]
@@ -50,7 +50,7 @@ func (c *call) begin(ctx context.Context) (context.Context, context.CancelCauseF
 	return ctx, cancel
 }
 
-// end tells the handler to return because of err.
+// end cancels the handler's context with err.
 func (c *call) end(err error) {
 	if cancel := c.cancel.Load(); cancel != nil {
 		(*cancel)(err)
@@ -59,8 +59,8 @@ func (c *call) end(err error) {
 
 type callKey struct{}
 
-// newCall begins a call. A request id of the caller that is not fit for logs is
-// replaced.
+// newCall begins a call. It replaces a caller's request id that is unfit for
+// logs.
 func newCall(ctx context.Context, method string) (*call, context.Context) {
 	c := &call{start: time.Now(), principal: authn.Principal{Tenant: defaultTenant}}
 	if ids := metadata.ValueFromIncomingContext(ctx, requestIDKey); len(ids) > 0 && requestIDPattern.MatchString(ids[0]) {

@@ -19,50 +19,50 @@ import (
 	"github.com/sandgate/sandgate/server/policy"
 )
 
-// Config is what a Server is made from. Only Provider must be set.
+// Config configures a Server. Only Provider must be set.
 type Config struct {
-	// Provider is where sandboxes live. The server does not close it.
+	// Provider manages the sandboxes. The server does not close it.
 	Provider providers.Provider
 	// Version is the server's, "MAJOR.MINOR.PATCH". Default: "dev".
 	Version string
 	// Templates that requests may name. Default: policy.DefaultTemplate alone.
 	Templates []policy.Template
-	// Limits that requests are held to.
+	// Limits bound requests.
 	Limits Limits
 	// Access is a policy for every file call and command of every sandbox.
 	Access *sandboxv1.AccessPolicy
-	// Authenticator finds out who calls. Nil: everybody is the tenant
-	// "default".
+	// Authenticator authenticates callers. Nil: every caller is anonymous, in the
+	// tenant "default".
 	Authenticator authn.Authenticator
 	// TLS secures TCP listeners. Nil: no TLS.
 	TLS *tls.Config
 	// Insecure allows listening beyond loopback without TLS and authentication.
 	Insecure bool
-	// Announce, where set, is called with the address once Serve accepts it and
-	// is about to take connections.
+	// Announce, if set, is called with the address once Serve accepts it and is
+	// about to take connections.
 	Announce func(net.Addr)
-	// RequireLimits refuses to serve where the provider does not enforce
-	// memory, cpu, processes, disk and network.
+	// RequireLimits makes New fail if the provider does not enforce memory, cpu,
+	// processes, disk and network.
 	RequireLimits bool
-	// SpecSecret salts the hashes of environment values in addition to tenant
-	// and id. All replicas must have the same one.
+	// SpecSecret salts the hashes of environment values in addition to tenant and
+	// id. All replicas must have the same one.
 	SpecSecret []byte
-	// Logger takes what operators should know. Default: slog.Default().
+	// Logger receives what operators should see. Default: slog.Default().
 	Logger *slog.Logger
-	// Audit takes records of each call's start and end. Nil: none.
+	// Audit stores records of each call's start and end. Nil: none.
 	Audit AuditSink
-	// AuditRequired refuses calls whose start can't be recorded.
+	// AuditRequired rejects calls whose start can't be recorded.
 	AuditRequired bool
-	// AuditCommandText keeps the text of commands in audit records, up to 8 KiB
-	// of each, where a hash stands by default.
+	// AuditCommandText adds the text of commands to audit records, up to 8 KiB of
+	// each. By default they have its hash only.
 	AuditCommandText bool
-	// Timing holds intervals that only tests and odd substrates change.
+	// Timing holds intervals that only tests and unusual substrates change.
 	Timing Timing
 
 	// protocolMinor is the version of the agent protocol. Default: that of package
 	// agentconn.
 	protocolMinor int32
-	// readClock, where set, stands for the machine's clocks.
+	// readClock, if set, replaces the machine's clocks.
 	readClock func() (wall time.Time, mono time.Duration)
 	// random returns a number from 0 to n-1. Default: rand.IntN.
 	random func(n int) int
@@ -78,9 +78,9 @@ type Limits struct {
 	MaxTimeout time.Duration
 	// MaxOutputBytes bounds a command's output; 0: no bound.
 	MaxOutputBytes int64
-	// OutputLogBytes is kept per command for Attach. Default: 64 MiB.
+	// OutputLogBytes is the retained output per command. Default: 64 MiB.
 	OutputLogBytes int64
-	// EndRetention is how long the end of a command is kept. Default: 1 h.
+	// EndRetention is how long an ended command is kept. Default: 1 h.
 	EndRetention time.Duration
 	// MaxFileBytes is the largest file that may be written; 0: no bound.
 	MaxFileBytes int64
@@ -88,8 +88,8 @@ type Limits struct {
 	DefaultIdleTTL time.Duration
 	// DefaultTTL is that of a sandbox that states none; 0: none.
 	DefaultTTL time.Duration
-	// MaxIdleTTL and MaxTTL bound lifetimes; a request beyond is refused, also
-	// one for no end. 0: no bound.
+	// MaxIdleTTL and MaxTTL bound lifetimes. A request for a longer one, or for
+	// no end, is rejected. 0: no bound.
 	MaxIdleTTL, MaxTTL time.Duration
 	// CreateTimeout bounds CreateSandbox, SuspendSandbox and ResumeSandbox.
 	// Default: 5 min.
@@ -105,37 +105,36 @@ type Limits struct {
 
 // Timing holds the server's own intervals. Zero values mean the stated default.
 type Timing struct {
-	// ReapInterval is how often expired sandboxes are looked for. Default: 15 s;
-	// more than 30 s would break the promise of at most a minute.
+	// ReapInterval is the time between two rounds of the reaper. Default: 15 s.
+	// More than 30 s would break the promise of at most a minute.
 	ReapInterval time.Duration
-	// SlowReader is how long a reader that can be dropped may take nothing.
+	// SlowReader is how long a reader that can be dropped may receive nothing.
 	// Default: 60 s.
 	SlowReader time.Duration
-	// Reattach is how long a broken connection to an agent is tried to be
-	// mended. Default: 30 s.
+	// Reattach is how long the server retries after a connection to an agent
+	// broke. Default: 30 s.
 	Reattach time.Duration
-	// TunnelIdle is when an unused connection to an agent is closed. Default:
+	// AgentIdle is how long an unused connection to an agent stays open. Default:
 	// 10 min.
-	TunnelIdle time.Duration
-	// Hello bounds the first exchange with an agent. Default: 10 s.
+	AgentIdle time.Duration
+	// Hello bounds the handshake with an agent. Default: 10 s.
 	Hello time.Duration
-	// Silence is how long a client's connection may be silent before it is asked
-	// for a sign of life. Default: 30 s; at least 1 s.
-	Silence time.Duration
-	// SignOfLife is how long that may take; the connection is closed then and
-	// its calls end. Default: 20 s.
-	SignOfLife time.Duration
+	// Keepalive is how long a client's connection may be silent before the server
+	// pings it. Default: 30 s; at least 1 s.
+	Keepalive time.Duration
+	// KeepaliveTimeout bounds the answer. Then the connection is closed and its
+	// calls end. Default: 20 s.
+	KeepaliveTimeout time.Duration
 	// Recheck is how often the credentials of running calls are checked again.
 	// Default: 2 s.
 	Recheck time.Duration
-	// Probe is how often the provider is looked at for health checks. Default:
-	// 10 s.
+	// Probe is how often the provider is probed for health checks. Default: 10 s.
 	Probe time.Duration
-	// LameDuck is how long Shutdown lets the server serve as before, not ready
-	// to health checks. Default: 0.
+	// LameDuck is how long Shutdown keeps serving while health checks fail.
+	// Default: 0.
 	LameDuck time.Duration
-	// ConnectionAge is when a client is asked to connect anew; its running calls
-	// go on. 0: never.
+	// ConnectionAge is when a client is told to reconnect; its running calls go
+	// on. 0: never.
 	ConnectionAge time.Duration
 	// Drain is how long streams may go on after that. Default: 1 s.
 	Drain time.Duration
@@ -163,10 +162,10 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Timing.ReapInterval, 15*time.Second)
 	setDefault(&c.Timing.SlowReader, time.Minute)
 	setDefault(&c.Timing.Reattach, 30*time.Second)
-	setDefault(&c.Timing.TunnelIdle, 10*time.Minute)
+	setDefault(&c.Timing.AgentIdle, 10*time.Minute)
 	setDefault(&c.Timing.Hello, 10*time.Second)
-	setDefault(&c.Timing.Silence, 30*time.Second)
-	setDefault(&c.Timing.SignOfLife, 20*time.Second)
+	setDefault(&c.Timing.Keepalive, 30*time.Second)
+	setDefault(&c.Timing.KeepaliveTimeout, 20*time.Second)
 	setDefault(&c.Timing.Recheck, 2*time.Second)
 	setDefault(&c.Timing.Probe, 10*time.Second)
 	setDefault(&c.Timing.Drain, time.Second)
@@ -213,7 +212,7 @@ func (l Limits) check() error {
 	return nil
 }
 
-// forAgent is what goes with every call.
+// forAgent returns the limits that accompany every call to an agent.
 func (l Limits) forAgent() *agentv1.Limits {
 	a := &agentv1.Limits{
 		MaxOutputBytes: l.MaxOutputBytes, OutputLogBytes: l.OutputLogBytes, MaxFileBytes: l.MaxFileBytes,

@@ -20,18 +20,18 @@ const (
 	// pendingTime is how long a connection may be pending. A connection that
 	// serves health checks alone is closed then, and its client opens another.
 	pendingTime = 30 * time.Second
-	// pendingBytes is what a pending connection may send: what a client with
-	// wrong credentials has on its way before the answer reaches it.
+	// pendingBytes is what a pending connection may send: as much as a client
+	// with wrong credentials has sent before the answer arrives.
 	pendingBytes = 8 << 20
-	// healthBytes is what it may send once it asked for health, since messages of
-	// health calls are read.
+	// healthBytes is what it may send after its first health call, since messages
+	// of health calls are read.
 	healthBytes = 64 << 10
-	// pendingCallLimit is how many refused and health calls it may make. It holds
-	// later too, for refused calls in a row: credentials may be revoked.
+	// pendingCallLimit bounds its refused and health calls. Later it bounds
+	// refused calls in a row: credentials may be revoked.
 	pendingCallLimit = 256
-	// pendingConns and pendingConnsPerHost are how many connections may be
-	// pending. Beyond them the oldest is closed, not the newest: a client with
-	// credentials uses them at once, so it is not the oldest for long.
+	// pendingConns and pendingConnsPerHost bound the pending connections. Beyond
+	// them the oldest is closed, not the newest: a client with credentials uses
+	// them at once, so it is not the oldest for long.
 	pendingConns        = 1_024
 	pendingConnsPerHost = 256
 )
@@ -70,11 +70,11 @@ type clientConn struct {
 	host    string
 	elem    *list.Element // nil when it is not pending; limiter.mu guards it
 	late    *time.Timer
-	// left is what may still be read; negative values end the connection.
+	// left is what may still be read. A negative value ends the connection.
 	left atomic.Int64
 	free atomic.Bool // not pending any more
-	// calls is how many calls it made since the last one with credentials. Health
-	// calls count while it is pending.
+	// calls counts the calls since the last one with credentials. Health calls
+	// count while the connection is pending.
 	calls  atomic.Int32
 	health pendingCalls
 }
@@ -153,8 +153,8 @@ func (c *clientConn) Close() error {
 // RemoteAddr returns the peer's address, by which connOf finds the connection.
 func (c *clientConn) RemoteAddr() net.Addr { return connAddr{Addr: c.Conn.RemoteAddr(), conn: c} }
 
-// authenticated lifts the bounds of a pending connection and begins the count of
-// refused calls anew.
+// authenticated lifts the bounds of a pending connection and restarts the count
+// of refused calls.
 func (c *clientConn) authenticated() {
 	if c == nil {
 		return
@@ -170,7 +170,7 @@ func (c *clientConn) authenticated() {
 	c.limiter.mu.Unlock()
 }
 
-// count counts a call without credentials and closes a connection that made too
+// count counts a call without credentials and closes a connection with too
 // many.
 func (c *clientConn) count() {
 	if c != nil && c.calls.Add(1) > pendingCallLimit {
@@ -201,8 +201,8 @@ type connAddr struct {
 	conn *clientConn
 }
 
-// connOf returns the connection that a call came on, nil where the listener is
-// not limited.
+// connOf returns the connection of a call, or nil if the listener is not
+// limited.
 func connOf(ctx context.Context) *clientConn {
 	if p, ok := peer.FromContext(ctx); ok {
 		if a, ok := p.Addr.(connAddr); ok {

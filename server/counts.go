@@ -14,10 +14,10 @@ import (
 	"github.com/sandgate/sandgate/server/limit"
 )
 
-// counts knows how many sandboxes there are, so that a creation can be refused
-// without listing them all. It is exact for what goes through this server:
-// creations at the same time never pass a limit together. What other servers
-// create and delete it learns by listing, once a minute, and before it refuses.
+// counts counts sandboxes, so that the server can reject a creation without
+// listing them all. It is exact for this server: concurrent creations never
+// exceed a limit together. It learns by listing what other servers create and
+// delete, once a minute and before it rejects a creation.
 type counts struct {
 	provider          providers.Provider
 	server, perTenant int // limits; 0: none
@@ -30,23 +30,23 @@ type counts struct {
 	tenants map[string]int
 	listed  time.Time     // when the last listing ended; zero before the first
 	took    time.Duration // how long it took
-	// changed are the names that changed during a listing, whose result is
-	// older. Nil: nobody lists.
+	// changed are the names that changed during a listing, whose result is older.
+	// Nil: no listing runs.
 	changed map[string]bool
 }
 
-// counted is one name that is taken.
+// counted is one name in use.
 type counted struct {
 	tenant string
-	// incarnation is empty for one that is not known to exist yet.
+	// incarnation is empty if the sandbox may not exist yet.
 	incarnation string
 	pending     int // creations under way
 }
 
 const (
 	recountInterval = time.Minute
-	// recountShare keeps listings before refusals, which callers can cause, to a
-	// small part of the time.
+	// recountShare keeps listings before rejections, which callers can cause, to
+	// a small part of the time.
 	recountShare = 10
 	recountPause = time.Second
 )
@@ -60,8 +60,8 @@ func newCounts(p providers.Provider, l Limits) *counts {
 
 func (c *counts) limited() bool { return c.server > 0 || c.perTenant > 0 }
 
-// reserve counts a sandbox that is about to be created, unless it is there
-// already. The reservation must be settled.
+// reserve counts a sandbox before its creation, unless it exists. The
+// reservation must be settled.
 func (c *counts) reserve(ctx context.Context, key agentconn.Key) error {
 	if !c.limited() {
 		return nil
@@ -86,7 +86,7 @@ func (c *counts) reserve(ctx context.Context, key agentconn.Key) error {
 	return c.take(key, false)
 }
 
-// take reserves a name, past the limits where the sandbox exists.
+// take reserves a name. An existing sandbox may exceed the limits.
 func (c *counts) take(key agentconn.Key, exists bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,8 +112,8 @@ func quotaFault(name, whose string, limit, used int) error {
 		With("quota", name).With("limit", strconv.Itoa(limit)).With("used", strconv.Itoa(used))
 }
 
-// settle ends a reservation with the incarnation that exists now, empty where
-// none does.
+// settle ends a reservation with the incarnation that exists now, or "" for
+// none.
 func (c *counts) settle(key agentconn.Key, incarnation string) {
 	if !c.limited() {
 		return
@@ -174,7 +174,7 @@ func (c *counts) touch(name string) {
 	}
 }
 
-// list counts what the provider has. Unless it is to be fresh, one listing in
+// list counts the provider's sandboxes. Unless fresh is true, one listing in
 // the server's life is enough.
 func (c *counts) list(ctx context.Context, fresh bool) error {
 	enough := func() bool {
@@ -241,7 +241,7 @@ func (c *counts) recount(ctx context.Context) error {
 	return nil
 }
 
-// unknownIncarnation stands for one that exists and has no incarnation yet.
+// unknownIncarnation is that of an existing sandbox without an incarnation yet.
 func unknownIncarnation(incarnation string) string {
 	if incarnation == "" {
 		return "unknown"
@@ -249,7 +249,7 @@ func unknownIncarnation(incarnation string) string {
 	return incarnation
 }
 
-// recount follows what other servers do, until the server halts.
+// recount counts what other servers change, until the server halts.
 func (s *Server) recount() {
 	ctx, cancel := s.untilHalt()
 	defer cancel()

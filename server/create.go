@@ -14,7 +14,7 @@ import (
 	"github.com/sandgate/sandgate/server/policy"
 )
 
-// cleanupTimeout bounds what undoes a failed creation.
+// cleanupTimeout bounds the deletion of a sandbox whose creation failed.
 const cleanupTimeout = 30 * time.Second
 
 // CreateSandbox implements SandboxService.
@@ -61,16 +61,16 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 		if info.Created || !gone {
 			return nil, err
 		}
-		// The call that made it has taken it back, or somebody has deleted it.
+		// The call that created it has deleted it, or another call has.
 	}
 	return nil, fault.AgentUnavailable(fmt.Errorf("the sandbox was deleted %d times while this call waited for it", joinTries))
 }
 
-// createNow has the provider create the sandbox, when it is this call's turn.
+// createNow creates the sandbox within the bound of concurrent creations.
 func (s *Server) createNow(ctx context.Context, key agentconn.Key, spec providers.Spec) (providers.Info, net.Conn, error) {
 	if s.creations != nil {
 		if !s.creations.tryTake(key.Tenant) {
-			// What is there already takes nobody's turn.
+			// An existing sandbox needs no slot.
 			info, err := s.agents.Lookup(ctx, key)
 			if err == nil && info.State == providers.StateActive && info.Spec.Hash == spec.Hash {
 				info.Created = false
@@ -89,13 +89,13 @@ func (s *Server) createNow(ctx context.Context, key agentconn.Key, spec provider
 	return info, conn, err
 }
 
-// joinTries is how often a creation that finds a sandbox, which is then deleted
-// before the caller can be given it, begins again.
+// joinTries is how often a creation starts again after it found an existing
+// sandbox that was then deleted.
 const joinTries = 5
 
-// ready makes sure that a command can run. A sandbox of this call in which none
-// can is removed, unless another call was given it meanwhile. With an error it
-// reports whether the sandbox is gone.
+// ready checks that a command can run. If none can, it deletes a sandbox that
+// this call created, unless another call has received it meanwhile. With an
+// error it reports whether the sandbox is gone.
 func (s *Server) ready(ctx context.Context, key agentconn.Key, info providers.Info) (gone bool, err error) {
 	conn, err := s.acquireKnown(ctx, key, info.Incarnation, &info)
 	if err == nil {
@@ -103,7 +103,8 @@ func (s *Server) ready(ctx context.Context, key agentconn.Key, info providers.In
 		if info.Created || s.clock.Since(info.CreateTime) > s.cfg.Limits.CreateTimeout+cleanupTimeout {
 			return false, nil
 		}
-		// Its maker may still give up, and then deletes it if nobody has it.
+		// The call that created it may still give up, and then deletes it unless it
+		// was used.
 		err = s.activity.Write(ctx, conn, laterThan(info.LastActivity))
 	}
 	if err == nil || !info.Created {
@@ -126,8 +127,8 @@ func (s *Server) ready(ctx context.Context, key agentconn.Key, info providers.In
 	return false, err
 }
 
-// laterThan is the time now, and in any case later than a stamp of another
-// machine.
+// laterThan returns the present time, or a time just after stamp if another
+// machine's clock is ahead.
 func laterThan(stamp time.Time) time.Time {
 	now := time.Now()
 	if !now.After(stamp) {

@@ -29,8 +29,8 @@ func (s *Server) DeleteSandbox(ctx context.Context, req *sandboxv1.DeleteSandbox
 	return &sandboxv1.DeleteSandboxResponse{Deleted: true}, nil
 }
 
-// remove deletes a tenant's sandbox and ends this server's streams to it: they
-// find it gone and say SANDBOX_STOPPED.
+// remove deletes a tenant's sandbox and ends this server's streams to it, which
+// then report SANDBOX_STOPPED.
 func (s *Server) remove(ctx context.Context, key agentconn.Key, c providers.Condition) error {
 	info, err := s.agents.Lookup(ctx, key)
 	if err != nil {

@@ -1,9 +1,8 @@
-// Package server is the concrete front of Sandgate: one gRPC service that
-// authenticates callers, decides policy, keeps lifetimes, and routes every
-// call to the agent inside the right sandbox over Provider.Dial.
+// Package server implements SandboxService. It authenticates callers, applies
+// policy, ends lifetimes, and routes every call to the agent inside the right
+// sandbox over Provider.Dial.
 //
-// It programs against package providers only and never knows which substrate
-// is behind it. It does not trust agents either: what comes up a pipe is
-// checked for order, size and a single end before it is passed on, and the
-// payload is never decoded.
+// It programs against package providers only and does not know the substrate.
+// It trusts no agent: it checks the order, size and single end of an agent's
+// messages before it forwards them, and never decodes content.
 package server

@@ -17,8 +17,8 @@ import (
 
 const maxDownloadItems = 1000
 
-// Download implements SandboxService. When the way to the agent breaks, the
-// caller goes on from an offset: hashes are over what one stream has sent.
+// Download implements SandboxService. If the connection to the agent breaks,
+// the caller resumes from an offset: a hash covers what one stream has sent.
 func (s *Server) Download(req *sandboxv1.DownloadRequest, stream grpc.ServerStreamingServer[sandboxv1.DownloadResponse]) error {
 	var v policy.Violations
 	v.SandboxID(req.GetSandboxId())
@@ -69,8 +69,8 @@ func (s *Server) download(ctx context.Context, key agentconn.Key, req *sandboxv1
 	return conn.Error(up, err)
 }
 
-// download checks and passes on files: per item, in order, either header,
-// chunks and trailer, or a trailer alone.
+// download checks and forwards files. Each item, in order, is a header, chunks
+// and a trailer, or a trailer alone.
 type download struct {
 	items []*sandboxv1.DownloadItem
 	out   grpc.ServerStream

@@ -37,8 +37,8 @@ func (s *Server) Execute(req *sandboxv1.ExecuteRequest, stream grpc.ServerStream
 		return conn.OpenStream(ctx, agentv1.AgentService_Execute_FullMethodName,
 			&agentv1.ExecuteRequest{Request: req, Confinement: confinement, Limits: s.limits})
 	}
-	// A reader that the command waits for is the command's pipe: dropping it
-	// would kill a command whose user only pauses.
+	// The command waits for this reader, as for a pipe: dropping it would kill a
+	// command whose user only pauses.
 	if req.GetDetach() || req.GetOnFull() == sandboxv1.OnFull_ON_FULL_EVICT {
 		return f.runDroppable(ctx)
 	}

@@ -15,13 +15,13 @@ import (
 	"github.com/sandgate/sandgate/server/fault"
 )
 
-// audited reports whether the call leaves audit records: health checks and
+// audited reports whether the call leaves audit records. Health checks and
 // reflection do not.
 func (c *call) audited() bool {
 	return strings.HasPrefix(c.method, "/"+sandboxv1.SandboxService_ServiceDesc.ServiceName+"/")
 }
 
-// caller returns who calls, and nobody before the authentication has succeeded.
+// caller returns the principal, which is empty before authentication.
 func (s *Server) caller(c *call) authn.Principal {
 	if s.cfg.Authenticator != nil && c.principal.Name == "" {
 		return authn.Principal{}
@@ -29,8 +29,8 @@ func (s *Server) caller(c *call) authn.Principal {
 	return c.principal
 }
 
-// record writes an audit record. It counts what could not be written, and logs
-// the first and the last of several failures in a row.
+// record writes an audit record. It counts failures, and logs the first and the
+// last of several in a row.
 func (s *Server) record(ctx context.Context, r AuditRecord) error {
 	err := s.cfg.Audit.Audit(ctx, r)
 	if err != nil {
@@ -47,15 +47,15 @@ func (s *Server) record(ctx context.Context, r AuditRecord) error {
 	return err
 }
 
-// begin writes the records of a call's start. It is called once the caller is
-// authenticated and the request decoded, for an upload with its first header.
+// begin writes the start records of a call, after authentication and decoding.
+// An upload begins with its first header.
 func (s *Server) begin(ctx context.Context, c *call, req any) error {
 	if c.begun || !c.audited() {
 		return nil
 	}
 	c.begun = true
-	// These ids are made here, so that both records have them. With an id of the
-	// server's, a command can be found again when the connection to it breaks.
+	// The server chooses missing ids here, so that both records have them. With
+	// an exec id it can find a command again after its connection breaks.
 	switch m := req.(type) {
 	case *sandboxv1.CreateSandboxRequest:
 		if m.GetSandboxId() == "" {
@@ -74,8 +74,8 @@ func (s *Server) begin(ctx context.Context, c *call, req any) error {
 	return s.requireAudit(s.recordAll(ctx, r, &c.objects))
 }
 
-// requireAudit turns a failure to write an audit record into a refusal, where the
-// operator wants that.
+// requireAudit rejects the call if its audit record could not be written and
+// records are required.
 func (s *Server) requireAudit(err error) error {
 	if err == nil || !s.cfg.AuditRequired {
 		return nil
@@ -115,7 +115,7 @@ func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 			r.Template = created.GetSandbox().GetTemplate()
 			r.describeSpec(created.GetSandbox().GetSpec())
 		}
-		// A call that is over can't be refused any more.
+		// The call has ended and can't be rejected any more.
 		_ = s.recordAll(ctx, r, &c.objects)
 	}
 	if err != nil {
@@ -148,8 +148,8 @@ func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 	s.log.LogAttrs(ctx, level, "call", attrs...)
 }
 
-// logLifecycle tells operators which sandboxes come and go. A call that failed
-// has no response, and may have deleted some before.
+// logLifecycle logs created and deleted sandboxes. A failed call has no
+// response, and may have deleted some before.
 func (s *Server) logLifecycle(ctx context.Context, c *call, resp any, tenant string, took time.Duration) {
 	line := func(what, id string, more ...any) {
 		s.log.InfoContext(ctx, what, append([]any{"tenant", tenant, "sandbox_id", id, "request_id", c.requestID, "took", took}, more...)...)
@@ -177,12 +177,12 @@ func (s *Server) logLifecycle(ctx context.Context, c *call, resp any, tenant str
 // maxLoggedMethod bounds a method's name, which a caller may invent.
 const maxLoggedMethod = 128
 
-// maxLogText bounds the text of an error in the log: parts of it may be a
-// caller's. A panic's stack fits.
+// maxLogText bounds the text of an error in the log, which may contain a
+// caller's text. A panic's stack fits.
 const maxLogText = 16 << 10
 
-// levelOf returns the level of a call's log line. What an operator can cure is a
-// warning; what only the caller can is for debugging.
+// levelOf returns the level of a call's log line: a warning if an operator can
+// fix the cause, debug if only the caller can.
 func levelOf(c *call, code codes.Code) slog.Level {
 	switch code {
 	case codes.Internal, codes.DataLoss, codes.Unknown:

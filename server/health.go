@@ -11,16 +11,16 @@ import (
 	"github.com/sandgate/sandgate/server/fault"
 )
 
-// One failed look at the provider may be chance; unhealthyAfter of them in a row
-// make the server not ready. A single good one makes it ready again.
+// A single failed probe may be chance. unhealthyAfter failures in a row make
+// the server not ready, one success makes it ready again.
 const (
 	probeTimeout   = 5 * time.Second
 	unhealthyAfter = 2
 )
 
-// watchProvider looks at the provider until the server halts, and has health
-// checks say what it sees. Only the health of SandboxService follows it: that of
-// the whole server, "", is for those who restart a server, which is no cure.
+// watchProvider probes the provider until the server halts, and sets the health
+// of SandboxService. That of the whole server, "", does not follow: it makes
+// supervisors restart the server, which does not fix a provider.
 func (s *Server) watchProvider() {
 	p, ok := s.provider.(providers.Prober)
 	if !ok {
@@ -74,6 +74,6 @@ func (s *Server) setReady(ready bool) {
 		status, up = healthv1.HealthCheckResponse_NOT_SERVING, 0
 	}
 	s.metrics.providerUp.Set(up)
-	// Without effect once the server is stopping.
+	// It has no effect once the server is stopping.
 	s.health.SetServingStatus(sandboxv1.SandboxService_ServiceDesc.ServiceName, status)
 }

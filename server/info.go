@@ -11,8 +11,8 @@ import (
 	"github.com/sandgate/sandgate/server/wire"
 )
 
-// agentCapabilities are what every agent of the present protocol can do. What
-// an agent says of itself is not shown here: it may be another tenant's.
+// agentCapabilities are those of every agent of the present protocol. An
+// agent's own list is not shown: it may belong to another tenant.
 var agentCapabilities = []string{"attach", "stdin", "terminal"}
 
 // GetServerInfo implements SandboxService.

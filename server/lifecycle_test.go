@@ -374,7 +374,7 @@ func TestRequireLimits(t *testing.T) {
 }
 
 func TestIdleTunnelsAreClosed(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Timing.TunnelIdle = 20 * time.Millisecond })
+	w := newWorld(t, func(c *Config) { c.Timing.AgentIdle = 20 * time.Millisecond })
 	w.create("a")
 	deadline := time.Now().Add(30 * time.Second)
 	for len(w.server.agents.Live()) > 0 {

@@ -56,7 +56,7 @@ func (s *Server) ListSandboxes(ctx context.Context, req *sandboxv1.ListSandboxes
 	return resp, nil
 }
 
-// pageToken is a provider's token, tied to the filters it was made for.
+// pageToken is a provider's token, bound to the filters of its listing.
 type pageToken struct {
 	Token  string `json:"t"`
 	Filter string `json:"f"`

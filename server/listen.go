@@ -13,9 +13,8 @@ import (
 	"time"
 )
 
-// Listen opens a listener for "HOST:PORT" or "unix:///path". A unix socket is
-// for its owner only (mode 0600); one that a dead server left behind is
-// replaced.
+// Listen opens a listener for "HOST:PORT" or "unix:///path". Only its owner can
+// use a unix socket (mode 0600). Listen replaces the socket of a dead server.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	path, ok := strings.CutPrefix(address, "unix:")
 	if !ok {
@@ -30,7 +29,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 }
 
 // listenUnix binds in a private directory and renames, so that the socket is
-// at no moment open to others.
+// never open to others.
 func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err
@@ -62,7 +61,7 @@ type unixListener struct {
 
 func (l *unixListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
-// Close removes the socket once; by the second call another server may own the
+// Close removes the socket once. By the second call another server may own the
 // path.
 func (l *unixListener) Close() error {
 	l.once.Do(func() {
@@ -95,7 +94,7 @@ func removeStale(ctx context.Context, path string) error {
 	return os.Remove(path)
 }
 
-// reachable reports whether others than this machine's processes can connect.
+// reachable reports whether other machines can connect.
 func reachable(addr net.Addr) bool {
 	tcp, ok := addr.(*net.TCPAddr)
 	return ok && !tcp.IP.IsLoopback()

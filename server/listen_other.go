@@ -2,5 +2,5 @@
 
 package server
 
-// refused is never certain here, so no socket is taken for a stale one.
+// refused is never certain here, so no socket counts as stale.
 func refused(error) bool { return false }

@@ -17,8 +17,8 @@ import (
 	"github.com/sandgate/sandgate/server/fault"
 )
 
-// metrics are the server's own. No label holds what a caller may choose: methods,
-// templates, codes and reasons are lists that the server knows.
+// metrics are the server's own. No label holds a caller's text: methods,
+// templates, codes and reasons are known lists.
 type metrics struct {
 	registry *prometheus.Registry
 	rpc      *grpcprom.ServerMetrics
@@ -48,7 +48,7 @@ const (
 	createdFound = "existing"
 )
 
-// secondsBuckets reach from a file call to a creation that waits for a node.
+// secondsBuckets range from a file call to a creation that waits for a node.
 var secondsBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 
 func newMetrics(version, provider string) *metrics {
@@ -113,8 +113,7 @@ const (
 	reapedByIdleness = "idle"
 )
 
-// interceptors count calls of the methods that the server has: a caller may
-// invent others.
+// interceptors count the calls of known methods: a caller may invent others.
 func (m *metrics) interceptors() (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
 	known := selector.MatchFunc(func(ctx context.Context, _ interceptors.CallMeta) bool {
 		return callOf(ctx).audit.Operation != unknownOperation
@@ -149,8 +148,8 @@ func (m *metrics) commandEnded(e *sandboxv1.Exited) {
 	m.commandEnds.WithLabelValues(exitReason(e)).Inc()
 }
 
-// exitReason is how a command ended, as logs, records and metrics have it, such
-// as "TIMED_OUT".
+// exitReason names the end of a command in logs, records and metrics, such as
+// "TIMED_OUT".
 func exitReason(e *sandboxv1.Exited) string {
 	return strings.TrimPrefix(e.GetReason().String(), "EXIT_REASON_")
 }
@@ -164,8 +163,7 @@ func (m *metrics) dialled(ctx context.Context, err error) {
 	m.dials.WithLabelValues(outcome).Inc()
 }
 
-// reapedOne counts a sandbox that the server has deleted by itself: aged, or
-// idle.
+// reapedOne counts a sandbox that the reaper deleted.
 func (m *metrics) reapedOne(aged bool) {
 	reason := reapedByIdleness
 	if aged {

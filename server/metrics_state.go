@@ -12,14 +12,14 @@ import (
 	"github.com/sandgate/sandgate/server/wire"
 )
 
-// countAge is how long a count of sandboxes is good for several scrapes, and
-// countTimeout bounds one.
+// countAge is how long scrapes share one count of sandboxes, and countTimeout
+// bounds a count.
 const (
 	countAge     = 15 * time.Second
 	countTimeout = 8 * time.Second
 )
 
-// stateCollector counts what the provider has, when somebody asks. Servers that
+// stateCollector counts the provider's sandboxes during a scrape. Servers that
 // share a substrate all count the same.
 type stateCollector struct {
 	s                            *Server
@@ -53,7 +53,7 @@ func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. What cannot be counted is left out.
+// Collect implements prometheus.Collector. It leaves out what it cannot count.
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	connections := make(map[string]int)
 	for _, t := range c.s.agents.Live() {

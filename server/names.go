@@ -47,7 +47,7 @@ func slug(id string) string {
 	return strings.Trim(b.String(), "-")
 }
 
-// newID makes up an id with 80 random bits.
+// newID returns an id with 80 random bits.
 func newID(prefix string) string {
 	var b [10]byte
 	rand.Read(b[:]) // never fails

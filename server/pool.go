@@ -11,12 +11,12 @@ import (
 	"github.com/sandgate/sandgate/server/fault"
 )
 
-// poolsTimeout bounds KeepPools, which deletes what is not wanted any more and
-// waits for nothing to start.
+// poolsTimeout bounds KeepPools, which deletes unwanted sandboxes and does not
+// wait for new ones.
 const poolsTimeout = 5 * time.Minute
 
-// keepPools has the provider keep what the templates ask for, also where that is
-// nothing: a server before may have kept some.
+// keepPools sets the provider's pools to those of the templates. Without any it
+// removes those of an earlier server.
 func (s *Server) keepPools(ctx context.Context) error {
 	var pools []providers.Pool
 	for _, t := range s.policy.Templates() {
@@ -72,8 +72,8 @@ func (s *Server) GetPoolStatus(ctx context.Context, req *sandboxv1.GetPoolStatus
 	}, nil
 }
 
-// claimed counts the caller's own active sandboxes from a template's pool. How
-// many other tenants have is not the caller's business.
+// claimed counts the caller's own active sandboxes from a template's pool. The
+// number of other tenants' is not public.
 func (s *Server) claimed(ctx context.Context, template string) (int, error) {
 	q := providers.Query{Tenant: callOf(ctx).principal.Tenant, States: []providers.State{providers.StateActive}, Limit: maxPage}
 	n := 0

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Refused credentials leave records at a bounded rate: whoever can connect could
-// fill the disk otherwise.
+// Refused credentials leave records at a bounded rate, or anyone who can
+// connect could fill the disk.
 const (
 	refusalsPerSecond = 10
 	refusalsBurst     = 100
@@ -25,7 +25,7 @@ func newRefusals() *refusals {
 	return &refusals{limit: rate.NewLimiter(refusalsPerSecond, refusalsBurst)}
 }
 
-// take returns true if this call is recorded, and how many before it were not.
+// take reports whether this call is recorded, and how many before it were not.
 func (r *refusals) take() (suppressed int64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

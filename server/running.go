@@ -11,15 +11,14 @@ import (
 	"github.com/sandgate/sandgate/server/fault"
 )
 
-// cutDelay is how long a call whose credentials ended may take to return by
-// itself. Then its stream is cut, which also ends a send to a caller that takes
-// nothing.
+// cutDelay is how long a call whose credentials ended may take to return. Then
+// its stream is cut, which also ends a send to a caller that receives nothing.
 const cutDelay = time.Second
 
 var errRevoked = fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
 	"the credentials of this call expired or were revoked while it ran")
 
-// running holds the calls whose credentials are checked again while they run.
+// running holds the running calls, whose credentials are checked again.
 type running struct {
 	mu    sync.Mutex
 	calls map[*call]func() error
@@ -27,8 +26,8 @@ type running struct {
 
 func newRunning() *running { return &running{calls: make(map[*call]func() error)} }
 
-// add registers a call. check returns an error once its caller is not
-// authenticated any more, and errEnded once the call is over.
+// add registers a call. check returns an error once its caller is no longer
+// authenticated, and errEnded once the call has ended.
 func (r *running) add(c *call, check func() error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -41,8 +40,8 @@ func (r *running) remove(c *call) {
 	delete(r.calls, c)
 }
 
-// errEnded means that a call is over. Only calls that never reached an
-// interceptor are found so; the others are removed when they finish.
+// errEnded means that a call has ended. It is for calls that never reached an
+// interceptor; others are removed when they finish.
 var errEnded = errors.New("the call has ended")
 
 // check ends the calls whose credentials are no longer valid.
@@ -66,8 +65,8 @@ func (r *running) check() {
 	}
 }
 
-// reauthenticate checks that a running call's credentials still stand for the
-// same principal. An authenticator that cannot tell at the moment ends no call.
+// reauthenticate checks that a running call's credentials are still those of
+// the same principal. An authenticator that fails temporarily ends no call.
 func (s *Server) reauthenticate(ctx context.Context, was authn.Principal) error {
 	if ctx.Err() != nil {
 		return errEnded

@@ -31,9 +31,9 @@ import (
 	"github.com/sandgate/sandgate/server/policy"
 )
 
-// streamWorkers goroutines wait for calls. What a call goes through needs more
-// stack than a new goroutine has, and growing it costs a short command's call a
-// fiftieth. Calls beyond that many at once get goroutines of their own.
+// streamWorkers is the number of goroutines that wait for calls. A call needs
+// more stack than a new goroutine has, and growing it costs 2 % of a short
+// command's call. Calls beyond that number get goroutines of their own.
 const streamWorkers = 32
 
 // Server serves SandboxService in front of one provider.
@@ -69,7 +69,7 @@ type Server struct {
 	unready, leaving atomic.Bool
 
 	stopping atomic.Bool
-	// halt ends the background work; done is closed when it has ended.
+	// halt ends the background work.
 	halt     chan struct{}
 	haltOnce sync.Once
 	work     sync.WaitGroup
@@ -77,16 +77,16 @@ type Server struct {
 
 var _ sandboxv1.SandboxServiceServer = (*Server)(nil)
 
-// ErrExposed is returned by Serve for a listener that others could reach
-// without TLS and authentication.
+// ErrExposed is returned by Serve for a listener that other machines could
+// reach without TLS and authentication.
 var ErrExposed = errors.New("refusing to listen beyond this machine without TLS and authentication; " +
 	"set both up, listen on loopback or a unix socket, or say --insecure")
 
-// ErrLimits is returned by New when limits are required, and the provider does
-// not enforce one or a template has none.
+// ErrLimits is returned by New if limits are required and the provider does not
+// enforce one or a template has none.
 var ErrLimits = errors.New("limits are required")
 
-// describeTimeout bounds the provider's self-description at start.
+// describeTimeout bounds Provider.Describe at start.
 const describeTimeout = 30 * time.Second
 
 // New returns a server that is ready to serve.
@@ -113,7 +113,7 @@ func New(cfg Config) (*Server, error) {
 			return nil, fmt.Errorf("server: %w", err)
 		}
 	}
-	// There is no caller whose patience could count here.
+	// No caller's context applies here.
 	ctx, cancel := context.WithTimeout(context.Background(), describeTimeout)
 	defer cancel()
 	if s.described, err = cfg.Provider.Describe(ctx); err != nil {
@@ -134,8 +134,8 @@ func New(cfg Config) (*Server, error) {
 			return nil, fmt.Errorf("server: %w", err)
 		}
 	}
-	// Filling goes on in the background; a start that has much to delete first
-	// may take longer than a description.
+	// Pools fill in the background. A start that deletes much first may take
+	// longer than Describe.
 	if err := s.keepPools(context.WithoutCancel(ctx)); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
@@ -144,7 +144,7 @@ func New(cfg Config) (*Server, error) {
 	s.metrics.registry.MustRegister(newStateCollector(s))
 	s.agents = agentconn.New(agentconn.Config{
 		Provider: cfg.Provider, Version: cfg.Version, ProtocolMinor: cfg.protocolMinor, MaxRequest: cfg.Limits.MaxMessageBytes,
-		Hello: cfg.Timing.Hello, Idle: cfg.Timing.TunnelIdle, OnDial: s.metrics.dialled,
+		Hello: cfg.Timing.Hello, Idle: cfg.Timing.AgentIdle, OnDial: s.metrics.dialled,
 	})
 	s.activity = lifetime.NewActivity(cfg.Provider, s.log)
 	s.reaper = lifetime.NewReaper(lifetime.Config{
@@ -170,7 +170,7 @@ func New(cfg Config) (*Server, error) {
 		grpc.StaticConnWindowSize(agentconn.ConnWindow),
 		grpc.WriteBufferSize(agentconn.ReadBuffer),
 		grpc.ReadBufferSize(agentconn.ReadBuffer),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.Timing.Silence, Timeout: cfg.Timing.SignOfLife,
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.Timing.Keepalive, Timeout: cfg.Timing.KeepaliveTimeout,
 			MaxConnectionAge: cfg.Timing.ConnectionAge}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
@@ -207,7 +207,8 @@ const receiveTimeout = 2 * time.Minute
 var errReceiveTimeout = fault.New(sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED,
 	"the call's message did not arrive within %s", receiveTimeout)
 
-// receive reads the only message of a call, in bounded time.
+// receive reads the only message of a call within receiveTimeout, and begins
+// the call.
 func (s *Server) receive(ctx context.Context, recv func(any) error, m any) error {
 	late := time.AfterFunc(receiveTimeout, func() { callOf(ctx).cut(errReceiveTimeout) })
 	defer late.Stop()
@@ -217,8 +218,8 @@ func (s *Server) receive(ctx context.Context, recv func(any) error, m any) error
 	return s.begin(ctx, callOf(ctx), m)
 }
 
-// decode reads a message of a caller and explains why it cannot be read: it can
-// only be its size or its encoding. gRPC itself would answer without a reason.
+// decode reads a message of a caller. Its errors have a reason, unlike gRPC's
+// own: a message is too large or invalid.
 func (s *Server) decode(recv func(any) error, m any) error {
 	var fr agentconn.Frame
 	if err := recv(&fr); err != nil {
@@ -273,8 +274,8 @@ func requireTemplateLimits(unlimited map[string][]string) error {
 }
 
 // Serve accepts calls until Shutdown and then returns nil. It may be called for
-// several listeners. A listener that others could reach is refused with
-// ErrExposed unless there are TLS and authentication.
+// several listeners. It rejects a listener that other machines could reach with
+// ErrExposed, unless TLS and authentication are configured.
 func (s *Server) Serve(l net.Listener) error {
 	if !s.cfg.Insecure && reachable(l.Addr()) && (s.cfg.TLS == nil || s.cfg.Authenticator == nil) {
 		return fmt.Errorf("%s: %w", l.Addr(), ErrExposed)
@@ -293,12 +294,12 @@ func (s *Server) Serve(l net.Listener) error {
 
 func (s *Server) isStopping() bool { return s.stopping.Load() }
 
-// Shutdown fails health checks for Timing.LameDuck and serves as before. Then it
-// stops accepting calls, lets running ones go on for Timing.Drain, and ends the
-// rest with SERVER_SHUTTING_DOWN. The connections to the agents
-// are closed as a whole, not stream by stream: to an agent that is a broken
-// pipe, so the commands run on and wait for the next server. Shutdown returns
-// when nothing runs any more, at the latest when ctx ends.
+// Shutdown fails health checks for Timing.LameDuck while the server serves as
+// before. Then it stops accepting calls, lets running ones go on for
+// Timing.Drain, and ends the rest with SERVER_SHUTTING_DOWN. It closes the
+// connections to agents as a whole, not stream by stream: agents see a broken
+// pipe, so their commands keep running and wait for the next server. Shutdown
+// returns when nothing runs any more, at the latest when ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	if first := !s.leaving.Swap(true); first {
 		s.health.Shutdown()

@@ -16,10 +16,10 @@ import (
 	"github.com/sandgate/sandgate/server/policy"
 )
 
-// Upload implements SandboxService. Chunks go through undecoded; headers and
-// trailers are decoded, so that nothing else reaches the agent. The agent
-// checks their order: it writes no file whose trailer did not come, so the
-// caller's end of the stream is passed on as it is.
+// Upload implements SandboxService. The server forwards chunks undecoded. It
+// decodes headers and trailers, so that nothing else reaches the agent. The agent
+// checks their order and writes no file without its trailer, so the server
+// forwards the end of the caller's stream as it is.
 func (s *Server) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadRequest, sandboxv1.UploadResponse]) error {
 	ctx := stream.Context()
 	u := &upload{s: s, in: stream, call: callOf(ctx)}
@@ -39,12 +39,12 @@ func (s *Server) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadReques
 		}
 	}
 	defer conn.Release()
-	resp, err := u.pass(ctx, conn, header)
+	resp, err := u.forward(ctx, conn, header)
 	if err != nil {
 		if fault.IsMisbehaved(err) {
 			conn.Cut()
 		}
-		// A file may have landed and its result be lost.
+		// A file may be written although its result is lost.
 		if errors.Is(err, agentconn.ErrBroken) {
 			return fault.OutcomeUnknown(s.finalError(ctx, err))
 		}
@@ -56,23 +56,23 @@ func (s *Server) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadReques
 	return stream.SendAndClose(resp)
 }
 
-// maxUploadFiles bounds the files of one upload, of which each is held for the
-// audit's end and has a result.
+// maxUploadFiles bounds the files of one upload. Each has a result, and is held
+// for the audit record of its end.
 const maxUploadFiles = 10_000
 
-// upload passes one caller's files on.
+// upload forwards one caller's files.
 type upload struct {
 	s       *Server
 	in      grpc.ServerStream
 	headers int
 	sandbox string
 	call    *call
-	// closing is set when the agent may answer.
+	// closing is set once the agent may answer.
 	closing atomic.Bool
 }
 
-// receive reads the next message: a header or trailer to pass on, or nil for a
-// chunk, which is still in fr.
+// receive reads the next message. It returns a header or trailer to forward, or
+// nil for a chunk, which stays in fr.
 func (u *upload) receive(fr *agentconn.Frame) (*agentv1.UploadRequest, error) {
 	if err := u.in.RecvMsg(fr); err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (u *upload) receive(fr *agentconn.Frame) (*agentv1.UploadRequest, error) {
 	return nil, outOfOrder("a message is not exactly one header, one trailer or one chunk of 1 byte to 1 MiB").WithCause(err)
 }
 
-// accept returns the agent's form of a header or trailer that is valid.
+// accept checks a header or trailer and returns the agent's form of it.
 func (u *upload) accept(m *sandboxv1.UploadRequest) (*agentv1.UploadRequest, error) {
 	if t := m.GetTrailer(); t != nil {
 		return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Trailer{Trailer: t}}, u.checkTrailer(t)
@@ -119,7 +119,7 @@ func (u *upload) checkTrailer(t *sandboxv1.UploadTrailer) error {
 	return v.Err()
 }
 
-// record writes the audit record of a file's start.
+// record writes the start record of a file.
 func (u *upload) record(h *sandboxv1.UploadHeader) error {
 	if u.headers == 0 {
 		return u.s.begin(u.in.Context(), u.call, h)
@@ -145,7 +145,7 @@ func (u *upload) check(h *sandboxv1.UploadHeader) error {
 	}
 	v.SHA256(field+"sha256", h.GetSha256())
 	v.Mode(h.Mode)
-	// A bad path is that file's failure and no other's: the agent reports it.
+	// An invalid path fails that file only: the agent reports it.
 	return v.Err()
 }
 
@@ -168,10 +168,10 @@ func outOfOrder(format string, args ...any) *fault.Error {
 	return fault.New(sandboxv1.ErrorReason_ERROR_REASON_UPLOAD_OUT_OF_ORDER, format, args...)
 }
 
-// pass sends everything to the agent and returns its answer. The agent may
-// answer before the caller is done, so receiving from the one and from the
-// other are two goroutines; whichever fails ends both.
-func (u *upload) pass(ctx context.Context, conn *agentconn.Conn, header *sandboxv1.UploadHeader) (*sandboxv1.UploadResponse, error) {
+// forward sends everything to the agent and returns its answer. The agent may
+// answer before the caller has finished, so one goroutine receives from the
+// caller and another from the agent. A failure of either ends both.
+func (u *upload) forward(ctx context.Context, conn *agentconn.Conn, header *sandboxv1.UploadHeader) (*sandboxv1.UploadResponse, error) {
 	confinement, err := u.s.policy.Confine(conn.Policies, header.GetAccess())
 	if err != nil {
 		return nil, err
@@ -192,7 +192,7 @@ func (u *upload) pass(ctx context.Context, conn *agentconn.Conn, header *sandbox
 	sent := make(chan int, 1)
 	if err == nil {
 		go func() {
-			err := fault.Catch(func() error { return u.pump(out) })
+			err := fault.Catch(func() error { return u.forwardMessages(out) })
 			if err != nil && !errors.Is(err, io.EOF) {
 				cancel(err)
 			}
@@ -215,9 +215,9 @@ func (u *upload) pass(ctx context.Context, conn *agentconn.Conn, header *sandbox
 	return envelope.GetResponse(), nil
 }
 
-// pump passes on what the caller sends. io.EOF means that the agent has ended
-// the stream, which the receiving side explains.
-func (u *upload) pump(out grpc.ClientStream) error {
+// forwardMessages forwards the caller's messages. io.EOF means that the agent
+// has ended the stream; RecvMsg returns the reason.
+func (u *upload) forwardMessages(out grpc.ClientStream) error {
 	for {
 		var fr agentconn.Frame
 		m, err := u.receive(&fr)

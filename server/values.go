@@ -10,14 +10,14 @@ import (
 	"github.com/sandgate/sandgate/server/wire"
 )
 
-// sandbox is a sandbox as callers see it.
+// sandbox returns a sandbox as callers see it.
 func (s *Server) sandbox(info providers.Info) *sandboxv1.Sandbox {
-	out := sandbox(info)
+	out := sandboxOf(info)
 	out.Isolation.NotEnforced = append(slices.Clone(out.GetIsolation().GetNotEnforced()), s.unboundWrites(info.Spec)...)
 	return out
 }
 
-// unboundWrites returns an entry of not_enforced for a sandbox whose write
+// unboundWrites returns an entry of not_enforced if the sandbox's write
 // prefixes do not bind its commands.
 func (s *Server) unboundWrites(spec providers.Spec) []string {
 	policies, err := policy.DecodeAccess(spec.Access)
@@ -43,12 +43,12 @@ func (s *Server) unboundWrites(spec providers.Spec) []string {
 	return []string{writePrefixes + ": " + detail}
 }
 
-// writePrefixes is the name under which a provider describes whether access
-// policies bind commands.
+// writePrefixes is the name of the provider's Enforcement of write prefixes for
+// commands.
 const writePrefixes = "write_prefixes"
 
-// sandbox is what of it the provider knows.
-func sandbox(info providers.Info) *sandboxv1.Sandbox {
+// sandboxOf returns the part of a Sandbox that the provider knows.
+func sandboxOf(info providers.Info) *sandboxv1.Sandbox {
 	spec := info.Spec
 	env := make(map[string]string, len(spec.Env))
 	for k := range spec.Env {
@@ -70,7 +70,7 @@ func sandbox(info providers.Info) *sandboxv1.Sandbox {
 			ReadOnlySystem: info.ReadOnlySystem, NotEnforced: info.NotEnforced,
 		},
 	}
-	// The template's own policy is the operator's business.
+	// The template's own policy is not public.
 	if policies, err := policy.DecodeAccess(spec.Access); err == nil && len(policies) == 2 {
 		out.Spec.Access = policies[1]
 	}

@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// MaxFields bounds the fields of a message, those of its messages included.
-	// Two bytes on the wire can become a message of a hundred in memory, so a
-	// message's size alone does not bound what decoding costs: 131 072 fields
-	// decode to some 10 MiB. An argv at the kernel's limit of 2 MiB and a reply
+	// MaxFields bounds the fields of a message, including those of its messages.
+	// Two bytes on the wire can become a message of a hundred in memory, so the
+	// size of a message does not bound the cost of decoding it: 131 072 fields
+	// decode to about 10 MiB. An argv at the kernel's limit of 2 MiB and a reply
 	// with 10 000 matches stay below.
 	MaxFields = 128 << 10
 	// maxNesting bounds messages within messages. A level of JSON in a
@@ -23,9 +23,9 @@ const (
 // ErrTooManyFields rejects a message that would need too much memory.
 var ErrTooManyFields = fmt.Errorf("more than %d fields, or nested deeper than %d", MaxFields, maxNesting)
 
-// countFields counts the fields of an encoded message, before anything is
-// allocated for them. It returns ErrTooManyFields beyond the bounds, and errFrame for
-// what is no message.
+// countFields counts the fields of an encoded message before anything is
+// allocated for them. It returns ErrTooManyFields beyond the bounds, and
+// errFrame for an invalid message.
 func countFields(data mem.BufferSlice, d protoreflect.MessageDescriptor) (int, error) {
 	type level struct {
 		end int // c.left at the message's end

@@ -1,5 +1,5 @@
-// Package authn finds out who a caller is: by a bearer token from a file of
-// hashed tokens, or by a verified client certificate.
+// Package authn authenticates callers: by a bearer token from a file of hashed
+// tokens, or by a verified client certificate.
 package authn
 
 import (
@@ -16,34 +16,33 @@ type Principal struct {
 	Tenant string
 }
 
-// Authenticator finds out who a caller is. It is safe for concurrent use. The
+// Authenticator authenticates callers. It is safe for concurrent use. The
 // context carries the call's metadata and peer.
 //
-// It is called before anything but the headers is read, on the goroutine that
-// reads the caller's connection, and again every few seconds while a call runs:
-// it should answer from memory.
+// The server calls it after the headers and before the message, on the
+// goroutine that reads the caller's connection, and again every few seconds
+// while a call runs. It should answer from memory.
 type Authenticator interface {
-	// Authenticate returns the principal. The error wraps ErrNoCredentials
-	// when the call carries none of the kind that it looks at, and
-	// ErrUnknownCredentials when it carries some that do not count. Error texts
-	// must not hold credentials.
+	// Authenticate returns the principal. The error wraps ErrNoCredentials if the
+	// call carries no credentials of this kind, and ErrUnknownCredentials if they
+	// are not valid. Error texts must not hold credentials.
 	Authenticate(ctx context.Context) (Principal, error)
-	// Name says in a word or two what it looks at, such as "tokens".
+	// Name is the kind of credentials, such as "tokens".
 	Name() string
 }
 
 var (
 	// ErrNoCredentials means that the call carries no credentials.
 	ErrNoCredentials = errors.New("no credentials")
-	// ErrUnknownCredentials means that the call's credentials are not known here.
+	// ErrUnknownCredentials means that the call's credentials are not valid.
 	ErrUnknownCredentials = errors.New("unknown credentials")
-	// ErrExpired means that the call's credentials are known, and have expired.
+	// ErrExpired means that the call's credentials were valid and have expired.
 	// It is an ErrUnknownCredentials.
 	ErrExpired = fmt.Errorf("%w: expired", ErrUnknownCredentials)
 )
 
-// Any asks authenticators in turn; the first for which the call carries
-// credentials decides.
+// Any tries authenticators in order. The first one that finds credentials
+// decides.
 type Any []Authenticator
 
 var _ Authenticator = Any(nil)

@@ -12,8 +12,8 @@ import (
 
 // Certificates authenticates by the client certificate that TLS has verified.
 // The name is the first URI, DNS name or e-mail address of the certificate,
-// otherwise its common name. The tenant is its organization, of which there must
-// be exactly one: were a name a tenant as well, whoever gets a name from the
+// otherwise its common name. The tenant is its organization, of which there
+// must be exactly one. It is never the name: then anyone with a name from the
 // authority could choose that of another tenant.
 type Certificates struct{}
 

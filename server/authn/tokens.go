@@ -18,27 +18,26 @@ import (
 	"github.com/sandgate/sandgate/server/reload"
 )
 
-// TokenPrefix begins every token, so that scanners for leaked secrets can find
-// one.
+// TokenPrefix begins every token, so that secret scanners can find one.
 const TokenPrefix = "sgt_"
 
-// Entry is one line of the tokens file. Tokens have 256 random bits, so a
-// plain SHA-256 keeps them secret.
+// Entry is one line of the tokens file. Tokens have 256 random bits, so a plain
+// SHA-256 keeps them secret.
 type Entry struct {
 	Name   string `json:"name"`
 	Tenant string `json:"tenant"`
 	SHA256 string `json:"sha256"` // of the whole token, 64 hexadecimal digits
-	// Expires is when the token ends, as RFC 3339 writes it. Nil: never.
+	// Expires is when the token expires, in RFC 3339. Nil: never.
 	Expires *time.Time `json:"expires,omitempty"`
 }
 
-// holder is whom a token stands for.
+// holder is the principal of a token.
 type holder struct {
 	Principal
 	expires time.Time // zero: never
 }
 
-// table finds a token's holder by the token's hash.
+// table maps the hash of a token to its holder.
 type table map[[sha256.Size]byte]holder
 
 // NewToken makes a token and the entry for the file.
@@ -79,8 +78,8 @@ func (e Entry) parse() ([sha256.Size]byte, holder, error) {
 //	tokens:
 //	  - {name: ci, tenant: build, sha256: 5e88…, expires: 2027-01-01T00:00:00Z}
 //
-// The file is read again when it changes; while the new content is not valid,
-// the old one counts.
+// The file is read again after a change. While the new content is invalid, the old
+// one stays in force.
 type Tokens struct{ file *reload.Files[table] }
 
 var _ Authenticator = (*Tokens)(nil)
@@ -108,7 +107,7 @@ func (t *Tokens) Authenticate(ctx context.Context) (Principal, error) {
 		return Principal{}, fmt.Errorf("%w: the authorization must be one bearer token", ErrUnknownCredentials)
 	}
 	hash := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	// The table is keyed by the hash: how long a look-up takes depends on bits
+	// The table is keyed by the hash, so the time of a look-up depends on bits
 	// that a caller cannot steer towards a known hash.
 	h, ok := t.file.Get()[hash]
 	switch {

@@ -7,14 +7,14 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// Clock measures the age of stamps that providers keep. Stamps are wall-clock
-// times, because they outlive the process; but a wall clock can leap, when it is
-// set or when the machine was suspended, and a leap makes nothing older. The
-// monotonic clock tells a leap from time that has passed.
+// Clock measures the age of time stamps that providers store. Stamps are wall-
+// clock times, since they outlive the process. But a wall clock leaps when it
+// is set, or when the machine was suspended, and a leap makes nothing older.
+// The monotonic clock distinguishes a leap from elapsed time.
 //
-// Only leaps of this process's life are known. A stamp from before a leap is
-// younger by it. A clock that is set back makes stamps look younger by itself,
-// which prolongs lifetimes and ends none.
+// Clock knows only the leaps of this process's life. It subtracts a leap from
+// the age of an earlier stamp. A clock that is set back makes stamps look
+// younger, which extends lifetimes and ends none.
 type Clock struct {
 	read func() (wall time.Time, mono time.Duration)
 
@@ -25,17 +25,16 @@ type Clock struct {
 	leaps []leap
 }
 
-// leap is a step of the wall clock. Stamps up to before are from the other side.
+// leap is a step of the wall clock. It changes the age of stamps up to before.
 type leap struct {
 	before time.Time
 	by     time.Duration
 }
 
 const (
-	// minLeap is more than what adjusting a clock without a step amounts to
-	// between two readings.
+	// minLeap is more than gradual clock adjustment between two readings.
 	minLeap = 2 * time.Second
-	// maxLeaps bounds memory. Beyond it the two oldest become one.
+	// maxLeaps bounds memory. Beyond it the two oldest are merged.
 	maxLeaps = 256
 )
 
@@ -55,8 +54,8 @@ func NewClock(read func() (time.Time, time.Duration)) *Clock {
 	return c
 }
 
-// Now reads the clock. It must be called now and then, so that no leap hides in
-// a long time between two readings.
+// Now reads the clock. Call it regularly, so that no leap hides in a long time
+// between two readings.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +75,7 @@ func (c *Clock) observe() time.Time {
 			c.leaps = c.leaps[1:]
 		}
 	case by <= -minLeap:
-		// What was set forward and is set back was no leap in sum.
+		// A clock that is set forward and back has not leapt in sum.
 		for back := -by; back > 0 && len(c.leaps) > 0; {
 			last := &c.leaps[len(c.leaps)-1]
 			if last.by > back {
@@ -90,7 +89,7 @@ func (c *Clock) observe() time.Time {
 	return wall
 }
 
-// Since returns how old a stamp is.
+// Since returns the age of a stamp.
 func (c *Clock) Since(stamp time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,7 +102,7 @@ func (c *Clock) Since(stamp time.Time) time.Duration {
 	return age
 }
 
-// Up returns how long the process has been measuring.
+// Up returns how long the Clock has existed.
 func (c *Clock) Up() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

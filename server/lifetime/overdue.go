@@ -6,25 +6,26 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// A running reaper deletes what is due within a minute. What is overdue for
-// longer has waited for a server to start, could not be deleted, or is not
-// overdue at all: the clock was wrong when the sandbox was created, or is wrong
-// now. In the last case each deletion is a loss, so they are few until somebody
-// can have noticed.
+// A running reaper deletes an expired sandbox within a minute. One that is
+// overdue for longer waited for a server to start, or could not be deleted, or
+// is not overdue at all: the clock was wrong when it was created, or is wrong
+// now. In the last case each deletion is a loss, so the reaper deletes few
+// until an operator can notice.
 const (
-	// lateness is how long overdue what the reaper does not delete at once is.
+	// lateness is how long overdue a sandbox may be to be deleted at once.
 	lateness = 5 * time.Minute
-	// lateWait is how long a server that has just started leaves such sandboxes
-	// alone. A clock that is wrong after a boot is set by then.
+	// lateWait is how long a server that has just started keeps the others. A
+	// clock that is wrong after a boot is set by then.
 	lateWait = 10 * time.Minute
-	// Of the others a round deletes a tenth, and no fewer than lateLeast.
+	// A round deletes a tenth of the others, and at least lateLeast.
 	lateShare, lateLeast = 10, 10
 	// lateMost bounds the memory for them.
 	lateMost = 1000
 )
 
-// backlog is what a round finds long overdue. It keeps a random sample of that,
-// so that those that cannot be deleted do not keep the others waiting for ever.
+// backlog holds the long overdue sandboxes of a round. It keeps a random
+// sample, so that sandboxes that cannot be deleted do not block the others for
+// ever.
 type backlog struct {
 	count  int
 	sample []providers.Info
@@ -40,7 +41,7 @@ func (b *backlog) add(info providers.Info) {
 	}
 }
 
-// share is what this round deletes.
+// share returns the sandboxes that this round deletes.
 func (b *backlog) share(up time.Duration) []providers.Info {
 	if up < lateWait {
 		return nil
@@ -53,8 +54,8 @@ func (b *backlog) share(up time.Duration) []providers.Info {
 	return b.sample[:n]
 }
 
-// overdue is how long ago a sandbox's lifetime ended, without leaps of the wall
-// clock. It is negative while the lifetime lasts.
+// overdue returns how long ago a sandbox's lifetime ended, without leaps of the
+// wall clock. It is negative while the lifetime lasts.
 func (r *Reaper) overdue(info providers.Info) time.Duration {
 	over := time.Duration(-1)
 	if ttl := info.Spec.TTL; ttl > 0 {

@@ -1,4 +1,4 @@
-// Package policy decides what callers may ask for: templates, the spec and
+// Package policy decides what callers may request: templates, the spec and
 // lifetimes of a sandbox, access policies, and the fields of requests. Its
 // errors name the field.
 package policy
@@ -90,7 +90,7 @@ func (p *Policy) CheckOptions(checker providers.OptionsChecker) error {
 	return errors.Join(wrong...)
 }
 
-// NewTTL returns the TTL that an update asks for, or nil if it asks for none.
+// NewTTL returns the TTL of an update, or nil if it has none.
 func (p *Policy) NewTTL(d *durationpb.Duration) (*time.Duration, error) {
 	return newLifetime("ttl", d, p.cfg.MaxTTL)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sandgate/sandgate/server/fault"
 )
 
-// Fields of a request that a template can allow, as Template.Allow names them.
+// Fields of a request that a template can allow, as in Template.Allow.
 const (
 	FieldImage            = "image"
 	FieldResources        = "resources"
@@ -29,8 +29,8 @@ var templateFields = []string{
 
 var templateNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// Template is what an operator decides about sandboxes, under a name that
-// requests give. Its values are the defaults of its sandboxes.
+// Template is an operator's decision about sandboxes. Requests refer to it by
+// name. Its values are the defaults of its sandboxes.
 type Template struct {
 	// Name is 1 to 63 characters of a-z, 0-9 and "-".
 	Name string
@@ -46,50 +46,50 @@ type Template struct {
 
 	// Allow names the fields that a request may set. Nil: all of them.
 	Allow []string
-	// Images are the images that a request may name, where Allow has the image. A
-	// trailing "*" stands for any rest without a "..". Nil: any.
+	// Images are the images that a request may name, if Allow has the image. A
+	// trailing "*" matches any rest without a "..". Nil: any.
 	Images []string
-	// Networks are the modes that a request may ask for beside the template's
-	// own and none.
+	// Networks are the modes that a request may choose besides the template's own
+	// and none.
 	Networks []providers.NetworkMode
-	// MaxResources bounds what a request may ask for. 0: the template's own
+	// MaxResources bounds the resources of a request. 0: the template's own
 	// resource; Unlimited: no bound.
 	MaxResources providers.Resources
 	// ProviderOptions is the provider's own part: a JSON object or nil.
 	ProviderOptions json.RawMessage
 	// AllowOptions names the keys of provider_options that a request may set.
 	AllowOptions []string
-	// Pool is how many started sandboxes to keep ready for requests that name
-	// the template and set nothing else that a started sandbox cannot follow.
-	// 0: none.
+	// Pool is how many started sandboxes to keep ready. A request can claim one
+	// if it names the template and sets nothing that a started sandbox cannot
+	// adopt. 0: none.
 	Pool int
 }
 
 const (
 	defaultTemplate         = "default"
 	defaultWorkingDirectory = "/workspace"
-	// maxPool bounds what a slip of the pen can start.
+	// maxPool bounds the effect of a typing error.
 	maxPool = 1000
 )
 
-// DefaultTemplate is the only template of a server that is configured with
-// none: no network, and the provider's own limits.
+// DefaultTemplate is the only template of a server without configured ones: no
+// network, and the provider's own limits.
 func DefaultTemplate() Template {
 	return Template{Name: defaultTemplate, Network: providers.NetworkNone}
 }
 
-// Unlimited is a resource without a limit in a Template. Nothing but writing it
-// takes a limit away: a resource that is left out gets the provider's default.
+// Unlimited is a resource without a limit in a Template. A resource that is
+// left out has the provider's default.
 const Unlimited = -1
 
-// resource is one field of a template's resources and of their maximum.
+// resource is one of a template's resources, with its maximum.
 type resource struct {
 	name      string
 	own, most *int64
 }
 
-// eachResource calls f with every resource of the template, and keeps what f
-// makes of it.
+// eachResource calls f with every resource of the template, and stores f's
+// changes.
 func (t *Template) eachResource(byDefault providers.Resources, f func(r resource, byDefault int64)) {
 	own, most := &t.Resources, &t.MaxResources
 	narrow := func(name string, own, most *int32, byDefault int32) {
@@ -103,9 +103,9 @@ func (t *Template) eachResource(byDefault providers.Resources, f func(r resource
 	f(resource{"disk_bytes", &own.DiskBytes, &most.DiskBytes}, byDefault.DiskBytes)
 }
 
-// limit fills in the resources that the template leaves out, and the most that a
-// request may ask for: no more than the template's own, unless it says so. The
-// names returned are of resources without a limit.
+// limit fills in the resources that the template leaves out, and their maxima,
+// by default the template's own resources. It returns the names of resources
+// without a limit.
 func (t *Template) limit(byDefault providers.Resources) (unlimited []string) {
 	t.eachResource(byDefault, func(r resource, byDefault int64) {
 		if *r.own == 0 {
@@ -176,8 +176,8 @@ func (t *Template) check() error {
 	return v.Err()
 }
 
-// forbids is the error for a field that the template does not let a request
-// set, or not to this value.
+// forbids returns the error for a field that the template does not let a
+// request set, or not to this value.
 func (t *Template) forbids(field, format string, args ...any) error {
 	return fault.New(sandboxv1.ErrorReason_ERROR_REASON_TEMPLATE_FORBIDS, "template %q: %s: %s",
 		t.Name, field, fmt.Sprintf(format, args...)).With("template", t.Name).With("field", field)
@@ -189,7 +189,7 @@ func (t *Template) allowsImage(image string) bool {
 	if t.Images == nil || image == t.Image {
 		return true
 	}
-	// An image may be a path, and must not lead out of the directory of a pattern.
+	// An image may be a path. It must not leave the directory of a pattern.
 	climbs := slices.Contains(strings.FieldsFunc(image, func(r rune) bool { return r == '/' || r == ':' }), "..")
 	return slices.ContainsFunc(t.Images, func(pattern string) bool {
 		if prefix, ok := strings.CutSuffix(pattern, "*"); ok {

@@ -24,11 +24,11 @@ const MaxLabels = 32
 
 const (
 	maxPath = 4096 // PATH_MAX
-	// maxArgv bounds an argv in bytes: what the kernel takes with the usual
-	// stack of 8 MiB.
+	// maxArgv bounds an argv in bytes: the kernel's limit with the usual stack of
+	// 8 MiB.
 	maxArgv = 2 << 20
-	// maxEnv and maxEnvNames bound an environment. The runtime that starts a
-	// sandbox takes seconds for more.
+	// maxEnv and maxEnvNames bound an environment. With more, the runtime takes
+	// seconds to start a sandbox.
 	maxEnv      = 1 << 20
 	maxEnvNames = 1_000
 )

@@ -1,5 +1,5 @@
-// Package reload keeps what was parsed from files that an operator changes while
-// the server runs: tokens, certificates, authorities.
+// Package reload keeps the parsed content of files that an operator changes
+// while the server runs: tokens, certificates, authorities.
 package reload
 
 import (
@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// interval is how often the files are looked at.
+// interval is the time between two reads of the files.
 const interval = time.Second
 
-// Files is a value of type T, parsed from one or more files. The files are read
-// again when they are asked for, at most once a second, and compared by content:
-// times of files are too coarse, and say nothing about a read that failed. While
-// the new content cannot be read or parsed, the old value counts.
+// Files is a value of type T, parsed from one or more files. Get reads the
+// files again at most once a second, and compares their contents: modification
+// times are too coarse, and do not reveal a failed read. While the new content
+// cannot be read or parsed, the old value stays in force.
 type Files[T any] struct {
 	paths []string
 	parse func(contents [][]byte) (T, error)
@@ -43,8 +43,8 @@ func Open[T any](log *slog.Logger, parse func(contents [][]byte) (T, error), pat
 	return f, nil
 }
 
-// Get returns the value. The call that finds the files due for a look reads them;
-// others meanwhile get the value as it is.
+// Get returns the value. One call reads the files when that is due; concurrent
+// calls return the present value.
 func (f *Files[T]) Get() T {
 	if f.due() && f.mu.TryLock() {
 		defer f.mu.Unlock()
@@ -59,7 +59,7 @@ func (f *Files[T]) due() bool {
 	return time.Since(time.Unix(0, f.checked.Load())) >= interval
 }
 
-// check reads the files and logs a failure once, as well as its end.
+// check reads the files. It logs a failure once, and its end.
 func (f *Files[T]) check() {
 	err := f.load()
 	f.checked.Store(time.Now().UnixNano())
