@@ -15,13 +15,13 @@ import (
 )
 
 // shortList is a provider that lists one page and then fails.
-type shortList struct{ *memory }
+type shortList struct{ *scriptedProvider }
 
 func (l shortList) List(ctx context.Context, q providers.Query) (providers.Page, error) {
 	if q.Token != "" {
 		return providers.Page{}, errors.New("the list broke off")
 	}
-	page, err := l.memory.List(ctx, q)
+	page, err := l.scriptedProvider.List(ctx, q)
 	page.Next = "more"
 	return page, err
 }
@@ -31,14 +31,14 @@ func TestAuditOfObjectsOfACallThatFails(t *testing.T) {
 	for _, many := range []int{1, 2} {
 		t.Run(fmt.Sprint(many), func(t *testing.T) {
 			log := &lines{}
-			w, audit := audited(t, func(c *Config) {
-				c.Provider = shortList{c.Provider.(*memory)}
+			h, audit := audited(t, func(c *Config) {
+				c.Provider = shortList{c.Provider.(*scriptedProvider)}
 				c.Logger = slog.New(slog.NewTextHandler(log, nil))
 			})
 			for i := range many {
-				w.create(fmt.Sprintf("s-%d", i))
+				h.create(fmt.Sprintf("s-%d", i))
 			}
-			_, err := w.client.CleanupSandboxes(withRequestID(t.Context(), "clean"),
+			_, err := h.client.CleanupSandboxes(withRequestID(t.Context(), "clean"),
 				&sandboxv1.CleanupSandboxesRequest{MaxIdle: wire.Duration(time.Nanosecond)})
 			wantReason(t, err, "INTERNAL")
 			got := audit.await(t, "clean", 2+many)
@@ -50,7 +50,7 @@ func TestAuditOfObjectsOfACallThatFails(t *testing.T) {
 					t.Errorf("an object: %v", r)
 				}
 			}
-			w.until("the deletions are logged", func() bool {
+			h.until("the deletions are logged", func() bool {
 				return strings.Count(log.String(), "sandbox deleted") == many
 			})
 		})

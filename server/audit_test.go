@@ -90,10 +90,10 @@ func (l *lines) await(t *testing.T, requestID string, n int) []map[string]any {
 	}
 }
 
-func audited(t *testing.T, change func(*Config)) (*world, *lines) {
+func audited(t *testing.T, change func(*Config)) (*harness, *lines) {
 	t.Helper()
 	log := &lines{}
-	return newWorld(t, func(c *Config) {
+	return newHarness(t, func(c *Config) {
 		c.Audit = NewAuditLog(log)
 		if change != nil {
 			change(c)
@@ -107,19 +107,19 @@ func withRequestID(ctx context.Context, id string) context.Context {
 
 func wantRecord(t *testing.T, got map[string]any, want string) {
 	t.Helper()
-	var w map[string]any
-	if err := json.Unmarshal([]byte(want), &w); err != nil {
+	var h map[string]any
+	if err := json.Unmarshal([]byte(want), &h); err != nil {
 		t.Fatal(err)
 	}
 	g, _ := json.Marshal(got)
-	if n, _ := json.Marshal(w); !bytes.Equal(g, n) {
+	if n, _ := json.Marshal(h); !bytes.Equal(g, n) {
 		t.Errorf("record\n%s, want\n%s", g, n)
 	}
 }
 
 func TestAuditOfACreation(t *testing.T) {
-	w, log := audited(t, nil)
-	_, err := w.client.CreateSandbox(withRequestID(t.Context(), "r"), &sandboxv1.CreateSandboxRequest{
+	h, log := audited(t, nil)
+	_, err := h.client.CreateSandbox(withRequestID(t.Context(), "r"), &sandboxv1.CreateSandboxRequest{
 		SandboxId: "a", Spec: &sandboxv1.SandboxSpec{Image: "img:1", Resources: &sandboxv1.Resources{MemoryBytes: 1 << 20}},
 	})
 	if err != nil {
@@ -139,8 +139,8 @@ func TestAuditOfACreation(t *testing.T) {
 // A running command is in the log before it ends, and its end says how.
 func TestAuditOfACommand(t *testing.T) {
 	running, end := make(chan struct{}), make(chan struct{})
-	w, log := audited(t, nil)
-	w.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+	h, log := audited(t, nil)
+	h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
 		if err := out.started(0); err != nil {
 			return err
 		}
@@ -148,8 +148,8 @@ func TestAuditOfACommand(t *testing.T) {
 		<-end
 		return out.exited(0, 0)
 	}
-	w.create("a")
-	stream, err := w.client.Execute(withRequestID(t.Context(), "r"), &sandboxv1.ExecuteRequest{SandboxId: "a", ExecId: "x",
+	h.create("a")
+	stream, err := h.client.Execute(withRequestID(t.Context(), "r"), &sandboxv1.ExecuteRequest{SandboxId: "a", ExecId: "x",
 		Command: &sandboxv1.ExecuteRequest_Shell{Shell: "secret"}})
 	if err != nil {
 		t.Fatal(err)
@@ -171,14 +171,14 @@ func TestAuditOfACommand(t *testing.T) {
 }
 
 func TestAuditKeepsCommandsOnRequest(t *testing.T) {
-	w, log := audited(t, func(c *Config) { c.AuditCommandText = true })
-	w.create("a")
+	h, log := audited(t, func(c *Config) { c.AuditCommandText = true })
+	h.create("a")
 	for id, req := range map[string]*sandboxv1.ExecuteRequest{
 		"shell": {SandboxId: "a", Command: &sandboxv1.ExecuteRequest_Shell{Shell: "echo $HOME"}},
 		"argv":  {SandboxId: "a", Command: &sandboxv1.ExecuteRequest_Argv{Argv: &sandboxv1.Argv{Args: []string{"ls", "-l", "a b"}}}},
 		"long":  {SandboxId: "a", Command: &sandboxv1.ExecuteRequest_Shell{Shell: strings.Repeat("x", 1<<20)}},
 	} {
-		stream, err := w.client.Execute(withRequestID(t.Context(), id), req)
+		stream, err := h.client.Execute(withRequestID(t.Context(), id), req)
 		for err == nil {
 			_, err = stream.Recv()
 		}
@@ -196,8 +196,8 @@ func TestAuditKeepsCommandsOnRequest(t *testing.T) {
 
 // Each object of a call with several has records of its own, with its outcome.
 func TestAuditOfSeveralObjects(t *testing.T) {
-	w, log := audited(t, nil)
-	w.provider.script.upload = func(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
+	h, log := audited(t, nil)
+	h.provider.script.upload = func(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
 		for {
 			if _, err := in.Recv(); err != nil {
 				break
@@ -208,18 +208,18 @@ func TestAuditOfSeveralObjects(t *testing.T) {
 			{Error: &sandboxv1.FileError{Reason: 9999}},
 		}}})
 	}
-	w.create("a")
-	w.create("b")
-	stream, err := w.client.Upload(withRequestID(t.Context(), "up"))
+	h.create("a")
+	h.create("b")
+	stream, err := h.client.Upload(withRequestID(t.Context(), "up"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, path := range []string{"/one", "/two", "/three"} {
-		h := &sandboxv1.UploadHeader{Path: path}
+		header := &sandboxv1.UploadHeader{Path: path}
 		if i == 0 {
-			h.SandboxId = "a"
+			header.SandboxId = "a"
 		}
-		if err := stream.Send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Header{Header: h}}); err != nil {
+		if err := stream.Send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Header{Header: header}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -243,7 +243,7 @@ func TestAuditOfSeveralObjects(t *testing.T) {
 		t.Errorf("upload: %v, want %v", got, want)
 	}
 
-	if _, err := w.client.CleanupSandboxes(withRequestID(t.Context(), "clean"),
+	if _, err := h.client.CleanupSandboxes(withRequestID(t.Context(), "clean"),
 		&sandboxv1.CleanupSandboxesRequest{MaxIdle: wire.Duration(time.Nanosecond)}); err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func TestAuditOfSeveralObjects(t *testing.T) {
 // Every call leaves records, also one that is refused, and each text of a caller
 // in it is bounded.
 func TestAuditOfEveryCall(t *testing.T) {
-	w, log := audited(t, nil)
+	h, log := audited(t, nil)
 	long := strings.Repeat("p", 1<<20)
 	methods := sandboxv1.File_sandbox_v1_sandbox_service_proto.Services().ByName("SandboxService").Methods()
 	for i := range methods.Len() {
@@ -274,7 +274,7 @@ func TestAuditOfEveryCall(t *testing.T) {
 			}
 		}
 		ctx := withRequestID(t.Context(), string(m.Name()))
-		stream, err := w.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: m.IsStreamingClient()}, name)
+		stream, err := h.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: m.IsStreamingClient()}, name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -304,8 +304,8 @@ func TestAuditOfEveryCall(t *testing.T) {
 }
 
 func TestAuditOfAMessageThatCannotBeDecoded(t *testing.T) {
-	w, log := audited(t, nil)
-	err := w.conn.Invoke(withRequestID(t.Context(), "r"), sandboxv1.SandboxService_GetSandbox_FullMethodName,
+	h, log := audited(t, nil)
+	err := h.conn.Invoke(withRequestID(t.Context(), "r"), sandboxv1.SandboxService_GetSandbox_FullMethodName,
 		[]byte{0xff, 0xff}, new([]byte), grpc.ForceCodec(rawCodec{}))
 	if status.Code(err) != codes.InvalidArgument {
 		t.Fatal(err)
@@ -324,7 +324,7 @@ func (rawCodec) Name() string                    { return "proto" }
 // rate: their count is not lost.
 func TestRefusedCredentialsAreBounded(t *testing.T) {
 	audit, log := &lines{}, &lines{}
-	w := newWorld(t, func(c *Config) {
+	h := newHarness(t, func(c *Config) {
 		c.Audit, c.Logger = NewAuditLog(audit), slog.New(slog.NewTextHandler(log, nil))
 		c.Authenticator = authn.Any{}
 	})
@@ -335,7 +335,7 @@ func TestRefusedCredentialsAreBounded(t *testing.T) {
 	for range 50 {
 		work.Go(func() {
 			for range calls / 50 {
-				_, err := w.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{})
+				_, err := h.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{})
 				if status.Code(err) == codes.Unauthenticated {
 					refused.Add(1)
 				}
@@ -358,9 +358,9 @@ func TestRefusedCredentialsAreBounded(t *testing.T) {
 			suppressed += n
 		}
 	}
-	w.server.refusals.mu.Lock()
-	pending := w.server.refusals.suppressed
-	w.server.refusals.mu.Unlock()
+	h.server.refusals.mu.Lock()
+	pending := h.server.refusals.suppressed
+	h.server.refusals.mu.Unlock()
 	if got := int64(records) + int64(suppressed) + pending; got < refused.Load() || got > calls || got < calls/2 {
 		t.Errorf("%d records, %v suppressed, %d pending: %d in all, but %d calls were refused", records, suppressed, pending, got, refused.Load())
 	}
@@ -378,11 +378,11 @@ func TestRefusedCredentialsAreBounded(t *testing.T) {
 func TestAuditLogThatCannotBeWritten(t *testing.T) {
 	for _, required := range []bool{false, true} {
 		errs := &lines{}
-		w, log := audited(t, func(c *Config) {
+		h, log := audited(t, func(c *Config) {
 			c.AuditRequired, c.Logger = required, slog.New(slog.NewTextHandler(errs, nil))
 		})
 		call := func() error {
-			_, err := w.client.ListSandboxes(withRequestID(t.Context(), "r"), &sandboxv1.ListSandboxesRequest{})
+			_, err := h.client.ListSandboxes(withRequestID(t.Context(), "r"), &sandboxv1.ListSandboxesRequest{})
 			return err
 		}
 		if err := call(); err != nil {
@@ -395,7 +395,7 @@ func TestAuditLogThatCannotBeWritten(t *testing.T) {
 				t.Fatalf("required %v: %v", required, err)
 			}
 		}
-		for w.server.auditLost.Load() < 6 {
+		for h.server.auditLost.Load() < 6 {
 			time.Sleep(time.Millisecond)
 		}
 		log.setFail(nil)

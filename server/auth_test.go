@@ -21,7 +21,7 @@ import (
 )
 
 // twoTenants returns a server with tokens, and a context for each tenant.
-func twoTenants(t *testing.T) (w *world, one, two context.Context) {
+func twoTenants(t *testing.T) (h *harness, one, two context.Context) {
 	t.Helper()
 	var file string
 	var ctxs []context.Context
@@ -37,17 +37,17 @@ func twoTenants(t *testing.T) (w *world, one, two context.Context) {
 	if err := os.WriteFile(path, []byte("tokens:\n"+file), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w = newWorld(t, func(c *Config) {
+	h = newHarness(t, func(c *Config) {
 		var err error
 		if c.Authenticator, err = authn.OpenTokens(path, c.Logger); err != nil {
 			t.Fatal(err)
 		}
 	})
-	return w, ctxs[0], ctxs[1]
+	return h, ctxs[0], ctxs[1]
 }
 
 func TestCredentials(t *testing.T) {
-	w, one, _ := twoTenants(t)
+	h, one, _ := twoTenants(t)
 	bad := func(value string) context.Context {
 		return metadata.AppendToOutgoingContext(t.Context(), "authorization", value)
 	}
@@ -56,69 +56,69 @@ func TestCredentials(t *testing.T) {
 		"two": metadata.AppendToOutgoingContext(one, "authorization", "Bearer sgt_wrong"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := w.client.ListSandboxes(ctx, &sandboxv1.ListSandboxesRequest{})
+			_, err := h.client.ListSandboxes(ctx, &sandboxv1.ListSandboxesRequest{})
 			wantReason(t, err, "CREDENTIALS_INVALID")
-			stream, err := w.client.Execute(ctx, &sandboxv1.ExecuteRequest{})
+			stream, err := h.client.Execute(ctx, &sandboxv1.ExecuteRequest{})
 			if err == nil {
 				_, err = stream.Recv()
 			}
 			wantReason(t, err, "CREDENTIALS_INVALID")
-			reflect, err := reflectionv1.NewServerReflectionClient(w.conn).ServerReflectionInfo(ctx)
+			reflect, err := reflectionv1.NewServerReflectionClient(h.conn).ServerReflectionInfo(ctx)
 			if err == nil {
 				_, err = reflect.Recv()
 			}
 			wantReason(t, err, "CREDENTIALS_INVALID")
 		})
 	}
-	info, err := w.client.GetServerInfo(one, &sandboxv1.GetServerInfoRequest{})
+	info, err := h.client.GetServerInfo(one, &sandboxv1.GetServerInfoRequest{})
 	if err != nil || info.GetPrincipal().GetName() != "user-one" || info.GetPrincipal().GetTenant() != "one" {
 		t.Fatalf("%v %v", info, err)
 	}
-	if _, err := healthv1.NewHealthClient(w.conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
+	if _, err := healthv1.NewHealthClient(h.conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
 		t.Fatalf("health must need no credentials: %v", err)
 	}
 }
 
 // Two tenants' equal ids are two sandboxes, and neither finds the other's.
 func TestTenantsAreApart(t *testing.T) {
-	w, one, two := twoTenants(t)
+	h, one, two := twoTenants(t)
 	for _, ctx := range []context.Context{one, two} {
-		if _, err := w.client.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{SandboxId: "thread-1"}); err != nil {
+		if _, err := h.client.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{SandboxId: "thread-1"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	first, err := w.client.GetSandbox(one, &sandboxv1.GetSandboxRequest{SandboxId: "thread-1"})
+	first, err := h.client.GetSandbox(one, &sandboxv1.GetSandboxRequest{SandboxId: "thread-1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := w.client.GetSandbox(two, &sandboxv1.GetSandboxRequest{SandboxId: "thread-1"})
+	second, err := h.client.GetSandbox(two, &sandboxv1.GetSandboxRequest{SandboxId: "thread-1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if first.GetSandbox().GetIncarnation() == second.GetSandbox().GetIncarnation() {
 		t.Fatal("two tenants share a sandbox")
 	}
-	if _, err := w.client.CreateSandbox(one, &sandboxv1.CreateSandboxRequest{SandboxId: "mine"}); err != nil {
+	if _, err := h.client.CreateSandbox(one, &sandboxv1.CreateSandboxRequest{SandboxId: "mine"}); err != nil {
 		t.Fatal(err)
 	}
 	for name, err := range map[string]error{
-		"get":    call1(w.client.GetSandbox(two, &sandboxv1.GetSandboxRequest{SandboxId: "mine"})),
-		"delete": call1(w.client.DeleteSandbox(two, &sandboxv1.DeleteSandboxRequest{SandboxId: "mine"})),
-		"update": call1(w.client.UpdateSandbox(two, &sandboxv1.UpdateSandboxRequest{SandboxId: "mine", Renew: true})),
-		"stat":   call1(w.client.StatFile(two, &sandboxv1.StatFileRequest{SandboxId: "mine", Path: "/x"})),
-		"ps":     call1(w.client.ListProcesses(two, &sandboxv1.ListProcessesRequest{SandboxId: "mine"})),
+		"get":    call1(h.client.GetSandbox(two, &sandboxv1.GetSandboxRequest{SandboxId: "mine"})),
+		"delete": call1(h.client.DeleteSandbox(two, &sandboxv1.DeleteSandboxRequest{SandboxId: "mine"})),
+		"update": call1(h.client.UpdateSandbox(two, &sandboxv1.UpdateSandboxRequest{SandboxId: "mine", Renew: true})),
+		"stat":   call1(h.client.StatFile(two, &sandboxv1.StatFileRequest{SandboxId: "mine", Path: "/x"})),
+		"ps":     call1(h.client.ListProcesses(two, &sandboxv1.ListProcessesRequest{SandboxId: "mine"})),
 	} {
 		t.Run(name, func(t *testing.T) { wantReason(t, err, "SANDBOX_NOT_FOUND") })
 	}
-	list, err := w.client.ListSandboxes(two, &sandboxv1.ListSandboxesRequest{})
+	list, err := h.client.ListSandboxes(two, &sandboxv1.ListSandboxesRequest{})
 	if err != nil || len(list.GetSandboxes()) != 1 {
 		t.Fatalf("%v %v", list, err)
 	}
-	gone, err := w.client.CleanupSandboxes(two, &sandboxv1.CleanupSandboxesRequest{MaxIdle: wire.Duration(time.Nanosecond)})
+	gone, err := h.client.CleanupSandboxes(two, &sandboxv1.CleanupSandboxesRequest{MaxIdle: wire.Duration(time.Nanosecond)})
 	if err != nil || len(gone.GetDeletedSandboxIds()) != 1 {
 		t.Fatalf("%v %v", gone, err)
 	}
-	if _, err := w.client.GetSandbox(one, &sandboxv1.GetSandboxRequest{SandboxId: "thread-1"}); err != nil {
+	if _, err := h.client.GetSandbox(one, &sandboxv1.GetSandboxRequest{SandboxId: "thread-1"}); err != nil {
 		t.Fatalf("cleanup of one tenant reached another: %v", err)
 	}
 }
@@ -126,32 +126,32 @@ func TestTenantsAreApart(t *testing.T) {
 func call1[M any](_ M, err error) error { return err }
 
 func TestUnknownMethod(t *testing.T) {
-	w := newWorld(t, nil)
-	err := w.conn.Invoke(t.Context(), "/sandbox.v1.SandboxService/Forward", &sandboxv1.GetServerInfoRequest{}, &sandboxv1.GetServerInfoResponse{})
+	h := newHarness(t, nil)
+	err := h.conn.Invoke(t.Context(), "/sandbox.v1.SandboxService/Forward", &sandboxv1.GetServerInfoRequest{}, &sandboxv1.GetServerInfoResponse{})
 	wantReason(t, err, "FEATURE_UNSUPPORTED")
 }
 
 func TestMessageTooLarge(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Limits.MaxMessageBytes = 64 << 10 })
-	w.create("a")
-	_, err := w.client.WriteFile(t.Context(), &sandboxv1.WriteFileRequest{SandboxId: "a", Path: "/x", Content: make([]byte, 100<<10)})
+	h := newHarness(t, func(c *Config) { c.Limits.MaxMessageBytes = 64 << 10 })
+	h.create("a")
+	_, err := h.client.WriteFile(t.Context(), &sandboxv1.WriteFileRequest{SandboxId: "a", Path: "/x", Content: make([]byte, 100<<10)})
 	wantReason(t, err, "MESSAGE_TOO_LARGE")
 	if metadataOf(t, err)["limit_bytes"] != "65536" {
 		t.Fatalf("metadata %v", metadataOf(t, err))
 	}
-	_, err = w.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a", Stdin: make([]byte, 100<<10)})
+	_, err = h.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a", Stdin: make([]byte, 100<<10)})
 	wantReason(t, err, "MESSAGE_TOO_LARGE")
 }
 
 func TestRequestID(t *testing.T) {
-	w := newWorld(t, nil)
+	h := newHarness(t, nil)
 	for sent, want := range map[string]string{"abc-1": "abc-1", "with space": "", "": ""} {
 		ctx := t.Context()
 		if sent != "" {
 			ctx = metadata.AppendToOutgoingContext(ctx, "x-request-id", sent)
 		}
 		var header metadata.MD
-		_, err := w.client.GetSandbox(ctx, &sandboxv1.GetSandboxRequest{SandboxId: "none"}, grpc.Header(&header))
+		_, err := h.client.GetSandbox(ctx, &sandboxv1.GetSandboxRequest{SandboxId: "none"}, grpc.Header(&header))
 		if status.Code(err) != codes.NotFound {
 			t.Fatal(err)
 		}
@@ -164,18 +164,18 @@ func TestRequestID(t *testing.T) {
 
 // A panic in a handler is one caller's INTERNAL, not the server's end.
 func TestPanic(t *testing.T) {
-	w := newWorld(t, func(c *Config) {
-		c.Provider.(*memory).before = func(_ context.Context, method, name string) error {
+	h := newHarness(t, func(c *Config) {
+		c.Provider.(*scriptedProvider).before = func(_ context.Context, method, name string) error {
 			if method == "create" && name == substrateName(defaultTenant, "b") {
 				panic(method)
 			}
 			return nil
 		}
 	})
-	w.create("a")
-	_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "b"})
+	h.create("a")
+	_, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "b"})
 	wantReason(t, err, "INTERNAL")
-	if _, err := w.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "a"}); err != nil {
+	if _, err := h.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "a"}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -17,9 +17,9 @@ import (
 
 // The benchmarks measure the server's own hop: the agent is scripted and runs
 // no process. Every connection is a unix socket.
-func benchWorld(b *testing.B, s script) sandboxv1.SandboxServiceClient {
+func benchHarness(b *testing.B, s script) sandboxv1.SandboxServiceClient {
 	b.Helper()
-	p := newMemory(b)
+	p := newScriptedProvider(b)
 	p.script, p.sockets = s, b.TempDir()
 	srv, err := New(Config{Provider: p, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -73,7 +73,7 @@ func drain(b *testing.B, client sandboxv1.SandboxServiceClient) int64 {
 }
 
 func BenchmarkHopShort(b *testing.B) {
-	client := benchWorld(b, script{})
+	client := benchHarness(b, script{})
 	for b.Loop() {
 		if drain(b, client) != 5 {
 			b.Fatal("wrong output")
@@ -84,7 +84,7 @@ func BenchmarkHopShort(b *testing.B) {
 func benchmarkStream(b *testing.B, size int) {
 	const total = 256 << 20
 	piece := strings.Repeat("x", size)
-	client := benchWorld(b, script{execute: func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+	client := benchHarness(b, script{execute: func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
 		if err := out.started(0); err != nil {
 			return err
 		}

@@ -41,30 +41,30 @@ func (h *hole) Write(p []byte) (int, error) {
 // A client whose network silently drops everything is found out in stated time,
 // and the agent learns that the caller is gone.
 func TestClientInABlackHole(t *testing.T) {
-	w := newWorld(t, func(c *Config) {
+	h := newHarness(t, func(c *Config) {
 		c.Timing.Keepalive, c.Timing.KeepaliveTimeout = time.Second, 2*time.Second
 	})
-	w.provider.script.execute = hang
-	w.create("a")
+	h.provider.script.execute = hang
+	h.create("a")
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
-	go func() { served <- w.server.Serve(l) }()
+	go func() { served <- h.server.Serve(l) }()
 	t.Cleanup(func() {
 		_ = l.Close()
 		if err := <-served; err != nil && !errors.Is(err, net.ErrClosed) {
 			t.Error(err)
 		}
 	})
-	var h *hole
+	var dead *hole
 	conn, err := grpc.NewClient("passthrough:///hole", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			raw, err := net.Dial("unix", path)
-			h = &hole{Conn: raw}
-			return h, err
+			dead = &hole{Conn: raw}
+			return dead, err
 		}))
 	if err != nil {
 		t.Fatal(err)
@@ -78,9 +78,9 @@ func TestClientInABlackHole(t *testing.T) {
 	if m, err := stream.Recv(); err != nil || m.GetStarted() == nil {
 		t.Fatalf("%v %v", m, err)
 	}
-	h.vanish()
+	dead.vanish()
 	select {
-	case <-w.place("a").agent.cancelled:
+	case <-h.sandbox("a").agent.cancelled:
 	case <-time.After(30 * time.Second):
 		t.Fatal("the server still waits for a client that is gone")
 	}

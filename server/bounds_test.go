@@ -22,8 +22,8 @@ const (
 
 // What would keep an agent or a runtime busy is refused before it reaches one.
 func TestRequestsAreBounded(t *testing.T) {
-	w := newWorld(t, nil)
-	w.create("a")
+	h := newHarness(t, nil)
+	h.create("a")
 	names := func(n int) map[string]string {
 		m := make(map[string]string, n)
 		for i := range n {
@@ -42,11 +42,11 @@ func TestRequestsAreBounded(t *testing.T) {
 		return r
 	}
 	create := func(s *sandboxv1.SandboxSpec) error {
-		return call1(w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "b", Spec: s}))
+		return call1(h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "b", Spec: s}))
 	}
-	execute := func(r *sandboxv1.ExecuteRequest) error { return call1(w.execute(t.Context(), r)) }
+	execute := func(r *sandboxv1.ExecuteRequest) error { return call1(h.execute(t.Context(), r)) }
 	download := func(p string) error {
-		stream, err := w.client.Download(t.Context(), &sandboxv1.DownloadRequest{SandboxId: "a",
+		stream, err := h.client.Download(t.Context(), &sandboxv1.DownloadRequest{SandboxId: "a",
 			Items: []*sandboxv1.DownloadItem{{Path: "/x"}, {Path: p}}})
 		if err == nil {
 			_, err = stream.Recv()
@@ -65,7 +65,7 @@ func TestRequestsAreBounded(t *testing.T) {
 		"command of a spec":  {func() error { return create(&sandboxv1.SandboxSpec{Command: []string{long}}) }, "REQUEST_INVALID"},
 		"path of a download": {func() error { return download(long) }, "PATH_INVALID"},
 		"path": {func() error {
-			return call1(w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: long}))
+			return call1(h.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: long}))
 		}, "PATH_INVALID"},
 	} {
 		t.Run(name, func(t *testing.T) { wantReason(t, c.call(), c.want) })
@@ -73,16 +73,16 @@ func TestRequestsAreBounded(t *testing.T) {
 	if err := execute(env(names(maxEnvNames))); err != nil {
 		t.Errorf("at the bound: %v", err)
 	}
-	if n := w.place("a").dials.Load(); n != 1 {
+	if n := h.sandbox("a").dials.Load(); n != 1 {
 		t.Errorf("%d dials: a connection was cut", n)
 	}
 }
 
 // An agent's long error reaches the caller short, and its connection stays.
 func TestAgentErrorsAreShort(t *testing.T) {
-	w := newWorld(t, nil)
+	h := newHarness(t, nil)
 	text := strings.Repeat("x", 6_000)
-	w.provider.script.stat = func(*agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
+	h.provider.script.stat = func(*agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
 		st, err := status.New(codes.NotFound, text).WithDetails(&errdetails.ErrorInfo{
 			Reason: "FILE_NOT_FOUND", Domain: "sandgate", Metadata: map[string]string{"path": text}})
 		if err != nil {
@@ -90,8 +90,8 @@ func TestAgentErrorsAreShort(t *testing.T) {
 		}
 		return nil, st.Err()
 	}
-	w.create("a")
-	_, err := w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"})
+	h.create("a")
+	_, err := h.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"})
 	wantReason(t, err, "FILE_NOT_FOUND")
 	if n := len(status.Convert(err).Message()); n > 512 {
 		t.Errorf("a message of %d bytes", n)

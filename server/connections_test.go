@@ -196,7 +196,7 @@ func (a auditList) Audit(_ context.Context, r AuditRecord) error {
 // with a reason.
 func TestRefusedCallsAreRecorded(t *testing.T) {
 	records := make(auditList, 10)
-	addr, _ := tcpWorld(t, func(c *Config) { c.Audit = records })
+	addr, _ := tcpHarness(t, func(c *Config) { c.Audit = records })
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(64<<20)))
 	if err != nil {
@@ -219,7 +219,7 @@ func TestRefusedCallsAreRecorded(t *testing.T) {
 // A name that a caller invents reaches no metric, and not the audit log.
 func TestUnknownMethodsHaveOneName(t *testing.T) {
 	records := make(auditList, 1)
-	addr, _ := tcpWorld(t, func(c *Config) { c.Audit = records })
+	addr, _ := tcpHarness(t, func(c *Config) { c.Audit = records })
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +234,7 @@ func TestUnknownMethodsHaveOneName(t *testing.T) {
 
 // Health needs no credentials, and a connection has a few such calls at once.
 func TestHealthIsBounded(t *testing.T) {
-	addr, _ := tcpWorld(t, nil)
+	addr, _ := tcpHarness(t, nil)
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -242,9 +242,9 @@ func TestHealthIsBounded(t *testing.T) {
 	defer conn.Close()
 	client := healthv1.NewHealthClient(conn)
 	for i := range maxHealthCalls + 1 {
-		w, err := client.Watch(t.Context(), &healthv1.HealthCheckRequest{})
+		h, err := client.Watch(t.Context(), &healthv1.HealthCheckRequest{})
 		if err == nil {
-			_, err = w.Recv()
+			_, err = h.Recv()
 		}
 		if (i == maxHealthCalls) != (status.Code(err) == codes.ResourceExhausted) || i < maxHealthCalls && err != nil {
 			t.Fatalf("watch %d: %v", i, err)
@@ -279,7 +279,7 @@ func TestRevokedCredentialsEndStreams(t *testing.T) {
 				valid := func() (authn.Principal, error) { return authn.Principal{Name: "ann", Tenant: "blue"}, nil }
 				revoke := make(chan struct{})
 				began := make(chan struct{}, 2)
-				w := newWorld(t, func(c *Config) {
+				h := newHarness(t, func(c *Config) {
 					c.Timing.Recheck = 10 * time.Millisecond
 					c.Authenticator = changing{func() (authn.Principal, error) {
 						select {
@@ -290,21 +290,21 @@ func TestRevokedCredentialsEndStreams(t *testing.T) {
 						}
 					}}
 				})
-				w.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+				h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
 					err := out.started(0)
 					began <- struct{}{}
 					<-out.stream.Context().Done()
 					return err
 				}
-				w.provider.script.upload = func(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
+				h.provider.script.upload = func(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
 					began <- struct{}{}
 					<-in.Context().Done()
 					return in.Context().Err()
 				}
-				w.create("a")
+				h.create("a")
 				ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "x", "y"), 30*time.Second)
 				defer cancel()
-				recv, err := start(ctx, w.client)
+				recv, err := start(ctx, h.client)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -323,7 +323,7 @@ func TestRevokedCredentialsEndStreams(t *testing.T) {
 func TestRevokedCredentialsEndStuckStreams(t *testing.T) {
 	revoke := make(chan struct{})
 	records := make(auditList, 10)
-	w := newWorld(t, func(c *Config) {
+	h := newHarness(t, func(c *Config) {
 		c.Audit, c.Timing.Recheck = records, 10*time.Millisecond
 		c.Authenticator = changing{func() (authn.Principal, error) {
 			select {
@@ -335,7 +335,7 @@ func TestRevokedCredentialsEndStuckStreams(t *testing.T) {
 		}}
 	}, grpc.WithStaticStreamWindowSize(64<<10))
 	full := make(chan struct{})
-	w.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+	h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
 		err := out.started(0)
 		for p := int64(0); err == nil; p += 32_000 {
 			if p == 320_000 {
@@ -345,9 +345,9 @@ func TestRevokedCredentialsEndStuckStreams(t *testing.T) {
 		}
 		return nil
 	}
-	w.create("a")
+	h.create("a")
 	<-records
-	stream, err := w.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a", Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
+	stream, err := h.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a", Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
 	if err != nil {
 		t.Fatal(err)
 	}

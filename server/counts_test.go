@@ -39,59 +39,59 @@ func createMany(t *testing.T, ctx func(i int) context.Context, client sandboxv1.
 	return ok.Load(), no.Load()
 }
 
-func (w *world) count() int {
-	w.provider.mu.Lock()
-	defer w.provider.mu.Unlock()
-	return len(w.provider.places)
+func (h *harness) count() int {
+	h.provider.mu.Lock()
+	defer h.provider.mu.Unlock()
+	return len(h.provider.sandboxes)
 }
 
 func TestMaxSandboxesHoldsUnderRaces(t *testing.T) {
 	const limit = 50
-	w := newWorld(t, func(c *Config) { c.Limits.MaxSandboxes = limit })
+	h := newHarness(t, func(c *Config) { c.Limits.MaxSandboxes = limit })
 	always := func(int) context.Context { return t.Context() }
 	id := func(i int) string { return fmt.Sprintf("s-%d", i) }
-	made, refused := createMany(t, always, w.client, 200, id)
-	if made != limit || refused != 200-limit || w.count() != limit {
-		t.Fatalf("%d made, %d refused, %d are there", made, refused, w.count())
+	made, refused := createMany(t, always, h.client, 200, id)
+	if made != limit || refused != 200-limit || h.count() != limit {
+		t.Fatalf("%d made, %d refused, %d are there", made, refused, h.count())
 	}
 	var there []string
 	for i := range 200 {
-		if !w.gone(id(i)) {
+		if !h.gone(id(i)) {
 			there = append(there, id(i))
 		}
 	}
 	// What exists can be joined at the limit.
-	if made, _ := createMany(t, always, w.client, limit, func(i int) string { return there[i] }); made != limit {
+	if made, _ := createMany(t, always, h.client, limit, func(i int) string { return there[i] }); made != limit {
 		t.Errorf("%d of %d joined", made, limit)
 	}
-	_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "more"})
+	_, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "more"})
 	wantReason(t, err, "QUOTA_EXCEEDED")
 	if m := metadataOf(t, err); m["quota"] != "max_sandboxes" || m["limit"] != "50" || m["used"] != "50" {
 		t.Errorf("metadata %v", m)
 	}
 	// A deletion makes room for one, once.
 	for _, id := range there[:10] {
-		if _, err := w.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: id}); err != nil {
+		if _, err := h.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: id}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	made, refused = createMany(t, always, w.client, 40, func(i int) string { return fmt.Sprintf("again-%d", i) })
+	made, refused = createMany(t, always, h.client, 40, func(i int) string { return fmt.Sprintf("again-%d", i) })
 	if made != 10 || refused != 30 {
 		t.Errorf("after 10 deletions %d were made, %d refused", made, refused)
 	}
 }
 
 func TestMaxSandboxesPerTenant(t *testing.T) {
-	w, one, two := twoTenants(t)
-	w.server.counts = newCounts(w.provider, Limits{MaxSandboxes: 5, MaxSandboxesPerTenant: 3})
+	h, one, two := twoTenants(t)
+	h.server.counts = newCounts(h.provider, Limits{MaxSandboxes: 5, MaxSandboxesPerTenant: 3})
 	tenant := func(ctx context.Context) func(int) context.Context {
 		return func(int) context.Context { return ctx }
 	}
 	id := func(i int) string { return fmt.Sprintf("s-%d", i) }
-	if made, refused := createMany(t, tenant(one), w.client, 10, id); made != 3 || refused != 7 {
+	if made, refused := createMany(t, tenant(one), h.client, 10, id); made != 3 || refused != 7 {
 		t.Errorf("the first tenant: %d made, %d refused", made, refused)
 	}
-	if made, refused := createMany(t, tenant(two), w.client, 10, id); made != 2 || refused != 8 {
+	if made, refused := createMany(t, tenant(two), h.client, 10, id); made != 2 || refused != 8 {
 		t.Errorf("the second tenant, with room for 2 on the server: %d made, %d refused", made, refused)
 	}
 }
@@ -99,29 +99,29 @@ func TestMaxSandboxesPerTenant(t *testing.T) {
 // What was created or deleted elsewhere counts before anything is refused, and a
 // sandbox from elsewhere can be joined at the limit.
 func TestMaxSandboxesSeesWhatOtherServersDo(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Limits.MaxSandboxes = 2 })
-	w.create("a")
-	w.create("b")
-	w.elsewhere("a")
-	w.server.counts.listed = time.Now().Add(-time.Hour)
-	w.create("c")
-	w.elsewhere("b")
-	spec, err := w.server.policy.Spec(defaultTenant, "d", &sandboxv1.CreateSandboxRequest{SandboxId: "d"})
+	h := newHarness(t, func(c *Config) { c.Limits.MaxSandboxes = 2 })
+	h.create("a")
+	h.create("b")
+	h.elsewhere("a")
+	h.server.counts.listed = time.Now().Add(-time.Hour)
+	h.create("c")
+	h.elsewhere("b")
+	spec, err := h.server.policy.Spec(defaultTenant, "d", &sandboxv1.CreateSandboxRequest{SandboxId: "d"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.provider.make(substrateName(defaultTenant, "d"), spec)
-	w.create("d")
-	_, err = w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "e"})
+	h.provider.make(substrateName(defaultTenant, "d"), spec)
+	h.create("d")
+	_, err = h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "e"})
 	wantReason(t, err, "QUOTA_EXCEEDED")
 }
 
 // A creation that fails, panics or is given up is not counted.
 func TestMaxSandboxesCountsNoFailures(t *testing.T) {
 	var mode atomic.Int32
-	w := newWorld(t, func(c *Config) {
+	h := newHarness(t, func(c *Config) {
 		c.Limits.MaxSandboxes, c.Limits.MaxCreations = 2, 1
-		c.Provider.(*memory).before = func(ctx context.Context, method, _ string) error {
+		c.Provider.(*scriptedProvider).before = func(ctx context.Context, method, _ string) error {
 			if method != "create" {
 				return nil
 			}
@@ -146,7 +146,7 @@ func TestMaxSandboxesCountsNoFailures(t *testing.T) {
 			if m == 3 {
 				time.AfterFunc(10*time.Millisecond, cancel)
 			}
-			_, err := w.client.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{SandboxId: fmt.Sprintf("m%d-%d", m, i)})
+			_, err := h.client.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{SandboxId: fmt.Sprintf("m%d-%d", m, i)})
 			cancel()
 			if err == nil || status.Code(err) == codes.ResourceExhausted {
 				t.Errorf("mode %d: %v", m, err)
@@ -154,13 +154,13 @@ func TestMaxSandboxesCountsNoFailures(t *testing.T) {
 		}
 	}
 	mode.Store(0)
-	w.until("the last one has been settled", func() bool {
-		w.server.counts.mu.Lock()
-		defer w.server.counts.mu.Unlock()
-		return len(w.server.counts.names) == 0
+	h.until("the last one has been settled", func() bool {
+		h.server.counts.mu.Lock()
+		defer h.server.counts.mu.Unlock()
+		return len(h.server.counts.names) == 0
 	})
-	w.create("a")
-	w.create("b")
+	h.create("a")
+	h.create("b")
 }
 
 // No more creations go on at the same time than there may be, and one that
@@ -169,9 +169,9 @@ func TestMaxCreations(t *testing.T) {
 	const limit = 4
 	var now, most atomic.Int32
 	g := newGate()
-	w := newWorld(t, func(c *Config) {
+	h := newHarness(t, func(c *Config) {
 		c.Limits.MaxCreations = limit
-		c.Provider.(*memory).before = func(ctx context.Context, method, name string) error {
+		c.Provider.(*scriptedProvider).before = func(ctx context.Context, method, name string) error {
 			if method != "create" {
 				return nil
 			}
@@ -185,7 +185,7 @@ func TestMaxCreations(t *testing.T) {
 	})
 	var work sync.WaitGroup
 	for i := range 5 * limit {
-		work.Go(func() { w.create(fmt.Sprintf("s-%d", i)) })
+		work.Go(func() { h.create(fmt.Sprintf("s-%d", i)) })
 	}
 	for range limit {
 		<-g.arrived
@@ -193,7 +193,7 @@ func TestMaxCreations(t *testing.T) {
 	gaveUp, cancel := context.WithCancelCause(t.Context())
 	waits := make(chan error, 1)
 	go func() {
-		_, err := w.server.CreateSandbox(gaveUp, &sandboxv1.CreateSandboxRequest{SandboxId: "waits"})
+		_, err := h.server.CreateSandbox(gaveUp, &sandboxv1.CreateSandboxRequest{SandboxId: "waits"})
 		waits <- err
 	}()
 	why := errors.New("the caller gave up")
@@ -213,23 +213,23 @@ func TestMaxCreations(t *testing.T) {
 func TestGetOrCreateDoesNotWaitForCreations(t *testing.T) {
 	g := newGate()
 	var hold atomic.Bool
-	w := newWorld(t, func(c *Config) {
+	h := newHarness(t, func(c *Config) {
 		c.Limits.MaxCreations = 1
-		c.Provider.(*memory).before = func(ctx context.Context, method, name string) error {
+		c.Provider.(*scriptedProvider).before = func(ctx context.Context, method, name string) error {
 			if method != "create" || !hold.Load() {
 				return nil
 			}
 			return g.pass(ctx, name)
 		}
 	})
-	first := w.create("a")
+	first := h.create("a")
 	hold.Store(true)
 	var work sync.WaitGroup
-	work.Go(func() { w.create("b") })
+	work.Go(func() { h.create("b") })
 	<-g.arrived
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	resp, err := w.client.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{SandboxId: "a"})
+	resp, err := h.client.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{SandboxId: "a"})
 	if err != nil || resp.GetCreated() || resp.GetSandbox().GetIncarnation() != first.GetIncarnation() {
 		t.Errorf("%v %v", resp, err)
 	}

@@ -15,30 +15,30 @@ import (
 
 // elsewhere removes a sandbox as another replica does: this server keeps its
 // tunnel, since nobody has told it.
-func (w *world) elsewhere(id string) *place {
-	w.t.Helper()
-	p := w.place(id)
-	w.provider.mu.Lock()
-	defer w.provider.mu.Unlock()
-	delete(w.provider.places, p.info.Name)
-	w.t.Cleanup(p.server.Stop)
+func (h *harness) elsewhere(id string) *scriptedSandbox {
+	h.t.Helper()
+	p := h.sandbox(id)
+	h.provider.mu.Lock()
+	defer h.provider.mu.Unlock()
+	delete(h.provider.sandboxes, p.info.Name)
+	h.t.Cleanup(p.server.Stop)
 	return p
 }
 
 // A creation takes no tunnel to what had the name before, and does not delete
 // what it has just made because of one.
 func TestCreateAfterADeletionElsewhere(t *testing.T) {
-	w := newWorld(t, nil)
-	w.create("x")
-	old := w.elsewhere("x")
-	sb := w.create("x")
+	h := newHarness(t, nil)
+	h.create("x")
+	old := h.elsewhere("x")
+	sb := h.create("x")
 	if sb.GetIncarnation() == old.info.Incarnation {
 		t.Fatal("it is the old one")
 	}
-	if err := w.stat("x"); err != nil {
+	if err := h.stat("x"); err != nil {
 		t.Error(err)
 	}
-	if n := w.place("x").dials.Load(); n != 1 {
+	if n := h.sandbox("x").dials.Load(); n != 1 {
 		t.Errorf("the new agent was dialled %d times", n)
 	}
 }
@@ -46,20 +46,20 @@ func TestCreateAfterADeletionElsewhere(t *testing.T) {
 // A call that states the incarnation of a sandbox made elsewhere is not sent to,
 // nor refused because of, the one before.
 func TestCallToAnIncarnationMadeElsewhere(t *testing.T) {
-	w := newWorld(t, nil)
-	w.create("x")
-	old := w.elsewhere("x")
-	made := w.provider.make(old.info.Name, old.info.Spec)
-	_, err := w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "x", Path: "/x", ExpectedIncarnation: made.Incarnation})
+	h := newHarness(t, nil)
+	h.create("x")
+	old := h.elsewhere("x")
+	made := h.provider.make(old.info.Name, old.info.Spec)
+	_, err := h.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "x", Path: "/x", ExpectedIncarnation: made.Incarnation})
 	if err != nil {
 		t.Error(err)
 	}
-	_, err = w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "x", Path: "/x", ExpectedIncarnation: old.info.Incarnation})
+	_, err = h.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "x", Path: "/x", ExpectedIncarnation: old.info.Incarnation})
 	wantReason(t, err, "SANDBOX_REPLACED")
 }
 
 // resumer gives a sandbox another incarnation when it is resumed.
-type resumer struct{ *memory }
+type resumer struct{ *scriptedProvider }
 
 func (r resumer) Suspend(ctx context.Context, name string) (providers.Info, error) {
 	return r.Get(ctx, name)
@@ -67,29 +67,29 @@ func (r resumer) Suspend(ctx context.Context, name string) (providers.Info, erro
 
 func (r resumer) Resume(ctx context.Context, name string) (providers.Info, net.Conn, error) {
 	r.mu.Lock()
-	old := r.places[name]
+	old := r.sandboxes[name]
 	r.mu.Unlock()
 	// The old agent's connection stays, as one to a pod that is gone does.
 	r.t.Cleanup(old.server.Stop)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.next++
-	p := &place{info: old.info}
+	p := &scriptedSandbox{info: old.info}
 	p.info.Incarnation = "resumed"
 	p.start(r.script, r.sockets)
-	r.places[name] = p
+	r.sandboxes[name] = p
 	conn, err := p.connect(ctx)
 	return p.info, conn, err
 }
 
 func TestResumeAfterASuspensionElsewhere(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Provider = resumer{c.Provider.(*memory)} })
-	w.create("x")
-	resp, err := w.client.ResumeSandbox(t.Context(), &sandboxv1.ResumeSandboxRequest{SandboxId: "x"})
+	h := newHarness(t, func(c *Config) { c.Provider = resumer{c.Provider.(*scriptedProvider)} })
+	h.create("x")
+	resp, err := h.client.ResumeSandbox(t.Context(), &sandboxv1.ResumeSandboxRequest{SandboxId: "x"})
 	if err != nil || resp.GetSandbox().GetIncarnation() != "resumed" {
 		t.Fatalf("%v, %v", resp, err)
 	}
-	if err := w.stat("x"); err != nil {
+	if err := h.stat("x"); err != nil {
 		t.Error(err)
 	}
 }
@@ -99,37 +99,37 @@ func TestResumeAfterASuspensionElsewhere(t *testing.T) {
 func TestCreateDuringAnAttemptToReachTheOldOne(t *testing.T) {
 	g := newGate()
 	var old atomic.Bool
-	w := newWorld(t, func(c *Config) {
-		c.Provider.(*memory).before = func(ctx context.Context, method, name string) error {
+	h := newHarness(t, func(c *Config) {
+		c.Provider.(*scriptedProvider).before = func(ctx context.Context, method, name string) error {
 			if method != "dial" || !old.CompareAndSwap(true, false) {
 				return nil
 			}
 			return errors.Join(g.pass(ctx, name), errors.New("the old pod is gone"))
 		}
 	})
-	w.create("x")
-	w.place("x").cut()
-	w.until("the tunnel is gone", func() bool { return w.server.agents.Peek(substrateName(defaultTenant, "x")) == nil })
+	h.create("x")
+	h.sandbox("x").cut()
+	h.until("the tunnel is gone", func() bool { return h.server.agents.Peek(substrateName(defaultTenant, "x")) == nil })
 	old.Store(true)
 	var work sync.WaitGroup
 	work.Go(func() {
-		if err := w.stat("x"); err == nil {
+		if err := h.stat("x"); err == nil {
 			t.Error("the old one was reached")
 		}
 	})
 	<-g.arrived
-	w.elsewhere("x")
+	h.elsewhere("x")
 	made := make(chan struct{})
-	work.Go(func() { defer close(made); w.create("x") })
-	w.until("it waits for the attempt", func() bool {
-		w.provider.mu.Lock()
-		defer w.provider.mu.Unlock()
-		return w.provider.places[substrateName(defaultTenant, "x")] != nil
+	work.Go(func() { defer close(made); h.create("x") })
+	h.until("it waits for the attempt", func() bool {
+		h.provider.mu.Lock()
+		defer h.provider.mu.Unlock()
+		return h.provider.sandboxes[substrateName(defaultTenant, "x")] != nil
 	})
 	close(g.open)
 	<-made
 	work.Wait()
-	if err := w.stat("x"); err != nil {
+	if err := h.stat("x"); err != nil {
 		t.Error(err)
 	}
 }
@@ -151,8 +151,8 @@ func TestUndoSparesWhatAnotherWasGiven(t *testing.T) {
 			if !c.deleteFirst {
 				close(updates.open)
 			}
-			w := newWorld(t, func(cfg *Config) {
-				cfg.Provider.(*memory).before = func(ctx context.Context, method, name string) error {
+			h := newHarness(t, func(cfg *Config) {
+				cfg.Provider.(*scriptedProvider).before = func(ctx context.Context, method, name string) error {
 					switch method {
 					case "delete":
 						return deletes.pass(ctx, name)
@@ -162,20 +162,20 @@ func TestUndoSparesWhatAnotherWasGiven(t *testing.T) {
 					return nil
 				}
 			})
-			w.provider.script.hello = func(ctx context.Context) error { return hellos.pass(ctx, "x") }
+			h.provider.script.hello = func(ctx context.Context) error { return hellos.pass(ctx, "x") }
 			maker, giveUp := context.WithCancel(t.Context())
 			defer giveUp()
 			var first, second error
 			var made, joined sync.WaitGroup
 			made.Go(func() {
-				_, first = w.server.CreateSandbox(maker, &sandboxv1.CreateSandboxRequest{SandboxId: "x"})
+				_, first = h.server.CreateSandbox(maker, &sandboxv1.CreateSandboxRequest{SandboxId: "x"})
 			})
 			<-hellos.arrived
 			if c.others {
 				joined.Go(func() {
-					_, second = w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "x"})
+					_, second = h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "x"})
 				})
-				w.until("the other has joined", func() bool { return w.provider.creates.Load() == 2 })
+				h.until("the other has joined", func() bool { return h.provider.creates.Load() == 2 })
 			}
 			giveUp()
 			<-deletes.arrived
@@ -198,11 +198,11 @@ func TestUndoSparesWhatAnotherWasGiven(t *testing.T) {
 			if second != nil {
 				t.Errorf("the other got %v", second)
 			}
-			if w.gone("x") == c.others {
+			if h.gone("x") == c.others {
 				t.Errorf("it is gone: %t", !c.others)
 			}
 			if c.others {
-				if err := w.stat("x"); err != nil {
+				if err := h.stat("x"); err != nil {
 					t.Error(err)
 				}
 			}
@@ -215,8 +215,8 @@ func TestUndoSparesWhatAnotherWasGiven(t *testing.T) {
 func TestDeletionEndsTheWaitForAnAgent(t *testing.T) {
 	g := newGate()
 	var hang atomic.Bool
-	w := newWorld(t, func(c *Config) {
-		c.Provider.(*memory).before = func(ctx context.Context, method, name string) error {
+	h := newHarness(t, func(c *Config) {
+		c.Provider.(*scriptedProvider).before = func(ctx context.Context, method, name string) error {
 			if method != "dial" || !hang.Load() {
 				return nil
 			}
@@ -224,21 +224,21 @@ func TestDeletionEndsTheWaitForAnAgent(t *testing.T) {
 		}
 	})
 	for _, id := range []string{"x", "y"} {
-		w.create(id)
-		w.place(id).cut()
-		w.until("the tunnel is gone", func() bool { return w.server.agents.Peek(substrateName(defaultTenant, id)) == nil })
+		h.create(id)
+		h.sandbox(id).cut()
+		h.until("the tunnel is gone", func() bool { return h.server.agents.Peek(substrateName(defaultTenant, id)) == nil })
 	}
 	hang.Store(true)
 	waits := make(chan error, 2)
-	go func() { waits <- w.stat("x") }()
+	go func() { waits <- h.stat("x") }()
 	<-g.arrived
-	if _, err := w.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "x"}); err != nil {
+	if _, err := h.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	wantReason(t, <-waits, "SANDBOX_NOT_FOUND")
-	go func() { waits <- w.stat("y") }()
+	go func() { waits <- h.stat("y") }()
 	<-g.arrived
-	if err := w.server.Shutdown(t.Context()); err != nil {
+	if err := h.server.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	wantReason(t, <-waits, "SERVER_SHUTTING_DOWN")
@@ -247,11 +247,11 @@ func TestDeletionEndsTheWaitForAnAgent(t *testing.T) {
 // An error of a failed creation names the sandbox, also if the server chose its id.
 func TestFailedCreationsNameTheSandbox(t *testing.T) {
 	for _, sentinel := range []error{providers.ErrStartFailed, providers.ErrStartTimeout, providers.ErrAgentCannotStart} {
-		w := newWorld(t, nil)
+		h := newHarness(t, nil)
 		failed := fmt.Errorf("the image is broken: %w", sentinel)
-		w.provider.failCreate.Store(&failed)
+		h.provider.failCreate.Store(&failed)
 		for _, id := range []string{"", "a"} {
-			_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: id})
+			_, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: id})
 			if got := metadataOf(t, err)["sandbox_id"]; got == "" || (id != "" && got != id) {
 				t.Errorf("%v names sandbox %q, want %q", err, got, id)
 			}

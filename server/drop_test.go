@@ -14,8 +14,8 @@ import (
 // caller wants.
 func TestShutdownEndsWithItsContext(t *testing.T) {
 	hang, hanging := make(chan struct{}), make(chan struct{}, 1)
-	w := newWorld(t, func(c *Config) {
-		c.Provider.(*memory).before = func(_ context.Context, method, _ string) error {
+	h := newHarness(t, func(c *Config) {
+		c.Provider.(*scriptedProvider).before = func(_ context.Context, method, _ string) error {
 			if method != "dial" {
 				return nil
 			}
@@ -26,12 +26,12 @@ func TestShutdownEndsWithItsContext(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		_, _ = w.server.agents.Inspect(ctx, agentconn.Key{Tenant: defaultTenant, ID: "a", Name: w.bare("a")})
+		_, _ = h.server.agents.Inspect(ctx, agentconn.Key{Tenant: defaultTenant, ID: "a", Name: h.bare("a")})
 	}()
 	<-hanging
 	cancel()
 	done := make(chan error, 1)
-	go func() { done <- w.server.Shutdown(ctx) }()
+	go func() { done <- h.server.Shutdown(ctx) }()
 	select {
 	case err := <-done:
 		if !errors.Is(err, context.Canceled) {
@@ -44,9 +44,9 @@ func TestShutdownEndsWithItsContext(t *testing.T) {
 }
 
 // bare makes a sandbox that the server has no tunnel to, and returns its name.
-func (w *world) bare(id string) string {
-	w.t.Helper()
+func (h *harness) bare(id string) string {
+	h.t.Helper()
 	name := substrateName(defaultTenant, id)
-	w.provider.make(name, providers.Spec{Tenant: defaultTenant, ID: id})
+	h.provider.make(name, providers.Spec{Tenant: defaultTenant, ID: id})
 	return name
 }

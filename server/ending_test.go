@@ -35,34 +35,34 @@ func (h *endReporter) Ending(_ context.Context, _, incarnation string) (provider
 func TestEndOfAnIncarnation(t *testing.T) {
 	const why = "container main ended with code 137, OOMKilled"
 	killed := providers.Ending{Known: true, Message: why, Failure: providers.FailureOutOfMemory}
-	remade := func(w *world, p *place) { w.provider.remake(p) }
+	remade := func(h *harness, p *scriptedSandbox) { h.provider.remake(p) }
 	for name, c := range map[string]struct {
-		meanwhile func(*world, *place)
+		meanwhile func(*harness, *scriptedSandbox)
 		says      []providers.Ending
 		exit      sandboxv1.ExitReason
 		said      string
 	}{
-		"C5 out of memory, and made anew": {remade, []providers.Ending{killed}, sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, why},
-		"C5 told late":                    {remade, []providers.Ending{{Pending: true}, {Pending: true}, killed}, sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, why},
+		"out of memory, and made anew": {remade, []providers.Ending{killed}, sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, why},
+		"told late":                    {remade, []providers.Ending{{Pending: true}, {Pending: true}, killed}, sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, why},
 		"for another reason": {remade, []providers.Ending{{Known: true, Message: "ended with code 3"}},
 			sandboxv1.ExitReason_EXIT_REASON_LOST, "ended with code 3"},
 		"nobody says": {remade, []providers.Ending{{}}, sandboxv1.ExitReason_EXIT_REASON_LOST, "made anew"},
-		"C5 not made anew yet": {func(w *world, p *place) {
-			w.provider.mu.Lock()
+		"not made anew yet": {func(h *harness, p *scriptedSandbox) {
+			h.provider.mu.Lock()
 			p.info.State = providers.StateCreating
-			w.provider.mu.Unlock()
+			h.provider.mu.Unlock()
 			p.cut()
 		}, []providers.Ending{{Pending: true}, killed}, sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, why},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := &endReporter{says: c.says}
-			w := newWorld(t, func(config *Config) {
-				h.Provider = config.Provider
-				config.Provider = h
+			reporter := &endReporter{says: c.says}
+			h := newHarness(t, func(config *Config) {
+				reporter.Provider = config.Provider
+				config.Provider = reporter
 			})
-			w.provider.script.execute = hang
-			before := w.create("a").GetIncarnation()
-			stream, err := w.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
+			h.provider.script.execute = hang
+			before := h.create("a").GetIncarnation()
+			stream, err := h.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
 				Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
 			if err != nil {
 				t.Fatal(err)
@@ -70,7 +70,7 @@ func TestEndOfAnIncarnation(t *testing.T) {
 			if m, err := stream.Recv(); err != nil || m.GetStarted() == nil {
 				t.Fatalf("%v %v", m, err)
 			}
-			c.meanwhile(w, w.place("a"))
+			c.meanwhile(h, h.sandbox("a"))
 			m, err := stream.Recv()
 			if err != nil {
 				t.Fatal(err)
@@ -79,9 +79,9 @@ func TestEndOfAnIncarnation(t *testing.T) {
 			if end.GetReason() != c.exit || end.ExitCode != nil || !strings.Contains(end.GetMessage(), c.said) {
 				t.Errorf("got %v, want %v: %s", m, c.exit, c.said)
 			}
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			for _, incarnation := range h.asked {
+			reporter.mu.Lock()
+			defer reporter.mu.Unlock()
+			for _, incarnation := range reporter.asked {
 				if incarnation != before {
 					t.Errorf("asked for %q, the command ran in %q", incarnation, before)
 				}

@@ -76,22 +76,22 @@ func collect[M event](t *testing.T, in receiver[M]) (*outcome, error) {
 	}
 }
 
-func (w *world) execute(ctx context.Context, req *sandboxv1.ExecuteRequest) (*outcome, error) {
-	w.t.Helper()
+func (h *harness) execute(ctx context.Context, req *sandboxv1.ExecuteRequest) (*outcome, error) {
+	h.t.Helper()
 	if req.GetCommand() == nil {
 		req.Command = &sandboxv1.ExecuteRequest_Shell{Shell: "true"}
 	}
-	stream, err := w.client.Execute(ctx, req)
+	stream, err := h.client.Execute(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	return collect(w.t, stream)
+	return collect(h.t, stream)
 }
 
 func TestExecute(t *testing.T) {
-	w := newWorld(t, nil)
-	w.create("a")
-	o, err := w.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
+	h := newHarness(t, nil)
+	h.create("a")
+	o, err := h.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,12 +101,12 @@ func TestExecute(t *testing.T) {
 }
 
 func TestExecuteNeedsOneConnection(t *testing.T) {
-	w := newWorld(t, nil)
-	w.create("a")
+	h := newHarness(t, nil)
+	h.create("a")
 	errs := make(chan error)
 	for range 50 {
 		go func() {
-			_, err := w.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
+			_, err := h.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
 			errs <- err
 		}()
 	}
@@ -115,27 +115,27 @@ func TestExecuteNeedsOneConnection(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := w.place("a").dials.Load(); n != 1 {
+	if n := h.sandbox("a").dials.Load(); n != 1 {
 		t.Fatalf("%d dials", n)
 	}
 }
 
 func TestExecuteCarriesPolicyAndLimits(t *testing.T) {
-	w := newWorld(t, func(c *Config) {
+	h := newHarness(t, func(c *Config) {
 		c.Access = &sandboxv1.AccessPolicy{WriteDenyPrefixes: []string{"/etc"}}
 		c.Limits.MaxTimeout = time.Minute
 	})
-	_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{
+	_, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{
 		SandboxId: "a", Spec: &sandboxv1.SandboxSpec{Access: &sandboxv1.AccessPolicy{RootDir: "/workspace"}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a", Access: &sandboxv1.AccessPolicy{ReadDenyPrefixes: []string{"/workspace/x"}}})
+	_, err = h.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a", Access: &sandboxv1.AccessPolicy{ReadDenyPrefixes: []string{"/workspace/x"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := w.place("a").agent.last
+	got := h.sandbox("a").agent.last
 	if n := len(got.GetConfinement().GetPolicies()); n != 3 {
 		t.Fatalf("%d policies: %v", n, got.GetConfinement())
 	}
@@ -145,8 +145,8 @@ func TestExecuteCarriesPolicyAndLimits(t *testing.T) {
 }
 
 func TestExecuteRefusals(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Access = &sandboxv1.AccessPolicy{DenyCommands: []string{"rm -rf /"}} })
-	w.create("a")
+	h := newHarness(t, func(c *Config) { c.Access = &sandboxv1.AccessPolicy{DenyCommands: []string{"rm -rf /"}} })
+	h.create("a")
 	shell := &sandboxv1.ExecuteRequest_Shell{Shell: "true"}
 	for name, c := range map[string]struct {
 		req    *sandboxv1.ExecuteRequest
@@ -173,7 +173,7 @@ func TestExecuteRefusals(t *testing.T) {
 			Command: &sandboxv1.ExecuteRequest_Argv{Argv: &sandboxv1.Argv{Args: []string{"rm", "-rf", "/"}}}}, "POLICY_DENIED"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			stream, err := w.client.Execute(t.Context(), c.req)
+			stream, err := h.client.Execute(t.Context(), c.req)
 			if err == nil {
 				_, err = stream.Recv()
 			}
@@ -185,11 +185,11 @@ func TestExecuteRefusals(t *testing.T) {
 // The caller's going away must reach the agent as a cancelled call, which
 // starts its timer for lost callers.
 func TestExecuteCancelReachesAgent(t *testing.T) {
-	w := newWorld(t, nil)
-	w.provider.script.execute = hang
-	w.create("a")
+	h := newHarness(t, nil)
+	h.provider.script.execute = hang
+	h.create("a")
 	ctx, cancel := context.WithCancel(t.Context())
-	stream, err := w.client.Execute(ctx, &sandboxv1.ExecuteRequest{SandboxId: "a", Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
+	stream, err := h.client.Execute(ctx, &sandboxv1.ExecuteRequest{SandboxId: "a", Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestExecuteCancelReachesAgent(t *testing.T) {
 	}
 	cancel()
 	select {
-	case <-w.place("a").agent.cancelled:
+	case <-h.sandbox("a").agent.cancelled:
 	case <-time.After(30 * time.Second):
 		t.Fatal("the agent was not told")
 	}
@@ -215,11 +215,11 @@ func hang(a *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
 }
 
 func TestExecutePassesAgentErrorsOn(t *testing.T) {
-	w := newWorld(t, nil)
-	w.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, _ emitter) error {
+	h := newHarness(t, nil)
+	h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, _ emitter) error {
 		return agentStatus(5, "COMMAND_NOT_FOUND", "there is no program \"nope\"")
 	}
-	w.create("a")
-	_, err := w.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
+	h.create("a")
+	_, err := h.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
 	wantReason(t, err, "COMMAND_NOT_FOUND")
 }

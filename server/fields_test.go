@@ -13,7 +13,7 @@ import (
 )
 
 func TestFieldsAreBounded(t *testing.T) {
-	w := newWorld(t, nil)
+	h := newHarness(t, nil)
 	values := make([]*structpb.Value, agentconn.MaxFields)
 	for i := range values {
 		values[i] = &structpb.Value{}
@@ -26,7 +26,7 @@ func TestFieldsAreBounded(t *testing.T) {
 		"many": structpb.NewListValue(&structpb.ListValue{Values: values}), "deep": deep,
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a",
+			_, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a",
 				ProviderOptions: &structpb.Struct{Fields: map[string]*structpb.Value{"a": v}}})
 			wantReason(t, err, "MESSAGE_TOO_LARGE")
 		})
@@ -44,12 +44,12 @@ func TestAgentRepliesAreBounded(t *testing.T) {
 		"many bytes": protowire.AppendBytes(protowire.AppendTag(nil, 15, protowire.BytesType), make([]byte, agentconn.MaxReply)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, nil)
-			w.provider.script.raw = raw
-			w.create("a")
+			h := newHarness(t, nil)
+			h.provider.script.raw = raw
+			h.create("a")
 			var err error
 			grown := peak(func() {
-				_, err = w.client.ListProcesses(t.Context(), &sandboxv1.ListProcessesRequest{SandboxId: "a"})
+				_, err = h.client.ListProcesses(t.Context(), &sandboxv1.ListProcessesRequest{SandboxId: "a"})
 			})
 			if code, got := reason(t, err); got != "AGENT_MISBEHAVED" || code != codes.DataLoss {
 				t.Fatalf("got %v", err)
@@ -57,7 +57,7 @@ func TestAgentRepliesAreBounded(t *testing.T) {
 			if grown > 32<<20 {
 				t.Errorf("the heap grew by %d MiB", grown>>20)
 			}
-			if n := w.place("a").dials.Load(); n != 1 {
+			if n := h.sandbox("a").dials.Load(); n != 1 {
 				t.Errorf("%d dials", n)
 			}
 		})

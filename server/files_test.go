@@ -27,9 +27,9 @@ func chunk(n int) *sandboxv1.UploadRequest {
 	return &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Chunk{Chunk: make([]byte, n)}}
 }
 
-func (w *world) upload(messages ...*sandboxv1.UploadRequest) (*sandboxv1.UploadResponse, error) {
-	w.t.Helper()
-	stream, err := w.client.Upload(w.t.Context())
+func (h *harness) upload(messages ...*sandboxv1.UploadRequest) (*sandboxv1.UploadResponse, error) {
+	h.t.Helper()
+	stream, err := h.client.Upload(h.t.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -42,9 +42,9 @@ func (w *world) upload(messages ...*sandboxv1.UploadRequest) (*sandboxv1.UploadR
 }
 
 func TestUpload(t *testing.T) {
-	w := newWorld(t, nil)
-	w.create("a")
-	resp, err := w.upload(header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/one"}), chunk(1<<20), chunk(100), trailer(),
+	h := newHarness(t, nil)
+	h.create("a")
+	resp, err := h.upload(header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/one"}), chunk(1<<20), chunk(100), trailer(),
 		header(&sandboxv1.UploadHeader{Path: "/two"}), trailer(), header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/three"}), chunk(1), trailer())
 	if err != nil {
 		t.Fatal(err)
@@ -59,8 +59,8 @@ func TestUpload(t *testing.T) {
 }
 
 func TestUploadRefusals(t *testing.T) {
-	w := newWorld(t, nil)
-	w.create("a")
+	h := newHarness(t, nil)
+	h.create("a")
 	first := header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/one"})
 	for name, c := range map[string]struct {
 		messages []*sandboxv1.UploadRequest
@@ -83,7 +83,7 @@ func TestUploadRefusals(t *testing.T) {
 		"unknown":       {[]*sandboxv1.UploadRequest{header(&sandboxv1.UploadHeader{SandboxId: "nope", Path: "/x"})}, "SANDBOX_NOT_FOUND"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := w.upload(c.messages...)
+			_, err := h.upload(c.messages...)
 			wantReason(t, err, c.reason)
 		})
 	}
@@ -92,9 +92,9 @@ func TestUploadRefusals(t *testing.T) {
 // A caller must not be able to speak to the agent in the server's words: the
 // envelope, which holds the confinement, is not a caller's message.
 func TestUploadCannotSmuggleAnEnvelope(t *testing.T) {
-	w := newWorld(t, nil)
-	w.create("a")
-	stream, err := w.client.Upload(t.Context(), grpc.ForceCodecV2(agentconn.NewCodec()))
+	h := newHarness(t, nil)
+	h.create("a")
+	stream, err := h.client.Upload(t.Context(), grpc.ForceCodecV2(agentconn.NewCodec()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,9 +109,9 @@ func TestUploadCannotSmuggleAnEnvelope(t *testing.T) {
 }
 
 func TestUploadCancelReachesAgent(t *testing.T) {
-	w := newWorld(t, nil)
+	h := newHarness(t, nil)
 	got := make(chan error, 1)
-	w.provider.script.upload = func(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
+	h.provider.script.upload = func(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
 		for {
 			if _, err := in.Recv(); err != nil {
 				got <- err
@@ -119,8 +119,8 @@ func TestUploadCancelReachesAgent(t *testing.T) {
 			}
 		}
 	}
-	w.create("a")
-	_, err := w.upload(header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/x"}), chunk(10), chunk(0))
+	h.create("a")
+	_, err := h.upload(header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/x"}), chunk(10), chunk(0))
 	wantReason(t, err, "UPLOAD_OUT_OF_ORDER")
 	if err := <-got; errors.Is(err, io.EOF) {
 		t.Fatal("a broken upload reached the agent as a complete one")
@@ -128,9 +128,9 @@ func TestUploadCancelReachesAgent(t *testing.T) {
 }
 
 func TestDownload(t *testing.T) {
-	w := newWorld(t, nil)
+	h := newHarness(t, nil)
 	content := bytes.Repeat([]byte("sandgate"), 100_000)
-	w.provider.script.download = func(req *agentv1.DownloadRequest, out grpc.ServerStream) error {
+	h.provider.script.download = func(req *agentv1.DownloadRequest, out grpc.ServerStream) error {
 		for i, item := range req.GetRequest().GetItems() {
 			if item.GetPath() == "/missing" {
 				err := out.SendMsg(&agentv1.DownloadResponse{Payload: &agentv1.DownloadResponse_Trailer{Trailer: &sandboxv1.DownloadTrailer{
@@ -157,8 +157,8 @@ func TestDownload(t *testing.T) {
 		}
 		return nil
 	}
-	w.create("a")
-	stream, err := w.client.Download(t.Context(), &sandboxv1.DownloadRequest{SandboxId: "a",
+	h.create("a")
+	stream, err := h.client.Download(t.Context(), &sandboxv1.DownloadRequest{SandboxId: "a",
 		Items: []*sandboxv1.DownloadItem{{Path: "/x"}, {Path: "/missing"}, {Path: "/y"}}})
 	if err != nil {
 		t.Fatal(err)

@@ -20,10 +20,10 @@ import (
 	"github.com/sandgate/sandgate/server/authn"
 )
 
-// tcpWorld serves a server with credentials on a loopback port.
-func tcpWorld(t *testing.T, change func(*Config)) (addr string, srv *Server) {
+// tcpHarness serves a server with credentials on a loopback port.
+func tcpHarness(t *testing.T, change func(*Config)) (addr string, srv *Server) {
 	t.Helper()
-	p := newMemory(t)
+	p := newScriptedProvider(t)
 	cfg := Config{Provider: p, Logger: slog.New(slog.DiscardHandler), Authenticator: nobody{},
 		Timing: Timing{Drain: time.Millisecond, ReapInterval: time.Hour}}
 	if change != nil {
@@ -243,7 +243,7 @@ func TestFloodBeforeAuthentication(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			addr, _ := tcpWorld(t, nil)
+			addr, _ := tcpHarness(t, nil)
 			grown := peak(func() { attack(t, dialRaw(t, addr)) })
 			t.Logf("the heap grew by %d KiB", grown>>10)
 			if grown > 64<<20 {

@@ -29,20 +29,20 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a server over an in-memory provider whose agents are scripted.
-type world struct {
+// harness is a server with a scriptedProvider, and a client.
+type harness struct {
 	t        *testing.T
-	provider *memory
+	provider *scriptedProvider
 	server   *Server
 	client   sandboxv1.SandboxServiceClient
 	conn     *grpc.ClientConn
 }
 
-func newWorld(t *testing.T, change func(*Config), opts ...grpc.DialOption) *world {
+func newHarness(t *testing.T, change func(*Config), opts ...grpc.DialOption) *harness {
 	t.Helper()
-	w := &world{t: t, provider: newMemory(t)}
+	h := &harness{t: t, provider: newScriptedProvider(t)}
 	cfg := Config{
-		Provider: w.provider,
+		Provider: h.provider,
 		Logger:   slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Timing: Timing{Reattach: 20 * time.Second, Drain: 10 * time.Millisecond, Hello: 20 * time.Second,
 			ReapInterval: time.Hour},
@@ -51,53 +51,53 @@ func newWorld(t *testing.T, change func(*Config), opts ...grpc.DialOption) *worl
 		change(&cfg)
 	}
 	var err error
-	if w.server, err = New(cfg); err != nil {
+	if h.server, err = New(cfg); err != nil {
 		t.Fatal(err)
 	}
 	l := bufconn.Listen(1 << 20)
 	served := make(chan error, 1)
-	go func() { served <- w.server.Serve(l) }()
+	go func() { served <- h.server.Serve(l) }()
 	opts = append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(64 << 20)),
 	}, opts...)
-	if w.conn, err = grpc.NewClient("passthrough:///server", opts...); err != nil {
+	if h.conn, err = grpc.NewClient("passthrough:///server", opts...); err != nil {
 		t.Fatal(err)
 	}
-	w.client = sandboxv1.NewSandboxServiceClient(w.conn)
+	h.client = sandboxv1.NewSandboxServiceClient(h.conn)
 	t.Cleanup(func() {
-		w.conn.Close()
+		h.conn.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		if err := w.server.Shutdown(ctx); err != nil {
+		if err := h.server.Shutdown(ctx); err != nil {
 			t.Errorf("shutdown: %v", err)
 		}
 		if err := <-served; err != nil {
 			t.Errorf("serve: %v", err)
 		}
-		w.provider.stop()
+		h.provider.stop()
 	})
-	return w
+	return h
 }
 
-func (w *world) create(id string) *sandboxv1.Sandbox {
-	w.t.Helper()
-	resp, err := w.client.CreateSandbox(w.t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: id})
+func (h *harness) create(id string) *sandboxv1.Sandbox {
+	h.t.Helper()
+	resp, err := h.client.CreateSandbox(h.t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: id})
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	return resp.GetSandbox()
 }
 
-// place returns the substrate's side of a sandbox of the tenant "default".
-func (w *world) place(id string) *place {
-	w.t.Helper()
-	w.provider.mu.Lock()
-	defer w.provider.mu.Unlock()
-	p, ok := w.provider.places[substrateName(defaultTenant, id)]
+// sandbox returns the substrate's side of a sandbox of the tenant "default".
+func (h *harness) sandbox(id string) *scriptedSandbox {
+	h.t.Helper()
+	h.provider.mu.Lock()
+	defer h.provider.mu.Unlock()
+	p, ok := h.provider.sandboxes[substrateName(defaultTenant, id)]
 	if !ok {
-		w.t.Fatalf("no sandbox %q", id)
+		h.t.Fatalf("no sandbox %q", id)
 	}
 	return p
 }
@@ -135,15 +135,15 @@ func wantReason(t *testing.T, err error, want string) {
 	}
 }
 
-// memory is a provider in memory.
-type memory struct {
+// scriptedProvider keeps sandboxes in memory, whose agents follow a script.
+type scriptedProvider struct {
 	t  testing.TB
 	mu sync.Mutex
 	// sockets is a directory for agents' unix sockets; empty: agents are
 	// reached in memory.
-	sockets string
-	places  map[string]*place
-	next    int
+	sockets   string
+	sandboxes map[string]*scriptedSandbox
+	next      int
 	// script is what new agents do.
 	script script
 	// failGet, when set, is what Get returns.
@@ -157,10 +157,10 @@ type memory struct {
 	before func(ctx context.Context, method, name string) error
 }
 
-var _ providers.Provider = (*memory)(nil)
+var _ providers.Provider = (*scriptedProvider)(nil)
 
-// place is one sandbox.
-type place struct {
+// scriptedSandbox is one sandbox of a scriptedProvider.
+type scriptedSandbox struct {
 	info   providers.Info
 	agent  *scriptedAgent
 	server *grpc.Server
@@ -172,26 +172,26 @@ type place struct {
 	dialErr atomic.Pointer[error]
 }
 
-func newMemory(t testing.TB) *memory {
-	return &memory{t: t, places: make(map[string]*place)}
+func newScriptedProvider(t testing.TB) *scriptedProvider {
+	return &scriptedProvider{t: t, sandboxes: make(map[string]*scriptedSandbox)}
 }
 
-func (m *memory) begin(ctx context.Context, method, name string) error {
+func (m *scriptedProvider) begin(ctx context.Context, method, name string) error {
 	if m.before == nil {
 		return nil
 	}
 	return m.before(ctx, method, name)
 }
 
-func (m *memory) stop() {
+func (m *scriptedProvider) stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, p := range m.places {
+	for _, p := range m.sandboxes {
 		p.server.Stop()
 	}
 }
 
-func (m *memory) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
+func (m *scriptedProvider) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
 	if err := m.failCreate.Load(); err != nil {
 		return providers.Info{}, nil, *err
 	}
@@ -201,7 +201,7 @@ func (m *memory) Create(ctx context.Context, name string, spec providers.Spec) (
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer m.creates.Add(1)
-	if p, ok := m.places[name]; ok {
+	if p, ok := m.sandboxes[name]; ok {
 		if p.info.Spec.Hash != spec.Hash {
 			return providers.Info{}, nil, fmt.Errorf("%s: %w", name, providers.ErrExists)
 		}
@@ -209,31 +209,31 @@ func (m *memory) Create(ctx context.Context, name string, spec providers.Spec) (
 		info.Created = false
 		return info, nil, nil
 	}
-	p := m.place(name, spec)
+	p := m.add(name, spec)
 	conn, err := p.connect(ctx)
 	return p.info, conn, err
 }
 
 // make makes a sandbox as another server does.
-func (m *memory) make(name string, spec providers.Spec) providers.Info {
+func (m *scriptedProvider) make(name string, spec providers.Spec) providers.Info {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.place(name, spec).info
+	return m.add(name, spec).info
 }
 
-func (m *memory) place(name string, spec providers.Spec) *place {
+func (m *scriptedProvider) add(name string, spec providers.Spec) *scriptedSandbox {
 	m.next++
-	p := &place{info: providers.Info{
+	p := &scriptedSandbox{info: providers.Info{
 		Name: name, Spec: spec, Incarnation: fmt.Sprintf("i%d", m.next), State: providers.StateActive, Transport: "pipe",
 		CreateTime: time.Now(), LastActivity: time.Now(), Created: true, Runtime: "memory",
 	}}
 	p.start(m.script, m.sockets)
-	m.places[name] = p
+	m.sandboxes[name] = p
 	return p
 }
 
-// start runs the place's agent.
-func (p *place) start(s script, sockets string) {
+// start runs the sandbox's agent.
+func (p *scriptedSandbox) start(s script, sockets string) {
 	p.agent = &scriptedAgent{script: s, incarnation: p.info.Incarnation, execs: make(map[string]bool), cancelled: make(chan struct{}, 16)}
 	p.server = grpc.NewServer(grpc.ForceServerCodecV2(agentconn.NewCodec()), grpc.MaxRecvMsgSize(32<<20))
 	agentv1.RegisterAgentServiceServer(p.server, p.agent)
@@ -257,7 +257,7 @@ func (p *place) start(s script, sockets string) {
 }
 
 // cut breaks every connection to the agent, which lives on.
-func (p *place) cut() {
+func (p *scriptedSandbox) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range p.conns {
@@ -267,7 +267,7 @@ func (p *place) cut() {
 }
 
 // remake kills the agent and starts another incarnation.
-func (m *memory) remake(p *place) {
+func (m *scriptedProvider) remake(p *scriptedSandbox) {
 	p.server.Stop()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -276,15 +276,15 @@ func (m *memory) remake(p *place) {
 	p.start(m.script, m.sockets)
 }
 
-func (m *memory) get(name string) (*place, error) {
-	p, ok := m.places[name]
+func (m *scriptedProvider) get(name string) (*scriptedSandbox, error) {
+	p, ok := m.sandboxes[name]
 	if !ok {
 		return nil, fmt.Errorf("%s: %w", name, providers.ErrNotFound)
 	}
 	return p, nil
 }
 
-func (m *memory) Get(_ context.Context, name string) (providers.Info, error) {
+func (m *scriptedProvider) Get(_ context.Context, name string) (providers.Info, error) {
 	m.gets.Add(1)
 	if err := m.failGet.Load(); err != nil {
 		return providers.Info{}, *err
@@ -300,24 +300,24 @@ func (m *memory) Get(_ context.Context, name string) (providers.Info, error) {
 	return info, nil
 }
 
-func (m *memory) List(_ context.Context, q providers.Query) (providers.Page, error) {
+func (m *scriptedProvider) List(_ context.Context, q providers.Query) (providers.Page, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var page providers.Page
-	for _, name := range slices.Sorted(maps.Keys(m.places)) {
-		if name <= q.Token || !q.Matches(m.places[name].info) {
+	for _, name := range slices.Sorted(maps.Keys(m.sandboxes)) {
+		if name <= q.Token || !q.Matches(m.sandboxes[name].info) {
 			continue
 		}
 		if len(page.Sandboxes) == q.Limit {
 			page.Next = page.Sandboxes[len(page.Sandboxes)-1].Name
 			break
 		}
-		page.Sandboxes = append(page.Sandboxes, m.places[name].info)
+		page.Sandboxes = append(page.Sandboxes, m.sandboxes[name].info)
 	}
 	return page, nil
 }
 
-func (m *memory) Update(ctx context.Context, name string, c providers.Change) (providers.Info, error) {
+func (m *scriptedProvider) Update(ctx context.Context, name string, c providers.Change) (providers.Info, error) {
 	if err := m.begin(ctx, "update", name); err != nil {
 		return providers.Info{}, err
 	}
@@ -331,7 +331,7 @@ func (m *memory) Update(ctx context.Context, name string, c providers.Change) (p
 	return p.info, nil
 }
 
-func (m *memory) Delete(ctx context.Context, name string, c providers.Condition) error {
+func (m *scriptedProvider) Delete(ctx context.Context, name string, c providers.Condition) error {
 	if err := m.begin(ctx, "delete", name); err != nil {
 		return err
 	}
@@ -347,13 +347,13 @@ func (m *memory) Delete(ctx context.Context, name string, c providers.Condition)
 		m.mu.Unlock()
 		return err
 	}
-	delete(m.places, name)
+	delete(m.sandboxes, name)
 	m.mu.Unlock()
 	p.server.Stop()
 	return nil
 }
 
-func (m *memory) Dial(ctx context.Context, name string) (net.Conn, error) {
+func (m *scriptedProvider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	if err := m.begin(ctx, "dial", name); err != nil {
 		return nil, err
 	}
@@ -371,7 +371,7 @@ func (m *memory) Dial(ctx context.Context, name string) (net.Conn, error) {
 }
 
 // connect opens a connection to the agent.
-func (p *place) connect(ctx context.Context) (net.Conn, error) {
+func (p *scriptedSandbox) connect(ctx context.Context) (net.Conn, error) {
 	p.dials.Add(1)
 	conn, err := p.dial(ctx)
 	if err != nil {
@@ -383,10 +383,10 @@ func (p *place) connect(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-func (m *memory) Describe(context.Context) (providers.Description, error) {
+func (m *scriptedProvider) Describe(context.Context) (providers.Description, error) {
 	return providers.Description{Name: "memory", Runtime: "memory", Enforcement: []providers.Enforcement{
 		{Name: "memory", Enforced: true}, {Name: "cpu", Detail: "this is a test"},
 	}}, nil
 }
 
-func (m *memory) Close() error { return nil }
+func (m *scriptedProvider) Close() error { return nil }

@@ -44,25 +44,25 @@ func TestHostileAgentDoesNotDisturbOthers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, nil)
-			w.provider.script.execute = func(_ *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error {
+			h := newHarness(t, nil)
+			h.provider.script.execute = func(_ *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error {
 				if req.GetRequest().GetShell() == "well" {
 					return errors.Join(out.started(0), out.exited(0, 0))
 				}
 				_ = attack(out) // Sending fails once the server has hung up.
 				return nil
 			}
-			w.create("hostile")
-			w.create("bystander")
+			h.create("hostile")
+			h.create("bystander")
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			ill, err := w.client.Execute(ctx, &sandboxv1.ExecuteRequest{
+			ill, err := h.client.Execute(ctx, &sandboxv1.ExecuteRequest{
 				SandboxId: "hostile", Command: &sandboxv1.ExecuteRequest_Shell{Shell: "ill"}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			for range 20 {
-				if _, err := w.execute(ctx, &sandboxv1.ExecuteRequest{
+				if _, err := h.execute(ctx, &sandboxv1.ExecuteRequest{
 					SandboxId: "bystander", Command: &sandboxv1.ExecuteRequest_Shell{Shell: "well"}}); err != nil {
 					t.Fatalf("the bystander: %v", err)
 				}
@@ -78,15 +78,15 @@ func TestHostileAgentDoesNotDisturbOthers(t *testing.T) {
 // A child in the background writes after the command's end. The agent's `exited`
 // keeps the position of that end; a reader that stays sees where it really is.
 func TestEndAfterLateOutput(t *testing.T) {
-	w := newWorld(t, nil)
-	w.provider.script.attach = func(_ *scriptedAgent, _ *agentv1.AttachRequest, out emitter) error {
+	h := newHarness(t, nil)
+	h.provider.script.attach = func(_ *scriptedAgent, _ *agentv1.AttachRequest, out emitter) error {
 		code := int32(7)
 		return errors.Join(out.started(4), out.output(4, "late\n"), out.send(&sandboxv1.ExecuteResponse{
 			Event: &sandboxv1.ExecuteResponse_Exited{Exited: &sandboxv1.Exited{
 				Reason: sandboxv1.ExitReason_EXIT_REASON_EXITED, ExitCode: &code, Position: 4, OutputOpen: true}}}))
 	}
-	w.create("a")
-	stream, err := w.client.Attach(t.Context(), &sandboxv1.AttachRequest{
+	h.create("a")
+	stream, err := h.client.Attach(t.Context(), &sandboxv1.AttachRequest{
 		SandboxId: "a", ExecId: "e", Position: 4, FollowUntil: sandboxv1.FollowUntil_FOLLOW_UNTIL_STREAMS_END})
 	if err != nil {
 		t.Fatal(err)

@@ -74,8 +74,8 @@ func TestHostileExecute(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, nil)
-			w.provider.script.execute = func(_ *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error {
+			h := newHarness(t, nil)
+			h.provider.script.execute = func(_ *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error {
 				if req.GetRequest().GetShell() == "well" {
 					return errors.Join(out.started(0), out.exited(0, 0))
 				}
@@ -86,8 +86,8 @@ func TestHostileExecute(t *testing.T) {
 				}
 				return err
 			}
-			w.create("a")
-			stream, err := w.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{
+			h.create("a")
+			stream, err := h.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{
 				SandboxId: "a", Command: &sandboxv1.ExecuteRequest_Shell{Shell: "ill"}})
 			if err != nil {
 				t.Fatal(err)
@@ -102,11 +102,11 @@ func TestHostileExecute(t *testing.T) {
 			if strings.Contains(err.Error(), "evil") {
 				t.Fatalf("the agent's text reached the caller: %v", err)
 			}
-			if _, err := w.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
+			if _, err := h.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
 				Command: &sandboxv1.ExecuteRequest_Shell{Shell: "well"}}); err != nil {
 				t.Fatalf("afterwards: %v", err)
 			}
-			if n := w.place("a").dials.Load(); n != 2 {
+			if n := h.sandbox("a").dials.Load(); n != 2 {
 				t.Errorf("%d dials: the connection of a hostile agent must not be used again", n)
 			}
 		})
@@ -127,17 +127,17 @@ func TestHostileDownload(t *testing.T) {
 		"beyond the limit": func(send func(...byte) error) error { return errors.Join(send(0x0a, 0), send(0x12, 3, 'x', 'y', 'z')) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, nil)
-			w.provider.script.download = func(_ *agentv1.DownloadRequest, out grpc.ServerStream) error {
+			h := newHarness(t, nil)
+			h.provider.script.download = func(_ *agentv1.DownloadRequest, out grpc.ServerStream) error {
 				err := attack(func(b ...byte) error {
 					return out.SendMsg(&agentconn.Frame{Data: mem.BufferSlice{mem.SliceBuffer(b)}})
 				})
 				_ = err // sending fails once the server has hung up
 				return nil
 			}
-			w.create("a")
+			h.create("a")
 			limit := int64(2)
-			stream, err := w.client.Download(t.Context(), &sandboxv1.DownloadRequest{SandboxId: "a",
+			stream, err := h.client.Download(t.Context(), &sandboxv1.DownloadRequest{SandboxId: "a",
 				Items: []*sandboxv1.DownloadItem{{Path: "/x", Limit: &limit}}})
 			for err == nil {
 				_, err = stream.Recv()
@@ -160,10 +160,10 @@ func TestHostileUpload(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, nil)
-			w.provider.script.upload = attack
-			w.create("a")
-			stream, err := w.client.Upload(t.Context())
+			h := newHarness(t, nil)
+			h.provider.script.upload = attack
+			h.create("a")
+			stream, err := h.client.Upload(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

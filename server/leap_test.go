@@ -23,15 +23,15 @@ const (
 	lateLeast = 10
 )
 
-// leaping is a world whose clocks the test sets.
-func leaping(t *testing.T) (*world, *clocktest.Clock) {
+// leaping is a harness whose clocks the test sets.
+func leaping(t *testing.T) (*harness, *clocktest.Clock) {
 	t.Helper()
 	f := clocktest.New()
-	w := newWorld(t, func(c *Config) {
-		c.readClock, c.Provider = f.Read, unled{c.Provider.(*memory)}
+	h := newHarness(t, func(c *Config) {
+		c.readClock, c.Provider = f.Read, unled{c.Provider.(*scriptedProvider)}
 		c.random = rand.New(rand.NewPCG(1, 2)).IntN
 	})
-	return w, f
+	return h, f
 }
 
 // idleFor is the idle time of an agent that has been idle for ago by now.
@@ -44,56 +44,56 @@ func idleFor(f *clocktest.Clock, ago time.Duration) *func() time.Duration {
 	return &idle
 }
 
-func (w *world) reap() {
-	w.t.Helper()
-	if err := w.server.reaper.Round(w.t.Context()); err != nil {
-		w.t.Fatal(err)
+func (h *harness) reap() {
+	h.t.Helper()
+	if err := h.server.reaper.Round(h.t.Context()); err != nil {
+		h.t.Fatal(err)
 	}
 }
 
 // A wall clock that is set forward ends no lifetime, of whatever kind, and none
 // ends early or much later than it should.
 func TestAClockThatLeapsDeletesNothing(t *testing.T) {
-	w, f := leaping(t)
-	w.createFor("idle", time.Hour)
-	_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{
+	h, f := leaping(t)
+	h.createFor("idle", time.Hour)
+	_, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{
 		SandboxId: "aged", Ttl: durationpb.New(2 * time.Hour), IdleTtl: durationpb.New(0),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []string{"idle", "aged"} {
-		w.place(id).agent.idle.Store(idleFor(f, 0))
+		h.sandbox(id).agent.idle.Store(idleFor(f, 0))
 	}
 	f.Pass(time.Minute)
 	f.Set(25 * time.Hour)
-	w.reap()
-	if w.gone("idle") || w.gone("aged") {
+	h.reap()
+	if h.gone("idle") || h.gone("aged") {
 		t.Fatal("a leap of 25 hours deleted a sandbox")
 	}
-	if err := w.stat("aged"); err != nil {
+	if err := h.stat("aged"); err != nil {
 		t.Errorf("a call is refused after a leap: %v", err)
 	}
-	resp, err := w.client.CleanupSandboxes(t.Context(), &sandboxv1.CleanupSandboxesRequest{})
+	resp, err := h.client.CleanupSandboxes(t.Context(), &sandboxv1.CleanupSandboxesRequest{})
 	if err != nil || len(resp.GetDeletedSandboxIds()) > 0 {
 		t.Errorf("cleanup: %v, %v", resp, err)
 	}
 	// A server that has not seen the leap spares the idle one too.
-	p := w.place("idle")
-	w.provider.mu.Lock()
+	p := h.sandbox("idle")
+	h.provider.mu.Lock()
 	last := p.info.LastActivity
-	w.provider.mu.Unlock()
+	h.provider.mu.Unlock()
 	if now, _ := f.Read(); now.Sub(last) > 2*time.Minute {
 		t.Errorf("the record says that it was idle for %v", now.Sub(last))
 	}
 	f.Pass(61 * time.Minute)
-	w.reap()
-	if !w.gone("idle") || w.gone("aged") {
+	h.reap()
+	if !h.gone("idle") || h.gone("aged") {
 		t.Error("after an hour the idle one is to be gone, and no other")
 	}
 	f.Pass(61 * time.Minute)
-	w.reap()
-	if !w.gone("aged") {
+	h.reap()
+	if !h.gone("aged") {
 		t.Error("after two hours the other is still there")
 	}
 }
@@ -102,27 +102,27 @@ func TestAClockThatLeapsDeletesNothing(t *testing.T) {
 // old. The agent measures a duration, so the sandbox stays and its record is
 // corrected.
 func TestRecordThatALeapMadeOld(t *testing.T) {
-	w, f := leaping(t)
-	w.createFor("a", time.Hour)
-	w.age("a", 61*time.Minute)
-	w.place("a").agent.idle.Store(idleFor(f, time.Minute))
-	resp, err := w.client.CleanupSandboxes(t.Context(), &sandboxv1.CleanupSandboxesRequest{MaxIdle: durationpb.New(time.Hour)})
+	h, f := leaping(t)
+	h.createFor("a", time.Hour)
+	h.age("a", 61*time.Minute)
+	h.sandbox("a").agent.idle.Store(idleFor(f, time.Minute))
+	resp, err := h.client.CleanupSandboxes(t.Context(), &sandboxv1.CleanupSandboxesRequest{MaxIdle: durationpb.New(time.Hour)})
 	if err != nil || len(resp.GetDeletedSandboxIds()) > 0 {
 		t.Errorf("cleanup: %v, %v", resp, err)
 	}
-	w.reap()
-	if w.gone("a") {
+	h.reap()
+	if h.gone("a") {
 		t.Fatal("a sandbox that its agent used a minute ago was deleted")
 	}
-	w.provider.mu.Lock()
-	last := w.provider.places[substrateName(defaultTenant, "a")].info.LastActivity
-	w.provider.mu.Unlock()
+	h.provider.mu.Lock()
+	last := h.provider.sandboxes[substrateName(defaultTenant, "a")].info.LastActivity
+	h.provider.mu.Unlock()
 	if now, _ := f.Read(); now.Sub(last) > 2*time.Minute {
 		t.Errorf("the record still says that it was idle for %v", now.Sub(last))
 	}
 	f.Pass(60 * time.Minute)
-	w.reap()
-	if !w.gone("a") {
+	h.reap()
+	if !h.gone("a") {
 		t.Error("an hour later it is still there")
 	}
 }
@@ -130,25 +130,25 @@ func TestRecordThatALeapMadeOld(t *testing.T) {
 // A server that starts finds much that is long overdue: it waits, in case its
 // clock is wrong, and then deletes a share in each round.
 func TestWhatIsLongOverdueGoesLittleByLittle(t *testing.T) {
-	w, f := leaping(t)
+	h, f := leaping(t)
 	const many = 25
 	for i := range many {
 		id := fmt.Sprintf("old-%02d", i)
-		w.createFor(id, time.Hour)
-		w.age(id, 26*time.Hour)
-		w.place(id).agent.idle.Store(idleFor(f, 26*time.Hour))
+		h.createFor(id, time.Hour)
+		h.age(id, 26*time.Hour)
+		h.sandbox(id).agent.idle.Store(idleFor(f, 26*time.Hour))
 	}
-	w.createFor("due", time.Hour)
-	w.age("due", 61*time.Minute)
-	w.place("due").agent.idle.Store(idleFor(f, 61*time.Minute))
-	w.reap()
-	if n := w.count(); n != many || !w.gone("due") {
+	h.createFor("due", time.Hour)
+	h.age("due", 61*time.Minute)
+	h.sandbox("due").agent.idle.Store(idleFor(f, 61*time.Minute))
+	h.reap()
+	if n := h.count(); n != many || !h.gone("due") {
 		t.Errorf("after the start %d are left, want %d: all but what is just due", n, many)
 	}
 	f.Pass(lateWait)
 	for _, want := range []int{many - lateLeast, many - 2*lateLeast, 0} {
-		w.reap()
-		if n := w.count(); n != want {
+		h.reap()
+		if n := h.count(); n != want {
 			t.Errorf("%d are left, want %d", n, want)
 		}
 	}
@@ -159,25 +159,25 @@ func TestWhatIsLongOverdueGoesLittleByLittle(t *testing.T) {
 func TestWhatCannotBeDeletedHoldsUpNoOther(t *testing.T) {
 	for _, deleting := range []bool{false, true} {
 		t.Run(fmt.Sprintf("deleting %t", deleting), func(t *testing.T) {
-			w, f := leaping(t)
+			h, f := leaping(t)
 			const stuck, others = 3 * lateLeast, 5
 			var prefix []string // of the provider's order
 			for i := range stuck + others {
 				id := fmt.Sprintf("old-%02d", i)
-				w.createFor(id, time.Hour)
-				w.age(id, 26*time.Hour)
+				h.createFor(id, time.Hour)
+				h.age(id, 26*time.Hour)
 				prefix = append(prefix, substrateName(defaultTenant, id))
 			}
 			slices.Sort(prefix)
 			prefix = prefix[:stuck]
-			w.provider.mu.Lock()
+			h.provider.mu.Lock()
 			for _, name := range prefix {
 				if deleting {
-					w.provider.places[name].info.State = providers.StateDeleting
+					h.provider.sandboxes[name].info.State = providers.StateDeleting
 				}
 			}
-			w.provider.mu.Unlock()
-			w.provider.before = func(_ context.Context, method, name string) error {
+			h.provider.mu.Unlock()
+			h.provider.before = func(_ context.Context, method, name string) error {
 				if method == "delete" && slices.Contains(prefix, name) {
 					return errors.New("it cannot be deleted")
 				}
@@ -190,9 +190,9 @@ func TestWhatCannotBeDeletedHoldsUpNoOther(t *testing.T) {
 				rounds = 1
 			}
 			for range rounds {
-				w.reap()
+				h.reap()
 			}
-			if n := w.count(); n != stuck {
+			if n := h.count(); n != stuck {
 				t.Errorf("%d are left, want %d", n, stuck)
 			}
 		})

@@ -20,7 +20,7 @@ import (
 )
 
 func TestCreateIsGetOrCreate(t *testing.T) {
-	w := newWorld(t, nil)
+	h := newHarness(t, nil)
 	req := func(env string) *sandboxv1.CreateSandboxRequest {
 		return &sandboxv1.CreateSandboxRequest{SandboxId: "a", Spec: &sandboxv1.SandboxSpec{Env: map[string]string{"A": env}}}
 	}
@@ -29,7 +29,7 @@ func TestCreateIsGetOrCreate(t *testing.T) {
 	var work sync.WaitGroup
 	for range 10 {
 		work.Go(func() {
-			resp, err := w.client.CreateSandbox(t.Context(), req("1"))
+			resp, err := h.client.CreateSandbox(t.Context(), req("1"))
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -46,7 +46,7 @@ func TestCreateIsGetOrCreate(t *testing.T) {
 	if created != 1 || same != 9 {
 		t.Fatalf("%d created, %d joined", created, same)
 	}
-	_, err := w.client.CreateSandbox(t.Context(), req("2"))
+	_, err := h.client.CreateSandbox(t.Context(), req("2"))
 	wantReason(t, err, "SANDBOX_SPEC_DIFFERS")
 	if metadataOf(t, err)["sandbox_id"] != "a" {
 		t.Fatalf("metadata %v", metadataOf(t, err))
@@ -54,20 +54,20 @@ func TestCreateIsGetOrCreate(t *testing.T) {
 	// Labels and lifetimes are no part of the spec.
 	r := req("1")
 	r.Labels, r.Ttl = map[string]string{"x": "y"}, durationpb.New(time.Hour)
-	if resp, err := w.client.CreateSandbox(t.Context(), r); err != nil || resp.GetCreated() {
+	if resp, err := h.client.CreateSandbox(t.Context(), r); err != nil || resp.GetCreated() {
 		t.Fatalf("%v %v", resp, err)
 	}
 }
 
 func TestCreateAppliesTemplate(t *testing.T) {
-	w := newWorld(t, func(c *Config) {
+	h := newHarness(t, func(c *Config) {
 		c.Templates = []policy.Template{policy.DefaultTemplate(), {
 			Name: "py", Image: "python:3", Env: map[string]string{"A": "1", "B": "2"}, Allow: []string{"env", "image", "resources"},
 			Images: []string{"registry.example/*"}, Resources: providers.Resources{MemoryBytes: 1 << 20},
 			MaxResources: providers.Resources{MemoryBytes: 1 << 30}, AllowOptions: []string{"ok"},
 		}}
 	})
-	resp, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{
+	resp, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{
 		SandboxId: "a", Template: "py", Labels: map[string]string{"team/x": "1"},
 		Spec: &sandboxv1.SandboxSpec{Env: map[string]string{"B": "secret"}, Resources: &sandboxv1.Resources{CpuMillis: 500}},
 	})
@@ -83,7 +83,7 @@ func TestCreateAppliesTemplate(t *testing.T) {
 	if v, ok := spec.GetEnv()["B"]; !ok || v != "" {
 		t.Errorf("env values must be left out: %v", spec.GetEnv())
 	}
-	if got := w.place("a").info.Spec.Env; got["A"] != "1" || got["B"] != "secret" {
+	if got := h.sandbox("a").info.Spec.Env; got["A"] != "1" || got["B"] != "secret" {
 		t.Errorf("env %v", got)
 	}
 	if sb.GetIdleTtl().AsDuration() != 24*time.Hour || sb.GetTtl() != nil || sb.GetExpireTime() == nil {
@@ -108,7 +108,7 @@ func TestCreateAppliesTemplate(t *testing.T) {
 		"access":    {&sandboxv1.CreateSandboxRequest{Spec: &sandboxv1.SandboxSpec{Access: &sandboxv1.AccessPolicy{Virtual: true}}}, "REQUEST_INVALID"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := w.client.CreateSandbox(t.Context(), c.req)
+			_, err := h.client.CreateSandbox(t.Context(), c.req)
 			wantReason(t, err, c.reason)
 			entry := map[string]string{"field": `allow has no "working_directory"`, "options": `allow_options has no "privileged"`}[name]
 			if !strings.Contains(status.Convert(err).Message(), entry) {
@@ -145,9 +145,9 @@ func TestWritePrefixesThatDoNotBindCommands(t *testing.T) {
 }
 
 func TestListPages(t *testing.T) {
-	w := newWorld(t, nil)
+	h := newHarness(t, nil)
 	for i := range 7 {
-		_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{
+		_, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{
 			SandboxId: fmt.Sprintf("s%d", i), Labels: map[string]string{"odd": fmt.Sprint(i % 2)}})
 		if err != nil {
 			t.Fatal(err)
@@ -156,7 +156,7 @@ func TestListPages(t *testing.T) {
 	var ids []string
 	req := &sandboxv1.ListSandboxesRequest{PageSize: 2, Labels: map[string]string{"odd": "0"}}
 	for {
-		resp, err := w.client.ListSandboxes(t.Context(), req)
+		resp, err := h.client.ListSandboxes(t.Context(), req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,22 +167,22 @@ func TestListPages(t *testing.T) {
 			break
 		}
 		other := &sandboxv1.ListSandboxesRequest{PageToken: req.GetPageToken()}
-		_, err = w.client.ListSandboxes(t.Context(), other)
+		_, err = h.client.ListSandboxes(t.Context(), other)
 		wantReason(t, err, "PAGE_TOKEN_INVALID")
 	}
 	if !slices.Equal(ids, []string{"s0", "s2", "s4", "s6"}) {
 		t.Fatalf("got %v", ids)
 	}
-	_, err := w.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{PageToken: "?"})
+	_, err := h.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{PageToken: "?"})
 	wantReason(t, err, "PAGE_TOKEN_INVALID")
-	_, err = w.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{PageSize: -1})
+	_, err = h.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{PageSize: -1})
 	wantReason(t, err, "REQUEST_INVALID")
 }
 
 func TestUpdateAndDelete(t *testing.T) {
-	w := newWorld(t, nil)
-	w.create("a")
-	resp, err := w.client.UpdateSandbox(t.Context(), &sandboxv1.UpdateSandboxRequest{SandboxId: "a",
+	h := newHarness(t, nil)
+	h.create("a")
+	resp, err := h.client.UpdateSandbox(t.Context(), &sandboxv1.UpdateSandboxRequest{SandboxId: "a",
 		SetLabels: map[string]string{"x": "1"}, Ttl: durationpb.New(time.Hour), IdleTtl: durationpb.New(0)})
 	if err != nil {
 		t.Fatal(err)
@@ -190,23 +190,23 @@ func TestUpdateAndDelete(t *testing.T) {
 	if s := resp.GetSandbox(); s.GetLabels()["x"] != "1" || s.GetTtl().AsDuration() != time.Hour || s.GetIdleTtl() != nil {
 		t.Fatalf("got %v", s)
 	}
-	_, err = w.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a", ExpectedIncarnation: "old"})
+	_, err = h.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a", ExpectedIncarnation: "old"})
 	wantReason(t, err, "SANDBOX_REPLACED")
 	if metadataOf(t, err)["incarnation"] != "i1" {
 		t.Fatalf("metadata %v", metadataOf(t, err))
 	}
 	for i, want := range []bool{true, false} {
-		resp, err := w.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a", AllowMissing: true})
+		resp, err := h.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a", AllowMissing: true})
 		if err != nil || resp.GetDeleted() != want {
 			t.Fatalf("delete %d: %v %v", i, resp, err)
 		}
 	}
-	_, err = w.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a"})
+	_, err = h.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a"})
 	wantReason(t, err, "SANDBOX_NOT_FOUND")
 	for name, err := range map[string]error{
-		"suspend": call1(w.client.SuspendSandbox(t.Context(), &sandboxv1.SuspendSandboxRequest{SandboxId: "a"})),
-		"resume":  call1(w.client.ResumeSandbox(t.Context(), &sandboxv1.ResumeSandboxRequest{SandboxId: "a"})),
-		"pool":    call1(w.client.GetPoolStatus(t.Context(), &sandboxv1.GetPoolStatusRequest{})),
+		"suspend": call1(h.client.SuspendSandbox(t.Context(), &sandboxv1.SuspendSandboxRequest{SandboxId: "a"})),
+		"resume":  call1(h.client.ResumeSandbox(t.Context(), &sandboxv1.ResumeSandboxRequest{SandboxId: "a"})),
+		"pool":    call1(h.client.GetPoolStatus(t.Context(), &sandboxv1.GetPoolStatusRequest{})),
 	} {
 		t.Run(name, func(t *testing.T) { wantReason(t, err, "FEATURE_UNSUPPORTED") })
 	}
@@ -215,23 +215,23 @@ func TestUpdateAndDelete(t *testing.T) {
 // A sandbox is deleted when its lifetime has ended, never before, and a
 // running command keeps an idle one alive.
 func TestReaper(t *testing.T) {
-	w, clock := leaping(t)
+	h, clock := leaping(t)
 	lives := func(id string) bool {
-		_, err := w.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: id})
+		_, err := h.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: id})
 		if err != nil && status.Code(err) != codes.NotFound {
 			t.Fatal(err)
 		}
 		return err == nil
 	}
 	age := func(id string, by time.Duration) {
-		w.provider.mu.Lock()
-		defer w.provider.mu.Unlock()
-		p := w.provider.places[substrateName(defaultTenant, id)]
+		h.provider.mu.Lock()
+		defer h.provider.mu.Unlock()
+		p := h.provider.sandboxes[substrateName(defaultTenant, id)]
 		p.info.CreateTime = p.info.CreateTime.Add(-by)
 		p.info.LastActivity = p.info.LastActivity.Add(-by)
 	}
 	reap := func() {
-		if err := w.server.reaper.Round(t.Context()); err != nil {
+		if err := h.server.reaper.Round(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -240,38 +240,38 @@ func TestReaper(t *testing.T) {
 		if id == "aged" {
 			req.Ttl, req.IdleTtl = durationpb.New(time.Hour), durationpb.New(0)
 		}
-		if _, err := w.client.CreateSandbox(t.Context(), req); err != nil {
+		if _, err := h.client.CreateSandbox(t.Context(), req); err != nil {
 			t.Fatal(err)
 		}
 		if id != "young" {
 			age(id, 61*time.Minute)
 		}
 	}
-	w.place("busy").agent.running.Store(1)
-	w.place("aged").agent.running.Store(1)
+	h.sandbox("busy").agent.running.Store(1)
+	h.sandbox("aged").agent.running.Store(1)
 	recent := func() time.Duration { return 10 * time.Minute }
-	w.place("recent").agent.idle.Store(&recent)
+	h.sandbox("recent").agent.idle.Store(&recent)
 	reap()
 	for id, want := range map[string]bool{"idle": false, "busy": true, "recent": true, "aged": false, "young": true} {
 		if lives(id) != want {
 			t.Errorf("%s lives: %t", id, !want)
 		}
 	}
-	_, err := w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "idle", Path: "/x"})
+	_, err := h.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "idle", Path: "/x"})
 	wantReason(t, err, "SANDBOX_EXPIRED")
 	if metadataOf(t, err)["expire_time"] == "" {
 		t.Fatalf("metadata %v", metadataOf(t, err))
 	}
 	// What the agent said has renewed the sandbox.
-	sb, err := w.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "busy"})
+	sb, err := h.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "busy"})
 	if err != nil || time.Until(sb.GetSandbox().GetExpireTime().AsTime()) < 59*time.Minute {
 		t.Fatalf("%v %v", sb, err)
 	}
 	// An agent that cannot be asked spares its sandbox for a while.
 	away := error(fmt.Errorf("away: %w", providers.ErrUnavailable))
 	age("busy", 61*time.Minute)
-	w.place("busy").cut()
-	w.place("busy").dialErr.Store(&away)
+	h.sandbox("busy").cut()
+	h.sandbox("busy").dialErr.Store(&away)
 	reap()
 	if !lives("busy") {
 		t.Error("a sandbox was deleted although nobody knows whether it is idle")
@@ -282,43 +282,43 @@ func TestReaper(t *testing.T) {
 	if lives("busy") {
 		t.Error("a sandbox whose agent is gone for long was kept")
 	}
-	w.create("idle")
+	h.create("idle")
 	if !lives("idle") {
 		t.Error("an expired id cannot be used again")
 	}
 }
 
 func TestAgedSandboxRefusesCalls(t *testing.T) {
-	w := newWorld(t, nil)
-	_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a", Ttl: durationpb.New(time.Hour)})
+	h := newHarness(t, nil)
+	_, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a", Ttl: durationpb.New(time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.provider.mu.Lock()
-	p := w.provider.places[substrateName(defaultTenant, "a")]
+	h.provider.mu.Lock()
+	p := h.provider.sandboxes[substrateName(defaultTenant, "a")]
 	p.info.CreateTime = p.info.CreateTime.Add(-2 * time.Hour)
-	w.provider.mu.Unlock()
+	h.provider.mu.Unlock()
 	p.cut()
-	_, err = w.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
+	_, err = h.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
 	wantReason(t, err, "SANDBOX_EXPIRED")
 }
 
 // Activity is written, but not for every call.
 func TestActivityIsWrittenSparingly(t *testing.T) {
-	w := newWorld(t, nil)
-	_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a", IdleTtl: durationpb.New(4 * time.Hour)})
+	h := newHarness(t, nil)
+	_, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a", IdleTtl: durationpb.New(4 * time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	last := func() time.Time {
-		w.server.activity.Wait()
-		w.provider.mu.Lock()
-		defer w.provider.mu.Unlock()
-		return w.provider.places[substrateName(defaultTenant, "a")].info.LastActivity
+		h.server.activity.Wait()
+		h.provider.mu.Lock()
+		defer h.provider.mu.Unlock()
+		return h.provider.sandboxes[substrateName(defaultTenant, "a")].info.LastActivity
 	}
 	first := last()
 	touch := func() {
-		_, err := w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"})
+		_, err := h.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -327,7 +327,7 @@ func TestActivityIsWrittenSparingly(t *testing.T) {
 	if !last().Equal(first) {
 		t.Fatal("activity was written at once")
 	}
-	w.server.agents.Peek(substrateName(defaultTenant, "a")).Activity.Written.Store(time.Now().Add(-2 * time.Minute).UnixNano())
+	h.server.agents.Peek(substrateName(defaultTenant, "a")).Activity.Written.Store(time.Now().Add(-2 * time.Minute).UnixNano())
 	touch()
 	if !last().After(first) {
 		t.Fatal("activity was not written")
@@ -335,28 +335,28 @@ func TestActivityIsWrittenSparingly(t *testing.T) {
 }
 
 func TestCleanup(t *testing.T) {
-	w := newWorld(t, nil)
+	h := newHarness(t, nil)
 	for _, id := range []string{"a", "b"} {
-		w.create(id)
+		h.create(id)
 	}
-	w.place("b").agent.running.Store(1)
+	h.sandbox("b").agent.running.Store(1)
 	req := &sandboxv1.CleanupSandboxesRequest{MaxIdle: durationpb.New(time.Nanosecond), DryRun: true}
 	for _, dry := range []bool{true, false} {
 		req.DryRun = dry
-		resp, err := w.client.CleanupSandboxes(t.Context(), req)
+		resp, err := h.client.CleanupSandboxes(t.Context(), req)
 		if err != nil || !slices.Equal(resp.GetDeletedSandboxIds(), []string{"a"}) || resp.GetKept() != 1 {
 			t.Fatalf("dry %t: %v %v", dry, resp, err)
 		}
 	}
-	resp, err := w.client.CleanupSandboxes(t.Context(), &sandboxv1.CleanupSandboxesRequest{})
+	resp, err := h.client.CleanupSandboxes(t.Context(), &sandboxv1.CleanupSandboxesRequest{})
 	if err != nil || len(resp.GetDeletedSandboxIds()) != 0 || resp.GetKept() != 1 {
 		t.Fatalf("%v %v", resp, err)
 	}
 }
 
 func TestServerInfo(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Version = "1.2.3" })
-	resp, err := w.client.GetServerInfo(t.Context(), &sandboxv1.GetServerInfoRequest{})
+	h := newHarness(t, func(c *Config) { c.Version = "1.2.3" })
+	resp, err := h.client.GetServerInfo(t.Context(), &sandboxv1.GetServerInfoRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,23 +367,23 @@ func TestServerInfo(t *testing.T) {
 }
 
 func TestRequireLimits(t *testing.T) {
-	_, err := New(Config{Provider: newMemory(t), RequireLimits: true})
+	_, err := New(Config{Provider: newScriptedProvider(t), RequireLimits: true})
 	if err == nil {
 		t.Fatal("limits are not enforced and nobody said so")
 	}
 }
 
 func TestIdleTunnelsAreClosed(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Timing.AgentIdle = 20 * time.Millisecond })
-	w.create("a")
+	h := newHarness(t, func(c *Config) { c.Timing.AgentIdle = 20 * time.Millisecond })
+	h.create("a")
 	deadline := time.Now().Add(30 * time.Second)
-	for len(w.server.agents.Live()) > 0 {
+	for len(h.server.agents.Live()) > 0 {
 		if time.Now().After(deadline) {
 			t.Fatal("an unused connection was kept")
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	if _, err := w.execute(context.WithoutCancel(t.Context()), &sandboxv1.ExecuteRequest{SandboxId: "a"}); err != nil {
+	if _, err := h.execute(context.WithoutCancel(t.Context()), &sandboxv1.ExecuteRequest{SandboxId: "a"}); err != nil {
 		t.Fatal(err)
 	}
 }

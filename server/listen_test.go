@@ -27,13 +27,13 @@ func TestExposure(t *testing.T) {
 		"unix":         {"unix:" + filepath.Join(t.TempDir(), "s"), func(*Config) {}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, c.change)
+			h := newHarness(t, c.change)
 			l, err := Listen(t.Context(), c.address)
 			if err != nil {
 				t.Skipf("this machine cannot listen there: %v", err)
 			}
 			done := make(chan error, 1)
-			go func() { done <- w.server.Serve(l) }()
+			go func() { done <- h.server.Serve(l) }()
 			if c.refused {
 				if err := <-done; !errors.Is(err, ErrExposed) {
 					t.Fatalf("got %v", err)
@@ -50,7 +50,7 @@ func TestExposure(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			w.server.grpc.Stop()
+			h.server.grpc.Stop()
 		})
 	}
 }

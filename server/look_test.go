@@ -13,35 +13,35 @@ import (
 )
 
 // tick does what the server does every few seconds, and waits until it is done.
-func (w *world) tick() {
-	w.t.Helper()
-	w.server.activity.NoteCalls(w.t.Context(), w.server.agents.Live(), time.Now())
-	w.server.activity.Wait()
+func (h *harness) tick() {
+	h.t.Helper()
+	h.server.activity.NoteCalls(h.t.Context(), h.server.agents.Live(), time.Now())
+	h.server.activity.Wait()
 }
 
 // The reaper asks the agents of idle sandboxes, which is no use of them: all are
 // deleted in the same round.
 func TestReapersLookRenewsNothing(t *testing.T) {
-	w, g := newHeldWorld(t)
+	h, g := newHeldHarness(t)
 	const idle = 10
 	for i := range idle {
-		w.createFor(fmt.Sprintf("s-%d", i), time.Hour)
-		w.age(fmt.Sprintf("s-%d", i), 61*time.Minute)
+		h.createFor(fmt.Sprintf("s-%d", i), time.Hour)
+		h.age(fmt.Sprintf("s-%d", i), 61*time.Minute)
 	}
 	var round sync.WaitGroup
 	round.Go(func() {
-		if err := w.server.reaper.Round(t.Context()); err != nil {
+		if err := h.server.reaper.Round(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
 	for range idle {
 		<-g.arrived
 	}
-	w.tick()
+	h.tick()
 	close(g.open)
 	round.Wait()
 	for i := range idle {
-		if !w.gone(fmt.Sprintf("s-%d", i)) {
+		if !h.gone(fmt.Sprintf("s-%d", i)) {
 			t.Errorf("s-%d was kept: the look counted as use", i)
 		}
 	}
@@ -49,34 +49,34 @@ func TestReapersLookRenewsNothing(t *testing.T) {
 
 // A cleanup that only asks leaves every sandbox as idle as it was.
 func TestDryCleanupRenewsNothing(t *testing.T) {
-	w := newWorld(t, nil)
-	w.createFor("a", time.Hour)
-	w.age("a", 30*time.Minute)
-	before := w.place("a").info.LastActivity
-	resp, err := w.client.CleanupSandboxes(t.Context(),
+	h := newHarness(t, nil)
+	h.createFor("a", time.Hour)
+	h.age("a", 30*time.Minute)
+	before := h.sandbox("a").info.LastActivity
+	resp, err := h.client.CleanupSandboxes(t.Context(),
 		&sandboxv1.CleanupSandboxesRequest{MaxIdle: durationpb.New(time.Minute), DryRun: true})
 	if err != nil || len(resp.GetDeletedSandboxIds()) != 1 {
 		t.Fatalf("%v %v", resp, err)
 	}
-	w.tick()
-	w.provider.mu.Lock()
-	defer w.provider.mu.Unlock()
-	if after := w.provider.places[substrateName(defaultTenant, "a")].info.LastActivity; !after.Equal(before) {
+	h.tick()
+	h.provider.mu.Lock()
+	defer h.provider.mu.Unlock()
+	if after := h.provider.sandboxes[substrateName(defaultTenant, "a")].info.LastActivity; !after.Equal(before) {
 		t.Errorf("it was last active at %v, and is now at %v", before, after)
 	}
 }
 
 // Two looks at once do not take each other for a call.
 func TestLooksAtOnceAreNoUse(t *testing.T) {
-	w := newWorld(t, nil)
-	w.create("a")
+	h := newHarness(t, nil)
+	h.create("a")
 	key := agentconn.Key{Tenant: defaultTenant, ID: "a", Name: substrateName(defaultTenant, "a")}
-	other, err := w.server.agents.Inspect(t.Context(), key)
+	other, err := h.server.agents.Inspect(t.Context(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.EndInspection()
-	resp, err := w.client.CleanupSandboxes(t.Context(),
+	resp, err := h.client.CleanupSandboxes(t.Context(),
 		&sandboxv1.CleanupSandboxesRequest{MaxIdle: durationpb.New(time.Nanosecond), DryRun: true})
 	if err != nil || len(resp.GetDeletedSandboxIds()) != 1 {
 		t.Errorf("it counts as in use: %v, %v", resp, err)

@@ -78,15 +78,15 @@ func TestCertificateMatrix(t *testing.T) {
 		return c
 	}
 	var provider pooled
-	addr, srv := tcpWorld(t, func(c *Config) {
+	addr, srv := tcpHarness(t, func(c *Config) {
 		c.Authenticator = authn.Certificates{}
 		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert,
 			Certificates: []tls.Certificate{*ca.sign(&x509.Certificate{Subject: pkix.Name{CommonName: "server"},
 				IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})}}
-		provider = pooled{c.Provider.(*memory)}
+		provider = pooled{c.Provider.(*scriptedProvider)}
 		c.Provider = provider
 	})
-	unchanged := victim(t, provider.memory)
+	unchanged := victim(t, provider.scriptedProvider)
 	dial := func(cert *tls.Certificate) *grpc.ClientConn {
 		cfg := &tls.Config{RootCAs: roots}
 		if cert != nil {

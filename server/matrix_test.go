@@ -134,7 +134,7 @@ func fill(d protoreflect.MessageDescriptor, depth int) *dynamicpb.Message {
 }
 
 // pooled is a provider that keeps a pool.
-type pooled struct{ *memory }
+type pooled struct{ *scriptedProvider }
 
 func (pooled) KeepPools(context.Context, []providers.Pool) error { return nil }
 func (pooled) PoolStatus(context.Context, string) (providers.PoolStatus, error) {
@@ -146,7 +146,7 @@ const marker = "of-the-victim"
 
 // victim makes a sandbox of the tenant "blue" and returns a function that fails
 // when something about it changed.
-func victim(t *testing.T, p *memory) func(t *testing.T) {
+func victim(t *testing.T, p *scriptedProvider) func(t *testing.T) {
 	t.Helper()
 	name := substrateName("blue", "victim")
 	p.make(name, providers.Spec{Tenant: "blue", ID: "victim", Labels: map[string]string{"of": marker}, Template: "default"})
@@ -157,7 +157,7 @@ func victim(t *testing.T, p *memory) func(t *testing.T) {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return fmt.Sprint(info.Incarnation, info.LastActivity, info.Spec, info.State, p.places[name].dials.Load())
+		return fmt.Sprint(info.Incarnation, info.LastActivity, info.Spec, info.State, p.sandboxes[name].dials.Load())
 	}
 	before := look(t)
 	return func(t *testing.T) {
@@ -248,15 +248,15 @@ func TestTokenMatrix(t *testing.T) {
 	}
 	file(lines)
 	var provider pooled
-	addr, srv := tcpWorld(t, func(c *Config) {
+	addr, srv := tcpHarness(t, func(c *Config) {
 		var err error
 		if c.Authenticator, err = authn.OpenTokens(path, c.Logger); err != nil {
 			t.Fatal(err)
 		}
-		provider = pooled{c.Provider.(*memory)}
+		provider = pooled{c.Provider.(*scriptedProvider)}
 		c.Provider = provider
 	})
-	unchanged := victim(t, provider.memory)
+	unchanged := victim(t, provider.scriptedProvider)
 	conn := dialMatrix(t, addr, insecure.NewCredentials())
 	auth := func(pairs ...string) context.Context { return metadata.AppendToOutgoingContext(t.Context(), pairs...) }
 	valid := method{full: "/sandbox.v1.SandboxService/GetServerInfo"}

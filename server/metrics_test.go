@@ -25,24 +25,24 @@ import (
 )
 
 // admin asks the server's own page.
-func (w *world) admin(path string) (int, string) {
-	w.t.Helper()
+func (h *harness) admin(path string) (int, string) {
+	h.t.Helper()
 	rec := httptest.NewRecorder()
-	w.server.AdminHandler(false).ServeHTTP(rec, httptest.NewRequestWithContext(w.t.Context(), http.MethodGet, path, nil))
+	h.server.AdminHandler(false).ServeHTTP(rec, httptest.NewRequestWithContext(h.t.Context(), http.MethodGet, path, nil))
 	body, err := io.ReadAll(rec.Body)
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	return rec.Code, string(body)
 }
 
 // awaitMetric waits until /metrics has the line: a call is counted after its
 // caller has the answer.
-func (w *world) awaitMetric(line string) {
-	w.t.Helper()
+func (h *harness) awaitMetric(line string) {
+	h.t.Helper()
 	var body string
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if _, body = w.admin("/metrics"); strings.Contains(body, "\n"+line+"\n") {
+		if _, body = h.admin("/metrics"); strings.Contains(body, "\n"+line+"\n") {
 			return
 		}
 	}
@@ -53,12 +53,12 @@ func (w *world) awaitMetric(line string) {
 			near = append(near, l)
 		}
 	}
-	w.t.Errorf("no metric %s; there are %s", line, near)
+	h.t.Errorf("no metric %s; there are %s", line, near)
 }
 
 func TestMetricsCountWhatHappens(t *testing.T) {
-	w, log := audited(t, nil)
-	w.provider.script.execute = func(a *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error {
+	h, log := audited(t, nil)
+	h.provider.script.execute = func(a *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error {
 		if req.GetRequest().GetShell() == "slow" {
 			return errors.Join(out.started(0), out.send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Exited{
 				Exited: &sandboxv1.Exited{Reason: sandboxv1.ExitReason_EXIT_REASON_TIMED_OUT},
@@ -66,21 +66,21 @@ func TestMetricsCountWhatHappens(t *testing.T) {
 		}
 		return errors.Join(out.started(0), out.output(0, "hello"), out.exited(5, 0))
 	}
-	w.create("a")
-	w.create("a")
-	if _, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "b", Template: "none"}); err == nil {
+	h.create("a")
+	h.create("a")
+	if _, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "b", Template: "none"}); err == nil {
 		t.Fatal("no error")
 	}
 	for _, command := range []string{"quick", "slow"} {
-		stream, err := w.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
+		stream, err := h.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
 			Command: &sandboxv1.ExecuteRequest_Shell{Shell: command}})
 		for err == nil {
 			_, err = stream.Recv()
 		}
 	}
-	_ = w.conn.Invoke(t.Context(), "/sandbox.v1.SandboxService/Made.Up", &sandboxv1.GetServerInfoRequest{}, &sandboxv1.GetServerInfoResponse{})
+	_ = h.conn.Invoke(t.Context(), "/sandbox.v1.SandboxService/Made.Up", &sandboxv1.GetServerInfoRequest{}, &sandboxv1.GetServerInfoResponse{})
 	log.setFail(errors.New("no space left on device"))
-	if _, err := w.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{}); err != nil {
+	if _, err := h.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, line := range []string{
@@ -100,9 +100,9 @@ func TestMetricsCountWhatHappens(t *testing.T) {
 		`sandgate_provider_up 1`,
 		`sandgate_state_free_bytes -1`,
 	} {
-		w.awaitMetric(line)
+		h.awaitMetric(line)
 	}
-	_, body := w.admin("/metrics")
+	_, body := h.admin("/metrics")
 	for _, want := range []string{`sandgate_sandboxes{state="ACTIVE",template="default"}`, "go_goroutines ", "process_cpu_seconds_total ",
 		`sandgate_build_info{go_version="go`, "sandgate_reap_round_duration_seconds_count 1"} {
 		if !strings.Contains(body, want) {
@@ -112,7 +112,7 @@ func TestMetricsCountWhatHappens(t *testing.T) {
 	if strings.Contains(body, "Made") {
 		t.Error("a method that a caller made up is in a label")
 	}
-	problems, err := testutil.GatherAndLint(w.server.metrics.registry)
+	problems, err := testutil.GatherAndLint(h.server.metrics.registry)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
 	}
@@ -120,86 +120,86 @@ func TestMetricsCountWhatHappens(t *testing.T) {
 
 // The number of series does not grow with what callers do.
 func TestMetricsAreBounded(t *testing.T) {
-	w, _ := audited(t, func(c *Config) { c.Authenticator = nil })
+	h, _ := audited(t, func(c *Config) { c.Authenticator = nil })
 	series := func() int {
-		n, err := testutil.GatherAndCount(w.server.metrics.registry)
+		n, err := testutil.GatherAndCount(h.server.metrics.registry)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
 	round := func(i int) {
-		w.create(fmt.Sprint("s", i))
+		h.create(fmt.Sprint("s", i))
 		for _, name := range []string{"a", "b"} {
-			_, _ = w.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: fmt.Sprint(name, i)})
-			_, _ = w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{Template: fmt.Sprint(name, i)})
+			_, _ = h.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: fmt.Sprint(name, i)})
+			_, _ = h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{Template: fmt.Sprint(name, i)})
 		}
-		_ = w.conn.Invoke(t.Context(), fmt.Sprintf("/made.up.Service%d/Method%d", i, i), &sandboxv1.GetServerInfoRequest{}, &sandboxv1.GetServerInfoResponse{})
+		_ = h.conn.Invoke(t.Context(), fmt.Sprintf("/made.up.Service%d/Method%d", i, i), &sandboxv1.GetServerInfoRequest{}, &sandboxv1.GetServerInfoResponse{})
 	}
 	round(0)
-	w.awaitMetric(`sandgate_create_failures_total{reason="TEMPLATE_NOT_FOUND"} 2`)
+	h.awaitMetric(`sandgate_create_failures_total{reason="TEMPLATE_NOT_FOUND"} 2`)
 	before := series()
 	for i := 1; i < 50; i++ {
 		round(i)
 	}
-	w.awaitMetric(`sandgate_create_failures_total{reason="TEMPLATE_NOT_FOUND"} 100`)
+	h.awaitMetric(`sandgate_create_failures_total{reason="TEMPLATE_NOT_FOUND"} 100`)
 	if after := series(); after > before {
 		t.Errorf("%d series, after 49 more of each %d", before, after)
 	}
 }
 
 func TestMetricsOfReattachment(t *testing.T) {
-	w, _ := audited(t, nil)
+	h, _ := audited(t, nil)
 	release := make(chan struct{})
-	w.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+	h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
 		if err := out.started(0); err != nil {
 			return err
 		}
 		<-release
 		return errors.New("cut")
 	}
-	w.provider.script.attach = func(_ *scriptedAgent, _ *agentv1.AttachRequest, out emitter) error {
+	h.provider.script.attach = func(_ *scriptedAgent, _ *agentv1.AttachRequest, out emitter) error {
 		return errors.Join(out.started(0), out.exited(0, 0))
 	}
-	w.create("a")
-	stream, err := w.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
+	h.create("a")
+	stream, err := h.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
 		Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
 	if err == nil {
 		_, err = stream.Recv()
 	}
-	w.place("a").cut()
+	h.sandbox("a").cut()
 	for err == nil {
 		_, err = stream.Recv()
 	}
 	close(release)
-	w.awaitMetric(`sandgate_reattachments_total{outcome="mended"} 1`)
-	w.awaitMetric(`sandgate_reattachments_total{outcome="failed"} 0`)
-	w.awaitMetric(`sandgate_command_ends_total{reason="EXITED"} 1`)
+	h.awaitMetric(`sandgate_reattachments_total{outcome="mended"} 1`)
+	h.awaitMetric(`sandgate_reattachments_total{outcome="failed"} 0`)
+	h.awaitMetric(`sandgate_command_ends_total{reason="EXITED"} 1`)
 }
 
 func TestMetricsOfTheReaper(t *testing.T) {
-	w, _ := audited(t, func(c *Config) { c.Timing.ReapInterval = 10 * time.Millisecond })
-	if _, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a", Ttl: wire.Duration(time.Second)}); err != nil {
+	h, _ := audited(t, func(c *Config) { c.Timing.ReapInterval = 10 * time.Millisecond })
+	if _, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a", Ttl: wire.Duration(time.Second)}); err != nil {
 		t.Fatal(err)
 	}
-	w.awaitMetric(`sandgate_reaped_total{reason="ttl"} 1`)
-	w.awaitMetric(`sandgate_reaped_total{reason="idle"} 0`)
-	w.awaitMetric(`sandgate_reap_failures_total 0`)
+	h.awaitMetric(`sandgate_reaped_total{reason="ttl"} 1`)
+	h.awaitMetric(`sandgate_reaped_total{reason="idle"} 0`)
+	h.awaitMetric(`sandgate_reap_failures_total 0`)
 }
 
 func TestMetricsOfRefusedCredentials(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Authenticator = authn.Any{} })
-	_, err := w.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{})
+	h := newHarness(t, func(c *Config) { c.Authenticator = authn.Any{} })
+	_, err := h.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{})
 	if code, _ := reason(t, err); code != codes.Unauthenticated {
 		t.Fatal(err)
 	}
-	w.awaitMetric("sandgate_credentials_rejected_total 1")
-	w.awaitMetric("sandgate_audit_suppressed_total 0")
+	h.awaitMetric("sandgate_credentials_rejected_total 1")
+	h.awaitMetric("sandgate_audit_suppressed_total 0")
 }
 
 // probed is a provider whose substrate can fail.
 type probed struct {
-	*memory
+	*scriptedProvider
 	err    atomic.Pointer[error]
 	probes atomic.Int64
 }
@@ -222,14 +222,14 @@ func (p *probed) await(n int64) {
 func TestHealthFollowsTheProvider(t *testing.T) {
 	p := &probed{}
 	log := &lines{}
-	w := newWorld(t, func(c *Config) {
-		p.memory = c.Provider.(*memory)
+	h := newHarness(t, func(c *Config) {
+		p.scriptedProvider = c.Provider.(*scriptedProvider)
 		c.Provider, c.Timing.Probe = p, 20*time.Millisecond
 		c.Logger = slog.New(slog.NewTextHandler(log, nil))
 	})
 	check := func(service string) healthv1.HealthCheckResponse_ServingStatus {
 		t.Helper()
-		resp, err := healthv1.NewHealthClient(w.conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: service})
+		resp, err := healthv1.NewHealthClient(h.conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: service})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -244,8 +244,8 @@ func TestHealthFollowsTheProvider(t *testing.T) {
 		}
 	}
 	p.await(2)
-	w.awaitMetric("sandgate_state_free_bytes 42")
-	if code, _ := w.admin("/readyz"); code != http.StatusOK {
+	h.awaitMetric("sandgate_state_free_bytes 42")
+	if code, _ := h.admin("/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz %d", code)
 	}
 	broken := errors.New("read-only file system")
@@ -254,27 +254,27 @@ func TestHealthFollowsTheProvider(t *testing.T) {
 	if got := check(""); got != healthv1.HealthCheckResponse_SERVING {
 		t.Errorf("the whole server is %s", got)
 	}
-	if code, body := w.admin("/readyz"); code != http.StatusServiceUnavailable || strings.Contains(body, "read-only") {
+	if code, body := h.admin("/readyz"); code != http.StatusServiceUnavailable || strings.Contains(body, "read-only") {
 		t.Errorf("/readyz %d %s", code, body)
 	}
-	if code, _ := w.admin("/healthz"); code != http.StatusOK {
+	if code, _ := h.admin("/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz %d", code)
 	}
-	w.awaitMetric("sandgate_provider_up 0")
+	h.awaitMetric("sandgate_provider_up 0")
 	p.await(3)
 	p.err.Store(nil)
 	await(healthv1.HealthCheckResponse_SERVING)
-	w.awaitMetric("sandgate_provider_up 1")
+	h.awaitMetric("sandgate_provider_up 1")
 	if n := strings.Count(log.String(), "the provider does not work"); n != 1 {
 		t.Errorf("%d lines say that the provider does not work", n)
 	}
 }
 
 func TestProfilesAreServedOnRequestOnly(t *testing.T) {
-	w := newWorld(t, nil)
+	h := newHarness(t, nil)
 	for profiles, want := range map[bool]int{false: http.StatusNotFound, true: http.StatusOK} {
 		rec := httptest.NewRecorder()
-		w.server.AdminHandler(profiles).ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/debug/pprof/cmdline", nil))
+		h.server.AdminHandler(profiles).ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/debug/pprof/cmdline", nil))
 		if rec.Code != want {
 			t.Errorf("with %v: %d", profiles, rec.Code)
 		}
@@ -284,26 +284,26 @@ func TestProfilesAreServedOnRequestOnly(t *testing.T) {
 // What an operator can cure is in the log, what callers do wrong is not.
 func TestLogOfCalls(t *testing.T) {
 	log := &lines{}
-	w := newWorld(t, func(c *Config) {
+	h := newHarness(t, func(c *Config) {
 		c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	})
 	failed := fmt.Errorf("fork: too many open files: %w", providers.ErrStartFailed)
-	w.provider.failCreate.Store(&failed)
-	if _, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "f"}); err == nil {
+	h.provider.failCreate.Store(&failed)
+	if _, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "f"}); err == nil {
 		t.Fatal("no error")
 	}
-	w.provider.failCreate.Store(nil)
-	w.create("a")
-	_, _ = w.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "none"})
+	h.provider.failCreate.Store(nil)
+	h.create("a")
+	_, _ = h.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "none"})
 	denied := &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"}
-	w.provider.script.stat = nil
-	w.place("a").agent.stat = func(*agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
+	h.provider.script.stat = nil
+	h.sandbox("a").agent.stat = func(*agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
 		return nil, agentStatus(codes.PermissionDenied, "POLICY_DENIED", "no")
 	}
-	if _, err := w.client.StatFile(t.Context(), denied); err == nil {
+	if _, err := h.client.StatFile(t.Context(), denied); err == nil {
 		t.Fatal("no error")
 	}
-	if _, err := w.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a"}); err != nil {
+	if _, err := h.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(log.String(), "sandbox deleted"); time.Sleep(time.Millisecond) {

@@ -13,7 +13,7 @@ import (
 
 // refusing is a provider whose sandboxes are in no state for anything.
 type refusing struct {
-	*memory
+	*scriptedProvider
 	err error
 }
 
@@ -39,22 +39,22 @@ func (r refusing) Resume(context.Context, string) (providers.Info, net.Conn, err
 // server finds out or the provider.
 func TestNotActiveSaysTheState(t *testing.T) {
 	info := providers.Info{State: providers.StateFailed, Failure: providers.FailureOutOfMemory, Message: "it grew"}
-	w := newWorld(t, func(c *Config) {
-		m, ok := c.Provider.(*memory)
+	h := newHarness(t, func(c *Config) {
+		m, ok := c.Provider.(*scriptedProvider)
 		if !ok {
 			t.Fatalf("the provider is %T", c.Provider)
 		}
-		c.Provider = refusing{memory: m, err: providers.NotActive(info, "it is %s", info.Status())}
+		c.Provider = refusing{scriptedProvider: m, err: providers.NotActive(info, "it is %s", info.Status())}
 	})
 	name := substrateName(defaultTenant, "a")
 	spec := providers.Spec{Tenant: defaultTenant, ID: "a"}
-	w.provider.make(name, spec)
+	h.provider.make(name, spec)
 	for call, err := range map[string]error{
-		"create":  call1(w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a"})),
-		"update":  call1(w.client.UpdateSandbox(t.Context(), &sandboxv1.UpdateSandboxRequest{SandboxId: "a", Renew: true})),
-		"suspend": call1(w.client.SuspendSandbox(t.Context(), &sandboxv1.SuspendSandboxRequest{SandboxId: "a"})),
-		"resume":  call1(w.client.ResumeSandbox(t.Context(), &sandboxv1.ResumeSandboxRequest{SandboxId: "a"})),
-		"dial":    call1(w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"})),
+		"create":  call1(h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a"})),
+		"update":  call1(h.client.UpdateSandbox(t.Context(), &sandboxv1.UpdateSandboxRequest{SandboxId: "a", Renew: true})),
+		"suspend": call1(h.client.SuspendSandbox(t.Context(), &sandboxv1.SuspendSandboxRequest{SandboxId: "a"})),
+		"resume":  call1(h.client.ResumeSandbox(t.Context(), &sandboxv1.ResumeSandboxRequest{SandboxId: "a"})),
+		"dial":    call1(h.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"})),
 	} {
 		t.Run(call, func(t *testing.T) {
 			wantReason(t, err, "SANDBOX_NOT_ACTIVE")

@@ -30,19 +30,19 @@ func TestCallsThatChangeThings(t *testing.T) {
 		"replaced without a word": {remake: true, calls: 1, reason: "AGENT_UNAVAILABLE"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, nil)
+			h := newHarness(t, nil)
 			var mu sync.Mutex
 			var ids []string
-			w.provider.script.replays = c.replays
-			w.provider.script.move = func(ctx context.Context, _ *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
+			h.provider.script.replays = c.replays
+			h.provider.script.move = func(ctx context.Context, _ *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
 				mu.Lock()
 				ids = append(ids, metadata.ValueFromIncomingContext(ctx, agentconn.CallIDKey)...)
 				first := len(ids) == 1
 				mu.Unlock()
 				if first {
-					p := w.place("a")
+					p := h.sandbox("a")
 					if c.remake {
-						go w.provider.remake(p)
+						go h.provider.remake(p)
 					} else {
 						p.cut()
 					}
@@ -50,8 +50,8 @@ func TestCallsThatChangeThings(t *testing.T) {
 				}
 				return &agentv1.MoveFileResponse{Response: &sandboxv1.MoveFileResponse{}}, nil
 			}
-			w.create("a")
-			_, err := w.client.MoveFile(t.Context(), &sandboxv1.MoveFileRequest{SandboxId: "a", Source: "/x", Destination: "/y"})
+			h.create("a")
+			_, err := h.client.MoveFile(t.Context(), &sandboxv1.MoveFileRequest{SandboxId: "a", Source: "/x", Destination: "/y"})
 			mu.Lock()
 			defer mu.Unlock()
 			if len(ids) != c.calls || slices.Contains(ids, "") || len(ids) == 2 && ids[0] != ids[1] {
@@ -81,15 +81,15 @@ func TestCallsThatChangeThings(t *testing.T) {
 
 // Two calls of a caller are two calls, also when they are the same.
 func TestCallIDsDiffer(t *testing.T) {
-	w := newWorld(t, nil)
+	h := newHarness(t, nil)
 	var ids []string
-	w.provider.script.move = func(ctx context.Context, _ *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
+	h.provider.script.move = func(ctx context.Context, _ *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
 		ids = append(ids, metadata.ValueFromIncomingContext(ctx, agentconn.CallIDKey)...)
 		return &agentv1.MoveFileResponse{Response: &sandboxv1.MoveFileResponse{}}, nil
 	}
-	w.create("a")
+	h.create("a")
 	for range 2 {
-		if _, err := w.client.MoveFile(t.Context(), &sandboxv1.MoveFileRequest{SandboxId: "a", Source: "/x", Destination: "/y"}); err != nil {
+		if _, err := h.client.MoveFile(t.Context(), &sandboxv1.MoveFileRequest{SandboxId: "a", Source: "/x", Destination: "/y"}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -34,7 +34,7 @@ func fakeProvider(t *testing.T) *fake.Provider {
 // one of its sandboxes; one that asks for more does not.
 func TestPool(t *testing.T) {
 	p := fakeProvider(t)
-	w := newWorld(t, func(c *Config) {
+	h := newHarness(t, func(c *Config) {
 		c.Provider = p
 		c.Templates = []policy.Template{
 			{Name: "default"},
@@ -48,7 +48,7 @@ func TestPool(t *testing.T) {
 		tick := time.NewTicker(2 * time.Millisecond)
 		defer tick.Stop()
 		for {
-			s, err := w.client.GetPoolStatus(ctx, &sandboxv1.GetPoolStatusRequest{Template: "ready"})
+			s, err := h.client.GetPoolStatus(ctx, &sandboxv1.GetPoolStatusRequest{Template: "ready"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -60,7 +60,7 @@ func TestPool(t *testing.T) {
 	}
 	create := func(id, template string, spec *sandboxv1.SandboxSpec) *sandboxv1.Sandbox {
 		t.Helper()
-		r, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: id, Template: template, Spec: spec, Labels: map[string]string{"of": id}})
+		r, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: id, Template: template, Spec: spec, Labels: map[string]string{"of": id}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,13 +77,13 @@ func TestPool(t *testing.T) {
 	if create("c", "default", nil).GetFromPool() {
 		t.Error("a started sandbox of another template was given")
 	}
-	got, err := w.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "a"})
+	got, err := h.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "a"})
 	if err != nil || !got.GetSandbox().GetFromPool() || got.GetSandbox().GetLabels()["of"] != "a" {
 		t.Errorf("get: %v, %v", got, err)
 	}
-	_, err = w.client.GetPoolStatus(t.Context(), &sandboxv1.GetPoolStatusRequest{})
+	_, err = h.client.GetPoolStatus(t.Context(), &sandboxv1.GetPoolStatusRequest{})
 	wantReason(t, err, "TEMPLATE_NOT_FOUND")
-	list, err := w.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{})
+	list, err := h.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{})
 	if err != nil || len(list.GetSandboxes()) != 3 {
 		t.Errorf("list: %v, %v", list, err)
 	}
@@ -98,7 +98,7 @@ func TestPoolConfiguration(t *testing.T) {
 	}{
 		"negative":       {fakeProvider(t), policy.Template{Name: "a", Pool: -1}, "pool"},
 		"too many":       {fakeProvider(t), policy.Template{Name: "a", Pool: 1001}, "1000"},
-		"no such power":  {newMemory(t), policy.Template{Name: "a", Pool: 1}, "keeps none"},
+		"no such power":  {newScriptedProvider(t), policy.Template{Name: "a", Pool: 1}, "keeps none"},
 		"unknown option": {fakeProvider(t), policy.Template{Name: "a", Pool: 1, ProviderOptions: []byte(`{"x": 1}`)}, `"a"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -43,8 +43,8 @@ func tell(out emitter, from int64, at func(int64) bool) error {
 func TestPipeBreakIsInvisible(t *testing.T) {
 	for cut := int64(step); cut < int64(len(text)); cut += 3 * step {
 		t.Run(fmt.Sprint(cut), func(t *testing.T) {
-			w := newWorld(t, nil)
-			var p *place
+			h := newHarness(t, nil)
+			var p *scriptedSandbox
 			ready := make(chan struct{})
 			var once atomic.Bool
 			breaks := func(at int64) bool {
@@ -55,16 +55,16 @@ func TestPipeBreakIsInvisible(t *testing.T) {
 				}
 				return true
 			}
-			w.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+			h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
 				return tell(out, 0, breaks)
 			}
-			w.provider.script.attach = func(_ *scriptedAgent, req *agentv1.AttachRequest, out emitter) error {
+			h.provider.script.attach = func(_ *scriptedAgent, req *agentv1.AttachRequest, out emitter) error {
 				return tell(out, req.GetRequest().GetPosition(), func(int64) bool { return true })
 			}
-			w.create("a")
-			p = w.place("a")
+			h.create("a")
+			p = h.sandbox("a")
 			close(ready)
-			o, err := w.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
+			o, err := h.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,11 +78,11 @@ func TestPipeBreakIsInvisible(t *testing.T) {
 // A break before the first event sends the request again under the same id,
 // which joins the command.
 func TestPipeBreakBeforeStart(t *testing.T) {
-	w := newWorld(t, nil)
-	var p *place
+	h := newHarness(t, nil)
+	var p *scriptedSandbox
 	ready := make(chan struct{})
 	ids := make(chan string, 2)
-	w.provider.script.execute = func(a *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error {
+	h.provider.script.execute = func(a *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error {
 		<-ready
 		ids <- req.GetRequest().GetExecId()
 		if !out.joined {
@@ -92,10 +92,10 @@ func TestPipeBreakBeforeStart(t *testing.T) {
 		}
 		return tell(out, 0, func(int64) bool { return true })
 	}
-	w.create("a")
-	p = w.place("a")
+	h.create("a")
+	p = h.sandbox("a")
 	close(ready)
-	o, err := w.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
+	o, err := h.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,73 +111,73 @@ func TestPipeBreakBeforeStart(t *testing.T) {
 // command's stream ends, in bounded time.
 func TestEndWhilePipeBroken(t *testing.T) {
 	for name, c := range map[string]struct {
-		meanwhile func(w *world, p *place)
+		meanwhile func(h *harness, p *scriptedSandbox)
 		exit      sandboxv1.ExitReason
 		reason    string
 	}{
-		"replaced": {meanwhile: func(w *world, p *place) { w.provider.remake(p) }, exit: sandboxv1.ExitReason_EXIT_REASON_LOST},
-		"deleted": {meanwhile: func(w *world, p *place) {
-			_, err := w.client.DeleteSandbox(w.t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a"})
+		"replaced": {meanwhile: func(h *harness, p *scriptedSandbox) { h.provider.remake(p) }, exit: sandboxv1.ExitReason_EXIT_REASON_LOST},
+		"deleted": {meanwhile: func(h *harness, p *scriptedSandbox) {
+			_, err := h.client.DeleteSandbox(h.t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a"})
 			if err != nil {
-				w.t.Error(err)
+				h.t.Error(err)
 			}
 		}, exit: sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED},
-		"failed": {meanwhile: func(w *world, p *place) {
-			w.provider.mu.Lock()
+		"failed": {meanwhile: func(h *harness, p *scriptedSandbox) {
+			h.provider.mu.Lock()
 			p.info.State, p.info.Message = providers.StateFailed, "the container ended"
-			w.provider.mu.Unlock()
+			h.provider.mu.Unlock()
 			p.server.Stop()
 		}, exit: sandboxv1.ExitReason_EXIT_REASON_LOST},
-		"out of memory": {meanwhile: func(w *world, p *place) {
-			w.provider.mu.Lock()
+		"out of memory": {meanwhile: func(h *harness, p *scriptedSandbox) {
+			h.provider.mu.Lock()
 			p.info.State, p.info.Failure = providers.StateFailed, providers.FailureOutOfMemory
-			w.provider.mu.Unlock()
+			h.provider.mu.Unlock()
 			p.server.Stop()
 		}, exit: sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY},
-		"out of memory, told late": {meanwhile: func(w *world, p *place) {
-			w.provider.mu.Lock()
+		"out of memory, told late": {meanwhile: func(h *harness, p *scriptedSandbox) {
+			h.provider.mu.Lock()
 			p.info.State = providers.StateCreating
-			w.provider.mu.Unlock()
+			h.provider.mu.Unlock()
 			p.cut()
 			time.AfterFunc(50*time.Millisecond, func() {
-				w.provider.mu.Lock()
-				defer w.provider.mu.Unlock()
+				h.provider.mu.Lock()
+				defer h.provider.mu.Unlock()
 				p.info.State, p.info.Failure = providers.StateFailed, providers.FailureOutOfMemory
 			})
 		}, exit: sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY},
-		"never ready again": {meanwhile: func(w *world, p *place) {
-			w.provider.mu.Lock()
+		"never ready again": {meanwhile: func(h *harness, p *scriptedSandbox) {
+			h.provider.mu.Lock()
 			p.info.State = providers.StateCreating
-			w.provider.mu.Unlock()
+			h.provider.mu.Unlock()
 			p.cut()
 		}, reason: "AGENT_UNAVAILABLE"},
-		"suspended": {meanwhile: func(w *world, p *place) {
-			w.provider.mu.Lock()
+		"suspended": {meanwhile: func(h *harness, p *scriptedSandbox) {
+			h.provider.mu.Lock()
 			p.info.State = providers.StateSuspended
-			w.provider.mu.Unlock()
+			h.provider.mu.Unlock()
 			p.server.Stop()
 		}, exit: sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED},
-		"forgotten": {meanwhile: func(w *world, p *place) { p.cut() }, exit: sandboxv1.ExitReason_EXIT_REASON_LOST},
-		"away": {meanwhile: func(w *world, p *place) {
+		"forgotten": {meanwhile: func(h *harness, p *scriptedSandbox) { p.cut() }, exit: sandboxv1.ExitReason_EXIT_REASON_LOST},
+		"away": {meanwhile: func(h *harness, p *scriptedSandbox) {
 			err := error(fmt.Errorf("no route: %w", providers.ErrUnavailable))
 			p.dialErr.Store(&err)
 			p.cut()
 		}, reason: "AGENT_UNAVAILABLE"},
-		"substrate away": {meanwhile: func(w *world, p *place) {
+		"substrate away": {meanwhile: func(h *harness, p *scriptedSandbox) {
 			err := error(fmt.Errorf("no route: %w", providers.ErrUnavailable))
-			w.provider.failGet.Store(&err)
+			h.provider.failGet.Store(&err)
 			p.cut()
 		}, reason: "PROVIDER_UNAVAILABLE"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, func(cfg *Config) {
+			h := newHarness(t, func(cfg *Config) {
 				if c.reason != "" { // that is what the end of the wait says
 					cfg.Timing.Reattach = 200 * time.Millisecond
 				}
 			})
-			w.provider.script.execute = hang
-			w.create("a")
-			stream, err := w.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
+			h.provider.script.execute = hang
+			h.create("a")
+			stream, err := h.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
 				Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
 			if err != nil {
 				t.Fatal(err)
@@ -185,7 +185,7 @@ func TestEndWhilePipeBroken(t *testing.T) {
 			if m, err := stream.Recv(); err != nil || m.GetStarted() == nil {
 				t.Fatalf("%v %v", m, err)
 			}
-			c.meanwhile(w, w.place("a"))
+			c.meanwhile(h, h.sandbox("a"))
 			m, err := stream.Recv()
 			if c.reason != "" {
 				wantReason(t, err, c.reason)
@@ -204,18 +204,18 @@ func TestEndWhilePipeBroken(t *testing.T) {
 // A sandbox that the substrate ended for want of memory says so to everybody
 // who asks.
 func TestOutOfMemoryIsSaid(t *testing.T) {
-	w := newWorld(t, nil)
-	w.create("a")
-	p := w.place("a")
-	w.provider.mu.Lock()
+	h := newHarness(t, nil)
+	h.create("a")
+	p := h.sandbox("a")
+	h.provider.mu.Lock()
 	p.info.State, p.info.Failure = providers.StateFailed, providers.FailureOutOfMemory
-	w.provider.mu.Unlock()
+	h.provider.mu.Unlock()
 	p.server.Stop()
-	got, err := w.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "a"})
+	got, err := h.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "a"})
 	if err != nil || !strings.Contains(got.GetSandbox().GetStateMessage(), "memory") {
 		t.Errorf("%v %v", got, err)
 	}
-	_, err = w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"})
+	_, err = h.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"})
 	wantReason(t, err, "SANDBOX_NOT_ACTIVE")
 	if m := metadataOf(t, err); m["failure"] != "OUT_OF_MEMORY" || !strings.Contains(err.Error(), "memory") {
 		t.Errorf("%v: %v", err, m)
@@ -225,26 +225,26 @@ func TestOutOfMemoryIsSaid(t *testing.T) {
 // A short absence is mended also for calls that find the pipe broken before
 // they begin.
 func TestUnaryWaitsForTheAgent(t *testing.T) {
-	w := newWorld(t, nil)
-	w.create("a")
-	p := w.place("a")
+	h := newHarness(t, nil)
+	h.create("a")
+	p := h.sandbox("a")
 	err := error(fmt.Errorf("no route: %w", providers.ErrUnavailable))
 	p.dialErr.Store(&err)
 	p.cut()
 	time.AfterFunc(100*time.Millisecond, func() { p.dialErr.Store(nil) })
-	resp, gotErr := w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"})
+	resp, gotErr := h.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"})
 	if gotErr != nil || resp.GetInfo().GetPath() != "/x" {
 		t.Fatalf("%v %v", resp, gotErr)
 	}
 }
 
 func TestAttach(t *testing.T) {
-	w := newWorld(t, nil)
-	w.provider.script.attach = func(_ *scriptedAgent, req *agentv1.AttachRequest, out emitter) error {
+	h := newHarness(t, nil)
+	h.provider.script.attach = func(_ *scriptedAgent, req *agentv1.AttachRequest, out emitter) error {
 		return tell(out, req.GetRequest().GetPosition(), func(int64) bool { return true })
 	}
-	w.create("a")
-	stream, err := w.client.Attach(t.Context(), &sandboxv1.AttachRequest{SandboxId: "a", ExecId: "x", Position: 100})
+	h.create("a")
+	stream, err := h.client.Attach(t.Context(), &sandboxv1.AttachRequest{SandboxId: "a", ExecId: "x", Position: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,8 +257,8 @@ func TestAttach(t *testing.T) {
 // A reader that takes nothing is dropped with the position to come back to,
 // where nothing but memory waits for it.
 func TestSlowReader(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Timing.SlowReader = 100 * time.Millisecond })
-	w.provider.script.attach = func(a *scriptedAgent, _ *agentv1.AttachRequest, out emitter) error {
+	h := newHarness(t, func(c *Config) { c.Timing.SlowReader = 100 * time.Millisecond })
+	h.provider.script.attach = func(a *scriptedAgent, _ *agentv1.AttachRequest, out emitter) error {
 		if err := out.started(0); err != nil {
 			return err
 		}
@@ -270,8 +270,8 @@ func TestSlowReader(t *testing.T) {
 			}
 		}
 	}
-	w.create("a")
-	stream, err := w.client.Attach(t.Context(), &sandboxv1.AttachRequest{SandboxId: "a", ExecId: "x"})
+	h.create("a")
+	stream, err := h.client.Attach(t.Context(), &sandboxv1.AttachRequest{SandboxId: "a", ExecId: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestSlowReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case <-w.place("a").agent.cancelled:
+	case <-h.sandbox("a").agent.cancelled:
 	case <-time.After(30 * time.Second):
 		t.Fatal("the reader was not dropped")
 	}

@@ -14,16 +14,16 @@ import (
 
 // Many calls of a hostile agent cost what their largest replies do.
 func TestManyLargeRepliesAreBounded(t *testing.T) {
-	w := newWorld(t, nil)
+	h := newHarness(t, nil)
 	list := bytes.Repeat(protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), nil), 2<<20-64)
-	w.provider.script.raw = protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), list)
-	w.create("a")
+	h.provider.script.raw = protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), list)
+	h.create("a")
 	var failed atomic.Int32
 	grown := peak(func() {
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
-				if _, err := w.client.ListProcesses(t.Context(), &sandboxv1.ListProcessesRequest{SandboxId: "a"}); err != nil {
+				if _, err := h.client.ListProcesses(t.Context(), &sandboxv1.ListProcessesRequest{SandboxId: "a"}); err != nil {
 					failed.Add(1)
 				}
 			})
@@ -46,20 +46,20 @@ func FuzzAgentReply(f *testing.F) {
 	f.Add([]byte{0x0b, 0x0c})
 	f.Add(bytes.Repeat([]byte{0x0a, 0x00}, 1000))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		w := newWorld(t, func(c *Config) { c.Timing.Reattach = 1 })
-		w.provider.script.raw = raw
-		w.provider.script.stat = func(*agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
+		h := newHarness(t, func(c *Config) { c.Timing.Reattach = 1 })
+		h.provider.script.raw = raw
+		h.provider.script.stat = func(*agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
 			reply := new(agentv1.StatFileResponse)
 			reply.ProtoReflect().SetUnknown(raw)
 			return reply, nil
 		}
-		w.create("a")
+		h.create("a")
 		for _, call := range []func() error{
 			func() error {
-				return call1(w.client.ListProcesses(t.Context(), &sandboxv1.ListProcessesRequest{SandboxId: "a"}))
+				return call1(h.client.ListProcesses(t.Context(), &sandboxv1.ListProcessesRequest{SandboxId: "a"}))
 			},
 			func() error {
-				return call1(w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"}))
+				return call1(h.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"}))
 			},
 		} {
 			if err := call(); err != nil {

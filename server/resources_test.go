@@ -12,12 +12,12 @@ import (
 )
 
 // limiting is a provider that enforces every limit and has defaults.
-type limiting struct{ *memory }
+type limiting struct{ *scriptedProvider }
 
 var defaults = providers.Resources{MemoryBytes: 1 << 30, CPUMillis: 2000, MaxProcesses: 1024, DiskBytes: 4 << 30}
 
 func (l limiting) Describe(ctx context.Context) (providers.Description, error) {
-	d, err := l.memory.Describe(ctx)
+	d, err := l.scriptedProvider.Describe(ctx)
 	d.Enforcement, d.DefaultResources = nil, defaults
 	for _, name := range []string{"memory", "cpu", "processes", "disk", "network"} {
 		d.Enforcement = append(d.Enforcement, providers.Enforcement{Name: name, Enforced: true})
@@ -27,8 +27,8 @@ func (l limiting) Describe(ctx context.Context) (providers.Description, error) {
 
 // No request gets more than its template has, unless the operator has said so.
 func TestRequestsAreBoundedByTheirTemplate(t *testing.T) {
-	w := newWorld(t, func(c *Config) {
-		c.Provider = limiting{c.Provider.(*memory)}
+	h := newHarness(t, func(c *Config) {
+		c.Provider = limiting{c.Provider.(*scriptedProvider)}
 		c.Templates = []policy.Template{{Name: "default"}, {Name: "large", MaxResources: providers.Resources{MemoryBytes: 8 << 30}}}
 	})
 	for _, c := range []struct {
@@ -50,7 +50,7 @@ func TestRequestsAreBoundedByTheirTemplate(t *testing.T) {
 		if c.want != nil {
 			req.Spec = &sandboxv1.SandboxSpec{Resources: c.want}
 		}
-		resp, err := w.client.CreateSandbox(t.Context(), req)
+		resp, err := h.client.CreateSandbox(t.Context(), req)
 		if c.refused != "" {
 			wantReason(t, err, "TEMPLATE_FORBIDS")
 			if got := metadataOf(t, err)["field"]; got != "spec.resources."+c.refused {
@@ -72,18 +72,18 @@ func TestRequestsAreBoundedByTheirTemplate(t *testing.T) {
 func TestRequiredLimitsForbidATemplateWithoutThem(t *testing.T) {
 	for name, c := range map[string]struct {
 		template policy.Template
-		provider func(*memory) providers.Provider
+		provider func(*scriptedProvider) providers.Provider
 		want     string
 	}{
-		"defaults": {policy.Template{Name: "x"}, func(m *memory) providers.Provider { return limiting{m} }, ""},
+		"defaults": {policy.Template{Name: "x"}, func(m *scriptedProvider) providers.Provider { return limiting{m} }, ""},
 		"none": {
 			policy.Template{Name: "x", Resources: providers.Resources{DiskBytes: policy.Unlimited}},
-			func(m *memory) providers.Provider { return limiting{m} }, `template "x": no limit of disk_bytes`,
+			func(m *scriptedProvider) providers.Provider { return limiting{m} }, `template "x": no limit of disk_bytes`,
 		},
-		"not enforced": {policy.Template{Name: "x"}, func(m *memory) providers.Provider { return m }, "does not enforce cpu"},
+		"not enforced": {policy.Template{Name: "x"}, func(m *scriptedProvider) providers.Provider { return m }, "does not enforce cpu"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := New(Config{Provider: c.provider(newMemory(t)), Templates: []policy.Template{c.template}, RequireLimits: true})
+			s, err := New(Config{Provider: c.provider(newScriptedProvider(t)), Templates: []policy.Template{c.template}, RequireLimits: true})
 			if err == nil {
 				defer func() { _ = s.Shutdown(t.Context()) }()
 			}

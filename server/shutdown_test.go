@@ -22,16 +22,16 @@ import (
 // Long streams end with a clear status in bounded time, and the agents see a
 // broken pipe, not cancelled calls: the commands run on.
 func TestShutdownEndsStreams(t *testing.T) {
-	w := newWorld(t, nil)
-	w.provider.script.execute = hang
-	w.create("a")
-	p := w.place("a")
+	h := newHarness(t, nil)
+	h.provider.script.execute = hang
+	h.create("a")
+	p := h.sandbox("a")
 	var started, ended sync.WaitGroup
 	errs := make(chan error, 20)
 	for range cap(errs) {
 		started.Add(1)
 		ended.Go(func() {
-			stream, err := w.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
+			stream, err := h.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
 				Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
 			if err == nil {
 				_, err = stream.Recv()
@@ -46,7 +46,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 	started.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if err := w.server.Shutdown(ctx); err != nil {
+	if err := h.server.Shutdown(ctx); err != nil {
 		t.Fatal(err)
 	}
 	ended.Wait()
@@ -66,17 +66,17 @@ func TestShutdownEndsStreams(t *testing.T) {
 }
 
 func TestShutdownRefusesNewCalls(t *testing.T) {
-	w := newWorld(t, nil)
-	w.create("a")
-	w.server.stopping.Store(true)
-	defer w.server.stopping.Store(false)
-	_, err := w.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "a"})
+	h := newHarness(t, nil)
+	h.create("a")
+	h.server.stopping.Store(true)
+	defer h.server.stopping.Store(false)
+	_, err := h.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "a"})
 	wantReason(t, err, "SERVER_SHUTTING_DOWN")
 }
 
 func TestHealth(t *testing.T) {
-	w := newWorld(t, nil)
-	resp, err := healthv1.NewHealthClient(w.conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: "sandbox.v1.SandboxService"})
+	h := newHarness(t, nil)
+	resp, err := healthv1.NewHealthClient(h.conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: "sandbox.v1.SandboxService"})
 	if err != nil || resp.GetStatus() != healthv1.HealthCheckResponse_SERVING {
 		t.Fatalf("%v %v", resp, err)
 	}
@@ -84,30 +84,30 @@ func TestHealth(t *testing.T) {
 
 // A lame duck serves as before, and health checks fail meanwhile.
 func TestShutdownIsAnnouncedFirst(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Timing.LameDuck = time.Hour })
-	w.create("a")
+	h := newHarness(t, func(c *Config) { c.Timing.LameDuck = time.Hour })
+	h.create("a")
 	ctx, cut := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- w.server.Shutdown(ctx) }()
+	go func() { done <- h.server.Shutdown(ctx) }()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		if code, _ := w.admin("/readyz"); code == http.StatusServiceUnavailable {
+		if code, _ := h.admin("/readyz"); code == http.StatusServiceUnavailable {
 			break
 		}
 		if time.Now().After(deadline) {
 			t.Fatal("still ready")
 		}
 	}
-	resp, err := healthv1.NewHealthClient(w.conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: "sandbox.v1.SandboxService"})
+	resp, err := healthv1.NewHealthClient(h.conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: "sandbox.v1.SandboxService"})
 	for err == nil && resp.GetStatus() != healthv1.HealthCheckResponse_NOT_SERVING {
-		resp, err = healthv1.NewHealthClient(w.conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: "sandbox.v1.SandboxService"})
+		resp, err = healthv1.NewHealthClient(h.conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: "sandbox.v1.SandboxService"})
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code, _ := w.admin("/healthz"); code != http.StatusOK {
+	if code, _ := h.admin("/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz %d", code)
 	}
-	w.create("b")
+	h.create("b")
 	cut()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
@@ -116,17 +116,17 @@ func TestShutdownIsAnnouncedFirst(t *testing.T) {
 
 // At its age a connection takes no new calls; what runs on it goes on.
 func TestConnectionAge(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Timing.ConnectionAge = 100 * time.Millisecond })
+	h := newHarness(t, func(c *Config) { c.Timing.ConnectionAge = 100 * time.Millisecond })
 	release := make(chan struct{})
-	w.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+	h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
 		if err := out.started(0); err != nil {
 			return err
 		}
 		<-release
 		return out.exited(0, 0)
 	}
-	w.create("a")
-	stream, err := w.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
+	h.create("a")
+	stream, err := h.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
 		Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
 	if err == nil {
 		_, err = stream.Recv()
@@ -136,8 +136,8 @@ func TestConnectionAge(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	for state := w.conn.GetState(); state == connectivity.Ready; state = w.conn.GetState() {
-		if !w.conn.WaitForStateChange(ctx, state) {
+	for state := h.conn.GetState(); state == connectivity.Ready; state = h.conn.GetState() {
+		if !h.conn.WaitForStateChange(ctx, state) {
 			t.Fatal("the client was not asked to connect anew")
 		}
 	}
@@ -153,8 +153,8 @@ func TestConnectionAge(t *testing.T) {
 // What a call that ran until the end noted is written before the server is gone.
 func TestShutdownWaitsForActivity(t *testing.T) {
 	var written atomic.Bool
-	w := newWorld(t, func(c *Config) {
-		c.Provider.(*memory).before = func(_ context.Context, method, _ string) error {
+	h := newHarness(t, func(c *Config) {
+		c.Provider.(*scriptedProvider).before = func(_ context.Context, method, _ string) error {
 			if method == "update" {
 				time.Sleep(200 * time.Millisecond)
 				written.Store(true)
@@ -162,12 +162,12 @@ func TestShutdownWaitsForActivity(t *testing.T) {
 			return nil
 		}
 	})
-	w.create("a")
-	tunnel := w.server.agents.Peek(substrateName(defaultTenant, "a"))
-	w.server.haltOnce.Do(func() { close(w.server.halt) })
-	w.server.work.Wait()
-	w.server.activity.Note(t.Context(), tunnel, time.Now().Add(time.Hour))
-	if err := w.server.Shutdown(t.Context()); err != nil {
+	h.create("a")
+	tunnel := h.server.agents.Peek(substrateName(defaultTenant, "a"))
+	h.server.haltOnce.Do(func() { close(h.server.halt) })
+	h.server.work.Wait()
+	h.server.activity.Note(t.Context(), tunnel, time.Now().Add(time.Hour))
+	if err := h.server.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if !written.Load() {

@@ -24,9 +24,9 @@ func TestVersionSkew(t *testing.T) {
 		served bool
 	}{{own - 2, false}, {own - 1, true}, {own, true}, {own + 1, true}, {own + 2, false}, {-1, false}} {
 		t.Run(fmt.Sprintf("%d to %d", own, c.agent), func(t *testing.T) {
-			w := newWorld(t, func(c *Config) { c.protocolMinor = own })
-			w.provider.script.minor = c.agent
-			_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a"})
+			h := newHarness(t, func(c *Config) { c.protocolMinor = own })
+			h.provider.script.minor = c.agent
+			_, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a"})
 			if c.served {
 				if err != nil {
 					t.Fatal(err)
@@ -37,7 +37,7 @@ func TestVersionSkew(t *testing.T) {
 			if m := metadataOf(t, err); m["agent_version"] != "test" || m["server_version"] == "" {
 				t.Errorf("%v: %v", err, m)
 			}
-			if _, err := w.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "a"}); status.Code(err) != codes.NotFound {
+			if _, err := h.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "a"}); status.Code(err) != codes.NotFound {
 				t.Fatalf("an unusable sandbox was left behind: %v", err)
 			}
 		})
@@ -49,21 +49,21 @@ var later = protowire.AppendString(protowire.AppendTag(nil, 5000, protowire.Byte
 
 // An agent one minor older does what it can, and says what it cannot.
 func TestOlderAgent(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.protocolMinor = agentconn.ProtocolMinor + 1 })
-	w.provider.script.minor = agentconn.ProtocolMinor
-	w.create("a")
-	o, err := w.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
+	h := newHarness(t, func(c *Config) { c.protocolMinor = agentconn.ProtocolMinor + 1 })
+	h.provider.script.minor = agentconn.ProtocolMinor
+	h.create("a")
+	o, err := h.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
 	if err != nil || o.output.String() != "hello" {
 		t.Fatalf("%v, %v", o, err)
 	}
 	// The double does not know this call, as an old agent does not know one
 	// that came later.
-	_, err = w.client.GlobFiles(t.Context(), &sandboxv1.GlobFilesRequest{SandboxId: "a", Path: "/", Pattern: "*"})
+	_, err = h.client.GlobFiles(t.Context(), &sandboxv1.GlobFilesRequest{SandboxId: "a", Path: "/", Pattern: "*"})
 	wantReason(t, err, "FEATURE_UNSUPPORTED")
 	if metadataOf(t, err)["feature"] != "agent" {
 		t.Errorf("%v", err)
 	}
-	if _, err := w.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"}); err != nil {
+	if _, err := h.client.StatFile(t.Context(), &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"}); err != nil {
 		t.Errorf("after that: %v", err)
 	}
 }
@@ -71,10 +71,10 @@ func TestOlderAgent(t *testing.T) {
 // Of an agent one minor newer nothing unknown reaches the caller, and nothing
 // unknown is in the way.
 func TestNewerAgent(t *testing.T) {
-	w := newWorld(t, nil)
-	w.provider.script.minor = agentconn.ProtocolMinor + 1
-	w.provider.script.extra = later
-	w.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+	h := newHarness(t, nil)
+	h.provider.script.minor = agentconn.ProtocolMinor + 1
+	h.provider.script.extra = later
+	h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
 		started := &sandboxv1.Started{ExecId: out.execID, Incarnation: out.incarnation}
 		started.ProtoReflect().SetUnknown(later)
 		if err := out.send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Started{Started: started}}); err != nil {
@@ -82,8 +82,8 @@ func TestNewerAgent(t *testing.T) {
 		}
 		return out.exited(0, 0)
 	}
-	w.create("a")
-	stream, err := w.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
+	h.create("a")
+	stream, err := h.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
 		Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
 	if err != nil {
 		t.Fatal(err)

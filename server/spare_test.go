@@ -38,40 +38,40 @@ func (g *gate) pass(ctx context.Context, name string) error {
 const reapDeletes = 32
 
 // unled is a provider for whose server nothing reaps but the test.
-type unled struct{ *memory }
+type unled struct{ *scriptedProvider }
 
 func (unled) Lead(ctx context.Context, _ func(context.Context)) { <-ctx.Done() }
 
 // age makes a sandbox older, as its provider and every later tunnel know it.
-func (w *world) age(id string, by time.Duration) {
-	w.t.Helper()
-	p := w.place(id)
-	w.provider.mu.Lock()
+func (h *harness) age(id string, by time.Duration) {
+	h.t.Helper()
+	p := h.sandbox(id)
+	h.provider.mu.Lock()
 	p.info.CreateTime, p.info.LastActivity = p.info.CreateTime.Add(-by), p.info.LastActivity.Add(-by)
-	w.provider.mu.Unlock()
+	h.provider.mu.Unlock()
 	p.cut()
-	w.until("the old tunnel is gone", func() bool { return w.server.agents.Peek(p.info.Name) == nil })
+	h.until("the old tunnel is gone", func() bool { return h.server.agents.Peek(p.info.Name) == nil })
 }
 
-func (w *world) createFor(id string, idle time.Duration) {
-	w.t.Helper()
-	_, err := w.client.CreateSandbox(w.t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: id, IdleTtl: durationpb.New(idle)})
+func (h *harness) createFor(id string, idle time.Duration) {
+	h.t.Helper()
+	_, err := h.client.CreateSandbox(h.t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: id, IdleTtl: durationpb.New(idle)})
 	if err != nil {
-		w.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 }
 
-func (w *world) stat(id string) error {
-	_, err := w.client.StatFile(w.t.Context(), &sandboxv1.StatFileRequest{SandboxId: id, Path: "/x"})
+func (h *harness) stat(id string) error {
+	_, err := h.client.StatFile(h.t.Context(), &sandboxv1.StatFileRequest{SandboxId: id, Path: "/x"})
 	return err
 }
 
-// newHeldWorld is a world whose deletions wait at the gate.
-func newHeldWorld(t *testing.T) (*world, *gate) {
+// newHeldHarness is a harness whose deletions wait at the gate.
+func newHeldHarness(t *testing.T) (*harness, *gate) {
 	t.Helper()
 	g := newGate()
-	return newWorld(t, func(c *Config) {
-		m := c.Provider.(*memory)
+	return newHarness(t, func(c *Config) {
+		m := c.Provider.(*scriptedProvider)
 		c.Provider = unled{m}
 		m.before = func(ctx context.Context, method, name string) error {
 			if method != "delete" {
@@ -85,17 +85,17 @@ func newHeldWorld(t *testing.T) (*world, *gate) {
 // A sandbox that was idle when the reaper looked and is used before the deletion
 // begins stays, whether it waits for its turn or for the provider.
 func TestReaperSparesWhatIsUsedMeanwhile(t *testing.T) {
-	w, g := newHeldWorld(t)
+	h, g := newHeldHarness(t)
 	ids := map[string]string{}
 	for i := range reapDeletes + 1 {
 		id := fmt.Sprintf("s-%d", i)
 		ids[substrateName(defaultTenant, id)] = id
-		w.createFor(id, time.Hour)
-		w.age(id, 61*time.Minute)
+		h.createFor(id, time.Hour)
+		h.age(id, 61*time.Minute)
 	}
 	var round sync.WaitGroup
 	round.Go(func() {
-		if err := w.server.reaper.Round(t.Context()); err != nil {
+		if err := h.server.reaper.Round(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -114,14 +114,14 @@ func TestReaperSparesWhatIsUsedMeanwhile(t *testing.T) {
 		t.Fatalf("%d deletions at once", reapDeletes+1-len(ids))
 	}
 	for _, id := range used {
-		if err := w.stat(id); err != nil {
+		if err := h.stat(id); err != nil {
 			t.Fatalf("%s: %v", id, err)
 		}
 	}
 	close(g.open)
 	round.Wait()
 	for _, id := range used {
-		if w.gone(id) {
+		if h.gone(id) {
 			t.Errorf("%s was deleted although it is in use", id)
 		}
 	}
@@ -132,8 +132,8 @@ func TestReaperSparesWhatIsUsedMeanwhile(t *testing.T) {
 func TestCallToASandboxThatIsDeletedIsRefused(t *testing.T) {
 	var deleting atomic.Bool
 	var reached atomic.Int32
-	w := newWorld(t, func(c *Config) {
-		m := c.Provider.(*memory)
+	h := newHarness(t, func(c *Config) {
+		m := c.Provider.(*scriptedProvider)
 		c.Provider = unled{m}
 		m.before = func(_ context.Context, method, name string) error {
 			switch {
@@ -150,52 +150,52 @@ func TestCallToASandboxThatIsDeletedIsRefused(t *testing.T) {
 			return &agentv1.StatFileResponse{Response: &sandboxv1.StatFileResponse{}}, nil
 		}
 	})
-	w.createFor("a", time.Hour)
-	w.age("a", 61*time.Minute)
+	h.createFor("a", time.Hour)
+	h.age("a", 61*time.Minute)
 	deleting.Store(true)
-	wantReason(t, w.stat("a"), "SANDBOX_NOT_ACTIVE")
+	wantReason(t, h.stat("a"), "SANDBOX_NOT_ACTIVE")
 	if n := reached.Load(); n != 0 {
 		t.Errorf("%d calls reached the agent", n)
 	}
 	// A provider that cannot write activity cannot delete either.
 	deleting.Store(false)
-	if err := w.stat("a"); err != nil {
+	if err := h.stat("a"); err != nil {
 		t.Errorf("without activity written: %v", err)
 	}
 }
 
 // A sandbox whose TTL was prolonged while its deletion waited stays.
 func TestReaperSparesWhatIsProlonged(t *testing.T) {
-	w, g := newHeldWorld(t)
+	h, g := newHeldHarness(t)
 	for _, id := range []string{"prolonged", "busy"} {
-		_, err := w.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: id, Ttl: durationpb.New(time.Hour)})
+		_, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: id, Ttl: durationpb.New(time.Hour)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.age(id, 61*time.Minute)
+		h.age(id, 61*time.Minute)
 	}
 	var round sync.WaitGroup
 	round.Go(func() {
-		if err := w.server.reaper.Round(t.Context()); err != nil {
+		if err := h.server.reaper.Round(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
 	<-g.arrived
 	<-g.arrived
-	_, err := w.client.UpdateSandbox(t.Context(), &sandboxv1.UpdateSandboxRequest{SandboxId: "prolonged", Ttl: durationpb.New(2 * time.Hour)})
+	_, err := h.client.UpdateSandbox(t.Context(), &sandboxv1.UpdateSandboxRequest{SandboxId: "prolonged", Ttl: durationpb.New(2 * time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	busy := w.place("busy").info.Name
-	if _, err := w.provider.Update(t.Context(), busy, providers.Change{LastActivity: time.Now()}); err != nil {
+	busy := h.sandbox("busy").info.Name
+	if _, err := h.provider.Update(t.Context(), busy, providers.Change{LastActivity: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	close(g.open)
 	round.Wait()
-	if w.gone("prolonged") {
+	if h.gone("prolonged") {
 		t.Error("the prolonged one was deleted")
 	}
-	if !w.gone("busy") {
+	if !h.gone("busy") {
 		t.Error("activity saved one whose TTL has passed")
 	}
 }
@@ -204,8 +204,8 @@ func TestReaperSparesWhatIsProlonged(t *testing.T) {
 // the other.
 func TestCallsDoNotQueueForAProviderThatFails(t *testing.T) {
 	g := newGate()
-	w := newWorld(t, func(c *Config) {
-		m := c.Provider.(*memory)
+	h := newHarness(t, func(c *Config) {
+		m := c.Provider.(*scriptedProvider)
 		c.Provider = unled{m}
 		m.before = func(ctx context.Context, method, name string) error {
 			if method != "update" {
@@ -214,12 +214,12 @@ func TestCallsDoNotQueueForAProviderThatFails(t *testing.T) {
 			return errors.Join(g.pass(ctx, name), providers.ErrUnavailable)
 		}
 	})
-	w.createFor("a", time.Hour)
-	w.age("a", 59*time.Minute)
+	h.createFor("a", time.Hour)
+	h.age("a", 59*time.Minute)
 	var calls sync.WaitGroup
 	for range 20 {
 		calls.Go(func() {
-			if err := w.stat("a"); err != nil {
+			if err := h.stat("a"); err != nil {
 				t.Error(err)
 			}
 		})

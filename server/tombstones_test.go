@@ -20,8 +20,8 @@ func TestFailedDeletionLeavesNoTombstone(t *testing.T) {
 	for _, fails := range []error{providers.ErrInUse, providers.ErrReplaced, providers.ErrUnavailable, errors.New("broken")} {
 		t.Run(fails.Error(), func(t *testing.T) {
 			var fail atomic.Bool
-			w := newWorld(t, func(c *Config) {
-				m := c.Provider.(*memory)
+			h := newHarness(t, func(c *Config) {
+				m := c.Provider.(*scriptedProvider)
 				c.Provider = unled{m}
 				m.before = func(_ context.Context, method, name string) error {
 					if method == "delete" && fail.Load() {
@@ -30,30 +30,30 @@ func TestFailedDeletionLeavesNoTombstone(t *testing.T) {
 					return nil
 				}
 			})
-			w.createFor("a", time.Hour)
-			w.age("a", 61*time.Minute)
+			h.createFor("a", time.Hour)
+			h.age("a", 61*time.Minute)
 			fail.Store(true)
-			w.reap()
+			h.reap()
 			fail.Store(false)
-			if _, err := w.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a"}); err != nil {
+			if _, err := h.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a"}); err != nil {
 				t.Fatal(err)
 			}
-			wantReason(t, w.stat("a"), "SANDBOX_NOT_FOUND")
+			wantReason(t, h.stat("a"), "SANDBOX_NOT_FOUND")
 		})
 	}
 }
 
 // A sandbox that could be updated has not expired.
 func TestUpdateRemovesTheTombstone(t *testing.T) {
-	w := newWorld(t, nil)
-	w.create("a")
-	w.server.expired.Add(substrateName(defaultTenant, "a"), time.Now())
-	_, err := w.client.UpdateSandbox(t.Context(), &sandboxv1.UpdateSandboxRequest{SandboxId: "a", Ttl: durationpb.New(time.Hour)})
+	h := newHarness(t, nil)
+	h.create("a")
+	h.server.expired.Add(substrateName(defaultTenant, "a"), time.Now())
+	_, err := h.client.UpdateSandbox(t.Context(), &sandboxv1.UpdateSandboxRequest{SandboxId: "a", Ttl: durationpb.New(time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a"}); err != nil {
+	if _, err := h.client.DeleteSandbox(t.Context(), &sandboxv1.DeleteSandboxRequest{SandboxId: "a"}); err != nil {
 		t.Fatal(err)
 	}
-	wantReason(t, w.stat("a"), "SANDBOX_NOT_FOUND")
+	wantReason(t, h.stat("a"), "SANDBOX_NOT_FOUND")
 }

@@ -15,9 +15,9 @@ import (
 func TestUploadHasABoundedNumberOfFiles(t *testing.T) {
 	for _, files := range []int{maxUploadFiles, maxUploadFiles + 1} {
 		t.Run(fmt.Sprint(files), func(t *testing.T) {
-			w := newWorld(t, nil)
-			w.create("a")
-			stream, err := w.client.Upload(t.Context())
+			h := newHarness(t, nil)
+			h.create("a")
+			stream, err := h.client.Upload(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
