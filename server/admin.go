@@ -32,7 +32,7 @@ func (s *Server) AdminHandler(profiles bool) http.Handler {
 		case s.leaving.Load():
 			answer(w, http.StatusServiceUnavailable, "the server is stopping")
 		case s.unready.Load():
-			answer(w, http.StatusServiceUnavailable, "the provider does not work; the log says why")
+			answer(w, http.StatusServiceUnavailable, "the provider does not work; see the log")
 		default:
 			answer(w, http.StatusOK, "ok")
 		}

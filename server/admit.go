@@ -90,7 +90,7 @@ func (s *Server) authenticate(ctx context.Context) (authn.Principal, error) {
 		return p, nil
 	case errors.Is(err, authn.ErrNoCredentials):
 		return authn.Principal{}, fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
-			"this server asks for credentials (%s); set SANDGATE_TOKEN or a client certificate", s.cfg.Authenticator.Name())
+			"this server requires credentials (%s); set SANDGATE_TOKEN or a client certificate", s.cfg.Authenticator.Name())
 	case errors.Is(err, authn.ErrExpired):
 		return authn.Principal{}, fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
 			"the credentials have expired").WithCause(err)

@@ -22,11 +22,11 @@ import (
 	"github.com/sandgate/sandgate/server/agentconn"
 )
 
-// script is what an agent does.
+// script is the behaviour of an agent.
 type script struct {
 	minor int32                           // protocol minor; 0: ours
-	hello func(ctx context.Context) error // called before Hello answers
-	// extra is added to what Hello answers: fields that nobody knows yet.
+	hello func(ctx context.Context) error // called before Hello replies
+	// extra is added to the reply of Hello: unknown fields.
 	extra []byte
 	// execute runs one Execute; nil: say "hello" and exit 0.
 	execute  func(a *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error
@@ -40,7 +40,7 @@ type script struct {
 	raw []byte
 }
 
-// scriptedAgent is an agent that does what its script says.
+// scriptedAgent is an agent that follows its script.
 type scriptedAgent struct {
 	agentv1.UnimplementedAgentServiceServer
 	script

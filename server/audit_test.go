@@ -136,7 +136,7 @@ func TestAuditOfACreation(t *testing.T) {
 	}
 }
 
-// A running command is in the log before it ends, and its end says how.
+// A running command is in the log before it ends, and its end has the outcome.
 func TestAuditOfACommand(t *testing.T) {
 	running, end := make(chan struct{}), make(chan struct{})
 	h, log := audited(t, nil)

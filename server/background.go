@@ -18,7 +18,7 @@ func (s *Server) background(name string, run func()) {
 		if err == nil {
 			return
 		}
-		s.log.Error("background work broke off", "work", name, "error", err)
+		s.log.Error("background work failed; it starts again", "work", name, "error", err)
 		select {
 		case <-s.halt:
 			return

@@ -15,8 +15,8 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// hole is a connection that can vanish: what is written goes nowhere, nothing
-// comes, and nobody is told.
+// hole is a connection that can vanish: writes are lost, reads block, and
+// neither fails.
 type hole struct {
 	net.Conn
 	mu   sync.Mutex

@@ -22,7 +22,7 @@ import (
 	"github.com/sandgate/sandgate/server/authn"
 )
 
-// pipeConn is a connection in memory whose other end it knows.
+// pipeConn is a connection in memory with access to its other end.
 type pipeConn struct {
 	net.Conn
 	from net.Addr
@@ -168,7 +168,7 @@ func send(c *clientConn, p *pipeConn, n int) {
 	}
 }
 
-// changing authenticates whom it is told.
+// changing authenticates by a function that the test replaces.
 type changing struct {
 	check func() (authn.Principal, error)
 }
@@ -184,7 +184,7 @@ func (c changing) Authenticate(ctx context.Context) (authn.Principal, error) {
 // auditList keeps records.
 type auditList chan AuditRecord
 
-// Audit takes what ends a call.
+// Audit records the ends of calls.
 func (a auditList) Audit(_ context.Context, r AuditRecord) error {
 	if r.Phase != AuditStarted {
 		a <- r

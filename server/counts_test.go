@@ -208,8 +208,7 @@ func TestMaxCreations(t *testing.T) {
 	}
 }
 
-// A sandbox that exists is given to who asks for it while all turns to create are
-// taken.
+// A call for an existing sandbox needs no slot for creations.
 func TestGetOrCreateDoesNotWaitForCreations(t *testing.T) {
 	g := newGate()
 	var hold atomic.Bool

@@ -14,7 +14,7 @@ import (
 )
 
 // elsewhere removes a sandbox as another replica does: this server keeps its
-// tunnel, since nobody has told it.
+// connection.
 func (h *harness) elsewhere(id string) *scriptedSandbox {
 	h.t.Helper()
 	p := h.sandbox(id)
@@ -25,8 +25,8 @@ func (h *harness) elsewhere(id string) *scriptedSandbox {
 	return p
 }
 
-// A creation takes no tunnel to what had the name before, and does not delete
-// what it has just made because of one.
+// A creation uses no connection to a former sandbox of that name, and does not
+// delete the new sandbox because of one.
 func TestCreateAfterADeletionElsewhere(t *testing.T) {
 	h := newHarness(t, nil)
 	h.create("x")
@@ -109,7 +109,7 @@ func TestCreateDuringAnAttemptToReachTheOldOne(t *testing.T) {
 	})
 	h.create("x")
 	h.sandbox("x").cut()
-	h.until("the tunnel is gone", func() bool { return h.server.agents.Peek(substrateName(defaultTenant, "x")) == nil })
+	h.until("the connection is gone", func() bool { return h.server.agents.Peek(substrateName(defaultTenant, "x")) == nil })
 	old.Store(true)
 	var work sync.WaitGroup
 	work.Go(func() {
@@ -226,7 +226,7 @@ func TestDeletionEndsTheWaitForAnAgent(t *testing.T) {
 	for _, id := range []string{"x", "y"} {
 		h.create(id)
 		h.sandbox(id).cut()
-		h.until("the tunnel is gone", func() bool { return h.server.agents.Peek(substrateName(defaultTenant, id)) == nil })
+		h.until("the connection is gone", func() bool { return h.server.agents.Peek(substrateName(defaultTenant, id)) == nil })
 	}
 	hang.Store(true)
 	waits := make(chan error, 2)

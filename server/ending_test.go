@@ -10,8 +10,8 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// endReporter is a substrate that tells how an incarnation ended: what it says
-// first, then what next, and the last for ever.
+// endReporter is a substrate that reports how an incarnation ended: each report
+// once in order, the last one for ever.
 type endReporter struct {
 	providers.Provider
 	mu    sync.Mutex

@@ -25,7 +25,7 @@ type event interface {
 	GetExited() *sandboxv1.Exited
 }
 
-// outcome is what a caller saw of a command.
+// outcome is a command as a caller saw it.
 type outcome struct {
 	started *sandboxv1.Started
 	output  strings.Builder
@@ -200,11 +200,11 @@ func TestExecuteCancelReachesAgent(t *testing.T) {
 	select {
 	case <-h.sandbox("a").agent.cancelled:
 	case <-time.After(30 * time.Second):
-		t.Fatal("the agent was not told")
+		t.Fatal("the cancellation did not reach the agent")
 	}
 }
 
-// hang starts and says nothing more until the caller goes away.
+// hang starts and sends nothing more until the caller disconnects.
 func hang(a *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
 	if err := out.started(0); err != nil {
 		return err

@@ -23,11 +23,11 @@ func (r *execRelay) exitCause(ctx context.Context, err error) (*sandboxv1.Exited
 		switch f.Reason {
 		case sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_REPLACED:
 			end := r.incarnationEnd(ctx, endReportWait)
-			return r.lostWith(end, "the sandbox lost its processes and was made anew"), nil
+			return r.lostWith(end, "the sandbox lost its processes and was recreated"), nil
 		case sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_FOUND, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_EXPIRED:
 			return r.exited(sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED, f.Message), nil
 		case sandboxv1.ErrorReason_ERROR_REASON_EXEC_NOT_FOUND:
-			return r.exited(sandboxv1.ExitReason_EXIT_REASON_LOST, "the sandbox's agent does not know the command any more"), nil
+			return r.exited(sandboxv1.ExitReason_EXIT_REASON_LOST, "the sandbox's agent no longer has the command"), nil
 		case sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE:
 			return r.inactiveCause(ctx, f)
 		}

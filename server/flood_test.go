@@ -165,7 +165,7 @@ func emptyValues(n int) []byte {
 	return grpcMessage(request, len(request))
 }
 
-// nobody knows no credentials.
+// nobody rejects all credentials.
 type nobody struct{}
 
 func (nobody) Name() string { return "nobody" }

@@ -84,7 +84,7 @@ func TestAClockThatLeapsDeletesNothing(t *testing.T) {
 	last := p.info.LastActivity
 	h.provider.mu.Unlock()
 	if now, _ := f.Read(); now.Sub(last) > 2*time.Minute {
-		t.Errorf("the record says that it was idle for %v", now.Sub(last))
+		t.Errorf("by its record it was idle for %v", now.Sub(last))
 	}
 	f.Pass(61 * time.Minute)
 	h.reap()

@@ -118,7 +118,7 @@ func TestCreateAppliesTemplate(t *testing.T) {
 	}
 }
 
-// A sandbox whose write prefixes do not bind its commands says so.
+// A sandbox whose write prefixes do not bind its commands reports that.
 func TestWritePrefixesThatDoNotBindCommands(t *testing.T) {
 	for name, tt := range map[string]struct {
 		access   *sandboxv1.AccessPolicy
@@ -128,7 +128,7 @@ func TestWritePrefixesThatDoNotBindCommands(t *testing.T) {
 		"no prefixes":          {&sandboxv1.AccessPolicy{ReadDenyPrefixes: []string{"/x"}}, nil, ""},
 		"allowed, held":        {&sandboxv1.AccessPolicy{WriteAllowPrefixes: []string{"/x"}}, []providers.Enforcement{{Name: "write_prefixes", Enforced: true}}, ""},
 		"allowed, not held":    {&sandboxv1.AccessPolicy{WriteAllowPrefixes: []string{"/x"}}, []providers.Enforcement{{Name: "write_prefixes", Detail: "old kernel"}}, "write_prefixes: old kernel"},
-		"denied, nothing said": {&sandboxv1.AccessPolicy{WriteDenyPrefixes: []string{"/x"}}, nil, "write_prefixes: the provider says nothing about it"},
+		"denied, not reported": {&sandboxv1.AccessPolicy{WriteDenyPrefixes: []string{"/x"}}, nil, "write_prefixes: the provider does not report it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			access, err := policy.EncodeAccess(nil, tt.access)
@@ -267,14 +267,14 @@ func TestReaper(t *testing.T) {
 	if err != nil || time.Until(sb.GetSandbox().GetExpireTime().AsTime()) < 59*time.Minute {
 		t.Fatalf("%v %v", sb, err)
 	}
-	// An agent that cannot be asked spares its sandbox for a while.
+	// An agent that does not answer keeps its sandbox for a while.
 	away := error(fmt.Errorf("away: %w", providers.ErrUnavailable))
 	age("busy", 61*time.Minute)
 	h.sandbox("busy").cut()
 	h.sandbox("busy").dialErr.Store(&away)
 	reap()
 	if !lives("busy") {
-		t.Error("a sandbox was deleted although nobody knows whether it is idle")
+		t.Error("a sandbox was deleted although it may be in use")
 	}
 	age("busy", time.Hour)
 	clock.Pass(lateWait)
@@ -369,7 +369,7 @@ func TestServerInfo(t *testing.T) {
 func TestRequireLimits(t *testing.T) {
 	_, err := New(Config{Provider: newScriptedProvider(t), RequireLimits: true})
 	if err == nil {
-		t.Fatal("limits are not enforced and nobody said so")
+		t.Fatal("limits are not enforced and that was not reported")
 	}
 }
 

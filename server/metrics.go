@@ -72,7 +72,7 @@ func newMetrics(version, provider string) *metrics {
 		createSeconds:    prometheus.NewHistogramVec(seconds("create_duration_seconds", "Time of successful creations, by where the sandbox came from: cold, pool or existing."), []string{"path"}),
 		createFailures:   counters("create_failures_total", "Failed creations, by error reason.", "reason"),
 		startSeconds:     prometheus.NewHistogram(seconds("command_start_duration_seconds", "Time from an Execute call to the start of its command.")),
-		commandEnds:      counters("command_ends_total", "Ends of commands that callers were told of, by exit reason. A command with two readers counts twice.", "reason"),
+		commandEnds:      counters("command_ends_total", "Ends of commands that were reported to callers, by exit reason. A command with two readers counts twice.", "reason"),
 		dials:            counters("agent_dials_total", "Attempts to connect to an agent, by outcome: OK or an error reason.", "outcome"),
 		reattachments:    counters("reattachments_total", "Streams whose connection to the agent broke, by outcome: mended or failed.", "outcome"),
 		reaped:           counters("reaped_total", "Sandboxes that the server deleted by itself, by reason: ttl or idle.", "reason"),
@@ -81,7 +81,7 @@ func newMetrics(version, provider string) *metrics {
 		refused:          counter("credentials_rejected_total", "Calls refused for their credentials."),
 		suppressed:       counter("audit_suppressed_total", "Calls refused for their credentials without an audit record and a log line, to bound their number."),
 		auditFailures:    counter("audit_failures_total", "Audit records that could not be written."),
-		providerUp:       gauge("provider_up", "1 if the provider's substrate worked when it was last looked at."),
+		providerUp:       gauge("provider_up", "1 if the last probe of the provider's substrate succeeded."),
 		stateFree:        gauge("state_free_bytes", "Free space of the file system that holds sandboxes. -1: not known."),
 		countingFailures: counter("count_failures_total", "Scrapes that could not count sandboxes or pools."),
 	}

@@ -40,7 +40,7 @@ func newStateCollector(s *Server) *stateCollector {
 	return &stateCollector{
 		s:           s,
 		sandboxes:   desc("sandboxes", "Sandboxes, by state and template; those of templates that the server no longer has are \"other\".", "state", "template"),
-		available:   desc("pool_available", "Started sandboxes that nobody has claimed.", "template"),
+		available:   desc("pool_available", "Started sandboxes that are not claimed.", "template"),
 		target:      desc("pool_target", "How many of a pool are to be available.", "template"),
 		connections: desc("agent_connections", "Open connections to agents, by transport.", "transport"),
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/sandgate/sandgate/server/wire"
 )
 
-// admin asks the server's own page.
+// admin requests a page of the admin handler.
 func (h *harness) admin(path string) (int, string) {
 	h.t.Helper()
 	rec := httptest.NewRecorder()
@@ -281,7 +281,7 @@ func TestProfilesAreServedOnRequestOnly(t *testing.T) {
 	}
 }
 
-// What an operator can cure is in the log, what callers do wrong is not.
+// Failures that an operator can fix are in the log, errors of callers are not.
 func TestLogOfCalls(t *testing.T) {
 	log := &lines{}
 	h := newHarness(t, func(c *Config) {

@@ -15,9 +15,9 @@ import (
 	"github.com/sandgate/sandgate/server/agentconn"
 )
 
-// A call that changes something and whose connection breaks goes out again
-// only to an agent that knows it again; any other outcome is said to be
-// unknown, and nobody is advised to try again.
+// A call with effects whose connection breaks is sent again only to an agent
+// that recognizes it. Any other outcome is unknown, and the error advises no
+// retry.
 func TestCallsThatChangeThings(t *testing.T) {
 	for name, c := range map[string]struct {
 		replays, remake bool

@@ -37,7 +37,7 @@ func (s *Server) keepPools(ctx context.Context) error {
 		defer cancel()
 		return p.KeepPools(ctx, pools)
 	case len(pools) > 0:
-		return fmt.Errorf("template %q asks for a pool, and the provider %s keeps none: %w",
+		return fmt.Errorf("template %q has a pool, and the provider %s keeps none: %w",
 			pools[0].Template, s.described.Name, providers.ErrUnsupported)
 	default:
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// text is what the scripted command writes in all.
+// text is the whole output of the scripted command.
 var text = strings.Repeat("0123456789abcdef", 4096)
 
 const step = 4096
@@ -201,8 +201,7 @@ func TestEndWhilePipeBroken(t *testing.T) {
 	}
 }
 
-// A sandbox that the substrate ended for want of memory says so to everybody
-// who asks.
+// A sandbox that ran out of memory returns that to every later call.
 func TestOutOfMemoryIsSaid(t *testing.T) {
 	h := newHarness(t, nil)
 	h.create("a")

@@ -12,7 +12,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// Many calls of a hostile agent cost what their largest replies do.
+// Many calls to a hostile agent cost no more than its largest replies.
 func TestManyLargeRepliesAreBounded(t *testing.T) {
 	h := newHarness(t, nil)
 	list := bytes.Repeat(protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), nil), 2<<20-64)

@@ -250,7 +250,7 @@ func unknownMethod(_ any, stream grpc.ServerStream) error {
 func requireLimits(d providers.Description) error {
 	var missing []error
 	for _, name := range []string{"memory", "cpu", "processes", "disk", "network"} {
-		held, detail := false, "the provider says nothing about it"
+		held, detail := false, "the provider does not report it"
 		for _, e := range d.Enforcement {
 			if e.Name == name {
 				held, detail = e.Enforced, e.Detail

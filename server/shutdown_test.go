@@ -17,6 +17,8 @@ import (
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentconn"
 )
 
 // Long streams end with a clear status in bounded time, and the agents see a
@@ -138,7 +140,7 @@ func TestConnectionAge(t *testing.T) {
 	defer cancel()
 	for state := h.conn.GetState(); state == connectivity.Ready; state = h.conn.GetState() {
 		if !h.conn.WaitForStateChange(ctx, state) {
-			t.Fatal("the client was not asked to connect anew")
+			t.Fatal("the client was not told to reconnect")
 		}
 	}
 	close(release)
@@ -163,14 +165,57 @@ func TestShutdownWaitsForActivity(t *testing.T) {
 		}
 	})
 	h.create("a")
-	tunnel := h.server.agents.Peek(substrateName(defaultTenant, "a"))
+	conn := h.server.agents.Peek(substrateName(defaultTenant, "a"))
 	h.server.haltOnce.Do(func() { close(h.server.halt) })
 	h.server.work.Wait()
-	h.server.activity.Note(t.Context(), tunnel, time.Now().Add(time.Hour))
+	h.server.activity.Note(t.Context(), conn, time.Now().Add(time.Hour))
 	if err := h.server.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if !written.Load() {
 		t.Error("the write outlives the server")
 	}
+}
+
+// A provider whose Dial does not return holds a shutdown up no longer than its
+// caller wants.
+func TestShutdownEndsWithItsContext(t *testing.T) {
+	hang, hanging := make(chan struct{}), make(chan struct{}, 1)
+	h := newHarness(t, func(c *Config) {
+		c.Provider.(*scriptedProvider).before = func(_ context.Context, method, _ string) error {
+			if method != "dial" {
+				return nil
+			}
+			hanging <- struct{}{}
+			<-hang
+			return providers.ErrUnavailable
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		_, _ = h.server.agents.Inspect(ctx, agentconn.Key{Tenant: defaultTenant, ID: "a", Name: h.bare("a")})
+	}()
+	<-hanging
+	cancel()
+	done := make(chan error, 1)
+	go func() { done <- h.server.Shutdown(ctx) }()
+	select {
+	case err := <-done:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it waits for the provider")
+	}
+	close(hang)
+}
+
+// bare makes a sandbox that the server has no connection to, and returns its name.
+func (h *harness) bare(id string) string {
+	h.t.Helper()
+	name := substrateName(defaultTenant, id)
+	if _, err := h.provider.Create(h.t.Context(), name, providers.Spec{Tenant: defaultTenant, ID: id}); err != nil {
+		h.t.Fatal(err)
+	}
+	return name
 }

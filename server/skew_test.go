@@ -47,7 +47,8 @@ func TestVersionSkew(t *testing.T) {
 // later is a field that no version knows yet.
 var later = protowire.AppendString(protowire.AppendTag(nil, 5000, protowire.BytesType), "later")
 
-// An agent one minor older does what it can, and says what it cannot.
+// An agent one minor older serves the calls it has, and rejects others with a
+// reason.
 func TestOlderAgent(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.protocolMinor = agentconn.ProtocolMinor + 1 })
 	h.provider.script.minor = agentconn.ProtocolMinor

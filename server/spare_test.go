@@ -42,7 +42,7 @@ type unled struct{ *scriptedProvider }
 
 func (unled) Lead(ctx context.Context, _ func(context.Context)) { <-ctx.Done() }
 
-// age makes a sandbox older, as its provider and every later tunnel know it.
+// age makes a sandbox older, as its provider and every later connection see it.
 func (h *harness) age(id string, by time.Duration) {
 	h.t.Helper()
 	p := h.sandbox(id)
@@ -50,7 +50,7 @@ func (h *harness) age(id string, by time.Duration) {
 	p.info.CreateTime, p.info.LastActivity = p.info.CreateTime.Add(-by), p.info.LastActivity.Add(-by)
 	h.provider.mu.Unlock()
 	p.cut()
-	h.until("the old tunnel is gone", func() bool { return h.server.agents.Peek(p.info.Name) == nil })
+	h.until("the old connection is gone", func() bool { return h.server.agents.Peek(p.info.Name) == nil })
 }
 
 func (h *harness) createFor(id string, idle time.Duration) {

@@ -14,8 +14,8 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// A sandbox whose deletion fails is not remembered as expired: when its tenant
-// deletes it, nobody is told that it has expired.
+// A sandbox whose deletion fails has no tombstone: after its tenant deletes it,
+// it is not found instead of expired.
 func TestFailedDeletionLeavesNoTombstone(t *testing.T) {
 	for _, fails := range []error{providers.ErrInUse, providers.ErrReplaced, providers.ErrUnavailable, errors.New("broken")} {
 		t.Run(fails.Error(), func(t *testing.T) {

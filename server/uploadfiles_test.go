@@ -11,7 +11,8 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// One upload has a bounded number of files, and says so beyond it.
+// One upload has a bounded number of files; the error beyond it states the
+// bound.
 func TestUploadHasABoundedNumberOfFiles(t *testing.T) {
 	for _, files := range []int{maxUploadFiles, maxUploadFiles + 1} {
 		t.Run(fmt.Sprint(files), func(t *testing.T) {

@@ -30,7 +30,7 @@ func (s *Server) unboundWrites(spec providers.Spec) []string {
 	if !limited(s.cfg.Access) && !slices.ContainsFunc(policies, limited) {
 		return nil
 	}
-	detail := "the provider says nothing about it"
+	detail := "the provider does not report it"
 	for _, e := range s.described.Enforcement {
 		switch {
 		case e.Name != writePrefixes:

@@ -166,9 +166,9 @@ func (c *Conn) shakeHands(ctx context.Context, cfg Config) error {
 		return Error(ctx, err)
 	}
 	if m := hello.GetProtocolMinor(); m < 1 || m < minor-1 || m > minor+1 {
-		advice := "make the sandbox anew"
+		advice := "recreate the sandbox"
 		if m > minor {
-			advice = "upgrade this server, or make the sandbox anew"
+			advice = "upgrade this server, or recreate the sandbox"
 		}
 		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_AGENT_VERSION_UNSUPPORTED,
 			"the sandbox's agent %s speaks protocol minor %d, this server %s minor %d; %s",

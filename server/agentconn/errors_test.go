@@ -22,7 +22,7 @@ func TestAgentErrors(t *testing.T) {
 	if err := Error(t.Context(), status.Error(codes.Unavailable, "gone")); !errors.Is(err, ErrBroken) {
 		t.Fatalf("got %v", err)
 	}
-	// The code is the table's, whatever the agent says.
+	// The table decides the code, not the agent.
 	if err := Error(t.Context(), agentStatus(codes.Unauthenticated, "FILE_NOT_FOUND", "x")); !errors.As(err, &f) || f.Status("").Code() != codes.NotFound {
 		t.Fatalf("got %v", f)
 	}

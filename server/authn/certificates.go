@@ -53,7 +53,7 @@ func principalOf(c *x509.Certificate) (Principal, error) {
 		p.Name = c.Subject.CommonName
 	}
 	if p.Name == "" {
-		return Principal{}, fmt.Errorf("%w: the certificate names nobody", ErrUnknownCredentials)
+		return Principal{}, fmt.Errorf("%w: the certificate has no name", ErrUnknownCredentials)
 	}
 	o := c.Subject.Organization
 	if len(o) != 1 || o[0] == "" {

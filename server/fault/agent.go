@@ -26,7 +26,7 @@ func AgentUnavailable(cause error) *Error {
 // describes the breach for the log.
 func Misbehaved(format string, args ...any) *Error {
 	return New(sandboxv1.ErrorReason_ERROR_REASON_AGENT_MISBEHAVED,
-		"the sandbox's agent broke the protocol; do not trust this sandbox and make a new one").
+		"the sandbox's agent broke the protocol; do not trust this sandbox; create another").
 		WithCause(fmt.Errorf(format, args...))
 }
 

@@ -32,7 +32,7 @@ func NotFound(id string) *Error {
 // Expired is the error for a sandbox whose lifetime ended at end.
 func Expired(id string, end time.Time) *Error {
 	return New(sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_EXPIRED,
-		"the lifetime of sandbox %q ended at %s; create it anew", id, end.UTC().Format(time.RFC3339)).
+		"the lifetime of sandbox %q ended at %s; create it again", id, end.UTC().Format(time.RFC3339)).
 		With(metaSandboxID, id).With("expire_time", end.UTC().Format(time.RFC3339Nano)).WithCause(providers.ErrNotFound)
 }
 

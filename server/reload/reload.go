@@ -69,7 +69,7 @@ func (f *Files[T]) check() {
 		f.log.Warn("files can be read again", "files", f.paths)
 	case err != nil && err.Error() != f.failing:
 		f.failing = err.Error()
-		f.log.Error("files cannot be read again; what they held before counts", "files", f.paths, "error", err)
+		f.log.Error("files cannot be read again; their former content stays in force", "files", f.paths, "error", err)
 	}
 }
 

@@ -12,16 +12,16 @@ import (
 	"github.com/sandgate/sandgate/server/agentconn"
 )
 
-// tick does what the server does every few seconds, and waits until it is done.
+// tick does the server's regular maintenance and waits until it is done.
 func (h *harness) tick() {
 	h.t.Helper()
 	h.server.activity.NoteCalls(h.t.Context(), h.server.agents.Live(), time.Now())
 	h.server.activity.Wait()
 }
 
-// The reaper asks the agents of idle sandboxes, which is no use of them: all are
-// deleted in the same round.
-func TestReapersLookRenewsNothing(t *testing.T) {
+// The reaper inspects the agents of idle sandboxes, which is no use of them: it
+// deletes all in the same round.
+func TestReapersInspectionRenewsNothing(t *testing.T) {
 	h, g := newHeldHarness(t)
 	const idle = 10
 	for i := range idle {
@@ -42,12 +42,12 @@ func TestReapersLookRenewsNothing(t *testing.T) {
 	round.Wait()
 	for i := range idle {
 		if !h.gone(fmt.Sprintf("s-%d", i)) {
-			t.Errorf("s-%d was kept: the look counted as use", i)
+			t.Errorf("s-%d was kept: the inspection counted as use", i)
 		}
 	}
 }
 
-// A cleanup that only asks leaves every sandbox as idle as it was.
+// A dry cleanup leaves every sandbox as idle as it was.
 func TestDryCleanupRenewsNothing(t *testing.T) {
 	h := newHarness(t, nil)
 	h.createFor("a", time.Hour)
@@ -66,8 +66,8 @@ func TestDryCleanupRenewsNothing(t *testing.T) {
 	}
 }
 
-// Two looks at once do not take each other for a call.
-func TestLooksAtOnceAreNoUse(t *testing.T) {
+// Two inspections at once do not count as calls.
+func TestInspectionsAtOnceAreNoUse(t *testing.T) {
 	h := newHarness(t, nil)
 	h.create("a")
 	key := agentconn.Key{Tenant: defaultTenant, ID: "a", Name: substrateName(defaultTenant, "a")}
