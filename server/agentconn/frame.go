@@ -194,7 +194,8 @@ func (content Content) Output() (Output, error) {
 }
 
 // Chunk checks a chunk of a file and returns its size.
-func (c Content) Chunk() (int, error) {
+func (content Content) Chunk() (int, error) {
+	c := content.cursor
 	if c.left == 0 || c.left > streaming.MaxChunk {
 		return 0, fmt.Errorf("%w: chunk of %d bytes", errFrame, c.left)
 	}

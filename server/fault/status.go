@@ -61,7 +61,7 @@ func (e *Error) Status(requestID string) *status.Status {
 		r = reasons[sandboxv1.ErrorReason_ERROR_REASON_INTERNAL]
 	}
 	if e.Reason == sandboxv1.ErrorReason_ERROR_REASON_INTERNAL && requestID != "" {
-		e.With("request_id", requestID)
+		e = e.With("request_id", requestID)
 	}
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{
 		Reason: ReasonName(e.Reason), Domain: Domain, Metadata: e.Metadata,

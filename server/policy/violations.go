@@ -49,6 +49,7 @@ type violation struct {
 	path        string
 }
 
+// Add adds a violation with the reason REQUEST_INVALID.
 func (v *Violations) Add(field, format string, args ...any) {
 	*v = append(*v, violation{field: field, text: fmt.Sprintf(format, args...),
 		reason: sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID})
