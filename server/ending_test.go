@@ -42,12 +42,12 @@ func TestEndOfAnIncarnation(t *testing.T) {
 		exit      sandboxv1.ExitReason
 		said      string
 	}{
-		"out of memory, and made anew": {remade, []providers.Ending{killed}, sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, why},
-		"told late":                    {remade, []providers.Ending{{Pending: true}, {Pending: true}, killed}, sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, why},
+		"out of memory, and recreated": {remade, []providers.Ending{killed}, sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, why},
+		"reported late":                {remade, []providers.Ending{{Pending: true}, {Pending: true}, killed}, sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY, why},
 		"for another reason": {remade, []providers.Ending{{Known: true, Message: "ended with code 3"}},
 			sandboxv1.ExitReason_EXIT_REASON_LOST, "ended with code 3"},
-		"nobody says": {remade, []providers.Ending{{}}, sandboxv1.ExitReason_EXIT_REASON_LOST, "made anew"},
-		"not made anew yet": {func(h *harness, p *scriptedSandbox) {
+		"not reported": {remade, []providers.Ending{{}}, sandboxv1.ExitReason_EXIT_REASON_LOST, "recreated"},
+		"not recreated yet": {func(h *harness, p *scriptedSandbox) {
 			h.provider.mu.Lock()
 			p.info.State = providers.StateCreating
 			h.provider.mu.Unlock()

@@ -134,7 +134,7 @@ func TestEndWhilePipeBroken(t *testing.T) {
 			h.provider.mu.Unlock()
 			p.server.Stop()
 		}, exit: sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY},
-		"out of memory, told late": {meanwhile: func(h *harness, p *scriptedSandbox) {
+		"out of memory, reported late": {meanwhile: func(h *harness, p *scriptedSandbox) {
 			h.provider.mu.Lock()
 			p.info.State = providers.StateCreating
 			h.provider.mu.Unlock()

@@ -214,8 +214,6 @@ func TestShutdownEndsWithItsContext(t *testing.T) {
 func (h *harness) bare(id string) string {
 	h.t.Helper()
 	name := substrateName(defaultTenant, id)
-	if _, err := h.provider.Create(h.t.Context(), name, providers.Spec{Tenant: defaultTenant, ID: id}); err != nil {
-		h.t.Fatal(err)
-	}
+	h.provider.make(name, providers.Spec{Tenant: defaultTenant, ID: id})
 	return name
 }
