@@ -6,11 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -245,32 +242,6 @@ func unknownMethod(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	return fault.New(sandboxv1.ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED,
 		"this server does not know %s", fault.Bounded(method)).With("feature", fault.Bounded(method))
-}
-
-func requireLimits(d providers.Description) error {
-	var missing []error
-	for _, name := range []string{"memory", "cpu", "processes", "disk", "network"} {
-		held, detail := false, "the provider does not report it"
-		for _, e := range d.Enforcement {
-			if e.Name == name {
-				held, detail = e.Enforced, e.Detail
-			}
-		}
-		if !held {
-			missing = append(missing, fmt.Errorf("%w, and the provider does not enforce %s: %s", ErrLimits, name, detail))
-		}
-	}
-	return errors.Join(missing...)
-}
-
-// requireTemplateLimits returns an error if templates leave resources without a
-// limit.
-func requireTemplateLimits(unlimited map[string][]string) error {
-	var missing []error
-	for _, name := range slices.Sorted(maps.Keys(unlimited)) {
-		missing = append(missing, fmt.Errorf("template %q: no limit of %s: %w", name, strings.Join(unlimited[name], ", "), ErrLimits))
-	}
-	return errors.Join(missing...)
 }
 
 // Serve accepts calls until Shutdown and then returns nil. It may be called for
