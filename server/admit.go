@@ -104,7 +104,7 @@ func (s *Server) authenticate(ctx context.Context) (authn.Principal, error) {
 
 // beforeRead returns desc with handlers that run the interceptors before the
 // message of a unary call is read. A generated handler decodes the message
-// first and then calls the interceptors. A stranger could so have large
+// first and then calls the interceptors. An unauthenticated caller could then have large
 // messages read and decoded, and a message that cannot be decoded would leave
 // no log line, audit record or metric. The wrapped handler runs the
 // interceptors with a handler that calls the generated one, whose decode
