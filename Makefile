@@ -127,6 +127,10 @@ test-ts: $(SYSTEM) $(NODE) build-dev
 test-emulated: $(SYSTEM) ## Run the agent's tests in an emulated arm64 machine with a memory controller in cgroup v2
 	@scripts/test-emulated.sh
 
+.PHONY: test-cgroup2
+test-cgroup2: $(SYSTEM) ## Run a part of the local provider's tests in an emulated machine with cgroups of version 2 only
+	@scripts/test-cgroup2.sh
+
 .PHONY: coverage coverage-check
 coverage: ## Write docs/coverage.md from the tests that passed since the last `make test`
 	@scripts/coverage.py write
@@ -136,7 +140,7 @@ coverage-check: ## Fail when docs/coverage.md is not what the tests that passed 
 .PHONY: full
 full: export SANDGATE_CONFORMANCE := full
 full: export GO_TEST_TIMEOUT := 60m
-full: gen-check lint build test test-emulated test-kubernetes chaos fuzz ## Run every check and test that this machine can run, at full length
+full: gen-check lint build test test-emulated test-cgroup2 test-kubernetes chaos fuzz ## Run every check and test that this machine can run, at full length
 
 .PHONY: test-escape
 test-escape: $(SYSTEM) $(RUNSC) build-dev ## Try to break out of a sandbox in over 450 ways: runc by socket and exec, restricted, gVisor, and a pod where KUBECONFIG names a cluster
