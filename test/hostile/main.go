@@ -69,7 +69,7 @@ func main() {
 	flag.StringVar(&o.attacks, "attacks", "", "only attacks whose name contains this")
 	flag.StringVar(&o.cgroup, "cgroup", "/sandgate-hostile", "parent cgroup of the sandboxes")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ok, err := run(ctx, o)
 	if err != nil {
