@@ -19,7 +19,7 @@ fi
 ruff=clients/python/.venv/bin/ruff
 $ruff format --check --isolated --line-length 110 scripts
 $ruff check --isolated --line-length 110 --select E,F,I,B,UP,SIM scripts
-python3 -B -m unittest --quiet scripts/testsum_test.py scripts/coverage_test.py
+python3 -B -m unittest --quiet scripts/testsum_test.py scripts/coverage_test.py scripts/lint_words_test.py
 
 # A test that a page names must exist.
 while read -r name; do
