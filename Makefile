@@ -132,9 +132,9 @@ test-cgroup2: $(SYSTEM) ## Run a part of the local provider's tests in an emulat
 	@scripts/test-cgroup2.sh
 
 .PHONY: coverage coverage-check
-coverage: ## Write docs/coverage.md from the tests that passed since the last `make test`
+coverage: ## Write docs/coverage.md from docs/coverage.toml
 	@scripts/coverage.py write
-coverage-check: ## Fail when docs/coverage.md is not what the tests that passed prove
+coverage-check: ## Fail when a test that docs/coverage.md names has not passed since the last `make test`
 	@scripts/coverage.py check
 
 .PHONY: full

@@ -1,132 +1,195 @@
 #!/usr/bin/env python3
-"""Writes docs/coverage.md: which tests proved which ability that users of other
-packages have.
+"""Writes docs/coverage.md: which tests prove what users of other packages have.
 
-usage: coverage.py write    writes docs/coverage.md
-       coverage.py check    fails when docs/coverage.md claims what no test proved:
-                            every test that it names must have passed
+usage: coverage.py write    writes docs/coverage.md from docs/coverage.toml
+       coverage.py lint     fails when the page is stale, or a test that the rows
+                            name is not in the tree
+       coverage.py check    fails when a test that the rows name did not pass in the
+                            last run of all tests
 
-The rows are in docs/coverage.rows.tsv. A test covers a row when the row's id is
-in its name (`S3-12` or `s3_12`) and it passed in the last run of all tests, as
-scripts/testsum.py wrote it down in .reports/NAME.passed.txt. Standard library
-only.
+docs/coverage.toml holds the rows. scripts/testsum.py writes what passed to
+.reports/NAME.passed.txt. A test may carry the id of a row in its name, such as
+S3-12 or s3_12; that proves nothing, but the row must exist. Standard library only.
 """
 
 import re
 import sys
-from collections import defaultdict
+import tomllib
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / ".reports"
-ROWS = ROOT / "docs" / "coverage.rows.tsv"
+ROWS = ROOT / "docs" / "coverage.toml"
 PAGE = ROOT / "docs" / "coverage.md"
 ID = re.compile(r"(?:(?<![A-Za-z0-9])|(?<=Test))[Ss]([1-5])[-_](\d{1,2})(?!\d)")
 MODULE = "github.com/sandgate/sandgate/"
-# What a reader sees of a row's tests.
-SHOWN = 3
+MARKS = {"full": "✓", "part": "◐", "none": "✗"}
+PARTS = ("server", "cluster", "fake", "parser")
+# What a page leaves out of a test's name.
+SHORT = re.compile(r"^[a-z]+: (?:tests\.(?:integration\.)?|clients/ts/test/(?:server/)?|test/)?")
 
 
-def rows(text: str) -> dict[str, dict[str, str]]:
-    """Package title to its rows, id to ability, in the file's order."""
-    found: dict[str, dict[str, str]] = {}
-    for line in text.splitlines():
-        if not line or line.startswith("#"):
+@dataclass(frozen=True)
+class Row:
+    key: str
+    seed: str
+    ability: str
+    proof: str
+    on: tuple[str, ...]
+    tests: tuple[str, ...]
+    note: str = ""
+
+
+def rows(text: str) -> dict[str, list[Row]]:
+    """Package title to its rows, in the file's order."""
+    found: dict[str, list[Row]] = {}
+    for key, table in tomllib.loads(text).items():
+        if "-" not in key:
+            found[table["package"]] = []
             continue
-        key, what = line.split("\t")
-        if "-" in key:
-            found[list(found)[-1]][key] = what
-        else:
-            found[what] = {}
+        row = Row(key, **{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()})
+        found[list(found)[-1]].append(row)
+        wrong = [
+            problem
+            for problem, bad in (
+                (f"proof {row.proof!r}", row.proof not in MARKS),
+                (f"on {row.on}", not set(row.on) <= set(PARTS)),
+                ("a proof without tests", row.proof != "none" and not row.tests),
+                ("tests that prove nothing", row.proof == "none" and bool(row.tests)),
+                ("tests on no part", bool(row.tests) != bool(row.on)),
+                ("no note on what is missing", row.proof != "full" and not row.note),
+            )
+            if bad
+        ]
+        if wrong:
+            sys.exit(f"coverage: {key}: {', '.join(wrong)}")
     return found
 
 
 def ids(name: str) -> set[str]:
-    """The rows that a test's name claims."""
+    """The rows that a test's name mentions."""
     return {f"S{package}-{int(number)}" for package, number in ID.findall(name)}
 
 
-def covered(reports: Path) -> dict[str, set[str]]:
-    """Row id to the tests that passed, each as `runner: name`."""
-    tests: dict[str, set[str]] = defaultdict(set)
+def passed(reports: Path) -> set[str]:
+    """The tests that passed, each as `runner: name`."""
+    names = set()
     for file in sorted(reports.glob("*.passed.txt")):
         runner = file.name.removesuffix(".passed.txt")
         for name in file.read_text(encoding="utf-8").splitlines():
-            for key in ids(name):
-                tests[key].add(f"{runner}: {name.removeprefix(MODULE)}")
-    return tests
+            names.add(f"{runner}: {name.removeprefix(MODULE)}")
+    return names
 
 
-def page(packages: dict[str, dict[str, str]], tests: dict[str, set[str]]) -> str:
-    known = {key for table in packages.values() for key in table}
-    unknown = sorted(set(tests) - known)
-    if unknown:
-        sys.exit(f"coverage: tests name rows that do not exist: {', '.join(unknown)}")
-    done = len(known & set(tests))
+def is_or_holds(test: str, name: str) -> bool:
+    """A name stands for its parameters and subtests, too."""
+    return name == test or name.startswith((f"{test}[", f"{test}/", f"{test}: "))
+
+
+def every(packages: dict[str, list[Row]]) -> list[Row]:
+    return [row for table in packages.values() for row in table]
+
+
+def unproved(packages: dict[str, list[Row]], names: set[str]) -> list[str]:
+    """What the rows claim and the tests that passed do not prove."""
+    known = {row.key for row in every(packages)}
+    wrong = [f"{name}: there is no row {key}" for name in sorted(names) for key in sorted(ids(name) - known)]
+    return wrong + [
+        f"{row.key}: {test} did not pass"
+        for row in every(packages)
+        for test in row.tests
+        if not any(is_or_holds(test, name) for name in names)
+    ]
+
+
+def missing(packages: dict[str, list[Row]], root: Path) -> list[str]:
+    """Rows' tests that the tree does not have. Subtests are not looked for."""
+    wrong = []
+    for row in every(packages):
+        for test in row.tests:
+            runner, name = test.split(": ", 1)
+            file, function = None, ""
+            if runner in ("python", "dcode"):
+                if m := re.match(r"(tests(?:\.[a-z_]+)+)(?:\.(\w+))?::(\w+)", name):
+                    file = root / "clients/python" / (m[1].replace(".", "/") + ".py")
+                    function = f"class {m[2]}(" if m[2] else f"def {m[3]}("
+            elif runner == "typescript":
+                if m := re.match(r"(clients/ts/\S+\.test\.ts) ", name):
+                    file = root / m[1]
+            elif m := re.match(r"(.*?)\.(Test\w+)", name):
+                file, function = root / m[1], f"func {m[2]}("
+            if file is None or not file.exists():
+                wrong.append(f"{row.key}: {test}: there is no such file")
+                continue
+            files = file.glob("*_test.go") if file.is_dir() else [file]
+            if function and not any(function in each.read_text(encoding="utf-8") for each in files):
+                wrong.append(f"{row.key}: {test}: there is no such test")
+    return wrong
+
+
+def page(packages: dict[str, list[Row]]) -> str:
+    marks = Counter(row.proof for row in every(packages))
     out = [
         "# What users of other packages have",
         "",
-        "Made by `make coverage` from the names of the tests that passed; not edited by hand.",
-        "Each row is an ability that a user of one of five packages has today, and the tests",
-        "that prove it here. A row without a test is **open**: it may work, and nothing proves it.",
+        "<!-- Written by `make coverage` from docs/coverage.toml. Do not edit. -->",
         "",
-        f"{done} of {len(known)} rows are covered.",
+        "Each row is an ability that users of one of five packages have today, in the",
+        "package's own words, then the same ability in Sandgate, and the tests that prove it.",
+        "`make coverage-check` fails when one of these tests did not pass.",
+        "",
+        "| mark | meaning | rows |",
+        "|---|---|---:|",
+        f"| ✓ | the tests assert all of it | {marks['full']} |",
+        f"| ◐ | the tests assert a part, or Sandgate deliberately differs | {marks['part']} |",
+        f"| ✗ | no test asserts it | {marks['none']} |",
+        f"| | all | {marks.total()} |",
+        "",
+        "*On* tells what the tests run against: a real **server** with real sandboxes, a real",
+        "Kubernetes **cluster**, a **fake** server, or a **parser** of files and addresses.",
     ]
     for title, table in packages.items():
-        out += ["", f"## {title}", "", "| row | ability | proved by |", "|---|---|---|"]
-        for key, what in table.items():
-            out.append(f"| {key} | {escape(what)} | {proof(sorted(tests.get(key, ())))} |")
+        out += [
+            "",
+            f"## {title}",
+            "",
+            "| row | there | here | | on | proved by |",
+            "|---|---|---|---|---|---|",
+        ]
+        for row in table:
+            proof = "<br>".join(f"`{escape(SHORT.sub('', test))}`" for test in row.tests)
+            note = f"{'<br>' if proof else ''}*{escape(row.note)}*" if row.note else ""
+            cells = (row.key, escape(row.seed), escape(row.ability), MARKS[row.proof], ", ".join(row.on))
+            out.append(f"| {' | '.join(cells)} | {proof}{note} |")
     return "\n".join(out) + "\n"
-
-
-def proof(names: list[str]) -> str:
-    if not names:
-        return "**open**"
-    shown = "<br>".join(f"`{escape(name)}`" for name in names[:SHOWN])
-    return f"{shown}<br>and more" if len(names) > SHOWN else shown
 
 
 def escape(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def unproved(text: str, packages: dict[str, dict[str, str]], tests: dict[str, set[str]]) -> list[str]:
-    """What a page claims and the tests that passed do not prove."""
-    wrong = []
-    lines = {m[1]: line for line in text.splitlines() if (m := re.match(r"\| (S\d-\d+) \|", line))}
-    done = 0
-    for key in (key for table in packages.values() for key in table):
-        line = lines.get(key, "")
-        cell = line.removesuffix(" |").rsplit(" | ", 1)[-1]
-        claimed = [part[1:-1] for part in cell.split("<br>") if part.startswith("`")]
-        done += bool(claimed)
-        if not claimed and "**open**" not in line:
-            wrong.append(f"{key}: the page has no such row")
-        passed = {escape(name) for name in tests.get(key, ())}
-        wrong += [f"{key}: {name} did not pass" for name in claimed if name not in passed]
-    total = sum(map(len, packages.values()))
-    if f"{done} of {total} rows are covered." not in text.splitlines():
-        wrong.append(f"the page's sum is wrong: its rows say {done} of {total}")
-    return wrong
+def summary(packages: dict[str, list[Row]]) -> str:
+    marks = Counter(row.proof for row in every(packages))
+    return f"coverage: {marks.total()} rows: " + ", ".join(f"{marks[k]} {MARKS[k]}" for k in MARKS)
 
 
 def main() -> int:
-    if sys.argv[1:] not in (["write"], ["check"]):
+    if sys.argv[1:] not in (["write"], ["lint"], ["check"]):
         sys.exit(__doc__)
-    packages, tests = rows(ROWS.read_text(encoding="utf-8")), covered(REPORTS)
-    text = page(packages, tests)  # also refuses names of rows that do not exist
+    packages = rows(ROWS.read_text(encoding="utf-8"))
+    text, wrong = page(packages), []
     if sys.argv[1] == "write":
         PAGE.write_text(text, encoding="utf-8")
-        print(text.splitlines()[6])
-        return 0
-    have = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    wrong = unproved(have, packages, tests)
-    if not wrong:
-        print(have.splitlines()[6])
-        return 0
-    print(*wrong, sep="\n")
-    print("docs/coverage.md claims what the tests do not prove: run all tests, then `make coverage`")
-    return 1
+    elif sys.argv[1] == "lint":
+        wrong = missing(packages, ROOT)
+        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
+            wrong.append("docs/coverage.md is not what docs/coverage.toml gives: run `make coverage`")
+    else:
+        wrong = unproved(packages, passed(REPORTS))
+    print(*wrong, summary(packages), sep="\n")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

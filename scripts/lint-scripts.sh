@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Checks the scripts: syntax always, style where shellcheck is installed, and the
-# counter of test results and the table of coverage by their own tests. Checks that
-# the tests that pages name exist.
+# Checks the scripts: syntax always, style where shellcheck is installed, and those
+# in Python by their own tests. Checks that the tests that pages name exist.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts=(.ci/run scripts/*.sh bench/kubernetes/*.sh bench/kubernetes/peers/*.sh)
@@ -20,11 +19,12 @@ ruff=clients/python/.venv/bin/ruff
 $ruff format --check --isolated --line-length 110 scripts
 $ruff check --isolated --line-length 110 --select E,F,I,B,UP,SIM scripts
 python3 -B -m unittest --quiet scripts/testsum_test.py scripts/coverage_test.py scripts/lint_words_test.py
+scripts/coverage.py lint
 
-# A test that a page names must exist.
+# A test that a page names must exist. docs/coverage.md was checked above.
 while read -r name; do
   git grep -q "^func $name(" -- '*_test.go' || {
     echo "lint-scripts: a page names the test $name, which does not exist" >&2
     exit 1
   }
-done < <(grep -ohwE 'Test[A-Z][A-Za-z0-9_]+' docs/*.md | sort -u)
+done < <(grep -ohwE 'Test[A-Z][A-Za-z0-9_]+' docs/*.md --exclude=coverage.md | sort -u)

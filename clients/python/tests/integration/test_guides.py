@@ -18,21 +18,12 @@ from tests.scripted import ScriptedModel
 _PAGES = sorted((Path(__file__).parents[4] / "docs" / "clients").glob("*.md"))
 _BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
-# The rows whose code a page moves over.
-_ROWS = {
-    "migration-langchain-k8s": "s1_1_s1_2_s1_3_s1_4_s1_5_s1_17_s1_22",
-    "migration-kubernetes-agent-sandbox": "s2_1_s2_5_s2_6_s2_8",
-    "migration-agent-sandbox": "s4_1_s4_2_s4_4_s4_5_s4_6",
-    "migration-langchain-kubernetes": "s5_2_s5_16_s5_24_s5_25",
-}
-
 
 def _blocks() -> list[Any]:
     found = []
     for page in _PAGES:
         blocks = [code for kind, code in _BLOCK.findall(page.read_text()) if not kind.strip()]
-        name = f"{page.stem}-{_ROWS[page.stem]}" if page.stem in _ROWS else page.stem
-        found += [pytest.param(code, id=f"{name}-{i}") for i, code in enumerate(blocks, start=1)]
+        found += [pytest.param(code, id=f"{page.stem}-{i}") for i, code in enumerate(blocks, start=1)]
     return found
 
 
@@ -59,5 +50,5 @@ def _model(tool: dict[str, str]) -> ScriptedModel:
 
 
 def test_the_guides_are_there() -> None:
-    assert {page.stem for page in _PAGES} >= {*_ROWS, "python", "troubleshooting"}
+    assert {page.stem for page in _PAGES} >= {"python", "troubleshooting"}
     assert len(_blocks()) >= 16
