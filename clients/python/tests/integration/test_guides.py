@@ -1,4 +1,4 @@
-"""Every Python block of the guides, as it stands, with a scripted model.
+"""Every Python block of the guides, and every block of the tour, with a scripted model.
 
 Blocks marked `before` show other packages and are not run.
 """
@@ -6,17 +6,24 @@ Blocks marked `before` show other packages and are not run.
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandgate import Client
+from tests.integration.conftest import BINARY
 from tests.scripted import ScriptedModel
 
+_TOUR = Path(__file__).parents[4] / "docs" / "tour.md"
 _PAGES = sorted((Path(__file__).parents[4] / "docs" / "clients").glob("*.md"))
 _BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# A block of the tour, and what it prints.
+_STEP = re.compile(r"^```(sh|python)\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
 
 
 def _blocks() -> list[Any]:
@@ -47,6 +54,33 @@ def test_a_block_runs(code: str, real_client: Client, capsys: pytest.CaptureFixt
 def _model(tool: dict[str, str]) -> ScriptedModel:
     # It runs the lines of what it is asked as commands, whatever comes of it.
     return ScriptedModel(**tool)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not BINARY.exists(), reason="the tour needs the command line")
+def test_the_tour(real_client: Client) -> None:
+    before = {s.sandbox_id for s in real_client.list()}
+    steps = _STEP.findall(_TOUR.read_text())
+    assert len(steps) >= 8
+    environ = {**os.environ, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}
+    for kind, code, want in steps:
+        if kind == "sh":
+            printed = subprocess.run(
+                ["/bin/bash", "-c", code],
+                env=environ,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            ).stdout
+        else:
+            scripted = re.sub(r'"anthropic:[^"]*"', "MODEL", code)
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile(scripted, "tour", "exec"), {"MODEL": _model({})})  # noqa: S102
+            printed = out.getvalue()
+        if want:
+            pattern = ".*".join(map(re.escape, want.split("…")))
+            assert re.fullmatch(pattern, printed), f"{code}\nprinted\n{printed}"
+    assert {s.sandbox_id for s in real_client.list()} <= before
 
 
 def test_the_guides_are_there() -> None:
