@@ -59,10 +59,15 @@ clean: cluster-down ## Remove everything that make has built or installed
 ##@ Code
 
 .PHONY: gen
-gen: $(BUF) $(GENPY) $(GENES) $(HELM) ## Generate the Go, Python and TypeScript code from proto/, deploy/manifests from the chart, and docs/configuration.md
+gen: $(BUF) $(GENPY) $(GENES) $(HELM) ## Generate the Go, Python and TypeScript code from proto/, deploy/manifests from the chart, docs/configuration.md and docs/pictures
 	@scripts/gen.sh
 	@scripts/manifests.sh
+	@scripts/pictures/draw.py
 	@go test ./cmd/sandgate/internal/serve -run '^TestConfigurationPage$$' -update >/dev/null
+
+.PHONY: pictures
+pictures: ## Draw docs/pictures from scripts/pictures and the tables of docs/performance.md
+	@scripts/pictures/draw.py
 
 .PHONY: gen-check
 gen-check: $(BUF) $(GENPY) $(GENES) $(HELM) ## Fail if a generated file is stale
