@@ -129,9 +129,9 @@ export class Sandbox {
   }
 
   /**
-   * Runs a command and yields what it does, as it comes: `started`, output and
-   * gaps, `exited`. A connection that breaks is mended out of sight. Leaving the
-   * iteration early kills the command and its descendants, unless it is detached.
+   * Runs a command and yields its events as they arrive: `started`, output and
+   * gaps, `exited`. The client reconnects transparently. Leaving the iteration
+   * early kills the command and its descendants, unless it is detached.
    *
    * @throws as {@link execute}.
    */

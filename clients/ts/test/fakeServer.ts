@@ -72,7 +72,7 @@ export class FakeServer {
   readonly sandboxes = new Map<string, Sandbox>();
   readonly processes = new Map<string, FakeProcess>();
   faults: Faults = {};
-  /** Is told of each call before it is answered. */
+  /** Called with each call before it is answered. */
   onCall: ((call: Call) => void) | undefined;
   /** Bytes of output that were handed to gRPC. */
   sentBytes = 0;

@@ -6,8 +6,8 @@
         result = sandbox.execute("python3 -V")
         print(result.stdout, result.code)
 
-A command that ran is not an error, whatever its exit code. What Sandgate itself
-could not do is a `SandgateError`. A broken connection is mended out of sight.
+A command that ran is not an error, whatever its exit code. When Sandgate itself
+fails, it raises a `SandgateError`. The client reconnects transparently.
 `sandgate.deepagents` holds the backend for deepagents.
 """
 

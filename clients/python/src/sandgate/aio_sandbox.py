@@ -89,9 +89,9 @@ class AsyncSandbox(Handle, AsyncManaged):
     def execute_stream(
         self, command: str | Sequence[str], **options: Unpack[ExecuteOptions]
     ) -> AsyncGenerator[process.Event, None]:
-        """Run a command and give its events: `Started`, output, `Exited`.
+        """Run a command and yield its events: `Started`, output, `Exited`.
 
-        A broken connection is mended out of sight. A generator that is closed
+        The client reconnects transparently. A generator that is closed
         (`aclose`) before `Exited` kills the command with all its descendants, unless it was
         started with `detach`.
         """

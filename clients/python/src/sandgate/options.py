@@ -51,7 +51,8 @@ class AccessPolicy:
     read_deny_prefixes: Sequence[str] = ()
     """Path prefixes that may not be read, listed or searched."""
     deny_commands: Sequence[str] = ()
-    """Commands that contain one of these are refused: a guardrail, no boundary."""
+    """Commands that contain one of these are refused: a guardrail, not a security
+    boundary."""
 
     def message(self) -> lifecycle_pb.AccessPolicy:
         """Return the message that is sent."""

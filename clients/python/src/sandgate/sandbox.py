@@ -149,9 +149,9 @@ class Sandbox(Handle, Managed):
     def execute_stream(
         self, command: str | Sequence[str], **options: Unpack[ExecuteOptions]
     ) -> Generator[process.Event, None, None]:
-        """Run a command and give its events: `Started`, output, `Exited`.
+        """Run a command and yield its events: `Started`, output, `Exited`.
 
-        A broken connection is mended out of sight. A generator that is closed
+        The client reconnects transparently. A generator that is closed
         before `Exited` kills the command with all its descendants, unless it was
         started with `detach`.
         """

@@ -79,7 +79,7 @@ class _Seen:
     def nobody_answers(self) -> str:
         return _raised(Client("127.0.0.1:1").server_info)
 
-    def the_address_has_a_wrong_form(self) -> str:
+    def the_address_is_malformed(self) -> str:
         return _raised(lambda: Client("ftp://host:1"))
 
     def a_token_is_not_sent(self) -> str:

@@ -10,7 +10,7 @@ export const DEFAULT_COMMAND_TIMEOUT_MS = 1_800_000;
 /** Default of {@link BackendOptions.maxOutputSize}: 1 MiB, in bytes. */
 export const DEFAULT_MAX_OUTPUT_SIZE = 1 << 20;
 
-/** What {@link BackendOptions.auditLog} is told of: one word per method. */
+/** The operations that {@link BackendOptions.auditLog} receives, one per method. */
 export type AuditOperation =
   | "execute"
   | "ls"

@@ -1,4 +1,4 @@
-/** What deepagents expects in its results, made of ours. */
+/** Converts the client's results to those of deepagents. */
 
 import type { FileInfo as BackendFileInfo, ExecuteResponse, FileOperationError } from "deepagents";
 import { InvalidRequestError, SandboxNotFoundError, SandgateError } from "../errors.js";

@@ -166,7 +166,7 @@ withServer("familiar options", () => {
     expect((await owner.execute("cat locked/x")).output).toBe("1");
   });
 
-  it("S4-9 S4-10 C15 auditLog: is told of every operation, reads too, and never of contents", async () => {
+  it("S4-9 S4-10 C15 auditLog: receives every operation, reads too, and never contents", async () => {
     const told: [string, string, Record<string, unknown>][] = [];
     await using sandbox = await SandgateSandbox.create({
       client,

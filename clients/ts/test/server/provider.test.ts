@@ -141,7 +141,7 @@ withServer("SandgateProvider", () => {
     await provider.delete(sandbox.id);
   });
 
-  it("S3-16 ends a sandbox with its lifetime, and says so", async () => {
+  it("S3-16 ends a sandbox with its lifetime, and reports it", async () => {
     const sandbox = await provider.getOrCreate({ ttlSeconds: 600 });
     // However slow its creation was, it lives until it is here.
     await client.update(sandbox.id, { ttlMs: 1_000 });
@@ -169,9 +169,9 @@ withServer("SandgateProvider", () => {
     const nowhere = new SandgateProvider({ connection: { address: "unix:///no/such.sock" } });
     await expect(nowhere.getOrCreate()).rejects.toMatchObject({ name: "UnavailableError" });
     nowhere.close();
-    const stranger = new SandgateProvider({ connection, template: "no-such-template" });
-    await expect(stranger.getOrCreate()).rejects.toMatchObject({ name: "TemplateNotFoundError" });
-    stranger.close();
+    const unknown = new SandgateProvider({ connection, template: "no-such-template" });
+    await expect(unknown.getOrCreate()).rejects.toMatchObject({ name: "TemplateNotFoundError" });
+    unknown.close();
     await expect(provider.reconnect("no-such-sandbox")).rejects.toBeInstanceOf(SandgateError);
   });
 

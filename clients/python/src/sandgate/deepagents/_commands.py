@@ -77,7 +77,7 @@ class CommandBackend(BaseSandbox, Managed, AsyncManaged):
         """Run a shell command; both streams come as one, in exact order.
 
         A command that runs out of time has exit code 124, its output so far and
-        a line that says so; one that signal n ended has 128+n. Where Sandgate
+        a line that reports it; one that signal n ended has 128+n. Where Sandgate
         itself fails, the output begins with "Error:" and the exit code is None.
 
         Args:

@@ -52,7 +52,8 @@ class PolicyOptions(TypedDict, total=False):
     """Below these nothing may be written; with `virtual_mode` neither as paths of
     the sandbox nor as virtual ones."""
     deny_commands: Sequence[str] | None
-    """Commands that contain one of these are refused: a guardrail, no boundary."""
+    """Commands that contain one of these are refused: a guardrail, not a security
+    boundary."""
 
 
 class ServerOptions(TypedDict, total=False):

@@ -52,7 +52,7 @@ class SandgateSandbox(NativeBackend):
         on_output: Called with each piece of a command's output as it comes; in
             the async methods awaited if it returns an awaitable.
         raise_on_transport_error: Raise `SandgateError` when the server or the
-            sandbox cannot be reached, in place of a result that says so.
+            sandbox cannot be reached, in place of a result that reports it.
         audit_log: Called after each write, edit, delete, upload and execute with
             the operation, its target (a path or the command) and what else is
             known: `size`, `replace_all`, `exit_code`, and `error` (None: it
