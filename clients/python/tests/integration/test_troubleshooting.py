@@ -101,7 +101,7 @@ class _Seen:
     def the_sandbox_is_gone(self) -> str:
         return _raised(lambda: SandgateSandbox.connect("stale", config=self.config))
 
-    def an_agent_s_sandbox_is_gone(self) -> str:
+    def an_ai_agent_s_sandbox_is_gone(self) -> str:
         with SandgateSession(config=self.config, ttl=600) as session:
             session.start()
             self.client.delete(session.id)

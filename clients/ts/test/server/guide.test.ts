@@ -1,7 +1,7 @@
 import { execFileSync, spawn } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { basename, join, resolve } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { Client } from "../../src/index.js";
 import { address, withServer } from "./server.js";
@@ -17,7 +17,8 @@ interface Block {
 /** The code blocks of a page; of a block that shows a change, the new side. */
 function blocksOf(page: string): Block[] {
   const text = readFileSync(resolve(root, page), "utf8");
-  const name = page.endsWith("README.md") ? "readme" : "guide";
+  const name =
+    basename(page) === "README.md" ? "readme" : basename(page, ".md").replace("typescript", "guide");
   return [...text.matchAll(/^```(ts|ts server|diff)\n(.*?)^```$/gms)].map(([, kind, code = ""], index) => ({
     name: `${name}-${index + 1}`,
     kind: kind === "ts server" ? "server" : "run",
@@ -32,7 +33,11 @@ function blocksOf(page: string): Block[] {
   }));
 }
 
-const blocks = [...blocksOf("README.md"), ...blocksOf("../../docs/clients/typescript.md")];
+const blocks = [
+  ...blocksOf("README.md"),
+  ...blocksOf("../../docs/clients/typescript.md"),
+  ...blocksOf("../../docs/clients/migration-bitkaio-langchain-kubernetes.md"),
+];
 
 /** Stands for a paid model: it runs one command, then answers. */
 const MODEL = `
@@ -96,7 +101,8 @@ withServer("the pages' code", () => {
 
   it("is there", () => {
     expect(blocks.filter((b) => b.name.startsWith("readme")).length).toBeGreaterThanOrEqual(3);
-    expect(blocks.filter((b) => b.name.startsWith("guide")).length).toBeGreaterThanOrEqual(14);
+    expect(blocks.filter((b) => b.name.startsWith("guide")).length).toBeGreaterThanOrEqual(12);
+    expect(blocks.filter((b) => b.name.startsWith("migration")).length).toBe(2);
   });
 
   it.each(blocks.filter((b) => b.kind === "run").map((b) => b.name))("runs as it stands: %s", (name) => {
