@@ -26,7 +26,7 @@ const (
 // value's comment gives the gRPC code and the metadata keys that are set beside
 // it. Values may be added; a client falls back on the code.
 //
-// Example: a call for a sandbox that is not there ends with
+// Example: a call for a sandbox that does not exist ends with
 //
 //	code: NOT_FOUND
 //	message: "there is no sandbox \"thread-1\"; create it, or list the existing ones"
@@ -38,35 +38,35 @@ const (
 	ErrorReason_ERROR_REASON_UNSPECIFIED ErrorReason = 0
 	// INVALID_ARGUMENT, with BadRequest. A field is missing or malformed.
 	ErrorReason_ERROR_REASON_REQUEST_INVALID ErrorReason = 1
-	// INVALID_ARGUMENT, with BadRequest; "path". A path is empty, relative, holds
+	// INVALID_ARGUMENT, with BadRequest; "path". A path is empty, relative, contains
 	// NUL, or leads out of the root directory.
 	ErrorReason_ERROR_REASON_PATH_INVALID ErrorReason = 2
 	// INVALID_ARGUMENT, with BadRequest. A glob or regular expression is
 	// malformed or too broad.
 	ErrorReason_ERROR_REASON_PATTERN_INVALID ErrorReason = 3
-	// INVALID_ARGUMENT. Upload messages came in the wrong order.
+	// INVALID_ARGUMENT. Upload messages arrived in the wrong order.
 	ErrorReason_ERROR_REASON_UPLOAD_OUT_OF_ORDER ErrorReason = 4
 	// RESOURCE_EXHAUSTED; "limit_bytes" or "limit_fields". A message was larger
 	// than allowed, or had more fields.
 	ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE ErrorReason = 5
-	// UNAUTHENTICATED. No credentials, or none that the server knows.
+	// UNAUTHENTICATED. Credentials are missing or unknown to the server.
 	ErrorReason_ERROR_REASON_CREDENTIALS_INVALID ErrorReason = 10
 	// PERMISSION_DENIED; "policy". A policy of the server or the sandbox forbids
 	// the operation.
 	ErrorReason_ERROR_REASON_POLICY_DENIED ErrorReason = 11
 	// PERMISSION_DENIED; "template", "field". The template does not allow the
-	// field to be set, or not to this value.
+	// field, or not this value.
 	ErrorReason_ERROR_REASON_TEMPLATE_FORBIDS ErrorReason = 12
-	// NOT_FOUND; "sandbox_id". There is no such sandbox for this tenant.
+	// NOT_FOUND; "sandbox_id". This tenant has no such sandbox.
 	ErrorReason_ERROR_REASON_SANDBOX_NOT_FOUND ErrorReason = 20
-	// NOT_FOUND; "sandbox_id", "expire_time". The sandbox was there and its
-	// lifetime ended.
+	// NOT_FOUND; "sandbox_id", "expire_time". The sandbox existed and has
+	// expired.
 	ErrorReason_ERROR_REASON_SANDBOX_EXPIRED ErrorReason = 21
 	// ALREADY_EXISTS; "sandbox_id". The id exists with another spec.
 	ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS ErrorReason = 22
 	// FAILED_PRECONDITION; "sandbox_id", "state", and "failure" with OUT_OF_MEMORY
-	// where the substrate ended it for that. The sandbox is not in a state in
-	// which this can be done.
+	// where the substrate ended it for that. The sandbox is not in the state that
+	// the call needs.
 	ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE ErrorReason = 23
 	// FAILED_PRECONDITION; "sandbox_id", "incarnation". The sandbox lost its disk
 	// and processes since the incarnation that the caller expects.
@@ -75,22 +75,22 @@ const (
 	ErrorReason_ERROR_REASON_TEMPLATE_NOT_FOUND ErrorReason = 25
 	// INVALID_ARGUMENT. The page token is malformed or belongs to other filters.
 	ErrorReason_ERROR_REASON_PAGE_TOKEN_INVALID ErrorReason = 26
-	// FAILED_PRECONDITION. The page token is too old: start again.
+	// FAILED_PRECONDITION. The page token has expired: start again.
 	ErrorReason_ERROR_REASON_PAGE_TOKEN_EXPIRED ErrorReason = 27
-	// FAILED_PRECONDITION; "sandbox_id". The sandbox could not be started: the
-	// image, the template or the substrate's answer is in the message.
+	// FAILED_PRECONDITION; "sandbox_id". The sandbox could not be started. The
+	// message names the image or template, or has the substrate's error.
 	ErrorReason_ERROR_REASON_SANDBOX_START_FAILED ErrorReason = 28
 	// DEADLINE_EXCEEDED; "sandbox_id". The sandbox did not become ready in time;
 	// nothing is left behind.
 	ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT ErrorReason = 29
-	// NOT_FOUND; "exec_id". There is no such command, or its end is no longer
-	// kept.
+	// NOT_FOUND; "exec_id". There is no such command, or its exit status is no
+	// longer kept.
 	ErrorReason_ERROR_REASON_EXEC_NOT_FOUND ErrorReason = 40
 	// ALREADY_EXISTS; "exec_id". The id was used for another request.
 	ErrorReason_ERROR_REASON_EXEC_ID_REUSED ErrorReason = 41
 	// NOT_FOUND; "command". The program does not exist in the sandbox.
 	ErrorReason_ERROR_REASON_COMMAND_NOT_FOUND ErrorReason = 42
-	// FAILED_PRECONDITION; "command". The program is there and cannot be run: not
+	// FAILED_PRECONDITION; "command". The program exists and cannot be run: not
 	// executable, a directory, or in a format that the kernel does not know.
 	ErrorReason_ERROR_REASON_COMMAND_NOT_EXECUTABLE ErrorReason = 43
 	// FAILED_PRECONDITION; "cwd". The working directory is missing or cannot be
@@ -100,14 +100,14 @@ const (
 	ErrorReason_ERROR_REASON_EXEC_ENDED ErrorReason = 45
 	// FAILED_PRECONDITION; "exec_id". Standard input was not opened or has ended.
 	ErrorReason_ERROR_REASON_STDIN_CLOSED ErrorReason = 46
-	// OUT_OF_RANGE; "offset". The bytes do not follow those that were taken.
+	// OUT_OF_RANGE; "offset". The bytes do not follow those already accepted.
 	ErrorReason_ERROR_REASON_STDIN_OFFSET_MISMATCH ErrorReason = 47
 	// FAILED_PRECONDITION; "exec_id". The command has no terminal.
 	ErrorReason_ERROR_REASON_NO_TERMINAL ErrorReason = 48
 	// OUT_OF_RANGE; "position", "end". The position is beyond the output's end.
 	ErrorReason_ERROR_REASON_POSITION_INVALID ErrorReason = 49
-	// RESOURCE_EXHAUSTED; "position". The reader took nothing for too long and was
-	// dropped; Attach from this position.
+	// RESOURCE_EXHAUSTED; "position". The reader was too slow and was dropped;
+	// Attach from this position.
 	ErrorReason_ERROR_REASON_READER_TOO_SLOW ErrorReason = 50
 	// RESOURCE_EXHAUSTED, with RetryInfo. The sandbox could not start another
 	// process: its process or memory limit is reached.
@@ -118,9 +118,9 @@ const (
 	ErrorReason_ERROR_REASON_FILE_PERMISSION_DENIED ErrorReason = 61
 	// FAILED_PRECONDITION; "path".
 	ErrorReason_ERROR_REASON_FILE_IS_DIRECTORY ErrorReason = 62
-	// FAILED_PRECONDITION; "path". A directory was needed.
+	// FAILED_PRECONDITION; "path". A directory is needed.
 	ErrorReason_ERROR_REASON_FILE_NOT_DIRECTORY ErrorReason = 63
-	// FAILED_PRECONDITION; "path". A regular file was needed, and it is a device,
+	// FAILED_PRECONDITION; "path". A regular file is needed, and this is a device,
 	// pipe or socket.
 	ErrorReason_ERROR_REASON_FILE_NOT_REGULAR ErrorReason = 64
 	// ALREADY_EXISTS; "path".
@@ -133,7 +133,7 @@ const (
 	ErrorReason_ERROR_REASON_DISK_FULL ErrorReason = 68
 	// FAILED_PRECONDITION; "path". The file is not UTF-8 text.
 	ErrorReason_ERROR_REASON_FILE_NOT_TEXT ErrorReason = 69
-	// DATA_LOSS; "path". Size or SHA-256 are not those announced; nothing was
+	// DATA_LOSS; "path". Size or SHA-256 differ from those announced; nothing was
 	// replaced.
 	ErrorReason_ERROR_REASON_FILE_CHECKSUM_MISMATCH ErrorReason = 70
 	// NOT_FOUND; "path". The text to replace does not occur.
@@ -143,9 +143,9 @@ const (
 	ErrorReason_ERROR_REASON_EDIT_NOT_UNIQUE ErrorReason = 72
 	// NOT_FOUND; "upload_id".
 	ErrorReason_ERROR_REASON_UPLOAD_NOT_FOUND ErrorReason = 73
-	// OUT_OF_RANGE; "upload_id", "offset". The upload does not go on from there.
+	// OUT_OF_RANGE; "upload_id", "offset". The upload does not continue at this offset.
 	ErrorReason_ERROR_REASON_UPLOAD_OFFSET_MISMATCH ErrorReason = 74
-	// ABORTED; "upload_id". Another stream writes to this upload now.
+	// ABORTED; "upload_id". Another stream is writing to this upload.
 	ErrorReason_ERROR_REASON_UPLOAD_BUSY ErrorReason = 75
 	// INTERNAL; "path". The kernel reported an input/output error.
 	ErrorReason_ERROR_REASON_FILE_IO ErrorReason = 76
@@ -154,34 +154,34 @@ const (
 	ErrorReason_ERROR_REASON_FILE_CROSS_DEVICE ErrorReason = 77
 	// FAILED_PRECONDITION; "path". The file system is mounted read-only.
 	ErrorReason_ERROR_REASON_FILE_READ_ONLY ErrorReason = 78
-	// UNIMPLEMENTED; "feature". The server, its provider or this sandbox cannot
-	// do that; GetServerInfo lists what it can.
+	// UNIMPLEMENTED; "feature". The server, its provider or this sandbox does not
+	// support this; GetServerInfo lists what the server supports.
 	ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED ErrorReason = 80
 	// RESOURCE_EXHAUSTED, with RetryInfo; "quota". A quota of the principal is
-	// used up.
+	// exhausted.
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 81
 	// UNAVAILABLE, with RetryInfo. The substrate does not answer.
 	ErrorReason_ERROR_REASON_PROVIDER_UNAVAILABLE ErrorReason = 82
-	// UNAVAILABLE, with RetryInfo; "sandbox_id". The sandbox's agent cannot be
-	// reached now.
+	// UNAVAILABLE, with RetryInfo; "sandbox_id". The sandbox's agent is currently
+	// unreachable.
 	ErrorReason_ERROR_REASON_AGENT_UNAVAILABLE ErrorReason = 83
 	// FAILED_PRECONDITION; "sandbox_id", "missing". The agent cannot run in this
-	// image or pod; the message names what is missing and how to cure it.
+	// image or pod; the message names what is missing and the remedy.
 	ErrorReason_ERROR_REASON_AGENT_CANNOT_START ErrorReason = 84
-	// DATA_LOSS; "sandbox_id". The agent broke the protocol: its messages came in
-	// a wrong order or form.
+	// DATA_LOSS; "sandbox_id". The agent violated the protocol: its messages were
+	// malformed or out of order.
 	ErrorReason_ERROR_REASON_AGENT_MISBEHAVED ErrorReason = 85
 	// UNAVAILABLE, with RetryInfo. The server is shutting down; another replica
-	// or the restarted server goes on.
+	// or the restarted server continues.
 	ErrorReason_ERROR_REASON_SERVER_SHUTTING_DOWN ErrorReason = 86
-	// FAILED_PRECONDITION; "sandbox_id", "agent_version", "server_version". Server
-	// and agent are too far apart in version.
+	// FAILED_PRECONDITION; "sandbox_id", "agent_version", "server_version". The
+	// versions of server and agent are too far apart.
 	ErrorReason_ERROR_REASON_AGENT_VERSION_UNSUPPORTED ErrorReason = 87
 	// CANCELLED. The caller cancelled.
 	ErrorReason_ERROR_REASON_CALL_CANCELLED ErrorReason = 88
-	// DEADLINE_EXCEEDED. The call's deadline ended.
+	// DEADLINE_EXCEEDED. The call's deadline passed.
 	ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED ErrorReason = 89
-	// INTERNAL. A fault of Sandgate; the request id finds it in the logs.
+	// INTERNAL. A bug in Sandgate; find the request id in the logs.
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 90
 )
 

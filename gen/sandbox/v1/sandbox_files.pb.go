@@ -79,11 +79,11 @@ func (FileType) EnumDescriptor() ([]byte, []int) {
 	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{0}
 }
 
-// FileError says why one file of several failed. A failure of the connection
-// or of the sandbox is never reported here; it ends the call.
+// FileError is why one file of several failed. A failure of the connection or
+// the sandbox is never reported here; it ends the call.
 type FileError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why.
+	// The reason.
 	Reason ErrorReason `protobuf:"varint,1,opt,name=reason,proto3,enum=sandbox.v1.ErrorReason" json:"reason,omitempty"`
 	// One line for people.
 	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
@@ -135,7 +135,7 @@ func (x *FileError) GetMessage() string {
 	return ""
 }
 
-// FileInfo describes a file without following a link at its name.
+// FileInfo describes a file. A link is described itself, not its target.
 type FileInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Absolute path.
@@ -146,10 +146,10 @@ type FileInfo struct {
 	// Permission bits, such as 0644, with set-id and sticky bits.
 	Mode       uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`
 	ModifyTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=modify_time,json=modifyTime,proto3" json:"modify_time,omitempty"`
-	// Where a link points to, as it is written there.
+	// A link's target, as stored.
 	SymlinkTarget string `protobuf:"bytes,6,opt,name=symlink_target,json=symlinkTarget,proto3" json:"symlink_target,omitempty"`
-	// Type of what a link points to; UNSPECIFIED for a dangling link and for
-	// what is not a link.
+	// Type of a link's target; UNSPECIFIED for a dangling link and for files
+	// that are not links.
 	TargetType    FileType `protobuf:"varint,7,opt,name=target_type,json=targetType,proto3,enum=sandbox.v1.FileType" json:"target_type,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -340,29 +340,29 @@ func (*UploadRequest_Trailer) isUploadRequest_Payload() {}
 // UploadHeader begins a file. Its trailer ends it.
 type UploadHeader struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required in the first header; the later ones leave it empty or repeat it.
+	// Required in the first header; empty or the same in later ones.
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
 	// As in ExecuteRequest; only the first header's counts.
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
 	// Required. Absolute path of the file.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
 	// Makes the upload resumable: 1 to 128 characters of a-z, A-Z, 0-9, ".", "_",
-	// "-", unique for this file. What arrived is kept for an hour after the last
-	// byte when the stream breaks, unless it filled the disk. Empty: not
-	// resumable.
+	// "-", unique for this file. When the stream breaks, the received bytes are
+	// kept for an hour after the last one, unless they filled the disk. Empty:
+	// not resumable.
 	UploadId string `protobuf:"bytes,4,opt,name=upload_id,json=uploadId,proto3" json:"upload_id,omitempty"`
-	// With upload_id: how many bytes were sent before, as GetUpload says. Another
-	// offset is UPLOAD_OFFSET_MISMATCH.
+	// With upload_id: the number of bytes received before, as GetUpload returns
+	// it. Another offset is UPLOAD_OFFSET_MISMATCH.
 	Offset int64 `protobuf:"varint,5,opt,name=offset,proto3" json:"offset,omitempty"`
-	// Permission bits of a new file. Unset: those of the file that is replaced,
+	// Permission bits of the file. Unset: those of the file that is replaced,
 	// 0644 for a new one.
 	Mode *uint32 `protobuf:"varint,6,opt,name=mode,proto3,oneof" json:"mode,omitempty"`
-	// Size of the whole file. If given, a file of another size is refused.
+	// Size of the whole file. If set, a file of another size is rejected.
 	Size *int64 `protobuf:"varint,7,opt,name=size,proto3,oneof" json:"size,omitempty"`
-	// SHA-256 of the whole file, 32 bytes. If given, a file with another is
-	// refused.
+	// SHA-256 of the whole file, 32 bytes. If set, a file with another hash is
+	// rejected.
 	Sha256 []byte `protobuf:"bytes,8,opt,name=sha256,proto3" json:"sha256,omitempty"`
-	// True: an existing file is not replaced but is FILE_ALREADY_EXISTS.
+	// True: an existing file is FILE_ALREADY_EXISTS and not replaced.
 	CreateOnly bool `protobuf:"varint,9,opt,name=create_only,json=createOnly,proto3" json:"create_only,omitempty"`
 	// Narrows the sandbox's access policy; only the first header's counts.
 	Access        *AccessPolicy `protobuf:"bytes,10,opt,name=access,proto3" json:"access,omitempty"`
@@ -471,15 +471,15 @@ func (x *UploadHeader) GetAccess() *AccessPolicy {
 }
 
 // UploadTrailer ends a file: every byte of it was sent. The file then replaces
-// what has its name. A caller that learns size and SHA-256 only while it sends
-// states them here; both are optional, and checked if given.
+// an existing one of that name. A caller that knows size and SHA-256 only at
+// the end sets them here; both are optional, and checked if set.
 type UploadTrailer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Size of the whole file, bytes before the header's offset included. A file
-	// of another size is refused with FILE_CHECKSUM_MISMATCH.
+	// of another size is rejected with FILE_CHECKSUM_MISMATCH.
 	Size *int64 `protobuf:"varint,1,opt,name=size,proto3,oneof" json:"size,omitempty"`
-	// SHA-256 of the whole file, 32 bytes. A file with another is refused with
-	// FILE_CHECKSUM_MISMATCH.
+	// SHA-256 of the whole file, 32 bytes. A file with another hash is rejected
+	// with FILE_CHECKSUM_MISMATCH.
 	Sha256        []byte `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -574,12 +574,12 @@ func (x *UploadResponse) GetResults() []*UploadResult {
 	return nil
 }
 
-// UploadResult tells what became of one file.
+// UploadResult is the result of one file.
 type UploadResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The path as it was given.
+	// The path as requested.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// Set when the file was not written; it is then as it was before.
+	// Set if the file was not written; it is then unchanged.
 	Error *FileError `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
 	// Size of the file.
 	Size int64 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
@@ -711,16 +711,16 @@ func (x *GetUploadRequest) GetUploadId() string {
 	return ""
 }
 
-// GetUploadResponse says how far an upload has come.
+// GetUploadResponse reports the progress of an upload.
 type GetUploadResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Path of the file.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// Bytes that are safe: the offset to go on from.
+	// Number of bytes received: the offset to continue from.
 	Offset int64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
-	// True when the file was completed and is in place.
+	// True if the file is complete and in place.
 	Complete bool `protobuf:"varint,3,opt,name=complete,proto3" json:"complete,omitempty"`
-	// Until when the part is kept.
+	// When the received part is dropped.
 	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1028,7 +1028,7 @@ type DownloadHeader struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which item of the request, from 0.
 	Index int32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	// The file as it was when it was opened. With a link, what it points to.
+	// The file when it was opened. For a link, its target.
 	Info *FileInfo `protobuf:"bytes,2,opt,name=info,proto3" json:"info,omitempty"`
 	// Where the chunks begin.
 	Offset        int64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
@@ -1092,11 +1092,11 @@ type DownloadTrailer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which item of the request, from 0.
 	Index int32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	// Set when the file could not be read, or not to its end.
+	// Set if the file could not be read completely.
 	Error *FileError `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
-	// Bytes that were sent.
+	// Number of bytes sent.
 	Size int64 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
-	// SHA-256 of the bytes that were sent, 32 bytes.
+	// SHA-256 of the bytes sent, 32 bytes.
 	Sha256        []byte `protobuf:"bytes,4,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1289,7 +1289,7 @@ type ListDirectoryRequest struct {
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
 	// At most this many entries in a page. 0 or more than 10 000: 10 000.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Narrows the sandbox's access policy.
 	Access        *AccessPolicy `protobuf:"bytes,6,opt,name=access,proto3" json:"access,omitempty"`
@@ -1423,7 +1423,7 @@ func (x *ListDirectoryResponse) GetNextPageToken() string {
 	return ""
 }
 
-// MakeDirectoryRequest names a directory to make.
+// MakeDirectoryRequest names a directory to create.
 type MakeDirectoryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -1432,7 +1432,8 @@ type MakeDirectoryRequest struct {
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
 	// Required. Absolute path.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
-	// True: missing parents are made and an existing directory is no error.
+	// True: missing parents are created and an existing directory is not an
+	// error.
 	Parents bool `protobuf:"varint,4,opt,name=parents,proto3" json:"parents,omitempty"`
 	// Permission bits. Unset: 0755.
 	Mode *uint32 `protobuf:"varint,5,opt,name=mode,proto3,oneof" json:"mode,omitempty"`
@@ -1514,10 +1515,10 @@ func (x *MakeDirectoryRequest) GetAccess() *AccessPolicy {
 	return nil
 }
 
-// MakeDirectoryResponse tells whether something was made.
+// MakeDirectoryResponse reports whether a directory was created.
 type MakeDirectoryResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// False when the directory was there already.
+	// False if the directory existed already.
 	Created       bool `protobuf:"varint,1,opt,name=created,proto3" json:"created,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1560,16 +1561,16 @@ func (x *MakeDirectoryResponse) GetCreated() bool {
 	return false
 }
 
-// MoveFileRequest renames.
+// MoveFileRequest names a file to rename.
 type MoveFileRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
 	// As in ExecuteRequest.
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
-	// Required. Absolute path of what is moved; a link is moved itself.
+	// Required. Absolute path of the source; a link is moved itself.
 	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
-	// Required. Absolute path that it gets. Its parent must exist.
+	// Required. Absolute path of the destination. Its parent must exist.
 	Destination string `protobuf:"bytes,4,opt,name=destination,proto3" json:"destination,omitempty"`
 	// True: an existing file is replaced. False: FILE_ALREADY_EXISTS.
 	Overwrite bool `protobuf:"varint,5,opt,name=overwrite,proto3" json:"overwrite,omitempty"`
@@ -1688,7 +1689,7 @@ func (*MoveFileResponse) Descriptor() ([]byte, []int) {
 	return file_sandbox_v1_sandbox_files_proto_rawDescGZIP(), []int{21}
 }
 
-// RemoveFileRequest removes.
+// RemoveFileRequest names a file to remove.
 type RemoveFileRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -1697,10 +1698,10 @@ type RemoveFileRequest struct {
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
 	// Required. Absolute path; a link is removed itself, never followed.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
-	// True: a directory is removed with all that is in it. False: only an empty
-	// one, else DIRECTORY_NOT_EMPTY.
+	// True: a directory is removed with its contents. False: only an empty one,
+	// otherwise DIRECTORY_NOT_EMPTY.
 	Recursive bool `protobuf:"varint,4,opt,name=recursive,proto3" json:"recursive,omitempty"`
-	// True: a missing path is no error.
+	// True: a missing path is not an error.
 	AllowMissing bool `protobuf:"varint,5,opt,name=allow_missing,json=allowMissing,proto3" json:"allow_missing,omitempty"`
 	// Narrows the sandbox's access policy.
 	Access        *AccessPolicy `protobuf:"bytes,6,opt,name=access,proto3" json:"access,omitempty"`
@@ -1780,10 +1781,10 @@ func (x *RemoveFileRequest) GetAccess() *AccessPolicy {
 	return nil
 }
 
-// RemoveFileResponse tells whether something was removed.
+// RemoveFileResponse reports whether something was removed.
 type RemoveFileResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// False when there was nothing.
+	// False if there was nothing to remove.
 	Removed       bool `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1826,7 +1827,7 @@ func (x *RemoveFileResponse) GetRemoved() bool {
 	return false
 }
 
-// ReadLinesRequest asks for a window of a text file.
+// ReadLinesRequest selects a window of a text file.
 type ReadLinesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -1934,18 +1935,18 @@ type ReadLinesResponse struct {
 	// and a lone "\r" count as line ends and become "\n". Empty for a file that
 	// is not text.
 	Content []byte `protobuf:"bytes,1,opt,name=content,proto3" json:"content,omitempty"`
-	// False when the file is not UTF-8 text, judged by its first 8 192 bytes;
-	// read it by Download.
+	// False if the first 8 192 bytes of the file are not UTF-8 text; use
+	// Download.
 	Text bool `protobuf:"varint,2,opt,name=text,proto3" json:"text,omitempty"`
 	// Number of the first line in content, from 1. 0: no line.
 	StartLine int64 `protobuf:"varint,3,opt,name=start_line,json=startLine,proto3" json:"start_line,omitempty"`
 	// Number of the last line in content. 0: no line.
 	EndLine int64 `protobuf:"varint,4,opt,name=end_line,json=endLine,proto3" json:"end_line,omitempty"`
-	// Lines of the whole file. Unset when it was not read to its end.
+	// Number of lines in the file. Unset if it was not read to its end.
 	TotalLines *int64 `protobuf:"varint,5,opt,name=total_lines,json=totalLines,proto3,oneof" json:"total_lines,omitempty"`
-	// True when lines follow after end_line.
+	// True if lines follow after end_line.
 	More bool `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`
-	// True when max_bytes cut the content before `limit` did; a line that alone
+	// True if max_bytes cut the content before `limit` did; a single line that
 	// is too long is cut within.
 	Truncated bool `protobuf:"varint,7,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	// Size of the file in bytes.
@@ -2040,7 +2041,7 @@ func (x *ReadLinesResponse) GetSize() int64 {
 	return 0
 }
 
-// WriteFileRequest writes a small file. Larger ones go through Upload.
+// WriteFileRequest writes a small file; use Upload for larger ones.
 type WriteFileRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -2053,7 +2054,7 @@ type WriteFileRequest struct {
 	Content []byte `protobuf:"bytes,4,opt,name=content,proto3" json:"content,omitempty"`
 	// As in UploadHeader.
 	Mode *uint32 `protobuf:"varint,5,opt,name=mode,proto3,oneof" json:"mode,omitempty"`
-	// True: an existing file is not replaced but is FILE_ALREADY_EXISTS.
+	// True: an existing file is FILE_ALREADY_EXISTS and not replaced.
 	CreateOnly bool `protobuf:"varint,6,opt,name=create_only,json=createOnly,proto3" json:"create_only,omitempty"`
 	// Narrows the sandbox's access policy.
 	Access        *AccessPolicy `protobuf:"bytes,7,opt,name=access,proto3" json:"access,omitempty"`
@@ -2140,13 +2141,13 @@ func (x *WriteFileRequest) GetAccess() *AccessPolicy {
 	return nil
 }
 
-// WriteFileResponse describes what was written.
+// WriteFileResponse describes the written file.
 type WriteFileResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Size  int64                  `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
 	// 32 bytes.
 	Sha256 []byte `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
-	// False when a file was replaced.
+	// False if a file was replaced.
 	Created       bool `protobuf:"varint,3,opt,name=created,proto3" json:"created,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2212,11 +2213,11 @@ type EditFileRequest struct {
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
 	// Required. Absolute path; links are followed.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
-	// Required, unless allow_empty_old. The text to replace. Tried as it is, then
-	// with "\r\n" in place of "\n", then the other way round; new_text is changed
-	// in the same way.
+	// Required, unless allow_empty_old. The text to replace. Tried unchanged, then
+	// with "\r\n" in place of "\n", then the reverse; new_text is changed
+	// likewise.
 	OldText []byte `protobuf:"bytes,4,opt,name=old_text,json=oldText,proto3" json:"old_text,omitempty"`
-	// The text that takes its place; may be empty.
+	// The replacement; may be empty.
 	NewText []byte `protobuf:"bytes,5,opt,name=new_text,json=newText,proto3" json:"new_text,omitempty"`
 	// True: every occurrence. False: there must be exactly one, otherwise
 	// EDIT_NOT_UNIQUE.
@@ -2315,12 +2316,12 @@ func (x *EditFileRequest) GetAccess() *AccessPolicy {
 	return nil
 }
 
-// EditFileResponse tells what was replaced.
+// EditFileResponse reports what was replaced.
 type EditFileResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many occurrences were replaced, at least 1.
+	// Number of replaced occurrences, at least 1.
 	Occurrences int64 `protobuf:"varint,1,opt,name=occurrences,proto3" json:"occurrences,omitempty"`
-	// Size of the file now.
+	// New size of the file.
 	Size          int64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -66,17 +66,17 @@ type GetServerInfoResponse struct {
 	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// The provider in use: "local", "docker", "kubernetes" or "agentsandbox".
 	Provider string `protobuf:"bytes,2,opt,name=provider,proto3" json:"provider,omitempty"`
-	// What the server can do beyond the calls that always work: "suspend",
+	// What the server supports beyond the calls that always work: "suspend",
 	// "pool", "terminal", "stdin", "attach", "images", … A call whose capability
 	// is missing fails with FEATURE_UNSUPPORTED.
 	Capabilities []string `protobuf:"bytes,3,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
-	// Bounds that requests are held to.
+	// Bounds on requests.
 	Limits *ServerLimits `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
 	// What this machine or cluster enforces, one entry per protection.
 	Enforcement []*Enforcement `protobuf:"bytes,5,rep,name=enforcement,proto3" json:"enforcement,omitempty"`
 	// Names of the templates that the caller may use.
 	Templates []string `protobuf:"bytes,6,rep,name=templates,proto3" json:"templates,omitempty"`
-	// Who the caller is to the server.
+	// The authenticated caller.
 	Principal     *Principal `protobuf:"bytes,7,opt,name=principal,proto3" json:"principal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -166,17 +166,17 @@ type ServerLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Largest message in either direction, in bytes.
 	MaxMessageBytes int64 `protobuf:"varint,1,opt,name=max_message_bytes,json=maxMessageBytes,proto3" json:"max_message_bytes,omitempty"`
-	// Timeout of a command that states none. Unset: no limit.
+	// Timeout of a command that sets none. Unset: no limit.
 	DefaultTimeout *durationpb.Duration `protobuf:"bytes,2,opt,name=default_timeout,json=defaultTimeout,proto3" json:"default_timeout,omitempty"`
-	// Largest timeout that a command may state. Unset: no limit.
+	// Largest timeout that a command may set. Unset: no limit.
 	MaxTimeout *durationpb.Duration `protobuf:"bytes,3,opt,name=max_timeout,json=maxTimeout,proto3" json:"max_timeout,omitempty"`
-	// Output kept per command for Attach, in bytes.
+	// Retained output per command, for Attach, in bytes.
 	OutputLogBytes int64 `protobuf:"varint,4,opt,name=output_log_bytes,json=outputLogBytes,proto3" json:"output_log_bytes,omitempty"`
-	// How long the end of a command is kept.
+	// How long the exit status of a command is kept.
 	EndRetention *durationpb.Duration `protobuf:"bytes,5,opt,name=end_retention,json=endRetention,proto3" json:"end_retention,omitempty"`
-	// idle_ttl of a sandbox that states none. Unset: none.
+	// idle_ttl of a sandbox that sets none. Unset: none.
 	DefaultIdleTtl *durationpb.Duration `protobuf:"bytes,6,opt,name=default_idle_ttl,json=defaultIdleTtl,proto3" json:"default_idle_ttl,omitempty"`
-	// ttl of a sandbox that states none. Unset: none.
+	// ttl of a sandbox that sets none. Unset: none.
 	DefaultTtl    *durationpb.Duration `protobuf:"bytes,7,opt,name=default_ttl,json=defaultTtl,proto3" json:"default_ttl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -261,13 +261,13 @@ func (x *ServerLimits) GetDefaultTtl() *durationpb.Duration {
 	return nil
 }
 
-// Enforcement tells whether one protection holds.
+// Enforcement reports whether one protection is enforced.
 type Enforcement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is protected: "memory", "cpu", "processes", "disk", "network",
+	// The protection: "memory", "cpu", "processes", "disk", "network",
 	// "seccomp", "kill_tree", "write_prefixes", …
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// True: enforced.
+	// True if it is enforced.
 	Enforced bool `protobuf:"varint,2,opt,name=enforced,proto3" json:"enforced,omitempty"`
 	// How it is enforced, or why it is not.
 	Detail        string `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`

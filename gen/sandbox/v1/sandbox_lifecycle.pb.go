@@ -24,12 +24,12 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// SandboxState says what can be done with a sandbox.
+// SandboxState is the state of a sandbox.
 type SandboxState int32
 
 const (
 	SandboxState_SANDBOX_STATE_UNSPECIFIED SandboxState = 0
-	// Being made; no command can run yet.
+	// Being created; no command can run yet.
 	SandboxState_SANDBOX_STATE_CREATING SandboxState = 1
 	// Commands can run.
 	SandboxState_SANDBOX_STATE_ACTIVE SandboxState = 2
@@ -37,8 +37,8 @@ const (
 	SandboxState_SANDBOX_STATE_SUSPENDED SandboxState = 3
 	// Being deleted.
 	SandboxState_SANDBOX_STATE_DELETING SandboxState = 4
-	// It ended by itself or could not be made; state_message says why. Only
-	// DeleteSandbox is useful.
+	// It ended by itself or could not be created; state_message has the cause.
+	// It can only be deleted.
 	SandboxState_SANDBOX_STATE_FAILED SandboxState = 5
 )
 
@@ -89,17 +89,17 @@ func (SandboxState) EnumDescriptor() ([]byte, []int) {
 	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{0}
 }
 
-// NetworkMode says how much network a sandbox has.
+// NetworkMode is the kind of network that a sandbox has.
 type NetworkMode int32
 
 const (
 	// The template's mode; NONE where it has none.
 	NetworkMode_NETWORK_MODE_UNSPECIFIED NetworkMode = 0
-	// A loopback interface of its own and nothing else.
+	// A private loopback interface only.
 	NetworkMode_NETWORK_MODE_NONE NetworkMode = 1
 	// Egress to the allowed destinations only, dialled by the server.
 	NetworkMode_NETWORK_MODE_PROXY NetworkMode = 2
-	// What the substrate gives.
+	// The substrate's network.
 	NetworkMode_NETWORK_MODE_FULL NetworkMode = 3
 )
 
@@ -146,25 +146,25 @@ func (NetworkMode) EnumDescriptor() ([]byte, []int) {
 	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{1}
 }
 
-// Sandbox is one isolated place with a file system and processes.
+// Sandbox is an isolated environment with a file system and processes.
 type Sandbox struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The id, unique within the tenant.
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
-	// Changes whenever the sandbox lost its disk and processes (a pod made anew
+	// Changes whenever the sandbox loses its disk and processes (a pod recreated
 	// under the same name, a restarted container). Exec ids, positions and
-	// uploads live within one incarnation. Empty while there is none yet.
+	// uploads live within one incarnation. Empty until the first one exists.
 	Incarnation string `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// What can be done with it now.
+	// The current state.
 	State SandboxState `protobuf:"varint,3,opt,name=state,proto3,enum=sandbox.v1.SandboxState" json:"state,omitempty"`
-	// One line for people: why the sandbox is in this state. May be empty.
+	// One line for people with the cause of the state. May be empty.
 	StateMessage string `protobuf:"bytes,4,opt,name=state_message,json=stateMessage,proto3" json:"state_message,omitempty"`
 	// When it was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// When it last did something on request; exact to min(idle_ttl/4, 60 s).
+	// The last activity, exact to min(idle_ttl/4, 60 s).
 	LastActivityTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_activity_time,json=lastActivityTime,proto3" json:"last_activity_time,omitempty"`
-	// When it ends if nothing happens: the earlier of ttl's and idle_ttl's end.
-	// Unset: never.
+	// When it expires without further activity: the earlier end of ttl and
+	// idle_ttl. Unset: never.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// Lifetime from creation. Unset: none.
 	Ttl *durationpb.Duration `protobuf:"bytes,8,opt,name=ttl,proto3" json:"ttl,omitempty"`
@@ -172,16 +172,16 @@ type Sandbox struct {
 	IdleTtl *durationpb.Duration `protobuf:"bytes,9,opt,name=idle_ttl,json=idleTtl,proto3" json:"idle_ttl,omitempty"`
 	// The caller's labels.
 	Labels map[string]string `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// The template it was made from.
+	// The template from which it was created.
 	Template string `protobuf:"bytes,11,opt,name=template,proto3" json:"template,omitempty"`
-	// The spec in force, defaults filled in. Values of env are left out.
+	// The effective spec, with defaults. Values of env are omitted.
 	Spec *SandboxSpec `protobuf:"bytes,12,opt,name=spec,proto3" json:"spec,omitempty"`
-	// True when it was claimed from a pool of started sandboxes, false when it
-	// was made for this request.
+	// True if it was claimed from a pool, false if it was created for this
+	// request.
 	FromPool bool `protobuf:"varint,13,opt,name=from_pool,json=fromPool,proto3" json:"from_pool,omitempty"`
 	// Its name on the substrate (container, pod or claim), for operators.
 	SubstrateName string `protobuf:"bytes,14,opt,name=substrate_name,json=substrateName,proto3" json:"substrate_name,omitempty"`
-	// What the substrate enforces for this sandbox; opting out shows here.
+	// What the substrate enforces for this sandbox, opt-outs included.
 	Isolation *Isolation `protobuf:"bytes,15,opt,name=isolation,proto3" json:"isolation,omitempty"`
 	// How this server reaches the agent of an active sandbox, for operators:
 	// "unix", "exec", "pod-ip", …
@@ -333,7 +333,7 @@ func (x *Sandbox) GetTransport() string {
 }
 
 // SandboxSpec holds the portable properties of a sandbox. A field that the
-// template does not allow to be set is refused with TEMPLATE_FORBIDS.
+// template does not allow is rejected with TEMPLATE_FORBIDS.
 type SandboxSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// OCI image reference. Empty: the template's; where that has none, the
@@ -347,11 +347,11 @@ type SandboxSpec struct {
 	WorkingDirectory string `protobuf:"bytes,4,opt,name=working_directory,json=workingDirectory,proto3" json:"working_directory,omitempty"`
 	// Network access. Default: none.
 	Network *Network `protobuf:"bytes,5,opt,name=network,proto3" json:"network,omitempty"`
-	// What file calls and commands may touch, for every caller. Default: no
+	// What file calls and commands may access, for every caller. Default: no
 	// restriction beyond the sandbox's own.
 	Access *AccessPolicy `protobuf:"bytes,6,opt,name=access,proto3" json:"access,omitempty"`
-	// The command that the agent supervises beside the calls, as an argv: the
-	// image's own service, say. Empty: none.
+	// A command that the agent starts and supervises, as an argv, such as the
+	// image's own service. Empty: none.
 	Command       []string `protobuf:"bytes,7,rep,name=command,proto3" json:"command,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -443,7 +443,7 @@ type Resources struct {
 	MemoryBytes int64 `protobuf:"varint,1,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// CPU time per wall time, in thousandths of a core.
 	CpuMillis int32 `protobuf:"varint,2,opt,name=cpu_millis,json=cpuMillis,proto3" json:"cpu_millis,omitempty"`
-	// Processes and threads at one time.
+	// Concurrent processes and threads.
 	MaxProcesses int32 `protobuf:"varint,3,opt,name=max_processes,json=maxProcesses,proto3" json:"max_processes,omitempty"`
 	// Writable disk, in bytes.
 	DiskBytes     int64 `protobuf:"varint,4,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
@@ -509,12 +509,12 @@ func (x *Resources) GetDiskBytes() int64 {
 	return 0
 }
 
-// Network says what a sandbox can reach.
+// Network is the network access of a sandbox.
 type Network struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Default: NETWORK_MODE_NONE.
 	Mode NetworkMode `protobuf:"varint,1,opt,name=mode,proto3,enum=sandbox.v1.NetworkMode" json:"mode,omitempty"`
-	// Destinations that PROXY lets through; refused with other modes.
+	// Destinations that PROXY allows; rejected with other modes.
 	Allow         []*EgressRule `protobuf:"bytes,2,rep,name=allow,proto3" json:"allow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -620,25 +620,24 @@ func (x *EgressRule) GetPorts() []int32 {
 }
 
 // AccessPolicy restricts file calls and, for writes, commands. Where a policy
-// is given at several places (server, template, sandbox, call), a path must
-// pass all of them, so a call can narrow but never widen.
+// is set in several places (server, template, sandbox, call), a path must pass
+// all of them, so a call can narrow but never widen.
 type AccessPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Every path resolves beneath this directory, in the kernel; neither "..",
 	// nor a link, nor a race leads out. Empty: no such root.
 	RootDir string `protobuf:"bytes,1,opt,name=root_dir,json=rootDir,proto3" json:"root_dir,omitempty"`
-	// With root_dir: paths are taken as relative to it, so "/a" is root_dir/a,
-	// and results are given likewise. Without: paths are the sandbox's own and
-	// must lie beneath root_dir.
+	// True: paths are relative to root_dir, so "/a" is root_dir/a, in results
+	// too. False: paths are the sandbox's own and must lie beneath root_dir.
 	Virtual bool `protobuf:"varint,2,opt,name=virtual,proto3" json:"virtual,omitempty"`
 	// Path prefixes that may be written. Empty: all that are not denied. A prefix
 	// matches whole path components.
 	WriteAllowPrefixes []string `protobuf:"bytes,3,rep,name=write_allow_prefixes,json=writeAllowPrefixes,proto3" json:"write_allow_prefixes,omitempty"`
-	// Path prefixes that may not be written; they win over allowed ones.
+	// Path prefixes that may not be written; they override allowed ones.
 	WriteDenyPrefixes []string `protobuf:"bytes,4,rep,name=write_deny_prefixes,json=writeDenyPrefixes,proto3" json:"write_deny_prefixes,omitempty"`
 	// Path prefixes that may not be read, listed or searched.
 	ReadDenyPrefixes []string `protobuf:"bytes,5,rep,name=read_deny_prefixes,json=readDenyPrefixes,proto3" json:"read_deny_prefixes,omitempty"`
-	// Commands that contain one of these texts are refused. A guardrail against
+	// Commands that contain one of these texts are rejected. A guardrail against
 	// accidents, not a security boundary.
 	DenyCommands  []string `protobuf:"bytes,6,rep,name=deny_commands,json=denyCommands,proto3" json:"deny_commands,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -717,18 +716,18 @@ func (x *AccessPolicy) GetDenyCommands() []string {
 	return nil
 }
 
-// Isolation is what holds for one sandbox.
+// Isolation describes what is enforced for one sandbox.
 type Isolation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The mechanism, such as "runc", "runsc", "pod" or "pod/gvisor".
 	Runtime string `protobuf:"bytes,1,opt,name=runtime,proto3" json:"runtime,omitempty"`
-	// The network mode in force.
+	// The effective network mode.
 	Network NetworkMode `protobuf:"varint,2,opt,name=network,proto3,enum=sandbox.v1.NetworkMode" json:"network,omitempty"`
 	// True when commands run without root, capabilities and new privileges.
 	Unprivileged bool `protobuf:"varint,3,opt,name=unprivileged,proto3" json:"unprivileged,omitempty"`
 	// True when the system directories are read-only.
 	ReadOnlySystem bool `protobuf:"varint,4,opt,name=read_only_system,json=readOnlySystem,proto3" json:"read_only_system,omitempty"`
-	// What was asked for and is not enforced here, each with its reason.
+	// Requested protections that are not enforced, each with the reason.
 	NotEnforced   []string `protobuf:"bytes,5,rep,name=not_enforced,json=notEnforced,proto3" json:"not_enforced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -799,12 +798,12 @@ func (x *Isolation) GetNotEnforced() []string {
 	return nil
 }
 
-// CreateSandboxRequest asks for a sandbox.
+// CreateSandboxRequest describes the sandbox to create.
 type CreateSandboxRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The id: 1 to 128 characters of a-z, A-Z, 0-9, ".", "_", "-", beginning with
-	// a letter or digit. Empty: the server makes one up, and a repeated call
-	// makes another sandbox.
+	// a letter or digit. Empty: the server generates one, and a repeated call
+	// creates another sandbox.
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
 	// The template's name. Empty: "default".
 	Template string `protobuf:"bytes,2,opt,name=template,proto3" json:"template,omitempty"`
@@ -819,8 +818,8 @@ type CreateSandboxRequest struct {
 	// Lifetime from the last activity. Unset: the server's default (24 h). 0:
 	// none, where the server allows that.
 	IdleTtl *durationpb.Duration `protobuf:"bytes,6,opt,name=idle_ttl,json=idleTtl,proto3" json:"idle_ttl,omitempty"`
-	// Options of one provider, as its page in the documentation lists them, each
-	// refused where the template does not allow it.
+	// Provider-specific options, listed on the provider's page. Options that the
+	// template does not allow are rejected.
 	ProviderOptions *structpb.Struct `protobuf:"bytes,7,opt,name=provider_options,json=providerOptions,proto3" json:"provider_options,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -909,7 +908,7 @@ func (x *CreateSandboxRequest) GetProviderOptions() *structpb.Struct {
 type CreateSandboxResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Sandbox *Sandbox               `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
-	// False when the sandbox was there already.
+	// False if the sandbox existed already.
 	Created       bool `protobuf:"varint,2,opt,name=created,proto3" json:"created,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1060,8 +1059,8 @@ type ListSandboxesRequest struct {
 	// At most this many in a page. 0: 100. More than 1 000 counts as 1 000;
 	// negative is an error.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before, with the same filters. One that is too
-	// old fails with PAGE_TOKEN_EXPIRED: start again.
+	// next_page_token of the previous page, with the same filters. An expired
+	// token fails with PAGE_TOKEN_EXPIRED: start again.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1128,7 +1127,7 @@ func (x *ListSandboxesRequest) GetPageToken() string {
 // ListSandboxesResponse is one page.
 type ListSandboxesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// May be empty although more pages follow.
+	// May be empty even if more pages follow.
 	Sandboxes []*Sandbox `protobuf:"bytes,1,rep,name=sandboxes,proto3" json:"sandboxes,omitempty"`
 	// Empty: this was the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -1180,20 +1179,20 @@ func (x *ListSandboxesResponse) GetNextPageToken() string {
 	return ""
 }
 
-// UpdateSandboxRequest changes what may change about a sandbox.
+// UpdateSandboxRequest changes labels and lifetimes of a sandbox.
 type UpdateSandboxRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
 	// Labels to set.
 	SetLabels map[string]string `protobuf:"bytes,2,rep,name=set_labels,json=setLabels,proto3" json:"set_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Label keys to remove; a missing one is no error.
+	// Label keys to remove; a missing key is not an error.
 	RemoveLabels []string `protobuf:"bytes,3,rep,name=remove_labels,json=removeLabels,proto3" json:"remove_labels,omitempty"`
-	// New lifetime, from creation. Unset: as it is. 0: none.
+	// New lifetime, from creation. Unset: unchanged. 0: none.
 	Ttl *durationpb.Duration `protobuf:"bytes,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// New lifetime from the last activity. Unset: as it is. 0: none.
+	// New lifetime from the last activity. Unset: unchanged. 0: none.
 	IdleTtl *durationpb.Duration `protobuf:"bytes,5,opt,name=idle_ttl,json=idleTtl,proto3" json:"idle_ttl,omitempty"`
-	// Counts as activity: idleness begins anew.
+	// True: counts as activity and restarts the idle time.
 	Renew         bool `protobuf:"varint,6,opt,name=renew,proto3" json:"renew,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1271,7 +1270,7 @@ func (x *UpdateSandboxRequest) GetRenew() bool {
 	return false
 }
 
-// UpdateSandboxResponse is the sandbox as it is now.
+// UpdateSandboxResponse is the updated sandbox.
 type UpdateSandboxResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sandbox       *Sandbox               `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
@@ -1316,15 +1315,14 @@ func (x *UpdateSandboxResponse) GetSandbox() *Sandbox {
 	return nil
 }
 
-// DeleteSandboxRequest names the sandbox to end.
+// DeleteSandboxRequest names the sandbox to delete.
 type DeleteSandboxRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
-	// True: a sandbox that is not there is no error, so that a repeated call is
-	// safe.
+	// True: a missing sandbox is not an error, so that repeated calls are safe.
 	AllowMissing bool `protobuf:"varint,2,opt,name=allow_missing,json=allowMissing,proto3" json:"allow_missing,omitempty"`
-	// Only this incarnation; another one is SANDBOX_REPLACED. Empty: any.
+	// Delete only this incarnation; another one is SANDBOX_REPLACED. Empty: any.
 	ExpectedIncarnation string `protobuf:"bytes,3,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -1384,7 +1382,7 @@ func (x *DeleteSandboxRequest) GetExpectedIncarnation() string {
 // DeleteSandboxResponse is sent when the sandbox and its processes are gone.
 type DeleteSandboxResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// False when there was nothing to delete.
+	// False if there was nothing to delete.
 	Deleted       bool `protobuf:"varint,1,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1427,15 +1425,15 @@ func (x *DeleteSandboxResponse) GetDeleted() bool {
 	return false
 }
 
-// CleanupSandboxesRequest says what to delete.
+// CleanupSandboxesRequest selects the sandboxes to delete.
 type CleanupSandboxesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Delete what has been idle for longer than this. Unset: only what is past
-	// its own lifetime. A sandbox with a running command is not idle.
+	// Delete sandboxes that have been idle for longer than this. Unset: only
+	// expired ones. A sandbox with a running command is not idle.
 	MaxIdle *durationpb.Duration `protobuf:"bytes,1,opt,name=max_idle,json=maxIdle,proto3" json:"max_idle,omitempty"`
 	// Only sandboxes that have all these labels. Empty: all of the tenant.
 	Labels map[string]string `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// True: say what would be deleted and delete nothing.
+	// True: return what would be deleted and delete nothing.
 	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1492,13 +1490,13 @@ func (x *CleanupSandboxesRequest) GetDryRun() bool {
 	return false
 }
 
-// CleanupSandboxesResponse says what was deleted.
+// CleanupSandboxesResponse lists what was deleted.
 type CleanupSandboxesResponse struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	DeletedSandboxIds []string               `protobuf:"bytes,1,rep,name=deleted_sandbox_ids,json=deletedSandboxIds,proto3" json:"deleted_sandbox_ids,omitempty"`
-	// How many of those looked at were kept.
+	// How many of the selected sandboxes were kept.
 	Kept int32 `protobuf:"varint,2,opt,name=kept,proto3" json:"kept,omitempty"`
-	// Sandboxes that should have been deleted and could not be.
+	// Sandboxes whose deletion failed.
 	Failures      []*CleanupFailure `protobuf:"bytes,3,rep,name=failures,proto3" json:"failures,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1794,7 +1792,7 @@ func (x *ResumeSandboxResponse) GetSandbox() *Sandbox {
 // GetPoolStatusRequest names a pool.
 type GetPoolStatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The template whose pool is meant. Empty: "default".
+	// The pool's template. Empty: "default".
 	Template      string `protobuf:"bytes,1,opt,name=template,proto3" json:"template,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1844,9 +1842,9 @@ type GetPoolStatusResponse struct {
 	Available int32 `protobuf:"varint,1,opt,name=available,proto3" json:"available,omitempty"`
 	// Claimed and in use by the caller's tenant.
 	Active int32 `protobuf:"varint,2,opt,name=active,proto3" json:"active,omitempty"`
-	// available + active + those being made.
+	// available + active + those being created.
 	Total int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
-	// How many are kept available.
+	// How many the server keeps available.
 	Target        int32 `protobuf:"varint,4,opt,name=target,proto3" json:"target,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

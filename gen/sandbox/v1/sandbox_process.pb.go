@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// OutputMode says how output is taken from a command.
+// OutputMode is how a command's output is captured.
 type OutputMode int32
 
 const (
@@ -77,7 +77,7 @@ func (OutputMode) EnumDescriptor() ([]byte, []int) {
 	return file_sandbox_v1_sandbox_process_proto_rawDescGZIP(), []int{0}
 }
 
-// OnFull says what happens when a command's retained output is full.
+// OnFull is what happens when a command's retained output is full.
 type OnFull int32
 
 const (
@@ -131,16 +131,16 @@ func (OnFull) EnumDescriptor() ([]byte, []int) {
 	return file_sandbox_v1_sandbox_process_proto_rawDescGZIP(), []int{1}
 }
 
-// FollowUntil says when a stream of output ends.
+// FollowUntil is when a stream of output ends.
 type FollowUntil int32
 
 const (
 	// The same as LEADER_EXIT.
 	FollowUntil_FOLLOW_UNTIL_UNSPECIFIED FollowUntil = 0
-	// Shortly after the started process ended, although a background child may
-	// still hold the output open. What it writes later is read by Attach.
+	// Shortly after the leader ended, even if a background child still holds the
+	// output open. Attach reads what that child writes later.
 	FollowUntil_FOLLOW_UNTIL_LEADER_EXIT FollowUntil = 1
-	// When the started process ended and nothing holds its output open any more.
+	// When the leader ended and no process holds its output open.
 	FollowUntil_FOLLOW_UNTIL_STREAMS_END FollowUntil = 2
 )
 
@@ -237,18 +237,18 @@ func (Stream) EnumDescriptor() ([]byte, []int) {
 	return file_sandbox_v1_sandbox_process_proto_rawDescGZIP(), []int{3}
 }
 
-// ExitReason says why a command ended.
+// ExitReason is why a command ended.
 type ExitReason int32
 
 const (
 	ExitReason_EXIT_REASON_UNSPECIFIED ExitReason = 0
-	// It ended by itself with a code.
+	// It ended by itself with an exit code.
 	ExitReason_EXIT_REASON_EXITED ExitReason = 1
-	// A signal ended it that neither Sandgate nor a caller sent through it.
+	// A signal ended it that neither Sandgate nor a caller sent.
 	ExitReason_EXIT_REASON_SIGNALED ExitReason = 2
-	// Its timeout ended; every descendant was killed.
+	// Its timeout passed; every descendant was killed.
 	ExitReason_EXIT_REASON_TIMED_OUT ExitReason = 3
-	// The kernel or the substrate ended it for want of memory.
+	// The kernel or the substrate killed it because memory ran out.
 	ExitReason_EXIT_REASON_OUT_OF_MEMORY ExitReason = 4
 	// A caller ended it: SignalProcess, or a cancelled call.
 	ExitReason_EXIT_REASON_KILLED ExitReason = 5
@@ -309,15 +309,15 @@ func (ExitReason) EnumDescriptor() ([]byte, []int) {
 	return file_sandbox_v1_sandbox_process_proto_rawDescGZIP(), []int{4}
 }
 
-// MemoryScope says whose memory was measured.
+// MemoryScope is whose memory was measured.
 type MemoryScope int32
 
 const (
 	MemoryScope_MEMORY_SCOPE_UNSPECIFIED MemoryScope = 0
 	// All processes of the command together.
 	MemoryScope_MEMORY_SCOPE_COMMAND MemoryScope = 1
-	// The largest single process among the started one and the children it
-	// waited for.
+	// The largest single process among the leader and the children it waited
+	// for.
 	MemoryScope_MEMORY_SCOPE_LARGEST_PROCESS MemoryScope = 2
 	// All of the sandbox.
 	MemoryScope_MEMORY_SCOPE_SANDBOX MemoryScope = 3
@@ -366,13 +366,13 @@ func (MemoryScope) EnumDescriptor() ([]byte, []int) {
 	return file_sandbox_v1_sandbox_process_proto_rawDescGZIP(), []int{5}
 }
 
-// SignalScope says who gets a signal.
+// SignalScope selects the processes that receive a signal.
 type SignalScope int32
 
 const (
 	// The same as TREE.
 	SignalScope_SIGNAL_SCOPE_UNSPECIFIED SignalScope = 0
-	// The started process.
+	// The leader.
 	SignalScope_SIGNAL_SCOPE_LEADER SignalScope = 1
 	// Its process group.
 	SignalScope_SIGNAL_SCOPE_GROUP SignalScope = 2
@@ -434,7 +434,7 @@ type ExecuteRequest struct {
 	// The command's id within the sandbox: 1 to 128 characters of a-z, A-Z, 0-9,
 	// ".", "_", "-". The same id with the same request joins the running or ended
 	// command from its first byte; with another request it is EXEC_ID_REUSED.
-	// Empty: the agent makes one up, and the call must not be repeated blindly.
+	// Empty: the agent generates one, and the call must not be retried blindly.
 	ExecId string `protobuf:"bytes,3,opt,name=exec_id,json=execId,proto3" json:"exec_id,omitempty"`
 	// Required: one of the two.
 	//
@@ -449,30 +449,30 @@ type ExecuteRequest struct {
 	Cwd string `protobuf:"bytes,7,opt,name=cwd,proto3" json:"cwd,omitempty"`
 	// Added to the sandbox's environment, for this command only. Never logged.
 	Env map[string]string `protobuf:"bytes,8,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Standard input, given at once. Empty: /dev/null, unless stdin_open.
+	// Standard input, complete. Empty: /dev/null, unless stdin_open.
 	Stdin []byte `protobuf:"bytes,9,opt,name=stdin,proto3" json:"stdin,omitempty"`
-	// True: standard input stays open after `stdin` and takes WriteStdin.
+	// True: standard input stays open after `stdin` for WriteStdin.
 	StdinOpen bool `protobuf:"varint,10,opt,name=stdin_open,json=stdinOpen,proto3" json:"stdin_open,omitempty"`
-	// The command's budget of wall time, apart from the call's deadline; at its
-	// end every descendant is killed and `exited` says TIMED_OUT. Unset: the
-	// server's default. 0: none, where the server allows that.
+	// The command's limit of wall time, apart from the call's deadline; then
+	// every descendant is killed and the reason is TIMED_OUT. Unset: the server's
+	// default. 0: none, where the server allows that.
 	Timeout *durationpb.Duration `protobuf:"bytes,11,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	// Output beyond this many bytes, of both streams together, is counted and
 	// dropped; the command runs on. Unset: the server's limit, if any.
 	MaxOutputBytes *int64 `protobuf:"varint,12,opt,name=max_output_bytes,json=maxOutputBytes,proto3,oneof" json:"max_output_bytes,omitempty"`
-	// How the two output streams are taken. Ignored with a terminal.
+	// How the two output streams are captured. Ignored with a terminal.
 	OutputMode OutputMode `protobuf:"varint,13,opt,name=output_mode,json=outputMode,proto3,enum=sandbox.v1.OutputMode" json:"output_mode,omitempty"`
 	// Gives the command a terminal of this size. Unset: none.
 	Terminal *TerminalSize `protobuf:"bytes,14,opt,name=terminal,proto3" json:"terminal,omitempty"`
 	// What happens when the retained output is full. A detached command always
 	// evicts.
 	OnFull OnFull `protobuf:"varint,15,opt,name=on_full,json=onFull,proto3,enum=sandbox.v1.OnFull" json:"on_full,omitempty"`
-	// How long the command lives on after the caller cancelled or went away.
+	// How long the command runs on after the caller cancelled or disconnected.
 	// Attach and a joining Execute end the wait. Unset or 0: it is killed at
 	// once. When the connection between server and sandbox breaks, the longer of
-	// this and 60 s counts.
+	// this and 60 s applies.
 	DisconnectGrace *durationpb.Duration `protobuf:"bytes,16,opt,name=disconnect_grace,json=disconnectGrace,proto3" json:"disconnect_grace,omitempty"`
-	// True: the command runs on whoever listens; only its timeout, a signal or
+	// True: the command runs on without a caller; only its timeout, a signal or
 	// the sandbox's end stop it.
 	Detach bool `protobuf:"varint,17,opt,name=detach,proto3" json:"detach,omitempty"`
 	// When this stream ends.
@@ -723,7 +723,7 @@ func (x *Argv) GetArgs() []string {
 	return nil
 }
 
-// TerminalSize is in characters.
+// TerminalSize is a terminal's size in characters.
 type TerminalSize struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required, 1 to 65 535.
@@ -880,7 +880,7 @@ type ExecuteResponse_Output struct {
 }
 
 type ExecuteResponse_Gap struct {
-	// Output that was dropped before this reader could take it.
+	// Output that was dropped before this reader could read it.
 	Gap *Gap `protobuf:"bytes,3,opt,name=gap,proto3,oneof"`
 }
 
@@ -897,20 +897,20 @@ func (*ExecuteResponse_Gap) isExecuteResponse_Event() {}
 
 func (*ExecuteResponse_Exited) isExecuteResponse_Event() {}
 
-// Started says that the command runs.
+// Started is sent when the command has started.
 type Started struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The command's id, for Attach and the other calls.
 	ExecId string `protobuf:"bytes,1,opt,name=exec_id,json=execId,proto3" json:"exec_id,omitempty"`
 	// The sandbox's incarnation.
 	Incarnation string `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// The started process's id inside the sandbox.
+	// The leader's process id inside the sandbox.
 	Pid int32 `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`
 	// When it started, by the sandbox's clock.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// The position at which this stream begins.
 	Position int64 `protobuf:"varint,5,opt,name=position,proto3" json:"position,omitempty"`
-	// True when the command was there already and this call joined it.
+	// True if the command existed already and this call joined it.
 	Joined        bool `protobuf:"varint,6,opt,name=joined,proto3" json:"joined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -988,12 +988,13 @@ func (x *Started) GetJoined() bool {
 	return false
 }
 
-// Output is a piece of a command's output, never empty.
+// Output is a chunk of a command's output, never empty.
 type Output struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Stream Stream                 `protobuf:"varint,1,opt,name=stream,proto3,enum=sandbox.v1.Stream" json:"stream,omitempty"`
-	// Bytes of both streams before this piece: the cursor to resume from. The
-	// next piece's position is position + size of data, or a `gap` says why not.
+	// Bytes of both streams before this chunk: the cursor to resume from. The
+	// next chunk's position is position + size of data, unless a `gap` precedes
+	// it.
 	Position int64 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
 	// The bytes as they were written, at most 1 MiB.
 	Data          []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
@@ -1052,7 +1053,7 @@ func (x *Output) GetData() []byte {
 	return nil
 }
 
-// Gap says that output was dropped from the log before it was read.
+// Gap is a range of output that was dropped before it was read.
 type Gap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First missing position.
@@ -1107,7 +1108,7 @@ func (x *Gap) GetEnd() int64 {
 	return 0
 }
 
-// Exited says how the command ended.
+// Exited is how a command ended.
 type Exited struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why it ended.
@@ -1115,20 +1116,20 @@ type Exited struct {
 	// Set only when reason is EXITED.
 	ExitCode *int32 `protobuf:"varint,2,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
 	// Name of the signal that ended the process, such as "SIGSEGV". Set for
-	// SIGNALED, and for other reasons where a signal was what ended it.
+	// SIGNALED, and for other reasons if a signal ended it.
 	Signal string `protobuf:"bytes,3,opt,name=signal,proto3" json:"signal,omitempty"`
-	// True when reason was concluded from signs, not known for certain.
+	// True if the reason is inferred, not certain.
 	Inferred bool `protobuf:"varint,4,opt,name=inferred,proto3" json:"inferred,omitempty"`
-	// When the started process ended, by the sandbox's clock.
+	// When the leader ended, by the sandbox's clock.
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
 	// From start to end.
 	WallTime *durationpb.Duration `protobuf:"bytes,6,opt,name=wall_time,json=wallTime,proto3" json:"wall_time,omitempty"`
-	// CPU time in user mode, of the started process and the children it waited
-	// for; of all descendants with a cgroup per command.
+	// CPU time in user mode, of the leader and the children it waited for; of all
+	// descendants with a cgroup per command.
 	UserTime *durationpb.Duration `protobuf:"bytes,7,opt,name=user_time,json=userTime,proto3" json:"user_time,omitempty"`
 	// CPU time in the kernel, counted likewise.
 	SystemTime *durationpb.Duration `protobuf:"bytes,8,opt,name=system_time,json=systemTime,proto3" json:"system_time,omitempty"`
-	// Peak memory in bytes, of what memory_scope says. 0: unknown.
+	// Peak memory in bytes, within memory_scope. 0: unknown.
 	PeakMemoryBytes int64 `protobuf:"varint,9,opt,name=peak_memory_bytes,json=peakMemoryBytes,proto3" json:"peak_memory_bytes,omitempty"`
 	// What peak_memory_bytes counts.
 	MemoryScope MemoryScope `protobuf:"varint,10,opt,name=memory_scope,json=memoryScope,proto3,enum=sandbox.v1.MemoryScope" json:"memory_scope,omitempty"`
@@ -1142,10 +1143,10 @@ type Exited struct {
 	StderrTruncated bool `protobuf:"varint,14,opt,name=stderr_truncated,json=stderrTruncated,proto3" json:"stderr_truncated,omitempty"`
 	// The position after the last byte of output so far.
 	Position int64 `protobuf:"varint,15,opt,name=position,proto3" json:"position,omitempty"`
-	// True when a background child still held the output open; what it writes
-	// can be read by Attach from `position`.
+	// True if a background child still held the output open; Attach from
+	// `position` reads what it writes.
 	OutputOpen bool `protobuf:"varint,16,opt,name=output_open,json=outputOpen,proto3" json:"output_open,omitempty"`
-	// One line for people, where there is more to say.
+	// One line for people with further details. May be empty.
 	Message       string `protobuf:"bytes,17,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1309,8 +1310,8 @@ type AttachRequest struct {
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
 	// Required.
 	ExecId string `protobuf:"bytes,3,opt,name=exec_id,json=execId,proto3" json:"exec_id,omitempty"`
-	// Where to begin: bytes of both streams that the caller has. Beyond the end
-	// is an error.
+	// Where to begin: the number of bytes of both streams that the caller has.
+	// A position beyond the end is an error.
 	Position int64 `protobuf:"varint,4,opt,name=position,proto3" json:"position,omitempty"`
 	// When this stream ends.
 	FollowUntil   FollowUntil `protobuf:"varint,5,opt,name=follow_until,json=followUntil,proto3,enum=sandbox.v1.FollowUntil" json:"follow_until,omitempty"`
@@ -1486,7 +1487,7 @@ type AttachResponse_Output struct {
 }
 
 type AttachResponse_Gap struct {
-	// Output that was dropped before this reader could take it.
+	// Output that was dropped before this reader could read it.
 	Gap *Gap `protobuf:"bytes,3,opt,name=gap,proto3,oneof"`
 }
 
@@ -1512,9 +1513,9 @@ type WriteStdinRequest struct {
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
 	// Required.
 	ExecId string `protobuf:"bytes,3,opt,name=exec_id,json=execId,proto3" json:"exec_id,omitempty"`
-	// Bytes that were sent before these, those of ExecuteRequest.stdin included.
-	// What was taken already is skipped, so a repeated call is safe; a hole is
-	// STDIN_OFFSET_MISMATCH, with the right offset in the error's metadata
+	// Number of bytes sent before these, including ExecuteRequest.stdin. Bytes
+	// that were accepted already are skipped, so a repeated call is safe; a hole
+	// is STDIN_OFFSET_MISMATCH, with the expected offset in the error's metadata
 	// "offset".
 	Offset int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
 	// The bytes, at most 1 MiB.
@@ -1598,7 +1599,7 @@ func (x *WriteStdinRequest) GetEof() bool {
 	return false
 }
 
-// WriteStdinResponse says how far standard input has come.
+// WriteStdinResponse reports the progress of standard input.
 type WriteStdinResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The offset of the next byte to send.
@@ -1655,7 +1656,7 @@ type SignalProcessRequest struct {
 	ExecId string `protobuf:"bytes,3,opt,name=exec_id,json=execId,proto3" json:"exec_id,omitempty"`
 	// Required. A name, such as "SIGTERM" or "TERM".
 	Signal string `protobuf:"bytes,4,opt,name=signal,proto3" json:"signal,omitempty"`
-	// Who gets it.
+	// The processes that receive it.
 	Scope         SignalScope `protobuf:"varint,5,opt,name=scope,proto3,enum=sandbox.v1.SignalScope" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1729,7 +1730,7 @@ func (x *SignalProcessRequest) GetScope() SignalScope {
 // SignalProcessResponse is sent when the signal was delivered.
 type SignalProcessResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// False when there was nobody left to signal.
+	// False if no process was left to signal.
 	Delivered     bool `protobuf:"varint,1,opt,name=delivered,proto3" json:"delivered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1889,7 +1890,7 @@ type ListProcessesRequest struct {
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
 	// As in ExecuteRequest.
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
-	// True: also commands that ended and are still kept, at most the 4 096 that
+	// True: also ended commands that are still kept, at most the 4 096 that
 	// started last.
 	IncludeEnded  bool `protobuf:"varint,3,opt,name=include_ended,json=includeEnded,proto3" json:"include_ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2005,18 +2006,18 @@ func (x *ListProcessesResponse) GetIncarnation() string {
 type Process struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	ExecId string                 `protobuf:"bytes,1,opt,name=exec_id,json=execId,proto3" json:"exec_id,omitempty"`
-	// The started process's id inside the sandbox; 0 once it ended.
+	// The leader's process id inside the sandbox; 0 once it ended.
 	Pid int32 `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
 	// The first 256 bytes of the shell script, or the argv joined by spaces.
 	Command   string                 `protobuf:"bytes,3,opt,name=command,proto3" json:"command,omitempty"`
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
-	// Set once the started process ended.
+	// Set once the leader ended.
 	Exited *Exited `protobuf:"bytes,5,opt,name=exited,proto3" json:"exited,omitempty"`
 	// True for a command that was started with detach.
 	Detached bool `protobuf:"varint,6,opt,name=detached,proto3" json:"detached,omitempty"`
-	// Callers that follow its output now.
+	// Number of callers that read its output.
 	Attached int32 `protobuf:"varint,7,opt,name=attached,proto3" json:"attached,omitempty"`
-	// Processes of its tree that are alive, as far as they can be told.
+	// Number of live processes in its tree, as far as known.
 	LiveProcesses int32 `protobuf:"varint,8,opt,name=live_processes,json=liveProcesses,proto3" json:"live_processes,omitempty"`
 	// Position after the last byte of output so far.
 	Position int64 `protobuf:"varint,9,opt,name=position,proto3" json:"position,omitempty"`

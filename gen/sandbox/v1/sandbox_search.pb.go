@@ -21,7 +21,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// PatternSyntax says how a pattern is read.
+// PatternSyntax is how a pattern is interpreted.
 type PatternSyntax int32
 
 const (
@@ -74,15 +74,15 @@ func (PatternSyntax) EnumDescriptor() ([]byte, []int) {
 	return file_sandbox_v1_sandbox_search_proto_rawDescGZIP(), []int{0}
 }
 
-// TruncationReason says why a result is not whole. Where several hold, the
-// last of them in this list is given.
+// TruncationReason is why a result is incomplete. If several apply, it is the
+// last of them in this list.
 type TruncationReason int32
 
 const (
 	TruncationReason_TRUNCATION_REASON_UNSPECIFIED TruncationReason = 0
-	// The number of results, or of bytes in the reply, reached its bound.
+	// The number of results, or of bytes in the reply, reached its limit.
 	TruncationReason_TRUNCATION_REASON_COUNT TruncationReason = 1
-	// The time for the walk ended (5 s for a glob, 15 s for a search).
+	// The time limit passed (5 s for a glob, 15 s for a search).
 	TruncationReason_TRUNCATION_REASON_TIME TruncationReason = 2
 	// Something could not be read: a narrower request will not help.
 	TruncationReason_TRUNCATION_REASON_UNREADABLE TruncationReason = 3
@@ -131,18 +131,18 @@ func (TruncationReason) EnumDescriptor() ([]byte, []int) {
 	return file_sandbox_v1_sandbox_search_proto_rawDescGZIP(), []int{1}
 }
 
-// SearchFilesRequest asks for matching lines.
+// SearchFilesRequest selects lines to find.
 type SearchFilesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
 	// As in ExecuteRequest.
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
-	// Required, not empty. What to find.
+	// Required, not empty. The text or expression to find.
 	Pattern string `protobuf:"bytes,3,opt,name=pattern,proto3" json:"pattern,omitempty"`
-	// How pattern is read. Default: LITERAL.
+	// How the pattern is interpreted. Default: LITERAL.
 	Syntax PatternSyntax `protobuf:"varint,4,opt,name=syntax,proto3,enum=sandbox.v1.PatternSyntax" json:"syntax,omitempty"`
-	// True: upper and lower case are the same.
+	// True: case is ignored.
 	IgnoreCase bool `protobuf:"varint,5,opt,name=ignore_case,json=ignoreCase,proto3" json:"ignore_case,omitempty"`
 	// Required. Absolute path of a directory, searched with all below it, or of
 	// one file. Links below it are not followed.
@@ -300,11 +300,11 @@ func (x *SearchFilesRequest) GetAccess() *AccessPolicy {
 type SearchFilesResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Matches []*SearchMatch         `protobuf:"bytes,1,rep,name=matches,proto3" json:"matches,omitempty"`
-	// True when there may be matches that are not listed.
+	// True if there may be more matches.
 	Truncated bool `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`
-	// Why, when truncated.
+	// The reason, if truncated.
 	TruncationReason TruncationReason `protobuf:"varint,3,opt,name=truncation_reason,json=truncationReason,proto3,enum=sandbox.v1.TruncationReason" json:"truncation_reason,omitempty"`
-	// Regular files that were looked into.
+	// Number of regular files searched.
 	FilesSearched int64 `protobuf:"varint,4,opt,name=files_searched,json=filesSearched,proto3" json:"files_searched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -371,7 +371,7 @@ func (x *SearchFilesResponse) GetFilesSearched() int64 {
 // SearchMatch is one line.
 type SearchMatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Absolute path; `path` of the request is its prefix as it was given.
+	// Absolute path; it begins with the request's `path`, unchanged.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// From 1.
 	Line int64 `protobuf:"varint,2,opt,name=line,proto3" json:"line,omitempty"`
@@ -450,7 +450,7 @@ func (x *SearchMatch) GetAfter() [][]byte {
 	return nil
 }
 
-// GlobFilesRequest asks for files by name.
+// GlobFilesRequest selects files by name.
 //
 // Pattern syntax: "*" any run within a segment, "?" one character, "[a-z]",
 // "[!a]" and "[^a]" classes, "{a,b}" alternatives (nested; more than 1 000
@@ -580,11 +580,11 @@ func (x *GlobFilesRequest) GetAccess() *AccessPolicy {
 // GlobFilesResponse lists files, by path in byte order.
 type GlobFilesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Absolute paths; `path` of the request is their prefix as it was given.
+	// Absolute paths; they begin with the request's `path`, unchanged.
 	Files []*FileInfo `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
-	// True when there may be more.
+	// True if there may be more.
 	Truncated bool `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`
-	// Why, when truncated.
+	// The reason, if truncated.
 	TruncationReason TruncationReason `protobuf:"varint,3,opt,name=truncation_reason,json=truncationReason,proto3,enum=sandbox.v1.TruncationReason" json:"truncation_reason,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache

@@ -10,23 +10,22 @@
 // Conventions that hold for every call:
 //
 //   - Authentication: a bearer token in the `authorization` metadata key
-//     ("Bearer TOKEN"), or a client certificate, as the server is set up.
+//     ("Bearer TOKEN"), or a client certificate, as the server is configured.
 //   - Every sandbox id belongs to the tenant of the authenticated principal. A
 //     sandbox of another tenant is NOT_FOUND in every call.
 //   - Every error carries a canonical gRPC code and a google.rpc.ErrorInfo with
 //     domain "sandgate" and, as its reason, the name of an ErrorReason without
 //     the prefix "ERROR_REASON_". A malformed field adds google.rpc.BadRequest;
-//     an error that goes away by itself adds google.rpc.RetryInfo.
+//     a transient error adds google.rpc.RetryInfo.
 //   - A message that a client sends must not be larger than
 //     ServerLimits.max_message_bytes. Content of any size goes through Upload
 //     and Download.
 //   - "Required." begins the comment of a field that must be set. All other
-//     fields may be left out; their comment says what that means.
+//     fields are optional; their comment gives the default.
 //   - Enums and oneofs may grow. A client must ignore a stream event that it
 //     does not know and treat an unknown enum value as UNSPECIFIED.
-//   - `x-request-id` in the request's metadata is carried through to logs,
-//     audit records and the response's metadata; the server makes one up where
-//     it is missing.
+//   - `x-request-id` in the request's metadata appears in logs, audit records
+//     and the response's metadata; the server generates one if it is missing.
 
 package sandboxv1
 

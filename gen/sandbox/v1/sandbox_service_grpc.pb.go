@@ -10,23 +10,22 @@
 // Conventions that hold for every call:
 //
 //   - Authentication: a bearer token in the `authorization` metadata key
-//     ("Bearer TOKEN"), or a client certificate, as the server is set up.
+//     ("Bearer TOKEN"), or a client certificate, as the server is configured.
 //   - Every sandbox id belongs to the tenant of the authenticated principal. A
 //     sandbox of another tenant is NOT_FOUND in every call.
 //   - Every error carries a canonical gRPC code and a google.rpc.ErrorInfo with
 //     domain "sandgate" and, as its reason, the name of an ErrorReason without
 //     the prefix "ERROR_REASON_". A malformed field adds google.rpc.BadRequest;
-//     an error that goes away by itself adds google.rpc.RetryInfo.
+//     a transient error adds google.rpc.RetryInfo.
 //   - A message that a client sends must not be larger than
 //     ServerLimits.max_message_bytes. Content of any size goes through Upload
 //     and Download.
 //   - "Required." begins the comment of a field that must be set. All other
-//     fields may be left out; their comment says what that means.
+//     fields are optional; their comment gives the default.
 //   - Enums and oneofs may grow. A client must ignore a stream event that it
 //     does not know and treat an unknown enum value as UNSPECIFIED.
-//   - `x-request-id` in the request's metadata is carried through to logs,
-//     audit records and the response's metadata; the server makes one up where
-//     it is missing.
+//   - `x-request-id` in the request's metadata appears in logs, audit records
+//     and the response's metadata; the server generates one if it is missing.
 
 package sandboxv1
 
@@ -80,18 +79,18 @@ const (
 //
 // SandboxService manages sandboxes, runs commands in them and moves files.
 //
-// Names kept free for later additions, which must not break this version:
-// Forward (a bidirectional stream to a port in the sandbox, also the way out
-// for NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
+// Reserved names for later additions, which must not break this version:
+// Forward (a bidirectional stream to a port in the sandbox, also the egress of
+// NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
 // WatchSandboxes.
 type SandboxServiceClient interface {
-	// GetServerInfo tells what this server is, what it can do, what it enforces
-	// and who the caller is to it. It needs no sandbox.
+	// GetServerInfo describes the server, its capabilities, what it enforces, and
+	// the authenticated caller. It needs no sandbox.
 	GetServerInfo(ctx context.Context, in *GetServerInfoRequest, opts ...grpc.CallOption) (*GetServerInfoResponse, error)
 	// CreateSandbox returns when a command can run in the sandbox, or fails and
 	// leaves nothing behind. Creating an id again with the same spec returns the
-	// same sandbox, also when two callers do so at once; with another spec it
-	// fails with ALREADY_EXISTS. A caller that lost the reply may call again.
+	// same sandbox, also when two callers race; with another spec it fails with
+	// ALREADY_EXISTS. A caller that lost the reply may call again.
 	CreateSandbox(ctx context.Context, in *CreateSandboxRequest, opts ...grpc.CallOption) (*CreateSandboxResponse, error)
 	// GetSandbox returns one sandbox. It does not count as activity.
 	GetSandbox(ctx context.Context, in *GetSandboxRequest, opts ...grpc.CallOption) (*GetSandboxResponse, error)
@@ -104,56 +103,56 @@ type SandboxServiceClient interface {
 	// commands end with EXIT_REASON_SANDBOX_STOPPED.
 	DeleteSandbox(ctx context.Context, in *DeleteSandboxRequest, opts ...grpc.CallOption) (*DeleteSandboxResponse, error)
 	// CleanupSandboxes deletes the tenant's sandboxes that have been idle for a
-	// stated time.
+	// given time.
 	CleanupSandboxes(ctx context.Context, in *CleanupSandboxesRequest, opts ...grpc.CallOption) (*CleanupSandboxesResponse, error)
 	// SuspendSandbox stops the sandbox's processes and keeps its disk, where the
 	// provider can (capability "suspend").
 	SuspendSandbox(ctx context.Context, in *SuspendSandboxRequest, opts ...grpc.CallOption) (*SuspendSandboxResponse, error)
 	// ResumeSandbox starts a suspended sandbox; it is a new incarnation.
 	ResumeSandbox(ctx context.Context, in *ResumeSandboxRequest, opts ...grpc.CallOption) (*ResumeSandboxResponse, error)
-	// GetPoolStatus reports a pool of sandboxes that were started ahead of time
+	// GetPoolStatus counts a pool of sandboxes that are started ahead of requests
 	// (capability "pool").
 	GetPoolStatus(ctx context.Context, in *GetPoolStatusRequest, opts ...grpc.CallOption) (*GetPoolStatusResponse, error)
-	// Execute runs one command and streams what it does. The server sends exactly
+	// Execute runs one command and streams its events. The server sends exactly
 	// one `started` first, then output, and exactly one `exited` last. A stream
 	// that ends without `exited` ends in an error status, never in OK. A command
 	// that could not start is an error status with a reason.
 	//
-	// The command belongs to the sandbox, not to the call: what happens to it
-	// when the call ends early is ExecuteRequest.disconnect_grace.
+	// The command belongs to the sandbox, not to the call: if the call ends early,
+	// ExecuteRequest.disconnect_grace decides what happens to it.
 	Execute(ctx context.Context, in *ExecuteRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExecuteResponse], error)
 	// Attach replays the output of a running or ended command from a position
-	// and goes on live. Events and their order are those of Execute.
+	// and continues live. Events and their order are those of Execute.
 	Attach(ctx context.Context, in *AttachRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttachResponse], error)
 	// WriteStdin appends to the standard input of a command that was started with
-	// stdin_open or a terminal. It returns when the bytes were taken.
+	// stdin_open or a terminal. It returns when the agent has accepted the bytes.
 	WriteStdin(ctx context.Context, in *WriteStdinRequest, opts ...grpc.CallOption) (*WriteStdinResponse, error)
 	// SignalProcess sends a signal to a command's leader, group or whole tree.
 	SignalProcess(ctx context.Context, in *SignalProcessRequest, opts ...grpc.CallOption) (*SignalProcessResponse, error)
 	// ResizeTerminal sets the size of a command's terminal.
 	ResizeTerminal(ctx context.Context, in *ResizeTerminalRequest, opts ...grpc.CallOption) (*ResizeTerminalResponse, error)
-	// ListProcesses returns the commands that run, and those that ended and whose
-	// output and end are still kept.
+	// ListProcesses returns running commands, and ended commands whose output and
+	// exit status are still kept.
 	ListProcesses(ctx context.Context, in *ListProcessesRequest, opts ...grpc.CallOption) (*ListProcessesResponse, error)
 	// Upload writes one or more files: header, chunks, trailer for each, then the
 	// caller closes its side. Parents are created. A file appears under its name
-	// whole, once its trailer came, or not at all: a stream that ends or breaks
-	// before leaves the old content. There is one result per header, in order,
+	// complete, once its trailer arrived, or not at all: a stream that ends or
+	// breaks before leaves the old content. There is one result per header, in order,
 	// whatever happened to the others. A stream that ends within a file is
-	// UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written. A call
+	// UPLOAD_OUT_OF_ORDER; files whose trailer arrived before stay written. A call
 	// takes at most 10 000 files: one more header fails the call with
 	// REQUEST_INVALID, and files whose trailer came before stay written.
 	Upload(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[UploadRequest, UploadResponse], error)
-	// GetUpload tells how far a resumable upload has come.
+	// GetUpload returns the progress of a resumable upload.
 	GetUpload(ctx context.Context, in *GetUploadRequest, opts ...grpc.CallOption) (*GetUploadResponse, error)
-	// Download reads one or more files: for each path, in the order asked, either
+	// Download reads one or more files: for each path, in request order, either
 	// header, chunks, trailer, or a trailer alone that carries the error.
 	Download(ctx context.Context, in *DownloadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DownloadResponse], error)
 	// StatFile describes one file, directory or link.
 	StatFile(ctx context.Context, in *StatFileRequest, opts ...grpc.CallOption) (*StatFileResponse, error)
 	// ListDirectory returns the entries of a directory, sorted by name.
 	ListDirectory(ctx context.Context, in *ListDirectoryRequest, opts ...grpc.CallOption) (*ListDirectoryResponse, error)
-	// MakeDirectory makes a directory, with its parents where asked.
+	// MakeDirectory creates a directory, optionally with its parents.
 	MakeDirectory(ctx context.Context, in *MakeDirectoryRequest, opts ...grpc.CallOption) (*MakeDirectoryResponse, error)
 	// MoveFile renames a file or directory within one file system.
 	MoveFile(ctx context.Context, in *MoveFileRequest, opts ...grpc.CallOption) (*MoveFileResponse, error)
@@ -165,9 +164,9 @@ type SandboxServiceClient interface {
 	WriteFile(ctx context.Context, in *WriteFileRequest, opts ...grpc.CallOption) (*WriteFileResponse, error)
 	// EditFile replaces text in a file, atomically.
 	EditFile(ctx context.Context, in *EditFileRequest, opts ...grpc.CallOption) (*EditFileResponse, error)
-	// SearchFiles finds lines that hold a literal text or match a pattern.
+	// SearchFiles finds lines that contain a literal text or match a pattern.
 	SearchFiles(ctx context.Context, in *SearchFilesRequest, opts ...grpc.CallOption) (*SearchFilesResponse, error)
-	// GlobFiles finds files by their name.
+	// GlobFiles finds files by name.
 	GlobFiles(ctx context.Context, in *GlobFilesRequest, opts ...grpc.CallOption) (*GlobFilesResponse, error)
 }
 
@@ -505,18 +504,18 @@ func (c *sandboxServiceClient) GlobFiles(ctx context.Context, in *GlobFilesReque
 //
 // SandboxService manages sandboxes, runs commands in them and moves files.
 //
-// Names kept free for later additions, which must not break this version:
-// Forward (a bidirectional stream to a port in the sandbox, also the way out
-// for NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
+// Reserved names for later additions, which must not break this version:
+// Forward (a bidirectional stream to a port in the sandbox, also the egress of
+// NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
 // WatchSandboxes.
 type SandboxServiceServer interface {
-	// GetServerInfo tells what this server is, what it can do, what it enforces
-	// and who the caller is to it. It needs no sandbox.
+	// GetServerInfo describes the server, its capabilities, what it enforces, and
+	// the authenticated caller. It needs no sandbox.
 	GetServerInfo(context.Context, *GetServerInfoRequest) (*GetServerInfoResponse, error)
 	// CreateSandbox returns when a command can run in the sandbox, or fails and
 	// leaves nothing behind. Creating an id again with the same spec returns the
-	// same sandbox, also when two callers do so at once; with another spec it
-	// fails with ALREADY_EXISTS. A caller that lost the reply may call again.
+	// same sandbox, also when two callers race; with another spec it fails with
+	// ALREADY_EXISTS. A caller that lost the reply may call again.
 	CreateSandbox(context.Context, *CreateSandboxRequest) (*CreateSandboxResponse, error)
 	// GetSandbox returns one sandbox. It does not count as activity.
 	GetSandbox(context.Context, *GetSandboxRequest) (*GetSandboxResponse, error)
@@ -529,56 +528,56 @@ type SandboxServiceServer interface {
 	// commands end with EXIT_REASON_SANDBOX_STOPPED.
 	DeleteSandbox(context.Context, *DeleteSandboxRequest) (*DeleteSandboxResponse, error)
 	// CleanupSandboxes deletes the tenant's sandboxes that have been idle for a
-	// stated time.
+	// given time.
 	CleanupSandboxes(context.Context, *CleanupSandboxesRequest) (*CleanupSandboxesResponse, error)
 	// SuspendSandbox stops the sandbox's processes and keeps its disk, where the
 	// provider can (capability "suspend").
 	SuspendSandbox(context.Context, *SuspendSandboxRequest) (*SuspendSandboxResponse, error)
 	// ResumeSandbox starts a suspended sandbox; it is a new incarnation.
 	ResumeSandbox(context.Context, *ResumeSandboxRequest) (*ResumeSandboxResponse, error)
-	// GetPoolStatus reports a pool of sandboxes that were started ahead of time
+	// GetPoolStatus counts a pool of sandboxes that are started ahead of requests
 	// (capability "pool").
 	GetPoolStatus(context.Context, *GetPoolStatusRequest) (*GetPoolStatusResponse, error)
-	// Execute runs one command and streams what it does. The server sends exactly
+	// Execute runs one command and streams its events. The server sends exactly
 	// one `started` first, then output, and exactly one `exited` last. A stream
 	// that ends without `exited` ends in an error status, never in OK. A command
 	// that could not start is an error status with a reason.
 	//
-	// The command belongs to the sandbox, not to the call: what happens to it
-	// when the call ends early is ExecuteRequest.disconnect_grace.
+	// The command belongs to the sandbox, not to the call: if the call ends early,
+	// ExecuteRequest.disconnect_grace decides what happens to it.
 	Execute(*ExecuteRequest, grpc.ServerStreamingServer[ExecuteResponse]) error
 	// Attach replays the output of a running or ended command from a position
-	// and goes on live. Events and their order are those of Execute.
+	// and continues live. Events and their order are those of Execute.
 	Attach(*AttachRequest, grpc.ServerStreamingServer[AttachResponse]) error
 	// WriteStdin appends to the standard input of a command that was started with
-	// stdin_open or a terminal. It returns when the bytes were taken.
+	// stdin_open or a terminal. It returns when the agent has accepted the bytes.
 	WriteStdin(context.Context, *WriteStdinRequest) (*WriteStdinResponse, error)
 	// SignalProcess sends a signal to a command's leader, group or whole tree.
 	SignalProcess(context.Context, *SignalProcessRequest) (*SignalProcessResponse, error)
 	// ResizeTerminal sets the size of a command's terminal.
 	ResizeTerminal(context.Context, *ResizeTerminalRequest) (*ResizeTerminalResponse, error)
-	// ListProcesses returns the commands that run, and those that ended and whose
-	// output and end are still kept.
+	// ListProcesses returns running commands, and ended commands whose output and
+	// exit status are still kept.
 	ListProcesses(context.Context, *ListProcessesRequest) (*ListProcessesResponse, error)
 	// Upload writes one or more files: header, chunks, trailer for each, then the
 	// caller closes its side. Parents are created. A file appears under its name
-	// whole, once its trailer came, or not at all: a stream that ends or breaks
-	// before leaves the old content. There is one result per header, in order,
+	// complete, once its trailer arrived, or not at all: a stream that ends or
+	// breaks before leaves the old content. There is one result per header, in order,
 	// whatever happened to the others. A stream that ends within a file is
-	// UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written. A call
+	// UPLOAD_OUT_OF_ORDER; files whose trailer arrived before stay written. A call
 	// takes at most 10 000 files: one more header fails the call with
 	// REQUEST_INVALID, and files whose trailer came before stay written.
 	Upload(grpc.ClientStreamingServer[UploadRequest, UploadResponse]) error
-	// GetUpload tells how far a resumable upload has come.
+	// GetUpload returns the progress of a resumable upload.
 	GetUpload(context.Context, *GetUploadRequest) (*GetUploadResponse, error)
-	// Download reads one or more files: for each path, in the order asked, either
+	// Download reads one or more files: for each path, in request order, either
 	// header, chunks, trailer, or a trailer alone that carries the error.
 	Download(*DownloadRequest, grpc.ServerStreamingServer[DownloadResponse]) error
 	// StatFile describes one file, directory or link.
 	StatFile(context.Context, *StatFileRequest) (*StatFileResponse, error)
 	// ListDirectory returns the entries of a directory, sorted by name.
 	ListDirectory(context.Context, *ListDirectoryRequest) (*ListDirectoryResponse, error)
-	// MakeDirectory makes a directory, with its parents where asked.
+	// MakeDirectory creates a directory, optionally with its parents.
 	MakeDirectory(context.Context, *MakeDirectoryRequest) (*MakeDirectoryResponse, error)
 	// MoveFile renames a file or directory within one file system.
 	MoveFile(context.Context, *MoveFileRequest) (*MoveFileResponse, error)
@@ -590,9 +589,9 @@ type SandboxServiceServer interface {
 	WriteFile(context.Context, *WriteFileRequest) (*WriteFileResponse, error)
 	// EditFile replaces text in a file, atomically.
 	EditFile(context.Context, *EditFileRequest) (*EditFileResponse, error)
-	// SearchFiles finds lines that hold a literal text or match a pattern.
+	// SearchFiles finds lines that contain a literal text or match a pattern.
 	SearchFiles(context.Context, *SearchFilesRequest) (*SearchFilesResponse, error)
-	// GlobFiles finds files by their name.
+	// GlobFiles finds files by name.
 	GlobFiles(context.Context, *GlobFilesRequest) (*GlobFilesResponse, error)
 	mustEmbedUnimplementedSandboxServiceServer()
 }

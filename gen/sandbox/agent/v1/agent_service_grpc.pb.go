@@ -4,8 +4,8 @@
 // - protoc             (unknown)
 // source: sandbox/agent/v1/agent_service.proto
 
-// Package sandbox.agent.v1 is spoken between a Sandgate server and the agent
-// inside each sandbox. It is not a public API.
+// Package sandbox.agent.v1 is the protocol between a Sandgate server and the
+// agent inside each sandbox. It is not a public API.
 //
 // Every request is an envelope: the caller's own message, the confinement that
 // the server decided for it, and limits. Nothing of the caller's message is
@@ -13,17 +13,17 @@
 //
 // The messages of the streams (ExecuteResponse, AttachResponse, UploadRequest,
 // DownloadResponse) have the same fields, under the same numbers, as their
-// namesakes in sandbox.v1, so that the server can pass output and content on
-// without decoding it. A test holds the two together.
+// namesakes in sandbox.v1, so that the server can forward output and content
+// without decoding it. A test compares the two.
 //
 // Errors are those of sandbox.v1: a canonical code with ErrorInfo. The server
-// passes them on after it checked them.
+// checks and forwards them.
 //
-// Server and agent may be one minor apart, either way. The newer side keeps to
-// the older one's minor, which Hello tells it: it sends no message, event or
-// value that came later, and no field that must not be ignored. What the older
-// side does not know of the rest it ignores; a call that it does not know it
-// answers with UNIMPLEMENTED.
+// Server and agent may be one minor version apart, in either direction. The
+// newer side limits itself to the older one's minor version, which Hello
+// exchanges: it sends no message, event or value that was added later, and no
+// new field that must not be ignored. The older side ignores unknown fields and
+// answers unknown calls with UNIMPLEMENTED.
 
 package agentv1
 
@@ -72,7 +72,7 @@ const (
 type AgentServiceClient interface {
 	// Hello exchanges versions. The server calls it once per connection, first.
 	Hello(ctx context.Context, in *HelloRequest, opts ...grpc.CallOption) (*HelloResponse, error)
-	// GetActivity tells whether the sandbox is in use. It is not activity itself.
+	// GetActivity reports whether the sandbox is in use. It is not activity itself.
 	GetActivity(ctx context.Context, in *GetActivityRequest, opts ...grpc.CallOption) (*GetActivityResponse, error)
 	// Shutdown kills every command, ends their streams with SANDBOX_STOPPED and
 	// then ends the agent. It returns when the commands are gone.
@@ -383,7 +383,7 @@ func (c *agentServiceClient) GlobFiles(ctx context.Context, in *GlobFilesRequest
 type AgentServiceServer interface {
 	// Hello exchanges versions. The server calls it once per connection, first.
 	Hello(context.Context, *HelloRequest) (*HelloResponse, error)
-	// GetActivity tells whether the sandbox is in use. It is not activity itself.
+	// GetActivity reports whether the sandbox is in use. It is not activity itself.
 	GetActivity(context.Context, *GetActivityRequest) (*GetActivityResponse, error)
 	// Shutdown kills every command, ends their streams with SANDBOX_STOPPED and
 	// then ends the agent. It returns when the commands are gone.

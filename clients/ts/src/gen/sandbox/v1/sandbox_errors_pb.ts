@@ -17,7 +17,7 @@ export const file_sandbox_v1_sandbox_errors: GenFile = /*@__PURE__*/
  * value's comment gives the gRPC code and the metadata keys that are set beside
  * it. Values may be added; a client falls back on the code.
  *
- * Example: a call for a sandbox that is not there ends with
+ * Example: a call for a sandbox that does not exist ends with
  *
  *   code: NOT_FOUND
  *   message: "there is no sandbox \"thread-1\"; create it, or list the existing ones"
@@ -40,7 +40,7 @@ export enum ErrorReason {
   REQUEST_INVALID = 1,
 
   /**
-   * INVALID_ARGUMENT, with BadRequest; "path". A path is empty, relative, holds
+   * INVALID_ARGUMENT, with BadRequest; "path". A path is empty, relative, contains
    * NUL, or leads out of the root directory.
    *
    * @generated from enum value: ERROR_REASON_PATH_INVALID = 2;
@@ -56,7 +56,7 @@ export enum ErrorReason {
   PATTERN_INVALID = 3,
 
   /**
-   * INVALID_ARGUMENT. Upload messages came in the wrong order.
+   * INVALID_ARGUMENT. Upload messages arrived in the wrong order.
    *
    * @generated from enum value: ERROR_REASON_UPLOAD_OUT_OF_ORDER = 4;
    */
@@ -71,7 +71,7 @@ export enum ErrorReason {
   MESSAGE_TOO_LARGE = 5,
 
   /**
-   * UNAUTHENTICATED. No credentials, or none that the server knows.
+   * UNAUTHENTICATED. Credentials are missing or unknown to the server.
    *
    * @generated from enum value: ERROR_REASON_CREDENTIALS_INVALID = 10;
    */
@@ -87,22 +87,22 @@ export enum ErrorReason {
 
   /**
    * PERMISSION_DENIED; "template", "field". The template does not allow the
-   * field to be set, or not to this value.
+   * field, or not this value.
    *
    * @generated from enum value: ERROR_REASON_TEMPLATE_FORBIDS = 12;
    */
   TEMPLATE_FORBIDS = 12,
 
   /**
-   * NOT_FOUND; "sandbox_id". There is no such sandbox for this tenant.
+   * NOT_FOUND; "sandbox_id". This tenant has no such sandbox.
    *
    * @generated from enum value: ERROR_REASON_SANDBOX_NOT_FOUND = 20;
    */
   SANDBOX_NOT_FOUND = 20,
 
   /**
-   * NOT_FOUND; "sandbox_id", "expire_time". The sandbox was there and its
-   * lifetime ended.
+   * NOT_FOUND; "sandbox_id", "expire_time". The sandbox existed and has
+   * expired.
    *
    * @generated from enum value: ERROR_REASON_SANDBOX_EXPIRED = 21;
    */
@@ -117,8 +117,8 @@ export enum ErrorReason {
 
   /**
    * FAILED_PRECONDITION; "sandbox_id", "state", and "failure" with OUT_OF_MEMORY
-   * where the substrate ended it for that. The sandbox is not in a state in
-   * which this can be done.
+   * where the substrate ended it for that. The sandbox is not in the state that
+   * the call needs.
    *
    * @generated from enum value: ERROR_REASON_SANDBOX_NOT_ACTIVE = 23;
    */
@@ -147,15 +147,15 @@ export enum ErrorReason {
   PAGE_TOKEN_INVALID = 26,
 
   /**
-   * FAILED_PRECONDITION. The page token is too old: start again.
+   * FAILED_PRECONDITION. The page token has expired: start again.
    *
    * @generated from enum value: ERROR_REASON_PAGE_TOKEN_EXPIRED = 27;
    */
   PAGE_TOKEN_EXPIRED = 27,
 
   /**
-   * FAILED_PRECONDITION; "sandbox_id". The sandbox could not be started: the
-   * image, the template or the substrate's answer is in the message.
+   * FAILED_PRECONDITION; "sandbox_id". The sandbox could not be started. The
+   * message names the image or template, or has the substrate's error.
    *
    * @generated from enum value: ERROR_REASON_SANDBOX_START_FAILED = 28;
    */
@@ -170,8 +170,8 @@ export enum ErrorReason {
   SANDBOX_START_TIMEOUT = 29,
 
   /**
-   * NOT_FOUND; "exec_id". There is no such command, or its end is no longer
-   * kept.
+   * NOT_FOUND; "exec_id". There is no such command, or its exit status is no
+   * longer kept.
    *
    * @generated from enum value: ERROR_REASON_EXEC_NOT_FOUND = 40;
    */
@@ -192,7 +192,7 @@ export enum ErrorReason {
   COMMAND_NOT_FOUND = 42,
 
   /**
-   * FAILED_PRECONDITION; "command". The program is there and cannot be run: not
+   * FAILED_PRECONDITION; "command". The program exists and cannot be run: not
    * executable, a directory, or in a format that the kernel does not know.
    *
    * @generated from enum value: ERROR_REASON_COMMAND_NOT_EXECUTABLE = 43;
@@ -222,7 +222,7 @@ export enum ErrorReason {
   STDIN_CLOSED = 46,
 
   /**
-   * OUT_OF_RANGE; "offset". The bytes do not follow those that were taken.
+   * OUT_OF_RANGE; "offset". The bytes do not follow those already accepted.
    *
    * @generated from enum value: ERROR_REASON_STDIN_OFFSET_MISMATCH = 47;
    */
@@ -243,8 +243,8 @@ export enum ErrorReason {
   POSITION_INVALID = 49,
 
   /**
-   * RESOURCE_EXHAUSTED; "position". The reader took nothing for too long and was
-   * dropped; Attach from this position.
+   * RESOURCE_EXHAUSTED; "position". The reader was too slow and was dropped;
+   * Attach from this position.
    *
    * @generated from enum value: ERROR_REASON_READER_TOO_SLOW = 50;
    */
@@ -280,14 +280,14 @@ export enum ErrorReason {
   FILE_IS_DIRECTORY = 62,
 
   /**
-   * FAILED_PRECONDITION; "path". A directory was needed.
+   * FAILED_PRECONDITION; "path". A directory is needed.
    *
    * @generated from enum value: ERROR_REASON_FILE_NOT_DIRECTORY = 63;
    */
   FILE_NOT_DIRECTORY = 63,
 
   /**
-   * FAILED_PRECONDITION; "path". A regular file was needed, and it is a device,
+   * FAILED_PRECONDITION; "path". A regular file is needed, and this is a device,
    * pipe or socket.
    *
    * @generated from enum value: ERROR_REASON_FILE_NOT_REGULAR = 64;
@@ -330,7 +330,7 @@ export enum ErrorReason {
   FILE_NOT_TEXT = 69,
 
   /**
-   * DATA_LOSS; "path". Size or SHA-256 are not those announced; nothing was
+   * DATA_LOSS; "path". Size or SHA-256 differ from those announced; nothing was
    * replaced.
    *
    * @generated from enum value: ERROR_REASON_FILE_CHECKSUM_MISMATCH = 70;
@@ -360,14 +360,14 @@ export enum ErrorReason {
   UPLOAD_NOT_FOUND = 73,
 
   /**
-   * OUT_OF_RANGE; "upload_id", "offset". The upload does not go on from there.
+   * OUT_OF_RANGE; "upload_id", "offset". The upload does not continue at this offset.
    *
    * @generated from enum value: ERROR_REASON_UPLOAD_OFFSET_MISMATCH = 74;
    */
   UPLOAD_OFFSET_MISMATCH = 74,
 
   /**
-   * ABORTED; "upload_id". Another stream writes to this upload now.
+   * ABORTED; "upload_id". Another stream is writing to this upload.
    *
    * @generated from enum value: ERROR_REASON_UPLOAD_BUSY = 75;
    */
@@ -396,8 +396,8 @@ export enum ErrorReason {
   FILE_READ_ONLY = 78,
 
   /**
-   * UNIMPLEMENTED; "feature". The server, its provider or this sandbox cannot
-   * do that; GetServerInfo lists what it can.
+   * UNIMPLEMENTED; "feature". The server, its provider or this sandbox does not
+   * support this; GetServerInfo lists what the server supports.
    *
    * @generated from enum value: ERROR_REASON_FEATURE_UNSUPPORTED = 80;
    */
@@ -405,7 +405,7 @@ export enum ErrorReason {
 
   /**
    * RESOURCE_EXHAUSTED, with RetryInfo; "quota". A quota of the principal is
-   * used up.
+   * exhausted.
    *
    * @generated from enum value: ERROR_REASON_QUOTA_EXCEEDED = 81;
    */
@@ -419,8 +419,8 @@ export enum ErrorReason {
   PROVIDER_UNAVAILABLE = 82,
 
   /**
-   * UNAVAILABLE, with RetryInfo; "sandbox_id". The sandbox's agent cannot be
-   * reached now.
+   * UNAVAILABLE, with RetryInfo; "sandbox_id". The sandbox's agent is currently
+   * unreachable.
    *
    * @generated from enum value: ERROR_REASON_AGENT_UNAVAILABLE = 83;
    */
@@ -428,15 +428,15 @@ export enum ErrorReason {
 
   /**
    * FAILED_PRECONDITION; "sandbox_id", "missing". The agent cannot run in this
-   * image or pod; the message names what is missing and how to cure it.
+   * image or pod; the message names what is missing and the remedy.
    *
    * @generated from enum value: ERROR_REASON_AGENT_CANNOT_START = 84;
    */
   AGENT_CANNOT_START = 84,
 
   /**
-   * DATA_LOSS; "sandbox_id". The agent broke the protocol: its messages came in
-   * a wrong order or form.
+   * DATA_LOSS; "sandbox_id". The agent violated the protocol: its messages were
+   * malformed or out of order.
    *
    * @generated from enum value: ERROR_REASON_AGENT_MISBEHAVED = 85;
    */
@@ -444,15 +444,15 @@ export enum ErrorReason {
 
   /**
    * UNAVAILABLE, with RetryInfo. The server is shutting down; another replica
-   * or the restarted server goes on.
+   * or the restarted server continues.
    *
    * @generated from enum value: ERROR_REASON_SERVER_SHUTTING_DOWN = 86;
    */
   SERVER_SHUTTING_DOWN = 86,
 
   /**
-   * FAILED_PRECONDITION; "sandbox_id", "agent_version", "server_version". Server
-   * and agent are too far apart in version.
+   * FAILED_PRECONDITION; "sandbox_id", "agent_version", "server_version". The
+   * versions of server and agent are too far apart.
    *
    * @generated from enum value: ERROR_REASON_AGENT_VERSION_UNSUPPORTED = 87;
    */
@@ -466,14 +466,14 @@ export enum ErrorReason {
   CALL_CANCELLED = 88,
 
   /**
-   * DEADLINE_EXCEEDED. The call's deadline ended.
+   * DEADLINE_EXCEEDED. The call's deadline passed.
    *
    * @generated from enum value: ERROR_REASON_CALL_DEADLINE_EXCEEDED = 89;
    */
   CALL_DEADLINE_EXCEEDED = 89,
 
   /**
-   * INTERNAL. A fault of Sandgate; the request id finds it in the logs.
+   * INTERNAL. A bug in Sandgate; find the request id in the logs.
    *
    * @generated from enum value: ERROR_REASON_INTERNAL = 90;
    */

@@ -19,14 +19,14 @@ export const file_sandbox_v1_sandbox_files: GenFile = /*@__PURE__*/
   fileDesc("Ch5zYW5kYm94L3YxL3NhbmRib3hfZmlsZXMucHJvdG8SCnNhbmRib3gudjEiRQoJRmlsZUVycm9yEicKBnJlYXNvbhgBIAEoDjIXLnNhbmRib3gudjEuRXJyb3JSZWFzb24SDwoHbWVzc2FnZRgCIAEoCSLMAQoIRmlsZUluZm8SDAoEcGF0aBgBIAEoCRIiCgR0eXBlGAIgASgOMhQuc2FuZGJveC52MS5GaWxlVHlwZRIMCgRzaXplGAMgASgDEgwKBG1vZGUYBCABKA0SLwoLbW9kaWZ5X3RpbWUYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhYKDnN5bWxpbmtfdGFyZ2V0GAYgASgJEikKC3RhcmdldF90eXBlGAcgASgOMhQuc2FuZGJveC52MS5GaWxlVHlwZSKFAQoNVXBsb2FkUmVxdWVzdBIqCgZoZWFkZXIYASABKAsyGC5zYW5kYm94LnYxLlVwbG9hZEhlYWRlckgAEg8KBWNodW5rGAIgASgMSAASLAoHdHJhaWxlchgDIAEoCzIZLnNhbmRib3gudjEuVXBsb2FkVHJhaWxlckgAQgkKB3BheWxvYWQi+AEKDFVwbG9hZEhlYWRlchISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEgwKBHBhdGgYAyABKAkSEQoJdXBsb2FkX2lkGAQgASgJEg4KBm9mZnNldBgFIAEoAxIRCgRtb2RlGAYgASgNSACIAQESEQoEc2l6ZRgHIAEoA0gBiAEBEg4KBnNoYTI1NhgIIAEoDBITCgtjcmVhdGVfb25seRgJIAEoCBIoCgZhY2Nlc3MYCiABKAsyGC5zYW5kYm94LnYxLkFjY2Vzc1BvbGljeUIHCgVfbW9kZUIHCgVfc2l6ZSI7Cg1VcGxvYWRUcmFpbGVyEhEKBHNpemUYASABKANIAIgBARIOCgZzaGEyNTYYAiABKAxCBwoFX3NpemUiOwoOVXBsb2FkUmVzcG9uc2USKQoHcmVzdWx0cxgBIAMoCzIYLnNhbmRib3gudjEuVXBsb2FkUmVzdWx0ImAKDFVwbG9hZFJlc3VsdBIMCgRwYXRoGAEgASgJEiQKBWVycm9yGAIgASgLMhUuc2FuZGJveC52MS5GaWxlRXJyb3ISDAoEc2l6ZRgDIAEoAxIOCgZzaGEyNTYYBCABKAwiVwoQR2V0VXBsb2FkUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEhEKCXVwbG9hZF9pZBgDIAEoCSJ0ChFHZXRVcGxvYWRSZXNwb25zZRIMCgRwYXRoGAEgASgJEg4KBm9mZnNldBgCIAEoAxIQCghjb21wbGV0ZRgDIAEoCBIvCgtleHBpcmVfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAilgEKD0Rvd25sb2FkUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEicKBWl0ZW1zGAMgAygLMhguc2FuZGJveC52MS5Eb3dubG9hZEl0ZW0SKAoGYWNjZXNzGAQgASgLMhguc2FuZGJveC52MS5BY2Nlc3NQb2xpY3kiSgoMRG93bmxvYWRJdGVtEgwKBHBhdGgYASABKAkSDgoGb2Zmc2V0GAIgASgDEhIKBWxpbWl0GAMgASgDSACIAQFCCAoGX2xpbWl0IowBChBEb3dubG9hZFJlc3BvbnNlEiwKBmhlYWRlchgBIAEoCzIaLnNhbmRib3gudjEuRG93bmxvYWRIZWFkZXJIABIPCgVjaHVuaxgCIAEoDEgAEi4KB3RyYWlsZXIYAyABKAsyGy5zYW5kYm94LnYxLkRvd25sb2FkVHJhaWxlckgAQgkKB3BheWxvYWQiUwoORG93bmxvYWRIZWFkZXISDQoFaW5kZXgYASABKAUSIgoEaW5mbxgCIAEoCzIULnNhbmRib3gudjEuRmlsZUluZm8SDgoGb2Zmc2V0GAMgASgDImQKD0Rvd25sb2FkVHJhaWxlchINCgVpbmRleBgBIAEoBRIkCgVlcnJvchgCIAEoCzIVLnNhbmRib3gudjEuRmlsZUVycm9yEgwKBHNpemUYAyABKAMSDgoGc2hhMjU2GAQgASgMInsKD1N0YXRGaWxlUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEgwKBHBhdGgYAyABKAkSKAoGYWNjZXNzGAQgASgLMhguc2FuZGJveC52MS5BY2Nlc3NQb2xpY3kiNgoQU3RhdEZpbGVSZXNwb25zZRIiCgRpbmZvGAEgASgLMhQuc2FuZGJveC52MS5GaWxlSW5mbyKnAQoUTGlzdERpcmVjdG9yeVJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRIcChRleHBlY3RlZF9pbmNhcm5hdGlvbhgCIAEoCRIMCgRwYXRoGAMgASgJEhEKCXBhZ2Vfc2l6ZRgEIAEoBRISCgpwYWdlX3Rva2VuGAUgASgJEigKBmFjY2VzcxgGIAEoCzIYLnNhbmRib3gudjEuQWNjZXNzUG9saWN5IlcKFUxpc3REaXJlY3RvcnlSZXNwb25zZRIlCgdlbnRyaWVzGAEgAygLMhQuc2FuZGJveC52MS5GaWxlSW5mbxIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkirQEKFE1ha2VEaXJlY3RvcnlSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkSHAoUZXhwZWN0ZWRfaW5jYXJuYXRpb24YAiABKAkSDAoEcGF0aBgDIAEoCRIPCgdwYXJlbnRzGAQgASgIEhEKBG1vZGUYBSABKA1IAIgBARIoCgZhY2Nlc3MYBiABKAsyGC5zYW5kYm94LnYxLkFjY2Vzc1BvbGljeUIHCgVfbW9kZSIoChVNYWtlRGlyZWN0b3J5UmVzcG9uc2USDwoHY3JlYXRlZBgBIAEoCCKlAQoPTW92ZUZpbGVSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkSHAoUZXhwZWN0ZWRfaW5jYXJuYXRpb24YAiABKAkSDgoGc291cmNlGAMgASgJEhMKC2Rlc3RpbmF0aW9uGAQgASgJEhEKCW92ZXJ3cml0ZRgFIAEoCBIoCgZhY2Nlc3MYBiABKAsyGC5zYW5kYm94LnYxLkFjY2Vzc1BvbGljeSISChBNb3ZlRmlsZVJlc3BvbnNlIqcBChFSZW1vdmVGaWxlUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEgwKBHBhdGgYAyABKAkSEQoJcmVjdXJzaXZlGAQgASgIEhUKDWFsbG93X21pc3NpbmcYBSABKAgSKAoGYWNjZXNzGAYgASgLMhguc2FuZGJveC52MS5BY2Nlc3NQb2xpY3kiJQoSUmVtb3ZlRmlsZVJlc3BvbnNlEg8KB3JlbW92ZWQYASABKAgivQEKEFJlYWRMaW5lc1JlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRIcChRleHBlY3RlZF9pbmNhcm5hdGlvbhgCIAEoCRIMCgRwYXRoGAMgASgJEg4KBm9mZnNldBgEIAEoAxISCgVsaW1pdBgFIAEoA0gAiAEBEhEKCW1heF9ieXRlcxgGIAEoAxIoCgZhY2Nlc3MYByABKAsyGC5zYW5kYm94LnYxLkFjY2Vzc1BvbGljeUIICgZfbGltaXQisQEKEVJlYWRMaW5lc1Jlc3BvbnNlEg8KB2NvbnRlbnQYASABKAwSDAoEdGV4dBgCIAEoCBISCgpzdGFydF9saW5lGAMgASgDEhAKCGVuZF9saW5lGAQgASgDEhgKC3RvdGFsX2xpbmVzGAUgASgDSACIAQESDAoEbW9yZRgGIAEoCBIRCgl0cnVuY2F0ZWQYByABKAgSDAoEc2l6ZRgIIAEoA0IOCgxfdG90YWxfbGluZXMivgEKEFdyaXRlRmlsZVJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRIcChRleHBlY3RlZF9pbmNhcm5hdGlvbhgCIAEoCRIMCgRwYXRoGAMgASgJEg8KB2NvbnRlbnQYBCABKAwSEQoEbW9kZRgFIAEoDUgAiAEBEhMKC2NyZWF0ZV9vbmx5GAYgASgIEigKBmFjY2VzcxgHIAEoCzIYLnNhbmRib3gudjEuQWNjZXNzUG9saWN5QgcKBV9tb2RlIkIKEVdyaXRlRmlsZVJlc3BvbnNlEgwKBHNpemUYASABKAMSDgoGc2hhMjU2GAIgASgMEg8KB2NyZWF0ZWQYAyABKAgizQEKD0VkaXRGaWxlUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEgwKBHBhdGgYAyABKAkSEAoIb2xkX3RleHQYBCABKAwSEAoIbmV3X3RleHQYBSABKAwSEwoLcmVwbGFjZV9hbGwYBiABKAgSFwoPYWxsb3dfZW1wdHlfb2xkGAcgASgIEigKBmFjY2VzcxgIIAEoCzIYLnNhbmRib3gudjEuQWNjZXNzUG9saWN5IjUKEEVkaXRGaWxlUmVzcG9uc2USEwoLb2NjdXJyZW5jZXMYASABKAMSDAoEc2l6ZRgCIAEoAyqBAQoIRmlsZVR5cGUSGQoVRklMRV9UWVBFX1VOU1BFQ0lGSUVEEAASFQoRRklMRV9UWVBFX1JFR1VMQVIQARIXChNGSUxFX1RZUEVfRElSRUNUT1JZEAISFQoRRklMRV9UWVBFX1NZTUxJTksQAxITCg9GSUxFX1RZUEVfT1RIRVIQBEI3WjVnaXRodWIuY29tL3NhbmRnYXRlL3NhbmRnYXRlL2dlbi9zYW5kYm94L3YxO3NhbmRib3h2MWIGcHJvdG8z", [file_google_protobuf_timestamp, file_sandbox_v1_sandbox_errors, file_sandbox_v1_sandbox_lifecycle]);
 
 /**
- * FileError says why one file of several failed. A failure of the connection
- * or of the sandbox is never reported here; it ends the call.
+ * FileError is why one file of several failed. A failure of the connection or
+ * the sandbox is never reported here; it ends the call.
  *
  * @generated from message sandbox.v1.FileError
  */
 export type FileError = Message<"sandbox.v1.FileError"> & {
   /**
-   * Why.
+   * The reason.
    *
    * @generated from field: sandbox.v1.ErrorReason reason = 1;
    */
@@ -48,7 +48,7 @@ export const FileErrorSchema: GenMessage<FileError> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_files, 0);
 
 /**
- * FileInfo describes a file without following a link at its name.
+ * FileInfo describes a file. A link is described itself, not its target.
  *
  * @generated from message sandbox.v1.FileInfo
  */
@@ -85,15 +85,15 @@ export type FileInfo = Message<"sandbox.v1.FileInfo"> & {
   modifyTime?: Timestamp | undefined;
 
   /**
-   * Where a link points to, as it is written there.
+   * A link's target, as stored.
    *
    * @generated from field: string symlink_target = 6;
    */
   symlinkTarget: string;
 
   /**
-   * Type of what a link points to; UNSPECIFIED for a dangling link and for
-   * what is not a link.
+   * Type of a link's target; UNSPECIFIED for a dangling link and for files
+   * that are not links.
    *
    * @generated from field: sandbox.v1.FileType target_type = 7;
    */
@@ -158,7 +158,7 @@ export const UploadRequestSchema: GenMessage<UploadRequest> = /*@__PURE__*/
  */
 export type UploadHeader = Message<"sandbox.v1.UploadHeader"> & {
   /**
-   * Required in the first header; the later ones leave it empty or repeat it.
+   * Required in the first header; empty or the same in later ones.
    *
    * @generated from field: string sandbox_id = 1;
    */
@@ -180,24 +180,24 @@ export type UploadHeader = Message<"sandbox.v1.UploadHeader"> & {
 
   /**
    * Makes the upload resumable: 1 to 128 characters of a-z, A-Z, 0-9, ".", "_",
-   * "-", unique for this file. What arrived is kept for an hour after the last
-   * byte when the stream breaks, unless it filled the disk. Empty: not
-   * resumable.
+   * "-", unique for this file. When the stream breaks, the received bytes are
+   * kept for an hour after the last one, unless they filled the disk. Empty:
+   * not resumable.
    *
    * @generated from field: string upload_id = 4;
    */
   uploadId: string;
 
   /**
-   * With upload_id: how many bytes were sent before, as GetUpload says. Another
-   * offset is UPLOAD_OFFSET_MISMATCH.
+   * With upload_id: the number of bytes received before, as GetUpload returns
+   * it. Another offset is UPLOAD_OFFSET_MISMATCH.
    *
    * @generated from field: int64 offset = 5;
    */
   offset: bigint;
 
   /**
-   * Permission bits of a new file. Unset: those of the file that is replaced,
+   * Permission bits of the file. Unset: those of the file that is replaced,
    * 0644 for a new one.
    *
    * @generated from field: optional uint32 mode = 6;
@@ -205,22 +205,22 @@ export type UploadHeader = Message<"sandbox.v1.UploadHeader"> & {
   mode?: number | undefined;
 
   /**
-   * Size of the whole file. If given, a file of another size is refused.
+   * Size of the whole file. If set, a file of another size is rejected.
    *
    * @generated from field: optional int64 size = 7;
    */
   size?: bigint | undefined;
 
   /**
-   * SHA-256 of the whole file, 32 bytes. If given, a file with another is
-   * refused.
+   * SHA-256 of the whole file, 32 bytes. If set, a file with another hash is
+   * rejected.
    *
    * @generated from field: bytes sha256 = 8;
    */
   sha256: Uint8Array;
 
   /**
-   * True: an existing file is not replaced but is FILE_ALREADY_EXISTS.
+   * True: an existing file is FILE_ALREADY_EXISTS and not replaced.
    *
    * @generated from field: bool create_only = 9;
    */
@@ -243,23 +243,23 @@ export const UploadHeaderSchema: GenMessage<UploadHeader> = /*@__PURE__*/
 
 /**
  * UploadTrailer ends a file: every byte of it was sent. The file then replaces
- * what has its name. A caller that learns size and SHA-256 only while it sends
- * states them here; both are optional, and checked if given.
+ * an existing one of that name. A caller that knows size and SHA-256 only at
+ * the end sets them here; both are optional, and checked if set.
  *
  * @generated from message sandbox.v1.UploadTrailer
  */
 export type UploadTrailer = Message<"sandbox.v1.UploadTrailer"> & {
   /**
    * Size of the whole file, bytes before the header's offset included. A file
-   * of another size is refused with FILE_CHECKSUM_MISMATCH.
+   * of another size is rejected with FILE_CHECKSUM_MISMATCH.
    *
    * @generated from field: optional int64 size = 1;
    */
   size?: bigint | undefined;
 
   /**
-   * SHA-256 of the whole file, 32 bytes. A file with another is refused with
-   * FILE_CHECKSUM_MISMATCH.
+   * SHA-256 of the whole file, 32 bytes. A file with another hash is rejected
+   * with FILE_CHECKSUM_MISMATCH.
    *
    * @generated from field: bytes sha256 = 2;
    */
@@ -293,20 +293,20 @@ export const UploadResponseSchema: GenMessage<UploadResponse> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_files, 5);
 
 /**
- * UploadResult tells what became of one file.
+ * UploadResult is the result of one file.
  *
  * @generated from message sandbox.v1.UploadResult
  */
 export type UploadResult = Message<"sandbox.v1.UploadResult"> & {
   /**
-   * The path as it was given.
+   * The path as requested.
    *
    * @generated from field: string path = 1;
    */
   path: string;
 
   /**
-   * Set when the file was not written; it is then as it was before.
+   * Set if the file was not written; it is then unchanged.
    *
    * @generated from field: sandbox.v1.FileError error = 2;
    */
@@ -370,7 +370,7 @@ export const GetUploadRequestSchema: GenMessage<GetUploadRequest> = /*@__PURE__*
   messageDesc(file_sandbox_v1_sandbox_files, 7);
 
 /**
- * GetUploadResponse says how far an upload has come.
+ * GetUploadResponse reports the progress of an upload.
  *
  * @generated from message sandbox.v1.GetUploadResponse
  */
@@ -383,21 +383,21 @@ export type GetUploadResponse = Message<"sandbox.v1.GetUploadResponse"> & {
   path: string;
 
   /**
-   * Bytes that are safe: the offset to go on from.
+   * Number of bytes received: the offset to continue from.
    *
    * @generated from field: int64 offset = 2;
    */
   offset: bigint;
 
   /**
-   * True when the file was completed and is in place.
+   * True if the file is complete and in place.
    *
    * @generated from field: bool complete = 3;
    */
   complete: boolean;
 
   /**
-   * Until when the part is kept.
+   * When the received part is dropped.
    *
    * @generated from field: google.protobuf.Timestamp expire_time = 4;
    */
@@ -545,7 +545,7 @@ export type DownloadHeader = Message<"sandbox.v1.DownloadHeader"> & {
   index: number;
 
   /**
-   * The file as it was when it was opened. With a link, what it points to.
+   * The file when it was opened. For a link, its target.
    *
    * @generated from field: sandbox.v1.FileInfo info = 2;
    */
@@ -580,21 +580,21 @@ export type DownloadTrailer = Message<"sandbox.v1.DownloadTrailer"> & {
   index: number;
 
   /**
-   * Set when the file could not be read, or not to its end.
+   * Set if the file could not be read completely.
    *
    * @generated from field: sandbox.v1.FileError error = 2;
    */
   error?: FileError | undefined;
 
   /**
-   * Bytes that were sent.
+   * Number of bytes sent.
    *
    * @generated from field: int64 size = 3;
    */
   size: bigint;
 
   /**
-   * SHA-256 of the bytes that were sent, 32 bytes.
+   * SHA-256 of the bytes sent, 32 bytes.
    *
    * @generated from field: bytes sha256 = 4;
    */
@@ -704,7 +704,7 @@ export type ListDirectoryRequest = Message<"sandbox.v1.ListDirectoryRequest"> & 
   pageSize: number;
 
   /**
-   * next_page_token of the page before.
+   * next_page_token of the previous page.
    *
    * @generated from field: string page_token = 5;
    */
@@ -752,7 +752,7 @@ export const ListDirectoryResponseSchema: GenMessage<ListDirectoryResponse> = /*
   messageDesc(file_sandbox_v1_sandbox_files, 17);
 
 /**
- * MakeDirectoryRequest names a directory to make.
+ * MakeDirectoryRequest names a directory to create.
  *
  * @generated from message sandbox.v1.MakeDirectoryRequest
  */
@@ -779,7 +779,8 @@ export type MakeDirectoryRequest = Message<"sandbox.v1.MakeDirectoryRequest"> & 
   path: string;
 
   /**
-   * True: missing parents are made and an existing directory is no error.
+   * True: missing parents are created and an existing directory is not an
+   * error.
    *
    * @generated from field: bool parents = 4;
    */
@@ -808,13 +809,13 @@ export const MakeDirectoryRequestSchema: GenMessage<MakeDirectoryRequest> = /*@_
   messageDesc(file_sandbox_v1_sandbox_files, 18);
 
 /**
- * MakeDirectoryResponse tells whether something was made.
+ * MakeDirectoryResponse reports whether a directory was created.
  *
  * @generated from message sandbox.v1.MakeDirectoryResponse
  */
 export type MakeDirectoryResponse = Message<"sandbox.v1.MakeDirectoryResponse"> & {
   /**
-   * False when the directory was there already.
+   * False if the directory existed already.
    *
    * @generated from field: bool created = 1;
    */
@@ -829,7 +830,7 @@ export const MakeDirectoryResponseSchema: GenMessage<MakeDirectoryResponse> = /*
   messageDesc(file_sandbox_v1_sandbox_files, 19);
 
 /**
- * MoveFileRequest renames.
+ * MoveFileRequest names a file to rename.
  *
  * @generated from message sandbox.v1.MoveFileRequest
  */
@@ -849,14 +850,14 @@ export type MoveFileRequest = Message<"sandbox.v1.MoveFileRequest"> & {
   expectedIncarnation: string;
 
   /**
-   * Required. Absolute path of what is moved; a link is moved itself.
+   * Required. Absolute path of the source; a link is moved itself.
    *
    * @generated from field: string source = 3;
    */
   source: string;
 
   /**
-   * Required. Absolute path that it gets. Its parent must exist.
+   * Required. Absolute path of the destination. Its parent must exist.
    *
    * @generated from field: string destination = 4;
    */
@@ -900,7 +901,7 @@ export const MoveFileResponseSchema: GenMessage<MoveFileResponse> = /*@__PURE__*
   messageDesc(file_sandbox_v1_sandbox_files, 21);
 
 /**
- * RemoveFileRequest removes.
+ * RemoveFileRequest names a file to remove.
  *
  * @generated from message sandbox.v1.RemoveFileRequest
  */
@@ -927,15 +928,15 @@ export type RemoveFileRequest = Message<"sandbox.v1.RemoveFileRequest"> & {
   path: string;
 
   /**
-   * True: a directory is removed with all that is in it. False: only an empty
-   * one, else DIRECTORY_NOT_EMPTY.
+   * True: a directory is removed with its contents. False: only an empty one,
+   * otherwise DIRECTORY_NOT_EMPTY.
    *
    * @generated from field: bool recursive = 4;
    */
   recursive: boolean;
 
   /**
-   * True: a missing path is no error.
+   * True: a missing path is not an error.
    *
    * @generated from field: bool allow_missing = 5;
    */
@@ -957,13 +958,13 @@ export const RemoveFileRequestSchema: GenMessage<RemoveFileRequest> = /*@__PURE_
   messageDesc(file_sandbox_v1_sandbox_files, 22);
 
 /**
- * RemoveFileResponse tells whether something was removed.
+ * RemoveFileResponse reports whether something was removed.
  *
  * @generated from message sandbox.v1.RemoveFileResponse
  */
 export type RemoveFileResponse = Message<"sandbox.v1.RemoveFileResponse"> & {
   /**
-   * False when there was nothing.
+   * False if there was nothing to remove.
    *
    * @generated from field: bool removed = 1;
    */
@@ -978,7 +979,7 @@ export const RemoveFileResponseSchema: GenMessage<RemoveFileResponse> = /*@__PUR
   messageDesc(file_sandbox_v1_sandbox_files, 23);
 
 /**
- * ReadLinesRequest asks for a window of a text file.
+ * ReadLinesRequest selects a window of a text file.
  *
  * @generated from message sandbox.v1.ReadLinesRequest
  */
@@ -1057,8 +1058,8 @@ export type ReadLinesResponse = Message<"sandbox.v1.ReadLinesResponse"> & {
   content: Uint8Array;
 
   /**
-   * False when the file is not UTF-8 text, judged by its first 8 192 bytes;
-   * read it by Download.
+   * False if the first 8 192 bytes of the file are not UTF-8 text; use
+   * Download.
    *
    * @generated from field: bool text = 2;
    */
@@ -1079,21 +1080,21 @@ export type ReadLinesResponse = Message<"sandbox.v1.ReadLinesResponse"> & {
   endLine: bigint;
 
   /**
-   * Lines of the whole file. Unset when it was not read to its end.
+   * Number of lines in the file. Unset if it was not read to its end.
    *
    * @generated from field: optional int64 total_lines = 5;
    */
   totalLines?: bigint | undefined;
 
   /**
-   * True when lines follow after end_line.
+   * True if lines follow after end_line.
    *
    * @generated from field: bool more = 6;
    */
   more: boolean;
 
   /**
-   * True when max_bytes cut the content before `limit` did; a line that alone
+   * True if max_bytes cut the content before `limit` did; a single line that
    * is too long is cut within.
    *
    * @generated from field: bool truncated = 7;
@@ -1116,7 +1117,7 @@ export const ReadLinesResponseSchema: GenMessage<ReadLinesResponse> = /*@__PURE_
   messageDesc(file_sandbox_v1_sandbox_files, 25);
 
 /**
- * WriteFileRequest writes a small file. Larger ones go through Upload.
+ * WriteFileRequest writes a small file; use Upload for larger ones.
  *
  * @generated from message sandbox.v1.WriteFileRequest
  */
@@ -1157,7 +1158,7 @@ export type WriteFileRequest = Message<"sandbox.v1.WriteFileRequest"> & {
   mode?: number | undefined;
 
   /**
-   * True: an existing file is not replaced but is FILE_ALREADY_EXISTS.
+   * True: an existing file is FILE_ALREADY_EXISTS and not replaced.
    *
    * @generated from field: bool create_only = 6;
    */
@@ -1179,7 +1180,7 @@ export const WriteFileRequestSchema: GenMessage<WriteFileRequest> = /*@__PURE__*
   messageDesc(file_sandbox_v1_sandbox_files, 26);
 
 /**
- * WriteFileResponse describes what was written.
+ * WriteFileResponse describes the written file.
  *
  * @generated from message sandbox.v1.WriteFileResponse
  */
@@ -1197,7 +1198,7 @@ export type WriteFileResponse = Message<"sandbox.v1.WriteFileResponse"> & {
   sha256: Uint8Array;
 
   /**
-   * False when a file was replaced.
+   * False if a file was replaced.
    *
    * @generated from field: bool created = 3;
    */
@@ -1239,16 +1240,16 @@ export type EditFileRequest = Message<"sandbox.v1.EditFileRequest"> & {
   path: string;
 
   /**
-   * Required, unless allow_empty_old. The text to replace. Tried as it is, then
-   * with "\r\n" in place of "\n", then the other way round; new_text is changed
-   * in the same way.
+   * Required, unless allow_empty_old. The text to replace. Tried unchanged, then
+   * with "\r\n" in place of "\n", then the reverse; new_text is changed
+   * likewise.
    *
    * @generated from field: bytes old_text = 4;
    */
   oldText: Uint8Array;
 
   /**
-   * The text that takes its place; may be empty.
+   * The replacement; may be empty.
    *
    * @generated from field: bytes new_text = 5;
    */
@@ -1285,20 +1286,20 @@ export const EditFileRequestSchema: GenMessage<EditFileRequest> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_files, 28);
 
 /**
- * EditFileResponse tells what was replaced.
+ * EditFileResponse reports what was replaced.
  *
  * @generated from message sandbox.v1.EditFileResponse
  */
 export type EditFileResponse = Message<"sandbox.v1.EditFileResponse"> & {
   /**
-   * How many occurrences were replaced, at least 1.
+   * Number of replaced occurrences, at least 1.
    *
    * @generated from field: int64 occurrences = 1;
    */
   occurrences: bigint;
 
   /**
-   * Size of the file now.
+   * New size of the file.
    *
    * @generated from field: int64 size = 2;
    */

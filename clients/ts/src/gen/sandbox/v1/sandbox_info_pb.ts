@@ -50,7 +50,7 @@ export type GetServerInfoResponse = Message<"sandbox.v1.GetServerInfoResponse"> 
   provider: string;
 
   /**
-   * What the server can do beyond the calls that always work: "suspend",
+   * What the server supports beyond the calls that always work: "suspend",
    * "pool", "terminal", "stdin", "attach", "images", … A call whose capability
    * is missing fails with FEATURE_UNSUPPORTED.
    *
@@ -59,7 +59,7 @@ export type GetServerInfoResponse = Message<"sandbox.v1.GetServerInfoResponse"> 
   capabilities: string[];
 
   /**
-   * Bounds that requests are held to.
+   * Bounds on requests.
    *
    * @generated from field: sandbox.v1.ServerLimits limits = 4;
    */
@@ -80,7 +80,7 @@ export type GetServerInfoResponse = Message<"sandbox.v1.GetServerInfoResponse"> 
   templates: string[];
 
   /**
-   * Who the caller is to the server.
+   * The authenticated caller.
    *
    * @generated from field: sandbox.v1.Principal principal = 7;
    */
@@ -108,42 +108,42 @@ export type ServerLimits = Message<"sandbox.v1.ServerLimits"> & {
   maxMessageBytes: bigint;
 
   /**
-   * Timeout of a command that states none. Unset: no limit.
+   * Timeout of a command that sets none. Unset: no limit.
    *
    * @generated from field: google.protobuf.Duration default_timeout = 2;
    */
   defaultTimeout?: Duration | undefined;
 
   /**
-   * Largest timeout that a command may state. Unset: no limit.
+   * Largest timeout that a command may set. Unset: no limit.
    *
    * @generated from field: google.protobuf.Duration max_timeout = 3;
    */
   maxTimeout?: Duration | undefined;
 
   /**
-   * Output kept per command for Attach, in bytes.
+   * Retained output per command, for Attach, in bytes.
    *
    * @generated from field: int64 output_log_bytes = 4;
    */
   outputLogBytes: bigint;
 
   /**
-   * How long the end of a command is kept.
+   * How long the exit status of a command is kept.
    *
    * @generated from field: google.protobuf.Duration end_retention = 5;
    */
   endRetention?: Duration | undefined;
 
   /**
-   * idle_ttl of a sandbox that states none. Unset: none.
+   * idle_ttl of a sandbox that sets none. Unset: none.
    *
    * @generated from field: google.protobuf.Duration default_idle_ttl = 6;
    */
   defaultIdleTtl?: Duration | undefined;
 
   /**
-   * ttl of a sandbox that states none. Unset: none.
+   * ttl of a sandbox that sets none. Unset: none.
    *
    * @generated from field: google.protobuf.Duration default_ttl = 7;
    */
@@ -158,13 +158,13 @@ export const ServerLimitsSchema: GenMessage<ServerLimits> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_info, 2);
 
 /**
- * Enforcement tells whether one protection holds.
+ * Enforcement reports whether one protection is enforced.
  *
  * @generated from message sandbox.v1.Enforcement
  */
 export type Enforcement = Message<"sandbox.v1.Enforcement"> & {
   /**
-   * What is protected: "memory", "cpu", "processes", "disk", "network",
+   * The protection: "memory", "cpu", "processes", "disk", "network",
    * "seccomp", "kill_tree", "write_prefixes", …
    *
    * @generated from field: string name = 1;
@@ -172,7 +172,7 @@ export type Enforcement = Message<"sandbox.v1.Enforcement"> & {
   name: string;
 
   /**
-   * True: enforced.
+   * True if it is enforced.
    *
    * @generated from field: bool enforced = 2;
    */

@@ -15,7 +15,7 @@ export const file_sandbox_v1_sandbox_lifecycle: GenFile = /*@__PURE__*/
   fileDesc("CiJzYW5kYm94L3YxL3NhbmRib3hfbGlmZWN5Y2xlLnByb3RvEgpzYW5kYm94LnYxIuIECgdTYW5kYm94EhIKCnNhbmRib3hfaWQYASABKAkSEwoLaW5jYXJuYXRpb24YAiABKAkSJwoFc3RhdGUYAyABKA4yGC5zYW5kYm94LnYxLlNhbmRib3hTdGF0ZRIVCg1zdGF0ZV9tZXNzYWdlGAQgASgJEi8KC2NyZWF0ZV90aW1lGAUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBI2ChJsYXN0X2FjdGl2aXR5X3RpbWUYBiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC2V4cGlyZV90aW1lGAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBImCgN0dGwYCCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKwoIaWRsZV90dGwYCSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SLwoGbGFiZWxzGAogAygLMh8uc2FuZGJveC52MS5TYW5kYm94LkxhYmVsc0VudHJ5EhAKCHRlbXBsYXRlGAsgASgJEiUKBHNwZWMYDCABKAsyFy5zYW5kYm94LnYxLlNhbmRib3hTcGVjEhEKCWZyb21fcG9vbBgNIAEoCBIWCg5zdWJzdHJhdGVfbmFtZRgOIAEoCRIoCglpc29sYXRpb24YDyABKAsyFS5zYW5kYm94LnYxLklzb2xhdGlvbhIRCgl0cmFuc3BvcnQYECABKAkaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASKdAgoLU2FuZGJveFNwZWMSDQoFaW1hZ2UYASABKAkSKAoJcmVzb3VyY2VzGAIgASgLMhUuc2FuZGJveC52MS5SZXNvdXJjZXMSLQoDZW52GAMgAygLMiAuc2FuZGJveC52MS5TYW5kYm94U3BlYy5FbnZFbnRyeRIZChF3b3JraW5nX2RpcmVjdG9yeRgEIAEoCRIkCgduZXR3b3JrGAUgASgLMhMuc2FuZGJveC52MS5OZXR3b3JrEigKBmFjY2VzcxgGIAEoCzIYLnNhbmRib3gudjEuQWNjZXNzUG9saWN5Eg8KB2NvbW1hbmQYByADKAkaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJgCglSZXNvdXJjZXMSFAoMbWVtb3J5X2J5dGVzGAEgASgDEhIKCmNwdV9taWxsaXMYAiABKAUSFQoNbWF4X3Byb2Nlc3NlcxgDIAEoBRISCgpkaXNrX2J5dGVzGAQgASgDIlcKB05ldHdvcmsSJQoEbW9kZRgBIAEoDjIXLnNhbmRib3gudjEuTmV0d29ya01vZGUSJQoFYWxsb3cYAiADKAsyFi5zYW5kYm94LnYxLkVncmVzc1J1bGUiKQoKRWdyZXNzUnVsZRIMCgRob3N0GAEgASgJEg0KBXBvcnRzGAIgAygFIp8BCgxBY2Nlc3NQb2xpY3kSEAoIcm9vdF9kaXIYASABKAkSDwoHdmlydHVhbBgCIAEoCBIcChR3cml0ZV9hbGxvd19wcmVmaXhlcxgDIAMoCRIbChN3cml0ZV9kZW55X3ByZWZpeGVzGAQgAygJEhoKEnJlYWRfZGVueV9wcmVmaXhlcxgFIAMoCRIVCg1kZW55X2NvbW1hbmRzGAYgAygJIowBCglJc29sYXRpb24SDwoHcnVudGltZRgBIAEoCRIoCgduZXR3b3JrGAIgASgOMhcuc2FuZGJveC52MS5OZXR3b3JrTW9kZRIUCgx1bnByaXZpbGVnZWQYAyABKAgSGAoQcmVhZF9vbmx5X3N5c3RlbRgEIAEoCBIUCgxub3RfZW5mb3JjZWQYBSADKAki2AIKFENyZWF0ZVNhbmRib3hSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkSEAoIdGVtcGxhdGUYAiABKAkSJQoEc3BlYxgDIAEoCzIXLnNhbmRib3gudjEuU2FuZGJveFNwZWMSPAoGbGFiZWxzGAQgAygLMiwuc2FuZGJveC52MS5DcmVhdGVTYW5kYm94UmVxdWVzdC5MYWJlbHNFbnRyeRImCgN0dGwYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKwoIaWRsZV90dGwYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SMQoQcHJvdmlkZXJfb3B0aW9ucxgHIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJOChVDcmVhdGVTYW5kYm94UmVzcG9uc2USJAoHc2FuZGJveBgBIAEoCzITLnNhbmRib3gudjEuU2FuZGJveBIPCgdjcmVhdGVkGAIgASgIIicKEUdldFNhbmRib3hSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkiOgoSR2V0U2FuZGJveFJlc3BvbnNlEiQKB3NhbmRib3gYASABKAsyEy5zYW5kYm94LnYxLlNhbmRib3gi1AEKFExpc3RTYW5kYm94ZXNSZXF1ZXN0EjwKBmxhYmVscxgBIAMoCzIsLnNhbmRib3gudjEuTGlzdFNhbmRib3hlc1JlcXVlc3QuTGFiZWxzRW50cnkSKAoGc3RhdGVzGAIgAygOMhguc2FuZGJveC52MS5TYW5kYm94U3RhdGUSEQoJcGFnZV9zaXplGAMgASgFEhIKCnBhZ2VfdG9rZW4YBCABKAkaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJYChVMaXN0U2FuZGJveGVzUmVzcG9uc2USJgoJc2FuZGJveGVzGAEgAygLMhMuc2FuZGJveC52MS5TYW5kYm94EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKcAgoUVXBkYXRlU2FuZGJveFJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRJDCgpzZXRfbGFiZWxzGAIgAygLMi8uc2FuZGJveC52MS5VcGRhdGVTYW5kYm94UmVxdWVzdC5TZXRMYWJlbHNFbnRyeRIVCg1yZW1vdmVfbGFiZWxzGAMgAygJEiYKA3R0bBgEIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIrCghpZGxlX3R0bBgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhINCgVyZW5ldxgGIAEoCBowCg5TZXRMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIj0KFVVwZGF0ZVNhbmRib3hSZXNwb25zZRIkCgdzYW5kYm94GAEgASgLMhMuc2FuZGJveC52MS5TYW5kYm94Il8KFERlbGV0ZVNhbmRib3hSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkSFQoNYWxsb3dfbWlzc2luZxgCIAEoCBIcChRleHBlY3RlZF9pbmNhcm5hdGlvbhgDIAEoCSIoChVEZWxldGVTYW5kYm94UmVzcG9uc2USDwoHZGVsZXRlZBgBIAEoCCLHAQoXQ2xlYW51cFNhbmRib3hlc1JlcXVlc3QSKwoIbWF4X2lkbGUYASABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SPwoGbGFiZWxzGAIgAygLMi8uc2FuZGJveC52MS5DbGVhbnVwU2FuZGJveGVzUmVxdWVzdC5MYWJlbHNFbnRyeRIPCgdkcnlfcnVuGAMgASgIGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEicwoYQ2xlYW51cFNhbmRib3hlc1Jlc3BvbnNlEhsKE2RlbGV0ZWRfc2FuZGJveF9pZHMYASADKAkSDAoEa2VwdBgCIAEoBRIsCghmYWlsdXJlcxgDIAMoCzIaLnNhbmRib3gudjEuQ2xlYW51cEZhaWx1cmUiNQoOQ2xlYW51cEZhaWx1cmUSEgoKc2FuZGJveF9pZBgBIAEoCRIPCgdtZXNzYWdlGAIgASgJIisKFVN1c3BlbmRTYW5kYm94UmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJIj4KFlN1c3BlbmRTYW5kYm94UmVzcG9uc2USJAoHc2FuZGJveBgBIAEoCzITLnNhbmRib3gudjEuU2FuZGJveCIqChRSZXN1bWVTYW5kYm94UmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJIj0KFVJlc3VtZVNhbmRib3hSZXNwb25zZRIkCgdzYW5kYm94GAEgASgLMhMuc2FuZGJveC52MS5TYW5kYm94IigKFEdldFBvb2xTdGF0dXNSZXF1ZXN0EhAKCHRlbXBsYXRlGAEgASgJIlkKFUdldFBvb2xTdGF0dXNSZXNwb25zZRIRCglhdmFpbGFibGUYASABKAUSDgoGYWN0aXZlGAIgASgFEg0KBXRvdGFsGAMgASgFEg4KBnRhcmdldBgEIAEoBSq2AQoMU2FuZGJveFN0YXRlEh0KGVNBTkRCT1hfU1RBVEVfVU5TUEVDSUZJRUQQABIaChZTQU5EQk9YX1NUQVRFX0NSRUFUSU5HEAESGAoUU0FOREJPWF9TVEFURV9BQ1RJVkUQAhIbChdTQU5EQk9YX1NUQVRFX1NVU1BFTkRFRBADEhoKFlNBTkRCT1hfU1RBVEVfREVMRVRJTkcQBBIYChRTQU5EQk9YX1NUQVRFX0ZBSUxFRBAFKnEKC05ldHdvcmtNb2RlEhwKGE5FVFdPUktfTU9ERV9VTlNQRUNJRklFRBAAEhUKEU5FVFdPUktfTU9ERV9OT05FEAESFgoSTkVUV09SS19NT0RFX1BST1hZEAISFQoRTkVUV09SS19NT0RFX0ZVTEwQA0I3WjVnaXRodWIuY29tL3NhbmRnYXRlL3NhbmRnYXRlL2dlbi9zYW5kYm94L3YxO3NhbmRib3h2MWIGcHJvdG8z", [file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp]);
 
 /**
- * Sandbox is one isolated place with a file system and processes.
+ * Sandbox is an isolated environment with a file system and processes.
  *
  * @generated from message sandbox.v1.Sandbox
  */
@@ -28,23 +28,23 @@ export type Sandbox = Message<"sandbox.v1.Sandbox"> & {
   sandboxId: string;
 
   /**
-   * Changes whenever the sandbox lost its disk and processes (a pod made anew
+   * Changes whenever the sandbox loses its disk and processes (a pod recreated
    * under the same name, a restarted container). Exec ids, positions and
-   * uploads live within one incarnation. Empty while there is none yet.
+   * uploads live within one incarnation. Empty until the first one exists.
    *
    * @generated from field: string incarnation = 2;
    */
   incarnation: string;
 
   /**
-   * What can be done with it now.
+   * The current state.
    *
    * @generated from field: sandbox.v1.SandboxState state = 3;
    */
   state: SandboxState;
 
   /**
-   * One line for people: why the sandbox is in this state. May be empty.
+   * One line for people with the cause of the state. May be empty.
    *
    * @generated from field: string state_message = 4;
    */
@@ -58,15 +58,15 @@ export type Sandbox = Message<"sandbox.v1.Sandbox"> & {
   createTime?: Timestamp | undefined;
 
   /**
-   * When it last did something on request; exact to min(idle_ttl/4, 60 s).
+   * The last activity, exact to min(idle_ttl/4, 60 s).
    *
    * @generated from field: google.protobuf.Timestamp last_activity_time = 6;
    */
   lastActivityTime?: Timestamp | undefined;
 
   /**
-   * When it ends if nothing happens: the earlier of ttl's and idle_ttl's end.
-   * Unset: never.
+   * When it expires without further activity: the earlier end of ttl and
+   * idle_ttl. Unset: never.
    *
    * @generated from field: google.protobuf.Timestamp expire_time = 7;
    */
@@ -94,22 +94,22 @@ export type Sandbox = Message<"sandbox.v1.Sandbox"> & {
   labels: { [key: string]: string };
 
   /**
-   * The template it was made from.
+   * The template from which it was created.
    *
    * @generated from field: string template = 11;
    */
   template: string;
 
   /**
-   * The spec in force, defaults filled in. Values of env are left out.
+   * The effective spec, with defaults. Values of env are omitted.
    *
    * @generated from field: sandbox.v1.SandboxSpec spec = 12;
    */
   spec?: SandboxSpec | undefined;
 
   /**
-   * True when it was claimed from a pool of started sandboxes, false when it
-   * was made for this request.
+   * True if it was claimed from a pool, false if it was created for this
+   * request.
    *
    * @generated from field: bool from_pool = 13;
    */
@@ -123,7 +123,7 @@ export type Sandbox = Message<"sandbox.v1.Sandbox"> & {
   substrateName: string;
 
   /**
-   * What the substrate enforces for this sandbox; opting out shows here.
+   * What the substrate enforces for this sandbox, opt-outs included.
    *
    * @generated from field: sandbox.v1.Isolation isolation = 15;
    */
@@ -147,7 +147,7 @@ export const SandboxSchema: GenMessage<Sandbox> = /*@__PURE__*/
 
 /**
  * SandboxSpec holds the portable properties of a sandbox. A field that the
- * template does not allow to be set is refused with TEMPLATE_FORBIDS.
+ * template does not allow is rejected with TEMPLATE_FORBIDS.
  *
  * @generated from message sandbox.v1.SandboxSpec
  */
@@ -189,7 +189,7 @@ export type SandboxSpec = Message<"sandbox.v1.SandboxSpec"> & {
   network?: Network | undefined;
 
   /**
-   * What file calls and commands may touch, for every caller. Default: no
+   * What file calls and commands may access, for every caller. Default: no
    * restriction beyond the sandbox's own.
    *
    * @generated from field: sandbox.v1.AccessPolicy access = 6;
@@ -197,8 +197,8 @@ export type SandboxSpec = Message<"sandbox.v1.SandboxSpec"> & {
   access?: AccessPolicy | undefined;
 
   /**
-   * The command that the agent supervises beside the calls, as an argv: the
-   * image's own service, say. Empty: none.
+   * A command that the agent starts and supervises, as an argv, such as the
+   * image's own service. Empty: none.
    *
    * @generated from field: repeated string command = 7;
    */
@@ -233,7 +233,7 @@ export type Resources = Message<"sandbox.v1.Resources"> & {
   cpuMillis: number;
 
   /**
-   * Processes and threads at one time.
+   * Concurrent processes and threads.
    *
    * @generated from field: int32 max_processes = 3;
    */
@@ -255,7 +255,7 @@ export const ResourcesSchema: GenMessage<Resources> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_lifecycle, 2);
 
 /**
- * Network says what a sandbox can reach.
+ * Network is the network access of a sandbox.
  *
  * @generated from message sandbox.v1.Network
  */
@@ -268,7 +268,7 @@ export type Network = Message<"sandbox.v1.Network"> & {
   mode: NetworkMode;
 
   /**
-   * Destinations that PROXY lets through; refused with other modes.
+   * Destinations that PROXY allows; rejected with other modes.
    *
    * @generated from field: repeated sandbox.v1.EgressRule allow = 2;
    */
@@ -312,8 +312,8 @@ export const EgressRuleSchema: GenMessage<EgressRule> = /*@__PURE__*/
 
 /**
  * AccessPolicy restricts file calls and, for writes, commands. Where a policy
- * is given at several places (server, template, sandbox, call), a path must
- * pass all of them, so a call can narrow but never widen.
+ * is set in several places (server, template, sandbox, call), a path must pass
+ * all of them, so a call can narrow but never widen.
  *
  * @generated from message sandbox.v1.AccessPolicy
  */
@@ -327,9 +327,8 @@ export type AccessPolicy = Message<"sandbox.v1.AccessPolicy"> & {
   rootDir: string;
 
   /**
-   * With root_dir: paths are taken as relative to it, so "/a" is root_dir/a,
-   * and results are given likewise. Without: paths are the sandbox's own and
-   * must lie beneath root_dir.
+   * True: paths are relative to root_dir, so "/a" is root_dir/a, in results
+   * too. False: paths are the sandbox's own and must lie beneath root_dir.
    *
    * @generated from field: bool virtual = 2;
    */
@@ -344,7 +343,7 @@ export type AccessPolicy = Message<"sandbox.v1.AccessPolicy"> & {
   writeAllowPrefixes: string[];
 
   /**
-   * Path prefixes that may not be written; they win over allowed ones.
+   * Path prefixes that may not be written; they override allowed ones.
    *
    * @generated from field: repeated string write_deny_prefixes = 4;
    */
@@ -358,7 +357,7 @@ export type AccessPolicy = Message<"sandbox.v1.AccessPolicy"> & {
   readDenyPrefixes: string[];
 
   /**
-   * Commands that contain one of these texts are refused. A guardrail against
+   * Commands that contain one of these texts are rejected. A guardrail against
    * accidents, not a security boundary.
    *
    * @generated from field: repeated string deny_commands = 6;
@@ -374,7 +373,7 @@ export const AccessPolicySchema: GenMessage<AccessPolicy> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_lifecycle, 5);
 
 /**
- * Isolation is what holds for one sandbox.
+ * Isolation describes what is enforced for one sandbox.
  *
  * @generated from message sandbox.v1.Isolation
  */
@@ -387,7 +386,7 @@ export type Isolation = Message<"sandbox.v1.Isolation"> & {
   runtime: string;
 
   /**
-   * The network mode in force.
+   * The effective network mode.
    *
    * @generated from field: sandbox.v1.NetworkMode network = 2;
    */
@@ -408,7 +407,7 @@ export type Isolation = Message<"sandbox.v1.Isolation"> & {
   readOnlySystem: boolean;
 
   /**
-   * What was asked for and is not enforced here, each with its reason.
+   * Requested protections that are not enforced, each with the reason.
    *
    * @generated from field: repeated string not_enforced = 5;
    */
@@ -423,15 +422,15 @@ export const IsolationSchema: GenMessage<Isolation> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_lifecycle, 6);
 
 /**
- * CreateSandboxRequest asks for a sandbox.
+ * CreateSandboxRequest describes the sandbox to create.
  *
  * @generated from message sandbox.v1.CreateSandboxRequest
  */
 export type CreateSandboxRequest = Message<"sandbox.v1.CreateSandboxRequest"> & {
   /**
    * The id: 1 to 128 characters of a-z, A-Z, 0-9, ".", "_", "-", beginning with
-   * a letter or digit. Empty: the server makes one up, and a repeated call
-   * makes another sandbox.
+   * a letter or digit. Empty: the server generates one, and a repeated call
+   * creates another sandbox.
    *
    * @generated from field: string sandbox_id = 1;
    */
@@ -476,8 +475,8 @@ export type CreateSandboxRequest = Message<"sandbox.v1.CreateSandboxRequest"> & 
   idleTtl?: Duration | undefined;
 
   /**
-   * Options of one provider, as its page in the documentation lists them, each
-   * refused where the template does not allow it.
+   * Provider-specific options, listed on the provider's page. Options that the
+   * template does not allow are rejected.
    *
    * @generated from field: google.protobuf.Struct provider_options = 7;
    */
@@ -503,7 +502,7 @@ export type CreateSandboxResponse = Message<"sandbox.v1.CreateSandboxResponse"> 
   sandbox?: Sandbox | undefined;
 
   /**
-   * False when the sandbox was there already.
+   * False if the sandbox existed already.
    *
    * @generated from field: bool created = 2;
    */
@@ -586,8 +585,8 @@ export type ListSandboxesRequest = Message<"sandbox.v1.ListSandboxesRequest"> & 
   pageSize: number;
 
   /**
-   * next_page_token of the page before, with the same filters. One that is too
-   * old fails with PAGE_TOKEN_EXPIRED: start again.
+   * next_page_token of the previous page, with the same filters. An expired
+   * token fails with PAGE_TOKEN_EXPIRED: start again.
    *
    * @generated from field: string page_token = 4;
    */
@@ -608,7 +607,7 @@ export const ListSandboxesRequestSchema: GenMessage<ListSandboxesRequest> = /*@_
  */
 export type ListSandboxesResponse = Message<"sandbox.v1.ListSandboxesResponse"> & {
   /**
-   * May be empty although more pages follow.
+   * May be empty even if more pages follow.
    *
    * @generated from field: repeated sandbox.v1.Sandbox sandboxes = 1;
    */
@@ -630,7 +629,7 @@ export const ListSandboxesResponseSchema: GenMessage<ListSandboxesResponse> = /*
   messageDesc(file_sandbox_v1_sandbox_lifecycle, 12);
 
 /**
- * UpdateSandboxRequest changes what may change about a sandbox.
+ * UpdateSandboxRequest changes labels and lifetimes of a sandbox.
  *
  * @generated from message sandbox.v1.UpdateSandboxRequest
  */
@@ -650,28 +649,28 @@ export type UpdateSandboxRequest = Message<"sandbox.v1.UpdateSandboxRequest"> & 
   setLabels: { [key: string]: string };
 
   /**
-   * Label keys to remove; a missing one is no error.
+   * Label keys to remove; a missing key is not an error.
    *
    * @generated from field: repeated string remove_labels = 3;
    */
   removeLabels: string[];
 
   /**
-   * New lifetime, from creation. Unset: as it is. 0: none.
+   * New lifetime, from creation. Unset: unchanged. 0: none.
    *
    * @generated from field: google.protobuf.Duration ttl = 4;
    */
   ttl?: Duration | undefined;
 
   /**
-   * New lifetime from the last activity. Unset: as it is. 0: none.
+   * New lifetime from the last activity. Unset: unchanged. 0: none.
    *
    * @generated from field: google.protobuf.Duration idle_ttl = 5;
    */
   idleTtl?: Duration | undefined;
 
   /**
-   * Counts as activity: idleness begins anew.
+   * True: counts as activity and restarts the idle time.
    *
    * @generated from field: bool renew = 6;
    */
@@ -686,7 +685,7 @@ export const UpdateSandboxRequestSchema: GenMessage<UpdateSandboxRequest> = /*@_
   messageDesc(file_sandbox_v1_sandbox_lifecycle, 13);
 
 /**
- * UpdateSandboxResponse is the sandbox as it is now.
+ * UpdateSandboxResponse is the updated sandbox.
  *
  * @generated from message sandbox.v1.UpdateSandboxResponse
  */
@@ -705,7 +704,7 @@ export const UpdateSandboxResponseSchema: GenMessage<UpdateSandboxResponse> = /*
   messageDesc(file_sandbox_v1_sandbox_lifecycle, 14);
 
 /**
- * DeleteSandboxRequest names the sandbox to end.
+ * DeleteSandboxRequest names the sandbox to delete.
  *
  * @generated from message sandbox.v1.DeleteSandboxRequest
  */
@@ -718,15 +717,14 @@ export type DeleteSandboxRequest = Message<"sandbox.v1.DeleteSandboxRequest"> & 
   sandboxId: string;
 
   /**
-   * True: a sandbox that is not there is no error, so that a repeated call is
-   * safe.
+   * True: a missing sandbox is not an error, so that repeated calls are safe.
    *
    * @generated from field: bool allow_missing = 2;
    */
   allowMissing: boolean;
 
   /**
-   * Only this incarnation; another one is SANDBOX_REPLACED. Empty: any.
+   * Delete only this incarnation; another one is SANDBOX_REPLACED. Empty: any.
    *
    * @generated from field: string expected_incarnation = 3;
    */
@@ -747,7 +745,7 @@ export const DeleteSandboxRequestSchema: GenMessage<DeleteSandboxRequest> = /*@_
  */
 export type DeleteSandboxResponse = Message<"sandbox.v1.DeleteSandboxResponse"> & {
   /**
-   * False when there was nothing to delete.
+   * False if there was nothing to delete.
    *
    * @generated from field: bool deleted = 1;
    */
@@ -762,14 +760,14 @@ export const DeleteSandboxResponseSchema: GenMessage<DeleteSandboxResponse> = /*
   messageDesc(file_sandbox_v1_sandbox_lifecycle, 16);
 
 /**
- * CleanupSandboxesRequest says what to delete.
+ * CleanupSandboxesRequest selects the sandboxes to delete.
  *
  * @generated from message sandbox.v1.CleanupSandboxesRequest
  */
 export type CleanupSandboxesRequest = Message<"sandbox.v1.CleanupSandboxesRequest"> & {
   /**
-   * Delete what has been idle for longer than this. Unset: only what is past
-   * its own lifetime. A sandbox with a running command is not idle.
+   * Delete sandboxes that have been idle for longer than this. Unset: only
+   * expired ones. A sandbox with a running command is not idle.
    *
    * @generated from field: google.protobuf.Duration max_idle = 1;
    */
@@ -783,7 +781,7 @@ export type CleanupSandboxesRequest = Message<"sandbox.v1.CleanupSandboxesReques
   labels: { [key: string]: string };
 
   /**
-   * True: say what would be deleted and delete nothing.
+   * True: return what would be deleted and delete nothing.
    *
    * @generated from field: bool dry_run = 3;
    */
@@ -798,7 +796,7 @@ export const CleanupSandboxesRequestSchema: GenMessage<CleanupSandboxesRequest> 
   messageDesc(file_sandbox_v1_sandbox_lifecycle, 17);
 
 /**
- * CleanupSandboxesResponse says what was deleted.
+ * CleanupSandboxesResponse lists what was deleted.
  *
  * @generated from message sandbox.v1.CleanupSandboxesResponse
  */
@@ -809,14 +807,14 @@ export type CleanupSandboxesResponse = Message<"sandbox.v1.CleanupSandboxesRespo
   deletedSandboxIds: string[];
 
   /**
-   * How many of those looked at were kept.
+   * How many of the selected sandboxes were kept.
    *
    * @generated from field: int32 kept = 2;
    */
   kept: number;
 
   /**
-   * Sandboxes that should have been deleted and could not be.
+   * Sandboxes whose deletion failed.
    *
    * @generated from field: repeated sandbox.v1.CleanupFailure failures = 3;
    */
@@ -943,7 +941,7 @@ export const ResumeSandboxResponseSchema: GenMessage<ResumeSandboxResponse> = /*
  */
 export type GetPoolStatusRequest = Message<"sandbox.v1.GetPoolStatusRequest"> & {
   /**
-   * The template whose pool is meant. Empty: "default".
+   * The pool's template. Empty: "default".
    *
    * @generated from field: string template = 1;
    */
@@ -978,14 +976,14 @@ export type GetPoolStatusResponse = Message<"sandbox.v1.GetPoolStatusResponse"> 
   active: number;
 
   /**
-   * available + active + those being made.
+   * available + active + those being created.
    *
    * @generated from field: int32 total = 3;
    */
   total: number;
 
   /**
-   * How many are kept available.
+   * How many the server keeps available.
    *
    * @generated from field: int32 target = 4;
    */
@@ -1000,7 +998,7 @@ export const GetPoolStatusResponseSchema: GenMessage<GetPoolStatusResponse> = /*
   messageDesc(file_sandbox_v1_sandbox_lifecycle, 25);
 
 /**
- * SandboxState says what can be done with a sandbox.
+ * SandboxState is the state of a sandbox.
  *
  * @generated from enum sandbox.v1.SandboxState
  */
@@ -1011,7 +1009,7 @@ export enum SandboxState {
   UNSPECIFIED = 0,
 
   /**
-   * Being made; no command can run yet.
+   * Being created; no command can run yet.
    *
    * @generated from enum value: SANDBOX_STATE_CREATING = 1;
    */
@@ -1039,8 +1037,8 @@ export enum SandboxState {
   DELETING = 4,
 
   /**
-   * It ended by itself or could not be made; state_message says why. Only
-   * DeleteSandbox is useful.
+   * It ended by itself or could not be created; state_message has the cause.
+   * It can only be deleted.
    *
    * @generated from enum value: SANDBOX_STATE_FAILED = 5;
    */
@@ -1054,7 +1052,7 @@ export const SandboxStateSchema: GenEnum<SandboxState> = /*@__PURE__*/
   enumDesc(file_sandbox_v1_sandbox_lifecycle, 0);
 
 /**
- * NetworkMode says how much network a sandbox has.
+ * NetworkMode is the kind of network that a sandbox has.
  *
  * @generated from enum sandbox.v1.NetworkMode
  */
@@ -1067,7 +1065,7 @@ export enum NetworkMode {
   UNSPECIFIED = 0,
 
   /**
-   * A loopback interface of its own and nothing else.
+   * A private loopback interface only.
    *
    * @generated from enum value: NETWORK_MODE_NONE = 1;
    */
@@ -1081,7 +1079,7 @@ export enum NetworkMode {
   PROXY = 2,
 
   /**
-   * What the substrate gives.
+   * The substrate's network.
    *
    * @generated from enum value: NETWORK_MODE_FULL = 3;
    */

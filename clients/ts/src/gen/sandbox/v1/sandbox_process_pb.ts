@@ -41,7 +41,7 @@ export type ExecuteRequest = Message<"sandbox.v1.ExecuteRequest"> & {
    * The command's id within the sandbox: 1 to 128 characters of a-z, A-Z, 0-9,
    * ".", "_", "-". The same id with the same request joins the running or ended
    * command from its first byte; with another request it is EXEC_ID_REUSED.
-   * Empty: the agent makes one up, and the call must not be repeated blindly.
+   * Empty: the agent generates one, and the call must not be retried blindly.
    *
    * @generated from field: string exec_id = 3;
    */
@@ -93,23 +93,23 @@ export type ExecuteRequest = Message<"sandbox.v1.ExecuteRequest"> & {
   env: { [key: string]: string };
 
   /**
-   * Standard input, given at once. Empty: /dev/null, unless stdin_open.
+   * Standard input, complete. Empty: /dev/null, unless stdin_open.
    *
    * @generated from field: bytes stdin = 9;
    */
   stdin: Uint8Array;
 
   /**
-   * True: standard input stays open after `stdin` and takes WriteStdin.
+   * True: standard input stays open after `stdin` for WriteStdin.
    *
    * @generated from field: bool stdin_open = 10;
    */
   stdinOpen: boolean;
 
   /**
-   * The command's budget of wall time, apart from the call's deadline; at its
-   * end every descendant is killed and `exited` says TIMED_OUT. Unset: the
-   * server's default. 0: none, where the server allows that.
+   * The command's limit of wall time, apart from the call's deadline; then
+   * every descendant is killed and the reason is TIMED_OUT. Unset: the server's
+   * default. 0: none, where the server allows that.
    *
    * @generated from field: google.protobuf.Duration timeout = 11;
    */
@@ -124,7 +124,7 @@ export type ExecuteRequest = Message<"sandbox.v1.ExecuteRequest"> & {
   maxOutputBytes?: bigint | undefined;
 
   /**
-   * How the two output streams are taken. Ignored with a terminal.
+   * How the two output streams are captured. Ignored with a terminal.
    *
    * @generated from field: sandbox.v1.OutputMode output_mode = 13;
    */
@@ -146,17 +146,17 @@ export type ExecuteRequest = Message<"sandbox.v1.ExecuteRequest"> & {
   onFull: OnFull;
 
   /**
-   * How long the command lives on after the caller cancelled or went away.
+   * How long the command runs on after the caller cancelled or disconnected.
    * Attach and a joining Execute end the wait. Unset or 0: it is killed at
    * once. When the connection between server and sandbox breaks, the longer of
-   * this and 60 s counts.
+   * this and 60 s applies.
    *
    * @generated from field: google.protobuf.Duration disconnect_grace = 16;
    */
   disconnectGrace?: Duration | undefined;
 
   /**
-   * True: the command runs on whoever listens; only its timeout, a signal or
+   * True: the command runs on without a caller; only its timeout, a signal or
    * the sandbox's end stop it.
    *
    * @generated from field: bool detach = 17;
@@ -208,7 +208,7 @@ export const ArgvSchema: GenMessage<Argv> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_process, 1);
 
 /**
- * TerminalSize is in characters.
+ * TerminalSize is a terminal's size in characters.
  *
  * @generated from message sandbox.v1.TerminalSize
  */
@@ -262,7 +262,7 @@ export type ExecuteResponse = Message<"sandbox.v1.ExecuteResponse"> & {
     case: "output";
   } | {
     /**
-     * Output that was dropped before this reader could take it.
+     * Output that was dropped before this reader could read it.
      *
      * @generated from field: sandbox.v1.Gap gap = 3;
      */
@@ -287,7 +287,7 @@ export const ExecuteResponseSchema: GenMessage<ExecuteResponse> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_process, 3);
 
 /**
- * Started says that the command runs.
+ * Started is sent when the command has started.
  *
  * @generated from message sandbox.v1.Started
  */
@@ -307,7 +307,7 @@ export type Started = Message<"sandbox.v1.Started"> & {
   incarnation: string;
 
   /**
-   * The started process's id inside the sandbox.
+   * The leader's process id inside the sandbox.
    *
    * @generated from field: int32 pid = 3;
    */
@@ -328,7 +328,7 @@ export type Started = Message<"sandbox.v1.Started"> & {
   position: bigint;
 
   /**
-   * True when the command was there already and this call joined it.
+   * True if the command existed already and this call joined it.
    *
    * @generated from field: bool joined = 6;
    */
@@ -343,7 +343,7 @@ export const StartedSchema: GenMessage<Started> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_process, 4);
 
 /**
- * Output is a piece of a command's output, never empty.
+ * Output is a chunk of a command's output, never empty.
  *
  * @generated from message sandbox.v1.Output
  */
@@ -354,8 +354,9 @@ export type Output = Message<"sandbox.v1.Output"> & {
   stream: Stream;
 
   /**
-   * Bytes of both streams before this piece: the cursor to resume from. The
-   * next piece's position is position + size of data, or a `gap` says why not.
+   * Bytes of both streams before this chunk: the cursor to resume from. The
+   * next chunk's position is position + size of data, unless a `gap` precedes
+   * it.
    *
    * @generated from field: int64 position = 2;
    */
@@ -377,7 +378,7 @@ export const OutputSchema: GenMessage<Output> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_process, 5);
 
 /**
- * Gap says that output was dropped from the log before it was read.
+ * Gap is a range of output that was dropped before it was read.
  *
  * @generated from message sandbox.v1.Gap
  */
@@ -405,7 +406,7 @@ export const GapSchema: GenMessage<Gap> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_process, 6);
 
 /**
- * Exited says how the command ended.
+ * Exited is how a command ended.
  *
  * @generated from message sandbox.v1.Exited
  */
@@ -426,21 +427,21 @@ export type Exited = Message<"sandbox.v1.Exited"> & {
 
   /**
    * Name of the signal that ended the process, such as "SIGSEGV". Set for
-   * SIGNALED, and for other reasons where a signal was what ended it.
+   * SIGNALED, and for other reasons if a signal ended it.
    *
    * @generated from field: string signal = 3;
    */
   signal: string;
 
   /**
-   * True when reason was concluded from signs, not known for certain.
+   * True if the reason is inferred, not certain.
    *
    * @generated from field: bool inferred = 4;
    */
   inferred: boolean;
 
   /**
-   * When the started process ended, by the sandbox's clock.
+   * When the leader ended, by the sandbox's clock.
    *
    * @generated from field: google.protobuf.Timestamp end_time = 5;
    */
@@ -454,8 +455,8 @@ export type Exited = Message<"sandbox.v1.Exited"> & {
   wallTime?: Duration | undefined;
 
   /**
-   * CPU time in user mode, of the started process and the children it waited
-   * for; of all descendants with a cgroup per command.
+   * CPU time in user mode, of the leader and the children it waited for; of all
+   * descendants with a cgroup per command.
    *
    * @generated from field: google.protobuf.Duration user_time = 7;
    */
@@ -469,7 +470,7 @@ export type Exited = Message<"sandbox.v1.Exited"> & {
   systemTime?: Duration | undefined;
 
   /**
-   * Peak memory in bytes, of what memory_scope says. 0: unknown.
+   * Peak memory in bytes, within memory_scope. 0: unknown.
    *
    * @generated from field: int64 peak_memory_bytes = 9;
    */
@@ -518,15 +519,15 @@ export type Exited = Message<"sandbox.v1.Exited"> & {
   position: bigint;
 
   /**
-   * True when a background child still held the output open; what it writes
-   * can be read by Attach from `position`.
+   * True if a background child still held the output open; Attach from
+   * `position` reads what it writes.
    *
    * @generated from field: bool output_open = 16;
    */
   outputOpen: boolean;
 
   /**
-   * One line for people, where there is more to say.
+   * One line for people with further details. May be empty.
    *
    * @generated from field: string message = 17;
    */
@@ -568,8 +569,8 @@ export type AttachRequest = Message<"sandbox.v1.AttachRequest"> & {
   execId: string;
 
   /**
-   * Where to begin: bytes of both streams that the caller has. Beyond the end
-   * is an error.
+   * Where to begin: the number of bytes of both streams that the caller has.
+   * A position beyond the end is an error.
    *
    * @generated from field: int64 position = 4;
    */
@@ -618,7 +619,7 @@ export type AttachResponse = Message<"sandbox.v1.AttachResponse"> & {
     case: "output";
   } | {
     /**
-     * Output that was dropped before this reader could take it.
+     * Output that was dropped before this reader could read it.
      *
      * @generated from field: sandbox.v1.Gap gap = 3;
      */
@@ -670,9 +671,9 @@ export type WriteStdinRequest = Message<"sandbox.v1.WriteStdinRequest"> & {
   execId: string;
 
   /**
-   * Bytes that were sent before these, those of ExecuteRequest.stdin included.
-   * What was taken already is skipped, so a repeated call is safe; a hole is
-   * STDIN_OFFSET_MISMATCH, with the right offset in the error's metadata
+   * Number of bytes sent before these, including ExecuteRequest.stdin. Bytes
+   * that were accepted already are skipped, so a repeated call is safe; a hole
+   * is STDIN_OFFSET_MISMATCH, with the expected offset in the error's metadata
    * "offset".
    *
    * @generated from field: int64 offset = 4;
@@ -703,7 +704,7 @@ export const WriteStdinRequestSchema: GenMessage<WriteStdinRequest> = /*@__PURE_
   messageDesc(file_sandbox_v1_sandbox_process, 10);
 
 /**
- * WriteStdinResponse says how far standard input has come.
+ * WriteStdinResponse reports the progress of standard input.
  *
  * @generated from message sandbox.v1.WriteStdinResponse
  */
@@ -758,7 +759,7 @@ export type SignalProcessRequest = Message<"sandbox.v1.SignalProcessRequest"> & 
   signal: string;
 
   /**
-   * Who gets it.
+   * The processes that receive it.
    *
    * @generated from field: sandbox.v1.SignalScope scope = 5;
    */
@@ -779,7 +780,7 @@ export const SignalProcessRequestSchema: GenMessage<SignalProcessRequest> = /*@_
  */
 export type SignalProcessResponse = Message<"sandbox.v1.SignalProcessResponse"> & {
   /**
-   * False when there was nobody left to signal.
+   * False if no process was left to signal.
    *
    * @generated from field: bool delivered = 1;
    */
@@ -871,7 +872,7 @@ export type ListProcessesRequest = Message<"sandbox.v1.ListProcessesRequest"> & 
   expectedIncarnation: string;
 
   /**
-   * True: also commands that ended and are still kept, at most the 4 096 that
+   * True: also ended commands that are still kept, at most the 4 096 that
    * started last.
    *
    * @generated from field: bool include_ended = 3;
@@ -924,7 +925,7 @@ export type Process = Message<"sandbox.v1.Process"> & {
   execId: string;
 
   /**
-   * The started process's id inside the sandbox; 0 once it ended.
+   * The leader's process id inside the sandbox; 0 once it ended.
    *
    * @generated from field: int32 pid = 2;
    */
@@ -943,7 +944,7 @@ export type Process = Message<"sandbox.v1.Process"> & {
   startTime?: Timestamp | undefined;
 
   /**
-   * Set once the started process ended.
+   * Set once the leader ended.
    *
    * @generated from field: sandbox.v1.Exited exited = 5;
    */
@@ -957,14 +958,14 @@ export type Process = Message<"sandbox.v1.Process"> & {
   detached: boolean;
 
   /**
-   * Callers that follow its output now.
+   * Number of callers that read its output.
    *
    * @generated from field: int32 attached = 7;
    */
   attached: number;
 
   /**
-   * Processes of its tree that are alive, as far as they can be told.
+   * Number of live processes in its tree, as far as known.
    *
    * @generated from field: int32 live_processes = 8;
    */
@@ -1000,7 +1001,7 @@ export const ProcessSchema: GenMessage<Process> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_process, 18);
 
 /**
- * OutputMode says how output is taken from a command.
+ * OutputMode is how a command's output is captured.
  *
  * @generated from enum sandbox.v1.OutputMode
  */
@@ -1035,7 +1036,7 @@ export const OutputModeSchema: GenEnum<OutputMode> = /*@__PURE__*/
   enumDesc(file_sandbox_v1_sandbox_process, 0);
 
 /**
- * OnFull says what happens when a command's retained output is full.
+ * OnFull is what happens when a command's retained output is full.
  *
  * @generated from enum sandbox.v1.OnFull
  */
@@ -1070,7 +1071,7 @@ export const OnFullSchema: GenEnum<OnFull> = /*@__PURE__*/
   enumDesc(file_sandbox_v1_sandbox_process, 1);
 
 /**
- * FollowUntil says when a stream of output ends.
+ * FollowUntil is when a stream of output ends.
  *
  * @generated from enum sandbox.v1.FollowUntil
  */
@@ -1083,15 +1084,15 @@ export enum FollowUntil {
   UNSPECIFIED = 0,
 
   /**
-   * Shortly after the started process ended, although a background child may
-   * still hold the output open. What it writes later is read by Attach.
+   * Shortly after the leader ended, even if a background child still holds the
+   * output open. Attach reads what that child writes later.
    *
    * @generated from enum value: FOLLOW_UNTIL_LEADER_EXIT = 1;
    */
   LEADER_EXIT = 1,
 
   /**
-   * When the started process ended and nothing holds its output open any more.
+   * When the leader ended and no process holds its output open.
    *
    * @generated from enum value: FOLLOW_UNTIL_STREAMS_END = 2;
    */
@@ -1137,7 +1138,7 @@ export const StreamSchema: GenEnum<Stream> = /*@__PURE__*/
   enumDesc(file_sandbox_v1_sandbox_process, 3);
 
 /**
- * ExitReason says why a command ended.
+ * ExitReason is why a command ended.
  *
  * @generated from enum sandbox.v1.ExitReason
  */
@@ -1148,28 +1149,28 @@ export enum ExitReason {
   UNSPECIFIED = 0,
 
   /**
-   * It ended by itself with a code.
+   * It ended by itself with an exit code.
    *
    * @generated from enum value: EXIT_REASON_EXITED = 1;
    */
   EXITED = 1,
 
   /**
-   * A signal ended it that neither Sandgate nor a caller sent through it.
+   * A signal ended it that neither Sandgate nor a caller sent.
    *
    * @generated from enum value: EXIT_REASON_SIGNALED = 2;
    */
   SIGNALED = 2,
 
   /**
-   * Its timeout ended; every descendant was killed.
+   * Its timeout passed; every descendant was killed.
    *
    * @generated from enum value: EXIT_REASON_TIMED_OUT = 3;
    */
   TIMED_OUT = 3,
 
   /**
-   * The kernel or the substrate ended it for want of memory.
+   * The kernel or the substrate killed it because memory ran out.
    *
    * @generated from enum value: EXIT_REASON_OUT_OF_MEMORY = 4;
    */
@@ -1204,7 +1205,7 @@ export const ExitReasonSchema: GenEnum<ExitReason> = /*@__PURE__*/
   enumDesc(file_sandbox_v1_sandbox_process, 4);
 
 /**
- * MemoryScope says whose memory was measured.
+ * MemoryScope is whose memory was measured.
  *
  * @generated from enum sandbox.v1.MemoryScope
  */
@@ -1222,8 +1223,8 @@ export enum MemoryScope {
   COMMAND = 1,
 
   /**
-   * The largest single process among the started one and the children it
-   * waited for.
+   * The largest single process among the leader and the children it waited
+   * for.
    *
    * @generated from enum value: MEMORY_SCOPE_LARGEST_PROCESS = 2;
    */
@@ -1244,7 +1245,7 @@ export const MemoryScopeSchema: GenEnum<MemoryScope> = /*@__PURE__*/
   enumDesc(file_sandbox_v1_sandbox_process, 5);
 
 /**
- * SignalScope says who gets a signal.
+ * SignalScope selects the processes that receive a signal.
  *
  * @generated from enum sandbox.v1.SignalScope
  */
@@ -1257,7 +1258,7 @@ export enum SignalScope {
   UNSPECIFIED = 0,
 
   /**
-   * The started process.
+   * The leader.
    *
    * @generated from enum value: SIGNAL_SCOPE_LEADER = 1;
    */

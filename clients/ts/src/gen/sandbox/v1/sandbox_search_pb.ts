@@ -17,7 +17,7 @@ export const file_sandbox_v1_sandbox_search: GenFile = /*@__PURE__*/
   fileDesc("Ch9zYW5kYm94L3YxL3NhbmRib3hfc2VhcmNoLnByb3RvEgpzYW5kYm94LnYxIucCChJTZWFyY2hGaWxlc1JlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRIcChRleHBlY3RlZF9pbmNhcm5hdGlvbhgCIAEoCRIPCgdwYXR0ZXJuGAMgASgJEikKBnN5bnRheBgEIAEoDjIZLnNhbmRib3gudjEuUGF0dGVyblN5bnRheBITCgtpZ25vcmVfY2FzZRgFIAEoCBIMCgRwYXRoGAYgASgJEgwKBGdsb2IYByABKAkSFAoMZXhjbHVkZV9kaXJzGAggAygJEhMKC21heF9tYXRjaGVzGAkgASgFEhYKDm1heF9maWxlX2J5dGVzGAogASgDEhYKDmNvbnRleHRfYmVmb3JlGAsgASgFEhUKDWNvbnRleHRfYWZ0ZXIYDCABKAUSFgoOaW5jbHVkZV9iaW5hcnkYDSABKAgSKAoGYWNjZXNzGA4gASgLMhguc2FuZGJveC52MS5BY2Nlc3NQb2xpY3kiowEKE1NlYXJjaEZpbGVzUmVzcG9uc2USKAoHbWF0Y2hlcxgBIAMoCzIXLnNhbmRib3gudjEuU2VhcmNoTWF0Y2gSEQoJdHJ1bmNhdGVkGAIgASgIEjcKEXRydW5jYXRpb25fcmVhc29uGAMgASgOMhwuc2FuZGJveC52MS5UcnVuY2F0aW9uUmVhc29uEhYKDmZpbGVzX3NlYXJjaGVkGAQgASgDIlYKC1NlYXJjaE1hdGNoEgwKBHBhdGgYASABKAkSDAoEbGluZRgCIAEoAxIMCgR0ZXh0GAMgASgMEg4KBmJlZm9yZRgEIAMoDBINCgVhZnRlchgFIAMoDCL0AQoQR2xvYkZpbGVzUmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAIgASgJEg8KB3BhdHRlcm4YAyABKAkSDAoEcGF0aBgEIAEoCRIcChRiYXJlX3BhdHRlcm5fc2hhbGxvdxgFIAEoCBIbChNpbmNsdWRlX2RpcmVjdG9yaWVzGAYgASgIEhUKDWluY2x1ZGVfbGlua3MYByABKAgSEwoLbWF4X3Jlc3VsdHMYCCABKAUSKAoGYWNjZXNzGAkgASgLMhguc2FuZGJveC52MS5BY2Nlc3NQb2xpY3kihAEKEUdsb2JGaWxlc1Jlc3BvbnNlEiMKBWZpbGVzGAEgAygLMhQuc2FuZGJveC52MS5GaWxlSW5mbxIRCgl0cnVuY2F0ZWQYAiABKAgSNwoRdHJ1bmNhdGlvbl9yZWFzb24YAyABKA4yHC5zYW5kYm94LnYxLlRydW5jYXRpb25SZWFzb24qYwoNUGF0dGVyblN5bnRheBIeChpQQVRURVJOX1NZTlRBWF9VTlNQRUNJRklFRBAAEhoKFlBBVFRFUk5fU1lOVEFYX0xJVEVSQUwQARIWChJQQVRURVJOX1NZTlRBWF9SRTIQAiqQAQoQVHJ1bmNhdGlvblJlYXNvbhIhCh1UUlVOQ0FUSU9OX1JFQVNPTl9VTlNQRUNJRklFRBAAEhsKF1RSVU5DQVRJT05fUkVBU09OX0NPVU5UEAESGgoWVFJVTkNBVElPTl9SRUFTT05fVElNRRACEiAKHFRSVU5DQVRJT05fUkVBU09OX1VOUkVBREFCTEUQA0I3WjVnaXRodWIuY29tL3NhbmRnYXRlL3NhbmRnYXRlL2dlbi9zYW5kYm94L3YxO3NhbmRib3h2MWIGcHJvdG8z", [file_sandbox_v1_sandbox_files, file_sandbox_v1_sandbox_lifecycle]);
 
 /**
- * SearchFilesRequest asks for matching lines.
+ * SearchFilesRequest selects lines to find.
  *
  * @generated from message sandbox.v1.SearchFilesRequest
  */
@@ -37,21 +37,21 @@ export type SearchFilesRequest = Message<"sandbox.v1.SearchFilesRequest"> & {
   expectedIncarnation: string;
 
   /**
-   * Required, not empty. What to find.
+   * Required, not empty. The text or expression to find.
    *
    * @generated from field: string pattern = 3;
    */
   pattern: string;
 
   /**
-   * How pattern is read. Default: LITERAL.
+   * How the pattern is interpreted. Default: LITERAL.
    *
    * @generated from field: sandbox.v1.PatternSyntax syntax = 4;
    */
   syntax: PatternSyntax;
 
   /**
-   * True: upper and lower case are the same.
+   * True: case is ignored.
    *
    * @generated from field: bool ignore_case = 5;
    */
@@ -142,21 +142,21 @@ export type SearchFilesResponse = Message<"sandbox.v1.SearchFilesResponse"> & {
   matches: SearchMatch[];
 
   /**
-   * True when there may be matches that are not listed.
+   * True if there may be more matches.
    *
    * @generated from field: bool truncated = 2;
    */
   truncated: boolean;
 
   /**
-   * Why, when truncated.
+   * The reason, if truncated.
    *
    * @generated from field: sandbox.v1.TruncationReason truncation_reason = 3;
    */
   truncationReason: TruncationReason;
 
   /**
-   * Regular files that were looked into.
+   * Number of regular files searched.
    *
    * @generated from field: int64 files_searched = 4;
    */
@@ -177,7 +177,7 @@ export const SearchFilesResponseSchema: GenMessage<SearchFilesResponse> = /*@__P
  */
 export type SearchMatch = Message<"sandbox.v1.SearchMatch"> & {
   /**
-   * Absolute path; `path` of the request is its prefix as it was given.
+   * Absolute path; it begins with the request's `path`, unchanged.
    *
    * @generated from field: string path = 1;
    */
@@ -220,7 +220,7 @@ export const SearchMatchSchema: GenMessage<SearchMatch> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_search, 2);
 
 /**
- * GlobFilesRequest asks for files by name.
+ * GlobFilesRequest selects files by name.
  *
  * Pattern syntax: "*" any run within a segment, "?" one character, "[a-z]",
  * "[!a]" and "[^a]" classes, "{a,b}" alternatives (nested; more than 1 000
@@ -312,21 +312,21 @@ export const GlobFilesRequestSchema: GenMessage<GlobFilesRequest> = /*@__PURE__*
  */
 export type GlobFilesResponse = Message<"sandbox.v1.GlobFilesResponse"> & {
   /**
-   * Absolute paths; `path` of the request is their prefix as it was given.
+   * Absolute paths; they begin with the request's `path`, unchanged.
    *
    * @generated from field: repeated sandbox.v1.FileInfo files = 1;
    */
   files: FileInfo[];
 
   /**
-   * True when there may be more.
+   * True if there may be more.
    *
    * @generated from field: bool truncated = 2;
    */
   truncated: boolean;
 
   /**
-   * Why, when truncated.
+   * The reason, if truncated.
    *
    * @generated from field: sandbox.v1.TruncationReason truncation_reason = 3;
    */
@@ -341,7 +341,7 @@ export const GlobFilesResponseSchema: GenMessage<GlobFilesResponse> = /*@__PURE_
   messageDesc(file_sandbox_v1_sandbox_search, 4);
 
 /**
- * PatternSyntax says how a pattern is read.
+ * PatternSyntax is how a pattern is interpreted.
  *
  * @generated from enum sandbox.v1.PatternSyntax
  */
@@ -375,8 +375,8 @@ export const PatternSyntaxSchema: GenEnum<PatternSyntax> = /*@__PURE__*/
   enumDesc(file_sandbox_v1_sandbox_search, 0);
 
 /**
- * TruncationReason says why a result is not whole. Where several hold, the
- * last of them in this list is given.
+ * TruncationReason is why a result is incomplete. If several apply, it is the
+ * last of them in this list.
  *
  * @generated from enum sandbox.v1.TruncationReason
  */
@@ -387,14 +387,14 @@ export enum TruncationReason {
   UNSPECIFIED = 0,
 
   /**
-   * The number of results, or of bytes in the reply, reached its bound.
+   * The number of results, or of bytes in the reply, reached its limit.
    *
    * @generated from enum value: TRUNCATION_REASON_COUNT = 1;
    */
   COUNT = 1,
 
   /**
-   * The time for the walk ended (5 s for a glob, 15 s for a search).
+   * The time limit passed (5 s for a glob, 15 s for a search).
    *
    * @generated from enum value: TRUNCATION_REASON_TIME = 2;
    */

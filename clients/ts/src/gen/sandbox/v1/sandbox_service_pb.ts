@@ -8,23 +8,22 @@
 // Conventions that hold for every call:
 //
 //   - Authentication: a bearer token in the `authorization` metadata key
-//     ("Bearer TOKEN"), or a client certificate, as the server is set up.
+//     ("Bearer TOKEN"), or a client certificate, as the server is configured.
 //   - Every sandbox id belongs to the tenant of the authenticated principal. A
 //     sandbox of another tenant is NOT_FOUND in every call.
 //   - Every error carries a canonical gRPC code and a google.rpc.ErrorInfo with
 //     domain "sandgate" and, as its reason, the name of an ErrorReason without
 //     the prefix "ERROR_REASON_". A malformed field adds google.rpc.BadRequest;
-//     an error that goes away by itself adds google.rpc.RetryInfo.
+//     a transient error adds google.rpc.RetryInfo.
 //   - A message that a client sends must not be larger than
 //     ServerLimits.max_message_bytes. Content of any size goes through Upload
 //     and Download.
 //   - "Required." begins the comment of a field that must be set. All other
-//     fields may be left out; their comment says what that means.
+//     fields are optional; their comment gives the default.
 //   - Enums and oneofs may grow. A client must ignore a stream event that it
 //     does not know and treat an unknown enum value as UNSPECIFIED.
-//   - `x-request-id` in the request's metadata is carried through to logs,
-//     audit records and the response's metadata; the server makes one up where
-//     it is missing.
+//   - `x-request-id` in the request's metadata appears in logs, audit records
+//     and the response's metadata; the server generates one if it is missing.
 
 import type { GenFile, GenService } from "@bufbuild/protobuf/codegenv2";
 import { fileDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
@@ -48,17 +47,17 @@ export const file_sandbox_v1_sandbox_service: GenFile = /*@__PURE__*/
 /**
  * SandboxService manages sandboxes, runs commands in them and moves files.
  *
- * Names kept free for later additions, which must not break this version:
- * Forward (a bidirectional stream to a port in the sandbox, also the way out
- * for NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
+ * Reserved names for later additions, which must not break this version:
+ * Forward (a bidirectional stream to a port in the sandbox, also the egress of
+ * NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
  * WatchSandboxes.
  *
  * @generated from service sandbox.v1.SandboxService
  */
 export const SandboxService: GenService<{
   /**
-   * GetServerInfo tells what this server is, what it can do, what it enforces
-   * and who the caller is to it. It needs no sandbox.
+   * GetServerInfo describes the server, its capabilities, what it enforces, and
+   * the authenticated caller. It needs no sandbox.
    *
    * @generated from rpc sandbox.v1.SandboxService.GetServerInfo
    */
@@ -70,8 +69,8 @@ export const SandboxService: GenService<{
   /**
    * CreateSandbox returns when a command can run in the sandbox, or fails and
    * leaves nothing behind. Creating an id again with the same spec returns the
-   * same sandbox, also when two callers do so at once; with another spec it
-   * fails with ALREADY_EXISTS. A caller that lost the reply may call again.
+   * same sandbox, also when two callers race; with another spec it fails with
+   * ALREADY_EXISTS. A caller that lost the reply may call again.
    *
    * @generated from rpc sandbox.v1.SandboxService.CreateSandbox
    */
@@ -124,7 +123,7 @@ export const SandboxService: GenService<{
   },
   /**
    * CleanupSandboxes deletes the tenant's sandboxes that have been idle for a
-   * stated time.
+   * given time.
    *
    * @generated from rpc sandbox.v1.SandboxService.CleanupSandboxes
    */
@@ -155,7 +154,7 @@ export const SandboxService: GenService<{
     output: typeof ResumeSandboxResponseSchema;
   },
   /**
-   * GetPoolStatus reports a pool of sandboxes that were started ahead of time
+   * GetPoolStatus counts a pool of sandboxes that are started ahead of requests
    * (capability "pool").
    *
    * @generated from rpc sandbox.v1.SandboxService.GetPoolStatus
@@ -166,13 +165,13 @@ export const SandboxService: GenService<{
     output: typeof GetPoolStatusResponseSchema;
   },
   /**
-   * Execute runs one command and streams what it does. The server sends exactly
+   * Execute runs one command and streams its events. The server sends exactly
    * one `started` first, then output, and exactly one `exited` last. A stream
    * that ends without `exited` ends in an error status, never in OK. A command
    * that could not start is an error status with a reason.
    *
-   * The command belongs to the sandbox, not to the call: what happens to it
-   * when the call ends early is ExecuteRequest.disconnect_grace.
+   * The command belongs to the sandbox, not to the call: if the call ends early,
+   * ExecuteRequest.disconnect_grace decides what happens to it.
    *
    * @generated from rpc sandbox.v1.SandboxService.Execute
    */
@@ -183,7 +182,7 @@ export const SandboxService: GenService<{
   },
   /**
    * Attach replays the output of a running or ended command from a position
-   * and goes on live. Events and their order are those of Execute.
+   * and continues live. Events and their order are those of Execute.
    *
    * @generated from rpc sandbox.v1.SandboxService.Attach
    */
@@ -194,7 +193,7 @@ export const SandboxService: GenService<{
   },
   /**
    * WriteStdin appends to the standard input of a command that was started with
-   * stdin_open or a terminal. It returns when the bytes were taken.
+   * stdin_open or a terminal. It returns when the agent has accepted the bytes.
    *
    * @generated from rpc sandbox.v1.SandboxService.WriteStdin
    */
@@ -224,8 +223,8 @@ export const SandboxService: GenService<{
     output: typeof ResizeTerminalResponseSchema;
   },
   /**
-   * ListProcesses returns the commands that run, and those that ended and whose
-   * output and end are still kept.
+   * ListProcesses returns running commands, and ended commands whose output and
+   * exit status are still kept.
    *
    * @generated from rpc sandbox.v1.SandboxService.ListProcesses
    */
@@ -237,10 +236,10 @@ export const SandboxService: GenService<{
   /**
    * Upload writes one or more files: header, chunks, trailer for each, then the
    * caller closes its side. Parents are created. A file appears under its name
-   * whole, once its trailer came, or not at all: a stream that ends or breaks
-   * before leaves the old content. There is one result per header, in order,
+   * complete, once its trailer arrived, or not at all: a stream that ends or
+   * breaks before leaves the old content. There is one result per header, in order,
    * whatever happened to the others. A stream that ends within a file is
-   * UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written. A call
+   * UPLOAD_OUT_OF_ORDER; files whose trailer arrived before stay written. A call
    * takes at most 10 000 files: one more header fails the call with
    * REQUEST_INVALID, and files whose trailer came before stay written.
    *
@@ -252,7 +251,7 @@ export const SandboxService: GenService<{
     output: typeof UploadResponseSchema;
   },
   /**
-   * GetUpload tells how far a resumable upload has come.
+   * GetUpload returns the progress of a resumable upload.
    *
    * @generated from rpc sandbox.v1.SandboxService.GetUpload
    */
@@ -262,7 +261,7 @@ export const SandboxService: GenService<{
     output: typeof GetUploadResponseSchema;
   },
   /**
-   * Download reads one or more files: for each path, in the order asked, either
+   * Download reads one or more files: for each path, in request order, either
    * header, chunks, trailer, or a trailer alone that carries the error.
    *
    * @generated from rpc sandbox.v1.SandboxService.Download
@@ -293,7 +292,7 @@ export const SandboxService: GenService<{
     output: typeof ListDirectoryResponseSchema;
   },
   /**
-   * MakeDirectory makes a directory, with its parents where asked.
+   * MakeDirectory creates a directory, optionally with its parents.
    *
    * @generated from rpc sandbox.v1.SandboxService.MakeDirectory
    */
@@ -353,7 +352,7 @@ export const SandboxService: GenService<{
     output: typeof EditFileResponseSchema;
   },
   /**
-   * SearchFiles finds lines that hold a literal text or match a pattern.
+   * SearchFiles finds lines that contain a literal text or match a pattern.
    *
    * @generated from rpc sandbox.v1.SandboxService.SearchFiles
    */
@@ -363,7 +362,7 @@ export const SandboxService: GenService<{
     output: typeof SearchFilesResponseSchema;
   },
   /**
-   * GlobFiles finds files by their name.
+   * GlobFiles finds files by name.
    *
    * @generated from rpc sandbox.v1.SandboxService.GlobFiles
    */

@@ -26,7 +26,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_REQUEST_INVALID: _ErrorReason.ValueType  # 1
     """INVALID_ARGUMENT, with BadRequest. A field is missing or malformed."""
     ERROR_REASON_PATH_INVALID: _ErrorReason.ValueType  # 2
-    """INVALID_ARGUMENT, with BadRequest; "path". A path is empty, relative, holds
+    """INVALID_ARGUMENT, with BadRequest; "path". A path is empty, relative, contains
     NUL, or leads out of the root directory.
     """
     ERROR_REASON_PATTERN_INVALID: _ErrorReason.ValueType  # 3
@@ -34,33 +34,33 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     malformed or too broad.
     """
     ERROR_REASON_UPLOAD_OUT_OF_ORDER: _ErrorReason.ValueType  # 4
-    """INVALID_ARGUMENT. Upload messages came in the wrong order."""
+    """INVALID_ARGUMENT. Upload messages arrived in the wrong order."""
     ERROR_REASON_MESSAGE_TOO_LARGE: _ErrorReason.ValueType  # 5
     """RESOURCE_EXHAUSTED; "limit_bytes" or "limit_fields". A message was larger
     than allowed, or had more fields.
     """
     ERROR_REASON_CREDENTIALS_INVALID: _ErrorReason.ValueType  # 10
-    """UNAUTHENTICATED. No credentials, or none that the server knows."""
+    """UNAUTHENTICATED. Credentials are missing or unknown to the server."""
     ERROR_REASON_POLICY_DENIED: _ErrorReason.ValueType  # 11
     """PERMISSION_DENIED; "policy". A policy of the server or the sandbox forbids
     the operation.
     """
     ERROR_REASON_TEMPLATE_FORBIDS: _ErrorReason.ValueType  # 12
     """PERMISSION_DENIED; "template", "field". The template does not allow the
-    field to be set, or not to this value.
+    field, or not this value.
     """
     ERROR_REASON_SANDBOX_NOT_FOUND: _ErrorReason.ValueType  # 20
-    """NOT_FOUND; "sandbox_id". There is no such sandbox for this tenant."""
+    """NOT_FOUND; "sandbox_id". This tenant has no such sandbox."""
     ERROR_REASON_SANDBOX_EXPIRED: _ErrorReason.ValueType  # 21
-    """NOT_FOUND; "sandbox_id", "expire_time". The sandbox was there and its
-    lifetime ended.
+    """NOT_FOUND; "sandbox_id", "expire_time". The sandbox existed and has
+    expired.
     """
     ERROR_REASON_SANDBOX_SPEC_DIFFERS: _ErrorReason.ValueType  # 22
     """ALREADY_EXISTS; "sandbox_id". The id exists with another spec."""
     ERROR_REASON_SANDBOX_NOT_ACTIVE: _ErrorReason.ValueType  # 23
     """FAILED_PRECONDITION; "sandbox_id", "state", and "failure" with OUT_OF_MEMORY
-    where the substrate ended it for that. The sandbox is not in a state in
-    which this can be done.
+    where the substrate ended it for that. The sandbox is not in the state that
+    the call needs.
     """
     ERROR_REASON_SANDBOX_REPLACED: _ErrorReason.ValueType  # 24
     """FAILED_PRECONDITION; "sandbox_id", "incarnation". The sandbox lost its disk
@@ -71,25 +71,25 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_PAGE_TOKEN_INVALID: _ErrorReason.ValueType  # 26
     """INVALID_ARGUMENT. The page token is malformed or belongs to other filters."""
     ERROR_REASON_PAGE_TOKEN_EXPIRED: _ErrorReason.ValueType  # 27
-    """FAILED_PRECONDITION. The page token is too old: start again."""
+    """FAILED_PRECONDITION. The page token has expired: start again."""
     ERROR_REASON_SANDBOX_START_FAILED: _ErrorReason.ValueType  # 28
-    """FAILED_PRECONDITION; "sandbox_id". The sandbox could not be started: the
-    image, the template or the substrate's answer is in the message.
+    """FAILED_PRECONDITION; "sandbox_id". The sandbox could not be started. The
+    message names the image or template, or has the substrate's error.
     """
     ERROR_REASON_SANDBOX_START_TIMEOUT: _ErrorReason.ValueType  # 29
     """DEADLINE_EXCEEDED; "sandbox_id". The sandbox did not become ready in time;
     nothing is left behind.
     """
     ERROR_REASON_EXEC_NOT_FOUND: _ErrorReason.ValueType  # 40
-    """NOT_FOUND; "exec_id". There is no such command, or its end is no longer
-    kept.
+    """NOT_FOUND; "exec_id". There is no such command, or its exit status is no
+    longer kept.
     """
     ERROR_REASON_EXEC_ID_REUSED: _ErrorReason.ValueType  # 41
     """ALREADY_EXISTS; "exec_id". The id was used for another request."""
     ERROR_REASON_COMMAND_NOT_FOUND: _ErrorReason.ValueType  # 42
     """NOT_FOUND; "command". The program does not exist in the sandbox."""
     ERROR_REASON_COMMAND_NOT_EXECUTABLE: _ErrorReason.ValueType  # 43
-    """FAILED_PRECONDITION; "command". The program is there and cannot be run: not
+    """FAILED_PRECONDITION; "command". The program exists and cannot be run: not
     executable, a directory, or in a format that the kernel does not know.
     """
     ERROR_REASON_WORKING_DIRECTORY_INVALID: _ErrorReason.ValueType  # 44
@@ -101,14 +101,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_STDIN_CLOSED: _ErrorReason.ValueType  # 46
     """FAILED_PRECONDITION; "exec_id". Standard input was not opened or has ended."""
     ERROR_REASON_STDIN_OFFSET_MISMATCH: _ErrorReason.ValueType  # 47
-    """OUT_OF_RANGE; "offset". The bytes do not follow those that were taken."""
+    """OUT_OF_RANGE; "offset". The bytes do not follow those already accepted."""
     ERROR_REASON_NO_TERMINAL: _ErrorReason.ValueType  # 48
     """FAILED_PRECONDITION; "exec_id". The command has no terminal."""
     ERROR_REASON_POSITION_INVALID: _ErrorReason.ValueType  # 49
     """OUT_OF_RANGE; "position", "end". The position is beyond the output's end."""
     ERROR_REASON_READER_TOO_SLOW: _ErrorReason.ValueType  # 50
-    """RESOURCE_EXHAUSTED; "position". The reader took nothing for too long and was
-    dropped; Attach from this position.
+    """RESOURCE_EXHAUSTED; "position". The reader was too slow and was dropped;
+    Attach from this position.
     """
     ERROR_REASON_SANDBOX_RESOURCES_EXHAUSTED: _ErrorReason.ValueType  # 51
     """RESOURCE_EXHAUSTED, with RetryInfo. The sandbox could not start another
@@ -121,9 +121,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_FILE_IS_DIRECTORY: _ErrorReason.ValueType  # 62
     """FAILED_PRECONDITION; "path"."""
     ERROR_REASON_FILE_NOT_DIRECTORY: _ErrorReason.ValueType  # 63
-    """FAILED_PRECONDITION; "path". A directory was needed."""
+    """FAILED_PRECONDITION; "path". A directory is needed."""
     ERROR_REASON_FILE_NOT_REGULAR: _ErrorReason.ValueType  # 64
-    """FAILED_PRECONDITION; "path". A regular file was needed, and it is a device,
+    """FAILED_PRECONDITION; "path". A regular file is needed, and this is a device,
     pipe or socket.
     """
     ERROR_REASON_FILE_ALREADY_EXISTS: _ErrorReason.ValueType  # 65
@@ -137,7 +137,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_FILE_NOT_TEXT: _ErrorReason.ValueType  # 69
     """FAILED_PRECONDITION; "path". The file is not UTF-8 text."""
     ERROR_REASON_FILE_CHECKSUM_MISMATCH: _ErrorReason.ValueType  # 70
-    """DATA_LOSS; "path". Size or SHA-256 are not those announced; nothing was
+    """DATA_LOSS; "path". Size or SHA-256 differ from those announced; nothing was
     replaced.
     """
     ERROR_REASON_EDIT_TEXT_NOT_FOUND: _ErrorReason.ValueType  # 71
@@ -149,9 +149,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_UPLOAD_NOT_FOUND: _ErrorReason.ValueType  # 73
     """NOT_FOUND; "upload_id"."""
     ERROR_REASON_UPLOAD_OFFSET_MISMATCH: _ErrorReason.ValueType  # 74
-    """OUT_OF_RANGE; "upload_id", "offset". The upload does not go on from there."""
+    """OUT_OF_RANGE; "upload_id", "offset". The upload does not continue at this offset."""
     ERROR_REASON_UPLOAD_BUSY: _ErrorReason.ValueType  # 75
-    """ABORTED; "upload_id". Another stream writes to this upload now."""
+    """ABORTED; "upload_id". Another stream is writing to this upload."""
     ERROR_REASON_FILE_IO: _ErrorReason.ValueType  # 76
     """INTERNAL; "path". The kernel reported an input/output error."""
     ERROR_REASON_FILE_CROSS_DEVICE: _ErrorReason.ValueType  # 77
@@ -161,41 +161,41 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_FILE_READ_ONLY: _ErrorReason.ValueType  # 78
     """FAILED_PRECONDITION; "path". The file system is mounted read-only."""
     ERROR_REASON_FEATURE_UNSUPPORTED: _ErrorReason.ValueType  # 80
-    """UNIMPLEMENTED; "feature". The server, its provider or this sandbox cannot
-    do that; GetServerInfo lists what it can.
+    """UNIMPLEMENTED; "feature". The server, its provider or this sandbox does not
+    support this; GetServerInfo lists what the server supports.
     """
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 81
     """RESOURCE_EXHAUSTED, with RetryInfo; "quota". A quota of the principal is
-    used up.
+    exhausted.
     """
     ERROR_REASON_PROVIDER_UNAVAILABLE: _ErrorReason.ValueType  # 82
     """UNAVAILABLE, with RetryInfo. The substrate does not answer."""
     ERROR_REASON_AGENT_UNAVAILABLE: _ErrorReason.ValueType  # 83
-    """UNAVAILABLE, with RetryInfo; "sandbox_id". The sandbox's agent cannot be
-    reached now.
+    """UNAVAILABLE, with RetryInfo; "sandbox_id". The sandbox's agent is currently
+    unreachable.
     """
     ERROR_REASON_AGENT_CANNOT_START: _ErrorReason.ValueType  # 84
     """FAILED_PRECONDITION; "sandbox_id", "missing". The agent cannot run in this
-    image or pod; the message names what is missing and how to cure it.
+    image or pod; the message names what is missing and the remedy.
     """
     ERROR_REASON_AGENT_MISBEHAVED: _ErrorReason.ValueType  # 85
-    """DATA_LOSS; "sandbox_id". The agent broke the protocol: its messages came in
-    a wrong order or form.
+    """DATA_LOSS; "sandbox_id". The agent violated the protocol: its messages were
+    malformed or out of order.
     """
     ERROR_REASON_SERVER_SHUTTING_DOWN: _ErrorReason.ValueType  # 86
     """UNAVAILABLE, with RetryInfo. The server is shutting down; another replica
-    or the restarted server goes on.
+    or the restarted server continues.
     """
     ERROR_REASON_AGENT_VERSION_UNSUPPORTED: _ErrorReason.ValueType  # 87
-    """FAILED_PRECONDITION; "sandbox_id", "agent_version", "server_version". Server
-    and agent are too far apart in version.
+    """FAILED_PRECONDITION; "sandbox_id", "agent_version", "server_version". The
+    versions of server and agent are too far apart.
     """
     ERROR_REASON_CALL_CANCELLED: _ErrorReason.ValueType  # 88
     """CANCELLED. The caller cancelled."""
     ERROR_REASON_CALL_DEADLINE_EXCEEDED: _ErrorReason.ValueType  # 89
-    """DEADLINE_EXCEEDED. The call's deadline ended."""
+    """DEADLINE_EXCEEDED. The call's deadline passed."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 90
-    """INTERNAL. A fault of Sandgate; the request id finds it in the logs."""
+    """INTERNAL. A bug in Sandgate; find the request id in the logs."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason is why a call failed. On the wire, google.rpc.ErrorInfo.reason is
@@ -203,7 +203,7 @@ class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     value's comment gives the gRPC code and the metadata keys that are set beside
     it. Values may be added; a client falls back on the code.
 
-    Example: a call for a sandbox that is not there ends with
+    Example: a call for a sandbox that does not exist ends with
 
       code: NOT_FOUND
       message: "there is no sandbox \\"thread-1\\"; create it, or list the existing ones"
@@ -215,7 +215,7 @@ ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
 ERROR_REASON_REQUEST_INVALID: ErrorReason.ValueType  # 1
 """INVALID_ARGUMENT, with BadRequest. A field is missing or malformed."""
 ERROR_REASON_PATH_INVALID: ErrorReason.ValueType  # 2
-"""INVALID_ARGUMENT, with BadRequest; "path". A path is empty, relative, holds
+"""INVALID_ARGUMENT, with BadRequest; "path". A path is empty, relative, contains
 NUL, or leads out of the root directory.
 """
 ERROR_REASON_PATTERN_INVALID: ErrorReason.ValueType  # 3
@@ -223,33 +223,33 @@ ERROR_REASON_PATTERN_INVALID: ErrorReason.ValueType  # 3
 malformed or too broad.
 """
 ERROR_REASON_UPLOAD_OUT_OF_ORDER: ErrorReason.ValueType  # 4
-"""INVALID_ARGUMENT. Upload messages came in the wrong order."""
+"""INVALID_ARGUMENT. Upload messages arrived in the wrong order."""
 ERROR_REASON_MESSAGE_TOO_LARGE: ErrorReason.ValueType  # 5
 """RESOURCE_EXHAUSTED; "limit_bytes" or "limit_fields". A message was larger
 than allowed, or had more fields.
 """
 ERROR_REASON_CREDENTIALS_INVALID: ErrorReason.ValueType  # 10
-"""UNAUTHENTICATED. No credentials, or none that the server knows."""
+"""UNAUTHENTICATED. Credentials are missing or unknown to the server."""
 ERROR_REASON_POLICY_DENIED: ErrorReason.ValueType  # 11
 """PERMISSION_DENIED; "policy". A policy of the server or the sandbox forbids
 the operation.
 """
 ERROR_REASON_TEMPLATE_FORBIDS: ErrorReason.ValueType  # 12
 """PERMISSION_DENIED; "template", "field". The template does not allow the
-field to be set, or not to this value.
+field, or not this value.
 """
 ERROR_REASON_SANDBOX_NOT_FOUND: ErrorReason.ValueType  # 20
-"""NOT_FOUND; "sandbox_id". There is no such sandbox for this tenant."""
+"""NOT_FOUND; "sandbox_id". This tenant has no such sandbox."""
 ERROR_REASON_SANDBOX_EXPIRED: ErrorReason.ValueType  # 21
-"""NOT_FOUND; "sandbox_id", "expire_time". The sandbox was there and its
-lifetime ended.
+"""NOT_FOUND; "sandbox_id", "expire_time". The sandbox existed and has
+expired.
 """
 ERROR_REASON_SANDBOX_SPEC_DIFFERS: ErrorReason.ValueType  # 22
 """ALREADY_EXISTS; "sandbox_id". The id exists with another spec."""
 ERROR_REASON_SANDBOX_NOT_ACTIVE: ErrorReason.ValueType  # 23
 """FAILED_PRECONDITION; "sandbox_id", "state", and "failure" with OUT_OF_MEMORY
-where the substrate ended it for that. The sandbox is not in a state in
-which this can be done.
+where the substrate ended it for that. The sandbox is not in the state that
+the call needs.
 """
 ERROR_REASON_SANDBOX_REPLACED: ErrorReason.ValueType  # 24
 """FAILED_PRECONDITION; "sandbox_id", "incarnation". The sandbox lost its disk
@@ -260,25 +260,25 @@ ERROR_REASON_TEMPLATE_NOT_FOUND: ErrorReason.ValueType  # 25
 ERROR_REASON_PAGE_TOKEN_INVALID: ErrorReason.ValueType  # 26
 """INVALID_ARGUMENT. The page token is malformed or belongs to other filters."""
 ERROR_REASON_PAGE_TOKEN_EXPIRED: ErrorReason.ValueType  # 27
-"""FAILED_PRECONDITION. The page token is too old: start again."""
+"""FAILED_PRECONDITION. The page token has expired: start again."""
 ERROR_REASON_SANDBOX_START_FAILED: ErrorReason.ValueType  # 28
-"""FAILED_PRECONDITION; "sandbox_id". The sandbox could not be started: the
-image, the template or the substrate's answer is in the message.
+"""FAILED_PRECONDITION; "sandbox_id". The sandbox could not be started. The
+message names the image or template, or has the substrate's error.
 """
 ERROR_REASON_SANDBOX_START_TIMEOUT: ErrorReason.ValueType  # 29
 """DEADLINE_EXCEEDED; "sandbox_id". The sandbox did not become ready in time;
 nothing is left behind.
 """
 ERROR_REASON_EXEC_NOT_FOUND: ErrorReason.ValueType  # 40
-"""NOT_FOUND; "exec_id". There is no such command, or its end is no longer
-kept.
+"""NOT_FOUND; "exec_id". There is no such command, or its exit status is no
+longer kept.
 """
 ERROR_REASON_EXEC_ID_REUSED: ErrorReason.ValueType  # 41
 """ALREADY_EXISTS; "exec_id". The id was used for another request."""
 ERROR_REASON_COMMAND_NOT_FOUND: ErrorReason.ValueType  # 42
 """NOT_FOUND; "command". The program does not exist in the sandbox."""
 ERROR_REASON_COMMAND_NOT_EXECUTABLE: ErrorReason.ValueType  # 43
-"""FAILED_PRECONDITION; "command". The program is there and cannot be run: not
+"""FAILED_PRECONDITION; "command". The program exists and cannot be run: not
 executable, a directory, or in a format that the kernel does not know.
 """
 ERROR_REASON_WORKING_DIRECTORY_INVALID: ErrorReason.ValueType  # 44
@@ -290,14 +290,14 @@ ERROR_REASON_EXEC_ENDED: ErrorReason.ValueType  # 45
 ERROR_REASON_STDIN_CLOSED: ErrorReason.ValueType  # 46
 """FAILED_PRECONDITION; "exec_id". Standard input was not opened or has ended."""
 ERROR_REASON_STDIN_OFFSET_MISMATCH: ErrorReason.ValueType  # 47
-"""OUT_OF_RANGE; "offset". The bytes do not follow those that were taken."""
+"""OUT_OF_RANGE; "offset". The bytes do not follow those already accepted."""
 ERROR_REASON_NO_TERMINAL: ErrorReason.ValueType  # 48
 """FAILED_PRECONDITION; "exec_id". The command has no terminal."""
 ERROR_REASON_POSITION_INVALID: ErrorReason.ValueType  # 49
 """OUT_OF_RANGE; "position", "end". The position is beyond the output's end."""
 ERROR_REASON_READER_TOO_SLOW: ErrorReason.ValueType  # 50
-"""RESOURCE_EXHAUSTED; "position". The reader took nothing for too long and was
-dropped; Attach from this position.
+"""RESOURCE_EXHAUSTED; "position". The reader was too slow and was dropped;
+Attach from this position.
 """
 ERROR_REASON_SANDBOX_RESOURCES_EXHAUSTED: ErrorReason.ValueType  # 51
 """RESOURCE_EXHAUSTED, with RetryInfo. The sandbox could not start another
@@ -310,9 +310,9 @@ ERROR_REASON_FILE_PERMISSION_DENIED: ErrorReason.ValueType  # 61
 ERROR_REASON_FILE_IS_DIRECTORY: ErrorReason.ValueType  # 62
 """FAILED_PRECONDITION; "path"."""
 ERROR_REASON_FILE_NOT_DIRECTORY: ErrorReason.ValueType  # 63
-"""FAILED_PRECONDITION; "path". A directory was needed."""
+"""FAILED_PRECONDITION; "path". A directory is needed."""
 ERROR_REASON_FILE_NOT_REGULAR: ErrorReason.ValueType  # 64
-"""FAILED_PRECONDITION; "path". A regular file was needed, and it is a device,
+"""FAILED_PRECONDITION; "path". A regular file is needed, and this is a device,
 pipe or socket.
 """
 ERROR_REASON_FILE_ALREADY_EXISTS: ErrorReason.ValueType  # 65
@@ -326,7 +326,7 @@ ERROR_REASON_DISK_FULL: ErrorReason.ValueType  # 68
 ERROR_REASON_FILE_NOT_TEXT: ErrorReason.ValueType  # 69
 """FAILED_PRECONDITION; "path". The file is not UTF-8 text."""
 ERROR_REASON_FILE_CHECKSUM_MISMATCH: ErrorReason.ValueType  # 70
-"""DATA_LOSS; "path". Size or SHA-256 are not those announced; nothing was
+"""DATA_LOSS; "path". Size or SHA-256 differ from those announced; nothing was
 replaced.
 """
 ERROR_REASON_EDIT_TEXT_NOT_FOUND: ErrorReason.ValueType  # 71
@@ -338,9 +338,9 @@ than once and replace_all is not set.
 ERROR_REASON_UPLOAD_NOT_FOUND: ErrorReason.ValueType  # 73
 """NOT_FOUND; "upload_id"."""
 ERROR_REASON_UPLOAD_OFFSET_MISMATCH: ErrorReason.ValueType  # 74
-"""OUT_OF_RANGE; "upload_id", "offset". The upload does not go on from there."""
+"""OUT_OF_RANGE; "upload_id", "offset". The upload does not continue at this offset."""
 ERROR_REASON_UPLOAD_BUSY: ErrorReason.ValueType  # 75
-"""ABORTED; "upload_id". Another stream writes to this upload now."""
+"""ABORTED; "upload_id". Another stream is writing to this upload."""
 ERROR_REASON_FILE_IO: ErrorReason.ValueType  # 76
 """INTERNAL; "path". The kernel reported an input/output error."""
 ERROR_REASON_FILE_CROSS_DEVICE: ErrorReason.ValueType  # 77
@@ -350,39 +350,39 @@ systems.
 ERROR_REASON_FILE_READ_ONLY: ErrorReason.ValueType  # 78
 """FAILED_PRECONDITION; "path". The file system is mounted read-only."""
 ERROR_REASON_FEATURE_UNSUPPORTED: ErrorReason.ValueType  # 80
-"""UNIMPLEMENTED; "feature". The server, its provider or this sandbox cannot
-do that; GetServerInfo lists what it can.
+"""UNIMPLEMENTED; "feature". The server, its provider or this sandbox does not
+support this; GetServerInfo lists what the server supports.
 """
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 81
 """RESOURCE_EXHAUSTED, with RetryInfo; "quota". A quota of the principal is
-used up.
+exhausted.
 """
 ERROR_REASON_PROVIDER_UNAVAILABLE: ErrorReason.ValueType  # 82
 """UNAVAILABLE, with RetryInfo. The substrate does not answer."""
 ERROR_REASON_AGENT_UNAVAILABLE: ErrorReason.ValueType  # 83
-"""UNAVAILABLE, with RetryInfo; "sandbox_id". The sandbox's agent cannot be
-reached now.
+"""UNAVAILABLE, with RetryInfo; "sandbox_id". The sandbox's agent is currently
+unreachable.
 """
 ERROR_REASON_AGENT_CANNOT_START: ErrorReason.ValueType  # 84
 """FAILED_PRECONDITION; "sandbox_id", "missing". The agent cannot run in this
-image or pod; the message names what is missing and how to cure it.
+image or pod; the message names what is missing and the remedy.
 """
 ERROR_REASON_AGENT_MISBEHAVED: ErrorReason.ValueType  # 85
-"""DATA_LOSS; "sandbox_id". The agent broke the protocol: its messages came in
-a wrong order or form.
+"""DATA_LOSS; "sandbox_id". The agent violated the protocol: its messages were
+malformed or out of order.
 """
 ERROR_REASON_SERVER_SHUTTING_DOWN: ErrorReason.ValueType  # 86
 """UNAVAILABLE, with RetryInfo. The server is shutting down; another replica
-or the restarted server goes on.
+or the restarted server continues.
 """
 ERROR_REASON_AGENT_VERSION_UNSUPPORTED: ErrorReason.ValueType  # 87
-"""FAILED_PRECONDITION; "sandbox_id", "agent_version", "server_version". Server
-and agent are too far apart in version.
+"""FAILED_PRECONDITION; "sandbox_id", "agent_version", "server_version". The
+versions of server and agent are too far apart.
 """
 ERROR_REASON_CALL_CANCELLED: ErrorReason.ValueType  # 88
 """CANCELLED. The caller cancelled."""
 ERROR_REASON_CALL_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 89
-"""DEADLINE_EXCEEDED. The call's deadline ended."""
+"""DEADLINE_EXCEEDED. The call's deadline passed."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 90
-"""INTERNAL. A fault of Sandgate; the request id finds it in the logs."""
+"""INTERNAL. A bug in Sandgate; find the request id in the logs."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

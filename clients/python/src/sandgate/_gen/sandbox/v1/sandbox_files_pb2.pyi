@@ -48,8 +48,8 @@ Global___FileType: _TypeAlias = FileType  # noqa: Y015
 
 @_typing.final
 class FileError(_message.Message):
-    """FileError says why one file of several failed. A failure of the connection
-    or of the sandbox is never reported here; it ends the call.
+    """FileError is why one file of several failed. A failure of the connection or
+    the sandbox is never reported here; it ends the call.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -57,7 +57,7 @@ class FileError(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     reason: _sandbox_errors_pb2.ErrorReason.ValueType
-    """Why."""
+    """The reason."""
     message: _builtins.str
     """One line for people."""
     def __init__(
@@ -76,7 +76,7 @@ Global___FileError: _TypeAlias = FileError  # noqa: Y015
 
 @_typing.final
 class FileInfo(_message.Message):
-    """FileInfo describes a file without following a link at its name."""
+    """FileInfo describes a file. A link is described itself, not its target."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -95,10 +95,10 @@ class FileInfo(_message.Message):
     mode: _builtins.int
     """Permission bits, such as 0644, with set-id and sticky bits."""
     symlink_target: _builtins.str
-    """Where a link points to, as it is written there."""
+    """A link's target, as stored."""
     target_type: Global___FileType.ValueType
-    """Type of what a link points to; UNSPECIFIED for a dangling link and for
-    what is not a link.
+    """Type of a link's target; UNSPECIFIED for a dangling link and for files
+    that are not links.
     """
     @_builtins.property
     def modify_time(self) -> _timestamp_pb2.Timestamp: ...
@@ -176,33 +176,33 @@ class UploadHeader(_message.Message):
     CREATE_ONLY_FIELD_NUMBER: _builtins.int
     ACCESS_FIELD_NUMBER: _builtins.int
     sandbox_id: _builtins.str
-    """Required in the first header; the later ones leave it empty or repeat it."""
+    """Required in the first header; empty or the same in later ones."""
     expected_incarnation: _builtins.str
     """As in ExecuteRequest; only the first header's counts."""
     path: _builtins.str
     """Required. Absolute path of the file."""
     upload_id: _builtins.str
     """Makes the upload resumable: 1 to 128 characters of a-z, A-Z, 0-9, ".", "_",
-    "-", unique for this file. What arrived is kept for an hour after the last
-    byte when the stream breaks, unless it filled the disk. Empty: not
-    resumable.
+    "-", unique for this file. When the stream breaks, the received bytes are
+    kept for an hour after the last one, unless they filled the disk. Empty:
+    not resumable.
     """
     offset: _builtins.int
-    """With upload_id: how many bytes were sent before, as GetUpload says. Another
-    offset is UPLOAD_OFFSET_MISMATCH.
+    """With upload_id: the number of bytes received before, as GetUpload returns
+    it. Another offset is UPLOAD_OFFSET_MISMATCH.
     """
     mode: _builtins.int
-    """Permission bits of a new file. Unset: those of the file that is replaced,
+    """Permission bits of the file. Unset: those of the file that is replaced,
     0644 for a new one.
     """
     size: _builtins.int
-    """Size of the whole file. If given, a file of another size is refused."""
+    """Size of the whole file. If set, a file of another size is rejected."""
     sha256: _builtins.bytes
-    """SHA-256 of the whole file, 32 bytes. If given, a file with another is
-    refused.
+    """SHA-256 of the whole file, 32 bytes. If set, a file with another hash is
+    rejected.
     """
     create_only: _builtins.bool
-    """True: an existing file is not replaced but is FILE_ALREADY_EXISTS."""
+    """True: an existing file is FILE_ALREADY_EXISTS and not replaced."""
     @_builtins.property
     def access(self) -> _sandbox_lifecycle_pb2.AccessPolicy:
         """Narrows the sandbox's access policy; only the first header's counts."""
@@ -239,8 +239,8 @@ Global___UploadHeader: _TypeAlias = UploadHeader  # noqa: Y015
 @_typing.final
 class UploadTrailer(_message.Message):
     """UploadTrailer ends a file: every byte of it was sent. The file then replaces
-    what has its name. A caller that learns size and SHA-256 only while it sends
-    states them here; both are optional, and checked if given.
+    an existing one of that name. A caller that knows size and SHA-256 only at
+    the end sets them here; both are optional, and checked if set.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -249,11 +249,11 @@ class UploadTrailer(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     """Size of the whole file, bytes before the header's offset included. A file
-    of another size is refused with FILE_CHECKSUM_MISMATCH.
+    of another size is rejected with FILE_CHECKSUM_MISMATCH.
     """
     sha256: _builtins.bytes
-    """SHA-256 of the whole file, 32 bytes. A file with another is refused with
-    FILE_CHECKSUM_MISMATCH.
+    """SHA-256 of the whole file, 32 bytes. A file with another hash is rejected
+    with FILE_CHECKSUM_MISMATCH.
     """
     def __init__(
         self,
@@ -295,7 +295,7 @@ Global___UploadResponse: _TypeAlias = UploadResponse  # noqa: Y015
 
 @_typing.final
 class UploadResult(_message.Message):
-    """UploadResult tells what became of one file."""
+    """UploadResult is the result of one file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -304,14 +304,14 @@ class UploadResult(_message.Message):
     SIZE_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
     path: _builtins.str
-    """The path as it was given."""
+    """The path as requested."""
     size: _builtins.int
     """Size of the file."""
     sha256: _builtins.bytes
     """SHA-256 of the file, 32 bytes."""
     @_builtins.property
     def error(self) -> Global___FileError:
-        """Set when the file was not written; it is then as it was before."""
+        """Set if the file was not written; it is then unchanged."""
 
     def __init__(
         self,
@@ -361,7 +361,7 @@ Global___GetUploadRequest: _TypeAlias = GetUploadRequest  # noqa: Y015
 
 @_typing.final
 class GetUploadResponse(_message.Message):
-    """GetUploadResponse says how far an upload has come."""
+    """GetUploadResponse reports the progress of an upload."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -372,12 +372,12 @@ class GetUploadResponse(_message.Message):
     path: _builtins.str
     """Path of the file."""
     offset: _builtins.int
-    """Bytes that are safe: the offset to go on from."""
+    """Number of bytes received: the offset to continue from."""
     complete: _builtins.bool
-    """True when the file was completed and is in place."""
+    """True if the file is complete and in place."""
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
-        """Until when the part is kept."""
+        """When the received part is dropped."""
 
     def __init__(
         self,
@@ -516,7 +516,7 @@ class DownloadHeader(_message.Message):
     """Where the chunks begin."""
     @_builtins.property
     def info(self) -> Global___FileInfo:
-        """The file as it was when it was opened. With a link, what it points to."""
+        """The file when it was opened. For a link, its target."""
 
     def __init__(
         self,
@@ -546,12 +546,12 @@ class DownloadTrailer(_message.Message):
     index: _builtins.int
     """Which item of the request, from 0."""
     size: _builtins.int
-    """Bytes that were sent."""
+    """Number of bytes sent."""
     sha256: _builtins.bytes
-    """SHA-256 of the bytes that were sent, 32 bytes."""
+    """SHA-256 of the bytes sent, 32 bytes."""
     @_builtins.property
     def error(self) -> Global___FileError:
-        """Set when the file could not be read, or not to its end."""
+        """Set if the file could not be read completely."""
 
     def __init__(
         self,
@@ -648,7 +648,7 @@ class ListDirectoryRequest(_message.Message):
     page_size: _builtins.int
     """At most this many entries in a page. 0 or more than 10 000: 10 000."""
     page_token: _builtins.str
-    """next_page_token of the page before."""
+    """next_page_token of the previous page."""
     @_builtins.property
     def access(self) -> _sandbox_lifecycle_pb2.AccessPolicy:
         """Narrows the sandbox's access policy."""
@@ -699,7 +699,7 @@ Global___ListDirectoryResponse: _TypeAlias = ListDirectoryResponse  # noqa: Y015
 
 @_typing.final
 class MakeDirectoryRequest(_message.Message):
-    """MakeDirectoryRequest names a directory to make."""
+    """MakeDirectoryRequest names a directory to create."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -716,7 +716,9 @@ class MakeDirectoryRequest(_message.Message):
     path: _builtins.str
     """Required. Absolute path."""
     parents: _builtins.bool
-    """True: missing parents are made and an existing directory is no error."""
+    """True: missing parents are created and an existing directory is not an
+    error.
+    """
     mode: _builtins.int
     """Permission bits. Unset: 0755."""
     @_builtins.property
@@ -745,13 +747,13 @@ Global___MakeDirectoryRequest: _TypeAlias = MakeDirectoryRequest  # noqa: Y015
 
 @_typing.final
 class MakeDirectoryResponse(_message.Message):
-    """MakeDirectoryResponse tells whether something was made."""
+    """MakeDirectoryResponse reports whether a directory was created."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CREATED_FIELD_NUMBER: _builtins.int
     created: _builtins.bool
-    """False when the directory was there already."""
+    """False if the directory existed already."""
     def __init__(
         self,
         *,
@@ -767,7 +769,7 @@ Global___MakeDirectoryResponse: _TypeAlias = MakeDirectoryResponse  # noqa: Y015
 
 @_typing.final
 class MoveFileRequest(_message.Message):
-    """MoveFileRequest renames."""
+    """MoveFileRequest names a file to rename."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -782,9 +784,9 @@ class MoveFileRequest(_message.Message):
     expected_incarnation: _builtins.str
     """As in ExecuteRequest."""
     source: _builtins.str
-    """Required. Absolute path of what is moved; a link is moved itself."""
+    """Required. Absolute path of the source; a link is moved itself."""
     destination: _builtins.str
-    """Required. Absolute path that it gets. Its parent must exist."""
+    """Required. Absolute path of the destination. Its parent must exist."""
     overwrite: _builtins.bool
     """True: an existing file is replaced. False: FILE_ALREADY_EXISTS."""
     @_builtins.property
@@ -828,7 +830,7 @@ Global___MoveFileResponse: _TypeAlias = MoveFileResponse  # noqa: Y015
 
 @_typing.final
 class RemoveFileRequest(_message.Message):
-    """RemoveFileRequest removes."""
+    """RemoveFileRequest names a file to remove."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -845,11 +847,11 @@ class RemoveFileRequest(_message.Message):
     path: _builtins.str
     """Required. Absolute path; a link is removed itself, never followed."""
     recursive: _builtins.bool
-    """True: a directory is removed with all that is in it. False: only an empty
-    one, else DIRECTORY_NOT_EMPTY.
+    """True: a directory is removed with its contents. False: only an empty one,
+    otherwise DIRECTORY_NOT_EMPTY.
     """
     allow_missing: _builtins.bool
-    """True: a missing path is no error."""
+    """True: a missing path is not an error."""
     @_builtins.property
     def access(self) -> _sandbox_lifecycle_pb2.AccessPolicy:
         """Narrows the sandbox's access policy."""
@@ -874,13 +876,13 @@ Global___RemoveFileRequest: _TypeAlias = RemoveFileRequest  # noqa: Y015
 
 @_typing.final
 class RemoveFileResponse(_message.Message):
-    """RemoveFileResponse tells whether something was removed."""
+    """RemoveFileResponse reports whether something was removed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REMOVED_FIELD_NUMBER: _builtins.int
     removed: _builtins.bool
-    """False when there was nothing."""
+    """False if there was nothing to remove."""
     def __init__(
         self,
         *,
@@ -896,7 +898,7 @@ Global___RemoveFileResponse: _TypeAlias = RemoveFileResponse  # noqa: Y015
 
 @_typing.final
 class ReadLinesRequest(_message.Message):
-    """ReadLinesRequest asks for a window of a text file."""
+    """ReadLinesRequest selects a window of a text file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -966,19 +968,19 @@ class ReadLinesResponse(_message.Message):
     is not text.
     """
     text: _builtins.bool
-    """False when the file is not UTF-8 text, judged by its first 8 192 bytes;
-    read it by Download.
+    """False if the first 8 192 bytes of the file are not UTF-8 text; use
+    Download.
     """
     start_line: _builtins.int
     """Number of the first line in content, from 1. 0: no line."""
     end_line: _builtins.int
     """Number of the last line in content. 0: no line."""
     total_lines: _builtins.int
-    """Lines of the whole file. Unset when it was not read to its end."""
+    """Number of lines in the file. Unset if it was not read to its end."""
     more: _builtins.bool
-    """True when lines follow after end_line."""
+    """True if lines follow after end_line."""
     truncated: _builtins.bool
-    """True when max_bytes cut the content before `limit` did; a line that alone
+    """True if max_bytes cut the content before `limit` did; a single line that
     is too long is cut within.
     """
     size: _builtins.int
@@ -1007,7 +1009,7 @@ Global___ReadLinesResponse: _TypeAlias = ReadLinesResponse  # noqa: Y015
 
 @_typing.final
 class WriteFileRequest(_message.Message):
-    """WriteFileRequest writes a small file. Larger ones go through Upload."""
+    """WriteFileRequest writes a small file; use Upload for larger ones."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1029,7 +1031,7 @@ class WriteFileRequest(_message.Message):
     mode: _builtins.int
     """As in UploadHeader."""
     create_only: _builtins.bool
-    """True: an existing file is not replaced but is FILE_ALREADY_EXISTS."""
+    """True: an existing file is FILE_ALREADY_EXISTS and not replaced."""
     @_builtins.property
     def access(self) -> _sandbox_lifecycle_pb2.AccessPolicy:
         """Narrows the sandbox's access policy."""
@@ -1057,7 +1059,7 @@ Global___WriteFileRequest: _TypeAlias = WriteFileRequest  # noqa: Y015
 
 @_typing.final
 class WriteFileResponse(_message.Message):
-    """WriteFileResponse describes what was written."""
+    """WriteFileResponse describes the written file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1068,7 +1070,7 @@ class WriteFileResponse(_message.Message):
     sha256: _builtins.bytes
     """32 bytes."""
     created: _builtins.bool
-    """False when a file was replaced."""
+    """False if a file was replaced."""
     def __init__(
         self,
         *,
@@ -1105,12 +1107,12 @@ class EditFileRequest(_message.Message):
     path: _builtins.str
     """Required. Absolute path; links are followed."""
     old_text: _builtins.bytes
-    """Required, unless allow_empty_old. The text to replace. Tried as it is, then
-    with "\\r\\n" in place of "\\n", then the other way round; new_text is changed
-    in the same way.
+    """Required, unless allow_empty_old. The text to replace. Tried unchanged, then
+    with "\\r\\n" in place of "\\n", then the reverse; new_text is changed
+    likewise.
     """
     new_text: _builtins.bytes
-    """The text that takes its place; may be empty."""
+    """The replacement; may be empty."""
     replace_all: _builtins.bool
     """True: every occurrence. False: there must be exactly one, otherwise
     EDIT_NOT_UNIQUE.
@@ -1143,16 +1145,16 @@ Global___EditFileRequest: _TypeAlias = EditFileRequest  # noqa: Y015
 
 @_typing.final
 class EditFileResponse(_message.Message):
-    """EditFileResponse tells what was replaced."""
+    """EditFileResponse reports what was replaced."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     OCCURRENCES_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     occurrences: _builtins.int
-    """How many occurrences were replaced, at least 1."""
+    """Number of replaced occurrences, at least 1."""
     size: _builtins.int
-    """Size of the file now."""
+    """New size of the file."""
     def __init__(
         self,
         *,

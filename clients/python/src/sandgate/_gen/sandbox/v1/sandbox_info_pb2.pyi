@@ -55,14 +55,14 @@ class GetServerInfoResponse(_message.Message):
     """The provider in use: "local", "docker", "kubernetes" or "agentsandbox"."""
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What the server can do beyond the calls that always work: "suspend",
+        """What the server supports beyond the calls that always work: "suspend",
         "pool", "terminal", "stdin", "attach", "images", … A call whose capability
         is missing fails with FEATURE_UNSUPPORTED.
         """
 
     @_builtins.property
     def limits(self) -> Global___ServerLimits:
-        """Bounds that requests are held to."""
+        """Bounds on requests."""
 
     @_builtins.property
     def enforcement(self) -> _containers.RepeatedCompositeFieldContainer[Global___Enforcement]:
@@ -74,7 +74,7 @@ class GetServerInfoResponse(_message.Message):
 
     @_builtins.property
     def principal(self) -> Global___Principal:
-        """Who the caller is to the server."""
+        """The authenticated caller."""
 
     def __init__(
         self,
@@ -111,26 +111,26 @@ class ServerLimits(_message.Message):
     max_message_bytes: _builtins.int
     """Largest message in either direction, in bytes."""
     output_log_bytes: _builtins.int
-    """Output kept per command for Attach, in bytes."""
+    """Retained output per command, for Attach, in bytes."""
     @_builtins.property
     def default_timeout(self) -> _duration_pb2.Duration:
-        """Timeout of a command that states none. Unset: no limit."""
+        """Timeout of a command that sets none. Unset: no limit."""
 
     @_builtins.property
     def max_timeout(self) -> _duration_pb2.Duration:
-        """Largest timeout that a command may state. Unset: no limit."""
+        """Largest timeout that a command may set. Unset: no limit."""
 
     @_builtins.property
     def end_retention(self) -> _duration_pb2.Duration:
-        """How long the end of a command is kept."""
+        """How long the exit status of a command is kept."""
 
     @_builtins.property
     def default_idle_ttl(self) -> _duration_pb2.Duration:
-        """idle_ttl of a sandbox that states none. Unset: none."""
+        """idle_ttl of a sandbox that sets none. Unset: none."""
 
     @_builtins.property
     def default_ttl(self) -> _duration_pb2.Duration:
-        """ttl of a sandbox that states none. Unset: none."""
+        """ttl of a sandbox that sets none. Unset: none."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ Global___ServerLimits: _TypeAlias = ServerLimits  # noqa: Y015
 
 @_typing.final
 class Enforcement(_message.Message):
-    """Enforcement tells whether one protection holds."""
+    """Enforcement reports whether one protection is enforced."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -161,11 +161,11 @@ class Enforcement(_message.Message):
     ENFORCED_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """What is protected: "memory", "cpu", "processes", "disk", "network",
+    """The protection: "memory", "cpu", "processes", "disk", "network",
     "seccomp", "kill_tree", "write_prefixes", …
     """
     enforced: _builtins.bool
-    """True: enforced."""
+    """True if it is enforced."""
     detail: _builtins.str
     """How it is enforced, or why it is not."""
     def __init__(

@@ -30,7 +30,7 @@ class _SandboxStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SandboxS
     DESCRIPTOR: _descriptor.EnumDescriptor
     SANDBOX_STATE_UNSPECIFIED: _SandboxState.ValueType  # 0
     SANDBOX_STATE_CREATING: _SandboxState.ValueType  # 1
-    """Being made; no command can run yet."""
+    """Being created; no command can run yet."""
     SANDBOX_STATE_ACTIVE: _SandboxState.ValueType  # 2
     """Commands can run."""
     SANDBOX_STATE_SUSPENDED: _SandboxState.ValueType  # 3
@@ -38,16 +38,16 @@ class _SandboxStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SandboxS
     SANDBOX_STATE_DELETING: _SandboxState.ValueType  # 4
     """Being deleted."""
     SANDBOX_STATE_FAILED: _SandboxState.ValueType  # 5
-    """It ended by itself or could not be made; state_message says why. Only
-    DeleteSandbox is useful.
+    """It ended by itself or could not be created; state_message has the cause.
+    It can only be deleted.
     """
 
 class SandboxState(_SandboxState, metaclass=_SandboxStateEnumTypeWrapper):
-    """SandboxState says what can be done with a sandbox."""
+    """SandboxState is the state of a sandbox."""
 
 SANDBOX_STATE_UNSPECIFIED: SandboxState.ValueType  # 0
 SANDBOX_STATE_CREATING: SandboxState.ValueType  # 1
-"""Being made; no command can run yet."""
+"""Being created; no command can run yet."""
 SANDBOX_STATE_ACTIVE: SandboxState.ValueType  # 2
 """Commands can run."""
 SANDBOX_STATE_SUSPENDED: SandboxState.ValueType  # 3
@@ -55,8 +55,8 @@ SANDBOX_STATE_SUSPENDED: SandboxState.ValueType  # 3
 SANDBOX_STATE_DELETING: SandboxState.ValueType  # 4
 """Being deleted."""
 SANDBOX_STATE_FAILED: SandboxState.ValueType  # 5
-"""It ended by itself or could not be made; state_message says why. Only
-DeleteSandbox is useful.
+"""It ended by itself or could not be created; state_message has the cause.
+It can only be deleted.
 """
 Global___SandboxState: _TypeAlias = SandboxState  # noqa: Y015
 
@@ -69,28 +69,28 @@ class _NetworkModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NetworkMo
     NETWORK_MODE_UNSPECIFIED: _NetworkMode.ValueType  # 0
     """The template's mode; NONE where it has none."""
     NETWORK_MODE_NONE: _NetworkMode.ValueType  # 1
-    """A loopback interface of its own and nothing else."""
+    """A private loopback interface only."""
     NETWORK_MODE_PROXY: _NetworkMode.ValueType  # 2
     """Egress to the allowed destinations only, dialled by the server."""
     NETWORK_MODE_FULL: _NetworkMode.ValueType  # 3
-    """What the substrate gives."""
+    """The substrate's network."""
 
 class NetworkMode(_NetworkMode, metaclass=_NetworkModeEnumTypeWrapper):
-    """NetworkMode says how much network a sandbox has."""
+    """NetworkMode is the kind of network that a sandbox has."""
 
 NETWORK_MODE_UNSPECIFIED: NetworkMode.ValueType  # 0
 """The template's mode; NONE where it has none."""
 NETWORK_MODE_NONE: NetworkMode.ValueType  # 1
-"""A loopback interface of its own and nothing else."""
+"""A private loopback interface only."""
 NETWORK_MODE_PROXY: NetworkMode.ValueType  # 2
 """Egress to the allowed destinations only, dialled by the server."""
 NETWORK_MODE_FULL: NetworkMode.ValueType  # 3
-"""What the substrate gives."""
+"""The substrate's network."""
 Global___NetworkMode: _TypeAlias = NetworkMode  # noqa: Y015
 
 @_typing.final
 class Sandbox(_message.Message):
-    """Sandbox is one isolated place with a file system and processes."""
+    """Sandbox is an isolated environment with a file system and processes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -133,19 +133,19 @@ class Sandbox(_message.Message):
     sandbox_id: _builtins.str
     """The id, unique within the tenant."""
     incarnation: _builtins.str
-    """Changes whenever the sandbox lost its disk and processes (a pod made anew
+    """Changes whenever the sandbox loses its disk and processes (a pod recreated
     under the same name, a restarted container). Exec ids, positions and
-    uploads live within one incarnation. Empty while there is none yet.
+    uploads live within one incarnation. Empty until the first one exists.
     """
     state: Global___SandboxState.ValueType
-    """What can be done with it now."""
+    """The current state."""
     state_message: _builtins.str
-    """One line for people: why the sandbox is in this state. May be empty."""
+    """One line for people with the cause of the state. May be empty."""
     template: _builtins.str
-    """The template it was made from."""
+    """The template from which it was created."""
     from_pool: _builtins.bool
-    """True when it was claimed from a pool of started sandboxes, false when it
-    was made for this request.
+    """True if it was claimed from a pool, false if it was created for this
+    request.
     """
     substrate_name: _builtins.str
     """Its name on the substrate (container, pod or claim), for operators."""
@@ -159,12 +159,12 @@ class Sandbox(_message.Message):
 
     @_builtins.property
     def last_activity_time(self) -> _timestamp_pb2.Timestamp:
-        """When it last did something on request; exact to min(idle_ttl/4, 60 s)."""
+        """The last activity, exact to min(idle_ttl/4, 60 s)."""
 
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
-        """When it ends if nothing happens: the earlier of ttl's and idle_ttl's end.
-        Unset: never.
+        """When it expires without further activity: the earlier end of ttl and
+        idle_ttl. Unset: never.
         """
 
     @_builtins.property
@@ -181,11 +181,11 @@ class Sandbox(_message.Message):
 
     @_builtins.property
     def spec(self) -> Global___SandboxSpec:
-        """The spec in force, defaults filled in. Values of env are left out."""
+        """The effective spec, with defaults. Values of env are omitted."""
 
     @_builtins.property
     def isolation(self) -> Global___Isolation:
-        """What the substrate enforces for this sandbox; opting out shows here."""
+        """What the substrate enforces for this sandbox, opt-outs included."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ Global___Sandbox: _TypeAlias = Sandbox  # noqa: Y015
 @_typing.final
 class SandboxSpec(_message.Message):
     """SandboxSpec holds the portable properties of a sandbox. A field that the
-    template does not allow to be set is refused with TEMPLATE_FORBIDS.
+    template does not allow is rejected with TEMPLATE_FORBIDS.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -270,14 +270,14 @@ class SandboxSpec(_message.Message):
 
     @_builtins.property
     def access(self) -> Global___AccessPolicy:
-        """What file calls and commands may touch, for every caller. Default: no
+        """What file calls and commands may access, for every caller. Default: no
         restriction beyond the sandbox's own.
         """
 
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The command that the agent supervises beside the calls, as an argv: the
-        image's own service, say. Empty: none.
+        """A command that the agent starts and supervises, as an argv, such as the
+        image's own service. Empty: none.
         """
 
     def __init__(
@@ -314,7 +314,7 @@ class Resources(_message.Message):
     cpu_millis: _builtins.int
     """CPU time per wall time, in thousandths of a core."""
     max_processes: _builtins.int
-    """Processes and threads at one time."""
+    """Concurrent processes and threads."""
     disk_bytes: _builtins.int
     """Writable disk, in bytes."""
     def __init__(
@@ -335,7 +335,7 @@ Global___Resources: _TypeAlias = Resources  # noqa: Y015
 
 @_typing.final
 class Network(_message.Message):
-    """Network says what a sandbox can reach."""
+    """Network is the network access of a sandbox."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -345,7 +345,7 @@ class Network(_message.Message):
     """Default: NETWORK_MODE_NONE."""
     @_builtins.property
     def allow(self) -> _containers.RepeatedCompositeFieldContainer[Global___EgressRule]:
-        """Destinations that PROXY lets through; refused with other modes."""
+        """Destinations that PROXY allows; rejected with other modes."""
 
     def __init__(
         self,
@@ -392,8 +392,8 @@ Global___EgressRule: _TypeAlias = EgressRule  # noqa: Y015
 @_typing.final
 class AccessPolicy(_message.Message):
     """AccessPolicy restricts file calls and, for writes, commands. Where a policy
-    is given at several places (server, template, sandbox, call), a path must
-    pass all of them, so a call can narrow but never widen.
+    is set in several places (server, template, sandbox, call), a path must pass
+    all of them, so a call can narrow but never widen.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -409,9 +409,8 @@ class AccessPolicy(_message.Message):
     nor a link, nor a race leads out. Empty: no such root.
     """
     virtual: _builtins.bool
-    """With root_dir: paths are taken as relative to it, so "/a" is root_dir/a,
-    and results are given likewise. Without: paths are the sandbox's own and
-    must lie beneath root_dir.
+    """True: paths are relative to root_dir, so "/a" is root_dir/a, in results
+    too. False: paths are the sandbox's own and must lie beneath root_dir.
     """
     @_builtins.property
     def write_allow_prefixes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -421,7 +420,7 @@ class AccessPolicy(_message.Message):
 
     @_builtins.property
     def write_deny_prefixes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Path prefixes that may not be written; they win over allowed ones."""
+        """Path prefixes that may not be written; they override allowed ones."""
 
     @_builtins.property
     def read_deny_prefixes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -429,7 +428,7 @@ class AccessPolicy(_message.Message):
 
     @_builtins.property
     def deny_commands(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Commands that contain one of these texts are refused. A guardrail against
+        """Commands that contain one of these texts are rejected. A guardrail against
         accidents, not a security boundary.
         """
 
@@ -453,7 +452,7 @@ Global___AccessPolicy: _TypeAlias = AccessPolicy  # noqa: Y015
 
 @_typing.final
 class Isolation(_message.Message):
-    """Isolation is what holds for one sandbox."""
+    """Isolation describes what is enforced for one sandbox."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -465,14 +464,14 @@ class Isolation(_message.Message):
     runtime: _builtins.str
     """The mechanism, such as "runc", "runsc", "pod" or "pod/gvisor"."""
     network: Global___NetworkMode.ValueType
-    """The network mode in force."""
+    """The effective network mode."""
     unprivileged: _builtins.bool
     """True when commands run without root, capabilities and new privileges."""
     read_only_system: _builtins.bool
     """True when the system directories are read-only."""
     @_builtins.property
     def not_enforced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What was asked for and is not enforced here, each with its reason."""
+        """Requested protections that are not enforced, each with the reason."""
 
     def __init__(
         self,
@@ -493,7 +492,7 @@ Global___Isolation: _TypeAlias = Isolation  # noqa: Y015
 
 @_typing.final
 class CreateSandboxRequest(_message.Message):
-    """CreateSandboxRequest asks for a sandbox."""
+    """CreateSandboxRequest describes the sandbox to create."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -526,8 +525,8 @@ class CreateSandboxRequest(_message.Message):
     PROVIDER_OPTIONS_FIELD_NUMBER: _builtins.int
     sandbox_id: _builtins.str
     """The id: 1 to 128 characters of a-z, A-Z, 0-9, ".", "_", "-", beginning with
-    a letter or digit. Empty: the server makes one up, and a repeated call
-    makes another sandbox.
+    a letter or digit. Empty: the server generates one, and a repeated call
+    creates another sandbox.
     """
     template: _builtins.str
     """The template's name. Empty: "default"."""
@@ -555,8 +554,8 @@ class CreateSandboxRequest(_message.Message):
 
     @_builtins.property
     def provider_options(self) -> _struct_pb2.Struct:
-        """Options of one provider, as its page in the documentation lists them, each
-        refused where the template does not allow it.
+        """Provider-specific options, listed on the provider's page. Options that the
+        template does not allow are rejected.
         """
 
     def __init__(
@@ -587,7 +586,7 @@ class CreateSandboxResponse(_message.Message):
     SANDBOX_FIELD_NUMBER: _builtins.int
     CREATED_FIELD_NUMBER: _builtins.int
     created: _builtins.bool
-    """False when the sandbox was there already."""
+    """False if the sandbox existed already."""
     @_builtins.property
     def sandbox(self) -> Global___Sandbox: ...
     def __init__(
@@ -683,8 +682,8 @@ class ListSandboxesRequest(_message.Message):
     negative is an error.
     """
     page_token: _builtins.str
-    """next_page_token of the page before, with the same filters. One that is too
-    old fails with PAGE_TOKEN_EXPIRED: start again.
+    """next_page_token of the previous page, with the same filters. An expired
+    token fails with PAGE_TOKEN_EXPIRED: start again.
     """
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -722,7 +721,7 @@ class ListSandboxesResponse(_message.Message):
     """Empty: this was the last page."""
     @_builtins.property
     def sandboxes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Sandbox]:
-        """May be empty although more pages follow."""
+        """May be empty even if more pages follow."""
 
     def __init__(
         self,
@@ -740,7 +739,7 @@ Global___ListSandboxesResponse: _TypeAlias = ListSandboxesResponse  # noqa: Y015
 
 @_typing.final
 class UpdateSandboxRequest(_message.Message):
-    """UpdateSandboxRequest changes what may change about a sandbox."""
+    """UpdateSandboxRequest changes labels and lifetimes of a sandbox."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -773,22 +772,22 @@ class UpdateSandboxRequest(_message.Message):
     sandbox_id: _builtins.str
     """Required."""
     renew: _builtins.bool
-    """Counts as activity: idleness begins anew."""
+    """True: counts as activity and restarts the idle time."""
     @_builtins.property
     def set_labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Labels to set."""
 
     @_builtins.property
     def remove_labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Label keys to remove; a missing one is no error."""
+        """Label keys to remove; a missing key is not an error."""
 
     @_builtins.property
     def ttl(self) -> _duration_pb2.Duration:
-        """New lifetime, from creation. Unset: as it is. 0: none."""
+        """New lifetime, from creation. Unset: unchanged. 0: none."""
 
     @_builtins.property
     def idle_ttl(self) -> _duration_pb2.Duration:
-        """New lifetime from the last activity. Unset: as it is. 0: none."""
+        """New lifetime from the last activity. Unset: unchanged. 0: none."""
 
     def __init__(
         self,
@@ -810,7 +809,7 @@ Global___UpdateSandboxRequest: _TypeAlias = UpdateSandboxRequest  # noqa: Y015
 
 @_typing.final
 class UpdateSandboxResponse(_message.Message):
-    """UpdateSandboxResponse is the sandbox as it is now."""
+    """UpdateSandboxResponse is the updated sandbox."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -832,7 +831,7 @@ Global___UpdateSandboxResponse: _TypeAlias = UpdateSandboxResponse  # noqa: Y015
 
 @_typing.final
 class DeleteSandboxRequest(_message.Message):
-    """DeleteSandboxRequest names the sandbox to end."""
+    """DeleteSandboxRequest names the sandbox to delete."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -842,11 +841,9 @@ class DeleteSandboxRequest(_message.Message):
     sandbox_id: _builtins.str
     """Required."""
     allow_missing: _builtins.bool
-    """True: a sandbox that is not there is no error, so that a repeated call is
-    safe.
-    """
+    """True: a missing sandbox is not an error, so that repeated calls are safe."""
     expected_incarnation: _builtins.str
-    """Only this incarnation; another one is SANDBOX_REPLACED. Empty: any."""
+    """Delete only this incarnation; another one is SANDBOX_REPLACED. Empty: any."""
     def __init__(
         self,
         *,
@@ -870,7 +867,7 @@ class DeleteSandboxResponse(_message.Message):
 
     DELETED_FIELD_NUMBER: _builtins.int
     deleted: _builtins.bool
-    """False when there was nothing to delete."""
+    """False if there was nothing to delete."""
     def __init__(
         self,
         *,
@@ -886,7 +883,7 @@ Global___DeleteSandboxResponse: _TypeAlias = DeleteSandboxResponse  # noqa: Y015
 
 @_typing.final
 class CleanupSandboxesRequest(_message.Message):
-    """CleanupSandboxesRequest says what to delete."""
+    """CleanupSandboxesRequest selects the sandboxes to delete."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -914,11 +911,11 @@ class CleanupSandboxesRequest(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
-    """True: say what would be deleted and delete nothing."""
+    """True: return what would be deleted and delete nothing."""
     @_builtins.property
     def max_idle(self) -> _duration_pb2.Duration:
-        """Delete what has been idle for longer than this. Unset: only what is past
-        its own lifetime. A sandbox with a running command is not idle.
+        """Delete sandboxes that have been idle for longer than this. Unset: only
+        expired ones. A sandbox with a running command is not idle.
         """
 
     @_builtins.property
@@ -942,7 +939,7 @@ Global___CleanupSandboxesRequest: _TypeAlias = CleanupSandboxesRequest  # noqa: 
 
 @_typing.final
 class CleanupSandboxesResponse(_message.Message):
-    """CleanupSandboxesResponse says what was deleted."""
+    """CleanupSandboxesResponse lists what was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -950,12 +947,12 @@ class CleanupSandboxesResponse(_message.Message):
     KEPT_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     kept: _builtins.int
-    """How many of those looked at were kept."""
+    """How many of the selected sandboxes were kept."""
     @_builtins.property
     def deleted_sandbox_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___CleanupFailure]:
-        """Sandboxes that should have been deleted and could not be."""
+        """Sandboxes whose deletion failed."""
 
     def __init__(
         self,
@@ -1093,7 +1090,7 @@ class GetPoolStatusRequest(_message.Message):
 
     TEMPLATE_FIELD_NUMBER: _builtins.int
     template: _builtins.str
-    """The template whose pool is meant. Empty: "default"."""
+    """The pool's template. Empty: "default"."""
     def __init__(
         self,
         *,
@@ -1122,9 +1119,9 @@ class GetPoolStatusResponse(_message.Message):
     active: _builtins.int
     """Claimed and in use by the caller's tenant."""
     total: _builtins.int
-    """available + active + those being made."""
+    """available + active + those being created."""
     target: _builtins.int
-    """How many are kept available."""
+    """How many the server keeps available."""
     def __init__(
         self,
         *,

@@ -38,7 +38,7 @@ class _OutputModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OutputMode
     """One pipe for both, exact order, all of it reported as STREAM_STDOUT."""
 
 class OutputMode(_OutputMode, metaclass=_OutputModeEnumTypeWrapper):
-    """OutputMode says how output is taken from a command."""
+    """OutputMode is how a command's output is captured."""
 
 OUTPUT_MODE_UNSPECIFIED: OutputMode.ValueType  # 0
 """The same as SEPARATE."""
@@ -66,7 +66,7 @@ class _OnFullEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnFull.ValueTy
     """The oldest output is dropped; a reader that missed it gets a `gap`."""
 
 class OnFull(_OnFull, metaclass=_OnFullEnumTypeWrapper):
-    """OnFull says what happens when a command's retained output is full."""
+    """OnFull is what happens when a command's retained output is full."""
 
 ON_FULL_UNSPECIFIED: OnFull.ValueType  # 0
 """The same as BLOCK."""
@@ -87,23 +87,23 @@ class _FollowUntilEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FollowUnt
     FOLLOW_UNTIL_UNSPECIFIED: _FollowUntil.ValueType  # 0
     """The same as LEADER_EXIT."""
     FOLLOW_UNTIL_LEADER_EXIT: _FollowUntil.ValueType  # 1
-    """Shortly after the started process ended, although a background child may
-    still hold the output open. What it writes later is read by Attach.
+    """Shortly after the leader ended, even if a background child still holds the
+    output open. Attach reads what that child writes later.
     """
     FOLLOW_UNTIL_STREAMS_END: _FollowUntil.ValueType  # 2
-    """When the started process ended and nothing holds its output open any more."""
+    """When the leader ended and no process holds its output open."""
 
 class FollowUntil(_FollowUntil, metaclass=_FollowUntilEnumTypeWrapper):
-    """FollowUntil says when a stream of output ends."""
+    """FollowUntil is when a stream of output ends."""
 
 FOLLOW_UNTIL_UNSPECIFIED: FollowUntil.ValueType  # 0
 """The same as LEADER_EXIT."""
 FOLLOW_UNTIL_LEADER_EXIT: FollowUntil.ValueType  # 1
-"""Shortly after the started process ended, although a background child may
-still hold the output open. What it writes later is read by Attach.
+"""Shortly after the leader ended, even if a background child still holds the
+output open. Attach reads what that child writes later.
 """
 FOLLOW_UNTIL_STREAMS_END: FollowUntil.ValueType  # 2
-"""When the started process ended and nothing holds its output open any more."""
+"""When the leader ended and no process holds its output open."""
 Global___FollowUntil: _TypeAlias = FollowUntil  # noqa: Y015
 
 class _Stream:
@@ -136,13 +136,13 @@ class _ExitReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExitReason
     DESCRIPTOR: _descriptor.EnumDescriptor
     EXIT_REASON_UNSPECIFIED: _ExitReason.ValueType  # 0
     EXIT_REASON_EXITED: _ExitReason.ValueType  # 1
-    """It ended by itself with a code."""
+    """It ended by itself with an exit code."""
     EXIT_REASON_SIGNALED: _ExitReason.ValueType  # 2
-    """A signal ended it that neither Sandgate nor a caller sent through it."""
+    """A signal ended it that neither Sandgate nor a caller sent."""
     EXIT_REASON_TIMED_OUT: _ExitReason.ValueType  # 3
-    """Its timeout ended; every descendant was killed."""
+    """Its timeout passed; every descendant was killed."""
     EXIT_REASON_OUT_OF_MEMORY: _ExitReason.ValueType  # 4
-    """The kernel or the substrate ended it for want of memory."""
+    """The kernel or the substrate killed it because memory ran out."""
     EXIT_REASON_KILLED: _ExitReason.ValueType  # 5
     """A caller ended it: SignalProcess, or a cancelled call."""
     EXIT_REASON_SANDBOX_STOPPED: _ExitReason.ValueType  # 6
@@ -151,17 +151,17 @@ class _ExitReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExitReason
     """The agent died: whether and how the command ended is unknown."""
 
 class ExitReason(_ExitReason, metaclass=_ExitReasonEnumTypeWrapper):
-    """ExitReason says why a command ended."""
+    """ExitReason is why a command ended."""
 
 EXIT_REASON_UNSPECIFIED: ExitReason.ValueType  # 0
 EXIT_REASON_EXITED: ExitReason.ValueType  # 1
-"""It ended by itself with a code."""
+"""It ended by itself with an exit code."""
 EXIT_REASON_SIGNALED: ExitReason.ValueType  # 2
-"""A signal ended it that neither Sandgate nor a caller sent through it."""
+"""A signal ended it that neither Sandgate nor a caller sent."""
 EXIT_REASON_TIMED_OUT: ExitReason.ValueType  # 3
-"""Its timeout ended; every descendant was killed."""
+"""Its timeout passed; every descendant was killed."""
 EXIT_REASON_OUT_OF_MEMORY: ExitReason.ValueType  # 4
-"""The kernel or the substrate ended it for want of memory."""
+"""The kernel or the substrate killed it because memory ran out."""
 EXIT_REASON_KILLED: ExitReason.ValueType  # 5
 """A caller ended it: SignalProcess, or a cancelled call."""
 EXIT_REASON_SANDBOX_STOPPED: ExitReason.ValueType  # 6
@@ -180,21 +180,21 @@ class _MemoryScopeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemorySco
     MEMORY_SCOPE_COMMAND: _MemoryScope.ValueType  # 1
     """All processes of the command together."""
     MEMORY_SCOPE_LARGEST_PROCESS: _MemoryScope.ValueType  # 2
-    """The largest single process among the started one and the children it
-    waited for.
+    """The largest single process among the leader and the children it waited
+    for.
     """
     MEMORY_SCOPE_SANDBOX: _MemoryScope.ValueType  # 3
     """All of the sandbox."""
 
 class MemoryScope(_MemoryScope, metaclass=_MemoryScopeEnumTypeWrapper):
-    """MemoryScope says whose memory was measured."""
+    """MemoryScope is whose memory was measured."""
 
 MEMORY_SCOPE_UNSPECIFIED: MemoryScope.ValueType  # 0
 MEMORY_SCOPE_COMMAND: MemoryScope.ValueType  # 1
 """All processes of the command together."""
 MEMORY_SCOPE_LARGEST_PROCESS: MemoryScope.ValueType  # 2
-"""The largest single process among the started one and the children it
-waited for.
+"""The largest single process among the leader and the children it waited
+for.
 """
 MEMORY_SCOPE_SANDBOX: MemoryScope.ValueType  # 3
 """All of the sandbox."""
@@ -209,19 +209,19 @@ class _SignalScopeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SignalSco
     SIGNAL_SCOPE_UNSPECIFIED: _SignalScope.ValueType  # 0
     """The same as TREE."""
     SIGNAL_SCOPE_LEADER: _SignalScope.ValueType  # 1
-    """The started process."""
+    """The leader."""
     SIGNAL_SCOPE_GROUP: _SignalScope.ValueType  # 2
     """Its process group."""
     SIGNAL_SCOPE_TREE: _SignalScope.ValueType  # 3
     """Every descendant, also those that left the group or were orphaned."""
 
 class SignalScope(_SignalScope, metaclass=_SignalScopeEnumTypeWrapper):
-    """SignalScope says who gets a signal."""
+    """SignalScope selects the processes that receive a signal."""
 
 SIGNAL_SCOPE_UNSPECIFIED: SignalScope.ValueType  # 0
 """The same as TREE."""
 SIGNAL_SCOPE_LEADER: SignalScope.ValueType  # 1
-"""The started process."""
+"""The leader."""
 SIGNAL_SCOPE_GROUP: SignalScope.ValueType  # 2
 """Its process group."""
 SIGNAL_SCOPE_TREE: SignalScope.ValueType  # 3
@@ -283,7 +283,7 @@ class ExecuteRequest(_message.Message):
     """The command's id within the sandbox: 1 to 128 characters of a-z, A-Z, 0-9,
     ".", "_", "-". The same id with the same request joins the running or ended
     command from its first byte; with another request it is EXEC_ID_REUSED.
-    Empty: the agent makes one up, and the call must not be repeated blindly.
+    Empty: the agent generates one, and the call must not be retried blindly.
     """
     shell: _builtins.str
     """A script for `shell_path -c`, of any size up to max_message_bytes. Never
@@ -294,21 +294,21 @@ class ExecuteRequest(_message.Message):
     cwd: _builtins.str
     """Absolute path to start in. Default: the sandbox's working directory."""
     stdin: _builtins.bytes
-    """Standard input, given at once. Empty: /dev/null, unless stdin_open."""
+    """Standard input, complete. Empty: /dev/null, unless stdin_open."""
     stdin_open: _builtins.bool
-    """True: standard input stays open after `stdin` and takes WriteStdin."""
+    """True: standard input stays open after `stdin` for WriteStdin."""
     max_output_bytes: _builtins.int
     """Output beyond this many bytes, of both streams together, is counted and
     dropped; the command runs on. Unset: the server's limit, if any.
     """
     output_mode: Global___OutputMode.ValueType
-    """How the two output streams are taken. Ignored with a terminal."""
+    """How the two output streams are captured. Ignored with a terminal."""
     on_full: Global___OnFull.ValueType
     """What happens when the retained output is full. A detached command always
     evicts.
     """
     detach: _builtins.bool
-    """True: the command runs on whoever listens; only its timeout, a signal or
+    """True: the command runs on without a caller; only its timeout, a signal or
     the sandbox's end stop it.
     """
     follow_until: Global___FollowUntil.ValueType
@@ -323,9 +323,9 @@ class ExecuteRequest(_message.Message):
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """The command's budget of wall time, apart from the call's deadline; at its
-        end every descendant is killed and `exited` says TIMED_OUT. Unset: the
-        server's default. 0: none, where the server allows that.
+        """The command's limit of wall time, apart from the call's deadline; then
+        every descendant is killed and the reason is TIMED_OUT. Unset: the server's
+        default. 0: none, where the server allows that.
         """
 
     @_builtins.property
@@ -334,10 +334,10 @@ class ExecuteRequest(_message.Message):
 
     @_builtins.property
     def disconnect_grace(self) -> _duration_pb2.Duration:
-        """How long the command lives on after the caller cancelled or went away.
+        """How long the command runs on after the caller cancelled or disconnected.
         Attach and a joining Execute end the wait. Unset or 0: it is killed at
         once. When the connection between server and sandbox breaks, the longer of
-        this and 60 s counts.
+        this and 60 s applies.
         """
 
     @_builtins.property
@@ -410,7 +410,7 @@ Global___Argv: _TypeAlias = Argv  # noqa: Y015
 
 @_typing.final
 class TerminalSize(_message.Message):
-    """TerminalSize is in characters."""
+    """TerminalSize is a terminal's size in characters."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -454,7 +454,7 @@ class ExecuteResponse(_message.Message):
 
     @_builtins.property
     def gap(self) -> Global___Gap:
-        """Output that was dropped before this reader could take it."""
+        """Output that was dropped before this reader could read it."""
 
     @_builtins.property
     def exited(self) -> Global___Exited:
@@ -480,7 +480,7 @@ Global___ExecuteResponse: _TypeAlias = ExecuteResponse  # noqa: Y015
 
 @_typing.final
 class Started(_message.Message):
-    """Started says that the command runs."""
+    """Started is sent when the command has started."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -495,11 +495,11 @@ class Started(_message.Message):
     incarnation: _builtins.str
     """The sandbox's incarnation."""
     pid: _builtins.int
-    """The started process's id inside the sandbox."""
+    """The leader's process id inside the sandbox."""
     position: _builtins.int
     """The position at which this stream begins."""
     joined: _builtins.bool
-    """True when the command was there already and this call joined it."""
+    """True if the command existed already and this call joined it."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it started, by the sandbox's clock."""
@@ -524,7 +524,7 @@ Global___Started: _TypeAlias = Started  # noqa: Y015
 
 @_typing.final
 class Output(_message.Message):
-    """Output is a piece of a command's output, never empty."""
+    """Output is a chunk of a command's output, never empty."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -533,8 +533,9 @@ class Output(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     stream: Global___Stream.ValueType
     position: _builtins.int
-    """Bytes of both streams before this piece: the cursor to resume from. The
-    next piece's position is position + size of data, or a `gap` says why not.
+    """Bytes of both streams before this chunk: the cursor to resume from. The
+    next chunk's position is position + size of data, unless a `gap` precedes
+    it.
     """
     data: _builtins.bytes
     """The bytes as they were written, at most 1 MiB."""
@@ -555,7 +556,7 @@ Global___Output: _TypeAlias = Output  # noqa: Y015
 
 @_typing.final
 class Gap(_message.Message):
-    """Gap says that output was dropped from the log before it was read."""
+    """Gap is a range of output that was dropped before it was read."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -581,7 +582,7 @@ Global___Gap: _TypeAlias = Gap  # noqa: Y015
 
 @_typing.final
 class Exited(_message.Message):
-    """Exited says how the command ended."""
+    """Exited is how a command ended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -608,12 +609,12 @@ class Exited(_message.Message):
     """Set only when reason is EXITED."""
     signal: _builtins.str
     """Name of the signal that ended the process, such as "SIGSEGV". Set for
-    SIGNALED, and for other reasons where a signal was what ended it.
+    SIGNALED, and for other reasons if a signal ended it.
     """
     inferred: _builtins.bool
-    """True when reason was concluded from signs, not known for certain."""
+    """True if the reason is inferred, not certain."""
     peak_memory_bytes: _builtins.int
-    """Peak memory in bytes, of what memory_scope says. 0: unknown."""
+    """Peak memory in bytes, within memory_scope. 0: unknown."""
     memory_scope: Global___MemoryScope.ValueType
     """What peak_memory_bytes counts."""
     stdout_bytes: _builtins.int
@@ -627,14 +628,14 @@ class Exited(_message.Message):
     position: _builtins.int
     """The position after the last byte of output so far."""
     output_open: _builtins.bool
-    """True when a background child still held the output open; what it writes
-    can be read by Attach from `position`.
+    """True if a background child still held the output open; Attach from
+    `position` reads what it writes.
     """
     message: _builtins.str
-    """One line for people, where there is more to say."""
+    """One line for people with further details. May be empty."""
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:
-        """When the started process ended, by the sandbox's clock."""
+        """When the leader ended, by the sandbox's clock."""
 
     @_builtins.property
     def wall_time(self) -> _duration_pb2.Duration:
@@ -642,8 +643,8 @@ class Exited(_message.Message):
 
     @_builtins.property
     def user_time(self) -> _duration_pb2.Duration:
-        """CPU time in user mode, of the started process and the children it waited
-        for; of all descendants with a cgroup per command.
+        """CPU time in user mode, of the leader and the children it waited for; of all
+        descendants with a cgroup per command.
         """
 
     @_builtins.property
@@ -699,8 +700,8 @@ class AttachRequest(_message.Message):
     exec_id: _builtins.str
     """Required."""
     position: _builtins.int
-    """Where to begin: bytes of both streams that the caller has. Beyond the end
-    is an error.
+    """Where to begin: the number of bytes of both streams that the caller has.
+    A position beyond the end is an error.
     """
     follow_until: Global___FollowUntil.ValueType
     """When this stream ends."""
@@ -743,7 +744,7 @@ class AttachResponse(_message.Message):
 
     @_builtins.property
     def gap(self) -> Global___Gap:
-        """Output that was dropped before this reader could take it."""
+        """Output that was dropped before this reader could read it."""
 
     @_builtins.property
     def exited(self) -> Global___Exited:
@@ -786,9 +787,9 @@ class WriteStdinRequest(_message.Message):
     exec_id: _builtins.str
     """Required."""
     offset: _builtins.int
-    """Bytes that were sent before these, those of ExecuteRequest.stdin included.
-    What was taken already is skipped, so a repeated call is safe; a hole is
-    STDIN_OFFSET_MISMATCH, with the right offset in the error's metadata
+    """Number of bytes sent before these, including ExecuteRequest.stdin. Bytes
+    that were accepted already are skipped, so a repeated call is safe; a hole
+    is STDIN_OFFSET_MISMATCH, with the expected offset in the error's metadata
     "offset".
     """
     data: _builtins.bytes
@@ -817,7 +818,7 @@ Global___WriteStdinRequest: _TypeAlias = WriteStdinRequest  # noqa: Y015
 
 @_typing.final
 class WriteStdinResponse(_message.Message):
-    """WriteStdinResponse says how far standard input has come."""
+    """WriteStdinResponse reports the progress of standard input."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -857,7 +858,7 @@ class SignalProcessRequest(_message.Message):
     signal: _builtins.str
     """Required. A name, such as "SIGTERM" or "TERM"."""
     scope: Global___SignalScope.ValueType
-    """Who gets it."""
+    """The processes that receive it."""
     def __init__(
         self,
         *,
@@ -883,7 +884,7 @@ class SignalProcessResponse(_message.Message):
 
     DELIVERED_FIELD_NUMBER: _builtins.int
     delivered: _builtins.bool
-    """False when there was nobody left to signal."""
+    """False if no process was left to signal."""
     def __init__(
         self,
         *,
@@ -964,7 +965,7 @@ class ListProcessesRequest(_message.Message):
     expected_incarnation: _builtins.str
     """As in ExecuteRequest."""
     include_ended: _builtins.bool
-    """True: also commands that ended and are still kept, at most the 4 096 that
+    """True: also ended commands that are still kept, at most the 4 096 that
     started last.
     """
     def __init__(
@@ -1027,15 +1028,15 @@ class Process(_message.Message):
     TERMINAL_FIELD_NUMBER: _builtins.int
     exec_id: _builtins.str
     pid: _builtins.int
-    """The started process's id inside the sandbox; 0 once it ended."""
+    """The leader's process id inside the sandbox; 0 once it ended."""
     command: _builtins.str
     """The first 256 bytes of the shell script, or the argv joined by spaces."""
     detached: _builtins.bool
     """True for a command that was started with detach."""
     attached: _builtins.int
-    """Callers that follow its output now."""
+    """Number of callers that read its output."""
     live_processes: _builtins.int
-    """Processes of its tree that are alive, as far as they can be told."""
+    """Number of live processes in its tree, as far as known."""
     position: _builtins.int
     """Position after the last byte of output so far."""
     first_position: _builtins.int
@@ -1046,7 +1047,7 @@ class Process(_message.Message):
     def start_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def exited(self) -> Global___Exited:
-        """Set once the started process ended."""
+        """Set once the leader ended."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ class _PatternSyntaxEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Pattern
     """A regular expression in RE2 syntax, matched against single lines."""
 
 class PatternSyntax(_PatternSyntax, metaclass=_PatternSyntaxEnumTypeWrapper):
-    """PatternSyntax says how a pattern is read."""
+    """PatternSyntax is how a pattern is interpreted."""
 
 PATTERN_SYNTAX_UNSPECIFIED: PatternSyntax.ValueType  # 0
 """The same as LITERAL."""
@@ -53,29 +53,29 @@ class _TruncationReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Trun
     DESCRIPTOR: _descriptor.EnumDescriptor
     TRUNCATION_REASON_UNSPECIFIED: _TruncationReason.ValueType  # 0
     TRUNCATION_REASON_COUNT: _TruncationReason.ValueType  # 1
-    """The number of results, or of bytes in the reply, reached its bound."""
+    """The number of results, or of bytes in the reply, reached its limit."""
     TRUNCATION_REASON_TIME: _TruncationReason.ValueType  # 2
-    """The time for the walk ended (5 s for a glob, 15 s for a search)."""
+    """The time limit passed (5 s for a glob, 15 s for a search)."""
     TRUNCATION_REASON_UNREADABLE: _TruncationReason.ValueType  # 3
     """Something could not be read: a narrower request will not help."""
 
 class TruncationReason(_TruncationReason, metaclass=_TruncationReasonEnumTypeWrapper):
-    """TruncationReason says why a result is not whole. Where several hold, the
-    last of them in this list is given.
+    """TruncationReason is why a result is incomplete. If several apply, it is the
+    last of them in this list.
     """
 
 TRUNCATION_REASON_UNSPECIFIED: TruncationReason.ValueType  # 0
 TRUNCATION_REASON_COUNT: TruncationReason.ValueType  # 1
-"""The number of results, or of bytes in the reply, reached its bound."""
+"""The number of results, or of bytes in the reply, reached its limit."""
 TRUNCATION_REASON_TIME: TruncationReason.ValueType  # 2
-"""The time for the walk ended (5 s for a glob, 15 s for a search)."""
+"""The time limit passed (5 s for a glob, 15 s for a search)."""
 TRUNCATION_REASON_UNREADABLE: TruncationReason.ValueType  # 3
 """Something could not be read: a narrower request will not help."""
 Global___TruncationReason: _TypeAlias = TruncationReason  # noqa: Y015
 
 @_typing.final
 class SearchFilesRequest(_message.Message):
-    """SearchFilesRequest asks for matching lines."""
+    """SearchFilesRequest selects lines to find."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -98,11 +98,11 @@ class SearchFilesRequest(_message.Message):
     expected_incarnation: _builtins.str
     """As in ExecuteRequest."""
     pattern: _builtins.str
-    """Required, not empty. What to find."""
+    """Required, not empty. The text or expression to find."""
     syntax: Global___PatternSyntax.ValueType
-    """How pattern is read. Default: LITERAL."""
+    """How the pattern is interpreted. Default: LITERAL."""
     ignore_case: _builtins.bool
-    """True: upper and lower case are the same."""
+    """True: case is ignored."""
     path: _builtins.str
     """Required. Absolute path of a directory, searched with all below it, or of
     one file. Links below it are not followed.
@@ -166,11 +166,11 @@ class SearchFilesResponse(_message.Message):
     TRUNCATION_REASON_FIELD_NUMBER: _builtins.int
     FILES_SEARCHED_FIELD_NUMBER: _builtins.int
     truncated: _builtins.bool
-    """True when there may be matches that are not listed."""
+    """True if there may be more matches."""
     truncation_reason: Global___TruncationReason.ValueType
-    """Why, when truncated."""
+    """The reason, if truncated."""
     files_searched: _builtins.int
-    """Regular files that were looked into."""
+    """Number of regular files searched."""
     @_builtins.property
     def matches(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchMatch]: ...
     def __init__(
@@ -201,7 +201,7 @@ class SearchMatch(_message.Message):
     BEFORE_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     path: _builtins.str
-    """Absolute path; `path` of the request is its prefix as it was given."""
+    """Absolute path; it begins with the request's `path`, unchanged."""
     line: _builtins.int
     """From 1."""
     text: _builtins.bytes
@@ -233,7 +233,7 @@ Global___SearchMatch: _TypeAlias = SearchMatch  # noqa: Y015
 
 @_typing.final
 class GlobFilesRequest(_message.Message):
-    """GlobFilesRequest asks for files by name.
+    """GlobFilesRequest selects files by name.
 
     Pattern syntax: "*" any run within a segment, "?" one character, "[a-z]",
     "[!a]" and "[^a]" classes, "{a,b}" alternatives (nested; more than 1 000
@@ -309,12 +309,12 @@ class GlobFilesResponse(_message.Message):
     TRUNCATED_FIELD_NUMBER: _builtins.int
     TRUNCATION_REASON_FIELD_NUMBER: _builtins.int
     truncated: _builtins.bool
-    """True when there may be more."""
+    """True if there may be more."""
     truncation_reason: Global___TruncationReason.ValueType
-    """Why, when truncated."""
+    """The reason, if truncated."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[_sandbox_files_pb2.FileInfo]:
-        """Absolute paths; `path` of the request is their prefix as it was given."""
+        """Absolute paths; they begin with the request's `path`, unchanged."""
 
     def __init__(
         self,

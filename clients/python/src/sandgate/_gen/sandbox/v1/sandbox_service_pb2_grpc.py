@@ -32,9 +32,9 @@ if _version_not_supported:
 class SandboxServiceStub(object):
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
-    Names kept free for later additions, which must not break this version:
-    Forward (a bidirectional stream to a port in the sandbox, also the way out
-    for NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
+    Reserved names for later additions, which must not break this version:
+    Forward (a bidirectional stream to a port in the sandbox, also the egress of
+    NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
     WatchSandboxes.
     """
 
@@ -194,15 +194,15 @@ class SandboxServiceStub(object):
 class SandboxServiceServicer(object):
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
-    Names kept free for later additions, which must not break this version:
-    Forward (a bidirectional stream to a port in the sandbox, also the way out
-    for NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
+    Reserved names for later additions, which must not break this version:
+    Forward (a bidirectional stream to a port in the sandbox, also the egress of
+    NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
     WatchSandboxes.
     """
 
     def GetServerInfo(self, request, context):
-        """GetServerInfo tells what this server is, what it can do, what it enforces
-        and who the caller is to it. It needs no sandbox.
+        """GetServerInfo describes the server, its capabilities, what it enforces, and
+        the authenticated caller. It needs no sandbox.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -211,8 +211,8 @@ class SandboxServiceServicer(object):
     def CreateSandbox(self, request, context):
         """CreateSandbox returns when a command can run in the sandbox, or fails and
         leaves nothing behind. Creating an id again with the same spec returns the
-        same sandbox, also when two callers do so at once; with another spec it
-        fails with ALREADY_EXISTS. A caller that lost the reply may call again.
+        same sandbox, also when two callers race; with another spec it fails with
+        ALREADY_EXISTS. A caller that lost the reply may call again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -250,7 +250,7 @@ class SandboxServiceServicer(object):
 
     def CleanupSandboxes(self, request, context):
         """CleanupSandboxes deletes the tenant's sandboxes that have been idle for a
-        stated time.
+        given time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -272,7 +272,7 @@ class SandboxServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetPoolStatus(self, request, context):
-        """GetPoolStatus reports a pool of sandboxes that were started ahead of time
+        """GetPoolStatus counts a pool of sandboxes that are started ahead of requests
         (capability "pool").
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -280,13 +280,13 @@ class SandboxServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Execute(self, request, context):
-        """Execute runs one command and streams what it does. The server sends exactly
+        """Execute runs one command and streams its events. The server sends exactly
         one `started` first, then output, and exactly one `exited` last. A stream
         that ends without `exited` ends in an error status, never in OK. A command
         that could not start is an error status with a reason.
 
-        The command belongs to the sandbox, not to the call: what happens to it
-        when the call ends early is ExecuteRequest.disconnect_grace.
+        The command belongs to the sandbox, not to the call: if the call ends early,
+        ExecuteRequest.disconnect_grace decides what happens to it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -294,7 +294,7 @@ class SandboxServiceServicer(object):
 
     def Attach(self, request, context):
         """Attach replays the output of a running or ended command from a position
-        and goes on live. Events and their order are those of Execute.
+        and continues live. Events and their order are those of Execute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -302,7 +302,7 @@ class SandboxServiceServicer(object):
 
     def WriteStdin(self, request, context):
         """WriteStdin appends to the standard input of a command that was started with
-        stdin_open or a terminal. It returns when the bytes were taken.
+        stdin_open or a terminal. It returns when the agent has accepted the bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -323,8 +323,8 @@ class SandboxServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListProcesses(self, request, context):
-        """ListProcesses returns the commands that run, and those that ended and whose
-        output and end are still kept.
+        """ListProcesses returns running commands, and ended commands whose output and
+        exit status are still kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -333,10 +333,10 @@ class SandboxServiceServicer(object):
     def Upload(self, request_iterator, context):
         """Upload writes one or more files: header, chunks, trailer for each, then the
         caller closes its side. Parents are created. A file appears under its name
-        whole, once its trailer came, or not at all: a stream that ends or breaks
-        before leaves the old content. There is one result per header, in order,
+        complete, once its trailer arrived, or not at all: a stream that ends or
+        breaks before leaves the old content. There is one result per header, in order,
         whatever happened to the others. A stream that ends within a file is
-        UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written. A call
+        UPLOAD_OUT_OF_ORDER; files whose trailer arrived before stay written. A call
         takes at most 10 000 files: one more header fails the call with
         REQUEST_INVALID, and files whose trailer came before stay written.
         """
@@ -345,14 +345,14 @@ class SandboxServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetUpload(self, request, context):
-        """GetUpload tells how far a resumable upload has come.
+        """GetUpload returns the progress of a resumable upload.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Download(self, request, context):
-        """Download reads one or more files: for each path, in the order asked, either
+        """Download reads one or more files: for each path, in request order, either
         header, chunks, trailer, or a trailer alone that carries the error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -374,7 +374,7 @@ class SandboxServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def MakeDirectory(self, request, context):
-        """MakeDirectory makes a directory, with its parents where asked.
+        """MakeDirectory creates a directory, optionally with its parents.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -416,14 +416,14 @@ class SandboxServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SearchFiles(self, request, context):
-        """SearchFiles finds lines that hold a literal text or match a pattern.
+        """SearchFiles finds lines that contain a literal text or match a pattern.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GlobFiles(self, request, context):
-        """GlobFiles finds files by their name.
+        """GlobFiles finds files by name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -588,9 +588,9 @@ def add_SandboxServiceServicer_to_server(servicer, server):
 class SandboxService(object):
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
-    Names kept free for later additions, which must not break this version:
-    Forward (a bidirectional stream to a port in the sandbox, also the way out
-    for NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
+    Reserved names for later additions, which must not break this version:
+    Forward (a bidirectional stream to a port in the sandbox, also the egress of
+    NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
     WatchSandboxes.
     """
 

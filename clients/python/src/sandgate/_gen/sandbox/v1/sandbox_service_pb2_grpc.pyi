@@ -7,23 +7,22 @@ behind one endpoint.
 Conventions that hold for every call:
 
   - Authentication: a bearer token in the `authorization` metadata key
-    ("Bearer TOKEN"), or a client certificate, as the server is set up.
+    ("Bearer TOKEN"), or a client certificate, as the server is configured.
   - Every sandbox id belongs to the tenant of the authenticated principal. A
     sandbox of another tenant is NOT_FOUND in every call.
   - Every error carries a canonical gRPC code and a google.rpc.ErrorInfo with
     domain "sandgate" and, as its reason, the name of an ErrorReason without
     the prefix "ERROR_REASON_". A malformed field adds google.rpc.BadRequest;
-    an error that goes away by itself adds google.rpc.RetryInfo.
+    a transient error adds google.rpc.RetryInfo.
   - A message that a client sends must not be larger than
     ServerLimits.max_message_bytes. Content of any size goes through Upload
     and Download.
   - "Required." begins the comment of a field that must be set. All other
-    fields may be left out; their comment says what that means.
+    fields are optional; their comment gives the default.
   - Enums and oneofs may grow. A client must ignore a stream event that it
     does not know and treat an unknown enum value as UNSPECIFIED.
-  - `x-request-id` in the request's metadata is carried through to logs,
-    audit records and the response's metadata; the server makes one up where
-    it is missing.
+  - `x-request-id` in the request's metadata appears in logs, audit records
+    and the response's metadata; the server generates one if it is missing.
 """
 
 from collections import abc as _abc
@@ -56,9 +55,9 @@ GRPC_VERSION: str
 class SandboxServiceStub:
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
-    Names kept free for later additions, which must not break this version:
-    Forward (a bidirectional stream to a port in the sandbox, also the way out
-    for NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
+    Reserved names for later additions, which must not break this version:
+    Forward (a bidirectional stream to a port in the sandbox, also the egress of
+    NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
     WatchSandboxes.
     """
 
@@ -67,14 +66,14 @@ class SandboxServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SandboxServiceAsyncStub: ...
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_sandbox_info_pb2.GetServerInfoRequest, _sandbox_info_pb2.GetServerInfoResponse]
-    """GetServerInfo tells what this server is, what it can do, what it enforces
-    and who the caller is to it. It needs no sandbox.
+    """GetServerInfo describes the server, its capabilities, what it enforces, and
+    the authenticated caller. It needs no sandbox.
     """
     CreateSandbox: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.CreateSandboxRequest, _sandbox_lifecycle_pb2.CreateSandboxResponse]
     """CreateSandbox returns when a command can run in the sandbox, or fails and
     leaves nothing behind. Creating an id again with the same spec returns the
-    same sandbox, also when two callers do so at once; with another spec it
-    fails with ALREADY_EXISTS. A caller that lost the reply may call again.
+    same sandbox, also when two callers race; with another spec it fails with
+    ALREADY_EXISTS. A caller that lost the reply may call again.
     """
     GetSandbox: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.GetSandboxRequest, _sandbox_lifecycle_pb2.GetSandboxResponse]
     """GetSandbox returns one sandbox. It does not count as activity."""
@@ -90,7 +89,7 @@ class SandboxServiceStub:
     """
     CleanupSandboxes: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.CleanupSandboxesRequest, _sandbox_lifecycle_pb2.CleanupSandboxesResponse]
     """CleanupSandboxes deletes the tenant's sandboxes that have been idle for a
-    stated time.
+    given time.
     """
     SuspendSandbox: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.SuspendSandboxRequest, _sandbox_lifecycle_pb2.SuspendSandboxResponse]
     """SuspendSandbox stops the sandbox's processes and keeps its disk, where the
@@ -99,48 +98,48 @@ class SandboxServiceStub:
     ResumeSandbox: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.ResumeSandboxRequest, _sandbox_lifecycle_pb2.ResumeSandboxResponse]
     """ResumeSandbox starts a suspended sandbox; it is a new incarnation."""
     GetPoolStatus: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.GetPoolStatusRequest, _sandbox_lifecycle_pb2.GetPoolStatusResponse]
-    """GetPoolStatus reports a pool of sandboxes that were started ahead of time
+    """GetPoolStatus counts a pool of sandboxes that are started ahead of requests
     (capability "pool").
     """
     Execute: _grpc.UnaryStreamMultiCallable[_sandbox_process_pb2.ExecuteRequest, _sandbox_process_pb2.ExecuteResponse]
-    """Execute runs one command and streams what it does. The server sends exactly
+    """Execute runs one command and streams its events. The server sends exactly
     one `started` first, then output, and exactly one `exited` last. A stream
     that ends without `exited` ends in an error status, never in OK. A command
     that could not start is an error status with a reason.
 
-    The command belongs to the sandbox, not to the call: what happens to it
-    when the call ends early is ExecuteRequest.disconnect_grace.
+    The command belongs to the sandbox, not to the call: if the call ends early,
+    ExecuteRequest.disconnect_grace decides what happens to it.
     """
     Attach: _grpc.UnaryStreamMultiCallable[_sandbox_process_pb2.AttachRequest, _sandbox_process_pb2.AttachResponse]
     """Attach replays the output of a running or ended command from a position
-    and goes on live. Events and their order are those of Execute.
+    and continues live. Events and their order are those of Execute.
     """
     WriteStdin: _grpc.UnaryUnaryMultiCallable[_sandbox_process_pb2.WriteStdinRequest, _sandbox_process_pb2.WriteStdinResponse]
     """WriteStdin appends to the standard input of a command that was started with
-    stdin_open or a terminal. It returns when the bytes were taken.
+    stdin_open or a terminal. It returns when the agent has accepted the bytes.
     """
     SignalProcess: _grpc.UnaryUnaryMultiCallable[_sandbox_process_pb2.SignalProcessRequest, _sandbox_process_pb2.SignalProcessResponse]
     """SignalProcess sends a signal to a command's leader, group or whole tree."""
     ResizeTerminal: _grpc.UnaryUnaryMultiCallable[_sandbox_process_pb2.ResizeTerminalRequest, _sandbox_process_pb2.ResizeTerminalResponse]
     """ResizeTerminal sets the size of a command's terminal."""
     ListProcesses: _grpc.UnaryUnaryMultiCallable[_sandbox_process_pb2.ListProcessesRequest, _sandbox_process_pb2.ListProcessesResponse]
-    """ListProcesses returns the commands that run, and those that ended and whose
-    output and end are still kept.
+    """ListProcesses returns running commands, and ended commands whose output and
+    exit status are still kept.
     """
     Upload: _grpc.StreamUnaryMultiCallable[_sandbox_files_pb2.UploadRequest, _sandbox_files_pb2.UploadResponse]
     """Upload writes one or more files: header, chunks, trailer for each, then the
     caller closes its side. Parents are created. A file appears under its name
-    whole, once its trailer came, or not at all: a stream that ends or breaks
-    before leaves the old content. There is one result per header, in order,
+    complete, once its trailer arrived, or not at all: a stream that ends or
+    breaks before leaves the old content. There is one result per header, in order,
     whatever happened to the others. A stream that ends within a file is
-    UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written. A call
+    UPLOAD_OUT_OF_ORDER; files whose trailer arrived before stay written. A call
     takes at most 10 000 files: one more header fails the call with
     REQUEST_INVALID, and files whose trailer came before stay written.
     """
     GetUpload: _grpc.UnaryUnaryMultiCallable[_sandbox_files_pb2.GetUploadRequest, _sandbox_files_pb2.GetUploadResponse]
-    """GetUpload tells how far a resumable upload has come."""
+    """GetUpload returns the progress of a resumable upload."""
     Download: _grpc.UnaryStreamMultiCallable[_sandbox_files_pb2.DownloadRequest, _sandbox_files_pb2.DownloadResponse]
-    """Download reads one or more files: for each path, in the order asked, either
+    """Download reads one or more files: for each path, in request order, either
     header, chunks, trailer, or a trailer alone that carries the error.
     """
     StatFile: _grpc.UnaryUnaryMultiCallable[_sandbox_files_pb2.StatFileRequest, _sandbox_files_pb2.StatFileResponse]
@@ -148,7 +147,7 @@ class SandboxServiceStub:
     ListDirectory: _grpc.UnaryUnaryMultiCallable[_sandbox_files_pb2.ListDirectoryRequest, _sandbox_files_pb2.ListDirectoryResponse]
     """ListDirectory returns the entries of a directory, sorted by name."""
     MakeDirectory: _grpc.UnaryUnaryMultiCallable[_sandbox_files_pb2.MakeDirectoryRequest, _sandbox_files_pb2.MakeDirectoryResponse]
-    """MakeDirectory makes a directory, with its parents where asked."""
+    """MakeDirectory creates a directory, optionally with its parents."""
     MoveFile: _grpc.UnaryUnaryMultiCallable[_sandbox_files_pb2.MoveFileRequest, _sandbox_files_pb2.MoveFileResponse]
     """MoveFile renames a file or directory within one file system."""
     RemoveFile: _grpc.UnaryUnaryMultiCallable[_sandbox_files_pb2.RemoveFileRequest, _sandbox_files_pb2.RemoveFileResponse]
@@ -160,30 +159,30 @@ class SandboxServiceStub:
     EditFile: _grpc.UnaryUnaryMultiCallable[_sandbox_files_pb2.EditFileRequest, _sandbox_files_pb2.EditFileResponse]
     """EditFile replaces text in a file, atomically."""
     SearchFiles: _grpc.UnaryUnaryMultiCallable[_sandbox_search_pb2.SearchFilesRequest, _sandbox_search_pb2.SearchFilesResponse]
-    """SearchFiles finds lines that hold a literal text or match a pattern."""
+    """SearchFiles finds lines that contain a literal text or match a pattern."""
     GlobFiles: _grpc.UnaryUnaryMultiCallable[_sandbox_search_pb2.GlobFilesRequest, _sandbox_search_pb2.GlobFilesResponse]
-    """GlobFiles finds files by their name."""
+    """GlobFiles finds files by name."""
 
 @_typing.type_check_only
 class SandboxServiceAsyncStub(SandboxServiceStub):
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
-    Names kept free for later additions, which must not break this version:
-    Forward (a bidirectional stream to a port in the sandbox, also the way out
-    for NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
+    Reserved names for later additions, which must not break this version:
+    Forward (a bidirectional stream to a port in the sandbox, also the egress of
+    NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
     WatchSandboxes.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_sandbox_info_pb2.GetServerInfoRequest, _sandbox_info_pb2.GetServerInfoResponse]  # type: ignore[assignment]
-    """GetServerInfo tells what this server is, what it can do, what it enforces
-    and who the caller is to it. It needs no sandbox.
+    """GetServerInfo describes the server, its capabilities, what it enforces, and
+    the authenticated caller. It needs no sandbox.
     """
     CreateSandbox: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.CreateSandboxRequest, _sandbox_lifecycle_pb2.CreateSandboxResponse]  # type: ignore[assignment]
     """CreateSandbox returns when a command can run in the sandbox, or fails and
     leaves nothing behind. Creating an id again with the same spec returns the
-    same sandbox, also when two callers do so at once; with another spec it
-    fails with ALREADY_EXISTS. A caller that lost the reply may call again.
+    same sandbox, also when two callers race; with another spec it fails with
+    ALREADY_EXISTS. A caller that lost the reply may call again.
     """
     GetSandbox: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.GetSandboxRequest, _sandbox_lifecycle_pb2.GetSandboxResponse]  # type: ignore[assignment]
     """GetSandbox returns one sandbox. It does not count as activity."""
@@ -199,7 +198,7 @@ class SandboxServiceAsyncStub(SandboxServiceStub):
     """
     CleanupSandboxes: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.CleanupSandboxesRequest, _sandbox_lifecycle_pb2.CleanupSandboxesResponse]  # type: ignore[assignment]
     """CleanupSandboxes deletes the tenant's sandboxes that have been idle for a
-    stated time.
+    given time.
     """
     SuspendSandbox: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.SuspendSandboxRequest, _sandbox_lifecycle_pb2.SuspendSandboxResponse]  # type: ignore[assignment]
     """SuspendSandbox stops the sandbox's processes and keeps its disk, where the
@@ -208,48 +207,48 @@ class SandboxServiceAsyncStub(SandboxServiceStub):
     ResumeSandbox: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.ResumeSandboxRequest, _sandbox_lifecycle_pb2.ResumeSandboxResponse]  # type: ignore[assignment]
     """ResumeSandbox starts a suspended sandbox; it is a new incarnation."""
     GetPoolStatus: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.GetPoolStatusRequest, _sandbox_lifecycle_pb2.GetPoolStatusResponse]  # type: ignore[assignment]
-    """GetPoolStatus reports a pool of sandboxes that were started ahead of time
+    """GetPoolStatus counts a pool of sandboxes that are started ahead of requests
     (capability "pool").
     """
     Execute: _aio.UnaryStreamMultiCallable[_sandbox_process_pb2.ExecuteRequest, _sandbox_process_pb2.ExecuteResponse]  # type: ignore[assignment]
-    """Execute runs one command and streams what it does. The server sends exactly
+    """Execute runs one command and streams its events. The server sends exactly
     one `started` first, then output, and exactly one `exited` last. A stream
     that ends without `exited` ends in an error status, never in OK. A command
     that could not start is an error status with a reason.
 
-    The command belongs to the sandbox, not to the call: what happens to it
-    when the call ends early is ExecuteRequest.disconnect_grace.
+    The command belongs to the sandbox, not to the call: if the call ends early,
+    ExecuteRequest.disconnect_grace decides what happens to it.
     """
     Attach: _aio.UnaryStreamMultiCallable[_sandbox_process_pb2.AttachRequest, _sandbox_process_pb2.AttachResponse]  # type: ignore[assignment]
     """Attach replays the output of a running or ended command from a position
-    and goes on live. Events and their order are those of Execute.
+    and continues live. Events and their order are those of Execute.
     """
     WriteStdin: _aio.UnaryUnaryMultiCallable[_sandbox_process_pb2.WriteStdinRequest, _sandbox_process_pb2.WriteStdinResponse]  # type: ignore[assignment]
     """WriteStdin appends to the standard input of a command that was started with
-    stdin_open or a terminal. It returns when the bytes were taken.
+    stdin_open or a terminal. It returns when the agent has accepted the bytes.
     """
     SignalProcess: _aio.UnaryUnaryMultiCallable[_sandbox_process_pb2.SignalProcessRequest, _sandbox_process_pb2.SignalProcessResponse]  # type: ignore[assignment]
     """SignalProcess sends a signal to a command's leader, group or whole tree."""
     ResizeTerminal: _aio.UnaryUnaryMultiCallable[_sandbox_process_pb2.ResizeTerminalRequest, _sandbox_process_pb2.ResizeTerminalResponse]  # type: ignore[assignment]
     """ResizeTerminal sets the size of a command's terminal."""
     ListProcesses: _aio.UnaryUnaryMultiCallable[_sandbox_process_pb2.ListProcessesRequest, _sandbox_process_pb2.ListProcessesResponse]  # type: ignore[assignment]
-    """ListProcesses returns the commands that run, and those that ended and whose
-    output and end are still kept.
+    """ListProcesses returns running commands, and ended commands whose output and
+    exit status are still kept.
     """
     Upload: _aio.StreamUnaryMultiCallable[_sandbox_files_pb2.UploadRequest, _sandbox_files_pb2.UploadResponse]  # type: ignore[assignment]
     """Upload writes one or more files: header, chunks, trailer for each, then the
     caller closes its side. Parents are created. A file appears under its name
-    whole, once its trailer came, or not at all: a stream that ends or breaks
-    before leaves the old content. There is one result per header, in order,
+    complete, once its trailer arrived, or not at all: a stream that ends or
+    breaks before leaves the old content. There is one result per header, in order,
     whatever happened to the others. A stream that ends within a file is
-    UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written. A call
+    UPLOAD_OUT_OF_ORDER; files whose trailer arrived before stay written. A call
     takes at most 10 000 files: one more header fails the call with
     REQUEST_INVALID, and files whose trailer came before stay written.
     """
     GetUpload: _aio.UnaryUnaryMultiCallable[_sandbox_files_pb2.GetUploadRequest, _sandbox_files_pb2.GetUploadResponse]  # type: ignore[assignment]
-    """GetUpload tells how far a resumable upload has come."""
+    """GetUpload returns the progress of a resumable upload."""
     Download: _aio.UnaryStreamMultiCallable[_sandbox_files_pb2.DownloadRequest, _sandbox_files_pb2.DownloadResponse]  # type: ignore[assignment]
-    """Download reads one or more files: for each path, in the order asked, either
+    """Download reads one or more files: for each path, in request order, either
     header, chunks, trailer, or a trailer alone that carries the error.
     """
     StatFile: _aio.UnaryUnaryMultiCallable[_sandbox_files_pb2.StatFileRequest, _sandbox_files_pb2.StatFileResponse]  # type: ignore[assignment]
@@ -257,7 +256,7 @@ class SandboxServiceAsyncStub(SandboxServiceStub):
     ListDirectory: _aio.UnaryUnaryMultiCallable[_sandbox_files_pb2.ListDirectoryRequest, _sandbox_files_pb2.ListDirectoryResponse]  # type: ignore[assignment]
     """ListDirectory returns the entries of a directory, sorted by name."""
     MakeDirectory: _aio.UnaryUnaryMultiCallable[_sandbox_files_pb2.MakeDirectoryRequest, _sandbox_files_pb2.MakeDirectoryResponse]  # type: ignore[assignment]
-    """MakeDirectory makes a directory, with its parents where asked."""
+    """MakeDirectory creates a directory, optionally with its parents."""
     MoveFile: _aio.UnaryUnaryMultiCallable[_sandbox_files_pb2.MoveFileRequest, _sandbox_files_pb2.MoveFileResponse]  # type: ignore[assignment]
     """MoveFile renames a file or directory within one file system."""
     RemoveFile: _aio.UnaryUnaryMultiCallable[_sandbox_files_pb2.RemoveFileRequest, _sandbox_files_pb2.RemoveFileResponse]  # type: ignore[assignment]
@@ -269,16 +268,16 @@ class SandboxServiceAsyncStub(SandboxServiceStub):
     EditFile: _aio.UnaryUnaryMultiCallable[_sandbox_files_pb2.EditFileRequest, _sandbox_files_pb2.EditFileResponse]  # type: ignore[assignment]
     """EditFile replaces text in a file, atomically."""
     SearchFiles: _aio.UnaryUnaryMultiCallable[_sandbox_search_pb2.SearchFilesRequest, _sandbox_search_pb2.SearchFilesResponse]  # type: ignore[assignment]
-    """SearchFiles finds lines that hold a literal text or match a pattern."""
+    """SearchFiles finds lines that contain a literal text or match a pattern."""
     GlobFiles: _aio.UnaryUnaryMultiCallable[_sandbox_search_pb2.GlobFilesRequest, _sandbox_search_pb2.GlobFilesResponse]  # type: ignore[assignment]
-    """GlobFiles finds files by their name."""
+    """GlobFiles finds files by name."""
 
 class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
-    Names kept free for later additions, which must not break this version:
-    Forward (a bidirectional stream to a port in the sandbox, also the way out
-    for NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
+    Reserved names for later additions, which must not break this version:
+    Forward (a bidirectional stream to a port in the sandbox, also the egress of
+    NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
     WatchSandboxes.
     """
 
@@ -288,8 +287,8 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_info_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_info_pb2.GetServerInfoResponse, _abc.Awaitable[_sandbox_info_pb2.GetServerInfoResponse]]:
-        """GetServerInfo tells what this server is, what it can do, what it enforces
-        and who the caller is to it. It needs no sandbox.
+        """GetServerInfo describes the server, its capabilities, what it enforces, and
+        the authenticated caller. It needs no sandbox.
         """
 
     @_abc_1.abstractmethod
@@ -300,8 +299,8 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_sandbox_lifecycle_pb2.CreateSandboxResponse, _abc.Awaitable[_sandbox_lifecycle_pb2.CreateSandboxResponse]]:
         """CreateSandbox returns when a command can run in the sandbox, or fails and
         leaves nothing behind. Creating an id again with the same spec returns the
-        same sandbox, also when two callers do so at once; with another spec it
-        fails with ALREADY_EXISTS. A caller that lost the reply may call again.
+        same sandbox, also when two callers race; with another spec it fails with
+        ALREADY_EXISTS. A caller that lost the reply may call again.
         """
 
     @_abc_1.abstractmethod
@@ -347,7 +346,7 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_lifecycle_pb2.CleanupSandboxesResponse, _abc.Awaitable[_sandbox_lifecycle_pb2.CleanupSandboxesResponse]]:
         """CleanupSandboxes deletes the tenant's sandboxes that have been idle for a
-        stated time.
+        given time.
         """
 
     @_abc_1.abstractmethod
@@ -374,7 +373,7 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_lifecycle_pb2.GetPoolStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_lifecycle_pb2.GetPoolStatusResponse, _abc.Awaitable[_sandbox_lifecycle_pb2.GetPoolStatusResponse]]:
-        """GetPoolStatus reports a pool of sandboxes that were started ahead of time
+        """GetPoolStatus counts a pool of sandboxes that are started ahead of requests
         (capability "pool").
         """
 
@@ -384,13 +383,13 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_process_pb2.ExecuteRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sandbox_process_pb2.ExecuteResponse], _abc.AsyncIterator[_sandbox_process_pb2.ExecuteResponse]]:
-        """Execute runs one command and streams what it does. The server sends exactly
+        """Execute runs one command and streams its events. The server sends exactly
         one `started` first, then output, and exactly one `exited` last. A stream
         that ends without `exited` ends in an error status, never in OK. A command
         that could not start is an error status with a reason.
 
-        The command belongs to the sandbox, not to the call: what happens to it
-        when the call ends early is ExecuteRequest.disconnect_grace.
+        The command belongs to the sandbox, not to the call: if the call ends early,
+        ExecuteRequest.disconnect_grace decides what happens to it.
         """
 
     @_abc_1.abstractmethod
@@ -400,7 +399,7 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sandbox_process_pb2.AttachResponse], _abc.AsyncIterator[_sandbox_process_pb2.AttachResponse]]:
         """Attach replays the output of a running or ended command from a position
-        and goes on live. Events and their order are those of Execute.
+        and continues live. Events and their order are those of Execute.
         """
 
     @_abc_1.abstractmethod
@@ -410,7 +409,7 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_process_pb2.WriteStdinResponse, _abc.Awaitable[_sandbox_process_pb2.WriteStdinResponse]]:
         """WriteStdin appends to the standard input of a command that was started with
-        stdin_open or a terminal. It returns when the bytes were taken.
+        stdin_open or a terminal. It returns when the agent has accepted the bytes.
         """
 
     @_abc_1.abstractmethod
@@ -435,8 +434,8 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_process_pb2.ListProcessesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_process_pb2.ListProcessesResponse, _abc.Awaitable[_sandbox_process_pb2.ListProcessesResponse]]:
-        """ListProcesses returns the commands that run, and those that ended and whose
-        output and end are still kept.
+        """ListProcesses returns running commands, and ended commands whose output and
+        exit status are still kept.
         """
 
     @_abc_1.abstractmethod
@@ -447,10 +446,10 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_sandbox_files_pb2.UploadResponse, _abc.Awaitable[_sandbox_files_pb2.UploadResponse]]:
         """Upload writes one or more files: header, chunks, trailer for each, then the
         caller closes its side. Parents are created. A file appears under its name
-        whole, once its trailer came, or not at all: a stream that ends or breaks
-        before leaves the old content. There is one result per header, in order,
+        complete, once its trailer arrived, or not at all: a stream that ends or
+        breaks before leaves the old content. There is one result per header, in order,
         whatever happened to the others. A stream that ends within a file is
-        UPLOAD_OUT_OF_ORDER; files whose trailer came before stay written. A call
+        UPLOAD_OUT_OF_ORDER; files whose trailer arrived before stay written. A call
         takes at most 10 000 files: one more header fails the call with
         REQUEST_INVALID, and files whose trailer came before stay written.
         """
@@ -461,7 +460,7 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_files_pb2.GetUploadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_files_pb2.GetUploadResponse, _abc.Awaitable[_sandbox_files_pb2.GetUploadResponse]]:
-        """GetUpload tells how far a resumable upload has come."""
+        """GetUpload returns the progress of a resumable upload."""
 
     @_abc_1.abstractmethod
     def Download(
@@ -469,7 +468,7 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_files_pb2.DownloadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sandbox_files_pb2.DownloadResponse], _abc.AsyncIterator[_sandbox_files_pb2.DownloadResponse]]:
-        """Download reads one or more files: for each path, in the order asked, either
+        """Download reads one or more files: for each path, in request order, either
         header, chunks, trailer, or a trailer alone that carries the error.
         """
 
@@ -495,7 +494,7 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_files_pb2.MakeDirectoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_files_pb2.MakeDirectoryResponse, _abc.Awaitable[_sandbox_files_pb2.MakeDirectoryResponse]]:
-        """MakeDirectory makes a directory, with its parents where asked."""
+        """MakeDirectory creates a directory, optionally with its parents."""
 
     @_abc_1.abstractmethod
     def MoveFile(
@@ -543,7 +542,7 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_search_pb2.SearchFilesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_search_pb2.SearchFilesResponse, _abc.Awaitable[_sandbox_search_pb2.SearchFilesResponse]]:
-        """SearchFiles finds lines that hold a literal text or match a pattern."""
+        """SearchFiles finds lines that contain a literal text or match a pattern."""
 
     @_abc_1.abstractmethod
     def GlobFiles(
@@ -551,6 +550,6 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_search_pb2.GlobFilesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_search_pb2.GlobFilesResponse, _abc.Awaitable[_sandbox_search_pb2.GlobFilesResponse]]:
-        """GlobFiles finds files by their name."""
+        """GlobFiles finds files by name."""
 
 def add_SandboxServiceServicer_to_server(servicer: SandboxServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
