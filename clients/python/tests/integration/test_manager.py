@@ -119,3 +119,24 @@ async def test_s5_27_get_or_reconnect(real_config: Config) -> None:
         assert new.execute("echo hi").output == "hi\n"
         assert (await manager.acleanup(0)).deleted == (new.id,)
         assert manager.cleanup(0).deleted == ()
+
+
+@pytest.mark.parametrize("twin", [False, True])
+async def test_s5_27_shutdown_deletes_the_sandboxes_of_its_threads(
+    real_config: Config,
+    real_client: Client,
+    twin: bool,  # noqa: FBT001
+) -> None:
+    names = (f"shutdown-{twin}", f"kept-{twin}")
+    ids = [thread_sandbox_id(name) for name in names]
+    other = SandgateManager(config=real_config, ttl_seconds=600, skip_cleanup=True)
+    manager = SandgateManager(config=real_config, ttl_seconds=600)
+    for served, name in ((manager, names[0]), (other, names[1])):
+        served.create_agent(ScriptedModel()).invoke(turn("echo hi > f"), _thread(name))
+    await manager.ashutdown() if twin else manager.shutdown()
+    with pytest.raises(SandboxNotFoundError):
+        real_client.get(ids[0])
+    # With skip_cleanup, and for another manager's threads, nothing is deleted.
+    await other.ashutdown() if twin else other.shutdown()
+    assert real_client.get(ids[1]).execute("cat f").stdout == "hi\n"
+    real_client.delete(ids[1])

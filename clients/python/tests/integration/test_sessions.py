@@ -10,7 +10,7 @@ from deepagents import create_deep_agent
 from deepagents.backends import CompositeBackend, StateBackend
 from langgraph.checkpoint.memory import InMemorySaver
 
-from sandgate import Client, Config, SandboxNotFoundError, UnsupportedError
+from sandgate import Client, Config, SandboxNotFoundError, TemplateNotFoundError, UnsupportedError
 from sandgate.deepagents import SandgateSandbox, SandgateSession, create_sandbox_backend_factory
 from tests.fake_server import wait_for
 from tests.integration.conftest import Server
@@ -52,6 +52,15 @@ async def test_s1_2_s1_3_s1_12_c4_lazy_start_stop_and_reuse(real_config: Config,
     assert not _is_there(real_client, "py-lazy")
     await backend.astart()
     assert await backend.astop()
+
+
+def test_s4_2_a_template_and_a_context_manager(real_config: Config, real_client: Client) -> None:
+    with SandgateSandbox.create(config=real_config, template="default", ttl=600) as backend:
+        assert real_client.get(backend.id).info().template == "default"
+        assert backend.execute("echo hi").output == "hi\n"
+    assert not _is_there(real_client, backend.id)
+    with pytest.raises(TemplateNotFoundError):
+        SandgateSandbox.create(config=real_config, template="no-such-template")
 
 
 def test_s1_13_an_ephemeral_session_is_fresh_each_time(real_config: Config) -> None:
