@@ -289,10 +289,10 @@ func TestSlowReader(t *testing.T) {
 		position += int64(len(m.GetOutput().GetData()))
 	}
 	wantReason(t, err, "READER_TOO_SLOW")
-	// A piece may still have come through at the last moment; nothing may be
-	// missing.
+	// Output that was sent after the server gave up may still arrive. From the
+	// position on, none is missing.
 	told, _ := strconv.ParseInt(metadataOf(t, err)["position"], 10, 64)
-	if told > position || told < position-256<<10 {
+	if told == 0 || told > position {
 		t.Fatalf("got %d bytes and %v", position, err)
 	}
 }
