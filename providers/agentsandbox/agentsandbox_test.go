@@ -357,7 +357,7 @@ func FuzzDecodeToken(f *testing.F) {
 	})
 }
 
-// Only who has asked knows that the agent is gone: the next one ends it.
+// A connect that was killed, or that did not reach the pod, proves nothing.
 func TestSurelyGone(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -95,7 +95,7 @@ func (p *Provider) KeepPools(ctx context.Context, pools []providers.Pool) error 
 	if err := p.dropOthers(ctx, wanted); err != nil {
 		return err
 	}
-	p.keeping.set(wanted)
+	p.poolInjector.set(wanted)
 	return nil
 }
 
@@ -224,7 +224,7 @@ func (p *Provider) PoolStatus(ctx context.Context, template string) (providers.P
 
 // poolOf finds the pool that is kept for a template, by whichever server.
 func (p *Provider) poolOf(ctx context.Context, template string) (*warmPool, error) {
-	if k, ok := p.keeping.of(template); ok && k.options.Pool != "" {
+	if k, ok := p.poolInjector.of(template); ok && k.options.Pool != "" {
 		w, err := p.pools.get(ctx, k.name)
 		return w, kube.Wrap(ctx, "SandboxWarmPool "+k.name, err)
 	}

@@ -41,8 +41,8 @@ type Provider struct {
 	known    sync.Map // names of cold pools, and of operators', that are there
 
 	// life ends with Close.
-	end     context.CancelCauseFunc
-	keeping *keeper
+	end          context.CancelCauseFunc
+	poolInjector *poolInjector
 }
 
 var (
@@ -98,7 +98,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	p.config.Transport = config.Transport.Resolve(ctx, rest, set.AuthorizationV1(), namespace, []string{"get", "create"}, config.Logger)
 	p.agents = kube.NewAgents(p.executor, p.config.Transport, config.Logger)
-	p.keeping = newKeeper(life, p)
+	p.poolInjector = newPoolInjector(life, p)
 	if err := p.checkAPI(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -120,8 +120,8 @@ func (p *Provider) checkAPI(ctx context.Context) error {
 
 // The leases of servers that share the namespace.
 const (
-	reaperLease = "sandgate-agentsandbox-reaper"
-	keeperLease = "sandgate-agentsandbox-keeper"
+	reaperLease   = "sandgate-agentsandbox-reaper"
+	injectorLease = "sandgate-agentsandbox-keeper"
 )
 
 func (p *Provider) lease(name string) kube.Lease {
@@ -138,7 +138,7 @@ var errClosed = errors.New("the provider was closed")
 // Close leaves the sandboxes running, and the pools as they are.
 func (p *Provider) Close() error {
 	p.end(errClosed)
-	p.keeping.wait()
+	p.poolInjector.wait()
 	p.executor.Close()
 	p.agents.Close()
 	return nil
@@ -162,7 +162,7 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 			operators("unprivileged", "each SandboxTemplate's security context"),
 			operators("seccomp", "each SandboxTemplate's security context"),
 			operators("kill_tree", "the agent is given no cgroup; it sweeps its descendants"),
-			operators("write_prefixes", "the node's kernel decides: where it has no Landlock, they bind file calls only, and the message of each command's end says so"),
+			operators("write_prefixes", "the node's kernel decides: where it has no Landlock, they bind file calls only, and the message of each command's end reports it"),
 		},
 	}, nil
 }

@@ -25,8 +25,8 @@ type speculativeDial struct {
 const (
 	// speculativeTime bounds the attempt.
 	speculativeTime = 2 * time.Second
-	// freshFor is how long a connection proves that its pod runs.
-	freshFor = time.Second
+	// maxDialAge is how long an open connection proves that its pod runs.
+	maxDialAge = time.Second
 )
 
 var errDialLate = errors.New("the agent was not reached in time")
@@ -59,13 +59,13 @@ func (a *speculativeDial) begin(ctx context.Context, p *Provider, s observed, ch
 }
 
 // reached returns the agent's container, if the connection leads to that Sandbox
-// and is fresh.
+// and is younger than maxDialAge.
 func (a *speculativeDial) reached(sandbox string) (agentContainer, bool) {
 	if a.done == nil || a.sandbox != sandbox {
 		return agentContainer{}, false
 	}
 	<-a.done
-	if a.conn == nil || time.Since(a.since) >= freshFor {
+	if a.conn == nil || time.Since(a.since) >= maxDialAge {
 		return agentContainer{}, false
 	}
 	return a.at, true

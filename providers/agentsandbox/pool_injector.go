@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	// keeperAtOnce bounds how many agents are put in at the same time.
-	keeperAtOnce = 4
-	// keeperRelist bounds how long a watch is trusted.
-	keeperRelist = 30 * time.Second
-	// keeperRetry is the pause after the cluster did not answer.
-	keeperRetry = 2 * time.Second
-	// keeperNotYet is the pause while a new pool has no pods.
-	keeperNotYet = 100 * time.Millisecond
+	// injectAtOnce bounds how many agents are injected at the same time.
+	injectAtOnce = 4
+	// relistAfter bounds how long a watch is trusted before the next list.
+	relistAfter = 30 * time.Second
+	// retryPause is the pause after a failed request to the cluster.
+	retryPause = 2 * time.Second
+	// notYetPause is the pause while a new pool has no pods.
+	notYetPause = 100 * time.Millisecond
 	// injectTimeout bounds one injection.
 	injectTimeout = time.Minute
 )
 
-// keeper puts the agent into pods that nobody has claimed yet, so that a claim
-// finds it there. Of servers that keep pools in one namespace one does so; what
-// it has not done, a claim does.
-type keeper struct {
+// poolInjector injects the agent into a pool's unclaimed pods, so that a claim
+// finds it there. If several servers keep pools in one namespace, only the holder
+// of the lease injects. A claim injects the agent into a pod that has none.
+type poolInjector struct {
 	p       *Provider
-	life    context.Context //nolint:containedctx // the keeper's own end, which Close sets
+	life    context.Context //nolint:containedctx // ends with Close
 	slots   chan struct{}
 	running sync.WaitGroup
 
@@ -43,39 +43,39 @@ type keeper struct {
 	failed map[types.UID]bool // pods that cannot take an agent
 }
 
-func newKeeper(life context.Context, p *Provider) *keeper {
-	return &keeper{p: p, life: life, slots: make(chan struct{}, keeperAtOnce), failed: make(map[types.UID]bool)}
+func newPoolInjector(life context.Context, p *Provider) *poolInjector {
+	return &poolInjector{p: p, life: life, slots: make(chan struct{}, injectAtOnce), failed: make(map[types.UID]bool)}
 }
 
 var errOtherPools = errors.New("other pools are kept now")
 
-// set replaces the set of pools to look after.
-func (k *keeper) set(pools []keptFor) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.stop != nil {
-		k.stop(errOtherPools)
+// set replaces the set of pools whose pods get the agent.
+func (in *poolInjector) set(pools []keptFor) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.stop != nil {
+		in.stop(errOtherPools)
 	}
-	ctx, stop := context.WithCancelCause(k.life)
-	k.pools, k.stop = pools, stop
+	ctx, stop := context.WithCancelCause(in.life)
+	in.pools, in.stop = pools, stop
 	if len(pools) == 0 {
 		return
 	}
-	k.running.Go(func() {
-		k.p.lease(keeperLease).Lead(ctx, func(ctx context.Context) {
+	in.running.Go(func() {
+		in.p.lease(injectorLease).Lead(ctx, func(ctx context.Context) {
 			var tending sync.WaitGroup
 			for _, pool := range pools {
-				tending.Go(func() { k.tend(ctx, pool) })
+				tending.Go(func() { in.tend(ctx, pool) })
 			}
 			tending.Wait()
 		})
 	})
 }
 
-func (k *keeper) of(template string) (keptFor, bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, pool := range k.pools {
+func (in *poolInjector) of(template string) (keptFor, bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, pool := range in.pools {
 		if pool.pool.Template == template {
 			return pool, true
 		}
@@ -83,25 +83,25 @@ func (k *keeper) of(template string) (keptFor, bool) {
 	return keptFor{}, false
 }
 
-func (k *keeper) wait() {
-	k.mu.Lock()
-	if k.stop != nil {
-		k.stop(errClosed)
+func (in *poolInjector) wait() {
+	in.mu.Lock()
+	if in.stop != nil {
+		in.stop(errClosed)
 	}
-	k.mu.Unlock()
-	k.running.Wait()
+	in.mu.Unlock()
+	in.running.Wait()
 }
 
 // tend looks after one pool's pods until ctx ends.
-func (k *keeper) tend(ctx context.Context, pool keptFor) {
+func (in *poolInjector) tend(ctx context.Context, pool keptFor) {
 	for ctx.Err() == nil {
-		pause := keeperRetry
-		if err := k.round(ctx, pool); err == nil {
+		pause := retryPause
+		if err := in.round(ctx, pool); err == nil {
 			pause = 0
 		} else if errors.Is(err, errNotYet) {
-			pause = keeperNotYet
+			pause = notYetPause
 		} else if ctx.Err() == nil {
-			k.p.log.WarnContext(ctx, "the pool's pods cannot be watched", "pool", pool.name, "error", err)
+			in.p.log.WarnContext(ctx, "the pool's pods cannot be watched", "pool", pool.name, "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -113,23 +113,23 @@ func (k *keeper) tend(ctx context.Context, pool keptFor) {
 var errNotYet = errors.New("the controller has not taken the pool up yet")
 
 // round lists the pods and watches them for a while.
-func (k *keeper) round(ctx context.Context, pool keptFor) error {
-	w, err := k.p.pools.get(ctx, pool.name)
+func (in *poolInjector) round(ctx context.Context, pool keptFor) error {
+	w, err := in.p.pools.get(ctx, pool.name)
 	if err != nil {
 		return err
 	}
 	if w.Status.Selector == "" {
 		return errNotYet
 	}
-	pods := k.p.core.Pods(k.p.namespace)
+	pods := in.p.core.Pods(in.p.namespace)
 	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: w.Status.Selector, ResourceVersion: kube.FromCache})
 	if err != nil {
 		return err
 	}
 	for i := range list.Items {
-		k.see(ctx, pool, &list.Items[i])
+		in.see(ctx, pool, &list.Items[i])
 	}
-	seconds := int64(keeperRelist.Seconds())
+	seconds := int64(relistAfter.Seconds())
 	events, err := pods.Watch(ctx, metav1.ListOptions{LabelSelector: w.Status.Selector, ResourceVersion: list.ResourceVersion, TimeoutSeconds: &seconds})
 	if err != nil {
 		return err
@@ -144,14 +144,14 @@ func (k *keeper) round(ctx context.Context, pool keptFor) error {
 				return nil
 			}
 			if pod, ok := e.Object.(*corev1.Pod); ok {
-				k.see(ctx, pool, pod)
+				in.see(ctx, pool, pod)
 			}
 		}
 	}
 }
 
-// see puts the agent into a pod that is ready and has none.
-func (k *keeper) see(ctx context.Context, pool keptFor, pod *corev1.Pod) {
+// see injects the agent into a pod that is ready and has none.
+func (in *poolInjector) see(ctx context.Context, pool keptFor, pod *corev1.Pod) {
 	if !podReady(pod) || pod.Labels[poolHashLabel] == "" {
 		return
 	}
@@ -160,30 +160,30 @@ func (k *keeper) see(ctx context.Context, pool keptFor, pod *corev1.Pod) {
 	if err != nil || readAnnotation(pod).fits(at.id) {
 		return
 	}
-	k.mu.Lock()
-	skip := k.failed[pod.UID]
-	k.failed[pod.UID] = true // while it is at work as well
-	k.mu.Unlock()
+	in.mu.Lock()
+	skip := in.failed[pod.UID]
+	in.failed[pod.UID] = true // while it is at work as well
+	in.mu.Unlock()
 	if skip {
 		return
 	}
-	k.running.Go(func() {
+	in.running.Go(func() {
 		select {
 		case <-ctx.Done():
 			return
-		case k.slots <- struct{}{}:
+		case in.slots <- struct{}{}:
 		}
-		defer func() { <-k.slots }()
+		defer func() { <-in.slots }()
 		limited, cancel := context.WithTimeout(ctx, injectTimeout)
 		defer cancel()
-		_, err := k.p.inject(limited, at, 0)
+		_, err := in.p.inject(limited, at, 0)
 		if err == nil || !errors.Is(err, providers.ErrAgentCannotStart) {
-			k.mu.Lock()
-			delete(k.failed, pod.UID)
-			k.mu.Unlock()
+			in.mu.Lock()
+			delete(in.failed, pod.UID)
+			in.mu.Unlock()
 		}
 		if err != nil && ctx.Err() == nil {
-			k.p.log.WarnContext(ctx, "the agent could not be put into a pool's pod", "pod", pod.Name, "error", err)
+			in.p.log.WarnContext(ctx, "the agent could not be put into a pool's pod", "pod", pod.Name, "error", err)
 		}
 	})
 }
