@@ -26,7 +26,7 @@ import (
 // it is ready, and two execs. They take turns; the ratio of the medians is what
 // means something.
 func BenchmarkAgentSandboxWarm(b *testing.B) {
-	r := newASRig(b)
+	r := newASHarness(b)
 	r.template("bench", restricted(image()), nil)
 	r.pool("plain", "bench", 2)
 	p, err := agentsandbox.New(b.Context(), agentsandbox.Config{
@@ -79,7 +79,7 @@ func median(d []time.Duration) time.Duration {
 }
 
 // settle waits until that many pods run and nothing else is going on.
-func (r *asRig) settle(t testing.TB, n int) {
+func (r *asHarness) settle(t testing.TB, n int) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		pods := r.pods()
@@ -100,7 +100,7 @@ func (r *asRig) settle(t testing.TB, n int) {
 }
 
 // plainClaim makes a claim, waits until it is ready, and runs two commands.
-func (r *asRig) plainClaim(t testing.TB, name string) time.Duration {
+func (r *asHarness) plainClaim(t testing.TB, name string) time.Duration {
 	t.Helper()
 	ctx := limit(t)
 	claims := r.dynamic.Resource(sandboxClaims).Namespace(r.namespace)
@@ -137,7 +137,7 @@ func (r *asRig) plainClaim(t testing.TB, name string) time.Duration {
 	return took
 }
 
-func (r *asRig) exec(t testing.TB, pod string, command ...string) {
+func (r *asHarness) exec(t testing.TB, pod string, command ...string) {
 	t.Helper()
 	client, config := clientset(t)
 	url := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(r.namespace).Name(pod).SubResource("exec").

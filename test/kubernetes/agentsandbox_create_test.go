@@ -22,9 +22,9 @@ import (
 
 // asOpen is a provider in a namespace of the test's own, with the SandboxTemplate
 // "plain".
-func asOpen(t *testing.T, more map[string]any) (*asRig, *agentsandbox.Provider) {
+func asOpen(t *testing.T, more map[string]any) (*asHarness, *agentsandbox.Provider) {
 	t.Helper()
-	r := newASRig(t)
+	r := newASHarness(t)
 	r.template("plain", restricted(image()), more)
 	p := r.open(t)
 	t.Cleanup(func() {
@@ -51,7 +51,7 @@ func asCreate(t *testing.T, p *agentsandbox.Provider, name string, spec provider
 }
 
 // assertNothingLeft looks for what a failed creation may leave.
-func (r *asRig) assertNothingLeft(t *testing.T, name string) {
+func (r *asHarness) assertNothingLeft(t *testing.T, name string) {
 	t.Helper()
 	if u, err := r.object(sandboxClaims, name); !kerrors.IsNotFound(err) {
 		t.Errorf("left behind: %v, %v", u, err)
@@ -147,7 +147,7 @@ func TestAgentSandboxClaims(t *testing.T) {
 		}
 		r.assertNothingLeft(t, "none")
 	})
-	t.Run("an image that cannot be had fails fast and says so", func(t *testing.T) {
+	t.Run("an unavailable image fails fast and the error names it", func(t *testing.T) {
 		r.template("no-image", restricted("docker.io/sandgate/nowhere:test", func(s *core.PodSpec) {
 			s.Containers[0].ImagePullPolicy = core.PullNever
 		}), nil)
@@ -359,7 +359,7 @@ func TestAgentSandboxEndsByItself(t *testing.T) {
 }
 
 // deletePod is what an eviction or an operator does.
-func (r *asRig) deletePod(t *testing.T, name string) {
+func (r *asHarness) deletePod(t *testing.T, name string) {
 	t.Helper()
 	client, _ := clientset(t)
 	none := int64(0)

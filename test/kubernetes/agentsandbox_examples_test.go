@@ -51,7 +51,7 @@ var exampleResources = map[string]schema.GroupVersionResource{
 	"RoleBinding":    {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"},
 }
 
-func (r *asRig) apply(t *testing.T, u *unstructured.Unstructured, dryRun bool) {
+func (r *asHarness) apply(t *testing.T, u *unstructured.Unstructured, dryRun bool) {
 	t.Helper()
 	resource, ok := exampleResources[u.GetKind()]
 	if !ok {
@@ -69,7 +69,7 @@ func (r *asRig) apply(t *testing.T, u *unstructured.Unstructured, dryRun bool) {
 // The examples are what the API takes, to the last field.
 func TestAgentSandboxExamples(t *testing.T) {
 	t.Parallel()
-	r := newASRig(t)
+	r := newASHarness(t)
 	files, err := filepath.Glob(filepath.Join(asExamples, "*.yaml"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no examples: %v", err)
@@ -84,7 +84,7 @@ func TestAgentSandboxExamples(t *testing.T) {
 // The Role of the examples is enough for all that the provider does.
 func TestAgentSandboxRole(t *testing.T) {
 	t.Parallel()
-	r := newASRig(t)
+	r := newASHarness(t)
 	r.template("plain", restricted(image()), nil)
 	r.make(sandboxes, "Sandbox", "theirs", map[string]any{"podTemplate": map[string]any{"spec": asFields(t, restricted(image()))}})
 	var role rbac.Role

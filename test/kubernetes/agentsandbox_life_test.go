@@ -100,7 +100,7 @@ func TestAgentSandboxReplaced(t *testing.T) {
 }
 
 // durable makes a SandboxTemplate whose sandboxes may have a volume at /data.
-func (r *asRig) durable(name string) {
+func (r *asHarness) durable(name string) {
 	r.t.Helper()
 	r.template(name, restricted(image(), func(s *core.PodSpec) {
 		// A directory of the host has no fsGroup.
@@ -235,7 +235,7 @@ func TestAgentSandboxWrap(t *testing.T) {
 		asCreate(t, p, "mine", asSpec(options))
 		for what, request := range map[string]string{
 			"a name that is not listed":      `{"existing_claim": "other"}`,
-			"a sandbox of ours":              `{"existing_claim": "mine"}`,
+			"a sandbox of Sandgate":          `{"existing_claim": "mine"}`,
 			"a Sandbox that a claim owns":    fmt.Sprintf(`{"existing_sandbox": %q}`, r.sandboxOf(t, "theirs-claim")),
 			"a claim under a Sandbox's name": `{"existing_sandbox": "mine"}`,
 		} {
@@ -290,7 +290,7 @@ func TestAgentSandboxWrap(t *testing.T) {
 }
 
 // sandboxOf is the Sandbox that a claim was given.
-func (r *asRig) sandboxOf(t *testing.T, claim string) string {
+func (r *asHarness) sandboxOf(t *testing.T, claim string) string {
 	t.Helper()
 	u, err := r.object(sandboxClaims, claim)
 	if err != nil {
@@ -303,7 +303,7 @@ func (r *asRig) sandboxOf(t *testing.T, claim string) string {
 // TestAgentSandboxPools holds the pools that the provider makes to the suite.
 func TestAgentSandboxPools(t *testing.T) {
 	t.Parallel()
-	r := newASRig(t)
+	r := newASHarness(t)
 	r.template("suite", restricted(image()), map[string]any{"envVarsInjectionPolicy": "Allowed"})
 	providertest.RunPool(t, providertest.PoolHarness{
 		Harness: providertest.Harness{

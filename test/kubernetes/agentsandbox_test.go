@@ -26,22 +26,22 @@ var (
 	sandboxes        = cluster.Sandboxes
 )
 
-// asRig is a namespace of a test's own with agent-sandbox in it.
-type asRig struct {
+// asHarness is a test's own namespace with agent-sandbox in it.
+type asHarness struct {
 	t         testing.TB
 	dynamic   dynamic.Interface
 	pods      func() []core.Pod
 	namespace string
 }
 
-func newASRig(t testing.TB) *asRig {
+func newASHarness(t testing.TB) *asHarness {
 	t.Helper()
 	client, config := clientset(t)
 	d, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &asRig{t: t, dynamic: d, namespace: namespace(t, client)}
+	r := &asHarness{t: t, dynamic: d, namespace: namespace(t, client)}
 	r.pods = func() []core.Pod {
 		list, err := client.CoreV1().Pods(r.namespace).List(limit(t), meta.ListOptions{})
 		if err != nil {
@@ -89,7 +89,7 @@ func restricted(image string, change ...func(*core.PodSpec)) core.PodSpec {
 }
 
 // pool makes a SandboxWarmPool as an operator would, and waits until it is full.
-func (r *asRig) pool(name, template string, replicas int64) {
+func (r *asHarness) pool(name, template string, replicas int64) {
 	r.t.Helper()
 	r.make(sandboxPools, "SandboxWarmPool", name, map[string]any{
 		"replicas": replicas, "sandboxTemplateRef": map[string]any{"name": template},
@@ -101,12 +101,12 @@ func (r *asRig) pool(name, template string, replicas int64) {
 }
 
 // object reads one object.
-func (r *asRig) object(resource schema.GroupVersionResource, name string) (*unstructured.Unstructured, error) {
+func (r *asHarness) object(resource schema.GroupVersionResource, name string) (*unstructured.Unstructured, error) {
 	return r.dynamic.Resource(resource).Namespace(r.namespace).Get(limit(r.t), name, meta.GetOptions{})
 }
 
 // template makes a SandboxTemplate.
-func (r *asRig) template(name string, spec core.PodSpec, more map[string]any) {
+func (r *asHarness) template(name string, spec core.PodSpec, more map[string]any) {
 	r.t.Helper()
 	fields := map[string]any{"podTemplate": map[string]any{"spec": asFields(r.t, spec)}}
 	for k, v := range more {
@@ -115,7 +115,7 @@ func (r *asRig) template(name string, spec core.PodSpec, more map[string]any) {
 	r.make(sandboxTemplates, "SandboxTemplate", name, fields)
 }
 
-func (r *asRig) make(resource schema.GroupVersionResource, kind, name string, spec map[string]any) {
+func (r *asHarness) make(resource schema.GroupVersionResource, kind, name string, spec map[string]any) {
 	r.t.Helper()
 	u := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": resource.GroupVersion().String(), "kind": kind,
@@ -139,7 +139,7 @@ func asFields(t testing.TB, of any) map[string]any {
 	return out
 }
 
-func (r *asRig) open(t testing.TB) *agentsandbox.Provider {
+func (r *asHarness) open(t testing.TB) *agentsandbox.Provider {
 	t.Helper()
 	p, err := agentsandbox.New(t.Context(), agentsandbox.Config{
 		Kubeconfig: os.Getenv("KUBECONFIG"), Namespace: r.namespace,
@@ -161,7 +161,7 @@ func asSpec(options string) providers.Spec {
 
 func TestAgentSandboxConformance(t *testing.T) {
 	t.Parallel()
-	r := newASRig(t)
+	r := newASHarness(t)
 	r.template("suite", restricted(pythonImage()), map[string]any{"envVarsInjectionPolicy": "Allowed", "networkPolicyManagement": "Unmanaged"})
 	providertest.Run(t, providertest.Harness{
 		Open:   func(t *testing.T) providers.Provider { return r.open(t) },

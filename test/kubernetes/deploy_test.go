@@ -122,7 +122,7 @@ func TestChart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &asRig{t: t, dynamic: d, namespace: c.sandboxes}
+		r := &asHarness{t: t, dynamic: d, namespace: c.sandboxes}
 		r.template("box", restricted(pythonImage()), nil)
 		r.durable("durable")
 		t.Run("S1-8 S1-10 S2-8 S4-3 S5-4 a command from outside", func(t *testing.T) {

@@ -25,7 +25,7 @@ var grantedByRuntime = map[string]string{
 
 // TestEscape tries to break out of a pod from inside of it.
 func TestEscape(t *testing.T) {
-	client := serve(t, server.Config{Provider: newRawRig(t).Provider})
+	client := serve(t, server.Config{Provider: newRawHarness(t).Provider})
 	box, _, err := client.Create(limit(t), sandgate.CreateRequest{})
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 // serves something is not idle. When it has ended, idleness begins.
 func TestRawOwnCommandIsNoIdleness(t *testing.T) {
 	t.Parallel()
-	r := newRawRig(t)
+	r := newRawHarness(t)
 	template := policy.DefaultTemplate()
 	template.Command = []string{"sleep", "1000"}
 	client := serve(t, server.Config{

@@ -39,7 +39,7 @@ func TestManifests(t *testing.T) {
 			await(t, cache.NewListWatchFromClient(client.AppsV1().RESTClient(), "deployments", i.namespace, fields.Everything()),
 				func(d *apps.Deployment) bool { return d.Status.AvailableReplicas == 1 })
 			if provider == "agentsandbox" {
-				(&asRig{t: t, dynamic: objects, namespace: i.sandboxes}).template("box", restricted(image()), nil)
+				(&asHarness{t: t, dynamic: objects, namespace: i.sandboxes}).template("box", restricted(image()), nil)
 			}
 			if out := i.run(t, binary("sandgate"), "run", "--", "sh", "-c", "echo out; id -u"); out != "out\n1000\n" {
 				t.Errorf("%q", out)

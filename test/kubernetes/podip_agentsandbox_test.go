@@ -18,7 +18,7 @@ import (
 )
 
 // openPodIP is open with the transport pod-ip.
-func (r *asRig) openPodIP(t testing.TB, kubeconfig string) *agentsandbox.Provider {
+func (r *asHarness) openPodIP(t testing.TB, kubeconfig string) *agentsandbox.Provider {
 	t.Helper()
 	p, err := agentsandbox.New(t.Context(), agentsandbox.Config{
 		Kubeconfig: kubeconfig, Namespace: r.namespace, Transport: agentsandbox.TransportPodIP, AgentPort: podIPPort,
@@ -49,7 +49,7 @@ while cat /proc/$pid/task/*/stat 2>/dev/null | grep -qv ') Z '; do sleep 0.05; d
 // reached at the pods' addresses.
 func TestAgentSandboxPodIP(t *testing.T) {
 	t.Parallel()
-	r := newASRig(t)
+	r := newASHarness(t)
 	client, _ := clientset(t)
 	needAgentSandbox(t, client)
 	needPodNetwork(t, client, r.namespace)
@@ -191,7 +191,7 @@ func TestAgentSandboxPodIP(t *testing.T) {
 // all of it.
 func TestAgentSandboxPodIPConformance(t *testing.T) {
 	t.Parallel()
-	r := newASRig(t)
+	r := newASHarness(t)
 	client, _ := clientset(t)
 	needAgentSandbox(t, client)
 	needPodNetwork(t, client, r.namespace)

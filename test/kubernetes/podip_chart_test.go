@@ -32,7 +32,7 @@ func TestChartPodIP(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &asRig{t: t, dynamic: d, namespace: c.sandboxes}
+		r := &asHarness{t: t, dynamic: d, namespace: c.sandboxes}
 		r.template("box", restricted(pythonImage()), map[string]any{"networkPolicyManagement": "Unmanaged"})
 		if out := c.run(t, binary("sandgate"), "run", "--", "echo", "out"); out != "out\n" {
 			t.Errorf("%q", out)

@@ -61,10 +61,10 @@ func podIPConfig(t *testing.T) raw.Config {
 	return config
 }
 
-func podIPRig(t *testing.T, config raw.Config) rawRig {
+func newPodIPHarness(t *testing.T, config raw.Config) rawHarness {
 	t.Helper()
 	client, _ := clientset(t)
-	r := rawRig{Provider: openRaw(t, config), config: config, client: client}
+	r := rawHarness{Provider: openRaw(t, config), config: config, client: client}
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Errorf("close: %v", err)
@@ -89,7 +89,7 @@ func TestRawPodIP(t *testing.T) {
 	client, _ := clientset(t)
 	config := podIPConfig(t)
 	config.Kubeconfig = account(t, client, config.Namespace, withoutExec(t, "kubernetes", "pod-ip"))
-	r := podIPRig(t, config)
+	r := newPodIPHarness(t, config)
 
 	t.Run("S1-32 S5-5 create, execute, copy and delete without a single exec", func(t *testing.T) {
 		r.made(t, "byip", rawSpec("byip", ""))
@@ -115,7 +115,7 @@ func TestRawPodIP(t *testing.T) {
 	t.Run("S1-32 another server finds it", func(t *testing.T) {
 		r.made(t, "restart", rawSpec("restart", ""))
 		r.shell(t, "restart", "echo kept >/workspace/file")
-		other := rawRig{Provider: openRaw(t, config), config: config, client: client}
+		other := rawHarness{Provider: openRaw(t, config), config: config, client: client}
 		defer func() { _ = other.Close() }()
 		if got := other.shell(t, "restart", "cat /workspace/file"); got != "kept\n" {
 			t.Errorf("it says %q", got)
@@ -157,7 +157,7 @@ func TestRawPodIP(t *testing.T) {
 }
 
 // secretOf is what the agent of a sandbox knows its server by.
-func secretOf(t *testing.T, r rawRig, name string) sealed.Secret {
+func secretOf(t *testing.T, r rawHarness, name string) sealed.Secret {
 	t.Helper()
 	pod := r.pod(t, r.config.Namespace, name)
 	at := slices.IndexFunc(pod.Spec.Containers[0].Env, func(e core.EnvVar) bool { return e.Name == "SANDGATE_AGENT_SECRET" })
@@ -172,13 +172,13 @@ func secretOf(t *testing.T, r rawRig, name string) sealed.Secret {
 	return secret
 }
 
-// TestRawPodIPStrangers: who does not know a sandbox's secret gets nothing from
-// its agent, and an address that became another pod's is found out.
-func TestRawPodIPStrangers(t *testing.T) {
+// TestRawPodIPUnauthenticated: a caller without a sandbox's secret gets nothing
+// from its agent, and a dial to an address that now belongs to another pod fails.
+func TestRawPodIPUnauthenticated(t *testing.T) {
 	t.Parallel()
 	config := podIPConfig(t)
 	config.AgentPort = int32(freePort(t)) // there is a test on this machine's own
-	r := podIPRig(t, config)
+	r := newPodIPHarness(t, config)
 	r.made(t, "one", rawSpec("one", ""))
 	r.made(t, "two", rawSpec("two", ""))
 	one, two := r.pod(t, r.config.Namespace, "one"), r.pod(t, r.config.Namespace, "two")
@@ -246,7 +246,7 @@ func TestRawPodIPStrangers(t *testing.T) {
 // dialAt dials a sandbox whose pod's status says another address. The kubelet
 // puts the status right after a while, so it is said until the error tells of
 // it.
-func dialAt(t *testing.T, r rawRig, name, ip, says string) error {
+func dialAt(t *testing.T, r rawHarness, name, ip, says string) error {
 	t.Helper()
 	pods := r.client.CoreV1().Pods(r.config.Namespace)
 	status := fmt.Appendf(nil, `{"status": {"podIP": %q, "podIPs": [{"ip": %q}]}}`, ip, ip)
@@ -293,10 +293,10 @@ func execIn(t *testing.T, client *kubernetes.Clientset, in *core.Pod, script str
 // by the other.
 func TestRawPodIPMixed(t *testing.T) {
 	t.Parallel()
-	byIP := podIPRig(t, podIPConfig(t))
+	byIP := newPodIPHarness(t, podIPConfig(t))
 	config := byIP.config
 	config.Transport = raw.TransportExec
-	byExec := podIPRig(t, config)
+	byExec := newPodIPHarness(t, config)
 	t.Run("S1-32 one without a secret is reached by exec", func(t *testing.T) {
 		byExec.made(t, "before", rawSpec("before", ""))
 		if got := byIP.shell(t, "before", "echo here"); got != "here\n" {
@@ -317,7 +317,7 @@ func TestRawPodIPMixed(t *testing.T) {
 		}
 		with := byIP.config
 		with.AgentFrom = []string{config.Namespace + "/app=sandgate"}
-		podIPRig(t, with)
+		newPodIPHarness(t, with)
 		ctx := limit(t)
 		for len(policy.Spec.Ingress) == 0 {
 			select {
@@ -372,7 +372,7 @@ func TestRawPodIPAccess(t *testing.T) {
 	client, _ := clientset(t)
 	config := podIPConfig(t)
 	config.Kubeconfig = account(t, client, config.Namespace, chartRules(t, "kubernetes", "transport=exec"))
-	r := podIPRig(t, config)
+	r := newPodIPHarness(t, config)
 	t.Run("S5-15 a rule that is missing is named", func(t *testing.T) {
 		_, _, err := r.Create(limit(t), "x", rawSpec("x", ""))
 		if !errors.Is(err, providers.ErrForbidden) && !errors.Is(err, providers.ErrAgentCannotStart) || err == nil || !strings.Contains(err.Error(), "secrets") {

@@ -96,7 +96,7 @@ func kubeconfigWith(t *testing.T, user, namespace, token string) string {
 func TestRawAccess(t *testing.T) {
 	t.Parallel()
 	client, _ := clientset(t)
-	open := func(t *testing.T, rules []rbac.PolicyRule) rawRig {
+	open := func(t *testing.T, rules []rbac.PolicyRule) rawHarness {
 		config := rawConfig(t)
 		config.AgentImage = agentImage()
 		config.Kubeconfig = account(t, client, config.Namespace, rules)
@@ -106,7 +106,7 @@ func TestRawAccess(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = p.Close() })
-		return rawRig{Provider: p, config: config, client: client}
+		return rawHarness{Provider: p, config: config, client: client}
 	}
 	t.Run("S3-4 S3-27 S5-15 the rules of the chart suffice", func(t *testing.T) {
 		r := open(t, chartRules(t, "kubernetes"))

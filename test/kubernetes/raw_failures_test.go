@@ -15,7 +15,7 @@ import (
 // own words, and leaves nothing behind.
 func TestRawEarlyFailures(t *testing.T) {
 	t.Parallel()
-	r := newRawRig(t)
+	r := newRawHarness(t)
 	for _, c := range []struct {
 		name, options string
 		change        func(*providers.Spec)
@@ -68,7 +68,7 @@ func TestRawEarlyFailures(t *testing.T) {
 // is made anew in silence.
 func TestRawIncarnation(t *testing.T) {
 	t.Parallel()
-	r := newRawRig(t)
+	r := newRawHarness(t)
 	first := r.made(t, "gone", rawSpec("gone", ""))
 	pod := r.pod(t, r.config.Namespace, "gone")
 	if string(pod.UID) != first.Incarnation {

@@ -80,7 +80,7 @@ func TestRawNamespaceAccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Close() })
-	r := rawRig{Provider: p, config: config, client: client}
+	r := rawHarness{Provider: p, config: config, client: client}
 	name := "own-" + config.Namespace
 	spec := rawSpec("own", `{"namespace_per_sandbox": true, "namespace_quota": {"pods": "1"}}`)
 	spec.Env = map[string]string{"A": "b"}

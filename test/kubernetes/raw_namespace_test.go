@@ -12,7 +12,7 @@ import (
 
 func TestRawNamespacePerSandbox(t *testing.T) {
 	t.Parallel()
-	r := newRawRig(t)
+	r := newRawHarness(t)
 	options := `{"namespace_per_sandbox": true, "namespace_quota": {"pods": "1", "limits.memory": "2Gi"},
 		"namespace_limits": [{"type": "Container", "default": {"cpu": "1"}}]}`
 	name := "s5-11-" + r.config.Namespace

@@ -16,7 +16,7 @@ import (
 
 func TestRawOptions(t *testing.T) {
 	t.Parallel()
-	r := newRawRig(t)
+	r := newRawHarness(t)
 	t.Run("S3-5 S5-7 image, pull policy and secrets, working directory, command and environment", func(t *testing.T) {
 		spec := rawSpec("s5-7", `{"image_pull_policy": "Never", "image_pull_secrets": ["some"]}`)
 		spec.Image, spec.WorkingDirectory = image(), "/workspace/deep/er"

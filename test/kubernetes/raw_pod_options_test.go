@@ -14,7 +14,7 @@ import (
 
 func TestRawPodOptions(t *testing.T) {
 	t.Parallel()
-	r := newRawRig(t)
+	r := newRawHarness(t)
 	t.Run("S5-12 service account, node selector, tolerations, volumes, mounts, init containers", func(t *testing.T) {
 		_, err := r.client.CoreV1().ServiceAccounts(r.config.Namespace).Create(limit(t), &core.ServiceAccount{ObjectMeta: meta.ObjectMeta{Name: "mine"}}, meta.CreateOptions{})
 		if err != nil {
@@ -57,7 +57,7 @@ func TestRawPodOptions(t *testing.T) {
 		}
 	})
 	t.Run("S5-14 the restricted pod security standard takes them", func(t *testing.T) {
-		r := newRawRig(t)
+		r := newRawHarness(t)
 		data := []byte(`{"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}`)
 		if _, err := r.client.CoreV1().Namespaces().Patch(limit(t), r.config.Namespace, "application/merge-patch+json", data, meta.PatchOptions{}); err != nil {
 			t.Fatal(err)

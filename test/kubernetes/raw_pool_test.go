@@ -61,7 +61,7 @@ func poolSpec(id string) providers.Spec {
 
 func TestRawPool(t *testing.T) {
 	t.Parallel()
-	r := newRawRig(t)
+	r := newRawHarness(t)
 	if _, err := r.PoolStatus(limit(t), "default"); !errors.Is(err, providers.ErrNotFound) {
 		t.Errorf("status of no pool: %v", err)
 	}
@@ -209,7 +209,7 @@ func TestRawPool(t *testing.T) {
 // TestRawLeftBehind: what a killed server had begun is finished by another.
 func TestRawLeftBehind(t *testing.T) {
 	t.Parallel()
-	r := newRawRig(t)
+	r := newRawHarness(t)
 	r.made(t, "left", rawSpec("left", ""))
 	// As a server leaves it that is killed in the middle of a deletion.
 	records := r.client.CoreV1().ConfigMaps(r.config.Namespace)
@@ -243,7 +243,7 @@ func TestRawLeftBehind(t *testing.T) {
 // agent would have hung up on a caller that says nothing.
 func TestRawPoolWaits(t *testing.T) {
 	t.Parallel()
-	r := newRawRig(t)
+	r := newRawHarness(t)
 	if err := r.KeepPools(limit(t), poolOf(1)); err != nil {
 		t.Fatal(err)
 	}

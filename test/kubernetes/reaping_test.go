@@ -218,8 +218,8 @@ func reapingOnce(t *testing.T) {
 	}
 }
 
-// TestLeaseAccess: a server that may not use leases says so at its start, and
-// one with the chart's rules can lead, and wait for what another server makes.
+// TestLeaseAccess: a server that may not use leases reports it at its start. One
+// with the chart's rules can lead, and wait for what another server makes.
 func TestLeaseAccess(t *testing.T) {
 	t.Parallel()
 	client, _ := clientset(t)

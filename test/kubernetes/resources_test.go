@@ -14,7 +14,7 @@ import (
 // The pod of a template that states nothing has every limit that a pod can have.
 func TestTemplateThatStatesNothing(t *testing.T) {
 	t.Parallel()
-	r := newRawRig(t)
+	r := newRawHarness(t)
 	client := serve(t, server.Config{Provider: r.Provider, Templates: []policy.Template{{Name: "default"}}})
 	box, _, err := client.Create(limit(t), sandgate.CreateRequest{ID: "bare"})
 	if err != nil {

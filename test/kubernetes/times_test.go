@@ -58,7 +58,7 @@ func slow(t *testing.T, began time.Time, err error, what string) {
 
 func TestRawTimes(t *testing.T) {
 	t.Parallel()
-	r := newRawRig(t)
+	r := newRawHarness(t)
 	options := fmt.Sprintf(`{"start_timeout_seconds": %d, "volumes": [{"name": "v", "configMap": {"name": "none"}}], "volume_mounts": [{"name": "v", "mountPath": "/v"}]}`, explainedSeconds)
 	never := policy.DefaultTemplate()
 	never.Name, never.ProviderOptions = "never", json.RawMessage(options)

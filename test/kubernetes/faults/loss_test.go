@@ -25,7 +25,7 @@ const bound = 30 * time.Second
 type loss struct {
 	name     string
 	template string
-	fault    func(*testing.T, *rig, *sandgate.Sandbox, *core.Pod)
+	fault    func(*testing.T, *harness, *sandgate.Sandbox, *core.Pod)
 	// of says what each provider makes of it. One that is not there never meets it.
 	of map[string]outcome
 }
@@ -48,31 +48,31 @@ var (
 )
 
 var losses = []loss{
-	{"pod deleted at once", "", func(t *testing.T, r *rig, _ *sandgate.Sandbox, pod *core.Pod) {
+	{"pod deleted at once", "", func(t *testing.T, r *harness, _ *sandgate.Sandbox, pod *core.Pod) {
 		r.delete(t, pod, meta.DeleteOptions{GracePeriodSeconds: new(int64)})
 	}, map[string]outcome{"kubernetes": ended, "agentsandbox": replaced}},
-	{"pod deleted in order", "", func(t *testing.T, r *rig, _ *sandgate.Sandbox, pod *core.Pod) {
+	{"pod deleted in order", "", func(t *testing.T, r *harness, _ *sandgate.Sandbox, pod *core.Pod) {
 		r.delete(t, pod, meta.DeleteOptions{})
 	}, map[string]outcome{"kubernetes": ended, "agentsandbox": replaced}},
-	{"pod evicted", "", func(t *testing.T, r *rig, _ *sandgate.Sandbox, pod *core.Pod) {
+	{"pod evicted", "", func(t *testing.T, r *harness, _ *sandgate.Sandbox, pod *core.Pod) {
 		err := r.client.CoreV1().Pods(pod.Namespace).EvictV1(t.Context(), &policy.Eviction{ObjectMeta: meta.ObjectMeta{Name: pod.Name}})
 		if err != nil {
 			t.Error(err)
 		}
 	}, map[string]outcome{"kubernetes": ended, "agentsandbox": replaced}},
-	{"pod ended by the kubelet", "once", func(t *testing.T, r *rig, _ *sandgate.Sandbox, pod *core.Pod) {
+	{"pod ended by the kubelet", "once", func(t *testing.T, r *harness, _ *sandgate.Sandbox, pod *core.Pod) {
 		patch := []byte(`{"spec": {"activeDeadlineSeconds": 1}}`)
 		if _, err := r.client.CoreV1().Pods(pod.Namespace).Patch(t.Context(), pod.Name, types.MergePatchType, patch, meta.PatchOptions{}); err != nil {
 			t.Error(err)
 		}
 	}, map[string]outcome{"kubernetes": {said: "DeadlineExceeded"}, "agentsandbox": {said: "DeadlineExceeded"}}},
-	{"container killed on its node", "", func(t *testing.T, _ *rig, _ *sandgate.Sandbox, pod *core.Pod) {
+	{"container killed on its node", "", func(t *testing.T, _ *harness, _ *sandgate.Sandbox, pod *core.Pod) {
 		kill(t, first(t, pod.UID))
 	}, map[string]outcome{"kubernetes": {said: "137"}, "agentsandbox": replaced}},
-	{"agent killed", "", func(t *testing.T, _ *rig, _ *sandgate.Sandbox, pod *core.Pod) {
+	{"agent killed", "", func(t *testing.T, _ *harness, _ *sandgate.Sandbox, pod *core.Pod) {
 		kill(t, agent(t, pod.UID))
 	}, map[string]outcome{"kubernetes": {said: "137"}, "agentsandbox": replaced}},
-	{"agent told to end", "", func(t *testing.T, _ *rig, _ *sandgate.Sandbox, pod *core.Pod) {
+	{"agent told to end", "", func(t *testing.T, _ *harness, _ *sandgate.Sandbox, pod *core.Pod) {
 		if err := syscall.Kill(agent(t, pod.UID).pid, syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
@@ -91,7 +91,7 @@ var losses = []loss{
 
 // exhaustMemory has the kernel take process 1 first, and its container goes with
 // it.
-func exhaustMemory(t *testing.T, _ *rig, box *sandgate.Sandbox, pod *core.Pod) {
+func exhaustMemory(t *testing.T, _ *harness, box *sandgate.Sandbox, pod *core.Pod) {
 	one := first(t, pod.UID)
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", one.pid), []byte("1000"), 0); err != nil {
 		t.Error(err)
@@ -99,7 +99,7 @@ func exhaustMemory(t *testing.T, _ *rig, box *sandgate.Sandbox, pod *core.Pod) {
 	_, _ = box.Execute(t.Context(), sandgate.ExecuteRequest{Shell: "echo 0 >/proc/self/oom_score_adj; exec tail /dev/zero", Detach: true})
 }
 
-func (r *rig) delete(t *testing.T, pod *core.Pod, opts meta.DeleteOptions) {
+func (r *harness) delete(t *testing.T, pod *core.Pod, opts meta.DeleteOptions) {
 	t.Helper()
 	if err := r.client.CoreV1().Pods(pod.Namespace).Delete(t.Context(), pod.Name, opts); err != nil {
 		t.Error(err)
@@ -119,7 +119,7 @@ func TestLossIsTold(t *testing.T) {
 	if os.Getenv("SANDGATE_KUBERNETES") == "full" {
 		transports = append(transports, "pod-ip")
 	}
-	r := newRig(t, transports...)
+	r := newHarness(t, transports...)
 	t.Run("C7", func(t *testing.T) {
 		for _, l := range losses {
 			for _, s := range r.sides {
@@ -142,7 +142,7 @@ func (s *side) lose(t *testing.T, l loss) {
 	run := s.start(t, box, int(5*time.Minute/pace))
 	await(t, run.begun, run.done)
 	began := time.Now()
-	l.fault(t, s.rig, box, s.pod(t, box))
+	l.fault(t, s.harness, box, s.pod(t, box))
 	select {
 	case <-run.done:
 	case <-time.After(2 * bound):
@@ -200,7 +200,7 @@ func (s *side) pod(t *testing.T, box *sandgate.Sandbox) *core.Pod {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := s.rig.client.CoreV1().Pods(s.rig.namespace).List(t.Context(), meta.ListOptions{})
+	list, err := s.harness.client.CoreV1().Pods(s.harness.namespace).List(t.Context(), meta.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

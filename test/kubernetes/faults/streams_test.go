@@ -113,7 +113,7 @@ func (r *running) whole(t *testing.T) {
 // TestStreamsGoOn takes away everything between a caller and a running command,
 // with both providers at once, by exec.
 func TestStreamsGoOn(t *testing.T) {
-	r := newRig(t, "exec")
+	r := newHarness(t, "exec")
 	boxes := map[*side]*sandgate.Sandbox{}
 	for _, s := range r.sides {
 		boxes[s] = s.create(t, "")

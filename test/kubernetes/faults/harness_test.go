@@ -26,14 +26,14 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
-// rig is a namespace of a test's own, and in it both providers by some transports.
-type rig struct {
+// harness is a test's own namespace with both providers, by some transports.
+type harness struct {
 	t         *testing.T
 	cluster   string
 	client    *kubernetes.Clientset
 	objects   dynamic.Interface
 	namespace string
-	// api is before the API server, and what the servers are told of it.
+	// api is in front of the API server; kubeconfig, which the servers read, leads to it.
 	api        *front
 	kubeconfig string
 	sides      []*side
@@ -42,7 +42,7 @@ type rig struct {
 // side is one provider by one transport: two servers on one cluster
 // behind one address, and a client.
 type side struct {
-	rig       *rig
+	harness   *harness
 	provider  string
 	transport string
 	servers   [2]*server
@@ -70,7 +70,7 @@ var (
 	sandboxes = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
 )
 
-func newRig(t *testing.T, transports ...string) *rig {
+func newHarness(t *testing.T, transports ...string) *harness {
 	t.Helper()
 	cluster, kubeconfig := os.Getenv("SANDGATE_CLUSTER"), os.Getenv("KUBECONFIG")
 	if cluster == "" || kubeconfig == "" {
@@ -81,7 +81,7 @@ func newRig(t *testing.T, transports ...string) *rig {
 		t.Fatal(err)
 	}
 	config.QPS = -1
-	r := &rig{t: t, cluster: cluster}
+	r := &harness{t: t, cluster: cluster}
 	if r.client, err = kubernetes.NewForConfig(config); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func newRig(t *testing.T, transports ...string) *rig {
 }
 
 // putFrontBefore gives the servers a way to the API server that can be cut.
-func (r *rig) putFrontBefore(host string) {
+func (r *harness) putFrontBefore(host string) {
 	r.t.Helper()
 	at, err := url.Parse(host)
 	if err != nil {
@@ -130,7 +130,7 @@ func (r *rig) putFrontBefore(host string) {
 }
 
 // template makes a SandboxTemplate. Its process ends when it is told to.
-func (r *rig) template(name string, restart core.RestartPolicy) {
+func (r *harness) template(name string, restart core.RestartPolicy) {
 	r.t.Helper()
 	const text = "trap exit TERM; while :; do sleep 3600 & wait; done"
 	u := &unstructured.Unstructured{Object: map[string]any{
@@ -152,9 +152,9 @@ func (r *rig) template(name string, restart core.RestartPolicy) {
 	}
 }
 
-func (r *rig) side(provider, transport string) *side {
+func (r *harness) side(provider, transport string) *side {
 	r.t.Helper()
-	s := &side{rig: r, provider: provider, transport: transport}
+	s := &side{harness: r, provider: provider, transport: transport}
 	for i := range s.servers {
 		s.servers[i] = s.serve()
 	}
@@ -167,8 +167,9 @@ func (r *rig) side(provider, transport string) *side {
 	return s
 }
 
-// configuration has the template "default", "once", whose pods are not started
-// again when they end, and "on-failure". Pods of ours never are.
+// configuration has the templates "default", "once" and "on-failure". With
+// agent-sandbox, they differ in their pods' restart policy. The kubernetes
+// provider's pods are never restarted.
 func (s *side) configuration() string {
 	of := func(name string) string {
 		options := "{}"
@@ -186,7 +187,7 @@ templates:
 // serve starts one server. Each has a state directory of its own: what the
 // servers share is in the cluster.
 func (s *side) serve() *server {
-	r := s.rig
+	r := s.harness
 	r.t.Helper()
 	dir, err := os.MkdirTemp("", "sandgate-faults-")
 	if err != nil {
@@ -244,7 +245,7 @@ func eventually(t *testing.T, within time.Duration, what string, done func() boo
 }
 
 // component runs a command of the cluster's own.
-func (r *rig) component(t *testing.T, verb, name string) {
+func (r *harness) component(t *testing.T, verb, name string) {
 	t.Helper()
 	if out, err := exec.Command(r.cluster, verb, name).CombinedOutput(); err != nil {
 		t.Fatalf("cluster %s %s: %v: %s", verb, name, err, out)
@@ -269,7 +270,7 @@ func (s *side) create(t *testing.T, template string) *sandgate.Sandbox {
 }
 
 // nothingLeft is the last thing that a test asks.
-func (r *rig) nothingLeft(t *testing.T) {
+func (r *harness) nothingLeft(t *testing.T) {
 	t.Helper()
 	ctx, all := t.Context(), meta.ListOptions{}
 	var left []string

@@ -17,19 +17,19 @@ import (
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
-// rawRig is a raw provider in a namespace of the test's own, with small images.
-type rawRig struct {
+// rawHarness is a raw provider in a namespace of the test's own, with small images.
+type rawHarness struct {
 	*raw.Provider
 	config raw.Config
 	client *kubernetes.Clientset
 }
 
-func newRawRig(t *testing.T) rawRig {
+func newRawHarness(t *testing.T) rawHarness {
 	t.Helper()
 	config := rawConfig(t)
 	config.AgentImage = agentImage()
 	client, _ := clientset(t)
-	r := rawRig{Provider: openRaw(t, config), config: config, client: client}
+	r := rawHarness{Provider: openRaw(t, config), config: config, client: client}
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Errorf("close: %v", err)
@@ -49,7 +49,7 @@ func rawSpec(id string, options string) providers.Spec {
 }
 
 // made creates a sandbox that goes with the test.
-func (r rawRig) made(t *testing.T, name string, spec providers.Spec) providers.Info {
+func (r rawHarness) made(t *testing.T, name string, spec providers.Spec) providers.Info {
 	t.Helper()
 	info, err := providertest.Create(limit(t), r, name, spec)
 	if err != nil {
@@ -65,7 +65,7 @@ func (r rawRig) made(t *testing.T, name string, spec providers.Spec) providers.I
 	return info
 }
 
-func (r rawRig) pod(t *testing.T, namespace, name string) *core.Pod {
+func (r rawHarness) pod(t *testing.T, namespace, name string) *core.Pod {
 	t.Helper()
 	list, err := r.client.CoreV1().Pods(namespace).List(limit(t), meta.ListOptions{LabelSelector: "sandgate.dev/name=" + name})
 	if err != nil || len(list.Items) != 1 {
@@ -74,13 +74,13 @@ func (r rawRig) pod(t *testing.T, namespace, name string) *core.Pod {
 	return &list.Items[0]
 }
 
-func (r rawRig) shell(t *testing.T, name, script string) string {
+func (r rawHarness) shell(t *testing.T, name, script string) string {
 	t.Helper()
 	return providertest.Shell(t, r.Provider, name, script)
 }
 
 // nothingLeft fails unless the namespace has no trace of a sandbox.
-func (r rawRig) nothingLeft(t *testing.T, name string) {
+func (r rawHarness) nothingLeft(t *testing.T, name string) {
 	t.Helper()
 	ctx, opts := limit(t), meta.ListOptions{LabelSelector: "sandgate.dev/name=" + name}
 	if _, err := r.Get(ctx, name); !errors.Is(err, providers.ErrNotFound) {
@@ -100,7 +100,7 @@ func (r rawRig) nothingLeft(t *testing.T, name string) {
 // open lets everybody write to a volume. One of a real storage class belongs to
 // the sandbox's group; a directory of the node, as test clusters have it, does
 // not.
-func (r rawRig) open(t *testing.T, claim string) {
+func (r rawHarness) open(t *testing.T, claim string) {
 	t.Helper()
 	pods := r.client.CoreV1().Pods(r.config.Namespace)
 	made, err := pods.Create(limit(t), &core.Pod{
