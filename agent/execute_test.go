@@ -362,7 +362,7 @@ for call in 435, 435 | 0x40000000, 39:
 '`
 	for _, s := range []setup{
 		{name: "with a cgroup", cgroup: true, refuse: true},
-		{name: "with a sub-reaper", refuse: true},
+		{name: "with a subreaper", refuse: true},
 		{name: "as uid 1000", refuse: true, uid: 1000},
 	} {
 		t.Run(s.name, func(t *testing.T) {

@@ -86,7 +86,7 @@ func stream(ctx context.Context, b *bench, sandbox string, each func([]byte), ar
 	return nil
 }
 
-// A template allows no more processes than its own default unless it says so.
+// A template allows no more processes than its default without max_resources.
 const concurrentConfig = `
 templates:
   - name: default

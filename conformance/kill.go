@@ -110,8 +110,8 @@ func (s Sandbox) count(ctx context.Context, t T, marker string) int {
 	return n
 }
 
-// tryCount is count where there may be no room for its processes; then it is
-// -1, or standard error says so.
+// tryCount is count for a sandbox whose process limit may be reached. In that
+// case it returns -1, or an error on the result's standard error.
 func (s Sandbox) tryCount(ctx context.Context, t T, marker string) (int, result) {
 	t.Helper()
 	script := fmt.Sprintf(`cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\n\0' ' \n' | grep -c "[%s]%s"; exit 0`, marker[:1], marker[1:])

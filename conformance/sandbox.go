@@ -33,8 +33,8 @@ type Sandbox struct {
 	// ID goes into every request; an agent ignores it.
 	ID string
 	// Whole is true where a lack of memory ends the whole sandbox, as it does where
-	// all its processes are one to the kernel that runs out of it. Client must be
-	// a server's then, who says so.
+	// the kernel that runs out of it sees all its processes as one. Client must then
+	// be a server's, which reports it.
 	Whole bool
 	// GoProgram is a static build of conformance/goprogram for the sandbox's
 	// machine. Empty: the case that runs it is skipped.
@@ -58,8 +58,8 @@ type SandboxCase struct {
 	run   func(context.Context, T, Sandbox)
 }
 
-// Run holds a sandbox to the case, and wants the sandbox to be usable afterwards,
-// or to have failed for want of memory where that must be.
+// Run runs the case in a sandbox. The sandbox must be usable afterwards, or must
+// have failed with OUT_OF_MEMORY where the case requires that.
 func (c SandboxCase) Run(ctx context.Context, t T, s Sandbox) {
 	t.Helper()
 	// The cases write nowhere else without need.

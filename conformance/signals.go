@@ -42,20 +42,20 @@ func signalScopes(ctx context.Context, t T, s *Suite) {
 	look := s.target(ctx, t, nil)
 	for _, c := range []struct {
 		scope                    sandgate.SignalScope
-		leader, member, stranger int // how many are left
+		leader, member, detached int // how many are left
 	}{
 		{sandgate.Leader, 0, 1, 1},
 		{sandgate.Group, 0, 0, 1},
 		{sandgate.Tree, 0, 0, 0},
 		{sandboxv1.SignalScope_SIGNAL_SCOPE_UNSPECIFIED, 0, 0, 0},
 	} {
-		leader, member, stranger := marker(), marker(), marker()
+		leader, member, detached := marker(), marker(), marker()
 		p := start(ctx, t, sandbox, sandgate.ExecuteRequest{Shell: fmt.Sprintf(
-			"sleep %s & setsid sh -c 'echo ready; exec sleep %s' & exec sleep %s", member, stranger, leader), Timeout: time.Minute})
+			"sleep %s & setsid sh -c 'echo ready; exec sleep %s' & exec sleep %s", member, detached, leader), Timeout: time.Minute})
 		untilOutput(t, p, "ready\n")
 		// All three may still be on their way to be what they will be.
 		eventually(ctx, t, 30*time.Second, "less than three processes", func() bool {
-			return look.count(ctx, t, leader)+look.count(ctx, t, member)+look.count(ctx, t, stranger) == 3
+			return look.count(ctx, t, leader)+look.count(ctx, t, member)+look.count(ctx, t, detached) == 3
 		})
 		if err := p.Signal(ctx, "TERM", c.scope); err != nil {
 			t.Errorf("%v: %v", c.scope, err)
@@ -65,13 +65,13 @@ func signalScopes(ctx context.Context, t T, s *Suite) {
 			t.Errorf("%v: it ended %v, %v", c.scope, exit, err)
 		}
 		eventually(ctx, t, 30*time.Second, fmt.Sprintf("%v: not exactly those that the scope spares", c.scope), func() bool {
-			return look.count(ctx, t, leader) == c.leader && look.count(ctx, t, member) == c.member && look.count(ctx, t, stranger) == c.stranger
+			return look.count(ctx, t, leader) == c.leader && look.count(ctx, t, member) == c.member && look.count(ctx, t, detached) == c.detached
 		})
 		delivered, err := sandbox.Signal(ctx, p.ID(), "KILL", sandgate.Tree)
-		if err != nil || delivered != (c.member+c.stranger > 0) {
+		if err != nil || delivered != (c.member+c.detached > 0) {
 			t.Errorf("%v: kill what is left: %v, %v", c.scope, delivered, err)
 		}
-		for _, m := range []string{leader, member, stranger} {
+		for _, m := range []string{leader, member, detached} {
 			look.assertNone(ctx, t, m)
 		}
 	}

@@ -30,9 +30,9 @@ func (h *endReporter) Ending(_ context.Context, _, incarnation string) (provider
 	return e, nil
 }
 
-// A command ends as its incarnation did, where the substrate has made the
-// sandbox anew by itself or is about to.
-func TestEndOfAnIncarnation(t *testing.T) {
+// A command ends with the cause that ended its incarnation, also where the
+// substrate recreates the sandbox by itself.
+func TestExitReasonOfALostIncarnation(t *testing.T) {
 	const why = "container main ended with code 137, OOMKilled"
 	killed := providers.Ending{Known: true, Message: why, Failure: providers.FailureOutOfMemory}
 	remade := func(h *harness, p *scriptedSandbox) { h.provider.remake(p) }

@@ -65,7 +65,7 @@ func (r *execRelay) run(ctx context.Context) error {
 		}
 		r.connectionBroke(err)
 		if !r.retry.Wait(ctx, err) {
-			r.reattached(mendFailed)
+			r.reattached(reattachFailed)
 			return r.s.finalError(ctx, err)
 		}
 	}
@@ -153,7 +153,7 @@ func (r *execRelay) forward(in grpc.ClientStream, c *agentconn.Conn, cancel func
 			return err
 		}
 		r.retry.Restart()
-		r.reattached(mended)
+		r.reattached(reattachSucceeded)
 		if ended {
 			return agentconn.ExpectEnd(in, cancel)
 		}

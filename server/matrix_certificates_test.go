@@ -66,7 +66,7 @@ func (a *authority) sign(c *x509.Certificate) *tls.Certificate {
 
 // TestCertificateMatrix calls every RPC with every kind of client certificate.
 func TestCertificateMatrix(t *testing.T) {
-	ca, stranger := newAuthority(t), newAuthority(t)
+	ca, otherCA := newAuthority(t), newAuthority(t)
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.cert)
 	client := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
@@ -104,7 +104,7 @@ func TestCertificateMatrix(t *testing.T) {
 		"none":             {nil, true},
 		"expired":          {ca.sign(with(named("ann", "blue"), func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })), true},
 		"future":           {ca.sign(with(named("ann", "blue"), func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) })), true},
-		"other authority":  {stranger.sign(named("ann", "blue")), true},
+		"other authority":  {otherCA.sign(named("ann", "blue")), true},
 		"self-signed":      {self.sign(named("ann", "blue")), true},
 		"server's purpose": {ca.sign(with(named("ann", "blue"), func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} })), true},
 		"a tenant's name":  {ca.sign(named("blue")), false},

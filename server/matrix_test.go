@@ -141,7 +141,7 @@ func (pooled) PoolStatus(context.Context, string) (providers.PoolStatus, error) 
 	return providers.PoolStatus{Available: 3, Active: 99, Total: 102, Target: 3}, nil
 }
 
-// marker is in everything that is told of the victim.
+// marker is in everything that a response could reveal about the victim.
 const marker = "of-the-victim"
 
 // victim makes a sandbox of the tenant "blue" and returns a function that fails

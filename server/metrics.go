@@ -92,7 +92,7 @@ func newMetrics(version, provider string) *metrics {
 		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version(), "provider": provider},
 	})
 	build.Set(1)
-	for _, outcome := range []string{mended, mendFailed} {
+	for _, outcome := range []string{reattachSucceeded, reattachFailed} {
 		m.reattachments.WithLabelValues(outcome)
 	}
 	for _, reason := range []string{reapedByTTL, reapedByIdleness} {
@@ -107,10 +107,10 @@ func newMetrics(version, provider string) *metrics {
 
 // Values of the labels of reattachments and reaped.
 const (
-	mended           = "mended"
-	mendFailed       = "failed"
-	reapedByTTL      = "ttl"
-	reapedByIdleness = "idle"
+	reattachSucceeded = "mended"
+	reattachFailed    = "failed"
+	reapedByTTL       = "ttl"
+	reapedByIdleness  = "idle"
 )
 
 // interceptors count the calls of known methods: a caller may invent others.

@@ -25,7 +25,7 @@ func (l limiting) Describe(ctx context.Context) (providers.Description, error) {
 	return d, err
 }
 
-// No request gets more than its template has, unless the operator has said so.
+// No request gets more than its template has, unless the operator allows it.
 func TestRequestsAreBoundedByTheirTemplate(t *testing.T) {
 	h := newHarness(t, func(c *Config) {
 		c.Provider = limiting{c.Provider.(*scriptedProvider)}

@@ -85,7 +85,7 @@ func run(ctx context.Context) error {
 		return errors.New("-scale must be above 0")
 	}
 	o.flags = strings.Fields(*flags)
-	// Pods and processes of other directories are told of these.
+	// Pods, and processes in other directories, receive these paths.
 	if err := report.Absolute(&o.binary, &o.peers); err != nil {
 		return err
 	}

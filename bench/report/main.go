@@ -21,8 +21,8 @@ func Main(name string, run func(ctx context.Context) error) {
 	}
 }
 
-// Absolute makes paths absolute, for processes of other directories that are told
-// of them. Empty ones stay.
+// Absolute makes paths absolute, for processes that run in other directories.
+// Empty paths stay empty.
 func Absolute(paths ...*string) error {
 	for _, path := range paths {
 		if *path == "" {

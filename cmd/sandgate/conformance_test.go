@@ -9,8 +9,8 @@ import (
 	"github.com/sandgate/sandgate/clients/go/fake"
 )
 
-// The fake server is no real one, so that a case fails on it: the command says
-// so, goes on, and deletes what it made.
+// A case fails on the fake server: the command reports it, goes on, and deletes
+// what it created.
 func TestConformance(t *testing.T) {
 	server := fake.Start(t, &fake.Server{Play: play})
 	got := run(t.Context(), server, "", "conformance", "--seed", "7", "--run", "^(C6 every byte|C24 fork bomb)$")

@@ -39,7 +39,7 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 			{Name: "unprivileged", Enforced: true, Detail: "no root, no capabilities, no new privileges, read-only system, no service account's token"},
 			{Name: "seccomp", Enforced: true, Detail: "the container runtime's default profile, or the template's"},
 			{Name: "kill_tree", Detail: "a pod gives the agent no cgroup of its own; it sweeps its descendants"},
-			{Name: "write_prefixes", Detail: "the node's kernel decides: where it has no Landlock, they bind file calls only, and the message of each command's end says so"},
+			{Name: "write_prefixes", Detail: "the node's kernel decides: where it has no Landlock, they bind file calls only, and the message of each command's end reports it"},
 		},
 	}, nil
 }

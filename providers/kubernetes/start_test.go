@@ -9,7 +9,7 @@ import (
 )
 
 // The container that waits for the agent takes the writing process along when it
-// ends, and is seen to run until the kubelet has said so.
+// ends. It appears to run until the kubelet has reported its end.
 func TestWriterThatIsTakenAlong(t *testing.T) {
 	killed := fmt.Errorf("write the agent: %w", errWriterKilled)
 	again := func() error {

@@ -58,7 +58,7 @@ func testKilled(t *testing.T, runtime string, pools []providers.Pool) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	var keeper string
+	var survivor string
 	fromPool := 0
 	for round := range rounds {
 		cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
@@ -106,11 +106,11 @@ func testKilled(t *testing.T, runtime string, pools []providers.Pool) {
 			if got := providertest.Shell(t, p, info.Name, "echo alive"); got != "alive\n" {
 				t.Errorf("round %d: %s prints %q", round, info.Name, got)
 			}
-			if info.Name == "keeper" {
-				if keeper != "" && info.Incarnation != keeper {
+			if info.Name == "survivor" {
+				if survivor != "" && info.Incarnation != survivor {
 					t.Errorf("round %d: the sandbox that is never deleted is another one", round)
 				}
-				keeper = info.Incarnation
+				survivor = info.Incarnation
 				continue
 			}
 			if err := p.Delete(t.Context(), info.Name, providers.Condition{}); err != nil {
@@ -121,14 +121,14 @@ func testKilled(t *testing.T, runtime string, pools []providers.Pool) {
 			t.Error(err)
 		}
 	}
-	if keeper == "" {
+	if survivor == "" {
 		t.Error("the sandbox that is never deleted was never found")
 	}
 	if len(pools) > 0 && fromPool == 0 {
 		t.Error("no sandbox was ever claimed")
 	}
 	p := open(t, config)
-	if err := p.Delete(t.Context(), "keeper", providers.Condition{}); err != nil {
+	if err := p.Delete(t.Context(), "survivor", providers.Condition{}); err != nil {
 		t.Error(err)
 	}
 	if err := p.KeepPools(t.Context(), nil); err != nil {
@@ -189,7 +189,7 @@ func beVictim(raw string) error {
 			}
 		}
 	}
-	if _, err := providertest.Create(ctx, p, "keeper", spec); err != nil {
+	if _, err := providertest.Create(ctx, p, "survivor", spec); err != nil {
 		return err
 	}
 	_, _ = os.Stdout.WriteString("begun\n")

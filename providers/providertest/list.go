@@ -48,8 +48,8 @@ func names(infos []providers.Info) []string {
 	return out
 }
 
-// crowd makes some sandboxes of one tenant that nobody else has.
-func crowd(ctx context.Context, t *testing.T, b *box, n int) (tenant string, made []string) {
+// createForTenant creates n sandboxes of a tenant of their own.
+func createForTenant(ctx context.Context, t *testing.T, b *box, n int) (tenant string, made []string) {
 	t.Helper()
 	tenant = name(t)
 	for i := range n {
@@ -65,7 +65,7 @@ func crowd(ctx context.Context, t *testing.T, b *box, n int) (tenant string, mad
 }
 
 func listPages(ctx context.Context, t *testing.T, b *box) {
-	tenant, made := crowd(ctx, t, b, 5)
+	tenant, made := createForTenant(ctx, t, b, 5)
 	for limit := 1; limit <= 6; limit++ {
 		got := names(listAll(ctx, t, b.p, providers.Query{Tenant: tenant, Limit: limit}))
 		if diff := cmp.Diff(made, got); diff != "" {
@@ -88,7 +88,7 @@ func listPages(ctx context.Context, t *testing.T, b *box) {
 }
 
 func listFilters(ctx context.Context, t *testing.T, b *box) {
-	tenant, made := crowd(ctx, t, b, 3)
+	tenant, made := createForTenant(ctx, t, b, 3)
 	for _, c := range []struct {
 		what string
 		q    providers.Query
