@@ -20,6 +20,7 @@ $ruff format --check --isolated --line-length 110 scripts
 $ruff check --isolated --line-length 110 --select E,F,I,B,UP,SIM scripts
 python3 -B -m unittest --quiet scripts/testsum_test.py scripts/coverage_test.py scripts/lint_words_test.py
 scripts/coverage.py lint
+scripts/lint-words.py
 
 # A test that a page names must exist. docs/coverage.md was checked above.
 while read -r name; do
