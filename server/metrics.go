@@ -74,7 +74,7 @@ func newMetrics(version, provider string) *metrics {
 		startSeconds:     prometheus.NewHistogram(seconds("command_start_duration_seconds", "Time from an Execute call to the start of its command.")),
 		commandEnds:      counters("command_ends_total", "Ends of commands that were reported to callers, by exit reason. A command with two readers counts twice.", "reason"),
 		dials:            counters("agent_dials_total", "Attempts to connect to an agent, by outcome: OK or an error reason.", "outcome"),
-		reattachments:    counters("reattachments_total", "Streams whose connection to the agent broke, by outcome: mended or failed.", "outcome"),
+		reattachments:    counters("reattachments_total", "Streams whose connection to the agent broke, by outcome: succeeded or failed.", "outcome"),
 		reaped:           counters("reaped_total", "Sandboxes that the server deleted by itself, by reason: ttl or idle.", "reason"),
 		reapSeconds:      prometheus.NewHistogram(seconds("reap_round_duration_seconds", "Time of the rounds that look for expired sandboxes.")),
 		reapFailures:     counter("reap_failures_total", "Rounds, and deletions of expired sandboxes, that failed."),
@@ -107,7 +107,7 @@ func newMetrics(version, provider string) *metrics {
 
 // Values of the labels of reattachments and reaped.
 const (
-	reattachSucceeded = "mended"
+	reattachSucceeded = "succeeded"
 	reattachFailed    = "failed"
 	reapedByTTL       = "ttl"
 	reapedByIdleness  = "idle"

@@ -172,7 +172,7 @@ func TestMetricsOfReattachment(t *testing.T) {
 		_, err = stream.Recv()
 	}
 	close(release)
-	h.awaitMetric(`sandgate_reattachments_total{outcome="mended"} 1`)
+	h.awaitMetric(`sandgate_reattachments_total{outcome="succeeded"} 1`)
 	h.awaitMetric(`sandgate_reattachments_total{outcome="failed"} 0`)
 	h.awaitMetric(`sandgate_command_ends_total{reason="EXITED"} 1`)
 }

@@ -221,7 +221,7 @@ func TestOutOfMemoryIsSaid(t *testing.T) {
 	}
 }
 
-// A short absence is mended also for calls that find the pipe broken before
+// The server also bridges a short absence for calls that find the pipe broken before
 // they begin.
 func TestUnaryWaitsForTheAgent(t *testing.T) {
 	h := newHarness(t, nil)

@@ -121,7 +121,7 @@ func (p *Provider) checkAPI(ctx context.Context) error {
 // The leases of servers that share the namespace.
 const (
 	reaperLease   = "sandgate-agentsandbox-reaper"
-	injectorLease = "sandgate-agentsandbox-keeper"
+	injectorLease = "sandgate-agentsandbox-injector"
 )
 
 func (p *Provider) lease(name string) kube.Lease {
