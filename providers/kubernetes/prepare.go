@@ -167,6 +167,9 @@ func (p *Provider) makeNamespace(ctx context.Context, name string, pl *plan, cm 
 		if _, err := p.client.CoreV1().ResourceQuotas(name).Create(ctx, quota, metav1.CreateOptions{}); err != nil {
 			return kube.WrapCreate(ctx, "make the namespace's quota", err)
 		}
+		if err := p.awaitQuota(ctx, name, quota); err != nil {
+			return err
+		}
 	}
 	if pl.options.NamespaceLimits != nil {
 		limits := &corev1.LimitRange{ObjectMeta: meta, Spec: corev1.LimitRangeSpec{Limits: pl.options.NamespaceLimits}}
@@ -175,6 +178,20 @@ func (p *Provider) makeNamespace(ctx context.Context, name string, pl *plan, cm 
 		}
 	}
 	return p.awaitServiceAccount(ctx, name, pl)
+}
+
+// awaitQuota waits until the cluster has counted a quota. Admission may not know
+// the quota before that, and would let a pod pass.
+func (p *Provider) awaitQuota(ctx context.Context, namespace string, quota *corev1.ResourceQuota) error {
+	quotas := p.client.CoreV1().ResourceQuotas(namespace)
+	err := kube.Follow(ctx, kube.Object[*corev1.ResourceQuota]{Name: quota.Name, Get: quotas.Get, Watch: quotas.Watch},
+		func(now *corev1.ResourceQuota, exists bool) (bool, error) {
+			return exists && len(now.Status.Hard) >= len(quota.Spec.Hard), nil
+		})
+	if err != nil {
+		return fmt.Errorf("the quota of the sandbox's namespace: %w: %w", err, providers.ErrStartFailed)
+	}
+	return nil
 }
 
 // awaitServiceAccount waits for what the cluster puts into a new namespace and
