@@ -173,7 +173,11 @@ func TestListPages(t *testing.T) {
 	if !slices.Equal(ids, []string{"s0", "s2", "s4", "s6"}) {
 		t.Fatalf("got %v", ids)
 	}
-	_, err := h.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{PageToken: "?"})
+	_, err := h.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{States: []sandboxv1.SandboxState{1, 99}})
+	if err == nil || !strings.Contains(err.Error(), "states[1]") {
+		t.Errorf("an unknown state: %v", err)
+	}
+	_, err = h.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{PageToken: "?"})
 	wantReason(t, err, "PAGE_TOKEN_INVALID")
 	_, err = h.client.ListSandboxes(t.Context(), &sandboxv1.ListSandboxesRequest{PageSize: -1})
 	wantReason(t, err, "REQUEST_INVALID")

@@ -30,7 +30,7 @@ func (s *Server) ListSandboxes(ctx context.Context, req *sandboxv1.ListSandboxes
 	for i, asked := range req.GetStates() {
 		state, ok := wire.StateFrom(asked)
 		if !ok {
-			v.Add(fmt.Sprintf("wire.State(%d)", i), "%d is not a known state", asked)
+			v.Add(fmt.Sprintf("states[%d]", i), "%d is not a known state", asked)
 		}
 		q.States = append(q.States, state)
 	}

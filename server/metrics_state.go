@@ -29,6 +29,8 @@ type stateCollector struct {
 	mu     sync.Mutex
 	taken  time.Time
 	counts []prometheus.Metric
+	// transports are those of connections that were counted once.
+	transports map[string]bool
 }
 
 var _ prometheus.Collector = (*stateCollector)(nil)
@@ -39,6 +41,7 @@ func newStateCollector(s *Server) *stateCollector {
 	}
 	return &stateCollector{
 		s:           s,
+		transports:  make(map[string]bool),
 		sandboxes:   desc("sandboxes", "Sandboxes, by state and template; those of templates that the server no longer has are \"other\".", "state", "template"),
 		available:   desc("pool_available", "Started sandboxes that are not claimed.", "template"),
 		target:      desc("pool_target", "How many of a pool are to be available.", "template"),
@@ -53,12 +56,25 @@ func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
+// countConnections counts open connections by transport. A transport that was
+// counted once stays: an alert needs a zero, not the absence of a series.
+func (c *stateCollector) countConnections() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	counts := make(map[string]int)
+	for transport := range c.transports {
+		counts[transport] = 0
+	}
+	for _, t := range c.s.agents.Live() {
+		counts[t.Info().Transport]++
+		c.transports[t.Info().Transport] = true
+	}
+	return counts
+}
+
 // Collect implements prometheus.Collector. It leaves out what it cannot count.
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
-	connections := make(map[string]int)
-	for _, t := range c.s.agents.Live() {
-		connections[t.Info().Transport]++
-	}
+	connections := c.countConnections()
 	for transport, n := range connections {
 		ch <- prometheus.MustNewConstMetric(c.connections, prometheus.GaugeValue, float64(n), transport)
 	}

@@ -112,6 +112,9 @@ func TestMetricsCountWhatHappens(t *testing.T) {
 	if strings.Contains(body, "Made") {
 		t.Error("a method that a caller made up is in a label")
 	}
+	// A transport without connections counts as zero, and is not absent.
+	h.server.agents.Drop(substrateName(defaultTenant, "a"))
+	h.awaitMetric(`sandgate_agent_connections{transport="pipe"} 0`)
 	problems, err := testutil.GatherAndLint(h.server.metrics.registry)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)

@@ -134,8 +134,9 @@ func (c *command) setLeaderExited(end *spawn.End) {
 
 // setDrained publishes the exit status. The pump calls it.
 func (c *command) setDrained(exited *sandboxv1.Exited) {
-	c.service.running.Add(-1)
+	// In this order, so that Active never sees an old activity and no command.
 	c.service.touch()
+	c.service.running.Add(-1)
 	c.mu.Lock()
 	c.state, c.exited = stateDrained, exited
 	if c.graceTimer != nil {

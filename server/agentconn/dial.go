@@ -94,6 +94,7 @@ func (s *Set) dial(ctx context.Context, key Key, known *providers.Info, raw net.
 	}
 	c = &Conn{Key: key, Incarnation: info.Incarnation, Policies: policies,
 		pipe: &pipe{Conn: raw, dead: make(chan struct{})}, Activity: Activity{Writing: limit.New(1)}}
+	raw = nil // the pipe owns it
 	c.SetInfo(info)
 	if c.client, err = s.newClient(c.pipe); err != nil {
 		return nil, errors.Join(err, c.pipe.Close())

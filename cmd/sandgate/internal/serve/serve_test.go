@@ -94,6 +94,18 @@ func TestConfigFile(t *testing.T) {
 	}
 }
 
+// What looks like a date stays the text of the file, at any depth.
+func TestOptionsKeepDates(t *testing.T) {
+	cfg, err := configOf(t, "templates: [{name: a, provider_options: {since: 2026-01-02, annotations: {released: 2026-01-02, on: [2026-01-02T03:04:05Z]}}}]").server()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"annotations":{"on":["2026-01-02T03:04:05Z"],"released":"2026-01-02"},"since":"2026-01-02"}`
+	if got := string(cfg.Templates[0].ProviderOptions); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 func TestConfigFileErrors(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"unknown field":  {"listen: x\nlisten_at: y\n", "line 2: unknown key listen_at"},

@@ -44,9 +44,28 @@ type templateConfig struct {
 	Images           []string          `yaml:"images" help:"images that a request can name; a trailing \"*\" stands for any rest (default any; with the local provider and authentication, none but the template's)"`
 	Networks         []networkConfig   `yaml:"networks" help:"network modes that a request can choose besides the template's and none"`
 	MaxResources     resourcesConfig   `yaml:"max_resources" help:"the most that a request can ask for (default the template's resources)"`
-	ProviderOptions  map[string]any    `yaml:"provider_options" help:"options of the provider"`
+	ProviderOptions  optionsConfig     `yaml:"provider_options" help:"options of the provider"`
 	AllowOptions     []string          `yaml:"allow_options" help:"keys of provider_options that a request can set (default none)"`
 	Pool             int               `yaml:"pool" help:"sandboxes to keep started ahead (default 0)"`
+}
+
+// optionsConfig holds options of a provider. A value that looks like a date, such
+// as that of an annotation, stays the text that the file has.
+type optionsConfig map[string]any
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (o *optionsConfig) UnmarshalYAML(node *yaml.Node) error {
+	keepDates(node)
+	return node.Decode((*map[string]any)(o))
+}
+
+func keepDates(node *yaml.Node) {
+	if node.Kind == yaml.ScalarNode && node.ShortTag() == "!!timestamp" {
+		node.Tag = "!!str"
+	}
+	for _, child := range node.Content {
+		keepDates(child)
+	}
 }
 
 type resourcesConfig struct {

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -38,11 +37,11 @@ standard error.`,
 			}
 			token, entry, err := authn.NewToken(name, tenant)
 			if err != nil {
-				return err
+				return fmt.Errorf("%w; see: %s --help", err, cmd.CommandPath())
 			}
 			expires := ""
 			if expiresIn < 0 {
-				return errors.New("--expires-in must not be negative")
+				return fmt.Errorf("--expires-in must not be negative; see: %s --help", cmd.CommandPath())
 			}
 			if expiresIn > 0 {
 				expires = ", expires: " + time.Now().Add(expiresIn).UTC().Format(time.RFC3339)
