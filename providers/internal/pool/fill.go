@@ -156,7 +156,8 @@ func (k *kept) end(name string, err error, config Config) (failures int, delay t
 	case err == nil:
 		failures, k.failures = k.failures, 0
 	default:
-		if !began.Before(k.failed) {
+		// A success may have reset the count since the members were started.
+		if k.failures == 0 || !began.Before(k.failed) {
 			k.failures++
 		}
 		delay = min(config.FirstRetry<<min(k.failures-1, 10), config.LastRetry)

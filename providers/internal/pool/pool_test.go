@@ -22,8 +22,13 @@ type memory struct {
 	mu      sync.Mutex
 	members map[string]Member[string]
 	failing bool
-	starts  int
+	// outcomes are the results of the first starts, each a second later than the
+	// one before.
+	outcomes []error
+	starts   int
 }
+
+var errNoRoom = errors.New("no room")
 
 func (m *memory) put(member Member[string]) {
 	m.mu.Lock()
@@ -34,20 +39,26 @@ func (m *memory) put(member Member[string]) {
 
 func (m *memory) Start(ctx context.Context, p providers.Pool, name string) error {
 	m.mu.Lock()
+	takes, err := time.Second, error(nil)
+	if m.failing {
+		err = errNoRoom
+	}
+	if m.starts < len(m.outcomes) {
+		takes, err = time.Duration(m.starts+1)*time.Second, m.outcomes[m.starts]
+	}
 	m.starts++
-	failing := m.failing
 	m.mu.Unlock()
 	m.put(Member[string]{Name: name, State: Starting, Created: time.Now()})
 	select {
-	case <-time.After(time.Second):
+	case <-time.After(takes):
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	m.mu.Lock()
 	delete(m.members, name)
 	m.mu.Unlock()
-	if failing {
-		return errors.New("no room")
+	if err != nil {
+		return err
 	}
 	m.put(Member[string]{Name: name, State: Ready, Created: time.Now()})
 	return nil
@@ -181,6 +192,20 @@ func TestBacksOff(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if n := m.count(Ready); n != 2 {
+			t.Errorf("%d ready after the failures", n)
+		}
+	})
+}
+
+// Members that were started together fail before and after a success.
+func TestFailureAfterSuccess(t *testing.T) {
+	run(t, Config{}, func(t *testing.T, m *memory, c *Controller[string, chan<- string]) {
+		m.outcomes = []error{errNoRoom, nil, errNoRoom}
+		if err := c.Keep(t.Context(), pools(3)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if n := m.count(Ready); n != 3 {
 			t.Errorf("%d ready after the failures", n)
 		}
 	})
