@@ -63,7 +63,8 @@ func (p *Provider) KeepPools(ctx context.Context, pools []providers.Pool) error 
 }
 
 // deletePoolRecords deletes the records of other pools than these, and with them
-// the unclaimed pods that they own.
+// the unclaimed pods that they own. A record stays while a claimed pod runs: it
+// owns the secret of that pod's agent.
 func (p *Provider) deletePoolRecords(ctx context.Context, kept []providers.Pool) error {
 	var keys []string
 	for _, want := range kept {
@@ -82,7 +83,14 @@ func (p *Provider) deletePoolRecords(ctx context.Context, kept []providers.Pool)
 		if slices.Contains(keys, cm.Labels[labelPool]) {
 			continue
 		}
-		err := p.records().Delete(ctx, cm.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &cm.UID}})
+		claimed, err := p.listPods(ctx, labels.Set{labelPool: cm.Labels[labelPool], labelUse: useClaimed}.String(), false)
+		if err != nil {
+			return err
+		}
+		if len(claimed) > 0 {
+			continue
+		}
+		err = p.records().Delete(ctx, cm.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &cm.UID}})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return kube.Wrap(ctx, "delete a pool", err)
 		}

@@ -56,7 +56,8 @@ func TestPoolMembers(t *testing.T) {
 	}
 }
 
-// The record of a pool owns its lease, and goes when the pool is not kept.
+// The record of a pool owns its lease. It is deleted when the pool is not kept and
+// none of its pods is a sandbox.
 func TestPoolRecord(t *testing.T) {
 	p, client := fakeProvider(t)
 	kept := providers.Pool{Template: "t", Target: 1, Spec: providers.Spec{Template: "t", Network: providers.NetworkNone}}
@@ -86,6 +87,21 @@ func TestPoolRecord(t *testing.T) {
 	}
 	if _, err := client.CoreV1().ConfigMaps("ns").Get(t.Context(), poolName(key), metav1.GetOptions{}); err != nil {
 		t.Errorf("the record of a kept pool: %v", err)
+	}
+	claimed := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "claimed", Namespace: "ns", Labels: map[string]string{
+		managedBy: managedByValue, labelPool: key, labelUse: useClaimed,
+	}}}
+	if _, err := client.CoreV1().Pods("ns").Create(t.Context(), claimed, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.deletePoolRecords(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	if _, err := client.CoreV1().ConfigMaps("ns").Get(t.Context(), poolName(key), metav1.GetOptions{}); err != nil {
+		t.Errorf("the record of a pool with a claimed pod: %v", err)
+	}
+	if err := client.CoreV1().Pods("ns").Delete(t.Context(), claimed.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
 	}
 	if err := p.deletePoolRecords(t.Context(), nil); err != nil {
 		t.Error(err)
