@@ -88,9 +88,12 @@ func (c *Controller[M, C]) look(ctx context.Context, k *kept, starts *sync.WaitG
 			c.warn(ctx, "a member of a pool could not be deleted", err, slog.String("template", k.Template), slog.String("member", m.Name))
 		}
 	}
-	missing := k.Target - have
-	if missing > 0 && c.config.Parallel > 0 {
-		missing = min(missing, c.config.Parallel-len(starting))
+	missing, limit := k.Target-have, c.config.Parallel
+	if k.failing() {
+		limit = 1 // probes whether starts succeed again
+	}
+	if limit > 0 {
+		missing = min(missing, limit-len(starting))
 	}
 	if k.Target > have {
 		settled = false
@@ -128,6 +131,13 @@ func (k *kept) underWay() map[string]time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return maps.Clone(k.starting)
+}
+
+// failing reports whether the last start failed.
+func (k *kept) failing() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.failures > 0
 }
 
 // begin names a member to be started, unless it is too early after a failure.

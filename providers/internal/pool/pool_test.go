@@ -175,11 +175,12 @@ func TestStartsAreBounded(t *testing.T) {
 	})
 }
 
-// Delays double, and a batch that fails together counts once.
+// Delays double, a batch that fails together counts once, and one start probes
+// whether the next ones would succeed.
 func TestBacksOff(t *testing.T) {
 	run(t, Config{}, func(t *testing.T, m *memory, c *Controller[string, chan<- string]) {
 		m.failing = true
-		if err := c.Keep(t.Context(), pools(2)); err != nil {
+		if err := c.Keep(t.Context(), pools(20)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(30 * time.Second)
@@ -187,11 +188,11 @@ func TestBacksOff(t *testing.T) {
 		m.mu.Lock()
 		m.failing = false
 		m.mu.Unlock()
-		if starts < 6 || starts > 10 {
+		if starts < 20+3 || starts > 20+5 {
 			t.Errorf("%d starts in half a minute of failures", starts)
 		}
 		time.Sleep(time.Minute)
-		if n := m.count(Ready); n != 2 {
+		if n := m.count(Ready); n != 20 {
 			t.Errorf("%d ready after the failures", n)
 		}
 	})
