@@ -230,11 +230,19 @@ const dropsAtOnce = 4
 // drain drops the members that no pool needs, and reports whether it could. A
 // member that another server starts for one of the pools stays.
 func (c *Controller[M, C]) drain(ctx context.Context, pools []providers.Pool) bool {
-	needed := make(map[string]bool)
 	failed := func(err error) bool {
 		c.warn(ctx, "pools that are not kept could not be deleted", err)
 		return false
 	}
+	// All members are listed first: one that is started later must stay.
+	var all []Member[M]
+	for m, err := range c.driver.Unclaimed(ctx, nil, false) {
+		if err != nil {
+			return failed(err)
+		}
+		all = append(all, m)
+	}
+	needed := make(map[string]bool)
 	for _, p := range pools {
 		left := p.Target
 		for m, err := range c.driver.Unclaimed(ctx, &p.Spec, false) {
@@ -252,10 +260,7 @@ func (c *Controller[M, C]) drain(ctx context.Context, pools []providers.Pool) bo
 	}
 	var drops errgroup.Group
 	drops.SetLimit(dropsAtOnce)
-	for m, err := range c.driver.Unclaimed(ctx, nil, false) {
-		if err != nil {
-			return failed(errors.Join(err, drops.Wait()))
-		}
+	for _, m := range all {
 		if !needed[m.Name] {
 			drops.Go(func() error { return c.driver.Drop(ctx, m) })
 		}

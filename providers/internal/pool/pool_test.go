@@ -26,6 +26,7 @@ type memory struct {
 	// one before.
 	outcomes []error
 	starts   int
+	listed   func() // called after each list
 }
 
 var errNoRoom = errors.New("no room")
@@ -71,7 +72,11 @@ func (m *memory) Unclaimed(context.Context, *providers.Spec, bool) iter.Seq2[Mem
 		for _, member := range m.members {
 			all = append(all, member)
 		}
+		listed := m.listed
 		m.mu.Unlock()
+		if listed != nil {
+			listed()
+		}
 		for _, member := range all {
 			if !yield(member, nil) {
 				return
@@ -237,6 +242,16 @@ func TestDropsWhatIsNotNeeded(t *testing.T) {
 		}
 		if _, err := c.Status(t.Context(), "t"); !errors.Is(err, providers.ErrNotFound) {
 			t.Errorf("status of a pool that is not kept: %v", err)
+		}
+	})
+}
+
+// Another server starts a member for a kept pool while this one drains.
+func TestDrainKeepsNewMember(t *testing.T) {
+	run(t, Config{}, func(t *testing.T, m *memory, c *Controller[string, chan<- string]) {
+		m.listed = sync.OnceFunc(func() { m.put(Member[string]{Name: "new", State: Ready}) })
+		if err := c.Keep(t.Context(), pools(1)); err != nil || !slices.Contains(m.names(), "new") {
+			t.Errorf("left: %v, %v", m.names(), err)
 		}
 	})
 }
