@@ -49,8 +49,8 @@ func (c *Controller[M, C]) run(ctx context.Context, k *kept) {
 	}
 }
 
-// look drops broken and surplus members and starts what is missing. It reports
-// whether the pool needed nothing.
+// look drops broken members, and as the leader also surplus ones, and starts what
+// is missing. It reports whether the pool needed nothing.
 func (c *Controller[M, C]) look(ctx context.Context, k *kept, starts *sync.WaitGroup) (settled bool) {
 	starting := k.underWay() // before the list: a member may become ready meanwhile
 	settled = len(starting) == 0
@@ -76,7 +76,8 @@ func (c *Controller[M, C]) look(ctx context.Context, k *kept, starts *sync.WaitG
 			}
 		}
 	}
-	if surplus := len(ready) - k.Target; surplus > 0 {
+	// Where every server fills the pool, another one may have a higher target.
+	if c.config.Lead != nil && len(ready) > k.Target {
 		slices.SortFunc(ready, func(a, b Member[M]) int {
 			return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 		})

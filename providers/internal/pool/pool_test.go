@@ -139,6 +139,8 @@ func run(t *testing.T, config Config, test func(t *testing.T, m *memory, c *Cont
 	})
 }
 
+func lead(ctx context.Context, _ providers.Pool, do func(context.Context)) { do(ctx) }
+
 func pools(target int) []providers.Pool { return []providers.Pool{{Template: "t", Target: target}} }
 
 func TestFillsInParallelAndRefills(t *testing.T) {
@@ -218,7 +220,7 @@ func TestFailureAfterSuccess(t *testing.T) {
 }
 
 func TestDropsWhatIsNotNeeded(t *testing.T) {
-	run(t, Config{}, func(t *testing.T, m *memory, c *Controller[string, chan<- string]) {
+	run(t, Config{Lead: lead}, func(t *testing.T, m *memory, c *Controller[string, chan<- string]) {
 		begun := time.Now()
 		for i := range 4 {
 			m.put(Member[string]{Name: fmt.Sprint("ready", i), State: Ready, Created: begun})
@@ -259,7 +261,6 @@ func TestDrainKeepsNewMember(t *testing.T) {
 // A leader drops a member that a former leader was starting. Without leaders the
 // member belongs to another server.
 func TestStartingMemberOfAnotherServer(t *testing.T) {
-	lead := func(ctx context.Context, _ providers.Pool, do func(context.Context)) { do(ctx) }
 	for name, c := range map[string]struct {
 		config Config
 		left   int
@@ -277,6 +278,22 @@ func TestStartingMemberOfAnotherServer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Without leaders, servers may keep the same pool at different targets.
+func TestMembersOfHigherTarget(t *testing.T) {
+	run(t, Config{}, func(t *testing.T, m *memory, c *Controller[string, chan<- string]) {
+		other := New(m, c.config)
+		defer other.Close()
+		if err := errors.Join(c.Keep(t.Context(), pools(1)), other.Keep(t.Context(), pools(3))); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		// The first start of the two servers may overfill the pool once.
+		if n, starts := m.count(Ready), m.started(); n < 3 || starts > 4 {
+			t.Errorf("%d ready after %d starts", n, starts)
+		}
+	})
 }
 
 // A start under way ends with the pool.
