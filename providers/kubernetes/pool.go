@@ -38,7 +38,8 @@ const (
 // newPools returns the controller of the pools. One server fills each of them.
 func (p *Provider) newPools() *pool.Controller[*corev1.Pod, *podClaim] {
 	return pool.New(poolDriver{p}, pool.Config{
-		Log: p.log, Check: p.checkPool, Lead: p.leadPool, IdleInterval: poolIdleInterval, RefillDelay: refillDelay,
+		Log: p.log, Check: p.checkPool, Lead: p.leadPool, Drained: p.deletePoolRecords,
+		IdleInterval: poolIdleInterval, RefillDelay: refillDelay,
 	})
 }
 
@@ -53,13 +54,7 @@ func (p *Provider) checkPool(want providers.Pool) error {
 // KeepPools drops the pods that no pool needs before it returns, as far as the
 // cluster lets it.
 func (p *Provider) KeepPools(ctx context.Context, pools []providers.Pool) error {
-	if err := p.pools.Keep(ctx, pools); err != nil {
-		return err
-	}
-	if err := p.deletePoolRecords(ctx, pools); err != nil {
-		p.log.WarnContext(ctx, "records of pools that are not kept could not be deleted", "error", err)
-	}
-	return nil
+	return p.pools.Keep(ctx, pools)
 }
 
 // deletePoolRecords deletes the records of other pools than these, and with them

@@ -1,13 +1,17 @@
 package kubernetes
 
 import (
+	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/pool"
@@ -109,4 +113,32 @@ func TestPoolRecord(t *testing.T) {
 	if _, err := client.CoreV1().ConfigMaps("ns").Get(t.Context(), poolName(key), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the record of a pool that is not kept: %v", err)
 	}
+}
+
+// KeepPools deletes the records of pools that are not kept, later if the cluster
+// does not let it at once.
+func TestPoolRecordIsDeletedLater(t *testing.T) {
+	p, client := fakeProvider(t)
+	defer p.pools.Close()
+	if _, err := p.poolRecord(t.Context(), "key", "t"); err != nil {
+		t.Fatal(err)
+	}
+	deletions := make(chan struct{}, 10)
+	client.PrependReactor("delete", "configmaps", func(k8stesting.Action) (bool, runtime.Object, error) {
+		deletions <- struct{}{}
+		if len(deletions) == 1 {
+			return true, nil, errors.New("not now")
+		}
+		return false, nil, nil
+	})
+	if err := p.KeepPools(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		time.Sleep(100 * time.Millisecond)
+		if _, err := client.CoreV1().ConfigMaps("ns").Get(t.Context(), poolName("key"), metav1.GetOptions{}); apierrors.IsNotFound(err) {
+			return
+		}
+	}
+	t.Errorf("the record is there after %d deletions", len(deletions))
 }

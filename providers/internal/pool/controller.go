@@ -23,6 +23,9 @@ type Config struct {
 	// Lead calls do while this server is the only one to fill the pool, and returns
 	// when ctx has ended. Nil: every server fills the pools that it keeps.
 	Lead func(ctx context.Context, p providers.Pool, do func(context.Context))
+	// Drained, if set, deletes what else is left of pools that are not among these,
+	// after their members.
+	Drained func(context.Context, []providers.Pool) error
 	// Parallel is how many members of a pool are started at once. 0: all.
 	Parallel int
 	// Interval is the time between two looks at a pool. Default: 2 s.
@@ -227,8 +230,9 @@ func (c *Controller[M, C]) Status(ctx context.Context, template string) (provide
 // dropsAtOnce is how many members are deleted at once.
 const dropsAtOnce = 4
 
-// drain drops the members that no pool needs, and reports whether it could. A
-// member that another server starts for one of the pools stays.
+// drain deletes the members that no pool needs and what else is left of other
+// pools, and reports whether it could. A member that another server starts for one
+// of the pools stays.
 func (c *Controller[M, C]) drain(ctx context.Context, pools []providers.Pool) bool {
 	failed := func(err error) bool {
 		c.warn(ctx, "pools that are not kept could not be deleted", err)
@@ -265,7 +269,11 @@ func (c *Controller[M, C]) drain(ctx context.Context, pools []providers.Pool) bo
 			drops.Go(func() error { return c.driver.Drop(ctx, m) })
 		}
 	}
-	if err := drops.Wait(); err != nil {
+	err := drops.Wait()
+	if err == nil && c.config.Drained != nil {
+		err = c.config.Drained(ctx, pools)
+	}
+	if err != nil {
 		return failed(err)
 	}
 	return true

@@ -258,6 +258,25 @@ func TestDrainKeepsNewMember(t *testing.T) {
 	})
 }
 
+// What is left of pools that are not kept is deleted in the background if it
+// cannot be deleted at once.
+func TestRetriesDrained(t *testing.T) {
+	results := make(chan error, 3)
+	results <- errors.New("not now")
+	results <- errors.New("not now")
+	results <- nil
+	config := Config{Drained: func(context.Context, []providers.Pool) error { return <-results }}
+	run(t, config, func(t *testing.T, _ *memory, c *Controller[string, chan<- string]) {
+		if err := c.Keep(t.Context(), nil); err != nil || len(results) != 2 {
+			t.Errorf("%d left, %v", len(results), err)
+		}
+		time.Sleep(time.Minute)
+		if len(results) != 0 {
+			t.Errorf("not retried %d times", len(results))
+		}
+	})
+}
+
 // A leader drops a member that a former leader was starting. Without leaders the
 // member belongs to another server.
 func TestStartingMemberOfAnotherServer(t *testing.T) {
