@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/sandgate/sandgate/providers"
@@ -276,9 +277,11 @@ func (p *Provider) leadPool(ctx context.Context, want providers.Pool, do func(co
 		return
 	}
 	p.lease(poolName(key)).Lead(ctx, func(ctx context.Context) {
-		if err := p.ownLease(ctx, key, want.Template); err != nil && ctx.Err() == nil {
-			p.log.LogAttrs(ctx, slog.LevelWarn, "the lease of a pool has no owner yet", slog.String("template", want.Template), slog.Any("error", err))
+		cm, err := p.poolRecord(ctx, key, want.Template)
+		if err == nil {
+			err = p.ownLease(ctx, cm)
 		}
+		p.warnOfLease(ctx, want.Template, err)
 		var watching sync.WaitGroup
 		defer watching.Wait()
 		watching.Go(func() { p.watchPool(ctx, key) })
@@ -289,7 +292,15 @@ func (p *Provider) leadPool(ctx context.Context, want providers.Pool, do func(co
 // poolName is the name of a pool's record and of its lease.
 func poolName(key string) string { return "sgpool-" + key }
 
+func (p *Provider) warnOfLease(ctx context.Context, template string, err error) {
+	if err != nil && ctx.Err() == nil {
+		p.log.LogAttrs(ctx, slog.LevelWarn, "the lease of a pool has no owner yet", slog.String("template", template), slog.Any("error", err))
+	}
+}
+
 // poolRecord returns the ConfigMap that owns a pool's unclaimed pods and its lease.
+// Another server may have deleted it together with the lease: after making it,
+// poolRecord gives it the lease.
 func (p *Provider) poolRecord(ctx context.Context, key, template string) (*corev1.ConfigMap, error) {
 	cm, err := p.records().Get(ctx, poolName(key), getOptions)
 	if apierrors.IsNotFound(err) {
@@ -299,23 +310,28 @@ func (p *Provider) poolRecord(ctx context.Context, key, template string) (*corev
 			}},
 			Data: map[string]string{"template": template},
 		}, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) {
+		switch {
+		case apierrors.IsAlreadyExists(err):
 			cm, err = p.records().Get(ctx, poolName(key), getOptions)
+		case err == nil:
+			p.warnOfLease(ctx, template, p.ownLease(ctx, cm))
 		}
 	}
 	return cm, kube.Wrap(ctx, "the pool's record", err)
 }
 
+// leaseBackoff outlasts the time in which the leader makes a deleted lease anew.
+var leaseBackoff = wait.Backoff{Duration: time.Second, Steps: 5}
+
 // ownLease makes the pool's record the owner of its lease, so that the cluster
 // deletes both.
-func (p *Provider) ownLease(ctx context.Context, key, template string) error {
-	cm, err := p.poolRecord(ctx, key, template)
-	if err != nil {
-		return err
-	}
+func (p *Provider) ownLease(ctx context.Context, cm *corev1.ConfigMap) error {
 	leases := p.leases.Leases(p.namespace)
-	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		lease, err := leases.Get(ctx, poolName(key), getOptions)
+	again := func(err error) bool {
+		return ctx.Err() == nil && (apierrors.IsConflict(err) || apierrors.IsNotFound(err))
+	}
+	err := retry.OnError(leaseBackoff, again, func() error {
+		lease, err := leases.Get(ctx, cm.Name, getOptions)
 		if err != nil || slices.ContainsFunc(lease.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == cm.UID }) {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/sandgate/sandgate/providers"
@@ -73,18 +74,27 @@ func TestPoolRecord(t *testing.T) {
 	if _, err := client.CoordinationV1().Leases("ns").Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 {
-		if err := p.ownLease(t.Context(), key, "t"); err != nil {
+	// Another server deletes the record, and this one makes it again.
+	var uid types.UID
+	client.PrependReactor("create", "configmaps", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		a.(k8stesting.CreateAction).GetObject().(*corev1.ConfigMap).UID = uid
+		return false, nil, nil
+	})
+	for _, uid = range []types.UID{"first", "second"} {
+		if err := client.CoreV1().ConfigMaps("ns").Delete(t.Context(), poolName(key), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			t.Fatal(err)
 		}
-	}
-	cm, err := p.poolRecord(t.Context(), key, "t")
-	if err != nil {
-		t.Fatal(err)
-	}
-	now, err := client.CoordinationV1().Leases("ns").Get(t.Context(), poolName(key), metav1.GetOptions{})
-	if err != nil || !slices.Equal(now.OwnerReferences, owner(cm)) {
-		t.Errorf("the lease: %+v, %v", now, err)
+		cm, err := p.poolRecord(t.Context(), key, "t")
+		if err != nil || cm.UID != uid {
+			t.Fatalf("the record: %+v, %v", cm, err)
+		}
+		now, err := client.CoordinationV1().Leases("ns").Get(t.Context(), poolName(key), metav1.GetOptions{})
+		if err != nil || !slices.Equal(now.OwnerReferences, owner(cm)) {
+			t.Errorf("the lease: %+v, %v", now, err)
+		}
+		if err := p.ownLease(t.Context(), cm); err != nil {
+			t.Error(err)
+		}
 	}
 	if err := p.deletePoolRecords(t.Context(), []providers.Pool{kept}); err != nil {
 		t.Error(err)
@@ -120,7 +130,10 @@ func TestPoolRecord(t *testing.T) {
 func TestPoolRecordIsDeletedLater(t *testing.T) {
 	p, client := fakeProvider(t)
 	defer p.pools.Close()
-	if _, err := p.poolRecord(t.Context(), "key", "t"); err != nil {
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: poolName("key"), Namespace: "ns", Labels: map[string]string{
+		managedBy: managedByValue, labelKind: kindPool, labelPool: "key",
+	}}}
+	if _, err := client.CoreV1().ConfigMaps("ns").Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	deletions := make(chan struct{}, 10)
