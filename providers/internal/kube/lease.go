@@ -34,13 +34,6 @@ const (
 	leaseRetry = 2 * time.Second
 )
 
-// Clients of leases have a rate limit of their own: a renewal must not queue behind
-// the requests of many callers.
-const (
-	leaseRequestsPerSecond = 10
-	leaseBurst             = 20
-)
-
 var (
 	errNotHolding = fmt.Errorf("the lease could not be renewed in time: %w", providers.ErrUnavailable)
 	errDone       = errors.New("the work under the lease has ended")
@@ -54,10 +47,12 @@ type Lease struct {
 	Log       *slog.Logger
 }
 
-// NewLeases returns a client for leases.
+// NewLeases returns a client for leases. It has no rate limit: each lease costs at
+// most a few requests per leaseRetry, and a renewal must not queue behind the
+// requests of many callers or of other leases.
 func NewLeases(config *rest.Config) (coordinationv1.LeasesGetter, error) {
 	own := rest.CopyConfig(config)
-	own.RateLimiter, own.QPS, own.Burst = nil, leaseRequestsPerSecond, leaseBurst
+	own.RateLimiter, own.QPS = nil, -1
 	return coordinationv1.NewForConfig(own)
 }
 

@@ -3,7 +3,10 @@ package kube
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"sync"
 	"testing"
@@ -15,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/sandgate/sandgate/providers"
 )
@@ -243,4 +247,25 @@ func TestLease(t *testing.T) {
 		}
 		within(t, 20*time.Second, "the second leads", second.began)
 	})
+}
+
+// The leases of many pools do not delay each other's renewals.
+func TestLeasesHaveNoRateLimit(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease"}`)
+	}))
+	defer server.Close()
+	client, err := NewLeases(&rest.Config{Host: server.URL, QPS: 1, Burst: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A client with a limit fails at once if it would exceed the deadline.
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for range 200 {
+		if _, err := client.Leases("n").Get(ctx, "l", metav1.GetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
