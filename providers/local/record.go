@@ -49,6 +49,8 @@ type record struct {
 	Fit          string      `json:"fit,omitempty"` // what a claim must fit, see fitOf
 }
 
+// readRecord returns the record of an older server, which names no transport, as
+// one of a half-made sandbox: this server cannot reach its agent.
 func readRecord(b bundle) (*record, error) {
 	data, err := os.ReadFile(b.record())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,6 +62,9 @@ func readRecord(b bundle) (*record, error) {
 	r := &record{}
 	if err := json.Unmarshal(data, r); err != nil {
 		return nil, fmt.Errorf("%s: %w", b.record(), errors.Join(errCorrupt, err))
+	}
+	if r.Transport == "" && r.Phase != phaseDeleting {
+		r.Phase = phaseCreating
 	}
 	return r, nil
 }
