@@ -61,6 +61,10 @@ func TestNames(t *testing.T) {
 	if a, b := Digest("ab", "c"), Digest("a", "bc"); a == b || len(a) != 20 {
 		t.Errorf("digests %q and %q", a, b)
 	}
+	// Labels of sandboxes that exist have it.
+	if got := Digest("tenant"); got != "5hninu2rz6nhmqwyyuaz" {
+		t.Errorf("the digest of one text: %q", got)
+	}
 	if a, b := Random(), Random(); a == b || len(a) != 16 {
 		t.Errorf("random names %q and %q", a, b)
 	}
