@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -110,7 +112,7 @@ func (c *Controller[M, C]) look(ctx context.Context, k *kept, starts *sync.WaitG
 }
 
 func (c *Controller[M, C]) start(ctx context.Context, k *kept, name string) {
-	err := c.driver.Start(ctx, k.Pool, name)
+	err := c.startMember(ctx, k.Pool, name)
 	failures, delay := k.end(name, err, c.config)
 	template := slog.String("template", k.Template)
 	switch {
@@ -125,6 +127,17 @@ func (c *Controller[M, C]) start(ctx context.Context, k *kept, name string) {
 	if err == nil {
 		c.Wake()
 	}
+}
+
+// startMember turns a panic of the driver into an error, so that it does not end
+// the server.
+func (c *Controller[M, C]) startMember(ctx context.Context, p providers.Pool, name string) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
+	return c.driver.Start(ctx, p, name)
 }
 
 // underWay returns the names of what this server is starting.

@@ -29,7 +29,10 @@ type memory struct {
 	listed   func() // called after each list
 }
 
-var errNoRoom = errors.New("no room")
+var (
+	errNoRoom = errors.New("no room")
+	errPanic  = errors.New("the driver panics")
+)
 
 func (m *memory) put(member Member[string]) {
 	m.mu.Lock()
@@ -58,6 +61,9 @@ func (m *memory) Start(ctx context.Context, p providers.Pool, name string) error
 	m.mu.Lock()
 	delete(m.members, name)
 	m.mu.Unlock()
+	if errors.Is(err, errPanic) {
+		panic(err)
+	}
 	if err != nil {
 		return err
 	}
@@ -215,6 +221,20 @@ func TestFailureAfterSuccess(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := m.count(Ready); n != 3 {
 			t.Errorf("%d ready after the failures", n)
+		}
+	})
+}
+
+// A driver that panics fails like one that returns an error.
+func TestPanicIsFailure(t *testing.T) {
+	run(t, Config{}, func(t *testing.T, m *memory, c *Controller[string, chan<- string]) {
+		m.outcomes = []error{errPanic}
+		if err := c.Keep(t.Context(), pools(1)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if n := m.count(Ready); n != 1 || m.started() != 2 {
+			t.Errorf("%d ready after %d starts", n, m.started())
 		}
 	})
 }
