@@ -114,10 +114,11 @@ func (p *Provider) open(ctx context.Context, pod *corev1.Pod) (net.Conn, error) 
 	return p.agents.Dial(ctx, p.agentIn(pod))
 }
 
-// openFirst connects to an agent that was just started.
-func (p *Provider) openFirst(ctx context.Context, pod *corev1.Pod) (net.Conn, error) {
+// openFirst connects to an agent that was just started. Where exec is tried next,
+// only the first try waits until the agent listens.
+func (p *Provider) openFirst(ctx context.Context, pod *corev1.Pod, try int) (net.Conn, error) {
 	agent := p.agentIn(pod)
-	agent.Starting = true
+	agent.Starting = try == 1 || p.config.Transport != TransportAuto
 	return p.agents.Dial(ctx, agent)
 }
 

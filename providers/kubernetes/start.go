@@ -137,7 +137,7 @@ const (
 // firstWords opens a connection on which the agent has spoken.
 func (p *Provider) firstWords(ctx context.Context, pl *plan, pod *corev1.Pod) (net.Conn, error) {
 	for try := 1; ; try++ {
-		conn, err := p.openFirst(ctx, pod)
+		conn, err := p.openFirst(ctx, pod, try)
 		if err == nil {
 			return conn, nil
 		}

@@ -2,7 +2,10 @@ package kube
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"sync"
 	"time"
@@ -20,6 +23,8 @@ const (
 	// unreachableTime is how long pods of a group are reached by exec after one of
 	// them could not be reached at its address.
 	unreachableTime = 5 * time.Minute
+	// warnInterval is the least time between warnings about a peer or a secret.
+	warnInterval = time.Minute
 )
 
 // Agents connects to agents by a transport. It is safe for concurrent use.
@@ -32,6 +37,7 @@ type Agents struct {
 	mu sync.Mutex
 	// unreachable holds the groups of pods that exec reaches, and until when.
 	unreachable map[string]time.Time
+	warned      time.Time // the last warning about a peer or a secret
 }
 
 // NewAgents makes an Agents. The transport must have been resolved.
@@ -61,23 +67,55 @@ type Agent struct {
 }
 
 // Dial connects to an agent. With TransportAuto it falls back to exec where the
-// pod's address does not lead to the agent, and uses exec for all pods of the
-// group for some minutes.
+// pod's address does not lead to the agent. If exec shows that the agent runs, the
+// network in between is to blame, and exec reaches all pods of the group for some
+// minutes.
 func (a *Agents) Dial(ctx context.Context, to Agent) (net.Conn, error) {
-	if a.Transport(to.Port, to.Group) == TransportPodIP {
-		conn, err := a.dialPod(ctx, to)
-		if err == nil || a.transport != TransportAuto || ctx.Err() != nil {
-			return conn, err
+	if a.Transport(to.Port, to.Group) == TransportExec {
+		return a.tunnel(ctx, to)
+	}
+	conn, err := a.dialPod(ctx, to)
+	if err == nil || a.transport != TransportAuto || ctx.Err() != nil {
+		return conn, err
+	}
+	a.warn(ctx, to, err)
+	tunnel, failed := a.tunnel(ctx, to)
+	if failed != nil {
+		return nil, failed
+	}
+	if to.Starting && refused(err) {
+		// An agent that answers listens at its port as well.
+		to.Starting = false
+		limited, cancel := context.WithTimeout(ctx, autoConnectTime)
+		conn, err = a.dialPod(limited, to)
+		cancel()
+		if err == nil {
+			_ = tunnel.Close()
+			return conn, nil
 		}
+		if refused(err) {
+			err = fmt.Errorf("%w: %w", errNoRoute, err)
+		}
+	}
+	if errors.Is(err, errNoRoute) {
 		a.fallBack(ctx, to, err)
 	}
+	return tunnel, nil
+}
+
+func (a *Agents) tunnel(ctx context.Context, to Agent) (net.Conn, error) {
 	return a.executor.Tunnel(ctx, Container{Namespace: to.Pod.Namespace, Pod: to.Pod.Name, Name: to.Container}, to.Command)
 }
+
+// secretError is a secret that could not be read.
+type secretError struct{ error }
+
+func (e secretError) Unwrap() error { return e.error }
 
 func (a *Agents) dialPod(ctx context.Context, to Agent) (net.Conn, error) {
 	secret, err := to.Secret(ctx)
 	if err != nil {
-		return nil, err
+		return nil, secretError{err}
 	}
 	if to.Starting {
 		return a.conns.DialNew(ctx, to.Pod, to.Port, secret)
@@ -85,14 +123,26 @@ func (a *Agents) dialPod(ctx context.Context, to Agent) (net.Conn, error) {
 	return a.conns.Dial(ctx, to.Pod, to.Port, secret)
 }
 
-func (a *Agents) fallBack(ctx context.Context, to Agent, err error) {
-	if !OutOfReach(err) {
-		a.log.DebugContext(ctx, "an agent is reached by exec", "pod", to.Pod.Name, "error", err)
-		return
+// warn logs that a pod's address does not lead to its agent. A peer that is not the
+// agent, and a secret that cannot be read, need an operator's attention.
+func (a *Agents) warn(ctx context.Context, to Agent, err error) {
+	level := slog.LevelDebug
+	if _, secret := errors.AsType[secretError](err); secret || errors.Is(err, sealed.ErrUnauthenticated) {
+		a.mu.Lock()
+		if now := time.Now(); now.Sub(a.warned) >= warnInterval {
+			a.warned, level = now, slog.LevelWarn
+		}
+		a.mu.Unlock()
 	}
+	a.log.Log(ctx, level, "an agent is not reached at its pod's address; exec is tried", "pod", to.Pod.Name, "error", err)
+}
+
+func (a *Agents) fallBack(ctx context.Context, to Agent, err error) {
+	now := time.Now()
 	a.mu.Lock()
+	maps.DeleteFunc(a.unreachable, func(_ string, until time.Time) bool { return !now.Before(until) })
 	_, known := a.unreachable[to.Group]
-	a.unreachable[to.Group] = time.Now().Add(unreachableTime)
+	a.unreachable[to.Group] = now.Add(unreachableTime)
 	a.mu.Unlock()
 	if !known {
 		a.log.WarnContext(ctx, "agents cannot be reached at their pods' addresses and are reached by exec", "pod", to.Pod.Name, "group", to.Group, "error", err)

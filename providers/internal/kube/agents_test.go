@@ -1,12 +1,15 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,7 +22,11 @@ import (
 )
 
 func TestAgentsDial(t *testing.T) {
+	var down atomic.Bool
 	_, e := newExecServer(t, func(_ io.Reader, stdout, _ io.Writer, _ <-chan struct{}) int {
+		if down.Load() {
+			return 1
+		}
 		_, _ = io.WriteString(stdout, "hello")
 		return 0
 	})
@@ -34,7 +41,7 @@ func TestAgentsDial(t *testing.T) {
 	here, blocked := podAt("127.0.0.1"), blackHole(t)
 	open := func(t *testing.T, transport Transport) *Agents {
 		a := NewAgents(e, transport, slog.New(slog.DiscardHandler))
-		a.conns.connectTime = 100 * time.Millisecond
+		a.conns.connectTime, a.conns.listenWait = 100*time.Millisecond, 100*time.Millisecond
 		t.Cleanup(a.Close)
 		return a
 	}
@@ -76,6 +83,58 @@ func TestAgentsDial(t *testing.T) {
 		_ = l.Close()
 		reached(t, a, agent(here, closed), TransportExec)
 		reached(t, a, agent(here, port), TransportPodIP)
+	})
+	t.Run("auto falls back for no other pod if exec fails too", func(t *testing.T) {
+		a := open(t, TransportAuto)
+		l, closed := listen(t, "127.0.0.1:0")
+		_ = l.Close()
+		down.Store(true)
+		defer down.Store(false)
+		for _, port := range []int32{closed, blocked} {
+			to := agent(here, port)
+			to.Starting = true
+			if conn, err := a.Dial(t.Context(), to); err == nil {
+				t.Errorf("%v", conn)
+			}
+		}
+		reached(t, a, agent(here, port), TransportPodIP)
+	})
+	t.Run("auto falls back for the pods of a group where an agent's port is rejected", func(t *testing.T) {
+		a := open(t, TransportAuto)
+		l, closed := listen(t, "127.0.0.1:0")
+		_ = l.Close()
+		to := agent(here, closed)
+		to.Starting = true
+		reached(t, a, to, TransportExec)
+		reached(t, a, agent(here, port), TransportExec)
+	})
+	t.Run("auto warns", func(t *testing.T) {
+		a := open(t, TransportAuto)
+		var logged bytes.Buffer
+		a.log = slog.New(slog.NewTextHandler(&logged, nil))
+		warns := func(what string, to Agent, want int) {
+			t.Helper()
+			logged.Reset()
+			reached(t, a, to, TransportExec)
+			if n := strings.Count(logged.String(), "level=WARN"); n != want {
+				t.Errorf("%s: %d warnings: %s", what, n, &logged)
+			}
+		}
+		warns("a group", agent(here, blocked), 1)
+		warns("the same", agent(here, blocked), 0)
+		a.unreachable["none"] = time.Now()
+		warns("the same, later", agent(here, blocked), 1)
+		a.unreachable["none"] = time.Now()
+		other := agent(here, port)
+		other.Secret = func(context.Context) (sealed.Secret, error) { return sealed.NewSecret(), nil }
+		warns("a peer that is not the agent", other, 1)
+		warns("the same", other, 0)
+		a.warned = time.Now().Add(-warnInterval)
+		other.Secret = func(context.Context) (sealed.Secret, error) { return sealed.Secret{}, providers.ErrForbidden }
+		warns("a secret that may not be read", other, 1)
+		if got := a.Transport(port, "none"); got != TransportPodIP {
+			t.Errorf("then the group is reached by %s", got)
+		}
 	})
 	t.Run("pod-ip never falls back", func(t *testing.T) {
 		if conn, err := open(t, TransportPodIP).Dial(t.Context(), agent(here, blocked)); !OutOfReach(err) || !errors.Is(err, providers.ErrUnavailable) {

@@ -22,6 +22,7 @@ import (
 // pod ends its connections here as well. The zero value is usable.
 type PodConns struct {
 	connectTime time.Duration // 0: podDialTime
+	listenWait  time.Duration // 0: podListenWait
 
 	mu     sync.Mutex
 	closed bool
@@ -61,14 +62,15 @@ func (a *PodConns) Dial(ctx context.Context, pod *corev1.Pod, port int32, s seal
 // DialNew is Dial for an agent that may not listen yet.
 func (a *PodConns) DialNew(ctx context.Context, pod *corev1.Pod, port int32, s sealed.Secret) (net.Conn, error) {
 	return a.register(pod, func() (net.Conn, error) {
-		until := time.Now().Add(podListenWait)
+		wait := cmp.Or(a.listenWait, podListenWait)
+		until := time.Now().Add(wait)
 		for pause := podListenRetry; ; pause = min(2*pause, podListenRetryMax) {
 			conn, err := a.dial(ctx, pod, port, s)
 			switch {
 			case !refused(err) || ctx.Err() != nil:
 				return conn, err
 			case time.Now().After(until):
-				return nil, fmt.Errorf("%w within %v: %w", errOutOfReach, podListenWait, err)
+				return nil, fmt.Errorf("%w within %v: %w", errOutOfReach, wait, err)
 			}
 			select {
 			case <-ctx.Done():

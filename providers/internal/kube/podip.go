@@ -38,7 +38,9 @@ var podDialer = &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 var (
 	// errOutOfReach is a pod's port that does not answer this server.
 	errOutOfReach = errors.New("cannot be reached from the server")
-	errNoAddress  = errors.New("its pod has no address yet")
+	// errNoRoute marks the errors of a network that does not connect to the port.
+	errNoRoute   = errors.New("no connection")
+	errNoAddress = errors.New("its pod has no address yet")
 )
 
 // OutOfReach reports whether an error of a dial is that the pod's port cannot be
@@ -67,6 +69,8 @@ func dialSealed(ctx context.Context, at string, s sealed.Secret, connectTime tim
 		greeting, cancel := context.WithTimeoutCause(ctx, podGreetTime, errOutOfReach)
 		defer cancel()
 		conn, err = sealed.Client(greeting, raw, s)
+	} else if outOfReach(err) {
+		err = fmt.Errorf("%w: %w", errNoRoute, err)
 	}
 	switch {
 	case err == nil:

@@ -108,6 +108,9 @@ func TestDialPod(t *testing.T) {
 		if !OutOfReach(err) || !errors.Is(err, providers.ErrUnavailable) || !strings.Contains(err.Error(), "network policy") {
 			t.Errorf("%v", err)
 		}
+		if errors.Is(err, errNoRoute) {
+			t.Errorf("a slow greeting is taken for one of the network: %v", err)
+		}
 		if took := time.Since(began); took > 4*podGreetTime {
 			t.Errorf("it took %v", took)
 		}
