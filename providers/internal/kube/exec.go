@@ -77,11 +77,19 @@ const outputLimit = 64 << 10
 // Run runs one command to its end. It returns an error if the container could not
 // be reached or the command not started; an exit code other than 0 is no error.
 // When ctx ends, Run returns, but the command may continue: Kubernetes does not
-// kill the processes of an exec.
+// kill the processes of an exec. The stream ends then as well, at the latest when
+// its handshake has timed out.
 func (e *Executor) Run(ctx context.Context, at Container, command []string, stdin io.Reader) (Result, error) {
 	var out, errOut tail
 	options := remotecommand.StreamOptions{Stdin: stdin, Stdout: &out, Stderr: &errOut}
-	err := e.stream(ctx, at, command, options)
+	ended := make(chan error, 1)
+	go func() { ended <- e.stream(opening(ctx, ctx), at, command, options) }()
+	var err error
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
 	r := Result{Stdout: out.bytes(), Stderr: errOut.bytes(), Truncated: out.cut() || errOut.cut()}
 	var exit exec.CodeExitError
 	if errors.As(err, &exit) {

@@ -63,6 +63,16 @@ type openingContext struct {
 
 func (c openingContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
+// opening returns the context of a stream that ends with life. Its handshake has
+// ctx's deadline, if that is early.
+func opening(life, ctx context.Context) openingContext {
+	c := openingContext{Context: life, deadline: time.Now().Add(openTimeout)}
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(c.deadline) {
+		c.deadline = deadline
+	}
+	return c
+}
+
 // open starts the exec.
 func (e *Executor) open(ctx context.Context, at Container, command []string) (*tunnel, error) {
 	stdin, input := net.Pipe()
@@ -76,13 +86,9 @@ func (e *Executor) open(ctx context.Context, at Container, command []string) (*t
 		cancel(errTunnelClosed)
 		return nil, fmt.Errorf("exec in pod %s: %w: %w", at, net.ErrClosed, providers.ErrUnavailable)
 	}
-	opening := openingContext{Context: life, deadline: time.Now().Add(openTimeout)}
-	if deadline, ok := ctx.Deadline(); ok && deadline.Before(opening.deadline) {
-		opening.deadline = deadline
-	}
 	go func() {
 		defer e.end(t)
-		t.err = e.stream(opening, at, command, remotecommand.StreamOptions{
+		t.err = e.stream(opening(life, ctx), at, command, remotecommand.StreamOptions{
 			Stdin: commandInput{stdin}, Stdout: &commandOutput{pipe: output, spoken: t.spoken}, Stderr: &t.stderr,
 		})
 		close(t.ended)

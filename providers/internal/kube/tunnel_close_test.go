@@ -86,6 +86,21 @@ func TestExecThatIsNeverAnswered(t *testing.T) {
 		t.Errorf("it is not closed after %v", closesInTime)
 		server.CloseClientConnections()
 	}
+	cancelled, enough := context.WithCancelCause(t.Context())
+	defer time.AfterFunc(200*time.Millisecond, func() { enough(why) }).Stop()
+	ran := make(chan error, 1)
+	go func() {
+		_, err := e.Run(cancelled, inPod, []string{"program"}, nil)
+		ran <- err
+	}()
+	select {
+	case err := <-ran:
+		if !errors.Is(err, why) {
+			t.Errorf("run: %v", err)
+		}
+	case <-time.After(closesInTime):
+		t.Errorf("run has not ended after %v", closesInTime)
+	}
 }
 
 func closedWithin(e *Executor, limit time.Duration) bool {
