@@ -82,6 +82,10 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
+	config.Transport, err = config.Transport.Resolve(ctx, rest, set.AuthorizationV1(), namespace, []string{"get", "create"}, config.Logger)
+	if err != nil {
+		return nil, err
+	}
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	p := &Provider{
 		config: config, log: config.Logger, namespace: namespace,
@@ -96,7 +100,6 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		injector:   &kube.Injector{Agent: config.Agent},
 		end:        end,
 	}
-	p.config.Transport = config.Transport.Resolve(ctx, rest, set.AuthorizationV1(), namespace, []string{"get", "create"}, config.Logger)
 	p.agents = kube.NewAgents(p.executor, p.config.Transport, config.Logger)
 	p.poolInjector = newPoolInjector(life, p)
 	if err := p.checkAPI(ctx); err != nil {

@@ -79,7 +79,10 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if err := p.lease(reaperLease).Check(ctx); err != nil {
 		return nil, err
 	}
-	p.config.Transport = config.Transport.Resolve(ctx, rest, client.AuthorizationV1(), namespace, []string{"get"}, config.Logger)
+	p.config.Transport, err = config.Transport.Resolve(ctx, rest, client.AuthorizationV1(), namespace, []string{"get"}, config.Logger)
+	if err != nil {
+		return nil, err
+	}
 	p.agents = kube.NewAgents(p.exec, p.config.Transport, config.Logger)
 	p.pools = p.newPools()
 	background, stop := context.WithCancelCause(context.WithoutCancel(ctx))

@@ -12,10 +12,17 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
+	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/streaming/sealed"
@@ -175,8 +182,46 @@ func TestResolveTransport(t *testing.T) {
 	for transport, want := range map[Transport]Transport{
 		TransportAuto: TransportExec, TransportExec: TransportExec, TransportPodIP: TransportPodIP,
 	} {
-		if got := transport.Resolve(t.Context(), &rest.Config{Host: "https://192.0.2.1"}, nil, "ns", []string{"get"}, log); got != want {
-			t.Errorf("%s is %s outside of a cluster", transport, got)
+		if got, err := transport.Resolve(t.Context(), &rest.Config{Host: "https://192.0.2.1"}, nil, "ns", []string{"get"}, log); got != want || err != nil {
+			t.Errorf("%s is %s outside of a cluster: %v", transport, got, err)
 		}
+	}
+}
+
+// Only an answer of the cluster decides about rights.
+func TestMissingRight(t *testing.T) {
+	down := apierrors.NewInternalError(errors.New("etcd has no leader"))
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "selfsubjectaccessreviews"}, "", nil)
+	for _, c := range []struct {
+		name    string
+		fails   int
+		err     error
+		denied  string
+		missing string
+		want    error
+	}{
+		{name: "all"},
+		{name: "one is denied", denied: "create", missing: "create"},
+		{name: "a failure that ends", fails: 2, err: down},
+		{name: "a failure that stays", fails: 100, err: down, want: providers.ErrUnavailable},
+		{name: "reviews are forbidden", fails: 100, err: forbidden, missing: "get"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := fake.NewClientset()
+				client.PrependReactor("create", "selfsubjectaccessreviews", func(action k8stesting.Action) (bool, runtime.Object, error) {
+					if c.fails--; c.fails >= 0 {
+						return true, nil, c.err
+					}
+					review := action.(k8stesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview)
+					review.Status.Allowed = review.Spec.ResourceAttributes.Verb != c.denied
+					return true, review, nil
+				})
+				missing, err := missingRight(t.Context(), client.AuthorizationV1(), "ns", []string{"get", "create"})
+				if missing != c.missing || !errors.Is(err, c.want) {
+					t.Errorf("%q, %v", missing, err)
+				}
+			})
+		})
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
@@ -61,31 +63,62 @@ func (t Transport) Listens() bool { return t == TransportPodIP || t == Transport
 // Resolve decides what TransportAuto is for this server and logs the transport.
 // It stays TransportAuto only if the cluster around the server is the one that
 // config leads to, and the server's account has these rights on the secrets of
-// the namespace.
+// the namespace. Resolve returns an error if the cluster does not answer that.
 func (t Transport) Resolve(
 	ctx context.Context, config *rest.Config, reviews authorizationclient.SelfSubjectAccessReviewsGetter, namespace string, verbs []string, log *slog.Logger,
-) Transport {
+) (Transport, error) {
 	if t != TransportAuto {
 		log.InfoContext(ctx, "transport to agents", "transport", string(t))
-		return t
+		return t, nil
 	}
 	own, err := rest.InClusterConfig()
 	if err != nil || own.Host != config.Host {
 		log.InfoContext(ctx, "transport to agents", "transport", string(TransportExec), "reason", "the server does not run in the cluster of its sandboxes")
-		return TransportExec
+		return TransportExec, nil
 	}
-	for _, verb := range verbs {
-		review, err := reviews.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Namespace: namespace, Verb: verb, Resource: "secrets",
-			}},
-		}, metav1.CreateOptions{})
-		if err != nil || !review.Status.Allowed {
-			log.WarnContext(ctx, "transport to agents", "transport", string(TransportExec),
-				"reason", fmt.Sprintf("%s needs the right to %s secrets in namespace %s", TransportPodIP, verb, namespace), "error", err)
-			return TransportExec
-		}
+	missing, err := missingRight(ctx, reviews, namespace, verbs)
+	if err != nil {
+		return "", err
+	}
+	if missing != "" {
+		log.WarnContext(ctx, "transport to agents", "transport", string(TransportExec),
+			"reason", fmt.Sprintf("%s needs the right to %s secrets in namespace %s", TransportPodIP, missing, namespace))
+		return TransportExec, nil
 	}
 	log.InfoContext(ctx, "transport to agents", "transport", string(TransportPodIP), "else", string(TransportExec))
-	return t
+	return t, nil
+}
+
+const (
+	reviewTries = 4
+	reviewPause = time.Second
+)
+
+// missingRight returns the first of the rights on secrets that the server's account
+// does not have, or may not ask for. It repeats a request that fails otherwise: the
+// answer holds as long as the server runs.
+func missingRight(ctx context.Context, reviews authorizationclient.SelfSubjectAccessReviewsGetter, namespace string, verbs []string) (string, error) {
+	for _, verb := range verbs {
+		for try := 1; ; try++ {
+			review, err := reviews.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Namespace: namespace, Verb: verb, Resource: "secrets",
+				}},
+			}, metav1.CreateOptions{})
+			if err == nil && review.Status.Allowed {
+				break
+			}
+			if err == nil || apierrors.IsForbidden(err) {
+				return verb, nil
+			}
+			if try == reviewTries || ctx.Err() != nil {
+				return "", Wrap(ctx, "check the server's rights on secrets in namespace "+namespace, err)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(reviewPause):
+			}
+		}
+	}
+	return "", nil
 }
