@@ -2,6 +2,7 @@ package agentsandbox
 
 import (
 	"context"
+	"errors"
 	"net"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,14 +31,17 @@ const (
 func secretName(pod types.UID) string { return "sandgate-agent-" + shared.Digest(string(pod)) }
 
 // listen makes an agent that is to be put in take connections to a port of its
-// pod.
+// pod. With TransportAuto an agent whose Secret may not be made is reached by exec.
 func (p *Provider) listen(ctx context.Context, pod *corev1.Pod, want *kube.Injection) error {
 	if !p.config.Transport.Listens() {
 		return nil
 	}
-	var err error
-	want.Port = p.config.AgentPort
-	want.Secret, err = p.makeSecret(ctx, pod)
+	secret, err := p.makeSecret(ctx, pod)
+	if p.config.Transport == TransportAuto && (errors.Is(err, providers.ErrForbidden) || errors.Is(err, providers.ErrExhausted)) {
+		p.log.WarnContext(ctx, "an agent gets no port and is reached by exec", "pod", pod.Name, "error", err)
+		return nil
+	}
+	want.Port, want.Secret = p.config.AgentPort, secret
 	return err
 }
 

@@ -168,6 +168,14 @@ func (in *poolInjector) see(ctx context.Context, pool keptFor, pod *corev1.Pod) 
 		return
 	}
 	in.running.Go(func() {
+		var err error
+		defer func() {
+			if !errors.Is(err, providers.ErrAgentCannotStart) {
+				in.mu.Lock()
+				delete(in.failed, pod.UID)
+				in.mu.Unlock()
+			}
+		}()
 		select {
 		case <-ctx.Done():
 			return
@@ -176,13 +184,7 @@ func (in *poolInjector) see(ctx context.Context, pool keptFor, pod *corev1.Pod) 
 		defer func() { <-in.slots }()
 		limited, cancel := context.WithTimeout(ctx, injectTimeout)
 		defer cancel()
-		_, err := in.p.inject(limited, at, 0)
-		if err == nil || !errors.Is(err, providers.ErrAgentCannotStart) {
-			in.mu.Lock()
-			delete(in.failed, pod.UID)
-			in.mu.Unlock()
-		}
-		if err != nil && ctx.Err() == nil {
+		if _, err = in.p.inject(limited, at, 0); err != nil && ctx.Err() == nil {
 			in.p.log.WarnContext(ctx, "the agent could not be put into a pool's pod", "pod", pod.Name, "error", err)
 		}
 	})
