@@ -190,7 +190,8 @@ func (p *Provider) ownerIn(rec *record, cm *corev1.ConfigMap) []metav1.OwnerRefe
 }
 
 // makePod makes the pod, and the secret that it refers to. The answers are
-// waited for.
+// waited for. The secret of a pod that was refused is deleted: its owner may live
+// on.
 func (p *Provider) makePod(ctx context.Context, pl *plan, namespace string, labels map[string]string, owners []metav1.OwnerReference) (*corev1.Pod, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
@@ -216,6 +217,12 @@ func (p *Provider) makePod(ctx context.Context, pl *plan, namespace string, labe
 	}
 	pod.Labels[labelNetwork] = pl.spec.Network.String()
 	made, err := p.pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
+	var refusal apierrors.APIStatus
+	if errors.As(err, &refusal) && pl.secret != "" {
+		if left := p.client.CoreV1().Secrets(namespace).Delete(ctx, pl.secret, metav1.DeleteOptions{}); left != nil {
+			p.log.WarnContext(ctx, "the secret of a refused pod is left", "secret", pl.secret, "error", left)
+		}
+	}
 	return made, kube.WrapCreate(ctx, "make the sandbox's pod", err)
 }
 

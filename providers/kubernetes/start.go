@@ -30,8 +30,16 @@ func (p *Provider) bringUp(ctx context.Context, pl *plan, pod *corev1.Pod) (net.
 	if err != nil {
 		return nil, p.explain(ctx, pod, err)
 	}
+	if pl.options.SetupScript == "" {
+		return conn, nil
+	}
+	// The agent ends a silent connection before a long script has ended.
+	_ = conn.Close()
 	if err := p.setUp(ctx, pl, pod); err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return nil, err
+	}
+	if conn, err = p.firstWords(ctx, pl, pod); err != nil {
+		return nil, p.explain(ctx, pod, err)
 	}
 	return conn, nil
 }
@@ -166,9 +174,6 @@ func (p *Provider) firstWords(ctx context.Context, pl *plan, pod *corev1.Pod) (n
 
 // setUp runs the template's script.
 func (p *Provider) setUp(ctx context.Context, pl *plan, pod *corev1.Pod) error {
-	if pl.options.SetupScript == "" {
-		return nil
-	}
 	at := kube.Container{Namespace: pod.Namespace, Pod: pod.Name, Name: containerName}
 	// What the script starts must not inherit the agent's secret.
 	script := `unset ` + secretVariable + `; cd "$1" && eval "$2"`
