@@ -36,6 +36,8 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		{"transport=by-foot", "transport"},
 		{"image.digest=latest", "digest"},
 		{"adminListen=:9090", "adminListen"},
+		{"hostNetwork=true", "agentFrom is required"},
+		{"hostNetwork=true,transport=pod-ip", "agentFrom is required"},
 		{"tls.secretName=", "tls.secretName is required"},
 		{"sandboxes.namespace=here", "the release's own"},
 		{"sandboxes.namespace=here,sandboxes.createNamespace=false", "the release's own"},
@@ -75,7 +77,9 @@ func TestChartValues(t *testing.T) {
 			[]string{`image: "sandgate:v1+x@` + digest + `"`, `app.kubernetes.io/version: "v1_x"` + "\n"}, nil,
 		},
 		{"a long tag", "image.tag=" + strings.Repeat("a", 100), []string{`app.kubernetes.io/version: "` + strings.Repeat("a", 63) + `"` + "\n"}, nil},
-		{"the host's network", "hostNetwork=true", []string{"rollingUpdate: {maxSurge: 0, maxUnavailable: 1}\n"}, []string{"metadata.name, operator: NotIn"}},
+		{"the host's network, by address", "hostNetwork=true,agentFrom={10.0.0.0/8}", []string{`- "--kubernetes-agent-from=10.0.0.0/8"` + "\n"}, nil},
+		{"the host's network, of the other provider", "hostNetwork=true,provider=agentsandbox", []string{"hostNetwork: true\n"}, nil},
+		{"the host's network", "hostNetwork=true,transport=exec", []string{"rollingUpdate: {maxSurge: 0, maxUnavailable: 1}\n"}, []string{"metadata.name, operator: NotIn"}},
 		{
 			"an admin port", "adminListen=0.0.0.0:9090,auth.specSecretName=spec",
 			[]string{

@@ -29,6 +29,7 @@ func install(t *testing.T, client *kubernetes.Clientset, config *rest.Config, pr
 		"tls":      map[string]any{"secretName": "sandgate-tls"},
 		"auth":     map[string]any{"tokensSecretName": "sandgate-tokens"},
 		"replicas": 1, "hostNetwork": true, "containerPort": i.port, "preStopSleepSeconds": 1,
+		"agentFrom": []string{"0.0.0.0/0"},
 		"resources": map[string]any{"requests": map[string]any{"cpu": "10m"}},
 		"extraEnv":  i.api,
 	})
