@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"sync"
 
@@ -45,6 +44,8 @@ type Executor struct {
 // NewExecutor returns an Executor. The client is that of the core API, such as
 // clientset.CoreV1().RESTClient().
 func NewExecutor(config *rest.Config, core rest.Interface) *Executor {
+	config = rest.CopyConfig(config)
+	config.Wrap(reportHandshake)
 	return &Executor{config: config, core: core, tunnels: make(map[*tunnel]struct{})}
 }
 
@@ -83,7 +84,7 @@ func (e *Executor) Run(ctx context.Context, at Container, command []string, stdi
 	var out, errOut tail
 	options := remotecommand.StreamOptions{Stdin: stdin, Stdout: &out, Stderr: &errOut}
 	ended := make(chan error, 1)
-	go func() { ended <- e.stream(opening(ctx, ctx), at, command, options) }()
+	go func() { ended <- e.stream(ctx, ctx, at, command, options) }()
 	var err error
 	select {
 	case err = <-ended:
@@ -100,15 +101,6 @@ func (e *Executor) Run(ctx context.Context, at Container, command []string, stdi
 		return r, execError(ctx, at, err)
 	}
 	return r, nil
-}
-
-// stream runs a command with its streams.
-func (e *Executor) stream(ctx context.Context, at Container, command []string, options remotecommand.StreamOptions) error {
-	executor, err := remotecommand.NewWebSocketExecutor(e.config, http.MethodGet, e.url(at, command, options).String())
-	if err != nil {
-		return err
-	}
-	return executor.StreamWithContext(ctx, options)
 }
 
 func (e *Executor) url(at Container, command []string, options remotecommand.StreamOptions) *url.URL {

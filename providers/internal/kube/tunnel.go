@@ -51,28 +51,6 @@ func (e *Executor) Tunnel(ctx context.Context, at Container, command []string) (
 	}
 }
 
-// openTimeout bounds the handshake of an exec stream.
-const openTimeout = 30 * time.Second
-
-// openingContext bounds the handshake, which obeys deadlines and no
-// cancellation, but not what follows it.
-type openingContext struct {
-	context.Context //nolint:containedctx // it is a context itself
-	deadline        time.Time
-}
-
-func (c openingContext) Deadline() (time.Time, bool) { return c.deadline, true }
-
-// opening returns the context of a stream that ends with life. Its handshake has
-// ctx's deadline, if that is early.
-func opening(life, ctx context.Context) openingContext {
-	c := openingContext{Context: life, deadline: time.Now().Add(openTimeout)}
-	if deadline, ok := ctx.Deadline(); ok && deadline.Before(c.deadline) {
-		c.deadline = deadline
-	}
-	return c
-}
-
 // open starts the exec.
 func (e *Executor) open(ctx context.Context, at Container, command []string) (*tunnel, error) {
 	stdin, input := net.Pipe()
@@ -88,7 +66,7 @@ func (e *Executor) open(ctx context.Context, at Container, command []string) (*t
 	}
 	go func() {
 		defer e.end(t)
-		t.err = e.stream(opening(life, ctx), at, command, remotecommand.StreamOptions{
+		t.err = e.stream(life, ctx, at, command, remotecommand.StreamOptions{
 			Stdin: commandInput{stdin}, Stdout: &commandOutput{pipe: output, spoken: t.spoken}, Stderr: &t.stderr,
 		})
 		close(t.ended)
