@@ -26,8 +26,8 @@ func createToFirstCommand(ctx context.Context, b *bench) ([]report.Figure, error
 	}
 	ours, runc, err := creations(ctx, b, "default", b.count(30), nil)
 	b.stop() // then its log is complete
-	steps := b.steps("plan", "disk", "mount", "runtime", "agent")
-	if err := errors.Join(err, b.serve(ctx)); err != nil {
+	steps, missing := b.steps("plan", "disk", "mount", "runtime", "agent")
+	if err := errors.Join(err, missing, b.serve(ctx)); err != nil {
 		return nil, err
 	}
 	return append([]report.Figure{
@@ -36,11 +36,11 @@ func createToFirstCommand(ctx context.Context, b *bench) ([]report.Figure, error
 }
 
 // steps reads the times of the steps of creations from the server's log.
-func (b *bench) steps(names ...string) (figures []report.Figure) {
+func (b *bench) steps(names ...string) (figures []report.Figure, err error) {
 	took := make(map[string]report.Samples)
 	for line := range strings.Lines(b.log.String()) {
 		var record map[string]any
-		if json.Unmarshal([]byte(line), &record) != nil || record["msg"] != "a container was started" {
+		if json.Unmarshal([]byte(line), &record) != nil || record["msg"] != "started a container" {
 			continue
 		}
 		for _, name := range names {
@@ -51,11 +51,13 @@ func (b *bench) steps(names ...string) (figures []report.Figure) {
 		}
 	}
 	for _, name := range names {
-		if s := took[name]; len(s) > 0 {
-			figures = append(figures, report.Figure{What: "  of it: " + name, Ours: report.Milliseconds(s.Median())})
+		s := took[name]
+		if len(s) == 0 {
+			return nil, fmt.Errorf("the server's log has no time of the step %q", name)
 		}
+		figures = append(figures, report.Figure{What: "  of it: " + name, Ours: report.Milliseconds(s.Median())})
 	}
-	return figures
+	return figures, nil
 }
 
 // creations measures both in turns. Before each, ready may wait for a condition.
