@@ -18,6 +18,7 @@ BUF := .tools/bin/.buf.stamp
 LINT := .tools/bin/.lint.stamp
 GRPCURL := .tools/bin/.grpcurl.stamp
 HELM := .tools/bin/.helm.stamp
+ISSUER := .tools/bin/.issuer.stamp
 RUNSC := .tools/bin/.runsc.stamp
 GENPY := .tools/python/.stamp
 GENES := tools/es/node_modules/.stamp
@@ -43,7 +44,7 @@ quickstart: setup-run build-dev ## Set up, build, and let a Python and a TypeScr
 	@scripts/quickstart.sh
 
 .PHONY: setup setup-run
-setup: setup-run $(BUF) $(LINT) $(GRPCURL) $(GENPY) $(GENES) ## Install everything that the other targets need
+setup: setup-run $(BUF) $(LINT) $(GRPCURL) $(ISSUER) $(RUNSC) $(GENPY) $(GENES) ## Install everything that the other targets need
 setup-run: $(SYSTEM) $(PYTHON) $(NODE)
 
 .PHONY: serve
@@ -120,13 +121,17 @@ test: ## Run all tests that need only this machine, with the race detector
 	@scripts/testsum.py total
 test-go: $(SYSTEM) $(RUNSC) build-dev
 	@scripts/test-go.sh go $$(go list ./... | grep -v '/test/')
-test-e2e: $(SYSTEM) $(GRPCURL) $(RUNSC) build-dev
+test-e2e: $(SYSTEM) $(GRPCURL) $(ISSUER) $(RUNSC) build-dev
 	@scripts/test-go.sh e2e $$(go list ./test/... | grep -v '/test/kubernetes')
 test-clients: test-python test-ts
 test-python: $(SYSTEM) $(PYTHON) $(DCODE) build-dev
 	@scripts/test-python.sh
 test-ts: $(SYSTEM) $(NODE) build-dev
 	@scripts/test-ts.sh
+
+.PHONY: test-docker
+test-docker: $(SYSTEM) $(RUNSC) build-dev ## Run the tests of the docker provider on a Docker daemon of their own
+	@scripts/test-docker.sh
 
 .PHONY: test-emulated
 test-emulated: $(SYSTEM) ## Run the agent's tests in an emulated arm64 machine with a memory controller in cgroup v2
@@ -145,7 +150,7 @@ coverage-check: ## Fail when a test that docs/coverage.md names has not passed s
 .PHONY: full
 full: export SANDGATE_CONFORMANCE := full
 full: export GO_TEST_TIMEOUT := 60m
-full: gen-check lint build test test-emulated test-cgroup2 test-kubernetes chaos fuzz ## Run every check and test that this machine can run, at full length
+full: gen-check lint build test test-docker test-emulated test-cgroup2 test-kubernetes chaos fuzz ## Run every check and test that this machine can run, at full length
 
 .PHONY: test-escape
 test-escape: $(SYSTEM) $(RUNSC) build-dev ## Try to break out of a sandbox in over 450 ways: runc by socket and exec, restricted, gVisor, and a pod where KUBECONFIG names a cluster
@@ -207,7 +212,8 @@ $(CLUSTER): $(SYSTEM) scripts/setup-cluster.sh scripts/cluster-build.sh $(wildca
 	@scripts/cluster-build.sh
 	@touch $@
 
-$(BUF) $(LINT) $(GRPCURL) $(HELM) $(RUNSC): .tools/bin/.%.stamp: tools/%/go.mod tools/%/go.sum
+$(ISSUER): tools/issuer/main.go
+$(BUF) $(LINT) $(GRPCURL) $(HELM) $(ISSUER) $(RUNSC): .tools/bin/.%.stamp: tools/%/go.mod tools/%/go.sum
 	@echo "building tools/$*"
 	@mkdir -p .tools/bin
 	@CGO_ENABLED=0 GOBIN=$(CURDIR)/.tools/bin go -C tools/$* install tool

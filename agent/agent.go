@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,15 +17,15 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/sandgate/sandgate/agent/egress"
 	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/files"
+	"github.com/sandgate/sandgate/agent/network"
 	"github.com/sandgate/sandgate/agent/process"
+	"github.com/sandgate/sandgate/agent/protocol"
 	"github.com/sandgate/sandgate/agent/spawn"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 )
-
-// ProtocolMinor is the minor version of sandbox.agent.v1 that this agent speaks.
-const ProtocolMinor = 1
 
 // Config configures an Agent. The zero value is usable.
 type Config struct {
@@ -43,6 +44,9 @@ type Config struct {
 	// Env is the environment of commands. Nil: the agent's own, without variables
 	// whose names begin with SANDGATE_AGENT_.
 	Env []string
+	// Egress opens the proxy and the name server of a sandbox with the network mode
+	// PROXY, and points Env to the proxy.
+	Egress bool
 	// Reap makes the agent reap orphans. Then no other code of its process may
 	// wait for children.
 	Reap bool
@@ -100,10 +104,12 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Two types named Service can't be embedded under their own names.
+// Types named Service can't be embedded under their own names.
 type (
 	fileService    = files.Service
 	processService = process.Service
+	networkService = network.Service
+	egressService  = egress.Service
 )
 
 // unimplemented lies one level deeper than the services, whose methods win.
@@ -115,6 +121,8 @@ type unimplemented struct {
 type Agent struct {
 	*fileService
 	*processService
+	*networkService
+	*egressService
 	unimplemented
 
 	cfg      Config
@@ -134,20 +142,28 @@ func New(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start file service: %w", err)
 	}
+	outbound, err := egress.New(egress.Config{Enabled: cfg.Egress, Log: cfg.Log})
+	if err != nil {
+		return nil, errors.Join(err, fs.Close())
+	}
+	cfg.Env = withDefault(cfg.Env, outbound.Env())
 	a := &Agent{
-		fileService: fs,
+		fileService:   fs,
+		egressService: outbound,
 		processService: process.New(process.Config{
 			Incarnation: cfg.Incarnation, Workdir: cfg.Workdir, Cgroup: cfg.Cgroup, StateDir: cfg.StateDir, Env: cfg.Env,
 			Reap: cfg.Reap, StallTimeout: cfg.StallTimeout, BrokenGrace: cfg.BrokenGrace, Log: cfg.Log,
 			WritePrefixes: fs.WritePrefixes, Disconnected: disconnected,
 		}),
-		cfg:     cfg,
-		stopped: make(chan struct{}),
+		networkService: network.New(network.Config{Incarnation: cfg.Incarnation, Log: cfg.Log}),
+		cfg:            cfg,
+		stopped:        make(chan struct{}),
 	}
 	recovery := fault.Recovery{Log: cfg.Log}
 	a.server = grpc.NewServer(
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxHeaderListSize(protocol.MaxHeaderList),
 		grpc.ConnectionTimeout(connectTimeout),
 		// Recovery is inside of replay, which then keeps the error as the call's
 		// answer.
@@ -169,8 +185,8 @@ const (
 	ioBuffer = 64 << 10
 	// connectTimeout bounds the HTTP/2 handshake of a new connection.
 	connectTimeout = 10 * time.Second
-	// maxMessage is the largest request: the largest of a caller and the envelope
-	// that the server puts around it.
+	// maxMessage is the largest request: that of a caller, which the server may
+	// encode a little larger.
 	maxMessage = 17 << 20
 )
 
@@ -195,6 +211,7 @@ func (a *Agent) Stopped() <-chan struct{} { return a.stopped }
 func (a *Agent) Close() {
 	a.stop()
 	a.pending.close()
+	a.egressService.Close()
 	done := make(chan struct{})
 	go func() {
 		a.server.GracefulStop()
@@ -207,11 +224,24 @@ func (a *Agent) Close() {
 		<-done
 	}
 	a.processService.Close()
+	a.networkService.Close()
 	_ = a.fileService.Close()
 }
 
-// stop kills all commands and closes stopped.
+// withDefault adds the variables of more that env does not set.
+func withDefault(env, more []string) []string {
+	for _, kv := range more {
+		name, _, _ := strings.Cut(kv, "=")
+		if !slices.ContainsFunc(env, func(have string) bool { return strings.HasPrefix(have, name+"=") }) {
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+// stop ends all connections, kills all commands and closes stopped.
 func (a *Agent) stop() {
+	a.StopConnections()
 	a.Stop()
 	a.stopOnce.Do(func() { close(a.stopped) })
 }

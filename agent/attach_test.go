@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
@@ -23,7 +24,7 @@ import (
 // client is another connection to the same agent.
 func (h *harness) client(t testing.TB) *harness {
 	t.Helper()
-	conn, err := grpc.NewClient("unix://"+h.socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+h.socket, protocol.Unconfined(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,22 +105,22 @@ func TestJoin(t *testing.T) {
 // does not wait, and what was lost is said.
 func TestFullLog(t *testing.T) {
 	h := start(t, setup{})
-	limits := &agentv1.Limits{OutputLogBytes: 256 << 10}
+	limited := &agentv1.CallContext{Limits: &agentv1.Limits{OutputLogBytes: 256 << 10}}
 	const size = 20_000_000
 	for _, on := range []sandboxv1.OnFull{sandboxv1.OnFull_ON_FULL_BLOCK, sandboxv1.OnFull_ON_FULL_EVICT} {
 		t.Run(on.String(), func(t *testing.T) {
 			r := shell(fmt.Sprintf("head -c %d /dev/zero; echo done >&2", size))
 			r.ExecId, r.OnFull = on.String(), on
-			s, err := h.client(t).Execute(testContext(t), &agentv1.ExecuteRequest{Request: r, Limits: limits})
+			s, err := h.client(t).Execute(called(t, limited), r)
 			if err != nil {
 				t.Fatal(err)
 			}
 			ended := func() bool {
-				l, err := h.ListProcesses(testContext(t), &agentv1.ListProcessesRequest{Request: &sandboxv1.ListProcessesRequest{IncludeEnded: true}})
+				l, err := h.ListProcesses(testContext(t), &sandboxv1.ListProcessesRequest{IncludeEnded: true})
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, p := range l.GetResponse().GetProcesses() {
+				for _, p := range l.GetProcesses() {
 					if p.GetExecId() == r.GetExecId() {
 						return p.GetExited() != nil
 					}
@@ -149,10 +150,10 @@ func TestFullLog(t *testing.T) {
 // and the position to come back to is named.
 func TestStuckReader(t *testing.T) {
 	h := start(t, setup{stall: 2 * time.Second})
-	limits := &agentv1.Limits{OutputLogBytes: 256 << 10}
+	limited := &agentv1.CallContext{Limits: &agentv1.Limits{OutputLogBytes: 256 << 10}}
 	r := shell("head -c 20000000 /dev/zero; echo done")
 	r.ExecId = "stuck"
-	stuck, err := h.client(t).Execute(testContext(t), &agentv1.ExecuteRequest{Request: r, Limits: limits})
+	stuck, err := h.client(t).Execute(called(t, limited), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,9 +186,9 @@ func TestStuckReader(t *testing.T) {
 // pauses, the command pauses with it, and goes on when it does.
 func TestPausedReader(t *testing.T) {
 	h := start(t, setup{stall: 100 * time.Millisecond})
-	limits := &agentv1.Limits{OutputLogBytes: 256 << 10}
+	limited := &agentv1.CallContext{Limits: &agentv1.Limits{OutputLogBytes: 256 << 10}}
 	const size = 20_000_000
-	s, err := h.client(t).Execute(testContext(t), &agentv1.ExecuteRequest{Request: shell(fmt.Sprintf("head -c %d /dev/zero", size)), Limits: limits})
+	s, err := h.client(t).Execute(called(t, limited), shell(fmt.Sprintf("head -c %d /dev/zero", size)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,14 +218,14 @@ func TestWriteStdin(t *testing.T) {
 		r.ExecId, r.StdinOpen, r.Stdin = "in", true, []byte("one ")
 		ctx, cancel := context.WithCancel(testContext(t))
 		defer cancel()
-		s, err := h.Execute(ctx, &agentv1.ExecuteRequest{Request: r})
+		s, err := h.Execute(ctx, r)
 		if err != nil {
 			t.Fatal(err)
 		}
 		write := func(offset int64, data string, eof bool) (int64, error) {
-			w, err := h.WriteStdin(ctx, &agentv1.WriteStdinRequest{Request: &sandboxv1.WriteStdinRequest{
-				ExecId: "in", Offset: offset, Data: []byte(data), Eof: eof}})
-			return w.GetResponse().GetNextOffset(), err
+			w, err := h.WriteStdin(ctx, &sandboxv1.WriteStdinRequest{
+				ExecId: "in", Offset: offset, Data: []byte(data), Eof: eof})
+			return w.GetNextOffset(), err
 		}
 		if _, err := s.Recv(); err != nil {
 			t.Fatal(err)

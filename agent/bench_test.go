@@ -5,8 +5,6 @@ import (
 	"io"
 	"os/exec"
 	"testing"
-
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 )
 
 // BenchmarkTrue runs the shortest command, and the same by os/exec.
@@ -21,7 +19,7 @@ func BenchmarkTrue(b *testing.B) {
 	for _, s := range setups() {
 		b.Run(s.name, func(b *testing.B) {
 			h := start(b, s)
-			env := &agentv1.ExecuteRequest{Request: argv("/bin/true")}
+			env := argv("/bin/true")
 			ctx := b.Context()
 			for b.Loop() {
 				stream, err := h.Execute(ctx, env)
@@ -47,7 +45,7 @@ func BenchmarkStdout(b *testing.B) {
 			h := start(b, s)
 			b.SetBytes(size)
 			for b.Loop() {
-				stream, err := h.Execute(b.Context(), &agentv1.ExecuteRequest{Request: shell("head -c 1073741824 /dev/zero")})
+				stream, err := h.Execute(b.Context(), shell("head -c 1073741824 /dev/zero"))
 				if err != nil {
 					b.Fatal(err)
 				}

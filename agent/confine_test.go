@@ -19,6 +19,11 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
+// policies is the context of a call that must pass them.
+func policies(all ...*sandboxv1.AccessPolicy) *agentv1.CallContext {
+	return &agentv1.CallContext{Confinement: &agentv1.Confinement{Policies: all}}
+}
+
 func needsLandlock(t *testing.T) {
 	t.Helper()
 	if !landlock.Scopes() {
@@ -101,7 +106,7 @@ print("over")
 			}
 			first := shell("trap 'echo told; exit 5' TERM; echo $$; while :; do sleep 0.01; done")
 			first.ExecId, first.Detach = "first", true
-			stream, err := h.Execute(testContext(t), &agentv1.ExecuteRequest{Request: first})
+			stream, err := h.Execute(testContext(t), first)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,8 +115,8 @@ print("over")
 				t.Fatal(err)
 			}
 			eventually(t, "the first one has set its trap", func() bool {
-				list, err := h.ListProcesses(testContext(t), &agentv1.ListProcessesRequest{Request: &sandboxv1.ListProcessesRequest{}})
-				return err == nil && len(list.GetResponse().GetProcesses()) == 1 && list.GetResponse().GetProcesses()[0].GetPosition() > 0
+				list, err := h.ListProcesses(testContext(t), &sandboxv1.ListProcessesRequest{})
+				return err == nil && len(list.GetProcesses()) == 1 && list.GetProcesses()[0].GetPosition() > 0
 			})
 			if got := h.run(t, shell(fmt.Sprintf("kill -TERM %d", started.GetStarted().GetPid()))); got.exited.GetExitCode() != 0 {
 				t.Errorf("one command cannot signal another: %s", got.all)
@@ -212,7 +217,7 @@ func TestWritePrefixesBindCommands(t *testing.T) {
 			} {
 				r := argv("sh", "-c", tt.script)
 				r.Cwd = dir
-				got := h.runWith(t, &agentv1.ExecuteRequest{Request: r, Confinement: &agentv1.Confinement{Policies: tt.policies}})
+				got := h.runWith(t, r, policies(tt.policies...))
 				if ok := got.exited.GetExitCode() == 0; ok != tt.ok || got.exited == nil {
 					t.Errorf("%s: ended %v, %v: %s", tt.script, got.exited, got.err, got.all)
 				}
@@ -225,16 +230,14 @@ func TestWritePrefixesBindCommands(t *testing.T) {
 			for script, code := range map[string]int32{"echo x > fixed/free/f": 0, "echo x > fixed/held/f": 1} {
 				r := argv("bash", "-c", script)
 				r.Cwd = dir
-				if got := h.runWith(t, &agentv1.ExecuteRequest{Request: r, Confinement: &agentv1.Confinement{Policies: fixed}}); got.exited.GetExitCode() != code || got.exited.GetMessage() != "" {
+				if got := h.runWith(t, r, policies(fixed...)); got.exited.GetExitCode() != code || got.exited.GetMessage() != "" {
 					t.Errorf("%s: ended %v: %s", script, got.exited, got.all)
 				}
 			}
 			// In one's own directory new files could not be made any more.
 			r := argv("sh", "-c", "echo x > in/new")
 			r.Cwd = dir
-			got := h.runWith(t, &agentv1.ExecuteRequest{Request: r, Confinement: &agentv1.Confinement{
-				Policies: []*sandboxv1.AccessPolicy{policy([]string{"in"}, []string{"in/a"})},
-			}})
+			got := h.runWith(t, r, policies(policy([]string{"in"}, []string{"in/a"})))
 			if got.exited.GetExitCode() != 0 || !strings.Contains(got.exited.GetMessage(), "write_deny_prefixes") {
 				t.Errorf("ended %v: %s", got.exited, got.all)
 			}

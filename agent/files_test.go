@@ -15,7 +15,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -32,32 +31,31 @@ func (h *harness) put(t benchOrRapid, path string, pieces ...[]byte) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	send := func(m *agentv1.UploadRequest) {
+	send := func(m *sandboxv1.UploadRequest) {
 		if err := up.Send(m); err != nil && !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
 	}
-	send(&agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Envelope{Envelope: &agentv1.UploadEnvelope{}}})
-	send(&agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Header{Header: &sandboxv1.UploadHeader{Path: path}}})
+	send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Header{Header: &sandboxv1.UploadHeader{Path: path}}})
 	for _, p := range pieces {
-		send(&agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Chunk{Chunk: p}})
+		send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Chunk{Chunk: p}})
 	}
-	send(&agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Trailer{Trailer: &sandboxv1.UploadTrailer{}}})
+	send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Trailer{Trailer: &sandboxv1.UploadTrailer{}}})
 	reply, err := up.CloseAndRecv()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := reply.GetResponse().GetResults()[0].GetError(); e != nil {
+	if e := reply.GetResults()[0].GetError(); e != nil {
 		t.Fatal(e)
 	}
-	return reply.GetResponse().GetResults()[0].GetSha256()
+	return reply.GetResults()[0].GetSha256()
 }
 
 // get downloads a file and hands its chunks to each.
 func (h *harness) get(t benchOrRapid, path string, each func([]byte)) []byte {
 	t.Helper()
-	down, err := h.Download(t.Context(), &agentv1.DownloadRequest{Request: &sandboxv1.DownloadRequest{
-		Items: []*sandboxv1.DownloadItem{{Path: path}}}})
+	down, err := h.Download(t.Context(), &sandboxv1.DownloadRequest{
+		Items: []*sandboxv1.DownloadItem{{Path: path}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,19 +6,17 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/sandgate/sandgate/agent/landlock"
 	"github.com/sandgate/sandgate/agent/process"
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 )
 
 // Hello reports the agent's version and capabilities.
 func (a *Agent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
-	capabilities := []string{"stdin", "terminal", "attach", "signal", "join", "detach", CallIDCapability}
 	return &agentv1.HelloResponse{
-		AgentVersion: a.cfg.Version, ProtocolMinor: ProtocolMinor, Incarnation: a.cfg.Incarnation,
-		KillMode: a.KillMode(), LandlockAbi: int32(landlock.ABI()), Openat2: a.Openat2(),
-		MemoryCgroup: a.MemoryCgroup(), Uid: int32(os.Getuid()), WorkingDirectory: a.cfg.Workdir,
-		Capabilities: append(capabilities, process.Capabilities()...),
+		AgentVersion: a.cfg.Version, ProtocolMinor: protocol.Minor, Incarnation: a.cfg.Incarnation,
+		KillMode: a.KillMode(), Uid: int32(os.Getuid()),
+		Capabilities: append(process.Capabilities(), protocol.CallIDCapability),
 	}, nil
 }
 
@@ -26,7 +24,7 @@ func (a *Agent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloRes
 func (a *Agent) GetActivity(context.Context, *agentv1.GetActivityRequest) (*agentv1.GetActivityResponse, error) {
 	commands, idle := a.processService.Active()
 	calls, fileIdle := a.fileService.Active()
-	idle = min(idle, fileIdle)
+	idle = min(idle, fileIdle, a.Idle())
 	if commands > 0 || calls > 0 {
 		idle = 0
 	}

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -107,8 +106,8 @@ func TestOutputOfEndedCommands(t *testing.T) {
 	for i := range many {
 		// Its background child must have ended.
 		eventually(t, "the command is over", func() bool {
-			l, err := h.ListProcesses(testContext(t), &agentv1.ListProcessesRequest{Request: &sandboxv1.ListProcessesRequest{}})
-			return err == nil && len(l.GetResponse().GetProcesses()) == 0
+			l, err := h.ListProcesses(testContext(t), &sandboxv1.ListProcessesRequest{})
+			return err == nil && len(l.GetProcesses()) == 0
 		})
 		n := len(first[i].all)
 		brief := h.run(t, request(i))

@@ -66,7 +66,7 @@ func TestEveryDescendantDies(t *testing.T) {
 						r.Timeout = durationpb.New(300 * time.Millisecond)
 					}
 					ctx, cancel := context.WithCancel(testContext(t))
-					s, err := h.Execute(ctx, &agentv1.ExecuteRequest{Request: r})
+					s, err := h.Execute(ctx, r)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -129,11 +129,11 @@ func TestBackgroundChild(t *testing.T) {
 			t.Fatalf("%q, %v", got.stdout, got.exited)
 		}
 		list := func() *sandboxv1.Process {
-			l, err := h.ListProcesses(testContext(t), &agentv1.ListProcessesRequest{Request: &sandboxv1.ListProcessesRequest{}})
+			l, err := h.ListProcesses(testContext(t), &sandboxv1.ListProcessesRequest{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, p := range l.GetResponse().GetProcesses() {
+			for _, p := range l.GetProcesses() {
 				if p.GetExecId() == "bg" {
 					return p
 				}
@@ -144,13 +144,13 @@ func TestBackgroundChild(t *testing.T) {
 			t.Fatalf("listed as %v", p)
 		}
 		gate.open(t)
-		s, err := h.Attach(testContext(t), &agentv1.AttachRequest{Request: &sandboxv1.AttachRequest{
-			ExecId: "bg", Position: got.exited.GetPosition(), FollowUntil: sandboxv1.FollowUntil_FOLLOW_UNTIL_STREAMS_END}})
+		s, err := h.Attach(testContext(t), &sandboxv1.AttachRequest{
+			ExecId: "bg", Position: got.exited.GetPosition(), FollowUntil: sandboxv1.FollowUntil_FOLLOW_UNTIL_STREAMS_END})
 		if err != nil {
 			t.Fatal(err)
 		}
 		killed := false
-		late := collect(t, func() (*agentv1.AttachResponse, error) {
+		late := collect(t, func() (*sandboxv1.AttachResponse, error) {
 			e, err := s.Recv()
 			if e.GetOutput() != nil && !killed {
 				killed = true
@@ -195,7 +195,7 @@ func TestGrace(t *testing.T) {
 	gone := func(mark string) func() bool { return func() bool { return len(alive(mark)) == 0 } }
 	launch := func(t *testing.T, client agentv1.AgentServiceClient, r *sandboxv1.ExecuteRequest) context.CancelFunc {
 		ctx, cancel := context.WithCancel(testContext(t))
-		s, err := client.Execute(ctx, &agentv1.ExecuteRequest{Request: r})
+		s, err := client.Execute(ctx, r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,7 +254,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			h := start(t, s)
 			r := shell("echo begun; " + hiders(mark)["daemon"])
-			stream, err := h.Execute(testContext(t), &agentv1.ExecuteRequest{Request: r})
+			stream, err := h.Execute(testContext(t), r)
 			if err != nil {
 				t.Fatal(err)
 			}

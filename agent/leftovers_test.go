@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -29,12 +28,11 @@ func TestKilledAgentLeavesNoParts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		messages := []*agentv1.UploadRequest{
-			{Payload: &agentv1.UploadRequest_Envelope{Envelope: &agentv1.UploadEnvelope{}}},
-			{Payload: &agentv1.UploadRequest_Header{Header: head}},
+		messages := []*sandboxv1.UploadRequest{
+			{Payload: &sandboxv1.UploadRequest_Header{Header: head}},
 		}
 		for range size >> 20 {
-			messages = append(messages, &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Chunk{Chunk: make([]byte, 1<<20)}})
+			messages = append(messages, &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Chunk{Chunk: make([]byte, 1<<20)}})
 		}
 		for _, m := range messages {
 			if err := up.Send(m); err != nil {

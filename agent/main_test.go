@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	"github.com/sandgate/sandgate/agent/spawn"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -177,7 +178,7 @@ func start(t testing.TB, s setup) *harness {
 	_ = l.Close()
 	_ = listening.Close()
 	h.pid = cmd.Process.Pid
-	h.conn, err = grpc.NewClient("unix://"+h.socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	h.conn, err = grpc.NewClient("unix://"+h.socket, protocol.Unconfined(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(16<<20), grpc.MaxCallRecvMsgSize(16<<20)),
 		grpc.WithInitialWindowSize(4<<20), grpc.WithInitialConnWindowSize(8<<20))
 	if err != nil {
@@ -315,14 +316,23 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-func (h *harness) run(t testing.TB, r *sandboxv1.ExecuteRequest) result {
-	t.Helper()
-	return h.runWith(t, &agentv1.ExecuteRequest{Request: r})
+// called is testContext with a call context.
+func called(t testing.TB, c *agentv1.CallContext) context.Context {
+	ctx, err := protocol.WithCallContext(testContext(t), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ctx
 }
 
-func (h *harness) runWith(t testing.TB, env *agentv1.ExecuteRequest) result {
+func (h *harness) run(t testing.TB, r *sandboxv1.ExecuteRequest) result {
 	t.Helper()
-	s, err := h.Execute(testContext(t), env)
+	return h.runWith(t, r, &agentv1.CallContext{})
+}
+
+func (h *harness) runWith(t testing.TB, r *sandboxv1.ExecuteRequest, c *agentv1.CallContext) result {
+	t.Helper()
+	s, err := h.Execute(called(t, c), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +341,7 @@ func (h *harness) runWith(t testing.TB, env *agentv1.ExecuteRequest) result {
 
 func (h *harness) attach(t testing.TB, id string, position int64, until sandboxv1.FollowUntil) result {
 	t.Helper()
-	s, err := h.Attach(testContext(t), &agentv1.AttachRequest{Request: &sandboxv1.AttachRequest{ExecId: id, Position: position, FollowUntil: until}})
+	s, err := h.Attach(testContext(t), &sandboxv1.AttachRequest{ExecId: id, Position: position, FollowUntil: until})
 	if err != nil {
 		t.Fatal(err)
 	}

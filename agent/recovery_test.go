@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
@@ -51,7 +52,7 @@ func newQuietAgent(t *testing.T) (*Agent, agentv1.AgentServiceClient, *lockedBuf
 	}
 	served := make(chan error, 1)
 	go func() { served <- a.Serve(l) }()
-	conn, err := grpc.NewClient("unix://"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+l.Addr().String(), protocol.Unconfined(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,9 +73,9 @@ func TestPanicIsAnErrorOfTheCall(t *testing.T) {
 	files := a.fileService
 	a.fileService = nil
 	defer func() { a.fileService = files }()
-	ctx := metadata.AppendToOutgoingContext(testContext(t), CallIDKey, "one")
+	ctx := metadata.AppendToOutgoingContext(testContext(t), protocol.CallIDKey, "one")
 	for range 2 { // The second time, the first answer is repeated.
-		if _, err := c.StatFile(ctx, &agentv1.StatFileRequest{Request: &sandboxv1.StatFileRequest{Path: "/"}}); status.Code(err) != codes.Internal {
+		if _, err := c.StatFile(ctx, &sandboxv1.StatFileRequest{Path: "/"}); status.Code(err) != codes.Internal {
 			t.Errorf("a unary call: %v", err)
 		}
 	}

@@ -9,14 +9,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/sandgate/sandgate/agent/fault"
-)
-
-// CallIDKey is the metadata key of a unary call that must run at most once. Its
-// value is an id that the server chose. A retry after a broken connection gets the
-// answer of the first attempt. CallIDCapability announces this.
-const (
-	CallIDKey        = "sandgate-call-id"
-	CallIDCapability = "call-id"
+	"github.com/sandgate/sandgate/agent/protocol"
 )
 
 // Answers are kept for replayTime, at most replayCalls of them: those that may have
@@ -46,7 +39,7 @@ func newReplay() *replay { return &replay{byID: map[string]*answer{}} }
 
 // intercept is a grpc.UnaryServerInterceptor.
 func (r *replay) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	ids := metadata.ValueFromIncomingContext(ctx, CallIDKey)
+	ids := metadata.ValueFromIncomingContext(ctx, protocol.CallIDKey)
 	if len(ids) != 1 || ids[0] == "" {
 		return handler(ctx, req)
 	}

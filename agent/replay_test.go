@@ -10,12 +10,14 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/sandgate/sandgate/agent/protocol"
 )
 
 func TestReplay(t *testing.T) {
 	info := &grpc.UnaryServerInfo{FullMethod: "/s/Move"}
 	with := func(ctx context.Context, id string) context.Context {
-		return metadata.NewIncomingContext(ctx, metadata.Pairs(CallIDKey, id))
+		return metadata.NewIncomingContext(ctx, metadata.Pairs(protocol.CallIDKey, id))
 	}
 	count := func(n *atomic.Int32, err error) grpc.UnaryHandler {
 		return func(context.Context, any) (any, error) { return fmt.Sprint("reply ", n.Add(1)), err }

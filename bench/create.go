@@ -74,7 +74,7 @@ func creations(ctx context.Context, b *bench, template string, n int, ready func
 		if err != nil {
 			return nil, nil, err
 		}
-		_, err = collect(ctx, b, id, "true")
+		err = complete(ctx, b, id, "true")
 		took := time.Since(start)
 		if err != nil {
 			remove()

@@ -27,7 +27,7 @@ func executeLatency(ctx context.Context, b *bench) ([]report.Figure, error) {
 	n := b.count(2000)
 	for i := range n + n/10 {
 		start := time.Now()
-		if _, err := collect(ctx, b, "bench-execute", "true"); err != nil {
+		if err := complete(ctx, b, "bench-execute", "true"); err != nil {
 			return nil, err
 		}
 		took := time.Since(start)
@@ -48,12 +48,10 @@ func executeLatency(ctx context.Context, b *bench) ([]report.Figure, error) {
 	}, nil
 }
 
-// collect runs an argv and returns its output in order of arrival. A command
-// that did not end with code 0 is an error.
-func collect(ctx context.Context, b *bench, sandbox string, argv ...string) ([]byte, error) {
-	var out []byte
-	err := stream(ctx, b, sandbox, func(p []byte) { out = append(out, p...) }, argv...)
-	return out, err
+// complete runs an argv to its end. A command that did not end with code 0 is an
+// error.
+func complete(ctx context.Context, b *bench, sandbox string, argv ...string) error {
+	return stream(ctx, b, sandbox, func([]byte) {}, argv...)
 }
 
 func stream(ctx context.Context, b *bench, sandbox string, each func([]byte), argv ...string) error {
@@ -107,7 +105,7 @@ func concurrentExecutes(ctx context.Context, b *bench) ([]report.Figure, error) 
 		return nil, err
 	}
 	defer remove()
-	if _, err := collect(ctx, b, "bench-concurrent", "mkfifo", "/tmp/gate"); err != nil {
+	if err := complete(ctx, b, "bench-concurrent", "mkfifo", "/tmp/gate"); err != nil {
 		return nil, err
 	}
 	var (
@@ -163,7 +161,7 @@ func concurrentExecutes(ctx context.Context, b *bench) ([]report.Figure, error) 
 		return nil, context.Cause(ctx)
 	}
 	running := time.Since(start)
-	if _, err := collect(ctx, b, "bench-concurrent", "sh", "-c", open); err != nil {
+	if err := complete(ctx, b, "bench-concurrent", "sh", "-c", open); err != nil {
 		return nil, err
 	}
 	wg.Wait()

@@ -26,10 +26,13 @@ func rows() []report.Row[*bench] {
 		{Name: "stdout", Run: stdoutThroughput},
 		{Name: "upload", Run: uploadThroughput},
 		{Name: "download", Run: downloadThroughput},
+		{Name: "forward", Run: forwardThroughput},
+		{Name: "forward-beside", Run: executeBesideForward},
 		{Name: "create", Run: createToFirstCommand},
 		{Name: "create-pool", Run: claimToFirstCommand},
 		{Name: "memory", Run: idleMemory},
 		{Name: "concurrent", Run: concurrentExecutes},
+		{Name: "docker", Run: dockerRows},
 	}
 }
 
@@ -38,6 +41,13 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == yardstickCommand {
 		if err := serveYardstick(os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, "bench: yardstick:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == listenCommand {
+		if err := listen(); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: listen:", err)
 			os.Exit(1)
 		}
 		return

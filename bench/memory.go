@@ -23,7 +23,7 @@ func idleMemory(ctx context.Context, b *bench) ([]report.Figure, error) {
 	}
 	defer remove()
 	for range b.count(10_000) {
-		if _, err := collect(ctx, b, "bench-memory", "true"); err != nil {
+		if err := complete(ctx, b, "bench-memory", "true"); err != nil {
 			return nil, err
 		}
 	}

@@ -210,3 +210,50 @@ func freeAddress() (string, error) {
 	defer l.Close()
 	return l.Addr().String(), nil
 }
+
+// Forward joins a stream to a port of this machine.
+func (s *oneHop) Forward(call grpc.BidiStreamingServer[sandboxv1.ForwardRequest, sandboxv1.ForwardResponse]) error {
+	first, err := call.Recv()
+	if err != nil {
+		return err
+	}
+	raw, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(first.GetStart().GetPort()))))
+	if err != nil {
+		return err
+	}
+	defer raw.Close()
+	conn := raw.(*net.TCPConn)
+	if err := call.Send(&sandboxv1.ForwardResponse{Payload: &sandboxv1.ForwardResponse_Opened{Opened: &sandboxv1.ForwardOpened{}}}); err != nil {
+		return err
+	}
+	go func() {
+		for {
+			m, err := call.Recv()
+			if err != nil {
+				return
+			}
+			if m.GetEof() != nil {
+				_ = conn.CloseWrite()
+				return
+			}
+			if _, err := conn.Write(m.GetData()); err != nil {
+				return
+			}
+		}
+	}()
+	buf := make([]byte, s.chunk)
+	for {
+		n, err := conn.Read(buf)
+		if n > 0 {
+			if err := call.Send(&sandboxv1.ForwardResponse{Payload: &sandboxv1.ForwardResponse_Data{Data: buf[:n]}}); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return call.Send(&sandboxv1.ForwardResponse{Payload: &sandboxv1.ForwardResponse_Eof{Eof: &sandboxv1.ForwardEof{}}})
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

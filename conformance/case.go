@@ -18,13 +18,15 @@ type Case struct {
 	// Long is true for a case that takes a minute, because it waits for timeouts
 	// that cannot be shortened from outside.
 	Long bool
-	// Group is "programs" for the cases of ordinary programs, and empty for others.
+	// Group is "programs" for the cases of ordinary programs, "network" for those of
+	// the network mode PROXY, and empty for others.
 	Group string
 	// Programs are shell commands, each of which succeeds where a program that the
 	// case needs is usable. Where one fails, the case is skipped.
 	Programs []string
 
 	needs []string // protections that the server must enforce
+	proxy bool     // needs the network mode PROXY
 	hook  bool     // needs Options.CutInner
 	run   func(context.Context, T, *Suite)
 }
@@ -57,7 +59,8 @@ func Cases() []Case {
 	}
 	for _, group := range [][]Case{
 		startCases, timeoutCases, streamCases, joinCases, callerCases, readerCases, stdinCases, signalCases,
-		fileCases, lifecycleCases, cutCases(), cutFileCases(),
+		fileCases, lifecycleCases, cutCases(), cutFileCases(), forwardEndCases,
+		networkCases,
 	} {
 		all = append(all, group...)
 	}

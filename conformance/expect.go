@@ -3,6 +3,9 @@ package conformance
 import (
 	"errors"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/status"
+
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
@@ -10,11 +13,22 @@ import (
 func wantReason(t T, what string, err error, reasons ...string) {
 	t.Helper()
 	for _, r := range reasons {
-		if errors.Is(err, sandgate.Reason(r)) {
+		if errors.Is(err, sandgate.Reason(r)) || agentReason(err) == r {
 			return
 		}
 	}
 	t.Errorf("%s: got %v, want %v", what, err, reasons)
+}
+
+// agentReason returns the reason in an error of an agent that is called without a server
+// and its client between.
+func agentReason(err error) string {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			return info.GetReason()
+		}
+	}
+	return ""
 }
 
 // untilOutput reads a process until it has written want.

@@ -149,7 +149,7 @@ func errorsHaveReasons(ctx context.Context, t T, s *Suite) {
 	}
 	_, none := s.shared.Execute(ctx, sandgate.ExecuteRequest{})
 	_, program := s.shared.Execute(ctx, sandgate.ExecuteRequest{Argv: []string{"/no/such/program"}})
-	_, directory := s.shared.Execute(ctx, sandgate.ExecuteRequest{Shell: "true", Dir: "/no/such/directory"})
+	_, directory := s.shared.Execute(ctx, sandgate.ExecuteRequest{Shell: "true", Cwd: "/no/such/directory"})
 	_, missing := s.shared.Stat(ctx, "/no/such/file")
 	_, _, template := s.client.Create(ctx, sandgate.CreateRequest{ID: s.newID("template"), Template: "no-such-template"})
 	_, _, id := s.client.Create(ctx, sandgate.CreateRequest{ID: "no/such/id"})

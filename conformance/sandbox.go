@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ type Client interface {
 	ListProcesses(ctx context.Context, in *sandboxv1.ListProcessesRequest, opts ...grpc.CallOption) (*sandboxv1.ListProcessesResponse, error)
 	Upload(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[sandboxv1.UploadRequest, sandboxv1.UploadResponse], error)
 	Download(ctx context.Context, in *sandboxv1.DownloadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[sandboxv1.DownloadResponse], error)
+	Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[sandboxv1.ForwardRequest, sandboxv1.ForwardResponse], error)
 }
 
 var _ Client = sandboxv1.SandboxServiceClient(nil)
@@ -37,7 +39,7 @@ type Sandbox struct {
 	// be a server's, which reports it.
 	Whole bool
 	// GoProgram is a static build of conformance/goprogram for the sandbox's
-	// machine. Empty: the case that runs it is skipped.
+	// machine. Empty: the cases that run it are skipped.
 	GoProgram []byte
 
 	dir string // where commands start
@@ -97,7 +99,7 @@ func (s Sandbox) assertOutOfMemory(ctx context.Context, t T) {
 
 // SandboxCases returns the cases that only use one sandbox.
 func SandboxCases() []SandboxCase {
-	return append([]SandboxCase{
+	return slices.Concat([]SandboxCase{
 		{Name: "C04_started_first_exited_last", run: startedFirstExitedLast},
 		{Name: "C04_cannot_start", run: cannotStart},
 		{Name: "C05_exit_codes_and_signals", run: exitCodesAndSignals},
@@ -125,7 +127,7 @@ func SandboxCases() []SandboxCase {
 		{Name: "C24_fork_bomb", run: forkBomb, needs: []string{"processes"}, Limits: &sandboxv1.Resources{MaxProcesses: 128}},
 		{Name: "C24_memory_hog", run: memoryHog, needs: []string{"memory"}, hog: true, Limits: &sandboxv1.Resources{MemoryBytes: 128 << 20}},
 		{Name: "C24_disk_hog", run: diskHog, needs: []string{"disk"}, Limits: &sandboxv1.Resources{DiskBytes: 64 << 20}},
-	}, programCases()...)
+	}, programCases(), forwardCases)
 }
 
 // result is a command that ended.

@@ -95,7 +95,7 @@ func replayInterleaves(ctx context.Context, t T, s *Suite) {
 
 func mergedPipe(ctx context.Context, t T, s *Suite) {
 	r, err := s.sandbox(ctx, t, nil).Execute(ctx, sandgate.ExecuteRequest{
-		Shell: "for i in $(seq 1 200); do echo out $i; echo err $i >&2; done", Merge: true, Timeout: time.Minute,
+		Shell: "for i in $(seq 1 200); do echo out $i; echo err $i >&2; done", Merged: true, Timeout: time.Minute,
 	})
 	var want bytes.Buffer
 	for i := 1; i <= 200; i++ {

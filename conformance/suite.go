@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,8 +35,12 @@ type Options struct {
 	// their number. nil: the cases that need it are skipped.
 	CutInner func(context.Context) (int, error)
 	// GoProgram is a static build of conformance/goprogram for the sandboxes'
-	// machine. Empty: the case that runs it is skipped.
+	// machine. Empty: the cases that run it are skipped.
 	GoProgram []byte
+	// Upstream is a host name and port at which this suite may listen and which a
+	// template allows sandboxes to connect to, with its address. Empty: the cases
+	// that need it are skipped.
+	Upstream string
 	// CaseTimeout bounds one case. 0: 5 minutes.
 	CaseTimeout time.Duration
 }
@@ -84,7 +89,7 @@ func Open(ctx context.Context, opts Options) (*Suite, error) {
 		conn = cc
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
-	s.once, err = s.connect(ctx, sandgate.WithPatience(0), sandgate.WithDialOptions(grpc.WithChainUnaryInterceptor(look)))
+	s.once, err = s.connect(ctx, sandgate.WithReconnectTimeout(0), sandgate.WithDialOptions(grpc.WithChainUnaryInterceptor(look)))
 	if err == nil {
 		s.info, err = s.once.ServerInfo(ctx)
 	}
@@ -135,6 +140,9 @@ func (s *Suite) Skips(c Case) string {
 		case !e.GetEnforced():
 			return fmt.Sprintf("the server does not enforce %s: %s", name, e.GetDetail())
 		}
+	}
+	if c.proxy && !slices.Contains(s.info.GetCapabilities(), "network_proxy") {
+		return "the server cannot do the network mode PROXY"
 	}
 	if c.hook && s.opts.CutInner == nil {
 		return "needs a hook that cuts the connections between server and sandbox"

@@ -61,8 +61,9 @@ type Provider interface {
 	// two processes, only one succeeds.
 	Delete(ctx context.Context, name string, c Condition) error
 
-	// Dial opens a byte stream to the agent inside. Closing the connection must
-	// release all its resources and must not disturb the sandbox. The error wraps
+	// Dial opens a byte stream to the agent inside. Deadlines of the connection must
+	// work. Closing it must release all its resources and must not disturb the
+	// sandbox. It must end when the sandbox is deleted. The error wraps
 	// ErrNotFound, ErrNotActive, or ErrUnavailable if a retry may succeed.
 	Dial(ctx context.Context, name string) (net.Conn, error)
 

@@ -116,6 +116,8 @@ type Spec struct {
 	// Access is the sandbox's access policy as the server encodes it; the
 	// provider stores it and gives it back.
 	Access []byte `json:"access,omitempty"`
+	// Egress holds the sandbox's own rules for NetworkProxy, likewise.
+	Egress []byte `json:"egress,omitempty"`
 	// TemplateOptions is the provider's part of the template, and Options the
 	// request's provider_options, which the server has checked against it. Both
 	// are JSON objects or nil; the provider decodes them strictly.
@@ -246,6 +248,7 @@ type Change struct {
 	RemoveLabels []string
 	TTL          *time.Duration
 	IdleTTL      *time.Duration
+	Egress       *[]byte
 	LastActivity time.Time
 }
 
@@ -268,6 +271,9 @@ func (c Change) ApplyTo(i *Info) {
 	if c.IdleTTL != nil {
 		i.Spec.IdleTTL = *c.IdleTTL
 	}
+	if c.Egress != nil {
+		i.Spec.Egress = *c.Egress
+	}
 	if c.LastActivity.After(i.LastActivity) {
 		i.LastActivity = c.LastActivity
 	}
@@ -286,6 +292,10 @@ type Condition struct {
 func (c Condition) InUse(lastActivity time.Time) bool {
 	return !c.IdleSince.IsZero() && lastActivity.After(c.IdleSince)
 }
+
+// CapabilityNetworkProxy is the capability of a provider that makes sandboxes
+// with NetworkProxy: without a route, and with the agent told to open its proxy.
+const CapabilityNetworkProxy = "network_proxy"
 
 // Description is what a provider can do and enforces where it runs.
 type Description struct {
@@ -311,6 +321,21 @@ type Enforcement struct {
 	Enforced bool
 	// Detail describes how it is enforced, or why it is not.
 	Detail string
+}
+
+// NotEnforced returns the requested limits that cannot be enforced, each with the
+// reason. Their names in limits are memory, cpu, processes and disk.
+func (r Resources) NotEnforced(limits []Enforcement) []string {
+	requested := map[string]bool{
+		"memory": r.MemoryBytes > 0, "cpu": r.CPUMillis > 0, "processes": r.MaxProcesses > 0, "disk": r.DiskBytes > 0,
+	}
+	var out []string
+	for _, e := range limits {
+		if requested[e.Name] && !e.Enforced {
+			out = append(out, e.Name+": "+e.Detail)
+		}
+	}
+	return out
 }
 
 // Pool is a number of started sandboxes of one template.

@@ -27,6 +27,6 @@ status=0
 scripts/test-go.sh kubernetes -parallel=6 ./test/kubernetes || status=1
 if [[ -n ${SANDGATE_CLUSTER:-} ]]; then
   # It kills parts of the cluster, so nothing else may run on it.
-  scripts/test-go.sh faults ./test/kubernetes/faults || status=1
+  scripts/test-go.sh faults -parallel=6 ./test/kubernetes/faults || status=1
 fi
 exit "$status"

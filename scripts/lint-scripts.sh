@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks the scripts: syntax always, style where shellcheck is installed, and those
-# in Python by their own tests. Checks that the tests that pages name exist.
+# in Python by their own tests. Checks that the tests that pages name exist, and that
+# no large file is tracked.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts=(.ci/run scripts/*.sh bench/kubernetes/*.sh bench/kubernetes/peers/*.sh)
@@ -21,6 +22,14 @@ $ruff check --isolated --line-length 110 --select E,F,I,B,UP,SIM scripts
 python3 -B -m unittest --quiet scripts/testsum_test.py scripts/coverage_test.py scripts/lint_words_test.py
 scripts/coverage.py lint
 scripts/lint-words.py
+
+# Whatever was built stays out of the repository.
+large=$(git ls-files -z | xargs -0 -r du --bytes --threshold=1M --)
+if [[ -n $large ]]; then
+  echo "lint-scripts: tracked files of more than 1 MiB:" >&2
+  echo "$large" >&2
+  exit 1
+fi
 
 # A test that a page names must exist. docs/coverage.md was checked above.
 while read -r name; do

@@ -13,6 +13,7 @@ has containerd || { packages+=(containerd) && services+=(containerd); }
 has runc || packages+=(runc)
 [[ -x /usr/lib/cni/bridge ]] || packages+=(containernetworking-plugins)
 has iptables || packages+=(iptables)
+has ipset || packages+=(ipset) # for network policies
 has ip || packages+=(iproute2)
 has busybox || packages+=(busybox-static) # an image with a shell and nothing else
 has debootstrap || packages+=(debootstrap) # an image with Python

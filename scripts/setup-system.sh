@@ -27,8 +27,11 @@ has git || packages+=(git)
 has runc || packages+=(runc)
 has mkfs.ext4 || packages+=(e2fsprogs)   # disk limits
 has busybox || packages+=(busybox-static) # a test image with nothing else
+has nginx || packages+=(nginx-light) # a test of gateways
 has gcc || packages+=(gcc libc6-dev) # the race detector
 has shellcheck || packages+=(shellcheck)
+has dockerd || packages+=(docker.io) # the tests of the docker provider start it
+has curl || packages+=(curl)
 python3 -c 'import venv, ensurepip' 2>/dev/null || packages+=(python3-venv)
 ((${#packages[@]})) || exit 0
 
@@ -37,10 +40,21 @@ if [[ $(uname -s) != Linux ]]; then
   exit 0
 fi
 if ((EUID == 0)) && has apt-get; then
+  # nginx starts its service unless policy-rc.d forbids it; the tests run their own.
+  policy=/usr/sbin/policy-rc.d
+  if [[ ${packages[*]} == *nginx* && ! -e $policy ]]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+  fi
   echo "setup: installing ${packages[*]}"
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq
   apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
+  # Nor after the next boot.
+  if [[ ${packages[*]} == *nginx* && -d /run/systemd/system ]]; then
+    systemctl disable --now --quiet nginx || true
+  fi
 else
   echo "setup: missing programs. Run: sudo apt-get install -y ${packages[*]}" >&2
   exit 1

@@ -44,21 +44,45 @@ const maxHealthCalls = 8
 func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 	c, ctx := newCall(ctx, s.operation(info.FullMethodName))
 	ctx, c.cut = context.WithCancelCause(ctx)
-	if s.cfg.Authenticator == nil {
-		return ctx, nil
-	}
-	conn := connOf(ctx)
 	if isHealth(info.FullMethodName) {
-		c.principal, c.refused = authn.Principal{}, conn.admitHealth(ctx)
+		if s.cfg.Authenticator != nil {
+			c.principal, c.refused = authn.Principal{}, connOf(ctx).admitHealth(ctx)
+		}
 		return ctx, nil
 	}
-	if c.principal, c.refused = s.authenticate(ctx); c.refused != nil {
-		conn.count()
+	if s.cfg.Authenticator == nil {
+		c.principal, c.refused = authorize(ctx, info.FullMethodName, c.principal)
 		return ctx, nil
+	}
+	p, err := s.cfg.Authenticator.Authenticate(ctx)
+	if !errors.As(err, &c.pending) {
+		s.conclude(ctx, c, info.FullMethodName, p, err)
+	}
+	return ctx, nil
+}
+
+// conclude admits or refuses a call by the answer of the authenticator.
+func (s *Server) conclude(ctx context.Context, c *call, method string, p authn.Principal, err error) {
+	conn := connOf(ctx)
+	if c.principal, c.refused = p, s.refusal(err); err != nil {
+		conn.count()
+		return
 	}
 	conn.authenticated()
-	s.running.add(c, func() error { return s.reauthenticate(ctx, c.principal) })
-	return ctx, nil
+	if c.principal, c.refused = authorize(ctx, method, p); c.refused == nil {
+		s.running.add(c, func() error { return s.reauthenticate(ctx, p) })
+	}
+}
+
+// refusalOf returns why the call is rejected, or nil. It waits for the
+// authenticator if that did not answer from memory.
+func (s *Server) refusalOf(ctx context.Context) error {
+	c := callOf(ctx)
+	if c.pending != nil {
+		p, err := c.pending.Wait(ctx)
+		s.conclude(ctx, c, c.method, p, err)
+	}
+	return c.refused
 }
 
 // unknownOperation is the operation of all methods that the server does not
@@ -83,22 +107,29 @@ func isHealth(method string) bool {
 	return strings.HasPrefix(method, "/"+healthv1.Health_ServiceDesc.ServiceName+"/")
 }
 
-func (s *Server) authenticate(ctx context.Context) (authn.Principal, error) {
-	p, err := s.cfg.Authenticator.Authenticate(ctx)
+// refusal returns the error for the caller of an authenticator's error.
+func (s *Server) refusal(err error) error {
 	switch {
 	case err == nil:
-		return p, nil
+		return nil
 	case errors.Is(err, authn.ErrNoCredentials):
-		return authn.Principal{}, fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
 			"this server requires credentials (%s); set SANDGATE_TOKEN or a client certificate", s.cfg.Authenticator.Name())
 	case errors.Is(err, authn.ErrExpired):
-		return authn.Principal{}, fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
-			"the credentials have expired").WithCause(err)
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
+			"the credentials have expired; get new ones").WithCause(err)
 	case errors.Is(err, authn.ErrUnknownCredentials):
-		return authn.Principal{}, fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
 			"the credentials are not known to this server").WithCause(err)
+	case errors.Is(err, authn.ErrForbidden):
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_CALL_FORBIDDEN,
+			"the credentials are valid, but this server has no tenant or role for them; ask its operator").
+			With("field", "authorization").WithCause(err)
+	case errors.Is(err, authn.ErrUnavailable):
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_AUTHENTICATION_UNAVAILABLE,
+			"the server cannot check the credentials now, because their issuer does not answer; try again").WithCause(err)
 	default:
-		return authn.Principal{}, fmt.Errorf("authentication: %w", err)
+		return fmt.Errorf("authentication: %w", err)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/agentconn"
@@ -29,13 +30,14 @@ type script struct {
 	// extra is added to the reply of Hello: unknown fields.
 	extra []byte
 	// execute runs one Execute; nil: say "hello" and exit 0.
-	execute  func(a *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error
-	attach   func(a *scriptedAgent, req *agentv1.AttachRequest, out emitter) error
-	upload   func(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error
-	download func(req *agentv1.DownloadRequest, out grpc.ServerStream) error
-	move     func(ctx context.Context, req *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error)
+	execute  func(a *scriptedAgent, req *sandboxv1.ExecuteRequest, out emitter) error
+	attach   func(a *scriptedAgent, req *sandboxv1.AttachRequest, out emitter) error
+	upload   func(in grpc.ClientStreamingServer[sandboxv1.UploadRequest, sandboxv1.UploadResponse]) error
+	download func(req *sandboxv1.DownloadRequest, out grpc.ServerStream) error
+	move     func(ctx context.Context, req *sandboxv1.MoveFileRequest) (*sandboxv1.MoveFileResponse, error)
+	forward  func(stream grpc.BidiStreamingServer[sandboxv1.ForwardRequest, sandboxv1.ForwardResponse]) error
 	replays  bool // it says that it knows calls by their ids
-	stat     func(req *agentv1.StatFileRequest) (*agentv1.StatFileResponse, error)
+	stat     func(req *sandboxv1.StatFileRequest) (*sandboxv1.StatFileResponse, error)
 	// raw is the whole encoded reply to ListProcesses.
 	raw []byte
 }
@@ -52,7 +54,7 @@ type scriptedAgent struct {
 	cancelled chan struct{}
 	mu        sync.Mutex
 	execs     map[string]bool
-	last      *agentv1.ExecuteRequest
+	last      *agentv1.CallContext // of Execute
 }
 
 func (a *scriptedAgent) Hello(ctx context.Context, _ *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
@@ -64,18 +66,18 @@ func (a *scriptedAgent) Hello(ctx context.Context, _ *agentv1.HelloRequest) (*ag
 	}
 	minor := a.minor
 	if minor == 0 {
-		minor = agentconn.ProtocolMinor
+		minor = protocol.Minor
 	}
 	resp := &agentv1.HelloResponse{AgentVersion: "test", ProtocolMinor: minor, Incarnation: a.incarnation}
 	resp.ProtoReflect().SetUnknown(a.extra)
 	if a.replays {
-		resp.Capabilities = []string{agentconn.CallIDCapability}
+		resp.Capabilities = []string{protocol.CallIDCapability}
 	}
 	return resp, nil
 }
 
-func (a *scriptedAgent) ListProcesses(context.Context, *agentv1.ListProcessesRequest) (*agentv1.ListProcessesResponse, error) {
-	reply := new(agentv1.ListProcessesResponse)
+func (a *scriptedAgent) ListProcesses(context.Context, *sandboxv1.ListProcessesRequest) (*sandboxv1.ListProcessesResponse, error) {
+	reply := new(sandboxv1.ListProcessesResponse)
 	reply.ProtoReflect().SetUnknown(a.raw)
 	return reply, nil
 }
@@ -88,12 +90,16 @@ func (a *scriptedAgent) GetActivity(context.Context, *agentv1.GetActivityRequest
 	return &agentv1.GetActivityResponse{RunningCommands: a.running.Load(), IdleTime: durationpb.New(idle)}, nil
 }
 
-func (a *scriptedAgent) Execute(req *agentv1.ExecuteRequest, stream grpc.ServerStreamingServer[agentv1.ExecuteResponse]) error {
-	id := req.GetRequest().GetExecId()
+func (a *scriptedAgent) Execute(req *sandboxv1.ExecuteRequest, stream grpc.ServerStreamingServer[sandboxv1.ExecuteResponse]) error {
+	id := req.GetExecId()
+	called, err := protocol.CallContext(stream.Context())
+	if err != nil {
+		return err
+	}
 	a.mu.Lock()
 	joined := a.execs[id]
 	a.execs[id] = true
-	a.last = req
+	a.last = called
 	a.mu.Unlock()
 	out := emitter{stream: stream, incarnation: a.incarnation, execID: id, joined: joined}
 	if a.execute != nil {
@@ -102,38 +108,67 @@ func (a *scriptedAgent) Execute(req *agentv1.ExecuteRequest, stream grpc.ServerS
 	return errors.Join(out.started(0), out.output(0, "hello"), out.exited(5, 0))
 }
 
-func (a *scriptedAgent) Attach(req *agentv1.AttachRequest, stream grpc.ServerStreamingServer[agentv1.AttachResponse]) error {
-	out := emitter{stream: stream, incarnation: a.incarnation, execID: req.GetRequest().GetExecId()}
+func (a *scriptedAgent) Attach(req *sandboxv1.AttachRequest, stream grpc.ServerStreamingServer[sandboxv1.AttachResponse]) error {
+	out := emitter{stream: stream, incarnation: a.incarnation, execID: req.GetExecId()}
 	if a.attach != nil {
 		return a.attach(a, req, out)
 	}
 	return agentStatus(codes.NotFound, "EXEC_NOT_FOUND", "no such command")
 }
 
-func (a *scriptedAgent) StatFile(_ context.Context, req *agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
+func (a *scriptedAgent) StatFile(ctx context.Context, req *sandboxv1.StatFileRequest) (*sandboxv1.StatFileResponse, error) {
+	if _, err := protocol.CallContext(ctx); err != nil {
+		return nil, err
+	}
 	if a.stat != nil {
 		return a.stat(req)
 	}
-	return &agentv1.StatFileResponse{Response: &sandboxv1.StatFileResponse{
-		Info: &sandboxv1.FileInfo{Path: req.GetRequest().GetPath()},
-	}}, nil
+	return &sandboxv1.StatFileResponse{
+		Info: &sandboxv1.FileInfo{Path: req.GetPath()},
+	}, nil
 }
 
-func (a *scriptedAgent) MoveFile(ctx context.Context, req *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
+func (a *scriptedAgent) MoveFile(ctx context.Context, req *sandboxv1.MoveFileRequest) (*sandboxv1.MoveFileResponse, error) {
 	if a.move != nil {
 		return a.move(ctx, req)
 	}
-	return &agentv1.MoveFileResponse{Response: &sandboxv1.MoveFileResponse{}}, nil
+	return &sandboxv1.MoveFileResponse{}, nil
 }
 
-func (a *scriptedAgent) Upload(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
+func (a *scriptedAgent) Upload(in grpc.ClientStreamingServer[sandboxv1.UploadRequest, sandboxv1.UploadResponse]) error {
 	if a.upload != nil {
 		return a.upload(in)
 	}
 	return receiveAll(in)
 }
 
-func (a *scriptedAgent) Download(req *agentv1.DownloadRequest, out grpc.ServerStreamingServer[agentv1.DownloadResponse]) error {
+// Forward answers by its script; without one it echoes.
+func (a *scriptedAgent) Forward(stream grpc.BidiStreamingServer[sandboxv1.ForwardRequest, sandboxv1.ForwardResponse]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if a.forward != nil {
+		return a.forward(stream)
+	}
+	if err := stream.Send(opened(a.incarnation, first.GetStart().GetPort())); err != nil {
+		return err
+	}
+	for {
+		m, err := stream.Recv()
+		switch {
+		case err != nil:
+			return err
+		case m.GetEof() != nil:
+			return stream.Send(eof())
+		}
+		if err := stream.Send(data(m.GetData())); err != nil {
+			return err
+		}
+	}
+}
+
+func (a *scriptedAgent) Download(req *sandboxv1.DownloadRequest, out grpc.ServerStreamingServer[sandboxv1.DownloadResponse]) error {
 	if a.download != nil {
 		return a.download(req, out)
 	}
@@ -141,28 +176,22 @@ func (a *scriptedAgent) Download(req *agentv1.DownloadRequest, out grpc.ServerSt
 }
 
 // receiveAll is an upload that goes well.
-func receiveAll(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
+func receiveAll(in grpc.ClientStreamingServer[sandboxv1.UploadRequest, sandboxv1.UploadResponse]) error {
 	resp := &sandboxv1.UploadResponse{}
-	first, err := in.Recv()
-	if err != nil || first.GetEnvelope() == nil {
-		return errors.Join(err, errors.New("no envelope"))
-	}
 	for {
 		m, err := in.Recv()
 		if errors.Is(err, io.EOF) {
-			return in.SendAndClose(&agentv1.UploadResponse{Response: resp})
+			return in.SendAndClose(resp)
 		}
 		if err != nil {
 			return err
 		}
 		switch p := m.GetPayload().(type) {
-		case *agentv1.UploadRequest_Header:
+		case *sandboxv1.UploadRequest_Header:
 			resp.Results = append(resp.Results, &sandboxv1.UploadResult{Path: p.Header.GetPath()})
-		case *agentv1.UploadRequest_Chunk:
+		case *sandboxv1.UploadRequest_Chunk:
 			resp.GetResults()[len(resp.GetResults())-1].Size += int64(len(p.Chunk))
-		case *agentv1.UploadRequest_Trailer:
-		case *agentv1.UploadRequest_Envelope:
-			return agentStatus(codes.Internal, "INTERNAL", "a second envelope")
+		case *sandboxv1.UploadRequest_Trailer:
 		}
 	}
 }

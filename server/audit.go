@@ -33,14 +33,23 @@ type AuditRecord struct {
 	// Principal and Tenant are empty until the caller is authenticated.
 	Principal string
 	Tenant    string
-	Peer      string
-	// Operation is the RPC's name, such as "Execute", or "Expire".
+	// Issuer is what vouched for the principal, and Role the principal's.
+	Issuer string
+	Role   string
+	Peer   string
+	// Operation is the RPC's name, such as "Execute", or "Expire", or "Egress" for a
+	// connection of a sandbox.
 	Operation string
 	SandboxID string
 	ExecID    string
 	// Path is the call's file, and Destination the file's new path.
 	Path        string
 	Destination string
+	// Target is where a connection of a sandbox was to go, HOST:PORT. Address is the
+	// address that it had, empty if it was not opened, or where in the sandbox a
+	// Forward connects to, such as "localhost:3000".
+	Target  string
+	Address string
 	// Objects counts the objects of a call that has several. Each has its own
 	// records, in which Object counts from 1.
 	Objects int
@@ -137,6 +146,8 @@ func (r *AuditRecord) attrs() []slog.Attr {
 	text("request_id", r.RequestID)
 	text("principal", r.Principal)
 	attrs = append(attrs, slog.String("tenant", r.Tenant))
+	text("issuer", r.Issuer)
+	text("role", r.Role)
 	text("peer", r.Peer)
 	text("operation", r.Operation)
 	text("sandbox_id", r.SandboxID)
@@ -145,6 +156,8 @@ func (r *AuditRecord) attrs() []slog.Attr {
 	number("object", int64(r.Object))
 	text("path", r.Path)
 	text("destination", r.Destination)
+	text("target", r.Target)
+	text("address", r.Address)
 	text("program", r.Program)
 	text("command_sha256", r.CommandHash)
 	text("command", r.CommandText)

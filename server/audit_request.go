@@ -4,9 +4,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"net"
+	"strconv"
 	"strings"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/authn"
 	"github.com/sandgate/sandgate/server/wire"
 )
 
@@ -23,6 +26,14 @@ func auditText(s string, limit int) string {
 		s = s[:limit-len(ellipsis)] + ellipsis
 	}
 	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+// setCaller records the caller, which is empty before authentication.
+func (r *AuditRecord) setCaller(p authn.Principal) {
+	r.Principal, r.Tenant = p.Name, p.Tenant
+	if p.Name != "" {
+		r.Issuer, r.Role = p.Issuer, p.Role.String()
+	}
 }
 
 // describe records what a request refers to. The request need not be valid.
@@ -45,6 +56,12 @@ func (r *AuditRecord) describe(req any, commandText bool) {
 		r.Destination = auditText(m.GetDestination(), maxAuditText)
 	case *sandboxv1.ExecuteRequest:
 		r.describeCommand(m, commandText)
+	case *sandboxv1.ForwardStart:
+		host := m.GetHost()
+		if host == "" {
+			host = "localhost"
+		}
+		r.Address = auditText(net.JoinHostPort(host, strconv.Itoa(int(m.GetPort()))), maxAuditText)
 	case *sandboxv1.DownloadRequest:
 		if items := m.GetItems(); len(items) == 1 {
 			r.Path = auditText(items[0].GetPath(), maxAuditText)

@@ -20,7 +20,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/authn"
 	"github.com/sandgate/sandgate/server/wire"
@@ -140,7 +139,7 @@ func TestAuditOfACreation(t *testing.T) {
 func TestAuditOfACommand(t *testing.T) {
 	running, end := make(chan struct{}), make(chan struct{})
 	h, log := audited(t, nil)
-	h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+	h.provider.script.execute = func(_ *scriptedAgent, _ *sandboxv1.ExecuteRequest, out emitter) error {
 		if err := out.started(0); err != nil {
 			return err
 		}
@@ -197,16 +196,16 @@ func TestAuditKeepsCommandsOnRequest(t *testing.T) {
 // Each object of a call with several has records of its own, with its outcome.
 func TestAuditOfSeveralObjects(t *testing.T) {
 	h, log := audited(t, nil)
-	h.provider.script.upload = func(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
+	h.provider.script.upload = func(in grpc.ClientStreamingServer[sandboxv1.UploadRequest, sandboxv1.UploadResponse]) error {
 		for {
 			if _, err := in.Recv(); err != nil {
 				break
 			}
 		}
-		return in.SendAndClose(&agentv1.UploadResponse{Response: &sandboxv1.UploadResponse{Results: []*sandboxv1.UploadResult{
+		return in.SendAndClose(&sandboxv1.UploadResponse{Results: []*sandboxv1.UploadResult{
 			{Path: "/one"}, {Error: &sandboxv1.FileError{Reason: sandboxv1.ErrorReason_ERROR_REASON_DISK_FULL}},
 			{Error: &sandboxv1.FileError{Reason: 9999}},
-		}}})
+		}})
 	}
 	h.create("a")
 	h.create("b")

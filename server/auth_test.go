@@ -26,7 +26,7 @@ func twoTenants(t *testing.T) (h *harness, one, two context.Context) {
 	var file string
 	var ctxs []context.Context
 	for _, tenant := range []string{"one", "two"} {
-		token, e, err := authn.NewToken("user-"+tenant, tenant)
+		token, e, err := authn.NewToken(authn.Entry{Name: "user-" + tenant, Tenant: tenant})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func call1[M any](_ M, err error) error { return err }
 
 func TestUnknownMethod(t *testing.T) {
 	h := newHarness(t, nil)
-	err := h.conn.Invoke(t.Context(), "/sandbox.v1.SandboxService/Forward", &sandboxv1.GetServerInfoRequest{}, &sandboxv1.GetServerInfoResponse{})
+	err := h.conn.Invoke(t.Context(), "/sandbox.v1.SandboxService/WatchFiles", &sandboxv1.GetServerInfoRequest{}, &sandboxv1.GetServerInfoResponse{})
 	wantReason(t, err, "FEATURE_UNSUPPORTED")
 }
 

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/agentconn"
 )
@@ -81,10 +80,22 @@ func BenchmarkHopShort(b *testing.B) {
 	}
 }
 
+// BenchmarkHopUnary is a unary call with an access policy.
+func BenchmarkHopUnary(b *testing.B) {
+	client := benchHarness(b, script{})
+	req := &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/workspace/main.go",
+		Access: &sandboxv1.AccessPolicy{RootDir: "/workspace", ReadDenyPrefixes: []string{"/workspace/.git", "/workspace/secrets"}}}
+	for b.Loop() {
+		if _, err := client.StatFile(b.Context(), req); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func benchmarkStream(b *testing.B, size int) {
 	const total = 256 << 20
 	piece := strings.Repeat("x", size)
-	client := benchHarness(b, script{execute: func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+	client := benchHarness(b, script{execute: func(_ *scriptedAgent, _ *sandboxv1.ExecuteRequest, out emitter) error {
 		if err := out.started(0); err != nil {
 			return err
 		}

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -82,7 +81,7 @@ func TestRequestsAreBounded(t *testing.T) {
 func TestAgentErrorsAreShort(t *testing.T) {
 	h := newHarness(t, nil)
 	text := strings.Repeat("x", 6_000)
-	h.provider.script.stat = func(*agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
+	h.provider.script.stat = func(*sandboxv1.StatFileRequest) (*sandboxv1.StatFileResponse, error) {
 		st, err := status.New(codes.NotFound, text).WithDetails(&errdetails.ErrorInfo{
 			Reason: "FILE_NOT_FOUND", Domain: "sandgate", Metadata: map[string]string{"path": text}})
 		if err != nil {

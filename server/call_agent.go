@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/agentconn"
@@ -28,43 +29,41 @@ const (
 )
 
 // callAgent sends one unary call to the sandbox's agent, and retries it while the
-// retry window is open. own is the call's access policy, or nil.
-func callAgent[P comparable, R interface{ GetResponse() P }](
-	ctx context.Context, s *Server, req sandboxRequest, own *sandboxv1.AccessPolicy, sem semantics,
-	send func(ctx context.Context, a agentv1.AgentServiceClient, c *agentv1.Confinement, l *agentv1.Limits) (R, error),
-) (P, error) {
-	var none P
+// retry window is open.
+func callAgent[R any](
+	ctx context.Context, s *Server, req sandboxRequest, sem semantics, send func(context.Context, agent) (*R, error),
+) (*R, error) {
 	key := keyOf(ctx, req.GetSandboxId())
 	retry := agentconn.RetryWindow{Length: s.cfg.Timing.Reattach}
-	up := ctx
+	base := ctx
 	if sem == atMostOnce {
-		up = metadata.AppendToOutgoingContext(ctx, agentconn.CallIDKey, newID(""))
+		base = metadata.AppendToOutgoingContext(ctx, protocol.CallIDKey, newID(""))
 	}
 	incarnation := req.GetExpectedIncarnation()
 	deduplicates, unknown := false, false
 	for {
-		reply, err := func() (P, error) {
+		reply, err := func() (*R, error) {
 			c, err := s.acquire(ctx, key, incarnation)
 			if err != nil {
-				return none, err
+				return nil, err
 			}
 			defer c.Release()
 			if sem == atMostOnce {
 				// Another incarnation does not know what the first one did.
 				incarnation, deduplicates = c.Incarnation, c.Deduplicates
 			}
-			confinement, err := s.policy.Confine(c.Policies, own)
+			up, _, err := s.withCallContext(base, c, req)
 			if err != nil {
-				return none, err
+				return nil, err
 			}
-			envelope, err := send(up, c.Agent, confinement, s.limits)
-			if err == nil && envelope.GetResponse() == none {
-				err = fault.Misbehaved("a reply without its message")
+			reply, err := send(up, c.Agent)
+			if r, ok := any(reply).(interface{ GetInfo() *sandboxv1.FileInfo }); ok && err == nil && r.GetInfo() == nil {
+				err = fault.Misbehaved("a reply without the file's info")
 			}
 			if err != nil {
-				return none, c.Error(ctx, err)
+				return nil, c.Error(ctx, err)
 			}
-			return envelope.GetResponse(), nil
+			return reply, nil
 		}()
 		if err == nil {
 			return reply, nil
@@ -76,7 +75,25 @@ func callAgent[P comparable, R interface{ GetResponse() P }](
 			if unknown && (agentconn.IsTransient(err) || s.isStopping()) {
 				err = fault.OutcomeUnknown(err)
 			}
-			return none, err
+			return nil, err
 		}
 	}
+}
+
+// withCallContext returns the context of one call to an agent, and the access
+// policies that the call must pass. The request may have an access policy of its
+// own.
+func (s *Server) withCallContext(ctx context.Context, c *agentconn.Conn, req any) (context.Context, *agentv1.Confinement, error) {
+	var own *sandboxv1.AccessPolicy
+	if r, ok := req.(interface {
+		GetAccess() *sandboxv1.AccessPolicy
+	}); ok {
+		own = r.GetAccess()
+	}
+	confinement, err := s.policy.Confine(c.Policies, own)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, err = protocol.WithCallContext(ctx, &agentv1.CallContext{Confinement: confinement, Limits: s.limits})
+	return ctx, confinement, err
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,6 +41,9 @@ func (s *Server) CleanupSandboxes(ctx context.Context, req *sandboxv1.CleanupSan
 			return nil, err
 		}
 		for _, info := range page.Sandboxes {
+			if !strings.HasPrefix(info.Spec.ID, callOf(ctx).principal.Scope.IDPrefix) {
+				continue
+			}
 			if err := slots.Acquire(ctx); err != nil {
 				work.Wait()
 				return nil, err

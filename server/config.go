@@ -11,11 +11,12 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
-	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/egress"
 	"github.com/sandgate/sandgate/server/policy"
 )
 
@@ -29,6 +30,14 @@ type Config struct {
 	Templates []policy.Template
 	// Limits bound requests.
 	Limits Limits
+	// EgressGroups are named lists of rules for the network mode PROXY.
+	EgressGroups map[string][]*sandboxv1.EgressRule
+	// EgressAnyPublic lets requests allow every public destination where their
+	// template has no rules. Set it only if callers may use the machine's network.
+	EgressAnyPublic bool
+	// Resolver resolves the names that sandboxes with the network mode PROXY connect
+	// to. Nil: the machine's resolver.
+	Resolver egress.Resolver
 	// Access is a policy for every file call and command of every sandbox.
 	Access *sandboxv1.AccessPolicy
 	// Authenticator authenticates callers. Nil: every caller is anonymous, in the
@@ -101,6 +110,11 @@ type Limits struct {
 	// Authenticator, each tenant holds at most a quarter of them, and at least
 	// one. Default: the number with which the provider is fastest.
 	MaxCreations int
+	// MaxForwards bounds the open Forwards; others are rejected. With an
+	// Authenticator, each tenant holds at most a quarter of them, and at least one.
+	// One whose receivers read nothing holds 2 MiB of this server's memory in each
+	// direction. Default: 2 048.
+	MaxForwards int
 }
 
 // Timing holds the server's own intervals. Zero values mean the stated default.
@@ -152,13 +166,14 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("server: Config.Provider is not set")
 	}
 	setDefault(&c.Version, "dev")
-	setDefault(&c.protocolMinor, agentconn.ProtocolMinor)
+	setDefault(&c.protocolMinor, protocol.Minor)
 	setDefault(&c.Logger, slog.Default())
 	setDefault(&c.Limits.MaxMessageBytes, defaultMaxMessageBytes)
 	setDefault(&c.Limits.OutputLogBytes, defaultOutputLogBytes)
 	setDefault(&c.Limits.EndRetention, time.Hour)
 	setDefault(&c.Limits.DefaultIdleTTL, 24*time.Hour)
 	setDefault(&c.Limits.CreateTimeout, 5*time.Minute)
+	setDefault(&c.Limits.MaxForwards, 2_048)
 	setDefault(&c.Timing.ReapInterval, 15*time.Second)
 	setDefault(&c.Timing.SlowReader, time.Minute)
 	setDefault(&c.Timing.Reattach, 30*time.Second)
@@ -203,8 +218,8 @@ func (l Limits) check() error {
 	if l.MaxMessageBytes < 64<<10 || l.MaxMessageBytes > 1<<30 {
 		return fmt.Errorf("server: Limits.MaxMessageBytes must lie between 64 KiB and 1 GiB")
 	}
-	if l.MaxSandboxes < 0 || l.MaxSandboxesPerTenant < 0 || l.MaxCreations < 0 {
-		return errors.New("server: a number of sandboxes or creations is negative")
+	if l.MaxSandboxes < 0 || l.MaxSandboxesPerTenant < 0 || l.MaxCreations < 0 || l.MaxForwards < 0 {
+		return errors.New("server: a number of sandboxes, creations or forwards is negative")
 	}
 	if l.MaxOutputBytes < 0 || l.OutputLogBytes < 0 || l.MaxFileBytes < 0 {
 		return errors.New("server: a limit in bytes is negative")

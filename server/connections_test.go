@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/authn"
 )
@@ -274,6 +273,14 @@ func TestRevokedCredentialsEndStreams(t *testing.T) {
 		for change, after := range map[string]func() (authn.Principal, error){
 			"revoked":      func() (authn.Principal, error) { return authn.Principal{}, authn.ErrUnknownCredentials },
 			"other tenant": func() (authn.Principal, error) { return authn.Principal{Name: "ann", Tenant: "red"}, nil },
+			"other role": func() (authn.Principal, error) {
+				return authn.Principal{Name: "ann", Tenant: "blue", Role: authn.RoleReader}, nil
+			},
+			"revoked elsewhere": func() (authn.Principal, error) {
+				return authn.Principal{}, &authn.Pending{Wait: func(context.Context) (authn.Principal, error) {
+					return authn.Principal{}, authn.ErrUnknownCredentials
+				}}
+			},
 		} {
 			t.Run(name+"/"+change, func(t *testing.T) {
 				valid := func() (authn.Principal, error) { return authn.Principal{Name: "ann", Tenant: "blue"}, nil }
@@ -290,13 +297,13 @@ func TestRevokedCredentialsEndStreams(t *testing.T) {
 						}
 					}}
 				})
-				h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+				h.provider.script.execute = func(_ *scriptedAgent, _ *sandboxv1.ExecuteRequest, out emitter) error {
 					err := out.started(0)
 					began <- struct{}{}
 					<-out.stream.Context().Done()
 					return err
 				}
-				h.provider.script.upload = func(in grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
+				h.provider.script.upload = func(in grpc.ClientStreamingServer[sandboxv1.UploadRequest, sandboxv1.UploadResponse]) error {
 					began <- struct{}{}
 					<-in.Context().Done()
 					return in.Context().Err()
@@ -335,7 +342,7 @@ func TestRevokedCredentialsEndStuckStreams(t *testing.T) {
 		}}
 	}, grpc.WithStaticStreamWindowSize(64<<10))
 	full := make(chan struct{})
-	h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+	h.provider.script.execute = func(_ *scriptedAgent, _ *sandboxv1.ExecuteRequest, out emitter) error {
 		err := out.started(0)
 		for p := int64(0); err == nil; p += 32_000 {
 			if p == 320_000 {

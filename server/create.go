@@ -53,6 +53,7 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 		s.agents.Adopt(ctx, key, info, conn)
 		gone, err := s.ready(ctx, key, info)
 		if err == nil {
+			s.holdNetwork(info)
 			return &sandboxv1.CreateSandboxResponse{Sandbox: s.sandbox(info), Created: info.Created}, nil
 		}
 		if gone {

@@ -55,14 +55,13 @@ func (s *Server) download(ctx context.Context, key agentconn.Key, req *sandboxv1
 		return err
 	}
 	defer conn.Release()
-	confinement, err := s.policy.Confine(conn.Policies, req.GetAccess())
+	up, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	up, _, err = s.withCallContext(up, conn, req)
 	if err != nil {
 		return err
 	}
-	up, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	in, err := conn.OpenStream(up, agentv1.AgentService_Download_FullMethodName,
-		&agentv1.DownloadRequest{Request: req, Confinement: confinement, Limits: s.limits})
+	in, err := conn.OpenStream(up, agentv1.AgentService_Download_FullMethodName, req)
 	if err == nil {
 		err = d.relay(in, func() { cancel(nil) })
 	}

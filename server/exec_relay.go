@@ -122,17 +122,15 @@ func (r *execRelay) follow(ctx context.Context) error {
 }
 
 func (r *execRelay) reattach(ctx context.Context, c *agentconn.Conn) (grpc.ClientStream, error) {
-	confinement, err := r.s.policy.Confine(c.Policies, nil)
+	req := &sandboxv1.AttachRequest{
+		SandboxId: r.key.ID, ExecId: r.execID, Position: r.position,
+		FollowUntil: r.until, ExpectedIncarnation: r.expected,
+	}
+	ctx, _, err := r.s.withCallContext(ctx, c, req)
 	if err != nil {
 		return nil, err
 	}
-	return c.OpenStream(ctx, agentv1.AgentService_Attach_FullMethodName, &agentv1.AttachRequest{
-		Request: &sandboxv1.AttachRequest{
-			SandboxId: r.key.ID, ExecId: r.execID, Position: r.position,
-			FollowUntil: r.until, ExpectedIncarnation: r.expected,
-		},
-		Confinement: confinement, Limits: r.s.limits,
-	})
+	return c.OpenStream(ctx, agentv1.AgentService_Attach_FullMethodName, req)
 }
 
 // forward checks and forwards the events of one stream. It returns nil once it

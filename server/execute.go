@@ -27,15 +27,14 @@ func (s *Server) Execute(req *sandboxv1.ExecuteRequest, stream grpc.ServerStream
 		execID: req.GetExecId(), until: req.GetFollowUntil(), out: stream, call: c, since: c.start,
 	}
 	f.begin = func(ctx context.Context, conn *agentconn.Conn) (grpc.ClientStream, error) {
-		confinement, err := s.policy.Confine(conn.Policies, req.GetAccess())
+		ctx, confinement, err := s.withCallContext(ctx, conn, req)
 		if err != nil {
 			return nil, err
 		}
 		if err := policy.RefuseCommand(confinement, req); err != nil {
 			return nil, err
 		}
-		return conn.OpenStream(ctx, agentv1.AgentService_Execute_FullMethodName,
-			&agentv1.ExecuteRequest{Request: req, Confinement: confinement, Limits: s.limits})
+		return conn.OpenStream(ctx, agentv1.AgentService_Execute_FullMethodName, req)
 	}
 	// The command waits for this reader, as for a pipe: dropping it would kill a
 	// command whose user only pauses.

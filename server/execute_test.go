@@ -11,7 +11,6 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -205,7 +204,7 @@ func TestExecuteCancelReachesAgent(t *testing.T) {
 }
 
 // hang starts and sends nothing more until the caller disconnects.
-func hang(a *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+func hang(a *scriptedAgent, _ *sandboxv1.ExecuteRequest, out emitter) error {
 	if err := out.started(0); err != nil {
 		return err
 	}
@@ -216,7 +215,7 @@ func hang(a *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
 
 func TestExecutePassesAgentErrorsOn(t *testing.T) {
 	h := newHarness(t, nil)
-	h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, _ emitter) error {
+	h.provider.script.execute = func(_ *scriptedAgent, _ *sandboxv1.ExecuteRequest, _ emitter) error {
 		return agentStatus(5, "COMMAND_NOT_FOUND", "there is no program \"nope\"")
 	}
 	h.create("a")

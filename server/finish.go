@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"strings"
@@ -53,13 +54,12 @@ func (s *Server) begin(ctx context.Context, c *call, req any) error {
 	if c.begun || !c.audited() {
 		return nil
 	}
-	c.begun = true
 	// The server chooses missing ids here, so that both records have them. With
 	// an exec id it can find a command again after its connection breaks.
 	switch m := req.(type) {
 	case *sandboxv1.CreateSandboxRequest:
 		if m.GetSandboxId() == "" {
-			m.SandboxId = newID("sb-")
+			m.SandboxId = newID(cmp.Or(c.principal.Scope.IDPrefix, "sb-"))
 		}
 	case *sandboxv1.ExecuteRequest:
 		if m.GetExecId() == "" {
@@ -68,7 +68,11 @@ func (s *Server) begin(ctx context.Context, c *call, req any) error {
 	}
 	c.audit.describe(req, s.cfg.AuditCommandText)
 	c.objects.describe(req)
-	c.audit.Principal, c.audit.Tenant = s.caller(c).Name, s.caller(c).Tenant
+	c.audit.setCaller(s.caller(c))
+	if err := inScope(c.principal.Scope, req); err != nil {
+		return err
+	}
+	c.begun = true
 	r := c.audit
 	r.Phase = AuditStarted
 	return s.requireAudit(s.recordAll(ctx, r, &c.objects))
@@ -90,7 +94,7 @@ func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 	code, reason, took := status.Code(err), reasonOf(err), time.Since(c.start)
 	var suppressed int64
 	s.metrics.ended(c, resp, err, took)
-	if code == codes.Unauthenticated && !c.begun {
+	if s.cfg.Authenticator != nil && c.principal.Name == "" && !isHealth(c.method) {
 		s.metrics.refused.Inc()
 		var recorded bool
 		if suppressed, recorded = s.refusals.take(); !recorded {
@@ -105,7 +109,7 @@ func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 		if !c.begun {
 			r.Phase = AuditRefused
 		}
-		r.Principal, r.Tenant = caller.Name, caller.Tenant
+		r.setCaller(caller)
 		r.Code, r.Reason, r.Duration = code.String(), reason, took
 		r.Bytes, r.Suppressed = c.bytes.Load(), suppressed
 		if e := c.exited.Load(); e != nil {
@@ -129,6 +133,9 @@ func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 	attrs := []slog.Attr{
 		slog.String("method", fault.Clip(c.method, maxLoggedMethod)), slog.String("code", code.String()), slog.Duration("took", took),
 		slog.String("request_id", c.requestID), slog.String("tenant", caller.Tenant),
+	}
+	if caller.Name != "" {
+		attrs = append(attrs, slog.String("principal", caller.Name), slog.String("issuer", caller.Issuer), slog.String("role", caller.Role.String()))
 	}
 	if c.audit.Peer != "" && caller.Name == "" {
 		attrs = append(attrs, slog.String("peer", c.audit.Peer))
@@ -189,6 +196,11 @@ func levelOf(c *call, code codes.Code) slog.Level {
 		return slog.LevelError
 	case codes.Unauthenticated, codes.Unavailable:
 		return slog.LevelWarn
+	case codes.PermissionDenied:
+		// An operator can configure a tenant for a caller without one.
+		if c.refused != nil && c.principal.Name == "" {
+			return slog.LevelWarn
+		}
 	case codes.FailedPrecondition, codes.ResourceExhausted, codes.DeadlineExceeded:
 		switch c.method {
 		case sandboxv1.SandboxService_CreateSandbox_FullMethodName, sandboxv1.SandboxService_ResumeSandbox_FullMethodName:

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -45,8 +44,8 @@ func TestHostileAgentDoesNotDisturbOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, nil)
-			h.provider.script.execute = func(_ *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error {
-				if req.GetRequest().GetShell() == "well" {
+			h.provider.script.execute = func(_ *scriptedAgent, req *sandboxv1.ExecuteRequest, out emitter) error {
+				if req.GetShell() == "well" {
 					return errors.Join(out.started(0), out.exited(0, 0))
 				}
 				_ = attack(out) // Sending fails once the server has hung up.
@@ -79,7 +78,7 @@ func TestHostileAgentDoesNotDisturbOthers(t *testing.T) {
 // keeps the position of that end; a reader that stays sees where it really is.
 func TestEndAfterLateOutput(t *testing.T) {
 	h := newHarness(t, nil)
-	h.provider.script.attach = func(_ *scriptedAgent, _ *agentv1.AttachRequest, out emitter) error {
+	h.provider.script.attach = func(_ *scriptedAgent, _ *sandboxv1.AttachRequest, out emitter) error {
 		code := int32(7)
 		return errors.Join(out.started(4), out.output(4, "late\n"), out.send(&sandboxv1.ExecuteResponse{
 			Event: &sandboxv1.ExecuteResponse_Exited{Exited: &sandboxv1.Exited{

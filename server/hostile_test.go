@@ -8,9 +8,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/agentconn"
 )
@@ -75,8 +75,8 @@ func TestHostileExecute(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, nil)
-			h.provider.script.execute = func(_ *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error {
-				if req.GetRequest().GetShell() == "well" {
+			h.provider.script.execute = func(_ *scriptedAgent, req *sandboxv1.ExecuteRequest, out emitter) error {
+				if req.GetShell() == "well" {
 					return errors.Join(out.started(0), out.exited(0, 0))
 				}
 				// Sending fails once the server has hung up.
@@ -128,7 +128,7 @@ func TestHostileDownload(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, nil)
-			h.provider.script.download = func(_ *agentv1.DownloadRequest, out grpc.ServerStream) error {
+			h.provider.script.download = func(_ *sandboxv1.DownloadRequest, out grpc.ServerStream) error {
 				err := attack(func(b ...byte) error {
 					return out.SendMsg(&agentconn.Frame{Data: mem.BufferSlice{mem.SliceBuffer(b)}})
 				})
@@ -148,13 +148,13 @@ func TestHostileDownload(t *testing.T) {
 }
 
 func TestHostileUpload(t *testing.T) {
-	type in = grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]
+	type in = grpc.ClientStreamingServer[sandboxv1.UploadRequest, sandboxv1.UploadResponse]
 	for name, attack := range map[string]func(in) error{
-		"early answer": func(s in) error { return s.SendAndClose(&agentv1.UploadResponse{}) },
+		"early answer": func(s in) error { return s.SendAndClose(&sandboxv1.UploadResponse{}) },
 		"no results": func(s in) error {
 			for {
 				if _, err := s.Recv(); err != nil {
-					return s.SendAndClose(&agentv1.UploadResponse{Response: &sandboxv1.UploadResponse{}})
+					return s.SendAndClose(&sandboxv1.UploadResponse{})
 				}
 			}
 		},
@@ -179,6 +179,30 @@ func TestHostileUpload(t *testing.T) {
 			} else {
 				_, err = stream.CloseAndRecv()
 			}
+			wantReason(t, err, "AGENT_MISBEHAVED")
+		})
+	}
+}
+
+// Metadata of an agent is bounded, also the status of a call, which is part of it.
+func TestHostileMetadata(t *testing.T) {
+	large := strings.Repeat("x", 1<<20)
+	for name, send := range map[string]func(stream forwardStream) error{
+		"headers":  func(stream forwardStream) error { return stream.SendHeader(metadata.Pairs("large", large)) },
+		"trailers": func(stream forwardStream) error { stream.SetTrailer(metadata.Pairs("large", large)); return nil },
+		"status":   func(forwardStream) error { return agentStatus(codes.Aborted, "PORT_CLOSED", large) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, nil)
+			h.create("a")
+			agent := h.sandbox("a").agent
+			agent.forward = func(stream forwardStream) error {
+				if err := send(stream); err != nil {
+					return err
+				}
+				return errors.Join(stream.Send(opened(agent.incarnation, 80)), stream.Send(eof()))
+			}
+			_, err := end(h.forward(t.Context(), true, startA, forwardEOF()))
 			wantReason(t, err, "AGENT_MISBEHAVED")
 		})
 	}

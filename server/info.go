@@ -13,7 +13,7 @@ import (
 
 // agentCapabilities are those of every agent of the present protocol. An
 // agent's own list is not shown: it may belong to another tenant.
-var agentCapabilities = []string{"attach", "stdin", "terminal"}
+var agentCapabilities = []string{"attach", "forward", "stdin", "terminal"}
 
 // GetServerInfo implements SandboxService.
 func (s *Server) GetServerInfo(ctx context.Context, _ *sandboxv1.GetServerInfoRequest) (*sandboxv1.GetServerInfoResponse, error) {
@@ -21,10 +21,12 @@ func (s *Server) GetServerInfo(ctx context.Context, _ *sandboxv1.GetServerInfoRe
 	resp := &sandboxv1.GetServerInfoResponse{
 		Version: s.cfg.Version, Provider: s.described.Name,
 		Capabilities: s.capabilities(), Limits: s.cfg.Limits.forCallers(),
-		Principal: &sandboxv1.Principal{Name: p.Name, Tenant: p.Tenant},
+		Principal: &sandboxv1.Principal{Name: p.Name, Tenant: p.Tenant, Role: p.Role.String()},
 	}
 	for _, t := range s.policy.Templates() {
-		resp.Templates = append(resp.Templates, t.Name)
+		if templateInScope(p.Scope, t.Name) {
+			resp.Templates = append(resp.Templates, t.Name)
+		}
 	}
 	for _, e := range s.described.Enforcement {
 		resp.Enforcement = append(resp.Enforcement, &sandboxv1.Enforcement{Name: e.Name, Enforced: e.Enforced, Detail: e.Detail})

@@ -15,14 +15,14 @@ import (
 )
 
 // chains returns the interceptors. They run after Server.admit has authenticated
-// the call and before its first message is read. Their order is, from the outside:
+// the call, unless that takes longer, and before its first message is read. Their order is, from the outside:
 //
 //  1. outer: request id, log line, audit record
 //  2. metrics
 //  3. status: turns errors into statuses, so that log, audit record, metrics and
 //     caller see the same outcome
-//  4. shutdown: rejects new calls while the server stops, and calls without valid
-//     credentials
+//  4. shutdown: rejects new calls while the server stops, and calls that the caller
+//     may not make. It waits for an authenticator that asks another server
 //  5. recovery: the innermost, so that a panic passes the others as an error
 func (s *Server) chains() ([]grpc.UnaryServerInterceptor, []grpc.StreamServerInterceptor) {
 	countUnary, countStream := s.metrics.interceptors()
@@ -126,7 +126,7 @@ var hasSandboxID = map[sandboxv1.ErrorReason]bool{
 }
 
 func (s *Server) shutdownUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if err := callOf(ctx).refused; err != nil {
+	if err := s.refusalOf(ctx); err != nil {
 		return nil, err
 	}
 	if s.isStopping() {
@@ -136,7 +136,7 @@ func (s *Server) shutdownUnary(ctx context.Context, req any, _ *grpc.UnaryServer
 }
 
 func (s *Server) shutdownStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if err := callOf(stream.Context()).refused; err != nil {
+	if err := s.refusalOf(stream.Context()); err != nil {
 		return err
 	}
 	// Health watches end when the health server shuts down.

@@ -99,7 +99,7 @@ func TestCreateAppliesTemplate(t *testing.T) {
 		"image":     {&sandboxv1.CreateSandboxRequest{Template: "py", Spec: &sandboxv1.SandboxSpec{Image: "evil:1"}}, "TEMPLATE_FORBIDS"},
 		"memory":    {&sandboxv1.CreateSandboxRequest{Template: "py", Spec: &sandboxv1.SandboxSpec{Resources: &sandboxv1.Resources{MemoryBytes: 1 << 40}}}, "TEMPLATE_FORBIDS"},
 		"network":   {&sandboxv1.CreateSandboxRequest{Spec: &sandboxv1.SandboxSpec{Network: &sandboxv1.Network{Mode: sandboxv1.NetworkMode_NETWORK_MODE_FULL}}}, "TEMPLATE_FORBIDS"},
-		"proxy":     {&sandboxv1.CreateSandboxRequest{Spec: &sandboxv1.SandboxSpec{Network: &sandboxv1.Network{Mode: sandboxv1.NetworkMode_NETWORK_MODE_PROXY}}}, "FEATURE_UNSUPPORTED"},
+		"proxy":     {&sandboxv1.CreateSandboxRequest{Spec: &sandboxv1.SandboxSpec{Network: &sandboxv1.Network{Mode: sandboxv1.NetworkMode_NETWORK_MODE_PROXY}}}, "TEMPLATE_FORBIDS"},
 		"options":   {&sandboxv1.CreateSandboxRequest{Template: "py", ProviderOptions: options}, "TEMPLATE_FORBIDS"},
 		"id":        {&sandboxv1.CreateSandboxRequest{SandboxId: "-x"}, "REQUEST_INVALID"},
 		"label":     {&sandboxv1.CreateSandboxRequest{Labels: map[string]string{"a b": ""}}, "REQUEST_INVALID"},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
@@ -51,6 +52,9 @@ func (s *Server) ListSandboxes(ctx context.Context, req *sandboxv1.ListSandboxes
 	}
 	resp := &sandboxv1.ListSandboxesResponse{NextPageToken: sealToken(page.Next, filter)}
 	for _, info := range page.Sandboxes {
+		if !strings.HasPrefix(info.Spec.ID, callOf(ctx).principal.Scope.IDPrefix) {
+			continue
+		}
 		resp.Sandboxes = append(resp.Sandboxes, s.sandbox(info))
 	}
 	return resp, nil

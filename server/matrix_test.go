@@ -121,6 +121,8 @@ func fill(d protoreflect.MessageDescriptor, depth int) *dynamicpb.Message {
 			m.Set(f, protoreflect.ValueOfMessage(fill(f.Message(), depth+1)))
 		case (f.Name() == "rows" || f.Name() == "columns") && f.Kind() == protoreflect.Int32Kind:
 			m.Set(f, protoreflect.ValueOfInt32(20))
+		case f.Name() == "port":
+			m.Set(f, protoreflect.ValueOfInt32(3000))
 		case f.Name() == "max_idle":
 			nano := f.Message().Fields().ByName("nanos")
 			m.Mutable(f).Message().Set(nano, protoreflect.ValueOfInt32(1))
@@ -185,6 +187,11 @@ func wantRefused(t *testing.T, m method, err error) {
 	}
 }
 
+// namesSandbox reports whether a call is about one sandbox.
+func namesSandbox(m protoreflect.MethodDescriptor) bool {
+	return m.Input().Fields().ByName("sandbox_id") != nil || m.Name() == "Upload" || m.Name() == "Forward"
+}
+
 // otherTenant makes every call as another tenant, whose credentials are valid:
 // it finds nothing of the victim.
 func otherTenant(ctx context.Context, t *testing.T, s *Server, conn *grpc.ClientConn) {
@@ -200,7 +207,7 @@ func otherTenant(ctx context.Context, t *testing.T, s *Server, conn *grpc.Client
 			}
 			continue
 		}
-		id := m.desc.Input().Fields().ByName("sandbox_id") != nil || m.desc.Name() == "Upload"
+		id := namesSandbox(m.desc)
 		want := codes.OK
 		switch m.desc.Name() {
 		case "CreateSandbox": // makes one of its own, which the next call takes away
@@ -230,7 +237,7 @@ func TestTokenMatrix(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tokens")
 	var lines []string
 	token := func(name, tenant, more string) string {
-		token, e, err := authn.NewToken(name, tenant)
+		token, e, err := authn.NewToken(authn.Entry{Name: name, Tenant: tenant})
 		if err != nil {
 			t.Fatal(err)
 		}

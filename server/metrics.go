@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/carrier"
 	"github.com/sandgate/sandgate/server/fault"
 )
 
@@ -39,6 +40,9 @@ type metrics struct {
 	providerUp       prometheus.Gauge
 	stateFree        prometheus.Gauge
 	countingFailures prometheus.Counter
+	egressConns      *prometheus.CounterVec
+	egressOpen       prometheus.Gauge
+	egressBytes      *prometheus.CounterVec
 }
 
 // Values of the label "path": where a sandbox came from.
@@ -85,6 +89,9 @@ func newMetrics(version, provider string) *metrics {
 		stateFree:        gauge("state_free_bytes", "Free space of the file system that holds sandboxes. -1: not known."),
 		countingFailures: counter("count_failures_total", "Scrapes that could not count sandboxes or pools."),
 	}
+	m.egressConns = counters("egress_connections_total", "Connections of sandboxes with the network mode PROXY that have ended or were refused, and refused names, by outcome: OK, broken, unreachable, limit, or why a rule denied it.", "outcome")
+	m.egressOpen = gauge("egress_connections", "Open connections of sandboxes with the network mode PROXY.")
+	m.egressBytes = counters("egress_bytes_total", "Bytes of ended connections of sandboxes with the network mode PROXY, by direction: sent or received.", "direction")
 	m.providerUp.Set(1)
 	m.stateFree.Set(-1)
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -100,7 +107,7 @@ func newMetrics(version, provider string) *metrics {
 	}
 	m.registry.MustRegister(m.rpc, m.bytes, m.createSeconds, m.createFailures, m.startSeconds, m.commandEnds, m.dials,
 		m.reattachments, m.reaped, m.reapSeconds, m.reapFailures, m.refused, m.suppressed, m.auditFailures,
-		m.providerUp, m.stateFree, m.countingFailures, build,
+		m.providerUp, m.stateFree, m.countingFailures, m.egressConns, m.egressOpen, m.egressBytes, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -161,6 +168,18 @@ func (m *metrics) dialled(ctx context.Context, err error) {
 		outcome = fault.ReasonName(fault.From(ctx, err).Reason)
 	}
 	m.dials.WithLabelValues(outcome).Inc()
+}
+
+func (m *metrics) egressOpened() { m.egressOpen.Inc() }
+
+// egressEnded counts a connection of a sandbox that has ended or was refused.
+func (m *metrics) egressEnded(outcome string, e carrier.Ended) {
+	m.egressConns.WithLabelValues(outcome).Inc()
+	if e.Addr != "" {
+		m.egressOpen.Dec()
+		m.egressBytes.WithLabelValues("sent").Add(float64(e.Sent))
+		m.egressBytes.WithLabelValues("received").Add(float64(e.Received))
+	}
 }
 
 // reapedOne counts a sandbox that the reaper deleted.

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/authn"
@@ -58,8 +57,8 @@ func (h *harness) awaitMetric(line string) {
 
 func TestMetricsCountWhatHappens(t *testing.T) {
 	h, log := audited(t, nil)
-	h.provider.script.execute = func(a *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error {
-		if req.GetRequest().GetShell() == "slow" {
+	h.provider.script.execute = func(a *scriptedAgent, req *sandboxv1.ExecuteRequest, out emitter) error {
+		if req.GetShell() == "slow" {
 			return errors.Join(out.started(0), out.send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Exited{
 				Exited: &sandboxv1.Exited{Reason: sandboxv1.ExitReason_EXIT_REASON_TIMED_OUT},
 			}}))
@@ -154,14 +153,14 @@ func TestMetricsAreBounded(t *testing.T) {
 func TestMetricsOfReattachment(t *testing.T) {
 	h, _ := audited(t, nil)
 	release := make(chan struct{})
-	h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+	h.provider.script.execute = func(_ *scriptedAgent, _ *sandboxv1.ExecuteRequest, out emitter) error {
 		if err := out.started(0); err != nil {
 			return err
 		}
 		<-release
 		return errors.New("cut")
 	}
-	h.provider.script.attach = func(_ *scriptedAgent, _ *agentv1.AttachRequest, out emitter) error {
+	h.provider.script.attach = func(_ *scriptedAgent, _ *sandboxv1.AttachRequest, out emitter) error {
 		return errors.Join(out.started(0), out.exited(0, 0))
 	}
 	h.create("a")
@@ -300,7 +299,7 @@ func TestLogOfCalls(t *testing.T) {
 	_, _ = h.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: "none"})
 	denied := &sandboxv1.StatFileRequest{SandboxId: "a", Path: "/x"}
 	h.provider.script.stat = nil
-	h.sandbox("a").agent.stat = func(*agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
+	h.sandbox("a").agent.stat = func(*sandboxv1.StatFileRequest) (*sandboxv1.StatFileResponse, error) {
 		return nil, agentStatus(codes.PermissionDenied, "POLICY_DENIED", "no")
 	}
 	if _, err := h.client.StatFile(t.Context(), denied); err == nil {

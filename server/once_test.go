@@ -10,9 +10,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	"github.com/sandgate/sandgate/agent/protocol"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
-	"github.com/sandgate/sandgate/server/agentconn"
 )
 
 // A call with effects whose connection breaks is sent again only to an agent
@@ -34,9 +33,9 @@ func TestCallsThatChangeThings(t *testing.T) {
 			var mu sync.Mutex
 			var ids []string
 			h.provider.script.replays = c.replays
-			h.provider.script.move = func(ctx context.Context, _ *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
+			h.provider.script.move = func(ctx context.Context, _ *sandboxv1.MoveFileRequest) (*sandboxv1.MoveFileResponse, error) {
 				mu.Lock()
-				ids = append(ids, metadata.ValueFromIncomingContext(ctx, agentconn.CallIDKey)...)
+				ids = append(ids, metadata.ValueFromIncomingContext(ctx, protocol.CallIDKey)...)
 				first := len(ids) == 1
 				mu.Unlock()
 				if first {
@@ -48,7 +47,7 @@ func TestCallsThatChangeThings(t *testing.T) {
 					}
 					<-ctx.Done()
 				}
-				return &agentv1.MoveFileResponse{Response: &sandboxv1.MoveFileResponse{}}, nil
+				return &sandboxv1.MoveFileResponse{}, nil
 			}
 			h.create("a")
 			_, err := h.client.MoveFile(t.Context(), &sandboxv1.MoveFileRequest{SandboxId: "a", Source: "/x", Destination: "/y"})
@@ -83,9 +82,9 @@ func TestCallsThatChangeThings(t *testing.T) {
 func TestCallIDsDiffer(t *testing.T) {
 	h := newHarness(t, nil)
 	var ids []string
-	h.provider.script.move = func(ctx context.Context, _ *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
-		ids = append(ids, metadata.ValueFromIncomingContext(ctx, agentconn.CallIDKey)...)
-		return &agentv1.MoveFileResponse{Response: &sandboxv1.MoveFileResponse{}}, nil
+	h.provider.script.move = func(ctx context.Context, _ *sandboxv1.MoveFileRequest) (*sandboxv1.MoveFileResponse, error) {
+		ids = append(ids, metadata.ValueFromIncomingContext(ctx, protocol.CallIDKey)...)
+		return &sandboxv1.MoveFileResponse{}, nil
 	}
 	h.create("a")
 	for range 2 {

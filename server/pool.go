@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -83,7 +84,7 @@ func (s *Server) claimed(ctx context.Context, template string) (int, error) {
 			return 0, err
 		}
 		for _, info := range page.Sandboxes {
-			if info.FromPool && info.Spec.Template == template {
+			if info.FromPool && info.Spec.Template == template && strings.HasPrefix(info.Spec.ID, callOf(ctx).principal.Scope.IDPrefix) {
 				n++
 			}
 		}

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 )
@@ -55,11 +54,11 @@ func TestPipeBreakIsInvisible(t *testing.T) {
 				}
 				return true
 			}
-			h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+			h.provider.script.execute = func(_ *scriptedAgent, _ *sandboxv1.ExecuteRequest, out emitter) error {
 				return tell(out, 0, breaks)
 			}
-			h.provider.script.attach = func(_ *scriptedAgent, req *agentv1.AttachRequest, out emitter) error {
-				return tell(out, req.GetRequest().GetPosition(), func(int64) bool { return true })
+			h.provider.script.attach = func(_ *scriptedAgent, req *sandboxv1.AttachRequest, out emitter) error {
+				return tell(out, req.GetPosition(), func(int64) bool { return true })
 			}
 			h.create("a")
 			p = h.sandbox("a")
@@ -82,9 +81,9 @@ func TestPipeBreakBeforeStart(t *testing.T) {
 	var p *scriptedSandbox
 	ready := make(chan struct{})
 	ids := make(chan string, 2)
-	h.provider.script.execute = func(a *scriptedAgent, req *agentv1.ExecuteRequest, out emitter) error {
+	h.provider.script.execute = func(a *scriptedAgent, req *sandboxv1.ExecuteRequest, out emitter) error {
 		<-ready
-		ids <- req.GetRequest().GetExecId()
+		ids <- req.GetExecId()
 		if !out.joined {
 			go p.cut()
 			<-out.stream.Context().Done()
@@ -239,8 +238,8 @@ func TestUnaryWaitsForTheAgent(t *testing.T) {
 
 func TestAttach(t *testing.T) {
 	h := newHarness(t, nil)
-	h.provider.script.attach = func(_ *scriptedAgent, req *agentv1.AttachRequest, out emitter) error {
-		return tell(out, req.GetRequest().GetPosition(), func(int64) bool { return true })
+	h.provider.script.attach = func(_ *scriptedAgent, req *sandboxv1.AttachRequest, out emitter) error {
+		return tell(out, req.GetPosition(), func(int64) bool { return true })
 	}
 	h.create("a")
 	stream, err := h.client.Attach(t.Context(), &sandboxv1.AttachRequest{SandboxId: "a", ExecId: "x", Position: 100})
@@ -257,7 +256,7 @@ func TestAttach(t *testing.T) {
 // where nothing but memory waits for it.
 func TestSlowReader(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.Timing.SlowReader = 100 * time.Millisecond })
-	h.provider.script.attach = func(a *scriptedAgent, _ *agentv1.AttachRequest, out emitter) error {
+	h.provider.script.attach = func(a *scriptedAgent, _ *sandboxv1.AttachRequest, out emitter) error {
 		if err := out.started(0); err != nil {
 			return err
 		}

@@ -8,7 +8,6 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -48,8 +47,8 @@ func FuzzAgentReply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		h := newHarness(t, func(c *Config) { c.Timing.Reattach = 1 })
 		h.provider.script.raw = raw
-		h.provider.script.stat = func(*agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
-			reply := new(agentv1.StatFileResponse)
+		h.provider.script.stat = func(*sandboxv1.StatFileRequest) (*sandboxv1.StatFileResponse, error) {
+			reply := new(sandboxv1.StatFileResponse)
 			reply.ProtoReflect().SetUnknown(raw)
 			return reply, nil
 		}

@@ -22,12 +22,17 @@ var errRevoked = fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALI
 type running struct {
 	mu    sync.Mutex
 	calls map[*call]func() error
+	// waiting are the calls whose authenticator is asking another server.
+	waiting map[*call]bool
 }
 
-func newRunning() *running { return &running{calls: make(map[*call]func() error)} }
+func newRunning() *running {
+	return &running{calls: make(map[*call]func() error), waiting: make(map[*call]bool)}
+}
 
 // add registers a call. check returns an error once its caller is no longer
-// authenticated, and errEnded once the call has ended.
+// authenticated, errEnded once the call has ended, and a *slowCheck if that takes
+// longer.
 func (r *running) add(c *call, check func() error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -38,6 +43,41 @@ func (r *running) remove(c *call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.calls, c)
+}
+
+// slowCheck is a check that asks another server.
+type slowCheck struct{ wait func() error }
+
+func (*slowCheck) Error() string { return "the check takes longer" }
+
+// later ends a call after a slow check, of which a call has one at a time.
+func (r *running) later(c *call, slow *slowCheck) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waiting[c] {
+		return
+	}
+	r.waiting[c] = true
+	go func() {
+		err := fault.Catch(slow.wait)
+		r.mu.Lock()
+		delete(r.waiting, c)
+		r.mu.Unlock()
+		r.conclude(c, err)
+	}()
+}
+
+// conclude ends a call unless err is nil.
+func (r *running) conclude(c *call, err error) {
+	switch {
+	case err == nil:
+	case errors.Is(err, errEnded):
+		r.remove(c)
+	default:
+		r.remove(c)
+		c.end(errRevoked)
+		time.AfterFunc(cutDelay, func() { c.cut(errRevoked) })
+	}
 }
 
 // errEnded means that a call has ended. It is for calls that never reached an
@@ -53,15 +93,12 @@ func (r *running) check() {
 	}
 	r.mu.Unlock()
 	for c, check := range calls {
-		switch err := check(); {
-		case err == nil:
-		case errors.Is(err, errEnded):
-			r.remove(c)
-		default:
-			r.remove(c)
-			c.end(errRevoked)
-			time.AfterFunc(cutDelay, func() { c.cut(errRevoked) })
+		err := check()
+		if slow := (*slowCheck)(nil); errors.As(err, &slow) {
+			r.later(c, slow)
+			continue
 		}
+		r.conclude(c, err)
 	}
 }
 
@@ -72,10 +109,22 @@ func (s *Server) reauthenticate(ctx context.Context, was authn.Principal) error 
 		return errEnded
 	}
 	p, err := s.cfg.Authenticator.Authenticate(ctx)
+	if pending := (*authn.Pending)(nil); errors.As(err, &pending) {
+		return &slowCheck{func() error {
+			p, err := pending.Wait(ctx)
+			return unlessEqual(was, p, err)
+		}}
+	}
+	return unlessEqual(was, p, err)
+}
+
+// unlessEqual returns an error if the authenticator's answer is not the same
+// principal as before.
+func unlessEqual(was, p authn.Principal, err error) error {
 	switch {
-	case errors.Is(err, authn.ErrNoCredentials), errors.Is(err, authn.ErrUnknownCredentials):
+	case errors.Is(err, authn.ErrNoCredentials), errors.Is(err, authn.ErrUnknownCredentials), errors.Is(err, authn.ErrForbidden):
 		return err
-	case err == nil && p != was:
+	case err == nil && !p.Equal(was):
 		return authn.ErrUnknownCredentials
 	default:
 		return nil

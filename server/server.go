@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -23,6 +24,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/agentconn"
+	"github.com/sandgate/sandgate/server/carrier"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/lifetime"
 	"github.com/sandgate/sandgate/server/policy"
@@ -47,6 +49,7 @@ type Server struct {
 	grpc      *grpc.Server
 	health    *health.Server
 	agents    *agentconn.Set
+	carrier   *carrier.Carrier
 	activity  *lifetime.Activity
 	reaper    *lifetime.Reaper
 	expired   *lifetime.Tombstones
@@ -55,7 +58,8 @@ type Server struct {
 	running   *running
 	clock     *lifetime.Clock
 	counts    *counts
-	creations *creationSlots // nil: no bound
+	creations *sharedSlots // nil: no bound
+	forwards  *sharedSlots
 	metrics   *metrics
 
 	// auditLost counts the audit records that failed in a row.
@@ -100,6 +104,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	if s.policy, err = policy.New(policy.Config{
 		Templates: cfg.Templates, Access: cfg.Access, Secret: cfg.SpecSecret,
+		EgressGroups: cfg.EgressGroups, EgressAnyPublic: cfg.EgressAnyPublic,
 		DefaultTTL: cfg.Limits.DefaultTTL, MaxTTL: cfg.Limits.MaxTTL,
 		DefaultIdleTTL: cfg.Limits.DefaultIdleTTL, MaxIdleTTL: cfg.Limits.MaxIdleTTL,
 	}); err != nil {
@@ -123,8 +128,9 @@ func New(cfg Config) (*Server, error) {
 		}
 	}
 	if n := cmp.Or(cfg.Limits.MaxCreations, s.described.Creations); n > 0 {
-		s.creations = newCreationSlots(n, cfg.Authenticator != nil)
+		s.creations = newSharedSlots(n, cfg.Authenticator != nil)
 	}
+	s.forwards = newSharedSlots(cfg.Limits.MaxForwards, cfg.Authenticator != nil)
 	unlimited := s.policy.LimitTemplates(s.described.DefaultResources)
 	if cfg.RequireLimits {
 		if err := requireTemplateLimits(unlimited); err != nil {
@@ -143,6 +149,7 @@ func New(cfg Config) (*Server, error) {
 		Provider: cfg.Provider, Version: cfg.Version, ProtocolMinor: cfg.protocolMinor, MaxRequest: cfg.Limits.MaxMessageBytes,
 		Hello: cfg.Timing.Hello, Idle: cfg.Timing.AgentIdle, OnDial: s.metrics.dialled,
 	})
+	s.carrier = s.newCarrier()
 	s.activity = lifetime.NewActivity(cfg.Provider, s.log)
 	s.reaper = lifetime.NewReaper(lifetime.Config{
 		Provider: cfg.Provider, Agents: s.agents, Clock: s.clock, Log: s.log, Expired: s.expired, Random: cfg.random,
@@ -175,7 +182,7 @@ func New(cfg Config) (*Server, error) {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(cfg.TLS)))
 	}
 	s.grpc = grpc.NewServer(opts...)
-	s.grpc.RegisterService(s.beforeRead(sandboxv1.SandboxService_ServiceDesc), s)
+	s.grpc.RegisterService(s.beforeRead(s.withAgentCalls(sandboxv1.SandboxService_ServiceDesc)), s)
 	s.grpc.RegisterService(s.beforeRead(healthv1.Health_ServiceDesc), s.health)
 	reflection.Register(s.grpc)
 	s.services = s.grpc.GetServiceInfo()
@@ -183,6 +190,9 @@ func New(cfg Config) (*Server, error) {
 
 	s.work.Go(func() { s.background("maintain", s.maintain) })
 	s.work.Go(func() { s.background("reap", s.reap) })
+	if slices.Contains(s.described.Capabilities, providers.CapabilityNetworkProxy) {
+		s.work.Go(func() { s.background("hold networks", s.holdNetworks) })
+	}
 	s.work.Go(func() { s.background("watch the provider", s.watchProvider) })
 	if cfg.Authenticator != nil {
 		s.work.Go(func() { s.background("recheck", s.recheck) })
@@ -295,6 +305,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-drain.C:
 	case <-ctx.Done():
 	}
+	s.carrier.Close()
 	s.agents.Close()
 	select {
 	case <-graceful:
@@ -308,6 +319,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.work.Wait()
 		s.activity.Wait()
 		s.agents.Wait()
+		s.carrier.Wait()
 	}()
 	select {
 	case <-ended:

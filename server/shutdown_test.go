@@ -15,7 +15,6 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/agentconn"
@@ -120,7 +119,7 @@ func TestShutdownIsAnnouncedFirst(t *testing.T) {
 func TestConnectionAge(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.Timing.ConnectionAge = 100 * time.Millisecond })
 	release := make(chan struct{})
-	h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+	h.provider.script.execute = func(_ *scriptedAgent, _ *sandboxv1.ExecuteRequest, out emitter) error {
 		if err := out.started(0); err != nil {
 			return err
 		}

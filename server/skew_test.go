@@ -10,9 +10,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	"github.com/sandgate/sandgate/agent/protocol"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
-	"github.com/sandgate/sandgate/server/agentconn"
 )
 
 // Server and agent may be one minor apart, either way; beyond that the refusal
@@ -50,8 +49,8 @@ var later = protowire.AppendString(protowire.AppendTag(nil, 5000, protowire.Byte
 // An agent one minor older serves the calls it has, and rejects others with a
 // reason.
 func TestOlderAgent(t *testing.T) {
-	h := newHarness(t, func(c *Config) { c.protocolMinor = agentconn.ProtocolMinor + 1 })
-	h.provider.script.minor = agentconn.ProtocolMinor
+	h := newHarness(t, func(c *Config) { c.protocolMinor = protocol.Minor + 1 })
+	h.provider.script.minor = protocol.Minor
 	h.create("a")
 	o, err := h.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a"})
 	if err != nil || o.output.String() != "hello" {
@@ -73,9 +72,9 @@ func TestOlderAgent(t *testing.T) {
 // unknown is in the way.
 func TestNewerAgent(t *testing.T) {
 	h := newHarness(t, nil)
-	h.provider.script.minor = agentconn.ProtocolMinor + 1
+	h.provider.script.minor = protocol.Minor + 1
 	h.provider.script.extra = later
-	h.provider.script.execute = func(_ *scriptedAgent, _ *agentv1.ExecuteRequest, out emitter) error {
+	h.provider.script.execute = func(_ *scriptedAgent, _ *sandboxv1.ExecuteRequest, out emitter) error {
 		started := &sandboxv1.Started{ExecId: out.execID, Incarnation: out.incarnation}
 		started.ProtoReflect().SetUnknown(later)
 		if err := out.send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Started{Started: started}}); err != nil {

@@ -11,7 +11,6 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 )
@@ -145,9 +144,9 @@ func TestCallToASandboxThatIsDeletedIsRefused(t *testing.T) {
 				return fmt.Errorf("update %s: %w", name, providers.ErrUnavailable)
 			}
 		}
-		m.script.stat = func(*agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
+		m.script.stat = func(*sandboxv1.StatFileRequest) (*sandboxv1.StatFileResponse, error) {
 			reached.Add(1)
-			return &agentv1.StatFileResponse{Response: &sandboxv1.StatFileResponse{}}, nil
+			return &sandboxv1.StatFileResponse{Info: &sandboxv1.FileInfo{}}, nil
 		}
 	})
 	h.createFor("a", time.Hour)

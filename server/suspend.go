@@ -48,6 +48,7 @@ func (s *Server) ResumeSandbox(ctx context.Context, req *sandboxv1.ResumeSandbox
 		return nil, err
 	}
 	conn.Release()
+	s.holdNetwork(info)
 	return &sandboxv1.ResumeSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }
 

@@ -30,13 +30,16 @@ func (s *Server) UpdateSandbox(ctx context.Context, req *sandboxv1.UpdateSandbox
 	if c.IdleTTL, err = s.policy.NewIdleTTL(req.GetIdleTtl()); err != nil {
 		return nil, err
 	}
-	if req.GetRenew() || len(c.SetLabels)+len(c.RemoveLabels) > 0 || c.TTL != nil || c.IdleTTL != nil {
-		c.LastActivity = time.Now()
-	}
 	key := keyOf(ctx, req.GetSandboxId())
 	info, err := s.agents.Lookup(ctx, key)
 	if err != nil {
 		return nil, s.notFoundReason(key, err)
+	}
+	if c.Egress, err = s.policy.NewEgress(info.Spec, req.GetNetwork()); err != nil {
+		return nil, err
+	}
+	if req.GetRenew() || len(c.SetLabels)+len(c.RemoveLabels) > 0 || c.TTL != nil || c.IdleTTL != nil || c.Egress != nil {
+		c.LastActivity = time.Now()
 	}
 	labels := maps.Clone(info.Spec.Labels)
 	c.ApplyTo(&info)
@@ -50,6 +53,9 @@ func (s *Server) UpdateSandbox(ctx context.Context, req *sandboxv1.UpdateSandbox
 	s.expired.Remove(key.Name)
 	if conn := s.agents.Peek(key.Name); conn != nil && conn.Incarnation == info.Incarnation {
 		conn.SetInfo(info)
+	}
+	if c.Egress != nil {
+		s.carrier.Update(ctx, info)
 	}
 	return &sandboxv1.UpdateSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }

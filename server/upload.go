@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/grpc"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/fault"
@@ -73,7 +72,7 @@ type upload struct {
 
 // receive reads the next message. It returns a header or trailer to forward, or
 // nil for a chunk, which stays in fr.
-func (u *upload) receive(fr *agentconn.Frame) (*agentv1.UploadRequest, error) {
+func (u *upload) receive(fr *agentconn.Frame) (*sandboxv1.UploadRequest, error) {
 	if err := u.in.RecvMsg(fr); err != nil {
 		return nil, err
 	}
@@ -90,25 +89,25 @@ func (u *upload) receive(fr *agentconn.Frame) (*agentv1.UploadRequest, error) {
 		var m sandboxv1.UploadRequest
 		if err = fr.Decode(&m); err == nil {
 			fr.Free()
-			return u.accept(&m)
+			return &m, u.accept(&m)
 		}
 	}
 	fr.Free()
 	return nil, outOfOrder("a message is not exactly one header, one trailer or one chunk of 1 byte to 1 MiB").WithCause(err)
 }
 
-// accept checks a header or trailer and returns the agent's form of it.
-func (u *upload) accept(m *sandboxv1.UploadRequest) (*agentv1.UploadRequest, error) {
+// accept checks a header or trailer.
+func (u *upload) accept(m *sandboxv1.UploadRequest) error {
 	if t := m.GetTrailer(); t != nil {
-		return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Trailer{Trailer: t}}, u.checkTrailer(t)
+		return u.checkTrailer(t)
 	}
 	h := m.GetHeader()
 	if u.headers >= maxUploadFiles {
 		var v policy.Violations
 		v.Add(fmt.Sprintf("header[%d]", u.headers), "is beyond the %d files of one upload; begin another", maxUploadFiles)
-		return nil, v.Err()
+		return v.Err()
 	}
-	return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Header{Header: h}}, errors.Join(u.record(h), u.check(h))
+	return errors.Join(u.record(h), u.check(h))
 }
 
 func (u *upload) checkTrailer(t *sandboxv1.UploadTrailer) error {
@@ -172,23 +171,17 @@ func outOfOrder(format string, args ...any) *fault.Error {
 // answer before the caller has finished, so one goroutine receives from the
 // caller and another from the agent. A failure of either ends both.
 func (u *upload) forward(ctx context.Context, conn *agentconn.Conn, header *sandboxv1.UploadHeader) (*sandboxv1.UploadResponse, error) {
-	confinement, err := u.s.policy.Confine(conn.Policies, header.GetAccess())
+	up, cancel := u.s.agentContext(ctx)
+	defer cancel(nil)
+	up, _, err := u.s.withCallContext(up, conn, header)
 	if err != nil {
 		return nil, err
 	}
-	up, cancel := u.s.agentContext(ctx)
-	defer cancel(nil)
-
 	out, err := conn.Agent.Upload(up)
 	if err != nil {
 		return nil, agentconn.Error(up, err)
 	}
-	err = out.SendMsg(&agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Envelope{
-		Envelope: &agentv1.UploadEnvelope{Confinement: confinement, Limits: u.s.limits},
-	}})
-	if err == nil {
-		err = out.SendMsg(&agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Header{Header: header}})
-	}
+	err = out.SendMsg(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Header{Header: header}})
 	sent := make(chan int, 1)
 	if err == nil {
 		go func() {
@@ -199,8 +192,8 @@ func (u *upload) forward(ctx context.Context, conn *agentconn.Conn, header *sand
 			sent <- u.headers
 		}()
 	}
-	var envelope agentv1.UploadResponse
-	if err := out.RecvMsg(&envelope); err != nil {
+	var resp sandboxv1.UploadResponse
+	if err := out.RecvMsg(&resp); err != nil {
 		if errors.Is(err, io.EOF) {
 			return nil, fault.Misbehaved("an upload that ended without a response")
 		}
@@ -209,10 +202,10 @@ func (u *upload) forward(ctx context.Context, conn *agentconn.Conn, header *sand
 	if !u.closing.Load() {
 		return nil, fault.Misbehaved("a response before the upload's end")
 	}
-	if n, got := <-sent, len(envelope.GetResponse().GetResults()); got != n {
+	if n, got := <-sent, len(resp.GetResults()); got != n {
 		return nil, fault.Misbehaved("%d results of %d files", got, n)
 	}
-	return envelope.GetResponse(), nil
+	return &resp, nil
 }
 
 // forwardMessages forwards the caller's messages. io.EOF means that the agent

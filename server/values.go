@@ -47,6 +47,15 @@ func (s *Server) unboundWrites(spec providers.Spec) []string {
 // commands.
 const writePrefixes = "write_prefixes"
 
+// egressRules returns the sandbox's own rules. The template's are not public.
+func egressRules(spec providers.Spec) []*sandboxv1.EgressRule {
+	rules, err := policy.EgressRules(spec)
+	if err != nil {
+		return nil // Every connection of the sandbox fails with this error.
+	}
+	return rules
+}
+
 // sandboxOf returns the part of a Sandbox that the provider knows.
 func sandboxOf(info providers.Info) *sandboxv1.Sandbox {
 	spec := info.Spec
@@ -62,7 +71,7 @@ func sandboxOf(info providers.Info) *sandboxv1.Sandbox {
 		Labels: spec.Labels, Template: spec.Template, FromPool: info.FromPool, SubstrateName: info.Name, Transport: info.Transport,
 		Spec: &sandboxv1.SandboxSpec{
 			Image: spec.Image, Env: env, WorkingDirectory: spec.WorkingDirectory, Command: spec.Command,
-			Network:   &sandboxv1.Network{Mode: wire.Network(spec.Network)},
+			Network:   &sandboxv1.Network{Mode: wire.Network(spec.Network), Allow: egressRules(spec)},
 			Resources: wire.Resources(spec.Resources),
 		},
 		Isolation: &sandboxv1.Isolation{

@@ -101,5 +101,14 @@ func name(reason sandboxv1.ErrorReason) string {
 	return strings.TrimPrefix(reason.String(), reasonPrefix)
 }
 
+// maxText bounds one text of an error, in bytes. A status travels as metadata, which
+// servers bound, and may name what a caller chose.
+const maxText = 2 << 10
+
 // text converts s to a protobuf string: file names may contain any bytes.
-func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+func text(s string) string {
+	if len(s) > maxText {
+		s = s[:maxText] + "…"
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}

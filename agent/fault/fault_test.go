@@ -3,12 +3,14 @@ package fault_test
 import (
 	"errors"
 	"io/fs"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sandgate/sandgate/agent/fault"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -39,5 +41,15 @@ func TestStatus(t *testing.T) {
 	}
 	if !info || !bad || !retry {
 		t.Errorf("ErrorInfo %v, BadRequest %v, RetryInfo %v in %v", info, bad, retry, st.Details())
+	}
+}
+
+// A status is small, however long what it names is.
+func TestStatusIsBounded(t *testing.T) {
+	long := strings.Repeat("é", 5<<20)
+	st, _ := status.FromError(fault.New(codes.NotFound, sandboxv1.ErrorReason_ERROR_REASON_COMMAND_NOT_FOUND,
+		long, map[string]string{"command": long}).Field("argv"))
+	if n := proto.Size(st.Proto()); n < 4<<10 || n > 8<<10 || !strings.HasPrefix(st.Message(), "éé") {
+		t.Errorf("a status of %d bytes", n)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/sandgate/sandgate/agent/files"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -25,7 +24,6 @@ func BenchmarkUpload(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		_ = stream.Send(envelope(nil))
 		_ = stream.Send(header(&sandboxv1.UploadHeader{Path: path}))
 		for range benchSize >> 18 {
 			if err := stream.Send(piece); err != nil {
@@ -46,7 +44,7 @@ func BenchmarkUploadAlone(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer func() { _ = svc.Close() }()
-	msgs := []*agentv1.UploadRequest{envelope(nil), header(&sandboxv1.UploadHeader{Path: b.TempDir() + "/f"})}
+	msgs := []*sandboxv1.UploadRequest{header(&sandboxv1.UploadHeader{Path: b.TempDir() + "/f"})}
 	piece := chunk(make([]byte, 256<<10))
 	for range benchSize >> 18 {
 		msgs = append(msgs, piece)
@@ -54,7 +52,7 @@ func BenchmarkUploadAlone(b *testing.B) {
 	msgs = append(msgs, trailer(nil))
 	b.SetBytes(benchSize)
 	for b.Loop() {
-		if err := svc.Upload(&script{ctx: b.Context(), msgs: msgs, end: io.EOF}); err != nil {
+		if err := svc.Upload(&script{ctx: called(b.Context(), nil), msgs: msgs, end: io.EOF}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -68,9 +66,9 @@ func BenchmarkDownload(b *testing.B) {
 	}
 	b.SetBytes(benchSize)
 	for b.Loop() {
-		down, err := c.Download(b.Context(), &agentv1.DownloadRequest{Request: &sandboxv1.DownloadRequest{
+		down, err := c.Download(b.Context(), &sandboxv1.DownloadRequest{
 			Items: []*sandboxv1.DownloadItem{{Path: path}},
-		}})
+		})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -93,7 +91,6 @@ func BenchmarkSmallUploads(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		_ = stream.Send(envelope(nil))
 		for i := range 1000 {
 			_ = stream.Send(header(&sandboxv1.UploadHeader{Path: fmt.Sprintf("%s/%d", dir, i)}))
 			_ = stream.Send(chunk([]byte("content")))

@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sandgate/sandgate/agent/files"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -42,42 +41,42 @@ func confined(t *testing.T, cfg files.Config) {
 			at = ""
 		}
 		policy := &sandboxv1.AccessPolicy{RootDir: root, Virtual: virtual}
-		conf := confine(policy)
+		ctx := called(t.Context(), nil, policy)
 		calls := map[string]func(path string) error{
 			"stat": func(p string) error {
-				_, err := svc.StatFile(t.Context(), &agentv1.StatFileRequest{Request: &sandboxv1.StatFileRequest{Path: p + "/x/y"}, Confinement: conf})
+				_, err := svc.StatFile(ctx, &sandboxv1.StatFileRequest{Path: p + "/x/y"})
 				return err
 			},
 			"list": func(p string) error {
-				_, err := svc.ListDirectory(t.Context(), &agentv1.ListDirectoryRequest{Request: &sandboxv1.ListDirectoryRequest{Path: p}, Confinement: conf})
+				_, err := svc.ListDirectory(ctx, &sandboxv1.ListDirectoryRequest{Path: p})
 				return err
 			},
 			"mkdir": func(p string) error {
-				_, err := svc.MakeDirectory(t.Context(), &agentv1.MakeDirectoryRequest{Request: &sandboxv1.MakeDirectoryRequest{Path: p + "/made/x", Parents: true}, Confinement: conf})
+				_, err := svc.MakeDirectory(ctx, &sandboxv1.MakeDirectoryRequest{Path: p + "/made/x", Parents: true})
 				return err
 			},
 			"move in": func(p string) error {
-				_, err := svc.MoveFile(t.Context(), &agentv1.MoveFileRequest{Request: &sandboxv1.MoveFileRequest{Source: p + "/f", Destination: at + "/stolen"}, Confinement: conf})
+				_, err := svc.MoveFile(ctx, &sandboxv1.MoveFileRequest{Source: p + "/f", Destination: at + "/stolen"})
 				return err
 			},
 			"move out": func(p string) error {
-				_, err := svc.MoveFile(t.Context(), &agentv1.MoveFileRequest{Request: &sandboxv1.MoveFileRequest{Source: at + "/f", Destination: p + "/moved"}, Confinement: conf})
+				_, err := svc.MoveFile(ctx, &sandboxv1.MoveFileRequest{Source: at + "/f", Destination: p + "/moved"})
 				return err
 			},
 			"remove": func(p string) error {
-				_, err := svc.RemoveFile(t.Context(), &agentv1.RemoveFileRequest{Request: &sandboxv1.RemoveFileRequest{Path: p + "/f", Recursive: true}, Confinement: conf})
+				_, err := svc.RemoveFile(ctx, &sandboxv1.RemoveFileRequest{Path: p + "/f", Recursive: true})
 				return err
 			},
 			"read": func(p string) error {
-				_, err := svc.ReadLines(t.Context(), &agentv1.ReadLinesRequest{Request: &sandboxv1.ReadLinesRequest{Path: p}, Confinement: conf})
+				_, err := svc.ReadLines(ctx, &sandboxv1.ReadLinesRequest{Path: p})
 				return err
 			},
 			"write": func(p string) error {
-				_, err := svc.WriteFile(t.Context(), &agentv1.WriteFileRequest{Request: &sandboxv1.WriteFileRequest{Path: p}, Confinement: conf})
+				_, err := svc.WriteFile(ctx, &sandboxv1.WriteFileRequest{Path: p})
 				return err
 			},
 			"edit": func(p string) error {
-				_, err := svc.EditFile(t.Context(), &agentv1.EditFileRequest{Request: &sandboxv1.EditFileRequest{Path: p, OldText: []byte("secret")}, Confinement: conf})
+				_, err := svc.EditFile(ctx, &sandboxv1.EditFileRequest{Path: p, OldText: []byte("secret")})
 				return err
 			},
 			"search": func(p string) error {
@@ -103,11 +102,12 @@ func confined(t *testing.T, cfg files.Config) {
 			}
 		}
 		reset()
-		got, err := receive(t, c, conf, &sandboxv1.DownloadItem{Path: at + "/file"}, &sandboxv1.DownloadItem{Path: at + "/dir/f"}, &sandboxv1.DownloadItem{Path: at + "/f"})
+		got, err := receive(t, c, []*sandboxv1.AccessPolicy{policy}, &sandboxv1.DownloadItem{Path: at + "/file"}, &sandboxv1.DownloadItem{Path: at + "/dir/f"}, &sandboxv1.DownloadItem{Path: at + "/f"})
 		if err != nil || got[2].Content != "inside needle" || !virtual && (got[0].Error != "PATH_INVALID" || got[1].Error != "PATH_INVALID") {
 			t.Errorf("virtual %v, download: %v, %v", virtual, got, err)
 		}
-		results, err := send(t, c, envelope(nil, policy), header(&sandboxv1.UploadHeader{Path: at + "/new"}), header(&sandboxv1.UploadHeader{Path: at + "/dir/up"}))
+		results, err := sendOnly(ctx, t, c, header(&sandboxv1.UploadHeader{Path: at + "/new"}), trailer(nil),
+			header(&sandboxv1.UploadHeader{Path: at + "/dir/up"}), trailer(nil))
 		if err != nil || !virtual && !cmp.Equal(outcomes(results), []string{"PATH_INVALID", "PATH_INVALID"}) {
 			t.Errorf("virtual %v, upload: %v, %v", virtual, results, err)
 		}

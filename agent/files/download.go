@@ -12,7 +12,6 @@ import (
 
 	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/files/paths"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/streaming"
 )
@@ -25,13 +24,13 @@ const (
 
 // Download sends files one after the other: header, chunks, trailer. If a file can't
 // be read, its trailer has the error, and the next file follows.
-func (s *Service) Download(req *agentv1.DownloadRequest, stream grpc.ServerStreamingServer[agentv1.DownloadResponse]) error {
+func (s *Service) Download(r *sandboxv1.DownloadRequest, stream grpc.ServerStreamingServer[sandboxv1.DownloadResponse]) error {
 	defer s.begin()()
-	items := req.GetRequest().GetItems()
+	items := r.GetItems()
 	if len(items) == 0 || len(items) > maxDownloadItems {
 		return requestFault("items", fmt.Sprintf("1 to %d are needed", maxDownloadItems))
 	}
-	view, err := s.view(req.GetConfinement())
+	view, _, err := s.view(stream.Context())
 	if err != nil {
 		return err
 	}
@@ -42,7 +41,7 @@ func (s *Service) Download(req *agentv1.DownloadRequest, stream grpc.ServerStrea
 			return asFault(item.GetPath(), err)
 		}
 		trailer.Index = int32(i)
-		err = stream.Send(&agentv1.DownloadResponse{Payload: &agentv1.DownloadResponse_Trailer{Trailer: trailer}})
+		err = stream.Send(&sandboxv1.DownloadResponse{Payload: &sandboxv1.DownloadResponse_Trailer{Trailer: trailer}})
 		if err != nil {
 			return err
 		}
@@ -51,7 +50,7 @@ func (s *Service) Download(req *agentv1.DownloadRequest, stream grpc.ServerStrea
 }
 
 // sendFile returns the trailer, or an error if the stream is broken.
-func sendFile(stream grpc.ServerStreamingServer[agentv1.DownloadResponse], v *paths.View, index int32, item *sandboxv1.DownloadItem) (*sandboxv1.DownloadTrailer, error) {
+func sendFile(stream grpc.ServerStreamingServer[sandboxv1.DownloadResponse], v *paths.View, index int32, item *sandboxv1.DownloadItem) (*sandboxv1.DownloadTrailer, error) {
 	path := item.GetPath()
 	file, err := openItem(v, item)
 	if err != nil {
@@ -59,7 +58,7 @@ func sendFile(stream grpc.ServerStreamingServer[agentv1.DownloadResponse], v *pa
 	}
 	defer func() { _ = file.Close() }()
 	header := &sandboxv1.DownloadHeader{Index: index, Info: fileInfo(path, &file.stat), Offset: item.GetOffset()}
-	err = stream.Send(&agentv1.DownloadResponse{Payload: &agentv1.DownloadResponse_Header{Header: header}})
+	err = stream.Send(&sandboxv1.DownloadResponse{Payload: &sandboxv1.DownloadResponse_Header{Header: header}})
 	if err != nil {
 		return nil, err
 	}

@@ -25,11 +25,9 @@ type downloaded struct {
 }
 
 // receive downloads items and checks order, sizes and hashes.
-func receive(t testing.TB, c agentv1.AgentServiceClient, conf *agentv1.Confinement, items ...*sandboxv1.DownloadItem) ([]downloaded, error) {
+func receive(t testing.TB, c agentv1.AgentServiceClient, conf []*sandboxv1.AccessPolicy, items ...*sandboxv1.DownloadItem) ([]downloaded, error) {
 	t.Helper()
-	stream, err := c.Download(t.Context(), &agentv1.DownloadRequest{
-		Request: &sandboxv1.DownloadRequest{Items: items}, Confinement: conf,
-	})
+	stream, err := c.Download(called(t.Context(), nil, conf...), &sandboxv1.DownloadRequest{Items: items})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,17 +42,17 @@ func receive(t testing.TB, c agentv1.AgentServiceClient, conf *agentv1.Confineme
 			return out, err
 		}
 		switch p := msg.GetPayload().(type) {
-		case *agentv1.DownloadResponse_Header:
+		case *sandboxv1.DownloadResponse_Header:
 			if cur.Header || p.Header.GetIndex() != int32(len(out)) || p.Header.GetOffset() != items[len(out)].GetOffset() {
 				t.Errorf("header %v at item %d", p.Header, len(out))
 			}
 			cur.Header = true
-		case *agentv1.DownloadResponse_Chunk:
+		case *sandboxv1.DownloadResponse_Chunk:
 			if !cur.Header || len(p.Chunk) == 0 || len(p.Chunk) > 1<<20 {
 				t.Errorf("chunk of %d bytes", len(p.Chunk))
 			}
 			cur.Content += string(p.Chunk)
-		case *agentv1.DownloadResponse_Trailer:
+		case *sandboxv1.DownloadResponse_Trailer:
 			tr := p.Trailer
 			cur.Error = errorReason(tr.GetError())
 			if tr.GetIndex() != int32(len(out)) || tr.GetSize() != int64(len(cur.Content)) {
@@ -142,9 +140,9 @@ func TestDownloadCancelled(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	stream, err := c.Download(ctx, &agentv1.DownloadRequest{Request: &sandboxv1.DownloadRequest{
+	stream, err := c.Download(ctx, &sandboxv1.DownloadRequest{
 		Items: []*sandboxv1.DownloadItem{{Path: path}},
-	}})
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +168,7 @@ func TestTransferBoundedMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range []*agentv1.UploadRequest{envelope(nil), header(&sandboxv1.UploadHeader{Path: path, Size: ptr(int64(size))})} {
+	for _, m := range []*sandboxv1.UploadRequest{header(&sandboxv1.UploadHeader{Path: path, Size: ptr(int64(size))})} {
 		if err := stream.Send(m); err != nil {
 			t.Fatal(err)
 		}
@@ -186,12 +184,12 @@ func TestTransferBoundedMemory(t *testing.T) {
 	if err := stream.Send(trailer(nil)); err != nil {
 		t.Fatal(err)
 	}
-	if resp, err := stream.CloseAndRecv(); err != nil || outcomes(resp.GetResponse().GetResults())[0] != "" {
+	if resp, err := stream.CloseAndRecv(); err != nil || outcomes(resp.GetResults())[0] != "" {
 		t.Fatalf("%v, %v", resp, err)
 	}
-	down, err := c.Download(t.Context(), &agentv1.DownloadRequest{Request: &sandboxv1.DownloadRequest{
+	down, err := c.Download(t.Context(), &sandboxv1.DownloadRequest{
 		Items: []*sandboxv1.DownloadItem{{Path: path}},
-	}})
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +244,7 @@ func TestUnreadable(t *testing.T) {
 	if err != nil || !cmp.Equal(want, got) {
 		t.Errorf("download: %v, %v", got, err)
 	}
-	results, err := send(t, c, envelope(nil), header(&sandboxv1.UploadHeader{Path: dir + "/closed/new"}),
+	results, err := send(t, c, header(&sandboxv1.UploadHeader{Path: dir + "/closed/new"}),
 		header(&sandboxv1.UploadHeader{Path: dir + "/readonly"}), header(&sandboxv1.UploadHeader{Path: "/etc/new"}),
 		header(&sandboxv1.UploadHeader{Path: "/new/dir/new"}))
 	if err != nil || !cmp.Equal([]string{"FILE_PERMISSION_DENIED", "FILE_PERMISSION_DENIED", "FILE_PERMISSION_DENIED", "FILE_PERMISSION_DENIED"}, outcomes(results)) {

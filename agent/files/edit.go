@@ -14,15 +14,13 @@ import (
 	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/files/paths"
 	"github.com/sandgate/sandgate/agent/files/text"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // EditFile replaces text. It reads the file twice in blocks, to count and to write, so
 // its memory does not depend on the file's size. Edits of one file are serialised.
-func (s *Service) EditFile(ctx context.Context, req *agentv1.EditFileRequest) (*agentv1.EditFileResponse, error) {
+func (s *Service) EditFile(ctx context.Context, r *sandboxv1.EditFileRequest) (*sandboxv1.EditFileResponse, error) {
 	defer s.begin()()
-	r := req.GetRequest()
 	switch {
 	case len(r.GetOldText()) == 0 && !r.GetAllowEmptyOld():
 		return nil, requestFault("old_text", "empty")
@@ -31,16 +29,16 @@ func (s *Service) EditFile(ctx context.Context, req *agentv1.EditFileRequest) (*
 	case !utf8.Valid(r.GetNewText()):
 		return nil, requestFault("new_text", "not UTF-8")
 	}
-	view, err := s.view(req.GetConfinement())
+	view, limits, err := s.view(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = view.Close() }()
-	resp, err := s.edit(ctx, view, r, req.GetLimits().GetMaxFileBytes())
+	resp, err := s.edit(ctx, view, r, limits.GetMaxFileBytes())
 	if err != nil {
 		return nil, asFault(r.GetPath(), err)
 	}
-	return &agentv1.EditFileResponse{Response: resp}, nil
+	return resp, nil
 }
 
 func (s *Service) edit(ctx context.Context, v *paths.View, r *sandboxv1.EditFileRequest, limit int64) (*sandboxv1.EditFileResponse, error) {

@@ -14,12 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/agent/files"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 type editor interface {
-	EditFile(context.Context, *agentv1.EditFileRequest) (*agentv1.EditFileResponse, error)
+	EditFile(context.Context, *sandboxv1.EditFileRequest) (*sandboxv1.EditFileResponse, error)
 }
 
 func TestEdit(t *testing.T) {
@@ -103,10 +102,9 @@ func TestEdit(t *testing.T) {
 
 func edit(t testing.TB, svc editor, path, old, new string, all, empty bool) (*sandboxv1.EditFileResponse, error) {
 	t.Helper()
-	resp, err := svc.EditFile(t.Context(), &agentv1.EditFileRequest{Request: &sandboxv1.EditFileRequest{
+	return svc.EditFile(called(t.Context(), nil), &sandboxv1.EditFileRequest{
 		Path: path, OldText: []byte(old), NewText: []byte(new), ReplaceAll: all, AllowEmptyOld: empty,
-	}})
-	return resp.GetResponse(), err
+	})
 }
 
 // TestEditTogether edits one file from many sides: no edit may be lost.
@@ -202,8 +200,7 @@ func referenceEdit(content, old, new string, all bool) (string, int) {
 
 func readLines(t testing.TB, svc *files.Service, r *sandboxv1.ReadLinesRequest) (*sandboxv1.ReadLinesResponse, error) {
 	t.Helper()
-	resp, err := svc.ReadLines(t.Context(), &agentv1.ReadLinesRequest{Request: r})
-	return resp.GetResponse(), err
+	return svc.ReadLines(called(t.Context(), nil), r)
 }
 
 func TestReadLines(t *testing.T) {

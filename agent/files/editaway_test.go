@@ -10,9 +10,10 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	"github.com/sandgate/sandgate/agent/protocol"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -20,15 +21,11 @@ import (
 // effect one after the other.
 func TestEditBringsNothingBack(t *testing.T) {
 	move := func(s *Service, path string) error {
-		_, err := s.MoveFile(context.Background(), &agentv1.MoveFileRequest{
-			Request: &sandboxv1.MoveFileRequest{Source: path, Destination: path + ".moved"},
-		})
+		_, err := s.MoveFile(unconfined(context.Background()), &sandboxv1.MoveFileRequest{Source: path, Destination: path + ".moved"})
 		return err
 	}
 	remove := func(s *Service, path string) error {
-		_, err := s.RemoveFile(context.Background(), &agentv1.RemoveFileRequest{
-			Request: &sandboxv1.RemoveFileRequest{Path: path},
-		})
+		_, err := s.RemoveFile(unconfined(context.Background()), &sandboxv1.RemoveFileRequest{Path: path})
 		return err
 	}
 	for name, away := range map[string]func(*Service, string) error{"move": move, "remove": remove} {
@@ -44,7 +41,7 @@ func TestEditBringsNothingBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			edited, left := make(chan error, 1), make(chan error, 1)
-			go func() { edited <- editLast(context.Background(), s, path) }()
+			go func() { edited <- editLast(unconfined(context.Background()), s, path) }()
 			go func() { left <- away(s, path) }()
 			queued(t, s, key, 3)
 			unlock()
@@ -70,7 +67,7 @@ func TestEditBringsNothingBack(t *testing.T) {
 func TestEditBringsNothingBackFromACommand(t *testing.T) {
 	s, path := editable(t)
 	began := false
-	ctx := &readingContext{Context: context.Background(), reading: func() {
+	ctx := &readingContext{Context: unconfined(context.Background()), reading: func() {
 		if began {
 			return
 		}
@@ -97,6 +94,11 @@ func (c *readingContext) Err() error {
 	return c.Context.Err()
 }
 
+// unconfined returns the context of a call without gRPC.
+func unconfined(ctx context.Context) context.Context {
+	return metadata.NewIncomingContext(ctx, metadata.Pairs(protocol.CallContextKey, ""))
+}
+
 func editable(t *testing.T) (s *Service, path string) {
 	t.Helper()
 	s, err := New(Config{})
@@ -112,9 +114,7 @@ func editable(t *testing.T) (s *Service, path string) {
 }
 
 func editLast(ctx context.Context, s *Service, path string) error {
-	_, err := s.EditFile(ctx, &agentv1.EditFileRequest{
-		Request: &sandboxv1.EditFileRequest{Path: path, OldText: []byte("last"), NewText: []byte("end")},
-	})
+	_, err := s.EditFile(ctx, &sandboxv1.EditFileRequest{Path: path, OldText: []byte("last"), NewText: []byte("end")})
 	return err
 }
 

@@ -5,15 +5,14 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // GetUpload returns the offset of a resumable upload. While a stream writes to it, the
 // reason is UPLOAD_BUSY.
-func (s *Service) GetUpload(_ context.Context, req *agentv1.GetUploadRequest) (*agentv1.GetUploadResponse, error) {
+func (s *Service) GetUpload(_ context.Context, r *sandboxv1.GetUploadRequest) (*sandboxv1.GetUploadResponse, error) {
 	defer s.begin()()
-	id := req.GetRequest().GetUploadId()
+	id := r.GetUploadId()
 	if !uploadID.MatchString(id) {
 		return nil, requestFault("upload_id", "1 to 128 characters of a-z, A-Z, 0-9, \".\", \"_\", \"-\"")
 	}
@@ -21,7 +20,7 @@ func (s *Service) GetUpload(_ context.Context, req *agentv1.GetUploadRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return &agentv1.GetUploadResponse{Response: &sandboxv1.GetUploadResponse{
+	return &sandboxv1.GetUploadResponse{
 		Path: path, Offset: offset, Complete: complete, ExpireTime: timestamppb.New(expire),
-	}}, nil
+	}, nil
 }

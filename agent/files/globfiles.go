@@ -12,14 +12,12 @@ import (
 	"github.com/sandgate/sandgate/agent/files/glob"
 	"github.com/sandgate/sandgate/agent/files/paths"
 	"github.com/sandgate/sandgate/agent/files/walk"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // GlobFiles lists files by name. It skips files that a policy forbids to read.
-func (s *Service) GlobFiles(ctx context.Context, req *agentv1.GlobFilesRequest) (*agentv1.GlobFilesResponse, error) {
+func (s *Service) GlobFiles(ctx context.Context, r *sandboxv1.GlobFilesRequest) (*sandboxv1.GlobFilesResponse, error) {
 	defer s.begin()()
-	r := req.GetRequest()
 	if r.GetMaxResults() < 0 {
 		return nil, requestFault("max_results", "negative")
 	}
@@ -30,7 +28,7 @@ func (s *Service) GlobFiles(ctx context.Context, req *agentv1.GlobFilesRequest) 
 	if err != nil {
 		return nil, patternFault("pattern", err)
 	}
-	view, err := s.view(req.GetConfinement())
+	view, _, err := s.view(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +65,7 @@ func (s *Service) GlobFiles(ctx context.Context, req *agentv1.GlobFilesRequest) 
 		resp.TruncationReason = sandboxv1.TruncationReason_TRUNCATION_REASON_UNREADABLE
 	}
 	resp.Files, resp.Truncated = g.found, resp.GetTruncationReason() != 0
-	return &agentv1.GlobFilesResponse{Response: resp}, nil
+	return resp, nil
 }
 
 func patternFault(field string, err error) error {

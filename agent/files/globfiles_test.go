@@ -16,10 +16,7 @@ import (
 
 func globFiles(t testing.TB, c agentv1.AgentServiceClient, r *sandboxv1.GlobFilesRequest, policies ...*sandboxv1.AccessPolicy) (*sandboxv1.GlobFilesResponse, error) {
 	t.Helper()
-	resp, err := c.GlobFiles(t.Context(), &agentv1.GlobFilesRequest{
-		Request: r, Confinement: &agentv1.Confinement{Policies: policies},
-	})
-	return resp.GetResponse(), err
+	return c.GlobFiles(called(t.Context(), nil, policies...), r)
 }
 
 func found(dir string, resp *sandboxv1.GlobFilesResponse) []string {

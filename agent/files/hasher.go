@@ -5,6 +5,7 @@ import (
 	"hash"
 
 	"github.com/sandgate/sandgate/agent/fault"
+	"github.com/sandgate/sandgate/agent/payload"
 )
 
 // hashAhead is how many chunks may wait to be hashed.
@@ -18,7 +19,7 @@ const hashInline = 128 << 10
 type hasher struct {
 	sum   hash.Hash
 	bytes int64
-	in    chan content
+	in    chan payload.Payload
 	done  chan struct{}
 	err   error // why there is no hash
 }
@@ -26,15 +27,15 @@ type hasher struct {
 func newHasher() *hasher { return &hasher{sum: sha256.New()} }
 
 // add hashes and then releases the next bytes. They must not change until then.
-func (h *hasher) add(c content) {
-	h.bytes += int64(c.size)
+func (h *hasher) add(c payload.Payload) {
+	h.bytes += int64(c.Size)
 	if h.in == nil && h.bytes <= hashInline {
 		h.hash(c)
 		return
 	}
 	if h.in == nil {
-		h.in, h.done = make(chan content, hashAhead), make(chan struct{})
-		go func(in <-chan content, done chan<- struct{}) {
+		h.in, h.done = make(chan payload.Payload, hashAhead), make(chan struct{})
+		go func(in <-chan payload.Payload, done chan<- struct{}) {
 			defer close(done)
 			for c := range in {
 				if err := fault.Catch(func() error { h.hash(c); return nil }); err != nil {
@@ -46,11 +47,11 @@ func (h *hasher) add(c content) {
 	h.in <- c
 }
 
-func (h *hasher) hash(c content) {
-	for _, p := range c.parts {
+func (h *hasher) hash(c payload.Payload) {
+	for _, p := range c.Parts {
 		h.sum.Write(p)
 	}
-	c.release()
+	c.Release()
 }
 
 // stop waits until all bytes are hashed. More may be added afterwards.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/agent/files/paths"
+	"github.com/sandgate/sandgate/agent/payload"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -105,28 +106,28 @@ func (in *intake) newDraft() error {
 }
 
 // write writes and then releases the next bytes.
-func (in *intake) write(c content) {
+func (in *intake) write(c payload.Payload) {
 	switch {
 	case in.err != nil:
 	case in.part.complete:
 		in.err = offsetFault(in.part.id, in.part.size)
-	case in.header.Size != nil && int64(c.size) > in.header.GetSize()-in.part.size:
+	case in.header.Size != nil && int64(c.Size) > in.header.GetSize()-in.part.size:
 		in.err = pathFault(checksum, in.header.GetPath(), fmt.Sprintf("more bytes than the %d announced", in.header.GetSize()))
 		in.close(false)
-	case in.limit > 0 && int64(c.size) > in.limit-in.part.size:
+	case in.limit > 0 && int64(c.Size) > in.limit-in.part.size:
 		in.err = tooLargeFault(in.header.GetPath(), in.limit)
 		in.close(false)
 	default:
 		in.store(c)
 		return
 	}
-	c.release()
+	c.Release()
 }
 
-func (in *intake) store(c content) {
-	n, err := in.part.draft.writeAll(c.parts)
+func (in *intake) store(c payload.Payload) {
+	n, err := in.part.draft.writeAll(c.Parts)
 	in.part.size += int64(n)
-	c.cut(n)
+	c.Truncate(n)
 	in.part.sum.add(c)
 	if in.err = err; err != nil {
 		// A part that filled the disk must be removed.

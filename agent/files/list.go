@@ -16,7 +16,6 @@ import (
 	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/files/paths"
 	"github.com/sandgate/sandgate/agent/files/walk"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -26,9 +25,8 @@ const maxEntries = 10_000
 // ListDirectory returns a page of a directory, sorted by the bytes of names. A page token
 // contains the last name, so changes between pages shift nothing. Entries that a policy
 // forbids to read are skipped.
-func (s *Service) ListDirectory(ctx context.Context, req *agentv1.ListDirectoryRequest) (*agentv1.ListDirectoryResponse, error) {
+func (s *Service) ListDirectory(ctx context.Context, r *sandboxv1.ListDirectoryRequest) (*sandboxv1.ListDirectoryResponse, error) {
 	defer s.begin()()
-	r := req.GetRequest()
 	path := r.GetPath()
 	size := int(r.GetPageSize())
 	switch {
@@ -41,7 +39,7 @@ func (s *Service) ListDirectory(ctx context.Context, req *agentv1.ListDirectoryR
 	if err != nil {
 		return nil, err
 	}
-	view, err := s.view(req.GetConfinement())
+	view, _, err := s.view(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -56,8 +54,7 @@ func (s *Service) ListDirectory(ctx context.Context, req *agentv1.ListDirectoryR
 	if err := l.read(ctx); err != nil {
 		return nil, asFault(path, err)
 	}
-	resp := l.describe()
-	return &agentv1.ListDirectoryResponse{Response: resp}, nil
+	return l.describe(), nil
 }
 
 // openDirectory opens a directory, or a link to one, for listing.

@@ -1,6 +1,7 @@
 package files_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"net"
 	"os"
@@ -14,9 +15,11 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/sandgate/sandgate/agent/files"
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
@@ -54,7 +57,7 @@ func start(t testing.TB, cfg files.Config) (*files.Service, agentv1.AgentService
 	agentv1.RegisterAgentServiceServer(srv, server{Service: svc})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(lis) }()
-	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+socket, protocol.Unconfined(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,6 +76,18 @@ func start(t testing.TB, cfg files.Config) (*files.Service, agentv1.AgentService
 		_ = os.RemoveAll(dir)
 	})
 	return svc, agentv1.NewAgentServiceClient(conn)
+}
+
+// called returns the context of a call, with gRPC or without.
+func called(ctx context.Context, limits *agentv1.Limits, policies ...*sandboxv1.AccessPolicy) context.Context {
+	ctx, err := protocol.WithCallContext(ctx, &agentv1.CallContext{
+		Confinement: &agentv1.Confinement{Policies: policies}, Limits: limits,
+	})
+	if err != nil {
+		panic(err)
+	}
+	md, _ := metadata.FromOutgoingContext(ctx)
+	return metadata.NewIncomingContext(ctx, md)
 }
 
 // reason returns the reason of a call's error, "" for nil.

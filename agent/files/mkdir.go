@@ -7,16 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/agent/files/paths"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 const defaultDirMode = 0o755
 
 // MakeDirectory makes a directory and, if requested, its parents.
-func (s *Service) MakeDirectory(_ context.Context, req *agentv1.MakeDirectoryRequest) (*agentv1.MakeDirectoryResponse, error) {
+func (s *Service) MakeDirectory(ctx context.Context, r *sandboxv1.MakeDirectoryRequest) (*sandboxv1.MakeDirectoryResponse, error) {
 	defer s.begin()()
-	r := req.GetRequest()
 	mode := uint32(defaultDirMode)
 	if r.Mode != nil {
 		mode = r.GetMode()
@@ -24,7 +22,7 @@ func (s *Service) MakeDirectory(_ context.Context, req *agentv1.MakeDirectoryReq
 	if mode > maxMode {
 		return nil, requestFault("mode", "permission bits only")
 	}
-	view, err := s.view(req.GetConfinement())
+	view, _, err := s.view(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +31,7 @@ func (s *Service) MakeDirectory(_ context.Context, req *agentv1.MakeDirectoryReq
 	if err != nil {
 		return nil, asFault(r.GetPath(), err)
 	}
-	return &agentv1.MakeDirectoryResponse{Response: &sandboxv1.MakeDirectoryResponse{Created: created}}, nil
+	return &sandboxv1.MakeDirectoryResponse{Created: created}, nil
 }
 
 func makeDirectory(v *paths.View, path string, parents bool, mode uint32) (bool, error) {

@@ -7,17 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/agent/files/paths"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // MoveFile renames within a file system. Policies must allow to read and write the source
 // and everything below it, and to write the destination: a move must not make a file
 // readable.
-func (s *Service) MoveFile(ctx context.Context, req *agentv1.MoveFileRequest) (*agentv1.MoveFileResponse, error) {
+func (s *Service) MoveFile(ctx context.Context, r *sandboxv1.MoveFileRequest) (*sandboxv1.MoveFileResponse, error) {
 	defer s.begin()()
-	r := req.GetRequest()
-	view, err := s.view(req.GetConfinement())
+	view, _, err := s.view(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -64,5 +62,5 @@ func (s *Service) MoveFile(ctx context.Context, req *agentv1.MoveFileRequest) (*
 	case err != nil:
 		return nil, asFault(r.GetDestination(), err)
 	}
-	return &agentv1.MoveFileResponse{Response: &sandboxv1.MoveFileResponse{}}, nil
+	return &sandboxv1.MoveFileResponse{}, nil
 }

@@ -14,10 +14,6 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-func confine(policies ...*sandboxv1.AccessPolicy) *agentv1.Confinement {
-	return &agentv1.Confinement{Policies: policies}
-}
-
 func TestStat(t *testing.T) {
 	_, c := start(t, files.Config{})
 	dir := t.TempDir()
@@ -27,9 +23,9 @@ func TestStat(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	stat := func(path string, conf *agentv1.Confinement) (string, error) {
-		resp, err := c.StatFile(t.Context(), &agentv1.StatFileRequest{Request: &sandboxv1.StatFileRequest{Path: path}, Confinement: conf})
-		i := resp.GetResponse().GetInfo()
+	stat := func(path string, conf []*sandboxv1.AccessPolicy) (string, error) {
+		resp, err := c.StatFile(called(t.Context(), nil, conf...), &sandboxv1.StatFileRequest{Path: path})
+		i := resp.GetInfo()
 		return fmt.Sprintf("%v %d %o %s %v", i.GetType(), i.GetSize(), i.GetMode(), i.GetSymlinkTarget(), i.GetTargetType()), err
 	}
 	for path, want := range map[string]string{
@@ -54,7 +50,7 @@ func TestStat(t *testing.T) {
 			t.Errorf("%s: %v, want %s", path, err, want)
 		}
 	}
-	root := confine(&sandboxv1.AccessPolicy{RootDir: dir, Virtual: true, ReadDenyPrefixes: []string{"/f"}})
+	root := []*sandboxv1.AccessPolicy{{RootDir: dir, Virtual: true, ReadDenyPrefixes: []string{"/f"}}}
 	if got, err := stat("/out", root); err != nil || got != "FILE_TYPE_SYMLINK 11 777 /etc/passwd FILE_TYPE_UNSPECIFIED" {
 		t.Errorf("a link out of the root: %s, %v", got, err)
 	}
@@ -77,12 +73,8 @@ func TestListDirectory(t *testing.T) {
 		write(t, fmt.Sprintf("%s/n%02d", dir, i), "x")
 		want = append(want, fmt.Sprintf("%s/n%02d", dir, i))
 	}
-	list := func(path, token string, size int32, conf *agentv1.Confinement) (*sandboxv1.ListDirectoryResponse, error) {
-		resp, err := c.ListDirectory(t.Context(), &agentv1.ListDirectoryRequest{
-			Request:     &sandboxv1.ListDirectoryRequest{Path: path, PageToken: token, PageSize: size},
-			Confinement: conf,
-		})
-		return resp.GetResponse(), err
+	list := func(path, token string, size int32, conf []*sandboxv1.AccessPolicy) (*sandboxv1.ListDirectoryResponse, error) {
+		return c.ListDirectory(called(t.Context(), nil, conf...), &sandboxv1.ListDirectoryRequest{Path: path, PageToken: token, PageSize: size})
 	}
 	for _, size := range []int32{0, 1, 7, 24, 25, 26} {
 		var got []string
@@ -131,7 +123,7 @@ func TestListDirectory(t *testing.T) {
 			t.Errorf("%s: %v, want %s", path, err, want)
 		}
 	}
-	resp, err := list(dir+"//", "", 0, confine(&sandboxv1.AccessPolicy{ReadDenyPrefixes: []string{dir + "/n01"}}))
+	resp, err := list(dir+"//", "", 0, []*sandboxv1.AccessPolicy{{ReadDenyPrefixes: []string{dir + "/n01"}}})
 	if err != nil || len(resp.GetEntries()) != 24 || resp.GetEntries()[0].GetPath() != dir+"/a-new" {
 		t.Errorf("under a policy: %v, %v", resp, err)
 	}
@@ -167,12 +159,10 @@ func TestMakeDirectory(t *testing.T) {
 		{"/", true, nil, "there"},
 		{"/g", false, ptr(uint32(0o10000)), "REQUEST_INVALID"},
 	} {
-		resp, err := c.MakeDirectory(t.Context(), &agentv1.MakeDirectoryRequest{
-			Request: &sandboxv1.MakeDirectoryRequest{Path: dir + tt.path, Parents: tt.parents, Mode: tt.mode},
-		})
+		resp, err := c.MakeDirectory(t.Context(), &sandboxv1.MakeDirectoryRequest{Path: dir + tt.path, Parents: tt.parents, Mode: tt.mode})
 		got := reason(t, err)
 		if err == nil {
-			got = map[bool]string{true: "created", false: "there"}[resp.GetResponse().GetCreated()]
+			got = map[bool]string{true: "created", false: "there"}[resp.GetCreated()]
 		}
 		if got != tt.want {
 			t.Errorf("%d %s: %s, want %s", i, tt.path, got, tt.want)
@@ -197,10 +187,7 @@ func TestMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	move := func(from, to string, overwrite bool, policies ...*sandboxv1.AccessPolicy) string {
-		_, err := c.MoveFile(t.Context(), &agentv1.MoveFileRequest{
-			Request:     &sandboxv1.MoveFileRequest{Source: from, Destination: to, Overwrite: overwrite},
-			Confinement: confine(policies...),
-		})
+		_, err := c.MoveFile(called(t.Context(), nil, policies...), &sandboxv1.MoveFileRequest{Source: from, Destination: to, Overwrite: overwrite})
 		return reason(t, err)
 	}
 	for i, tt := range []struct {
@@ -268,9 +255,9 @@ func TestWriteFile(t *testing.T) {
 		{&sandboxv1.WriteFileRequest{Path: "/x", CreateOnly: true, Mode: ptr(uint32(0o700))}, 0, "true"},
 	} {
 		tt.r.Path = dir + tt.r.GetPath()
-		resp, err := c.WriteFile(t.Context(), &agentv1.WriteFileRequest{Request: tt.r, Limits: &agentv1.Limits{MaxFileBytes: tt.limit}})
+		resp, err := c.WriteFile(called(t.Context(), &agentv1.Limits{MaxFileBytes: tt.limit}), tt.r)
 		got := reason(t, err)
-		if r := resp.GetResponse(); err == nil {
+		if r := resp; err == nil {
 			got = fmt.Sprint(r.GetCreated())
 			if r.GetSize() != int64(len(tt.r.GetContent())) || !bytes.Equal(r.GetSha256(), sum(tt.r.GetContent())) || read(t, tt.r.GetPath()) != string(tt.r.GetContent()) {
 				t.Errorf("%d: %v", i, r)
@@ -289,11 +276,11 @@ func TestDiskFull(t *testing.T) {
 	dir := tmpfs(t, "1m")
 	_, c := start(t, files.Config{})
 	write(t, dir+"/f", strings.Repeat("x", 600<<10)+"old")
-	_, err := c.WriteFile(t.Context(), &agentv1.WriteFileRequest{Request: &sandboxv1.WriteFileRequest{Path: dir + "/g", Content: make([]byte, 600<<10)}})
+	_, err := c.WriteFile(t.Context(), &sandboxv1.WriteFileRequest{Path: dir + "/g", Content: make([]byte, 600<<10)})
 	if reason(t, err) != "DISK_FULL" {
 		t.Errorf("write: %v", err)
 	}
-	_, err = c.EditFile(t.Context(), &agentv1.EditFileRequest{Request: &sandboxv1.EditFileRequest{Path: dir + "/f", OldText: []byte("old"), NewText: []byte("new")}})
+	_, err = c.EditFile(t.Context(), &sandboxv1.EditFileRequest{Path: dir + "/f", OldText: []byte("old"), NewText: []byte("new")})
 	if reason(t, err) != "DISK_FULL" {
 		t.Errorf("edit: %v", err)
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/sandgate/sandgate/agent/files/paths"
 	"github.com/sandgate/sandgate/agent/files/text"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -19,9 +18,8 @@ const (
 )
 
 // ReadLines reads a window of a text file.
-func (s *Service) ReadLines(ctx context.Context, req *agentv1.ReadLinesRequest) (*agentv1.ReadLinesResponse, error) {
+func (s *Service) ReadLines(ctx context.Context, r *sandboxv1.ReadLinesRequest) (*sandboxv1.ReadLinesResponse, error) {
 	defer s.begin()()
-	r := req.GetRequest()
 	w := text.Window{Skip: r.GetOffset(), Limit: -1, Max: int(r.GetMaxBytes())}
 	if r.Limit != nil {
 		w.Limit = r.GetLimit()
@@ -36,7 +34,7 @@ func (s *Service) ReadLines(ctx context.Context, req *agentv1.ReadLinesRequest) 
 	case r.GetMaxBytes() == 0 || r.GetMaxBytes() > maxReadBytes:
 		w.Max = defaultReadBytes
 	}
-	view, err := s.view(req.GetConfinement())
+	view, _, err := s.view(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +48,7 @@ func (s *Service) ReadLines(ctx context.Context, req *agentv1.ReadLinesRequest) 
 	if err != nil {
 		return nil, asFault(r.GetPath(), err)
 	}
-	return &agentv1.ReadLinesResponse{Response: resp}, nil
+	return resp, nil
 }
 
 // readWindow reads src until the window is complete, and a small file to its end.

@@ -9,28 +9,26 @@ import (
 
 	"github.com/sandgate/sandgate/agent/files/paths"
 	"github.com/sandgate/sandgate/agent/files/walk"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // RemoveFile removes a file, a link itself, or a directory. The root directory
 // is never removed.
-func (s *Service) RemoveFile(ctx context.Context, req *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error) {
+func (s *Service) RemoveFile(ctx context.Context, r *sandboxv1.RemoveFileRequest) (*sandboxv1.RemoveFileResponse, error) {
 	defer s.begin()()
-	r := req.GetRequest()
-	view, err := s.view(req.GetConfinement())
+	view, _, err := s.view(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = view.Close() }()
 	err = s.remove(ctx, view, r)
 	if errors.Is(err, unix.ENOENT) && r.GetAllowMissing() {
-		return &agentv1.RemoveFileResponse{Response: &sandboxv1.RemoveFileResponse{}}, nil
+		return &sandboxv1.RemoveFileResponse{}, nil
 	}
 	if err != nil {
 		return nil, asFault(r.GetPath(), err)
 	}
-	return &agentv1.RemoveFileResponse{Response: &sandboxv1.RemoveFileResponse{Removed: true}}, nil
+	return &sandboxv1.RemoveFileResponse{Removed: true}, nil
 }
 
 func (s *Service) remove(ctx context.Context, v *paths.View, r *sandboxv1.RemoveFileRequest) error {

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/agent/files"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -37,12 +36,9 @@ func TestRemove(t *testing.T) {
 		}
 	}
 	remove := func(path string, recursive, missing bool, policies ...*sandboxv1.AccessPolicy) string {
-		resp, err := c.RemoveFile(t.Context(), &agentv1.RemoveFileRequest{
-			Request:     &sandboxv1.RemoveFileRequest{Path: path, Recursive: recursive, AllowMissing: missing},
-			Confinement: confine(policies...),
-		})
+		resp, err := c.RemoveFile(called(t.Context(), nil, policies...), &sandboxv1.RemoveFileRequest{Path: path, Recursive: recursive, AllowMissing: missing})
 		if err == nil {
-			return fmt.Sprint(resp.GetResponse().GetRemoved())
+			return fmt.Sprint(resp.GetRemoved())
 		}
 		return reason(t, err)
 	}
@@ -107,9 +103,9 @@ func TestRemoveDeep(t *testing.T) {
 		fd = next
 	}
 	_ = unix.Close(fd)
-	_, err = c.RemoveFile(t.Context(), &agentv1.RemoveFileRequest{Request: &sandboxv1.RemoveFileRequest{
+	_, err = c.RemoveFile(t.Context(), &sandboxv1.RemoveFileRequest{
 		Path: filepath.Join(dir, strings.Repeat("d", 60)), Recursive: true,
-	}})
+	})
 	if err != nil || len(names(t, dir)) != 0 {
 		t.Errorf("%v, left: %q", err, names(t, dir))
 	}
@@ -131,9 +127,9 @@ func TestRemoveRace(t *testing.T) {
 		}
 	})
 	for range 300 {
-		_, err := c.RemoveFile(t.Context(), &agentv1.RemoveFileRequest{Request: &sandboxv1.RemoveFileRequest{
+		_, err := c.RemoveFile(t.Context(), &sandboxv1.RemoveFileRequest{
 			Path: dir + "/tree", Recursive: true, AllowMissing: true,
-		}})
+		})
 		if r := reason(t, err); r != "" && r != "DIRECTORY_NOT_EMPTY" {
 			t.Errorf("%v", err)
 		}

@@ -40,13 +40,13 @@ func TestUploadResume(t *testing.T) {
 			content := make([]byte, 3<<20+17)
 			_, _ = rand.Read(content)
 			write(t, dir+"/f", "old")
-			h := func(offset int64) *agentv1.UploadRequest {
+			h := func(offset int64) *sandboxv1.UploadRequest {
 				return header(&sandboxv1.UploadHeader{Path: dir + "/f", UploadId: "u-1", Offset: offset, Sha256: sum(content)})
 			}
 
 			var at int64
 			for _, cut := range []int{300_000, 1 << 20, 2_000_000} {
-				breakOff(t, svc, c, envelope(nil), h(at), content[at:cut])
+				breakOff(t, svc, c, h(at), content[at:cut])
 				got, err := getUpload(t, c, "u-1")
 				if err != nil || got.GetOffset() != int64(cut) || got.GetComplete() || got.GetPath() != dir+"/f" {
 					t.Fatalf("GetUpload after %d bytes: %v, %v", cut, got, err)
@@ -59,7 +59,7 @@ func TestUploadResume(t *testing.T) {
 					t.Fatal("the old content is gone")
 				}
 			}
-			results, err := send(t, c, envelope(nil), h(7), header(&sandboxv1.UploadHeader{Path: dir + "/g", UploadId: "u-1", Offset: at}),
+			results, err := send(t, c, h(7), header(&sandboxv1.UploadHeader{Path: dir + "/g", UploadId: "u-1", Offset: at}),
 				header(&sandboxv1.UploadHeader{Path: dir + "/f", UploadId: "u-9", Offset: 1}))
 			if err != nil {
 				t.Fatal(err)
@@ -68,7 +68,7 @@ func TestUploadResume(t *testing.T) {
 				t.Errorf("results (-want +got):\n%s", diff)
 			}
 
-			msgs := append([]*agentv1.UploadRequest{envelope(nil), h(at)}, pieces(content[at:])...)
+			msgs := append([]*sandboxv1.UploadRequest{h(at)}, pieces(content[at:])...)
 			if results, err = send(t, c, msgs...); err != nil || outcomes(results)[0] != "" {
 				t.Fatalf("%v, %v", results, err)
 			}
@@ -79,7 +79,7 @@ func TestUploadResume(t *testing.T) {
 				t.Errorf("GetUpload at the end: %v, %v", got, err)
 			}
 			// The reply was lost: the end may be asked for again.
-			if results, err = send(t, c, envelope(nil), h(int64(len(content)))); err != nil || !bytes.Equal(results[0].GetSha256(), sum(content)) {
+			if results, err = send(t, c, h(int64(len(content)))); err != nil || !bytes.Equal(results[0].GetSha256(), sum(content)) {
 				t.Errorf("again: %v, %v", results, err)
 			}
 			if diff := cmp.Diff([]string{"f"}, names(t, dir)); diff != "" {
@@ -93,7 +93,7 @@ func TestUploadResume(t *testing.T) {
 }
 
 // breakOff sends content and then cuts the stream.
-func breakOff(t testing.TB, svc *files.Service, c agentv1.AgentServiceClient, env, h *agentv1.UploadRequest, content []byte) {
+func breakOff(t testing.TB, svc *files.Service, c agentv1.AgentServiceClient, h *sandboxv1.UploadRequest, content []byte) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -101,7 +101,7 @@ func breakOff(t testing.TB, svc *files.Service, c agentv1.AgentServiceClient, en
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range append([]*agentv1.UploadRequest{env, h}, pieces(content)...) {
+	for _, m := range append([]*sandboxv1.UploadRequest{h}, pieces(content)...) {
 		if err := stream.Send(m); err != nil {
 			t.Fatal(err)
 		}
@@ -150,8 +150,8 @@ func partSize(t testing.TB) int64 {
 	return -1
 }
 
-func pieces(content []byte) []*agentv1.UploadRequest {
-	var out []*agentv1.UploadRequest
+func pieces(content []byte) []*sandboxv1.UploadRequest {
+	var out []*sandboxv1.UploadRequest
 	for len(content) > 0 {
 		n := min(100_003, len(content))
 		out = append(out, chunk(content[:n]))
@@ -162,8 +162,7 @@ func pieces(content []byte) []*agentv1.UploadRequest {
 
 func getUpload(t testing.TB, c agentv1.AgentServiceClient, id string) (*sandboxv1.GetUploadResponse, error) {
 	t.Helper()
-	resp, err := c.GetUpload(t.Context(), &agentv1.GetUploadRequest{Request: &sandboxv1.GetUploadRequest{UploadId: id}})
-	return resp.GetResponse(), err
+	return c.GetUpload(t.Context(), &sandboxv1.GetUploadRequest{UploadId: id})
 }
 
 func TestUploadBusyExpiryAndEviction(t *testing.T) {
@@ -173,16 +172,16 @@ func TestUploadBusyExpiryAndEviction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	up := func(id string) *agentv1.UploadRequest {
+	up := func(id string) *sandboxv1.UploadRequest {
 		return header(&sandboxv1.UploadHeader{Path: dir + "/" + id, UploadId: id})
 	}
-	for _, m := range []*agentv1.UploadRequest{envelope(nil), up("a"), chunk([]byte("x"))} {
+	for _, m := range []*sandboxv1.UploadRequest{up("a"), chunk([]byte("x"))} {
 		if err := stream.Send(m); err != nil {
 			t.Fatal(err)
 		}
 	}
 	await(t, func() bool { return len(drafts(t, dir)) == 1 })
-	results, err := send(t, c, envelope(nil), up("a"), chunk([]byte("y")), header(&sandboxv1.UploadHeader{Path: dir + "/other"}))
+	results, err := send(t, c, up("a"), chunk([]byte("y")), header(&sandboxv1.UploadHeader{Path: dir + "/other"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +198,7 @@ func TestUploadBusyExpiryAndEviction(t *testing.T) {
 		t.Error("the busy upload was disturbed")
 	}
 
-	breakOff(t, svc, c, envelope(nil), up("b"), []byte("part"))
+	breakOff(t, svc, c, up("b"), []byte("part"))
 	await(t, func() bool { _, err := getUpload(t, c, "b"); return reason(t, err) == "UPLOAD_NOT_FOUND" })
 	if diff := cmp.Diff([]string{"a", "other"}, names(t, dir)); diff != "" {
 		t.Errorf("after the retention (-want +got):\n%s", diff)
@@ -209,7 +208,7 @@ func TestUploadBusyExpiryAndEviction(t *testing.T) {
 	}
 
 	for i := range 5 {
-		breakOff(t, svc, c, envelope(nil), up(fmt.Sprint("many-", i)), []byte("part"))
+		breakOff(t, svc, c, up(fmt.Sprint("many-", i)), []byte("part"))
 		if n := len(drafts(t, dir)); n > 2 {
 			t.Errorf("%d parts are kept", n)
 		}
@@ -221,7 +220,7 @@ func TestUploadDiskFull(t *testing.T) {
 	_, c := start(t, files.Config{})
 	write(t, dir+"/f", "old")
 	big := pieces(make([]byte, 6<<20))
-	plain := append([]*agentv1.UploadRequest{envelope(nil), header(&sandboxv1.UploadHeader{Path: dir + "/f"})}, big...)
+	plain := append([]*sandboxv1.UploadRequest{header(&sandboxv1.UploadHeader{Path: dir + "/f"})}, big...)
 	results, err := send(t, c, append(plain, header(&sandboxv1.UploadHeader{Path: dir + "/next"}), chunk([]byte("fits")))...)
 	if err != nil {
 		t.Fatal(err)
@@ -235,7 +234,7 @@ func TestUploadDiskFull(t *testing.T) {
 
 	// A resumable one does not keep the disk full, and begins anew.
 	id := &sandboxv1.UploadHeader{Path: dir + "/f", UploadId: "u"}
-	whole := append([]*agentv1.UploadRequest{envelope(nil), header(id)}, big...)
+	whole := append([]*sandboxv1.UploadRequest{header(id)}, big...)
 	results, err = send(t, c, whole...)
 	if err != nil || outcomes(results)[0] != "DISK_FULL" {
 		t.Fatalf("%v, %v", results, err)

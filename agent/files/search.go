@@ -8,7 +8,6 @@ import (
 	"github.com/sandgate/sandgate/agent/files/glob"
 	"github.com/sandgate/sandgate/agent/files/search"
 	"github.com/sandgate/sandgate/agent/files/walk"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -18,14 +17,13 @@ const (
 )
 
 // SearchFiles finds lines.
-func (s *Service) SearchFiles(ctx context.Context, req *agentv1.SearchFilesRequest) (*agentv1.SearchFilesResponse, error) {
+func (s *Service) SearchFiles(ctx context.Context, r *sandboxv1.SearchFilesRequest) (*sandboxv1.SearchFilesResponse, error) {
 	defer s.begin()()
-	r := req.GetRequest()
 	q, err := s.newQuery(r)
 	if err != nil {
 		return nil, err
 	}
-	if q.View, err = s.view(req.GetConfinement()); err != nil {
+	if q.View, _, err = s.view(ctx); err != nil {
 		return nil, err
 	}
 	defer func() { _ = q.View.Close() }()
@@ -34,7 +32,7 @@ func (s *Service) SearchFiles(ctx context.Context, req *agentv1.SearchFilesReque
 	release, err := s.search.Acquire(limited)
 	switch {
 	case errors.Is(err, walk.ErrTime):
-		return &agentv1.SearchFilesResponse{Response: search.Truncated()}, nil
+		return search.Truncated(), nil
 	case err != nil:
 		return nil, asFault(r.GetPath(), err)
 	}
@@ -43,7 +41,7 @@ func (s *Service) SearchFiles(ctx context.Context, req *agentv1.SearchFilesReque
 	if err != nil {
 		return nil, asFault(r.GetPath(), err)
 	}
-	return &agentv1.SearchFilesResponse{Response: resp}, nil
+	return resp, nil
 }
 
 func (s *Service) newQuery(r *sandboxv1.SearchFilesRequest) (*search.Query, error) {

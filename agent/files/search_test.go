@@ -25,10 +25,7 @@ const (
 
 func search(t testing.TB, c agentv1.AgentServiceClient, r *sandboxv1.SearchFilesRequest, policies ...*sandboxv1.AccessPolicy) (*sandboxv1.SearchFilesResponse, error) {
 	t.Helper()
-	resp, err := c.SearchFiles(t.Context(), &agentv1.SearchFilesRequest{
-		Request: r, Confinement: &agentv1.Confinement{Policies: policies},
-	})
-	return resp.GetResponse(), err
+	return c.SearchFiles(called(t.Context(), nil, policies...), r)
 }
 
 // hits writes matches as "path:line:text" below dir.

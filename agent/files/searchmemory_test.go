@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/sandgate/sandgate/agent/files"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -26,9 +25,9 @@ func TestSearchMemory(t *testing.T) {
 		write(t, fmt.Sprintf("%s/%02d/f", dir, i), text)
 	}
 	search := func() error {
-		_, err := svc.SearchFiles(t.Context(), &agentv1.SearchFilesRequest{Request: &sandboxv1.SearchFilesRequest{
+		_, err := svc.SearchFiles(called(t.Context(), nil), &sandboxv1.SearchFilesRequest{
 			Path: dir, Pattern: "a", ContextBefore: 20, ContextAfter: 20,
-		}})
+		})
 		return err
 	}
 	for _, calls := range []int{1, 12} {

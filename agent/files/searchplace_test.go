@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/sandgate/sandgate/agent/files/search"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -24,21 +23,16 @@ func TestSearchTimeIncludesWait(t *testing.T) {
 		}
 		defer release()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(unconfined(t.Context()), 10*time.Second)
 	defer cancel()
-	got, err := s.SearchFiles(ctx, &agentv1.SearchFilesRequest{
-		Request: &sandboxv1.SearchFilesRequest{Path: t.TempDir(), Pattern: "x"},
-	})
-	r := got.GetResponse()
-	if err != nil || !r.GetTruncated() || r.GetTruncationReason() != sandboxv1.TruncationReason_TRUNCATION_REASON_TIME {
+	got, err := s.SearchFiles(ctx, &sandboxv1.SearchFilesRequest{Path: t.TempDir(), Pattern: "x"})
+	if err != nil || !got.GetTruncated() || got.GetTruncationReason() != sandboxv1.TruncationReason_TRUNCATION_REASON_TIME {
 		t.Errorf("%v, %v", got, err)
 	}
 	// The caller's own end is an error still.
-	ended, end := context.WithCancel(t.Context())
+	ended, end := context.WithCancel(unconfined(t.Context()))
 	end()
-	if got, err := s.SearchFiles(ended, &agentv1.SearchFilesRequest{
-		Request: &sandboxv1.SearchFilesRequest{Path: t.TempDir(), Pattern: "x"},
-	}); err == nil {
+	if got, err := s.SearchFiles(ended, &sandboxv1.SearchFilesRequest{Path: t.TempDir(), Pattern: "x"}); err == nil {
 		t.Errorf("a cancelled search: %v", got)
 	}
 }

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -10,7 +11,9 @@ import (
 
 	"github.com/sandgate/sandgate/agent/files/paths"
 	"github.com/sandgate/sandgate/agent/files/search"
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // Config configures a Service. The zero value is usable.
@@ -89,9 +92,6 @@ func (s *Service) Active() (running int, idle time.Duration) {
 
 func (s *Service) touch() { s.last.Store(int64(time.Since(s.started))) }
 
-// Openat2 reports whether the kernel resolves paths beneath a root directory.
-func (s *Service) Openat2() bool { return !s.cfg.NoOpenat2 && paths.Kernel() }
-
 func (s *Service) begin() (end func()) {
 	s.running.Add(1)
 	s.touch()
@@ -101,10 +101,20 @@ func (s *Service) begin() (end func()) {
 	}
 }
 
-// view returns the view of a confinement. The caller must close it.
-func (s *Service) view(c *agentv1.Confinement) (*paths.View, error) {
-	policies := make([]paths.Policy, 0, len(c.GetPolicies()))
-	for _, p := range c.GetPolicies() {
+// view returns what a call may access, which the caller must close, and the call's
+// limits.
+func (s *Service) view(ctx context.Context) (*paths.View, *agentv1.Limits, error) {
+	c, err := protocol.CallContext(ctx)
+	if err != nil {
+		return nil, nil, requestFault(protocol.CallContextKey, err.Error())
+	}
+	view, err := s.newView(c.GetConfinement().GetPolicies())
+	return view, c.GetLimits(), err
+}
+
+func (s *Service) newView(access []*sandboxv1.AccessPolicy) (*paths.View, error) {
+	policies := make([]paths.Policy, 0, len(access))
+	for _, p := range access {
 		policies = append(policies, paths.Policy{
 			Root: p.GetRootDir(), Virtual: p.GetVirtual(),
 			WriteAllow: p.GetWriteAllowPrefixes(), WriteDeny: p.GetWriteDenyPrefixes(),
@@ -118,10 +128,10 @@ func (s *Service) view(c *agentv1.Confinement) (*paths.View, error) {
 	return v, nil
 }
 
-// WritePrefixes returns the paths beneath which a confinement allows writes, and those
-// beneath them where it forbids writes.
-func (s *Service) WritePrefixes(c *agentv1.Confinement) (allow, deny []string, err error) {
-	view, err := s.view(c)
+// WritePrefixes returns the paths beneath which policies allow writes, and those
+// beneath them where they forbid writes.
+func (s *Service) WritePrefixes(policies []*sandboxv1.AccessPolicy) (allow, deny []string, err error) {
+	view, err := s.newView(policies)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -8,15 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/agent/files/paths"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // StatFile describes a file without following a link at its name.
-func (s *Service) StatFile(_ context.Context, req *agentv1.StatFileRequest) (*agentv1.StatFileResponse, error) {
+func (s *Service) StatFile(ctx context.Context, r *sandboxv1.StatFileRequest) (*sandboxv1.StatFileResponse, error) {
 	defer s.begin()()
-	path := req.GetRequest().GetPath()
-	view, err := s.view(req.GetConfinement())
+	path := r.GetPath()
+	view, _, err := s.view(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +24,7 @@ func (s *Service) StatFile(_ context.Context, req *agentv1.StatFileRequest) (*ag
 	if err != nil {
 		return nil, asFault(path, err)
 	}
-	return &agentv1.StatFileResponse{Response: &sandboxv1.StatFileResponse{Info: info}}, nil
+	return &sandboxv1.StatFileResponse{Info: info}, nil
 }
 
 func statFile(v *paths.View, path string) (*sandboxv1.FileInfo, error) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/files/paths"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	"github.com/sandgate/sandgate/agent/payload"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/streaming"
 )
@@ -19,30 +19,22 @@ import (
 // maxReply bounds a reply, below the 4 MiB that gRPC accepts by default.
 const maxReply = 3 << 20
 
-// Upload writes files. The stream has an envelope, then a header, chunks and a trailer for
-// each file. The result of a failed file has its error, and its chunks are dropped. The
-// call fails if messages are out of order or the stream ends before a trailer. Files with
-// a trailer before that stay.
-func (s *Service) Upload(stream grpc.ClientStreamingServer[agentv1.UploadRequest, agentv1.UploadResponse]) error {
+// Upload writes files. The stream has a header, chunks and a trailer for each file. The
+// result of a failed file has its error, and its chunks are dropped. The call fails if
+// messages are out of order or the stream ends before a trailer. Files with a trailer
+// before that stay.
+func (s *Service) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadRequest, sandboxv1.UploadResponse]) error {
 	defer s.begin()()
-	first := incoming{UploadRequest: &agentv1.UploadRequest{}}
-	if err := stream.RecvMsg(&first); err != nil {
-		return uploadEnd(err)
-	}
-	defer first.chunk.release()
-	if first.GetEnvelope() == nil {
-		return orderFault("the first message must be the envelope")
-	}
-	view, err := s.view(first.GetEnvelope().GetConfinement())
+	view, limits, err := s.view(stream.Context())
 	if err != nil {
 		return err
 	}
 	defer func() { _ = view.Close() }()
 
-	u := &upload{service: s, view: view, limit: first.GetEnvelope().GetLimits().GetMaxFileBytes()}
+	u := &upload{service: s, view: view, limit: limits.GetMaxFileBytes()}
 	defer u.abort()
 	for {
-		msg := incoming{UploadRequest: &agentv1.UploadRequest{}}
+		msg := incoming{UploadRequest: &sandboxv1.UploadRequest{}}
 		err := stream.RecvMsg(&msg)
 		if errors.Is(err, io.EOF) {
 			break
@@ -57,16 +49,11 @@ func (s *Service) Upload(stream grpc.ClientStreamingServer[agentv1.UploadRequest
 	if err := u.frames.Finish(); err != nil {
 		return orderFault(err.Error()).Because(err)
 	}
-	return stream.SendAndClose(&agentv1.UploadResponse{
-		Response: &sandboxv1.UploadResponse{Results: u.results},
-	})
+	return stream.SendAndClose(&sandboxv1.UploadResponse{Results: u.results})
 }
 
 // uploadEnd converts the error of a stream that ended early.
 func uploadEnd(err error) error {
-	if errors.Is(err, io.EOF) {
-		return orderFault("the stream ended before the envelope")
-	}
 	var f *fault.Error
 	if f = asFault("", err); f.Reason() == internal {
 		return err // an error of gRPC, such as a message that is too large
@@ -91,27 +78,25 @@ type upload struct {
 
 // take handles one message. An error ends the stream.
 func (u *upload) take(ctx context.Context, msg *incoming) error {
-	if msg.chunk.size > 0 {
+	if msg.chunk.Size > 0 {
 		return u.chunk(msg.chunk)
 	}
-	switch payload := msg.GetPayload().(type) {
-	case *agentv1.UploadRequest_Header:
-		return u.begin(payload.Header)
-	case *agentv1.UploadRequest_Chunk:
-		return u.chunk(plain(payload.Chunk))
-	case *agentv1.UploadRequest_Trailer:
-		return u.finish(ctx, payload.Trailer)
-	case *agentv1.UploadRequest_Envelope:
-		return orderFault("a second envelope")
+	switch p := msg.GetPayload().(type) {
+	case *sandboxv1.UploadRequest_Header:
+		return u.begin(p.Header)
+	case *sandboxv1.UploadRequest_Chunk:
+		return u.chunk(payload.Plain(p.Chunk))
+	case *sandboxv1.UploadRequest_Trailer:
+		return u.finish(ctx, p.Trailer)
 	default:
 		return orderFault("a message without payload")
 	}
 }
 
 // chunk writes and then releases the next bytes of the open file.
-func (u *upload) chunk(c content) error {
-	if err := u.frames.Chunk(c.size); err != nil {
-		c.release()
+func (u *upload) chunk(c payload.Payload) error {
+	if err := u.frames.Chunk(c.Size); err != nil {
+		c.Release()
 		return orderFault(err.Error()).Because(err)
 	}
 	u.file.write(c)

@@ -17,32 +17,30 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-func envelope(limits *agentv1.Limits, policies ...*sandboxv1.AccessPolicy) *agentv1.UploadRequest {
-	return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Envelope{Envelope: &agentv1.UploadEnvelope{
-		Confinement: &agentv1.Confinement{Policies: policies}, Limits: limits,
-	}}}
+func header(h *sandboxv1.UploadHeader) *sandboxv1.UploadRequest {
+	return &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Header{Header: h}}
 }
 
-func header(h *sandboxv1.UploadHeader) *agentv1.UploadRequest {
-	return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Header{Header: h}}
-}
-
-func chunk(b []byte) *agentv1.UploadRequest {
-	return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Chunk{Chunk: b}}
+func chunk(b []byte) *sandboxv1.UploadRequest {
+	return &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Chunk{Chunk: b}}
 }
 
 // trailer ends a file; nil states nothing of it.
-func trailer(t *sandboxv1.UploadTrailer) *agentv1.UploadRequest {
+func trailer(t *sandboxv1.UploadTrailer) *sandboxv1.UploadRequest {
 	if t == nil {
 		t = &sandboxv1.UploadTrailer{}
 	}
-	return &agentv1.UploadRequest{Payload: &agentv1.UploadRequest_Trailer{Trailer: t}}
+	return &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Trailer{Trailer: t}}
 }
 
 // send runs one upload to its end, with a trailer after each file that has none.
-func send(t testing.TB, c agentv1.AgentServiceClient, msgs ...*agentv1.UploadRequest) ([]*sandboxv1.UploadResult, error) {
+func send(t testing.TB, c agentv1.AgentServiceClient, msgs ...*sandboxv1.UploadRequest) ([]*sandboxv1.UploadResult, error) {
 	t.Helper()
-	var all []*agentv1.UploadRequest
+	return sendOnly(t.Context(), t, c, withTrailers(msgs)...)
+}
+
+func withTrailers(msgs []*sandboxv1.UploadRequest) []*sandboxv1.UploadRequest {
+	var all []*sandboxv1.UploadRequest
 	open := false
 	for _, m := range msgs {
 		if m.GetHeader() != nil && open {
@@ -54,13 +52,13 @@ func send(t testing.TB, c agentv1.AgentServiceClient, msgs ...*agentv1.UploadReq
 	if open {
 		all = append(all, trailer(nil))
 	}
-	return sendOnly(t, c, all...)
+	return all
 }
 
 // sendOnly sends these messages and ends the stream politely.
-func sendOnly(t testing.TB, c agentv1.AgentServiceClient, msgs ...*agentv1.UploadRequest) ([]*sandboxv1.UploadResult, error) {
+func sendOnly(ctx context.Context, t testing.TB, c agentv1.AgentServiceClient, msgs ...*sandboxv1.UploadRequest) ([]*sandboxv1.UploadResult, error) {
 	t.Helper()
-	stream, err := c.Upload(t.Context())
+	stream, err := c.Upload(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +68,7 @@ func sendOnly(t testing.TB, c agentv1.AgentServiceClient, msgs ...*agentv1.Uploa
 		}
 	}
 	resp, err := stream.CloseAndRecv()
-	return resp.GetResponse().GetResults(), err
+	return resp.GetResults(), err
 }
 
 // outcomes reduces results to reasons, "" for success.
@@ -137,7 +135,7 @@ func TestUpload(t *testing.T) {
 		{path: "", content: "x", want: "PATH_INVALID"},
 		{path: "/last", content: "still here"},
 	}
-	msgs := []*agentv1.UploadRequest{envelope(&agentv1.Limits{MaxFileBytes: 1000})}
+	var msgs []*sandboxv1.UploadRequest
 	var want []string
 	for i := range steps {
 		s := &steps[i]
@@ -154,7 +152,7 @@ func TestUpload(t *testing.T) {
 		}
 		want = append(want, s.want)
 	}
-	results, err := send(t, c, msgs...)
+	results, err := sendOnly(called(t.Context(), &agentv1.Limits{MaxFileBytes: 1000}), t, c, withTrailers(msgs)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,25 +190,21 @@ func TestUploadOrder(t *testing.T) {
 	_, c := start(t, files.Config{})
 	dir := t.TempDir()
 	h := header(&sandboxv1.UploadHeader{Path: dir + "/f"})
-	for name, msgs := range map[string][]*agentv1.UploadRequest{
+	for name, msgs := range map[string][]*sandboxv1.UploadRequest{
 		"nothing":            {},
-		"no envelope":        {h},
-		"two envelopes":      {envelope(nil), envelope(nil)},
-		"envelope in a file": {envelope(nil), h, envelope(nil)},
-		"chunk first":        {envelope(nil), chunk([]byte("x"))},
-		"empty chunk first":  {envelope(nil), chunk(nil)},
-		"no file":            {envelope(nil)},
-		"no payload":         {envelope(nil), h, {}},
-		"empty chunk":        {envelope(nil), h, chunk(nil)},
-		"huge chunk":         {envelope(nil), h, chunk(make([]byte, 1<<20+1))},
-		"trailer first":      {envelope(nil), trailer(nil)},
-		"two trailers":       {envelope(nil), header(&sandboxv1.UploadHeader{Path: "/dev/null"}), trailer(nil), trailer(nil)},
-		"chunk after":        {envelope(nil), header(&sandboxv1.UploadHeader{Path: "/dev/null"}), trailer(nil), chunk([]byte("x"))},
-		"header in a file":   {envelope(nil), h, chunk([]byte("x")), h, trailer(nil)},
-		"end after a header": {envelope(nil), h},
-		"end in a file":      {envelope(nil), h, chunk([]byte("x"))},
+		"chunk first":        {chunk([]byte("x"))},
+		"empty chunk first":  {chunk(nil)},
+		"no payload":         {h, {}},
+		"empty chunk":        {h, chunk(nil)},
+		"huge chunk":         {h, chunk(make([]byte, 1<<20+1))},
+		"trailer first":      {trailer(nil)},
+		"two trailers":       {header(&sandboxv1.UploadHeader{Path: "/dev/null"}), trailer(nil), trailer(nil)},
+		"chunk after":        {header(&sandboxv1.UploadHeader{Path: "/dev/null"}), trailer(nil), chunk([]byte("x"))},
+		"header in a file":   {h, chunk([]byte("x")), h, trailer(nil)},
+		"end after a header": {h},
+		"end in a file":      {h, chunk([]byte("x"))},
 	} {
-		if _, err := sendOnly(t, c, msgs...); reason(t, err) != "UPLOAD_OUT_OF_ORDER" {
+		if _, err := sendOnly(t.Context(), t, c, msgs...); reason(t, err) != "UPLOAD_OUT_OF_ORDER" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -226,8 +220,8 @@ func TestUploadWithoutTrailerKeepsTheOldContent(t *testing.T) {
 			_, c := start(t, files.Config{NoTmpfile: hidden})
 			dir := t.TempDir()
 			write(t, dir+"/f", "old")
-			_, err := sendOnly(t, c,
-				envelope(nil), header(&sandboxv1.UploadHeader{Path: dir + "/done"}), chunk([]byte("done")), trailer(nil),
+			_, err := sendOnly(t.Context(), t, c,
+				header(&sandboxv1.UploadHeader{Path: dir + "/done"}), chunk([]byte("done")), trailer(nil),
 				header(&sandboxv1.UploadHeader{Path: dir + "/f"}), chunk([]byte("half")))
 			if reason(t, err) != "UPLOAD_OUT_OF_ORDER" {
 				t.Errorf("it ended with %v", err)
@@ -237,15 +231,15 @@ func TestUploadWithoutTrailerKeepsTheOldContent(t *testing.T) {
 			}
 
 			// A resumable one keeps its part.
-			h := func(offset int64) *agentv1.UploadRequest {
+			h := func(offset int64) *sandboxv1.UploadRequest {
 				return header(&sandboxv1.UploadHeader{Path: dir + "/f", UploadId: "u", Offset: offset})
 			}
-			if _, err := sendOnly(t, c, envelope(nil), h(0), chunk([]byte("half"))); reason(t, err) != "UPLOAD_OUT_OF_ORDER" {
+			if _, err := sendOnly(t.Context(), t, c, h(0), chunk([]byte("half"))); reason(t, err) != "UPLOAD_OUT_OF_ORDER" {
 				t.Errorf("the resumable one ended with %v", err)
 			}
 			await(t, func() bool { got, err := getUpload(t, c, "u"); return err == nil && got.GetOffset() == 4 })
 			end := trailer(&sandboxv1.UploadTrailer{Size: ptr(int64(6)), Sha256: sum([]byte("half+2"))})
-			results, err := sendOnly(t, c, envelope(nil), h(4), chunk([]byte("+2")), end)
+			results, err := sendOnly(t.Context(), t, c, h(4), chunk([]byte("+2")), end)
 			if err != nil || outcomes(results)[0] != "" || read(t, dir+"/f") != "half+2" {
 				t.Errorf("resumed: %v, %v, %q", results, err, read(t, dir+"/f"))
 			}
@@ -278,7 +272,7 @@ func TestUploadTrailerIsChecked(t *testing.T) {
 				h = test.h
 			}
 			h.Path = dir + "/f"
-			results, err := sendOnly(t, c, envelope(nil), header(h), chunk([]byte("12345")), trailer(test.t))
+			results, err := sendOnly(t.Context(), t, c, header(h), chunk([]byte("12345")), trailer(test.t))
 			if err != nil || outcomes(results)[0] != test.want {
 				t.Fatalf("%v, %v, want %q", results, err, test.want)
 			}
@@ -308,8 +302,8 @@ func TestUploadCancelled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, m := range []*agentv1.UploadRequest{
-				envelope(nil), header(&sandboxv1.UploadHeader{Path: dir + "/done"}), chunk([]byte("done")), trailer(nil),
+			for _, m := range []*sandboxv1.UploadRequest{
+				header(&sandboxv1.UploadHeader{Path: dir + "/done"}), chunk([]byte("done")), trailer(nil),
 				header(&sandboxv1.UploadHeader{Path: dir + "/f"}), chunk(make([]byte, 1<<20)),
 			} {
 				if err := stream.Send(m); err != nil {

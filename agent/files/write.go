@@ -5,23 +5,22 @@ import (
 	"crypto/sha256"
 
 	"github.com/sandgate/sandgate/agent/files/paths"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // WriteFile creates or replaces a small file.
-func (s *Service) WriteFile(ctx context.Context, req *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error) {
+func (s *Service) WriteFile(ctx context.Context, r *sandboxv1.WriteFileRequest) (*sandboxv1.WriteFileResponse, error) {
 	defer s.begin()()
-	view, err := s.view(req.GetConfinement())
+	view, limits, err := s.view(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = view.Close() }()
-	resp, err := s.writeFile(ctx, view, req.GetRequest(), req.GetLimits().GetMaxFileBytes())
+	resp, err := s.writeFile(ctx, view, r, limits.GetMaxFileBytes())
 	if err != nil {
-		return nil, asFault(req.GetRequest().GetPath(), err)
+		return nil, asFault(r.GetPath(), err)
 	}
-	return &agentv1.WriteFileResponse{Response: resp}, nil
+	return resp, nil
 }
 
 func (s *Service) writeFile(ctx context.Context, v *paths.View, r *sandboxv1.WriteFileRequest, limit int64) (*sandboxv1.WriteFileResponse, error) {

@@ -86,7 +86,7 @@ const (
 
 // kill kills all processes of the command. The command is not drained before
 // that is done.
-func (c *command) kill(cause int32) bool {
+func (c *command) kill(cause int32) {
 	c.cause.CompareAndSwap(causeNone, cause)
 	c.killers.Add(1)
 	defer func() {
@@ -95,7 +95,7 @@ func (c *command) kill(cause int32) bool {
 			c.pump.kick()
 		}
 	}()
-	return c.tree.Kill()
+	c.tree.Kill()
 }
 
 // stop kills the command because the sandbox stops, and waits until it is drained.

@@ -39,12 +39,6 @@ func execReused(id string) error {
 		fmt.Sprintf("exec_id %q was used for another request; choose another id", id), map[string]string{"exec_id": id})
 }
 
-func replaced(want, have string) error {
-	return fault.New(codes.FailedPrecondition, sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_REPLACED,
-		fmt.Sprintf("the sandbox lost its disk and processes: incarnation %q is gone", want),
-		map[string]string{"incarnation": have})
-}
-
 func commandNotFound(name string) error {
 	return fault.New(codes.NotFound, sandboxv1.ErrorReason_ERROR_REASON_COMMAND_NOT_FOUND,
 		fmt.Sprintf("there is no program %q in the sandbox", name), map[string]string{"command": name})
@@ -80,11 +74,6 @@ func readerTooSlow(position int64) error {
 	return fault.New(codes.ResourceExhausted, sandboxv1.ErrorReason_ERROR_REASON_READER_TOO_SLOW,
 		fmt.Sprintf("the reader took nothing for too long; attach again from position %d", position),
 		map[string]string{"position": strconv.FormatInt(position, 10)})
-}
-
-func policyDenied(policy string) error {
-	return fault.New(codes.PermissionDenied, sandboxv1.ErrorReason_ERROR_REASON_POLICY_DENIED,
-		"a policy of the sandbox forbids this command", map[string]string{"policy": policy})
 }
 
 // startError converts an error of spawn.

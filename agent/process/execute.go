@@ -2,22 +2,24 @@ package process
 
 import (
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/sandgate/sandgate/agent/fault"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	"github.com/sandgate/sandgate/agent/protocol"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // Execute starts a command, or joins the one with the same exec_id, and follows
 // it.
-func (s *Service) Execute(env *agentv1.ExecuteRequest, stream grpc.ServerStreamingServer[agentv1.ExecuteResponse]) error {
+func (s *Service) Execute(r *sandboxv1.ExecuteRequest, stream grpc.ServerStreamingServer[sandboxv1.ExecuteResponse]) error {
 	s.touch()
-	if err := s.checkExecute(env); err != nil {
+	if err := checkExecute(r); err != nil {
 		return err
 	}
-	r := env.GetRequest()
-	c, isNew, err := s.claim(env)
+	call, err := protocol.CallContext(stream.Context())
+	if err != nil {
+		return invalid(protocol.CallContextKey, "%v", err)
+	}
+	c, isNew, err := s.claim(r, call.GetLimits())
 	for err == nil && !isNew {
 		<-c.ready
 		if c.failed != nil {
@@ -26,7 +28,7 @@ func (s *Service) Execute(env *agentv1.ExecuteRequest, stream grpc.ServerStreami
 		if c.attach() {
 			break
 		}
-		c, isNew, err = s.claim(env)
+		c, isNew, err = s.claim(r, call.GetLimits())
 	}
 	if err != nil {
 		return err
@@ -36,24 +38,12 @@ func (s *Service) Execute(env *agentv1.ExecuteRequest, stream grpc.ServerStreami
 		// this call gets that far.
 		c.followers = 1
 		// Calls that joined must be woken even if the start panics.
-		err := fault.Catch(func() error { return s.startCommand(stream.Context(), c, env) })
+		err := fault.Catch(func() error { return s.startCommand(stream.Context(), c, r, call) })
 		s.setReady(c, s.recovery.Report("the start of a command", err))
 		if err != nil {
 			return c.failed
 		}
 	}
-	f := follower{command: c, stream: stream, joined: !isNew, until: r.GetFollowUntil(), wrap: wrapExecute}
+	f := follower{command: c, stream: stream, joined: !isNew, until: r.GetFollowUntil()}
 	return f.run()
-}
-
-func wrapExecute(event proto.Message) proto.Message {
-	switch e := event.(type) {
-	case *sandboxv1.Started:
-		return &agentv1.ExecuteResponse{Event: &agentv1.ExecuteResponse_Started{Started: e}}
-	case *sandboxv1.Gap:
-		return &agentv1.ExecuteResponse{Event: &agentv1.ExecuteResponse_Gap{Gap: e}}
-	case *sandboxv1.Exited:
-		return &agentv1.ExecuteResponse{Event: &agentv1.ExecuteResponse_Exited{Exited: e}}
-	}
-	panic("process: unknown event")
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/sandgate/sandgate/agent/fault"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -17,14 +16,14 @@ import (
 // command then costs one write in place of three.
 const startDelay = 2 * time.Millisecond
 
-// follower sends one command's events to one caller.
+// follower sends one command's events to one caller. Execute and Attach have the same
+// events, with the same fields, so it sends an ExecuteResponse to either.
 type follower struct {
 	command  *command
 	stream   grpc.ServerStream
 	position int64
 	joined   bool
 	until    sandboxv1.FollowUntil
-	wrap     func(event proto.Message) proto.Message
 	stall    *time.Timer
 	reader   *streaming.Reader
 }
@@ -59,12 +58,14 @@ func (f *follower) run() error {
 	for {
 		switch {
 		case err == nil && chunk.Gap > 0:
-			err = f.send(&sandboxv1.Gap{Start: chunk.Position, End: chunk.Position + chunk.Gap})
+			err = f.send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Gap{
+				Gap: &sandboxv1.Gap{Start: chunk.Position, End: chunk.Position + chunk.Gap},
+			}})
 		case err == nil:
 			f.stall.Reset(s.cfg.StallTimeout)
 			err = f.stream.SendMsg(&output{chunk: chunk})
 		case errors.Is(err, io.EOF):
-			return f.send(c.exitedEvent())
+			return f.send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Exited{Exited: c.exitedEvent()}})
 		case errors.Is(err, streaming.ErrClosed):
 			return readerTooSlow(r.Position())
 		case ctx.Err() != nil:
@@ -101,11 +102,13 @@ func (f *follower) begin() error {
 		case <-f.stream.Context().Done():
 		}
 	}
-	return f.send(f.command.startedEvent(f.position, f.joined))
+	return f.send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Started{
+		Started: f.command.startedEvent(f.position, f.joined),
+	}})
 }
 
-func (f *follower) send(event proto.Message) error {
+func (f *follower) send(event *sandboxv1.ExecuteResponse) error {
 	f.stall.Reset(f.command.service.cfg.StallTimeout)
 	defer f.stall.Stop()
-	return f.stream.SendMsg(f.wrap(event))
+	return f.stream.SendMsg(event)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/landlock"
 	"github.com/sandgate/sandgate/agent/spawn"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // Capabilities that Hello reports if the kernel supports them.
@@ -71,8 +71,7 @@ func Capabilities() []string {
 // writeRules makes the ruleset that limits a command's writes to the prefixes of
 // its policies. Without such prefixes it returns nil. unbound tells people which
 // prefixes do not bind the command.
-func (s *Service) writeRules(env *agentv1.ExecuteRequest) (rules *os.File, unbound string, err error) {
-	policies := accessPolicies(env)
+func (s *Service) writeRules(policies []*sandboxv1.AccessPolicy) (rules *os.File, unbound string, err error) {
 	limited := false
 	for _, p := range policies {
 		limited = limited || len(p.GetWriteAllowPrefixes())+len(p.GetWriteDenyPrefixes()) > 0
@@ -83,7 +82,7 @@ func (s *Service) writeRules(env *agentv1.ExecuteRequest) (rules *os.File, unbou
 	if !landlock.Writes() {
 		return nil, "write prefixes did not bind the command: the sandbox's kernel has no Landlock", nil
 	}
-	allow, deny, err := s.cfg.WritePrefixes(&agentv1.Confinement{Policies: policies})
+	allow, deny, err := s.cfg.WritePrefixes(policies)
 	if err != nil {
 		return nil, "", err
 	}

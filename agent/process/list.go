@@ -7,7 +7,6 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -18,11 +17,7 @@ const maxListedEnded = 4096
 
 // ListProcesses lists the commands with live processes and, if requested, ended
 // ones.
-func (s *Service) ListProcesses(_ context.Context, env *agentv1.ListProcessesRequest) (*agentv1.ListProcessesResponse, error) {
-	r := env.GetRequest()
-	if err := s.checkIncarnation(r.GetExpectedIncarnation()); err != nil {
-		return nil, err
-	}
+func (s *Service) ListProcesses(_ context.Context, r *sandboxv1.ListProcessesRequest) (*sandboxv1.ListProcessesResponse, error) {
 	all, list := s.known(r.GetIncludeEnded())
 	for _, c := range all {
 		select {
@@ -41,7 +36,7 @@ func (s *Service) ListProcesses(_ context.Context, env *agentv1.ListProcessesReq
 		return x.GetStartTime().AsTime().Compare(y.GetStartTime().AsTime())
 	})
 	list = newest(list, maxListedEnded)
-	return &agentv1.ListProcessesResponse{Response: &sandboxv1.ListProcessesResponse{Processes: list, Incarnation: s.cfg.Incarnation}}, nil
+	return &sandboxv1.ListProcessesResponse{Processes: list, Incarnation: s.cfg.Incarnation}, nil
 }
 
 // newest removes the oldest of the ended commands without live processes until

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
@@ -83,7 +84,7 @@ func newTestService(t *testing.T) (*Service, agentv1.AgentServiceClient, *locked
 	agentv1.RegisterAgentServiceServer(server, testServer{Service: s})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
-	conn, err := grpc.NewClient("unix://"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+l.Addr().String(), protocol.Unconfined(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +111,7 @@ func shell(script string) *sandboxv1.ExecuteRequest {
 }
 
 // collect reads a stream to its end.
-func collect(stream grpc.ServerStreamingClient[agentv1.ExecuteResponse]) (out string, exited *sandboxv1.Exited, err error) {
+func collect(stream grpc.ServerStreamingClient[sandboxv1.ExecuteResponse]) (out string, exited *sandboxv1.Exited, err error) {
 	for {
 		e, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -128,7 +129,7 @@ func collect(stream grpc.ServerStreamingClient[agentv1.ExecuteResponse]) (out st
 
 func run(t *testing.T, c agentv1.AgentServiceClient, r *sandboxv1.ExecuteRequest) (out string, exited *sandboxv1.Exited, err error) {
 	t.Helper()
-	stream, err := c.Execute(testContext(t), &agentv1.ExecuteRequest{Request: r})
+	stream, err := c.Execute(testContext(t), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +189,7 @@ func TestPanicOfAPump(t *testing.T) {
 	mark := fmt.Sprintf("3600.%d%d", os.Getpid(), time.Now().UnixNano()%1e6)
 	request := shell("sleep " + mark + " & echo begun; read x")
 	request.ExecId, request.StdinOpen = "one", true
-	stream, err := c.Execute(testContext(t), &agentv1.ExecuteRequest{Request: request})
+	stream, err := c.Execute(testContext(t), request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +202,7 @@ func TestPanicOfAPump(t *testing.T) {
 	oom := s.oom
 	s.oom = nil
 	one.mu.Unlock()
-	if _, err := c.WriteStdin(testContext(t), &agentv1.WriteStdinRequest{Request: &sandboxv1.WriteStdinRequest{ExecId: "one", Data: []byte("x\n")}}); err != nil {
+	if _, err := c.WriteStdin(testContext(t), &sandboxv1.WriteStdinRequest{ExecId: "one", Data: []byte("x\n")}); err != nil {
 		t.Fatal(err)
 	}
 	if out, exited, err := collect(stream); exited.GetReason() != sandboxv1.ExitReason_EXIT_REASON_LOST || out != "begun\n" {

@@ -7,6 +7,7 @@ import (
 	"github.com/sandgate/sandgate/agent/history"
 	"github.com/sandgate/sandgate/agent/spawn"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // textLen is how much of a command line is kept for ListProcesses.
@@ -14,8 +15,7 @@ const textLen = 256
 
 // claim returns the command with the request's exec_id, or registers a new one.
 // The caller must start a new one and then call setReady.
-func (s *Service) claim(env *agentv1.ExecuteRequest) (c *command, isNew bool, err error) {
-	r := env.GetRequest()
+func (s *Service) claim(r *sandboxv1.ExecuteRequest, limits *agentv1.Limits) (c *command, isNew bool, err error) {
 	id := r.GetExecId()
 	var hash [32]byte
 	if id != "" {
@@ -45,7 +45,7 @@ func (s *Service) claim(env *agentv1.ExecuteRequest) (c *command, isNew bool, er
 		retention: history.Retention,
 		ready:     make(chan struct{}), drained: make(chan struct{}),
 	}
-	if d := env.GetLimits().GetEndRetention(); d != nil {
+	if d := limits.GetEndRetention(); d != nil {
 		c.retention = d.AsDuration()
 	}
 	s.commands[id] = c
@@ -68,11 +68,8 @@ func (s *Service) setReady(c *command, err error) {
 }
 
 // command returns the command that a call names.
-func (s *Service) command(incarnation, id string) (*command, error) {
+func (s *Service) command(id string) (*command, error) {
 	s.touch()
-	if err := s.checkIncarnation(incarnation); err != nil {
-		return nil, err
-	}
 	if err := checkExecID(id, false); err != nil {
 		return nil, err
 	}

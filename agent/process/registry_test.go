@@ -10,7 +10,6 @@ import (
 
 	"github.com/sandgate/sandgate/agent/history"
 	"github.com/sandgate/sandgate/agent/tree"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/streaming"
 )
@@ -23,7 +22,7 @@ func TestForgottenIDStartsNothing(t *testing.T) {
 	claim := func(id string) (bool, error) {
 		r := shell("true")
 		r.ExecId = id
-		_, isNew, err := s.claim(&agentv1.ExecuteRequest{Request: r})
+		_, isNew, err := s.claim(r, nil)
 		return isNew, err
 	}
 	now := time.Now()

@@ -15,11 +15,7 @@ import (
 )
 
 // checkExecute rejects an invalid request.
-func (s *Service) checkExecute(env *agentv1.ExecuteRequest) error {
-	r := env.GetRequest()
-	if err := s.checkIncarnation(r.GetExpectedIncarnation()); err != nil {
-		return err
-	}
+func checkExecute(r *sandboxv1.ExecuteRequest) error {
 	if err := checkExecID(r.GetExecId(), true); err != nil {
 		return err
 	}
@@ -66,7 +62,7 @@ func (s *Service) checkExecute(env *agentv1.ExecuteRequest) error {
 	if t := r.GetDisconnectGrace(); t != nil && (t.CheckValid() != nil || t.AsDuration() < 0) {
 		return invalid("disconnect_grace", "must not be negative")
 	}
-	return checkDenied(env)
+	return nil
 }
 
 func checkSize(t *sandboxv1.TerminalSize) error {
@@ -91,35 +87,6 @@ func checkExecID(id string, optional bool) error {
 		}
 	}
 	return nil
-}
-
-func (s *Service) checkIncarnation(want string) error {
-	if want != "" && want != s.cfg.Incarnation {
-		return replaced(want, s.cfg.Incarnation)
-	}
-	return nil
-}
-
-// checkDenied applies deny_commands, a guardrail and not a security boundary.
-func checkDenied(env *agentv1.ExecuteRequest) error {
-	text := commandText(env.GetRequest())
-	for _, p := range accessPolicies(env) {
-		for _, deny := range p.GetDenyCommands() {
-			if deny != "" && strings.Contains(text, deny) {
-				return policyDenied("deny_commands")
-			}
-		}
-	}
-	return nil
-}
-
-// accessPolicies returns all policies that a command must pass.
-func accessPolicies(env *agentv1.ExecuteRequest) []*sandboxv1.AccessPolicy {
-	policies := env.GetConfinement().GetPolicies()
-	if p := env.GetRequest().GetAccess(); p != nil {
-		policies = append(policies[:len(policies):len(policies)], p)
-	}
-	return policies
 }
 
 func commandText(r *sandboxv1.ExecuteRequest) string {

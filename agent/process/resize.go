@@ -8,14 +8,12 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/sandgate/sandgate/agent/fault"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // ResizeTerminal sets the size of a command's terminal.
-func (s *Service) ResizeTerminal(_ context.Context, env *agentv1.ResizeTerminalRequest) (*agentv1.ResizeTerminalResponse, error) {
-	r := env.GetRequest()
-	c, err := s.command(r.GetExpectedIncarnation(), r.GetExecId())
+func (s *Service) ResizeTerminal(_ context.Context, r *sandboxv1.ResizeTerminalRequest) (*sandboxv1.ResizeTerminalResponse, error) {
+	c, err := s.command(r.GetExecId())
 	if err != nil {
 		return nil, err
 	}
@@ -37,5 +35,5 @@ func (s *Service) ResizeTerminal(_ context.Context, env *agentv1.ResizeTerminalR
 	if err != nil {
 		return nil, fault.New(codes.FailedPrecondition, sandboxv1.ErrorReason_ERROR_REASON_EXEC_ENDED, "the process has ended", nil).Because(err)
 	}
-	return &agentv1.ResizeTerminalResponse{Response: &sandboxv1.ResizeTerminalResponse{}}, nil
+	return &sandboxv1.ResizeTerminalResponse{}, nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/sandgate/sandgate/agent/history"
 	"github.com/sandgate/sandgate/agent/tree"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/streaming"
 )
 
@@ -47,8 +48,8 @@ type Config struct {
 	BrokenGrace time.Duration
 	// Log is where the service logs.
 	Log *slog.Logger
-	// WritePrefixes resolves the write prefixes of a confinement.
-	WritePrefixes func(*agentv1.Confinement) (allow, deny []string, err error)
+	// WritePrefixes resolves the write prefixes of policies.
+	WritePrefixes func([]*sandboxv1.AccessPolicy) (allow, deny []string, err error)
 	// Disconnected reports whether the connection of a call is broken, rather
 	// than only the call cancelled.
 	Disconnected func(context.Context) bool
@@ -169,9 +170,6 @@ func (s *Service) KillMode() agentv1.KillMode {
 	}
 	return agentv1.KillMode_KILL_MODE_SUBREAPER
 }
-
-// MemoryCgroup reports whether each command has a memory controller.
-func (s *Service) MemoryCgroup() bool { return s.cgroups != nil && s.cgroups.Memory() }
 
 func (s *Service) touch() { s.last.Store(int64(time.Since(s.started))) }
 

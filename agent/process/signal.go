@@ -7,15 +7,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // SignalProcess sends a signal to a command's leader, its process group or all
 // its processes.
-func (s *Service) SignalProcess(_ context.Context, env *agentv1.SignalProcessRequest) (*agentv1.SignalProcessResponse, error) {
-	r := env.GetRequest()
-	c, err := s.command(r.GetExpectedIncarnation(), r.GetExecId())
+func (s *Service) SignalProcess(_ context.Context, r *sandboxv1.SignalProcessRequest) (*sandboxv1.SignalProcessResponse, error) {
+	c, err := s.command(r.GetExecId())
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +25,7 @@ func (s *Service) SignalProcess(_ context.Context, env *agentv1.SignalProcessReq
 	if sig == 0 {
 		return nil, invalid("signal", "%q is no signal", r.GetSignal())
 	}
-	return &agentv1.SignalProcessResponse{Response: &sandboxv1.SignalProcessResponse{Delivered: c.signal(sig, r.GetScope())}}, nil
+	return &sandboxv1.SignalProcessResponse{Delivered: c.signal(sig, r.GetScope())}, nil
 }
 
 // signal reports whether a process received the signal.

@@ -21,8 +21,7 @@ const oomScore = 500
 
 // startCommand starts c as requested and fills it in. On an error it leaves
 // nothing behind.
-func (s *Service) startCommand(ctx context.Context, c *command, env *agentv1.ExecuteRequest) error {
-	r := env.GetRequest()
+func (s *Service) startCommand(ctx context.Context, c *command, r *sandboxv1.ExecuteRequest, call *agentv1.CallContext) error {
 	spec := spawn.Spec{Env: s.environ(r), Dir: r.GetCwd(), Cgroup: -1, OOMScoreAdj: oomScore, Terminal: r.GetTerminal() != nil}
 	if spec.Dir == "" {
 		spec.Dir = s.cfg.Workdir
@@ -47,7 +46,7 @@ func (s *Service) startCommand(ctx context.Context, c *command, env *agentv1.Exe
 	if err != nil {
 		return startError(spec.Path, spec.Dir, err)
 	}
-	c.log = streaming.NewLog(s.logOptions(env, p))
+	c.log = streaming.NewLog(s.logOptions(r, call.GetLimits(), p))
 	p.log, c.pump = c.log, p
 	defer func() {
 		if !ok {
@@ -56,7 +55,7 @@ func (s *Service) startCommand(ctx context.Context, c *command, env *agentv1.Exe
 		}
 	}()
 
-	rules, unbound, err := s.writeRules(env)
+	rules, unbound, err := s.writeRules(call.GetConfinement().GetPolicies())
 	if err != nil {
 		return err
 	}
@@ -70,7 +69,7 @@ func (s *Service) startCommand(ctx context.Context, c *command, env *agentv1.Exe
 		return err
 	}
 	s.running.Add(1)
-	if d := timeout(r, env.GetLimits()); d > 0 {
+	if d := timeout(r, call.GetLimits()); d > 0 {
 		c.timeout = time.AfterFunc(d, func() {
 			s.recovery.Guard("the kill of a command", func() { c.kill(causeTimeout) })
 			c.log.SetPolicy(streaming.Evict)
@@ -85,11 +84,10 @@ func (s *Service) startCommand(ctx context.Context, c *command, env *agentv1.Exe
 	return nil
 }
 
-func (s *Service) logOptions(env *agentv1.ExecuteRequest, p *pump) streaming.Options {
-	r := env.GetRequest()
+func (s *Service) logOptions(r *sandboxv1.ExecuteRequest, limits *agentv1.Limits, p *pump) streaming.Options {
 	o := streaming.Options{
-		Capacity: env.GetLimits().GetOutputLogBytes(), Dir: s.cfg.StateDir, Budget: s.budget,
-		Max: maxOutput(r, env.GetLimits()), Room: p.room,
+		Capacity: limits.GetOutputLogBytes(), Dir: s.cfg.StateDir, Budget: s.budget,
+		Max: maxOutput(r, limits), Room: p.room,
 	}
 	if r.GetDetach() || r.GetOnFull() == sandboxv1.OnFull_ON_FULL_EVICT {
 		o.Policy = streaming.Evict

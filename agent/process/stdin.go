@@ -14,15 +14,13 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/sandgate/sandgate/agent/fault"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/streaming"
 )
 
 // WriteStdin appends to a command's standard input.
-func (s *Service) WriteStdin(ctx context.Context, env *agentv1.WriteStdinRequest) (*agentv1.WriteStdinResponse, error) {
-	r := env.GetRequest()
-	c, err := s.command(r.GetExpectedIncarnation(), r.GetExecId())
+func (s *Service) WriteStdin(ctx context.Context, r *sandboxv1.WriteStdinRequest) (*sandboxv1.WriteStdinResponse, error) {
+	c, err := s.command(r.GetExecId())
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +30,7 @@ func (s *Service) WriteStdin(ctx context.Context, env *agentv1.WriteStdinRequest
 	next, err := c.stdin.write(ctx, r.GetOffset(), r.GetData(), r.GetEof())
 	switch {
 	case err == nil:
-		return &agentv1.WriteStdinResponse{Response: &sandboxv1.WriteStdinResponse{NextOffset: next}}, nil
+		return &sandboxv1.WriteStdinResponse{NextOffset: next}, nil
 	case ctx.Err() != nil:
 		return nil, fault.CallEnded(ctx)
 	case errors.Is(err, errStdinGap):

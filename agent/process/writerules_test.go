@@ -7,7 +7,6 @@ import (
 
 	"github.com/sandgate/sandgate/agent/files"
 	"github.com/sandgate/sandgate/agent/landlock"
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -46,9 +45,7 @@ func TestWriteRulesNameUnboundPrefixes(t *testing.T) {
 		if tt.deny != "" {
 			policy.WriteDenyPrefixes = []string{filepath.Join(dir, tt.deny)}
 		}
-		rules, unbound, err := a.writeRules(&agentv1.ExecuteRequest{
-			Confinement: &agentv1.Confinement{Policies: []*sandboxv1.AccessPolicy{policy}},
-		})
+		rules, unbound, err := a.writeRules([]*sandboxv1.AccessPolicy{policy})
 		if err != nil || (rules != nil) != tt.rules || (unbound == "") != (len(tt.names) == 0) {
 			t.Errorf("ABI %d, deny %q: %v, %q, %v", tt.abi, tt.deny, rules, unbound, err)
 		}

@@ -69,9 +69,6 @@ func NewCgroups(dir string, r fault.Recovery) (*Cgroups, error) {
 	return p, nil
 }
 
-// Memory reports whether the cgroups have a memory controller.
-func (p *Cgroups) Memory() bool { return p.memory }
-
 // removeLeftovers removes the cgroups of an earlier agent.
 func (p *Cgroups) removeLeftovers() {
 	old, _ := filepath.Glob(filepath.Join(p.dir, "cmd-*"))

@@ -1,6 +1,7 @@
 package sandgate
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"os"
@@ -56,6 +57,7 @@ type Client struct {
 	stub        sandboxv1.SandboxServiceClient
 	address     string
 	tls         bool
+	template    string
 	retryWindow time.Duration
 	// reached is true once the server has answered a call. Before that, a failure to
 	// connect more likely means a wrong address than a restart.
@@ -64,7 +66,7 @@ type Client struct {
 
 // NewClient connects to the server that the options name, else the environment
 // (SANDGATE_ADDRESS, SANDGATE_TOKEN, SANDGATE_CA_FILE, SANDGATE_CERT_FILE,
-// SANDGATE_KEY_FILE), else [DefaultAddress]. It fails if the configuration is
+// SANDGATE_KEY_FILE, SANDGATE_TEMPLATE), else [DefaultAddress]. It fails if the configuration is
 // unusable; the first call opens the connection.
 func NewClient(_ context.Context, opts ...Option) (*Client, error) {
 	c := newConfig(os.Getenv, opts)
@@ -76,7 +78,7 @@ func NewClient(_ context.Context, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &Client{address: c.address, tls: c.speaksTLS(e), retryWindow: c.retryWindow}
+	client := &Client{address: c.address, tls: c.speaksTLS(e), template: c.template, retryWindow: c.retryWindow}
 	dial := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithUserAgent("sandgate-go"),
@@ -86,8 +88,8 @@ func NewClient(_ context.Context, opts ...Option) (*Client, error) {
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 			MinConnectTimeout: 5 * time.Second,
 		}),
-		// A dead peer is detected within half a minute.
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+		// A dead peer is detected within 40 seconds.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithChainUnaryInterceptor(client.unary(c.headers())),
 		grpc.WithChainStreamInterceptor(client.stream(c.headers())),
 	}, c.dial...)
@@ -111,7 +113,7 @@ type CreateRequest struct {
 	// ID chosen by the caller. The same id with the same spec returns the same
 	// sandbox, so that a repeated call is safe. Empty: the client generates one.
 	ID string
-	// Template by name. Default: "default".
+	// Template by name. Default: that of [WithTemplate], else "default".
 	Template string
 	// Spec holds what differs from the template; nil: nothing.
 	Spec *Spec
@@ -137,7 +139,7 @@ func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, bool, e
 	}
 	reply, err := c.stub.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{
 		SandboxId:       r.ID,
-		Template:        r.Template,
+		Template:        cmp.Or(r.Template, c.template),
 		Spec:            r.Spec,
 		Labels:          r.Labels,
 		Ttl:             duration(r.TTL),
@@ -220,9 +222,12 @@ type UpdateRequest struct {
 	TTL, IdleTTL time.Duration
 	// Renew counts as activity.
 	Renew bool
+	// Network has new rules in Allow, which replace the old ones; its Mode stays
+	// unset. No rules: the template's.
+	Network *Network
 }
 
-// Update changes labels and lifetimes and renews idleness.
+// Update changes labels, lifetimes and network rules, and renews idleness.
 func (c *Client) Update(ctx context.Context, id string, r UpdateRequest) (*Info, error) {
 	reply, err := c.stub.UpdateSandbox(ctx, &sandboxv1.UpdateSandboxRequest{
 		SandboxId:    id,
@@ -231,6 +236,7 @@ func (c *Client) Update(ctx context.Context, id string, r UpdateRequest) (*Info,
 		Ttl:          duration(r.TTL),
 		IdleTtl:      duration(r.IdleTTL),
 		Renew:        r.Renew,
+		Network:      r.Network,
 	})
 	return reply.GetSandbox(), err
 }
@@ -259,9 +265,10 @@ func (c *Client) Cleanup(ctx context.Context, r CleanupRequest) (*Cleaned, error
 	})
 }
 
-// PoolStatus counts the sandboxes that are started ahead of time for a template.
+// PoolStatus counts the sandboxes that are started ahead of time for a template. Empty:
+// the template of [Client.Create].
 func (c *Client) PoolStatus(ctx context.Context, template string) (*PoolStatus, error) {
-	return c.stub.GetPoolStatus(ctx, &sandboxv1.GetPoolStatusRequest{Template: template})
+	return c.stub.GetPoolStatus(ctx, &sandboxv1.GetPoolStatusRequest{Template: cmp.Or(template, c.template)})
 }
 
 // Sandbox returns a handle of the sandbox with this id, in any incarnation, without a

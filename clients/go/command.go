@@ -25,8 +25,6 @@ type (
 	SignalScope = sandboxv1.SignalScope
 	// FollowUntil selects when a stream of output ends.
 	FollowUntil = sandboxv1.FollowUntil
-	// OnFull selects what happens when a command's retained output is full.
-	OnFull = sandboxv1.OnFull
 	// AccessPolicy restricts file calls and, for writes, commands.
 	AccessPolicy = sandboxv1.AccessPolicy
 )
@@ -42,8 +40,6 @@ const (
 
 	LeaderExit = sandboxv1.FollowUntil_FOLLOW_UNTIL_LEADER_EXIT
 	StreamsEnd = sandboxv1.FollowUntil_FOLLOW_UNTIL_STREAMS_END
-
-	EvictWhenFull = sandboxv1.OnFull_ON_FULL_EVICT
 )
 
 // DefaultGrace is how long a command keeps running after its caller has disconnected.
@@ -58,8 +54,8 @@ type ExecuteRequest struct {
 	Argv []string
 	// ShellPath is another shell for Shell, an absolute path.
 	ShellPath string
-	// Dir is the absolute path to start in. Default: the sandbox's.
-	Dir string
+	// Cwd is the absolute path to start in. Default: the sandbox's working directory.
+	Cwd string
 	// Env is added to the sandbox's environment. Never logged.
 	Env map[string]string
 	// Stdin is the standard input. Empty: /dev/null, unless StdinOpen.
@@ -72,16 +68,16 @@ type ExecuteRequest struct {
 	// MaxOutputBytes limits the output: more is counted and dropped. 0: the server's
 	// limit, if any.
 	MaxOutputBytes int64
-	// Merge sends stdout and stderr through one pipe, in exact order.
-	Merge bool
+	// Merged sends stdout and stderr through one pipe, in exact order; all is stdout.
+	Merged bool
 	// Terminal gives the command a terminal of this size.
 	Terminal *TerminalSize
-	// OnFull selects what happens when the retained output is full. Default: the command
-	// blocks.
-	OnFull OnFull
-	// Grace is how long the command keeps running after its caller has disconnected.
+	// Evict drops the oldest output when the retained output is full. Default: the
+	// command blocks.
+	Evict bool
+	// DisconnectGrace is how long the command keeps running after its caller has disconnected.
 	// 0: [DefaultGrace]. Negative: it is killed at once.
-	Grace time.Duration
+	DisconnectGrace time.Duration
 	// Detach keeps the command running without a caller.
 	Detach bool
 	// Until selects when the events end. Default: shortly after the started process
@@ -100,14 +96,13 @@ func (r *ExecuteRequest) message(s *Sandbox) *sandboxv1.ExecuteRequest {
 		ExpectedIncarnation: s.Incarnation,
 		ExecId:              r.ExecID,
 		ShellPath:           r.ShellPath,
-		Cwd:                 r.Dir,
+		Cwd:                 r.Cwd,
 		Env:                 r.Env,
 		Stdin:               r.Stdin,
 		StdinOpen:           r.StdinOpen,
 		Timeout:             duration(r.Timeout),
 		MaxOutputBytes:      positive(r.MaxOutputBytes),
 		Terminal:            r.Terminal,
-		OnFull:              r.OnFull,
 		Detach:              r.Detach,
 		FollowUntil:         r.Until,
 		Access:              r.Access,
@@ -115,11 +110,14 @@ func (r *ExecuteRequest) message(s *Sandbox) *sandboxv1.ExecuteRequest {
 	if m.GetExecId() == "" {
 		m.ExecId = newID()
 	}
-	if r.Merge {
+	if r.Evict {
+		m.OnFull = sandboxv1.OnFull_ON_FULL_EVICT
+	}
+	if r.Merged {
 		m.OutputMode = sandboxv1.OutputMode_OUTPUT_MODE_MERGED
 	}
 	if !r.Detach {
-		grace := r.Grace
+		grace := r.DisconnectGrace
 		if grace == 0 {
 			grace = DefaultGrace
 		}

@@ -23,6 +23,9 @@
 //   - Cancelling the context of [Sandbox.Execute] or [Sandbox.Start] kills the
 //     command and all its descendants.
 //
+// [Sandbox.Connect] returns a [net.Conn] to a port that a program in the sandbox listens
+// on; it fits into net/http's DialContext and into database drivers.
+//
 // A call carries the gRPC metadata of its context in addition to the client's
 // ([WithMetadata]): metadata.AppendToOutgoingContext(ctx, "x-request-id", id).
 //

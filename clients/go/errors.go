@@ -52,6 +52,8 @@ var (
 	ErrCommandStart error = &class{"CommandStartError"}
 	// ErrFile: a file operation failed; see Error.Reason.
 	ErrFile error = &class{"FileError"}
+	// ErrPortClosed: no program in the sandbox accepts connections on the port.
+	ErrPortClosed error = &class{"PortClosedError"}
 	// ErrUnsupported: the server or this sandbox does not support the call.
 	ErrUnsupported error = &class{"UnsupportedError"}
 	// ErrQuotaExceeded: a quota or limit is used up.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net"
+	"net/http"
 	"os"
 	"strings"
 
@@ -83,4 +85,28 @@ func ExampleSandbox_Upload() {
 	for _, r := range results {
 		fmt.Println(r.Path, r.Size, r.Err)
 	}
+}
+
+// An HTTP client that talks to a server in the sandbox.
+func ExampleSandbox_Connect() {
+	ctx := context.Background()
+	client, err := sandgate.NewClient(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	sandbox := client.Sandbox("build-42")
+	web := http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return sandbox.Connect(ctx, 3000) },
+	}}
+	reply, err := web.Get("http://localhost/")
+	switch {
+	case errors.Is(err, sandgate.ErrPortClosed):
+		log.Fatal("nothing listens on port 3000 yet")
+	case err != nil:
+		log.Fatal(err)
+	}
+	defer reply.Body.Close()
+	fmt.Println(reply.Status)
 }

@@ -65,8 +65,9 @@ type WriteRequest struct {
 type GlobRequest struct {
 	// Shallow: a pattern without "/" matches only directly in the directory.
 	Shallow bool
-	// Directories and Links count as files too.
-	Directories, Links bool
+	// IncludeDirectories lists directories too; with IncludeLinks, links to files count
+	// as files.
+	IncludeDirectories, IncludeLinks bool
 	// MaxResults. 0: 10 000.
 	MaxResults int32
 }
@@ -85,10 +86,10 @@ type SearchRequest struct {
 	MaxMatches int32
 	// MaxFileBytes: larger files are skipped. 0: none.
 	MaxFileBytes int64
-	// Before and After are lines of context, at most 20 each.
-	Before, After int32
-	// Binary: files with NUL bytes are searched too.
-	Binary bool
+	// ContextBefore and ContextAfter are lines around each match, at most 20 each.
+	ContextBefore, ContextAfter int32
+	// IncludeBinary: files with NUL bytes are searched too.
+	IncludeBinary bool
 }
 
 // File is one file to upload.

@@ -59,13 +59,17 @@ func WithCertificate(certFile, keyFile string) Option {
 // the address's.
 func WithServerName(name string) Option { return func(c *config) { c.serverName = name } }
 
+// WithTemplate sets the template of sandboxes that are created without one, instead of
+// SANDGATE_TEMPLATE. Default: the server's "default".
+func WithTemplate(name string) Option { return func(c *config) { c.template = name } }
+
 // WithInsecure allows the client to send a token without TLS to a server that is
 // neither on loopback nor on a unix socket. Anyone on the network path can read it.
 func WithInsecure() Option { return func(c *config) { c.insecure = true } }
 
-// WithPatience sets the retry window: how long the client tries to restore the broken
-// stream of a command or file. Default: 60 s. 0: it does not try.
-func WithPatience(d time.Duration) Option { return func(c *config) { c.retryWindow = d } }
+// WithReconnectTimeout sets the retry window: how long the client retries a broken call
+// and reattaches to a command. Default: 60 s. 0: it does not retry.
+func WithReconnectTimeout(d time.Duration) Option { return func(c *config) { c.retryWindow = d } }
 
 // WithDialOptions adds options to the gRPC connection, such as a dialer.
 func WithDialOptions(opts ...grpc.DialOption) Option {
@@ -83,6 +87,7 @@ type config struct {
 	keyFile     string
 	serverName  string
 	insecure    bool
+	template    string
 	retryWindow time.Duration
 	dial        []grpc.DialOption
 }
@@ -104,6 +109,7 @@ func newConfig(getenv func(string) string, opts []Option) *config {
 		caFile:      getenv("SANDGATE_CA_FILE"),
 		certFile:    getenv("SANDGATE_CERT_FILE"),
 		keyFile:     getenv("SANDGATE_KEY_FILE"),
+		template:    getenv("SANDGATE_TEMPLATE"),
 		retryWindow: 60 * time.Second,
 	}
 	for _, opt := range opts {

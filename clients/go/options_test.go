@@ -42,9 +42,9 @@ func TestParseAddress(t *testing.T) {
 }
 
 func TestEnvironmentAndOptions(t *testing.T) {
-	env := map[string]string{"SANDGATE_ADDRESS": "unix:///s", "SANDGATE_TOKEN": "t", "SANDGATE_CA_FILE": "ca"}
+	env := map[string]string{"SANDGATE_ADDRESS": "unix:///s", "SANDGATE_TOKEN": "t", "SANDGATE_CA_FILE": "ca", "SANDGATE_TEMPLATE": "small"}
 	c := newConfig(func(key string) string { return env[key] }, []Option{WithToken("mine")})
-	if c.address != "unix:///s" || c.token != "mine" || c.caFile != "ca" {
+	if c.address != "unix:///s" || c.token != "mine" || c.caFile != "ca" || c.template != "small" {
 		t.Errorf("got %+v", c)
 	}
 	if c := newConfig(func(string) string { return "" }, nil); c.address != DefaultAddress {

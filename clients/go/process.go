@@ -24,7 +24,7 @@ const (
 // goroutines, but only one may read the events.
 //
 // It reconnects transparently: after a broken connection it reattaches at the first
-// byte that it does not have, and retries for [WithPatience] (60 s). Meanwhile the
+// byte that it does not have, and retries for [WithReconnectTimeout] (60 s). Meanwhile the
 // command keeps running, for its disconnect grace period.
 type Process struct {
 	sandbox *Sandbox

@@ -83,7 +83,7 @@ func TestConnectionLost(t *testing.T) {
 		}
 		return nil
 	}
-	sandbox := create(t, connect(t, server, WithPatience(2*time.Second)), "a")
+	sandbox := create(t, connect(t, server, WithReconnectTimeout(2*time.Second)), "a")
 	process, err := sandbox.Start(within(t), ExecuteRequest{Shell: "x", Detach: true})
 	if err != nil {
 		t.Fatal(err)

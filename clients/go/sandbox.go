@@ -150,7 +150,7 @@ func (s *Sandbox) List(ctx context.Context, path string) iter.Seq2[*FileInfo, er
 func (s *Sandbox) Glob(ctx context.Context, path, pattern string, r GlobRequest) (*Globbed, error) {
 	return s.client.stub.GlobFiles(ctx, &sandboxv1.GlobFilesRequest{
 		SandboxId: s.id, ExpectedIncarnation: s.Incarnation, Path: path, Pattern: pattern,
-		BarePatternShallow: r.Shallow, IncludeDirectories: r.Directories, IncludeLinks: r.Links, MaxResults: r.MaxResults,
+		BarePatternShallow: r.Shallow, IncludeDirectories: r.IncludeDirectories, IncludeLinks: r.IncludeLinks, MaxResults: r.MaxResults,
 	})
 }
 
@@ -163,7 +163,7 @@ func (s *Sandbox) Search(ctx context.Context, path, pattern string, r SearchRequ
 	return s.client.stub.SearchFiles(ctx, &sandboxv1.SearchFilesRequest{
 		SandboxId: s.id, ExpectedIncarnation: s.Incarnation, Path: path, Pattern: pattern, Syntax: syntax,
 		IgnoreCase: r.IgnoreCase, Glob: r.Glob, ExcludeDirs: r.ExcludeDirs, MaxMatches: r.MaxMatches,
-		MaxFileBytes: r.MaxFileBytes, ContextBefore: r.Before, ContextAfter: r.After, IncludeBinary: r.Binary,
+		MaxFileBytes: r.MaxFileBytes, ContextBefore: r.ContextBefore, ContextAfter: r.ContextAfter, IncludeBinary: r.IncludeBinary,
 	})
 }
 

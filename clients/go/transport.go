@@ -140,8 +140,19 @@ func (c *Client) retry(window time.Duration) *retry {
 // again waits for the backoff before the next attempt. It returns false if there must
 // not be one: the error is permanent, the retry window is over, or ctx ended.
 func (r *retry) again(ctx context.Context, err error) bool {
+	return broken(err) && r.pause(ctx, err)
+}
+
+// broken reports whether an error says nothing about the call itself: the server
+// cannot be reached, or something on the path reset the stream. A proxy that gives up
+// on a silent stream does so with an internal error or a cancellation, without a
+// reason of the server.
+func broken(err error) bool {
 	e := (*Error)(nil)
-	return errors.As(err, &e) && e.Code == codes.Unavailable && r.pause(ctx, err)
+	if !errors.As(err, &e) {
+		return false
+	}
+	return e.Code == codes.Unavailable || e.Reason == "" && (e.Code == codes.Internal || e.Code == codes.Canceled)
 }
 
 // pause is again for an error that is known to be transient.

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 )
 
@@ -67,7 +68,7 @@ func pwd(t *testing.T, conn net.Conn) (string, error) {
 // pwdAt runs a command by an agent's address.
 func pwdAt(t *testing.T, target string, opts ...grpc.DialOption) (string, error) {
 	t.Helper()
-	client, err := grpc.NewClient(target, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	client, err := grpc.NewClient(target, append(opts, protocol.Unconfined(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/streaming/sealed"
@@ -39,15 +40,15 @@ func TestServeEndsBesideSilentConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = serve.Process.Kill() })
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+socket, protocol.Unconfined(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	live, err := agentv1.NewAgentServiceClient(conn).Execute(ctx, &agentv1.ExecuteRequest{Request: &sandboxv1.ExecuteRequest{
-		Command: &sandboxv1.ExecuteRequest_Shell{Shell: "exec sleep 1000"}}}, grpc.WaitForReady(true))
+	live, err := agentv1.NewAgentServiceClient(conn).Execute(ctx, &sandboxv1.ExecuteRequest{
+		Command: &sandboxv1.ExecuteRequest_Shell{Shell: "exec sleep 1000"}}, grpc.WaitForReady(true))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,8 +60,8 @@ func output(t *testing.T, client agentv1.AgentServiceClient, shell string, opts 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	s, err := client.Execute(ctx, &agentv1.ExecuteRequest{Request: &sandboxv1.ExecuteRequest{
-		Command: &sandboxv1.ExecuteRequest_Shell{Shell: shell}}}, opts...)
+	s, err := client.Execute(ctx, &sandboxv1.ExecuteRequest{
+		Command: &sandboxv1.ExecuteRequest_Shell{Shell: shell}}, opts...)
 	if err != nil {
 		return "", err
 	}

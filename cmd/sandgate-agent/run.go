@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sandgate/sandgate/agent"
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
@@ -25,7 +26,8 @@ func runMain(ctx context.Context, a *agent.Agent, argv []string) error {
 	l := &single{conn: theirs, closed: make(chan struct{})}
 	go func() { _ = a.Serve(l) }()
 	dial := func(context.Context, string) (net.Conn, error) { return ours, nil }
-	client, err := grpc.NewClient("passthrough:///agent", grpc.WithContextDialer(dial),
+	// The command is the operator's: nothing confines it.
+	client, err := grpc.NewClient("passthrough:///agent", grpc.WithContextDialer(dial), protocol.Unconfined(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
@@ -34,10 +36,10 @@ func runMain(ctx context.Context, a *agent.Agent, argv []string) error {
 		_ = client.Close()
 		_ = l.Close()
 	}()
-	stream, err := agentv1.NewAgentServiceClient(client).Execute(ctx, &agentv1.ExecuteRequest{Request: &sandboxv1.ExecuteRequest{
+	stream, err := agentv1.NewAgentServiceClient(client).Execute(ctx, &sandboxv1.ExecuteRequest{
 		ExecId: mainExec, Detach: true,
 		Command: &sandboxv1.ExecuteRequest_Argv{Argv: &sandboxv1.Argv{Args: argv}},
-	}})
+	})
 	if err == nil {
 		_, err = stream.Recv()
 	}

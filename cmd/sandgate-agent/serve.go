@@ -46,6 +46,7 @@ func serve(args []string, stderr io.Writer) error {
 	flags.StringVar(&cfg.Workdir, "workdir", "", "")
 	flags.StringVar(&cfg.Cgroup, "cgroup", "", "")
 	flags.StringVar(&cfg.StateDir, "state-dir", "", "")
+	flags.BoolVar(&cfg.Egress, "egress", false, "")
 	refuse := flags.Bool("refuse-clone3", false, "")
 	if err := flags.Parse(args); err != nil {
 		return errors.Join(errUsage, err)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	"github.com/sandgate/sandgate/streaming/sealed"
 )
@@ -35,7 +36,7 @@ func freeAddress(t *testing.T) string {
 // tcpClient calls the agent at an address.
 func tcpClient(t *testing.T, address string, s sealed.Secret) agentv1.AgentServiceClient {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("passthrough:///"+address, protocol.Unconfined(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 			if err != nil {
@@ -101,7 +102,7 @@ func TestServeTCP(t *testing.T) {
 		t.Errorf("what commands see of the agent: %q, %v", got, err)
 	}
 	// The socket is there as before.
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+socket, protocol.Unconfined(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,6 +27,7 @@ type conformanceRun struct {
 	scale           float64
 	template        string
 	goProgram       string
+	upstream        string
 	timeout, atMost time.Duration
 }
 
@@ -72,7 +73,7 @@ behind, and 125 if the server cannot be reached.`,
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&r.filter.Pattern, "run", "", "only cases whose name matches this regular expression; C9 is contract 9")
-	flags.StringVar(&r.filter.Group, "group", "", `only cases of this group; "programs" are those of ordinary programs`)
+	flags.StringVar(&r.filter.Group, "group", "", `only cases of this group; "programs" are those of ordinary programs, "network" those of the network mode PROXY`)
 	flags.BoolVar(&r.list, "list", false, "print the cases and run none")
 	flags.BoolVar(&r.filter.Long, "long", false, "include the cases that take a minute each because they wait for timeouts")
 	flags.Uint64Var(&r.filter.Seed, "seed", 0, "seed of everything random and of the choice of cases (default: a new one, which is printed)")
@@ -81,7 +82,8 @@ behind, and 125 if the server cannot be reached.`,
 	flags.Float64Var(&r.scale, "scale", 1, "size of the large cases")
 	flags.StringVar(&r.template, "template", "", "template of the sandboxes (default: the server's)")
 	_ = cmd.RegisterFlagCompletionFunc("template", c.completeTemplate)
-	flags.StringVar(&r.goProgram, "go-program", "", "static build of conformance/goprogram for the sandboxes' machine (default: its case is skipped)")
+	flags.StringVar(&r.goProgram, "go-program", "", "static build of conformance/goprogram for the sandboxes' machine (default: the cases that run it are skipped)")
+	flags.StringVar(&r.upstream, "upstream", "", "HOST:PORT on this machine that sandboxes of the template may connect to, and at which the suite listens (default: the cases that need it are skipped)")
 	flags.DurationVar(&r.timeout, "case-timeout", 5*time.Minute, "longest time for one case")
 	flags.DurationVar(&r.atMost, "timeout", 0, "longest time for all of them (default: none)")
 	flags.BoolVarP(&r.verbose, "verbose", "v", false, "print the notes of all cases, not only of failed ones")
@@ -160,7 +162,7 @@ func (c *cli) conformance(ctx context.Context, r *conformanceRun, cases []confor
 	}
 	address, opts := c.target()
 	suite, err := conformance.Open(ctx, conformance.Options{
-		Address: address, Client: opts, Seed: r.filter.Seed, Scale: r.scale, Template: r.template, CaseTimeout: r.timeout, GoProgram: goProgram,
+		Address: address, Client: opts, Seed: r.filter.Seed, Scale: r.scale, Template: r.template, CaseTimeout: r.timeout, GoProgram: goProgram, Upstream: r.upstream,
 	})
 	if err != nil {
 		return err

@@ -51,7 +51,7 @@ func TestConformanceWithoutRunning(t *testing.T) {
 	if got := must(t, server, "conformance", "--list", "--run", "C2"); got != "C2 another incarnation is refused\n" {
 		t.Errorf("got %q", got)
 	}
-	for _, args := range []string{"--run (", "--run nothing", "--group nothing", "--part 4/3", "--part x", "--part 0/3", "--fraction 0", "--fraction 2", "--scale 0", "--case-timeout 0s", "more"} {
+	for _, args := range []string{"--run (", "--run no-such-case", "--group nothing", "--part 4/3", "--part x", "--part 0/3", "--fraction 0", "--fraction 2", "--scale 0", "--case-timeout 0s", "more"} {
 		if got := run(t.Context(), server, "", append([]string{"conformance"}, strings.Fields(args)...)...); got.code != 125 || strings.Count(got.stderr, "\n") != 1 || got.stdout != "" {
 			t.Errorf("%s: %+v", args, got)
 		}

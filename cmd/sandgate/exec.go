@@ -41,7 +41,7 @@ func (f *commandFlags) add(cmd *cobra.Command) {
 // request returns the request that flags and arguments describe.
 func (f *commandFlags) request(cmd *cobra.Command, argv []string) (sandgate.ExecuteRequest, error) {
 	r := sandgate.ExecuteRequest{
-		Shell: f.shell, Argv: argv, Dir: f.dir, Timeout: f.timeout, Merge: f.merge,
+		Shell: f.shell, Argv: argv, Cwd: f.dir, Timeout: f.timeout, Merged: f.merge,
 		Detach: f.detach, ExecID: f.execID, StdinOpen: f.interactive,
 	}
 	switch {
@@ -52,8 +52,8 @@ func (f *commandFlags) request(cmd *cobra.Command, argv []string) (sandgate.Exec
 	case f.detach && (f.interactive || f.tty):
 		return r, usage(cmd, "--detach does not go with -i or -t")
 	}
-	if r.Grace = f.grace; f.grace <= 0 {
-		r.Grace = -1
+	if r.DisconnectGrace = f.grace; f.grace <= 0 {
+		r.DisconnectGrace = -1
 	}
 	var err error
 	if r.MaxOutputBytes, err = parseSize(cmd, "max-output", f.maxOutput); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -17,10 +18,13 @@ type cli struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 
-	address, token            string
+	address, token, tenant    string
 	caFile, certFile, keyFile string
 	insecure                  bool
 	output                    string
+
+	// noticing is held while one of several goroutines prints a notice.
+	noticing sync.Mutex
 
 	// dial is for tests, which have no network.
 	dial []grpc.DialOption
@@ -53,6 +57,7 @@ Environment:
   SANDGATE_CA_FILE     certificates to trust for the server; turns TLS on
   SANDGATE_CERT_FILE   certificate and key of the client, for mutual TLS
   SANDGATE_KEY_FILE
+  SANDGATE_TEMPLATE    template of sandboxes that are created without --template
 `
 
 // command builds the whole tree.
@@ -77,6 +82,7 @@ func (c *cli) command() *cobra.Command {
 	flags.SortFlags = false
 	flags.StringVar(&c.address, "address", "", "server to use, instead of SANDGATE_ADDRESS")
 	flags.StringVar(&c.token, "token", "", "bearer token, instead of SANDGATE_TOKEN")
+	flags.StringVar(&c.tenant, "tenant", "", "tenant to look into and clean up, with credentials of the role operator")
 	flags.StringVar(&c.caFile, "ca-file", "", "PEM file of certificates to trust, instead of SANDGATE_CA_FILE")
 	flags.StringVar(&c.certFile, "cert-file", "", "PEM file of the client's certificate, instead of SANDGATE_CERT_FILE")
 	flags.StringVar(&c.keyFile, "key-file", "", "PEM file of the client's key, instead of SANDGATE_KEY_FILE")
@@ -97,7 +103,7 @@ func (c *cli) command() *cobra.Command {
 	add("sandboxes", c.createCommand(), c.lsCommand(), c.infoCommand(), c.updateCommand(),
 		c.suspendCommand(), c.resumeCommand(), c.rmCommand(), c.cleanupCommand())
 	add("commands", c.runCommand(), c.execCommand(), c.psCommand(), c.attachCommand(),
-		c.logsCommand(), c.killCommand(), c.cpCommand())
+		c.logsCommand(), c.killCommand(), c.cpCommand(), c.portForwardCommand())
 	root.AddCommand(serve.NewCommand(version), serve.NewTokenCommand(), c.conformanceCommand(), c.versionCommand())
 	return root
 }
@@ -143,6 +149,9 @@ func (c *cli) options() []sandgate.Option {
 	}
 	if c.token != "" {
 		opts = append(opts, sandgate.WithToken(c.token))
+	}
+	if c.tenant != "" {
+		opts = append(opts, sandgate.WithMetadata(map[string]string{"sandgate-tenant": c.tenant}))
 	}
 	if c.caFile != "" {
 		opts = append(opts, sandgate.WithCAFile(c.caFile))

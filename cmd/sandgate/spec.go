@@ -30,14 +30,14 @@ type specFlags struct {
 func (f *specFlags) add(c *cli, cmd *cobra.Command, prefix string) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.id, "id", "", "id of the sandbox (default: a new one)")
-	flags.StringVar(&f.template, "template", "", `template to create it from (default "default")`)
+	flags.StringVar(&f.template, "template", "", `template to create it from (default SANDGATE_TEMPLATE, else "default")`)
 	flags.StringVar(&f.image, "image", "", "OCI image (default: the template's)")
 	flags.StringVar(&f.memory, "memory", "", "limit of memory, such as 512MiB")
 	flags.Float64Var(&f.cpus, "cpus", 0, "limit of CPU time, in cores, such as 0.5")
 	flags.Int32Var(&f.processes, "processes", 0, "limit of processes and threads")
 	flags.StringVar(&f.disk, "disk", "", "limit of writable disk, such as 2GiB")
 	flags.StringVar(&f.network, "network", "", "network access: none, proxy or full (default: the template's)")
-	flags.StringArrayVar(&f.allow, "allow", nil, "with --network proxy: HOST or HOST:PORT to let through (repeatable)")
+	flags.StringArrayVar(&f.allow, "allow", nil, allowHelp)
 	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label KEY=VALUE to find it by (repeatable)")
 	flags.StringArrayVar(&f.options, "option", nil, "option KEY=VALUE of the provider; lists and objects as JSON (repeatable)")
 	flags.DurationVar(&f.ttl, "ttl", 0, "lifetime from creation, such as 8h; -1s: none (default: the server's)")
@@ -99,20 +99,11 @@ func (f *specFlags) access(cmd *cobra.Command) (*sandgate.Network, error) {
 	if f.network == "" && len(f.allow) == 0 {
 		return nil, nil
 	}
-	network := &sandgate.Network{Mode: mode}
-	for _, rule := range f.allow {
-		host, port, found := strings.Cut(rule, ":")
-		allow := &sandboxv1.EgressRule{Host: host}
-		if found {
-			n, err := strconv.ParseUint(port, 10, 16)
-			if err != nil || n == 0 {
-				return nil, usage(cmd, "--allow is HOST or HOST:PORT, not %q", rule)
-			}
-			allow.Ports = []int32{int32(n)}
-		}
-		network.Allow = append(network.Allow, allow)
+	rules, err := egressRules(cmd, f.allow)
+	if err != nil {
+		return nil, err
 	}
-	return network, nil
+	return &sandgate.Network{Mode: mode, Allow: rules}, nil
 }
 
 // assignments splits KEY=VALUE.

@@ -11,17 +11,18 @@ import (
 
 func (c *cli) updateCommand() *cobra.Command {
 	var change sandgate.UpdateRequest
-	var labels []string
+	var labels, allow []string
 	cmd := &cobra.Command{
 		Use:   "update [flags] ID…",
-		Short: "Change labels and lifetimes of sandboxes",
+		Short: "Change labels, lifetimes and network rules of sandboxes",
 		Example: `  sandgate update build-42 --label state=done --remove-label owner
   sandgate update build-42 --ttl 48h        counted from its creation
-  sandgate update build-42 --renew          resets idleness`,
+  sandgate update build-42 --renew          resets idleness
+  sandgate update build-42 --allow packages --allow example.com:443`,
 		ValidArgsFunction: c.completeSandboxes(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			given := cmd.Flags().Changed
-			if !slices.ContainsFunc([]string{"label", "remove-label", "ttl", "idle-ttl", "renew"}, given) {
+			if !slices.ContainsFunc([]string{"label", "remove-label", "ttl", "idle-ttl", "renew", "allow"}, given) {
 				return usage(cmd, "give a flag that changes something")
 			}
 			if given("ttl") && change.TTL == 0 || given("idle-ttl") && change.IdleTTL == 0 {
@@ -30,6 +31,13 @@ func (c *cli) updateCommand() *cobra.Command {
 			var err error
 			if change.SetLabels, err = assignments(cmd, "label", labels); err != nil {
 				return err
+			}
+			if given("allow") {
+				rules, err := egressRules(cmd, allow)
+				if err != nil {
+					return err
+				}
+				change.Network = &sandgate.Network{Allow: rules}
 			}
 			return c.each(cmd, args, func(client *sandgate.Client, ctx context.Context, id string) (*sandgate.Info, error) {
 				return client.Update(ctx, id, change)
@@ -41,6 +49,7 @@ func (c *cli) updateCommand() *cobra.Command {
 	flags.StringArrayVar(&change.RemoveLabels, "remove-label", nil, "KEY of a label to remove (repeatable)")
 	flags.DurationVar(&change.TTL, "ttl", 0, "lifetime from creation, such as 8h; -1s: none")
 	flags.DurationVar(&change.IdleTTL, "idle-ttl", 0, "lifetime from the last activity; -1s: none")
+	flags.StringArrayVar(&allow, "allow", nil, "new list of destinations of a sandbox with --network proxy, as in create (repeatable)")
 	flags.BoolVar(&change.Renew, "renew", false, "count this as activity")
 	return cmd
 }

@@ -1,7 +1,9 @@
 // Command goprogram does what ordinary Go programs do: it runs goroutines on
 // several threads, starts processes, uses timers and the loopback interface. It
-// prints "ok", or what failed and exits with 1. The conformance suite uploads a
-// static build of it (CGO_ENABLED=0) and runs it in a sandbox.
+// prints "ok", or what failed and exits with 1. With the argument "serve" it listens
+// for connections from outside, with others it makes the connections that they name.
+// The conformance suite uploads a static build of it (CGO_ENABLED=0) and runs it in a
+// sandbox.
 package main
 
 import (
@@ -19,6 +21,17 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "serve" {
+		if err := serve(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	if len(os.Args) > 1 {
+		attempts(os.Args[1:])
+		return
+	}
 	if err := errors.Join(threads(), children(), timers(), loopback()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

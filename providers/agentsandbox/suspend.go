@@ -38,7 +38,7 @@ func (p *Provider) Suspend(ctx context.Context, name string) (providers.Info, er
 	}
 	ctx, stop := p.whileMode(ctx, s, modeSuspended)
 	defer stop()
-	err = p.awaitPodGone(ctx, s, pod)
+	err = p.awaitPodGone(ctx, pod)
 	if err == nil {
 		info, err = p.awaitState(ctx, s, providers.StateSuspended)
 	}
@@ -97,7 +97,7 @@ func overtaken(ctx context.Context, err error) error {
 }
 
 // awaitPodGone gives the processes no more time than a deletion does.
-func (p *Provider) awaitPodGone(ctx context.Context, s observed, pod *corev1.Pod) error {
+func (p *Provider) awaitPodGone(ctx context.Context, pod *corev1.Pod) error {
 	if pod == nil {
 		return nil
 	}
@@ -127,7 +127,7 @@ func (p *Provider) Resume(ctx context.Context, name string) (providers.Info, net
 	switch {
 	case b.mode() == modeSuspended:
 		// Else the agent would be looked for in a pod that is about to go.
-		if err := p.awaitPodGone(ctx, s, pod); err != nil {
+		if err := p.awaitPodGone(ctx, pod); err != nil {
 			return providers.Info{}, nil, err
 		}
 	case info.State == providers.StateActive:

@@ -134,6 +134,10 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 	if err := p.begin(ctx, "create", name); err != nil {
 		return providers.Info{}, nil, err
 	}
+	if spec.Network == providers.NetworkProxy {
+		// Its agents would all listen on the machine's own ports.
+		return providers.Info{}, nil, fmt.Errorf("network %v: %w by the fake provider", spec.Network, providers.ErrUnsupported)
+	}
 	for _, raw := range []json.RawMessage{spec.TemplateOptions, spec.Options} {
 		if err := noOptions(raw); err != nil {
 			return providers.Info{}, nil, err

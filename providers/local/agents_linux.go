@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandgate/sandgate/providers/local/atomicfile"
+	"github.com/sandgate/sandgate/providers/internal/atomicfile"
 )
 
 // acquireAgent installs the agent. Other servers don't remove it until the

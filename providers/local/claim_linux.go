@@ -11,13 +11,12 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"regexp"
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/lock"
 	"github.com/sandgate/sandgate/providers/internal/pool"
 	shared "github.com/sandgate/sandgate/providers/internal/record"
-	"github.com/sandgate/sandgate/providers/local/lock"
 )
 
 // A member of a pool is started completely in a directory of the pool, under a
@@ -29,8 +28,6 @@ import (
 //
 // The container and the cgroups keep the name of the member, which the record
 // holds. Everything else is in the directory.
-
-var poolName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // pooledPrefix is what the names of a template's pool begin with. No sandbox's
 // and no template's name has a dot.
@@ -127,7 +124,7 @@ func (p *Provider) settlePooled(ctx context.Context, id string) (settled, error)
 		switch {
 		case err == nil:
 			return rec, rec.Phase == phaseUnclaimed && rec.Init.Alive(), nil
-		case errors.Is(err, errCorrupt), errors.Is(err, providers.ErrNotFound):
+		case errors.Is(err, shared.ErrCorrupt), errors.Is(err, providers.ErrNotFound):
 			return nil, false, nil
 		}
 		return nil, false, err

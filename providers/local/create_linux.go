@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/atomicfile"
+	"github.com/sandgate/sandgate/providers/internal/lock"
 	shared "github.com/sandgate/sandgate/providers/internal/record"
-	"github.com/sandgate/sandgate/providers/local/atomicfile"
 	"github.com/sandgate/sandgate/providers/local/disk"
-	"github.com/sandgate/sandgate/providers/local/lock"
 	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
@@ -46,7 +46,7 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 	switch {
 	case err == nil && old.Phase == phaseActive:
 		return p.join(name, old, spec)
-	case err == nil || errors.Is(err, errCorrupt) || exists(string(b)):
+	case err == nil || errors.Is(err, shared.ErrCorrupt) || exists(string(b)):
 		// Its creator is gone: it does not hold the lock.
 		if err := p.destroy(ctx, held, b, old.container(name), old); err != nil {
 			return providers.Info{}, nil, notRemoved(name, err)
@@ -225,7 +225,7 @@ func (p *Provider) startContainer(ctx context.Context, pl *plan, rec *record, ou
 	if err := p.fault(ctx, "make its disk"); err != nil {
 		return err
 	}
-	if err := p.prepareDisk(ctx, pl, rec); err != nil {
+	if err := p.prepareDisk(ctx, pl); err != nil {
 		return err
 	}
 	timings.step("disk")

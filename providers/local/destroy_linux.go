@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/lock"
 	"github.com/sandgate/sandgate/providers/local/disk"
-	"github.com/sandgate/sandgate/providers/local/lock"
 	"github.com/sandgate/sandgate/providers/local/oci"
 )
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/sandgate/sandgate/providers"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 	"github.com/sandgate/sandgate/providers/local/image"
 )
 
@@ -41,7 +42,7 @@ func (p *Provider) imagesInUse() (map[string]bool, error) {
 		switch {
 		case err == nil:
 			used[rec.Image] = true
-		case errors.Is(err, errCorrupt), errors.Is(err, providers.ErrNotFound):
+		case errors.Is(err, shared.ErrCorrupt), errors.Is(err, providers.ErrNotFound):
 		default:
 			return nil, err
 		}

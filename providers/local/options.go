@@ -40,7 +40,7 @@ func decodeOptions(spec providers.Spec) (templateOptions, error) {
 		return t, fmt.Errorf("provider options: the local provider takes none: %w: %w", err, providers.ErrInvalid)
 	}
 	switch spec.Network {
-	case providers.NetworkNone:
+	case providers.NetworkNone, providers.NetworkProxy:
 	case providers.NetworkFull:
 		if !t.HostNetwork {
 			return t, fmt.Errorf("network full: template %q does not set host_network: %w", spec.Template, providers.ErrForbidden)

@@ -72,6 +72,9 @@ func (p *plan) ownEtc() (map[string]string, error) {
 		"etc/hosts": userland.Hosts, "etc/resolv.conf": "",
 		"etc/passwd": a.PasswdFile(p.user.Passwd), "etc/group": a.GroupFile(p.user.Groups),
 	}
+	if p.spec.Network == providers.NetworkProxy {
+		etc["etc/resolv.conf"] = "nameserver 127.0.0.1\n"
+	}
 	if p.spec.Network != providers.NetworkFull {
 		return etc, nil
 	}

@@ -24,7 +24,7 @@ func TestOptions(t *testing.T) {
 		{"request option", providers.Spec{Network: providers.NetworkNone, Options: raw(`{"host_network": true}`)}, providers.ErrInvalid},
 		{"full network", providers.Spec{Network: providers.NetworkFull}, providers.ErrForbidden},
 		{"full network allowed", providers.Spec{Network: providers.NetworkFull, TemplateOptions: raw(`{"host_network": true}`)}, nil},
-		{"proxy", providers.Spec{Network: providers.NetworkProxy}, providers.ErrUnsupported},
+		{"proxy", providers.Spec{Network: providers.NetworkProxy}, nil},
 		{"image, which the server has allowed", providers.Spec{Network: providers.NetworkNone, Image: "oci:/i/a"}, nil},
 	} {
 		if _, err := decodeOptions(c.spec); !errors.Is(err, c.want) {

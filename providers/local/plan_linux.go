@@ -59,12 +59,12 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 		}
 		pl.cgroup = dir
 	}
-	rec.NotEnforced = p.notEnforced(spec.Resources)
+	rec.NotEnforced = spec.Resources.NotEnforced(p.limits())
 	return pl, nil
 }
 
 // prepareDisk makes the sandbox's layer and, where possible, its disk image.
-func (p *Provider) prepareDisk(ctx context.Context, pl *plan, rec *record) error {
+func (p *Provider) prepareDisk(ctx context.Context, pl *plan) error {
 	b := pl.bundle
 	if err := os.Mkdir(b.disk(), 0o755); err != nil {
 		return err
@@ -106,19 +106,4 @@ func (p *Provider) mountFor(pl *plan, rec *record) error {
 		}
 	}
 	return pl.mountRoot()
-}
-
-// notEnforced returns the requested limits that can't be enforced on this
-// machine.
-func (p *Provider) notEnforced(r providers.Resources) []string {
-	var out []string
-	for _, e := range p.limits() {
-		asked := map[string]bool{
-			"memory": r.MemoryBytes > 0, "cpu": r.CPUMillis > 0, "processes": r.MaxProcesses > 0, "disk": r.DiskBytes > 0,
-		}[e.Name]
-		if asked && !e.Enforced {
-			out = append(out, e.Name+": "+e.Detail)
-		}
-	}
-	return out
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/pool"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 	"github.com/sandgate/sandgate/providers/local/image"
 )
 
@@ -31,11 +32,8 @@ func (p *Provider) KeepPools(ctx context.Context, pools []providers.Pool) error 
 }
 
 func checkPool(want providers.Pool) error {
-	if !poolName.MatchString(want.Template) {
-		return errors.New("a name must be 1 to 63 characters of a-z, 0-9 and '-'")
-	}
-	if want.Spec.Template != want.Template {
-		return fmt.Errorf("its spec is of template %q", want.Spec.Template)
+	if err := pool.CheckTemplate(want); err != nil {
+		return err
 	}
 	if want.Spec.Image != "" {
 		if _, err := image.Parse(want.Spec.Image); err != nil {
@@ -125,7 +123,7 @@ func (d poolDriver) Unclaimed(_ context.Context, spec *providers.Spec, _ bool) i
 		// Callers that claim at the same time should not try the same ones.
 		rand.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
 		for _, e := range entries {
-			if spec != nil && (!poolName.MatchString(spec.Template) || !strings.HasPrefix(e.Name(), pooledPrefix(spec.Template))) {
+			if spec != nil && (!pool.IsTemplateName(spec.Template) || !strings.HasPrefix(e.Name(), pooledPrefix(spec.Template))) {
 				continue
 			}
 			if m, ok := p.member(e.Name(), spec); ok && !yield(m, nil) {
@@ -206,7 +204,7 @@ func (p *Provider) drop(ctx context.Context, id string) error {
 	defer func() { held.Release(!exists(string(b))) }()
 	rec, err := readRecord(b)
 	switch {
-	case errors.Is(err, errCorrupt), errors.Is(err, providers.ErrNotFound) && exists(string(b)):
+	case errors.Is(err, shared.ErrCorrupt), errors.Is(err, providers.ErrNotFound) && exists(string(b)):
 	case errors.Is(err, providers.ErrNotFound):
 		return nil
 	case err != nil:

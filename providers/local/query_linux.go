@@ -72,7 +72,7 @@ func (p *Provider) failureOf(container string, rec *record) (providers.Failure, 
 }
 
 func (p *Provider) unreadable(name string) providers.Info {
-	out := providers.Info{Name: name, State: providers.StateFailed, Message: errCorrupt.Error()}
+	out := providers.Info{Name: name, State: providers.StateFailed, Message: shared.ErrCorrupt.Error()}
 	if reason := p.removals.reason(name); reason != "" {
 		out.Message = reason
 	}
@@ -81,42 +81,19 @@ func (p *Provider) unreadable(name string) providers.Info {
 
 const tokens shared.Tokens = "local1"
 
-// List reads the sandboxes in the order of their names. A token is the last
-// name returned, so it never expires.
+// List reads the sandboxes in the order of their names.
 func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page, error) {
-	after, err := tokens.Decode(q.Token)
-	if err != nil {
-		return providers.Page{}, err
-	}
 	entries, err := os.ReadDir(p.layout.sandboxes())
 	if err != nil {
 		return providers.Page{}, err
 	}
-	var page providers.Page
+	var names []string
 	for _, e := range entries {
-		if e.Name() <= after || !e.IsDir() {
-			continue
+		if e.IsDir() {
+			names = append(names, e.Name())
 		}
-		if ctx.Err() != nil {
-			return providers.Page{}, fmt.Errorf("list: %w", context.Cause(ctx))
-		}
-		info, err := p.Get(ctx, e.Name())
-		if errors.Is(err, providers.ErrNotFound) {
-			continue // it went meanwhile
-		}
-		if err != nil {
-			return providers.Page{}, err
-		}
-		if !q.Matches(info) {
-			continue
-		}
-		if len(page.Sandboxes) == max(q.Limit, 1) {
-			page.Next = tokens.Encode(page.Sandboxes[len(page.Sandboxes)-1].Name)
-			break
-		}
-		page.Sandboxes = append(page.Sandboxes, info)
 	}
-	return page, nil
+	return tokens.Page(ctx, q, names, func(name string) (providers.Info, error) { return p.Get(ctx, name) })
 }
 
 // Update changes the record under the sandbox's lock.

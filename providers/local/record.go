@@ -1,15 +1,8 @@
 package local
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-
-	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/atomicfile"
 	shared "github.com/sandgate/sandgate/providers/internal/record"
-	"github.com/sandgate/sandgate/providers/local/atomicfile"
 	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
@@ -52,26 +45,15 @@ type record struct {
 // readRecord returns the record of an older server, which names no transport, as
 // one of a half-made sandbox: this server cannot reach its agent.
 func readRecord(b bundle) (*record, error) {
-	data, err := os.ReadFile(b.record())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("sandbox: %w", providers.ErrNotFound)
-	}
+	r, err := shared.Read[record](b.record())
 	if err != nil {
 		return nil, err
-	}
-	r := &record{}
-	if err := json.Unmarshal(data, r); err != nil {
-		return nil, fmt.Errorf("%s: %w", b.record(), errors.Join(errCorrupt, err))
 	}
 	if r.Transport == "" && r.Phase != phaseDeleting {
 		r.Phase = phaseCreating
 	}
 	return r, nil
 }
-
-// errCorrupt: the machine went down while the record was written. Nothing of
-// the sandbox can run then.
-var errCorrupt = errors.New("the sandbox's record cannot be read")
 
 // container is what the runtime and the cgroups call the sandbox of this name.
 // One that came from a pool was started before anybody had named it.

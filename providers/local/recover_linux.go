@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/sandgate/sandgate/providers"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
@@ -38,7 +39,7 @@ func (p *Provider) recover(ctx context.Context) (adopted int, err error) {
 		switch {
 		case err == nil:
 			known[rec.container(e.Name())] = true
-		case !errors.Is(err, errCorrupt) && !errors.Is(err, providers.ErrNotFound):
+		case !errors.Is(err, shared.ErrCorrupt) && !errors.Is(err, providers.ErrNotFound):
 			// Any container may belong to it, so none is removed as a stray.
 			containers = nil
 		}
@@ -140,7 +141,7 @@ func (p *Provider) settle(ctx context.Context, name string) (settled, error) {
 	switch {
 	case err == nil && rec.Phase == phaseActive && !p.removals.decided(name):
 		return settledKept, nil
-	case err == nil, errors.Is(err, errCorrupt), errors.Is(err, providers.ErrNotFound):
+	case err == nil, errors.Is(err, shared.ErrCorrupt), errors.Is(err, providers.ErrNotFound):
 	default:
 		return settledKept, err
 	}

@@ -88,6 +88,9 @@ func (p *plan) serve() []string {
 	if p.cgroup != "" {
 		args = append(args, "--cgroup", agentCgroup)
 	}
+	if p.spec.Network == providers.NetworkProxy {
+		args = append(args, "--egress")
+	}
 	if p.startsInCgroup() {
 		args = append(args, "--refuse-clone3")
 	}
@@ -235,12 +238,17 @@ func (p *plan) mounts() []specs.Mount {
 }
 
 // sysctls limit the buffers of a connection. Cgroups of version 1 do not
-// account them, and all sandboxes and the host share one budget.
+// account them, and all sandboxes and the host share one budget. With the network
+// mode PROXY the agent, which is not root, listens on ports below 1024.
 func (p *plan) sysctls() map[string]string {
 	if p.runtime.GVisor || p.spec.Network == providers.NetworkFull {
 		return nil
 	}
-	return map[string]string{"net.ipv4.tcp_rmem": "4096 131072 262144", "net.ipv4.tcp_wmem": "4096 16384 262144"}
+	all := map[string]string{"net.ipv4.tcp_rmem": "4096 131072 262144", "net.ipv4.tcp_wmem": "4096 16384 262144"}
+	if p.spec.Network == providers.NetworkProxy {
+		all["net.ipv4.ip_unprivileged_port_start"] = "0"
+	}
+	return all
 }
 
 func (p *plan) resources() *specs.LinuxResources {

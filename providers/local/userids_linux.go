@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/sandgate/sandgate/providers"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // reclaimIDs marks the user ids of running sandboxes as in use.
@@ -32,7 +33,7 @@ func (p *Provider) containers() (map[string]bool, error) {
 			return nil, err
 		}
 		rec, err := readRecord(b)
-		if err != nil && !errors.Is(err, providers.ErrNotFound) && !errors.Is(err, errCorrupt) {
+		if err != nil && !errors.Is(err, providers.ErrNotFound) && !errors.Is(err, shared.ErrCorrupt) {
 			return nil, err
 		}
 		known[b.name()], known[rec.container(b.name())] = true, true

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	"github.com/sandgate/sandgate/providers"
 )
@@ -19,7 +20,7 @@ import (
 // connect makes a gRPC connection to a sandbox's agent.
 func connect(t *testing.T, p providers.Provider, name string) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+name,
+	conn, err := grpc.NewClient("passthrough:///"+name, protocol.Unconfined(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return p.Dial(ctx, name) }))
 	if err != nil {

@@ -87,7 +87,7 @@ func newSandbox(t *testing.T, h Harness, p providers.Provider, change func(*prov
 	b.create(ctx, t, name, spec)
 	conn := connect(t, p, name)
 	t.Cleanup(func() { _ = conn.Close() })
-	return Sandbox{Client: agentClient{agentv1.NewAgentServiceClient(conn)}, ID: name, GoProgram: goProgram(t)}
+	return Sandbox{Client: agentv1.NewAgentServiceClient(conn), ID: name, GoProgram: goProgram(t)}
 }
 
 // Shell runs a script in a provider's sandbox and returns what it wrote to
@@ -98,6 +98,6 @@ func Shell(t *testing.T, p providers.Provider, name, script string) string {
 	defer cancel()
 	conn := connect(t, p, name)
 	defer func() { _ = conn.Close() }()
-	s := Sandbox{Client: agentClient{agentv1.NewAgentServiceClient(conn)}, ID: name}
+	s := Sandbox{Client: agentv1.NewAgentServiceClient(conn), ID: name}
 	return s.Shell(ctx, t, script)
 }

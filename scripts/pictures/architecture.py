@@ -51,22 +51,23 @@ def picture() -> Picture:
     for i, (name, detail, way) in enumerate(
         (
             ("this machine", "runc or gVisor", "unix socket, exec"),
+            ("Docker", "containers", "unix socket, exec"),
             ("Kubernetes", "plain pods", "pod IP, exec"),
             ("Kubernetes", "agent-sandbox", "pod IP, exec"),
         )
     ):
-        y = 44 + i * 106
-        p.box(588, y, 256, 96)
-        p.text(600, y + 22, name, bold=True, size=12)
-        p.text(832, y + 22, detail, "end", 12, "muted")
-        p.box(600, y + 36, 112, 46, "amber")
-        p.text(656, y + 56, "agent", "middle", bold=True)
-        p.text(656, y + 73, "output, files", "middle", 11, "muted")
-        p.box(748, y + 36, 84, 46, "ground")
-        p.text(790, y + 64, "commands", "middle", 12)
-        p.line(712, y + 59, 745, y + 59, arrow=True)
-        p.line(464, y + 59, 597, y + 59, "strong", arrow=True)
-        p.text(526, y + 50, way, "middle", 11, "muted")
+        y = 44 + i * 79
+        p.box(588, y, 256, 71)
+        p.text(600, y + 17, name, bold=True, size=12)
+        p.text(832, y + 17, detail, "end", 12, "muted")
+        p.box(600, y + 25, 112, 40, "amber")
+        p.text(656, y + 42, "agent", "middle", bold=True)
+        p.text(656, y + 58, "output, files", "middle", 11, "muted")
+        p.box(748, y + 25, 84, 40, "ground")
+        p.text(790, y + 49, "commands", "middle", 12)
+        p.line(712, y + 45, 745, y + 45, arrow=True)
+        p.line(464, y + 45, 597, y + 45, "strong", arrow=True)
+        p.text(526, y + 36, way, "middle", 11, "muted")
     p.text(
         430,
         378,

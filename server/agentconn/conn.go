@@ -114,6 +114,16 @@ func (c *Conn) Release() {
 	c.users.Add(-1)
 }
 
+// Hold keeps the connection open for a call that is no activity in itself. It takes the
+// place of Release, and must be ended with EndInspection.
+func (c *Conn) Hold() {
+	c.beginInspection()
+	c.Release()
+}
+
+// Touch records activity of a call that holds the connection.
+func (c *Conn) Touch() { c.called() }
+
 func (c *Conn) called() {
 	now := time.Now().UnixNano()
 	c.lastCall.Store(now)

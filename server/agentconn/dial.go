@@ -13,24 +13,13 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/limit"
 	"github.com/sandgate/sandgate/server/policy"
-)
-
-// ProtocolMinor is the version of the agent protocol that this server speaks. It
-// serves agents one minor apart: older ones because sandboxes outlive a server's
-// upgrade, newer ones because during an upgrade other replicas are newer.
-const ProtocolMinor = 1
-
-// A call with the metadata CallIDKey is carried out once by an agent that has
-// CallIDCapability: it answers a repeated call as it did the first time.
-const (
-	CallIDKey        = "sandgate-call-id"
-	CallIDCapability = "call-id"
 )
 
 // Window sizes are static: gRPC's estimate starts at 64 KiB and costs the first
@@ -43,6 +32,12 @@ const (
 	ReadBuffer = 64 << 10
 )
 
+// The same for small connections.
+const (
+	smallWindow     = 256 << 10
+	smallReadBuffer = 16 << 10
+)
+
 const (
 	// writeBuffer is two whole messages of an exec stream on Kubernetes, without a
 	// small rest.
@@ -50,6 +45,9 @@ const (
 	// MaxReply bounds unary replies of agents, which limit themselves to 3 MiB.
 	// Stream messages have a smaller bound.
 	MaxReply = 4 << 20
+	// maxMetadata bounds the headers of one reply, and its trailers, which hold its
+	// status. gRPC's default is 16 MiB. The texts of agents' errors fit.
+	maxMetadata = 64 << 10
 )
 
 // A connection without traffic for keepaliveTime is pinged, and dead without an
@@ -127,6 +125,10 @@ func (s *Set) Lookup(ctx context.Context, key Key) (providers.Info, error) {
 }
 
 func (s *Set) newClient(conn *pipe) (*grpc.ClientConn, error) {
+	window, readBuffer := StreamWindow, ReadBuffer
+	if s.cfg.Small {
+		window, readBuffer = smallWindow, smallReadBuffer
+	}
 	var used atomic.Bool
 	dial := func(context.Context, string) (net.Conn, error) {
 		if used.Swap(true) {
@@ -141,9 +143,10 @@ func (s *Set) newClient(conn *pipe) (*grpc.ClientConn, error) {
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithWriteBufferSize(writeBuffer),
-		grpc.WithReadBufferSize(ReadBuffer),
-		grpc.WithStaticStreamWindowSize(StreamWindow),
+		grpc.WithReadBufferSize(readBuffer),
+		grpc.WithStaticStreamWindowSize(int32(window)),
 		grpc.WithStaticConnWindowSize(ConnWindow),
+		grpc.WithMaxHeaderListSize(maxMetadata),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
 			Time: keepaliveTime, Timeout: keepaliveTimeout, PermitWithoutStream: true,
 		}),
@@ -176,7 +179,7 @@ func (c *Conn) shakeHands(ctx context.Context, cfg Config) error {
 			fault.Bounded(hello.GetAgentVersion()), m, cfg.Version, minor, advice).
 			With("agent_version", fault.Bounded(hello.GetAgentVersion())).With("server_version", cfg.Version)
 	}
-	c.Deduplicates = slices.Contains(hello.GetCapabilities(), CallIDCapability)
+	c.Deduplicates = slices.Contains(hello.GetCapabilities(), protocol.CallIDCapability)
 	if hello.GetIncarnation() != c.Incarnation {
 		return fault.Replaced(c.Key.ID, c.Incarnation).WithCause(providers.ErrReplaced)
 	}

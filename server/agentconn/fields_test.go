@@ -1,7 +1,6 @@
 package agentconn
 
 import (
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 
 	"bytes"
@@ -65,7 +64,7 @@ func create(t testing.TB) []byte {
 	}
 	raw, err := proto.Marshal(&sandboxv1.CreateSandboxRequest{SandboxId: "a", Labels: map[string]string{"k": "v"},
 		Spec: &sandboxv1.SandboxSpec{Env: map[string]string{"A": "b"}, Command: []string{"x", "y"},
-			Network: &sandboxv1.Network{Allow: []*sandboxv1.EgressRule{{Ports: []int32{1, 2, 300}}}}},
+			Network: &sandboxv1.Network{Allow: []*sandboxv1.EgressRule{{Ports: []uint32{1, 2, 300}}}}},
 		ProviderOptions: options})
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +78,7 @@ func FuzzFields(f *testing.F) {
 	f.Add([]byte{0x0b, 0x08, 0x01, 0x0c, 0x0a, 0x00}, 1, false)
 	f.Add(bytes.Repeat([]byte{0x0a, 0x00}, 100), 7, false)
 	f.Fuzz(func(t *testing.T, raw []byte, size int, request bool) {
-		var m proto.Message = &agentv1.ListProcessesResponse{}
+		var m proto.Message = &sandboxv1.ListProcessesResponse{}
 		if request {
 			m = &sandboxv1.CreateSandboxRequest{}
 		}

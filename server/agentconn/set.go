@@ -22,6 +22,9 @@ type Config struct {
 	// Hello bounds the handshake, and Idle the time that an unused connection
 	// stays open.
 	Hello, Idle time.Duration
+	// Small makes connections hold less memory, for streams that many sandboxes
+	// keep open.
+	Small bool
 	// OnDial, if set, is called after each attempt to connect.
 	OnDial func(ctx context.Context, err error)
 }

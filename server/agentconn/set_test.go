@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/fake"
 )
@@ -35,7 +36,7 @@ func TestDropDuringADialLeavesNoConnection(t *testing.T) {
 	_ = conn.Close()
 	opened := make(chan struct{}, 10_000)
 	set := New(Config{
-		Provider: machine.Open(), Version: "1.2.3", ProtocolMinor: ProtocolMinor, MaxRequest: 1 << 20,
+		Provider: machine.Open(), Version: "1.2.3", ProtocolMinor: protocol.Minor, MaxRequest: 1 << 20,
 		Hello: 20 * time.Second, Idle: time.Hour, OnDial: func(context.Context, error) { opened <- struct{}{} },
 	})
 	for range 300 {

@@ -43,11 +43,11 @@ func TestTokensReload(t *testing.T) { synctest.Test(t, testTokensReload) }
 
 func testTokensReload(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tokens")
-	first, e1, err := NewToken("ann", "blue")
+	first, e1, err := NewToken(Entry{Name: "ann", Tenant: "blue"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, e2, err := NewToken("bob", "red")
+	second, e2, err := NewToken(Entry{Name: "bob", Tenant: "red"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func testTokensReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := func() { time.Sleep(time.Second) }
-	if p, err := tokens.Authenticate(bearer(t.Context(), first)); err != nil || p != (Principal{Name: "ann", Tenant: "blue"}) {
+	if p, err := tokens.Authenticate(bearer(t.Context(), first)); err != nil || !p.Equal(Principal{Name: "ann", Tenant: "blue", Issuer: "tokens"}) {
 		t.Fatalf("%v %v", p, err)
 	}
 	if _, err := tokens.Authenticate(bearer(t.Context(), second)); !errors.Is(err, ErrUnknownCredentials) || strings.Contains(err.Error(), second) {
@@ -90,7 +90,7 @@ func testTokensReload(t *testing.T) {
 func TestTokenExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "tokens")
-		token, e, err := NewToken("ann", "blue")
+		token, e, err := NewToken(Entry{Name: "ann", Tenant: "blue"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,6 +123,7 @@ func FuzzTokens(f *testing.F) {
 	f.Add([]byte("tokens:\n  - {name: a, tenant: b, sha256: " + hash + "}\n"))
 	f.Add([]byte("tokens: [{name: a, tenant: b, sha256: " + hash + ", expires: 2027-01-01T00:00:00Z}]"))
 	f.Add([]byte("tokens: [{name: a, tenant: b, sha256: " + hash + ", expires: 0001-01-01T00:00:00Z}]"))
+	f.Add([]byte("tokens: [{name: a, tenant: b, sha256: " + hash + ", role: reader, templates: [x], id_prefix: x-}]"))
 	f.Add([]byte("tokens: &a [*a]"))
 	f.Add([]byte("{\"tokens\": [{\"name\": \"\\u0000\"}]}"))
 	f.Add([]byte("tokens:\n- <<: {name: a}\n"))
@@ -132,7 +133,7 @@ func FuzzTokens(f *testing.F) {
 			t.Fatalf("%d tokens beside %v", len(known), err)
 		}
 		for hash, h := range known {
-			if h.Name == "" || h.Tenant == "" {
+			if h.Name == "" || h.Tenant == "" || h.Role.String() == "" {
 				t.Fatalf("%x stands for %+v", hash, h)
 			}
 		}
@@ -146,7 +147,11 @@ func TestTokensFileErrors(t *testing.T) {
 		"no tenant":     "tokens:\n  - {name: a, sha256: " + strings.Repeat("ab", 32) + "}\n",
 		"same hash": "tokens:\n  - {name: a, tenant: a, sha256: " + strings.Repeat("ab", 32) + "}\n" +
 			"  - {name: b, tenant: b, sha256: " + strings.Repeat("ab", 32) + "}\n",
-		"not YAML": "{",
+		"not YAML":     "{",
+		"no such role": "tokens: [{name: a, tenant: a, role: admin, sha256: " + strings.Repeat("ab", 32) + "}]",
+		"prefix":       "tokens: [{name: a, tenant: a, id_prefix: a/b, sha256: " + strings.Repeat("ab", 32) + "}]",
+		"same hash, other scope": "tokens:\n  - {name: a, tenant: a, sha256: " + strings.Repeat("ab", 32) + "}\n" +
+			"  - {name: a, tenant: a, role: reader, sha256: " + strings.Repeat("ab", 32) + "}\n",
 		"no date":  "tokens: [{name: a, tenant: a, sha256: " + strings.Repeat("ab", 32) + ", expires: soon}]",
 		"day only": "tokens: [{name: a, tenant: a, sha256: " + strings.Repeat("ab", 32) + ", expires: 2027-01-01}]",
 		"year 0":   "tokens: [{name: a, tenant: a, sha256: " + strings.Repeat("ab", 32) + ", expires: 0001-01-01T00:00:00Z}]",
@@ -177,9 +182,9 @@ func TestCertificates(t *testing.T) {
 		want Principal
 		err  error
 	}{
-		"organization": {&x509.Certificate{NotAfter: later, Subject: pkix.Name{CommonName: "ann", Organization: []string{"blue"}}}, Principal{"ann", "blue"}, nil},
+		"organization": {&x509.Certificate{NotAfter: later, Subject: pkix.Name{CommonName: "ann", Organization: []string{"blue"}}}, Principal{Name: "ann", Tenant: "blue", Issuer: "certificates"}, nil},
 		"uri wins": {&x509.Certificate{NotAfter: later, Subject: pkix.Name{CommonName: "ann", Organization: []string{"blue"}}, URIs: []*url.URL{spiffe}},
-			Principal{"spiffe://example/agent", "blue"}, nil},
+			Principal{Name: "spiffe://example/agent", Tenant: "blue", Issuer: "certificates"}, nil},
 		// Otherwise blue would be the tenant of O=blue.
 		"a name alone":       {&x509.Certificate{NotAfter: later, Subject: pkix.Name{CommonName: "blue"}}, Principal{}, ErrUnknownCredentials},
 		"empty organization": {&x509.Certificate{NotAfter: later, Subject: pkix.Name{CommonName: "ann", Organization: []string{""}}}, Principal{}, ErrUnknownCredentials},
@@ -187,6 +192,12 @@ func TestCertificates(t *testing.T) {
 			Principal{}, ErrUnknownCredentials},
 		"expired meanwhile": {&x509.Certificate{NotAfter: time.Now().Add(-time.Second), Subject: pkix.Name{CommonName: "ann", Organization: []string{"blue"}}},
 			Principal{}, ErrExpired},
+		"a role": {&x509.Certificate{NotAfter: later, Subject: pkix.Name{CommonName: "ann", Organization: []string{"blue"}, OrganizationalUnit: []string{"people", "sandgate-reader"}}},
+			Principal{Name: "ann", Tenant: "blue", Issuer: "certificates", Role: RoleReader}, nil},
+		"two roles": {&x509.Certificate{NotAfter: later, Subject: pkix.Name{CommonName: "ann", Organization: []string{"blue"}, OrganizationalUnit: []string{"sandgate-user", "sandgate-reader"}}},
+			Principal{}, ErrUnknownCredentials},
+		"no such role": {&x509.Certificate{NotAfter: later, Subject: pkix.Name{CommonName: "ann", Organization: []string{"blue"}, OrganizationalUnit: []string{"sandgate-admin"}}},
+			Principal{}, ErrUnknownCredentials},
 		"nameless": {&x509.Certificate{NotAfter: later}, Principal{}, ErrUnknownCredentials},
 		"none":     {nil, Principal{}, ErrNoCredentials},
 	} {
@@ -197,7 +208,7 @@ func TestCertificates(t *testing.T) {
 			}
 			ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: state}})
 			p, err := Certificates{}.Authenticate(ctx)
-			if p != c.want || !errors.Is(err, c.err) {
+			if !p.Equal(c.want) || !errors.Is(err, c.err) {
 				t.Fatalf("got %v %v", p, err)
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -14,13 +15,21 @@ import (
 // The name is the first URI, DNS name or e-mail address of the certificate,
 // otherwise its common name. The tenant is its organization, of which there
 // must be exactly one. It is never the name: then anyone with a name from the
-// authority could choose that of another tenant.
+// authority could choose that of another tenant. The organizational unit
+// "sandgate-reader", "sandgate-user" or "sandgate-operator" is the role; without
+// one it is RoleUser.
 type Certificates struct{}
+
+// certificatesName is the name of Certificates, and the issuer of their principals.
+const certificatesName = "certificates"
+
+// unitPrefix begins the organizational units that name a role.
+const unitPrefix = "sandgate-"
 
 var _ Authenticator = Certificates{}
 
 // Name implements Authenticator.
-func (Certificates) Name() string { return "certificates" }
+func (Certificates) Name() string { return certificatesName }
 
 // Authenticate implements Authenticator.
 func (Certificates) Authenticate(ctx context.Context) (Principal, error) {
@@ -41,7 +50,7 @@ func (Certificates) Authenticate(ctx context.Context) (Principal, error) {
 }
 
 func principalOf(c *x509.Certificate) (Principal, error) {
-	var p Principal
+	p := Principal{Issuer: certificatesName}
 	switch {
 	case len(c.URIs) > 0:
 		p.Name = c.URIs[0].String()
@@ -60,5 +69,17 @@ func principalOf(c *x509.Certificate) (Principal, error) {
 		return Principal{}, fmt.Errorf("%w: the certificate of %q must have one organization (O), the tenant", ErrUnknownCredentials, p.Name)
 	}
 	p.Tenant = o[0]
+	found := false
+	for _, unit := range c.Subject.OrganizationalUnit {
+		name, ok := strings.CutPrefix(unit, unitPrefix)
+		if !ok {
+			continue
+		}
+		role, err := ParseRole(name)
+		if err != nil || found {
+			return Principal{}, fmt.Errorf("%w: the certificate of %q must name one role in its organizational units (OU)", ErrUnknownCredentials, p.Name)
+		}
+		p.Role, found = role, true
+	}
 	return p, nil
 }

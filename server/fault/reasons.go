@@ -33,6 +33,8 @@ var reasons = map[sandboxv1.ErrorReason]row{
 	sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID:         {code: codes.Unauthenticated},
 	sandboxv1.ErrorReason_ERROR_REASON_POLICY_DENIED:               {code: codes.PermissionDenied, agent: true},
 	sandboxv1.ErrorReason_ERROR_REASON_TEMPLATE_FORBIDS:            {code: codes.PermissionDenied},
+	sandboxv1.ErrorReason_ERROR_REASON_CALL_FORBIDDEN:              {code: codes.PermissionDenied},
+	sandboxv1.ErrorReason_ERROR_REASON_AUTHENTICATION_UNAVAILABLE:  {code: codes.Unavailable, retry: time.Second},
 	sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_NOT_FOUND:           {code: codes.NotFound},
 	sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_EXPIRED:             {code: codes.NotFound},
 	sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS:        {code: codes.AlreadyExists},
@@ -85,6 +87,9 @@ var reasons = map[sandboxv1.ErrorReason]row{
 	sandboxv1.ErrorReason_ERROR_REASON_CALL_CANCELLED:              {code: codes.Canceled, agent: true},
 	sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED:      {code: codes.DeadlineExceeded, agent: true},
 	sandboxv1.ErrorReason_ERROR_REASON_INTERNAL:                    {code: codes.Internal, agent: true},
+	sandboxv1.ErrorReason_ERROR_REASON_PORT_CLOSED:                 {code: codes.FailedPrecondition, agent: true},
+	sandboxv1.ErrorReason_ERROR_REASON_CONNECTION_RESET:            {code: codes.Aborted, agent: true},
+	sandboxv1.ErrorReason_ERROR_REASON_TOO_MANY_CONNECTIONS:        {code: codes.ResourceExhausted, retry: time.Second, agent: true},
 }
 
 // sentinels maps a provider's errors. The first match counts.

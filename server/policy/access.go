@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/fault"
@@ -16,6 +17,11 @@ func CheckAccess(field string, p *sandboxv1.AccessPolicy) Violations {
 	var v Violations
 	if p == nil {
 		return nil
+	}
+	if proto.Size(p) > protocol.MaxPolicy {
+		// Nothing in it is worth naming, and it travels with every call.
+		v.Add(field, "must be at most %d bytes, encoded", protocol.MaxPolicy)
+		return v
 	}
 	v.OptionalPath(field+".root_dir", p.GetRootDir())
 	if p.GetVirtual() && p.GetRootDir() == "" {

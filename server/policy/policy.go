@@ -14,6 +14,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/egress"
 	"github.com/sandgate/sandgate/server/fault"
 )
 
@@ -24,6 +25,12 @@ type Config struct {
 	Access *sandboxv1.AccessPolicy
 	// Secret salts the hashes of environment values.
 	Secret []byte
+	// EgressGroups are named lists of rules for the network mode PROXY, to which
+	// templates and requests refer.
+	EgressGroups egress.Groups
+	// EgressAnyPublic lets requests allow every public destination where the
+	// template has no rules.
+	EgressAnyPublic bool
 	// DefaultTTL and DefaultIdleTTL apply to a sandbox that states none; 0: none.
 	DefaultTTL, DefaultIdleTTL time.Duration
 	// MaxTTL and MaxIdleTTL bound lifetimes; 0: no bound.
@@ -42,7 +49,8 @@ func New(cfg Config) (*Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Policy{cfg: cfg, templates: templates}, nil
+	p := &Policy{cfg: cfg, templates: templates}
+	return p, p.checkEgress()
 }
 
 // Templates returns the templates, ordered by name.

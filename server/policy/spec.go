@@ -53,6 +53,9 @@ func (p *Policy) Spec(tenant, id string, req *sandboxv1.CreateSandboxRequest) (p
 	if err := t.mergeNetwork(&spec.Network, want.GetNetwork()); err != nil {
 		return providers.Spec{}, err
 	}
+	if spec.Egress, err = p.egressRules(t, createRules, spec.Network, want.GetNetwork().GetAllow()); err != nil {
+		return providers.Spec{}, err
+	}
 	if spec.Access, err = EncodeAccess(t.Access, want.GetAccess()); err != nil {
 		return providers.Spec{}, err
 	}
@@ -132,17 +135,12 @@ func (t *Template) mergeResources(have *providers.Resources, want *sandboxv1.Res
 
 func (t *Template) mergeNetwork(have *providers.NetworkMode, want *sandboxv1.Network) error {
 	mode := wire.NetworkFrom(want.GetMode())
-	if mode == providers.NetworkUnset {
+	switch {
+	case mode != providers.NetworkUnset:
+	case len(want.GetAllow()) > 0:
+		mode = providers.NetworkProxy
+	default:
 		mode = *have
-	}
-	if mode == providers.NetworkProxy {
-		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED,
-			"this server cannot do the network mode PROXY").With("feature", "network_proxy")
-	}
-	if len(want.GetAllow()) > 0 {
-		var v Violations
-		v.Add("spec.network.allow", "is only for the mode PROXY")
-		return v.Err()
 	}
 	if !t.allowsNetwork(mode) {
 		return t.forbids("spec.network.mode", "%s is not allowed", mode)

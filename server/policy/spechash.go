@@ -71,10 +71,10 @@ func (c canonicalHasher) message(m protoreflect.Message) {
 			list := f.v.List()
 			c.number(uint64(list.Len()))
 			for i := range list.Len() {
-				c.value(f.fd, list.Get(i))
+				c.value(list.Get(i))
 			}
 		default:
-			c.value(f.fd, f.v)
+			c.value(f.v)
 		}
 	}
 }
@@ -97,11 +97,11 @@ func (c canonicalHasher) mapping(fd protoreflect.FieldDescriptor, m protoreflect
 			c.h.Write(mac.Sum(nil))
 			continue
 		}
-		c.value(fd.MapValue(), v)
+		c.value(v)
 	}
 }
 
-func (c canonicalHasher) value(fd protoreflect.FieldDescriptor, v protoreflect.Value) {
+func (c canonicalHasher) value(v protoreflect.Value) {
 	switch x := v.Interface().(type) {
 	case protoreflect.Message:
 		c.message(x)

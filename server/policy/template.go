@@ -52,6 +52,9 @@ type Template struct {
 	// Networks are the modes that a request may choose besides the template's own
 	// and none.
 	Networks []providers.NetworkMode
+	// Egress are the rules of its sandboxes with the mode PROXY. The rules of a
+	// request must lie within them. Nil: Config.EgressAnyPublic decides.
+	Egress []*sandboxv1.EgressRule
 	// MaxResources bounds the resources of a request. 0: the template's own
 	// resource; Unlimited: no bound.
 	MaxResources providers.Resources

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net/netip"
 	"path"
 	"regexp"
 	"slices"
@@ -53,6 +54,13 @@ type violation struct {
 func (v *Violations) Add(field, format string, args ...any) {
 	*v = append(*v, violation{field: field, text: fmt.Sprintf(format, args...),
 		reason: sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID})
+}
+
+// NotEmpty requires a field of at least one byte.
+func (v *Violations) NotEmpty(field string, size int) {
+	if size == 0 {
+		v.Add(field, "must be given")
+	}
 }
 
 // Err returns nil if there are no violations. Its reason is that of the first.
@@ -113,6 +121,23 @@ func (v *Violations) Path(field, p string) {
 func (v *Violations) OptionalPath(field, p string) {
 	if p != "" {
 		v.Path(field, p)
+	}
+}
+
+// LoopbackHost checks the host of a Forward. Empty is "localhost".
+func (v *Violations) LoopbackHost(field, host string) {
+	if host == "" || host == "localhost" {
+		return
+	}
+	if addr, err := netip.ParseAddr(host); err != nil || !addr.IsLoopback() || addr.Zone() != "" {
+		v.Add(field, "must be \"localhost\" or a loopback address, such as 127.0.0.1 or ::1")
+	}
+}
+
+// Port checks a TCP port.
+func (v *Violations) Port(field string, port int32) {
+	if port < 1 || port > 65_535 {
+		v.Add(field, "must be 1 to 65535")
 	}
 }
 

@@ -17,11 +17,16 @@ import (
 // on the loopback address, and no other address of the machine is used.
 const node = "localhost"
 
+// networkPolicy is the component that enforces NetworkPolicies.
+const networkPolicy = "network-policy"
+
 // component is one process of the cluster.
 type component struct {
 	name  string
 	argv  []string                    // argv[0] is a program, or a name in kubes
 	ready func(context.Context) error // nil while it serves
+	// optional: "up" does not start it, and pods can run without it.
+	optional bool
 }
 
 // components are all of them, in the order in which they start.
@@ -31,16 +36,16 @@ func (c *cluster) components() []component {
 	peer := url("http", p.EtcdPeer, "")
 	pki := func(name string) string { return c.path("pki", name) }
 	return []component{
-		{"etcd", []string{
+		{name: "etcd", argv: []string{
 			"etcd", "--data-dir=" + c.path("etcd"), "--log-outputs=stderr", "--unsafe-no-fsync",
 			"--listen-client-urls=" + etcd, "--advertise-client-urls=" + etcd,
 			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer,
 			"--initial-cluster=default=" + peer,
-		}, answers(etcd+"/health", nil)},
-		{"containerd", []string{
+		}, ready: answers(etcd+"/health", nil)},
+		{name: "containerd", argv: []string{
 			"containerd", "--config=" + c.path("containerd", "config.toml"),
-		}, c.runtimeReady},
-		{"kube-apiserver", []string{
+		}, ready: c.runtimeReady},
+		{name: "kube-apiserver", argv: []string{
 			"kube-apiserver", "--etcd-servers=" + etcd,
 			"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
 			"--secure-port=" + strconv.Itoa(p.API), "--cert-dir=" + c.path("pki"),
@@ -55,26 +60,31 @@ func (c *cluster) components() []component {
 			"--kubelet-client-certificate=" + pki("to-kubelet.crt"),
 			"--kubelet-client-key=" + pki("to-kubelet.key"),
 			"--allow-privileged=true",
-		}, answers(c.server()+"/readyz", c.trust())},
-		{"kube-controller-manager", []string{
+		}, ready: answers(c.server()+"/readyz", c.trust())},
+		{name: "kube-controller-manager", argv: []string{
 			"kube-controller-manager", "--kubeconfig=" + pki("manager.kubeconfig"),
 			"--service-account-private-key-file=" + pki("accounts.key"), "--root-ca-file=" + pki("ca.crt"),
 			"--use-service-account-credentials=true", "--enable-hostpath-provisioner=true",
 			"--flex-volume-plugin-dir=" + c.path("volume-plugins"), "--leader-elect=false", "--secure-port=0",
-		}, nil},
-		{"kube-scheduler", []string{
+		}},
+		{name: "kube-scheduler", argv: []string{
 			"kube-scheduler", "--kubeconfig=" + pki("scheduler.kubeconfig"),
 			"--leader-elect=false", "--secure-port=0",
-		}, nil},
-		{"kubelet", []string{
+		}},
+		{name: "kubelet", argv: []string{
 			"kubelet", "--config=" + c.path("kubelet.yaml"), "--kubeconfig=" + pki("node.kubeconfig"),
 			"--hostname-override=" + node, "--root-dir=" + c.path("kubelet"), "--cert-dir=" + c.path("pki"),
-		}, answers(url("http", p.KubeletHealth, "/healthz"), nil)},
-		{"agent-sandbox", []string{
+		}, ready: answers(url("http", p.KubeletHealth, "/healthz"), nil)},
+		{name: "agent-sandbox", argv: []string{
 			c.beside("agent-sandbox-controller"), "--kubeconfig=" + c.path("kubeconfig"), "--extensions",
 			"--enable-webhook=false", "--leader-elect=false", "--metrics-bind-address=127.0.0.1:0",
 			"--health-probe-bind-address=127.0.0.1:" + strconv.Itoa(p.Sandbox),
-		}, answers(url("http", p.Sandbox, "/readyz"), nil)},
+		}, ready: answers(url("http", p.Sandbox, "/readyz"), nil)},
+		// It writes to the machine's firewall, and takes processor time for each pod
+		// that comes or goes.
+		{name: networkPolicy, argv: []string{
+			c.beside(networkPolicy), "--kubeconfig=" + c.path("kubeconfig"), "--node=" + node,
+		}, optional: true},
 	}
 }
 

@@ -43,7 +43,11 @@ func (c *cluster) stopAll(ctx context.Context) error {
 	parts := c.components()
 	slices.Reverse(parts)
 	for _, component := range parts {
-		if component.name != "containerd" && component.name != "etcd" {
+		switch component.name {
+		case "containerd", "etcd":
+		case networkPolicy:
+			errs = append(errs, c.kill(component.name, syscall.SIGTERM)) // it removes its rules
+		default:
 			errs = append(errs, c.kill(component.name, syscall.SIGKILL))
 		}
 	}

@@ -1,7 +1,7 @@
 // Command cluster runs a Kubernetes on this machine, for tests: one node, without
 // Docker, without a registry, all of it on the loopback address and in one
 // directory. It is also the API server, the controller manager, the scheduler and
-// the kubelet, when it is called by their names.
+// the kubelet, and kubectl, when it is called by their names.
 package main
 
 import (

@@ -17,6 +17,8 @@ func (c *cluster) status(ctx context.Context, out io.Writer) error {
 	for _, component := range c.components() {
 		pid, state := c.pid(component.name), "serves"
 		switch {
+		case pid == 0 && component.optional:
+			state = "optional, does not run"
 		case pid == 0:
 			state = "does not run"
 		case component.ready != nil:

@@ -85,6 +85,9 @@ func (c *cluster) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	for _, component := range c.components() {
+		if component.optional {
+			continue
+		}
 		if c.pid(component.name) == 0 {
 			return fmt.Errorf("%s does not run", component.name)
 		}

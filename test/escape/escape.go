@@ -41,7 +41,7 @@ func Run(t testing.TB, box *sandgate.Sandbox, program string, allowed map[string
 	if _, err := box.UploadFile(ctx, sandgate.File{Path: "/workspace/attempts", Content: bytes.NewReader(content)}); err != nil {
 		t.Fatal(err)
 	}
-	result, err := box.Execute(ctx, sandgate.ExecuteRequest{Shell: "chmod 700 attempts && exec ./attempts", Dir: "/workspace"})
+	result, err := box.Execute(ctx, sandgate.ExecuteRequest{Shell: "chmod 700 attempts && exec ./attempts", Cwd: "/workspace"})
 	if err != nil {
 		t.Fatal(err)
 	}

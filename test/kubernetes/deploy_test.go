@@ -71,6 +71,8 @@ func TestChart(t *testing.T) {
 				t.Errorf("%q", out)
 			}
 		})
+		t.Run("S4-3 S5-4 C7 a command through kubectl port-forward", c.throughTunnel)
+		t.Run("S1-8 S4-3 S5-4 a command through a gateway", c.throughGateway)
 		t.Run("S1-32 S5-5 in the cluster agents are reached at their pods' addresses", func(t *testing.T) { c.reaches(t, "pod-ip") })
 		t.Run("S1-7 S3-2 S5-3 S5-30 a readable name in the namespace", func(t *testing.T) {
 			id := strings.TrimSpace(c.run(t, binary("sandgate"), "create"))
@@ -133,6 +135,7 @@ func TestChart(t *testing.T) {
 		})
 		t.Run("S1-32 S5-5 in the cluster agents are reached at their pods' addresses", func(t *testing.T) { c.reaches(t, "pod-ip") })
 		t.Run("S1-29 C21 suspend and resume", c.suspend)
+		t.Run("S1-12 C6 a pod dies under a session", func(t *testing.T) { c.sessionsOutliveTheirPods(t, client) })
 		t.Run("conformance", func(t *testing.T) { c.conformance(t, "0.08") })
 		t.Run("S5-15 no other rights", func(t *testing.T) { noOtherRights(t, config, c) })
 	})

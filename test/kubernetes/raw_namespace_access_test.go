@@ -75,6 +75,24 @@ func TestRawNamespaceAccess(t *testing.T) {
 		return err
 	})
 
+	// What no admission policy needs to refuse, since the ClusterRole has no rule for it.
+	if !may(t, own, "", "create", "", "namespaces") {
+		t.Error("it may not do what it must: the questions are asked of the wrong account")
+	}
+	for _, no := range [][4]string{
+		{"", "get", "", "nodes"}, {"", "create", "", "persistentvolumes"}, {"", "impersonate", "", "users"},
+		{"", "create", "rbac.authorization.k8s.io", "clusterrolebindings"}, {"", "escalate", "rbac.authorization.k8s.io", "clusterroles"},
+		{"", "delete", "admissionregistration.k8s.io", "validatingadmissionpolicies"},
+		{"", "delete", "admissionregistration.k8s.io", "validatingadmissionpolicybindings"},
+		{foreign, "list", "", "secrets"}, {foreign, "create", "", "serviceaccounts/token"}, {foreign, "create", "", "pods/attach"},
+		{foreign, "create", "rbac.authorization.k8s.io", "rolebindings"}, {foreign, "create", "apps", "deployments"},
+		{foreign, "update", "", "configmaps"}, {"kube-system", "get", "", "configmaps"},
+	} {
+		if may(t, own, no[0], no[1], no[2], no[3]) {
+			t.Errorf("it may %s %s %s in %q", no[1], no[2], no[3], no[0])
+		}
+	}
+
 	p, err := raw.New(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func FuzzOpen(f *testing.F) {
 				at = m.root + at
 			}
 			want := m.open(path, virtual)
-			for mode, opts := range modes(t) {
+			for mode, opts := range modes() {
 				v, err := paths.New([]paths.Policy{{Root: m.root, Virtual: virtual}}, opts)
 				must(t, err)
 				if got := content(v, at, paths.Read); got != want {

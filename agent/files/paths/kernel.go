@@ -10,10 +10,10 @@ import (
 // tries bounds how often a lookup that raced with a rename is repeated.
 const tries = 64
 
-// Kernel reports whether the kernel resolves beneath a directory (openat2).
+// hasOpenat2 reports whether the kernel resolves beneath a directory.
 // Seccomp filters refuse it with EPERM, older kernels and some runtimes with
 // ENOSYS.
-var Kernel = sync.OnceValue(func() bool {
+var hasOpenat2 = sync.OnceValue(func() bool {
 	fd, err := unix.Openat2(unix.AT_FDCWD, "/", &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC | unix.O_DIRECTORY,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,

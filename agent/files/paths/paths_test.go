@@ -12,15 +12,9 @@ import (
 	"github.com/sandgate/sandgate/agent/files/paths"
 )
 
-// modes are both ways to resolve; the kernel's only where there is one.
-func modes(t testing.TB) map[string]paths.Options {
-	m := map[string]paths.Options{"walk": {NoKernel: true}}
-	if paths.Kernel() {
-		m["kernel"] = paths.Options{}
-	} else {
-		t.Log("this kernel has no openat2")
-	}
-	return m
+// modes are both ways to resolve. A kernel without openat2 has one.
+func modes() map[string]paths.Options {
+	return map[string]paths.Options{"walk": {NoKernel: true}, "kernel": {}}
 }
 
 func must(t testing.TB, err error) {
@@ -111,7 +105,7 @@ func TestOpen(t *testing.T) {
 		"/magic/f": "outside ENOENT", "/missing": "ENOENT ENOENT", "/f/x": "ENOTDIR ENOTDIR", "/fileslash": "ENOTDIR ENOTDIR",
 		"/a/../f": "invalid invalid", "/../outside/f": "invalid invalid", "/..": "invalid invalid", "/a\x00": "invalid invalid",
 	}
-	for name, opts := range modes(t) {
+	for name, opts := range modes() {
 		t.Run(name, func(t *testing.T) {
 			real := view(t, opts, paths.Policy{Root: root})
 			virtual := view(t, opts, paths.Policy{Root: root, Virtual: true})
@@ -198,7 +192,7 @@ func TestPolicies(t *testing.T) {
 		},
 	}
 	for _, tt := range tests {
-		for mode, opts := range modes(t) {
+		for mode, opts := range modes() {
 			t.Run(tt.name+"/"+mode, func(t *testing.T) {
 				v := view(t, opts, tt.policies...)
 				for path, want := range tt.read {
@@ -238,7 +232,7 @@ func TestBadPolicies(t *testing.T) {
 func TestRemovedFile(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(dir+"/f (deleted)", []byte("a name"), 0o644))
-	for _, opts := range modes(t) {
+	for _, opts := range modes() {
 		v := view(t, opts, paths.Policy{ReadDeny: []string{"/nowhere"}})
 		if got := content(v, dir+"/f (deleted)", paths.Read); got != "a name" {
 			t.Errorf("a name that looks like a removed file: %q", got)
@@ -254,7 +248,7 @@ func TestRemovedFile(t *testing.T) {
 }
 
 func TestLocate(t *testing.T) {
-	for mode, opts := range modes(t) {
+	for mode, opts := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			root, outside := tree(t)
 			v := view(t, opts, paths.Policy{Root: root})

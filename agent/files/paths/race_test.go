@@ -17,7 +17,7 @@ import (
 // TestRace lets an attacker swap a directory and a link to the outside as fast
 // as it can, while everything is done beneath the directory's name.
 func TestRace(t *testing.T) {
-	for mode, opts := range modes(t) {
+	for mode, opts := range modes() {
 		for _, virtual := range []bool{false, true} {
 			name := mode
 			if virtual {

@@ -28,7 +28,7 @@ type Options struct {
 // New returns the view that all policies allow, the widest first. The error wraps
 // ErrInvalid if a policy is malformed.
 func New(policies []Policy, opts Options) (*View, error) {
-	v := &View{kernel: !opts.NoKernel && Kernel()}
+	v := &View{kernel: !opts.NoKernel && hasOpenat2()}
 	if err := v.compile(policies); err != nil {
 		_ = v.Close()
 		return nil, err

@@ -36,6 +36,14 @@ func (s *Server) UpdateSandbox(_ context.Context, r *sandboxv1.UpdateSandboxRequ
 	if r.GetRenew() {
 		info.LastActivityTime = timestamppb.Now()
 	}
+	if r.GetNetwork() != nil {
+		spec := info.GetSpec()
+		if spec == nil {
+			spec = &sandboxv1.SandboxSpec{}
+		}
+		spec.Network = &sandboxv1.Network{Mode: spec.GetNetwork().GetMode(), Allow: r.GetNetwork().GetAllow()}
+		info.Spec = spec
+	}
 	b.info = info
 	return &sandboxv1.UpdateSandboxResponse{Sandbox: info}, nil
 }

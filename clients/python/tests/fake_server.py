@@ -27,6 +27,7 @@ from sandgate._gen.sandbox.v1 import sandbox_search_pb2 as search_pb
 from sandgate._gen.sandbox.v1 import sandbox_service_pb2_grpc as service
 from tests import fake_files
 from tests.fake_files import Refused
+from tests.fake_forward import FakeForward
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -145,10 +146,11 @@ class Command:
                 return
 
 
-class FakeServer(service.SandboxServiceServicer):
+class FakeServer(FakeForward, service.SandboxServiceServicer):
     """The service. `calls` counts calls by name; `faults` break them."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self.directory = directory
         self.address = f"unix://{directory}/fake.sock"
         self.sandboxes: dict[str, lifecycle_pb.Sandbox] = {}
@@ -164,6 +166,8 @@ class FakeServer(service.SandboxServiceServicer):
         """Errors to end the next calls of a name with."""
         self.lost: dict[str, list[Refused]] = {}
         """As `faults`, once the call has had its effect."""
+        self.after: dict[str, Callable[[], None]] = {}
+        """What happens once, after the next call of a name was answered."""
         self.cut_after: list[int] = []
         """Bytes of output after which the next streams break."""
         self.corrupt = False
@@ -188,6 +192,8 @@ class FakeServer(service.SandboxServiceServicer):
             answer = work()
             if lost := self.lost.get(name):
                 raise lost.pop(0)
+            if after := self.after.pop(name, None):
+                after()
         except Refused as e:
             e.abort(context)
             raise
@@ -202,6 +208,18 @@ class FakeServer(service.SandboxServiceServicer):
                 sandbox_id=sandbox_id,
             )
         return self.sandboxes[sandbox_id]
+
+    def _active(self, sandbox_id: str) -> lifecycle_pb.Sandbox:
+        sandbox = self._sandbox(sandbox_id)
+        if sandbox.state == lifecycle_pb.SANDBOX_STATE_FAILED:
+            raise Refused(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "SANDBOX_NOT_ACTIVE",
+                "the sandbox failed; delete it and create another",
+                sandbox_id=sandbox_id,
+                state="FAILED",
+            )
+        return sandbox
 
     def GetServerInfo(self, request: Any, context: Any) -> info_pb.GetServerInfoResponse:
         return self._answer(
@@ -229,7 +247,7 @@ class FakeServer(service.SandboxServiceServicer):
                 ),
             )
             return lifecycle_pb.CreateSandboxResponse(
-                sandbox=self.sandboxes[request.sandbox_id], created=created
+                sandbox=self._active(request.sandbox_id), created=created
             )
 
         return self._answer("CreateSandbox", context, work)
@@ -254,13 +272,15 @@ class FakeServer(service.SandboxServiceServicer):
         return self._answer("ListSandboxes", context, work)
 
     def DeleteSandbox(self, request: Any, context: Any) -> lifecycle_pb.DeleteSandboxResponse:
-        return self._answer(
-            "DeleteSandbox",
-            context,
-            lambda: lifecycle_pb.DeleteSandboxResponse(
+        def work() -> lifecycle_pb.DeleteSandboxResponse:
+            sandbox = self.sandboxes.get(request.sandbox_id)
+            if sandbox and request.expected_incarnation not in ("", sandbox.incarnation):
+                raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "SANDBOX_REPLACED", "another incarnation")
+            return lifecycle_pb.DeleteSandboxResponse(
                 deleted=self.sandboxes.pop(request.sandbox_id, None) is not None
-            ),
-        )
+            )
+
+        return self._answer("DeleteSandbox", context, work)
 
     def SuspendSandbox(self, request: Any, context: Any) -> lifecycle_pb.SuspendSandboxResponse:
         def work() -> lifecycle_pb.SuspendSandboxResponse:
@@ -282,7 +302,7 @@ class FakeServer(service.SandboxServiceServicer):
 
     def Execute(self, request: pb.ExecuteRequest, context: Any) -> Iterator[pb.ExecuteResponse]:
         def work() -> Command:
-            self._sandbox(request.sandbox_id)
+            self._active(request.sandbox_id)
             if request.exec_id not in self.commands:
                 self.commands[request.exec_id] = Command(request, self.directory)
             return self.commands[request.exec_id]

@@ -102,7 +102,7 @@ async def test_one_file_fails_as_one_of_several(send: Send, fake: FakeServer, wo
         ("SANDBOX_NOT_FOUND", {"sandbox_id": "agent"}, "SandboxNotFoundError: no (SANDBOX_NOT_FOUND)"),
     ],
 )
-async def test_a_refusal_is_told_as_an_upload_tells_it(
+async def test_a_refusal_is_that_of_an_upload(
     send: Send, fake: FakeServer, reason: str, metadata: dict[str, str], error: str
 ) -> None:
     fake.faults["WriteFile"] = [Refused(grpc.StatusCode.UNKNOWN, reason, "no", **metadata)]
@@ -111,7 +111,7 @@ async def test_a_refusal_is_told_as_an_upload_tells_it(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_broken_message_is_mended_as_an_upload(
+async def test_a_broken_message_becomes_an_upload(
     send: Send, fake: FakeServer, work: Path, when: str
 ) -> None:
     (fake.faults if when == "before" else fake.lost)["WriteFile"] = [_away()]

@@ -54,10 +54,12 @@ def test_s4_16_s3_27_what_is_not_given_comes_from_the_environment() -> None:
         "SANDGATE_CA_FILE": "ca",
         "SANDGATE_CERT_FILE": "cert",
         "SANDGATE_KEY_FILE": "key",
+        "SANDGATE_TEMPLATE": "small",
     }
     config = Config.load(environ=environ)
     assert (config.address, config.token) == ("unix:///s", "t")
     assert (config.ca_file, config.cert_file, config.key_file) == ("ca", "cert", "key")
+    assert config.template == "small"
     assert Config.load("a:1", token="u", environ=environ).address == "a:1"  # noqa: S106
     assert Config.load(environ={}).address == "127.0.0.1:7777"
 
@@ -72,7 +74,7 @@ def test_a_token_goes_over_no_network_without_tls() -> None:
     assert channel_credentials(secured, parse_address(secured.address)) is not None
 
 
-def test_a_missing_certificate_is_said(tmp_path: Path) -> None:
+def test_a_missing_certificate_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="cannot be read"):
         Client("127.0.0.1:1", ca_file=str(tmp_path / "none.pem"))
 

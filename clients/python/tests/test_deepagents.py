@@ -203,19 +203,19 @@ async def test_output_is_capped(config: Config) -> None:
         assert response == ExecuteResponse("0123456789", 1, truncated=True)
 
 
-async def test_output_is_told_as_it_comes(config: Config) -> None:
-    told = list[str]()
+async def test_output_is_reported_as_it_comes(config: Config) -> None:
+    received = list[str]()
 
     async def later(text: str) -> None:
         await asyncio.sleep(0)
-        told.append(text)
+        received.append(text)
 
-    async with await SandgateSandbox.acreate(config=config, on_output=told.append) as backend:
+    async with await SandgateSandbox.acreate(config=config, on_output=received.append) as backend:
         await asyncio.to_thread(backend.execute, "echo a")
         await backend.aexecute("echo b")
         backend.on_output = later
         await backend.aexecute("echo c")
-    assert "".join(told) == "a\nb\nc\n"
+    assert "".join(received) == "a\nb\nc\n"
 
 
 async def test_streams(backend: SandgateSandbox) -> None:

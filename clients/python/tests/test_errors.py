@@ -53,7 +53,7 @@ def test_codes_are_those_of_grpc() -> None:
     assert set(errors.CODES) <= {code.name for code in grpc.StatusCode}
 
 
-def test_an_error_says_everything_that_the_server_said(client: Client) -> None:
+def test_an_error_has_everything_that_the_server_sent(client: Client) -> None:
     with pytest.raises(SandboxNotFoundError) as caught:
         client.get("nobody")
     error = caught.value

@@ -89,7 +89,18 @@ def test_a_stream_that_ends_early_without_an_error_is_resumed() -> None:
     assert follower.broken(None) > 0
 
 
-def test_gaps_are_told() -> None:
+def test_a_stream_that_something_on_the_path_reset_is_resumed() -> None:
+    follower = _follower()
+    follower.open()
+    _feed(follower, _started(), _output(0, b"abc"))
+    follower.broken(InternalError("stream reset", code="INTERNAL"))
+    name, request = follower.open()
+    assert (name, request.position) == ("Attach", 3)  # type: ignore[union-attr]
+    with pytest.raises(InternalError):
+        follower.broken(InternalError("a fault", code="INTERNAL", reason="INTERNAL"))
+
+
+def test_gaps_are_events() -> None:
     follower = _follower()
     follower.open()
     events = _feed(follower, _started(), _gap(0, 10), _output(10, b"x"), _exited())
@@ -155,7 +166,7 @@ def test_before_started_it_gives_up_sooner_with_the_error_itself() -> None:
         follower.broken(UnavailableError("gone"))
 
 
-def test_what_comes_through_begins_the_patience_anew() -> None:
+def test_what_comes_through_restarts_the_retry_window() -> None:
     clock = Clock()
     follower = _follower(clock)
     follower.open()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from sandgate import AccessPolicy, EgressRule, Resources
+from sandgate import AccessPolicy, EgressRule, Resources, _plans
 from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as lifecycle_pb
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as process_pb
 from sandgate.options import ExecuteOptions, create_request, execute_request
@@ -35,7 +35,7 @@ def test_every_property_arrives() -> None:
             "env": {"K": "V"},
             "working_directory": "/w",
             "network": "PROXY",
-            "network_allow": [EgressRule("pypi.org", [443, 80])],
+            "network_allow": [EgressRule(["a.example"], ports=[443, 80]), EgressRule(group="packages")],
             "access": AccessPolicy(root_dir="/r", virtual=True, write_deny_prefixes=["/x"]),
             "command": ["sleep", "1"],
             "labels": {"l": "1"},
@@ -49,12 +49,30 @@ def test_every_property_arrives() -> None:
     assert (spec.resources.memory_bytes, spec.resources.disk_bytes) == (1, 4)
     assert dict(spec.env) == {"K": "V"}
     assert spec.network.mode == lifecycle_pb.NETWORK_MODE_PROXY
+    assert list(spec.network.allow[0].hosts) == ["a.example"]
     assert list(spec.network.allow[0].ports) == [443, 80]
+    assert spec.network.allow[1].group == "packages"
     assert spec.access.virtual
     assert list(spec.command) == ["sleep", "1"]
     assert (request.ttl.seconds, request.ttl.nanos) == (1, 500_000_000)
     assert request.HasField("idle_ttl")
     assert MessageToDict(request.provider_options) == {"depth": {"n": 1.0}}
+
+
+def _update(rules: list[EgressRule] | None) -> lifecycle_pb.UpdateSandboxRequest:
+    plan = _plans.update(
+        "a", set_labels=None, remove_labels=(), ttl=None, idle_ttl=None, renew=False, network_allow=rules
+    )
+    request = getattr(next(plan), "request", None)
+    assert isinstance(request, lifecycle_pb.UpdateSandboxRequest)
+    return request
+
+
+def test_an_update_of_rules() -> None:
+    assert not _update(None).HasField("network")
+    assert _update([]).HasField("network")  # which takes the sandbox's own rules away
+    rule = _update([EgressRule(["a.example"], ports=[443])]).network.allow[0]
+    assert (list(rule.hosts), list(rule.ports)) == (["a.example"], [443])
 
 
 def test_a_shell_command_and_an_argv() -> None:
@@ -100,7 +118,7 @@ def test_options_of_a_command() -> None:
     assert request.disconnect_grace.ToNanoseconds() == 0
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_are_errors() -> None:
     with pytest.raises(ValueError, match="negative"):
         _execute("true", {"timeout": -1})
     with pytest.raises(TypeError, match="shel_path"):

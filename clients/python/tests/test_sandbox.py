@@ -83,7 +83,7 @@ def test_output_is_capped(sandbox: Sandbox) -> None:
     assert (len(result.stdout_data), result.truncated, result.code) == (1000, True, 4)
 
 
-def test_broken_streams_are_mended(fake: FakeServer, sandbox: Sandbox) -> None:
+def test_broken_streams_are_resumed(fake: FakeServer, sandbox: Sandbox) -> None:
     fake.cut_after = [1, 0, 5, 70_000]
     result = sandbox.execute("for i in $(seq 20000); do echo $i; echo $i >&2; done")
     want = "".join(f"{i}\n" for i in range(1, 20001))
@@ -92,7 +92,7 @@ def test_broken_streams_are_mended(fake: FakeServer, sandbox: Sandbox) -> None:
     assert fake.calls.count("Attach") == 4
 
 
-async def test_broken_streams_are_mended_async(fake: FakeServer, async_client: AsyncClient) -> None:
+async def test_broken_streams_are_resumed_async(fake: FakeServer, async_client: AsyncClient) -> None:
     fake.cut_after = [1, 0, 5, 70_000]
     async with async_client, await async_client.create() as sandbox:
         result = await sandbox.execute("seq 40000")

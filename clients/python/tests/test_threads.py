@@ -10,8 +10,10 @@ import grpc
 import pytest
 
 from sandgate import Config
-from sandgate.deepagents import SandgateThreadBackend
+from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as lifecycle_pb
+from sandgate.deepagents import SandgateManager, SandgateThreadBackend
 from sandgate.deepagents.threads import RECREATED, thread_sandbox_id
+from sandgate.errors import SandboxNotActiveError
 from tests.fake_files import Refused
 from tests.fake_server import FakeServer
 from tests.scripted import ain_thread, in_thread
@@ -100,7 +102,7 @@ def test_an_expected_sandbox_is_not_made_silently(backend: SandgateThreadBackend
     assert not fake.sandboxes
 
 
-async def test_recreating_is_told(patient: SandgateThreadBackend, fake: FakeServer) -> None:
+async def test_recreating_is_reported(patient: SandgateThreadBackend, fake: FakeServer) -> None:
     async def execute() -> str:
         return str((await ain_thread("1", lambda: patient.aexecute("echo hi"))).output)
 
@@ -115,6 +117,82 @@ async def test_recreating_is_told(patient: SandgateThreadBackend, fake: FakeServ
     target = str(fake.directory / "written")
     assert RECREATED in str(in_thread("1", lambda: patient.write(target, "x")).error)
     assert in_thread("1", lambda: patient.write(target, "x")).error is None
+
+
+def _fail(fake: FakeServer) -> lifecycle_pb.Sandbox:
+    (sandbox,) = fake.sandboxes.values()
+    sandbox.state = lifecycle_pb.SANDBOX_STATE_FAILED
+    return sandbox
+
+
+async def test_a_failed_sandbox_is_lost(patient: SandgateThreadBackend, fake: FakeServer) -> None:
+    in_thread("1", lambda: patient.execute("true"))
+    _fail(fake)
+    assert RECREATED in in_thread("1", lambda: patient.execute("echo hi")).output
+    assert in_thread("1", lambda: patient.execute("echo hi")).output == "hi\n"
+    _fail(fake)
+    assert RECREATED in (await ain_thread("1", lambda: patient.aexecute("echo hi"))).output
+    assert (await ain_thread("1", lambda: patient.aexecute("echo hi"))).output == "hi\n"
+    assert fake.calls.count("DeleteSandbox") == 2
+
+
+def test_a_failed_sandbox_is_lost_to_another_process(config: Config, fake: FakeServer) -> None:
+    for recreate in (False, True):
+        with SandgateThreadBackend(config=config, recreate=recreate) as first:
+            in_thread("1", partial(first.execute, "true"))
+        _fail(fake)
+        for expected in (True, False):
+            with SandgateThreadBackend(config=config, recreate=recreate) as second:
+                if expected:
+                    second.expect("1")
+                result = in_thread("1", partial(second.execute, "true")).output
+                assert (RECREATED in result) == recreate
+                assert ("the sandbox is lost" in result) != recreate
+                again = in_thread("1", partial(second.execute, "echo hi")).output
+                assert (again == "hi\n") == recreate
+            if recreate:
+                _fail(fake)
+        fake.sandboxes.clear()
+
+
+def test_only_the_failed_incarnation_is_deleted(patient: SandgateThreadBackend, fake: FakeServer) -> None:
+    in_thread("1", lambda: patient.execute("true"))
+    failed = _fail(fake)
+    replaced = lifecycle_pb.Sandbox()
+    replaced.CopyFrom(failed)
+    replaced.incarnation, replaced.state = "another", lifecycle_pb.SANDBOX_STATE_ACTIVE
+
+    def answered() -> None:
+        # Another process was quicker.
+        fake.sandboxes[failed.sandbox_id] = replaced
+
+    fake.after["GetSandbox"] = answered
+    assert RECREATED in in_thread("1", lambda: patient.execute("true")).output
+    assert fake.calls.count("DeleteSandbox") == 1
+    assert fake.sandboxes[failed.sandbox_id] is replaced
+    assert in_thread("1", lambda: patient.execute("echo hi")).output == "hi\n"
+
+
+def test_a_suspended_sandbox_is_not_lost(patient: SandgateThreadBackend, fake: FakeServer) -> None:
+    in_thread("1", lambda: patient.execute("true"))
+    fake.faults["Execute"] = [
+        Refused(
+            grpc.StatusCode.FAILED_PRECONDITION, "SANDBOX_NOT_ACTIVE", "resume it first", state="SUSPENDED"
+        )
+    ]
+    assert "resume it first" in in_thread("1", lambda: patient.execute("true")).output
+    assert "DeleteSandbox" not in fake.calls
+
+
+async def test_a_manager_replaces_a_failed_sandbox(config: Config, fake: FakeServer) -> None:
+    with SandgateManager(config=config) as strict:
+        made = strict.get_or_reconnect(None)
+        _fail(fake)
+        with pytest.raises(SandboxNotActiveError, match="failed"):
+            strict.get_or_reconnect(made.id)
+    with SandgateManager(config=config, recreate=True) as lenient:
+        assert lenient.get_or_reconnect(made.id).id != made.id
+        assert (await lenient.aget_or_reconnect(made.id)).id != made.id
 
 
 async def test_what_is_read_at_the_start_is_missing_and_the_note_comes_later(

@@ -1,15 +1,17 @@
 /** A connection to one server: sandboxes are made, found and deleted here. */
 
 import type { JsonObject } from "@bufbuild/protobuf";
+import type { CallOptions } from "./call.js";
 import { newId } from "./command.js";
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
 import { type ClientOptions, connection } from "./options.js";
 import { Sandbox } from "./sandbox.js";
-import { type CallOptions, Transport } from "./transport.js";
+import { Transport } from "./transport.js";
 import { type Names, refuseUnknown } from "./unknown.js";
 import {
   defined,
   duration,
+  type EgressRule,
   required,
   type SandboxInfo,
   type SandboxSpec,
@@ -30,7 +32,7 @@ export interface CreateOptions extends SandboxSpec {
    * an id again with the same spec returns the same sandbox.
    */
   id?: string;
-  /** Default: "default". */
+  /** Default: {@link ClientOptions.template}, else "default". */
   template?: string;
   /** Labels to find it by, at most 32. */
   labels?: Record<string, string>;
@@ -86,6 +88,11 @@ export interface UpdateOptions {
   idleTtlMs?: number;
   /** True: idleness begins anew. */
   renew?: boolean;
+  /**
+   * New rules of a sandbox with the network mode PROXY, which replace the old ones.
+   * An empty list: those of its template.
+   */
+  networkAllow?: EgressRule[];
 }
 
 /** What to clean up. */
@@ -130,13 +137,16 @@ export interface PoolStatus {
  */
 export class Client {
   readonly #transport: Transport;
+  readonly #template: string;
 
   /**
    * @throws InvalidRequestError when the options cannot be used: a malformed
    * address, a file that cannot be read, a token that would travel in the clear.
    */
   constructor(options: ClientOptions = {}) {
-    this.#transport = new Transport(connection(options));
+    const settings = connection(options);
+    this.#transport = new Transport(settings);
+    this.#template = settings.template;
   }
 
   /** Tells what the server is, what it can do, what it enforces and who the caller is to it. */
@@ -162,7 +172,7 @@ export class Client {
       {
         sandboxId: id || newId("sb"),
         ...defined({
-          template,
+          template: template || this.#template || undefined,
           labels,
           ttl: duration("ttlMs", ttlMs),
           idleTtl: duration("idleTtlMs", idleTtlMs),
@@ -220,13 +230,17 @@ export class Client {
     return { sandboxes: sandboxes.map(sandboxInfo), nextPageToken };
   }
 
-  /** Changes labels and lifetimes, and renews idleness. */
+  /** Changes labels, lifetimes and network rules, and renews idleness. */
   async update(id: string, options: UpdateOptions, call: CallOptions = {}): Promise<SandboxInfo> {
-    const { ttlMs, idleTtlMs, ...rest } = options;
+    const { ttlMs, idleTtlMs, networkAllow, ...rest } = options;
     const request = {
       sandboxId: id,
       ...rest,
-      ...defined({ ttl: duration("ttlMs", ttlMs), idleTtl: duration("idleTtlMs", idleTtlMs) }),
+      ...defined({
+        ttl: duration("ttlMs", ttlMs),
+        idleTtl: duration("idleTtlMs", idleTtlMs),
+        network: networkAllow && { allow: networkAllow },
+      }),
     };
     return sandboxInfo(
       required((await this.#transport.repeatable(rpc.updateSandbox, request, call)).sandbox),
@@ -257,12 +271,13 @@ export class Client {
   /**
    * Reports a template's pool.
    *
-   * @param template Default: "default".
+   * @param template Default: that of {@link create}.
    * @throws TemplateNotFoundError when the template has no pool, or is not there;
    * UnsupportedError when the server's provider keeps no pools.
    */
   async poolStatus(template = "", call: CallOptions = {}): Promise<PoolStatus> {
-    const reply = await this.#transport.repeatable(rpc.getPoolStatus, { template }, call);
+    const name = template || this.#template;
+    const reply = await this.#transport.repeatable(rpc.getPoolStatus, { template: name }, call);
     const { available, active, total, target } = reply;
     return { available, active, total, target };
   }

@@ -35,6 +35,12 @@ export type SignalScope = "LEADER" | "GROUP" | "TREE";
 /** A shell script, or a program and its arguments. */
 export type Command = string | readonly string[];
 
+/** The size of a terminal, in characters. */
+export interface TerminalSize {
+  rows: number;
+  columns: number;
+}
+
 /** What a command can be given beside itself. */
 export interface ExecuteOptions {
   /** Absolute path to start in. Default: the sandbox's working directory. */
@@ -58,7 +64,7 @@ export interface ExecuteOptions {
   /** True: one pipe for both streams; their order is exact, all is stdout. Default: false. */
   merged?: boolean;
   /** Gives the command a terminal of this size. */
-  terminal?: { rows: number; columns: number };
+  terminal?: TerminalSize;
   /** The shell of a command given as a string: an absolute path. Default: "/bin/sh". */
   shellPath?: string;
   /** The command's id within the sandbox. Default: made up. */
@@ -177,7 +183,7 @@ export interface ProcessInfo {
   detached: boolean;
   /** Callers that follow its output now. */
   attached: number;
-  /** Processes of its tree that are alive, as far as they can be told. */
+  /** Processes of its tree that are alive, as far as is known. */
   liveProcesses: number;
   /** Position after the last byte of output so far. */
   position: number;

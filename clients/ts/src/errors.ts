@@ -96,6 +96,8 @@ export class ExecStateError extends SandgateError {}
 export class CommandStartError extends SandgateError {}
 /** A file operation failed; `reason` says why. */
 export class FileError extends SandgateError {}
+/** No program in the sandbox accepts connections on the port. */
+export class PortClosedError extends SandgateError {}
 /** The server or this sandbox cannot do that. */
 export class UnsupportedError extends SandgateError {}
 /** A quota or limit is used up. */
@@ -131,6 +133,7 @@ for (const [name, of] of Object.entries({
   ExecStateError,
   CommandStartError,
   FileError,
+  PortClosedError,
   UnsupportedError,
   QuotaExceededError,
   UnavailableError,
@@ -160,10 +163,13 @@ export const CLASS_BY_REASON: Readonly<Record<string, ErrorClass>> = {
   AGENT_MISBEHAVED: InternalError,
   AGENT_UNAVAILABLE: UnavailableError,
   AGENT_VERSION_UNSUPPORTED: UnsupportedError,
+  AUTHENTICATION_UNAVAILABLE: UnavailableError,
   CALL_CANCELLED: CallCancelledError,
   CALL_DEADLINE_EXCEEDED: DeadlineExceededError,
+  CALL_FORBIDDEN: PermissionDeniedError,
   COMMAND_NOT_EXECUTABLE: CommandStartError,
   COMMAND_NOT_FOUND: CommandStartError,
+  CONNECTION_RESET: ConnectionLostError,
   CREDENTIALS_INVALID: AuthenticationError,
   DIRECTORY_NOT_EMPTY: FileError,
   DISK_FULL: FileError,
@@ -193,6 +199,7 @@ export const CLASS_BY_REASON: Readonly<Record<string, ErrorClass>> = {
   PATH_INVALID: InvalidRequestError,
   PATTERN_INVALID: InvalidRequestError,
   POLICY_DENIED: PermissionDeniedError,
+  PORT_CLOSED: PortClosedError,
   POSITION_INVALID: ExecStateError,
   PROVIDER_UNAVAILABLE: UnavailableError,
   QUOTA_EXCEEDED: QuotaExceededError,
@@ -211,6 +218,7 @@ export const CLASS_BY_REASON: Readonly<Record<string, ErrorClass>> = {
   STDIN_OFFSET_MISMATCH: ExecStateError,
   TEMPLATE_FORBIDS: PermissionDeniedError,
   TEMPLATE_NOT_FOUND: TemplateNotFoundError,
+  TOO_MANY_CONNECTIONS: QuotaExceededError,
   UPLOAD_BUSY: FileError,
   UPLOAD_NOT_FOUND: FileError,
   UPLOAD_OFFSET_MISMATCH: FileError,

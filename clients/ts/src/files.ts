@@ -1,5 +1,6 @@
 /** Files: what the server tells about them, and what may be asked. */
 
+import type { CallOptions } from "./call.js";
 import { errorFromFile, type SandgateError } from "./errors.js";
 import { ErrorReason } from "./gen/sandbox/v1/sandbox_errors_pb.js";
 import {
@@ -13,7 +14,6 @@ import {
   type SearchFilesResponse,
   TruncationReason as TruncationReasonValue,
 } from "./gen/sandbox/v1/sandbox_search_pb.js";
-import type { CallOptions } from "./transport.js";
 import { date, defined } from "./values.js";
 
 /** The kind of a file. OTHER: a socket, pipe or device. */
@@ -195,9 +195,9 @@ export interface GlobOptions {
   /** True: a pattern without "/" matches only directly in the directory. Default: false. */
   shallow?: boolean;
   /** True: directories are listed too. Default: false. */
-  directories?: boolean;
+  includeDirectories?: boolean;
   /** True: links to files count as files. Default: false. */
-  links?: boolean;
+  includeLinks?: boolean;
   /** Default and most: 10 000. */
   maxResults?: number;
 }

@@ -46,7 +46,7 @@ async function asked(source: () => string | Promise<string>): Promise<string> {
     return await source();
   } catch (cause) {
     const why = cause instanceof Error ? cause.message : String(cause);
-    throw new AuthenticationError(`the token cannot be had: ${why}`, { code: "UNAUTHENTICATED" }, { cause });
+    throw new AuthenticationError(`the token source failed: ${why}`, { code: "UNAUTHENTICATED" }, { cause });
   }
 }
 

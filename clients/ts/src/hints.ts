@@ -36,10 +36,10 @@ export interface Situation {
   reached: boolean;
 }
 
-/** Returns the hint for what grpc-js said. Undefined: there is none. */
+/** Returns the hint for a message of grpc-js. Undefined: there is none. */
 export function hintOf(message: string, { tls, reached }: Situation): Hint | undefined {
-  const said = tls ? TLS.find(([, signs]) => signs.test(message)) : undefined;
-  if (said !== undefined) return said[0];
+  const found = tls ? TLS.find(([, signs]) => signs.test(message)) : undefined;
+  if (found !== undefined) return found[0];
   if (REFUSED.test(message)) return "not_running";
   if (!reached && CLOSED.test(message)) return tls ? "certificate_wanted" : "server_speaks_tls";
   return undefined;

@@ -4,6 +4,7 @@
  * @packageDocumentation
  */
 
+export type { CallOptions } from "./call.js";
 export {
   type CleanupOptions,
   type CleanupResult,
@@ -28,7 +29,9 @@ export {
   type ProcessInfo,
   type SignalScope,
   type Started,
+  type TerminalSize,
 } from "./command.js";
+export { type ConnectOptions, PortSocket } from "./connect.js";
 export {
   AuthenticationError,
   CallCancelledError,
@@ -43,6 +46,7 @@ export {
   InternalError,
   InvalidRequestError,
   PermissionDeniedError,
+  PortClosedError,
   QuotaExceededError,
   SandboxExistsError,
   SandboxNotActiveError,
@@ -78,10 +82,9 @@ export type {
   WriteResult,
 } from "./files.js";
 export type { Token } from "./headers.js";
-export { type ClientOptions, DEFAULT_ADDRESS, DEFAULT_PATIENCE_MS } from "./options.js";
+export { type ClientOptions, DEFAULT_ADDRESS, DEFAULT_RECONNECT_TIMEOUT_MS } from "./options.js";
 export { Result } from "./result.js";
 export { Sandbox } from "./sandbox.js";
-export type { CallOptions } from "./transport.js";
 export type {
   AccessPolicy,
   EgressRule,

@@ -5,16 +5,16 @@ import { type ChannelCredentials, credentials } from "@grpc/grpc-js";
 import { InvalidRequestError } from "./errors.js";
 import type { Token } from "./headers.js";
 
-/** Where the client looks for a server when nothing else is said. */
+/** The address of the server if neither an option nor the environment names one. */
 export const DEFAULT_ADDRESS = "127.0.0.1:7777";
 
-/** Default of {@link ClientOptions.patienceMs}, in milliseconds. */
-export const DEFAULT_PATIENCE_MS = 60_000;
+/** Default of {@link ClientOptions.reconnectTimeoutMs}, in milliseconds. */
+export const DEFAULT_RECONNECT_TIMEOUT_MS = 60_000;
 
-/** A peer that vanished is noticed within this and 10 s more, while a call is under way. */
+/** A dead peer is detected within this and 10 s more, while a call runs. */
 const DEFAULT_KEEPALIVE_MS = 30_000;
-/** More often, and servers take it for abuse. */
-const LEAST_KEEPALIVE_MS = 10_000;
+/** Servers close connections with more frequent pings. */
+const MIN_KEEPALIVE_MS = 10_000;
 const MAX_CHANNELS = 64;
 
 /** How a {@link Client} connects. An option wins over the environment. */
@@ -26,7 +26,7 @@ export interface ClientOptions {
    */
   address?: string;
   /**
-   * Bearer token, or a function that gives one that changes. Default:
+   * Bearer token, or a function that returns one, for tokens that change. Default:
    * `SANDGATE_TOKEN`. Without TLS it is sent to a loopback address or a unix socket
    * only.
    */
@@ -40,49 +40,56 @@ export interface ClientOptions {
   /** The name that the server's certificate must have, if not the address's. */
   serverName?: string;
   /**
-   * True: a token may be sent without TLS to a server on another machine. Whoever
-   * listens in between can take it. Default: false.
+   * True: allows a token to be sent without TLS to a server that is neither on loopback
+   * nor on a unix socket. Anyone on the network path can read it. Default: false.
    */
   insecure?: boolean;
   /**
-   * How long the client keeps trying to get a broken stream of a command going
-   * again, in milliseconds. 0: it does not try. Default: 60 000.
+   * The retry window: how long the client retries a broken call and reattaches to a
+   * command, in milliseconds. 0: it does not retry. Default: 60 000.
    */
-  patienceMs?: number;
+  reconnectTimeoutMs?: number;
   /**
-   * Connections to the server, over which streams take turns. More than one helps
-   * where many commands or files stream at once: they no longer share one
-   * connection's window and one TCP flow. Default: 1.
+   * Connections to the server, which streams use in turn. More than one helps if many
+   * commands or files stream at once: they then do not share one connection's flow
+   * control window. Default: 1.
    */
   channels?: number;
   /**
-   * Milliseconds between two signs of life while a call is under way; 10 s without
-   * an answer end the connection. At least 10 000. Default: 30 000.
+   * Milliseconds between keepalive pings while a call runs; 10 s without a reply end the
+   * connection. At least 10 000. Default: 30 000.
    */
   keepaliveMs?: number;
+  /**
+   * Template of sandboxes that are created without one. Default: `SANDGATE_TEMPLATE`,
+   * else the server's "default".
+   */
+  template?: string;
   /** Metadata for every call, such as `x-request-id`. Default: none. */
   metadata?: Readonly<Record<string, string>>;
 }
 
-/** What options and environment come to. */
+/** The settings of the options and the environment. */
 export interface Connection {
   /** The address as it was given. */
   address: string;
-  /** What gRPC dials. */
+  /** The target for gRPC. */
   target: string;
   credentials: ChannelCredentials;
-  /** True: the connection is a secured one. */
+  /** True: the connection uses TLS. */
   tls: boolean;
-  /** Empty: the address's. */
+  /** Empty: the name in the address. */
   serverName: string;
   token: Token;
-  patienceMs: number;
+  reconnectTimeoutMs: number;
   channels: number;
   keepaliveMs: number;
+  /** Empty: the server's default. */
+  template: string;
   metadata: Readonly<Record<string, string>>;
 }
 
-/** What an address means. */
+/** A parsed address. */
 export interface Endpoint {
   target: string;
   tls: boolean;
@@ -94,7 +101,7 @@ export interface Endpoint {
  * Reads the options, then the environment.
  *
  * @throws InvalidRequestError when the address is malformed, a file cannot be
- * read, or a token would travel in the clear.
+ * read, or a token would be sent without TLS.
  */
 export function connection(options: ClientOptions, env: NodeJS.ProcessEnv = process.env): Connection {
   const address = options.address || env["SANDGATE_ADDRESS"] || DEFAULT_ADDRESS;
@@ -114,8 +121,8 @@ export function connection(options: ClientOptions, env: NodeJS.ProcessEnv = proc
   if (!Number.isInteger(channels) || channels < 1 || channels > MAX_CHANNELS) {
     throw invalid(`channels must be a whole number from 1 to ${MAX_CHANNELS}, got ${channels}`);
   }
-  if (!(keepaliveMs >= LEAST_KEEPALIVE_MS)) {
-    throw invalid(`keepaliveMs must be at least ${LEAST_KEEPALIVE_MS}, got ${keepaliveMs}`);
+  if (!(keepaliveMs >= MIN_KEEPALIVE_MS)) {
+    throw invalid(`keepaliveMs must be at least ${MIN_KEEPALIVE_MS}, got ${keepaliveMs}`);
   }
   if ((certFile === "") !== (keyFile === "")) {
     throw invalid("a client certificate needs both its certificate file and its key file");
@@ -129,15 +136,16 @@ export function connection(options: ClientOptions, env: NodeJS.ProcessEnv = proc
     tls,
     serverName: options.serverName ?? "",
     token,
-    patienceMs: options.patienceMs ?? DEFAULT_PATIENCE_MS,
+    reconnectTimeoutMs: options.reconnectTimeoutMs ?? DEFAULT_RECONNECT_TIMEOUT_MS,
     channels,
     keepaliveMs,
+    template: options.template ?? env["SANDGATE_TEMPLATE"] ?? "",
     metadata: options.metadata ?? {},
   };
 }
 
 /**
- * Splits an address into what gRPC dials and what it means for security.
+ * Returns the target for gRPC in an address, and whether it uses TLS and is local.
  *
  * @throws InvalidRequestError when it is malformed.
  */

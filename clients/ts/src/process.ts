@@ -1,7 +1,8 @@
-/** Follows a command: one ordered stream of events, mended when a connection breaks. */
+/** Follows a command: one ordered stream of events, resumed when a connection breaks. */
 
 import { TextDecoder } from "node:util";
 import type { MessageInitShape } from "@bufbuild/protobuf";
+import type { CallOptions } from "./call.js";
 import { exitedEvent, type ProcessEvent, scopeValue } from "./command.js";
 import { ConnectionLostError, InternalError, SandgateError } from "./errors.js";
 import type {
@@ -14,11 +15,11 @@ import { Stream } from "./gen/sandbox/v1/sandbox_process_pb.js";
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
 import { isBreak, Retry } from "./retry.js";
 import { cancelledBy, onAbort, sleep } from "./sleep.js";
-import type { CallOptions, Transport } from "./transport.js";
+import type { Transport } from "./transport.js";
 import { date, defined } from "./values.js";
 
 /** How long a kill on the caller's behalf is tried. */
-const KILL_PATIENCE_MS = 10_000;
+const KILL_WINDOW_MS = 10_000;
 /** How long one attempt of it may take: the connection may be dead and not know it. */
 const KILL_ATTEMPT_MS = 2_000;
 const KILL_WAIT_MS = 50;
@@ -31,7 +32,7 @@ export type Followed =
 /**
  * Yields a command's events: started, output and gaps, exited. When the
  * connection breaks it attaches again at the first byte that is missing, for the
- * transport's patience; the caller sees a pause and nothing else.
+ * retry window; the caller sees a pause and nothing else.
  *
  * A command that this call started and did not detach is killed, with all its
  * descendants, when the signal aborts or the iteration is left early.
@@ -82,7 +83,7 @@ class Follower {
     this.#transport = transport;
     this.#what = what;
     this.#call = call;
-    this.#retry = new Retry(() => transport.patience());
+    this.#retry = new Retry(() => transport.retryWindow());
     const request = "execute" in what ? what.execute : what.attach;
     this.#incarnation = request.expectedIncarnation ?? "";
     this.#position = "attach" in what ? Number(what.attach.position ?? 0n) : 0;
@@ -94,7 +95,7 @@ class Follower {
     for await (const message of this.#open()) {
       const { event } = message;
       if (event.case === undefined) continue;
-      if (first !== (event.case === "started")) throw misbehaved(`${event.case} came in the wrong place`);
+      if (first !== (event.case === "started")) throw protocolError(`${event.case} came in the wrong place`);
       first = false;
       this.#retry.progress();
       yield* this.#take(event);
@@ -145,7 +146,7 @@ class Follower {
   async #kill(): Promise<void> {
     if (!("execute" in this.#what) || this.#what.execute.detach || this.#done || !this.#sent) return;
     const { sandboxId = "", execId } = this.#what.execute;
-    const end = performance.now() + KILL_PATIENCE_MS;
+    const end = performance.now() + KILL_WINDOW_MS;
     while (performance.now() < end) {
       try {
         await this.#transport.unary(
@@ -218,7 +219,7 @@ class Follower {
       case "output": {
         const known = this.#position - Number(event.value.position);
         if (known < 0) {
-          throw misbehaved(`output at ${event.value.position} follows ${this.#position} without a gap`);
+          throw protocolError(`output at ${event.value.position} follows ${this.#position} without a gap`);
         }
         // A replay may begin before what is known already.
         const data = event.value.data.subarray(known);
@@ -261,7 +262,7 @@ class Follower {
   }
 }
 
-function misbehaved(what: string): InternalError {
+function protocolError(what: string): InternalError {
   return new InternalError(`the server broke the protocol: ${what}`, { code: "DATA_LOSS" });
 }
 

@@ -1,8 +1,8 @@
 /** One sandbox: its commands and files. */
 
+import type { CallOptions } from "./call.js";
 import {
   type AttachOptions,
-  bytes,
   type Command,
   type ExecuteOptions,
   executeRequest,
@@ -12,38 +12,36 @@ import {
   processInfo,
   type SignalScope,
   scopeValue,
+  type TerminalSize,
 } from "./command.js";
-import { InternalError } from "./errors.js";
-import {
-  type DownloadOptions,
-  type DownloadResult,
-  type EditOptions,
-  type EditResult,
-  type FileInfo,
-  fileInfo,
-  type GlobOptions,
-  type GlobResult,
-  globResult,
-  type Lines,
-  lines,
-  type ReadOptions,
-  type SearchOptions,
-  type SearchResult,
-  type Source,
-  searchResult,
-  type UploadFile,
-  type UploadOptions,
-  type UploadResult,
-  type WriteOptions,
-  type WriteResult,
+import { type ConnectOptions, connect, type PortSocket } from "./connect.js";
+import * as fileCalls from "./fileCalls.js";
+import type {
+  DownloadOptions,
+  DownloadResult,
+  EditOptions,
+  EditResult,
+  FileInfo,
+  GlobOptions,
+  GlobResult,
+  Lines,
+  ReadOptions,
+  SearchOptions,
+  SearchResult,
+  Source,
+  UploadFile,
+  UploadOptions,
+  UploadResult,
+  WriteOptions,
+  WriteResult,
 } from "./files.js";
-import { PatternSyntax } from "./gen/sandbox/v1/sandbox_search_pb.js";
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
 import { count } from "./numbers.js";
 import { follow } from "./process.js";
 import { Collector, type Result } from "./result.js";
-import { download, downloadStream, type Target } from "./transfer.js";
-import { begun, type CallOptions, type Transport } from "./transport.js";
+import { writeStdin } from "./stdin.js";
+import { download, downloadFile, downloadStream, type Target } from "./transfer.js";
+import type { Transport } from "./transport.js";
 import { upload, uploadOne } from "./upload.js";
 import {
   type AccessPolicy,
@@ -55,8 +53,6 @@ import {
 } from "./values.js";
 
 const rpc = SandboxService.method;
-
-const STDIN_CHUNK_BYTES = 256 << 10;
 
 /**
  * A handle of one sandbox; it holds no connection of its own. It is made by
@@ -97,9 +93,8 @@ export class Sandbox {
   }
 
   /**
-   * Returns a handle of the same sandbox whose commands and file calls may touch
-   * less. The server enforces it; a call can narrow the sandbox's own policy, never
-   * widen it.
+   * Returns a handle whose commands and file calls have a narrower access policy. The
+   * server enforces it; a policy never widens the sandbox's own.
    */
   narrowed(access: AccessPolicy): Sandbox {
     const { incarnation, created } = this;
@@ -172,30 +167,12 @@ export class Sandbox {
    * @param data Of any size; it is sent in pieces.
    * @throws ExecStateError when standard input is closed or the offset is wrong.
    */
-  async writeStdin(
+  writeStdin(
     execId: string,
     data: Uint8Array | string,
-    { offset, eof = false, ...call }: { offset: number; eof?: boolean } & CallOptions,
+    options: { offset: number; eof?: boolean } & CallOptions,
   ): Promise<number> {
-    count("offset", offset);
-    const options = begun(call);
-    let rest = bytes(data);
-    // At least one message, so that an empty one can carry the end. A command may
-    // take less than a message holds: what it took decides what comes next.
-    for (let at = offset; ; ) {
-      const piece = rest.subarray(0, STDIN_CHUNK_BYTES);
-      const last = piece.length === rest.length;
-      const request = { ...this.#target, execId, offset: BigInt(at), data: piece, eof: eof && last };
-      const next = Number((await this.#transport.repeatable(rpc.writeStdin, request, options)).nextOffset);
-      // Beyond the piece: an earlier try of the call wrote it, and more.
-      const taken = Math.min(next - at, piece.length);
-      if (taken < 0 || (piece.length > 0 && taken === 0)) {
-        throw new InternalError(`standard input went from offset ${at} to ${next}`, { code: "DATA_LOSS" });
-      }
-      if (last && taken === piece.length) return next;
-      rest = rest.subarray(taken);
-      at += taken;
-    }
+    return writeStdin(this.#transport, this.#target, execId, data, options);
   }
 
   /**
@@ -215,28 +192,105 @@ export class Sandbox {
   }
 
   /** Sets the size of a command's terminal, in characters. */
-  async resizeTerminal(
-    execId: string,
-    size: { rows: number; columns: number },
-    call: CallOptions = {},
-  ): Promise<void> {
+  async resizeTerminal(execId: string, size: TerminalSize, call: CallOptions = {}): Promise<void> {
     await this.#transport.repeatable(rpc.resizeTerminal, { ...this.#target, execId, size }, call);
   }
 
-  /** Lists the commands that run, the oldest first; with `ended`, also those that are kept. */
-  async processes({
-    ended = false,
-    ...call
-  }: { ended?: boolean } & CallOptions = {}): Promise<ProcessInfo[]> {
-    const request = { ...this.#target, includeEnded: ended };
+  /** Lists the running commands, the oldest first; with `includeEnded`, also ended ones that are retained. */
+  async processes(options: { includeEnded?: boolean } & CallOptions = {}): Promise<ProcessInfo[]> {
+    const { includeEnded = false, ...call } = options;
+    const request = { ...this.#target, includeEnded };
     const { processes } = await this.#transport.repeatable(rpc.listProcesses, request, call);
     return processes.map(processInfo);
   }
 
+  /** Reads a window of lines of a text file. */
+  read(path: string, options: ReadOptions & CallOptions = {}): Promise<Lines> {
+    return fileCalls.read(this.#transport, this.#target, path, options);
+  }
+
+  /** Writes a small file in one message, atomically, with its parents. Larger ones: {@link uploadFile}. */
+  write(
+    path: string,
+    content: Uint8Array | string,
+    options: WriteOptions & CallOptions = {},
+  ): Promise<WriteResult> {
+    return fileCalls.write(this.#transport, this.#target, path, content, options);
+  }
+
   /**
-   * Writes files over one stream, each of them whole or not at all, and makes their
-   * parents. One result per file, in order; a single file's failure is in its result.
-   * The server takes at most 10 000 files in a call, and fails the call beyond that.
+   * Replaces text in a regular UTF-8 file, atomically.
+   *
+   * @throws FileError with the reason EDIT_TEXT_NOT_FOUND or EDIT_NOT_UNIQUE.
+   */
+  edit(
+    path: string,
+    oldText: string,
+    newText: string,
+    options: EditOptions & CallOptions = {},
+  ): Promise<EditResult> {
+    return fileCalls.edit(this.#transport, this.#target, path, oldText, newText, options);
+  }
+
+  /** Returns the entries of a directory, sorted by name. */
+  list(path: string, call: CallOptions = {}): Promise<FileInfo[]> {
+    return fileCalls.list(this.#transport, this.#target, path, call);
+  }
+
+  /** Finds files below a directory by their name. */
+  glob(path: string, pattern: string, options: GlobOptions & CallOptions = {}): Promise<GlobResult> {
+    return fileCalls.glob(this.#transport, this.#target, path, pattern, options);
+  }
+
+  /** Finds lines below a directory, or in one file. */
+  search(path: string, pattern: string, options: SearchOptions & CallOptions = {}): Promise<SearchResult> {
+    return fileCalls.search(this.#transport, this.#target, path, pattern, options);
+  }
+
+  /** Describes one file, directory or link, without following it. */
+  stat(path: string, call: CallOptions = {}): Promise<FileInfo> {
+    return fileCalls.stat(this.#transport, this.#target, path, call);
+  }
+
+  /**
+   * Makes a directory. Returns false when it was there already.
+   *
+   * @param options `parents`: also make missing parents, and an existing directory
+   * is no error; default true. `mode`: permission bits; default 0o755.
+   */
+  makeDirectory(
+    path: string,
+    options: { parents?: boolean; mode?: number } & CallOptions = {},
+  ): Promise<boolean> {
+    return fileCalls.makeDirectory(this.#transport, this.#target, path, options);
+  }
+
+  /** Renames within one file system. An existing file is replaced only with `overwrite`. */
+  move(
+    source: string,
+    destination: string,
+    options: { overwrite?: boolean } & CallOptions = {},
+  ): Promise<void> {
+    return fileCalls.move(this.#transport, this.#target, source, destination, options);
+  }
+
+  /**
+   * Removes a file, a link or an empty directory. Returns false when there was
+   * nothing.
+   *
+   * @param options `recursive`: also a directory that is not empty; default false.
+   * `allowMissing`: a missing path is no error; default false.
+   */
+  remove(
+    path: string,
+    options: { recursive?: boolean; allowMissing?: boolean } & CallOptions = {},
+  ): Promise<boolean> {
+    return fileCalls.remove(this.#transport, this.#target, path, options);
+  }
+
+  /**
+   * Writes files over one stream, each completely or not at all, and creates parents.
+   * Returns one result per file, in order, with its error. At most 10 000 files.
    */
   upload(files: readonly UploadFile[], call: CallOptions = {}): Promise<UploadResult[]> {
     return upload(this.#transport, this.#target, files, call);
@@ -252,9 +306,8 @@ export class Sandbox {
   }
 
   /**
-   * Writes one file. Where its source can be read again (bytes, text, a function that
-   * opens a stream), a broken connection is mended: what arrived before is kept, and
-   * only the rest is sent.
+   * Writes one file. If its source can be read again (bytes, text, a function that opens
+   * a stream), the upload resumes after a broken connection: only the rest is sent.
    *
    * @throws FileError or InvalidRequestError when it could not be written.
    */
@@ -279,10 +332,8 @@ export class Sandbox {
    *
    * @throws FileError or InvalidRequestError when it could not be read.
    */
-  async downloadFile(path: string, options: DownloadOptions = {}): Promise<Uint8Array> {
-    const chunks: Uint8Array[] = [];
-    for await (const chunk of this.downloadStream(path, options)) chunks.push(chunk);
-    return Buffer.concat(chunks);
+  downloadFile(path: string, options: DownloadOptions = {}): Promise<Uint8Array> {
+    return downloadFile(this.#transport, this.#target, path, options);
   }
 
   /**
@@ -295,155 +346,15 @@ export class Sandbox {
     return downloadStream(this.#transport, this.#target, path, options);
   }
 
-  /** Describes one file, directory or link, without following it. */
-  async statFile(path: string, call: CallOptions = {}): Promise<FileInfo> {
-    const { info } = await this.#transport.repeatable(rpc.statFile, { ...this.#target, path }, call);
-    return fileInfo(required(info));
-  }
-
-  /** Returns the entries of a directory, sorted by name. */
-  async listDirectory(path: string, call: CallOptions = {}): Promise<FileInfo[]> {
-    const entries: FileInfo[] = [];
-    let pageToken = "";
-    do {
-      const request = { ...this.#target, path, pageToken };
-      const page = await this.#transport.repeatable(rpc.listDirectory, request, call);
-      entries.push(...page.entries.map(fileInfo));
-      pageToken = page.nextPageToken;
-    } while (pageToken !== "");
-    return entries;
-  }
-
   /**
-   * Makes a directory. Returns false when it was there already.
+   * Connects to a TCP port that a program in the sandbox listens on. Closing the client
+   * ends its connections.
    *
-   * @param options `parents`: also make missing parents, and an existing directory
-   * is no error; default true. `mode`: permission bits; default 0o755.
+   * @throws PortClosedError when no program accepts connections on the port;
+   * QuotaExceededError when the sandbox has too many open connections.
    */
-  async makeDirectory(
-    path: string,
-    { parents = true, mode, ...call }: { parents?: boolean; mode?: number } & CallOptions = {},
-  ): Promise<boolean> {
-    const request = { ...this.#target, path, parents, ...defined({ mode }) };
-    return (await this.#transport.once(rpc.makeDirectory, request, call)).created;
-  }
-
-  /** Renames within one file system. An existing file is replaced only with `overwrite`. */
-  async moveFile(
-    source: string,
-    destination: string,
-    { overwrite = false, ...call }: { overwrite?: boolean } & CallOptions = {},
-  ): Promise<void> {
-    await this.#transport.once(rpc.moveFile, { ...this.#target, source, destination, overwrite }, call);
-  }
-
-  /**
-   * Removes a file, a link or an empty directory. Returns false when there was
-   * nothing.
-   *
-   * @param options `recursive`: also a directory that is not empty; default false.
-   * `allowMissing`: a missing path is no error; default false.
-   */
-  async removeFile(
-    path: string,
-    {
-      recursive = false,
-      allowMissing = false,
-      ...call
-    }: { recursive?: boolean; allowMissing?: boolean } & CallOptions = {},
-  ): Promise<boolean> {
-    const request = { ...this.#target, path, recursive, allowMissing };
-    return (await this.#transport.once(rpc.removeFile, request, call)).removed;
-  }
-
-  /** Reads a window of lines of a text file. */
-  async readLines(
-    path: string,
-    { offset = 0, limit, maxBytes = 0, ...call }: ReadOptions & CallOptions = {},
-  ): Promise<Lines> {
-    const request = {
-      ...this.#target,
-      path,
-      offset: count("offset", offset),
-      maxBytes: count("maxBytes", maxBytes),
-      ...(limit === undefined ? {} : { limit: count("limit", limit) }),
-    };
-    return lines(await this.#transport.repeatable(rpc.readLines, request, call));
-  }
-
-  /** Writes a small file in one message, atomically, with its parents. Larger ones: {@link uploadFile}. */
-  async writeFile(
-    path: string,
-    content: Uint8Array | string,
-    { mode, createOnly = false, ...call }: WriteOptions & CallOptions = {},
-  ): Promise<WriteResult> {
-    const request = {
-      ...this.#target,
-      path,
-      content: bytes(content),
-      createOnly,
-      ...defined({ mode }),
-    };
-    // To write the same bytes twice does no harm; to create a file twice is an error.
-    const { size, sha256, created } = createOnly
-      ? await this.#transport.once(rpc.writeFile, request, call)
-      : await this.#transport.repeatable(rpc.writeFile, request, call);
-    return { size: Number(size), sha256, created };
-  }
-
-  /**
-   * Replaces text in a regular UTF-8 file, atomically.
-   *
-   * @throws FileError with the reason EDIT_TEXT_NOT_FOUND or EDIT_NOT_UNIQUE.
-   */
-  async editFile(
-    path: string,
-    oldText: string,
-    newText: string,
-    { replaceAll = false, allowEmptyOld = false, ...call }: EditOptions & CallOptions = {},
-  ): Promise<EditResult> {
-    const texts = { oldText: bytes(oldText), newText: bytes(newText) };
-    const request = { ...this.#target, path, ...texts, replaceAll, allowEmptyOld };
-    const { occurrences, size } = await this.#transport.once(rpc.editFile, request, call);
-    return { occurrences: Number(occurrences), size: Number(size) };
-  }
-
-  /** Finds lines below a directory, or in one file. */
-  async searchFiles(
-    path: string,
-    pattern: string,
-    options: SearchOptions & CallOptions = {},
-  ): Promise<SearchResult> {
-    const { regexp = false, maxFileBytes = 0, signal, timeoutMs, metadata, ...rest } = options;
-    const syntax = regexp ? PatternSyntax.RE2 : PatternSyntax.LITERAL;
-    const most = count("maxFileBytes", maxFileBytes);
-    const request = { ...this.#target, ...rest, path, pattern, syntax, maxFileBytes: most };
-    const call = defined({ signal, timeoutMs, metadata });
-    return searchResult(await this.#transport.repeatable(rpc.searchFiles, request, call));
-  }
-
-  /** Finds files below a directory by their name. */
-  async globFiles(
-    path: string,
-    pattern: string,
-    {
-      shallow = false,
-      directories = false,
-      links = false,
-      maxResults = 0,
-      ...call
-    }: GlobOptions & CallOptions = {},
-  ): Promise<GlobResult> {
-    const request = {
-      ...this.#target,
-      path,
-      pattern,
-      barePatternShallow: shallow,
-      includeDirectories: directories,
-      includeLinks: links,
-      maxResults,
-    };
-    return globResult(await this.#transport.repeatable(rpc.globFiles, request, call));
+  connect(port: number, options: ConnectOptions = {}): Promise<PortSocket> {
+    return connect(this.#transport, this.#target, port, options);
   }
 
   /**

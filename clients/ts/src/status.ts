@@ -5,7 +5,7 @@
 
 import { BinaryReader, WireType } from "@bufbuild/protobuf/wire";
 
-/** What a server said about an error, beside its code and message. */
+/** The details of an error, beside its code and message. */
 export interface StatusDetails {
   /** ErrorInfo.reason when its domain is "sandgate". */
   reason: string;

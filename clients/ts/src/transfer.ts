@@ -1,13 +1,14 @@
 /** Reads files: frames, checked by SHA-256, resumed where a connection breaks. */
 
 import { createHash } from "node:crypto";
+import { begun, type CallOptions } from "./call.js";
 import { FileError, InternalError, type SandgateError } from "./errors.js";
 import { type DownloadOptions, type DownloadResult, type FileInfo, fileError, fileInfo } from "./files.js";
 import type { DownloadResponse, DownloadTrailer } from "./gen/sandbox/v1/sandbox_files_pb.js";
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
 import { count } from "./numbers.js";
 import { isBreak, Retry } from "./retry.js";
-import { begun, type CallOptions, type Transport } from "./transport.js";
+import type { Transport } from "./transport.js";
 import type { AccessPolicy } from "./values.js";
 
 /** Which sandbox, and which incarnation of it. */
@@ -27,7 +28,7 @@ export async function download(
 ): Promise<DownloadResult[]> {
   const results: DownloadResult[] = [];
   const call = begun(options);
-  const retry = new Retry(() => transport.patience(options));
+  const retry = new Retry(() => transport.retryWindow(options));
   while (results.length < paths.length) {
     const part = paths.slice(results.length, results.length + MAX_ITEMS);
     const items = part.map((path) => ({ path }));
@@ -71,7 +72,7 @@ export async function* downloadStream(
 ): AsyncGenerator<Uint8Array, void, undefined> {
   const { offset = 0, limit, progress, ...bounds } = options;
   const call = begun(bounds);
-  const retry = new Retry(() => transport.patience(bounds));
+  const retry = new Retry(() => transport.retryWindow(bounds));
   const start = count("offset", offset);
   const most = limit === undefined ? undefined : count("limit", limit);
   let got = 0;
@@ -97,6 +98,18 @@ export async function* downloadStream(
       if (whole || !isBreak(error) || !(await transport.again(retry, error, call.signal))) throw error;
     }
   }
+}
+
+/** Downloads one file, or a part of it, into memory. */
+export async function downloadFile(
+  transport: Transport,
+  target: Target,
+  path: string,
+  options: DownloadOptions,
+): Promise<Uint8Array> {
+  const chunks: Uint8Array[] = [];
+  for await (const chunk of downloadStream(transport, target, path, options)) chunks.push(chunk);
+  return Buffer.concat(chunks);
 }
 
 /** How many bytes come in all, as far as that is known. */
@@ -160,7 +173,7 @@ async function* receive(
       }
     }
   }
-  if (current !== items.length) throw misbehaved(`${current} files of ${items.length} came`);
+  if (current !== items.length) throw protocolError(`${current} files of ${items.length} came`);
 }
 
 function expect(
@@ -168,7 +181,8 @@ function expect(
   index: number,
   inOrder: boolean,
 ): void {
-  if (payload.value.index !== index || !inOrder) throw misbehaved(`${payload.case} came in the wrong place`);
+  if (payload.value.index !== index || !inOrder)
+    throw protocolError(`${payload.case} came in the wrong place`);
 }
 
 function trailerError(
@@ -190,6 +204,6 @@ export function mismatch(path: string): FileError {
   });
 }
 
-function misbehaved(what: string): InternalError {
+function protocolError(what: string): InternalError {
   return new InternalError(`the server broke the protocol: ${what}`, { code: "DATA_LOSS" });
 }

@@ -1,18 +1,13 @@
-/**
- * Carries protobuf-es messages over grpc-js. Nothing else in this package knows
- * grpc-js, and what leaves here is a {@link SandgateError}.
- */
+/** Makes calls over grpc-js. Every error that leaves here is a {@link SandgateError}. */
 
-import {
-  create,
-  type DescMessage,
-  type DescMethodClientStreaming,
-  type DescMethodServerStreaming,
-  type DescMethodUnary,
-  fromBinary,
-  type MessageInitShape,
-  type MessageShape,
-  toBinary,
+import type {
+  DescMessage,
+  DescMethodBiDiStreaming,
+  DescMethodClientStreaming,
+  DescMethodServerStreaming,
+  DescMethodUnary,
+  MessageInitShape,
+  MessageShape,
 } from "@bufbuild/protobuf";
 import {
   type ClientWritableStream,
@@ -20,48 +15,29 @@ import {
   Client as GrpcClient,
   type ClientOptions as GrpcClientOptions,
   type Metadata,
-  type ServiceError,
-  status,
 } from "@grpc/grpc-js";
-import { errorFromStatus, InternalError, InvalidRequestError, type SandgateError } from "./errors.js";
+import {
+  type BegunCall,
+  type BidiCall,
+  type BidiEvents,
+  begun,
+  type CallOptions,
+  type Limits,
+  limitsOf,
+} from "./call.js";
+import { deserializer, encoded, identity, path } from "./encoding.js";
+import type { SandgateError } from "./errors.js";
 import { type ClientHeaders, headersOf } from "./headers.js";
-import { HINTS, hintOf, innermost } from "./hints.js";
-import { milliseconds } from "./numbers.js";
 import type { Connection } from "./options.js";
+import { Reach, requestIdOf } from "./reach.js";
 import { isBreak, Retry } from "./retry.js";
-import { cancelledBy, closedError, deadlineError, onAbort, sleep } from "./sleep.js";
-import { decodeStatusDetails } from "./status.js";
-import { defined } from "./values.js";
-
-/** What a caller may say about one call. */
-export interface CallOptions {
-  /** Ends the call. The promise or iteration rejects with CallCancelledError. */
-  signal?: AbortSignal;
-  /**
-   * Deadline of the call in milliseconds, over all its repeats. Default: none. The call
-   * rejects with DeadlineExceededError then.
-   */
-  timeoutMs?: number;
-  /** Metadata of this call, such as `x-request-id`; goes before the client's own. */
-  metadata?: Readonly<Record<string, string>>;
-}
-
-/** @internal A call whose deadline is fixed, over all its repeats. */
-export interface BegunCall extends CallOptions {
-  /** In milliseconds of the wall clock. */
-  deadline?: number;
-}
-
-/** @internal Fixes the deadline of a call that begins now, or did before. */
-export function begun(options: BegunCall): BegunCall {
-  const { timeoutMs, deadline } = options;
-  if (timeoutMs === undefined || deadline !== undefined) return options;
-  return { ...options, deadline: Date.now() + milliseconds("timeoutMs", timeoutMs) };
-}
+import { Sending } from "./sending.js";
+import { cancelledBy, closedError, onAbort, sleep } from "./sleep.js";
 
 const CHANNEL_OPTIONS: GrpcClientOptions = {
-  // A reply may be larger than gRPC's 4 MiB; the server bounds what it sends.
-  "grpc.max_receive_message_length": 64 << 20,
+  // A reply may be larger than gRPC's 4 MiB. The server rejects requests that are too
+  // large, with a reason.
+  "grpc.max_receive_message_length": 32 << 20,
   "grpc.max_send_message_length": -1,
   "grpc.keepalive_timeout_ms": 10_000,
   "grpc.initial_reconnect_backoff_ms": 100,
@@ -71,27 +47,24 @@ const CHANNEL_OPTIONS: GrpcClientOptions = {
   "grpc-node.flow_control_window": 1 << 20,
 };
 
-/** Most of the patience that a unary call gets, in milliseconds. */
-const UNARY_PATIENCE_MS = 30_000;
-/** How often a connection that is not there is looked for, in milliseconds. */
+/** Bounds the retries of a unary call, in milliseconds. */
+const UNARY_RETRY_WINDOW_MS = 30_000;
+/** How often the state of a connection that is not ready is read, in milliseconds. */
 const CONNECTED_POLL_MS = 10;
 
 /** The connections to one server, shared by all calls. */
 export class Transport {
-  readonly #patienceMs: number;
-  readonly #address: string;
+  readonly #reconnectTimeoutMs: number;
+  readonly #reach: Reach;
   readonly #clients: readonly GrpcClient[];
   #next = 0;
   readonly #headers: ClientHeaders;
-  readonly #tls: boolean;
-  #reached = false;
   readonly #closing = new AbortController();
 
   constructor(connection: Connection) {
-    this.#patienceMs = connection.patienceMs;
-    this.#address = connection.address;
+    this.#reconnectTimeoutMs = connection.reconnectTimeoutMs;
+    this.#reach = new Reach(connection.address, connection.tls);
     this.#headers = connection;
-    this.#tls = connection.tls;
     const options = {
       ...CHANNEL_OPTIONS,
       "grpc.keepalive_time_ms": connection.keepaliveMs,
@@ -107,16 +80,16 @@ export class Transport {
 
   /** True once the server answered anything, an error included. */
   get reached(): boolean {
-    return this.#reached;
+    return this.#reach.reached;
   }
 
   /**
-   * How long broken calls are mended, in milliseconds. There is no patience with a
-   * server that never answered: a wrong address is more likely than a restart. Nor is
-   * there more of it than the caller has.
+   * How long a broken call is retried, in milliseconds, and no longer than its own
+   * timeout. 0 until the server has answered: a wrong address is more likely than a
+   * restart.
    */
-  patience({ timeoutMs = Number.POSITIVE_INFINITY }: CallOptions = {}): number {
-    return this.#reached ? Math.min(this.#patienceMs, timeoutMs) : 0;
+  retryWindow({ timeoutMs = Number.POSITIVE_INFINITY }: CallOptions = {}): number {
+    return this.#reach.reached ? Math.min(this.#reconnectTimeoutMs, timeoutMs) : 0;
   }
 
   /** Ends the calls under way and the connection. May be called again. */
@@ -159,8 +132,8 @@ export class Transport {
   }
 
   /**
-   * Makes a unary call that must not be repeated. While the server is away it waits
-   * for a connection, as long as {@link repeatable} does.
+   * Makes a unary call that must not be repeated. Without a connection it waits for
+   * one, as long as {@link repeatable} retries.
    */
   async once<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>,
@@ -169,16 +142,16 @@ export class Transport {
   ): Promise<MessageShape<O>> {
     const call = begun(options);
     const message = encoded(method.input, request);
-    await this.#connected(Math.min(this.patience(options), UNARY_PATIENCE_MS), options.signal);
+    await this.#connected(Math.min(this.retryWindow(options), UNARY_RETRY_WINDOW_MS), options.signal);
     return this.#unary(method, message, call);
   }
 
   /**
-   * Waits for the connection of unary calls, for so many milliseconds. A call that is
-   * sent without one fails at once, and says why there is none.
+   * Waits for the connection of unary calls, for at most `windowMs`. A call without a
+   * connection then fails at once, with the reason.
    */
-  async #connected(patience: number, signal: AbortSignal | undefined): Promise<void> {
-    const until = performance.now() + patience;
+  async #connected(windowMs: number, signal: AbortSignal | undefined): Promise<void> {
+    const until = performance.now() + windowMs;
     const channel = this.#first.getChannel();
     this.#mayCall(signal);
     while (channel.getConnectivityState(true) !== connectivityState.READY && performance.now() < until) {
@@ -204,7 +177,7 @@ export class Transport {
         (failure, reply) => {
           unlisten();
           if (failure === null && reply !== undefined) {
-            this.#reached = true;
+            this.#reach.reached = true;
             resolve(reply);
           } else reject(this.#failure(failure, requestId, limits, options.signal));
         },
@@ -218,15 +191,15 @@ export class Transport {
   }
 
   /**
-   * Makes a unary call that may be repeated: while the server or what is behind it is
-   * away, it is, for the patience but at most half a minute.
+   * Makes a unary call that may be repeated. Retries it while the server or its
+   * substrate is unavailable, for the retry window but at most half a minute.
    */
   async repeatable<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>,
     request: MessageInitShape<I>,
     options: CallOptions = {},
   ): Promise<MessageShape<O>> {
-    const retry = new Retry(() => Math.min(this.patience(options), UNARY_PATIENCE_MS));
+    const retry = new Retry(() => Math.min(this.retryWindow(options), UNARY_RETRY_WINDOW_MS));
     const call = begun(options);
     const message = encoded(method.input, request);
     for (;;) {
@@ -239,9 +212,9 @@ export class Transport {
   }
 
   /**
-   * Makes a call whose reply is a stream. Messages are asked for as the caller
-   * takes them; leaving the iteration early cancels the call. `sent` is told when the
-   * request goes out.
+   * Makes a call whose reply is a stream. Reads messages as the caller takes them;
+   * leaving the iteration early cancels the call. `sent` is called when the request
+   * goes out.
    */
   async *serverStream<I extends DescMessage, O extends DescMessage>(
     method: DescMethodServerStreaming<I, O>,
@@ -271,10 +244,10 @@ export class Transport {
     const unlisten = this.#onEnd(options.signal, () => call.cancel());
     try {
       for await (const reply of call) {
-        this.#reached = true;
+        this.#reach.reached = true;
         yield reply as MessageShape<O>;
       }
-      this.#reached = true;
+      this.#reach.reached = true;
     } catch (failure) {
       throw this.#failure(failure, requestId, limits, options.signal);
     } finally {
@@ -284,9 +257,9 @@ export class Transport {
   }
 
   /**
-   * Makes a call whose request is a stream. `messages` is asked for the next one
-   * when the connection can take it; it is closed when the call ends early, without
-   * waiting for a message that is under way.
+   * Makes a call whose request is a stream. Takes the next one of `messages` when the
+   * connection can send it, and closes `messages` when the call ends early, without
+   * waiting for a pending one.
    */
   async clientStream<I extends DescMessage, O extends DescMessage>(
     method: DescMethodClientStreaming<I, O>,
@@ -297,8 +270,7 @@ export class Transport {
     const limits = limitsOf(bounded);
     const headers = await this.#begin(bounded);
     let requestId = "";
-    let settled = false;
-    const wake = new Wake();
+    const sending = new Sending();
     let call!: ClientWritableStream<Buffer>;
     const reply = new Promise<MessageShape<O>>((resolve, reject) => {
       call = this.#striped.makeClientStreamRequest(
@@ -308,10 +280,9 @@ export class Transport {
         headers,
         limits,
         (failure, value) => {
-          settled = true;
-          wake.all();
+          sending.stop();
           if (failure === null && value !== undefined) {
-            this.#reached = true;
+            this.#reach.reached = true;
             resolve(value);
           } else reject(this.#failure(failure, requestId, limits, options.signal));
         },
@@ -321,37 +292,64 @@ export class Transport {
     call.on("metadata", (headers: Metadata) => {
       requestId = requestIdOf(headers);
     });
-    call.on("drain", () => wake.all());
     call.on("error", () => {});
     const unlisten = this.#onEnd(options.signal, () => call.cancel());
-    let reading = false;
     try {
-      while (!settled) {
-        reading = true;
-        const read = messages.next().finally(() => {
-          reading = false;
-          wake.all();
-        });
-        read.catch(() => {});
-        while (reading && !settled) await wake.next();
-        if (settled) break;
-        const next = await read;
-        if (next.done) {
-          call.end();
-          break;
-        }
-        if (!call.write(encoded(method.input, next.value)) && !settled) await wake.next();
-      }
+      await sending.all(call, messages, (message) => encoded(method.input, message));
       return await reply;
     } catch (error) {
       call.cancel();
       throw error;
     } finally {
       unlisten();
-      const closed = messages.return(undefined).catch(() => {});
-      // A source that hangs must not hold the caller.
-      if (!reading) await closed;
     }
+  }
+
+  /**
+   * Opens a call that streams both ways, paused. It has no deadline; closing the client
+   * ends it.
+   */
+  async bidiStream<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodBiDiStreaming<I, O>,
+    events: BidiEvents<MessageShape<O>>,
+    options: CallOptions,
+  ): Promise<BidiCall<MessageInitShape<I>>> {
+    const headers = await this.#begin(options);
+    const call = this.#striped.makeBidiStreamRequest(
+      path(method),
+      identity,
+      deserializer(method.output),
+      headers,
+    );
+    let requestId = "";
+    const unlisten = this.#onEnd(undefined, () => call.cancel());
+    const end = (error?: SandgateError) => {
+      unlisten();
+      events.end(error);
+    };
+    call.on("metadata", (headers: Metadata) => {
+      requestId = requestIdOf(headers);
+    });
+    call.on("data", (reply: MessageShape<O>) => {
+      this.#reach.reached = true;
+      events.message(reply);
+    });
+    let failed = false;
+    call.on("error", (failure) => {
+      failed = true;
+      end(this.#failure(failure, requestId, {}, undefined));
+    });
+    // Of a failed call it comes too, after what was received.
+    call.on("end", () => failed || end());
+    call.pause();
+    return {
+      write: (message, done) =>
+        call.write(encoded(method.input, message)) ? done() : call.once("drain", done),
+      end: () => call.end(),
+      pause: () => call.pause(),
+      resume: () => call.resume(),
+      cancel: () => call.cancel(),
+    };
   }
 
   get #first(): GrpcClient {
@@ -387,124 +385,11 @@ export class Transport {
   #failure(
     failure: unknown,
     requestId: string,
-    { deadline, timeoutMs }: Limits,
+    limits: Limits,
     signal: AbortSignal | undefined,
   ): SandgateError {
     if (signal?.aborted) return cancelledBy(signal);
     if (this.#closing.signal.aborted) return closedError();
-    if (!isServiceError(failure)) {
-      return new InternalError("the call ended without a reply", { code: "INTERNAL" }, { cause: failure });
-    }
-    const trailer = failure.metadata?.get("grpc-status-details-bin")[0];
-    const details = decodeStatusDetails(trailer instanceof Uint8Array ? trailer : new Uint8Array(0));
-    if (details.reason !== "") this.#reached = true;
-    const id = requestIdOf(failure.metadata) || requestId;
-    // The server, too, ends a call at its deadline, by cancelling the stream, and that
-    // may arrive before the timer here goes off.
-    const late = failure.code === status.CANCELLED && deadline !== undefined && Date.now() >= deadline;
-    const ofCall = details.reason === "" || details.reason === "CALL_DEADLINE_EXCEEDED";
-    if (late || (failure.code === status.DEADLINE_EXCEEDED && ofCall)) {
-      return deadlineError(timeoutMs, { reason: late ? "" : details.reason, requestId: id });
-    }
-    const away = failure.code === status.UNAVAILABLE && details.reason === "";
-    const message = away ? this.#unreached(failure.details) : failure.details;
-    return errorFromStatus(failure.code, message, details, id);
+    return this.#reach.error(failure, requestId, limits);
   }
-
-  #unreached(said: string): string {
-    const hint = hintOf(said, { tls: this.#tls, reached: this.#reached });
-    const message = `the server at ${this.#address} cannot be reached: ${innermost(said)}`;
-    return hint === undefined ? message : `${message}; ${HINTS[hint]}`;
-  }
-}
-
-/** Lets one loop wait for an event that may come many times. */
-class Wake {
-  #waiting: (() => void)[] = [];
-
-  next(): Promise<void> {
-    return new Promise((resolve) => this.#waiting.push(resolve));
-  }
-
-  all(): void {
-    for (const resolve of this.#waiting.splice(0)) resolve();
-  }
-}
-
-function isServiceError(failure: unknown): failure is ServiceError {
-  return (
-    failure instanceof Error && "code" in failure && typeof failure.code === "number" && "details" in failure
-  );
-}
-
-function requestIdOf(metadata: Metadata | undefined): string {
-  const value = metadata?.get("x-request-id")[0];
-  return typeof value === "string" ? value : "";
-}
-
-function path(method: { parent: { typeName: string }; name: string }): string {
-  return `/${method.parent.typeName}/${method.name}`;
-}
-
-/** What bounds a call, as grpc-js takes it. */
-interface Limits {
-  /** In milliseconds of the wall clock. */
-  deadline?: number;
-  /** What the caller gave. */
-  timeoutMs?: number;
-}
-
-function limitsOf({ deadline, timeoutMs }: BegunCall): Limits {
-  return deadline === undefined ? {} : { deadline, ...defined({ timeoutMs }) };
-}
-
-/**
- * Encodes a request before its call begins.
- *
- * @throws InvalidRequestError when a field cannot hold its value.
- */
-function encoded<M extends DescMessage>(schema: M, message: MessageInitShape<M>): Buffer {
-  const field = malformed(message);
-  if (field !== undefined) {
-    const description = "must be well-formed text, without half of a surrogate pair";
-    throw new InvalidRequestError(`${field} ${description}`, {
-      code: "INVALID_ARGUMENT",
-      reason: "REQUEST_INVALID",
-      violations: [{ field, description }],
-    });
-  }
-  try {
-    const bytes = toBinary(schema, create(schema, message));
-    return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  } catch (cause) {
-    const why = cause instanceof Error ? cause.message : String(cause);
-    throw new InvalidRequestError(
-      `the request cannot be sent: ${why}`,
-      { code: "INVALID_ARGUMENT" },
-      { cause },
-    );
-  }
-}
-
-/** Half of a surrogate pair. Encoding puts U+FFFD in its place: another path, another text. */
-const LONE_SURROGATE = /\p{Surrogate}/u;
-
-/** Returns the first field of a message whose text cannot be encoded as it is. */
-function malformed(value: unknown, field = ""): string | undefined {
-  if (typeof value === "string") return LONE_SURROGATE.test(value) ? field : undefined;
-  if (typeof value !== "object" || value === null || ArrayBuffer.isView(value)) return undefined;
-  for (const [key, inner] of Object.entries(value)) {
-    const name = field === "" ? key : `${field}.${key}`;
-    const found = LONE_SURROGATE.test(key) ? field : malformed(inner, name);
-    if (found !== undefined) return found;
-  }
-  return undefined;
-}
-
-function identity(bytes: Buffer): Buffer {
-  return bytes;
-}
-
-function deserializer<M extends DescMessage>(schema: M): (bytes: Buffer) => MessageShape<M> {
-  return (bytes) => fromBinary(schema, bytes);
 }

@@ -3,6 +3,7 @@
 import { createHash, type Hash } from "node:crypto";
 import { types } from "node:util";
 import type { MessageInitShape } from "@bufbuild/protobuf";
+import { begun, type CallOptions } from "./call.js";
 import { newId } from "./command.js";
 import { FileError, InternalError, InvalidRequestError, SandgateError } from "./errors.js";
 import { fileError, type Source, type UploadFile, type UploadResult } from "./files.js";
@@ -14,7 +15,7 @@ import type {
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
 import { isBreak, Retry } from "./retry.js";
 import { mismatch, type Target } from "./transfer.js";
-import { begun, type CallOptions, type Transport } from "./transport.js";
+import type { Transport } from "./transport.js";
 
 const CHUNK_BYTES = 256 << 10;
 /** Below this many bytes it is cheaper to send a file again than to keep its part. */
@@ -37,7 +38,7 @@ export async function upload(
 ): Promise<UploadResult[]> {
   if (files.length === 0) return [];
   const call = begun(options);
-  const retry = new Retry(() => (files.every(isRepeatable) ? transport.patience(options) : 0));
+  const retry = new Retry(() => (files.every(isRepeatable) ? transport.retryWindow(options) : 0));
   for (;;) {
     const sent: Sent[] = [];
     try {
@@ -56,7 +57,7 @@ export async function upload(
 
 /**
  * Uploads one file. A source that can be read again is resumed after what arrived,
- * for the transport's patience; each byte of progress begins that anew.
+ * for the retry window; each byte of progress restarts it.
  */
 export async function uploadOne(
   transport: Transport,
@@ -72,7 +73,7 @@ export async function uploadOne(
   let uploadId = newId("up");
   let offset = 0;
   const call = begun(options);
-  const retry = new Retry(() => transport.patience(options));
+  const retry = new Retry(() => transport.retryWindow(options));
   for (;;) {
     let failure: unknown;
     try {

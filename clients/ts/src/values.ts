@@ -11,6 +11,7 @@ import {
 import { InternalError } from "./errors.js";
 import type { GetServerInfoResponse } from "./gen/sandbox/v1/sandbox_info_pb.js";
 import {
+  type EgressRule as EgressRuleMessage,
   NetworkMode,
   type Sandbox as SandboxMessage,
   type SandboxSpec as SandboxSpecMessage,
@@ -37,12 +38,16 @@ export interface Resources {
   diskBytes?: number;
 }
 
-/** One destination that the network mode PROXY lets through. */
+/** Destinations that the network mode PROXY allows: hosts and CIDRs, or a group. */
 export interface EgressRule {
-  /** A host name, "*.example.com" for every name below it, or a CIDR. */
-  host: string;
-  /** Default: 443. */
+  /** "example.com", "*.example.com" for every name below it, "*" for every name. */
+  hosts?: string[];
+  /** Addresses in CIDR notation, IPv4 or IPv6. */
+  cidrs?: string[];
+  /** Default: 80 and 443. */
   ports?: number[];
+  /** A group of rules in the server's configuration, such as "packages". */
+  group?: string;
 }
 
 /**
@@ -136,7 +141,7 @@ export interface ServerInfo {
   /** Names of the templates that the caller may use. */
   templates: string[];
   /** The authenticated caller; `name` is empty without authentication. */
-  principal: { name: string; tenant: string };
+  principal: { name: string; tenant: string; role: string };
 }
 
 /** Bounds and defaults of a server; an undefined time means none. */
@@ -267,10 +272,14 @@ function spec(message: SandboxSpecMessage): SandboxSpec {
     env: { ...message.env },
     workingDirectory: message.workingDirectory || undefined,
     network: mode,
-    networkAllow: message.network?.allow.map(({ host, ports }) => ({ host, ports: [...ports] })),
+    networkAllow: message.network?.allow.map((rule) => egressRule(rule)),
     access: message.access && policy(message.access),
     command: message.command.length === 0 ? undefined : [...message.command],
   }) as SandboxSpec;
+}
+
+function egressRule({ hosts, cidrs, ports, group }: EgressRuleMessage): EgressRule {
+  return group ? { group } : { hosts: [...hosts], cidrs: [...cidrs], ports: [...ports] };
 }
 
 function policy(message: NonNullable<SandboxSpecMessage["access"]>): AccessPolicy {
@@ -302,7 +311,11 @@ export function serverInfo(message: GetServerInfoResponse): ServerInfo {
     }) as ServerLimits,
     enforcement: message.enforcement.map(({ name, enforced, detail }) => ({ name, enforced, detail })),
     templates: [...message.templates],
-    principal: { name: message.principal?.name ?? "", tenant: message.principal?.tenant ?? "" },
+    principal: {
+      name: message.principal?.name ?? "",
+      tenant: message.principal?.tenant ?? "",
+      role: message.principal?.role ?? "",
+    },
   };
 }
 

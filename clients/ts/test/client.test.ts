@@ -53,6 +53,28 @@ describe("Client", () => {
     expect(sandbox.created).toBe(true);
   });
 
+  it("sends the rules of an update, also if there are none", async () => {
+    const requests: { network?: { allow: object[] } }[] = [];
+    const other = await new FakeServer().start();
+    Object.assign(other, {
+      _updateSandbox: ({ request }: { request: object }, reply: (e: null, v: object) => void) => {
+        requests.push(request);
+        reply(null, { sandbox: { sandboxId: "a", state: 2, createTime: { seconds: "1" } } });
+      },
+    });
+    const updating = new Client({ address: other.address });
+    await updating.update("a", { networkAllow: [{ hosts: ["a.example"], ports: [443] }] });
+    await updating.update("a", { networkAllow: [] });
+    await updating.update("a", { ttlMs: 1000 });
+    expect(requests.map(({ network }) => network?.allow)).toEqual([
+      [expect.objectContaining({ hosts: ["a.example"], ports: [443] })],
+      [],
+      undefined,
+    ]);
+    updating.close();
+    other.stop();
+  });
+
   it("suspends and resumes, and the handle follows", async () => {
     const sandbox = await client.create({ id: "suspended" });
     const other = await client.get("suspended");
@@ -108,10 +130,10 @@ describe("Client", () => {
     const away = () => [failure(status.UNAVAILABLE, "away", "AGENT_UNAVAILABLE")];
     const sandbox = client.sandbox("a");
     fake.failures.set("WriteFile", away());
-    const created = sandbox.writeFile("/a", "", { createOnly: true });
+    const created = sandbox.write("/a", "", { createOnly: true });
     await expect(created).rejects.toBeInstanceOf(SandgateError);
     fake.failures.set("EditFile", away());
-    await expect(sandbox.editFile("/a", "b", "c")).rejects.toBeInstanceOf(SandgateError);
+    await expect(sandbox.edit("/a", "b", "c")).rejects.toBeInstanceOf(SandgateError);
     expect(fake.calls).toEqual(["WriteFile", "EditFile"]);
   });
 
@@ -119,7 +141,7 @@ describe("Client", () => {
     await client.serverInfo();
     fake.calls.length = 0;
     fake.failures.set("WriteFile", [failure(status.UNAVAILABLE, "away", "AGENT_UNAVAILABLE")]);
-    expect(await client.sandbox("a").writeFile("/once", "again")).toMatchObject({ size: 5 });
+    expect(await client.sandbox("a").write("/once", "again")).toMatchObject({ size: 5 });
     expect(fake.calls).toEqual(["WriteFile", "WriteFile"]);
   });
 
@@ -127,7 +149,7 @@ describe("Client", () => {
     await client.serverInfo();
     fake.pause();
     await new Promise((resolve) => setTimeout(resolve, 100)); // until that is noticed
-    const edit = client.sandbox("a").editFile("/a", "b", "c");
+    const edit = client.sandbox("a").edit("/a", "b", "c");
     await new Promise((resolve) => setTimeout(resolve, 300));
     fake.calls.length = 0;
     await fake.start();
@@ -135,7 +157,7 @@ describe("Client", () => {
     expect(fake.calls).toEqual(["EditFile"]);
   });
 
-  it("stops waiting for a server when it is told to", async () => {
+  it("stops waiting for a server when its signal aborts", async () => {
     const other = new Client({ address: fake.address });
     await other.serverInfo();
     fake.pause();
@@ -145,7 +167,7 @@ describe("Client", () => {
     const edits = [call, {}].map((o) =>
       other
         .sandbox("a")
-        .editFile("/a", "b", "c", o)
+        .edit("/a", "b", "c", o)
         .catch((e: unknown) => e),
     );
     setTimeout(() => ended.abort(), 50);
@@ -157,12 +179,12 @@ describe("Client", () => {
 
   it("sends what is made once only once, also where the server goes away under it", async () => {
     const draining = await new FakeServer().start();
-    const other = new Client({ address: draining.address, patienceMs: 200 });
+    const other = new Client({ address: draining.address, reconnectTimeoutMs: 200 });
     await other.serverInfo();
     const arrived = new Promise<(error: null, value: object) => void>((resolve) => {
       Object.assign(draining, { _editFile: (_: unknown, reply: never) => resolve(reply) });
     });
-    const edit = other.sandbox("a").editFile("/a", "b", "c");
+    const edit = other.sandbox("a").edit("/a", "b", "c");
     edit.catch(() => {});
     const reply = await arrived;
     draining.drain();
@@ -186,12 +208,12 @@ describe("Client", () => {
     ["timeoutMs", () => client.sandbox("a").execute("true", { timeoutMs: Number.NaN })],
     ["timeoutMs", () => client.serverInfo({ timeoutMs: Number.NaN })],
     ["timeoutMs", () => client.serverInfo({ timeoutMs: -1 })],
-    ["timeoutMs", () => client.sandbox("a").editFile("/a", "b", "c", { timeoutMs: -1 })],
+    ["timeoutMs", () => client.sandbox("a").edit("/a", "b", "c", { timeoutMs: -1 })],
     ["timeoutMs", () => client.sandbox("a").uploadFile("/a", "b", { timeoutMs: -1 })],
     ["timeoutMs", () => client.sandbox("a").downloadFile("/a", { timeoutMs: -1 })],
     ["maxOutputBytes", () => client.sandbox("a").execute("true", { maxOutputBytes: 1.5 })],
     ["resources.memoryBytes", () => client.create({ resources: { memoryBytes: -1 } })],
-    ["limit", () => client.sandbox("a").readLines("/a", { limit: 1.5 })],
+    ["limit", () => client.sandbox("a").read("/a", { limit: 1.5 })],
     ["offset", () => client.sandbox("a").downloadFile("/a", { offset: Number.NaN })],
     ["max_processes", () => client.create({ resources: { maxProcesses: 1.5 } })],
   ])("refuses a %s that is no such number, and names it", async (field, call) => {
@@ -202,11 +224,11 @@ describe("Client", () => {
   });
 
   it.each<[string, (text: string) => Promise<unknown>]>([
-    ["path", (path) => client.sandbox("a").writeFile(path, "")],
-    ["path", (path) => client.sandbox("a").statFile(path)],
+    ["path", (path) => client.sandbox("a").write(path, "")],
+    ["path", (path) => client.sandbox("a").stat(path)],
     ["path", (path) => client.sandbox("a").uploadFile(path, "")],
     ["path", (path) => client.sandbox("a").downloadFile(path)],
-    ["destination", (path) => client.sandbox("a").moveFile("/a", path)],
+    ["destination", (path) => client.sandbox("a").move("/a", path)],
     ["labels", (key) => client.create({ labels: { [key]: "value" } })],
   ])("refuses a %s that is no well-formed text", async (field, call) => {
     for (const half of ["/a\ud83d", "/\ude00a"]) {
@@ -241,7 +263,7 @@ describe("Client", () => {
 
     it.each([
       ["GetSandbox", () => client.get("a", { timeoutMs: MINUTE_MS })],
-      ["WriteFile", () => client.sandbox("a").writeFile("/late", "", { timeoutMs: MINUTE_MS })],
+      ["WriteFile", () => client.sandbox("a").write("/late", "", { timeoutMs: MINUTE_MS })],
       ["Download", () => client.sandbox("a").download(["/a"], { timeoutMs: MINUTE_MS })],
     ])("says of %s that it passed, also where the server's cancelling came first", async (method, call) => {
       late = MINUTE_MS;

@@ -87,7 +87,7 @@ describe("SandgateSandbox against a server with faults", () => {
   beforeAll(async () => {
     fake = await new FakeServer().start();
     sandbox = await SandgateSandbox.create({
-      connection: { address: fake.address, patienceMs: 200 },
+      connection: { address: fake.address, reconnectTimeoutMs: 200 },
       commandTimeoutMs: 1_000,
     });
   });
@@ -228,8 +228,8 @@ describe("SandgateSandbox against a server with faults", () => {
     const patient = await SandgateSandbox.create({ connection: { address: fake.address } });
     fake.calls.length = 0;
     fake.failures.set("WriteFile", [unavailable(), unavailable()]);
-    expect(await patient.uploadFiles([["/x", bytes("mended")]])).toEqual([{ path: "/x", error: null }]);
-    expect(readFileSync(fake.file("/x"), "utf8")).toBe("mended");
+    expect(await patient.uploadFiles([["/x", bytes("resumed")]])).toEqual([{ path: "/x", error: null }]);
+    expect(readFileSync(fake.file("/x"), "utf8")).toBe("resumed");
     expect(fake.calls).toEqual(["WriteFile", "WriteFile", "WriteFile"]);
     await patient.close();
   });
@@ -285,6 +285,49 @@ describe("SandgateSandbox against a server with faults", () => {
     expect(own.sandbox.incarnation).toBe("1'");
     await own.close();
     await expect(own.suspend()).rejects.toMatchObject({ code: "NOT_INITIALIZED" });
+  });
+
+  it("makes a new sandbox in place of a failed one, if it may", async () => {
+    const connection = { address: fake.address };
+    const inThread = (act: () => Promise<unknown>) =>
+      RunnableLambda.from(act).invoke(undefined, { configurable: { thread_id: "dead" } });
+    const id = threadSandboxId("dead");
+    const fail = () => {
+      const sandbox = fake.sandboxes.get(id);
+      if (sandbox !== undefined) sandbox.state = SandboxState.FAILED;
+      const extra = { metadata: { state: "FAILED", sandbox_id: id } };
+      const error = failure(status.FAILED_PRECONDITION, "it failed", "SANDBOX_NOT_ACTIVE", extra);
+      fake.failures.set("Execute", [error]);
+    };
+    await using strict = new SandgateThreadBackend({ connection });
+    await using backend = new SandgateThreadBackend({ connection, recreate: true });
+    for (const one of [strict, backend]) await inThread(() => one.execute("true"));
+    fail();
+    expect(await inThread(() => strict.execute("true"))).toMatchObject({
+      output: expect.stringContaining("sandbox is lost"),
+    });
+    expect(fake.sandboxes.get(id)).toMatchObject({ state: SandboxState.FAILED });
+    fail();
+    expect(await inThread(() => backend.execute("true"))).toMatchObject({
+      output: expect.stringContaining(RECREATED),
+    });
+    expect(await inThread(() => backend.execute("echo new"))).toMatchObject({ output: "new\n" });
+    // Another process knows the thread by its state.
+    fail();
+    fake.failures.clear();
+    await using other = new SandgateThreadBackend({ connection, recreate: true });
+    other.expect("dead");
+    expect(await inThread(() => other.execute("true"))).toMatchObject({
+      output: expect.stringContaining(RECREATED),
+    });
+    expect(fake.sandboxes.get(id)).toMatchObject({ state: SandboxState.ACTIVE });
+    // A suspended one is not lost.
+    const extra = { metadata: { state: "SUSPENDED", sandbox_id: id } };
+    const asleep = failure(status.FAILED_PRECONDITION, "resume it first", "SANDBOX_NOT_ACTIVE", extra);
+    fake.failures.set("Execute", [asleep]);
+    expect(await inThread(() => other.execute("true"))).toMatchObject({
+      output: expect.stringContaining("resume it first"),
+    });
   });
 
   it("suspends the sandbox of its thread, and makes none for that", async () => {

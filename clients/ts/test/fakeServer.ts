@@ -195,8 +195,8 @@ export class FakeServer {
   #turn({ request }: Call, state: SandboxState, reply: Reply): void {
     const sandbox = this.sandboxes.get(request.sandboxId);
     if (this.faults.cannotSuspend) {
-      const said = "the provider fake cannot suspend sandboxes";
-      reply(failure(status.UNIMPLEMENTED, said, "FEATURE_UNSUPPORTED"));
+      const text = "the provider fake cannot suspend sandboxes";
+      reply(failure(status.UNIMPLEMENTED, text, "FEATURE_UNSUPPORTED"));
     } else if (sandbox === undefined) reply(noSandbox(request.sandboxId));
     else {
       const resumes = sandbox.state === SandboxState.SUSPENDED && state === SandboxState.ACTIVE;
@@ -290,10 +290,10 @@ export class FakeServer {
   }
 
   _writeFile({ request: { path, content } }: Call, reply: Reply): void {
-    const said = `${path}: permission denied`;
+    const text = `${path}: permission denied`;
     if (path.includes("forbidden")) {
       const extra = { metadata: { path } };
-      reply(failure(status.PERMISSION_DENIED, said, "FILE_PERMISSION_DENIED", extra));
+      reply(failure(status.PERMISSION_DENIED, text, "FILE_PERMISSION_DENIED", extra));
     } else reply(null, { size: BigInt(content.length), sha256: this.#land(path, content) });
   }
 

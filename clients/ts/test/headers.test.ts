@@ -74,7 +74,7 @@ describe("a token that changes", () => {
     expect(seen.map(([, token]) => token)).toEqual(seen.map((_, i) => `Bearer t${i + 1}`));
   });
 
-  it("fails the call when it cannot be had", async () => {
+  it("fails the call when its source fails", async () => {
     const broken = new Error("the vault is sealed");
     using client = new Client({
       address: fake.address,
@@ -92,7 +92,7 @@ describe("a token that changes", () => {
       await expect(call).rejects.toMatchObject({
         name: "AuthenticationError",
         code: "UNAUTHENTICATED",
-        message: "the token cannot be had: the vault is sealed",
+        message: "the token source failed: the vault is sealed",
         cause: broken,
       });
     }

@@ -38,7 +38,11 @@ describe("connection", () => {
   it("takes the default, the environment, the option", () => {
     expect(connection({}, {}).target).toBe("dns:127.0.0.1:7777");
     const env = { SANDGATE_ADDRESS: "unix:///a", SANDGATE_TOKEN: "t" };
-    expect(connection({}, env)).toMatchObject({ target: "unix:///a", token: "t", patienceMs: 60_000 });
+    expect(connection({}, env)).toMatchObject({
+      target: "unix:///a",
+      token: "t",
+      reconnectTimeoutMs: 60_000,
+    });
     expect(connection({ address: "unix:///b", token: "u" }, env)).toMatchObject({
       target: "unix:///b",
       token: "u",

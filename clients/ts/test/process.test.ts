@@ -133,7 +133,7 @@ describe("a broken connection", () => {
     ["at the first byte", { breakAfterBytes: 0 }],
     ["without a status", { breakAfterBytes: 20, endQuietly: true }],
     ["with a repeated piece", { repeatOutput: true }],
-  ])("is mended %s", async (_name, faults) => {
+  ])("resumes %s", async (_name, faults) => {
     fake.faults = faults;
     const events = await collect(sandbox.executeStream(script));
     const text = events.map((e) => (e.type === "output" && e.stream === "stdout" ? e.text : "")).join("");
@@ -147,7 +147,7 @@ describe("a broken connection", () => {
     }
   });
 
-  it("is mended when the server restarts", async () => {
+  it("resumes when the server restarts", async () => {
     const running = sandbox.execute("echo before; until test -e again; do sleep 0.05; done; echo after");
     await until(() => fake.sentBytes > 0);
     await fake.restart();
@@ -157,7 +157,7 @@ describe("a broken connection", () => {
   });
 
   it("is an error that names the position when it does not come back", async () => {
-    const impatient = new Client({ address: fake.address, patienceMs: 300 });
+    const impatient = new Client({ address: fake.address, reconnectTimeoutMs: 300 });
     const other = await impatient.create();
     const events = other.executeStream("echo hello; sleep 60");
     const read = async () => {

@@ -36,7 +36,7 @@ export class ScriptedModel extends BaseChatModel {
   }
 }
 
-/** A chat model that runs each line of the last thing said to it as a command, and then says "done". */
+/** A chat model that runs each line of the last message as a command, and then says "done". */
 export class CommandModel extends BaseChatModel {
   constructor() {
     super({});
@@ -72,12 +72,12 @@ function toolCall(line: string): ToolCall {
     : { name: "task", args: { description, subagent_type } };
 }
 
-/** What a {@link CommandModel} is told. */
+/** What a {@link CommandModel} receives. */
 export function turn(...commands: string[]): { messages: { role: "user"; content: string }[] } {
   return { messages: [{ role: "user", content: commands.join("\n") }] };
 }
 
-/** What the tools returned since the last thing that a user said. */
+/** What the tools returned since the last message of a user. */
 export function outputs(state: { messages: BaseMessage[] }): string[] {
   const last = state.messages.findLastIndex((m) => m.getType() === "human");
   return state.messages

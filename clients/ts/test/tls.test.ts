@@ -76,7 +76,7 @@ describe("what is wrong with TLS", () => {
     ["no client certificate", "mutual", "ca.pem", "certificate_wanted"],
     ["nobody there", "nobody", "", "not_running"],
     ["no socket there", "socket", "", "not_running"],
-  ])("S5-31 is said: %s", async (_name, server, ca, hint) => {
+  ])("S5-31 has a hint: %s", async (_name, server, ca, hint) => {
     const address = at[server] as string;
     const options = { address, ...(ca === "" ? {} : { caFile: made.at(ca) }) };
     for (const error of await call(options)) {

@@ -67,7 +67,7 @@ type GetServerInfoResponse struct {
 	// The provider in use: "local", "docker", "kubernetes" or "agentsandbox".
 	Provider string `protobuf:"bytes,2,opt,name=provider,proto3" json:"provider,omitempty"`
 	// What the server supports beyond the calls that always work: "suspend",
-	// "pool", "terminal", "stdin", "attach", "images", … A call whose capability
+	// "pool", "terminal", "stdin", "attach", "forward", "images", … A call whose capability
 	// is missing fails with FEATURE_UNSUPPORTED.
 	Capabilities []string `protobuf:"bytes,3,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	// Bounds on requests.
@@ -332,7 +332,9 @@ type Principal struct {
 	// Empty without authentication.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// "default" without authentication.
-	Tenant        string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// "reader", "user" or "operator". "user" without authentication.
+	Role          string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -381,6 +383,13 @@ func (x *Principal) GetTenant() string {
 	return ""
 }
 
+func (x *Principal) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
 var File_sandbox_v1_sandbox_info_proto protoreflect.FileDescriptor
 
 const file_sandbox_v1_sandbox_info_proto_rawDesc = "" +
@@ -409,10 +418,11 @@ const file_sandbox_v1_sandbox_info_proto_rawDesc = "" +
 	"\vEnforcement\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\benforced\x18\x02 \x01(\bR\benforced\x12\x16\n" +
-	"\x06detail\x18\x03 \x01(\tR\x06detail\"7\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\"K\n" +
 	"\tPrincipal\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06tenant\x18\x02 \x01(\tR\x06tenantB7Z5github.com/sandgate/sandgate/gen/sandbox/v1;sandboxv1b\x06proto3"
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04role\x18\x03 \x01(\tR\x04roleB7Z5github.com/sandgate/sandgate/gen/sandbox/v1;sandboxv1b\x06proto3"
 
 var (
 	file_sandbox_v1_sandbox_info_proto_rawDescOnce sync.Once

@@ -93,7 +93,8 @@ func (SandboxState) EnumDescriptor() ([]byte, []int) {
 type NetworkMode int32
 
 const (
-	// The template's mode; NONE where it has none.
+	// PROXY if there are rules, otherwise the template's mode; NONE where it has
+	// none.
 	NetworkMode_NETWORK_MODE_UNSPECIFIED NetworkMode = 0
 	// A private loopback interface only.
 	NetworkMode_NETWORK_MODE_NONE NetworkMode = 1
@@ -512,9 +513,11 @@ func (x *Resources) GetDiskBytes() int64 {
 // Network is the network access of a sandbox.
 type Network struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Default: NETWORK_MODE_NONE.
+	// Default: PROXY with rules, otherwise the template's mode.
 	Mode NetworkMode `protobuf:"varint,1,opt,name=mode,proto3,enum=sandbox.v1.NetworkMode" json:"mode,omitempty"`
-	// Destinations that PROXY allows; rejected with other modes.
+	// Destinations that PROXY allows; rejected with other modes. Each must lie
+	// within the template's rules. Empty: the template's rules; where it has
+	// none, nothing. At most 64.
 	Allow         []*EgressRule `protobuf:"bytes,2,rep,name=allow,proto3" json:"allow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -564,13 +567,32 @@ func (x *Network) GetAllow() []*EgressRule {
 	return nil
 }
 
-// EgressRule allows one kind of destination.
+// EgressRule allows TCP connections to some destinations. A rule has hosts and
+// CIDRs, or it names a group.
 type EgressRule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. A host name, "*.example.com" for every name below it, or a CIDR.
-	Host string `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"`
-	// Ports. Empty: 443.
-	Ports         []int32 `protobuf:"varint,2,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	// Host names, in any case: "example.com" is that name, "*.example.com" every
+	// name below it, "*" every name. The server resolves a name when it connects,
+	// and refuses addresses that are not public unless a CIDR allows them. At most
+	// 256.
+	Hosts []string `protobuf:"bytes,1,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	// Addresses in CIDR notation, IPv4 or IPv6. They allow connections to an
+	// address without a name, and names of `hosts` that resolve to an address that
+	// is not public. At most 256.
+	Cidrs []string `protobuf:"bytes,2,rep,name=cidrs,proto3" json:"cidrs,omitempty"`
+	// Ports, 1 to 65535. Empty: 80 and 443. At most 64.
+	Ports []uint32 `protobuf:"varint,3,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	// A group of rules in the server's configuration, such as "packages". Rejected
+	// beside other fields.
+	Group string `protobuf:"bytes,4,opt,name=group,proto3" json:"group,omitempty"`
+	// HTTP methods, such as "GET". Empty: all. A rule with methods or paths allows
+	// HTTP requests to its hosts and nothing else: the server ends TLS with a
+	// certificate that only this sandbox trusts. Its CIDRs do not allow connections
+	// to an address without a name. At most 64.
+	Methods []string `protobuf:"bytes,5,rep,name=methods,proto3" json:"methods,omitempty"`
+	// Paths of HTTP requests, without the query: "/a/b" is that path, "/a/*" every
+	// path below "/a/". Upper and lower case differ. Empty: all. At most 64.
+	Paths         []string `protobuf:"bytes,6,rep,name=paths,proto3" json:"paths,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -605,23 +627,51 @@ func (*EgressRule) Descriptor() ([]byte, []int) {
 	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *EgressRule) GetHost() string {
+func (x *EgressRule) GetHosts() []string {
 	if x != nil {
-		return x.Host
+		return x.Hosts
 	}
-	return ""
+	return nil
 }
 
-func (x *EgressRule) GetPorts() []int32 {
+func (x *EgressRule) GetCidrs() []string {
+	if x != nil {
+		return x.Cidrs
+	}
+	return nil
+}
+
+func (x *EgressRule) GetPorts() []uint32 {
 	if x != nil {
 		return x.Ports
 	}
 	return nil
 }
 
+func (x *EgressRule) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *EgressRule) GetMethods() []string {
+	if x != nil {
+		return x.Methods
+	}
+	return nil
+}
+
+func (x *EgressRule) GetPaths() []string {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
 // AccessPolicy restricts file calls and, for writes, commands. Where a policy
 // is set in several places (server, template, sandbox, call), a path must pass
-// all of them, so a call can narrow but never widen.
+// all of them, so a call can narrow but never widen. At most 64 KiB, encoded.
 type AccessPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Every path resolves beneath this directory, in the kernel; neither "..",
@@ -1179,7 +1229,7 @@ func (x *ListSandboxesResponse) GetNextPageToken() string {
 	return ""
 }
 
-// UpdateSandboxRequest changes labels and lifetimes of a sandbox.
+// UpdateSandboxRequest changes labels, lifetimes and network rules of a sandbox.
 type UpdateSandboxRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -1193,7 +1243,11 @@ type UpdateSandboxRequest struct {
 	// New lifetime from the last activity. Unset: unchanged. 0: none.
 	IdleTtl *durationpb.Duration `protobuf:"bytes,5,opt,name=idle_ttl,json=idleTtl,proto3" json:"idle_ttl,omitempty"`
 	// True: counts as activity and restarts the idle time.
-	Renew         bool `protobuf:"varint,6,opt,name=renew,proto3" json:"renew,omitempty"`
+	Renew bool `protobuf:"varint,6,opt,name=renew,proto3" json:"renew,omitempty"`
+	// New rules, which replace the old ones. They apply to new connections at
+	// once; connections that they no longer allow are reset. The mode cannot
+	// change: leave it unset. Unset: unchanged.
+	Network       *Network `protobuf:"bytes,7,opt,name=network,proto3" json:"network,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1268,6 +1322,13 @@ func (x *UpdateSandboxRequest) GetRenew() bool {
 		return x.Renew
 	}
 	return false
+}
+
+func (x *UpdateSandboxRequest) GetNetwork() *Network {
+	if x != nil {
+		return x.Network
+	}
+	return nil
 }
 
 // UpdateSandboxResponse is the updated sandbox.
@@ -1958,11 +2019,15 @@ const file_sandbox_v1_sandbox_lifecycle_proto_rawDesc = "" +
 	"disk_bytes\x18\x04 \x01(\x03R\tdiskBytes\"d\n" +
 	"\aNetwork\x12+\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x17.sandbox.v1.NetworkModeR\x04mode\x12,\n" +
-	"\x05allow\x18\x02 \x03(\v2\x16.sandbox.v1.EgressRuleR\x05allow\"6\n" +
+	"\x05allow\x18\x02 \x03(\v2\x16.sandbox.v1.EgressRuleR\x05allow\"\x94\x01\n" +
 	"\n" +
-	"EgressRule\x12\x12\n" +
-	"\x04host\x18\x01 \x01(\tR\x04host\x12\x14\n" +
-	"\x05ports\x18\x02 \x03(\x05R\x05ports\"\xf8\x01\n" +
+	"EgressRule\x12\x14\n" +
+	"\x05hosts\x18\x01 \x03(\tR\x05hosts\x12\x14\n" +
+	"\x05cidrs\x18\x02 \x03(\tR\x05cidrs\x12\x14\n" +
+	"\x05ports\x18\x03 \x03(\rR\x05ports\x12\x14\n" +
+	"\x05group\x18\x04 \x01(\tR\x05group\x12\x18\n" +
+	"\amethods\x18\x05 \x03(\tR\amethods\x12\x14\n" +
+	"\x05paths\x18\x06 \x03(\tR\x05paths\"\xf8\x01\n" +
 	"\fAccessPolicy\x12\x19\n" +
 	"\broot_dir\x18\x01 \x01(\tR\arootDir\x12\x18\n" +
 	"\avirtual\x18\x02 \x01(\bR\avirtual\x120\n" +
@@ -2007,7 +2072,7 @@ const file_sandbox_v1_sandbox_lifecycle_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"r\n" +
 	"\x15ListSandboxesResponse\x121\n" +
 	"\tsandboxes\x18\x01 \x03(\v2\x13.sandbox.v1.SandboxR\tsandboxes\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xe1\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x90\x03\n" +
 	"\x14UpdateSandboxRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12N\n" +
@@ -2016,7 +2081,8 @@ const file_sandbox_v1_sandbox_lifecycle_proto_rawDesc = "" +
 	"\rremove_labels\x18\x03 \x03(\tR\fremoveLabels\x12+\n" +
 	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x124\n" +
 	"\bidle_ttl\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\aidleTtl\x12\x14\n" +
-	"\x05renew\x18\x06 \x01(\bR\x05renew\x1a<\n" +
+	"\x05renew\x18\x06 \x01(\bR\x05renew\x12-\n" +
+	"\anetwork\x18\a \x01(\v2\x13.sandbox.v1.NetworkR\anetwork\x1a<\n" +
 	"\x0eSetLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"F\n" +
@@ -2157,17 +2223,18 @@ var file_sandbox_v1_sandbox_lifecycle_proto_depIdxs = []int32{
 	32, // 26: sandbox.v1.UpdateSandboxRequest.set_labels:type_name -> sandbox.v1.UpdateSandboxRequest.SetLabelsEntry
 	35, // 27: sandbox.v1.UpdateSandboxRequest.ttl:type_name -> google.protobuf.Duration
 	35, // 28: sandbox.v1.UpdateSandboxRequest.idle_ttl:type_name -> google.protobuf.Duration
-	2,  // 29: sandbox.v1.UpdateSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
-	35, // 30: sandbox.v1.CleanupSandboxesRequest.max_idle:type_name -> google.protobuf.Duration
-	33, // 31: sandbox.v1.CleanupSandboxesRequest.labels:type_name -> sandbox.v1.CleanupSandboxesRequest.LabelsEntry
-	21, // 32: sandbox.v1.CleanupSandboxesResponse.failures:type_name -> sandbox.v1.CleanupFailure
-	2,  // 33: sandbox.v1.SuspendSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
-	2,  // 34: sandbox.v1.ResumeSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	5,  // 29: sandbox.v1.UpdateSandboxRequest.network:type_name -> sandbox.v1.Network
+	2,  // 30: sandbox.v1.UpdateSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
+	35, // 31: sandbox.v1.CleanupSandboxesRequest.max_idle:type_name -> google.protobuf.Duration
+	33, // 32: sandbox.v1.CleanupSandboxesRequest.labels:type_name -> sandbox.v1.CleanupSandboxesRequest.LabelsEntry
+	21, // 33: sandbox.v1.CleanupSandboxesResponse.failures:type_name -> sandbox.v1.CleanupFailure
+	2,  // 34: sandbox.v1.SuspendSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
+	2,  // 35: sandbox.v1.ResumeSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_sandbox_v1_sandbox_lifecycle_proto_init() }

@@ -48,7 +48,7 @@ var File_sandbox_v1_sandbox_service_proto protoreflect.FileDescriptor
 const file_sandbox_v1_sandbox_service_proto_rawDesc = "" +
 	"\n" +
 	" sandbox/v1/sandbox_service.proto\x12\n" +
-	"sandbox.v1\x1a\x1esandbox/v1/sandbox_files.proto\x1a\x1dsandbox/v1/sandbox_info.proto\x1a\"sandbox/v1/sandbox_lifecycle.proto\x1a sandbox/v1/sandbox_process.proto\x1a\x1fsandbox/v1/sandbox_search.proto2\x9c\x12\n" +
+	"sandbox.v1\x1a\x1esandbox/v1/sandbox_files.proto\x1a sandbox/v1/sandbox_forward.proto\x1a\x1dsandbox/v1/sandbox_info.proto\x1a\"sandbox/v1/sandbox_lifecycle.proto\x1a sandbox/v1/sandbox_process.proto\x1a\x1fsandbox/v1/sandbox_search.proto2\xe4\x12\n" +
 	"\x0eSandboxService\x12T\n" +
 	"\rGetServerInfo\x12 .sandbox.v1.GetServerInfoRequest\x1a!.sandbox.v1.GetServerInfoResponse\x12T\n" +
 	"\rCreateSandbox\x12 .sandbox.v1.CreateSandboxRequest\x1a!.sandbox.v1.CreateSandboxResponse\x12K\n" +
@@ -81,7 +81,8 @@ const file_sandbox_v1_sandbox_service_proto_rawDesc = "" +
 	"\tWriteFile\x12\x1c.sandbox.v1.WriteFileRequest\x1a\x1d.sandbox.v1.WriteFileResponse\x12E\n" +
 	"\bEditFile\x12\x1b.sandbox.v1.EditFileRequest\x1a\x1c.sandbox.v1.EditFileResponse\x12N\n" +
 	"\vSearchFiles\x12\x1e.sandbox.v1.SearchFilesRequest\x1a\x1f.sandbox.v1.SearchFilesResponse\x12H\n" +
-	"\tGlobFiles\x12\x1c.sandbox.v1.GlobFilesRequest\x1a\x1d.sandbox.v1.GlobFilesResponseB7Z5github.com/sandgate/sandgate/gen/sandbox/v1;sandboxv1b\x06proto3"
+	"\tGlobFiles\x12\x1c.sandbox.v1.GlobFilesRequest\x1a\x1d.sandbox.v1.GlobFilesResponse\x12F\n" +
+	"\aForward\x12\x1a.sandbox.v1.ForwardRequest\x1a\x1b.sandbox.v1.ForwardResponse(\x010\x01B7Z5github.com/sandgate/sandgate/gen/sandbox/v1;sandboxv1b\x06proto3"
 
 var file_sandbox_v1_sandbox_service_proto_goTypes = []any{
 	(*GetServerInfoRequest)(nil),     // 0: sandbox.v1.GetServerInfoRequest
@@ -113,35 +114,37 @@ var file_sandbox_v1_sandbox_service_proto_goTypes = []any{
 	(*EditFileRequest)(nil),          // 26: sandbox.v1.EditFileRequest
 	(*SearchFilesRequest)(nil),       // 27: sandbox.v1.SearchFilesRequest
 	(*GlobFilesRequest)(nil),         // 28: sandbox.v1.GlobFilesRequest
-	(*GetServerInfoResponse)(nil),    // 29: sandbox.v1.GetServerInfoResponse
-	(*CreateSandboxResponse)(nil),    // 30: sandbox.v1.CreateSandboxResponse
-	(*GetSandboxResponse)(nil),       // 31: sandbox.v1.GetSandboxResponse
-	(*ListSandboxesResponse)(nil),    // 32: sandbox.v1.ListSandboxesResponse
-	(*UpdateSandboxResponse)(nil),    // 33: sandbox.v1.UpdateSandboxResponse
-	(*DeleteSandboxResponse)(nil),    // 34: sandbox.v1.DeleteSandboxResponse
-	(*CleanupSandboxesResponse)(nil), // 35: sandbox.v1.CleanupSandboxesResponse
-	(*SuspendSandboxResponse)(nil),   // 36: sandbox.v1.SuspendSandboxResponse
-	(*ResumeSandboxResponse)(nil),    // 37: sandbox.v1.ResumeSandboxResponse
-	(*GetPoolStatusResponse)(nil),    // 38: sandbox.v1.GetPoolStatusResponse
-	(*ExecuteResponse)(nil),          // 39: sandbox.v1.ExecuteResponse
-	(*AttachResponse)(nil),           // 40: sandbox.v1.AttachResponse
-	(*WriteStdinResponse)(nil),       // 41: sandbox.v1.WriteStdinResponse
-	(*SignalProcessResponse)(nil),    // 42: sandbox.v1.SignalProcessResponse
-	(*ResizeTerminalResponse)(nil),   // 43: sandbox.v1.ResizeTerminalResponse
-	(*ListProcessesResponse)(nil),    // 44: sandbox.v1.ListProcessesResponse
-	(*UploadResponse)(nil),           // 45: sandbox.v1.UploadResponse
-	(*GetUploadResponse)(nil),        // 46: sandbox.v1.GetUploadResponse
-	(*DownloadResponse)(nil),         // 47: sandbox.v1.DownloadResponse
-	(*StatFileResponse)(nil),         // 48: sandbox.v1.StatFileResponse
-	(*ListDirectoryResponse)(nil),    // 49: sandbox.v1.ListDirectoryResponse
-	(*MakeDirectoryResponse)(nil),    // 50: sandbox.v1.MakeDirectoryResponse
-	(*MoveFileResponse)(nil),         // 51: sandbox.v1.MoveFileResponse
-	(*RemoveFileResponse)(nil),       // 52: sandbox.v1.RemoveFileResponse
-	(*ReadLinesResponse)(nil),        // 53: sandbox.v1.ReadLinesResponse
-	(*WriteFileResponse)(nil),        // 54: sandbox.v1.WriteFileResponse
-	(*EditFileResponse)(nil),         // 55: sandbox.v1.EditFileResponse
-	(*SearchFilesResponse)(nil),      // 56: sandbox.v1.SearchFilesResponse
-	(*GlobFilesResponse)(nil),        // 57: sandbox.v1.GlobFilesResponse
+	(*ForwardRequest)(nil),           // 29: sandbox.v1.ForwardRequest
+	(*GetServerInfoResponse)(nil),    // 30: sandbox.v1.GetServerInfoResponse
+	(*CreateSandboxResponse)(nil),    // 31: sandbox.v1.CreateSandboxResponse
+	(*GetSandboxResponse)(nil),       // 32: sandbox.v1.GetSandboxResponse
+	(*ListSandboxesResponse)(nil),    // 33: sandbox.v1.ListSandboxesResponse
+	(*UpdateSandboxResponse)(nil),    // 34: sandbox.v1.UpdateSandboxResponse
+	(*DeleteSandboxResponse)(nil),    // 35: sandbox.v1.DeleteSandboxResponse
+	(*CleanupSandboxesResponse)(nil), // 36: sandbox.v1.CleanupSandboxesResponse
+	(*SuspendSandboxResponse)(nil),   // 37: sandbox.v1.SuspendSandboxResponse
+	(*ResumeSandboxResponse)(nil),    // 38: sandbox.v1.ResumeSandboxResponse
+	(*GetPoolStatusResponse)(nil),    // 39: sandbox.v1.GetPoolStatusResponse
+	(*ExecuteResponse)(nil),          // 40: sandbox.v1.ExecuteResponse
+	(*AttachResponse)(nil),           // 41: sandbox.v1.AttachResponse
+	(*WriteStdinResponse)(nil),       // 42: sandbox.v1.WriteStdinResponse
+	(*SignalProcessResponse)(nil),    // 43: sandbox.v1.SignalProcessResponse
+	(*ResizeTerminalResponse)(nil),   // 44: sandbox.v1.ResizeTerminalResponse
+	(*ListProcessesResponse)(nil),    // 45: sandbox.v1.ListProcessesResponse
+	(*UploadResponse)(nil),           // 46: sandbox.v1.UploadResponse
+	(*GetUploadResponse)(nil),        // 47: sandbox.v1.GetUploadResponse
+	(*DownloadResponse)(nil),         // 48: sandbox.v1.DownloadResponse
+	(*StatFileResponse)(nil),         // 49: sandbox.v1.StatFileResponse
+	(*ListDirectoryResponse)(nil),    // 50: sandbox.v1.ListDirectoryResponse
+	(*MakeDirectoryResponse)(nil),    // 51: sandbox.v1.MakeDirectoryResponse
+	(*MoveFileResponse)(nil),         // 52: sandbox.v1.MoveFileResponse
+	(*RemoveFileResponse)(nil),       // 53: sandbox.v1.RemoveFileResponse
+	(*ReadLinesResponse)(nil),        // 54: sandbox.v1.ReadLinesResponse
+	(*WriteFileResponse)(nil),        // 55: sandbox.v1.WriteFileResponse
+	(*EditFileResponse)(nil),         // 56: sandbox.v1.EditFileResponse
+	(*SearchFilesResponse)(nil),      // 57: sandbox.v1.SearchFilesResponse
+	(*GlobFilesResponse)(nil),        // 58: sandbox.v1.GlobFilesResponse
+	(*ForwardResponse)(nil),          // 59: sandbox.v1.ForwardResponse
 }
 var file_sandbox_v1_sandbox_service_proto_depIdxs = []int32{
 	0,  // 0: sandbox.v1.SandboxService.GetServerInfo:input_type -> sandbox.v1.GetServerInfoRequest
@@ -173,37 +176,39 @@ var file_sandbox_v1_sandbox_service_proto_depIdxs = []int32{
 	26, // 26: sandbox.v1.SandboxService.EditFile:input_type -> sandbox.v1.EditFileRequest
 	27, // 27: sandbox.v1.SandboxService.SearchFiles:input_type -> sandbox.v1.SearchFilesRequest
 	28, // 28: sandbox.v1.SandboxService.GlobFiles:input_type -> sandbox.v1.GlobFilesRequest
-	29, // 29: sandbox.v1.SandboxService.GetServerInfo:output_type -> sandbox.v1.GetServerInfoResponse
-	30, // 30: sandbox.v1.SandboxService.CreateSandbox:output_type -> sandbox.v1.CreateSandboxResponse
-	31, // 31: sandbox.v1.SandboxService.GetSandbox:output_type -> sandbox.v1.GetSandboxResponse
-	32, // 32: sandbox.v1.SandboxService.ListSandboxes:output_type -> sandbox.v1.ListSandboxesResponse
-	33, // 33: sandbox.v1.SandboxService.UpdateSandbox:output_type -> sandbox.v1.UpdateSandboxResponse
-	34, // 34: sandbox.v1.SandboxService.DeleteSandbox:output_type -> sandbox.v1.DeleteSandboxResponse
-	35, // 35: sandbox.v1.SandboxService.CleanupSandboxes:output_type -> sandbox.v1.CleanupSandboxesResponse
-	36, // 36: sandbox.v1.SandboxService.SuspendSandbox:output_type -> sandbox.v1.SuspendSandboxResponse
-	37, // 37: sandbox.v1.SandboxService.ResumeSandbox:output_type -> sandbox.v1.ResumeSandboxResponse
-	38, // 38: sandbox.v1.SandboxService.GetPoolStatus:output_type -> sandbox.v1.GetPoolStatusResponse
-	39, // 39: sandbox.v1.SandboxService.Execute:output_type -> sandbox.v1.ExecuteResponse
-	40, // 40: sandbox.v1.SandboxService.Attach:output_type -> sandbox.v1.AttachResponse
-	41, // 41: sandbox.v1.SandboxService.WriteStdin:output_type -> sandbox.v1.WriteStdinResponse
-	42, // 42: sandbox.v1.SandboxService.SignalProcess:output_type -> sandbox.v1.SignalProcessResponse
-	43, // 43: sandbox.v1.SandboxService.ResizeTerminal:output_type -> sandbox.v1.ResizeTerminalResponse
-	44, // 44: sandbox.v1.SandboxService.ListProcesses:output_type -> sandbox.v1.ListProcessesResponse
-	45, // 45: sandbox.v1.SandboxService.Upload:output_type -> sandbox.v1.UploadResponse
-	46, // 46: sandbox.v1.SandboxService.GetUpload:output_type -> sandbox.v1.GetUploadResponse
-	47, // 47: sandbox.v1.SandboxService.Download:output_type -> sandbox.v1.DownloadResponse
-	48, // 48: sandbox.v1.SandboxService.StatFile:output_type -> sandbox.v1.StatFileResponse
-	49, // 49: sandbox.v1.SandboxService.ListDirectory:output_type -> sandbox.v1.ListDirectoryResponse
-	50, // 50: sandbox.v1.SandboxService.MakeDirectory:output_type -> sandbox.v1.MakeDirectoryResponse
-	51, // 51: sandbox.v1.SandboxService.MoveFile:output_type -> sandbox.v1.MoveFileResponse
-	52, // 52: sandbox.v1.SandboxService.RemoveFile:output_type -> sandbox.v1.RemoveFileResponse
-	53, // 53: sandbox.v1.SandboxService.ReadLines:output_type -> sandbox.v1.ReadLinesResponse
-	54, // 54: sandbox.v1.SandboxService.WriteFile:output_type -> sandbox.v1.WriteFileResponse
-	55, // 55: sandbox.v1.SandboxService.EditFile:output_type -> sandbox.v1.EditFileResponse
-	56, // 56: sandbox.v1.SandboxService.SearchFiles:output_type -> sandbox.v1.SearchFilesResponse
-	57, // 57: sandbox.v1.SandboxService.GlobFiles:output_type -> sandbox.v1.GlobFilesResponse
-	29, // [29:58] is the sub-list for method output_type
-	0,  // [0:29] is the sub-list for method input_type
+	29, // 29: sandbox.v1.SandboxService.Forward:input_type -> sandbox.v1.ForwardRequest
+	30, // 30: sandbox.v1.SandboxService.GetServerInfo:output_type -> sandbox.v1.GetServerInfoResponse
+	31, // 31: sandbox.v1.SandboxService.CreateSandbox:output_type -> sandbox.v1.CreateSandboxResponse
+	32, // 32: sandbox.v1.SandboxService.GetSandbox:output_type -> sandbox.v1.GetSandboxResponse
+	33, // 33: sandbox.v1.SandboxService.ListSandboxes:output_type -> sandbox.v1.ListSandboxesResponse
+	34, // 34: sandbox.v1.SandboxService.UpdateSandbox:output_type -> sandbox.v1.UpdateSandboxResponse
+	35, // 35: sandbox.v1.SandboxService.DeleteSandbox:output_type -> sandbox.v1.DeleteSandboxResponse
+	36, // 36: sandbox.v1.SandboxService.CleanupSandboxes:output_type -> sandbox.v1.CleanupSandboxesResponse
+	37, // 37: sandbox.v1.SandboxService.SuspendSandbox:output_type -> sandbox.v1.SuspendSandboxResponse
+	38, // 38: sandbox.v1.SandboxService.ResumeSandbox:output_type -> sandbox.v1.ResumeSandboxResponse
+	39, // 39: sandbox.v1.SandboxService.GetPoolStatus:output_type -> sandbox.v1.GetPoolStatusResponse
+	40, // 40: sandbox.v1.SandboxService.Execute:output_type -> sandbox.v1.ExecuteResponse
+	41, // 41: sandbox.v1.SandboxService.Attach:output_type -> sandbox.v1.AttachResponse
+	42, // 42: sandbox.v1.SandboxService.WriteStdin:output_type -> sandbox.v1.WriteStdinResponse
+	43, // 43: sandbox.v1.SandboxService.SignalProcess:output_type -> sandbox.v1.SignalProcessResponse
+	44, // 44: sandbox.v1.SandboxService.ResizeTerminal:output_type -> sandbox.v1.ResizeTerminalResponse
+	45, // 45: sandbox.v1.SandboxService.ListProcesses:output_type -> sandbox.v1.ListProcessesResponse
+	46, // 46: sandbox.v1.SandboxService.Upload:output_type -> sandbox.v1.UploadResponse
+	47, // 47: sandbox.v1.SandboxService.GetUpload:output_type -> sandbox.v1.GetUploadResponse
+	48, // 48: sandbox.v1.SandboxService.Download:output_type -> sandbox.v1.DownloadResponse
+	49, // 49: sandbox.v1.SandboxService.StatFile:output_type -> sandbox.v1.StatFileResponse
+	50, // 50: sandbox.v1.SandboxService.ListDirectory:output_type -> sandbox.v1.ListDirectoryResponse
+	51, // 51: sandbox.v1.SandboxService.MakeDirectory:output_type -> sandbox.v1.MakeDirectoryResponse
+	52, // 52: sandbox.v1.SandboxService.MoveFile:output_type -> sandbox.v1.MoveFileResponse
+	53, // 53: sandbox.v1.SandboxService.RemoveFile:output_type -> sandbox.v1.RemoveFileResponse
+	54, // 54: sandbox.v1.SandboxService.ReadLines:output_type -> sandbox.v1.ReadLinesResponse
+	55, // 55: sandbox.v1.SandboxService.WriteFile:output_type -> sandbox.v1.WriteFileResponse
+	56, // 56: sandbox.v1.SandboxService.EditFile:output_type -> sandbox.v1.EditFileResponse
+	57, // 57: sandbox.v1.SandboxService.SearchFiles:output_type -> sandbox.v1.SearchFilesResponse
+	58, // 58: sandbox.v1.SandboxService.GlobFiles:output_type -> sandbox.v1.GlobFilesResponse
+	59, // 59: sandbox.v1.SandboxService.Forward:output_type -> sandbox.v1.ForwardResponse
+	30, // [30:60] is the sub-list for method output_type
+	0,  // [0:30] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name
@@ -215,6 +220,7 @@ func file_sandbox_v1_sandbox_service_proto_init() {
 		return
 	}
 	file_sandbox_v1_sandbox_files_proto_init()
+	file_sandbox_v1_sandbox_forward_proto_init()
 	file_sandbox_v1_sandbox_info_proto_init()
 	file_sandbox_v1_sandbox_lifecycle_proto_init()
 	file_sandbox_v1_sandbox_process_proto_init()

@@ -71,6 +71,7 @@ const (
 	SandboxService_EditFile_FullMethodName         = "/sandbox.v1.SandboxService/EditFile"
 	SandboxService_SearchFiles_FullMethodName      = "/sandbox.v1.SandboxService/SearchFiles"
 	SandboxService_GlobFiles_FullMethodName        = "/sandbox.v1.SandboxService/GlobFiles"
+	SandboxService_Forward_FullMethodName          = "/sandbox.v1.SandboxService/Forward"
 )
 
 // SandboxServiceClient is the client API for SandboxService service.
@@ -80,9 +81,7 @@ const (
 // SandboxService manages sandboxes, runs commands in them and moves files.
 //
 // Reserved names for later additions, which must not break this version:
-// Forward (a bidirectional stream to a port in the sandbox, also the egress of
-// NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
-// WatchSandboxes.
+// CreateSnapshot and its family, WatchFiles and WatchSandboxes.
 type SandboxServiceClient interface {
 	// GetServerInfo describes the server, its capabilities, what it enforces, and
 	// the authenticated caller. It needs no sandbox.
@@ -97,7 +96,8 @@ type SandboxServiceClient interface {
 	// ListSandboxes returns the tenant's sandboxes, in pages. It does not count
 	// as activity.
 	ListSandboxes(ctx context.Context, in *ListSandboxesRequest, opts ...grpc.CallOption) (*ListSandboxesResponse, error)
-	// UpdateSandbox changes labels and lifetimes, and renews idleness.
+	// UpdateSandbox changes labels, lifetimes and network rules, and renews
+	// idleness.
 	UpdateSandbox(ctx context.Context, in *UpdateSandboxRequest, opts ...grpc.CallOption) (*UpdateSandboxResponse, error)
 	// DeleteSandbox ends the sandbox and everything in it. Streams of its
 	// commands end with EXIT_REASON_SANDBOX_STOPPED.
@@ -168,6 +168,22 @@ type SandboxServiceClient interface {
 	SearchFiles(ctx context.Context, in *SearchFilesRequest, opts ...grpc.CallOption) (*SearchFilesResponse, error)
 	// GlobFiles finds files by name.
 	GlobFiles(ctx context.Context, in *GlobFilesRequest, opts ...grpc.CallOption) (*GlobFilesResponse, error)
+	// Forward is one TCP connection to a port that a program in the sandbox listens
+	// on. The caller sends `start` and waits for `opened`; then both sides send
+	// `data` independently of each other, and each ends its direction with `eof`.
+	// After both, the call ends with OK.
+	//
+	// An error status ends both directions at once, and what is on its way is lost:
+	// PORT_CLOSED if nothing accepts the connection, CONNECTION_RESET if the program
+	// resets it, AGENT_UNAVAILABLE if the connection between server and sandbox
+	// breaks. A Forward cannot be resumed: open another. In the other direction, a
+	// caller that cancels, disconnects or ends its stream without `eof` resets the
+	// program's connection.
+	//
+	// Data counts as activity of the sandbox. An open connection without data does
+	// not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
+	// that reads nothing stops the sender of the same direction, as on TCP.
+	Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ForwardRequest, ForwardResponse], error)
 }
 
 type sandboxServiceClient struct {
@@ -498,6 +514,19 @@ func (c *sandboxServiceClient) GlobFiles(ctx context.Context, in *GlobFilesReque
 	return out, nil
 }
 
+func (c *sandboxServiceClient) Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ForwardRequest, ForwardResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &SandboxService_ServiceDesc.Streams[4], SandboxService_Forward_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ForwardRequest, ForwardResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SandboxService_ForwardClient = grpc.BidiStreamingClient[ForwardRequest, ForwardResponse]
+
 // SandboxServiceServer is the server API for SandboxService service.
 // All implementations must embed UnimplementedSandboxServiceServer
 // for forward compatibility.
@@ -505,9 +534,7 @@ func (c *sandboxServiceClient) GlobFiles(ctx context.Context, in *GlobFilesReque
 // SandboxService manages sandboxes, runs commands in them and moves files.
 //
 // Reserved names for later additions, which must not break this version:
-// Forward (a bidirectional stream to a port in the sandbox, also the egress of
-// NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
-// WatchSandboxes.
+// CreateSnapshot and its family, WatchFiles and WatchSandboxes.
 type SandboxServiceServer interface {
 	// GetServerInfo describes the server, its capabilities, what it enforces, and
 	// the authenticated caller. It needs no sandbox.
@@ -522,7 +549,8 @@ type SandboxServiceServer interface {
 	// ListSandboxes returns the tenant's sandboxes, in pages. It does not count
 	// as activity.
 	ListSandboxes(context.Context, *ListSandboxesRequest) (*ListSandboxesResponse, error)
-	// UpdateSandbox changes labels and lifetimes, and renews idleness.
+	// UpdateSandbox changes labels, lifetimes and network rules, and renews
+	// idleness.
 	UpdateSandbox(context.Context, *UpdateSandboxRequest) (*UpdateSandboxResponse, error)
 	// DeleteSandbox ends the sandbox and everything in it. Streams of its
 	// commands end with EXIT_REASON_SANDBOX_STOPPED.
@@ -593,6 +621,22 @@ type SandboxServiceServer interface {
 	SearchFiles(context.Context, *SearchFilesRequest) (*SearchFilesResponse, error)
 	// GlobFiles finds files by name.
 	GlobFiles(context.Context, *GlobFilesRequest) (*GlobFilesResponse, error)
+	// Forward is one TCP connection to a port that a program in the sandbox listens
+	// on. The caller sends `start` and waits for `opened`; then both sides send
+	// `data` independently of each other, and each ends its direction with `eof`.
+	// After both, the call ends with OK.
+	//
+	// An error status ends both directions at once, and what is on its way is lost:
+	// PORT_CLOSED if nothing accepts the connection, CONNECTION_RESET if the program
+	// resets it, AGENT_UNAVAILABLE if the connection between server and sandbox
+	// breaks. A Forward cannot be resumed: open another. In the other direction, a
+	// caller that cancels, disconnects or ends its stream without `eof` resets the
+	// program's connection.
+	//
+	// Data counts as activity of the sandbox. An open connection without data does
+	// not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
+	// that reads nothing stops the sender of the same direction, as on TCP.
+	Forward(grpc.BidiStreamingServer[ForwardRequest, ForwardResponse]) error
 	mustEmbedUnimplementedSandboxServiceServer()
 }
 
@@ -689,6 +733,9 @@ func (UnimplementedSandboxServiceServer) SearchFiles(context.Context, *SearchFil
 }
 func (UnimplementedSandboxServiceServer) GlobFiles(context.Context, *GlobFilesRequest) (*GlobFilesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GlobFiles not implemented")
+}
+func (UnimplementedSandboxServiceServer) Forward(grpc.BidiStreamingServer[ForwardRequest, ForwardResponse]) error {
+	return status.Error(codes.Unimplemented, "method Forward not implemented")
 }
 func (UnimplementedSandboxServiceServer) mustEmbedUnimplementedSandboxServiceServer() {}
 func (UnimplementedSandboxServiceServer) testEmbeddedByValue()                        {}
@@ -1201,6 +1248,13 @@ func _SandboxService_GlobFiles_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SandboxService_Forward_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(SandboxServiceServer).Forward(&grpc.GenericServerStream[ForwardRequest, ForwardResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SandboxService_ForwardServer = grpc.BidiStreamingServer[ForwardRequest, ForwardResponse]
+
 // SandboxService_ServiceDesc is the grpc.ServiceDesc for SandboxService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1329,6 +1383,12 @@ var SandboxService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Download",
 			Handler:       _SandboxService_Download_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "Forward",
+			Handler:       _SandboxService_Forward_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "sandbox/v1/sandbox_service.proto",

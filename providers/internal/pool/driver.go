@@ -6,8 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"net"
+	"regexp"
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
@@ -63,6 +65,24 @@ const (
 // ErrFull is returned by Start when the pool is at its target.
 var ErrFull = errors.New("the pool is full")
 
+var templateName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// IsTemplateName reports whether a template of this name can have a pool. No such name
+// has a dot.
+func IsTemplateName(name string) bool { return templateName.MatchString(name) }
+
+// CheckTemplate returns an error unless the pool's template has a name for pools and is
+// that of its spec.
+func CheckTemplate(want providers.Pool) error {
+	if !IsTemplateName(want.Template) {
+		return errors.New("a name must be 1 to 63 characters of a-z, 0-9 and '-'")
+	}
+	if want.Spec.Template != want.Template {
+		return fmt.Errorf("its spec is of template %q", want.Spec.Template)
+	}
+	return nil
+}
+
 // Fingerprint returns a short text that is equal for specs that the same member
 // fits.
 func Fingerprint(spec providers.Spec) string {
@@ -75,7 +95,7 @@ func Fingerprint(spec providers.Spec) string {
 
 // Fixed returns what a started sandbox cannot change any more.
 func Fixed(spec providers.Spec) providers.Spec {
-	spec.Tenant, spec.ID, spec.Hash, spec.Labels, spec.TTL, spec.IdleTTL, spec.Access = "", "", "", nil, 0, 0, nil
+	spec.Tenant, spec.ID, spec.Hash, spec.Labels, spec.TTL, spec.IdleTTL, spec.Access, spec.Egress = "", "", "", nil, 0, 0, nil, nil
 	if len(spec.Env) == 0 {
 		spec.Env = nil
 	}

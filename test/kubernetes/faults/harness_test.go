@@ -158,13 +158,20 @@ func (r *harness) side(provider, transport string) *side {
 	for i := range s.servers {
 		s.servers[i] = s.serve()
 	}
+	s.connect()
+	return s
+}
+
+// connect puts an address before the first server, and a client before that.
+func (s *side) connect() {
+	r := s.harness
+	r.t.Helper()
 	s.front = newFront(r.t, "unix", s.servers[0].address)
 	var err error
-	if s.client, err = sandgate.NewClient(r.t.Context(), sandgate.WithAddress(s.front.address), sandgate.WithPatience(2*time.Minute)); err != nil {
+	if s.client, err = sandgate.NewClient(r.t.Context(), sandgate.WithAddress(s.front.address), sandgate.WithReconnectTimeout(2*time.Minute)); err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { _ = s.client.Close() })
-	return s
 }
 
 // configuration has the templates "default", "once" and "on-failure". With

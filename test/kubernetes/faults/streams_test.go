@@ -29,6 +29,14 @@ func away(t *testing.T, name string) time.Duration {
 	if os.Getenv("SANDGATE_KUBERNETES") == "full" {
 		return longest
 	}
+	chosen := 2*time.Second + time.Duration(seeded(t, name).Int64N(int64(5*time.Second)))
+	t.Logf("away for %v", chosen)
+	return chosen
+}
+
+// seeded is a source of choices for a name and the seed.
+func seeded(t *testing.T, name string) *rand.Rand {
+	t.Helper()
 	seed := uint64(20)
 	if text := os.Getenv("SANDGATE_FAULTS_SEED"); text != "" {
 		var err error
@@ -39,9 +47,7 @@ func away(t *testing.T, name string) time.Duration {
 	for _, b := range []byte(name) {
 		seed = seed*31 + uint64(b)
 	}
-	chosen := 2*time.Second + time.Duration(rand.New(rand.NewPCG(seed, 0)).Int64N(int64(5*time.Second)))
-	t.Logf("away for %v", chosen)
-	return chosen
+	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // running is a command that writes numbered lines, and what arrives of it.

@@ -11,6 +11,7 @@ fails, it raises a `SandgateError`. The client reconnects transparently.
 `sandgate.deepagents` holds the backend for deepagents.
 """
 
+from sandgate._connect import PortSocket
 from sandgate.aio import AsyncClient
 from sandgate.aio_sandbox import AsyncSandbox
 from sandgate.client import Client
@@ -27,6 +28,7 @@ from sandgate.errors import (
     InternalError,
     InvalidRequestError,
     PermissionDeniedError,
+    PortClosedError,
     QuotaExceededError,
     SandboxExistsError,
     SandboxNotActiveError,
@@ -58,6 +60,7 @@ from sandgate.info import (
     PoolStatus,
     Resources,
     SandboxInfo,
+    SandboxPage,
     ServerInfo,
     ServerLimits,
 )
@@ -99,6 +102,8 @@ __all__ = [
     "Output",
     "PermissionDeniedError",
     "PoolStatus",
+    "PortClosedError",
+    "PortSocket",
     "Process",
     "QuotaExceededError",
     "Resources",
@@ -108,6 +113,7 @@ __all__ = [
     "SandboxInfo",
     "SandboxNotActiveError",
     "SandboxNotFoundError",
+    "SandboxPage",
     "SandboxReplacedError",
     "SandboxSpec",
     "SandboxStartError",

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from google.protobuf.message import Message
 
 from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as files_pb
+from sandgate._gen.sandbox.v1 import sandbox_forward_pb2 as forward_pb
 from sandgate._gen.sandbox.v1 import sandbox_info_pb2 as info_pb
 from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as lifecycle_pb
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as process_pb
@@ -60,21 +61,30 @@ class DownloadStep:
 
 
 @dataclass(frozen=True, slots=True)
+class ForwardStep:
+    """Open a connection to a port, answer with its socket or its streams."""
+
+    start: forward_pb.ForwardStart
+    seconds: float
+    """How long opening may take."""
+
+
+@dataclass(frozen=True, slots=True)
 class WaitStep:
     """Wait before a repetition, answer with True.
 
-    Answer with False at once when there must be none: the client's patience,
-    from `since` on, would be used up.
+    Answer with False at once when the retry window, which began at `since`, would be
+    over after the wait.
     """
 
     seconds: float
     since: float
     """When trying began, by `time.monotonic`."""
-    patience: float | None = None
-    """Seconds from `since`; None: the client's patience with a lost connection."""
+    window: float | None = None
+    """Seconds from `since`; None: the client's reconnect timeout."""
 
 
-Step: TypeAlias = UnaryStep | UploadStep | DownloadStep | WaitStep
+Step: TypeAlias = UnaryStep | UploadStep | DownloadStep | ForwardStep | WaitStep
 Plan: TypeAlias = Generator[Step, Any, T]
 
 

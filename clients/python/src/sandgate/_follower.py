@@ -1,4 +1,4 @@
-"""Streams of commands that mend themselves."""
+"""Streams of commands that are resumed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sandgate.errors import (
     InternalError,
     SandgateError,
     UnavailableError,
+    is_break,
 )
 from sandgate.process import Event, Gap, Output, Started, StreamName, exited_event
 
@@ -68,13 +69,13 @@ class Follower:
         """The command's id."""
         return self._request.exec_id
 
-    def kill(self, patience: float, *, reached: bool, starting: float = 0.0) -> Plan[bool]:
+    def kill(self, window: float, *, reached: bool, starting: float = 0.0) -> Plan[bool]:
         """Plan the kill of the command's whole tree; False when it is not known.
 
         Over a broken connection it is repeated: to kill twice does no harm.
 
         Args:
-            patience: Seconds that all of it may take.
+            window: Seconds that all of it may take.
             reached: The server was reached before, so it may come back.
             starting: Seconds in which a command that is not known may still start.
         """
@@ -87,14 +88,14 @@ class Follower:
             scope=pb.SIGNAL_SCOPE_TREE,
         )
         while True:
-            left = max(begun + patience - time.monotonic(), self._FIRST_WAIT)
+            left = max(begun + window - time.monotonic(), self._FIRST_WAIT)
             try:
                 yield from _calls.call(_calls.SIGNAL_PROCESS, request, left)
             except ExecNotFoundError:
                 if self._started or not (yield _calls.WaitStep(self._FIRST_WAIT, begun, starting)):
                     return False
             except UnavailableError:
-                if not (reached and (yield _calls.WaitStep(self._FIRST_WAIT, begun, patience))):
+                if not (reached and (yield _calls.WaitStep(self._FIRST_WAIT, begun, window))):
                     raise
             else:
                 return True
@@ -121,7 +122,7 @@ class Follower:
         """
         kind = message.WhichOneof("event")
         if self._first_of_call != (kind == "started") and kind is not None:
-            raise _misbehaved(f"{kind} came in the wrong place")
+            raise _protocol_error(f"{kind} came in the wrong place")
         self._broken_since, self._wait = None, self._FIRST_WAIT
         if kind == "started":
             self._first_of_call = False
@@ -141,18 +142,18 @@ class Follower:
                 going on makes no sense, `ConnectionLostError` when it was tried
                 for too long.
         """
-        if error is not None and not isinstance(error, UnavailableError | ConnectionLostError):
+        if error is not None and not is_break(error):
             raise error
         now = self._clock()
         if self._broken_since is None:
             self._broken_since = now
-        patience = self._reconnect_timeout if self._started else self._connect_timeout
-        if now - self._broken_since >= patience:
+        window = self._reconnect_timeout if self._started else self._connect_timeout
+        if now - self._broken_since >= window:
             if not self._started and error is not None:
                 raise error
             raise ConnectionLostError(
                 f"the connection was lost at position {self._position} of command {self.exec_id} "
-                f"and did not come back within {patience:g} s: {error or 'the stream ended early'}",
+                f"and did not come back within {window:g} s: {error or 'the stream ended early'}",
                 code="UNAVAILABLE",
                 metadata={"exec_id": self.exec_id, "position": str(self._position)},
             ) from error
@@ -178,7 +179,7 @@ class Follower:
 
     def _on_output(self, output: pb.Output) -> Iterator[Event]:
         if output.position > self._position:
-            raise _misbehaved(f"output at {output.position} follows {self._position} without a gap")
+            raise _protocol_error(f"output at {output.position} follows {self._position} without a gap")
         # A replay may begin before what is known already.
         data = output.data[self._position - output.position :]
         if not data:
@@ -210,5 +211,5 @@ def _stream(value: pb.Stream.ValueType) -> StreamName:
     return "stderr" if value == pb.STREAM_STDERR else "stdout"
 
 
-def _misbehaved(what: str) -> InternalError:
+def _protocol_error(what: str) -> InternalError:
     return InternalError(f"the server broke the protocol: {what}", code="DATA_LOSS")

@@ -48,10 +48,10 @@ _CLOSED: Final = (
 
 
 def hint_of(message: str, *, tls: bool, reached: bool) -> str:
-    """Return the key of the hint for what gRPC said; empty: there is none.
+    """Return the key of the hint for a message of gRPC; empty: there is none.
 
     Args:
-        message: What gRPC said.
+        message: A message of gRPC.
         tls: The client speaks TLS.
         reached: The server answered before, so that its address and TLS are right.
     """

@@ -1,4 +1,4 @@
-"""Plans for content of any size: uploads and downloads that go on after a break."""
+"""Plans for bytes in streams: uploads and downloads that are resumed, connections."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import hashlib
 import random
 import time
 import uuid
-from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
 
-from sandgate import _calls, _plans
+from sandgate import _calls, _plans, _values
 from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as files_pb
+from sandgate._gen.sandbox.v1 import sandbox_forward_pb2 as forward_pb
 from sandgate._transfer import Content, Download, Upload
 from sandgate.errors import (
-    ConnectionLostError,
     DeadlineExceededError,
     InternalError,
     SandgateError,
     UnavailableError,
+    is_break,
 )
 from sandgate.files import UploadResult
 
@@ -40,19 +41,19 @@ _LONGEST_WAIT: Final = 2.0
 _BEHIND: Final = ("UPLOAD_BUSY", "UPLOAD_OFFSET_MISMATCH")
 
 
-class Patience:
-    """Waits between attempts, ever longer, until the client's patience ends."""
+class Backoff:
+    """Waits between attempts, ever longer, until the retry window ends."""
 
     def __init__(self) -> None:
         self._since: float | None = None
         self._wait = _FIRST_WAIT
 
     def renew(self) -> None:
-        """Begin anew: something came through."""
+        """Restart the retry window: data came through."""
         self._since, self._wait = None, _FIRST_WAIT
 
     def pause(self) -> Plan[bool]:
-        """Wait; False when patience is used up."""
+        """Wait; False when the retry window is over."""
         if self._since is None:
             self._since = time.monotonic()
         wait = self._wait * random.uniform(0.8, 1.2)  # noqa: S311 - spreads callers, keeps no secret
@@ -97,7 +98,7 @@ def upload_message(target: Target, path: str, content: bytes) -> Plan[UploadResu
     except SandgateError as e:
         if _is_of_file(e, path):
             return UploadResult(path, 0, b"", e)
-        if _is_break(e) or isinstance(e, DeadlineExceededError):
+        if is_break(e) or isinstance(e, DeadlineExceededError):
             return None
         raise
     return UploadResult(path, *whole) if (written.size, written.sha256) == whole else None
@@ -124,20 +125,20 @@ def _upload_together(
         return []
     # To write the same once more does no harm; to make a file does not go twice.
     again = all(content.again and not file.create_only for file, content in wanted)
-    patience = Patience()
+    backoff = Backoff()
     while True:
         transfer = Upload(_addressed(target), wanted)
         try:
             response = yield _calls.UploadStep(transfer.frames, transfer.blocking)
             return transfer.results(response)
         except SandgateError as e:
-            if not (again and _is_break(e) and (yield from patience.pause())):
+            if not (again and is_break(e) and (yield from backoff.pause())):
                 raise
 
 
 def _upload_large(target: Target, file: UploadFile, content: Content) -> Plan[UploadResult]:
     upload_id, offset = f"up-{uuid.uuid4().hex}", 0
-    patience = Patience()
+    backoff = Backoff()
     while True:
         result: UploadResult | None = None
         try:
@@ -153,16 +154,16 @@ def _upload_large(target: Target, file: UploadFile, content: Content) -> Plan[Up
             continue
         last = offset
         while failure is not None:
-            repeats = failure.reason in _BEHIND or _is_break(failure)
+            repeats = failure.reason in _BEHIND or is_break(failure)
             once = not upload_id and file.create_only
-            if once or not repeats or not (yield from patience.pause()):
+            if once or not repeats or not (yield from backoff.pause()):
                 return result or _failed(failure)
             try:
                 offset, failure = (yield from _arrived(target, upload_id)), None
             except SandgateError as e:
                 result, failure = None, e
         if offset > last:
-            patience.renew()
+            backoff.renew()
 
 
 def _failed(error: SandgateError) -> NoReturn:
@@ -222,7 +223,7 @@ def _download_one(target: Target, transfer: Download, *, blocking: bool) -> Plan
 
 
 def _download(target: Target, transfer: Download, *, blocking: bool) -> Plan[None]:
-    patience, last = Patience(), transfer.progress
+    backoff, last = Backoff(), transfer.progress
     while not transfer.done:
         request = files_pb.DownloadRequest(
             sandbox_id=target.sandbox_id,
@@ -239,10 +240,27 @@ def _download(target: Target, transfer: Download, *, blocking: bool) -> Plan[Non
             failure = e
         if transfer.progress > last:
             last = transfer.progress
-            patience.renew()
-        if not (_is_break(failure) and (yield from patience.pause())):
+            backoff.renew()
+        if not (is_break(failure) and (yield from backoff.pause())):
             raise failure
 
 
-def _is_break(error: SandgateError) -> bool:
-    return isinstance(error, UnavailableError | ConnectionLostError)
+def connect(target: Target, port: int, host: str, seconds: float) -> Plan[Any]:
+    """Open a connection to a port; answer with what the client makes of it.
+
+    Opening is retried: nothing was sent yet. `seconds` bound all of it.
+    """
+    start = forward_pb.ForwardStart(
+        sandbox_id=target.sandbox_id,
+        expected_incarnation=target.incarnation,
+        host=_values.text("host", host),
+        port=port,
+    )
+    end, left = time.monotonic() + seconds, seconds
+    backoff = Backoff()
+    while True:
+        try:
+            return (yield _calls.ForwardStep(start, left))
+        except UnavailableError:
+            if not (yield from backoff.pause()) or (left := end - time.monotonic()) <= 0:
+                raise

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sandgate._calls import Plan
-    from sandgate.options import AccessPolicy, SandboxSpec, SandboxState, SignalScope
+    from sandgate.config import Config
+    from sandgate.options import (
+        AccessPolicy,
+        EgressRule,
+        SandboxSpec,
+        SandboxState,
+        SignalScope,
+    )
 
 
 @dataclasses.dataclass(slots=True)
@@ -48,8 +55,10 @@ def server_info() -> Plan[info.ServerInfo]:
     return info.server_info(response)
 
 
-def create(spec: SandboxSpec, timeout: float) -> Plan[tuple[info.SandboxInfo, bool]]:
-    response = yield from _calls.call(_calls.CREATE_SANDBOX, create_request(spec), timeout)
+def create(spec: SandboxSpec, config: Config) -> Plan[tuple[info.SandboxInfo, bool]]:
+    request = create_request(spec)
+    request.template = request.template or config.template
+    response = yield from _calls.call(_calls.CREATE_SANDBOX, request, config.create_timeout)
     # A made-up id is nobody else's: what a repeated call finds there was made by
     # the call that lost its reply.
     own = not spec.get("sandbox_id")
@@ -67,7 +76,7 @@ def list_page(
     states: Sequence[SandboxState],
     page_size: int,
     page_token: str,
-) -> Plan[tuple[list[info.SandboxInfo], str]]:
+) -> Plan[info.SandboxPage]:
     request = lifecycle_pb.ListSandboxesRequest(
         labels=_values.mapping("labels", labels),
         states=[lifecycle_pb.SandboxState.Value(f"SANDBOX_STATE_{s}") for s in states],
@@ -75,7 +84,7 @@ def list_page(
         page_token=page_token,
     )
     response = yield from _calls.call(_calls.LIST_SANDBOXES, request)
-    return [info.sandbox_info(s) for s in response.sandboxes], response.next_page_token
+    return info.SandboxPage([info.sandbox_info(s) for s in response.sandboxes], response.next_page_token)
 
 
 def update(
@@ -86,6 +95,7 @@ def update(
     ttl: float | None,
     idle_ttl: float | None,
     renew: bool,
+    network_allow: Sequence[EgressRule] | None,
 ) -> Plan[info.SandboxInfo]:
     request = lifecycle_pb.UpdateSandboxRequest(
         sandbox_id=sandbox_id,
@@ -95,6 +105,9 @@ def update(
         idle_ttl=_values.duration(idle_ttl),
         renew=renew,
     )
+    if network_allow is not None:
+        request.network.SetInParent()
+        request.network.allow.extend(rule.message() for rule in network_allow)
     response = yield from _calls.call(_calls.UPDATE_SANDBOX, request)
     return info.sandbox_info(response.sandbox)
 
@@ -123,8 +136,8 @@ def cleanup(
     )
 
 
-def pool_status(template: str) -> Plan[info.PoolStatus]:
-    request = lifecycle_pb.GetPoolStatusRequest(template=template)
+def pool_status(template: str, config: Config) -> Plan[info.PoolStatus]:
+    request = lifecycle_pb.GetPoolStatusRequest(template=template or config.template)
     response = yield from _calls.call(_calls.GET_POOL_STATUS, request)
     return info.PoolStatus(response.available, response.active, response.total, response.target)
 
@@ -319,10 +332,10 @@ def edit_file(
 
 def search_files(
     target: Target,
-    pattern: str,
     path: str,
+    pattern: str,
     *,
-    regex: bool = False,
+    regexp: bool = False,
     ignore_case: bool = False,
     glob: str = "",
     exclude_dirs: Sequence[str] = (),
@@ -338,7 +351,7 @@ def search_files(
         expected_incarnation=target.incarnation,
         access=target.narrowed(),
         pattern=pattern,
-        syntax=search_pb.PATTERN_SYNTAX_RE2 if regex else search_pb.PATTERN_SYNTAX_LITERAL,
+        syntax=search_pb.PATTERN_SYNTAX_RE2 if regexp else search_pb.PATTERN_SYNTAX_LITERAL,
         ignore_case=ignore_case,
         path=_values.text("path", path),
         glob=glob,
@@ -355,8 +368,8 @@ def search_files(
 
 def glob_files(
     target: Target,
-    pattern: str,
     path: str,
+    pattern: str,
     *,
     shallow: bool = False,
     include_directories: bool = False,

@@ -1,4 +1,4 @@
-"""Whether the server was reached, and what to say when it cannot be."""
+"""Whether the server was reached, and the error when it cannot be."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ class Reach:
         self.reached = False
         """The server answered at least once."""
 
-    def has_patience(self, step: WaitStep) -> bool:
-        """Tell whether another attempt may be made after a wait."""
-        patience = step.patience
-        if patience is None:
-            patience = self._config.reconnect_timeout if self.reached else self._config.connect_timeout
-        return time.monotonic() + step.seconds - step.since < patience
+    def may_retry(self, step: WaitStep) -> bool:
+        """Return whether another attempt may follow after a wait."""
+        window = step.window
+        if window is None:
+            window = self._config.reconnect_timeout if self.reached else self._config.connect_timeout
+        return time.monotonic() + step.seconds - step.since < window
 
-    def explain(self, error: grpc.RpcError) -> SandgateError:
-        """Turn what gRPC raised into an error that says what to do."""
-        told = from_rpc(error)
-        if told.reason:
+    def error(self, raised: grpc.RpcError) -> SandgateError:
+        """Convert an error of gRPC, with a hint on what to do."""
+        failure = from_rpc(raised)
+        if failure.reason:
             self.reached = True
-        if not isinstance(told, UnavailableError) or told.reason:
-            return told
-        hint = hint_of(told.message, tls=self._tls, reached=self.reached)
+        if not isinstance(failure, UnavailableError) or failure.reason:
+            return failure
+        hint = hint_of(failure.message, tls=self._tls, reached=self.reached)
         address = self._config.address
-        told.message = f"the server at {address} cannot be reached: {_innermost(told.message)}"
+        failure.message = f"the server at {address} cannot be reached: {_innermost(failure.message)}"
         if hint:
-            told.message += f"; {HINTS[hint]}"
-        told.args = (told.message,)
-        return told
+            failure.message += f"; {HINTS[hint]}"
+        failure.args = (failure.message,)
+        return failure
 
 
 def _innermost(message: str) -> str:

@@ -13,8 +13,9 @@ import grpc
 import grpc.aio
 
 from sandgate import _plans
-from sandgate._calls import DownloadStep, UnaryStep, UploadStep, WaitStep
+from sandgate._calls import DownloadStep, ForwardStep, UnaryStep, UploadStep, WaitStep
 from sandgate._channels import Stripes, aio_channel_maker, channel_maker
+from sandgate._connect import Forwarding, open_streams
 from sandgate._context import AsyncManaged
 from sandgate._reach import Reach
 from sandgate._uploading import Sending
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from sandgate._calls import Plan, Step
     from sandgate._follower import Follower
     from sandgate.config import Metadata, Token
-    from sandgate.info import CleanupResult, PoolStatus, SandboxInfo, ServerInfo
-    from sandgate.options import SandboxSpec, SandboxState
+    from sandgate.info import CleanupResult, PoolStatus, SandboxInfo, SandboxPage, ServerInfo
+    from sandgate.options import EgressRule, SandboxSpec, SandboxState
     from sandgate.process import Event
 
 T = TypeVar("T")
@@ -91,7 +92,7 @@ class AsyncClient(AsyncManaged):
             SandboxExistsError: The id exists with another spec.
             SandboxStartError: The sandbox could not be started.
         """
-        info, created = await self.run(_plans.create(spec, self.config.create_timeout))
+        info, created = await self.run(_plans.create(spec, self.config))
         return AsyncSandbox(self, info.sandbox_id, info.incarnation, created=info, owned=created)
 
     async def get(self, sandbox_id: str) -> AsyncSandbox:
@@ -110,7 +111,7 @@ class AsyncClient(AsyncManaged):
         states: Sequence[SandboxState] = (),
         page_size: int = 0,
     ) -> AsyncIterator[SandboxInfo]:
-        """Give the caller's sandboxes, fetched page by page.
+        """Yield the caller's sandboxes and fetch pages as needed.
 
         Args:
             labels: Only those that have all of these.
@@ -119,11 +120,35 @@ class AsyncClient(AsyncManaged):
         """
         token = ""
         while True:
-            page, token = await self.run(_plans.list_page(labels, states, page_size, token))
-            for info in page:
+            page = await self.list_page(labels=labels, states=states, page_size=page_size, page_token=token)
+            for info in page.sandboxes:
                 yield info
+            token = page.next_page_token
             if not token:
                 return
+
+    async def list_page(
+        self,
+        *,
+        labels: Mapping[str, str] | None = None,
+        states: Sequence[SandboxState] = (),
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> SandboxPage:
+        """Return one page of the caller's sandboxes.
+
+        Args:
+            labels: Only those that have all of these.
+            states: Only those in one of these; empty: all.
+            page_size: Sandboxes per page; 0: 100.
+            page_token: `next_page_token` of the page before, with the same labels
+                and states. Empty: the first page.
+
+        Raises:
+            InvalidRequestError: The token is malformed, or has expired
+                (PAGE_TOKEN_EXPIRED): start again without one.
+        """
+        return await self.run(_plans.list_page(labels, states, page_size, page_token))
 
     async def update(
         self,
@@ -134,8 +159,13 @@ class AsyncClient(AsyncManaged):
         ttl: float | None = None,
         idle_ttl: float | None = None,
         renew: bool = False,
+        network_allow: Sequence[EgressRule] | None = None,
     ) -> SandboxInfo:
-        """Change labels and lifetimes (seconds; 0: none), and renew idleness."""
+        """Change labels, lifetimes (seconds; 0: none) and network rules, and renew idleness.
+
+        `network_allow` replaces the rules of a sandbox with the network mode PROXY;
+        an empty sequence leaves it those of its template.
+        """
         return await self.run(
             _plans.update(
                 sandbox_id,
@@ -144,6 +174,7 @@ class AsyncClient(AsyncManaged):
                 ttl=ttl,
                 idle_ttl=idle_ttl,
                 renew=renew,
+                network_allow=network_allow,
             )
         )
 
@@ -165,8 +196,8 @@ class AsyncClient(AsyncManaged):
         return await self.run(_plans.cleanup(max_idle, labels, dry_run=dry_run))
 
     async def pool_status(self, template: str = "") -> PoolStatus:
-        """Return the counts of a template's pool; empty: `default`."""
-        return await self.run(_plans.pool_status(template))
+        """Return the counts of a template's pool; empty: that of `create`."""
+        return await self.run(_plans.pool_status(template, self.config))
 
     def sandbox(self, sandbox_id: str) -> AsyncSandbox:
         """Return a handle without asking the server."""
@@ -237,7 +268,7 @@ class AsyncClient(AsyncManaged):
             return result
 
     async def follow(self, follower: Follower) -> AsyncGenerator[Event, None]:
-        """Drive a follower: give events, mend the stream, kill on abandonment."""
+        """Drive a follower: yield events, resume the stream, kill on abandonment."""
         try:
             while not follower.done:
                 name, request = follower.open()
@@ -250,7 +281,7 @@ class AsyncClient(AsyncManaged):
                             for event in follower.feed(message):
                                 yield event
                     except grpc.RpcError as e:
-                        error = self._reach.explain(e)
+                        error = self._reach.error(e)
                     except asyncio.CancelledError:
                         error = _cancelled_by_server()
                     finally:
@@ -284,7 +315,7 @@ class AsyncClient(AsyncManaged):
         try:
             answer = await self._do(step)
         except grpc.RpcError as e:
-            raise self._reach.explain(e) from None
+            raise self._reach.error(e) from None
         self._reach.reached |= not isinstance(step, WaitStep)
         return answer
 
@@ -300,8 +331,12 @@ class AsyncClient(AsyncManaged):
             case DownloadStep():
                 with self._channels.stream() as stub:
                     return await self._download(stub, step)
+            case ForwardStep():
+                # On the sync stack, as uploads: it reports the server's status in any case.
+                forwarding = Forwarding(self._uploads.stream(), step.start, self._headers(), self._reach)
+                return await open_streams(forwarding, step.seconds)
             case WaitStep():
-                if not self._reach.has_patience(step):
+                if not self._reach.may_retry(step):
                     return False
                 await asyncio.sleep(step.seconds)
                 return True

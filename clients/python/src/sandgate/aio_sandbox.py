@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 
 from sandgate import _moving, _plans, process
 from sandgate._context import AsyncManaged
+from sandgate._handle import Handle, as_bytes
 from sandgate._landing import alanding
 from sandgate.files import UploadFile
-from sandgate.sandbox import Handle, as_bytes
 
 if TYPE_CHECKING:
+    import asyncio
     import builtins
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
     from typing import Unpack
@@ -81,9 +82,9 @@ class AsyncSandbox(Handle, AsyncManaged):
             async for event in events:
                 collector.add(event)
                 if on_output is not None and isinstance(event, process.Output):
-                    told = on_output(event)
-                    if told is not None:
-                        await told
+                    pending = on_output(event)
+                    if pending is not None:
+                        await pending
         return collector.result()
 
     def execute_stream(
@@ -162,8 +163,8 @@ class AsyncSandbox(Handle, AsyncManaged):
     async def edit(
         self,
         path: str,
-        old: str,
-        new: str,
+        old_text: str,
+        new_text: str,
         *,
         replace_all: bool = False,
         allow_empty_old: bool = False,
@@ -180,8 +181,8 @@ class AsyncSandbox(Handle, AsyncManaged):
             _plans.edit_file(
                 self._target,
                 path,
-                old.encode(),
-                new.encode(),
+                old_text.encode(),
+                new_text.encode(),
                 replace_all=replace_all,
                 allow_empty_old=allow_empty_old,
             )
@@ -193,8 +194,8 @@ class AsyncSandbox(Handle, AsyncManaged):
 
     async def glob(
         self,
-        pattern: str,
         path: str,
+        pattern: str,
         *,
         shallow: bool = False,
         include_directories: bool = False,
@@ -204,8 +205,8 @@ class AsyncSandbox(Handle, AsyncManaged):
         """Find files by their name below a directory.
 
         Args:
-            pattern: With `*`, `?`, `[a-z]`, `{a,b}` and `**`.
             path: Absolute path of the directory.
+            pattern: With `*`, `?`, `[a-z]`, `{a,b}` and `**`.
             shallow: A pattern without "/" matches only directly in `path`.
             include_directories: List directories too.
             include_links: Links to files count as files.
@@ -214,8 +215,8 @@ class AsyncSandbox(Handle, AsyncManaged):
         return await self._client.run(
             _plans.glob_files(
                 self._target,
-                pattern,
                 path,
+                pattern,
                 shallow=shallow,
                 include_directories=include_directories,
                 include_links=include_links,
@@ -225,10 +226,10 @@ class AsyncSandbox(Handle, AsyncManaged):
 
     async def search(
         self,
-        pattern: str,
         path: str,
+        pattern: str,
         *,
-        regex: bool = False,
+        regexp: bool = False,
         ignore_case: bool = False,
         glob: str = "",
         exclude_dirs: Sequence[str] = (),
@@ -238,13 +239,13 @@ class AsyncSandbox(Handle, AsyncManaged):
         context_after: int = 0,
         include_binary: bool = False,
     ) -> files.SearchResult:
-        """Find lines that hold a text, or match an RE2 pattern with `regex`.
+        """Find lines that hold a text, or match an RE2 pattern with `regexp`.
 
         Args:
-            pattern: What to find.
             path: Absolute path of a directory, searched with all below it, or of
                 one file.
-            regex: The pattern is a regular expression in RE2 syntax.
+            pattern: What to find.
+            regexp: The pattern is a regular expression in RE2 syntax.
             ignore_case: Upper and lower case are the same.
             glob: Only files that match; empty: all.
             exclude_dirs: Names of directories that are skipped at any depth.
@@ -257,9 +258,9 @@ class AsyncSandbox(Handle, AsyncManaged):
         return await self._client.run(
             _plans.search_files(
                 self._target,
-                pattern,
                 path,
-                regex=regex,
+                pattern,
+                regexp=regexp,
                 ignore_case=ignore_case,
                 glob=glob,
                 exclude_dirs=exclude_dirs,
@@ -340,6 +341,33 @@ class AsyncSandbox(Handle, AsyncManaged):
             return await self._client.run(_moving.download_to(self._target, path, target))
         async with alanding(target) as opened:
             return await self._client.run(_moving.download_to(self._target, path, opened))
+
+    async def connect(
+        self,
+        port: int,
+        *,
+        host: str = "localhost",
+        timeout: float | None = None,  # noqa: ASYNC109 - as of the sync twin
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to a TCP port that a program in the sandbox listens on.
+
+        If the connection breaks, the reader raises `ConnectionResetError`, whose
+        `__cause__` is the `SandgateError`. Closing the client ends its connections.
+
+        Args:
+            port: 1 to 65 535.
+            host: `localhost`, or a loopback address of the sandbox.
+            timeout: Seconds until the program must have accepted. Default: the
+                client's `call_timeout`.
+
+        Raises:
+            PortClosedError: No program accepts connections on the port.
+            QuotaExceededError: The sandbox has too many open connections.
+            DeadlineExceededError: The connection was not open in time.
+        """
+        opened: tuple[asyncio.StreamReader, asyncio.StreamWriter]
+        opened = await self._client.run(self._connect(port, host, timeout))
+        return opened
 
     async def delete(self) -> bool:
         """End the sandbox and everything in it; False when there was none."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import grpc
 
 from sandgate import _plans
-from sandgate._calls import DownloadStep, UnaryStep, UploadStep, WaitStep
+from sandgate._calls import DownloadStep, ForwardStep, UnaryStep, UploadStep, WaitStep
 from sandgate._channels import Stripes, channel_maker
+from sandgate._connect import Forwarding
 from sandgate._context import Managed
 from sandgate._reach import Reach
 from sandgate._uploading import Sending
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from sandgate._calls import Plan, Step
     from sandgate._follower import Follower
     from sandgate.config import Metadata, Token
-    from sandgate.info import CleanupResult, PoolStatus, SandboxInfo, ServerInfo
-    from sandgate.options import SandboxSpec, SandboxState
+    from sandgate.info import CleanupResult, PoolStatus, SandboxInfo, SandboxPage, ServerInfo
+    from sandgate.options import EgressRule, SandboxSpec, SandboxState
     from sandgate.process import Event
 
 T = TypeVar("T")
@@ -44,7 +45,8 @@ class Client(Managed):
 
     What is not given is read from the environment: `SANDGATE_ADDRESS`,
     `SANDGATE_TOKEN`, `SANDGATE_CA_FILE`, `SANDGATE_CERT_FILE`,
-    `SANDGATE_KEY_FILE`. The connection is made with the first call.
+    `SANDGATE_KEY_FILE`, `SANDGATE_TEMPLATE`. The connection is made with the first
+    call.
 
     Args:
         address: `host:port`, `https://host:port` for TLS with the system's
@@ -107,7 +109,7 @@ class Client(Managed):
             SandboxExistsError: The id exists with another spec.
             SandboxStartError: The sandbox could not be started.
         """
-        info, created = self.run(_plans.create(spec, self.config.create_timeout))
+        info, created = self.run(_plans.create(spec, self.config))
         return Sandbox(self, info.sandbox_id, info.incarnation, created=info, owned=created)
 
     def get(self, sandbox_id: str) -> Sandbox:
@@ -126,7 +128,7 @@ class Client(Managed):
         states: Sequence[SandboxState] = (),
         page_size: int = 0,
     ) -> Iterator[SandboxInfo]:
-        """Give the caller's sandboxes, fetched page by page.
+        """Yield the caller's sandboxes and fetch pages as needed.
 
         Args:
             labels: Only those that have all of these.
@@ -135,10 +137,34 @@ class Client(Managed):
         """
         token = ""
         while True:
-            page, token = self.run(_plans.list_page(labels, states, page_size, token))
-            yield from page
+            page = self.list_page(labels=labels, states=states, page_size=page_size, page_token=token)
+            yield from page.sandboxes
+            token = page.next_page_token
             if not token:
                 return
+
+    def list_page(
+        self,
+        *,
+        labels: Mapping[str, str] | None = None,
+        states: Sequence[SandboxState] = (),
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> SandboxPage:
+        """Return one page of the caller's sandboxes.
+
+        Args:
+            labels: Only those that have all of these.
+            states: Only those in one of these; empty: all.
+            page_size: Sandboxes per page; 0: 100.
+            page_token: `next_page_token` of the page before, with the same labels
+                and states. Empty: the first page.
+
+        Raises:
+            InvalidRequestError: The token is malformed, or has expired
+                (PAGE_TOKEN_EXPIRED): start again without one.
+        """
+        return self.run(_plans.list_page(labels, states, page_size, page_token))
 
     def update(
         self,
@@ -149,8 +175,13 @@ class Client(Managed):
         ttl: float | None = None,
         idle_ttl: float | None = None,
         renew: bool = False,
+        network_allow: Sequence[EgressRule] | None = None,
     ) -> SandboxInfo:
-        """Change labels and lifetimes (seconds; 0: none), and renew idleness."""
+        """Change labels, lifetimes (seconds; 0: none) and network rules, and renew idleness.
+
+        `network_allow` replaces the rules of a sandbox with the network mode PROXY;
+        an empty sequence leaves it those of its template.
+        """
         return self.run(
             _plans.update(
                 sandbox_id,
@@ -159,6 +190,7 @@ class Client(Managed):
                 ttl=ttl,
                 idle_ttl=idle_ttl,
                 renew=renew,
+                network_allow=network_allow,
             )
         )
 
@@ -180,8 +212,8 @@ class Client(Managed):
         return self.run(_plans.cleanup(max_idle, labels, dry_run=dry_run))
 
     def pool_status(self, template: str = "") -> PoolStatus:
-        """Return the counts of a template's pool; empty: `default`."""
-        return self.run(_plans.pool_status(template))
+        """Return the counts of a template's pool; empty: that of `create`."""
+        return self.run(_plans.pool_status(template, self.config))
 
     def sandbox(self, sandbox_id: str) -> Sandbox:
         """Return a handle without asking the server."""
@@ -236,7 +268,7 @@ class Client(Managed):
             return result
 
     def follow(self, follower: Follower) -> Generator[Event, None, None]:
-        """Drive a follower: give events, mend the stream, kill on abandonment."""
+        """Drive a follower: yield events, resume the stream, kill on abandonment."""
         while not follower.done:
             name, request = follower.open()
             error: SandgateError | None = None
@@ -247,7 +279,7 @@ class Client(Managed):
                         self._reach.reached = True
                         yield from follower.feed(message)
                 except grpc.RpcError as e:
-                    error = self._reach.explain(e)
+                    error = self._reach.error(e)
                 except BaseException:
                     self._abandon(follower, call)
                     raise
@@ -279,7 +311,7 @@ class Client(Managed):
         try:
             answer = self._do(step)
         except grpc.RpcError as e:
-            raise self._reach.explain(e) from None
+            raise self._reach.error(e) from None
         self._reach.reached |= not isinstance(step, WaitStep)
         return answer
 
@@ -295,8 +327,11 @@ class Client(Managed):
             case DownloadStep():
                 with self._channels.stream() as stub:
                     return self._download(stub, step)
+            case ForwardStep():
+                stream = self._channels.stream()
+                return Forwarding(stream, step.start, self._headers(), self._reach).wait(step.seconds)
             case WaitStep():
-                if not self._reach.has_patience(step):
+                if not self._reach.may_retry(step):
                     return False
                 time.sleep(step.seconds)
                 return True

@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:7777"
-"""Where a client looks for a server when nothing else is said."""
+"""The server's address if neither an argument nor the environment names one."""
 
-MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
-"""Largest message in either direction."""
+_MAX_REPLY_BYTES: Final = 32 * 1024 * 1024
+"""Largest message from the server. The server rejects requests that are too large,
+with a reason."""
 
 DEFAULT_CHANNELS: Final = 2
-"""Connections of one client at most, when nothing else is said."""
+"""Connections of one client at most, by default."""
 
 Token: TypeAlias = str | Callable[[], str]
-"""A bearer token, or what gives one that changes. It is called for each call and
-for each try to mend a stream, in any thread or on the event loop, so it answers
-from memory until the token is about to expire."""
+"""A bearer token, or a callable that returns one, for tokens that change. It is
+called before every request and reconnect, in any thread or on the event loop; it
+caches the token until it is about to expire."""
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -70,6 +71,9 @@ class Config:
     server_name: str | None = None
     """The name that the server's certificate must have, if not the address's."""
     insecure: bool = False
+    template: str = ""
+    """Template of sandboxes that are created without one. Empty: the server's
+    `default`."""
     metadata: Metadata = field(default=(), repr=False)
     call_timeout: float = 60.0
     create_timeout: float = 600.0
@@ -77,10 +81,10 @@ class Config:
     reconnect_timeout: float = 60.0
     disconnect_grace: float = 60.0
     keepalive_time: float = 30.0
-    """An idle connection is asked for a sign of life this often. The server
-    ends connections that ask more often than every 5 s."""
+    """Interval of keepalive pings. The server closes connections that send more
+    than one in 5 s."""
     keepalive_timeout: float = 10.0
-    """A connection that gives no sign for this long is broken."""
+    """A connection without a reply to a ping for this long is broken."""
     channels: int = DEFAULT_CHANNELS
     """Connections at most. A second one is opened when the first one has a
     stream, and so on: a stream then waits less for the others."""
@@ -112,6 +116,7 @@ class Config:
             cert_file=cert_file or env.get("SANDGATE_CERT_FILE") or None,
             key_file=key_file or env.get("SANDGATE_KEY_FILE") or None,
             insecure=insecure,
+            template=env.get("SANDGATE_TEMPLATE") or "",
             metadata=tuple((metadata or {}).items()),
             channels=DEFAULT_CHANNELS if channels is None else channels,
         )
@@ -127,7 +132,7 @@ class Config:
             InvalidRequestError: The token cannot be sent in a header.
         """
         own = joined(self.metadata, dict(more))
-        token = _header(_now(self.token))
+        token = _header(_current(self.token))
         return (*own, ("authorization", f"Bearer {token}")) if token else own
 
 
@@ -151,17 +156,17 @@ def parse_address(address: str) -> Endpoint:
         scheme, rest = "http", address
     if scheme == "unix":
         if not rest.startswith("/"):
-            raise _refused(address, "a unix socket is written unix:///path")
+            raise _invalid_address(address, "a unix socket is written unix:///path")
         return Endpoint(f"unix://{rest}", tls=False, local=True)
     if scheme not in ("http", "https", "tls"):
-        raise _refused(address, "its scheme is not unix, https, tls or http")
+        raise _invalid_address(address, "its scheme is not unix, https, tls or http")
     try:
         parts = urlsplit(f"//{rest.removesuffix('/')}")
         host, port = parts.hostname or "127.0.0.1", parts.port
     except ValueError:
         port = None
     if port is None or parts.path or parts.username is not None:
-        raise _refused(address, "it must be HOST:PORT or unix:///path")
+        raise _invalid_address(address, "it must be HOST:PORT or unix:///path")
     literal = f"[{host}]" if ":" in host else host
     return Endpoint(f"dns:///{literal}:{port}", tls=scheme in ("https", "tls"), local=_is_loopback(host))
 
@@ -201,8 +206,8 @@ def channel_options(config: Config) -> list[tuple[str, int | str]]:
     named = [("grpc.ssl_target_name_override", config.server_name)] if config.server_name else []
     return [
         *named,
-        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_receive_message_length", _MAX_REPLY_BYTES),
         ("grpc.keepalive_time_ms", round(config.keepalive_time * 1000)),
         ("grpc.keepalive_timeout_ms", round(config.keepalive_timeout * 1000)),
         # Newer versions of gRPC wait for the ping itself, by default a minute.
@@ -231,13 +236,13 @@ def joined(first: Metadata, second: Mapping[str, str]) -> Metadata:
     return (*(pair for pair in first if pair[0] not in second), *second.items())
 
 
-def _now(token: Token | None) -> str:
+def _current(token: Token | None) -> str:
     if token is None or isinstance(token, str):
         return token or ""
     try:
         return token()
     except Exception as e:
-        raise AuthenticationError(f"the token cannot be had: {e}", code="UNAUTHENTICATED") from e
+        raise AuthenticationError(f"the token source failed: {e}", code="UNAUTHENTICATED") from e
 
 
 def _header(token: str) -> str:
@@ -273,5 +278,5 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _refused(address: str, why: str) -> InvalidRequestError:
+def _invalid_address(address: str, why: str) -> InvalidRequestError:
     return InvalidRequestError(f"the address {address!r} cannot be used: {why}", code="INVALID_ARGUMENT")

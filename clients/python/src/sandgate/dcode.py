@@ -27,9 +27,9 @@ IDLE_SECONDS: Final = 3600
 class SandgateDcodeProvider(dcode.SandboxProvider):
     """Makes a sandbox for a session, or takes the one of `--sandbox-id`.
 
-    Params of `[sandboxes.providers.sandgate]` in dcode's configuration are those
-    of `SandgateProvider.get_or_create`: `template`, `image`, `env`, `labels`,
-    `ttl_seconds`, `ttl_idle_seconds`, ….
+    `[sandboxes.providers.sandgate]` in dcode's configuration needs this class as its
+    `class_path`. Its `params` are those of `SandgateProvider.get_or_create`:
+    `template`, `image`, `env`, `labels`, `ttl_seconds`, `ttl_idle_seconds`, ….
     """
 
     @property

@@ -123,6 +123,10 @@ class FileError(SandgateError):
     """A file operation failed; `reason` says why."""
 
 
+class PortClosedError(SandgateError):
+    """No program in the sandbox accepts connections on the port."""
+
+
 class UnsupportedError(SandgateError):
     """The server or this sandbox cannot do that."""
 
@@ -156,10 +160,13 @@ REASONS: Final[Mapping[str, type[SandgateError]]] = {
     "AGENT_MISBEHAVED": InternalError,
     "AGENT_UNAVAILABLE": UnavailableError,
     "AGENT_VERSION_UNSUPPORTED": UnsupportedError,
+    "AUTHENTICATION_UNAVAILABLE": UnavailableError,
     "CALL_CANCELLED": CallCancelledError,
     "CALL_DEADLINE_EXCEEDED": DeadlineExceededError,
+    "CALL_FORBIDDEN": PermissionDeniedError,
     "COMMAND_NOT_EXECUTABLE": CommandStartError,
     "COMMAND_NOT_FOUND": CommandStartError,
+    "CONNECTION_RESET": ConnectionLostError,
     "CREDENTIALS_INVALID": AuthenticationError,
     "DIRECTORY_NOT_EMPTY": FileError,
     "DISK_FULL": FileError,
@@ -189,6 +196,7 @@ REASONS: Final[Mapping[str, type[SandgateError]]] = {
     "PATH_INVALID": InvalidRequestError,
     "PATTERN_INVALID": InvalidRequestError,
     "POLICY_DENIED": PermissionDeniedError,
+    "PORT_CLOSED": PortClosedError,
     "POSITION_INVALID": ExecStateError,
     "PROVIDER_UNAVAILABLE": UnavailableError,
     "QUOTA_EXCEEDED": QuotaExceededError,
@@ -207,6 +215,7 @@ REASONS: Final[Mapping[str, type[SandgateError]]] = {
     "STDIN_OFFSET_MISMATCH": ExecStateError,
     "TEMPLATE_FORBIDS": PermissionDeniedError,
     "TEMPLATE_NOT_FOUND": TemplateNotFoundError,
+    "TOO_MANY_CONNECTIONS": QuotaExceededError,
     "UPLOAD_BUSY": FileError,
     "UPLOAD_NOT_FOUND": FileError,
     "UPLOAD_OFFSET_MISMATCH": FileError,
@@ -261,6 +270,17 @@ def from_rpc(error: grpc.RpcError) -> SandgateError:
         request_id=request_id,
         retry_after=retry_after,
     )
+
+
+def is_break(error: SandgateError) -> bool:
+    """Tell whether an error says nothing about the call itself.
+
+    A proxy that gives up on a silent stream resets it with an internal error, which
+    then has no reason of the server.
+    """
+    if isinstance(error, InternalError):
+        return error.code == "INTERNAL" and not error.reason
+    return isinstance(error, UnavailableError | ConnectionLostError)
 
 
 def _metadata(pairs: object) -> dict[str, str | bytes]:

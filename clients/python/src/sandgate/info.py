@@ -70,6 +70,16 @@ class SandboxInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class SandboxPage:
+    """One page of a list."""
+
+    sandboxes: list[SandboxInfo]
+    """May be empty although more pages follow."""
+    next_page_token: str
+    """For the `page_token` of the next call. Empty: this was the last page."""
+
+
+@dataclass(frozen=True, slots=True)
 class Enforcement:
     """Whether one protection holds on this machine or cluster."""
 
@@ -104,6 +114,8 @@ class ServerInfo:
     principal: str
     """Empty without authentication."""
     tenant: str
+    role: str
+    """"reader", "user" or "operator"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,4 +205,5 @@ def server_info(message: info_pb.GetServerInfoResponse) -> ServerInfo:
         templates=tuple(message.templates),
         principal=message.principal.name,
         tenant=message.principal.tenant,
+        role=message.principal.role,
     )

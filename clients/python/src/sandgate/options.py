@@ -24,12 +24,28 @@ SignalScope = Literal["LEADER", "GROUP", "TREE"]
 
 @dataclass(frozen=True, slots=True)
 class EgressRule:
-    """One destination that the network mode PROXY lets through."""
+    """Destinations that the network mode PROXY allows.
 
-    host: str
-    """A host name, `"*.example.com"` for every name below it, or a CIDR."""
+    A rule has hosts and CIDRs, or it names a group.
+    """
+
+    hosts: Sequence[str] = ()
+    """`"example.com"`, `"*.example.com"` for every name below it, `"*"` for every name."""
+    cidrs: Sequence[str] = ()
+    """Addresses in CIDR notation, IPv4 or IPv6."""
     ports: Sequence[int] = ()
-    """Empty: 443."""
+    """Empty: 80 and 443."""
+    group: str = ""
+    """A group of rules in the server's configuration, such as `"packages"`."""
+
+    def message(self) -> lifecycle_pb.EgressRule:
+        """Return the rule as it is sent."""
+        return lifecycle_pb.EgressRule(
+            hosts=_values.texts("hosts", self.hosts),
+            cidrs=_values.texts("cidrs", self.cidrs),
+            ports=self.ports,
+            group=_values.text("group", self.group),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +142,8 @@ def create_request(spec: SandboxSpec) -> lifecycle_pb.CreateSandboxRequest:
         message.resources.disk_bytes = resources.disk_bytes
     if (mode := spec.get("network")) is not None:
         message.network.mode = lifecycle_pb.NetworkMode.Value(f"NETWORK_MODE_{mode.upper()}")
-    for rule in spec.get("network_allow", ()):
-        message.network.allow.add(host=rule.host, ports=rule.ports)
+    if rules := spec.get("network_allow"):
+        message.network.allow.extend(rule.message() for rule in rules)
     if (access := spec.get("access")) is not None:
         message.access.CopyFrom(access.message())
     request = lifecycle_pb.CreateSandboxRequest(

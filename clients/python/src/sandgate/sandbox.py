@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 
 from sandgate import _moving, _plans, process
 from sandgate._context import Managed
-from sandgate._follower import Follower
-from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as pb
+from sandgate._handle import Handle, as_bytes
 from sandgate._landing import landing
 from sandgate.files import UploadFile
-from sandgate.options import execute_request
 
 if TYPE_CHECKING:
     import builtins
@@ -20,70 +18,10 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from sandgate import files
+    from sandgate._connect import PortSocket
     from sandgate.client import Client
-    from sandgate.config import Config
     from sandgate.info import SandboxInfo
     from sandgate.options import ExecuteOptions, SignalScope
-
-
-class Handle:
-    """What both twins know of their sandbox."""
-
-    def __init__(
-        self, config: Config, sandbox_id: str, incarnation: str, *, created: SandboxInfo | None, owned: bool
-    ) -> None:
-        self._config = config
-        self._target = _plans.Target(sandbox_id, incarnation)
-        self.created = created
-        """The sandbox as it was when this handle was made; None: not asked."""
-        self.owned = owned
-        """True when this handle's `create` made the sandbox."""
-
-    @property
-    def id(self) -> str:
-        """The sandbox's id."""
-        return self._target.sandbox_id
-
-    @property
-    def incarnation(self) -> str:
-        """The incarnation that every call expects; empty: any.
-
-        A sandbox that lost its disk and processes is another incarnation, and
-        calls fail with `SandboxReplacedError` instead of working in an empty
-        place.
-        """
-        return self._target.incarnation
-
-    @property
-    def target(self) -> _plans.Target:
-        """What plans of this package address it by."""
-        return self._target
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.id!r})"
-
-    def _follow_new(self, command: str | Sequence[str], options: ExecuteOptions) -> Follower:
-        request = execute_request(self.id, self.incarnation, command, options, self._config.disconnect_grace)
-        return self._follower(request)
-
-    def _follow_old(self, exec_id: str, position: int, *, until_streams_end: bool) -> Follower:
-        until = pb.FOLLOW_UNTIL_STREAMS_END if until_streams_end else pb.FOLLOW_UNTIL_LEADER_EXIT
-        return self._follower(
-            pb.AttachRequest(
-                sandbox_id=self.id,
-                expected_incarnation=self.incarnation,
-                exec_id=exec_id,
-                position=position,
-                follow_until=until,
-            )
-        )
-
-    def _follower(self, request: pb.ExecuteRequest | pb.AttachRequest) -> Follower:
-        return Follower(
-            request,
-            connect_timeout=self._config.connect_timeout,
-            reconnect_timeout=self._config.reconnect_timeout,
-        )
 
 
 class Sandbox(Handle, Managed):
@@ -222,8 +160,8 @@ class Sandbox(Handle, Managed):
     def edit(
         self,
         path: str,
-        old: str,
-        new: str,
+        old_text: str,
+        new_text: str,
         *,
         replace_all: bool = False,
         allow_empty_old: bool = False,
@@ -240,8 +178,8 @@ class Sandbox(Handle, Managed):
             _plans.edit_file(
                 self._target,
                 path,
-                old.encode(),
-                new.encode(),
+                old_text.encode(),
+                new_text.encode(),
                 replace_all=replace_all,
                 allow_empty_old=allow_empty_old,
             )
@@ -253,8 +191,8 @@ class Sandbox(Handle, Managed):
 
     def glob(
         self,
-        pattern: str,
         path: str,
+        pattern: str,
         *,
         shallow: bool = False,
         include_directories: bool = False,
@@ -264,8 +202,8 @@ class Sandbox(Handle, Managed):
         """Find files by their name below a directory.
 
         Args:
-            pattern: With `*`, `?`, `[a-z]`, `{a,b}` and `**`.
             path: Absolute path of the directory.
+            pattern: With `*`, `?`, `[a-z]`, `{a,b}` and `**`.
             shallow: A pattern without "/" matches only directly in `path`.
             include_directories: List directories too.
             include_links: Links to files count as files.
@@ -274,8 +212,8 @@ class Sandbox(Handle, Managed):
         return self._client.run(
             _plans.glob_files(
                 self._target,
-                pattern,
                 path,
+                pattern,
                 shallow=shallow,
                 include_directories=include_directories,
                 include_links=include_links,
@@ -285,10 +223,10 @@ class Sandbox(Handle, Managed):
 
     def search(
         self,
-        pattern: str,
         path: str,
+        pattern: str,
         *,
-        regex: bool = False,
+        regexp: bool = False,
         ignore_case: bool = False,
         glob: str = "",
         exclude_dirs: Sequence[str] = (),
@@ -298,13 +236,13 @@ class Sandbox(Handle, Managed):
         context_after: int = 0,
         include_binary: bool = False,
     ) -> files.SearchResult:
-        """Find lines that hold a text, or match an RE2 pattern with `regex`.
+        """Find lines that hold a text, or match an RE2 pattern with `regexp`.
 
         Args:
-            pattern: What to find.
             path: Absolute path of a directory, searched with all below it, or of
                 one file.
-            regex: The pattern is a regular expression in RE2 syntax.
+            pattern: What to find.
+            regexp: The pattern is a regular expression in RE2 syntax.
             ignore_case: Upper and lower case are the same.
             glob: Only files that match; empty: all.
             exclude_dirs: Names of directories that are skipped at any depth.
@@ -317,9 +255,9 @@ class Sandbox(Handle, Managed):
         return self._client.run(
             _plans.search_files(
                 self._target,
-                pattern,
                 path,
-                regex=regex,
+                pattern,
+                regexp=regexp,
                 ignore_case=ignore_case,
                 glob=glob,
                 exclude_dirs=exclude_dirs,
@@ -399,6 +337,28 @@ class Sandbox(Handle, Managed):
         with landing(target) as opened:
             return self._client.run(_moving.download_to(self._target, path, opened))
 
+    def connect(self, port: int, *, host: str = "localhost", timeout: float | None = None) -> PortSocket:
+        """Connect to a TCP port that a program in the sandbox listens on.
+
+        The socket is one of this machine, with a file descriptor and half-close:
+        hand it to `http.client`, `ssl` or `select`. If the connection breaks,
+        `recv` raises `ConnectionResetError`, whose `__cause__` is the
+        `SandgateError`. Closing the client ends its connections.
+
+        Args:
+            port: 1 to 65 535.
+            host: `localhost`, or a loopback address of the sandbox.
+            timeout: Seconds until the program must have accepted. Default: the
+                client's `call_timeout`.
+
+        Raises:
+            PortClosedError: No program accepts connections on the port.
+            QuotaExceededError: The sandbox has too many open connections.
+            DeadlineExceededError: The connection was not open in time.
+        """
+        opened: PortSocket = self._client.run(self._connect(port, host, timeout))
+        return opened
+
     def delete(self) -> bool:
         """End the sandbox and everything in it; False when there was none."""
         return self._client.run(_plans.delete(self._target, allow_missing=True))
@@ -424,8 +384,3 @@ class Sandbox(Handle, Managed):
     def _leave(self) -> None:
         if self.owned:
             self.delete()
-
-
-def as_bytes(content: bytes | str) -> bytes:
-    """Return text as UTF-8, bytes as they are."""
-    return content.encode() if isinstance(content, str) else content

@@ -5,6 +5,9 @@ It pins a deepagents of its own, so it needs an environment of its own.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 
 from sandgate import Client, SandboxNotFoundError
+from tests.integration.openai_server import OpenAIServer
 
 factory: Any = pytest.importorskip("deepagents_code.integrations.sandbox_factory")
 interface: Any = pytest.importorskip("deepagents_code.integrations.sandbox_provider")
@@ -40,6 +44,45 @@ def test_s5_29_c20_a_session(real_client: Client, tmp_path: Path) -> None:
         assert real_client.get(backend.id).id == backend.id
     with pytest.raises(SandboxNotFoundError):
         real_client.get(backend.id)
+
+
+def test_s5_29_c20_the_program(real_client: Client, tmp_path: Path) -> None:
+    settings = tmp_path / ".deepagents" / "config.toml"
+    settings.parent.mkdir()
+    settings.write_text(
+        "[sandboxes.providers.sandgate]\n"
+        'class_path = "sandgate.dcode:SandgateDcodeProvider"\n'
+        'params = {labels = {tests = "dcode-program"}}\n'
+    )
+    command = "echo made in the sandbox > /workspace/made; cat /workspace/made; hostname"
+    with OpenAIServer("execute", command=command) as model:
+        environment = {
+            "OPENAI_BASE_URL": model.url,
+            "OPENAI_API_KEY": "none",
+            "DEEPAGENTS_CODE_OFFLINE": "1",
+            "DEEPAGENTS_CODE_NO_UPDATE_CHECK": "1",
+        }
+        done = subprocess.run(
+            [
+                Path(sys.executable).with_name("dcode"),
+                *("-n", "make a file", "-q", "--no-mcp", "-S", "all", "--sandbox", "sandgate"),
+                *("-M", "openai:gpt-4o-mini", "--model-params", '{"use_responses_api": false}'),
+            ],
+            env={**os.environ, **environment},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "execute" in model.tools
+    assert "The tool returned: made in the sandbox\nsandbox\n" in done.stdout
+    (left,) = real_client.list(labels={"tests": "dcode-program"})
+    assert left.idle_ttl == 3600
+    sandbox = real_client.sandbox(left.sandbox_id)
+    assert sandbox.read("/workspace/made").content == b"made in the sandbox"
+    sandbox.delete()
 
 
 async def test_the_interface() -> None:

@@ -52,8 +52,8 @@ async def test_s5_24_s5_25_an_agents_threads(real_config: Config, real_client: C
         assert "m2" in outputs(await agent.ainvoke(turn("cat f"), _thread("m2")))[0]
     with SandgateManager(config=real_config, ttl_seconds=600, recreate=True) as manager:
         agent = manager.create_agent(ScriptedModel(), checkpointer=saver, memory=["/workspace/AGENTS.md"])
-        told, after = outputs(agent.invoke(turn("cat f", "echo hi"), _thread("m1")))
-        assert RECREATED in told
+        received, after = outputs(agent.invoke(turn("cat f", "echo hi"), _thread("m1")))
+        assert RECREATED in received
         assert RECREATED not in after
         agent.invoke(turn("true"), _thread("m2"))
         assert set(manager.backend.acquired) == {one, two}

@@ -48,7 +48,7 @@ async def test_s1_16_s1_34_writes_outside_of_allow_prefixes_are_errors(allowed: 
     assert allowed.execute("ls /workspace").output.split() == ["ok"]
 
 
-def test_s1_35_a_policy_is_told_from_the_sandboxs_own_permissions(allowed: SandgateSandbox) -> None:
+def test_s1_35_a_policy_differs_from_the_sandboxs_own_permissions(allowed: SandgateSandbox) -> None:
     refused = allowed.write("/workspace/no", "x").error
     assert refused is not None
     assert "policy" in refused
@@ -156,10 +156,10 @@ def test_s4_6_s4_7_s4_8_deny_prefixes_and_commands(real_config: Config, box: San
     assert box.write("/workspace/shut/x", "x").created
 
 
-async def test_s4_9_the_audit_log_is_told_of_every_change(real_config: Config, box: Sandbox) -> None:
-    told: list[tuple[str, str, dict[str, Any]]] = []
+async def test_s4_9_the_audit_log_has_every_change(real_config: Config, box: Sandbox) -> None:
+    received: list[tuple[str, str, dict[str, Any]]] = []
     async with await SandgateSandbox.aconnect(
-        box.id, config=real_config, deny_commands=["forbidden"], audit_log=lambda *each: told.append(each)
+        box.id, config=real_config, deny_commands=["forbidden"], audit_log=lambda *each: received.append(each)
     ) as backend:
         backend.write("/workspace/audited", "12345")
         await backend.awrite("/none\0", "1")
@@ -169,7 +169,7 @@ async def test_s4_9_the_audit_log_is_told_of_every_change(real_config: Config, b
         await backend.aupload_files([("/workspace/a", b"1"), ("relative", b"22")])
         await backend.adelete("/workspace/audited")
         backend.read("/workspace/a")
-    operations = [(operation, target) for operation, target, _ in told]
+    operations = [(operation, target) for operation, target, _ in received]
     assert operations == [
         ("write", "/workspace/audited"),
         ("write", "/none\0"),
@@ -180,7 +180,7 @@ async def test_s4_9_the_audit_log_is_told_of_every_change(real_config: Config, b
         ("upload", "relative"),
         ("delete", "/workspace/audited"),
     ]
-    records = [record for _, _, record in told]
+    records = [record for _, _, record in received]
     assert records[0] == {"size": 5, "error": None}
     assert records[1]["error"]
     assert records[2] == {"replace_all": True, "error": None}

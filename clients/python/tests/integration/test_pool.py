@@ -15,7 +15,7 @@ from sandgate.info import PoolStatus
 from tests.integration.conftest import Server, needs_a_server
 
 _TARGET = 2
-_PATIENCE = 60
+_TIMEOUT = 60
 
 
 @pytest.fixture
@@ -35,11 +35,22 @@ def pooled() -> Iterator[Config]:
 
 def _full(provider: SandgateProvider) -> PoolStatus:
     """Wait until the pool has as many as it should."""
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _TIMEOUT
     while (status := provider.pool_status()).available < _TARGET:
         assert time.monotonic() < until, status
         time.sleep(0.05)
     return status
+
+
+def test_s5_17_what_is_warm_belongs_to_no_caller(pooled: Config) -> None:
+    with SandgateProvider(config=pooled) as provider:
+        _full(provider)
+        assert provider.list(status="warm").sandboxes == ()
+        with provider.get_or_create() as claimed:
+            assert claimed.from_pool
+            assert _full(provider).active == 1
+            assert provider.list(status="warm").sandboxes == ()
+            assert [(s.id, s.status) for s in provider.list().sandboxes] == [(claimed.id, "running")]
 
 
 def test_s5_18_s5_21_s4_11_c9_a_pool_of_started_sandboxes(pooled: Config) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sandgate import Config, SandboxNotFoundError, TemplateNotFoundError
+from sandgate import Client, Config, InvalidRequestError, SandboxNotFoundError, TemplateNotFoundError
 from sandgate.deepagents import SandgateProvider
 
 
@@ -42,3 +42,25 @@ async def test_s5_16_s5_17_s5_18_s5_19_s1_26_a_sandboxs_life(real_config: Config
         provider.delete(sandbox_id="py-provider")
         for backend in (*raced, other):
             await backend.aclose()
+
+
+def test_s5_17_c8_a_cursor_goes_on_where_a_page_ended(real_client: Client, real_config: Config) -> None:
+    labels = {"tests": "cursor"}
+    with SandgateProvider(config=real_config, default_labels=labels, ttl_seconds=600) as provider:
+        made = {provider.get_or_create().id for _ in range(3)}
+        first = real_client.list_page(labels=labels, states=["ACTIVE"], page_size=1)
+        second = real_client.list_page(
+            labels=labels, states=["ACTIVE"], page_size=1, page_token=first.next_page_token
+        )
+        assert (len(first.sandboxes), len(second.sandboxes)) == (1, 1)
+        rest = provider.list(status="running", cursor=second.next_page_token)
+        assert rest.cursor is None
+        pages = (first.sandboxes[0].sandbox_id, second.sandboxes[0].sandbox_id, rest.sandboxes[0].id)
+        assert set(pages) == made
+        assert len(rest.sandboxes) == 1
+        assert {info.sandbox_id for info in real_client.list(labels=labels, page_size=2)} == made
+        with pytest.raises(InvalidRequestError) as caught:
+            provider.list(status="running", cursor="nonsense")
+        assert caught.value.reason == "PAGE_TOKEN_INVALID"
+        for sandbox_id in made:
+            provider.delete(sandbox_id=sandbox_id)

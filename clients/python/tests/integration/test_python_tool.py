@@ -57,13 +57,13 @@ async def test_s2_6_c19_code_sees_the_files_and_gives_its_own_back(
     agent = _agent(tool)
     asked = _turn(*code, files=files)
     result = await agent.ainvoke(asked) if twin else agent.invoke(asked)
-    told = outputs(result)
-    assert told[0].startswith("exit=3\na,b\n1,2\n b'\\x00\\xff'\n")
-    assert told[1].startswith("exit=1\n")
-    assert "FileNotFoundError" in told[1]
-    assert told[2] == "exit=0\n"
+    received = outputs(result)
+    assert received[0].startswith("exit=3\na,b\n1,2\n b'\\x00\\xff'\n")
+    assert received[1].startswith("exit=1\n")
+    assert "FileNotFoundError" in received[1]
+    assert received[2] == "exit=0\n"
     # The sandbox of the run is one, so what was made is still there.
-    assert told[3] == "exit=0\n['new.txt']\n"
+    assert received[3] == "exit=0\n['new.txt']\n"
     found = {name: data["content"] for name, data in result["files"].items()}
     assert found == {
         "/data.csv": "a,b\n1,2\n3,4\n",
@@ -97,8 +97,12 @@ def test_s2_6_files_are_copied_before_each_call(tool: SandgatePython) -> None:
 
     agent = create_deep_agent(model=Editing(tool="execute_python", argument="code"), middleware=[tool])
     show = "import os; print(open('f.txt').read() if os.path.exists('f.txt') else 'gone')"
-    told = outputs(agent.invoke(_turn(show, "EDIT", show, "DELETE", show, files={"/f.txt": _data("one")})))
-    assert [t for t in told if t.startswith("exit=")] == ["exit=0\none\n", "exit=0\ntwo\n", "exit=0\ngone\n"]
+    shown = outputs(agent.invoke(_turn(show, "EDIT", show, "DELETE", show, files={"/f.txt": _data("one")})))
+    assert [t for t in shown if t.startswith("exit=")] == [
+        "exit=0\none\n",
+        "exit=0\ntwo\n",
+        "exit=0\ngone\n",
+    ]
 
 
 def test_s2_6_without_calls_there_is_no_sandbox(tool: SandgatePython, real_client: Client) -> None:
@@ -107,15 +111,15 @@ def test_s2_6_without_calls_there_is_no_sandbox(tool: SandgatePython, real_clien
     assert [*real_client.list(labels=_LABELS)] == []
 
 
-def test_s2_6_what_goes_wrong_is_told(real_config: Config) -> None:
+def test_s2_6_failures_are_in_the_result(real_config: Config) -> None:
     tool = SandgatePython(config=real_config, timeout=5, max_file_bytes=10, ttl=600)
-    told = outputs(
+    received = outputs(
         _agent(tool).invoke(
             _turn("import time; print('on', flush=True); time.sleep(60)", "open('big','w').write('x'*100)")
         )
     )
-    assert told[0].startswith("exit=124\non\n")
-    assert "/workspace/big has more than 10 bytes" in told[1]
+    assert received[0].startswith("exit=124\non\n")
+    assert "/workspace/big has more than 10 bytes" in received[1]
     tool.close()
     lost = SandgatePython(config=Config(address="127.0.0.1:1", connect_timeout=0.2))
     (answer,) = outputs(_agent(lost).invoke(_turn("print(1)")))

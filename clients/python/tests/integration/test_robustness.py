@@ -160,7 +160,7 @@ def test_a_close_over_a_cut_connection_kills_all_the_same(cutter: Cutter, box: S
     wait_for(lambda: not _left(box))
 
 
-async def test_a_silent_connection_is_noticed_and_mended(cutter: Cutter, box: Sandbox) -> None:
+async def test_a_silent_connection_is_detected_and_resumed(cutter: Cutter, box: Sandbox) -> None:
     config = Config(address=cutter.address, keepalive_time=1, keepalive_timeout=1)
     seen = asyncio.Event()
     async with AsyncClient(config=config) as client:

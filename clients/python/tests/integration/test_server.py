@@ -164,13 +164,13 @@ def test_files(box: Sandbox) -> None:
     assert caught.value.reason == "FILE_ALREADY_EXISTS"
     assert box.edit("/workspace/d/f", "two", "2").occurrences == 1
     assert box.read("/workspace/d/f", offset=1).content == b"2"
-    found = box.search("^[0-9]$", "/workspace/d", regex=True, context_before=1)
+    found = box.search("/workspace/d", "^[0-9]$", regexp=True, context_before=1)
     assert [(m.line, m.text, m.before) for m in found.matches] == [(2, b"2", (b"one",))]
-    assert [f.path for f in box.glob("f*", "/workspace").files] == ["/workspace/d/f"]
+    assert [f.path for f in box.glob("/workspace", "f*").files] == ["/workspace/d/f"]
     box.write("/workspace/d/e/nul", b"\0needle\n")
-    assert not box.search("needle", "/workspace/d").matches
-    assert len(box.search("needle", "/workspace/d", include_binary=True).matches) == 1
-    assert not box.search("needle", "/workspace/d", include_binary=True, max_file_bytes=3).matches
+    assert not box.search("/workspace/d", "needle").matches
+    assert len(box.search("/workspace/d", "needle", include_binary=True).matches) == 1
+    assert not box.search("/workspace/d", "needle", include_binary=True, max_file_bytes=3).matches
     box.write("/workspace/d/e/empty", "")
     assert box.edit("/workspace/d/e/empty", "", "filled", allow_empty_old=True).size == 6
     box.move("/workspace/d/f", "/workspace/d/g")

@@ -27,8 +27,8 @@ def _is_there(client: Client, sandbox_id: str) -> bool:
 def test_s1_1_s1_4_s1_5_a_backend_of_an_agent(real_config: Config) -> None:
     with SandgateSession(config=real_config, ttl=600) as backend:
         agent = create_deep_agent(model=ScriptedModel(), backend=backend)
-        told = outputs(agent.invoke(turn("echo from the agent")))
-        assert told[0].startswith("from the agent\n")
+        received = outputs(agent.invoke(turn("echo from the agent")))
+        assert received[0].startswith("from the agent\n")
         response = backend.execute("echo out; exit 2")
         assert (response.output, response.exit_code) == ("out\n", 2)
         assert backend.upload_files([("/workspace/s.py", b"print('hi')\n")])[0].error is None
@@ -81,7 +81,7 @@ def test_s1_21_s1_22_s1_26_s1_27_c5_a_named_sandbox_outlives_its_client(real_con
             assert client.get(second.id).info().labels["user"] == "1"
 
 
-def test_s1_12_c6_a_lost_sandbox_is_an_error_or_made_anew_and_told(own_server: Server) -> None:
+def test_s1_12_c6_a_lost_sandbox_is_an_error_or_recreated_with_a_notice(own_server: Server) -> None:
     config = Config(address=own_server.address)
     for recreate in (False, True):
         with (
@@ -95,6 +95,25 @@ def test_s1_12_c6_a_lost_sandbox_is_an_error_or_made_anew_and_told(own_server: S
             assert "lost" in first.output
             second = backend.execute("ls /workspace")
             assert (second.exit_code == 0) == recreate
+
+
+def test_s1_12_c6_a_failed_sandbox_is_lost_too(own_server: Server) -> None:
+    config = Config(address=own_server.address)
+    for recreate in (False, True):
+        with (
+            SandgateSession(config=config, recreate=recreate, ttl=600) as backend,
+            Client(config=config) as client,
+        ):
+            backend.write("/workspace/x", "x")
+            failed = client.get(backend.id).info()
+            own_server.fail_all()
+            wait_for(lambda client=client, session=backend: client.get(session.id).info().state == "FAILED")  # type: ignore[misc]
+            first = backend.execute("ls /workspace")
+            assert (first.exit_code, "lost" in first.output) == (None, True)
+            second = backend.execute("ls /workspace")
+            assert (second.exit_code == 0) == recreate
+            assert (second.output == "") == recreate
+            assert (client.get(backend.id).info().incarnation != failed.incarnation) == recreate
 
 
 def test_s1_25_s2_1_s2_4_a_sandbox_that_the_caller_made(real_config: Config) -> None:
@@ -128,7 +147,7 @@ def test_s4_4_c18_a_factory_gives_backends(real_config: Config) -> None:
     in_thread("py-factory", threads.stop)
 
 
-def test_s4_11_c9_whether_it_came_from_a_pool_is_told(real_config: Config) -> None:
+def test_s4_11_c9_whether_it_came_from_a_pool_is_known(real_config: Config) -> None:
     with SandgateSandbox.create(config=real_config, ttl=600) as backend:
         with Client(config=real_config) as client:
             assert backend.from_pool == client.get(backend.id).info().from_pool
@@ -213,10 +232,10 @@ async def test_suspend_and_resume_or_a_clear_refusal(real_config: Config) -> Non
 def test_large_output_of_a_tool_is_kept_in_a_file(real_config: Config) -> None:
     with SandgateSandbox.create(config=real_config, ttl=600) as backend:
         agent = create_deep_agent(model=ScriptedModel(), backend=backend)
-        (told,) = outputs(agent.invoke(turn("seq 100000; exit 3")))
-        assert "failed with exit code 3" in told
-        assert "/large_tool_results/" in told
-        assert len(told) < 10_000
+        (received,) = outputs(agent.invoke(turn("seq 100000; exit 3")))
+        assert "failed with exit code 3" in received
+        assert "/large_tool_results/" in received
+        assert len(received) < 10_000
         whole = backend.execute("cat /large_tool_results/*").output
         assert whole == "".join(f"{n}\n" for n in range(1, 100_001))
 

@@ -18,7 +18,7 @@ def _thread(name: str) -> Any:
     return {"configurable": {"thread_id": f"py threads/{name}"}}
 
 
-async def test_threads_keep_apart_and_a_lost_sandbox_is_told(
+async def test_threads_keep_apart_and_a_lost_sandbox_is_reported(
     real_config: Config, real_client: Client
 ) -> None:
     saver = InMemorySaver()
@@ -50,8 +50,8 @@ async def test_threads_keep_apart_and_a_lost_sandbox_is_told(
     async with SandgateThreadBackend(config=real_config, ttl=600, recreate=True) as backend:
         await agent(backend).ainvoke(turn("true"), _thread("one"))
         real_client.delete(lost)
-        told, after = outputs(await agent(backend).ainvoke(turn("ls", "echo hi"), _thread("one")))
-        assert RECREATED in told
+        received, after = outputs(await agent(backend).ainvoke(turn("ls", "echo hi"), _thread("one")))
+        assert RECREATED in received
         assert RECREATED not in after
         assert "hi" in after
     for name in ("one", "two"):

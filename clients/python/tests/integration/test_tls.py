@@ -190,9 +190,7 @@ _WRONG = {
 
 
 @pytest.mark.parametrize("case", _WRONG)
-async def test_s5_31_what_is_wrong_with_tls_is_said(
-    case: str, made: Path, request: pytest.FixtureRequest
-) -> None:
+async def test_s5_31_errors_of_tls_have_a_hint(case: str, made: Path, request: pytest.FixtureRequest) -> None:
     server, ca = _WRONG[case]
     hint = message_of(case)
     address = request.getfixturevalue(server)

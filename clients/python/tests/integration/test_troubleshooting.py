@@ -148,8 +148,8 @@ def _pattern(text: str) -> str:
 
 @pytest.mark.parametrize("symptom", sorted(_SYMPTOMS.keys() - _ELSEWHERE))
 def test_s5_31_c21_c23_the_message_is_as_written(symptom: str, real_client: Client, box: Sandbox) -> None:
-    told = _Seen(real_client, box).message(symptom)
-    assert re.fullmatch(_pattern(_SYMPTOMS[symptom]), told, re.DOTALL), told
+    message = _Seen(real_client, box).message(symptom)
+    assert re.fullmatch(_pattern(_SYMPTOMS[symptom]), message, re.DOTALL), message
 
 
 def test_the_symptoms_that_are_proved_elsewhere_are_on_the_page() -> None:

@@ -4,7 +4,13 @@ import { posix } from "node:path";
 import { SandboxError } from "deepagents";
 import { Client } from "../client.js";
 import { type ExecuteOptions, newId, type ProcessEvent } from "../command.js";
-import { DeadlineExceededError } from "../errors.js";
+import {
+  DeadlineExceededError,
+  SandboxNotActiveError,
+  SandboxNotFoundError,
+  SandboxReplacedError,
+  type SandgateError,
+} from "../errors.js";
 import type { UploadFile } from "../files.js";
 import { milliseconds } from "../numbers.js";
 import type { Sandbox } from "../sandbox.js";
@@ -238,6 +244,31 @@ export class SandgateSandbox extends NativeBackend {
       throw error;
     }
   }
+}
+
+/** The state in which a sandbox can only be deleted. */
+export const FAILED = "FAILED";
+
+/** @internal Whether the sandbox's files and processes are gone for good. */
+export function isLost(error: unknown): error is SandgateError {
+  if (error instanceof SandboxNotActiveError) return error.metadata["state"] === FAILED;
+  return error instanceof SandboxNotFoundError || error instanceof SandboxReplacedError;
+}
+
+/**
+ * @internal Returns a sandbox that is there.
+ *
+ * @throws SandboxNotFoundError when it is not; SandboxNotActiveError when it failed.
+ */
+export async function existing(client: Client, sandboxId: string, options: BackendOptions): Promise<Sandbox> {
+  const found = await client.get(sandboxId);
+  const { state, stateMessage } = await found.info();
+  if (state !== FAILED) return narrowed(found, options);
+  throw new SandboxNotActiveError(`the sandbox failed${stateMessage && `: ${stateMessage}`}`, {
+    code: "FAILED_PRECONDITION",
+    reason: "SANDBOX_NOT_ACTIVE",
+    metadata: { state, sandbox_id: sandboxId },
+  });
 }
 
 /** Where a relative path begins: where commands start, or the virtual root. */

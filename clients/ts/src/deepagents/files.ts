@@ -12,23 +12,23 @@ import type {
   WriteResult,
 } from "deepagents";
 import { SandgateError } from "../errors.js";
-import type { Lines } from "../files.js";
+import type { GlobOptions, Lines } from "../files.js";
 import type { Sandbox } from "../sandbox.js";
 import { isText, mimeType } from "./mime.js";
 import {
   backendFile,
   climbs,
   EMPTY_FILE,
+  errorText,
   fileContent,
   isDirectory,
   isMissing,
   MAX_BINARY_BYTES,
   outside,
-  said,
 } from "./results.js";
 import { notFound, notUnique, readForeign, readWindow, replaceText } from "./text.js";
 
-/** Makes one call in the sandbox that is meant; a download may be told of a loss later. */
+/** Makes one call in the sandbox that is meant; a download may report a loss later. */
 export type Use = <T>(call: (sandbox: Sandbox) => Promise<T>, kind?: "download") => Promise<T>;
 
 /** Above this, content goes through an upload instead of one message, in bytes. */
@@ -60,14 +60,14 @@ export class Files {
   async ls(path: string): Promise<LsResult> {
     try {
       const directory = await this.#resolve(path);
-      const entries = await this.#in((sandbox) => sandbox.listDirectory(directory));
+      const entries = await this.#in((sandbox) => sandbox.list(directory));
       return { files: entries.map((f) => backendFile(f, isDirectory(f) ? `${f.path}/` : f.path)) };
     } catch (error) {
       if (isMissing(error)) return { files: [] };
       if (error instanceof SandgateError && error.reason === "FILE_NOT_DIRECTORY") {
         return { error: `Path '${path}' is not a directory` };
       }
-      return { error: `Path '${path}': ${said(error)}` };
+      return { error: `Path '${path}': ${errorText(error)}` };
     }
   }
 
@@ -84,7 +84,7 @@ export class Files {
       const [skip, most] = [lineCount(offset), lineCount(limit)];
       if (most === 0) return { content: "", mimeType: type };
       const read = (limit: number, maxBytes: number) =>
-        this.#in((sandbox) => sandbox.readLines(path, { offset: skip, limit, maxBytes }));
+        this.#in((sandbox) => sandbox.read(path, { offset: skip, limit, maxBytes }));
       let window = await read(most, WINDOW_BYTES);
       let cut = isCut(window, WINDOW_BYTES);
       if (cut) {
@@ -99,7 +99,7 @@ export class Files {
       return foreign ?? { error: `File '${filePath}' is not a text file` };
     } catch (error) {
       return {
-        error: isMissing(error) ? `File '${filePath}' not found` : `File '${filePath}': ${said(error)}`,
+        error: isMissing(error) ? `File '${filePath}' not found` : `File '${filePath}': ${errorText(error)}`,
       };
     }
   }
@@ -115,7 +115,7 @@ export class Files {
       return { data: { content, mimeType: type, created_at: time, modified_at: time } };
     } catch (error) {
       return {
-        error: isMissing(error) ? `File '${filePath}' not found` : `File '${filePath}': ${said(error)}`,
+        error: isMissing(error) ? `File '${filePath}' not found` : `File '${filePath}': ${errorText(error)}`,
       };
     }
   }
@@ -125,11 +125,11 @@ export class Files {
     try {
       const path = await this.#resolve(filePath);
       await this.#in<unknown>((sandbox) =>
-        bytes.length > SMALL_BYTES ? sandbox.uploadFile(path, bytes) : sandbox.writeFile(path, bytes),
+        bytes.length > SMALL_BYTES ? sandbox.uploadFile(path, bytes) : sandbox.write(path, bytes),
       );
       return { path: filePath, filesUpdate: null };
     } catch (error) {
-      return { error: `Failed to write to ${filePath}: ${said(error)}` };
+      return { error: `Failed to write to ${filePath}: ${errorText(error)}` };
     }
   }
 
@@ -148,9 +148,7 @@ export class Files {
     try {
       const path = await this.#resolve(filePath);
       const options = { replaceAll, allowEmptyOld: oldString === "" };
-      const { occurrences } = await this.#in((sandbox) =>
-        sandbox.editFile(path, oldString, newString, options),
-      );
+      const { occurrences } = await this.#in((sandbox) => sandbox.edit(path, oldString, newString, options));
       return same ? unchanged : { path: filePath, filesUpdate: null, occurrences };
     } catch (error) {
       const reason = error instanceof SandgateError ? error.reason : "";
@@ -162,18 +160,18 @@ export class Files {
       if (reason === "EDIT_TEXT_NOT_FOUND") return notFound(filePath);
       if (reason === "FILE_NOT_TEXT") return { error: `Error: File '${filePath}' is not a text file` };
       if (isTooLarge(error)) return this.#editLarge(filePath, oldString, newString, replaceAll);
-      return { error: `Error: cannot edit file '${filePath}': ${said(error)}` };
+      return { error: `Error: cannot edit file '${filePath}': ${errorText(error)}` };
     }
   }
 
   async delete(filePath: string): Promise<DeleteResult> {
     try {
       const path = await this.#resolve(filePath);
-      await this.#in((sandbox) => sandbox.removeFile(path, { recursive: true }));
+      await this.#in((sandbox) => sandbox.remove(path, { recursive: true }));
       return { path: filePath, filesUpdate: null };
     } catch (error) {
       if (isMissing(error)) return { error: `Error: '${filePath}' not found` };
-      return { error: `Error deleting file '${filePath}': ${said(error)}` };
+      return { error: `Error deleting file '${filePath}': ${errorText(error)}` };
     }
   }
 
@@ -190,7 +188,7 @@ export class Files {
         // One more than asked for tells whether the result was cut.
         ...(maxCount === null ? {} : { maxMatches: maxCount + 1 }),
       };
-      const found = await this.#in((sandbox) => sandbox.searchFiles(root, pattern, options));
+      const found = await this.#in((sandbox) => sandbox.search(root, pattern, options));
       const matches = found.matches
         .filter((match) => isText(mimeType(match.path)))
         .map(({ path, line, text }) => ({ path, line, text }));
@@ -198,20 +196,20 @@ export class Files {
       const truncated = found.truncated || kept.length < matches.length;
       return truncated ? { matches: kept, truncated } : { matches: kept };
     } catch (error) {
-      return isMissing(error) ? { matches: [] } : { error: `Error searching '${path}': ${said(error)}` };
+      return isMissing(error) ? { matches: [] } : { error: `Error searching '${path}': ${errorText(error)}` };
     }
   }
 
   async glob(pattern: string, path: string): Promise<GlobResult> {
     try {
       const base = (await this.#resolve(path)).replace(/\/+$/, "");
-      const options = { shallow: true, directories: true, links: true };
-      const found = await this.#in((sandbox) => sandbox.globFiles(base || "/", pattern, options));
+      const options: GlobOptions = { shallow: true, includeDirectories: true, includeLinks: true };
+      const found = await this.#in((sandbox) => sandbox.glob(base || "/", pattern, options));
       const files = found.files.map((f) => backendFile(f, f.path.slice(base.length).replace(/^\/+/, "")));
       return { files, truncated: found.truncated };
     } catch (error) {
       if (isMissing(error)) return { files: [], truncated: false };
-      return { error: `Error finding '${pattern}' in '${path}': ${said(error)}` };
+      return { error: `Error finding '${pattern}' in '${path}': ${errorText(error)}` };
     }
   }
 
@@ -239,7 +237,7 @@ export class Files {
       await this.#in((sandbox) => sandbox.uploadFile(path, content));
       return { path: filePath, filesUpdate: null, occurrences: edited.occurrences };
     } catch (error) {
-      return { error: `Error: cannot edit file '${filePath}': ${said(error)}` };
+      return { error: `Error: cannot edit file '${filePath}': ${errorText(error)}` };
     }
   }
 }

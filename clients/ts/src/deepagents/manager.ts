@@ -14,9 +14,9 @@ import {
 import { type AgentMiddleware, createMiddleware } from "langchain";
 import type { z } from "zod";
 import { Client } from "../client.js";
-import { SandboxNotFoundError, type SandgateError } from "../errors.js";
+import type { SandgateError } from "../errors.js";
 import { defined } from "../values.js";
-import type { SandgateSandbox } from "./backend.js";
+import { isLost, type SandgateSandbox } from "./backend.js";
 import { lifetimes } from "./policy.js";
 import { type CleanedUp, type ProviderOptions, SandgateProvider } from "./provider.js";
 import { sandgateStreaming } from "./streaming.js";
@@ -27,7 +27,7 @@ export const SANDBOX_KEY = "sandboxId";
 
 /** What describes the sandboxes, and what becomes of them. */
 export interface ManagerOptions extends ProviderOptions {
-  /** True: a thread that lost its sandbox gets a new one, and its agent is told. Default: false. */
+  /** True: a thread that lost its sandbox gets a new one, and the AI agent is notified. Default: false. */
   recreate?: boolean;
   /** True: `shutdown` leaves the sandboxes, for their lifetimes to end. Default: false. */
   skipCleanup?: boolean;
@@ -77,9 +77,9 @@ export type Node = (state: NodeState) => Promise<Record<string, unknown>>;
  * Gives each thread of a LangGraph application a sandbox of its own.
  *
  * A sandbox is made with the first tool call of its thread and found again by every
- * process. Its id is kept in the graph's state, so that a lost sandbox is told from
+ * process. Its id is kept in the graph's state, so that a lost sandbox differs from
  * one that was never made: it is an error of each operation, or with `recreate` a
- * new sandbox of which the agent is told.
+ * new sandbox of which the AI agent is notified.
  */
 export class SandgateManager {
   /** The backend of all agents, for graphs that are built by hand. */
@@ -168,15 +168,15 @@ export class SandgateManager {
   /**
    * Takes an existing sandbox, or makes one where no id is known yet.
    *
-   * @throws SandboxNotFoundError when it is lost, and `recreate` is not set; with it, a
-   * new sandbox with another id is made.
+   * @throws SandboxNotFoundError when it is lost, SandboxNotActiveError when it failed,
+   * and `recreate` is not set; with it, a new sandbox with another id is made.
    */
   async getOrReconnect(sandboxId?: string | null): Promise<SandgateSandbox> {
     if (sandboxId) {
       try {
         return await this.provider.reconnect(sandboxId);
       } catch (error) {
-        if (!this.#recreate || !(error instanceof SandboxNotFoundError)) throw error;
+        if (!this.#recreate || !isLost(error)) throw error;
       }
     }
     return this.provider.getOrCreate();

@@ -29,7 +29,7 @@ import {
   DEFAULT_COMMAND_TIMEOUT_MS,
   DEFAULT_MAX_OUTPUT_SIZE,
 } from "./options.js";
-import { appended, executeResponse, isInvalidPath, isOfFile, literal, said } from "./results.js";
+import { appended, errorText, executeResponse, isInvalidPath, isOfFile, literal } from "./results.js";
 import { emit, runConfig } from "./streaming.js";
 
 /** Above this, a file is uploaded by itself, so that a broken connection costs only its rest. */
@@ -106,7 +106,7 @@ export abstract class NativeBackend extends BaseSandbox {
     } catch (error) {
       outcome.error = messageOf(error);
       if (error instanceof CallCancelledError) throw error;
-      const output = appended(collector.output, `Error: ${said(error)}`);
+      const output = appended(collector.output, `Error: ${errorText(error)}`);
       return { output, exitCode: null, truncated: false };
     }
   }
@@ -292,13 +292,13 @@ export abstract class NativeBackend extends BaseSandbox {
     }
   }
 
-  /** Turns a failed call into deepagents' own error, of which each path is told. */
+  /** Turns a failed call into deepagents' own error, which is in the result of each path. */
   async #transfer<T>(operation: AuditOperation, paths: string[], call: Promise<T>): Promise<T> {
     try {
       return await call;
     } catch (failure) {
       for (const path of paths) this.#audit(operation, path, { error: nameOf(failure) });
-      throw new SandboxError(said(failure), "FILE_OPERATION_FAILED", failure as Error);
+      throw new SandboxError(errorText(failure), "FILE_OPERATION_FAILED", failure as Error);
     }
   }
 
@@ -349,7 +349,7 @@ async function sendMessage(
 ): Promise<UploadResult | undefined> {
   const own = createHash("sha256").update(content).digest();
   try {
-    const { size, sha256 } = await sandbox.writeFile(path, content);
+    const { size, sha256 } = await sandbox.write(path, content);
     return own.equals(sha256) ? { path, size, sha256 } : undefined;
   } catch (error) {
     if (isOfFile(error, path)) return { path, size: 0, sha256: new Uint8Array(0), error };

@@ -30,8 +30,9 @@ export type AuditOperation =
  */
 export interface PolicyOptions {
   /**
-   * Every path of a file tool lies beneath this directory. Default: no such root;
-   * with `virtualMode`, "/workspace".
+   * Every path of a file tool lies beneath this directory; empty: no such root.
+   * Default: `SANDGATE_ROOT_DIR`, if `access` is not given either; with
+   * `virtualMode`, "/workspace".
    */
   rootDir?: string;
   /**

@@ -1,4 +1,4 @@
-/** The short names of policies and behaviour, told apart from what describes a sandbox. */
+/** The short names of policies and behaviour, separate from what describes a sandbox. */
 
 import type { CreateOptions } from "../client.js";
 import { InvalidRequestError } from "../errors.js";
@@ -17,7 +17,9 @@ const DEFAULT_ROOT = "/workspace";
 export function policyOf(options: PolicyOptions & { access?: AccessPolicy }): AccessPolicy | undefined {
   const { virtualMode, denyCommands, access } = options;
   const virtual = virtualMode ?? access?.virtual ?? false;
-  const rootDir = options.rootDir || access?.rootDir || (virtualMode ? DEFAULT_ROOT : undefined);
+  // An empty root is none, whatever the environment has.
+  const given = options.rootDir ?? (access === undefined ? process.env["SANDGATE_ROOT_DIR"] : undefined);
+  const rootDir = given || access?.rootDir || (virtualMode ? DEFAULT_ROOT : undefined);
   let allowed = options.allowPrefixes?.map(bare);
   let denied = options.denyPrefixes?.map(bare);
   if (virtual && rootDir !== undefined) {

@@ -9,13 +9,13 @@ import {
   UnsupportedError,
 } from "../errors.js";
 import type { SandboxInfo, State } from "../values.js";
-import { narrowed, SandgateSandbox, seeded, withinStartup } from "./backend.js";
+import { existing, SandgateSandbox, seeded, withinStartup } from "./backend.js";
 import type { BackendOptions, LifetimeSeconds, SandgateSandboxOptions } from "./options.js";
 import { lifetimes, split } from "./policy.js";
 import { THREAD_LABEL } from "./threads.js";
 
 /** What a sandbox of a list is doing. */
-export type Status = "pending" | "running" | "suspended" | "terminated";
+export type Status = "pending" | "running" | "suspended" | "terminated" | "warm";
 
 const STATUS: Readonly<Record<State, Status>> = {
   UNSPECIFIED: "pending",
@@ -49,7 +49,10 @@ export interface GetOrCreateOptions extends Omit<CreateOptions, "id">, LifetimeS
 
 /** Which sandboxes are listed. */
 export interface ListSandboxesOptions {
-  /** Only those in this status. */
+  /**
+   * Only those in this status. "warm" lists none, since a pool's sandboxes belong to no
+   * caller; {@link SandgateProvider.poolStatus} counts them.
+   */
   status?: Status;
   /** Only those that have all of these. */
   labels?: Record<string, string>;
@@ -152,10 +155,11 @@ export class SandgateProvider {
   /**
    * Takes an existing sandbox.
    *
-   * @throws SandboxNotFoundError when there is no such sandbox.
+   * @throws SandboxNotFoundError when there is no such sandbox; SandboxNotActiveError
+   * when it failed.
    */
   async reconnect(sandboxId: string): Promise<SandgateSandbox> {
-    const found = narrowed(await this.#client.get(sandboxId), this.#options);
+    const found = await existing(this.#client, sandboxId, this.#options);
     return SandgateSandbox.of(this.#client, found, this.#options);
   }
 
@@ -166,11 +170,13 @@ export class SandgateProvider {
    * longer good.
    */
   async list({ status, labels = {}, cursor = "" }: ListSandboxesOptions = {}): Promise<ListedPage> {
+    // Started sandboxes of a pool have no id and no owner before they are claimed.
+    if (status === "warm") return { sandboxes: [] };
     const states = (Object.keys(STATUS) as State[]).filter(
       (state) => state !== "UNSPECIFIED" && STATUS[state] === status,
     );
     if (status !== undefined && states.length === 0) {
-      const known = [...new Set(Object.values(STATUS))].sort().join(", ");
+      const known = [...new Set([...Object.values(STATUS), "warm"])].sort().join(", ");
       throw new InvalidRequestError(`status must be one of ${known}, got ${JSON.stringify(status)}`, {
         code: "INVALID_ARGUMENT",
       });

@@ -88,10 +88,10 @@ function contentOf({ content }: FileData): Uint8Array {
 /** Makes the directory hold these files; what the agent deleted goes there too. */
 async function seed(sandbox: Sandbox, directory: string, files: Map<string, Uint8Array>): Promise<void> {
   await sandbox.makeDirectory(directory);
-  const { files: found } = await sandbox.globFiles(directory, "**/*", { maxResults: MAX_FILES });
+  const { files: found } = await sandbox.glob(directory, "**/*", { maxResults: MAX_FILES });
   const kept = new Set([...files.keys()].map((path) => inSandbox(directory, path)));
   for (const { path, size } of found) {
-    if (size <= MAX_FILE_BYTES && !kept.has(path)) await sandbox.removeFile(path, { allowMissing: true });
+    if (size <= MAX_FILE_BYTES && !kept.has(path)) await sandbox.remove(path, { allowMissing: true });
   }
   const wanted = [...files].map(([path, source]) => ({ path: inSandbox(directory, path), source }));
   for (const { error } of await sandbox.upload(wanted)) if (error !== undefined) throw error;
@@ -103,7 +103,7 @@ async function changes(
   directory: string,
   before: Map<string, Uint8Array>,
 ): Promise<{ files: Record<string, FileData | null>; skipped: string[] }> {
-  const found = await sandbox.globFiles(directory, "**/*", { maxResults: MAX_FILES });
+  const found = await sandbox.glob(directory, "**/*", { maxResults: MAX_FILES });
   const small = found.files.filter((file) => file.size <= MAX_FILE_BYTES);
   const skipped = found.files.filter((file) => file.size > MAX_FILE_BYTES).map((file) => file.path);
   const files: Record<string, FileData | null> = {};

@@ -66,7 +66,7 @@ export function isOfFile(error: unknown, path: string): error is SandgateError {
  * The message of what a call failed with, for a model to read; what is no failure of a
  * call is thrown on. The path is left out: what is around the message names it.
  */
-export function said(error: unknown): string {
+export function errorText(error: unknown): string {
   if (!(error instanceof SandgateError)) throw error;
   // A model can neither create a sandbox nor list them, as the server proposes.
   if (error instanceof SandboxNotFoundError) {

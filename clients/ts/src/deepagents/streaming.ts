@@ -6,11 +6,11 @@ import { DynamicStructuredTool } from "@langchain/core/tools";
 import { getConfig } from "@langchain/langgraph";
 import { type AgentMiddleware, createMiddleware } from "langchain";
 
-const told = new AsyncLocalStorage<(text: string) => void>();
+const listeners = new AsyncLocalStorage<(text: string) => void>();
 
 /** Hands a piece of output to the tool call that runs here, if it streams. */
 export function emit(text: string): void {
-  told.getStore()?.(text);
+  listeners.getStore()?.(text);
 }
 
 /** What the agent's run that this is called in was given. Undefined outside of one. */
@@ -48,7 +48,7 @@ function streaming(tool: DynamicStructuredTool): DynamicStructuredTool {
     returnDirect: tool.returnDirect,
     func: (async (input, manager, config) => {
       const pieces = new Pieces();
-      const result = told.run(
+      const result = listeners.run(
         (text) => pieces.put(text),
         () => Promise.resolve(tool.func(input, manager, config)),
       );

@@ -7,12 +7,13 @@ import type { ExecuteOptions, ProcessEvent } from "../command.js";
 import {
   InvalidRequestError,
   SandboxExistsError,
+  SandboxNotActiveError,
   SandboxNotFoundError,
   SandboxReplacedError,
   type SandgateError,
 } from "../errors.js";
 import type { Sandbox } from "../sandbox.js";
-import { narrowed, withinStartup, workingDirectory } from "./backend.js";
+import { existing, FAILED, isLost, withinStartup, workingDirectory } from "./backend.js";
 import { NativeBackend } from "./native.js";
 import type { BackendOptions, CommandOptions, LifetimeSeconds, SandgateSandboxOptions } from "./options.js";
 import { split } from "./policy.js";
@@ -21,7 +22,7 @@ import { runConfig } from "./streaming.js";
 /** Label of a sandbox that belongs to a thread: a digest of the thread's id. */
 export const THREAD_LABEL = "sandgate-thread";
 
-/** What an agent is told after its sandbox was made anew. */
+/** What an AI agent reads after its sandbox was recreated. */
 export const RECREATED =
   "The sandbox was lost and a new, empty one was made. " + "All files and processes of the old one are gone.";
 
@@ -31,7 +32,7 @@ const DIGEST_LENGTH = 12;
 /** What describes the threads' sandboxes, and how their backend behaves. */
 export interface ThreadOptions extends BackendOptions, Omit<CreateOptions, "id">, LifetimeSeconds {
   /**
-   * True: a thread that lost its sandbox gets a new one, and its agent is told.
+   * True: a thread that lost its sandbox gets a new one, and the AI agent is notified.
    * Default: false, a lost sandbox is an error of every operation.
    */
   recreate?: boolean;
@@ -77,8 +78,8 @@ interface Thread {
  * process finds the same one; it is made with the thread's first operation, by
  * whichever caller comes first.
  *
- * A sandbox that was lost (deleted, expired, or without its disk) is an error of
- * every operation, never a silently empty place. With `recreate`, the operation
+ * A sandbox that was lost (deleted, expired, failed, or without its disk) is an error
+ * of every operation, never a silently empty place. With `recreate`, the operation
  * that finds it lost fails, saying that a new sandbox was made, and the next ones
  * work there.
  *
@@ -142,8 +143,8 @@ export class SandgateThreadBackend extends NativeBackend {
       await this.#acquire(thread);
     } catch (error) {
       if (!isLost(error)) throw error;
-      const told = await this.#lost(thread, undefined, error);
-      if (!(this.#recreate && thread.sandbox !== undefined)) throw told;
+      const failure = await this.#lost(thread, undefined, error);
+      if (!(this.#recreate && thread.sandbox !== undefined)) throw failure;
       thread.note = RECREATED;
     }
     return thread.sandboxId;
@@ -209,10 +210,10 @@ export class SandgateThreadBackend extends NativeBackend {
       return await call(sandbox);
     } catch (error) {
       if (!isLost(error)) throw error;
-      const told = await this.#lost(thread, sandbox, error);
-      // Memory and skills are read before the agent can be told anything, and
+      const failure = await this.#lost(thread, sandbox, error);
+      // Memory and skills are read before the AI agent can be notified, and
       // expect missing files to be just that.
-      if (kind !== "download" || !this.#recreate || thread.sandbox === undefined) throw told;
+      if (kind !== "download" || !this.#recreate || thread.sandbox === undefined) throw failure;
       thread.note = RECREATED;
       return call(thread.sandbox);
     }
@@ -269,7 +270,7 @@ export class SandgateThreadBackend extends NativeBackend {
 
   async #take(thread: Thread): Promise<Sandbox> {
     const sandbox = thread.expected
-      ? narrowed(await this.#client.get(thread.sandboxId), this.#options)
+      ? await existing(this.#client, thread.sandboxId, this.#options)
       : await this.#make(thread);
     thread.sandbox = sandbox;
     thread.expected = true;
@@ -283,7 +284,7 @@ export class SandgateThreadBackend extends NativeBackend {
     } catch (error) {
       if (!(error instanceof SandboxExistsError)) throw error;
       // Made with another spec, by an older version of the program say.
-      return narrowed(await this.#client.get(sandboxId), this.#options);
+      return existing(this.#client, sandboxId, this.#options);
     }
   }
 
@@ -299,6 +300,7 @@ export class SandgateThreadBackend extends NativeBackend {
     // Of operations that found it lost at once, the first makes the new one.
     if (thread.sandbox === lost) forget(thread);
     try {
+      if (error instanceof SandboxNotActiveError) await this.#deleteFailed(thread);
       await this.#acquire(thread);
     } catch (failure) {
       return failure;
@@ -309,16 +311,22 @@ export class SandgateThreadBackend extends NativeBackend {
       { cause: error },
     );
   }
+
+  /** Deletes a failed sandbox, and none that another process made in its place. */
+  async #deleteFailed({ sandboxId }: Thread): Promise<void> {
+    try {
+      const found = await this.#client.get(sandboxId);
+      if ((await found.info()).state === FAILED) await found.delete();
+    } catch (error) {
+      if (!(error instanceof SandboxNotFoundError || error instanceof SandboxReplacedError)) throw error;
+    }
+  }
 }
 
 function forget(thread: Thread): void {
   thread.sandbox = undefined;
   thread.directory = undefined;
   thread.expected = false;
-}
-
-function isLost(error: unknown): error is SandgateError {
-  return error instanceof SandboxNotFoundError || error instanceof SandboxReplacedError;
 }
 
 function digest(threadId: string): string {

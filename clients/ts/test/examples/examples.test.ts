@@ -14,7 +14,7 @@ const INSTALL_MS = 300_000;
 interface Running {
   url: string;
   /** All that it printed. */
-  said(): string;
+  text(): string;
   stop(): Promise<void>;
 }
 
@@ -40,8 +40,8 @@ async function start(cwd: string, args: (port: number) => string[], path: string
     LANGGRAPH_CLI_NO_ANALYTICS: "1",
   };
   const child = spawn("node", args(port), { cwd, env, stdio: ["ignore", "pipe", "pipe"], detached: true });
-  let said = "";
-  for (const stream of [child.stdout, child.stderr]) stream.on("data", (data) => (said += data));
+  let text = "";
+  for (const stream of [child.stdout, child.stderr]) stream.on("data", (data) => (text += data));
   // Closed when the last of its processes has ended.
   const ended = new Promise<void>((done) => child.once("close", () => done()));
   const url = `http://127.0.0.1:${port}`;
@@ -60,9 +60,9 @@ async function start(cwd: string, args: (port: number) => string[], path: string
     await expect.poll(answers, { timeout: 180_000, interval: 200 }).toBe(true);
   } catch (error) {
     await stop();
-    throw new Error(`it did not start: ${said}`, { cause: error });
+    throw new Error(`it did not start: ${text}`, { cause: error });
   }
-  return { url, said: () => said, stop };
+  return { url, text: () => text, stop };
 }
 
 const ask = (url: string, body?: unknown, method = body === undefined ? "GET" : "POST") =>
@@ -107,7 +107,7 @@ withServer("the examples", () => {
         text += new TextDecoder().decode(piece);
         if (text === '{"output":"first\\n"}\n') {
           const [id = ""] = await ids("chat-express");
-          await client.sandbox(id).writeFile("/workspace/go", "");
+          await client.sandbox(id).write("/workspace/go", "");
         }
       }
       expect(text.split("\n")[1]).toBe('{"output":"second\\n"}');

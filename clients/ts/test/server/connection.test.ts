@@ -67,10 +67,10 @@ withServer("a server with TLS and authentication", () => {
 
   it("knows a caller by its token, and keeps tenants apart", async () => {
     const [alice, bob] = [connect({ token: tokens.alice }), connect({ token: tokens.bob })];
-    expect((await alice.serverInfo()).principal).toEqual({ name: "alice", tenant: "research" });
+    expect((await alice.serverInfo()).principal).toEqual({ name: "alice", tenant: "research", role: "user" });
     const [hers, his] = await Promise.all([alice.create({ id: "thread-1" }), bob.create({ id: "thread-1" })]);
-    await hers.writeFile("/workspace/secret", "hers");
-    await expect(his.statFile("/workspace/secret")).rejects.toMatchObject({ reason: "FILE_NOT_FOUND" });
+    await hers.write("/workspace/secret", "hers");
+    await expect(his.stat("/workspace/secret")).rejects.toMatchObject({ reason: "FILE_NOT_FOUND" });
     expect((await hers.execute("cat secret")).stdout).toBe("hers");
     const only = await alice.create({ id: "only-hers" });
     await expect(bob.get(only.id)).rejects.toMatchObject({ name: "SandboxNotFoundError" });
@@ -103,11 +103,11 @@ withServer("a server with TLS and authentication", () => {
       () => ({ address: server.address, caFile: "", token: tokens.alice }),
       /^UnavailableError: .*; if it speaks TLS/,
     ],
-  ])("refuses %s", async (_name, options, told) => {
+  ])("refuses %s", async (_name, options, received) => {
     const error = await connect(options())
       .serverInfo({ timeoutMs: 10_000 })
       .catch((e: Error) => e);
-    expect(String(error)).toMatch(told);
+    expect(String(error)).toMatch(received);
   });
 
   it("knows a caller by a token that changes", async () => {
@@ -143,7 +143,7 @@ withServer("a server with TLS and authentication", () => {
       .catch((e) => e);
     expect(byCall.requestId).toBe("of-the-call");
     const sandbox = await alice.create();
-    await sandbox.writeFile("/workspace/audited", "contents", { metadata: { "x-request-id": "the-write" } });
+    await sandbox.write("/workspace/audited", "contents", { metadata: { "x-request-id": "the-write" } });
     const records = () =>
       readFileSync(at("audit.log"), "utf8")
         .trim()
@@ -203,7 +203,7 @@ withServer("a connection that goes silent", () => {
         text += event.text;
         if (text !== "one\n") continue;
         proxy.mute();
-        await direct.sandbox(sandbox.id).writeFile("/workspace/go", "");
+        await direct.sandbox(sandbox.id).write("/workspace/go", "");
       }
       expect(text).toBe("one\ntwo\n");
       expect(proxy.connections).toBeGreaterThanOrEqual(2);

@@ -29,7 +29,7 @@ withServer("connections that are cut", () => {
   });
   beforeEach(async () => {
     proxy = new CuttingProxy(address.replace("unix://", ""));
-    client = new Client({ address: await proxy.start(), patienceMs: 20_000 });
+    client = new Client({ address: await proxy.start(), reconnectTimeoutMs: 20_000 });
     await client.serverInfo();
     cut = client.sandbox(sandbox.id);
   });
@@ -61,7 +61,7 @@ withServer("connections that are cut", () => {
     }
   });
 
-  it("C10 are mended without the agent noticing", async () => {
+  it("C10 are resumed without the agent noticing", async () => {
     const connection = { client };
     const backend = await SandgateSandbox.connect(sandbox.id, connection);
     const agent = createDeepAgent({ model: new CommandModel(), backend, checkpointer: new MemorySaver() });
@@ -105,7 +105,7 @@ withServer("connections that are cut", () => {
     await expect(cut.uploadFile("/workspace/once", open())).rejects.toMatchObject({
       name: "UnavailableError",
     });
-    await expect(sandbox.statFile("/workspace/once")).rejects.toMatchObject({ reason: "FILE_NOT_FOUND" });
+    await expect(sandbox.stat("/workspace/once")).rejects.toMatchObject({ reason: "FILE_NOT_FOUND" });
   });
 
   it("C11 resume downloads, one file and several", async () => {
@@ -144,15 +144,15 @@ withServer("connections that are cut", () => {
   });
 
   it("are no reason to repeat what is not safe to repeat", async () => {
-    await sandbox.writeFile("/workspace/list", "a\n");
+    await sandbox.write("/workspace/list", "a\n");
     proxy.hold();
-    await expect(cut.editFile("/workspace/list", "a", "a\na", { replaceAll: true })).rejects.toMatchObject({
+    await expect(cut.edit("/workspace/list", "a", "a\na", { replaceAll: true })).rejects.toMatchObject({
       name: "UnavailableError",
     });
     proxy.release();
     // A read is repeated until the server is there again.
     proxy.hold();
-    const reading = cut.readLines("/workspace/list");
+    const reading = cut.read("/workspace/list");
     setTimeout(() => proxy.release(), 500);
     expect((await reading).content).toBe("a");
   });

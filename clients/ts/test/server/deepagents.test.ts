@@ -16,14 +16,14 @@ withServer("the deepagents contract", () => {
 withServer("SandgateSandbox", () => {
   let client: Client;
   let sandbox: SandgateSandbox;
-  const told: string[] = [];
+  const received: string[] = [];
 
   beforeAll(async () => {
     client = new Client({ address });
     sandbox = await SandgateSandbox.create({
       client,
       commandTimeoutMs: 3_000,
-      onOutput: (text) => told.push(text),
+      onOutput: (text) => received.push(text),
     });
   });
   afterAll(async () => {
@@ -43,7 +43,7 @@ withServer("SandgateSandbox", () => {
     await sandbox.downloadFiles(["/workspace/b.png"]);
     await sandbox.read("/workspace/b.png");
     await sandbox.delete("/workspace/b.png");
-    expect(await sandbox.sandbox.processes({ ended: true })).toEqual([]);
+    expect(await sandbox.sandbox.processes({ includeEnded: true })).toEqual([]);
     // Nothing that deepagents implements by commands is left as it is.
     const own = [SandgateSandbox.prototype, Object.getPrototypeOf(SandgateSandbox.prototype)].flatMap(
       (prototype) => Object.getOwnPropertyNames(prototype),
@@ -69,19 +69,19 @@ withServer("SandgateSandbox", () => {
       exitCode: 124,
       truncated: false,
     });
-    const processes = await sandbox.sandbox.processes({ ended: true });
+    const processes = await sandbox.sandbox.processes({ includeEnded: true });
     expect(processes.map((p) => p.liveProcesses)).toEqual(processes.map(() => 0));
     expect((await sandbox.execute("sleep 3.5", { timeoutMs: 30_000 })).exitCode).toBe(0);
   });
 
   it("tells output as it comes", async () => {
-    told.length = 0;
-    const script = "echo one; until test -e told; do sleep 0.1; done; echo two >&2";
+    received.length = 0;
+    const script = "echo one; until test -e received; do sleep 0.1; done; echo two >&2";
     const running = sandbox.execute(script, { timeoutMs: 30_000 });
-    await expect.poll(() => told).toEqual(["one\n"]);
-    await sandbox.write("/workspace/told", "");
+    await expect.poll(() => received).toEqual(["one\n"]);
+    await sandbox.write("/workspace/received", "");
     expect((await running).output).toBe("one\ntwo\n");
-    expect(told).toEqual(["one\n", "two\n"]);
+    expect(received).toEqual(["one\n", "two\n"]);
   });
 
   it("streams both outputs apart", async () => {
@@ -122,13 +122,13 @@ withServer("SandgateSandbox", () => {
     ]);
     const agent = createDeepAgent({ model, backend: sandbox });
     const { messages } = await agent.invoke({ messages: [{ role: "user", content: "add" }] });
-    const said = messages.filter((m) => m.getType() === "tool").map((m) => JSON.stringify(m.content));
-    expect(said[1]).toContain("[Command succeeded with exit code 0]");
-    expect(said[2]).toContain("42");
-    expect(said[3]).toContain("/workspace/sum.sh");
-    expect(said[4]).toContain("result.txt");
-    expect(said[5]).toContain("sum.sh");
-    expect(said[7]).toContain("$((50 + 2))");
+    const text = messages.filter((m) => m.getType() === "tool").map((m) => JSON.stringify(m.content));
+    expect(text[1]).toContain("[Command succeeded with exit code 0]");
+    expect(text[2]).toContain("42");
+    expect(text[3]).toContain("/workspace/sum.sh");
+    expect(text[4]).toContain("result.txt");
+    expect(text[5]).toContain("sum.sh");
+    expect(text[7]).toContain("$((50 + 2))");
   });
 
   describe("the sandbox's life", () => {

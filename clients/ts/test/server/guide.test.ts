@@ -67,7 +67,7 @@ withServer("the pages' code", () => {
   // In the process itself: the command line of tsx has an exit code of its own.
   const tsx = ["--import", join(root, "node_modules/tsx/dist/loader.mjs")];
   const env = { ...process.env, SANDGATE_ADDRESS: address, PORT: "0" };
-  let said = "";
+  let text = "";
 
   beforeAll(() => {
     symlinkSync(join(root, "node_modules"), at("node_modules"));
@@ -85,7 +85,7 @@ withServer("the pages' code", () => {
     writeFileSync(at("tsconfig.json"), JSON.stringify({ compilerOptions: options, include }));
     for (const { name, code } of blocks) writeFileSync(at(`${name}.mts`), `${code}\nexport {};\n`);
     const names = blocks.filter((b) => b.kind === "run").map((b) => b.name);
-    said = execFileSync(process.execPath, [...tsx, "run.mts", ...names], {
+    text = execFileSync(process.execPath, [...tsx, "run.mts", ...names], {
       cwd: project,
       env,
       encoding: "utf8",
@@ -106,8 +106,8 @@ withServer("the pages' code", () => {
   });
 
   it.each(blocks.filter((b) => b.kind === "run").map((b) => b.name))("runs as it stands: %s", (name) => {
-    const result = new RegExp(`^(ok|failed) ${name}\\b.*$`, "m").exec(said)?.[0];
-    expect(result, said).toBe(`ok ${name}`);
+    const result = new RegExp(`^(ok|failed) ${name}\\b.*$`, "m").exec(text)?.[0];
+    expect(result, text).toBe(`ok ${name}`);
   });
 
   it("has the types that it needs", () => {

@@ -65,8 +65,8 @@ withServer("SandgateManager", () => {
         checkpointer,
         memory: ["/workspace/AGENTS.md"],
       });
-      const [told, after] = outputs(await agent.invoke(turn("cat f", "echo hi"), thread("ts m1")));
-      expect(told).toContain(RECREATED);
+      const [received, after] = outputs(await agent.invoke(turn("cat f", "echo hi"), thread("ts m1")));
+      expect(received).toContain(RECREATED);
       expect(after).toContain("hi");
       expect(after).not.toContain(RECREATED);
       await agent.invoke(turn("true"), thread("ts m2"));

@@ -20,7 +20,7 @@ withServer("familiar options", () => {
     expect((await sandbox.write("/workspace/outside", "1")).error).toContain("Failed to write");
     expect((await sandbox.write("/workspace/out/../b", "1")).error).toContain("Failed to write");
     expect((await sandbox.edit("/workspace/out/a", "1", "2")).error).toBeUndefined();
-    await client.sandbox(sandbox.id).statFile("/workspace/out/a");
+    await client.sandbox(sandbox.id).stat("/workspace/out/a");
     expect((await sandbox.delete("/workspace")).error).toBeDefined();
     const uploads = await sandbox.uploadFiles([
       ["/workspace/out/c", new Uint8Array(1)],
@@ -31,9 +31,9 @@ withServer("familiar options", () => {
       const [one] = await sandbox.uploadFiles([["/workspace/d", new Uint8Array(size)]]);
       expect(one?.error).toBe("permission_denied");
     }
-    expect(await sandbox.sandbox.processes({ ended: true })).toEqual([]);
+    expect(await sandbox.sandbox.processes({ includeEnded: true })).toEqual([]);
     // Another client meets the same policy: it is the sandbox's, not this object's.
-    await expect(client.sandbox(sandbox.id).writeFile("/workspace/b", "1")).rejects.toMatchObject({
+    await expect(client.sandbox(sandbox.id).write("/workspace/b", "1")).rejects.toMatchObject({
       reason: "POLICY_DENIED",
     });
   });
@@ -167,10 +167,10 @@ withServer("familiar options", () => {
   });
 
   it("S4-9 S4-10 C15 auditLog: receives every operation, reads too, and never contents", async () => {
-    const told: [string, string, Record<string, unknown>][] = [];
+    const received: [string, string, Record<string, unknown>][] = [];
     await using sandbox = await SandgateSandbox.create({
       client,
-      auditLog: (operation, target, metadata) => told.push([operation, target, metadata]),
+      auditLog: (operation, target, metadata) => received.push([operation, target, metadata]),
     });
     await sandbox.write("/workspace/a", "secret");
     await sandbox.edit("/workspace/a", "secret", "public", true);
@@ -184,7 +184,7 @@ withServer("familiar options", () => {
     await sandbox.delete("/workspace/b");
     await sandbox.read("/workspace/missing");
     const error = null;
-    expect(told).toEqual([
+    expect(received).toEqual([
       ["write", "/workspace/a", { size: 6, error }],
       ["edit", "/workspace/a", { replaceAll: true, error }],
       ["execute", "true", { error, exitCode: 0 }],
@@ -197,15 +197,15 @@ withServer("familiar options", () => {
       ["delete", "/workspace/b", { error }],
       ["read", "/workspace/missing", { error: "File '/workspace/missing' not found" }],
     ]);
-    expect(JSON.stringify(told)).not.toContain("secret");
+    expect(JSON.stringify(received)).not.toContain("secret");
   });
 
   it("C15 auditLog: has the error of a command that was refused, timed out or had no sandbox", async () => {
-    const told: Record<string, unknown>[] = [];
+    const received: Record<string, unknown>[] = [];
     await using sandbox = await SandgateSandbox.create({
       client,
       denyCommands: ["curl"],
-      auditLog: (_operation, _target, metadata) => told.push(metadata),
+      auditLog: (_operation, _target, metadata) => received.push(metadata),
     });
     const refused = { error: expect.stringContaining("policy"), exitCode: null };
     const late = { error: "TIMED_OUT", exitCode: 124 };
@@ -221,7 +221,7 @@ withServer("familiar options", () => {
     await client.delete(sandbox.id);
     await sandbox.execute("true");
     await expect(drained(sandbox.executeStream("true"))).rejects.toThrow("there is no sandbox");
-    expect(told).toEqual([{ error: null, exitCode: 3 }, refused, refused, late, late, lost, lost]);
+    expect(received).toEqual([{ error: null, exitCode: 3 }, refused, refused, late, late, lost, lost]);
   });
 
   it("C17 read: returns a long line whole, and says of a longer one that it is cut", async () => {

@@ -48,7 +48,7 @@ withServer("a server that keeps a pool", () => {
     await expect.poll(() => provider.poolStatus()).toEqual({ ...claimed, active: 0, total: TARGET });
   });
 
-  it("C9 fromPool is told truthfully: a sandbox that is claimed, and those that are made", async () => {
+  it("C9 fromPool is true: a sandbox that is claimed, and those that are made", async () => {
     await full();
     const claimed = await provider.getOrCreate({ labels: { a: "b" }, ttlSeconds: 600 });
     expect((await claimed.execute("echo works > x; cat x")).output).toBe("works\n");
@@ -69,6 +69,16 @@ withServer("a server that keeps a pool", () => {
     expect(claims.filter(Boolean).length).toBeGreaterThanOrEqual(TARGET);
     expect((await provider.poolStatus()).active).toBe(claims.filter(Boolean).length);
     await Promise.all(made.map(({ id }) => provider.delete(id)));
+  });
+
+  it("S3-12 what is warm belongs to no caller, so that a list has none of it", async () => {
+    await full();
+    expect(await provider.list({ status: "warm" })).toEqual({ sandboxes: [] });
+    const { id } = await provider.getOrCreate();
+    await full();
+    expect(await provider.list({ status: "warm" })).toEqual({ sandboxes: [] });
+    expect((await provider.list({ status: "running" })).sandboxes.map((s) => s.id)).toEqual([id]);
+    await provider.delete(id);
   });
 
   it("counts what is ready in the pool as warm, and as nobody's", async () => {

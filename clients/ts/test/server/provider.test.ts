@@ -1,6 +1,10 @@
+import { createHash } from "node:crypto";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { type ListedSandbox, SandgateProvider, SandgateSandbox } from "../../src/deepagents.js";
-import { Client, SandgateError } from "../../src/index.js";
+import { AuthenticationError, Client, SandboxNotFoundError, SandboxStartError } from "../../src/index.js";
 import { address, withServer } from "./server.js";
 import { TestServer } from "./setup.js";
 
@@ -87,7 +91,7 @@ withServer("SandgateProvider", () => {
     expect(found[0]).toMatchObject({ status: "running", phase: "ACTIVE", labels: { of: "ts-provider" } });
     expect(Date.parse(found[0]?.createdAt ?? "")).toBeGreaterThan(Date.now() - 600_000);
     expect((await provider.list({ status: "terminated", labels: { page: "yes" } })).sandboxes).toEqual([]);
-    await expect(provider.list({ status: "warm" as "running" })).rejects.toMatchObject({
+    await expect(provider.list({ status: "hot" as "running" })).rejects.toMatchObject({
       name: "InvalidRequestError",
     });
     await expect(provider.list({ cursor: "nonsense" })).rejects.toMatchObject({
@@ -109,6 +113,11 @@ withServer("SandgateProvider", () => {
       pageToken = page.nextPageToken;
     } while (pageToken !== "");
     expect(seen.sort()).toEqual(ids.sort());
+    const labels = { of: "ts-provider", cursor: "yes" };
+    const first = await client.listPage({ labels, states: ["ACTIVE"], pageSize: 1 });
+    const rest = await provider.list({ status: "running", labels, cursor: first.nextPageToken });
+    expect([...first.sandboxes, ...rest.sandboxes].map((s) => s.id).sort()).toEqual(ids);
+    expect(rest.cursor).toBeUndefined();
     await Promise.all(ids.map((id) => provider.delete(id)));
   });
 
@@ -172,7 +181,37 @@ withServer("SandgateProvider", () => {
     const unknown = new SandgateProvider({ connection, template: "no-such-template" });
     await expect(unknown.getOrCreate()).rejects.toMatchObject({ name: "TemplateNotFoundError" });
     unknown.close();
-    await expect(provider.reconnect("no-such-sandbox")).rejects.toBeInstanceOf(SandgateError);
+    await expect(provider.reconnect("no-such-sandbox")).rejects.toBeInstanceOf(SandboxNotFoundError);
+  });
+
+  it("S3-25 C21 has a type for a wrong token and for a start that takes too long", async () => {
+    const directory = mkdtempSync(join(tmpdir(), "sandgate-ts-"));
+    const tokens = join(directory, "tokens.yaml");
+    const hash = createHash("sha256").update("sgt_right").digest("hex");
+    writeFileSync(tokens, `tokens:\n  - { name: alice, tenant: research, sha256: ${hash} }\n`);
+    const server = new TestServer({
+      config: { limits: { create_timeout: "1ms" } },
+      flags: ["--tokens-file", tokens],
+    });
+    await server.start();
+    const as = (token: string) => new SandgateProvider({ connection: { address: server.address, token } });
+    const [right, wrong] = [as("sgt_right"), as("sgt_wrong")];
+    try {
+      await expect(wrong.getOrCreate()).rejects.toMatchObject({
+        constructor: AuthenticationError,
+        reason: "CREDENTIALS_INVALID",
+      });
+      await expect(right.getOrCreate()).rejects.toMatchObject({
+        constructor: SandboxStartError,
+        reason: "SANDBOX_START_TIMEOUT",
+      });
+      expect((await right.list()).sandboxes).toEqual([]);
+    } finally {
+      right.close();
+      wrong.close();
+      await server.close({ token: "sgt_right" });
+      rmSync(directory, { recursive: true });
+    }
   });
 
   it("S3-23 ends its connection with `await using`, and leaves sandboxes", async () => {

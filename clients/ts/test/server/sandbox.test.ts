@@ -167,35 +167,35 @@ withServer("a sandbox", () => {
   it("does files natively", async () => {
     expect(await sandbox.makeDirectory("/workspace/d/e")).toBe(true);
     expect(await sandbox.makeDirectory("/workspace/d/e")).toBe(false);
-    expect(await sandbox.writeFile("/workspace/d/a.txt", "one\ntwo\n", { mode: 0o600 })).toMatchObject({
+    expect(await sandbox.write("/workspace/d/a.txt", "one\ntwo\n", { mode: 0o600 })).toMatchObject({
       created: true,
     });
-    expect(await sandbox.statFile("/workspace/d/a.txt")).toMatchObject({
+    expect(await sandbox.stat("/workspace/d/a.txt")).toMatchObject({
       type: "REGULAR",
       size: 8,
       mode: 0o600,
     });
-    expect(await sandbox.readLines("/workspace/d/a.txt", { offset: 1 })).toMatchObject({
+    expect(await sandbox.read("/workspace/d/a.txt", { offset: 1 })).toMatchObject({
       content: "two",
       startLine: 2,
     });
-    expect(await sandbox.editFile("/workspace/d/a.txt", "two", "2")).toMatchObject({ occurrences: 1 });
-    await sandbox.moveFile("/workspace/d/a.txt", "/workspace/d/b.txt");
-    expect((await sandbox.listDirectory("/workspace/d")).map((f) => f.path)).toEqual([
+    expect(await sandbox.edit("/workspace/d/a.txt", "two", "2")).toMatchObject({ occurrences: 1 });
+    await sandbox.move("/workspace/d/a.txt", "/workspace/d/b.txt");
+    expect((await sandbox.list("/workspace/d")).map((f) => f.path)).toEqual([
       "/workspace/d/b.txt",
       "/workspace/d/e",
     ]);
-    const found = await sandbox.searchFiles("/workspace/d", "^[0-9]$", { regexp: true, contextBefore: 1 });
+    const found = await sandbox.search("/workspace/d", "^[0-9]$", { regexp: true, contextBefore: 1 });
     expect(found.matches).toEqual([
       { path: "/workspace/d/b.txt", line: 2, text: "2", before: ["one"], after: [] },
     ]);
-    expect((await sandbox.globFiles("/workspace", "*.txt")).files.map((f) => f.path)).toContain(
+    expect((await sandbox.glob("/workspace", "*.txt")).files.map((f) => f.path)).toContain(
       "/workspace/d/b.txt",
     );
-    await expect(sandbox.removeFile("/workspace/d")).rejects.toMatchObject({ reason: "DIRECTORY_NOT_EMPTY" });
-    expect(await sandbox.removeFile("/workspace/d", { recursive: true })).toBe(true);
-    expect(await sandbox.removeFile("/workspace/d", { allowMissing: true })).toBe(false);
-    await expect(sandbox.statFile("relative")).rejects.toMatchObject({ reason: "PATH_INVALID" });
+    await expect(sandbox.remove("/workspace/d")).rejects.toMatchObject({ reason: "DIRECTORY_NOT_EMPTY" });
+    expect(await sandbox.remove("/workspace/d", { recursive: true })).toBe(true);
+    expect(await sandbox.remove("/workspace/d", { allowMissing: true })).toBe(false);
+    await expect(sandbox.stat("relative")).rejects.toMatchObject({ reason: "PATH_INVALID" });
   });
 
   it("takes 256 MiB and gives it back, in bounded memory", async () => {
@@ -225,7 +225,7 @@ withServer("a sandbox", () => {
     expect(down.digest("hex")).toBe(wanted);
     // With what waits to be collected: how much depends on how busy the machine is.
     expect(most - before).toBeLessThan(96 << 20);
-    await sandbox.removeFile("/workspace/256MiB");
+    await sandbox.remove("/workspace/256MiB");
   });
 
   it("ends with a clear reason when it is deleted under a command", async () => {

@@ -63,10 +63,10 @@ withServer("an agent that streams", () => {
     expect(new Set(events.map((e) => `${e.name} ${e.toolCallId}`)).size).toBe(1);
     expect(events[0]?.name).toBe("execute");
     // What the model gets is what it gets without streaming.
-    const [told] = outputs(last as Parameters<typeof outputs>[0]);
+    const [received] = outputs(last as Parameters<typeof outputs>[0]);
     const plain = createDeepAgent({ model: new CommandModel(), backend: sandbox });
-    expect(told).toBe(outputs(await plain.invoke(turn(script)))[0]);
-    expect(told).toContain("exit code 4");
+    expect(received).toBe(outputs(await plain.invoke(turn(script)))[0]);
+    expect(received).toContain("exit code 4");
   });
 
   it("gives the output of subagents of the manager's agents, too", async () => {
@@ -181,7 +181,7 @@ withServer("an agent that streams", () => {
     await expect(doomed).rejects.toThrow();
     await expect.poll(() => count("ts doomed")).toBe(0);
     expect(await count("ts living")).toBe(1);
-    await find("ts living").writeFile("/workspace/end", "");
+    await find("ts living").write("/workspace/end", "");
     expect(outputs(await living)[0]).toContain("lived");
   });
 });

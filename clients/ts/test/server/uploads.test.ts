@@ -75,7 +75,7 @@ withServer("an upload that does not end well C16", () => {
 
   it.each(Object.entries(cases))("keeps the old content after %s", async (name, act) => {
     const paths = Array.from({ length: 8 }, (_, i) => `/workspace/${name.replaceAll(" ", "-")}-${i}`);
-    for (const path of paths) await sandbox.writeFile(path, OLD);
+    for (const path of paths) await sandbox.write(path, OLD);
     const ends = await Promise.allSettled(paths.map((path) => act(path)));
     // What did not end in its 15 ms may have ended well on a slow machine only where it can end.
     if (!name.includes("aborted file") && !name.includes("bytes")) {
@@ -123,7 +123,7 @@ withServer("closing a client", () => {
   });
 
   it("ends the calls under way", async () => {
-    await sandbox.writeFile("/workspace/closing", OLD);
+    await sandbox.write("/workspace/closing", OLD);
     const closing = new Client({ address });
     const own = closing.sandbox(sandbox.id);
     const command = own.executeStream("echo started; sleep 20");

@@ -44,7 +44,7 @@ export function readCases(bench: Bench): void {
     expect(result.nextOffset).toBe(next);
   });
 
-  it("reads 500 lines unless told otherwise", async () => {
+  it("reads 500 lines by default", async () => {
     const path = `${await bench.tree({ "many.txt": "x\n".repeat(1200) })}/many.txt`;
     expect(await bench.sandbox.read(path)).toMatchObject({ endLine: 500, nextOffset: 500 });
   });

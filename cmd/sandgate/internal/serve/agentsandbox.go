@@ -15,7 +15,6 @@ type agentSandboxConfig struct {
 }
 
 func newAgentSandbox(ctx context.Context, c config, logger *slog.Logger) (*agentsandbox.Provider, error) {
-	quietClientGo(logger)
 	k := c.Kubernetes
 	return agentsandbox.New(ctx, agentsandbox.Config{
 		Kubeconfig: k.Kubeconfig, Context: k.Context, Namespace: k.Namespace,

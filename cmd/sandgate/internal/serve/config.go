@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/sandgate/sandgate/providers/docker"
 	"github.com/sandgate/sandgate/providers/kubernetes"
 )
 
@@ -21,7 +22,7 @@ import (
 // the text for both. Durations are written as in "90s", sizes in bytes.
 type config struct {
 	Listen        string `yaml:"listen" flag:"listen" help:"address to listen on: HOST:PORT or unix:///path"`
-	Provider      string `yaml:"provider" flag:"provider" help:"where sandboxes live: local, kubernetes or agentsandbox"`
+	Provider      string `yaml:"provider" flag:"provider" help:"where sandboxes live: local, docker, kubernetes or agentsandbox"`
 	StateDir      string `yaml:"state_dir" flag:"state-dir" help:"directory for everything that must survive the server"`
 	File          string `yaml:"-" flag:"config" help:"configuration file (YAML)"`
 	Insecure      bool   `yaml:"insecure" flag:"insecure" help:"allow listening on other interfaces than loopback without TLS and authentication"`
@@ -31,7 +32,7 @@ type config struct {
 	Auth authConfig `yaml:"auth"`
 
 	Audit          auditConfig `yaml:"audit"`
-	SpecSecretFile string      `yaml:"spec_secret_file" flag:"spec-secret-file" help:"secret that salts stored hashes of environment values, the same for all replicas (default with the local provider: STATE-DIR/spec-secret, created if missing)"`
+	SpecSecretFile string      `yaml:"spec_secret_file" flag:"spec-secret-file" help:"secret that salts stored hashes of environment values, the same for all replicas (default with the providers local and docker: STATE-DIR/spec-secret, created if missing)"`
 	Admin          adminConfig `yaml:"admin"`
 
 	Shutdown         shutdownConfig `yaml:"shutdown"`
@@ -41,23 +42,21 @@ type config struct {
 	Agent string    `yaml:"-" flag:"agent" help:"executable of the agent, instead of the embedded one"`
 
 	Local        localConfig        `yaml:"local"`
+	Docker       dockerConfig       `yaml:"docker"`
 	Kubernetes   kubernetesConfig   `yaml:"kubernetes"`
 	AgentSandbox agentSandboxConfig `yaml:"agentsandbox"`
 
-	Reaper    reaperConfig     `yaml:"reaper"`
-	Limits    limitsConfig     `yaml:"limits"`
-	Access    *accessConfig    `yaml:"access" help:"access policy of every file call and command, in every sandbox"`
-	Templates []templateConfig `yaml:"templates" help:"templates that a request can name (default one, named default, without network)"`
+	Reaper       reaperConfig              `yaml:"reaper"`
+	Limits       limitsConfig              `yaml:"limits"`
+	Access       *accessConfig             `yaml:"access" help:"access policy of every file call and command, in every sandbox"`
+	EgressGroups map[string][]egressConfig `yaml:"egress_groups" help:"named lists of rules for the network mode proxy, with the keys of a template's egress; a template and a request can name them"`
+	Templates    []templateConfig          `yaml:"templates" help:"templates that a request can name (default one, named default, without network)"`
 }
 
 type tlsConfig struct {
 	Cert     string `yaml:"cert" flag:"tls-cert" help:"PEM file of the server's certificate; reloaded when it changes"`
 	Key      string `yaml:"key" flag:"tls-key" help:"PEM file of the certificate's key"`
 	ClientCA string `yaml:"client_ca" flag:"tls-client-ca" help:"PEM file of the authorities for client certificates, which then authenticate callers"`
-}
-
-type authConfig struct {
-	TokensFile string `yaml:"tokens_file" flag:"tokens-file" help:"file of hashed tokens, made by \"sandgate token new\"; reloaded when it changes"`
 }
 
 // Without settings the audit log takes 1.1 GiB at most.
@@ -115,6 +114,7 @@ func defaults() config {
 		Shutdown:     shutdownConfig{Drain: time.Second, Timeout: 15 * time.Second},
 		Log:          logConfig{Level: "warn", Format: "text"},
 		Local:        localConfig{Runtime: "runc", Profile: "default", Cgroup: "/sandgate"},
+		Docker:       dockerConfig{Image: docker.DefaultImage, Transport: string(docker.TransportAuto)},
 		Kubernetes:   kubernetesConfig{Image: kubernetes.DefaultImage, Transport: string(kubernetes.TransportAuto), AgentPort: 7778},
 		AgentSandbox: agentSandboxConfig{IdleGrace: time.Hour},
 	}

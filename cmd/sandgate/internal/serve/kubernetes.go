@@ -26,7 +26,6 @@ type kubernetesConfig struct {
 }
 
 func newKubernetes(ctx context.Context, c config, logger *slog.Logger) (*kubernetes.Provider, error) {
-	quietClientGo(logger)
 	k := c.Kubernetes
 	return kubernetes.New(ctx, kubernetes.Config{
 		Kubeconfig: k.Kubeconfig, Context: k.Context, Namespace: k.Namespace, Image: k.Image, AgentImage: k.AgentImage,

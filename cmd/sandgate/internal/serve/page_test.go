@@ -81,10 +81,11 @@ var sections = []struct{ title, of string }{
 	{"Audit log, operational log and metrics", "audit log admin"},
 	{"Shutdown", "shutdown"},
 	{"Provider: local", "local"},
+	{"Provider: docker", "docker"},
 	{"Providers: kubernetes and agentsandbox", "kubernetes agentsandbox"},
 	{"Limits and lifetimes", "limits reaper"},
 	{"Access policy", "access"},
-	{"Templates", "templates"},
+	{"Templates", "templates egress_groups"},
 }
 
 func table() string {

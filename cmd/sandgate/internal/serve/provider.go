@@ -36,9 +36,9 @@ func newProvider(ctx context.Context, c config, logger *slog.Logger) (providers.
 	case "agentsandbox":
 		return newAgentSandbox(ctx, c, logger)
 	case "docker":
-		return nil, fmt.Errorf("this version has no provider %q yet; it has local, kubernetes and agentsandbox", c.Provider)
+		return newDocker(ctx, c, logger)
 	default:
-		return nil, fmt.Errorf("--provider: %q is none of local, kubernetes, agentsandbox", c.Provider)
+		return nil, fmt.Errorf("--provider: %q is none of local, docker, kubernetes, agentsandbox", c.Provider)
 	}
 }
 
@@ -68,21 +68,26 @@ func beyondLoopback(listen string) bool {
 	return ip == nil || !ip.IsLoopback()
 }
 
-// builtinTemplate returns the template of a server that is configured with none. On
-// a unix socket without authentication, caller and operator are the same person, so
-// a request can ask for the machine's network. Not so on a loopback port: a sandbox
-// with that network could call this very server.
-func builtinTemplate(personal bool) policy.Template {
+// builtinTemplate returns the template of a server that is configured with none. A
+// personal server is one whose caller and operator are the same person, so a request
+// can allow connections to public addresses. On a unix socket it can also ask for
+// the machine's network. Not so on a loopback port: a sandbox with that network
+// could call this very server.
+func builtinTemplate(personal, socket bool) policy.Template {
 	t := policy.DefaultTemplate()
 	if personal {
-		t.Networks = []providers.NetworkMode{providers.NetworkFull}
+		t.Networks = append(t.Networks, providers.NetworkProxy)
+	}
+	if personal && socket {
+		t.Networks = append(t.Networks, providers.NetworkFull)
 	}
 	return t
 }
 
 // requireImageLists restricts templates without a list of images to their own. An
 // image of the local provider is a file of this machine, which the server reads as
-// root, so callers other than the operator can name only listed ones.
+// root, and one of Docker is pulled with the operator's credentials. So callers other
+// than the operator can name only listed ones.
 func requireImageLists(templates []policy.Template) {
 	for i := range templates {
 		if templates[i].Images == nil {

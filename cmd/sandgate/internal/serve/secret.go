@@ -15,13 +15,14 @@ const (
 )
 
 // specSecret returns the salt of the stored hashes of environment values. Servers of
-// the local provider share their state directory, so the secret is created there.
+// the providers local and docker share their state directory, so the secret is created
+// there.
 // Servers of other providers share only their configuration: without a file there is
 // no secret.
 func (c config) specSecret() ([]byte, error) {
 	path := c.SpecSecretFile
 	if path == "" {
-		if c.Provider != "local" {
+		if c.Provider != "local" && c.Provider != "docker" {
 			return nil, nil
 		}
 		path = filepath.Join(c.StateDir, "spec-secret")

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandgate/sandgate/server"
-	"github.com/sandgate/sandgate/server/authn"
 	"github.com/sandgate/sandgate/server/policy"
 )
 
@@ -46,7 +44,7 @@ running, and a restarted server finds them again.`,
 	}
 	cmd.Flags().SortFlags = false
 	addFlags(cmd.Flags(), &flags)
-	_ = cmd.RegisterFlagCompletionFunc("provider", cobra.FixedCompletions([]string{"local", "kubernetes", "agentsandbox"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("provider", cobra.FixedCompletions([]string{"local", "docker", "kubernetes", "agentsandbox"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -88,13 +86,18 @@ func serve(ctx context.Context, version string, flags config, given func(flag st
 	if cfg.TLS, err = c.tls(logger); err != nil {
 		return err
 	}
-	if cfg.Authenticator, err = c.authenticator(logger); err != nil {
+	// Before anything uses client-go, whose log is global.
+	quietClientGo(logger)
+	if cfg.Authenticator, err = c.authenticator(ctx, logger); err != nil {
 		return err
 	}
+	// Caller and operator are the same person then.
+	personal := cfg.Authenticator == nil && !c.Insecure && !beyondLoopback(c.Listen)
+	cfg.EgressAnyPublic = personal
 	if len(cfg.Templates) == 0 {
-		cfg.Templates = []policy.Template{builtinTemplate(cfg.Authenticator == nil && strings.HasPrefix(c.Listen, "unix:"))}
+		cfg.Templates = []policy.Template{builtinTemplate(personal, strings.HasPrefix(c.Listen, "unix:"))}
 	}
-	if c.Provider == "local" && (cfg.Authenticator != nil || c.Insecure) {
+	if (c.Provider == "local" || c.Provider == "docker") && (cfg.Authenticator != nil || c.Insecure) {
 		requireImageLists(cfg.Templates)
 	}
 	cfg.Timing.LameDuck, cfg.Timing.Drain, cfg.Timing.ConnectionAge = c.Shutdown.LameDuck, max(c.Shutdown.Drain, 1), c.MaxConnectionAge
@@ -151,22 +154,4 @@ func serve(ctx context.Context, version string, flags config, given func(flag st
 	case <-ctx.Done():
 		return errors.Join(stop(), <-served)
 	}
-}
-
-func (c config) authenticator(logger *slog.Logger) (authn.Authenticator, error) {
-	var any authn.Any
-	if c.Auth.TokensFile != "" {
-		tokens, err := authn.OpenTokens(c.Auth.TokensFile, logger)
-		if err != nil {
-			return nil, err
-		}
-		any = append(any, tokens)
-	}
-	if c.TLS.ClientCA != "" {
-		any = append(any, authn.Certificates{})
-	}
-	if len(any) == 0 {
-		return nil, nil
-	}
-	return any, nil
 }

@@ -3,6 +3,7 @@ package serve
 import (
 	"bytes"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sandgate/sandgate/providers"
+
+	"github.com/sandgate/sandgate/server/authn"
 )
 
 func writeFile(t *testing.T, name, text string) string {
@@ -48,7 +51,7 @@ audit: {max_size_mib: 7, max_files: 0, required: true, command_text: true}
 admin: {listen: ":9", pprof: true}
 shutdown: {lame_duck: 5s, drain: 2s, timeout: 30s}
 max_connection_age: 10m
-limits: {max_timeout: 90s, default_idle_ttl: 2h, max_sandboxes: 200, max_sandboxes_per_tenant: 20, max_creations: 16}
+limits: {max_timeout: 90s, default_idle_ttl: 2h, max_sandboxes: 200, max_sandboxes_per_tenant: 20, max_creations: 16, max_forwards: 500}
 reaper: {interval: 5s}
 access: {write_deny_prefixes: [/etc]}
 templates:
@@ -84,7 +87,7 @@ func TestConfigFile(t *testing.T) {
 		cfg.Access.GetWriteDenyPrefixes()[0] != "/etc" {
 		t.Errorf("config %+v", cfg)
 	}
-	if l := cfg.Limits; l.MaxSandboxes != 200 || l.MaxSandboxesPerTenant != 20 || l.MaxCreations != 16 {
+	if l := cfg.Limits; l.MaxSandboxes != 200 || l.MaxSandboxesPerTenant != 20 || l.MaxCreations != 16 || l.MaxForwards != 500 {
 		t.Errorf("limits %+v", l)
 	}
 	p := cfg.Templates[0]
@@ -125,7 +128,6 @@ func TestConfigFileErrors(t *testing.T) {
 func TestServeRefusals(t *testing.T) {
 	for name, c := range map[string]struct{ flag, want string }{
 		"no such provider": {"--provider=vm", "none of local"},
-		"not built":        {"--provider=docker", "no provider \"docker\" yet"},
 		"half of TLS":      {"--tls-cert=x", "--tls-key"},
 		"no tokens file":   {"--tokens-file=/nonexistent", "tokens file"},
 		"no config":        {"--config=/nonexistent", "--config"},
@@ -151,8 +153,45 @@ func TestTokenCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	token := strings.TrimSpace(out.String())
-	if !strings.HasPrefix(token, "sgt_") || strings.Contains(entry.String(), token) || !strings.Contains(entry.String(), `tenant: "ci"`) {
+	if !strings.HasPrefix(token, "sgt_") || strings.Contains(entry.String(), token) || !strings.Contains(entry.String(), `"tenant":"ci"`) {
 		t.Fatalf("%q %q", out.String(), entry.String())
+	}
+}
+
+// What the command prints is an entry that the server reads.
+func TestTokenCommandWithScope(t *testing.T) {
+	cmd := NewTokenCommand()
+	var out, printed bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetErr(&printed)
+	cmd.SetArgs([]string{"new", "--name", "ci: 'x'", "--tenant", "blue", "--role", "reader", "--template", "small", "--template", "gpu",
+		"--prefix", "ci-", "--expires", "1h"})
+	if err := cmd.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	_, entry, _ := strings.Cut(printed.String(), "\n")
+	path := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(path, []byte("tokens:\n"+entry), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := authn.OpenTokens(path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := tokens.AuthenticateToken(strings.TrimSpace(out.String()))
+	want := authn.Principal{Name: "ci: 'x'", Tenant: "blue", Role: authn.RoleReader, Issuer: "tokens",
+		Scope: authn.Scope{Templates: []string{"small", "gpu"}, IDPrefix: "ci-"}}
+	if err != nil || !p.Equal(want) {
+		t.Fatalf("got %+v %v", p, err)
+	}
+	for _, args := range [][]string{{"--role", "admin"}, {"--prefix", "a/b"}, {"--expires", "-1h"}} {
+		cmd := NewTokenCommand()
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+		cmd.SetArgs(append([]string{"new", "--name", "ci"}, args...))
+		if err := cmd.Execute(); err == nil {
+			t.Errorf("accepted %v", args)
+		}
 	}
 }
 

@@ -29,6 +29,7 @@ type limitsConfig struct {
 	MaxSandboxes          int           `yaml:"max_sandboxes" help:"sandboxes of all tenants together (default no limit)"`
 	MaxSandboxesPerTenant int           `yaml:"max_sandboxes_per_tenant" help:"sandboxes of each tenant (default no limit)"`
 	MaxCreations          int           `yaml:"max_creations" help:"concurrent creations; others wait, for create_timeout at most (default local: 8 per processor; elsewhere no limit)"`
+	MaxForwards           int           `yaml:"max_forwards" help:"open connections to ports of sandboxes; more are rejected. Where callers authenticate, a tenant holds at most a quarter of them (default 2048)"`
 }
 
 type templateConfig struct {
@@ -43,10 +44,27 @@ type templateConfig struct {
 	Allow            []string          `yaml:"allow" help:"fields that a request can set; an empty list: none (default all)"`
 	Images           []string          `yaml:"images" help:"images that a request can name; a trailing \"*\" stands for any rest (default any; with the local provider and authentication, none but the template's)"`
 	Networks         []networkConfig   `yaml:"networks" help:"network modes that a request can choose besides the template's and none"`
+	Egress           []egressConfig    `yaml:"egress" help:"rules of sandboxes with the network mode proxy, within which the rules of a request must lie (default none; on a loopback address without authentication, a request can allow any public destination)"`
 	MaxResources     resourcesConfig   `yaml:"max_resources" help:"the most that a request can ask for (default the template's resources)"`
 	ProviderOptions  optionsConfig     `yaml:"provider_options" help:"options of the provider"`
 	AllowOptions     []string          `yaml:"allow_options" help:"keys of provider_options that a request can set (default none)"`
 	Pool             int               `yaml:"pool" help:"sandboxes to keep started ahead (default 0)"`
+}
+
+// egressConfig is one rule for the network mode proxy.
+type egressConfig struct {
+	Hosts []string `yaml:"hosts" help:"host names; \"*.example.com\": every name below it; \"*\": every name"`
+	CIDRs []string `yaml:"cidrs" help:"addresses in CIDR notation; only these allow addresses that are not public"`
+	Ports []uint32 `yaml:"ports" help:"ports (default 80 and 443)"`
+	Group string   `yaml:"group" help:"name of a list in egress_groups, instead of the other keys"`
+}
+
+func egressRules(list []egressConfig) []*sandboxv1.EgressRule {
+	var rules []*sandboxv1.EgressRule
+	for _, r := range list {
+		rules = append(rules, &sandboxv1.EgressRule{Hosts: r.Hosts, Cidrs: r.CIDRs, Ports: r.Ports, Group: r.Group})
+	}
+	return rules
 }
 
 // optionsConfig holds options of a provider. A value that looks like a date, such
@@ -104,12 +122,19 @@ func (c config) server() (server.Config, error) {
 		Limits: server.Limits(c.Limits), Access: c.Access.policy(),
 		Timing: server.Timing{ReapInterval: c.Reaper.Interval},
 	}
+	if len(c.EgressGroups) > 0 {
+		cfg.EgressGroups = make(map[string][]*sandboxv1.EgressRule, len(c.EgressGroups))
+		for name, rules := range c.EgressGroups {
+			cfg.EgressGroups[name] = egressRules(rules)
+		}
+	}
 	for _, t := range c.Templates {
 		one := policy.Template{
 			Name: t.Name, Image: t.Image, Resources: providers.Resources(t.Resources), Env: t.Env,
 			WorkingDirectory: t.WorkingDirectory, Network: providers.NetworkMode(t.Network), Command: t.Command,
 			Access: t.Access.policy(), Allow: t.Allow, Images: t.Images,
 			MaxResources: providers.Resources(t.MaxResources), AllowOptions: t.AllowOptions, Pool: t.Pool,
+			Egress: egressRules(t.Egress),
 		}
 		for _, n := range t.Networks {
 			one.Networks = append(one.Networks, providers.NetworkMode(n))

@@ -35,7 +35,7 @@ func (c config) tls(logger *slog.Logger) (*tls.Config, error) {
 	cfg.ClientCAs = authorities.Get()
 	// A caller with a token needs no certificate.
 	cfg.ClientAuth = tls.RequireAndVerifyClientCert
-	if c.Auth.TokensFile != "" {
+	if c.Auth.bearer() {
 		cfg.ClientAuth = tls.VerifyClientCertIfGiven
 	}
 	// A resumed session would bypass the check against new authorities.

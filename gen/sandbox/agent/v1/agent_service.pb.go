@@ -7,14 +7,20 @@
 // Package sandbox.agent.v1 is the protocol between a Sandgate server and the
 // agent inside each sandbox. It is not a public API.
 //
-// Every request is an envelope: the caller's own message, the confinement that
-// the server decided for it, and limits. Nothing of the caller's message is
-// translated; sandbox_id is ignored by the agent, which serves one sandbox.
+// The calls of sandbox.v1 take and return its own messages, so that the server
+// translates nothing and forwards output and content undecoded. The agent ignores
+// sandbox_id and expected_incarnation, because the server has compared them with
+// the connection's, and access, because the server has put it into the call context.
 //
-// The messages of the streams (ExecuteResponse, AttachResponse, UploadRequest,
-// DownloadResponse) have the same fields, under the same numbers, as their
-// namesakes in sandbox.v1, so that the server can forward output and content
-// without decoding it. A test compares the two.
+// A call of sandbox.v1 carries its call context as the metadata
+// "sandgate-call-context-bin", exactly once: an encoded CallContext of at most
+// 260 KiB, in base64 as gRPC transfers binary metadata. A call that needs it fails
+// with REQUEST_INVALID without it, and does nothing. An empty value is a context
+// without confinement and limits.
+//
+// A unary call that must run at most once carries the metadata
+// "sandgate-call-id", an id that the server chose. An agent with the capability
+// "call-id" answers a repeated call as it did the first time.
 //
 // Errors are those of sandbox.v1: a canonical code with ErrorInfo. The server
 // checks and forwards them.
@@ -53,9 +59,6 @@ const (
 	KillMode_KILL_MODE_CGROUP KillMode = 1
 	// A subreaper per command.
 	KillMode_KILL_MODE_SUBREAPER KillMode = 2
-	// A sweep over process groups, sessions and parents; a process that hides on
-	// purpose may be missed.
-	KillMode_KILL_MODE_SWEEP KillMode = 3
 )
 
 // Enum value maps for KillMode.
@@ -64,13 +67,11 @@ var (
 		0: "KILL_MODE_UNSPECIFIED",
 		1: "KILL_MODE_CGROUP",
 		2: "KILL_MODE_SUBREAPER",
-		3: "KILL_MODE_SWEEP",
 	}
 	KillMode_value = map[string]int32{
 		"KILL_MODE_UNSPECIFIED": 0,
 		"KILL_MODE_CGROUP":      1,
 		"KILL_MODE_SUBREAPER":   2,
-		"KILL_MODE_SWEEP":       3,
 	}
 )
 
@@ -101,6 +102,116 @@ func (KillMode) EnumDescriptor() ([]byte, []int) {
 	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{0}
 }
 
+// EgressRefusalReason is why a connection is not carried.
+type EgressRefusalReason int32
+
+const (
+	EgressRefusalReason_EGRESS_REFUSAL_REASON_UNSPECIFIED EgressRefusalReason = 0
+	// No rule allows it.
+	EgressRefusalReason_EGRESS_REFUSAL_REASON_DENIED EgressRefusalReason = 1
+	// The destination could not be reached.
+	EgressRefusalReason_EGRESS_REFUSAL_REASON_UNREACHABLE EgressRefusalReason = 2
+	// The sandbox has too many connections.
+	EgressRefusalReason_EGRESS_REFUSAL_REASON_LIMIT EgressRefusalReason = 3
+)
+
+// Enum value maps for EgressRefusalReason.
+var (
+	EgressRefusalReason_name = map[int32]string{
+		0: "EGRESS_REFUSAL_REASON_UNSPECIFIED",
+		1: "EGRESS_REFUSAL_REASON_DENIED",
+		2: "EGRESS_REFUSAL_REASON_UNREACHABLE",
+		3: "EGRESS_REFUSAL_REASON_LIMIT",
+	}
+	EgressRefusalReason_value = map[string]int32{
+		"EGRESS_REFUSAL_REASON_UNSPECIFIED": 0,
+		"EGRESS_REFUSAL_REASON_DENIED":      1,
+		"EGRESS_REFUSAL_REASON_UNREACHABLE": 2,
+		"EGRESS_REFUSAL_REASON_LIMIT":       3,
+	}
+)
+
+func (x EgressRefusalReason) Enum() *EgressRefusalReason {
+	p := new(EgressRefusalReason)
+	*p = x
+	return p
+}
+
+func (x EgressRefusalReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (EgressRefusalReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_sandbox_agent_v1_agent_service_proto_enumTypes[1].Descriptor()
+}
+
+func (EgressRefusalReason) Type() protoreflect.EnumType {
+	return &file_sandbox_agent_v1_agent_service_proto_enumTypes[1]
+}
+
+func (x EgressRefusalReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use EgressRefusalReason.Descriptor instead.
+func (EgressRefusalReason) EnumDescriptor() ([]byte, []int) {
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{1}
+}
+
+// CallContext is what the server decided for a call. It travels beside the
+// caller's request, as metadata.
+type CallContext struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Confinement   *Confinement           `protobuf:"bytes,1,opt,name=confinement,proto3" json:"confinement,omitempty"`
+	Limits        *Limits                `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallContext) Reset() {
+	*x = CallContext{}
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallContext) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallContext) ProtoMessage() {}
+
+func (x *CallContext) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallContext.ProtoReflect.Descriptor instead.
+func (*CallContext) Descriptor() ([]byte, []int) {
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *CallContext) GetConfinement() *Confinement {
+	if x != nil {
+		return x.Confinement
+	}
+	return nil
+}
+
+func (x *CallContext) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
 // Confinement is what the call may access. The agent checks it on the opened
 // file descriptor, not on the path's text.
 type Confinement struct {
@@ -114,7 +225,7 @@ type Confinement struct {
 
 func (x *Confinement) Reset() {
 	*x = Confinement{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[0]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -126,7 +237,7 @@ func (x *Confinement) String() string {
 func (*Confinement) ProtoMessage() {}
 
 func (x *Confinement) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[0]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -139,7 +250,7 @@ func (x *Confinement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Confinement.ProtoReflect.Descriptor instead.
 func (*Confinement) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{0}
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Confinement) GetPolicies() []*v1.AccessPolicy {
@@ -170,7 +281,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[1]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -182,7 +293,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[1]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -195,7 +306,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{1}
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Limits) GetMaxOutputBytes() int64 {
@@ -253,7 +364,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[2]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -265,7 +376,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[2]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -278,7 +389,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{2}
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *HelloRequest) GetServerVersion() string {
@@ -306,25 +417,18 @@ type HelloResponse struct {
 	Incarnation string `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// How descendants of a command are found when it is killed.
 	KillMode KillMode `protobuf:"varint,4,opt,name=kill_mode,json=killMode,proto3,enum=sandbox.agent.v1.KillMode" json:"kill_mode,omitempty"`
-	// Landlock's ABI version in this kernel. 0: unavailable.
-	LandlockAbi int32 `protobuf:"varint,5,opt,name=landlock_abi,json=landlockAbi,proto3" json:"landlock_abi,omitempty"`
-	// True if openat2 confines paths.
-	Openat2 bool `protobuf:"varint,6,opt,name=openat2,proto3" json:"openat2,omitempty"`
-	// True if each command has a memory cgroup.
-	MemoryCgroup bool `protobuf:"varint,7,opt,name=memory_cgroup,json=memoryCgroup,proto3" json:"memory_cgroup,omitempty"`
 	// The uid of agent and commands.
-	Uid int32 `protobuf:"varint,8,opt,name=uid,proto3" json:"uid,omitempty"`
-	// Default working directory of commands.
-	WorkingDirectory string `protobuf:"bytes,9,opt,name=working_directory,json=workingDirectory,proto3" json:"working_directory,omitempty"`
-	// What the agent supports beyond the basics: "stdin", "terminal", "attach", ….
-	Capabilities  []string `protobuf:"bytes,10,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	Uid int32 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`
+	// What not every agent of this protocol minor supports, in its kernel: "call-id",
+	// "command-domain", "write-prefixes".
+	Capabilities  []string `protobuf:"bytes,6,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[3]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -336,7 +440,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[3]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -349,7 +453,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{3}
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *HelloResponse) GetAgentVersion() string {
@@ -380,39 +484,11 @@ func (x *HelloResponse) GetKillMode() KillMode {
 	return KillMode_KILL_MODE_UNSPECIFIED
 }
 
-func (x *HelloResponse) GetLandlockAbi() int32 {
-	if x != nil {
-		return x.LandlockAbi
-	}
-	return 0
-}
-
-func (x *HelloResponse) GetOpenat2() bool {
-	if x != nil {
-		return x.Openat2
-	}
-	return false
-}
-
-func (x *HelloResponse) GetMemoryCgroup() bool {
-	if x != nil {
-		return x.MemoryCgroup
-	}
-	return false
-}
-
 func (x *HelloResponse) GetUid() int32 {
 	if x != nil {
 		return x.Uid
 	}
 	return 0
-}
-
-func (x *HelloResponse) GetWorkingDirectory() string {
-	if x != nil {
-		return x.WorkingDirectory
-	}
-	return ""
 }
 
 func (x *HelloResponse) GetCapabilities() []string {
@@ -431,7 +507,7 @@ type GetActivityRequest struct {
 
 func (x *GetActivityRequest) Reset() {
 	*x = GetActivityRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[4]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -443,7 +519,7 @@ func (x *GetActivityRequest) String() string {
 func (*GetActivityRequest) ProtoMessage() {}
 
 func (x *GetActivityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[4]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -456,7 +532,7 @@ func (x *GetActivityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetActivityRequest.ProtoReflect.Descriptor instead.
 func (*GetActivityRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{4}
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{5}
 }
 
 // GetActivityResponse reports whether the sandbox is in use.
@@ -474,7 +550,7 @@ type GetActivityResponse struct {
 
 func (x *GetActivityResponse) Reset() {
 	*x = GetActivityResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[5]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -486,7 +562,7 @@ func (x *GetActivityResponse) String() string {
 func (*GetActivityResponse) ProtoMessage() {}
 
 func (x *GetActivityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[5]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -499,7 +575,7 @@ func (x *GetActivityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetActivityResponse.ProtoReflect.Descriptor instead.
 func (*GetActivityResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{5}
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetActivityResponse) GetRunningCommands() int32 {
@@ -525,7 +601,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[6]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -537,7 +613,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[6]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -550,7 +626,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{6}
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{7}
 }
 
 // ShutdownResponse has no fields.
@@ -562,7 +638,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[7]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +650,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[7]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,98 +663,35 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{7}
-}
-
-// ExecuteRequest is the envelope of sandbox.v1.ExecuteRequest.
-type ExecuteRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Request       *v1.ExecuteRequest     `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement           `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ExecuteRequest) Reset() {
-	*x = ExecuteRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ExecuteRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ExecuteRequest) ProtoMessage() {}
-
-func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ExecuteRequest.ProtoReflect.Descriptor instead.
-func (*ExecuteRequest) Descriptor() ([]byte, []int) {
 	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *ExecuteRequest) GetRequest() *v1.ExecuteRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *ExecuteRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *ExecuteRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// ExecuteResponse has the fields of sandbox.v1.ExecuteResponse.
-type ExecuteResponse struct {
+// AcceptEgressRequest is an answer of the server.
+type AcceptEgressRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Event:
+	// Types that are valid to be assigned to Message:
 	//
-	//	*ExecuteResponse_Started
-	//	*ExecuteResponse_Output
-	//	*ExecuteResponse_Gap
-	//	*ExecuteResponse_Exited
-	Event         isExecuteResponse_Event `protobuf_oneof:"event"`
+	//	*AcceptEgressRequest_Answer
+	//	*AcceptEgressRequest_Refusal
+	Message       isAcceptEgressRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ExecuteResponse) Reset() {
-	*x = ExecuteResponse{}
+func (x *AcceptEgressRequest) Reset() {
+	*x = AcceptEgressRequest{}
 	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ExecuteResponse) String() string {
+func (x *AcceptEgressRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ExecuteResponse) ProtoMessage() {}
+func (*AcceptEgressRequest) ProtoMessage() {}
 
-func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
+func (x *AcceptEgressRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -690,106 +703,79 @@ func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ExecuteResponse.ProtoReflect.Descriptor instead.
-func (*ExecuteResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use AcceptEgressRequest.ProtoReflect.Descriptor instead.
+func (*AcceptEgressRequest) Descriptor() ([]byte, []int) {
 	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *ExecuteResponse) GetEvent() isExecuteResponse_Event {
+func (x *AcceptEgressRequest) GetMessage() isAcceptEgressRequest_Message {
 	if x != nil {
-		return x.Event
+		return x.Message
 	}
 	return nil
 }
 
-func (x *ExecuteResponse) GetStarted() *v1.Started {
+func (x *AcceptEgressRequest) GetAnswer() *EgressAnswer {
 	if x != nil {
-		if x, ok := x.Event.(*ExecuteResponse_Started); ok {
-			return x.Started
+		if x, ok := x.Message.(*AcceptEgressRequest_Answer); ok {
+			return x.Answer
 		}
 	}
 	return nil
 }
 
-func (x *ExecuteResponse) GetOutput() *v1.Output {
+func (x *AcceptEgressRequest) GetRefusal() *EgressRefusal {
 	if x != nil {
-		if x, ok := x.Event.(*ExecuteResponse_Output); ok {
-			return x.Output
+		if x, ok := x.Message.(*AcceptEgressRequest_Refusal); ok {
+			return x.Refusal
 		}
 	}
 	return nil
 }
 
-func (x *ExecuteResponse) GetGap() *v1.Gap {
-	if x != nil {
-		if x, ok := x.Event.(*ExecuteResponse_Gap); ok {
-			return x.Gap
-		}
-	}
-	return nil
+type isAcceptEgressRequest_Message interface {
+	isAcceptEgressRequest_Message()
 }
 
-func (x *ExecuteResponse) GetExited() *v1.Exited {
-	if x != nil {
-		if x, ok := x.Event.(*ExecuteResponse_Exited); ok {
-			return x.Exited
-		}
-	}
-	return nil
+type AcceptEgressRequest_Answer struct {
+	Answer *EgressAnswer `protobuf:"bytes,1,opt,name=answer,proto3,oneof"`
 }
 
-type isExecuteResponse_Event interface {
-	isExecuteResponse_Event()
+type AcceptEgressRequest_Refusal struct {
+	Refusal *EgressRefusal `protobuf:"bytes,2,opt,name=refusal,proto3,oneof"`
 }
 
-type ExecuteResponse_Started struct {
-	Started *v1.Started `protobuf:"bytes,1,opt,name=started,proto3,oneof"`
-}
+func (*AcceptEgressRequest_Answer) isAcceptEgressRequest_Message() {}
 
-type ExecuteResponse_Output struct {
-	Output *v1.Output `protobuf:"bytes,2,opt,name=output,proto3,oneof"`
-}
+func (*AcceptEgressRequest_Refusal) isAcceptEgressRequest_Message() {}
 
-type ExecuteResponse_Gap struct {
-	Gap *v1.Gap `protobuf:"bytes,3,opt,name=gap,proto3,oneof"`
-}
-
-type ExecuteResponse_Exited struct {
-	Exited *v1.Exited `protobuf:"bytes,4,opt,name=exited,proto3,oneof"`
-}
-
-func (*ExecuteResponse_Started) isExecuteResponse_Event() {}
-
-func (*ExecuteResponse_Output) isExecuteResponse_Event() {}
-
-func (*ExecuteResponse_Gap) isExecuteResponse_Event() {}
-
-func (*ExecuteResponse_Exited) isExecuteResponse_Event() {}
-
-// AttachRequest is the envelope of sandbox.v1.AttachRequest.
-type AttachRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Request       *v1.AttachRequest      `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement           `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
+// AcceptEgressResponse is a request of the agent, each with an id that is unique
+// within the stream. The agent sends an empty one first, when it listens.
+type AcceptEgressResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*AcceptEgressResponse_Question
+	//	*AcceptEgressResponse_Connection
+	Message       isAcceptEgressResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *AttachRequest) Reset() {
-	*x = AttachRequest{}
+func (x *AcceptEgressResponse) Reset() {
+	*x = AcceptEgressResponse{}
 	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *AttachRequest) String() string {
+func (x *AcceptEgressResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*AttachRequest) ProtoMessage() {}
+func (*AcceptEgressResponse) ProtoMessage() {}
 
-func (x *AttachRequest) ProtoReflect() protoreflect.Message {
+func (x *AcceptEgressResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -801,60 +787,76 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
-func (*AttachRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use AcceptEgressResponse.ProtoReflect.Descriptor instead.
+func (*AcceptEgressResponse) Descriptor() ([]byte, []int) {
 	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *AttachRequest) GetRequest() *v1.AttachRequest {
+func (x *AcceptEgressResponse) GetMessage() isAcceptEgressResponse_Message {
 	if x != nil {
-		return x.Request
+		return x.Message
 	}
 	return nil
 }
 
-func (x *AttachRequest) GetConfinement() *Confinement {
+func (x *AcceptEgressResponse) GetQuestion() *EgressQuestion {
 	if x != nil {
-		return x.Confinement
+		if x, ok := x.Message.(*AcceptEgressResponse_Question); ok {
+			return x.Question
+		}
 	}
 	return nil
 }
 
-func (x *AttachRequest) GetLimits() *Limits {
+func (x *AcceptEgressResponse) GetConnection() *EgressConnection {
 	if x != nil {
-		return x.Limits
+		if x, ok := x.Message.(*AcceptEgressResponse_Connection); ok {
+			return x.Connection
+		}
 	}
 	return nil
 }
 
-// AttachResponse has the fields of sandbox.v1.AttachResponse.
-type AttachResponse struct {
+type isAcceptEgressResponse_Message interface {
+	isAcceptEgressResponse_Message()
+}
+
+type AcceptEgressResponse_Question struct {
+	Question *EgressQuestion `protobuf:"bytes,1,opt,name=question,proto3,oneof"`
+}
+
+type AcceptEgressResponse_Connection struct {
+	Connection *EgressConnection `protobuf:"bytes,2,opt,name=connection,proto3,oneof"`
+}
+
+func (*AcceptEgressResponse_Question) isAcceptEgressResponse_Message() {}
+
+func (*AcceptEgressResponse_Connection) isAcceptEgressResponse_Message() {}
+
+// EgressQuestion asks whether the rules allow a host name.
+type EgressQuestion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Event:
-	//
-	//	*AttachResponse_Started
-	//	*AttachResponse_Output
-	//	*AttachResponse_Gap
-	//	*AttachResponse_Exited
-	Event         isAttachResponse_Event `protobuf_oneof:"event"`
+	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// A host name, at most 253 bytes.
+	Host          string `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *AttachResponse) Reset() {
-	*x = AttachResponse{}
+func (x *EgressQuestion) Reset() {
+	*x = EgressQuestion{}
 	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *AttachResponse) String() string {
+func (x *EgressQuestion) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*AttachResponse) ProtoMessage() {}
+func (*EgressQuestion) ProtoMessage() {}
 
-func (x *AttachResponse) ProtoReflect() protoreflect.Message {
+func (x *EgressQuestion) ProtoReflect() protoreflect.Message {
 	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -866,110 +868,50 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
-func (*AttachResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use EgressQuestion.ProtoReflect.Descriptor instead.
+func (*EgressQuestion) Descriptor() ([]byte, []int) {
 	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *AttachResponse) GetEvent() isAttachResponse_Event {
+func (x *EgressQuestion) GetId() uint64 {
 	if x != nil {
-		return x.Event
+		return x.Id
 	}
-	return nil
+	return 0
 }
 
-func (x *AttachResponse) GetStarted() *v1.Started {
+func (x *EgressQuestion) GetHost() string {
 	if x != nil {
-		if x, ok := x.Event.(*AttachResponse_Started); ok {
-			return x.Started
-		}
+		return x.Host
 	}
-	return nil
+	return ""
 }
 
-func (x *AttachResponse) GetOutput() *v1.Output {
-	if x != nil {
-		if x, ok := x.Event.(*AttachResponse_Output); ok {
-			return x.Output
-		}
-	}
-	return nil
-}
-
-func (x *AttachResponse) GetGap() *v1.Gap {
-	if x != nil {
-		if x, ok := x.Event.(*AttachResponse_Gap); ok {
-			return x.Gap
-		}
-	}
-	return nil
-}
-
-func (x *AttachResponse) GetExited() *v1.Exited {
-	if x != nil {
-		if x, ok := x.Event.(*AttachResponse_Exited); ok {
-			return x.Exited
-		}
-	}
-	return nil
-}
-
-type isAttachResponse_Event interface {
-	isAttachResponse_Event()
-}
-
-type AttachResponse_Started struct {
-	Started *v1.Started `protobuf:"bytes,1,opt,name=started,proto3,oneof"`
-}
-
-type AttachResponse_Output struct {
-	Output *v1.Output `protobuf:"bytes,2,opt,name=output,proto3,oneof"`
-}
-
-type AttachResponse_Gap struct {
-	Gap *v1.Gap `protobuf:"bytes,3,opt,name=gap,proto3,oneof"`
-}
-
-type AttachResponse_Exited struct {
-	Exited *v1.Exited `protobuf:"bytes,4,opt,name=exited,proto3,oneof"`
-}
-
-func (*AttachResponse_Started) isAttachResponse_Event() {}
-
-func (*AttachResponse_Output) isAttachResponse_Event() {}
-
-func (*AttachResponse_Gap) isAttachResponse_Event() {}
-
-func (*AttachResponse_Exited) isAttachResponse_Event() {}
-
-// UploadRequest has the fields of sandbox.v1.UploadRequest, and the envelope.
-type UploadRequest struct {
+// EgressAnswer answers an EgressQuestion.
+type EgressAnswer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Payload:
-	//
-	//	*UploadRequest_Header
-	//	*UploadRequest_Chunk
-	//	*UploadRequest_Trailer
-	//	*UploadRequest_Envelope
-	Payload       isUploadRequest_Payload `protobuf_oneof:"payload"`
+	// The question's id.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The ports at which the rules allow the name. Empty: it is not allowed.
+	Ports         []uint32 `protobuf:"varint,2,rep,packed,name=ports,proto3" json:"ports,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *UploadRequest) Reset() {
-	*x = UploadRequest{}
+func (x *EgressAnswer) Reset() {
+	*x = EgressAnswer{}
 	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *UploadRequest) String() string {
+func (x *EgressAnswer) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*UploadRequest) ProtoMessage() {}
+func (*EgressAnswer) ProtoMessage() {}
 
-func (x *UploadRequest) ProtoReflect() protoreflect.Message {
+func (x *EgressAnswer) ProtoReflect() protoreflect.Message {
 	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -981,106 +923,51 @@ func (x *UploadRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use UploadRequest.ProtoReflect.Descriptor instead.
-func (*UploadRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use EgressAnswer.ProtoReflect.Descriptor instead.
+func (*EgressAnswer) Descriptor() ([]byte, []int) {
 	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *UploadRequest) GetPayload() isUploadRequest_Payload {
+func (x *EgressAnswer) GetId() uint64 {
 	if x != nil {
-		return x.Payload
+		return x.Id
+	}
+	return 0
+}
+
+func (x *EgressAnswer) GetPorts() []uint32 {
+	if x != nil {
+		return x.Ports
 	}
 	return nil
 }
 
-func (x *UploadRequest) GetHeader() *v1.UploadHeader {
-	if x != nil {
-		if x, ok := x.Payload.(*UploadRequest_Header); ok {
-			return x.Header
-		}
-	}
-	return nil
-}
-
-func (x *UploadRequest) GetChunk() []byte {
-	if x != nil {
-		if x, ok := x.Payload.(*UploadRequest_Chunk); ok {
-			return x.Chunk
-		}
-	}
-	return nil
-}
-
-func (x *UploadRequest) GetTrailer() *v1.UploadTrailer {
-	if x != nil {
-		if x, ok := x.Payload.(*UploadRequest_Trailer); ok {
-			return x.Trailer
-		}
-	}
-	return nil
-}
-
-func (x *UploadRequest) GetEnvelope() *UploadEnvelope {
-	if x != nil {
-		if x, ok := x.Payload.(*UploadRequest_Envelope); ok {
-			return x.Envelope
-		}
-	}
-	return nil
-}
-
-type isUploadRequest_Payload interface {
-	isUploadRequest_Payload()
-}
-
-type UploadRequest_Header struct {
-	Header *v1.UploadHeader `protobuf:"bytes,1,opt,name=header,proto3,oneof"`
-}
-
-type UploadRequest_Chunk struct {
-	Chunk []byte `protobuf:"bytes,2,opt,name=chunk,proto3,oneof"`
-}
-
-type UploadRequest_Trailer struct {
-	Trailer *v1.UploadTrailer `protobuf:"bytes,3,opt,name=trailer,proto3,oneof"`
-}
-
-type UploadRequest_Envelope struct {
-	// First, exactly once, before the first header.
-	Envelope *UploadEnvelope `protobuf:"bytes,4,opt,name=envelope,proto3,oneof"`
-}
-
-func (*UploadRequest_Header) isUploadRequest_Payload() {}
-
-func (*UploadRequest_Chunk) isUploadRequest_Payload() {}
-
-func (*UploadRequest_Trailer) isUploadRequest_Payload() {}
-
-func (*UploadRequest_Envelope) isUploadRequest_Payload() {}
-
-// UploadEnvelope holds what other requests carry beside the caller's message.
-type UploadEnvelope struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Confinement   *Confinement           `protobuf:"bytes,1,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+// EgressConnection announces a connection of a program.
+type EgressConnection struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The host name or address that the program asked for.
+	Host string `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
+	// The port, 1 to 65535.
+	Port          uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *UploadEnvelope) Reset() {
-	*x = UploadEnvelope{}
+func (x *EgressConnection) Reset() {
+	*x = EgressConnection{}
 	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *UploadEnvelope) String() string {
+func (x *EgressConnection) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*UploadEnvelope) ProtoMessage() {}
+func (*EgressConnection) ProtoMessage() {}
 
-func (x *UploadEnvelope) ProtoReflect() protoreflect.Message {
+func (x *EgressConnection) ProtoReflect() protoreflect.Message {
 	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1092,47 +979,59 @@ func (x *UploadEnvelope) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use UploadEnvelope.ProtoReflect.Descriptor instead.
-func (*UploadEnvelope) Descriptor() ([]byte, []int) {
+// Deprecated: Use EgressConnection.ProtoReflect.Descriptor instead.
+func (*EgressConnection) Descriptor() ([]byte, []int) {
 	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{13}
 }
 
-func (x *UploadEnvelope) GetConfinement() *Confinement {
+func (x *EgressConnection) GetId() uint64 {
 	if x != nil {
-		return x.Confinement
+		return x.Id
 	}
-	return nil
+	return 0
 }
 
-func (x *UploadEnvelope) GetLimits() *Limits {
+func (x *EgressConnection) GetHost() string {
 	if x != nil {
-		return x.Limits
+		return x.Host
 	}
-	return nil
+	return ""
 }
 
-// UploadResponse is the envelope of sandbox.v1.UploadResponse.
-type UploadResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Response      *v1.UploadResponse     `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
+func (x *EgressConnection) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+// EgressRefusal answers an EgressConnection that is not carried.
+type EgressRefusal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The connection's id.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Why, for the program and for people.
+	Reason EgressRefusalReason `protobuf:"varint,2,opt,name=reason,proto3,enum=sandbox.agent.v1.EgressRefusalReason" json:"reason,omitempty"`
+	// One line for people, such as the missing rule.
+	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *UploadResponse) Reset() {
-	*x = UploadResponse{}
+func (x *EgressRefusal) Reset() {
+	*x = EgressRefusal{}
 	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *UploadResponse) String() string {
+func (x *EgressRefusal) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*UploadResponse) ProtoMessage() {}
+func (*EgressRefusal) ProtoMessage() {}
 
-func (x *UploadResponse) ProtoReflect() protoreflect.Message {
+func (x *EgressRefusal) ProtoReflect() protoreflect.Message {
 	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1144,107 +1043,60 @@ func (x *UploadResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use UploadResponse.ProtoReflect.Descriptor instead.
-func (*UploadResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use EgressRefusal.ProtoReflect.Descriptor instead.
+func (*EgressRefusal) Descriptor() ([]byte, []int) {
 	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{14}
 }
 
-func (x *UploadResponse) GetResponse() *v1.UploadResponse {
+func (x *EgressRefusal) GetId() uint64 {
 	if x != nil {
-		return x.Response
+		return x.Id
 	}
-	return nil
+	return 0
 }
 
-// DownloadRequest is the envelope of sandbox.v1.DownloadRequest.
-type DownloadRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Request       *v1.DownloadRequest    `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement           `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DownloadRequest) Reset() {
-	*x = DownloadRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[15]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DownloadRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DownloadRequest) ProtoMessage() {}
-
-func (x *DownloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[15]
+func (x *EgressRefusal) GetReason() EgressRefusalReason {
 	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
+		return x.Reason
 	}
-	return mi.MessageOf(x)
+	return EgressRefusalReason_EGRESS_REFUSAL_REASON_UNSPECIFIED
 }
 
-// Deprecated: Use DownloadRequest.ProtoReflect.Descriptor instead.
-func (*DownloadRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{15}
-}
-
-func (x *DownloadRequest) GetRequest() *v1.DownloadRequest {
+func (x *EgressRefusal) GetMessage() string {
 	if x != nil {
-		return x.Request
+		return x.Message
 	}
-	return nil
+	return ""
 }
 
-func (x *DownloadRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *DownloadRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// DownloadResponse has the fields of sandbox.v1.DownloadResponse.
-type DownloadResponse struct {
+// CarryEgressRequest goes to the program.
+type CarryEgressRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Payload:
 	//
-	//	*DownloadResponse_Header
-	//	*DownloadResponse_Chunk
-	//	*DownloadResponse_Trailer
-	Payload       isDownloadResponse_Payload `protobuf_oneof:"payload"`
+	//	*CarryEgressRequest_ConnectionId
+	//	*CarryEgressRequest_Data
+	//	*CarryEgressRequest_Eof
+	Payload       isCarryEgressRequest_Payload `protobuf_oneof:"payload"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *DownloadResponse) Reset() {
-	*x = DownloadResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[16]
+func (x *CarryEgressRequest) Reset() {
+	*x = CarryEgressRequest{}
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *DownloadResponse) String() string {
+func (x *CarryEgressRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*DownloadResponse) ProtoMessage() {}
+func (*CarryEgressRequest) ProtoMessage() {}
 
-func (x *DownloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[16]
+func (x *CarryEgressRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,91 +1107,176 @@ func (x *DownloadResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use DownloadResponse.ProtoReflect.Descriptor instead.
-func (*DownloadResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{16}
+// Deprecated: Use CarryEgressRequest.ProtoReflect.Descriptor instead.
+func (*CarryEgressRequest) Descriptor() ([]byte, []int) {
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *DownloadResponse) GetPayload() isDownloadResponse_Payload {
+func (x *CarryEgressRequest) GetPayload() isCarryEgressRequest_Payload {
 	if x != nil {
 		return x.Payload
 	}
 	return nil
 }
 
-func (x *DownloadResponse) GetHeader() *v1.DownloadHeader {
+func (x *CarryEgressRequest) GetConnectionId() uint64 {
 	if x != nil {
-		if x, ok := x.Payload.(*DownloadResponse_Header); ok {
-			return x.Header
+		if x, ok := x.Payload.(*CarryEgressRequest_ConnectionId); ok {
+			return x.ConnectionId
+		}
+	}
+	return 0
+}
+
+func (x *CarryEgressRequest) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Payload.(*CarryEgressRequest_Data); ok {
+			return x.Data
 		}
 	}
 	return nil
 }
 
-func (x *DownloadResponse) GetChunk() []byte {
+func (x *CarryEgressRequest) GetEof() *EgressEof {
 	if x != nil {
-		if x, ok := x.Payload.(*DownloadResponse_Chunk); ok {
-			return x.Chunk
+		if x, ok := x.Payload.(*CarryEgressRequest_Eof); ok {
+			return x.Eof
 		}
 	}
 	return nil
 }
 
-func (x *DownloadResponse) GetTrailer() *v1.DownloadTrailer {
-	if x != nil {
-		if x, ok := x.Payload.(*DownloadResponse_Trailer); ok {
-			return x.Trailer
-		}
-	}
-	return nil
+type isCarryEgressRequest_Payload interface {
+	isCarryEgressRequest_Payload()
 }
 
-type isDownloadResponse_Payload interface {
-	isDownloadResponse_Payload()
+type CarryEgressRequest_ConnectionId struct {
+	// First, exactly once: the id of an EgressConnection.
+	ConnectionId uint64 `protobuf:"varint,1,opt,name=connection_id,json=connectionId,proto3,oneof"`
 }
 
-type DownloadResponse_Header struct {
-	Header *v1.DownloadHeader `protobuf:"bytes,1,opt,name=header,proto3,oneof"`
+type CarryEgressRequest_Data struct {
+	// At most 256 KiB.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
 }
 
-type DownloadResponse_Chunk struct {
-	Chunk []byte `protobuf:"bytes,2,opt,name=chunk,proto3,oneof"`
+type CarryEgressRequest_Eof struct {
+	// No data follows.
+	Eof *EgressEof `protobuf:"bytes,3,opt,name=eof,proto3,oneof"`
 }
 
-type DownloadResponse_Trailer struct {
-	Trailer *v1.DownloadTrailer `protobuf:"bytes,3,opt,name=trailer,proto3,oneof"`
-}
+func (*CarryEgressRequest_ConnectionId) isCarryEgressRequest_Payload() {}
 
-func (*DownloadResponse_Header) isDownloadResponse_Payload() {}
+func (*CarryEgressRequest_Data) isCarryEgressRequest_Payload() {}
 
-func (*DownloadResponse_Chunk) isDownloadResponse_Payload() {}
+func (*CarryEgressRequest_Eof) isCarryEgressRequest_Payload() {}
 
-func (*DownloadResponse_Trailer) isDownloadResponse_Payload() {}
-
-// WriteStdinRequest is the envelope of sandbox.v1.WriteStdinRequest.
-type WriteStdinRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Request       *v1.WriteStdinRequest  `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement           `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
+// CarryEgressResponse comes from the program.
+type CarryEgressResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Payload:
+	//
+	//	*CarryEgressResponse_Data
+	//	*CarryEgressResponse_Eof
+	Payload       isCarryEgressResponse_Payload `protobuf_oneof:"payload"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WriteStdinRequest) Reset() {
-	*x = WriteStdinRequest{}
+func (x *CarryEgressResponse) Reset() {
+	*x = CarryEgressResponse{}
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CarryEgressResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CarryEgressResponse) ProtoMessage() {}
+
+func (x *CarryEgressResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CarryEgressResponse.ProtoReflect.Descriptor instead.
+func (*CarryEgressResponse) Descriptor() ([]byte, []int) {
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *CarryEgressResponse) GetPayload() isCarryEgressResponse_Payload {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
+}
+
+func (x *CarryEgressResponse) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Payload.(*CarryEgressResponse_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *CarryEgressResponse) GetEof() *EgressEof {
+	if x != nil {
+		if x, ok := x.Payload.(*CarryEgressResponse_Eof); ok {
+			return x.Eof
+		}
+	}
+	return nil
+}
+
+type isCarryEgressResponse_Payload interface {
+	isCarryEgressResponse_Payload()
+}
+
+type CarryEgressResponse_Data struct {
+	// At most 256 KiB.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+type CarryEgressResponse_Eof struct {
+	// No data follows.
+	Eof *EgressEof `protobuf:"bytes,3,opt,name=eof,proto3,oneof"`
+}
+
+func (*CarryEgressResponse_Data) isCarryEgressResponse_Payload() {}
+
+func (*CarryEgressResponse_Eof) isCarryEgressResponse_Payload() {}
+
+// EgressEof ends one direction of a connection.
+type EgressEof struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EgressEof) Reset() {
+	*x = EgressEof{}
 	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WriteStdinRequest) String() string {
+func (x *EgressEof) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WriteStdinRequest) ProtoMessage() {}
+func (*EgressEof) ProtoMessage() {}
 
-func (x *WriteStdinRequest) ProtoReflect() protoreflect.Message {
+func (x *EgressEof) ProtoReflect() protoreflect.Message {
 	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1351,1566 +1288,19 @@ func (x *WriteStdinRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WriteStdinRequest.ProtoReflect.Descriptor instead.
-func (*WriteStdinRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use EgressEof.ProtoReflect.Descriptor instead.
+func (*EgressEof) Descriptor() ([]byte, []int) {
 	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{17}
-}
-
-func (x *WriteStdinRequest) GetRequest() *v1.WriteStdinRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *WriteStdinRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *WriteStdinRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// WriteStdinResponse is the envelope of sandbox.v1.WriteStdinResponse.
-type WriteStdinResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Response      *v1.WriteStdinResponse `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WriteStdinResponse) Reset() {
-	*x = WriteStdinResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[18]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WriteStdinResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WriteStdinResponse) ProtoMessage() {}
-
-func (x *WriteStdinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[18]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WriteStdinResponse.ProtoReflect.Descriptor instead.
-func (*WriteStdinResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{18}
-}
-
-func (x *WriteStdinResponse) GetResponse() *v1.WriteStdinResponse {
-	if x != nil {
-		return x.Response
-	}
-	return nil
-}
-
-// SignalProcessRequest is the envelope of sandbox.v1.SignalProcessRequest.
-type SignalProcessRequest struct {
-	state         protoimpl.MessageState   `protogen:"open.v1"`
-	Request       *v1.SignalProcessRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement             `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                  `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SignalProcessRequest) Reset() {
-	*x = SignalProcessRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[19]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SignalProcessRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SignalProcessRequest) ProtoMessage() {}
-
-func (x *SignalProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[19]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SignalProcessRequest.ProtoReflect.Descriptor instead.
-func (*SignalProcessRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{19}
-}
-
-func (x *SignalProcessRequest) GetRequest() *v1.SignalProcessRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *SignalProcessRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *SignalProcessRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// SignalProcessResponse is the envelope of sandbox.v1.SignalProcessResponse.
-type SignalProcessResponse struct {
-	state         protoimpl.MessageState    `protogen:"open.v1"`
-	Response      *v1.SignalProcessResponse `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SignalProcessResponse) Reset() {
-	*x = SignalProcessResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[20]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SignalProcessResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SignalProcessResponse) ProtoMessage() {}
-
-func (x *SignalProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[20]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SignalProcessResponse.ProtoReflect.Descriptor instead.
-func (*SignalProcessResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{20}
-}
-
-func (x *SignalProcessResponse) GetResponse() *v1.SignalProcessResponse {
-	if x != nil {
-		return x.Response
-	}
-	return nil
-}
-
-// ResizeTerminalRequest is the envelope of sandbox.v1.ResizeTerminalRequest.
-type ResizeTerminalRequest struct {
-	state         protoimpl.MessageState    `protogen:"open.v1"`
-	Request       *v1.ResizeTerminalRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement              `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                   `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ResizeTerminalRequest) Reset() {
-	*x = ResizeTerminalRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[21]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ResizeTerminalRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ResizeTerminalRequest) ProtoMessage() {}
-
-func (x *ResizeTerminalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[21]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ResizeTerminalRequest.ProtoReflect.Descriptor instead.
-func (*ResizeTerminalRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{21}
-}
-
-func (x *ResizeTerminalRequest) GetRequest() *v1.ResizeTerminalRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *ResizeTerminalRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *ResizeTerminalRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// ResizeTerminalResponse is the envelope of sandbox.v1.ResizeTerminalResponse.
-type ResizeTerminalResponse struct {
-	state         protoimpl.MessageState     `protogen:"open.v1"`
-	Response      *v1.ResizeTerminalResponse `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ResizeTerminalResponse) Reset() {
-	*x = ResizeTerminalResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[22]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ResizeTerminalResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ResizeTerminalResponse) ProtoMessage() {}
-
-func (x *ResizeTerminalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[22]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ResizeTerminalResponse.ProtoReflect.Descriptor instead.
-func (*ResizeTerminalResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{22}
-}
-
-func (x *ResizeTerminalResponse) GetResponse() *v1.ResizeTerminalResponse {
-	if x != nil {
-		return x.Response
-	}
-	return nil
-}
-
-// ListProcessesRequest is the envelope of sandbox.v1.ListProcessesRequest.
-type ListProcessesRequest struct {
-	state         protoimpl.MessageState   `protogen:"open.v1"`
-	Request       *v1.ListProcessesRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement             `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                  `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListProcessesRequest) Reset() {
-	*x = ListProcessesRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[23]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListProcessesRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListProcessesRequest) ProtoMessage() {}
-
-func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[23]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
-func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{23}
-}
-
-func (x *ListProcessesRequest) GetRequest() *v1.ListProcessesRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *ListProcessesRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *ListProcessesRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// ListProcessesResponse is the envelope of sandbox.v1.ListProcessesResponse.
-type ListProcessesResponse struct {
-	state         protoimpl.MessageState    `protogen:"open.v1"`
-	Response      *v1.ListProcessesResponse `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListProcessesResponse) Reset() {
-	*x = ListProcessesResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[24]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListProcessesResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListProcessesResponse) ProtoMessage() {}
-
-func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[24]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
-func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{24}
-}
-
-func (x *ListProcessesResponse) GetResponse() *v1.ListProcessesResponse {
-	if x != nil {
-		return x.Response
-	}
-	return nil
-}
-
-// GetUploadRequest is the envelope of sandbox.v1.GetUploadRequest.
-type GetUploadRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Request       *v1.GetUploadRequest   `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement           `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GetUploadRequest) Reset() {
-	*x = GetUploadRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[25]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GetUploadRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GetUploadRequest) ProtoMessage() {}
-
-func (x *GetUploadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[25]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GetUploadRequest.ProtoReflect.Descriptor instead.
-func (*GetUploadRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{25}
-}
-
-func (x *GetUploadRequest) GetRequest() *v1.GetUploadRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *GetUploadRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *GetUploadRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// GetUploadResponse is the envelope of sandbox.v1.GetUploadResponse.
-type GetUploadResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Response      *v1.GetUploadResponse  `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GetUploadResponse) Reset() {
-	*x = GetUploadResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[26]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GetUploadResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GetUploadResponse) ProtoMessage() {}
-
-func (x *GetUploadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[26]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GetUploadResponse.ProtoReflect.Descriptor instead.
-func (*GetUploadResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{26}
-}
-
-func (x *GetUploadResponse) GetResponse() *v1.GetUploadResponse {
-	if x != nil {
-		return x.Response
-	}
-	return nil
-}
-
-// StatFileRequest is the envelope of sandbox.v1.StatFileRequest.
-type StatFileRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Request       *v1.StatFileRequest    `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement           `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StatFileRequest) Reset() {
-	*x = StatFileRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[27]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StatFileRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StatFileRequest) ProtoMessage() {}
-
-func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[27]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
-func (*StatFileRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{27}
-}
-
-func (x *StatFileRequest) GetRequest() *v1.StatFileRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *StatFileRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *StatFileRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// StatFileResponse is the envelope of sandbox.v1.StatFileResponse.
-type StatFileResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Response      *v1.StatFileResponse   `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StatFileResponse) Reset() {
-	*x = StatFileResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[28]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StatFileResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StatFileResponse) ProtoMessage() {}
-
-func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[28]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
-func (*StatFileResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{28}
-}
-
-func (x *StatFileResponse) GetResponse() *v1.StatFileResponse {
-	if x != nil {
-		return x.Response
-	}
-	return nil
-}
-
-// ListDirectoryRequest is the envelope of sandbox.v1.ListDirectoryRequest.
-type ListDirectoryRequest struct {
-	state         protoimpl.MessageState   `protogen:"open.v1"`
-	Request       *v1.ListDirectoryRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement             `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                  `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListDirectoryRequest) Reset() {
-	*x = ListDirectoryRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[29]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListDirectoryRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListDirectoryRequest) ProtoMessage() {}
-
-func (x *ListDirectoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[29]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListDirectoryRequest.ProtoReflect.Descriptor instead.
-func (*ListDirectoryRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{29}
-}
-
-func (x *ListDirectoryRequest) GetRequest() *v1.ListDirectoryRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *ListDirectoryRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *ListDirectoryRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// ListDirectoryResponse is the envelope of sandbox.v1.ListDirectoryResponse.
-type ListDirectoryResponse struct {
-	state         protoimpl.MessageState    `protogen:"open.v1"`
-	Response      *v1.ListDirectoryResponse `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ListDirectoryResponse) Reset() {
-	*x = ListDirectoryResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[30]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ListDirectoryResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ListDirectoryResponse) ProtoMessage() {}
-
-func (x *ListDirectoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[30]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ListDirectoryResponse.ProtoReflect.Descriptor instead.
-func (*ListDirectoryResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{30}
-}
-
-func (x *ListDirectoryResponse) GetResponse() *v1.ListDirectoryResponse {
-	if x != nil {
-		return x.Response
-	}
-	return nil
-}
-
-// MakeDirectoryRequest is the envelope of sandbox.v1.MakeDirectoryRequest.
-type MakeDirectoryRequest struct {
-	state         protoimpl.MessageState   `protogen:"open.v1"`
-	Request       *v1.MakeDirectoryRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement             `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                  `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MakeDirectoryRequest) Reset() {
-	*x = MakeDirectoryRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[31]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MakeDirectoryRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MakeDirectoryRequest) ProtoMessage() {}
-
-func (x *MakeDirectoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[31]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MakeDirectoryRequest.ProtoReflect.Descriptor instead.
-func (*MakeDirectoryRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{31}
-}
-
-func (x *MakeDirectoryRequest) GetRequest() *v1.MakeDirectoryRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *MakeDirectoryRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *MakeDirectoryRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// MakeDirectoryResponse is the envelope of sandbox.v1.MakeDirectoryResponse.
-type MakeDirectoryResponse struct {
-	state         protoimpl.MessageState    `protogen:"open.v1"`
-	Response      *v1.MakeDirectoryResponse `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MakeDirectoryResponse) Reset() {
-	*x = MakeDirectoryResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[32]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MakeDirectoryResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MakeDirectoryResponse) ProtoMessage() {}
-
-func (x *MakeDirectoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[32]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MakeDirectoryResponse.ProtoReflect.Descriptor instead.
-func (*MakeDirectoryResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{32}
-}
-
-func (x *MakeDirectoryResponse) GetResponse() *v1.MakeDirectoryResponse {
-	if x != nil {
-		return x.Response
-	}
-	return nil
-}
-
-// MoveFileRequest is the envelope of sandbox.v1.MoveFileRequest.
-type MoveFileRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Request       *v1.MoveFileRequest    `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement           `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MoveFileRequest) Reset() {
-	*x = MoveFileRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[33]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MoveFileRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MoveFileRequest) ProtoMessage() {}
-
-func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[33]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
-func (*MoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{33}
-}
-
-func (x *MoveFileRequest) GetRequest() *v1.MoveFileRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *MoveFileRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *MoveFileRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// MoveFileResponse is the envelope of sandbox.v1.MoveFileResponse.
-type MoveFileResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Response      *v1.MoveFileResponse   `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MoveFileResponse) Reset() {
-	*x = MoveFileResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[34]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MoveFileResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MoveFileResponse) ProtoMessage() {}
-
-func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[34]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
-func (*MoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{34}
-}
-
-func (x *MoveFileResponse) GetResponse() *v1.MoveFileResponse {
-	if x != nil {
-		return x.Response
-	}
-	return nil
-}
-
-// RemoveFileRequest is the envelope of sandbox.v1.RemoveFileRequest.
-type RemoveFileRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Request       *v1.RemoveFileRequest  `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement           `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RemoveFileRequest) Reset() {
-	*x = RemoveFileRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[35]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RemoveFileRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RemoveFileRequest) ProtoMessage() {}
-
-func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[35]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
-func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{35}
-}
-
-func (x *RemoveFileRequest) GetRequest() *v1.RemoveFileRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *RemoveFileRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *RemoveFileRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// RemoveFileResponse is the envelope of sandbox.v1.RemoveFileResponse.
-type RemoveFileResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Response      *v1.RemoveFileResponse `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *RemoveFileResponse) Reset() {
-	*x = RemoveFileResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[36]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *RemoveFileResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*RemoveFileResponse) ProtoMessage() {}
-
-func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[36]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
-func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{36}
-}
-
-func (x *RemoveFileResponse) GetResponse() *v1.RemoveFileResponse {
-	if x != nil {
-		return x.Response
-	}
-	return nil
-}
-
-// ReadLinesRequest is the envelope of sandbox.v1.ReadLinesRequest.
-type ReadLinesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Request       *v1.ReadLinesRequest   `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement           `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadLinesRequest) Reset() {
-	*x = ReadLinesRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[37]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadLinesRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadLinesRequest) ProtoMessage() {}
-
-func (x *ReadLinesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[37]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadLinesRequest.ProtoReflect.Descriptor instead.
-func (*ReadLinesRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{37}
-}
-
-func (x *ReadLinesRequest) GetRequest() *v1.ReadLinesRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *ReadLinesRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *ReadLinesRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// ReadLinesResponse is the envelope of sandbox.v1.ReadLinesResponse.
-type ReadLinesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Response      *v1.ReadLinesResponse  `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadLinesResponse) Reset() {
-	*x = ReadLinesResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[38]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadLinesResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadLinesResponse) ProtoMessage() {}
-
-func (x *ReadLinesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[38]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadLinesResponse.ProtoReflect.Descriptor instead.
-func (*ReadLinesResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{38}
-}
-
-func (x *ReadLinesResponse) GetResponse() *v1.ReadLinesResponse {
-	if x != nil {
-		return x.Response
-	}
-	return nil
-}
-
-// WriteFileRequest is the envelope of sandbox.v1.WriteFileRequest.
-type WriteFileRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Request       *v1.WriteFileRequest   `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement           `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WriteFileRequest) Reset() {
-	*x = WriteFileRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[39]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WriteFileRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WriteFileRequest) ProtoMessage() {}
-
-func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[39]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
-func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{39}
-}
-
-func (x *WriteFileRequest) GetRequest() *v1.WriteFileRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *WriteFileRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *WriteFileRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// WriteFileResponse is the envelope of sandbox.v1.WriteFileResponse.
-type WriteFileResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Response      *v1.WriteFileResponse  `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WriteFileResponse) Reset() {
-	*x = WriteFileResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[40]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WriteFileResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WriteFileResponse) ProtoMessage() {}
-
-func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[40]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
-func (*WriteFileResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{40}
-}
-
-func (x *WriteFileResponse) GetResponse() *v1.WriteFileResponse {
-	if x != nil {
-		return x.Response
-	}
-	return nil
-}
-
-// EditFileRequest is the envelope of sandbox.v1.EditFileRequest.
-type EditFileRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Request       *v1.EditFileRequest    `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement           `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *EditFileRequest) Reset() {
-	*x = EditFileRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[41]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *EditFileRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*EditFileRequest) ProtoMessage() {}
-
-func (x *EditFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[41]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use EditFileRequest.ProtoReflect.Descriptor instead.
-func (*EditFileRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{41}
-}
-
-func (x *EditFileRequest) GetRequest() *v1.EditFileRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *EditFileRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *EditFileRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// EditFileResponse is the envelope of sandbox.v1.EditFileResponse.
-type EditFileResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Response      *v1.EditFileResponse   `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *EditFileResponse) Reset() {
-	*x = EditFileResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[42]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *EditFileResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*EditFileResponse) ProtoMessage() {}
-
-func (x *EditFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[42]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use EditFileResponse.ProtoReflect.Descriptor instead.
-func (*EditFileResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{42}
-}
-
-func (x *EditFileResponse) GetResponse() *v1.EditFileResponse {
-	if x != nil {
-		return x.Response
-	}
-	return nil
-}
-
-// SearchFilesRequest is the envelope of sandbox.v1.SearchFilesRequest.
-type SearchFilesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Request       *v1.SearchFilesRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement           `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SearchFilesRequest) Reset() {
-	*x = SearchFilesRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[43]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SearchFilesRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SearchFilesRequest) ProtoMessage() {}
-
-func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[43]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SearchFilesRequest.ProtoReflect.Descriptor instead.
-func (*SearchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{43}
-}
-
-func (x *SearchFilesRequest) GetRequest() *v1.SearchFilesRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *SearchFilesRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *SearchFilesRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// SearchFilesResponse is the envelope of sandbox.v1.SearchFilesResponse.
-type SearchFilesResponse struct {
-	state         protoimpl.MessageState  `protogen:"open.v1"`
-	Response      *v1.SearchFilesResponse `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SearchFilesResponse) Reset() {
-	*x = SearchFilesResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[44]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SearchFilesResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SearchFilesResponse) ProtoMessage() {}
-
-func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[44]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SearchFilesResponse.ProtoReflect.Descriptor instead.
-func (*SearchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{44}
-}
-
-func (x *SearchFilesResponse) GetResponse() *v1.SearchFilesResponse {
-	if x != nil {
-		return x.Response
-	}
-	return nil
-}
-
-// GlobFilesRequest is the envelope of sandbox.v1.GlobFilesRequest.
-type GlobFilesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Request       *v1.GlobFilesRequest   `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
-	Confinement   *Confinement           `protobuf:"bytes,2,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GlobFilesRequest) Reset() {
-	*x = GlobFilesRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[45]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GlobFilesRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GlobFilesRequest) ProtoMessage() {}
-
-func (x *GlobFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[45]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GlobFilesRequest.ProtoReflect.Descriptor instead.
-func (*GlobFilesRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{45}
-}
-
-func (x *GlobFilesRequest) GetRequest() *v1.GlobFilesRequest {
-	if x != nil {
-		return x.Request
-	}
-	return nil
-}
-
-func (x *GlobFilesRequest) GetConfinement() *Confinement {
-	if x != nil {
-		return x.Confinement
-	}
-	return nil
-}
-
-func (x *GlobFilesRequest) GetLimits() *Limits {
-	if x != nil {
-		return x.Limits
-	}
-	return nil
-}
-
-// GlobFilesResponse is the envelope of sandbox.v1.GlobFilesResponse.
-type GlobFilesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Response      *v1.GlobFilesResponse  `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GlobFilesResponse) Reset() {
-	*x = GlobFilesResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[46]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GlobFilesResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GlobFilesResponse) ProtoMessage() {}
-
-func (x *GlobFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[46]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GlobFilesResponse.ProtoReflect.Descriptor instead.
-func (*GlobFilesResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{46}
-}
-
-func (x *GlobFilesResponse) GetResponse() *v1.GlobFilesResponse {
-	if x != nil {
-		return x.Response
-	}
-	return nil
 }
 
 var File_sandbox_agent_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_sandbox_agent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	"$sandbox/agent/v1/agent_service.proto\x12\x10sandbox.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1esandbox/v1/sandbox_files.proto\x1a\"sandbox/v1/sandbox_lifecycle.proto\x1a sandbox/v1/sandbox_process.proto\x1a\x1fsandbox/v1/sandbox_search.proto\"C\n" +
+	"$sandbox/agent/v1/agent_service.proto\x12\x10sandbox.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1esandbox/v1/sandbox_files.proto\x1a sandbox/v1/sandbox_forward.proto\x1a\"sandbox/v1/sandbox_lifecycle.proto\x1a sandbox/v1/sandbox_process.proto\x1a\x1fsandbox/v1/sandbox_search.proto\"\x80\x01\n" +
+	"\vCallContext\x12?\n" +
+	"\vconfinement\x18\x01 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
+	"\x06limits\x18\x02 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"C\n" +
 	"\vConfinement\x124\n" +
 	"\bpolicies\x18\x01 \x03(\v2\x18.sandbox.v1.AccessPolicyR\bpolicies\"\xc2\x02\n" +
 	"\x06Limits\x12(\n" +
@@ -2923,185 +1313,91 @@ const file_sandbox_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x0emax_file_bytes\x18\x06 \x01(\x03R\fmaxFileBytes\"\\\n" +
 	"\fHelloRequest\x12%\n" +
 	"\x0eserver_version\x18\x01 \x01(\tR\rserverVersion\x12%\n" +
-	"\x0eprotocol_minor\x18\x02 \x01(\x05R\rprotocolMinor\"\xfb\x02\n" +
+	"\x0eprotocol_minor\x18\x02 \x01(\x05R\rprotocolMinor\"\xec\x01\n" +
 	"\rHelloResponse\x12#\n" +
 	"\ragent_version\x18\x01 \x01(\tR\fagentVersion\x12%\n" +
 	"\x0eprotocol_minor\x18\x02 \x01(\x05R\rprotocolMinor\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\tR\vincarnation\x127\n" +
-	"\tkill_mode\x18\x04 \x01(\x0e2\x1a.sandbox.agent.v1.KillModeR\bkillMode\x12!\n" +
-	"\flandlock_abi\x18\x05 \x01(\x05R\vlandlockAbi\x12\x18\n" +
-	"\aopenat2\x18\x06 \x01(\bR\aopenat2\x12#\n" +
-	"\rmemory_cgroup\x18\a \x01(\bR\fmemoryCgroup\x12\x10\n" +
-	"\x03uid\x18\b \x01(\x05R\x03uid\x12+\n" +
-	"\x11working_directory\x18\t \x01(\tR\x10workingDirectory\x12\"\n" +
-	"\fcapabilities\x18\n" +
-	" \x03(\tR\fcapabilities\"\x14\n" +
+	"\tkill_mode\x18\x04 \x01(\x0e2\x1a.sandbox.agent.v1.KillModeR\bkillMode\x12\x10\n" +
+	"\x03uid\x18\x05 \x01(\x05R\x03uid\x12\"\n" +
+	"\fcapabilities\x18\x06 \x03(\tR\fcapabilities\"\x14\n" +
 	"\x12GetActivityRequest\"~\n" +
 	"\x13GetActivityResponse\x12)\n" +
 	"\x10running_commands\x18\x01 \x01(\x05R\x0frunningCommands\x126\n" +
 	"\tidle_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bidleTimeJ\x04\b\x02\x10\x03\"\x11\n" +
 	"\x0fShutdownRequest\"\x12\n" +
-	"\x10ShutdownResponse\"\xb9\x01\n" +
-	"\x0eExecuteRequest\x124\n" +
-	"\arequest\x18\x01 \x01(\v2\x1a.sandbox.v1.ExecuteRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"\xcc\x01\n" +
-	"\x0fExecuteResponse\x12/\n" +
-	"\astarted\x18\x01 \x01(\v2\x13.sandbox.v1.StartedH\x00R\astarted\x12,\n" +
-	"\x06output\x18\x02 \x01(\v2\x12.sandbox.v1.OutputH\x00R\x06output\x12#\n" +
-	"\x03gap\x18\x03 \x01(\v2\x0f.sandbox.v1.GapH\x00R\x03gap\x12,\n" +
-	"\x06exited\x18\x04 \x01(\v2\x12.sandbox.v1.ExitedH\x00R\x06exitedB\a\n" +
-	"\x05event\"\xb7\x01\n" +
-	"\rAttachRequest\x123\n" +
-	"\arequest\x18\x01 \x01(\v2\x19.sandbox.v1.AttachRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"\xcb\x01\n" +
-	"\x0eAttachResponse\x12/\n" +
-	"\astarted\x18\x01 \x01(\v2\x13.sandbox.v1.StartedH\x00R\astarted\x12,\n" +
-	"\x06output\x18\x02 \x01(\v2\x12.sandbox.v1.OutputH\x00R\x06output\x12#\n" +
-	"\x03gap\x18\x03 \x01(\v2\x0f.sandbox.v1.GapH\x00R\x03gap\x12,\n" +
-	"\x06exited\x18\x04 \x01(\v2\x12.sandbox.v1.ExitedH\x00R\x06exitedB\a\n" +
-	"\x05event\"\xdd\x01\n" +
-	"\rUploadRequest\x122\n" +
-	"\x06header\x18\x01 \x01(\v2\x18.sandbox.v1.UploadHeaderH\x00R\x06header\x12\x16\n" +
-	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunk\x125\n" +
-	"\atrailer\x18\x03 \x01(\v2\x19.sandbox.v1.UploadTrailerH\x00R\atrailer\x12>\n" +
-	"\benvelope\x18\x04 \x01(\v2 .sandbox.agent.v1.UploadEnvelopeH\x00R\benvelopeB\t\n" +
-	"\apayload\"\x83\x01\n" +
-	"\x0eUploadEnvelope\x12?\n" +
-	"\vconfinement\x18\x01 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x02 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"H\n" +
-	"\x0eUploadResponse\x126\n" +
-	"\bresponse\x18\x01 \x01(\v2\x1a.sandbox.v1.UploadResponseR\bresponse\"\xbb\x01\n" +
-	"\x0fDownloadRequest\x125\n" +
-	"\arequest\x18\x01 \x01(\v2\x1b.sandbox.v1.DownloadRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"\xa4\x01\n" +
-	"\x10DownloadResponse\x124\n" +
-	"\x06header\x18\x01 \x01(\v2\x1a.sandbox.v1.DownloadHeaderH\x00R\x06header\x12\x16\n" +
-	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunk\x127\n" +
-	"\atrailer\x18\x03 \x01(\v2\x1b.sandbox.v1.DownloadTrailerH\x00R\atrailerB\t\n" +
-	"\apayload\"\xbf\x01\n" +
-	"\x11WriteStdinRequest\x127\n" +
-	"\arequest\x18\x01 \x01(\v2\x1d.sandbox.v1.WriteStdinRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"P\n" +
-	"\x12WriteStdinResponse\x12:\n" +
-	"\bresponse\x18\x01 \x01(\v2\x1e.sandbox.v1.WriteStdinResponseR\bresponse\"\xc5\x01\n" +
-	"\x14SignalProcessRequest\x12:\n" +
-	"\arequest\x18\x01 \x01(\v2 .sandbox.v1.SignalProcessRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"V\n" +
-	"\x15SignalProcessResponse\x12=\n" +
-	"\bresponse\x18\x01 \x01(\v2!.sandbox.v1.SignalProcessResponseR\bresponse\"\xc7\x01\n" +
-	"\x15ResizeTerminalRequest\x12;\n" +
-	"\arequest\x18\x01 \x01(\v2!.sandbox.v1.ResizeTerminalRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"X\n" +
-	"\x16ResizeTerminalResponse\x12>\n" +
-	"\bresponse\x18\x01 \x01(\v2\".sandbox.v1.ResizeTerminalResponseR\bresponse\"\xc5\x01\n" +
-	"\x14ListProcessesRequest\x12:\n" +
-	"\arequest\x18\x01 \x01(\v2 .sandbox.v1.ListProcessesRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"V\n" +
-	"\x15ListProcessesResponse\x12=\n" +
-	"\bresponse\x18\x01 \x01(\v2!.sandbox.v1.ListProcessesResponseR\bresponse\"\xbd\x01\n" +
-	"\x10GetUploadRequest\x126\n" +
-	"\arequest\x18\x01 \x01(\v2\x1c.sandbox.v1.GetUploadRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"N\n" +
-	"\x11GetUploadResponse\x129\n" +
-	"\bresponse\x18\x01 \x01(\v2\x1d.sandbox.v1.GetUploadResponseR\bresponse\"\xbb\x01\n" +
-	"\x0fStatFileRequest\x125\n" +
-	"\arequest\x18\x01 \x01(\v2\x1b.sandbox.v1.StatFileRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"L\n" +
-	"\x10StatFileResponse\x128\n" +
-	"\bresponse\x18\x01 \x01(\v2\x1c.sandbox.v1.StatFileResponseR\bresponse\"\xc5\x01\n" +
-	"\x14ListDirectoryRequest\x12:\n" +
-	"\arequest\x18\x01 \x01(\v2 .sandbox.v1.ListDirectoryRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"V\n" +
-	"\x15ListDirectoryResponse\x12=\n" +
-	"\bresponse\x18\x01 \x01(\v2!.sandbox.v1.ListDirectoryResponseR\bresponse\"\xc5\x01\n" +
-	"\x14MakeDirectoryRequest\x12:\n" +
-	"\arequest\x18\x01 \x01(\v2 .sandbox.v1.MakeDirectoryRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"V\n" +
-	"\x15MakeDirectoryResponse\x12=\n" +
-	"\bresponse\x18\x01 \x01(\v2!.sandbox.v1.MakeDirectoryResponseR\bresponse\"\xbb\x01\n" +
-	"\x0fMoveFileRequest\x125\n" +
-	"\arequest\x18\x01 \x01(\v2\x1b.sandbox.v1.MoveFileRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"L\n" +
-	"\x10MoveFileResponse\x128\n" +
-	"\bresponse\x18\x01 \x01(\v2\x1c.sandbox.v1.MoveFileResponseR\bresponse\"\xbf\x01\n" +
-	"\x11RemoveFileRequest\x127\n" +
-	"\arequest\x18\x01 \x01(\v2\x1d.sandbox.v1.RemoveFileRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"P\n" +
-	"\x12RemoveFileResponse\x12:\n" +
-	"\bresponse\x18\x01 \x01(\v2\x1e.sandbox.v1.RemoveFileResponseR\bresponse\"\xbd\x01\n" +
-	"\x10ReadLinesRequest\x126\n" +
-	"\arequest\x18\x01 \x01(\v2\x1c.sandbox.v1.ReadLinesRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"N\n" +
-	"\x11ReadLinesResponse\x129\n" +
-	"\bresponse\x18\x01 \x01(\v2\x1d.sandbox.v1.ReadLinesResponseR\bresponse\"\xbd\x01\n" +
-	"\x10WriteFileRequest\x126\n" +
-	"\arequest\x18\x01 \x01(\v2\x1c.sandbox.v1.WriteFileRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"N\n" +
-	"\x11WriteFileResponse\x129\n" +
-	"\bresponse\x18\x01 \x01(\v2\x1d.sandbox.v1.WriteFileResponseR\bresponse\"\xbb\x01\n" +
-	"\x0fEditFileRequest\x125\n" +
-	"\arequest\x18\x01 \x01(\v2\x1b.sandbox.v1.EditFileRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"L\n" +
-	"\x10EditFileResponse\x128\n" +
-	"\bresponse\x18\x01 \x01(\v2\x1c.sandbox.v1.EditFileResponseR\bresponse\"\xc1\x01\n" +
-	"\x12SearchFilesRequest\x128\n" +
-	"\arequest\x18\x01 \x01(\v2\x1e.sandbox.v1.SearchFilesRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"R\n" +
-	"\x13SearchFilesResponse\x12;\n" +
-	"\bresponse\x18\x01 \x01(\v2\x1f.sandbox.v1.SearchFilesResponseR\bresponse\"\xbd\x01\n" +
-	"\x10GlobFilesRequest\x126\n" +
-	"\arequest\x18\x01 \x01(\v2\x1c.sandbox.v1.GlobFilesRequestR\arequest\x12?\n" +
-	"\vconfinement\x18\x02 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x03 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"N\n" +
-	"\x11GlobFilesResponse\x129\n" +
-	"\bresponse\x18\x01 \x01(\v2\x1d.sandbox.v1.GlobFilesResponseR\bresponse*i\n" +
+	"\x10ShutdownResponse\"\x97\x01\n" +
+	"\x13AcceptEgressRequest\x128\n" +
+	"\x06answer\x18\x01 \x01(\v2\x1e.sandbox.agent.v1.EgressAnswerH\x00R\x06answer\x12;\n" +
+	"\arefusal\x18\x02 \x01(\v2\x1f.sandbox.agent.v1.EgressRefusalH\x00R\arefusalB\t\n" +
+	"\amessage\"\xa7\x01\n" +
+	"\x14AcceptEgressResponse\x12>\n" +
+	"\bquestion\x18\x01 \x01(\v2 .sandbox.agent.v1.EgressQuestionH\x00R\bquestion\x12D\n" +
+	"\n" +
+	"connection\x18\x02 \x01(\v2\".sandbox.agent.v1.EgressConnectionH\x00R\n" +
+	"connectionB\t\n" +
+	"\amessage\"4\n" +
+	"\x0eEgressQuestion\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
+	"\x04host\x18\x02 \x01(\tR\x04host\"4\n" +
+	"\fEgressAnswer\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
+	"\x05ports\x18\x02 \x03(\rR\x05ports\"J\n" +
+	"\x10EgressConnection\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
+	"\x04host\x18\x02 \x01(\tR\x04host\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\"x\n" +
+	"\rEgressRefusal\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12=\n" +
+	"\x06reason\x18\x02 \x01(\x0e2%.sandbox.agent.v1.EgressRefusalReasonR\x06reason\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\x8d\x01\n" +
+	"\x12CarryEgressRequest\x12%\n" +
+	"\rconnection_id\x18\x01 \x01(\x04H\x00R\fconnectionId\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12/\n" +
+	"\x03eof\x18\x03 \x01(\v2\x1b.sandbox.agent.v1.EgressEofH\x00R\x03eofB\t\n" +
+	"\apayload\"g\n" +
+	"\x13CarryEgressResponse\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12/\n" +
+	"\x03eof\x18\x03 \x01(\v2\x1b.sandbox.agent.v1.EgressEofH\x00R\x03eofB\t\n" +
+	"\apayload\"\v\n" +
+	"\tEgressEof*T\n" +
 	"\bKillMode\x12\x19\n" +
 	"\x15KILL_MODE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10KILL_MODE_CGROUP\x10\x01\x12\x17\n" +
-	"\x13KILL_MODE_SUBREAPER\x10\x02\x12\x13\n" +
-	"\x0fKILL_MODE_SWEEP\x10\x032\x98\x0f\n" +
+	"\x13KILL_MODE_SUBREAPER\x10\x02*\xa6\x01\n" +
+	"\x13EgressRefusalReason\x12%\n" +
+	"!EGRESS_REFUSAL_REASON_UNSPECIFIED\x10\x00\x12 \n" +
+	"\x1cEGRESS_REFUSAL_REASON_DENIED\x10\x01\x12%\n" +
+	"!EGRESS_REFUSAL_REASON_UNREACHABLE\x10\x02\x12\x1f\n" +
+	"\x1bEGRESS_REFUSAL_REASON_LIMIT\x10\x032\xbf\x0f\n" +
 	"\fAgentService\x12H\n" +
 	"\x05Hello\x12\x1e.sandbox.agent.v1.HelloRequest\x1a\x1f.sandbox.agent.v1.HelloResponse\x12Z\n" +
 	"\vGetActivity\x12$.sandbox.agent.v1.GetActivityRequest\x1a%.sandbox.agent.v1.GetActivityResponse\x12Q\n" +
-	"\bShutdown\x12!.sandbox.agent.v1.ShutdownRequest\x1a\".sandbox.agent.v1.ShutdownResponse\x12P\n" +
-	"\aExecute\x12 .sandbox.agent.v1.ExecuteRequest\x1a!.sandbox.agent.v1.ExecuteResponse0\x01\x12M\n" +
-	"\x06Attach\x12\x1f.sandbox.agent.v1.AttachRequest\x1a .sandbox.agent.v1.AttachResponse0\x01\x12W\n" +
+	"\bShutdown\x12!.sandbox.agent.v1.ShutdownRequest\x1a\".sandbox.agent.v1.ShutdownResponse\x12D\n" +
+	"\aExecute\x12\x1a.sandbox.v1.ExecuteRequest\x1a\x1b.sandbox.v1.ExecuteResponse0\x01\x12A\n" +
+	"\x06Attach\x12\x19.sandbox.v1.AttachRequest\x1a\x1a.sandbox.v1.AttachResponse0\x01\x12K\n" +
 	"\n" +
-	"WriteStdin\x12#.sandbox.agent.v1.WriteStdinRequest\x1a$.sandbox.agent.v1.WriteStdinResponse\x12`\n" +
-	"\rSignalProcess\x12&.sandbox.agent.v1.SignalProcessRequest\x1a'.sandbox.agent.v1.SignalProcessResponse\x12c\n" +
-	"\x0eResizeTerminal\x12'.sandbox.agent.v1.ResizeTerminalRequest\x1a(.sandbox.agent.v1.ResizeTerminalResponse\x12`\n" +
-	"\rListProcesses\x12&.sandbox.agent.v1.ListProcessesRequest\x1a'.sandbox.agent.v1.ListProcessesResponse\x12M\n" +
-	"\x06Upload\x12\x1f.sandbox.agent.v1.UploadRequest\x1a .sandbox.agent.v1.UploadResponse(\x01\x12S\n" +
-	"\bDownload\x12!.sandbox.agent.v1.DownloadRequest\x1a\".sandbox.agent.v1.DownloadResponse0\x01\x12T\n" +
-	"\tGetUpload\x12\".sandbox.agent.v1.GetUploadRequest\x1a#.sandbox.agent.v1.GetUploadResponse\x12Q\n" +
-	"\bStatFile\x12!.sandbox.agent.v1.StatFileRequest\x1a\".sandbox.agent.v1.StatFileResponse\x12`\n" +
-	"\rListDirectory\x12&.sandbox.agent.v1.ListDirectoryRequest\x1a'.sandbox.agent.v1.ListDirectoryResponse\x12`\n" +
-	"\rMakeDirectory\x12&.sandbox.agent.v1.MakeDirectoryRequest\x1a'.sandbox.agent.v1.MakeDirectoryResponse\x12Q\n" +
-	"\bMoveFile\x12!.sandbox.agent.v1.MoveFileRequest\x1a\".sandbox.agent.v1.MoveFileResponse\x12W\n" +
+	"WriteStdin\x12\x1d.sandbox.v1.WriteStdinRequest\x1a\x1e.sandbox.v1.WriteStdinResponse\x12T\n" +
+	"\rSignalProcess\x12 .sandbox.v1.SignalProcessRequest\x1a!.sandbox.v1.SignalProcessResponse\x12W\n" +
+	"\x0eResizeTerminal\x12!.sandbox.v1.ResizeTerminalRequest\x1a\".sandbox.v1.ResizeTerminalResponse\x12T\n" +
+	"\rListProcesses\x12 .sandbox.v1.ListProcessesRequest\x1a!.sandbox.v1.ListProcessesResponse\x12A\n" +
+	"\x06Upload\x12\x19.sandbox.v1.UploadRequest\x1a\x1a.sandbox.v1.UploadResponse(\x01\x12G\n" +
+	"\bDownload\x12\x1b.sandbox.v1.DownloadRequest\x1a\x1c.sandbox.v1.DownloadResponse0\x01\x12H\n" +
+	"\tGetUpload\x12\x1c.sandbox.v1.GetUploadRequest\x1a\x1d.sandbox.v1.GetUploadResponse\x12E\n" +
+	"\bStatFile\x12\x1b.sandbox.v1.StatFileRequest\x1a\x1c.sandbox.v1.StatFileResponse\x12T\n" +
+	"\rListDirectory\x12 .sandbox.v1.ListDirectoryRequest\x1a!.sandbox.v1.ListDirectoryResponse\x12T\n" +
+	"\rMakeDirectory\x12 .sandbox.v1.MakeDirectoryRequest\x1a!.sandbox.v1.MakeDirectoryResponse\x12E\n" +
+	"\bMoveFile\x12\x1b.sandbox.v1.MoveFileRequest\x1a\x1c.sandbox.v1.MoveFileResponse\x12K\n" +
 	"\n" +
-	"RemoveFile\x12#.sandbox.agent.v1.RemoveFileRequest\x1a$.sandbox.agent.v1.RemoveFileResponse\x12T\n" +
-	"\tReadLines\x12\".sandbox.agent.v1.ReadLinesRequest\x1a#.sandbox.agent.v1.ReadLinesResponse\x12T\n" +
-	"\tWriteFile\x12\".sandbox.agent.v1.WriteFileRequest\x1a#.sandbox.agent.v1.WriteFileResponse\x12Q\n" +
-	"\bEditFile\x12!.sandbox.agent.v1.EditFileRequest\x1a\".sandbox.agent.v1.EditFileResponse\x12Z\n" +
-	"\vSearchFiles\x12$.sandbox.agent.v1.SearchFilesRequest\x1a%.sandbox.agent.v1.SearchFilesResponse\x12T\n" +
-	"\tGlobFiles\x12\".sandbox.agent.v1.GlobFilesRequest\x1a#.sandbox.agent.v1.GlobFilesResponseB;Z9github.com/sandgate/sandgate/gen/sandbox/agent/v1;agentv1b\x06proto3"
+	"RemoveFile\x12\x1d.sandbox.v1.RemoveFileRequest\x1a\x1e.sandbox.v1.RemoveFileResponse\x12H\n" +
+	"\tReadLines\x12\x1c.sandbox.v1.ReadLinesRequest\x1a\x1d.sandbox.v1.ReadLinesResponse\x12H\n" +
+	"\tWriteFile\x12\x1c.sandbox.v1.WriteFileRequest\x1a\x1d.sandbox.v1.WriteFileResponse\x12E\n" +
+	"\bEditFile\x12\x1b.sandbox.v1.EditFileRequest\x1a\x1c.sandbox.v1.EditFileResponse\x12N\n" +
+	"\vSearchFiles\x12\x1e.sandbox.v1.SearchFilesRequest\x1a\x1f.sandbox.v1.SearchFilesResponse\x12H\n" +
+	"\tGlobFiles\x12\x1c.sandbox.v1.GlobFilesRequest\x1a\x1d.sandbox.v1.GlobFilesResponse\x12F\n" +
+	"\aForward\x12\x1a.sandbox.v1.ForwardRequest\x1a\x1b.sandbox.v1.ForwardResponse(\x010\x01\x12a\n" +
+	"\fAcceptEgress\x12%.sandbox.agent.v1.AcceptEgressRequest\x1a&.sandbox.agent.v1.AcceptEgressResponse(\x010\x01\x12^\n" +
+	"\vCarryEgress\x12$.sandbox.agent.v1.CarryEgressRequest\x1a%.sandbox.agent.v1.CarryEgressResponse(\x010\x01B;Z9github.com/sandgate/sandgate/gen/sandbox/agent/v1;agentv1b\x06proto3"
 
 var (
 	file_sandbox_agent_v1_agent_service_proto_rawDescOnce sync.Once
@@ -3115,243 +1411,143 @@ func file_sandbox_agent_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_sandbox_agent_v1_agent_service_proto_rawDescData
 }
 
-var file_sandbox_agent_v1_agent_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sandbox_agent_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_sandbox_agent_v1_agent_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_sandbox_agent_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_sandbox_agent_v1_agent_service_proto_goTypes = []any{
 	(KillMode)(0),                     // 0: sandbox.agent.v1.KillMode
-	(*Confinement)(nil),               // 1: sandbox.agent.v1.Confinement
-	(*Limits)(nil),                    // 2: sandbox.agent.v1.Limits
-	(*HelloRequest)(nil),              // 3: sandbox.agent.v1.HelloRequest
-	(*HelloResponse)(nil),             // 4: sandbox.agent.v1.HelloResponse
-	(*GetActivityRequest)(nil),        // 5: sandbox.agent.v1.GetActivityRequest
-	(*GetActivityResponse)(nil),       // 6: sandbox.agent.v1.GetActivityResponse
-	(*ShutdownRequest)(nil),           // 7: sandbox.agent.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),          // 8: sandbox.agent.v1.ShutdownResponse
-	(*ExecuteRequest)(nil),            // 9: sandbox.agent.v1.ExecuteRequest
-	(*ExecuteResponse)(nil),           // 10: sandbox.agent.v1.ExecuteResponse
-	(*AttachRequest)(nil),             // 11: sandbox.agent.v1.AttachRequest
-	(*AttachResponse)(nil),            // 12: sandbox.agent.v1.AttachResponse
-	(*UploadRequest)(nil),             // 13: sandbox.agent.v1.UploadRequest
-	(*UploadEnvelope)(nil),            // 14: sandbox.agent.v1.UploadEnvelope
-	(*UploadResponse)(nil),            // 15: sandbox.agent.v1.UploadResponse
-	(*DownloadRequest)(nil),           // 16: sandbox.agent.v1.DownloadRequest
-	(*DownloadResponse)(nil),          // 17: sandbox.agent.v1.DownloadResponse
-	(*WriteStdinRequest)(nil),         // 18: sandbox.agent.v1.WriteStdinRequest
-	(*WriteStdinResponse)(nil),        // 19: sandbox.agent.v1.WriteStdinResponse
-	(*SignalProcessRequest)(nil),      // 20: sandbox.agent.v1.SignalProcessRequest
-	(*SignalProcessResponse)(nil),     // 21: sandbox.agent.v1.SignalProcessResponse
-	(*ResizeTerminalRequest)(nil),     // 22: sandbox.agent.v1.ResizeTerminalRequest
-	(*ResizeTerminalResponse)(nil),    // 23: sandbox.agent.v1.ResizeTerminalResponse
-	(*ListProcessesRequest)(nil),      // 24: sandbox.agent.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil),     // 25: sandbox.agent.v1.ListProcessesResponse
-	(*GetUploadRequest)(nil),          // 26: sandbox.agent.v1.GetUploadRequest
-	(*GetUploadResponse)(nil),         // 27: sandbox.agent.v1.GetUploadResponse
-	(*StatFileRequest)(nil),           // 28: sandbox.agent.v1.StatFileRequest
-	(*StatFileResponse)(nil),          // 29: sandbox.agent.v1.StatFileResponse
-	(*ListDirectoryRequest)(nil),      // 30: sandbox.agent.v1.ListDirectoryRequest
-	(*ListDirectoryResponse)(nil),     // 31: sandbox.agent.v1.ListDirectoryResponse
-	(*MakeDirectoryRequest)(nil),      // 32: sandbox.agent.v1.MakeDirectoryRequest
-	(*MakeDirectoryResponse)(nil),     // 33: sandbox.agent.v1.MakeDirectoryResponse
-	(*MoveFileRequest)(nil),           // 34: sandbox.agent.v1.MoveFileRequest
-	(*MoveFileResponse)(nil),          // 35: sandbox.agent.v1.MoveFileResponse
-	(*RemoveFileRequest)(nil),         // 36: sandbox.agent.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),        // 37: sandbox.agent.v1.RemoveFileResponse
-	(*ReadLinesRequest)(nil),          // 38: sandbox.agent.v1.ReadLinesRequest
-	(*ReadLinesResponse)(nil),         // 39: sandbox.agent.v1.ReadLinesResponse
-	(*WriteFileRequest)(nil),          // 40: sandbox.agent.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),         // 41: sandbox.agent.v1.WriteFileResponse
-	(*EditFileRequest)(nil),           // 42: sandbox.agent.v1.EditFileRequest
-	(*EditFileResponse)(nil),          // 43: sandbox.agent.v1.EditFileResponse
-	(*SearchFilesRequest)(nil),        // 44: sandbox.agent.v1.SearchFilesRequest
-	(*SearchFilesResponse)(nil),       // 45: sandbox.agent.v1.SearchFilesResponse
-	(*GlobFilesRequest)(nil),          // 46: sandbox.agent.v1.GlobFilesRequest
-	(*GlobFilesResponse)(nil),         // 47: sandbox.agent.v1.GlobFilesResponse
-	(*v1.AccessPolicy)(nil),           // 48: sandbox.v1.AccessPolicy
-	(*durationpb.Duration)(nil),       // 49: google.protobuf.Duration
-	(*v1.ExecuteRequest)(nil),         // 50: sandbox.v1.ExecuteRequest
-	(*v1.Started)(nil),                // 51: sandbox.v1.Started
-	(*v1.Output)(nil),                 // 52: sandbox.v1.Output
-	(*v1.Gap)(nil),                    // 53: sandbox.v1.Gap
-	(*v1.Exited)(nil),                 // 54: sandbox.v1.Exited
-	(*v1.AttachRequest)(nil),          // 55: sandbox.v1.AttachRequest
-	(*v1.UploadHeader)(nil),           // 56: sandbox.v1.UploadHeader
-	(*v1.UploadTrailer)(nil),          // 57: sandbox.v1.UploadTrailer
-	(*v1.UploadResponse)(nil),         // 58: sandbox.v1.UploadResponse
-	(*v1.DownloadRequest)(nil),        // 59: sandbox.v1.DownloadRequest
-	(*v1.DownloadHeader)(nil),         // 60: sandbox.v1.DownloadHeader
-	(*v1.DownloadTrailer)(nil),        // 61: sandbox.v1.DownloadTrailer
-	(*v1.WriteStdinRequest)(nil),      // 62: sandbox.v1.WriteStdinRequest
-	(*v1.WriteStdinResponse)(nil),     // 63: sandbox.v1.WriteStdinResponse
-	(*v1.SignalProcessRequest)(nil),   // 64: sandbox.v1.SignalProcessRequest
-	(*v1.SignalProcessResponse)(nil),  // 65: sandbox.v1.SignalProcessResponse
-	(*v1.ResizeTerminalRequest)(nil),  // 66: sandbox.v1.ResizeTerminalRequest
-	(*v1.ResizeTerminalResponse)(nil), // 67: sandbox.v1.ResizeTerminalResponse
-	(*v1.ListProcessesRequest)(nil),   // 68: sandbox.v1.ListProcessesRequest
-	(*v1.ListProcessesResponse)(nil),  // 69: sandbox.v1.ListProcessesResponse
-	(*v1.GetUploadRequest)(nil),       // 70: sandbox.v1.GetUploadRequest
-	(*v1.GetUploadResponse)(nil),      // 71: sandbox.v1.GetUploadResponse
-	(*v1.StatFileRequest)(nil),        // 72: sandbox.v1.StatFileRequest
-	(*v1.StatFileResponse)(nil),       // 73: sandbox.v1.StatFileResponse
-	(*v1.ListDirectoryRequest)(nil),   // 74: sandbox.v1.ListDirectoryRequest
-	(*v1.ListDirectoryResponse)(nil),  // 75: sandbox.v1.ListDirectoryResponse
-	(*v1.MakeDirectoryRequest)(nil),   // 76: sandbox.v1.MakeDirectoryRequest
-	(*v1.MakeDirectoryResponse)(nil),  // 77: sandbox.v1.MakeDirectoryResponse
-	(*v1.MoveFileRequest)(nil),        // 78: sandbox.v1.MoveFileRequest
-	(*v1.MoveFileResponse)(nil),       // 79: sandbox.v1.MoveFileResponse
-	(*v1.RemoveFileRequest)(nil),      // 80: sandbox.v1.RemoveFileRequest
-	(*v1.RemoveFileResponse)(nil),     // 81: sandbox.v1.RemoveFileResponse
-	(*v1.ReadLinesRequest)(nil),       // 82: sandbox.v1.ReadLinesRequest
-	(*v1.ReadLinesResponse)(nil),      // 83: sandbox.v1.ReadLinesResponse
-	(*v1.WriteFileRequest)(nil),       // 84: sandbox.v1.WriteFileRequest
-	(*v1.WriteFileResponse)(nil),      // 85: sandbox.v1.WriteFileResponse
-	(*v1.EditFileRequest)(nil),        // 86: sandbox.v1.EditFileRequest
-	(*v1.EditFileResponse)(nil),       // 87: sandbox.v1.EditFileResponse
-	(*v1.SearchFilesRequest)(nil),     // 88: sandbox.v1.SearchFilesRequest
-	(*v1.SearchFilesResponse)(nil),    // 89: sandbox.v1.SearchFilesResponse
-	(*v1.GlobFilesRequest)(nil),       // 90: sandbox.v1.GlobFilesRequest
-	(*v1.GlobFilesResponse)(nil),      // 91: sandbox.v1.GlobFilesResponse
+	(EgressRefusalReason)(0),          // 1: sandbox.agent.v1.EgressRefusalReason
+	(*CallContext)(nil),               // 2: sandbox.agent.v1.CallContext
+	(*Confinement)(nil),               // 3: sandbox.agent.v1.Confinement
+	(*Limits)(nil),                    // 4: sandbox.agent.v1.Limits
+	(*HelloRequest)(nil),              // 5: sandbox.agent.v1.HelloRequest
+	(*HelloResponse)(nil),             // 6: sandbox.agent.v1.HelloResponse
+	(*GetActivityRequest)(nil),        // 7: sandbox.agent.v1.GetActivityRequest
+	(*GetActivityResponse)(nil),       // 8: sandbox.agent.v1.GetActivityResponse
+	(*ShutdownRequest)(nil),           // 9: sandbox.agent.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),          // 10: sandbox.agent.v1.ShutdownResponse
+	(*AcceptEgressRequest)(nil),       // 11: sandbox.agent.v1.AcceptEgressRequest
+	(*AcceptEgressResponse)(nil),      // 12: sandbox.agent.v1.AcceptEgressResponse
+	(*EgressQuestion)(nil),            // 13: sandbox.agent.v1.EgressQuestion
+	(*EgressAnswer)(nil),              // 14: sandbox.agent.v1.EgressAnswer
+	(*EgressConnection)(nil),          // 15: sandbox.agent.v1.EgressConnection
+	(*EgressRefusal)(nil),             // 16: sandbox.agent.v1.EgressRefusal
+	(*CarryEgressRequest)(nil),        // 17: sandbox.agent.v1.CarryEgressRequest
+	(*CarryEgressResponse)(nil),       // 18: sandbox.agent.v1.CarryEgressResponse
+	(*EgressEof)(nil),                 // 19: sandbox.agent.v1.EgressEof
+	(*v1.AccessPolicy)(nil),           // 20: sandbox.v1.AccessPolicy
+	(*durationpb.Duration)(nil),       // 21: google.protobuf.Duration
+	(*v1.ExecuteRequest)(nil),         // 22: sandbox.v1.ExecuteRequest
+	(*v1.AttachRequest)(nil),          // 23: sandbox.v1.AttachRequest
+	(*v1.WriteStdinRequest)(nil),      // 24: sandbox.v1.WriteStdinRequest
+	(*v1.SignalProcessRequest)(nil),   // 25: sandbox.v1.SignalProcessRequest
+	(*v1.ResizeTerminalRequest)(nil),  // 26: sandbox.v1.ResizeTerminalRequest
+	(*v1.ListProcessesRequest)(nil),   // 27: sandbox.v1.ListProcessesRequest
+	(*v1.UploadRequest)(nil),          // 28: sandbox.v1.UploadRequest
+	(*v1.DownloadRequest)(nil),        // 29: sandbox.v1.DownloadRequest
+	(*v1.GetUploadRequest)(nil),       // 30: sandbox.v1.GetUploadRequest
+	(*v1.StatFileRequest)(nil),        // 31: sandbox.v1.StatFileRequest
+	(*v1.ListDirectoryRequest)(nil),   // 32: sandbox.v1.ListDirectoryRequest
+	(*v1.MakeDirectoryRequest)(nil),   // 33: sandbox.v1.MakeDirectoryRequest
+	(*v1.MoveFileRequest)(nil),        // 34: sandbox.v1.MoveFileRequest
+	(*v1.RemoveFileRequest)(nil),      // 35: sandbox.v1.RemoveFileRequest
+	(*v1.ReadLinesRequest)(nil),       // 36: sandbox.v1.ReadLinesRequest
+	(*v1.WriteFileRequest)(nil),       // 37: sandbox.v1.WriteFileRequest
+	(*v1.EditFileRequest)(nil),        // 38: sandbox.v1.EditFileRequest
+	(*v1.SearchFilesRequest)(nil),     // 39: sandbox.v1.SearchFilesRequest
+	(*v1.GlobFilesRequest)(nil),       // 40: sandbox.v1.GlobFilesRequest
+	(*v1.ForwardRequest)(nil),         // 41: sandbox.v1.ForwardRequest
+	(*v1.ExecuteResponse)(nil),        // 42: sandbox.v1.ExecuteResponse
+	(*v1.AttachResponse)(nil),         // 43: sandbox.v1.AttachResponse
+	(*v1.WriteStdinResponse)(nil),     // 44: sandbox.v1.WriteStdinResponse
+	(*v1.SignalProcessResponse)(nil),  // 45: sandbox.v1.SignalProcessResponse
+	(*v1.ResizeTerminalResponse)(nil), // 46: sandbox.v1.ResizeTerminalResponse
+	(*v1.ListProcessesResponse)(nil),  // 47: sandbox.v1.ListProcessesResponse
+	(*v1.UploadResponse)(nil),         // 48: sandbox.v1.UploadResponse
+	(*v1.DownloadResponse)(nil),       // 49: sandbox.v1.DownloadResponse
+	(*v1.GetUploadResponse)(nil),      // 50: sandbox.v1.GetUploadResponse
+	(*v1.StatFileResponse)(nil),       // 51: sandbox.v1.StatFileResponse
+	(*v1.ListDirectoryResponse)(nil),  // 52: sandbox.v1.ListDirectoryResponse
+	(*v1.MakeDirectoryResponse)(nil),  // 53: sandbox.v1.MakeDirectoryResponse
+	(*v1.MoveFileResponse)(nil),       // 54: sandbox.v1.MoveFileResponse
+	(*v1.RemoveFileResponse)(nil),     // 55: sandbox.v1.RemoveFileResponse
+	(*v1.ReadLinesResponse)(nil),      // 56: sandbox.v1.ReadLinesResponse
+	(*v1.WriteFileResponse)(nil),      // 57: sandbox.v1.WriteFileResponse
+	(*v1.EditFileResponse)(nil),       // 58: sandbox.v1.EditFileResponse
+	(*v1.SearchFilesResponse)(nil),    // 59: sandbox.v1.SearchFilesResponse
+	(*v1.GlobFilesResponse)(nil),      // 60: sandbox.v1.GlobFilesResponse
+	(*v1.ForwardResponse)(nil),        // 61: sandbox.v1.ForwardResponse
 }
 var file_sandbox_agent_v1_agent_service_proto_depIdxs = []int32{
-	48,  // 0: sandbox.agent.v1.Confinement.policies:type_name -> sandbox.v1.AccessPolicy
-	49,  // 1: sandbox.agent.v1.Limits.default_timeout:type_name -> google.protobuf.Duration
-	49,  // 2: sandbox.agent.v1.Limits.max_timeout:type_name -> google.protobuf.Duration
-	49,  // 3: sandbox.agent.v1.Limits.end_retention:type_name -> google.protobuf.Duration
-	0,   // 4: sandbox.agent.v1.HelloResponse.kill_mode:type_name -> sandbox.agent.v1.KillMode
-	49,  // 5: sandbox.agent.v1.GetActivityResponse.idle_time:type_name -> google.protobuf.Duration
-	50,  // 6: sandbox.agent.v1.ExecuteRequest.request:type_name -> sandbox.v1.ExecuteRequest
-	1,   // 7: sandbox.agent.v1.ExecuteRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 8: sandbox.agent.v1.ExecuteRequest.limits:type_name -> sandbox.agent.v1.Limits
-	51,  // 9: sandbox.agent.v1.ExecuteResponse.started:type_name -> sandbox.v1.Started
-	52,  // 10: sandbox.agent.v1.ExecuteResponse.output:type_name -> sandbox.v1.Output
-	53,  // 11: sandbox.agent.v1.ExecuteResponse.gap:type_name -> sandbox.v1.Gap
-	54,  // 12: sandbox.agent.v1.ExecuteResponse.exited:type_name -> sandbox.v1.Exited
-	55,  // 13: sandbox.agent.v1.AttachRequest.request:type_name -> sandbox.v1.AttachRequest
-	1,   // 14: sandbox.agent.v1.AttachRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 15: sandbox.agent.v1.AttachRequest.limits:type_name -> sandbox.agent.v1.Limits
-	51,  // 16: sandbox.agent.v1.AttachResponse.started:type_name -> sandbox.v1.Started
-	52,  // 17: sandbox.agent.v1.AttachResponse.output:type_name -> sandbox.v1.Output
-	53,  // 18: sandbox.agent.v1.AttachResponse.gap:type_name -> sandbox.v1.Gap
-	54,  // 19: sandbox.agent.v1.AttachResponse.exited:type_name -> sandbox.v1.Exited
-	56,  // 20: sandbox.agent.v1.UploadRequest.header:type_name -> sandbox.v1.UploadHeader
-	57,  // 21: sandbox.agent.v1.UploadRequest.trailer:type_name -> sandbox.v1.UploadTrailer
-	14,  // 22: sandbox.agent.v1.UploadRequest.envelope:type_name -> sandbox.agent.v1.UploadEnvelope
-	1,   // 23: sandbox.agent.v1.UploadEnvelope.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 24: sandbox.agent.v1.UploadEnvelope.limits:type_name -> sandbox.agent.v1.Limits
-	58,  // 25: sandbox.agent.v1.UploadResponse.response:type_name -> sandbox.v1.UploadResponse
-	59,  // 26: sandbox.agent.v1.DownloadRequest.request:type_name -> sandbox.v1.DownloadRequest
-	1,   // 27: sandbox.agent.v1.DownloadRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 28: sandbox.agent.v1.DownloadRequest.limits:type_name -> sandbox.agent.v1.Limits
-	60,  // 29: sandbox.agent.v1.DownloadResponse.header:type_name -> sandbox.v1.DownloadHeader
-	61,  // 30: sandbox.agent.v1.DownloadResponse.trailer:type_name -> sandbox.v1.DownloadTrailer
-	62,  // 31: sandbox.agent.v1.WriteStdinRequest.request:type_name -> sandbox.v1.WriteStdinRequest
-	1,   // 32: sandbox.agent.v1.WriteStdinRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 33: sandbox.agent.v1.WriteStdinRequest.limits:type_name -> sandbox.agent.v1.Limits
-	63,  // 34: sandbox.agent.v1.WriteStdinResponse.response:type_name -> sandbox.v1.WriteStdinResponse
-	64,  // 35: sandbox.agent.v1.SignalProcessRequest.request:type_name -> sandbox.v1.SignalProcessRequest
-	1,   // 36: sandbox.agent.v1.SignalProcessRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 37: sandbox.agent.v1.SignalProcessRequest.limits:type_name -> sandbox.agent.v1.Limits
-	65,  // 38: sandbox.agent.v1.SignalProcessResponse.response:type_name -> sandbox.v1.SignalProcessResponse
-	66,  // 39: sandbox.agent.v1.ResizeTerminalRequest.request:type_name -> sandbox.v1.ResizeTerminalRequest
-	1,   // 40: sandbox.agent.v1.ResizeTerminalRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 41: sandbox.agent.v1.ResizeTerminalRequest.limits:type_name -> sandbox.agent.v1.Limits
-	67,  // 42: sandbox.agent.v1.ResizeTerminalResponse.response:type_name -> sandbox.v1.ResizeTerminalResponse
-	68,  // 43: sandbox.agent.v1.ListProcessesRequest.request:type_name -> sandbox.v1.ListProcessesRequest
-	1,   // 44: sandbox.agent.v1.ListProcessesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 45: sandbox.agent.v1.ListProcessesRequest.limits:type_name -> sandbox.agent.v1.Limits
-	69,  // 46: sandbox.agent.v1.ListProcessesResponse.response:type_name -> sandbox.v1.ListProcessesResponse
-	70,  // 47: sandbox.agent.v1.GetUploadRequest.request:type_name -> sandbox.v1.GetUploadRequest
-	1,   // 48: sandbox.agent.v1.GetUploadRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 49: sandbox.agent.v1.GetUploadRequest.limits:type_name -> sandbox.agent.v1.Limits
-	71,  // 50: sandbox.agent.v1.GetUploadResponse.response:type_name -> sandbox.v1.GetUploadResponse
-	72,  // 51: sandbox.agent.v1.StatFileRequest.request:type_name -> sandbox.v1.StatFileRequest
-	1,   // 52: sandbox.agent.v1.StatFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 53: sandbox.agent.v1.StatFileRequest.limits:type_name -> sandbox.agent.v1.Limits
-	73,  // 54: sandbox.agent.v1.StatFileResponse.response:type_name -> sandbox.v1.StatFileResponse
-	74,  // 55: sandbox.agent.v1.ListDirectoryRequest.request:type_name -> sandbox.v1.ListDirectoryRequest
-	1,   // 56: sandbox.agent.v1.ListDirectoryRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 57: sandbox.agent.v1.ListDirectoryRequest.limits:type_name -> sandbox.agent.v1.Limits
-	75,  // 58: sandbox.agent.v1.ListDirectoryResponse.response:type_name -> sandbox.v1.ListDirectoryResponse
-	76,  // 59: sandbox.agent.v1.MakeDirectoryRequest.request:type_name -> sandbox.v1.MakeDirectoryRequest
-	1,   // 60: sandbox.agent.v1.MakeDirectoryRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 61: sandbox.agent.v1.MakeDirectoryRequest.limits:type_name -> sandbox.agent.v1.Limits
-	77,  // 62: sandbox.agent.v1.MakeDirectoryResponse.response:type_name -> sandbox.v1.MakeDirectoryResponse
-	78,  // 63: sandbox.agent.v1.MoveFileRequest.request:type_name -> sandbox.v1.MoveFileRequest
-	1,   // 64: sandbox.agent.v1.MoveFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 65: sandbox.agent.v1.MoveFileRequest.limits:type_name -> sandbox.agent.v1.Limits
-	79,  // 66: sandbox.agent.v1.MoveFileResponse.response:type_name -> sandbox.v1.MoveFileResponse
-	80,  // 67: sandbox.agent.v1.RemoveFileRequest.request:type_name -> sandbox.v1.RemoveFileRequest
-	1,   // 68: sandbox.agent.v1.RemoveFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 69: sandbox.agent.v1.RemoveFileRequest.limits:type_name -> sandbox.agent.v1.Limits
-	81,  // 70: sandbox.agent.v1.RemoveFileResponse.response:type_name -> sandbox.v1.RemoveFileResponse
-	82,  // 71: sandbox.agent.v1.ReadLinesRequest.request:type_name -> sandbox.v1.ReadLinesRequest
-	1,   // 72: sandbox.agent.v1.ReadLinesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 73: sandbox.agent.v1.ReadLinesRequest.limits:type_name -> sandbox.agent.v1.Limits
-	83,  // 74: sandbox.agent.v1.ReadLinesResponse.response:type_name -> sandbox.v1.ReadLinesResponse
-	84,  // 75: sandbox.agent.v1.WriteFileRequest.request:type_name -> sandbox.v1.WriteFileRequest
-	1,   // 76: sandbox.agent.v1.WriteFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 77: sandbox.agent.v1.WriteFileRequest.limits:type_name -> sandbox.agent.v1.Limits
-	85,  // 78: sandbox.agent.v1.WriteFileResponse.response:type_name -> sandbox.v1.WriteFileResponse
-	86,  // 79: sandbox.agent.v1.EditFileRequest.request:type_name -> sandbox.v1.EditFileRequest
-	1,   // 80: sandbox.agent.v1.EditFileRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 81: sandbox.agent.v1.EditFileRequest.limits:type_name -> sandbox.agent.v1.Limits
-	87,  // 82: sandbox.agent.v1.EditFileResponse.response:type_name -> sandbox.v1.EditFileResponse
-	88,  // 83: sandbox.agent.v1.SearchFilesRequest.request:type_name -> sandbox.v1.SearchFilesRequest
-	1,   // 84: sandbox.agent.v1.SearchFilesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 85: sandbox.agent.v1.SearchFilesRequest.limits:type_name -> sandbox.agent.v1.Limits
-	89,  // 86: sandbox.agent.v1.SearchFilesResponse.response:type_name -> sandbox.v1.SearchFilesResponse
-	90,  // 87: sandbox.agent.v1.GlobFilesRequest.request:type_name -> sandbox.v1.GlobFilesRequest
-	1,   // 88: sandbox.agent.v1.GlobFilesRequest.confinement:type_name -> sandbox.agent.v1.Confinement
-	2,   // 89: sandbox.agent.v1.GlobFilesRequest.limits:type_name -> sandbox.agent.v1.Limits
-	91,  // 90: sandbox.agent.v1.GlobFilesResponse.response:type_name -> sandbox.v1.GlobFilesResponse
-	3,   // 91: sandbox.agent.v1.AgentService.Hello:input_type -> sandbox.agent.v1.HelloRequest
-	5,   // 92: sandbox.agent.v1.AgentService.GetActivity:input_type -> sandbox.agent.v1.GetActivityRequest
-	7,   // 93: sandbox.agent.v1.AgentService.Shutdown:input_type -> sandbox.agent.v1.ShutdownRequest
-	9,   // 94: sandbox.agent.v1.AgentService.Execute:input_type -> sandbox.agent.v1.ExecuteRequest
-	11,  // 95: sandbox.agent.v1.AgentService.Attach:input_type -> sandbox.agent.v1.AttachRequest
-	18,  // 96: sandbox.agent.v1.AgentService.WriteStdin:input_type -> sandbox.agent.v1.WriteStdinRequest
-	20,  // 97: sandbox.agent.v1.AgentService.SignalProcess:input_type -> sandbox.agent.v1.SignalProcessRequest
-	22,  // 98: sandbox.agent.v1.AgentService.ResizeTerminal:input_type -> sandbox.agent.v1.ResizeTerminalRequest
-	24,  // 99: sandbox.agent.v1.AgentService.ListProcesses:input_type -> sandbox.agent.v1.ListProcessesRequest
-	13,  // 100: sandbox.agent.v1.AgentService.Upload:input_type -> sandbox.agent.v1.UploadRequest
-	16,  // 101: sandbox.agent.v1.AgentService.Download:input_type -> sandbox.agent.v1.DownloadRequest
-	26,  // 102: sandbox.agent.v1.AgentService.GetUpload:input_type -> sandbox.agent.v1.GetUploadRequest
-	28,  // 103: sandbox.agent.v1.AgentService.StatFile:input_type -> sandbox.agent.v1.StatFileRequest
-	30,  // 104: sandbox.agent.v1.AgentService.ListDirectory:input_type -> sandbox.agent.v1.ListDirectoryRequest
-	32,  // 105: sandbox.agent.v1.AgentService.MakeDirectory:input_type -> sandbox.agent.v1.MakeDirectoryRequest
-	34,  // 106: sandbox.agent.v1.AgentService.MoveFile:input_type -> sandbox.agent.v1.MoveFileRequest
-	36,  // 107: sandbox.agent.v1.AgentService.RemoveFile:input_type -> sandbox.agent.v1.RemoveFileRequest
-	38,  // 108: sandbox.agent.v1.AgentService.ReadLines:input_type -> sandbox.agent.v1.ReadLinesRequest
-	40,  // 109: sandbox.agent.v1.AgentService.WriteFile:input_type -> sandbox.agent.v1.WriteFileRequest
-	42,  // 110: sandbox.agent.v1.AgentService.EditFile:input_type -> sandbox.agent.v1.EditFileRequest
-	44,  // 111: sandbox.agent.v1.AgentService.SearchFiles:input_type -> sandbox.agent.v1.SearchFilesRequest
-	46,  // 112: sandbox.agent.v1.AgentService.GlobFiles:input_type -> sandbox.agent.v1.GlobFilesRequest
-	4,   // 113: sandbox.agent.v1.AgentService.Hello:output_type -> sandbox.agent.v1.HelloResponse
-	6,   // 114: sandbox.agent.v1.AgentService.GetActivity:output_type -> sandbox.agent.v1.GetActivityResponse
-	8,   // 115: sandbox.agent.v1.AgentService.Shutdown:output_type -> sandbox.agent.v1.ShutdownResponse
-	10,  // 116: sandbox.agent.v1.AgentService.Execute:output_type -> sandbox.agent.v1.ExecuteResponse
-	12,  // 117: sandbox.agent.v1.AgentService.Attach:output_type -> sandbox.agent.v1.AttachResponse
-	19,  // 118: sandbox.agent.v1.AgentService.WriteStdin:output_type -> sandbox.agent.v1.WriteStdinResponse
-	21,  // 119: sandbox.agent.v1.AgentService.SignalProcess:output_type -> sandbox.agent.v1.SignalProcessResponse
-	23,  // 120: sandbox.agent.v1.AgentService.ResizeTerminal:output_type -> sandbox.agent.v1.ResizeTerminalResponse
-	25,  // 121: sandbox.agent.v1.AgentService.ListProcesses:output_type -> sandbox.agent.v1.ListProcessesResponse
-	15,  // 122: sandbox.agent.v1.AgentService.Upload:output_type -> sandbox.agent.v1.UploadResponse
-	17,  // 123: sandbox.agent.v1.AgentService.Download:output_type -> sandbox.agent.v1.DownloadResponse
-	27,  // 124: sandbox.agent.v1.AgentService.GetUpload:output_type -> sandbox.agent.v1.GetUploadResponse
-	29,  // 125: sandbox.agent.v1.AgentService.StatFile:output_type -> sandbox.agent.v1.StatFileResponse
-	31,  // 126: sandbox.agent.v1.AgentService.ListDirectory:output_type -> sandbox.agent.v1.ListDirectoryResponse
-	33,  // 127: sandbox.agent.v1.AgentService.MakeDirectory:output_type -> sandbox.agent.v1.MakeDirectoryResponse
-	35,  // 128: sandbox.agent.v1.AgentService.MoveFile:output_type -> sandbox.agent.v1.MoveFileResponse
-	37,  // 129: sandbox.agent.v1.AgentService.RemoveFile:output_type -> sandbox.agent.v1.RemoveFileResponse
-	39,  // 130: sandbox.agent.v1.AgentService.ReadLines:output_type -> sandbox.agent.v1.ReadLinesResponse
-	41,  // 131: sandbox.agent.v1.AgentService.WriteFile:output_type -> sandbox.agent.v1.WriteFileResponse
-	43,  // 132: sandbox.agent.v1.AgentService.EditFile:output_type -> sandbox.agent.v1.EditFileResponse
-	45,  // 133: sandbox.agent.v1.AgentService.SearchFiles:output_type -> sandbox.agent.v1.SearchFilesResponse
-	47,  // 134: sandbox.agent.v1.AgentService.GlobFiles:output_type -> sandbox.agent.v1.GlobFilesResponse
-	113, // [113:135] is the sub-list for method output_type
-	91,  // [91:113] is the sub-list for method input_type
-	91,  // [91:91] is the sub-list for extension type_name
-	91,  // [91:91] is the sub-list for extension extendee
-	0,   // [0:91] is the sub-list for field type_name
+	3,  // 0: sandbox.agent.v1.CallContext.confinement:type_name -> sandbox.agent.v1.Confinement
+	4,  // 1: sandbox.agent.v1.CallContext.limits:type_name -> sandbox.agent.v1.Limits
+	20, // 2: sandbox.agent.v1.Confinement.policies:type_name -> sandbox.v1.AccessPolicy
+	21, // 3: sandbox.agent.v1.Limits.default_timeout:type_name -> google.protobuf.Duration
+	21, // 4: sandbox.agent.v1.Limits.max_timeout:type_name -> google.protobuf.Duration
+	21, // 5: sandbox.agent.v1.Limits.end_retention:type_name -> google.protobuf.Duration
+	0,  // 6: sandbox.agent.v1.HelloResponse.kill_mode:type_name -> sandbox.agent.v1.KillMode
+	21, // 7: sandbox.agent.v1.GetActivityResponse.idle_time:type_name -> google.protobuf.Duration
+	14, // 8: sandbox.agent.v1.AcceptEgressRequest.answer:type_name -> sandbox.agent.v1.EgressAnswer
+	16, // 9: sandbox.agent.v1.AcceptEgressRequest.refusal:type_name -> sandbox.agent.v1.EgressRefusal
+	13, // 10: sandbox.agent.v1.AcceptEgressResponse.question:type_name -> sandbox.agent.v1.EgressQuestion
+	15, // 11: sandbox.agent.v1.AcceptEgressResponse.connection:type_name -> sandbox.agent.v1.EgressConnection
+	1,  // 12: sandbox.agent.v1.EgressRefusal.reason:type_name -> sandbox.agent.v1.EgressRefusalReason
+	19, // 13: sandbox.agent.v1.CarryEgressRequest.eof:type_name -> sandbox.agent.v1.EgressEof
+	19, // 14: sandbox.agent.v1.CarryEgressResponse.eof:type_name -> sandbox.agent.v1.EgressEof
+	5,  // 15: sandbox.agent.v1.AgentService.Hello:input_type -> sandbox.agent.v1.HelloRequest
+	7,  // 16: sandbox.agent.v1.AgentService.GetActivity:input_type -> sandbox.agent.v1.GetActivityRequest
+	9,  // 17: sandbox.agent.v1.AgentService.Shutdown:input_type -> sandbox.agent.v1.ShutdownRequest
+	22, // 18: sandbox.agent.v1.AgentService.Execute:input_type -> sandbox.v1.ExecuteRequest
+	23, // 19: sandbox.agent.v1.AgentService.Attach:input_type -> sandbox.v1.AttachRequest
+	24, // 20: sandbox.agent.v1.AgentService.WriteStdin:input_type -> sandbox.v1.WriteStdinRequest
+	25, // 21: sandbox.agent.v1.AgentService.SignalProcess:input_type -> sandbox.v1.SignalProcessRequest
+	26, // 22: sandbox.agent.v1.AgentService.ResizeTerminal:input_type -> sandbox.v1.ResizeTerminalRequest
+	27, // 23: sandbox.agent.v1.AgentService.ListProcesses:input_type -> sandbox.v1.ListProcessesRequest
+	28, // 24: sandbox.agent.v1.AgentService.Upload:input_type -> sandbox.v1.UploadRequest
+	29, // 25: sandbox.agent.v1.AgentService.Download:input_type -> sandbox.v1.DownloadRequest
+	30, // 26: sandbox.agent.v1.AgentService.GetUpload:input_type -> sandbox.v1.GetUploadRequest
+	31, // 27: sandbox.agent.v1.AgentService.StatFile:input_type -> sandbox.v1.StatFileRequest
+	32, // 28: sandbox.agent.v1.AgentService.ListDirectory:input_type -> sandbox.v1.ListDirectoryRequest
+	33, // 29: sandbox.agent.v1.AgentService.MakeDirectory:input_type -> sandbox.v1.MakeDirectoryRequest
+	34, // 30: sandbox.agent.v1.AgentService.MoveFile:input_type -> sandbox.v1.MoveFileRequest
+	35, // 31: sandbox.agent.v1.AgentService.RemoveFile:input_type -> sandbox.v1.RemoveFileRequest
+	36, // 32: sandbox.agent.v1.AgentService.ReadLines:input_type -> sandbox.v1.ReadLinesRequest
+	37, // 33: sandbox.agent.v1.AgentService.WriteFile:input_type -> sandbox.v1.WriteFileRequest
+	38, // 34: sandbox.agent.v1.AgentService.EditFile:input_type -> sandbox.v1.EditFileRequest
+	39, // 35: sandbox.agent.v1.AgentService.SearchFiles:input_type -> sandbox.v1.SearchFilesRequest
+	40, // 36: sandbox.agent.v1.AgentService.GlobFiles:input_type -> sandbox.v1.GlobFilesRequest
+	41, // 37: sandbox.agent.v1.AgentService.Forward:input_type -> sandbox.v1.ForwardRequest
+	11, // 38: sandbox.agent.v1.AgentService.AcceptEgress:input_type -> sandbox.agent.v1.AcceptEgressRequest
+	17, // 39: sandbox.agent.v1.AgentService.CarryEgress:input_type -> sandbox.agent.v1.CarryEgressRequest
+	6,  // 40: sandbox.agent.v1.AgentService.Hello:output_type -> sandbox.agent.v1.HelloResponse
+	8,  // 41: sandbox.agent.v1.AgentService.GetActivity:output_type -> sandbox.agent.v1.GetActivityResponse
+	10, // 42: sandbox.agent.v1.AgentService.Shutdown:output_type -> sandbox.agent.v1.ShutdownResponse
+	42, // 43: sandbox.agent.v1.AgentService.Execute:output_type -> sandbox.v1.ExecuteResponse
+	43, // 44: sandbox.agent.v1.AgentService.Attach:output_type -> sandbox.v1.AttachResponse
+	44, // 45: sandbox.agent.v1.AgentService.WriteStdin:output_type -> sandbox.v1.WriteStdinResponse
+	45, // 46: sandbox.agent.v1.AgentService.SignalProcess:output_type -> sandbox.v1.SignalProcessResponse
+	46, // 47: sandbox.agent.v1.AgentService.ResizeTerminal:output_type -> sandbox.v1.ResizeTerminalResponse
+	47, // 48: sandbox.agent.v1.AgentService.ListProcesses:output_type -> sandbox.v1.ListProcessesResponse
+	48, // 49: sandbox.agent.v1.AgentService.Upload:output_type -> sandbox.v1.UploadResponse
+	49, // 50: sandbox.agent.v1.AgentService.Download:output_type -> sandbox.v1.DownloadResponse
+	50, // 51: sandbox.agent.v1.AgentService.GetUpload:output_type -> sandbox.v1.GetUploadResponse
+	51, // 52: sandbox.agent.v1.AgentService.StatFile:output_type -> sandbox.v1.StatFileResponse
+	52, // 53: sandbox.agent.v1.AgentService.ListDirectory:output_type -> sandbox.v1.ListDirectoryResponse
+	53, // 54: sandbox.agent.v1.AgentService.MakeDirectory:output_type -> sandbox.v1.MakeDirectoryResponse
+	54, // 55: sandbox.agent.v1.AgentService.MoveFile:output_type -> sandbox.v1.MoveFileResponse
+	55, // 56: sandbox.agent.v1.AgentService.RemoveFile:output_type -> sandbox.v1.RemoveFileResponse
+	56, // 57: sandbox.agent.v1.AgentService.ReadLines:output_type -> sandbox.v1.ReadLinesResponse
+	57, // 58: sandbox.agent.v1.AgentService.WriteFile:output_type -> sandbox.v1.WriteFileResponse
+	58, // 59: sandbox.agent.v1.AgentService.EditFile:output_type -> sandbox.v1.EditFileResponse
+	59, // 60: sandbox.agent.v1.AgentService.SearchFiles:output_type -> sandbox.v1.SearchFilesResponse
+	60, // 61: sandbox.agent.v1.AgentService.GlobFiles:output_type -> sandbox.v1.GlobFilesResponse
+	61, // 62: sandbox.agent.v1.AgentService.Forward:output_type -> sandbox.v1.ForwardResponse
+	12, // 63: sandbox.agent.v1.AgentService.AcceptEgress:output_type -> sandbox.agent.v1.AcceptEgressResponse
+	18, // 64: sandbox.agent.v1.AgentService.CarryEgress:output_type -> sandbox.agent.v1.CarryEgressResponse
+	40, // [40:65] is the sub-list for method output_type
+	15, // [15:40] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_sandbox_agent_v1_agent_service_proto_init() }
@@ -3360,35 +1556,29 @@ func file_sandbox_agent_v1_agent_service_proto_init() {
 		return
 	}
 	file_sandbox_agent_v1_agent_service_proto_msgTypes[9].OneofWrappers = []any{
-		(*ExecuteResponse_Started)(nil),
-		(*ExecuteResponse_Output)(nil),
-		(*ExecuteResponse_Gap)(nil),
-		(*ExecuteResponse_Exited)(nil),
+		(*AcceptEgressRequest_Answer)(nil),
+		(*AcceptEgressRequest_Refusal)(nil),
 	}
-	file_sandbox_agent_v1_agent_service_proto_msgTypes[11].OneofWrappers = []any{
-		(*AttachResponse_Started)(nil),
-		(*AttachResponse_Output)(nil),
-		(*AttachResponse_Gap)(nil),
-		(*AttachResponse_Exited)(nil),
+	file_sandbox_agent_v1_agent_service_proto_msgTypes[10].OneofWrappers = []any{
+		(*AcceptEgressResponse_Question)(nil),
+		(*AcceptEgressResponse_Connection)(nil),
 	}
-	file_sandbox_agent_v1_agent_service_proto_msgTypes[12].OneofWrappers = []any{
-		(*UploadRequest_Header)(nil),
-		(*UploadRequest_Chunk)(nil),
-		(*UploadRequest_Trailer)(nil),
-		(*UploadRequest_Envelope)(nil),
+	file_sandbox_agent_v1_agent_service_proto_msgTypes[15].OneofWrappers = []any{
+		(*CarryEgressRequest_ConnectionId)(nil),
+		(*CarryEgressRequest_Data)(nil),
+		(*CarryEgressRequest_Eof)(nil),
 	}
 	file_sandbox_agent_v1_agent_service_proto_msgTypes[16].OneofWrappers = []any{
-		(*DownloadResponse_Header)(nil),
-		(*DownloadResponse_Chunk)(nil),
-		(*DownloadResponse_Trailer)(nil),
+		(*CarryEgressResponse_Data)(nil),
+		(*CarryEgressResponse_Eof)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sandbox_agent_v1_agent_service_proto_rawDesc), len(file_sandbox_agent_v1_agent_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   47,
+			NumEnums:      2,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

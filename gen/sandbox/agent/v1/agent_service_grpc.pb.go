@@ -7,14 +7,20 @@
 // Package sandbox.agent.v1 is the protocol between a Sandgate server and the
 // agent inside each sandbox. It is not a public API.
 //
-// Every request is an envelope: the caller's own message, the confinement that
-// the server decided for it, and limits. Nothing of the caller's message is
-// translated; sandbox_id is ignored by the agent, which serves one sandbox.
+// The calls of sandbox.v1 take and return its own messages, so that the server
+// translates nothing and forwards output and content undecoded. The agent ignores
+// sandbox_id and expected_incarnation, because the server has compared them with
+// the connection's, and access, because the server has put it into the call context.
 //
-// The messages of the streams (ExecuteResponse, AttachResponse, UploadRequest,
-// DownloadResponse) have the same fields, under the same numbers, as their
-// namesakes in sandbox.v1, so that the server can forward output and content
-// without decoding it. A test compares the two.
+// A call of sandbox.v1 carries its call context as the metadata
+// "sandgate-call-context-bin", exactly once: an encoded CallContext of at most
+// 260 KiB, in base64 as gRPC transfers binary metadata. A call that needs it fails
+// with REQUEST_INVALID without it, and does nothing. An empty value is a context
+// without confinement and limits.
+//
+// A unary call that must run at most once carries the metadata
+// "sandgate-call-id", an id that the server chose. An agent with the capability
+// "call-id" answers a repeated call as it did the first time.
 //
 // Errors are those of sandbox.v1: a canonical code with ErrorInfo. The server
 // checks and forwards them.
@@ -29,6 +35,7 @@ package agentv1
 
 import (
 	context "context"
+	v1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	grpc "google.golang.org/grpc"
 	codes "google.golang.org/grpc/codes"
 	status "google.golang.org/grpc/status"
@@ -62,6 +69,9 @@ const (
 	AgentService_EditFile_FullMethodName       = "/sandbox.agent.v1.AgentService/EditFile"
 	AgentService_SearchFiles_FullMethodName    = "/sandbox.agent.v1.AgentService/SearchFiles"
 	AgentService_GlobFiles_FullMethodName      = "/sandbox.agent.v1.AgentService/GlobFiles"
+	AgentService_Forward_FullMethodName        = "/sandbox.agent.v1.AgentService/Forward"
+	AgentService_AcceptEgress_FullMethodName   = "/sandbox.agent.v1.AgentService/AcceptEgress"
+	AgentService_CarryEgress_FullMethodName    = "/sandbox.agent.v1.AgentService/CarryEgress"
 )
 
 // AgentServiceClient is the client API for AgentService service.
@@ -78,43 +88,54 @@ type AgentServiceClient interface {
 	// then ends the agent. It returns when the commands are gone.
 	Shutdown(ctx context.Context, in *ShutdownRequest, opts ...grpc.CallOption) (*ShutdownResponse, error)
 	// Execute is sandbox.v1 Execute.
-	Execute(ctx context.Context, in *ExecuteRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExecuteResponse], error)
+	Execute(ctx context.Context, in *v1.ExecuteRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.ExecuteResponse], error)
 	// Attach is sandbox.v1 Attach.
-	Attach(ctx context.Context, in *AttachRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttachResponse], error)
+	Attach(ctx context.Context, in *v1.AttachRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.AttachResponse], error)
 	// WriteStdin is sandbox.v1 WriteStdin.
-	WriteStdin(ctx context.Context, in *WriteStdinRequest, opts ...grpc.CallOption) (*WriteStdinResponse, error)
+	WriteStdin(ctx context.Context, in *v1.WriteStdinRequest, opts ...grpc.CallOption) (*v1.WriteStdinResponse, error)
 	// SignalProcess is sandbox.v1 SignalProcess.
-	SignalProcess(ctx context.Context, in *SignalProcessRequest, opts ...grpc.CallOption) (*SignalProcessResponse, error)
+	SignalProcess(ctx context.Context, in *v1.SignalProcessRequest, opts ...grpc.CallOption) (*v1.SignalProcessResponse, error)
 	// ResizeTerminal is sandbox.v1 ResizeTerminal.
-	ResizeTerminal(ctx context.Context, in *ResizeTerminalRequest, opts ...grpc.CallOption) (*ResizeTerminalResponse, error)
+	ResizeTerminal(ctx context.Context, in *v1.ResizeTerminalRequest, opts ...grpc.CallOption) (*v1.ResizeTerminalResponse, error)
 	// ListProcesses is sandbox.v1 ListProcesses.
-	ListProcesses(ctx context.Context, in *ListProcessesRequest, opts ...grpc.CallOption) (*ListProcessesResponse, error)
-	// Upload is sandbox.v1 Upload. The first message carries `envelope`.
-	Upload(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[UploadRequest, UploadResponse], error)
+	ListProcesses(ctx context.Context, in *v1.ListProcessesRequest, opts ...grpc.CallOption) (*v1.ListProcessesResponse, error)
+	// Upload is sandbox.v1 Upload.
+	Upload(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[v1.UploadRequest, v1.UploadResponse], error)
 	// Download is sandbox.v1 Download.
-	Download(ctx context.Context, in *DownloadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DownloadResponse], error)
+	Download(ctx context.Context, in *v1.DownloadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.DownloadResponse], error)
 	// GetUpload is sandbox.v1 GetUpload.
-	GetUpload(ctx context.Context, in *GetUploadRequest, opts ...grpc.CallOption) (*GetUploadResponse, error)
+	GetUpload(ctx context.Context, in *v1.GetUploadRequest, opts ...grpc.CallOption) (*v1.GetUploadResponse, error)
 	// StatFile is sandbox.v1 StatFile.
-	StatFile(ctx context.Context, in *StatFileRequest, opts ...grpc.CallOption) (*StatFileResponse, error)
+	StatFile(ctx context.Context, in *v1.StatFileRequest, opts ...grpc.CallOption) (*v1.StatFileResponse, error)
 	// ListDirectory is sandbox.v1 ListDirectory.
-	ListDirectory(ctx context.Context, in *ListDirectoryRequest, opts ...grpc.CallOption) (*ListDirectoryResponse, error)
+	ListDirectory(ctx context.Context, in *v1.ListDirectoryRequest, opts ...grpc.CallOption) (*v1.ListDirectoryResponse, error)
 	// MakeDirectory is sandbox.v1 MakeDirectory.
-	MakeDirectory(ctx context.Context, in *MakeDirectoryRequest, opts ...grpc.CallOption) (*MakeDirectoryResponse, error)
+	MakeDirectory(ctx context.Context, in *v1.MakeDirectoryRequest, opts ...grpc.CallOption) (*v1.MakeDirectoryResponse, error)
 	// MoveFile is sandbox.v1 MoveFile.
-	MoveFile(ctx context.Context, in *MoveFileRequest, opts ...grpc.CallOption) (*MoveFileResponse, error)
+	MoveFile(ctx context.Context, in *v1.MoveFileRequest, opts ...grpc.CallOption) (*v1.MoveFileResponse, error)
 	// RemoveFile is sandbox.v1 RemoveFile.
-	RemoveFile(ctx context.Context, in *RemoveFileRequest, opts ...grpc.CallOption) (*RemoveFileResponse, error)
+	RemoveFile(ctx context.Context, in *v1.RemoveFileRequest, opts ...grpc.CallOption) (*v1.RemoveFileResponse, error)
 	// ReadLines is sandbox.v1 ReadLines.
-	ReadLines(ctx context.Context, in *ReadLinesRequest, opts ...grpc.CallOption) (*ReadLinesResponse, error)
+	ReadLines(ctx context.Context, in *v1.ReadLinesRequest, opts ...grpc.CallOption) (*v1.ReadLinesResponse, error)
 	// WriteFile is sandbox.v1 WriteFile.
-	WriteFile(ctx context.Context, in *WriteFileRequest, opts ...grpc.CallOption) (*WriteFileResponse, error)
+	WriteFile(ctx context.Context, in *v1.WriteFileRequest, opts ...grpc.CallOption) (*v1.WriteFileResponse, error)
 	// EditFile is sandbox.v1 EditFile.
-	EditFile(ctx context.Context, in *EditFileRequest, opts ...grpc.CallOption) (*EditFileResponse, error)
+	EditFile(ctx context.Context, in *v1.EditFileRequest, opts ...grpc.CallOption) (*v1.EditFileResponse, error)
 	// SearchFiles is sandbox.v1 SearchFiles.
-	SearchFiles(ctx context.Context, in *SearchFilesRequest, opts ...grpc.CallOption) (*SearchFilesResponse, error)
+	SearchFiles(ctx context.Context, in *v1.SearchFilesRequest, opts ...grpc.CallOption) (*v1.SearchFilesResponse, error)
 	// GlobFiles is sandbox.v1 GlobFiles.
-	GlobFiles(ctx context.Context, in *GlobFilesRequest, opts ...grpc.CallOption) (*GlobFilesResponse, error)
+	GlobFiles(ctx context.Context, in *v1.GlobFilesRequest, opts ...grpc.CallOption) (*v1.GlobFilesResponse, error)
+	// Forward is sandbox.v1 Forward. It has no call context: nothing confines it.
+	Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[v1.ForwardRequest, v1.ForwardResponse], error)
+	// AcceptEgress announces the connections of programs in a sandbox with
+	// NETWORK_MODE_PROXY, until the stream ends. The server answers each with
+	// CarryEgress or a refusal. With several streams, the latest one gets new
+	// connections. Without the network mode it fails with FEATURE_UNSUPPORTED.
+	AcceptEgress(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AcceptEgressRequest, AcceptEgressResponse], error)
+	// CarryEgress carries the bytes of one announced connection, both ways. Each
+	// side ends its direction with `eof`. A stream that ends without it has been
+	// reset, and so has the connection.
+	CarryEgress(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CarryEgressRequest, CarryEgressResponse], error)
 }
 
 type agentServiceClient struct {
@@ -155,13 +176,13 @@ func (c *agentServiceClient) Shutdown(ctx context.Context, in *ShutdownRequest, 
 	return out, nil
 }
 
-func (c *agentServiceClient) Execute(ctx context.Context, in *ExecuteRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExecuteResponse], error) {
+func (c *agentServiceClient) Execute(ctx context.Context, in *v1.ExecuteRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.ExecuteResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &AgentService_ServiceDesc.Streams[0], AgentService_Execute_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[ExecuteRequest, ExecuteResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[v1.ExecuteRequest, v1.ExecuteResponse]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -172,15 +193,15 @@ func (c *agentServiceClient) Execute(ctx context.Context, in *ExecuteRequest, op
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AgentService_ExecuteClient = grpc.ServerStreamingClient[ExecuteResponse]
+type AgentService_ExecuteClient = grpc.ServerStreamingClient[v1.ExecuteResponse]
 
-func (c *agentServiceClient) Attach(ctx context.Context, in *AttachRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttachResponse], error) {
+func (c *agentServiceClient) Attach(ctx context.Context, in *v1.AttachRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.AttachResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &AgentService_ServiceDesc.Streams[1], AgentService_Attach_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[AttachRequest, AttachResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[v1.AttachRequest, v1.AttachResponse]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -191,11 +212,11 @@ func (c *agentServiceClient) Attach(ctx context.Context, in *AttachRequest, opts
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AgentService_AttachClient = grpc.ServerStreamingClient[AttachResponse]
+type AgentService_AttachClient = grpc.ServerStreamingClient[v1.AttachResponse]
 
-func (c *agentServiceClient) WriteStdin(ctx context.Context, in *WriteStdinRequest, opts ...grpc.CallOption) (*WriteStdinResponse, error) {
+func (c *agentServiceClient) WriteStdin(ctx context.Context, in *v1.WriteStdinRequest, opts ...grpc.CallOption) (*v1.WriteStdinResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(WriteStdinResponse)
+	out := new(v1.WriteStdinResponse)
 	err := c.cc.Invoke(ctx, AgentService_WriteStdin_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -203,9 +224,9 @@ func (c *agentServiceClient) WriteStdin(ctx context.Context, in *WriteStdinReque
 	return out, nil
 }
 
-func (c *agentServiceClient) SignalProcess(ctx context.Context, in *SignalProcessRequest, opts ...grpc.CallOption) (*SignalProcessResponse, error) {
+func (c *agentServiceClient) SignalProcess(ctx context.Context, in *v1.SignalProcessRequest, opts ...grpc.CallOption) (*v1.SignalProcessResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(SignalProcessResponse)
+	out := new(v1.SignalProcessResponse)
 	err := c.cc.Invoke(ctx, AgentService_SignalProcess_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -213,9 +234,9 @@ func (c *agentServiceClient) SignalProcess(ctx context.Context, in *SignalProces
 	return out, nil
 }
 
-func (c *agentServiceClient) ResizeTerminal(ctx context.Context, in *ResizeTerminalRequest, opts ...grpc.CallOption) (*ResizeTerminalResponse, error) {
+func (c *agentServiceClient) ResizeTerminal(ctx context.Context, in *v1.ResizeTerminalRequest, opts ...grpc.CallOption) (*v1.ResizeTerminalResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ResizeTerminalResponse)
+	out := new(v1.ResizeTerminalResponse)
 	err := c.cc.Invoke(ctx, AgentService_ResizeTerminal_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -223,9 +244,9 @@ func (c *agentServiceClient) ResizeTerminal(ctx context.Context, in *ResizeTermi
 	return out, nil
 }
 
-func (c *agentServiceClient) ListProcesses(ctx context.Context, in *ListProcessesRequest, opts ...grpc.CallOption) (*ListProcessesResponse, error) {
+func (c *agentServiceClient) ListProcesses(ctx context.Context, in *v1.ListProcessesRequest, opts ...grpc.CallOption) (*v1.ListProcessesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ListProcessesResponse)
+	out := new(v1.ListProcessesResponse)
 	err := c.cc.Invoke(ctx, AgentService_ListProcesses_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -233,26 +254,26 @@ func (c *agentServiceClient) ListProcesses(ctx context.Context, in *ListProcesse
 	return out, nil
 }
 
-func (c *agentServiceClient) Upload(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[UploadRequest, UploadResponse], error) {
+func (c *agentServiceClient) Upload(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[v1.UploadRequest, v1.UploadResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &AgentService_ServiceDesc.Streams[2], AgentService_Upload_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[UploadRequest, UploadResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[v1.UploadRequest, v1.UploadResponse]{ClientStream: stream}
 	return x, nil
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AgentService_UploadClient = grpc.ClientStreamingClient[UploadRequest, UploadResponse]
+type AgentService_UploadClient = grpc.ClientStreamingClient[v1.UploadRequest, v1.UploadResponse]
 
-func (c *agentServiceClient) Download(ctx context.Context, in *DownloadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DownloadResponse], error) {
+func (c *agentServiceClient) Download(ctx context.Context, in *v1.DownloadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[v1.DownloadResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &AgentService_ServiceDesc.Streams[3], AgentService_Download_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[DownloadRequest, DownloadResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[v1.DownloadRequest, v1.DownloadResponse]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -263,11 +284,11 @@ func (c *agentServiceClient) Download(ctx context.Context, in *DownloadRequest, 
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AgentService_DownloadClient = grpc.ServerStreamingClient[DownloadResponse]
+type AgentService_DownloadClient = grpc.ServerStreamingClient[v1.DownloadResponse]
 
-func (c *agentServiceClient) GetUpload(ctx context.Context, in *GetUploadRequest, opts ...grpc.CallOption) (*GetUploadResponse, error) {
+func (c *agentServiceClient) GetUpload(ctx context.Context, in *v1.GetUploadRequest, opts ...grpc.CallOption) (*v1.GetUploadResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GetUploadResponse)
+	out := new(v1.GetUploadResponse)
 	err := c.cc.Invoke(ctx, AgentService_GetUpload_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -275,9 +296,9 @@ func (c *agentServiceClient) GetUpload(ctx context.Context, in *GetUploadRequest
 	return out, nil
 }
 
-func (c *agentServiceClient) StatFile(ctx context.Context, in *StatFileRequest, opts ...grpc.CallOption) (*StatFileResponse, error) {
+func (c *agentServiceClient) StatFile(ctx context.Context, in *v1.StatFileRequest, opts ...grpc.CallOption) (*v1.StatFileResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(StatFileResponse)
+	out := new(v1.StatFileResponse)
 	err := c.cc.Invoke(ctx, AgentService_StatFile_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -285,9 +306,9 @@ func (c *agentServiceClient) StatFile(ctx context.Context, in *StatFileRequest, 
 	return out, nil
 }
 
-func (c *agentServiceClient) ListDirectory(ctx context.Context, in *ListDirectoryRequest, opts ...grpc.CallOption) (*ListDirectoryResponse, error) {
+func (c *agentServiceClient) ListDirectory(ctx context.Context, in *v1.ListDirectoryRequest, opts ...grpc.CallOption) (*v1.ListDirectoryResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ListDirectoryResponse)
+	out := new(v1.ListDirectoryResponse)
 	err := c.cc.Invoke(ctx, AgentService_ListDirectory_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -295,9 +316,9 @@ func (c *agentServiceClient) ListDirectory(ctx context.Context, in *ListDirector
 	return out, nil
 }
 
-func (c *agentServiceClient) MakeDirectory(ctx context.Context, in *MakeDirectoryRequest, opts ...grpc.CallOption) (*MakeDirectoryResponse, error) {
+func (c *agentServiceClient) MakeDirectory(ctx context.Context, in *v1.MakeDirectoryRequest, opts ...grpc.CallOption) (*v1.MakeDirectoryResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(MakeDirectoryResponse)
+	out := new(v1.MakeDirectoryResponse)
 	err := c.cc.Invoke(ctx, AgentService_MakeDirectory_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -305,9 +326,9 @@ func (c *agentServiceClient) MakeDirectory(ctx context.Context, in *MakeDirector
 	return out, nil
 }
 
-func (c *agentServiceClient) MoveFile(ctx context.Context, in *MoveFileRequest, opts ...grpc.CallOption) (*MoveFileResponse, error) {
+func (c *agentServiceClient) MoveFile(ctx context.Context, in *v1.MoveFileRequest, opts ...grpc.CallOption) (*v1.MoveFileResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(MoveFileResponse)
+	out := new(v1.MoveFileResponse)
 	err := c.cc.Invoke(ctx, AgentService_MoveFile_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -315,9 +336,9 @@ func (c *agentServiceClient) MoveFile(ctx context.Context, in *MoveFileRequest, 
 	return out, nil
 }
 
-func (c *agentServiceClient) RemoveFile(ctx context.Context, in *RemoveFileRequest, opts ...grpc.CallOption) (*RemoveFileResponse, error) {
+func (c *agentServiceClient) RemoveFile(ctx context.Context, in *v1.RemoveFileRequest, opts ...grpc.CallOption) (*v1.RemoveFileResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(RemoveFileResponse)
+	out := new(v1.RemoveFileResponse)
 	err := c.cc.Invoke(ctx, AgentService_RemoveFile_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -325,9 +346,9 @@ func (c *agentServiceClient) RemoveFile(ctx context.Context, in *RemoveFileReque
 	return out, nil
 }
 
-func (c *agentServiceClient) ReadLines(ctx context.Context, in *ReadLinesRequest, opts ...grpc.CallOption) (*ReadLinesResponse, error) {
+func (c *agentServiceClient) ReadLines(ctx context.Context, in *v1.ReadLinesRequest, opts ...grpc.CallOption) (*v1.ReadLinesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ReadLinesResponse)
+	out := new(v1.ReadLinesResponse)
 	err := c.cc.Invoke(ctx, AgentService_ReadLines_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -335,9 +356,9 @@ func (c *agentServiceClient) ReadLines(ctx context.Context, in *ReadLinesRequest
 	return out, nil
 }
 
-func (c *agentServiceClient) WriteFile(ctx context.Context, in *WriteFileRequest, opts ...grpc.CallOption) (*WriteFileResponse, error) {
+func (c *agentServiceClient) WriteFile(ctx context.Context, in *v1.WriteFileRequest, opts ...grpc.CallOption) (*v1.WriteFileResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(WriteFileResponse)
+	out := new(v1.WriteFileResponse)
 	err := c.cc.Invoke(ctx, AgentService_WriteFile_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -345,9 +366,9 @@ func (c *agentServiceClient) WriteFile(ctx context.Context, in *WriteFileRequest
 	return out, nil
 }
 
-func (c *agentServiceClient) EditFile(ctx context.Context, in *EditFileRequest, opts ...grpc.CallOption) (*EditFileResponse, error) {
+func (c *agentServiceClient) EditFile(ctx context.Context, in *v1.EditFileRequest, opts ...grpc.CallOption) (*v1.EditFileResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(EditFileResponse)
+	out := new(v1.EditFileResponse)
 	err := c.cc.Invoke(ctx, AgentService_EditFile_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -355,9 +376,9 @@ func (c *agentServiceClient) EditFile(ctx context.Context, in *EditFileRequest, 
 	return out, nil
 }
 
-func (c *agentServiceClient) SearchFiles(ctx context.Context, in *SearchFilesRequest, opts ...grpc.CallOption) (*SearchFilesResponse, error) {
+func (c *agentServiceClient) SearchFiles(ctx context.Context, in *v1.SearchFilesRequest, opts ...grpc.CallOption) (*v1.SearchFilesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(SearchFilesResponse)
+	out := new(v1.SearchFilesResponse)
 	err := c.cc.Invoke(ctx, AgentService_SearchFiles_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -365,15 +386,54 @@ func (c *agentServiceClient) SearchFiles(ctx context.Context, in *SearchFilesReq
 	return out, nil
 }
 
-func (c *agentServiceClient) GlobFiles(ctx context.Context, in *GlobFilesRequest, opts ...grpc.CallOption) (*GlobFilesResponse, error) {
+func (c *agentServiceClient) GlobFiles(ctx context.Context, in *v1.GlobFilesRequest, opts ...grpc.CallOption) (*v1.GlobFilesResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GlobFilesResponse)
+	out := new(v1.GlobFilesResponse)
 	err := c.cc.Invoke(ctx, AgentService_GlobFiles_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
+
+func (c *agentServiceClient) Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[v1.ForwardRequest, v1.ForwardResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AgentService_ServiceDesc.Streams[4], AgentService_Forward_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[v1.ForwardRequest, v1.ForwardResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AgentService_ForwardClient = grpc.BidiStreamingClient[v1.ForwardRequest, v1.ForwardResponse]
+
+func (c *agentServiceClient) AcceptEgress(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AcceptEgressRequest, AcceptEgressResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AgentService_ServiceDesc.Streams[5], AgentService_AcceptEgress_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[AcceptEgressRequest, AcceptEgressResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AgentService_AcceptEgressClient = grpc.BidiStreamingClient[AcceptEgressRequest, AcceptEgressResponse]
+
+func (c *agentServiceClient) CarryEgress(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CarryEgressRequest, CarryEgressResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AgentService_ServiceDesc.Streams[6], AgentService_CarryEgress_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[CarryEgressRequest, CarryEgressResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AgentService_CarryEgressClient = grpc.BidiStreamingClient[CarryEgressRequest, CarryEgressResponse]
 
 // AgentServiceServer is the server API for AgentService service.
 // All implementations must embed UnimplementedAgentServiceServer
@@ -389,43 +449,54 @@ type AgentServiceServer interface {
 	// then ends the agent. It returns when the commands are gone.
 	Shutdown(context.Context, *ShutdownRequest) (*ShutdownResponse, error)
 	// Execute is sandbox.v1 Execute.
-	Execute(*ExecuteRequest, grpc.ServerStreamingServer[ExecuteResponse]) error
+	Execute(*v1.ExecuteRequest, grpc.ServerStreamingServer[v1.ExecuteResponse]) error
 	// Attach is sandbox.v1 Attach.
-	Attach(*AttachRequest, grpc.ServerStreamingServer[AttachResponse]) error
+	Attach(*v1.AttachRequest, grpc.ServerStreamingServer[v1.AttachResponse]) error
 	// WriteStdin is sandbox.v1 WriteStdin.
-	WriteStdin(context.Context, *WriteStdinRequest) (*WriteStdinResponse, error)
+	WriteStdin(context.Context, *v1.WriteStdinRequest) (*v1.WriteStdinResponse, error)
 	// SignalProcess is sandbox.v1 SignalProcess.
-	SignalProcess(context.Context, *SignalProcessRequest) (*SignalProcessResponse, error)
+	SignalProcess(context.Context, *v1.SignalProcessRequest) (*v1.SignalProcessResponse, error)
 	// ResizeTerminal is sandbox.v1 ResizeTerminal.
-	ResizeTerminal(context.Context, *ResizeTerminalRequest) (*ResizeTerminalResponse, error)
+	ResizeTerminal(context.Context, *v1.ResizeTerminalRequest) (*v1.ResizeTerminalResponse, error)
 	// ListProcesses is sandbox.v1 ListProcesses.
-	ListProcesses(context.Context, *ListProcessesRequest) (*ListProcessesResponse, error)
-	// Upload is sandbox.v1 Upload. The first message carries `envelope`.
-	Upload(grpc.ClientStreamingServer[UploadRequest, UploadResponse]) error
+	ListProcesses(context.Context, *v1.ListProcessesRequest) (*v1.ListProcessesResponse, error)
+	// Upload is sandbox.v1 Upload.
+	Upload(grpc.ClientStreamingServer[v1.UploadRequest, v1.UploadResponse]) error
 	// Download is sandbox.v1 Download.
-	Download(*DownloadRequest, grpc.ServerStreamingServer[DownloadResponse]) error
+	Download(*v1.DownloadRequest, grpc.ServerStreamingServer[v1.DownloadResponse]) error
 	// GetUpload is sandbox.v1 GetUpload.
-	GetUpload(context.Context, *GetUploadRequest) (*GetUploadResponse, error)
+	GetUpload(context.Context, *v1.GetUploadRequest) (*v1.GetUploadResponse, error)
 	// StatFile is sandbox.v1 StatFile.
-	StatFile(context.Context, *StatFileRequest) (*StatFileResponse, error)
+	StatFile(context.Context, *v1.StatFileRequest) (*v1.StatFileResponse, error)
 	// ListDirectory is sandbox.v1 ListDirectory.
-	ListDirectory(context.Context, *ListDirectoryRequest) (*ListDirectoryResponse, error)
+	ListDirectory(context.Context, *v1.ListDirectoryRequest) (*v1.ListDirectoryResponse, error)
 	// MakeDirectory is sandbox.v1 MakeDirectory.
-	MakeDirectory(context.Context, *MakeDirectoryRequest) (*MakeDirectoryResponse, error)
+	MakeDirectory(context.Context, *v1.MakeDirectoryRequest) (*v1.MakeDirectoryResponse, error)
 	// MoveFile is sandbox.v1 MoveFile.
-	MoveFile(context.Context, *MoveFileRequest) (*MoveFileResponse, error)
+	MoveFile(context.Context, *v1.MoveFileRequest) (*v1.MoveFileResponse, error)
 	// RemoveFile is sandbox.v1 RemoveFile.
-	RemoveFile(context.Context, *RemoveFileRequest) (*RemoveFileResponse, error)
+	RemoveFile(context.Context, *v1.RemoveFileRequest) (*v1.RemoveFileResponse, error)
 	// ReadLines is sandbox.v1 ReadLines.
-	ReadLines(context.Context, *ReadLinesRequest) (*ReadLinesResponse, error)
+	ReadLines(context.Context, *v1.ReadLinesRequest) (*v1.ReadLinesResponse, error)
 	// WriteFile is sandbox.v1 WriteFile.
-	WriteFile(context.Context, *WriteFileRequest) (*WriteFileResponse, error)
+	WriteFile(context.Context, *v1.WriteFileRequest) (*v1.WriteFileResponse, error)
 	// EditFile is sandbox.v1 EditFile.
-	EditFile(context.Context, *EditFileRequest) (*EditFileResponse, error)
+	EditFile(context.Context, *v1.EditFileRequest) (*v1.EditFileResponse, error)
 	// SearchFiles is sandbox.v1 SearchFiles.
-	SearchFiles(context.Context, *SearchFilesRequest) (*SearchFilesResponse, error)
+	SearchFiles(context.Context, *v1.SearchFilesRequest) (*v1.SearchFilesResponse, error)
 	// GlobFiles is sandbox.v1 GlobFiles.
-	GlobFiles(context.Context, *GlobFilesRequest) (*GlobFilesResponse, error)
+	GlobFiles(context.Context, *v1.GlobFilesRequest) (*v1.GlobFilesResponse, error)
+	// Forward is sandbox.v1 Forward. It has no call context: nothing confines it.
+	Forward(grpc.BidiStreamingServer[v1.ForwardRequest, v1.ForwardResponse]) error
+	// AcceptEgress announces the connections of programs in a sandbox with
+	// NETWORK_MODE_PROXY, until the stream ends. The server answers each with
+	// CarryEgress or a refusal. With several streams, the latest one gets new
+	// connections. Without the network mode it fails with FEATURE_UNSUPPORTED.
+	AcceptEgress(grpc.BidiStreamingServer[AcceptEgressRequest, AcceptEgressResponse]) error
+	// CarryEgress carries the bytes of one announced connection, both ways. Each
+	// side ends its direction with `eof`. A stream that ends without it has been
+	// reset, and so has the connection.
+	CarryEgress(grpc.BidiStreamingServer[CarryEgressRequest, CarryEgressResponse]) error
 	mustEmbedUnimplementedAgentServiceServer()
 }
 
@@ -445,62 +516,71 @@ func (UnimplementedAgentServiceServer) GetActivity(context.Context, *GetActivity
 func (UnimplementedAgentServiceServer) Shutdown(context.Context, *ShutdownRequest) (*ShutdownResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Shutdown not implemented")
 }
-func (UnimplementedAgentServiceServer) Execute(*ExecuteRequest, grpc.ServerStreamingServer[ExecuteResponse]) error {
+func (UnimplementedAgentServiceServer) Execute(*v1.ExecuteRequest, grpc.ServerStreamingServer[v1.ExecuteResponse]) error {
 	return status.Error(codes.Unimplemented, "method Execute not implemented")
 }
-func (UnimplementedAgentServiceServer) Attach(*AttachRequest, grpc.ServerStreamingServer[AttachResponse]) error {
+func (UnimplementedAgentServiceServer) Attach(*v1.AttachRequest, grpc.ServerStreamingServer[v1.AttachResponse]) error {
 	return status.Error(codes.Unimplemented, "method Attach not implemented")
 }
-func (UnimplementedAgentServiceServer) WriteStdin(context.Context, *WriteStdinRequest) (*WriteStdinResponse, error) {
+func (UnimplementedAgentServiceServer) WriteStdin(context.Context, *v1.WriteStdinRequest) (*v1.WriteStdinResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WriteStdin not implemented")
 }
-func (UnimplementedAgentServiceServer) SignalProcess(context.Context, *SignalProcessRequest) (*SignalProcessResponse, error) {
+func (UnimplementedAgentServiceServer) SignalProcess(context.Context, *v1.SignalProcessRequest) (*v1.SignalProcessResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SignalProcess not implemented")
 }
-func (UnimplementedAgentServiceServer) ResizeTerminal(context.Context, *ResizeTerminalRequest) (*ResizeTerminalResponse, error) {
+func (UnimplementedAgentServiceServer) ResizeTerminal(context.Context, *v1.ResizeTerminalRequest) (*v1.ResizeTerminalResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResizeTerminal not implemented")
 }
-func (UnimplementedAgentServiceServer) ListProcesses(context.Context, *ListProcessesRequest) (*ListProcessesResponse, error) {
+func (UnimplementedAgentServiceServer) ListProcesses(context.Context, *v1.ListProcessesRequest) (*v1.ListProcessesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListProcesses not implemented")
 }
-func (UnimplementedAgentServiceServer) Upload(grpc.ClientStreamingServer[UploadRequest, UploadResponse]) error {
+func (UnimplementedAgentServiceServer) Upload(grpc.ClientStreamingServer[v1.UploadRequest, v1.UploadResponse]) error {
 	return status.Error(codes.Unimplemented, "method Upload not implemented")
 }
-func (UnimplementedAgentServiceServer) Download(*DownloadRequest, grpc.ServerStreamingServer[DownloadResponse]) error {
+func (UnimplementedAgentServiceServer) Download(*v1.DownloadRequest, grpc.ServerStreamingServer[v1.DownloadResponse]) error {
 	return status.Error(codes.Unimplemented, "method Download not implemented")
 }
-func (UnimplementedAgentServiceServer) GetUpload(context.Context, *GetUploadRequest) (*GetUploadResponse, error) {
+func (UnimplementedAgentServiceServer) GetUpload(context.Context, *v1.GetUploadRequest) (*v1.GetUploadResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetUpload not implemented")
 }
-func (UnimplementedAgentServiceServer) StatFile(context.Context, *StatFileRequest) (*StatFileResponse, error) {
+func (UnimplementedAgentServiceServer) StatFile(context.Context, *v1.StatFileRequest) (*v1.StatFileResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method StatFile not implemented")
 }
-func (UnimplementedAgentServiceServer) ListDirectory(context.Context, *ListDirectoryRequest) (*ListDirectoryResponse, error) {
+func (UnimplementedAgentServiceServer) ListDirectory(context.Context, *v1.ListDirectoryRequest) (*v1.ListDirectoryResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListDirectory not implemented")
 }
-func (UnimplementedAgentServiceServer) MakeDirectory(context.Context, *MakeDirectoryRequest) (*MakeDirectoryResponse, error) {
+func (UnimplementedAgentServiceServer) MakeDirectory(context.Context, *v1.MakeDirectoryRequest) (*v1.MakeDirectoryResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method MakeDirectory not implemented")
 }
-func (UnimplementedAgentServiceServer) MoveFile(context.Context, *MoveFileRequest) (*MoveFileResponse, error) {
+func (UnimplementedAgentServiceServer) MoveFile(context.Context, *v1.MoveFileRequest) (*v1.MoveFileResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method MoveFile not implemented")
 }
-func (UnimplementedAgentServiceServer) RemoveFile(context.Context, *RemoveFileRequest) (*RemoveFileResponse, error) {
+func (UnimplementedAgentServiceServer) RemoveFile(context.Context, *v1.RemoveFileRequest) (*v1.RemoveFileResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RemoveFile not implemented")
 }
-func (UnimplementedAgentServiceServer) ReadLines(context.Context, *ReadLinesRequest) (*ReadLinesResponse, error) {
+func (UnimplementedAgentServiceServer) ReadLines(context.Context, *v1.ReadLinesRequest) (*v1.ReadLinesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReadLines not implemented")
 }
-func (UnimplementedAgentServiceServer) WriteFile(context.Context, *WriteFileRequest) (*WriteFileResponse, error) {
+func (UnimplementedAgentServiceServer) WriteFile(context.Context, *v1.WriteFileRequest) (*v1.WriteFileResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method WriteFile not implemented")
 }
-func (UnimplementedAgentServiceServer) EditFile(context.Context, *EditFileRequest) (*EditFileResponse, error) {
+func (UnimplementedAgentServiceServer) EditFile(context.Context, *v1.EditFileRequest) (*v1.EditFileResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method EditFile not implemented")
 }
-func (UnimplementedAgentServiceServer) SearchFiles(context.Context, *SearchFilesRequest) (*SearchFilesResponse, error) {
+func (UnimplementedAgentServiceServer) SearchFiles(context.Context, *v1.SearchFilesRequest) (*v1.SearchFilesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SearchFiles not implemented")
 }
-func (UnimplementedAgentServiceServer) GlobFiles(context.Context, *GlobFilesRequest) (*GlobFilesResponse, error) {
+func (UnimplementedAgentServiceServer) GlobFiles(context.Context, *v1.GlobFilesRequest) (*v1.GlobFilesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GlobFiles not implemented")
+}
+func (UnimplementedAgentServiceServer) Forward(grpc.BidiStreamingServer[v1.ForwardRequest, v1.ForwardResponse]) error {
+	return status.Error(codes.Unimplemented, "method Forward not implemented")
+}
+func (UnimplementedAgentServiceServer) AcceptEgress(grpc.BidiStreamingServer[AcceptEgressRequest, AcceptEgressResponse]) error {
+	return status.Error(codes.Unimplemented, "method AcceptEgress not implemented")
+}
+func (UnimplementedAgentServiceServer) CarryEgress(grpc.BidiStreamingServer[CarryEgressRequest, CarryEgressResponse]) error {
+	return status.Error(codes.Unimplemented, "method CarryEgress not implemented")
 }
 func (UnimplementedAgentServiceServer) mustEmbedUnimplementedAgentServiceServer() {}
 func (UnimplementedAgentServiceServer) testEmbeddedByValue()                      {}
@@ -578,29 +658,29 @@ func _AgentService_Shutdown_Handler(srv interface{}, ctx context.Context, dec fu
 }
 
 func _AgentService_Execute_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(ExecuteRequest)
+	m := new(v1.ExecuteRequest)
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(AgentServiceServer).Execute(m, &grpc.GenericServerStream[ExecuteRequest, ExecuteResponse]{ServerStream: stream})
+	return srv.(AgentServiceServer).Execute(m, &grpc.GenericServerStream[v1.ExecuteRequest, v1.ExecuteResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AgentService_ExecuteServer = grpc.ServerStreamingServer[ExecuteResponse]
+type AgentService_ExecuteServer = grpc.ServerStreamingServer[v1.ExecuteResponse]
 
 func _AgentService_Attach_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(AttachRequest)
+	m := new(v1.AttachRequest)
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(AgentServiceServer).Attach(m, &grpc.GenericServerStream[AttachRequest, AttachResponse]{ServerStream: stream})
+	return srv.(AgentServiceServer).Attach(m, &grpc.GenericServerStream[v1.AttachRequest, v1.AttachResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AgentService_AttachServer = grpc.ServerStreamingServer[AttachResponse]
+type AgentService_AttachServer = grpc.ServerStreamingServer[v1.AttachResponse]
 
 func _AgentService_WriteStdin_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(WriteStdinRequest)
+	in := new(v1.WriteStdinRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -612,13 +692,13 @@ func _AgentService_WriteStdin_Handler(srv interface{}, ctx context.Context, dec 
 		FullMethod: AgentService_WriteStdin_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).WriteStdin(ctx, req.(*WriteStdinRequest))
+		return srv.(AgentServiceServer).WriteStdin(ctx, req.(*v1.WriteStdinRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _AgentService_SignalProcess_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(SignalProcessRequest)
+	in := new(v1.SignalProcessRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -630,13 +710,13 @@ func _AgentService_SignalProcess_Handler(srv interface{}, ctx context.Context, d
 		FullMethod: AgentService_SignalProcess_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).SignalProcess(ctx, req.(*SignalProcessRequest))
+		return srv.(AgentServiceServer).SignalProcess(ctx, req.(*v1.SignalProcessRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _AgentService_ResizeTerminal_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ResizeTerminalRequest)
+	in := new(v1.ResizeTerminalRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -648,13 +728,13 @@ func _AgentService_ResizeTerminal_Handler(srv interface{}, ctx context.Context, 
 		FullMethod: AgentService_ResizeTerminal_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).ResizeTerminal(ctx, req.(*ResizeTerminalRequest))
+		return srv.(AgentServiceServer).ResizeTerminal(ctx, req.(*v1.ResizeTerminalRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _AgentService_ListProcesses_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ListProcessesRequest)
+	in := new(v1.ListProcessesRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -666,31 +746,31 @@ func _AgentService_ListProcesses_Handler(srv interface{}, ctx context.Context, d
 		FullMethod: AgentService_ListProcesses_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).ListProcesses(ctx, req.(*ListProcessesRequest))
+		return srv.(AgentServiceServer).ListProcesses(ctx, req.(*v1.ListProcessesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _AgentService_Upload_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(AgentServiceServer).Upload(&grpc.GenericServerStream[UploadRequest, UploadResponse]{ServerStream: stream})
+	return srv.(AgentServiceServer).Upload(&grpc.GenericServerStream[v1.UploadRequest, v1.UploadResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AgentService_UploadServer = grpc.ClientStreamingServer[UploadRequest, UploadResponse]
+type AgentService_UploadServer = grpc.ClientStreamingServer[v1.UploadRequest, v1.UploadResponse]
 
 func _AgentService_Download_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(DownloadRequest)
+	m := new(v1.DownloadRequest)
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(AgentServiceServer).Download(m, &grpc.GenericServerStream[DownloadRequest, DownloadResponse]{ServerStream: stream})
+	return srv.(AgentServiceServer).Download(m, &grpc.GenericServerStream[v1.DownloadRequest, v1.DownloadResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type AgentService_DownloadServer = grpc.ServerStreamingServer[DownloadResponse]
+type AgentService_DownloadServer = grpc.ServerStreamingServer[v1.DownloadResponse]
 
 func _AgentService_GetUpload_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GetUploadRequest)
+	in := new(v1.GetUploadRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -702,13 +782,13 @@ func _AgentService_GetUpload_Handler(srv interface{}, ctx context.Context, dec f
 		FullMethod: AgentService_GetUpload_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).GetUpload(ctx, req.(*GetUploadRequest))
+		return srv.(AgentServiceServer).GetUpload(ctx, req.(*v1.GetUploadRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _AgentService_StatFile_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(StatFileRequest)
+	in := new(v1.StatFileRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -720,13 +800,13 @@ func _AgentService_StatFile_Handler(srv interface{}, ctx context.Context, dec fu
 		FullMethod: AgentService_StatFile_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).StatFile(ctx, req.(*StatFileRequest))
+		return srv.(AgentServiceServer).StatFile(ctx, req.(*v1.StatFileRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _AgentService_ListDirectory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ListDirectoryRequest)
+	in := new(v1.ListDirectoryRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -738,13 +818,13 @@ func _AgentService_ListDirectory_Handler(srv interface{}, ctx context.Context, d
 		FullMethod: AgentService_ListDirectory_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).ListDirectory(ctx, req.(*ListDirectoryRequest))
+		return srv.(AgentServiceServer).ListDirectory(ctx, req.(*v1.ListDirectoryRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _AgentService_MakeDirectory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(MakeDirectoryRequest)
+	in := new(v1.MakeDirectoryRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -756,13 +836,13 @@ func _AgentService_MakeDirectory_Handler(srv interface{}, ctx context.Context, d
 		FullMethod: AgentService_MakeDirectory_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).MakeDirectory(ctx, req.(*MakeDirectoryRequest))
+		return srv.(AgentServiceServer).MakeDirectory(ctx, req.(*v1.MakeDirectoryRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _AgentService_MoveFile_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(MoveFileRequest)
+	in := new(v1.MoveFileRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -774,13 +854,13 @@ func _AgentService_MoveFile_Handler(srv interface{}, ctx context.Context, dec fu
 		FullMethod: AgentService_MoveFile_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).MoveFile(ctx, req.(*MoveFileRequest))
+		return srv.(AgentServiceServer).MoveFile(ctx, req.(*v1.MoveFileRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _AgentService_RemoveFile_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(RemoveFileRequest)
+	in := new(v1.RemoveFileRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -792,13 +872,13 @@ func _AgentService_RemoveFile_Handler(srv interface{}, ctx context.Context, dec 
 		FullMethod: AgentService_RemoveFile_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).RemoveFile(ctx, req.(*RemoveFileRequest))
+		return srv.(AgentServiceServer).RemoveFile(ctx, req.(*v1.RemoveFileRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _AgentService_ReadLines_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ReadLinesRequest)
+	in := new(v1.ReadLinesRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -810,13 +890,13 @@ func _AgentService_ReadLines_Handler(srv interface{}, ctx context.Context, dec f
 		FullMethod: AgentService_ReadLines_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).ReadLines(ctx, req.(*ReadLinesRequest))
+		return srv.(AgentServiceServer).ReadLines(ctx, req.(*v1.ReadLinesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _AgentService_WriteFile_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(WriteFileRequest)
+	in := new(v1.WriteFileRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -828,13 +908,13 @@ func _AgentService_WriteFile_Handler(srv interface{}, ctx context.Context, dec f
 		FullMethod: AgentService_WriteFile_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).WriteFile(ctx, req.(*WriteFileRequest))
+		return srv.(AgentServiceServer).WriteFile(ctx, req.(*v1.WriteFileRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _AgentService_EditFile_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(EditFileRequest)
+	in := new(v1.EditFileRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -846,13 +926,13 @@ func _AgentService_EditFile_Handler(srv interface{}, ctx context.Context, dec fu
 		FullMethod: AgentService_EditFile_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).EditFile(ctx, req.(*EditFileRequest))
+		return srv.(AgentServiceServer).EditFile(ctx, req.(*v1.EditFileRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _AgentService_SearchFiles_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(SearchFilesRequest)
+	in := new(v1.SearchFilesRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -864,13 +944,13 @@ func _AgentService_SearchFiles_Handler(srv interface{}, ctx context.Context, dec
 		FullMethod: AgentService_SearchFiles_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).SearchFiles(ctx, req.(*SearchFilesRequest))
+		return srv.(AgentServiceServer).SearchFiles(ctx, req.(*v1.SearchFilesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _AgentService_GlobFiles_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GlobFilesRequest)
+	in := new(v1.GlobFilesRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -882,10 +962,31 @@ func _AgentService_GlobFiles_Handler(srv interface{}, ctx context.Context, dec f
 		FullMethod: AgentService_GlobFiles_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AgentServiceServer).GlobFiles(ctx, req.(*GlobFilesRequest))
+		return srv.(AgentServiceServer).GlobFiles(ctx, req.(*v1.GlobFilesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _AgentService_Forward_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AgentServiceServer).Forward(&grpc.GenericServerStream[v1.ForwardRequest, v1.ForwardResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AgentService_ForwardServer = grpc.BidiStreamingServer[v1.ForwardRequest, v1.ForwardResponse]
+
+func _AgentService_AcceptEgress_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AgentServiceServer).AcceptEgress(&grpc.GenericServerStream[AcceptEgressRequest, AcceptEgressResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AgentService_AcceptEgressServer = grpc.BidiStreamingServer[AcceptEgressRequest, AcceptEgressResponse]
+
+func _AgentService_CarryEgress_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AgentServiceServer).CarryEgress(&grpc.GenericServerStream[CarryEgressRequest, CarryEgressResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AgentService_CarryEgressServer = grpc.BidiStreamingServer[CarryEgressRequest, CarryEgressResponse]
 
 // AgentService_ServiceDesc is the grpc.ServiceDesc for AgentService service.
 // It's only intended for direct use with grpc.RegisterService,
@@ -987,6 +1088,24 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Download",
 			Handler:       _AgentService_Download_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "Forward",
+			Handler:       _AgentService_Forward_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "AcceptEgress",
+			Handler:       _AgentService_AcceptEgress_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "CarryEgress",
+			Handler:       _AgentService_CarryEgress_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "sandbox/agent/v1/agent_service.proto",

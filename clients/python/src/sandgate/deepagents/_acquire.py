@@ -10,7 +10,13 @@ from sandgate import _plans
 from sandgate._calls import DownloadStep
 from sandgate.deepagents._native import NativeBackend
 from sandgate.deepagents._options import DEFAULT_WORKING_DIRECTORY
-from sandgate.errors import SandboxExistsError, SandboxNotFoundError, SandboxReplacedError, SandgateError
+from sandgate.errors import (
+    SandboxExistsError,
+    SandboxNotActiveError,
+    SandboxNotFoundError,
+    SandboxReplacedError,
+    SandgateError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -19,17 +25,43 @@ if TYPE_CHECKING:
 
     from sandgate._calls import Plan, Step
     from sandgate.deepagents._options import Split
+    from sandgate.info import SandboxInfo
     from sandgate.options import ExecuteOptions, SandboxSpec
     from sandgate.process import Event
 
 T = TypeVar("T")
 
-_LOST: Final = (SandboxNotFoundError, SandboxReplacedError)
+_FAILED: Final = "FAILED"
+"""The state in which a sandbox can only be deleted."""
 
 RECREATED: Final = (
     "The sandbox was lost and a new, empty one was made. All files and processes of the old one are gone."
 )
-"""What an agent is told after its sandbox was made anew."""
+"""What an AI agent reads after its sandbox was recreated."""
+
+
+def is_lost(error: SandgateError) -> bool:
+    """Tell whether the sandbox's files and processes are gone for good."""
+    if isinstance(error, SandboxNotActiveError):
+        return error.metadata.get("state") == _FAILED
+    return isinstance(error, SandboxNotFoundError | SandboxReplacedError)
+
+
+def usable(found: SandboxInfo) -> SandboxInfo:
+    """Return a sandbox that was found.
+
+    Raises:
+        SandboxNotActiveError: It failed.
+    """
+    if found.state == _FAILED:
+        text = f"the sandbox failed: {found.state_message}" if found.state_message else "the sandbox failed"
+        raise SandboxNotActiveError(
+            text,
+            code="FAILED_PRECONDITION",
+            reason="SANDBOX_NOT_ACTIVE",
+            metadata={"state": _FAILED, "sandbox_id": found.sandbox_id},
+        )
+    return found
 
 
 @dataclass(slots=True)
@@ -55,7 +87,6 @@ class AcquiringBackend(NativeBackend):
         super().__init__(**given.own)
         self._given = given
         self._recreate = recreate
-        self._create_timeout = given.config.create_timeout
 
     @property
     def _place(self) -> Place:
@@ -115,9 +146,9 @@ class AcquiringBackend(NativeBackend):
         if place.ready:
             return
         if place.expected:
-            found = yield from _plans.get(place.target.sandbox_id)
+            found = usable((yield from _plans.get(place.target.sandbox_id)))
         else:
-            found = yield from self._make(place)
+            found = usable((yield from self._make(place)))
         place.target.incarnation = found.incarnation
         place.working_directory = self._given.directory(found)
         place.target.access = self._given.narrowing(found)
@@ -127,7 +158,7 @@ class AcquiringBackend(NativeBackend):
         sandbox_id = place.target.sandbox_id
         spec = cast("SandboxSpec", {**self._given.spec, "sandbox_id": sandbox_id, "labels": place.labels})
         try:
-            made, _ = yield from _plans.create(spec, self._create_timeout)
+            made, _ = yield from _plans.create(spec, self._given.config)
         except SandboxExistsError:
             # Made with another spec, by an older version of the program say.
             return (yield from _plans.get(sandbox_id))
@@ -141,10 +172,20 @@ class AcquiringBackend(NativeBackend):
         place.target.incarnation = ""
         place.ready = place.expected = False
         try:
+            if isinstance(error, SandboxNotActiveError):
+                yield from self._delete_failed(place)
             yield from self._acquire(place)
         except SandgateError as e:
             return e
         return SandboxReplacedError(RECREATED, code=error.code, reason="SANDBOX_REPLACED")
+
+    def _delete_failed(self, place: Place) -> Plan[None]:
+        """Delete a failed sandbox, and none that another process made in its place."""
+        sandbox_id = place.target.sandbox_id
+        with suppress(SandboxNotFoundError, SandboxReplacedError):
+            found = yield from _plans.get(sandbox_id)
+            if found.state == _FAILED:
+                yield from _plans.delete(_plans.Target(sandbox_id, found.incarnation), allow_missing=True)
 
     def _plan(self, plan: Plan[T]) -> Plan[T]:
         return self._guarded(self._place, super()._plan(plan))
@@ -164,8 +205,8 @@ class AcquiringBackend(NativeBackend):
                     else:
                         step = plan.send(answer)
                         continue
-                told, failure = failure, None
-                step = plan.throw(told)
+                lost, failure = failure, None
+                step = plan.throw(lost)
         except StopIteration as end:
             result: T = end.value
             return result
@@ -173,24 +214,24 @@ class AcquiringBackend(NativeBackend):
     def _ready(self, place: Place) -> Plan[SandgateError | None]:
         try:
             yield from self._acquire(place)
-        except _LOST as e:
-            return (yield from self._lost(place, e))
         except SandgateError as e:
-            return e
+            return (yield from self._lost(place, e)) if is_lost(e) else e
         return None
 
     def _take(self, place: Place, step: Step) -> Plan[Any]:
         try:
             return (yield step)
-        except _LOST as e:
-            told = yield from self._lost(place, e)
+        except SandgateError as e:
+            if not is_lost(e):
+                raise
+            lost = yield from self._lost(place, e)
             if isinstance(step, DownloadStep) and self._tells_later(place, step):
                 step.request.expected_incarnation = place.target.incarnation
                 return (yield step)
-            raise told from e
+            raise lost from e
 
     def _tells_later(self, place: Place, step: Step) -> bool:
-        # Memory and skills are read before the agent can be told anything, and
+        # Memory and skills are read before the AI agent can be notified, and
         # expect missing files to be just that.
         if not (self._recreate and place.ready and isinstance(step, DownloadStep)):
             return False
@@ -214,7 +255,9 @@ class AcquiringBackend(NativeBackend):
             raise failure
         try:
             yield from super()._events(command, options)
-        except _LOST as e:
+        except SandgateError as e:
+            if not is_lost(e):
+                raise
             raise self._client.run(self._lost(place, e)) from e
 
     async def _aevents(self, command: str, options: ExecuteOptions) -> AsyncGenerator[Event, None]:
@@ -226,5 +269,7 @@ class AcquiringBackend(NativeBackend):
             async with aclosing(super()._aevents(command, options)) as events:
                 async for event in events:
                     yield event
-        except _LOST as e:
+        except SandgateError as e:
+            if not is_lost(e):
+                raise
             raise (await self._async_client.run(self._lost(place, e))) from e

@@ -232,9 +232,9 @@ class CommandBackend(BaseSandbox, Managed, AsyncManaged):
                         text = run.take(event)
                         if text:
                             emit(text)
-                            told = self.on_output(text) if self.on_output is not None else None
-                            if told is not None:
-                                await told
+                            pending = self.on_output(text) if self.on_output is not None else None
+                            if pending is not None:
+                                await pending
                 response = run.response()
             except SandgateError as e:
                 response = run.failed(e)
@@ -243,7 +243,7 @@ class CommandBackend(BaseSandbox, Managed, AsyncManaged):
         return self._noted(response)
 
     def _noted(self, response: ExecuteResponse) -> ExecuteResponse:
-        """Add what the agent must be told before the output."""
+        """Add what the agent must be pending before the output."""
         return response
 
     def _offloading(

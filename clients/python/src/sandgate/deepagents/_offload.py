@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sandgate.deepagents._run import Run
 
 CAPTURE_BYTES: Final = 10 * 1024 * 1024
-"""Bytes that are kept in the file, unless said otherwise."""
+"""Bytes that are kept in the file, by default."""
 
 _EDGE_LINES: Final = 5
 _EDGE_BYTES: Final = 2000

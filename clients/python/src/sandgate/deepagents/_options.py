@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, cast
@@ -17,7 +18,7 @@ AuditLog: TypeAlias = Callable[[str, str, dict[str, Any]], None]
 """Takes an operation, its target and what else is known of it."""
 
 MAX_OUTPUT_SIZE: Final = 1024 * 1024
-"""Bytes of output of one command that are kept, unless said otherwise."""
+"""Bytes of output of one command that are kept, by default."""
 
 DEFAULT_WORKING_DIRECTORY: Final = "/workspace"
 _DEFAULT_ROOT: Final = "/workspace"
@@ -42,7 +43,8 @@ class PolicyOptions(TypedDict, total=False):
     """
 
     root_dir: str | None
-    """Every path must resolve beneath it."""
+    """Every path must resolve beneath it. Default: `SANDGATE_ROOT_DIR`, if neither
+    this nor `access` is given; empty: no such root."""
     virtual_mode: bool
     """Paths are taken as relative to `root_dir`; default: `/workspace`."""
     allow_prefixes: Sequence[str] | None
@@ -115,6 +117,8 @@ def split(options: CreateOptions | BackendOptions) -> Split:
     rest = dict(options)
     own = {name: rest.pop(name) for name in OwnOptions.__annotations__ if name in rest}
     given = {name: rest.pop(name) for name in PolicyOptions.__annotations__ if name in rest}
+    if given.get("root_dir") is None and "access" not in rest:
+        given["root_dir"] = os.environ.get("SANDGATE_ROOT_DIR")
     access = policy(**cast("PolicyOptions", given))
     if access is not None:
         if "access" in rest:

@@ -69,7 +69,7 @@ def take(
 
 
 def _list(target: Target, directory: str) -> Plan[Listing]:
-    found = yield from _plans.glob_files(target, "**/*", directory)
+    found = yield from _plans.glob_files(target, directory, "**/*")
     return {file.path: (file.size, file.modify_time) for file in found.files}
 
 

@@ -48,7 +48,7 @@ class Run:
     def __init__(self, options: ExecuteOptions, *, raise_on_transport_error: bool) -> None:
         self.options = options
         self.note = ""
-        """What is said below the output."""
+        """The text below the output."""
         self._raise = raise_on_transport_error
         self._pieces: list[str] = []
         self._data: list[bytes] = []
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def captured(self) -> bytes:
-        """The output as it came, without what is said below it."""
+        """The output as it came, without the text below it."""
         return b"".join(self._data)
 
     def take(self, event: Event) -> str:

@@ -22,7 +22,6 @@ from deepagents.backends.protocol import (
 from deepagents.backends.sandbox import MAX_BINARY_BYTES, MAX_OUTPUT_BYTES, TRUNCATION_MSG
 
 from sandgate import _moving, _plans, files
-from sandgate.config import MAX_MESSAGE_BYTES
 from sandgate.deepagents import _contract as contract
 from sandgate.errors import DeadlineExceededError, FileError, InvalidRequestError, SandgateError
 
@@ -41,7 +40,7 @@ _MESSAGE_BYTES: Final = files.CHUNK_BYTES
 """A single file up to this size is uploaded in one message. A larger one is sooner
 there in pieces, since the server passes them on as they come."""
 
-_EDIT_BYTES: Final = MAX_MESSAGE_BYTES - 64 * 1024
+_EDIT_BYTES: Final = 16 * 1024 * 1024 - 64 * 1024
 """Texts of an edit up to this size are sent in one message."""
 
 _PAGE_BYTES: Final = MAX_OUTPUT_BYTES - len(TRUNCATION_MSG.encode())
@@ -194,17 +193,17 @@ def grep(
 ) -> Plan[GrepResult]:
     # grep's fixed strings: an empty one is in every line, and lines of the
     # pattern are alternatives. The API's literal is one text within a line.
-    regex = not pattern or "\n" in pattern
-    wanted = "|".join(re.escape(p) for p in pattern.split("\n")) if regex else pattern
+    regexp = not pattern or "\n" in pattern
+    wanted = "|".join(re.escape(p) for p in pattern.split("\n")) if regexp else pattern
     try:
         check(path)
         check(pattern, "PATTERN_INVALID")
         check(glob or "", "PATTERN_INVALID")
         found = yield from _plans.search_files(
             target,
-            f"(?:{wanted})" if regex else wanted,
             path,
-            regex=regex,
+            f"(?:{wanted})" if regexp else wanted,
+            regexp=regexp,
             glob=glob or "",
             exclude_dirs=exclude_dirs,
             max_matches=0 if max_count is None else max(max_count, 1),
@@ -240,7 +239,7 @@ def glob(target: Target, pattern: str, path: str | None) -> Plan[GlobResult]:
         check(path)
         check(pattern, "PATTERN_INVALID")
         found = yield from _plans.glob_files(
-            target, pattern, path, include_links=True, timeout=contract.GLOB_TIMEOUT
+            target, path, pattern, include_links=True, timeout=contract.GLOB_TIMEOUT
         )
     except DeadlineExceededError:
         return GlobResult(error=_too_slow("glob", contract.GLOB_TIMEOUT))
@@ -277,9 +276,9 @@ def upload_files(target: Target, wanted: Sequence[tuple[str, bytes]]) -> Plan[li
         errors = [contract.transfer_error(r.error) if r.error else None for r in results]
     except SandgateError as e:
         errors = [contract.describe(e)] * len(sendable)
-    told = iter(errors)
+    remaining = iter(errors)
     return [
-        FileUploadResponse(path=path, error=next(told) if _is_absolute(path) else INVALID_PATH)
+        FileUploadResponse(path=path, error=next(remaining) if _is_absolute(path) else INVALID_PATH)
         for path, _ in wanted
     ]
 
@@ -301,10 +300,10 @@ def download_files(target: Target, paths: Sequence[str]) -> Plan[list[FileDownlo
         ]
     except SandgateError as e:
         outcomes = [(None, contract.describe(e))] * len(sendable)
-    told = iter(outcomes)
+    remaining = iter(outcomes)
     responses = []
     for path in paths:
-        content, error = next(told) if _is_absolute(path) else (None, INVALID_PATH)
+        content, error = next(remaining) if _is_absolute(path) else (None, INVALID_PATH)
         responses.append(FileDownloadResponse(path=path, content=content, error=error))
     return responses
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Unpack
 
+    from sandgate._handle import Handle
     from sandgate.info import SandboxInfo
     from sandgate.options import AccessPolicy
-    from sandgate.sandbox import Handle
 
 
 class SandgateSandbox(NativeBackend):

@@ -9,10 +9,11 @@ from langchain.agents.middleware import AgentMiddleware, AgentState
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from sandgate._context import AsyncManaged, Managed
+from sandgate.deepagents._acquire import is_lost
 from sandgate.deepagents.provider import SandgateProvider
 from sandgate.deepagents.streaming import SandgateStreaming
 from sandgate.deepagents.threads import SandgateThreadBackend, current_thread
-from sandgate.errors import SandboxNotFoundError, SandgateError
+from sandgate.errors import SandgateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,8 +61,8 @@ class SandgateManager(Managed, AsyncManaged):
 
     A sandbox is made with the first tool call of its thread and found again by
     every process. Its id is kept in the graph's state, so that a lost sandbox
-    is told from one that was never made: it is an error of each operation, or
-    with `recreate` a new sandbox of which the agent is told.
+    differs from one that was never made: it is an error of each operation, or
+    with `recreate` a new sandbox of which the AI agent is notified.
 
     As a context manager, sync or async, it shuts down at the end.
 
@@ -169,12 +170,13 @@ class SandgateManager(Managed, AsyncManaged):
         Raises:
             SandboxNotFoundError: It is lost, and `recreate` is not set; with it,
                 a new sandbox with another id is made.
+            SandboxNotActiveError: It failed, likewise.
         """
         if sandbox_id:
             try:
                 return self.provider.reconnect(sandbox_id)
-            except SandboxNotFoundError:
-                if not self._recreate:
+            except SandgateError as e:
+                if not (self._recreate and is_lost(e)):
                     raise
         return self.provider.get_or_create()
 
@@ -183,8 +185,8 @@ class SandgateManager(Managed, AsyncManaged):
         if sandbox_id:
             try:
                 return await self.provider.areconnect(sandbox_id)
-            except SandboxNotFoundError:
-                if not self._recreate:
+            except SandgateError as e:
+                if not (self._recreate and is_lost(e)):
                     raise
         return await self.provider.aget_or_create()
 

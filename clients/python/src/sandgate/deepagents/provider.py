@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from sandgate import _plans
 from sandgate._context import AsyncManaged, Managed
 from sandgate.aio import AsyncClient
 from sandgate.client import Client
+from sandgate.deepagents._acquire import usable
 from sandgate.deepagents._options import CreateOptions, split
 from sandgate.deepagents.backend import SandgateSandbox
 from sandgate.errors import SandboxExistsError, TemplateNotFoundError, UnsupportedError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from sandgate.info import CleanupResult, PoolStatus, SandboxInfo
     from sandgate.options import SandboxOptions, SandboxSpec, SandboxState
 
-Status = Literal["pending", "running", "suspended", "terminated"]
+Status = Literal["pending", "running", "suspended", "terminated", "warm"]
 
 _STATUS: Final[dict[str, Status]] = {
     "CREATING": "pending",
@@ -153,12 +154,13 @@ class SandgateProvider(Managed, AsyncManaged):
 
         Raises:
             SandboxNotFoundError: There is no such sandbox.
+            SandboxNotActiveError: It failed.
         """
-        return self._backend(self._client.run(_plans.get(sandbox_id)))
+        return self._backend(usable(self._client.run(_plans.get(sandbox_id))))
 
     async def areconnect(self, sandbox_id: str) -> SandgateSandbox:
         """Async twin of `reconnect`."""
-        return self._backend(await self._async_client.run(_plans.get(sandbox_id)))
+        return self._backend(usable(await self._async_client.run(_plans.get(sandbox_id))))
 
     def list(
         self,
@@ -170,7 +172,8 @@ class SandgateProvider(Managed, AsyncManaged):
         """Give a page of the caller's sandboxes that have the default labels.
 
         Args:
-            status: Only those in this status.
+            status: Only those in this status. `warm` lists none, since a pool's
+                sandboxes belong to no caller; `pool_status` counts them.
             labels: Only those that have all of these too.
             cursor: Where the page begins; from the page before.
 
@@ -266,7 +269,7 @@ class SandgateProvider(Managed, AsyncManaged):
 
     def _get_or_create(self, wanted: SandboxSpec) -> Plan[SandboxInfo]:
         try:
-            found, _ = yield from _plans.create(wanted, self._options.config.create_timeout)
+            found, _ = yield from _plans.create(wanted, self._options.config)
         except SandboxExistsError:
             # It was made with another spec: that one is the sandbox of this id.
             found = yield from _plans.get(wanted["sandbox_id"])
@@ -279,12 +282,13 @@ class SandgateProvider(Managed, AsyncManaged):
         found: list[SandboxInfo] = []
         token = ""
         while True:
-            page, token = yield from _plans.list_page(self._labels, (), 0, token)
-            found += page
+            page = yield from _plans.list_page(self._labels, (), 0, token)
+            found += page.sandboxes
+            token = page.next_page_token
             if not token:
                 break
         try:
-            pool = yield from _plans.pool_status(self._spec.get("template", ""))
+            pool = yield from _plans.pool_status(self._spec.get("template", ""), self._options.config)
             warm = pool.available
         except (UnsupportedError, TemplateNotFoundError):
             # The server keeps no pools, or none of this template.
@@ -303,16 +307,19 @@ class SandgateProvider(Managed, AsyncManaged):
     def _page(
         self, status: Status | None, labels: Mapping[str, str] | None, cursor: str | None
     ) -> Plan[SandboxPage]:
+        if status == "warm":
+            # Started sandboxes of a pool have no id and no owner before they are claimed.
+            return SandboxPage((), None)
         states = [cast("SandboxState", state) for state, word in _STATUS.items() if word == status]
         if status is not None and not states:
-            known = ", ".join(sorted(set(_STATUS.values())))
+            known = ", ".join(get_args(Status))
             raise ValueError(f"status must be one of {known}, got {status!r}")
         wanted = {**self._labels, **(labels or {})}
-        page, token = yield from _plans.list_page(wanted, states, 0, cursor or "")
+        page = yield from _plans.list_page(wanted, states, 0, cursor or "")
         return SandboxPage(
             tuple(
                 ListedSandbox(s.sandbox_id, _STATUS.get(s.state, "pending"), s.labels, s.create_time, s)
-                for s in page
+                for s in page.sandboxes
             ),
-            token or None,
+            page.next_page_token or None,
         )

@@ -145,7 +145,7 @@ class SandgatePython(AgentMiddleware[PythonState, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         """Tell the model of the tool."""
-        return handler(self._told(request))
+        return handler(self._instructed(request))
 
     async def awrap_model_call(
         self,
@@ -153,9 +153,9 @@ class SandgatePython(AgentMiddleware[PythonState, Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
         """Async twin of `wrap_model_call`."""
-        return await handler(self._told(request))
+        return await handler(self._instructed(request))
 
-    def _told(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+    def _instructed(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         known = request.system_message
         blocks: list[Any] = list(known.content_blocks) if known is not None else []
         blocks.append({"type": "text", "text": self.prompt_suffix})

@@ -21,7 +21,7 @@ class SandgateSession(AcquiringBackend):
     The sandbox is made, or taken where the id exists, by `start` or the first
     operation, and deleted by `stop`, which is also the end as a context manager.
     A lost sandbox is an error of every operation, or with `recreate` a new one
-    of which the agent is told.
+    of which the AI agent is notified.
 
     Args:
         reuse_sandbox: False: each `start` makes a fresh sandbox, and deletes the

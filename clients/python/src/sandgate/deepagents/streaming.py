@@ -20,9 +20,9 @@ _emit: Final[ContextVar[Callable[[str], None] | None]] = ContextVar("sandgate_em
 
 def emit(text: str) -> None:
     """Hand a piece of output to the tool call that runs here, if it streams."""
-    told = _emit.get()
-    if told is not None:
-        told(text)
+    emit = _emit.get()
+    if emit is not None:
+        emit(text)
 
 
 class SandgateStreaming(AgentMiddleware[Any, Any, Any]):

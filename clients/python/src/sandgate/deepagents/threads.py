@@ -55,7 +55,7 @@ class SandgateThreadBackend(AcquiringBackend):
     so every process finds the same one; it is made with the thread's first
     operation, by whichever caller comes first.
 
-    A sandbox that was lost (deleted, expired, or without its disk) is an error
+    A sandbox that was lost (deleted, expired, failed, or without its disk) is an error
     of every operation, never a silently empty place. With `recreate`, the
     operation that finds it lost fails, saying that a new sandbox was made, and
     the next ones work there.

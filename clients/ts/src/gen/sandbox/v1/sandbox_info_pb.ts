@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file sandbox/v1/sandbox_info.proto.
  */
 export const file_sandbox_v1_sandbox_info: GenFile = /*@__PURE__*/
-  fileDesc("Ch1zYW5kYm94L3YxL3NhbmRib3hfaW5mby5wcm90bxIKc2FuZGJveC52MSIWChRHZXRTZXJ2ZXJJbmZvUmVxdWVzdCLlAQoVR2V0U2VydmVySW5mb1Jlc3BvbnNlEg8KB3ZlcnNpb24YASABKAkSEAoIcHJvdmlkZXIYAiABKAkSFAoMY2FwYWJpbGl0aWVzGAMgAygJEigKBmxpbWl0cxgEIAEoCzIYLnNhbmRib3gudjEuU2VydmVyTGltaXRzEiwKC2VuZm9yY2VtZW50GAUgAygLMhcuc2FuZGJveC52MS5FbmZvcmNlbWVudBIRCgl0ZW1wbGF0ZXMYBiADKAkSKAoJcHJpbmNpcGFsGAcgASgLMhUuc2FuZGJveC52MS5QcmluY2lwYWwivgIKDFNlcnZlckxpbWl0cxIZChFtYXhfbWVzc2FnZV9ieXRlcxgBIAEoAxIyCg9kZWZhdWx0X3RpbWVvdXQYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SLgoLbWF4X3RpbWVvdXQYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SGAoQb3V0cHV0X2xvZ19ieXRlcxgEIAEoAxIwCg1lbmRfcmV0ZW50aW9uGAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEjMKEGRlZmF1bHRfaWRsZV90dGwYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SLgoLZGVmYXVsdF90dGwYByABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24iPQoLRW5mb3JjZW1lbnQSDAoEbmFtZRgBIAEoCRIQCghlbmZvcmNlZBgCIAEoCBIOCgZkZXRhaWwYAyABKAkiKQoJUHJpbmNpcGFsEgwKBG5hbWUYASABKAkSDgoGdGVuYW50GAIgASgJQjdaNWdpdGh1Yi5jb20vc2FuZGdhdGUvc2FuZGdhdGUvZ2VuL3NhbmRib3gvdjE7c2FuZGJveHYxYgZwcm90bzM", [file_google_protobuf_duration]);
+  fileDesc("Ch1zYW5kYm94L3YxL3NhbmRib3hfaW5mby5wcm90bxIKc2FuZGJveC52MSIWChRHZXRTZXJ2ZXJJbmZvUmVxdWVzdCLlAQoVR2V0U2VydmVySW5mb1Jlc3BvbnNlEg8KB3ZlcnNpb24YASABKAkSEAoIcHJvdmlkZXIYAiABKAkSFAoMY2FwYWJpbGl0aWVzGAMgAygJEigKBmxpbWl0cxgEIAEoCzIYLnNhbmRib3gudjEuU2VydmVyTGltaXRzEiwKC2VuZm9yY2VtZW50GAUgAygLMhcuc2FuZGJveC52MS5FbmZvcmNlbWVudBIRCgl0ZW1wbGF0ZXMYBiADKAkSKAoJcHJpbmNpcGFsGAcgASgLMhUuc2FuZGJveC52MS5QcmluY2lwYWwivgIKDFNlcnZlckxpbWl0cxIZChFtYXhfbWVzc2FnZV9ieXRlcxgBIAEoAxIyCg9kZWZhdWx0X3RpbWVvdXQYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SLgoLbWF4X3RpbWVvdXQYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SGAoQb3V0cHV0X2xvZ19ieXRlcxgEIAEoAxIwCg1lbmRfcmV0ZW50aW9uGAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEjMKEGRlZmF1bHRfaWRsZV90dGwYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SLgoLZGVmYXVsdF90dGwYByABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24iPQoLRW5mb3JjZW1lbnQSDAoEbmFtZRgBIAEoCRIQCghlbmZvcmNlZBgCIAEoCBIOCgZkZXRhaWwYAyABKAkiNwoJUHJpbmNpcGFsEgwKBG5hbWUYASABKAkSDgoGdGVuYW50GAIgASgJEgwKBHJvbGUYAyABKAlCN1o1Z2l0aHViLmNvbS9zYW5kZ2F0ZS9zYW5kZ2F0ZS9nZW4vc2FuZGJveC92MTtzYW5kYm94djFiBnByb3RvMw", [file_google_protobuf_duration]);
 
 /**
  * GetServerInfoRequest has no fields.
@@ -51,7 +51,7 @@ export type GetServerInfoResponse = Message<"sandbox.v1.GetServerInfoResponse"> 
 
   /**
    * What the server supports beyond the calls that always work: "suspend",
-   * "pool", "terminal", "stdin", "attach", "images", … A call whose capability
+   * "pool", "terminal", "stdin", "attach", "forward", "images", … A call whose capability
    * is missing fails with FEATURE_UNSUPPORTED.
    *
    * @generated from field: repeated string capabilities = 3;
@@ -212,6 +212,13 @@ export type Principal = Message<"sandbox.v1.Principal"> & {
    * @generated from field: string tenant = 2;
    */
   tenant: string;
+
+  /**
+   * "reader", "user" or "operator". "user" without authentication.
+   *
+   * @generated from field: string role = 3;
+   */
+  role: string;
 };
 
 /**

@@ -12,7 +12,7 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file sandbox/v1/sandbox_lifecycle.proto.
  */
 export const file_sandbox_v1_sandbox_lifecycle: GenFile = /*@__PURE__*/
-  fileDesc("CiJzYW5kYm94L3YxL3NhbmRib3hfbGlmZWN5Y2xlLnByb3RvEgpzYW5kYm94LnYxIuIECgdTYW5kYm94EhIKCnNhbmRib3hfaWQYASABKAkSEwoLaW5jYXJuYXRpb24YAiABKAkSJwoFc3RhdGUYAyABKA4yGC5zYW5kYm94LnYxLlNhbmRib3hTdGF0ZRIVCg1zdGF0ZV9tZXNzYWdlGAQgASgJEi8KC2NyZWF0ZV90aW1lGAUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBI2ChJsYXN0X2FjdGl2aXR5X3RpbWUYBiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC2V4cGlyZV90aW1lGAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBImCgN0dGwYCCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKwoIaWRsZV90dGwYCSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SLwoGbGFiZWxzGAogAygLMh8uc2FuZGJveC52MS5TYW5kYm94LkxhYmVsc0VudHJ5EhAKCHRlbXBsYXRlGAsgASgJEiUKBHNwZWMYDCABKAsyFy5zYW5kYm94LnYxLlNhbmRib3hTcGVjEhEKCWZyb21fcG9vbBgNIAEoCBIWCg5zdWJzdHJhdGVfbmFtZRgOIAEoCRIoCglpc29sYXRpb24YDyABKAsyFS5zYW5kYm94LnYxLklzb2xhdGlvbhIRCgl0cmFuc3BvcnQYECABKAkaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASKdAgoLU2FuZGJveFNwZWMSDQoFaW1hZ2UYASABKAkSKAoJcmVzb3VyY2VzGAIgASgLMhUuc2FuZGJveC52MS5SZXNvdXJjZXMSLQoDZW52GAMgAygLMiAuc2FuZGJveC52MS5TYW5kYm94U3BlYy5FbnZFbnRyeRIZChF3b3JraW5nX2RpcmVjdG9yeRgEIAEoCRIkCgduZXR3b3JrGAUgASgLMhMuc2FuZGJveC52MS5OZXR3b3JrEigKBmFjY2VzcxgGIAEoCzIYLnNhbmRib3gudjEuQWNjZXNzUG9saWN5Eg8KB2NvbW1hbmQYByADKAkaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJgCglSZXNvdXJjZXMSFAoMbWVtb3J5X2J5dGVzGAEgASgDEhIKCmNwdV9taWxsaXMYAiABKAUSFQoNbWF4X3Byb2Nlc3NlcxgDIAEoBRISCgpkaXNrX2J5dGVzGAQgASgDIlcKB05ldHdvcmsSJQoEbW9kZRgBIAEoDjIXLnNhbmRib3gudjEuTmV0d29ya01vZGUSJQoFYWxsb3cYAiADKAsyFi5zYW5kYm94LnYxLkVncmVzc1J1bGUiKQoKRWdyZXNzUnVsZRIMCgRob3N0GAEgASgJEg0KBXBvcnRzGAIgAygFIp8BCgxBY2Nlc3NQb2xpY3kSEAoIcm9vdF9kaXIYASABKAkSDwoHdmlydHVhbBgCIAEoCBIcChR3cml0ZV9hbGxvd19wcmVmaXhlcxgDIAMoCRIbChN3cml0ZV9kZW55X3ByZWZpeGVzGAQgAygJEhoKEnJlYWRfZGVueV9wcmVmaXhlcxgFIAMoCRIVCg1kZW55X2NvbW1hbmRzGAYgAygJIowBCglJc29sYXRpb24SDwoHcnVudGltZRgBIAEoCRIoCgduZXR3b3JrGAIgASgOMhcuc2FuZGJveC52MS5OZXR3b3JrTW9kZRIUCgx1bnByaXZpbGVnZWQYAyABKAgSGAoQcmVhZF9vbmx5X3N5c3RlbRgEIAEoCBIUCgxub3RfZW5mb3JjZWQYBSADKAki2AIKFENyZWF0ZVNhbmRib3hSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkSEAoIdGVtcGxhdGUYAiABKAkSJQoEc3BlYxgDIAEoCzIXLnNhbmRib3gudjEuU2FuZGJveFNwZWMSPAoGbGFiZWxzGAQgAygLMiwuc2FuZGJveC52MS5DcmVhdGVTYW5kYm94UmVxdWVzdC5MYWJlbHNFbnRyeRImCgN0dGwYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKwoIaWRsZV90dGwYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SMQoQcHJvdmlkZXJfb3B0aW9ucxgHIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJOChVDcmVhdGVTYW5kYm94UmVzcG9uc2USJAoHc2FuZGJveBgBIAEoCzITLnNhbmRib3gudjEuU2FuZGJveBIPCgdjcmVhdGVkGAIgASgIIicKEUdldFNhbmRib3hSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkiOgoSR2V0U2FuZGJveFJlc3BvbnNlEiQKB3NhbmRib3gYASABKAsyEy5zYW5kYm94LnYxLlNhbmRib3gi1AEKFExpc3RTYW5kYm94ZXNSZXF1ZXN0EjwKBmxhYmVscxgBIAMoCzIsLnNhbmRib3gudjEuTGlzdFNhbmRib3hlc1JlcXVlc3QuTGFiZWxzRW50cnkSKAoGc3RhdGVzGAIgAygOMhguc2FuZGJveC52MS5TYW5kYm94U3RhdGUSEQoJcGFnZV9zaXplGAMgASgFEhIKCnBhZ2VfdG9rZW4YBCABKAkaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJYChVMaXN0U2FuZGJveGVzUmVzcG9uc2USJgoJc2FuZGJveGVzGAEgAygLMhMuc2FuZGJveC52MS5TYW5kYm94EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKcAgoUVXBkYXRlU2FuZGJveFJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRJDCgpzZXRfbGFiZWxzGAIgAygLMi8uc2FuZGJveC52MS5VcGRhdGVTYW5kYm94UmVxdWVzdC5TZXRMYWJlbHNFbnRyeRIVCg1yZW1vdmVfbGFiZWxzGAMgAygJEiYKA3R0bBgEIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIrCghpZGxlX3R0bBgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhINCgVyZW5ldxgGIAEoCBowCg5TZXRMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIj0KFVVwZGF0ZVNhbmRib3hSZXNwb25zZRIkCgdzYW5kYm94GAEgASgLMhMuc2FuZGJveC52MS5TYW5kYm94Il8KFERlbGV0ZVNhbmRib3hSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkSFQoNYWxsb3dfbWlzc2luZxgCIAEoCBIcChRleHBlY3RlZF9pbmNhcm5hdGlvbhgDIAEoCSIoChVEZWxldGVTYW5kYm94UmVzcG9uc2USDwoHZGVsZXRlZBgBIAEoCCLHAQoXQ2xlYW51cFNhbmRib3hlc1JlcXVlc3QSKwoIbWF4X2lkbGUYASABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SPwoGbGFiZWxzGAIgAygLMi8uc2FuZGJveC52MS5DbGVhbnVwU2FuZGJveGVzUmVxdWVzdC5MYWJlbHNFbnRyeRIPCgdkcnlfcnVuGAMgASgIGi0KC0xhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEicwoYQ2xlYW51cFNhbmRib3hlc1Jlc3BvbnNlEhsKE2RlbGV0ZWRfc2FuZGJveF9pZHMYASADKAkSDAoEa2VwdBgCIAEoBRIsCghmYWlsdXJlcxgDIAMoCzIaLnNhbmRib3gudjEuQ2xlYW51cEZhaWx1cmUiNQoOQ2xlYW51cEZhaWx1cmUSEgoKc2FuZGJveF9pZBgBIAEoCRIPCgdtZXNzYWdlGAIgASgJIisKFVN1c3BlbmRTYW5kYm94UmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJIj4KFlN1c3BlbmRTYW5kYm94UmVzcG9uc2USJAoHc2FuZGJveBgBIAEoCzITLnNhbmRib3gudjEuU2FuZGJveCIqChRSZXN1bWVTYW5kYm94UmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJIj0KFVJlc3VtZVNhbmRib3hSZXNwb25zZRIkCgdzYW5kYm94GAEgASgLMhMuc2FuZGJveC52MS5TYW5kYm94IigKFEdldFBvb2xTdGF0dXNSZXF1ZXN0EhAKCHRlbXBsYXRlGAEgASgJIlkKFUdldFBvb2xTdGF0dXNSZXNwb25zZRIRCglhdmFpbGFibGUYASABKAUSDgoGYWN0aXZlGAIgASgFEg0KBXRvdGFsGAMgASgFEg4KBnRhcmdldBgEIAEoBSq2AQoMU2FuZGJveFN0YXRlEh0KGVNBTkRCT1hfU1RBVEVfVU5TUEVDSUZJRUQQABIaChZTQU5EQk9YX1NUQVRFX0NSRUFUSU5HEAESGAoUU0FOREJPWF9TVEFURV9BQ1RJVkUQAhIbChdTQU5EQk9YX1NUQVRFX1NVU1BFTkRFRBADEhoKFlNBTkRCT1hfU1RBVEVfREVMRVRJTkcQBBIYChRTQU5EQk9YX1NUQVRFX0ZBSUxFRBAFKnEKC05ldHdvcmtNb2RlEhwKGE5FVFdPUktfTU9ERV9VTlNQRUNJRklFRBAAEhUKEU5FVFdPUktfTU9ERV9OT05FEAESFgoSTkVUV09SS19NT0RFX1BST1hZEAISFQoRTkVUV09SS19NT0RFX0ZVTEwQA0I3WjVnaXRodWIuY29tL3NhbmRnYXRlL3NhbmRnYXRlL2dlbi9zYW5kYm94L3YxO3NhbmRib3h2MWIGcHJvdG8z", [file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp]);
+  fileDesc("CiJzYW5kYm94L3YxL3NhbmRib3hfbGlmZWN5Y2xlLnByb3RvEgpzYW5kYm94LnYxIuIECgdTYW5kYm94EhIKCnNhbmRib3hfaWQYASABKAkSEwoLaW5jYXJuYXRpb24YAiABKAkSJwoFc3RhdGUYAyABKA4yGC5zYW5kYm94LnYxLlNhbmRib3hTdGF0ZRIVCg1zdGF0ZV9tZXNzYWdlGAQgASgJEi8KC2NyZWF0ZV90aW1lGAUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBI2ChJsYXN0X2FjdGl2aXR5X3RpbWUYBiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC2V4cGlyZV90aW1lGAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBImCgN0dGwYCCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKwoIaWRsZV90dGwYCSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SLwoGbGFiZWxzGAogAygLMh8uc2FuZGJveC52MS5TYW5kYm94LkxhYmVsc0VudHJ5EhAKCHRlbXBsYXRlGAsgASgJEiUKBHNwZWMYDCABKAsyFy5zYW5kYm94LnYxLlNhbmRib3hTcGVjEhEKCWZyb21fcG9vbBgNIAEoCBIWCg5zdWJzdHJhdGVfbmFtZRgOIAEoCRIoCglpc29sYXRpb24YDyABKAsyFS5zYW5kYm94LnYxLklzb2xhdGlvbhIRCgl0cmFuc3BvcnQYECABKAkaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASKdAgoLU2FuZGJveFNwZWMSDQoFaW1hZ2UYASABKAkSKAoJcmVzb3VyY2VzGAIgASgLMhUuc2FuZGJveC52MS5SZXNvdXJjZXMSLQoDZW52GAMgAygLMiAuc2FuZGJveC52MS5TYW5kYm94U3BlYy5FbnZFbnRyeRIZChF3b3JraW5nX2RpcmVjdG9yeRgEIAEoCRIkCgduZXR3b3JrGAUgASgLMhMuc2FuZGJveC52MS5OZXR3b3JrEigKBmFjY2VzcxgGIAEoCzIYLnNhbmRib3gudjEuQWNjZXNzUG9saWN5Eg8KB2NvbW1hbmQYByADKAkaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJgCglSZXNvdXJjZXMSFAoMbWVtb3J5X2J5dGVzGAEgASgDEhIKCmNwdV9taWxsaXMYAiABKAUSFQoNbWF4X3Byb2Nlc3NlcxgDIAEoBRISCgpkaXNrX2J5dGVzGAQgASgDIlcKB05ldHdvcmsSJQoEbW9kZRgBIAEoDjIXLnNhbmRib3gudjEuTmV0d29ya01vZGUSJQoFYWxsb3cYAiADKAsyFi5zYW5kYm94LnYxLkVncmVzc1J1bGUiaAoKRWdyZXNzUnVsZRINCgVob3N0cxgBIAMoCRINCgVjaWRycxgCIAMoCRINCgVwb3J0cxgDIAMoDRINCgVncm91cBgEIAEoCRIPCgdtZXRob2RzGAUgAygJEg0KBXBhdGhzGAYgAygJIp8BCgxBY2Nlc3NQb2xpY3kSEAoIcm9vdF9kaXIYASABKAkSDwoHdmlydHVhbBgCIAEoCBIcChR3cml0ZV9hbGxvd19wcmVmaXhlcxgDIAMoCRIbChN3cml0ZV9kZW55X3ByZWZpeGVzGAQgAygJEhoKEnJlYWRfZGVueV9wcmVmaXhlcxgFIAMoCRIVCg1kZW55X2NvbW1hbmRzGAYgAygJIowBCglJc29sYXRpb24SDwoHcnVudGltZRgBIAEoCRIoCgduZXR3b3JrGAIgASgOMhcuc2FuZGJveC52MS5OZXR3b3JrTW9kZRIUCgx1bnByaXZpbGVnZWQYAyABKAgSGAoQcmVhZF9vbmx5X3N5c3RlbRgEIAEoCBIUCgxub3RfZW5mb3JjZWQYBSADKAki2AIKFENyZWF0ZVNhbmRib3hSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkSEAoIdGVtcGxhdGUYAiABKAkSJQoEc3BlYxgDIAEoCzIXLnNhbmRib3gudjEuU2FuZGJveFNwZWMSPAoGbGFiZWxzGAQgAygLMiwuc2FuZGJveC52MS5DcmVhdGVTYW5kYm94UmVxdWVzdC5MYWJlbHNFbnRyeRImCgN0dGwYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKwoIaWRsZV90dGwYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SMQoQcHJvdmlkZXJfb3B0aW9ucxgHIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJOChVDcmVhdGVTYW5kYm94UmVzcG9uc2USJAoHc2FuZGJveBgBIAEoCzITLnNhbmRib3gudjEuU2FuZGJveBIPCgdjcmVhdGVkGAIgASgIIicKEUdldFNhbmRib3hSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkiOgoSR2V0U2FuZGJveFJlc3BvbnNlEiQKB3NhbmRib3gYASABKAsyEy5zYW5kYm94LnYxLlNhbmRib3gi1AEKFExpc3RTYW5kYm94ZXNSZXF1ZXN0EjwKBmxhYmVscxgBIAMoCzIsLnNhbmRib3gudjEuTGlzdFNhbmRib3hlc1JlcXVlc3QuTGFiZWxzRW50cnkSKAoGc3RhdGVzGAIgAygOMhguc2FuZGJveC52MS5TYW5kYm94U3RhdGUSEQoJcGFnZV9zaXplGAMgASgFEhIKCnBhZ2VfdG9rZW4YBCABKAkaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJYChVMaXN0U2FuZGJveGVzUmVzcG9uc2USJgoJc2FuZGJveGVzGAEgAygLMhMuc2FuZGJveC52MS5TYW5kYm94EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLCAgoUVXBkYXRlU2FuZGJveFJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRJDCgpzZXRfbGFiZWxzGAIgAygLMi8uc2FuZGJveC52MS5VcGRhdGVTYW5kYm94UmVxdWVzdC5TZXRMYWJlbHNFbnRyeRIVCg1yZW1vdmVfbGFiZWxzGAMgAygJEiYKA3R0bBgEIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIrCghpZGxlX3R0bBgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhINCgVyZW5ldxgGIAEoCBIkCgduZXR3b3JrGAcgASgLMhMuc2FuZGJveC52MS5OZXR3b3JrGjAKDlNldExhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiPQoVVXBkYXRlU2FuZGJveFJlc3BvbnNlEiQKB3NhbmRib3gYASABKAsyEy5zYW5kYm94LnYxLlNhbmRib3giXwoURGVsZXRlU2FuZGJveFJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRIVCg1hbGxvd19taXNzaW5nGAIgASgIEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAMgASgJIigKFURlbGV0ZVNhbmRib3hSZXNwb25zZRIPCgdkZWxldGVkGAEgASgIIscBChdDbGVhbnVwU2FuZGJveGVzUmVxdWVzdBIrCghtYXhfaWRsZRgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhI/CgZsYWJlbHMYAiADKAsyLy5zYW5kYm94LnYxLkNsZWFudXBTYW5kYm94ZXNSZXF1ZXN0LkxhYmVsc0VudHJ5Eg8KB2RyeV9ydW4YAyABKAgaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJzChhDbGVhbnVwU2FuZGJveGVzUmVzcG9uc2USGwoTZGVsZXRlZF9zYW5kYm94X2lkcxgBIAMoCRIMCgRrZXB0GAIgASgFEiwKCGZhaWx1cmVzGAMgAygLMhouc2FuZGJveC52MS5DbGVhbnVwRmFpbHVyZSI1Cg5DbGVhbnVwRmFpbHVyZRISCgpzYW5kYm94X2lkGAEgASgJEg8KB21lc3NhZ2UYAiABKAkiKwoVU3VzcGVuZFNhbmRib3hSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkiPgoWU3VzcGVuZFNhbmRib3hSZXNwb25zZRIkCgdzYW5kYm94GAEgASgLMhMuc2FuZGJveC52MS5TYW5kYm94IioKFFJlc3VtZVNhbmRib3hSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkiPQoVUmVzdW1lU2FuZGJveFJlc3BvbnNlEiQKB3NhbmRib3gYASABKAsyEy5zYW5kYm94LnYxLlNhbmRib3giKAoUR2V0UG9vbFN0YXR1c1JlcXVlc3QSEAoIdGVtcGxhdGUYASABKAkiWQoVR2V0UG9vbFN0YXR1c1Jlc3BvbnNlEhEKCWF2YWlsYWJsZRgBIAEoBRIOCgZhY3RpdmUYAiABKAUSDQoFdG90YWwYAyABKAUSDgoGdGFyZ2V0GAQgASgFKrYBCgxTYW5kYm94U3RhdGUSHQoZU0FOREJPWF9TVEFURV9VTlNQRUNJRklFRBAAEhoKFlNBTkRCT1hfU1RBVEVfQ1JFQVRJTkcQARIYChRTQU5EQk9YX1NUQVRFX0FDVElWRRACEhsKF1NBTkRCT1hfU1RBVEVfU1VTUEVOREVEEAMSGgoWU0FOREJPWF9TVEFURV9ERUxFVElORxAEEhgKFFNBTkRCT1hfU1RBVEVfRkFJTEVEEAUqcQoLTmV0d29ya01vZGUSHAoYTkVUV09SS19NT0RFX1VOU1BFQ0lGSUVEEAASFQoRTkVUV09SS19NT0RFX05PTkUQARIWChJORVRXT1JLX01PREVfUFJPWFkQAhIVChFORVRXT1JLX01PREVfRlVMTBADQjdaNWdpdGh1Yi5jb20vc2FuZGdhdGUvc2FuZGdhdGUvZ2VuL3NhbmRib3gvdjE7c2FuZGJveHYxYgZwcm90bzM", [file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp]);
 
 /**
  * Sandbox is an isolated environment with a file system and processes.
@@ -261,14 +261,16 @@ export const ResourcesSchema: GenMessage<Resources> = /*@__PURE__*/
  */
 export type Network = Message<"sandbox.v1.Network"> & {
   /**
-   * Default: NETWORK_MODE_NONE.
+   * Default: PROXY with rules, otherwise the template's mode.
    *
    * @generated from field: sandbox.v1.NetworkMode mode = 1;
    */
   mode: NetworkMode;
 
   /**
-   * Destinations that PROXY allows; rejected with other modes.
+   * Destinations that PROXY allows; rejected with other modes. Each must lie
+   * within the template's rules. Empty: the template's rules; where it has
+   * none, nothing. At most 64.
    *
    * @generated from field: repeated sandbox.v1.EgressRule allow = 2;
    */
@@ -283,24 +285,63 @@ export const NetworkSchema: GenMessage<Network> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_lifecycle, 3);
 
 /**
- * EgressRule allows one kind of destination.
+ * EgressRule allows TCP connections to some destinations. A rule has hosts and
+ * CIDRs, or it names a group.
  *
  * @generated from message sandbox.v1.EgressRule
  */
 export type EgressRule = Message<"sandbox.v1.EgressRule"> & {
   /**
-   * Required. A host name, "*.example.com" for every name below it, or a CIDR.
+   * Host names, in any case: "example.com" is that name, "*.example.com" every
+   * name below it, "*" every name. The server resolves a name when it connects,
+   * and refuses addresses that are not public unless a CIDR allows them. At most
+   * 256.
    *
-   * @generated from field: string host = 1;
+   * @generated from field: repeated string hosts = 1;
    */
-  host: string;
+  hosts: string[];
 
   /**
-   * Ports. Empty: 443.
+   * Addresses in CIDR notation, IPv4 or IPv6. They allow connections to an
+   * address without a name, and names of `hosts` that resolve to an address that
+   * is not public. At most 256.
    *
-   * @generated from field: repeated int32 ports = 2;
+   * @generated from field: repeated string cidrs = 2;
+   */
+  cidrs: string[];
+
+  /**
+   * Ports, 1 to 65535. Empty: 80 and 443. At most 64.
+   *
+   * @generated from field: repeated uint32 ports = 3;
    */
   ports: number[];
+
+  /**
+   * A group of rules in the server's configuration, such as "packages". Rejected
+   * beside other fields.
+   *
+   * @generated from field: string group = 4;
+   */
+  group: string;
+
+  /**
+   * HTTP methods, such as "GET". Empty: all. A rule with methods or paths allows
+   * HTTP requests to its hosts and nothing else: the server ends TLS with a
+   * certificate that only this sandbox trusts. Its CIDRs do not allow connections
+   * to an address without a name. At most 64.
+   *
+   * @generated from field: repeated string methods = 5;
+   */
+  methods: string[];
+
+  /**
+   * Paths of HTTP requests, without the query: "/a/b" is that path, "/a/*" every
+   * path below "/a/". Upper and lower case differ. Empty: all. At most 64.
+   *
+   * @generated from field: repeated string paths = 6;
+   */
+  paths: string[];
 };
 
 /**
@@ -313,7 +354,7 @@ export const EgressRuleSchema: GenMessage<EgressRule> = /*@__PURE__*/
 /**
  * AccessPolicy restricts file calls and, for writes, commands. Where a policy
  * is set in several places (server, template, sandbox, call), a path must pass
- * all of them, so a call can narrow but never widen.
+ * all of them, so a call can narrow but never widen. At most 64 KiB, encoded.
  *
  * @generated from message sandbox.v1.AccessPolicy
  */
@@ -629,7 +670,7 @@ export const ListSandboxesResponseSchema: GenMessage<ListSandboxesResponse> = /*
   messageDesc(file_sandbox_v1_sandbox_lifecycle, 12);
 
 /**
- * UpdateSandboxRequest changes labels and lifetimes of a sandbox.
+ * UpdateSandboxRequest changes labels, lifetimes and network rules of a sandbox.
  *
  * @generated from message sandbox.v1.UpdateSandboxRequest
  */
@@ -675,6 +716,15 @@ export type UpdateSandboxRequest = Message<"sandbox.v1.UpdateSandboxRequest"> & 
    * @generated from field: bool renew = 6;
    */
   renew: boolean;
+
+  /**
+   * New rules, which replace the old ones. They apply to new connections at
+   * once; connections that they no longer allow are reset. The mode cannot
+   * change: leave it unset. Unset: unchanged.
+   *
+   * @generated from field: sandbox.v1.Network network = 7;
+   */
+  network?: Network | undefined;
 };
 
 /**
@@ -1058,7 +1108,8 @@ export const SandboxStateSchema: GenEnum<SandboxState> = /*@__PURE__*/
  */
 export enum NetworkMode {
   /**
-   * The template's mode; NONE where it has none.
+   * PROXY if there are rules, otherwise the template's mode; NONE where it has
+   * none.
    *
    * @generated from enum value: NETWORK_MODE_UNSPECIFIED = 0;
    */

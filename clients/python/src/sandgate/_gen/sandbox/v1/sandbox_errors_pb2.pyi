@@ -49,6 +49,15 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """PERMISSION_DENIED; "template", "field". The template does not allow the
     field, or not this value.
     """
+    ERROR_REASON_CALL_FORBIDDEN: _ErrorReason.ValueType  # 13
+    """PERMISSION_DENIED; "role" or "field". The caller's role, or the scope of its
+    token, does not include the call, or no tenant and role are configured for
+    the caller.
+    """
+    ERROR_REASON_AUTHENTICATION_UNAVAILABLE: _ErrorReason.ValueType  # 14
+    """UNAVAILABLE, with RetryInfo. The server cannot check the credentials now,
+    because their issuer does not answer.
+    """
     ERROR_REASON_SANDBOX_NOT_FOUND: _ErrorReason.ValueType  # 20
     """NOT_FOUND; "sandbox_id". This tenant has no such sandbox."""
     ERROR_REASON_SANDBOX_EXPIRED: _ErrorReason.ValueType  # 21
@@ -196,6 +205,16 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """DEADLINE_EXCEEDED. The call's deadline passed."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 90
     """INTERNAL. A bug in Sandgate; find the request id in the logs."""
+    ERROR_REASON_PORT_CLOSED: _ErrorReason.ValueType  # 100
+    """FAILED_PRECONDITION; "port". No program in the sandbox accepts connections on
+    the port.
+    """
+    ERROR_REASON_CONNECTION_RESET: _ErrorReason.ValueType  # 101
+    """ABORTED; "port". The program in the sandbox reset the connection."""
+    ERROR_REASON_TOO_MANY_CONNECTIONS: _ErrorReason.ValueType  # 102
+    """RESOURCE_EXHAUSTED, with RetryInfo; "limit". The sandbox, or the tenant on this
+    server, has as many open connections as it may have.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason is why a call failed. On the wire, google.rpc.ErrorInfo.reason is
@@ -237,6 +256,15 @@ the operation.
 ERROR_REASON_TEMPLATE_FORBIDS: ErrorReason.ValueType  # 12
 """PERMISSION_DENIED; "template", "field". The template does not allow the
 field, or not this value.
+"""
+ERROR_REASON_CALL_FORBIDDEN: ErrorReason.ValueType  # 13
+"""PERMISSION_DENIED; "role" or "field". The caller's role, or the scope of its
+token, does not include the call, or no tenant and role are configured for
+the caller.
+"""
+ERROR_REASON_AUTHENTICATION_UNAVAILABLE: ErrorReason.ValueType  # 14
+"""UNAVAILABLE, with RetryInfo. The server cannot check the credentials now,
+because their issuer does not answer.
 """
 ERROR_REASON_SANDBOX_NOT_FOUND: ErrorReason.ValueType  # 20
 """NOT_FOUND; "sandbox_id". This tenant has no such sandbox."""
@@ -385,4 +413,14 @@ ERROR_REASON_CALL_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 89
 """DEADLINE_EXCEEDED. The call's deadline passed."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 90
 """INTERNAL. A bug in Sandgate; find the request id in the logs."""
+ERROR_REASON_PORT_CLOSED: ErrorReason.ValueType  # 100
+"""FAILED_PRECONDITION; "port". No program in the sandbox accepts connections on
+the port.
+"""
+ERROR_REASON_CONNECTION_RESET: ErrorReason.ValueType  # 101
+"""ABORTED; "port". The program in the sandbox reset the connection."""
+ERROR_REASON_TOO_MANY_CONNECTIONS: ErrorReason.ValueType  # 102
+"""RESOURCE_EXHAUSTED, with RetryInfo; "limit". The sandbox, or the tenant on this
+server, has as many open connections as it may have.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

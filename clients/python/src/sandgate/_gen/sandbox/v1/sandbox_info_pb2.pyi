@@ -56,7 +56,7 @@ class GetServerInfoResponse(_message.Message):
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What the server supports beyond the calls that always work: "suspend",
-        "pool", "terminal", "stdin", "attach", "images", … A call whose capability
+        "pool", "terminal", "stdin", "attach", "forward", "images", … A call whose capability
         is missing fails with FEATURE_UNSUPPORTED.
         """
 
@@ -191,19 +191,23 @@ class Principal(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Empty without authentication."""
     tenant: _builtins.str
     """"default" without authentication."""
+    role: _builtins.str
+    """"reader", "user" or "operator". "user" without authentication."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         tenant: _builtins.str = ...,
+        role: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "role", b"role", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -67,7 +67,9 @@ class _NetworkMode:
 class _NetworkModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NetworkMode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     NETWORK_MODE_UNSPECIFIED: _NetworkMode.ValueType  # 0
-    """The template's mode; NONE where it has none."""
+    """PROXY if there are rules, otherwise the template's mode; NONE where it has
+    none.
+    """
     NETWORK_MODE_NONE: _NetworkMode.ValueType  # 1
     """A private loopback interface only."""
     NETWORK_MODE_PROXY: _NetworkMode.ValueType  # 2
@@ -79,7 +81,9 @@ class NetworkMode(_NetworkMode, metaclass=_NetworkModeEnumTypeWrapper):
     """NetworkMode is the kind of network that a sandbox has."""
 
 NETWORK_MODE_UNSPECIFIED: NetworkMode.ValueType  # 0
-"""The template's mode; NONE where it has none."""
+"""PROXY if there are rules, otherwise the template's mode; NONE where it has
+none.
+"""
 NETWORK_MODE_NONE: NetworkMode.ValueType  # 1
 """A private loopback interface only."""
 NETWORK_MODE_PROXY: NetworkMode.ValueType  # 2
@@ -342,10 +346,13 @@ class Network(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     ALLOW_FIELD_NUMBER: _builtins.int
     mode: Global___NetworkMode.ValueType
-    """Default: NETWORK_MODE_NONE."""
+    """Default: PROXY with rules, otherwise the template's mode."""
     @_builtins.property
     def allow(self) -> _containers.RepeatedCompositeFieldContainer[Global___EgressRule]:
-        """Destinations that PROXY allows; rejected with other modes."""
+        """Destinations that PROXY allows; rejected with other modes. Each must lie
+        within the template's rules. Empty: the template's rules; where it has
+        none, nothing. At most 64.
+        """
 
     def __init__(
         self,
@@ -363,27 +370,68 @@ Global___Network: _TypeAlias = Network  # noqa: Y015
 
 @_typing.final
 class EgressRule(_message.Message):
-    """EgressRule allows one kind of destination."""
+    """EgressRule allows TCP connections to some destinations. A rule has hosts and
+    CIDRs, or it names a group.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    HOST_FIELD_NUMBER: _builtins.int
+    HOSTS_FIELD_NUMBER: _builtins.int
+    CIDRS_FIELD_NUMBER: _builtins.int
     PORTS_FIELD_NUMBER: _builtins.int
-    host: _builtins.str
-    """Required. A host name, "*.example.com" for every name below it, or a CIDR."""
+    GROUP_FIELD_NUMBER: _builtins.int
+    METHODS_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """A group of rules in the server's configuration, such as "packages". Rejected
+    beside other fields.
+    """
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Host names, in any case: "example.com" is that name, "*.example.com" every
+        name below it, "*" every name. The server resolves a name when it connects,
+        and refuses addresses that are not public unless a CIDR allows them. At most
+        256.
+        """
+
+    @_builtins.property
+    def cidrs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Addresses in CIDR notation, IPv4 or IPv6. They allow connections to an
+        address without a name, and names of `hosts` that resolve to an address that
+        is not public. At most 256.
+        """
+
     @_builtins.property
     def ports(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ports. Empty: 443."""
+        """Ports, 1 to 65535. Empty: 80 and 443. At most 64."""
+
+    @_builtins.property
+    def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """HTTP methods, such as "GET". Empty: all. A rule with methods or paths allows
+        HTTP requests to its hosts and nothing else: the server ends TLS with a
+        certificate that only this sandbox trusts. Its CIDRs do not allow connections
+        to an address without a name. At most 64.
+        """
+
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Paths of HTTP requests, without the query: "/a/b" is that path, "/a/*" every
+        path below "/a/". Upper and lower case differ. Empty: all. At most 64.
+        """
 
     def __init__(
         self,
         *,
-        host: _builtins.str = ...,
+        hosts: _abc.Iterable[_builtins.str] | None = ...,
+        cidrs: _abc.Iterable[_builtins.str] | None = ...,
         ports: _abc.Iterable[_builtins.int] | None = ...,
+        group: _builtins.str = ...,
+        methods: _abc.Iterable[_builtins.str] | None = ...,
+        paths: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "ports", b"ports"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cidrs", b"cidrs", "group", b"group", "hosts", b"hosts", "methods", b"methods", "paths", b"paths", "ports", b"ports"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -393,7 +441,7 @@ Global___EgressRule: _TypeAlias = EgressRule  # noqa: Y015
 class AccessPolicy(_message.Message):
     """AccessPolicy restricts file calls and, for writes, commands. Where a policy
     is set in several places (server, template, sandbox, call), a path must pass
-    all of them, so a call can narrow but never widen.
+    all of them, so a call can narrow but never widen. At most 64 KiB, encoded.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -739,7 +787,7 @@ Global___ListSandboxesResponse: _TypeAlias = ListSandboxesResponse  # noqa: Y015
 
 @_typing.final
 class UpdateSandboxRequest(_message.Message):
-    """UpdateSandboxRequest changes labels and lifetimes of a sandbox."""
+    """UpdateSandboxRequest changes labels, lifetimes and network rules of a sandbox."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -769,6 +817,7 @@ class UpdateSandboxRequest(_message.Message):
     TTL_FIELD_NUMBER: _builtins.int
     IDLE_TTL_FIELD_NUMBER: _builtins.int
     RENEW_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
     sandbox_id: _builtins.str
     """Required."""
     renew: _builtins.bool
@@ -789,6 +838,13 @@ class UpdateSandboxRequest(_message.Message):
     def idle_ttl(self) -> _duration_pb2.Duration:
         """New lifetime from the last activity. Unset: unchanged. 0: none."""
 
+    @_builtins.property
+    def network(self) -> Global___Network:
+        """New rules, which replace the old ones. They apply to new connections at
+        once; connections that they no longer allow are reset. The mode cannot
+        change: leave it unset. Unset: unchanged.
+        """
+
     def __init__(
         self,
         *,
@@ -798,10 +854,11 @@ class UpdateSandboxRequest(_message.Message):
         ttl: _duration_pb2.Duration | None = ...,
         idle_ttl: _duration_pb2.Duration | None = ...,
         renew: _builtins.bool = ...,
+        network: Global___Network | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["idle_ttl", b"idle_ttl", "ttl", b"ttl"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["idle_ttl", b"idle_ttl", "network", b"network", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["idle_ttl", b"idle_ttl", "remove_labels", b"remove_labels", "renew", b"renew", "sandbox_id", b"sandbox_id", "set_labels", b"set_labels", "ttl", b"ttl"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["idle_ttl", b"idle_ttl", "network", b"network", "remove_labels", b"remove_labels", "renew", b"renew", "sandbox_id", b"sandbox_id", "set_labels", b"set_labels", "ttl", b"ttl"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

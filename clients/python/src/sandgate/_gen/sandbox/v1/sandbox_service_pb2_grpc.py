@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as sandbox_dot_v1_dot_sandbox__files__pb2
+from sandgate._gen.sandbox.v1 import sandbox_forward_pb2 as sandbox_dot_v1_dot_sandbox__forward__pb2
 from sandgate._gen.sandbox.v1 import sandbox_info_pb2 as sandbox_dot_v1_dot_sandbox__info__pb2
 from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as sandbox_dot_v1_dot_sandbox__lifecycle__pb2
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as sandbox_dot_v1_dot_sandbox__process__pb2
@@ -33,9 +34,7 @@ class SandboxServiceStub(object):
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
     Reserved names for later additions, which must not break this version:
-    Forward (a bidirectional stream to a port in the sandbox, also the egress of
-    NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
-    WatchSandboxes.
+    CreateSnapshot and its family, WatchFiles and WatchSandboxes.
     """
 
     def __init__(self, channel):
@@ -189,15 +188,18 @@ class SandboxServiceStub(object):
                 request_serializer=sandbox_dot_v1_dot_sandbox__search__pb2.GlobFilesRequest.SerializeToString,
                 response_deserializer=sandbox_dot_v1_dot_sandbox__search__pb2.GlobFilesResponse.FromString,
                 _registered_method=True)
+        self.Forward = channel.stream_stream(
+                '/sandbox.v1.SandboxService/Forward',
+                request_serializer=sandbox_dot_v1_dot_sandbox__forward__pb2.ForwardRequest.SerializeToString,
+                response_deserializer=sandbox_dot_v1_dot_sandbox__forward__pb2.ForwardResponse.FromString,
+                _registered_method=True)
 
 
 class SandboxServiceServicer(object):
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
     Reserved names for later additions, which must not break this version:
-    Forward (a bidirectional stream to a port in the sandbox, also the egress of
-    NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
-    WatchSandboxes.
+    CreateSnapshot and its family, WatchFiles and WatchSandboxes.
     """
 
     def GetServerInfo(self, request, context):
@@ -234,7 +236,8 @@ class SandboxServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UpdateSandbox(self, request, context):
-        """UpdateSandbox changes labels and lifetimes, and renews idleness.
+        """UpdateSandbox changes labels, lifetimes and network rules, and renews
+        idleness.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -429,6 +432,27 @@ class SandboxServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Forward(self, request_iterator, context):
+        """Forward is one TCP connection to a port that a program in the sandbox listens
+        on. The caller sends `start` and waits for `opened`; then both sides send
+        `data` independently of each other, and each ends its direction with `eof`.
+        After both, the call ends with OK.
+
+        An error status ends both directions at once, and what is on its way is lost:
+        PORT_CLOSED if nothing accepts the connection, CONNECTION_RESET if the program
+        resets it, AGENT_UNAVAILABLE if the connection between server and sandbox
+        breaks. A Forward cannot be resumed: open another. In the other direction, a
+        caller that cancels, disconnects or ends its stream without `eof` resets the
+        program's connection.
+
+        Data counts as activity of the sandbox. An open connection without data does
+        not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
+        that reads nothing stops the sender of the same direction, as on TCP.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SandboxServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -577,6 +601,11 @@ def add_SandboxServiceServicer_to_server(servicer, server):
                     request_deserializer=sandbox_dot_v1_dot_sandbox__search__pb2.GlobFilesRequest.FromString,
                     response_serializer=sandbox_dot_v1_dot_sandbox__search__pb2.GlobFilesResponse.SerializeToString,
             ),
+            'Forward': grpc.stream_stream_rpc_method_handler(
+                    servicer.Forward,
+                    request_deserializer=sandbox_dot_v1_dot_sandbox__forward__pb2.ForwardRequest.FromString,
+                    response_serializer=sandbox_dot_v1_dot_sandbox__forward__pb2.ForwardResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'sandbox.v1.SandboxService', rpc_method_handlers)
@@ -589,9 +618,7 @@ class SandboxService(object):
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
     Reserved names for later additions, which must not break this version:
-    Forward (a bidirectional stream to a port in the sandbox, also the egress of
-    NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
-    WatchSandboxes.
+    CreateSnapshot and its family, WatchFiles and WatchSandboxes.
     """
 
     @staticmethod
@@ -1367,6 +1394,33 @@ class SandboxService(object):
             '/sandbox.v1.SandboxService/GlobFiles',
             sandbox_dot_v1_dot_sandbox__search__pb2.GlobFilesRequest.SerializeToString,
             sandbox_dot_v1_dot_sandbox__search__pb2.GlobFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forward(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/sandbox.v1.SandboxService/Forward',
+            sandbox_dot_v1_dot_sandbox__forward__pb2.ForwardRequest.SerializeToString,
+            sandbox_dot_v1_dot_sandbox__forward__pb2.ForwardResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -28,6 +28,7 @@ Conventions that hold for every call:
 from collections import abc as _abc
 from grpc import aio as _aio
 from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as _sandbox_files_pb2
+from sandgate._gen.sandbox.v1 import sandbox_forward_pb2 as _sandbox_forward_pb2
 from sandgate._gen.sandbox.v1 import sandbox_info_pb2 as _sandbox_info_pb2
 from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as _sandbox_lifecycle_pb2
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as _sandbox_process_pb2
@@ -56,9 +57,7 @@ class SandboxServiceStub:
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
     Reserved names for later additions, which must not break this version:
-    Forward (a bidirectional stream to a port in the sandbox, also the egress of
-    NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
-    WatchSandboxes.
+    CreateSnapshot and its family, WatchFiles and WatchSandboxes.
     """
 
     @_typing.overload
@@ -82,7 +81,9 @@ class SandboxServiceStub:
     as activity.
     """
     UpdateSandbox: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.UpdateSandboxRequest, _sandbox_lifecycle_pb2.UpdateSandboxResponse]
-    """UpdateSandbox changes labels and lifetimes, and renews idleness."""
+    """UpdateSandbox changes labels, lifetimes and network rules, and renews
+    idleness.
+    """
     DeleteSandbox: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.DeleteSandboxRequest, _sandbox_lifecycle_pb2.DeleteSandboxResponse]
     """DeleteSandbox ends the sandbox and everything in it. Streams of its
     commands end with EXIT_REASON_SANDBOX_STOPPED.
@@ -162,15 +163,30 @@ class SandboxServiceStub:
     """SearchFiles finds lines that contain a literal text or match a pattern."""
     GlobFiles: _grpc.UnaryUnaryMultiCallable[_sandbox_search_pb2.GlobFilesRequest, _sandbox_search_pb2.GlobFilesResponse]
     """GlobFiles finds files by name."""
+    Forward: _grpc.StreamStreamMultiCallable[_sandbox_forward_pb2.ForwardRequest, _sandbox_forward_pb2.ForwardResponse]
+    """Forward is one TCP connection to a port that a program in the sandbox listens
+    on. The caller sends `start` and waits for `opened`; then both sides send
+    `data` independently of each other, and each ends its direction with `eof`.
+    After both, the call ends with OK.
+
+    An error status ends both directions at once, and what is on its way is lost:
+    PORT_CLOSED if nothing accepts the connection, CONNECTION_RESET if the program
+    resets it, AGENT_UNAVAILABLE if the connection between server and sandbox
+    breaks. A Forward cannot be resumed: open another. In the other direction, a
+    caller that cancels, disconnects or ends its stream without `eof` resets the
+    program's connection.
+
+    Data counts as activity of the sandbox. An open connection without data does
+    not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
+    that reads nothing stops the sender of the same direction, as on TCP.
+    """
 
 @_typing.type_check_only
 class SandboxServiceAsyncStub(SandboxServiceStub):
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
     Reserved names for later additions, which must not break this version:
-    Forward (a bidirectional stream to a port in the sandbox, also the egress of
-    NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
-    WatchSandboxes.
+    CreateSnapshot and its family, WatchFiles and WatchSandboxes.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -191,7 +207,9 @@ class SandboxServiceAsyncStub(SandboxServiceStub):
     as activity.
     """
     UpdateSandbox: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.UpdateSandboxRequest, _sandbox_lifecycle_pb2.UpdateSandboxResponse]  # type: ignore[assignment]
-    """UpdateSandbox changes labels and lifetimes, and renews idleness."""
+    """UpdateSandbox changes labels, lifetimes and network rules, and renews
+    idleness.
+    """
     DeleteSandbox: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.DeleteSandboxRequest, _sandbox_lifecycle_pb2.DeleteSandboxResponse]  # type: ignore[assignment]
     """DeleteSandbox ends the sandbox and everything in it. Streams of its
     commands end with EXIT_REASON_SANDBOX_STOPPED.
@@ -271,14 +289,29 @@ class SandboxServiceAsyncStub(SandboxServiceStub):
     """SearchFiles finds lines that contain a literal text or match a pattern."""
     GlobFiles: _aio.UnaryUnaryMultiCallable[_sandbox_search_pb2.GlobFilesRequest, _sandbox_search_pb2.GlobFilesResponse]  # type: ignore[assignment]
     """GlobFiles finds files by name."""
+    Forward: _aio.StreamStreamMultiCallable[_sandbox_forward_pb2.ForwardRequest, _sandbox_forward_pb2.ForwardResponse]  # type: ignore[assignment]
+    """Forward is one TCP connection to a port that a program in the sandbox listens
+    on. The caller sends `start` and waits for `opened`; then both sides send
+    `data` independently of each other, and each ends its direction with `eof`.
+    After both, the call ends with OK.
+
+    An error status ends both directions at once, and what is on its way is lost:
+    PORT_CLOSED if nothing accepts the connection, CONNECTION_RESET if the program
+    resets it, AGENT_UNAVAILABLE if the connection between server and sandbox
+    breaks. A Forward cannot be resumed: open another. In the other direction, a
+    caller that cancels, disconnects or ends its stream without `eof` resets the
+    program's connection.
+
+    Data counts as activity of the sandbox. An open connection without data does
+    not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
+    that reads nothing stops the sender of the same direction, as on TCP.
+    """
 
 class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
     Reserved names for later additions, which must not break this version:
-    Forward (a bidirectional stream to a port in the sandbox, also the egress of
-    NETWORK_MODE_PROXY), CreateSnapshot and its family, WatchFiles and
-    WatchSandboxes.
+    CreateSnapshot and its family, WatchFiles and WatchSandboxes.
     """
 
     @_abc_1.abstractmethod
@@ -327,7 +360,9 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_lifecycle_pb2.UpdateSandboxRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_lifecycle_pb2.UpdateSandboxResponse, _abc.Awaitable[_sandbox_lifecycle_pb2.UpdateSandboxResponse]]:
-        """UpdateSandbox changes labels and lifetimes, and renews idleness."""
+        """UpdateSandbox changes labels, lifetimes and network rules, and renews
+        idleness.
+        """
 
     @_abc_1.abstractmethod
     def DeleteSandbox(
@@ -551,5 +586,28 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_search_pb2.GlobFilesResponse, _abc.Awaitable[_sandbox_search_pb2.GlobFilesResponse]]:
         """GlobFiles finds files by name."""
+
+    @_abc_1.abstractmethod
+    def Forward(
+        self,
+        request_iterator: _MaybeAsyncIterator[_sandbox_forward_pb2.ForwardRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_sandbox_forward_pb2.ForwardResponse], _abc.AsyncIterator[_sandbox_forward_pb2.ForwardResponse]]:
+        """Forward is one TCP connection to a port that a program in the sandbox listens
+        on. The caller sends `start` and waits for `opened`; then both sides send
+        `data` independently of each other, and each ends its direction with `eof`.
+        After both, the call ends with OK.
+
+        An error status ends both directions at once, and what is on its way is lost:
+        PORT_CLOSED if nothing accepts the connection, CONNECTION_RESET if the program
+        resets it, AGENT_UNAVAILABLE if the connection between server and sandbox
+        breaks. A Forward cannot be resumed: open another. In the other direction, a
+        caller that cancels, disconnects or ends its stream without `eof` resets the
+        program's connection.
+
+        Data counts as activity of the sandbox. An open connection without data does
+        not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
+        that reads nothing stops the sender of the same direction, as on TCP.
+        """
 
 def add_SandboxServiceServicer_to_server(servicer: SandboxServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

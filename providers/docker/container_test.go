@@ -1,0 +1,154 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/distribution/reference"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+
+	"github.com/sandgate/sandgate/providers"
+)
+
+// The container has no more rights than contract 24 allows.
+func TestContainer(t *testing.T) {
+	rec := &record{Container: "sg-a", Disk: "disk", Incarnation: "one", Transport: TransportSocket}
+	o, err := decodeOptions(providers.Spec{Network: providers.NetworkNone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pl := &plan{
+		server: "server", name: "sg-a", home: "/state/sg-a", rec: rec, options: o, image: "prepared", user: userOf(o, baseImage{}), cpus: 2,
+		spec: providers.Spec{Network: providers.NetworkNone, Command: []string{"sleep", "1"}, Resources: providers.Resources{MemoryBytes: 64 << 20, CPUMillis: 9000, MaxProcesses: 7}},
+		env:  environment(map[string]string{"B": "2", "A": "1"}),
+	}
+	c := pl.container()
+	h := c.HostConfig
+	if !h.ReadonlyRootfs || h.Privileged || h.NetworkMode != "none" || !slices.Equal(h.CapDrop, []string{"ALL"}) || len(h.CapAdd) > 0 ||
+		!slices.Equal(h.SecurityOpt, []string{"no-new-privileges"}) || c.Config.User != "1000:1000" {
+		t.Errorf("host configuration %+v, user %q", h, c.Config.User)
+	}
+	if h.Memory != 64<<20 || h.MemorySwap != h.Memory || *h.PidsLimit != 7 || h.NanoCPUs != 2e9 {
+		t.Errorf("limits %+v: a machine of 2 processors cannot have more", h.Resources)
+	}
+	if want := []string{"HOME=/home/sandbox", "A=1", "B=2"}; !slices.Equal(c.Config.Env, want) {
+		t.Errorf("environment %q, want %q", c.Config.Env, want)
+	}
+	want := "/sandgate/sandgate-agent serve --incarnation one --state-dir /run/sandgate --workdir /workspace --listen unix:///sandgate/socket/agent.sock -- sleep 1"
+	if got := strings.Join(c.Config.Entrypoint, " "); got != want {
+		t.Errorf("it runs %s\nwant %s", got, want)
+	}
+	var binds []string
+	for _, m := range h.Mounts {
+		if m.Type == mount.TypeBind {
+			binds = append(binds, m.Source)
+		}
+	}
+	if !slices.Equal(binds, []string{"/state/sg-a/socket"}) {
+		t.Errorf("of the host it has %q", binds)
+	}
+
+	rec.Transport, pl.options.GPUs, pl.options.WritableRoot, pl.options.Runtime, pl.spec.Network = TransportExec, -1, true, "runsc", providers.NetworkFull
+	h = pl.hostConfig()
+	if h.NetworkMode != "bridge" || h.ReadonlyRootfs || h.Runtime != "runsc" || len(h.DeviceRequests) != 1 || h.DeviceRequests[0].Count != -1 || len(h.Mounts) != len(places) {
+		t.Errorf("with options: %+v", h)
+	}
+}
+
+func TestPreparedFiles(t *testing.T) {
+	for name, c := range map[string]struct {
+		uid  int
+		mode int64
+	}{"1000:1000": {1000, 0o755}, "nobody": {0, 0o1777}} {
+		layer, err := preparedFiles([]byte("agent"), userOf(options{User: name}, baseImage{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]*tar.Header{}
+		r := tar.NewReader(bytes.NewReader(layer.Bytes()))
+		for {
+			h, err := r.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen["/"+strings.TrimSuffix(h.Name, "/")] = h
+		}
+		for _, place := range places {
+			if seen[place.at] == nil {
+				t.Errorf("%s: no %s", name, place.at)
+			}
+		}
+		if h := seen[workingDir]; h.Uid != c.uid || h.Mode != c.mode {
+			t.Errorf("%s: %s is of %d, mode %o", name, workingDir, h.Uid, h.Mode)
+		}
+		if h := seen[agentPath]; h == nil || h.Uid != 0 || h.Mode != 0o755 || h.Size != 5 {
+			t.Errorf("%s: the agent is %+v", name, h)
+		}
+	}
+}
+
+func TestUsers(t *testing.T) {
+	for name, root := range map[string]bool{"": true, "0": true, "00:1": true, "root": true, "root:users": true, "0:0": true, "1000:1000": false, "nobody": false} {
+		if got := userOf(options{User: imageUser}, baseImage{user: name}).isRoot(); got != root {
+			t.Errorf("user %q is root: %v", name, got)
+		}
+	}
+}
+
+func TestJudge(t *testing.T) {
+	for what, c := range map[string]struct {
+		state   container.State
+		want    providers.State
+		failure providers.Failure
+	}{
+		"running":                        {container.State{Running: true}, providers.StateActive, 0},
+		"running after a command's kill": {container.State{Running: true, OOMKilled: true}, providers.StateActive, 0},
+		"killed for memory":              {container.State{OOMKilled: true, ExitCode: 137}, providers.StateFailed, providers.FailureOutOfMemory},
+		"ended after a command's kill":   {container.State{OOMKilled: true, ExitCode: 1}, providers.StateFailed, 0},
+		"stopped by somebody":            {container.State{ExitCode: 0}, providers.StateFailed, 0},
+	} {
+		var info providers.Info
+		if judge(&info, &c.state); info.State != c.want || info.Failure != c.failure {
+			t.Errorf("%s: %+v", what, info)
+		}
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	const file = `{"auths": {"https://index.docker.io/v1/": {"auth": "aHViOnNlY3JldA=="}, "ghcr.io": {"auth": "YTpiOmM="}, "helper.io": {}, "bad.io": {"auth": "eA=="}}}`
+	for domain, want := range map[string]string{"docker.io": "hub secret", "ghcr.io": "a b:c", "helper.io": "", "none.io": ""} {
+		auth, err := parseCredentials([]byte(file), domain)
+		got := ""
+		if auth != nil {
+			got = auth.Username + " " + auth.Password
+		}
+		if err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", domain, got, err, want)
+		}
+	}
+	for _, bad := range []string{"{", `[]`} {
+		if _, err := parseCredentials([]byte(bad), "ghcr.io"); err == nil {
+			t.Errorf("%s was accepted", bad)
+		}
+	}
+	if _, err := parseCredentials([]byte(file), "bad.io"); err == nil || strings.Contains(err.Error(), "eA==") {
+		t.Errorf("malformed credentials: %v", err)
+	}
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	ref, err := reference.ParseNormalizedNamed("debian")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := credentials(ref); got != "" || err != nil {
+		t.Errorf("without a file: %q, %v", got, err)
+	}
+}

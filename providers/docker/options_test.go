@@ -1,0 +1,59 @@
+package docker
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/providertest"
+)
+
+func TestCheckOptions(t *testing.T) {
+	providertest.CheckOptions(t, &Provider{}, []providertest.OptionsCase{
+		{},
+		{Options: `{"user": "image", "runtime": "runsc", "writable_root": true, "network": "agents", "gpus": -1, "pull": "never"}`},
+		{Options: `{"users": "1:1"}`, Want: `provider_options: unknown field "users"`},
+		{Options: `{"user": "1000"}`, Want: `provider_options: user: "1000" is neither`},
+		{Options: `{"user": "0:0"}`, Want: `provider_options: user: "0:0" is neither`},
+		{Options: `{"user": "00:1"}`, Want: `provider_options: user: "00:1" is neither`},
+		{Options: `{"network": "host"}`, Want: `provider_options: network: "host"`},
+		{Options: `{"network": "container:other"}`, Want: `provider_options: network: "container:other"`},
+		{Options: `{"gpus": -2}`, Want: `provider_options: gpus: -2`},
+		{Options: `{"pull": "always"}`, Want: `provider_options: pull: "always"`},
+		{Allowed: []string{"gpus"}, Want: `allow_options: "gpus"`},
+	})
+}
+
+func TestSpecsThatCannotBe(t *testing.T) {
+	for what, c := range map[string]struct {
+		spec providers.Spec
+		want error
+	}{
+		"network proxy":         {providers.Spec{Network: providers.NetworkProxy}, providers.ErrUnsupported},
+		"an option":             {providers.Spec{Network: providers.NetworkNone, Options: json.RawMessage(`{"gpus": 1}`)}, providers.ErrInvalid},
+		"a relative directory":  {providers.Spec{Network: providers.NetworkNone, WorkingDirectory: "work"}, providers.ErrInvalid},
+		"too little memory":     {providers.Spec{Network: providers.NetworkNone, Resources: providers.Resources{MemoryBytes: 1 << 20}}, providers.ErrInvalid},
+		"nothing special":       {providers.Spec{Network: providers.NetworkNone}, nil},
+		"the network of Docker": {providers.Spec{Network: providers.NetworkFull}, nil},
+	} {
+		if _, err := decodeOptions(c.spec); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", what, err, c.want)
+		}
+	}
+}
+
+func TestCheckImage(t *testing.T) {
+	for name, want := range map[string]string{
+		"debian": "docker.io/library/debian:latest", "ghcr.io/a/b:1": "ghcr.io/a/b:1", "localhost:5000/x": "localhost:5000/x:latest",
+	} {
+		if got, err := checkImage(name); err != nil || got.String() != want {
+			t.Errorf("%s: %v, %v, want %s", name, got, err, want)
+		}
+	}
+	for _, bad := range []string{"", "Debian", "a b", "oci:/dir", "-v"} {
+		if got, err := checkImage(bad); !errors.Is(err, providers.ErrInvalid) {
+			t.Errorf("%q: %v, %v", bad, got, err)
+		}
+	}
+}

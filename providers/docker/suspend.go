@@ -1,0 +1,127 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"github.com/sandgate/sandgate/providers"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
+)
+
+// stopSeconds is how long the agent has to end by itself. It needs far less.
+const stopSeconds = 2
+
+// Suspend records the suspension and stops the container. If it is interrupted, it
+// can be repeated.
+func (p *Provider) Suspend(ctx context.Context, name string) (providers.Info, error) {
+	return p.change(ctx, "suspend", name, func(h home, rec *record) (providers.Info, error) {
+		if rec.WritableRoot {
+			return providers.Info{}, fmt.Errorf("suspend %s: its template has writable_root, whose files a suspension would lose: %w", name, providers.ErrUnsupported)
+		}
+		if rec.Phase == phaseActive {
+			if info, err := p.observe(ctx, name, rec); err != nil {
+				return info, err
+			} else if info.State != providers.StateActive {
+				return info, providers.NotActive(info, "suspend %s: it is %s", name, info.Status())
+			}
+			rec.Phase = phaseSuspended
+			if err := rec.write(h); err != nil {
+				return providers.Info{}, err
+			}
+		}
+		_, err := p.docker.ContainerStop(ctx, rec.Container, client.ContainerStopOptions{Timeout: new(stopSeconds)})
+		if err != nil && !errdefs.IsNotFound(err) {
+			return providers.Info{}, p.daemonError(ctx, "stop the container of "+name, err)
+		}
+		return p.infoOf(name, rec), nil
+	})
+}
+
+// Resume starts a new container with the volumes of the old one: a container keeps
+// its arguments for ever, and the agent's have the incarnation.
+func (p *Provider) Resume(ctx context.Context, name string) (providers.Info, net.Conn, error) {
+	var conn net.Conn
+	info, err := p.change(ctx, "resume", name, func(h home, rec *record) (providers.Info, error) {
+		if rec.Phase == phaseActive {
+			info, err := p.observe(ctx, name, rec)
+			if err == nil && info.State != providers.StateActive {
+				err = providers.NotActive(info, "resume %s: it is %s", name, info.Status())
+			}
+			return info, err
+		}
+		pl, base, err := p.replan(ctx, h, name, rec)
+		if err != nil {
+			return providers.Info{}, err
+		}
+		rec.Incarnation = shared.Random()
+		if conn, err = p.start(ctx, pl, base); err != nil {
+			run, cancel := finish(ctx)
+			defer cancel()
+			_, _ = p.docker.ContainerStop(run, rec.Container, client.ContainerStopOptions{Timeout: new(0)})
+			return providers.Info{}, err
+		}
+		rec.Phase = phaseActive
+		if err := rec.write(h); err != nil {
+			return providers.Info{}, err
+		}
+		info := p.infoOf(name, rec)
+		info.State = providers.StateActive
+		return info, nil
+	})
+	if err != nil && conn != nil {
+		_ = conn.Close()
+		conn = nil
+	}
+	return info, conn, err
+}
+
+// replan plans the container of a suspended sandbox anew. The values of its
+// environment are in the stopped container only.
+func (p *Provider) replan(ctx context.Context, h home, name string, rec *record) (*plan, baseImage, error) {
+	o, err := decodeOptions(rec.Spec)
+	if err != nil {
+		return nil, baseImage{}, err
+	}
+	old, err := p.docker.ContainerInspect(ctx, rec.Container, client.ContainerInspectOptions{})
+	if err != nil {
+		if errdefs.IsNotFound(err) {
+			return nil, baseImage{}, fmt.Errorf("resume %s: its stopped container was removed, and the values of its environment with it: %w", name, providers.ErrStartFailed)
+		}
+		return nil, baseImage{}, p.daemonError(ctx, "inspect the container of "+name, err)
+	}
+	base, err := p.findImage(ctx, rec.Spec.Image, o)
+	if err != nil {
+		return nil, base, err
+	}
+	rec.Image = base.digest
+	return &plan{
+		server: p.id, name: name, home: h, rec: rec, spec: rec.Spec, options: o, user: userOf(o, base),
+		env: old.Container.Config.Env, cpus: p.info.NCPU,
+	}, base, nil
+}
+
+// change calls do with the record of an active or suspended sandbox, under its lock.
+func (p *Provider) change(ctx context.Context, what, name string, do func(home, *record) (providers.Info, error)) (providers.Info, error) {
+	h := p.layout.sandbox(name)
+	if !h.exists() {
+		return providers.Info{}, fmt.Errorf("%s %s: %w", what, name, providers.ErrNotFound)
+	}
+	held, err := p.locks.Acquire(ctx, name)
+	if err != nil {
+		return providers.Info{}, err
+	}
+	defer func() { held.Release(!h.exists()) }()
+	rec, err := readRecord(h)
+	if err != nil {
+		return providers.Info{}, fmt.Errorf("%s %s: %w", what, name, err)
+	}
+	if rec.Phase != phaseActive && rec.Phase != phaseSuspended {
+		info := p.infoOf(name, rec)
+		return info, providers.NotActive(info, "%s %s: it is %s", what, name, rec.Phase)
+	}
+	return do(h, rec)
+}

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Runs the tests of the docker provider on a Docker daemon of its own, which it starts
+# and stops: the provider's suite, restarts of the daemon, and the conformance suite
+# over a server. SANDGATE_DOCKER=full runs all of the conformance suite.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+for program in dockerd docker containerd runc; do
+  command -v "$program" >/dev/null || { echo "test-docker: no $program; make setup installs it" >&2; exit 1; }
+done
+dir=$(mktemp -d /tmp/sandgate-dockerd.XXXXXX) # a socket's path must be short
+export DOCKER_HOST=unix://$dir/docker.sock SANDGATE_DOCKER_IMAGE=docker.io/sandgate/userland:test
+export SANDGATE_AGENT_BIN=$PWD/bin/sandgate-agent
+runsc=$PWD/.tools/bin/runsc
+daemon='' server=''
+
+start() { # start FLAG...
+  local flags=("$@")
+  [[ ! -x $runsc ]] || flags+=("--add-runtime=runsc=$runsc")
+  dockerd --data-root "$dir/data" --exec-root "$dir/exec" --pidfile "$dir/pid" -H "$DOCKER_HOST" \
+    --bridge=none --iptables=false --ip6tables=false "${flags[@]}" >>"$dir/log" 2>&1 &
+  daemon=$!
+  for _ in {1..300}; do
+    if curl -sf --unix-socket "$dir/docker.sock" http://docker/_ping >/dev/null; then return; fi
+    kill -0 "$daemon" || break
+    sleep 0.1
+  done
+  echo "test-docker: the daemon does not serve:" >&2
+  tail -n 20 "$dir/log" >&2
+  exit 1
+}
+
+stop() {
+  [[ -n $daemon ]] || return 0
+  kill "$daemon"
+  wait "$daemon" || true
+  daemon=''
+}
+
+# shellcheck disable=SC2317 # the trap calls it
+finish() {
+  [[ -z $server ]] || { kill "$server"; wait "$server" || true; }
+  docker ps --all --quiet | xargs --no-run-if-empty docker rm --force --volumes >/dev/null || true
+  stop
+  # What the daemon and gVisor leave mounted.
+  awk -v dir="$dir/" 'index($2, dir) == 1 {print $2}' /proc/mounts | sort -r | xargs --no-run-if-empty umount || true
+  rm -rf "$dir"
+}
+trap finish EXIT
+
+start --live-restore
+scripts/docker-test-image.sh | curl -sf --unix-socket "$dir/docker.sock" -X POST -H 'Content-Type: application/x-tar' \
+  --data-binary @- 'http://docker/images/create?fromSrc=-&repo=docker.io/sandgate/userland&tag=test' >/dev/null
+
+status=0
+scripts/test-go.sh docker -tags docker ./providers/docker || status=1
+
+# The daemon restarts below a running sandbox: with live restore it runs on, without
+# it has ended.
+adopted() {
+  SANDGATE_DOCKER_STEP=$1 SANDGATE_DOCKER_STEP_DIR=$dir/adopted \
+    scripts/test-go.sh docker -count=1 -tags docker -run '^TestAdopted$' ./providers/docker || status=1
+}
+adopted create
+stop
+start --live-restore
+adopted running
+stop
+start
+adopted ended
+
+bin/sandgate serve --provider docker --docker-image "$SANDGATE_DOCKER_IMAGE" --state-dir "$dir/state" \
+  --listen "unix://$dir/sandgate.sock" --log-level error &
+server=$!
+choice=(--fraction 0.25 --seed "${SANDGATE_CONFORMANCE_SEED:-1}")
+[[ ${SANDGATE_DOCKER:-} != full ]] || choice=()
+for _ in {1..100}; do
+  [[ ! -S $dir/sandgate.sock ]] || break
+  sleep 0.1
+done
+bin/sandgate conformance --address "unix://$dir/sandgate.sock" "${choice[@]}" || status=1
+exit "$status"

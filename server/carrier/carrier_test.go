@@ -1,0 +1,260 @@
+package carrier
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	"github.com/sandgate/sandgate/providers"
+)
+
+func data(text string) *agentv1.CarryEgressResponse {
+	return &agentv1.CarryEgressResponse{Payload: &agentv1.CarryEgressResponse_Data{Data: []byte(text)}}
+}
+
+func eof() *agentv1.CarryEgressResponse {
+	return &agentv1.CarryEgressResponse{Payload: &agentv1.CarryEgressResponse_Eof{Eof: &agentv1.EgressEof{}}}
+}
+
+// read returns what the program reads until its direction ends.
+func (c carried) read(t *testing.T) string {
+	t.Helper()
+	var got strings.Builder
+	for {
+		m, err := c.stream.Recv()
+		if err != nil {
+			t.Fatalf("after %q: %v", got.String(), err)
+		}
+		if m.GetEof() != nil {
+			return got.String()
+		}
+		got.Write(m.GetData())
+	}
+}
+
+func TestCarry(t *testing.T) {
+	port := echo(t)
+	h := start(t, 4, allow(port))
+	stream := h.hold(t)
+	announce(t, stream, 7, "OK.example", port)
+	c := next(t, h.carried)
+	if c.id != 7 {
+		t.Fatalf("id %d", c.id)
+	}
+	for _, m := range []*agentv1.CarryEgressResponse{data("one "), data("two"), eof()} {
+		if err := c.stream.Send(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := c.read(t); got != "echo one two" {
+		t.Errorf("got %q", got)
+	}
+	// The server waits until the agent has delivered everything.
+	select {
+	case e := <-h.ended:
+		t.Errorf("ended before the agent did: %+v", e)
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(c.done)
+	e := next(t, h.ended)
+	if e.Err != nil || e.Key != key || e.Sent != 7 || e.Received != 12 || e.Target == "" || !strings.HasPrefix(e.Addr, "127.0.0.1:") {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	port := echo(t)
+	h := start(t, 1, allow(port), allow(1))
+	stream := h.hold(t)
+	for i, c := range []struct {
+		host   string
+		port   uint32
+		reason agentv1.EgressRefusalReason
+		text   string
+	}{
+		{"evil.test", 443, agentv1.EgressRefusalReason_EGRESS_REFUSAL_REASON_DENIED, `hosts: ["evil.test"]`},
+		{"ok.example", 99, agentv1.EgressRefusalReason_EGRESS_REFUSAL_REASON_DENIED, "only at"},
+		{"a b", 80, agentv1.EgressRefusalReason_EGRESS_REFUSAL_REASON_DENIED, "denied"},
+		{"ok.example", 0, agentv1.EgressRefusalReason_EGRESS_REFUSAL_REASON_DENIED, "1 to 65535"},
+		{"unknown.example", port, agentv1.EgressRefusalReason_EGRESS_REFUSAL_REASON_UNREACHABLE, "could not be reached"},
+		{"127.0.0.1", 1, agentv1.EgressRefusalReason_EGRESS_REFUSAL_REASON_UNREACHABLE, "could not be reached"},
+	} {
+		announce(t, stream, uint64(i), c.host, c.port)
+		r := refusal(t, stream)
+		if r.GetId() != uint64(i) || r.GetReason() != c.reason || !strings.Contains(r.GetMessage(), c.text) {
+			t.Errorf("%s:%d: %v", c.host, c.port, r)
+		}
+		if e := next(t, h.ended); e.Err == nil || e.Addr != "" {
+			t.Errorf("%s: %+v", c.host, e)
+		}
+	}
+	announce(t, stream, 100, "127.0.0.1", port)
+	first := next(t, h.carried)
+	announce(t, stream, 101, "127.0.0.1", port)
+	if r := refusal(t, stream); r.GetId() != 101 || r.GetReason() != agentv1.EgressRefusalReason_EGRESS_REFUSAL_REASON_LIMIT {
+		t.Errorf("beyond the limit: %v", r)
+	}
+	if e := next(t, h.ended); !errors.Is(e.Err, ErrLimit) {
+		t.Errorf("%+v", e)
+	}
+	close(first.done) // breaks the connection
+	if e := next(t, h.ended); e.Err == nil || e.Addr == "" {
+		t.Errorf("%+v", e)
+	}
+	announce(t, stream, 102, "127.0.0.1", port)
+	close(next(t, h.carried).done)
+}
+
+func TestQuestions(t *testing.T) {
+	h := start(t, 1, allow(443), allow(8080))
+	stream := h.hold(t)
+	for host, want := range map[string]int{"a.example": 2, "evil.test": 0, "": 0, "127.0.0.1": 0} {
+		if err := stream.Send(&agentv1.AcceptEgressResponse{Message: &agentv1.AcceptEgressResponse_Question{
+			Question: &agentv1.EgressQuestion{Id: 3, Host: host},
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		m, err := stream.Recv()
+		if err != nil || m.GetAnswer().GetId() != 3 || len(m.GetAnswer().GetPorts()) != want {
+			t.Errorf("%q: %v %v", host, m, err)
+		}
+	}
+	for range 2 { // not the address, which is allowed at a port
+		if e := next(t, h.ended); e.Err == nil {
+			t.Errorf("a record of %+v", e)
+		}
+	}
+}
+
+// New rules cut what they do not allow, and only that.
+func TestUpdate(t *testing.T) {
+	one, two := echo(t), echo(t)
+	h := start(t, 4, allow(one), allow(two))
+	stream := h.hold(t)
+	announce(t, stream, 1, "ok.example", one)
+	cut := next(t, h.carried)
+	announce(t, stream, 2, "ok.example", two)
+	kept := next(t, h.carried)
+	h.carrier.Update(t.Context(), h.setRules(t, allow(two)))
+	<-cut.stream.Context().Done()
+	if e := next(t, h.ended); e.Err == nil {
+		t.Errorf("the cut one: %+v", e)
+	}
+	announce(t, stream, 3, "ok.example", one)
+	if r := refusal(t, stream); r.GetReason() != agentv1.EgressRefusalReason_EGRESS_REFUSAL_REASON_DENIED {
+		t.Errorf("a new connection: %v", r)
+	}
+	if err := errors.Join(kept.stream.Send(data("x")), kept.stream.Send(eof())); err != nil {
+		t.Fatal(err)
+	}
+	if got := kept.read(t); got != "echo x" {
+		t.Errorf("the other one: %q", got)
+	}
+	close(kept.done)
+}
+
+// An agent that ends its stream, and keeps its connection, does not get back the
+// rules that the sandbox had when it connected. Nor does an update that comes late
+// bring back rules that another has replaced.
+func TestOldRules(t *testing.T) {
+	h := start(t, 4, allow(443))
+	stream := h.hold(t)
+	old := h.setRules(t, allow(443))
+	h.carrier.Update(t.Context(), h.setRules(t, allow(80)))
+	h.carrier.Update(t.Context(), old)
+	for _, why := range []string{"a late update", "a new stream"} {
+		announce(t, stream, 1, "ok.example", 443)
+		if r := refusal(t, stream); r.GetReason() != agentv1.EgressRefusalReason_EGRESS_REFUSAL_REASON_DENIED {
+			t.Errorf("after %s: %v", why, r)
+		}
+		if why == "a late update" {
+			h.hangUp <- struct{}{}
+			stream = next(t, h.accepted)
+		}
+	}
+}
+
+// A stream that breaks is opened again, and its connections end.
+func TestAgentBreaks(t *testing.T) {
+	port := echo(t)
+	h := start(t, 4, allow(port))
+	stream := h.hold(t)
+	announce(t, stream, 1, "ok.example", port)
+	next(t, h.carried)
+	for _, conn := range h.carrier.cfg.Agents.Live() {
+		conn.Cut()
+	}
+	if e := next(t, h.ended); e.Err == nil {
+		t.Errorf("%+v", e)
+	}
+	announce(t, next(t, h.accepted), 1, "ok.example", port)
+	close(next(t, h.carried).done)
+}
+
+// A holder leaves when its sandbox is gone, and comes back with Hold.
+func TestSandboxGoes(t *testing.T) {
+	h := start(t, 4, allow(1))
+	h.hold(t)
+	h.delete()
+	for _, conn := range h.carrier.cfg.Agents.Live() {
+		conn.Cut()
+	}
+	deadline := time.Now().Add(wait)
+	for held := true; held && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		h.carrier.mu.Lock()
+		held = len(h.carrier.holders) > 0
+		h.carrier.mu.Unlock()
+	}
+	h.mu.Lock()
+	h.gone = false
+	h.mu.Unlock()
+	h.hold(t)
+}
+
+func TestOtherNetworkMode(t *testing.T) {
+	h := start(t, 4)
+	h.info.Spec.Network = providers.NetworkNone
+	h.carrier.Hold(key)
+	deadline := time.Now().Add(wait)
+	for {
+		h.carrier.mu.Lock()
+		held := len(h.carrier.holders)
+		h.carrier.mu.Unlock()
+		if held == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it is held")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// An agent that announces without end gets refusals, of which few are recorded, at
+// a bounded pace. So it is with allowed names that do not exist.
+func TestManyDenials(t *testing.T) {
+	h := start(t, 1, allow(443))
+	stream := h.hold(t)
+	const n = 200
+	for i := range uint64(n) {
+		announce(t, stream, i, []string{"evil.test", "missing.example"}[i%2], 443)
+		if r := refusal(t, stream); r.GetId() != i {
+			t.Fatalf("%d: %v", i, r)
+		}
+	}
+	recorded := 0
+	for range n {
+		e := next(t, h.ended)
+		if e.Err == nil || e.Addr != "" {
+			t.Fatalf("%+v", e)
+		}
+		if !e.Unrecorded {
+			recorded++
+		}
+	}
+	if recorded < denialsBurst || recorded > denialsBurst+60*denialsPerSecond {
+		t.Errorf("%d of %d were recorded", recorded, n)
+	}
+}

@@ -1,0 +1,226 @@
+package carrier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentconn"
+	"github.com/sandgate/sandgate/server/egress"
+	"github.com/sandgate/sandgate/server/limit"
+)
+
+const (
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = 10 * time.Second
+	// firstMessage bounds the agent's first message on a new stream.
+	firstMessage = 10 * time.Second
+	// maxAnnouncement is the largest message about a connection, in bytes.
+	maxAnnouncement = 4 << 10
+	// announcementsPerSecond bounds the requests of one agent; more wait.
+	announcementsPerSecond = 500
+	announcementsBurst     = 1000
+	// denialsPerSecond bounds the records of one sandbox about connections that were
+	// denied or not opened.
+	denialsPerSecond = 2
+	denialsBurst     = 20
+)
+
+// errNotProxy ends the holding of a sandbox with another network mode.
+var errNotProxy = errors.New("the sandbox has another network mode")
+
+// holder holds the AcceptEgress stream of one sandbox.
+type holder struct {
+	carrier *Carrier
+	key     agentconn.Key
+	wake    chan struct{}
+	again   bool // Hold was called meanwhile; the Carrier's mu guards it
+	slots   limit.Slots
+	pace    *rate.Limiter // of the agent's requests
+	denials *rate.Limiter
+
+	refreshing sync.Mutex
+
+	mu         sync.Mutex
+	policy     *egress.Policy
+	conns      map[*egress.Conn]struct{}
+	suppressed int64
+}
+
+func newHolder(c *Carrier, key agentconn.Key) *holder {
+	return &holder{
+		carrier: c, key: key, wake: make(chan struct{}, 1), slots: limit.New(c.cfg.MaxConns),
+		pace:    rate.NewLimiter(announcementsPerSecond, announcementsBurst),
+		denials: rate.NewLimiter(denialsPerSecond, denialsBurst),
+		conns:   make(map[*egress.Conn]struct{}),
+	}
+}
+
+// run holds the stream, and opens it again after it broke.
+func (h *holder) run() {
+	ctx := h.carrier.ctx
+	backoff := minBackoff
+	for ctx.Err() == nil {
+		begun := time.Now()
+		err := h.serve(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, providers.ErrNotFound), errors.Is(err, providers.ErrNotActive), errors.Is(err, errNotProxy):
+			if h.carrier.leave(h) {
+				return
+			}
+			backoff = minBackoff
+			continue
+		case time.Since(begun) > maxBackoff:
+			backoff = minBackoff
+		}
+		h.carrier.cfg.Log.Debug("the stream for a sandbox's connections broke", "sandbox_id", h.key.ID, "tenant", h.key.Tenant, "error", err)
+		select {
+		case <-h.wake:
+			backoff = minBackoff
+		case <-time.After(backoff):
+			backoff = min(2*backoff, maxBackoff)
+		case <-ctx.Done():
+		}
+	}
+}
+
+// serve opens the stream and answers the agent until the stream breaks. Then the
+// connections that it announced end as well.
+func (h *holder) serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var carried sync.WaitGroup
+	defer carried.Wait()
+	defer cancel(errors.New("the stream for the sandbox's connections broke"))
+	agent, err := h.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer agent.EndInspection()
+	if err := h.refresh(ctx); err != nil {
+		return err
+	}
+	stream, err := agent.Agent.AcceptEgress(ctx, grpc.MaxCallRecvMsgSize(maxAnnouncement))
+	if err != nil {
+		return err
+	}
+	late := time.AfterFunc(firstMessage, func() { cancel(fmt.Errorf("no message within %s", firstMessage)) })
+	_, err = stream.Recv()
+	late.Stop()
+	a := &announcer{holder: h, agent: agent, stream: stream}
+	for err == nil {
+		if err = h.pace.Wait(ctx); err != nil {
+			break
+		}
+		var m *agentv1.AcceptEgressResponse
+		if m, err = stream.Recv(); err != nil {
+			break
+		}
+		switch m := m.GetMessage().(type) {
+		case *agentv1.AcceptEgressResponse_Question:
+			err = a.answer(m.Question)
+		case *agentv1.AcceptEgressResponse_Connection:
+			err = a.announced(ctx, &carried, m.Connection)
+		}
+	}
+	return agent.Error(ctx, err)
+}
+
+// connect connects to the agent, a few at a time.
+func (h *holder) connect(ctx context.Context) (*agentconn.Conn, error) {
+	if err := h.carrier.dials.Acquire(ctx); err != nil {
+		return nil, err
+	}
+	defer h.carrier.dials.Release()
+	return h.carrier.cfg.Agents.Inspect(ctx, h.key)
+}
+
+// compile returns the sandbox's policy, or one that allows nothing.
+func (h *holder) compile(spec providers.Spec) *egress.Policy {
+	policy, err := h.carrier.cfg.Policy(spec)
+	if err != nil {
+		h.carrier.cfg.Log.Warn("the sandbox's network rules are not valid any more: all connections are denied",
+			slog.String("sandbox_id", h.key.ID), slog.String("tenant", h.key.Tenant), slog.Any("error", err))
+		return nil
+	}
+	return policy
+}
+
+// refresh applies the rules that the provider has now. The connection to the agent
+// may be older than they are, and updates may come at the same time: the look and
+// what follows are one step, so that the last one applies the last rules.
+func (h *holder) refresh(ctx context.Context) error {
+	h.refreshing.Lock()
+	defer h.refreshing.Unlock()
+	info, err := h.carrier.cfg.Agents.Lookup(ctx, h.key)
+	if err != nil {
+		return err
+	}
+	if info.Spec.Network != providers.NetworkProxy {
+		return errNotProxy
+	}
+	h.apply(info.Spec)
+	return nil
+}
+
+// apply sets a new policy, and cuts the connections that it does not allow.
+func (h *holder) apply(spec providers.Spec) {
+	policy := h.compile(spec)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.policy = policy
+	for conn := range h.conns {
+		if conn.Apply(policy) != nil {
+			_ = conn.Close()
+		}
+	}
+}
+
+func (h *holder) current() *egress.Policy {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.policy
+}
+
+// add registers an open connection, which an update may cut.
+func (h *holder) add(conn *egress.Conn) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := conn.Apply(h.policy); err != nil {
+		return err
+	}
+	h.conns[conn] = struct{}{}
+	return nil
+}
+
+func (h *holder) remove(conn *egress.Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.conns, conn)
+}
+
+// report reports the end of a connection. Those that were not opened cost a program
+// nothing, so they count like denials.
+func (h *holder) report(e Ended) {
+	var denied *egress.Denied
+	if e.Addr == "" || errors.As(e.Err, &denied) {
+		h.mu.Lock()
+		if e.Unrecorded = !h.denials.Allow(); e.Unrecorded {
+			h.suppressed++
+		} else {
+			e.Suppressed, h.suppressed = h.suppressed, 0
+		}
+		h.mu.Unlock()
+	}
+	e.Key = h.key
+	h.carrier.cfg.OnEnd(e)
+}

@@ -1,0 +1,105 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentconn"
+	"github.com/sandgate/sandgate/server/carrier"
+	"github.com/sandgate/sandgate/server/egress"
+)
+
+// maxEgressConns bounds the connections of a sandbox with the network mode PROXY.
+const maxEgressConns = 256
+
+// newCarrier returns the carrier of connections of sandboxes with the network mode
+// PROXY. It has agent connections of its own, so that bulk data does not delay
+// calls.
+func (s *Server) newCarrier() *carrier.Carrier {
+	agents := agentconn.New(agentconn.Config{
+		Provider: s.provider, Version: s.cfg.Version, ProtocolMinor: s.cfg.protocolMinor, MaxRequest: s.cfg.Limits.MaxMessageBytes,
+		Hello: s.cfg.Timing.Hello, Idle: s.cfg.Timing.AgentIdle, Small: true,
+	})
+	return carrier.New(carrier.Config{
+		Agents: agents, Policy: s.policy.Egress, Dialer: &egress.Dialer{Resolver: s.cfg.Resolver},
+		MaxConns: maxEgressConns, Log: s.log, OnOpen: s.metrics.egressOpened, OnEnd: s.egressEnded,
+	})
+}
+
+// holdNetwork begins to carry the connections of a sandbox, if its network needs
+// that.
+func (s *Server) holdNetwork(info providers.Info) {
+	if info.Spec.Network == providers.NetworkProxy {
+		s.carrier.Hold(agentconn.KeyOf(info))
+	}
+}
+
+// holdNetworks does that for the sandboxes of an earlier server.
+func (s *Server) holdNetworks() {
+	ctx, cancel := s.untilHalt()
+	defer cancel()
+	q := providers.Query{States: []providers.State{providers.StateActive}, Limit: maxPage}
+	for ctx.Err() == nil {
+		page, err := s.provider.List(ctx, q)
+		if err != nil {
+			s.log.WarnContext(ctx, "the sandboxes with the network mode PROXY could not be listed", "error", err)
+			q.Token = ""
+			select {
+			case <-ctx.Done():
+			case <-time.After(maintainInterval):
+			}
+			continue
+		}
+		for _, info := range page.Sandboxes {
+			s.holdNetwork(info)
+		}
+		if q.Token = page.Next; q.Token == "" {
+			return
+		}
+	}
+}
+
+// Outcomes of connections, besides the reasons of package egress.
+const (
+	egressOK          = "OK"
+	egressLimit       = "limit"
+	egressUnreachable = "unreachable"
+	egressBroken      = "broken"
+)
+
+// egressEnded counts and records a connection of a sandbox.
+func (s *Server) egressEnded(e carrier.Ended) {
+	outcome, code := egressOK, codes.OK
+	var denied *egress.Denied
+	switch {
+	case errors.As(e.Err, &denied):
+		outcome, code = string(denied.Reason), codes.PermissionDenied
+	case errors.Is(e.Err, carrier.ErrLimit):
+		outcome, code = egressLimit, codes.ResourceExhausted
+	case e.Err != nil && e.Addr == "":
+		outcome, code = egressUnreachable, codes.Unavailable
+	case e.Err != nil:
+		outcome, code = egressBroken, codes.Aborted
+	}
+	s.metrics.egressEnded(outcome, e)
+	if e.Unrecorded {
+		return
+	}
+	r := AuditRecord{
+		Time: time.Now(), Phase: AuditEnded, Principal: "sandgate", Tenant: e.Key.Tenant, Operation: "Egress",
+		SandboxID: e.Key.ID, Target: e.Target, Address: e.Addr, Code: code.String(), Duration: e.Duration,
+		Bytes: e.Sent + e.Received, Suppressed: e.Suppressed,
+	}
+	if outcome != egressOK {
+		r.Reason = outcome
+	}
+	if e.Addr == "" {
+		r.Phase = AuditRefused
+	}
+	// The connection has ended either way.
+	_ = s.record(context.Background(), r)
+}

@@ -1,0 +1,257 @@
+package network
+
+import (
+	"context"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/conformance"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers/local"
+)
+
+// TestConformance runs the group of cases about the network with each runtime.
+func TestConformance(t *testing.T) {
+	for _, c := range []struct {
+		name, runtime string
+		profile       local.Profile
+	}{{"runc", "runc", local.ProfileDefault}, {"restricted", "runc", local.ProfileRestricted}, {"gvisor", "runsc", local.ProfileDefault}} {
+		t.Run(c.name, func(t *testing.T) {
+			port := freePort(t)
+			b := start(t, c.runtime, c.profile, port)
+			suite, err := conformance.Open(t.Context(), conformance.Options{
+				Address: "unix://" + filepath.Join(b.dir, "s.sock"), GoProgram: goProgram(t), Upstream: fmt.Sprintf("upstream.example:%d", port),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				if err := suite.Close(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+			cases, err := conformance.Filter{Group: "network"}.Choose(conformance.Cases())
+			if err != nil || len(cases) == 0 {
+				t.Fatal(len(cases), err)
+			}
+			for _, one := range cases {
+				t.Run(one.Name, func(t *testing.T) { suite.Run(t.Context(), t, one) })
+			}
+		})
+	}
+}
+
+func goProgram(t *testing.T) []byte {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "goprogram")
+	build := exec.Command("go", "build", "-o", path, "github.com/sandgate/sandgate/conformance/goprogram")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	program, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// site serves a file, and a git repository, by HTTPS. It returns the site and its
+// certificate as PEM.
+func site(t *testing.T) (*httptest.Server, string) {
+	t.Helper()
+	root := t.TempDir()
+	script := `set -e; cd "$1"; export HOME=$1 GIT_CONFIG_NOSYSTEM=1; git init -q -b main work; echo content >work/file
+git -C work add file; git -C work -c user.name=n -c user.email=n@example.com commit -q -m first
+git clone -q --bare work repo.git; git -C repo.git update-server-info`
+	if out, err := exec.Command("/bin/sh", "-c", script, "sh", root).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s := httptest.NewTLSServer(http.FileServer(http.Dir(root)))
+	t.Cleanup(s.Close)
+	return s, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
+}
+
+// TestPrograms: allowed names work with ordinary programs, with the proxy's
+// variables and without, and others are refused.
+func TestPrograms(t *testing.T) {
+	for _, runtime := range []string{"runc", "runsc"} {
+		t.Run(runtime, func(t *testing.T) {
+			s, ca := site(t)
+			port := portOf(s.Listener.Addr().String())
+			b := start(t, runtime, local.ProfileDefault, port)
+			box := b.create(&sandboxv1.EgressRule{Hosts: []string{"example.com"}, Cidrs: []string{"127.0.0.1/32"}, Ports: []uint32{port}})
+			if _, err := box.Write(t.Context(), "/workspace/ca.pem", []byte(ca), sandgate.WriteRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			url := fmt.Sprintf("https://example.com:%d", port)
+			const plain = "env -u HTTP_PROXY -u HTTPS_PROXY -u ALL_PROXY -u http_proxy -u https_proxy -u all_proxy -u NODE_USE_ENV_PROXY "
+			node := `node -e 'fetch(process.argv[1]).then(r => r.text()).then(t => console.log(t.trim())).catch(e => { console.log(String(e.cause || e)); process.exit(1) })' `
+			for _, c := range []struct{ name, script, want string }{
+				{"curl", "curl -sS --cacert ca.pem " + url + "/work/file", "content"},
+				{"curl, no proxy", plain + "curl -sS --cacert ca.pem " + url + "/work/file", "content"},
+				{"curl, SOCKS", "curl -sS --cacert ca.pem -x socks5h://127.0.0.1:3128 " + url + "/work/file", "content"},
+				{"git", "GIT_SSL_CAINFO=$PWD/ca.pem git clone -q " + url + "/repo.git one && cat one/file", "content"},
+				{"git, no proxy", plain + "GIT_SSL_CAINFO=$PWD/ca.pem git clone -q " + url + "/repo.git two && cat two/file", "content"},
+				{"node", "NODE_EXTRA_CA_CERTS=$PWD/ca.pem " + node + url + "/work/file", "content"},
+				{"node, no proxy", plain + "NODE_EXTRA_CA_CERTS=$PWD/ca.pem " + node + url + "/work/file", "content"},
+				{"python", `SSL_CERT_FILE=ca.pem python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode().strip())' ` + url + "/work/file", "content"},
+			} {
+				if got, code := sh(t, box, c.script); got != c.want || code != 0 {
+					t.Errorf("%s: %q, exit code %d", c.name, got, code)
+				}
+			}
+			for _, c := range []struct{ name, script, want string }{
+				{"curl", "curl -sS https://evil.example/", "response 403"},
+				{"curl, no proxy", plain + "curl -sS https://evil.example/", "Could not resolve host"},
+				{"curl, other port", fmt.Sprintf("curl -sS https://example.com:%d/", port+1), "response 403"},
+				{"curl, address", plain + "curl -sS -m 20 https://192.0.2.7/", "connect"},
+				{"git", "git clone -q https://evil.example/x", "403"},
+				{"python", `python3 -c 'import urllib.request; urllib.request.urlopen("https://evil.example/")'`, `it needs hosts: ["evil.example"], ports: [443]`},
+				{"node", node + "https://evil.example/", ""},
+			} {
+				if got, code := sh(t, box, c.script); !strings.Contains(got, c.want) || code == 0 {
+					t.Errorf("refused, %s: %q, exit code %d", c.name, got, code)
+				}
+			}
+			refused := 0
+			for len(b.audit.records) > 0 {
+				r := <-b.audit.records
+				if strings.HasPrefix(r.Target, "evil.example") && r.Code == "PermissionDenied" && r.SandboxID == box.ID() {
+					refused++
+				}
+			}
+			if refused == 0 {
+				t.Error("no denial was recorded")
+			}
+		})
+	}
+}
+
+var missingRule = regexp.MustCompile(`needs a rule with cidrs: \["([^"]+)"\]`)
+
+// TestPackages installs packages from the indexes that pip and npm have by
+// themselves. Where an index is not at a public address, the denial names the rule
+// that is missing, which the test adds.
+func TestPackages(t *testing.T) {
+	for _, c := range []struct{ name, host, inside string }{
+		{"pip", "pip download -q --no-deps --no-cache-dir -d $1 six", "pip install -q --no-cache-dir --retries 0 --target /tmp/p six && ls /tmp/p"},
+		{"npm", "npm pack --pack-destination $1 is-odd", "mkdir -p n && cd n && npm install --no-audit --no-fund --fetch-retries=0 is-odd && ls node_modules"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := start(t, "runc", local.ProfileDefault)
+			cmd := exec.Command("/bin/sh", "-c", "cd $1 && "+c.host, "sh", t.TempDir())
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Skipf("this machine reaches no index: %v %s", err, out)
+			}
+			rules := []*sandboxv1.EgressRule{{Hosts: []string{"*"}}}
+			box := b.create(rules...)
+			for range 4 {
+				got, code := sh(t, box, c.inside)
+				if code == 0 {
+					return
+				}
+				missing := ""
+				for len(b.audit.records) > 0 {
+					if r := <-b.audit.records; r.Reason == "address" {
+						missing = r.Target
+					}
+				}
+				m := missingRule.FindStringSubmatch(got)
+				if missing == "" && m == nil {
+					t.Fatalf("exit code %d: %s", code, got)
+				}
+				if m == nil {
+					// npm does not show the proxy's answer; curl does.
+					got, _ = sh(t, box, "curl -sS -v https://"+missing+"/ 2>&1")
+					if m = missingRule.FindStringSubmatch(got); m == nil {
+						t.Fatalf("the denial of an address names no rule: %s", got)
+					}
+				}
+				rules = append(rules, &sandboxv1.EgressRule{Cidrs: []string{m[1]}})
+				if _, err := b.client.Update(t.Context(), box.ID(), sandgate.UpdateRequest{Network: &sandgate.Network{Allow: rules}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			t.Fatal("more rules were missing")
+		})
+	}
+}
+
+// TestRestart: a restarted server carries the connections of the sandboxes that it
+// finds. Those of the former one were reset.
+func TestRestart(t *testing.T) {
+	s, ca := site(t)
+	port := portOf(s.Listener.Addr().String())
+	b := start(t, "runc", local.ProfileDefault, port)
+	box := b.create(&sandboxv1.EgressRule{Hosts: []string{"example.com"}, Cidrs: []string{"127.0.0.1/32"}, Ports: []uint32{port}})
+	if _, err := box.Write(t.Context(), "/workspace/ca.pem", []byte(ca), sandgate.WriteRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	hold := fmt.Sprintf(`python3 -c '
+import socket
+s = socket.create_connection(("example.com", %d))
+open("open", "w").close()
+try: s.recv(1); print("end")
+except ConnectionResetError: print("reset")' >outcome 2>&1 &
+while [ ! -e open ]; do sleep 0.05; done`, port)
+	if got, code := sh(t, box, hold); code != 0 {
+		t.Fatal(got)
+	}
+	id := box.ID()
+	b.stop()
+	b.serve()
+	box = b.client.Sandbox(id)
+	if got, code := sh(t, box, fmt.Sprintf("curl -sS --cacert ca.pem https://example.com:%d/work/file", port)); got != "content" || code != 0 {
+		t.Errorf("after the restart: %q, exit code %d", got, code)
+	}
+	if got, _ := sh(t, box, "i=0; while [ ! -s outcome ] && [ $i -lt 400 ]; do sleep 0.05; i=$((i+1)); done; cat outcome"); got != "reset" {
+		t.Errorf("the open connection: %q", got)
+	}
+}
+
+// TestPool: a sandbox of a pool gets its rules with the claim.
+func TestPool(t *testing.T) {
+	s, ca := site(t)
+	port := portOf(s.Listener.Addr().String())
+	b := start(t, "runc", local.ProfileDefault, port)
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		status, err := b.client.PoolStatus(t.Context(), "pooled")
+		if err != nil || time.Now().After(deadline) {
+			t.Fatal(status, err)
+		}
+		if status.GetAvailable() > 0 {
+			break
+		}
+	}
+	box := b.createFrom(sandgate.CreateRequest{Template: "pooled", Spec: &sandgate.Spec{Network: &sandgate.Network{
+		Allow: []*sandboxv1.EgressRule{{Hosts: []string{"git.example"}, Ports: []uint32{port}}},
+	}}})
+	if !box.Created().GetFromPool() {
+		t.Error("it is not from the pool")
+	}
+	if _, err := box.Write(t.Context(), "/workspace/ca.pem", []byte(ca), sandgate.WriteRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	// git.example resolves to this machine, for which there is no CIDR rule.
+	for host, want := range map[string]string{"git.example": "403", "web.example": "403"} {
+		if got, code := sh(t, box, fmt.Sprintf("curl -sS --cacert ca.pem https://%s:%d/", host, port)); code == 0 || !strings.Contains(got, want) {
+			t.Errorf("%s: %q", host, got)
+		}
+	}
+	if got, _ := sh(t, box, "getent hosts git.example; getent hosts web.example"); strings.Count(got, "127.80.") != 1 {
+		t.Errorf("got %q", got)
+	}
+}
