@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 
@@ -47,6 +48,29 @@ func (s Sandbox) upload(ctx context.Context, t T, files ...file) []*sandboxv1.Up
 		t.Fatalf("%d results for %d files: %v", len(resp.GetResults()), len(files), resp)
 	}
 	return resp.GetResults()
+}
+
+// put uploads one file. Unlike upload it may run beside the test.
+func (s Sandbox) put(ctx context.Context, f file) error {
+	stream, err := s.Client.Upload(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range []*sandboxv1.UploadRequest{
+		{Payload: &sandboxv1.UploadRequest_Header{Header: &sandboxv1.UploadHeader{SandboxId: s.ID, Path: f.path}}},
+		{Payload: &sandboxv1.UploadRequest_Chunk{Chunk: f.data}},
+		{Payload: &sandboxv1.UploadRequest_Trailer{Trailer: &sandboxv1.UploadTrailer{}}},
+	} {
+		// The reason comes with the answer.
+		if err := stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+	}
+	resp, err := stream.CloseAndRecv()
+	if err == nil && resp.GetResults()[0].GetError() != nil {
+		return fmt.Errorf("%v", resp.GetResults()[0].GetError())
+	}
+	return err
 }
 
 type downloaded struct {

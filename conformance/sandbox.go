@@ -125,6 +125,7 @@ func SandboxCases() []SandboxCase {
 		{Name: "C24_writable_places", run: writablePlaces, needs: []string{"unprivileged"}},
 		{Name: "C24_python", run: python, needs: []string{"unprivileged"}},
 		{Name: "C24_fork_bomb", run: forkBomb, needs: []string{"processes"}, Limits: &sandboxv1.Resources{MaxProcesses: 128}},
+		{Name: "C24_no_process_left", run: noProcessLeft, needs: []string{"processes"}, Limits: &sandboxv1.Resources{MaxProcesses: 128}},
 		{Name: "C24_memory_hog", run: memoryHog, needs: []string{"memory"}, hog: true, Limits: &sandboxv1.Resources{MemoryBytes: 128 << 20}},
 		{Name: "C24_disk_hog", run: diskHog, needs: []string{"disk"}, Limits: &sandboxv1.Resources{DiskBytes: 64 << 20}},
 	}, programCases(), forwardCases)

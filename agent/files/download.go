@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/files/paths"
+	"github.com/sandgate/sandgate/agent/threads"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/streaming"
 )
@@ -36,7 +37,7 @@ func (s *Service) Download(r *sandboxv1.DownloadRequest, stream grpc.ServerStrea
 	}
 	defer func() { _ = view.Close() }()
 	for i, item := range items {
-		trailer, err := sendFile(stream, view, int32(i), item)
+		trailer, err := s.sendFile(stream, view, int32(i), item)
 		if err != nil {
 			return asFault(item.GetPath(), err)
 		}
@@ -50,9 +51,11 @@ func (s *Service) Download(r *sandboxv1.DownloadRequest, stream grpc.ServerStrea
 }
 
 // sendFile returns the trailer, or an error if the stream is broken.
-func sendFile(stream grpc.ServerStreamingServer[sandboxv1.DownloadResponse], v *paths.View, index int32, item *sandboxv1.DownloadItem) (*sandboxv1.DownloadTrailer, error) {
+func (s *Service) sendFile(stream grpc.ServerStreamingServer[sandboxv1.DownloadResponse], v *paths.View, index int32, item *sandboxv1.DownloadItem) (*sandboxv1.DownloadTrailer, error) {
 	path := item.GetPath()
-	file, err := openItem(v, item)
+	var file *source
+	var err error
+	s.work.Do(func() { file, err = openItem(v, item) })
 	if err != nil {
 		return &sandboxv1.DownloadTrailer{Error: fileError(path, err)}, nil
 	}
@@ -67,7 +70,7 @@ func sendFile(stream grpc.ServerStreamingServer[sandboxv1.DownloadResponse], v *
 	if item.Limit != nil {
 		limit = item.GetLimit()
 	}
-	reader := startReader(stream.Context(), file, item.GetOffset(), limit)
+	reader := startReader(stream.Context(), s.work, file, item.GetOffset(), limit)
 	defer reader.stop()
 	trailer := &sandboxv1.DownloadTrailer{}
 	for b := range reader.out {
@@ -100,14 +103,15 @@ func openItem(v *paths.View, item *sandboxv1.DownloadItem) (*source, error) {
 
 // aheadReader reads and hashes a file ahead of its sender.
 type aheadReader struct {
+	work   threads.Slots
 	out    chan []byte
 	quit   chan struct{}
 	digest []byte // this and err are valid after out is closed
 	err    error
 }
 
-func startReader(ctx context.Context, src io.ReaderAt, offset, limit int64) *aheadReader {
-	p := &aheadReader{out: make(chan []byte, readAhead), quit: make(chan struct{})}
+func startReader(ctx context.Context, work threads.Slots, src io.ReaderAt, offset, limit int64) *aheadReader {
+	p := &aheadReader{work: work, out: make(chan []byte, readAhead), quit: make(chan struct{})}
 	go p.run(ctx, src, offset, limit)
 	return p
 }
@@ -135,7 +139,9 @@ func (p *aheadReader) read(ctx context.Context, src io.ReaderAt, offset, limit i
 		if limit > 0 && limit < int64(len(b)) {
 			b = b[:limit]
 		}
-		n, err := src.ReadAt(b, offset)
+		var n int
+		var err error
+		p.work.Do(func() { n, err = src.ReadAt(b, offset) })
 		if n == 0 {
 			putChunk(b)
 		} else {

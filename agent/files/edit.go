@@ -20,7 +20,11 @@ import (
 // EditFile replaces text. It reads the file twice in blocks, to count and to write, so
 // its memory does not depend on the file's size. Edits of one file are serialised.
 func (s *Service) EditFile(ctx context.Context, r *sandboxv1.EditFileRequest) (*sandboxv1.EditFileResponse, error) {
-	defer s.begin()()
+	leave, err := s.enter(ctx, s.work)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	switch {
 	case len(r.GetOldText()) == 0 && !r.GetAllowEmptyOld():
 		return nil, requestFault("old_text", "empty")

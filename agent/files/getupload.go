@@ -10,8 +10,12 @@ import (
 
 // GetUpload returns the offset of a resumable upload. While a stream writes to it, the
 // reason is UPLOAD_BUSY.
-func (s *Service) GetUpload(_ context.Context, r *sandboxv1.GetUploadRequest) (*sandboxv1.GetUploadResponse, error) {
-	defer s.begin()()
+func (s *Service) GetUpload(ctx context.Context, r *sandboxv1.GetUploadRequest) (*sandboxv1.GetUploadResponse, error) {
+	leave, err := s.enter(ctx, s.work)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	id := r.GetUploadId()
 	if !uploadID.MatchString(id) {
 		return nil, requestFault("upload_id", "1 to 128 characters of a-z, A-Z, 0-9, \".\", \"_\", \"-\"")

@@ -17,7 +17,11 @@ import (
 
 // GlobFiles lists files by name. It skips files that a policy forbids to read.
 func (s *Service) GlobFiles(ctx context.Context, r *sandboxv1.GlobFilesRequest) (*sandboxv1.GlobFilesResponse, error) {
-	defer s.begin()()
+	leave, err := s.enter(ctx, s.walks)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	if r.GetMaxResults() < 0 {
 		return nil, requestFault("max_results", "negative")
 	}

@@ -14,7 +14,11 @@ const defaultDirMode = 0o755
 
 // MakeDirectory makes a directory and, if requested, its parents.
 func (s *Service) MakeDirectory(ctx context.Context, r *sandboxv1.MakeDirectoryRequest) (*sandboxv1.MakeDirectoryResponse, error) {
-	defer s.begin()()
+	leave, err := s.enter(ctx, s.work)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	mode := uint32(defaultDirMode)
 	if r.Mode != nil {
 		mode = r.GetMode()

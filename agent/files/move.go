@@ -14,7 +14,11 @@ import (
 // and everything below it, and to write the destination: a move must not make a file
 // readable.
 func (s *Service) MoveFile(ctx context.Context, r *sandboxv1.MoveFileRequest) (*sandboxv1.MoveFileResponse, error) {
-	defer s.begin()()
+	leave, err := s.enter(ctx, s.work)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	view, _, err := s.view(ctx)
 	if err != nil {
 		return nil, err

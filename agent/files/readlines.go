@@ -19,7 +19,11 @@ const (
 
 // ReadLines reads a window of a text file.
 func (s *Service) ReadLines(ctx context.Context, r *sandboxv1.ReadLinesRequest) (*sandboxv1.ReadLinesResponse, error) {
-	defer s.begin()()
+	leave, err := s.enter(ctx, s.work)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	w := text.Window{Skip: r.GetOffset(), Limit: -1, Max: int(r.GetMaxBytes())}
 	if r.Limit != nil {
 		w.Limit = r.GetLimit()

@@ -15,7 +15,11 @@ import (
 // RemoveFile removes a file, a link itself, or a directory. The root directory
 // is never removed.
 func (s *Service) RemoveFile(ctx context.Context, r *sandboxv1.RemoveFileRequest) (*sandboxv1.RemoveFileResponse, error) {
-	defer s.begin()()
+	leave, err := s.enter(ctx, s.walks)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	view, _, err := s.view(ctx)
 	if err != nil {
 		return nil, err

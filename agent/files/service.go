@@ -12,6 +12,7 @@ import (
 	"github.com/sandgate/sandgate/agent/files/paths"
 	"github.com/sandgate/sandgate/agent/files/search"
 	"github.com/sandgate/sandgate/agent/protocol"
+	"github.com/sandgate/sandgate/agent/threads"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
@@ -59,6 +60,8 @@ type Service struct {
 	parts   *parts
 	locks   locks
 	search  *search.Memory
+	work    threads.Slots // all calls but those that walk trees
+	walks   threads.Slots
 	running atomic.Int64
 	started time.Time
 	last    atomic.Int64 // last activity: nanoseconds after started, monotonic
@@ -67,7 +70,7 @@ type Service struct {
 // New returns a service. Close must be called.
 func New(cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
-	s := &Service{cfg: cfg, started: time.Now(), parts: newParts(cfg.MaxParts, cfg.PartRetention), search: search.NewMemory()}
+	s := &Service{cfg: cfg, started: time.Now(), parts: newParts(cfg.MaxParts, cfg.PartRetention), search: search.NewMemory(), work: threads.NewSlots(maxWork), walks: threads.NewSlots(maxWalks)}
 	if cfg.PartDir != "" {
 		if err := os.MkdirAll(cfg.PartDir, 0o700); err != nil {
 			return nil, fmt.Errorf("directory for parts of uploads: %w", err)
@@ -91,6 +94,27 @@ func (s *Service) Active() (running int, idle time.Duration) {
 }
 
 func (s *Service) touch() { s.last.Store(int64(time.Since(s.started))) }
+
+// Each of these may hold a thread of the agent in a system call, of which
+// threads.Reserve starts enough.
+const (
+	maxWork  = 6
+	maxWalks = 3
+)
+
+// enter begins a call that works in one of the slots. Without an error, the caller
+// must call leave.
+func (s *Service) enter(ctx context.Context, slots threads.Slots) (leave func(), err error) {
+	end := s.begin()
+	if err := slots.Take(ctx); err != nil {
+		end()
+		return nil, asFault("", err)
+	}
+	return func() {
+		slots.Release()
+		end()
+	}, nil
+}
 
 func (s *Service) begin() (end func()) {
 	s.running.Add(1)

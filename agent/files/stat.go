@@ -13,7 +13,11 @@ import (
 
 // StatFile describes a file without following a link at its name.
 func (s *Service) StatFile(ctx context.Context, r *sandboxv1.StatFileRequest) (*sandboxv1.StatFileResponse, error) {
-	defer s.begin()()
+	leave, err := s.enter(ctx, s.work)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	path := r.GetPath()
 	view, _, err := s.view(ctx)
 	if err != nil {

@@ -32,7 +32,7 @@ func (s *Service) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadReque
 	defer func() { _ = view.Close() }()
 
 	u := &upload{service: s, view: view, limit: limits.GetMaxFileBytes()}
-	defer u.abort()
+	defer s.work.Do(u.abort)
 	for {
 		msg := incoming{UploadRequest: &sandboxv1.UploadRequest{}}
 		err := stream.RecvMsg(&msg)
@@ -42,7 +42,12 @@ func (s *Service) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadReque
 		if err != nil {
 			return uploadEnd(err)
 		}
-		if err := u.take(stream.Context(), &msg); err != nil {
+		if err := s.work.Take(stream.Context()); err != nil {
+			return asFault("", err)
+		}
+		err = u.take(stream.Context(), &msg)
+		s.work.Release()
+		if err != nil {
 			return err
 		}
 	}

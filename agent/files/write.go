@@ -10,7 +10,11 @@ import (
 
 // WriteFile creates or replaces a small file.
 func (s *Service) WriteFile(ctx context.Context, r *sandboxv1.WriteFileRequest) (*sandboxv1.WriteFileResponse, error) {
-	defer s.begin()()
+	leave, err := s.enter(ctx, s.work)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	view, limits, err := s.view(ctx)
 	if err != nil {
 		return nil, err

@@ -106,7 +106,7 @@ func (s *Service) spawn(ctx context.Context, c *command, spec spawn.Spec, r *san
 	}
 	c.start = time.Now()
 	s.reaper.Begin()
-	c.proc, err = startRetrying(ctx, spec)
+	c.proc, err = s.startRetrying(ctx, spec)
 	if err != nil {
 		s.reaper.Abandon()
 		if group != nil {
@@ -132,10 +132,12 @@ func (s *Service) spawn(ctx context.Context, c *command, spec spawn.Spec, r *san
 
 // startRetrying retries for half a second while there are too many processes:
 // those of a command that was just killed may not be reaped yet.
-func startRetrying(ctx context.Context, spec spawn.Spec) (*spawn.Process, error) {
+func (s *Service) startRetrying(ctx context.Context, spec spawn.Spec) (*spawn.Process, error) {
 	const tries, backoff = 20, 25 * time.Millisecond
 	for try := 1; ; try++ {
-		p, err := spawn.Start(spec)
+		var p *spawn.Process
+		var err error
+		s.starts.Do(func() { p, err = spawn.Start(spec) })
 		if !errors.Is(err, unix.EAGAIN) || try == tries {
 			return p, err
 		}

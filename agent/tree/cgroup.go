@@ -76,7 +76,9 @@ func (g *Cgroup) populated() bool {
 // Kill implements Tree.
 func (g *Cgroup) Kill() bool {
 	for deadline := time.Now().Add(killTime); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if g.killOnce() {
+		empty := false
+		killing.Do(func() { empty = g.killOnce() })
+		if empty {
 			return true
 		}
 	}

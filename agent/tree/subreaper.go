@@ -126,33 +126,41 @@ func (d *Subreaper) find() []task {
 // a pass that finds every process stopped has found them all.
 func (d *Subreaper) Kill() bool {
 	for deadline := time.Now().Add(killTime); time.Now().Before(deadline); {
-		found := d.find()
-		if len(found) == 0 {
+		left := 0
+		killing.Do(func() { left = d.killOnce() })
+		if left == 0 {
 			return true
-		}
-		for pass := 0; pass < 100; pass++ {
-			moving := false
-			for _, t := range found {
-				if t.state != 'T' && t.state != 't' && t.state != 'D' {
-					moving = true
-					_ = unix.Kill(t.pid, unix.SIGSTOP)
-					// Its later children inherit this limit, so a fork bomb of an
-					// ordinary user cannot outrun the loop.
-					_ = unix.Prlimit(t.pid, unix.RLIMIT_NPROC, &unix.Rlimit{}, nil)
-				}
-			}
-			if !moving {
-				break
-			}
-			found = d.find()
-		}
-		for _, t := range found {
-			_ = unix.Kill(t.pid, unix.SIGKILL)
 		}
 		// A killed process needs a moment until it is gone.
 		time.Sleep(time.Millisecond)
 	}
 	return len(d.find()) == 0
+}
+
+// killOnce returns how many processes it found.
+// killOnce stops and kills the processes that it finds, and returns how many.
+func (d *Subreaper) killOnce() int {
+	found := d.find()
+	for pass := 0; pass < 100; pass++ {
+		moving := false
+		for _, t := range found {
+			if t.state != 'T' && t.state != 't' && t.state != 'D' {
+				moving = true
+				_ = unix.Kill(t.pid, unix.SIGSTOP)
+				// Its later children inherit this limit, so a fork bomb of an
+				// ordinary user cannot outrun the loop.
+				_ = unix.Prlimit(t.pid, unix.RLIMIT_NPROC, &unix.Rlimit{}, nil)
+			}
+		}
+		if !moving {
+			break
+		}
+		found = d.find()
+	}
+	for _, t := range found {
+		_ = unix.Kill(t.pid, unix.SIGKILL)
+	}
+	return len(found)
 }
 
 // Signal implements Tree.

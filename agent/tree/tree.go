@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/agent/threads"
 )
 
 // Tree is all processes of one command.
@@ -39,6 +41,9 @@ type Usage struct {
 // killTime bounds one kill. A process in an uninterruptible wait dies later, when
 // that wait is over.
 const killTime = time.Minute
+
+// killing bounds the threads that kill at a time, of all commands together.
+var killing = threads.NewSlots(2)
 
 // Empty is a tree without processes.
 type Empty struct{}

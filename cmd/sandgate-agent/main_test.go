@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -27,6 +28,13 @@ const mainEnv = "SANDGATE_AGENT_TEST_MAIN"
 func TestMain(m *testing.M) {
 	if pid, err := strconv.Atoi(os.Getenv(intruderEnv)); err == nil {
 		os.Exit(intrude(pid))
+	}
+	if text := os.Getenv(limitEnv); text != "" {
+		if err := setLimit(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	if os.Getenv(mainEnv) != "" {
 		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))

@@ -18,6 +18,7 @@ import (
 	"github.com/sandgate/sandgate/agent"
 	"github.com/sandgate/sandgate/agent/process"
 	"github.com/sandgate/sandgate/agent/spawn"
+	"github.com/sandgate/sandgate/agent/threads"
 )
 
 // defaultSocket is an abstract socket: it needs no writable directory.
@@ -70,6 +71,7 @@ func serve(args []string, stderr io.Writer) error {
 	openStandard()
 	unix.Umask(0o022)
 	unrestricted := process.RestrictCommands(cfg.Cgroup, cfg.StateDir)
+	threads.Reserve()
 
 	var listeners []net.Listener
 	if *tcp != "" {

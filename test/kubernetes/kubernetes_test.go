@@ -102,8 +102,9 @@ func TestRawConformance(t *testing.T) {
 
 func conformance(t *testing.T, config raw.Config, options string, pick func(string) bool, except map[string]string) {
 	all := map[string]string{
-		"C24_no_network": "a pod always has an interface; a NetworkPolicy closes it, where the cluster's network enforces that",
-		"C24_fork_bomb":  "Kubernetes limits processes by the kubelets' podPidsLimit only, and this cluster has none",
+		"C24_no_network":      "a pod always has an interface; a NetworkPolicy closes it, where the cluster's network enforces that",
+		"C24_fork_bomb":       "Kubernetes limits processes by the kubelets' podPidsLimit only, and this cluster has none",
+		"C24_no_process_left": "Kubernetes limits processes by the kubelets' podPidsLimit only, and this cluster has none",
 	}
 	maps.Copy(all, noPrograms)
 	maps.Copy(all, except)

@@ -206,10 +206,11 @@ func TestAgentSandboxPodIPConformance(t *testing.T) {
 
 // asExceptions are what a SandboxTemplate of the tests leaves to the cluster.
 var asExceptions = map[string]string{
-	"C24_no_network": "a pod has a network; its NetworkPolicy is the operator's and the cluster's",
-	"C24_memory_hog": "limits are the SandboxTemplate's, not a request's",
-	"C24_disk_hog":   "limits are the SandboxTemplate's, not a request's",
-	"C24_fork_bomb":  "the number of processes is the kubelet's podPidsLimit",
+	"C24_no_network":      "a pod has a network; its NetworkPolicy is the operator's and the cluster's",
+	"C24_memory_hog":      "limits are the SandboxTemplate's, not a request's",
+	"C24_disk_hog":        "limits are the SandboxTemplate's, not a request's",
+	"C24_fork_bomb":       "the number of processes is the kubelet's podPidsLimit",
+	"C24_no_process_left": "the number of processes is the kubelet's podPidsLimit",
 
 	"C24_program_node_workers": noPrograms["C24_program_node_workers"],
 	"C24_program_git":          noPrograms["C24_program_git"],

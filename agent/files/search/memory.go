@@ -7,9 +7,10 @@ import (
 
 const (
 	// MaxSearches is how many searches run at a time; others wait.
-	MaxSearches = 4
-	// maxSearchers is how many files one search reads at a time.
-	maxSearchers = 4
+	MaxSearches = 3
+	// maxSearchers is how many files one search reads at a time. Each of them, and
+	// the walk, may hold a thread of the agent (package threads).
+	maxSearchers = 2
 	// maxAhead bounds, for all searches together, the matches of jobs that are not
 	// first in their reply.
 	maxAhead = 4 << 20
