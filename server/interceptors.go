@@ -129,9 +129,10 @@ func (s *Server) shutdownUnary(ctx context.Context, req any, _ *grpc.UnaryServer
 	if err := s.refusalOf(ctx); err != nil {
 		return nil, err
 	}
-	if s.isStopping() {
+	if s.isStopping() || !s.unary.TryRLock() {
 		return nil, fault.ErrShuttingDown
 	}
+	defer s.unary.RUnlock()
 	return handler(ctx, req)
 }
 

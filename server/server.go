@@ -70,6 +70,7 @@ type Server struct {
 	unready, leaving atomic.Bool
 
 	stopping atomic.Bool
+	unary    sync.RWMutex // held for reading by each unary call
 	// halt ends the background work.
 	halt     chan struct{}
 	haltOnce sync.Once
@@ -275,12 +276,34 @@ func (s *Server) Serve(l net.Listener) error {
 
 func (s *Server) isStopping() bool { return s.stopping.Load() }
 
+// unreadTime is how long callers may take to receive the ends of their streams.
+const unreadTime = 3 * time.Second
+
+// onlyUnread returns a channel that is closed when no unary call has run for
+// unreadTime. With the connections to agents closed, streams have ended by then, but
+// for those whose callers receive nothing: a status waits behind the messages before
+// it.
+func (s *Server) onlyUnread(graceful <-chan struct{}) <-chan struct{} {
+	only := make(chan struct{})
+	go func() {
+		defer close(only)
+		s.unary.Lock()
+		s.unary.Unlock() //nolint:staticcheck // SA2001: it only waits for the calls that hold the lock
+		select {
+		case <-time.After(unreadTime):
+		case <-graceful:
+		}
+	}()
+	return only
+}
+
 // Shutdown fails health checks for Timing.LameDuck while the server serves as
 // before. Then it stops accepting calls, lets running ones go on for
 // Timing.Drain, and ends the rest with SERVER_SHUTTING_DOWN. It closes the
 // connections to agents as a whole, not stream by stream: agents see a broken
-// pipe, so their commands keep running and wait for the next server. Shutdown
-// returns when nothing runs any more, at the latest when ctx ends.
+// pipe, so their commands keep running and wait for the next server. A stream
+// whose caller receives nothing is cut unreadTime later. Shutdown returns when nothing
+// runs any more, at the latest when ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	if first := !s.leaving.Swap(true); first {
 		s.health.Shutdown()
@@ -309,10 +332,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.agents.Close()
 	select {
 	case <-graceful:
+	case <-s.onlyUnread(graceful):
 	case <-ctx.Done():
-		s.grpc.Stop()
-		<-graceful
 	}
+	s.grpc.Stop()
+	<-graceful
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

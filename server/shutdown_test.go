@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -215,4 +216,43 @@ func (h *harness) bare(id string) string {
 	name := substrateName(defaultTenant, id)
 	h.provider.make(name, providers.Spec{Tenant: defaultTenant, ID: id})
 	return name
+}
+
+// A caller that receives nothing does not hold a shutdown up.
+func TestShutdownCutsUnreadStreams(t *testing.T) {
+	h := newHarness(t, nil)
+	full := make(chan struct{})
+	h.provider.script.execute = func(_ *scriptedAgent, _ *sandboxv1.ExecuteRequest, out emitter) error {
+		err := out.started(0)
+		block := strings.Repeat("x", 32_000)
+		for position := int64(0); err == nil; position += int64(len(block)) {
+			// Much more than what is sent ahead to a caller that receives nothing.
+			if position == int64(len(block))*32 {
+				close(full)
+			}
+			err = out.output(position, block)
+		}
+		return err
+	}
+	h.create("a")
+	stream, err := h.client.Execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a",
+		Command: &sandboxv1.ExecuteRequest_Shell{Shell: "x"}})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-full
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := h.server.Shutdown(ctx); err != nil {
+		t.Errorf("the shutdown took until its deadline: %v", err)
+	}
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.Unavailable {
+		t.Errorf("the stream ended with %v", err)
+	}
 }
