@@ -153,7 +153,7 @@ func New(cfg Config) (*Agent, error) {
 		processService: process.New(process.Config{
 			Incarnation: cfg.Incarnation, Workdir: cfg.Workdir, Cgroup: cfg.Cgroup, StateDir: cfg.StateDir, Env: cfg.Env,
 			Reap: cfg.Reap, StallTimeout: cfg.StallTimeout, BrokenGrace: cfg.BrokenGrace, Log: cfg.Log,
-			WritePrefixes: fs.WritePrefixes, Disconnected: disconnected,
+			WritePrefixes: fs.WritePrefixes, Refusals: outbound, Disconnected: disconnected,
 		}),
 		networkService: network.New(network.Config{Incarnation: cfg.Incarnation, Log: cfg.Log}),
 		cfg:            cfg,

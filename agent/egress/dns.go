@@ -130,6 +130,7 @@ func (s *Service) lookup(ctx context.Context, host string) (dnsmessage.RCode, ne
 		return dnsmessage.RCodeServerFailure, netip.Addr{}
 	}
 	if len(ports) == 0 {
+		s.refused.add(host, "no rule allows this name")
 		return dnsmessage.RCodeNameError, netip.Addr{}
 	}
 	addr, err := s.names.listen(host, ports)

@@ -61,6 +61,7 @@ type Service struct {
 	servers  *servers
 	names    *names
 	open     openSet
+	refused  refused
 }
 
 // errStopped ends connections when the agent ends.

@@ -134,12 +134,7 @@ func refuseConnect(w http.ResponseWriter, status int, text string) {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(setupTime))
-	phrase := strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return '?'
-		}
-		return r
-	}, text)
+	phrase := printable(text)
 	_, _ = fmt.Fprintf(conn, "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s\n",
 		status, phrase[:min(len(phrase), maxPhrase)], len(text)+1, text)
 }

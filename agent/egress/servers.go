@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"strconv"
 	"sync"
 	"time"
 
@@ -231,6 +233,15 @@ func (s *Service) ports(ctx context.Context, host string) ([]uint32, error) {
 // dial connects to a destination through the server. The error is a *refusal if
 // the server refuses.
 func (s *Service) dial(ctx context.Context, host string, port uint16) (*streaming.Conn, error) {
+	conn, err := s.announce(ctx, host, port)
+	if err != nil && ctx.Err() == nil { // not that the program has given up
+		s.refused.add(net.JoinHostPort(host, strconv.Itoa(int(port))), err.Error())
+	}
+	return conn, err
+}
+
+// announce announces a connection and waits for the server.
+func (s *Service) announce(ctx context.Context, host string, port uint16) (*streaming.Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTime, fmt.Errorf("%s did not answer within %s", host, dialTime))
 	defer cancel()
 	a := s.servers.request(ctx, func(id uint64) *agentv1.AcceptEgressResponse {

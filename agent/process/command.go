@@ -48,6 +48,7 @@ type command struct {
 	start              time.Time
 	oomsBefore         int64 // the sandbox's counters when it started
 	refusedBefore      int64
+	networkBefore      int64
 	pump               *pump
 	stdin              *stdin
 	timeout            *time.Timer

@@ -130,6 +130,11 @@ func (c *command) message(reason sandboxv1.ExitReason) string {
 	if now, ok := c.service.oom.Kills(); ok && now > c.oomsBefore && reason != sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY {
 		parts = append(parts, fmt.Sprintf("meanwhile the kernel killed processes of the sandbox because it ran out of memory: %d", now-c.oomsBefore))
 	}
+	if network := c.service.cfg.Refusals; network != nil {
+		if text := network.RefusedMessage(c.networkBefore); text != "" {
+			parts = append(parts, text)
+		}
+	}
 	return strings.Join(parts, "; ")
 }
 

@@ -51,9 +51,20 @@ type Config struct {
 	Log *slog.Logger
 	// WritePrefixes resolves the write prefixes of policies.
 	WritePrefixes func([]*sandboxv1.AccessPolicy) (allow, deny []string, err error)
+	// Refusals counts what the sandbox's network refused. Nil: nothing.
+	Refusals Refusals
 	// Disconnected reports whether the connection of a call is broken, rather
 	// than only the call cancelled.
 	Disconnected func(context.Context) bool
+}
+
+// Refusals counts what the sandbox's network refused its programs.
+type Refusals interface {
+	// Refused returns the count so far.
+	Refused() int64
+	// RefusedMessage returns one line for people about what was refused since the
+	// count was before, "" if that is nothing.
+	RefusedMessage(before int64) string
 }
 
 // Service answers the command calls of AgentService.

@@ -65,6 +65,9 @@ func (s *Service) startCommand(ctx context.Context, c *command, r *sandboxv1.Exe
 	}
 	c.oomsBefore, _ = s.oom.Kills()
 	c.refusedBefore, _ = s.pids.Refused()
+	if s.cfg.Refusals != nil {
+		c.networkBefore = s.cfg.Refusals.Refused()
+	}
 	if err := s.spawn(ctx, c, spec, r); err != nil {
 		return err
 	}
