@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests of the docker provider on a Docker daemon of its own, which it starts
-# and stops: the provider's suite, restarts of the daemon, and the conformance suite
-# over a server. SANDGATE_DOCKER=full runs all of the conformance suite.
+# and stops: the provider's suite, the network mode PROXY, restarts of the daemon, and
+# the conformance suite over a server. SANDGATE_DOCKER=full runs all of the conformance suite.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -54,6 +54,7 @@ scripts/docker-test-image.sh | curl -sf --unix-socket "$dir/docker.sock" -X POST
 
 status=0
 scripts/test-go.sh docker -tags docker ./providers/docker || status=1
+scripts/test-go.sh docker -tags docker -run '^TestDocker$' ./test/network || status=1
 
 # The daemon restarts below a running sandbox: with live restore it runs on, without
 # it has ended.

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/moby/moby/api/types/container"
@@ -63,6 +64,9 @@ func (p *plan) serve() []string {
 	if p.rec.Transport == TransportSocket {
 		args = append(args, "--listen", "unix://"+socketDir+"/"+socketName)
 	}
+	if p.spec.Network == providers.NetworkProxy {
+		args = append(args, "--egress")
+	}
 	if len(p.spec.Command) > 0 {
 		args = append(append(args, "--"), p.spec.Command...)
 	}
@@ -81,8 +85,14 @@ func (p *plan) hostConfig() *container.HostConfig {
 		Mounts:    p.mounts(),
 		Resources: container.Resources{Memory: r.MemoryBytes, MemorySwap: r.MemoryBytes, NanoCPUs: min(int64(r.CPUMillis)*1e6, int64(p.cpus)*1e9)},
 	}
-	if p.spec.Network == providers.NetworkFull {
+	switch p.spec.Network {
+	case providers.NetworkFull:
 		h.NetworkMode = container.NetworkMode(p.options.Network)
+	case providers.NetworkProxy:
+		// The agent is the name server, and listens on ports below 1024 without being
+		// root. Newer daemons allow that by default; an operator's daemon may not.
+		h.DNS = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+		h.Sysctls = map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}
 	}
 	if r.MaxProcesses > 0 {
 		h.PidsLimit = new(int64(r.MaxProcesses))

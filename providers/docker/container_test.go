@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -58,6 +59,25 @@ func TestContainer(t *testing.T) {
 	h = pl.hostConfig()
 	if h.NetworkMode != "bridge" || h.ReadonlyRootfs || h.Runtime != "runsc" || len(h.DeviceRequests) != 1 || h.DeviceRequests[0].Count != -1 || len(h.Mounts) != len(places) {
 		t.Errorf("with options: %+v", h)
+	}
+}
+
+// With the network mode PROXY a container has no more of a network than without one,
+// and its resolvers ask the agent.
+func TestProxiedContainer(t *testing.T) {
+	rec := &record{Container: "sg-a", Disk: "disk", Incarnation: "one", Transport: TransportExec}
+	o, err := decodeOptions(providers.Spec{Network: providers.NetworkProxy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pl := &plan{name: "sg-a", rec: rec, options: o, user: userOf(o, baseImage{}), cpus: 2, spec: providers.Spec{Network: providers.NetworkProxy, Command: []string{"true"}}}
+	h := pl.hostConfig()
+	if h.NetworkMode != "none" || len(h.DNS) != 1 || h.DNS[0].String() != "127.0.0.1" || len(h.CapAdd) > 0 ||
+		!maps.Equal(h.Sysctls, map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}) {
+		t.Errorf("host configuration %+v", h)
+	}
+	if got := strings.Join(pl.serve(), " "); !strings.HasSuffix(got, " --egress -- true") {
+		t.Errorf("it runs %s", got)
 	}
 }
 

@@ -89,7 +89,9 @@ func decodeOptions(spec providers.Spec) (options, error) {
 	if err := strictjson.Decode(spec.Options, &struct{}{}); err != nil {
 		return o, fmt.Errorf("provider options: the docker provider takes none: %w: %w", err, providers.ErrInvalid)
 	}
-	if spec.Network != providers.NetworkNone && spec.Network != providers.NetworkFull {
+	switch spec.Network {
+	case providers.NetworkNone, providers.NetworkProxy, providers.NetworkFull:
+	default:
 		return o, fmt.Errorf("network %v: %w by the docker provider", spec.Network, providers.ErrUnsupported)
 	}
 	if wd := spec.WorkingDirectory; wd != "" && !strings.HasPrefix(wd, "/") {

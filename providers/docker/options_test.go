@@ -30,7 +30,8 @@ func TestSpecsThatCannotBe(t *testing.T) {
 		spec providers.Spec
 		want error
 	}{
-		"network proxy":         {providers.Spec{Network: providers.NetworkProxy}, providers.ErrUnsupported},
+		"no network mode":       {providers.Spec{}, providers.ErrUnsupported},
+		"network proxy":         {providers.Spec{Network: providers.NetworkProxy}, nil},
 		"an option":             {providers.Spec{Network: providers.NetworkNone, Options: json.RawMessage(`{"gpus": 1}`)}, providers.ErrInvalid},
 		"a relative directory":  {providers.Spec{Network: providers.NetworkNone, WorkingDirectory: "work"}, providers.ErrInvalid},
 		"too little memory":     {providers.Spec{Network: providers.NetworkNone, Resources: providers.Resources{MemoryBytes: 1 << 20}}, providers.ErrInvalid},

@@ -1,10 +1,12 @@
 // Package network holds sandboxes with the network mode PROXY to what they promise,
-// with a server in this process, the local provider, and ordinary programs.
+// with a server in this process, the providers local and docker, and ordinary
+// programs.
 package network
 
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
@@ -43,17 +45,28 @@ func (resolver) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 
 // testbed is a server that can be stopped and started again.
 type testbed struct {
-	t       *testing.T
-	dir     string
-	runtime string
-	profile local.Profile
+	t    *testing.T
+	dir  string
+	open opener
+	// options are the templates' provider options.
+	options json.RawMessage
 	ports   []uint32 // of upstreams on this machine
 	audit   *auditLog
 
 	client   *sandgate.Client
-	provider *local.Provider
+	provider substrate
 	stop     func()
 }
+
+// substrate is a provider that the testbed opens and closes.
+type substrate interface {
+	providers.Provider
+	providers.Pooler
+	Close() error
+}
+
+// opener opens a provider whose records are in dir.
+type opener func(ctx context.Context, dir, agent string, logger *slog.Logger) (substrate, error)
 
 // auditLog collects records.
 type auditLog struct{ records chan server.AuditRecord }
@@ -68,6 +81,7 @@ func (a *auditLog) Audit(_ context.Context, r server.AuditRecord) error {
 	return nil
 }
 
+// start starts a server with the local provider.
 func start(t *testing.T, runtime string, profile local.Profile, ports ...uint32) *testbed {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -76,11 +90,21 @@ func start(t *testing.T, runtime string, profile local.Profile, ports ...uint32)
 	if _, err := exec.LookPath(runtime); err != nil {
 		t.Skipf("needs %s", runtime)
 	}
+	return startWith(t, nil, func(ctx context.Context, dir, agent string, logger *slog.Logger) (substrate, error) {
+		return local.New(ctx, local.Config{
+			StateDir: filepath.Join(dir, "state"), Runtime: runtime, Profile: profile, AgentPath: agent,
+			CgroupParent: "/" + filepath.Base(dir), Logger: logger,
+		})
+	}, ports...)
+}
+
+func startWith(t *testing.T, options json.RawMessage, open opener, ports ...uint32) *testbed {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "sandgate-network-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &testbed{t: t, dir: dir, runtime: runtime, profile: profile, ports: ports, audit: &auditLog{make(chan server.AuditRecord, 4096)}}
+	b := &testbed{t: t, dir: dir, open: open, options: options, ports: ports, audit: &auditLog{make(chan server.AuditRecord, 4096)}}
 	b.serve()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -120,10 +144,7 @@ func (b *testbed) serve() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	provider, err := local.New(b.t.Context(), local.Config{
-		StateDir: filepath.Join(b.dir, "state"), Runtime: b.runtime, Profile: b.profile, AgentPath: agent,
-		CgroupParent: "/" + filepath.Base(b.dir), Logger: logger,
-	})
+	provider, err := b.open(b.t.Context(), b.dir, agent, logger)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -132,9 +153,9 @@ func (b *testbed) serve() {
 	srv, err := server.New(server.Config{
 		Provider: provider, Logger: logger, Audit: b.audit, Resolver: resolver{}, SpecSecret: []byte("test"),
 		EgressGroups: map[string][]*sandboxv1.EgressRule{"tests": {{Hosts: []string{"*.example"}, Ports: ports}}},
-		Templates: []policy.Template{{Name: "default", Network: providers.NetworkProxy, Egress: []*sandboxv1.EgressRule{
+		Templates: []policy.Template{{Name: "default", ProviderOptions: b.options, Network: providers.NetworkProxy, Egress: []*sandboxv1.EgressRule{
 			{Hosts: []string{"*"}, Ports: ports}, {Cidrs: append([]string{"127.0.0.0/8"}, notPublic...), Ports: ports},
-		}}, {Name: "pooled", Network: providers.NetworkProxy, Pool: 1, Egress: []*sandboxv1.EgressRule{{Group: "tests"}}}},
+		}}, {Name: "pooled", ProviderOptions: b.options, Network: providers.NetworkProxy, Pool: 1, Egress: []*sandboxv1.EgressRule{{Group: "tests"}}}},
 	})
 	if err != nil {
 		b.t.Fatal(errors.Join(err, provider.Close()))

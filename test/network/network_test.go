@@ -28,28 +28,33 @@ func TestConformance(t *testing.T) {
 	}{{"runc", "runc", local.ProfileDefault}, {"restricted", "runc", local.ProfileRestricted}, {"gvisor", "runsc", local.ProfileDefault}} {
 		t.Run(c.name, func(t *testing.T) {
 			port := freePort(t)
-			b := start(t, c.runtime, c.profile, port)
-			suite, err := conformance.Open(t.Context(), conformance.Options{
-				Address: "unix://" + filepath.Join(b.dir, "s.sock"), GoProgram: goProgram(t), Upstream: fmt.Sprintf("upstream.example:%d", port),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-				defer cancel()
-				if err := suite.Close(ctx); err != nil {
-					t.Error(err)
-				}
-			})
-			cases, err := conformance.Filter{Group: "network"}.Choose(conformance.Cases())
-			if err != nil || len(cases) == 0 {
-				t.Fatal(len(cases), err)
-			}
-			for _, one := range cases {
-				t.Run(one.Name, func(t *testing.T) { suite.Run(t.Context(), t, one) })
-			}
+			conform(t, start(t, c.runtime, c.profile, port), port)
 		})
+	}
+}
+
+// conform runs the group of cases. The suite listens at port.
+func conform(t *testing.T, b *testbed, port uint32) {
+	t.Helper()
+	suite, err := conformance.Open(t.Context(), conformance.Options{
+		Address: "unix://" + filepath.Join(b.dir, "s.sock"), GoProgram: goProgram(t), Upstream: fmt.Sprintf("upstream.example:%d", port),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := suite.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	cases, err := conformance.Filter{Group: "network"}.Choose(conformance.Cases())
+	if err != nil || len(cases) == 0 {
+		t.Fatal(len(cases), err)
+	}
+	for _, one := range cases {
+		t.Run(one.Name, func(t *testing.T) { suite.Run(t.Context(), t, one) })
 	}
 }
 
@@ -142,6 +147,35 @@ func TestPrograms(t *testing.T) {
 
 var missingRule = regexp.MustCompile(`needs a rule with cidrs: \["([^"]+)"\]`)
 
+// TestRefusalInExit: the end of a command names what the network refused meanwhile, by
+// the proxy and by name, and the next command's does not.
+func TestRefusalInExit(t *testing.T) {
+	b := start(t, "runc", local.ProfileDefault)
+	box := b.create(&sandboxv1.EgressRule{Hosts: []string{"example.com"}})
+	run := func(script string) string {
+		r, err := box.Execute(t.Context(), sandgate.ExecuteRequest{Shell: script, Timeout: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Exit.GetMessage()
+	}
+	got := run("curl -sS https://evil.example/; getent hosts evil.test; for i in 1 2 3 4; do curl -sS https://other$i.example/; done; true")
+	for _, want := range []string{
+		`the network refused programs of the sandbox: connection to evil.example:443 denied`, `hosts: ["evil.example"]`,
+		"evil.test: no rule allows this name", "other1.example:443", "refused attempts: ",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q has no %q", got, want)
+		}
+	}
+	if strings.Contains(got, "other2") {
+		t.Errorf("it names more than a few: %q", got)
+	}
+	if got := run("true"); got != "" {
+		t.Errorf("the next command: %q", got)
+	}
+}
+
 // TestPackages installs packages from the indexes that pip and npm have by
 // themselves. Where an index is not at a public address, the denial names the rule
 // that is missing, which the test adds.
@@ -190,12 +224,21 @@ func TestPackages(t *testing.T) {
 	}
 }
 
+// fetch prints a file of the site on example.com at a port. Not every image has curl.
+const fetch = `SSL_CERT_FILE=ca.pem python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode().strip())' https://example.com:%d/work/file`
+
 // TestRestart: a restarted server carries the connections of the sandboxes that it
 // finds. Those of the former one were reset.
 func TestRestart(t *testing.T) {
 	s, ca := site(t)
 	port := portOf(s.Listener.Addr().String())
-	b := start(t, "runc", local.ProfileDefault, port)
+	restart(t, start(t, "runc", local.ProfileDefault, port), port, ca)
+}
+
+// restart restarts the server while a program has a connection to port, where the site
+// with this certificate is.
+func restart(t *testing.T, b *testbed, port uint32, ca string) {
+	t.Helper()
 	box := b.create(&sandboxv1.EgressRule{Hosts: []string{"example.com"}, Cidrs: []string{"127.0.0.1/32"}, Ports: []uint32{port}})
 	if _, err := box.Write(t.Context(), "/workspace/ca.pem", []byte(ca), sandgate.WriteRequest{}); err != nil {
 		t.Fatal(err)
@@ -214,7 +257,7 @@ while [ ! -e open ]; do sleep 0.05; done`, port)
 	b.stop()
 	b.serve()
 	box = b.client.Sandbox(id)
-	if got, code := sh(t, box, fmt.Sprintf("curl -sS --cacert ca.pem https://example.com:%d/work/file", port)); got != "content" || code != 0 {
+	if got, code := sh(t, box, fmt.Sprintf(fetch, port)); got != "content" || code != 0 {
 		t.Errorf("after the restart: %q, exit code %d", got, code)
 	}
 	if got, _ := sh(t, box, "i=0; while [ ! -s outcome ] && [ $i -lt 400 ]; do sleep 0.05; i=$((i+1)); done; cat outcome"); got != "reset" {
