@@ -115,6 +115,10 @@ type Limits struct {
 	// One whose receivers read nothing holds 2 MiB of this server's memory in each
 	// direction. Default: 2 048.
 	MaxForwards int
+	// MaxEgressConnections bounds the open connections of sandboxes with the network
+	// mode PROXY; others are refused. With an Authenticator, each tenant holds at most
+	// a quarter of them, and at least one. Default: 2 048.
+	MaxEgressConnections int
 }
 
 // Timing holds the server's own intervals. Zero values mean the stated default.
@@ -174,6 +178,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Limits.DefaultIdleTTL, 24*time.Hour)
 	setDefault(&c.Limits.CreateTimeout, 5*time.Minute)
 	setDefault(&c.Limits.MaxForwards, 2_048)
+	setDefault(&c.Limits.MaxEgressConnections, 2_048)
 	setDefault(&c.Timing.ReapInterval, 15*time.Second)
 	setDefault(&c.Timing.SlowReader, time.Minute)
 	setDefault(&c.Timing.Reattach, 30*time.Second)
@@ -218,8 +223,8 @@ func (l Limits) check() error {
 	if l.MaxMessageBytes < 64<<10 || l.MaxMessageBytes > 1<<30 {
 		return fmt.Errorf("server: Limits.MaxMessageBytes must lie between 64 KiB and 1 GiB")
 	}
-	if l.MaxSandboxes < 0 || l.MaxSandboxesPerTenant < 0 || l.MaxCreations < 0 || l.MaxForwards < 0 {
-		return errors.New("server: a number of sandboxes, creations or forwards is negative")
+	if l.MaxSandboxes < 0 || l.MaxSandboxesPerTenant < 0 || l.MaxCreations < 0 || l.MaxForwards < 0 || l.MaxEgressConnections < 0 {
+		return errors.New("server: a number of sandboxes, creations, forwards or egress connections is negative")
 	}
 	if l.MaxOutputBytes < 0 || l.OutputLogBytes < 0 || l.MaxFileBytes < 0 {
 		return errors.New("server: a limit in bytes is negative")

@@ -26,7 +26,7 @@ func (s *Server) newCarrier() *carrier.Carrier {
 	})
 	return carrier.New(carrier.Config{
 		Agents: agents, Policy: s.policy.Egress, Dialer: &egress.Dialer{Resolver: s.cfg.Resolver},
-		MaxConns: maxEgressConns, Log: s.log, OnOpen: s.metrics.egressOpened, OnEnd: s.egressEnded,
+		MaxConns: maxEgressConns, Take: s.egress.tryTake, Release: s.egress.release, Log: s.log, OnOpen: s.metrics.egressOpened, OnEnd: s.egressEnded,
 	})
 }
 
@@ -78,7 +78,7 @@ func (s *Server) egressEnded(e carrier.Ended) {
 	switch {
 	case errors.As(e.Err, &denied):
 		outcome, code = string(denied.Reason), codes.PermissionDenied
-	case errors.Is(e.Err, carrier.ErrLimit):
+	case errors.Is(e.Err, carrier.ErrLimit), errors.Is(e.Err, carrier.ErrSharedLimit):
 		outcome, code = egressLimit, codes.ResourceExhausted
 	case e.Err != nil && e.Addr == "":
 		outcome, code = egressUnreachable, codes.Unavailable

@@ -60,6 +60,7 @@ type Server struct {
 	counts    *counts
 	creations *sharedSlots // nil: no bound
 	forwards  *sharedSlots
+	egress    *sharedSlots
 	metrics   *metrics
 
 	// auditLost counts the audit records that failed in a row.
@@ -132,6 +133,7 @@ func New(cfg Config) (*Server, error) {
 		s.creations = newSharedSlots(n, cfg.Authenticator != nil)
 	}
 	s.forwards = newSharedSlots(cfg.Limits.MaxForwards, cfg.Authenticator != nil)
+	s.egress = newSharedSlots(cfg.Limits.MaxEgressConnections, cfg.Authenticator != nil)
 	unlimited := s.policy.LimitTemplates(s.described.DefaultResources)
 	if cfg.RequireLimits {
 		if err := requireTemplateLimits(unlimited); err != nil {

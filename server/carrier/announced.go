@@ -72,8 +72,8 @@ func (a *announcer) announced(ctx context.Context, carried *sync.WaitGroup, c *a
 	target, err := egress.ParseTarget(c.GetHost(), c.GetPort())
 	if err == nil {
 		e.Target = target.String()
-		if err = a.holder.current().Check(target); err == nil && !a.holder.slots.TryAcquire() {
-			err = ErrLimit
+		if err = a.holder.current().Check(target); err == nil {
+			err = a.holder.take()
 		}
 	}
 	if err != nil {
@@ -82,7 +82,7 @@ func (a *announcer) announced(ctx context.Context, carried *sync.WaitGroup, c *a
 		return a.refuse(c, err)
 	}
 	carried.Go(func() {
-		defer a.holder.slots.Release()
+		defer a.holder.release()
 		e.Err = fault.Catch(func() error { return a.carry(ctx, c, target, &e) })
 		e.Duration = time.Since(begun)
 		a.holder.report(e)
@@ -97,7 +97,7 @@ func (a *announcer) refuse(c *agentv1.EgressConnection, err error) error {
 	switch {
 	case errors.As(err, &denied):
 		refusal.Reason, refusal.Message = agentv1.EgressRefusalReason_EGRESS_REFUSAL_REASON_DENIED, denied.Error()
-	case errors.Is(err, ErrLimit):
+	case errors.Is(err, ErrLimit), errors.Is(err, ErrSharedLimit):
 		refusal.Reason, refusal.Message = agentv1.EgressRefusalReason_EGRESS_REFUSAL_REASON_LIMIT, err.Error()
 	default:
 		// The text of an ordinary error may name the server's network.

@@ -27,6 +27,10 @@ type Config struct {
 	Dialer *egress.Dialer
 	// MaxConns bounds the connections of a sandbox.
 	MaxConns int
+	// Take takes a slot of the connections of a tenant and of all, if one is free at
+	// once. Release gives it back.
+	Take    func(tenant string) bool
+	Release func(tenant string)
 	// Log is where the Carrier logs.
 	Log *slog.Logger
 	// OnOpen is called when a connection is open, and OnEnd when it has ended, or
@@ -45,8 +49,8 @@ type Ended struct {
 	// Sent and Received are the bytes to and from the destination.
 	Sent, Received int64
 	Duration       time.Duration
-	// Err is nil at a regular end, a *egress.Denied if a rule is missing, ErrLimit,
-	// or what went wrong.
+	// Err is nil at a regular end, a *egress.Denied if a rule is missing, ErrLimit or
+	// ErrSharedLimit, or what went wrong.
 	Err error
 	// Unrecorded is true for most connections of a sandbox that were denied or not
 	// opened, where it has many in a short time. Suppressed counts them in the next
@@ -55,8 +59,12 @@ type Ended struct {
 	Suppressed int64
 }
 
-// ErrLimit is the end of a connection beyond Config.MaxConns.
-var ErrLimit = errors.New("the sandbox has too many connections")
+// ErrLimit is the end of a connection beyond Config.MaxConns, and ErrSharedLimit of one
+// for which Config.Take has no slot.
+var (
+	ErrLimit       = errors.New("the sandbox has too many connections")
+	ErrSharedLimit = errors.New("this server carries as many connections of sandboxes as it may, for this tenant or for all")
+)
 
 // maxDials bounds the concurrent attempts to connect to agents: after a start there
 // may be many sandboxes.

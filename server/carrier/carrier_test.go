@@ -107,6 +107,32 @@ func TestRefusals(t *testing.T) {
 	close(next(t, h.carried).done)
 }
 
+// Beyond the bound of all sandboxes together a connection is refused, with that reason,
+// and each that ends makes room for another.
+func TestSharedLimit(t *testing.T) {
+	port := echo(t)
+	h := start(t, 100, allow(port))
+	stream := h.hold(t)
+	var open []carried
+	for i := range uint64(maxShared) {
+		announce(t, stream, i, "127.0.0.1", port)
+		open = append(open, next(t, h.carried))
+	}
+	announce(t, stream, 100, "127.0.0.1", port)
+	if r := refusal(t, stream); r.GetReason() != agentv1.EgressRefusalReason_EGRESS_REFUSAL_REASON_LIMIT || !strings.Contains(r.GetMessage(), "for this tenant or for all") {
+		t.Errorf("beyond the limit: %v", r)
+	}
+	if e := next(t, h.ended); !errors.Is(e.Err, ErrSharedLimit) || e.Addr != "" {
+		t.Errorf("%+v", e)
+	}
+	close(open[0].done)
+	next(t, h.ended)
+	announce(t, stream, 101, "127.0.0.1", port)
+	if c := next(t, h.carried); c.id != 101 {
+		t.Errorf("id %d", c.id)
+	}
+}
+
 func TestQuestions(t *testing.T) {
 	h := start(t, 1, allow(443), allow(8080))
 	stream := h.hold(t)

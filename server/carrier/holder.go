@@ -185,6 +185,23 @@ func (h *holder) apply(spec providers.Spec) {
 	}
 }
 
+// take takes the slots that a connection needs.
+func (h *holder) take() error {
+	if !h.slots.TryAcquire() {
+		return ErrLimit
+	}
+	if !h.carrier.cfg.Take(h.key.Tenant) {
+		h.slots.Release()
+		return ErrSharedLimit
+	}
+	return nil
+}
+
+func (h *holder) release() {
+	h.carrier.cfg.Release(h.key.Tenant)
+	h.slots.Release()
+}
+
 func (h *holder) current() *egress.Policy {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -21,11 +21,15 @@ import (
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/egress"
+	"github.com/sandgate/sandgate/server/limit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const wait = 20 * time.Second
+
+// maxShared bounds the connections of all sandboxes of a harness.
+const maxShared = 6
 
 var key = agentconn.Key{Tenant: "default", ID: "a", Name: "sg-a"}
 
@@ -138,6 +142,7 @@ func start(t *testing.T, maxConns int, rules ...*sandboxv1.EgressRule) *harness 
 	agentv1.RegisterAgentServiceServer(h.server, h.agent)
 	served := make(chan error, 1)
 	go func() { served <- h.server.Serve(h.listener) }()
+	shared := limit.New(maxShared)
 	h.carrier = New(Config{
 		Agents: agentconn.New(agentconn.Config{Provider: h.substrate, Version: "test", ProtocolMinor: protocol.Minor,
 			MaxRequest: 1 << 20, Hello: wait, Idle: time.Minute, Small: true}),
@@ -149,6 +154,7 @@ func start(t *testing.T, maxConns int, rules ...*sandboxv1.EgressRule) *harness 
 			return egress.Compile(nil, egress.Layer{Name: "the test", Rules: rules.GetAllow()})
 		},
 		Dialer: &egress.Dialer{Resolver: resolver{"ok.example.": "127.0.0.1"}}, MaxConns: maxConns,
+		Take: func(string) bool { return shared.TryAcquire() }, Release: func(string) { shared.Release() },
 		Log:    slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 		OnOpen: func() {}, OnEnd: func(e Ended) { h.ended <- e },
 	})

@@ -51,7 +51,7 @@ audit: {max_size_mib: 7, max_files: 0, required: true, command_text: true}
 admin: {listen: ":9", pprof: true}
 shutdown: {lame_duck: 5s, drain: 2s, timeout: 30s}
 max_connection_age: 10m
-limits: {max_timeout: 90s, default_idle_ttl: 2h, max_sandboxes: 200, max_sandboxes_per_tenant: 20, max_creations: 16, max_forwards: 500}
+limits: {max_timeout: 90s, default_idle_ttl: 2h, max_sandboxes: 200, max_sandboxes_per_tenant: 20, max_creations: 16, max_forwards: 500, max_egress_connections: 600}
 reaper: {interval: 5s}
 access: {write_deny_prefixes: [/etc]}
 templates:
@@ -87,7 +87,7 @@ func TestConfigFile(t *testing.T) {
 		cfg.Access.GetWriteDenyPrefixes()[0] != "/etc" {
 		t.Errorf("config %+v", cfg)
 	}
-	if l := cfg.Limits; l.MaxSandboxes != 200 || l.MaxSandboxesPerTenant != 20 || l.MaxCreations != 16 || l.MaxForwards != 500 {
+	if l := cfg.Limits; l.MaxSandboxes != 200 || l.MaxSandboxesPerTenant != 20 || l.MaxCreations != 16 || l.MaxForwards != 500 || l.MaxEgressConnections != 600 {
 		t.Errorf("limits %+v", l)
 	}
 	p := cfg.Templates[0]

@@ -30,6 +30,7 @@ type limitsConfig struct {
 	MaxSandboxesPerTenant int           `yaml:"max_sandboxes_per_tenant" help:"sandboxes of each tenant (default no limit)"`
 	MaxCreations          int           `yaml:"max_creations" help:"concurrent creations; others wait, for create_timeout at most (default local: 8 per processor; elsewhere no limit)"`
 	MaxForwards           int           `yaml:"max_forwards" help:"open connections to ports of sandboxes; more are rejected. Where callers authenticate, a tenant holds at most a quarter of them (default 2048)"`
+	MaxEgressConnections  int           `yaml:"max_egress_connections" help:"open connections of sandboxes with the network mode proxy; more are refused. Where callers authenticate, a tenant holds at most a quarter of them (default 2048)"`
 }
 
 type templateConfig struct {
