@@ -21,7 +21,7 @@ import (
 // listenCommand makes this program the listener of the forward rows.
 const listenCommand = "listen"
 
-// listenerPath is where the listener is in a sandbox.
+// listenerPath is where this program is in a sandbox.
 const listenerPath = "/workspace/bench-listener"
 
 // block is what the listener and its client write at once.
@@ -113,19 +113,19 @@ func listenHere() (ports, func(), error) {
 	return p, stop, err
 }
 
-// listenInside runs the listener in a sandbox until ctx ends.
-func (b *bench) listenInside(ctx context.Context, sandbox string) (ports, error) {
+// uploadSelf puts this program into a sandbox, at listenerPath.
+func (b *bench) uploadSelf(ctx context.Context, sandbox string) error {
 	self, err := os.Executable()
 	if err != nil {
-		return ports{}, err
+		return err
 	}
 	program, err := os.ReadFile(self)
 	if err != nil {
-		return ports{}, err
+		return err
 	}
 	call, err := b.client.Upload(ctx)
 	if err != nil {
-		return ports{}, err
+		return err
 	}
 	mode := uint32(0o755)
 	messages := []*sandboxv1.UploadRequest{{Payload: &sandboxv1.UploadRequest_Header{
@@ -138,15 +138,23 @@ func (b *bench) listenInside(ctx context.Context, sandbox string) (ports, error)
 	messages = append(messages, &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Trailer{Trailer: &sandboxv1.UploadTrailer{}}})
 	for _, m := range messages {
 		if err := call.Send(m); err != nil && !errors.Is(err, io.EOF) {
-			return ports{}, err
+			return err
 		}
 	}
 	reply, err := call.CloseAndRecv()
 	if err != nil {
-		return ports{}, err
+		return err
 	}
 	if failed := reply.GetResults()[0].GetError(); failed != nil {
-		return ports{}, fmt.Errorf("upload the listener: %v", failed)
+		return fmt.Errorf("upload this program: %v", failed)
+	}
+	return nil
+}
+
+// listenInside runs the listener in a sandbox until ctx ends.
+func (b *bench) listenInside(ctx context.Context, sandbox string) (ports, error) {
+	if err := b.uploadSelf(ctx, sandbox); err != nil {
+		return ports{}, err
 	}
 	run, err := b.client.Execute(ctx, &sandboxv1.ExecuteRequest{SandboxId: sandbox,
 		Command: &sandboxv1.ExecuteRequest_Argv{Argv: &sandboxv1.Argv{Args: []string{listenerPath, listenCommand}}}})

@@ -28,6 +28,9 @@ func rows() []report.Row[*bench] {
 		{Name: "download", Run: downloadThroughput},
 		{Name: "forward", Run: forwardThroughput},
 		{Name: "forward-beside", Run: executeBesideForward},
+		{Name: "egress", Run: egressRequests},
+		{Name: "egress-bulk", Run: egressThroughput},
+		{Name: "egress-beside", Run: executeBesideEgress},
 		{Name: "create", Run: createToFirstCommand},
 		{Name: "create-pool", Run: claimToFirstCommand},
 		{Name: "memory", Run: idleMemory},
@@ -48,6 +51,13 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == listenCommand {
 		if err := listen(); err != nil {
 			fmt.Fprintln(os.Stderr, "bench: listen:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == connectCommand {
+		if err := connect(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: connect:", err)
 			os.Exit(1)
 		}
 		return
