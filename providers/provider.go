@@ -131,6 +131,18 @@ type Coordinator interface {
 	Lead(ctx context.Context, do func(ctx context.Context))
 }
 
+// Membership is implemented by a provider whose substrate several servers may share.
+// It tells each which of them are alive, so that they can divide work.
+type Membership interface {
+	// Join makes this process a member until ctx ends. It calls changed, one call at a
+	// time, when this process is a member, and again when the live members have
+	// changed: with its own name, and with the names of all live members in order. A
+	// member that crashes is no longer alive for the others after 14 s, one that leaves
+	// after 3 s. Members may disagree for as long, so what two do at a time must be
+	// safe. Without the substrate changed is not called.
+	Join(ctx context.Context, changed func(self string, live []string))
+}
+
 // EndReporter is implemented by a provider whose substrate may replace a failed
 // sandbox by itself and report how the previous incarnation ended.
 type EndReporter interface {

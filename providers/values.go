@@ -198,6 +198,8 @@ type Query struct {
 	Tenant string
 	// Labels must all be present.
 	Labels map[string]string
+	// Network selects by network mode. NetworkUnset: all.
+	Network NetworkMode
 	// States selects by state. Empty: all.
 	States []State
 	// DueBy selects those whose ExpireTime is not after it. Zero: all. A provider
@@ -212,6 +214,9 @@ type Query struct {
 // Matches reports whether a sandbox fits the query's filters.
 func (q Query) Matches(i Info) bool {
 	if q.Tenant != "" && q.Tenant != i.Spec.Tenant {
+		return false
+	}
+	if q.Network != NetworkUnset && q.Network != i.Spec.Network {
 		return false
 	}
 	for k, v := range q.Labels {

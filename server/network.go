@@ -38,27 +38,84 @@ func (s *Server) holdNetwork(info providers.Info) {
 	}
 }
 
-// holdNetworks does that for the sandboxes of an earlier server.
+// shareInterval is how often servers that share a substrate look for sandboxes and
+// rules that another of them has made.
+const shareInterval = 10 * time.Second
+
+// holdNetworks does that for the sandboxes that this server did not create: those of an
+// earlier one, and its share of those of all servers.
 func (s *Server) holdNetworks() {
 	ctx, cancel := s.untilHalt()
 	defer cancel()
-	q := providers.Query{States: []providers.State{providers.StateActive}, Limit: maxPage}
-	for ctx.Err() == nil {
-		page, err := s.provider.List(ctx, q)
-		if err != nil {
-			s.log.WarnContext(ctx, "the sandboxes with the network mode PROXY could not be listed", "error", err)
-			q.Token = ""
+	shared, ok := s.provider.(providers.Membership)
+	if !ok {
+		s.holdOwn(ctx)
+		return
+	}
+	views := make(chan func(name string) bool, 1)
+	s.work.Go(func() {
+		shared.Join(ctx, func(self string, live []string) {
 			select {
-			case <-ctx.Done():
-			case <-time.After(maintainInterval):
+			case <-views: // which nobody has seen
+			default:
+			}
+			views <- func(name string) bool { return carrier.Owner(live, name) == self }
+		})
+	})
+	var mine func(name string) bool
+	tick := time.NewTicker(shareInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case mine = <-views:
+		case <-tick.C:
+		}
+		if mine == nil {
+			continue
+		}
+		all, err := s.proxied(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				s.log.WarnContext(ctx, "the sandboxes with the network mode PROXY could not be listed", "error", err)
 			}
 			continue
 		}
-		for _, info := range page.Sandboxes {
-			s.holdNetwork(info)
-		}
-		if q.Token = page.Next; q.Token == "" {
+		s.carrier.Share(ctx, all, mine)
+	}
+}
+
+// holdOwn holds all sandboxes of a substrate that is this server's, once.
+func (s *Server) holdOwn(ctx context.Context) {
+	for ctx.Err() == nil {
+		all, err := s.proxied(ctx)
+		if err == nil {
+			for _, info := range all {
+				s.holdNetwork(info)
+			}
 			return
+		}
+		s.log.WarnContext(ctx, "the sandboxes with the network mode PROXY could not be listed", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(maintainInterval):
+		}
+	}
+}
+
+// proxied returns the active sandboxes with the network mode PROXY.
+func (s *Server) proxied(ctx context.Context) ([]providers.Info, error) {
+	var all []providers.Info
+	q := providers.Query{Network: providers.NetworkProxy, States: []providers.State{providers.StateActive}, Limit: maxPage}
+	for {
+		page, err := s.provider.List(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.Sandboxes...)
+		if q.Token = page.Next; q.Token == "" {
+			return all, nil
 		}
 	}
 }

@@ -4,7 +4,9 @@
 package carrier
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"log/slog"
 	"sync"
@@ -78,13 +80,15 @@ type Carrier struct {
 	dials  limit.Slots
 	work   sync.WaitGroup
 
+	handover time.Duration
+
 	mu      sync.Mutex
 	holders map[string]*holder // by the sandbox's name
 }
 
 // New returns a Carrier that holds no sandbox.
 func New(cfg Config) *Carrier {
-	c := &Carrier{cfg: cfg, dials: limit.New(maxDials), holders: make(map[string]*holder)}
+	c := &Carrier{cfg: cfg, dials: limit.New(maxDials), handover: handover, holders: make(map[string]*holder)}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	return c
 }
@@ -119,7 +123,9 @@ func (c *Carrier) leave(h *holder) bool {
 		h.again = false
 		return false
 	}
-	delete(c.holders, h.key.Name)
+	if c.holders[h.key.Name] == h {
+		delete(c.holders, h.key.Name)
+	}
 	return true
 }
 
@@ -133,6 +139,58 @@ func (c *Carrier) Update(ctx context.Context, info providers.Info) {
 	if h != nil && h.refresh(ctx) != nil {
 		h.apply(info.Spec)
 	}
+}
+
+// errHandedOver ends the holding of a sandbox that another server holds.
+var errHandedOver = errors.New("another server carries the sandbox's connections")
+
+// handover is how long a sandbox is still held that another server is to hold: that one
+// may not have found it yet.
+const handover = 30 * time.Second
+
+// Share is called with the sandboxes that several servers share, again and again. It
+// holds those that are this server's, by mine, and applies rules that another server
+// has changed. What others hold it leaves when no connection is open.
+func (c *Carrier) Share(ctx context.Context, all []providers.Info, mine func(name string) bool) {
+	for _, info := range all {
+		if mine(info.Name) {
+			c.Hold(agentconn.KeyOf(info))
+		}
+		c.mu.Lock()
+		h := c.holders[info.Name]
+		c.mu.Unlock()
+		if h != nil && h.stale(info.Spec) {
+			// What was listed may be older than what applies.
+			_ = h.refresh(ctx)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, h := range c.holders {
+		switch {
+		case mine(name):
+			h.lost = time.Time{}
+		case h.lost.IsZero():
+			h.lost = time.Now()
+		case time.Since(h.lost) > c.handover && h.idle():
+			delete(c.holders, name)
+			h.cancel(errHandedOver)
+		}
+	}
+}
+
+// Owner returns the member that carries the connections of a sandbox. Members with the
+// same view agree on it, and a change of the members moves few sandboxes.
+func Owner(members []string, name string) string {
+	var owner string
+	var most [sha256.Size]byte
+	for _, member := range members {
+		// Rendezvous hashing: the member with the greatest digest.
+		if sum := sha256.Sum256([]byte(member + "\x00" + name)); owner == "" || bytes.Compare(sum[:], most[:]) > 0 {
+			owner, most = member, sum
+		}
+	}
+	return owner
 }
 
 // Close resets all connections and holds no sandbox any more. Wait returns when

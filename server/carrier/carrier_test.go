@@ -2,6 +2,8 @@ package carrier
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -237,6 +239,73 @@ func TestSandboxGoes(t *testing.T) {
 	h.gone = false
 	h.mu.Unlock()
 	h.hold(t)
+}
+
+// TestShare: a server holds what is its own, applies rules that another server has
+// changed, and leaves what became another's once nothing is open.
+func TestShare(t *testing.T) {
+	port := echo(t)
+	h := start(t, 4, allow(port))
+	h.carrier.handover = 0
+	own := true
+	share := func() {
+		t.Helper()
+		info, err := h.Get(t.Context(), key.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.carrier.Share(t.Context(), []providers.Info{info}, func(name string) bool { return own && name == key.Name })
+	}
+	share()
+	stream := next(t, h.accepted)
+	announce(t, stream, 1, "127.0.0.1", port)
+	c := next(t, h.carried)
+	own = false
+	share()
+	share()
+	announce(t, stream, 2, "127.0.0.1", port)
+	second := next(t, h.carried) // it has a connection, so it is still held
+	close(c.done)
+	next(t, h.ended)
+
+	h.setRules(t, allow(1))
+	share()
+	if e := next(t, h.ended); e.Err == nil {
+		t.Errorf("the new rules left an open connection: %+v", e)
+	}
+	close(second.done)
+	announce(t, stream, 3, "127.0.0.1", port)
+	if r := refusal(t, stream); r.GetReason() != agentv1.EgressRefusalReason_EGRESS_REFUSAL_REASON_DENIED {
+		t.Errorf("the new rules: %v", r)
+	}
+	share()
+	if _, err := stream.Recv(); err == nil {
+		t.Error("it is still held")
+	}
+	own = true
+	share()
+	next(t, h.accepted)
+}
+
+func TestOwner(t *testing.T) {
+	three := []string{"a", "b", "c"}
+	count := map[string]int{}
+	for i := range 3000 {
+		name := fmt.Sprintf("sg-%d", i)
+		owner := Owner(three, name)
+		count[owner]++
+		if rest := slices.DeleteFunc(slices.Clone(three), func(m string) bool { return m == "c" }); owner != "c" && Owner(rest, name) != owner {
+			t.Fatalf("%s moved though its server lives", name)
+		}
+	}
+	for _, member := range three {
+		if count[member] < 800 {
+			t.Errorf("%s has %d of 3000", member, count[member])
+		}
+	}
+	if got := Owner(nil, "x"); got != "" {
+		t.Errorf("without members: %q", got)
+	}
 }
 
 func TestOtherNetworkMode(t *testing.T) {

@@ -1,6 +1,7 @@
 package carrier
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,9 @@ var errNotProxy = errors.New("the sandbox has another network mode")
 type holder struct {
 	carrier *Carrier
 	key     agentconn.Key
+	ctx     context.Context //nolint:containedctx // the holder's own life, which no caller has
+	cancel  context.CancelCauseFunc
+	lost    time.Time // when it became another server's, else zero; the Carrier's mu guards it
 	wake    chan struct{}
 	again   bool // Hold was called meanwhile; the Carrier's mu guards it
 	slots   limit.Slots
@@ -50,23 +54,27 @@ type holder struct {
 	refreshing sync.Mutex
 
 	mu         sync.Mutex
+	rules      []byte // the sandbox's own, as applied last
 	policy     *egress.Policy
 	conns      map[*egress.Conn]struct{}
 	suppressed int64
 }
 
 func newHolder(c *Carrier, key agentconn.Key) *holder {
-	return &holder{
+	h := &holder{
 		carrier: c, key: key, wake: make(chan struct{}, 1), slots: limit.New(c.cfg.MaxConns),
 		pace:    rate.NewLimiter(announcementsPerSecond, announcementsBurst),
 		denials: rate.NewLimiter(denialsPerSecond, denialsBurst),
 		conns:   make(map[*egress.Conn]struct{}),
 	}
+	h.ctx, h.cancel = context.WithCancelCause(c.ctx)
+	return h
 }
 
 // run holds the stream, and opens it again after it broke.
 func (h *holder) run() {
-	ctx := h.carrier.ctx
+	ctx := h.ctx
+	defer h.cancel(nil)
 	backoff := minBackoff
 	for ctx.Err() == nil {
 		begun := time.Now()
@@ -177,7 +185,7 @@ func (h *holder) apply(spec providers.Spec) {
 	policy := h.compile(spec)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.policy = policy
+	h.policy, h.rules = policy, spec.Egress
 	for conn := range h.conns {
 		if conn.Apply(policy) != nil {
 			_ = conn.Close()
@@ -200,6 +208,20 @@ func (h *holder) take() error {
 func (h *holder) release() {
 	h.carrier.cfg.Release(h.key.Tenant)
 	h.slots.Release()
+}
+
+// stale reports whether the sandbox's own rules differ from those that apply.
+func (h *holder) stale(spec providers.Spec) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !bytes.Equal(h.rules, spec.Egress)
+}
+
+// idle reports whether no connection is open.
+func (h *holder) idle() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.conns) == 0
 }
 
 func (h *holder) current() *egress.Policy {
