@@ -51,9 +51,6 @@ func (p *Provider) plan(pod string, spec providers.Spec) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if spec.Network == providers.NetworkProxy {
-		return nil, fmt.Errorf("network %v: %w by the kubernetes provider", spec.Network, providers.ErrUnsupported)
-	}
 	// Whoever calls, no pod is without limits.
 	spec.Resources = withLimits(spec.Resources)
 	pl := &plan{config: &p.config, spec: spec, options: o, pod: pod, ownAccount: p.account}
@@ -240,7 +237,7 @@ func (pl *plan) runtime() string {
 // not give.
 func (p *Provider) notEnforced(pl *plan) []string {
 	var out []string
-	if pl.spec.Network == providers.NetworkNone && !p.config.NetworkPolicies {
+	if pl.spec.Network != providers.NetworkFull && !p.config.NetworkPolicies {
 		out = append(out, "network")
 	}
 	if limit := int64(pl.spec.Resources.MaxProcesses); limit > 0 && (p.config.PodPidsLimit == 0 || p.config.PodPidsLimit > limit) {

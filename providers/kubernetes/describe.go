@@ -11,10 +11,10 @@ import (
 func (p *Provider) Describe(context.Context) (providers.Description, error) {
 	network := providers.Enforcement{
 		Name: "network", Enforced: p.config.NetworkPolicies,
-		Detail: "a NetworkPolicy that denies everything; the operator says that the cluster's network enforces it",
+		Detail: "for none and proxy a NetworkPolicy that denies everything; the operator says that the cluster's network enforces it",
 	}
 	if !network.Enforced {
-		network.Detail = "a NetworkPolicy that denies everything is made, but whether the cluster's network enforces it cannot be asked; say so with --kubernetes-network-policies where it does"
+		network.Detail = "for none and proxy a NetworkPolicy that denies everything is made, but whether the cluster's network enforces it cannot be asked, and was not verified; say so with --kubernetes-network-policies where it does"
 	}
 	if p.config.Transport.Listens() {
 		network.Detail += fmt.Sprintf("; agents listen at port %d of their pods, where the policy allows %s", p.config.AgentPort, p.allowedPeers())
@@ -29,7 +29,7 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 	return providers.Description{
 		Name:         "kubernetes",
 		Runtime:      "kubernetes " + p.version,
-		Capabilities: []string{"images"}, DefaultResources: DefaultResources(),
+		Capabilities: []string{"images", providers.CapabilityNetworkProxy}, DefaultResources: DefaultResources(),
 		Enforcement: []providers.Enforcement{
 			{Name: "memory", Enforced: true, Detail: "the container's memory limit"},
 			{Name: "cpu", Enforced: true, Detail: "the container's CPU limit"},

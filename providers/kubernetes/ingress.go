@@ -40,18 +40,20 @@ func (p *Provider) allowedPeers() string {
 // policyInterval is the interval of checks of the policy that allows this server.
 const policyInterval = 10 * time.Second
 
-// keepPolicy restores the policy if a server with another configuration has removed
+// keepPolicy restores the policies if a server with another configuration has removed
 // this one's rule, until ctx ends.
 func (p *Provider) keepPolicy(ctx context.Context) {
 	tick := time.NewTicker(policyInterval)
 	defer tick.Stop()
 	for {
-		_, err := p.client.NetworkingV1().NetworkPolicies(p.namespace).Get(ctx, networkNone, getOptions)
-		if err == nil {
-			err = p.ensurePolicy(ctx, p.namespace)
-		}
-		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-			p.log.WarnContext(ctx, "the network policy that allows this server could not be checked", "error", err)
+		for mode, name := range denying {
+			_, err := p.client.NetworkingV1().NetworkPolicies(p.namespace).Get(ctx, name, getOptions)
+			if err == nil {
+				err = p.ensurePolicy(ctx, p.namespace, mode)
+			}
+			if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+				p.log.WarnContext(ctx, "the network policy that allows this server could not be checked", "policy", name, "error", err)
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/sandgate/sandgate/providers"
 	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
@@ -64,10 +65,13 @@ func recordLabels(tenant, template string, callers map[string]string) map[string
 }
 
 // recordSelector narrows a list as far as labels can.
-func recordSelector(tenant string, callers map[string]string) string {
+func recordSelector(tenant string, network providers.NetworkMode, callers map[string]string) string {
 	set := labels.Set{managedBy: managedByValue, labelKind: kindSandbox}
 	if tenant != "" {
 		set[labelTenant] = shared.Digest(tenant)
+	}
+	if network == providers.NetworkProxy { // the records of others may be older than the label
+		set[labelNetwork] = network.String()
 	}
 	for k, v := range callers {
 		if k, v, ok := callerLabel(k, v); ok {

@@ -98,8 +98,9 @@ func (p *plan) makePod() *corev1.Pod {
 	for _, name := range o.ImagePullSecrets {
 		pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}
-	if p.spec.Network == providers.NetworkNone {
-		// Names are not looked up in vain until a timeout: nobody answers here.
+	if p.spec.Network != providers.NetworkFull {
+		// Without network nobody answers here, so that names are not looked up in vain
+		// until a timeout. With the mode PROXY the agent does.
 		pod.Spec.DNSPolicy = corev1.DNSNone
 		pod.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"127.0.0.1"}}
 	}
@@ -147,6 +148,9 @@ func (p *plan) serve() []string {
 	}
 	if p.listens() {
 		args = append(args, "--listen-tcp", kube.ListenAddress(p.config.AgentPort))
+	}
+	if p.spec.Network == providers.NetworkProxy {
+		args = append(args, "--egress")
 	}
 	if len(p.spec.Command) > 0 {
 		args = append(args, "--")
@@ -253,6 +257,11 @@ func (p *plan) podSecurity() *corev1.PodSecurityContext {
 	if len(o.ClaimTemplates) > 0 && o.FSGroup == nil {
 		// A new volume belongs to root.
 		s.FSGroup = &o.RunAsGroup
+	}
+	if p.spec.Network == providers.NetworkProxy {
+		// The agent, which is not root, listens on ports below 1024. Kubelets and the
+		// "restricted" standard allow this one to every pod.
+		s.Sysctls = []corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "0"}}
 	}
 	return s
 }

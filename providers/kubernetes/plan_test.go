@@ -3,10 +3,12 @@ package kubernetes
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/sandgate/sandgate/providers"
 )
@@ -37,6 +39,43 @@ func podOf(t *testing.T, spec providers.Spec) *corev1.Pod {
 		t.Fatal(err)
 	}
 	return pod
+}
+
+// With the network mode PROXY a pod's resolvers ask the agent, which may listen on
+// every port, and the pod has no other right more than one without network.
+func TestProxiedPod(t *testing.T) {
+	spec := withOptions("")
+	without := podOf(t, spec)
+	spec.Network = providers.NetworkProxy
+	pod := podOf(t, spec)
+	if dns := pod.Spec.DNSConfig; pod.Spec.DNSPolicy != corev1.DNSNone || dns == nil || !slices.Equal(dns.Nameservers, []string{"127.0.0.1"}) {
+		t.Errorf("its names: %s %+v", pod.Spec.DNSPolicy, dns)
+	}
+	if !slices.Contains(pod.Spec.Containers[0].Command, "--egress") || slices.Contains(without.Spec.Containers[0].Command, "--egress") {
+		t.Errorf("it runs %q, one without network %q", pod.Spec.Containers[0].Command, without.Spec.Containers[0].Command)
+	}
+	want := []corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "0"}}
+	if got := pod.Spec.SecurityContext.Sysctls; !slices.Equal(got, want) || len(without.Spec.SecurityContext.Sysctls) > 0 {
+		t.Errorf("its sysctls: %v", got)
+	}
+	pod.Spec.SecurityContext.Sysctls = nil
+	pod.Spec.Containers[0].Command = without.Spec.Containers[0].Command
+	if !equality.Semantic.DeepEqual(pod.Spec, without.Spec) {
+		t.Errorf("it differs in more: %+v", pod.Spec)
+	}
+}
+
+// Each network mode without a route has a policy of its own, which selects its pods
+// only.
+func TestDenyingPolicies(t *testing.T) {
+	p := podIPProvider(t, func(c *Config) { c.AgentFrom = []string{"a/b=c"} })
+	for mode, name := range map[providers.NetworkMode]string{providers.NetworkNone: "sandgate-network-none", providers.NetworkProxy: "sandgate-network-proxy"} {
+		policy := p.denyAll(mode)
+		if policy.Name != name || policy.Spec.PodSelector.MatchLabels[labelNetwork] != mode.String() || len(policy.Spec.Egress) > 0 ||
+			len(policy.Spec.Ingress) != 1 || len(policy.Spec.PolicyTypes) != 2 {
+			t.Errorf("%s: %+v", mode, policy)
+		}
+	}
 }
 
 func TestOptionsAreStrict(t *testing.T) {

@@ -77,7 +77,7 @@ func TestTransports(t *testing.T) {
 			t.Fatal(err)
 		}
 		made[transport] = pl.makePod()
-		if open := len(p.denyAll().Spec.Ingress) > 0; open != (transport != TransportExec) {
+		if open := len(p.denyAll(providers.NetworkNone).Spec.Ingress) > 0; open != (transport != TransportExec) {
 			t.Errorf("%s: the policy allows connections: %v", transport, open)
 		}
 	}
@@ -129,12 +129,12 @@ func TestS5_9_WaysIn(t *testing.T) {
 		podIPProvider(t),
 		podIPProvider(t, func(c *Config) { c.Transport, c.AgentFrom = TransportExec, []string{"a/b=c"} }),
 	} {
-		if policy := p.denyAll(); len(policy.Spec.Ingress) > 0 || len(policy.Spec.PolicyTypes) != 2 {
+		if policy := p.denyAll(providers.NetworkNone); len(policy.Spec.Ingress) > 0 || len(policy.Spec.PolicyTypes) != 2 {
 			t.Errorf("%s: %+v", p.config.Transport, policy.Spec)
 		}
 	}
 	p := podIPProvider(t, func(c *Config) { c.AgentFrom = []string{"sandgate/app=server,tier in (a,b)", "10.1.0.0/16"} })
-	policy := p.denyAll()
+	policy := p.denyAll(providers.NetworkNone)
 	if len(policy.Spec.Ingress) != 1 || len(policy.Spec.Egress) != 0 {
 		t.Fatalf("%+v", policy.Spec)
 	}

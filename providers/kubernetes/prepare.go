@@ -17,8 +17,16 @@ import (
 )
 
 // networkNone is the policy of all sandboxes of a namespace that have no
-// network. It is there before any of their pods.
-const networkNone = "sandgate-network-none"
+// network, and networkProxy that of those with the network mode PROXY, who have none
+// but through their agent. They are there before any of the pods. They are two, so
+// that a server of an earlier version, which knows the first, leaves the second alone.
+const (
+	networkNone  = "sandgate-network-none"
+	networkProxy = "sandgate-network-proxy"
+)
+
+// denying are the network modes whose sandboxes have a policy that denies everything.
+var denying = map[providers.NetworkMode]string{providers.NetworkNone: networkNone, providers.NetworkProxy: networkProxy}
 
 // networkFull is an operator's policy of sandboxes with the network "full", in
 // the namespace of the records. Sandboxes with a namespace of their own get a
@@ -55,33 +63,36 @@ func (p *Provider) prepareNetwork(ctx context.Context, pl *plan, namespace strin
 	if pl.spec.Network == providers.NetworkFull && namespace != p.namespace {
 		return p.copyPolicy(ctx, namespace)
 	}
-	if pl.spec.Network != providers.NetworkNone {
+	if denying[pl.spec.Network] == "" {
 		return nil
 	}
 	if namespace == p.namespace {
 		p.policyMu.Lock()
 		defer p.policyMu.Unlock()
-		if time.Since(p.policySeen) < policyTrust {
+		if time.Since(p.policySeen[pl.spec.Network]) < policyTrust {
 			return nil
 		}
 	}
-	if err := p.ensurePolicy(ctx, namespace); err != nil {
+	if err := p.ensurePolicy(ctx, namespace, pl.spec.Network); err != nil {
 		return err
 	}
 	if namespace == p.namespace {
-		p.policySeen = time.Now()
+		if p.policySeen == nil {
+			p.policySeen = make(map[providers.NetworkMode]time.Time)
+		}
+		p.policySeen[pl.spec.Network] = time.Now()
 	}
 	return nil
 }
 
-// denyAll denies all traffic except the server's connections to agents that listen.
-// An exec stream comes through the kubelet and is not network traffic of the pod.
-func (p *Provider) denyAll() *networkingv1.NetworkPolicy {
+// denyAll denies all traffic of sandboxes with a network mode, except the server's
+// connections to agents that listen. An exec stream comes through the kubelet and is not network traffic of the pod.
+func (p *Provider) denyAll(mode providers.NetworkMode) *networkingv1.NetworkPolicy {
 	return &networkingv1.NetworkPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: networkNone, Labels: map[string]string{managedBy: managedByValue}},
+		ObjectMeta: metav1.ObjectMeta{Name: denying[mode], Labels: map[string]string{managedBy: managedByValue}},
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{
-				managedBy: managedByValue, labelNetwork: providers.NetworkNone.String(),
+				managedBy: managedByValue, labelNetwork: mode.String(),
 			}},
 			Ingress:     p.ingressRules(),
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
@@ -89,10 +100,10 @@ func (p *Provider) denyAll() *networkingv1.NetworkPolicy {
 	}
 }
 
-func (p *Provider) ensurePolicy(ctx context.Context, namespace string) error {
+func (p *Provider) ensurePolicy(ctx context.Context, namespace string, mode providers.NetworkMode) error {
 	policies := p.client.NetworkingV1().NetworkPolicies(namespace)
-	want := p.denyAll()
-	have, err := policies.Get(ctx, networkNone, getOptions)
+	want := p.denyAll(mode)
+	have, err := policies.Get(ctx, want.Name, getOptions)
 	switch {
 	case apierrors.IsNotFound(err):
 		_, err = policies.Create(ctx, want, metav1.CreateOptions{})
@@ -103,7 +114,7 @@ func (p *Provider) ensurePolicy(ctx context.Context, namespace string) error {
 		have.Spec = want.Spec
 		_, err = policies.Update(ctx, have, metav1.UpdateOptions{})
 	}
-	return kube.WrapCreate(ctx, "make the network policy of sandboxes without network", err)
+	return kube.WrapCreate(ctx, fmt.Sprintf("make the network policy of sandboxes with network %v", mode), err)
 }
 
 // copyPolicy puts the policy of sandboxes with the network "full", if there is

@@ -34,7 +34,7 @@ type Provider struct {
 	pools  *pool.Controller[*corev1.Pod, *podClaim]
 
 	policyMu   sync.Mutex
-	policySeen time.Time
+	policySeen map[providers.NetworkMode]time.Time
 
 	stop context.CancelCauseFunc
 	work sync.WaitGroup
@@ -44,6 +44,7 @@ var (
 	_ providers.Provider    = (*Provider)(nil)
 	_ providers.Pooler      = (*Provider)(nil)
 	_ providers.Coordinator = (*Provider)(nil)
+	_ providers.Membership  = (*Provider)(nil)
 )
 
 // New connects to the cluster. The error wraps ErrInvalid when the cluster is
@@ -110,6 +111,7 @@ var errClosed = fmt.Errorf("the provider was closed: %w", providers.ErrUnavailab
 const (
 	reaperLease  = "sandgate-kubernetes-reaper"
 	sweeperLease = "sandgate-kubernetes-sweeper"
+	membersLease = "sandgate-kubernetes-servers"
 )
 
 func (p *Provider) lease(name string) kube.Lease {
@@ -119,6 +121,11 @@ func (p *Provider) lease(name string) kube.Lease {
 // Lead calls do while this server holds the lease of those that reap.
 func (p *Provider) Lead(ctx context.Context, do func(context.Context)) {
 	p.lease(reaperLease).Lead(ctx, do)
+}
+
+// Join makes this server one of those that share the namespace.
+func (p *Provider) Join(ctx context.Context, changed func(self string, live []string)) {
+	kube.Members{Leases: p.leases, Namespace: p.namespace, Name: membersLease, Log: p.log}.Join(ctx, changed)
 }
 
 func (p *Provider) records() corev1client.ConfigMapInterface {

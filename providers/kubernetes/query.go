@@ -128,7 +128,7 @@ func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page,
 		return providers.Page{}, err
 	}
 	list, err := p.records().List(ctx, metav1.ListOptions{
-		LabelSelector: recordSelector(q.Tenant, q.Labels), Limit: int64(max(q.Limit, 1)), Continue: token,
+		LabelSelector: recordSelector(q.Tenant, q.Network, q.Labels), Limit: int64(max(q.Limit, 1)), Continue: token,
 	})
 	if token != "" && apierrors.IsBadRequest(err) {
 		return providers.Page{}, fmt.Errorf("list: %w: %w", err, providers.ErrTokenInvalid)

@@ -69,6 +69,7 @@ func (r *record) put(cm *corev1.ConfigMap) error {
 	cm.Data = map[string]string{recordKey: string(data)}
 	cm.Labels = recordLabels(r.Spec.Tenant, r.Spec.Template, r.Spec.Labels)
 	cm.Labels[labelPhase] = string(r.Phase)
+	cm.Labels[labelNetwork] = r.Spec.Network.String()
 	cm.Annotations = map[string]string{annotationID: r.Spec.ID, annotationTenant: r.Spec.Tenant}
 	return nil
 }

@@ -57,7 +57,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - {apiGroups: [""], resources: [configmaps], verbs: [get, list, watch, create, update, delete]}
 # Volumes that templates ask for.
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, create]}
-# Which server looks after expired sandboxes, of those that share the namespace.
+# Which server looks after expired sandboxes, of those that share the namespace, and
+# which are alive.
 - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}
 {{- end }}
 

@@ -1,0 +1,194 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+	suite "github.com/sandgate/sandgate/conformance"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+	raw "github.com/sandgate/sandgate/providers/kubernetes"
+	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/policy"
+)
+
+// hereResolver resolves every name to this machine.
+type hereResolver struct{}
+
+func (hereResolver) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
+	if strings.HasSuffix(host, ".example.") {
+		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+	}
+	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+}
+
+// proxyServer is one of the servers that share a namespace.
+type proxyServer struct {
+	client  *sandgate.Client
+	address string
+	stop    func() error
+}
+
+func startProxyServer(t *testing.T, config raw.Config, ports ...uint32) *proxyServer {
+	t.Helper()
+	provider := openRaw(t, config)
+	srv, err := server.New(server.Config{
+		Provider: provider, Logger: config.Logger, Resolver: hereResolver{}, SpecSecret: []byte("test"),
+		Templates: []policy.Template{{Name: "default", Network: providers.NetworkProxy, Egress: []*sandboxv1.EgressRule{
+			{Hosts: []string{"*"}, Ports: append([]uint32{80, 443}, ports...)}, {Cidrs: []string{"127.0.0.0/8"}, Ports: ports},
+		}}},
+	})
+	if err != nil {
+		t.Fatal(errors.Join(err, provider.Close()))
+	}
+	r := &proxyServer{address: "unix://" + filepath.Join(t.TempDir(), "s.sock")}
+	l, err := server.Listen(t.Context(), r.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	if r.client, err = sandgate.NewClient(t.Context(), sandgate.WithAddress(r.address)); err != nil {
+		t.Fatal(err)
+	}
+	stopped := false
+	r.stop = func() error {
+		if stopped {
+			return nil
+		}
+		stopped = true
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		return errors.Join(r.client.Close(), srv.Shutdown(ctx), <-served, provider.Close())
+	}
+	t.Cleanup(func() {
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func sh(t *testing.T, s *sandgate.Sandbox, script string) (string, int32) {
+	t.Helper()
+	r, err := s.Execute(limit(t), sandgate.ExecuteRequest{Shell: "exec 2>&1\n" + script, Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(r.Stdout)), r.Exit.GetExitCode()
+}
+
+// TestRawProxy holds raw pods to the network mode PROXY: the group of cases, ordinary
+// programs with the proxy's variables and without, and two servers of which one ends.
+func TestRawProxy(t *testing.T) {
+	t.Parallel()
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "content") }))
+	t.Cleanup(upstream.Close)
+	_, text, _ := net.SplitHostPort(upstream.Listener.Addr().String())
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, own := uint32(n), uint32(freePort(t))
+	config := rawConfig(t)
+	config.AgentImage = agentImage()
+	first := startProxyServer(t, config, port, own)
+
+	t.Run("cases", func(t *testing.T) {
+		program := filepath.Join(t.TempDir(), "goprogram")
+		build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/sandgate/sandgate/conformance/goprogram")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		data, err := os.ReadFile(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := suite.Open(t.Context(), suite.Options{Address: first.address, GoProgram: data, Upstream: fmt.Sprintf("upstream.example:%d", own)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			if err := s.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		cases, err := suite.Filter{Group: "network"}.Choose(suite.Cases())
+		if err != nil || len(cases) == 0 {
+			t.Fatal(len(cases), err)
+		}
+		for _, one := range cases {
+			t.Run(one.Name, func(t *testing.T) { s.Run(t.Context(), t, one) })
+		}
+	})
+
+	second := startProxyServer(t, config, port, own)
+	allow := func(host string) *sandgate.Network {
+		return &sandgate.Network{Allow: []*sandboxv1.EgressRule{{Hosts: []string{host}, Cidrs: []string{"127.0.0.1/32"}, Ports: []uint32{port}}}}
+	}
+	box, _, err := first.client.Create(limit(t), sandgate.CreateRequest{Spec: &sandgate.Spec{Network: allow("ok.example")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := box.ID()
+	fetch := func(host string) string { return fmt.Sprintf("wget -q -O - http://%s:%d/", host, port) }
+	const plain = "unset http_proxy HTTP_PROXY; "
+	for _, script := range []string{fetch("ok.example"), plain + fetch("ok.example")} {
+		if got, code := sh(t, box, script); got != "content" || code != 0 {
+			t.Errorf("%s: %q, exit code %d", script, got, code)
+		}
+	}
+	if got, code := sh(t, box, fetch("other.example")); code == 0 || !strings.Contains(got, "403") {
+		t.Errorf("refused: %q, exit code %d", got, code)
+	}
+
+	// comes waits until a script in the sandbox prints that, asked by the second server.
+	box = second.client.Sandbox(id)
+	comes := func(script, want string) time.Duration {
+		t.Helper()
+		for start := time.Now(); ; {
+			got, _ := sh(t, box, script)
+			if strings.Contains(got, want) {
+				return time.Since(start)
+			}
+			if time.Since(start) > patience {
+				t.Fatalf("%s: %q, never %q", script, got, want)
+			}
+		}
+	}
+	// Rules that the other server has changed apply, whichever carries.
+	if _, err := second.client.Update(limit(t), id, sandgate.UpdateRequest{Network: allow("new.example")}); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("new rules applied after %s", comes(fetch("new.example"), "content"))
+	if got, code := sh(t, box, fetch("ok.example")); code == 0 {
+		t.Errorf("the old rule: %q", got)
+	}
+	if err := first.stop(); err != nil {
+		t.Error(err)
+	}
+	took := comes(fetch("new.example"), "content")
+	if took > 20*time.Second {
+		t.Errorf("the other server carried after %s", took)
+	}
+	t.Logf("the other server carried after %s", took)
+	if _, err := second.client.Delete(limit(t), id); err != nil {
+		t.Error(err)
+	}
+}
