@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -151,7 +150,7 @@ func New(cfg Config) (*Agent, error) {
 		fileService:   fs,
 		egressService: outbound,
 		processService: process.New(process.Config{
-			Incarnation: cfg.Incarnation, Workdir: cfg.Workdir, Cgroup: cfg.Cgroup, StateDir: cfg.StateDir, Env: cfg.Env,
+			Incarnation: cfg.Incarnation, Workdir: cfg.Workdir, Cgroup: cfg.Cgroup, StateDir: cfg.StateDir, Env: cfg.Env, Trust: (&trust{dir: cfg.StateDir, log: cfg.Log}).environ,
 			Reap: cfg.Reap, StallTimeout: cfg.StallTimeout, BrokenGrace: cfg.BrokenGrace, Log: cfg.Log,
 			WritePrefixes: fs.WritePrefixes, Refusals: outbound, Disconnected: disconnected,
 		}),
@@ -226,17 +225,6 @@ func (a *Agent) Close() {
 	a.processService.Close()
 	a.networkService.Close()
 	_ = a.fileService.Close()
-}
-
-// withDefault adds the variables of more that env does not set.
-func withDefault(env, more []string) []string {
-	for _, kv := range more {
-		name, _, _ := strings.Cut(kv, "=")
-		if !slices.ContainsFunc(env, func(have string) bool { return strings.HasPrefix(have, name+"=") }) {
-			env = append(env, kv)
-		}
-	}
-	return env
 }
 
 // stop ends all connections, kills all commands and closes stopped.

@@ -94,6 +94,12 @@ func (s *Server) withCallContext(ctx context.Context, c *agentconn.Conn, req any
 	if err != nil {
 		return nil, nil, err
 	}
-	ctx, err = protocol.WithCallContext(ctx, &agentv1.CallContext{Confinement: confinement, Limits: s.limits})
+	call := &agentv1.CallContext{Confinement: confinement, Limits: s.limits}
+	if _, ok := req.(*sandboxv1.ExecuteRequest); ok {
+		if call.EgressAuthority, err = s.trusted(c); err != nil {
+			return nil, nil, err
+		}
+	}
+	ctx, err = protocol.WithCallContext(ctx, call)
 	return ctx, confinement, err
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"github.com/sandgate/sandgate/server/authn"
 	"github.com/sandgate/sandgate/server/egress"
 	"github.com/sandgate/sandgate/server/policy"
+	"github.com/sandgate/sandgate/server/secret"
 )
 
 // Config configures a Server. Only Provider must be set.
@@ -35,6 +37,11 @@ type Config struct {
 	// EgressAnyPublic lets requests allow every public destination where their
 	// template has no rules. Set it only if callers may use the machine's network.
 	EgressAnyPublic bool
+	// Secrets are what rules can put into requests. Nil: none.
+	Secrets *secret.Store
+	// Roots are the authorities that verify destinations whose TLS the server ends.
+	// Nil: the machine's.
+	Roots *x509.CertPool
 	// Resolver resolves the names that sandboxes with the network mode PROXY connect
 	// to. Nil: the machine's resolver.
 	Resolver egress.Resolver
@@ -54,7 +61,8 @@ type Config struct {
 	// processes, disk and network.
 	RequireLimits bool
 	// SpecSecret salts the hashes of environment values in addition to tenant and
-	// id. All replicas must have the same one.
+	// id, and the certificate authorities of sandboxes are derived from it. All
+	// replicas must have the same one, of at least 16 bytes.
 	SpecSecret []byte
 	// Logger receives what operators should see. Default: slog.Default().
 	Logger *slog.Logger

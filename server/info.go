@@ -31,6 +31,11 @@ func (s *Server) GetServerInfo(ctx context.Context, _ *sandboxv1.GetServerInfoRe
 	for _, e := range s.described.Enforcement {
 		resp.Enforcement = append(resp.Enforcement, &sandboxv1.Enforcement{Name: e.Name, Enforced: e.Enforced, Detail: e.Detail})
 	}
+	if s.cfg.Secrets != nil {
+		for _, e := range s.cfg.Secrets.List(p.Tenant) {
+			resp.Secrets = append(resp.Secrets, &sandboxv1.SecretInfo{Name: e.Name, Source: e.Source(), Hosts: e.Hosts})
+		}
+	}
 	return resp, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/carrier"
 	"github.com/sandgate/sandgate/server/egress"
+	"github.com/sandgate/sandgate/server/secret"
 )
 
 // maxEgressConns bounds the connections of a sandbox with the network mode PROXY.
@@ -25,9 +26,42 @@ func (s *Server) newCarrier() *carrier.Carrier {
 		Hello: s.cfg.Timing.Hello, Idle: s.cfg.Timing.AgentIdle, Small: true,
 	})
 	return carrier.New(carrier.Config{
-		Agents: agents, Policy: s.policy.Egress, Dialer: &egress.Dialer{Resolver: s.cfg.Resolver},
+		Agents: agents, Policy: s.policy.Egress, Authority: s.authority, Secrets: s.secretsOf, Dialer: &egress.Dialer{Resolver: s.cfg.Resolver, Roots: s.cfg.Roots},
 		MaxConns: maxEgressConns, Take: s.egress.tryTake, Release: s.egress.release, Log: s.log, OnOpen: s.metrics.egressOpened, OnEnd: s.egressEnded,
 	})
+}
+
+// authority returns the certificate authority of an incarnation of a sandbox.
+func (s *Server) authority(key agentconn.Key, incarnation string) (*egress.Authority, error) {
+	if s.authorities == nil {
+		return nil, errors.New("the server has no spec secret to derive a certificate authority from")
+	}
+	return s.authorities.For(key.Tenant, key.ID, incarnation)
+}
+
+// trusted returns the certificate in PEM of the authority that commands of the
+// sandbox must trust, nil if its rules need none.
+func (s *Server) trusted(c *agentconn.Conn) ([]byte, error) {
+	info := c.Info()
+	if info.Spec.Network != providers.NetworkProxy || !s.policy.ReadsRequests(info.Spec) {
+		return nil, nil
+	}
+	if s.authorities == nil {
+		return nil, nil // Connections that need it are refused.
+	}
+	authority, err := s.authority(c.Key, c.Incarnation)
+	if err != nil {
+		return nil, err
+	}
+	return authority.PEM(), nil
+}
+
+// secretsOf returns what puts the secrets of a tenant into requests.
+func (s *Server) secretsOf(tenant string) egress.Secrets {
+	if s.cfg.Secrets == nil {
+		return nil
+	}
+	return secret.NewInjector(s.cfg.Secrets, tenant, s.log)
 }
 
 // holdNetwork begins to carry the connections of a sandbox, if its network needs

@@ -25,6 +25,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/carrier"
+	"github.com/sandgate/sandgate/server/egress"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/lifetime"
 	"github.com/sandgate/sandgate/server/policy"
@@ -39,29 +40,30 @@ const streamWorkers = 32
 type Server struct {
 	sandboxv1.UnimplementedSandboxServiceServer
 
-	cfg       Config
-	log       *slog.Logger
-	provider  providers.Provider
-	described providers.Description
-	policy    *policy.Policy
-	codec     agentconn.Codec
-	limits    *agentv1.Limits
-	grpc      *grpc.Server
-	health    *health.Server
-	agents    *agentconn.Set
-	carrier   *carrier.Carrier
-	activity  *lifetime.Activity
-	reaper    *lifetime.Reaper
-	expired   *lifetime.Tombstones
-	services  map[string]grpc.ServiceInfo
-	conns     *connLimiter
-	running   *running
-	clock     *lifetime.Clock
-	counts    *counts
-	creations *sharedSlots // nil: no bound
-	forwards  *sharedSlots
-	egress    *sharedSlots
-	metrics   *metrics
+	cfg         Config
+	log         *slog.Logger
+	provider    providers.Provider
+	described   providers.Description
+	policy      *policy.Policy
+	codec       agentconn.Codec
+	limits      *agentv1.Limits
+	grpc        *grpc.Server
+	health      *health.Server
+	agents      *agentconn.Set
+	carrier     *carrier.Carrier
+	authorities *egress.Authorities // nil without a spec secret
+	activity    *lifetime.Activity
+	reaper      *lifetime.Reaper
+	expired     *lifetime.Tombstones
+	services    map[string]grpc.ServiceInfo
+	conns       *connLimiter
+	running     *running
+	clock       *lifetime.Clock
+	counts      *counts
+	creations   *sharedSlots // nil: no bound
+	forwards    *sharedSlots
+	egress      *sharedSlots
+	metrics     *metrics
 
 	// auditLost counts the audit records that failed in a row.
 	auditLost atomic.Int64
@@ -104,9 +106,15 @@ func New(cfg Config) (*Server, error) {
 		conns: newConnLimiter(), running: newRunning(), refusals: newRefusals(),
 		clock: lifetime.NewClock(cfg.readClock), counts: newCounts(cfg.Provider, cfg.Limits),
 	}
+	if len(cfg.SpecSecret) > 0 {
+		if s.authorities, err = egress.NewAuthorities(cfg.SpecSecret); err != nil {
+			return nil, fmt.Errorf("server: spec secret: %w", err)
+		}
+	}
 	if s.policy, err = policy.New(policy.Config{
 		Templates: cfg.Templates, Access: cfg.Access, Secret: cfg.SpecSecret,
 		EgressGroups: cfg.EgressGroups, EgressAnyPublic: cfg.EgressAnyPublic,
+		Secrets: cfg.Secrets, NoAuthority: s.authorities == nil,
 		DefaultTTL: cfg.Limits.DefaultTTL, MaxTTL: cfg.Limits.MaxTTL,
 		DefaultIdleTTL: cfg.Limits.DefaultIdleTTL, MaxIdleTTL: cfg.Limits.MaxIdleTTL,
 	}); err != nil {

@@ -40,6 +40,9 @@ type Config struct {
 	StateDir string
 	// Env is the environment of commands.
 	Env []string
+	// Trust returns the environment with variables that make a command trust an
+	// authority, whose certificate is PEM. Nil: the authority is ignored.
+	Trust func(certificate []byte, env []string) []string
 	// Reap makes the service reap orphans. Then no other code of the process may
 	// wait for children.
 	Reap bool

@@ -22,7 +22,11 @@ const oomScore = 500
 // startCommand starts c as requested and fills it in. On an error it leaves
 // nothing behind.
 func (s *Service) startCommand(ctx context.Context, c *command, r *sandboxv1.ExecuteRequest, call *agentv1.CallContext) error {
-	spec := spawn.Spec{Env: s.environ(r), Dir: r.GetCwd(), Cgroup: -1, OOMScoreAdj: oomScore, Terminal: r.GetTerminal() != nil}
+	env := s.environ(r)
+	if certificate := call.GetEgressAuthority(); len(certificate) > 0 && s.cfg.Trust != nil {
+		env = s.cfg.Trust(certificate, env)
+	}
+	spec := spawn.Spec{Env: env, Dir: r.GetCwd(), Cgroup: -1, OOMScoreAdj: oomScore, Terminal: r.GetTerminal() != nil}
 	if spec.Dir == "" {
 		spec.Dir = s.cfg.Workdir
 	}

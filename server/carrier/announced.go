@@ -121,7 +121,9 @@ func (a *announcer) carry(ctx context.Context, c *agentv1.EgressConnection, targ
 	}
 	e.Addr = upstream.Addr().String()
 	defer func() { e.Sent, e.Received = upstream.Traffic() }()
-	a.holder.carrier.cfg.OnOpen()
+	cfg := &a.holder.carrier.cfg
+	cfg.OnOpen()
+	upstream.Intercept(func() (*egress.Authority, error) { return cfg.Authority(a.holder.key, a.agent.Incarnation) }, cfg.Secrets(a.holder.key.Tenant))
 
 	ctx, cancelCause := context.WithCancelCause(ctx)
 	cancel := func() { cancelCause(nil) }

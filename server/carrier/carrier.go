@@ -27,6 +27,10 @@ type Config struct {
 	Policy func(providers.Spec) (*egress.Policy, error)
 	// Dialer connects to destinations.
 	Dialer *egress.Dialer
+	// Authority returns the certificate authority of an incarnation of a sandbox.
+	Authority func(key agentconn.Key, incarnation string) (*egress.Authority, error)
+	// Secrets returns the secrets of a tenant.
+	Secrets func(tenant string) egress.Secrets
 	// MaxConns bounds the connections of a sandbox.
 	MaxConns int
 	// Take takes a slot of the connections of a tenant and of all, if one is free at

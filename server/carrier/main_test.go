@@ -2,6 +2,7 @@ package carrier
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -153,6 +154,10 @@ func start(t *testing.T, maxConns int, rules ...*sandboxv1.EgressRule) *harness 
 			}
 			return egress.Compile(nil, egress.Layer{Name: "the test", Rules: rules.GetAllow()})
 		},
+		Authority: func(agentconn.Key, string) (*egress.Authority, error) {
+			return nil, errors.New("the test has no authority")
+		},
+		Secrets: func(string) egress.Secrets { return nil },
 		Dialer: &egress.Dialer{Resolver: resolver{"ok.example.": "127.0.0.1"}}, MaxConns: maxConns,
 		Take: func(string) bool { return shared.TryAcquire() }, Release: func(string) { shared.Release() },
 		Log:    slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),

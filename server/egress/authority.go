@@ -4,22 +4,25 @@ import (
 	"container/list"
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"encoding/pem"
-	"errors"
 	"fmt"
+	"math/big"
+	"strings"
 	"sync"
 	"time"
 )
 
 const (
-	authorityValid = 10 * 365 * 24 * time.Hour // longer than any sandbox lives
-	leafValid      = 7 * 24 * time.Hour
-	leafRenew      = 24 * time.Hour // before its end
-	clockSkew      = time.Hour
+	leafValid = 7 * 24 * time.Hour
+	leafRenew = 24 * time.Hour // before its end
+	clockSkew = time.Hour
 	// maxLeaves bounds the certificates that one authority keeps, 1 KiB each.
 	maxLeaves = 64
 )
@@ -42,39 +45,102 @@ type leaf struct {
 	certificate *tls.Certificate
 }
 
-// NewAuthority makes an authority with a key of its own. name is for people who
-// read the certificate, such as the sandbox's id.
-func NewAuthority(name string) (*Authority, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// Authorities derives the authorities of sandboxes from a secret of the server.
+// Every server with that secret derives the same ones, also after a restart, so
+// no key is stored. It is safe for concurrent use.
+type Authorities struct {
+	secret []byte
+
+	mu     sync.Mutex
+	recent map[string]*Authority
+}
+
+// minRootSecret is the least length of the secret, in bytes.
+const minRootSecret = 16
+
+// maxAuthorities bounds the authorities that are kept, a few KiB each.
+const maxAuthorities = 1024
+
+// NewAuthorities returns the authorities of a secret. It returns an error if the
+// secret could be guessed.
+func NewAuthorities(secret []byte) (*Authorities, error) {
+	if len(secret) < minRootSecret {
+		return nil, fmt.Errorf("the secret has %d bytes; it needs at least %d", len(secret), minRootSecret)
+	}
+	return &Authorities{secret: secret, recent: make(map[string]*Authority)}, nil
+}
+
+// For returns the authority of one incarnation of a sandbox.
+func (s *Authorities) For(tenant, id, incarnation string) (*Authority, error) {
+	name := strings.Join([]string{tenant, id, incarnation}, "\x00")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if found, ok := s.recent[name]; ok {
+		return found, nil
+	}
+	made, err := deriveAuthority(s.secret, name)
+	if err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	if len(s.recent) >= maxAuthorities {
+		for other := range s.recent {
+			delete(s.recent, other)
+			break
+		}
+	}
+	s.recent[name] = made
+	return made, nil
+}
+
+// The validity of authorities does not depend on when a server derives them. Their
+// end is the last that UTCTime can express.
+var (
+	authorityFrom  = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+	authorityUntil = time.Date(2049, 12, 31, 23, 59, 59, 0, time.UTC)
+)
+
+// deriveAuthority derives key and certificate, byte for byte the same at each
+// time.
+func deriveAuthority(secret []byte, name string) (*Authority, error) {
+	// A scalar and a serial number. 48 bytes modulo the order of P-256 have a bias
+	// below 2^-128.
+	const scalarBytes, serialBytes = 48, 16
+	material, err := hkdf.Key(sha256.New, secret, nil, "sandgate egress authority\x00"+name, scalarBytes+serialBytes)
 	if err != nil {
 		return nil, err
 	}
-	now := time.Now()
+	curve := elliptic.P256()
+	order := new(big.Int).Sub(curve.Params().N, big.NewInt(1))
+	scalar := new(big.Int).Mod(new(big.Int).SetBytes(material[:scalarBytes]), order)
+	scalar.Add(scalar, big.NewInt(1)) // 1 to N-1
+	key, err := ecdsa.ParseRawPrivateKey(curve, scalar.FillBytes(make([]byte, 32)))
+	if err != nil {
+		return nil, err
+	}
+	serial := material[scalarBytes:]
+	serial[0] &= 0x7f // positive
 	template := &x509.Certificate{
-		Subject:               pkix.Name{CommonName: "Sandgate sandbox " + shown(name)},
-		NotBefore:             now.Add(-clockSkew),
-		NotAfter:              now.Add(authorityValid),
+		SerialNumber: new(big.Int).SetBytes(serial),
+		// The name is unique, so that a store with several has no two alike.
+		Subject:               pkix.Name{CommonName: "Sandgate sandbox " + hex.EncodeToString(serial)},
+		NotBefore:             authorityFrom,
+		NotAfter:              authorityUntil,
 		KeyUsage:              x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,
 		IsCA:                  true,
 		MaxPathLenZero:        true,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	// Without randomness, the signature is deterministic (RFC 6979).
+	der, err := x509.CreateCertificate(nil, template, template, key.Public(), key)
 	if err != nil {
 		return nil, err
 	}
-	return newAuthority(der, key)
-}
-
-func newAuthority(der []byte, key *ecdsa.PrivateKey) (*Authority, error) {
 	certificate, err := x509.ParseCertificate(der)
 	if err != nil {
 		return nil, err
 	}
-	if !key.PublicKey.Equal(certificate.PublicKey) {
-		return nil, errors.New("the key does not belong to the certificate")
-	}
-	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	leafKey, err := ecdsa.GenerateKey(curve, rand.Reader)
 	if err != nil {
 		return nil, err
 	}
@@ -84,43 +150,9 @@ func newAuthority(der []byte, key *ecdsa.PrivateKey) (*Authority, error) {
 	}, nil
 }
 
-const (
-	pemCertificate = "CERTIFICATE"
-	pemKey         = "PRIVATE KEY"
-)
-
 // PEM returns the certificate, for the sandbox's list of authorities.
 func (a *Authority) PEM() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: a.certificate.Raw})
-}
-
-// Encode returns certificate and key in PEM, for LoadAuthority. It is a secret
-// of the sandbox.
-func (a *Authority) Encode() ([]byte, error) {
-	key, err := x509.MarshalPKCS8PrivateKey(a.key)
-	if err != nil {
-		return nil, err
-	}
-	return append(a.PEM(), pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: key})...), nil
-}
-
-// LoadAuthority reads what Encode has returned. No error repeats a part of it.
-func LoadAuthority(encoded []byte) (*Authority, error) {
-	certificate, rest := pem.Decode(encoded)
-	key, rest := pem.Decode(rest)
-	if certificate == nil || key == nil || len(rest) > 0 || certificate.Type != pemCertificate || key.Type != pemKey {
-		return nil, errors.New("load authority: it needs a certificate and a private key in PEM")
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(key.Bytes)
-	ecKey, ok := parsed.(*ecdsa.PrivateKey)
-	if err != nil || !ok {
-		return nil, errors.New("load authority: the private key is not an ECDSA key")
-	}
-	authority, err := newAuthority(certificate.Bytes, ecKey)
-	if err != nil {
-		return nil, fmt.Errorf("load authority: %w", err)
-	}
-	return authority, nil
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})
 }
 
 // leafFor returns a certificate for the host.

@@ -85,13 +85,15 @@ func (piped) CloseWrite() error { return nil }
 // intercepted with one that is only relayed.
 func BenchmarkRequest(b *testing.B) {
 	i := newIntercepted(b, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }))
-	for _, requests := range []Requests{nil, stamp{}} {
-		roots := i.dialer.Roots
-		if requests != nil {
-			roots = i.roots
+	port := uint32(i.target.Port())
+	read, loopback := i.policy, at(cidrs("127.0.0.0/8"), port)
+	for _, intercepted := range []bool{false, true} {
+		roots := i.roots
+		i.policy = read
+		if !intercepted {
+			roots, i.policy = i.dialer.Roots, compile(b, template(at(hosts("*"), port), loopback))
 		}
-		i.requests = requests
-		b.Run(fmt.Sprintf("intercepted %t", requests != nil), func(b *testing.B) {
+		b.Run(fmt.Sprintf("intercepted %t", intercepted), func(b *testing.B) {
 			for b.Loop() {
 				near, done := i.open(b)
 				conn := tls.Client(near, &tls.Config{RootCAs: roots, ServerName: "example.com"})

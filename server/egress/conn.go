@@ -30,8 +30,8 @@ type Conn struct {
 
 	raw atomic.Bool // its bytes pass as they are
 
-	authority *Authority // of Intercept
-	requests  Requests   // of Intercept; nil: only the policy decides
+	authority func() (*Authority, error) // of Intercept
+	secrets   Secrets                    // of Intercept
 
 	sent, received atomic.Int64
 	active         atomic.Int64 // when a byte was carried last, in unix nanoseconds
@@ -65,14 +65,14 @@ func (c *Conn) Apply(policy *Policy) error {
 		return err
 	}
 	c.policy.Store(policy)
-	if c.raw.Load() && policy.limits(c.target) {
-		return c.target.denied(ReasonRequest, "").withMessage("the rules now allow only some requests; connect again")
+	if c.raw.Load() && policy.reads(c.target) {
+		return c.target.denied(ReasonRequest, "").withMessage("the rules now read its requests; connect again")
 	}
 	return nil
 }
 
 // readsRequests reports whether each request of the connection is checked.
-func (c *Conn) readsRequests() bool { return c.requests != nil || c.policy.Load().limits(c.target) }
+func (c *Conn) readsRequests() bool { return c.policy.Load().reads(c.target) }
 
 // Traffic returns the bytes carried so far, to the upstream and to the program.
 // It may be called while Relay runs.
@@ -136,7 +136,7 @@ func (c *Conn) Relay(ctx context.Context, client Client) error {
 }
 
 func (c *Conn) relay(client Client) error {
-	if c.target.IsAddr() && c.requests == nil {
+	if c.target.IsAddr() {
 		return c.splice(client, client, c.upstream)
 	}
 	if c.target.port == 443 || c.target.port == 80 {

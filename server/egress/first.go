@@ -67,7 +67,7 @@ func (c *Conn) relayTLS(client Client, read []byte, back io.Reader, late *time.T
 	case problem != "" || normal != c.target.host:
 		denied = c.target.denied(ReasonServerName, "").withMessage("the ClientHello names %s; it must name %s", shown(name), c.target.host)
 	case c.readsRequests() && c.authority == nil:
-		denied = c.target.denied(ReasonRequest, "").withMessage("its rules allow only some requests, and TLS of this sandbox is not read")
+		denied = c.target.denied(ReasonRequest, "").withMessage("its rules read its requests, and TLS of this sandbox is not read")
 	case c.readsRequests():
 		return c.relayHTTPS(client, read, back)
 	default:

@@ -50,12 +50,10 @@ func (g *httpGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	keepUpgrade(r.Header)
-	requests := g.conn.requests
-	if requests != nil {
-		if err := requests.Request(r, g.scheme == "https"); err != nil {
-			g.refuse(w, r, http.StatusForbidden, g.conn.target.denied(ReasonRequest, "").withMessage("%s", err))
-			return
-		}
+	redact, err := g.put(r)
+	if err != nil {
+		g.refuse(w, r, http.StatusForbidden, g.conn.target.denied(ReasonRequest, "").withMessage("%s", err))
+		return
 	}
 	g.choose.Do(func() { g.transport = g.newTransport(r.ProtoMajor == 2) })
 	proxy := httputil.ReverseProxy{
@@ -78,17 +76,48 @@ func (g *httpGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, text, http.StatusBadGateway)
 		},
 	}
-	if requests != nil {
+	if redact != nil {
+		w = &redacting{ResponseWriter: w, redact: redact}
 		proxy.ModifyResponse = func(response *http.Response) error {
-			requests.Response(response.Header)
+			redact(response.Header)
 			if response.StatusCode == http.StatusSwitchingProtocols {
 				return nil // the body is the connection
 			}
-			response.Body = &trailingBody{ReadCloser: response.Body, atEnd: func() { requests.Response(response.Trailer) }}
+			response.Body = &trailingBody{ReadCloser: response.Body, atEnd: func() { redact(response.Trailer) }}
 			return nil
 		}
 	}
 	proxy.ServeHTTP(w, r)
+}
+
+// put puts the policy's secrets into the request.
+func (g *httpGate) put(r *http.Request) (redact func(http.Header), err error) {
+	secrets := g.conn.policy.Load().secrets(g.conn.target, r)
+	switch {
+	case len(secrets) == 0:
+		return nil, nil
+	case g.conn.secrets == nil:
+		return nil, errors.New("the server has no secrets")
+	case r.Method == http.MethodTrace:
+		return nil, errors.New("the answer to a TRACE request would have the secret")
+	}
+	return g.conn.secrets.Put(r, g.conn.target.host, g.scheme == "https", secrets)
+}
+
+// redacting redacts the headers of informational responses, which ReverseProxy
+// passes on without ModifyResponse.
+type redacting struct {
+	http.ResponseWriter
+	redact func(http.Header)
+}
+
+func (w *redacting) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *redacting) WriteHeader(status int) {
+	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
+		w.redact(w.Header())
+	}
+	w.ResponseWriter.WriteHeader(status)
 }
 
 // refuse answers a request that is not allowed. HTTP/2 gets the status and goes

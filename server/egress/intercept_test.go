@@ -15,28 +15,51 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// stamp is Requests that adds a secret and removes it from answers.
+// stamp is Secrets that adds a secret and removes it from answers.
 type stamp struct{}
 
-func (stamp) Request(r *http.Request, encrypted bool) error {
+func (stamp) Put(r *http.Request, _ string, encrypted bool, secrets []Secret) (func(http.Header), error) {
 	if !encrypted {
-		return errors.New("use https")
+		return nil, errors.New("use https")
+	}
+	if len(secrets) != 1 {
+		return nil, fmt.Errorf("%v", secrets)
 	}
 	if r.URL.Path == "/forbidden" {
-		return errors.New("the path is not allowed")
+		return nil, errors.New("the path is not allowed")
 	}
-	r.Header.Set("Authorization", "Bearer hidden")
-	return nil
+	r.Header.Set(secrets[0].Header, secrets[0].Prefix+"hidden")
+	return func(header http.Header) {
+		for _, values := range header {
+			for i := range values {
+				values[i] = strings.ReplaceAll(values[i], "hidden", "[redacted]")
+			}
+		}
+	}, nil
 }
 
-func (stamp) Response(header http.Header) {
-	for _, values := range header {
-		for i := range values {
-			values[i] = strings.ReplaceAll(values[i], "hidden", "[redacted]")
-		}
+// withSecret adds a secret to a rule.
+func withSecret(r *sandboxv1.EgressRule, name string) *sandboxv1.EgressRule {
+	r.Secret = &sandboxv1.EgressSecret{Name: name}
+	return r
+}
+
+// testAuthority returns the authority of a sandbox.
+func testAuthority(t testing.TB, id string) *Authority {
+	t.Helper()
+	all, err := NewAuthorities([]byte("a secret of the server"))
+	if err != nil {
+		t.Fatal(err)
 	}
+	authority, err := all.For("tenant", id, "incarnation")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return authority
 }
 
 // intercepted starts an upstream of TLS with a certificate for example.com, and
@@ -46,7 +69,7 @@ type intercepted struct {
 	policy    *Policy
 	target    Target
 	authority *Authority
-	requests  Requests
+	secrets   Secrets
 	roots     *x509.CertPool // what the program trusts
 }
 
@@ -56,19 +79,16 @@ func newIntercepted(t testing.TB, handler http.Handler) *intercepted {
 	upstream.EnableHTTP2 = true
 	upstream.StartTLS()
 	t.Cleanup(upstream.Close)
-	authority, err := NewAuthority("test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	authority := testAuthority(t, "test")
 	roots, upstreams := x509.NewCertPool(), x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority.PEM())
 	upstreams.AddCert(upstream.Certificate())
 	port := uint32(netip.MustParseAddrPort(upstream.Listener.Addr().String()).Port())
 	return &intercepted{
 		dialer:    &Dialer{Resolver: names{"example.com": {"127.0.0.1"}, "other.test": {"127.0.0.1"}}, Roots: upstreams},
-		policy:    compile(t, template(at(hosts("*"), port), at(cidrs("127.0.0.0/8"), port))),
+		policy:    compile(t, template(withSecret(at(hosts("*"), port), "token"), at(cidrs("127.0.0.0/8"), port))),
 		target:    parse(t, "example.com", port),
-		authority: authority, requests: stamp{}, roots: roots,
+		authority: authority, secrets: stamp{}, roots: roots,
 	}
 }
 
@@ -78,7 +98,9 @@ func (i *intercepted) open(t testing.TB) (*net.TCPConn, <-chan error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn.Intercept(i.authority, i.requests)
+	if i.authority != nil {
+		conn.Intercept(func() (*Authority, error) { return i.authority, nil }, i.secrets)
+	}
 	near, client := pair(t)
 	return near, run(t, conn, client)
 }
@@ -201,54 +223,63 @@ func TestInterceptUpgrade(t *testing.T) {
 }
 
 func TestAuthority(t *testing.T) {
-	made, err := NewAuthority("thread-1\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	encoded, err := made.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	loaded, err := LoadAuthority(encoded)
-	if err != nil || !bytes.Equal(loaded.PEM(), made.PEM()) {
-		t.Fatal(err)
+	made, again := testAuthority(t, "thread-1"), testAuthority(t, "thread-1")
+	if !bytes.Equal(again.PEM(), made.PEM()) {
+		t.Error("the certificate is not the same at each time")
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(made.PEM())
 	for n := range 2 * maxLeaves {
 		host := fmt.Sprintf("host%d.example", n%(maxLeaves+8))
-		certificate, err := loaded.leafFor(host)
+		certificate, err := again.leafFor(host)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := certificate.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: host}); err != nil {
 			t.Fatal(err)
 		}
-		again, err := loaded.leafFor(host)
-		if err != nil || again != certificate {
+		second, err := again.leafFor(host)
+		if err != nil || second != certificate {
 			t.Fatalf("a second certificate, %v", err)
 		}
 	}
-	if len(loaded.leaves) != maxLeaves || loaded.recent.Len() != maxLeaves {
-		t.Errorf("%d certificates are kept", len(loaded.leaves))
+	if len(again.leaves) != maxLeaves || again.recent.Len() != maxLeaves {
+		t.Errorf("%d certificates are kept", len(again.leaves))
 	}
-	if certificate, _ := loaded.leafFor("a.example"); certificate.Leaf.IsCA || certificate.Leaf.VerifyHostname("b.example") == nil {
+	certificate, _ := again.leafFor("a.example")
+	if certificate.Leaf.IsCA || certificate.Leaf.VerifyHostname("b.example") == nil {
 		t.Error("a leaf is valid for another host, or signs")
 	}
-	other, err := NewAuthority("other")
+	others := x509.NewCertPool()
+	others.AppendCertsFromPEM(testAuthority(t, "thread-2").PEM())
+	if _, err := certificate.Leaf.Verify(x509.VerifyOptions{Roots: others}); err == nil {
+		t.Error("another sandbox trusts the certificate")
+	}
+}
+
+// Names cannot be shifted from one part to the next, and old ones are forgotten.
+func TestAuthorities(t *testing.T) {
+	if _, err := NewAuthorities([]byte("short")); err == nil {
+		t.Error("a short secret")
+	}
+	all, err := NewAuthorities(bytes.Repeat([]byte("k"), minRootSecret))
 	if err != nil {
 		t.Fatal(err)
 	}
-	otherEncoded, err := other.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, broken := range map[string][]byte{
-		"empty": nil, "no key": made.PEM(), "cut": encoded[:len(encoded)-40], "more": append(bytes.Clone(encoded), 'x'),
-		"another's key": append(made.PEM(), otherEncoded[len(other.PEM()):]...),
-	} {
-		if _, err := LoadAuthority(broken); err == nil {
-			t.Errorf("%s is loaded", name)
+	seen := map[string]bool{}
+	for _, of := range [][3]string{{"a", "b", "c"}, {"ab", "", "c"}, {"a", "bc", ""}, {"a", "b", "d"}} {
+		authority, err := all.For(of[0], of[1], of[2])
+		if err != nil || seen[string(authority.PEM())] {
+			t.Fatalf("%v: %v, or another's", of, err)
 		}
+		seen[string(authority.PEM())] = true
+	}
+	for n := range maxAuthorities + 8 {
+		if _, err := all.For("a", "b", fmt.Sprint(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(all.recent) != maxAuthorities {
+		t.Errorf("%d are kept", len(all.recent))
 	}
 }

@@ -6,7 +6,8 @@ import (
 )
 
 // layer is a compiled Layer: the hosts and CIDRs of all its rules, and again of
-// those without methods and paths, the free ones.
+// those without methods, paths and secrets, the free
+// ones.
 type layer struct {
 	name      string
 	hosts     hostTable

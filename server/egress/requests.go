@@ -29,8 +29,16 @@ func (r *rule) parseRequests(methods, paths []string) *RuleError {
 	return nil
 }
 
-// limited reports whether the rule allows some HTTP requests only.
-func (r *rule) limited() bool { return len(r.methods)+len(r.paths) > 0 }
+// limited reports whether the rule allows HTTP requests only.
+func (r *rule) limited() bool { return r.selects() || r.secret != nil }
+
+// selects reports whether the rule is for some HTTP requests only.
+func (r *rule) selects() bool { return len(r.methods)+len(r.paths) > 0 }
+
+// covers reports whether the rule has the target's name and port.
+func (r *rule) covers(target Target) bool {
+	return r.ports.has(target.port) && slices.ContainsFunc(r.hosts, func(host pattern) bool { return host.matches(target.host) })
+}
 
 // allows reports whether the rule's methods and paths allow a request.
 func (r *rule) allows(method, requested string) bool {
@@ -58,9 +66,12 @@ func ambiguous(decoded string) bool {
 	return clean != decoded || strings.ContainsAny(decoded, "\\;\x00")
 }
 
-// limits reports whether the policy allows only some HTTP requests to a name.
-func (p *Policy) limits(target Target) bool {
-	return p != nil && slices.ContainsFunc(p.layers, func(l layer) bool { return l.limits(target) })
+// reads reports whether each HTTP request to a name is checked or gets a secret.
+// Other protocols are refused then.
+func (p *Policy) reads(target Target) bool {
+	return p != nil && !target.IsAddr() && slices.ContainsFunc(p.layers, func(l layer) bool {
+		return l.limits(target) || slices.ContainsFunc(l.limited, func(r rule) bool { return r.secretFor(target) })
+	})
 }
 
 func (l *layer) limits(target Target) bool {
@@ -72,13 +83,13 @@ func (l *layer) limits(target Target) bool {
 func (p *Policy) checkRequest(target Target, r *http.Request) *Denied {
 	for i := range p.layers {
 		l := &p.layers[i]
-		if !l.limits(target) {
-			continue
+		limits := l.limits(target)
+		if l.selects(target, limits) {
+			if problem := unclear(r); problem != "" {
+				return target.denied(ReasonRequest, l.name).withMessage("%s", problem)
+			}
 		}
-		if problem := unclear(r); problem != "" {
-			return target.denied(ReasonRequest, l.name).withMessage("%s", problem)
-		}
-		if !l.allowsRequest(target, r.Method, r.URL.Path) {
+		if limits && !l.allowsRequest(target, r.Method, r.URL.Path) {
 			return target.denied(ReasonRequest, l.name).withMessage("no rule of %s allows the request; it needs %s, methods: [%q], paths: [%q]",
 				l.name, target.rule(), shown(r.Method), shown(r.URL.Path))
 		}
@@ -86,11 +97,16 @@ func (p *Policy) checkRequest(target Target, r *http.Request) *Denied {
 	return nil
 }
 
-func (l *layer) allowsRequest(target Target, method, requested string) bool {
+// selects reports whether methods or paths of a rule decide about requests to the
+// target: whether they are allowed, or which secret they get.
+func (l *layer) selects(target Target, limits bool) bool {
 	return slices.ContainsFunc(l.limited, func(r rule) bool {
-		return r.ports.has(target.port) && r.allows(method, requested) &&
-			slices.ContainsFunc(r.hosts, func(host pattern) bool { return host.matches(target.host) })
+		return r.selects() && (limits || r.secret != nil) && r.covers(target)
 	})
+}
+
+func (l *layer) allowsRequest(target Target, method, requested string) bool {
+	return slices.ContainsFunc(l.limited, func(r rule) bool { return r.allows(method, requested) && r.covers(target) })
 }
 
 func (p pattern) matches(name string) bool {

@@ -118,7 +118,7 @@ func TestRelayChecksMethodsAndPaths(t *testing.T) {
 	port := uint32(i.target.Port())
 	loopback := at(cidrs("127.0.0.0/8"), port)
 	i.policy = compile(t, template(at(limited(hosts("example.com"), []string{"GET"}, "/ok/*"), port), loopback))
-	i.requests = nil
+	i.secrets = nil
 	for _, http2 := range []bool{false, true} {
 		client := i.client(t, http2)
 		for path, status := range map[string]int{"/ok/1": 200, "/other": 403} {

@@ -51,6 +51,7 @@ type rule struct {
 	group     string
 	methods   []string // empty: all
 	paths     []string // empty: all
+	secret    *Secret  // nil: none
 }
 
 // pattern is a host of a rule: a name, every name below it, or, with an empty
@@ -70,14 +71,8 @@ func (p pattern) String() string {
 	return p.name
 }
 
-// ParseRules checks the form of rules. Compile does it, too; ParseRules is for
-// rules of which no policy is made yet, such as an operator's groups. layer is
-// the Layer of its errors, each a *RuleError.
-func ParseRules(layer string, groups Groups, rules []*sandboxv1.EgressRule) error {
-	_, err := parseRules(layer, groups, rules)
-	return err
-}
-
+// parseRules parses rules, and those of the groups that they name. layer is the
+// Layer of its errors, each a *RuleError.
 func parseRules(layer string, groups Groups, rules []*sandboxv1.EgressRule) ([]rule, error) {
 	if len(rules) > maxRules {
 		return nil, &RuleError{Layer: layer, Message: fmt.Sprintf("there are %d rules; at most %d are allowed", len(rules), maxRules)}
@@ -107,7 +102,7 @@ func parseRules(layer string, groups Groups, rules []*sandboxv1.EgressRule) ([]r
 // parseGroup returns the rules of the group that r names. Groups do not nest.
 func parseGroup(layer, field string, groups Groups, r *sandboxv1.EgressRule) ([]rule, error) {
 	name := r.GetGroup()
-	if len(r.GetHosts())+len(r.GetCidrs())+len(r.GetPorts())+len(r.GetMethods())+len(r.GetPaths()) > 0 {
+	if len(r.GetHosts())+len(r.GetCidrs())+len(r.GetPorts())+len(r.GetMethods())+len(r.GetPaths()) > 0 || r.GetSecret() != nil {
 		return nil, &RuleError{Layer: layer, Field: field + ".group", Message: "a rule with a group has no other fields; write two rules"}
 	}
 	members, ok := groups[name]
@@ -161,7 +156,14 @@ func parseRule(r *sandboxv1.EgressRule) (rule, *RuleError) {
 		}
 		parsed.nets = append(parsed.nets, prefix)
 	}
+	var bad *RuleError
+	if parsed.secret, bad = parseSecret(r.GetSecret()); bad != nil {
+		return rule{}, bad
+	}
 	list := []uint16{80, 443}
+	if parsed.secret != nil {
+		list = []uint16{443}
+	}
 	if len(r.GetPorts()) > 0 {
 		list = list[:0]
 	}
@@ -169,13 +171,16 @@ func parseRule(r *sandboxv1.EgressRule) (rule, *RuleError) {
 		if port == 0 || port > 65535 {
 			return rule{}, &RuleError{Field: fmt.Sprintf(".ports[%d]", i), Message: "ports are 1 to 65535"}
 		}
+		if port == 80 && parsed.secret != nil {
+			return rule{}, &RuleError{Field: fmt.Sprintf(".ports[%d]", i), Message: "a secret is sent over TLS only, which port 80 does not have"}
+		}
 		list = append(list, uint16(port))
 	}
 	if bad := parsed.parseRequests(r.GetMethods(), r.GetPaths()); bad != nil {
 		return rule{}, bad
 	}
 	if parsed.limited() && len(parsed.hosts) == 0 {
-		return rule{}, &RuleError{Field: ".hosts", Message: "a rule with methods or paths needs hosts"}
+		return rule{}, &RuleError{Field: ".hosts", Message: "a rule with methods, paths or a secret needs hosts"}
 	}
 	parsed.ports, parsed.byDefault = newPorts(list...), len(r.GetPorts()) == 0
 	return parsed, nil

@@ -9,6 +9,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/egress"
+	"github.com/sandgate/sandgate/server/fault"
 )
 
 // The field of a request that has rules, in CreateSandbox and in UpdateSandbox.
@@ -27,20 +28,64 @@ func (p *Policy) ceiling(t *Template) (egress.Layer, bool) {
 // checkEgress checks the groups and the rules of all templates.
 func (p *Policy) checkEgress() error {
 	for name, rules := range p.cfg.EgressGroups {
-		if _, err := egress.Compile(nil, egress.Layer{Name: fmt.Sprintf("egress group %q", name), Rules: rules}); err != nil {
+		if err := p.checkOperators(fmt.Sprintf("egress group %q", name), nil, rules); err != nil {
 			return err
 		}
 	}
 	for _, t := range p.Templates() {
-		if _, err := egress.Compile(p.cfg.EgressGroups, egress.Layer{Name: fmt.Sprintf("template %q: egress", t.Name), Rules: t.Egress}); err != nil {
+		if err := p.checkOperators(fmt.Sprintf("template %q: egress", t.Name), p.cfg.EgressGroups, t.Egress); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// checkOperators checks rules of the configuration. Which tenant uses them is
+// known later, so a secret must be there for any one.
+func (p *Policy) checkOperators(name string, groups egress.Groups, rules []*sandboxv1.EgressRule) error {
+	if _, err := egress.Compile(groups, egress.Layer{Name: name, Rules: rules}); err != nil {
+		return err
+	}
+	if p.cfg.NoAuthority && egress.ReadsRequests(groups, rules) {
+		return fmt.Errorf("%s: %s", name, noAuthority)
+	}
+	return p.checkSecrets(name, "", groups, rules)
+}
+
+// noAuthority is why a server refuses rules for which it would have to end TLS.
+const noAuthority = "rules with methods, paths or a secret need a spec secret in the server's configuration (spec_secret_file)"
+
+// checkSecrets returns a *egress.RuleError for the first secret that the tenant, or
+// with "" every tenant, may not use as the rules do.
+func (p *Policy) checkSecrets(name, tenant string, groups egress.Groups, rules []*sandboxv1.EgressRule) error {
+	uses, err := egress.SecretUses(name, groups, rules)
+	if err != nil {
+		return err
+	}
+	for _, use := range uses {
+		problem := "the server has no secrets"
+		if p.cfg.Secrets != nil {
+			problem = p.cfg.Secrets.Check(tenant, use.Name, use.Hosts)
+		}
+		if problem != "" {
+			return &egress.RuleError{Layer: name, Field: use.Field + ".secret.name", Message: problem}
+		}
+	}
+	return nil
+}
+
+// ReadsRequests reports whether the server ends TLS of some connections of a
+// sandbox.
+func (p *Policy) ReadsRequests(spec providers.Spec) bool {
+	if t, err := p.Template(spec.Template); err == nil && egress.ReadsRequests(p.cfg.EgressGroups, t.Egress) {
+		return true
+	}
+	own, err := EgressRules(spec)
+	return err == nil && egress.ReadsRequests(p.cfg.EgressGroups, own)
+}
+
 // egressRules checks a request's rules and returns them as Spec.Egress has them.
-func (p *Policy) egressRules(t *Template, field string, mode providers.NetworkMode, rules []*sandboxv1.EgressRule) ([]byte, error) {
+func (p *Policy) egressRules(t *Template, tenant, field string, mode providers.NetworkMode, rules []*sandboxv1.EgressRule) ([]byte, error) {
 	if len(rules) == 0 {
 		return nil, nil
 	}
@@ -49,8 +94,11 @@ func (p *Policy) egressRules(t *Template, field string, mode providers.NetworkMo
 		v.Add(field, "is only for the mode PROXY")
 		return nil, v.Err()
 	}
-	if err := egress.ParseRules("the request", p.cfg.EgressGroups, rules); err != nil {
+	if err := p.checkSecrets("the request", tenant, p.cfg.EgressGroups, rules); err != nil {
 		return nil, invalidRule(field, err)
+	}
+	if p.cfg.NoAuthority && egress.ReadsRequests(p.cfg.EgressGroups, rules) {
+		return nil, fault.Unsupported("egress_requests", "%s: %s", field, noAuthority)
 	}
 	ceiling, ok := p.ceiling(t)
 	if !ok {
@@ -100,7 +148,7 @@ func (p *Policy) NewEgress(spec providers.Spec, network *sandboxv1.Network) (*[]
 	if !t.allows(FieldNetwork) {
 		return nil, t.forbids("network", "a request must not set it; the template's allow has no %q", FieldNetwork)
 	}
-	rules, err := p.egressRules(t, updateRules, spec.Network, network.GetAllow())
+	rules, err := p.egressRules(t, spec.Tenant, updateRules, spec.Network, network.GetAllow())
 	return &rules, err
 }
 

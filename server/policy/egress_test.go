@@ -135,7 +135,7 @@ func TestNewEgress(t *testing.T) {
 		t.Error("a sandbox with another mode")
 	}
 	// Rules that a narrower template no longer allows deny everything.
-	s.Egress, err = newPolicy(t, true).egressRules(p.Templates()[0], createRules, providers.NetworkProxy, []*sandboxv1.EgressRule{rule("c.example")})
+	s.Egress, err = newPolicy(t, true).egressRules(p.Templates()[0], "t", createRules, providers.NetworkProxy, []*sandboxv1.EgressRule{rule("c.example")})
 	if err != nil {
 		t.Fatal(err)
 	}

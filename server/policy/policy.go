@@ -16,6 +16,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/egress"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/secret"
 )
 
 // Config is the operator's part of a Policy.
@@ -31,6 +32,11 @@ type Config struct {
 	// EgressAnyPublic lets requests allow every public destination where the
 	// template has no rules.
 	EgressAnyPublic bool
+	// Secrets are what rules can put into requests. Nil: none.
+	Secrets *secret.Store
+	// NoAuthority says that the server cannot end TLS: rules with methods, paths or
+	// a secret are refused.
+	NoAuthority bool
 	// DefaultTTL and DefaultIdleTTL apply to a sandbox that states none; 0: none.
 	DefaultTTL, DefaultIdleTTL time.Duration
 	// MaxTTL and MaxIdleTTL bound lifetimes; 0: no bound.

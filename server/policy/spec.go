@@ -53,7 +53,7 @@ func (p *Policy) Spec(tenant, id string, req *sandboxv1.CreateSandboxRequest) (p
 	if err := t.mergeNetwork(&spec.Network, want.GetNetwork()); err != nil {
 		return providers.Spec{}, err
 	}
-	if spec.Egress, err = p.egressRules(t, createRules, spec.Network, want.GetNetwork().GetAllow()); err != nil {
+	if spec.Egress, err = p.egressRules(t, tenant, createRules, spec.Network, want.GetNetwork().GetAllow()); err != nil {
 		return providers.Spec{}, err
 	}
 	if spec.Access, err = EncodeAccess(t.Access, want.GetAccess()); err != nil {

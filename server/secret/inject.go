@@ -1,171 +1,113 @@
 package secret
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
-	"net/textproto"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 
-	"golang.org/x/net/http/httpguts"
+	"github.com/sandgate/sandgate/server/egress"
 )
-
-// Injection says how one secret gets into requests: by a header that is always
-// set, or by a placeholder that the program writes into its headers.
-type Injection struct {
-	// Secret is the secret's name.
-	Secret string
-	// Placeholder is a text for which the secret is put into the values of
-	// headers, also within the credentials of Basic. 16 to 128 letters, digits,
-	// '_' and '-', hard to hit by accident. Empty: by Header.
-	Placeholder string
-	// Header is set to Prefix and the secret, whatever the program sends. Default:
-	// Authorization.
-	Header string
-	// Prefix precedes the secret, such as "Bearer ".
-	Prefix string
-	// User makes the header the credentials of Basic, with the secret as the
-	// password.
-	User string
-}
-
-var placeholderPattern = regexp.MustCompile(`^[A-Za-z0-9_-]{16,128}$`)
 
 // errUnencrypted refuses requests in which anyone on the network could read the
 // secret.
 var errUnencrypted = errors.New("the request needs a secret, which is sent over TLS only; use https")
 
-// Injector puts a tenant's secrets into the requests of one destination. It
-// reads each secret when it is used, so a changed one counts at the next
-// request.
+// Injector puts a tenant's secrets into requests. It reads each secret when it is
+// used, so a changed one counts at the next request.
 type Injector struct {
-	store      *Store
-	tenant     string
-	injections []Injection
+	store  *Store
+	tenant string
+	log    *slog.Logger
 }
 
-// NewInjector checks the injections. Two for the same header are an error: which
-// one counts would be a guess.
-func NewInjector(store *Store, tenant string, injections []Injection) (*Injector, error) {
-	checked := make([]Injection, 0, len(injections))
-	headers, placeholders := map[string]bool{}, map[string]bool{}
-	for _, in := range injections {
-		if in.Placeholder != "" {
-			switch {
-			case !placeholderPattern.MatchString(in.Placeholder):
-				return nil, fmt.Errorf("secret %s: a placeholder has 16 to 128 letters, digits, '_' and '-'", in.Secret)
-			case in.Header != "" || in.Prefix != "" || in.User != "":
-				return nil, fmt.Errorf("secret %s: it has a placeholder or a header, not both", in.Secret)
-			}
-			for other := range placeholders {
-				if strings.Contains(other, in.Placeholder) || strings.Contains(in.Placeholder, other) {
-					return nil, fmt.Errorf("secret %s: its placeholder is a part of another one", in.Secret)
-				}
-			}
-			placeholders[in.Placeholder] = true
-			checked = append(checked, in)
+var _ egress.Secrets = (*Injector)(nil)
+
+// NewInjector returns the injector of a tenant. It logs why a secret cannot be
+// read, which a program does not learn.
+func NewInjector(store *Store, tenant string, log *slog.Logger) *Injector {
+	return &Injector{store: store, tenant: tenant, log: log}
+}
+
+// Put implements egress.Secrets. It refuses a request with a placeholder outside
+// of its headers' values, and does not look into bodies.
+func (j *Injector) Put(r *http.Request, host string, encrypted bool, secrets []egress.Secret) (func(http.Header), error) {
+	// A placeholder may be a part of a longer one.
+	ordered := slices.SortedStableFunc(slices.Values(secrets), func(a, b egress.Secret) int {
+		return cmp.Compare(len(b.Placeholder), len(a.Placeholder))
+	})
+	var put []Value
+	for _, s := range ordered {
+		placed, err := j.uses(r, s)
+		if err != nil {
+			return nil, err
+		}
+		if !placed {
 			continue
 		}
-		if in.Header == "" {
-			in.Header = "Authorization"
+		if !encrypted {
+			return nil, errUnencrypted
 		}
-		in.Header = textproto.CanonicalMIMEHeaderKey(in.Header)
-		switch {
-		case !httpguts.ValidHeaderFieldName(in.Header) || !httpguts.ValidHeaderFieldValue(in.Prefix+in.User):
-			return nil, fmt.Errorf("secret %s: the header or its prefix is malformed", in.Secret)
-		case reserved[in.Header]:
-			return nil, fmt.Errorf("secret %s: the header %s cannot carry a secret", in.Secret, in.Header)
-		case in.User != "" && (in.Prefix != "" || strings.Contains(in.User, ":")):
-			return nil, fmt.Errorf("secret %s: a user has no colon, and no prefix beside it", in.Secret)
-		case headers[in.Header]:
-			return nil, fmt.Errorf("secret %s: another secret is set in the header %s", in.Secret, in.Header)
+		value, err := j.store.Get(j.tenant, s.Name, host)
+		if err != nil {
+			j.log.Warn("a secret cannot be put into a request", "tenant", j.tenant, "secret", s.Name, "host", host, "error", err)
+			return nil, fmt.Errorf("the server cannot read secret %s for %s", s.Name, host)
 		}
-		headers[in.Header] = true
-		checked = append(checked, in)
+		place(r, s, value)
+		put = append(put, value)
 	}
-	return &Injector{store: store, tenant: tenant, injections: checked}, nil
+	if len(put) == 0 {
+		return nil, nil
+	}
+	return func(header http.Header) { redact(put, header) }, nil
 }
 
-// reserved are headers that proxies drop or that frame the message.
-var reserved = map[string]bool{
-	"Connection": true, "Content-Length": true, "Host": true, "Keep-Alive": true, "Proxy-Authorization": true,
-	"Proxy-Connection": true, "Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
-}
-
-// Request puts the secrets into the headers of r. It refuses a request that
-// needs a secret and is not encrypted, and one with a placeholder outside of its
-// headers' values. It does not look into bodies.
-func (j *Injector) Request(r *http.Request, encrypted bool) error {
-	for _, in := range j.injections {
-		if in.Placeholder == "" {
-			if err := j.set(r, in, encrypted); err != nil {
-				return err
-			}
-		} else if err := j.replace(r, in, encrypted); err != nil {
-			return err
-		}
+// uses reports whether the request gets the secret.
+func (j *Injector) uses(r *http.Request, s egress.Secret) (bool, error) {
+	if s.Placeholder == "" {
+		return true, nil
 	}
-	return nil
-}
-
-func (j *Injector) set(r *http.Request, in Injection, encrypted bool) error {
-	if !encrypted {
-		return errUnencrypted
+	if strings.Contains(r.URL.Path+" "+r.URL.RawQuery+" "+r.Host, s.Placeholder) {
+		return false, fmt.Errorf("the placeholder of secret %s is allowed in headers only, not in the URL", s.Name)
 	}
-	value, err := j.store.Get(j.tenant, in.Secret)
-	if err != nil {
-		return public(in.Secret)
-	}
-	text := in.Prefix + value.Reveal()
-	if in.User != "" {
-		text = basic(in.User + ":" + value.Reveal())
-	}
-	r.Header[in.Header] = []string{text}
-	return nil
-}
-
-// replace changes no header before it is clear that all of them can be changed.
-func (j *Injector) replace(r *http.Request, in Injection, encrypted bool) error {
-	if strings.Contains(r.URL.Path+" "+r.URL.RawQuery+" "+r.Host, in.Placeholder) {
-		return fmt.Errorf("the placeholder of secret %s is allowed in headers only, not in the URL", in.Secret)
-	}
-	var value Value
+	found := false
 	for name, values := range r.Header {
-		if strings.Contains(strings.ToLower(name), strings.ToLower(in.Placeholder)) {
-			return fmt.Errorf("the placeholder of secret %s is allowed in the values of headers only", in.Secret)
+		if strings.Contains(strings.ToLower(name), strings.ToLower(s.Placeholder)) {
+			return false, fmt.Errorf("the placeholder of secret %s is allowed in the values of headers only", s.Name)
 		}
+		for _, value := range values {
+			credentials, _ := basicCredentials(value)
+			found = found || strings.Contains(value, s.Placeholder) || strings.Contains(credentials, s.Placeholder)
+		}
+	}
+	return found, nil
+}
+
+// place puts a secret into the headers.
+func place(r *http.Request, s egress.Secret, value Value) {
+	if s.Placeholder == "" {
+		text := s.Prefix + value.Reveal()
+		if s.User != "" {
+			text = basic(s.User + ":" + value.Reveal())
+		}
+		r.Header[s.Header] = []string{text}
+		return
+	}
+	for _, values := range r.Header {
 		for i, old := range values {
 			credentials, isBasic := basicCredentials(old)
-			if !strings.Contains(old, in.Placeholder) && !strings.Contains(credentials, in.Placeholder) {
-				continue
-			}
-			if !encrypted {
-				return errUnencrypted
-			}
-			if value.text == "" {
-				var err error
-				if value, err = j.store.Get(j.tenant, in.Secret); err != nil {
-					return public(in.Secret)
-				}
-			}
-			if isBasic {
-				values[i] = basic(strings.ReplaceAll(credentials, in.Placeholder, value.Reveal()))
+			if isBasic && strings.Contains(credentials, s.Placeholder) {
+				values[i] = basic(strings.ReplaceAll(credentials, s.Placeholder, value.Reveal()))
 			} else {
-				values[i] = strings.ReplaceAll(old, in.Placeholder, value.Reveal())
+				values[i] = strings.ReplaceAll(old, s.Placeholder, value.Reveal())
 			}
 		}
 	}
-	return nil
-}
-
-// public is what a program reads when a secret cannot be had: neither the path
-// of its file, nor whether another tenant has it.
-func public(name string) error {
-	return fmt.Errorf("the server cannot read secret %s", name)
 }
 
 func basic(credentials string) string {
@@ -184,20 +126,18 @@ func basicCredentials(header string) (string, bool) {
 // redacted stands for a header of a response that has a secret in it.
 const redacted = "[redacted]"
 
-// Response redacts the headers of a response that have a secret in them: as it
-// is, escaped as in a URL, or anywhere in base64. Bodies are left as they are.
-func (j *Injector) Response(header http.Header) {
-	for _, in := range j.injections {
-		value, err := j.store.Get(j.tenant, in.Secret)
-		if err != nil {
-			continue
-		}
-		forms := value.forms()
-		for _, values := range header {
-			for i, text := range values {
-				if slices.ContainsFunc(forms, func(form string) bool { return strings.Contains(text, form) }) {
-					values[i] = redacted
-				}
+// redact redacts the headers of a response that have one of the secrets in them:
+// as it is, escaped as in a URL, or anywhere in base64. Bodies are left as they
+// are.
+func redact(values []Value, header http.Header) {
+	var forms []string
+	for _, v := range values {
+		forms = append(forms, v.forms()...)
+	}
+	for _, texts := range header {
+		for i, text := range texts {
+			if slices.ContainsFunc(forms, func(form string) bool { return strings.Contains(text, form) }) {
+				texts[i] = redacted
 			}
 		}
 	}

@@ -1,5 +1,5 @@
 // Package secret holds the secrets that the server puts into requests of
-// sandboxes. They are bound to tenants, and never enter a sandbox.
+// sandboxes. They are bound to tenants and hosts, and never enter a sandbox.
 package secret
 
 import (
@@ -7,28 +7,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
-	"sigs.k8s.io/yaml"
 
-	"github.com/sandgate/sandgate/server/reload"
+	"github.com/sandgate/sandgate/server/egress"
 )
 
-// anyTenant stands for every tenant in a file of secrets.
+// anyTenant stands for every tenant.
 const anyTenant = "*"
 
 // maxValue bounds a secret, in bytes: it must fit into a header.
 const maxValue = 16 << 10
 
-// ErrNotFound is returned for a name that the tenant has no secret of.
+// ErrNotFound is returned for a name that the tenant has no secret of, or none for
+// the host.
 var ErrNotFound = errors.New("secret not found")
-
-var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
 // Value is a secret. It prints and encodes as "[secret]"; Reveal returns it.
 type Value struct{ text string }
@@ -45,58 +41,51 @@ func (v Value) GoString() string { return v.String() }
 // MarshalText returns "[secret]".
 func (v Value) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
-// entry is one secret of a file: a name, the tenants that may use it, and one
-// source.
-type entry struct {
-	Name    string   `json:"name"`
-	Tenants []string `json:"tenants"`
-	Value   string   `json:"value,omitempty"`
-	Env     string   `json:"env,omitempty"`
-	File    string   `json:"file,omitempty"`
+// Entry is where one secret is, and who may use it.
+type Entry struct {
+	Name string
+	// Tenants are those that may use it; "*": all.
+	Tenants []string
+	// Hosts are those that may get it, as in a rule.
+	Hosts []string
+	// Env is a variable of the server's environment, and File a path, which is read
+	// at each use. Exactly one is set.
+	Env, File string
+
+	hosts egress.HostSet
+}
+
+// Source returns "env" or "file".
+func (e *Entry) Source() string {
+	if e.Env != "" {
+		return "env"
+	}
+	return "file"
 }
 
 // Store reads secrets. It is safe for concurrent use.
-type Store struct {
-	entries *reload.Files[[]entry]
-}
+type Store struct{ entries []Entry }
 
-// Open reads a YAML file with a list "secrets". Each has a name, the tenants
-// that may use it ("*": all), and one of value, env (a variable of the server's
-// environment) or file (a path, read at each use, without one trailing newline).
-// A changed file is read again; while it is broken, the old one counts.
-func Open(log *slog.Logger, path string) (*Store, error) {
-	entries, err := reload.Open(log, func(contents [][]byte) ([]entry, error) { return parse(contents[0]) }, path)
-	if err != nil {
-		return nil, fmt.Errorf("secrets %s: %w", path, err)
-	}
-	return &Store{entries: entries}, nil
-}
-
-// parse returns the entries of a file. No error repeats a part of the file but
-// names of secrets: an unknown field may be a misplaced value.
-func parse(content []byte) ([]entry, error) {
-	var file struct {
-		Secrets []entry `json:"secrets"`
-	}
-	if yaml.UnmarshalStrict(content, &file) != nil {
-		return nil, errors.New(`the file is not YAML with a list "secrets" whose entries have name, tenants, and value, env or file`)
-	}
+// New checks the entries. It does not read the secrets.
+func New(entries []Entry) (*Store, error) {
+	s := &Store{entries: slices.Clone(entries)}
 	seen := map[[2]string]bool{}
-	for i, e := range file.Secrets {
-		if !namePattern.MatchString(e.Name) {
+	for i := range s.entries {
+		e := &s.entries[i]
+		if !egress.ValidSecretName(e.Name) {
 			return nil, fmt.Errorf("secrets[%d].name: 1 to 63 letters, digits, '.', '_' and '-'", i)
 		}
-		if len(e.Tenants) == 0 {
+		switch {
+		case len(e.Tenants) == 0:
 			return nil, fmt.Errorf(`secret %s: it needs tenants, or "*" for all`, e.Name)
+		case len(e.Hosts) == 0:
+			return nil, fmt.Errorf(`secret %s: it needs the hosts that may get it, or "*" for all`, e.Name)
+		case (e.Env == "") == (e.File == ""):
+			return nil, fmt.Errorf("secret %s: it needs one of env and file", e.Name)
 		}
-		sources := 0
-		for _, source := range []string{e.Value, e.Env, e.File} {
-			if source != "" {
-				sources++
-			}
-		}
-		if sources != 1 {
-			return nil, fmt.Errorf("secret %s: it needs one of value, env and file", e.Name)
+		var err error
+		if e.hosts, err = egress.ParseHosts(e.Hosts); err != nil {
+			return nil, fmt.Errorf("secret %s: %w", e.Name, err)
 		}
 		for _, tenant := range e.Tenants {
 			key := [2]string{tenant, e.Name}
@@ -106,39 +95,73 @@ func parse(content []byte) ([]entry, error) {
 			seen[key] = true
 		}
 	}
-	return file.Secrets, nil
+	return s, nil
 }
 
-// Names returns the names that a tenant may use, sorted.
-func (s *Store) Names(tenant string) []string {
-	var names []string
-	for _, e := range s.entries.Get() {
-		if e.allows(tenant) {
-			names = append(names, e.Name)
+// List returns the secrets that a tenant may use, ordered by name.
+func (s *Store) List(tenant string) []Entry {
+	var list []Entry
+	for _, e := range s.entries {
+		if found := s.find(tenant, e.Name); found != nil && !slices.ContainsFunc(list, func(o Entry) bool { return o.Name == e.Name }) {
+			list = append(list, *found)
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	slices.SortFunc(list, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
+	return list
 }
 
-func (e *entry) allows(tenant string) bool {
-	return slices.Contains(e.Tenants, tenant) || slices.Contains(e.Tenants, anyTenant)
-}
-
-// Get returns a tenant's secret. A secret of the tenant itself takes precedence
-// over one of every tenant. It returns ErrNotFound for another tenant's, too.
-// No error repeats a part of the secret.
-func (s *Store) Get(tenant, name string) (Value, error) {
-	var found *entry
-	for _, e := range s.entries.Get() {
-		if e.Name == name && e.allows(tenant) && (found == nil || slices.Contains(e.Tenants, tenant)) {
-			found = &e
+// find returns the tenant's own secret, else that of every tenant, or nil.
+func (s *Store) find(tenant, name string) *Entry {
+	var found *Entry
+	for i := range s.entries {
+		e := &s.entries[i]
+		if e.Name != name {
+			continue
+		}
+		if slices.Contains(e.Tenants, tenant) {
+			return e
+		}
+		if slices.Contains(e.Tenants, anyTenant) {
+			found = e
 		}
 	}
-	if found == nil {
+	return found
+}
+
+// Check returns why a rule of the tenant cannot put the secret into requests for
+// these hosts, empty if it can. For the tenant "", it looks at those of all.
+func (s *Store) Check(tenant, name string, hosts []string) string {
+	var candidates []*Entry
+	for i := range s.entries {
+		if e := &s.entries[i]; tenant == "" && e.Name == name {
+			candidates = append(candidates, e)
+		}
+	}
+	if e := s.find(tenant, name); tenant != "" && e != nil {
+		candidates = []*Entry{e}
+	}
+	if len(candidates) == 0 {
+		return fmt.Sprintf("there is no secret %s that this tenant may use", name)
+	}
+	problem := ""
+	for _, e := range candidates {
+		at := slices.IndexFunc(hosts, func(host string) bool { return !e.hosts.Has(host) })
+		if at < 0 {
+			return ""
+		}
+		problem = fmt.Sprintf("the secret %s may not be sent to %s; its hosts are %s", name, hosts[at], strings.Join(e.Hosts, ", "))
+	}
+	return problem
+}
+
+// Get returns a tenant's secret for a host. It returns ErrNotFound for another
+// tenant's, too. No error repeats a part of the secret.
+func (s *Store) Get(tenant, name, host string) (Value, error) {
+	e := s.find(tenant, name)
+	if e == nil || !e.hosts.Has(host) {
 		return Value{}, fmt.Errorf("%w: %s", ErrNotFound, name)
 	}
-	text, err := found.read()
+	text, err := e.read()
 	if err != nil {
 		return Value{}, fmt.Errorf("secret %s: %w", name, err)
 	}
@@ -148,19 +171,16 @@ func (s *Store) Get(tenant, name string) (Value, error) {
 	return Value{text}, nil
 }
 
-func (e *entry) read() (string, error) {
-	switch {
-	case e.Env != "":
+func (e *Entry) read() (string, error) {
+	if e.Env != "" {
 		return os.Getenv(e.Env), nil
-	case e.File == "":
-		return e.Value, nil
 	}
 	file, err := os.Open(e.File)
 	if err != nil {
 		return "", err
 	}
 	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxValue+2))
+	content, err := io.ReadAll(io.LimitReader(file, maxValue+3))
 	if err != nil {
 		return "", err
 	}

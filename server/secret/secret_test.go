@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/sandgate/sandgate/server/egress"
 )
 
 const (
@@ -21,32 +24,26 @@ const (
 	placeholder = "sandgate-secret-git-0001"
 )
 
-func open(t testing.TB, content string) (*Store, error) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "secrets.yaml")
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return Open(slog.New(slog.DiscardHandler), path)
-}
-
 func store(t testing.TB) *Store {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte(hidden+"\n"), 0o600); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	for name, content := range map[string]string{"token": hidden + "\n", "everyone": "everyone", "lines": "a\r\nEvil: b", "large": strings.Repeat("x", maxValue+1)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	t.Setenv("SECRET_TEST_VALUE", hidden)
-	s, err := open(t, fmt.Sprintf(`
-secrets:
-- {name: git, tenants: [a], value: %[1]s}
-- {name: git, tenants: ["*"], value: everyone}
-- {name: env, tenants: [a, b], env: SECRET_TEST_VALUE}
-- {name: file, tenants: [b], file: %[2]s}
-- {name: gone, tenants: [b], file: %[2]s-not-there}
-- {name: empty, tenants: [b], env: SECRET_TEST_NOT_SET}
-- {name: lines, tenants: [b], value: "a\r\nEvil: b"}
-`, hidden, file))
+	all := []string{"*"}
+	s, err := New([]Entry{
+		{Name: "git", Tenants: all, Hosts: all, File: filepath.Join(dir, "everyone")},
+		{Name: "git", Tenants: []string{"a"}, Hosts: []string{"*.example", "b.test"}, File: filepath.Join(dir, "token")},
+		{Name: "env", Tenants: []string{"a", "b"}, Hosts: all, Env: "SECRET_TEST_VALUE"},
+		{Name: "file", Tenants: []string{"b"}, Hosts: all, File: filepath.Join(dir, "token")},
+		{Name: "gone", Tenants: []string{"b"}, Hosts: all, File: filepath.Join(dir, "gone")},
+		{Name: "empty", Tenants: []string{"b"}, Hosts: all, Env: "SECRET_TEST_NOT_SET"},
+		{Name: "lines", Tenants: []string{"b"}, Hosts: all, File: filepath.Join(dir, "lines")},
+		{Name: "large", Tenants: []string{"b"}, Hosts: all, File: filepath.Join(dir, "large")},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +63,9 @@ func TestStore(t *testing.T) {
 		{"b", "gone", "", "no such file"},
 		{"b", "empty", "", "its value is empty"},
 		{"b", "lines", "", "control characters"},
+		{"b", "large", "", "larger than"},
 	} {
-		value, err := s.Get(c.tenant, c.name)
+		value, err := s.Get(c.tenant, c.name, "a.example")
 		if value.Reveal() != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s of %s: got %d bytes, %v", c.name, c.tenant, len(value.Reveal()), err)
 		}
@@ -75,11 +73,66 @@ func TestStore(t *testing.T) {
 			t.Errorf("%v is not ErrNotFound", err)
 		}
 	}
-	if got := s.Names("a"); !slices.Equal(got, []string{"env", "git"}) {
+	if _, err := s.Get("a", "git", "a.test"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("for another host: %v", err)
+	}
+	names := func(tenant string) (names []string) {
+		for _, e := range s.List(tenant) {
+			names = append(names, e.Name+" "+e.Source()+" "+strings.Join(e.Hosts, ","))
+		}
+		return names
+	}
+	if got := names("a"); !slices.Equal(got, []string{"env env *", "git file *.example,b.test"}) {
 		t.Errorf("names of a: %v", got)
 	}
-	if got := s.Names("c"); !slices.Equal(got, []string{"git"}) {
+	if got := names("c"); !slices.Equal(got, []string{"git file *"}) {
 		t.Errorf("names of c: %v", got)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	s := store(t)
+	for _, c := range []struct {
+		tenant, name string
+		hosts        []string
+		want         string
+	}{
+		{"a", "git", []string{"x.example", "*.y.example", "b.test"}, ""},
+		{"a", "git", []string{"x.example", "*"}, "may not be sent to *; its hosts are *.example, b.test"},
+		{"a", "git", []string{"*.test"}, "may not be sent to *.test"},
+		{"a", "git", []string{"example"}, "may not be sent to example"},
+		{"b", "git", []string{"*"}, ""},
+		{"a", "file", []string{"x.example"}, "no secret file"},
+		{"", "file", []string{"x.example"}, ""},
+		{"", "git", []string{"*"}, ""},
+		{"", "other", []string{"x.example"}, "no secret other"},
+	} {
+		if got := s.Check(c.tenant, c.name, c.hosts); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%v: %q", c, got)
+		}
+	}
+}
+
+// A changed file counts at the next use, and one that is gone ends the use.
+func TestRotation(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token")
+	s, err := New([]Entry{{Name: "git", Tenants: []string{"a"}, Hosts: []string{"*"}, File: path}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range []string{"first", "second"} {
+		if err := os.WriteFile(path, []byte(value), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Get("a", "git", "a.example"); err != nil || got.Reveal() != value {
+			t.Errorf("%s: %v", value, err)
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Get("a", "git", "a.example"); err == nil {
+		t.Error("a removed secret is used")
 	}
 }
 
@@ -98,52 +151,50 @@ func TestValueDoesNotPrint(t *testing.T) {
 	}
 }
 
-func TestOpenRefuses(t *testing.T) {
-	for content, want := range map[string]string{
-		"secrets: [{name: a, tenants: [x]}]":                                                             "one of value, env and file",
-		"secrets: [{name: a, tenants: [x], value: hunter2, env: B}]":                                     "one of value, env and file",
-		"secrets: [{name: a, value: hunter2}]":                                                           "it needs tenants",
-		"secrets: [{name: 'a b', tenants: [x], value: hunter2}]":                                         "secrets[0].name",
-		"secrets: [{name: a, tenants: [x], value: hunter2}, {name: a, tenants: [y, x], value: hunter2}]": "two of that name",
-		"secrets: [{name: a, tenants: [x], hunter2: b}]":                                                 "not YAML with",
-		"hunter2": "not YAML with",
-		"secrets: [{name: a, tenants: hunter2, value: b}]": "not YAML with",
+func TestNewRefuses(t *testing.T) {
+	good := Entry{Name: "a", Tenants: []string{"x"}, Hosts: []string{"*"}, Env: "B"}
+	for want, change := range map[string]func(*Entry){
+		"one of env and file": func(e *Entry) { e.Env = "" }, "needs one of env": func(e *Entry) { e.File = "/x" },
+		"it needs tenants": func(e *Entry) { e.Tenants = nil }, "it needs the hosts": func(e *Entry) { e.Hosts = nil },
+		"secrets[1].name": func(e *Entry) { e.Name = "a b" }, "two of that name": func(e *Entry) { e.Tenants = []string{"y", "x"} },
+		"host \"a:443\"": func(e *Entry) { e.Hosts = []string{"a:443"} },
 	} {
-		_, err := open(t, content)
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: got %v, want %s", content, err, want)
+		bad := good
+		bad.Name = "b"
+		if want == "two of that name" {
+			bad.Name = "a"
+		}
+		change(&bad)
+		if _, err := New([]Entry{good, bad}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
 		}
 	}
 }
 
-func injector(t testing.TB, injections ...Injection) *Injector {
+func injector(t testing.TB) *Injector {
 	t.Helper()
-	j, err := NewInjector(store(t), "a", injections)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return j
+	return NewInjector(store(t), "a", slog.New(slog.DiscardHandler))
 }
 
 func encoded(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
 
 func TestInject(t *testing.T) {
-	byPlaceholder := Injection{Secret: "git", Placeholder: placeholder}
+	byPlaceholder := egress.Secret{Name: "git", Placeholder: placeholder}
 	for _, c := range []struct {
-		name      string
-		injection Injection
-		url       string
-		header    string // name: value
-		plain     bool
-		want      string // name: value
-		refused   string
+		name    string
+		secret  egress.Secret
+		url     string
+		header  string // name: value
+		plain   bool
+		want    string // name: value
+		refused string
 	}{
-		{"a token", Injection{Secret: "git", Prefix: "Bearer "}, "/", "", false, "Authorization: Bearer " + hidden, ""},
-		{"over the program's own", Injection{Secret: "git", Prefix: "Bearer "}, "/", "Authorization: mine", false, "Authorization: Bearer " + hidden, ""},
-		{"a header of its own", Injection{Secret: "git", Header: "x-api-key"}, "/", "", false, "X-Api-Key: " + hidden, ""},
-		{"a password", Injection{Secret: "git", User: "x"}, "/", "", false, "Authorization: Basic " + encoded("x:"+hidden), ""},
-		{"without TLS", Injection{Secret: "git"}, "/", "", true, "", "use https"},
-		{"a secret of another tenant", Injection{Secret: "file"}, "/", "", false, "", "cannot read secret file"},
+		{"a token", egress.Secret{Name: "git", Header: "Authorization", Prefix: "Bearer "}, "/", "", false, "Authorization: Bearer " + hidden, ""},
+		{"over the program's own", egress.Secret{Name: "git", Header: "Authorization", Prefix: "Bearer "}, "/", "Authorization: mine", false, "Authorization: Bearer " + hidden, ""},
+		{"a header of its own", egress.Secret{Name: "git", Header: "X-Api-Key"}, "/", "", false, "X-Api-Key: " + hidden, ""},
+		{"a password", egress.Secret{Name: "git", Header: "Authorization", User: "x"}, "/", "", false, "Authorization: Basic " + encoded("x:"+hidden), ""},
+		{"without TLS", egress.Secret{Name: "git", Header: "Authorization"}, "/", "", true, "", "use https"},
+		{"a secret of another tenant", egress.Secret{Name: "file", Header: "Authorization"}, "/", "", false, "", "cannot read secret file"},
 		{"a placeholder", byPlaceholder, "/", "X-Key: a " + placeholder + " b", false, "X-Key: a " + hidden + " b", ""},
 		{"a placeholder in Basic", byPlaceholder, "/", "Authorization: basic " + encoded("me:"+placeholder), false, "Authorization: Basic " + encoded("me:"+hidden), ""},
 		{"a placeholder without TLS", byPlaceholder, "/", "X-Key: " + placeholder, true, "", "use https"},
@@ -153,7 +204,8 @@ func TestInject(t *testing.T) {
 		{"a placeholder in the path", byPlaceholder, "/a/" + placeholder, "", false, "", "headers only"},
 		{"a placeholder in the query", byPlaceholder, "/?k=" + placeholder, "", false, "", "headers only"},
 		{"a placeholder as a name", byPlaceholder, "/", placeholder + ": x", false, "", "values of headers only"},
-		{"a placeholder of a missing secret", Injection{Secret: "file", Placeholder: placeholder}, "/", "X-Key: " + placeholder, false, "", "cannot read secret file"},
+		{"two at once", egress.Secret{Name: "git", Placeholder: placeholder}, "/", "X-Key: " + placeholder + placeholder, false, "X-Key: " + hidden + hidden, ""},
+		{"a placeholder of a missing secret", egress.Secret{Name: "file", Placeholder: placeholder}, "/", "X-Key: " + placeholder, false, "", "cannot read secret file"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			request, err := http.NewRequest("GET", "https://a.example"+c.url, nil)
@@ -163,7 +215,7 @@ func TestInject(t *testing.T) {
 			if name, value, ok := strings.Cut(c.header, ": "); ok {
 				request.Header.Set(name, value)
 			}
-			err = injector(t, c.injection).Request(request, !c.plain)
+			_, err = injector(t).Put(request, "a.example", !c.plain, []egress.Secret{c.secret})
 			if c.refused != "" {
 				if err == nil || !strings.Contains(err.Error(), c.refused) || strings.Contains(err.Error(), "hunter2") {
 					t.Fatalf("got %v", err)
@@ -184,29 +236,23 @@ func TestInject(t *testing.T) {
 	}
 }
 
-func TestNewInjectorRefuses(t *testing.T) {
-	for _, c := range []struct {
-		name       string
-		injections []Injection
-	}{
-		{"two for a header", []Injection{{Secret: "git"}, {Secret: "env", Header: "authorization"}}},
-		{"a short placeholder", []Injection{{Secret: "git", Placeholder: "TOKEN"}}},
-		{"a placeholder within another", []Injection{{Secret: "git", Placeholder: placeholder}, {Secret: "env", Placeholder: placeholder + "0"}}},
-		{"both kinds", []Injection{{Secret: "git", Placeholder: placeholder, Header: "X"}}},
-		{"Host", []Injection{{Secret: "git", Header: "host"}}},
-		{"a malformed header", []Injection{{Secret: "git", Header: "a b"}}},
-		{"a malformed prefix", []Injection{{Secret: "git", Prefix: "a\r\nb: "}}},
-		{"a user with a colon", []Injection{{Secret: "git", User: "a:b"}}},
-		{"a user with a prefix", []Injection{{Secret: "git", User: "a", Prefix: "b"}}},
-	} {
-		if _, err := NewInjector(store(t), "a", c.injections); err == nil {
-			t.Errorf("%s is accepted", c.name)
-		}
+// A placeholder that is the start of another one does not break it.
+func TestPlaceholderWithinAnother(t *testing.T) {
+	request := &http.Request{URL: &url.URL{Path: "/"}, Header: http.Header{"X": {placeholder + "-more " + placeholder}}}
+	_, err := injector(t).Put(request, "a.example", true, []egress.Secret{
+		{Name: "env", Placeholder: placeholder}, {Name: "git", Placeholder: placeholder + "-more"},
+	})
+	if err != nil || request.Header.Get("X") != hidden+" "+hidden {
+		t.Errorf("%v, %v", err, request.Header)
 	}
 }
 
 func TestResponseHasNoSecret(t *testing.T) {
-	j := injector(t, Injection{Secret: "git", User: "x"})
+	request := &http.Request{URL: &url.URL{Path: "/"}, Header: http.Header{}}
+	redact, err := injector(t).Put(request, "a.example", true, []egress.Secret{{Name: "git", Header: "Authorization", User: "x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		before, after := rapid.StringN(0, 8, -1).Draw(t, "before"), rapid.StringN(0, 8, -1).Draw(t, "after")
 		header := http.Header{
@@ -215,7 +261,7 @@ func TestResponseHasNoSecret(t *testing.T) {
 			"Url":      {base64.RawURLEncoding.EncodeToString([]byte(before + hidden + after))},
 			"Other":    {encoded("something else"), "hunter2"},
 		}
-		j.Response(header)
+		redact(header)
 		for _, name := range []string{"Standard", "Url"} {
 			if header[name][0] != redacted {
 				t.Fatalf("%s is %q", name, header[name])

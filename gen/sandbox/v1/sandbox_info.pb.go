@@ -77,7 +77,9 @@ type GetServerInfoResponse struct {
 	// Names of the templates that the caller may use.
 	Templates []string `protobuf:"bytes,6,rep,name=templates,proto3" json:"templates,omitempty"`
 	// The authenticated caller.
-	Principal     *Principal `protobuf:"bytes,7,opt,name=principal,proto3" json:"principal,omitempty"`
+	Principal *Principal `protobuf:"bytes,7,opt,name=principal,proto3" json:"principal,omitempty"`
+	// The secrets that rules of the caller's sandboxes can name, ordered by name.
+	Secrets       []*SecretInfo `protobuf:"bytes,8,rep,name=secrets,proto3" json:"secrets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -161,6 +163,77 @@ func (x *GetServerInfoResponse) GetPrincipal() *Principal {
 	return nil
 }
 
+func (x *GetServerInfoResponse) GetSecrets() []*SecretInfo {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
+// SecretInfo describes a secret, never its value.
+type SecretInfo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name, for EgressSecret.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Where the server reads it: "file" or "env".
+	Source string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	// The hosts that may get it, as in EgressRule.
+	Hosts         []string `protobuf:"bytes,3,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretInfo) Reset() {
+	*x = SecretInfo{}
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretInfo) ProtoMessage() {}
+
+func (x *SecretInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretInfo.ProtoReflect.Descriptor instead.
+func (*SecretInfo) Descriptor() ([]byte, []int) {
+	return file_sandbox_v1_sandbox_info_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *SecretInfo) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SecretInfo) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *SecretInfo) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
 // ServerLimits are bounds and defaults of the server.
 type ServerLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -184,7 +257,7 @@ type ServerLimits struct {
 
 func (x *ServerLimits) Reset() {
 	*x = ServerLimits{}
-	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[2]
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -196,7 +269,7 @@ func (x *ServerLimits) String() string {
 func (*ServerLimits) ProtoMessage() {}
 
 func (x *ServerLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[2]
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -209,7 +282,7 @@ func (x *ServerLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerLimits.ProtoReflect.Descriptor instead.
 func (*ServerLimits) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_info_proto_rawDescGZIP(), []int{2}
+	return file_sandbox_v1_sandbox_info_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ServerLimits) GetMaxMessageBytes() int64 {
@@ -277,7 +350,7 @@ type Enforcement struct {
 
 func (x *Enforcement) Reset() {
 	*x = Enforcement{}
-	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[3]
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -289,7 +362,7 @@ func (x *Enforcement) String() string {
 func (*Enforcement) ProtoMessage() {}
 
 func (x *Enforcement) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[3]
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -302,7 +375,7 @@ func (x *Enforcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Enforcement.ProtoReflect.Descriptor instead.
 func (*Enforcement) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_info_proto_rawDescGZIP(), []int{3}
+	return file_sandbox_v1_sandbox_info_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Enforcement) GetName() string {
@@ -341,7 +414,7 @@ type Principal struct {
 
 func (x *Principal) Reset() {
 	*x = Principal{}
-	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[4]
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -353,7 +426,7 @@ func (x *Principal) String() string {
 func (*Principal) ProtoMessage() {}
 
 func (x *Principal) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[4]
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -366,7 +439,7 @@ func (x *Principal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Principal.ProtoReflect.Descriptor instead.
 func (*Principal) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_info_proto_rawDescGZIP(), []int{4}
+	return file_sandbox_v1_sandbox_info_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Principal) GetName() string {
@@ -396,7 +469,7 @@ const file_sandbox_v1_sandbox_info_proto_rawDesc = "" +
 	"\n" +
 	"\x1dsandbox/v1/sandbox_info.proto\x12\n" +
 	"sandbox.v1\x1a\x1egoogle/protobuf/duration.proto\"\x16\n" +
-	"\x14GetServerInfoRequest\"\xb1\x02\n" +
+	"\x14GetServerInfoRequest\"\xe3\x02\n" +
 	"\x15GetServerInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\bprovider\x18\x02 \x01(\tR\bprovider\x12\"\n" +
@@ -404,7 +477,13 @@ const file_sandbox_v1_sandbox_info_proto_rawDesc = "" +
 	"\x06limits\x18\x04 \x01(\v2\x18.sandbox.v1.ServerLimitsR\x06limits\x129\n" +
 	"\venforcement\x18\x05 \x03(\v2\x17.sandbox.v1.EnforcementR\venforcement\x12\x1c\n" +
 	"\ttemplates\x18\x06 \x03(\tR\ttemplates\x123\n" +
-	"\tprincipal\x18\a \x01(\v2\x15.sandbox.v1.PrincipalR\tprincipal\"\xa5\x03\n" +
+	"\tprincipal\x18\a \x01(\v2\x15.sandbox.v1.PrincipalR\tprincipal\x120\n" +
+	"\asecrets\x18\b \x03(\v2\x16.sandbox.v1.SecretInfoR\asecrets\"N\n" +
+	"\n" +
+	"SecretInfo\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12\x14\n" +
+	"\x05hosts\x18\x03 \x03(\tR\x05hosts\"\xa5\x03\n" +
 	"\fServerLimits\x12*\n" +
 	"\x11max_message_bytes\x18\x01 \x01(\x03R\x0fmaxMessageBytes\x12B\n" +
 	"\x0fdefault_timeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x0edefaultTimeout\x12:\n" +
@@ -436,29 +515,31 @@ func file_sandbox_v1_sandbox_info_proto_rawDescGZIP() []byte {
 	return file_sandbox_v1_sandbox_info_proto_rawDescData
 }
 
-var file_sandbox_v1_sandbox_info_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_sandbox_v1_sandbox_info_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_sandbox_v1_sandbox_info_proto_goTypes = []any{
 	(*GetServerInfoRequest)(nil),  // 0: sandbox.v1.GetServerInfoRequest
 	(*GetServerInfoResponse)(nil), // 1: sandbox.v1.GetServerInfoResponse
-	(*ServerLimits)(nil),          // 2: sandbox.v1.ServerLimits
-	(*Enforcement)(nil),           // 3: sandbox.v1.Enforcement
-	(*Principal)(nil),             // 4: sandbox.v1.Principal
-	(*durationpb.Duration)(nil),   // 5: google.protobuf.Duration
+	(*SecretInfo)(nil),            // 2: sandbox.v1.SecretInfo
+	(*ServerLimits)(nil),          // 3: sandbox.v1.ServerLimits
+	(*Enforcement)(nil),           // 4: sandbox.v1.Enforcement
+	(*Principal)(nil),             // 5: sandbox.v1.Principal
+	(*durationpb.Duration)(nil),   // 6: google.protobuf.Duration
 }
 var file_sandbox_v1_sandbox_info_proto_depIdxs = []int32{
-	2, // 0: sandbox.v1.GetServerInfoResponse.limits:type_name -> sandbox.v1.ServerLimits
-	3, // 1: sandbox.v1.GetServerInfoResponse.enforcement:type_name -> sandbox.v1.Enforcement
-	4, // 2: sandbox.v1.GetServerInfoResponse.principal:type_name -> sandbox.v1.Principal
-	5, // 3: sandbox.v1.ServerLimits.default_timeout:type_name -> google.protobuf.Duration
-	5, // 4: sandbox.v1.ServerLimits.max_timeout:type_name -> google.protobuf.Duration
-	5, // 5: sandbox.v1.ServerLimits.end_retention:type_name -> google.protobuf.Duration
-	5, // 6: sandbox.v1.ServerLimits.default_idle_ttl:type_name -> google.protobuf.Duration
-	5, // 7: sandbox.v1.ServerLimits.default_ttl:type_name -> google.protobuf.Duration
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	3, // 0: sandbox.v1.GetServerInfoResponse.limits:type_name -> sandbox.v1.ServerLimits
+	4, // 1: sandbox.v1.GetServerInfoResponse.enforcement:type_name -> sandbox.v1.Enforcement
+	5, // 2: sandbox.v1.GetServerInfoResponse.principal:type_name -> sandbox.v1.Principal
+	2, // 3: sandbox.v1.GetServerInfoResponse.secrets:type_name -> sandbox.v1.SecretInfo
+	6, // 4: sandbox.v1.ServerLimits.default_timeout:type_name -> google.protobuf.Duration
+	6, // 5: sandbox.v1.ServerLimits.max_timeout:type_name -> google.protobuf.Duration
+	6, // 6: sandbox.v1.ServerLimits.end_retention:type_name -> google.protobuf.Duration
+	6, // 7: sandbox.v1.ServerLimits.default_idle_ttl:type_name -> google.protobuf.Duration
+	6, // 8: sandbox.v1.ServerLimits.default_ttl:type_name -> google.protobuf.Duration
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_sandbox_v1_sandbox_info_proto_init() }
@@ -472,7 +553,7 @@ func file_sandbox_v1_sandbox_info_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sandbox_v1_sandbox_info_proto_rawDesc), len(file_sandbox_v1_sandbox_info_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

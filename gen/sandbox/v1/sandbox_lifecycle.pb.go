@@ -592,7 +592,12 @@ type EgressRule struct {
 	Methods []string `protobuf:"bytes,5,rep,name=methods,proto3" json:"methods,omitempty"`
 	// Paths of HTTP requests, without the query: "/a/b" is that path, "/a/*" every
 	// path below "/a/". Upper and lower case differ. Empty: all. At most 64.
-	Paths         []string `protobuf:"bytes,6,rep,name=paths,proto3" json:"paths,omitempty"`
+	Paths []string `protobuf:"bytes,6,rep,name=paths,proto3" json:"paths,omitempty"`
+	// A secret that the server puts into the requests that the rule allows. It
+	// never enters the sandbox. The rule then allows HTTP requests in TLS to its
+	// hosts and nothing else, as one with methods, and its default port is 443. An
+	// operator decides which tenants may use a secret, and which hosts may get it.
+	Secret        *EgressSecret `protobuf:"bytes,7,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -669,6 +674,105 @@ func (x *EgressRule) GetPaths() []string {
 	return nil
 }
 
+func (x *EgressRule) GetSecret() *EgressSecret {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+// EgressSecret is how a secret of the server's configuration gets into requests:
+// in a header that the server sets, or in place of a placeholder that the
+// program sends. The default is "Authorization: Bearer SECRET".
+type EgressSecret struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The secret's name in the server's configuration, 1 to 63 characters.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The header, whose value is `prefix` and the secret. It replaces what the
+	// program sends. Empty: "Authorization". Where several rules set one header,
+	// the sandbox's own rules take precedence over the template's, and then the
+	// first one.
+	Header string `protobuf:"bytes,2,opt,name=header,proto3" json:"header,omitempty"`
+	// The text before the secret, such as "token ". Default: "Bearer " without
+	// `header`, nothing with one.
+	Prefix string `protobuf:"bytes,3,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// A user name. The header's value is then HTTP Basic credentials, with the
+	// secret as the password, as `git push` needs. Rejected beside `prefix`.
+	User string `protobuf:"bytes,4,opt,name=user,proto3" json:"user,omitempty"`
+	// A text that the server replaces with the secret in the values of headers,
+	// also within Basic credentials: 16 to 128 letters, digits, "_" and "-".
+	// Rejected beside `header`, `prefix` and `user`. A request that has it in the
+	// URL is refused; bodies are not changed.
+	Placeholder   string `protobuf:"bytes,5,opt,name=placeholder,proto3" json:"placeholder,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EgressSecret) Reset() {
+	*x = EgressSecret{}
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EgressSecret) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EgressSecret) ProtoMessage() {}
+
+func (x *EgressSecret) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EgressSecret.ProtoReflect.Descriptor instead.
+func (*EgressSecret) Descriptor() ([]byte, []int) {
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *EgressSecret) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *EgressSecret) GetHeader() string {
+	if x != nil {
+		return x.Header
+	}
+	return ""
+}
+
+func (x *EgressSecret) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *EgressSecret) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *EgressSecret) GetPlaceholder() string {
+	if x != nil {
+		return x.Placeholder
+	}
+	return ""
+}
+
 // AccessPolicy restricts file calls and, for writes, commands. Where a policy
 // is set in several places (server, template, sandbox, call), a path must pass
 // all of them, so a call can narrow but never widen. At most 64 KiB, encoded.
@@ -696,7 +800,7 @@ type AccessPolicy struct {
 
 func (x *AccessPolicy) Reset() {
 	*x = AccessPolicy{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[5]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +812,7 @@ func (x *AccessPolicy) String() string {
 func (*AccessPolicy) ProtoMessage() {}
 
 func (x *AccessPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[5]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +825,7 @@ func (x *AccessPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AccessPolicy.ProtoReflect.Descriptor instead.
 func (*AccessPolicy) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{5}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AccessPolicy) GetRootDir() string {
@@ -785,7 +889,7 @@ type Isolation struct {
 
 func (x *Isolation) Reset() {
 	*x = Isolation{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[6]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -797,7 +901,7 @@ func (x *Isolation) String() string {
 func (*Isolation) ProtoMessage() {}
 
 func (x *Isolation) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[6]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -810,7 +914,7 @@ func (x *Isolation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Isolation.ProtoReflect.Descriptor instead.
 func (*Isolation) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{6}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Isolation) GetRuntime() string {
@@ -877,7 +981,7 @@ type CreateSandboxRequest struct {
 
 func (x *CreateSandboxRequest) Reset() {
 	*x = CreateSandboxRequest{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[7]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -889,7 +993,7 @@ func (x *CreateSandboxRequest) String() string {
 func (*CreateSandboxRequest) ProtoMessage() {}
 
 func (x *CreateSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[7]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -902,7 +1006,7 @@ func (x *CreateSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSandboxRequest.ProtoReflect.Descriptor instead.
 func (*CreateSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{7}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateSandboxRequest) GetSandboxId() string {
@@ -966,7 +1070,7 @@ type CreateSandboxResponse struct {
 
 func (x *CreateSandboxResponse) Reset() {
 	*x = CreateSandboxResponse{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[8]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -978,7 +1082,7 @@ func (x *CreateSandboxResponse) String() string {
 func (*CreateSandboxResponse) ProtoMessage() {}
 
 func (x *CreateSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[8]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -991,7 +1095,7 @@ func (x *CreateSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSandboxResponse.ProtoReflect.Descriptor instead.
 func (*CreateSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{8}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CreateSandboxResponse) GetSandbox() *Sandbox {
@@ -1019,7 +1123,7 @@ type GetSandboxRequest struct {
 
 func (x *GetSandboxRequest) Reset() {
 	*x = GetSandboxRequest{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[9]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1031,7 +1135,7 @@ func (x *GetSandboxRequest) String() string {
 func (*GetSandboxRequest) ProtoMessage() {}
 
 func (x *GetSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[9]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1044,7 +1148,7 @@ func (x *GetSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSandboxRequest.ProtoReflect.Descriptor instead.
 func (*GetSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{9}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetSandboxRequest) GetSandboxId() string {
@@ -1064,7 +1168,7 @@ type GetSandboxResponse struct {
 
 func (x *GetSandboxResponse) Reset() {
 	*x = GetSandboxResponse{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[10]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1076,7 +1180,7 @@ func (x *GetSandboxResponse) String() string {
 func (*GetSandboxResponse) ProtoMessage() {}
 
 func (x *GetSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[10]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1089,7 +1193,7 @@ func (x *GetSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSandboxResponse.ProtoReflect.Descriptor instead.
 func (*GetSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{10}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetSandboxResponse) GetSandbox() *Sandbox {
@@ -1118,7 +1222,7 @@ type ListSandboxesRequest struct {
 
 func (x *ListSandboxesRequest) Reset() {
 	*x = ListSandboxesRequest{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[11]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1234,7 @@ func (x *ListSandboxesRequest) String() string {
 func (*ListSandboxesRequest) ProtoMessage() {}
 
 func (x *ListSandboxesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[11]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,7 +1247,7 @@ func (x *ListSandboxesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSandboxesRequest.ProtoReflect.Descriptor instead.
 func (*ListSandboxesRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{11}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListSandboxesRequest) GetLabels() map[string]string {
@@ -1187,7 +1291,7 @@ type ListSandboxesResponse struct {
 
 func (x *ListSandboxesResponse) Reset() {
 	*x = ListSandboxesResponse{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[12]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1199,7 +1303,7 @@ func (x *ListSandboxesResponse) String() string {
 func (*ListSandboxesResponse) ProtoMessage() {}
 
 func (x *ListSandboxesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[12]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1212,7 +1316,7 @@ func (x *ListSandboxesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSandboxesResponse.ProtoReflect.Descriptor instead.
 func (*ListSandboxesResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{12}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListSandboxesResponse) GetSandboxes() []*Sandbox {
@@ -1254,7 +1358,7 @@ type UpdateSandboxRequest struct {
 
 func (x *UpdateSandboxRequest) Reset() {
 	*x = UpdateSandboxRequest{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[13]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1370,7 @@ func (x *UpdateSandboxRequest) String() string {
 func (*UpdateSandboxRequest) ProtoMessage() {}
 
 func (x *UpdateSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[13]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1383,7 @@ func (x *UpdateSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSandboxRequest.ProtoReflect.Descriptor instead.
 func (*UpdateSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{13}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *UpdateSandboxRequest) GetSandboxId() string {
@@ -1341,7 +1445,7 @@ type UpdateSandboxResponse struct {
 
 func (x *UpdateSandboxResponse) Reset() {
 	*x = UpdateSandboxResponse{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[14]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1353,7 +1457,7 @@ func (x *UpdateSandboxResponse) String() string {
 func (*UpdateSandboxResponse) ProtoMessage() {}
 
 func (x *UpdateSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[14]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1366,7 +1470,7 @@ func (x *UpdateSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSandboxResponse.ProtoReflect.Descriptor instead.
 func (*UpdateSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{14}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *UpdateSandboxResponse) GetSandbox() *Sandbox {
@@ -1391,7 +1495,7 @@ type DeleteSandboxRequest struct {
 
 func (x *DeleteSandboxRequest) Reset() {
 	*x = DeleteSandboxRequest{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[15]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1403,7 +1507,7 @@ func (x *DeleteSandboxRequest) String() string {
 func (*DeleteSandboxRequest) ProtoMessage() {}
 
 func (x *DeleteSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[15]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1416,7 +1520,7 @@ func (x *DeleteSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSandboxRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{15}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DeleteSandboxRequest) GetSandboxId() string {
@@ -1451,7 +1555,7 @@ type DeleteSandboxResponse struct {
 
 func (x *DeleteSandboxResponse) Reset() {
 	*x = DeleteSandboxResponse{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[16]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1463,7 +1567,7 @@ func (x *DeleteSandboxResponse) String() string {
 func (*DeleteSandboxResponse) ProtoMessage() {}
 
 func (x *DeleteSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[16]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1476,7 +1580,7 @@ func (x *DeleteSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSandboxResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{16}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeleteSandboxResponse) GetDeleted() bool {
@@ -1502,7 +1606,7 @@ type CleanupSandboxesRequest struct {
 
 func (x *CleanupSandboxesRequest) Reset() {
 	*x = CleanupSandboxesRequest{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[17]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1618,7 @@ func (x *CleanupSandboxesRequest) String() string {
 func (*CleanupSandboxesRequest) ProtoMessage() {}
 
 func (x *CleanupSandboxesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[17]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1631,7 @@ func (x *CleanupSandboxesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CleanupSandboxesRequest.ProtoReflect.Descriptor instead.
 func (*CleanupSandboxesRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{17}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CleanupSandboxesRequest) GetMaxIdle() *durationpb.Duration {
@@ -1565,7 +1669,7 @@ type CleanupSandboxesResponse struct {
 
 func (x *CleanupSandboxesResponse) Reset() {
 	*x = CleanupSandboxesResponse{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[18]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1577,7 +1681,7 @@ func (x *CleanupSandboxesResponse) String() string {
 func (*CleanupSandboxesResponse) ProtoMessage() {}
 
 func (x *CleanupSandboxesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[18]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1590,7 +1694,7 @@ func (x *CleanupSandboxesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CleanupSandboxesResponse.ProtoReflect.Descriptor instead.
 func (*CleanupSandboxesResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{18}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CleanupSandboxesResponse) GetDeletedSandboxIds() []string {
@@ -1626,7 +1730,7 @@ type CleanupFailure struct {
 
 func (x *CleanupFailure) Reset() {
 	*x = CleanupFailure{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[19]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1742,7 @@ func (x *CleanupFailure) String() string {
 func (*CleanupFailure) ProtoMessage() {}
 
 func (x *CleanupFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[19]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1755,7 @@ func (x *CleanupFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CleanupFailure.ProtoReflect.Descriptor instead.
 func (*CleanupFailure) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{19}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CleanupFailure) GetSandboxId() string {
@@ -1679,7 +1783,7 @@ type SuspendSandboxRequest struct {
 
 func (x *SuspendSandboxRequest) Reset() {
 	*x = SuspendSandboxRequest{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[20]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1691,7 +1795,7 @@ func (x *SuspendSandboxRequest) String() string {
 func (*SuspendSandboxRequest) ProtoMessage() {}
 
 func (x *SuspendSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[20]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +1808,7 @@ func (x *SuspendSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendSandboxRequest.ProtoReflect.Descriptor instead.
 func (*SuspendSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{20}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SuspendSandboxRequest) GetSandboxId() string {
@@ -1724,7 +1828,7 @@ type SuspendSandboxResponse struct {
 
 func (x *SuspendSandboxResponse) Reset() {
 	*x = SuspendSandboxResponse{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[21]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1736,7 +1840,7 @@ func (x *SuspendSandboxResponse) String() string {
 func (*SuspendSandboxResponse) ProtoMessage() {}
 
 func (x *SuspendSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[21]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1749,7 +1853,7 @@ func (x *SuspendSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendSandboxResponse.ProtoReflect.Descriptor instead.
 func (*SuspendSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{21}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SuspendSandboxResponse) GetSandbox() *Sandbox {
@@ -1770,7 +1874,7 @@ type ResumeSandboxRequest struct {
 
 func (x *ResumeSandboxRequest) Reset() {
 	*x = ResumeSandboxRequest{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[22]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +1886,7 @@ func (x *ResumeSandboxRequest) String() string {
 func (*ResumeSandboxRequest) ProtoMessage() {}
 
 func (x *ResumeSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[22]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +1899,7 @@ func (x *ResumeSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeSandboxRequest.ProtoReflect.Descriptor instead.
 func (*ResumeSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{22}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ResumeSandboxRequest) GetSandboxId() string {
@@ -1815,7 +1919,7 @@ type ResumeSandboxResponse struct {
 
 func (x *ResumeSandboxResponse) Reset() {
 	*x = ResumeSandboxResponse{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[23]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1827,7 +1931,7 @@ func (x *ResumeSandboxResponse) String() string {
 func (*ResumeSandboxResponse) ProtoMessage() {}
 
 func (x *ResumeSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[23]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1840,7 +1944,7 @@ func (x *ResumeSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeSandboxResponse.ProtoReflect.Descriptor instead.
 func (*ResumeSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{23}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ResumeSandboxResponse) GetSandbox() *Sandbox {
@@ -1861,7 +1965,7 @@ type GetPoolStatusRequest struct {
 
 func (x *GetPoolStatusRequest) Reset() {
 	*x = GetPoolStatusRequest{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[24]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1873,7 +1977,7 @@ func (x *GetPoolStatusRequest) String() string {
 func (*GetPoolStatusRequest) ProtoMessage() {}
 
 func (x *GetPoolStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[24]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1886,7 +1990,7 @@ func (x *GetPoolStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPoolStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetPoolStatusRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{24}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetPoolStatusRequest) GetTemplate() string {
@@ -1913,7 +2017,7 @@ type GetPoolStatusResponse struct {
 
 func (x *GetPoolStatusResponse) Reset() {
 	*x = GetPoolStatusResponse{}
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[25]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1925,7 +2029,7 @@ func (x *GetPoolStatusResponse) String() string {
 func (*GetPoolStatusResponse) ProtoMessage() {}
 
 func (x *GetPoolStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[25]
+	mi := &file_sandbox_v1_sandbox_lifecycle_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1938,7 +2042,7 @@ func (x *GetPoolStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPoolStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetPoolStatusResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{25}
+	return file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetPoolStatusResponse) GetAvailable() int32 {
@@ -2019,7 +2123,7 @@ const file_sandbox_v1_sandbox_lifecycle_proto_rawDesc = "" +
 	"disk_bytes\x18\x04 \x01(\x03R\tdiskBytes\"d\n" +
 	"\aNetwork\x12+\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x17.sandbox.v1.NetworkModeR\x04mode\x12,\n" +
-	"\x05allow\x18\x02 \x03(\v2\x16.sandbox.v1.EgressRuleR\x05allow\"\x94\x01\n" +
+	"\x05allow\x18\x02 \x03(\v2\x16.sandbox.v1.EgressRuleR\x05allow\"\xc6\x01\n" +
 	"\n" +
 	"EgressRule\x12\x14\n" +
 	"\x05hosts\x18\x01 \x03(\tR\x05hosts\x12\x14\n" +
@@ -2027,7 +2131,14 @@ const file_sandbox_v1_sandbox_lifecycle_proto_rawDesc = "" +
 	"\x05ports\x18\x03 \x03(\rR\x05ports\x12\x14\n" +
 	"\x05group\x18\x04 \x01(\tR\x05group\x12\x18\n" +
 	"\amethods\x18\x05 \x03(\tR\amethods\x12\x14\n" +
-	"\x05paths\x18\x06 \x03(\tR\x05paths\"\xf8\x01\n" +
+	"\x05paths\x18\x06 \x03(\tR\x05paths\x120\n" +
+	"\x06secret\x18\a \x01(\v2\x18.sandbox.v1.EgressSecretR\x06secret\"\x88\x01\n" +
+	"\fEgressSecret\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06header\x18\x02 \x01(\tR\x06header\x12\x16\n" +
+	"\x06prefix\x18\x03 \x01(\tR\x06prefix\x12\x12\n" +
+	"\x04user\x18\x04 \x01(\tR\x04user\x12 \n" +
+	"\vplaceholder\x18\x05 \x01(\tR\vplaceholder\"\xf8\x01\n" +
 	"\fAccessPolicy\x12\x19\n" +
 	"\broot_dir\x18\x01 \x01(\tR\arootDir\x12\x18\n" +
 	"\avirtual\x18\x02 \x01(\bR\avirtual\x120\n" +
@@ -2153,7 +2264,7 @@ func file_sandbox_v1_sandbox_lifecycle_proto_rawDescGZIP() []byte {
 }
 
 var file_sandbox_v1_sandbox_lifecycle_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_sandbox_v1_sandbox_lifecycle_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_sandbox_v1_sandbox_lifecycle_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_sandbox_v1_sandbox_lifecycle_proto_goTypes = []any{
 	(SandboxState)(0),                // 0: sandbox.v1.SandboxState
 	(NetworkMode)(0),                 // 1: sandbox.v1.NetworkMode
@@ -2162,79 +2273,81 @@ var file_sandbox_v1_sandbox_lifecycle_proto_goTypes = []any{
 	(*Resources)(nil),                // 4: sandbox.v1.Resources
 	(*Network)(nil),                  // 5: sandbox.v1.Network
 	(*EgressRule)(nil),               // 6: sandbox.v1.EgressRule
-	(*AccessPolicy)(nil),             // 7: sandbox.v1.AccessPolicy
-	(*Isolation)(nil),                // 8: sandbox.v1.Isolation
-	(*CreateSandboxRequest)(nil),     // 9: sandbox.v1.CreateSandboxRequest
-	(*CreateSandboxResponse)(nil),    // 10: sandbox.v1.CreateSandboxResponse
-	(*GetSandboxRequest)(nil),        // 11: sandbox.v1.GetSandboxRequest
-	(*GetSandboxResponse)(nil),       // 12: sandbox.v1.GetSandboxResponse
-	(*ListSandboxesRequest)(nil),     // 13: sandbox.v1.ListSandboxesRequest
-	(*ListSandboxesResponse)(nil),    // 14: sandbox.v1.ListSandboxesResponse
-	(*UpdateSandboxRequest)(nil),     // 15: sandbox.v1.UpdateSandboxRequest
-	(*UpdateSandboxResponse)(nil),    // 16: sandbox.v1.UpdateSandboxResponse
-	(*DeleteSandboxRequest)(nil),     // 17: sandbox.v1.DeleteSandboxRequest
-	(*DeleteSandboxResponse)(nil),    // 18: sandbox.v1.DeleteSandboxResponse
-	(*CleanupSandboxesRequest)(nil),  // 19: sandbox.v1.CleanupSandboxesRequest
-	(*CleanupSandboxesResponse)(nil), // 20: sandbox.v1.CleanupSandboxesResponse
-	(*CleanupFailure)(nil),           // 21: sandbox.v1.CleanupFailure
-	(*SuspendSandboxRequest)(nil),    // 22: sandbox.v1.SuspendSandboxRequest
-	(*SuspendSandboxResponse)(nil),   // 23: sandbox.v1.SuspendSandboxResponse
-	(*ResumeSandboxRequest)(nil),     // 24: sandbox.v1.ResumeSandboxRequest
-	(*ResumeSandboxResponse)(nil),    // 25: sandbox.v1.ResumeSandboxResponse
-	(*GetPoolStatusRequest)(nil),     // 26: sandbox.v1.GetPoolStatusRequest
-	(*GetPoolStatusResponse)(nil),    // 27: sandbox.v1.GetPoolStatusResponse
-	nil,                              // 28: sandbox.v1.Sandbox.LabelsEntry
-	nil,                              // 29: sandbox.v1.SandboxSpec.EnvEntry
-	nil,                              // 30: sandbox.v1.CreateSandboxRequest.LabelsEntry
-	nil,                              // 31: sandbox.v1.ListSandboxesRequest.LabelsEntry
-	nil,                              // 32: sandbox.v1.UpdateSandboxRequest.SetLabelsEntry
-	nil,                              // 33: sandbox.v1.CleanupSandboxesRequest.LabelsEntry
-	(*timestamppb.Timestamp)(nil),    // 34: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 35: google.protobuf.Duration
-	(*structpb.Struct)(nil),          // 36: google.protobuf.Struct
+	(*EgressSecret)(nil),             // 7: sandbox.v1.EgressSecret
+	(*AccessPolicy)(nil),             // 8: sandbox.v1.AccessPolicy
+	(*Isolation)(nil),                // 9: sandbox.v1.Isolation
+	(*CreateSandboxRequest)(nil),     // 10: sandbox.v1.CreateSandboxRequest
+	(*CreateSandboxResponse)(nil),    // 11: sandbox.v1.CreateSandboxResponse
+	(*GetSandboxRequest)(nil),        // 12: sandbox.v1.GetSandboxRequest
+	(*GetSandboxResponse)(nil),       // 13: sandbox.v1.GetSandboxResponse
+	(*ListSandboxesRequest)(nil),     // 14: sandbox.v1.ListSandboxesRequest
+	(*ListSandboxesResponse)(nil),    // 15: sandbox.v1.ListSandboxesResponse
+	(*UpdateSandboxRequest)(nil),     // 16: sandbox.v1.UpdateSandboxRequest
+	(*UpdateSandboxResponse)(nil),    // 17: sandbox.v1.UpdateSandboxResponse
+	(*DeleteSandboxRequest)(nil),     // 18: sandbox.v1.DeleteSandboxRequest
+	(*DeleteSandboxResponse)(nil),    // 19: sandbox.v1.DeleteSandboxResponse
+	(*CleanupSandboxesRequest)(nil),  // 20: sandbox.v1.CleanupSandboxesRequest
+	(*CleanupSandboxesResponse)(nil), // 21: sandbox.v1.CleanupSandboxesResponse
+	(*CleanupFailure)(nil),           // 22: sandbox.v1.CleanupFailure
+	(*SuspendSandboxRequest)(nil),    // 23: sandbox.v1.SuspendSandboxRequest
+	(*SuspendSandboxResponse)(nil),   // 24: sandbox.v1.SuspendSandboxResponse
+	(*ResumeSandboxRequest)(nil),     // 25: sandbox.v1.ResumeSandboxRequest
+	(*ResumeSandboxResponse)(nil),    // 26: sandbox.v1.ResumeSandboxResponse
+	(*GetPoolStatusRequest)(nil),     // 27: sandbox.v1.GetPoolStatusRequest
+	(*GetPoolStatusResponse)(nil),    // 28: sandbox.v1.GetPoolStatusResponse
+	nil,                              // 29: sandbox.v1.Sandbox.LabelsEntry
+	nil,                              // 30: sandbox.v1.SandboxSpec.EnvEntry
+	nil,                              // 31: sandbox.v1.CreateSandboxRequest.LabelsEntry
+	nil,                              // 32: sandbox.v1.ListSandboxesRequest.LabelsEntry
+	nil,                              // 33: sandbox.v1.UpdateSandboxRequest.SetLabelsEntry
+	nil,                              // 34: sandbox.v1.CleanupSandboxesRequest.LabelsEntry
+	(*timestamppb.Timestamp)(nil),    // 35: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 36: google.protobuf.Duration
+	(*structpb.Struct)(nil),          // 37: google.protobuf.Struct
 }
 var file_sandbox_v1_sandbox_lifecycle_proto_depIdxs = []int32{
 	0,  // 0: sandbox.v1.Sandbox.state:type_name -> sandbox.v1.SandboxState
-	34, // 1: sandbox.v1.Sandbox.create_time:type_name -> google.protobuf.Timestamp
-	34, // 2: sandbox.v1.Sandbox.last_activity_time:type_name -> google.protobuf.Timestamp
-	34, // 3: sandbox.v1.Sandbox.expire_time:type_name -> google.protobuf.Timestamp
-	35, // 4: sandbox.v1.Sandbox.ttl:type_name -> google.protobuf.Duration
-	35, // 5: sandbox.v1.Sandbox.idle_ttl:type_name -> google.protobuf.Duration
-	28, // 6: sandbox.v1.Sandbox.labels:type_name -> sandbox.v1.Sandbox.LabelsEntry
+	35, // 1: sandbox.v1.Sandbox.create_time:type_name -> google.protobuf.Timestamp
+	35, // 2: sandbox.v1.Sandbox.last_activity_time:type_name -> google.protobuf.Timestamp
+	35, // 3: sandbox.v1.Sandbox.expire_time:type_name -> google.protobuf.Timestamp
+	36, // 4: sandbox.v1.Sandbox.ttl:type_name -> google.protobuf.Duration
+	36, // 5: sandbox.v1.Sandbox.idle_ttl:type_name -> google.protobuf.Duration
+	29, // 6: sandbox.v1.Sandbox.labels:type_name -> sandbox.v1.Sandbox.LabelsEntry
 	3,  // 7: sandbox.v1.Sandbox.spec:type_name -> sandbox.v1.SandboxSpec
-	8,  // 8: sandbox.v1.Sandbox.isolation:type_name -> sandbox.v1.Isolation
+	9,  // 8: sandbox.v1.Sandbox.isolation:type_name -> sandbox.v1.Isolation
 	4,  // 9: sandbox.v1.SandboxSpec.resources:type_name -> sandbox.v1.Resources
-	29, // 10: sandbox.v1.SandboxSpec.env:type_name -> sandbox.v1.SandboxSpec.EnvEntry
+	30, // 10: sandbox.v1.SandboxSpec.env:type_name -> sandbox.v1.SandboxSpec.EnvEntry
 	5,  // 11: sandbox.v1.SandboxSpec.network:type_name -> sandbox.v1.Network
-	7,  // 12: sandbox.v1.SandboxSpec.access:type_name -> sandbox.v1.AccessPolicy
+	8,  // 12: sandbox.v1.SandboxSpec.access:type_name -> sandbox.v1.AccessPolicy
 	1,  // 13: sandbox.v1.Network.mode:type_name -> sandbox.v1.NetworkMode
 	6,  // 14: sandbox.v1.Network.allow:type_name -> sandbox.v1.EgressRule
-	1,  // 15: sandbox.v1.Isolation.network:type_name -> sandbox.v1.NetworkMode
-	3,  // 16: sandbox.v1.CreateSandboxRequest.spec:type_name -> sandbox.v1.SandboxSpec
-	30, // 17: sandbox.v1.CreateSandboxRequest.labels:type_name -> sandbox.v1.CreateSandboxRequest.LabelsEntry
-	35, // 18: sandbox.v1.CreateSandboxRequest.ttl:type_name -> google.protobuf.Duration
-	35, // 19: sandbox.v1.CreateSandboxRequest.idle_ttl:type_name -> google.protobuf.Duration
-	36, // 20: sandbox.v1.CreateSandboxRequest.provider_options:type_name -> google.protobuf.Struct
-	2,  // 21: sandbox.v1.CreateSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
-	2,  // 22: sandbox.v1.GetSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
-	31, // 23: sandbox.v1.ListSandboxesRequest.labels:type_name -> sandbox.v1.ListSandboxesRequest.LabelsEntry
-	0,  // 24: sandbox.v1.ListSandboxesRequest.states:type_name -> sandbox.v1.SandboxState
-	2,  // 25: sandbox.v1.ListSandboxesResponse.sandboxes:type_name -> sandbox.v1.Sandbox
-	32, // 26: sandbox.v1.UpdateSandboxRequest.set_labels:type_name -> sandbox.v1.UpdateSandboxRequest.SetLabelsEntry
-	35, // 27: sandbox.v1.UpdateSandboxRequest.ttl:type_name -> google.protobuf.Duration
-	35, // 28: sandbox.v1.UpdateSandboxRequest.idle_ttl:type_name -> google.protobuf.Duration
-	5,  // 29: sandbox.v1.UpdateSandboxRequest.network:type_name -> sandbox.v1.Network
-	2,  // 30: sandbox.v1.UpdateSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
-	35, // 31: sandbox.v1.CleanupSandboxesRequest.max_idle:type_name -> google.protobuf.Duration
-	33, // 32: sandbox.v1.CleanupSandboxesRequest.labels:type_name -> sandbox.v1.CleanupSandboxesRequest.LabelsEntry
-	21, // 33: sandbox.v1.CleanupSandboxesResponse.failures:type_name -> sandbox.v1.CleanupFailure
-	2,  // 34: sandbox.v1.SuspendSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
-	2,  // 35: sandbox.v1.ResumeSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	7,  // 15: sandbox.v1.EgressRule.secret:type_name -> sandbox.v1.EgressSecret
+	1,  // 16: sandbox.v1.Isolation.network:type_name -> sandbox.v1.NetworkMode
+	3,  // 17: sandbox.v1.CreateSandboxRequest.spec:type_name -> sandbox.v1.SandboxSpec
+	31, // 18: sandbox.v1.CreateSandboxRequest.labels:type_name -> sandbox.v1.CreateSandboxRequest.LabelsEntry
+	36, // 19: sandbox.v1.CreateSandboxRequest.ttl:type_name -> google.protobuf.Duration
+	36, // 20: sandbox.v1.CreateSandboxRequest.idle_ttl:type_name -> google.protobuf.Duration
+	37, // 21: sandbox.v1.CreateSandboxRequest.provider_options:type_name -> google.protobuf.Struct
+	2,  // 22: sandbox.v1.CreateSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
+	2,  // 23: sandbox.v1.GetSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
+	32, // 24: sandbox.v1.ListSandboxesRequest.labels:type_name -> sandbox.v1.ListSandboxesRequest.LabelsEntry
+	0,  // 25: sandbox.v1.ListSandboxesRequest.states:type_name -> sandbox.v1.SandboxState
+	2,  // 26: sandbox.v1.ListSandboxesResponse.sandboxes:type_name -> sandbox.v1.Sandbox
+	33, // 27: sandbox.v1.UpdateSandboxRequest.set_labels:type_name -> sandbox.v1.UpdateSandboxRequest.SetLabelsEntry
+	36, // 28: sandbox.v1.UpdateSandboxRequest.ttl:type_name -> google.protobuf.Duration
+	36, // 29: sandbox.v1.UpdateSandboxRequest.idle_ttl:type_name -> google.protobuf.Duration
+	5,  // 30: sandbox.v1.UpdateSandboxRequest.network:type_name -> sandbox.v1.Network
+	2,  // 31: sandbox.v1.UpdateSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
+	36, // 32: sandbox.v1.CleanupSandboxesRequest.max_idle:type_name -> google.protobuf.Duration
+	34, // 33: sandbox.v1.CleanupSandboxesRequest.labels:type_name -> sandbox.v1.CleanupSandboxesRequest.LabelsEntry
+	22, // 34: sandbox.v1.CleanupSandboxesResponse.failures:type_name -> sandbox.v1.CleanupFailure
+	2,  // 35: sandbox.v1.SuspendSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
+	2,  // 36: sandbox.v1.ResumeSandboxResponse.sandbox:type_name -> sandbox.v1.Sandbox
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_sandbox_v1_sandbox_lifecycle_proto_init() }
@@ -2248,7 +2361,7 @@ func file_sandbox_v1_sandbox_lifecycle_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sandbox_v1_sandbox_lifecycle_proto_rawDesc), len(file_sandbox_v1_sandbox_lifecycle_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -161,11 +161,15 @@ func (EgressRefusalReason) EnumDescriptor() ([]byte, []int) {
 // CallContext is what the server decided for a call. It travels beside the
 // caller's request, as metadata.
 type CallContext struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Confinement   *Confinement           `protobuf:"bytes,1,opt,name=confinement,proto3" json:"confinement,omitempty"`
-	Limits        *Limits                `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Confinement *Confinement           `protobuf:"bytes,1,opt,name=confinement,proto3" json:"confinement,omitempty"`
+	Limits      *Limits                `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Execute: the certificate in PEM of the authority that signs for hosts whose
+	// TLS the server ends. The command trusts it in addition to the sandbox's own
+	// authorities. Empty: none.
+	EgressAuthority []byte `protobuf:"bytes,3,opt,name=egress_authority,json=egressAuthority,proto3" json:"egress_authority,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *CallContext) Reset() {
@@ -208,6 +212,13 @@ func (x *CallContext) GetConfinement() *Confinement {
 func (x *CallContext) GetLimits() *Limits {
 	if x != nil {
 		return x.Limits
+	}
+	return nil
+}
+
+func (x *CallContext) GetEgressAuthority() []byte {
+	if x != nil {
+		return x.EgressAuthority
 	}
 	return nil
 }
@@ -1297,10 +1308,11 @@ var File_sandbox_agent_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_sandbox_agent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	"$sandbox/agent/v1/agent_service.proto\x12\x10sandbox.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1esandbox/v1/sandbox_files.proto\x1a sandbox/v1/sandbox_forward.proto\x1a\"sandbox/v1/sandbox_lifecycle.proto\x1a sandbox/v1/sandbox_process.proto\x1a\x1fsandbox/v1/sandbox_search.proto\"\x80\x01\n" +
+	"$sandbox/agent/v1/agent_service.proto\x12\x10sandbox.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1esandbox/v1/sandbox_files.proto\x1a sandbox/v1/sandbox_forward.proto\x1a\"sandbox/v1/sandbox_lifecycle.proto\x1a sandbox/v1/sandbox_process.proto\x1a\x1fsandbox/v1/sandbox_search.proto\"\xab\x01\n" +
 	"\vCallContext\x12?\n" +
 	"\vconfinement\x18\x01 \x01(\v2\x1d.sandbox.agent.v1.ConfinementR\vconfinement\x120\n" +
-	"\x06limits\x18\x02 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\"C\n" +
+	"\x06limits\x18\x02 \x01(\v2\x18.sandbox.agent.v1.LimitsR\x06limits\x12)\n" +
+	"\x10egress_authority\x18\x03 \x01(\fR\x0fegressAuthority\"C\n" +
 	"\vConfinement\x124\n" +
 	"\bpolicies\x18\x01 \x03(\v2\x18.sandbox.v1.AccessPolicyR\bpolicies\"\xc2\x02\n" +
 	"\x06Limits\x12(\n" +

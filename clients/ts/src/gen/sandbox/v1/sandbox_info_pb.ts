@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file sandbox/v1/sandbox_info.proto.
  */
 export const file_sandbox_v1_sandbox_info: GenFile = /*@__PURE__*/
-  fileDesc("Ch1zYW5kYm94L3YxL3NhbmRib3hfaW5mby5wcm90bxIKc2FuZGJveC52MSIWChRHZXRTZXJ2ZXJJbmZvUmVxdWVzdCLlAQoVR2V0U2VydmVySW5mb1Jlc3BvbnNlEg8KB3ZlcnNpb24YASABKAkSEAoIcHJvdmlkZXIYAiABKAkSFAoMY2FwYWJpbGl0aWVzGAMgAygJEigKBmxpbWl0cxgEIAEoCzIYLnNhbmRib3gudjEuU2VydmVyTGltaXRzEiwKC2VuZm9yY2VtZW50GAUgAygLMhcuc2FuZGJveC52MS5FbmZvcmNlbWVudBIRCgl0ZW1wbGF0ZXMYBiADKAkSKAoJcHJpbmNpcGFsGAcgASgLMhUuc2FuZGJveC52MS5QcmluY2lwYWwivgIKDFNlcnZlckxpbWl0cxIZChFtYXhfbWVzc2FnZV9ieXRlcxgBIAEoAxIyCg9kZWZhdWx0X3RpbWVvdXQYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SLgoLbWF4X3RpbWVvdXQYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SGAoQb3V0cHV0X2xvZ19ieXRlcxgEIAEoAxIwCg1lbmRfcmV0ZW50aW9uGAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEjMKEGRlZmF1bHRfaWRsZV90dGwYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SLgoLZGVmYXVsdF90dGwYByABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24iPQoLRW5mb3JjZW1lbnQSDAoEbmFtZRgBIAEoCRIQCghlbmZvcmNlZBgCIAEoCBIOCgZkZXRhaWwYAyABKAkiNwoJUHJpbmNpcGFsEgwKBG5hbWUYASABKAkSDgoGdGVuYW50GAIgASgJEgwKBHJvbGUYAyABKAlCN1o1Z2l0aHViLmNvbS9zYW5kZ2F0ZS9zYW5kZ2F0ZS9nZW4vc2FuZGJveC92MTtzYW5kYm94djFiBnByb3RvMw", [file_google_protobuf_duration]);
+  fileDesc("Ch1zYW5kYm94L3YxL3NhbmRib3hfaW5mby5wcm90bxIKc2FuZGJveC52MSIWChRHZXRTZXJ2ZXJJbmZvUmVxdWVzdCKOAgoVR2V0U2VydmVySW5mb1Jlc3BvbnNlEg8KB3ZlcnNpb24YASABKAkSEAoIcHJvdmlkZXIYAiABKAkSFAoMY2FwYWJpbGl0aWVzGAMgAygJEigKBmxpbWl0cxgEIAEoCzIYLnNhbmRib3gudjEuU2VydmVyTGltaXRzEiwKC2VuZm9yY2VtZW50GAUgAygLMhcuc2FuZGJveC52MS5FbmZvcmNlbWVudBIRCgl0ZW1wbGF0ZXMYBiADKAkSKAoJcHJpbmNpcGFsGAcgASgLMhUuc2FuZGJveC52MS5QcmluY2lwYWwSJwoHc2VjcmV0cxgIIAMoCzIWLnNhbmRib3gudjEuU2VjcmV0SW5mbyI5CgpTZWNyZXRJbmZvEgwKBG5hbWUYASABKAkSDgoGc291cmNlGAIgASgJEg0KBWhvc3RzGAMgAygJIr4CCgxTZXJ2ZXJMaW1pdHMSGQoRbWF4X21lc3NhZ2VfYnl0ZXMYASABKAMSMgoPZGVmYXVsdF90aW1lb3V0GAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEi4KC21heF90aW1lb3V0GAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhgKEG91dHB1dF9sb2dfYnl0ZXMYBCABKAMSMAoNZW5kX3JldGVudGlvbhgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIzChBkZWZhdWx0X2lkbGVfdHRsGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEi4KC2RlZmF1bHRfdHRsGAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIj0KC0VuZm9yY2VtZW50EgwKBG5hbWUYASABKAkSEAoIZW5mb3JjZWQYAiABKAgSDgoGZGV0YWlsGAMgASgJIjcKCVByaW5jaXBhbBIMCgRuYW1lGAEgASgJEg4KBnRlbmFudBgCIAEoCRIMCgRyb2xlGAMgASgJQjdaNWdpdGh1Yi5jb20vc2FuZGdhdGUvc2FuZGdhdGUvZ2VuL3NhbmRib3gvdjE7c2FuZGJveHYxYgZwcm90bzM", [file_google_protobuf_duration]);
 
 /**
  * GetServerInfoRequest has no fields.
@@ -85,6 +85,13 @@ export type GetServerInfoResponse = Message<"sandbox.v1.GetServerInfoResponse"> 
    * @generated from field: sandbox.v1.Principal principal = 7;
    */
   principal?: Principal | undefined;
+
+  /**
+   * The secrets that rules of the caller's sandboxes can name, ordered by name.
+   *
+   * @generated from field: repeated sandbox.v1.SecretInfo secrets = 8;
+   */
+  secrets: SecretInfo[];
 };
 
 /**
@@ -93,6 +100,41 @@ export type GetServerInfoResponse = Message<"sandbox.v1.GetServerInfoResponse"> 
  */
 export const GetServerInfoResponseSchema: GenMessage<GetServerInfoResponse> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_info, 1);
+
+/**
+ * SecretInfo describes a secret, never its value.
+ *
+ * @generated from message sandbox.v1.SecretInfo
+ */
+export type SecretInfo = Message<"sandbox.v1.SecretInfo"> & {
+  /**
+   * The name, for EgressSecret.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * Where the server reads it: "file" or "env".
+   *
+   * @generated from field: string source = 2;
+   */
+  source: string;
+
+  /**
+   * The hosts that may get it, as in EgressRule.
+   *
+   * @generated from field: repeated string hosts = 3;
+   */
+  hosts: string[];
+};
+
+/**
+ * Describes the message sandbox.v1.SecretInfo.
+ * Use `create(SecretInfoSchema)` to create a new message.
+ */
+export const SecretInfoSchema: GenMessage<SecretInfo> = /*@__PURE__*/
+  messageDesc(file_sandbox_v1_sandbox_info, 2);
 
 /**
  * ServerLimits are bounds and defaults of the server.
@@ -155,7 +197,7 @@ export type ServerLimits = Message<"sandbox.v1.ServerLimits"> & {
  * Use `create(ServerLimitsSchema)` to create a new message.
  */
 export const ServerLimitsSchema: GenMessage<ServerLimits> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_info, 2);
+  messageDesc(file_sandbox_v1_sandbox_info, 3);
 
 /**
  * Enforcement reports whether one protection is enforced.
@@ -191,7 +233,7 @@ export type Enforcement = Message<"sandbox.v1.Enforcement"> & {
  * Use `create(EnforcementSchema)` to create a new message.
  */
 export const EnforcementSchema: GenMessage<Enforcement> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_info, 3);
+  messageDesc(file_sandbox_v1_sandbox_info, 4);
 
 /**
  * Principal is the authenticated caller.
@@ -226,5 +268,5 @@ export type Principal = Message<"sandbox.v1.Principal"> & {
  * Use `create(PrincipalSchema)` to create a new message.
  */
 export const PrincipalSchema: GenMessage<Principal> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_info, 4);
+  messageDesc(file_sandbox_v1_sandbox_info, 5);
 

@@ -12,7 +12,7 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file sandbox/v1/sandbox_lifecycle.proto.
  */
 export const file_sandbox_v1_sandbox_lifecycle: GenFile = /*@__PURE__*/
-  fileDesc("CiJzYW5kYm94L3YxL3NhbmRib3hfbGlmZWN5Y2xlLnByb3RvEgpzYW5kYm94LnYxIuIECgdTYW5kYm94EhIKCnNhbmRib3hfaWQYASABKAkSEwoLaW5jYXJuYXRpb24YAiABKAkSJwoFc3RhdGUYAyABKA4yGC5zYW5kYm94LnYxLlNhbmRib3hTdGF0ZRIVCg1zdGF0ZV9tZXNzYWdlGAQgASgJEi8KC2NyZWF0ZV90aW1lGAUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBI2ChJsYXN0X2FjdGl2aXR5X3RpbWUYBiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC2V4cGlyZV90aW1lGAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBImCgN0dGwYCCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKwoIaWRsZV90dGwYCSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SLwoGbGFiZWxzGAogAygLMh8uc2FuZGJveC52MS5TYW5kYm94LkxhYmVsc0VudHJ5EhAKCHRlbXBsYXRlGAsgASgJEiUKBHNwZWMYDCABKAsyFy5zYW5kYm94LnYxLlNhbmRib3hTcGVjEhEKCWZyb21fcG9vbBgNIAEoCBIWCg5zdWJzdHJhdGVfbmFtZRgOIAEoCRIoCglpc29sYXRpb24YDyABKAsyFS5zYW5kYm94LnYxLklzb2xhdGlvbhIRCgl0cmFuc3BvcnQYECABKAkaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASKdAgoLU2FuZGJveFNwZWMSDQoFaW1hZ2UYASABKAkSKAoJcmVzb3VyY2VzGAIgASgLMhUuc2FuZGJveC52MS5SZXNvdXJjZXMSLQoDZW52GAMgAygLMiAuc2FuZGJveC52MS5TYW5kYm94U3BlYy5FbnZFbnRyeRIZChF3b3JraW5nX2RpcmVjdG9yeRgEIAEoCRIkCgduZXR3b3JrGAUgASgLMhMuc2FuZGJveC52MS5OZXR3b3JrEigKBmFjY2VzcxgGIAEoCzIYLnNhbmRib3gudjEuQWNjZXNzUG9saWN5Eg8KB2NvbW1hbmQYByADKAkaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJgCglSZXNvdXJjZXMSFAoMbWVtb3J5X2J5dGVzGAEgASgDEhIKCmNwdV9taWxsaXMYAiABKAUSFQoNbWF4X3Byb2Nlc3NlcxgDIAEoBRISCgpkaXNrX2J5dGVzGAQgASgDIlcKB05ldHdvcmsSJQoEbW9kZRgBIAEoDjIXLnNhbmRib3gudjEuTmV0d29ya01vZGUSJQoFYWxsb3cYAiADKAsyFi5zYW5kYm94LnYxLkVncmVzc1J1bGUiaAoKRWdyZXNzUnVsZRINCgVob3N0cxgBIAMoCRINCgVjaWRycxgCIAMoCRINCgVwb3J0cxgDIAMoDRINCgVncm91cBgEIAEoCRIPCgdtZXRob2RzGAUgAygJEg0KBXBhdGhzGAYgAygJIp8BCgxBY2Nlc3NQb2xpY3kSEAoIcm9vdF9kaXIYASABKAkSDwoHdmlydHVhbBgCIAEoCBIcChR3cml0ZV9hbGxvd19wcmVmaXhlcxgDIAMoCRIbChN3cml0ZV9kZW55X3ByZWZpeGVzGAQgAygJEhoKEnJlYWRfZGVueV9wcmVmaXhlcxgFIAMoCRIVCg1kZW55X2NvbW1hbmRzGAYgAygJIowBCglJc29sYXRpb24SDwoHcnVudGltZRgBIAEoCRIoCgduZXR3b3JrGAIgASgOMhcuc2FuZGJveC52MS5OZXR3b3JrTW9kZRIUCgx1bnByaXZpbGVnZWQYAyABKAgSGAoQcmVhZF9vbmx5X3N5c3RlbRgEIAEoCBIUCgxub3RfZW5mb3JjZWQYBSADKAki2AIKFENyZWF0ZVNhbmRib3hSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkSEAoIdGVtcGxhdGUYAiABKAkSJQoEc3BlYxgDIAEoCzIXLnNhbmRib3gudjEuU2FuZGJveFNwZWMSPAoGbGFiZWxzGAQgAygLMiwuc2FuZGJveC52MS5DcmVhdGVTYW5kYm94UmVxdWVzdC5MYWJlbHNFbnRyeRImCgN0dGwYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKwoIaWRsZV90dGwYBiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SMQoQcHJvdmlkZXJfb3B0aW9ucxgHIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3QaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJOChVDcmVhdGVTYW5kYm94UmVzcG9uc2USJAoHc2FuZGJveBgBIAEoCzITLnNhbmRib3gudjEuU2FuZGJveBIPCgdjcmVhdGVkGAIgASgIIicKEUdldFNhbmRib3hSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkiOgoSR2V0U2FuZGJveFJlc3BvbnNlEiQKB3NhbmRib3gYASABKAsyEy5zYW5kYm94LnYxLlNhbmRib3gi1AEKFExpc3RTYW5kYm94ZXNSZXF1ZXN0EjwKBmxhYmVscxgBIAMoCzIsLnNhbmRib3gudjEuTGlzdFNhbmRib3hlc1JlcXVlc3QuTGFiZWxzRW50cnkSKAoGc3RhdGVzGAIgAygOMhguc2FuZGJveC52MS5TYW5kYm94U3RhdGUSEQoJcGFnZV9zaXplGAMgASgFEhIKCnBhZ2VfdG9rZW4YBCABKAkaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJYChVMaXN0U2FuZGJveGVzUmVzcG9uc2USJgoJc2FuZGJveGVzGAEgAygLMhMuc2FuZGJveC52MS5TYW5kYm94EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLCAgoUVXBkYXRlU2FuZGJveFJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRJDCgpzZXRfbGFiZWxzGAIgAygLMi8uc2FuZGJveC52MS5VcGRhdGVTYW5kYm94UmVxdWVzdC5TZXRMYWJlbHNFbnRyeRIVCg1yZW1vdmVfbGFiZWxzGAMgAygJEiYKA3R0bBgEIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIrCghpZGxlX3R0bBgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhINCgVyZW5ldxgGIAEoCBIkCgduZXR3b3JrGAcgASgLMhMuc2FuZGJveC52MS5OZXR3b3JrGjAKDlNldExhYmVsc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEiPQoVVXBkYXRlU2FuZGJveFJlc3BvbnNlEiQKB3NhbmRib3gYASABKAsyEy5zYW5kYm94LnYxLlNhbmRib3giXwoURGVsZXRlU2FuZGJveFJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRIVCg1hbGxvd19taXNzaW5nGAIgASgIEhwKFGV4cGVjdGVkX2luY2FybmF0aW9uGAMgASgJIigKFURlbGV0ZVNhbmRib3hSZXNwb25zZRIPCgdkZWxldGVkGAEgASgIIscBChdDbGVhbnVwU2FuZGJveGVzUmVxdWVzdBIrCghtYXhfaWRsZRgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhI/CgZsYWJlbHMYAiADKAsyLy5zYW5kYm94LnYxLkNsZWFudXBTYW5kYm94ZXNSZXF1ZXN0LkxhYmVsc0VudHJ5Eg8KB2RyeV9ydW4YAyABKAgaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJzChhDbGVhbnVwU2FuZGJveGVzUmVzcG9uc2USGwoTZGVsZXRlZF9zYW5kYm94X2lkcxgBIAMoCRIMCgRrZXB0GAIgASgFEiwKCGZhaWx1cmVzGAMgAygLMhouc2FuZGJveC52MS5DbGVhbnVwRmFpbHVyZSI1Cg5DbGVhbnVwRmFpbHVyZRISCgpzYW5kYm94X2lkGAEgASgJEg8KB21lc3NhZ2UYAiABKAkiKwoVU3VzcGVuZFNhbmRib3hSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkiPgoWU3VzcGVuZFNhbmRib3hSZXNwb25zZRIkCgdzYW5kYm94GAEgASgLMhMuc2FuZGJveC52MS5TYW5kYm94IioKFFJlc3VtZVNhbmRib3hSZXF1ZXN0EhIKCnNhbmRib3hfaWQYASABKAkiPQoVUmVzdW1lU2FuZGJveFJlc3BvbnNlEiQKB3NhbmRib3gYASABKAsyEy5zYW5kYm94LnYxLlNhbmRib3giKAoUR2V0UG9vbFN0YXR1c1JlcXVlc3QSEAoIdGVtcGxhdGUYASABKAkiWQoVR2V0UG9vbFN0YXR1c1Jlc3BvbnNlEhEKCWF2YWlsYWJsZRgBIAEoBRIOCgZhY3RpdmUYAiABKAUSDQoFdG90YWwYAyABKAUSDgoGdGFyZ2V0GAQgASgFKrYBCgxTYW5kYm94U3RhdGUSHQoZU0FOREJPWF9TVEFURV9VTlNQRUNJRklFRBAAEhoKFlNBTkRCT1hfU1RBVEVfQ1JFQVRJTkcQARIYChRTQU5EQk9YX1NUQVRFX0FDVElWRRACEhsKF1NBTkRCT1hfU1RBVEVfU1VTUEVOREVEEAMSGgoWU0FOREJPWF9TVEFURV9ERUxFVElORxAEEhgKFFNBTkRCT1hfU1RBVEVfRkFJTEVEEAUqcQoLTmV0d29ya01vZGUSHAoYTkVUV09SS19NT0RFX1VOU1BFQ0lGSUVEEAASFQoRTkVUV09SS19NT0RFX05PTkUQARIWChJORVRXT1JLX01PREVfUFJPWFkQAhIVChFORVRXT1JLX01PREVfRlVMTBADQjdaNWdpdGh1Yi5jb20vc2FuZGdhdGUvc2FuZGdhdGUvZ2VuL3NhbmRib3gvdjE7c2FuZGJveHYxYgZwcm90bzM", [file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp]);
+  fileDesc("CiJzYW5kYm94L3YxL3NhbmRib3hfbGlmZWN5Y2xlLnByb3RvEgpzYW5kYm94LnYxIuIECgdTYW5kYm94EhIKCnNhbmRib3hfaWQYASABKAkSEwoLaW5jYXJuYXRpb24YAiABKAkSJwoFc3RhdGUYAyABKA4yGC5zYW5kYm94LnYxLlNhbmRib3hTdGF0ZRIVCg1zdGF0ZV9tZXNzYWdlGAQgASgJEi8KC2NyZWF0ZV90aW1lGAUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBI2ChJsYXN0X2FjdGl2aXR5X3RpbWUYBiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC2V4cGlyZV90aW1lGAcgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBImCgN0dGwYCCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKwoIaWRsZV90dGwYCSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SLwoGbGFiZWxzGAogAygLMh8uc2FuZGJveC52MS5TYW5kYm94LkxhYmVsc0VudHJ5EhAKCHRlbXBsYXRlGAsgASgJEiUKBHNwZWMYDCABKAsyFy5zYW5kYm94LnYxLlNhbmRib3hTcGVjEhEKCWZyb21fcG9vbBgNIAEoCBIWCg5zdWJzdHJhdGVfbmFtZRgOIAEoCRIoCglpc29sYXRpb24YDyABKAsyFS5zYW5kYm94LnYxLklzb2xhdGlvbhIRCgl0cmFuc3BvcnQYECABKAkaLQoLTGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASKdAgoLU2FuZGJveFNwZWMSDQoFaW1hZ2UYASABKAkSKAoJcmVzb3VyY2VzGAIgASgLMhUuc2FuZGJveC52MS5SZXNvdXJjZXMSLQoDZW52GAMgAygLMiAuc2FuZGJveC52MS5TYW5kYm94U3BlYy5FbnZFbnRyeRIZChF3b3JraW5nX2RpcmVjdG9yeRgEIAEoCRIkCgduZXR3b3JrGAUgASgLMhMuc2FuZGJveC52MS5OZXR3b3JrEigKBmFjY2VzcxgGIAEoCzIYLnNhbmRib3gudjEuQWNjZXNzUG9saWN5Eg8KB2NvbW1hbmQYByADKAkaKgoIRW52RW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJgCglSZXNvdXJjZXMSFAoMbWVtb3J5X2J5dGVzGAEgASgDEhIKCmNwdV9taWxsaXMYAiABKAUSFQoNbWF4X3Byb2Nlc3NlcxgDIAEoBRISCgpkaXNrX2J5dGVzGAQgASgDIlcKB05ldHdvcmsSJQoEbW9kZRgBIAEoDjIXLnNhbmRib3gudjEuTmV0d29ya01vZGUSJQoFYWxsb3cYAiADKAsyFi5zYW5kYm94LnYxLkVncmVzc1J1bGUikgEKCkVncmVzc1J1bGUSDQoFaG9zdHMYASADKAkSDQoFY2lkcnMYAiADKAkSDQoFcG9ydHMYAyADKA0SDQoFZ3JvdXAYBCABKAkSDwoHbWV0aG9kcxgFIAMoCRINCgVwYXRocxgGIAMoCRIoCgZzZWNyZXQYByABKAsyGC5zYW5kYm94LnYxLkVncmVzc1NlY3JldCJfCgxFZ3Jlc3NTZWNyZXQSDAoEbmFtZRgBIAEoCRIOCgZoZWFkZXIYAiABKAkSDgoGcHJlZml4GAMgASgJEgwKBHVzZXIYBCABKAkSEwoLcGxhY2Vob2xkZXIYBSABKAkinwEKDEFjY2Vzc1BvbGljeRIQCghyb290X2RpchgBIAEoCRIPCgd2aXJ0dWFsGAIgASgIEhwKFHdyaXRlX2FsbG93X3ByZWZpeGVzGAMgAygJEhsKE3dyaXRlX2RlbnlfcHJlZml4ZXMYBCADKAkSGgoScmVhZF9kZW55X3ByZWZpeGVzGAUgAygJEhUKDWRlbnlfY29tbWFuZHMYBiADKAkijAEKCUlzb2xhdGlvbhIPCgdydW50aW1lGAEgASgJEigKB25ldHdvcmsYAiABKA4yFy5zYW5kYm94LnYxLk5ldHdvcmtNb2RlEhQKDHVucHJpdmlsZWdlZBgDIAEoCBIYChByZWFkX29ubHlfc3lzdGVtGAQgASgIEhQKDG5vdF9lbmZvcmNlZBgFIAMoCSLYAgoUQ3JlYXRlU2FuZGJveFJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCRIQCgh0ZW1wbGF0ZRgCIAEoCRIlCgRzcGVjGAMgASgLMhcuc2FuZGJveC52MS5TYW5kYm94U3BlYxI8CgZsYWJlbHMYBCADKAsyLC5zYW5kYm94LnYxLkNyZWF0ZVNhbmRib3hSZXF1ZXN0LkxhYmVsc0VudHJ5EiYKA3R0bBgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIrCghpZGxlX3R0bBgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIxChBwcm92aWRlcl9vcHRpb25zGAcgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIk4KFUNyZWF0ZVNhbmRib3hSZXNwb25zZRIkCgdzYW5kYm94GAEgASgLMhMuc2FuZGJveC52MS5TYW5kYm94Eg8KB2NyZWF0ZWQYAiABKAgiJwoRR2V0U2FuZGJveFJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCSI6ChJHZXRTYW5kYm94UmVzcG9uc2USJAoHc2FuZGJveBgBIAEoCzITLnNhbmRib3gudjEuU2FuZGJveCLUAQoUTGlzdFNhbmRib3hlc1JlcXVlc3QSPAoGbGFiZWxzGAEgAygLMiwuc2FuZGJveC52MS5MaXN0U2FuZGJveGVzUmVxdWVzdC5MYWJlbHNFbnRyeRIoCgZzdGF0ZXMYAiADKA4yGC5zYW5kYm94LnYxLlNhbmRib3hTdGF0ZRIRCglwYWdlX3NpemUYAyABKAUSEgoKcGFnZV90b2tlbhgEIAEoCRotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIlgKFUxpc3RTYW5kYm94ZXNSZXNwb25zZRImCglzYW5kYm94ZXMYASADKAsyEy5zYW5kYm94LnYxLlNhbmRib3gSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIsICChRVcGRhdGVTYW5kYm94UmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEkMKCnNldF9sYWJlbHMYAiADKAsyLy5zYW5kYm94LnYxLlVwZGF0ZVNhbmRib3hSZXF1ZXN0LlNldExhYmVsc0VudHJ5EhUKDXJlbW92ZV9sYWJlbHMYAyADKAkSJgoDdHRsGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEisKCGlkbGVfdHRsGAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEg0KBXJlbmV3GAYgASgIEiQKB25ldHdvcmsYByABKAsyEy5zYW5kYm94LnYxLk5ldHdvcmsaMAoOU2V0TGFiZWxzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASI9ChVVcGRhdGVTYW5kYm94UmVzcG9uc2USJAoHc2FuZGJveBgBIAEoCzITLnNhbmRib3gudjEuU2FuZGJveCJfChREZWxldGVTYW5kYm94UmVxdWVzdBISCgpzYW5kYm94X2lkGAEgASgJEhUKDWFsbG93X21pc3NpbmcYAiABKAgSHAoUZXhwZWN0ZWRfaW5jYXJuYXRpb24YAyABKAkiKAoVRGVsZXRlU2FuZGJveFJlc3BvbnNlEg8KB2RlbGV0ZWQYASABKAgixwEKF0NsZWFudXBTYW5kYm94ZXNSZXF1ZXN0EisKCG1heF9pZGxlGAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEj8KBmxhYmVscxgCIAMoCzIvLnNhbmRib3gudjEuQ2xlYW51cFNhbmRib3hlc1JlcXVlc3QuTGFiZWxzRW50cnkSDwoHZHJ5X3J1bhgDIAEoCBotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBInMKGENsZWFudXBTYW5kYm94ZXNSZXNwb25zZRIbChNkZWxldGVkX3NhbmRib3hfaWRzGAEgAygJEgwKBGtlcHQYAiABKAUSLAoIZmFpbHVyZXMYAyADKAsyGi5zYW5kYm94LnYxLkNsZWFudXBGYWlsdXJlIjUKDkNsZWFudXBGYWlsdXJlEhIKCnNhbmRib3hfaWQYASABKAkSDwoHbWVzc2FnZRgCIAEoCSIrChVTdXNwZW5kU2FuZGJveFJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCSI+ChZTdXNwZW5kU2FuZGJveFJlc3BvbnNlEiQKB3NhbmRib3gYASABKAsyEy5zYW5kYm94LnYxLlNhbmRib3giKgoUUmVzdW1lU2FuZGJveFJlcXVlc3QSEgoKc2FuZGJveF9pZBgBIAEoCSI9ChVSZXN1bWVTYW5kYm94UmVzcG9uc2USJAoHc2FuZGJveBgBIAEoCzITLnNhbmRib3gudjEuU2FuZGJveCIoChRHZXRQb29sU3RhdHVzUmVxdWVzdBIQCgh0ZW1wbGF0ZRgBIAEoCSJZChVHZXRQb29sU3RhdHVzUmVzcG9uc2USEQoJYXZhaWxhYmxlGAEgASgFEg4KBmFjdGl2ZRgCIAEoBRINCgV0b3RhbBgDIAEoBRIOCgZ0YXJnZXQYBCABKAUqtgEKDFNhbmRib3hTdGF0ZRIdChlTQU5EQk9YX1NUQVRFX1VOU1BFQ0lGSUVEEAASGgoWU0FOREJPWF9TVEFURV9DUkVBVElORxABEhgKFFNBTkRCT1hfU1RBVEVfQUNUSVZFEAISGwoXU0FOREJPWF9TVEFURV9TVVNQRU5ERUQQAxIaChZTQU5EQk9YX1NUQVRFX0RFTEVUSU5HEAQSGAoUU0FOREJPWF9TVEFURV9GQUlMRUQQBSpxCgtOZXR3b3JrTW9kZRIcChhORVRXT1JLX01PREVfVU5TUEVDSUZJRUQQABIVChFORVRXT1JLX01PREVfTk9ORRABEhYKEk5FVFdPUktfTU9ERV9QUk9YWRACEhUKEU5FVFdPUktfTU9ERV9GVUxMEANCN1o1Z2l0aHViLmNvbS9zYW5kZ2F0ZS9zYW5kZ2F0ZS9nZW4vc2FuZGJveC92MTtzYW5kYm94djFiBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_struct, file_google_protobuf_timestamp]);
 
 /**
  * Sandbox is an isolated environment with a file system and processes.
@@ -342,6 +342,16 @@ export type EgressRule = Message<"sandbox.v1.EgressRule"> & {
    * @generated from field: repeated string paths = 6;
    */
   paths: string[];
+
+  /**
+   * A secret that the server puts into the requests that the rule allows. It
+   * never enters the sandbox. The rule then allows HTTP requests in TLS to its
+   * hosts and nothing else, as one with methods, and its default port is 443. An
+   * operator decides which tenants may use a secret, and which hosts may get it.
+   *
+   * @generated from field: sandbox.v1.EgressSecret secret = 7;
+   */
+  secret?: EgressSecret | undefined;
 };
 
 /**
@@ -350,6 +360,65 @@ export type EgressRule = Message<"sandbox.v1.EgressRule"> & {
  */
 export const EgressRuleSchema: GenMessage<EgressRule> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_lifecycle, 4);
+
+/**
+ * EgressSecret is how a secret of the server's configuration gets into requests:
+ * in a header that the server sets, or in place of a placeholder that the
+ * program sends. The default is "Authorization: Bearer SECRET".
+ *
+ * @generated from message sandbox.v1.EgressSecret
+ */
+export type EgressSecret = Message<"sandbox.v1.EgressSecret"> & {
+  /**
+   * The secret's name in the server's configuration, 1 to 63 characters.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * The header, whose value is `prefix` and the secret. It replaces what the
+   * program sends. Empty: "Authorization". Where several rules set one header,
+   * the sandbox's own rules take precedence over the template's, and then the
+   * first one.
+   *
+   * @generated from field: string header = 2;
+   */
+  header: string;
+
+  /**
+   * The text before the secret, such as "token ". Default: "Bearer " without
+   * `header`, nothing with one.
+   *
+   * @generated from field: string prefix = 3;
+   */
+  prefix: string;
+
+  /**
+   * A user name. The header's value is then HTTP Basic credentials, with the
+   * secret as the password, as `git push` needs. Rejected beside `prefix`.
+   *
+   * @generated from field: string user = 4;
+   */
+  user: string;
+
+  /**
+   * A text that the server replaces with the secret in the values of headers,
+   * also within Basic credentials: 16 to 128 letters, digits, "_" and "-".
+   * Rejected beside `header`, `prefix` and `user`. A request that has it in the
+   * URL is refused; bodies are not changed.
+   *
+   * @generated from field: string placeholder = 5;
+   */
+  placeholder: string;
+};
+
+/**
+ * Describes the message sandbox.v1.EgressSecret.
+ * Use `create(EgressSecretSchema)` to create a new message.
+ */
+export const EgressSecretSchema: GenMessage<EgressSecret> = /*@__PURE__*/
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 5);
 
 /**
  * AccessPolicy restricts file calls and, for writes, commands. Where a policy
@@ -411,7 +480,7 @@ export type AccessPolicy = Message<"sandbox.v1.AccessPolicy"> & {
  * Use `create(AccessPolicySchema)` to create a new message.
  */
 export const AccessPolicySchema: GenMessage<AccessPolicy> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 5);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 6);
 
 /**
  * Isolation describes what is enforced for one sandbox.
@@ -460,7 +529,7 @@ export type Isolation = Message<"sandbox.v1.Isolation"> & {
  * Use `create(IsolationSchema)` to create a new message.
  */
 export const IsolationSchema: GenMessage<Isolation> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 6);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 7);
 
 /**
  * CreateSandboxRequest describes the sandbox to create.
@@ -529,7 +598,7 @@ export type CreateSandboxRequest = Message<"sandbox.v1.CreateSandboxRequest"> & 
  * Use `create(CreateSandboxRequestSchema)` to create a new message.
  */
 export const CreateSandboxRequestSchema: GenMessage<CreateSandboxRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 7);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 8);
 
 /**
  * CreateSandboxResponse is the sandbox, ready for commands.
@@ -555,7 +624,7 @@ export type CreateSandboxResponse = Message<"sandbox.v1.CreateSandboxResponse"> 
  * Use `create(CreateSandboxResponseSchema)` to create a new message.
  */
 export const CreateSandboxResponseSchema: GenMessage<CreateSandboxResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 8);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 9);
 
 /**
  * GetSandboxRequest names a sandbox.
@@ -576,7 +645,7 @@ export type GetSandboxRequest = Message<"sandbox.v1.GetSandboxRequest"> & {
  * Use `create(GetSandboxRequestSchema)` to create a new message.
  */
 export const GetSandboxRequestSchema: GenMessage<GetSandboxRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 9);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 10);
 
 /**
  * GetSandboxResponse is the sandbox.
@@ -595,7 +664,7 @@ export type GetSandboxResponse = Message<"sandbox.v1.GetSandboxResponse"> & {
  * Use `create(GetSandboxResponseSchema)` to create a new message.
  */
 export const GetSandboxResponseSchema: GenMessage<GetSandboxResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 10);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 11);
 
 /**
  * ListSandboxesRequest selects sandboxes of the caller's tenant.
@@ -639,7 +708,7 @@ export type ListSandboxesRequest = Message<"sandbox.v1.ListSandboxesRequest"> & 
  * Use `create(ListSandboxesRequestSchema)` to create a new message.
  */
 export const ListSandboxesRequestSchema: GenMessage<ListSandboxesRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 11);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 12);
 
 /**
  * ListSandboxesResponse is one page.
@@ -667,7 +736,7 @@ export type ListSandboxesResponse = Message<"sandbox.v1.ListSandboxesResponse"> 
  * Use `create(ListSandboxesResponseSchema)` to create a new message.
  */
 export const ListSandboxesResponseSchema: GenMessage<ListSandboxesResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 12);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 13);
 
 /**
  * UpdateSandboxRequest changes labels, lifetimes and network rules of a sandbox.
@@ -732,7 +801,7 @@ export type UpdateSandboxRequest = Message<"sandbox.v1.UpdateSandboxRequest"> & 
  * Use `create(UpdateSandboxRequestSchema)` to create a new message.
  */
 export const UpdateSandboxRequestSchema: GenMessage<UpdateSandboxRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 13);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 14);
 
 /**
  * UpdateSandboxResponse is the updated sandbox.
@@ -751,7 +820,7 @@ export type UpdateSandboxResponse = Message<"sandbox.v1.UpdateSandboxResponse"> 
  * Use `create(UpdateSandboxResponseSchema)` to create a new message.
  */
 export const UpdateSandboxResponseSchema: GenMessage<UpdateSandboxResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 14);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 15);
 
 /**
  * DeleteSandboxRequest names the sandbox to delete.
@@ -786,7 +855,7 @@ export type DeleteSandboxRequest = Message<"sandbox.v1.DeleteSandboxRequest"> & 
  * Use `create(DeleteSandboxRequestSchema)` to create a new message.
  */
 export const DeleteSandboxRequestSchema: GenMessage<DeleteSandboxRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 15);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 16);
 
 /**
  * DeleteSandboxResponse is sent when the sandbox and its processes are gone.
@@ -807,7 +876,7 @@ export type DeleteSandboxResponse = Message<"sandbox.v1.DeleteSandboxResponse"> 
  * Use `create(DeleteSandboxResponseSchema)` to create a new message.
  */
 export const DeleteSandboxResponseSchema: GenMessage<DeleteSandboxResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 16);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 17);
 
 /**
  * CleanupSandboxesRequest selects the sandboxes to delete.
@@ -843,7 +912,7 @@ export type CleanupSandboxesRequest = Message<"sandbox.v1.CleanupSandboxesReques
  * Use `create(CleanupSandboxesRequestSchema)` to create a new message.
  */
 export const CleanupSandboxesRequestSchema: GenMessage<CleanupSandboxesRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 17);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 18);
 
 /**
  * CleanupSandboxesResponse lists what was deleted.
@@ -876,7 +945,7 @@ export type CleanupSandboxesResponse = Message<"sandbox.v1.CleanupSandboxesRespo
  * Use `create(CleanupSandboxesResponseSchema)` to create a new message.
  */
 export const CleanupSandboxesResponseSchema: GenMessage<CleanupSandboxesResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 18);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 19);
 
 /**
  * CleanupFailure is a sandbox that could not be deleted.
@@ -902,7 +971,7 @@ export type CleanupFailure = Message<"sandbox.v1.CleanupFailure"> & {
  * Use `create(CleanupFailureSchema)` to create a new message.
  */
 export const CleanupFailureSchema: GenMessage<CleanupFailure> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 19);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 20);
 
 /**
  * SuspendSandboxRequest names the sandbox to suspend.
@@ -923,7 +992,7 @@ export type SuspendSandboxRequest = Message<"sandbox.v1.SuspendSandboxRequest"> 
  * Use `create(SuspendSandboxRequestSchema)` to create a new message.
  */
 export const SuspendSandboxRequestSchema: GenMessage<SuspendSandboxRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 20);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 21);
 
 /**
  * SuspendSandboxResponse is the suspended sandbox.
@@ -942,7 +1011,7 @@ export type SuspendSandboxResponse = Message<"sandbox.v1.SuspendSandboxResponse"
  * Use `create(SuspendSandboxResponseSchema)` to create a new message.
  */
 export const SuspendSandboxResponseSchema: GenMessage<SuspendSandboxResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 21);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 22);
 
 /**
  * ResumeSandboxRequest names the sandbox to start again.
@@ -963,7 +1032,7 @@ export type ResumeSandboxRequest = Message<"sandbox.v1.ResumeSandboxRequest"> & 
  * Use `create(ResumeSandboxRequestSchema)` to create a new message.
  */
 export const ResumeSandboxRequestSchema: GenMessage<ResumeSandboxRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 22);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 23);
 
 /**
  * ResumeSandboxResponse is the sandbox, ready for commands.
@@ -982,7 +1051,7 @@ export type ResumeSandboxResponse = Message<"sandbox.v1.ResumeSandboxResponse"> 
  * Use `create(ResumeSandboxResponseSchema)` to create a new message.
  */
 export const ResumeSandboxResponseSchema: GenMessage<ResumeSandboxResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 23);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 24);
 
 /**
  * GetPoolStatusRequest names a pool.
@@ -1003,7 +1072,7 @@ export type GetPoolStatusRequest = Message<"sandbox.v1.GetPoolStatusRequest"> & 
  * Use `create(GetPoolStatusRequestSchema)` to create a new message.
  */
 export const GetPoolStatusRequestSchema: GenMessage<GetPoolStatusRequest> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 24);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 25);
 
 /**
  * GetPoolStatusResponse counts a pool's sandboxes.
@@ -1045,7 +1114,7 @@ export type GetPoolStatusResponse = Message<"sandbox.v1.GetPoolStatusResponse"> 
  * Use `create(GetPoolStatusResponseSchema)` to create a new message.
  */
 export const GetPoolStatusResponseSchema: GenMessage<GetPoolStatusResponse> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_lifecycle, 25);
+  messageDesc(file_sandbox_v1_sandbox_lifecycle, 26);
 
 /**
  * SandboxState is the state of a sandbox.

@@ -49,6 +49,7 @@ class GetServerInfoResponse(_message.Message):
     ENFORCEMENT_FIELD_NUMBER: _builtins.int
     TEMPLATES_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
+    SECRETS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """The server's version, such as "0.1.0"."""
     provider: _builtins.str
@@ -76,6 +77,10 @@ class GetServerInfoResponse(_message.Message):
     def principal(self) -> Global___Principal:
         """The authenticated caller."""
 
+    @_builtins.property
+    def secrets(self) -> _containers.RepeatedCompositeFieldContainer[Global___SecretInfo]:
+        """The secrets that rules of the caller's sandboxes can name, ordered by name."""
+
     def __init__(
         self,
         *,
@@ -86,14 +91,47 @@ class GetServerInfoResponse(_message.Message):
         enforcement: _abc.Iterable[Global___Enforcement] | None = ...,
         templates: _abc.Iterable[_builtins.str] | None = ...,
         principal: Global___Principal | None = ...,
+        secrets: _abc.Iterable[Global___SecretInfo] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "principal", b"principal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "enforcement", b"enforcement", "limits", b"limits", "principal", b"principal", "provider", b"provider", "templates", b"templates", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "enforcement", b"enforcement", "limits", b"limits", "principal", b"principal", "provider", b"provider", "secrets", b"secrets", "templates", b"templates", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
+
+@_typing.final
+class SecretInfo(_message.Message):
+    """SecretInfo describes a secret, never its value."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    HOSTS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name, for EgressSecret."""
+    source: _builtins.str
+    """Where the server reads it: "file" or "env"."""
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The hosts that may get it, as in EgressRule."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        source: _builtins.str = ...,
+        hosts: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hosts", b"hosts", "name", b"name", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SecretInfo: _TypeAlias = SecretInfo  # noqa: Y015
 
 @_typing.final
 class ServerLimits(_message.Message):

@@ -382,6 +382,7 @@ class EgressRule(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     METHODS_FIELD_NUMBER: _builtins.int
     PATHS_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     """A group of rules in the server's configuration, such as "packages". Rejected
     beside other fields.
@@ -419,6 +420,14 @@ class EgressRule(_message.Message):
         path below "/a/". Upper and lower case differ. Empty: all. At most 64.
         """
 
+    @_builtins.property
+    def secret(self) -> Global___EgressSecret:
+        """A secret that the server puts into the requests that the rule allows. It
+        never enters the sandbox. The rule then allows HTTP requests in TLS to its
+        hosts and nothing else, as one with methods, and its default port is 443. An
+        operator decides which tenants may use a secret, and which hosts may get it.
+        """
+
     def __init__(
         self,
         *,
@@ -428,14 +437,68 @@ class EgressRule(_message.Message):
         group: _builtins.str = ...,
         methods: _abc.Iterable[_builtins.str] | None = ...,
         paths: _abc.Iterable[_builtins.str] | None = ...,
+        secret: Global___EgressSecret | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["secret", b"secret"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cidrs", b"cidrs", "group", b"group", "hosts", b"hosts", "methods", b"methods", "paths", b"paths", "ports", b"ports"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cidrs", b"cidrs", "group", b"group", "hosts", b"hosts", "methods", b"methods", "paths", b"paths", "ports", b"ports", "secret", b"secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EgressRule: _TypeAlias = EgressRule  # noqa: Y015
+
+@_typing.final
+class EgressSecret(_message.Message):
+    """EgressSecret is how a secret of the server's configuration gets into requests:
+    in a header that the server sets, or in place of a placeholder that the
+    program sends. The default is "Authorization: Bearer SECRET".
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    HEADER_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    PLACEHOLDER_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The secret's name in the server's configuration, 1 to 63 characters."""
+    header: _builtins.str
+    """The header, whose value is `prefix` and the secret. It replaces what the
+    program sends. Empty: "Authorization". Where several rules set one header,
+    the sandbox's own rules take precedence over the template's, and then the
+    first one.
+    """
+    prefix: _builtins.str
+    """The text before the secret, such as "token ". Default: "Bearer " without
+    `header`, nothing with one.
+    """
+    user: _builtins.str
+    """A user name. The header's value is then HTTP Basic credentials, with the
+    secret as the password, as `git push` needs. Rejected beside `prefix`.
+    """
+    placeholder: _builtins.str
+    """A text that the server replaces with the secret in the values of headers,
+    also within Basic credentials: 16 to 128 letters, digits, "_" and "-".
+    Rejected beside `header`, `prefix` and `user`. A request that has it in the
+    URL is refused; bodies are not changed.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        header: _builtins.str = ...,
+        prefix: _builtins.str = ...,
+        user: _builtins.str = ...,
+        placeholder: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "name", b"name", "placeholder", b"placeholder", "prefix", b"prefix", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EgressSecret: _TypeAlias = EgressSecret  # noqa: Y015
 
 @_typing.final
 class AccessPolicy(_message.Message):
