@@ -12,9 +12,18 @@ import (
 
 const allowHelp = "destination to allow, which implies --network proxy: HOST[:PORT], *.HOST, ADDRESS, CIDR, [IPv6]:PORT, or the name of a group (repeatable)"
 
-// egressRules returns the rules of --allow.
-func egressRules(cmd *cobra.Command, values []string) ([]*sandboxv1.EgressRule, error) {
-	rules := make([]*sandboxv1.EgressRule, 0, len(values))
+const secretHelp = "secret that the server puts into requests to a host, which implies --network proxy: [USER@]HOST[:PORT]=NAME; with USER as HTTP Basic, else as a bearer token (repeatable)"
+
+// egressRules returns the rules of --allow and --secret.
+func egressRules(cmd *cobra.Command, values, secrets []string) ([]*sandboxv1.EgressRule, error) {
+	rules := make([]*sandboxv1.EgressRule, 0, len(values)+len(secrets))
+	for _, value := range secrets {
+		rule, ok := secretRule(value)
+		if !ok {
+			return nil, usage(cmd, "--secret is [USER@]HOST[:PORT]=NAME, not %q", value)
+		}
+		rules = append(rules, rule)
+	}
 	for _, value := range values {
 		rule, ok := egressRule(value)
 		if !ok {
@@ -23,6 +32,21 @@ func egressRules(cmd *cobra.Command, values []string) ([]*sandboxv1.EgressRule, 
 		rules = append(rules, rule)
 	}
 	return rules, nil
+}
+
+// secretRule returns the rule of one --secret.
+func secretRule(value string) (*sandboxv1.EgressRule, bool) {
+	destination, name, found := strings.Cut(value, "=")
+	user, host, hasUser := strings.Cut(destination, "@")
+	if !hasUser {
+		user, host = "", destination
+	}
+	rule, ok := egressRule(host)
+	if !ok || !found || name == "" || hasUser && user == "" || len(rule.GetHosts()) == 0 {
+		return nil, false
+	}
+	rule.Secret = &sandboxv1.EgressSecret{Name: name, User: user}
+	return rule, true
 }
 
 // egressRule returns the rule of one --allow. A single word without a port is a

@@ -22,6 +22,7 @@ type specFlags struct {
 	cpus                     float64
 	processes                int32
 	env, labels, allow       []string
+	secrets                  []string
 	options                  []string
 	ttl, idle                time.Duration
 }
@@ -38,6 +39,7 @@ func (f *specFlags) add(c *cli, cmd *cobra.Command, prefix string) {
 	flags.StringVar(&f.disk, "disk", "", "limit of writable disk, such as 2GiB")
 	flags.StringVar(&f.network, "network", "", "network access: none, proxy or full (default: the template's)")
 	flags.StringArrayVar(&f.allow, "allow", nil, allowHelp)
+	flags.StringArrayVar(&f.secrets, "secret", nil, secretHelp)
 	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label KEY=VALUE to find it by (repeatable)")
 	flags.StringArrayVar(&f.options, "option", nil, "option KEY=VALUE of the provider; lists and objects as JSON (repeatable)")
 	flags.DurationVar(&f.ttl, "ttl", 0, "lifetime from creation, such as 8h; -1s: none (default: the server's)")
@@ -96,10 +98,10 @@ func (f *specFlags) access(cmd *cobra.Command) (*sandgate.Network, error) {
 	if !ok {
 		return nil, usage(cmd, "--network is none, proxy or full, not %q", f.network)
 	}
-	if f.network == "" && len(f.allow) == 0 {
+	if f.network == "" && len(f.allow)+len(f.secrets) == 0 {
 		return nil, nil
 	}
-	rules, err := egressRules(cmd, f.allow)
+	rules, err := egressRules(cmd, f.allow, f.secrets)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 
 func (c *cli) updateCommand() *cobra.Command {
 	var change sandgate.UpdateRequest
-	var labels, allow []string
+	var labels, allow, secrets []string
 	cmd := &cobra.Command{
 		Use:   "update [flags] ID…",
 		Short: "Change labels, lifetimes and network rules of sandboxes",
@@ -22,7 +22,7 @@ func (c *cli) updateCommand() *cobra.Command {
 		ValidArgsFunction: c.completeSandboxes(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			given := cmd.Flags().Changed
-			if !slices.ContainsFunc([]string{"label", "remove-label", "ttl", "idle-ttl", "renew", "allow"}, given) {
+			if !slices.ContainsFunc([]string{"label", "remove-label", "ttl", "idle-ttl", "renew", "allow", "secret"}, given) {
 				return usage(cmd, "give a flag that changes something")
 			}
 			if given("ttl") && change.TTL == 0 || given("idle-ttl") && change.IdleTTL == 0 {
@@ -32,8 +32,8 @@ func (c *cli) updateCommand() *cobra.Command {
 			if change.SetLabels, err = assignments(cmd, "label", labels); err != nil {
 				return err
 			}
-			if given("allow") {
-				rules, err := egressRules(cmd, allow)
+			if given("allow") || given("secret") {
+				rules, err := egressRules(cmd, allow, secrets)
 				if err != nil {
 					return err
 				}
@@ -50,6 +50,7 @@ func (c *cli) updateCommand() *cobra.Command {
 	flags.DurationVar(&change.TTL, "ttl", 0, "lifetime from creation, such as 8h; -1s: none")
 	flags.DurationVar(&change.IdleTTL, "idle-ttl", 0, "lifetime from the last activity; -1s: none")
 	flags.StringArrayVar(&allow, "allow", nil, "new list of destinations of a sandbox with --network proxy, as in create (repeatable)")
+	flags.StringArrayVar(&secrets, "secret", nil, "new list of secrets for hosts, as in create (repeatable)")
 	flags.BoolVar(&change.Renew, "renew", false, "count this as activity")
 	return cmd
 }

@@ -32,7 +32,7 @@ type config struct {
 	Auth authConfig `yaml:"auth"`
 
 	Audit          auditConfig `yaml:"audit"`
-	SpecSecretFile string      `yaml:"spec_secret_file" flag:"spec-secret-file" help:"secret that salts stored hashes of environment values, the same for all replicas (default with the providers local and docker: STATE-DIR/spec-secret, created if missing)"`
+	SpecSecretFile string      `yaml:"spec_secret_file" flag:"spec-secret-file" help:"secret that salts stored hashes of environment values, and from which the certificate authorities of sandboxes are derived, the same for all replicas (default with the providers local and docker: STATE-DIR/spec-secret, created if missing)"`
 	Admin          adminConfig `yaml:"admin"`
 
 	Shutdown         shutdownConfig `yaml:"shutdown"`
@@ -50,6 +50,7 @@ type config struct {
 	Limits       limitsConfig              `yaml:"limits"`
 	Access       *accessConfig             `yaml:"access" help:"access policy of every file call and command, in every sandbox"`
 	EgressGroups map[string][]egressConfig `yaml:"egress_groups" help:"named lists of rules for the network mode proxy, with the keys of a template's egress; a template and a request can name them"`
+	Secrets      []secretConfig            `yaml:"secrets" help:"secrets that the server puts into requests of sandboxes, by rules of the network mode proxy"`
 	Templates    []templateConfig          `yaml:"templates" help:"templates that a request can name (default one, named default, without network)"`
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server"
 	"github.com/sandgate/sandgate/server/policy"
+	"github.com/sandgate/sandgate/server/secret"
 )
 
 type limitsConfig struct {
@@ -58,14 +59,52 @@ type egressConfig struct {
 	CIDRs []string `yaml:"cidrs" help:"addresses in CIDR notation; only these allow addresses that are not public"`
 	Ports []uint32 `yaml:"ports" help:"ports (default 80 and 443)"`
 	Group string   `yaml:"group" help:"name of a list in egress_groups, instead of the other keys"`
+
+	Methods []string           `yaml:"methods" help:"HTTP methods, such as GET (default all); the server ends TLS to check them"`
+	Paths   []string           `yaml:"paths" help:"paths of HTTP requests; \"/a/*\": every path below /a/ (default all); the server ends TLS to check them"`
+	Secret  egressSecretConfig `yaml:"secret" help:"secret that the server puts into the requests, in TLS only"`
+}
+
+// egressSecretConfig is how a secret gets into requests.
+type egressSecretConfig struct {
+	Name        string `yaml:"name" help:"name of an entry of secrets"`
+	Header      string `yaml:"header" help:"header that is set to prefix and the secret (default Authorization)"`
+	Prefix      string `yaml:"prefix" help:"text before the secret (default \"Bearer \" without header)"`
+	User        string `yaml:"user" help:"user name, for HTTP Basic credentials with the secret as the password"`
+	Placeholder string `yaml:"placeholder" help:"text that is replaced with the secret in the headers that a program sends, instead of header, prefix and user"`
+}
+
+// secretConfig is one secret.
+type secretConfig struct {
+	Name    string   `yaml:"name" help:"1 to 63 letters, digits, \".\", \"_\" and \"-\""`
+	Tenants []string `yaml:"tenants" help:"tenants whose sandboxes can use it; \"*\": all; without authentication the tenant is default"`
+	Hosts   []string `yaml:"hosts" help:"hosts that can get it, as in a rule; \"*\": every host that a rule names"`
+	File    string   `yaml:"file" help:"file of its value, read at each use, without one trailing newline"`
+	Env     string   `yaml:"env" help:"variable of the server's environment with its value, instead of file"`
 }
 
 func egressRules(list []egressConfig) []*sandboxv1.EgressRule {
 	var rules []*sandboxv1.EgressRule
 	for _, r := range list {
-		rules = append(rules, &sandboxv1.EgressRule{Hosts: r.Hosts, Cidrs: r.CIDRs, Ports: r.Ports, Group: r.Group})
+		rule := &sandboxv1.EgressRule{Hosts: r.Hosts, Cidrs: r.CIDRs, Ports: r.Ports, Group: r.Group, Methods: r.Methods, Paths: r.Paths}
+		if s := r.Secret; s != (egressSecretConfig{}) {
+			rule.Secret = &sandboxv1.EgressSecret{Name: s.Name, Header: s.Header, Prefix: s.Prefix, User: s.User, Placeholder: s.Placeholder}
+		}
+		rules = append(rules, rule)
 	}
 	return rules
+}
+
+// secretStore returns the secrets, nil without any.
+func secretStore(list []secretConfig) (*secret.Store, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	entries := make([]secret.Entry, 0, len(list))
+	for _, s := range list {
+		entries = append(entries, secret.Entry{Name: s.Name, Tenants: s.Tenants, Hosts: s.Hosts, File: s.File, Env: s.Env})
+	}
+	return secret.New(entries)
 }
 
 // optionsConfig holds options of a provider. A value that looks like a date, such
@@ -122,6 +161,10 @@ func (c config) server() (server.Config, error) {
 	cfg := server.Config{
 		Limits: server.Limits(c.Limits), Access: c.Access.policy(),
 		Timing: server.Timing{ReapInterval: c.Reaper.Interval},
+	}
+	var err error
+	if cfg.Secrets, err = secretStore(c.Secrets); err != nil {
+		return cfg, err
 	}
 	if len(c.EgressGroups) > 0 {
 		cfg.EgressGroups = make(map[string][]*sandboxv1.EgressRule, len(c.EgressGroups))
