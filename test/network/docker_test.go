@@ -31,14 +31,14 @@ func TestDocker(t *testing.T) {
 				})
 			}
 			port := freePort(t)
-			conform(t, startWith(t, json.RawMessage(c.options), open, port), port)
+			conform(t, startWith(t, json.RawMessage(c.options), nil, open, port), port)
 			if c.name == "gvisor" {
 				return // its transport is exec's
 			}
 			s, ca := site(t)
 			port = portOf(s.Listener.Addr().String())
 			t.Run("restart", func(t *testing.T) {
-				restart(t, startWith(t, json.RawMessage(c.options), open, port), port, ca)
+				restart(t, startWith(t, json.RawMessage(c.options), nil, open, port), port, ca)
 			})
 		})
 	}

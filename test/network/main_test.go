@@ -52,6 +52,7 @@ type testbed struct {
 	options json.RawMessage
 	ports   []uint32 // of upstreams on this machine
 	audit   *auditLog
+	change  func(*server.Config) // nil: none
 
 	client   *sandgate.Client
 	provider substrate
@@ -84,13 +85,19 @@ func (a *auditLog) Audit(_ context.Context, r server.AuditRecord) error {
 // start starts a server with the local provider.
 func start(t *testing.T, runtime string, profile local.Profile, ports ...uint32) *testbed {
 	t.Helper()
+	return startChanged(t, runtime, profile, nil, ports...)
+}
+
+// startChanged starts a server with a changed configuration.
+func startChanged(t *testing.T, runtime string, profile local.Profile, change func(*server.Config), ports ...uint32) *testbed {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
 	if _, err := exec.LookPath(runtime); err != nil {
 		t.Skipf("needs %s", runtime)
 	}
-	return startWith(t, nil, func(ctx context.Context, dir, agent string, logger *slog.Logger) (substrate, error) {
+	return startWith(t, nil, change, func(ctx context.Context, dir, agent string, logger *slog.Logger) (substrate, error) {
 		return local.New(ctx, local.Config{
 			StateDir: filepath.Join(dir, "state"), Runtime: runtime, Profile: profile, AgentPath: agent,
 			CgroupParent: "/" + filepath.Base(dir), Logger: logger,
@@ -98,13 +105,13 @@ func start(t *testing.T, runtime string, profile local.Profile, ports ...uint32)
 	}, ports...)
 }
 
-func startWith(t *testing.T, options json.RawMessage, open opener, ports ...uint32) *testbed {
+func startWith(t *testing.T, options json.RawMessage, change func(*server.Config), open opener, ports ...uint32) *testbed {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sandgate-network-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &testbed{t: t, dir: dir, open: open, options: options, ports: ports, audit: &auditLog{make(chan server.AuditRecord, 4096)}}
+	b := &testbed{t: t, dir: dir, open: open, options: options, ports: ports, audit: &auditLog{make(chan server.AuditRecord, 4096)}, change: change}
 	b.serve()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -150,13 +157,17 @@ func (b *testbed) serve() {
 	}
 	b.provider = provider
 	ports := append([]uint32{80, 443}, b.ports...)
-	srv, err := server.New(server.Config{
-		Provider: provider, Logger: logger, Audit: b.audit, Resolver: resolver{}, SpecSecret: []byte("test"),
+	cfg := server.Config{
+		Provider: provider, Logger: logger, Audit: b.audit, Resolver: resolver{}, SpecSecret: []byte("a secret of the tests"),
 		EgressGroups: map[string][]*sandboxv1.EgressRule{"tests": {{Hosts: []string{"*.example"}, Ports: ports}}},
 		Templates: []policy.Template{{Name: "default", ProviderOptions: b.options, Network: providers.NetworkProxy, Egress: []*sandboxv1.EgressRule{
 			{Hosts: []string{"*"}, Ports: ports}, {Cidrs: append([]string{"127.0.0.0/8"}, notPublic...), Ports: ports},
 		}}, {Name: "pooled", ProviderOptions: b.options, Network: providers.NetworkProxy, Pool: 1, Egress: []*sandboxv1.EgressRule{{Group: "tests"}}}},
-	})
+	}
+	if b.change != nil {
+		b.change(&cfg)
+	}
+	srv, err := server.New(cfg)
 	if err != nil {
 		b.t.Fatal(errors.Join(err, provider.Close()))
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -37,7 +36,7 @@ func TestConformance(t *testing.T) {
 func conform(t *testing.T, b *testbed, port uint32) {
 	t.Helper()
 	suite, err := conformance.Open(t.Context(), conformance.Options{
-		Address: "unix://" + filepath.Join(b.dir, "s.sock"), GoProgram: goProgram(t), Upstream: fmt.Sprintf("upstream.example:%d", port),
+		Address: "unix://" + filepath.Join(b.dir, "s.sock"), GoProgram: buildGo(t, "github.com/sandgate/sandgate/conformance/goprogram"), Upstream: fmt.Sprintf("upstream.example:%d", port),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -56,21 +55,6 @@ func conform(t *testing.T, b *testbed, port uint32) {
 	for _, one := range cases {
 		t.Run(one.Name, func(t *testing.T) { suite.Run(t.Context(), t, one) })
 	}
-}
-
-func goProgram(t *testing.T) []byte {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "goprogram")
-	build := exec.Command("go", "build", "-o", path, "github.com/sandgate/sandgate/conformance/goprogram")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	program, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return program
 }
 
 // site serves a file, and a git repository, by HTTPS. It returns the site and its

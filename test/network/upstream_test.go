@@ -1,0 +1,164 @@
+package network
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net/http"
+	"net/http/cgi"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// guarded is an upstream of HTTPS for git.example, api.example and other.example
+// that wants a secret: a git repository, a package index, and pages.
+type guarded struct {
+	*httptest.Server
+	secret atomic.Pointer[string]
+	seen   atomic.Pointer[string] // the Authorization of the last request for other.example
+	roots  *x509.CertPool
+	repo   string
+	wheel  []byte
+}
+
+func newGuarded(t *testing.T, secret string) *guarded {
+	t.Helper()
+	g := &guarded{repo: t.TempDir(), wheel: wheel(t), roots: x509.NewCertPool()}
+	g.secret.Store(&secret)
+	if out, err := exec.Command("git", "init", "-q", "--bare", "-b", "main", filepath.Join(g.repo, "repo.git")).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if out, err := exec.Command("git", "-C", filepath.Join(g.repo, "repo.git"), "config", "http.receivepack", "true").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	backend, err := exec.Command("git", "--exec-path").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	git := &cgi.Handler{
+		Path: filepath.Join(strings.TrimSpace(string(backend)), "git-http-backend"), Root: "/git",
+		Env: []string{"GIT_PROJECT_ROOT=" + g.repo, "GIT_HTTP_EXPORT_ALL=1", "REMOTE_USER=x"}, Logger: log.New(io.Discard, "", 0),
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/git/", g.wants(g.basic, git))
+	mux.Handle("/simple/demo/", g.wants(g.basic, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `<html><body><a href="/files/demo-1.0-py3-none-any.whl">demo-1.0-py3-none-any.whl</a></body></html>`)
+	})))
+	mux.Handle("/files/", g.wants(g.basic, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(g.wheel) })))
+	mux.Handle("api.example/check", g.wants(g.bearer, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "ok ", r.Proto) })))
+	mux.HandleFunc("api.example/key", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, r.Header.Get("X-Api-Key") == *g.secret.Load(), " ", r.URL.RawQuery)
+	})
+	mux.HandleFunc("api.example/echo", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Echo", r.Header.Get("Authorization"))
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Set("Trailer", "Echo-At-End")
+		fmt.Fprint(w, "body-of-the-echo")
+		w.Header().Set("Echo-At-End", r.Header.Get("Authorization"))
+	})
+	mux.HandleFunc("api.example/events", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "data: first\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	mux.HandleFunc("api.example/away", func(w http.ResponseWriter, r *http.Request) {
+		_, port, _ := strings.Cut(r.Host, ":")
+		http.Redirect(w, r, "https://other.example:"+port+"/", http.StatusFound)
+	})
+	mux.HandleFunc("other.example/", func(w http.ResponseWriter, r *http.Request) {
+		seen := r.Header.Get("Authorization")
+		g.seen.Store(&seen)
+		fmt.Fprint(w, "other")
+	})
+	g.Server = httptest.NewUnstartedServer(mux)
+	g.Config.ErrorLog = log.New(io.Discard, "", 0)
+	g.EnableHTTP2 = true
+	g.TLS = &tls.Config{Certificates: []tls.Certificate{selfSigned(t, g.roots, "git.example", "api.example", "other.example")}}
+	g.StartTLS()
+	t.Cleanup(g.Close)
+	return g
+}
+
+func (g *guarded) basic(r *http.Request) bool {
+	user, password, _ := r.BasicAuth()
+	return user == "x-access-token" && password == *g.secret.Load()
+}
+
+func (g *guarded) bearer(r *http.Request) bool {
+	return r.Header.Get("Authorization") == "Bearer "+*g.secret.Load()
+}
+
+// wants lets requests with the secret pass.
+func (g *guarded) wants(has func(*http.Request) bool, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !has(r) {
+			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+			http.Error(w, "the secret is missing", http.StatusUnauthorized)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// selfSigned returns a certificate for the names, which it adds to roots.
+func selfSigned(t *testing.T, roots *x509.CertPool, names ...string) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "upstream"}, DNSNames: names,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots.AddCert(certificate)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// wheel returns a package of Python without modules.
+func wheel(t *testing.T) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	z := zip.NewWriter(&buf)
+	for name, content := range map[string]string{
+		"demo-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n",
+		"demo-1.0.dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+		"demo-1.0.dist-info/RECORD":   "demo-1.0.dist-info/METADATA,,\ndemo-1.0.dist-info/WHEEL,,\ndemo-1.0.dist-info/RECORD,,\n",
+	} {
+		w, err := z.Create(name)
+		if err == nil {
+			_, err = io.WriteString(w, content)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
