@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from sandgate import AccessPolicy, EgressRule, Resources, _plans
+from sandgate import AccessPolicy, EgressRule, EgressSecret, Resources, _plans
 from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as lifecycle_pb
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as process_pb
 from sandgate.options import ExecuteOptions, create_request, execute_request
@@ -26,6 +26,7 @@ def test_an_empty_spec_sends_no_spec_but_an_id() -> None:
 
 
 def test_every_property_arrives() -> None:
+    secret = EgressSecret("git", user="u")
     request = create_request(
         {
             "sandbox_id": "a",
@@ -35,7 +36,11 @@ def test_every_property_arrives() -> None:
             "env": {"K": "V"},
             "working_directory": "/w",
             "network": "PROXY",
-            "network_allow": [EgressRule(["a.example"], ports=[443, 80]), EgressRule(group="packages")],
+            "network_allow": [
+                EgressRule(["a.example"], ports=[443, 80]),
+                EgressRule(group="packages"),
+                EgressRule(["b.example"], methods=["POST"], paths=["/p/*"], secret=secret),
+            ],
             "access": AccessPolicy(root_dir="/r", virtual=True, write_deny_prefixes=["/x"]),
             "command": ["sleep", "1"],
             "labels": {"l": "1"},
@@ -52,6 +57,10 @@ def test_every_property_arrives() -> None:
     assert list(spec.network.allow[0].hosts) == ["a.example"]
     assert list(spec.network.allow[0].ports) == [443, 80]
     assert spec.network.allow[1].group == "packages"
+    third = spec.network.allow[2]
+    assert (list(third.methods), list(third.paths)) == (["POST"], ["/p/*"])
+    assert (third.secret.name, third.secret.user, third.secret.header) == ("git", "u", "")
+    assert not spec.network.allow[0].HasField("secret")
     assert spec.access.virtual
     assert list(spec.command) == ["sleep", "1"]
     assert (request.ttl.seconds, request.ttl.nanos) == (1, 500_000_000)

@@ -88,6 +88,7 @@ export { Sandbox } from "./sandbox.js";
 export type {
   AccessPolicy,
   EgressRule,
+  EgressSecret,
   Isolation,
   NetworkModeName,
   Resources,

@@ -38,16 +38,45 @@ export interface Resources {
   diskBytes?: number;
 }
 
+/**
+ * How a secret of the server's configuration gets into requests. The default is
+ * "Authorization: Bearer SECRET". The secret never enters the sandbox.
+ */
+export interface EgressSecret {
+  /** The secret's name in the server's configuration; {@link ServerInfo.secrets} lists them. */
+  name: string;
+  /** The header that is set to `prefix` and the secret. Default: "Authorization". */
+  header?: string;
+  /** The text before the secret. Default: "Bearer " without `header`, nothing with one. */
+  prefix?: string;
+  /** A user name, for HTTP Basic with the secret as the password, as `git push` needs. */
+  user?: string;
+  /**
+   * 16 to 128 letters, digits, "_" and "-", replaced with the secret in the headers
+   * that a program sends, instead of `header`, `prefix` and `user`.
+   */
+  placeholder?: string;
+}
+
 /** Destinations that the network mode PROXY allows: hosts and CIDRs, or a group. */
 export interface EgressRule {
   /** "example.com", "*.example.com" for every name below it, "*" for every name. */
   hosts?: string[];
   /** Addresses in CIDR notation, IPv4 or IPv6. */
   cidrs?: string[];
-  /** Default: 80 and 443. */
+  /** Default: 80 and 443; with a secret 443. */
   ports?: number[];
   /** A group of rules in the server's configuration, such as "packages". */
   group?: string;
+  /**
+   * HTTP methods, such as "GET". Default: all. With methods, paths or a secret the rule
+   * allows HTTP requests only, and the server ends TLS to read them.
+   */
+  methods?: string[];
+  /** "/a/b", or "/a/*" for every path below "/a/". Default: all. */
+  paths?: string[];
+  /** A secret that the server puts into the requests, in TLS only. */
+  secret?: EgressSecret;
 }
 
 /**
@@ -142,6 +171,8 @@ export interface ServerInfo {
   templates: string[];
   /** The authenticated caller; `name` is empty without authentication. */
   principal: { name: string; tenant: string; role: string };
+  /** The secrets that rules can name, never their values; `source` is "file" or "env". */
+  secrets: { name: string; source: string; hosts: string[] }[];
 }
 
 /** Bounds and defaults of a server; an undefined time means none. */
@@ -278,8 +309,26 @@ function spec(message: SandboxSpecMessage): SandboxSpec {
   }) as SandboxSpec;
 }
 
-function egressRule({ hosts, cidrs, ports, group }: EgressRuleMessage): EgressRule {
-  return group ? { group } : { hosts: [...hosts], cidrs: [...cidrs], ports: [...ports] };
+function egressRule({ hosts, cidrs, ports, group, methods, paths, secret }: EgressRuleMessage): EgressRule {
+  if (group) {
+    return { group };
+  }
+  return defined({
+    hosts: [...hosts],
+    cidrs: [...cidrs],
+    ports: [...ports],
+    methods: methods.length === 0 ? undefined : [...methods],
+    paths: paths.length === 0 ? undefined : [...paths],
+    secret:
+      secret &&
+      (defined({
+        name: secret.name,
+        header: secret.header || undefined,
+        prefix: secret.prefix || undefined,
+        user: secret.user || undefined,
+        placeholder: secret.placeholder || undefined,
+      }) as EgressSecret),
+  }) as EgressRule;
 }
 
 function policy(message: NonNullable<SandboxSpecMessage["access"]>): AccessPolicy {
@@ -310,6 +359,7 @@ export function serverInfo(message: GetServerInfoResponse): ServerInfo {
       defaultTtlMs: milliseconds(limits?.defaultTtl),
     }) as ServerLimits,
     enforcement: message.enforcement.map(({ name, enforced, detail }) => ({ name, enforced, detail })),
+    secrets: message.secrets.map(({ name, source, hosts }) => ({ name, source, hosts: [...hosts] })),
     templates: [...message.templates],
     principal: {
       name: message.principal?.name ?? "",

@@ -61,10 +61,11 @@ from sandgate.info import (
     Resources,
     SandboxInfo,
     SandboxPage,
+    SecretInfo,
     ServerInfo,
     ServerLimits,
 )
-from sandgate.options import AccessPolicy, EgressRule, ExecuteOptions, SandboxSpec
+from sandgate.options import AccessPolicy, EgressRule, EgressSecret, ExecuteOptions, SandboxSpec
 from sandgate.process import Event, Exited, Gap, Output, Process, Result, Started
 from sandgate.sandbox import Sandbox
 
@@ -85,6 +86,7 @@ __all__ = [
     "DownloadResult",
     "EditResult",
     "EgressRule",
+    "EgressSecret",
     "Enforcement",
     "Event",
     "ExecNotFoundError",
@@ -120,6 +122,7 @@ __all__ = [
     "SandgateError",
     "SearchMatch",
     "SearchResult",
+    "SecretInfo",
     "ServerInfo",
     "ServerLimits",
     "Started",

@@ -102,6 +102,17 @@ class ServerLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class SecretInfo:
+    """A secret that rules can name, never its value."""
+
+    name: str
+    source: str
+    """"file" or "env"."""
+    hosts: tuple[str, ...]
+    """The hosts that may get it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerInfo:
     """What a server is, can do and enforces, and who the caller is to it."""
 
@@ -116,6 +127,8 @@ class ServerInfo:
     tenant: str
     role: str
     """"reader", "user" or "operator"."""
+    secrets: tuple[SecretInfo, ...] = ()
+    """The secrets that rules of the caller's sandboxes can name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +215,7 @@ def server_info(message: info_pb.GetServerInfoResponse) -> ServerInfo:
             default_ttl=_values.seconds(limits, "default_ttl"),
         ),
         enforcement=tuple(Enforcement(e.name, e.enforced, e.detail) for e in message.enforcement),
+        secrets=tuple(SecretInfo(s.name, s.source, tuple(s.hosts)) for s in message.secrets),
         templates=tuple(message.templates),
         principal=message.principal.name,
         tenant=message.principal.tenant,

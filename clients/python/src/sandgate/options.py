@@ -23,6 +23,37 @@ SignalScope = Literal["LEADER", "GROUP", "TREE"]
 
 
 @dataclass(frozen=True, slots=True)
+class EgressSecret:
+    """How a secret of the server's configuration gets into requests.
+
+    The default is `Authorization: Bearer SECRET`. The secret never enters the
+    sandbox.
+    """
+
+    name: str
+    """The secret's name in the server's configuration; `ServerInfo.secrets` lists them."""
+    header: str = ""
+    """The header that is set to `prefix` and the secret. Empty: `Authorization`."""
+    prefix: str = ""
+    """The text before the secret. Default: `"Bearer "` without `header`, nothing with one."""
+    user: str = ""
+    """A user name, for HTTP Basic with the secret as the password, as `git push` needs."""
+    placeholder: str = ""
+    """16 to 128 letters, digits, "_" and "-", replaced with the secret in the headers that
+    a program sends, instead of `header`, `prefix` and `user`."""
+
+    def message(self) -> lifecycle_pb.EgressSecret:
+        """Return the secret as it is sent."""
+        return lifecycle_pb.EgressSecret(
+            name=_values.text("name", self.name),
+            header=_values.text("header", self.header),
+            prefix=_values.text("prefix", self.prefix),
+            user=_values.text("user", self.user),
+            placeholder=_values.text("placeholder", self.placeholder),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class EgressRule:
     """Destinations that the network mode PROXY allows.
 
@@ -34,9 +65,16 @@ class EgressRule:
     cidrs: Sequence[str] = ()
     """Addresses in CIDR notation, IPv4 or IPv6."""
     ports: Sequence[int] = ()
-    """Empty: 80 and 443."""
+    """Empty: 80 and 443; with a secret 443."""
     group: str = ""
     """A group of rules in the server's configuration, such as `"packages"`."""
+    methods: Sequence[str] = ()
+    """HTTP methods, such as `"GET"`. Empty: all. With methods, paths or a secret the rule
+    allows HTTP requests only, and the server ends TLS to read them."""
+    paths: Sequence[str] = ()
+    """`"/a/b"`, or `"/a/*"` for every path below `/a/`. Empty: all."""
+    secret: EgressSecret | None = None
+    """A secret that the server puts into the requests, in TLS only."""
 
     def message(self) -> lifecycle_pb.EgressRule:
         """Return the rule as it is sent."""
@@ -45,6 +83,9 @@ class EgressRule:
             cidrs=_values.texts("cidrs", self.cidrs),
             ports=self.ports,
             group=_values.text("group", self.group),
+            methods=_values.texts("methods", self.methods),
+            paths=_values.texts("paths", self.paths),
+            secret=self.secret.message() if self.secret is not None else None,
         )
 
 
