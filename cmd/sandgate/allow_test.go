@@ -57,6 +57,22 @@ func TestAllow(t *testing.T) {
 	}
 }
 
+func TestSecret(t *testing.T) {
+	server := fake.Start(t, &fake.Server{})
+	must(t, server, "create", "box", "--secret", "x-access-token@git.example.com:8443=git-token", "--secret", "api.example.com=key")
+	got := strings.ReplaceAll(must(t, server, "info", "box", "--output", "json"), " ", "")
+	for _, want := range []string{`"git.example.com"`, `8443`, `"user":"x-access-token"`, `"name":"git-token"`, `"name":"key"`} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %s in %s", want, got)
+		}
+	}
+	for _, value := range []string{"git.example.com", "=x", "a.example=", "@a.example=x", "10.0.0.0/8=x", "packages=x"} {
+		if got := run(t.Context(), server, "", "update", "box", "--secret", value); got.code != failed || !strings.Contains(got.stderr, "--secret is [USER@]HOST[:PORT]=NAME") {
+			t.Errorf("%s: %+v", value, got)
+		}
+	}
+}
+
 func FuzzEgressRule(f *testing.F) {
 	f.Add("example.com:443")
 	f.Add("[2001:db8::/32]:80")

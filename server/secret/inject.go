@@ -55,7 +55,9 @@ func (j *Injector) Put(r *http.Request, host string, encrypted bool, secrets []e
 		}
 		value, err := j.store.Get(j.tenant, s.Name, host)
 		if err != nil {
-			j.log.Warn("a secret cannot be put into a request", "tenant", j.tenant, "secret", s.Name, "host", host, "error", err)
+			j.store.logged.Do(func() {
+				j.log.Warn("a secret cannot be put into a request", "tenant", j.tenant, "secret", s.Name, "host", host, "error", err)
+			})
 			return nil, fmt.Errorf("the server cannot read secret %s for %s", s.Name, host)
 		}
 		place(r, s, value)

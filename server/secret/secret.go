@@ -10,8 +10,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/net/http/httpguts"
+	"golang.org/x/time/rate"
 
 	"github.com/sandgate/sandgate/server/egress"
 )
@@ -19,8 +21,16 @@ import (
 // anyTenant stands for every tenant.
 const anyTenant = "*"
 
-// maxValue bounds a secret, in bytes: it must fit into a header.
-const maxValue = 16 << 10
+// Bounds of a secret, in bytes: it must fit into a header, and a short one would be
+// found, and redacted, in responses by chance.
+const (
+	minValue = 8
+	maxValue = 16 << 10
+)
+
+// logInterval bounds what programs can make the server log about secrets that
+// cannot be read.
+const logInterval = 10 * time.Second
 
 // ErrNotFound is returned for a name that the tenant has no secret of, or none for
 // the host.
@@ -64,11 +74,14 @@ func (e *Entry) Source() string {
 }
 
 // Store reads secrets. It is safe for concurrent use.
-type Store struct{ entries []Entry }
+type Store struct {
+	entries []Entry
+	logged  rate.Sometimes
+}
 
 // New checks the entries. It does not read the secrets.
 func New(entries []Entry) (*Store, error) {
-	s := &Store{entries: slices.Clone(entries)}
+	s := &Store{entries: slices.Clone(entries), logged: rate.Sometimes{Interval: logInterval}}
 	seen := map[[2]string]bool{}
 	for i := range s.entries {
 		e := &s.entries[i]
@@ -165,8 +178,8 @@ func (s *Store) Get(tenant, name, host string) (Value, error) {
 	if err != nil {
 		return Value{}, fmt.Errorf("secret %s: %w", name, err)
 	}
-	if text == "" || len(text) > maxValue || !httpguts.ValidHeaderFieldValue(text) {
-		return Value{}, fmt.Errorf("secret %s: its value is empty, larger than %d bytes, or has control characters", name, maxValue)
+	if len(text) < minValue || len(text) > maxValue || !httpguts.ValidHeaderFieldValue(text) {
+		return Value{}, fmt.Errorf("secret %s: its value has less than %d or more than %d bytes, or control characters", name, minValue, maxValue)
 	}
 	return Value{text}, nil
 }

@@ -63,6 +63,10 @@ func newGuarded(t *testing.T, secret string) *guarded {
 	mux.HandleFunc("api.example/key", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, r.Header.Get("X-Api-Key") == *g.secret.Load(), " ", r.URL.RawQuery)
 	})
+	mux.HandleFunc("api.example/size", func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n, " ", err, " ", g.bearer(r))
+	})
 	mux.HandleFunc("api.example/echo", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Echo", r.Header.Get("Authorization"))
 		w.WriteHeader(http.StatusEarlyHints)
