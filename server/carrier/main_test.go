@@ -158,7 +158,7 @@ func start(t *testing.T, maxConns int, rules ...*sandboxv1.EgressRule) *harness 
 			return nil, errors.New("the test has no authority")
 		},
 		Secrets: func(string) egress.Secrets { return nil },
-		Dialer: &egress.Dialer{Resolver: resolver{"ok.example.": "127.0.0.1"}}, MaxConns: maxConns,
+		Dialer:  &egress.Dialer{Resolver: resolver{"ok.example.": "127.0.0.1"}}, MaxConns: maxConns,
 		Take: func(string) bool { return shared.TryAcquire() }, Release: func(string) { shared.Release() },
 		Log:    slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 		OnOpen: func() {}, OnEnd: func(e Ended) { h.ended <- e },

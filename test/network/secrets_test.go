@@ -306,6 +306,30 @@ func TestSecretRulesRefused(t *testing.T) {
 	}
 }
 
+// TestSecretAdded: a rule that is added to a live sandbox works for the next
+// command, and one that is removed ends the use.
+func TestSecretAdded(t *testing.T) {
+	s := startSecrets(t, "runc")
+	loopback := &sandboxv1.EgressRule{Cidrs: []string{"127.0.0.1/32"}, Ports: []uint32{s.port}}
+	box := s.create(loopback)
+	if got, _ := sh(t, box, "env | grep -c egress-"); got != "0" {
+		t.Errorf("variables without a rule: %s", got)
+	}
+	check := "curl -sS " + s.url("api.example", "/check")
+	rule := &sandboxv1.EgressRule{Hosts: []string{"api.example"}, Ports: []uint32{s.port}, Secret: &sandboxv1.EgressSecret{Name: "token"}}
+	for _, c := range []struct {
+		rules []*sandboxv1.EgressRule
+		want  string
+	}{{[]*sandboxv1.EgressRule{loopback, rule}, "ok"}, {[]*sandboxv1.EgressRule{loopback}, "403"}} {
+		if _, err := s.client.Update(t.Context(), box.ID(), sandgate.UpdateRequest{Network: &sandgate.Network{Allow: c.rules}}); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := sh(t, box, check); !strings.Contains(got, c.want) {
+			t.Errorf("got %q, want %s", got, c.want)
+		}
+	}
+}
+
 func buildGo(t *testing.T, pkg string) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "program")
