@@ -1,6 +1,7 @@
 package server
 
 import (
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -22,6 +23,7 @@ func (s *Server) Attach(req *sandboxv1.AttachRequest, stream grpc.ServerStreamin
 	f := &execRelay{
 		s: s, key: keyOf(ctx, req.GetSandboxId()), expected: req.GetExpectedIncarnation(),
 		execID: req.GetExecId(), until: req.GetFollowUntil(), position: req.GetPosition(), out: stream, call: c,
+		span: trace.SpanFromContext(ctx), attached: true,
 	}
 	f.begin = f.reattach
 	return f.runDroppable(ctx)

@@ -10,6 +10,7 @@ import (
 	"net"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sandgate/sandgate/agent/protocol"
@@ -64,6 +65,9 @@ type Config struct {
 	// id, and the certificate authorities of sandboxes are derived from it. All
 	// replicas must have the same one, of at least 16 bytes.
 	SpecSecret []byte
+	// Tracer makes the spans of calls and commands. Nil: none; a caller's trace
+	// context still reaches its commands.
+	Tracer trace.TracerProvider
 	// Logger receives what operators should see. Default: slog.Default().
 	Logger *slog.Logger
 	// Audit stores records of each call's start and end. Nil: none.

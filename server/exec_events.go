@@ -75,6 +75,7 @@ func (r *execRelay) onStarted(e *sandboxv1.Started, seq *streaming.Sequence, c *
 		return err
 	}
 	r.started = true
+	r.span.AddEvent("started")
 	if !r.since.IsZero() {
 		r.s.metrics.startSeconds.Observe(time.Since(r.since).Seconds())
 	}
@@ -106,6 +107,7 @@ func (r *execRelay) sendExited(m *sandboxv1.ExecuteResponse, e *sandboxv1.Exited
 	m.Event = &sandboxv1.ExecuteResponse_Exited{Exited: e}
 	r.call.exited.Store(e)
 	r.s.metrics.commandEnded(e)
+	describeExit(r.span, e)
 	if e.GetReason() == sandboxv1.ExitReason_EXIT_REASON_LOST {
 		r.s.log.Warn("command lost", "tenant", r.key.Tenant, "sandbox_id", r.key.ID, "exec_id", r.execID, "message", auditText(e.GetMessage(), maxAuditText))
 	}

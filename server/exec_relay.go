@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
@@ -31,6 +32,11 @@ type execRelay struct {
 	// begin opens the first stream. Until the first event arrives it is called
 	// again after a failure, and joins the command if that has started.
 	begin func(ctx context.Context, c *agentconn.Conn) (grpc.ClientStream, error)
+
+	// span is the command's for Execute, and the call's for Attach.
+	span trace.Span
+	// attached is true for Attach.
+	attached bool
 
 	started  bool  // the caller has received `started`
 	position int64 // the end of the output that the caller has received
@@ -145,10 +151,14 @@ func (r *execRelay) forward(in grpc.ClientStream, c *agentconn.Conn, cancel func
 			}
 			return err
 		}
+		first := !r.started
 		ended, err := r.event(&fr, &seq, c)
 		fr.Free()
 		if err != nil {
 			return err
+		}
+		if first && r.attached && r.started {
+			linkCommand(r.span, in)
 		}
 		r.retry.Restart()
 		r.reattached(reattachSucceeded)

@@ -20,11 +20,12 @@ func (s *Server) Execute(req *sandboxv1.ExecuteRequest, stream grpc.ServerStream
 	if err := validateExecute(req); err != nil {
 		return err
 	}
-	ctx := stream.Context()
+	ctx, span := s.tracing.startCommand(stream.Context())
+	defer span.End()
 	c := callOf(ctx)
 	f := &execRelay{
 		s: s, key: keyOf(ctx, req.GetSandboxId()), expected: req.GetExpectedIncarnation(),
-		execID: req.GetExecId(), until: req.GetFollowUntil(), out: stream, call: c, since: c.start,
+		execID: req.GetExecId(), until: req.GetFollowUntil(), out: stream, call: c, since: c.start, span: span,
 	}
 	f.begin = func(ctx context.Context, conn *agentconn.Conn) (grpc.ClientStream, error) {
 		ctx, confinement, err := s.withCallContext(ctx, conn, req)
@@ -34,7 +35,7 @@ func (s *Server) Execute(req *sandboxv1.ExecuteRequest, stream grpc.ServerStream
 		if err := policy.RefuseCommand(confinement, req); err != nil {
 			return nil, err
 		}
-		return conn.OpenStream(ctx, agentv1.AgentService_Execute_FullMethodName, req)
+		return conn.OpenStream(withTraceContext(ctx), agentv1.AgentService_Execute_FullMethodName, req)
 	}
 	// The command waits for this reader, as for a pipe: dropping it would kill a
 	// command whose user only pauses.

@@ -103,6 +103,7 @@ func (s *Server) finish(ctx context.Context, c *call, resp any, err error) {
 		}
 	}
 	caller := s.caller(c)
+	describeCall(ctx, c, caller.Tenant, reason)
 	if c.audited() {
 		r := c.audit
 		r.Phase = AuditEnded

@@ -64,6 +64,7 @@ type Server struct {
 	forwards    *sharedSlots
 	egress      *sharedSlots
 	metrics     *metrics
+	tracing     tracing
 
 	// auditLost counts the audit records that failed in a row.
 	auditLost atomic.Int64
@@ -104,7 +105,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: agentconn.NewCodec(),
 		health: health.NewServer(), halt: make(chan struct{}), expired: lifetime.NewTombstones(),
 		conns: newConnLimiter(), running: newRunning(), refusals: newRefusals(),
-		clock: lifetime.NewClock(cfg.readClock), counts: newCounts(cfg.Provider, cfg.Limits),
+		tracing: newTracing(cfg.Tracer), clock: lifetime.NewClock(cfg.readClock), counts: newCounts(cfg.Provider, cfg.Limits),
 	}
 	if len(cfg.SpecSecret) > 0 {
 		if s.authorities, err = egress.NewAuthorities(cfg.SpecSecret); err != nil {
@@ -158,7 +159,7 @@ func New(cfg Config) (*Server, error) {
 	s.metrics.registry.MustRegister(newStateCollector(s))
 	s.agents = agentconn.New(agentconn.Config{
 		Provider: cfg.Provider, Version: cfg.Version, ProtocolMinor: cfg.protocolMinor, MaxRequest: cfg.Limits.MaxMessageBytes,
-		Hello: cfg.Timing.Hello, Idle: cfg.Timing.AgentIdle, OnDial: s.metrics.dialled,
+		Hello: cfg.Timing.Hello, Idle: cfg.Timing.AgentIdle, OnDial: s.metrics.dialled, Stats: s.tracing.agentCalls(),
 	})
 	s.carrier = s.newCarrier()
 	s.activity = lifetime.NewActivity(cfg.Provider, s.log)
@@ -189,6 +190,7 @@ func New(cfg Config) (*Server, error) {
 			MaxConnectionAge: cfg.Timing.ConnectionAge}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
+	opts = append(opts, s.tracing.calls()...)
 	if cfg.TLS != nil {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(cfg.TLS)))
 	}

@@ -25,6 +25,7 @@ type Command struct {
 	Start, End         time.Time
 	Retention          time.Duration
 	Stdin              int64 // bytes that its standard input took
+	TraceParent        string
 	Exited             *sandboxv1.Exited
 	Log                *streaming.Log
 	Tree               tree.Tree
@@ -33,8 +34,9 @@ type Command struct {
 // Ended is an ended command, encoded.
 type Ended struct {
 	next      *Ended
-	encoded   string // exec_id, text, and Exited in wire format
+	encoded   string // exec_id, text, traceparent, and Exited in wire format
 	idLen     uint8
+	traceLen  uint8
 	textLen   uint16
 	detached  bool
 	terminal  bool
@@ -68,7 +70,8 @@ func Encode(c Command) *Ended {
 		wire = nil
 	}
 	e := &Ended{
-		encoded: c.ID + c.Text + string(wire), idLen: uint8(len(c.ID)), textLen: uint16(len(c.Text)),
+		encoded: c.ID + c.Text + c.TraceParent + string(wire),
+		idLen:   uint8(len(c.ID)), traceLen: uint8(len(c.TraceParent)), textLen: uint16(len(c.Text)),
 		detached: c.Detached, terminal: c.Terminal, pid: int32(c.Pid), hash: c.Hash,
 		start: c.Start.UnixNano(), ended: c.End.UnixNano(), retention: c.Retention, stdin: c.Stdin,
 	}
@@ -96,9 +99,14 @@ func (e *Ended) id() string { return e.encoded[:e.idLen] }
 
 func (e *Ended) text() string { return e.encoded[e.idLen : int(e.idLen)+int(e.textLen)] }
 
+func (e *Ended) traceParent() string {
+	at := int(e.idLen) + int(e.textLen)
+	return e.encoded[at : at+int(e.traceLen)]
+}
+
 func (e *Ended) exited() *sandboxv1.Exited {
 	var x sandboxv1.Exited
-	if err := proto.Unmarshal([]byte(e.encoded[int(e.idLen)+int(e.textLen):]), &x); err != nil {
+	if err := proto.Unmarshal([]byte(e.encoded[int(e.idLen)+int(e.textLen)+int(e.traceLen):]), &x); err != nil {
 		return &sandboxv1.Exited{Reason: sandboxv1.ExitReason_EXIT_REASON_LOST, Position: e.position}
 	}
 	return &x
@@ -115,7 +123,7 @@ func (e *Ended) load(archive *streaming.Archive) Command {
 	c := Command{
 		ID: e.id(), Text: e.text(), Hash: e.hash, Detached: e.detached, Terminal: e.terminal, Pid: int(e.pid),
 		Start: time.Unix(0, e.start), End: time.Unix(0, e.ended), Retention: e.retention, Stdin: e.stdin,
-		Exited: e.exited(), Tree: e.tree,
+		Exited: e.exited(), Tree: e.tree, TraceParent: e.traceParent(),
 	}
 	if c.Tree == nil {
 		c.Tree = tree.Empty{}

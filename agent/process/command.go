@@ -39,6 +39,7 @@ type command struct {
 	hash               [32]byte
 	text               string // the beginning of the command line, for people
 	unbound            string // which write prefixes do not bind it, for people
+	traceParent        string // of the call that started it, if its trace is sampled
 	detached, terminal bool
 	disconnectGrace    time.Duration
 	retention          time.Duration

@@ -19,7 +19,7 @@ func (s *Service) Execute(r *sandboxv1.ExecuteRequest, stream grpc.ServerStreami
 	if err != nil {
 		return invalid(protocol.CallContextKey, "%v", err)
 	}
-	c, isNew, err := s.claim(r, call.GetLimits())
+	c, isNew, err := s.claim(stream.Context(), r, call.GetLimits())
 	for err == nil && !isNew {
 		<-c.ready
 		if c.failed != nil {
@@ -28,7 +28,7 @@ func (s *Service) Execute(r *sandboxv1.ExecuteRequest, stream grpc.ServerStreami
 		if c.attach() {
 			break
 		}
-		c, isNew, err = s.claim(r, call.GetLimits())
+		c, isNew, err = s.claim(stream.Context(), r, call.GetLimits())
 	}
 	if err != nil {
 		return err

@@ -102,6 +102,9 @@ func (f *follower) begin() error {
 		case <-f.stream.Context().Done():
 		}
 	}
+	if err := f.command.sendTraceParent(f.stream); err != nil {
+		return err
+	}
 	return f.send(&sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Started{
 		Started: f.command.startedEvent(f.position, f.joined),
 	}})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"strings"
 
@@ -75,9 +76,13 @@ func scriptFile(script string) (int, error) {
 }
 
 // environ returns the command's environment: the sandbox's, overridden by the
-// request's.
-func (s *Service) environ(r *sandboxv1.ExecuteRequest) []string {
+// trace context and the request's.
+func (s *Service) environ(r *sandboxv1.ExecuteRequest, trace traceContext) []string {
 	extra := r.GetEnv()
+	if traced := trace.environ(r); traced != nil {
+		maps.Copy(traced, extra)
+		extra = traced
+	}
 	env := make([]string, 0, len(s.cfg.Env)+len(extra)+2)
 	path, term := false, false
 	for _, kv := range s.cfg.Env {

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"context"
 	"crypto/rand"
 	"time"
 
@@ -15,7 +16,7 @@ const textLen = 256
 
 // claim returns the command with the request's exec_id, or registers a new one.
 // The caller must start a new one and then call setReady.
-func (s *Service) claim(r *sandboxv1.ExecuteRequest, limits *agentv1.Limits) (c *command, isNew bool, err error) {
+func (s *Service) claim(ctx context.Context, r *sandboxv1.ExecuteRequest, limits *agentv1.Limits) (c *command, isNew bool, err error) {
 	id := r.GetExecId()
 	var hash [32]byte
 	if id != "" {
@@ -42,8 +43,8 @@ func (s *Service) claim(r *sandboxv1.ExecuteRequest, limits *agentv1.Limits) (c 
 	c = &command{
 		service: s, id: id, hash: hash, text: string([]byte(text[:min(len(text), textLen)])),
 		detached: r.GetDetach(), terminal: r.GetTerminal() != nil, disconnectGrace: r.GetDisconnectGrace().AsDuration(),
-		retention: history.Retention,
-		ready:     make(chan struct{}), drained: make(chan struct{}),
+		retention: history.Retention, traceParent: traceContextOf(ctx).sampled(),
+		ready: make(chan struct{}), drained: make(chan struct{}),
 	}
 	if d := limits.GetEndRetention(); d != nil {
 		c.retention = d.AsDuration()
@@ -107,7 +108,7 @@ func (s *Service) registered(id string) *command {
 func (s *Service) retire(c *command) {
 	e := history.Encode(history.Command{
 		ID: c.id, Text: c.text, Hash: c.hash, Detached: c.detached, Terminal: c.terminal, Pid: c.proc.Pid,
-		Start: c.start, End: c.endTime, Retention: c.retention, Stdin: c.stdin.taken(),
+		Start: c.start, End: c.endTime, Retention: c.retention, Stdin: c.stdin.taken(), TraceParent: c.traceParent,
 		Exited: c.exitedEvent(), Log: c.log, Tree: c.tree,
 	})
 	logKept := func() bool {
@@ -128,7 +129,7 @@ var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c
 // load returns an ended command for one caller.
 func (s *Service) load(e history.Command) *command {
 	return &command{
-		service: s, id: e.ID, hash: e.Hash, text: e.Text, detached: e.Detached, terminal: e.Terminal,
+		service: s, id: e.ID, hash: e.Hash, text: e.Text, detached: e.Detached, terminal: e.Terminal, traceParent: e.TraceParent,
 		retention: e.Retention, proc: &spawn.Process{Pid: e.Pid, PidFD: -1, Reports: -1},
 		tree: e.Tree, start: e.Start, ready: closed, drained: closed, log: e.Log,
 		stdin: newStdin(e.Terminal, e.Stdin), state: stateSealed, endTime: e.End, exited: e.Exited,

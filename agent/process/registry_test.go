@@ -1,6 +1,7 @@
 package process
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ func TestForgottenIDStartsNothing(t *testing.T) {
 	claim := func(id string) (bool, error) {
 		r := shell("true")
 		r.ExecId = id
-		_, isNew, err := s.claim(r, nil)
+		_, isNew, err := s.claim(context.Background(), r, nil)
 		return isNew, err
 	}
 	now := time.Now()

@@ -22,7 +22,7 @@ const oomScore = 500
 // startCommand starts c as requested and fills it in. On an error it leaves
 // nothing behind.
 func (s *Service) startCommand(ctx context.Context, c *command, r *sandboxv1.ExecuteRequest, call *agentv1.CallContext) error {
-	env := s.environ(r)
+	env := s.environ(r, traceContextOf(ctx))
 	if certificate := call.GetEgressAuthority(); len(certificate) > 0 && s.cfg.Trust != nil {
 		env = s.cfg.Trust(certificate, env)
 	}

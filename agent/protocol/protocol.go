@@ -30,6 +30,14 @@ const (
 // CallContextKey is the metadata key of an encoded CallContext.
 const CallContextKey = "sandgate-call-context-bin"
 
+// TraceParentKey and TraceStateKey are the metadata keys of a call's W3C trace
+// context. An Execute may carry them. The agent's answer to an Execute or Attach
+// has that of the call that started the command, if it is sampled.
+const (
+	TraceParentKey = "traceparent"
+	TraceStateKey  = "tracestate"
+)
+
 const (
 	// MaxPolicy bounds one encoded access policy, in bytes.
 	MaxPolicy = 64 << 10

@@ -136,7 +136,7 @@ func (s *Set) newClient(conn *pipe) (*grpc.ClientConn, error) {
 		}
 		return conn, nil
 	}
-	return grpc.NewClient("passthrough:///agent",
+	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(dial),
 		grpc.WithIdleTimeout(0),
@@ -155,7 +155,11 @@ func (s *Set) newClient(conn *pipe) (*grpc.ClientConn, error) {
 			grpc.MaxCallRecvMsgSize(MaxReply),
 			grpc.MaxCallSendMsgSize(s.cfg.MaxRequest+maxEvent),
 		),
-	)
+	}
+	if s.cfg.Stats != nil {
+		opts = append(opts, grpc.WithStatsHandler(s.cfg.Stats))
+	}
+	return grpc.NewClient("passthrough:///agent", opts...)
 }
 
 // shakeHands checks that the agent speaks this protocol and is of the incarnation

@@ -7,11 +7,13 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/stats"
+
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/fault"
 )
 
-// Config configures a Set. All fields but OnDial must be set.
+// Config configures a Set. All fields but OnDial and Stats must be set.
 type Config struct {
 	Provider providers.Provider
 	// Version is the server's, and ProtocolMinor that of the agent protocol.
@@ -27,6 +29,8 @@ type Config struct {
 	Small bool
 	// OnDial, if set, is called after each attempt to connect.
 	OnDial func(ctx context.Context, err error)
+	// Stats, if set, observes the calls to agents.
+	Stats stats.Handler
 }
 
 // Set keeps at most one connection per sandbox. The first call that needs it

@@ -22,6 +22,11 @@
 // "sandgate-call-id", an id that the server chose. An agent with the capability
 // "call-id" answers a repeated call as it did the first time.
 //
+// An Execute may carry a W3C trace context, the metadata "traceparent" and
+// "tracestate". The command's environment gets it as TRACEPARENT and TRACESTATE.
+// If the trace is sampled, the answers to this Execute and to each Attach of the
+// command have the traceparent in their initial metadata.
+//
 // Errors are those of sandbox.v1: a canonical code with ErrorInfo. The server
 // checks and forwards them.
 //
