@@ -6,6 +6,7 @@ import (
 	"net/http/pprof"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
@@ -46,6 +47,9 @@ func (s *Server) AdminHandler(profiles bool) http.Handler {
 	}
 	return mux
 }
+
+// Registry returns the server's metrics, and takes more of them.
+func (s *Server) Registry() *prometheus.Registry { return s.metrics.registry }
 
 func answer(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")

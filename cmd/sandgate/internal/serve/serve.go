@@ -123,6 +123,13 @@ func serve(ctx context.Context, version string, flags config, given func(flag st
 	defer func() { err = errors.Join(err, provider.Close()) }()
 	cfg.Provider = provider
 
+	telemetry, err := openTelemetry(ctx, version, logger)
+	if err != nil {
+		return err
+	}
+	defer telemetry.close(ctx)
+	cfg.Tracer = telemetry.tracer()
+
 	adminListener, err := c.Admin.open(ctx, c.Insecure)
 	if err != nil {
 		return err
@@ -141,6 +148,9 @@ func serve(ctx context.Context, version string, flags config, given func(flag st
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Shutdown.LameDuck+c.Shutdown.Timeout)
 		defer cancel()
 		return errors.Join(srv.Shutdown(ctx), admin.close(ctx))
+	}
+	if err := telemetry.watch(ctx, srv.Registry()); err != nil {
+		return errors.Join(err, stop())
 	}
 	l, err := server.Listen(ctx, c.Listen)
 	if err != nil {
