@@ -19,8 +19,8 @@ const (
 
 // AdminHandler serves operators: /metrics for Prometheus, /healthz (the process
 // answers) and /readyz (the server accepts calls, and its provider works). It
-// needs no credentials and names no sandbox and no caller. With profiles it
-// also serves /debug/pprof, which can slow the server down and reveals its
+// needs no credentials, and names tenants but no sandbox and no caller. With
+// profiles it also serves /debug/pprof, which can slow the server down and reveals its
 // memory.
 func (s *Server) AdminHandler(profiles bool) http.Handler {
 	mux := http.NewServeMux()

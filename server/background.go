@@ -92,5 +92,5 @@ func (s *Server) reapRounds(ctx context.Context) {
 // sandboxExpired records and counts a sandbox that the reaper deleted.
 func (s *Server) sandboxExpired(ctx context.Context, info providers.Info, byTTL bool) {
 	s.recordExpired(ctx, info)
-	s.metrics.reapedOne(byTTL)
+	s.metrics.reapedOne(byTTL, s.clock.Since(info.ExpireTime()))
 }

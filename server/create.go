@@ -77,9 +77,11 @@ func (s *Server) createNow(ctx context.Context, key agentconn.Key, spec provider
 				info.Created = false
 				return info, nil, nil
 			}
+			begun := time.Now()
 			if err := s.creations.take(ctx, key.Tenant); err != nil {
 				return providers.Info{}, nil, err
 			}
+			s.metrics.createWait.Observe(time.Since(begun).Seconds())
 		}
 		defer s.creations.release(key.Tenant)
 	}

@@ -44,6 +44,7 @@ func (r *execRelay) event(fr *agentconn.Frame, seq *streaming.Sequence, c *agent
 		if err := r.send(&m); err != nil {
 			return false, err
 		}
+		r.s.metrics.gap(e.Gap)
 		r.position = seq.Position()
 		return false, nil
 	case *sandboxv1.ExecuteResponse_Exited:

@@ -27,12 +27,16 @@ type metrics struct {
 	bytes            *prometheus.CounterVec
 	createSeconds    *prometheus.HistogramVec
 	createFailures   *prometheus.CounterVec
+	createWait       prometheus.Histogram
 	startSeconds     prometheus.Histogram
 	commandEnds      *prometheus.CounterVec
+	gaps             prometheus.Counter
+	gapBytes         prometheus.Counter
 	dials            *prometheus.CounterVec
 	reattachments    *prometheus.CounterVec
 	reaped           *prometheus.CounterVec
 	reapSeconds      prometheus.Histogram
+	reapLag          prometheus.Histogram
 	reapFailures     prometheus.Counter
 	refused          prometheus.Counter
 	suppressed       prometheus.Counter
@@ -75,12 +79,16 @@ func newMetrics(version, provider string) *metrics {
 		bytes:            counters("transferred_bytes_total", "Content and output that ended calls have moved.", "method"),
 		createSeconds:    prometheus.NewHistogramVec(seconds("create_duration_seconds", "Time of successful creations, by where the sandbox came from: cold, pool or existing."), []string{"path"}),
 		createFailures:   counters("create_failures_total", "Failed creations, by error reason.", "reason"),
+		createWait:       prometheus.NewHistogram(seconds("create_wait_seconds", "Time that creations waited for others, because of the bound of creations at the same time.")),
 		startSeconds:     prometheus.NewHistogram(seconds("command_start_duration_seconds", "Time from an Execute call to the start of its command.")),
 		commandEnds:      counters("command_ends_total", "Ends of commands that were reported to callers, by exit reason. A command with two readers counts twice.", "reason"),
+		gaps:             counter("output_gaps_total", "Gaps that were sent to readers: output that had been dropped before they came."),
+		gapBytes:         counter("output_gap_bytes_total", "Bytes of output in such gaps."),
 		dials:            counters("agent_dials_total", "Attempts to connect to an agent, by outcome: OK or an error reason.", "outcome"),
 		reattachments:    counters("reattachments_total", "Streams whose connection to the agent broke, by outcome: succeeded or failed.", "outcome"),
 		reaped:           counters("reaped_total", "Sandboxes that the server deleted by itself, by reason: ttl or idle.", "reason"),
 		reapSeconds:      prometheus.NewHistogram(seconds("reap_round_duration_seconds", "Time of the rounds that look for expired sandboxes.")),
+		reapLag:          prometheus.NewHistogram(seconds("reap_lag_seconds", "Time from the expiry of a sandbox to its deletion by the server.")),
 		reapFailures:     counter("reap_failures_total", "Rounds, and deletions of expired sandboxes, that failed."),
 		refused:          counter("credentials_rejected_total", "Calls refused for their credentials."),
 		suppressed:       counter("audit_suppressed_total", "Calls refused for their credentials without an audit record and a log line, to bound their number."),
@@ -105,8 +113,8 @@ func newMetrics(version, provider string) *metrics {
 	for _, reason := range []string{reapedByTTL, reapedByIdleness} {
 		m.reaped.WithLabelValues(reason)
 	}
-	m.registry.MustRegister(m.rpc, m.bytes, m.createSeconds, m.createFailures, m.startSeconds, m.commandEnds, m.dials,
-		m.reattachments, m.reaped, m.reapSeconds, m.reapFailures, m.refused, m.suppressed, m.auditFailures,
+	m.registry.MustRegister(m.rpc, m.bytes, m.createSeconds, m.createFailures, m.createWait, m.startSeconds, m.commandEnds, m.gaps, m.gapBytes, m.dials,
+		m.reattachments, m.reaped, m.reapSeconds, m.reapLag, m.reapFailures, m.refused, m.suppressed, m.auditFailures,
 		m.providerUp, m.stateFree, m.countingFailures, m.egressConns, m.egressOpen, m.egressBytes, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -151,6 +159,12 @@ func (m *metrics) ended(c *call, resp any, err error, took time.Duration) {
 	m.createSeconds.WithLabelValues(path).Observe(took.Seconds())
 }
 
+// gap counts dropped output that a reader asked for.
+func (m *metrics) gap(g *sandboxv1.Gap) {
+	m.gaps.Inc()
+	m.gapBytes.Add(float64(g.GetEnd() - g.GetStart()))
+}
+
 func (m *metrics) commandEnded(e *sandboxv1.Exited) {
 	m.commandEnds.WithLabelValues(exitReason(e)).Inc()
 }
@@ -182,11 +196,12 @@ func (m *metrics) egressEnded(outcome string, e carrier.Ended) {
 	}
 }
 
-// reapedOne counts a sandbox that the reaper deleted.
-func (m *metrics) reapedOne(aged bool) {
+// reapedOne counts a sandbox that the reaper deleted this long after its expiry.
+func (m *metrics) reapedOne(aged bool, lag time.Duration) {
 	reason := reapedByIdleness
 	if aged {
 		reason = reapedByTTL
 	}
 	m.reaped.WithLabelValues(reason).Inc()
+	m.reapLag.Observe(max(lag, 0).Seconds())
 }

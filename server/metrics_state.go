@@ -19,18 +19,27 @@ const (
 	countTimeout = 8 * time.Second
 )
 
+// maxTenants is how many tenants have a series of their own. The first that are seen
+// keep theirs; callers' credentials choose tenants, so there may be any number.
+const maxTenants = 100
+
+// otherLabel stands for all values that have no series of their own.
+const otherLabel = "other"
+
 // stateCollector counts the provider's sandboxes during a scrape. Servers that
 // share a substrate all count the same.
 type stateCollector struct {
 	s                            *Server
 	sandboxes, available, target *prometheus.Desc
-	connections                  *prometheus.Desc
+	connections, tenants         *prometheus.Desc
 
 	mu     sync.Mutex
 	taken  time.Time
 	counts []prometheus.Metric
 	// transports are those of connections that were counted once.
 	transports map[string]bool
+	// byTenant are the sandboxes of the tenants that have a series.
+	byTenant map[string]int
 }
 
 var _ prometheus.Collector = (*stateCollector)(nil)
@@ -42,7 +51,9 @@ func newStateCollector(s *Server) *stateCollector {
 	return &stateCollector{
 		s:           s,
 		transports:  make(map[string]bool),
+		byTenant:    make(map[string]int),
 		sandboxes:   desc("sandboxes", "Sandboxes, by state and template; those of templates that the server no longer has are \"other\".", "state", "template"),
+		tenants:     desc("tenant_sandboxes", "Sandboxes, by tenant. The first 100 tenants that the server sees have a series, those of the rest are \"other\".", "tenant"),
 		available:   desc("pool_available", "Started sandboxes that are not claimed.", "template"),
 		target:      desc("pool_target", "How many of a pool are to be available.", "template"),
 		connections: desc("agent_connections", "Open connections to agents, by transport.", "transport"),
@@ -51,7 +62,7 @@ func newStateCollector(s *Server) *stateCollector {
 
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.sandboxes, c.available, c.target, c.connections} {
+	for _, d := range []*prometheus.Desc{c.sandboxes, c.tenants, c.available, c.target, c.connections} {
 		ch <- d
 	}
 }
@@ -109,6 +120,9 @@ func (c *stateCollector) countSandboxes(ctx context.Context) error {
 		known[t.Name] = true
 		counts[key{wire.StateName(providers.StateActive), t.Name}] = 0
 	}
+	for tenant := range c.byTenant {
+		c.byTenant[tenant] = 0
+	}
 	q := providers.Query{Limit: maxPage}
 	for {
 		page, err := c.s.provider.List(ctx, q)
@@ -118,9 +132,10 @@ func (c *stateCollector) countSandboxes(ctx context.Context) error {
 		for _, info := range page.Sandboxes {
 			template := info.Spec.Template
 			if !known[template] {
-				template = "other"
+				template = otherLabel
 			}
 			counts[key{wire.StateName(info.State), template}]++
+			c.countTenant(info.Spec.Tenant)
 		}
 		if q.Token = page.Next; q.Token == "" {
 			break
@@ -129,7 +144,18 @@ func (c *stateCollector) countSandboxes(ctx context.Context) error {
 	for k, n := range counts {
 		c.add(c.sandboxes, n, k.state, k.template)
 	}
+	for tenant, n := range c.byTenant {
+		c.add(c.tenants, n, tenant)
+	}
 	return nil
+}
+
+// countTenant counts a sandbox. A tenant that is named like the rest is one of it.
+func (c *stateCollector) countTenant(tenant string) {
+	if _, known := c.byTenant[tenant]; !known && len(c.byTenant) >= maxTenants {
+		tenant = otherLabel
+	}
+	c.byTenant[tenant]++
 }
 
 func (c *stateCollector) countPools(ctx context.Context) error {
