@@ -104,7 +104,7 @@ func (c *cli) command() *cobra.Command {
 		c.suspendCommand(), c.resumeCommand(), c.rmCommand(), c.cleanupCommand())
 	add("commands", c.runCommand(), c.execCommand(), c.psCommand(), c.attachCommand(),
 		c.logsCommand(), c.killCommand(), c.cpCommand(), c.portForwardCommand())
-	root.AddCommand(c.secretCommand(), serve.NewCommand(version), serve.NewTokenCommand(), c.conformanceCommand(), c.versionCommand())
+	root.AddCommand(c.secretCommand(), serve.NewCommand(version), serve.NewTokenCommand(), serve.NewAuditCommand(), c.conformanceCommand(), c.versionCommand())
 	return root
 }
 
