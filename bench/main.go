@@ -22,6 +22,7 @@ import (
 func rows() []report.Row[*bench] {
 	return []report.Row[*bench]{
 		{Name: "execute", Run: executeLatency},
+		{Name: "execute-observed", Run: executeObserved},
 		{Name: "breakdown", Run: executeBreakdown},
 		{Name: "stdout", Run: stdoutThroughput},
 		{Name: "upload", Run: uploadThroughput},
