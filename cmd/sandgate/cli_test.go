@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/sandgate/sandgate/clients/go/fake"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -379,5 +380,20 @@ func TestServeFailureInAJSONLog(t *testing.T) {
 	got = run(t.Context(), nil, "", "serve", "--state-dir", t.TempDir(), "--provider", "nowhere")
 	if got.code != failed || !strings.HasPrefix(got.stderr, "sandgate: --provider: ") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// Calls belong to the trace that the environment names, if gRPC can carry it.
+func TestTraceOfTheEnvironment(t *testing.T) {
+	for _, c := range []struct{ given, want string }{{"00-a-b-01", "00-a-b-01"}, {"", ""}, {"a\nb", ""}, {"ä", ""}} {
+		t.Setenv("TRACEPARENT", c.given)
+		var got string
+		server := fake.Start(t, &fake.Server{Play: play, Seen: func(_ string, md metadata.MD) {
+			got = strings.Join(md.Get("traceparent"), " ")
+		}})
+		must(t, server, "ls")
+		if got != c.want {
+			t.Errorf("%q: %q", c.given, got)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"os"
 	"strings"
 	"sync"
 
@@ -58,6 +59,8 @@ Environment:
   SANDGATE_CERT_FILE   certificate and key of the client, for mutual TLS
   SANDGATE_KEY_FILE
   SANDGATE_TEMPLATE    template of sandboxes that are created without --template
+  TRACEPARENT          the trace that the calls belong to (W3C Trace Context), with
+                       TRACESTATE
 `
 
 // command builds the whole tree.
@@ -150,8 +153,19 @@ func (c *cli) options() []sandgate.Option {
 	if c.token != "" {
 		opts = append(opts, sandgate.WithToken(c.token))
 	}
+	metadata := make(map[string]string)
 	if c.tenant != "" {
-		opts = append(opts, sandgate.WithMetadata(map[string]string{"sandgate-tenant": c.tenant}))
+		metadata["sandgate-tenant"] = c.tenant
+	}
+	for _, name := range []string{"TRACEPARENT", "TRACESTATE"} {
+		// gRPC refuses a call with other characters in its metadata.
+		unfit := func(r rune) bool { return r < ' ' || r > '~' }
+		if value := os.Getenv(name); value != "" && !strings.ContainsFunc(value, unfit) {
+			metadata[strings.ToLower(name)] = value
+		}
+	}
+	if len(metadata) > 0 {
+		opts = append(opts, sandgate.WithMetadata(metadata))
 	}
 	if c.caFile != "" {
 		opts = append(opts, sandgate.WithCAFile(c.caFile))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
+from opentelemetry import propagate
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from sandgate import AsyncClient, AuthenticationError, Client, Config
 from sandgate.deepagents import SandgateSandbox
@@ -53,6 +55,23 @@ async def test_a_call_carries_more_than_its_client_async(fake: FakeServer) -> No
         ("Download", "one"),
         ("GetSandbox", "all"),
         ("GetSandbox", "two"),
+    ]
+
+
+def test_a_call_belongs_to_the_trace_around_it(client: Client, fake: FakeServer) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    context = TraceContextTextMapPropagator().extract({"traceparent": parent})
+    headers: dict[str, str] = {}
+    propagate.inject(headers, context)
+    with client.create(sandbox_id="a") as sandbox:
+        # The stream breaks once: its second call belongs to the trace too.
+        fake.cut_after = [3]
+        assert sandbox.with_metadata(headers).execute("echo 123456").stdout == "123456\n"
+    assert _sent(fake, "traceparent") == [
+        ("CreateSandbox", None),
+        ("Execute", parent),
+        ("Attach", parent),
+        ("DeleteSandbox", None),
     ]
 
 

@@ -45,6 +45,20 @@ describe("metadata", () => {
       ["GetSandbox", "all"],
     ]);
   });
+
+  it("puts a call into a trace, and its second try too", async () => {
+    watch("traceparent");
+    using client = new Client({ address: fake.address });
+    const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    const sandbox = await client.create({ id: "a" });
+    fake.faults = { breakAfterBytes: 3 };
+    expect((await sandbox.execute("echo 123456", { metadata: { traceparent } })).stdout).toBe("123456\n");
+    expect(seen).toEqual([
+      ["CreateSandbox", ""],
+      ["Execute", traceparent],
+      ["Attach", traceparent],
+    ]);
+  });
 });
 
 describe("a token that changes", () => {
