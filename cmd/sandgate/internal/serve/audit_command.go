@@ -52,10 +52,10 @@ func matchesPhase(phases []string, phase server.AuditPhase) bool {
 // matchesOutcome compares with the code, the reason or the exit reason. "failed" is
 // any code but OK.
 func matchesOutcome(want string, r server.AuditLine) bool {
-	switch {
-	case want == "":
+	switch want {
+	case "":
 		return true
-	case want == "failed":
+	case "failed":
 		return r.Code != "" && r.Code != "OK"
 	}
 	return strings.EqualFold(want, r.Code) || strings.EqualFold(want, r.Reason) || strings.EqualFold(want, r.ExitReason)
