@@ -143,6 +143,18 @@ type Membership interface {
 	Join(ctx context.Context, changed func(self string, live []string))
 }
 
+// Ledger is implemented by a provider whose substrate several servers may share. It
+// keeps small documents on the substrate, such as the reservations by which quotas
+// hold over all servers.
+type Ledger interface {
+	// ChangeLedger calls change with the document of this name, nil if there is
+	// none, and stores the result. A nil result leaves the document as it is. Two
+	// changes never overlap: change is called again if another process has
+	// replaced the document meanwhile, so it must have no effects. Its error is
+	// returned as it is. Names are those of sandboxes, in a space of their own.
+	ChangeLedger(ctx context.Context, name string, change func(document []byte) ([]byte, error)) error
+}
+
 // EndReporter is implemented by a provider whose substrate may replace a failed
 // sandbox by itself and report how the previous incarnation ended.
 type EndReporter interface {

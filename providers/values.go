@@ -95,9 +95,12 @@ type Resources struct {
 // Spec describes a sandbox to be made. Providers store it with the sandbox.
 type Spec struct {
 	// Tenant and ID are the caller's names for the sandbox. The provider stores
-	// them and never interprets them.
+	// them, and Principal, and never interprets them.
 	Tenant string `json:"tenant"`
 	ID     string `json:"id"`
+	// Principal is the name of the caller that asked for it, and empty without
+	// authentication.
+	Principal string `json:"principal,omitempty"`
 	// Hash identifies the request; equal hashes mean the same spec.
 	Hash string `json:"hash"`
 	// Template is the name of the template it is made from.

@@ -19,6 +19,7 @@ func (l layout) locks() string            { return l.path("locks") }
 func (l layout) probe() string            { return l.path("probe") }
 func (l layout) sandboxes() string        { return l.path("sandboxes") }
 func (l layout) sandbox(name string) home { return home(l.path("sandboxes", name)) }
+func (l layout) ledgers() string          { return l.path("ledgers") }
 func (l layout) pool() string             { return l.path("pool") }
 func (l layout) pooled(id string) home    { return home(l.path("pool", id)) }
 

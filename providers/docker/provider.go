@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/atomicfile"
+	"github.com/sandgate/sandgate/providers/internal/ledger"
 	"github.com/sandgate/sandgate/providers/internal/lock"
 	"github.com/sandgate/sandgate/providers/internal/pool"
 	shared "github.com/sandgate/sandgate/providers/internal/record"
@@ -24,12 +25,13 @@ import (
 
 // Provider runs sandboxes as Docker containers.
 type Provider struct {
-	config Config
-	log    *slog.Logger
-	layout layout
-	locks  *lock.Table
-	docker *client.Client
-	id     string // of the state directory, in labels
+	config  Config
+	log     *slog.Logger
+	layout  layout
+	locks   *lock.Table
+	ledgers *ledger.Directory
+	docker  *client.Client
+	id      string // of the state directory, in labels
 
 	info system.Info // as of the start
 
@@ -46,6 +48,7 @@ var (
 	_ providers.Pooler    = (*Provider)(nil)
 	_ providers.Suspender = (*Provider)(nil)
 	_ providers.Prober    = (*Provider)(nil)
+	_ providers.Ledger    = (*Provider)(nil)
 )
 
 // The labels of containers, volumes and images that the provider made.
@@ -68,6 +71,9 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	p.locks = lock.NewTable(p.layout.locks())
+	if p.ledgers, err = ledger.Open(p.layout.ledgers()); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
 	if p.id, err = p.stateID(ctx); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}

@@ -212,3 +212,8 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 	}
 	return p.destroy(ctx, h, name, rec)
 }
+
+// ChangeLedger implements providers.Ledger.
+func (p *Provider) ChangeLedger(ctx context.Context, name string, change func([]byte) ([]byte, error)) error {
+	return p.ledgers.Change(ctx, name, change)
+}

@@ -44,6 +44,9 @@ type Machine struct {
 	unclaimed []*sandbox     // of all pools
 	starting  map[string]int // for pools, by template
 	sockets   int
+
+	ledgerMu sync.Mutex
+	ledgers  map[string][]byte
 }
 
 // sandbox holds one name, or is a member of a pool. Its creation closes ready when
@@ -62,7 +65,7 @@ type sandbox struct {
 // NewMachine makes a machine with its files below dir, which must be short
 // enough for the name of a unix socket, such as os.MkdirTemp("", "sg").
 func NewMachine(dir string, config Config) *Machine {
-	return &Machine{config: config, dir: dir, sandboxes: make(map[string]*sandbox), starting: make(map[string]int)}
+	return &Machine{config: config, dir: dir, sandboxes: make(map[string]*sandbox), starting: make(map[string]int), ledgers: make(map[string][]byte)}
 }
 
 // Close ends all sandboxes.
@@ -102,7 +105,10 @@ type Provider struct {
 	pools *pool.Controller[*sandbox, *claim]
 }
 
-var _ providers.Provider = (*Provider)(nil)
+var (
+	_ providers.Provider = (*Provider)(nil)
+	_ providers.Ledger   = (*Provider)(nil)
+)
 
 // Open returns a provider. Several may be open at once.
 func (m *Machine) Open() *Provider {

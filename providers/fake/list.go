@@ -36,3 +36,17 @@ func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page,
 	}
 	return page, nil
 }
+
+// ChangeLedger implements providers.Ledger.
+func (p *Provider) ChangeLedger(ctx context.Context, name string, change func([]byte) ([]byte, error)) error {
+	if err := p.begin(ctx, "ledger", name); err != nil {
+		return err
+	}
+	p.m.ledgerMu.Lock()
+	defer p.m.ledgerMu.Unlock()
+	now, err := change(p.m.ledgers[name])
+	if err == nil && now != nil {
+		p.m.ledgers[name] = now
+	}
+	return err
+}

@@ -22,6 +22,7 @@ func (l layout) disks() string              { return l.path("disks") }
 func (l layout) runtime() string            { return l.path("runtime") }
 func (l layout) sandboxes() string          { return l.path("sandboxes") }
 func (l layout) sandbox(name string) bundle { return bundle(l.path("sandboxes", name)) }
+func (l layout) ledgers() string            { return l.path("ledgers") }
 func (l layout) pool() string               { return l.path("pool") }
 func (l layout) pooled(id string) bundle    { return bundle(l.path("pool", id)) }
 

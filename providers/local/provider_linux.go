@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/ledger"
 	"github.com/sandgate/sandgate/providers/internal/lock"
 	"github.com/sandgate/sandgate/providers/internal/pool"
 	"github.com/sandgate/sandgate/providers/local/cgroup"
@@ -30,6 +31,7 @@ type Provider struct {
 	log         *slog.Logger
 	layout      layout
 	locks       *lock.Table
+	ledgers     *ledger.Directory
 	runtime     *oci.Runtime
 	cgroups     cgroup.Groups
 	totalLimits cgroup.Limits
@@ -54,6 +56,7 @@ type Provider struct {
 var (
 	_ providers.Provider = (*Provider)(nil)
 	_ providers.Pooler   = (*Provider)(nil)
+	_ providers.Ledger   = (*Provider)(nil)
 )
 
 // New opens a state directory, finishes creations and deletions that a previous
@@ -85,6 +88,9 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		return nil, err
 	}
 	p.locks = lock.NewTable(p.layout.locks())
+	if p.ledgers, err = ledger.Open(p.layout.ledgers()); err != nil {
+		return nil, err
+	}
 	p.cgroups = cgroup.New(config.CgroupParent, config.StateDir)
 	if p.totalLimits, err = cgroup.NewLimits(config.MaxMemory, config.MaxProcesses); err != nil {
 		return nil, err

@@ -121,3 +121,8 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 	}
 	return p.info(name, rec), nil
 }
+
+// ChangeLedger implements providers.Ledger.
+func (p *Provider) ChangeLedger(ctx context.Context, name string, change func([]byte) ([]byte, error)) error {
+	return p.ledgers.Change(ctx, name, change)
+}

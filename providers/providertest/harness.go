@@ -90,6 +90,7 @@ var lifecycleCases = []lifecycleCase{
 	{"C23_close_does_not_disturb", closeDoesNotDisturb},
 	{"C23_delete_with_open_connections", deleteWithOpenConnections},
 	{"C24_describe", describe},
+	{"C33_ledger_loses_no_change", ledgerLosesNoChange},
 }
 
 func caseNames() map[string]bool {

@@ -16,8 +16,11 @@ func WriteJSON(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	return write(path, data, 0o600)
+	return Write(path, data)
 }
+
+// Write replaces a file. Only root can read it.
+func Write(path string, data []byte) error { return write(path, data, 0o600) }
 
 // WriteDurable replaces a file and survives a power cut: the data is on the disk
 // before the name is.

@@ -95,7 +95,8 @@ func Fingerprint(spec providers.Spec) string {
 
 // Fixed returns what a started sandbox cannot change any more.
 func Fixed(spec providers.Spec) providers.Spec {
-	spec.Tenant, spec.ID, spec.Hash, spec.Labels, spec.TTL, spec.IdleTTL, spec.Access, spec.Egress = "", "", "", nil, 0, 0, nil, nil
+	spec.Tenant, spec.ID, spec.Principal, spec.Hash = "", "", "", ""
+	spec.Labels, spec.TTL, spec.IdleTTL, spec.Access, spec.Egress = nil, 0, 0, nil, nil
 	if len(spec.Env) == 0 {
 		spec.Env = nil
 	}

@@ -53,7 +53,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- /* Each rule with what it is for. An exec asks for "create", and before Kubernetes 1.35 for "get". */}}
 {{- define "sandgate.rules.kubernetes" -}}
 {{ include "sandgate.rules.pods" . }}
-# A record for each sandbox and each pool.
+# A record for each sandbox and each pool; the ledger of quotas.
 - {apiGroups: [""], resources: [configmaps], verbs: [get, list, watch, create, update, delete]}
 # Volumes that templates ask for.
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, create]}
@@ -97,6 +97,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - {apiGroups: [""], resources: [events], verbs: [list]}
 # Which server looks after expired sandboxes, of those that share the namespace.
 - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}
-# Sandboxes that were there before and are only wrapped.
-- {apiGroups: [""], resources: [configmaps], verbs: [get, list, create, patch, delete]}
+# Sandboxes that were there before and are only wrapped; the ledger of quotas.
+- {apiGroups: [""], resources: [configmaps], verbs: [get, list, create, update, patch, delete]}
 {{- end }}

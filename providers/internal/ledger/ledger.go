@@ -1,0 +1,54 @@
+// Package ledger keeps small documents in a directory that several servers share.
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/sandgate/sandgate/providers/internal/atomicfile"
+	"github.com/sandgate/sandgate/providers/internal/lock"
+)
+
+// Directory keeps each document in a file, and changes it under a lock.
+type Directory struct {
+	dir   string
+	locks *lock.Table
+}
+
+// Open returns the documents of a directory, which it creates if it is missing.
+func Open(dir string) (*Directory, error) {
+	locks := filepath.Join(dir, "locks")
+	if err := os.MkdirAll(locks, 0o700); err != nil {
+		return nil, err
+	}
+	return &Directory{dir: dir, locks: lock.NewTable(locks)}, nil
+}
+
+// Change is providers.Ledger's ChangeLedger. A power cut may lose the last changes.
+func (d *Directory) Change(ctx context.Context, name string, change func([]byte) ([]byte, error)) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("ledger %s: %w", name, context.Cause(ctx))
+	}
+	held, err := d.locks.Acquire(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer held.Release(false)
+	path := filepath.Join(d.dir, name+".json")
+	old, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	now, err := change(old)
+	if err != nil || now == nil {
+		return err
+	}
+	if err := atomicfile.Write(path, now); err != nil {
+		return fmt.Errorf("ledger %s: %w", name, err)
+	}
+	return nil
+}
