@@ -69,7 +69,8 @@ func (s *Server) conclude(ctx context.Context, c *call, method string, p authn.P
 		return
 	}
 	conn.authenticated()
-	if c.principal, c.refused = authorize(ctx, method, p); c.refused == nil {
+	c.principal, c.refused = authorize(ctx, method, p)
+	if c.elsewhere = c.principal.Tenant != p.Tenant; c.refused == nil {
 		s.running.add(c, func() error { return s.reauthenticate(ctx, p) })
 	}
 }

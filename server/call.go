@@ -25,6 +25,8 @@ type call struct {
 	principal authn.Principal
 	// method is the full name, such as "/sandbox.v1.SandboxService/Execute".
 	method string
+	// elsewhere is true for an operator's call in another tenant.
+	elsewhere bool
 	// pending is the answer of an authenticator that was not in memory, or nil.
 	pending *authn.Pending
 	// refused is why the call is rejected, or nil.

@@ -20,6 +20,7 @@ import (
 	"github.com/sandgate/sandgate/server/authn"
 	"github.com/sandgate/sandgate/server/egress"
 	"github.com/sandgate/sandgate/server/policy"
+	"github.com/sandgate/sandgate/server/quota"
 	"github.com/sandgate/sandgate/server/secret"
 )
 
@@ -33,6 +34,8 @@ type Config struct {
 	Templates []policy.Template
 	// Limits bound requests.
 	Limits Limits
+	// Quotas bound what tenants and principals use. Default: none.
+	Quotas quota.Config
 	// EgressGroups are named lists of rules for the network mode PROXY.
 	EgressGroups map[string][]*sandboxv1.EgressRule
 	// EgressAnyPublic lets requests allow every public destination where their
@@ -115,9 +118,6 @@ type Limits struct {
 	// CreateTimeout bounds CreateSandbox, SuspendSandbox and ResumeSandbox.
 	// Default: 5 min.
 	CreateTimeout time.Duration
-	// MaxSandboxes bounds the sandboxes of all tenants, and
-	// MaxSandboxesPerTenant those of each; 0: no bound.
-	MaxSandboxes, MaxSandboxesPerTenant int
 	// MaxCreations bounds the creations in progress; others wait. With an
 	// Authenticator, each tenant holds at most a quarter of them, and at least
 	// one. Default: the number with which the provider is fastest.
@@ -213,6 +213,9 @@ func (c Config) withDefaults() (Config, error) {
 	if err := c.Limits.check(); err != nil {
 		return c, err
 	}
+	if err := c.Quotas.Check(); err != nil {
+		return c, fmt.Errorf("server: Config.Quotas: %w", err)
+	}
 	if v := policy.CheckAccess("access", c.Access); len(v) > 0 {
 		return c, fmt.Errorf("server: Config.Access: %w", v.Err())
 	}
@@ -235,8 +238,8 @@ func (l Limits) check() error {
 	if l.MaxMessageBytes < 64<<10 || l.MaxMessageBytes > 1<<30 {
 		return fmt.Errorf("server: Limits.MaxMessageBytes must lie between 64 KiB and 1 GiB")
 	}
-	if l.MaxSandboxes < 0 || l.MaxSandboxesPerTenant < 0 || l.MaxCreations < 0 || l.MaxForwards < 0 || l.MaxEgressConnections < 0 {
-		return errors.New("server: a number of sandboxes, creations, forwards or egress connections is negative")
+	if l.MaxCreations < 0 || l.MaxForwards < 0 || l.MaxEgressConnections < 0 {
+		return errors.New("server: a number of creations, forwards or egress connections is negative")
 	}
 	if l.MaxOutputBytes < 0 || l.OutputLogBytes < 0 || l.MaxFileBytes < 0 {
 		return errors.New("server: a limit in bytes is negative")

@@ -38,11 +38,12 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 		sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT,
 		"the sandbox did not become ready within %s", s.cfg.Limits.CreateTimeout))
 	defer cancel()
-	if err := s.counts.reserve(ctx, key); err != nil {
-		return nil, err
+	spec.Principal = callOf(ctx).principal.Name
+	if err := s.book.Reserve(ctx, key.Name, spec); err != nil {
+		return nil, quotaFault(err)
 	}
 	exists := ""
-	defer func() { s.counts.settle(key, exists) }()
+	defer func() { s.book.Settle(key.Name, exists) }()
 	for range joinTries {
 		info, conn, err := s.createNow(ctx, key, spec)
 		if err != nil {

@@ -42,7 +42,7 @@ func (s *Server) remove(ctx context.Context, key agentconn.Key, c providers.Cond
 	if err := s.provider.Delete(ctx, key.Name, c); err != nil {
 		return err
 	}
-	s.counts.forget(key.Name, info.Incarnation)
+	s.book.Forget(key.Name, info.Incarnation)
 	s.agents.Drop(key.Name)
 	return nil
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/sandgate/sandgate/providers/fake"
 	"github.com/sandgate/sandgate/server"
 	"github.com/sandgate/sandgate/server/policy"
+	"github.com/sandgate/sandgate/server/quota"
 )
 
 // faulty is a provider with one fault at one step for one operation: before or
@@ -161,7 +162,8 @@ func faultyServer(t *testing.T) (*faulty, sandboxv1.SandboxServiceClient) {
 	srv, err := server.New(server.Config{
 		Provider: f, Logger: slog.New(slog.DiscardHandler),
 		Templates: []policy.Template{{Name: "default"}, {Name: "pooled", Pool: 1}},
-		Limits:    server.Limits{MaxSandboxes: 2, MaxCreations: 1},
+		Limits:    server.Limits{MaxCreations: 1},
+		Quotas:    quota.Config{MaxSandboxes: 2},
 	})
 	if err != nil {
 		t.Fatal(err)

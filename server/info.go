@@ -22,6 +22,7 @@ func (s *Server) GetServerInfo(ctx context.Context, _ *sandboxv1.GetServerInfoRe
 		Version: s.cfg.Version, Provider: s.described.Name,
 		Capabilities: s.capabilities(), Limits: s.cfg.Limits.forCallers(),
 		Principal: &sandboxv1.Principal{Name: p.Name, Tenant: p.Tenant, Role: p.Role.String()},
+		Quotas:    s.quotas(ctx),
 	}
 	for _, t := range s.policy.Templates() {
 		if templateInScope(p.Scope, t.Name) {

@@ -144,5 +144,10 @@ func (s *Server) shutdownStream(srv any, stream grpc.ServerStream, info *grpc.St
 	if s.isStopping() && !isHealth(info.FullMethod) {
 		return fault.ErrShuttingDown
 	}
+	leave, err := s.enterStream(stream.Context(), info)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	return handler(srv, stream)
 }

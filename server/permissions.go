@@ -28,7 +28,7 @@ type permission struct {
 // permissions is the only table of who may call what. A call without a row needs
 // RoleUser.
 var permissions = map[string]permission{
-	sandboxv1.SandboxService_GetServerInfo_FullMethodName:    {role: authn.RoleReader},
+	sandboxv1.SandboxService_GetServerInfo_FullMethodName:    {role: authn.RoleReader, anyTenant: true},
 	sandboxv1.SandboxService_CreateSandbox_FullMethodName:    {role: authn.RoleUser},
 	sandboxv1.SandboxService_GetSandbox_FullMethodName:       {role: authn.RoleReader, anyTenant: true},
 	sandboxv1.SandboxService_ListSandboxes_FullMethodName:    {role: authn.RoleReader, anyTenant: true},

@@ -29,6 +29,7 @@ import (
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/lifetime"
 	"github.com/sandgate/sandgate/server/policy"
+	"github.com/sandgate/sandgate/server/quota"
 )
 
 // streamWorkers is the number of goroutines that wait for calls. A call needs
@@ -59,7 +60,8 @@ type Server struct {
 	conns       *connLimiter
 	running     *running
 	clock       *lifetime.Clock
-	counts      *counts
+	book        *quota.Book
+	streams     *quota.Streams
 	creations   *sharedSlots // nil: no bound
 	forwards    *sharedSlots
 	egress      *sharedSlots
@@ -105,7 +107,8 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: agentconn.NewCodec(),
 		health: health.NewServer(), halt: make(chan struct{}), expired: lifetime.NewTombstones(),
 		conns: newConnLimiter(), running: newRunning(), refusals: newRefusals(),
-		tracing: newTracing(cfg.Tracer), clock: lifetime.NewClock(cfg.readClock), counts: newCounts(cfg.Provider, cfg.Limits),
+		tracing: newTracing(cfg.Tracer), clock: lifetime.NewClock(cfg.readClock),
+		book: quota.NewBook(cfg.Provider, cfg.Quotas, cfg.Limits.CreateTimeout), streams: quota.NewStreams(cfg.Quotas),
 	}
 	if len(cfg.SpecSecret) > 0 {
 		if s.authorities, err = egress.NewAuthorities(cfg.SpecSecret); err != nil {
@@ -165,7 +168,7 @@ func New(cfg Config) (*Server, error) {
 	s.activity = lifetime.NewActivity(cfg.Provider, s.log)
 	s.reaper = lifetime.NewReaper(lifetime.Config{
 		Provider: cfg.Provider, Agents: s.agents, Clock: s.clock, Log: s.log, Expired: s.expired, Random: cfg.random,
-		OnDelete:  func(info providers.Info) { s.counts.forget(info.Name, info.Incarnation) },
+		OnDelete:  func(info providers.Info) { s.book.Forget(info.Name, info.Incarnation) },
 		OnExpire:  s.sandboxExpired,
 		OnFailure: s.metrics.reapFailures.Inc,
 	})
@@ -210,9 +213,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Authenticator != nil {
 		s.work.Go(func() { s.background("recheck", s.recheck) })
 	}
-	if s.counts.limited() {
-		s.work.Go(func() { s.background("count", s.recount) })
-	}
+	s.work.Go(func() { s.background("count", s.count) })
 	return s, nil
 }
 
@@ -356,6 +357,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.activity.Wait()
 		s.agents.Wait()
 		s.carrier.Wait()
+		s.book.Flush(ctx, s.log)
 	}()
 	select {
 	case <-ended:

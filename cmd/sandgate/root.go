@@ -103,7 +103,7 @@ func (c *cli) command() *cobra.Command {
 			root.AddCommand(command)
 		}
 	}
-	add("sandboxes", c.createCommand(), c.lsCommand(), c.infoCommand(), c.topCommand(), c.updateCommand(),
+	add("sandboxes", c.createCommand(), c.lsCommand(), c.infoCommand(), c.topCommand(), c.quotaCommand(), c.updateCommand(),
 		c.suspendCommand(), c.resumeCommand(), c.rmCommand(), c.cleanupCommand())
 	add("commands", c.runCommand(), c.execCommand(), c.psCommand(), c.attachCommand(),
 		c.logsCommand(), c.killCommand(), c.cpCommand(), c.portForwardCommand())

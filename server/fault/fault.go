@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -28,8 +29,9 @@ type Error struct {
 	Violations []*errdetails.BadRequest_FieldViolation
 
 	cause error
-	// final suppresses RetryInfo.
+	// final suppresses RetryInfo. retry replaces the reason's delay.
 	final bool
+	retry time.Duration
 }
 
 // New returns an error with a public message.
@@ -60,6 +62,19 @@ func (e *Error) With(key, value string) *Error {
 // WithCause sets the cause, which only the log shows, and returns e.
 func (e *Error) WithCause(err error) *Error {
 	e.cause = err
+	return e
+}
+
+// Final suppresses the reason's RetryInfo and returns e: no waiting helps.
+func (e *Error) Final() *Error {
+	e.final = true
+	return e
+}
+
+// RetryAfter sets when the caller should try again, if d is not 0, and returns e.
+// The reason must be one with RetryInfo.
+func (e *Error) RetryAfter(d time.Duration) *Error {
+	e.retry = d
 	return e
 }
 

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -70,7 +71,7 @@ func (e *Error) Status(requestID string) *status.Status {
 		details = append(details, &errdetails.BadRequest{FieldViolations: e.Violations})
 	}
 	if r.retry > 0 && !e.final {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.retry)})
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(cmp.Or(e.retry, r.retry))})
 	}
 	st := status.New(r.code, e.Message)
 	if detailed, err := st.WithDetails(details...); err == nil {

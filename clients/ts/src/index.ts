@@ -91,6 +91,7 @@ export type {
   EgressSecret,
   Isolation,
   NetworkModeName,
+  Quota,
   Resources,
   SandboxInfo,
   SandboxSpec,

@@ -173,6 +173,20 @@ export interface ServerInfo {
   principal: { name: string; tenant: string; role: string };
   /** The secrets that rules can name, never their values; `source` is "file" or "env". */
   secrets: { name: string; source: string; hosts: string[] }[];
+  /** The quotas that apply to the caller. Empty: there are none. */
+  quotas: Quota[];
+}
+
+/** A limit on what a tenant or a principal may use. */
+export interface Quota {
+  /** Such as "max_sandboxes", "max_memory_bytes" or "creations_per_minute". */
+  name: string;
+  /** Whose it is: "tenant" or "principal". */
+  scope: string;
+  /** A number, bytes, or thousandths of a core. */
+  limit: number;
+  /** What is in use; -1: the server cannot count now. */
+  used: number;
 }
 
 /** Bounds and defaults of a server; an undefined time means none. */
@@ -366,6 +380,12 @@ export function serverInfo(message: GetServerInfoResponse): ServerInfo {
       tenant: message.principal?.tenant ?? "",
       role: message.principal?.role ?? "",
     },
+    quotas: message.quotas.map(({ name, scope, limit, used }) => ({
+      name,
+      scope,
+      limit: Number(limit),
+      used: Number(used),
+    })),
   };
 }
 

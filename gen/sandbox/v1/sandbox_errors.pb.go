@@ -164,8 +164,9 @@ const (
 	// UNIMPLEMENTED; "feature". The server, its provider or this sandbox does not
 	// support this; GetServerInfo lists what the server supports.
 	ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED ErrorReason = 80
-	// RESOURCE_EXHAUSTED, with RetryInfo; "quota". A quota of the principal is
-	// exhausted.
+	// RESOURCE_EXHAUSTED, with RetryInfo unless no waiting helps; "quota",
+	// "scope" ("server", "tenant" or "principal"), "limit", "used". A quota is
+	// exhausted; GetServerInfo lists the caller's.
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 81
 	// UNAVAILABLE, with RetryInfo. The substrate does not answer.
 	ErrorReason_ERROR_REASON_PROVIDER_UNAVAILABLE ErrorReason = 82

@@ -79,7 +79,11 @@ type GetServerInfoResponse struct {
 	// The authenticated caller.
 	Principal *Principal `protobuf:"bytes,7,opt,name=principal,proto3" json:"principal,omitempty"`
 	// The secrets that rules of the caller's sandboxes can name, ordered by name.
-	Secrets       []*SecretInfo `protobuf:"bytes,8,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	Secrets []*SecretInfo `protobuf:"bytes,8,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	// The quotas that apply to the caller, with their use. Empty: there are none.
+	// In a call for another tenant (metadata "sandgate-tenant", role operator)
+	// those of that tenant.
+	Quotas        []*Quota `protobuf:"bytes,9,rep,name=quotas,proto3" json:"quotas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -170,6 +174,13 @@ func (x *GetServerInfoResponse) GetSecrets() []*SecretInfo {
 	return nil
 }
 
+func (x *GetServerInfoResponse) GetQuotas() []*Quota {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
 // SecretInfo describes a secret, never its value.
 type SecretInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -234,6 +245,83 @@ func (x *SecretInfo) GetHosts() []string {
 	return nil
 }
 
+// Quota is a limit on what a tenant or a principal may use.
+type Quota struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The quota: "max_sandboxes", "max_memory_bytes", "max_cpu_millis",
+	// "max_disk_bytes", "creations_per_minute", "max_streams" or
+	// "commands_per_minute". A call beyond it fails with QUOTA_EXCEEDED. The last
+	// two are counted by each server alone.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Whose it is: "tenant" or "principal".
+	Scope string `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"`
+	// The limit: a number, bytes, or thousandths of a core.
+	Limit int64 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	// What is in use; -1: the server cannot count now. Of a rate, what was used in
+	// the last minute, about. What another server deleted may count for a minute.
+	Used          int64 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quota) Reset() {
+	*x = Quota{}
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quota) ProtoMessage() {}
+
+func (x *Quota) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quota.ProtoReflect.Descriptor instead.
+func (*Quota) Descriptor() ([]byte, []int) {
+	return file_sandbox_v1_sandbox_info_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Quota) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Quota) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
+func (x *Quota) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *Quota) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
 // ServerLimits are bounds and defaults of the server.
 type ServerLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -257,7 +345,7 @@ type ServerLimits struct {
 
 func (x *ServerLimits) Reset() {
 	*x = ServerLimits{}
-	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[3]
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -269,7 +357,7 @@ func (x *ServerLimits) String() string {
 func (*ServerLimits) ProtoMessage() {}
 
 func (x *ServerLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[3]
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -282,7 +370,7 @@ func (x *ServerLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerLimits.ProtoReflect.Descriptor instead.
 func (*ServerLimits) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_info_proto_rawDescGZIP(), []int{3}
+	return file_sandbox_v1_sandbox_info_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ServerLimits) GetMaxMessageBytes() int64 {
@@ -350,7 +438,7 @@ type Enforcement struct {
 
 func (x *Enforcement) Reset() {
 	*x = Enforcement{}
-	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[4]
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -362,7 +450,7 @@ func (x *Enforcement) String() string {
 func (*Enforcement) ProtoMessage() {}
 
 func (x *Enforcement) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[4]
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -375,7 +463,7 @@ func (x *Enforcement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Enforcement.ProtoReflect.Descriptor instead.
 func (*Enforcement) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_info_proto_rawDescGZIP(), []int{4}
+	return file_sandbox_v1_sandbox_info_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Enforcement) GetName() string {
@@ -414,7 +502,7 @@ type Principal struct {
 
 func (x *Principal) Reset() {
 	*x = Principal{}
-	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[5]
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +514,7 @@ func (x *Principal) String() string {
 func (*Principal) ProtoMessage() {}
 
 func (x *Principal) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[5]
+	mi := &file_sandbox_v1_sandbox_info_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +527,7 @@ func (x *Principal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Principal.ProtoReflect.Descriptor instead.
 func (*Principal) Descriptor() ([]byte, []int) {
-	return file_sandbox_v1_sandbox_info_proto_rawDescGZIP(), []int{5}
+	return file_sandbox_v1_sandbox_info_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Principal) GetName() string {
@@ -469,7 +557,7 @@ const file_sandbox_v1_sandbox_info_proto_rawDesc = "" +
 	"\n" +
 	"\x1dsandbox/v1/sandbox_info.proto\x12\n" +
 	"sandbox.v1\x1a\x1egoogle/protobuf/duration.proto\"\x16\n" +
-	"\x14GetServerInfoRequest\"\xe3\x02\n" +
+	"\x14GetServerInfoRequest\"\x8e\x03\n" +
 	"\x15GetServerInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\bprovider\x18\x02 \x01(\tR\bprovider\x12\"\n" +
@@ -478,12 +566,18 @@ const file_sandbox_v1_sandbox_info_proto_rawDesc = "" +
 	"\venforcement\x18\x05 \x03(\v2\x17.sandbox.v1.EnforcementR\venforcement\x12\x1c\n" +
 	"\ttemplates\x18\x06 \x03(\tR\ttemplates\x123\n" +
 	"\tprincipal\x18\a \x01(\v2\x15.sandbox.v1.PrincipalR\tprincipal\x120\n" +
-	"\asecrets\x18\b \x03(\v2\x16.sandbox.v1.SecretInfoR\asecrets\"N\n" +
+	"\asecrets\x18\b \x03(\v2\x16.sandbox.v1.SecretInfoR\asecrets\x12)\n" +
+	"\x06quotas\x18\t \x03(\v2\x11.sandbox.v1.QuotaR\x06quotas\"N\n" +
 	"\n" +
 	"SecretInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x14\n" +
-	"\x05hosts\x18\x03 \x03(\tR\x05hosts\"\xa5\x03\n" +
+	"\x05hosts\x18\x03 \x03(\tR\x05hosts\"[\n" +
+	"\x05Quota\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x03R\x05limit\x12\x12\n" +
+	"\x04used\x18\x04 \x01(\x03R\x04used\"\xa5\x03\n" +
 	"\fServerLimits\x12*\n" +
 	"\x11max_message_bytes\x18\x01 \x01(\x03R\x0fmaxMessageBytes\x12B\n" +
 	"\x0fdefault_timeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x0edefaultTimeout\x12:\n" +
@@ -515,31 +609,33 @@ func file_sandbox_v1_sandbox_info_proto_rawDescGZIP() []byte {
 	return file_sandbox_v1_sandbox_info_proto_rawDescData
 }
 
-var file_sandbox_v1_sandbox_info_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_sandbox_v1_sandbox_info_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_sandbox_v1_sandbox_info_proto_goTypes = []any{
 	(*GetServerInfoRequest)(nil),  // 0: sandbox.v1.GetServerInfoRequest
 	(*GetServerInfoResponse)(nil), // 1: sandbox.v1.GetServerInfoResponse
 	(*SecretInfo)(nil),            // 2: sandbox.v1.SecretInfo
-	(*ServerLimits)(nil),          // 3: sandbox.v1.ServerLimits
-	(*Enforcement)(nil),           // 4: sandbox.v1.Enforcement
-	(*Principal)(nil),             // 5: sandbox.v1.Principal
-	(*durationpb.Duration)(nil),   // 6: google.protobuf.Duration
+	(*Quota)(nil),                 // 3: sandbox.v1.Quota
+	(*ServerLimits)(nil),          // 4: sandbox.v1.ServerLimits
+	(*Enforcement)(nil),           // 5: sandbox.v1.Enforcement
+	(*Principal)(nil),             // 6: sandbox.v1.Principal
+	(*durationpb.Duration)(nil),   // 7: google.protobuf.Duration
 }
 var file_sandbox_v1_sandbox_info_proto_depIdxs = []int32{
-	3, // 0: sandbox.v1.GetServerInfoResponse.limits:type_name -> sandbox.v1.ServerLimits
-	4, // 1: sandbox.v1.GetServerInfoResponse.enforcement:type_name -> sandbox.v1.Enforcement
-	5, // 2: sandbox.v1.GetServerInfoResponse.principal:type_name -> sandbox.v1.Principal
-	2, // 3: sandbox.v1.GetServerInfoResponse.secrets:type_name -> sandbox.v1.SecretInfo
-	6, // 4: sandbox.v1.ServerLimits.default_timeout:type_name -> google.protobuf.Duration
-	6, // 5: sandbox.v1.ServerLimits.max_timeout:type_name -> google.protobuf.Duration
-	6, // 6: sandbox.v1.ServerLimits.end_retention:type_name -> google.protobuf.Duration
-	6, // 7: sandbox.v1.ServerLimits.default_idle_ttl:type_name -> google.protobuf.Duration
-	6, // 8: sandbox.v1.ServerLimits.default_ttl:type_name -> google.protobuf.Duration
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	4,  // 0: sandbox.v1.GetServerInfoResponse.limits:type_name -> sandbox.v1.ServerLimits
+	5,  // 1: sandbox.v1.GetServerInfoResponse.enforcement:type_name -> sandbox.v1.Enforcement
+	6,  // 2: sandbox.v1.GetServerInfoResponse.principal:type_name -> sandbox.v1.Principal
+	2,  // 3: sandbox.v1.GetServerInfoResponse.secrets:type_name -> sandbox.v1.SecretInfo
+	3,  // 4: sandbox.v1.GetServerInfoResponse.quotas:type_name -> sandbox.v1.Quota
+	7,  // 5: sandbox.v1.ServerLimits.default_timeout:type_name -> google.protobuf.Duration
+	7,  // 6: sandbox.v1.ServerLimits.max_timeout:type_name -> google.protobuf.Duration
+	7,  // 7: sandbox.v1.ServerLimits.end_retention:type_name -> google.protobuf.Duration
+	7,  // 8: sandbox.v1.ServerLimits.default_idle_ttl:type_name -> google.protobuf.Duration
+	7,  // 9: sandbox.v1.ServerLimits.default_ttl:type_name -> google.protobuf.Duration
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_sandbox_v1_sandbox_info_proto_init() }
@@ -553,7 +649,7 @@ func file_sandbox_v1_sandbox_info_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sandbox_v1_sandbox_info_proto_rawDesc), len(file_sandbox_v1_sandbox_info_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -113,6 +113,20 @@ class SecretInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Quota:
+    """A limit on what a tenant or a principal may use."""
+
+    name: str
+    """Such as "max_sandboxes", "max_memory_bytes" or "creations_per_minute"."""
+    scope: str
+    """Whose it is: "tenant" or "principal"."""
+    limit: int
+    """A number, bytes, or thousandths of a core."""
+    used: int
+    """What is in use; -1: the server cannot count now."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerInfo:
     """What a server is, can do and enforces, and who the caller is to it."""
 
@@ -129,6 +143,8 @@ class ServerInfo:
     """"reader", "user" or "operator"."""
     secrets: tuple[SecretInfo, ...] = ()
     """The secrets that rules of the caller's sandboxes can name."""
+    quotas: tuple[Quota, ...] = ()
+    """The quotas that apply to the caller. Empty: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,4 +236,5 @@ def server_info(message: info_pb.GetServerInfoResponse) -> ServerInfo:
         principal=message.principal.name,
         tenant=message.principal.tenant,
         role=message.principal.role,
+        quotas=tuple(Quota(q.name, q.scope, q.limit, q.used) for q in message.quotas),
     )

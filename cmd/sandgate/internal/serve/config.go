@@ -48,6 +48,7 @@ type config struct {
 
 	Reaper       reaperConfig              `yaml:"reaper"`
 	Limits       limitsConfig              `yaml:"limits"`
+	Quotas       quotasConfig              `yaml:"quotas"`
 	Access       *accessConfig             `yaml:"access" help:"access policy of every file call and command, in every sandbox"`
 	EgressGroups map[string][]egressConfig `yaml:"egress_groups" help:"named lists of rules for the network mode proxy, with the keys of a template's egress; a template and a request can name them"`
 	Secrets      []secretConfig            `yaml:"secrets" help:"secrets that the server puts into requests of sandboxes, by rules of the network mode proxy"`

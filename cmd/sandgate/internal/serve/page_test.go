@@ -36,7 +36,10 @@ shutdown: {lame_duck: 5s, drain: 10s}
 limits:
   max_timeout: 1h
   max_sandboxes: 200
-  max_sandboxes_per_tenant: 20
+quotas:
+  tenant: {max_sandboxes: 20, max_memory_bytes: 34359738368, creations_per_minute: 30, max_streams: 200}
+  overrides:
+  - {tenant: build, quota: {max_sandboxes: 100}}
 access: {write_deny_prefixes: [/workspace/.git]}
 templates:
 - name: default
@@ -84,6 +87,7 @@ var sections = []struct{ title, of string }{
 	{"Provider: docker", "docker"},
 	{"Providers: kubernetes and agentsandbox", "kubernetes agentsandbox"},
 	{"Limits and lifetimes", "limits reaper"},
+	{"Quotas", "quotas"},
 	{"Access policy", "access"},
 	{"Templates", "templates egress_groups secrets"},
 }

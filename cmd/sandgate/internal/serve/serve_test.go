@@ -10,11 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
 	"github.com/sandgate/sandgate/providers"
 
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/quota"
 )
 
 func writeFile(t *testing.T, name, text string) string {
@@ -51,7 +53,13 @@ audit: {max_size_mib: 7, max_files: 0, required: true, command_text: true}
 admin: {listen: ":9", pprof: true}
 shutdown: {lame_duck: 5s, drain: 2s, timeout: 30s}
 max_connection_age: 10m
-limits: {max_timeout: 90s, default_idle_ttl: 2h, max_sandboxes: 200, max_sandboxes_per_tenant: 20, max_creations: 16, max_forwards: 500, max_egress_connections: 600}
+limits: {max_timeout: 90s, default_idle_ttl: 2h, max_sandboxes: 200, max_creations: 16, max_forwards: 500, max_egress_connections: 600}
+quotas:
+  tenant: {max_sandboxes: 20, max_memory_bytes: 4096, commands_per_minute: 60}
+  principal: {max_streams: 8}
+  overrides:
+  - {tenant: build, quota: {max_sandboxes: 100, commands_per_minute: -1}}
+  - {tenant: build, principal: ci, quota: {max_sandboxes: 50}}
 reaper: {interval: 5s}
 access: {write_deny_prefixes: [/etc]}
 templates:
@@ -87,8 +95,17 @@ func TestConfigFile(t *testing.T) {
 		cfg.Access.GetWriteDenyPrefixes()[0] != "/etc" {
 		t.Errorf("config %+v", cfg)
 	}
-	if l := cfg.Limits; l.MaxSandboxes != 200 || l.MaxSandboxesPerTenant != 20 || l.MaxCreations != 16 || l.MaxForwards != 500 || l.MaxEgressConnections != 600 {
+	if l := cfg.Limits; l.MaxCreations != 16 || l.MaxForwards != 500 || l.MaxEgressConnections != 600 {
 		t.Errorf("limits %+v", l)
+	}
+	if diff := cmp.Diff(quota.Config{
+		MaxSandboxes: 200, Tenant: quota.Limits{MaxSandboxes: 20, MaxMemoryBytes: 4096, CommandsPerMinute: 60}, Principal: quota.Limits{MaxStreams: 8},
+		Overrides: map[quota.Owner]quota.Limits{
+			{Tenant: "build"}:                  {MaxSandboxes: 100, MaxMemoryBytes: 4096},
+			{Tenant: "build", Principal: "ci"}: {MaxSandboxes: 50, MaxStreams: 8},
+		},
+	}, cfg.Quotas); diff != "" {
+		t.Error(diff)
 	}
 	p := cfg.Templates[0]
 	if p.Name != "py" || p.Network != providers.NetworkFull || len(p.Networks) != 2 || p.Resources.MemoryBytes != 1024 ||

@@ -3,7 +3,6 @@ package serve
 import (
 	"encoding/json"
 	"fmt"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -13,26 +12,6 @@ import (
 	"github.com/sandgate/sandgate/server/policy"
 	"github.com/sandgate/sandgate/server/secret"
 )
-
-type limitsConfig struct {
-	MaxMessageBytes       int           `yaml:"max_message_bytes" help:"largest message from a client (default 16 MiB)"`
-	DefaultTimeout        time.Duration `yaml:"default_timeout" help:"timeout of a command that sets none (default none)"`
-	MaxTimeout            time.Duration `yaml:"max_timeout" help:"longest timeout of a command (default no limit)"`
-	MaxOutputBytes        int64         `yaml:"max_output_bytes" help:"most output of a command; more is counted and dropped (default no limit)"`
-	OutputLogBytes        int64         `yaml:"output_log_bytes" help:"output retained for each command, for Attach (default 64 MiB)"`
-	EndRetention          time.Duration `yaml:"end_retention" help:"how long the exit status and output of an ended command are kept (default 1h)"`
-	MaxFileBytes          int64         `yaml:"max_file_bytes" help:"largest file that a call can write (default no limit)"`
-	DefaultIdleTTL        time.Duration `yaml:"default_idle_ttl" help:"idle lifetime of a sandbox that sets none (default 24h)"`
-	DefaultTTL            time.Duration `yaml:"default_ttl" help:"lifetime from creation of a sandbox that sets none (default none)"`
-	MaxIdleTTL            time.Duration `yaml:"max_idle_ttl" help:"longest idle lifetime; a request for more is rejected (default no limit)"`
-	MaxTTL                time.Duration `yaml:"max_ttl" help:"longest lifetime from creation; a request for more is rejected (default no limit)"`
-	CreateTimeout         time.Duration `yaml:"create_timeout" help:"timeout of CreateSandbox, SuspendSandbox and ResumeSandbox (default 5m)"`
-	MaxSandboxes          int           `yaml:"max_sandboxes" help:"sandboxes of all tenants together (default no limit)"`
-	MaxSandboxesPerTenant int           `yaml:"max_sandboxes_per_tenant" help:"sandboxes of each tenant (default no limit)"`
-	MaxCreations          int           `yaml:"max_creations" help:"concurrent creations; others wait, for create_timeout at most (default local: 8 per processor; elsewhere no limit)"`
-	MaxForwards           int           `yaml:"max_forwards" help:"open connections to ports of sandboxes; more are rejected. Where callers authenticate, a tenant holds at most a quarter of them (default 2048)"`
-	MaxEgressConnections  int           `yaml:"max_egress_connections" help:"open connections of sandboxes with the network mode proxy; more are refused. Where callers authenticate, a tenant holds at most a quarter of them (default 2048)"`
-}
 
 type templateConfig struct {
 	Name             string            `yaml:"name" help:"1 to 63 characters of a-z, 0-9 and \"-\""`
@@ -159,13 +138,17 @@ func (n *networkConfig) UnmarshalYAML(node *yaml.Node) error {
 // server is the part of the server's configuration that only the file has.
 func (c config) server() (server.Config, error) {
 	cfg := server.Config{
-		Limits: server.Limits(c.Limits), Access: c.Access.policy(),
+		Limits: c.Limits.server(), Access: c.Access.policy(),
 		Timing: server.Timing{ReapInterval: c.Reaper.Interval},
 	}
 	var err error
 	if cfg.Secrets, err = secretStore(c.Secrets); err != nil {
 		return cfg, err
 	}
+	if cfg.Quotas, err = c.Quotas.quotas(); err != nil {
+		return cfg, fmt.Errorf("quotas: %w", err)
+	}
+	cfg.Quotas.MaxSandboxes = c.Limits.MaxSandboxes
 	if len(c.EgressGroups) > 0 {
 		cfg.EgressGroups = make(map[string][]*sandboxv1.EgressRule, len(c.EgressGroups))
 		for name, rules := range c.EgressGroups {

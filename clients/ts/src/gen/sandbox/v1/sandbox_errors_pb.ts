@@ -421,8 +421,9 @@ export enum ErrorReason {
   FEATURE_UNSUPPORTED = 80,
 
   /**
-   * RESOURCE_EXHAUSTED, with RetryInfo; "quota". A quota of the principal is
-   * exhausted.
+   * RESOURCE_EXHAUSTED, with RetryInfo unless no waiting helps; "quota",
+   * "scope" ("server", "tenant" or "principal"), "limit", "used". A quota is
+   * exhausted; GetServerInfo lists the caller's.
    *
    * @generated from enum value: ERROR_REASON_QUOTA_EXCEEDED = 81;
    */

@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file sandbox/v1/sandbox_info.proto.
  */
 export const file_sandbox_v1_sandbox_info: GenFile = /*@__PURE__*/
-  fileDesc("Ch1zYW5kYm94L3YxL3NhbmRib3hfaW5mby5wcm90bxIKc2FuZGJveC52MSIWChRHZXRTZXJ2ZXJJbmZvUmVxdWVzdCKOAgoVR2V0U2VydmVySW5mb1Jlc3BvbnNlEg8KB3ZlcnNpb24YASABKAkSEAoIcHJvdmlkZXIYAiABKAkSFAoMY2FwYWJpbGl0aWVzGAMgAygJEigKBmxpbWl0cxgEIAEoCzIYLnNhbmRib3gudjEuU2VydmVyTGltaXRzEiwKC2VuZm9yY2VtZW50GAUgAygLMhcuc2FuZGJveC52MS5FbmZvcmNlbWVudBIRCgl0ZW1wbGF0ZXMYBiADKAkSKAoJcHJpbmNpcGFsGAcgASgLMhUuc2FuZGJveC52MS5QcmluY2lwYWwSJwoHc2VjcmV0cxgIIAMoCzIWLnNhbmRib3gudjEuU2VjcmV0SW5mbyI5CgpTZWNyZXRJbmZvEgwKBG5hbWUYASABKAkSDgoGc291cmNlGAIgASgJEg0KBWhvc3RzGAMgAygJIr4CCgxTZXJ2ZXJMaW1pdHMSGQoRbWF4X21lc3NhZ2VfYnl0ZXMYASABKAMSMgoPZGVmYXVsdF90aW1lb3V0GAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEi4KC21heF90aW1lb3V0GAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhgKEG91dHB1dF9sb2dfYnl0ZXMYBCABKAMSMAoNZW5kX3JldGVudGlvbhgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIzChBkZWZhdWx0X2lkbGVfdHRsGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEi4KC2RlZmF1bHRfdHRsGAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIj0KC0VuZm9yY2VtZW50EgwKBG5hbWUYASABKAkSEAoIZW5mb3JjZWQYAiABKAgSDgoGZGV0YWlsGAMgASgJIjcKCVByaW5jaXBhbBIMCgRuYW1lGAEgASgJEg4KBnRlbmFudBgCIAEoCRIMCgRyb2xlGAMgASgJQjdaNWdpdGh1Yi5jb20vc2FuZGdhdGUvc2FuZGdhdGUvZ2VuL3NhbmRib3gvdjE7c2FuZGJveHYxYgZwcm90bzM", [file_google_protobuf_duration]);
+  fileDesc("Ch1zYW5kYm94L3YxL3NhbmRib3hfaW5mby5wcm90bxIKc2FuZGJveC52MSIWChRHZXRTZXJ2ZXJJbmZvUmVxdWVzdCKxAgoVR2V0U2VydmVySW5mb1Jlc3BvbnNlEg8KB3ZlcnNpb24YASABKAkSEAoIcHJvdmlkZXIYAiABKAkSFAoMY2FwYWJpbGl0aWVzGAMgAygJEigKBmxpbWl0cxgEIAEoCzIYLnNhbmRib3gudjEuU2VydmVyTGltaXRzEiwKC2VuZm9yY2VtZW50GAUgAygLMhcuc2FuZGJveC52MS5FbmZvcmNlbWVudBIRCgl0ZW1wbGF0ZXMYBiADKAkSKAoJcHJpbmNpcGFsGAcgASgLMhUuc2FuZGJveC52MS5QcmluY2lwYWwSJwoHc2VjcmV0cxgIIAMoCzIWLnNhbmRib3gudjEuU2VjcmV0SW5mbxIhCgZxdW90YXMYCSADKAsyES5zYW5kYm94LnYxLlF1b3RhIjkKClNlY3JldEluZm8SDAoEbmFtZRgBIAEoCRIOCgZzb3VyY2UYAiABKAkSDQoFaG9zdHMYAyADKAkiQQoFUXVvdGESDAoEbmFtZRgBIAEoCRINCgVzY29wZRgCIAEoCRINCgVsaW1pdBgDIAEoAxIMCgR1c2VkGAQgASgDIr4CCgxTZXJ2ZXJMaW1pdHMSGQoRbWF4X21lc3NhZ2VfYnl0ZXMYASABKAMSMgoPZGVmYXVsdF90aW1lb3V0GAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEi4KC21heF90aW1lb3V0GAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhgKEG91dHB1dF9sb2dfYnl0ZXMYBCABKAMSMAoNZW5kX3JldGVudGlvbhgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIzChBkZWZhdWx0X2lkbGVfdHRsGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEi4KC2RlZmF1bHRfdHRsGAcgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIj0KC0VuZm9yY2VtZW50EgwKBG5hbWUYASABKAkSEAoIZW5mb3JjZWQYAiABKAgSDgoGZGV0YWlsGAMgASgJIjcKCVByaW5jaXBhbBIMCgRuYW1lGAEgASgJEg4KBnRlbmFudBgCIAEoCRIMCgRyb2xlGAMgASgJQjdaNWdpdGh1Yi5jb20vc2FuZGdhdGUvc2FuZGdhdGUvZ2VuL3NhbmRib3gvdjE7c2FuZGJveHYxYgZwcm90bzM", [file_google_protobuf_duration]);
 
 /**
  * GetServerInfoRequest has no fields.
@@ -92,6 +92,15 @@ export type GetServerInfoResponse = Message<"sandbox.v1.GetServerInfoResponse"> 
    * @generated from field: repeated sandbox.v1.SecretInfo secrets = 8;
    */
   secrets: SecretInfo[];
+
+  /**
+   * The quotas that apply to the caller, with their use. Empty: there are none.
+   * In a call for another tenant (metadata "sandgate-tenant", role operator)
+   * those of that tenant.
+   *
+   * @generated from field: repeated sandbox.v1.Quota quotas = 9;
+   */
+  quotas: Quota[];
 };
 
 /**
@@ -135,6 +144,52 @@ export type SecretInfo = Message<"sandbox.v1.SecretInfo"> & {
  */
 export const SecretInfoSchema: GenMessage<SecretInfo> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_info, 2);
+
+/**
+ * Quota is a limit on what a tenant or a principal may use.
+ *
+ * @generated from message sandbox.v1.Quota
+ */
+export type Quota = Message<"sandbox.v1.Quota"> & {
+  /**
+   * The quota: "max_sandboxes", "max_memory_bytes", "max_cpu_millis",
+   * "max_disk_bytes", "creations_per_minute", "max_streams" or
+   * "commands_per_minute". A call beyond it fails with QUOTA_EXCEEDED. The last
+   * two are counted by each server alone.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * Whose it is: "tenant" or "principal".
+   *
+   * @generated from field: string scope = 2;
+   */
+  scope: string;
+
+  /**
+   * The limit: a number, bytes, or thousandths of a core.
+   *
+   * @generated from field: int64 limit = 3;
+   */
+  limit: bigint;
+
+  /**
+   * What is in use; -1: the server cannot count now. Of a rate, what was used in
+   * the last minute, about. What another server deleted may count for a minute.
+   *
+   * @generated from field: int64 used = 4;
+   */
+  used: bigint;
+};
+
+/**
+ * Describes the message sandbox.v1.Quota.
+ * Use `create(QuotaSchema)` to create a new message.
+ */
+export const QuotaSchema: GenMessage<Quota> = /*@__PURE__*/
+  messageDesc(file_sandbox_v1_sandbox_info, 3);
 
 /**
  * ServerLimits are bounds and defaults of the server.
@@ -197,7 +252,7 @@ export type ServerLimits = Message<"sandbox.v1.ServerLimits"> & {
  * Use `create(ServerLimitsSchema)` to create a new message.
  */
 export const ServerLimitsSchema: GenMessage<ServerLimits> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_info, 3);
+  messageDesc(file_sandbox_v1_sandbox_info, 4);
 
 /**
  * Enforcement reports whether one protection is enforced.
@@ -233,7 +288,7 @@ export type Enforcement = Message<"sandbox.v1.Enforcement"> & {
  * Use `create(EnforcementSchema)` to create a new message.
  */
 export const EnforcementSchema: GenMessage<Enforcement> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_info, 4);
+  messageDesc(file_sandbox_v1_sandbox_info, 5);
 
 /**
  * Principal is the authenticated caller.
@@ -268,5 +323,5 @@ export type Principal = Message<"sandbox.v1.Principal"> & {
  * Use `create(PrincipalSchema)` to create a new message.
  */
 export const PrincipalSchema: GenMessage<Principal> = /*@__PURE__*/
-  messageDesc(file_sandbox_v1_sandbox_info, 5);
+  messageDesc(file_sandbox_v1_sandbox_info, 6);
 

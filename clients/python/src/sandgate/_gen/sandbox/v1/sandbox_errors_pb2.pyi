@@ -174,8 +174,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     support this; GetServerInfo lists what the server supports.
     """
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 81
-    """RESOURCE_EXHAUSTED, with RetryInfo; "quota". A quota of the principal is
-    exhausted.
+    """RESOURCE_EXHAUSTED, with RetryInfo unless no waiting helps; "quota",
+    "scope" ("server", "tenant" or "principal"), "limit", "used". A quota is
+    exhausted; GetServerInfo lists the caller's.
     """
     ERROR_REASON_PROVIDER_UNAVAILABLE: _ErrorReason.ValueType  # 82
     """UNAVAILABLE, with RetryInfo. The substrate does not answer."""
@@ -382,8 +383,9 @@ ERROR_REASON_FEATURE_UNSUPPORTED: ErrorReason.ValueType  # 80
 support this; GetServerInfo lists what the server supports.
 """
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 81
-"""RESOURCE_EXHAUSTED, with RetryInfo; "quota". A quota of the principal is
-exhausted.
+"""RESOURCE_EXHAUSTED, with RetryInfo unless no waiting helps; "quota",
+"scope" ("server", "tenant" or "principal"), "limit", "used". A quota is
+exhausted; GetServerInfo lists the caller's.
 """
 ERROR_REASON_PROVIDER_UNAVAILABLE: ErrorReason.ValueType  # 82
 """UNAVAILABLE, with RetryInfo. The substrate does not answer."""

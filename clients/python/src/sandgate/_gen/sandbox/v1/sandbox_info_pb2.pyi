@@ -50,6 +50,7 @@ class GetServerInfoResponse(_message.Message):
     TEMPLATES_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
+    QUOTAS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """The server's version, such as "0.1.0"."""
     provider: _builtins.str
@@ -81,6 +82,13 @@ class GetServerInfoResponse(_message.Message):
     def secrets(self) -> _containers.RepeatedCompositeFieldContainer[Global___SecretInfo]:
         """The secrets that rules of the caller's sandboxes can name, ordered by name."""
 
+    @_builtins.property
+    def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Quota]:
+        """The quotas that apply to the caller, with their use. Empty: there are none.
+        In a call for another tenant (metadata "sandgate-tenant", role operator)
+        those of that tenant.
+        """
+
     def __init__(
         self,
         *,
@@ -92,10 +100,11 @@ class GetServerInfoResponse(_message.Message):
         templates: _abc.Iterable[_builtins.str] | None = ...,
         principal: Global___Principal | None = ...,
         secrets: _abc.Iterable[Global___SecretInfo] | None = ...,
+        quotas: _abc.Iterable[Global___Quota] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "principal", b"principal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "enforcement", b"enforcement", "limits", b"limits", "principal", b"principal", "provider", b"provider", "secrets", b"secrets", "templates", b"templates", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "enforcement", b"enforcement", "limits", b"limits", "principal", b"principal", "provider", b"provider", "quotas", b"quotas", "secrets", b"secrets", "templates", b"templates", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -132,6 +141,46 @@ class SecretInfo(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SecretInfo: _TypeAlias = SecretInfo  # noqa: Y015
+
+@_typing.final
+class Quota(_message.Message):
+    """Quota is a limit on what a tenant or a principal may use."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The quota: "max_sandboxes", "max_memory_bytes", "max_cpu_millis",
+    "max_disk_bytes", "creations_per_minute", "max_streams" or
+    "commands_per_minute". A call beyond it fails with QUOTA_EXCEEDED. The last
+    two are counted by each server alone.
+    """
+    scope: _builtins.str
+    """Whose it is: "tenant" or "principal"."""
+    limit: _builtins.int
+    """The limit: a number, bytes, or thousandths of a core."""
+    used: _builtins.int
+    """What is in use; -1: the server cannot count now. Of a rate, what was used in
+    the last minute, about. What another server deleted may count for a minute.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        scope: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        used: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "name", b"name", "scope", b"scope", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Quota: _TypeAlias = Quota  # noqa: Y015
 
 @_typing.final
 class ServerLimits(_message.Message):

@@ -4,16 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/fake"
+	"github.com/sandgate/sandgate/server/quota"
 )
 
 // createMany creates sandboxes at the same time and returns how many were made
@@ -47,7 +52,7 @@ func (h *harness) count() int {
 
 func TestMaxSandboxesHoldsUnderRaces(t *testing.T) {
 	const limit = 50
-	h := newHarness(t, func(c *Config) { c.Limits.MaxSandboxes = limit })
+	h := newHarness(t, func(c *Config) { c.Quotas.MaxSandboxes = limit })
 	always := func(int) context.Context { return t.Context() }
 	id := func(i int) string { return fmt.Sprintf("s-%d", i) }
 	made, refused := createMany(t, always, h.client, 200, id)
@@ -83,7 +88,7 @@ func TestMaxSandboxesHoldsUnderRaces(t *testing.T) {
 
 func TestMaxSandboxesPerTenant(t *testing.T) {
 	h, one, two := twoTenants(t)
-	h.server.counts = newCounts(h.provider, Limits{MaxSandboxes: 5, MaxSandboxesPerTenant: 3})
+	h.server.book.Configure(quota.Config{MaxSandboxes: 5, Tenant: quota.Limits{MaxSandboxes: 3}})
 	tenant := func(ctx context.Context) func(int) context.Context {
 		return func(int) context.Context { return ctx }
 	}
@@ -99,12 +104,15 @@ func TestMaxSandboxesPerTenant(t *testing.T) {
 // What was created or deleted elsewhere counts before anything is refused, and a
 // sandbox from elsewhere can be joined at the limit.
 func TestMaxSandboxesSeesWhatOtherServersDo(t *testing.T) {
-	h := newHarness(t, func(c *Config) { c.Limits.MaxSandboxes = 2 })
+	h := newHarness(t, func(c *Config) { c.Quotas.MaxSandboxes = 2 })
 	h.create("a")
 	h.create("b")
 	h.elsewhere("a")
-	h.server.counts.listed = time.Now().Add(-time.Hour)
-	h.create("c")
+	// A rejection causes a listing, of which there are few.
+	h.until("the deletion is known", func() bool {
+		_, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "c"})
+		return err == nil
+	})
 	h.elsewhere("b")
 	spec, err := h.server.policy.Spec(defaultTenant, "d", &sandboxv1.CreateSandboxRequest{SandboxId: "d"})
 	if err != nil {
@@ -120,7 +128,7 @@ func TestMaxSandboxesSeesWhatOtherServersDo(t *testing.T) {
 func TestMaxSandboxesCountsNoFailures(t *testing.T) {
 	var mode atomic.Int32
 	h := newHarness(t, func(c *Config) {
-		c.Limits.MaxSandboxes, c.Limits.MaxCreations = 2, 1
+		c.Quotas.MaxSandboxes, c.Limits.MaxCreations = 2, 1
 		c.Provider.(*scriptedProvider).before = func(ctx context.Context, method, _ string) error {
 			if method != "create" {
 				return nil
@@ -155,11 +163,9 @@ func TestMaxSandboxesCountsNoFailures(t *testing.T) {
 	}
 	mode.Store(0)
 	h.until("the last one has been settled", func() bool {
-		h.server.counts.mu.Lock()
-		defer h.server.counts.mu.Unlock()
-		return len(h.server.counts.names) == 0
+		_, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a"})
+		return err == nil
 	})
-	h.create("a")
 	h.create("b")
 }
 
@@ -234,4 +240,111 @@ func TestGetOrCreateDoesNotWaitForCreations(t *testing.T) {
 	}
 	close(g.open)
 	work.Wait()
+}
+
+// Two servers on one substrate create exactly as many as a tenant may have.
+func TestQuotaHoldsOverTwoServers(t *testing.T) {
+	const limit, calls = 50, 200
+	dir, err := os.MkdirTemp("", "sg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	machine := fake.NewMachine(dir, fake.Config{})
+	t.Cleanup(func() {
+		if err := machine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	var servers []*harness
+	for range 2 {
+		p := machine.Open()
+		t.Cleanup(func() { _ = p.Close() })
+		servers = append(servers, newHarness(t, func(c *Config) {
+			c.Provider, c.Quotas.Tenant.MaxSandboxes = p, limit
+			c.Logger = slog.New(slog.DiscardHandler)
+		}))
+	}
+	var made, refused atomic.Int32
+	var work sync.WaitGroup
+	for i, h := range servers {
+		work.Go(func() {
+			m, r := createMany(t, func(int) context.Context { return t.Context() }, h.client, calls/2, func(k int) string { return fmt.Sprintf("s-%d-%d", i, k) })
+			made.Add(m)
+			refused.Add(r)
+		})
+	}
+	work.Wait()
+	if made.Load() != limit || refused.Load() != calls-limit {
+		t.Errorf("%d made, %d refused", made.Load(), refused.Load())
+	}
+	for _, h := range servers {
+		info, err := h.client.GetServerInfo(t.Context(), &sandboxv1.GetServerInfoRequest{})
+		if q := info.GetQuotas(); err != nil || len(q) != 1 || q[0].GetName() != "max_sandboxes" || q[0].GetScope() != "tenant" || q[0].GetUsed() != limit || q[0].GetLimit() != limit {
+			t.Errorf("%v %v", q, err)
+		}
+	}
+}
+
+// A stream beyond a quota is refused before it does anything, another tenant's is
+// not, and one that ends makes room.
+func TestStreamQuotas(t *testing.T) {
+	h, one, two := twoTenants(t)
+	h.server.streams.Configure(quota.Config{
+		Tenant: quota.Limits{MaxStreams: 1}, Principal: quota.Limits{CommandsPerMinute: 2},
+	})
+	entered, release := make(chan struct{}, 2), make(chan struct{})
+	h.provider.script.execute = func(_ *scriptedAgent, _ *sandboxv1.ExecuteRequest, out emitter) error {
+		entered <- struct{}{}
+		<-release
+		return errors.Join(out.started(0), out.exited(0, 0))
+	}
+	for _, ctx := range []context.Context{one, two} {
+		if _, err := h.client.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{SandboxId: "a"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(ctx context.Context) error {
+		stream, err := h.client.Execute(ctx, &sandboxv1.ExecuteRequest{SandboxId: "a", Command: &sandboxv1.ExecuteRequest_Shell{Shell: "true"}})
+		if err == nil {
+			_, err = collect(t, stream)
+		}
+		return err
+	}
+	var work sync.WaitGroup
+	for _, ctx := range []context.Context{one, two} {
+		work.Go(func() {
+			if err := run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		<-entered
+	}
+	err := run(one)
+	wantReason(t, err, "QUOTA_EXCEEDED")
+	if m := metadataOf(t, err); m["quota"] != "max_streams" || m["scope"] != "tenant" || m["limit"] != "1" || m["used"] != "1" {
+		t.Errorf("metadata %v", m)
+	}
+	close(release)
+	work.Wait()
+	h.until("the stream is counted no more", func() bool { return run(one) == nil })
+	err = run(one)
+	wantReason(t, err, "QUOTA_EXCEEDED")
+	if m := metadataOf(t, err); m["quota"] != "commands_per_minute" || m["scope"] != "principal" {
+		t.Errorf("metadata %v", m)
+	}
+	if d := retryDelay(t, err); d < time.Second || d > 30*time.Second {
+		t.Errorf("RetryInfo %v", d)
+	}
+}
+
+func retryDelay(t *testing.T, err error) time.Duration {
+	t.Helper()
+	for _, d := range status.Convert(err).Details() {
+		if r, ok := d.(*errdetails.RetryInfo); ok {
+			return r.GetRetryDelay().AsDuration()
+		}
+	}
+	t.Fatalf("no RetryInfo in %v", err)
+	return 0
 }
