@@ -90,11 +90,12 @@ func (s *Server) withCallContext(ctx context.Context, c *agentconn.Conn, req any
 	}); ok {
 		own = r.GetAccess()
 	}
-	confinement, err := s.policy.Confine(c.Policies, own)
+	rules := s.rules()
+	confinement, err := rules.policy.Confine(c.Policies, own)
 	if err != nil {
 		return nil, nil, err
 	}
-	call := &agentv1.CallContext{Confinement: confinement, Limits: s.limits}
+	call := &agentv1.CallContext{Confinement: confinement, Limits: rules.forAgent}
 	if _, ok := req.(*sandboxv1.ExecuteRequest); ok {
 		if call.EgressAuthority, err = s.trusted(c); err != nil {
 			return nil, nil, err

@@ -30,13 +30,14 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 		return nil, err
 	}
 	key := keyOf(ctx, id)
-	spec, err := s.policy.Spec(key.Tenant, key.ID, req)
+	spec, err := s.rules().policy.Spec(key.Tenant, key.ID, req)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limits.CreateTimeout, fault.New(
+	timeout := s.rules().limits.CreateTimeout
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fault.New(
 		sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT,
-		"the sandbox did not become ready within %s", s.cfg.Limits.CreateTimeout))
+		"the sandbox did not become ready within %s", timeout))
 	defer cancel()
 	spec.Principal = callOf(ctx).principal.Name
 	if err := s.book.Reserve(ctx, key.Name, spec); err != nil {
@@ -104,7 +105,7 @@ func (s *Server) ready(ctx context.Context, key agentconn.Key, info providers.In
 	conn, err := s.acquireKnown(ctx, key, info.Incarnation, &info)
 	if err == nil {
 		defer conn.Release()
-		if info.Created || s.clock.Since(info.CreateTime) > s.cfg.Limits.CreateTimeout+cleanupTimeout {
+		if info.Created || s.clock.Since(info.CreateTime) > s.rules().limits.CreateTimeout+cleanupTimeout {
 			return false, nil
 		}
 		// The call that created it may still give up, and then deletes it unless it

@@ -20,11 +20,11 @@ func (s *Server) GetServerInfo(ctx context.Context, _ *sandboxv1.GetServerInfoRe
 	p := callOf(ctx).principal
 	resp := &sandboxv1.GetServerInfoResponse{
 		Version: s.cfg.Version, Provider: s.described.Name,
-		Capabilities: s.capabilities(), Limits: s.cfg.Limits.forCallers(),
+		Capabilities: s.capabilities(), Limits: s.rules().limits.forCallers(),
 		Principal: &sandboxv1.Principal{Name: p.Name, Tenant: p.Tenant, Role: p.Role.String()},
 		Quotas:    s.quotas(ctx),
 	}
-	for _, t := range s.policy.Templates() {
+	for _, t := range s.rules().policy.Templates() {
 		if templateInScope(p.Scope, t.Name) {
 			resp.Templates = append(resp.Templates, t.Name)
 		}

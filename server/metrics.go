@@ -47,6 +47,8 @@ type metrics struct {
 	egressConns      *prometheus.CounterVec
 	egressOpen       prometheus.Gauge
 	egressBytes      *prometheus.CounterVec
+	reloads          *prometheus.CounterVec
+	reloadOK         prometheus.Gauge
 }
 
 // Values of the label "path": where a sandbox came from.
@@ -97,6 +99,10 @@ func newMetrics(version, provider string) *metrics {
 		stateFree:        gauge("state_free_bytes", "Free space of the file system that holds sandboxes. -1: not known."),
 		countingFailures: counter("count_failures_total", "Scrapes that could not count sandboxes or pools."),
 	}
+	m.reloads = counters("config_reloads_total", "Changed configuration files, by outcome: OK, or refused while the former one stays in force.", "outcome")
+	m.reloadOK = gauge("config_reload_success", "1 if the configuration file is in force as it is now, 0 if it was refused.")
+	m.reloadOK.Set(1)
+	m.reloads.WithLabelValues(reloadRefused)
 	m.egressConns = counters("egress_connections_total", "Connections of sandboxes with the network mode PROXY that have ended or were refused, and refused names, by outcome: OK, broken, unreachable, limit, or why a rule denied it.", "outcome")
 	m.egressOpen = gauge("egress_connections", "Open connections of sandboxes with the network mode PROXY.")
 	m.egressBytes = counters("egress_bytes_total", "Bytes of ended connections of sandboxes with the network mode PROXY, by direction: sent or received.", "direction")
@@ -115,13 +121,15 @@ func newMetrics(version, provider string) *metrics {
 	}
 	m.registry.MustRegister(m.rpc, m.bytes, m.createSeconds, m.createFailures, m.createWait, m.startSeconds, m.commandEnds, m.gaps, m.gapBytes, m.dials,
 		m.reattachments, m.reaped, m.reapSeconds, m.reapLag, m.reapFailures, m.refused, m.suppressed, m.auditFailures,
-		m.providerUp, m.stateFree, m.countingFailures, m.egressConns, m.egressOpen, m.egressBytes, build,
+		m.providerUp, m.stateFree, m.countingFailures, m.reloads, m.reloadOK, m.egressConns, m.egressOpen, m.egressBytes, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
-// Values of the labels of reattachments and reaped.
+// Values of labels.
 const (
+	reloadOK          = "OK"
+	reloadRefused     = "refused"
 	reattachSucceeded = "succeeded"
 	reattachFailed    = "failed"
 	reapedByTTL       = "ttl"

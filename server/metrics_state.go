@@ -116,7 +116,7 @@ func (c *stateCollector) countSandboxes(ctx context.Context) error {
 	counts := make(map[key]int)
 	// An alert needs a zero, not the absence of a series.
 	known := make(map[string]bool)
-	for _, t := range c.s.policy.Templates() {
+	for _, t := range c.s.rules().policy.Templates() {
 		known[t.Name] = true
 		counts[key{wire.StateName(providers.StateActive), t.Name}] = 0
 	}
@@ -164,7 +164,7 @@ func (c *stateCollector) countPools(ctx context.Context) error {
 		return nil
 	}
 	var failed []error
-	for _, t := range c.s.policy.Templates() {
+	for _, t := range c.s.rules().policy.Templates() {
 		if t.Pool == 0 {
 			continue
 		}

@@ -26,7 +26,9 @@ func (s *Server) newCarrier() *carrier.Carrier {
 		Hello: s.cfg.Timing.Hello, Idle: s.cfg.Timing.AgentIdle, Small: true,
 	})
 	return carrier.New(carrier.Config{
-		Agents: agents, Policy: s.policy.Egress, Authority: s.authority, Secrets: s.secretsOf, Dialer: &egress.Dialer{Resolver: s.cfg.Resolver, Roots: s.cfg.Roots},
+		Agents: agents, Policy: func(spec providers.Spec) (*egress.Policy, error) { return s.rules().policy.Egress(spec) },
+		Authority: s.authority, Secrets: s.secretsOf,
+		Dialer:   &egress.Dialer{Resolver: s.cfg.Resolver, Roots: s.cfg.Roots},
 		MaxConns: maxEgressConns, Take: s.egress.tryTake, Release: s.egress.release, Log: s.log, OnOpen: s.metrics.egressOpened, OnEnd: s.egressEnded,
 	})
 }
@@ -43,7 +45,7 @@ func (s *Server) authority(key agentconn.Key, incarnation string) (*egress.Autho
 // sandbox must trust, nil if its rules need none.
 func (s *Server) trusted(c *agentconn.Conn) ([]byte, error) {
 	info := c.Info()
-	if info.Spec.Network != providers.NetworkProxy || !s.policy.ReadsRequests(info.Spec) {
+	if info.Spec.Network != providers.NetworkProxy || !s.rules().policy.ReadsRequests(info.Spec) {
 		return nil, nil
 	}
 	if s.authorities == nil {

@@ -10,21 +10,22 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/policy"
 )
 
 // poolsTimeout bounds KeepPools, which deletes unwanted sandboxes and does not
 // wait for new ones.
 const poolsTimeout = 5 * time.Minute
 
-// keepPools sets the provider's pools to those of the templates. Without any it
+// keepPools sets the provider's pools to those of the rules' templates. Without any it
 // removes those of an earlier server.
-func (s *Server) keepPools(ctx context.Context) error {
+func (s *Server) keepPools(ctx context.Context, rules *policy.Policy) error {
 	var pools []providers.Pool
-	for _, t := range s.policy.Templates() {
+	for _, t := range rules.Templates() {
 		if t.Pool == 0 {
 			continue
 		}
-		spec, err := s.policy.Spec("", "", &sandboxv1.CreateSandboxRequest{Template: t.Name})
+		spec, err := rules.Spec("", "", &sandboxv1.CreateSandboxRequest{Template: t.Name})
 		if err != nil {
 			return fmt.Errorf("pool of template %q: %w", t.Name, err)
 		}
@@ -51,7 +52,7 @@ func (s *Server) GetPoolStatus(ctx context.Context, req *sandboxv1.GetPoolStatus
 	if !ok {
 		return nil, fault.Unsupported("pool", "the provider %s keeps no pools", s.described.Name)
 	}
-	t, err := s.policy.Template(req.GetTemplate())
+	t, err := s.rules().policy.Template(req.GetTemplate())
 	if err != nil {
 		return nil, err
 	}

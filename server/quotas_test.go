@@ -114,7 +114,7 @@ func TestMaxSandboxesSeesWhatOtherServersDo(t *testing.T) {
 		return err == nil
 	})
 	h.elsewhere("b")
-	spec, err := h.server.policy.Spec(defaultTenant, "d", &sandboxv1.CreateSandboxRequest{SandboxId: "d"})
+	spec, err := h.server.rules().policy.Spec(defaultTenant, "d", &sandboxv1.CreateSandboxRequest{SandboxId: "d"})
 	if err != nil {
 		t.Fatal(err)
 	}

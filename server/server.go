@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
-	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/agentconn"
@@ -28,7 +27,6 @@ import (
 	"github.com/sandgate/sandgate/server/egress"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/lifetime"
-	"github.com/sandgate/sandgate/server/policy"
 	"github.com/sandgate/sandgate/server/quota"
 )
 
@@ -45,9 +43,8 @@ type Server struct {
 	log         *slog.Logger
 	provider    providers.Provider
 	described   providers.Description
-	policy      *policy.Policy
+	current     atomic.Pointer[settings]
 	codec       agentconn.Codec
-	limits      *agentv1.Limits
 	grpc        *grpc.Server
 	health      *health.Server
 	agents      *agentconn.Set
@@ -115,20 +112,6 @@ func New(cfg Config) (*Server, error) {
 			return nil, fmt.Errorf("server: spec secret: %w", err)
 		}
 	}
-	if s.policy, err = policy.New(policy.Config{
-		Templates: cfg.Templates, Access: cfg.Access, Secret: cfg.SpecSecret,
-		EgressGroups: cfg.EgressGroups, EgressAnyPublic: cfg.EgressAnyPublic,
-		Secrets: cfg.Secrets, NoAuthority: s.authorities == nil,
-		DefaultTTL: cfg.Limits.DefaultTTL, MaxTTL: cfg.Limits.MaxTTL,
-		DefaultIdleTTL: cfg.Limits.DefaultIdleTTL, MaxIdleTTL: cfg.Limits.MaxIdleTTL,
-	}); err != nil {
-		return nil, err
-	}
-	if checker, ok := s.provider.(providers.OptionsChecker); ok {
-		if err := s.policy.CheckOptions(checker); err != nil {
-			return nil, fmt.Errorf("server: %w", err)
-		}
-	}
 	// No caller's context applies here.
 	ctx, cancel := context.WithTimeout(context.Background(), describeTimeout)
 	defer cancel()
@@ -146,18 +129,16 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.forwards = newSharedSlots(cfg.Limits.MaxForwards, cfg.Authenticator != nil)
 	s.egress = newSharedSlots(cfg.Limits.MaxEgressConnections, cfg.Authenticator != nil)
-	unlimited := s.policy.LimitTemplates(s.described.DefaultResources)
-	if cfg.RequireLimits {
-		if err := requireTemplateLimits(unlimited); err != nil {
-			return nil, fmt.Errorf("server: %w", err)
-		}
+	rules, err := s.newSettings(cfg)
+	if err != nil {
+		return nil, err
 	}
+	s.current.Store(rules)
 	// Pools fill in the background. A start that deletes much first may take
 	// longer than Describe.
-	if err := s.keepPools(context.WithoutCancel(ctx)); err != nil {
+	if err := s.keepPools(context.WithoutCancel(ctx), rules.policy); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
-	s.limits = cfg.Limits.forAgent()
 	s.metrics = newMetrics(cfg.Version, s.described.Name)
 	s.metrics.registry.MustRegister(newStateCollector(s))
 	s.agents = agentconn.New(agentconn.Config{

@@ -16,9 +16,10 @@ func (s *Server) SuspendSandbox(ctx context.Context, req *sandboxv1.SuspendSandb
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limits.CreateTimeout, fault.New(
+	timeout := s.rules().limits.CreateTimeout
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fault.New(
 		sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED,
-		"the sandbox was not suspended within %s; it may be later", s.cfg.Limits.CreateTimeout))
+		"the sandbox was not suspended within %s; it may be later", timeout))
 	defer cancel()
 	info, err := p.Suspend(ctx, key.Name)
 	if err != nil {
@@ -34,9 +35,10 @@ func (s *Server) ResumeSandbox(ctx context.Context, req *sandboxv1.ResumeSandbox
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.Limits.CreateTimeout, fault.New(
+	timeout := s.rules().limits.CreateTimeout
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fault.New(
 		sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT,
-		"the sandbox did not become ready within %s", s.cfg.Limits.CreateTimeout))
+		"the sandbox did not become ready within %s", timeout))
 	defer cancel()
 	info, raw, err := p.Resume(ctx, key.Name)
 	if err != nil {

@@ -24,10 +24,10 @@ func (s *Server) UpdateSandbox(ctx context.Context, req *sandboxv1.UpdateSandbox
 	}
 	c := providers.Change{SetLabels: req.GetSetLabels(), RemoveLabels: req.GetRemoveLabels()}
 	var err error
-	if c.TTL, err = s.policy.NewTTL(req.GetTtl()); err != nil {
+	if c.TTL, err = s.rules().policy.NewTTL(req.GetTtl()); err != nil {
 		return nil, err
 	}
-	if c.IdleTTL, err = s.policy.NewIdleTTL(req.GetIdleTtl()); err != nil {
+	if c.IdleTTL, err = s.rules().policy.NewIdleTTL(req.GetIdleTtl()); err != nil {
 		return nil, err
 	}
 	key := keyOf(ctx, req.GetSandboxId())
@@ -35,7 +35,7 @@ func (s *Server) UpdateSandbox(ctx context.Context, req *sandboxv1.UpdateSandbox
 	if err != nil {
 		return nil, s.notFoundReason(key, err)
 	}
-	if c.Egress, err = s.policy.NewEgress(info.Spec, req.GetNetwork()); err != nil {
+	if c.Egress, err = s.rules().policy.NewEgress(info.Spec, req.GetNetwork()); err != nil {
 		return nil, err
 	}
 	if req.GetRenew() || len(c.SetLabels)+len(c.RemoveLabels) > 0 || c.TTL != nil || c.IdleTTL != nil || c.Egress != nil {

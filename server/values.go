@@ -27,7 +27,7 @@ func (s *Server) unboundWrites(spec providers.Spec) []string {
 	limited := func(p *sandboxv1.AccessPolicy) bool {
 		return len(p.GetWriteAllowPrefixes())+len(p.GetWriteDenyPrefixes()) > 0
 	}
-	if !limited(s.cfg.Access) && !slices.ContainsFunc(policies, limited) {
+	if !limited(s.rules().access) && !slices.ContainsFunc(policies, limited) {
 		return nil
 	}
 	detail := "the provider does not report it"

@@ -9,6 +9,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -211,4 +213,20 @@ func (c *Carrier) Close() {
 func (c *Carrier) Wait() {
 	c.work.Wait()
 	c.cfg.Agents.Wait()
+}
+
+// Refresh applies the present rules to all connections, new and open, after
+// Config.Policy has changed. Where a sandbox cannot be looked up, it allows nothing
+// until the stream to its agent is opened again.
+func (c *Carrier) Refresh(ctx context.Context) {
+	c.mu.Lock()
+	holders := slices.Collect(maps.Values(c.holders))
+	c.mu.Unlock()
+	for _, h := range holders {
+		if err := h.refresh(ctx); err != nil {
+			c.cfg.Log.WarnContext(ctx, "new network rules could not be applied to a sandbox: all connections are denied",
+				"sandbox_id", h.key.ID, "tenant", h.key.Tenant, "error", err)
+			h.set(nil, nil)
+		}
+	}
 }

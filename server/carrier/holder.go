@@ -182,10 +182,14 @@ func (h *holder) refresh(ctx context.Context) error {
 
 // apply sets a new policy, and cuts the connections that it does not allow.
 func (h *holder) apply(spec providers.Spec) {
-	policy := h.compile(spec)
+	h.set(h.compile(spec), spec.Egress)
+}
+
+// set sets a policy, and the sandbox's own rules that it came from.
+func (h *holder) set(policy *egress.Policy, rules []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.policy, h.rules = policy, spec.Egress
+	h.policy, h.rules = policy, rules
 	for conn := range h.conns {
 		if conn.Apply(policy) != nil {
 			_ = conn.Close()

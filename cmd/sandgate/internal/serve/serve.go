@@ -48,12 +48,26 @@ running, and a restarted server finds them again.`,
 	return cmd
 }
 
+// forCallers sets what depends on who calls.
+func (c config) forCallers(cfg *server.Config, authenticated bool) {
+	// Caller and operator are the same person then.
+	personal := !authenticated && !c.Insecure && !beyondLoopback(c.Listen)
+	cfg.EgressAnyPublic = personal
+	if len(cfg.Templates) == 0 {
+		cfg.Templates = []policy.Template{builtinTemplate(personal, strings.HasPrefix(c.Listen, "unix:"))}
+	}
+	if (c.Provider == "local" || c.Provider == "docker") && (authenticated || c.Insecure) {
+		requireImageLists(cfg.Templates)
+	}
+}
+
 // serve runs the server until ctx ends. given reports whether a flag was given.
 func serve(ctx context.Context, version string, flags config, given func(flag string) bool, stderr io.Writer) (err error) {
 	c, err := load(flags, given)
 	if err != nil {
 		return flags.Log.report(stderr, err)
 	}
+	started := c // as the file and the flags have it
 	defer func() { err = c.Log.report(stderr, err) }()
 	if c.RequireLimits == nil {
 		required := c.Provider == "local" && beyondLoopback(c.Listen)
@@ -88,18 +102,14 @@ func serve(ctx context.Context, version string, flags config, given func(flag st
 	}
 	// Before anything uses client-go, whose log is global.
 	quietClientGo(logger)
-	if cfg.Authenticator, err = c.authenticator(ctx, logger); err != nil {
+	auth, err := newAuthenticator(ctx, c, logger)
+	if err != nil {
 		return err
 	}
-	// Caller and operator are the same person then.
-	personal := cfg.Authenticator == nil && !c.Insecure && !beyondLoopback(c.Listen)
-	cfg.EgressAnyPublic = personal
-	if len(cfg.Templates) == 0 {
-		cfg.Templates = []policy.Template{builtinTemplate(personal, strings.HasPrefix(c.Listen, "unix:"))}
+	if auth != nil {
+		cfg.Authenticator = auth
 	}
-	if (c.Provider == "local" || c.Provider == "docker") && (cfg.Authenticator != nil || c.Insecure) {
-		requireImageLists(cfg.Templates)
-	}
+	c.forCallers(&cfg, auth != nil)
 	cfg.Timing.LameDuck, cfg.Timing.Drain, cfg.Timing.ConnectionAge = c.Shutdown.LameDuck, max(c.Shutdown.Drain, 1), c.MaxConnectionAge
 	if cfg.SpecSecret, err = c.specSecret(); err != nil {
 		return err
@@ -151,6 +161,20 @@ func serve(ctx context.Context, version string, flags config, given func(flag st
 	}
 	if err := telemetry.watch(ctx, srv.Registry()); err != nil {
 		return errors.Join(err, stop())
+	}
+	if c.File != "" {
+		r := &reloader{
+			load: func() (config, error) { return load(flags, given) }, log: logger, srv: srv, auth: auth, current: started,
+		}
+		end, err := r.watch(ctx, c.File)
+		if err != nil {
+			return errors.Join(err, stop())
+		}
+		shutdown := stop
+		stop = func() error {
+			end()
+			return shutdown()
+		}
 	}
 	l, err := server.Listen(ctx, c.Listen)
 	if err != nil {

@@ -1,0 +1,91 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/policy"
+)
+
+// settings are the part of a Config that Reload replaces as a whole.
+type settings struct {
+	policy   *policy.Policy
+	limits   Limits
+	forAgent *agentv1.Limits
+	access   *sandboxv1.AccessPolicy
+}
+
+// rules returns the settings in force.
+func (s *Server) rules() *settings { return s.current.Load() }
+
+// newSettings checks what a configuration allows callers, with the provider's help.
+func (s *Server) newSettings(cfg Config) (*settings, error) {
+	p, err := policy.New(policy.Config{
+		Templates: cfg.Templates, Access: cfg.Access, Secret: cfg.SpecSecret,
+		EgressGroups: cfg.EgressGroups, EgressAnyPublic: cfg.EgressAnyPublic,
+		Secrets: cfg.Secrets, NoAuthority: s.authorities == nil,
+		DefaultTTL: cfg.Limits.DefaultTTL, MaxTTL: cfg.Limits.MaxTTL,
+		DefaultIdleTTL: cfg.Limits.DefaultIdleTTL, MaxIdleTTL: cfg.Limits.MaxIdleTTL,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if checker, ok := s.provider.(providers.OptionsChecker); ok {
+		if err := p.CheckOptions(checker); err != nil {
+			return nil, fmt.Errorf("server: %w", err)
+		}
+	}
+	unlimited := p.LimitTemplates(s.described.DefaultResources)
+	if cfg.RequireLimits {
+		if err := requireTemplateLimits(unlimited); err != nil {
+			return nil, fmt.Errorf("server: %w", err)
+		}
+	}
+	return &settings{policy: p, limits: cfg.Limits, forAgent: cfg.Limits.forAgent(), access: cfg.Access}, nil
+}
+
+// Reload replaces Templates, Access, EgressGroups, EgressAnyPublic, Quotas and Limits
+// by those of another configuration, except MaxMessageBytes, MaxCreations, MaxForwards
+// and MaxEgressConnections, which stay as they were. Running calls go on under the rules with
+// which they began; open connections of sandboxes with the network mode PROXY end if
+// they are no longer allowed. After an error nothing has changed.
+//
+// It must not be called twice at a time, nor during Shutdown.
+func (s *Server) Reload(ctx context.Context, cfg Config) error {
+	old := s.rules()
+	cfg.Provider, cfg.SpecSecret, cfg.Secrets, cfg.RequireLimits = s.cfg.Provider, s.cfg.SpecSecret, s.cfg.Secrets, s.cfg.RequireLimits
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return err
+	}
+	l := &cfg.Limits
+	l.MaxMessageBytes, l.MaxCreations = old.limits.MaxMessageBytes, old.limits.MaxCreations
+	l.MaxForwards, l.MaxEgressConnections = old.limits.MaxForwards, old.limits.MaxEgressConnections
+	now, err := s.newSettings(cfg)
+	if err != nil {
+		return err
+	}
+	if err := s.keepPools(ctx, now.policy); err != nil {
+		return errors.Join(fmt.Errorf("server: %w", err), s.keepPools(ctx, old.policy))
+	}
+	s.current.Store(now)
+	s.book.Configure(cfg.Quotas)
+	s.streams.Configure(cfg.Quotas)
+	s.carrier.Refresh(ctx)
+	return nil
+}
+
+// CountReload counts a changed configuration file, which an error refused.
+func (s *Server) CountReload(err error) {
+	if err != nil {
+		s.metrics.reloads.WithLabelValues(reloadRefused).Inc()
+		s.metrics.reloadOK.Set(0)
+		return
+	}
+	s.metrics.reloads.WithLabelValues(reloadOK).Inc()
+	s.metrics.reloadOK.Set(1)
+}
