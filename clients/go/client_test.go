@@ -90,6 +90,15 @@ func TestRepeats(t *testing.T) {
 	}}
 	client, ctx := connect(t, server), within(t)
 	sandbox := create(t, client, "a")
+	write := func(r WriteRequest) func() error {
+		return func() error {
+			_, err := sandbox.Write(ctx, "/x", nil, r)
+			if errors.Is(err, ErrUnsupported) { // by the fake, which has received the call
+				return nil
+			}
+			return err
+		}
+	}
 	tests := []struct {
 		name    string
 		call    func() error
@@ -102,6 +111,8 @@ func TestRepeats(t *testing.T) {
 		{"resume", func() error { _, err := sandbox.Resume(ctx); return err }, true},
 		{"execute", func() error { _, err := sandbox.Execute(ctx, ExecuteRequest{Shell: "true"}); return err }, true},
 		{"download", func() error { _, err := sandbox.Download(ctx, "/none"); return err }, true},
+		{"write", write(WriteRequest{}), true},
+		{"write a new file", write(WriteRequest{CreateOnly: true}), false},
 		{"signal", func() error { _, err := sandbox.Signal(ctx, "x", "SIGTERM", Tree); return err }, false},
 		{"delete", func() error { _, err := client.Delete(ctx, "a"); return err }, true},
 	}

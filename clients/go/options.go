@@ -68,7 +68,8 @@ func WithTemplate(name string) Option { return func(c *config) { c.template = na
 func WithInsecure() Option { return func(c *config) { c.insecure = true } }
 
 // WithReconnectTimeout sets the retry window: how long the client retries a broken call
-// and reattaches to a command. Default: 60 s. 0: it does not retry.
+// (a unary one at most 30 s) and reattaches to a command. Default: 60 s. 0: it does not
+// retry.
 func WithReconnectTimeout(d time.Duration) Option { return func(c *config) { c.retryWindow = d } }
 
 // WithDialOptions adds options to the gRPC connection, such as a dialer.

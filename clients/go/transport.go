@@ -19,6 +19,9 @@ import (
 // unaryRetryWindow bounds the retries of an idempotent unary call.
 const unaryRetryWindow = 30 * time.Second
 
+// maxRequestedWait bounds the wait before a retry that a server can request.
+const maxRequestedWait = 5 * time.Second
+
 // unary adds credentials and a request id, retries idempotent calls, and returns
 // every failure as an *Error.
 func (c *Client) unary(headers headers) grpc.UnaryClientInterceptor {
@@ -119,22 +122,39 @@ func idempotent(req any) bool {
 		return r.GetSandboxId() != ""
 	case *sandboxv1.DeleteSandboxRequest:
 		return r.GetAllowMissing()
+	case *sandboxv1.WriteFileRequest:
+		return !r.GetCreateOnly()
 	}
 	return false
 }
 
 // retry is the retry window and the backoff of one broken call.
 type retry struct {
-	deadline time.Time
-	delay    time.Duration
+	client *Client
+	window time.Duration
+	since  time.Time // of the first failure; zero before it
+	delay  time.Duration
 }
 
-// retry opens a retry window. It is empty until the server has answered a call.
+// retry returns a retry window, which begins with the first failure. It is empty until
+// the server has answered a call: a wrong address is more likely than a restart.
 func (c *Client) retry(window time.Duration) *retry {
-	if !c.reached.Load() {
-		window = 0
+	return &retry{client: c, window: window, delay: 50 * time.Millisecond}
+}
+
+// next returns how long to wait before the next attempt, or false if the retry window
+// ends before it.
+func (r *retry) next(now time.Time, err error) (time.Duration, bool) {
+	if r.since.IsZero() {
+		r.since = now
 	}
-	return &retry{deadline: time.Now().Add(window), delay: 50 * time.Millisecond}
+	wait := r.delay
+	if e := (*Error)(nil); errors.As(err, &e) {
+		wait = max(wait, min(e.RetryAfter, maxRequestedWait))
+	}
+	wait += time.Duration(mathrand.Int64N(int64(wait)/4 + 1))
+	r.delay = min(2*r.delay, 2*time.Second)
+	return wait, r.client.reached.Load() && now.Add(wait).Sub(r.since) <= r.window
 }
 
 // again waits for the backoff before the next attempt. It returns false if there must
@@ -157,13 +177,8 @@ func broken(err error) bool {
 
 // pause is again for an error that is known to be transient.
 func (r *retry) pause(ctx context.Context, err error) bool {
-	wait := r.delay
-	if e := (*Error)(nil); errors.As(err, &e) {
-		wait = max(wait, min(e.RetryAfter, 5*time.Second))
-	}
-	wait += time.Duration(mathrand.Int64N(int64(wait)/4 + 1))
-	r.delay = min(2*r.delay, 2*time.Second)
-	if time.Now().Add(wait).After(r.deadline) {
+	wait, ok := r.next(time.Now(), err)
+	if !ok {
 		return false
 	}
 	timer := time.NewTimer(wait)

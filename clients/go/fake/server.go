@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -44,6 +45,8 @@ type Server struct {
 	// Fail, if set, is called before each call with its full method name; the call returns
 	// its error.
 	Fail func(method string) error
+	// Away, if set, is called before each new connection; true refuses it.
+	Away func() bool
 	// Late, if set, is called with the full method name of each unary call, between its
 	// effect and its reply.
 	Late func(method string)
@@ -113,6 +116,9 @@ func (s *Server) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			if s.Away != nil && s.Away() {
+				return nil, syscall.ECONNREFUSED
+			}
 			conn, err := s.listener.DialContext(ctx)
 			if err == nil {
 				s.mu.Lock()

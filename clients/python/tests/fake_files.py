@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
-from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from sandgate._gen.sandbox.v1 import sandbox_errors_pb2 as errors_pb
@@ -30,14 +29,17 @@ class Refused(Exception):
     def __init__(self, code: grpc.StatusCode, reason: str, message: str, **metadata: str) -> None:
         super().__init__(message)
         self.code, self.reason, self.message, self.metadata = code, reason, message, metadata
+        self.retry_after: int | None = None
+        """Seconds of the RetryInfo; None: there is none."""
 
     def abort(self, context: grpc.ServicerContext) -> None:
         info = error_details_pb2.ErrorInfo(reason=self.reason, domain="sandgate", metadata=self.metadata)
-        packed = any_pb2.Any()
-        packed.Pack(info)
-        status = status_pb2.Status(
-            code=code_pb2.Code.Value(self.code.name), message=self.message, details=[packed]
-        )
+        status = status_pb2.Status(code=code_pb2.Code.Value(self.code.name), message=self.message)
+        status.details.add().Pack(info)
+        if self.retry_after is not None:
+            retry = error_details_pb2.RetryInfo()
+            retry.retry_delay.FromSeconds(self.retry_after)
+            status.details.add().Pack(retry)
         context.set_trailing_metadata(
             (("grpc-status-details-bin", status.SerializeToString()), ("x-request-id", "req-1"))
         )

@@ -171,16 +171,24 @@ class FakeServer(FakeForward, service.SandboxServiceServicer):
         self.cut_after: list[int] = []
         """Bytes of output after which the next streams break."""
         self.corrupt = False
+        self.start()
+
+    def start(self) -> None:
+        """Serve, also after `pause`."""
         sizes = [(f"grpc.max_{way}_message_length", 16 << 20) for way in ("receive", "send")]
         self._server = grpc.server(futures.ThreadPoolExecutor(32), options=sizes)
         service.add_SandboxServiceServicer_to_server(self, self._server)
         self._server.add_insecure_port(self.address)
         self._server.start()
 
+    def pause(self) -> None:
+        """Break every connection and refuse new ones, until `start`."""
+        self._server.stop(None).wait()
+
     def stop(self) -> None:
         for command in self.commands.values():
             command.kill()
-        self._server.stop(None).wait()
+        self.pause()
 
     def _answer(self, name: str, context: grpc.ServicerContext, work: Callable[[], R]) -> R:
         self.calls.append(name)

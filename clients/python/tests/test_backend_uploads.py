@@ -111,14 +111,11 @@ async def test_a_refusal_is_that_of_an_upload(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_broken_message_becomes_an_upload(
-    send: Send, fake: FakeServer, work: Path, when: str
-) -> None:
-    (fake.faults if when == "before" else fake.lost)["WriteFile"] = [_away()]
-    fake.faults["Upload"] = [_away(), _away()]
+async def test_a_broken_message_is_repeated(send: Send, fake: FakeServer, work: Path, when: str) -> None:
+    (fake.faults if when == "before" else fake.lost)["WriteFile"] = [_away(), _away()]
     assert await send([(f"{work}/x", b"content")]) == [None]
     assert (work / "x").read_bytes() == b"content"
-    assert fake.calls == ["WriteFile", *["Upload"] * 3]
+    assert fake.calls == ["WriteFile"] * 3
 
 
 async def test_a_message_has_a_deadline_and_an_upload_has_none(

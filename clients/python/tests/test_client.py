@@ -51,6 +51,7 @@ def test_a_call_that_changes_nothing_is_repeated_when_the_server_is_away(
         ("DeleteSandbox", lambda box: box.delete()),
         ("SuspendSandbox", lambda box: box.suspend()),
         ("ResumeSandbox", lambda box: box.resume()),
+        ("WriteFile", lambda box: box.write("/dev/null", "x")),
     ],
 )
 def test_a_call_that_may_be_made_twice_is_repeated(
@@ -85,7 +86,7 @@ def test_a_handle_follows_its_sandbox_through_a_resume(client: Client) -> None:
 @pytest.mark.parametrize(
     ("name", "call"),
     [
-        ("WriteFile", lambda box: box.write("/x", "x")),
+        ("WriteFile", lambda box: box.write("/x", "x", create_only=True)),
         ("EditFile", lambda box: box.edit("/x", "a", "b")),
         ("MakeDirectory", lambda box: box.make_directory("/d")),
         ("RemoveFile", lambda box: box.remove("/x")),

@@ -105,7 +105,7 @@ async def test_no_file_method_runs_a_command(
 async def test_trouble_is_a_result_that_says_so_and_no_missing_file(
     config: Config, work: Path, fake: FakeServer, name: str
 ) -> None:
-    impatient = dataclasses.replace(config, reconnect_timeout=0.1, connect_timeout=0.1)
+    impatient = dataclasses.replace(config, reconnect_timeout=0.1)
     backend = SandgateSandbox("agent", config=impatient)
     away = [Refused(grpc.StatusCode.UNAVAILABLE, "AGENT_UNAVAILABLE", "the agent is away") for _ in range(99)]
     for call in ("ListDirectory", "ReadLines", "WriteFile", "EditFile", "SearchFiles", "GlobFiles"):
@@ -240,7 +240,7 @@ async def test_execute_reports_trouble_and_raises_on_wish(
 
 
 def test_nobody_there(tmp_path: Path) -> None:
-    config = Config(address=f"unix://{tmp_path}/none", connect_timeout=0.2)
+    config = Config(address=f"unix://{tmp_path}/none")
     backend = SandgateSandbox("x", config=config)
     assert backend.execute("true").output.startswith("Error: UnavailableError")
     (response,) = backend.download_files(["/memories/AGENTS.md"])

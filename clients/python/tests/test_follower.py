@@ -22,7 +22,7 @@ class Clock:
 
 def _follower(clock: Clock | None = None) -> Follower:
     request = pb.ExecuteRequest(sandbox_id="s", exec_id="e", shell="x")
-    return Follower(request, connect_timeout=5, reconnect_timeout=60, clock=clock or Clock())
+    return Follower(request, clock=clock or Clock())
 
 
 def _started(position: int = 0) -> pb.ExecuteResponse:
@@ -63,7 +63,7 @@ def test_a_command_that_goes_well() -> None:
 def test_before_started_the_same_execute_is_sent_again() -> None:
     follower = _follower()
     first = follower.open()
-    follower.broken(UnavailableError("gone"))
+    follower.broken(UnavailableError("gone", code="UNAVAILABLE"), 60)
     assert follower.open() == first
 
 
@@ -71,7 +71,7 @@ def test_after_started_it_attaches_where_it_was() -> None:
     follower = _follower()
     follower.open()
     _feed(follower, _started(), _output(0, b"abc"))
-    follower.broken(UnavailableError("gone"))
+    follower.broken(UnavailableError("gone", code="UNAVAILABLE"), 60)
     name, request = follower.open()
     assert name == "Attach"
     assert isinstance(request, pb.AttachRequest)
@@ -86,18 +86,18 @@ def test_a_stream_that_ends_early_without_an_error_is_resumed() -> None:
     follower = _follower()
     follower.open()
     _feed(follower, _started())
-    assert follower.broken(None) > 0
+    assert follower.broken(None, 60) > 0
 
 
 def test_a_stream_that_something_on_the_path_reset_is_resumed() -> None:
     follower = _follower()
     follower.open()
     _feed(follower, _started(), _output(0, b"abc"))
-    follower.broken(InternalError("stream reset", code="INTERNAL"))
+    follower.broken(InternalError("stream reset", code="INTERNAL"), 60)
     name, request = follower.open()
     assert (name, request.position) == ("Attach", 3)  # type: ignore[union-attr]
     with pytest.raises(InternalError):
-        follower.broken(InternalError("a fault", code="INTERNAL", reason="INTERNAL"))
+        follower.broken(InternalError("a fault", code="INTERNAL", reason="INTERNAL"), 60)
 
 
 def test_gaps_are_events() -> None:
@@ -135,7 +135,7 @@ def test_an_unknown_event_is_passed_over() -> None:
 
 def test_errors_that_are_no_broken_connection_end_it() -> None:
     with pytest.raises(CommandStartError):
-        _follower().broken(CommandStartError("no such program"))
+        _follower().broken(CommandStartError("no such program"), 60)
 
 
 def test_it_gives_up_after_its_time() -> None:
@@ -147,23 +147,31 @@ def test_it_gives_up_after_its_time() -> None:
 
     def retry() -> None:
         while True:
-            waits.append(follower.broken(UnavailableError("gone")))
+            waits.append(follower.broken(UnavailableError("gone", code="UNAVAILABLE"), 60))
             clock.now += waits[-1]
 
     with pytest.raises(ConnectionLostError) as caught:
         retry()
-    assert 58 < clock.now < 64
-    assert max(waits) < 2.5
+    assert 57 < clock.now <= 60
+    assert max(waits) <= 2.5
     assert caught.value.metadata == {"exec_id": "e", "position": "3"}
 
 
-def test_before_started_it_gives_up_sooner_with_the_error_itself() -> None:
+def test_before_started_the_retry_window_ends_with_the_error_itself() -> None:
     clock = Clock()
     follower = _follower(clock)
-    follower.broken(UnavailableError("gone"))
-    clock.now = 5
+    follower.broken(UnavailableError("gone", code="UNAVAILABLE"), 60)
+    clock.now = 60
     with pytest.raises(UnavailableError):
-        follower.broken(UnavailableError("gone"))
+        follower.broken(UnavailableError("gone", code="UNAVAILABLE"), 60)
+
+
+def test_a_reader_that_was_too_slow_reattaches_at_once() -> None:
+    follower = _follower()
+    follower.open()
+    _feed(follower, _started())
+    too_slow = ConnectionLostError("too slow", code="ABORTED", reason="READER_TOO_SLOW")
+    assert follower.broken(too_slow, 60) == 0
 
 
 def test_what_comes_through_restarts_the_retry_window() -> None:
@@ -172,7 +180,7 @@ def test_what_comes_through_restarts_the_retry_window() -> None:
     follower.open()
     _feed(follower, _started())
     for _ in range(5):
-        follower.broken(UnavailableError("gone"))
+        follower.broken(UnavailableError("gone", code="UNAVAILABLE"), 60)
         clock.now += 50
         follower.open()
         _feed(follower, _started())
@@ -207,7 +215,7 @@ def test_any_number_of_breaks_gives_the_same_output(seed: int) -> None:
             for event in follower.feed(message):
                 collector.add(event)
         if not follower.done:
-            follower.broken(UnavailableError("cut"))
+            follower.broken(UnavailableError("cut", code="UNAVAILABLE"), 60)
     result = collector.result()
     assert result.output_data == b"".join(data for _, data in log)
     assert result.stdout_data == b"".join(data for stream, data in log if stream == pb.STREAM_STDOUT)

@@ -45,8 +45,9 @@ export interface ClientOptions {
    */
   insecure?: boolean;
   /**
-   * The retry window: how long the client retries a broken call and reattaches to a
-   * command, in milliseconds. 0: it does not retry. Default: 60 000.
+   * The retry window: how long the client retries a broken call (a unary one at most
+   * 30 s) and reattaches to a command, in milliseconds. 0: it does not retry. Default:
+   * 60 000.
    */
   reconnectTimeoutMs?: number;
   /**

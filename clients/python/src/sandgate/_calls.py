@@ -7,9 +7,10 @@ and the async client each have one runner for plans, so that everything else
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
@@ -19,6 +20,8 @@ from sandgate._gen.sandbox.v1 import sandbox_info_pb2 as info_pb
 from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as lifecycle_pb
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as process_pb
 from sandgate._gen.sandbox.v1 import sandbox_search_pb2 as search_pb
+from sandgate._retry import Retry, is_break
+from sandgate.errors import SandgateError
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R")
@@ -38,7 +41,10 @@ class UnaryStep:
 
     name: str
     request: Message
-    timeout: float | None = None
+    timeout: float | None
+    """Seconds for all attempts; None: the client's `call_timeout`."""
+    since: float
+    """When the first attempt began, by `time.monotonic`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +77,85 @@ class ForwardStep:
 
 @dataclass(frozen=True, slots=True)
 class WaitStep:
-    """Wait before a repetition, answer with True.
-
-    Answer with False at once when the retry window, which began at `since`, would be
-    over after the wait.
-    """
+    """Wait, answer with None."""
 
     seconds: float
-    since: float
-    """When trying began, by `time.monotonic`."""
-    window: float | None = None
-    """Seconds from `since`; None: the client's reconnect timeout."""
 
 
-Step: TypeAlias = UnaryStep | UploadStep | DownloadStep | ForwardStep | WaitStep
+@dataclass(frozen=True, slots=True)
+class RetryStep:
+    """Wait before the next attempt of a broken call, answer with True.
+
+    Answer with False at once if there is no next attempt: the retry window, or the
+    call's own timeout, ends before it.
+    """
+
+    retry: Retry
+    error: SandgateError
+    call: UnaryStep | None = None
+
+
+Step: TypeAlias = UnaryStep | UploadStep | DownloadStep | ForwardStep | WaitStep | RetryStep
 Plan: TypeAlias = Generator[Step, Any, T]
 
 
+_UNARY_WINDOW: Final = 30.0
+"""Seconds for which a unary call is retried at most."""
+
+_IDEMPOTENT: Final = frozenset(
+    {
+        "GetServerInfo",
+        "CreateSandbox",  # `create_request` generates an id if there is none
+        "GetSandbox",
+        "ListSandboxes",
+        "UpdateSandbox",
+        "DeleteSandbox",  # `_plans.delete` allows it to be missing
+        "SuspendSandbox",
+        "ResumeSandbox",
+        "GetPoolStatus",
+        "ListProcesses",
+        "GetUpload",
+        "WriteStdin",
+        "ResizeTerminal",
+        "StatFile",
+        "ListDirectory",
+        "ReadLines",
+        "SearchFiles",
+        "GlobFiles",
+    }
+)
+"""Calls with the same effect when they are made twice, and WriteFile over an existing file."""
+
+
 def call(what: Call[Q, R], request: Q, timeout: float | None = None) -> Plan[R]:
-    """Plan one unary call. `timeout` in seconds; None: the client's."""
-    response: R = yield UnaryStep(what.name, request, timeout)
-    return response
+    """Plan one unary call, with its retries if it is idempotent.
+
+    `timeout` in seconds, for all attempts; None: the client's.
+    """
+    step = UnaryStep(what.name, request, timeout, time.monotonic())
+    retry = Retry(_UNARY_WINDOW)
+    while True:
+        try:
+            response: R = yield step
+        except SandgateError as e:
+            if not (_is_idempotent(step) and (yield from again(retry, e, step))):
+                raise
+        else:
+            return response
+
+
+def _is_idempotent(step: UnaryStep) -> bool:
+    if isinstance(step.request, files_pb.WriteFileRequest):
+        return not step.request.create_only
+    return step.name in _IDEMPOTENT
+
+
+def again(retry: Retry, error: SandgateError, step: UnaryStep | None = None) -> Plan[bool]:
+    """Wait before the next attempt; False: the error is permanent, or the retry window ends."""
+    if not is_break(error):
+        return False
+    answer: bool = yield RetryStep(retry, error, step)
+    return answer
 
 
 GET_SERVER_INFO = Call[info_pb.GetServerInfoRequest, info_pb.GetServerInfoResponse]("GetServerInfo")

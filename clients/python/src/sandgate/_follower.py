@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import codecs
-import random
 import time
 from typing import TYPE_CHECKING, Final, Literal
 
 from sandgate import _calls, _values
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as pb
+from sandgate._retry import Retry, is_break
 from sandgate.errors import (
     ConnectionLostError,
     ExecNotFoundError,
     InternalError,
     SandgateError,
     UnavailableError,
-    is_break,
 )
 from sandgate.process import Event, Gap, Output, Started, StreamName, exited_event
 
@@ -33,27 +32,20 @@ class Follower:
     says how long to wait before the next `open`.
     """
 
-    _FIRST_WAIT: Final = 0.05
-    _LONGEST_WAIT: Final = 2.0
+    _KILL_WAIT: Final = 0.05
 
     def __init__(
         self,
         request: pb.ExecuteRequest | pb.AttachRequest,
         *,
-        connect_timeout: float,
-        reconnect_timeout: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._request = request
-        self._connect_timeout = connect_timeout
-        self._reconnect_timeout = reconnect_timeout
-        self._clock = clock
+        self._retry = Retry(clock=clock)
         self._position = request.position if isinstance(request, pb.AttachRequest) else 0
         self._incarnation = request.expected_incarnation
         self._started = False
         self._first_of_call = True
-        self._wait = self._FIRST_WAIT
-        self._broken_since: float | None = None
         self._decoders = {
             s: codecs.getincrementaldecoder("utf-8")("replace") for s in (pb.STREAM_STDOUT, pb.STREAM_STDERR)
         }
@@ -88,17 +80,18 @@ class Follower:
             scope=pb.SIGNAL_SCOPE_TREE,
         )
         while True:
-            left = max(begun + window - time.monotonic(), self._FIRST_WAIT)
+            left = max(begun + window - time.monotonic(), self._KILL_WAIT)
             try:
                 yield from _calls.call(_calls.SIGNAL_PROCESS, request, left)
             except ExecNotFoundError:
-                if self._started or not (yield _calls.WaitStep(self._FIRST_WAIT, begun, starting)):
+                if self._started or time.monotonic() + self._KILL_WAIT - begun >= starting:
                     return False
             except UnavailableError:
-                if not (reached and (yield _calls.WaitStep(self._FIRST_WAIT, begun, window))):
+                if not reached or time.monotonic() + self._KILL_WAIT - begun >= window:
                     raise
             else:
                 return True
+            yield _calls.WaitStep(self._KILL_WAIT)
 
     def open(self) -> tuple[Literal["Execute", "Attach"], pb.ExecuteRequest | pb.AttachRequest]:
         """Return the call to make and its request."""
@@ -123,7 +116,7 @@ class Follower:
         kind = message.WhichOneof("event")
         if self._first_of_call != (kind == "started") and kind is not None:
             raise _protocol_error(f"{kind} came in the wrong place")
-        self._broken_since, self._wait = None, self._FIRST_WAIT
+        self._retry.progress()
         if kind == "started":
             self._first_of_call = False
             yield from self._on_started(message.started)
@@ -134,32 +127,35 @@ class Follower:
         elif kind == "exited":
             yield from self._on_exited(message.exited)
 
-    def broken(self, error: SandgateError | None) -> float:
+    def broken(self, error: SandgateError | None, window: float) -> float:
         """Take what ended the call and return the seconds to wait before the next.
 
+        Args:
+            error: None: the stream ended early.
+            window: The retry window in seconds.
+
         Raises:
-            SandgateError: The stream cannot be resumed; the error itself when
-                going on makes no sense, `ConnectionLostError` when it was tried
-                for too long.
+            SandgateError: The stream cannot be resumed: the error itself if it is
+                permanent or the command has not started, `ConnectionLostError` at the
+                end of the retry window.
         """
-        if error is not None and not is_break(error):
+        if error is None:
+            error = ConnectionLostError("the stream ended early", code="UNAVAILABLE")
+        if error.reason == "READER_TOO_SLOW":
+            return 0
+        if not is_break(error):
             raise error
-        now = self._clock()
-        if self._broken_since is None:
-            self._broken_since = now
-        window = self._reconnect_timeout if self._started else self._connect_timeout
-        if now - self._broken_since >= window:
-            if not self._started and error is not None:
-                raise error
-            raise ConnectionLostError(
-                f"the connection was lost at position {self._position} of command {self.exec_id} "
-                f"and did not come back within {window:g} s: {error or 'the stream ended early'}",
-                code="UNAVAILABLE",
-                metadata={"exec_id": self.exec_id, "position": str(self._position)},
-            ) from error
-        wait = self._wait * random.uniform(0.8, 1.2)  # noqa: S311 - spreads callers, keeps no secret
-        self._wait = min(self._wait * 2, self._LONGEST_WAIT)
-        return wait
+        wait = self._retry.next(error, window)
+        if wait is not None:
+            return wait
+        if not self._started:
+            raise error
+        raise ConnectionLostError(
+            f"the connection was lost at position {self._position} of command {self.exec_id} "
+            f"and did not come back within {window:g} s: {error}",
+            code="UNAVAILABLE",
+            metadata={"exec_id": self.exec_id, "position": str(self._position)},
+        ) from error
 
     def _on_started(self, started: pb.Started) -> Iterator[Event]:
         if not self._started:

@@ -75,11 +75,7 @@ class Handle:
         return _moving.connect(self._target, port, host, seconds)
 
     def _follower(self, request: pb.ExecuteRequest | pb.AttachRequest) -> Follower:
-        return Follower(
-            request,
-            connect_timeout=self._config.connect_timeout,
-            reconnect_timeout=self._config.reconnect_timeout,
-        )
+        return Follower(request)
 
 
 def as_bytes(content: bytes | str) -> bytes:

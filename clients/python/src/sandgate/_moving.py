@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import random
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
@@ -11,13 +10,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
 from sandgate import _calls, _plans, _values
 from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as files_pb
 from sandgate._gen.sandbox.v1 import sandbox_forward_pb2 as forward_pb
+from sandgate._retry import Retry
 from sandgate._transfer import Content, Download, Upload
 from sandgate.errors import (
     DeadlineExceededError,
     InternalError,
     SandgateError,
-    UnavailableError,
-    is_break,
 )
 from sandgate.files import UploadResult
 
@@ -33,33 +31,10 @@ RESUME_ABOVE: Final = 1024 * 1024
 all again than to keep a part."""
 
 _MAX_DOWNLOAD_ITEMS: Final = 1000
-_FIRST_WAIT: Final = 0.05
-_LONGEST_WAIT: Final = 2.0
 
 # The other side still has to do with a stream of this very upload that broke:
 # it has not noticed that yet, or did so a moment ago.
 _BEHIND: Final = ("UPLOAD_BUSY", "UPLOAD_OFFSET_MISMATCH")
-
-
-class Backoff:
-    """Waits between attempts, ever longer, until the retry window ends."""
-
-    def __init__(self) -> None:
-        self._since: float | None = None
-        self._wait = _FIRST_WAIT
-
-    def renew(self) -> None:
-        """Restart the retry window: data came through."""
-        self._since, self._wait = None, _FIRST_WAIT
-
-    def pause(self) -> Plan[bool]:
-        """Wait; False when the retry window is over."""
-        if self._since is None:
-            self._since = time.monotonic()
-        wait = self._wait * random.uniform(0.8, 1.2)  # noqa: S311 - spreads callers, keeps no secret
-        self._wait = min(self._wait * 2, _LONGEST_WAIT)
-        answer: bool = yield _calls.WaitStep(wait, self._since)
-        return answer
 
 
 def upload(target: Target, wanted: Sequence[UploadFile]) -> Plan[list[UploadResult]]:
@@ -89,8 +64,7 @@ def upload_one(target: Target, file: UploadFile) -> Plan[UploadResult]:
 def upload_message(target: Target, path: str, content: bytes) -> Plan[UploadResult | None]:
     """Write one file in one message; None: it must be uploaded.
 
-    An upload goes on after a break, has no deadline, and has its bytes checked
-    before they are in place.
+    An upload has no deadline, and has its bytes checked before they are in place.
     """
     whole = len(content), hashlib.sha256(content).digest()
     try:
@@ -98,7 +72,7 @@ def upload_message(target: Target, path: str, content: bytes) -> Plan[UploadResu
     except SandgateError as e:
         if _is_of_file(e, path):
             return UploadResult(path, 0, b"", e)
-        if is_break(e) or isinstance(e, DeadlineExceededError):
+        if isinstance(e, DeadlineExceededError):
             return None
         raise
     return UploadResult(path, *whole) if (written.size, written.sha256) == whole else None
@@ -124,21 +98,21 @@ def _upload_together(
     if not wanted:
         return []
     # To write the same once more does no harm; to make a file does not go twice.
-    again = all(content.again and not file.create_only for file, content in wanted)
-    backoff = Backoff()
+    repeatable = all(content.again and not file.create_only for file, content in wanted)
+    retry = Retry()
     while True:
         transfer = Upload(_addressed(target), wanted)
         try:
             response = yield _calls.UploadStep(transfer.frames, transfer.blocking)
             return transfer.results(response)
         except SandgateError as e:
-            if not (again and is_break(e) and (yield from backoff.pause())):
+            if not (repeatable and (yield from _calls.again(retry, e))):
                 raise
 
 
 def _upload_large(target: Target, file: UploadFile, content: Content) -> Plan[UploadResult]:
     upload_id, offset = f"up-{uuid.uuid4().hex}", 0
-    backoff = Backoff()
+    retry = Retry()
     while True:
         result: UploadResult | None = None
         try:
@@ -154,16 +128,23 @@ def _upload_large(target: Target, file: UploadFile, content: Content) -> Plan[Up
             continue
         last = offset
         while failure is not None:
-            repeats = failure.reason in _BEHIND or is_break(failure)
             once = not upload_id and file.create_only
-            if once or not repeats or not (yield from backoff.pause()):
+            if once or not (yield from _again(retry, failure)):
                 return result or _failed(failure)
             try:
                 offset, failure = (yield from _arrived(target, upload_id)), None
             except SandgateError as e:
                 result, failure = None, e
         if offset > last:
-            backoff.renew()
+            retry.progress()
+
+
+def _again(retry: Retry, error: SandgateError) -> Plan[bool]:
+    """Wait as `_calls.again` does, also while the server has not noticed the break."""
+    if error.reason in _BEHIND:
+        answer: bool = yield _calls.RetryStep(retry, error)
+        return answer
+    return (yield from _calls.again(retry, error))
 
 
 def _failed(error: SandgateError) -> NoReturn:
@@ -223,7 +204,7 @@ def _download_one(target: Target, transfer: Download, *, blocking: bool) -> Plan
 
 
 def _download(target: Target, transfer: Download, *, blocking: bool) -> Plan[None]:
-    backoff, last = Backoff(), transfer.progress
+    retry, last = Retry(), transfer.progress
     while not transfer.done:
         request = files_pb.DownloadRequest(
             sandbox_id=target.sandbox_id,
@@ -240,8 +221,8 @@ def _download(target: Target, transfer: Download, *, blocking: bool) -> Plan[Non
             failure = e
         if transfer.progress > last:
             last = transfer.progress
-            backoff.renew()
-        if not (is_break(failure) and (yield from backoff.pause())):
+            retry.progress()
+        if not (yield from _calls.again(retry, failure)):
             raise failure
 
 
@@ -257,10 +238,10 @@ def connect(target: Target, port: int, host: str, seconds: float) -> Plan[Any]:
         port=port,
     )
     end, left = time.monotonic() + seconds, seconds
-    backoff = Backoff()
+    retry = Retry()
     while True:
         try:
             return (yield _calls.ForwardStep(start, left))
-        except UnavailableError:
-            if not (yield from backoff.pause()) or (left := end - time.monotonic()) <= 0:
+        except SandgateError as e:
+            if not (yield from _calls.again(retry, e)) or (left := end - time.monotonic()) <= 0:
                 raise

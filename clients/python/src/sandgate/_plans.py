@@ -112,10 +112,10 @@ def update(
     return info.sandbox_info(response.sandbox)
 
 
-def delete(target: Target, *, allow_missing: bool) -> Plan[bool]:
+def delete(target: Target) -> Plan[bool]:
     request = lifecycle_pb.DeleteSandboxRequest(
         sandbox_id=target.sandbox_id,
-        allow_missing=allow_missing,
+        allow_missing=True,
         expected_incarnation=target.incarnation,
     )
     response = yield from _calls.call(_calls.DELETE_SANDBOX, request)

@@ -12,7 +12,7 @@ from sandgate.errors import SandgateError, UnavailableError, from_rpc
 if TYPE_CHECKING:
     import grpc
 
-    from sandgate._calls import WaitStep
+    from sandgate._calls import RetryStep, UnaryStep
     from sandgate.config import Config
 
 
@@ -25,12 +25,25 @@ class Reach:
         self.reached = False
         """The server answered at least once."""
 
-    def may_retry(self, step: WaitStep) -> bool:
-        """Return whether another attempt may follow after a wait."""
-        window = step.window
-        if window is None:
-            window = self._config.reconnect_timeout if self.reached else self._config.connect_timeout
-        return time.monotonic() + step.seconds - step.since < window
+    @property
+    def window(self) -> float:
+        """The retry window in seconds.
+
+        0 until the server has answered: a wrong address is more likely than a restart.
+        """
+        return self._config.reconnect_timeout if self.reached else 0.0
+
+    def wait(self, step: RetryStep) -> float | None:
+        """Return the seconds to wait before the next attempt; None: there is none."""
+        wait = step.retry.next(step.error, self.window)
+        if wait is None or (step.call is not None and wait >= self.left(step.call)):
+            return None
+        return wait
+
+    def left(self, step: UnaryStep) -> float:
+        """Return the seconds that are left of a call's timeout, at least 0."""
+        timeout = self._config.call_timeout if step.timeout is None else step.timeout
+        return max(step.since + timeout - time.monotonic(), 0.0)
 
     def error(self, raised: grpc.RpcError) -> SandgateError:
         """Convert an error of gRPC, with a hint on what to do."""

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from sandgate import _plans
-from sandgate._calls import DownloadStep, ForwardStep, UnaryStep, UploadStep, WaitStep
+from sandgate._calls import DownloadStep, ForwardStep, RetryStep, UnaryStep, UploadStep, WaitStep
 from sandgate._channels import Stripes, aio_channel_maker, channel_maker
 from sandgate._connect import Forwarding, open_streams
 from sandgate._context import AsyncManaged
@@ -180,7 +180,7 @@ class AsyncClient(AsyncManaged):
 
     async def delete(self, sandbox_id: str) -> bool:
         """End a sandbox and everything in it; False when there was none."""
-        return await self.run(_plans.delete(_plans.Target(sandbox_id), allow_missing=True))
+        return await self.run(_plans.delete(_plans.Target(sandbox_id)))
 
     async def cleanup(
         self,
@@ -287,7 +287,7 @@ class AsyncClient(AsyncManaged):
                     finally:
                         call.cancel()
                 if not follower.done:
-                    await asyncio.sleep(follower.broken(error))
+                    await asyncio.sleep(follower.broken(error, self._reach.window))
         except SandgateError:
             raise
         except BaseException:
@@ -316,13 +316,13 @@ class AsyncClient(AsyncManaged):
             answer = await self._do(step)
         except grpc.RpcError as e:
             raise self._reach.error(e) from None
-        self._reach.reached |= not isinstance(step, WaitStep)
+        self._reach.reached |= not isinstance(step, WaitStep | RetryStep)
         return answer
 
     async def _do(self, step: Step) -> Any:
         match step:
             case UnaryStep():
-                timeout = self.config.call_timeout if step.timeout is None else step.timeout
+                timeout = self._reach.left(step)
                 call = getattr(self._channels.stub(), step.name)
                 return await call(step.request, timeout=timeout, metadata=self._headers())
             case UploadStep():
@@ -336,10 +336,13 @@ class AsyncClient(AsyncManaged):
                 forwarding = Forwarding(self._uploads.stream(), step.start, self._headers(), self._reach)
                 return await open_streams(forwarding, step.seconds)
             case WaitStep():
-                if not self._reach.may_retry(step):
-                    return False
                 await asyncio.sleep(step.seconds)
-                return True
+                return None
+            case RetryStep():
+                wait = self._reach.wait(step)
+                if wait is not None:
+                    await asyncio.sleep(wait)
+                return wait is not None
 
     async def _download(self, stub: Any, step: DownloadStep) -> None:
         call = stub.Download(step.request, metadata=self._headers())

@@ -371,7 +371,7 @@ class AsyncSandbox(Handle, AsyncManaged):
 
     async def delete(self) -> bool:
         """End the sandbox and everything in it; False when there was none."""
-        return await self._client.run(_plans.delete(self._target, allow_missing=True))
+        return await self._client.run(_plans.delete(self._target))
 
     async def suspend(self) -> SandboxInfo:
         """Stop its processes and keep its disk, where the server can.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import grpc
 
 from sandgate import _plans
-from sandgate._calls import DownloadStep, ForwardStep, UnaryStep, UploadStep, WaitStep
+from sandgate._calls import DownloadStep, ForwardStep, RetryStep, UnaryStep, UploadStep, WaitStep
 from sandgate._channels import Stripes, channel_maker
 from sandgate._connect import Forwarding
 from sandgate._context import Managed
@@ -196,7 +196,7 @@ class Client(Managed):
 
     def delete(self, sandbox_id: str) -> bool:
         """End a sandbox and everything in it; False when there was none."""
-        return self.run(_plans.delete(_plans.Target(sandbox_id), allow_missing=True))
+        return self.run(_plans.delete(_plans.Target(sandbox_id)))
 
     def cleanup(
         self,
@@ -286,7 +286,7 @@ class Client(Managed):
                 finally:
                     call.cancel()
             if not follower.done:
-                self._wait(follower, follower.broken(error))
+                self._wait(follower, follower.broken(error, self._reach.window))
 
     def _wait(self, follower: Follower, seconds: float) -> None:
         try:
@@ -312,13 +312,13 @@ class Client(Managed):
             answer = self._do(step)
         except grpc.RpcError as e:
             raise self._reach.error(e) from None
-        self._reach.reached |= not isinstance(step, WaitStep)
+        self._reach.reached |= not isinstance(step, WaitStep | RetryStep)
         return answer
 
     def _do(self, step: Step) -> Any:
         match step:
             case UnaryStep():
-                timeout = self.config.call_timeout if step.timeout is None else step.timeout
+                timeout = self._reach.left(step)
                 call = getattr(self._channels.stub(), step.name)
                 return call(step.request, timeout=timeout, metadata=self._headers())
             case UploadStep():
@@ -331,10 +331,13 @@ class Client(Managed):
                 stream = self._channels.stream()
                 return Forwarding(stream, step.start, self._headers(), self._reach).wait(step.seconds)
             case WaitStep():
-                if not self._reach.may_retry(step):
-                    return False
                 time.sleep(step.seconds)
-                return True
+                return None
+            case RetryStep():
+                wait = self._reach.wait(step)
+                if wait is not None:
+                    time.sleep(wait)
+                return wait is not None
 
     def _download(self, stub: Any, step: DownloadStep) -> None:
         call = stub.Download(step.request, metadata=self._headers())

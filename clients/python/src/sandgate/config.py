@@ -34,30 +34,6 @@ caches the token until it is about to expire."""
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
-# Calls whose repetition changes nothing: gRPC itself repeats them when the
-# server cannot be reached.
-_REPEATABLE: Final = (
-    "GetServerInfo",
-    "CreateSandbox",
-    "GetSandbox",
-    "ListSandboxes",
-    "UpdateSandbox",
-    "DeleteSandbox",
-    "SuspendSandbox",
-    "ResumeSandbox",
-    "GetPoolStatus",
-    "ListProcesses",
-    "GetUpload",
-    "WriteStdin",
-    "ResizeTerminal",
-    "StatFile",
-    "ListDirectory",
-    "ReadLines",
-    "SearchFiles",
-    "GlobFiles",
-    "Download",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -77,8 +53,9 @@ class Config:
     metadata: Metadata = field(default=(), repr=False)
     call_timeout: float = 60.0
     create_timeout: float = 600.0
-    connect_timeout: float = 10.0
     reconnect_timeout: float = 60.0
+    """The retry window: how long the client retries a broken call (a unary one at most
+    30 s) and reattaches to a command. 0: it does not retry."""
     disconnect_grace: float = 60.0
     keepalive_time: float = 30.0
     """Interval of keepalive pings. The server closes connections that send more
@@ -202,7 +179,6 @@ def channel_credentials(config: Config, endpoint: Endpoint) -> grpc.ChannelCrede
 
 def channel_options(config: Config) -> list[tuple[str, int | str]]:
     """Return the options of a channel, sync or async."""
-    names = ", ".join(f'{{"service": "sandbox.v1.SandboxService", "method": "{m}"}}' for m in _REPEATABLE)
     named = [("grpc.ssl_target_name_override", config.server_name)] if config.server_name else []
     return [
         *named,
@@ -220,14 +196,6 @@ def channel_options(config: Config) -> list[tuple[str, int | str]]:
         # One connection per client: channels with equal options would share it
         # otherwise, and closing one would not close the other's calls.
         ("grpc.use_local_subchannel_pool", 1),
-        (
-            "grpc.service_config",
-            (
-                f'{{"methodConfig": [{{"name": [{names}], "retryPolicy": {{"maxAttempts": 5, '
-                '"initialBackoff": "0.1s", "maxBackoff": "1s", "backoffMultiplier": 2, '
-                '"retryableStatusCodes": ["UNAVAILABLE"]}}]}'
-            ),
-        ),
     ]
 
 

@@ -272,17 +272,6 @@ def from_rpc(error: grpc.RpcError) -> SandgateError:
     )
 
 
-def is_break(error: SandgateError) -> bool:
-    """Tell whether an error says nothing about the call itself.
-
-    A proxy that gives up on a silent stream resets it with an internal error, which
-    then has no reason of the server.
-    """
-    if isinstance(error, InternalError):
-        return error.code == "INTERNAL" and not error.reason
-    return isinstance(error, UnavailableError | ConnectionLostError)
-
-
 def _metadata(pairs: object) -> dict[str, str | bytes]:
     # None stands for a call that never got as far as metadata.
     return {key: value for key, value in pairs} if pairs else {}  # type: ignore[attr-defined]  # noqa: C416

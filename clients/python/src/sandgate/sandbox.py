@@ -361,7 +361,7 @@ class Sandbox(Handle, Managed):
 
     def delete(self) -> bool:
         """End the sandbox and everything in it; False when there was none."""
-        return self._client.run(_plans.delete(self._target, allow_missing=True))
+        return self._client.run(_plans.delete(self._target))
 
     def suspend(self) -> SandboxInfo:
         """Stop its processes and keep its disk, where the server can.

@@ -121,7 +121,7 @@ def test_s2_6_failures_are_in_the_result(real_config: Config) -> None:
     assert received[0].startswith("exit=124\non\n")
     assert "/workspace/big has more than 10 bytes" in received[1]
     tool.close()
-    lost = SandgatePython(config=Config(address="127.0.0.1:1", connect_timeout=0.2))
+    lost = SandgatePython(config=Config(address="127.0.0.1:1"))
     (answer,) = outputs(_agent(lost).invoke(_turn("print(1)")))
     assert answer.startswith("Error: UnavailableError: the server at 127.0.0.1:1 cannot be reached")
     lost.close()

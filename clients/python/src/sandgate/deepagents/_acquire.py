@@ -185,7 +185,7 @@ class AcquiringBackend(NativeBackend):
         with suppress(SandboxNotFoundError, SandboxReplacedError):
             found = yield from _plans.get(sandbox_id)
             if found.state == _FAILED:
-                yield from _plans.delete(_plans.Target(sandbox_id, found.incarnation), allow_missing=True)
+                yield from _plans.delete(_plans.Target(sandbox_id, found.incarnation))
 
     def _plan(self, plan: Plan[T]) -> Plan[T]:
         return self._guarded(self._place, super()._plan(plan))
