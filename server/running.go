@@ -16,7 +16,7 @@ import (
 const cutDelay = time.Second
 
 var errRevoked = fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
-	"the credentials of this call expired or were revoked while it ran")
+	"the credentials of this call expired or were revoked while it ran").With("outcome", "unknown")
 
 // running holds the running calls, whose credentials are checked again.
 type running struct {

@@ -65,11 +65,14 @@ type Client struct {
 }
 
 // NewClient connects to the server that the options name, else the environment
-// (SANDGATE_ADDRESS, SANDGATE_TOKEN, SANDGATE_CA_FILE, SANDGATE_CERT_FILE,
-// SANDGATE_KEY_FILE, SANDGATE_TEMPLATE), else [DefaultAddress]. It fails if the configuration is
-// unusable; the first call opens the connection.
+// (SANDGATE_ADDRESS, SANDGATE_TOKEN, SANDGATE_TOKEN_FILE, SANDGATE_CA_FILE,
+// SANDGATE_CERT_FILE, SANDGATE_KEY_FILE, SANDGATE_TEMPLATE), else [DefaultAddress]. It
+// fails if the configuration is unusable; the first call opens the connection.
 func NewClient(_ context.Context, opts ...Option) (*Client, error) {
-	c := newConfig(os.Getenv, opts)
+	c, err := newConfig(os.Getenv, opts)
+	if err != nil {
+		return nil, err
+	}
 	e, err := parseAddress(c.address)
 	if err != nil {
 		return nil, err
@@ -79,6 +82,7 @@ func NewClient(_ context.Context, opts ...Option) (*Client, error) {
 		return nil, err
 	}
 	client := &Client{address: c.address, tls: c.speaksTLS(e), template: c.template, retryWindow: c.retryWindow}
+	headers := c.headers()
 	dial := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithUserAgent("sandgate-go"),
@@ -90,8 +94,8 @@ func NewClient(_ context.Context, opts ...Option) (*Client, error) {
 		}),
 		// A dead peer is detected within 40 seconds.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-		grpc.WithChainUnaryInterceptor(client.unary(c.headers())),
-		grpc.WithChainStreamInterceptor(client.stream(c.headers())),
+		grpc.WithChainUnaryInterceptor(client.unary(headers)),
+		grpc.WithChainStreamInterceptor(client.stream(headers)),
 	}, c.dial...)
 	conn, err := grpc.NewClient(e.target, dial...)
 	if err != nil {

@@ -114,7 +114,10 @@ type Error struct {
 	RetryAfter time.Duration
 
 	class error // nil: derived from Reason and Code
-	cause error
+	// tokenChanged is true if the server rejected a token that has changed since: another
+	// attempt may succeed.
+	tokenChanged bool
+	cause        error
 }
 
 // Error returns the message and the reason.

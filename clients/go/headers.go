@@ -2,6 +2,7 @@ package sandgate
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -34,24 +35,46 @@ func (h headers) outgoing(ctx context.Context) (context.Context, string) {
 	return metadata.AppendToOutgoingContext(ctx, requestIDKey, id), id
 }
 
-// authorized adds the token. It calls the source before each attempt, since a retry
-// may need a newer token.
-func (h headers) authorized(ctx context.Context) (context.Context, error) {
+// authorized adds the token, and returns it. It calls the source before each attempt,
+// since a retry may need a newer token.
+func (h headers) authorized(ctx context.Context) (context.Context, string, error) {
+	token, err := h.current(ctx)
+	if err != nil || token == "" {
+		return ctx, "", err
+	}
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token), token, nil
+}
+
+// current returns the token of this moment; empty: there is none.
+func (h headers) current(ctx context.Context) (string, error) {
 	if h.token == nil {
-		return ctx, nil
+		return "", nil
 	}
 	token, err := h.token(ctx)
-	if err != nil {
-		return nil, local(ErrAuthentication, codes.Unauthenticated, err, "the token source failed: %v", err)
+	switch e := (*Error)(nil); {
+	case errors.As(err, &e):
+		return "", err
+	case err != nil:
+		return "", local(ErrAuthentication, codes.Unauthenticated, err, "the token source failed: %v", err)
 	}
 	// A token that was read from a file or a Secret ends in a newline.
 	token = strings.TrimSpace(token)
-	if token == "" {
-		return ctx, nil
-	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, local(ErrInvalidRequest, codes.InvalidArgument, nil,
+		return "", local(ErrInvalidRequest, codes.InvalidArgument, nil,
 			"the token cannot be sent: it must be printable ASCII without spaces (SANDGATE_TOKEN)")
 	}
-	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token), nil
+	return token, nil
+}
+
+// rejected notes in the error of a call whether the server rejected a token that has
+// changed since it was sent.
+func (h headers) rejected(ctx context.Context, sent string, err error) error {
+	e := (*Error)(nil)
+	if !errors.As(err, &e) || e.Code != codes.Unauthenticated {
+		return err
+	}
+	if token, failed := h.current(ctx); failed == nil && token != sent {
+		e.tokenChanged = true
+	}
+	return err
 }

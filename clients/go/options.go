@@ -28,15 +28,31 @@ type Option func(*config)
 // certificates, or "unix:///path". Default: [DefaultAddress].
 func WithAddress(address string) Option { return func(c *config) { c.address = address } }
 
-// WithToken sets the bearer token instead of SANDGATE_TOKEN.
-func WithToken(token string) Option { return func(c *config) { c.token = token } }
+// WithToken sets the bearer token instead of SANDGATE_TOKEN and SANDGATE_TOKEN_FILE.
+func WithToken(token string) Option {
+	return func(c *config) { c.token, c.ownToken = token, true }
+}
+
+// WithTokenFile sets a file with the bearer token, instead of SANDGATE_TOKEN_FILE and
+// SANDGATE_TOKEN: a regular file of up to 64 KiB, such as a projected service account
+// token. The client reads it before every attempt of a call, so a token that is
+// replaced before it expires is never used too long. While the file is missing or empty,
+// the client sends the last token that it read; if there is none, calls fail with
+// [ErrAuthentication].
+//
+// If the server rejects a token that has been replaced since it was sent, the client
+// makes the call once more with the new one. It reattaches to a command in the same way
+// after a token has expired.
+func WithTokenFile(path string) Option {
+	return func(c *config) { c.tokenFile, c.ownToken = path, true }
+}
 
 // WithTokenSource sets a function that returns the bearer token, for tokens that
-// change; it wins over [WithToken] and SANDGATE_TOKEN. It is called before every
-// request and reconnect, from several goroutines, so it should cache the token until
+// change; it wins over the other tokens. It is called before every attempt of a call,
+// and after a rejected one, from several goroutines, so it should cache the token until
 // it is about to expire. An error fails the call with [ErrAuthentication].
 func WithTokenSource(source func(context.Context) (string, error)) Option {
-	return func(c *config) { c.tokenSource = source }
+	return func(c *config) { c.tokenSource, c.ownToken = source, true }
 }
 
 // WithMetadata sets gRPC metadata of every call, such as "x-request-id". Metadata of
@@ -81,6 +97,8 @@ func WithDialOptions(opts ...grpc.DialOption) Option {
 type config struct {
 	address     string
 	token       string
+	tokenFile   string
+	ownToken    bool // an option decides on the token, not the environment
 	tokenSource func(context.Context) (string, error)
 	metadata    map[string]string
 	caFile      string
@@ -95,18 +113,22 @@ type config struct {
 
 // headers returns the metadata of every call.
 func (c *config) headers() headers {
-	source := c.tokenSource
-	if source == nil && c.token != "" {
-		source = func(context.Context) (string, error) { return c.token, nil }
+	h := headers{metadata: c.metadata}
+	switch {
+	case c.tokenSource != nil:
+		h.token = c.tokenSource
+	case c.token != "":
+		h.token = func(context.Context) (string, error) { return c.token, nil }
+	case c.tokenFile != "":
+		h.token = (&tokenFile{path: c.tokenFile}).token
 	}
-	return headers{token: source, metadata: c.metadata}
+	return h
 }
 
 // newConfig reads the environment, then the options.
-func newConfig(getenv func(string) string, opts []Option) *config {
+func newConfig(getenv func(string) string, opts []Option) (*config, error) {
 	c := &config{
 		address:     getenv("SANDGATE_ADDRESS"),
-		token:       getenv("SANDGATE_TOKEN"),
 		caFile:      getenv("SANDGATE_CA_FILE"),
 		certFile:    getenv("SANDGATE_CERT_FILE"),
 		keyFile:     getenv("SANDGATE_KEY_FILE"),
@@ -119,7 +141,14 @@ func newConfig(getenv func(string) string, opts []Option) *config {
 	if c.address == "" {
 		c.address = DefaultAddress
 	}
-	return c
+	if !c.ownToken {
+		c.token, c.tokenFile = getenv("SANDGATE_TOKEN"), getenv("SANDGATE_TOKEN_FILE")
+	}
+	if c.token != "" && c.tokenFile != "" && c.tokenSource == nil {
+		return nil, local(ErrInvalidRequest, codes.InvalidArgument, nil,
+			"a token and a token file are both set; set one of them (SANDGATE_TOKEN, SANDGATE_TOKEN_FILE)")
+	}
+	return c, nil
 }
 
 // endpoint is a parsed address.

@@ -43,11 +43,11 @@ func TestParseAddress(t *testing.T) {
 
 func TestEnvironmentAndOptions(t *testing.T) {
 	env := map[string]string{"SANDGATE_ADDRESS": "unix:///s", "SANDGATE_TOKEN": "t", "SANDGATE_CA_FILE": "ca", "SANDGATE_TEMPLATE": "small"}
-	c := newConfig(func(key string) string { return env[key] }, []Option{WithToken("mine")})
-	if c.address != "unix:///s" || c.token != "mine" || c.caFile != "ca" || c.template != "small" {
+	c, err := newConfig(func(key string) string { return env[key] }, []Option{WithToken("mine")})
+	if err != nil || c.address != "unix:///s" || c.token != "mine" || c.caFile != "ca" || c.template != "small" {
 		t.Errorf("got %+v", c)
 	}
-	if c := newConfig(func(string) string { return "" }, nil); c.address != DefaultAddress {
+	if c, err := newConfig(func(string) string { return "" }, nil); err != nil || c.address != DefaultAddress {
 		t.Errorf("got %+v", c)
 	}
 }

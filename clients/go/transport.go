@@ -29,7 +29,7 @@ func (c *Client) unary(headers headers) grpc.UnaryClientInterceptor {
 		ctx, id := headers.outgoing(ctx)
 		retry := c.retry(min(c.retryWindow, unaryRetryWindow))
 		for {
-			attempt, err := headers.authorized(ctx)
+			attempt, token, err := headers.authorized(ctx)
 			if err != nil {
 				return err
 			}
@@ -37,7 +37,8 @@ func (c *Client) unary(headers headers) grpc.UnaryClientInterceptor {
 			if err == nil {
 				return nil
 			}
-			if !idempotent(req) || !retry.again(ctx, err) {
+			err = headers.rejected(ctx, token, err)
+			if !idempotent(req) && !notBegun(err) || !retry.again(ctx, err) {
 				return err
 			}
 		}
@@ -48,7 +49,7 @@ func (c *Client) unary(headers headers) grpc.UnaryClientInterceptor {
 func (c *Client) stream(headers headers) grpc.StreamClientInterceptor {
 	return func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		ctx, id := headers.outgoing(ctx)
-		ctx, err := headers.authorized(ctx)
+		ctx, token, err := headers.authorized(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -56,15 +57,17 @@ func (c *Client) stream(headers headers) grpc.StreamClientInterceptor {
 		if err != nil {
 			return nil, c.toError(err, id)
 		}
-		return &errorStream{ClientStream: stream, client: c, id: id}, nil
+		return &errorStream{ClientStream: stream, client: c, id: id, headers: headers, token: token}, nil
 	}
 }
 
 // errorStream is a stream whose errors are *Error.
 type errorStream struct {
 	grpc.ClientStream
-	client *Client
-	id     string
+	client  *Client
+	id      string
+	headers headers
+	token   string // that the stream was opened with
 }
 
 func (s *errorStream) SendMsg(m any) error {
@@ -72,7 +75,8 @@ func (s *errorStream) SendMsg(m any) error {
 }
 
 func (s *errorStream) RecvMsg(m any) error {
-	return s.client.toError(s.ClientStream.RecvMsg(m), s.id)
+	err := s.client.toError(s.ClientStream.RecvMsg(m), s.id)
+	return s.headers.rejected(s.Context(), s.token, err)
 }
 
 // toError converts an error of gRPC to an *Error and records whether the server was
@@ -134,6 +138,8 @@ type retry struct {
 	window time.Duration
 	since  time.Time // of the first failure; zero before it
 	delay  time.Duration
+	// renewed is true after an attempt with another token.
+	renewed bool
 }
 
 // retry returns a retry window, which begins with the first failure. It is empty until
@@ -158,9 +164,20 @@ func (r *retry) next(now time.Time, err error) (time.Duration, bool) {
 }
 
 // again waits for the backoff before the next attempt. It returns false if there must
-// not be one: the error is permanent, the retry window is over, or ctx ended.
+// not be one: the error is permanent, the retry window is over, or ctx ended. A rejected
+// token that has changed since allows one attempt, at once.
 func (r *retry) again(ctx context.Context, err error) bool {
+	if e := (*Error)(nil); errors.As(err, &e) && e.tokenChanged && !r.renewed {
+		r.renewed = true
+		return ctx.Err() == nil
+	}
 	return broken(err) && r.pause(ctx, err)
+}
+
+// notBegun reports whether the server rejected a call before it did anything.
+func notBegun(err error) bool {
+	e := (*Error)(nil)
+	return errors.As(err, &e) && e.tokenChanged && e.Metadata["outcome"] != "unknown"
 }
 
 // broken reports whether an error says nothing about the call itself: the server

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -321,6 +323,17 @@ func TestFailuresOfTheServer(t *testing.T) {
 		t.Errorf("no token: %+v", got)
 	}
 	must(t, server, "--token", "secret", "ls")
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	must(t, server, "--token-file", file, "ls")
+	if got := run(t.Context(), server, "", "--token-file", file, "--token", "secret", "ls"); got.code != failed || !strings.Contains(got.stderr, "set one of them") {
+		t.Errorf("two tokens: %+v", got)
+	}
+	if got := run(t.Context(), server, "", "--token-file", file+"-not", "ls"); got.code != failed || !strings.Contains(got.stderr, file+"-not cannot be used: no such file or directory; give a valid token") {
+		t.Errorf("no token file: %+v", got)
+	}
 
 	broken := fake.Start(t, &fake.Server{Fail: func(string) error { return fake.Error(codes.Internal, "INTERNAL", "something\nbroke") }})
 	if got := run(t.Context(), broken, "", "ls"); got.code != failed || strings.Count(got.stderr, "\n") != 1 || !strings.Contains(got.stderr, "request id") {

@@ -112,7 +112,7 @@ var hints = []struct {
 	kind error
 	hint string
 }{
-	{sandgate.ErrAuthentication, "give a valid token with --token or SANDGATE_TOKEN"},
+	{sandgate.ErrAuthentication, "give a valid token with --token, --token-file, SANDGATE_TOKEN or SANDGATE_TOKEN_FILE"},
 	{sandgate.ErrSandboxNotFound, "list them with: sandgate ls"},
 	{sandgate.ErrSandboxExists, "take another id, or remove it with: sandgate rm ID"},
 	{sandgate.ErrTemplateNotFound, "list them with: sandgate info"},

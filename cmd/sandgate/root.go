@@ -19,10 +19,10 @@ type cli struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 
-	address, token, tenant    string
-	caFile, certFile, keyFile string
-	insecure                  bool
-	output                    string
+	address, token, tokenFile, tenant string
+	caFile, certFile, keyFile         string
+	insecure                          bool
+	output                            string
 
 	// noticing is held while one of several goroutines prints a notice.
 	noticing sync.Mutex
@@ -55,6 +55,7 @@ Environment:
   SANDGATE_ADDRESS     the server: HOST:PORT, https://HOST:PORT or unix:///path
                        (default 127.0.0.1:7777)
   SANDGATE_TOKEN       the bearer token
+  SANDGATE_TOKEN_FILE  a file with the bearer token, read again when it changes
   SANDGATE_CA_FILE     certificates to trust for the server; turns TLS on
   SANDGATE_CERT_FILE   certificate and key of the client, for mutual TLS
   SANDGATE_KEY_FILE
@@ -85,6 +86,7 @@ func (c *cli) command() *cobra.Command {
 	flags.SortFlags = false
 	flags.StringVar(&c.address, "address", "", "server to use, instead of SANDGATE_ADDRESS")
 	flags.StringVar(&c.token, "token", "", "bearer token, instead of SANDGATE_TOKEN")
+	flags.StringVar(&c.tokenFile, "token-file", "", "file with the bearer token, read again when it changes, instead of SANDGATE_TOKEN_FILE")
 	flags.StringVar(&c.tenant, "tenant", "", "tenant to look into and clean up, with credentials of the role operator")
 	flags.StringVar(&c.caFile, "ca-file", "", "PEM file of certificates to trust, instead of SANDGATE_CA_FILE")
 	flags.StringVar(&c.certFile, "cert-file", "", "PEM file of the client's certificate, instead of SANDGATE_CERT_FILE")
@@ -152,6 +154,9 @@ func (c *cli) options() []sandgate.Option {
 	}
 	if c.token != "" {
 		opts = append(opts, sandgate.WithToken(c.token))
+	}
+	if c.tokenFile != "" {
+		opts = append(opts, sandgate.WithTokenFile(c.tokenFile))
 	}
 	metadata := make(map[string]string)
 	if c.tenant != "" {

@@ -176,3 +176,54 @@ auth:
 		t.Error("a token is in the log")
 	}
 }
+
+// TestTokenFile follows a command while its token expires and is replaced in its file.
+func TestTokenFile(t *testing.T) {
+	need(t)
+	i := startIssuer(t, "127.0.0.1:0")
+	dir := t.TempDir()
+	config, file := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "token")
+	text := fmt.Sprintf("auth:\n  oidc:\n  - {issuer: %s, audiences: [sandgate], tenant_claim: org, clock_skew: 1ms}\n", i.url)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := serve(dir, "--config", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Kill()
+	renew := func(lifetime string) {
+		t.Helper()
+		next := filepath.Join(dir, "token.next")
+		if err := os.WriteFile(next, []byte(i.token("org:blue", "lifetime:"+lifetime)+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(next, file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	renew("5m")
+	if got := s.run("", "--token-file", file, "create", "mine"); got.code != 0 {
+		t.Fatalf("create: %+v", got)
+	}
+	defer func() { s.run("", "--token-file", file, "rm", "--all", "--yes") }()
+	script := "for n in $(seq 70); do echo $n; sleep 0.1; done"
+	done := make(chan ran, 1)
+	renew("4s")
+	go func() { done <- s.run("", "--token-file", file, "exec", "mine", "-c", script) }()
+	eventually(t, time.Minute, "the command", func() bool {
+		return strings.Contains(s.run("", "--token-file", file, "ps", "mine").stdout, "seq 70")
+	})
+	renew("5m")
+	var want strings.Builder
+	for n := range 70 {
+		fmt.Fprintln(&want, n+1)
+	}
+	if got := <-done; got.code != 0 || got.stdout != want.String() {
+		t.Errorf("got %+v", got)
+	}
+	records, err := os.ReadFile(filepath.Join(dir, "state", "audit.log"))
+	if err != nil || strings.Count(string(records), `"operation":"Attach"`) == 0 {
+		t.Errorf("the command's stream was not cut: %v, %.300s", err, records)
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/zitadel/oidc/v3/example/server/storage"
@@ -91,6 +92,19 @@ func (s *store) ClientCredentials(ctx context.Context, id, secret string) (op.Cl
 
 func (s *store) ClientCredentialsTokenRequest(_ context.Context, id string, scopes []string) (op.TokenRequest, error) {
 	return &oidc.JWTTokenRequest{Subject: id, Audience: []string{"sandgate"}, Scopes: scopes}, nil
+}
+
+// CreateAccessToken gives a token the lifetime that the scope "lifetime:DURATION" names.
+func (s *store) CreateAccessToken(ctx context.Context, r op.TokenRequest) (string, time.Time, error) {
+	id, expires, err := s.Storage.CreateAccessToken(ctx, r)
+	for _, scope := range r.GetScopes() {
+		if text, ok := strings.CutPrefix(scope, "lifetime:"); ok && err == nil {
+			var lifetime time.Duration
+			lifetime, err = time.ParseDuration(text)
+			expires = time.Now().Add(lifetime)
+		}
+	}
+	return id, expires, err
 }
 
 // GetPrivateClaimsFromScopes turns each scope NAME:VALUE into a claim.

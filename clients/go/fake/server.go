@@ -4,6 +4,7 @@ package fake
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net"
 	"slices"
@@ -38,10 +39,12 @@ type Server struct {
 	CannotSuspend bool
 	// Stuck is a sandbox that a cleanup cannot delete.
 	Stuck string
-	// Token, if set, is the only accepted token.
+	// Token, if set, is the only accepted token, until SetToken.
 	Token string
 	// Seen, if set, is called with the full method name and metadata of each call.
 	Seen func(method string, md metadata.MD)
+	// Rejected, if set, is called after a call with another token, before its error is sent.
+	Rejected func()
 	// Fail, if set, is called before each call with its full method name; the call returns
 	// its error.
 	Fail func(method string) error
@@ -54,6 +57,7 @@ type Server struct {
 	listener  *bufconn.Listener
 	mu        sync.Mutex
 	conns     []net.Conn
+	streams   []context.CancelCauseFunc
 	sandboxes map[string]*sandbox
 	calls     map[string]int
 	plays     sync.WaitGroup
@@ -89,7 +93,16 @@ func Start(t *testing.T, s *Server) *Server {
 			if err := s.admit(stream.Context(), info.FullMethod); err != nil {
 				return err
 			}
-			return next(srv, stream)
+			ctx, cancel := context.WithCancelCause(stream.Context())
+			defer cancel(nil)
+			s.mu.Lock()
+			s.streams = append(s.streams, cancel)
+			s.mu.Unlock()
+			err := next(srv, &revocable{ServerStream: stream, ctx: ctx})
+			if errors.Is(context.Cause(ctx), errRevoked) {
+				return errRevoked
+			}
+			return err
 		}),
 	)
 	sandboxv1.RegisterSandboxServiceServer(server, s)
@@ -140,6 +153,29 @@ func (s *Server) Cut() {
 	s.conns = nil
 }
 
+// errRevoked is the error of a call whose credentials ended while it ran.
+var errRevoked = Error(codes.Unauthenticated, "CREDENTIALS_INVALID", "the credentials of this call expired or were revoked while it ran",
+	&errdetails.ErrorInfo{Reason: "CREDENTIALS_INVALID", Domain: "sandgate", Metadata: map[string]string{"outcome": "unknown"}})
+
+// revocable is a stream that SetToken ends.
+type revocable struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // As of the stream that it wraps.
+}
+
+func (r *revocable) Context() context.Context { return r.ctx }
+
+// SetToken replaces the accepted token and ends the streams that were opened with another.
+func (s *Server) SetToken(token string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Token = token
+	for _, cancel := range s.streams {
+		cancel(errRevoked)
+	}
+	s.streams = nil
+}
+
 // Calls counts the calls of a method, such as "Attach".
 func (s *Server) Calls(method string) int {
 	s.mu.Lock()
@@ -159,7 +195,13 @@ func (s *Server) admit(ctx context.Context, method string) error {
 	if len(md.Get("x-request-id")) != 1 {
 		return Error(codes.InvalidArgument, "REQUEST_INVALID", "there is not exactly one request id")
 	}
-	if s.Token != "" && !slices.Equal(md.Get("authorization"), []string{"Bearer " + s.Token}) {
+	s.mu.Lock()
+	token := s.Token
+	s.mu.Unlock()
+	if token != "" && !slices.Equal(md.Get("authorization"), []string{"Bearer " + token}) {
+		if s.Rejected != nil {
+			s.Rejected()
+		}
 		return Error(codes.Unauthenticated, "CREDENTIALS_INVALID", "the token is not known")
 	}
 	if s.Fail != nil {

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 
 from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as files_pb
+from sandgate._gen.sandbox.v1 import sandbox_forward_pb2 as forward_pb
 from sandgate._gen.sandbox.v1 import sandbox_info_pb2 as info_pb
 from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as lifecycle_pb
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as pb
@@ -146,6 +147,12 @@ class Command:
                 return
 
 
+def revoked() -> Refused:
+    """Return the error of a call whose credentials ended while it ran."""
+    text = "the credentials of this call expired or were revoked while it ran"
+    return Refused(grpc.StatusCode.UNAUTHENTICATED, "CREDENTIALS_INVALID", text, outcome="unknown")
+
+
 class FakeServer(FakeForward, service.SandboxServiceServicer):
     """The service. `calls` counts calls by name; `faults` break them."""
 
@@ -170,7 +177,15 @@ class FakeServer(FakeForward, service.SandboxServiceServicer):
         """What happens once, after the next call of a name was answered."""
         self.cut_after: list[int] = []
         """Bytes of output after which the next streams break."""
+        self.on_call: Callable[[], None] | None = None
+        """Called with each call, before it has any effect."""
         self.corrupt = False
+        self.token = ""
+        """The only accepted token; empty: all calls are accepted."""
+        self.rejected: list[str] = []
+        """Names of the calls with another token, in order."""
+        self.on_rejected: Callable[[], None] | None = None
+        """Called before the error of such a call is sent."""
         self.start()
 
     def start(self) -> None:
@@ -192,9 +207,12 @@ class FakeServer(FakeForward, service.SandboxServiceServicer):
 
     def _answer(self, name: str, context: grpc.ServicerContext, work: Callable[[], R]) -> R:
         self.calls.append(name)
+        if self.on_call is not None:
+            self.on_call()
         self.metadata = {k: v for k, v in context.invocation_metadata() if isinstance(v, str)}
         self.headers.append((name, self.metadata))
         try:
+            self._authenticate(name, self.metadata)
             if waiting := self.faults.get(name):
                 raise waiting.pop(0)
             answer = work()
@@ -206,6 +224,20 @@ class FakeServer(FakeForward, service.SandboxServiceServicer):
             e.abort(context)
             raise
         return answer
+
+    def _authenticate(self, name: str, metadata: dict[str, str]) -> None:
+        if self.token and metadata.get("authorization") != f"Bearer {self.token}":
+            self.rejected.append(name)
+            if self.on_rejected is not None:
+                self.on_rejected()
+            raise Refused(grpc.StatusCode.UNAUTHENTICATED, "CREDENTIALS_INVALID", "unknown token")
+
+    def Forward(self, requests: Any, context: Any) -> Iterator[forward_pb.ForwardResponse]:
+        try:
+            self._authenticate("Forward", dict(context.invocation_metadata()))
+        except Refused as e:
+            e.abort(context)
+        yield from super().Forward(requests, context)
 
     def _sandbox(self, sandbox_id: str) -> lifecycle_pb.Sandbox:
         if sandbox_id not in self.sandboxes:
@@ -331,7 +363,10 @@ class FakeServer(FakeForward, service.SandboxServiceServicer):
 
     def _events(self, command: Command, position: int, context: Any) -> Iterator[dict[str, Any]]:
         left = self.cut_after.pop(0) if self.cut_after else None
-        for event in command.events(position, context.is_active):
+        token = self.token
+        for event in command.events(position, lambda: context.is_active() and self.token == token):
+            if self.token != token:
+                break
             if left is not None and (data := event.get("output")) is not None:
                 if len(data.data) > left:
                     data.data = data.data[:left]
@@ -340,6 +375,8 @@ class FakeServer(FakeForward, service.SandboxServiceServicer):
                     Refused(grpc.StatusCode.UNAVAILABLE, "", "the connection broke").abort(context)
                 left -= len(data.data)
             yield event
+        if self.token != token:
+            revoked().abort(context)
 
     def SignalProcess(self, request: pb.SignalProcessRequest, context: Any) -> pb.SignalProcessResponse:
         def work() -> pb.SignalProcessResponse:

@@ -64,10 +64,35 @@ def test_s4_16_s3_27_what_is_not_given_comes_from_the_environment() -> None:
     assert Config.load(environ={}).address == "127.0.0.1:7777"
 
 
+@pytest.mark.parametrize(
+    ("environ", "options", "expected"),
+    [
+        ({"SANDGATE_TOKEN": "e"}, {}, ("e", None)),
+        ({"SANDGATE_TOKEN_FILE": "ef"}, {}, (None, "ef")),
+        ({"SANDGATE_TOKEN": "e", "SANDGATE_TOKEN_FILE": "ef"}, {"token": "o"}, ("o", None)),
+        ({"SANDGATE_TOKEN": "e", "SANDGATE_TOKEN_FILE": "ef"}, {"token_file": "of"}, (None, "of")),
+    ],
+)
+def test_a_token_option_overrides_both_variables(
+    environ: dict[str, str], options: dict[str, str], expected: tuple[str | None, str | None]
+) -> None:
+    config = Config.load(environ=environ, **options)  # type: ignore[arg-type]
+    assert (config.token, config.token_file) == expected
+
+
+def test_a_token_beside_a_token_file_is_an_error() -> None:
+    with pytest.raises(InvalidRequestError, match="SANDGATE_TOKEN_FILE"):
+        Config.load(environ={"SANDGATE_TOKEN": "e", "SANDGATE_TOKEN_FILE": "ef"})
+    with pytest.raises(InvalidRequestError, match="set one of them"):
+        Client("127.0.0.1:1", token="o", token_file="of")  # noqa: S106
+
+
 def test_a_token_goes_over_no_network_without_tls() -> None:
     config = Config(address="box.example.com:7777", token="secret")  # noqa: S106
     with pytest.raises(InvalidRequestError, match="without TLS"):
         Client(config=config)
+    with pytest.raises(InvalidRequestError, match="without TLS"):
+        Client("box.example.com:7777", token_file="/token")  # noqa: S106
     allowed = Config(address="box.example.com:7777", token="secret", insecure=True)  # noqa: S106
     assert channel_credentials(allowed, parse_address(allowed.address)) is None
     secured = Config(address="https://box.example.com:7777", token="secret")  # noqa: S106

@@ -1,14 +1,9 @@
 /** The metadata that every call carries. */
 
 import { Metadata } from "@grpc/grpc-js";
-import { AuthenticationError } from "./errors.js";
+import { AuthenticationError, SandgateError } from "./errors.js";
 import { cancelledBy, deadlineError, onAbort } from "./sleep.js";
-
-/**
- * A bearer token, or what gives one that changes. It is called before each attempt of
- * each call, so it answers from memory until the token is about to expire.
- */
-export type Token = string | (() => string | Promise<string>);
+import type { Token } from "./token.js";
 
 /** What is known of all calls of a client. */
 export interface ClientHeaders {
@@ -45,6 +40,7 @@ async function asked(source: () => string | Promise<string>): Promise<string> {
   try {
     return await source();
   } catch (cause) {
+    if (cause instanceof SandgateError) throw cause;
     const why = cause instanceof Error ? cause.message : String(cause);
     throw new AuthenticationError(`the token source failed: ${why}`, { code: "UNAUTHENTICATED" }, { cause });
   }

@@ -81,10 +81,10 @@ export type {
   WriteOptions,
   WriteResult,
 } from "./files.js";
-export type { Token } from "./headers.js";
 export { type ClientOptions, DEFAULT_ADDRESS, DEFAULT_RECONNECT_TIMEOUT_MS } from "./options.js";
 export { Result } from "./result.js";
 export { Sandbox } from "./sandbox.js";
+export type { Token } from "./token.js";
 export type {
   AccessPolicy,
   EgressRule,

@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 import { type ChannelCredentials, credentials } from "@grpc/grpc-js";
 import { InvalidRequestError } from "./errors.js";
-import type { Token } from "./headers.js";
+import { type Token, tokenFile } from "./token.js";
 
 /** The address of the server if neither an option nor the environment names one. */
 export const DEFAULT_ADDRESS = "127.0.0.1:7777";
@@ -31,6 +31,15 @@ export interface ClientOptions {
    * only.
    */
   token?: Token;
+  /**
+   * File with the bearer token, in place of `token`: a regular file of up to 64 KiB, such
+   * as a projected service account token. It is read before every attempt of a call.
+   * While it is missing or empty, the last token counts; if there is none, calls reject
+   * with AuthenticationError. If the server rejects a token that has changed since it was
+   * sent, the client makes the call once more, and reattaches to commands. Default:
+   * `SANDGATE_TOKEN_FILE`.
+   */
+  tokenFile?: string;
   /** PEM file of the authorities to trust; turns TLS on. Default: `SANDGATE_CA_FILE`. */
   caFile?: string;
   /** PEM file of the client's certificate; turns TLS on. Default: `SANDGATE_CERT_FILE`. */
@@ -101,12 +110,12 @@ export interface Endpoint {
 /**
  * Reads the options, then the environment.
  *
- * @throws InvalidRequestError when the address is malformed, a file cannot be
- * read, or a token would be sent without TLS.
+ * @throws InvalidRequestError when the address is malformed, a file cannot be read, both
+ * a token and a token file are set, or a token would be sent without TLS.
  */
 export function connection(options: ClientOptions, env: NodeJS.ProcessEnv = process.env): Connection {
   const address = options.address || env["SANDGATE_ADDRESS"] || DEFAULT_ADDRESS;
-  const token = options.token ?? env["SANDGATE_TOKEN"] ?? "";
+  const token = tokenOf(options, env);
   const caFile = options.caFile ?? env["SANDGATE_CA_FILE"] ?? "";
   const certFile = options.certFile ?? env["SANDGATE_CERT_FILE"] ?? "";
   const keyFile = options.keyFile ?? env["SANDGATE_KEY_FILE"] ?? "";
@@ -143,6 +152,19 @@ export function connection(options: ClientOptions, env: NodeJS.ProcessEnv = proc
     template: options.template ?? env["SANDGATE_TEMPLATE"] ?? "",
     metadata: options.metadata ?? {},
   };
+}
+
+/** Returns the token of the options, else of the environment; empty: there is none. */
+function tokenOf(options: ClientOptions, env: NodeJS.ProcessEnv): Token {
+  const given = options.token !== undefined || options.tokenFile !== undefined;
+  const token = (given ? options.token : env["SANDGATE_TOKEN"]) ?? "";
+  const file = (given ? options.tokenFile : env["SANDGATE_TOKEN_FILE"]) ?? "";
+  if (token !== "" && file !== "") {
+    throw invalid(
+      "a token and a token file are both set; set one of them (SANDGATE_TOKEN, SANDGATE_TOKEN_FILE)",
+    );
+  }
+  return file === "" ? token : tokenFile(file);
 }
 
 /**

@@ -13,7 +13,7 @@ import type {
 } from "./gen/sandbox/v1/sandbox_process_pb.js";
 import { Stream } from "./gen/sandbox/v1/sandbox_process_pb.js";
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
-import { isBreak, Retry } from "./retry.js";
+import { isBreak, isRenewable, Retry } from "./retry.js";
 import { cancelledBy, onAbort, sleep } from "./sleep.js";
 import type { Transport } from "./transport.js";
 import { date, defined } from "./values.js";
@@ -126,7 +126,7 @@ class Follower {
     if (wait !== undefined) return wait;
     // Whoever comes back may attach to it: the grace decides, not this client.
     this.#done = true;
-    if (!this.#started) throw error;
+    if (!this.#started || isRenewable(error)) throw error;
     throw new ConnectionLostError(
       `the connection was lost and did not come back; the command ${this.#execId} may still run, ` +
         `its output goes on at position ${this.#position}: ${error.message}`,

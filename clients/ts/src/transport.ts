@@ -30,7 +30,7 @@ import type { SandgateError } from "./errors.js";
 import { type ClientHeaders, headersOf } from "./headers.js";
 import type { Connection } from "./options.js";
 import { Reach, requestIdOf } from "./reach.js";
-import { isBreak, Retry } from "./retry.js";
+import { isBreak, isNotBegun, markRenewable, Retry } from "./retry.js";
 import { Sending } from "./sending.js";
 import { cancelledBy, closedError, onAbort, sleep } from "./sleep.js";
 
@@ -122,13 +122,13 @@ export class Transport {
     this.#mayCall(signal);
   }
 
-  /** Makes a unary call, once. */
+  /** Makes a unary call, once; again only if the server rejected it for an old token. */
   async unary<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>,
     request: MessageInitShape<I>,
     options: CallOptions = {},
   ): Promise<MessageShape<O>> {
-    return this.#unary(method, encoded(method.input, request), begun(options));
+    return this.#attempts(method, encoded(method.input, request), begun(options), isNotBegun);
   }
 
   /**
@@ -143,7 +143,7 @@ export class Transport {
     const call = begun(options);
     const message = encoded(method.input, request);
     await this.#connected(Math.min(this.retryWindow(options), UNARY_RETRY_WINDOW_MS), options.signal);
-    return this.#unary(method, message, call);
+    return this.#attempts(method, message, call, isNotBegun);
   }
 
   /**
@@ -179,7 +179,10 @@ export class Transport {
           if (failure === null && reply !== undefined) {
             this.#reach.reached = true;
             resolve(reply);
-          } else reject(this.#failure(failure, requestId, limits, options.signal));
+          } else {
+            const error = this.#failure(failure, requestId, limits, options.signal);
+            void this.#rejected(error, headers, options).then(reject);
+          }
         },
       );
       let requestId = "";
@@ -199,14 +202,22 @@ export class Transport {
     request: MessageInitShape<I>,
     options: CallOptions = {},
   ): Promise<MessageShape<O>> {
-    const retry = new Retry(() => Math.min(this.retryWindow(options), UNARY_RETRY_WINDOW_MS));
-    const call = begun(options);
-    const message = encoded(method.input, request);
+    return this.#attempts(method, encoded(method.input, request), begun(options), isBreak);
+  }
+
+  /** Makes a unary call, and again after an error that `repeats` accepts. */
+  async #attempts<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodUnary<I, O>,
+    message: Buffer,
+    call: BegunCall,
+    repeats: (error: unknown) => boolean,
+  ): Promise<MessageShape<O>> {
+    const retry = new Retry(() => Math.min(this.retryWindow(call), UNARY_RETRY_WINDOW_MS));
     for (;;) {
       try {
         return await this.#unary(method, message, call);
       } catch (error) {
-        if (!isBreak(error) || !(await this.again(retry, error, options.signal))) throw error;
+        if (!repeats(error) || !(await this.again(retry, error, call.signal))) throw error;
       }
     }
   }
@@ -249,7 +260,8 @@ export class Transport {
       }
       this.#reach.reached = true;
     } catch (failure) {
-      throw this.#failure(failure, requestId, limits, options.signal);
+      const error = this.#failure(failure, requestId, limits, options.signal);
+      throw await this.#rejected(error, headers, bounded);
     } finally {
       unlisten();
       call.cancel();
@@ -284,7 +296,10 @@ export class Transport {
           if (failure === null && value !== undefined) {
             this.#reach.reached = true;
             resolve(value);
-          } else reject(this.#failure(failure, requestId, limits, options.signal));
+          } else {
+            const error = this.#failure(failure, requestId, limits, options.signal);
+            void this.#rejected(error, headers, bounded).then(reject);
+          }
         },
       );
     });
@@ -337,7 +352,7 @@ export class Transport {
     let failed = false;
     call.on("error", (failure) => {
       failed = true;
-      end(this.#failure(failure, requestId, {}, undefined));
+      void this.#rejected(this.#failure(failure, requestId, {}, undefined), headers, options).then(end);
     });
     // Of a failed call it comes too, after what was received.
     call.on("end", () => failed || end());
@@ -380,6 +395,15 @@ export class Transport {
     const headers = await headersOf(this.#headers, options);
     this.#mayCall(options.signal);
     return headers;
+  }
+
+  /** Notes in an error whether the server rejected a token that has changed since it was sent. */
+  async #rejected(error: SandgateError, sent: Metadata, call: BegunCall): Promise<SandgateError> {
+    if (error.code !== "UNAUTHENTICATED") return error;
+    const now = await headersOf(this.#headers, call).catch(() => sent);
+    const [before, after] = [sent, now].map((headers) => headers.get("authorization")[0]);
+    if (before !== after) markRenewable(error);
+    return error;
   }
 
   #failure(

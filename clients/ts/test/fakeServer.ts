@@ -78,7 +78,22 @@ export class FakeServer {
   sentBytes = 0;
   /** Errors to answer calls with, by method, once each. */
   readonly failures = new Map<string, ReturnType<typeof failure>[]>();
+  /** Called for each call with another token, before its error is sent. */
+  onRejected: (() => void) | undefined;
+  #token = "";
+  #revokers: (() => void)[] = [];
   #server = new Server({ "grpc.max_receive_message_length": 16 << 20 });
+
+  /** The only accepted token; empty: all calls are accepted. */
+  get token(): string {
+    return this.#token;
+  }
+
+  /** Sets the accepted token and ends the streams of commands, as after a revocation. */
+  set token(token: string) {
+    this.#token = token;
+    for (const revoke of this.#revokers.splice(0)) revoke();
+  }
 
   async start(): Promise<this> {
     mkdirSync(join(this.root, "files"), { recursive: true });
@@ -137,6 +152,10 @@ export class FakeServer {
     this.onCall?.(call);
     const planned = this.failures.get(method.name)?.shift();
     const fail = (error: unknown) => (reply ? reply(error) : call.emit("error", error));
+    if (this.#token !== "" && call.metadata.get("authorization")[0] !== `Bearer ${this.#token}`) {
+      this.onRejected?.();
+      return void fail(failure(status.UNAUTHENTICATED, "unknown token", "CREDENTIALS_INVALID"));
+    }
     if (planned !== undefined) return void fail(planned);
     const handler = (this as unknown as Record<string, Reply | undefined>)[`_${method.localName}`];
     if (handler === undefined) {
@@ -251,6 +270,12 @@ export class FakeServer {
       gone = true;
       call.emit("drain");
     });
+    this.#revokers.push(() => {
+      if (gone) return;
+      gone = true;
+      const extra = { metadata: { outcome: "unknown" } };
+      call.emit("error", failure(status.UNAUTHENTICATED, "revoked", "CREDENTIALS_INVALID", extra));
+    });
     const write: Write = async (event) => {
       if (gone) return false;
       if (event.case === "output") {
@@ -286,7 +311,7 @@ export class FakeServer {
     const { event } = create(ExecuteResponseSchema, { event: { case: "started", value: started } });
     if (!(await write(event))) return;
     await process.follow(position, write);
-    call.end();
+    if (!gone) call.end();
   }
 
   _writeFile({ request: { path, content } }: Call, reply: Reply): void {

@@ -49,7 +49,9 @@ const (
 	// RESOURCE_EXHAUSTED; "limit_bytes" or "limit_fields". A message was larger
 	// than allowed, or had more fields.
 	ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE ErrorReason = 5
-	// UNAUTHENTICATED. Credentials are missing or unknown to the server.
+	// UNAUTHENTICATED; "outcome". Credentials are missing, expired or unknown to the
+	// server. Nothing was done, unless "outcome" is "unknown": the credentials expired
+	// or were revoked while the call ran.
 	ErrorReason_ERROR_REASON_CREDENTIALS_INVALID ErrorReason = 10
 	// PERMISSION_DENIED; "policy". A policy of the server or the sandbox forbids
 	// the operation.

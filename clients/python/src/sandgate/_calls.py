@@ -20,7 +20,7 @@ from sandgate._gen.sandbox.v1 import sandbox_info_pb2 as info_pb
 from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as lifecycle_pb
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as process_pb
 from sandgate._gen.sandbox.v1 import sandbox_search_pb2 as search_pb
-from sandgate._retry import Retry, is_break
+from sandgate._retry import Retry, is_break, is_renewable
 from sandgate.errors import SandgateError
 
 Q = TypeVar("Q", bound=Message)
@@ -138,7 +138,9 @@ def call(what: Call[Q, R], request: Q, timeout: float | None = None) -> Plan[R]:
         try:
             response: R = yield step
         except SandgateError as e:
-            if not (_is_idempotent(step) and (yield from again(retry, e, step))):
+            # The server rejects a token before it begins the call, or says otherwise.
+            not_begun = is_renewable(e) and e.metadata.get("outcome") != "unknown"
+            if not ((_is_idempotent(step) or not_begun) and (yield from again(retry, e, step))):
                 raise
         else:
             return response
@@ -152,7 +154,7 @@ def _is_idempotent(step: UnaryStep) -> bool:
 
 def again(retry: Retry, error: SandgateError, step: UnaryStep | None = None) -> Plan[bool]:
     """Wait before the next attempt; False: the error is permanent, or the retry window ends."""
-    if not is_break(error):
+    if not (is_break(error) or is_renewable(error)):
         return False
     answer: bool = yield RetryStep(retry, error, step)
     return answer

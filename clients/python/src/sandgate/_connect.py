@@ -106,6 +106,7 @@ class Forwarding:
         self.failure: SandgateError | None = None
         """Why the connection broke; None: it did not, or both sides ended it."""
         self._reach = reach
+        self._metadata = metadata
         self._ended = threading.Event()
         self._closed_by_caller = False
         self._sending = False
@@ -188,7 +189,7 @@ class Forwarding:
         try:
             failure = self._copy()
         except grpc.RpcError as e:
-            failure = self._reach.error(e)
+            failure = self._reach.error(e, self._metadata)
         except OSError:
             failure = None
             self.cancel()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from sandgate import _calls, _values
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as pb
-from sandgate._retry import Retry, is_break
+from sandgate._retry import Retry, is_break, is_renewable
 from sandgate.errors import (
     ConnectionLostError,
     ExecNotFoundError,
@@ -143,12 +143,13 @@ class Follower:
             error = ConnectionLostError("the stream ended early", code="UNAVAILABLE")
         if error.reason == "READER_TOO_SLOW":
             return 0
-        if not is_break(error):
+        renewable = is_renewable(error)
+        if not (is_break(error) or renewable):
             raise error
         wait = self._retry.next(error, window)
         if wait is not None:
             return wait
-        if not self._started:
+        if renewable or not self._started:
             raise error
         raise ConnectionLostError(
             f"the connection was lost at position {self._position} of command {self.exec_id} "

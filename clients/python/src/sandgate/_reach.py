@@ -1,19 +1,23 @@
-"""Whether the server was reached, and the error when it cannot be."""
+"""Whether the server was reached, what calls send, and the error of one that failed."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sandgate._hints import HINTS, hint_of
-from sandgate.config import parse_address
-from sandgate.errors import SandgateError, UnavailableError, from_rpc
+from sandgate._token import TokenSource
+from sandgate.config import joined, parse_address
+from sandgate.errors import AuthenticationError, SandgateError, UnavailableError, from_rpc
 
 if TYPE_CHECKING:
     import grpc
 
     from sandgate._calls import RetryStep, UnaryStep
-    from sandgate.config import Config
+    from sandgate.config import Config, Metadata
+
+
+_AUTHORIZATION: Final = "authorization"
 
 
 class Reach:
@@ -22,8 +26,23 @@ class Reach:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._tls = parse_address(config.address).tls or bool(config.ca_file or config.cert_file)
+        self._token = TokenSource(config)
         self.reached = False
         """The server answered at least once."""
+
+    def metadata(self, more: Metadata) -> Metadata:
+        """Return the metadata of one attempt, with the token of this moment.
+
+        Args:
+            more: The call's own metadata; its keys override the client's.
+
+        Raises:
+            AuthenticationError: There is no token.
+            InvalidRequestError: The token cannot be sent in a header.
+        """
+        own = joined(self._config.metadata, dict(more))
+        token = self._token.current()
+        return (*own, (_AUTHORIZATION, f"Bearer {token}")) if token else own
 
     @property
     def window(self) -> float:
@@ -45,11 +64,19 @@ class Reach:
         timeout = self._config.call_timeout if step.timeout is None else step.timeout
         return max(step.since + timeout - time.monotonic(), 0.0)
 
-    def error(self, raised: grpc.RpcError) -> SandgateError:
-        """Convert an error of gRPC, with a hint on what to do."""
+    def error(self, raised: grpc.RpcError, sent: Metadata) -> SandgateError:
+        """Convert an error of gRPC, with a hint on what to do.
+
+        Args:
+            raised: The error.
+            sent: The metadata of the attempt that failed.
+        """
         failure = from_rpc(raised)
         if failure.reason:
             self.reached = True
+        if isinstance(failure, AuthenticationError):
+            token = dict(sent).get(_AUTHORIZATION, "").removeprefix("Bearer ")
+            failure.token_changed = self._token.changed(token)
         if not isinstance(failure, UnavailableError) or failure.reason:
             return failure
         hint = hint_of(failure.message, tls=self._tls, reached=self.reached)

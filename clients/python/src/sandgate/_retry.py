@@ -6,7 +6,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Final
 
-from sandgate.errors import UnavailableError
+from sandgate.errors import AuthenticationError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,15 +30,18 @@ class Retry:
     def __init__(self, limit: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._clock = clock
-        self._since: float | None = None
-        self._wait = _FIRST_WAIT
+        self.progress()
 
     def progress(self) -> None:
         """Restart the retry window: data arrived."""
-        self._since, self._wait = None, _FIRST_WAIT
+        self._since: float | None = None
+        self._wait = _FIRST_WAIT
+        self._renewed = False
 
     def next(self, error: SandgateError, window: float) -> float | None:
         """Return the seconds to wait before the next attempt.
+
+        A rejected token that has changed since allows one attempt, at once.
 
         Args:
             error: What ended the last attempt.
@@ -47,6 +50,9 @@ class Retry:
         Returns:
             None if the retry window ends before the next attempt.
         """
+        if is_renewable(error):
+            first, self._renewed = not self._renewed, True
+            return 0 if first else None
         now = self._clock()
         if self._since is None:
             self._since = now
@@ -55,6 +61,11 @@ class Retry:
         self._wait = min(self._wait * 2, _LONGEST_WAIT)
         limit = window if self._limit is None else min(window, self._limit)
         return wait if now + wait - self._since <= limit else None
+
+
+def is_renewable(error: SandgateError) -> bool:
+    """Return whether the server rejected a token that has changed since."""
+    return isinstance(error, AuthenticationError) and error.token_changed
 
 
 def is_break(error: SandgateError) -> bool:

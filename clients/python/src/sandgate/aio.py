@@ -51,6 +51,7 @@ class AsyncClient(AsyncManaged):
         address: str | None = None,
         *,
         token: Token | None = None,
+        token_file: str | None = None,
         ca_file: str | None = None,
         cert_file: str | None = None,
         key_file: str | None = None,
@@ -62,6 +63,7 @@ class AsyncClient(AsyncManaged):
         self.config = config or Config.load(
             address,
             token=token,
+            token_file=token_file,
             ca_file=ca_file,
             cert_file=cert_file,
             key_file=key_file,
@@ -238,7 +240,7 @@ class AsyncClient(AsyncManaged):
             await channel.close()
 
     def _headers(self) -> Metadata:
-        return self.config.call_metadata(self._metadata)
+        return self._reach.metadata(self._metadata)
 
     async def _aleave(self) -> None:
         await self.close()
@@ -272,16 +274,17 @@ class AsyncClient(AsyncManaged):
         try:
             while not follower.done:
                 name, request = follower.open()
+                sent = self._headers()
                 error: SandgateError | None = None
                 with self._channels.stream() as stub:
-                    call = getattr(stub, name)(request, metadata=self._headers())
+                    call = getattr(stub, name)(request, metadata=sent)
                     try:
                         async for message in call:
                             self._reach.reached = True
                             for event in follower.feed(message):
                                 yield event
                     except grpc.RpcError as e:
-                        error = self._reach.error(e)
+                        error = self._reach.error(e, sent)
                     except asyncio.CancelledError:
                         error = _cancelled_by_server()
                     finally:
@@ -312,28 +315,30 @@ class AsyncClient(AsyncManaged):
             await self.run(plan)
 
     async def _take(self, step: Step) -> Any:
+        calls = not isinstance(step, WaitStep | RetryStep)
+        sent = self._headers() if calls else ()
         try:
-            answer = await self._do(step)
+            answer = await self._do(step, sent)
         except grpc.RpcError as e:
-            raise self._reach.error(e) from None
-        self._reach.reached |= not isinstance(step, WaitStep | RetryStep)
+            raise self._reach.error(e, sent) from None
+        self._reach.reached |= calls
         return answer
 
-    async def _do(self, step: Step) -> Any:
+    async def _do(self, step: Step, sent: Metadata) -> Any:
         match step:
             case UnaryStep():
                 timeout = self._reach.left(step)
                 call = getattr(self._channels.stub(), step.name)
-                return await call(step.request, timeout=timeout, metadata=self._headers())
+                return await call(step.request, timeout=timeout, metadata=sent)
             case UploadStep():
                 with self._uploads.stream() as stub:
-                    return await Sending(stub, step, self._headers()).wait_async()
+                    return await Sending(stub, step, sent).wait_async()
             case DownloadStep():
                 with self._channels.stream() as stub:
-                    return await self._download(stub, step)
+                    return await self._download(stub, step, sent)
             case ForwardStep():
                 # On the sync stack, as uploads: it reports the server's status in any case.
-                forwarding = Forwarding(self._uploads.stream(), step.start, self._headers(), self._reach)
+                forwarding = Forwarding(self._uploads.stream(), step.start, sent, self._reach)
                 return await open_streams(forwarding, step.seconds)
             case WaitStep():
                 await asyncio.sleep(step.seconds)
@@ -344,8 +349,8 @@ class AsyncClient(AsyncManaged):
                     await asyncio.sleep(wait)
                 return wait is not None
 
-    async def _download(self, stub: Any, step: DownloadStep) -> None:
-        call = stub.Download(step.request, metadata=self._headers())
+    async def _download(self, stub: Any, step: DownloadStep, sent: Metadata) -> None:
+        call = stub.Download(step.request, metadata=sent)
         try:
             async for message in call:
                 if step.blocking:

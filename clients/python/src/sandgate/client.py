@@ -44,15 +44,17 @@ class Client(Managed):
     """A client of one server. Safe for several threads.
 
     What is not given is read from the environment: `SANDGATE_ADDRESS`,
-    `SANDGATE_TOKEN`, `SANDGATE_CA_FILE`, `SANDGATE_CERT_FILE`,
-    `SANDGATE_KEY_FILE`, `SANDGATE_TEMPLATE`. The connection is made with the first
-    call.
+    `SANDGATE_TOKEN` or `SANDGATE_TOKEN_FILE`, `SANDGATE_CA_FILE`, `SANDGATE_CERT_FILE`,
+    `SANDGATE_KEY_FILE`, `SANDGATE_TEMPLATE`. The first call opens the connection.
 
     Args:
         address: `host:port`, `https://host:port` for TLS with the system's
             certificates, or `unix:///path`. Default: `127.0.0.1:7777`.
-        token: Bearer token, or a callable that gives one that changes. Without TLS
+        token: Bearer token, or a callable that returns the current one. Without TLS
             it is sent to loopback and unix sockets only, unless `insecure`.
+        token_file: File with the token, in place of `token`. It is read before every
+            attempt of a call. If the server rejects a token that has changed since it
+            was sent, the client makes the call once more, and reattaches to commands.
         ca_file: PEM file of what the server's certificate must come from; turns
             TLS on.
         cert_file: PEM file of the client's certificate; turns TLS on.
@@ -64,8 +66,8 @@ class Client(Managed):
         config: All of this at once, with the timeouts, in place of the above.
 
     Raises:
-        InvalidRequestError: The address or a file cannot be used, or a token
-            would go over a network without TLS.
+        InvalidRequestError: The address or a file cannot be used, both a token and a
+            token file are set, or a token would go over a network without TLS.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Client(Managed):
         address: str | None = None,
         *,
         token: Token | None = None,
+        token_file: str | None = None,
         ca_file: str | None = None,
         cert_file: str | None = None,
         key_file: str | None = None,
@@ -84,6 +87,7 @@ class Client(Managed):
         self.config = config or Config.load(
             address,
             token=token,
+            token_file=token_file,
             ca_file=ca_file,
             cert_file=cert_file,
             key_file=key_file,
@@ -247,7 +251,7 @@ class Client(Managed):
             channel.close()
 
     def _headers(self) -> Metadata:
-        return self.config.call_metadata(self._metadata)
+        return self._reach.metadata(self._metadata)
 
     def _leave(self) -> None:
         self.close()
@@ -271,15 +275,16 @@ class Client(Managed):
         """Drive a follower: yield events, resume the stream, kill on abandonment."""
         while not follower.done:
             name, request = follower.open()
+            sent = self._headers()
             error: SandgateError | None = None
             with self._channels.stream() as stub:
-                call = getattr(stub, name)(request, metadata=self._headers())
+                call = getattr(stub, name)(request, metadata=sent)
                 try:
                     for message in call:
                         self._reach.reached = True
                         yield from follower.feed(message)
                 except grpc.RpcError as e:
-                    error = self._reach.error(e)
+                    error = self._reach.error(e, sent)
                 except BaseException:
                     self._abandon(follower, call)
                     raise
@@ -308,28 +313,30 @@ class Client(Managed):
             self.run(follower.kill(KILL_TIMEOUT, reached=self._reach.reached, starting=START_TIMEOUT))
 
     def _take(self, step: Step) -> Any:
+        calls = not isinstance(step, WaitStep | RetryStep)
+        sent = self._headers() if calls else ()
         try:
-            answer = self._do(step)
+            answer = self._do(step, sent)
         except grpc.RpcError as e:
-            raise self._reach.error(e) from None
-        self._reach.reached |= not isinstance(step, WaitStep | RetryStep)
+            raise self._reach.error(e, sent) from None
+        self._reach.reached |= calls
         return answer
 
-    def _do(self, step: Step) -> Any:
+    def _do(self, step: Step, sent: Metadata) -> Any:
         match step:
             case UnaryStep():
                 timeout = self._reach.left(step)
                 call = getattr(self._channels.stub(), step.name)
-                return call(step.request, timeout=timeout, metadata=self._headers())
+                return call(step.request, timeout=timeout, metadata=sent)
             case UploadStep():
                 with self._channels.stream() as stub:
-                    return Sending(stub, step, self._headers()).wait()
+                    return Sending(stub, step, sent).wait()
             case DownloadStep():
                 with self._channels.stream() as stub:
-                    return self._download(stub, step)
+                    return self._download(stub, step, sent)
             case ForwardStep():
                 stream = self._channels.stream()
-                return Forwarding(stream, step.start, self._headers(), self._reach).wait(step.seconds)
+                return Forwarding(stream, step.start, sent, self._reach).wait(step.seconds)
             case WaitStep():
                 time.sleep(step.seconds)
                 return None
@@ -339,8 +346,8 @@ class Client(Managed):
                     time.sleep(wait)
                 return wait is not None
 
-    def _download(self, stub: Any, step: DownloadStep) -> None:
-        call = stub.Download(step.request, metadata=self._headers())
+    def _download(self, stub: Any, step: DownloadStep, sent: Metadata) -> None:
+        call = stub.Download(step.request, metadata=sent)
         try:
             for message in call:
                 step.sink(message)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from sandgate.errors import AuthenticationError, InvalidRequestError
+from sandgate.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,8 +29,8 @@ DEFAULT_CHANNELS: Final = 2
 
 Token: TypeAlias = str | Callable[[], str]
 """A bearer token, or a callable that returns one, for tokens that change. It is
-called before every request and reconnect, in any thread or on the event loop; it
-caches the token until it is about to expire."""
+called before every attempt of a call, and after a rejected one, in any thread or on the
+event loop, so it should cache the token until it is about to expire."""
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -41,6 +41,10 @@ class Config:
 
     address: str = DEFAULT_ADDRESS
     token: Token | None = field(default=None, repr=False)
+    token_file: str | None = None
+    """A file with the token, in place of `token`: a regular file of up to 64 KiB, which
+    is read before every attempt of a call. While it is missing or empty, the last token
+    counts; if there is none, calls raise `AuthenticationError`."""
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
@@ -69,6 +73,12 @@ class Config:
     def __post_init__(self) -> None:
         if self.channels < 1:
             raise ValueError(f"a client needs at least one channel, not {self.channels}")
+        if self.token and self.token_file:
+            raise InvalidRequestError(
+                "a token and a token file are both set; set one of them "
+                "(SANDGATE_TOKEN, SANDGATE_TOKEN_FILE)",
+                code="INVALID_ARGUMENT",
+            )
 
     @classmethod
     def load(
@@ -76,6 +86,7 @@ class Config:
         address: str | None = None,
         *,
         token: Token | None = None,
+        token_file: str | None = None,
         ca_file: str | None = None,
         cert_file: str | None = None,
         key_file: str | None = None,
@@ -86,9 +97,12 @@ class Config:
     ) -> Config:
         """Read what is not given from the environment."""
         env = os.environ if environ is None else environ
+        if not token and not token_file:
+            token, token_file = env.get("SANDGATE_TOKEN"), env.get("SANDGATE_TOKEN_FILE")
         return cls(
             address=address or env.get("SANDGATE_ADDRESS") or DEFAULT_ADDRESS,
-            token=token or env.get("SANDGATE_TOKEN") or None,
+            token=token or None,
+            token_file=token_file or None,
             ca_file=ca_file or env.get("SANDGATE_CA_FILE") or None,
             cert_file=cert_file or env.get("SANDGATE_CERT_FILE") or None,
             key_file=key_file or env.get("SANDGATE_KEY_FILE") or None,
@@ -97,20 +111,6 @@ class Config:
             metadata=tuple((metadata or {}).items()),
             channels=DEFAULT_CHANNELS if channels is None else channels,
         )
-
-    def call_metadata(self, more: Metadata = ()) -> Metadata:
-        """Return the metadata of a call, with a token of this moment.
-
-        Args:
-            more: The call's own metadata; its keys win over the client's.
-
-        Raises:
-            AuthenticationError: The token's source failed.
-            InvalidRequestError: The token cannot be sent in a header.
-        """
-        own = joined(self.metadata, dict(more))
-        token = _header(_current(self.token))
-        return (*own, ("authorization", f"Bearer {token}")) if token else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def channel_credentials(config: Config, endpoint: Endpoint) -> grpc.ChannelCrede
             network without TLS.
     """
     if not (endpoint.tls or config.ca_file or config.cert_file):
-        if config.token and not endpoint.local and not config.insecure:
+        if (config.token or config.token_file) and not endpoint.local and not config.insecure:
             raise InvalidRequestError(
                 f"a token is not sent to {config.address} without TLS; "
                 "use https://… or a CA file, or allow it with insecure=True",
@@ -202,26 +202,6 @@ def channel_options(config: Config) -> list[tuple[str, int | str]]:
 def joined(first: Metadata, second: Mapping[str, str]) -> Metadata:
     """Return both, the second one's values where both have a key."""
     return (*(pair for pair in first if pair[0] not in second), *second.items())
-
-
-def _current(token: Token | None) -> str:
-    if token is None or isinstance(token, str):
-        return token or ""
-    try:
-        return token()
-    except Exception as e:
-        raise AuthenticationError(f"the token source failed: {e}", code="UNAUTHENTICATED") from e
-
-
-def _header(token: str) -> str:
-    # A token read from a file or a Secret ends in a newline.
-    token = token.strip()
-    if not (token.isascii() and token.isprintable()) or " " in token:
-        raise InvalidRequestError(
-            "the token cannot be sent: it must be printable ASCII without spaces (SANDGATE_TOKEN)",
-            code="INVALID_ARGUMENT",
-        )
-    return token
 
 
 def _authorities(path: str | None) -> bytes | None:

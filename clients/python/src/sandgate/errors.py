@@ -72,7 +72,10 @@ class SandgateError(Exception):
 
 
 class AuthenticationError(SandgateError):
-    """No credentials, or none that the server knows."""
+    """No credentials, or none that the server accepts."""
+
+    token_changed: bool = False
+    """The token has changed since it was sent, so another attempt may succeed."""
 
 
 class PermissionDeniedError(SandgateError):

@@ -1,5 +1,6 @@
 import { execFileSync } from "node:child_process";
-import { readFileSync, writeFileSync } from "node:fs";
+import { createHash } from "node:crypto";
+import { readFileSync, renameSync, writeFileSync } from "node:fs";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { SandgateSandbox } from "../../src/deepagents.js";
 import { Client } from "../../src/index.js";
@@ -75,6 +76,37 @@ withServer("a server with TLS and authentication", () => {
     const only = await alice.create({ id: "only-hers" });
     await expect(bob.get(only.id)).rejects.toMatchObject({ name: "SandboxNotFoundError" });
     await only.delete();
+  });
+
+  it("follows a command whose token expires and is replaced in its file", async () => {
+    /** Lets the server accept a token, and puts it into the client's file. */
+    const renew = (name: string, lifetimeMs: number) => {
+      const sha256 = createHash("sha256").update(`${name}-secret`).digest("hex");
+      const expires = new Date(Date.now() + lifetimeMs).toISOString();
+      const entry = JSON.stringify({ name, tenant: "research", sha256, expires });
+      const file = readFileSync(at("tokens.yaml"), "utf8");
+      writeFileSync(at("tokens.new"), `${file}  - ${entry}\n`);
+      renameSync(at("tokens.new"), at("tokens.yaml"));
+      writeFileSync(at("token.new"), `${name}-secret\n`);
+      renameSync(at("token.new"), at("token"));
+    };
+    const sandbox = await connect({ token: tokens.alice }).create({ id: "followed" });
+    renew("first", 6_000);
+    const client = connect({ tokenFile: at("token") });
+    // Until the server has read its tokens again.
+    await expect.poll(() => client.serverInfo().catch(() => undefined)).toBeDefined();
+    let output = "";
+    let renewed = false;
+    for await (const event of client
+      .sandbox(sandbox.id)
+      .executeStream("for n in $(seq 90); do echo $n; sleep 0.1; done")) {
+      if (event.type === "output") output += event.text;
+      if (!renewed) renew("second", 600_000);
+      renewed = true;
+    }
+    expect(output).toBe(Array.from({ length: 90 }, (_, i) => `${i + 1}\n`).join(""));
+    expect(readFileSync(at("audit.log"), "utf8")).toContain('"operation":"Attach"');
+    await sandbox.delete();
   });
 
   it("knows a caller by its certificate", async () => {

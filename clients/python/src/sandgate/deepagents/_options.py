@@ -66,6 +66,7 @@ class ServerOptions(TypedDict, total=False):
 
     address: str | None
     token: Token | None
+    token_file: str | None
     ca_file: str | None
     cert_file: str | None
     key_file: str | None

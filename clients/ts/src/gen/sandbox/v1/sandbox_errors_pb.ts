@@ -71,7 +71,9 @@ export enum ErrorReason {
   MESSAGE_TOO_LARGE = 5,
 
   /**
-   * UNAUTHENTICATED. Credentials are missing or unknown to the server.
+   * UNAUTHENTICATED; "outcome". Credentials are missing, expired or unknown to the
+   * server. Nothing was done, unless "outcome" is "unknown": the credentials expired
+   * or were revoked while the call ran.
    *
    * @generated from enum value: ERROR_REASON_CREDENTIALS_INVALID = 10;
    */

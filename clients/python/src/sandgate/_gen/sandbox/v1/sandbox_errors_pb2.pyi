@@ -40,7 +40,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     than allowed, or had more fields.
     """
     ERROR_REASON_CREDENTIALS_INVALID: _ErrorReason.ValueType  # 10
-    """UNAUTHENTICATED. Credentials are missing or unknown to the server."""
+    """UNAUTHENTICATED; "outcome". Credentials are missing, expired or unknown to the
+    server. Nothing was done, unless "outcome" is "unknown": the credentials expired
+    or were revoked while the call ran.
+    """
     ERROR_REASON_POLICY_DENIED: _ErrorReason.ValueType  # 11
     """PERMISSION_DENIED; "policy". A policy of the server or the sandbox forbids
     the operation.
@@ -249,7 +252,10 @@ ERROR_REASON_MESSAGE_TOO_LARGE: ErrorReason.ValueType  # 5
 than allowed, or had more fields.
 """
 ERROR_REASON_CREDENTIALS_INVALID: ErrorReason.ValueType  # 10
-"""UNAUTHENTICATED. Credentials are missing or unknown to the server."""
+"""UNAUTHENTICATED; "outcome". Credentials are missing, expired or unknown to the
+server. Nothing was done, unless "outcome" is "unknown": the credentials expired
+or were revoked while the call ran.
+"""
 ERROR_REASON_POLICY_DENIED: ErrorReason.ValueType  # 11
 """PERMISSION_DENIED; "policy". A policy of the server or the sandbox forbids
 the operation.
