@@ -14,15 +14,15 @@ export class CommandModel extends BaseChatModel {
     return "commands";
   }
 
-  /** It knows the tool that it calls. */
+  /** It needs no tool definitions. */
   override bindTools(): this {
     return this;
   }
 
   override async _generate(messages: BaseMessage[]): Promise<ChatResult> {
     const last = messages.at(-1);
-    const asked = messages.findLast((message) => message.getType() === "human")?.text ?? "";
-    const call = { name: "execute", args: { command: asked }, id: `call-${messages.length}` };
+    const command = messages.findLast((message) => message.getType() === "human")?.text ?? "";
+    const call = { name: "execute", args: { command }, id: `call-${messages.length}` };
     const message =
       last?.getType() === "tool"
         ? new AIMessage(last.text)

@@ -20,7 +20,7 @@ export class ScriptedModel extends BaseChatModel {
     return "scripted";
   }
 
-  /** The script knows the tools already. */
+  /** The script needs no tool definitions. */
   override bindTools(): this {
     return this;
   }

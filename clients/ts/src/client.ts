@@ -149,7 +149,7 @@ export class Client {
     this.#template = settings.template;
   }
 
-  /** Tells what the server is, what it can do, what it enforces and who the caller is to it. */
+  /** Describes the server: its version, capabilities and enforcement, and the caller's identity. */
   async serverInfo(call: CallOptions = {}): Promise<ServerInfo> {
     return serverInfo(await this.#transport.repeatable(rpc.getServerInfo, {}, call));
   }
@@ -164,7 +164,7 @@ export class Client {
   async create(options: CreateOptions = {}, call: CallOptions = {}): Promise<Sandbox> {
     refuseUnknown(options, CREATE_OPTIONS);
     const { id, template, labels, ttlMs, idleTtlMs, providerOptions, ...spec } = options;
-    // A made-up id lets a caller that lost the reply ask again, and is nobody else's:
+    // A generated id makes a retry after a lost reply safe, and no other caller has it:
     // what the second reply finds there was made for the first.
     const own = !id;
     const reply = await this.#transport.repeatable(

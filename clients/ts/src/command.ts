@@ -1,4 +1,4 @@
-/** Commands: what may be asked of one, and what it tells. */
+/** Commands: their options, events and results. */
 
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import {
@@ -15,7 +15,7 @@ import {
 import { count } from "./numbers.js";
 import { type AccessPolicy, date, defined, duration, milliseconds } from "./values.js";
 
-/** How long a command lives on without its caller, in milliseconds. */
+/** How long a command keeps running after its caller has disconnected, in milliseconds. */
 export const DEFAULT_GRACE_MS = 60_000;
 
 /** Why a command ended. */
@@ -69,16 +69,19 @@ export interface ExecuteOptions {
   shellPath?: string;
   /** The command's id within the sandbox. Default: made up. */
   execId?: string;
-  /** True: the command runs on whoever listens. Default: false. */
+  /** True: the command keeps running without a caller. Default: false. */
   detach?: boolean;
   /** True: when the kept output is full, the oldest is dropped. Default: the command waits. */
   evict?: boolean;
   /**
-   * True: follow until nothing holds the output open any more. Default: until the
+   * True: follow until no process has the output open. Default: until the
    * started process ended.
    */
   untilStreamsEnd?: boolean;
-  /** How long the command lives on without its caller, in milliseconds. Default: 60 000. */
+  /**
+   * How long the command keeps running after its caller has disconnected, in
+   * milliseconds. Default: 60 000.
+   */
   disconnectGraceMs?: number;
   /** Narrows the sandbox's access policy for this command. */
   access?: AccessPolicy;
@@ -92,7 +95,7 @@ export interface ExecuteOptions {
 export interface AttachOptions {
   /** Bytes of both streams that the caller has. Default: 0, the first byte that is kept. */
   position?: number;
-  /** True: follow until nothing holds the output open any more. Default: false. */
+  /** True: follow until no process has the output open. Default: false. */
   untilStreamsEnd?: boolean;
   /** Ends the following; the command runs on. */
   signal?: AbortSignal;
@@ -161,7 +164,7 @@ export interface Exited {
   stderrTruncated: boolean;
   /** The position after the last byte of output so far. */
   position: number;
-  /** True when a background child still holds the output open. */
+  /** True if a background child still has the output open. */
   outputOpen: boolean;
   /** One line for people, where there is more to say. */
   message: string;
@@ -229,7 +232,7 @@ export function exitCodeOf(exited: Exited): number {
   }
 }
 
-/** Makes an id that nobody else has. */
+/** Returns a unique id. */
 export function newId(prefix: string): string {
   return `${prefix}-${crypto.randomUUID().replaceAll("-", "")}`;
 }

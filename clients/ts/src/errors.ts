@@ -70,7 +70,7 @@ export class SandgateError extends Error {
   }
 }
 
-/** No credentials, or none that the server knows. */
+/** No credentials, or none that the server accepts. */
 export class AuthenticationError extends SandgateError {}
 /** A policy or the template forbids it. */
 export class PermissionDeniedError extends SandgateError {}

@@ -1,4 +1,4 @@
-/** Files: what the server tells about them, and what may be asked. */
+/** Files: their metadata, and the options and results of file calls. */
 
 import type { CallOptions } from "./call.js";
 import { errorFromFile, type SandgateError } from "./errors.js";

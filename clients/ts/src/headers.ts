@@ -5,13 +5,13 @@ import { AuthenticationError, SandgateError } from "./errors.js";
 import { cancelledBy, deadlineError, onAbort } from "./sleep.js";
 import type { Token } from "./token.js";
 
-/** What is known of all calls of a client. */
+/** The metadata of all calls of a client. */
 export interface ClientHeaders {
   token: Token;
   metadata: Readonly<Record<string, string>>;
 }
 
-/** What is known of one call. */
+/** The metadata and limits of one call. */
 export interface CallHeaders {
   signal?: AbortSignal;
   timeoutMs?: number;
@@ -31,12 +31,12 @@ export async function headersOf(client: ClientHeaders, call: CallHeaders): Promi
     headers.set(key, value);
   }
   const { token } = client;
-  const now = typeof token === "string" ? token : await within(call, asked(token));
+  const now = typeof token === "string" ? token : await within(call, fromSource(token));
   if (now !== "") headers.set("authorization", `Bearer ${now}`);
   return headers;
 }
 
-async function asked(source: () => string | Promise<string>): Promise<string> {
+async function fromSource(source: () => string | Promise<string>): Promise<string> {
   try {
     return await source();
   } catch (cause) {

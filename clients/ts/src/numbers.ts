@@ -1,4 +1,4 @@
-/** Numbers that callers give, checked before they are sent. */
+/** Checks numbers of callers before they are sent. */
 
 import { InvalidRequestError } from "./errors.js";
 

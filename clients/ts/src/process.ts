@@ -20,7 +20,7 @@ import { date, defined } from "./values.js";
 
 /** How long a kill on the caller's behalf is tried. */
 const KILL_WINDOW_MS = 10_000;
-/** How long one attempt of it may take: the connection may be dead and not know it. */
+/** How long one attempt of it may take: the connection may be dead without an error. */
 const KILL_ATTEMPT_MS = 2_000;
 const KILL_WAIT_MS = 50;
 
@@ -124,7 +124,7 @@ class Follower {
     }
     const wait = this.#retry.next(error);
     if (wait !== undefined) return wait;
-    // Whoever comes back may attach to it: the grace decides, not this client.
+    // Another caller may attach to it: its grace period decides, not this client.
     this.#done = true;
     if (!this.#started || isRenewable(error)) throw error;
     throw new ConnectionLostError(

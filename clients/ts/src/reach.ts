@@ -7,7 +7,7 @@ import { HINTS, hintOf, innermost } from "./hints.js";
 import { deadlineError } from "./sleep.js";
 import { decodeStatusDetails } from "./status.js";
 
-/** What a client knows about reaching its server. */
+/** State of the connection to a server. */
 export class Reach {
   /** True once the server answered a call, be it with an error. */
   reached = false;

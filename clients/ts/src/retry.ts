@@ -4,8 +4,8 @@ import { SandgateError } from "./errors.js";
 
 const FIRST_WAIT_MS = 50;
 const LONGEST_WAIT_MS = 2_000;
-/** Longest wait that a server can ask for. */
-const LONGEST_ASKED_MS = 5_000;
+/** Longest wait that a server can request. */
+const LONGEST_REQUESTED_MS = 5_000;
 
 /** The retry window and the backoff of one broken call. */
 export class Retry {
@@ -38,8 +38,8 @@ export class Retry {
     }
     const now = performance.now();
     this.#since ??= now;
-    const asked = error instanceof SandgateError ? (error.retryAfterMs ?? 0) : 0;
-    const wait = Math.max(this.#wait, Math.min(asked, LONGEST_ASKED_MS)) * (1 + Math.random() / 4);
+    const requested = error instanceof SandgateError ? (error.retryAfterMs ?? 0) : 0;
+    const wait = Math.max(this.#wait, Math.min(requested, LONGEST_REQUESTED_MS)) * (1 + Math.random() / 4);
     this.#wait = Math.min(this.#wait * 2, LONGEST_WAIT_MS);
     return now + wait - this.#since <= this.#window() ? wait : undefined;
   }

@@ -101,7 +101,7 @@ export class Sandbox {
     return new Sandbox(this.#transport, this.id, { incarnation, created, access });
   }
 
-  /** Asks for the sandbox's state. It does not count as activity. */
+  /** Returns the sandbox as it is now. Does not count as activity. */
   async info(call: CallOptions = {}): Promise<SandboxInfo> {
     const { sandbox } = await this.#transport.repeatable(rpc.getSandbox, { sandboxId: this.id }, call);
     return sandboxInfo(required(sandbox));

@@ -43,7 +43,7 @@ export class Sending {
       }
     } finally {
       const closed = messages.return(undefined).catch(() => {});
-      // A source that hangs must not hold the caller.
+      // A source that hangs must not block the caller.
       if (!reading) await closed;
     }
   }

@@ -93,7 +93,7 @@ export async function* downloadStream(
       }
       return;
     } catch (error) {
-      // All that was asked for came, but the word that it was right did not.
+      // All requested bytes arrived, but not the trailer with their hash.
       const whole = limit !== undefined && got >= limit && got > 0;
       if (whole || !isBreak(error) || !(await transport.again(retry, error, call.signal))) throw error;
     }

@@ -250,7 +250,7 @@ export class Transport {
     call.on("metadata", (headers: Metadata) => {
       requestId = requestIdOf(headers);
     });
-    // A cancelled call reports an error after nobody iterates any more.
+    // A cancelled call reports an error after the iteration has ended.
     call.on("error", () => {});
     const unlisten = this.#onEnd(options.signal, () => call.cancel());
     try {

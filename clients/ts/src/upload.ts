@@ -112,7 +112,7 @@ async function attempt(
   return resultOf(file.path, resultsOf(reply, 1)[0], sent[0]);
 }
 
-/** Asks how many bytes are safe on the other side. */
+/** Returns how many bytes of the upload the server has kept. */
 async function arrived(
   transport: Transport,
   { sandboxId, expectedIncarnation }: Target,

@@ -1,4 +1,4 @@
-/** What callers give and get, as plain values, and their wire forms. */
+/** Arguments and results of calls as plain values, and their wire forms. */
 
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import {
@@ -153,7 +153,7 @@ export interface Isolation {
   network: NetworkModeName | "UNSPECIFIED";
   unprivileged: boolean;
   readOnlySystem: boolean;
-  /** What was asked for and is not enforced here, each with its reason. */
+  /** Requested properties that are not enforced here, each with its reason. */
   notEnforced: string[];
 }
 

@@ -8,7 +8,7 @@
 
 A command that ran is not an error, whatever its exit code. When Sandgate itself
 fails, it raises a `SandgateError`. The client reconnects transparently.
-`sandgate.deepagents` holds the backend for deepagents.
+`sandgate.deepagents` has the backend for deepagents.
 """
 
 from sandgate._connect import PortSocket

@@ -1,4 +1,4 @@
-"""Steps and plans: what to ask the server, apart from how it is asked.
+"""Steps and plans: which calls to make, separate from how they are made.
 
 A plan is a generator that yields steps and is sent their responses. The sync
 and the async client each have one runner for plans, so that everything else

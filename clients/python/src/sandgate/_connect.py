@@ -174,7 +174,7 @@ class Forwarding:
             self._source.close()
 
     def _linger(self) -> None:
-        """End the call if the caller has closed the socket and the program holds on."""
+        """End the call if the caller has closed the socket and the program has not ended its direction."""
         if sys.platform != "linux":
             # Elsewhere POLLHUP means a half-close too. The program's end, or its
             # next bytes, end the call.
@@ -194,14 +194,14 @@ class Forwarding:
             failure = None
             self.cancel()
         except InvalidStateError:
-            failure = None  # Nobody waits for the connection.
+            failure = None  # The caller no longer waits for the connection.
             self.cancel()
         except SandgateError as e:
             failure = e
             self._call.cancel()
         if not self._closed_by_caller:
             self.failure = failure
-        with contextlib.suppress(InvalidStateError):  # It was open, or nobody waits.
+        with contextlib.suppress(InvalidStateError):  # It was open, or the caller no longer waits.
             self.opened.set_exception(failure or _lost("it was never open"))
         self._ended.set()
         with contextlib.suppress(OSError):  # It is closed if the caller closed its end.

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class Follower:
     """Follows one command over any number of broken connections.
 
-    It decides and keeps count; whoever drives it does the calls: `open` says
-    which call to make, `feed` takes each message, `broken` takes the error and
-    says how long to wait before the next `open`.
+    It keeps the state; the client that drives it makes the calls: `open` returns
+    the call to make, `feed` takes each message, `broken` takes the error and
+    returns how long to wait before the next `open`.
     """
 
     _KILL_WAIT: Final = 0.05

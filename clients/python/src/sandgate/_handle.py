@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """What both twins know of their sandbox."""
+    """The common part of the sync and the async sandbox."""
 
     def __init__(
         self, config: Config, sandbox_id: str, incarnation: str, *, created: SandboxInfo | None, owned: bool
@@ -27,7 +27,7 @@ class Handle:
         self._config = config
         self._target = _plans.Target(sandbox_id, incarnation)
         self.created = created
-        """The sandbox as it was when this handle was made; None: not asked."""
+        """The sandbox as it was when this handle was made; None: no call was made."""
         self.owned = owned
         """True when this handle's `create` made the sandbox."""
 
@@ -42,7 +42,7 @@ class Handle:
 
         A sandbox that lost its disk and processes is another incarnation, and
         calls fail with `SandboxReplacedError` instead of working in an empty
-        place.
+        sandbox.
         """
         return self._target.incarnation
 

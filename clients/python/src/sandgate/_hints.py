@@ -1,4 +1,4 @@
-"""What to tell a person when the server cannot be reached."""
+"""Hints for people when the server cannot be reached."""
 
 from __future__ import annotations
 

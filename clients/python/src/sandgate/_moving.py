@@ -54,7 +54,7 @@ def upload(target: Target, wanted: Sequence[UploadFile]) -> Plan[list[UploadResu
 
 
 def upload_one(target: Target, file: UploadFile) -> Plan[UploadResult]:
-    """Write one file; raise what its result would tell."""
+    """Write one file; raise the error of its result."""
     (result,) = yield from upload(target, [file])
     if result.error is not None:
         raise result.error
@@ -79,7 +79,7 @@ def upload_message(target: Target, path: str, content: bytes) -> Plan[UploadResu
 
 
 def _is_of_file(error: SandgateError, path: str) -> bool:
-    """Tell what an upload has in a file's result from what ends all of it.
+    """Return whether an error belongs to the file, not to the whole upload.
 
     The latter may name a path too, such as that of a root that is missing. Of a
     path that is too long, the server names the beginning.
@@ -152,7 +152,7 @@ def _failed(error: SandgateError) -> NoReturn:
 
 
 def _arrived(target: Target, upload_id: str) -> Plan[int]:
-    """Ask how many bytes are safe on the other side."""
+    """Return how many bytes of the upload the server has kept."""
     if not upload_id:
         return 0
     request = files_pb.GetUploadRequest(

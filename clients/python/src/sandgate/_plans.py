@@ -59,7 +59,7 @@ def create(spec: SandboxSpec, config: Config) -> Plan[tuple[info.SandboxInfo, bo
     request = create_request(spec)
     request.template = request.template or config.template
     response = yield from _calls.call(_calls.CREATE_SANDBOX, request, config.create_timeout)
-    # A made-up id is nobody else's: what a repeated call finds there was made by
+    # No other caller has a generated id: what a repeated call finds was made by
     # the call that lost its reply.
     own = not spec.get("sandbox_id")
     return info.sandbox_info(response.sandbox), own or response.created

@@ -21,7 +21,7 @@ _AUTHORIZATION: Final = "authorization"
 
 
 class Reach:
-    """What a client knows about reaching its server."""
+    """State of the connection to a server, and the metadata of its calls."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -364,7 +364,7 @@ class AsyncClient(AsyncManaged):
 
 
 def _cancelled_by_server() -> CallCancelledError:
-    """Tell a CANCELLED status of the server from a cancelled task.
+    """Distinguish a CANCELLED status of the server from a cancelled task.
 
     grpc.aio raises `CancelledError` for both while a stream is read.
 

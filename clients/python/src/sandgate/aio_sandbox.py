@@ -123,7 +123,7 @@ class AsyncSandbox(Handle, AsyncManaged):
         return await self._client.run(_plans.write_stdin(self._target, exec_id, data, offset=offset, eof=eof))
 
     async def signal(self, exec_id: str, signal: str = "SIGTERM", scope: SignalScope = "TREE") -> bool:
-        """Send a signal to a command; False when there was nobody left."""
+        """Send a signal to a command; False if no process was left."""
         return await self._client.run(_plans.signal(self._target, exec_id, signal, scope))
 
     async def resize_terminal(self, exec_id: str, rows: int, columns: int) -> None:
@@ -239,7 +239,7 @@ class AsyncSandbox(Handle, AsyncManaged):
         context_after: int = 0,
         include_binary: bool = False,
     ) -> files.SearchResult:
-        """Find lines that hold a text, or match an RE2 pattern with `regexp`.
+        """Find lines that contain a text, or match an RE2 pattern with `regexp`.
 
         Args:
             path: Absolute path of a directory, searched with all below it, or of
@@ -332,7 +332,7 @@ class AsyncSandbox(Handle, AsyncManaged):
 
         Raises:
             FileError: The file could not be read to its end. A local path is then
-                what it was before; an open file holds what came.
+                what it was before; an open file has the bytes that arrived.
             PermissionError: The directory of a local path is not writable.
         """
         if target is None:

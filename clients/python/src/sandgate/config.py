@@ -37,7 +37,7 @@ Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything a client needs to know about its server. Durations in seconds."""
+    """How a client connects to its server. Durations in seconds."""
 
     address: str = DEFAULT_ADDRESS
     token: Token | None = field(default=None, repr=False)

@@ -111,7 +111,7 @@ class TemplateNotFoundError(SandgateError):
 
 
 class ExecNotFoundError(SandgateError):
-    """There is no such command, or its end is no longer kept."""
+    """There is no such command, or it is no longer retained."""
 
 
 class ExecStateError(SandgateError):
@@ -131,7 +131,7 @@ class PortClosedError(SandgateError):
 
 
 class UnsupportedError(SandgateError):
-    """The server or this sandbox cannot do that."""
+    """The server or this sandbox does not support the call."""
 
 
 class QuotaExceededError(SandgateError):

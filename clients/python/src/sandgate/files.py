@@ -1,4 +1,4 @@
-"""Files: what the server tells about them, and how they are moved."""
+"""Files: their metadata, and options and results of transfers."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class EditResult:
 
 @dataclass(frozen=True, slots=True)
 class SearchMatch:
-    """One matching line, with its neighbours where they were asked for."""
+    """One matching line, with its context lines if they were requested."""
 
     path: str
     line: int

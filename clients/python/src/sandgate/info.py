@@ -1,4 +1,4 @@
-"""What the server tells about itself and its sandboxes."""
+"""Descriptions of the server and of its sandboxes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Isolation:
     unprivileged: bool
     read_only_system: bool
     not_enforced: tuple[str, ...]
-    """What was asked for and is not enforced here, each with its reason."""
+    """Requested properties that are not enforced here, each with its reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class SandboxPage:
 
 @dataclass(frozen=True, slots=True)
 class Enforcement:
-    """Whether one protection holds on this machine or cluster."""
+    """Whether one protection is enforced on this machine or cluster."""
 
     name: str
     enforced: bool

@@ -1,4 +1,4 @@
-"""What a caller asks for: sandboxes and commands, and the requests they become."""
+"""Options of sandboxes and commands, and the requests that they become."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class SandboxSpec(SandboxOptions, total=False):
 
 
 def new_sandbox_id() -> str:
-    """Return an id that nobody else has."""
+    """Return a unique id."""
     return f"sb-{uuid.uuid4().hex[:20]}"
 
 
@@ -229,15 +229,16 @@ class ExecuteOptions(TypedDict, total=False):
     exec_id: str
     """The command's id within the sandbox. Default: made up."""
     detach: bool
-    """The command runs on whoever listens. Default: False."""
+    """The command keeps running without a caller. Default: False."""
     evict: bool
     """When the retained output is full, the oldest is dropped. Default: the
     command waits for its reader."""
     until_streams_end: bool
-    """Follow until nothing holds the output open any more. Default: until the
+    """Follow until no process has the output open. Default: until the
     started process ended."""
     disconnect_grace: float
-    """Seconds that the command lives on without its caller. Default: 60."""
+    """Grace period in seconds: how long the command keeps running after its caller has
+    disconnected. Default: 60."""
     access: AccessPolicy
     """Narrows the sandbox's access policy for this command."""
 

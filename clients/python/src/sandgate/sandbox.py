@@ -1,4 +1,4 @@
-"""One sandbox: commands and files. `sandgate.aio_sandbox` holds the async twin."""
+"""One sandbox: commands and files. `sandgate.aio_sandbox` has the async twin."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Sandbox(Handle, Managed):
         return self._client.run(_plans.write_stdin(self._target, exec_id, data, offset=offset, eof=eof))
 
     def signal(self, exec_id: str, signal: str = "SIGTERM", scope: SignalScope = "TREE") -> bool:
-        """Send a signal to a command; False when there was nobody left."""
+        """Send a signal to a command; False if no process was left."""
         return self._client.run(_plans.signal(self._target, exec_id, signal, scope))
 
     def resize_terminal(self, exec_id: str, rows: int, columns: int) -> None:
@@ -236,7 +236,7 @@ class Sandbox(Handle, Managed):
         context_after: int = 0,
         include_binary: bool = False,
     ) -> files.SearchResult:
-        """Find lines that hold a text, or match an RE2 pattern with `regexp`.
+        """Find lines that contain a text, or match an RE2 pattern with `regexp`.
 
         Args:
             path: Absolute path of a directory, searched with all below it, or of
@@ -327,7 +327,7 @@ class Sandbox(Handle, Managed):
 
         Raises:
             FileError: The file could not be read to its end. A local path is then
-                what it was before; an open file holds what came.
+                what it was before; an open file has the bytes that arrived.
             PermissionError: The directory of a local path is not writable.
         """
         if target is None:

@@ -319,7 +319,7 @@ export async function seeded(
     }));
     for (const { error } of await sandbox.upload(wanted)) if (error !== undefined) throw error;
   } catch (error) {
-    // What went wrong first is what the caller must know.
+    // The first error is the one to report.
     if (own) await sandbox.delete().catch(() => {});
     throw error;
   }

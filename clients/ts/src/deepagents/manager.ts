@@ -212,7 +212,7 @@ export class SandgateManager {
     if (failed[0] !== undefined) throw failed[0];
   }
 
-  /** Keeps the sandbox's id in the state, and knows by it what was lost. */
+  /** Keeps the sandbox's id in the state, which shows whether a sandbox was lost. */
   async #keepId(): Promise<AgentMiddleware> {
     const { z } = await zod();
     return createMiddleware({

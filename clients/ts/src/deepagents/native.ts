@@ -52,7 +52,7 @@ export abstract class NativeBackend extends BaseSandbox {
   }
 
   /**
-   * Makes one call in the sandbox that is meant by whoever calls.
+   * Makes one call in the caller's sandbox.
    *
    * @internal
    */
@@ -66,7 +66,7 @@ export abstract class NativeBackend extends BaseSandbox {
   abstract directory(): Promise<string>;
 
   /**
-   * Runs a command in the sandbox that is meant by whoever iterates.
+   * Runs a command in the caller's sandbox.
    *
    * @internal
    */
@@ -112,7 +112,7 @@ export abstract class NativeBackend extends BaseSandbox {
   }
 
   /**
-   * Runs a shell command and yields what it does as it comes, both outputs apart.
+   * Runs a shell command and yields what it does as it comes, with stdout and stderr separate.
    * Leaving the iteration early kills it.
    *
    * @throws SandgateError as {@link Sandbox.executeStream}.
@@ -225,7 +225,7 @@ export abstract class NativeBackend extends BaseSandbox {
     return this.#audited("delete", filePath, () => this.#files.delete(filePath));
   }
 
-  /** Finds lines that hold a literal text, in text files at any depth. */
+  /** Finds lines that contain a literal text, in text files at any depth. */
   override async grep(
     pattern: string,
     path: string | null = "/",

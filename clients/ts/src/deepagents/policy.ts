@@ -70,7 +70,7 @@ export function lifetimes(options: {
   };
 }
 
-/** Tells what describes a sandbox from how a backend behaves. */
+/** Separates the options of a sandbox from those of a backend. */
 export function split(options: SandgateSandboxOptions): { spec: CreateOptions; backend: BackendOptions } {
   const {
     client,

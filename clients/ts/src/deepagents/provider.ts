@@ -69,7 +69,7 @@ export interface ListedSandbox {
   labels: Record<string, string>;
   /** ISO 8601. */
   createdAt?: string;
-  /** All that the server tells. */
+  /** Everything that the server reports. */
   info: SandboxInfo;
 }
 
@@ -92,7 +92,7 @@ export interface CleanedUp {
 export interface ProviderStats {
   total: number;
   running: number;
-  /** Ready in the pool, and nobody's yet; not part of `total`. */
+  /** Ready in the pool and not claimed; not part of `total`. */
   warm: number;
   /** Of the running ones, those without activity for longer than the threshold. */
   idle: number;

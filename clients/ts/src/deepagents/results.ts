@@ -19,7 +19,7 @@ const LITERALS: Readonly<Record<string, FileOperationError>> = {
   FILE_IS_DIRECTORY: "is_directory",
 };
 
-/** The nearest of the four literals that deepagents knows. */
+/** The closest of the four literals that deepagents defines. */
 export function literal(error: SandgateError): FileOperationError {
   return LITERALS[error.reason] ?? "invalid_path";
 }

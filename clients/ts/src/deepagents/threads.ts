@@ -288,7 +288,7 @@ export class SandgateThreadBackend extends NativeBackend {
     }
   }
 
-  /** Returns what to tell, after the sandbox was made anew if that is wished. */
+  /** Returns the error to report, after recreating the sandbox if that is configured. */
   async #lost(thread: Thread, lost: Sandbox | undefined, error: SandgateError): Promise<unknown> {
     if (!this.#recreate) {
       return new SandboxReplacedError(

@@ -41,7 +41,7 @@ RECREATED: Final = (
 
 
 def is_lost(error: SandgateError) -> bool:
-    """Tell whether the sandbox's files and processes are gone for good."""
+    """Return whether the sandbox's files and processes are permanently lost."""
     if isinstance(error, SandboxNotActiveError):
         return error.metadata.get("state") == _FAILED
     return isinstance(error, SandboxNotFoundError | SandboxReplacedError)
@@ -165,7 +165,7 @@ class AcquiringBackend(NativeBackend):
         return made
 
     def _lost(self, place: Place, error: SandgateError) -> Plan[SandgateError]:
-        """Return what to tell, after the sandbox was made anew if that is wished."""
+        """Return the error to report, after recreating the sandbox if `recreate` is set."""
         if not self._recreate:
             text = f"the sandbox is lost, with its files and processes: {error.message}"
             return SandboxReplacedError(text, code=error.code, reason=error.reason)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def audited(log: AuditLog | None, operation: str, target: str, **known: Any) -> Iterator[dict[str, Any]]:
-    """Tell of an operation when it is over, with what was put into the record.
+    """Report an operation when it has ended, with the fields of the record.
 
     An operation that was cut short by an exception has its name as the error.
     """

@@ -107,7 +107,7 @@ class CommandBackend(BaseSandbox, Managed, AsyncManaged):
         Args:
             command: A script for `/bin/sh -c`.
             capture_path: Where output of more than `max_inline_bytes` is kept;
-                the response then holds its first and last lines.
+                the response then has its first and last lines.
             max_inline_bytes: See above; never more than `max_output_size`.
             max_capture_bytes: Output beyond it is dropped; default: 10 MiB.
             timeout: As for `execute`.
@@ -151,7 +151,7 @@ class CommandBackend(BaseSandbox, Managed, AsyncManaged):
         return self._aevents(command, self._run(timeout).options)
 
     def stop(self) -> bool:
-        """Delete the sandbox, whoever made it; False when it was gone."""
+        """Delete the sandbox, also one that another caller created; False if it did not exist."""
         return self._sync.delete()
 
     async def astop(self) -> bool:

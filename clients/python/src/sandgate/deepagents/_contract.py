@@ -42,7 +42,7 @@ _CODES: Final = {
 }
 
 # Reasons that speak of a file or a pattern. Everything else is the transport's
-# or the sandbox's own trouble and must never look like a missing file.
+# or of the sandbox itself, and must never look like a missing file.
 _OF_FILES: Final = frozenset(
     {*_CODES, "PATTERN_INVALID", "REQUEST_INVALID", "MESSAGE_TOO_LARGE", "DIRECTORY_NOT_EMPTY", "DISK_FULL"}
 )
@@ -76,12 +76,12 @@ def build(kind: type[D], **values: Any) -> D:
 
 
 def is_binary(path: str) -> bool:
-    """Tell by its name whether deepagents takes a file for binary."""
+    """Return whether deepagents treats a file of this name as binary."""
     return PurePosixPath(path).suffix.lower() in _BINARY_SUFFIXES
 
 
 def is_about_file(error: SandgateError) -> bool:
-    """Tell an error about a file or pattern from one of the infrastructure."""
+    """Return whether an error is about a file or pattern, not the infrastructure."""
     return error.reason in _OF_FILES or error.reason.startswith(("FILE_", "EDIT_"))
 
 

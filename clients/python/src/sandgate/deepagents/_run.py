@@ -75,7 +75,7 @@ class Run:
 
         Raises:
             ValueError: The server does not allow the timeout.
-            SandgateError: Raising was asked for.
+            SandgateError: `raise_on_transport_error` is set.
         """
         if isinstance(error, InvalidRequestError) and any(v.field == "timeout" for v in error.violations):
             raise ValueError(str(error)) from error

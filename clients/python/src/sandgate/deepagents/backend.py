@@ -35,13 +35,13 @@ class SandgateSandbox(NativeBackend):
 
     Made by `create` or `connect`, or by their async twins. Every method has a
     native sync and async form. Nothing raises where deepagents expects a result;
-    a missing file is `file_not_found`, trouble with the connection never is.
+    a missing file is `file_not_found`, a connection error never is.
 
     As a context manager, sync or async, it deletes the sandbox if it made it,
     and closes its connections.
 
     Args:
-        sandbox_id: Id of an existing sandbox; the server is not asked.
+        sandbox_id: Id of an existing sandbox; no call is made.
         incarnation: The incarnation that every call expects; empty: any.
         config: Where the server is; default: from the environment.
         working_directory: Where a search without an absolute path begins.
@@ -158,7 +158,7 @@ class SandgateSandbox(NativeBackend):
 
     @property
     def from_pool(self) -> bool | None:
-        """Whether the sandbox really came from a pool; None: not asked."""
+        """Whether the sandbox came from a pool; None: unknown, since no call was made."""
         return self._from_pool
 
     def _leave(self) -> None:

@@ -34,7 +34,7 @@ class SandboxState(AgentState[Any]):
 
 
 class _KeepId(AgentMiddleware[SandboxState, Any, Any]):
-    """Keeps the sandbox's id in the state, and knows by it what was lost."""
+    """Keeps the sandbox's id in the state, which shows whether a sandbox was lost."""
 
     state_schema = SandboxState
 

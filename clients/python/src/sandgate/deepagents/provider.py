@@ -44,7 +44,7 @@ class ListedSandbox:
     labels: Mapping[str, str]
     created_at: dt.datetime | None
     info: SandboxInfo
-    """All that the server tells."""
+    """Everything that the server reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ProviderStats:
     total: int
     running: int
     warm: int
-    """Ready in the pool, and nobody's yet; not part of `total`."""
+    """Ready in the pool and not claimed; not part of `total`."""
     idle: int
     """Of the running ones, those without activity for longer than the threshold."""
     thread_ids: int

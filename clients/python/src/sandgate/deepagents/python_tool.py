@@ -144,7 +144,7 @@ class SandgatePython(AgentMiddleware[PythonState, Any, Any]):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        """Tell the model of the tool."""
+        """Describe the tool to the model."""
         return handler(self._instructed(request))
 
     async def awrap_model_call(

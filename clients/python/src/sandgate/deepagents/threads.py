@@ -56,7 +56,7 @@ class SandgateThreadBackend(AcquiringBackend):
     operation, by whichever caller comes first.
 
     A sandbox that was lost (deleted, expired, failed, or without its disk) is an error
-    of every operation, never a silently empty place. With `recreate`, the
+    of every operation, never a silently empty sandbox. With `recreate`, the
     operation that finds it lost fails, saying that a new sandbox was made, and
     the next ones work there.
 
