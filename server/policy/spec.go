@@ -89,7 +89,7 @@ func (t *Template) admit(want *sandboxv1.SandboxSpec) error {
 		}
 	}
 	if image := want.GetImage(); image != "" && !t.allowsImage(image) {
-		return t.forbids("spec.image", "%q is not in the template's list of images", fault.Bounded(image))
+		return t.forbids("spec.image", "%q is not in \"images\", the template's list of images that a request can name", fault.Bounded(image))
 	}
 	return nil
 }
