@@ -35,7 +35,7 @@ behind. Creating an id again with the same flags returns the same sandbox.`,
 				return err
 			}
 			return c.with(cmd, func(ctx context.Context, client *sandgate.Client) error {
-				sandbox, created, err := client.Create(ctx, request)
+				sandbox, created, err := c.create(ctx, client, request)
 				if err != nil {
 					return err
 				}

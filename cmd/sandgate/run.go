@@ -50,7 +50,7 @@ they are written. The exit code is the command's.`,
 				create.IdleTTL = leftover
 			}
 			return c.with(cmd, func(ctx context.Context, client *sandgate.Client) error {
-				sandbox, created, err := client.Create(ctx, create)
+				sandbox, created, err := c.create(ctx, client, create)
 				if err != nil {
 					// It may exist although the reply was lost.
 					if own && ctx.Err() != nil {
