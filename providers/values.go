@@ -157,6 +157,9 @@ type Info struct {
 	Failure      Failure
 	CreateTime   time.Time
 	LastActivity time.Time
+	// ImageDigest is the digest of the image that it runs, such as "sha256:…". Empty:
+	// none, or unknown.
+	ImageDigest string
 	// Transport is how the agent of an active sandbox is reached from here, such
 	// as "unix", "exec" or "pod-ip".
 	Transport string

@@ -68,7 +68,7 @@ func sandboxOf(info providers.Info) *sandboxv1.Sandbox {
 		State: wire.State(info.State), StateMessage: fault.StateMessage(info),
 		CreateTime: wire.Timestamp(info.CreateTime), LastActivityTime: wire.Timestamp(info.LastActivity),
 		ExpireTime: wire.Timestamp(info.ExpireTime()), Ttl: wire.Duration(spec.TTL), IdleTtl: wire.Duration(spec.IdleTTL),
-		Labels: spec.Labels, Template: spec.Template, FromPool: info.FromPool, SubstrateName: info.Name, Transport: info.Transport,
+		Labels: spec.Labels, Template: spec.Template, FromPool: info.FromPool, SubstrateName: info.Name, Transport: info.Transport, ImageDigest: info.ImageDigest,
 		Spec: &sandboxv1.SandboxSpec{
 			Image: spec.Image, Env: env, WorkingDirectory: spec.WorkingDirectory, Command: spec.Command,
 			Network:   &sandboxv1.Network{Mode: wire.Network(spec.Network), Allow: egressRules(spec)},

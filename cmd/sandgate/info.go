@@ -154,6 +154,7 @@ func (c *cli) sandbox(info *sandgate.Info) error {
 		"Template", info.GetTemplate(),
 		"Origin", origin,
 		"Image", spec.GetImage(),
+		"Image digest", info.GetImageDigest(),
 		"Directory", spec.GetWorkingDirectory(),
 		"Memory", size(spec.GetResources().GetMemoryBytes()),
 		"CPU", cpus,

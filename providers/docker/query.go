@@ -35,6 +35,7 @@ func (p *Provider) infoOf(name string, rec *record) providers.Info {
 	out := rec.Info(name)
 	out.Incarnation, out.FromPool = rec.Incarnation, rec.FromPool
 	out.Runtime, out.Unprivileged, out.ReadOnlySystem, out.NotEnforced = rec.Runtime, rec.Unprivileged, !rec.WritableRoot, rec.NotEnforced
+	out.ImageDigest = rec.Image
 	switch rec.Phase {
 	case phaseCreating:
 		out.State = providers.StateCreating

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/local/image"
 	"github.com/sandgate/sandgate/providers/local/oci"
 	"github.com/sandgate/sandgate/providers/local/userid"
 )
@@ -75,6 +76,8 @@ type Config struct {
 	// UIDBase is the first of the 65536 user and group ids under which sandboxes
 	// run, one for each. Default: 2031616.
 	UIDBase uint32
+	// Registries are where images by name come from.
+	Registries image.Registries
 	// Logger: default slog.Default().
 	Logger *slog.Logger
 
@@ -137,5 +140,5 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("no agent executable is configured")
 	}
 	c.CgroupParent = filepath.Clean(c.CgroupParent)
-	return c, nil
+	return c, c.Registries.Check()
 }

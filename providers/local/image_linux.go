@@ -10,14 +10,20 @@ import (
 	"github.com/sandgate/sandgate/providers/local/image"
 )
 
-// useImage makes an image the root of the plan. The image is unpacked on first
-// use.
+// useImage makes an image the root of the plan. The image is pulled and unpacked on
+// first use.
 func (p *Provider) useImage(ctx context.Context, pl *plan, rec *record, ref string) error {
 	r, err := image.Parse(ref)
 	if err != nil {
 		return err
 	}
-	key, meta, err := p.images.Unpack(ctx, r)
+	pull := p.images.Unpack
+	if r.InRegistry() {
+		pull = func(ctx context.Context, r image.Reference) (string, *image.Meta, error) {
+			return p.images.Pull(ctx, r, pl.options.Pull)
+		}
+	}
+	key, meta, err := pull(ctx, r)
 	if err != nil {
 		return fmt.Errorf("image %s: %w", ref, err)
 	}
@@ -29,6 +35,18 @@ func (p *Provider) useImage(ctx context.Context, pl *plan, rec *record, ref stri
 	}
 	pl.readOnly = !pl.options.WritableRoot
 	return nil
+}
+
+// pulling describes the pull that a sandbox waits for, if there is one.
+func (p *Provider) pulling(spec providers.Spec) string {
+	if spec.Image == "" {
+		return ""
+	}
+	r, err := image.Parse(spec.Image)
+	if err != nil || !r.InRegistry() {
+		return ""
+	}
+	return p.images.Progress(r)
 }
 
 // imagesInUse returns the images of all sandboxes, unclaimed ones included.

@@ -8,6 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,10 +18,12 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/sandgate/sandgate/providers"
@@ -106,13 +111,67 @@ func TestImageErrors(t *testing.T) {
 		"oci:/no/such/layout":         providers.ErrInvalid,
 		"oci:" + dir + ":no-such-tag": providers.ErrInvalid,
 		"docker-archive:/etc/passwd":  providers.ErrInvalid,
-		"docker.io/library/debian:12": providers.ErrUnsupported,
+		"127.0.0.1:1/nobody/home:1":   providers.ErrUnavailable,
+		"not a reference":             providers.ErrInvalid,
 	} {
 		if _, err := providertest.Create(t.Context(), p, "bad", imageSpec(t, ref, "")); !errors.Is(err, want) {
 			t.Errorf("%s: %v", ref, err)
 		}
 		if _, err := p.Get(t.Context(), "bad"); !errors.Is(err, providers.ErrNotFound) {
 			t.Errorf("%s left %v", ref, err)
+		}
+	}
+}
+
+// TestImageFromRegistry pulls an image by name, shows its digest, and needs no registry
+// for the next sandbox.
+func TestImageFromRegistry(t *testing.T) {
+	config := testConfig(t)
+	config.Registries.AuthFile = filepath.Join(t.TempDir(), "auth.json")
+	if err := os.WriteFile(config.Registries.AuthFile, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	content := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer content.Close()
+	ref := strings.TrimPrefix(content.URL, "http://") + "/team/busybox:1"
+	img := busyboxImage(t)
+	to, err := name.ParseReference(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	if err := remote.Write(to, img, remote.WithTransport(transport)); err != nil {
+		t.Fatal(err)
+	}
+	want, err := img.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, config)
+	defer func() { closeProvider(t, p) }()
+	for _, id := range []string{"first", "second"} {
+		spec := imageSpec(t, ref, "")
+		spec.WorkingDirectory = ""
+		info, err := providertest.Create(t.Context(), p, id, spec)
+		if err != nil || info.ImageDigest != want.String() {
+			t.Fatalf("%s: %q, %v", id, info.ImageDigest, err)
+		}
+		if got := providertest.Shell(t, p, id, "echo $(id -un) $(pwd) $FROM_IMAGE"); got != "app /app yes\n" {
+			t.Errorf("%s: %q", id, got)
+		}
+		// Neither another server nor the registry's absence matter to what is kept.
+		content.Close()
+		closeProvider(t, p)
+		p = open(t, config)
+	}
+	spec := imageSpec(t, ref, `"pull": "always"`)
+	if _, err := providertest.Create(t.Context(), p, "third", spec); !errors.Is(err, providers.ErrUnavailable) {
+		t.Errorf("always, without the registry: %v", err)
+	}
+	for _, id := range []string{"first", "second"} {
+		if err := p.Delete(t.Context(), id, providers.Condition{}); err != nil {
+			t.Error(err)
 		}
 	}
 }

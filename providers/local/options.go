@@ -6,6 +6,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/strictjson"
+	"github.com/sandgate/sandgate/providers/local/image"
 )
 
 // templateOptions is the provider's part of a template.
@@ -15,14 +16,15 @@ type templateOptions struct {
 	// WritableRoot lays a private writable layer over an image's files. The
 	// user is not root, so it may write where the image lets its user write.
 	WritableRoot bool `json:"writable_root"`
+	// Pull is when an image is pulled from its registry. Default: missing.
+	Pull image.Policy `json:"pull"`
 }
 
 var _ providers.OptionsChecker = (*Provider)(nil)
 
 // CheckOptions implements providers.OptionsChecker.
 func (*Provider) CheckOptions(options json.RawMessage, allowed []string) error {
-	var t templateOptions
-	if err := strictjson.Decode(options, &t); err != nil {
+	if _, err := parseOptions(options); err != nil {
 		return fmt.Errorf("provider_options: %w: %w", err, providers.ErrInvalid)
 	}
 	if len(allowed) > 0 {
@@ -31,9 +33,21 @@ func (*Provider) CheckOptions(options json.RawMessage, allowed []string) error {
 	return nil
 }
 
-func decodeOptions(spec providers.Spec) (templateOptions, error) {
+func parseOptions(raw json.RawMessage) (templateOptions, error) {
 	var t templateOptions
-	if err := strictjson.Decode(spec.TemplateOptions, &t); err != nil {
+	if err := strictjson.Decode(raw, &t); err != nil {
+		return t, err
+	}
+	switch t.Pull {
+	case "", image.PullMissing, image.PullAlways, image.PullNever:
+		return t, nil
+	}
+	return t, fmt.Errorf("pull: %q is none of %q, %q, %q", t.Pull, image.PullMissing, image.PullAlways, image.PullNever)
+}
+
+func decodeOptions(spec providers.Spec) (templateOptions, error) {
+	t, err := parseOptions(spec.TemplateOptions)
+	if err != nil {
 		return t, fmt.Errorf("template options of the local provider: %w: %w", err, providers.ErrInvalid)
 	}
 	if err := strictjson.Decode(spec.Options, &struct{}{}); err != nil {

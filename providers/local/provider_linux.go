@@ -97,7 +97,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	p.disks = disk.NewMaker(p.layout.disks(), p.locks)
 	p.space = disk.NewSpace(config.StateDir, config.MinFree, config.DiskOvercommit, p.layout.diskImages)
-	p.images = image.NewStore(p.layout.images(), p.locks, p.log, p.space.CheckFile, p.imagesInUse)
+	p.images = image.NewStore(p.layout.images(), p.locks, p.log, config.Registries, p.space.CheckFile, p.imagesInUse)
 	if p.agent, p.agentLock, err = acquireAgent(config, p.layout, p.runtime.GVisor || config.Transport == TransportSocket); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
@@ -145,6 +145,7 @@ func (p *Provider) runtimeOf(rec *record) (*oci.Runtime, error) {
 func (p *Provider) Close() error {
 	p.pools.Close()
 	p.stop(errClosed)
+	p.images.Close()
 	p.awaitBackground()
 	errs := []error{p.agentLock.Close()}
 	if entries, err := os.ReadDir(p.layout.sandboxes()); err == nil && len(entries) == 0 {

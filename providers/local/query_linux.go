@@ -34,9 +34,12 @@ func (p *Provider) info(name string, rec *record) providers.Info {
 	out := rec.Info(name)
 	out.Incarnation, out.FromPool = rec.Incarnation, rec.FromPool
 	out.Runtime, out.Unprivileged, out.ReadOnlySystem, out.NotEnforced = rec.Runtime, true, !rec.WritableRoot, rec.NotEnforced
+	if rec.Image != "" {
+		out.ImageDigest = "sha256:" + rec.Image
+	}
 	switch rec.Phase {
 	case phaseCreating:
-		out.State = providers.StateCreating
+		out.State, out.Message = providers.StateCreating, p.pulling(rec.Spec)
 	case phaseDeleting:
 		out.State = providers.StateDeleting
 	case phaseActive:

@@ -142,6 +142,8 @@ export interface SandboxInfo {
   fromPool: boolean;
   /** Its name on the substrate, for operators. */
   substrateName: string;
+  /** Digest of its image, such as `sha256:…`. Empty: it has no image, or the provider does not know it. */
+  imageDigest: string;
   /** What holds for it: opting out of a protection shows here. */
   isolation: Isolation;
 }
@@ -292,6 +294,7 @@ export function sandboxInfo(message: SandboxMessage): SandboxInfo {
     spec: message.spec === undefined ? {} : spec(message.spec),
     fromPool: message.fromPool,
     substrateName: message.substrateName,
+    imageDigest: message.imageDigest,
     isolation: {
       runtime: message.isolation?.runtime ?? "",
       network: modeName(message.isolation?.network ?? NetworkMode.UNSPECIFIED) ?? "UNSPECIFIED",

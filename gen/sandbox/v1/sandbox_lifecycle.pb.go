@@ -186,7 +186,11 @@ type Sandbox struct {
 	Isolation *Isolation `protobuf:"bytes,15,opt,name=isolation,proto3" json:"isolation,omitempty"`
 	// How this server reaches the agent of an active sandbox, for operators:
 	// "unix", "exec", "pod-ip", …
-	Transport     string `protobuf:"bytes,16,opt,name=transport,proto3" json:"transport,omitempty"`
+	Transport string `protobuf:"bytes,16,opt,name=transport,proto3" json:"transport,omitempty"`
+	// The digest of the image that it runs, such as "sha256:…", as far as the
+	// provider knows it: of the manifest for its platform, or of the list that
+	// has it. Empty without an image.
+	ImageDigest   string `protobuf:"bytes,17,opt,name=image_digest,json=imageDigest,proto3" json:"image_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -329,6 +333,13 @@ func (x *Sandbox) GetIsolation() *Isolation {
 func (x *Sandbox) GetTransport() string {
 	if x != nil {
 		return x.Transport
+	}
+	return ""
+}
+
+func (x *Sandbox) GetImageDigest() string {
+	if x != nil {
+		return x.ImageDigest
 	}
 	return ""
 }
@@ -2078,7 +2089,7 @@ var File_sandbox_v1_sandbox_lifecycle_proto protoreflect.FileDescriptor
 const file_sandbox_v1_sandbox_lifecycle_proto_rawDesc = "" +
 	"\n" +
 	"\"sandbox/v1/sandbox_lifecycle.proto\x12\n" +
-	"sandbox.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9a\x06\n" +
+	"sandbox.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbd\x06\n" +
 	"\aSandbox\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12 \n" +
@@ -2099,7 +2110,8 @@ const file_sandbox_v1_sandbox_lifecycle_proto_rawDesc = "" +
 	"\tfrom_pool\x18\r \x01(\bR\bfromPool\x12%\n" +
 	"\x0esubstrate_name\x18\x0e \x01(\tR\rsubstrateName\x123\n" +
 	"\tisolation\x18\x0f \x01(\v2\x15.sandbox.v1.IsolationR\tisolation\x12\x1c\n" +
-	"\ttransport\x18\x10 \x01(\tR\ttransport\x1a9\n" +
+	"\ttransport\x18\x10 \x01(\tR\ttransport\x12!\n" +
+	"\fimage_digest\x18\x11 \x01(\tR\vimageDigest\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xec\x02\n" +

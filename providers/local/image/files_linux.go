@@ -129,9 +129,12 @@ func readSmall(files fileSet, name string) ([]byte, error) {
 	}
 	defer func() { _ = f.Close() }()
 	if size > maxJSON {
-		return nil, fmt.Errorf("%s has %d bytes; the maximum is %d: %w", name, size, maxJSON, providers.ErrInvalid)
+		return nil, fmt.Errorf("%s has %d bytes; the maximum is %d: %w", name, size, maxJSON, providers.ErrExhausted)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxJSON))
+	if isOurs(err) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, providers.ErrInvalid)
 	}

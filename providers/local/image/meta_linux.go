@@ -67,7 +67,7 @@ func checkRoot(root string) error {
 	for _, name := range []string{"etc", "var"} {
 		info, err := os.Lstat(filepath.Join(root, name))
 		if err == nil && !info.IsDir() {
-			return fmt.Errorf("the image's /%s is not a directory but %v: %w", name, info.Mode().Type(), providers.ErrInvalid)
+			return fmt.Errorf("the image's /%s is not a directory but %v: %w", name, info.Mode().Type(), providers.ErrStartFailed)
 		}
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err

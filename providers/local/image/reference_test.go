@@ -5,6 +5,7 @@ package image
 import (
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/sandgate/sandgate/providers"
@@ -22,12 +23,17 @@ func TestParseReference(t *testing.T) {
 			t.Errorf("%s: %+v, %v", in, got, err)
 		}
 	}
-	for _, in := range []string{"", "debian", "docker.io/library/debian:12", "oci:relative", "oci", "http://x/y"} {
-		if got, err := Parse(in); !errors.Is(err, providers.ErrUnsupported) {
-			t.Errorf("%q: %+v, %v", in, got, err)
+	const sum = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+	for in, want := range map[string]string{
+		"debian": "docker.io/library/debian:latest", "docker.io/library/debian:12": "docker.io/library/debian:12", "oci": "docker.io/library/oci:latest",
+		"localhost:5000/a": "localhost:5000/a:latest", "r.example/a/b@" + sum: "r.example/a/b@" + sum, "r.example/a:1@" + sum: "r.example/a:1@" + sum,
+	} {
+		got, err := Parse(in)
+		if err != nil || !got.InRegistry() || got.name.String() != want || got.pinned() != strings.HasSuffix(want, sum) {
+			t.Errorf("%s: %v, %v", in, got.name, err)
 		}
 	}
-	for _, in := range []string{"oci:/a/../b", "oci:/..", "oci-archive:/a/..:v1"} {
+	for _, in := range []string{"oci:/a/../b", "oci:/..", "oci-archive:/a/..:v1", "", "oci:relative", "oci:", "http://x/y", "UPPER", "a:b:c", "a@sha512:" + strings.Repeat("0", 128), "r.example/../a"} {
 		if got, err := Parse(in); !errors.Is(err, providers.ErrInvalid) {
 			t.Errorf("%q: %+v, %v", in, got, err)
 		}
@@ -35,12 +41,12 @@ func TestParseReference(t *testing.T) {
 }
 
 func FuzzParseReference(f *testing.F) {
-	for _, s := range []string{"oci:/a:b", "docker-archive:/a.tar:b/c:d", "oci-archive:/", ":/", "oci:/:"} {
+	for _, s := range []string{"a/b:c", "oci:/a:b", "docker-archive:/a.tar:b/c:d", "oci-archive:/", ":/", "oci:/:"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if r, err := Parse(s); err == nil && !filepath.IsAbs(r.path) {
-			t.Errorf("%q: path %q", s, r.path)
+		if r, err := Parse(s); err == nil && filepath.IsAbs(r.path) == r.InRegistry() {
+			t.Errorf("%q: %+v", s, r)
 		}
 	})
 }

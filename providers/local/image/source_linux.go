@@ -27,6 +27,7 @@ type source struct {
 	manifest *v1.Descriptor
 	config   []byte  // of Docker's
 	layers   []layer // of Docker's
+	packed   int64   // bytes to pull
 }
 
 // layer is a layer's file. Its unpacked content is checked against the digest
@@ -81,8 +82,7 @@ func ociImage(files fileSet, tag string) (*source, error) {
 			if tag != "" && d.Annotations[refName] != tag {
 				return false
 			}
-			return d.MediaType.IsIndex() || d.MediaType.IsImage() &&
-				(d.Platform == nil || d.Platform.OS == "linux" && d.Platform.Architecture == runtime.GOARCH)
+			return runsHere(d)
 		})
 		if i < 0 {
 			return nil, fmt.Errorf("no image for linux/%s has the tag %q: %w", runtime.GOARCH, tag, providers.ErrInvalid)
@@ -154,24 +154,24 @@ func (s *source) load() (*v1.ConfigFile, []layer, error) {
 		}
 		var manifest v1.Manifest
 		if err := json.Unmarshal(raw, &manifest); err != nil {
-			return nil, nil, fmt.Errorf("the image's manifest: %w: %w", err, providers.ErrInvalid)
+			return nil, nil, fmt.Errorf("the image's manifest: %w: %w", err, providers.ErrStartFailed)
 		}
 		if data, err = readBlob(s.files, manifest.Config); err != nil {
 			return nil, nil, err
 		}
 		for _, d := range manifest.Layers {
 			if d.Digest.Algorithm != "sha256" {
-				return nil, nil, fmt.Errorf("a layer's digest has the unsupported algorithm %q: %w", d.Digest.Algorithm, providers.ErrInvalid)
+				return nil, nil, fmt.Errorf("a layer's digest has the unsupported algorithm %q: %w", d.Digest.Algorithm, providers.ErrStartFailed)
 			}
 			layers = append(layers, layer{file: blobFile(d.Digest), digest: d.Digest.Hex, size: d.Size})
 		}
 	}
 	config := &v1.ConfigFile{}
 	if err := json.Unmarshal(data, config); err != nil {
-		return nil, nil, fmt.Errorf("the image's configuration: %w: %w", err, providers.ErrInvalid)
+		return nil, nil, fmt.Errorf("the image's configuration: %w: %w", err, providers.ErrStartFailed)
 	}
 	if len(config.RootFS.DiffIDs) != len(layers) {
-		return nil, nil, fmt.Errorf("the image has %d layers, but its configuration lists %d: %w", len(layers), len(config.RootFS.DiffIDs), providers.ErrInvalid)
+		return nil, nil, fmt.Errorf("the image has %d layers, but its configuration lists %d: %w", len(layers), len(config.RootFS.DiffIDs), providers.ErrStartFailed)
 	}
 	return config, layers, nil
 }
@@ -181,14 +181,14 @@ func blobFile(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
 // readBlob reads an index, a manifest or a configuration.
 func readBlob(files fileSet, d v1.Descriptor) ([]byte, error) {
 	if d.Digest.Algorithm != "sha256" {
-		return nil, fmt.Errorf("a digest has the unsupported algorithm %q: %w", d.Digest.Algorithm, providers.ErrInvalid)
+		return nil, fmt.Errorf("a digest has the unsupported algorithm %q: %w", d.Digest.Algorithm, providers.ErrStartFailed)
 	}
 	data, err := readSmall(files, blobFile(d.Digest))
 	if err != nil {
 		return nil, err
 	}
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != d.Digest.Hex {
-		return nil, fmt.Errorf("%s does not match its digest: %w", d.Digest, providers.ErrInvalid)
+		return nil, fmt.Errorf("%s does not match its digest: %w", d.Digest, providers.ErrStartFailed)
 	}
 	return data, nil
 }

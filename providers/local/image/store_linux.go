@@ -8,12 +8,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/atomicfile"
 	"github.com/sandgate/sandgate/providers/internal/lock"
 )
@@ -39,13 +41,19 @@ type Store struct {
 	// admit returns an error if the file system has no space for a file.
 	admit func(size int64) error
 	// inUse returns the images of all sandboxes.
-	inUse func() (map[string]bool, error)
+	inUse      func() (map[string]bool, error)
+	registries *registries
+	pulls      pulls
 }
 
 // NewStore returns the store of a directory. admit, if set, returns an error for a
 // file for which there is no space. inUse returns the keys of images that must stay.
-func NewStore(dir string, locks *lock.Table, log *slog.Logger, admit func(size int64) error, inUse func() (map[string]bool, error)) *Store {
-	return &Store{dir: dir, locks: locks, log: log, admit: admit, inUse: inUse}
+// The store must be closed.
+func NewStore(dir string, locks *lock.Table, log *slog.Logger, from Registries, admit func(size int64) error, inUse func() (map[string]bool, error)) *Store {
+	s := &Store{dir: dir, locks: locks, log: log, admit: admit, inUse: inUse, registries: newRegistries(from)}
+	s.pulls.running = make(map[string]*pull)
+	s.pulls.ctx, s.pulls.stop = context.WithCancelCause(context.Background())
+	return s
 }
 
 // Root returns the directory of an image's files.
@@ -57,7 +65,8 @@ func (s *Store) part(key string) string     { return filepath.Join(s.dir, partPr
 
 func lockName(key string) string { return "_image-" + key }
 
-// Unpack returns an image's key and metadata. It unpacks the image on first use.
+// Unpack returns the key and metadata of an image on this machine. It unpacks the
+// image on first use.
 func (s *Store) Unpack(ctx context.Context, r Reference) (string, *Meta, error) {
 	src, err := open(ctx, r)
 	if err != nil {
@@ -74,11 +83,8 @@ func (s *Store) unpackOnce(ctx context.Context, src *source) (*Meta, error) {
 		return nil, err
 	}
 	defer held.Release(true)
-	file := s.metaFile(src.key)
-	if data, err := os.ReadFile(file); err == nil {
-		now := time.Now()
-		meta := &Meta{}
-		return meta, errors.Join(json.Unmarshal(data, meta), os.Chtimes(file, now, now))
+	if meta, err := s.unpacked(src.key); err != nil || meta != nil {
+		return meta, err
 	}
 	if err := s.Collect(ctx); err != nil {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "cannot remove unused images now", slog.Any("error", err))
@@ -92,8 +98,27 @@ func (s *Store) unpackOnce(ctx context.Context, src *source) (*Meta, error) {
 	return meta, os.Rename(part, s.image(src.key))
 }
 
+// unpacked returns the metadata of an unpacked image, and nil if there is none. The
+// image counts as used now. The caller holds the image's lock.
+func (s *Store) unpacked(key string) (*Meta, error) {
+	file := s.metaFile(key)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, nil
+	}
+	now := time.Now()
+	meta := &Meta{}
+	return meta, errors.Join(json.Unmarshal(data, meta), os.Chtimes(file, now, now))
+}
+
 // unpackTo unpacks an image, its metadata included, and syncs it.
 func (s *Store) unpackTo(ctx context.Context, src *source, dir string) (*Meta, error) {
+	if s.admit != nil {
+		// Unpacked it is seldom smaller. A file that is too large is rejected later.
+		if err := s.admit(src.packed); err != nil {
+			return nil, err
+		}
+	}
 	root := filepath.Join(dir, "rootfs")
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(root, 0o755), os.Chmod(root, 0o755)); err != nil {
 		return nil, err
@@ -101,6 +126,9 @@ func (s *Store) unpackTo(ctx context.Context, src *source, dir string) (*Meta, e
 	config, layers, err := src.load()
 	if err != nil {
 		return nil, err
+	}
+	if a := config.Architecture; a != "" && a != runtime.GOARCH {
+		return nil, fmt.Errorf("the image is for %.40s, not for linux/%s: %w", config.OS+"/"+a, runtime.GOARCH, providers.ErrStartFailed)
 	}
 	u := newUnpacker(root)
 	u.admit = s.admit
@@ -207,7 +235,7 @@ func (s *Store) Collect(ctx context.Context) error {
 		}
 		s.log.LogAttrs(ctx, slog.LevelInfo, "removed an unused image", slog.String("digest", img.key), slog.Int64("bytes", img.bytes))
 	}
-	return nil
+	return s.forgetNames()
 }
 
 // unused chooses the images to remove.

@@ -94,7 +94,7 @@ func writeForgery(tb testing.TB, f forgery) (ref, key string) {
 func newStore(tb testing.TB) *Store {
 	tb.Helper()
 	none := func() (map[string]bool, error) { return nil, nil }
-	return NewStore(tb.TempDir(), lock.NewTable(tb.TempDir()), slog.New(slog.DiscardHandler), nil, none)
+	return NewStore(tb.TempDir(), lock.NewTable(tb.TempDir()), slog.New(slog.DiscardHandler), Registries{}, nil, none)
 }
 
 // TestForgedImages: an image whose parts do not match its digests is rejected,
@@ -116,7 +116,7 @@ func TestForgedImages(t *testing.T) {
 			f := honest(t, "good")
 			forge(&f)
 			dir, _ := writeForgery(t, f)
-			if _, _, err := s.Unpack(t.Context(), Reference{kind: "oci", path: dir}); !errors.Is(err, providers.ErrInvalid) {
+			if _, _, err := s.Unpack(t.Context(), Reference{kind: "oci", path: dir}); !errors.Is(err, providers.ErrStartFailed) {
 				t.Errorf("it is taken: %v", err)
 			}
 			if left, err := os.ReadDir(s.dir); err != nil || len(left) != 0 {
@@ -134,7 +134,7 @@ func TestImageOfTheSameConfiguration(t *testing.T) {
 	evil := honest(t, "evil")
 	evil.diffID = good.diffID
 	dir, _ := writeForgery(t, evil)
-	if _, _, err := s.Unpack(t.Context(), Reference{kind: "oci", path: dir}); !errors.Is(err, providers.ErrInvalid) {
+	if _, _, err := s.Unpack(t.Context(), Reference{kind: "oci", path: dir}); !errors.Is(err, providers.ErrStartFailed) {
 		t.Errorf("it is taken: %v", err)
 	}
 	dir, want := writeForgery(t, good)

@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bufio"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -21,6 +20,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/archive"
 	confined "github.com/containerd/continuity/fs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
@@ -64,7 +64,7 @@ func (u *unpacker) image(ctx context.Context, files fileSet, layers []layer, dif
 			return err
 		}
 		if l.digest != "" && size != l.size {
-			err = fmt.Errorf("%s has %d bytes instead of %d: %w", l.file, size, l.size, providers.ErrInvalid)
+			err = fmt.Errorf("%s has %d bytes instead of %d: %w", l.file, size, l.size, providers.ErrStartFailed)
 		} else {
 			err = u.verified(ctx, f, l, diffIDs[i])
 		}
@@ -82,7 +82,7 @@ func (u *unpacker) verified(ctx context.Context, raw io.Reader, l layer, diffID 
 	in := bufio.NewReader(io.TeeReader(raw, file))
 	plainLayer, err := decompress(in)
 	if err != nil {
-		return fmt.Errorf("%s: %w: %w", l.file, err, providers.ErrInvalid)
+		return fmt.Errorf("%s: %w: %w", l.file, err, providers.ErrStartFailed)
 	}
 	defer plainLayer.Close()
 	out := io.TeeReader(&boundedReader{ctx: ctx, in: plainLayer, left: &u.stream}, plain)
@@ -96,10 +96,10 @@ func (u *unpacker) verified(ctx context.Context, raw io.Reader, l layer, diffID 
 		}
 	}
 	if got := hex.EncodeToString(plain.Sum(nil)); diffID.Algorithm != "sha256" || got != diffID.Hex {
-		return fmt.Errorf("layer %s unpacks to sha256:%s instead of %s: %w", l.file, got, diffID, providers.ErrInvalid)
+		return fmt.Errorf("layer %s unpacks to sha256:%s instead of %s: %w", l.file, got, diffID, providers.ErrStartFailed)
 	}
 	if got := hex.EncodeToString(file.Sum(nil)); l.digest != "" && got != l.digest {
-		return fmt.Errorf("layer %s does not match its digest: %w", l.file, providers.ErrInvalid)
+		return fmt.Errorf("layer %s does not match its digest: %w", l.file, providers.ErrStartFailed)
 	}
 	return nil
 }
@@ -159,20 +159,20 @@ func (u *unpacker) apply(ctx context.Context, r io.Reader) error {
 	return unpackError(ctx, err)
 }
 
-// unpackError wraps ErrInvalid around errors that the image causes: all but a
-// canceled call, a limit and a full disk.
+// unpackError wraps ErrStartFailed around errors that the image causes: all but a
+// canceled call, a limit, a full disk and a registry that fails.
 func unpackError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.Is(err, providers.ErrExhausted), errors.Is(err, unix.EIO):
+	case isOurs(err), errors.Is(err, unix.EIO):
 		return err
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		return fmt.Errorf("unpack the image: %w: %w", err, providers.ErrExhausted)
 	}
-	return fmt.Errorf("unpack the image: %w: %w", err, providers.ErrInvalid)
+	return fmt.Errorf("unpack the image: %w: %w", err, providers.ErrStartFailed)
 }
 
 // filter accepts, changes or drops an entry before it is unpacked.
@@ -196,7 +196,7 @@ func (u *unpacker) filter(h *tar.Header) (bool, error) {
 		return false, nil
 	}
 	if h.Uid < 0 || h.Gid < 0 {
-		return false, fmt.Errorf("%q has the owner %d:%d: %w", h.Name, h.Uid, h.Gid, providers.ErrInvalid)
+		return false, fmt.Errorf("%q has the owner %d:%d: %w", h.Name, h.Uid, h.Gid, providers.ErrStartFailed)
 	}
 	// Drop set-id bits and attributes that the kernel interprets: sandboxes
 	// gain no privileges, and the host must not.
@@ -219,7 +219,7 @@ func (u *unpacker) convert(h *tar.Header, path string, own map[string]bool) (boo
 	}
 	if hidden, ok := strings.CutPrefix(base, whiteout); ok {
 		if hidden == "" || hidden == "." || hidden == ".." {
-			return false, fmt.Errorf("a whiteout of %q: %w", hidden, providers.ErrInvalid)
+			return false, fmt.Errorf("a whiteout of %q: %w", hidden, providers.ErrStartFailed)
 		}
 		if at := filepath.Join(dir, hidden); !own[at] {
 			return false, os.RemoveAll(at)

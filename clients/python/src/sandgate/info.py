@@ -67,6 +67,8 @@ class SandboxInfo:
     isolation: Isolation
     access: AccessPolicy | None = None
     """The policy that it was made with; None: none of its own."""
+    image_digest: str = ""
+    """Digest of its image, such as `sha256:…`. Empty: it has no image, or the provider does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ def sandbox_info(message: pb.Sandbox) -> SandboxInfo:
         ),
         from_pool=message.from_pool,
         substrate_name=message.substrate_name,
+        image_digest=message.image_digest,
         isolation=Isolation(
             runtime=isolation.runtime,
             network=_values.name(pb.NetworkMode.DESCRIPTOR, isolation.network, "NETWORK_MODE_"),

@@ -102,6 +102,16 @@ type localConfig struct {
 	MaxProcesses   int64   `yaml:"max_processes" flag:"local-max-processes" help:"processes of all sandboxes of the local provider together (default half of what the kernel allows; negative: no limit)"`
 	MinFree        int64   `yaml:"min_free" flag:"local-min-free" help:"free bytes of the state directory's file system below which the local provider creates no sandbox (default a twentieth of its size, at most 2 GiB; negative: none)"`
 	DiskOvercommit float64 `yaml:"disk_overcommit" flag:"local-disk-overcommit" help:"how many times the disks of all sandboxes of the local provider may exceed the space for them (default 10, on other interfaces than loopback 1, which guarantees each its space; negative: no limit)"`
+
+	RegistryAuth string           `yaml:"registry_auth" flag:"local-registry-auth" help:"file of credentials for registries, as docker login writes it, for the local provider; read for each pull (default the files of Docker and Podman in the account of the server, with their credential helpers)"`
+	Registries   []registryConfig `yaml:"registries" help:"registries of the local provider that need more than their name"`
+}
+
+// registryConfig is one registry of images.
+type registryConfig struct {
+	Name      string   `yaml:"name" help:"HOST or HOST:PORT, as references name it"`
+	Mirrors   []string `yaml:"mirrors" help:"hosts to try before it, in this order"`
+	PlainHTTP bool     `yaml:"plain_http" help:"allow HTTP without TLS; loopback addresses may always use it"`
 }
 
 type reaperConfig struct {

@@ -12,6 +12,7 @@ import (
 	"github.com/sandgate/sandgate/cmd/sandgate/agentbin"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local"
+	"github.com/sandgate/sandgate/providers/local/image"
 	"github.com/sandgate/sandgate/server/policy"
 )
 
@@ -25,6 +26,10 @@ func newProvider(ctx context.Context, c config, logger *slog.Logger) (providers.
 			CgroupParent: c.Local.Cgroup, UIDBase: c.Local.UIDBase, Logger: logger, Agent: agentbin.Read,
 			MaxMemory: c.Local.MaxMemory, MaxProcesses: c.Local.MaxProcesses,
 			MinFree: c.Local.MinFree, DiskOvercommit: c.Local.DiskOvercommit,
+			Registries: image.Registries{AuthFile: c.Local.RegistryAuth},
+		}
+		for _, r := range c.Local.Registries {
+			cfg.Registries.Known = append(cfg.Registries.Known, image.Registry(r))
 		}
 		outliveSandboxes(logger)
 		if c.Agent != "" {
@@ -85,9 +90,9 @@ func builtinTemplate(personal, socket bool) policy.Template {
 }
 
 // requireImageLists restricts templates without a list of images to their own. An
-// image of the local provider is a file of this machine, which the server reads as
-// root, and one of Docker is pulled with the operator's credentials. So callers other
-// than the operator can name only listed ones.
+// image of the local provider may be a file of this machine, which the server reads as
+// root, and one in a registry is pulled with the operator's credentials. So callers
+// other than the operator can name only listed ones.
 func requireImageLists(templates []policy.Template) {
 	for i := range templates {
 		if templates[i].Images == nil {

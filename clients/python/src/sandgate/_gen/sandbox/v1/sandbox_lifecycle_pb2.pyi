@@ -134,6 +134,7 @@ class Sandbox(_message.Message):
     SUBSTRATE_NAME_FIELD_NUMBER: _builtins.int
     ISOLATION_FIELD_NUMBER: _builtins.int
     TRANSPORT_FIELD_NUMBER: _builtins.int
+    IMAGE_DIGEST_FIELD_NUMBER: _builtins.int
     sandbox_id: _builtins.str
     """The id, unique within the tenant."""
     incarnation: _builtins.str
@@ -156,6 +157,11 @@ class Sandbox(_message.Message):
     transport: _builtins.str
     """How this server reaches the agent of an active sandbox, for operators:
     "unix", "exec", "pod-ip", …
+    """
+    image_digest: _builtins.str
+    """The digest of the image that it runs, such as "sha256:…", as far as the
+    provider knows it: of the manifest for its platform, or of the list that
+    has it. Empty without an image.
     """
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -210,10 +216,11 @@ class Sandbox(_message.Message):
         substrate_name: _builtins.str = ...,
         isolation: Global___Isolation | None = ...,
         transport: _builtins.str = ...,
+        image_digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "idle_ttl", b"idle_ttl", "isolation", b"isolation", "last_activity_time", b"last_activity_time", "spec", b"spec", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "from_pool", b"from_pool", "idle_ttl", b"idle_ttl", "incarnation", b"incarnation", "isolation", b"isolation", "labels", b"labels", "last_activity_time", b"last_activity_time", "sandbox_id", b"sandbox_id", "spec", b"spec", "state", b"state", "state_message", b"state_message", "substrate_name", b"substrate_name", "template", b"template", "transport", b"transport", "ttl", b"ttl"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "from_pool", b"from_pool", "idle_ttl", b"idle_ttl", "image_digest", b"image_digest", "incarnation", b"incarnation", "isolation", b"isolation", "labels", b"labels", "last_activity_time", b"last_activity_time", "sandbox_id", b"sandbox_id", "spec", b"spec", "state", b"state", "state_message", b"state_message", "substrate_name", b"substrate_name", "template", b"template", "transport", b"transport", "ttl", b"ttl"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
