@@ -37,6 +37,7 @@ func rows() []report.Row[*bench] {
 		{Name: "memory", Run: idleMemory},
 		{Name: "concurrent", Run: concurrentExecutes},
 		{Name: "docker", Run: dockerRows},
+		{Name: "image", Run: imageRows},
 	}
 }
 
