@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sandgate/sandgate/bench/report"
@@ -24,7 +25,7 @@ func createToFirstCommand(ctx context.Context, b *bench) ([]report.Figure, error
 	if err := b.serve(ctx, "--log-level", "debug", "--log-format", "json"); err != nil {
 		return nil, err
 	}
-	ours, runc, err := creations(ctx, b, "default", b.count(30), nil)
+	ours, runc, err := runcCreations(ctx, b, "default", nil)
 	b.stop() // then its log is complete
 	steps, missing := b.steps("plan", "disk", "mount", "runtime", "agent")
 	if err := errors.Join(err, missing, b.serve(ctx)); err != nil {
@@ -60,9 +61,11 @@ func (b *bench) steps(names ...string) (figures []report.Figure, err error) {
 	return figures, nil
 }
 
-// creations measures both in turns. Before each, ready may wait for a condition.
-func creations(ctx context.Context, b *bench, template string, n int, ready func() error) (ours, runc report.Samples, err error) {
-	for i := range n + 2 {
+// creations measures the time from CreateSandbox to the end of a first `true`, and a
+// yardstick, in turns. Before each creation, ready may wait for a condition. The first
+// ones, which fill caches, do not count.
+func creations(ctx context.Context, b *bench, template string, n, first int, ready func() error, yardstick func(id string, remove func()) (time.Duration, error)) (ours, theirs report.Samples, err error) {
+	for i := range n + first {
 		if ready != nil {
 			if err := ready(); err != nil {
 				return nil, nil, err
@@ -74,22 +77,27 @@ func creations(ctx context.Context, b *bench, template string, n int, ready func
 		if err != nil {
 			return nil, nil, err
 		}
+		remove = sync.OnceFunc(remove)
 		err = complete(ctx, b, id, "true")
 		took := time.Since(start)
-		if err != nil {
-			remove()
-			return nil, nil, err
+		var other time.Duration
+		if err == nil {
+			other, err = yardstick(id, remove)
 		}
-		yardstick, err := runBundle(ctx, b, id)
 		remove()
 		if err != nil {
 			return nil, nil, err
 		}
-		if i >= 2 { // the first ones fill caches
-			ours, runc = append(ours, took), append(runc, yardstick)
+		if i >= first {
+			ours, theirs = append(ours, took), append(theirs, other)
 		}
 	}
-	return ours, runc, nil
+	return ours, theirs, nil
+}
+
+// runcCreations has "runc run" of the sandbox's own bundle as the yardstick.
+func runcCreations(ctx context.Context, b *bench, template string, ready func() error) (ours, theirs report.Samples, err error) {
+	return creations(ctx, b, template, b.count(30), 2, ready, func(id string, _ func()) (time.Duration, error) { return runBundle(ctx, b, id) })
 }
 
 // runBundle runs the sandbox's own bundle once more with `true` as its process,

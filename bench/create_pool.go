@@ -25,7 +25,7 @@ func claimToFirstCommand(ctx context.Context, b *bench) ([]report.Figure, error)
 	if err := b.serveConfig(ctx, poolConfig); err != nil {
 		return nil, err
 	}
-	ours, runc, err := creations(ctx, b, "ready", b.count(30), func() error { return b.full(ctx, "ready") })
+	ours, runc, err := runcCreations(ctx, b, "ready", func() error { return b.full(ctx, "ready") })
 	if err := errors.Join(err, b.serve(ctx)); err != nil {
 		return nil, err
 	}

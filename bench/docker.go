@@ -82,44 +82,23 @@ func dockerExecute(ctx context.Context, b *bench) (report.Figure, error) {
 	return report.Latency("docker: Execute true | docker exec", ours, theirs, 0.5, report.Part(20), report.Bound{}), nil
 }
 
-// dockerCreations measures both in turns. Before each, ready may wait for a condition.
+// dockerCreations has "docker run" of the image as the yardstick, without the sandbox
+// and, with a pool, without its refill meanwhile.
 func dockerCreations(ctx context.Context, b *bench, image, template string, ready func() error) (ours, theirs report.Samples, err error) {
-	for i := range b.count(15) + 1 {
+	return creations(ctx, b, template, b.count(15), 1, ready, func(id string, remove func()) (time.Duration, error) {
+		remove()
 		if ready != nil {
 			if err := ready(); err != nil {
-				return nil, nil, err
+				return 0, err
 			}
 		}
-		id := fmt.Sprintf("bench-docker-%s-%d", template, i)
-		start := time.Now()
-		remove, err := b.create(ctx, &sandboxv1.CreateSandboxRequest{SandboxId: id, Template: template})
-		if err != nil {
-			return nil, nil, err
+		name := "sandgate-" + id
+		took, err := docker(ctx, "run", "--name", name, "--network", "none", image, "true")
+		if err == nil {
+			_, err = docker(ctx, "rm", name)
 		}
-		err = complete(ctx, b, id, "true")
-		took := time.Since(start)
-		remove()
-		if err != nil {
-			return nil, nil, err
-		}
-		if ready != nil { // no refill meanwhile
-			if err := ready(); err != nil {
-				return nil, nil, err
-			}
-		}
-		name := "sandgate-bench-" + id
-		yardstick, err := docker(ctx, "run", "--name", name, "--network", "none", image, "true")
-		if err != nil {
-			return nil, nil, err
-		}
-		if _, err := docker(ctx, "rm", name); err != nil {
-			return nil, nil, err
-		}
-		if i >= 1 { // the first one prepares the image
-			ours, theirs = append(ours, took), append(theirs, yardstick)
-		}
-	}
-	return ours, theirs, nil
+		return took, err
+	})
 }
 
 // docker runs the docker program and returns how long that took.
