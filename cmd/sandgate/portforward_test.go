@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +22,7 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 	"github.com/sandgate/sandgate/providers/fake"
 	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/test/daemon"
 )
 
 // serveFake serves the sandbox "a", whose agent shares this machine's network, and
@@ -63,24 +63,6 @@ func serveFake(t *testing.T) string {
 	return address
 }
 
-// notices collects what a command prints, which several goroutines do.
-type notices struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (n *notices) Write(p []byte) (int, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.buf.Write(p)
-}
-
-func (n *notices) String() string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.buf.String()
-}
-
 func TestPortForward(t *testing.T) {
 	address := serveFake(t)
 	echo, err := net.Listen("tcp", "127.0.0.1:0")
@@ -109,7 +91,7 @@ func TestPortForward(t *testing.T) {
 
 	ctx, interrupt := context.WithCancelCause(t.Context())
 	out, in := io.Pipe()
-	var stderr notices
+	var stderr daemon.Log
 	c := &cli{stdin: strings.NewReader(""), stdout: in, stderr: &stderr}
 	code := make(chan int, 1)
 	go func() {
