@@ -3,9 +3,6 @@ package conformance
 import (
 	"context"
 	"errors"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,13 +10,14 @@ import (
 	"time"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/conformance/goprogram/build"
 )
 
 // The suite passes on the real server, and leaves nothing. The hop to the client
 // is cut in the end-to-end tests, which have the time.
 func TestSuiteOnTheFake(t *testing.T) {
 	address, provider := realServer(t)
-	s := open(t, Options{Address: address, Seed: 1, Scale: 0.01, CutInner: provider.cut, GoProgram: buildGoProgram(t)})
+	s := open(t, Options{Address: address, Seed: 1, Scale: 0.01, CutInner: provider.cut, GoProgram: build.GoProgram(t)})
 	t.Cleanup(func() {
 		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -35,22 +33,6 @@ func TestSuiteOnTheFake(t *testing.T) {
 		}
 		t.Run(c.Name, func(t *testing.T) { s.Run(t.Context(), t, c) })
 	}
-}
-
-// buildGoProgram returns a static build of the program of C24_program_go.
-func buildGoProgram(t *testing.T) []byte {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "goprogram")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", path, "./goprogram")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	program, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return program
 }
 
 func TestOpenWithoutAServer(t *testing.T) {

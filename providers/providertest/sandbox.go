@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/sandgate/sandgate/conformance"
+	"github.com/sandgate/sandgate/conformance/goprogram/build"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
@@ -87,7 +88,7 @@ func newSandbox(t *testing.T, h Harness, p providers.Provider, change func(*prov
 	b.create(ctx, t, name, spec)
 	conn := connect(t, p, name)
 	t.Cleanup(func() { _ = conn.Close() })
-	return Sandbox{Client: agentv1.NewAgentServiceClient(conn), ID: name, GoProgram: goProgram(t)}
+	return Sandbox{Client: agentv1.NewAgentServiceClient(conn), ID: name, GoProgram: build.GoProgram(t)}
 }
 
 // Shell runs a script in a provider's sandbox and returns what it wrote to

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandgate/sandgate/conformance"
+	"github.com/sandgate/sandgate/conformance/goprogram/build"
 )
 
 // variant is one configuration of a server. A new runtime is one more line here.
@@ -70,7 +71,7 @@ func TestSuite(t *testing.T) {
 			t.Logf("%d of %d cases, seed %d, scale %v", len(cases), len(conformance.Cases()), filter.Seed, scale)
 			s := suiteServer(t, v.flags)
 			suite, err := conformance.Open(t.Context(), conformance.Options{
-				Address: s.address, Seed: filter.Seed, Scale: scale, CutInner: s.cutInner, GoProgram: goProgram(t),
+				Address: s.address, Seed: filter.Seed, Scale: scale, CutInner: s.cutInner, GoProgram: build.GoProgram(t),
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -95,22 +96,6 @@ func TestSuite(t *testing.T) {
 			}
 		})
 	}
-}
-
-// goProgram builds conformance/goprogram.
-func goProgram(t *testing.T) []byte {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "goprogram")
-	build := exec.Command("go", "build", "-o", path, "github.com/sandgate/sandgate/conformance/goprogram")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build conformance/goprogram: %v\n%s", err, out)
-	}
-	program, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return program
 }
 
 // assertRan fails a case that was skipped although the machine, whose userland a

@@ -15,6 +15,7 @@ import (
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
 	"github.com/sandgate/sandgate/conformance"
+	"github.com/sandgate/sandgate/conformance/goprogram/build"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers/local"
 )
@@ -36,7 +37,7 @@ func TestConformance(t *testing.T) {
 func conform(t *testing.T, b *testbed, port uint32) {
 	t.Helper()
 	suite, err := conformance.Open(t.Context(), conformance.Options{
-		Address: "unix://" + filepath.Join(b.dir, "s.sock"), GoProgram: buildGo(t, "github.com/sandgate/sandgate/conformance/goprogram"), Upstream: fmt.Sprintf("upstream.example:%d", port),
+		Address: "unix://" + filepath.Join(b.dir, "s.sock"), GoProgram: build.GoProgram(t), Upstream: fmt.Sprintf("upstream.example:%d", port),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -62,9 +63,9 @@ func conform(t *testing.T, b *testbed, port uint32) {
 func site(t *testing.T) (*httptest.Server, string) {
 	t.Helper()
 	root := t.TempDir()
-	script := `set -e; cd "$1"; export HOME=$1 GIT_CONFIG_NOSYSTEM=1; git init -q -b main work; echo content >work/file
-git -C work add file; git -C work -c user.name=n -c user.email=n@example.com commit -q -m first
-git clone -q --bare work repo.git; git -C repo.git update-server-info`
+	script := `set -e; cd "$1"; export HOME=$1 GIT_CONFIG_NOSYSTEM=1; git init -q -b main site; echo content >site/file
+git -C site add file; git -C site -c user.name=n -c user.email=n@example.com commit -q -m first
+git clone -q --bare site repo.git; git -C repo.git update-server-info`
 	if out, err := exec.Command("/bin/sh", "-c", script, "sh", root).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -89,14 +90,14 @@ func TestPrograms(t *testing.T) {
 			const plain = "env -u HTTP_PROXY -u HTTPS_PROXY -u ALL_PROXY -u http_proxy -u https_proxy -u all_proxy -u NODE_USE_ENV_PROXY "
 			node := `node -e 'fetch(process.argv[1]).then(r => r.text()).then(t => console.log(t.trim())).catch(e => { console.log(String(e.cause || e)); process.exit(1) })' `
 			for _, c := range []struct{ name, script, want string }{
-				{"curl", "curl -sS --cacert ca.pem " + url + "/work/file", "content"},
-				{"curl, no proxy", plain + "curl -sS --cacert ca.pem " + url + "/work/file", "content"},
-				{"curl, SOCKS", "curl -sS --cacert ca.pem -x socks5h://127.0.0.1:3128 " + url + "/work/file", "content"},
+				{"curl", "curl -sS --cacert ca.pem " + url + "/site/file", "content"},
+				{"curl, no proxy", plain + "curl -sS --cacert ca.pem " + url + "/site/file", "content"},
+				{"curl, SOCKS", "curl -sS --cacert ca.pem -x socks5h://127.0.0.1:3128 " + url + "/site/file", "content"},
 				{"git", "GIT_SSL_CAINFO=$PWD/ca.pem git clone -q " + url + "/repo.git one && cat one/file", "content"},
 				{"git, no proxy", plain + "GIT_SSL_CAINFO=$PWD/ca.pem git clone -q " + url + "/repo.git two && cat two/file", "content"},
-				{"node", "NODE_EXTRA_CA_CERTS=$PWD/ca.pem " + node + url + "/work/file", "content"},
-				{"node, no proxy", plain + "NODE_EXTRA_CA_CERTS=$PWD/ca.pem " + node + url + "/work/file", "content"},
-				{"python", `SSL_CERT_FILE=ca.pem python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode().strip())' ` + url + "/work/file", "content"},
+				{"node", "NODE_EXTRA_CA_CERTS=$PWD/ca.pem " + node + url + "/site/file", "content"},
+				{"node, no proxy", plain + "NODE_EXTRA_CA_CERTS=$PWD/ca.pem " + node + url + "/site/file", "content"},
+				{"python", `SSL_CERT_FILE=ca.pem python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode().strip())' ` + url + "/site/file", "content"},
 			} {
 				if got, code := sh(t, box, c.script); got != c.want || code != 0 {
 					t.Errorf("%s: %q, exit code %d", c.name, got, code)

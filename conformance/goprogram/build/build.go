@@ -1,4 +1,5 @@
-package providertest
+// Package build builds conformance/goprogram for tests.
+package build
 
 import (
 	"fmt"
@@ -9,18 +10,18 @@ import (
 	"testing"
 )
 
-// goProgram returns a static build of conformance/goprogram for this machine, or
-// nothing where there is no Go.
-func goProgram(t *testing.T) []byte {
+// GoProgram returns a static build of conformance/goprogram for this machine, made once
+// per process, or nil where there is no Go: the cases that run it are then skipped.
+func GoProgram(t testing.TB) []byte {
 	t.Helper()
-	program, err := builtGoProgram()
+	program, err := build()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return program
 }
 
-var builtGoProgram = sync.OnceValues(func() ([]byte, error) {
+var build = sync.OnceValues(func() ([]byte, error) {
 	if _, err := exec.LookPath("go"); err != nil {
 		return nil, nil
 	}
