@@ -83,8 +83,8 @@ func newProxy(t T, address string) *proxy {
 	return p
 }
 
-// reach dials the proxy.
-func (p *proxy) reach(ctx context.Context) (net.Conn, error) {
+// dial connects to the proxy.
+func (p *proxy) dial(ctx context.Context) (net.Conn, error) {
 	var d net.Dialer
 	return d.DialContext(ctx, p.network, p.listener.Addr().String())
 }

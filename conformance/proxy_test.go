@@ -44,7 +44,7 @@ func TestProxyCutsAtTheByte(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t, address)
 			talk := func() ([]byte, error) {
-				conn, err := p.reach(t.Context())
+				conn, err := p.dial(t.Context())
 				if err != nil {
 					return nil, err
 				}

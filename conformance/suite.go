@@ -292,7 +292,7 @@ func (s *Suite) disconnect() error {
 func (s *Suite) through(ctx context.Context, t T, p *proxy) *sandgate.Client {
 	t.Helper()
 	client, err := s.connect(ctx, sandgate.WithDialOptions(grpc.WithContextDialer(
-		func(ctx context.Context, _ string) (net.Conn, error) { return p.reach(ctx) })))
+		func(ctx context.Context, _ string) (net.Conn, error) { return p.dial(ctx) })))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}

@@ -72,15 +72,15 @@ const (
 )
 
 // incarnationEnd returns how the command's incarnation ended. It waits at most
-// patience for a substrate that has not noticed yet.
-func (r *execRelay) incarnationEnd(ctx context.Context, patience time.Duration) providers.Ending {
+// grace for a substrate that has not noticed yet.
+func (r *execRelay) incarnationEnd(ctx context.Context, grace time.Duration) providers.Ending {
 	h, ok := r.s.provider.(providers.EndReporter)
 	if !ok {
 		return providers.Ending{}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, endReportTimeout, fault.AgentUnavailable(errors.New("the substrate does not report how the sandbox ended")))
 	defer cancel()
-	for late := time.Now().Add(patience); ; {
+	for late := time.Now().Add(grace); ; {
 		end, err := h.Ending(ctx, r.key.Name, r.expected)
 		if !end.Pending && !errors.Is(err, providers.ErrUnavailable) || !time.Now().Before(late) {
 			return end

@@ -112,8 +112,8 @@ func (p *pump) kick() {
 	}
 }
 
-// room is the Options.Room of the log.
-func (p *pump) room() {
+// logHasRoom is the Options.Room of the log.
+func (p *pump) logHasRoom() {
 	p.hasRoom.Store(true)
 	p.kick()
 }

@@ -94,7 +94,7 @@ func (s *Service) startCommand(ctx context.Context, c *command, r *sandboxv1.Exe
 func (s *Service) logOptions(r *sandboxv1.ExecuteRequest, limits *agentv1.Limits, p *pump) streaming.Options {
 	o := streaming.Options{
 		Capacity: limits.GetOutputLogBytes(), Dir: s.cfg.StateDir, Budget: s.budget,
-		Max: maxOutput(r, limits), Room: p.room,
+		Max: maxOutput(r, limits), Room: p.logHasRoom,
 	}
 	if r.GetDetach() || r.GetOnFull() == sandboxv1.OnFull_ON_FULL_EVICT {
 		o.Policy = streaming.Evict

@@ -57,7 +57,7 @@ func (s *side) turn(ctx context.Context, w work, times int, settle func() error)
 				return nil, err
 			}
 		}
-		d, err := s.do(ctx, w.order, patience)
+		d, err := s.do(ctx, w.order, waitTimeout)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}

@@ -31,11 +31,11 @@ type answer struct {
 	Error   string  `json:"error"`
 }
 
-// patience is how long one piece of work may take, and opening how long it may
+// waitTimeout is how long one piece of work may take, and opening how long it may
 // take until there is a first sandbox, and a pool where the backend makes one.
 const (
-	patience = 30 * time.Second
-	opening  = 2 * time.Minute
+	waitTimeout = 30 * time.Second
+	opening     = 2 * time.Minute
 )
 
 // drive starts a process. The settings are those of peers/drive.py.

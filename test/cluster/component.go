@@ -159,9 +159,9 @@ func (c *cluster) start(ctx context.Context, one component) error {
 	})
 }
 
-// revive starts the components that have ended by themselves: some do when what
+// restartEnded starts the components that have ended by themselves: some do when what
 // they need is away for too long.
-func (c *cluster) revive(ctx context.Context) error {
+func (c *cluster) restartEnded(ctx context.Context) error {
 	for _, component := range c.components() {
 		if c.ended(component.name) {
 			if err := c.start(ctx, component); err != nil {

@@ -140,7 +140,7 @@ func command() *cobra.Command {
 			if err := c.start(cmd.Context(), one); err != nil {
 				return err
 			}
-			return c.revive(cmd.Context())
+			return c.restartEnded(cmd.Context())
 		}),
 	}, images, &cobra.Command{
 		Use: "load [NAME=]PATH...", Short: "Bring in images: docker-archives, OCI archives or OCI layouts",

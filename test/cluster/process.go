@@ -151,8 +151,8 @@ func (c *cluster) kill(name string, signal syscall.Signal) error {
 }
 
 // waitEnd waits for the end of a process and reports whether it came.
-func waitEnd(fd int, patience time.Duration) bool {
-	deadline := time.Now().Add(patience)
+func waitEnd(fd int, limit time.Duration) bool {
+	deadline := time.Now().Add(limit)
 	for {
 		left := time.Until(deadline)
 		if left <= 0 {

@@ -81,7 +81,7 @@ func median(d []time.Duration) time.Duration {
 // settle waits until that many pods run and nothing else is going on.
 func (r *asHarness) settle(t testing.TB, n int) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(50 * time.Millisecond) {
 		pods := r.pods()
 		ready := 0
 		for _, pod := range pods {

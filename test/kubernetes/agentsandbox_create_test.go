@@ -294,7 +294,7 @@ func TestAgentSandboxEndsByItself(t *testing.T) {
 	r, p := asOpen(t, nil)
 	gone := func(t *testing.T, name string) {
 		t.Helper()
-		for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		for deadline := time.Now().Add(waitTimeout); ; time.Sleep(100 * time.Millisecond) {
 			_, err := r.object(sandboxClaims, name)
 			left := 0
 			for _, pod := range r.pods() {
@@ -343,7 +343,7 @@ func TestAgentSandboxEndsByItself(t *testing.T) {
 		}), nil)
 		asCreate(t, p, "hog", asSpec(`{"sandbox_template": "hog"}`))
 		providertest.Shell(t, p, "hog", endSoon)
-		for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		for deadline := time.Now().Add(waitTimeout); ; time.Sleep(100 * time.Millisecond) {
 			info, err := p.Get(limit(t), "hog")
 			if err == nil && info.State == providers.StateFailed {
 				if info.Failure != providers.FailureOutOfMemory || !strings.Contains(info.Message, "OOMKilled") {

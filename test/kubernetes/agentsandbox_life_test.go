@@ -52,7 +52,7 @@ func TestAgentSandboxReplaced(t *testing.T) {
 	}
 	r.deletePod(t, name)
 	t.Run("C2 a call that expects the former incarnation is SANDBOX_REPLACED", func(t *testing.T) {
-		for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		for deadline := time.Now().Add(waitTimeout); ; time.Sleep(100 * time.Millisecond) {
 			got, err := run("cat /workspace/file")
 			if errors.Is(err, sandgate.ErrSandboxReplaced) {
 				break
@@ -84,7 +84,7 @@ func TestAgentSandboxReplaced(t *testing.T) {
 		}
 		// From outside: a command may not signal the agent.
 		r.exec(t, name, "sh", "-c", "kill -9 $(cut -d' ' -f1 /tmp/.sandgate/agent.pid)")
-		for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		for deadline := time.Now().Add(waitTimeout); ; time.Sleep(100 * time.Millisecond) {
 			got, err := box.Execute(limit(t), sandgate.ExecuteRequest{Shell: "echo here"})
 			if err == nil && string(got.Stdout) == "here\n" {
 				break

@@ -52,7 +52,7 @@ func TestServeContext(t *testing.T) {
 			if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), patience/4)
+			ctx, cancel := context.WithTimeout(t.Context(), waitTimeout/4)
 			defer cancel()
 			args := []string{"serve", "--provider", "kubernetes", "--listen", "unix://" + filepath.Join(dir, "s"), "--state-dir", dir, "--config", config}
 			if tt.flag != "" {

@@ -50,7 +50,7 @@ func install(t *testing.T, client *kubernetes.Clientset, config *rest.Config, pr
 
 func helm(t *testing.T, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*waitTimeout)
 	defer cancel()
 	if out, err := exec.CommandContext(ctx, "helm", args...).CombinedOutput(); err != nil {
 		t.Fatalf("helm %q: %v\n%s", args, err, out)

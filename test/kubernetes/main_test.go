@@ -25,8 +25,8 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// patience is how long a test waits for the cluster before it fails.
-const patience = 2 * time.Minute
+// waitTimeout is how long a test waits for the cluster before it fails.
+const waitTimeout = 2 * time.Minute
 
 // image is one with a shell that the cluster has or can pull:
 // SANDGATE_TEST_IMAGE, else the one that "make cluster-up" brings in.
@@ -77,12 +77,12 @@ func clientset(t testing.TB) (*kubernetes.Clientset, *rest.Config) {
 	return client, config
 }
 
-// limit is a context that ends with the test's patience, and names the test when
+// limit is a context that ends with waitTimeout, and names the test when
 // it does.
 func limit(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeoutCause(t.Context(), patience,
-		fmt.Errorf("%s waited for more than %v", t.Name(), patience))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), waitTimeout,
+		fmt.Errorf("%s waited for more than %v", t.Name(), waitTimeout))
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -107,7 +107,7 @@ func namespace(t testing.TB, client kubernetes.Interface) string {
 // have nothing to finish.
 func removeNamespace(t testing.TB, client kubernetes.Interface, name string) {
 	none := int64(0)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	for _, err := range []error{
 		client.CoreV1().Namespaces().Delete(ctx, name, meta.DeleteOptions{}),

@@ -30,7 +30,7 @@ func enforce(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 		defer cancel()
 		run(ctx, "kill", "network-policy", "--signal=TERM")
 	})

@@ -89,7 +89,7 @@ const python = "../../clients/python/.venv/bin/python"
 // run runs a program as a caller outside of the cluster.
 func (i installed) run(t *testing.T, program string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*waitTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = i.environment

@@ -186,7 +186,7 @@ func TestRawPodIPUnauthenticated(t *testing.T) {
 	t.Run("S1-32 C25 from the host", func(t *testing.T) {
 		dial := func() net.Conn {
 			t.Helper()
-			conn, err := net.DialTimeout("tcp", address, patience)
+			conn, err := net.DialTimeout("tcp", address, waitTimeout)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -200,7 +200,7 @@ func TestRawPodIPUnauthenticated(t *testing.T) {
 		if _, err := io.WriteString(plain, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
-		_ = plain.SetReadDeadline(time.Now().Add(patience))
+		_ = plain.SetReadDeadline(time.Now().Add(waitTimeout))
 		if said, err := io.ReadAll(plain); err != nil && !errors.Is(err, net.ErrClosed) && !strings.Contains(err.Error(), "reset") || len(said) > 100 {
 			t.Errorf("in plain text: %q, %v", said, err)
 		}
@@ -378,7 +378,7 @@ func TestRawPodIPAccess(t *testing.T) {
 		if !errors.Is(err, providers.ErrForbidden) && !errors.Is(err, providers.ErrAgentCannotStart) || err == nil || !strings.Contains(err.Error(), "secrets") {
 			t.Errorf("%v", err)
 		}
-		ctx, cancel := context.WithTimeout(limit(t), patience)
+		ctx, cancel := context.WithTimeout(limit(t), waitTimeout)
 		defer cancel()
 		if _, err := r.Get(ctx, "x"); !errors.Is(err, providers.ErrNotFound) {
 			t.Errorf("it is left: %v", err)

@@ -56,7 +56,7 @@ func (r rawHarness) made(t *testing.T, name string, spec providers.Spec) provide
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 		defer cancel()
 		if err := r.Delete(ctx, name, providers.Condition{}); err != nil && !errors.Is(err, providers.ErrNotFound) {
 			t.Errorf("delete %s: %v", name, err)

@@ -20,7 +20,7 @@ func (c installed) sessionsOutliveTheirPods(t *testing.T, client kubernetes.Inte
 	if _, err := os.Stat(python); err != nil {
 		t.Skipf("needs the client's environment, which make setup makes: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, "testdata/session.py")
 	cmd.Env, cmd.Stderr = c.environment, t.Output()

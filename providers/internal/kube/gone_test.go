@@ -55,7 +55,7 @@ func TestAwaitPodGone(t *testing.T) {
 			client := fake.NewClientset(pod)
 			enough, limit := errors.New("enough"), 500*time.Millisecond
 			if c.taken {
-				limit = patience // this client's watches miss what was before them
+				limit = waitTimeout // this client's watches miss what was before them
 			}
 			ctx, cancel := context.WithTimeoutCause(t.Context(), limit, enough)
 			defer cancel()

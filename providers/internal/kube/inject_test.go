@@ -38,8 +38,8 @@ var builtAgent = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(path)
 })
 
-// room plays a container: programs of this machine, of which some are missing.
-type room struct {
+// fakeContainer is a container: programs of this machine, of which some are missing.
+type fakeContainer struct {
 	home    string
 	without []string
 	// tools is a directory of programs that come before this machine's own.
@@ -51,7 +51,7 @@ type room struct {
 	breakInput bool
 }
 
-func (r *room) run(ctx context.Context, command []string, stdin io.Reader) (Result, error) {
+func (r *fakeContainer) run(ctx context.Context, command []string, stdin io.Reader) (Result, error) {
 	r.mu.Lock()
 	r.runs++
 	if r.breakInput && stdin != nil {
@@ -80,7 +80,7 @@ func (r *room) run(ctx context.Context, command []string, stdin io.Reader) (Resu
 }
 
 // rig is an Injector over directories of the test's own.
-func rig(t *testing.T, dirs ...string) (*Injector, *room) {
+func newInjector(t *testing.T, dirs ...string) (*Injector, *fakeContainer) {
 	t.Helper()
 	if _, err := builtAgent(); err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func rig(t *testing.T, dirs ...string) (*Injector, *room) {
 	for _, dir := range append(dirs, home) {
 		t.Cleanup(func() { endAgent(t, filepath.Join(dir, injectDir)) })
 	}
-	return &Injector{Agent: func(string) ([]byte, error) { return builtAgent() }, dirs: dirs}, &room{home: home}
+	return &Injector{Agent: func(string) ([]byte, error) { return builtAgent() }, dirs: dirs}, &fakeContainer{home: home}
 }
 
 func agentPID(dir string) int {
@@ -117,13 +117,13 @@ func alive(pid int) bool {
 
 func answers(t *testing.T, at Injected, incarnation string) {
 	t.Helper()
-	conn, err := net.DialTimeout("unix", filepath.Join(at.Dir, incarnation+".sock"), patience)
+	conn, err := net.DialTimeout("unix", filepath.Join(at.Dir, incarnation+".sock"), waitTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
 	// A gRPC server speaks first.
-	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(waitTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.Read(make([]byte, 1)); err != nil {
@@ -135,13 +135,13 @@ func answers(t *testing.T, at Injected, incarnation string) {
 // take that one all the same: in another it would start a second agent.
 func TestInjectTakesADirectoryThatAnotherMakes(t *testing.T) {
 	first, second := t.TempDir(), t.TempDir()
-	in, box := rig(t, first, second)
-	box.tools = t.TempDir()
+	in, container := newInjector(t, first, second)
+	container.tools = t.TempDir()
 	const late = "#!/bin/sh\nPATH=${PATH#*:} mkdir \"$@\"\nexit 1\n"
-	if err := os.WriteFile(filepath.Join(box.tools, "mkdir"), []byte(late), 0o700); err != nil {
+	if err := os.WriteFile(filepath.Join(container.tools, "mkdir"), []byte(late), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	at, err := in.Inject(t.Context(), box.run, Injection{Incarnation: "abc-1", Container: "main", Where: "test"})
+	at, err := in.Inject(t.Context(), container.run, Injection{Incarnation: "abc-1", Container: "main", Where: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,16 +176,16 @@ func TestInjectByWhatTheImageHas(t *testing.T) {
 		{"tar without sh and python3", []string{"sh", "python3"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			in, box := rig(t)
-			box.without = c.without
+			in, container := newInjector(t)
+			container.without = c.without
 			want := Injection{Incarnation: "abc-1", Workdir: "/", Container: "main", Where: "test"}
-			at, err := in.Inject(t.Context(), box.run, want)
+			at, err := in.Inject(t.Context(), container.run, want)
 			if err != nil {
 				t.Fatal(err)
 			}
 			answers(t, at, "abc-1")
 			pid := agentPID(at.Dir)
-			again, err := in.Inject(t.Context(), box.run, want)
+			again, err := in.Inject(t.Context(), container.run, want)
 			if err != nil || again != at {
 				t.Errorf("again: %+v after %+v, %v", again, at, err)
 			}
@@ -201,13 +201,13 @@ func TestInjectByWhatTheImageHas(t *testing.T) {
 }
 
 func TestInjectAnotherIncarnationEndsTheFirst(t *testing.T) {
-	in, box := rig(t)
-	at, err := in.Inject(t.Context(), box.run, Injection{Incarnation: "one"})
+	in, container := newInjector(t)
+	at, err := in.Inject(t.Context(), container.run, Injection{Incarnation: "one"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	first := agentPID(at.Dir)
-	if _, err := in.Start(t.Context(), box.run, at, Injection{Incarnation: "two"}); err != nil {
+	if _, err := in.Start(t.Context(), container.run, at, Injection{Incarnation: "two"}); err != nil {
 		t.Fatal(err)
 	}
 	answers(t, at, "two")
@@ -218,13 +218,13 @@ func TestInjectAnotherIncarnationEndsTheFirst(t *testing.T) {
 
 // Two servers may find the same container without an agent.
 func TestInjectRace(t *testing.T) {
-	in, box := rig(t)
+	in, container := newInjector(t)
 	want := Injection{Incarnation: "same"}
 	var wg sync.WaitGroup
 	var at Injected
 	for i := range 6 {
 		wg.Go(func() {
-			got, err := in.Inject(t.Context(), box.run, want)
+			got, err := in.Inject(t.Context(), container.run, want)
 			if err != nil {
 				t.Errorf("injection %d: %v", i, err)
 			}
@@ -254,16 +254,16 @@ func TestInjectRace(t *testing.T) {
 
 func TestInjectWhatArrivesBrokenIsNotRun(t *testing.T) {
 	for _, without := range [][]string{nil, {"sh"}} {
-		in, box := rig(t)
-		box.without, box.breakInput = without, true
-		at, err := in.Inject(t.Context(), box.run, Injection{Incarnation: "x"})
+		in, container := newInjector(t)
+		container.without, container.breakInput = without, true
+		at, err := in.Inject(t.Context(), container.run, Injection{Incarnation: "x"})
 		if err == nil || !strings.Contains(err.Error(), "did not arrive whole") {
 			t.Errorf("without %v: %v", without, err)
 		}
 		if left, _ := filepath.Glob(filepath.Join(at.Dir, "agent-*")); len(left) > 0 {
 			t.Errorf("without %v, left behind: %v", without, left)
 		}
-		if _, err := in.Inject(t.Context(), box.run, Injection{Incarnation: "x"}); err != nil {
+		if _, err := in.Inject(t.Context(), container.run, Injection{Incarnation: "x"}); err != nil {
 			t.Errorf("without %v, the second time: %v", without, err)
 		}
 	}
@@ -271,7 +271,7 @@ func TestInjectWhatArrivesBrokenIsNotRun(t *testing.T) {
 
 // A file under the agent's name that is not the agent is put in anew.
 func TestInjectOverABrokenFile(t *testing.T) {
-	in, box := rig(t)
+	in, container := newInjector(t)
 	sum, err := in.Sum("amd64")
 	if err != nil {
 		t.Fatal(err)
@@ -283,7 +283,7 @@ func TestInjectOverABrokenFile(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, agentName(sum)), []byte("not a program"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	at, err := in.Inject(t.Context(), box.run, Injection{Incarnation: "x"})
+	at, err := in.Inject(t.Context(), container.run, Injection{Incarnation: "x"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,16 +301,16 @@ func TestInjectFindsAPlaceThatWillDo(t *testing.T) {
 	t.Cleanup(func() { _ = syscall.Unmount(noexec, syscall.MNT_DETACH) })
 	good := t.TempDir()
 	for _, without := range [][]string{nil, {"sh"}} {
-		in, box := rig(t, "/no-such-directory", "/proc", noexec, good)
-		box.without = without
-		at, err := in.Inject(t.Context(), box.run, Injection{Incarnation: "x"})
+		in, container := newInjector(t, "/no-such-directory", "/proc", noexec, good)
+		container.without = without
+		at, err := in.Inject(t.Context(), container.run, Injection{Incarnation: "x"})
 		if err != nil || at.Dir != filepath.Join(good, injectDir) {
 			t.Errorf("without %v: %+v, %v", without, at, err)
 		}
 		// With no good place, not even $HOME, the error says what is wrong with
 		// each and what cures it.
-		in.dirs, box.home = []string{"/proc", noexec}, "/proc"
-		_, err = in.Inject(t.Context(), box.run, Injection{Incarnation: "x", Container: "main", Where: "ns/pod"})
+		in.dirs, container.home = []string{"/proc", noexec}, "/proc"
+		_, err = in.Inject(t.Context(), container.run, Injection{Incarnation: "x", Container: "main", Where: "ns/pod"})
 		if !errors.Is(err, providers.ErrAgentCannotStart) {
 			t.Fatalf("without %v: %v", without, err)
 		}
@@ -323,9 +323,9 @@ func TestInjectFindsAPlaceThatWillDo(t *testing.T) {
 }
 
 func TestInjectWithoutAnyReader(t *testing.T) {
-	in, box := rig(t)
-	box.without = []string{"sh", "python3", "tar", "/sandgate/sandgate-agent"}
-	_, err := in.Inject(t.Context(), box.run, Injection{Incarnation: "x", Container: "main", Where: "ns/pod"})
+	in, container := newInjector(t)
+	container.without = []string{"sh", "python3", "tar", "/sandgate/sandgate-agent"}
+	_, err := in.Inject(t.Context(), container.run, Injection{Incarnation: "x", Container: "main", Where: "ns/pod"})
 	if !errors.Is(err, providers.ErrAgentCannotStart) {
 		t.Fatal(err)
 	}
@@ -337,11 +337,11 @@ func TestInjectWithoutAnyReader(t *testing.T) {
 }
 
 func TestInjectStopsWithItsContext(t *testing.T) {
-	in, box := rig(t)
+	in, container := newInjector(t)
 	why := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
-	if _, err := in.Inject(ctx, box.run, Injection{Incarnation: "x"}); err == nil {
+	if _, err := in.Inject(ctx, container.run, Injection{Incarnation: "x"}); err == nil {
 		t.Error("it went on")
 	}
 }

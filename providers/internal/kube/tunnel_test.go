@@ -37,19 +37,19 @@ func noLeaks(t *testing.T) {
 
 var inPod = Container{Namespace: "ns", Pod: "pod", Name: "main"}
 
-const patience = 20 * time.Second
+const waitTimeout = 20 * time.Second
 
 // tunnelTo opens a tunnel to a program.
 func tunnelTo(t *testing.T, run program, then func(t *testing.T, s *execServer, e *Executor, conn net.Conn)) {
 	t.Helper()
 	s, e := newExecServer(t, run)
-	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the tunnel did not open"))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), waitTimeout, errors.New("the tunnel did not open"))
 	defer cancel()
 	conn, err := e.Tunnel(ctx, inPod, []string{"program"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(waitTimeout)); err != nil {
 		t.Error(err)
 	}
 	then(t, s, e, conn)
@@ -215,7 +215,7 @@ func TestTunnelDeadlines(t *testing.T) {
 		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("read: %v", err)
 		}
-		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		if err := conn.SetDeadline(time.Now().Add(waitTimeout)); err != nil {
 			t.Error(err)
 		}
 		if _, err := conn.Write([]byte("x")); err != nil {
