@@ -210,7 +210,7 @@ func TestPackages(t *testing.T) {
 }
 
 // fetch prints a file of the site on example.com at a port. Not every image has curl.
-const fetch = `SSL_CERT_FILE=ca.pem python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode().strip())' https://example.com:%d/work/file`
+const fetch = `SSL_CERT_FILE=ca.pem python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode().strip())' https://example.com:%d/site/file`
 
 // TestRestart: a restarted server carries the connections of the sandboxes that it
 // finds. Those of the former one were reset.

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/agentsandbox"
 )
 
@@ -14,7 +15,7 @@ type agentSandboxConfig struct {
 	IdleGrace time.Duration `yaml:"idle_grace" flag:"agentsandbox-idle-grace" help:"how much later than the server the cluster itself deletes an idle sandbox, for when no server is left to do it"`
 }
 
-func newAgentSandbox(ctx context.Context, c config, logger *slog.Logger) (*agentsandbox.Provider, error) {
+func newAgentSandbox(ctx context.Context, c config, logger *slog.Logger) (providers.Provider, error) {
 	k := c.Kubernetes
 	return agentsandbox.New(ctx, agentsandbox.Config{
 		Kubeconfig: k.Kubeconfig, Context: k.Context, Namespace: k.Namespace,

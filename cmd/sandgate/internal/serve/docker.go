@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"path/filepath"
 
+	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/docker"
 )
 
@@ -14,7 +15,7 @@ type dockerConfig struct {
 	Transport string `yaml:"transport" flag:"docker-transport" help:"how agents are reached: socket, in a directory that daemon and server share; exec, through the daemon; auto, by socket where it works, else by exec"`
 }
 
-func newDocker(ctx context.Context, c config, logger *slog.Logger) (*docker.Provider, error) {
+func newDocker(ctx context.Context, c config, logger *slog.Logger) (providers.Provider, error) {
 	return docker.New(ctx, docker.Config{
 		StateDir: filepath.Join(c.StateDir, "docker"), Host: c.Docker.Host, Image: c.Docker.Image,
 		Transport: docker.Transport(c.Docker.Transport), Agent: agentOf(c), Logger: logger,

@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/sandgate/sandgate/cmd/sandgate/agentbin"
+	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/kubernetes"
 )
 
@@ -25,7 +26,7 @@ type kubernetesConfig struct {
 	AgentFrom       []string `yaml:"agent_from" flag:"kubernetes-agent-from" help:"sources that may connect to that port of sandboxes without network, the servers: NAMESPACE/LABEL=VALUE,… or a CIDR; repeatable (default none)"`
 }
 
-func newKubernetes(ctx context.Context, c config, logger *slog.Logger) (*kubernetes.Provider, error) {
+func newKubernetes(ctx context.Context, c config, logger *slog.Logger) (providers.Provider, error) {
 	k := c.Kubernetes
 	return kubernetes.New(ctx, kubernetes.Config{
 		Kubeconfig: k.Kubeconfig, Context: k.Context, Namespace: k.Namespace, Image: k.Image, AgentImage: k.AgentImage,

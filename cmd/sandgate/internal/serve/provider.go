@@ -16,35 +16,60 @@ import (
 	"github.com/sandgate/sandgate/server/policy"
 )
 
-// newProvider returns the provider that the configuration names.
-func newProvider(ctx context.Context, c config, logger *slog.Logger) (providers.Provider, error) {
-	switch c.Provider {
-	case "local":
-		cfg := local.Config{
-			StateDir: filepath.Join(c.StateDir, "local"), Runtime: c.Local.Runtime,
-			Profile: local.Profile(c.Local.Profile), Transport: local.Transport(c.Local.Transport),
-			CgroupParent: c.Local.Cgroup, UIDBase: c.Local.UIDBase, Logger: logger, Agent: agentbin.Read,
-			MaxMemory: c.Local.MaxMemory, MaxProcesses: c.Local.MaxProcesses,
-			MinFree: c.Local.MinFree, DiskOvercommit: c.Local.DiskOvercommit,
-			Registries: image.Registries{AuthFile: c.Local.RegistryAuth},
-		}
-		for _, r := range c.Local.Registries {
-			cfg.Registries.Known = append(cfg.Registries.Known, image.Registry(r))
-		}
-		outliveSandboxes(logger)
-		if c.Agent != "" {
-			cfg.Agent, cfg.AgentPath = nil, c.Agent
-		}
-		return local.New(ctx, cfg)
-	case "kubernetes":
-		return newKubernetes(ctx, c, logger)
-	case "agentsandbox":
-		return newAgentSandbox(ctx, c, logger)
-	case "docker":
-		return newDocker(ctx, c, logger)
-	default:
-		return nil, fmt.Errorf("--provider: %q is none of local, docker, kubernetes, agentsandbox", c.Provider)
+// kind is a provider that a server can have.
+type kind struct {
+	name string
+	open func(ctx context.Context, c config, logger *slog.Logger) (providers.Provider, error)
+	// ownRecords: it keeps its records in the state directory.
+	ownRecords bool
+	// operatorsImages: the server gets images with rights that callers do not have.
+	operatorsImages bool
+}
+
+// kinds are all providers. Most is written here only once; the configuration has a
+// struct for the options of each.
+var kinds = []kind{
+	{name: "local", open: newLocal, ownRecords: true, operatorsImages: true},
+	{name: "docker", open: newDocker, ownRecords: true, operatorsImages: true},
+	{name: "kubernetes", open: newKubernetes},
+	{name: "agentsandbox", open: newAgentSandbox},
+}
+
+func kindNames() []string {
+	names := make([]string, len(kinds))
+	for i, k := range kinds {
+		names[i] = k.name
 	}
+	return names
+}
+
+// kind returns the provider that the configuration names.
+func (c config) kind() (kind, error) {
+	for _, k := range kinds {
+		if k.name == c.Provider {
+			return k, nil
+		}
+	}
+	return kind{}, fmt.Errorf("--provider: %q is none of %s", c.Provider, strings.Join(kindNames(), ", "))
+}
+
+func newLocal(ctx context.Context, c config, logger *slog.Logger) (providers.Provider, error) {
+	cfg := local.Config{
+		StateDir: filepath.Join(c.StateDir, "local"), Runtime: c.Local.Runtime,
+		Profile: local.Profile(c.Local.Profile), Transport: local.Transport(c.Local.Transport),
+		CgroupParent: c.Local.Cgroup, UIDBase: c.Local.UIDBase, Logger: logger, Agent: agentbin.Read,
+		MaxMemory: c.Local.MaxMemory, MaxProcesses: c.Local.MaxProcesses,
+		MinFree: c.Local.MinFree, DiskOvercommit: c.Local.DiskOvercommit,
+		Registries: image.Registries{AuthFile: c.Local.RegistryAuth},
+	}
+	for _, r := range c.Local.Registries {
+		cfg.Registries.Known = append(cfg.Registries.Known, image.Registry(r))
+	}
+	outliveSandboxes(logger)
+	if c.Agent != "" {
+		cfg.Agent, cfg.AgentPath = nil, c.Agent
+	}
+	return local.New(ctx, cfg)
 }
 
 // outliveSandboxes makes the kernel kill sandboxes before this server if the machine

@@ -117,7 +117,11 @@ func (r *reloader) replace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	next.forCallers(&cfg, r.auth != nil)
+	kind, err := next.kind()
+	if err != nil {
+		return err
+	}
+	next.forCallers(&cfg, kind, r.auth != nil)
 	var g *generation
 	if !reflect.DeepEqual(next.Auth, r.current.Auth) {
 		if g, err = r.auth.prepare(next, r.log); err != nil {

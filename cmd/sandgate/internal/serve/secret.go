@@ -14,16 +14,15 @@ const (
 	minSpecSecret   = 16
 )
 
-// specSecret returns the salt of the stored hashes of environment values. Servers of
-// the providers local and docker share their state directory, so the secret is created
-// there.
-// Servers of other providers share only their configuration: without a file there is
-// no secret.
+// specSecret returns the salt of the stored hashes of environment values. Servers whose
+// provider keeps its records in the state directory share that directory, so the secret
+// is created there. Others share only their configuration: without a file there is no
+// secret.
 func (c config) specSecret() ([]byte, error) {
 	path := c.SpecSecretFile
 	if path == "" {
-		if c.Provider != "local" && c.Provider != "docker" {
-			return nil, nil
+		if kind, err := c.kind(); err != nil || !kind.ownRecords {
+			return nil, err
 		}
 		path = filepath.Join(c.StateDir, "spec-secret")
 		if err := makeSecret(path); err != nil {

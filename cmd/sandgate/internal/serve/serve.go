@@ -44,19 +44,19 @@ running, and a restarted server finds them again.`,
 	}
 	cmd.Flags().SortFlags = false
 	addFlags(cmd.Flags(), &flags)
-	_ = cmd.RegisterFlagCompletionFunc("provider", cobra.FixedCompletions([]string{"local", "docker", "kubernetes", "agentsandbox"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("provider", cobra.FixedCompletions(kindNames(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
 // forCallers sets what depends on who calls.
-func (c config) forCallers(cfg *server.Config, authenticated bool) {
+func (c config) forCallers(cfg *server.Config, kind kind, authenticated bool) {
 	// Caller and operator are the same person then.
 	personal := !authenticated && !c.Insecure && !beyondLoopback(c.Listen)
 	cfg.EgressAnyPublic = personal
 	if len(cfg.Templates) == 0 {
 		cfg.Templates = []policy.Template{builtinTemplate(personal, strings.HasPrefix(c.Listen, "unix:"))}
 	}
-	if (c.Provider == "local" || c.Provider == "docker") && (authenticated || c.Insecure) {
+	if kind.operatorsImages && (authenticated || c.Insecure) {
 		requireImageLists(cfg.Templates)
 	}
 }
@@ -109,7 +109,11 @@ func serve(ctx context.Context, version string, flags config, given func(flag st
 	if auth != nil {
 		cfg.Authenticator = auth
 	}
-	c.forCallers(&cfg, auth != nil)
+	kind, err := c.kind()
+	if err != nil {
+		return err
+	}
+	c.forCallers(&cfg, kind, auth != nil)
 	cfg.Timing.LameDuck, cfg.Timing.Drain, cfg.Timing.ConnectionAge = c.Shutdown.LameDuck, max(c.Shutdown.Drain, 1), c.MaxConnectionAge
 	if cfg.SpecSecret, err = c.specSecret(); err != nil {
 		return err
@@ -126,7 +130,7 @@ func serve(ctx context.Context, version string, flags config, given func(flag st
 	if c.Provider != "local" || filepath.Base(c.Local.Runtime) != "runsc" {
 		setTimerSlack(coarseSlack)
 	}
-	provider, err := newProvider(ctx, c, logger)
+	provider, err := kind.open(ctx, c, logger)
 	if err != nil {
 		return err
 	}
