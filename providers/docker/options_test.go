@@ -46,7 +46,7 @@ func TestSpecsThatCannotBe(t *testing.T) {
 
 func TestCheckImage(t *testing.T) {
 	for name, want := range map[string]string{
-		"debian": "docker.io/library/debian:latest", "ghcr.io/a/b:1": "ghcr.io/a/b:1", "localhost:5000/x": "localhost:5000/x:latest",
+		"debian": "docker.io/library/debian:latest", "registry.example/a/b:1": "registry.example/a/b:1", "localhost:5000/x": "localhost:5000/x:latest",
 	} {
 		if got, err := checkImage(name); err != nil || got.String() != want {
 			t.Errorf("%s: %v, %v, want %s", name, got, err, want)
