@@ -86,19 +86,6 @@ func (m *Machine) Close() error {
 	return errors.Join(errs...)
 }
 
-// Break ends a sandbox's agent, as a crash would; the sandbox is failed then.
-func (m *Machine) Break(name string) error {
-	m.mu.Lock()
-	s := m.sandboxes[name]
-	if s == nil || s.info.State != providers.StateActive {
-		m.mu.Unlock()
-		return fmt.Errorf("break %s: %w", name, providers.ErrNotFound)
-	}
-	s.info.State, s.info.Message = providers.StateFailed, "the agent ended"
-	m.mu.Unlock()
-	return s.stop()
-}
-
 // Provider is one provider on a Machine.
 type Provider struct {
 	m     *Machine
