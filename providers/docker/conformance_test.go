@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/directory"
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
@@ -130,7 +131,7 @@ func assertNothingLeft(t *testing.T, config Config) {
 			t.Error(err)
 		}
 	}()
-	all, err := names(p.layout.sandboxes())
+	all, err := p.layout.Names()
 	if err != nil {
 		t.Error(err)
 	}
@@ -153,16 +154,16 @@ func assertNothingLeft(t *testing.T, config Config) {
 // killMembers ends the agents of a pool's unclaimed sandboxes.
 func (p *Provider) killMembers(t *testing.T, template string) {
 	t.Helper()
-	for m, err := range (poolDriver{p}).Unclaimed(t.Context(), &providers.Spec{Template: template}, false) {
+	for d, err := range p.layout.All() {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec, err := readRecord(p.layout.pooled(m.Value))
-		if err != nil {
+		rec, err := readRecord(d)
+		if err != nil || rec.Phase != directory.Unclaimed || rec.Spec.Template != template {
 			continue
 		}
 		if _, err := p.docker.ContainerKill(t.Context(), rec.Container, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
-			t.Errorf("kill %s: %v", m.Value, err)
+			t.Errorf("kill %s: %v", d.Name(), err)
 		}
 	}
 }

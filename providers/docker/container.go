@@ -10,13 +10,14 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/directory"
 )
 
 // plan is everything that decides what a sandbox's container looks like.
 type plan struct {
 	server  string // the state directory's id
 	name    string // the sandbox's
-	home    home
+	dir     directory.Dir
 	rec     *record
 	spec    providers.Spec
 	options options
@@ -112,7 +113,7 @@ func (p *plan) mounts() []mount.Mount {
 		})
 	}
 	if p.rec.Transport == TransportSocket {
-		out = append(out, mount.Mount{Type: mount.TypeBind, Source: p.home.socket(), Target: socketDir})
+		out = append(out, mount.Mount{Type: mount.TypeBind, Source: socketIn(p.dir), Target: socketDir})
 	}
 	return out
 }

@@ -15,17 +15,18 @@ import (
 	"github.com/moby/moby/api/types/mount"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/directory"
 )
 
 // The container has no more rights than contract 24 allows.
 func TestContainer(t *testing.T) {
-	rec := &record{Container: "sg-a", Disk: "disk", Incarnation: "one", Transport: TransportSocket}
+	rec := &record{Base: directory.Base{Container: "sg-a", Incarnation: "one"}, Disk: "disk", Transport: TransportSocket}
 	o, err := decodeOptions(providers.Spec{Network: providers.NetworkNone})
 	if err != nil {
 		t.Fatal(err)
 	}
 	pl := &plan{
-		server: "server", name: "sg-a", home: "/state/sg-a", rec: rec, options: o, image: "prepared", user: userOf(o, baseImage{}), cpus: 2,
+		server: "server", name: "sg-a", dir: "/state/sg-a", rec: rec, options: o, image: "prepared", user: userOf(o, baseImage{}), cpus: 2,
 		spec: providers.Spec{Network: providers.NetworkNone, Command: []string{"sleep", "1"}, Resources: providers.Resources{MemoryBytes: 64 << 20, CPUMillis: 9000, MaxProcesses: 7}},
 		env:  environment(map[string]string{"B": "2", "A": "1"}),
 	}
@@ -65,7 +66,7 @@ func TestContainer(t *testing.T) {
 // With the network mode PROXY a container has no more of a network than without one,
 // and its resolvers ask the agent.
 func TestProxiedContainer(t *testing.T) {
-	rec := &record{Container: "sg-a", Disk: "disk", Incarnation: "one", Transport: TransportExec}
+	rec := &record{Base: directory.Base{Container: "sg-a", Incarnation: "one"}, Disk: "disk", Transport: TransportExec}
 	o, err := decodeOptions(providers.Spec{Network: providers.NetworkProxy})
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/directory"
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
@@ -149,16 +150,16 @@ func TestHalfMade(t *testing.T) {
 	p := open(t, config)
 	for _, name := range []string{"sg-creating", "sg-deleting"} {
 		create(t, p, name, testSpec(name))
-		rec, err := readRecord(p.layout.sandbox(name))
+		rec, err := readRecord(p.layout.Sandbox(name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		rec.Phase = phase(strings.TrimPrefix(name, "sg-"))
-		if err := rec.write(p.layout.sandbox(name)); err != nil {
+		rec.Phase = directory.Phase(strings.TrimPrefix(name, "sg-"))
+		if err := directory.Write(p.layout.Sandbox(name), rec); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Mkdir(string(p.layout.sandbox("sg-empty")), 0o700); err != nil {
+	if err := os.Mkdir(string(p.layout.Sandbox("sg-empty")), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	p.forgetPrepared()

@@ -11,6 +11,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/directory"
 )
 
 // Dial connects to the agent inside.
@@ -18,13 +19,13 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("dial %s: %w", name, context.Cause(ctx))
 	}
-	h := p.layout.sandbox(name)
-	rec, err := readRecord(h)
+	d := p.layout.Sandbox(name)
+	rec, err := readRecord(d)
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", name, err)
 	}
-	if rec.Phase == phaseActive {
-		conn, err := p.open(ctx, h, rec)
+	if rec.Phase == directory.Active {
+		conn, err := p.open(ctx, d, rec)
 		if err == nil {
 			return conn, nil
 		}
@@ -39,9 +40,9 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 }
 
 // open makes a new connection by the sandbox's transport.
-func (p *Provider) open(ctx context.Context, h home, rec *record) (net.Conn, error) {
+func (p *Provider) open(ctx context.Context, d directory.Dir, rec *record) (net.Conn, error) {
 	if rec.Transport == TransportSocket {
-		return dialSocket(ctx, h.socket(), socketName)
+		return dialSocket(ctx, socketIn(d), socketName)
 	}
 	made, err := p.docker.ExecCreate(ctx, rec.Container, client.ExecCreateOptions{
 		AttachStdin: true, AttachStdout: true, AttachStderr: true, Cmd: []string{agentPath, "connect"},

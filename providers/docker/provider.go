@@ -17,6 +17,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/atomicfile"
+	"github.com/sandgate/sandgate/providers/internal/directory"
 	"github.com/sandgate/sandgate/providers/internal/ledger"
 	"github.com/sandgate/sandgate/providers/internal/lock"
 	"github.com/sandgate/sandgate/providers/internal/pool"
@@ -30,6 +31,7 @@ type Provider struct {
 	layout  layout
 	locks   *lock.Table
 	ledgers *ledger.Directory
+	store   *directory.Store[*record]
 	docker  *client.Client
 	id      string // of the state directory, in labels
 
@@ -40,7 +42,6 @@ type Provider struct {
 
 	background sync.WaitGroup
 	stop       context.CancelCauseFunc
-	pools      *pool.Controller[string, *claim]
 }
 
 var (
@@ -65,12 +66,11 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{config: config, log: config.Logger, layout: layout(config.StateDir)}
-	p.pools = pool.New(poolDriver{p}, pool.Config{Log: p.log, Check: checkPool, Parallel: 2, RefillDelay: refillDelay})
-	if err := p.layout.make(); err != nil {
+	p := &Provider{config: config, log: config.Logger, layout: layout{directory.Layout(config.StateDir)}}
+	if err := p.layout.Make(p.layout.probe()); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	p.locks = lock.NewTable(p.layout.locks())
+	p.locks = lock.NewTable(p.layout.Locks())
 	if p.ledgers, err = ledger.Open(p.layout.ledgers()); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
@@ -83,6 +83,12 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if err := p.connect(ctx); err != nil {
 		return nil, errors.Join(err, p.docker.Close())
 	}
+	agent, _ := p.agentDigest("amd64") // any: it tells versions apart
+	p.store = directory.NewStore(driver{p}, directory.Config[*record]{
+		Layout: p.layout.Layout, Locks: p.locks, Log: p.log, Read: readRecord,
+		Pool:   pool.Config{Log: p.log, Check: checkPool, Parallel: 2, RefillDelay: refillDelay},
+		Prefix: "sandgate-pool.", Fixed: []any{config.Image, config.Transport, agent},
+	})
 	p.sweep(ctx)
 	ctx, p.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	p.background.Go(func() { p.keepSweeping(ctx) })
@@ -107,7 +113,7 @@ func (p *Provider) stateID(ctx context.Context) (string, error) {
 
 // Close leaves all sandboxes running, unclaimed ones included.
 func (p *Provider) Close() error {
-	p.pools.Close()
+	p.store.Close()
 	p.stop(errClosed)
 	p.background.Wait()
 	return p.docker.Close()

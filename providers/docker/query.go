@@ -2,7 +2,6 @@ package docker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/containerd/errdefs"
@@ -10,40 +9,32 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/directory"
 	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // Get returns one sandbox.
 func (p *Provider) Get(ctx context.Context, name string) (providers.Info, error) {
-	if ctx.Err() != nil {
-		return providers.Info{}, fmt.Errorf("get %s: %w", name, context.Cause(ctx))
-	}
-	rec, err := readRecord(p.layout.sandbox(name))
-	if errors.Is(err, providers.ErrNotFound) {
-		return providers.Info{}, fmt.Errorf("%s: %w", name, err)
-	}
-	if err != nil {
-		// An unreadable record must not keep List from returning the others.
-		return providers.Info{Name: name, State: providers.StateFailed, Message: shared.ErrCorrupt.Error()}, nil
-	}
-	return p.observe(ctx, name, rec)
+	return p.store.Get(ctx, name)
+}
+
+// Update changes the record under the sandbox's lock.
+func (p *Provider) Update(ctx context.Context, name string, c providers.Change) (providers.Info, error) {
+	return p.store.Update(ctx, name, c)
+}
+
+// Delete ends a sandbox.
+func (p *Provider) Delete(ctx context.Context, name string, c providers.Condition) error {
+	return p.store.Delete(ctx, name, c)
 }
 
 // infoOf returns what the record has, with the state that it implies. An active
 // sandbox has no state yet: its container decides.
 func (p *Provider) infoOf(name string, rec *record) providers.Info {
 	out := rec.Info(name)
-	out.Incarnation, out.FromPool = rec.Incarnation, rec.FromPool
-	out.Runtime, out.Unprivileged, out.ReadOnlySystem, out.NotEnforced = rec.Runtime, rec.Unprivileged, !rec.WritableRoot, rec.NotEnforced
+	out.Unprivileged = rec.Unprivileged
 	out.ImageDigest = rec.Image
-	switch rec.Phase {
-	case phaseCreating:
-		out.State = providers.StateCreating
-	case phaseDeleting:
-		out.State = providers.StateDeleting
-	case phaseSuspended:
-		out.State = providers.StateSuspended
-	case phaseActive:
+	if rec.Phase == directory.Active {
 		out.Transport = "exec"
 		if rec.Transport == TransportSocket {
 			out.Transport = "unix"
@@ -55,7 +46,7 @@ func (p *Provider) infoOf(name string, rec *record) providers.Info {
 // observe returns a sandbox with the state that its container gives it.
 func (p *Provider) observe(ctx context.Context, name string, rec *record) (providers.Info, error) {
 	out := p.infoOf(name, rec)
-	if rec.Phase != phaseActive {
+	if rec.Phase != directory.Active {
 		return out, nil
 	}
 	found, err := p.docker.ContainerInspect(ctx, rec.Container, client.ContainerInspectOptions{})
@@ -94,7 +85,7 @@ const tokens shared.Tokens = "docker1"
 
 // List reads the sandboxes in the order of their names.
 func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page, error) {
-	all, err := names(p.layout.sandboxes())
+	all, err := p.layout.Names()
 	if err != nil {
 		return providers.Page{}, err
 	}
@@ -107,7 +98,7 @@ func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page,
 // listed returns one sandbox, and ErrNotFound for one that the query excludes by its
 // record alone. It inspects only containers that are not among the running ones.
 func (p *Provider) listed(ctx context.Context, name string, q providers.Query, running *running) (providers.Info, error) {
-	rec, err := readRecord(p.layout.sandbox(name))
+	rec, err := readRecord(p.layout.Sandbox(name))
 	if err != nil {
 		return p.Get(ctx, name)
 	}
@@ -115,7 +106,7 @@ func (p *Provider) listed(ctx context.Context, name string, q providers.Query, r
 	if !q.Matches(info) {
 		return info, providers.ErrNotFound
 	}
-	if rec.Phase != phaseActive {
+	if rec.Phase != directory.Active {
 		return info, nil
 	}
 	has, err := running.has(ctx, rec.Container)
@@ -150,68 +141,6 @@ func (r *running) has(ctx context.Context, name string) (bool, error) {
 		}
 	}
 	return r.names[name], nil
-}
-
-// Update changes the record under the sandbox's lock.
-func (p *Provider) Update(ctx context.Context, name string, c providers.Change) (providers.Info, error) {
-	h := p.layout.sandbox(name)
-	if !h.exists() {
-		return providers.Info{}, fmt.Errorf("update %s: %w", name, providers.ErrNotFound)
-	}
-	held, err := p.locks.Acquire(ctx, name)
-	if err != nil {
-		return providers.Info{}, err
-	}
-	defer func() { held.Release(!h.exists()) }()
-	rec, err := readRecord(h)
-	if err != nil {
-		return providers.Info{}, fmt.Errorf("update %s: %w", name, err)
-	}
-	if rec.Phase != phaseActive && rec.Phase != phaseSuspended {
-		// Its lock was free: it is half made or half deleted.
-		return providers.Info{}, providers.NotActive(p.infoOf(name, rec), "update %s: it is %s", name, rec.Phase)
-	}
-	rec.Apply(c)
-	if err := rec.write(h); err != nil {
-		return providers.Info{}, err
-	}
-	return p.observe(ctx, name, rec)
-}
-
-// Delete ends a sandbox.
-func (p *Provider) Delete(ctx context.Context, name string, c providers.Condition) error {
-	h := p.layout.sandbox(name)
-	if !h.exists() {
-		return fmt.Errorf("sandbox %s: %w", name, providers.ErrNotFound)
-	}
-	held, err := p.locks.Acquire(ctx, name)
-	if err != nil {
-		return err
-	}
-	defer func() { held.Release(!h.exists()) }()
-	rec, err := readRecord(h)
-	switch {
-	case errors.Is(err, providers.ErrNotFound) && !h.exists():
-		return fmt.Errorf("%s: %w", name, err)
-	case err != nil:
-		// The record can't be read, but the rest can be removed.
-	case rec.Phase == phaseCreating:
-		// Its lock is free, so its creation failed with its server.
-		if err := p.destroy(ctx, h, name, rec); err != nil {
-			return err
-		}
-		return fmt.Errorf("sandbox %s: %w", name, providers.ErrNotFound)
-	case c.Incarnation != "" && c.Incarnation != rec.Incarnation:
-		return fmt.Errorf("sandbox %s: %w", name, providers.ErrReplaced)
-	case rec.Phase != phaseDeleting && c.InUse(rec.LastActivity):
-		return fmt.Errorf("sandbox %s: %w", name, providers.ErrInUse)
-	default:
-		rec.Phase = phaseDeleting
-		if err := rec.write(h); err != nil {
-			return err
-		}
-	}
-	return p.destroy(ctx, h, name, rec)
 }
 
 // ChangeLedger implements providers.Ledger.

@@ -20,16 +20,17 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/directory"
 	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 // start creates and starts the plan's container, and connects to its agent.
 func (p *Provider) start(ctx context.Context, pl *plan, base baseImage) (net.Conn, error) {
-	if err := os.Mkdir(pl.home.socket(), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Mkdir(socketIn(pl.dir), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
 	}
 	// The user of the container may have any number here.
-	if err := os.Chmod(pl.home.socket(), 0o777); err != nil {
+	if err := os.Chmod(socketIn(pl.dir), 0o777); err != nil {
 		return nil, err
 	}
 	for again := range 2 {
@@ -40,7 +41,7 @@ func (p *Provider) start(ctx context.Context, pl *plan, base baseImage) (net.Con
 		if pl.rec.Transport, err = p.chooseTransport(ctx, pl.image, pl.rec.Runtime); err != nil {
 			return nil, err
 		}
-		if err := pl.rec.write(pl.home); err != nil {
+		if err := directory.Write(pl.dir, pl.rec); err != nil {
 			return nil, err
 		}
 		err = p.createContainer(ctx, pl)
@@ -59,7 +60,7 @@ func (p *Provider) start(ctx context.Context, pl *plan, base baseImage) (net.Con
 	if _, err := p.docker.ContainerStart(ctx, pl.rec.Container, client.ContainerStartOptions{}); err != nil {
 		return nil, p.daemonError(ctx, "start the container", err)
 	}
-	return p.awaitAgent(ctx, pl.home, pl.rec)
+	return p.awaitAgent(ctx, pl.dir, pl.rec)
 }
 
 // createContainer replaces a container of this name that this state directory had, but
@@ -129,10 +130,10 @@ func (p *Provider) removeVolumes(ctx context.Context, rec *record) error {
 }
 
 // awaitAgent returns a connection on which the agent has spoken.
-func (p *Provider) awaitAgent(ctx context.Context, h home, rec *record) (net.Conn, error) {
+func (p *Provider) awaitAgent(ctx context.Context, d directory.Dir, rec *record) (net.Conn, error) {
 	start, cancel := context.WithTimeoutCause(ctx, startTimeout, errSlowStart)
 	defer cancel()
-	conn, err := p.spoken(start, h, rec)
+	conn, err := p.connectAgent(start, d, rec)
 	if err == nil {
 		return conn, nil
 	}
@@ -157,11 +158,11 @@ const (
 	endCheck    = 40
 )
 
-// spoken connects as soon as the agent listens. It gives up when the container has
+// connectAgent connects as soon as the agent listens. It gives up when the container has
 // ended.
-func (p *Provider) spoken(ctx context.Context, h home, rec *record) (net.Conn, error) {
+func (p *Provider) connectAgent(ctx context.Context, d directory.Dir, rec *record) (net.Conn, error) {
 	for tries := 1; ; tries++ {
-		conn, err := p.open(ctx, h, rec)
+		conn, err := p.open(ctx, d, rec)
 		if err == nil {
 			conn, err = awaitByte(ctx, conn)
 		}

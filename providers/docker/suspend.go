@@ -9,6 +9,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/directory"
 	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
@@ -18,18 +19,18 @@ const stopSeconds = 2
 // Suspend records the suspension and stops the container. If it is interrupted, it
 // can be repeated.
 func (p *Provider) Suspend(ctx context.Context, name string) (providers.Info, error) {
-	return p.change(ctx, "suspend", name, func(h home, rec *record) (providers.Info, error) {
+	return p.store.Change(ctx, "suspend", name, func(d directory.Dir, rec *record) (providers.Info, error) {
 		if rec.WritableRoot {
 			return providers.Info{}, fmt.Errorf("suspend %s: its template has writable_root, whose files a suspension would lose: %w", name, providers.ErrUnsupported)
 		}
-		if rec.Phase == phaseActive {
+		if rec.Phase == directory.Active {
 			if info, err := p.observe(ctx, name, rec); err != nil {
 				return info, err
 			} else if info.State != providers.StateActive {
 				return info, providers.NotActive(info, "suspend %s: it is %s", name, info.Status())
 			}
-			rec.Phase = phaseSuspended
-			if err := rec.write(h); err != nil {
+			rec.Phase = directory.Suspended
+			if err := directory.Write(d, rec); err != nil {
 				return providers.Info{}, err
 			}
 		}
@@ -45,15 +46,15 @@ func (p *Provider) Suspend(ctx context.Context, name string) (providers.Info, er
 // its arguments for ever, and the agent's have the incarnation.
 func (p *Provider) Resume(ctx context.Context, name string) (providers.Info, net.Conn, error) {
 	var conn net.Conn
-	info, err := p.change(ctx, "resume", name, func(h home, rec *record) (providers.Info, error) {
-		if rec.Phase == phaseActive {
+	info, err := p.store.Change(ctx, "resume", name, func(d directory.Dir, rec *record) (providers.Info, error) {
+		if rec.Phase == directory.Active {
 			info, err := p.observe(ctx, name, rec)
 			if err == nil && info.State != providers.StateActive {
 				err = providers.NotActive(info, "resume %s: it is %s", name, info.Status())
 			}
 			return info, err
 		}
-		pl, base, err := p.replan(ctx, h, name, rec)
+		pl, base, err := p.replan(ctx, d, name, rec)
 		if err != nil {
 			return providers.Info{}, err
 		}
@@ -64,8 +65,8 @@ func (p *Provider) Resume(ctx context.Context, name string) (providers.Info, net
 			_, _ = p.docker.ContainerStop(run, rec.Container, client.ContainerStopOptions{Timeout: new(0)})
 			return providers.Info{}, err
 		}
-		rec.Phase = phaseActive
-		if err := rec.write(h); err != nil {
+		rec.Phase = directory.Active
+		if err := directory.Write(d, rec); err != nil {
 			return providers.Info{}, err
 		}
 		info := p.infoOf(name, rec)
@@ -81,7 +82,7 @@ func (p *Provider) Resume(ctx context.Context, name string) (providers.Info, net
 
 // replan plans the container of a suspended sandbox anew. The values of its
 // environment are in the stopped container only.
-func (p *Provider) replan(ctx context.Context, h home, name string, rec *record) (*plan, baseImage, error) {
+func (p *Provider) replan(ctx context.Context, d directory.Dir, name string, rec *record) (*plan, baseImage, error) {
 	o, err := decodeOptions(rec.Spec)
 	if err != nil {
 		return nil, baseImage{}, err
@@ -99,29 +100,7 @@ func (p *Provider) replan(ctx context.Context, h home, name string, rec *record)
 	}
 	rec.Image = base.digest
 	return &plan{
-		server: p.id, name: name, home: h, rec: rec, spec: rec.Spec, options: o, user: userOf(o, base),
+		server: p.id, name: name, dir: d, rec: rec, spec: rec.Spec, options: o, user: userOf(o, base),
 		env: old.Container.Config.Env, cpus: p.info.NCPU,
 	}, base, nil
-}
-
-// change calls do with the record of an active or suspended sandbox, under its lock.
-func (p *Provider) change(ctx context.Context, what, name string, do func(home, *record) (providers.Info, error)) (providers.Info, error) {
-	h := p.layout.sandbox(name)
-	if !h.exists() {
-		return providers.Info{}, fmt.Errorf("%s %s: %w", what, name, providers.ErrNotFound)
-	}
-	held, err := p.locks.Acquire(ctx, name)
-	if err != nil {
-		return providers.Info{}, err
-	}
-	defer func() { held.Release(!h.exists()) }()
-	rec, err := readRecord(h)
-	if err != nil {
-		return providers.Info{}, fmt.Errorf("%s %s: %w", what, name, err)
-	}
-	if rec.Phase != phaseActive && rec.Phase != phaseSuspended {
-		info := p.infoOf(name, rec)
-		return info, providers.NotActive(info, "%s %s: it is %s", what, name, rec.Phase)
-	}
-	return do(h, rec)
 }

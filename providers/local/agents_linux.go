@@ -74,11 +74,11 @@ func (p *Provider) collectAgents(ctx context.Context) {
 // agentInUse reports whether a sandbox was, or may have been, started with the
 // agent in a directory.
 func (p *Provider) agentInUse(dir string) bool {
-	for b, err := range p.layout.bundles() {
+	for b, err := range p.layout.All() {
 		if err != nil {
 			return true
 		}
-		config, err := os.ReadFile(b.config())
+		config, err := os.ReadFile(bundle(b).config())
 		if err != nil && !os.IsNotExist(err) || bytes.Contains(config, []byte(dir)) {
 			return true
 		}

@@ -8,12 +8,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sandgate/sandgate/providers/internal/directory"
 )
 
 // TestInstallAgent: an executable of the right size and other content is
 // replaced, and without gVisor only root can read it.
 func TestInstallAgent(t *testing.T) {
-	l := layout(t.TempDir())
+	l := layout{directory.Layout(t.TempDir())}
 	want := strings.Repeat("agent", 1000)
 	config := Config{Agent: func(string) ([]byte, error) { return []byte(want), nil }}
 	for _, c := range []struct {
@@ -40,7 +42,7 @@ func TestInstallAgent(t *testing.T) {
 // TestUnusedAgentsAreCollected: agents of other versions are removed once
 // neither a sandbox nor a server uses them.
 func TestUnusedAgentsAreCollected(t *testing.T) {
-	l := layout(t.TempDir())
+	l := layout{directory.Layout(t.TempDir())}
 	if err := l.make(); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +55,7 @@ func TestUnusedAgentsAreCollected(t *testing.T) {
 		return &Provider{layout: l, agent: path, agentLock: hold, log: slog.New(slog.DiscardHandler)}
 	}
 	unused, used, served, current := place("unused"), place("used"), place("served"), place("current")
-	b := l.sandbox("sg-a")
+	b := bundle(l.Sandbox("sg-a"))
 	if err := os.MkdirAll(string(b), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -11,141 +11,85 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/atomicfile"
-	"github.com/sandgate/sandgate/providers/internal/lock"
-	shared "github.com/sandgate/sandgate/providers/internal/record"
+	"github.com/sandgate/sandgate/providers/internal/directory"
 	"github.com/sandgate/sandgate/providers/local/disk"
 	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
-const (
-	startTimeout   = 30 * time.Second
-	cleanupTimeout = 30 * time.Second
-)
+const startTimeout = 30 * time.Second
 
 var errSlowStart = fmt.Errorf("the agent did not answer within %v: %w", startTimeout, providers.ErrStartTimeout)
 
 // Create starts a container with one call of the runtime. Its first process is
 // the agent, and Create returns when the agent has spoken.
 func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
-	options, err := decodeOptions(spec)
-	if err != nil {
+	if _, err := decodeOptions(spec); err != nil {
 		return providers.Info{}, nil, err
 	}
 	if err := checkResources(spec.Resources); err != nil {
 		return providers.Info{}, nil, err
 	}
 	defer p.foreground.enter()()
-	held, err := p.locks.Acquire(ctx, name)
-	if err != nil {
-		return providers.Info{}, nil, err
-	}
-	b := p.layout.sandbox(name)
-	defer func() { held.Release(!exists(string(b))) }()
-
-	old, err := readRecord(b)
-	switch {
-	case err == nil && old.Phase == phaseActive:
-		return p.join(name, old, spec)
-	case err == nil || errors.Is(err, shared.ErrCorrupt) || exists(string(b)):
-		// Its creator is gone: it does not hold the lock.
-		if err := p.destroy(ctx, held, b, old.container(name), old); err != nil {
-			return providers.Info{}, nil, notRemoved(name, err)
+	if !p.layout.Sandbox(name).Exists() {
+		if err := p.space.Check(); err != nil {
+			return providers.Info{}, nil, err
 		}
-	case !errors.Is(err, providers.ErrNotFound):
-		return providers.Info{}, nil, err
 	}
-
-	if err := p.space.Check(); err != nil {
-		return providers.Info{}, nil, err
+	info, conn, err := p.store.Create(ctx, name, spec)
+	if info.Created {
+		p.removals.forget(name)
 	}
-	rec, conn, err := p.claim(ctx, name, spec)
-	if err == nil && rec == nil {
-		rec, conn, err = p.build(ctx, held, b, name, spec, options, phaseActive)
-	}
-	if err != nil {
-		return providers.Info{}, nil, err
-	}
-	p.removals.forget(name)
-	info := p.info(name, rec)
-	info.Created = true
-	return info, conn, nil
+	return info, conn, err
 }
 
-// join returns a sandbox that exists already.
-func (p *Provider) join(name string, rec *record, spec providers.Spec) (providers.Info, net.Conn, error) {
-	if rec.Spec.Hash != spec.Hash {
-		return providers.Info{}, nil, fmt.Errorf("sandbox %s: %w", name, providers.ErrExists)
-	}
-	info := p.info(name, rec)
-	if info.State != providers.StateActive {
-		return providers.Info{}, nil, providers.NotActive(info, "sandbox %q has ended (%s) and must be deleted first", rec.Spec.ID, info.Message)
-	}
-	return info, nil, nil
-}
-
-// build makes the sandbox of a directory, or leaves nothing behind. It returns
-// a connection on which the agent has spoken, already closed for a pooled
-// sandbox. The record's phase is then last. The caller holds the lock.
-func (p *Provider) build(ctx context.Context, held *lock.Lock, b bundle, container string, spec providers.Spec, options templateOptions, last phase) (*record, net.Conn, error) {
-	incarnation, err := newIncarnation()
+// Build reserves the sandbox's space and starts it. Sandboxes of pools wait for
+// those that callers wait for, and for one another, also those of other servers.
+func (d driver) Build(ctx context.Context, n *newSandbox) (*record, net.Conn, error) {
+	p := d.p
+	options, err := decodeOptions(n.Spec)
 	if err != nil {
 		return nil, nil, err
 	}
-	release, err := p.space.Reserve(b.image(), disk.RoundUp(spec.Resources.DiskBytes))
+	if n.Last == directory.Unclaimed {
+		if err := p.awaitQuiet(ctx); err != nil {
+			return nil, nil, err
+		}
+		turn, err := p.locks.Acquire(ctx, "_start")
+		if err != nil {
+			return nil, nil, err
+		}
+		defer turn.Release(true)
+	}
+	b := bundle(n.Dir)
+	release, err := p.space.Reserve(b.image(), disk.RoundUp(n.Spec.Resources.DiskBytes))
 	if err != nil {
 		return nil, nil, err
 	}
 	defer release()
 	// The runtime would make the parent without limits.
 	p.limitAll(ctx)
-	rec := &record{
-		Sandbox: shared.New(spec), Phase: phaseCreating, Container: container, Incarnation: incarnation,
-		Runtime: p.runtime.Name, Transport: p.config.Transport, Profile: p.config.Profile, WritableRoot: options.WritableRoot && spec.Image != "",
-	}
-	if last == phaseUnclaimed {
-		rec.Fit = p.fitOf(spec, incarnation)
-	}
-	conn, err := p.startSandbox(ctx, b, rec, spec, options)
-	if err == nil && last == phaseUnclaimed {
-		// An agent closes a connection that stays silent.
-		_ = conn.Close()
-	}
-	if err == nil {
-		rec.Phase = last
-		if err = p.fault(ctx, "record that it is ready"); err == nil {
-			err = rec.write(b)
-		}
-		if err == nil {
-			return rec, conn, nil
-		}
-		_ = conn.Close()
-	}
-	if full := p.space.TranslateError(err); !errors.Is(err, full) {
+	n.Runtime, n.WritableRoot = p.runtime.Name, options.WritableRoot && n.Spec.Image != ""
+	rec := &record{Base: n.Base, Transport: p.config.Transport, Profile: p.config.Profile}
+	rec, conn, err := n.Make(ctx, rec, func() (net.Conn, error) {
+		conn, err := p.startSandbox(ctx, b, rec, n.Spec, options)
+		return conn, p.translateFull(ctx, err)
+	})
+	return rec, conn, p.translateFull(ctx, err)
+}
+
+// translateFull recognizes a full disk, before anything is removed from it.
+func (p *Provider) translateFull(ctx context.Context, err error) error {
+	full := p.space.TranslateError(err)
+	if !errors.Is(err, full) {
 		p.log.LogAttrs(ctx, slog.LevelWarn, "a sandbox could not be created: the disk is full", slog.Any("error", err))
-		err = full
 	}
-	// Clean up even if the context has ended.
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-	defer cancel()
-	return nil, nil, errors.Join(err, p.destroy(clean, held, b, container, rec))
+	return full
 }
 
 // startSandbox starts the container and connects to its agent. On an error the
 // record lists what to remove.
 func (p *Provider) startSandbox(ctx context.Context, b bundle, rec *record, spec providers.Spec, options templateOptions) (net.Conn, error) {
 	timings := newTimings()
-	if err := p.fault(ctx, "make its directory"); err != nil {
-		return nil, err
-	}
-	if err := os.Mkdir(string(b), 0o700); err != nil {
-		return nil, err
-	}
-	if err := p.fault(ctx, "write its record"); err != nil {
-		return nil, err
-	}
-	if err := rec.write(b); err != nil {
-		return nil, err
-	}
 	if err := p.fault(ctx, "plan it"); err != nil {
 		return nil, err
 	}
@@ -180,7 +124,7 @@ func (p *Provider) startSandbox(ctx context.Context, b bundle, rec *record, spec
 	if err := p.fault(ctx, "wait for its agent"); err != nil {
 		return nil, err
 	}
-	conn, err := p.proveReady(start, b, rec)
+	conn, err := p.connect(start, b, rec)
 	if err != nil {
 		if text := out.Text(); text != "" {
 			err = fmt.Errorf("%w: it wrote: %s", err, text)

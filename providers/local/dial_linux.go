@@ -21,14 +21,15 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("dial %s: %w", name, context.Cause(ctx))
 	}
-	rec, err := readRecord(p.layout.sandbox(name))
+	b := p.layout.Sandbox(name)
+	rec, err := readRecord(b)
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", name, err)
 	}
 	if info := p.info(name, rec); info.State != providers.StateActive {
 		return nil, providers.NotActive(info, "dial %s: it is %s", name, info.Status())
 	}
-	conn, err := p.open(ctx, p.layout.sandbox(name), rec.container(name), rec)
+	conn, err := p.open(ctx, bundle(b), rec)
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", name, err)
 	}
@@ -36,13 +37,13 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 }
 
 // open makes a new connection by the sandbox's transport.
-func (p *Provider) open(ctx context.Context, b bundle, container string, rec *record) (net.Conn, error) {
+func (p *Provider) open(ctx context.Context, b bundle, rec *record) (net.Conn, error) {
 	var conn net.Conn
 	var err error
 	if rec.Transport == TransportExec {
 		var runtime *oci.Runtime
 		if runtime, err = p.runtimeOf(rec); err == nil {
-			conn, err = runtime.Connect(ctx, container, b.connect())
+			conn, err = runtime.Connect(ctx, rec.Container, b.connect())
 		}
 	} else {
 		conn, err = dialUnix(ctx, string(b), socketName)
@@ -57,10 +58,10 @@ func (p *Provider) open(ctx context.Context, b bundle, container string, rec *re
 	}
 }
 
-// proveReady returns a connection on which the agent has spoken. A gRPC server
+// connect returns a connection on which the agent has spoken. A gRPC server
 // speaks first, so nothing needs to be sent, and its bytes stay unread.
-func (p *Provider) proveReady(ctx context.Context, b bundle, rec *record) (net.Conn, error) {
-	conn, err := p.open(ctx, b, rec.Container, rec)
+func (p *Provider) connect(ctx context.Context, b bundle, rec *record) (net.Conn, error) {
+	conn, err := p.open(ctx, b, rec)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", providers.ErrAgentCannotStart, err)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/atomicfile"
+	"github.com/sandgate/sandgate/providers/internal/directory"
 	"github.com/sandgate/sandgate/providers/local/oci"
 )
 
@@ -26,7 +27,7 @@ import (
 // Mounts of the sandbox alone are replaced by their lower layers.
 func BundleCopy(tb testing.TB, p *Provider, name string, args ...string) string {
 	tb.Helper()
-	data, err := os.ReadFile(p.layout.sandbox(name).config())
+	data, err := os.ReadFile(bundle(p.layout.Sandbox(name)).config())
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func BundleCopy(tb testing.TB, p *Provider, name string, args ...string) string 
 
 // KillInit kills a sandbox's first process, as a crash would.
 func KillInit(p *Provider, name string) error {
-	rec, err := readRecord(p.layout.sandbox(name))
+	rec, err := readRecord(p.layout.Sandbox(name))
 	if err != nil {
 		return err
 	}
@@ -96,15 +97,15 @@ func FreezeUnclaimed(tb testing.TB, p *Provider, template string) {
 
 func eachUnclaimed(tb testing.TB, p *Provider, template string, do func(oci.Process) error) {
 	tb.Helper()
-	entries, err := os.ReadDir(p.layout.pool())
+	entries, err := os.ReadDir(p.layout.Pool())
 	if err != nil {
 		tb.Fatal(err)
 	}
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), pooledPrefix(template)) {
+		if !strings.HasPrefix(e.Name(), "pool."+template+".") {
 			continue
 		}
-		rec, err := readRecord(p.layout.pooled(e.Name()))
+		rec, err := readRecord(p.layout.Pooled(e.Name()))
 		if err == nil {
 			err = do(rec.Init)
 		}
@@ -116,7 +117,7 @@ func eachUnclaimed(tb testing.TB, p *Provider, template string, do func(oci.Proc
 
 // OfferInit makes a sandbox's first process the first choice of the OOM killer.
 func OfferInit(p *Provider, name string) error {
-	rec, err := readRecord(p.layout.sandbox(name))
+	rec, err := readRecord(p.layout.Sandbox(name))
 	if err != nil {
 		return err
 	}
@@ -140,13 +141,13 @@ func WithFault(c Config, fault func(ctx context.Context, step string) error) Con
 // began to delete it, and ends its first process.
 func BeginDeletion(tb testing.TB, p *Provider, name string) {
 	tb.Helper()
-	b := p.layout.sandbox(name)
+	b := p.layout.Sandbox(name)
 	rec, err := readRecord(b)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	rec.Phase = phaseDeleting
-	if err := rec.write(b); err != nil {
+	rec.Phase = directory.Deleting
+	if err := directory.Write(b, rec); err != nil {
 		tb.Fatal(err)
 	}
 }
@@ -154,7 +155,7 @@ func BeginDeletion(tb testing.TB, p *Provider, name string) {
 // ChangeRecord rewrites a sandbox's record.
 func ChangeRecord(tb testing.TB, p *Provider, name string, change func(record map[string]any)) {
 	tb.Helper()
-	path := p.layout.sandbox(name).record()
+	path := p.layout.Sandbox(name).Record()
 	data, err := os.ReadFile(path)
 	if err != nil {
 		tb.Fatal(err)
@@ -170,13 +171,22 @@ func ChangeRecord(tb testing.TB, p *Provider, name string, change func(record ma
 }
 
 // BundleOf is a sandbox's directory.
-func BundleOf(p *Provider, name string) string { return string(p.layout.sandbox(name)) }
+func BundleOf(p *Provider, name string) string { return string(p.layout.Sandbox(name)) }
 
 // LockOf is a sandbox's lock file.
-func LockOf(p *Provider, name string) string { return filepath.Join(p.layout.locks(), name) }
+func LockOf(p *Provider, name string) string { return filepath.Join(p.layout.Locks(), name) }
 
 // CgroupPath is a sandbox's cgroup below the root of each hierarchy.
 func CgroupPath(p *Provider, name string) string { return p.cgroups.Path(name) }
 
 // DefaultResources are the limits of a sandbox whose template states none.
 func DefaultResources() providers.Resources { return defaultResources() }
+
+// SettleContainer settles a container as a starting server does whose list has it.
+func SettleContainer(ctx context.Context, p *Provider, sandbox string) (directory.Outcome, error) {
+	rec, err := readRecord(p.layout.Sandbox(sandbox))
+	if err != nil {
+		return directory.Busy, err
+	}
+	return p.settle(ctx, rec.Container)
+}

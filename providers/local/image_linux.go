@@ -52,7 +52,7 @@ func (p *Provider) pulling(spec providers.Spec) string {
 // imagesInUse returns the images of all sandboxes, unclaimed ones included.
 func (p *Provider) imagesInUse() (map[string]bool, error) {
 	used := make(map[string]bool)
-	for b, err := range p.layout.bundles() {
+	for b, err := range p.layout.All() {
 		if err != nil {
 			return nil, err
 		}

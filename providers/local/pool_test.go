@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/directory"
 	"github.com/sandgate/sandgate/providers/local"
 	"github.com/sandgate/sandgate/providers/providertest"
 )
@@ -112,6 +113,27 @@ func TestPoolAgentHangs(t *testing.T) {
 		t.Fatalf("create: %+v, %v", info, err)
 	}
 	if got := providertest.Shell(t, p, "one", "echo answers"); got != "answers\n" {
+		t.Errorf("it prints %q", got)
+	}
+}
+
+// TestClaimedWhileAServerStarts: a server that starts has listed a member that another
+// server then claims. Its container is not a stray.
+func TestClaimedWhileAServerStarts(t *testing.T) {
+	p := opened(t, testConfig(t))
+	fillPool(t, p)
+	info, err := providertest.Create(t.Context(), p, "claimed", stormSpec())
+	if err != nil || !info.FromPool {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	defer deleteSandbox(t, p, "claimed")
+	if err := p.KeepPools(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if outcome, err := local.SettleContainer(t.Context(), p, "claimed"); err != nil || outcome != directory.Kept {
+		t.Errorf("its container: %v, %v", outcome, err)
+	}
+	if got := providertest.Shell(t, p, "claimed", "echo alive"); got != "alive\n" {
 		t.Errorf("it prints %q", got)
 	}
 }

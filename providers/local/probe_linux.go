@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/directory"
+	shared "github.com/sandgate/sandgate/providers/internal/record"
 	"github.com/sandgate/sandgate/providers/local/disk"
 	"github.com/sandgate/sandgate/providers/local/oci"
 )
@@ -46,26 +48,22 @@ func (p *Provider) checkMachine(ctx context.Context) error {
 }
 
 func (p *Provider) probe(ctx context.Context) (missing shortfalls, err error) {
-	random, err := newIncarnation()
-	if err != nil {
-		return nil, err
-	}
-	id := "probe." + random
+	id := "probe." + shared.Random()
 	held, err := p.locks.Acquire(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	b := p.layout.pooled(id)
-	defer func() { held.Release(!exists(string(b))) }()
+	d := p.layout.Pooled(id)
+	defer func() { held.Release(!d.Exists()) }()
 	spec := probeSpec()
 	// The next server removes a sandbox in this phase.
-	rec, conn, err := p.build(ctx, held, b, id, spec, templateOptions{}, phaseCreating)
+	rec, conn, err := p.store.Build(ctx, held, d, spec, directory.Creating)
 	if err != nil {
 		return nil, err
 	}
 	_ = conn.Close()
 	missing = p.inspect(rec, spec.Resources)
-	if err := p.destroy(ctx, held, b, id, rec); err != nil {
+	if err := p.destroy(ctx, held, d, id, rec); err != nil {
 		return missing, fmt.Errorf("a sandbox was started, but could not be removed: %w", err)
 	}
 	return missing, nil

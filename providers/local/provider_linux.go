@@ -2,7 +2,6 @@ package local
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,9 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/directory"
 	"github.com/sandgate/sandgate/providers/internal/ledger"
 	"github.com/sandgate/sandgate/providers/internal/lock"
 	"github.com/sandgate/sandgate/providers/internal/pool"
@@ -30,6 +28,7 @@ type Provider struct {
 	config      Config
 	log         *slog.Logger
 	layout      layout
+	store       *directory.Store[*record]
 	locks       *lock.Table
 	ledgers     *ledger.Directory
 	runtime     *oci.Runtime
@@ -50,7 +49,6 @@ type Provider struct {
 	stop       context.CancelCauseFunc
 
 	foreground foreground // creations that somebody waits for
-	pools      *pool.Controller[string, *claim]
 }
 
 var (
@@ -73,11 +71,10 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	p := &Provider{
 		config: config,
 		log:    config.Logger,
-		layout: layout(config.StateDir),
+		layout: layout{directory.Layout(config.StateDir)},
 
 		removals: newRemovals(),
 	}
-	p.pools = pool.New(poolDriver{p}, pool.Config{Log: p.log, Check: checkPool, Parallel: 1})
 	if err := p.layout.make(); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
@@ -87,7 +84,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if p.runtime, err = oci.New(config.Runtime, p.layout.runtime()); err != nil {
 		return nil, err
 	}
-	p.locks = lock.NewTable(p.layout.locks())
+	p.locks = lock.NewTable(p.layout.Locks())
 	if p.ledgers, err = ledger.Open(p.layout.ledgers()); err != nil {
 		return nil, err
 	}
@@ -115,6 +112,11 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		return nil, fmt.Errorf("user ids: %w", err)
 	}
 	p.warnOfOverlaps(ctx)
+	p.store = directory.NewStore(driver{p}, directory.Config[*record]{
+		Layout: p.layout.Layout, Locks: p.locks, Log: p.log, Read: readRecord, Fault: config.fault,
+		Pool: pool.Config{Log: p.log, Check: checkPool, Parallel: 1}, Prefix: "pool.",
+		Fixed: []any{p.runtime.Name, config.Transport, config.Profile, config.CgroupParent, p.agent, p.host.Root},
+	})
 	if p.adopted, err = p.recover(ctx); err != nil {
 		p.awaitBackground()
 		return nil, fmt.Errorf("finish what a previous server left half done: %w", err)
@@ -143,12 +145,12 @@ func (p *Provider) runtimeOf(rec *record) (*oci.Runtime, error) {
 
 // Close leaves all sandboxes running, unclaimed ones included.
 func (p *Provider) Close() error {
-	p.pools.Close()
+	p.store.Close()
 	p.stop(errClosed)
 	p.images.Close()
 	p.awaitBackground()
 	errs := []error{p.agentLock.Close()}
-	if entries, err := os.ReadDir(p.layout.sandboxes()); err == nil && len(entries) == 0 {
+	if names, err := p.layout.Names(); err == nil && len(names) == 0 {
 		p.cgroups.Prune()
 	}
 	return errors.Join(errs...)
@@ -170,12 +172,4 @@ func (p *Provider) awaitBackground() {
 	case <-done:
 	case <-time.After(closeTimeout):
 	}
-}
-
-func newIncarnation() (string, error) {
-	var b [8]byte
-	if _, err := unix.Getrandom(b[:], 0); err != nil {
-		return "", fmt.Errorf("random number: %w", err)
-	}
-	return hex.EncodeToString(b[:]), nil
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/directory"
 	shared "github.com/sandgate/sandgate/providers/internal/record"
 	"github.com/sandgate/sandgate/providers/local/oci"
 )
@@ -24,34 +25,26 @@ func (p *Provider) recover(ctx context.Context) (adopted int, err error) {
 		return 0, err
 	}
 	containers = append(containers, p.cgroups.Names()...)
-	pooled, err := os.ReadDir(p.layout.pool())
-	if err != nil {
-		return 0, err
-	}
-	entries, err := os.ReadDir(p.layout.sandboxes())
-	if err != nil {
-		return 0, err
-	}
 	known := make(map[string]bool)
 	var unfinished []string
-	for _, e := range entries {
-		rec, err := readRecord(p.layout.sandbox(e.Name()))
+	for d, err := range p.layout.All() {
+		if err != nil {
+			return 0, err
+		}
+		known[d.Name()] = true
+		rec, err := readRecord(d)
 		switch {
 		case err == nil:
-			known[rec.container(e.Name())] = true
+			known[rec.Container] = true
 		case !errors.Is(err, shared.ErrCorrupt) && !errors.Is(err, providers.ErrNotFound):
 			// Any container may belong to it, so none is removed as a stray.
 			containers = nil
 		}
-		if err == nil && rec.Phase == phaseActive {
+		if err == nil && rec.Phase == directory.Active {
 			adopted++
 		} else {
-			unfinished = append(unfinished, e.Name())
+			unfinished = append(unfinished, d.Name())
 		}
-	}
-	for _, e := range pooled {
-		known[e.Name()] = true
-		unfinished = append(unfinished, e.Name())
 	}
 	for _, id := range containers {
 		if !known[id] {
@@ -100,12 +93,12 @@ func (p *Provider) finish(ctx context.Context, names []string) {
 // forgetLocks removes lock files without a sandbox, which a server leaves if it
 // is killed between the two removals.
 func (p *Provider) forgetLocks(ctx context.Context) error {
-	entries, err := os.ReadDir(p.layout.locks())
+	entries, err := os.ReadDir(p.layout.Locks())
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if exists(string(p.layout.sandbox(e.Name()))) || exists(string(p.layout.pooled(e.Name()))) {
+		if p.layout.Sandbox(e.Name()).Exists() || p.layout.Pooled(e.Name()).Exists() {
 			continue
 		}
 		held, err := p.locks.Try(e.Name())
@@ -113,47 +106,40 @@ func (p *Provider) forgetLocks(ctx context.Context) error {
 			p.log.LogAttrs(ctx, slog.LevelWarn, "cannot remove an unused lock file", slog.String("name", e.Name()), slog.Any("error", err))
 		}
 		if held != nil {
-			held.Release(!exists(string(p.layout.sandbox(e.Name()))) && !exists(string(p.layout.pooled(e.Name()))))
+			held.Release(!p.layout.Sandbox(e.Name()).Exists() && !p.layout.Pooled(e.Name()).Exists())
 		}
 	}
 	return nil
 }
 
-// settled is the outcome of settle.
-type settled int
-
-const (
-	settledBusy    settled = iota // its lock is held
-	settledKept                   // it is whole
-	settledRemoved                // unless there is an error
-)
-
-// settle removes a sandbox that was never ready and is not being made, or whose
-// deletion has begun.
-func (p *Provider) settle(ctx context.Context, name string) (settled, error) {
+// settle removes what is half made or half deleted of a sandbox or pool member, or of
+// a container that belongs to none.
+func (p *Provider) settle(ctx context.Context, name string) (directory.Outcome, error) {
+	for _, d := range []directory.Dir{p.layout.Pooled(name), p.layout.Sandbox(name)} {
+		if d.Exists() {
+			return p.store.Settle(ctx, d)
+		}
+	}
 	held, err := p.locks.Try(name)
 	if err != nil || held == nil {
-		return settledBusy, err
+		return directory.Busy, err
 	}
-	b := p.layout.sandbox(name)
-	defer func() { held.Release(!exists(string(b))) }()
-	rec, err := readRecord(b)
-	switch {
-	case err == nil && rec.Phase == phaseActive && !p.removals.decided(name):
-		return settledKept, nil
-	case err == nil, errors.Is(err, shared.ErrCorrupt), errors.Is(err, providers.ErrNotFound):
-	default:
-		return settledKept, err
+	d := p.layout.Sandbox(name)
+	defer func() { held.Release(!d.Exists()) }()
+	// Another server may have claimed the member of this name meanwhile.
+	known, err := p.containers()
+	if err != nil || known[name] {
+		return directory.Kept, err
 	}
-	p.log.LogAttrs(ctx, slog.LevelInfo, "removing a half-made or half-deleted sandbox", slog.String("name", name))
-	return settledRemoved, p.destroy(ctx, held, b, rec.container(name), rec)
+	p.log.LogAttrs(ctx, slog.LevelInfo, "removing a container of no sandbox", slog.String("name", name))
+	return directory.Removed, p.destroy(ctx, held, d, name, nil)
 }
 
 // firstProcesses returns the first processes of all sandboxes, without the boot
 // id.
 func (p *Provider) firstProcesses() map[oci.Process]bool {
 	known := map[oci.Process]bool{}
-	for b, err := range p.layout.bundles() {
+	for b, err := range p.layout.All() {
 		if err != nil {
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/directory"
 	"github.com/sandgate/sandgate/providers/internal/lock"
 )
 
@@ -49,20 +50,28 @@ func (e *removalError) Error() string {
 
 func (e *removalError) Unwrap() error { return e.cause }
 
-// destroy removes a sandbox in any state. It can be repeated until it succeeds:
-// the directory, which marks that there is a sandbox, is removed last. The
-// caller holds the lock; rec may be nil.
+// Destroy removes a sandbox in any state.
 //
-// Steps can hang in the kernel, where no signal interrupts them. So destroy
+// Steps can hang in the kernel, where no signal interrupts them. So Destroy
 // returns when the context ends. The attempt then continues in the background
 // and takes the lock over from the caller.
-func (p *Provider) destroy(ctx context.Context, held *lock.Lock, b bundle, container string, rec *record) error {
+func (d driver) Destroy(ctx context.Context, held *lock.Lock, dir directory.Dir, container string, rec *record) error {
+	if err := d.p.destroy(ctx, held, dir, container, rec); err != nil {
+		return fmt.Errorf("sandbox %s is not removed yet: %w: %w", held.Name(), err, providers.ErrUnavailable)
+	}
+	return nil
+}
+
+func (p *Provider) destroy(ctx context.Context, held *lock.Lock, dir directory.Dir, container string, rec *record) error {
+	if rec != nil && rec.Phase == directory.Deleting {
+		p.removals.decide(held.Name())
+	}
 	work, stop := context.WithTimeoutCause(context.WithoutCancel(ctx), removeTimeout, errSlowRemoval)
 	attempt := &attempt{}
 	done := make(chan error, 1)
 	go func() {
 		defer stop()
-		done <- p.removeAll(work, attempt, b, container, rec)
+		done <- p.removeAll(work, attempt, bundle(dir), container, rec)
 	}()
 	finished := func(err error) {
 		n := p.removals.attempted(held.Name(), err)
@@ -87,7 +96,7 @@ func (p *Provider) destroy(ctx context.Context, held *lock.Lock, b bundle, conta
 	lent := held.Transfer()
 	p.background.Go(func() {
 		err := <-done
-		lent.Release(!exists(string(b)))
+		lent.Release(!dir.Exists())
 		finished(err)
 	})
 	return err
@@ -141,13 +150,7 @@ func (p *Provider) retryRemovals(ctx context.Context) {
 func (p *Provider) retryRemoval(ctx context.Context, name string) {
 	bounded, cancel := context.WithTimeoutCause(ctx, recoverTimeout, errSlowRemoval)
 	defer cancel()
-	var state settled
-	var err error
-	if exists(string(p.layout.pooled(name))) {
-		state, err = p.settlePooled(bounded, name)
-	} else {
-		state, err = p.settle(bounded, name)
-	}
+	state, err := p.settle(bounded, name)
 	var failed *removalError
 	switch {
 	case errors.As(err, &failed):
@@ -156,14 +159,9 @@ func (p *Provider) retryRemoval(ctx context.Context, name string) {
 		failed = &removalError{step: "read its state", cause: err}
 		n := p.removals.attempted(name, failed)
 		p.log.LogAttrs(ctx, slog.LevelWarn, "cannot read the state of a sandbox; retrying later", slog.String("name", name), slog.Int("failures", n), slog.Any("error", err))
-	case state == settledBusy:
+	case state == directory.Busy:
 		p.removals.later(name)
 	default:
 		p.removals.forget(name)
 	}
-}
-
-// notRemoved wraps a failed removal for a caller.
-func notRemoved(name string, err error) error {
-	return fmt.Errorf("sandbox %s is not removed yet: %w: %w", name, err, providers.ErrUnavailable)
 }

@@ -65,7 +65,7 @@ func (r *removals) attempted(name string, err error) int {
 	return f.failures
 }
 
-// decide records the decision to remove a sandbox whose record could not be
+// decide records the decision to remove a sandbox, whose record may not have been
 // written.
 func (r *removals) decide(name string) {
 	r.mu.Lock()

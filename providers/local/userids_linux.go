@@ -13,13 +13,13 @@ import (
 // reclaimIDs marks the user ids of running sandboxes as in use.
 func (p *Provider) reclaimIDs() error {
 	var errs []error
-	for b, err := range p.layout.bundles() {
+	for b, err := range p.layout.All() {
 		if err != nil {
 			return err
 		}
 		// recover takes care of unreadable records.
 		if rec, err := readRecord(b); err == nil && rec.UID != 0 {
-			errs = append(errs, p.userIDs.Reclaim(rec.UID, rec.container(b.name())))
+			errs = append(errs, p.userIDs.Reclaim(rec.UID, rec.Container))
 		}
 	}
 	return errors.Join(errs...)
@@ -28,7 +28,7 @@ func (p *Provider) reclaimIDs() error {
 // containers returns the names of all containers in the state directory.
 func (p *Provider) containers() (map[string]bool, error) {
 	known := make(map[string]bool)
-	for b, err := range p.layout.bundles() {
+	for b, err := range p.layout.All() {
 		if err != nil {
 			return nil, err
 		}
@@ -36,7 +36,10 @@ func (p *Provider) containers() (map[string]bool, error) {
 		if err != nil && !errors.Is(err, providers.ErrNotFound) && !errors.Is(err, shared.ErrCorrupt) {
 			return nil, err
 		}
-		known[b.name()], known[rec.container(b.name())] = true, true
+		known[b.Name()] = true
+		if rec != nil {
+			known[rec.Container] = true
+		}
 	}
 	return known, nil
 }

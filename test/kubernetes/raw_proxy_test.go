@@ -70,7 +70,7 @@ func startProxyServer(t *testing.T, config raw.Config, ports ...uint32) *proxySe
 			return nil
 		}
 		stopped = true
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 		defer cancel()
 		return errors.Join(r.client.Close(), srv.Shutdown(ctx), <-served, provider.Close())
 	}
@@ -123,7 +123,7 @@ func TestRawProxy(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 			defer cancel()
 			if err := s.Close(ctx); err != nil {
 				t.Error(err)
@@ -167,7 +167,7 @@ func TestRawProxy(t *testing.T) {
 			if strings.Contains(got, want) {
 				return time.Since(start)
 			}
-			if time.Since(start) > patience {
+			if time.Since(start) > waitTimeout {
 				t.Fatalf("%s: %q, never %q", script, got, want)
 			}
 		}

@@ -79,7 +79,7 @@ func (r *fakeContainer) run(ctx context.Context, command []string, stdin io.Read
 	return Result{Stdout: out.Bytes(), Stderr: errOut.Bytes(), Code: cmd.ProcessState.ExitCode()}, err
 }
 
-// rig is an Injector over directories of the test's own.
+// newInjector returns an Injector over directories of the test's own.
 func newInjector(t *testing.T, dirs ...string) (*Injector, *fakeContainer) {
 	t.Helper()
 	if _, err := builtAgent(); err != nil {

@@ -226,7 +226,7 @@ func TestCheckTransport(t *testing.T) {
 // its secret, whichever installer wrote it.
 func TestInjectWithAPort(t *testing.T) {
 	for _, without := range [][]string{nil, {"sh"}, {"sh", "python3"}} {
-		in, box := rig(t)
+		in, box := newInjector(t)
 		box.without = without
 		l, port := listen(t, ":0")
 		_ = l.Close()

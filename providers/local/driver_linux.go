@@ -1,0 +1,30 @@
+package local
+
+import (
+	"context"
+	"net"
+
+	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/directory"
+)
+
+// driver makes, observes and removes sandboxes for the Provider's directories.
+type driver struct{ p *Provider }
+
+func (d driver) Connect(ctx context.Context, dir directory.Dir, rec *record) (net.Conn, error) {
+	return d.p.connect(ctx, bundle(dir), rec)
+}
+
+func (d driver) Info(name string, rec *record) providers.Info { return d.p.info(name, rec) }
+
+func (d driver) Observe(_ context.Context, name string, rec *record) (providers.Info, error) {
+	return d.p.info(name, rec), nil
+}
+
+func (driver) Alive(context.Context) func(string, *record) (bool, error) {
+	return func(_ string, rec *record) (bool, error) { return rec.Init.Alive(), nil }
+}
+
+func (d driver) Removal(name string) (decided bool, failure string) {
+	return d.p.removals.decided(name), d.p.removals.reason(name)
+}
