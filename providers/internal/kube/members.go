@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// memberBeat is the time between two heartbeats of a member.
-	memberBeat = 3 * time.Second
+	// heartbeatInterval is the time between two heartbeats of a member.
+	heartbeatInterval = 3 * time.Second
 	// memberTimeout is how long a member is alive for the others without a heartbeat.
-	// The last one is seen, and its age looked at, once in memberBeat, so that a member
+	// The last one is seen, and its age looked at, once in heartbeatInterval, so that a member
 	// that crashes is noticed within memberTimeout and two memberBeats: 14 s.
 	memberTimeout = 8 * time.Second
 	// memberForgotten is when others remove a member that left without its own removal.
@@ -40,8 +40,8 @@ type Members struct {
 	Log       *slog.Logger
 }
 
-// beat is the last heartbeat of a member that this process has seen.
-type beat struct {
+// heartbeat is the last heartbeat of a member that this process has seen.
+type heartbeat struct {
 	count string
 	seen  time.Time // by this process's clock, which no other's need agree with
 }
@@ -49,9 +49,9 @@ type beat struct {
 // membership is one Join.
 type membership struct {
 	Members
-	self  string
-	count int64
-	beats map[string]beat
+	self       string
+	count      int64
+	heartbeats map[string]heartbeat
 }
 
 // Join implements providers.Membership.
@@ -61,14 +61,14 @@ func (m Members) Join(ctx context.Context, changed func(self string, live []stri
 		host = "unknown"
 	}
 	// An annotation's name has at most 63 characters.
-	j := &membership{Members: m, self: host[:min(len(host), 40)] + "-" + rand.Text()[:12], beats: make(map[string]beat)}
+	j := &membership{Members: m, self: host[:min(len(host), 40)] + "-" + rand.Text()[:12], heartbeats: make(map[string]heartbeat)}
 	j.self = strings.ToLower(j.self)
-	tick := time.NewTicker(memberBeat)
+	tick := time.NewTicker(heartbeatInterval)
 	defer tick.Stop()
 	var known []string
 	failing := false
 	for {
-		live, err := j.beat(ctx)
+		live, err := j.heartbeat(ctx)
 		switch {
 		case ctx.Err() != nil:
 		case err != nil && !failing:
@@ -83,7 +83,7 @@ func (m Members) Join(ctx context.Context, changed func(self string, live []stri
 		}
 		select {
 		case <-ctx.Done():
-			leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), memberBeat)
+			leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), heartbeatInterval)
 			defer cancel()
 			if err := j.leave(leave); err != nil {
 				m.Log.DebugContext(ctx, "this server's end is noticed late", "lease", m.Name, "error", err)
@@ -94,9 +94,9 @@ func (m Members) Join(ctx context.Context, changed func(self string, live []stri
 	}
 }
 
-// beat writes this member's heartbeat and returns the live members, in order.
-func (j *membership) beat(ctx context.Context) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, memberBeat)
+// heartbeat writes this member's heartbeat and returns the live members, in order.
+func (j *membership) heartbeat(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, heartbeatInterval)
 	defer cancel()
 	j.count++
 	var live []string
@@ -114,9 +114,9 @@ func (j *membership) leave(ctx context.Context) error {
 // look returns the live members of a Lease, and removes those that are long gone.
 func (j *membership) look(lease *coordination.Lease, now time.Time) []string {
 	live := []string{j.self}
-	for name := range j.beats {
+	for name := range j.heartbeats {
 		if _, ok := lease.Annotations[memberPrefix+name]; !ok {
-			delete(j.beats, name)
+			delete(j.heartbeats, name)
 		}
 	}
 	for key, count := range lease.Annotations {
@@ -124,10 +124,10 @@ func (j *membership) look(lease *coordination.Lease, now time.Time) []string {
 		if !ok || name == j.self {
 			continue
 		}
-		b, known := j.beats[name]
+		b, known := j.heartbeats[name]
 		if !known || b.count != count {
-			b = beat{count: count, seen: now}
-			j.beats[name] = b
+			b = heartbeat{count: count, seen: now}
+			j.heartbeats[name] = b
 		}
 		switch silent := now.Sub(b.seen); {
 		case silent > memberForgotten:

@@ -56,25 +56,25 @@ func TestMembers(t *testing.T) {
 		first.sees(t, time.Millisecond, 1)
 		second, third := join(t, to), join(t, to)
 		for _, m := range []*member{first, second, third} {
-			m.sees(t, 2*memberBeat, 3)
+			m.sees(t, 2*heartbeatInterval, 3)
 		}
 		if a, b := strings.Join(first.live, " "), strings.Join(second.live, " "); a != b || first.self == second.self {
 			t.Errorf("%s and %s", a, b)
 		}
 		third.leave()
-		first.sees(t, 2*memberBeat, 2)
+		first.sees(t, 2*heartbeatInterval, 2)
 
 		// The others notice a crash, and the one without the API server keeps its view.
 		refused := errors.New("the test cuts it off")
 		second.line.set(func(l *line) { l.refuse = refused })
-		first.sees(t, memberTimeout+2*memberBeat, 1)
+		first.sees(t, memberTimeout+2*heartbeatInterval, 1)
 		second.sees(t, 0, 2)
 		second.line.set(func(l *line) { l.refuse = nil })
-		first.sees(t, 2*memberBeat, 2)
+		first.sees(t, 2*heartbeatInterval, 2)
 
 		// A crashed member's annotation is removed.
 		second.line.set(func(l *line) { l.refuse = refused })
-		first.sees(t, memberForgotten+2*memberBeat, 1)
+		first.sees(t, memberForgotten+2*heartbeatInterval, 1)
 		if got := len(to.lease.Annotations); got != 1 {
 			t.Errorf("%d annotations: %v", got, to.lease.Annotations)
 		}

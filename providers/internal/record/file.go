@@ -10,8 +10,8 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// ErrCorrupt: the machine went down while the record was written. Nothing of the
-// sandbox can run then.
+// ErrCorrupt is the error of a record that the machine was writing when it went down.
+// Nothing of the sandbox can run then.
 var ErrCorrupt = errors.New("the sandbox's record cannot be read")
 
 // Read returns the record in a file. The error wraps providers.ErrNotFound if there is
