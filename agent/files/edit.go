@@ -51,7 +51,7 @@ func (s *Service) edit(ctx context.Context, v *paths.View, r *sandboxv1.EditFile
 		return nil, err
 	}
 	defer func() { _ = loc.Close() }()
-	unlock, err := s.locks.lock(ctx, loc)
+	unlock, err := s.locks.lock(ctx, loc, s.work)
 	if err != nil {
 		return nil, err
 	}

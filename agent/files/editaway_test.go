@@ -17,6 +17,35 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
+// Calls that wait for the lock of one file leave their slots to calls of others.
+func TestLockedFileHoldsNoSlots(t *testing.T) {
+	s, path := editable(t)
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Dir(path), &st); err != nil {
+		t.Fatal(err)
+	}
+	key := fileKey{dev: st.Dev, ino: st.Ino, name: filepath.Base(path)}
+	unlock, err := s.locks.lockKey(t.Context(), key, s.work)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edited := make(chan error, 2*maxWork)
+	for range cap(edited) {
+		go func() { edited <- editLast(unconfined(context.Background()), s, path) }()
+	}
+	queued(t, s, key, 1+cap(edited))
+	if _, err := s.StatFile(unconfined(t.Context()), &sandboxv1.StatFileRequest{Path: path}); err != nil {
+		t.Error(err)
+	}
+	unlock()
+	for range cap(edited) {
+		<-edited // all but the first may find their text replaced
+	}
+	if len(s.work) > 0 {
+		t.Errorf("%d slots are still held", len(s.work))
+	}
+}
+
 // An edit during a move or removal of its file does not restore the file: the calls take
 // effect one after the other.
 func TestEditBringsNothingBack(t *testing.T) {
@@ -36,7 +65,7 @@ func TestEditBringsNothingBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			key := fileKey{dev: st.Dev, ino: st.Ino, name: filepath.Base(path)}
-			unlock, err := s.locks.lockKey(t.Context(), key)
+			unlock, err := s.locks.lockKey(t.Context(), key, s.work)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -49,7 +49,7 @@ func (s *Service) MoveFile(ctx context.Context, r *sandboxv1.MoveFileRequest) (*
 		}
 	}
 	// Lock both names: an edit of the source must not restore it.
-	unlock, err := s.locks.lockBoth(ctx, from, to)
+	unlock, err := s.locks.lockBoth(ctx, from, to, s.work)
 	if err != nil {
 		return nil, asFault(r.GetDestination(), err)
 	}

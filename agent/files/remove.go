@@ -42,7 +42,7 @@ func (s *Service) remove(ctx context.Context, v *paths.View, r *sandboxv1.Remove
 	}
 	defer func() { _ = loc.Close() }()
 	// A running edit must not restore the file.
-	unlock, err := s.locks.lock(ctx, loc)
+	unlock, err := s.locks.lock(ctx, loc, s.walks)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,11 @@ func (s *Service) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadReque
 	defer func() { _ = view.Close() }()
 
 	u := &upload{service: s, view: view, limit: limits.GetMaxFileBytes()}
-	defer s.work.Do(u.abort)
+	defer func() {
+		if u.file != nil {
+			s.work.Do(u.file.abort)
+		}
+	}()
 	for {
 		msg := incoming{UploadRequest: &sandboxv1.UploadRequest{}}
 		err := stream.RecvMsg(&msg)
@@ -42,12 +46,7 @@ func (s *Service) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadReque
 		if err != nil {
 			return uploadEnd(err)
 		}
-		if err := s.work.Take(stream.Context()); err != nil {
-			return asFault("", err)
-		}
-		err = u.take(stream.Context(), &msg)
-		s.work.Release()
-		if err != nil {
+		if err := u.takeInSlot(stream.Context(), &msg); err != nil {
 			return err
 		}
 	}
@@ -79,6 +78,15 @@ type upload struct {
 	results []*sandboxv1.UploadResult
 	reply   int // bytes of the results
 	file    *intake
+}
+
+func (u *upload) takeInSlot(ctx context.Context, msg *incoming) error {
+	if err := u.service.work.Take(ctx); err != nil {
+		msg.chunk.Release()
+		return asFault("", err)
+	}
+	defer u.service.work.Release()
+	return u.take(ctx, msg)
 }
 
 // take handles one message. An error ends the stream.
@@ -130,12 +138,4 @@ func (u *upload) finish(ctx context.Context, t *sandboxv1.UploadTrailer) error {
 	}
 	u.results = append(u.results, result)
 	return nil
-}
-
-// abort leaves the target of the open file unchanged and keeps the part of a resumable
-// upload.
-func (u *upload) abort() {
-	if u.file != nil {
-		u.file.abort()
-	}
 }

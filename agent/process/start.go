@@ -144,7 +144,13 @@ func (s *Service) startRetrying(ctx context.Context, spec spawn.Spec) (*spawn.Pr
 	for try := 1; ; try++ {
 		var p *spawn.Process
 		var err error
-		s.starts.Do(func() { p, err = spawn.Start(spec) })
+		if err = s.starts.Take(ctx); err != nil {
+			return nil, err
+		}
+		func() {
+			defer s.starts.Release()
+			p, err = spawn.Start(spec)
+		}()
 		if !errors.Is(err, unix.EAGAIN) || try == tries {
 			return p, err
 		}

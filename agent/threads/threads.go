@@ -105,12 +105,15 @@ func (s Slots) Take(ctx context.Context) error {
 	}
 }
 
+// Retake waits for a slot, however long that takes. The caller must call Release.
+func (s Slots) Retake() { s <- struct{}{} }
+
 // Release frees a slot.
 func (s Slots) Release() { <-s }
 
 // Do calls f with a slot.
 func (s Slots) Do(f func()) {
-	s <- struct{}{}
+	s.Retake()
 	defer s.Release()
 	f()
 }
