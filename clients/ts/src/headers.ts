@@ -1,7 +1,7 @@
 /** The metadata that every call carries. */
 
 import { Metadata } from "@grpc/grpc-js";
-import { AuthenticationError, SandgateError } from "./errors.js";
+import { AuthenticationError, InvalidRequestError, SandgateError } from "./errors.js";
 import { cancelledBy, deadlineError, onAbort } from "./sleep.js";
 import type { Token } from "./token.js";
 
@@ -24,6 +24,7 @@ export interface CallHeaders {
  * Returns the metadata of a call; its own goes before the client's.
  *
  * @throws AuthenticationError when the token's source failed.
+ * @throws InvalidRequestError when the token cannot be sent in a header.
  */
 export async function headersOf(client: ClientHeaders, call: CallHeaders): Promise<Metadata> {
   const headers = new Metadata();
@@ -31,7 +32,12 @@ export async function headersOf(client: ClientHeaders, call: CallHeaders): Promi
     headers.set(key, value);
   }
   const { token } = client;
-  const now = typeof token === "string" ? token : await within(call, fromSource(token));
+  const now = (typeof token === "string" ? token : await within(call, fromSource(token))).trim();
+  // The error of gRPC would have the token in its text.
+  if (!/^[!-~]*$/.test(now)) {
+    const text = "the token cannot be sent: it must be printable ASCII without spaces (SANDGATE_TOKEN)";
+    throw new InvalidRequestError(text, { code: "INVALID_ARGUMENT" });
+  }
   if (now !== "") headers.set("authorization", `Bearer ${now}`);
   return headers;
 }

@@ -113,6 +113,15 @@ describe("a token that changes", () => {
     expect(fake.calls).toEqual([]);
   });
 
+  it("fails the call, without the token in the error, when a header cannot have it", async () => {
+    using client = new Client({ address: fake.address, token: () => "hidden\nmore" });
+    await expect(client.serverInfo()).rejects.toMatchObject({
+      name: "InvalidRequestError",
+      message: "the token cannot be sent: it must be printable ASCII without spaces (SANDGATE_TOKEN)",
+    });
+    expect(fake.calls).toEqual([]);
+  });
+
   it("holds no call longer than its deadline or its signal", async () => {
     using client = new Client({ address: fake.address, token: () => new Promise<string>(() => {}) });
     await expect(client.serverInfo({ timeoutMs: 10 })).rejects.toMatchObject({ code: "DEADLINE_EXCEEDED" });
