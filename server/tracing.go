@@ -56,14 +56,22 @@ func (t tracing) agentCalls() stats.Handler {
 		otelgrpc.WithPropagators(propagation.NewCompositeTextMapPropagator()), otelgrpc.WithMeterProvider(metricnoop.MeterProvider{}))}
 }
 
-// admittedCalls makes spans for the calls of SandboxService. A call whose
-// credentials were rejected gets none, so that a stranger cannot fill the queue.
+// admittedCalls makes spans for the calls of SandboxService. A call whose credentials
+// were rejected at once gets none. One whose credentials are not decided yet begins a
+// trace of its own, so that a caller without valid ones cannot have it sampled.
 type admittedCalls struct{ stats.Handler }
 
 func (h admittedCalls) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
 	c := callOf(ctx)
 	if c.refused != nil || c.audit.Operation == unknownOperation || !isSandboxService(info.FullMethodName) {
 		return ctx
+	}
+	if c.pending != nil {
+		md, _ := metadata.FromIncomingContext(ctx)
+		md = md.Copy()
+		md.Delete(protocol.TraceParentKey)
+		md.Delete(protocol.TraceStateKey)
+		return h.Handler.TagRPC(metadata.NewIncomingContext(ctx, md), info)
 	}
 	return h.Handler.TagRPC(ctx, info)
 }
