@@ -132,12 +132,17 @@ func moment(flag, text string) (time.Time, error) {
 	return at, nil
 }
 
+// tableRows is after how many rows the widths of a table's columns are set anew. The
+// table holds no more than that, whatever the size of the log.
+const tableRows = 1000
+
 // auditPrinter prints the records that its filter selects.
 type auditPrinter struct {
 	filter     auditFilter
 	json       bool
 	out        io.Writer
 	table      *tabwriter.Writer
+	rows       int // that the table holds
 	unreadable int
 }
 
@@ -222,8 +227,14 @@ func (p *auditPrinter) row(cells ...string) error {
 		}
 		cells[i] = c
 	}
-	_, err := fmt.Fprintln(p.out, strings.Join(cells, "\t"))
-	return err
+	if _, err := fmt.Fprintln(p.out, strings.Join(cells, "\t")); err != nil || p.table == nil {
+		return err
+	}
+	if p.rows++; p.rows < tableRows {
+		return nil
+	}
+	p.rows = 0
+	return p.table.Flush()
 }
 
 // what returns what a record is about beside its sandbox.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"text/tabwriter"
 	"time"
 
 	"gopkg.in/natefinch/lumberjack.v2"
@@ -159,13 +160,40 @@ func TestAuditReadsRotatedFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "other.log"), []byte("x\n"), 0o600); err != nil {
-		t.Fatal(err)
+	// The second is being written by logrotate.
+	for _, name := range []string{"other.log", "audit.log.1.gz"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("x\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var out syncBuffer
 	stderr, err := auditCmd(t.Context(), &out, "--output", "json", path)
 	if err != nil || stderr != "" || strings.Join(ids(t, out.String()), " ") != "0 1 2 3" {
 		t.Errorf("%s, %v, %s", out.String(), err, stderr)
+	}
+}
+
+// A table of a long log is printed while the log is read.
+func TestAuditTableIsPrintedInParts(t *testing.T) {
+	var log bytes.Buffer
+	to := server.NewAuditLog(&log)
+	for i := range tableRows + 1 {
+		if err := to.Audit(t.Context(), server.AuditRecord{SandboxID: fmt.Sprint(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	p := &auditPrinter{out: &out}
+	lines := 0
+	err := readAll(&log, func(raw []byte) error {
+		if lines++; lines == 1 {
+			p.table = tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+			p.out = p.table
+		}
+		return p.line(raw)
+	})
+	if got := strings.Count(out.String(), "\n"); err != nil || got != tableRows {
+		t.Errorf("%d lines before the end, %v", got, err)
 	}
 }
 

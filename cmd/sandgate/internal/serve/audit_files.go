@@ -56,9 +56,16 @@ func auditFiles(path string) ([]string, error) {
 	slices.SortFunc(files, func(a, b file) int {
 		return cmp.Or(a.modified.Compare(b.modified), strings.Compare(a.path, b.path))
 	})
+	plain := make(map[string]bool, len(files))
+	for _, f := range files {
+		plain[f.path] = true
+	}
 	var paths []string
 	for _, f := range files {
-		paths = append(paths, f.path)
+		// Beside its source, a compressed file is still being written.
+		if source, ok := strings.CutSuffix(f.path, ".gz"); !ok || !plain[source] {
+			paths = append(paths, f.path)
+		}
 	}
 	return append(paths, path), nil
 }
