@@ -46,7 +46,7 @@ func startProxyServer(t *testing.T, config raw.Config, ports ...uint32) *proxySe
 	t.Helper()
 	provider := openRaw(t, config)
 	srv, err := server.New(server.Config{
-		Provider: provider, Logger: config.Logger, Resolver: hereResolver{}, SpecSecret: []byte("test"),
+		Provider: provider, Logger: config.Logger, Resolver: hereResolver{}, SpecSecret: []byte("a secret of the tests"),
 		Templates: []policy.Template{{Name: "default", Network: providers.NetworkProxy, Egress: []*sandboxv1.EgressRule{
 			{Hosts: []string{"*"}, Ports: append([]uint32{80, 443}, ports...)}, {Cidrs: []string{"127.0.0.0/8"}, Ports: ports},
 		}}},
