@@ -228,6 +228,8 @@ func (g *httpGate) differs(r *http.Request) string {
 	}
 	name, problem := normalizeName(host)
 	switch {
+	case r.URL.Opaque != "": // It would replace the whole target, and could name another host.
+		return "the request's target is not a path"
 	case r.Method == http.MethodConnect:
 		return "a CONNECT request cannot go through another proxy"
 	case r.Host == "":

@@ -69,6 +69,7 @@ func TestInterceptLies(t *testing.T) {
 		"GET /ok/a HTTP/1.0" + end,
 		"GET https://other.test/ok/a HTTP/1.1\r\nHost: " + host + end,
 		"GET https://user@other.test/ok/a HTTP/1.1\r\nHost: " + host + end,
+		"GET x:http://other.test/ok/a HTTP/1.1\r\nHost: " + host + end,
 		"GET //other.test/ok/a HTTP/1.1\r\nHost: " + host + end,
 		"CONNECT other.test:443 HTTP/1.1\r\nHost: " + host + end,
 		"CONNECT " + host + " HTTP/1.1\r\nHost: " + host + end,
