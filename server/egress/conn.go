@@ -27,6 +27,7 @@ type Conn struct {
 	addr     netip.AddrPort
 	upstream *net.TCPConn
 	policy   atomic.Pointer[Policy] // for further connections of HTTP
+	further  *further
 
 	raw atomic.Bool // its bytes pass as they are
 
@@ -44,7 +45,7 @@ type Conn struct {
 func newConn(d *Dialer, policy *Policy, target Target, upstream *net.TCPConn) *Conn {
 	addr := upstream.RemoteAddr().(*net.TCPAddr).AddrPort()
 	c := &Conn{
-		dialer: d, target: target, upstream: upstream, cut: make(chan struct{}),
+		dialer: d, target: target, upstream: upstream, further: newFurther(), cut: make(chan struct{}),
 		addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()),
 	}
 	c.policy.Store(policy)
@@ -78,7 +79,7 @@ func (c *Conn) readsRequests() bool { return c.policy.Load().reads(c.target) }
 // It may be called while Relay runs.
 func (c *Conn) Traffic() (sent, received int64) { return c.sent.Load(), c.received.Load() }
 
-// Close resets the connection to the upstream. Relay then closes the client and
+// Close resets the connections to the upstream. Relay then closes the client and
 // returns an error.
 func (c *Conn) Close() error {
 	c.abort(net.ErrClosed)
@@ -89,6 +90,7 @@ func (c *Conn) abort(cause error) {
 	c.cutting.Do(func() {
 		c.cause = cause
 		close(c.cut)
+		c.further.end() // first, since a request whose connection breaks would open another
 		_ = c.upstream.SetLinger(0)
 		_ = c.upstream.Close()
 	})

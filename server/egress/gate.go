@@ -23,12 +23,10 @@ type httpGate struct {
 	denied   atomic.Pointer[Denied] // the first
 	handlers sync.WaitGroup
 
-	choose    sync.Once
-	transport *http.Transport
-
-	mu      sync.Mutex
-	opened  net.Conn // the connection of Open, until it is used
-	closing bool
+	mu        sync.Mutex
+	transport *http.Transport // nil before the first request
+	opened    net.Conn        // the connection of Open, until it is used
+	closing   bool
 }
 
 func (c *Conn) newGate(scheme string, back io.Reader) *httpGate {
@@ -55,10 +53,9 @@ func (g *httpGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.refuse(w, r, http.StatusForbidden, g.conn.target.denied(ReasonRequest, "").withMessage("%s", err))
 		return
 	}
-	g.choose.Do(func() { g.transport = g.newTransport(r.ProtoMajor == 2) })
 	proxy := httputil.ReverseProxy{
 		Rewrite:       g.rewrite,
-		Transport:     g.transport,
+		Transport:     g.transportFor(r),
 		FlushInterval: -1,
 		BufferPool:    chunkPool{},
 		ErrorLog:      quiet,
@@ -132,6 +129,15 @@ func (g *httpGate) refuse(w http.ResponseWriter, r *http.Request, status int, de
 	http.Error(w, denied.Error(), status)
 }
 
+func (g *httpGate) transportFor(r *http.Request) *http.Transport {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.transport == nil {
+		g.transport = g.newTransport(r.ProtoMajor == 2)
+	}
+	return g.transport
+}
+
 // newTransport speaks the program's protocol to the upstream: requests of HTTP/1
 // may ask for an upgrade, which HTTP/2 does not have.
 func (g *httpGate) newTransport(http2 bool) *http.Transport {
@@ -146,8 +152,8 @@ func (g *httpGate) newTransport(http2 bool) *http.Transport {
 			StrictMaxConcurrentRequests: true, MaxReceiveBufferPerConnection: upstreamWindow, MaxReceiveBufferPerStream: upstreamStreamWindow,
 		},
 		TLSClientConfig:    &tls.Config{ServerName: g.conn.target.host, RootCAs: g.conn.dialer.Roots, MinVersion: tls.VersionTLS12},
-		DisableCompression: true, IdleConnTimeout: g.conn.idle(), TLSHandshakeTimeout: g.conn.firstBytes(),
-		ExpectContinueTimeout: g.conn.firstBytes(), MaxResponseHeaderBytes: maxHead,
+		DisableCompression: true, MaxConnsPerHost: maxUpstreams, IdleConnTimeout: g.conn.idle(),
+		TLSHandshakeTimeout: g.conn.firstBytes(), ExpectContinueTimeout: g.conn.firstBytes(), MaxResponseHeaderBytes: maxHead,
 	}
 }
 
@@ -175,16 +181,19 @@ func (g *httpGate) begin() bool {
 	return !g.closing
 }
 
-// close ends the upstream's connections after the last request.
+// close ends the upstream's connections, and the requests that still run: nothing
+// reaches the program any more.
 func (g *httpGate) close() {
 	g.mu.Lock()
 	g.closing = true
+	transport := g.transport
 	g.mu.Unlock()
-	g.handlers.Wait()
-	g.choose.Do(func() {})
-	if g.transport != nil {
-		g.transport.CloseIdleConnections()
+	if transport != nil {
+		transport.CloseIdleConnections() // These end in order.
 	}
+	g.conn.further.end()
+	_ = g.conn.upstream.Close()
+	g.handlers.Wait()
 }
 
 // rewrite undoes what ReverseProxy does to a request besides hop-by-hop headers:
@@ -212,11 +221,7 @@ func (g *httpGate) dial(ctx context.Context) (net.Conn, error) {
 	if conn != nil {
 		return conn, nil
 	}
-	again, err := g.conn.dialer.dial(ctx, g.conn.policy.Load(), g.conn.target)
-	if err != nil {
-		return nil, err
-	}
-	return &upstreamConn{TCPConn: again, conn: g.conn, from: again}, nil
+	return g.conn.dialFurther(ctx)
 }
 
 // differs returns why the request is not for the target, empty if it is.
@@ -260,36 +265,4 @@ func keepUpgrade(header http.Header) {
 			return
 		}
 	}
-}
-
-// upstreamConn counts what it carries, and reads from what its connection has
-// sent already.
-type upstreamConn struct {
-	*net.TCPConn
-	conn *Conn
-	from io.Reader
-}
-
-func (u *upstreamConn) Read(p []byte) (int, error) {
-	n, err := u.from.Read(p)
-	u.conn.received.Add(int64(n))
-	u.conn.touch()
-	return n, err
-}
-
-func (u *upstreamConn) Write(p []byte) (int, error) {
-	n, err := u.TCPConn.Write(p)
-	u.conn.sent.Add(int64(n))
-	u.conn.touch()
-	return n, err
-}
-
-// ReadFrom hides that of TCPConn, which would not count.
-func (u *upstreamConn) ReadFrom(r io.Reader) (int64, error) {
-	return io.Copy(struct{ io.Writer }{u}, r)
-}
-
-// WriteTo hides that of TCPConn.
-func (u *upstreamConn) WriteTo(w io.Writer) (int64, error) {
-	return io.Copy(w, struct{ io.Reader }{u})
 }

@@ -88,8 +88,8 @@ func (g *httpGate) relay(client Client, from io.Reader, serve func(*http.Server,
 	}
 	_ = near.Close()
 	close(finished)
-	running.Wait()
 	g.close()
+	running.Wait()
 	if denied := g.denied.Load(); denied != nil {
 		return errors.Join(denied, err)
 	}
