@@ -34,21 +34,29 @@ func NewInjector(store *Store, tenant string, log *slog.Logger) *Injector {
 	return &Injector{store: store, tenant: tenant, log: log}
 }
 
+// maxPlaceholders bounds what placeholders make of a request's header: a secret may
+// be a thousand times as long.
+const maxPlaceholders = 4
+
 // Put implements egress.Secrets. It refuses a request with a placeholder outside
-// of its headers' values, and does not look into bodies.
+// of its headers' values, or with many, and does not look into bodies.
 func (j *Injector) Put(r *http.Request, host string, encrypted bool, secrets []egress.Secret) (func(http.Header), error) {
 	// A placeholder may be a part of a longer one.
 	ordered := slices.SortedStableFunc(slices.Values(secrets), func(a, b egress.Secret) int {
 		return cmp.Compare(len(b.Placeholder), len(a.Placeholder))
 	})
 	var put []Value
+	placeholders := 0
 	for _, s := range ordered {
-		placed, err := j.uses(r, s)
+		found, err := occurrences(r, s)
 		if err != nil {
 			return nil, err
 		}
-		if !placed {
+		if s.Placeholder != "" && found == 0 {
 			continue
+		}
+		if placeholders += found; placeholders > maxPlaceholders {
+			return nil, fmt.Errorf("the request has more than %d placeholders of secrets in its headers", maxPlaceholders)
 		}
 		if !encrypted {
 			return nil, errUnencrypted
@@ -69,22 +77,22 @@ func (j *Injector) Put(r *http.Request, host string, encrypted bool, secrets []e
 	return func(header http.Header) { redact(put, header) }, nil
 }
 
-// uses reports whether the request gets the secret.
-func (j *Injector) uses(r *http.Request, s egress.Secret) (bool, error) {
+// occurrences counts the secret's placeholder in the values of the headers.
+func occurrences(r *http.Request, s egress.Secret) (int, error) {
 	if s.Placeholder == "" {
-		return true, nil
+		return 0, nil
 	}
 	if strings.Contains(r.URL.Path+" "+r.URL.RawQuery+" "+r.Host, s.Placeholder) {
-		return false, fmt.Errorf("the placeholder of secret %s is allowed in headers only, not in the URL", s.Name)
+		return 0, fmt.Errorf("the placeholder of secret %s is allowed in headers only, not in the URL", s.Name)
 	}
-	found := false
+	found := 0
 	for name, values := range r.Header {
 		if strings.Contains(strings.ToLower(name), strings.ToLower(s.Placeholder)) {
-			return false, fmt.Errorf("the placeholder of secret %s is allowed in the values of headers only", s.Name)
+			return 0, fmt.Errorf("the placeholder of secret %s is allowed in the values of headers only", s.Name)
 		}
 		for _, value := range values {
 			credentials, _ := basicCredentials(value)
-			found = found || strings.Contains(value, s.Placeholder) || strings.Contains(credentials, s.Placeholder)
+			found += strings.Count(value, s.Placeholder) + strings.Count(credentials, s.Placeholder)
 		}
 	}
 	return found, nil

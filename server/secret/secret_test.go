@@ -205,6 +205,9 @@ func TestInject(t *testing.T) {
 		{"a placeholder in the query", byPlaceholder, "/?k=" + placeholder, "", false, "", "headers only"},
 		{"a placeholder as a name", byPlaceholder, "/", placeholder + ": x", false, "", "values of headers only"},
 		{"two at once", egress.Secret{Name: "git", Placeholder: placeholder}, "/", "X-Key: " + placeholder + placeholder, false, "X-Key: " + hidden + hidden, ""},
+		{"four at once", byPlaceholder, "/", "X-Key: " + strings.Repeat(placeholder, 4), false, "X-Key: " + strings.Repeat(hidden, 4), ""},
+		{"five at once", byPlaceholder, "/", "X-Key: " + strings.Repeat(placeholder, 5), false, "", "more than 4 placeholders"},
+		{"five at once in Basic", byPlaceholder, "/", "Authorization: Basic " + encoded("me:"+strings.Repeat(placeholder, 5)), false, "", "more than 4 placeholders"},
 		{"a placeholder of a missing secret", egress.Secret{Name: "file", Placeholder: placeholder}, "/", "X-Key: " + placeholder, false, "", "cannot read secret file"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -244,6 +247,21 @@ func TestPlaceholderWithinAnother(t *testing.T) {
 	})
 	if err != nil || request.Header.Get("X") != hidden+" "+hidden {
 		t.Errorf("%v, %v", err, request.Header)
+	}
+}
+
+// The bound is of all placeholders of a request together.
+func TestPlaceholdersAreBounded(t *testing.T) {
+	secrets := []egress.Secret{{Name: "git", Placeholder: placeholder}, {Name: "env", Placeholder: "another-" + placeholder}}
+	for n, refused := range map[int]bool{2: false, 3: true} {
+		request := &http.Request{URL: &url.URL{Path: "/"}, Header: http.Header{}}
+		for range n {
+			request.Header.Add("X", placeholder)
+			request.Header.Add("Y", "another-"+placeholder)
+		}
+		if _, err := injector(t).Put(request, "a.example", true, secrets); (err != nil) != refused {
+			t.Errorf("%d of two: %v", n, err)
+		}
 	}
 }
 
