@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/agentconn"
 	"github.com/sandgate/sandgate/server/egress"
@@ -77,6 +79,9 @@ var (
 // maxDials bounds the concurrent attempts to connect to agents: after a start there
 // may be many sandboxes.
 const maxDials = 16
+
+// maxLookups bounds the sandboxes that Refresh looks up at a time.
+const maxLookups = 16
 
 // Carrier carries the connections of sandboxes.
 type Carrier struct {
@@ -216,17 +221,24 @@ func (c *Carrier) Wait() {
 }
 
 // Refresh applies the present rules to all connections, new and open, after
-// Config.Policy has changed. Where a sandbox cannot be looked up, it allows nothing
-// until the stream to its agent is opened again.
+// Config.Policy has changed. Where a sandbox cannot be looked up, it allows nothing,
+// and has the stream to its agent opened again, which looks until it succeeds.
 func (c *Carrier) Refresh(ctx context.Context) {
 	c.mu.Lock()
 	holders := slices.Collect(maps.Values(c.holders))
 	c.mu.Unlock()
+	var looks errgroup.Group
+	looks.SetLimit(maxLookups)
 	for _, h := range holders {
-		if err := h.refresh(ctx); err != nil {
-			c.cfg.Log.WarnContext(ctx, "new network rules could not be applied to a sandbox: all connections are denied",
-				"sandbox_id", h.key.ID, "tenant", h.key.Tenant, "error", err)
-			h.set(nil, nil)
-		}
+		looks.Go(func() error {
+			if err := h.refresh(ctx); err != nil {
+				c.cfg.Log.WarnContext(ctx, "new network rules could not be applied to a sandbox: all connections are denied until they can",
+					"sandbox_id", h.key.ID, "tenant", h.key.Tenant, "error", err)
+				h.set(nil, nil)
+				h.reopen(err)
+			}
+			return nil
+		})
 	}
+	_ = looks.Wait()
 }

@@ -186,6 +186,28 @@ func TestUpdate(t *testing.T) {
 	close(kept.done)
 }
 
+// A sandbox that cannot be looked up when the configuration changes has no connection,
+// until its stream is opened again.
+func TestRefreshFails(t *testing.T) {
+	port := echo(t)
+	h := start(t, 4, allow(port))
+	stream := h.hold(t)
+	announce(t, stream, 1, "ok.example", port)
+	next(t, h.carried)
+	h.mu.Lock()
+	h.fail = errors.New("the provider does not answer")
+	h.mu.Unlock()
+	h.carrier.Refresh(t.Context())
+	if e := next(t, h.ended); e.Err == nil {
+		t.Errorf("the open connection: %+v", e)
+	}
+	stream = next(t, h.accepted)
+	announce(t, stream, 2, "ok.example", port)
+	if c := next(t, h.carried); c.id != 2 {
+		t.Errorf("id %d", c.id)
+	}
+}
+
 // An agent that ends its stream, and keeps its connection, does not get back the
 // rules that the sandbox had when it connected. Nor does an update that comes late
 // bring back rules that another has replaced.

@@ -57,6 +57,7 @@ type holder struct {
 	rules      []byte // the sandbox's own, as applied last
 	policy     *egress.Policy
 	conns      map[*egress.Conn]struct{}
+	endStream  context.CancelCauseFunc // ends the present stream; nil before the first
 	suppressed int64
 }
 
@@ -109,6 +110,9 @@ func (h *holder) serve(ctx context.Context) error {
 	var carried sync.WaitGroup
 	defer carried.Wait()
 	defer cancel(errors.New("the stream for the sandbox's connections broke"))
+	h.mu.Lock()
+	h.endStream = cancel // before the rules are loaded, so that a reopen after that counts
+	h.mu.Unlock()
 	agent, err := h.connect(ctx)
 	if err != nil {
 		return err
@@ -194,6 +198,16 @@ func (h *holder) set(policy *egress.Policy, rules []byte) {
 		if conn.Apply(policy) != nil {
 			_ = conn.Close()
 		}
+	}
+}
+
+// reopen ends the stream, with its connections. The next one begins with the rules of
+// then.
+func (h *holder) reopen(cause error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.endStream != nil {
+		h.endStream(fmt.Errorf("look up the sandbox: %w", cause))
 	}
 }
 

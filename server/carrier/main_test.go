@@ -87,11 +87,16 @@ type substrate struct {
 	mu   sync.Mutex
 	info providers.Info
 	gone bool
+	fail error // of the next Get
 }
 
 func (p *substrate) Get(context.Context, string) (providers.Info, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if err := p.fail; err != nil {
+		p.fail = nil
+		return providers.Info{}, err
+	}
 	if p.gone {
 		return providers.Info{}, providers.ErrNotFound
 	}
