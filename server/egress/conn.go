@@ -28,6 +28,7 @@ type Conn struct {
 	upstream *net.TCPConn
 	policy   atomic.Pointer[Policy] // for further connections of HTTP
 	further  *further
+	requests running
 
 	raw atomic.Bool // its bytes pass as they are
 
@@ -59,7 +60,8 @@ func (c *Conn) Target() Target { return c.target }
 func (c *Conn) Addr() netip.AddrPort { return c.addr }
 
 // Apply puts the connection under a newer policy. It returns a *Denied if the
-// policy does not allow it, or allows only some requests while the connection's
+// policy does not allow it or one of its running requests, such as an upgraded one, or
+// has no more a secret that it got, or allows only some requests while the connection's
 // bytes pass unread; the caller then closes it.
 func (c *Conn) Apply(policy *Policy) error {
 	if err := policy.CheckAddr(c.target, c.addr.Addr()); err != nil {
@@ -69,7 +71,10 @@ func (c *Conn) Apply(policy *Policy) error {
 	if c.raw.Load() && policy.reads(c.target) {
 		return c.target.denied(ReasonRequest, "").withMessage("the rules now read its requests; connect again")
 	}
-	return nil
+	if err := c.further.check(policy, c.target); err != nil {
+		return err
+	}
+	return c.requests.check(policy, c.target)
 }
 
 // readsRequests reports whether each request of the connection is checked.

@@ -43,12 +43,14 @@ func (g *httpGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.refuse(w, r, http.StatusMisdirectedRequest, g.conn.target.denied(ReasonHost, "").withMessage("%s", problem))
 		return
 	}
-	if denied := g.conn.policy.Load().checkRequest(g.conn.target, r); denied != nil {
+	policy, end := g.conn.requests.begin(&g.conn.policy, r)
+	defer end()
+	if denied := policy.checkRequest(g.conn.target, r); denied != nil {
 		g.refuse(w, r, http.StatusForbidden, denied)
 		return
 	}
 	keepUpgrade(r.Header)
-	redact, err := g.put(r)
+	redact, err := g.put(policy, r)
 	if err != nil {
 		g.refuse(w, r, http.StatusForbidden, g.conn.target.denied(ReasonRequest, "").withMessage("%s", err))
 		return
@@ -88,8 +90,8 @@ func (g *httpGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // put puts the policy's secrets into the request.
-func (g *httpGate) put(r *http.Request) (redact func(http.Header), err error) {
-	secrets := g.conn.policy.Load().secrets(g.conn.target, r)
+func (g *httpGate) put(policy *Policy, r *http.Request) (redact func(http.Header), err error) {
+	secrets := policy.secrets(g.conn.target, r)
 	switch {
 	case len(secrets) == 0:
 		return nil, nil

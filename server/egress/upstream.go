@@ -42,7 +42,27 @@ func (c *Conn) dialFurther(ctx context.Context) (net.Conn, error) {
 		_ = upstream.Close()
 		return nil, net.ErrClosed
 	}
+	if err := again.check(c.policy.Load(), c.target); err != nil { // It may be newer.
+		_ = again.Close()
+		return nil, err
+	}
 	return again, nil
+}
+
+// check returns a *Denied if the policy does not allow one of the addresses.
+func (f *further) check(policy *Policy, target Target) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for conn := range f.conns {
+		if err := conn.check(policy, target); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *upstreamConn) check(policy *Policy, target Target) error {
+	return policy.CheckAddr(target, u.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap())
 }
 
 // add reports false after end.

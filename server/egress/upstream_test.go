@@ -3,6 +3,7 @@ package egress
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // TestUpgradeEndsWithTheProgram: an upgraded connection ends when the program goes,
@@ -166,5 +169,69 @@ func TestUpstreamsAreReplaced(t *testing.T) {
 		}
 		client.CloseIdleConnections()
 		_ = wait(t, done)
+	}
+}
+
+// TestApplyToRunningRequests: new rules that do not allow a request, or give it another
+// secret, do not leave it running, be it upgraded or its response a stream.
+func TestApplyToRunningRequests(t *testing.T) {
+	i := newIntercepted(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)
+		if r.Header.Get("Upgrade") == "" {
+			_ = control.Flush()
+			<-r.Context().Done()
+			return
+		}
+		conn, buffered, err := control.Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprint(buffered, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		_ = buffered.Flush()
+		_, _ = io.Copy(conn, buffered)
+	}))
+	port := uint32(i.target.Port())
+	with := func(rule *sandboxv1.EgressRule) *Policy {
+		return compile(t, template(at(rule, port), at(cidrs("127.0.0.0/8"), port)))
+	}
+	i.policy = with(withSecret(limited(hosts("*"), []string{"GET"}, "/a/*", "/b/*"), "token"))
+	narrower := map[string]*Policy{
+		"another path":   with(withSecret(limited(hosts("*"), []string{"GET"}, "/b/*"), "token")),
+		"another method": with(withSecret(limited(hosts("*"), []string{"POST"}, "/a/*"), "token")),
+		"another secret": with(withSecret(limited(hosts("*"), []string{"GET"}, "/a/*"), "other")),
+		"no secret":      with(hosts("*")),
+		"nothing":        nil,
+	}
+	for name, headers := range map[string]string{"a stream": "", "an upgrade": "Connection: Upgrade\r\nUpgrade: websocket\r\n"} {
+		for why, policy := range narrower {
+			t.Run(name+", "+why, func(t *testing.T) {
+				upstream, err := i.dialer.Open(t.Context(), i.policy, i.target)
+				if err != nil {
+					t.Fatal(err)
+				}
+				upstream.Intercept(func() (*Authority, error) { return i.authority, nil }, i.secrets)
+				near, client := pair(t)
+				done := run(t, upstream, client)
+				conn := tls.Client(near, &tls.Config{RootCAs: i.roots, ServerName: "example.com"})
+				send(t, conn, "GET /a/x HTTP/1.1\r\nHost: "+i.target.String()+"\r\n"+headers+"\r\n")
+				if response, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || response.StatusCode >= 400 {
+					t.Fatalf("got %v, %v", response, err)
+				}
+				if err := upstream.Apply(with(withSecret(limited(hosts("*"), []string{"GET"}, "/a/*"), "token"))); err != nil {
+					t.Errorf("rules that allow it: %v", err)
+				}
+				var denied *Denied
+				if err := upstream.Apply(policy); !errors.As(err, &denied) {
+					t.Errorf("got %v", err)
+				}
+				_ = upstream.Close() // as Apply's caller does
+				_ = wait(t, done)
+				if len(upstream.requests.requests) > 0 {
+					t.Error("the request counts after its end")
+				}
+			})
+		}
 	}
 }
