@@ -29,6 +29,9 @@ func newFurther() *further {
 
 // dialFurther connects under the present policy, unless the Conn has ended.
 func (c *Conn) dialFurther(ctx context.Context) (net.Conn, error) {
+	if c.further.ctx.Err() != nil { // AfterFunc would come late.
+		return nil, net.ErrClosed
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(c.further.ctx, cancel)
