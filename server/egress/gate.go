@@ -91,16 +91,16 @@ func (g *httpGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // put puts the policy's secrets into the request.
 func (g *httpGate) put(policy *Policy, r *http.Request) (redact func(http.Header), err error) {
-	secrets := policy.secrets(g.conn.target, r)
+	given, all := policy.secrets(g.conn.target, r), policy.allSecrets(g.conn.target)
 	switch {
-	case len(secrets) == 0:
+	case len(all) == 0, len(given) == 0 && g.conn.secrets == nil:
 		return nil, nil
 	case g.conn.secrets == nil:
 		return nil, errors.New("the server has no secrets")
-	case r.Method == http.MethodTrace:
+	case len(given) > 0 && r.Method == http.MethodTrace:
 		return nil, errors.New("the answer to a TRACE request would have the secret")
 	}
-	return g.conn.secrets.Put(r, g.conn.target.host, g.scheme == "https", secrets)
+	return g.conn.secrets.Put(r, g.conn.target.host, g.scheme == "https", given, all)
 }
 
 // redacting redacts the headers of informational responses, which ReverseProxy

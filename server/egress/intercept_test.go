@@ -22,12 +22,12 @@ import (
 // stamp is Secrets that adds a secret and removes it from answers.
 type stamp struct{}
 
-func (stamp) Put(r *http.Request, _ string, encrypted bool, secrets []Secret) (func(http.Header), error) {
+func (stamp) Put(r *http.Request, _ string, encrypted bool, secrets, all []Secret) (func(http.Header), error) {
 	if !encrypted {
 		return nil, errors.New("use https")
 	}
-	if len(secrets) != 1 {
-		return nil, fmt.Errorf("%v", secrets)
+	if len(secrets) != 1 || len(all) != 1 {
+		return nil, fmt.Errorf("%v of %v", secrets, all)
 	}
 	if r.URL.Path == "/forbidden" {
 		return nil, errors.New("the path is not allowed")

@@ -275,6 +275,11 @@ func TestSecretsOfRequests(t *testing.T) {
 			t.Errorf("%v: read %t", c, policy.reads(target))
 		}
 	}
+	for host, want := range map[string]int{"a.example": 4, "b.example": 2, "free.test": 0} {
+		if got := policy.allSecrets(parse(t, host, 443)); len(got) != want {
+			t.Errorf("%s: all secrets are %v", host, got)
+		}
+	}
 	if err := policy.Check(parse(t, "b.example", 80)); err != nil {
 		t.Errorf("a free rule's port: %v", err)
 	}

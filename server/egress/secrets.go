@@ -26,11 +26,12 @@ type Secret struct {
 
 // Secrets puts secrets into requests. It must be safe for concurrent use.
 type Secrets interface {
-	// Put puts the secrets into the header of a request for host. Without
+	// Put puts the secrets of given into the header of a request for host. Without
 	// encryption it must refuse a request that needs one. The program reads the
-	// error's text. redact removes what was put from the header of a response, or
-	// from its trailers; nil if nothing was.
-	Put(r *http.Request, host string, encrypted bool, secrets []Secret) (redact func(http.Header), err error)
+	// error's text. redact removes them, and those of all, from the header of a
+	// response, or from its trailers; nil if there are none: an upstream may have kept
+	// a secret of an earlier request.
+	Put(r *http.Request, host string, encrypted bool, given, all []Secret) (redact func(http.Header), err error)
 }
 
 var (
@@ -108,6 +109,19 @@ func (p *Policy) secrets(target Target, r *http.Request) []Secret {
 			}
 			same := func(s Secret) bool { return s.Header == one.secret.Header && s.Placeholder == one.secret.Placeholder }
 			if !slices.ContainsFunc(found, same) {
+				found = append(found, *one.secret)
+			}
+		}
+	}
+	return found
+}
+
+// allSecrets returns the secrets of all requests for the target.
+func (p *Policy) allSecrets(target Target) []Secret {
+	var found []Secret
+	for _, l := range p.layers {
+		for _, one := range l.limited {
+			if one.secretFor(target) {
 				found = append(found, *one.secret)
 			}
 		}

@@ -78,8 +78,8 @@ type counted struct {
 	last  int64
 }
 
-func (c *counted) Put(r *http.Request, host string, encrypted bool, secrets []Secret) (func(http.Header), error) {
-	redact, err := c.Secrets.Put(r, host, encrypted, secrets)
+func (c *counted) Put(r *http.Request, host string, encrypted bool, given, all []Secret) (func(http.Header), error) {
+	redact, err := c.Secrets.Put(r, host, encrypted, given, all)
 	if c.calls.Add(1) == c.last {
 		close(c.all)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -40,12 +41,12 @@ const maxPlaceholders = 4
 
 // Put implements egress.Secrets. It refuses a request with a placeholder outside
 // of its headers' values, or with many, and does not look into bodies.
-func (j *Injector) Put(r *http.Request, host string, encrypted bool, secrets []egress.Secret) (func(http.Header), error) {
+func (j *Injector) Put(r *http.Request, host string, encrypted bool, given, all []egress.Secret) (func(http.Header), error) {
 	// A placeholder may be a part of a longer one.
-	ordered := slices.SortedStableFunc(slices.Values(secrets), func(a, b egress.Secret) int {
+	ordered := slices.SortedStableFunc(slices.Values(given), func(a, b egress.Secret) int {
 		return cmp.Compare(len(b.Placeholder), len(a.Placeholder))
 	})
-	var put []Value
+	known := map[string]Value{}
 	placeholders := 0
 	for _, s := range ordered {
 		found, err := occurrences(r, s)
@@ -61,20 +62,39 @@ func (j *Injector) Put(r *http.Request, host string, encrypted bool, secrets []e
 		if !encrypted {
 			return nil, errUnencrypted
 		}
-		value, err := j.store.Get(j.tenant, s.Name, host)
+		value, err := j.get(s.Name, host)
 		if err != nil {
-			j.store.logged.Do(func() {
-				j.log.Warn("a secret cannot be put into a request", "tenant", j.tenant, "secret", s.Name, "host", host, "error", err)
-			})
-			return nil, fmt.Errorf("the server cannot read secret %s for %s", s.Name, host)
+			return nil, err
 		}
 		place(r, s, value)
-		put = append(put, value)
+		known[s.Name] = value
 	}
-	if len(put) == 0 {
+	for _, s := range all {
+		if _, ok := known[s.Name]; ok {
+			continue
+		}
+		// One that cannot be read now is in a response only if it could be read before.
+		if value, err := j.get(s.Name, host); err == nil {
+			known[s.Name] = value
+		}
+	}
+	if len(known) == 0 {
 		return nil, nil
 	}
-	return func(header http.Header) { redact(put, header) }, nil
+	values := slices.Collect(maps.Values(known))
+	return func(header http.Header) { redact(values, header) }, nil
+}
+
+// get reads a secret. The program reads the error's text, which says less than the log.
+func (j *Injector) get(name, host string) (Value, error) {
+	value, err := j.store.Get(j.tenant, name, host)
+	if err != nil {
+		j.store.logged.Do(func() {
+			j.log.Warn("a secret cannot be read for a request", "tenant", j.tenant, "secret", name, "host", host, "error", err)
+		})
+		return Value{}, fmt.Errorf("the server cannot read secret %s for %s", name, host)
+	}
+	return value, nil
 }
 
 // occurrences counts the secret's placeholder in the values of the headers.

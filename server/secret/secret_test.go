@@ -218,7 +218,7 @@ func TestInject(t *testing.T) {
 			if name, value, ok := strings.Cut(c.header, ": "); ok {
 				request.Header.Set(name, value)
 			}
-			_, err = injector(t).Put(request, "a.example", !c.plain, []egress.Secret{c.secret})
+			_, err = injector(t).Put(request, "a.example", !c.plain, []egress.Secret{c.secret}, nil)
 			if c.refused != "" {
 				if err == nil || !strings.Contains(err.Error(), c.refused) || strings.Contains(err.Error(), "hunter2") {
 					t.Fatalf("got %v", err)
@@ -244,7 +244,7 @@ func TestPlaceholderWithinAnother(t *testing.T) {
 	request := &http.Request{URL: &url.URL{Path: "/"}, Header: http.Header{"X": {placeholder + "-more " + placeholder}}}
 	_, err := injector(t).Put(request, "a.example", true, []egress.Secret{
 		{Name: "env", Placeholder: placeholder}, {Name: "git", Placeholder: placeholder + "-more"},
-	})
+	}, nil)
 	if err != nil || request.Header.Get("X") != hidden+" "+hidden {
 		t.Errorf("%v, %v", err, request.Header)
 	}
@@ -259,7 +259,7 @@ func TestPlaceholdersAreBounded(t *testing.T) {
 			request.Header.Add("X", placeholder)
 			request.Header.Add("Y", "another-"+placeholder)
 		}
-		if _, err := injector(t).Put(request, "a.example", true, secrets); (err != nil) != refused {
+		if _, err := injector(t).Put(request, "a.example", true, secrets, nil); (err != nil) != refused {
 			t.Errorf("%d of two: %v", n, err)
 		}
 	}
@@ -267,7 +267,7 @@ func TestPlaceholdersAreBounded(t *testing.T) {
 
 func TestResponseHasNoSecret(t *testing.T) {
 	request := &http.Request{URL: &url.URL{Path: "/"}, Header: http.Header{}}
-	redact, err := injector(t).Put(request, "a.example", true, []egress.Secret{{Name: "git", Header: "Authorization", User: "x"}})
+	redact, err := injector(t).Put(request, "a.example", true, []egress.Secret{{Name: "git", Header: "Authorization", User: "x"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,4 +289,23 @@ func TestResponseHasNoSecret(t *testing.T) {
 			t.Fatalf("got %v", header)
 		}
 	})
+}
+
+// A response may have a secret that its request did not get: the upstream kept it from
+// an earlier one.
+func TestResponseHasNoSecretOfAnotherRequest(t *testing.T) {
+	all := []egress.Secret{
+		{Name: "git", Placeholder: placeholder}, {Name: "env", Header: "X-Key"}, {Name: "file", Header: "X-Other"}, // not this tenant's
+	}
+	for name, given := range map[string][]egress.Secret{"an unused placeholder": all[:1], "none of the path": nil} {
+		redact, err := injector(t).Put(&http.Request{URL: &url.URL{Path: "/"}, Header: http.Header{}}, "a.example", true, given, all)
+		if err != nil || redact == nil {
+			t.Fatalf("%s: %v, redacted: %t", name, err, redact != nil)
+		}
+		header := http.Header{"X-Stored": {"Bearer " + hidden}, "X-Other": {"other"}}
+		redact(header)
+		if header.Get("X-Stored") != redacted || header.Get("X-Other") != "other" {
+			t.Errorf("%s: %v", name, header)
+		}
+	}
 }
