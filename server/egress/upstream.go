@@ -15,7 +15,7 @@ const maxUpstreams = 16
 // are being opened.
 type further struct {
 	ctx    context.Context //nolint:containedctx // of the dials, which go on when a request has ended
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 
 	mu    sync.Mutex
 	conns map[*upstreamConn]struct{}
@@ -23,7 +23,7 @@ type further struct {
 
 func newFurther() *further {
 	f := &further{conns: make(map[*upstreamConn]struct{})}
-	f.ctx, f.cancel = context.WithCancel(context.Background())
+	f.ctx, f.cancel = context.WithCancelCause(context.Background())
 	return f
 }
 
@@ -32,9 +32,9 @@ func (c *Conn) dialFurther(ctx context.Context) (net.Conn, error) {
 	if c.further.ctx.Err() != nil { // AfterFunc would come late.
 		return nil, net.ErrClosed
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stop := context.AfterFunc(c.further.ctx, cancel)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(c.further.ctx, func() { cancel(net.ErrClosed) })
 	defer stop()
 	upstream, err := c.dialer.dial(ctx, c.policy.Load(), c.target)
 	if err != nil {
@@ -89,7 +89,7 @@ func (f *further) remove(conn *upstreamConn) {
 func (f *further) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.cancel()
+	f.cancel(net.ErrClosed)
 	for conn := range f.conns {
 		_ = conn.SetLinger(0)
 		_ = conn.TCPConn.Close()

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -121,7 +122,7 @@ func TestUpstreamsAreBounded(t *testing.T) {
 	protocols.SetHTTP2(true)
 	transport := &http.Transport{
 		Protocols: &protocols, TLSClientConfig: &tls.Config{RootCAs: i.roots}, MaxConnsPerHost: 1,
-		Dial: func(string, string) (net.Conn, error) { return near, nil },
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return near, nil },
 	}
 	var sent sync.WaitGroup
 	for range requests {
@@ -158,8 +159,7 @@ func TestUpstreamsAreReplaced(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
 		near, done := i.open(t)
 		client := i.client(t, http2)
-		client.Transport.(*http.Transport).DialContext = nil
-		client.Transport.(*http.Transport).Dial = func(string, string) (net.Conn, error) { return near, nil }
+		client.Transport.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) { return near, nil }
 		for n := range 3 * maxUpstreams {
 			response, err := client.Get("https://" + i.target.String() + "/")
 			if err != nil || response.StatusCode != http.StatusOK {
