@@ -68,6 +68,7 @@ type request struct {
 	spec    providers.Spec
 	exists  bool // it may exceed the quotas
 	decided bool
+	left    bool // its caller has gone
 	err     error
 }
 
@@ -188,11 +189,11 @@ func (b *Book) reserve(ctx context.Context, r request) error {
 		if b.withdraw(&r) {
 			return r.err
 		}
-		if !errors.Is(err, errUnseen) {
-			return err
+		if errors.Is(err, errUnseen) {
+			err = b.listUnseen(ctx, seen)
 		}
-		if err := b.listUnseen(ctx, seen); err != nil {
-			return err
+		if err != nil {
+			return b.leave(&r, err)
 		}
 	}
 }
@@ -237,10 +238,27 @@ func (b *Book) withdraw(r *request) (decided bool) {
 	return r.decided
 }
 
+// leave gives a request up, which another call may be writing. It returns err, or the
+// result if there is one.
+func (b *Book) leave(r *request, err error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r.decided {
+		return r.err
+	}
+	r.left = true
+	return err
+}
+
 // Settle ends a reservation with the incarnation that exists now, or "" for none.
 func (b *Book) Settle(name, incarnation string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.settle(name, incarnation)
+}
+
+// settle needs b.mu.
+func (b *Book) settle(name, incarnation string) {
 	b.touch(name)
 	n := b.names[name]
 	if n == nil {

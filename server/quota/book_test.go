@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -355,6 +356,42 @@ func TestCancelled(t *testing.T) {
 	if err := create(t, s, b, "b", specOf("t", "", 0)); err != nil {
 		t.Error(err)
 	}
+}
+
+// A creation whose caller gives up while another call writes its reservation leaves
+// nothing that counts.
+func TestCancelledWhileWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSubstrate()
+		b := newBook(s, Config{MaxSandboxes: 1})
+		if err := b.list(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.writing.Acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error)
+		go func() { left <- b.Reserve(ctx, "a", specOf("one", "", 0)) }()
+		synctest.Wait() // It is in the queue.
+		change := b.change
+		b.change = func(ctx context.Context, f func([]byte) ([]byte, error)) error {
+			err := change(ctx, f)
+			cancel()
+			if err := <-left; !errors.Is(err, context.Canceled) {
+				t.Errorf("it gave up with %v", err)
+			}
+			return err
+		}
+		if err := b.write(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.change = change
+		b.writing.Release()
+		if err := create(t, s, b, "b", specOf("one", "", 0)); err != nil {
+			t.Errorf("afterwards: %v", err)
+		}
+	})
 }
 
 // New quotas apply to the next creation, and to sandboxes that nobody counted

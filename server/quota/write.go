@@ -60,6 +60,9 @@ func (b *Book) write(ctx context.Context) error {
 	for i, r := range batch {
 		if r.decided = true; v.errs[i] == nil {
 			b.take(r)
+			if r.left {
+				b.settle(r.name, "")
+			}
 		}
 		r.err = v.errs[i]
 	}
