@@ -394,6 +394,29 @@ func TestCancelledWhileWritten(t *testing.T) {
 	})
 }
 
+// What is settled while the document is written is written next.
+func TestSettledWhileWritten(t *testing.T) {
+	s := newSubstrate()
+	b, other := newBook(s, Config{MaxSandboxes: 1}), newBook(s, Config{MaxSandboxes: 1})
+	if err := b.Reserve(t.Context(), "a", specOf("one", "", 0)); err != nil {
+		t.Fatal(err)
+	}
+	change := b.change
+	b.change = func(ctx context.Context, f func([]byte) ([]byte, error)) error {
+		err := change(ctx, f)
+		b.Settle("a", "")
+		return err
+	}
+	if err := b.write(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.change = change
+	b.Flush(t.Context(), slog.New(slog.DiscardHandler))
+	if err := create(t, s, other, "b", specOf("one", "", 0)); err != nil {
+		t.Errorf("another server: %v", err)
+	}
+}
+
 // New quotas apply to the next creation, and to sandboxes that nobody counted
 // before.
 func TestConfigure(t *testing.T) {

@@ -25,6 +25,7 @@ type verdict struct {
 func (b *Book) write(ctx context.Context) error {
 	b.mu.Lock()
 	batch := append([]*request(nil), b.queue...)
+	b.dirty = false // What changes from here on may not be in the document.
 	b.mu.Unlock()
 	var v verdict
 	err := b.change(ctx, func(raw []byte) (_ []byte, err error) {
@@ -56,7 +57,7 @@ func (b *Book) write(ctx context.Context) error {
 	for _, name := range v.deleted {
 		delete(b.deleted, name)
 	}
-	b.dirty = len(b.deleted) > 0
+	b.dirty = b.dirty || len(b.deleted) > 0
 	for i, r := range batch {
 		if r.decided = true; v.errs[i] == nil {
 			b.take(r)
