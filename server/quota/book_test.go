@@ -417,6 +417,25 @@ func TestSettledWhileWritten(t *testing.T) {
 	}
 }
 
+// A sandbox counts whose server died after its creation, and whose entry expired before
+// others read it.
+func TestExpiredUnread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSubstrate()
+		b, dies := newBook(s, Config{MaxSandboxes: 1}), newBook(s, Config{MaxSandboxes: 1})
+		if err := b.list(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		if err := create(t, s, dies, "a", specOf("one", "", 0)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(dies.hold + time.Second) // of the bubble
+		if err := create(t, s, b, "b", specOf("one", "", 0)); !isBeyond(err, "max_sandboxes", "server") {
+			t.Errorf("another server: %v", err)
+		}
+	})
+}
+
 // New quotas apply to the next creation, and to sandboxes that nobody counted
 // before.
 func TestConfigure(t *testing.T) {

@@ -82,12 +82,13 @@ func (b *Book) write(ctx context.Context) error {
 func (b *Book) decide(doc *document, batch []*request) (verdict, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	// First, so that an entry that expired unread is not dropped without a listing.
+	now := time.Now()
+	doc.expire(now, func(key string) int64 { return b.config.of(ownerOf(key)).CreationsPerMinute })
 	if doc.Lost > b.seen || doc.Seq < b.seen {
 		return verdict{}, errUnseen
 	}
 	b.learn(doc)
-	now := time.Now()
-	doc.expire(now, func(key string) int64 { return b.config.of(ownerOf(key)).CreationsPerMinute })
 	doc.Seq++
 	v := verdict{seq: doc.Seq, own: make(map[string]entry)}
 	for name, at := range b.deleted {
