@@ -31,7 +31,7 @@ func (s *Store[R]) Create(ctx context.Context, name string, spec providers.Spec)
 	case err == nil && old.base().kept():
 		info, err := s.join(ctx, name, old, spec)
 		return info, nil, err
-	case err == nil || errors.Is(err, record.ErrCorrupt) || d.Exists():
+	case err == nil, errors.Is(err, record.ErrCorrupt), errors.Is(err, providers.ErrNotFound) && d.Exists():
 		// Its creator is gone: it does not hold the lock.
 		if err := s.destroy(ctx, held, d, old); err != nil {
 			return providers.Info{}, nil, err

@@ -167,8 +167,11 @@ func (s *Store[R]) Delete(ctx context.Context, name string, c providers.Conditio
 			return err
 		}
 		return notFound
+	case errors.Is(err, record.ErrCorrupt):
+		// Nothing of it runs, and the rest can be removed.
 	case err != nil:
-		// The record can't be read, but the rest can be removed.
+		// It may be read later, and then not meet the condition.
+		return fmt.Errorf("delete %s: %w", name, err)
 	case c.Incarnation != "" && c.Incarnation != r.base().Incarnation:
 		return fmt.Errorf("sandbox %s: %w", name, providers.ErrReplaced)
 	case r.base().kept() && c.InUse(r.base().LastActivity):

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -237,5 +238,27 @@ func TestDelete(t *testing.T) {
 	}
 	if got := m.names(); len(got) != 0 {
 		t.Errorf("containers %v", got)
+	}
+}
+
+// A sandbox stays whose record cannot be read for a moment.
+func TestRecordUnreadable(t *testing.T) {
+	m, l := &machine{containers: make(map[string]bool)}, Layout(t.TempDir())
+	s := open(t, m, l, nil)
+	create(t, s, "a")
+	read := s.Read
+	s.Read = func(Dir) (*testRecord, error) { return nil, syscall.EMFILE }
+	if _, _, err := s.Create(t.Context(), "a", testSpec("a")); !errors.Is(err, syscall.EMFILE) {
+		t.Errorf("created again: %v", err)
+	}
+	if err := s.Delete(t.Context(), "a", providers.Condition{Incarnation: "another"}); !errors.Is(err, syscall.EMFILE) {
+		t.Errorf("deleted: %v", err)
+	}
+	if err := s.Sweep(t.Context()); !errors.Is(err, syscall.EMFILE) {
+		t.Errorf("swept: %v", err)
+	}
+	s.Read = read
+	if info := create(t, s, "a"); info.Created || info.State != providers.StateActive {
+		t.Errorf("afterwards: %+v", info)
 	}
 }
