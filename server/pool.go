@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -17,9 +18,38 @@ import (
 // wait for new ones.
 const poolsTimeout = 5 * time.Minute
 
-// keepPools sets the provider's pools to those of the rules' templates. Without any it
-// removes those of an earlier server.
+// keepPools sets the provider's pools to those of the rules' templates, unless it has
+// them. Without any it removes those of an earlier server. It must not be called twice
+// at a time.
 func (s *Server) keepPools(ctx context.Context, rules *policy.Policy) error {
+	pools, err := poolsOf(rules)
+	if err != nil {
+		return err
+	}
+	if s.pools != nil && reflect.DeepEqual(*s.pools, pools) {
+		return nil
+	}
+	p, ok := s.provider.(providers.Pooler)
+	switch {
+	case ok:
+		ctx, cancel := context.WithTimeout(ctx, poolsTimeout)
+		defer cancel()
+		s.pools = nil // It is unknown which ones it has after an error.
+		if err := p.KeepPools(ctx, pools); err != nil {
+			return err
+		}
+		s.pools = &pools
+		return nil
+	case len(pools) > 0:
+		return fmt.Errorf("template %q has a pool, and the provider %s keeps none: %w",
+			pools[0].Template, s.described.Name, providers.ErrUnsupported)
+	default:
+		return nil
+	}
+}
+
+// poolsOf returns the pools of the rules' templates.
+func poolsOf(rules *policy.Policy) ([]providers.Pool, error) {
 	var pools []providers.Pool
 	for _, t := range rules.Templates() {
 		if t.Pool == 0 {
@@ -27,23 +57,12 @@ func (s *Server) keepPools(ctx context.Context, rules *policy.Policy) error {
 		}
 		spec, err := rules.Spec("", "", &sandboxv1.CreateSandboxRequest{Template: t.Name})
 		if err != nil {
-			return fmt.Errorf("pool of template %q: %w", t.Name, err)
+			return nil, fmt.Errorf("pool of template %q: %w", t.Name, err)
 		}
 		spec.Hash = "" // of no request
 		pools = append(pools, providers.Pool{Template: t.Name, Spec: spec, Target: t.Pool})
 	}
-	p, ok := s.provider.(providers.Pooler)
-	switch {
-	case ok:
-		ctx, cancel := context.WithTimeout(ctx, poolsTimeout)
-		defer cancel()
-		return p.KeepPools(ctx, pools)
-	case len(pools) > 0:
-		return fmt.Errorf("template %q has a pool, and the provider %s keeps none: %w",
-			pools[0].Template, s.described.Name, providers.ErrUnsupported)
-	default:
-		return nil
-	}
+	return pools, nil
 }
 
 // GetPoolStatus implements SandboxService.

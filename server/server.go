@@ -57,6 +57,7 @@ type Server struct {
 	conns       *connLimiter
 	running     *running
 	clock       *lifetime.Clock
+	pools       *[]providers.Pool // that the provider keeps; nil: unknown. Of New and Reload
 	book        *quota.Book
 	streams     *quota.Streams
 	creations   *sharedSlots // nil: no bound

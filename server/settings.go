@@ -52,10 +52,14 @@ func (s *Server) newSettings(cfg Config) (*settings, error) {
 // by those of another configuration, except MaxMessageBytes, MaxCreations, MaxForwards
 // and MaxEgressConnections, which stay as they were. Running calls go on under the rules with
 // which they began; open connections of sandboxes with the network mode PROXY end if
-// they are no longer allowed. After an error nothing has changed.
+// they are no longer allowed. After an error nothing has changed. Pools are replaced
+// first, and only if they differ.
+//
+// Reload calls inForce, unless it is nil, as soon as the new rules apply to calls: it
+// replaces what belongs to them, such as what authenticates callers.
 //
 // It must not be called twice at a time, nor during Shutdown.
-func (s *Server) Reload(ctx context.Context, cfg Config) error {
+func (s *Server) Reload(ctx context.Context, cfg Config, inForce func()) error {
 	old := s.rules()
 	cfg.Provider, cfg.SpecSecret, cfg.Secrets, cfg.RequireLimits = s.cfg.Provider, s.cfg.SpecSecret, s.cfg.Secrets, s.cfg.RequireLimits
 	cfg, err := cfg.withDefaults()
@@ -70,9 +74,12 @@ func (s *Server) Reload(ctx context.Context, cfg Config) error {
 		return err
 	}
 	if err := s.keepPools(ctx, now.policy); err != nil {
-		return errors.Join(fmt.Errorf("server: %w", err), s.keepPools(ctx, old.policy))
+		return errors.Join(fmt.Errorf("server: %w", err), s.keepPools(context.WithoutCancel(ctx), old.policy))
 	}
 	s.current.Store(now)
+	if inForce != nil {
+		inForce()
+	}
 	s.book.Configure(cfg.Quotas)
 	s.streams.Configure(cfg.Quotas)
 	s.carrier.Refresh(ctx)

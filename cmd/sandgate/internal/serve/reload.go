@@ -128,14 +128,16 @@ func (r *reloader) replace(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.srv.Reload(ctx, cfg); err != nil {
+	inForce := func() {
+		if g != nil {
+			r.auth.current.Swap(g).stop()
+		}
+	}
+	if err := r.srv.Reload(ctx, cfg, inForce); err != nil {
 		if g != nil {
 			g.stop()
 		}
 		return err
-	}
-	if g != nil {
-		r.auth.current.Swap(g).stop()
 	}
 	r.current, r.waiting = next, waiting
 	return nil
