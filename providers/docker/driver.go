@@ -36,4 +36,4 @@ func (d driver) Alive(ctx context.Context) func(string, *record) (bool, error) {
 	}
 }
 
-func (driver) Removal(string) (decided bool, failure string) { return false, "" }
+func (driver) Removal(string, string) (decided bool, failure string) { return false, "" }

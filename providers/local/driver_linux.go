@@ -25,6 +25,6 @@ func (driver) Alive(context.Context) func(string, *record) (bool, error) {
 	return func(_ string, rec *record) (bool, error) { return rec.Init.Alive(), nil }
 }
 
-func (d driver) Removal(name string) (decided bool, failure string) {
-	return d.p.removals.decided(name), d.p.removals.reason(name)
+func (d driver) Removal(name, incarnation string) (decided bool, failure string) {
+	return d.p.removals.of(name, incarnation)
 }

@@ -38,7 +38,7 @@ func (p *Provider) info(name string, rec *record) providers.Info {
 			out.Failure, out.Message = p.failureOf(rec)
 		}
 	}
-	if reason := p.removals.reason(name); reason != "" {
+	if _, reason := p.removals.of(name, rec.Incarnation); reason != "" {
 		out.State, out.Message = providers.StateFailed, "it could not be removed, which is retried: "+reason
 	}
 	return out

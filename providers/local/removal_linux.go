@@ -63,8 +63,12 @@ func (d driver) Destroy(ctx context.Context, held *lock.Lock, dir directory.Dir,
 }
 
 func (p *Provider) destroy(ctx context.Context, held *lock.Lock, dir directory.Dir, container string, rec *record) error {
+	incarnation := ""
+	if rec != nil {
+		incarnation = rec.Incarnation
+	}
 	if rec != nil && rec.Phase == directory.Deleting {
-		p.removals.decide(held.Name())
+		p.removals.decide(held.Name(), incarnation)
 	}
 	work, stop := context.WithTimeoutCause(context.WithoutCancel(ctx), removeTimeout, errSlowRemoval)
 	attempt := &attempt{}
@@ -74,7 +78,7 @@ func (p *Provider) destroy(ctx context.Context, held *lock.Lock, dir directory.D
 		done <- p.removeAll(work, attempt, bundle(dir), container, rec)
 	}()
 	finished := func(err error) {
-		n := p.removals.attempted(held.Name(), err)
+		n := p.removals.attempted(held.Name(), incarnation, err)
 		if err != nil {
 			p.log.LogAttrs(work, slog.LevelWarn, "cannot remove a sandbox; retrying later", slog.String("name", held.Name()),
 				slog.Int("failures", n), slog.String("step", attempt.now()), slog.Any("error", errors.Unwrap(err)))
@@ -89,7 +93,7 @@ func (p *Provider) destroy(ctx context.Context, held *lock.Lock, dir directory.D
 	case <-wait.Done():
 	}
 	err := &removalError{step: attempt.now(), cause: context.Cause(wait)}
-	p.removals.detached(held.Name(), err)
+	p.removals.detached(held.Name(), incarnation, err)
 	if errors.Is(err, errSlowRemoval) {
 		p.log.LogAttrs(work, slog.LevelWarn, "removing a sandbox takes long and continues in the background", slog.String("name", held.Name()), slog.String("step", err.step))
 	}
@@ -157,7 +161,7 @@ func (p *Provider) retryRemoval(ctx context.Context, name string) {
 		// destroy has recorded it.
 	case err != nil:
 		failed = &removalError{step: "read its state", cause: err}
-		n := p.removals.attempted(name, failed)
+		n := p.removals.attempted(name, "", failed)
 		p.log.LogAttrs(ctx, slog.LevelWarn, "cannot read the state of a sandbox; retrying later", slog.String("name", name), slog.Int("failures", n), slog.Any("error", err))
 	case state == directory.Busy:
 		p.removals.later(name)

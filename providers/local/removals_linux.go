@@ -15,32 +15,43 @@ type removals struct {
 }
 
 type pendingRemoval struct {
-	decided  bool   // it must be removed, whatever phase its record has
-	reason   string // for callers; empty during the first attempt
-	failures int
-	again    time.Time
-	running  bool // an attempt continues in the background
+	// incarnation is the one to remove. Another server may have removed it, and have
+	// created the next one. Empty: none is known.
+	incarnation string
+	decided     bool   // it must be removed, whatever phase its record has
+	reason      string // for callers; empty during the first attempt
+	failures    int
+	again       time.Time
+	running     bool // an attempt continues in the background
 }
 
 func newRemovals() *removals {
 	return &removals{pending: make(map[string]*pendingRemoval), changed: make(chan struct{}, 1)}
 }
 
-// reason returns why a sandbox could not be removed, or "".
-func (r *removals) reason(name string) string {
+// of reports whether a sandbox must be removed whatever phase its record has, and why
+// it could not be removed, or "". The incarnation is the one that exists, or empty if
+// its record cannot be read.
+func (r *removals) of(name, incarnation string) (decided bool, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f := r.pending[name]; f != nil {
-		return f.reason
+	f := r.pending[name]
+	switch {
+	case f == nil:
+		return false, ""
+	case incarnation == "" || f.incarnation == "" || f.incarnation == incarnation:
+		return f.decided, f.reason
+	case !f.running:
+		delete(r.pending, name) // Another server has removed it.
 	}
-	return ""
+	return false, ""
 }
 
 // detached records that an attempt continues in the background.
-func (r *removals) detached(name string, cause error) {
+func (r *removals) detached(name, incarnation string, cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f := r.entry(name)
+	f := r.entry(name, incarnation)
 	f.running = true
 	var failed *removalError
 	if errors.Is(cause, errSlowRemoval) && errors.As(cause, &failed) {
@@ -50,14 +61,14 @@ func (r *removals) detached(name string, cause error) {
 
 // attempted records the result of an attempt, and returns how many failed in a
 // row.
-func (r *removals) attempted(name string, err error) int {
+func (r *removals) attempted(name, incarnation string, err error) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil {
 		delete(r.pending, name)
 		return 0
 	}
-	f := r.entry(name)
+	f := r.entry(name, incarnation)
 	f.running = false
 	f.reason = err.Error()
 	f.postpone()
@@ -67,20 +78,11 @@ func (r *removals) attempted(name string, err error) int {
 
 // decide records the decision to remove a sandbox, whose record may not have been
 // written.
-func (r *removals) decide(name string) {
+func (r *removals) decide(name, incarnation string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f := r.entry(name)
+	f := r.entry(name, incarnation)
 	f.decided, f.running = true, true // until the attempt that follows has ended
-}
-
-// decided reports whether a sandbox must be removed whatever phase its record
-// has.
-func (r *removals) decided(name string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	f := r.pending[name]
-	return f != nil && f.decided
 }
 
 // later postpones a sandbox whose lock is held.
@@ -101,7 +103,7 @@ func (f *pendingRemoval) postpone() {
 func (r *removals) postpone(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.entry(name)
+	r.entry(name, "")
 	r.wake()
 }
 
@@ -114,11 +116,15 @@ func (r *removals) forget(name string) {
 	}
 }
 
-func (r *removals) entry(name string) *pendingRemoval {
+// entry returns the entry of an incarnation. It needs r.mu.
+func (r *removals) entry(name, incarnation string) *pendingRemoval {
 	f := r.pending[name]
-	if f == nil {
+	if f == nil || incarnation != "" && f.incarnation != "" && f.incarnation != incarnation {
 		f = &pendingRemoval{}
 		r.pending[name] = f
+	}
+	if incarnation != "" {
+		f.incarnation = incarnation
 	}
 	return f
 }

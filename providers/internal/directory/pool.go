@@ -182,7 +182,7 @@ func (s poolDriver[R]) Unclaimed(ctx context.Context, spec *providers.Spec, _ bo
 // member returns what there is in a directory of the pools. One whose removal is
 // retried is not a member any more.
 func (s poolDriver[R]) member(id string, spec *providers.Spec, alive func(string, R) (bool, error)) (m pool.Member[string], is bool, err error) {
-	if _, failure := s.driver.Removal(id); failure != "" {
+	if _, failure := s.driver.Removal(id, ""); failure != "" {
 		return m, false, nil
 	}
 	m = pool.Member[string]{Name: id[strings.LastIndexByte(id, '.')+1:], Value: id}
@@ -280,7 +280,7 @@ func (s poolDriver[R]) Drop(ctx context.Context, m pool.Member[string]) error {
 		return err
 	}
 	err = s.destroy(ctx, held, d, r)
-	if _, failure := s.driver.Removal(m.Value); err != nil && failure != "" {
+	if _, failure := s.driver.Removal(m.Value, ""); err != nil && failure != "" {
 		s.Log.LogAttrs(ctx, slog.LevelWarn, "a sandbox of a pool could not be deleted and is tried again", slog.String("pooled", m.Value), slog.Any("error", err))
 		return nil
 	}

@@ -46,8 +46,10 @@ type Driver[R Record] interface {
 	Alive(ctx context.Context) func(id string, r R) (bool, error)
 
 	// Removal reports whether a sandbox must be removed whatever its record says, and
-	// why a removal failed that the driver retries, or "".
-	Removal(name string) (decided bool, failure string)
+	// why a removal failed that the driver retries, or "". The incarnation is the
+	// record's, or empty if it cannot be read. It must not answer for another one:
+	// servers that share the state directory may have replaced the sandbox.
+	Removal(name, incarnation string) (decided bool, failure string)
 }
 
 // Config configures a Store.
@@ -101,7 +103,7 @@ func (s *Store[R]) Get(ctx context.Context, name string) (providers.Info, error)
 	if err != nil {
 		// An unreadable record must not keep List from returning the others.
 		info := providers.Info{Name: name, State: providers.StateFailed, Message: record.ErrCorrupt.Error()}
-		if _, failure := s.driver.Removal(name); failure != "" {
+		if _, failure := s.driver.Removal(name, ""); failure != "" {
 			info.Message = failure
 		}
 		return info, nil
@@ -235,7 +237,11 @@ func (s *Store[R]) Sweep(ctx context.Context) error {
 func (s *Store[R]) settle(ctx context.Context, d Dir, alive func(string, R) (bool, error)) (Outcome, error) {
 	unfinished := func() (r R, is bool, err error) {
 		r, err = s.Read(d)
-		switch decided, _ := s.driver.Removal(d.Name()); {
+		incarnation := ""
+		if err == nil {
+			incarnation = r.base().Incarnation
+		}
+		switch decided, _ := s.driver.Removal(d.Name(), incarnation); {
 		case errors.Is(err, record.ErrCorrupt), errors.Is(err, providers.ErrNotFound):
 			return r, d.Exists(), nil
 		case err != nil || decided:

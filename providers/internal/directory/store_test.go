@@ -24,6 +24,7 @@ type testRecord struct{ Base }
 type machine struct {
 	mu         sync.Mutex
 	containers map[string]bool // true: it runs
+	decided    string          // the incarnation that must be removed
 }
 
 func (m *machine) set(name string, runs bool) {
@@ -93,7 +94,9 @@ func (m *machine) Alive(context.Context) func(string, *testRecord) (bool, error)
 	return func(_ string, r *testRecord) (bool, error) { return m.runs(r.Container), nil }
 }
 
-func (m *machine) Removal(string) (decided bool, failure string) { return false, "" }
+func (m *machine) Removal(_, incarnation string) (decided bool, failure string) {
+	return m.decided != "" && m.decided == incarnation, ""
+}
 
 func open(t *testing.T, m *machine, l Layout, fault func(context.Context, string) error) *Store[*testRecord] {
 	t.Helper()
@@ -260,5 +263,24 @@ func TestRecordUnreadable(t *testing.T) {
 	s.Read = read
 	if info := create(t, s, "a"); info.Created || info.State != providers.StateActive {
 		t.Errorf("afterwards: %+v", info)
+	}
+}
+
+// The decision to remove a sandbox does not count for the next one of its name.
+func TestDecidedRemoval(t *testing.T) {
+	m, l := &machine{containers: make(map[string]bool)}, Layout(t.TempDir())
+	s := open(t, m, l, nil)
+	m.decided = create(t, s, "a").Incarnation
+	another := open(t, &machine{containers: m.containers}, l, nil)
+	if err := another.Delete(t.Context(), "a", providers.Condition{}); err != nil {
+		t.Fatal(err)
+	}
+	next := create(t, another, "a")
+	if outcome, err := s.Settle(t.Context(), l.Sandbox("a")); outcome != Kept || err != nil || !m.runs("a") {
+		t.Errorf("the next one: %v, %v", outcome, err)
+	}
+	m.decided = next.Incarnation
+	if outcome, err := s.Settle(t.Context(), l.Sandbox("a")); outcome != Removed || err != nil {
+		t.Errorf("afterwards: %v, %v", outcome, err)
 	}
 }
