@@ -51,6 +51,15 @@ func (d driver) Build(ctx context.Context, n *newSandbox) (*record, net.Conn, er
 		return nil, nil, err
 	}
 	if n.Last == directory.Unclaimed {
+		if n.Spec.Image != "" {
+			// Before its turn, for which all others wait.
+			if err := p.space.Check(); err != nil {
+				return nil, nil, err
+			}
+			if _, _, err := p.fetchImage(ctx, n.Spec.Image, options); err != nil {
+				return nil, nil, p.translateFull(ctx, err)
+			}
+		}
 		if err := p.awaitQuiet(ctx); err != nil {
 			return nil, nil, err
 		}

@@ -13,19 +13,9 @@ import (
 // useImage makes an image the root of the plan. The image is pulled and unpacked on
 // first use.
 func (p *Provider) useImage(ctx context.Context, pl *plan, rec *record, ref string) error {
-	r, err := image.Parse(ref)
+	key, meta, err := p.fetchImage(ctx, ref, pl.options)
 	if err != nil {
 		return err
-	}
-	pull := p.images.Unpack
-	if r.InRegistry() {
-		pull = func(ctx context.Context, r image.Reference) (string, *image.Meta, error) {
-			return p.images.Pull(ctx, r, pl.options.Pull)
-		}
-	}
-	key, meta, err := pull(ctx, r)
-	if err != nil {
-		return fmt.Errorf("image %s: %w", ref, err)
 	}
 	rec.Image = key
 	root := p.images.Root(key)
@@ -35,6 +25,23 @@ func (p *Provider) useImage(ctx context.Context, pl *plan, rec *record, ref stri
 	}
 	pl.readOnly = !pl.options.WritableRoot
 	return nil
+}
+
+// fetchImage pulls and unpacks an image, unless it is there.
+func (p *Provider) fetchImage(ctx context.Context, ref string, options templateOptions) (key string, meta *image.Meta, err error) {
+	r, err := image.Parse(ref)
+	if err != nil {
+		return "", nil, err
+	}
+	if r.InRegistry() {
+		key, meta, err = p.images.Pull(ctx, r, options.Pull)
+	} else {
+		key, meta, err = p.images.Unpack(ctx, r)
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("image %s: %w", ref, err)
+	}
+	return key, meta, nil
 }
 
 // pulling describes the pull that a sandbox waits for, if there is one.

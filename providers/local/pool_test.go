@@ -4,11 +4,13 @@ package local_test
 
 import (
 	"errors"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/directory"
+	"github.com/sandgate/sandgate/providers/internal/lock"
 	"github.com/sandgate/sandgate/providers/local"
 	"github.com/sandgate/sandgate/providers/providertest"
 )
@@ -76,6 +78,37 @@ func TestExecIntoClaimed(t *testing.T) {
 		}
 	}
 	if err := errors.Join(p.KeepPools(t.Context(), nil), p.Delete(t.Context(), "one", providers.Condition{}), p.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPoolFetchesFirst: a pool waits for its image before its turn to start a sandbox,
+// so that others need not wait for the image too.
+func TestPoolFetchesFirst(t *testing.T) {
+	config := testConfig(t)
+	p := open(t, config)
+	turn, err := lock.NewTable(filepath.Join(config.StateDir, "locks")).Acquire(t.Context(), "_start")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := providers.Spec{
+		Template: "fetched", Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources(),
+		Image: "oci:" + writeLayout(t, busyboxImage(t)),
+	}
+	if err := p.KeepPools(t.Context(), []providers.Pool{{Template: "fetched", Spec: spec, Target: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	fetched := func() bool {
+		found, err := filepath.Glob(filepath.Join(config.StateDir, "unpacked", "*", "meta.json"))
+		return err == nil && len(found) > 0
+	}
+	for until := time.Now().Add(30 * time.Second); !fetched(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("it waits for its turn")
+		}
+	}
+	turn.Release(true)
+	if err := errors.Join(p.KeepPools(t.Context(), nil), p.Close()); err != nil {
 		t.Error(err)
 	}
 }
