@@ -31,7 +31,7 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 	}
 	defer p.foreground.enter()()
 	if !p.layout.Sandbox(name).Exists() {
-		if err := p.space.Check(); err != nil {
+		if err := p.makeRoom(ctx); err != nil {
 			return providers.Info{}, nil, err
 		}
 	}
@@ -53,7 +53,7 @@ func (d driver) Build(ctx context.Context, n *newSandbox) (*record, net.Conn, er
 	if n.Last == directory.Unclaimed {
 		if n.Spec.Image != "" {
 			// Before its turn, for which all others wait.
-			if err := p.space.Check(); err != nil {
+			if err := p.makeRoom(ctx); err != nil {
 				return nil, nil, err
 			}
 			if _, _, err := p.fetchImage(ctx, n.Spec.Image, options); err != nil {

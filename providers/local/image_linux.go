@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/sandgate/sandgate/providers"
 	shared "github.com/sandgate/sandgate/providers/internal/record"
@@ -42,6 +43,19 @@ func (p *Provider) fetchImage(ctx context.Context, ref string, options templateO
 		return "", nil, fmt.Errorf("image %s: %w", ref, err)
 	}
 	return key, meta, nil
+}
+
+// makeRoom returns an error that wraps ErrExhausted if the disk is full and has no
+// unused images that can go.
+func (p *Provider) makeRoom(ctx context.Context) error {
+	err := p.space.Check()
+	if !errors.Is(err, providers.ErrExhausted) {
+		return err
+	}
+	if failed := p.images.CollectAll(ctx); failed != nil {
+		p.log.LogAttrs(ctx, slog.LevelWarn, "unused images could not be removed", slog.Any("error", failed))
+	}
+	return p.space.Check()
 }
 
 // pulling describes the pull that a sandbox waits for, if there is one.

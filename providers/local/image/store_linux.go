@@ -204,7 +204,13 @@ type stored struct {
 
 // Collect removes images that no sandbox uses and that were not used for long, and
 // more if all together are too large.
-func (s *Store) Collect(ctx context.Context) error {
+func (s *Store) Collect(ctx context.Context) error { return s.collect(ctx, idleTime) }
+
+// CollectAll removes all images that no sandbox uses, except those used just now: the
+// disk is full.
+func (s *Store) CollectAll(ctx context.Context) error { return s.collect(ctx, minIdleTime) }
+
+func (s *Store) collect(ctx context.Context, keep time.Duration) error {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return err
@@ -229,7 +235,7 @@ func (s *Store) Collect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, img := range unused(all, inUse, time.Now()) {
+	for _, img := range unused(all, inUse, keep, time.Now()) {
 		if err := s.remove(img.key, s.image(img.key)); err != nil {
 			return err
 		}
@@ -238,8 +244,9 @@ func (s *Store) Collect(ctx context.Context) error {
 	return s.forgetNames()
 }
 
-// unused chooses the images to remove.
-func unused(all []stored, inUse map[string]bool, now time.Time) []stored {
+// unused chooses the images to remove: those idle for the time keep, and more if all
+// are too large.
+func unused(all []stored, inUse map[string]bool, keep time.Duration, now time.Time) []stored {
 	slices.SortFunc(all, func(a, b stored) int { return a.used.Compare(b.used) })
 	var total int64
 	for _, img := range all {
@@ -248,7 +255,7 @@ func unused(all []stored, inUse map[string]bool, now time.Time) []stored {
 	var out []stored
 	for _, img := range all {
 		idle := now.Sub(img.used)
-		if inUse[img.key] || idle < minIdleTime || idle < idleTime && total <= maxStored {
+		if inUse[img.key] || idle < minIdleTime || idle < keep && total <= maxStored {
 			continue
 		}
 		out = append(out, img)

@@ -248,7 +248,7 @@ func TestUnusedImages(t *testing.T) {
 		{"too many and just asked for", []stored{img("a", 30, time.Minute), img("b", 30, 2*time.Minute)}, ""},
 	} {
 		var got []string
-		for _, img := range unused(c.stored, map[string]bool{"used": true}, now) {
+		for _, img := range unused(c.stored, map[string]bool{"used": true}, idleTime, now) {
 			got = append(got, img.key)
 		}
 		if strings.Join(got, " ") != c.want {
