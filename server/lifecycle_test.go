@@ -136,6 +136,7 @@ func TestWritePrefixesThatDoNotBindCommands(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := &Server{described: providers.Description{Enforcement: tt.enforced}}
+			s.current.Store(&settings{})
 			got := s.sandbox(providers.Info{Spec: providers.Spec{Access: access}}).GetIsolation().GetNotEnforced()
 			if strings.Join(got, "; ") != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
