@@ -39,7 +39,7 @@ func TestLockedFileHoldsNoSlots(t *testing.T) {
 	}
 	unlock()
 	for range cap(edited) {
-		<-edited // all but the first may find their text replaced
+		_ = <-edited // all but the first find their text replaced
 	}
 	if len(s.work) > 0 {
 		t.Errorf("%d slots are still held", len(s.work))
