@@ -113,6 +113,11 @@ func New(cfg Config) (*Server, error) {
 			return nil, fmt.Errorf("server: spec secret: %w", err)
 		}
 	}
+	// An error of the configuration comes before one of the provider.
+	allowed, err := s.newPolicy(cfg)
+	if err != nil {
+		return nil, err
+	}
 	// No caller's context applies here.
 	ctx, cancel := context.WithTimeout(context.Background(), describeTimeout)
 	defer cancel()
@@ -130,7 +135,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.forwards = newSharedSlots(cfg.Limits.MaxForwards, cfg.Authenticator != nil)
 	s.egress = newSharedSlots(cfg.Limits.MaxEgressConnections, cfg.Authenticator != nil)
-	rules, err := s.newSettings(cfg)
+	rules, err := s.newSettings(cfg, allowed)
 	if err != nil {
 		return nil, err
 	}

@@ -22,8 +22,8 @@ type settings struct {
 // rules returns the settings in force.
 func (s *Server) rules() *settings { return s.current.Load() }
 
-// newSettings checks what a configuration allows callers, with the provider's help.
-func (s *Server) newSettings(cfg Config) (*settings, error) {
+// newPolicy checks what a configuration allows callers, with the provider's help.
+func (s *Server) newPolicy(cfg Config) (*policy.Policy, error) {
 	p, err := policy.New(policy.Config{
 		Templates: cfg.Templates, Access: cfg.Access, Secret: cfg.SpecSecret,
 		EgressGroups: cfg.EgressGroups, EgressAnyPublic: cfg.EgressAnyPublic,
@@ -39,6 +39,11 @@ func (s *Server) newSettings(cfg Config) (*settings, error) {
 			return nil, fmt.Errorf("server: %w", err)
 		}
 	}
+	return p, nil
+}
+
+// newSettings completes a policy by what the provider described.
+func (s *Server) newSettings(cfg Config, p *policy.Policy) (*settings, error) {
 	unlimited := p.LimitTemplates(s.described.DefaultResources)
 	if cfg.RequireLimits {
 		if err := requireTemplateLimits(unlimited); err != nil {
@@ -69,7 +74,11 @@ func (s *Server) Reload(ctx context.Context, cfg Config, inForce func()) error {
 	l := &cfg.Limits
 	l.MaxMessageBytes, l.MaxCreations = old.limits.MaxMessageBytes, old.limits.MaxCreations
 	l.MaxForwards, l.MaxEgressConnections = old.limits.MaxForwards, old.limits.MaxEgressConnections
-	now, err := s.newSettings(cfg)
+	p, err := s.newPolicy(cfg)
+	if err != nil {
+		return err
+	}
+	now, err := s.newSettings(cfg, p)
 	if err != nil {
 		return err
 	}
