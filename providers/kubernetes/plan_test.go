@@ -113,14 +113,6 @@ func TestOptionsAreStrict(t *testing.T) {
 	}
 }
 
-func TestNetworkProxyIsUnsupported(t *testing.T) {
-	spec := withOptions("")
-	spec.Network = providers.NetworkProxy
-	if _, err := planOf(t, spec); !errors.Is(err, providers.ErrUnsupported) {
-		t.Errorf("proxy: %v", err)
-	}
-}
-
 func TestMounts(t *testing.T) {
 	spec := withOptions(`{
 		"volumes": [{"name": "mine", "emptyDir": {}}], "volume_mounts": [{"name": "mine", "mountPath": "/tmp/"}],
