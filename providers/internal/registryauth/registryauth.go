@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
 )
 
 // Credentials are those for one registry.
@@ -16,9 +18,6 @@ type Credentials struct {
 	// Server is the key under which the file has them.
 	Server string
 }
-
-// dockerHub is the key of the default registry's credentials.
-const dockerHub = "https://index.docker.io/v1/"
 
 // Parse returns the credentials for a registry, or nil. Credential helpers are not
 // run. Errors hold nothing of the file.
@@ -32,9 +31,9 @@ func Parse(data []byte, domain string) (*Credentials, error) {
 	if json.Unmarshal(data, &file) != nil {
 		return nil, errors.New("the file of credentials is malformed")
 	}
-	for _, key := range []string{domain, "https://" + domain, dockerHub} {
+	for _, key := range []string{domain, "https://" + domain, authn.DefaultAuthKey} {
 		entry, ok := file.Auths[key]
-		if !ok || key == dockerHub && domain != "docker.io" {
+		if !ok || key == authn.DefaultAuthKey && domain != "docker.io" {
 			continue
 		}
 		plain, err := base64.StdEncoding.DecodeString(entry.Auth)

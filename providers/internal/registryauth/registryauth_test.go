@@ -3,10 +3,12 @@ package registryauth
 import (
 	"strings"
 	"testing"
+
+	"github.com/google/go-containerregistry/pkg/authn"
 )
 
 func TestParse(t *testing.T) {
-	const file = `{"auths": {"https://index.docker.io/v1/": {"auth": "aHViOnNlY3JldA=="}, "private.example": {"auth": "YTpiOmM="}, "helper.example": {}, "bad.example": {"auth": "eA=="}}}`
+	const file = `{"auths": {"` + authn.DefaultAuthKey + `": {"auth": "aHViOnNlY3JldA=="}, "private.example": {"auth": "YTpiOmM="}, "helper.example": {}, "bad.example": {"auth": "eA=="}}}`
 	for domain, want := range map[string]string{"docker.io": "hub secret", "private.example": "a b:c", "helper.example": "", "none.example": ""} {
 		auth, err := Parse([]byte(file), domain)
 		got := ""
