@@ -161,7 +161,7 @@ func New(cfg Config) (*Agent, error) {
 	recovery := fault.Recovery{Log: cfg.Log}
 	a.server = grpc.NewServer(
 		grpc.ForceServerCodecV2(codec{}),
-		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxRecvMsgSize(protocol.Received(protocol.MaxMessage)),
 		grpc.MaxHeaderListSize(protocol.MaxHeaderList),
 		grpc.ConnectionTimeout(connectTimeout),
 		// Recovery is inside of replay, which then keeps the error as the call's
@@ -184,9 +184,6 @@ const (
 	ioBuffer = 64 << 10
 	// connectTimeout bounds the HTTP/2 handshake of a new connection.
 	connectTimeout = 10 * time.Second
-	// maxMessage is the largest request: that of a caller, which the server may
-	// encode a little larger.
-	maxMessage = 17 << 20
 )
 
 // Serve answers calls on l until Close or Shutdown. It may be called for several

@@ -33,7 +33,7 @@ func (h *harness) client(t testing.TB) *harness {
 }
 
 // Wherever a caller attaches, it sees what the first one saw from there on.
-func TestAttachAnywhere(t *testing.T) {
+func TestAttachFromAnyPositionSeesTheSameOutput(t *testing.T) {
 	h := start(t, setup{})
 	r := shell("i=0; while [ $i -lt 3000 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done; head -c 3000000 /dev/urandom")
 	r.ExecId = "it"
@@ -66,7 +66,7 @@ func TestAttachAnywhere(t *testing.T) {
 }
 
 // One exec_id is one command, however many start it at once.
-func TestJoin(t *testing.T) {
+func TestOneExecIDIsOneCommand(t *testing.T) {
 	eachSetup(t, func(t *testing.T, h *harness) {
 		r := shell("echo $$; sleep 0.1; echo $$")
 		r.ExecId = "one"
@@ -103,7 +103,7 @@ func TestJoin(t *testing.T) {
 
 // Under BLOCK a command waits for its reader and loses nothing; under EVICT it
 // does not wait, and what was lost is said.
-func TestFullLog(t *testing.T) {
+func TestFullLogBlocksOrEvicts(t *testing.T) {
 	h := start(t, setup{})
 	limited := &agentv1.CallContext{Limits: &agentv1.Limits{OutputLogBytes: 256 << 10}}
 	const size = 20_000_000
@@ -148,7 +148,7 @@ func TestFullLog(t *testing.T) {
 
 // A reader that takes nothing is dropped; the command goes on for the others
 // and the position to come back to is named.
-func TestStuckReader(t *testing.T) {
+func TestReaderThatTakesNothingIsDropped(t *testing.T) {
 	h := start(t, setup{stall: 2 * time.Second})
 	limited := &agentv1.CallContext{Limits: &agentv1.Limits{OutputLogBytes: 256 << 10}}
 	r := shell("head -c 20000000 /dev/zero; echo done")
@@ -184,7 +184,7 @@ func TestStuckReader(t *testing.T) {
 
 // The only reader of a command that waits for its readers is its pipe: when it
 // pauses, the command pauses with it, and goes on when it does.
-func TestPausedReader(t *testing.T) {
+func TestCommandPausesWithItsOnlyReader(t *testing.T) {
 	h := start(t, setup{stall: 100 * time.Millisecond})
 	limited := &agentv1.CallContext{Limits: &agentv1.Limits{OutputLogBytes: 256 << 10}}
 	const size = 20_000_000

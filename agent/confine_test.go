@@ -129,7 +129,7 @@ print("over")
 }
 
 // What developers do in a sandbox works as without a domain.
-func TestToolsWorkInTheDomain(t *testing.T) {
+func TestDevelopersToolsWorkInALandlockDomain(t *testing.T) {
 	h := start(t, asLocal)
 	dir, err := os.MkdirTemp("", "tools")
 	if err != nil {

@@ -219,7 +219,7 @@ func (h *harness) signal(t testing.TB, id, signal string, scope sandboxv1.Signal
 }
 
 // A large output is intact, in order and whole, also with both streams busy.
-func TestLargeOutput(t *testing.T) {
+func TestLargeOutputIsWholeAndInOrder(t *testing.T) {
 	eachSetup(t, func(t *testing.T, h *harness) {
 		const size = 100 << 20
 		got := h.run(t, shell("f=$(mktemp); head -c 104857600 /dev/urandom > $f; cat $f; sha256sum < $f >&2; rm $f"))
@@ -336,7 +336,7 @@ func TestTerminal(t *testing.T) {
 
 // A filter of the agent's keeps clone3 from commands and their children, as if
 // the kernel had none, and keeps nothing else from them.
-func TestRefuseClone3(t *testing.T) {
+func TestFilterKeepsOnlyClone3FromCommands(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("needs python3 to make system calls")
 	}

@@ -76,7 +76,7 @@ func (h *harness) get(t benchOrRapid, path string, each func([]byte)) []byte {
 }
 
 // Chunks of every size pass the agent's own codec unchanged.
-func TestFilesByReference(t *testing.T) {
+func TestChunksOfEverySizePassTheCodecUnchanged(t *testing.T) {
 	h := start(t, setup{})
 	path := filepath.Join(t.TempDir(), "f")
 	rapid.Check(t, func(t *rapid.T) {

@@ -61,7 +61,7 @@ func listenTCP(t *testing.T) (int, <-chan net.Conn) {
 }
 
 // The number of connections is bounded, and each that ends makes room for another.
-func TestForwardBound(t *testing.T) {
+func TestForwardsAreBoundedAndMakeRoom(t *testing.T) {
 	h := start(t, setup{})
 	port, _ := listenTCP(t)
 	const bound = 128
@@ -83,7 +83,7 @@ func TestForwardBound(t *testing.T) {
 }
 
 // Data is activity; an open connection is not.
-func TestForwardActivity(t *testing.T) {
+func TestForwardedDataIsActivity(t *testing.T) {
 	h := start(t, setup{})
 	port, conns := listenTCP(t)
 	idle := func() time.Duration {
@@ -114,7 +114,7 @@ func TestForwardActivity(t *testing.T) {
 }
 
 // The agent's end resets the connection, and the caller is told why.
-func TestForwardShutdown(t *testing.T) {
+func TestShutdownResetsForwards(t *testing.T) {
 	h := start(t, setup{})
 	port, conns := listenTCP(t)
 	call, err := h.forward(testContext(t), port)

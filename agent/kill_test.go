@@ -96,7 +96,7 @@ func TestEveryDescendantDies(t *testing.T) {
 }
 
 // A fork bomb dies completely and the agent lives on.
-func TestForkBombDies(t *testing.T) {
+func TestForkBombDiesAndTheAgentLives(t *testing.T) {
 	eachSetup(t, func(t *testing.T, h *harness) {
 		mark := newMark()
 		r := argv("bash", "-c", "ulimit -u 300; b() { b & b & : "+mark+"; wait; }; b")
@@ -119,7 +119,7 @@ func TestForkBombDies(t *testing.T) {
 
 // A background child that holds the output open does not hold the call, stays
 // visible and readable, and dies with the tree.
-func TestBackgroundChild(t *testing.T) {
+func TestBackgroundChildDoesNotHoldTheCall(t *testing.T) {
 	eachSetup(t, func(t *testing.T, h *harness) {
 		mark, gate := newMark(), newGate(t)
 		r := shell(fmt.Sprintf("(read x <%s; echo late; exec sleep 3600.%s) & echo early", gate, mark))
@@ -175,7 +175,7 @@ func TestBackgroundChild(t *testing.T) {
 
 // When a supervisor is killed by what it supervises, the command still ends
 // and nothing of it is left.
-func TestSupervisorKilled(t *testing.T) {
+func TestCommandEndsWhenItsSupervisorIsKilled(t *testing.T) {
 	h := start(t, setup{})
 	mark := newMark()
 	r := shell(fmt.Sprintf("setsid sleep 3600.%s & kill -9 $PPID; sleep 3600.%s", mark, mark))
@@ -189,7 +189,7 @@ func TestSupervisorKilled(t *testing.T) {
 
 // Grace: a command outlives its caller for as long as was asked, and longer
 // when the pipe itself broke; an attached caller ends the wait.
-func TestGrace(t *testing.T) {
+func TestCommandOutlivesItsCallerForTheGracePeriod(t *testing.T) {
 	h := start(t, setup{broken: 1500 * time.Millisecond})
 	running := func(mark string) func() bool { return func() bool { return len(alive(mark)) > 0 } }
 	gone := func(mark string) func() bool { return func() bool { return len(alive(mark)) == 0 } }
@@ -248,7 +248,7 @@ func TestGrace(t *testing.T) {
 }
 
 // Stopping the agent ends hidden descendants too, in bounded time.
-func TestCloseLeavesNothing(t *testing.T) {
+func TestCloseEndsHiddenDescendants(t *testing.T) {
 	mark := newMark()
 	for _, s := range setups() {
 		t.Run(s.name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // With a memory controller in cgroup v2, each command has its own counter: running out of
 // memory is certain and not inferred, and other commands are unaffected. The build tag
 // asserts that the machine has a memory controller.
-func TestOutOfMemory(t *testing.T) {
+func TestMemoryCgroupMakesOutOfMemoryCertain(t *testing.T) {
 	h := start(t, setup{cgroup: true})
 	for file, value := range map[string]string{"memory.max": "67108864", "memory.swap.max": "0"} {
 		if err := os.WriteFile(filepath.Join(h.cgroup, file), []byte(value), 0); err != nil && !os.IsNotExist(err) {

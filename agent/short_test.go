@@ -7,9 +7,9 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// TestShortCommandsEnd runs commands that end at once while orphans keep the reaper busy:
+// TestEndOfEveryShortCommandIsReported runs commands that end at once while orphans keep the reaper busy:
 // the end of each must be reported.
-func TestShortCommandsEnd(t *testing.T) {
+func TestEndOfEveryShortCommandIsReported(t *testing.T) {
 	eachSetup(t, func(t *testing.T, h *harness) {
 		var wg sync.WaitGroup
 		for range 4 {

@@ -15,7 +15,7 @@ const sampledParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 // A command's environment has the trace context of its call, unless the caller sets
 // its own, and readers learn a sampled one while it runs and after its end.
-func TestTraceContext(t *testing.T) {
+func TestCommandGetsTheTraceContextOfItsCall(t *testing.T) {
 	h := start(t, setup{})
 	unsampled := strings.TrimSuffix(sampledParent, "1") + "0"
 	own := shell(`echo "$TRACEPARENT $TRACESTATE"`)

@@ -69,7 +69,7 @@ func TestTrust(t *testing.T) {
 }
 
 // Without a place for the files a command runs all the same.
-func TestTrustWithoutPlace(t *testing.T) {
+func TestCommandRunsIfTrustFilesCannotBeWritten(t *testing.T) {
 	for _, dir := range []string{"", filepath.Join(t.TempDir(), "missing")} {
 		if env := newTestTrust(t, dir).environ([]byte("x"), []string{"A=b"}); !slices.Equal(env, []string{"A=b"}) {
 			t.Errorf("%q: %q", dir, env)

@@ -23,6 +23,7 @@ func rows() []report.Row[*bench] {
 	return []report.Row[*bench]{
 		{Name: "execute", Run: executeLatency},
 		{Name: "execute-observed", Run: executeObserved},
+		{Name: "execute-fair", Run: executeFair},
 		{Name: "breakdown", Run: executeBreakdown},
 		{Name: "stdout", Run: stdoutThroughput},
 		{Name: "upload", Run: uploadThroughput},

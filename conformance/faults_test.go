@@ -33,7 +33,7 @@ type fault struct {
 }
 
 // The cases fail against a server that breaks the contracts.
-func TestCasesFindFaults(t *testing.T) {
+func TestCasesFailAgainstAServerThatBreaksContracts(t *testing.T) {
 	each := func(change func(*sandboxv1.ExecuteResponse)) func(*sandboxv1.ExecuteResponse) []*sandboxv1.ExecuteResponse {
 		return func(m *sandboxv1.ExecuteResponse) []*sandboxv1.ExecuteResponse {
 			change(m)

@@ -16,6 +16,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/fake"
 	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/listen"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -95,7 +96,7 @@ func realServer(t *testing.T) (string, *cutting) {
 		t.Fatal(err)
 	}
 	address := "unix://" + filepath.Join(dir, "s.sock")
-	l, err := server.Listen(t.Context(), address)
+	l, err := listen.Open(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func echo(t *testing.T, network, address string) string {
 }
 
 // A proxy cuts at the very byte, as it was told, and is whole again afterwards.
-func TestProxyCutsAtTheByte(t *testing.T) {
+func TestProxyCutsAtTheExactByte(t *testing.T) {
 	data := noise(200_000)
 	for name, address := range map[string]string{
 		"tcp": echo(t, "tcp", "127.0.0.1:0"), "unix": echo(t, "unix", filepath.Join(t.TempDir(), "s")),

@@ -15,7 +15,7 @@ import (
 
 // The suite passes on the real server, and leaves nothing. The hop to the client
 // is cut in the end-to-end tests, which have the time.
-func TestSuiteOnTheFake(t *testing.T) {
+func TestSuitePassesOnTheRealServerAndLeavesNothing(t *testing.T) {
 	address, provider := realServer(t)
 	s := open(t, Options{Address: address, Seed: 1, Scale: 0.01, CutInner: provider.cut, GoProgram: build.GoProgram(t)})
 	t.Cleanup(func() {

@@ -119,7 +119,8 @@ type OptionsChecker interface {
 }
 
 // Coordinator is implemented by a provider whose substrate several servers may
-// share. It elects the one that deletes expired sandboxes.
+// share. It elects the one that deletes expired sandboxes, observes all for events,
+// and sends webhooks.
 type Coordinator interface {
 	// Lead calls do each time that this process becomes the leader, and returns
 	// when ctx has ended and do has returned.
@@ -129,6 +130,9 @@ type Coordinator interface {
 	// that crashes is replaced within 20 s, one that closes at once. Running do
 	// twice at a time must be safe all the same: a request may arrive late.
 	Lead(ctx context.Context, do func(ctx context.Context))
+	// Lapses reports whether the leadership of a process that is stopped, but not dead,
+	// ends. If not, each process deletes expired sandboxes, whoever leads.
+	Lapses() bool
 }
 
 // Membership is implemented by a provider whose substrate several servers may share.

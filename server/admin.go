@@ -24,8 +24,8 @@ const (
 // memory.
 func (s *Server) AdminHandler(profiles bool) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{
-		Timeout: scrapeTimeout, MaxRequestsInFlight: scrapesAtOnce, Registry: s.metrics.registry,
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.Registry, promhttp.HandlerOpts{
+		Timeout: scrapeTimeout, MaxRequestsInFlight: scrapesAtOnce, Registry: s.metrics.Registry,
 	}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -49,7 +49,7 @@ func (s *Server) AdminHandler(profiles bool) http.Handler {
 }
 
 // Registry returns the server's metrics, and takes more of them.
-func (s *Server) Registry() *prometheus.Registry { return s.metrics.registry }
+func (s *Server) Registry() *prometheus.Registry { return s.metrics.Registry }
 
 func answer(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc/metadata"
+
+	"github.com/sandgate/sandgate/server/audit"
+	"github.com/sandgate/sandgate/server/call"
 )
 
 // lines is a writer that many goroutines use, and that can fail.
@@ -80,7 +83,7 @@ func audited(t *testing.T, change func(*Config)) (*harness, *lines) {
 	t.Helper()
 	log := &lines{}
 	return newHarness(t, func(c *Config) {
-		c.Audit = NewAuditLog(log)
+		c.Audit = audit.NewLog(log)
 		if change != nil {
 			change(c)
 		}
@@ -88,7 +91,7 @@ func audited(t *testing.T, change func(*Config)) (*harness, *lines) {
 }
 
 func withRequestID(ctx context.Context, id string) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, requestIDKey, id)
+	return metadata.AppendToOutgoingContext(ctx, call.RequestIDKey, id)
 }
 
 func wantRecord(t *testing.T, got map[string]any, want string) {

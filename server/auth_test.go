@@ -15,8 +15,11 @@ import (
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/names"
 	"github.com/sandgate/sandgate/server/wire"
 )
 
@@ -46,7 +49,7 @@ func twoTenants(t *testing.T) (h *harness, one, two context.Context) {
 	return h, ctxs[0], ctxs[1]
 }
 
-func TestCredentials(t *testing.T) {
+func TestOnlyValidCredentialsAreAccepted(t *testing.T) {
 	h, one, _ := twoTenants(t)
 	bad := func(value string) context.Context {
 		return metadata.AppendToOutgoingContext(t.Context(), "authorization", value)
@@ -80,7 +83,7 @@ func TestCredentials(t *testing.T) {
 }
 
 // Two tenants' equal ids are two sandboxes, and neither finds the other's.
-func TestTenantsAreApart(t *testing.T) {
+func TestTenantsDoNotFindEachOthersSandboxes(t *testing.T) {
 	h, one, two := twoTenants(t)
 	for _, ctx := range []context.Context{one, two} {
 		if _, err := h.client.CreateSandbox(ctx, &sandboxv1.CreateSandboxRequest{SandboxId: "thread-1"}); err != nil {
@@ -134,13 +137,24 @@ func TestUnknownMethod(t *testing.T) {
 func TestMessageTooLarge(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.Limits.MaxMessageBytes = 64 << 10 })
 	h.create("a")
-	_, err := h.client.WriteFile(t.Context(), &sandboxv1.WriteFileRequest{SandboxId: "a", Path: "/x", Content: make([]byte, 100<<10)})
-	wantReason(t, err, "MESSAGE_TOO_LARGE")
-	if metadataOf(t, err)["limit_bytes"] != "65536" {
-		t.Fatalf("metadata %v", metadataOf(t, err))
+	for _, size := range []int{65 << 10, 79 << 10, 81 << 10, 20 << 20} {
+		content := make([]byte, size)
+		_, wrote := h.client.WriteFile(t.Context(), &sandboxv1.WriteFileRequest{SandboxId: "a", Path: "/x", Content: content})
+		_, executed := h.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a", Stdin: content})
+		for _, err := range []error{wrote, executed} {
+			if size > protocol.Received(64<<10) {
+				// It is not received: gRPC answers.
+				if status.Code(err) != codes.ResourceExhausted {
+					t.Errorf("%d bytes: %v", size, err)
+				}
+				continue
+			}
+			wantReason(t, err, "MESSAGE_TOO_LARGE")
+			if metadataOf(t, err)["limit_bytes"] != "65536" {
+				t.Errorf("%d bytes: metadata %v", size, metadataOf(t, err))
+			}
+		}
 	}
-	_, err = h.execute(t.Context(), &sandboxv1.ExecuteRequest{SandboxId: "a", Stdin: make([]byte, 100<<10)})
-	wantReason(t, err, "MESSAGE_TOO_LARGE")
 }
 
 func TestRequestID(t *testing.T) {
@@ -163,10 +177,10 @@ func TestRequestID(t *testing.T) {
 }
 
 // A panic in a handler is one caller's INTERNAL, not the server's end.
-func TestPanic(t *testing.T) {
+func TestPanicOfAHandlerIsInternalForItsCallerOnly(t *testing.T) {
 	h := newHarness(t, func(c *Config) {
 		c.Provider.(*scriptedProvider).before = func(_ context.Context, method, name string) error {
-			if method == "create" && name == substrateName(defaultTenant, "b") {
+			if method == "create" && name == names.Substrate(call.DefaultTenant, "b") {
 				panic(method)
 			}
 			return nil

@@ -2,9 +2,15 @@ package server
 
 import (
 	"context"
+	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/audit"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/events"
 	"github.com/sandgate/sandgate/server/fault"
 )
 
@@ -57,15 +63,45 @@ func (s *Server) maintain() {
 	}
 }
 
-// reap deletes expired sandboxes until the server halts. Of servers that share a
-// substrate one reaps.
-func (s *Server) reap() {
+// lead does what one of the servers that share a substrate does, until the server
+// halts.
+func (s *Server) lead() {
 	ctx, cancel := s.untilHalt()
 	defer cancel()
 	if l, ok := s.provider.(providers.Coordinator); ok {
-		l.Lead(ctx, s.reapRounds)
+		l.Lead(ctx, s.leadOnce)
 		return
 	}
+	s.leadOnce(ctx)
+}
+
+// leadOnce observes all sandboxes and sends webhooks, and deletes expired sandboxes
+// unless all servers do, until ctx ends.
+func (s *Server) leadOnce(ctx context.Context) {
+	var work sync.WaitGroup
+	defer work.Wait()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil) // also after a panic
+	work.Go(func() { s.newObserver().Run(ctx) })
+	work.Go(func() { s.webhooks.Run(ctx) })
+	if s.allReap() {
+		<-ctx.Done()
+		return
+	}
+	s.reapRounds(ctx)
+}
+
+// allReap reports whether all servers delete expired sandboxes: a leader that may be
+// stopped without being replaced must not keep sandboxes beyond their lifetimes.
+func (s *Server) allReap() bool {
+	l, ok := s.provider.(providers.Coordinator)
+	return ok && !l.Lapses()
+}
+
+// reap deletes expired sandboxes until the server halts.
+func (s *Server) reap() {
+	ctx, cancel := s.untilHalt()
+	defer cancel()
 	s.reapRounds(ctx)
 }
 
@@ -76,9 +112,9 @@ func (s *Server) reapRounds(ctx context.Context) {
 	for {
 		begun := time.Now()
 		err := fault.Catch(func() error { return s.reaper.Round(ctx) })
-		s.metrics.reapSeconds.Observe(time.Since(begun).Seconds())
+		s.metrics.ReapSeconds.Observe(time.Since(begun).Seconds())
 		if err != nil && ctx.Err() == nil {
-			s.metrics.reapFailures.Inc()
+			s.metrics.ReapFailures.Inc()
 			s.log.WarnContext(ctx, "the search for expired sandboxes failed", "error", err)
 		}
 		select {
@@ -92,5 +128,37 @@ func (s *Server) reapRounds(ctx context.Context) {
 // sandboxExpired records and counts a sandbox that the reaper deleted.
 func (s *Server) sandboxExpired(ctx context.Context, info providers.Info, byTTL bool) {
 	s.recordExpired(ctx, info)
-	s.metrics.reapedOne(byTTL, s.clock.Since(info.ExpireTime()))
+	s.metrics.ReapedOne(byTTL, s.clock.Since(info.ExpireTime()))
+	reason := events.IdleTTL
+	if byTTL {
+		reason = events.TTL
+	}
+	s.journal.Note(events.New(events.Ended, info, reason))
+}
+
+// recheck runs until the server stops.
+func (s *Server) recheck() {
+	tick := time.NewTicker(s.cfg.Timing.Recheck)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.halt:
+			return
+		case <-tick.C:
+			s.gate.Recheck()
+		}
+	}
+}
+
+// recordExpired records a sandbox that the reaper deleted. A sandbox that a caller
+// cleans up has that caller's records.
+func (s *Server) recordExpired(ctx context.Context, info providers.Info) {
+	if call.Of(ctx).RequestID != "" {
+		return
+	}
+	// The sandbox is gone either way.
+	_ = s.audit.Record(ctx, audit.Record{
+		Time: time.Now(), Phase: audit.Ended, Principal: "sandgate", Tenant: info.Spec.Tenant,
+		Operation: "Expire", SandboxID: info.Spec.ID, Code: codes.OK.String(),
+	})
 }

@@ -40,7 +40,7 @@ func (h *hole) Write(p []byte) (int, error) {
 
 // A client whose network silently drops everything is found out in stated time,
 // and the agent learns that the caller is gone.
-func TestClientInABlackHole(t *testing.T) {
+func TestClientWithoutANetworkIsFoundOut(t *testing.T) {
 	h := newHarness(t, func(c *Config) {
 		c.Timing.Keepalive, c.Timing.KeepaliveTimeout = time.Second, 2*time.Second
 	})

@@ -20,7 +20,7 @@ const (
 )
 
 // What would keep an agent or a runtime busy is refused before it reaches one.
-func TestRequestsAreBounded(t *testing.T) {
+func TestOversizedRequestsReachNoAgent(t *testing.T) {
 	h := newHarness(t, nil)
 	h.create("a")
 	names := func(n int) map[string]string {

@@ -8,6 +8,8 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/events"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/limit"
 	"github.com/sandgate/sandgate/server/policy"
@@ -33,7 +35,7 @@ func (s *Server) CleanupSandboxes(ctx context.Context, req *sandboxv1.CleanupSan
 	var mu sync.Mutex
 	var work sync.WaitGroup
 	slots := limit.New(maxCleanups)
-	q := providers.Query{Tenant: callOf(ctx).principal.Tenant, Labels: req.GetLabels(), Limit: maxPage}
+	q := providers.Query{Tenant: call.Of(ctx).Principal.Tenant, Labels: req.GetLabels(), Limit: maxPage}
 	for {
 		page, err := s.provider.List(ctx, q)
 		if err != nil {
@@ -41,7 +43,7 @@ func (s *Server) CleanupSandboxes(ctx context.Context, req *sandboxv1.CleanupSan
 			return nil, err
 		}
 		for _, info := range page.Sandboxes {
-			if !strings.HasPrefix(info.Spec.ID, callOf(ctx).principal.Scope.IDPrefix) {
+			if !strings.HasPrefix(info.Spec.ID, call.Of(ctx).Principal.Scope.IDPrefix) {
 				continue
 			}
 			if err := slots.Acquire(ctx); err != nil {
@@ -61,10 +63,11 @@ func (s *Server) CleanupSandboxes(ctx context.Context, req *sandboxv1.CleanupSan
 				case err != nil:
 					f := fault.From(ctx, err)
 					resp.Failures = append(resp.Failures, &sandboxv1.CleanupFailure{SandboxId: info.Spec.ID, Message: f.Message})
-					callOf(ctx).objects.addSandbox(info.Spec.ID, f)
+					call.Of(ctx).Objects.AddSandbox(info.Spec.ID, f)
 				case done:
 					if !req.GetDryRun() {
-						callOf(ctx).objects.addSandbox(info.Spec.ID, nil)
+						call.Of(ctx).Objects.AddSandbox(info.Spec.ID, nil)
+						s.noteEvent(ctx, events.Ended, info)
 					}
 					resp.DeletedSandboxIds = append(resp.DeletedSandboxIds, info.Spec.ID)
 				default:

@@ -10,13 +10,15 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/names"
 )
 
 // A provider that panics costs one sandbox's cleanup, and not the server.
 func TestCleanupSurvivesAPanic(t *testing.T) {
 	h := newHarness(t, func(c *Config) {
 		c.Provider.(*scriptedProvider).before = func(_ context.Context, method, name string) error {
-			if method == "delete" && name == substrateName(defaultTenant, "bad") {
+			if method == "delete" && name == names.Substrate(call.DefaultTenant, "bad") {
 				panic("delete " + name)
 			}
 			return nil

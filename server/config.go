@@ -17,11 +17,14 @@ import (
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/audit"
 	"github.com/sandgate/sandgate/server/authn"
 	"github.com/sandgate/sandgate/server/egress"
 	"github.com/sandgate/sandgate/server/policy"
+	"github.com/sandgate/sandgate/server/preview"
 	"github.com/sandgate/sandgate/server/quota"
 	"github.com/sandgate/sandgate/server/secret"
+	"github.com/sandgate/sandgate/server/webhook"
 )
 
 // Config configures a Server. Only Provider must be set.
@@ -43,6 +46,12 @@ type Config struct {
 	EgressAnyPublic bool
 	// Secrets are what rules can put into requests. Nil: none.
 	Secrets *secret.Store
+	// Preview creates URLs of ports and files, for which ServePreview takes requests.
+	// Nil: CreateSandboxUrl is not supported.
+	Preview *preview.URLs
+	// PreviewTLS secures the listeners of ServePreview. Nil: browsers reach them through
+	// a proxy that ends TLS, or on this machine.
+	PreviewTLS *tls.Config
 	// Roots are the authorities that verify destinations whose TLS the server ends.
 	// Nil: the machine's.
 	Roots *x509.CertPool
@@ -56,6 +65,8 @@ type Config struct {
 	Authenticator authn.Authenticator
 	// TLS secures TCP listeners. Nil: no TLS.
 	TLS *tls.Config
+	// Webhooks are the receivers of events. Default: none.
+	Webhooks []webhook.Endpoint
 	// Insecure allows listening beyond loopback without TLS and authentication.
 	Insecure bool
 	// Announce, if set, is called with the address once Serve accepts it and is
@@ -74,7 +85,7 @@ type Config struct {
 	// Logger receives what operators should see. Default: slog.Default().
 	Logger *slog.Logger
 	// Audit stores records of each call's start and end. Nil: none.
-	Audit AuditSink
+	Audit audit.Sink
 	// AuditRequired rejects calls whose start can't be recorded.
 	AuditRequired bool
 	// AuditCommandText adds the text of commands to audit records, up to 8 KiB of
@@ -86,6 +97,8 @@ type Config struct {
 	// protocolMinor is the version of the agent protocol. Default: that of package
 	// agentconn.
 	protocolMinor int32
+	// watchHeartbeat is when a watch without events gets a cursor. Default: 30 s.
+	watchHeartbeat time.Duration
 	// readClock, if set, replaces the machine's clocks.
 	readClock func() (wall time.Time, mono time.Duration)
 	// random returns a number from 0 to n-1. Default: rand.IntN.
@@ -94,7 +107,8 @@ type Config struct {
 
 // Limits are bounds and defaults. Zero values mean the stated default.
 type Limits struct {
-	// MaxMessageBytes is the largest message from a client. Default: 16 MiB.
+	// MaxMessageBytes is the largest message from a client, at most 16 MiB, which is
+	// the default.
 	MaxMessageBytes int
 	// DefaultTimeout is that of a command that states none; 0: none.
 	DefaultTimeout time.Duration
@@ -172,17 +186,29 @@ type Timing struct {
 
 // Defaults that GetServerInfo shows.
 const (
-	defaultMaxMessageBytes = 16 << 20
+	defaultMaxMessageBytes = protocol.MaxMessage
 	defaultOutputLogBytes  = 64 << 20
-	defaultTenant          = "default"
 )
 
-func (c Config) withDefaults() (Config, error) {
-	if c.Provider == nil {
-		return c, errors.New("server: Config.Provider is not set")
+// Check returns an error if New would refuse the configuration with every provider
+// whose templates options checks and whose default resources these are.
+func (c Config) Check(options providers.OptionsChecker, byDefault providers.Resources) error {
+	c, err := c.withDefaults()
+	if err != nil {
+		return err
 	}
+	p, err := newPolicy(c, len(c.SpecSecret) == 0, options)
+	if err != nil {
+		return err
+	}
+	_, err = newSettings(c, p, byDefault)
+	return err
+}
+
+func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Version, "dev")
 	setDefault(&c.protocolMinor, protocol.Minor)
+	setDefault(&c.watchHeartbeat, defaultWatchHeartbeat)
 	setDefault(&c.Logger, slog.Default())
 	setDefault(&c.Limits.MaxMessageBytes, defaultMaxMessageBytes)
 	setDefault(&c.Limits.OutputLogBytes, defaultOutputLogBytes)
@@ -205,7 +231,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.random = rand.IntN
 	}
 	if c.Audit == nil {
-		c.Audit = noAudit{}
+		c.Audit = audit.Nowhere{}
 	}
 	if len(c.Templates) == 0 {
 		c.Templates = []policy.Template{policy.DefaultTemplate()}
@@ -216,10 +242,21 @@ func (c Config) withDefaults() (Config, error) {
 	if err := c.Quotas.Check(); err != nil {
 		return c, fmt.Errorf("server: Config.Quotas: %w", err)
 	}
+	if err := webhook.Check(c.Webhooks); err != nil {
+		return c, fmt.Errorf("server: %w", err)
+	}
 	if v := policy.CheckAccess("access", c.Access); len(v) > 0 {
 		return c, fmt.Errorf("server: Config.Access: %w", v.Err())
 	}
 	return c, nil
+}
+
+// checkSecrets reads the files that Check leaves out.
+func (c Config) checkSecrets() error {
+	if err := webhook.CheckSecrets(c.Webhooks); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	return nil
 }
 
 func (l Limits) check() error {
@@ -235,8 +272,8 @@ func (l Limits) check() error {
 			return fmt.Errorf("server: Limits.%s is negative", d.name)
 		}
 	}
-	if l.MaxMessageBytes < 64<<10 || l.MaxMessageBytes > 1<<30 {
-		return fmt.Errorf("server: Limits.MaxMessageBytes must lie between 64 KiB and 1 GiB")
+	if l.MaxMessageBytes < 64<<10 || l.MaxMessageBytes > protocol.MaxMessage {
+		return errors.New("server: Limits.MaxMessageBytes must lie between 64 KiB and 16 MiB; Upload sends larger content")
 	}
 	if l.MaxCreations < 0 || l.MaxForwards < 0 || l.MaxEgressConnections < 0 {
 		return errors.New("server: a number of creations, forwards or egress connections is negative")

@@ -9,8 +9,12 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentcall"
 	"github.com/sandgate/sandgate/server/agentconn"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/events"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/names"
 	"github.com/sandgate/sandgate/server/policy"
 )
 
@@ -21,7 +25,7 @@ const cleanupTimeout = 30 * time.Second
 func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandboxRequest) (*sandboxv1.CreateSandboxResponse, error) {
 	id := req.GetSandboxId()
 	if id == "" {
-		id = newID("sb-")
+		id = names.NewID("sb-")
 	}
 	var v policy.Violations
 	v.SandboxID(id)
@@ -29,7 +33,7 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	key := keyOf(ctx, id)
+	key := agentcall.KeyOf(ctx, id)
 	spec, err := s.rules().policy.Spec(key.Tenant, key.ID, req)
 	if err != nil {
 		return nil, err
@@ -39,9 +43,9 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 		sandboxv1.ErrorReason_ERROR_REASON_SANDBOX_START_TIMEOUT,
 		"the sandbox did not become ready within %s", timeout))
 	defer cancel()
-	spec.Principal = callOf(ctx).principal.Name
+	spec.Principal = call.Of(ctx).Principal.Name
 	if err := s.book.Reserve(ctx, key.Name, spec); err != nil {
-		return nil, quotaFault(err)
+		return nil, s.overQuota(ctx, err)
 	}
 	exists := ""
 	defer func() { s.book.Settle(key.Name, exists) }()
@@ -56,6 +60,9 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 		gone, err := s.ready(ctx, key, info)
 		if err == nil {
 			s.holdNetwork(info)
+			if info.Created {
+				s.noteEvent(ctx, events.Created, info)
+			}
 			return &sandboxv1.CreateSandboxResponse{Sandbox: s.sandbox(info), Created: info.Created}, nil
 		}
 		if gone {
@@ -72,7 +79,7 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 // createNow creates the sandbox within the bound of concurrent creations.
 func (s *Server) createNow(ctx context.Context, key agentconn.Key, spec providers.Spec) (providers.Info, net.Conn, error) {
 	if s.creations != nil {
-		if !s.creations.tryTake(key.Tenant) {
+		if !s.creations.TryTake(key.Tenant) {
 			// An existing sandbox needs no slot.
 			info, err := s.agents.Lookup(ctx, key)
 			if err == nil && info.State == providers.StateActive && info.Spec.Hash == spec.Hash {
@@ -80,12 +87,12 @@ func (s *Server) createNow(ctx context.Context, key agentconn.Key, spec provider
 				return info, nil, nil
 			}
 			begun := time.Now()
-			if err := s.creations.take(ctx, key.Tenant); err != nil {
+			if err := s.creations.Take(ctx, key.Tenant); err != nil {
 				return providers.Info{}, nil, err
 			}
-			s.metrics.createWait.Observe(time.Since(begun).Seconds())
+			s.metrics.CreateWait.Observe(time.Since(begun).Seconds())
 		}
-		defer s.creations.release(key.Tenant)
+		defer s.creations.Release(key.Tenant)
 	}
 	info, conn, err := s.provider.Create(ctx, key.Name, spec)
 	if errors.Is(err, providers.ErrExists) {
@@ -102,7 +109,7 @@ const joinTries = 5
 // this call created, unless another call has received it meanwhile. With an
 // error it reports whether the sandbox is gone.
 func (s *Server) ready(ctx context.Context, key agentconn.Key, info providers.Info) (gone bool, err error) {
-	conn, err := s.acquireKnown(ctx, key, info.Incarnation, &info)
+	conn, err := s.router.AcquireKnown(ctx, key, info.Incarnation, &info)
 	if err == nil {
 		defer conn.Release()
 		if info.Created || s.clock.Since(info.CreateTime) > s.rules().limits.CreateTimeout+cleanupTimeout {

@@ -11,6 +11,8 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/names"
 )
 
 // elsewhere removes a sandbox as another replica does: this server keeps its
@@ -109,7 +111,7 @@ func TestCreateDuringAnAttemptToReachTheOldOne(t *testing.T) {
 	})
 	h.create("x")
 	h.sandbox("x").cut()
-	h.until("the connection is gone", func() bool { return h.server.agents.Peek(substrateName(defaultTenant, "x")) == nil })
+	h.until("the connection is gone", func() bool { return h.server.agents.Peek(names.Substrate(call.DefaultTenant, "x")) == nil })
 	old.Store(true)
 	var work sync.WaitGroup
 	work.Go(func() {
@@ -124,7 +126,7 @@ func TestCreateDuringAnAttemptToReachTheOldOne(t *testing.T) {
 	h.until("it waits for the attempt", func() bool {
 		h.provider.mu.Lock()
 		defer h.provider.mu.Unlock()
-		return h.provider.sandboxes[substrateName(defaultTenant, "x")] != nil
+		return h.provider.sandboxes[names.Substrate(call.DefaultTenant, "x")] != nil
 	})
 	close(g.open)
 	<-made
@@ -226,7 +228,7 @@ func TestDeletionEndsTheWaitForAnAgent(t *testing.T) {
 	for _, id := range []string{"x", "y"} {
 		h.create(id)
 		h.sandbox(id).cut()
-		h.until("the connection is gone", func() bool { return h.server.agents.Peek(substrateName(defaultTenant, id)) == nil })
+		h.until("the connection is gone", func() bool { return h.server.agents.Peek(names.Substrate(call.DefaultTenant, id)) == nil })
 	}
 	hang.Store(true)
 	waits := make(chan error, 2)

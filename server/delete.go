@@ -6,7 +6,9 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentcall"
 	"github.com/sandgate/sandgate/server/agentconn"
+	"github.com/sandgate/sandgate/server/events"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/policy"
 )
@@ -18,13 +20,13 @@ func (s *Server) DeleteSandbox(ctx context.Context, req *sandboxv1.DeleteSandbox
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	key := keyOf(ctx, req.GetSandboxId())
+	key := agentcall.KeyOf(ctx, req.GetSandboxId())
 	err := s.remove(ctx, key, providers.Condition{Incarnation: req.GetExpectedIncarnation()})
 	if req.GetAllowMissing() && errors.Is(err, providers.ErrNotFound) {
 		return &sandboxv1.DeleteSandboxResponse{}, nil
 	}
 	if err != nil {
-		return nil, s.notFoundReason(key, err)
+		return nil, s.router.NotFoundReason(key, err)
 	}
 	return &sandboxv1.DeleteSandboxResponse{Deleted: true}, nil
 }
@@ -43,6 +45,7 @@ func (s *Server) remove(ctx context.Context, key agentconn.Key, c providers.Cond
 		return err
 	}
 	s.book.Forget(key.Name, info.Incarnation)
+	s.noteEvent(ctx, events.Ended, info)
 	s.agents.Drop(key.Name)
 	return nil
 }

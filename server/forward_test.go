@@ -14,7 +14,10 @@ import (
 	"google.golang.org/grpc/codes"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/audit"
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/names"
 	"github.com/sandgate/sandgate/streaming"
 )
 
@@ -100,7 +103,7 @@ func TestForward(t *testing.T) {
 		if r.SandboxID != "a" || r.Address != "localhost:80" {
 			t.Errorf("%+v", r)
 		}
-		if r.Phase == AuditEnded {
+		if r.Phase == audit.Ended {
 			if r.Bytes != 2*streaming.MaxChunk || r.Code != "OK" {
 				t.Errorf("%+v", r)
 			}
@@ -201,7 +204,7 @@ func TestForwardAgentMisbehaves(t *testing.T) {
 }
 
 // The agent's own errors reach the caller, after everything that it sent before.
-func TestForwardAgentErrors(t *testing.T) {
+func TestAgentErrorsFollowForwardedData(t *testing.T) {
 	h := newHarness(t, nil)
 	h.create("a")
 	agent := h.sandbox("a").agent
@@ -233,8 +236,8 @@ func (h *harness) open(ctx context.Context) forwardCall {
 func TestForwardIsActivityWithData(t *testing.T) {
 	h := newHarness(t, nil)
 	h.create("a")
+	conn := h.server.agents.Peek(names.Substrate(call.DefaultTenant, "a"))
 	call := h.open(t.Context())
-	conn := h.server.agents.Peek(substrateName(defaultTenant, "a"))
 	if conn.InUse() {
 		t.Error("an open connection without data is in use")
 	}
@@ -257,8 +260,8 @@ func TestForwardIsActivityWithData(t *testing.T) {
 	}
 }
 
-// TestForwardEnds: whatever ends an open connection, the caller gets the reason.
-func TestForwardEnds(t *testing.T) {
+// TestCallerLearnsWhyAForwardEnded: whatever ends an open connection, the caller gets the reason.
+func TestCallerLearnsWhyAForwardEnded(t *testing.T) {
 	var revoked atomic.Bool
 	for name, c := range map[string]struct {
 		end  func(h *harness) error
@@ -280,7 +283,7 @@ func TestForwardEnds(t *testing.T) {
 					if revoked.Load() {
 						return authn.Principal{}, authn.ErrUnknownCredentials
 					}
-					return authn.Principal{Name: "ann", Tenant: defaultTenant}, nil
+					return authn.Principal{Name: "ann", Tenant: call.DefaultTenant}, nil
 				}}
 			})
 			h.create("a")
@@ -298,7 +301,7 @@ func TestForwardEnds(t *testing.T) {
 
 // The open connections of a server are bounded, and a tenant holds a quarter of them.
 // Each that ends, for whatever reason, makes room for another.
-func TestMaxForwards(t *testing.T) {
+func TestForwardsAreBoundedPerTenant(t *testing.T) {
 	var tenant atomic.Value
 	tenant.Store("team")
 	h := newHarness(t, func(c *Config) {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/agentcall"
 	"github.com/sandgate/sandgate/server/policy"
 )
 
@@ -14,10 +15,10 @@ func (s *Server) GetSandbox(ctx context.Context, req *sandboxv1.GetSandboxReques
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	key := keyOf(ctx, req.GetSandboxId())
+	key := agentcall.KeyOf(ctx, req.GetSandboxId())
 	info, err := s.agents.Lookup(ctx, key)
 	if err != nil {
-		return nil, s.notFoundReason(key, err)
+		return nil, s.router.NotFoundReason(key, err)
 	}
 	return &sandboxv1.GetSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }

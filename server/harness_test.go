@@ -25,6 +25,8 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/agentconn"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/names"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -95,7 +97,7 @@ func (h *harness) sandbox(id string) *scriptedSandbox {
 	h.t.Helper()
 	h.provider.mu.Lock()
 	defer h.provider.mu.Unlock()
-	p, ok := h.provider.sandboxes[substrateName(defaultTenant, id)]
+	p, ok := h.provider.sandboxes[names.Substrate(call.DefaultTenant, id)]
 	if !ok {
 		h.t.Fatalf("no sandbox %q", id)
 	}

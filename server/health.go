@@ -63,7 +63,7 @@ func (s *Server) probe(ctx context.Context, p providers.Prober) error {
 	if err != nil {
 		return err
 	}
-	s.metrics.stateFree.Set(float64(got.FreeBytes))
+	s.metrics.StateFree.Set(float64(got.FreeBytes))
 	return nil
 }
 
@@ -73,7 +73,7 @@ func (s *Server) setReady(ready bool) {
 	if !ready {
 		status, up = healthv1.HealthCheckResponse_NOT_SERVING, 0
 	}
-	s.metrics.providerUp.Set(up)
+	s.metrics.ProviderUp.Set(up)
 	// It has no effect once the server is stopping.
 	s.health.SetServingStatus(sandboxv1.SandboxService_ServiceDesc.ServiceName, status)
 }

@@ -76,7 +76,7 @@ func TestHostileAgentDoesNotDisturbOthers(t *testing.T) {
 
 // A child in the background writes after the command's end. The agent's `exited`
 // keeps the position of that end; a reader that stays sees where it really is.
-func TestEndAfterLateOutput(t *testing.T) {
+func TestReaderSeesOutputAfterTheLeadersEnd(t *testing.T) {
 	h := newHarness(t, nil)
 	h.provider.script.attach = func(_ *scriptedAgent, _ *sandboxv1.AttachRequest, out emitter) error {
 		code := int32(7)

@@ -17,7 +17,7 @@ import (
 
 // An agent that breaks the protocol must be found out, and the server must go
 // on as if nothing had happened.
-func TestHostileExecute(t *testing.T) {
+func TestExecuteOfAHostileAgentIsFoundOut(t *testing.T) {
 	type exec func(out emitter) error
 	for name, attack := range map[string]exec{
 		"output first":  func(out emitter) error { return out.output(0, "x") },
@@ -113,7 +113,7 @@ func TestHostileExecute(t *testing.T) {
 	}
 }
 
-func TestHostileDownload(t *testing.T) {
+func TestDownloadOfAHostileAgentIsFoundOut(t *testing.T) {
 	for name, attack := range map[string]func(send func(...byte) error) error{
 		"nothing":       func(func(...byte) error) error { return nil },
 		"chunk first":   func(send func(...byte) error) error { return send(0x12, 1, 'x') },
@@ -147,7 +147,7 @@ func TestHostileDownload(t *testing.T) {
 	}
 }
 
-func TestHostileUpload(t *testing.T) {
+func TestUploadToAHostileAgentIsFoundOut(t *testing.T) {
 	type in = grpc.ClientStreamingServer[sandboxv1.UploadRequest, sandboxv1.UploadResponse]
 	for name, attack := range map[string]func(in) error{
 		"early answer": func(s in) error { return s.SendAndClose(&sandboxv1.UploadResponse{}) },
@@ -185,7 +185,7 @@ func TestHostileUpload(t *testing.T) {
 }
 
 // Metadata of an agent is bounded, also the status of a call, which is part of it.
-func TestHostileMetadata(t *testing.T) {
+func TestMetadataOfAHostileAgentIsBounded(t *testing.T) {
 	large := strings.Repeat("x", 1<<20)
 	for name, send := range map[string]func(stream forwardStream) error{
 		"headers":  func(stream forwardStream) error { return stream.SendHeader(metadata.Pairs("large", large)) },

@@ -8,6 +8,8 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/policy"
 	"github.com/sandgate/sandgate/server/wire"
 )
 
@@ -17,7 +19,7 @@ var agentCapabilities = []string{"attach", "forward", "stdin", "terminal"}
 
 // GetServerInfo implements SandboxService.
 func (s *Server) GetServerInfo(ctx context.Context, _ *sandboxv1.GetServerInfoRequest) (*sandboxv1.GetServerInfoResponse, error) {
-	p := callOf(ctx).principal
+	p := call.Of(ctx).Principal
 	resp := &sandboxv1.GetServerInfoResponse{
 		Version: s.cfg.Version, Provider: s.described.Name,
 		Capabilities: s.capabilities(), Limits: s.rules().limits.forCallers(),
@@ -25,12 +27,15 @@ func (s *Server) GetServerInfo(ctx context.Context, _ *sandboxv1.GetServerInfoRe
 		Quotas:    s.quotas(ctx),
 	}
 	for _, t := range s.rules().policy.Templates() {
-		if templateInScope(p.Scope, t.Name) {
+		if policy.TemplateInScope(p.Scope, t.Name) {
 			resp.Templates = append(resp.Templates, t.Name)
 		}
 	}
 	for _, e := range s.described.Enforcement {
 		resp.Enforcement = append(resp.Enforcement, &sandboxv1.Enforcement{Name: e.Name, Enforced: e.Enforced, Detail: e.Detail})
+	}
+	if s.cfg.Preview != nil {
+		resp.Limits.MaxUrlTtl = durationpb.New(s.cfg.Preview.MaxTTL())
 	}
 	if s.cfg.Secrets != nil {
 		for _, e := range s.cfg.Secrets.List(p.Tenant) {
@@ -47,6 +52,9 @@ func (s *Server) capabilities() []string {
 	}
 	if _, ok := s.provider.(providers.Pooler); ok {
 		list = append(list, "pool")
+	}
+	if s.cfg.Preview != nil {
+		list = append(list, "url")
 	}
 	slices.Sort(list)
 	return slices.Compact(list)

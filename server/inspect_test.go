@@ -10,6 +10,8 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/agentconn"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/names"
 )
 
 // tick does the server's regular maintenance and waits until it is done.
@@ -61,7 +63,7 @@ func TestDryCleanupRenewsNothing(t *testing.T) {
 	h.tick()
 	h.provider.mu.Lock()
 	defer h.provider.mu.Unlock()
-	if after := h.provider.sandboxes[substrateName(defaultTenant, "a")].info.LastActivity; !after.Equal(before) {
+	if after := h.provider.sandboxes[names.Substrate(call.DefaultTenant, "a")].info.LastActivity; !after.Equal(before) {
 		t.Errorf("it was last active at %v, and is now at %v", before, after)
 	}
 }
@@ -70,8 +72,8 @@ func TestDryCleanupRenewsNothing(t *testing.T) {
 func TestInspectionsAtOnceAreNoUse(t *testing.T) {
 	h := newHarness(t, nil)
 	h.create("a")
-	key := agentconn.Key{Tenant: defaultTenant, ID: "a", Name: substrateName(defaultTenant, "a")}
-	other, err := h.server.agents.Inspect(t.Context(), key)
+	key := agentconn.Key{Tenant: call.DefaultTenant, ID: "a", Name: names.Substrate(call.DefaultTenant, "a")}
+	other, err := h.server.agents.Inspect(t.Context(), key, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,10 +11,11 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/agentconn"
+	"github.com/sandgate/sandgate/server/call"
 	"github.com/sandgate/sandgate/server/fault"
 )
 
-// chains returns the interceptors. They run after Server.admit has authenticated
+// chains returns the interceptors. They run after Gate.Admit has authenticated
 // the call, unless that takes longer, and before its first message is read. Their order is, from the outside:
 //
 //  1. outer: request id, log line, audit record
@@ -25,7 +26,7 @@ import (
 //     may not make. It waits for an authenticator that asks another server
 //  5. recovery: the innermost, so that a panic passes the others as an error
 func (s *Server) chains() ([]grpc.UnaryServerInterceptor, []grpc.StreamServerInterceptor) {
-	countUnary, countStream := s.metrics.interceptors()
+	countUnary, countStream := s.metrics.Interceptors()
 	unary := []grpc.UnaryServerInterceptor{s.outerUnary, countUnary}
 	stream := []grpc.StreamServerInterceptor{s.outerStream, countStream}
 	caught := recovery.WithRecoveryHandlerContext(func(_ context.Context, p any) error { return fault.Panic(p) })
@@ -35,11 +36,11 @@ func (s *Server) chains() ([]grpc.UnaryServerInterceptor, []grpc.StreamServerInt
 }
 
 func (s *Server) outerUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	c := callOf(ctx)
-	c.method = info.FullMethod
+	c := call.Of(ctx)
+	c.Method = info.FullMethod
 	// It fails only after the headers were sent.
-	_ = grpc.SetHeader(ctx, metadata.Pairs(requestIDKey, c.requestID))
-	ctx, cancel := c.begin(ctx)
+	_ = grpc.SetHeader(ctx, metadata.Pairs(call.RequestIDKey, c.RequestID))
+	ctx, cancel := c.Handle(ctx)
 	defer cancel(nil)
 	resp, err := handler(ctx, req)
 	s.finish(ctx, c, resp, err)
@@ -47,11 +48,11 @@ func (s *Server) outerUnary(ctx context.Context, req any, info *grpc.UnaryServer
 }
 
 func (s *Server) outerStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	c := callOf(stream.Context())
-	c.method = info.FullMethod
-	_ = stream.SetHeader(metadata.Pairs(requestIDKey, c.requestID))
+	c := call.Of(stream.Context())
+	c.Method = info.FullMethod
+	_ = stream.SetHeader(metadata.Pairs(call.RequestIDKey, c.RequestID))
 	wrapped := middleware.WrapServerStream(stream)
-	ctx, cancel := c.begin(stream.Context())
+	ctx, cancel := c.Handle(stream.Context())
 	defer cancel(nil)
 	wrapped.WrappedContext = ctx
 	err := handler(srv, &callStream{WrappedServerStream: wrapped, s: s, single: !info.IsClientStream})
@@ -100,14 +101,14 @@ func (s *Server) toStatus(ctx context.Context, err error) error {
 		err = fault.ErrShuttingDown
 	}
 	f := fault.From(ctx, err)
-	c := callOf(ctx)
-	c.cause = f
-	if c.audit.SandboxID != "" && hasSandboxID[f.Reason] && f.Metadata["sandbox_id"] == "" {
+	c := call.Of(ctx)
+	c.Cause = f
+	if c.Audit.SandboxID != "" && hasSandboxID[f.Reason] && f.Metadata["sandbox_id"] == "" {
 		clone := *f
 		clone.Metadata = maps.Clone(f.Metadata)
-		f = clone.With("sandbox_id", c.audit.SandboxID)
+		f = clone.With("sandbox_id", c.Audit.SandboxID)
 	}
-	return f.Status(c.requestID).Err()
+	return f.Status(c.RequestID).Err()
 }
 
 // hasSandboxID lists the reasons that carry the metadata "sandbox_id".
@@ -126,7 +127,7 @@ var hasSandboxID = map[sandboxv1.ErrorReason]bool{
 }
 
 func (s *Server) shutdownUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if err := s.refusalOf(ctx); err != nil {
+	if err := s.gate.Refusal(ctx); err != nil {
 		return nil, err
 	}
 	if s.isStopping() || !s.unary.TryRLock() {
@@ -137,11 +138,11 @@ func (s *Server) shutdownUnary(ctx context.Context, req any, _ *grpc.UnaryServer
 }
 
 func (s *Server) shutdownStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if err := s.refusalOf(stream.Context()); err != nil {
+	if err := s.gate.Refusal(stream.Context()); err != nil {
 		return err
 	}
 	// Health watches end when the health server shuts down.
-	if s.isStopping() && !isHealth(info.FullMethod) {
+	if s.isStopping() && !call.IsHealth(info.FullMethod) {
 		return fault.ErrShuttingDown
 	}
 	leave, err := s.enterStream(stream.Context(), info)

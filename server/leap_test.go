@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandgate/sandgate/server/call"
 	"github.com/sandgate/sandgate/server/lifetime/clocktest"
+	"github.com/sandgate/sandgate/server/names"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -101,7 +103,7 @@ func TestAClockThatLeapsDeletesNothing(t *testing.T) {
 // A wall clock that was set forward while no server ran leaves a record that looks
 // old. The agent measures a duration, so the sandbox stays and its record is
 // corrected.
-func TestRecordThatALeapMadeOld(t *testing.T) {
+func TestClockSetForwardBeforeTheStartDeletesNothing(t *testing.T) {
 	h, f := leaping(t)
 	h.createFor("a", time.Hour)
 	h.age("a", 61*time.Minute)
@@ -115,7 +117,7 @@ func TestRecordThatALeapMadeOld(t *testing.T) {
 		t.Fatal("a sandbox that its agent used a minute ago was deleted")
 	}
 	h.provider.mu.Lock()
-	last := h.provider.sandboxes[substrateName(defaultTenant, "a")].info.LastActivity
+	last := h.provider.sandboxes[names.Substrate(call.DefaultTenant, "a")].info.LastActivity
 	h.provider.mu.Unlock()
 	if now, _ := f.Read(); now.Sub(last) > 2*time.Minute {
 		t.Errorf("the record still says that it was idle for %v", now.Sub(last))
@@ -166,7 +168,7 @@ func TestWhatCannotBeDeletedHoldsUpNoOther(t *testing.T) {
 				id := fmt.Sprintf("old-%02d", i)
 				h.createFor(id, time.Hour)
 				h.age(id, 26*time.Hour)
-				prefix = append(prefix, substrateName(defaultTenant, id))
+				prefix = append(prefix, names.Substrate(call.DefaultTenant, id))
 			}
 			slices.Sort(prefix)
 			prefix = prefix[:stuck]

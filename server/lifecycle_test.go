@@ -16,6 +16,8 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/names"
 	"github.com/sandgate/sandgate/server/policy"
 )
 
@@ -219,7 +221,7 @@ func TestUpdateAndDelete(t *testing.T) {
 
 // A sandbox is deleted when its lifetime has ended, never before, and a
 // running command keeps an idle one alive.
-func TestReaper(t *testing.T) {
+func TestReaperDeletesOnlyAfterALifetime(t *testing.T) {
 	h, clock := leaping(t)
 	lives := func(id string) bool {
 		_, err := h.client.GetSandbox(t.Context(), &sandboxv1.GetSandboxRequest{SandboxId: id})
@@ -231,7 +233,7 @@ func TestReaper(t *testing.T) {
 	age := func(id string, by time.Duration) {
 		h.provider.mu.Lock()
 		defer h.provider.mu.Unlock()
-		p := h.provider.sandboxes[substrateName(defaultTenant, id)]
+		p := h.provider.sandboxes[names.Substrate(call.DefaultTenant, id)]
 		p.info.CreateTime = p.info.CreateTime.Add(-by)
 		p.info.LastActivity = p.info.LastActivity.Add(-by)
 	}
@@ -300,7 +302,7 @@ func TestAgedSandboxRefusesCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.provider.mu.Lock()
-	p := h.provider.sandboxes[substrateName(defaultTenant, "a")]
+	p := h.provider.sandboxes[names.Substrate(call.DefaultTenant, "a")]
 	p.info.CreateTime = p.info.CreateTime.Add(-2 * time.Hour)
 	h.provider.mu.Unlock()
 	p.cut()
@@ -319,7 +321,7 @@ func TestActivityIsWrittenSparingly(t *testing.T) {
 		h.server.activity.Wait()
 		h.provider.mu.Lock()
 		defer h.provider.mu.Unlock()
-		return h.provider.sandboxes[substrateName(defaultTenant, "a")].info.LastActivity
+		return h.provider.sandboxes[names.Substrate(call.DefaultTenant, "a")].info.LastActivity
 	}
 	first := last()
 	touch := func() {
@@ -332,7 +334,7 @@ func TestActivityIsWrittenSparingly(t *testing.T) {
 	if !last().Equal(first) {
 		t.Fatal("activity was written at once")
 	}
-	h.server.agents.Peek(substrateName(defaultTenant, "a")).Activity.Written.Store(time.Now().Add(-2 * time.Minute).UnixNano())
+	h.server.agents.Peek(names.Substrate(call.DefaultTenant, "a")).Activity.Written.Store(time.Now().Add(-2 * time.Minute).UnixNano())
 	touch()
 	if !last().After(first) {
 		t.Fatal("activity was not written")

@@ -12,6 +12,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/call"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/policy"
 	"github.com/sandgate/sandgate/server/wire"
@@ -24,7 +25,7 @@ const (
 
 // ListSandboxes implements SandboxService.
 func (s *Server) ListSandboxes(ctx context.Context, req *sandboxv1.ListSandboxesRequest) (*sandboxv1.ListSandboxesResponse, error) {
-	q := providers.Query{Tenant: callOf(ctx).principal.Tenant, Labels: req.GetLabels(), Limit: defaultPage}
+	q := providers.Query{Tenant: call.Of(ctx).Principal.Tenant, Labels: req.GetLabels(), Limit: defaultPage}
 	var v policy.Violations
 	v.Labels("labels", req.GetLabels())
 	v.NotNegative("page_size", int64(req.GetPageSize()))
@@ -52,7 +53,7 @@ func (s *Server) ListSandboxes(ctx context.Context, req *sandboxv1.ListSandboxes
 	}
 	resp := &sandboxv1.ListSandboxesResponse{NextPageToken: sealToken(page.Next, filter)}
 	for _, info := range page.Sandboxes {
-		if !strings.HasPrefix(info.Spec.ID, callOf(ctx).principal.Scope.IDPrefix) {
+		if !strings.HasPrefix(info.Spec.ID, call.Of(ctx).Principal.Scope.IDPrefix) {
 			continue
 		}
 		resp.Sandboxes = append(resp.Sandboxes, s.sandbox(info))

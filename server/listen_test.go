@@ -4,14 +4,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/listen"
 )
 
-func TestExposure(t *testing.T) {
+func TestListeningBeyondLoopbackNeedsTLSAndAuthentication(t *testing.T) {
 	any := authn.Certificates{}
 	for name, c := range map[string]struct {
 		address string
@@ -28,7 +28,7 @@ func TestExposure(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, c.change)
-			l, err := Listen(t.Context(), c.address)
+			l, err := listen.Open(t.Context(), c.address)
 			if err != nil {
 				t.Skipf("this machine cannot listen there: %v", err)
 			}
@@ -52,41 +52,5 @@ func TestExposure(t *testing.T) {
 			})
 			h.server.grpc.Stop()
 		})
-	}
-}
-
-func TestUnixSocket(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s.sock")
-	first, err := Listen(t.Context(), "unix://"+path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := os.Stat(path)
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Fatalf("%v %v", info, err)
-	}
-	if _, err := Listen(t.Context(), "unix://"+path); err == nil {
-		t.Fatal("a live server's socket was taken")
-	}
-	// A server that died leaves its socket behind.
-	first.(*unixListener).Listener.Close()
-	second, err := Listen(t.Context(), "unix://"+path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := second.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Fatal("the socket was left behind")
-	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Listen(t.Context(), "unix://"+path); err == nil {
-		t.Fatal("a file was taken for a socket")
-	}
-	if _, err := Listen(t.Context(), "unix:relative"); err == nil {
-		t.Fatal("a relative path was taken")
 	}
 }

@@ -64,8 +64,8 @@ func (a *authority) sign(c *x509.Certificate) *tls.Certificate {
 	return &tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key, Leaf: leaf}
 }
 
-// TestCertificateMatrix calls every RPC with every kind of client certificate.
-func TestCertificateMatrix(t *testing.T) {
+// TestEveryRPCWithEveryCertificate calls every RPC with every kind of client certificate.
+func TestEveryRPCWithEveryCertificate(t *testing.T) {
 	ca, otherCA := newAuthority(t), newAuthority(t)
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.cert)
@@ -79,6 +79,7 @@ func TestCertificateMatrix(t *testing.T) {
 	}
 	var provider pooled
 	addr, srv := tcpHarness(t, func(c *Config) {
+		c.Preview = testURLs(t)
 		c.Authenticator = authn.Certificates{}
 		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert,
 			Certificates: []tls.Certificate{*ca.sign(&x509.Certificate{Subject: pkix.Name{CommonName: "server"},

@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/admission"
 	"github.com/sandgate/sandgate/server/authn"
 )
 
@@ -102,18 +103,19 @@ func refusedCalls(valid context.Context, t *testing.T, srv *Server, conn *grpc.C
 // readerCalls makes every call that a reader may not make.
 func readerCalls(reader context.Context, t *testing.T, srv *Server, conn *grpc.ClientConn) {
 	for _, m := range ownCalls(t, srv) {
-		if permissions[m.full].role > authn.RoleReader {
+		if admission.PermissionOf(m.full).Role > authn.RoleReader {
 			got, err := m.call(reader, conn)
 			wantForbidden(t, m, got, err)
 		}
 	}
 }
 
-// TestIssuerMatrix calls every RPC with every kind of token of an issuer.
-func TestIssuerMatrix(t *testing.T) {
+// TestEveryRPCWithEveryIssuedToken calls every RPC with every kind of token of an issuer.
+func TestEveryRPCWithEveryIssuedToken(t *testing.T) {
 	s := newTokenSigner(t)
 	var provider pooled
 	addr, srv := tcpHarness(t, func(c *Config) {
+		c.Preview = testURLs(t)
 		ctx, cancel := context.WithCancelCause(context.Background())
 		t.Cleanup(func() { cancel(nil) })
 		oidc, err := authn.OpenOIDC(ctx, []authn.IssuerConfig{{URL: s.url, Audiences: []string{"sandgate"}, Mapping: authn.Mapping{
@@ -172,8 +174,8 @@ func TestIssuerMatrix(t *testing.T) {
 	})
 }
 
-// TestAccountMatrix calls every RPC with every kind of token of a service account.
-func TestAccountMatrix(t *testing.T) {
+// TestEveryRPCWithEveryAccountToken calls every RPC with every kind of token of a service account.
+func TestEveryRPCWithEveryAccountToken(t *testing.T) {
 	s := newTokenSigner(t)
 	// The API server knows the tokens of these accounts, and is away for others.
 	var known sync.Map
@@ -186,6 +188,7 @@ func TestAccountMatrix(t *testing.T) {
 	}
 	var provider pooled
 	addr, srv := tcpHarness(t, func(c *Config) {
+		c.Preview = testURLs(t)
 		accounts, err := authn.OpenAccounts(t.Context(), authn.AccountsConfig{Audience: "sandgate", Keys: s.keySet,
 			Rules: []authn.AccountRule{{Namespace: "blue", Name: "reader", Role: authn.RoleReader}, {Namespace: "blue", Name: "ann"}, {Namespace: "red", Name: "*"}},
 			Review: func(_ context.Context, token, _ string) (authn.Review, error) {

@@ -14,29 +14,12 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/admission"
 	"github.com/sandgate/sandgate/server/authn"
 )
 
-// Every RPC has a row, and no row is of an RPC that is gone.
-func TestEveryCallHasAPermission(t *testing.T) {
-	known := make(map[string]bool)
-	for _, m := range sandboxv1.SandboxService_ServiceDesc.Methods {
-		known["/sandbox.v1.SandboxService/"+m.MethodName] = true
-	}
-	for _, m := range sandboxv1.SandboxService_ServiceDesc.Streams {
-		known["/sandbox.v1.SandboxService/"+m.StreamName] = true
-	}
-	for full := range known {
-		if _, ok := permissions[full]; !ok {
-			t.Errorf("%s has no row in permissions: state the smallest role, and whether an operator may call it in another tenant", full)
-		}
-	}
-	for full := range permissions {
-		if !known[full] {
-			t.Errorf("%s is not an RPC", full)
-		}
-	}
-}
+// tenantKey is the metadata by which an operator names the tenant of a call.
+const tenantKey = "sandgate-tenant"
 
 // matrixOfTokens serves with a token for each entry, whose contexts it returns, and
 // a sandbox "victim" of the tenant "blue".
@@ -64,6 +47,7 @@ func matrixOfTokens(t *testing.T, entries map[string]authn.Entry) (*Server, *grp
 	}
 	var provider pooled
 	addr, srv := tcpHarness(t, func(c *Config) {
+		c.Preview = testURLs(t)
 		var err error
 		if c.Authenticator, err = authn.OpenTokens(path, c.Logger); err != nil {
 			t.Fatal(err)
@@ -104,8 +88,8 @@ func ownCalls(t *testing.T, srv *Server) []method {
 	return own
 }
 
-// TestRoleMatrix calls every RPC with each role, in the own tenant and in another.
-func TestRoleMatrix(t *testing.T) {
+// TestEveryRPCWithEveryRole calls every RPC with each role, in the own tenant and in another.
+func TestEveryRPCWithEveryRole(t *testing.T) {
 	srv, conn, as, unchanged := matrixOfTokens(t, map[string]authn.Entry{
 		"reader":       {Tenant: "blue", Role: "reader"},
 		"other reader": {Tenant: "red", Role: "reader"},
@@ -121,7 +105,7 @@ func TestRoleMatrix(t *testing.T) {
 	}
 	t.Run("reader", func(t *testing.T) {
 		for _, m := range ownCalls(t, srv) {
-			if permissions[m.full].role > authn.RoleReader {
+			if admission.PermissionOf(m.full).Role > authn.RoleReader {
 				got, err := m.call(as["reader"], conn)
 				wantForbidden(t, m, got, err)
 			}
@@ -147,7 +131,7 @@ func TestRoleMatrix(t *testing.T) {
 			}
 		}
 		for _, m := range ownCalls(t, srv) {
-			if !permissions[m.full].anyTenant {
+			if !admission.PermissionOf(m.full).AnyTenant {
 				got, err := m.call(in(as["operator"], "blue"), conn)
 				wantForbidden(t, m, got, err)
 			}
@@ -164,7 +148,7 @@ func TestRoleMatrix(t *testing.T) {
 	})
 	t.Run("what they may", func(t *testing.T) {
 		for _, m := range ownCalls(t, srv) {
-			if p := permissions[m.full]; p.role == authn.RoleReader {
+			if p := admission.PermissionOf(m.full); p.Role == authn.RoleReader {
 				if _, err := m.call(as["reader"], conn); forbidden(t, err) {
 					t.Errorf("a reader may not: %v", err)
 				}
@@ -172,7 +156,7 @@ func TestRoleMatrix(t *testing.T) {
 			if _, err := m.call(as["other user"], conn); forbidden(t, err) {
 				t.Errorf("a user may not: %v", err)
 			}
-			if permissions[m.full].anyTenant {
+			if admission.PermissionOf(m.full).AnyTenant {
 				if _, err := m.call(in(as["operator"], "blue"), conn); forbidden(t, err) {
 					t.Errorf("an operator may not: %v", err)
 				}
@@ -181,9 +165,9 @@ func TestRoleMatrix(t *testing.T) {
 	})
 }
 
-// TestScopeMatrix calls every RPC with a token of the victim's own tenant whose scope
+// TestEveryRPCOutsideItsScopeIsRefused calls every RPC with a token of the victim's own tenant whose scope
 // leaves the victim out.
-func TestScopeMatrix(t *testing.T) {
+func TestEveryRPCOutsideItsScopeIsRefused(t *testing.T) {
 	srv, conn, as, unchanged := matrixOfTokens(t, map[string]authn.Entry{
 		"prefix": {Tenant: "blue", IDPrefix: "bot-"}, "templates": {Tenant: "blue", Templates: []string{"small"}},
 		"no template": {Tenant: "blue", Templates: []string{}}, "operator": {Tenant: "red", Role: "operator", IDPrefix: "bot-"},

@@ -25,6 +25,8 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/names"
 )
 
 // method is an RPC of any service that the server has.
@@ -46,13 +48,20 @@ func methods(t *testing.T, s *Server) []method {
 		list := d.(protoreflect.ServiceDescriptor).Methods()
 		for i := range list.Len() {
 			full := fmt.Sprintf("/%s/%s", name, list.Get(i).Name())
-			all = append(all, method{full, isHealth(full), list.Get(i)})
+			all = append(all, method{full, call.IsHealth(full), list.Get(i)})
 		}
 	}
 	if n := len(sandboxv1.SandboxService_ServiceDesc.Methods) + len(sandboxv1.SandboxService_ServiceDesc.Streams); len(all) < n {
 		t.Fatalf("%d methods, want at least %d", len(all), n)
 	}
 	return append(all, method{full: "/sandbox.v1.SandboxService/Unknown"}, method{full: "/sandbox.agent.v1.AgentService/Execute"})
+}
+
+// endless are the RPCs that end with the caller: the first message tells whether the
+// call is allowed.
+var endless = map[string]bool{
+	"/grpc.health.v1.Health/Watch":              true,
+	"/sandbox.v1.SandboxService/WatchSandboxes": true,
 }
 
 // call makes one call for the sandbox "victim" and returns what came back.
@@ -87,7 +96,7 @@ func (m method) call(ctx context.Context, conn *grpc.ClientConn) (string, error)
 			return "", err
 		}
 		got.Write(raw)
-		if strings.HasSuffix(m.full, "/Watch") {
+		if endless[m.full] {
 			return got.String(), nil
 		}
 	}
@@ -150,7 +159,7 @@ const marker = "of-the-victim"
 // when something about it changed.
 func victim(t *testing.T, p *scriptedProvider) func(t *testing.T) {
 	t.Helper()
-	name := substrateName("blue", "victim")
+	name := names.Substrate("blue", "victim")
 	p.make(name, providers.Spec{Tenant: "blue", ID: "victim", Labels: map[string]string{"of": marker}, Template: "default"})
 	look := func(t *testing.T) string {
 		info, err := p.Get(t.Context(), name)
@@ -232,8 +241,8 @@ func otherTenant(ctx context.Context, t *testing.T, s *Server, conn *grpc.Client
 	}
 }
 
-// TestTokenMatrix calls every RPC with every kind of credentials.
-func TestTokenMatrix(t *testing.T) {
+// TestEveryRPCWithEveryCredential calls every RPC with every kind of credentials.
+func TestEveryRPCWithEveryCredential(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tokens")
 	var lines []string
 	token := func(name, tenant, more string) string {
@@ -256,6 +265,7 @@ func TestTokenMatrix(t *testing.T) {
 	file(lines)
 	var provider pooled
 	addr, srv := tcpHarness(t, func(c *Config) {
+		c.Preview = testURLs(t)
 		var err error
 		if c.Authenticator, err = authn.OpenTokens(path, c.Logger); err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,6 +21,8 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/names"
 	"github.com/sandgate/sandgate/server/wire"
 )
 
@@ -33,6 +36,23 @@ func (h *harness) admin(path string) (int, string) {
 		h.t.Fatal(err)
 	}
 	return rec.Code, string(body)
+}
+
+// metric returns the value of a metric without labels.
+func (h *harness) metric(name string) float64 {
+	h.t.Helper()
+	_, body := h.admin("/metrics")
+	for line := range strings.Lines(body) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			if err != nil {
+				h.t.Fatal(err)
+			}
+			return n
+		}
+	}
+	h.t.Fatalf("no metric %s", name)
+	return 0
 }
 
 // awaitMetric waits until /metrics has the line: a call is counted after its
@@ -112,19 +132,19 @@ func TestMetricsCountWhatHappens(t *testing.T) {
 		t.Error("a method that a caller made up is in a label")
 	}
 	// A transport without connections counts as zero, and is not absent.
-	h.server.agents.Drop(substrateName(defaultTenant, "a"))
+	h.server.agents.Drop(names.Substrate(call.DefaultTenant, "a"))
 	h.awaitMetric(`sandgate_agent_connections{transport="pipe"} 0`)
-	problems, err := testutil.GatherAndLint(h.server.metrics.registry)
+	problems, err := testutil.GatherAndLint(h.server.metrics.Registry)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
 	}
 }
 
 // The number of series does not grow with what callers do.
-func TestMetricsAreBounded(t *testing.T) {
+func TestSeriesDoNotGrowWithCallers(t *testing.T) {
 	h, _ := audited(t, func(c *Config) { c.Authenticator = nil })
 	series := func() int {
-		n, err := testutil.GatherAndCount(h.server.metrics.registry)
+		n, err := testutil.GatherAndCount(h.server.metrics.Registry)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -284,7 +304,7 @@ func TestProfilesAreServedOnRequestOnly(t *testing.T) {
 }
 
 // Failures that an operator can fix are in the log, errors of callers are not.
-func TestLogOfCalls(t *testing.T) {
+func TestOnlyFailuresOfOperatorsAreLogged(t *testing.T) {
 	log := &lines{}
 	h := newHarness(t, func(c *Config) {
 		c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelInfo}))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/agentconn"
+	"github.com/sandgate/sandgate/server/audit"
 	"github.com/sandgate/sandgate/server/carrier"
 	"github.com/sandgate/sandgate/server/egress"
 	"github.com/sandgate/sandgate/server/secret"
@@ -29,7 +30,7 @@ func (s *Server) newCarrier() *carrier.Carrier {
 		Agents: agents, Policy: func(spec providers.Spec) (*egress.Policy, error) { return s.rules().policy.Egress(spec) },
 		Authority: s.authority, Secrets: s.secretsOf,
 		Dialer:   &egress.Dialer{Resolver: s.cfg.Resolver, Roots: s.cfg.Roots},
-		MaxConns: maxEgressConns, Take: s.egress.tryTake, Release: s.egress.release, Log: s.log, OnOpen: s.metrics.egressOpened, OnEnd: s.egressEnded,
+		MaxConns: maxEgressConns, Take: s.egress.TryTake, Release: s.egress.Release, Log: s.log, OnOpen: s.metrics.EgressOpened, OnEnd: s.egressEnded,
 	})
 }
 
@@ -178,12 +179,12 @@ func (s *Server) egressEnded(e carrier.Ended) {
 	case e.Err != nil:
 		outcome, code = egressBroken, codes.Aborted
 	}
-	s.metrics.egressEnded(outcome, e)
+	s.metrics.EgressEnded(outcome, e)
 	if e.Unrecorded {
 		return
 	}
-	r := AuditRecord{
-		Time: time.Now(), Phase: AuditEnded, Principal: "sandgate", Tenant: e.Key.Tenant, Operation: "Egress",
+	r := audit.Record{
+		Time: time.Now(), Phase: audit.Ended, Principal: "sandgate", Tenant: e.Key.Tenant, Operation: "Egress",
 		SandboxID: e.Key.ID, Target: e.Target, Address: e.Addr, Code: code.String(), Duration: e.Duration,
 		Bytes: e.Sent + e.Received, Suppressed: e.Suppressed,
 	}
@@ -191,8 +192,8 @@ func (s *Server) egressEnded(e carrier.Ended) {
 		r.Reason = outcome
 	}
 	if e.Addr == "" {
-		r.Phase = AuditRefused
+		r.Phase = audit.Refused
 	}
 	// The connection has ended either way.
-	_ = s.record(context.Background(), r)
+	_ = s.audit.Record(context.Background(), r)
 }

@@ -63,7 +63,7 @@ func (p *sharedSubstrate) Dial(ctx context.Context, name string) (net.Conn, erro
 }
 
 // A server carries the sandboxes that fall to it, whichever server has created them.
-func TestShareOfNetworks(t *testing.T) {
+func TestServerCarriesNetworksThatFallToIt(t *testing.T) {
 	p := &sharedSubstrate{self: "this", dialled: make(chan string, 1)}
 	newHarness(t, func(c *Config) {
 		p.Provider, c.Provider = c.Provider, p

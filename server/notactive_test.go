@@ -9,6 +9,8 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/names"
 )
 
 // refusing is a provider whose sandboxes are in no state for anything.
@@ -46,8 +48,8 @@ func TestNotActiveSaysTheState(t *testing.T) {
 		}
 		c.Provider = refusing{scriptedProvider: m, err: providers.NotActive(info, "it is %s", info.Status())}
 	})
-	name := substrateName(defaultTenant, "a")
-	spec := providers.Spec{Tenant: defaultTenant, ID: "a"}
+	name := names.Substrate(call.DefaultTenant, "a")
+	spec := providers.Spec{Tenant: call.DefaultTenant, ID: "a"}
 	h.provider.make(name, spec)
 	for call, err := range map[string]error{
 		"create":  call1(h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a"})),

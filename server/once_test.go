@@ -17,7 +17,7 @@ import (
 // A call with effects whose connection breaks is sent again only to an agent
 // that recognizes it. Any other outcome is unknown, and the error advises no
 // retry.
-func TestCallsThatChangeThings(t *testing.T) {
+func TestCallWithEffectsIsSentAgainOnlyIfRecognized(t *testing.T) {
 	for name, c := range map[string]struct {
 		replays, remake bool
 		calls           int
@@ -79,7 +79,7 @@ func TestCallsThatChangeThings(t *testing.T) {
 }
 
 // Two calls of a caller are two calls, also when they are the same.
-func TestCallIDsDiffer(t *testing.T) {
+func TestEqualCallsHaveDifferentIDs(t *testing.T) {
 	h := newHarness(t, nil)
 	var ids []string
 	h.provider.script.move = func(ctx context.Context, _ *sandboxv1.MoveFileRequest) (*sandboxv1.MoveFileResponse, error) {

@@ -10,6 +10,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/call"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/policy"
 )
@@ -96,7 +97,7 @@ func (s *Server) GetPoolStatus(ctx context.Context, req *sandboxv1.GetPoolStatus
 // claimed counts the caller's own active sandboxes from a template's pool. The
 // number of other tenants' is not public.
 func (s *Server) claimed(ctx context.Context, template string) (int, error) {
-	q := providers.Query{Tenant: callOf(ctx).principal.Tenant, States: []providers.State{providers.StateActive}, Limit: maxPage}
+	q := providers.Query{Tenant: call.Of(ctx).Principal.Tenant, States: []providers.State{providers.StateActive}, Limit: maxPage}
 	n := 0
 	for {
 		page, err := s.provider.List(ctx, q)
@@ -104,7 +105,7 @@ func (s *Server) claimed(ctx context.Context, template string) (int, error) {
 			return 0, err
 		}
 		for _, info := range page.Sandboxes {
-			if info.FromPool && info.Spec.Template == template && strings.HasPrefix(info.Spec.ID, callOf(ctx).principal.Scope.IDPrefix) {
+			if info.FromPool && info.Spec.Template == template && strings.HasPrefix(info.Spec.ID, call.Of(ctx).Principal.Scope.IDPrefix) {
 				n++
 			}
 		}

@@ -30,9 +30,9 @@ func fakeProvider(t *testing.T) *fake.Provider {
 	return p
 }
 
-// TestPool: a request that names a template with a pool, and nothing else, gets
+// TestRequestForATemplateWithAPoolGetsAMember: a request that names a template with a pool, and nothing else, gets
 // one of its sandboxes; one that asks for more does not.
-func TestPool(t *testing.T) {
+func TestRequestForATemplateWithAPoolGetsAMember(t *testing.T) {
 	p := fakeProvider(t)
 	h := newHarness(t, func(c *Config) {
 		c.Provider = p
@@ -90,7 +90,7 @@ func TestPool(t *testing.T) {
 	want(2, 1)
 }
 
-func TestPoolConfiguration(t *testing.T) {
+func TestPoolNeedsAProviderThatKeepsOne(t *testing.T) {
 	for name, c := range map[string]struct {
 		provider providers.Provider
 		template policy.Template

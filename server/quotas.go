@@ -8,18 +8,34 @@ import (
 	"google.golang.org/grpc"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/admission"
 	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/call"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/quota"
 )
 
 // enterStream counts a stream of the caller until leave.
 func (s *Server) enterStream(ctx context.Context, info *grpc.StreamServerInfo) (leave func(), err error) {
-	if _, ok := permissions[info.FullMethod]; !ok {
+	if !admission.HasPermission(info.FullMethod) {
 		return func() {}, nil // health and reflection
 	}
-	leave, err = s.streams.Enter(ownerOf(callOf(ctx).principal), info.FullMethod == sandboxv1.SandboxService_Execute_FullMethodName)
-	return leave, quotaFault(err)
+	leave, err = s.streams.Enter(ownerOf(call.Of(ctx).Principal), info.FullMethod == sandboxv1.SandboxService_Execute_FullMethodName)
+	return leave, s.overQuota(ctx, err)
+}
+
+// overQuota counts a refusal, delays it if its owner has many, and turns it into the
+// caller's error. It returns other errors as they are.
+func (s *Server) overQuota(ctx context.Context, err error) error {
+	if beyond := (*quota.Exceeded)(nil); errors.As(err, &beyond) {
+		s.metrics.QuotaRefused(beyond.Quota)
+		owner := beyond.Owner
+		if owner.Tenant == "" {
+			owner.Tenant = call.Of(ctx).Principal.Tenant // Others must not wait for this one.
+		}
+		s.pace.Wait(ctx, owner)
+	}
+	return quotaFault(err)
 }
 
 func ownerOf(p authn.Principal) quota.Owner { return quota.Owner{Tenant: p.Tenant, Principal: p.Name} }
@@ -43,9 +59,9 @@ func quotaFault(err error) error {
 // quotas returns the caller's quotas with their use. An operator who names another
 // tenant gets that tenant's alone.
 func (s *Server) quotas(ctx context.Context) []*sandboxv1.Quota {
-	c := callOf(ctx)
-	owner := ownerOf(c.principal)
-	if c.elsewhere {
+	c := call.Of(ctx)
+	owner := ownerOf(c.Principal)
+	if c.Elsewhere {
 		owner.Principal = ""
 	}
 	all, err := s.book.Status(ctx, owner, s.streams)

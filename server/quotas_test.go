@@ -18,6 +18,8 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/fake"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/names"
 	"github.com/sandgate/sandgate/server/quota"
 )
 
@@ -114,11 +116,11 @@ func TestMaxSandboxesSeesWhatOtherServersDo(t *testing.T) {
 		return err == nil
 	})
 	h.elsewhere("b")
-	spec, err := h.server.rules().policy.Spec(defaultTenant, "d", &sandboxv1.CreateSandboxRequest{SandboxId: "d"})
+	spec, err := h.server.rules().policy.Spec(call.DefaultTenant, "d", &sandboxv1.CreateSandboxRequest{SandboxId: "d"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.provider.make(substrateName(defaultTenant, "d"), spec)
+	h.provider.make(names.Substrate(call.DefaultTenant, "d"), spec)
 	h.create("d")
 	_, err = h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "e"})
 	wantReason(t, err, "QUOTA_EXCEEDED")
@@ -171,7 +173,7 @@ func TestMaxSandboxesCountsNoFailures(t *testing.T) {
 
 // No more creations go on at the same time than there may be, and one that
 // waits ends with its caller.
-func TestMaxCreations(t *testing.T) {
+func TestConcurrentCreationsAreBounded(t *testing.T) {
 	const limit = 4
 	var now, most atomic.Int32
 	g := newGate()
@@ -288,7 +290,7 @@ func TestQuotaHoldsOverTwoServers(t *testing.T) {
 
 // A stream beyond a quota is refused before it does anything, another tenant's is
 // not, and one that ends makes room.
-func TestStreamQuotas(t *testing.T) {
+func TestStreamBeyondAQuotaIsRefused(t *testing.T) {
 	h, one, two := twoTenants(t)
 	h.server.streams.Configure(quota.Config{
 		Tenant: quota.Limits{MaxStreams: 1}, Principal: quota.Limits{CommandsPerMinute: 2},

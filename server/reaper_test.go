@@ -15,6 +15,8 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/names"
 )
 
 // led is a provider that servers share.
@@ -50,6 +52,32 @@ func (l *led) Lead(ctx context.Context, do func(context.Context)) {
 	}
 }
 
+func (*led) Lapses() bool { return true }
+
+// sticky is a provider whose leader, another server, is stopped.
+type sticky struct{ *scriptedProvider }
+
+func (sticky) Lead(ctx context.Context, _ func(context.Context)) { <-ctx.Done() }
+func (sticky) Lapses() bool                                      { return false }
+
+// A leader that is stopped, and whose leadership cannot end, keeps no sandbox beyond its
+// lifetime: the other servers reap.
+func TestReapBesideAStoppedLeader(t *testing.T) {
+	h := newHarness(t, func(c *Config) {
+		c.Provider = sticky{c.Provider.(*scriptedProvider)}
+		c.Timing.ReapInterval = time.Millisecond
+	})
+	_, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a", Ttl: durationpb.New(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := h.sandbox("a")
+	h.provider.mu.Lock()
+	p.info.CreateTime = p.info.CreateTime.Add(-61 * time.Minute)
+	h.provider.mu.Unlock()
+	h.until("it is reaped", func() bool { return h.gone("a") })
+}
+
 // hasty panics when it is to lead for the first time.
 type hasty struct {
 	*scriptedProvider
@@ -62,6 +90,8 @@ func (h *hasty) Lead(ctx context.Context, do func(context.Context)) {
 	}
 	do(ctx)
 }
+
+func (*hasty) Lapses() bool { return true }
 
 // A provider that panics while the server waits to reap delays that, no more.
 func TestReaperSurvivesAPanic(t *testing.T) {
@@ -106,7 +136,7 @@ func (h *harness) until(what string, done func() bool) {
 
 // Of servers that share a provider the one that leads reaps, for as long as it
 // leads.
-func TestReaperLeads(t *testing.T) {
+func TestOnlyTheLeaderReaps(t *testing.T) {
 	var provider *led
 	h := newHarness(t, func(c *Config) {
 		provider = &led{scriptedProvider: c.Provider.(*scriptedProvider), begin: make(chan struct{}), finish: make(chan struct{}), causes: make(chan error, 4)}
@@ -120,7 +150,7 @@ func TestReaperLeads(t *testing.T) {
 		}
 		h.provider.mu.Lock()
 		defer h.provider.mu.Unlock()
-		p := h.provider.sandboxes[substrateName(defaultTenant, id)]
+		p := h.provider.sandboxes[names.Substrate(call.DefaultTenant, id)]
 		p.info.CreateTime = p.info.CreateTime.Add(-time.Minute)
 	}
 	short("before")
@@ -153,7 +183,7 @@ func TestReaperPassesOverTheSilent(t *testing.T) {
 		}
 		h.provider.mu.Lock()
 		defer h.provider.mu.Unlock()
-		p := h.provider.sandboxes[substrateName(defaultTenant, id)]
+		p := h.provider.sandboxes[names.Substrate(call.DefaultTenant, id)]
 		p.info.LastActivity = p.info.LastActivity.Add(-61 * time.Minute)
 	}
 	const silent = 40

@@ -39,7 +39,7 @@ func tell(out emitter, from int64, at func(int64) bool) error {
 }
 
 // Cuts of the pipe at every piece must be invisible.
-func TestPipeBreakIsInvisible(t *testing.T) {
+func TestCutPipeIsInvisibleToTheCaller(t *testing.T) {
 	for cut := int64(step); cut < int64(len(text)); cut += 3 * step {
 		t.Run(fmt.Sprint(cut), func(t *testing.T) {
 			h := newHarness(t, nil)
@@ -76,7 +76,7 @@ func TestPipeBreakIsInvisible(t *testing.T) {
 
 // A break before the first event sends the request again under the same id,
 // which joins the command.
-func TestPipeBreakBeforeStart(t *testing.T) {
+func TestPipeCutBeforeTheStartJoinsTheCommand(t *testing.T) {
 	h := newHarness(t, nil)
 	var p *scriptedSandbox
 	ready := make(chan struct{})
@@ -108,7 +108,7 @@ func TestPipeBreakBeforeStart(t *testing.T) {
 
 // What happened to the sandbox while the pipe was broken decides how the
 // command's stream ends, in bounded time.
-func TestEndWhilePipeBroken(t *testing.T) {
+func TestSandboxsStateAfterACutDecidesTheEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(h *harness, p *scriptedSandbox)
 		exit      sandboxv1.ExitReason
@@ -201,7 +201,7 @@ func TestEndWhilePipeBroken(t *testing.T) {
 }
 
 // A sandbox that ran out of memory returns that to every later call.
-func TestOutOfMemoryIsSaid(t *testing.T) {
+func TestEveryLaterCallReportsOutOfMemory(t *testing.T) {
 	h := newHarness(t, nil)
 	h.create("a")
 	p := h.sandbox("a")
@@ -222,7 +222,7 @@ func TestOutOfMemoryIsSaid(t *testing.T) {
 
 // The server also bridges a short absence for calls that find the pipe broken before
 // they begin.
-func TestUnaryWaitsForTheAgent(t *testing.T) {
+func TestUnaryCallBridgesAShortAbsence(t *testing.T) {
 	h := newHarness(t, nil)
 	h.create("a")
 	p := h.sandbox("a")
@@ -254,7 +254,7 @@ func TestAttach(t *testing.T) {
 
 // A reader that takes nothing is dropped with the position to come back to,
 // where nothing but memory waits for it.
-func TestSlowReader(t *testing.T) {
+func TestSlowReaderIsDroppedWithItsPosition(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.Timing.SlowReader = 100 * time.Millisecond })
 	h.provider.script.attach = func(a *scriptedAgent, _ *sandboxv1.AttachRequest, out emitter) error {
 		if err := out.started(0); err != nil {

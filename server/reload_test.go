@@ -88,7 +88,7 @@ func (k *keeper) KeepPools(ctx context.Context, pools []providers.Pool) error {
 
 // A reload changes pools only if they differ, and brings the former ones back if the
 // new ones cannot be kept, even in no time. Rules that belong together apply at once.
-func TestReloadPools(t *testing.T) {
+func TestReloadChangesPoolsOnlyIfTheyDiffer(t *testing.T) {
 	var targets []int
 	k := &keeper{changed: func(_ context.Context, pools []providers.Pool) error {
 		targets = append(targets, pools[0].Target)

@@ -7,27 +7,32 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/reflection"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/admission"
+	"github.com/sandgate/sandgate/server/agentcall"
 	"github.com/sandgate/sandgate/server/agentconn"
+	"github.com/sandgate/sandgate/server/audit"
 	"github.com/sandgate/sandgate/server/carrier"
 	"github.com/sandgate/sandgate/server/egress"
-	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/events"
+	"github.com/sandgate/sandgate/server/exec"
+	"github.com/sandgate/sandgate/server/forward"
 	"github.com/sandgate/sandgate/server/lifetime"
+	"github.com/sandgate/sandgate/server/limit"
+	"github.com/sandgate/sandgate/server/listen"
+	"github.com/sandgate/sandgate/server/metrics"
 	"github.com/sandgate/sandgate/server/quota"
+	"github.com/sandgate/sandgate/server/tracing"
+	"github.com/sandgate/sandgate/server/transfer"
+	"github.com/sandgate/sandgate/server/webhook"
 )
 
 // streamWorkers is the number of goroutines that wait for calls. A call needs
@@ -54,21 +59,28 @@ type Server struct {
 	reaper      *lifetime.Reaper
 	expired     *lifetime.Tombstones
 	services    map[string]grpc.ServiceInfo
-	conns       *connLimiter
-	running     *running
+	gate        *admission.Gate
+	router      *agentcall.Router
+	exec        *exec.Service
+	transfer    *transfer.Service
+	forward     *forward.Service
+	desc        *grpc.ServiceDesc // of SandboxService, as it is served
+	unaryChain  grpc.UnaryServerInterceptor
+	streamChain grpc.StreamServerInterceptor
+	preview     *previewServer // nil: none
 	clock       *lifetime.Clock
 	pools       *[]providers.Pool // that the provider keeps; nil: unknown. Of New and Reload
 	book        *quota.Book
+	documents   events.Change
+	journal     *events.Journal
+	webhooks    *webhook.Sender
 	streams     *quota.Streams
-	creations   *sharedSlots // nil: no bound
-	forwards    *sharedSlots
-	egress      *sharedSlots
-	metrics     *metrics
-	tracing     tracing
-
-	// auditLost counts the audit records that failed in a row.
-	auditLost atomic.Int64
-	refusals  *refusals
+	pace        *quota.Pace
+	creations   *limit.Shared // nil: no bound
+	egress      *limit.Shared
+	metrics     *metrics.Metrics
+	tracing     tracing.Tracing
+	audit       *audit.Recorder
 
 	// unready: the provider does not work. leaving: Shutdown was called.
 	unready, leaving atomic.Bool
@@ -79,6 +91,8 @@ type Server struct {
 	halt     chan struct{}
 	haltOnce sync.Once
 	work     sync.WaitGroup
+	// inProcess counts the streams of requests to the preview listener.
+	inProcess sync.WaitGroup
 }
 
 var _ sandboxv1.SandboxServiceServer = (*Server)(nil)
@@ -97,16 +111,21 @@ const describeTimeout = 30 * time.Second
 
 // New returns a server that is ready to serve.
 func New(cfg Config) (*Server, error) {
+	if cfg.Provider == nil {
+		return nil, errors.New("server: Config.Provider is not set")
+	}
 	cfg, err := cfg.withDefaults()
+	if err == nil {
+		err = cfg.checkSecrets()
+	}
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, provider: cfg.Provider, codec: agentconn.NewCodec(),
 		health: health.NewServer(), halt: make(chan struct{}), expired: lifetime.NewTombstones(),
-		conns: newConnLimiter(), running: newRunning(), refusals: newRefusals(),
-		tracing: newTracing(cfg.Tracer), clock: lifetime.NewClock(cfg.readClock),
-		book: quota.NewBook(cfg.Provider, cfg.Quotas, cfg.Limits.CreateTimeout), streams: quota.NewStreams(cfg.Quotas),
+		tracing: tracing.New(cfg.Tracer), clock: lifetime.NewClock(cfg.readClock),
+		book: quota.NewBook(cfg.Provider, cfg.Quotas, cfg.Limits.CreateTimeout), streams: quota.NewStreams(cfg.Quotas), pace: quota.NewPace(),
 	}
 	if len(cfg.SpecSecret) > 0 {
 		if s.authorities, err = egress.NewAuthorities(cfg.SpecSecret); err != nil {
@@ -131,11 +150,10 @@ func New(cfg Config) (*Server, error) {
 		}
 	}
 	if n := cmp.Or(cfg.Limits.MaxCreations, s.described.Creations); n > 0 {
-		s.creations = newSharedSlots(n, cfg.Authenticator != nil)
+		s.creations = limit.NewShared(n, cfg.Authenticator != nil)
 	}
-	s.forwards = newSharedSlots(cfg.Limits.MaxForwards, cfg.Authenticator != nil)
-	s.egress = newSharedSlots(cfg.Limits.MaxEgressConnections, cfg.Authenticator != nil)
-	rules, err := s.newSettings(cfg, allowed)
+	s.egress = limit.NewShared(cfg.Limits.MaxEgressConnections, cfg.Authenticator != nil)
+	rules, err := newSettings(cfg, allowed, s.described.DefaultResources)
 	if err != nil {
 		return nil, err
 	}
@@ -145,130 +163,23 @@ func New(cfg Config) (*Server, error) {
 	if err := s.keepPools(context.WithoutCancel(ctx), rules.policy); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
-	s.metrics = newMetrics(cfg.Version, s.described.Name)
-	s.metrics.registry.MustRegister(newStateCollector(s))
-	s.agents = agentconn.New(agentconn.Config{
-		Provider: cfg.Provider, Version: cfg.Version, ProtocolMinor: cfg.protocolMinor, MaxRequest: cfg.Limits.MaxMessageBytes,
-		Hello: cfg.Timing.Hello, Idle: cfg.Timing.AgentIdle, OnDial: s.metrics.dialled, Stats: s.tracing.agentCalls(),
-	})
-	s.carrier = s.newCarrier()
-	s.activity = lifetime.NewActivity(cfg.Provider, s.log)
-	s.reaper = lifetime.NewReaper(lifetime.Config{
-		Provider: cfg.Provider, Agents: s.agents, Clock: s.clock, Log: s.log, Expired: s.expired, Random: cfg.random,
-		OnDelete:  func(info providers.Info) { s.book.Forget(info.Name, info.Incarnation) },
-		OnExpire:  s.sandboxExpired,
-		OnFailure: s.metrics.reapFailures.Inc,
-	})
-
-	unary, stream := s.chains()
-	opts := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(s.codec),
-		grpc.ChainUnaryInterceptor(unary...),
-		grpc.ChainStreamInterceptor(stream...),
-		grpc.UnknownServiceHandler(unknownMethod),
-		grpc.MaxRecvMsgSize(oversizedFactor * cfg.Limits.MaxMessageBytes),
-		grpc.InTapHandle(s.admit),
-		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.NumStreamWorkers(streamWorkers),
-		grpc.StaticStreamWindowSize(agentconn.StreamWindow),
-		grpc.StaticConnWindowSize(agentconn.ConnWindow),
-		grpc.WriteBufferSize(agentconn.ReadBuffer),
-		grpc.ReadBufferSize(agentconn.ReadBuffer),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.Timing.Keepalive, Timeout: cfg.Timing.KeepaliveTimeout,
-			MaxConnectionAge: cfg.Timing.ConnectionAge}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-	}
-	opts = append(opts, s.tracing.calls()...)
-	if cfg.TLS != nil {
-		opts = append(opts, grpc.Creds(credentials.NewTLS(cfg.TLS)))
-	}
-	s.grpc = grpc.NewServer(opts...)
-	s.grpc.RegisterService(s.beforeRead(s.withAgentCalls(sandboxv1.SandboxService_ServiceDesc)), s)
-	s.grpc.RegisterService(s.beforeRead(healthv1.Health_ServiceDesc), s.health)
-	reflection.Register(s.grpc)
-	s.services = s.grpc.GetServiceInfo()
-	s.health.SetServingStatus(sandboxv1.SandboxService_ServiceDesc.ServiceName, healthv1.HealthCheckResponse_SERVING)
-
-	s.work.Go(func() { s.background("maintain", s.maintain) })
-	s.work.Go(func() { s.background("reap", s.reap) })
-	if slices.Contains(s.described.Capabilities, providers.CapabilityNetworkProxy) {
-		s.work.Go(func() { s.background("hold networks", s.holdNetworks) })
-	}
-	s.work.Go(func() { s.background("watch the provider", s.watchProvider) })
-	if cfg.Authenticator != nil {
-		s.work.Go(func() { s.background("recheck", s.recheck) })
-	}
-	s.work.Go(func() { s.background("count", s.count) })
+	s.assemble()
+	s.register()
+	s.start()
 	return s, nil
-}
-
-// oversizedFactor is how many times the limit a message may have and still receive
-// an error with a reason. Beyond it gRPC rejects it by itself. The server reads
-// only messages of authenticated callers, and decodes no oversized one.
-const oversizedFactor = 4
-
-// receiveTimeout bounds the time that the only message of a call may take.
-const receiveTimeout = 2 * time.Minute
-
-var errReceiveTimeout = fault.New(sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED,
-	"the call's message did not arrive within %s", receiveTimeout)
-
-// receive reads the only message of a call within receiveTimeout, and begins
-// the call.
-func (s *Server) receive(ctx context.Context, recv func(any) error, m any) error {
-	late := time.AfterFunc(receiveTimeout, func() { callOf(ctx).cut(errReceiveTimeout) })
-	defer late.Stop()
-	if err := s.decode(recv, m); err != nil {
-		return err
-	}
-	return s.begin(ctx, callOf(ctx), m)
-}
-
-// decode reads a message of a caller. Its errors have a reason, unlike gRPC's
-// own: a message is too large or invalid.
-func (s *Server) decode(recv func(any) error, m any) error {
-	var fr agentconn.Frame
-	if err := recv(&fr); err != nil {
-		return err
-	}
-	defer fr.Free()
-	if limit := s.cfg.Limits.MaxMessageBytes; fr.Data.Len() > limit {
-		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE,
-			"the message is larger than %d bytes; send content through Upload", limit).
-			With("limit_bytes", strconv.Itoa(limit))
-	}
-	switch err := s.codec.Unmarshal(fr.Data, m); {
-	case errors.Is(err, agentconn.ErrTooManyFields):
-		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE, "the message has %v", err).
-			With("limit_fields", strconv.Itoa(agentconn.MaxFields))
-	case err != nil:
-		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID, "the message could not be decoded").WithCause(err)
-	}
-	return nil
-}
-
-func unknownMethod(_ any, stream grpc.ServerStream) error {
-	method, _ := grpc.MethodFromServerStream(stream)
-	return fault.New(sandboxv1.ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED,
-		"this server does not know %s", fault.Bounded(method)).With("feature", fault.Bounded(method))
 }
 
 // Serve accepts calls until Shutdown and then returns nil. It may be called for
 // several listeners. It rejects a listener that other machines could reach with
 // ErrExposed, unless TLS and authentication are configured.
 func (s *Server) Serve(l net.Listener) error {
-	if !s.cfg.Insecure && reachable(l.Addr()) && (s.cfg.TLS == nil || s.cfg.Authenticator == nil) {
+	if !s.cfg.Insecure && listen.Reachable(l.Addr()) && (s.cfg.TLS == nil || s.cfg.Authenticator == nil) {
 		return fmt.Errorf("%s: %w", l.Addr(), ErrExposed)
 	}
 	if s.cfg.Announce != nil {
 		s.cfg.Announce(l.Addr())
 	}
-	if s.cfg.Authenticator != nil {
-		l = s.conns.listener(l)
-	}
-	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+	if err := s.grpc.Serve(s.gate.Listener(l)); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return err
 	}
 	return nil
@@ -317,9 +228,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.haltOnce.Do(func() { close(s.halt) })
 
 	graceful := make(chan struct{})
+	requests := s.preview.idle()
 	go func() {
 		defer close(graceful)
 		s.grpc.GracefulStop()
+		select {
+		case <-requests:
+		case <-ctx.Done():
+		}
 	}()
 	drain := time.NewTimer(s.cfg.Timing.Drain)
 	defer drain.Stop()
@@ -336,15 +252,20 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.grpc.Stop()
+	s.preview.close()
 	<-graceful
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		s.work.Wait()
+		s.inProcess.Wait()
 		s.activity.Wait()
 		s.agents.Wait()
 		s.carrier.Wait()
 		s.book.Flush(ctx, s.log)
+		if err := s.journal.Flush(ctx); err != nil {
+			s.log.WarnContext(ctx, "the last events could not be written", "error", err)
+		}
 	}()
 	select {
 	case <-ended:

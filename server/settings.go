@@ -8,6 +8,7 @@ import (
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentcall"
 	"github.com/sandgate/sandgate/server/policy"
 )
 
@@ -22,19 +23,32 @@ type settings struct {
 // rules returns the settings in force.
 func (s *Server) rules() *settings { return s.current.Load() }
 
+// agentRules returns the part of the settings in force that calls to agents carry.
+func (s *Server) agentRules() agentcall.Rules {
+	r := s.rules()
+	return agentcall.Rules{Policy: r.policy, Limits: r.forAgent}
+}
+
 // newPolicy checks what a configuration allows callers, with the provider's help.
 func (s *Server) newPolicy(cfg Config) (*policy.Policy, error) {
+	checker, _ := s.provider.(providers.OptionsChecker)
+	return newPolicy(cfg, s.authorities == nil, checker)
+}
+
+// newPolicy takes a nil checker for a provider without options. Without an authority
+// the server cannot end TLS.
+func newPolicy(cfg Config, noAuthority bool, checker providers.OptionsChecker) (*policy.Policy, error) {
 	p, err := policy.New(policy.Config{
 		Templates: cfg.Templates, Access: cfg.Access, Secret: cfg.SpecSecret,
 		EgressGroups: cfg.EgressGroups, EgressAnyPublic: cfg.EgressAnyPublic,
-		Secrets: cfg.Secrets, NoAuthority: s.authorities == nil,
+		Secrets: cfg.Secrets, NoAuthority: noAuthority,
 		DefaultTTL: cfg.Limits.DefaultTTL, MaxTTL: cfg.Limits.MaxTTL,
 		DefaultIdleTTL: cfg.Limits.DefaultIdleTTL, MaxIdleTTL: cfg.Limits.MaxIdleTTL,
 	})
 	if err != nil {
 		return nil, err
 	}
-	if checker, ok := s.provider.(providers.OptionsChecker); ok {
+	if checker != nil {
 		if err := p.CheckOptions(checker); err != nil {
 			return nil, fmt.Errorf("server: %w", err)
 		}
@@ -42,9 +56,9 @@ func (s *Server) newPolicy(cfg Config) (*policy.Policy, error) {
 	return p, nil
 }
 
-// newSettings completes a policy by what the provider described.
-func (s *Server) newSettings(cfg Config, p *policy.Policy) (*settings, error) {
-	unlimited := p.LimitTemplates(s.described.DefaultResources)
+// newSettings completes a policy by the provider's default resources.
+func newSettings(cfg Config, p *policy.Policy, byDefault providers.Resources) (*settings, error) {
+	unlimited := p.LimitTemplates(byDefault)
 	if cfg.RequireLimits {
 		if err := requireTemplateLimits(unlimited); err != nil {
 			return nil, fmt.Errorf("server: %w", err)
@@ -53,8 +67,8 @@ func (s *Server) newSettings(cfg Config, p *policy.Policy) (*settings, error) {
 	return &settings{policy: p, limits: cfg.Limits, forAgent: cfg.Limits.forAgent(), access: cfg.Access}, nil
 }
 
-// Reload replaces Templates, Access, EgressGroups, EgressAnyPublic, Quotas and Limits
-// by those of another configuration, except MaxMessageBytes, MaxCreations, MaxForwards
+// Reload replaces Templates, Access, EgressGroups, EgressAnyPublic, Quotas, Webhooks
+// and Limits by those of another configuration, except MaxMessageBytes, MaxCreations, MaxForwards
 // and MaxEgressConnections, which stay as they were. Running calls go on under the rules with
 // which they began; open connections of sandboxes with the network mode PROXY end if
 // they are no longer allowed. After an error nothing has changed. Pools are replaced
@@ -68,6 +82,9 @@ func (s *Server) Reload(ctx context.Context, cfg Config, inForce func()) error {
 	old := s.rules()
 	cfg.Provider, cfg.SpecSecret, cfg.Secrets, cfg.RequireLimits = s.cfg.Provider, s.cfg.SpecSecret, s.cfg.Secrets, s.cfg.RequireLimits
 	cfg, err := cfg.withDefaults()
+	if err == nil {
+		err = cfg.checkSecrets()
+	}
 	if err != nil {
 		return err
 	}
@@ -78,7 +95,7 @@ func (s *Server) Reload(ctx context.Context, cfg Config, inForce func()) error {
 	if err != nil {
 		return err
 	}
-	now, err := s.newSettings(cfg, p)
+	now, err := newSettings(cfg, p, s.described.DefaultResources)
 	if err != nil {
 		return err
 	}
@@ -91,17 +108,10 @@ func (s *Server) Reload(ctx context.Context, cfg Config, inForce func()) error {
 	}
 	s.book.Configure(cfg.Quotas)
 	s.streams.Configure(cfg.Quotas)
+	s.webhooks.Configure(cfg.Webhooks)
 	s.carrier.Refresh(ctx)
 	return nil
 }
 
 // CountReload counts a changed configuration file, which an error refused.
-func (s *Server) CountReload(err error) {
-	if err != nil {
-		s.metrics.reloads.WithLabelValues(reloadRefused).Inc()
-		s.metrics.reloadOK.Set(0)
-		return
-	}
-	s.metrics.reloads.WithLabelValues(reloadOK).Inc()
-	s.metrics.reloadOK.Set(1)
-}
+func (s *Server) CountReload(err error) { s.metrics.Reloaded(err) }

@@ -19,6 +19,8 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server/agentconn"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/names"
 )
 
 // Long streams end with a clear status in bounded time, and the agents see a
@@ -117,7 +119,7 @@ func TestShutdownIsAnnouncedFirst(t *testing.T) {
 }
 
 // At its age a connection takes no new calls; what runs on it goes on.
-func TestConnectionAge(t *testing.T) {
+func TestAgedConnectionTakesNoNewCalls(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.Timing.ConnectionAge = 100 * time.Millisecond })
 	release := make(chan struct{})
 	h.provider.script.execute = func(_ *scriptedAgent, _ *sandboxv1.ExecuteRequest, out emitter) error {
@@ -165,7 +167,7 @@ func TestShutdownWaitsForActivity(t *testing.T) {
 		}
 	})
 	h.create("a")
-	conn := h.server.agents.Peek(substrateName(defaultTenant, "a"))
+	conn := h.server.agents.Peek(names.Substrate(call.DefaultTenant, "a"))
 	h.server.haltOnce.Do(func() { close(h.server.halt) })
 	h.server.work.Wait()
 	h.server.activity.Note(t.Context(), conn, time.Now().Add(time.Hour))
@@ -193,7 +195,7 @@ func TestShutdownEndsWithItsContext(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		_, _ = h.server.agents.Inspect(ctx, agentconn.Key{Tenant: defaultTenant, ID: "a", Name: h.bare("a")})
+		_, _ = h.server.agents.Inspect(ctx, agentconn.Key{Tenant: call.DefaultTenant, ID: "a", Name: h.bare("a")}, nil)
 	}()
 	<-hanging
 	cancel()
@@ -213,8 +215,8 @@ func TestShutdownEndsWithItsContext(t *testing.T) {
 // bare makes a sandbox that the server has no connection to, and returns its name.
 func (h *harness) bare(id string) string {
 	h.t.Helper()
-	name := substrateName(defaultTenant, id)
-	h.provider.make(name, providers.Spec{Tenant: defaultTenant, ID: id})
+	name := names.Substrate(call.DefaultTenant, id)
+	h.provider.make(name, providers.Spec{Tenant: call.DefaultTenant, ID: id})
 	return name
 }
 

@@ -16,7 +16,7 @@ import (
 
 // Server and agent may be one minor apart, either way; beyond that the refusal
 // names both, and nothing unusable is left behind.
-func TestVersionSkew(t *testing.T) {
+func TestAgentMayBeOneMinorApart(t *testing.T) {
 	const own = 7
 	for _, c := range []struct {
 		agent  int32
@@ -48,7 +48,7 @@ var later = protowire.AppendString(protowire.AppendTag(nil, 5000, protowire.Byte
 
 // An agent one minor older serves the calls it has, and rejects others with a
 // reason.
-func TestOlderAgent(t *testing.T) {
+func TestOlderAgentRejectsUnknownCalls(t *testing.T) {
 	h := newHarness(t, func(c *Config) { c.protocolMinor = protocol.Minor + 1 })
 	h.provider.script.minor = protocol.Minor
 	h.create("a")
@@ -70,7 +70,7 @@ func TestOlderAgent(t *testing.T) {
 
 // Of an agent one minor newer nothing unknown reaches the caller, and nothing
 // unknown is in the way.
-func TestNewerAgent(t *testing.T) {
+func TestNewerAgentSendsNothingUnknown(t *testing.T) {
 	h := newHarness(t, nil)
 	h.provider.script.minor = protocol.Minor + 1
 	h.provider.script.extra = later

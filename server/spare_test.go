@@ -13,6 +13,8 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/names"
 )
 
 // gate lets a test wait for calls of a provider's method, and hold them up.
@@ -40,6 +42,7 @@ const reapDeletes = 32
 type unled struct{ *scriptedProvider }
 
 func (unled) Lead(ctx context.Context, _ func(context.Context)) { <-ctx.Done() }
+func (unled) Lapses() bool                                      { return true }
 
 // age makes a sandbox older, as its provider and every later connection see it.
 func (h *harness) age(id string, by time.Duration) {
@@ -88,7 +91,7 @@ func TestReaperSparesWhatIsUsedMeanwhile(t *testing.T) {
 	ids := map[string]string{}
 	for i := range reapDeletes + 1 {
 		id := fmt.Sprintf("s-%d", i)
-		ids[substrateName(defaultTenant, id)] = id
+		ids[names.Substrate(call.DefaultTenant, id)] = id
 		h.createFor(id, time.Hour)
 		h.age(id, 61*time.Minute)
 	}

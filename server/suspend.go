@@ -5,7 +5,9 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentcall"
 	"github.com/sandgate/sandgate/server/agentconn"
+	"github.com/sandgate/sandgate/server/events"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/policy"
 )
@@ -23,9 +25,10 @@ func (s *Server) SuspendSandbox(ctx context.Context, req *sandboxv1.SuspendSandb
 	defer cancel()
 	info, err := p.Suspend(ctx, key.Name)
 	if err != nil {
-		return nil, s.notFoundReason(key, err)
+		return nil, s.router.NotFoundReason(key, err)
 	}
 	s.agents.Drop(key.Name)
+	s.noteEvent(ctx, events.StateChanged, info)
 	return &sandboxv1.SuspendSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }
 
@@ -42,15 +45,16 @@ func (s *Server) ResumeSandbox(ctx context.Context, req *sandboxv1.ResumeSandbox
 	defer cancel()
 	info, raw, err := p.Resume(ctx, key.Name)
 	if err != nil {
-		return nil, s.notFoundReason(key, err)
+		return nil, s.router.NotFoundReason(key, err)
 	}
 	s.agents.Adopt(ctx, key, info, raw)
-	conn, err := s.acquireKnown(ctx, key, info.Incarnation, &info)
+	conn, err := s.router.AcquireKnown(ctx, key, info.Incarnation, &info)
 	if err != nil {
 		return nil, err
 	}
 	conn.Release()
 	s.holdNetwork(info)
+	s.noteEvent(ctx, events.StateChanged, info)
 	return &sandboxv1.ResumeSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }
 
@@ -60,13 +64,13 @@ func (s *Server) suspender(ctx context.Context, id string) (agentconn.Key, provi
 	if err := v.Err(); err != nil {
 		return agentconn.Key{}, nil, err
 	}
-	key := keyOf(ctx, id)
+	key := agentcall.KeyOf(ctx, id)
 	p, ok := s.provider.(providers.Suspender)
 	if !ok {
 		return key, nil, fault.Unsupported("suspend", "the provider %s cannot suspend sandboxes", s.described.Name)
 	}
 	if _, err := s.agents.Lookup(ctx, key); err != nil {
-		return key, nil, s.notFoundReason(key, err)
+		return key, nil, s.router.NotFoundReason(key, err)
 	}
 	return key, p, nil
 }

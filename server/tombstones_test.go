@@ -12,6 +12,8 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/names"
 )
 
 // A sandbox whose deletion fails has no tombstone: after its tenant deletes it,
@@ -47,7 +49,7 @@ func TestFailedDeletionLeavesNoTombstone(t *testing.T) {
 func TestUpdateRemovesTheTombstone(t *testing.T) {
 	h := newHarness(t, nil)
 	h.create("a")
-	h.server.expired.Add(substrateName(defaultTenant, "a"), time.Now())
+	h.server.expired.Add(names.Substrate(call.DefaultTenant, "a"), time.Now())
 	_, err := h.client.UpdateSandbox(t.Context(), &sandboxv1.UpdateSandboxRequest{SandboxId: "a", Ttl: durationpb.New(time.Hour)})
 	if err != nil {
 		t.Fatal(err)

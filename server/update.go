@@ -8,6 +8,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/server/agentcall"
 	"github.com/sandgate/sandgate/server/policy"
 )
 
@@ -30,10 +31,10 @@ func (s *Server) UpdateSandbox(ctx context.Context, req *sandboxv1.UpdateSandbox
 	if c.IdleTTL, err = s.rules().policy.NewIdleTTL(req.GetIdleTtl()); err != nil {
 		return nil, err
 	}
-	key := keyOf(ctx, req.GetSandboxId())
+	key := agentcall.KeyOf(ctx, req.GetSandboxId())
 	info, err := s.agents.Lookup(ctx, key)
 	if err != nil {
-		return nil, s.notFoundReason(key, err)
+		return nil, s.router.NotFoundReason(key, err)
 	}
 	if c.Egress, err = s.rules().policy.NewEgress(info.Spec, req.GetNetwork()); err != nil {
 		return nil, err
@@ -48,7 +49,7 @@ func (s *Server) UpdateSandbox(ctx context.Context, req *sandboxv1.UpdateSandbox
 		return nil, v.Err()
 	}
 	if info, err = s.provider.Update(ctx, key.Name, c); err != nil {
-		return nil, s.notFoundReason(key, err)
+		return nil, s.router.NotFoundReason(key, err)
 	}
 	s.expired.Remove(key.Name)
 	if conn := s.agents.Peek(key.Name); conn != nil && conn.Incarnation == info.Incarnation {

@@ -14,6 +14,7 @@ import (
 // One upload has a bounded number of files; the error beyond it states the
 // bound.
 func TestUploadHasABoundedNumberOfFiles(t *testing.T) {
+	const maxUploadFiles = 10_000
 	for _, files := range []int{maxUploadFiles, maxUploadFiles + 1} {
 		t.Run(fmt.Sprint(files), func(t *testing.T) {
 			h := newHarness(t, nil)

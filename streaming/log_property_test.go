@@ -38,10 +38,10 @@ type follower struct {
 	want  [][]byte
 }
 
-// TestLogAgainstModel runs operations on a log in random order and compares the readers
+// TestLogMatchesItsModel runs operations on a log in random order and compares the readers
 // with the model: every byte once, in order and of the right stream, every loss as a gap,
 // and no loss under Block.
-func TestLogAgainstModel(t *testing.T) {
+func TestLogMatchesItsModel(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
 		o := Options{

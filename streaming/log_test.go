@@ -36,7 +36,7 @@ func drain(t *testing.T, r *Reader, limit int) (out []byte, runs []Stream, gaps 
 }
 
 // Readers at different speeds and positions, and one after the end, get the same bytes.
-func TestReadersSeeTheSame(t *testing.T) {
+func TestReadersAtAnySpeedGetTheSameBytes(t *testing.T) {
 	l := NewLog(Options{Memory: 32 << 10, Capacity: 8 << 20, Dir: t.TempDir(), Policy: Evict})
 	defer l.Close()
 	rnd := rand.New(rand.NewSource(1))

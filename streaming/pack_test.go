@@ -54,7 +54,7 @@ func same(a, b []piece) bool {
 
 // A packed log reads as the log did: from everywhere, for every kind of
 // reader, also when parts were spilled or evicted.
-func TestPackedReadsAlike(t *testing.T) {
+func TestPackedLogReadsAsTheLogDid(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
 		o := Options{Memory: 4 << 10, Capacity: 16 << 10, Policy: Evict}

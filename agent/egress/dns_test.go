@@ -76,7 +76,7 @@ func TestNames(t *testing.T) {
 }
 
 // A connection that the server refuses is reset.
-func TestRefusedName(t *testing.T) {
+func TestConnectionThatTheServerRefusesIsReset(t *testing.T) {
 	s, client := start(t, time.Second)
 	_, port, _ := net.SplitHostPort(freeAddress(t))
 	u := &upstream{client: client, dials: map[string]string{"ok.example:" + port: "127.0.0.1:1"}}
@@ -96,7 +96,7 @@ func TestRefusedName(t *testing.T) {
 }
 
 // Go's resolver gets answers by UDP and TCP.
-func TestResolver(t *testing.T) {
+func TestGoResolverGetsAnswersByUDPAndTCP(t *testing.T) {
 	s, client := start(t, time.Second)
 	_, port, _ := net.SplitHostPort(freeAddress(t))
 	(&upstream{client: client, dials: map[string]string{"ok.example:" + port: ""}}).attach(t)

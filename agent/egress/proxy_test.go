@@ -105,7 +105,7 @@ func TestAbsoluteForm(t *testing.T) {
 }
 
 // Go's own client works through the proxy with the variables of Env.
-func TestEnv(t *testing.T) {
+func TestGoClientUsesTheProxyOfEnv(t *testing.T) {
 	web := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(w, r.Body)
 	}))
@@ -136,7 +136,7 @@ func TestEnv(t *testing.T) {
 }
 
 // Without a server a connection waits for one for a bounded time.
-func TestNoServer(t *testing.T) {
+func TestConnectionWaitsABoundedTimeForAServer(t *testing.T) {
 	s, client := start(t, 10*time.Millisecond)
 	got := exchange(t, s.cfg.Proxy, "CONNECT ok.example:443 HTTP/1.1\r\n\r\n")
 	if !strings.HasPrefix(got, "HTTP/1.1 502 no server carries") {
@@ -151,7 +151,7 @@ func TestNoServer(t *testing.T) {
 
 // When the server goes, its connections are reset, and the next server takes new
 // ones.
-func TestServerGoes(t *testing.T) {
+func TestConnectionsAreResetWhenTheServerGoes(t *testing.T) {
 	s, client := start(t, 10*time.Second)
 	u := &upstream{client: client, dials: map[string]string{"ok.example:443": echo(t)}}
 	detach := u.attach(t)

@@ -42,7 +42,7 @@ func TestRefusedMessage(t *testing.T) {
 }
 
 // What the server refuses a program of the proxy counts.
-func TestRefusedByProxy(t *testing.T) {
+func TestRefusalsOfTheProxyAreCounted(t *testing.T) {
 	s, client := start(t, time.Second)
 	u := &upstream{client: client}
 	u.attach(t)

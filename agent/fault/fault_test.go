@@ -45,7 +45,7 @@ func TestStatus(t *testing.T) {
 }
 
 // A status is small, however long what it names is.
-func TestStatusIsBounded(t *testing.T) {
+func TestStatusIsSmallWhateverItNames(t *testing.T) {
 	long := strings.Repeat("é", 5<<20)
 	st, _ := status.FromError(fault.New(codes.NotFound, sandboxv1.ErrorReason_ERROR_REASON_COMMAND_NOT_FOUND,
 		long, map[string]string{"command": long}).Field("argv"))

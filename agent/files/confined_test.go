@@ -10,9 +10,9 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
-// TestConfined runs every call beneath a root directory against links that lead
+// TestNoCallLeavesTheRootDirectoryByLinks runs every call beneath a root directory against links that lead
 // out, with the kernel's help and without.
-func TestConfined(t *testing.T) {
+func TestNoCallLeavesTheRootDirectoryByLinks(t *testing.T) {
 	for name, cfg := range map[string]files.Config{"kernel": {}, "walk": {NoOpenat2: true}} {
 		t.Run(name, func(t *testing.T) { confined(t, cfg) })
 	}

@@ -26,7 +26,7 @@ const (
 // Download sends files one after the other: header, chunks, trailer. If a file can't
 // be read, its trailer has the error, and the next file follows.
 func (s *Service) Download(r *sandboxv1.DownloadRequest, stream grpc.ServerStreamingServer[sandboxv1.DownloadResponse]) error {
-	defer s.begin()()
+	defer s.begin(stream.Context())()
 	items := r.GetItems()
 	if len(items) == 0 || len(items) > maxDownloadItems {
 		return requestFault("items", fmt.Sprintf("1 to %d are needed", maxDownloadItems))
@@ -103,14 +103,14 @@ func openItem(v *paths.View, item *sandboxv1.DownloadItem) (*source, error) {
 
 // aheadReader reads and hashes a file ahead of its sender.
 type aheadReader struct {
-	work   threads.Slots
+	work   *threads.Slots
 	out    chan []byte
 	quit   chan struct{}
 	digest []byte // this and err are valid after out is closed
 	err    error
 }
 
-func startReader(ctx context.Context, work threads.Slots, src io.ReaderAt, offset, limit int64) *aheadReader {
+func startReader(ctx context.Context, work *threads.Slots, src io.ReaderAt, offset, limit int64) *aheadReader {
 	p := &aheadReader{work: work, out: make(chan []byte, readAhead), quit: make(chan struct{})}
 	go p.run(ctx, src, offset, limit)
 	return p

@@ -20,7 +20,7 @@ import (
 // EditFile replaces text. It reads the file twice in blocks, to count and to write, so
 // its memory does not depend on the file's size. Edits of one file are serialised.
 func (s *Service) EditFile(ctx context.Context, r *sandboxv1.EditFileRequest) (*sandboxv1.EditFileResponse, error) {
-	leave, err := s.enter(ctx, s.work)
+	ctx, leave, err := s.enter(ctx, s.work)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (s *Service) edit(ctx context.Context, v *paths.View, r *sandboxv1.EditFile
 		return nil, err
 	}
 	defer func() { _ = loc.Close() }()
-	unlock, err := s.locks.lock(ctx, loc, s.work)
+	unlock, err := s.locks.lock(ctx, loc)
 	if err != nil {
 		return nil, err
 	}

@@ -107,8 +107,8 @@ func edit(t testing.TB, svc editor, path, old, new string, all, empty bool) (*sa
 	})
 }
 
-// TestEditTogether edits one file from many sides: no edit may be lost.
-func TestEditTogether(t *testing.T) {
+// TestConcurrentEditsOfOneFileLoseNothing edits one file from many sides: no edit may be lost.
+func TestConcurrentEditsOfOneFileLoseNothing(t *testing.T) {
 	svc, _ := start(t, files.Config{})
 	path := t.TempDir() + "/f"
 	var content strings.Builder

@@ -25,7 +25,7 @@ func TestLockedFileHoldsNoSlots(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := fileKey{dev: st.Dev, ino: st.Ino, name: filepath.Base(path)}
-	unlock, err := s.locks.lockKey(t.Context(), key, s.work)
+	unlock, err := s.locks.lockKey(t.Context(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,14 +43,14 @@ func TestLockedFileHoldsNoSlots(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if len(s.work) > 0 {
-		t.Errorf("%d slots are still held", len(s.work))
+	if n := s.work.Held(); n > 0 {
+		t.Errorf("%d slots are still held", n)
 	}
 }
 
 // An edit during a move or removal of its file does not restore the file: the calls take
 // effect one after the other.
-func TestEditBringsNothingBack(t *testing.T) {
+func TestEditDoesNotRestoreARemovedFile(t *testing.T) {
 	move := func(s *Service, path string) error {
 		_, err := s.MoveFile(unconfined(context.Background()), &sandboxv1.MoveFileRequest{Source: path, Destination: path + ".moved"})
 		return err
@@ -67,7 +67,7 @@ func TestEditBringsNothingBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			key := fileKey{dev: st.Dev, ino: st.Ino, name: filepath.Base(path)}
-			unlock, err := s.locks.lockKey(t.Context(), key, s.work)
+			unlock, err := s.locks.lockKey(t.Context(), key)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -11,7 +11,7 @@ import (
 // GetUpload returns the offset of a resumable upload. While a stream writes to it, the
 // reason is UPLOAD_BUSY.
 func (s *Service) GetUpload(ctx context.Context, r *sandboxv1.GetUploadRequest) (*sandboxv1.GetUploadResponse, error) {
-	leave, err := s.enter(ctx, s.work)
+	_, leave, err := s.enter(ctx, s.work)
 	if err != nil {
 		return nil, err
 	}

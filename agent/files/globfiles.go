@@ -17,7 +17,7 @@ import (
 
 // GlobFiles lists files by name. It skips files that a policy forbids to read.
 func (s *Service) GlobFiles(ctx context.Context, r *sandboxv1.GlobFilesRequest) (*sandboxv1.GlobFilesResponse, error) {
-	leave, err := s.enter(ctx, s.walks)
+	ctx, leave, err := s.enter(ctx, s.walks)
 	if err != nil {
 		return nil, err
 	}

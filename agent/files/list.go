@@ -26,7 +26,7 @@ const maxEntries = 10_000
 // contains the last name, so changes between pages shift nothing. Entries that a policy
 // forbids to read are skipped.
 func (s *Service) ListDirectory(ctx context.Context, r *sandboxv1.ListDirectoryRequest) (*sandboxv1.ListDirectoryResponse, error) {
-	leave, err := s.enter(ctx, s.work)
+	ctx, leave, err := s.enter(ctx, s.work)
 	if err != nil {
 		return nil, err
 	}

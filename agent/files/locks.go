@@ -38,19 +38,19 @@ func (k fileKey) compare(other fileKey) int {
 	return cmp.Or(cmp.Compare(k.dev, other.dev), cmp.Compare(k.ino, other.ino), cmp.Compare(k.name, other.name))
 }
 
-// lock waits for the file's lock. The caller calls unlock exactly once. It holds one of
-// the slots, which others can have while it waits.
-func (l *locks) lock(ctx context.Context, loc *paths.Location, slots threads.Slots) (unlock func(), err error) {
+// lock waits for the file's lock. The caller calls unlock exactly once. Others can have
+// the slot of ctx while it waits.
+func (l *locks) lock(ctx context.Context, loc *paths.Location) (unlock func(), err error) {
 	key, err := keyOf(loc)
 	if err != nil {
 		return nil, err
 	}
-	return l.lockKey(ctx, key, slots)
+	return l.lockKey(ctx, key)
 }
 
 // lockBoth locks two files, which may be the same. The order of locking is fixed, which
 // prevents deadlocks.
-func (l *locks) lockBoth(ctx context.Context, a, b *paths.Location, slots threads.Slots) (unlock func(), err error) {
+func (l *locks) lockBoth(ctx context.Context, a, b *paths.Location) (unlock func(), err error) {
 	first, err := keyOf(a)
 	if err != nil {
 		return nil, err
@@ -61,15 +61,15 @@ func (l *locks) lockBoth(ctx context.Context, a, b *paths.Location, slots thread
 	}
 	switch c := first.compare(second); {
 	case c == 0:
-		return l.lockKey(ctx, first, slots)
+		return l.lockKey(ctx, first)
 	case c > 0:
 		first, second = second, first
 	}
-	outer, err := l.lockKey(ctx, first, slots)
+	outer, err := l.lockKey(ctx, first)
 	if err != nil {
 		return nil, err
 	}
-	inner, err := l.lockKey(ctx, second, slots)
+	inner, err := l.lockKey(ctx, second)
 	if err != nil {
 		outer()
 		return nil, err
@@ -77,7 +77,7 @@ func (l *locks) lockBoth(ctx context.Context, a, b *paths.Location, slots thread
 	return func() { inner(); outer() }, nil
 }
 
-func (l *locks) lockKey(ctx context.Context, key fileKey, slots threads.Slots) (unlock func(), err error) {
+func (l *locks) lockKey(ctx context.Context, key fileKey) (unlock func(), err error) {
 	l.mu.Lock()
 	if l.held == nil {
 		l.held = make(map[fileKey]*fileLock)
@@ -106,13 +106,13 @@ func (l *locks) lockKey(ctx context.Context, key fileKey, slots threads.Slots) (
 	}
 	// Whoever has a slot has it for work and not for this wait, so it comes back even
 	// while this goroutine holds a lock.
-	slots.Release()
-	defer slots.Retake()
-	select {
-	case <-lock.free:
-		return unlock, nil
-	case <-ctx.Done():
-		forget()
-		return nil, context.Cause(ctx)
-	}
+	threads.Of(ctx).Without(func() {
+		select {
+		case <-lock.free:
+		case <-ctx.Done():
+			forget()
+			unlock, err = nil, context.Cause(ctx)
+		}
+	})
+	return unlock, err
 }

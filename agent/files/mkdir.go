@@ -14,7 +14,7 @@ const defaultDirMode = 0o755
 
 // MakeDirectory makes a directory and, if requested, its parents.
 func (s *Service) MakeDirectory(ctx context.Context, r *sandboxv1.MakeDirectoryRequest) (*sandboxv1.MakeDirectoryResponse, error) {
-	leave, err := s.enter(ctx, s.work)
+	ctx, leave, err := s.enter(ctx, s.work)
 	if err != nil {
 		return nil, err
 	}

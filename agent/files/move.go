@@ -14,7 +14,7 @@ import (
 // and everything below it, and to write the destination: a move must not make a file
 // readable.
 func (s *Service) MoveFile(ctx context.Context, r *sandboxv1.MoveFileRequest) (*sandboxv1.MoveFileResponse, error) {
-	leave, err := s.enter(ctx, s.work)
+	ctx, leave, err := s.enter(ctx, s.work)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (s *Service) MoveFile(ctx context.Context, r *sandboxv1.MoveFileRequest) (*
 		}
 	}
 	// Lock both names: an edit of the source must not restore it.
-	unlock, err := s.locks.lockBoth(ctx, from, to, s.work)
+	unlock, err := s.locks.lockBoth(ctx, from, to)
 	if err != nil {
 		return nil, asFault(r.GetDestination(), err)
 	}

@@ -19,7 +19,7 @@ const (
 
 // ReadLines reads a window of a text file.
 func (s *Service) ReadLines(ctx context.Context, r *sandboxv1.ReadLinesRequest) (*sandboxv1.ReadLinesResponse, error) {
-	leave, err := s.enter(ctx, s.work)
+	ctx, leave, err := s.enter(ctx, s.work)
 	if err != nil {
 		return nil, err
 	}

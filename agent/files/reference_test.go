@@ -42,9 +42,9 @@ func forest(t testing.TB, dir string, seed int64, count int) {
 	}
 }
 
-// TestAgainstReference compares search and glob with the plainest code that
+// TestSearchAndGlobMatchTheReference compares search and glob with the plainest code that
 // could do the same.
-func TestAgainstReference(t *testing.T) {
+func TestSearchAndGlobMatchTheReference(t *testing.T) {
 	_, c := start(t, files.Config{})
 	dir := t.TempDir()
 	forest(t, dir, 7, 800)

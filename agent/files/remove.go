@@ -15,7 +15,7 @@ import (
 // RemoveFile removes a file, a link itself, or a directory. The root directory
 // is never removed.
 func (s *Service) RemoveFile(ctx context.Context, r *sandboxv1.RemoveFileRequest) (*sandboxv1.RemoveFileResponse, error) {
-	leave, err := s.enter(ctx, s.walks)
+	ctx, leave, err := s.enter(ctx, s.walks)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (s *Service) remove(ctx context.Context, v *paths.View, r *sandboxv1.Remove
 	}
 	defer func() { _ = loc.Close() }()
 	// A running edit must not restore the file.
-	unlock, err := s.locks.lock(ctx, loc, s.walks)
+	unlock, err := s.locks.lock(ctx, loc)
 	if err != nil {
 		return err
 	}

@@ -82,8 +82,8 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// TestRemoveDeep removes a tree that is deeper than any path can be long.
-func TestRemoveDeep(t *testing.T) {
+// TestRemoveTreeDeeperThanAnyPath removes a tree that is deeper than any path can be long.
+func TestRemoveTreeDeeperThanAnyPath(t *testing.T) {
 	_, c := start(t, files.Config{})
 	dir := t.TempDir()
 	fd, err := unix.Open(dir, unix.O_PATH, 0)
@@ -111,9 +111,9 @@ func TestRemoveDeep(t *testing.T) {
 	}
 }
 
-// TestRemoveRace lets an attacker swap a directory for a link while the tree is
+// TestRemoveNeverFollowsASwappedLink lets an attacker swap a directory for a link while the tree is
 // removed: nothing outside may go.
-func TestRemoveRace(t *testing.T) {
+func TestRemoveNeverFollowsASwappedLink(t *testing.T) {
 	_, c := start(t, files.Config{})
 	dir := t.TempDir()
 	write(t, dir+"/outside/keep", "x")

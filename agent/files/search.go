@@ -18,7 +18,7 @@ const (
 
 // SearchFiles finds lines.
 func (s *Service) SearchFiles(ctx context.Context, r *sandboxv1.SearchFilesRequest) (*sandboxv1.SearchFilesResponse, error) {
-	defer s.begin()()
+	defer s.begin(ctx)()
 	q, err := s.newQuery(r)
 	if err != nil {
 		return nil, err

@@ -166,8 +166,8 @@ func TestSearchContext(t *testing.T) {
 	}
 }
 
-// TestSearchLongLines checks lines that do not fit any buffer.
-func TestSearchLongLines(t *testing.T) {
+// TestSearchLinesLongerThanAnyBuffer checks lines that do not fit any buffer.
+func TestSearchLinesLongerThanAnyBuffer(t *testing.T) {
 	_, c := start(t, files.Config{})
 	dir := t.TempDir()
 	long := strings.Repeat("0123456789", 350_000)

@@ -15,7 +15,7 @@ import (
 
 // What searches hold is bounded, however many processors there are and however
 // many searches run.
-func TestSearchMemory(t *testing.T) {
+func TestSearchesHoldBoundedMemory(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(16))
 	defer debug.SetGCPercent(debug.SetGCPercent(20))
 	svc, _ := start(t, files.Config{})

@@ -60,8 +60,8 @@ type Service struct {
 	parts   *parts
 	locks   locks
 	search  *search.Memory
-	work    threads.Slots // all calls but those that walk trees
-	walks   threads.Slots
+	work    *threads.Slots // all calls but those that walk trees
+	walks   *threads.Slots
 	running atomic.Int64
 	started time.Time
 	last    atomic.Int64 // last activity: nanoseconds after started, monotonic
@@ -70,7 +70,7 @@ type Service struct {
 // New returns a service. Close must be called.
 func New(cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
-	s := &Service{cfg: cfg, started: time.Now(), parts: newParts(cfg.MaxParts, cfg.PartRetention), search: search.NewMemory(), work: threads.NewSlots(maxWork), walks: threads.NewSlots(maxWalks)}
+	s := &Service{cfg: cfg, started: time.Now(), parts: newParts(cfg.MaxParts, cfg.PartRetention), search: search.NewMemory(), work: threads.NewSlots(maxWork, lentWork), walks: threads.NewSlots(maxWalks, lentWalks)}
 	if cfg.PartDir != "" {
 		if err := os.MkdirAll(cfg.PartDir, 0o700); err != nil {
 			return nil, fmt.Errorf("directory for parts of uploads: %w", err)
@@ -98,25 +98,30 @@ func (s *Service) touch() { s.last.Store(int64(time.Since(s.started))) }
 // Each of these may hold a thread of the agent in a system call, of which
 // threads.Reserve starts enough.
 const (
-	maxWork  = 6
-	maxWalks = 3
+	maxWork, lentWork   = 6, 4
+	maxWalks, lentWalks = 3, 1
 )
 
-// enter begins a call that works in one of the slots. Without an error, the caller
-// must call leave.
-func (s *Service) enter(ctx context.Context, slots threads.Slots) (leave func(), err error) {
-	end := s.begin()
-	if err := slots.Take(ctx); err != nil {
+// enter begins a call that works in one of the slots, which the context carries then.
+// Without an error, the caller must call leave.
+func (s *Service) enter(ctx context.Context, slots *threads.Slots) (_ context.Context, leave func(), err error) {
+	end := s.begin(ctx)
+	slot, err := slots.Take(ctx)
+	if err != nil {
 		end()
-		return nil, asFault("", err)
+		return ctx, nil, asFault("", err)
 	}
-	return func() {
-		slots.Release()
+	return threads.With(ctx, slot), func() {
+		slot.Release()
 		end()
 	}, nil
 }
 
-func (s *Service) begin() (end func()) {
+// begin counts a call until end, unless it is an inspection.
+func (s *Service) begin(ctx context.Context) (end func()) {
+	if protocol.Inspects(ctx) {
+		return func() {}
+	}
 	s.running.Add(1)
 	s.touch()
 	return func() {

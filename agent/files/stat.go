@@ -13,7 +13,7 @@ import (
 
 // StatFile describes a file without following a link at its name.
 func (s *Service) StatFile(ctx context.Context, r *sandboxv1.StatFileRequest) (*sandboxv1.StatFileResponse, error) {
-	leave, err := s.enter(ctx, s.work)
+	ctx, leave, err := s.enter(ctx, s.work)
 	if err != nil {
 		return nil, err
 	}

@@ -173,7 +173,7 @@ func (d *draft) unlink() error {
 // land moves the draft to the target, with the right mode, and closes it. On an error
 // the draft still exists.
 func (s *Service) land(ctx context.Context, t *target, d *draft) (created bool, err error) {
-	unlock, err := s.locks.lock(ctx, t.loc, s.work)
+	unlock, err := s.locks.lock(ctx, t.loc)
 	if err != nil {
 		return false, err
 	}

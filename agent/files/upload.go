@@ -12,6 +12,7 @@ import (
 	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/files/paths"
 	"github.com/sandgate/sandgate/agent/payload"
+	"github.com/sandgate/sandgate/agent/threads"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/streaming"
 )
@@ -24,7 +25,7 @@ const maxReply = 3 << 20
 // messages are out of order or the stream ends before a trailer. Files with a trailer
 // before that stay.
 func (s *Service) Upload(stream grpc.ClientStreamingServer[sandboxv1.UploadRequest, sandboxv1.UploadResponse]) error {
-	defer s.begin()()
+	defer s.begin(stream.Context())()
 	view, limits, err := s.view(stream.Context())
 	if err != nil {
 		return err
@@ -81,12 +82,13 @@ type upload struct {
 }
 
 func (u *upload) takeInSlot(ctx context.Context, msg *incoming) error {
-	if err := u.service.work.Take(ctx); err != nil {
+	slot, err := u.service.work.Take(ctx)
+	if err != nil {
 		msg.chunk.Release()
 		return asFault("", err)
 	}
-	defer u.service.work.Release()
-	return u.take(ctx, msg)
+	defer slot.Release()
+	return u.take(threads.With(ctx, slot), msg)
 }
 
 // take handles one message. An error ends the stream.

@@ -290,8 +290,8 @@ func TestUploadTrailerIsChecked(t *testing.T) {
 	}
 }
 
-// TestUploadCancelled checks that the old content stays and nothing else does.
-func TestUploadCancelled(t *testing.T) {
+// TestCancelledUploadLeavesTheOldContent checks that the old content stays and nothing else does.
+func TestCancelledUploadLeavesTheOldContent(t *testing.T) {
 	for _, hidden := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hidden %v", hidden), func(t *testing.T) {
 			svc, c := start(t, files.Config{NoTmpfile: hidden})

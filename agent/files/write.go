@@ -10,7 +10,7 @@ import (
 
 // WriteFile creates or replaces a small file.
 func (s *Service) WriteFile(ctx context.Context, r *sandboxv1.WriteFileRequest) (*sandboxv1.WriteFileResponse, error) {
-	leave, err := s.enter(ctx, s.work)
+	ctx, leave, err := s.enter(ctx, s.work)
 	if err != nil {
 		return nil, err
 	}

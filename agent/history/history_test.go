@@ -56,7 +56,7 @@ func TestBounds(t *testing.T) {
 
 // Without a directory for the archive the oldest output is dropped, and readers
 // find a gap.
-func TestWithoutDisk(t *testing.T) {
+func TestOutputIsDroppedWithoutAnArchive(t *testing.T) {
 	h := New("")
 	defer h.Close()
 	var list []*Ended
@@ -104,7 +104,7 @@ func TestWithoutDisk(t *testing.T) {
 }
 
 // A record loads what was encoded.
-func TestEncodeLoad(t *testing.T) {
+func TestEndedCommandSurvivesEncoding(t *testing.T) {
 	h := New(t.TempDir())
 	defer h.Close()
 	log := streaming.NewLog(streaming.Options{})

@@ -17,7 +17,7 @@ import (
 
 // Every error of the connection has a reason: the server takes an error without one for
 // a breach of the protocol.
-func TestBrokenConnections(t *testing.T) {
+func TestEveryConnectionErrorHasAReason(t *testing.T) {
 	for errno, text := range map[unix.Errno]string{
 		unix.ECONNRESET:   "reset the connection",
 		unix.EPIPE:        "reset the connection",

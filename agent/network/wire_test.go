@@ -13,7 +13,7 @@ import (
 
 // A read takes as much as its buffer holds, from the pool of its size, and the sizes
 // follow what the connection carries.
-func TestReadSizes(t *testing.T) {
+func TestReadSizesFollowTheConnection(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -3,12 +3,15 @@ package process
 import (
 	"google.golang.org/grpc"
 
+	"github.com/sandgate/sandgate/agent/protocol"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // Attach follows a command from a position.
 func (s *Service) Attach(r *sandboxv1.AttachRequest, stream grpc.ServerStreamingServer[sandboxv1.AttachResponse]) error {
-	s.touch()
+	if !protocol.Inspects(stream.Context()) {
+		s.touch()
+	}
 	if err := checkExecID(r.GetExecId(), false); err != nil {
 		return err
 	}

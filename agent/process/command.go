@@ -102,7 +102,12 @@ func (c *command) kill(cause int32) {
 
 // stop kills the command because the sandbox stops, and waits until it is drained.
 func (c *command) stop() {
-	<-c.ready
+	late := time.After(stopTime)
+	select {
+	case <-c.ready:
+	case <-late:
+		return
+	}
 	if c.failed != nil {
 		return
 	}
@@ -112,7 +117,6 @@ func (c *command) stop() {
 		c.service.recovery.Guard("the kill of a command", func() { c.kill(causeStop) })
 	}()
 	c.log.SetPolicy(streaming.Evict)
-	late := time.After(stopTime)
 	for _, done := range []<-chan struct{}{c.drained, killed} {
 		select {
 		case <-done:

@@ -79,6 +79,8 @@ func readerTooSlow(position int64) error {
 // startError converts an error of spawn.
 func startError(name, dir string, err error) error {
 	switch {
+	case errors.Is(err, spawn.ErrTimeout), errors.Is(err, spawn.ErrSupervisorLost):
+		return notExecutable(name, errHeldUp)
 	case errors.Is(err, spawn.ErrDir):
 		return badDirectory(dir, err)
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
@@ -103,6 +105,9 @@ func startError(name, dir string, err error) error {
 // errNoInterpreter is the cause if the kernel finds the program but not its
 // interpreter.
 var errNoInterpreter = errors.New("the interpreter or loader that it names does not exist in the sandbox")
+
+// errHeldUp is the cause if the start did not end in time.
+var errHeldUp = errors.New("its start took too long and was ended; the file system of the program or of the working directory does not answer, or another program of the sandbox stopped it")
 
 // programExists reports whether a program exists although the kernel returned
 // ENOENT. A name without a slash was found on the PATH before.

@@ -259,12 +259,13 @@ func (p *pump) readReport() {
 		}
 		// The leader is now a child of the agent, if the agent is a subreaper.
 		if c.proc.PidFD < 0 {
+			c.service.reaper.Forget(c.proc.Pid)
 			p.leaderExited(nil)
 			return
 		}
-		c.service.reaper.Adopt(c.proc.Pid)
 		p.watch(c.proc.PidFD, tagLeader)
 	case ok && c.state == stateRunning:
+		c.service.reaper.Forget(c.proc.Pid) // the supervisor has reaped it
 		if c.proc.Exiting() {
 			p.unwatch(c.proc.Reports)
 			p.releaseSupervisor()

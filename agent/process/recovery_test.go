@@ -158,7 +158,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 }
 
 // A panic during the start is an INTERNAL error for all callers of the command.
-func TestPanicDuringStart(t *testing.T) {
+func TestPanicDuringStartIsInternalForAllCallers(t *testing.T) {
 	s, c, log := newTestService(t)
 	oom := s.oom
 	s.oom = nil
@@ -184,7 +184,7 @@ func TestPanicDuringStart(t *testing.T) {
 
 // A panic of a command's pump ends that command, with all its processes, and not
 // the agent.
-func TestPanicOfAPump(t *testing.T) {
+func TestPanicOfAPumpEndsOnlyItsCommand(t *testing.T) {
 	s, c, log := newTestService(t)
 	mark := fmt.Sprintf("3600.%d%d", os.Getpid(), time.Now().UnixNano()%1e6)
 	request := shell("sleep " + mark + " & echo begun; read x")

@@ -54,17 +54,22 @@ func (s *Service) claim(ctx context.Context, r *sandboxv1.ExecuteRequest, limits
 }
 
 // setReady ends the start of a new command. A command that failed to start is
-// forgotten.
+// forgotten. One that started after Stop gave up waiting for it is killed.
 func (s *Service) setReady(c *command, err error) {
 	c.failed = err
+	s.mu.Lock()
 	if err != nil {
-		s.mu.Lock()
 		delete(s.commands, c.id)
-		s.mu.Unlock()
 	}
+	late := s.stopping
+	s.mu.Unlock()
 	close(c.ready)
-	if err == nil {
-		s.wg.Go(func() { s.recovery.Guard("a command's pump", c.pump.run) })
+	if err != nil {
+		return
+	}
+	s.wg.Go(func() { s.recovery.Guard("a command's pump", c.pump.run) })
+	if late {
+		s.recovery.Guard("the stop of a command", c.stop)
 	}
 }
 

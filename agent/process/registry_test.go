@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandgate/sandgate/agent/history"
 	"github.com/sandgate/sandgate/agent/tree"
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/streaming"
 )
@@ -47,5 +48,31 @@ func TestForgottenIDStartsNothing(t *testing.T) {
 	s.ended.Trim(now.Add(history.Retention))
 	if isNew, err := claim(id(kept)); err != nil || !isNew {
 		t.Fatalf("an id whose retention ended: %v, %v", isNew, err)
+	}
+}
+
+// A command whose start took longer than Stop waits for it is killed.
+func TestStartThatOutlastsStop(t *testing.T) {
+	s, _, _ := newTestService(t)
+	ctx, r, call := testContext(t), shell("sleep 3600"), &agentv1.CallContext{}
+	r.Detach = true
+	c, _, err := s.claim(ctx, r, call.GetLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	s.stopping = true // as Stop leaves it
+	s.mu.Unlock()
+	err = s.startCommand(ctx, c, r, call)
+	if s.setReady(c, err); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-c.drained:
+	case <-ctx.Done():
+		t.Fatal("it runs on")
+	}
+	if got := c.exitedEvent().GetReason(); got != sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED {
+		t.Errorf("it ended with %v", got)
 	}
 }

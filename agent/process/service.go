@@ -20,7 +20,6 @@ import (
 
 	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/history"
-	"github.com/sandgate/sandgate/agent/threads"
 	"github.com/sandgate/sandgate/agent/tree"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -79,7 +78,6 @@ type Service struct {
 	budget   *streaming.Budget
 	oom      *tree.OOMCounter
 	pids     *tree.PidsEvents
-	starts   threads.Slots
 	started  time.Time
 	last     atomic.Int64 // last activity: nanoseconds after started, monotonic
 	running  atomic.Int64
@@ -98,8 +96,6 @@ const (
 	idleTime = 2 * time.Second
 	// memoryBudget bounds the output in memory of all commands together.
 	memoryBudget = 4 << 20
-	// maxStarts is how many commands start at a time.
-	maxStarts = 3
 	// stopTime is how long Stop waits for one command.
 	stopTime = 5 * time.Second
 )
@@ -115,7 +111,6 @@ func New(cfg Config) *Service {
 		budget:   streaming.NewBudget(memoryBudget),
 		oom:      tree.OpenOOMCounter(),
 		pids:     tree.OpenPidsEvents(),
-		starts:   threads.NewSlots(maxStarts),
 		commands: map[string]*command{},
 		ended:    history.New(cfg.StateDir),
 		started:  time.Now(),

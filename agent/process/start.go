@@ -125,33 +125,26 @@ func (s *Service) spawn(ctx context.Context, c *command, spec spawn.Spec, r *san
 		}
 		return startError(name, spec.Dir, err)
 	}
+	s.reaper.Own(c.proc)
 	if group != nil {
 		c.tree = group
-		s.reaper.Own(c.proc.Pid)
 		c.pump.watch(c.proc.PidFD, tagLeader)
 	} else {
 		c.tree = tree.NewSubreaper(c.proc, s.reaper)
-		s.reaper.Own(c.proc.Supervisor)
 		c.pump.watch(c.proc.Reports, tagReports)
 	}
 	return nil
 }
 
 // startRetrying retries for half a second while there are too many processes:
-// those of a command that was just killed may not be reaped yet.
+// those of a command that was just killed may not be reaped yet. It retries too if
+// another command ended the supervisor before that started this one.
 func (s *Service) startRetrying(ctx context.Context, spec spawn.Spec) (*spawn.Process, error) {
 	const tries, backoff = 20, 25 * time.Millisecond
 	for try := 1; ; try++ {
-		var p *spawn.Process
-		var err error
-		if err = s.starts.Take(ctx); err != nil {
-			return nil, err
-		}
-		func() {
-			defer s.starts.Release()
-			p, err = spawn.Start(spec)
-		}()
-		if !errors.Is(err, unix.EAGAIN) || try == tries {
+		p, err := spawn.Start(spec)
+		again := errors.Is(err, unix.EAGAIN) || errors.Is(err, spawn.ErrSupervisorLost)
+		if !again || try == tries {
 			return p, err
 		}
 		select {

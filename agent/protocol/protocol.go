@@ -30,6 +30,15 @@ const (
 // CallContextKey is the metadata key of an encoded CallContext.
 const CallContextKey = "sandgate-call-context-bin"
 
+// InspectionKey is the metadata key of a call that is no activity of its sandbox, such as
+// that of a caller who may only read. Its value has no meaning.
+const InspectionKey = "sandgate-inspection"
+
+// Inspects reports whether an incoming call is no activity.
+func Inspects(ctx context.Context) bool {
+	return len(metadata.ValueFromIncomingContext(ctx, InspectionKey)) > 0
+}
+
 // TraceParentKey and TraceStateKey are the metadata keys of a call's W3C trace
 // context. An Execute may carry them. The agent's answer to an Execute or Attach
 // has that of the call that started the command, if it is sampled.
@@ -48,6 +57,15 @@ const (
 	// CallContext a third larger.
 	MaxHeaderList = MaxCallContext/3*4 + 16<<10
 )
+
+// MaxMessage is the largest limit of a caller's message, in bytes.
+const MaxMessage = 16 << 20
+
+// Received returns the size of messages that server and agent receive, in bytes, where
+// a caller's message may have limit. The rest is for what the server adds to it, and for
+// an error with a reason to those who send a little more. gRPC rejects a larger message
+// by its length, before it is read, and without a reason.
+func Received(limit int) int { return limit + limit/4 }
 
 // WithCallContext returns the context of a call to an agent. It must be used once
 // for each call.

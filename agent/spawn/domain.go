@@ -22,10 +22,10 @@ var ErrPrivileges = errors.New("programs may gain privileges here")
 type parentThread struct{ requests chan *forkRequest }
 
 type forkRequest struct {
-	stack *childStack
-	pid   int
-	errno syscall.Errno
-	done  chan struct{}
+	stack        *childStack
+	pid, reports int
+	err          error
+	done         chan struct{}
 }
 
 var parent *parentThread
@@ -62,7 +62,7 @@ func (p *parentThread) run(ruleset int, ready chan<- error) {
 	}
 	ready <- nil
 	for r := range p.requests {
-		r.pid, r.errno = lockedFork(r.stack)
+		r.pid, r.reports, r.err = lockedFork(r.stack)
 		close(r.done)
 	}
 }
@@ -93,19 +93,33 @@ func restrictThread(ruleset int) error {
 	return nil
 }
 
-// startFork forks the child on the thread that commands descend from.
-func startFork(r *childStack) (int, syscall.Errno) {
+// startFork forks the child on the thread that commands descend from. It returns
+// the descriptor of the child's reports.
+func startFork(r *childStack) (pid, reports int, err error) {
 	if parent == nil {
 		return lockedFork(r)
 	}
 	q := &forkRequest{stack: r, done: make(chan struct{})}
 	parent.requests <- q
 	<-q.done
-	return q.pid, q.errno
+	return q.pid, q.reports, q.err
 }
 
-func lockedFork(r *childStack) (int, syscall.Errno) {
+// lockedFork makes the pipe of the reports under the lock too. Another child that
+// inherited its writing end would delay its end until execve.
+func lockedFork(r *childStack) (pid, reports int, err error) {
 	syscall.ForkLock.Lock()
 	defer syscall.ForkLock.Unlock()
-	return fork(r)
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return 0, -1, err
+	}
+	r.child.pipe = pipe[1]
+	pid, errno := fork(r)
+	_ = unix.Close(pipe[1])
+	if errno != 0 {
+		_ = unix.Close(pipe[0])
+		return 0, -1, errno
+	}
+	return pid, pipe[0], nil
 }

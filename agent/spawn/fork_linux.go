@@ -68,9 +68,6 @@ type child struct {
 	command    uintptr // its entry point
 	maxFD      int     // highest descriptor to close if close_range is missing
 	nofile     unix.Rlimit
-	oomPath    *byte
-	oomValue   [8]byte
-	oomLen     int
 	name       [16]byte
 	noHandler  [4]uint64 // the kernel's sigaction of SIG_DFL
 	noSignals  uint64
@@ -120,11 +117,9 @@ func fork(r *childStack) (int, syscall.Errno) {
 	if !c.supervise {
 		// The pidfd is made with the child. Later, a short command might have been
 		// reaped.
+		// Without CLONE_VFORK: whoever can stop the child, or can delay execve, would
+		// stop the agent's thread with it, and the garbage collector.
 		flags |= uintptr(syscall.SIGCHLD) | unix.CLONE_PIDFD
-		if sharesMemory {
-			// After execve, the memory can be reused.
-			flags |= unix.CLONE_VFORK
-		}
 	}
 	begin := entry(childEntry)
 	c.command = entry(commandEntry)
@@ -253,10 +248,18 @@ func closeAllBut(c *child) {
 		}
 		return
 	}
-	if c.pipe > 0 {
-		syscall.RawSyscall(unix.SYS_CLOSE_RANGE, 0, uintptr(c.pipe-1), 0)
+	closeFrom(c, 0)
+}
+
+// closeFrom closes every descriptor from first up but the pipe. It needs close_range.
+//
+//go:norace
+//go:nosplit
+func closeFrom(c *child, first int) {
+	if c.pipe > first {
+		syscall.RawSyscall(unix.SYS_CLOSE_RANGE, uintptr(first), uintptr(c.pipe-1), 0)
 	}
-	syscall.RawSyscall(unix.SYS_CLOSE_RANGE, uintptr(c.pipe+1), 1<<31-1, 0)
+	syscall.RawSyscall(unix.SYS_CLOSE_RANGE, uintptr(max(first, c.pipe+1)), 1<<31-1, 0)
 }
 
 // timerSlack is the kernel's default timer slack, in nanoseconds.
@@ -276,10 +279,6 @@ func become(c *child) {
 	if _, _, errno := syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0); errno != 0 {
 		fail(c, stepSession, errno)
 	}
-	// Best effort: /proc may be missing. Raising the score needs no privilege.
-	if fd, _, errno := syscall.RawSyscall6(unix.SYS_OPENAT, ^uintptr(99), uintptr(unsafe.Pointer(c.oomPath)), unix.O_WRONLY|unix.O_CLOEXEC, 0, 0, 0); errno == 0 {
-		syscall.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(&c.oomValue[0])), uintptr(c.oomLen))
-	}
 	if c.ruleset >= 0 {
 		// Before dup3, which may replace the ruleset's descriptor.
 		syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
@@ -294,6 +293,15 @@ func become(c *child) {
 		if _, _, errno := syscall.RawSyscall(unix.SYS_DUP3, uintptr(c.fds[i]), uintptr(i), 0); errno != 0 {
 			fail(c, stepDup, errno)
 		}
+	}
+	if c.maxFD == 0 {
+		// Close-on-exec would be too late if chdir or execve are held up: the readers
+		// of other commands' pipes would wait for their end.
+		first := 3
+		if c.fds[3] >= 0 {
+			first = 4
+		}
+		closeFrom(c, first)
 	}
 	if c.terminal {
 		if _, _, errno := syscall.RawSyscall(unix.SYS_IOCTL, 0, unix.TIOCSCTTY, 0); errno != 0 {

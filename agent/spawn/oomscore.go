@@ -13,9 +13,8 @@ import (
 // read its memory and environment, or take its descriptors. It must be called
 // before the first Start.
 func Harden() error {
-	// From now on the /proc files of a process that shares the agent's memory belong
-	// to root, so a child can no longer raise its own oom_score_adj.
-	oomScore.init()
+	// From now on the /proc files of the agent belong to root.
+	probe()
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("make the agent untraceable: %w", err)
 	}
@@ -27,7 +26,8 @@ const maxScore = 1000
 
 // oomScoreRaiser raises the agent's own oom_score_adj while children start, because
 // they inherit it, and lowers it afterwards. In between, the agent is not preferred
-// to its commands; but it is small, and the kernel kills the largest.
+// to its commands; but it is small, and the kernel kills the largest. A child can't
+// raise its own: the kernel sets that of all processes that share a memory.
 type oomScoreRaiser struct {
 	open bool // the other fields are valid
 	fd   int

@@ -3,6 +3,7 @@ package spawn
 import (
 	"errors"
 	"fmt"
+	"io"
 	"syscall"
 	"time"
 	"unsafe"
@@ -12,20 +13,22 @@ import (
 
 var errNoReport = errors.New("no report")
 
-// ErrSupervisorLost is returned by ReadEnd if the supervisor died before the command.
+// ErrSupervisorLost is returned by ReadEnd if the supervisor died before the command,
+// and wrapped by Start if it died before it started the command.
 var ErrSupervisorLost = errors.New("spawn: the supervisor is gone")
 
-func readReport(fd int) (report, error) {
+// readReport reads one report. It returns errNoReport after the last one.
+func readReport(read func([]byte) (int, error)) (report, error) {
 	var r report
 	buf := (*[unsafe.Sizeof(r)]byte)(unsafe.Pointer(&r))[:]
 	for {
-		n, err := unix.Read(fd, buf)
+		n, err := read(buf)
 		switch {
 		case errors.Is(err, unix.EINTR):
+		case n == 0 && (err == nil || errors.Is(err, io.EOF)):
+			return r, errNoReport
 		case err != nil:
 			return r, fmt.Errorf("read report: %w", err)
-		case n == 0:
-			return r, errNoReport
 		case n != reportLen:
 			return r, fmt.Errorf("read report: %d bytes", n)
 		default:
@@ -38,7 +41,7 @@ func readReport(fd int) (report, error) {
 // while there is no such report. If no descendant is left, the supervisor is Exiting
 // and sends no more reports.
 func (p *Process) ReadEnd() (End, bool, error) {
-	r, err := readReport(p.Reports)
+	r, err := readReport(func(b []byte) (int, error) { return unix.Read(p.Reports, b) })
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		return End{}, false, nil

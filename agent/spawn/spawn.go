@@ -9,13 +9,12 @@
 package spawn
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -31,7 +30,13 @@ var (
 	ErrExec = errors.New("execute")
 	// ErrSetup is wrapped if an earlier step failed.
 	ErrSetup = errors.New("set up process")
+	// ErrTimeout is wrapped if execve took longer than the timeout. The process was
+	// killed.
+	ErrTimeout = errors.New("start took too long")
 )
+
+// startTimeout is the default of Spec.Timeout.
+const startTimeout = 10 * time.Second
 
 // Spec describes a command.
 type Spec struct {
@@ -53,6 +58,9 @@ type Spec struct {
 	// Ruleset is one more than the descriptor of a Landlock ruleset for this command,
 	// in addition to that of Restrict. 0: none.
 	Ruleset int
+	// Timeout bounds the start. Other programs can hold it up: they can stop the
+	// process, or own the file system of the program. 0: 10 s.
+	Timeout time.Duration
 }
 
 // Process is a started command.
@@ -83,6 +91,7 @@ var features struct {
 	closeRange bool
 }
 
+// probe must be called before the agent is made untraceable.
 func probe() {
 	features.once.Do(func() {
 		// With invalid arguments: a filter answers before the kernel checks them.
@@ -90,56 +99,31 @@ func probe() {
 		features.clone3 = errno != syscall.ENOSYS && errno != syscall.EPERM
 		_, _, errno = syscall.RawSyscall(unix.SYS_CLOSE_RANGE, 1<<31-2, 1<<31-2, 0)
 		features.closeRange = errno == 0
+		oomScore.init()
 	})
 }
 
-// Start starts a command. It returns after execve has succeeded or failed.
+// Start starts a command. It returns after execve has succeeded or failed, at the
+// latest after the timeout. While it waits it holds no thread.
 func Start(s Spec) (*Process, error) {
 	probe()
-	defer oomScore.raise(s.OOMScoreAdj)()
+	var strings arguments
+	if err := strings.set(&s); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrExec, err)
+	}
 	mem, err := takeStack()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSetup, err)
 	}
-	defer func() {
-		if mem != nil {
-			putStack(mem)
-		}
-	}()
 	r := (*childStack)(unsafe.Pointer(&mem[0]))
 	c := &r.child
-
-	// The garbage collector does not see the pointers in the child's memory, which is
-	// outside of the heap. keepAlive keeps their targets alive until execve.
-	var keepAlive struct {
-		path, dir, oom *byte
-		argv, env      []*byte
-	}
-	if err := errors.Join(
-		set(&keepAlive.path, s.Path), set(&keepAlive.dir, s.Dir), set(&keepAlive.oom, "/proc/self/oom_score_adj"),
-		setAll(&keepAlive.argv, s.Argv), setAll(&keepAlive.env, s.Env),
-	); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrExec, err)
-	}
-	var pipe [2]int
-	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrSetup, err)
-	}
-	defer func() {
-		if pipe[1] >= 0 {
-			_ = unix.Close(pipe[1])
-		}
-	}()
-
-	c.path, c.dir, c.oomPath = keepAlive.path, keepAlive.dir, keepAlive.oom
-	c.argv, c.env = &keepAlive.argv[0], &keepAlive.env[0]
-	c.fds, c.pipe, c.terminal = s.Files, pipe[1], s.Terminal
+	c.path, c.dir, c.argv, c.env = strings.path, strings.dir, &strings.argv[0], &strings.env[0]
+	c.fds, c.terminal = s.Files, s.Terminal
 	c.cgroup, c.bornIn, c.supervise, c.pidfd = -1, -1, s.Cgroup < 0, -1
 	c.ruleset = s.Ruleset - 1
 	if refusing {
 		c.filter = &refusal
 	}
-	c.oomLen = copy(c.oomValue[:], strconv.Itoa(oomScore.above(s.OOMScoreAdj)))
 	copy(c.name[:15], "sandgate-super")
 	c.allSignals = ^uint64(0)
 	c.nofile = nofile()
@@ -150,71 +134,23 @@ func Start(s Spec) (*Process, error) {
 	case s.Cgroup >= 0 && features.clone3:
 		c.bornIn = s.Cgroup
 	case s.Cgroup >= 0:
-		c.cgroup, err = unix.Openat(s.Cgroup, "cgroup.procs", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		procs, err := unix.Openat(s.Cgroup, "cgroup.procs", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			_ = unix.Close(pipe[0])
+			putStack(mem)
 			return nil, fmt.Errorf("%w: %w", ErrSetup, err)
 		}
-		defer func() { _ = unix.Close(c.cgroup) }()
+		defer func() { _ = unix.Close(procs) }()
+		c.cgroup = procs
 	}
 
-	pid, errno := startFork(r)
-	runtime.KeepAlive(&keepAlive)
-	if errno != 0 {
-		_ = unix.Close(pipe[0])
-		return nil, fmt.Errorf("%w: fork: %w", ErrSetup, errno)
-	}
-	// Without this end, the reports end when the child dies.
-	_ = unix.Close(pipe[1])
-	pipe[1] = -1
-	p, err := c.result(pid, pipe[0])
-	runtime.KeepAlive(&keepAlive)
+	defer oomScore.raise(s.OOMScoreAdj)()
+	pid, reports, err := startFork(r)
 	if err != nil {
-		return nil, err
+		putStack(mem)
+		return nil, fmt.Errorf("%w: fork: %w", ErrSetup, err)
 	}
-	if p.Supervisor != 0 {
-		p.memory, mem = mem, nil
-	}
-	return p, nil
-}
-
-// result waits until the child has executed the command or failed. It closes reports
-// unless the process needs it.
-func (c *child) result(pid, reports int) (*Process, error) {
-	last, err := readReport(reports)
-	leader := pid
-	if err == nil && last.kind == reportBorn {
-		leader = int(last.value)
-		last, err = readReport(reports)
-	}
-	if born := atomic.LoadInt32(&c.leader); born != 0 && sharesMemory {
-		leader = int(born)
-	}
-	switch {
-	case leader != pid && (errors.Is(err, errNoReport) || err == nil && last.kind == reportStarted):
-		_ = unix.SetNonblock(reports, true)
-		return &Process{Pid: leader, Supervisor: pid, PidFD: pidfd(leader), Reports: reports}, nil
-	case !c.supervise && errors.Is(err, errNoReport):
-		_ = unix.Close(reports)
-		return &Process{Pid: pid, PidFD: int(c.pidfd), Reports: -1}, nil
-	}
-	_ = unix.Close(reports)
-	if c.pidfd >= 0 {
-		_ = unix.Close(int(c.pidfd))
-	}
-	Reap(pid)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrSetup, err)
-	}
-	cause := syscall.Errno(last.value)
-	switch last.step {
-	case stepChdir:
-		return nil, fmt.Errorf("%w: %w", ErrDir, cause)
-	case stepExec:
-		return nil, fmt.Errorf("%w: %w", ErrExec, cause)
-	default:
-		return nil, fmt.Errorf("%w: step %d: %w", ErrSetup, last.step, cause)
-	}
+	b := &birth{child: c, pid: pid, leader: pid, memory: mem, strings: strings, pipe: reports}
+	return b.await(cmp.Or(s.Timeout, startTimeout))
 }
 
 func pidfd(pid int) int {
@@ -225,14 +161,21 @@ func pidfd(pid int) int {
 	return fd
 }
 
-func set(p **byte, s string) (err error) {
-	*p, err = unix.BytePtrFromString(s)
-	return err
+// arguments are what the child passes to the kernel. The garbage collector does not
+// see the pointers in the child's memory, which is outside of the heap, so they must
+// be kept alive until execve.
+type arguments struct {
+	path, dir *byte
+	argv, env []*byte
 }
 
-func setAll(p *[]*byte, list []string) (err error) {
-	*p, err = syscall.SlicePtrFromStrings(list)
-	return err
+func (a *arguments) set(s *Spec) error {
+	var errs [4]error
+	a.path, errs[0] = unix.BytePtrFromString(s.Path)
+	a.dir, errs[1] = unix.BytePtrFromString(s.Dir)
+	a.argv, errs[2] = syscall.SlicePtrFromStrings(s.Argv)
+	a.env, errs[3] = syscall.SlicePtrFromStrings(s.Env)
+	return errors.Join(errs[:]...)
 }
 
 // nofile returns RLIMIT_NOFILE for commands. The Go runtime raises the agent's own

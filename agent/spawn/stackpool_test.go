@@ -56,7 +56,7 @@ func supervised(t *testing.T, script string) *Process {
 
 // A supervisor without descendants is reaped in the background, even if no other
 // command starts.
-func TestReapLater(t *testing.T) {
+func TestSupervisorIsReapedInTheBackground(t *testing.T) {
 	p := supervised(t, "exit 3")
 	end(t, p)
 	if !p.Exiting() {

@@ -7,7 +7,6 @@
 package threads
 
 import (
-	"context"
 	"math"
 	"os"
 	"runtime"
@@ -19,8 +18,10 @@ import (
 )
 
 const (
-	// reserved is what 64 callers need, with a margin (TestAgentOutlivesItsLimit).
-	reserved = 20
+	// reserved is one for each slot of file calls (6, 4 lent), of walks (3, 1 lent; a
+	// search has two more each) and of kills (2), which is more than 64 callers need
+	// (TestAgentOutlivesItsLimit).
+	reserved = 24
 	// A sandbox's limit is divided by share: no more of it is reserved.
 	share = 4
 	// maxProcessors bounds how many threads run Go code at a time. Without a limit
@@ -80,40 +81,4 @@ func limit(files []string) int {
 		}
 	}
 	return least
-}
-
-// Slots bounds how many goroutines do work of one kind at a time. Each of them can
-// hold a thread in a system call. The holder of a slot must not wait for a caller or
-// for another slot of the same Slots.
-type Slots chan struct{}
-
-// NewSlots returns n free slots.
-func NewSlots(n int) Slots { return make(Slots, n) }
-
-// Take waits for a slot. Without an error, the caller must call Release.
-func (s Slots) Take(ctx context.Context) error {
-	select {
-	case s <- struct{}{}:
-		return nil
-	default:
-	}
-	select {
-	case s <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// Retake waits for a slot, however long that takes. The caller must call Release.
-func (s Slots) Retake() { s <- struct{}{} }
-
-// Release frees a slot.
-func (s Slots) Release() { <-s }
-
-// Do calls f with a slot.
-func (s Slots) Do(f func()) {
-	s.Retake()
-	defer s.Release()
-	f()
 }

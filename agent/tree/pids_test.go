@@ -33,7 +33,7 @@ func TestPidsEvents(t *testing.T) {
 }
 
 // Without a counter there is no message.
-func TestPidsEventsUnknown(t *testing.T) {
+func TestNoPidsMessageWithoutACounter(t *testing.T) {
 	c := openPidsEvents([]string{t.TempDir() + "/"})
 	defer c.Close()
 	if _, ok := c.Refused(); ok || c.Message(0) != "" {

@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -15,7 +16,8 @@ import (
 
 // Reaper owns all wait statuses of the agent's children. A command's pump
 // collects the status of its leader. Run collects orphans that the agent adopted,
-// and keeps the status of a leader that it reaps before the pump does.
+// and keeps the status of a leader that it reaps before the pump does. It also ends
+// supervisors that are stopped.
 type Reaper struct {
 	adopts   bool // the agent is a subreaper or process 1
 	mu       sync.Mutex
@@ -37,17 +39,20 @@ func (r *Reaper) Begin() {
 	r.starting++
 }
 
-// Own ends a Begin after a successful start of the given child. A pid of 0 is ignored.
-func (r *Reaper) Own(pid int) {
+// Own ends a Begin after a successful start. A leader below a supervisor is owned
+// too: it becomes a child of the agent whenever the supervisor is killed.
+func (r *Reaper) Own(p *spawn.Process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if pid > 0 {
-		r.adoptLocked(pid)
+	for _, pid := range []int{p.Pid, p.Supervisor} {
+		if pid > 0 {
+			r.own(pid)
+		}
 	}
 	r.done()
 }
 
-// Forget removes a supervisor that was reaped.
+// Forget removes a process that the agent will not reap any more.
 func (r *Reaper) Forget(pid int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,14 +72,8 @@ func (r *Reaper) done() {
 	}
 }
 
-// Adopt makes an orphan of the agent a leader.
-func (r *Reaper) Adopt(pid int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.adoptLocked(pid)
-}
-
-func (r *Reaper) adoptLocked(pid int) {
+// own requires mu.
+func (r *Reaper) own(pid int) {
 	r.owned[pid] = nil
 	if e, ok := r.early[pid]; ok {
 		r.owned[pid] = &e
@@ -121,6 +120,7 @@ func (r *Reaper) Run(ctx context.Context) {
 		select {
 		case <-timer.C:
 			r.reap()
+			endStopped()
 		case <-ctx.Done():
 			return
 		}
@@ -153,4 +153,31 @@ func (r *Reaper) reap() {
 			r.early[pid] = end
 		}
 	}
+}
+
+// endStopped kills the supervisors that are stopped, which a command can do to them.
+// They would report no end. Their descendants become children of the agent.
+func endStopped() {
+	for {
+		var info unix.Siginfo
+		// __WCLONE finds the children that exit without a signal: supervisors.
+		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WSTOPPED|unix.WNOHANG|unix.WCLONE, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		pid := stoppedPid(&info)
+		if err != nil || pid == 0 {
+			return
+		}
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+}
+
+// stoppedPid returns the member si_pid, the first of the union, 0 if no child was
+// found.
+func stoppedPid(info *unix.Siginfo) int {
+	const header = 3 * 4 // si_signo, si_errno, si_code
+	align := unsafe.Alignof(uintptr(0))
+	offset := (header + align - 1) &^ (align - 1)
+	return int(*(*int32)(unsafe.Add(unsafe.Pointer(info), offset)))
 }

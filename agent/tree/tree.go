@@ -43,7 +43,7 @@ type Usage struct {
 const killTime = time.Minute
 
 // killing bounds the threads that kill at a time, of all commands together.
-var killing = threads.NewSlots(2)
+var killing = threads.NewSlots(2, 0)
 
 // Empty is a tree without processes.
 type Empty struct{}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"iter"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -62,6 +63,8 @@ type Client struct {
 	// reached is true once the server has answered a call. Before that, a failure to
 	// connect more likely means a wrong address than a restart.
 	reached atomic.Bool
+	closing sync.Once
+	closed  chan struct{} // closed by Close
 }
 
 // NewClient connects to the server that the options name, else the environment
@@ -81,8 +84,11 @@ func NewClient(_ context.Context, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &Client{address: c.address, tls: c.speaksTLS(e), template: c.template, retryWindow: c.retryWindow}
+	client := &Client{address: c.address, tls: c.speaksTLS(e), template: c.template, retryWindow: c.retryWindow, closed: make(chan struct{})}
 	headers := c.headers()
+	if source := c.tokenSource; source != nil {
+		headers.token = func(ctx context.Context) (string, error) { return client.token(ctx, source) }
+	}
 	dial := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithUserAgent("sandgate-go"),
@@ -293,8 +299,47 @@ func (c *Client) Resume(ctx context.Context, id string) (*Info, error) {
 	return reply.GetSandbox(), err
 }
 
-// Close closes the connection. Running commands continue for their grace period.
-func (c *Client) Close() error { return c.conn.Close() }
+// Close closes the connection. Calls in flight, retries included, fail at once with
+// [ErrCallCancelled], and so do later calls. Running commands continue for their grace
+// period. Further calls of Close do nothing.
+func (c *Client) Close() error {
+	var err error
+	c.closing.Do(func() {
+		close(c.closed)
+		err = c.conn.Close()
+	})
+	return err
+}
+
+// isClosed reports whether Close was called.
+func (c *Client) isClosed() bool {
+	select {
+	case <-c.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// token calls a token source, with a context that also ends when the client is closed.
+func (c *Client) token(ctx context.Context, source func(context.Context) (string, error)) (string, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case <-c.closed:
+			cancel(closedError())
+		case <-done:
+		}
+	}()
+	token, err := source(ctx)
+	if err != nil && c.isClosed() {
+		return "", closedError()
+	}
+	return token, err
+}
 
 // sandbox returns a handle for this incarnation.
 func (c *Client) sandbox(info *Info) *Sandbox {

@@ -80,7 +80,7 @@ func TestReplacedSandbox(t *testing.T) {
 }
 
 // Only what has the same effect when it is made twice is made twice.
-func TestRepeats(t *testing.T) {
+func TestOnlyIdempotentCallsAreRepeated(t *testing.T) {
 	var failures atomic.Int32
 	server := &fake.Server{Fail: func(string) error {
 		if failures.Add(-1) >= 0 {
@@ -200,7 +200,7 @@ func TestNoSuspend(t *testing.T) {
 }
 
 // A wrong address is reported at once, not after a minute.
-func TestUnreachable(t *testing.T) {
+func TestWrongAddressIsReportedAtOnce(t *testing.T) {
 	client, err := NewClient(t.Context(), WithAddress("unix:///nonexistent/s.sock"))
 	if err != nil {
 		t.Fatal(err)

@@ -126,6 +126,11 @@ func (c *Conn) send() {
 			return
 		}
 	}
+	// After Reset the call ends a moment later, and an eof could still get through: the
+	// program would take a part for the whole.
+	if c.stream.Context().Err() != nil {
+		return
+	}
 	_ = c.stream.Send(&sandboxv1.ForwardRequest{Payload: &sandboxv1.ForwardRequest_Eof{Eof: &sandboxv1.ForwardEof{}}})
 	_ = c.stream.CloseSend()
 }

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 	"github.com/sandgate/sandgate/providers/fake"
 	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/listen"
 )
 
 // sandbox returns a sandbox of a real server, whose agent shares the machine's network.
@@ -35,7 +37,7 @@ func sandbox(t testing.TB) *sandgate.Sandbox {
 		t.Fatal(err)
 	}
 	address := "unix://" + filepath.Join(dir, "s.sock")
-	l, err := server.Listen(t.Context(), "unix:"+filepath.Join(dir, "s.sock"))
+	l, err := listen.Open(t.Context(), "unix:"+filepath.Join(dir, "s.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,8 +61,8 @@ func sandbox(t testing.TB) *sandgate.Sandbox {
 	return s
 }
 
-// listen listens on a free port of an address.
-func listen(t testing.TB, host string) (*net.TCPListener, int) {
+// listenOn listens on a free port of an address.
+func listenOn(t testing.TB, host string) (*net.TCPListener, int) {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
@@ -73,7 +75,7 @@ func listen(t testing.TB, host string) (*net.TCPListener, int) {
 // pair returns both ends of a connection: the client's, and the program's.
 func pair(t testing.TB, s *sandgate.Sandbox) (*sandgate.Conn, *net.TCPConn) {
 	t.Helper()
-	l, port := listen(t, "127.0.0.1")
+	l, port := listenOn(t, "127.0.0.1")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	c, err := s.Connect(ctx, port)
@@ -139,7 +141,7 @@ func TestConnHalfClose(t *testing.T) {
 
 func TestConnErrors(t *testing.T) {
 	s := sandbox(t)
-	l, port := listen(t, "127.0.0.1")
+	l, port := listenOn(t, "127.0.0.1")
 	l.Close()
 	_, err := s.Connect(t.Context(), port)
 	if !errors.Is(err, sandgate.ErrPortClosed) || !errors.Is(err, sandgate.Reason("PORT_CLOSED")) {
@@ -194,9 +196,24 @@ func TestConnCloseAndReset(t *testing.T) {
 	}
 }
 
+// A reset never looks like the end of the input, however close to a write it comes.
+func TestConnResetIsNoEnd(t *testing.T) {
+	s := sandbox(t)
+	for range 50 {
+		c, program := pair(t, s)
+		if _, err := c.Write([]byte("part")); err != nil {
+			t.Fatal(err)
+		}
+		c.Reset()
+		if got, err := io.ReadAll(program); !errors.Is(err, syscall.ECONNRESET) {
+			t.Fatalf("the program read %q, %v", got, err)
+		}
+	}
+}
+
 func TestConnAddresses(t *testing.T) {
 	s := sandbox(t)
-	l, port := listen(t, "::1")
+	l, port := listenOn(t, "::1")
 	c, err := s.Connect(t.Context(), port)
 	if err != nil {
 		t.Fatal(err)

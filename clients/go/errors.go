@@ -58,12 +58,15 @@ var (
 	ErrUnsupported error = &class{"UnsupportedError"}
 	// ErrQuotaExceeded: a quota or limit is used up.
 	ErrQuotaExceeded error = &class{"QuotaExceededError"}
-	// ErrUnavailable: the server, substrate or agent is temporarily unreachable.
+	// ErrUnavailable: the server, substrate or agent is temporarily unreachable. The client
+	// retried the call if that is safe.
 	ErrUnavailable error = &class{"UnavailableError"}
-	// ErrConnectionLost: a stream ended early and could not be resumed.
+	// ErrConnectionLost: a stream broke after it had begun, and could not be resumed within
+	// the retry window. The command may still run: [Sandbox.Attach] to "exec_id" at
+	// "position" of Error.Metadata.
 	ErrConnectionLost error = &class{"ConnectionLostError"}
-	// ErrCallCancelled: the caller cancelled. errors.Is(err, context.Canceled)
-	// holds too.
+	// ErrCallCancelled: the caller cancelled, or closed the client. errors.Is(err,
+	// context.Canceled) holds too.
 	ErrCallCancelled error = &class{"CallCancelledError"}
 	// ErrDeadlineExceeded: the call's deadline ended. errors.Is(err,
 	// context.DeadlineExceeded) holds too.
@@ -221,6 +224,11 @@ func fromFile(path string, fe *sandboxv1.FileError) error {
 // local returns an *Error for a failure on this side.
 func local(kind error, code codes.Code, cause error, format string, args ...any) error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), class: kind, cause: cause}
+}
+
+// closedError returns the *Error for a call of a client that was closed.
+func closedError() error {
+	return &Error{Code: codes.Canceled, Reason: "CALL_CANCELLED", Message: "the client is closed"}
 }
 
 // cancelled returns the *Error for a context that ended.

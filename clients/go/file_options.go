@@ -35,3 +35,17 @@ type RemoveOption func(*sandboxv1.RemoveFileRequest)
 func AllowMissing() RemoveOption {
 	return func(r *sandboxv1.RemoveFileRequest) { r.AllowMissing = true }
 }
+
+// DownloadOption selects a part of the file for [Sandbox.DownloadFile].
+type DownloadOption func(*download)
+
+// DownloadOffset skips the first bytes of the file. Beyond its end there are none.
+func DownloadOffset(bytes int64) DownloadOption {
+	return func(d *download) { d.start = bytes }
+}
+
+// DownloadLimit ends the download after this many bytes. With 0 it only describes the
+// file: unlike [Sandbox.Stat], it follows a link. Default: the rest of the file.
+func DownloadLimit(bytes int64) DownloadOption {
+	return func(d *download) { d.limit = &bytes }
+}

@@ -2,12 +2,16 @@ package sandgate
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sandgate/sandgate/clients/go/fake"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -29,6 +33,13 @@ func TestFileOptions(t *testing.T) {
 		_, err := s.MakeDirectory(ctx, "/d", opts...)
 		return err
 	}
+	getURL := func(r URLRequest) error {
+		_, err := s.GetURL(ctx, r)
+		return err
+	}
+	if err := getURL(URLRequest{Path: "/f", Method: "POST"}); !errors.Is(err, ErrInvalidRequest) {
+		t.Errorf("an unknown method: %v", err)
+	}
 	for _, c := range []struct {
 		name string
 		err  func() error
@@ -40,6 +51,13 @@ func TestFileOptions(t *testing.T) {
 		{"make", func() error { return makeDirectory() }, &sandboxv1.MakeDirectoryRequest{SandboxId: "a", Path: "/d", Parents: true}},
 		{"make alone with a mode", func() error { return makeDirectory(DirectoryMode(0o700), WithoutParents()) },
 			&sandboxv1.MakeDirectoryRequest{SandboxId: "a", Path: "/d", Mode: proto.Uint32(0o700)}},
+		{"url of a port", func() error { return getURL(URLRequest{Port: 3000}) },
+			&sandboxv1.CreateSandboxUrlRequest{SandboxId: "a", Target: &sandboxv1.CreateSandboxUrlRequest_Port{Port: 3000}}},
+		{"url of a large port", func() error { return getURL(URLRequest{Port: 1 << 40}) },
+			&sandboxv1.CreateSandboxUrlRequest{SandboxId: "a", Target: &sandboxv1.CreateSandboxUrlRequest_Port{Port: 1 << 16}}},
+		{"url of a file", func() error { return getURL(URLRequest{Path: "/f", Method: "PUT", TTL: time.Minute}) },
+			&sandboxv1.CreateSandboxUrlRequest{SandboxId: "a", Target: &sandboxv1.CreateSandboxUrlRequest_Path{Path: "/f"},
+				Method: sandboxv1.FileUrlMethod_FILE_URL_METHOD_PUT, Ttl: durationpb.New(time.Minute)}},
 		{"remove", func() error { return s.Remove(ctx, "/f", true) }, &sandboxv1.RemoveFileRequest{SandboxId: "a", Path: "/f", Recursive: true}},
 		{"remove what may be gone", func() error { return s.Remove(ctx, "/f", false, AllowMissing()) },
 			&sandboxv1.RemoveFileRequest{SandboxId: "a", Path: "/f", AllowMissing: true}},
@@ -96,4 +114,32 @@ func ids(list []*Info) []string {
 		out = append(out, info.GetSandboxId())
 	}
 	return out
+}
+
+// A part of a file, also when the connection breaks in the middle of it.
+func TestDownloadOfAPart(t *testing.T) {
+	server := &fake.Server{}
+	box := create(t, connect(t, server), "box")
+	text := strings.Repeat("0123456789", 1000)
+	server.SetFile("box", "/file", text)
+	size := int64(len(text))
+	for _, part := range [][2]int64{{0, 0}, {0, 1}, {5, 4000}, {5, size}, {size, 1}, {size + 5, 1}, {size - 1, -1}, {7, -1}} {
+		offset, limit := part[0], part[1]
+		opts := []DownloadOption{DownloadOffset(offset)}
+		want := text[min(offset, size):]
+		if limit >= 0 {
+			opts = append(opts, DownloadLimit(limit))
+			want = want[:min(limit, int64(len(want)))]
+		}
+		var got strings.Builder
+		last := offset
+		info, err := box.DownloadFile(t.Context(), "/file", &got, func(done, _ int64) {
+			if last = done; done-offset == 2000 {
+				server.Cut()
+			}
+		}, opts...)
+		if err != nil || got.String() != want || info.GetSize() != size || want != "" && last != offset+int64(len(want)) {
+			t.Errorf("%v: %d bytes, %v, %v, done %d", part, got.Len(), info, err, last)
+		}
+	}
 }

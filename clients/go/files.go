@@ -261,9 +261,14 @@ func (s *Sandbox) Download(ctx context.Context, paths ...string) ([]FileContent,
 
 // DownloadFile writes a file's content to w and returns its description. After a broken
 // connection it continues from the same byte, unless the file has changed. progress,
-// if not nil, is called with the number of bytes done and the file's size.
-func (s *Sandbox) DownloadFile(ctx context.Context, path string, w io.Writer, progress func(done, size int64)) (*FileInfo, error) {
+// if not nil, is called with the number of bytes done, skipped ones included, and the
+// file's size.
+func (s *Sandbox) DownloadFile(ctx context.Context, path string, w io.Writer, progress func(done, size int64), opts ...DownloadOption) (*FileInfo, error) {
 	down := &download{sandbox: s, paths: []string{path}, errs: make([]error, 1)}
+	for _, opt := range opts {
+		opt(down)
+	}
+	down.offset = down.start
 	down.write = func(_ int, p []byte) error {
 		_, err := w.Write(p)
 		if err == nil && progress != nil {

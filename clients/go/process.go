@@ -3,8 +3,10 @@ package sandgate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
+	"strconv"
 	"sync"
 	"time"
 
@@ -173,7 +175,7 @@ func (p *Process) begin(open func(context.Context) (receiver, error)) (*Process,
 		}
 		if p.ctx.Err() != nil {
 			err = cancelled(p.ctx)
-		} else if retry.again(p.ctx, err) {
+		} else if retry.reattach(p.ctx, err) {
 			continue
 		}
 		p.fail(err)
@@ -286,20 +288,28 @@ func (p *Process) resume(err error) error {
 		if p.ctx.Err() != nil {
 			return cancelled(p.ctx)
 		}
-		// A reader that was dropped for being slow reattaches at once.
-		if !errors.Is(err, Reason("READER_TOO_SLOW")) && !retry.again(p.ctx, err) {
+		if !retry.reattach(p.ctx, err) {
 			if p.ctx.Err() != nil {
 				return cancelled(p.ctx)
 			}
 			if errors.Is(err, ErrUnavailable) {
-				return local(ErrConnectionLost, codes.Unavailable, err,
-					"the connection was lost and did not come back; the command %s may still run, its output goes on at position %d: %v", p.id, p.position, err)
+				return p.connectionLost(err)
 			}
 			return err
 		}
 		if err = p.open(p.attach); err == nil {
 			return nil
 		}
+	}
+}
+
+// connectionLost returns the error of a stream that could not be resumed.
+func (p *Process) connectionLost(cause error) error {
+	return &Error{
+		Code: codes.Unavailable, class: ErrConnectionLost, cause: cause,
+		Message: fmt.Sprintf("the connection was lost and did not come back; the command %s may still run, "+
+			"its output goes on at position %d: %v", p.id, p.position, cause),
+		Metadata: map[string]string{"exec_id": p.id, "position": strconv.FormatInt(p.position, 10)},
 	}
 }
 

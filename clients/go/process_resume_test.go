@@ -54,7 +54,7 @@ func TestResume(t *testing.T) {
 }
 
 // A lost reply to Execute leads to the same command, not to a second one.
-func TestExecuteIsJoined(t *testing.T) {
+func TestLostReplyToExecuteJoinsTheCommand(t *testing.T) {
 	plays := make(chan struct{}, 10)
 	server := &fake.Server{}
 	server.Play = func(*fake.Run) {
@@ -93,6 +93,9 @@ func TestConnectionLost(t *testing.T) {
 		if err != nil {
 			if !errors.Is(err, ErrConnectionLost) || !errors.Is(err, Reason("AGENT_UNAVAILABLE")) || !strings.Contains(err.Error(), "position 4") {
 				t.Errorf("error %v", err)
+			}
+			if e := (*Error)(nil); !errors.As(err, &e) || e.Metadata["position"] != "4" || e.Metadata["exec_id"] != process.ID() {
+				t.Errorf("error %+v", err)
 			}
 			return
 		}

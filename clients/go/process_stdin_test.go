@@ -77,7 +77,7 @@ func TestStdinAfterAFailedWrite(t *testing.T) {
 }
 
 // After input from another writer, the server would skip this writer's.
-func TestStdinOfTwoWriters(t *testing.T) {
+func TestStdinAfterAnotherWriterIsRejected(t *testing.T) {
 	server := &fake.Server{Play: func(r *fake.Run) { r.Stdout(r.Stdin()) }}
 	sandbox := create(t, connect(t, server), "a")
 	process, err := sandbox.Start(within(t), ExecuteRequest{Shell: "x", ExecID: "one", StdinOpen: true})

@@ -75,7 +75,7 @@ func TestAttachFromPosition(t *testing.T) {
 
 // take checks positions: it drops repeated output, returns an error for a hole, and
 // reports a gap once.
-func TestPositions(t *testing.T) {
+func TestRepeatedOutputIsDroppedAndGapsAreReportedOnce(t *testing.T) {
 	out := func(position int64, text string) reply {
 		return &sandboxv1.ExecuteResponse{Event: &sandboxv1.ExecuteResponse_Output{Output: &Output{Position: position, Data: []byte(text)}}}
 	}

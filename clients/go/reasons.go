@@ -91,6 +91,9 @@ var byCode = map[codes.Code]error{
 
 // classOf returns the kind of an error, or nil if it has none.
 func classOf(reason Reason, code codes.Code) error {
+	if reason == "" && code == codes.ResourceExhausted {
+		return ErrInvalidRequest // of gRPC itself: a message is larger than its limit
+	}
 	if kind, ok := byReason[reason]; ok {
 		return kind
 	}

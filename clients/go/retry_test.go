@@ -42,7 +42,7 @@ func TestBackoff(t *testing.T) {
 }
 
 // The retry window begins with the first failure, not with the call.
-func TestRetryWindow(t *testing.T) {
+func TestRetryWindowBeginsWithTheFirstFailure(t *testing.T) {
 	c, begun, away := reachedClient(), time.Now(), &Error{Code: codes.Unavailable}
 	r := c.retry(unaryRetryWindow)
 	for _, tt := range []struct {
@@ -115,7 +115,7 @@ func TestServerAwayForTenSeconds(t *testing.T) {
 }
 
 // A call whose outcome is unknown is not repeated.
-func TestUnknownOutcome(t *testing.T) {
+func TestCallWithUnknownOutcomeIsNotRepeated(t *testing.T) {
 	server := &fake.Server{}
 	server.Late = func(method string) {
 		if strings.HasSuffix(method, "/EditFile") {

@@ -101,7 +101,7 @@ func TestTokenPrecedence(t *testing.T) {
 
 // A rejected call is made once more if the token has changed since it was sent, also a
 // call that is not idempotent: the server has not begun it.
-func TestRejectedToken(t *testing.T) {
+func TestRejectedCallIsRepeatedWithAChangedToken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	writeToken(t, path, "old")
 	server := &fake.Server{Token: "new"}
@@ -162,7 +162,7 @@ func TestTokenIsRenewedOnce(t *testing.T) {
 }
 
 // The outcome of a call whose credentials ended while it ran is unknown.
-func TestRevokedWhileItRan(t *testing.T) {
+func TestOutcomeIsUnknownIfCredentialsEndDuringACall(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	writeToken(t, path, "old")
 	var failures atomic.Int32

@@ -120,6 +120,8 @@ func resultOf(r *sandboxv1.UploadResult, sum []byte) FileResult {
 type download struct {
 	sandbox *Sandbox
 	paths   []string
+	start   int64  // bytes of the first file to skip
+	limit   *int64 // bytes of the first file to read; nil: all
 	write   func(i int, p []byte) error
 	errs    []error // of single files
 
@@ -159,6 +161,10 @@ func (d *download) stream(ctx context.Context) error {
 		request.Items = append(request.Items, &sandboxv1.DownloadItem{Path: path})
 	}
 	request.Items[0].Offset = d.offset
+	if d.limit != nil {
+		left := *d.limit - (d.offset - d.start)
+		request.Items[0].Limit = &left
+	}
 	stream, err := d.sandbox.client.stub.Download(ctx, request)
 	if err != nil {
 		return err
@@ -204,7 +210,7 @@ func (d *download) header(h *sandboxv1.DownloadHeader, first int) error {
 		return protocolError("a header out of order")
 	}
 	was, is := d.info, h.GetInfo()
-	if d.offset > 0 && (was.GetSize() != is.GetSize() || !was.GetModifyTime().AsTime().Equal(is.GetModifyTime().AsTime())) {
+	if d.offset > d.start && (was.GetSize() != is.GetSize() || !was.GetModifyTime().AsTime().Equal(is.GetModifyTime().AsTime())) {
 		return local(ErrFile, codes.Aborted, nil, "%s changed while it was read", d.paths[d.next])
 	}
 	d.info, d.sum, d.begun = is, sha256.New(), true

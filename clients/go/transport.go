@@ -83,6 +83,9 @@ func (s *errorStream) RecvMsg(m any) error {
 // reached.
 func (c *Client) toError(err error, id string) error {
 	err = fromStatus(err, id)
+	if broken(err) && c.isClosed() {
+		return closedError()
+	}
 	e := (*Error)(nil)
 	if !errors.As(err, &e) {
 		c.reached.Store(true)
@@ -120,7 +123,7 @@ func idempotent(req any) bool {
 		*sandboxv1.GetPoolStatusRequest, *sandboxv1.ListProcessesRequest,
 		*sandboxv1.WriteStdinRequest, *sandboxv1.ResizeTerminalRequest, *sandboxv1.GetUploadRequest,
 		*sandboxv1.StatFileRequest, *sandboxv1.ListDirectoryRequest, *sandboxv1.ReadLinesRequest,
-		*sandboxv1.SearchFilesRequest, *sandboxv1.GlobFilesRequest:
+		*sandboxv1.SearchFilesRequest, *sandboxv1.GlobFilesRequest, *sandboxv1.CreateSandboxUrlRequest:
 		return true
 	case *sandboxv1.CreateSandboxRequest:
 		return r.GetSandboxId() != ""
@@ -165,7 +168,8 @@ func (r *retry) next(now time.Time, err error) (time.Duration, bool) {
 
 // again waits for the backoff before the next attempt. It returns false if there must
 // not be one: the error is permanent, the retry window is over, or ctx ended. A rejected
-// token that has changed since allows one attempt, at once.
+// token that has changed since allows one attempt, at once. So does a client that was
+// closed: that attempt fails with the error of a closed client.
 func (r *retry) again(ctx context.Context, err error) bool {
 	if e := (*Error)(nil); errors.As(err, &e) && e.tokenChanged && !r.renewed {
 		r.renewed = true
@@ -174,16 +178,22 @@ func (r *retry) again(ctx context.Context, err error) bool {
 	return broken(err) && r.pause(ctx, err)
 }
 
+// reattach is again for the stream of a command. A reader that was dropped for being slow
+// reattaches at once.
+func (r *retry) reattach(ctx context.Context, err error) bool {
+	return errors.Is(err, Reason("READER_TOO_SLOW")) || r.again(ctx, err)
+}
+
 // notBegun reports whether the server rejected a call before it did anything.
 func notBegun(err error) bool {
 	e := (*Error)(nil)
 	return errors.As(err, &e) && e.tokenChanged && e.Metadata["outcome"] != "unknown"
 }
 
-// broken reports whether an error says nothing about the call itself: the server
+// broken reports whether an error is about the connection, not the call: the server
 // cannot be reached, or something on the path reset the stream. A proxy that gives up
-// on a silent stream does so with an internal error or a cancellation, without a
-// reason of the server.
+// on a silent stream resets it with INTERNAL or CANCELLED, without a reason of the
+// server. clients/retries.json has the cases of all clients.
 func broken(err error) bool {
 	e := (*Error)(nil)
 	if !errors.As(err, &e) {
@@ -203,6 +213,8 @@ func (r *retry) pause(ctx context.Context, err error) bool {
 	select {
 	case <-ctx.Done():
 		return false
+	case <-r.client.closed:
+		return true
 	case <-timer.C:
 		return true
 	}

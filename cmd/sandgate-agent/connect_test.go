@@ -155,7 +155,7 @@ func TestConnectHandsOver(t *testing.T) {
 }
 
 // Where the agent takes no pipes, connect passes the bytes on.
-func TestConnectPassesOn(t *testing.T) {
+func TestConnectRelaysWhereTheAgentTakesNoPipes(t *testing.T) {
 	address, _ := serving(t)
 	path := strings.TrimPrefix(address, "unix://")
 	await(t, "the agent", func() bool { return listening(path) })

@@ -83,7 +83,7 @@ func open(name string, flag int) error {
 
 // A command has the agent's user. It can't trace the agent, read its memory or take its
 // descriptors, and no signal but those for a shutdown ends the agent.
-func TestCommandsStayOut(t *testing.T) {
+func TestCommandsCannotTraceOrSignalTheAgent(t *testing.T) {
 	dir, err := os.MkdirTemp("", "agent")
 	if err != nil {
 		t.Fatal(err)

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestServeWithACommand: the sandbox's own command runs beside the agent. If it can't be
+// TestServeRunsTheSandboxsOwnCommand: the sandbox's own command runs beside the agent. If it can't be
 // started, the agent ends and prints the reason.
-func TestServeWithACommand(t *testing.T) {
+func TestServeRunsTheSandboxsOwnCommand(t *testing.T) {
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "said")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {

@@ -68,9 +68,9 @@ func asUser(t *testing.T, cmd *exec.Cmd, dirs ...string) {
 	}
 }
 
-// TestServeTCP: the agent accepts calls over TCP from peers that know its secret, and its
+// TestServeOverTCPNeedsTheSecret: the agent accepts calls over TCP from peers that know its secret, and its
 // commands can't read it.
-func TestServeTCP(t *testing.T) {
+func TestServeOverTCPNeedsTheSecret(t *testing.T) {
 	dir, err := os.MkdirTemp("", "agent")
 	if err != nil {
 		t.Fatal(err)
@@ -143,9 +143,9 @@ func TestNoSecretNoListener(t *testing.T) {
 	}
 }
 
-// TestStartTCP: an agent in the background gets its secret on standard input, which may
+// TestStartReadsTheSecretFromStandardInput: an agent in the background gets its secret on standard input, which may
 // stay open.
-func TestStartTCP(t *testing.T) {
+func TestStartReadsTheSecretFromStandardInput(t *testing.T) {
 	dir, secret := t.TempDir(), sealed.NewSecret()
 	t.Cleanup(func() {
 		if out, err := program("stop", "--dir", dir).CombinedOutput(); err != nil {

@@ -135,11 +135,14 @@ func TestCommands(t *testing.T) {
 		{name: "copy without a sandbox", args: "cp a b", code: 125, stderr: "one side"},
 		{name: "copy between sandboxes", args: "cp box:/a box:/b", code: 125, stderr: "only one"},
 		{name: "relative copy", args: "cp box:a -", code: 125, stderr: "must be absolute"},
+		{name: "SSH for nobody", args: "ssh-server", code: 125, stderr: "nobody can log in"},
+		{name: "SSH without a key of its own", args: "ssh-server --tokens --host-key /proc/none/key", code: 125, stderr: "make the host key"},
+		{name: "SSH with missing keys", args: "ssh-server --authorized-keys /none --host-key HOSTKEY", code: 125, stderr: "authorized keys: "},
 		{name: "copy of nothing", args: "cp box:/none -", code: 125, stderr: "FILE_NOT_FOUND"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			args := strings.Fields(tt.args)
+			args := strings.Fields(strings.ReplaceAll(tt.args, "HOSTKEY", filepath.Join(t.TempDir(), "key")))
 			if before, shell, ok := strings.Cut(tt.args, "|"); ok {
 				args = append(strings.Fields(before), shell)
 			}
@@ -154,70 +157,6 @@ func TestCommands(t *testing.T) {
 				t.Errorf("stderr is not one line: %q", got.stderr)
 			}
 		})
-	}
-}
-
-func TestRun(t *testing.T) {
-	server := fake.Start(t, &fake.Server{Play: play})
-	for args, code := range map[string]int{"run -- both": 3, "run -- missing": failed, "run --sandbox-env A=b -- slow": 124} {
-		if got := run(t.Context(), server, "", strings.Fields(args)...); got.code != code {
-			t.Errorf("%s: %+v", args, got)
-		}
-	}
-	if left := must(t, server, "ls", "-q"); left != "" {
-		t.Errorf("left behind: %q", left)
-	}
-	must(t, server, "run", "--id", "kept", "--keep", "--", "echo")
-	if got := must(t, server, "run", "--id", "kept", "--", "echo", "again"); got != "again\n" {
-		t.Errorf("got %q", got)
-	}
-	if left := must(t, server, "ls", "-q"); left != "kept\n" {
-		t.Errorf("a sandbox that was there before was deleted: %q", left)
-	}
-}
-
-// An interrupted run kills its command, deletes its sandbox, and exits as a
-// shell says that an interrupted program does.
-func TestInterruptedRun(t *testing.T) {
-	started := make(chan struct{}, 1)
-	server := fake.Start(t, &fake.Server{Play: func(r *fake.Run) {
-		started <- struct{}{}
-		<-r.Killed
-	}})
-	for signal, code := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
-		ctx, cancel := context.WithCancelCause(t.Context())
-		go func() {
-			<-started
-			cancel(signalled{signal})
-		}()
-		if got := run(ctx, server, "", "run", "--", "wait"); got.code != code || got.stderr != "" {
-			t.Errorf("%v: %+v", signal, got)
-		}
-		if left := must(t, server, "ls", "-q"); left != "" {
-			t.Errorf("left behind: %q", left)
-		}
-	}
-}
-
-// A run that is interrupted while the answer to its creation is on the way
-// leaves no sandbox.
-func TestInterruptedCreate(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(t.Context())
-	deleted := make(chan struct{})
-	server := fake.Start(t, &fake.Server{Late: func(method string) {
-		switch {
-		case strings.HasSuffix(method, "/CreateSandbox"):
-			cancel(signalled{syscall.SIGINT})
-			<-deleted
-		case strings.HasSuffix(method, "/DeleteSandbox"):
-			close(deleted)
-		}
-	}})
-	if got := run(ctx, server, "", "run", "--", "echo"); got.code != 130 {
-		t.Errorf("got %+v", got)
-	}
-	if left := must(t, server, "ls", "-q"); left != "" {
-		t.Errorf("left behind: %q", left)
 	}
 }
 
@@ -349,7 +288,7 @@ func TestFailuresOfTheServer(t *testing.T) {
 }
 
 // What a sandbox says of itself must not steer the terminal.
-func TestHostileNames(t *testing.T) {
+func TestNamesInASandboxDoNotSteerTheTerminal(t *testing.T) {
 	if got := clean("a\x1b[31mb\u009bc\n"); got != "a?[31mb?c?" {
 		t.Errorf("got %q", got)
 	}
@@ -375,7 +314,7 @@ func TestParseSize(t *testing.T) {
 }
 
 // Every command says what it is for and shows how.
-func TestHelp(t *testing.T) {
+func TestEveryCommandHasHelpAndAnExample(t *testing.T) {
 	c := &cli{}
 	for _, cmd := range c.command().Commands() {
 		if cmd.Name() != "serve" && cmd.Short == "" || cmd.GroupID != "" && cmd.Example == "" {
@@ -391,7 +330,7 @@ func TestServeFailureInAJSONLog(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	got = run(t.Context(), nil, "", "serve", "--state-dir", t.TempDir(), "--provider", "nowhere")
-	if got.code != failed || !strings.HasPrefix(got.stderr, "sandgate: --provider: ") {
+	if got.code != failed || !strings.HasPrefix(got.stderr, "sandgate: provider (--provider): ") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -86,7 +86,7 @@ func TestCopy(t *testing.T) {
 }
 
 // The names in a sandbox are not trusted: no copy leaves its destination.
-func TestCopyStaysInside(t *testing.T) {
+func TestCopyNeverLeavesItsDestination(t *testing.T) {
 	server := fake.Start(t, &fake.Server{})
 	must(t, server, "create", "box")
 	dir := t.TempDir()

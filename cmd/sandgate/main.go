@@ -6,13 +6,21 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"runtime/debug"
+	"strings"
 	"syscall"
+
+	// The certificate authorities for a system without any, such as the image from scratch.
+	_ "golang.org/x/crypto/x509roots/fallback"
 )
 
-// version is set by the linker.
+// version is set by the linker, else by the module's version, as "go install" knows it.
 var version = "dev"
 
 func main() {
+	if info, ok := debug.ReadBuildInfo(); ok && version == "dev" && strings.HasPrefix(info.Main.Version, "v") {
+		version = info.Main.Version
+	}
 	ctx, stop := notify(context.Background())
 	c := &cli{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
 	code := c.run(ctx, os.Args[1:])

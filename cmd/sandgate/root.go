@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 
@@ -11,6 +12,8 @@ import (
 	"google.golang.org/grpc"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/auditlog"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/build"
 	"github.com/sandgate/sandgate/cmd/sandgate/internal/serve"
 )
 
@@ -105,11 +108,14 @@ func (c *cli) command() *cobra.Command {
 			root.AddCommand(command)
 		}
 	}
-	add("sandboxes", c.createCommand(), c.lsCommand(), c.infoCommand(), c.topCommand(), c.quotaCommand(), c.updateCommand(),
+	add("sandboxes", c.createCommand(), c.lsCommand(), c.infoCommand(), c.topCommand(), c.quotaCommand(), c.watchCommand(), c.updateCommand(),
 		c.suspendCommand(), c.resumeCommand(), c.rmCommand(), c.cleanupCommand())
 	add("commands", c.runCommand(), c.execCommand(), c.psCommand(), c.attachCommand(),
-		c.logsCommand(), c.killCommand(), c.cpCommand(), c.portForwardCommand())
-	root.AddCommand(c.secretCommand(), serve.NewCommand(version), serve.NewTokenCommand(), serve.NewAuditCommand(), c.conformanceCommand(), c.versionCommand())
+		c.logsCommand(), c.killCommand(), c.cpCommand(), c.portForwardCommand(), c.urlCommand(), c.sshServerCommand())
+	root.AddCommand(c.secretCommand(), build.NewCommand(serve.DefaultStateDir()),
+		serve.NewCommand(version), serve.NewTokenCommand(), serve.NewConfigCommand(),
+		auditlog.NewCommand(filepath.Join(serve.DefaultStateDir(), "audit.log")),
+		c.conformanceCommand(), c.versionCommand())
 	return root
 }
 

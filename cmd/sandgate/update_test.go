@@ -66,7 +66,7 @@ func TestCleanup(t *testing.T) {
 }
 
 // Options that are lists or objects reach the provider as such.
-func TestOptions(t *testing.T) {
+func TestOptionsThatAreListsOrObjectsReachTheProvider(t *testing.T) {
 	m, err := options((&cli{}).versionCommand(), []string{`volumes=[{"name": "data"}]`, `o={"a": true}`, "n=2", "b=false", "s=text"})
 	if err != nil {
 		t.Fatal(err)

@@ -224,7 +224,7 @@ func TestIncarnation(t *testing.T) {
 
 // A container that the kubelet has started again tells how the one before it
 // ended, and so how all of its agents did.
-func TestEnding(t *testing.T) {
+func TestEndingIsThatOfTheContainerBefore(t *testing.T) {
 	const pod, first, second, third = "pod-1", "containerd://1", "containerd://2", "containerd://3"
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
@@ -272,7 +272,7 @@ func TestEnding(t *testing.T) {
 
 // What an older view of the pod had put in may run there already, and an agent
 // gives way to later ones only.
-func TestGenerationsGrow(t *testing.T) {
+func TestAgentYieldsToLaterGenerationsOnly(t *testing.T) {
 	for what, c := range map[string]struct {
 		annotation agentAnnotation
 		want       int
@@ -358,7 +358,7 @@ func FuzzDecodeToken(f *testing.F) {
 }
 
 // A connect that was killed, or that did not reach the pod, proves nothing.
-func TestSurelyGone(t *testing.T) {
+func TestKilledConnectDoesNotProveAnAgentGone(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		r    kube.Result

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
@@ -25,6 +26,13 @@ type Config struct {
 	AgentPort int32
 	// Logger: default slog.Default().
 	Logger *slog.Logger
+}
+
+// Check returns an error if New would refuse c with every cluster, and otherwise what
+// checks the options of templates.
+func Check(c Config) (providers.OptionsChecker, error) {
+	_, err := c.withDefaults()
+	return (*Provider)(nil), err
 }
 
 func (c Config) withDefaults() (Config, error) {

@@ -136,6 +136,9 @@ func (p *Provider) Lead(ctx context.Context, do func(context.Context)) {
 	p.lease(reaperLease).Lead(ctx, do)
 }
 
+// Lapses implements providers.Coordinator: a lease that is not renewed ends.
+func (*Provider) Lapses() bool { return true }
+
 var errClosed = errors.New("the provider was closed")
 
 // Close leaves the sandboxes running, and the pools as they are.

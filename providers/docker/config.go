@@ -47,9 +47,16 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// defaultResources are the limits of a sandbox whose template states none.
-func defaultResources() providers.Resources {
+// DefaultResources returns the limits of a sandbox whose template states none.
+func DefaultResources() providers.Resources {
 	return providers.Resources{MemoryBytes: 1 << 30, CPUMillis: 2000, MaxProcesses: 1024}
+}
+
+// Check returns an error if New would refuse c on every machine, and otherwise what
+// checks the options of templates.
+func Check(c Config) (providers.OptionsChecker, error) {
+	_, err := c.withDefaults()
+	return (*Provider)(nil), err
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -67,11 +74,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Logger = slog.Default()
 	}
 	switch c.Transport {
-	case TransportAuto, TransportExec:
-	case TransportSocket:
-		if !canDialSockets() {
-			return c, fmt.Errorf("transport %q needs Linux and root: use %q: %w", c.Transport, TransportAuto, providers.ErrInvalid)
-		}
+	case TransportAuto, TransportExec, TransportSocket:
 	default:
 		return c, fmt.Errorf("transport %q is none of %q, %q and %q: %w", c.Transport, TransportAuto, TransportSocket, TransportExec, providers.ErrInvalid)
 	}

@@ -62,7 +62,7 @@ func harness(config Config) providertest.Harness {
 	return providertest.Harness{
 		Open: func(t *testing.T) providers.Provider { return open(t, config) },
 		Spec: func() providers.Spec {
-			return providers.Spec{Network: providers.NetworkNone, Resources: defaultResources()}
+			return providers.Spec{Network: providers.NetworkNone, Resources: DefaultResources()}
 		},
 		Except: map[string]string{
 			"C24_disk_hog":             "Docker's volumes have no size limit, which Describe reports",

@@ -19,7 +19,7 @@ import (
 )
 
 // The container has no more rights than contract 24 allows.
-func TestContainer(t *testing.T) {
+func TestContainerHasNoMoreRightsThanItNeeds(t *testing.T) {
 	rec := &record{Base: directory.Base{Container: "sg-a", Incarnation: "one"}, Disk: "disk", Transport: TransportSocket}
 	o, err := decodeOptions(providers.Spec{Network: providers.NetworkNone})
 	if err != nil {
@@ -65,7 +65,7 @@ func TestContainer(t *testing.T) {
 
 // With the network mode PROXY a container has no more of a network than without one,
 // and its resolvers ask the agent.
-func TestProxiedContainer(t *testing.T) {
+func TestProxiedContainerHasNoOtherNetwork(t *testing.T) {
 	rec := &record{Base: directory.Base{Container: "sg-a", Incarnation: "one"}, Disk: "disk", Transport: TransportExec}
 	o, err := decodeOptions(providers.Spec{Network: providers.NetworkProxy})
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 
 func testSpec(name string) providers.Spec {
 	return providers.Spec{
-		Tenant: "default", ID: name, Hash: "of " + name, Template: "default", Network: providers.NetworkNone, Resources: defaultResources(),
+		Tenant: "default", ID: name, Hash: "of " + name, Template: "default", Network: providers.NetworkNone, Resources: DefaultResources(),
 		Env: map[string]string{"GREETING": "hello"},
 	}
 }
@@ -46,7 +46,7 @@ func closeLater(t *testing.T, p *Provider) {
 }
 
 // A suspension keeps files and environment, and loses processes.
-func TestSuspend(t *testing.T) {
+func TestSuspensionKeepsFilesAndLosesProcesses(t *testing.T) {
 	t.Parallel()
 	p := open(t, testConfig(t))
 	closeLater(t, p)
@@ -96,7 +96,7 @@ func TestSuspend(t *testing.T) {
 
 // What a container of the daemon does by itself is seen, and a foreign one is not
 // touched.
-func TestContainersOfOthers(t *testing.T) {
+func TestForeignContainersAreNotTouched(t *testing.T) {
 	t.Parallel()
 	p := open(t, testConfig(t))
 	closeLater(t, p)
@@ -144,7 +144,7 @@ func TestContainersOfOthers(t *testing.T) {
 }
 
 // A server that was killed leaves half-made sandboxes, which the next one removes.
-func TestHalfMade(t *testing.T) {
+func TestHalfMadeSandboxesOfAKilledServerAreRemoved(t *testing.T) {
 	t.Parallel()
 	config := testConfig(t)
 	p := open(t, config)
@@ -176,7 +176,7 @@ func TestHalfMade(t *testing.T) {
 
 // Images: one that is missing and may not be pulled, one that no registry has, and a
 // prepared image that somebody removed.
-func TestImages(t *testing.T) {
+func TestMissingAndRemovedImages(t *testing.T) {
 	t.Parallel()
 	p := open(t, testConfig(t))
 	closeLater(t, p)
@@ -206,7 +206,7 @@ func TestImages(t *testing.T) {
 
 // With gVisor the agent is reached by exec: its sandboxes cannot have sockets of the
 // host.
-func TestGVisor(t *testing.T) {
+func TestGVisorReachesTheAgentByExec(t *testing.T) {
 	t.Parallel()
 	p := open(t, testConfig(t))
 	closeLater(t, p)
@@ -221,9 +221,9 @@ func TestGVisor(t *testing.T) {
 	}
 }
 
-// TestAdopted continues over the daemon's end where live restore keeps containers, and
+// TestSandboxesAreAdoptedOverTheDaemonsEnd continues over the daemon's end where live restore keeps containers, and
 // finds them ended where not. "make test-docker" restarts the daemon between the steps.
-func TestAdopted(t *testing.T) {
+func TestSandboxesAreAdoptedOverTheDaemonsEnd(t *testing.T) {
 	step, dir := os.Getenv("SANDGATE_DOCKER_STEP"), os.Getenv("SANDGATE_DOCKER_STEP_DIR")
 	if step == "" {
 		step, dir = "create", t.TempDir()

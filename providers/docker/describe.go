@@ -22,7 +22,7 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 	return providers.Description{
 		Name:         "docker",
 		Runtime:      fmt.Sprintf("docker %s (%s)", p.info.ServerVersion, runtime),
-		Capabilities: []string{"images", providers.CapabilityNetworkProxy}, DefaultResources: defaultResources(),
+		Capabilities: []string{"images", providers.CapabilityNetworkProxy}, DefaultResources: DefaultResources(),
 		Creations: creationsPerCPU * p.info.NCPU,
 		Enforcement: append(p.limits(),
 			providers.Enforcement{Name: "network", Enforced: true, Detail: "a network namespace with only a loopback interface, also for network proxy; with network full the template's Docker network"},

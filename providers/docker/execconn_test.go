@@ -48,7 +48,7 @@ func TestExecConnReads(t *testing.T) {
 }
 
 // A deadline in the middle of a header loses nothing.
-func TestExecConnDeadline(t *testing.T) {
+func TestDeadlineInsideAHeaderLosesNothing(t *testing.T) {
 	near, far := net.Pipe()
 	defer func() { _, _ = near.Close(), far.Close() }()
 	conn := &execConn{Conn: near, reader: bufio.NewReader(near)}

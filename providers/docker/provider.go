@@ -16,6 +16,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/docker/daemon"
 	"github.com/sandgate/sandgate/providers/internal/atomicfile"
 	"github.com/sandgate/sandgate/providers/internal/directory"
 	"github.com/sandgate/sandgate/providers/internal/ledger"
@@ -49,7 +50,9 @@ var (
 	_ providers.Pooler    = (*Provider)(nil)
 	_ providers.Suspender = (*Provider)(nil)
 	_ providers.Prober    = (*Provider)(nil)
-	_ providers.Ledger    = (*Provider)(nil)
+
+	_ providers.Coordinator = (*Provider)(nil)
+	_ providers.Ledger      = (*Provider)(nil)
 )
 
 // The labels of containers, volumes and images that the provider made.
@@ -66,6 +69,9 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
+	if config.Transport == TransportSocket && !canDialSockets() {
+		return nil, fmt.Errorf("transport %q needs Linux and root: use %q: %w", config.Transport, TransportAuto, providers.ErrInvalid)
+	}
 	p := &Provider{config: config, log: config.Logger, layout: layout{directory.Layout(config.StateDir)}}
 	if err := p.layout.Make(p.layout.probe()); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
@@ -77,7 +83,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if p.id, err = p.stateID(ctx); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	if p.docker, err = newClient(config.Host); err != nil {
+	if p.docker, err = daemon.NewClient(config.Host); err != nil {
 		return nil, err
 	}
 	if err := p.connect(ctx); err != nil {

@@ -147,3 +147,11 @@ func (r *running) has(ctx context.Context, name string) (bool, error) {
 func (p *Provider) ChangeLedger(ctx context.Context, name string, change func([]byte) ([]byte, error)) error {
 	return p.ledgers.Change(ctx, name, change)
 }
+
+// Lead implements providers.Coordinator: several servers may share the state
+// directory.
+func (p *Provider) Lead(ctx context.Context, do func(context.Context)) { p.ledgers.Lead(ctx, do) }
+
+// Lapses implements providers.Coordinator: the kernel releases no lock of a process that
+// lives.
+func (*Provider) Lapses() bool { return false }

@@ -71,6 +71,16 @@ func withLimits(r providers.Resources) providers.Resources {
 	return r
 }
 
+// Check returns an error if New would refuse c with every cluster, and otherwise what
+// checks the options of templates.
+func Check(c Config) (providers.OptionsChecker, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Provider{config: c}, nil
+}
+
 func (c Config) withDefaults() (Config, error) {
 	if c.Image == "" {
 		c.Image = DefaultImage

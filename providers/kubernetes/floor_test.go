@@ -183,9 +183,9 @@ func TestPodHasTheFloor(t *testing.T) {
 	}
 }
 
-// TestEveryPodHasLimits: a limit that nobody states is the default one, and it is
+// TestUnstatedLimitsAreDefaultedAndRecorded: a limit that nobody states is the default one, and it is
 // recorded.
-func TestEveryPodHasLimits(t *testing.T) {
+func TestUnstatedLimitsAreDefaultedAndRecorded(t *testing.T) {
 	want := DefaultResources()
 	want.MemoryBytes, want.MaxProcesses = 1<<28, 0 // a pod cannot have the latter
 	spec := withOptions("")

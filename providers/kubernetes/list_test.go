@@ -13,9 +13,9 @@ import (
 	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
-// TestListAsks: a list asks for pods by the hundred, and for none whose state
+// TestListRequestsPagesOfRelevantPodsOnly: a list asks for pods by the hundred, and for none whose state
 // does not matter.
-func TestListAsks(t *testing.T) {
+func TestListRequestsPagesOfRelevantPodsOnly(t *testing.T) {
 	const all = 150
 	p, client := fakeProvider(t)
 	for i := range all {

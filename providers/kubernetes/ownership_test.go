@@ -101,7 +101,7 @@ func TestLostAnswerIsNoTakeover(t *testing.T) {
 
 // A write by another owner is a takeover, also when an answer was lost
 // before.
-func TestTakeoverIsSeen(t *testing.T) {
+func TestWriteByAnotherOwnerIsATakeover(t *testing.T) {
 	for name, lost := range map[string]int{"all answers came": 0, "an answer was lost": 1} {
 		t.Run(name, func(t *testing.T) {
 			p, v, h := heldRecord(t)
@@ -129,7 +129,7 @@ func TestTakeoverIsSeen(t *testing.T) {
 
 // Of two deletions that read the same record only one goes on, and of a deletion
 // and activity only one as well.
-func TestMarkIsForOne(t *testing.T) {
+func TestOnlyOneDeletionOfARecordGoesOn(t *testing.T) {
 	p, client := fakeProvider(t)
 	(&versioned{}).install(client)
 	used := time.Now()

@@ -43,7 +43,7 @@ func podOf(t *testing.T, spec providers.Spec) *corev1.Pod {
 
 // With the network mode PROXY a pod's resolvers ask the agent, which may listen on
 // every port, and the pod has no other right more than one without network.
-func TestProxiedPod(t *testing.T) {
+func TestProxiedPodHasNoOtherRight(t *testing.T) {
 	spec := withOptions("")
 	without := podOf(t, spec)
 	spec.Network = providers.NetworkProxy
@@ -67,7 +67,7 @@ func TestProxiedPod(t *testing.T) {
 
 // Each network mode without a route has a policy of its own, which selects its pods
 // only.
-func TestDenyingPolicies(t *testing.T) {
+func TestEachModeWithoutARouteHasItsPolicy(t *testing.T) {
 	p := podIPProvider(t, func(c *Config) { c.AgentFrom = []string{"a/b=c"} })
 	for mode, name := range map[providers.NetworkMode]string{providers.NetworkNone: "sandgate-network-none", providers.NetworkProxy: "sandgate-network-proxy"} {
 		policy := p.denyAll(mode)
@@ -168,8 +168,8 @@ func TestEnvironmentIsNotInThePod(t *testing.T) {
 	}
 }
 
-// TestPoolKey: what a claim can still give does not matter, all else does.
-func TestPoolKey(t *testing.T) {
+// TestPoolKeyIgnoresWhatAClaimCanGive: what a claim can still give does not matter, all else does.
+func TestPoolKeyIgnoresWhatAClaimCanGive(t *testing.T) {
 	base, err := planOf(t, withOptions(""))
 	if err != nil {
 		t.Fatal(err)

@@ -66,9 +66,9 @@ func TestS5_5_Port(t *testing.T) {
 	}
 }
 
-// TestTransports: agents listen unless the transport is exec, and only pods that
+// TestAgentsListenUnlessTheTransportIsExec: agents listen unless the transport is exec, and only pods that
 // were made so are reached at their address.
-func TestTransports(t *testing.T) {
+func TestAgentsListenUnlessTheTransportIsExec(t *testing.T) {
 	made := map[Transport]*corev1.Pod{}
 	for _, transport := range []Transport{TransportExec, TransportPodIP, TransportAuto} {
 		p := podIPProvider(t, func(c *Config) { c.Transport, c.AgentFrom = transport, []string{"a/b=c"} })

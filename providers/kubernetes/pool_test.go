@@ -19,7 +19,7 @@ import (
 )
 
 // Of the pods of a pool, those that run and are not claimed are members.
-func TestPoolMembers(t *testing.T) {
+func TestRunningUnclaimedPodsAreMembers(t *testing.T) {
 	p, client := fakeProvider(t)
 	spec := providers.Spec{Template: "t", Network: providers.NetworkNone}
 	key, err := p.poolKey(spec)
@@ -63,7 +63,7 @@ func TestPoolMembers(t *testing.T) {
 
 // The record of a pool owns its lease. It is deleted when the pool is not kept and
 // none of its pods is a sandbox.
-func TestPoolRecord(t *testing.T) {
+func TestPoolRecordOwnsItsLease(t *testing.T) {
 	p, client := fakeProvider(t)
 	kept := providers.Pool{Template: "t", Target: 1, Spec: providers.Spec{Template: "t", Network: providers.NetworkNone}}
 	key, err := p.poolKey(kept.Spec)

@@ -123,6 +123,9 @@ func (p *Provider) Lead(ctx context.Context, do func(context.Context)) {
 	p.lease(reaperLease).Lead(ctx, do)
 }
 
+// Lapses implements providers.Coordinator: a lease that is not renewed ends.
+func (*Provider) Lapses() bool { return true }
+
 // Join makes this server one of those that share the namespace.
 func (p *Provider) Join(ctx context.Context, changed func(self string, live []string)) {
 	kube.Members{Leases: p.leases, Namespace: p.namespace, Name: membersLease, Log: p.log}.Join(ctx, changed)

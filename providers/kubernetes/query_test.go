@@ -45,8 +45,8 @@ func put(t *testing.T, client *fake.Clientset, name string, rec record) {
 	}
 }
 
-// TestHowItEnded: what the substrate says of an end is passed on.
-func TestHowItEnded(t *testing.T) {
+// TestEndOfTheSubstrateIsPassedOn: what the substrate says of an end is passed on.
+func TestEndOfTheSubstrateIsPassedOn(t *testing.T) {
 	ended := func(reason, message string) corev1.PodStatus {
 		return corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{
 			Name: containerName, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: reason, Message: message}},
@@ -113,8 +113,8 @@ func TestTokenThatExpired(t *testing.T) {
 	}
 }
 
-// TestForeignConfigMap: what others keep in the namespace is no sandbox.
-func TestForeignConfigMap(t *testing.T) {
+// TestForeignConfigMapIsNoSandbox: what others keep in the namespace is no sandbox.
+func TestForeignConfigMapIsNoSandbox(t *testing.T) {
 	p, client := fakeProvider(t)
 	_, err := client.CoreV1().ConfigMaps("ns").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}, metav1.CreateOptions{})
 	if err != nil {

@@ -138,7 +138,7 @@ func TestRefusedPodLeavesNoSecret(t *testing.T) {
 
 // The container that waits for the agent takes the writing process along when it
 // ends. It appears to run until the kubelet has reported its end.
-func TestWriterThatIsTakenAlong(t *testing.T) {
+func TestWriterMayEndWithItsContainer(t *testing.T) {
 	killed := fmt.Errorf("write the agent: %w", errWriterKilled)
 	again := func() error {
 		t.Error("it is written again")

@@ -12,9 +12,9 @@ import (
 	"github.com/sandgate/sandgate/providers/internal/directory"
 )
 
-// TestInstallAgent: an executable of the right size and other content is
+// TestDamagedAgentIsReplaced: an executable of the right size and other content is
 // replaced, and without gVisor only root can read it.
-func TestInstallAgent(t *testing.T) {
+func TestDamagedAgentIsReplaced(t *testing.T) {
 	l := layout{directory.Layout(t.TempDir())}
 	want := strings.Repeat("agent", 1000)
 	config := Config{Agent: func(string) ([]byte, error) { return []byte(want), nil }}

@@ -89,9 +89,16 @@ type Config struct {
 // defaultOvercommit: disks are sparse, and most of them stay nearly empty.
 const defaultOvercommit = 10
 
-// defaultResources are the limits of a sandbox whose template states none.
-func defaultResources() providers.Resources {
+// DefaultResources returns the limits of a sandbox whose template states none.
+func DefaultResources() providers.Resources {
 	return providers.Resources{MemoryBytes: 1 << 30, CPUMillis: 2000, MaxProcesses: 1024, DiskBytes: 4 << 30}
+}
+
+// Check returns an error if New would refuse c on every machine, and otherwise what
+// checks the options of templates.
+func Check(c Config) (providers.OptionsChecker, error) {
+	_, err := c.withDefaults()
+	return (*Provider)(nil), err
 }
 
 func (c Config) withDefaults() (Config, error) {

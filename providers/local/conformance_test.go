@@ -53,7 +53,7 @@ func TestConformance(t *testing.T) {
 		{"exec", "runc", local.ProfileDefault, local.TransportExec, nil},
 		{"restricted", "runc", local.ProfileRestricted, local.TransportExec, nil},
 		{"runsc", "runsc", local.ProfileDefault, local.TransportExec, map[string]string{
-			"C24_memory_hog": "it ends the whole sandbox, which TestOutOfMemory and the suite over a server see",
+			"C24_memory_hog": "it ends the whole sandbox, which TestSandboxReportsThatItsAgentRanOutOfMemory and the suite over a server see",
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -20,13 +20,13 @@ import (
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
-// victimConfig is set in the process that TestKilled kills.
+// victimConfig is set in the process that TestKilledServerLeavesSandboxesWholeOrGone kills.
 const victimConfig = "SANDGATE_TEST_VICTIM"
 
-// TestKilled kills a provider's process at random moments of creations and
+// TestKilledServerLeavesSandboxesWholeOrGone kills a provider's process at random moments of creations and
 // deletions. Whatever the moment, the next one must find every sandbox either
 // whole or not at all, and be able to make and delete all of them.
-func TestKilled(t *testing.T) {
+func TestKilledServerLeavesSandboxesWholeOrGone(t *testing.T) {
 	t.Run("C23 made", func(t *testing.T) { testKilled(t, "runc", nil) })
 	// Claims and fillings are cut off too.
 	t.Run("C23 claimed", func(t *testing.T) {
@@ -210,9 +210,9 @@ func beVictim(raw string) error {
 	return <-failed
 }
 
-// TestAgentEnds: a sandbox whose agent has exited is FAILED and stays until
+// TestSandboxWithoutItsAgentIsFailed: a sandbox whose agent has exited is FAILED and stays until
 // deleted.
-func TestAgentEnds(t *testing.T) {
+func TestSandboxWithoutItsAgentIsFailed(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) { testAgentEnds(t, runtime) })
 	}

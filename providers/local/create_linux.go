@@ -37,7 +37,7 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 	}
 	info, conn, err := p.store.Create(ctx, name, spec)
 	if info.Created {
-		p.removals.forget(name)
+		p.removals.Forget(name)
 	}
 	return info, conn, err
 }

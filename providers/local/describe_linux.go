@@ -37,7 +37,7 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 	return providers.Description{
 		Name:         "local",
 		Runtime:      engine,
-		Capabilities: []string{"images", providers.CapabilityNetworkProxy}, DefaultResources: defaultResources(),
+		Capabilities: []string{"images", providers.CapabilityNetworkProxy}, DefaultResources: DefaultResources(),
 		Creations: creationsPerCPU * runtime.NumCPU(),
 		Enforcement: p.applyProbe(append(p.limits(),
 			providers.Enforcement{Name: "network", Enforced: true, Detail: network},

@@ -3,13 +3,16 @@ package local
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/directory"
+	"github.com/sandgate/sandgate/providers/internal/lock"
 	"github.com/sandgate/sandgate/providers/local/disk"
 	"github.com/sandgate/sandgate/providers/local/oci"
+	"github.com/sandgate/sandgate/providers/local/removal"
 )
 
 // Delete ends a sandbox.
@@ -17,18 +20,34 @@ func (p *Provider) Delete(ctx context.Context, name string, c providers.Conditio
 	return p.store.Delete(ctx, name, c)
 }
 
-// removeAll is one attempt of destroy. Its error is a *removalError.
-func (p *Provider) removeAll(ctx context.Context, at *attempt, b bundle, container string, rec *record) error {
+// Destroy removes a sandbox in any state.
+func (d driver) Destroy(ctx context.Context, held *lock.Lock, dir directory.Dir, container string, rec *record) error {
+	if err := d.p.destroy(ctx, held, dir, container, rec); err != nil {
+		return fmt.Errorf("sandbox %s is not removed yet: %w: %w", held.Name(), err, providers.ErrUnavailable)
+	}
+	return nil
+}
+
+func (p *Provider) destroy(ctx context.Context, held *lock.Lock, dir directory.Dir, container string, rec *record) error {
+	t := removal.Target{Lock: held, Dir: dir, Steps: func(ctx context.Context) []removal.Step {
+		return p.removalSteps(ctx, bundle(dir), container, rec)
+	}}
+	if rec != nil {
+		t.Incarnation, t.Decided = rec.Incarnation, rec.Phase == directory.Deleting
+	}
+	return p.removals.Remove(ctx, t)
+}
+
+// removalSteps returns the steps that remove a sandbox, or a container that belongs to
+// none.
+func (p *Provider) removalSteps(ctx context.Context, b bundle, container string, rec *record) []removal.Step {
 	var runtime *oci.Runtime
-	for _, step := range []struct {
-		name string
-		do   func() error
-	}{
-		{"find its runtime", func() (err error) {
+	return []removal.Step{
+		{Name: "find its runtime", Do: func() (err error) {
 			runtime, err = p.runtimeOf(rec)
 			return err
 		}},
-		{"end its processes", func() error {
+		{Name: "end its processes", Do: func() error {
 			if rec != nil {
 				for _, running := range []oci.Process{rec.Init, rec.Helper} {
 					if err := running.Kill(ctx); err != nil {
@@ -41,35 +60,25 @@ func (p *Provider) removeAll(ctx context.Context, at *attempt, b bundle, contain
 			}
 			return nil
 		}},
-		{"delete its container", func() error { return runtime.Remove(ctx, container) }},
-		{"remove its cgroups", func() error { return p.cgroups.Remove(ctx, container) }},
-		{"detach its disk", func() error {
+		{Name: "delete its container", Do: func() error { return runtime.Remove(ctx, container) }},
+		{Name: "remove its cgroups", Do: func() error { return p.cgroups.Remove(ctx, container) }},
+		{Name: "detach its disk", Do: func() error {
 			if rec != nil && rec.Loop != "" {
 				disk.WaitDetached(ctx, rec.Loop, b.image())
 			}
 			return nil
 		}},
-		{"delete its files", func() error { return emptyBundle(b) }},
+		{Name: "delete its files", Do: func() error { return emptyBundle(b) }},
 		// Not before its files, since some may belong to the user id, and not
 		// after the record, which marks unfinished work.
-		{"release its user id", func() error {
+		{Name: "release its user id", Do: func() error {
 			if rec == nil || rec.UID == 0 {
 				return p.userIDs.ReleaseOf(container)
 			}
 			return p.userIDs.Release(rec.UID, container)
 		}},
-		{"delete its record", func() error { return os.RemoveAll(string(b)) }},
-	} {
-		at.begin(step.name)
-		err := p.fault(ctx, step.name)
-		if err == nil {
-			err = step.do()
-		}
-		if err != nil {
-			return &removalError{step: step.name, cause: err}
-		}
+		{Name: "delete its record", Do: func() error { return os.RemoveAll(string(b)) }},
 	}
-	return nil
 }
 
 // emptyBundle keeps the record and the directory, which are removed last: a

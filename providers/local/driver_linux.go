@@ -26,5 +26,5 @@ func (driver) Alive(context.Context) func(string, *record) (bool, error) {
 }
 
 func (d driver) Removal(name, incarnation string) (decided bool, failure string) {
-	return d.p.removals.of(name, incarnation)
+	return d.p.removals.Of(name, incarnation)
 }

@@ -17,7 +17,6 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/atomicfile"
 	"github.com/sandgate/sandgate/providers/internal/directory"
 	"github.com/sandgate/sandgate/providers/local/oci"
@@ -178,9 +177,6 @@ func LockOf(p *Provider, name string) string { return filepath.Join(p.layout.Loc
 
 // CgroupPath is a sandbox's cgroup below the root of each hierarchy.
 func CgroupPath(p *Provider, name string) string { return p.cgroups.Path(name) }
-
-// DefaultResources are the limits of a sandbox whose template states none.
-func DefaultResources() providers.Resources { return defaultResources() }
 
 // SettleContainer settles a container as a starting server does whose list has it.
 func SettleContainer(ctx context.Context, p *Provider, sandbox string) (directory.Outcome, error) {

@@ -39,9 +39,9 @@ func smallDisk(t *testing.T) local.Config {
 	return config
 }
 
-// TestFullDisk: when a sandbox fills the host's disk, no other is created, with
+// TestFullHostDiskRefusesCreationsAndRecovers: when a sandbox fills the host's disk, no other is created, with
 // an error with the reason; a server starts; and deletions free the space.
-func TestFullDisk(t *testing.T) {
+func TestFullHostDiskRefusesCreationsAndRecovers(t *testing.T) {
 	config := smallDisk(t)
 	p := open(t, config)
 	spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
@@ -80,9 +80,9 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestDisksFit: without overcommitment no sandbox is created whose disk could
+// TestDiskSpaceIsNotOvercommitted: without overcommitment no sandbox is created whose disk could
 // lack space because of the others.
-func TestDisksFit(t *testing.T) {
+func TestDiskSpaceIsNotOvercommitted(t *testing.T) {
 	config := smallDisk(t)
 	config.DiskOvercommit = 1
 	p := open(t, config)
@@ -116,9 +116,9 @@ func TestDisksFit(t *testing.T) {
 	}
 }
 
-// TestCeiling: all sandboxes together have limits, which hold again after their
+// TestAllSandboxesTogetherHaveLimits: all sandboxes together have limits, which hold again after their
 // cgroup was removed.
-func TestCeiling(t *testing.T) {
+func TestAllSandboxesTogetherHaveLimits(t *testing.T) {
 	config := testConfig(t)
 	config.MaxMemory, config.MaxProcesses = 3<<30, 4321
 	p := open(t, config)

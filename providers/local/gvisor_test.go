@@ -17,8 +17,8 @@ import (
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
-// TestGVisorTransport: gVisor takes no socket into a sandbox, and the default is exec.
-func TestGVisorTransport(t *testing.T) {
+// TestGVisorDefaultsToExec: gVisor takes no socket into a sandbox, and the default is exec.
+func TestGVisorDefaultsToExec(t *testing.T) {
 	config := local.Config{StateDir: t.TempDir(), Runtime: "/opt/runsc-2026", AgentPath: "agent", Transport: local.TransportSocket, Logger: slog.New(slog.DiscardHandler)}
 	_, err := local.New(t.Context(), config)
 	if !errors.Is(err, providers.ErrInvalid) || !strings.Contains(err.Error(), `"exec"`) {
@@ -36,8 +36,8 @@ func TestGVisorTransport(t *testing.T) {
 	}
 }
 
-// TestChangedRuntime: sandboxes keep the runtime that they were made with.
-func TestChangedRuntime(t *testing.T) {
+// TestSandboxesKeepTheirRuntime: sandboxes keep the runtime that they were made with.
+func TestSandboxesKeepTheirRuntime(t *testing.T) {
 	for _, order := range [][]string{{"runc", "runsc"}, {"runsc", "runc"}} {
 		t.Run(order[0]+" then "+order[1], func(t *testing.T) {
 			first := testConfigOf(t, order[0])
@@ -75,8 +75,8 @@ func TestChangedRuntime(t *testing.T) {
 	}
 }
 
-// TestGVisorNetworkFull: the sandbox can connect to listeners of the host.
-func TestGVisorNetworkFull(t *testing.T) {
+// TestGVisorFullNetworkReachesTheHost: the sandbox can connect to listeners of the host.
+func TestGVisorFullNetworkReachesTheHost(t *testing.T) {
 	for _, profile := range []local.Profile{local.ProfileDefault, local.ProfileRestricted} {
 		t.Run(string(profile), func(t *testing.T) { testGVisorNetworkFull(t, profile) })
 	}
@@ -135,9 +135,9 @@ func answerOnce(t *testing.T, text string) string {
 	return port
 }
 
-// TestGVisorHalfWritten: a runsc that was killed may leave half written state, which
+// TestGVisorHalfWrittenStateIsRemoved: a runsc that was killed may leave half written state, which
 // runsc cannot delete.
-func TestGVisorHalfWritten(t *testing.T) {
+func TestGVisorHalfWrittenStateIsRemoved(t *testing.T) {
 	config := testConfigOf(t, "runsc")
 	root := filepath.Join(config.StateDir, "runtime", "runsc")
 	if err := os.MkdirAll(root, 0o700); err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/sandgate/sandgate/providers/local"
 )
 
-// TestProbe: the probe reports what prevents every creation, until it is
+// TestProbeReportsWhatPreventsCreations: the probe reports what prevents every creation, until it is
 // repaired.
-func TestProbe(t *testing.T) {
+func TestProbeReportsWhatPreventsCreations(t *testing.T) {
 	t.Parallel()
 	config := testConfig(t)
 	p := open(t, config)

@@ -8,9 +8,9 @@ import (
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
-// TestHostIsHidden: a sandbox learns nothing of the machine's disks, among which
+// TestSandboxLearnsNothingOfTheHostsDisks: a sandbox learns nothing of the machine's disks, among which
 // are those of other sandboxes.
-func TestHostIsHidden(t *testing.T) {
+func TestSandboxLearnsNothingOfTheHostsDisks(t *testing.T) {
 	p := opened(t, testConfig(t))
 	createPlain(t, p, "one")
 	for _, script := range []string{
@@ -24,9 +24,9 @@ func TestHostIsHidden(t *testing.T) {
 	}
 }
 
-// TestMachineWideLimits: a sandbox gets a small share of resources that the
+// TestSandboxGetsASmallShareOfKernelLimits: a sandbox gets a small share of resources that the
 // kernel limits for the whole machine.
-func TestMachineWideLimits(t *testing.T) {
+func TestSandboxGetsASmallShareOfKernelLimits(t *testing.T) {
 	p := opened(t, testConfig(t))
 	createPlain(t, p, "one")
 	for _, c := range []struct{ name, script, want string }{

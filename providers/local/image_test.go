@@ -52,9 +52,9 @@ func TestImageConformance(t *testing.T) {
 	})
 }
 
-// TestImageForms reads one image in its three forms, with its settings for
+// TestOneImageInItsThreeForms reads one image in its three forms, with its settings for
 // processes, and once with a writable layer.
-func TestImageForms(t *testing.T) {
+func TestOneImageInItsThreeForms(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) { testImageForms(t, runtime) })
 	}

@@ -46,7 +46,7 @@ func TestImagesInUse(t *testing.T) {
 }
 
 // On a full disk, images go that no sandbox uses, except those used just now.
-func TestMakeRoom(t *testing.T) {
+func TestFullDiskRemovesUnusedImages(t *testing.T) {
 	p := &Provider{layout: layout{directory.Layout(t.TempDir())}, log: slog.New(slog.DiscardHandler)}
 	if err := p.layout.make(); err != nil {
 		t.Fatal(err)

@@ -14,8 +14,8 @@ import (
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
-// TestOutOfMemory: the sandbox reports that the OOM killer ended its agent.
-func TestOutOfMemory(t *testing.T) {
+// TestSandboxReportsThatItsAgentRanOutOfMemory: the sandbox reports that the OOM killer ended its agent.
+func TestSandboxReportsThatItsAgentRanOutOfMemory(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) { testOutOfMemory(t, runtime) })
 	}

@@ -51,9 +51,9 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// TestExecIntoClaimed: the runtime's exec works in a sandbox whose directory a claim
+// TestExecWorksInAClaimedSandbox: the runtime's exec works in a sandbox whose directory a claim
 // has moved.
-func TestExecIntoClaimed(t *testing.T) {
+func TestExecWorksInAClaimedSandbox(t *testing.T) {
 	config := testConfig(t)
 	config.Transport = local.TransportExec
 	p := open(t, config)
@@ -82,9 +82,9 @@ func TestExecIntoClaimed(t *testing.T) {
 	}
 }
 
-// TestPoolFetchesFirst: a pool waits for its image before its turn to start a sandbox,
+// TestPoolFetchesItsImageBeforeItsTurn: a pool waits for its image before its turn to start a sandbox,
 // so that others need not wait for the image too.
-func TestPoolFetchesFirst(t *testing.T) {
+func TestPoolFetchesItsImageBeforeItsTurn(t *testing.T) {
 	config := testConfig(t)
 	p := open(t, config)
 	turn, err := lock.NewTable(filepath.Join(config.StateDir, "locks")).Acquire(t.Context(), "_start")
@@ -113,9 +113,9 @@ func TestPoolFetchesFirst(t *testing.T) {
 	}
 }
 
-// TestPoolAgentHangs: a started sandbox whose agent does not answer is not given
+// TestMemberWhoseAgentHangsIsNotClaimed: a started sandbox whose agent does not answer is not given
 // to anybody.
-func TestPoolAgentHangs(t *testing.T) {
+func TestMemberWhoseAgentHangsIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	config := testConfig(t)
 	p := open(t, config)

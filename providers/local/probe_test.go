@@ -15,8 +15,8 @@ import (
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
-// TestNoSandboxStarts: a server does not start with a runtime that starts none.
-func TestNoSandboxStarts(t *testing.T) {
+// TestServerDoesNotStartWithABrokenRuntime: a server does not start with a runtime that starts none.
+func TestServerDoesNotStartWithABrokenRuntime(t *testing.T) {
 	config := testConfig(t)
 	broken := config
 	for _, command := range []string{"true", "false"} {
@@ -49,9 +49,9 @@ func TestNoSandboxStarts(t *testing.T) {
 	}
 }
 
-// TestRuntimeLeavesOut: protections that a runtime does not apply are not
+// TestUnappliedProtectionsAreNotReported: protections that a runtime does not apply are not
 // reported as enforced.
-func TestRuntimeLeavesOut(t *testing.T) {
+func TestUnappliedProtectionsAreNotReported(t *testing.T) {
 	runc, err := exec.LookPath("runc")
 	if err != nil {
 		t.Skip("needs runc")

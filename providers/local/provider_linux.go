@@ -19,6 +19,7 @@ import (
 	"github.com/sandgate/sandgate/providers/local/disk"
 	"github.com/sandgate/sandgate/providers/local/image"
 	"github.com/sandgate/sandgate/providers/local/oci"
+	"github.com/sandgate/sandgate/providers/local/removal"
 	"github.com/sandgate/sandgate/providers/local/userid"
 	"github.com/sandgate/sandgate/providers/local/userland"
 )
@@ -44,7 +45,7 @@ type Provider struct {
 	adopted     int // sandboxes that ran when New was called
 	shortfalls  atomic.Pointer[shortfalls]
 
-	removals   *removals
+	removals   *removal.Remover
 	background sync.WaitGroup // ends soon after stop
 	stop       context.CancelCauseFunc
 
@@ -55,6 +56,8 @@ var (
 	_ providers.Provider = (*Provider)(nil)
 	_ providers.Pooler   = (*Provider)(nil)
 	_ providers.Ledger   = (*Provider)(nil)
+
+	_ providers.Coordinator = (*Provider)(nil)
 )
 
 // New opens a state directory, finishes creations and deletions that a previous
@@ -72,9 +75,8 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		config: config,
 		log:    config.Logger,
 		layout: layout{directory.Layout(config.StateDir)},
-
-		removals: newRemovals(),
 	}
+	p.removals = removal.New(removal.Config{Log: p.log, Settle: p.settle, Fault: p.fault, Go: p.background.Go})
 	if err := p.layout.make(); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
@@ -105,7 +107,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 			p.cgroups.Prune()
 		}
 	}()
-	if p.host, err = userland.Build(p.layout.roots(), mountPoints()); err != nil {
+	if p.host, err = userland.Build(p.layout.roots(), mountPoints(), defaultHome); err != nil {
 		return nil, fmt.Errorf("root file system: %w", err)
 	}
 	if p.userIDs, err = userid.New(config.StateDir, config.UIDBase); err != nil {
@@ -127,7 +129,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		p.log.LogAttrs(ctx, slog.LevelWarn, "cannot remove unused images and user ids now", slog.Any("error", err))
 	}
 	ctx, p.stop = context.WithCancelCause(context.WithoutCancel(ctx))
-	p.background.Go(func() { p.retryRemovals(ctx) })
+	p.background.Go(func() { p.removals.Run(ctx) })
 	p.background.Go(func() { oci.ReapOrphans(ctx, p.firstProcesses) })
 	p.collectAgents(ctx)
 	opened = true

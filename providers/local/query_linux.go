@@ -38,7 +38,7 @@ func (p *Provider) info(name string, rec *record) providers.Info {
 			out.Failure, out.Message = p.failureOf(rec)
 		}
 	}
-	if _, reason := p.removals.of(name, rec.Incarnation); reason != "" {
+	if _, reason := p.removals.Of(name, rec.Incarnation); reason != "" {
 		out.State, out.Message = providers.StateFailed, "it could not be removed, which is retried: "+reason
 	}
 	return out
@@ -82,3 +82,11 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 func (p *Provider) ChangeLedger(ctx context.Context, name string, change func([]byte) ([]byte, error)) error {
 	return p.ledgers.Change(ctx, name, change)
 }
+
+// Lead implements providers.Coordinator: several servers may share the state
+// directory.
+func (p *Provider) Lead(ctx context.Context, do func(context.Context)) { p.ledgers.Lead(ctx, do) }
+
+// Lapses implements providers.Coordinator: the kernel releases no lock of a process that
+// lives.
+func (*Provider) Lapses() bool { return false }

@@ -6,11 +6,13 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/directory"
 	shared "github.com/sandgate/sandgate/providers/internal/record"
 	"github.com/sandgate/sandgate/providers/local/oci"
+	"github.com/sandgate/sandgate/providers/local/removal"
 )
 
 // recover finishes creations and deletions that killed servers left half done.
@@ -68,11 +70,15 @@ func (p *Provider) recover(ctx context.Context) (adopted int, err error) {
 // finishWorkers is how many half-made sandboxes are finished at once.
 const finishWorkers = 4
 
-// finish removes or keeps sandboxes that may be half made. It waits at most
-// recoverTimeout for each: one that can't be removed must not delay the others.
+// recoverBudget limits how long the start of the server waits for them. Longer
+// removals continue in the background.
+const recoverBudget = 15 * time.Second
+
+// finish removes or keeps sandboxes that may be half made. It waits a few seconds for
+// each: one that can't be removed must not delay the others.
 // The retry loop continues with the rest.
 func (p *Provider) finish(ctx context.Context, names []string) {
-	ctx, cancel := context.WithTimeoutCause(ctx, recoverBudget, errSlowRemoval)
+	ctx, cancel := context.WithTimeoutCause(ctx, recoverBudget, removal.ErrSlow)
 	defer cancel()
 	var work sync.WaitGroup
 	slots := make(chan struct{}, finishWorkers)
@@ -81,10 +87,10 @@ func (p *Provider) finish(ctx context.Context, names []string) {
 		work.Go(func() {
 			defer func() { <-slots }()
 			if ctx.Err() != nil {
-				p.removals.postpone(name)
+				p.removals.Postpone(name)
 				return
 			}
-			p.retryRemoval(ctx, name)
+			p.removals.Retry(ctx, name)
 		})
 	}
 	work.Wait()

@@ -17,9 +17,9 @@ import (
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
-// TestSecretsStayPrivate: values of the environment reach commands, and only
+// TestEnvironmentValuesArePrivateToRoot: values of the environment reach commands, and only
 // root can read them on the host.
-func TestSecretsStayPrivate(t *testing.T) {
+func TestEnvironmentValuesArePrivateToRoot(t *testing.T) {
 	config := testConfig(t)
 	p := open(t, config)
 	defer func() {
@@ -67,9 +67,9 @@ func TestSecretsStayPrivate(t *testing.T) {
 	}
 }
 
-// TestFullNetwork: where the template allows it, a sandbox has the host's
+// TestFullNetworkIsTheHosts: where the template allows it, a sandbox has the host's
 // network, and is reached in both ways all the same.
-func TestFullNetwork(t *testing.T) {
+func TestFullNetworkIsTheHosts(t *testing.T) {
 	for _, transport := range []local.Transport{local.TransportSocket, local.TransportExec} {
 		config := testConfig(t)
 		config.Transport = transport

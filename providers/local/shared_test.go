@@ -67,8 +67,8 @@ func TestWatchesAndLocksOfSharedFiles(t *testing.T) {
 	}
 }
 
-// TestMountTable: the mount table of a sandbox does not name the state directory.
-func TestMountTable(t *testing.T) {
+// TestMountTableHidesTheStateDirectory: the mount table of a sandbox does not name the state directory.
+func TestMountTableHidesTheStateDirectory(t *testing.T) {
 	config := testConfig(t)
 	p := opened(t, config)
 	createPlain(t, p, "plain")
@@ -105,9 +105,9 @@ func TestMountsBelowSharedDirectories(t *testing.T) {
 	}
 }
 
-// TestImageMountPoints: links in an image, in place of what the runtime mounts
+// TestLinksInAnImageLeadNowhere: links in an image, in place of what the runtime mounts
 // over or makes files in, lead nowhere.
-func TestImageMountPoints(t *testing.T) {
+func TestLinksInAnImageLeadNowhere(t *testing.T) {
 	p := opened(t, testConfig(t))
 	for _, point := range []string{
 		"dev", "proc", "sys", "run", ".sandgate", "workspace", "home", "home/sandbox", "tmp", "var/tmp",

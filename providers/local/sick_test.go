@@ -19,10 +19,10 @@ import (
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
-// TestSickSandbox breaks what one sandbox is made of in every way there is. A new
+// TestServerStartsBesideASandboxWithBrokenParts breaks what one sandbox is made of in every way there is. A new
 // server must start, serve the others, report that one FAILED with the reason,
 // and remove it once the cause is gone.
-func TestSickSandbox(t *testing.T) {
+func TestServerStartsBesideASandboxWithBrokenParts(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		harm func(t *testing.T, p *local.Provider, runtime string) (repair func())

@@ -42,10 +42,10 @@ func stepPool() []providers.Pool {
 	return []providers.Pool{{Template: "storm", Target: 1, Spec: stormSpec()}}
 }
 
-// TestStepFails lets each step of creations, claims and removals fail once and
+// TestStepThatFailsOrHangsAffectsNoOther lets each step of creations, claims and removals fail once and
 // hang once. The neighbour must not notice; the caller gets an error in time;
 // afterwards the name can be used and deleted, and nothing is left.
-func TestStepFails(t *testing.T) {
+func TestStepThatFailsOrHangsAffectsNoOther(t *testing.T) {
 	config := testConfig(t)
 	var current atomic.Pointer[fault]
 	p := open(t, local.WithFault(config, func(_ context.Context, at string) error {
@@ -166,10 +166,10 @@ func fillPool(t *testing.T, p *local.Provider) {
 	}
 }
 
-// TestKilledBetweenSteps kills a server right before each step of a creation, a
+// TestServerKilledBeforeAnyStepIsRecoveredFrom kills a server right before each step of a creation, a
 // claim, a removal, and of the recovery of a removal. The next one must find the
 // neighbour whole and the victim whole or not at all.
-func TestKilledBetweenSteps(t *testing.T) {
+func TestServerKilledBeforeAnyStepIsRecoveredFrom(t *testing.T) {
 	config := testConfig(t)
 	spec := stormSpec()
 	spec.Hash = "h"

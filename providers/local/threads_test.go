@@ -9,8 +9,8 @@ import (
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
-// TestThreads: programs start threads, on each kernel.
-func TestThreads(t *testing.T) {
+// TestProgramsStartThreadsOnEachKernel: programs start threads, on each kernel.
+func TestProgramsStartThreadsOnEachKernel(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
 			p := opened(t, testConfigOf(t, runtime))

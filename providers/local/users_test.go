@@ -14,9 +14,9 @@ import (
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
-// TestUserPerSandbox: each sandbox has a user of its own, also one from a pool,
+// TestEachSandboxHasAUserOfItsOwn: each sandbox has a user of its own, also one from a pool,
 // also after a restart, and names it as any machine does.
-func TestUserPerSandbox(t *testing.T) {
+func TestEachSandboxHasAUserOfItsOwn(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
 			config := testConfigOf(t, runtime)
@@ -72,9 +72,9 @@ func TestUserPerSandbox(t *testing.T) {
 	}
 }
 
-// TestUserLimits: a sandbox that uses up the kernel's limits per user leaves those
+// TestLimitsPerUserAreNotShared: a sandbox that uses up the kernel's limits per user leaves those
 // of other sandboxes alone.
-func TestUserLimits(t *testing.T) {
+func TestLimitsPerUserAreNotShared(t *testing.T) {
 	p := opened(t, testConfig(t))
 	described, err := p.Describe(t.Context())
 	if err != nil || !slices.ContainsFunc(described.Enforcement, func(e providers.Enforcement) bool { return e.Name == "kernel_limits" && e.Enforced }) {
@@ -108,9 +108,9 @@ while not os.path.exists("`+release+`"): time.sleep(0.01)
 	}
 }
 
-// TestUserIDsSurvive: the ids of running sandboxes are reclaimed when the content of
+// TestUserIDsSurviveTheLossOfRun: the ids of running sandboxes are reclaimed when the content of
 // /run is lost.
-func TestUserIDsSurvive(t *testing.T) {
+func TestUserIDsSurviveTheLossOfRun(t *testing.T) {
 	config := testConfig(t)
 	p := opened(t, config)
 	createPlain(t, p, "one")

@@ -49,7 +49,7 @@ func (s *replier) RecvMsg(any) error {
 }
 
 // All calls wait for their headers, and one reply is taken in at a time.
-func TestOneReplyAtATime(t *testing.T) {
+func TestOneReplyIsTakenInAtATime(t *testing.T) {
 	const calls = 20
 	r := &repliers{end: make(chan struct{})}
 	r.waiting.Add(calls)

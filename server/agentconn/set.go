@@ -68,10 +68,10 @@ func (s *Set) Acquire(ctx context.Context, key Key, known *providers.Info) (*Con
 	return s.find(ctx, key, known, (*Conn).beginCall)
 }
 
-// Inspect returns a live connection for a request of the server's own, which is
-// no activity of the sandbox. It must be ended with EndInspection.
-func (s *Set) Inspect(ctx context.Context, key Key) (*Conn, error) {
-	return s.find(ctx, key, nil, (*Conn).beginInspection)
+// Inspect returns a live connection for a call that is no activity of the sandbox. It
+// must be ended with EndInspection.
+func (s *Set) Inspect(ctx context.Context, key Key, known *providers.Info) (*Conn, error) {
+	return s.find(ctx, key, known, (*Conn).beginInspection)
 }
 
 func (s *Set) find(ctx context.Context, key Key, known *providers.Info, begin func(*Conn)) (*Conn, error) {

@@ -42,7 +42,7 @@ func TestDropDuringADialLeavesNoConnection(t *testing.T) {
 	for range 300 {
 		got := make(chan *Conn, 1)
 		go func() {
-			c, _ := set.Inspect(t.Context(), key)
+			c, _ := set.Inspect(t.Context(), key, nil)
 			got <- c
 		}()
 		<-opened

@@ -91,19 +91,27 @@ type reviewed struct {
 	at        time.Time
 }
 
+// Check returns an error if OpenAccounts would refuse the configuration.
+func (c AccountsConfig) Check() error {
+	if c.Audience == "" {
+		return errors.New("an audience must be given")
+	}
+	if len(c.Rules) == 0 {
+		return errors.New("at least one account must be given")
+	}
+	for _, r := range c.Rules {
+		if r.Namespace == "" || r.Name == "" {
+			return errors.New("an account needs a namespace and a name; \"*\" stands for all")
+		}
+	}
+	return nil
+}
+
 // OpenAccounts returns an authenticator for tokens of service accounts. It reads the
 // API server's keys until ctx ends.
 func OpenAccounts(ctx context.Context, cfg AccountsConfig, log *slog.Logger) (*Accounts, error) {
-	if cfg.Audience == "" {
-		return nil, errors.New("an audience must be given")
-	}
-	if len(cfg.Rules) == 0 {
-		return nil, errors.New("at least one account must be given")
-	}
-	for _, r := range cfg.Rules {
-		if r.Namespace == "" || r.Name == "" {
-			return nil, errors.New("an account needs a namespace and a name; \"*\" stands for all")
-		}
+	if err := cfg.Check(); err != nil {
+		return nil, err
 	}
 	return &Accounts{
 		cfg: cfg, keys: openClusterKeys(ctx, cfg.Keys, log), signatures: newSignatureSlots(),

@@ -174,7 +174,7 @@ func TestAccountsReviewOnlyWhatMayBeValid(t *testing.T) {
 }
 
 // While the API server's keys can't be read, a review decides.
-func TestAccountsWithoutKeys(t *testing.T) {
+func TestReviewDecidesWithoutKeys(t *testing.T) {
 	s := newAPIServer(t, Review{Authenticated: true, User: accountPrefix + "ci:runner"})
 	a := openAccounts(t, s, func(context.Context) ([]byte, error) { return nil, errors.New("forbidden") })
 	if p, err := ask(t.Context(), a, accountToken(t, s, "ci:runner", "sandgate", time.Hour)); err != nil || p.Tenant != "build" {
@@ -216,7 +216,7 @@ func TestAccountsForgedTokensTakeNoReview(t *testing.T) {
 }
 
 // Answers count for reviewAge, and for reviewGrace while there is no new one.
-func TestAccountsRemember(t *testing.T) {
+func TestReviewsAreRememberedForATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		valid := Review{Authenticated: true, User: accountPrefix + "ci:runner"}
 		s := newAPIServer(t, valid)
@@ -259,7 +259,7 @@ func TestAccountsRemember(t *testing.T) {
 }
 
 // Calls with one token share a review, and reviews are bounded.
-func TestAccountsBound(t *testing.T) {
+func TestCallsWithOneTokenShareABoundedReview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAPIServer(t, Review{Authenticated: true, User: accountPrefix + "ci:runner"})
 		s.hold = make(chan struct{})

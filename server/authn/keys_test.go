@@ -64,7 +64,7 @@ func TestKeysRotateUnderLoad(t *testing.T) {
 
 // Keys count for a day while the issuer does not answer, and a withdrawn key counts
 // for no longer than the interval of fetches.
-func TestKeyAge(t *testing.T) {
+func TestKeysOutliveTheirIssuerForADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)

@@ -80,14 +80,11 @@ type verifiedToken struct {
 // OpenOIDC returns an authenticator for the tokens of these issuers. It fetches
 // their keys until ctx ends, and does not wait for them: an issuer may be down.
 func OpenOIDC(ctx context.Context, issuers []IssuerConfig, log *slog.Logger) (*OIDC, error) {
+	if err := CheckIssuers(issuers); err != nil {
+		return nil, err
+	}
 	o := &OIDC{issuers: make(map[string]*issuer), verified: newCache[verifiedToken](), slots: newSignatureSlots()}
 	for _, c := range issuers {
-		if err := c.check(); err != nil {
-			return nil, fmt.Errorf("issuer %q: %w", c.URL, err)
-		}
-		if o.issuers[c.URL] != nil {
-			return nil, fmt.Errorf("issuer %q is configured twice", c.URL)
-		}
 		if c.ClockSkew == 0 {
 			c.ClockSkew = defaultClockSkew
 		}
@@ -97,6 +94,21 @@ func OpenOIDC(ctx context.Context, issuers []IssuerConfig, log *slog.Logger) (*O
 		i.keys = openKeys(ctx, i.URL, newHTTPClient(i.Authorities), log)
 	}
 	return o, nil
+}
+
+// CheckIssuers returns an error if OpenOIDC would refuse these issuers.
+func CheckIssuers(issuers []IssuerConfig) error {
+	seen := make(map[string]bool)
+	for _, c := range issuers {
+		if err := c.check(); err != nil {
+			return fmt.Errorf("issuer %q: %w", c.URL, err)
+		}
+		if seen[c.URL] {
+			return fmt.Errorf("issuer %q is configured twice", c.URL)
+		}
+		seen[c.URL] = true
+	}
+	return nil
 }
 
 func (c IssuerConfig) check() error {

@@ -119,7 +119,7 @@ func TestForgedTokensDoNotFloodTheIssuer(t *testing.T) {
 
 // An issuer that is down at the start refuses no one for ever, and one that goes
 // down later refuses no one whose key is known.
-func TestIssuerDown(t *testing.T) {
+func TestIssuerThatIsDownRefusesNoKnownKey(t *testing.T) {
 	t.Parallel()
 	i := newTestIssuer(t)
 	i.setDown(true)

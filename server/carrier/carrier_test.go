@@ -111,7 +111,7 @@ func TestRefusals(t *testing.T) {
 
 // Beyond the bound of all sandboxes together a connection is refused, with that reason,
 // and each that ends makes room for another.
-func TestSharedLimit(t *testing.T) {
+func TestSharedLimitRefusesAndMakesRoom(t *testing.T) {
 	port := echo(t)
 	h := start(t, 100, allow(port))
 	stream := h.hold(t)
@@ -157,7 +157,7 @@ func TestQuestions(t *testing.T) {
 }
 
 // New rules cut what they do not allow, and only that.
-func TestUpdate(t *testing.T) {
+func TestUpdateCutsOnlyWhatNewRulesForbid(t *testing.T) {
 	one, two := echo(t), echo(t)
 	h := start(t, 4, allow(one), allow(two))
 	stream := h.hold(t)
@@ -185,7 +185,7 @@ func TestUpdate(t *testing.T) {
 
 // A sandbox that cannot be looked up when the configuration changes has no connection,
 // until its stream is opened again.
-func TestRefreshFails(t *testing.T) {
+func TestSandboxThatCannotBeLookedUpHasNoConnection(t *testing.T) {
 	port := echo(t)
 	h := start(t, 4, allow(port))
 	stream := h.hold(t)
@@ -208,7 +208,7 @@ func TestRefreshFails(t *testing.T) {
 // An agent that ends its stream, and keeps its connection, does not get back the
 // rules that the sandbox had when it connected. Nor does an update that comes late
 // bring back rules that another has replaced.
-func TestOldRules(t *testing.T) {
+func TestReopenedStreamDoesNotGetOldRules(t *testing.T) {
 	h := start(t, 4, allow(443))
 	stream := h.hold(t)
 	old := h.setRules(t, allow(443))
@@ -227,7 +227,7 @@ func TestOldRules(t *testing.T) {
 }
 
 // A stream that breaks is opened again, and its connections end.
-func TestAgentBreaks(t *testing.T) {
+func TestBrokenAgentStreamIsReopened(t *testing.T) {
 	port := echo(t)
 	h := start(t, 4, allow(port))
 	stream := h.hold(t)
@@ -244,7 +244,7 @@ func TestAgentBreaks(t *testing.T) {
 }
 
 // A holder leaves when its sandbox is gone, and comes back with Hold.
-func TestSandboxGoes(t *testing.T) {
+func TestHolderLeavesWhenItsSandboxIsGone(t *testing.T) {
 	h := start(t, 4, allow(1))
 	h.hold(t)
 	h.delete()
@@ -263,9 +263,9 @@ func TestSandboxGoes(t *testing.T) {
 	h.hold(t)
 }
 
-// TestShare: a server holds what is its own, applies rules that another server has
+// TestServerHoldsItsShareOfSandboxes: a server holds what is its own, applies rules that another server has
 // changed, and leaves what became another's once nothing is open.
-func TestShare(t *testing.T) {
+func TestServerHoldsItsShareOfSandboxes(t *testing.T) {
 	port := echo(t)
 	h := start(t, 4, allow(port))
 	h.carrier.handover = 0
@@ -351,7 +351,7 @@ func TestOtherNetworkMode(t *testing.T) {
 
 // An agent that announces without end gets refusals, of which few are recorded, at
 // a bounded pace. So it is with allowed names that do not exist.
-func TestManyDenials(t *testing.T) {
+func TestDenialsAreRecordedAtABoundedPace(t *testing.T) {
 	h := start(t, 1, allow(443))
 	stream := h.hold(t)
 	const n = 200

@@ -153,7 +153,7 @@ func (h *holder) connect(ctx context.Context) (*agentconn.Conn, error) {
 		return nil, err
 	}
 	defer h.carrier.dials.Release()
-	return h.carrier.cfg.Agents.Inspect(ctx, h.key)
+	return h.carrier.cfg.Agents.Inspect(ctx, h.key, nil)
 }
 
 // compile returns the sandbox's policy, or one that allows nothing.

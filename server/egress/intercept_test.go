@@ -258,7 +258,7 @@ func TestAuthority(t *testing.T) {
 }
 
 // Names cannot be shifted from one part to the next, and old ones are forgotten.
-func TestAuthorities(t *testing.T) {
+func TestAuthorityNamesAreNotAmbiguous(t *testing.T) {
 	if _, err := NewAuthorities([]byte("short")); err == nil {
 		t.Error("a short secret")
 	}

@@ -45,9 +45,9 @@ func (i *intercepted) onlyOK(t testing.TB) {
 	i.policy = compile(t, template(at(rule, port), at(cidrs("127.0.0.0/8"), port)))
 }
 
-// TestInterceptLies: whatever a program sends, the upstream gets requests for the
+// TestInterceptedRequestsReachOnlyTheAllowedName: whatever a program sends, the upstream gets requests for the
 // asked name and the allowed paths only, each with the secret.
-func TestInterceptLies(t *testing.T) {
+func TestInterceptedRequestsReachOnlyTheAllowedName(t *testing.T) {
 	log := &seenRequests{}
 	i := newIntercepted(t, log)
 	i.onlyOK(t)
@@ -125,9 +125,9 @@ func TestInterceptLies(t *testing.T) {
 	}
 }
 
-// TestInterceptCoalescing: a connection of HTTP/2 carries requests for one name,
+// TestInterceptedHTTP2IsForOneName: a connection of HTTP/2 carries requests for one name,
 // also where the authority has another one.
-func TestInterceptCoalescing(t *testing.T) {
+func TestInterceptedHTTP2IsForOneName(t *testing.T) {
 	log := &seenRequests{}
 	i := newIntercepted(t, log)
 	i.onlyOK(t)
@@ -193,9 +193,9 @@ func TestInterceptHostileUpstreams(t *testing.T) {
 	}
 }
 
-// TestInterceptStreams: bytes of a body pass both ways before the request or the
+// TestInterceptedBodiesStreamBothWays: bytes of a body pass both ways before the request or the
 // response has ended, and trailers follow, as gRPC needs.
-func TestInterceptStreams(t *testing.T) {
+func TestInterceptedBodiesStreamBothWays(t *testing.T) {
 	i := newIntercepted(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "Grpc-Status")
 		control := http.NewResponseController(w)

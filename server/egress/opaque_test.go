@@ -56,9 +56,9 @@ func statusOfHTTP2(t *testing.T, conn io.ReadWriter, scheme, host, target string
 	}
 }
 
-// TestOpaqueTargets: a request whose target is not a path does not reach the
+// TestTargetThatIsNoPathIsRefused: a request whose target is not a path does not reach the
 // upstream, which could take it for one of another host.
-func TestOpaqueTargets(t *testing.T) {
+func TestTargetThatIsNoPathIsRefused(t *testing.T) {
 	log := &seenRequests{}
 	i := newIntercepted(t, log)
 	dialer, policy, plain := server(t, log)

@@ -64,9 +64,9 @@ func FuzzClassify(f *testing.F) {
 	})
 }
 
-// TestClassifyLenient has request lines that net/http refuses and that Python's
+// TestLenientRequestLinesAreClassified has request lines that net/http refuses and that Python's
 // http.server, for one, answers.
-func TestClassifyLenient(t *testing.T) {
+func TestLenientRequestLinesAreClassified(t *testing.T) {
 	for first, want := range map[string]protocol{
 		"GET /\x01 HTTP/1.1\r\n": speaksHTTP, "get /\x00 HTTP/1.1\r\n": speaksHTTP, "GET\f/\fHTTP/1.1\r\n": speaksHTTP,
 		"GET\x1c/ HTTP/1.1\r\n": speaksHTTP, "GET\x85/\xa0HTTP/1.1\r\n": speaksHTTP, "\x85GET / HTTP/1.1\r\n": speaksHTTP,

@@ -89,7 +89,7 @@ func documentedCodes(t *testing.T) map[string]string {
 
 // Every sentinel of package providers has exactly one row. The list of
 // sentinels is read from the source, so that a new one cannot be forgotten.
-func TestSentinelsAreMapped(t *testing.T) {
+func TestEverySentinelHasOneRow(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "../../providers/errors.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -93,3 +93,17 @@ func Clip(s string, n int) string {
 	}
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
+
+// StatusReason returns the reason of an error that is a status, such as
+// "SANDBOX_NOT_FOUND", and "" if it has none.
+func StatusReason(err error) string {
+	if err == nil {
+		return ""
+	}
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			return info.GetReason()
+		}
+	}
+	return ""
+}

@@ -25,7 +25,7 @@ func TestBacklogShare(t *testing.T) {
 }
 
 // Each of a backlog that is larger than the sample has its chance.
-func TestBacklogSamplesAll(t *testing.T) {
+func TestLargeBacklogIsSampledFairly(t *testing.T) {
 	b := backlog{random: rand.New(rand.NewPCG(1, 2)).IntN}
 	for i := range 3 * lateMost {
 		b.add(providers.Info{Name: fmt.Sprint(i)})

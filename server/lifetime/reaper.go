@@ -307,7 +307,7 @@ const inUse = time.Duration(-1)
 // clock. A sandbox with a running
 // command, or with a call through this server, is in use.
 func (r *Reaper) idleTime(ctx context.Context, key agentconn.Key) (time.Duration, error) {
-	c, err := r.cfg.Agents.Inspect(ctx, key)
+	c, err := r.cfg.Agents.Inspect(ctx, key, nil)
 	if err != nil {
 		return 0, err
 	}

@@ -15,7 +15,7 @@ import (
 
 // The largest error fits into the 8 KiB that C-core clients read, with its
 // reason.
-func TestErrorsFitIntoATrailer(t *testing.T) {
+func TestLargestErrorFitsIntoATrailer(t *testing.T) {
 	text := strings.Repeat("é", 4_000)
 	f := fault.New(sandboxv1.ErrorReason_ERROR_REASON_PATH_INVALID, "%s", text)
 	var v Violations

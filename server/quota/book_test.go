@@ -1,13 +1,11 @@
 package quota
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,127 +18,9 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// substrate is a provider that only counts.
-type substrate struct {
-	providers.Provider
-	mu        sync.Mutex
-	sandboxes map[string]providers.Info
-	most      map[string]int // at the same time, by tenant
-	lists     atomic.Int32
-	document  []byte
-	conflicts func() bool // another process has changed the document: again
-}
-
-func newSubstrate() *substrate {
-	return &substrate{sandboxes: make(map[string]providers.Info), most: make(map[string]int)}
-}
-
-func (s *substrate) ChangeLedger(ctx context.Context, _ string, change func([]byte) ([]byte, error)) error {
-	for {
-		s.mu.Lock()
-		old := bytes.Clone(s.document)
-		s.mu.Unlock()
-		now, err := change(old)
-		if err != nil || now == nil {
-			return err
-		}
-		s.mu.Lock()
-		done := bytes.Equal(old, s.document) && (s.conflicts == nil || !s.conflicts())
-		if done {
-			s.document = now
-		}
-		s.mu.Unlock()
-		if done || ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-	}
-}
-
-func (s *substrate) Get(_ context.Context, name string) (providers.Info, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	info, ok := s.sandboxes[name]
-	if !ok {
-		return info, providers.ErrNotFound
-	}
-	return info, nil
-}
-
-func (s *substrate) List(_ context.Context, _ providers.Query) (providers.Page, error) {
-	s.lists.Add(1)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var page providers.Page
-	for _, info := range s.sandboxes {
-		page.Sandboxes = append(page.Sandboxes, info)
-	}
-	return page, nil
-}
-
-func (s *substrate) Create(_ context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	info, ok := s.sandboxes[name]
-	if !ok {
-		info = providers.Info{Name: name, Spec: spec, Incarnation: fmt.Sprint(rand.Int())}
-		s.sandboxes[name] = info
-	}
-	for _, tenant := range []string{"", spec.Tenant} {
-		s.most[tenant] = max(s.most[tenant], s.count(tenant))
-	}
-	return info, nil, nil
-}
-
-func (s *substrate) Delete(_ context.Context, name string, _ providers.Condition) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.sandboxes, name)
-	return nil
-}
-
-// count needs s.mu. Empty: all tenants'.
-func (s *substrate) count(tenant string) int {
-	n := 0
-	for _, info := range s.sandboxes {
-		if tenant == "" || info.Spec.Tenant == tenant {
-			n++
-		}
-	}
-	return n
-}
-
-func newBook(s *substrate, c Config) *Book { return NewBook(s, c, time.Minute) }
-
-func specOf(tenant, principal string, memory int64) providers.Spec {
-	return providers.Spec{Tenant: tenant, Principal: principal, Resources: providers.Resources{MemoryBytes: memory}}
-}
-
-// create creates a sandbox as the server does.
-func create(t testing.TB, s *substrate, b *Book, name string, spec providers.Spec) error {
-	t.Helper()
-	if err := b.Reserve(t.Context(), name, spec); err != nil {
-		return err
-	}
-	info, _, err := s.Create(t.Context(), name, spec)
-	b.Settle(name, info.Incarnation)
-	return err
-}
-
-func remove(s *substrate, b *Book, name string) {
-	info, err := s.Get(context.Background(), name)
-	if err == nil && s.Delete(context.Background(), name, providers.Condition{}) == nil {
-		b.Forget(name, info.Incarnation)
-	}
-}
-
-func isBeyond(err error, quota, scope string) bool {
-	var e *Exceeded
-	return errors.As(err, &e) && e.Quota == quota && e.Owner.Scope() == scope
-}
-
 // 200 creations at once over three servers and a ledger with conflicts: as many
 // succeed as may.
-func TestExactOverServers(t *testing.T) {
+func TestQuotaIsExactOverThreeServers(t *testing.T) {
 	const limit, calls = 50, 200
 	s := newSubstrate()
 	s.conflicts = func() bool { return rand.N(4) == 0 }
@@ -178,7 +58,7 @@ func TestExactOverServers(t *testing.T) {
 
 // Whatever servers create, delete and give up, a quota holds at each moment; and once
 // all is written, all of it can be used.
-func TestNeverBeyond(t *testing.T) {
+func TestQuotaHoldsAtEachMoment(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		limit := rapid.Int64Range(1, 4).Draw(rt, "limit")
 		s := newSubstrate()
@@ -301,7 +181,7 @@ func TestSums(t *testing.T) {
 
 // The rate of creations holds over servers and restarts, and does not count what
 // exists.
-func TestCreationRate(t *testing.T) {
+func TestCreationRateHoldsOverServersAndRestarts(t *testing.T) {
 	s := newSubstrate()
 	config := Config{Principal: Limits{CreationsPerMinute: 3}}
 	one, two := newBook(s, config), newBook(s, config)
@@ -328,7 +208,7 @@ func TestCreationRate(t *testing.T) {
 }
 
 // One listing suffices for many creations, also where servers alternate.
-func TestFewListings(t *testing.T) {
+func TestOneListingSufficesForManyCreations(t *testing.T) {
 	s := newSubstrate()
 	config := Config{MaxSandboxes: 1000}
 	books := []*Book{newBook(s, config), newBook(s, config)}
@@ -343,7 +223,7 @@ func TestFewListings(t *testing.T) {
 }
 
 // A reservation whose caller gave up is none.
-func TestCancelled(t *testing.T) {
+func TestCancelledReservationDoesNotCount(t *testing.T) {
 	s := newSubstrate()
 	b := newBook(s, Config{MaxSandboxes: 1})
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -360,7 +240,7 @@ func TestCancelled(t *testing.T) {
 
 // A creation whose caller gives up while another call writes its reservation leaves
 // nothing that counts.
-func TestCancelledWhileWritten(t *testing.T) {
+func TestReservationCancelledDuringAWriteDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSubstrate()
 		b := newBook(s, Config{MaxSandboxes: 1})
@@ -395,7 +275,7 @@ func TestCancelledWhileWritten(t *testing.T) {
 }
 
 // What is settled while the document is written is written next.
-func TestSettledWhileWritten(t *testing.T) {
+func TestReservationSettledDuringAWriteIsWrittenNext(t *testing.T) {
 	s := newSubstrate()
 	b, other := newBook(s, Config{MaxSandboxes: 1}), newBook(s, Config{MaxSandboxes: 1})
 	if err := b.Reserve(t.Context(), "a", specOf("one", "", 0)); err != nil {
@@ -419,7 +299,7 @@ func TestSettledWhileWritten(t *testing.T) {
 
 // A sandbox counts whose server died after its creation, and whose entry expired before
 // others read it.
-func TestExpiredUnread(t *testing.T) {
+func TestSandboxOfAnExpiredEntryCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSubstrate()
 		b, dies := newBook(s, Config{MaxSandboxes: 1}), newBook(s, Config{MaxSandboxes: 1})
@@ -438,7 +318,7 @@ func TestExpiredUnread(t *testing.T) {
 
 // New quotas apply to the next creation, and to sandboxes that nobody counted
 // before.
-func TestConfigure(t *testing.T) {
+func TestNewQuotasApplyToTheNextCreation(t *testing.T) {
 	s := newSubstrate()
 	b := newBook(s, Config{})
 	for i := range 3 {
@@ -453,44 +333,6 @@ func TestConfigure(t *testing.T) {
 	b.Configure(Config{MaxSandboxes: 4})
 	if err := create(t, s, b, "more", specOf("t", "", 0)); err != nil {
 		t.Errorf("a greater one: %v", err)
-	}
-}
-
-func TestStreams(t *testing.T) {
-	s := NewStreams(Config{Tenant: Limits{MaxStreams: 2}, Principal: Limits{CommandsPerMinute: 2}})
-	now := time.Now()
-	s.now = func() time.Time { return now }
-	a, b := Owner{"one", "a"}, Owner{"one", "b"}
-	enter := func(o Owner) func() {
-		t.Helper()
-		leave, err := s.Enter(o, true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return leave
-	}
-	first, second := enter(a), enter(b)
-	if _, err := s.Enter(b, false); !isBeyond(err, maxStreams, "tenant") {
-		t.Errorf("a third stream: %v", err)
-	}
-	enter(Owner{"two", "a"})()
-	first()
-	enter(a)()
-	if _, err := s.Enter(a, true); !isBeyond(err, commandsPerMinute, "principal") {
-		t.Errorf("a third command: %v", err)
-	}
-	if used := s.used(a, commandsPerMinute); used != 2 {
-		t.Errorf("used %d", used)
-	}
-	now = now.Add(30 * time.Second)
-	enter(a)()
-	second()
-	now = now.Add(time.Hour)
-	enter(a)()
-	now = now.Add(time.Minute)
-	enter(b)()
-	if len(s.running) != 0 {
-		t.Errorf("left: %v", s.running)
 	}
 }
 

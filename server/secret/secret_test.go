@@ -114,7 +114,7 @@ func TestCheck(t *testing.T) {
 }
 
 // A changed file counts at the next use, and one that is gone ends the use.
-func TestRotation(t *testing.T) {
+func TestChangedSecretFileCountsAtTheNextUse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	s, err := New([]Entry{{Name: "git", Tenants: []string{"a"}, Hosts: []string{"*"}, File: path}})
 	if err != nil {

@@ -94,3 +94,9 @@ func Duration(d time.Duration) *durationpb.Duration {
 	}
 	return durationpb.New(d)
 }
+
+// ExitReason names the end of a command in logs, records and metrics, such as
+// "TIMED_OUT".
+func ExitReason(e *sandboxv1.Exited) string {
+	return strings.TrimPrefix(e.GetReason().String(), "EXIT_REASON_")
+}

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// TestSilentConnections: the number of silent connections is bounded, and they do not
+// TestSilentConnectionsKeepNoPeerOut: the number of silent connections is bounded, and they do not
 // keep out peers with the secret.
-func TestSilentConnections(t *testing.T) {
+func TestSilentConnectionsKeepNoPeerOut(t *testing.T) {
 	s := NewSecret()
 	address, _ := serve(t, s)
 	var silent []net.Conn
@@ -115,8 +115,8 @@ func TestAcceptGoesOnWhenThereIsRoomAgain(t *testing.T) {
 	}
 }
 
-// TestBrokenHandshakes: whatever is sent, it is refused, and nothing panics.
-func TestBrokenHandshakes(t *testing.T) {
+// TestBrokenHandshakesAreRefused: whatever is sent, it is refused, and nothing panics.
+func TestBrokenHandshakesAreRefused(t *testing.T) {
 	s := NewSecret()
 	config, err := s.config(dialer, listener)
 	if err != nil {

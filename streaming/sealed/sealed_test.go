@@ -228,8 +228,8 @@ func TestUnauthenticatedPeersAreRejected(t *testing.T) {
 	_ = c.Close()
 }
 
-// TestTheWrongOneAnswers: the address belongs to another process.
-func TestTheWrongOneAnswers(t *testing.T) {
+// TestAnotherProcessAtTheAddressIsRejected: the address belongs to another process.
+func TestAnotherProcessAtTheAddressIsRejected(t *testing.T) {
 	answer := func(ctx context.Context, t *testing.T, with func(net.Conn)) error {
 		t.Helper()
 		l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -108,7 +108,7 @@ func alive(id, mark string) bool {
 }
 
 // Ctrl-C kills the command with all its descendants, at once.
-func TestInterrupt(t *testing.T) {
+func TestInterruptKillsTheCommandAndItsDescendants(t *testing.T) {
 	need(t)
 	id := shared.create(t)
 	cmd := shared.command(t.Context(), "exec", id, "-c", "echo ready; setsid sleep 4711 & sleep 4711")
@@ -134,7 +134,7 @@ func TestInterrupt(t *testing.T) {
 
 // A program that is killed cannot kill its command: the command ends after its grace
 // period.
-func TestKilledCaller(t *testing.T) {
+func TestCommandEndsAfterTheGraceOfAKilledCaller(t *testing.T) {
 	need(t)
 	id := shared.create(t)
 	cmd := shared.command(t.Context(), "exec", "--grace", "6s", id, "-c", "echo ready; setsid sleep 4712 & sleep 4712")
@@ -180,7 +180,7 @@ func TestDetached(t *testing.T) {
 }
 
 // A broken pipe ends the program and the command.
-func TestReaderThatGoesAway(t *testing.T) {
+func TestBrokenOutputPipeEndsProgramAndCommand(t *testing.T) {
 	need(t)
 	id := shared.create(t)
 	cmd := shared.command(t.Context(), "exec", id, "-c", "yes 4714")

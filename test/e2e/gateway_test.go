@@ -80,8 +80,8 @@ func created(t *testing.T, client *sandgate.Client) *sandgate.Sandbox {
 	return box
 }
 
-// TestGateway puts an HTTP/2 reverse proxy between client and server.
-func TestGateway(t *testing.T) {
+// TestReverseProxyCarriesEveryCall puts an HTTP/2 reverse proxy between client and server.
+func TestReverseProxyCarriesEveryCall(t *testing.T) {
 	need(t)
 	s, token := guarded(t)
 	g := gateway.Start(t, s.address)
@@ -136,9 +136,9 @@ func TestGateway(t *testing.T) {
 	})
 }
 
-// TestGatewayTimeout has a gateway that gives up on streams after two seconds of
+// TestGatewayThatEndsSilentStreams has a gateway that gives up on streams after two seconds of
 // silence.
-func TestGatewayTimeout(t *testing.T) {
+func TestGatewayThatEndsSilentStreams(t *testing.T) {
 	need(t)
 	s, token := guarded(t)
 	client := through(t, gateway.Start(t, s.address, "24h", "2s"), token)

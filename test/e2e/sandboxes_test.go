@@ -69,7 +69,7 @@ func TestRemove(t *testing.T) {
 
 // Sandboxes and running commands survive the death of the server, and the caller of a
 // running command does not notice it.
-func TestServerKilled(t *testing.T) {
+func TestRunningCommandsSurviveAKilledServer(t *testing.T) {
 	need(t)
 	s, err := serve(t.TempDir())
 	if err != nil {
@@ -140,7 +140,7 @@ func TestCopyOverRestart(t *testing.T) {
 }
 
 // The same id of two tenants names two sandboxes, and neither tenant sees the other's.
-func TestTenants(t *testing.T) {
+func TestSameIDOfTwoTenantsIsTwoSandboxes(t *testing.T) {
 	need(t)
 	dir := t.TempDir()
 	tokens := filepath.Join(dir, "tokens.yaml")

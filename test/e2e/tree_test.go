@@ -76,9 +76,9 @@ func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:]
 
 func hidden(name string) bool { return strings.HasPrefix(name, ".") }
 
-// TestTree compares the results of the file calls for 100 000 files, through the whole
+// TestFileCallsOnALargeTreeMatchTheReference compares the results of the file calls for 100 000 files, through the whole
 // stack, with those of the plainest code that could compute them.
-func TestTree(t *testing.T) {
+func TestFileCallsOnALargeTreeMatchTheReference(t *testing.T) {
 	need(t)
 	client, err := sandgate.NewClient(t.Context(), sandgate.WithAddress(shared.address))
 	if err != nil {

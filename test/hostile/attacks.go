@@ -31,6 +31,7 @@ while True: x.append(bytearray(1 << 20))'; sleep 600`)},
 	{"disk", script(`while :; do dd if=/dev/zero of=/workspace/full bs=1M 2>/dev/null; rm -f /workspace/full; done`)},
 	{"cgroups", script(`i=0; while :; do i=$((i+1)); mkdir /.sandgate/cgroup/x$i 2>/dev/null; done`)},
 	{"output that is read", script(`yes`)},
+	{"output that is not read, 100 streams", unreadOutput},
 	{"file watches, queues, pipes and descriptors", script(`python3 -c '
 import ctypes, os, time
 libc, held = ctypes.CDLL(None), []
@@ -76,6 +77,39 @@ func script(text string) func(context.Context, *host, func()) error {
 		}
 		return ctx.Err()
 	}
+}
+
+// unreadOutput runs commands with more output than fits between them and their callers,
+// who read none of it.
+func unreadOutput(ctx context.Context, h *host, begun func()) error {
+	const streams, sandboxes = 100, 8 // the window of a sandbox's connection holds 16 streams
+	var held []*sandgate.Process
+	defer func() {
+		for _, process := range held {
+			process.Close()
+		}
+	}()
+	for range sandboxes {
+		box, err := h.sandbox(ctx, "a")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = box.Delete(context.WithoutCancel(ctx)) }()
+		for range (streams + sandboxes - 1) / sandboxes {
+			client, err := h.client(ctx, "a") // a connection, and so a window, of its own
+			if err != nil {
+				return err
+			}
+			process, err := client.Sandbox(box.ID()).Start(ctx, sandgate.ExecuteRequest{Shell: "head -c 4194304 /dev/zero; sleep 600"})
+			if err != nil {
+				return err
+			}
+			held = append(held, process)
+		}
+	}
+	begun()
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // refusedCalls makes calls with a wrong token from 16 connections.

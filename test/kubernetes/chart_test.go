@@ -36,6 +36,8 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		{"transport=by-foot", "transport"},
 		{"image.digest=latest", "digest"},
 		{"adminListen=:9090", "adminListen"},
+		{"preview.domain=preview.example.com", "auth.specSecretName"},
+		{"preview.domain=*.example.com,auth.specSecretName=spec", "/preview/domain"},
 		{"hostNetwork=true", "agentFrom is required"},
 		{"hostNetwork=true,transport=pod-ip", "agentFrom is required"},
 		{"tls.secretName=", "tls.secretName is required"},
@@ -43,6 +45,11 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		{"sandboxes.namespace=here,sandboxes.createNamespace=false", "the release's own"},
 		{"sandboxes.namespacePerSandbox=true,provider=agentsandbox", "namespacePerSandbox"},
 		{"service.type=LoadBalancer", "networkPolicy.clients is required"},
+		{"monitoring.podMonitor.enabled=true", "adminListen is required"},
+		{"monitoring.prometheusRule.enabled=true", "adminListen is required"},
+		{"monitoring.podMonitor.enabled=true,adminListen=0.0.0.0:9090", "networkPolicy.monitors is required"},
+		{"monitoring.podmonitor.enabled=true", "podmonitor"},
+		{"autoscaling.enabled=true,autoscaling.maxReplicas=1", "autoscaling.maxReplicas must not be less"},
 	} {
 		if out, err := render(t, "--set", c.set); err == nil || !strings.Contains(out, c.says) {
 			t.Errorf("%s: %v: %.300s", c.set, err, out)
@@ -65,7 +72,7 @@ func TestChartValues(t *testing.T) {
 				"kind: NetworkPolicy\n", "- {key: kubernetes.io/metadata.name, operator: NotIn, values: [here-sandboxes]}\n", "- 169.254.0.0/16\n",
 				"kind: PodDisruptionBudget\n", `- {name: GOMEMLIMIT, value: "483183820"}` + "\n", "topologyKey: kubernetes.io/hostname\n",
 			},
-			[]string{"ClusterRole", "ValidatingAdmissionPolicy", "strategy:", "admin", "spec-secret"},
+			[]string{"ClusterRole", "ValidatingAdmissionPolicy", "strategy:", "admin", "spec-secret", "monitoring.coreos.com", "HorizontalPodAutoscaler", "dashboard"},
 		},
 		{"one replica", "replicas=1", nil, []string{"PodDisruptionBudget"}},
 		{
@@ -89,10 +96,27 @@ func TestChartValues(t *testing.T) {
 			[]string{"tcpSocket"},
 		},
 		{
+			"URLs", "preview.domain=preview.example.com,auth.specSecretName=spec",
+			[]string{
+				"- --preview-listen=0.0.0.0:7780\n", "- --preview-domain=preview.example.com\n", "- --preview-behind-proxy\n",
+				"- {name: preview, port: 7780, targetPort: preview}\n", "- {name: preview, containerPort: 7780}\n", "- {port: preview, protocol: TCP}\n",
+			},
+			nil,
+		},
+		{
 			"a namespace for each sandbox", "sandboxes.namespacePerSandbox=true",
 			[]string{"kind: ClusterRole\n", "kind: ValidatingAdmissionPolicy\n", `request.userInfo.username == "system:serviceaccount:here:sandgate"`}, nil,
 		},
 		{"a namespace that is there", "sandboxes.createNamespace=false,sandboxes.namespace=there", []string{"namespace: there\n"}, []string{"kind: Namespace\n"}},
+		{
+			"monitoring", "adminListen=0.0.0.0:9090,networkPolicy.enabled=false,monitoring.podMonitor.enabled=true,monitoring.podMonitor.labels.team=a," +
+				"monitoring.prometheusRule.enabled=true,monitoring.dashboard.enabled=true",
+			[]string{
+				"kind: PodMonitor\n", "- port: admin\n", "interval: 30s\n", "team: a\n", "kind: PrometheusRule\n", "- alert: SandgateProviderDown\n",
+				`summary: "The provider of {{ $labels.instance }} does not work"` + "\n", "name: sandgate-dashboard\n", `grafana_dashboard: "1"` + "\n", `"title": "Sandgate",` + "\n",
+			}, nil,
+		},
+		{"autoscaling", "autoscaling.enabled=true,replicas=1", []string{"kind: HorizontalPodAutoscaler\n", "minReplicas: 2\n", "kind: PodDisruptionBudget\n"}, []string{"\nreplicas:"}},
 		{"no limit of memory", "resources.limits=null", nil, []string{"GOMEMLIMIT"}},
 		{"the other provider", "provider=agentsandbox", nil, []string{"sandgate.dev/network"}},
 	} {

@@ -22,6 +22,7 @@ import (
 	"github.com/sandgate/sandgate/providers"
 	raw "github.com/sandgate/sandgate/providers/kubernetes"
 	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/listen"
 	"github.com/sandgate/sandgate/server/policy"
 )
 
@@ -55,7 +56,7 @@ func startProxyServer(t *testing.T, config raw.Config, ports ...uint32) *proxySe
 		t.Fatal(errors.Join(err, provider.Close()))
 	}
 	r := &proxyServer{address: "unix://" + filepath.Join(t.TempDir(), "s.sock")}
-	l, err := server.Listen(t.Context(), r.address)
+	l, err := listen.Open(t.Context(), r.address)
 	if err != nil {
 		t.Fatal(err)
 	}

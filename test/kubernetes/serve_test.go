@@ -8,6 +8,7 @@ import (
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
 	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/listen"
 )
 
 // serve runs a server in this process, and returns a client of it.
@@ -18,7 +19,7 @@ func serve(t *testing.T, config server.Config) *sandgate.Client {
 		t.Fatal(err)
 	}
 	address := "unix://" + filepath.Join(t.TempDir(), "s.sock")
-	l, err := server.Listen(t.Context(), address)
+	l, err := listen.Open(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,9 +33,9 @@ print(len(held), flush=True)
 time.sleep(600)
 `
 
-// TestConnectionsBound: of 2 000 intercepted connections of one sandbox the server
+// TestInterceptedConnectionsAreBoundedPerSandbox: of 2 000 intercepted connections of one sandbox the server
 // holds 256, in bounded memory, and another sandbox is not affected.
-func TestConnectionsBound(t *testing.T) {
+func TestInterceptedConnectionsAreBoundedPerSandbox(t *testing.T) {
 	s := startSecrets(t, "runc")
 	other := s.create(
 		&sandboxv1.EgressRule{Hosts: []string{"api.example"}, Ports: []uint32{s.port}, Secret: &sandboxv1.EgressSecret{Name: "token"}},

@@ -13,8 +13,8 @@ import (
 	"github.com/sandgate/sandgate/providers/docker"
 )
 
-// TestDocker needs a daemon, which "make test-docker" starts.
-func TestDocker(t *testing.T) {
+// TestNetworkConformanceOnDocker needs a daemon, which "make test-docker" starts.
+func TestNetworkConformanceOnDocker(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		transport docker.Transport

@@ -24,6 +24,8 @@ import (
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local"
 	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/audit"
+	"github.com/sandgate/sandgate/server/listen"
 	"github.com/sandgate/sandgate/server/policy"
 )
 
@@ -70,9 +72,9 @@ type substrate interface {
 type opener func(ctx context.Context, dir, agent string, logger *slog.Logger) (substrate, error)
 
 // auditLog collects records.
-type auditLog struct{ records chan server.AuditRecord }
+type auditLog struct{ records chan audit.Record }
 
-func (a *auditLog) Audit(_ context.Context, r server.AuditRecord) error {
+func (a *auditLog) Audit(_ context.Context, r audit.Record) error {
 	if r.Operation == "Egress" {
 		select {
 		case a.records <- r:
@@ -111,7 +113,7 @@ func startWith(t *testing.T, options json.RawMessage, change func(*server.Config
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &testbed{t: t, dir: dir, open: open, options: options, ports: ports, audit: &auditLog{make(chan server.AuditRecord, 4096)}, change: change}
+	b := &testbed{t: t, dir: dir, open: open, options: options, ports: ports, audit: &auditLog{make(chan audit.Record, 4096)}, change: change}
 	b.serve()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -172,7 +174,7 @@ func (b *testbed) serve() {
 		b.t.Fatal(errors.Join(err, provider.Close()))
 	}
 	address := "unix://" + filepath.Join(b.dir, "s.sock")
-	l, err := server.Listen(b.t.Context(), address)
+	l, err := listen.Open(b.t.Context(), address)
 	if err != nil {
 		b.t.Fatal(err)
 	}

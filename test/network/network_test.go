@@ -74,9 +74,9 @@ git clone -q --bare site repo.git; git -C repo.git update-server-info`
 	return s, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
 }
 
-// TestPrograms: allowed names work with ordinary programs, with the proxy's
+// TestOrdinaryProgramsReachAllowedNamesOnly: allowed names work with ordinary programs, with the proxy's
 // variables and without, and others are refused.
-func TestPrograms(t *testing.T) {
+func TestOrdinaryProgramsReachAllowedNamesOnly(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
 			s, ca := site(t)
@@ -161,10 +161,10 @@ func TestRefusalInExit(t *testing.T) {
 	}
 }
 
-// TestPackages installs packages from the indexes that pip and npm have by
+// TestPipAndNpmInstallPackages installs packages from the indexes that pip and npm have by
 // themselves. Where an index is not at a public address, the denial names the rule
 // that is missing, which the test adds.
-func TestPackages(t *testing.T) {
+func TestPipAndNpmInstallPackages(t *testing.T) {
 	for _, c := range []struct{ name, host, inside string }{
 		{"pip", "pip download -q --no-deps --no-cache-dir -d $1 six", "pip install -q --no-cache-dir --retries 0 --target /tmp/p six && ls /tmp/p"},
 		{"npm", "npm pack --pack-destination $1 is-odd", "mkdir -p n && cd n && npm install --no-audit --no-fund --fetch-retries=0 is-odd && ls node_modules"},
@@ -212,9 +212,9 @@ func TestPackages(t *testing.T) {
 // fetch prints a file of the site on example.com at a port. Not every image has curl.
 const fetch = `SSL_CERT_FILE=ca.pem python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode().strip())' https://example.com:%d/site/file`
 
-// TestRestart: a restarted server carries the connections of the sandboxes that it
+// TestRestartedServerCarriesFoundSandboxes: a restarted server carries the connections of the sandboxes that it
 // finds. Those of the former one were reset.
-func TestRestart(t *testing.T) {
+func TestRestartedServerCarriesFoundSandboxes(t *testing.T) {
 	s, ca := site(t)
 	port := portOf(s.Listener.Addr().String())
 	restart(t, start(t, "runc", local.ProfileDefault, port), port, ca)
@@ -250,8 +250,8 @@ while [ ! -e open ]; do sleep 0.05; done`, port)
 	}
 }
 
-// TestPool: a sandbox of a pool gets its rules with the claim.
-func TestPool(t *testing.T) {
+// TestPooledSandboxGetsItsRulesWithTheClaim: a sandbox of a pool gets its rules with the claim.
+func TestPooledSandboxGetsItsRulesWithTheClaim(t *testing.T) {
 	s, ca := site(t)
 	port := portOf(s.Listener.Addr().String())
 	b := start(t, "runc", local.ProfileDefault, port)

@@ -80,8 +80,8 @@ func (s *secretBed) url(host, path string) string {
 
 const plainEnv = "env -u HTTP_PROXY -u HTTPS_PROXY -u ALL_PROXY -u http_proxy -u https_proxy -u all_proxy -u NODE_USE_ENV_PROXY "
 
-// TestSecrets: ordinary programs use a secret that they do not have.
-func TestSecrets(t *testing.T) {
+// TestProgramsUseSecretsThatTheyDoNotHave: ordinary programs use a secret that they do not have.
+func TestProgramsUseSecretsThatTheyDoNotHave(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
 			s := startSecrets(t, runtime)
@@ -253,9 +253,9 @@ func memory(t *testing.T, pid int) map[string][]byte {
 	return found
 }
 
-// TestSecretRulesRefused: a rule cannot use another tenant's secret, an unknown
+// TestRuleCannotUseAForeignSecret: a rule cannot use another tenant's secret, an unknown
 // one, or one for hosts that must not get it.
-func TestSecretRulesRefused(t *testing.T) {
+func TestRuleCannotUseAForeignSecret(t *testing.T) {
 	s := startSecrets(t, "runc")
 	for want, rule := range map[string]*sandboxv1.EgressRule{
 		"there is no secret theirs":     {Hosts: []string{"a.example"}, Ports: []uint32{s.port}, Secret: &sandboxv1.EgressSecret{Name: "theirs"}},
@@ -277,9 +277,9 @@ func TestSecretRulesRefused(t *testing.T) {
 	}
 }
 
-// TestSecretAdded: a rule that is added to a live sandbox works for the next
+// TestAddedSecretWorksForTheNextCommand: a rule that is added to a live sandbox works for the next
 // command, and one that is removed ends the use.
-func TestSecretAdded(t *testing.T) {
+func TestAddedSecretWorksForTheNextCommand(t *testing.T) {
 	s := startSecrets(t, "runc")
 	loopback := &sandboxv1.EgressRule{Cidrs: []string{"127.0.0.1/32"}, Ports: []uint32{s.port}}
 	box := s.create(loopback)

@@ -227,9 +227,9 @@ func TestBadPolicies(t *testing.T) {
 	}
 }
 
-// TestRemovedFile checks that a file cannot escape a prefix by being removed
+// TestRemovedFileDoesNotEscapeAPrefix checks that a file cannot escape a prefix by being removed
 // between open and check: its path is then no path any more.
-func TestRemovedFile(t *testing.T) {
+func TestRemovedFileDoesNotEscapeAPrefix(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(dir+"/f (deleted)", []byte("a name"), 0o644))
 	for _, opts := range modes() {

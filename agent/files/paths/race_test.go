@@ -14,9 +14,9 @@ import (
 	"github.com/sandgate/sandgate/agent/files/paths"
 )
 
-// TestRace lets an attacker swap a directory and a link to the outside as fast
+// TestSwappedDirectoryNeverLeadsOutside lets an attacker swap a directory and a link to the outside as fast
 // as it can, while everything is done beneath the directory's name.
-func TestRace(t *testing.T) {
+func TestSwappedDirectoryNeverLeadsOutside(t *testing.T) {
 	for mode, opts := range modes() {
 		for _, virtual := range []bool{false, true} {
 			name := mode

@@ -129,7 +129,10 @@ func (s *Server) Download(q *sandboxv1.DownloadRequest, stream sandboxv1.Sandbox
 			trailer.Error = &sandboxv1.FileError{Reason: sandboxv1.ErrorReason_ERROR_REASON_FILE_NOT_FOUND, Message: "there is no " + item.GetPath()}
 		default:
 			info := describe(item.GetPath(), content)
-			content = content[item.GetOffset():]
+			content = content[min(item.GetOffset(), int64(len(content))):]
+			if item.Limit != nil {
+				content = content[:min(item.GetLimit(), int64(len(content)))]
+			}
 			sum := sha256.Sum256(content)
 			trailer.Size, trailer.Sha256 = int64(len(content)), sum[:]
 			err = stream.Send(&sandboxv1.DownloadResponse{Payload: &sandboxv1.DownloadResponse_Header{

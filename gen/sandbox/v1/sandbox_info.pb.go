@@ -338,7 +338,9 @@ type ServerLimits struct {
 	// idle_ttl of a sandbox that sets none. Unset: none.
 	DefaultIdleTtl *durationpb.Duration `protobuf:"bytes,6,opt,name=default_idle_ttl,json=defaultIdleTtl,proto3" json:"default_idle_ttl,omitempty"`
 	// ttl of a sandbox that sets none. Unset: none.
-	DefaultTtl    *durationpb.Duration `protobuf:"bytes,7,opt,name=default_ttl,json=defaultTtl,proto3" json:"default_ttl,omitempty"`
+	DefaultTtl *durationpb.Duration `protobuf:"bytes,7,opt,name=default_ttl,json=defaultTtl,proto3" json:"default_ttl,omitempty"`
+	// Largest ttl of a URL. Unset: the server creates none.
+	MaxUrlTtl     *durationpb.Duration `protobuf:"bytes,8,opt,name=max_url_ttl,json=maxUrlTtl,proto3" json:"max_url_ttl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -418,6 +420,13 @@ func (x *ServerLimits) GetDefaultIdleTtl() *durationpb.Duration {
 func (x *ServerLimits) GetDefaultTtl() *durationpb.Duration {
 	if x != nil {
 		return x.DefaultTtl
+	}
+	return nil
+}
+
+func (x *ServerLimits) GetMaxUrlTtl() *durationpb.Duration {
+	if x != nil {
+		return x.MaxUrlTtl
 	}
 	return nil
 }
@@ -577,7 +586,7 @@ const file_sandbox_v1_sandbox_info_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x14\n" +
 	"\x05limit\x18\x03 \x01(\x03R\x05limit\x12\x12\n" +
-	"\x04used\x18\x04 \x01(\x03R\x04used\"\xa5\x03\n" +
+	"\x04used\x18\x04 \x01(\x03R\x04used\"\xe0\x03\n" +
 	"\fServerLimits\x12*\n" +
 	"\x11max_message_bytes\x18\x01 \x01(\x03R\x0fmaxMessageBytes\x12B\n" +
 	"\x0fdefault_timeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x0edefaultTimeout\x12:\n" +
@@ -587,7 +596,8 @@ const file_sandbox_v1_sandbox_info_proto_rawDesc = "" +
 	"\rend_retention\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\fendRetention\x12C\n" +
 	"\x10default_idle_ttl\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x0edefaultIdleTtl\x12:\n" +
 	"\vdefault_ttl\x18\a \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"defaultTtl\"U\n" +
+	"defaultTtl\x129\n" +
+	"\vmax_url_ttl\x18\b \x01(\v2\x19.google.protobuf.DurationR\tmaxUrlTtl\"U\n" +
 	"\vEnforcement\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\benforced\x18\x02 \x01(\bR\benforced\x12\x16\n" +
@@ -631,11 +641,12 @@ var file_sandbox_v1_sandbox_info_proto_depIdxs = []int32{
 	7,  // 7: sandbox.v1.ServerLimits.end_retention:type_name -> google.protobuf.Duration
 	7,  // 8: sandbox.v1.ServerLimits.default_idle_ttl:type_name -> google.protobuf.Duration
 	7,  // 9: sandbox.v1.ServerLimits.default_ttl:type_name -> google.protobuf.Duration
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	7,  // 10: sandbox.v1.ServerLimits.max_url_ttl:type_name -> google.protobuf.Duration
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_sandbox_v1_sandbox_info_proto_init() }

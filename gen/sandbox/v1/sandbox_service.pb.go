@@ -48,7 +48,7 @@ var File_sandbox_v1_sandbox_service_proto protoreflect.FileDescriptor
 const file_sandbox_v1_sandbox_service_proto_rawDesc = "" +
 	"\n" +
 	" sandbox/v1/sandbox_service.proto\x12\n" +
-	"sandbox.v1\x1a\x1esandbox/v1/sandbox_files.proto\x1a sandbox/v1/sandbox_forward.proto\x1a\x1dsandbox/v1/sandbox_info.proto\x1a\"sandbox/v1/sandbox_lifecycle.proto\x1a sandbox/v1/sandbox_process.proto\x1a\x1fsandbox/v1/sandbox_search.proto2\xe4\x12\n" +
+	"sandbox.v1\x1a\x1fsandbox/v1/sandbox_events.proto\x1a\x1esandbox/v1/sandbox_files.proto\x1a sandbox/v1/sandbox_forward.proto\x1a\x1dsandbox/v1/sandbox_info.proto\x1a\"sandbox/v1/sandbox_lifecycle.proto\x1a sandbox/v1/sandbox_process.proto\x1a\x1fsandbox/v1/sandbox_search.proto\x1a\x1csandbox/v1/sandbox_url.proto2\x9e\x14\n" +
 	"\x0eSandboxService\x12T\n" +
 	"\rGetServerInfo\x12 .sandbox.v1.GetServerInfoRequest\x1a!.sandbox.v1.GetServerInfoResponse\x12T\n" +
 	"\rCreateSandbox\x12 .sandbox.v1.CreateSandboxRequest\x1a!.sandbox.v1.CreateSandboxResponse\x12K\n" +
@@ -60,7 +60,8 @@ const file_sandbox_v1_sandbox_service_proto_rawDesc = "" +
 	"\x10CleanupSandboxes\x12#.sandbox.v1.CleanupSandboxesRequest\x1a$.sandbox.v1.CleanupSandboxesResponse\x12W\n" +
 	"\x0eSuspendSandbox\x12!.sandbox.v1.SuspendSandboxRequest\x1a\".sandbox.v1.SuspendSandboxResponse\x12T\n" +
 	"\rResumeSandbox\x12 .sandbox.v1.ResumeSandboxRequest\x1a!.sandbox.v1.ResumeSandboxResponse\x12T\n" +
-	"\rGetPoolStatus\x12 .sandbox.v1.GetPoolStatusRequest\x1a!.sandbox.v1.GetPoolStatusResponse\x12D\n" +
+	"\rGetPoolStatus\x12 .sandbox.v1.GetPoolStatusRequest\x1a!.sandbox.v1.GetPoolStatusResponse\x12Y\n" +
+	"\x0eWatchSandboxes\x12!.sandbox.v1.WatchSandboxesRequest\x1a\".sandbox.v1.WatchSandboxesResponse0\x01\x12D\n" +
 	"\aExecute\x12\x1a.sandbox.v1.ExecuteRequest\x1a\x1b.sandbox.v1.ExecuteResponse0\x01\x12A\n" +
 	"\x06Attach\x12\x19.sandbox.v1.AttachRequest\x1a\x1a.sandbox.v1.AttachResponse0\x01\x12K\n" +
 	"\n" +
@@ -82,7 +83,8 @@ const file_sandbox_v1_sandbox_service_proto_rawDesc = "" +
 	"\bEditFile\x12\x1b.sandbox.v1.EditFileRequest\x1a\x1c.sandbox.v1.EditFileResponse\x12N\n" +
 	"\vSearchFiles\x12\x1e.sandbox.v1.SearchFilesRequest\x1a\x1f.sandbox.v1.SearchFilesResponse\x12H\n" +
 	"\tGlobFiles\x12\x1c.sandbox.v1.GlobFilesRequest\x1a\x1d.sandbox.v1.GlobFilesResponse\x12F\n" +
-	"\aForward\x12\x1a.sandbox.v1.ForwardRequest\x1a\x1b.sandbox.v1.ForwardResponse(\x010\x01B7Z5github.com/sandgate/sandgate/gen/sandbox/v1;sandboxv1b\x06proto3"
+	"\aForward\x12\x1a.sandbox.v1.ForwardRequest\x1a\x1b.sandbox.v1.ForwardResponse(\x010\x01\x12]\n" +
+	"\x10CreateSandboxUrl\x12#.sandbox.v1.CreateSandboxUrlRequest\x1a$.sandbox.v1.CreateSandboxUrlResponseB7Z5github.com/sandgate/sandgate/gen/sandbox/v1;sandboxv1b\x06proto3"
 
 var file_sandbox_v1_sandbox_service_proto_goTypes = []any{
 	(*GetServerInfoRequest)(nil),     // 0: sandbox.v1.GetServerInfoRequest
@@ -95,56 +97,60 @@ var file_sandbox_v1_sandbox_service_proto_goTypes = []any{
 	(*SuspendSandboxRequest)(nil),    // 7: sandbox.v1.SuspendSandboxRequest
 	(*ResumeSandboxRequest)(nil),     // 8: sandbox.v1.ResumeSandboxRequest
 	(*GetPoolStatusRequest)(nil),     // 9: sandbox.v1.GetPoolStatusRequest
-	(*ExecuteRequest)(nil),           // 10: sandbox.v1.ExecuteRequest
-	(*AttachRequest)(nil),            // 11: sandbox.v1.AttachRequest
-	(*WriteStdinRequest)(nil),        // 12: sandbox.v1.WriteStdinRequest
-	(*SignalProcessRequest)(nil),     // 13: sandbox.v1.SignalProcessRequest
-	(*ResizeTerminalRequest)(nil),    // 14: sandbox.v1.ResizeTerminalRequest
-	(*ListProcessesRequest)(nil),     // 15: sandbox.v1.ListProcessesRequest
-	(*UploadRequest)(nil),            // 16: sandbox.v1.UploadRequest
-	(*GetUploadRequest)(nil),         // 17: sandbox.v1.GetUploadRequest
-	(*DownloadRequest)(nil),          // 18: sandbox.v1.DownloadRequest
-	(*StatFileRequest)(nil),          // 19: sandbox.v1.StatFileRequest
-	(*ListDirectoryRequest)(nil),     // 20: sandbox.v1.ListDirectoryRequest
-	(*MakeDirectoryRequest)(nil),     // 21: sandbox.v1.MakeDirectoryRequest
-	(*MoveFileRequest)(nil),          // 22: sandbox.v1.MoveFileRequest
-	(*RemoveFileRequest)(nil),        // 23: sandbox.v1.RemoveFileRequest
-	(*ReadLinesRequest)(nil),         // 24: sandbox.v1.ReadLinesRequest
-	(*WriteFileRequest)(nil),         // 25: sandbox.v1.WriteFileRequest
-	(*EditFileRequest)(nil),          // 26: sandbox.v1.EditFileRequest
-	(*SearchFilesRequest)(nil),       // 27: sandbox.v1.SearchFilesRequest
-	(*GlobFilesRequest)(nil),         // 28: sandbox.v1.GlobFilesRequest
-	(*ForwardRequest)(nil),           // 29: sandbox.v1.ForwardRequest
-	(*GetServerInfoResponse)(nil),    // 30: sandbox.v1.GetServerInfoResponse
-	(*CreateSandboxResponse)(nil),    // 31: sandbox.v1.CreateSandboxResponse
-	(*GetSandboxResponse)(nil),       // 32: sandbox.v1.GetSandboxResponse
-	(*ListSandboxesResponse)(nil),    // 33: sandbox.v1.ListSandboxesResponse
-	(*UpdateSandboxResponse)(nil),    // 34: sandbox.v1.UpdateSandboxResponse
-	(*DeleteSandboxResponse)(nil),    // 35: sandbox.v1.DeleteSandboxResponse
-	(*CleanupSandboxesResponse)(nil), // 36: sandbox.v1.CleanupSandboxesResponse
-	(*SuspendSandboxResponse)(nil),   // 37: sandbox.v1.SuspendSandboxResponse
-	(*ResumeSandboxResponse)(nil),    // 38: sandbox.v1.ResumeSandboxResponse
-	(*GetPoolStatusResponse)(nil),    // 39: sandbox.v1.GetPoolStatusResponse
-	(*ExecuteResponse)(nil),          // 40: sandbox.v1.ExecuteResponse
-	(*AttachResponse)(nil),           // 41: sandbox.v1.AttachResponse
-	(*WriteStdinResponse)(nil),       // 42: sandbox.v1.WriteStdinResponse
-	(*SignalProcessResponse)(nil),    // 43: sandbox.v1.SignalProcessResponse
-	(*ResizeTerminalResponse)(nil),   // 44: sandbox.v1.ResizeTerminalResponse
-	(*ListProcessesResponse)(nil),    // 45: sandbox.v1.ListProcessesResponse
-	(*UploadResponse)(nil),           // 46: sandbox.v1.UploadResponse
-	(*GetUploadResponse)(nil),        // 47: sandbox.v1.GetUploadResponse
-	(*DownloadResponse)(nil),         // 48: sandbox.v1.DownloadResponse
-	(*StatFileResponse)(nil),         // 49: sandbox.v1.StatFileResponse
-	(*ListDirectoryResponse)(nil),    // 50: sandbox.v1.ListDirectoryResponse
-	(*MakeDirectoryResponse)(nil),    // 51: sandbox.v1.MakeDirectoryResponse
-	(*MoveFileResponse)(nil),         // 52: sandbox.v1.MoveFileResponse
-	(*RemoveFileResponse)(nil),       // 53: sandbox.v1.RemoveFileResponse
-	(*ReadLinesResponse)(nil),        // 54: sandbox.v1.ReadLinesResponse
-	(*WriteFileResponse)(nil),        // 55: sandbox.v1.WriteFileResponse
-	(*EditFileResponse)(nil),         // 56: sandbox.v1.EditFileResponse
-	(*SearchFilesResponse)(nil),      // 57: sandbox.v1.SearchFilesResponse
-	(*GlobFilesResponse)(nil),        // 58: sandbox.v1.GlobFilesResponse
-	(*ForwardResponse)(nil),          // 59: sandbox.v1.ForwardResponse
+	(*WatchSandboxesRequest)(nil),    // 10: sandbox.v1.WatchSandboxesRequest
+	(*ExecuteRequest)(nil),           // 11: sandbox.v1.ExecuteRequest
+	(*AttachRequest)(nil),            // 12: sandbox.v1.AttachRequest
+	(*WriteStdinRequest)(nil),        // 13: sandbox.v1.WriteStdinRequest
+	(*SignalProcessRequest)(nil),     // 14: sandbox.v1.SignalProcessRequest
+	(*ResizeTerminalRequest)(nil),    // 15: sandbox.v1.ResizeTerminalRequest
+	(*ListProcessesRequest)(nil),     // 16: sandbox.v1.ListProcessesRequest
+	(*UploadRequest)(nil),            // 17: sandbox.v1.UploadRequest
+	(*GetUploadRequest)(nil),         // 18: sandbox.v1.GetUploadRequest
+	(*DownloadRequest)(nil),          // 19: sandbox.v1.DownloadRequest
+	(*StatFileRequest)(nil),          // 20: sandbox.v1.StatFileRequest
+	(*ListDirectoryRequest)(nil),     // 21: sandbox.v1.ListDirectoryRequest
+	(*MakeDirectoryRequest)(nil),     // 22: sandbox.v1.MakeDirectoryRequest
+	(*MoveFileRequest)(nil),          // 23: sandbox.v1.MoveFileRequest
+	(*RemoveFileRequest)(nil),        // 24: sandbox.v1.RemoveFileRequest
+	(*ReadLinesRequest)(nil),         // 25: sandbox.v1.ReadLinesRequest
+	(*WriteFileRequest)(nil),         // 26: sandbox.v1.WriteFileRequest
+	(*EditFileRequest)(nil),          // 27: sandbox.v1.EditFileRequest
+	(*SearchFilesRequest)(nil),       // 28: sandbox.v1.SearchFilesRequest
+	(*GlobFilesRequest)(nil),         // 29: sandbox.v1.GlobFilesRequest
+	(*ForwardRequest)(nil),           // 30: sandbox.v1.ForwardRequest
+	(*CreateSandboxUrlRequest)(nil),  // 31: sandbox.v1.CreateSandboxUrlRequest
+	(*GetServerInfoResponse)(nil),    // 32: sandbox.v1.GetServerInfoResponse
+	(*CreateSandboxResponse)(nil),    // 33: sandbox.v1.CreateSandboxResponse
+	(*GetSandboxResponse)(nil),       // 34: sandbox.v1.GetSandboxResponse
+	(*ListSandboxesResponse)(nil),    // 35: sandbox.v1.ListSandboxesResponse
+	(*UpdateSandboxResponse)(nil),    // 36: sandbox.v1.UpdateSandboxResponse
+	(*DeleteSandboxResponse)(nil),    // 37: sandbox.v1.DeleteSandboxResponse
+	(*CleanupSandboxesResponse)(nil), // 38: sandbox.v1.CleanupSandboxesResponse
+	(*SuspendSandboxResponse)(nil),   // 39: sandbox.v1.SuspendSandboxResponse
+	(*ResumeSandboxResponse)(nil),    // 40: sandbox.v1.ResumeSandboxResponse
+	(*GetPoolStatusResponse)(nil),    // 41: sandbox.v1.GetPoolStatusResponse
+	(*WatchSandboxesResponse)(nil),   // 42: sandbox.v1.WatchSandboxesResponse
+	(*ExecuteResponse)(nil),          // 43: sandbox.v1.ExecuteResponse
+	(*AttachResponse)(nil),           // 44: sandbox.v1.AttachResponse
+	(*WriteStdinResponse)(nil),       // 45: sandbox.v1.WriteStdinResponse
+	(*SignalProcessResponse)(nil),    // 46: sandbox.v1.SignalProcessResponse
+	(*ResizeTerminalResponse)(nil),   // 47: sandbox.v1.ResizeTerminalResponse
+	(*ListProcessesResponse)(nil),    // 48: sandbox.v1.ListProcessesResponse
+	(*UploadResponse)(nil),           // 49: sandbox.v1.UploadResponse
+	(*GetUploadResponse)(nil),        // 50: sandbox.v1.GetUploadResponse
+	(*DownloadResponse)(nil),         // 51: sandbox.v1.DownloadResponse
+	(*StatFileResponse)(nil),         // 52: sandbox.v1.StatFileResponse
+	(*ListDirectoryResponse)(nil),    // 53: sandbox.v1.ListDirectoryResponse
+	(*MakeDirectoryResponse)(nil),    // 54: sandbox.v1.MakeDirectoryResponse
+	(*MoveFileResponse)(nil),         // 55: sandbox.v1.MoveFileResponse
+	(*RemoveFileResponse)(nil),       // 56: sandbox.v1.RemoveFileResponse
+	(*ReadLinesResponse)(nil),        // 57: sandbox.v1.ReadLinesResponse
+	(*WriteFileResponse)(nil),        // 58: sandbox.v1.WriteFileResponse
+	(*EditFileResponse)(nil),         // 59: sandbox.v1.EditFileResponse
+	(*SearchFilesResponse)(nil),      // 60: sandbox.v1.SearchFilesResponse
+	(*GlobFilesResponse)(nil),        // 61: sandbox.v1.GlobFilesResponse
+	(*ForwardResponse)(nil),          // 62: sandbox.v1.ForwardResponse
+	(*CreateSandboxUrlResponse)(nil), // 63: sandbox.v1.CreateSandboxUrlResponse
 }
 var file_sandbox_v1_sandbox_service_proto_depIdxs = []int32{
 	0,  // 0: sandbox.v1.SandboxService.GetServerInfo:input_type -> sandbox.v1.GetServerInfoRequest
@@ -157,58 +163,62 @@ var file_sandbox_v1_sandbox_service_proto_depIdxs = []int32{
 	7,  // 7: sandbox.v1.SandboxService.SuspendSandbox:input_type -> sandbox.v1.SuspendSandboxRequest
 	8,  // 8: sandbox.v1.SandboxService.ResumeSandbox:input_type -> sandbox.v1.ResumeSandboxRequest
 	9,  // 9: sandbox.v1.SandboxService.GetPoolStatus:input_type -> sandbox.v1.GetPoolStatusRequest
-	10, // 10: sandbox.v1.SandboxService.Execute:input_type -> sandbox.v1.ExecuteRequest
-	11, // 11: sandbox.v1.SandboxService.Attach:input_type -> sandbox.v1.AttachRequest
-	12, // 12: sandbox.v1.SandboxService.WriteStdin:input_type -> sandbox.v1.WriteStdinRequest
-	13, // 13: sandbox.v1.SandboxService.SignalProcess:input_type -> sandbox.v1.SignalProcessRequest
-	14, // 14: sandbox.v1.SandboxService.ResizeTerminal:input_type -> sandbox.v1.ResizeTerminalRequest
-	15, // 15: sandbox.v1.SandboxService.ListProcesses:input_type -> sandbox.v1.ListProcessesRequest
-	16, // 16: sandbox.v1.SandboxService.Upload:input_type -> sandbox.v1.UploadRequest
-	17, // 17: sandbox.v1.SandboxService.GetUpload:input_type -> sandbox.v1.GetUploadRequest
-	18, // 18: sandbox.v1.SandboxService.Download:input_type -> sandbox.v1.DownloadRequest
-	19, // 19: sandbox.v1.SandboxService.StatFile:input_type -> sandbox.v1.StatFileRequest
-	20, // 20: sandbox.v1.SandboxService.ListDirectory:input_type -> sandbox.v1.ListDirectoryRequest
-	21, // 21: sandbox.v1.SandboxService.MakeDirectory:input_type -> sandbox.v1.MakeDirectoryRequest
-	22, // 22: sandbox.v1.SandboxService.MoveFile:input_type -> sandbox.v1.MoveFileRequest
-	23, // 23: sandbox.v1.SandboxService.RemoveFile:input_type -> sandbox.v1.RemoveFileRequest
-	24, // 24: sandbox.v1.SandboxService.ReadLines:input_type -> sandbox.v1.ReadLinesRequest
-	25, // 25: sandbox.v1.SandboxService.WriteFile:input_type -> sandbox.v1.WriteFileRequest
-	26, // 26: sandbox.v1.SandboxService.EditFile:input_type -> sandbox.v1.EditFileRequest
-	27, // 27: sandbox.v1.SandboxService.SearchFiles:input_type -> sandbox.v1.SearchFilesRequest
-	28, // 28: sandbox.v1.SandboxService.GlobFiles:input_type -> sandbox.v1.GlobFilesRequest
-	29, // 29: sandbox.v1.SandboxService.Forward:input_type -> sandbox.v1.ForwardRequest
-	30, // 30: sandbox.v1.SandboxService.GetServerInfo:output_type -> sandbox.v1.GetServerInfoResponse
-	31, // 31: sandbox.v1.SandboxService.CreateSandbox:output_type -> sandbox.v1.CreateSandboxResponse
-	32, // 32: sandbox.v1.SandboxService.GetSandbox:output_type -> sandbox.v1.GetSandboxResponse
-	33, // 33: sandbox.v1.SandboxService.ListSandboxes:output_type -> sandbox.v1.ListSandboxesResponse
-	34, // 34: sandbox.v1.SandboxService.UpdateSandbox:output_type -> sandbox.v1.UpdateSandboxResponse
-	35, // 35: sandbox.v1.SandboxService.DeleteSandbox:output_type -> sandbox.v1.DeleteSandboxResponse
-	36, // 36: sandbox.v1.SandboxService.CleanupSandboxes:output_type -> sandbox.v1.CleanupSandboxesResponse
-	37, // 37: sandbox.v1.SandboxService.SuspendSandbox:output_type -> sandbox.v1.SuspendSandboxResponse
-	38, // 38: sandbox.v1.SandboxService.ResumeSandbox:output_type -> sandbox.v1.ResumeSandboxResponse
-	39, // 39: sandbox.v1.SandboxService.GetPoolStatus:output_type -> sandbox.v1.GetPoolStatusResponse
-	40, // 40: sandbox.v1.SandboxService.Execute:output_type -> sandbox.v1.ExecuteResponse
-	41, // 41: sandbox.v1.SandboxService.Attach:output_type -> sandbox.v1.AttachResponse
-	42, // 42: sandbox.v1.SandboxService.WriteStdin:output_type -> sandbox.v1.WriteStdinResponse
-	43, // 43: sandbox.v1.SandboxService.SignalProcess:output_type -> sandbox.v1.SignalProcessResponse
-	44, // 44: sandbox.v1.SandboxService.ResizeTerminal:output_type -> sandbox.v1.ResizeTerminalResponse
-	45, // 45: sandbox.v1.SandboxService.ListProcesses:output_type -> sandbox.v1.ListProcessesResponse
-	46, // 46: sandbox.v1.SandboxService.Upload:output_type -> sandbox.v1.UploadResponse
-	47, // 47: sandbox.v1.SandboxService.GetUpload:output_type -> sandbox.v1.GetUploadResponse
-	48, // 48: sandbox.v1.SandboxService.Download:output_type -> sandbox.v1.DownloadResponse
-	49, // 49: sandbox.v1.SandboxService.StatFile:output_type -> sandbox.v1.StatFileResponse
-	50, // 50: sandbox.v1.SandboxService.ListDirectory:output_type -> sandbox.v1.ListDirectoryResponse
-	51, // 51: sandbox.v1.SandboxService.MakeDirectory:output_type -> sandbox.v1.MakeDirectoryResponse
-	52, // 52: sandbox.v1.SandboxService.MoveFile:output_type -> sandbox.v1.MoveFileResponse
-	53, // 53: sandbox.v1.SandboxService.RemoveFile:output_type -> sandbox.v1.RemoveFileResponse
-	54, // 54: sandbox.v1.SandboxService.ReadLines:output_type -> sandbox.v1.ReadLinesResponse
-	55, // 55: sandbox.v1.SandboxService.WriteFile:output_type -> sandbox.v1.WriteFileResponse
-	56, // 56: sandbox.v1.SandboxService.EditFile:output_type -> sandbox.v1.EditFileResponse
-	57, // 57: sandbox.v1.SandboxService.SearchFiles:output_type -> sandbox.v1.SearchFilesResponse
-	58, // 58: sandbox.v1.SandboxService.GlobFiles:output_type -> sandbox.v1.GlobFilesResponse
-	59, // 59: sandbox.v1.SandboxService.Forward:output_type -> sandbox.v1.ForwardResponse
-	30, // [30:60] is the sub-list for method output_type
-	0,  // [0:30] is the sub-list for method input_type
+	10, // 10: sandbox.v1.SandboxService.WatchSandboxes:input_type -> sandbox.v1.WatchSandboxesRequest
+	11, // 11: sandbox.v1.SandboxService.Execute:input_type -> sandbox.v1.ExecuteRequest
+	12, // 12: sandbox.v1.SandboxService.Attach:input_type -> sandbox.v1.AttachRequest
+	13, // 13: sandbox.v1.SandboxService.WriteStdin:input_type -> sandbox.v1.WriteStdinRequest
+	14, // 14: sandbox.v1.SandboxService.SignalProcess:input_type -> sandbox.v1.SignalProcessRequest
+	15, // 15: sandbox.v1.SandboxService.ResizeTerminal:input_type -> sandbox.v1.ResizeTerminalRequest
+	16, // 16: sandbox.v1.SandboxService.ListProcesses:input_type -> sandbox.v1.ListProcessesRequest
+	17, // 17: sandbox.v1.SandboxService.Upload:input_type -> sandbox.v1.UploadRequest
+	18, // 18: sandbox.v1.SandboxService.GetUpload:input_type -> sandbox.v1.GetUploadRequest
+	19, // 19: sandbox.v1.SandboxService.Download:input_type -> sandbox.v1.DownloadRequest
+	20, // 20: sandbox.v1.SandboxService.StatFile:input_type -> sandbox.v1.StatFileRequest
+	21, // 21: sandbox.v1.SandboxService.ListDirectory:input_type -> sandbox.v1.ListDirectoryRequest
+	22, // 22: sandbox.v1.SandboxService.MakeDirectory:input_type -> sandbox.v1.MakeDirectoryRequest
+	23, // 23: sandbox.v1.SandboxService.MoveFile:input_type -> sandbox.v1.MoveFileRequest
+	24, // 24: sandbox.v1.SandboxService.RemoveFile:input_type -> sandbox.v1.RemoveFileRequest
+	25, // 25: sandbox.v1.SandboxService.ReadLines:input_type -> sandbox.v1.ReadLinesRequest
+	26, // 26: sandbox.v1.SandboxService.WriteFile:input_type -> sandbox.v1.WriteFileRequest
+	27, // 27: sandbox.v1.SandboxService.EditFile:input_type -> sandbox.v1.EditFileRequest
+	28, // 28: sandbox.v1.SandboxService.SearchFiles:input_type -> sandbox.v1.SearchFilesRequest
+	29, // 29: sandbox.v1.SandboxService.GlobFiles:input_type -> sandbox.v1.GlobFilesRequest
+	30, // 30: sandbox.v1.SandboxService.Forward:input_type -> sandbox.v1.ForwardRequest
+	31, // 31: sandbox.v1.SandboxService.CreateSandboxUrl:input_type -> sandbox.v1.CreateSandboxUrlRequest
+	32, // 32: sandbox.v1.SandboxService.GetServerInfo:output_type -> sandbox.v1.GetServerInfoResponse
+	33, // 33: sandbox.v1.SandboxService.CreateSandbox:output_type -> sandbox.v1.CreateSandboxResponse
+	34, // 34: sandbox.v1.SandboxService.GetSandbox:output_type -> sandbox.v1.GetSandboxResponse
+	35, // 35: sandbox.v1.SandboxService.ListSandboxes:output_type -> sandbox.v1.ListSandboxesResponse
+	36, // 36: sandbox.v1.SandboxService.UpdateSandbox:output_type -> sandbox.v1.UpdateSandboxResponse
+	37, // 37: sandbox.v1.SandboxService.DeleteSandbox:output_type -> sandbox.v1.DeleteSandboxResponse
+	38, // 38: sandbox.v1.SandboxService.CleanupSandboxes:output_type -> sandbox.v1.CleanupSandboxesResponse
+	39, // 39: sandbox.v1.SandboxService.SuspendSandbox:output_type -> sandbox.v1.SuspendSandboxResponse
+	40, // 40: sandbox.v1.SandboxService.ResumeSandbox:output_type -> sandbox.v1.ResumeSandboxResponse
+	41, // 41: sandbox.v1.SandboxService.GetPoolStatus:output_type -> sandbox.v1.GetPoolStatusResponse
+	42, // 42: sandbox.v1.SandboxService.WatchSandboxes:output_type -> sandbox.v1.WatchSandboxesResponse
+	43, // 43: sandbox.v1.SandboxService.Execute:output_type -> sandbox.v1.ExecuteResponse
+	44, // 44: sandbox.v1.SandboxService.Attach:output_type -> sandbox.v1.AttachResponse
+	45, // 45: sandbox.v1.SandboxService.WriteStdin:output_type -> sandbox.v1.WriteStdinResponse
+	46, // 46: sandbox.v1.SandboxService.SignalProcess:output_type -> sandbox.v1.SignalProcessResponse
+	47, // 47: sandbox.v1.SandboxService.ResizeTerminal:output_type -> sandbox.v1.ResizeTerminalResponse
+	48, // 48: sandbox.v1.SandboxService.ListProcesses:output_type -> sandbox.v1.ListProcessesResponse
+	49, // 49: sandbox.v1.SandboxService.Upload:output_type -> sandbox.v1.UploadResponse
+	50, // 50: sandbox.v1.SandboxService.GetUpload:output_type -> sandbox.v1.GetUploadResponse
+	51, // 51: sandbox.v1.SandboxService.Download:output_type -> sandbox.v1.DownloadResponse
+	52, // 52: sandbox.v1.SandboxService.StatFile:output_type -> sandbox.v1.StatFileResponse
+	53, // 53: sandbox.v1.SandboxService.ListDirectory:output_type -> sandbox.v1.ListDirectoryResponse
+	54, // 54: sandbox.v1.SandboxService.MakeDirectory:output_type -> sandbox.v1.MakeDirectoryResponse
+	55, // 55: sandbox.v1.SandboxService.MoveFile:output_type -> sandbox.v1.MoveFileResponse
+	56, // 56: sandbox.v1.SandboxService.RemoveFile:output_type -> sandbox.v1.RemoveFileResponse
+	57, // 57: sandbox.v1.SandboxService.ReadLines:output_type -> sandbox.v1.ReadLinesResponse
+	58, // 58: sandbox.v1.SandboxService.WriteFile:output_type -> sandbox.v1.WriteFileResponse
+	59, // 59: sandbox.v1.SandboxService.EditFile:output_type -> sandbox.v1.EditFileResponse
+	60, // 60: sandbox.v1.SandboxService.SearchFiles:output_type -> sandbox.v1.SearchFilesResponse
+	61, // 61: sandbox.v1.SandboxService.GlobFiles:output_type -> sandbox.v1.GlobFilesResponse
+	62, // 62: sandbox.v1.SandboxService.Forward:output_type -> sandbox.v1.ForwardResponse
+	63, // 63: sandbox.v1.SandboxService.CreateSandboxUrl:output_type -> sandbox.v1.CreateSandboxUrlResponse
+	32, // [32:64] is the sub-list for method output_type
+	0,  // [0:32] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name
@@ -219,12 +229,14 @@ func file_sandbox_v1_sandbox_service_proto_init() {
 	if File_sandbox_v1_sandbox_service_proto != nil {
 		return
 	}
+	file_sandbox_v1_sandbox_events_proto_init()
 	file_sandbox_v1_sandbox_files_proto_init()
 	file_sandbox_v1_sandbox_forward_proto_init()
 	file_sandbox_v1_sandbox_info_proto_init()
 	file_sandbox_v1_sandbox_lifecycle_proto_init()
 	file_sandbox_v1_sandbox_process_proto_init()
 	file_sandbox_v1_sandbox_search_proto_init()
+	file_sandbox_v1_sandbox_url_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -52,6 +52,7 @@ const (
 	SandboxService_SuspendSandbox_FullMethodName   = "/sandbox.v1.SandboxService/SuspendSandbox"
 	SandboxService_ResumeSandbox_FullMethodName    = "/sandbox.v1.SandboxService/ResumeSandbox"
 	SandboxService_GetPoolStatus_FullMethodName    = "/sandbox.v1.SandboxService/GetPoolStatus"
+	SandboxService_WatchSandboxes_FullMethodName   = "/sandbox.v1.SandboxService/WatchSandboxes"
 	SandboxService_Execute_FullMethodName          = "/sandbox.v1.SandboxService/Execute"
 	SandboxService_Attach_FullMethodName           = "/sandbox.v1.SandboxService/Attach"
 	SandboxService_WriteStdin_FullMethodName       = "/sandbox.v1.SandboxService/WriteStdin"
@@ -72,6 +73,7 @@ const (
 	SandboxService_SearchFiles_FullMethodName      = "/sandbox.v1.SandboxService/SearchFiles"
 	SandboxService_GlobFiles_FullMethodName        = "/sandbox.v1.SandboxService/GlobFiles"
 	SandboxService_Forward_FullMethodName          = "/sandbox.v1.SandboxService/Forward"
+	SandboxService_CreateSandboxUrl_FullMethodName = "/sandbox.v1.SandboxService/CreateSandboxUrl"
 )
 
 // SandboxServiceClient is the client API for SandboxService service.
@@ -81,7 +83,7 @@ const (
 // SandboxService manages sandboxes, runs commands in them and moves files.
 //
 // Reserved names for later additions, which must not break this version:
-// CreateSnapshot and its family, WatchFiles and WatchSandboxes.
+// CreateSnapshot and its family, and WatchFiles.
 type SandboxServiceClient interface {
 	// GetServerInfo describes the server, its capabilities, what it enforces, and
 	// the authenticated caller. It needs no sandbox.
@@ -113,6 +115,12 @@ type SandboxServiceClient interface {
 	// GetPoolStatus counts a pool of sandboxes that are started ahead of requests
 	// (capability "pool").
 	GetPoolStatus(ctx context.Context, in *GetPoolStatusRequest, opts ...grpc.CallOption) (*GetPoolStatusResponse, error)
+	// WatchSandboxes streams events of the tenant's sandboxes, at least once each,
+	// until the caller cancels. The watch continues after a cursor, on any server.
+	// What a server does is sent within a second; what a sandbox or its substrate
+	// does by itself, within a minute. A server that stops ends the watch with
+	// SERVER_SHUTTING_DOWN; credentials that end, with CREDENTIALS_INVALID.
+	WatchSandboxes(ctx context.Context, in *WatchSandboxesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchSandboxesResponse], error)
 	// Execute runs one command and streams its events. The server sends exactly
 	// one `started` first, then output, and exactly one `exited` last. A stream
 	// that ends without `exited` ends in an error status, never in OK. A command
@@ -184,6 +192,13 @@ type SandboxServiceClient interface {
 	// not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
 	// that reads nothing stops the sender of the same direction, as on TCP.
 	Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ForwardRequest, ForwardResponse], error)
+	// CreateSandboxUrl returns a URL by which browsers and HTTP clients reach a port
+	// or a file of the sandbox until it expires. The URL is the permission, and
+	// cannot be revoked alone; requests are made in the name of the caller. A
+	// suspended sandbox is resumed by a request for its URL. The call is no activity
+	// of the sandbox. FEATURE_UNSUPPORTED if the server has no preview listener
+	// (capability "url").
+	CreateSandboxUrl(ctx context.Context, in *CreateSandboxUrlRequest, opts ...grpc.CallOption) (*CreateSandboxUrlResponse, error)
 }
 
 type sandboxServiceClient struct {
@@ -294,9 +309,28 @@ func (c *sandboxServiceClient) GetPoolStatus(ctx context.Context, in *GetPoolSta
 	return out, nil
 }
 
+func (c *sandboxServiceClient) WatchSandboxes(ctx context.Context, in *WatchSandboxesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchSandboxesResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &SandboxService_ServiceDesc.Streams[0], SandboxService_WatchSandboxes_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchSandboxesRequest, WatchSandboxesResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SandboxService_WatchSandboxesClient = grpc.ServerStreamingClient[WatchSandboxesResponse]
+
 func (c *sandboxServiceClient) Execute(ctx context.Context, in *ExecuteRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExecuteResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &SandboxService_ServiceDesc.Streams[0], SandboxService_Execute_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &SandboxService_ServiceDesc.Streams[1], SandboxService_Execute_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -315,7 +349,7 @@ type SandboxService_ExecuteClient = grpc.ServerStreamingClient[ExecuteResponse]
 
 func (c *sandboxServiceClient) Attach(ctx context.Context, in *AttachRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttachResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &SandboxService_ServiceDesc.Streams[1], SandboxService_Attach_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &SandboxService_ServiceDesc.Streams[2], SandboxService_Attach_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -374,7 +408,7 @@ func (c *sandboxServiceClient) ListProcesses(ctx context.Context, in *ListProces
 
 func (c *sandboxServiceClient) Upload(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[UploadRequest, UploadResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &SandboxService_ServiceDesc.Streams[2], SandboxService_Upload_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &SandboxService_ServiceDesc.Streams[3], SandboxService_Upload_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -397,7 +431,7 @@ func (c *sandboxServiceClient) GetUpload(ctx context.Context, in *GetUploadReque
 
 func (c *sandboxServiceClient) Download(ctx context.Context, in *DownloadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DownloadResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &SandboxService_ServiceDesc.Streams[3], SandboxService_Download_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &SandboxService_ServiceDesc.Streams[4], SandboxService_Download_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -516,7 +550,7 @@ func (c *sandboxServiceClient) GlobFiles(ctx context.Context, in *GlobFilesReque
 
 func (c *sandboxServiceClient) Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ForwardRequest, ForwardResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &SandboxService_ServiceDesc.Streams[4], SandboxService_Forward_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &SandboxService_ServiceDesc.Streams[5], SandboxService_Forward_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -527,6 +561,16 @@ func (c *sandboxServiceClient) Forward(ctx context.Context, opts ...grpc.CallOpt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SandboxService_ForwardClient = grpc.BidiStreamingClient[ForwardRequest, ForwardResponse]
 
+func (c *sandboxServiceClient) CreateSandboxUrl(ctx context.Context, in *CreateSandboxUrlRequest, opts ...grpc.CallOption) (*CreateSandboxUrlResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateSandboxUrlResponse)
+	err := c.cc.Invoke(ctx, SandboxService_CreateSandboxUrl_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SandboxServiceServer is the server API for SandboxService service.
 // All implementations must embed UnimplementedSandboxServiceServer
 // for forward compatibility.
@@ -534,7 +578,7 @@ type SandboxService_ForwardClient = grpc.BidiStreamingClient[ForwardRequest, For
 // SandboxService manages sandboxes, runs commands in them and moves files.
 //
 // Reserved names for later additions, which must not break this version:
-// CreateSnapshot and its family, WatchFiles and WatchSandboxes.
+// CreateSnapshot and its family, and WatchFiles.
 type SandboxServiceServer interface {
 	// GetServerInfo describes the server, its capabilities, what it enforces, and
 	// the authenticated caller. It needs no sandbox.
@@ -566,6 +610,12 @@ type SandboxServiceServer interface {
 	// GetPoolStatus counts a pool of sandboxes that are started ahead of requests
 	// (capability "pool").
 	GetPoolStatus(context.Context, *GetPoolStatusRequest) (*GetPoolStatusResponse, error)
+	// WatchSandboxes streams events of the tenant's sandboxes, at least once each,
+	// until the caller cancels. The watch continues after a cursor, on any server.
+	// What a server does is sent within a second; what a sandbox or its substrate
+	// does by itself, within a minute. A server that stops ends the watch with
+	// SERVER_SHUTTING_DOWN; credentials that end, with CREDENTIALS_INVALID.
+	WatchSandboxes(*WatchSandboxesRequest, grpc.ServerStreamingServer[WatchSandboxesResponse]) error
 	// Execute runs one command and streams its events. The server sends exactly
 	// one `started` first, then output, and exactly one `exited` last. A stream
 	// that ends without `exited` ends in an error status, never in OK. A command
@@ -637,6 +687,13 @@ type SandboxServiceServer interface {
 	// not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
 	// that reads nothing stops the sender of the same direction, as on TCP.
 	Forward(grpc.BidiStreamingServer[ForwardRequest, ForwardResponse]) error
+	// CreateSandboxUrl returns a URL by which browsers and HTTP clients reach a port
+	// or a file of the sandbox until it expires. The URL is the permission, and
+	// cannot be revoked alone; requests are made in the name of the caller. A
+	// suspended sandbox is resumed by a request for its URL. The call is no activity
+	// of the sandbox. FEATURE_UNSUPPORTED if the server has no preview listener
+	// (capability "url").
+	CreateSandboxUrl(context.Context, *CreateSandboxUrlRequest) (*CreateSandboxUrlResponse, error)
 	mustEmbedUnimplementedSandboxServiceServer()
 }
 
@@ -676,6 +733,9 @@ func (UnimplementedSandboxServiceServer) ResumeSandbox(context.Context, *ResumeS
 }
 func (UnimplementedSandboxServiceServer) GetPoolStatus(context.Context, *GetPoolStatusRequest) (*GetPoolStatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetPoolStatus not implemented")
+}
+func (UnimplementedSandboxServiceServer) WatchSandboxes(*WatchSandboxesRequest, grpc.ServerStreamingServer[WatchSandboxesResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchSandboxes not implemented")
 }
 func (UnimplementedSandboxServiceServer) Execute(*ExecuteRequest, grpc.ServerStreamingServer[ExecuteResponse]) error {
 	return status.Error(codes.Unimplemented, "method Execute not implemented")
@@ -736,6 +796,9 @@ func (UnimplementedSandboxServiceServer) GlobFiles(context.Context, *GlobFilesRe
 }
 func (UnimplementedSandboxServiceServer) Forward(grpc.BidiStreamingServer[ForwardRequest, ForwardResponse]) error {
 	return status.Error(codes.Unimplemented, "method Forward not implemented")
+}
+func (UnimplementedSandboxServiceServer) CreateSandboxUrl(context.Context, *CreateSandboxUrlRequest) (*CreateSandboxUrlResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateSandboxUrl not implemented")
 }
 func (UnimplementedSandboxServiceServer) mustEmbedUnimplementedSandboxServiceServer() {}
 func (UnimplementedSandboxServiceServer) testEmbeddedByValue()                        {}
@@ -937,6 +1000,17 @@ func _SandboxService_GetPoolStatus_Handler(srv interface{}, ctx context.Context,
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _SandboxService_WatchSandboxes_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchSandboxesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SandboxServiceServer).WatchSandboxes(m, &grpc.GenericServerStream[WatchSandboxesRequest, WatchSandboxesResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SandboxService_WatchSandboxesServer = grpc.ServerStreamingServer[WatchSandboxesResponse]
 
 func _SandboxService_Execute_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ExecuteRequest)
@@ -1255,6 +1329,24 @@ func _SandboxService_Forward_Handler(srv interface{}, stream grpc.ServerStream) 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SandboxService_ForwardServer = grpc.BidiStreamingServer[ForwardRequest, ForwardResponse]
 
+func _SandboxService_CreateSandboxUrl_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateSandboxUrlRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SandboxServiceServer).CreateSandboxUrl(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SandboxService_CreateSandboxUrl_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SandboxServiceServer).CreateSandboxUrl(ctx, req.(*CreateSandboxUrlRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // SandboxService_ServiceDesc is the grpc.ServiceDesc for SandboxService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1362,8 +1454,17 @@ var SandboxService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "GlobFiles",
 			Handler:    _SandboxService_GlobFiles_Handler,
 		},
+		{
+			MethodName: "CreateSandboxUrl",
+			Handler:    _SandboxService_CreateSandboxUrl_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchSandboxes",
+			Handler:       _SandboxService_WatchSandboxes_Handler,
+			ServerStreams: true,
+		},
 		{
 			StreamName:    "Execute",
 			Handler:       _SandboxService_Execute_Handler,

@@ -139,7 +139,7 @@ func addMember(t *testing.T, s *Store[*testRecord], name string) {
 
 // A server that is killed before any step leaves what the next one removes, or a whole
 // sandbox: no container without a record, and none twice.
-func TestKilledBeforeStep(t *testing.T) {
+func TestServerKilledBeforeAnyStepLeavesNothingHalfMade(t *testing.T) {
 	for _, step := range []string{"make its directory", "write its record", "record that it is ready", "record the claim", "move the claim"} {
 		t.Run(step, func(t *testing.T) {
 			m, l := &machine{containers: make(map[string]bool)}, Layout(t.TempDir())
@@ -182,7 +182,7 @@ func TestKilledBeforeStep(t *testing.T) {
 
 // Sweep removes members that have ended, and nothing that is claimed or whose lock is
 // held.
-func TestSweep(t *testing.T) {
+func TestSweepRemovesEndedMembersOnly(t *testing.T) {
 	m, l := &machine{containers: make(map[string]bool)}, Layout(t.TempDir())
 	s := open(t, m, l, nil)
 	addMember(t, s, "claimed")
@@ -214,7 +214,7 @@ func TestSweep(t *testing.T) {
 }
 
 // A sandbox can be deleted whose record cannot be read, or that has none.
-func TestDelete(t *testing.T) {
+func TestDeleteNeedsNoReadableRecord(t *testing.T) {
 	m, l := &machine{containers: make(map[string]bool)}, Layout(t.TempDir())
 	s := open(t, m, l, nil)
 	info := create(t, s, "a")
@@ -245,7 +245,7 @@ func TestDelete(t *testing.T) {
 }
 
 // A sandbox stays whose record cannot be read for a moment.
-func TestRecordUnreadable(t *testing.T) {
+func TestSandboxStaysWhileItsRecordCannotBeRead(t *testing.T) {
 	m, l := &machine{containers: make(map[string]bool)}, Layout(t.TempDir())
 	s := open(t, m, l, nil)
 	create(t, s, "a")
@@ -267,7 +267,7 @@ func TestRecordUnreadable(t *testing.T) {
 }
 
 // The decision to remove a sandbox does not count for the next one of its name.
-func TestDecidedRemoval(t *testing.T) {
+func TestDecidedRemovalDoesNotCountForTheNextSandbox(t *testing.T) {
 	m, l := &machine{containers: make(map[string]bool)}, Layout(t.TempDir())
 	s := open(t, m, l, nil)
 	m.decided = create(t, s, "a").Incarnation

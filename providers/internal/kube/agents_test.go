@@ -189,7 +189,7 @@ func TestResolveTransport(t *testing.T) {
 }
 
 // Only an answer of the cluster decides about rights.
-func TestMissingRight(t *testing.T) {
+func TestOnlyTheClusterDecidesAboutRights(t *testing.T) {
 	down := apierrors.NewInternalError(errors.New("etcd has no leader"))
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "selfsubjectaccessreviews"}, "", nil)
 	for _, c := range []struct {

@@ -12,7 +12,7 @@ import (
 
 // Runtimes say OOMKilled of a container also where the kernel killed one of its
 // processes long before it was made to end.
-func TestEndForWantOfMemory(t *testing.T) {
+func TestOOMKilledIsBelievedOnlyAtTheEnd(t *testing.T) {
 	now, grace := time.Now().Truncate(time.Second), int64(30)
 	deleted := metav1.NewTime(now.Add(time.Duration(grace) * time.Second)) // asked for now
 	for name, c := range map[string]struct {

@@ -12,7 +12,7 @@ import (
 )
 
 // What is known is not asked for again; what a watch that ends has missed is.
-func TestFollowFrom(t *testing.T) {
+func TestFollowRequestsNothingThatIsKnown(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	version := func(v string) *corev1.Pod {

@@ -13,7 +13,7 @@ import (
 )
 
 // Only what the kubelet says has ended is taken from it.
-func TestAwaitPodGone(t *testing.T) {
+func TestOnlyTheKubeletReportsAPodGone(t *testing.T) {
 	ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
 	runs := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	for name, c := range map[string]struct {

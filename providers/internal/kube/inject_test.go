@@ -153,7 +153,7 @@ func TestInjectTakesADirectoryThatAnotherMakes(t *testing.T) {
 
 // What a runtime says of a program that is not there and of a container that has
 // just ended is nearly the same.
-func TestNoSuchExecutable(t *testing.T) {
+func TestMissingProgramAndEndedContainerDiffer(t *testing.T) {
 	for text, want := range map[string]bool{
 		`exec failed: unable to start container process: exec: "sh": executable file not found in $PATH: unknown`:                        true,
 		`exec failed: unable to start container process: exec: "/bin/sh": stat /bin/sh: no such file or directory: unknown`:              true,
@@ -217,7 +217,7 @@ func TestInjectAnotherIncarnationEndsTheFirst(t *testing.T) {
 }
 
 // Two servers may find the same container without an agent.
-func TestInjectRace(t *testing.T) {
+func TestTwoServersInjectOneAgent(t *testing.T) {
 	in, container := newInjector(t)
 	want := Injection{Incarnation: "same"}
 	var wg sync.WaitGroup

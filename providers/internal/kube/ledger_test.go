@@ -14,7 +14,7 @@ import (
 )
 
 // A change that another server was faster than is made again, with its document.
-func TestChangeLedger(t *testing.T) {
+func TestConflictingLedgerChangeIsMadeAgain(t *testing.T) {
 	client := fake.NewClientset()
 	maps := client.CoreV1().ConfigMaps("n")
 	of := schema.GroupResource{Resource: "configmaps"}

@@ -49,7 +49,7 @@ func (m *member) sees(t *testing.T, after time.Duration, want int) {
 
 // Members see who joins, leaves and crashes, and agree; one that comes back counts
 // again.
-func TestMembers(t *testing.T) {
+func TestMembersSeeJoinsLeavesAndCrashes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &leases{}
 		first := join(t, to)

@@ -12,7 +12,7 @@ import (
 )
 
 // What the kubelet says of a container it says again in events, in other words.
-func TestExplainRepeatsNothing(t *testing.T) {
+func TestExplanationNamesEachCauseOnce(t *testing.T) {
 	const why = `rpc error: code = NotFound desc = failed to resolve reference "x:1": not found`
 	pod := &corev1.Pod{}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", Image: "x:1", State: corev1.ContainerState{

@@ -123,8 +123,8 @@ func TestDialPod(t *testing.T) {
 	})
 }
 
-// TestPodConnsEnd: connections to a pod that is gone end, and with Close all.
-func TestPodConnsEnd(t *testing.T) {
+// TestConnectionsToAGonePodEnd: connections to a pod that is gone end, and with Close all.
+func TestConnectionsToAGonePodEnd(t *testing.T) {
 	s := sealed.NewSecret()
 	inner, port := listen(t, "127.0.0.1:0")
 	l, err := sealed.NewListener(inner, s)
@@ -185,8 +185,8 @@ func TestPodConnsEnd(t *testing.T) {
 	}
 }
 
-// TestDialNewPod: an agent that is about to listen is waited for.
-func TestDialNewPod(t *testing.T) {
+// TestDialWaitsForAnAgentThatIsAboutToListen: an agent that is about to listen is waited for.
+func TestDialWaitsForAnAgentThatIsAboutToListen(t *testing.T) {
 	s := sealed.NewSecret()
 	l, port := listen(t, "127.0.0.1:0")
 	_ = l.Close()
@@ -222,9 +222,9 @@ func TestCheckTransport(t *testing.T) {
 	}
 }
 
-// TestInjectWithAPort: the agent that is put in takes connections from peers that know
+// TestInjectedAgentTakesConnectionsWithItsSecret: the agent that is put in takes connections from peers that know
 // its secret, whichever installer wrote it.
-func TestInjectWithAPort(t *testing.T) {
+func TestInjectedAgentTakesConnectionsWithItsSecret(t *testing.T) {
 	for _, without := range [][]string{nil, {"sh"}, {"sh", "python3"}} {
 		in, box := newInjector(t)
 		box.without = without

@@ -137,7 +137,7 @@ func TestTunnelReportsHowItEnded(t *testing.T) {
 }
 
 // A connection that breaks is no end of the command.
-func TestTunnelThatBreaks(t *testing.T) {
+func TestBrokenTunnelIsNoEndOfTheCommand(t *testing.T) {
 	tunnelTo(t, func(stdin io.Reader, stdout, _ io.Writer, _ <-chan struct{}) int {
 		_, _ = io.WriteString(stdout, "ready\n")
 		_, _ = io.Copy(io.Discard, stdin)
@@ -155,7 +155,7 @@ func TestTunnelThatBreaks(t *testing.T) {
 }
 
 // A command that goes on after its input has ended is left behind, in time.
-func TestTunnelLetsGo(t *testing.T) {
+func TestTunnelLeavesACommandThatDoesNotEnd(t *testing.T) {
 	tunnelTo(t, func(_ io.Reader, stdout, _ io.Writer, gone <-chan struct{}) int {
 		_, _ = io.WriteString(stdout, "ready\n")
 		for {
@@ -243,7 +243,7 @@ func TestTunnelDeadlines(t *testing.T) {
 }
 
 // A command that does not speak is given up when the caller has had enough.
-func TestTunnelToSilence(t *testing.T) {
+func TestTunnelEndsWithTheCallersContext(t *testing.T) {
 	why := errors.New("the caller has had enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/sandgate/sandgate/providers/internal/atomicfile"
 	"github.com/sandgate/sandgate/providers/internal/lock"
@@ -26,6 +27,33 @@ func Open(dir string) (*Directory, error) {
 		return nil, err
 	}
 	return &Directory{dir: dir, locks: lock.NewTable(locks)}, nil
+}
+
+// leaderLock is the lock that the leader holds. No document has its name.
+const leaderLock = ".leader"
+
+// leadInterval is the time between two attempts to become the leader.
+const leadInterval = time.Second
+
+// Lead is providers.Coordinator's method. The kernel ends the leadership of a process
+// that dies.
+func (d *Directory) Lead(ctx context.Context, do func(context.Context)) {
+	for ctx.Err() == nil {
+		// A lock that cannot be opened may be later: descriptors or space may be lacking.
+		if held, err := d.locks.Try(leaderLock); err == nil && held != nil {
+			lead(ctx, held, do)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(leadInterval):
+		}
+	}
+}
+
+func lead(ctx context.Context, held *lock.Lock, do func(context.Context)) {
+	defer held.Release(false)
+	do(ctx)
 }
 
 // Change is providers.Ledger's ChangeLedger. A power cut may lose the last changes.

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestLocks has two lock tables on one directory, as two servers would.
-func TestLocks(t *testing.T) {
+// TestTwoTablesShareTheLocksOfADirectory has two lock tables on one directory, as two servers would.
+func TestTwoTablesShareTheLocksOfADirectory(t *testing.T) {
 	dir := t.TempDir()
 	tables := []*Table{NewTable(dir), NewTable(dir)}
 	var holders, most int

@@ -190,7 +190,7 @@ func TestStartsAreBounded(t *testing.T) {
 
 // Delays double, a batch that fails together counts once, and one start probes
 // whether the next ones would succeed.
-func TestBacksOff(t *testing.T) {
+func TestFailedStartsBackOffAndProbe(t *testing.T) {
 	run(t, Config{}, func(t *testing.T, m *memory, c *Controller[string, chan<- string]) {
 		m.failing = true
 		if err := c.Keep(t.Context(), pools(20)); err != nil {
@@ -226,7 +226,7 @@ func TestFailureAfterSuccess(t *testing.T) {
 }
 
 // A driver that panics fails like one that returns an error.
-func TestPanicIsFailure(t *testing.T) {
+func TestDriverThatPanicsCountsAsFailed(t *testing.T) {
 	run(t, Config{}, func(t *testing.T, m *memory, c *Controller[string, chan<- string]) {
 		m.outcomes = []error{errPanic}
 		if err := c.Keep(t.Context(), pools(1)); err != nil {
@@ -280,7 +280,7 @@ func TestDrainKeepsNewMember(t *testing.T) {
 
 // What is left of pools that are not kept is deleted in the background if it
 // cannot be deleted at once.
-func TestRetriesDrained(t *testing.T) {
+func TestDrainIsRetriedInTheBackground(t *testing.T) {
 	results := make(chan error, 3)
 	results <- errors.New("not now")
 	results <- errors.New("not now")
@@ -336,7 +336,7 @@ func TestMembersOfHigherTarget(t *testing.T) {
 }
 
 // A start under way ends with the pool.
-func TestCloseEndsStarts(t *testing.T) {
+func TestCloseEndsStartsUnderWay(t *testing.T) {
 	run(t, Config{}, func(t *testing.T, m *memory, c *Controller[string, chan<- string]) {
 		if err := c.Keep(t.Context(), pools(3)); err != nil {
 			t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 
 // Who wrote an option is told which it is and what it must be, in the words of
 // JSON.
-func TestErrorsNameTheOption(t *testing.T) {
+func TestErrorNamesTheOptionAndItsType(t *testing.T) {
 	type options struct {
 		Selector map[string]string  `json:"node_selector"`
 		Paths    []string           `json:"writable_paths"`

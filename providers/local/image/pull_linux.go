@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/atomicfile"
 )
@@ -24,6 +26,9 @@ import (
 const (
 	// pullTimeout is long: a pull continues when no creation waits for it any more.
 	pullTimeout = time.Hour
+	// maxPulls is how many pulls of a server run at once: each takes a processor to
+	// unpack, and the disk. Others wait.
+	maxPulls = 3
 	// progressInterval is how often the log has how far a pull is.
 	progressInterval = 5 * time.Second
 	namesDir         = ".names"
@@ -38,6 +43,7 @@ type progress struct{ done, total atomic.Int64 }
 // closed.
 type pull struct {
 	progress
+	waits atomic.Bool // for its turn
 	ended chan struct{}
 	key   string
 	meta  *Meta
@@ -51,6 +57,7 @@ type pulls struct {
 	ctx  context.Context //nolint:containedctx // it ends with the store
 	stop context.CancelCauseFunc
 	work sync.WaitGroup
+	turn *semaphore.Weighted
 
 	mu      sync.Mutex
 	running map[string]*pull
@@ -93,6 +100,9 @@ func (s *Store) Progress(r Reference) string {
 	if p == nil {
 		return ""
 	}
+	if p.waits.Load() {
+		return fmt.Sprintf("waiting to pull %s: this server pulls %d other images", r.name, maxPulls)
+	}
 	text := "pulling " + r.name.String()
 	if total := p.total.Load(); total > 0 {
 		text += fmt.Sprintf(": %d of %d MiB", p.done.Load()>>20, (total+1<<20-1)>>20)
@@ -110,15 +120,29 @@ func (s *Store) join(r Reference) *pull {
 	p := &pull{ended: make(chan struct{})}
 	s.pulls.running[name] = p
 	s.pulls.work.Go(func() {
-		ctx, cancel := context.WithTimeoutCause(s.pulls.ctx, pullTimeout, errSlowPull)
-		defer cancel()
-		p.key, p.meta, p.err = s.pull(ctx, r, p)
+		p.key, p.meta, p.err = s.pullInTurn(r, p)
 		s.pulls.mu.Lock()
 		delete(s.pulls.running, name)
 		s.pulls.mu.Unlock()
 		close(p.ended)
 	})
 	return p
+}
+
+// pullInTurn pulls when fewer than maxPulls run. The time that it waits is not a part
+// of its timeout.
+func (s *Store) pullInTurn(r Reference, p *pull) (string, *Meta, error) {
+	if !s.pulls.turn.TryAcquire(1) {
+		p.waits.Store(true)
+		if s.pulls.turn.Acquire(s.pulls.ctx, 1) != nil {
+			return "", nil, context.Cause(s.pulls.ctx)
+		}
+		p.waits.Store(false)
+	}
+	defer s.pulls.turn.Release(1)
+	ctx, cancel := context.WithTimeoutCause(s.pulls.ctx, pullTimeout, errSlowPull)
+	defer cancel()
+	return s.pull(ctx, r, p)
 }
 
 // pull tries the mirrors and then the registry.

@@ -30,8 +30,8 @@ import (
 	"github.com/sandgate/sandgate/providers/internal/lock"
 )
 
-// TestPullExactly: what a registry has is what a sandbox sees.
-func TestPullExactly(t *testing.T) {
+// TestPulledImageIsWhatTheRegistryHas: what a registry has is what a sandbox sees.
+func TestPulledImageIsWhatTheRegistryHas(t *testing.T) {
 	layers, want := largeLayers(t)
 	r := newRegistry(t)
 	img := imageOf(t, layers...)
@@ -55,9 +55,9 @@ func TestPullExactly(t *testing.T) {
 	}
 }
 
-// TestPullForms: a manifest list, a list in a list, and a digest of each find the
+// TestPullFindsTheImageForThisMachine: a manifest list, a list in a list, and a digest of each find the
 // image for this machine.
-func TestPullForms(t *testing.T) {
+func TestPullFindsTheImageForThisMachine(t *testing.T) {
 	r := newRegistry(t)
 	img, other := small(t, "ours"), small(t, "other")
 	index := indexOf(t, map[string]v1.Image{"linux/" + runtime.GOARCH: img, "linux/s390x": other, "windows/" + runtime.GOARCH: other})
@@ -78,9 +78,9 @@ func TestPullForms(t *testing.T) {
 	}
 }
 
-// TestPullErrors: each failure has its sentinel and names its cause, and leaves
+// TestFailedPullNamesItsCauseAndLeavesNothing: each failure has its sentinel and names its cause, and leaves
 // nothing.
-func TestPullErrors(t *testing.T) {
+func TestFailedPullNamesItsCauseAndLeavesNothing(t *testing.T) {
 	r := newRegistry(t)
 	r.push(t, ":1", small(t, "good"))
 	r.pushIndex(t, ":foreign", indexOf(t, map[string]v1.Image{"linux/s390x": small(t, "a"), "windows/amd64": small(t, "b")}))
@@ -181,9 +181,9 @@ func TestPullErrors(t *testing.T) {
 	}
 }
 
-// TestPullWithoutTLS: credentials never go to another machine without TLS, unless the
+// TestCredentialsNeedTLS: credentials never go to another machine without TLS, unless the
 // operator allows it.
-func TestPullWithoutTLS(t *testing.T) {
+func TestCredentialsNeedTLS(t *testing.T) {
 	r := newRegistries(Registries{Known: []Registry{{Name: "plain.example:5000", PlainHTTP: true}}})
 	sent := errors.New("it was sent")
 	for url, want := range map[string]error{
@@ -354,8 +354,8 @@ func TestPullIsResumed(t *testing.T) {
 	}
 }
 
-// TestPullOnce: two servers with 20 creations each pull an image once.
-func TestPullOnce(t *testing.T) {
+// TestConcurrentCreationsPullAnImageOnce: two servers with 20 creations each pull an image once.
+func TestConcurrentCreationsPullAnImageOnce(t *testing.T) {
 	r := newRegistry(t)
 	img := random(t, 1<<20)
 	r.push(t, ":1", img)
@@ -385,9 +385,9 @@ func TestPullOnce(t *testing.T) {
 	}
 }
 
-// TestPullPolicy: a tag means what it meant at its pull, unless the policy asks again.
+// TestTagKeepsItsDigestUnlessThePolicyPullsAgain: a tag means what it meant at its pull, unless the policy asks again.
 // A digest always means the same.
-func TestPullPolicy(t *testing.T) {
+func TestTagKeepsItsDigestUnlessThePolicyPullsAgain(t *testing.T) {
 	r := newRegistry(t)
 	first, second := small(t, "first"), small(t, "second")
 	r.push(t, ":1", first)
@@ -519,8 +519,77 @@ func TestPullOutlivesItsCaller(t *testing.T) {
 	}
 }
 
-// TestPullToAFullDisk: the error reports it, and the space is free again.
-func TestPullToAFullDisk(t *testing.T) {
+// TestPullsWaitForTheirTurn: no more than maxPulls run at once; the others report that
+// they wait, and end with the store if their turn does not come.
+func TestPullsWaitForTheirTurn(t *testing.T) {
+	const waiting = 2
+	r := newRegistry(t)
+	for i := range maxPulls + waiting {
+		r.push(t, ":"+strconv.Itoa(i), small(t, strconv.Itoa(i)))
+	}
+	arrived, open := make(chan struct{}, maxPulls+waiting), make(chan struct{})
+	r.answer(func(_ http.ResponseWriter, req *http.Request, _ http.Handler) bool {
+		if strings.Contains(req.URL.Path, "/manifests/") {
+			arrived <- struct{}{}
+			select {
+			case <-open:
+			case <-req.Context().Done():
+			}
+		}
+		return false
+	})
+	ref := func(i int) Reference { return parse(t, r.host+"/team/app:"+strconv.Itoa(i)) }
+	for _, closes := range []bool{false, true} {
+		s := storeFrom(t, Registries{})
+		var pulls sync.WaitGroup
+		errs := make([]error, maxPulls+waiting)
+		start := func(i int) {
+			p := s.join(ref(i))
+			pulls.Go(func() {
+				<-p.ended
+				errs[i] = p.err
+			})
+		}
+		for i := range maxPulls {
+			start(i)
+			<-arrived
+		}
+		for i := range waiting {
+			start(maxPulls + i)
+		}
+		for i := range waiting {
+			want := fmt.Sprintf("waiting to pull %s/team/app:%d: this server pulls %d other images", r.host, maxPulls+i, maxPulls)
+			for s.Progress(ref(maxPulls+i)) != want {
+				runtime.Gosched() // until its goroutine has tried
+			}
+		}
+		if len(arrived) > 0 {
+			t.Errorf("%d more pulls run", len(arrived))
+		}
+		if closes {
+			s.Close()
+			pulls.Wait()
+			for i, err := range errs {
+				if !errors.Is(err, errClosed) {
+					t.Errorf("pull %d: %v", i, err)
+				}
+			}
+			continue
+		}
+		close(open)
+		pulls.Wait()
+		if err := errors.Join(errs...); err != nil {
+			t.Error(err)
+		}
+		for range waiting {
+			<-arrived
+		}
+		open = make(chan struct{})
+	}
+}
+
+// TestPullToAFullDiskFreesTheSpace: the error reports it, and the space is free again.
+func TestPullToAFullDiskFreesTheSpace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to mount a small file system")
 	}

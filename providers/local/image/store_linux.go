@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
@@ -51,7 +52,7 @@ type Store struct {
 // The store must be closed.
 func NewStore(dir string, locks *lock.Table, log *slog.Logger, from Registries, admit func(size int64) error, inUse func() (map[string]bool, error)) *Store {
 	s := &Store{dir: dir, locks: locks, log: log, admit: admit, inUse: inUse, registries: newRegistries(from)}
-	s.pulls.running = make(map[string]*pull)
+	s.pulls.running, s.pulls.turn = make(map[string]*pull), semaphore.NewWeighted(maxPulls)
 	s.pulls.ctx, s.pulls.stop = context.WithCancelCause(context.Background())
 	return s
 }

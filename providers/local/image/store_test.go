@@ -97,9 +97,9 @@ func newStore(tb testing.TB) *Store {
 	return NewStore(tb.TempDir(), lock.NewTable(tb.TempDir()), slog.New(slog.DiscardHandler), Registries{}, nil, none)
 }
 
-// TestForgedImages: an image whose parts do not match its digests is rejected,
+// TestImageThatDoesNotMatchItsDigestsIsRejected: an image whose parts do not match its digests is rejected,
 // and nothing of it is kept.
-func TestForgedImages(t *testing.T) {
+func TestImageThatDoesNotMatchItsDigestsIsRejected(t *testing.T) {
 	other := makeTar(t, tarEntry{name: "file", data: "evil"})
 	for name, forge := range map[string]func(*forgery){
 		"layer":                  func(f *forgery) { f.layer = other },
@@ -207,9 +207,9 @@ func TestImageArchives(t *testing.T) {
 	}
 }
 
-// TestUnfinishedImages: a half unpacked image of a killed server is removed,
+// TestHalfUnpackedImagesAreRemovedUnlessLocked: a half unpacked image of a killed server is removed,
 // unless its lock is held.
-func TestUnfinishedImages(t *testing.T) {
+func TestHalfUnpackedImagesAreRemovedUnlessLocked(t *testing.T) {
 	s := newStore(t)
 	for _, key := range []string{"dead", "busy"} {
 		if err := os.MkdirAll(filepath.Join(s.dir, partPrefix+key, "rootfs"), 0o755); err != nil {
@@ -257,9 +257,9 @@ func TestUnusedImages(t *testing.T) {
 	}
 }
 
-// TestCollectImages: an unused image is removed with its files, one that a
+// TestOnlyUnusedImagesAreCollected: an unused image is removed with its files, one that a
 // sandbox uses is not.
-func TestCollectImages(t *testing.T) {
+func TestOnlyUnusedImagesAreCollected(t *testing.T) {
 	s := newStore(t)
 	keys := map[string]string{}
 	for _, name := range []string{"used", "unused"} {

@@ -157,9 +157,9 @@ func TestUnpackLayers(t *testing.T) {
 	}
 }
 
-// TestUnpackExactly: times, attributes, owners and modes are those of the
+// TestUnpackKeepsTimesOwnersAndAttributes: times, attributes, owners and modes are those of the
 // layer, except what the kernel interprets.
-func TestUnpackExactly(t *testing.T) {
+func TestUnpackKeepsTimesOwnersAndAttributes(t *testing.T) {
 	root := t.TempDir()
 	then := time.Date(2020, 2, 3, 4, 5, 6, 7000, time.UTC)
 	var out bytes.Buffer

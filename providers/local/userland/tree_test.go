@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// TestHalfWrittenTrees: half written trees of killed servers are removed,
+// TestHalfWrittenTreesAreRemoved: half written trees of killed servers are removed,
 // except those that a server may still be writing.
-func TestHalfWrittenTrees(t *testing.T) {
+func TestHalfWrittenTreesAreRemoved(t *testing.T) {
 	trees := t.TempDir()
 	long := time.Now().Add(-2 * partAge)
 	for name, at := range map[string]time.Time{".part-old": long, ".part-new": time.Now(), "whole": long} {

@@ -24,7 +24,8 @@ const (
 type Userland struct {
 	Root     string // a directory of mount points, links and a generated /etc
 	Shared   []SharedDir
-	Path     string // the environment variable
+	path     string // to the programs of the host
+	Env      map[string]string
 	Skeleton string // a directory of mount points alone, for images
 }
 
@@ -35,9 +36,10 @@ type SharedDir struct{ Source, Target string }
 var systemDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
 
 // Build makes the userland below a directory, once for each state of the host's
-// /etc. mountPoints are the directories over which something is mounted.
-func Build(treeDir string, mountPoints []string) (*Userland, error) {
-	u := &Userland{Path: Path}
+// /etc. mountPoints are the directories over which something is mounted, home is one of
+// them or below one.
+func Build(treeDir string, mountPoints []string, home string) (*Userland, error) {
+	u := &Userland{path: Path}
 	entries, err := collectEtc()
 	if err != nil {
 		return nil, err
@@ -77,6 +79,7 @@ func Build(treeDir string, mountPoints []string) (*Userland, error) {
 		}
 	}
 	u.addPython(entries)
+	u.Env = installers(home, u.path)
 	if u.Root, err = writeTree(treeDir, entries); err != nil {
 		return nil, err
 	}
@@ -116,8 +119,8 @@ func (u *Userland) addPython(entries map[string]entry) {
 	alias := func(name, target string) {
 		entries[aliasDir+"/"+name] = entry{mode: fs.ModeSymlink, data: target}
 	}
-	if !strings.HasSuffix(u.Path, aliasDir) {
-		u.Path += ":" + aliasDir
+	if !strings.HasSuffix(u.path, aliasDir) {
+		u.path += ":" + aliasDir
 	}
 	for _, dir := range []string{"/usr/local/bin", "/usr/bin"} {
 		if _, err := os.Stat(dir + "/python3"); err == nil {

@@ -9,7 +9,7 @@ import (
 
 // However a stream is cut into pieces, it compares equal; a byte that is lost,
 // doubled or changed does not.
-func TestCompare(t *testing.T) {
+func TestComparisonFindsLostDoubledAndChangedBytes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		seed, size := rapid.Uint64().Draw(t, "seed"), rapid.IntRange(64, 4096).Draw(t, "size")
 		data := make([]byte, size)

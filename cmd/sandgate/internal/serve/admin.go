@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/listen"
 )
 
 // admin is the running admin listener, or none.
@@ -24,23 +24,33 @@ type admin struct {
 func (a adminConfig) open(ctx context.Context, insecure bool) (net.Listener, error) {
 	if a.Listen == "" {
 		if a.Profiles {
-			return nil, errors.New("--pprof needs --admin-listen")
+			return nil, errPprofAlone
 		}
 		return nil, nil
 	}
-	at := a.Listen
-	if strings.HasPrefix(at, ":") {
-		at = "127.0.0.1" + at
-	}
-	l, err := server.Listen(ctx, at)
+	l, err := listen.Open(ctx, a.address())
 	if err != nil {
 		return nil, fmt.Errorf("--admin-listen: %w", err)
 	}
 	if tcp, ok := l.Addr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() && a.Profiles && !insecure {
-		return nil, errors.Join(fmt.Errorf("--pprof exposes the server's memory to all clients that can connect to %s; "+
-			"listen on loopback, or add --insecure", l.Addr()), l.Close())
+		return nil, errors.Join(errPprofExposed(l.Addr().String()), l.Close())
 	}
 	return l, nil
+}
+
+// address returns the address to listen at, or "" for none.
+func (a adminConfig) address() string {
+	if strings.HasPrefix(a.Listen, ":") {
+		return "127.0.0.1" + a.Listen
+	}
+	return a.Listen
+}
+
+var errPprofAlone = errors.New("--pprof needs --admin-listen")
+
+func errPprofExposed(at string) error {
+	return fmt.Errorf("--pprof exposes the server's memory to all clients that can connect to %s; "+
+		"listen on loopback, or add --insecure", at)
 }
 
 // serveAdmin serves handler on l, which may be nil.

@@ -16,10 +16,21 @@ type agentSandboxConfig struct {
 }
 
 func newAgentSandbox(ctx context.Context, c config, logger *slog.Logger) (providers.Provider, error) {
+	return agentsandbox.New(ctx, c.agentSandbox(logger))
+}
+
+// checkAgentSandbox returns no default resources: they are those of the cluster's
+// templates.
+func checkAgentSandbox(c config) (providers.OptionsChecker, providers.Resources, error) {
+	options, err := agentsandbox.Check(c.agentSandbox(discard))
+	return options, providers.Resources{}, err
+}
+
+func (c config) agentSandbox(logger *slog.Logger) agentsandbox.Config {
 	k := c.Kubernetes
-	return agentsandbox.New(ctx, agentsandbox.Config{
+	return agentsandbox.Config{
 		Kubeconfig: k.Kubeconfig, Context: k.Context, Namespace: k.Namespace,
 		Agent: agentOf(c), IdleGrace: c.AgentSandbox.IdleGrace,
 		Transport: agentsandbox.Transport(k.Transport), AgentPort: k.AgentPort, Logger: logger,
-	})
+	}
 }

@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,23 +12,20 @@ import (
 
 	"gopkg.in/natefinch/lumberjack.v2"
 
-	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/audit"
 )
 
 // auditLog is an open audit log. After close, the next record opens the file again,
 // or a new one if the file was renamed.
 type auditLog struct {
-	server.AuditSink
+	audit.Sink
 	close func() error
 }
 
 // open opens the audit log. A file is only ever appended to.
 func (a auditConfig) open(stateDir string, stderr io.Writer) (auditLog, error) {
-	if a.MaxSize < 0 || a.MaxFiles < 0 {
-		return auditLog{}, errors.New("--audit-max-size and --audit-max-files must not be negative")
-	}
 	if a.File == "-" {
-		return auditLog{server.NewAuditLog(stderr), func() error { return nil }}, nil
+		return auditLog{audit.NewLog(stderr), func() error { return nil }}, nil
 	}
 	path := a.File
 	if path == "" {
@@ -43,7 +39,7 @@ func (a auditConfig) open(stateDir string, stderr io.Writer) (auditLog, error) {
 		return auditLog{}, fmt.Errorf("audit file: %w", err)
 	}
 	file := &lumberjack.Logger{Filename: path, MaxSize: a.MaxSize, MaxBackups: a.MaxFiles}
-	return auditLog{server.NewAuditLog(file), file.Close}, nil
+	return auditLog{audit.NewLog(file), file.Close}, nil
 }
 
 // reopenOnHangup reopens the audit log on each SIGHUP until ctx ends. Tokens and

@@ -24,14 +24,14 @@ type issuerConfig struct {
 	Audiences         []string          `yaml:"audiences" help:"audiences (aud) that a token can be for; at least one"`
 	AuthorizedParties []string          `yaml:"authorized_parties" help:"clients (azp) that a token can be issued to (default any; of a token for several audiences, one of audiences)"`
 	CAFile            string            `yaml:"ca_file" help:"PEM file of the authorities for the issuer's certificate (default the system's)"`
-	ClockSkew         time.Duration     `yaml:"clock_skew" help:"by how much the issuer's clock can differ, at most 5m (default 30s)"`
+	ClockSkew         time.Duration     `yaml:"clock_skew" help:"by how much the issuer's clock can differ, at most 5m (default 30s)" min:"0s" max:"5m"`
 	PrincipalClaim    string            `yaml:"principal_claim" help:"claim of the caller's name; a path has dots (default sub)"`
 	Tenant            string            `yaml:"tenant" help:"tenant of all callers; this or tenant_claim"`
 	TenantClaim       string            `yaml:"tenant_claim" help:"claim of the caller's tenant, one text"`
 	TenantPrefix      string            `yaml:"tenant_prefix" help:"text before the claim's tenant, which keeps tenants of several issuers apart (default none)"`
 	RoleClaim         string            `yaml:"role_claim" help:"claim of the caller's roles or groups, a text or a list"`
-	Roles             map[string]string `yaml:"roles" help:"roles by values of role_claim; the greatest one counts"`
-	Role              string            `yaml:"role" help:"role without a match: reader, user or operator (default user without role_claim, otherwise the caller is rejected)"`
+	Roles             map[string]string `yaml:"roles" help:"roles by values of role_claim; the greatest one counts" enum:"reader user operator"`
+	Role              string            `yaml:"role" help:"role without a match: reader, user or operator (default user without role_claim, otherwise the caller is rejected)" enum:"reader user operator"`
 	RequiredClaims    map[string]string `yaml:"required_claims" help:"claims and the values that they must have (default none)"`
 }
 
@@ -46,7 +46,7 @@ type accountConfig struct {
 	Namespace string `yaml:"namespace" help:"namespace of the account; \"*\" stands for all"`
 	Name      string `yaml:"name" help:"name of the account; \"*\" stands for all"`
 	Tenant    string `yaml:"tenant" help:"tenant of the account (default its namespace)"`
-	Role      string `yaml:"role" help:"reader, user or operator (default user)"`
+	Role      string `yaml:"role" help:"reader, user or operator (default user)" enum:"reader user operator"`
 }
 
 // bearer reports whether callers can have tokens.
@@ -72,7 +72,7 @@ func (c config) authenticator(ctx context.Context, logger *slog.Logger) (authn.A
 		}
 		bearer = append(bearer, accounts)
 	} else if len(c.Auth.Kubernetes.Accounts) > 0 {
-		return nil, errors.New("auth.kubernetes: accounts need an audience")
+		return nil, fmt.Errorf("auth.kubernetes: %w", errNoAudience)
 	}
 	if c.Auth.TokensFile != "" {
 		tokens, err := authn.OpenTokens(c.Auth.TokensFile, logger)
@@ -93,6 +93,8 @@ func (c config) authenticator(ctx context.Context, logger *slog.Logger) (authn.A
 	}
 	return any, nil
 }
+
+var errNoAudience = errors.New("accounts need an audience")
 
 func openIssuers(ctx context.Context, configs []issuerConfig, logger *slog.Logger) (*authn.OIDC, error) {
 	var issuers []authn.IssuerConfig

@@ -11,7 +11,7 @@ import (
 )
 
 // The examples of docs/operations.md are configurations and a command that work.
-func TestIdentityExamples(t *testing.T) {
+func TestIdentityExamplesOfTheGuideWork(t *testing.T) {
 	raw, err := os.ReadFile("../../../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)

@@ -30,14 +30,11 @@ func TestAuthenticatorOfConfiguration(t *testing.T) {
 		"none":            {"", "", ""},
 		"issuers":         {"auth: {oidc: [{" + issuer + ", tenant: t, role_claim: groups, roles: {ops: operator}, role: reader}]}", "oidc", ""},
 		"all":             {"auth: {tokens_file: TOKENS, oidc: [{" + issuer + ", tenant_claim: org}], kubernetes: {audience: a, kubeconfig: KUBECONFIG, accounts: [{namespace: '*', name: '*', role: reader}]}}\ntls: {client_ca: x}", "oidc+kubernetes+tokens+certificates", ""},
-		"no such role":    {"auth: {oidc: [{" + issuer + ", tenant: t, role: admin}]}", "", "reader, user and operator"},
-		"roles":           {"auth: {oidc: [{" + issuer + ", tenant: t, role_claim: g, roles: {x: root}}]}", "", "reader, user and operator"},
 		"no audience":     {"auth: {oidc: [{issuer: 'https://example.com', tenant: t}]}", "", "audiences must be given"},
 		"http":            {"auth: {oidc: [{issuer: 'http://example.com', audiences: [a], tenant: t}]}", "", "https://"},
 		"no CA":           {"auth: {oidc: [{" + issuer + ", tenant: t, ca_file: /nonexistent}]}", "", "ca_file"},
 		"no accounts":     {"auth: {kubernetes: {audience: a, kubeconfig: KUBECONFIG}}", "", "at least one account"},
 		"accounts alone":  {"auth: {kubernetes: {accounts: [{namespace: a, name: b}]}}", "", "need an audience"},
-		"account's role":  {"auth: {kubernetes: {audience: a, kubeconfig: KUBECONFIG, accounts: [{namespace: a, name: b, role: x}]}}", "", "reader, user and operator"},
 		"no such cluster": {"auth: {kubernetes: {audience: a, kubeconfig: /nonexistent, accounts: [{namespace: a, name: b}]}}", "", "auth.kubernetes"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,16 +2,10 @@ package serve
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strings"
 	"time"
-
-	"go.yaml.in/yaml/v3"
 
 	"github.com/sandgate/sandgate/providers/docker"
 	"github.com/sandgate/sandgate/providers/kubernetes"
@@ -22,7 +16,7 @@ import (
 // the text for both. Durations are written as in "90s", sizes in bytes.
 type config struct {
 	Listen        string `yaml:"listen" flag:"listen" help:"address to listen on: HOST:PORT or unix:///path"`
-	Provider      string `yaml:"provider" flag:"provider" help:"where sandboxes live: local, docker, kubernetes or agentsandbox"`
+	Provider      string `yaml:"provider" flag:"provider" help:"where sandboxes live: local, docker, kubernetes or agentsandbox" enum:"local docker kubernetes agentsandbox"`
 	StateDir      string `yaml:"state_dir" flag:"state-dir" help:"directory for everything that must survive the server"`
 	File          string `yaml:"-" flag:"config" help:"configuration file (YAML)"`
 	Insecure      bool   `yaml:"insecure" flag:"insecure" help:"allow listening on other interfaces than loopback without TLS and authentication"`
@@ -32,11 +26,13 @@ type config struct {
 	Auth authConfig `yaml:"auth"`
 
 	Audit          auditConfig `yaml:"audit"`
-	SpecSecretFile string      `yaml:"spec_secret_file" flag:"spec-secret-file" help:"secret that salts stored hashes of environment values, and from which the certificate authorities of sandboxes are derived, the same for all replicas (default with the providers local and docker: STATE-DIR/spec-secret, created if missing)"`
+	SpecSecretFile string      `yaml:"spec_secret_file" flag:"spec-secret-file" help:"secret that salts stored hashes of environment values, and from which the certificate authorities of sandboxes and the keys of URLs are derived, the same for all replicas (default with the providers local and docker: STATE-DIR/spec-secret, created if missing)"`
 	Admin          adminConfig `yaml:"admin"`
 
+	Preview previewConfig `yaml:"preview"`
+
 	Shutdown         shutdownConfig `yaml:"shutdown"`
-	MaxConnectionAge time.Duration  `yaml:"max_connection_age" flag:"max-connection-age" help:"age at which clients are asked to reconnect, perhaps to another replica; running calls continue; 0: never"`
+	MaxConnectionAge time.Duration  `yaml:"max_connection_age" flag:"max-connection-age" help:"age at which clients are asked to reconnect, perhaps to another replica; running calls continue; 0: never" min:"0s"`
 
 	Log   logConfig `yaml:"log"`
 	Agent string    `yaml:"-" flag:"agent" help:"executable of the agent, instead of the embedded one"`
@@ -52,6 +48,7 @@ type config struct {
 	Access       *accessConfig             `yaml:"access" help:"access policy of every file call and command, in every sandbox"`
 	EgressGroups map[string][]egressConfig `yaml:"egress_groups" help:"named lists of rules for the network mode proxy, with the keys of a template's egress; a template and a request can name them"`
 	Secrets      []secretConfig            `yaml:"secrets" help:"secrets that the server puts into requests of sandboxes, by rules of the network mode proxy"`
+	Webhooks     []webhookConfig           `yaml:"webhooks" help:"receivers of the events of sandboxes (default none)"`
 	Templates    []templateConfig          `yaml:"templates" help:"templates that a request can name (default one, named default, without network)"`
 }
 
@@ -69,8 +66,8 @@ const (
 
 type auditConfig struct {
 	File        string `yaml:"file" flag:"audit-file" help:"file for audit records, reopened on SIGHUP; \"-\" for standard error (default STATE-DIR/audit.log)"`
-	MaxSize     int    `yaml:"max_size_mib" flag:"audit-max-size" help:"size in MiB at which the audit file is rotated"`
-	MaxFiles    int    `yaml:"max_files" flag:"audit-max-files" help:"rotated audit files to keep; 0: all"`
+	MaxSize     int    `yaml:"max_size_mib" flag:"audit-max-size" help:"size in MiB at which the audit file is rotated" min:"0"`
+	MaxFiles    int    `yaml:"max_files" flag:"audit-max-files" help:"rotated audit files to keep; 0: all" min:"0"`
 	Required    bool   `yaml:"required" flag:"audit-required" help:"refuse calls while the audit log cannot be written"`
 	CommandText bool   `yaml:"command_text" flag:"audit-command-text" help:"record the text of commands, not only a hash"`
 }
@@ -81,20 +78,20 @@ type adminConfig struct {
 }
 
 type shutdownConfig struct {
-	LameDuck time.Duration `yaml:"lame_duck" flag:"lame-duck" help:"how long the server keeps serving after SIGTERM, not ready, so that load balancers notice"`
-	Drain    time.Duration `yaml:"drain" flag:"drain" help:"how long running calls may continue after that"`
-	Timeout  time.Duration `yaml:"timeout" flag:"shutdown-timeout" help:"when a shutdown that hangs is cut off, after --lame-duck"`
+	LameDuck time.Duration `yaml:"lame_duck" flag:"lame-duck" help:"how long the server keeps serving after SIGTERM, not ready, so that load balancers notice" min:"0s"`
+	Drain    time.Duration `yaml:"drain" flag:"drain" help:"how long running calls may continue after that" min:"0s"`
+	Timeout  time.Duration `yaml:"timeout" flag:"shutdown-timeout" help:"when a shutdown that hangs is cut off, after --lame-duck" min:"0s"`
 }
 
 type logConfig struct {
-	Level  string `yaml:"level" flag:"log-level" help:"debug, info, warn or error"`
-	Format string `yaml:"format" flag:"log-format" help:"text or json"`
+	Level  string `yaml:"level" flag:"log-level" help:"debug, info, warn or error" enum:"debug info warn error"`
+	Format string `yaml:"format" flag:"log-format" help:"text or json" enum:"text json"`
 }
 
 type localConfig struct {
 	Runtime   string `yaml:"runtime" flag:"local-runtime" help:"OCI runtime of the local provider: runc, crun or runsc"`
-	Profile   string `yaml:"profile" flag:"local-profile" help:"profile of the local provider: default or restricted"`
-	Transport string `yaml:"transport" flag:"local-transport" help:"transport of the local provider to the agent: socket or exec (default socket, with runsc exec)"`
+	Profile   string `yaml:"profile" flag:"local-profile" help:"profile of the local provider: default or restricted" enum:"default restricted"`
+	Transport string `yaml:"transport" flag:"local-transport" help:"transport of the local provider to the agent: socket or exec (default socket, with runsc exec)" enum:"socket exec"`
 	UIDBase   uint32 `yaml:"uid_base" flag:"local-uid-base" help:"first of the 65536 user ids for the local provider's sandboxes, one for each (default 2031616)"`
 	Cgroup    string `yaml:"cgroup" flag:"local-cgroup" help:"cgroup of the local provider, the parent of each sandbox's"`
 
@@ -115,13 +112,13 @@ type registryConfig struct {
 }
 
 type reaperConfig struct {
-	Interval time.Duration `yaml:"interval" help:"how often the server looks for expired sandboxes, at most 30s (default 15s)"`
+	Interval time.Duration `yaml:"interval" help:"how often the server looks for expired sandboxes, at most 30s (default 15s)" min:"0s" max:"30s"`
 }
 
 // defaults returns the configuration without a file and flags.
 func defaults() config {
 	return config{
-		Listen: "127.0.0.1:7777", Provider: "local", StateDir: defaultStateDir(),
+		Listen: "127.0.0.1:7777", Provider: "local", StateDir: DefaultStateDir(),
 		Audit:        auditConfig{MaxSize: defaultAuditSize, MaxFiles: defaultAuditFiles},
 		Shutdown:     shutdownConfig{Drain: time.Second, Timeout: 15 * time.Second},
 		Log:          logConfig{Level: "warn", Format: "text"},
@@ -132,7 +129,9 @@ func defaults() config {
 	}
 }
 
-func defaultStateDir() string {
+// DefaultStateDir returns where the server keeps its state without --state-dir, "" if there
+// is no such place.
+func DefaultStateDir() string {
 	if os.Geteuid() == 0 {
 		return "/var/lib/sandgate"
 	}
@@ -165,17 +164,14 @@ func load(flags config, given func(flag string) bool) (config, error) {
 			to[i].value.Set(o.value)
 		}
 	}
-	return c, nil
+	return c, c.checkBounds()
 }
 
-// parse decodes a configuration file into c. An unknown key is an error with its
-// line. An empty string stands for the default.
+// parse decodes a configuration file into c. An empty string stands for the default.
 func (c *config) parse(raw []byte) error {
 	standard := *c
-	decoder := yaml.NewDecoder(bytes.NewReader(raw))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(c); err != nil && !errors.Is(err, io.EOF) { // An empty file is fine.
-		return readable(err)
+	if err := decodeStrict(bytes.NewReader(raw), c); err != nil {
+		return err
 	}
 	from := options(&standard)
 	for i, o := range options(c) {
@@ -184,15 +180,4 @@ func (c *config) parse(raw []byte) error {
 		}
 	}
 	return nil
-}
-
-var unknownField = regexp.MustCompile(`field (\S+) not found in type \S+`)
-
-// readable removes the names of Go types from an error of the decoder.
-func readable(err error) error {
-	wrong := (*yaml.TypeError)(nil)
-	if !errors.As(err, &wrong) {
-		return err
-	}
-	return errors.New(unknownField.ReplaceAllString(strings.Join(wrong.Errors, "; "), "unknown key $1"))
 }

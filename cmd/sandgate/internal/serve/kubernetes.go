@@ -20,19 +20,28 @@ type kubernetesConfig struct {
 	Image           string   `yaml:"image" flag:"kubernetes-image" help:"image of sandboxes whose template and request name none"`
 	AgentImage      string   `yaml:"agent_image" flag:"kubernetes-agent-image" help:"image with the agent at /sandgate-agent, to bring it into sandboxes; without it images need a shell"`
 	NetworkPolicies bool     `yaml:"network_policies" flag:"kubernetes-network-policies" help:"state that the cluster's network enforces NetworkPolicy"`
-	PodPidsLimit    int64    `yaml:"pod_pids_limit" flag:"kubernetes-pod-pids-limit" help:"state the kubelets' podPidsLimit (default unknown)"`
-	Transport       string   `yaml:"transport" flag:"kubernetes-transport" help:"how agents are reached: pod-ip, at their pods' addresses; exec, through the API server; auto, by pod-ip in a cluster where it works, else by exec"`
-	AgentPort       int32    `yaml:"agent_port" flag:"kubernetes-agent-port" help:"port where agents listen, unless they are reached by exec"`
+	PodPidsLimit    int64    `yaml:"pod_pids_limit" flag:"kubernetes-pod-pids-limit" help:"state the kubelets' podPidsLimit (default unknown)" min:"0"`
+	Transport       string   `yaml:"transport" flag:"kubernetes-transport" help:"how agents are reached: pod-ip, at their pods' addresses; exec, through the API server; auto, by pod-ip in a cluster where it works, else by exec" enum:"auto pod-ip exec"`
+	AgentPort       int32    `yaml:"agent_port" flag:"kubernetes-agent-port" help:"port where agents listen, unless they are reached by exec" min:"1024" max:"65535"`
 	AgentFrom       []string `yaml:"agent_from" flag:"kubernetes-agent-from" help:"sources that may connect to that port of sandboxes without network, the servers: NAMESPACE/LABEL=VALUE,… or a CIDR; repeatable (default none)"`
 }
 
 func newKubernetes(ctx context.Context, c config, logger *slog.Logger) (providers.Provider, error) {
+	return kubernetes.New(ctx, c.kubernetes(logger))
+}
+
+func checkKubernetes(c config) (providers.OptionsChecker, providers.Resources, error) {
+	options, err := kubernetes.Check(c.kubernetes(discard))
+	return options, kubernetes.DefaultResources(), err
+}
+
+func (c config) kubernetes(logger *slog.Logger) kubernetes.Config {
 	k := c.Kubernetes
-	return kubernetes.New(ctx, kubernetes.Config{
+	return kubernetes.Config{
 		Kubeconfig: k.Kubeconfig, Context: k.Context, Namespace: k.Namespace, Image: k.Image, AgentImage: k.AgentImage,
 		Agent: agentOf(c), NetworkPolicies: k.NetworkPolicies, PodPidsLimit: k.PodPidsLimit,
 		Transport: kubernetes.Transport(k.Transport), AgentPort: k.AgentPort, AgentFrom: k.AgentFrom, Logger: logger,
-	})
+	}
 }
 
 // agentOf returns the source of the agent's executables.

@@ -10,22 +10,22 @@ import (
 )
 
 type limitsConfig struct {
-	MaxMessageBytes      int           `yaml:"max_message_bytes" help:"largest message from a client (default 16 MiB)"`
-	DefaultTimeout       time.Duration `yaml:"default_timeout" help:"timeout of a command that sets none (default none)"`
-	MaxTimeout           time.Duration `yaml:"max_timeout" help:"longest timeout of a command (default no limit)"`
-	MaxOutputBytes       int64         `yaml:"max_output_bytes" help:"most output of a command; more is counted and dropped (default no limit)"`
-	OutputLogBytes       int64         `yaml:"output_log_bytes" help:"output retained for each command, for Attach (default 64 MiB)"`
-	EndRetention         time.Duration `yaml:"end_retention" help:"how long the exit status and output of an ended command are kept (default 1h)"`
-	MaxFileBytes         int64         `yaml:"max_file_bytes" help:"largest file that a call can write (default no limit)"`
-	DefaultIdleTTL       time.Duration `yaml:"default_idle_ttl" help:"idle lifetime of a sandbox that sets none (default 24h)"`
-	DefaultTTL           time.Duration `yaml:"default_ttl" help:"lifetime from creation of a sandbox that sets none (default none)"`
-	MaxIdleTTL           time.Duration `yaml:"max_idle_ttl" help:"longest idle lifetime; a request for more is rejected (default no limit)"`
-	MaxTTL               time.Duration `yaml:"max_ttl" help:"longest lifetime from creation; a request for more is rejected (default no limit)"`
-	CreateTimeout        time.Duration `yaml:"create_timeout" help:"timeout of CreateSandbox, SuspendSandbox and ResumeSandbox (default 5m)"`
-	MaxSandboxes         int64         `yaml:"max_sandboxes" help:"sandboxes of all tenants together (default no limit)"`
-	MaxCreations         int           `yaml:"max_creations" help:"concurrent creations; others wait, for create_timeout at most (default local: 8 per processor; elsewhere no limit)"`
-	MaxForwards          int           `yaml:"max_forwards" help:"open connections to ports of sandboxes; more are rejected. Where callers authenticate, a tenant holds at most a quarter of them (default 2048)"`
-	MaxEgressConnections int           `yaml:"max_egress_connections" help:"open connections of sandboxes with the network mode proxy; more are refused. Where callers authenticate, a tenant holds at most a quarter of them (default 2048)"`
+	MaxMessageBytes      int           `yaml:"max_message_bytes" help:"largest message from a client, at most 16 MiB (default 16 MiB)" min:"65536" max:"16777216"`
+	DefaultTimeout       time.Duration `yaml:"default_timeout" help:"timeout of a command that sets none (default none)" min:"0s"`
+	MaxTimeout           time.Duration `yaml:"max_timeout" help:"longest timeout of a command (default no limit)" min:"0s"`
+	MaxOutputBytes       int64         `yaml:"max_output_bytes" help:"most output of a command; more is counted and dropped (default no limit)" min:"0"`
+	OutputLogBytes       int64         `yaml:"output_log_bytes" help:"output retained for each command, for Attach (default 64 MiB)" min:"0"`
+	EndRetention         time.Duration `yaml:"end_retention" help:"how long the exit status and output of an ended command are kept (default 1h)" min:"0s"`
+	MaxFileBytes         int64         `yaml:"max_file_bytes" help:"largest file that a call can write (default no limit)" min:"0"`
+	DefaultIdleTTL       time.Duration `yaml:"default_idle_ttl" help:"idle lifetime of a sandbox that sets none (default 24h)" min:"0s"`
+	DefaultTTL           time.Duration `yaml:"default_ttl" help:"lifetime from creation of a sandbox that sets none (default none)" min:"0s"`
+	MaxIdleTTL           time.Duration `yaml:"max_idle_ttl" help:"longest idle lifetime; a request for more is rejected (default no limit)" min:"0s"`
+	MaxTTL               time.Duration `yaml:"max_ttl" help:"longest lifetime from creation; a request for more is rejected (default no limit)" min:"0s"`
+	CreateTimeout        time.Duration `yaml:"create_timeout" help:"timeout of CreateSandbox, SuspendSandbox and ResumeSandbox (default 5m)" min:"0s"`
+	MaxSandboxes         int64         `yaml:"max_sandboxes" help:"sandboxes of all tenants together (default no limit)" min:"0"`
+	MaxCreations         int           `yaml:"max_creations" help:"concurrent creations; others wait, for create_timeout at most (default local: 8 per processor; elsewhere no limit)" min:"0"`
+	MaxForwards          int           `yaml:"max_forwards" help:"open connections to ports of sandboxes; more are rejected. Where callers authenticate, a tenant holds at most a quarter of them (default 2048)" min:"0"`
+	MaxEgressConnections int           `yaml:"max_egress_connections" help:"open connections of sandboxes with the network mode proxy; more are refused. Where callers authenticate, a tenant holds at most a quarter of them (default 2048)" min:"0"`
 }
 
 func (l limitsConfig) server() server.Limits {
@@ -39,8 +39,8 @@ func (l limitsConfig) server() server.Limits {
 
 // quotasConfig holds the quotas of tenants and principals.
 type quotasConfig struct {
-	Tenant    quotaConfig      `yaml:"tenant"`
-	Principal quotaConfig      `yaml:"principal"`
+	Tenant    quotaConfig      `yaml:"tenant" min:"0"`
+	Principal quotaConfig      `yaml:"principal" min:"0"`
 	Overrides []overrideConfig `yaml:"overrides" help:"quotas of single tenants and principals (default none)"`
 }
 
@@ -50,14 +50,14 @@ type quotaConfig struct {
 	MaxCPUMillis       int64 `yaml:"max_cpu_millis" help:"processor limits of its sandboxes together, in thousandths of a core (default no limit)"`
 	MaxDiskBytes       int64 `yaml:"max_disk_bytes" help:"disks of its sandboxes together (default no limit)"`
 	CreationsPerMinute int64 `yaml:"creations_per_minute" help:"new sandboxes a minute (default no limit)"`
-	MaxStreams         int64 `yaml:"max_streams" help:"concurrent calls of Execute, Attach, Upload, Download and Forward on each server (default no limit)"`
+	MaxStreams         int64 `yaml:"max_streams" help:"concurrent calls of Execute, Attach, Upload, Download, Forward and WatchSandboxes on each server (default no limit)"`
 	CommandsPerMinute  int64 `yaml:"commands_per_minute" help:"commands started a minute on each server (default no limit)"`
 }
 
 type overrideConfig struct {
 	Tenant    string      `yaml:"tenant" help:"tenant"`
 	Principal string      `yaml:"principal" help:"principal in that tenant (default the quotas are those of the tenant as a whole)"`
-	Quota     quotaConfig `yaml:"quota" help:"its quotas, with the keys of quotas.tenant; -1: no limit (default as without the override)"`
+	Quota     quotaConfig `yaml:"quota" help:"its quotas, with the keys of quotas.tenant; -1: no limit (default as without the override)" min:"-1"`
 }
 
 // quotas returns the quotas, each override with the values that it leaves out.

@@ -42,13 +42,20 @@ func (c config) announce(stderr io.Writer, cfg server.Config, at net.Addr, admin
 		if admin != "" {
 			attrs = append(attrs, "admin_address", admin)
 		}
+		if cfg.Preview != nil {
+			attrs = append(attrs, "preview", announcePreview(cfg.Preview))
+		}
 		slog.New(jsonHandler(stderr, slog.LevelInfo)).Info("serving", attrs...)
 		return
 	}
-	fmt.Fprintf(stderr, "sandgate %s serves at %s, provider %s, %s\n", cfg.Version, address(c.Listen, at), c.Provider, mode(cfg))
 	if admin != "" {
 		fmt.Fprintf(stderr, "sandgate: metrics and health at %s\n", admin)
 	}
+	if cfg.Preview != nil {
+		fmt.Fprintf(stderr, "sandgate: URLs at %s\n", announcePreview(cfg.Preview))
+	}
+	// Last, for those who wait for this line and read the others then.
+	fmt.Fprintf(stderr, "sandgate %s serves at %s, provider %s, %s\n", cfg.Version, address(c.Listen, at), c.Provider, mode(cfg))
 }
 
 // LoggedError is an error that the log holds already, so it need not be printed.

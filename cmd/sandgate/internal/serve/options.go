@@ -14,20 +14,21 @@ import (
 type option struct {
 	key, flag, help string
 	value           reflect.Value
+	bounds          bounds
 }
 
 // options returns the settings of c in the order of its fields.
-func options(c *config) []option { return optionsOf(nil, "", reflect.ValueOf(c).Elem()) }
+func options(c *config) []option { return optionsOf(nil, "", bounds{}, reflect.ValueOf(c).Elem()) }
 
-func optionsOf(all []option, section string, v reflect.Value) []option {
+func optionsOf(all []option, section string, b bounds, v reflect.Value) []option {
 	for i := range v.NumField() {
 		tag := v.Type().Field(i).Tag
-		o := option{flag: tag.Get("flag"), help: tag.Get("help"), value: v.Field(i)}
+		o := option{flag: tag.Get("flag"), help: tag.Get("help"), value: v.Field(i), bounds: b.within(tag)}
 		if key := tag.Get("yaml"); key != "-" {
 			o.key = section + key
 		}
 		if o.value.Kind() == reflect.Struct {
-			all = optionsOf(all, o.key+".", o.value)
+			all = optionsOf(all, o.key+".", o.bounds, o.value)
 			continue
 		}
 		all = append(all, o)

@@ -19,7 +19,11 @@ import (
 // kind is a provider that a server can have.
 type kind struct {
 	name string
-	open func(ctx context.Context, c config, logger *slog.Logger) (providers.Provider, error)
+	// section is the key of its options.
+	section string
+	// check returns what checks its templates, and their default resources.
+	check func(config) (providers.OptionsChecker, providers.Resources, error)
+	open  func(ctx context.Context, c config, logger *slog.Logger) (providers.Provider, error)
 	// ownRecords: it keeps its records in the state directory.
 	ownRecords bool
 	// operatorsImages: the server gets images with rights that callers do not have.
@@ -29,10 +33,10 @@ type kind struct {
 // kinds are all providers. Most is written here only once; the configuration has a
 // struct for the options of each.
 var kinds = []kind{
-	{name: "local", open: newLocal, ownRecords: true, operatorsImages: true},
-	{name: "docker", open: newDocker, ownRecords: true, operatorsImages: true},
-	{name: "kubernetes", open: newKubernetes},
-	{name: "agentsandbox", open: newAgentSandbox},
+	{name: "local", section: "local", check: checkLocal, open: newLocal, ownRecords: true, operatorsImages: true},
+	{name: "docker", section: "docker", check: checkDocker, open: newDocker, ownRecords: true, operatorsImages: true},
+	{name: "kubernetes", section: "kubernetes", check: checkKubernetes, open: newKubernetes},
+	{name: "agentsandbox", section: "kubernetes", check: checkAgentSandbox, open: newAgentSandbox},
 }
 
 func kindNames() []string {
@@ -54,6 +58,17 @@ func (c config) kind() (kind, error) {
 }
 
 func newLocal(ctx context.Context, c config, logger *slog.Logger) (providers.Provider, error) {
+	outliveSandboxes(logger)
+	return local.New(ctx, c.local(logger))
+}
+
+func checkLocal(c config) (providers.OptionsChecker, providers.Resources, error) {
+	c.StateDir = "/" // serve makes it absolute.
+	options, err := local.Check(c.local(discard))
+	return options, local.DefaultResources(), err
+}
+
+func (c config) local(logger *slog.Logger) local.Config {
 	cfg := local.Config{
 		StateDir: filepath.Join(c.StateDir, "local"), Runtime: c.Local.Runtime,
 		Profile: local.Profile(c.Local.Profile), Transport: local.Transport(c.Local.Transport),
@@ -65,11 +80,10 @@ func newLocal(ctx context.Context, c config, logger *slog.Logger) (providers.Pro
 	for _, r := range c.Local.Registries {
 		cfg.Registries.Known = append(cfg.Registries.Known, image.Registry(r))
 	}
-	outliveSandboxes(logger)
 	if c.Agent != "" {
 		cfg.Agent, cfg.AgentPath = nil, c.Agent
 	}
-	return local.New(ctx, cfg)
+	return cfg
 }
 
 // outliveSandboxes makes the kernel kill sandboxes before this server if the machine
@@ -92,7 +106,7 @@ func beyondLoopback(listen string) bool {
 	}
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil || host == "localhost" {
-		return false // server.Listen rejects an address without a port
+		return false // listen.Open rejects an address without a port
 	}
 	ip := net.ParseIP(host)
 	return ip == nil || !ip.IsLoopback()

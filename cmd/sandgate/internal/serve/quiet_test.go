@@ -11,7 +11,7 @@ import (
 )
 
 // What the cluster's client logs, errors too, is for debugging.
-func TestQuietClientGo(t *testing.T) {
+func TestClientGoLogsForDebuggingOnly(t *testing.T) {
 	for level, want := range map[slog.Level]int{slog.LevelWarn: 0, slog.LevelDebug: 2} {
 		var out bytes.Buffer
 		quietClientGo(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level})))

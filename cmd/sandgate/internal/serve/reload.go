@@ -28,7 +28,7 @@ func reloads(key string) bool {
 	switch key {
 	case "limits.max_message_bytes", "limits.max_creations", "limits.max_forwards", "limits.max_egress_connections":
 		return false
-	case "access", "egress_groups", "templates":
+	case "access", "egress_groups", "templates", "webhooks":
 		return true
 	default:
 		section, _, _ := strings.Cut(key, ".")

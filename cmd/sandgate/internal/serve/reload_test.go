@@ -22,7 +22,7 @@ func rewrite(t *testing.T, path, text string) {
 
 // A changed file applies, a wrong one changes nothing and is reported, and keys that
 // need a restart are named.
-func TestReload(t *testing.T) {
+func TestReloadAppliesAChangedFileAndRejectsAWrongOne(t *testing.T) {
 	file := writeFile(t, "c.yaml", "log: {level: info}\nquotas: {tenant: {max_streams: 1}}\n")
 	s := startServer(t, "--config", file, "--admin-listen", "unix://"+t.TempDir()+"/a")
 	info := func() *sandgate.ServerInfo {

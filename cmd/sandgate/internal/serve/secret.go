@@ -33,10 +33,17 @@ func (c config) specSecret() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("spec secret: %w", err)
 	}
-	if len(secret) < minSpecSecret {
-		return nil, fmt.Errorf("spec secret: %s must hold at least %d bytes", path, minSpecSecret)
+	if err := checkSecret(path, secret); err != nil {
+		return nil, fmt.Errorf("spec secret: %w", err)
 	}
 	return secret, nil
+}
+
+func checkSecret(path string, secret []byte) error {
+	if len(secret) < minSpecSecret {
+		return fmt.Errorf("%s must hold at least %d bytes", path, minSpecSecret)
+	}
+	return nil
 }
 
 // makeSecret creates a file with random bytes, unless it exists. If two servers do so

@@ -15,15 +15,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/server/listen"
 	"github.com/sandgate/sandgate/server/policy"
 )
-
-func (c config) checkTimes() error {
-	if s := c.Shutdown; s.LameDuck < 0 || s.Drain < 0 || s.Timeout < 0 || c.MaxConnectionAge < 0 {
-		return errors.New("--lame-duck, --drain, --shutdown-timeout and --max-connection-age must not be negative")
-	}
-	return nil
-}
 
 // NewCommand returns the command "serve" of a program of this version.
 func NewCommand(version string) *cobra.Command {
@@ -61,6 +55,18 @@ func (c config) forCallers(cfg *server.Config, kind kind, authenticated bool) {
 	}
 }
 
+// derived sets the defaults that depend on other keys.
+func (c config) derived() config {
+	if c.RequireLimits == nil {
+		required := c.Provider == "local" && beyondLoopback(c.Listen)
+		c.RequireLimits = &required
+	}
+	if c.Local.DiskOvercommit == 0 && beyondLoopback(c.Listen) {
+		c.Local.DiskOvercommit = 1
+	}
+	return c
+}
+
 // serve runs the server until ctx ends. given reports whether a flag was given.
 func serve(ctx context.Context, version string, flags config, given func(flag string) bool, stderr io.Writer) (err error) {
 	c, err := load(flags, given)
@@ -69,22 +75,13 @@ func serve(ctx context.Context, version string, flags config, given func(flag st
 	}
 	started := c // as the file and the flags have it
 	defer func() { err = c.Log.report(stderr, err) }()
-	if c.RequireLimits == nil {
-		required := c.Provider == "local" && beyondLoopback(c.Listen)
-		c.RequireLimits = &required
-	}
-	if c.Local.DiskOvercommit == 0 && beyondLoopback(c.Listen) {
-		c.Local.DiskOvercommit = 1
-	}
+	c = c.derived()
 	logger, err := newLogger(c.Log.Level, c.Log.Format, stderr)
 	if err != nil {
 		return err
 	}
 	stateDir, err := filepath.Abs(c.StateDir)
 	if err != nil {
-		return err
-	}
-	if err := c.checkTimes(); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(stateDir, 0o700); err != nil {
@@ -144,24 +141,26 @@ func serve(ctx context.Context, version string, flags config, given func(flag st
 	defer telemetry.close(ctx)
 	cfg.Tracer = telemetry.tracer()
 
-	adminListener, err := c.Admin.open(ctx, c.Insecure)
+	previewListener, err := c.Preview.open(ctx, &cfg)
 	if err != nil {
 		return err
+	}
+	adminListener, err := c.Admin.open(ctx, c.Insecure)
+	if err != nil {
+		return errors.Join(err, closeListener(previewListener))
 	}
 	var admin *admin
 	cfg.Announce = func(at net.Addr) { c.announce(stderr, cfg, at, admin.at) }
 	srv, err := server.New(cfg)
 	if err != nil {
-		if adminListener != nil {
-			err = errors.Join(err, adminListener.Close())
-		}
-		return err
+		return errors.Join(err, closeListener(adminListener), closeListener(previewListener))
 	}
 	admin = serveAdmin(adminListener, srv.AdminHandler(c.Admin.Profiles))
+	previews := servePreview(srv, previewListener)
 	stop := func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Shutdown.LameDuck+c.Shutdown.Timeout)
 		defer cancel()
-		return errors.Join(srv.Shutdown(ctx), admin.close(ctx))
+		return errors.Join(srv.Shutdown(ctx), <-previews, admin.close(ctx))
 	}
 	if err := telemetry.watch(ctx, srv.Registry()); err != nil {
 		return errors.Join(err, stop())
@@ -180,7 +179,7 @@ func serve(ctx context.Context, version string, flags config, given func(flag st
 			return shutdown()
 		}
 	}
-	l, err := server.Listen(ctx, c.Listen)
+	l, err := listen.Open(ctx, c.Listen)
 	if err != nil {
 		return errors.Join(err, stop())
 	}

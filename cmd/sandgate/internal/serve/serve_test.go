@@ -115,7 +115,7 @@ func TestConfigFile(t *testing.T) {
 }
 
 // What looks like a date stays the text of the file, at any depth.
-func TestOptionsKeepDates(t *testing.T) {
+func TestOptionsThatLookLikeDatesStayText(t *testing.T) {
 	cfg, err := configOf(t, "templates: [{name: a, provider_options: {since: 2026-01-02, annotations: {released: 2026-01-02, on: [2026-01-02T03:04:05Z]}}}]").server()
 	if err != nil {
 		t.Fatal(err)
@@ -128,10 +128,10 @@ func TestOptionsKeepDates(t *testing.T) {
 
 func TestConfigFileErrors(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"unknown field":  {"listen: x\nlisten_at: y\n", "line 2: unknown key listen_at"},
-		"nested unknown": {"templates:\n  - name: a\n    memory: 3\n", "line 3: unknown key memory"},
-		"bad duration":   {"limits: {max_timeout: fast}\n", "line 1: cannot unmarshal !!str `fast` into time.Duration"},
-		"bad network":    {"templates: [{name: a, network: some}]\n", "line 1: network: \"some\" is none of none, proxy, full"},
+		"unknown field":  {"listen: x\nlisten_at: y\n", "line 2: listen_at: unknown key"},
+		"nested unknown": {"templates:\n  - name: a\n    memory: 3\n", "line 3: templates[0].memory: unknown key"},
+		"bad duration":   {"limits: {max_timeout: fast}\n", "line 1: limits.max_timeout: \"fast\" must be a duration"},
+		"bad network":    {"templates: [{name: a, network: some}]\n", "line 1: templates[0].network: \"some\" is none of none, proxy, full"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := load(config{File: writeFile(t, "c.yaml", c.text)}, func(string) bool { return false })

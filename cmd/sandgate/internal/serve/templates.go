@@ -19,24 +19,24 @@ type templateConfig struct {
 	Resources        resourcesConfig   `yaml:"resources" help:"limits (default the provider's)"`
 	Env              map[string]string `yaml:"env" help:"environment of every command"`
 	WorkingDirectory string            `yaml:"working_directory" help:"directory in which commands start (default /workspace)"`
-	Network          networkConfig     `yaml:"network" help:"none, proxy or full (default none)"`
+	Network          networkConfig     `yaml:"network" help:"none, proxy or full (default none)" enum:"none proxy full"`
 	Command          []string          `yaml:"command" help:"command that runs in each sandbox from its start"`
 	Access           *accessConfig     `yaml:"access" help:"access policy of its sandboxes, with the keys of access"`
 	Allow            []string          `yaml:"allow" help:"fields that a request can set; an empty list: none (default all)"`
 	Images           []string          `yaml:"images" help:"images that a request can name; a trailing \"*\" stands for any rest (default any; with the local provider and authentication, none but the template's)"`
-	Networks         []networkConfig   `yaml:"networks" help:"network modes that a request can choose besides the template's and none"`
+	Networks         []networkConfig   `yaml:"networks" help:"network modes that a request can choose besides the template's and none" enum:"none proxy full"`
 	Egress           []egressConfig    `yaml:"egress" help:"rules of sandboxes with the network mode proxy, within which the rules of a request must lie (default none; on a loopback address without authentication, a request can allow any public destination)"`
 	MaxResources     resourcesConfig   `yaml:"max_resources" help:"the most that a request can ask for (default the template's resources)"`
 	ProviderOptions  optionsConfig     `yaml:"provider_options" help:"options of the provider"`
 	AllowOptions     []string          `yaml:"allow_options" help:"keys of provider_options that a request can set (default none)"`
-	Pool             int               `yaml:"pool" help:"sandboxes to keep started ahead (default 0)"`
+	Pool             int               `yaml:"pool" help:"sandboxes to keep started ahead (default 0)" min:"0" max:"1000"`
 }
 
 // egressConfig is one rule for the network mode proxy.
 type egressConfig struct {
 	Hosts []string `yaml:"hosts" help:"host names; \"*.example.com\": every name below it; \"*\": every name"`
 	CIDRs []string `yaml:"cidrs" help:"addresses in CIDR notation; only these allow addresses that are not public"`
-	Ports []uint32 `yaml:"ports" help:"ports (default 80 and 443)"`
+	Ports []uint32 `yaml:"ports" help:"ports (default 80 and 443)" min:"1" max:"65535"`
 	Group string   `yaml:"group" help:"name of a list in egress_groups, instead of the other keys"`
 
 	Methods []string           `yaml:"methods" help:"HTTP methods, such as GET (default all); the server ends TLS to check them"`
@@ -106,10 +106,10 @@ func keepDates(node *yaml.Node) {
 }
 
 type resourcesConfig struct {
-	MemoryBytes  int64 `yaml:"memory_bytes" help:"memory; -1: no limit"`
-	CPUMillis    int32 `yaml:"cpu_millis" help:"processor time in thousandths of a core; -1: no limit"`
-	MaxProcesses int32 `yaml:"max_processes" help:"processes and threads; -1: no limit"`
-	DiskBytes    int64 `yaml:"disk_bytes" help:"writable disk; -1: no limit"`
+	MemoryBytes  int64 `yaml:"memory_bytes" help:"memory; -1: no limit" min:"-1"`
+	CPUMillis    int32 `yaml:"cpu_millis" help:"processor time in thousandths of a core; -1: no limit" min:"-1"`
+	MaxProcesses int32 `yaml:"max_processes" help:"processes and threads; -1: no limit" min:"-1"`
+	DiskBytes    int64 `yaml:"disk_bytes" help:"writable disk; -1: no limit" min:"-1"`
 }
 
 type accessConfig struct {
@@ -124,22 +124,24 @@ type accessConfig struct {
 // networkConfig is a network mode by its name.
 type networkConfig providers.NetworkMode
 
-// UnmarshalYAML implements yaml.Unmarshaler.
+// UnmarshalYAML implements yaml.Unmarshaler. decodeStrict refuses other names.
 func (n *networkConfig) UnmarshalYAML(node *yaml.Node) error {
 	for _, m := range []providers.NetworkMode{providers.NetworkNone, providers.NetworkProxy, providers.NetworkFull} {
 		if node.Value == m.String() {
 			*n = networkConfig(m)
-			return nil
 		}
 	}
-	return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: network: %q is none of none, proxy, full", node.Line, node.Value)}}
+	return nil
 }
+
+// networkModes are the names of all network modes.
+var networkModes = []string{providers.NetworkNone.String(), providers.NetworkProxy.String(), providers.NetworkFull.String()}
 
 // server is the part of the server's configuration that only the file has.
 func (c config) server() (server.Config, error) {
 	cfg := server.Config{
 		Limits: c.Limits.server(), Access: c.Access.policy(),
-		Timing: server.Timing{ReapInterval: c.Reaper.Interval},
+		Timing: server.Timing{ReapInterval: c.Reaper.Interval}, Webhooks: endpoints(c.Webhooks),
 	}
 	var err error
 	if cfg.Secrets, err = secretStore(c.Secrets); err != nil {

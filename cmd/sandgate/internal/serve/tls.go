@@ -17,7 +17,7 @@ func (c config) tls(logger *slog.Logger) (*tls.Config, error) {
 		return nil, nil
 	}
 	if c.TLS.Cert == "" || c.TLS.Key == "" {
-		return nil, errors.New("TLS needs both --tls-cert and --tls-key")
+		return nil, errHalfTLS
 	}
 	pair, err := reload.Open(logger, keyPair, c.TLS.Cert, c.TLS.Key)
 	if err != nil {
@@ -48,6 +48,8 @@ func (c config) tls(logger *slog.Logger) (*tls.Config, error) {
 	}
 	return cfg, nil
 }
+
+var errHalfTLS = errors.New("TLS needs both --tls-cert and --tls-key")
 
 func keyPair(contents [][]byte) (*tls.Certificate, error) {
 	cert, err := tls.X509KeyPair(contents[0], contents[1])

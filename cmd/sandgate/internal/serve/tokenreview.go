@@ -49,16 +49,25 @@ func (c config) accounts(ctx context.Context, logger *slog.Logger) (*authn.Accou
 	}, Keys: func(ctx context.Context) ([]byte, error) {
 		return client.RESTClient().Get().AbsPath(keySetPath).DoRaw(ctx)
 	}}
+	if cfg.Rules, err = a.rules(); err != nil {
+		return nil, err
+	}
+	return authn.OpenAccounts(ctx, cfg, logger)
+}
+
+func (a accountsConfig) rules() ([]authn.AccountRule, error) {
+	var rules []authn.AccountRule
 	for _, account := range a.Accounts {
 		rule := authn.AccountRule{Namespace: account.Namespace, Name: account.Name, Tenant: account.Tenant}
 		if account.Role != "" {
+			var err error
 			if rule.Role, err = authn.ParseRole(account.Role); err != nil {
 				return nil, err
 			}
 		}
-		cfg.Rules = append(cfg.Rules, rule)
+		rules = append(rules, rule)
 	}
-	return authn.OpenAccounts(ctx, cfg, logger)
+	return rules, nil
 }
 
 func reviewToken(ctx context.Context, client clientv1.TokenReviewInterface, token, audience string) (authn.Review, error) {

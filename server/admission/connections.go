@@ -1,0 +1,226 @@
+package admission
+
+import (
+	"container/list"
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/peer"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/fault"
+)
+
+// Bounds of pending connections: those on which no call has been authenticated
+// yet.
+const (
+	// pendingTime is how long a connection may be pending. A connection that
+	// serves health checks alone is closed then, and its client opens another.
+	pendingTime = 30 * time.Second
+	// pendingBytes is what a pending connection may send: as much as a client
+	// with wrong credentials has sent before the answer arrives.
+	pendingBytes = 8 << 20
+	// healthBytes is what it may send after its first health call, since messages
+	// of health calls are read.
+	healthBytes = 64 << 10
+	// pendingCallLimit bounds its refused and health calls. Later it bounds
+	// refused calls in a row: credentials may be revoked.
+	pendingCallLimit = 256
+	// pendingConns and pendingConnsPerHost bound the pending connections. Beyond
+	// them the oldest is closed, not the newest: a client with credentials uses
+	// them at once, so it is not the oldest for long.
+	pendingConns        = 1_024
+	pendingConnsPerHost = 256
+)
+
+// connLimiter bounds the connections on which no call has been authenticated.
+type connLimiter struct {
+	mu      sync.Mutex
+	pending list.List // of *clientConn, the oldest first
+	hosts   map[string]int
+}
+
+func newConnLimiter() *connLimiter { return &connLimiter{hosts: make(map[string]int)} }
+
+// listener returns l with its connections counted.
+func (cl *connLimiter) listener(l net.Listener) net.Listener {
+	return &limitedListener{Listener: l, limiter: cl}
+}
+
+type limitedListener struct {
+	net.Listener
+	limiter *connLimiter
+}
+
+func (l *limitedListener) Accept() (net.Conn, error) {
+	raw, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return l.limiter.track(raw), nil
+}
+
+// clientConn is a client's connection, pending at first.
+type clientConn struct {
+	net.Conn
+	limiter *connLimiter
+	host    string
+	elem    *list.Element // nil when it is not pending; limiter.mu guards it
+	late    *time.Timer
+	// left is what may still be read. A negative value ends the connection.
+	left atomic.Int64
+	free atomic.Bool // not pending any more
+	// calls counts the calls since the last one with credentials. Health calls
+	// count while the connection is pending.
+	calls  atomic.Int32
+	health pendingCalls
+}
+
+func (cl *connLimiter) track(raw net.Conn) *clientConn {
+	c := &clientConn{Conn: raw, limiter: cl, host: hostOf(raw.RemoteAddr())}
+	c.left.Store(pendingBytes)
+	cl.mu.Lock()
+	var oldest *clientConn
+	switch {
+	case cl.hosts[c.host] >= pendingConnsPerHost:
+		oldest = cl.oldest(c.host)
+	case cl.pending.Len() >= pendingConns:
+		oldest = cl.pending.Front().Value.(*clientConn)
+	}
+	if oldest != nil {
+		cl.remove(oldest)
+	}
+	c.elem = cl.pending.PushBack(c)
+	cl.hosts[c.host]++
+	c.late = time.AfterFunc(pendingTime, func() { _ = c.Close() })
+	cl.mu.Unlock()
+	if oldest != nil {
+		_ = oldest.Close()
+	}
+	return c
+}
+
+func (cl *connLimiter) oldest(host string) *clientConn {
+	for e := cl.pending.Front(); e != nil; e = e.Next() {
+		if c := e.Value.(*clientConn); c.host == host {
+			return c
+		}
+	}
+	return nil
+}
+
+// remove takes a connection out of the pending ones. The caller holds mu.
+func (cl *connLimiter) remove(c *clientConn) {
+	if c.elem == nil {
+		return
+	}
+	cl.pending.Remove(c.elem)
+	c.elem = nil
+	c.late.Stop()
+	if cl.hosts[c.host]--; cl.hosts[c.host] == 0 {
+		delete(cl.hosts, c.host)
+	}
+}
+
+// hostOf returns an address without its port. Clients of a unix socket are one
+// host.
+func hostOf(a net.Addr) string {
+	if host, _, err := net.SplitHostPort(a.String()); err == nil {
+		return host
+	}
+	return a.Network()
+}
+
+func (c *clientConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if !c.free.Load() && c.left.Add(-int64(n)) < 0 {
+		_ = c.Close()
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+func (c *clientConn) Close() error {
+	c.limiter.mu.Lock()
+	c.limiter.remove(c)
+	c.limiter.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// RemoteAddr returns the peer's address, by which connOf finds the connection.
+func (c *clientConn) RemoteAddr() net.Addr { return connAddr{Addr: c.Conn.RemoteAddr(), conn: c} }
+
+// authenticated lifts the bounds of a pending connection and restarts the count
+// of refused calls.
+func (c *clientConn) authenticated() {
+	if c == nil {
+		return
+	}
+	if c.calls.Load() != 0 {
+		c.calls.Store(0)
+	}
+	if c.free.Load() || c.free.Swap(true) {
+		return
+	}
+	c.limiter.mu.Lock()
+	c.limiter.remove(c)
+	c.limiter.mu.Unlock()
+}
+
+// count counts a call without credentials and closes a connection with too
+// many.
+func (c *clientConn) count() {
+	if c != nil && c.calls.Add(1) > pendingCallLimit {
+		_ = c.Close()
+	}
+}
+
+// admitHealth counts a health call until ctx ends.
+func (c *clientConn) admitHealth(ctx context.Context) error {
+	if c == nil {
+		return nil
+	}
+	if !c.free.Load() {
+		c.count()
+	}
+	if !c.health.enter(ctx, maxHealthCalls) {
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED,
+			"more than %d health calls at once on one connection", maxHealthCalls)
+	}
+	if left := c.left.Load(); left > healthBytes {
+		c.left.CompareAndSwap(left, healthBytes)
+	}
+	return nil
+}
+
+type connAddr struct {
+	net.Addr
+	conn *clientConn
+}
+
+// connOf returns the connection of a call, or nil if the listener is not
+// limited.
+func connOf(ctx context.Context) *clientConn {
+	if p, ok := peer.FromContext(ctx); ok {
+		if a, ok := p.Addr.(connAddr); ok {
+			return a.conn
+		}
+	}
+	return nil
+}
+
+// pendingCalls counts running calls.
+type pendingCalls struct{ n atomic.Int32 }
+
+// enter counts a call until ctx ends, and returns false beyond limit.
+func (p *pendingCalls) enter(ctx context.Context, limit int32) bool {
+	if p.n.Add(1) > limit {
+		p.n.Add(-1)
+		return false
+	}
+	context.AfterFunc(ctx, func() { p.n.Add(-1) })
+	return true
+}

@@ -1,0 +1,157 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// pipeConn is a connection in memory with access to its other end.
+type pipeConn struct {
+	net.Conn
+	from net.Addr
+	far  net.Conn
+}
+
+func (p *pipeConn) RemoteAddr() net.Addr { return p.from }
+
+func newPipe(t *testing.T, host string) *pipeConn {
+	near, far := net.Pipe()
+	t.Cleanup(func() { near.Close(); far.Close() })
+	return &pipeConn{Conn: near, far: far, from: &net.TCPAddr{IP: net.ParseIP(host), Port: 1}}
+}
+
+// open reports whether the server has not closed the connection.
+func (p *pipeConn) open() bool {
+	_ = p.far.SetReadDeadline(time.Now().Add(time.Nanosecond))
+	_, err := p.far.Read(make([]byte, 1))
+	var late net.Error
+	return errors.As(err, &late) && late.Timeout()
+}
+
+// Beyond the bound the oldest pending connection of the host is closed, and none
+// of another host, nor one that has authenticated.
+func TestOldestPendingConnectionOfAHostIsClosed(t *testing.T) {
+	limiter := newConnLimiter()
+	other := newPipe(t, "192.0.2.2")
+	limiter.track(other)
+	known := newPipe(t, "192.0.2.1")
+	limiter.track(known).authenticated()
+	var pipes []*pipeConn
+	for range pendingConnsPerHost + 1 {
+		p := newPipe(t, "192.0.2.1")
+		limiter.track(p)
+		pipes = append(pipes, p)
+	}
+	if pipes[0].open() {
+		t.Error("the oldest was kept")
+	}
+	if !pipes[1].open() || !pipes[pendingConnsPerHost].open() {
+		t.Error("a newer one was closed")
+	}
+	if !other.open() || !known.open() {
+		t.Error("another host's, or an authenticated one was closed")
+	}
+	for i := range pendingConns {
+		limiter.track(newPipe(t, fmt.Sprintf("198.51.%d.%d", i>>8, i&255)))
+	}
+	if other.open() || !known.open() {
+		t.Error("the oldest of all must give way, and no authenticated one")
+	}
+	if n := limiter.pending.Len(); n != pendingConns {
+		t.Errorf("%d are pending", n)
+	}
+}
+
+func TestPendingConnectionIsBoundedInTimeCallsAndBytes(t *testing.T) {
+	for name, c := range map[string]struct {
+		use  func(*clientConn, *pipeConn)
+		open bool
+	}{
+		"silent": {func(*clientConn, *pipeConn) { time.Sleep(pendingTime + time.Second) }, false},
+		"authenticated": {func(c *clientConn, _ *pipeConn) {
+			c.authenticated()
+			time.Sleep(2 * pendingTime)
+		}, true},
+		"too many calls": {func(c *clientConn, _ *pipeConn) {
+			for range pendingCallLimit + 1 {
+				c.count()
+			}
+		}, false},
+		"as many calls as allowed": {func(c *clientConn, _ *pipeConn) {
+			for range pendingCallLimit {
+				c.count()
+			}
+		}, true},
+		"too many refused calls, authenticated": {func(c *clientConn, _ *pipeConn) {
+			c.authenticated()
+			for range pendingCallLimit + 1 {
+				c.count()
+			}
+		}, false},
+		"many refused calls, not in a row": {func(c *clientConn, _ *pipeConn) {
+			for range 3 {
+				c.authenticated()
+				for range pendingCallLimit {
+					c.count()
+				}
+			}
+		}, true},
+		"many health calls": {func(c *clientConn, _ *pipeConn) { askHealth(c, pendingCallLimit+1) }, false},
+		"many health calls, authenticated": {func(c *clientConn, _ *pipeConn) {
+			c.authenticated()
+			askHealth(c, 2*pendingCallLimit)
+		}, true},
+		"too many bytes": {func(c *clientConn, p *pipeConn) { send(c, p, pendingBytes+1) }, false},
+		"many bytes":     {func(c *clientConn, p *pipeConn) { send(c, p, pendingBytes) }, true},
+		"too many bytes with health": {func(c *clientConn, p *pipeConn) {
+			if err := c.admitHealth(context.Background()); err != nil {
+				panic(err)
+			}
+			send(c, p, healthBytes+1)
+		}, false},
+		"many bytes, authenticated": {func(c *clientConn, p *pipeConn) {
+			c.authenticated()
+			send(c, p, 2*pendingBytes)
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPipe(t, "192.0.2.1")
+				conn := newConnLimiter().track(p)
+				c.use(conn, p)
+				synctest.Wait()
+				if p.open() != c.open {
+					t.Errorf("open: %v", !c.open)
+				}
+				conn.Close()
+			})
+		})
+	}
+}
+
+// askHealth makes n health calls, one after the other.
+func askHealth(c *clientConn, n int) {
+	for range n {
+		ctx, cancel := context.WithCancel(context.Background())
+		_ = c.admitHealth(ctx)
+		cancel()
+	}
+}
+
+// send writes n bytes to a connection that is read.
+func send(c *clientConn, p *pipeConn, n int) {
+	go func() { _, _ = p.far.Write(make([]byte, n)) }()
+	buf := make([]byte, 32<<10)
+	for n > 0 {
+		k, err := c.Read(buf)
+		if err != nil {
+			return
+		}
+		n -= k
+	}
+}
