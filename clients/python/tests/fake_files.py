@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Refused(Exception):
-    """A call that ends with a reason of the API."""
+    """A call that ends with a reason of the API, or without one, as by a proxy."""
 
     def __init__(self, code: grpc.StatusCode, reason: str, message: str, **metadata: str) -> None:
         super().__init__(message)
@@ -35,7 +35,8 @@ class Refused(Exception):
     def abort(self, context: grpc.ServicerContext) -> None:
         info = error_details_pb2.ErrorInfo(reason=self.reason, domain="sandgate", metadata=self.metadata)
         status = status_pb2.Status(code=code_pb2.Code.Value(self.code.name), message=self.message)
-        status.details.add().Pack(info)
+        if self.reason:
+            status.details.add().Pack(info)
         if self.retry_after is not None:
             retry = error_details_pb2.RetryInfo()
             retry.retry_delay.FromSeconds(self.retry_after)

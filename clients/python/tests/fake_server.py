@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
+from sandgate._gen.sandbox.v1 import sandbox_events_pb2 as events_pb
 from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as files_pb
 from sandgate._gen.sandbox.v1 import sandbox_forward_pb2 as forward_pb
 from sandgate._gen.sandbox.v1 import sandbox_info_pb2 as info_pb
@@ -26,6 +27,7 @@ from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as lifecycle_pb
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as pb
 from sandgate._gen.sandbox.v1 import sandbox_search_pb2 as search_pb
 from sandgate._gen.sandbox.v1 import sandbox_service_pb2_grpc as service
+from sandgate._gen.sandbox.v1 import sandbox_url_pb2 as url_pb
 from tests import fake_files
 from tests.fake_files import Refused
 from tests.fake_forward import FakeForward
@@ -180,6 +182,8 @@ class FakeServer(FakeForward, service.SandboxServiceServicer):
         self.on_call: Callable[[], None] | None = None
         """Called with each call, before it has any effect."""
         self.corrupt = False
+        self.urls: list[url_pb.CreateSandboxUrlRequest] = []
+        """The requests for URLs."""
         self.token = ""
         """The only accepted token; empty: all calls are accepted."""
         self.rejected: list[str] = []
@@ -311,6 +315,23 @@ class FakeServer(FakeForward, service.SandboxServiceServicer):
 
         return self._answer("ListSandboxes", context, work)
 
+    def WatchSandboxes(self, request: Any, context: Any) -> Iterator[events_pb.WatchSandboxesResponse]:
+        """Send two events after the cursor, whose cursors are their numbers, and break."""
+
+        def work() -> int:
+            if not request.cursor.isdecimal() and request.cursor:
+                raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_INVALID", "cursor: malformed")
+            return int(request.cursor or 0)
+
+        begin = self._answer("WatchSandboxes", context, work)
+        yield events_pb.WatchSandboxesResponse(cursor=str(begin))
+        for i in range(begin + 1, begin + 3):
+            event = events_pb.SandboxEvent(
+                event_id=f"e{i}", type=events_pb.EVENT_TYPE_CREATED, labels=request.labels
+            )
+            yield events_pb.WatchSandboxesResponse(cursor=str(i), event=event)
+        Refused(grpc.StatusCode.UNAVAILABLE, "", "the connection broke").abort(context)
+
     def DeleteSandbox(self, request: Any, context: Any) -> lifecycle_pb.DeleteSandboxResponse:
         def work() -> lifecycle_pb.DeleteSandboxResponse:
             sandbox = self.sandboxes.get(request.sandbox_id)
@@ -440,6 +461,15 @@ class FakeServer(FakeForward, service.SandboxServiceServicer):
             return files_pb.MakeDirectoryResponse(created=new)
 
         return self._answer("MakeDirectory", context, work)
+
+    def CreateSandboxUrl(self, request: Any, context: Any) -> url_pb.CreateSandboxUrlResponse:
+        def work() -> url_pb.CreateSandboxUrlResponse:
+            self.urls.append(request)
+            reply = url_pb.CreateSandboxUrlResponse(url="http://x/?t", base_url="http://x/", token="t")  # noqa: S106
+            reply.expire_time.FromSeconds(60)
+            return reply
+
+        return self._answer("CreateSandboxUrl", context, work)
 
     def RemoveFile(self, request: Any, context: Any) -> files_pb.RemoveFileResponse:
         return self._answer("RemoveFile", context, lambda: fake_files.remove(request))

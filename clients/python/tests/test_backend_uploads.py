@@ -136,7 +136,7 @@ async def test_bytes_that_changed_on_the_way_are_noticed(send: Send, fake: FakeS
     assert fake.calls == ["WriteFile", "Upload"]
 
 
-async def test_trouble_raises_where_that_is_wished(config: Config, fake: FakeServer, work: Path) -> None:
+async def test_transport_errors_raise_on_request(config: Config, fake: FakeServer, work: Path) -> None:
     fake.faults["WriteFile"] = [_away(), _away()]
     with SandgateSandbox("agent", config=config, raise_on_transport_error=True) as strict:
         with pytest.raises(UnavailableError):
@@ -146,7 +146,7 @@ async def test_trouble_raises_where_that_is_wished(config: Config, fake: FakeSer
         assert strict.upload_files([(str(work), b"x")])[0].error == "is_directory"
 
 
-def test_a_backend_goes_on_with_the_connection_that_made_it(config: Config, fake: FakeServer) -> None:
+def test_a_backend_reuses_the_connection_that_created_it(config: Config, fake: FakeServer) -> None:
     with Cutter(fake.address) as way:
         there = replace(config, address=way.address)
         with SandgateSandbox.create(config=there) as backend:
@@ -159,9 +159,7 @@ def test_a_backend_goes_on_with_the_connection_that_made_it(config: Config, fake
         assert way.accepted == 2
 
 
-def test_what_cannot_be_connected_leaves_no_connection(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_connect_leaves_no_connection(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[Client] = []
     real = Client.close
 

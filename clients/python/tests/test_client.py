@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from collections.abc import Callable
 
 import grpc
@@ -35,9 +36,7 @@ def test_the_context_manager_deletes_what_was_made_and_nothing_else(client: Clie
     assert "a" not in fake.sandboxes
 
 
-def test_a_call_that_changes_nothing_is_repeated_when_the_server_is_away(
-    client: Client, fake: FakeServer
-) -> None:
+def test_a_read_only_call_is_retried(client: Client, fake: FakeServer) -> None:
     away = Refused(grpc.StatusCode.UNAVAILABLE, "SERVER_SHUTTING_DOWN", "restarting")
     fake.faults["GetSandbox"] = [away, away]
     client.create(sandbox_id="a")
@@ -54,7 +53,7 @@ def test_a_call_that_changes_nothing_is_repeated_when_the_server_is_away(
         ("WriteFile", lambda box: box.write("/dev/null", "x")),
     ],
 )
-def test_a_call_that_may_be_made_twice_is_repeated(
+def test_an_idempotent_call_is_retried(
     sandbox: Sandbox, fake: FakeServer, name: str, call: Callable[[Sandbox], object]
 ) -> None:
     fake.faults[name] = [Refused(grpc.StatusCode.UNAVAILABLE, "SERVER_SHUTTING_DOWN", "restarting")]
@@ -62,7 +61,7 @@ def test_a_call_that_may_be_made_twice_is_repeated(
     assert fake.calls.count(name) == 2
 
 
-def test_what_is_found_under_an_id_that_was_made_up_is_owned(client: Client, fake: FakeServer) -> None:
+def test_a_retried_creation_with_a_generated_id_owns_the_sandbox(client: Client, fake: FakeServer) -> None:
     fake.lost["CreateSandbox"] = [Refused(grpc.StatusCode.UNAVAILABLE, "SERVER_SHUTTING_DOWN", "restarting")]
     with client.create() as sandbox:
         assert sandbox.owned
@@ -93,7 +92,7 @@ def test_a_handle_follows_its_sandbox_through_a_resume(client: Client) -> None:
         ("SignalProcess", lambda box: box.signal("e", "SIGTERM")),
     ],
 )
-def test_a_call_that_changes_something_is_made_once(
+def test_a_call_that_is_not_idempotent_is_made_once(
     sandbox: Sandbox, fake: FakeServer, name: str, call: Callable[[Sandbox], object]
 ) -> None:
     sandbox.info()
@@ -101,6 +100,28 @@ def test_a_call_that_changes_something_is_made_once(
     with pytest.raises(UnavailableError):
         call(sandbox)
     assert fake.calls.count(name) == 1
+
+
+async def test_urls(sandbox: Sandbox, async_client: AsyncClient, fake: FakeServer) -> None:
+    url = sandbox.get_url(3000)
+    assert (url.url, url.base_url, url.token) == ("http://x/?t", "http://x/", "t")
+    assert url.expire_time == dt.datetime(1970, 1, 1, 0, 1, tzinfo=dt.UTC)
+    assert "token=" not in repr(url)
+    sandbox.get_url("/f", method="PUT", ttl=90)
+    async with async_client:
+        await async_client.sandbox("a").get_url("/g")
+    port, put, get = fake.urls
+    assert (port.WhichOneof("target"), port.port, port.method, port.HasField("ttl")) == (
+        "port",
+        3000,
+        0,
+        False,
+    )
+    assert port.expected_incarnation == sandbox.incarnation
+    assert (put.WhichOneof("target"), put.path, put.method, put.ttl.seconds) == ("path", "/f", 2, 90)
+    assert (get.path, get.method) == ("/g", 1)
+    with pytest.raises(ValueError, match="negative"):
+        sandbox.get_url(80, ttl=-1)
 
 
 async def test_async_lifecycle(async_client: AsyncClient, fake: FakeServer) -> None:

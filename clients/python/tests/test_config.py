@@ -87,7 +87,7 @@ def test_a_token_beside_a_token_file_is_an_error() -> None:
         Client("127.0.0.1:1", token="o", token_file="of")  # noqa: S106
 
 
-def test_a_token_goes_over_no_network_without_tls() -> None:
+def test_a_token_is_not_sent_over_a_network_without_tls() -> None:
     config = Config(address="box.example.com:7777", token="secret")  # noqa: S106
     with pytest.raises(InvalidRequestError, match="without TLS"):
         Client(config=config)
@@ -104,7 +104,7 @@ def test_a_missing_certificate_is_an_error(tmp_path: Path) -> None:
         Client("127.0.0.1:1", ca_file=str(tmp_path / "none.pem"))
 
 
-def test_secrets_are_not_shown() -> None:
+def test_the_representation_has_no_secrets() -> None:
     assert "secret" not in repr(Config(token="secret", metadata=(("k", "secret"),)))  # noqa: S106
 
 

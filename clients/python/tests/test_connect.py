@@ -203,7 +203,7 @@ def test_a_program_that_sends_to_a_closed_socket_is_reset(sandbox: Sandbox, fake
         assert fake.wait_for_forwards(0)
 
 
-def test_a_program_that_holds_on_is_reset_in_bounded_time(
+def test_a_program_that_does_not_close_is_reset_in_bounded_time(
     sandbox: Sandbox, fake: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sandgate._connect._LINGER_SECONDS", 0.1)

@@ -102,7 +102,7 @@ async def test_no_file_method_runs_a_command(
 
 
 @pytest.mark.parametrize("name", [*_ARGUMENTS, *(f"a{name}" for name in _ARGUMENTS)])
-async def test_trouble_is_a_result_that_says_so_and_no_missing_file(
+async def test_a_transport_error_is_a_result_and_not_a_missing_file(
     config: Config, work: Path, fake: FakeServer, name: str
 ) -> None:
     impatient = dataclasses.replace(config, reconnect_timeout=0.1)
@@ -120,7 +120,7 @@ async def test_trouble_is_a_result_that_says_so_and_no_missing_file(
 
 
 @pytest.mark.parametrize("name", [*_ARGUMENTS, *(f"a{name}" for name in _ARGUMENTS)])
-async def test_trouble_raises_where_that_is_wished(
+async def test_transport_errors_raise_on_request(
     config: Config, work: Path, fake: FakeServer, name: str
 ) -> None:
     backend = SandgateSandbox("agent", config=config, raise_on_transport_error=True)
@@ -224,7 +224,7 @@ async def test_streams(backend: SandgateSandbox) -> None:
     assert [type(e) async for e in backend.aexecute_stream("echo a")] == [Started, Output, Exited]
 
 
-async def test_execute_reports_trouble_and_raises_on_wish(
+async def test_execute_returns_transport_errors_or_raises_them_on_request(
     backend: SandgateSandbox, fake: FakeServer, config: Config
 ) -> None:
     del fake.sandboxes["agent"]
@@ -239,7 +239,7 @@ async def test_execute_reports_trouble_and_raises_on_wish(
     await strict.aclose()
 
 
-def test_nobody_there(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_an_error(tmp_path: Path) -> None:
     config = Config(address=f"unix://{tmp_path}/none")
     backend = SandgateSandbox("x", config=config)
     assert backend.execute("true").output.startswith("Error: UnavailableError")

@@ -71,6 +71,6 @@ def test_an_unknown_reason_falls_back_on_its_code(fake: FakeServer, client: Clie
     assert caught.value.reason == "LATER_REASON"
 
 
-def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_unavailable(tmp_path: Path) -> None:
     with Client(f"unix://{tmp_path}/nothing.sock") as client, pytest.raises(UnavailableError):
         client.server_info()

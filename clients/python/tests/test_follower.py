@@ -45,7 +45,7 @@ def _feed(follower: Follower, *messages: pb.ExecuteResponse) -> list[Event]:
     return [event for message in messages for event in follower.feed(message)]
 
 
-def test_a_command_that_goes_well() -> None:
+def test_the_events_of_a_command() -> None:
     follower = _follower()
     name, request = follower.open()
     assert name == "Execute"
@@ -120,25 +120,25 @@ def test_gaps_are_events() -> None:
         [_started(), _output(3, b"x")],
     ],
 )
-def test_an_impossible_order_is_the_servers_fault(messages: list[pb.ExecuteResponse]) -> None:
+def test_events_out_of_order_are_an_internal_error(messages: list[pb.ExecuteResponse]) -> None:
     follower = _follower()
     follower.open()
     with pytest.raises(InternalError):
         _feed(follower, *messages)
 
 
-def test_an_unknown_event_is_passed_over() -> None:
+def test_an_unknown_event_is_ignored() -> None:
     follower = _follower()
     follower.open()
     assert _feed(follower, _started(), pb.ExecuteResponse()) != []
 
 
-def test_errors_that_are_no_broken_connection_end_it() -> None:
+def test_other_errors_than_a_broken_connection_are_final() -> None:
     with pytest.raises(CommandStartError):
         _follower().broken(CommandStartError("no such program"), 60)
 
 
-def test_it_gives_up_after_its_time() -> None:
+def test_the_retry_window_ends_with_a_lost_connection() -> None:
     clock = Clock()
     follower = _follower(clock)
     follower.open()
@@ -174,7 +174,7 @@ def test_a_reader_that_was_too_slow_reattaches_at_once() -> None:
     assert follower.broken(too_slow, 60) == 0
 
 
-def test_what_comes_through_restarts_the_retry_window() -> None:
+def test_received_data_restarts_the_retry_window() -> None:
     clock = Clock()
     follower = _follower(clock)
     follower.open()
@@ -234,7 +234,9 @@ def test_any_number_of_breaks_gives_the_same_output(seed: int) -> None:
         (pb.EXIT_REASON_LOST, "", None),
     ],
 )
-def test_one_number_for_every_end(reason: pb.ExitReason.ValueType, signal: str, code: int | None) -> None:
+def test_every_exit_reason_has_an_exit_code(
+    reason: pb.ExitReason.ValueType, signal: str, code: int | None
+) -> None:
     follower = _follower()
     follower.open()
     end = pb.ExecuteResponse(exited=pb.Exited(reason=reason, signal=signal))

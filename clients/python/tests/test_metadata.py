@@ -17,7 +17,7 @@ def _sent(fake: FakeServer, key: str) -> list[tuple[str, str | None]]:
     return [(name, metadata.get(key)) for name, metadata in fake.headers]
 
 
-def test_a_call_carries_more_than_its_client(fake: FakeServer) -> None:
+def test_metadata_of_a_call_is_added_to_the_clients(fake: FakeServer) -> None:
     with Client(fake.address, metadata={"x-team": "blue", "x-request-id": "all"}) as client:
         sandbox = client.create(sandbox_id="a")
         one = sandbox.with_metadata({"x-request-id": "one"})
@@ -39,7 +39,7 @@ def test_a_call_carries_more_than_its_client(fake: FakeServer) -> None:
     assert [trace for _, trace in _sent(fake, "x-trace")][-2:] == ["7", "7"]
 
 
-async def test_a_call_carries_more_than_its_client_async(fake: FakeServer) -> None:
+async def test_metadata_of_a_call_is_added_to_the_clients_async(fake: FakeServer) -> None:
     async with AsyncClient(fake.address, metadata={"x-request-id": "all"}) as client:
         sandbox = await client.create(sandbox_id="a")
         one = sandbox.with_metadata({"x-request-id": "one"})
@@ -83,7 +83,7 @@ def test_a_handle_with_metadata_leaves_the_sandbox_alone(client: Client, fake: F
     assert "a" not in fake.sandboxes
 
 
-def test_a_token_that_changes_is_asked_for_again_and_again(fake: FakeServer) -> None:
+def test_a_token_function_is_called_for_every_call(fake: FakeServer) -> None:
     numbers = count(1)
     # The stream breaks once: its second try has the token of that moment.
     fake.cut_after = [3]
@@ -115,7 +115,7 @@ def _sealed() -> str:
     raise OSError("the vault is sealed")
 
 
-async def test_a_token_that_cannot_be_had_is_an_authentication_error(fake: FakeServer) -> None:
+async def test_a_token_function_that_fails_is_an_authentication_error(fake: FakeServer) -> None:
     config = Config(address=fake.address, token=_sealed)
     with Client(config=config) as client:
         for call in (

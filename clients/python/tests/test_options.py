@@ -127,7 +127,7 @@ def test_options_of_a_command() -> None:
     assert request.disconnect_grace.ToNanoseconds() == 0
 
 
-def test_mistakes_are_errors() -> None:
+def test_unusable_options_are_errors() -> None:
     with pytest.raises(ValueError, match="negative"):
         _execute("true", {"timeout": -1})
     with pytest.raises(TypeError, match="shel_path"):

@@ -36,7 +36,7 @@ def test_s5_20_defaults_and_a_calls_own(provider: SandgateProvider, fake: FakeSe
     assert first.id in fake.sandboxes
 
 
-async def test_an_id_is_taken_or_made(provider: SandgateProvider, fake: FakeServer) -> None:
+async def test_an_id_is_used_or_generated(provider: SandgateProvider, fake: FakeServer) -> None:
     assert provider.get_or_create(sandbox_id="t").id == "t"
     assert (await provider.aget_or_create(sandbox_id="t")).id == "t"
     fake.faults["CreateSandbox"] = [
@@ -92,6 +92,6 @@ def test_statuses(
     assert dict(fake.listed[-1].labels) == {"app": "x", "a": "b"}
 
 
-def test_a_status_that_is_none(provider: SandgateProvider) -> None:
+def test_an_unknown_status_is_rejected(provider: SandgateProvider) -> None:
     with pytest.raises(ValueError, match="status must be one of"):
         provider.list(status="asleep")  # type: ignore[arg-type]

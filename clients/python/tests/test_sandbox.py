@@ -31,8 +31,8 @@ from sandgate import (
     UploadFile,
     _plans,
 )
+from sandgate._atomic import atomic_write
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as pb
-from sandgate._landing import landing
 from tests.fake_files import Refused
 from tests.fake_server import FakeServer, wait_for
 
@@ -43,7 +43,7 @@ def _away() -> Refused:
     return Refused(grpc.StatusCode.UNAVAILABLE, "AGENT_UNAVAILABLE", "the agent is away")
 
 
-def test_both_streams_apart_and_together(sandbox: Sandbox) -> None:
+def test_separate_and_merged_streams(sandbox: Sandbox) -> None:
     result = sandbox.execute("echo out; echo err >&2; exit 3")
     assert (result.stdout, result.stderr, result.code, result.reason) == ("out\n", "err\n", 3, "EXITED")
     assert sorted(result.output.split()) == ["err", "out"]
@@ -115,7 +115,7 @@ def test_a_connection_that_stays_away(fake: FakeServer, sandbox: Sandbox) -> Non
     assert caught.value.metadata["position"] == "0"
 
 
-def test_nobody_there(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_an_error(tmp_path: Path) -> None:
     config = Config(address=f"unix://{tmp_path}/none")
     with Client(config=config) as client, pytest.raises(UnavailableError):
         client.sandbox("x").execute("true")
@@ -144,10 +144,10 @@ def test_an_interrupt_kills(fake: FakeServer, sandbox: Sandbox) -> None:
 def test_an_interrupt_during_a_pause_kills(
     fake: FakeServer, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(_: float) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sandgate.client.time.sleep", interrupt)
+    monkeypatch.setattr("sandgate._runner.Runner._pause", interrupt)
     fake.cut_after = [0]
     with pytest.raises(KeyboardInterrupt):
         sandbox.execute("echo on; sleep 100")
@@ -277,14 +277,14 @@ def test_an_upload_is_repeated_over_a_broken_connection(
             sandbox.upload_file(f"{work}/y", content, create_only=True)
 
 
-def test_text_as_a_source_is_refused_with_what_to_do(sandbox: Sandbox, work: Path) -> None:
+def test_a_source_of_type_str_is_rejected_with_a_hint(sandbox: Sandbox, work: Path) -> None:
     with pytest.raises(TypeError, match=r"pathlib.Path\(...\) for a local file, or text.encode"):
         sandbox.upload_file(f"{work}/x", "text")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not int"):
         sandbox.upload_file(f"{work}/x", 1)  # type: ignore[arg-type]
 
 
-async def test_a_source_that_would_block_is_no_source_that_ended(
+async def test_a_source_without_data_yet_has_not_ended(
     sandbox: Sandbox, async_client: AsyncClient, work: Path
 ) -> None:
     (work / "x").write_bytes(b"old")
@@ -349,11 +349,11 @@ def test_a_failed_download_leaves_the_local_file(fake: FakeServer, sandbox: Sand
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
-def test_what_lands_is_never_open_to_more_than_its_target(tmp_path: Path, mode: int) -> None:
+def test_a_downloaded_file_is_never_more_readable_than_its_target(tmp_path: Path, mode: int) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"mine")
     target.chmod(mode)
-    with landing(target) as opened:
+    with atomic_write(target) as opened:
         opened.write(b"theirs")
         modes = {p.name.split("-")[0]: p.stat().st_mode & 0o777 for p in tmp_path.iterdir()}
     assert modes == {"target": mode, ".sandgate": mode}
@@ -370,7 +370,7 @@ def test_a_target_without_a_writable_directory_stays() -> None:
         if user == 0:
             os.seteuid(65534)  # Root may write anywhere.
         try:
-            with pytest.raises(PermissionError), landing(directory / "target") as opened:
+            with pytest.raises(PermissionError), atomic_write(directory / "target") as opened:
                 opened.write(b"theirs")
         finally:
             os.seteuid(user)
@@ -405,7 +405,7 @@ def test_a_path_that_is_no_text_names_itself(sandbox: Sandbox, call: str) -> Non
         getattr(sandbox, call)("/workspace/\udcff", *more)
 
 
-def test_standard_input_goes_on_where_the_command_took_it() -> None:
+def test_stdin_continues_at_the_offset_that_the_command_accepted() -> None:
     plan: Any = _plans.write_stdin(_plans.Target("one"), "x", b"abcdef", offset=10, eof=True)
     sent, step = [], next(plan)
     for taken in (12, 15):
@@ -418,7 +418,7 @@ def test_standard_input_goes_on_where_the_command_took_it() -> None:
     assert done.value.value == 16
 
 
-def test_standard_input_that_goes_nowhere_is_an_error() -> None:
+def test_stdin_without_progress_is_an_error() -> None:
     plan = _plans.write_stdin(_plans.Target("one"), "x", b"abc", offset=0, eof=False)
     next(plan)
     with pytest.raises(InternalError, match="from offset 0 to 0"):

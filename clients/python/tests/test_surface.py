@@ -26,8 +26,8 @@ class _Surface(TypedDict, total=False):
 
 _SURFACES: dict[str, _Surface] = json.loads((Path(__file__).parents[2] / "surface.json").read_text())
 
-# For the sandbox only.
-_INTERNAL = {"run", "follow"}
+# For sandboxes and backends only.
+_INTERNAL = {"run", "follow", "disconnect"}
 
 
 def _methods(of: type) -> list[str]:
@@ -69,7 +69,7 @@ def test_the_surface_is_that_of_all_clients(surface: str, names: list[str]) -> N
 
 
 @pytest.mark.parametrize(("one", "other"), [(Client, AsyncClient), (Sandbox, AsyncSandbox)])
-def test_the_async_twin_takes_the_same_arguments(one: type, other: type) -> None:
+def test_the_async_class_takes_the_same_arguments(one: type, other: type) -> None:
     for name in [*_methods(one), "__init__"]:
         sync, twin = (inspect.signature(vars(of)[name]).parameters for of in (one, other))
         # `on_output` may be a coroutine function there.

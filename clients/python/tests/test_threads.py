@@ -35,7 +35,7 @@ def _gone() -> Refused:
     return Refused(grpc.StatusCode.NOT_FOUND, "SANDBOX_NOT_FOUND", "there is no such sandbox")
 
 
-def test_ids_are_valid_and_differ() -> None:
+def test_thread_ids_become_valid_and_distinct_sandbox_ids() -> None:
     threads = ["a", "a b", "a-b", "a/b", "ä", "x" * 500, "x" * 501, "../.."]
     ids = [thread_sandbox_id(t) for t in threads]
     assert len(set(ids)) == len(threads)
@@ -43,7 +43,7 @@ def test_ids_are_valid_and_differ() -> None:
     assert thread_sandbox_id("a") == ids[0]
 
 
-async def test_each_thread_has_its_own(backend: SandgateThreadBackend, fake: FakeServer) -> None:
+async def test_each_thread_has_its_own_sandbox(backend: SandgateThreadBackend, fake: FakeServer) -> None:
     assert backend.id == "sandgate-threads"
     assert "CreateSandbox" not in fake.calls
     first = in_thread("1", lambda: backend.id)
@@ -57,7 +57,7 @@ async def test_each_thread_has_its_own(backend: SandgateThreadBackend, fake: Fak
     assert set(backend.acquired) == set(fake.sandboxes)
 
 
-async def test_a_race_has_one_sandbox(config: Config, fake: FakeServer) -> None:
+async def test_concurrent_operations_of_a_thread_create_one_sandbox(config: Config, fake: FakeServer) -> None:
     backends = [SandgateThreadBackend(config=config) for _ in range(3)]
     runs = [ain_thread("t", partial(b.aexecute, "echo hi")) for b in backends for _ in range(4)]
     assert {r.output for r in await asyncio.gather(*runs)} == {"hi\n"}
@@ -66,7 +66,9 @@ async def test_a_race_has_one_sandbox(config: Config, fake: FakeServer) -> None:
         await backend.aclose()
 
 
-async def test_without_a_thread(backend: SandgateThreadBackend, fake: FakeServer) -> None:
+async def test_an_operation_without_a_thread_is_an_error(
+    backend: SandgateThreadBackend, fake: FakeServer
+) -> None:
     with pytest.raises(ValueError, match="thread_id"):
         backend.execute("true")
     with pytest.raises(ValueError, match="thread_id"):
@@ -195,7 +197,7 @@ async def test_a_manager_replaces_a_failed_sandbox(config: Config, fake: FakeSer
         assert (await lenient.aget_or_reconnect(made.id)).id != made.id
 
 
-async def test_what_is_read_at_the_start_is_missing_and_the_note_comes_later(
+async def test_files_read_at_the_start_are_missing_and_the_note_follows(
     patient: SandgateThreadBackend, fake: FakeServer
 ) -> None:
     in_thread("1", lambda: patient.execute("true"))
@@ -210,7 +212,7 @@ async def test_what_is_read_at_the_start_is_missing_and_the_note_comes_later(
     assert RECREATED in in_thread("2", lambda: patient.execute("echo hi")).output
 
 
-async def test_trouble_while_acquiring_is_a_result(backend: SandgateThreadBackend, fake: FakeServer) -> None:
+async def test_an_error_while_acquiring_is_a_result(backend: SandgateThreadBackend, fake: FakeServer) -> None:
     full = Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED", "too many sandboxes")
     fake.faults["CreateSandbox"] = [full, full, full]
     assert "too many" in in_thread("1", lambda: backend.execute("true")).output

@@ -62,6 +62,7 @@ from sandgate.info import (
     Resources,
     SandboxInfo,
     SandboxPage,
+    SandboxUrl,
     SecretInfo,
     ServerInfo,
     ServerLimits,
@@ -69,6 +70,7 @@ from sandgate.info import (
 from sandgate.options import AccessPolicy, EgressRule, EgressSecret, ExecuteOptions, SandboxSpec
 from sandgate.process import Event, Exited, Gap, Output, Process, Result, Started
 from sandgate.sandbox import Sandbox
+from sandgate.watch import SandboxEvent
 
 __version__ = "0.1.0"
 
@@ -113,6 +115,7 @@ __all__ = [
     "Resources",
     "Result",
     "Sandbox",
+    "SandboxEvent",
     "SandboxExistsError",
     "SandboxInfo",
     "SandboxNotActiveError",
@@ -121,6 +124,7 @@ __all__ = [
     "SandboxReplacedError",
     "SandboxSpec",
     "SandboxStartError",
+    "SandboxUrl",
     "SandgateError",
     "SearchMatch",
     "SearchResult",

@@ -20,6 +20,7 @@ from sandgate._gen.sandbox.v1 import sandbox_info_pb2 as info_pb
 from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as lifecycle_pb
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as process_pb
 from sandgate._gen.sandbox.v1 import sandbox_search_pb2 as search_pb
+from sandgate._gen.sandbox.v1 import sandbox_url_pb2 as url_pb
 from sandgate._retry import Retry, is_break, is_renewable
 from sandgate.errors import SandgateError
 
@@ -122,6 +123,7 @@ _IDEMPOTENT: Final = frozenset(
         "ReadLines",
         "SearchFiles",
         "GlobFiles",
+        "CreateSandboxUrl",
     }
 )
 """Calls with the same effect when they are made twice, and WriteFile over an existing file."""
@@ -179,6 +181,7 @@ SIGNAL_PROCESS = Call[process_pb.SignalProcessRequest, process_pb.SignalProcessR
 RESIZE_TERMINAL = Call[process_pb.ResizeTerminalRequest, process_pb.ResizeTerminalResponse]("ResizeTerminal")
 LIST_PROCESSES = Call[process_pb.ListProcessesRequest, process_pb.ListProcessesResponse]("ListProcesses")
 GET_UPLOAD = Call[files_pb.GetUploadRequest, files_pb.GetUploadResponse]("GetUpload")
+CREATE_SANDBOX_URL = Call[url_pb.CreateSandboxUrlRequest, url_pb.CreateSandboxUrlResponse]("CreateSandboxUrl")
 STAT_FILE = Call[files_pb.StatFileRequest, files_pb.StatFileResponse]("StatFile")
 LIST_DIRECTORY = Call[files_pb.ListDirectoryRequest, files_pb.ListDirectoryResponse]("ListDirectory")
 MAKE_DIRECTORY = Call[files_pb.MakeDirectoryRequest, files_pb.MakeDirectoryResponse]("MakeDirectory")

@@ -1,15 +1,16 @@
-"""Several connections as one: each call takes the one with the fewest streams."""
+"""A pool of connections: each call takes the one with the fewest streams."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import grpc
 import grpc.aio
 
+from sandgate._connectivity import closed_error
 from sandgate._gen.sandbox.v1 import sandbox_service_pb2_grpc as service
 from sandgate.config import Config, channel_credentials, channel_options, parse_address
 
@@ -20,14 +21,14 @@ C = TypeVar("C")
 
 
 @dataclass(slots=True)
-class _Stripe(Generic[C]):
+class _PooledChannel(Generic[C]):
     channel: C
     stub: Any
     streams: int = 0
 
 
-class Stripes(Generic[C]):
-    """Up to `count` channels, made when the ones before are in use.
+class ChannelPool(Generic[C]):
+    """Up to `count` channels, each made when the others are in use.
 
     Safe for several threads. A stream holds its channel from `stream`; a unary
     call only looks for one with `stub`.
@@ -37,37 +38,50 @@ class Stripes(Generic[C]):
         self._make = make
         self._count = count
         self._lock = threading.Lock()
-        self._open: list[_Stripe[C]] = []
+        self._open: list[_PooledChannel[C]] = []
+        self._closed = False
 
     def stub(self) -> Any:
         """Return the stub of the channel that has the fewest streams."""
         with self._lock:
-            return self._idlest().stub
+            return self._least_used().stub
 
     @contextmanager
     def stream(self) -> Iterator[Any]:
         """Give a stub and count a stream on it while the context lasts."""
         with self._lock:
-            stripe = self._idlest()
-            stripe.streams += 1
+            pooled = self._least_used()
+            pooled.streams += 1
         try:
-            yield stripe.stub
+            yield pooled.stub
         finally:
             with self._lock:
-                stripe.streams -= 1
+                pooled.streams -= 1
 
     def take_all(self) -> list[C]:
         """Forget the channels and return them, for the caller to close."""
         with self._lock:
             taken, self._open = self._open, []
-        return [stripe.channel for stripe in taken]
+        return [pooled.channel for pooled in taken]
 
-    def _idlest(self) -> _Stripe[C]:
-        idlest = min(self._open, key=lambda stripe: stripe.streams, default=None)
-        if idlest is not None and (not idlest.streams or len(self._open) == self._count):
-            return idlest
+    def fresh(self) -> Self:
+        """Return a pool without channels that makes the same ones."""
+        return type(self)(self._make, self._count)
+
+    def close(self) -> list[C]:
+        """As `take_all`; from now on, calls raise the error of a closed client."""
+        with self._lock:
+            self._closed = True
+        return self.take_all()
+
+    def _least_used(self) -> _PooledChannel[C]:
+        if self._closed:
+            raise closed_error()
+        least_used = min(self._open, key=lambda pooled: pooled.streams, default=None)
+        if least_used is not None and (not least_used.streams or len(self._open) == self._count):
+            return least_used
         channel: Any = self._make()
-        made: _Stripe[C] = _Stripe(channel, service.SandboxServiceStub(channel))
+        made: _PooledChannel[C] = _PooledChannel(channel, service.SandboxServiceStub(channel))
         self._open.append(made)
         return made
 

@@ -22,12 +22,12 @@ from sandgate._gen.sandbox.v1 import sandbox_forward_pb2 as pb
 from sandgate.errors import DeadlineExceededError, InternalError, SandgateError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from _typeshed import WriteableBuffer
 
-    from sandgate._reach import Reach
+    from sandgate._connectivity import Connectivity
     from sandgate.config import Metadata
 
 _CHUNK_BYTES: Final = 256 * 1024
@@ -90,7 +90,8 @@ class Forwarding:
         streams: Yields the stub; it is left when the connection has ended.
         start: Sandbox and port.
         metadata: The call's metadata.
-        reach: Converts errors of gRPC.
+        connectivity: Converts errors of gRPC.
+        is_closed: Whether the client was closed.
     """
 
     def __init__(
@@ -98,14 +99,16 @@ class Forwarding:
         streams: AbstractContextManager[Any],
         start: pb.ForwardStart,
         metadata: Metadata,
-        reach: Reach,
+        connectivity: Connectivity,
+        is_closed: Callable[[], bool],
     ) -> None:
         self._start = start
         self.opened: Future[None] = Future()
         """Done when the port accepted the connection; the error if it did not."""
         self.failure: SandgateError | None = None
         """Why the connection broke; None: it did not, or both sides ended it."""
-        self._reach = reach
+        self._connectivity = connectivity
+        self._is_closed = is_closed
         self._metadata = metadata
         self._ended = threading.Event()
         self._closed_by_caller = False
@@ -189,7 +192,7 @@ class Forwarding:
         try:
             failure = self._copy()
         except grpc.RpcError as e:
-            failure = self._reach.error(e, self._metadata)
+            failure = self._connectivity.error(e, self._metadata, closed=self._is_closed())
         except OSError:
             failure = None
             self.cancel()
@@ -221,7 +224,7 @@ class Forwarding:
         for message in self._call:
             match message.WhichOneof("payload"):
                 case "opened":
-                    self._reach.reached = True
+                    self._connectivity.reached = True
                     self.opened.set_result(None)
                 case "data" if self.opened.done() and not ended:
                     self._sink.sendall(message.data)

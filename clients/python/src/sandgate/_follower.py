@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import time
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from sandgate import _calls, _values
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as pb
@@ -21,7 +21,29 @@ from sandgate.process import Event, Gap, Output, Started, StreamName, exited_eve
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from google.protobuf.message import Message
+
     from sandgate._calls import Plan
+
+
+E_co = TypeVar("E_co", covariant=True)
+
+
+class Followed(Protocol[E_co]):
+    """A stream that is resumed. The client that drives it makes the calls."""
+
+    @property
+    def done(self) -> bool:
+        """True when no call is left to make."""
+
+    def open(self) -> tuple[str, Message]:
+        """Return the call to make and its request."""
+
+    def feed(self, message: Any) -> Iterator[E_co]:
+        """Take one message and give the events that are new."""
+
+    def broken(self, error: SandgateError | None, window: float) -> float:
+        """Take what ended the call and return the seconds to wait before the next."""
 
 
 class Follower:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sandgate import _moving, _plans
+from sandgate import _plans, _stream_plans
 from sandgate._follower import Follower
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as pb
 from sandgate.options import execute_request
@@ -72,7 +72,7 @@ class Handle:
 
     def _connect(self, port: int, host: str, timeout: float | None) -> Plan[Any]:
         seconds = self._config.call_timeout if timeout is None else timeout
-        return _moving.connect(self._target, port, host, seconds)
+        return _stream_plans.connect(self._target, port, host, seconds)
 
     def _follower(self, request: pb.ExecuteRequest | pb.AttachRequest) -> Follower:
         return Follower(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sandgate import _calls, _values, files, info, process
 from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as files_pb
@@ -11,6 +11,7 @@ from sandgate._gen.sandbox.v1 import sandbox_info_pb2 as info_pb
 from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as lifecycle_pb
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as process_pb
 from sandgate._gen.sandbox.v1 import sandbox_search_pb2 as search_pb
+from sandgate._gen.sandbox.v1 import sandbox_url_pb2 as url_pb
 from sandgate.errors import InternalError
 from sandgate.options import create_request
 
@@ -241,6 +242,23 @@ def list_directory(target: Target, path: str) -> Plan[list[files.FileInfo]]:
         token = response.next_page_token
         if not token:
             return entries
+
+
+def get_url(
+    target: Target, of: int | str, *, method: Literal["GET", "PUT"], ttl: float | None
+) -> Plan[info.SandboxUrl]:
+    request = url_pb.CreateSandboxUrlRequest(
+        sandbox_id=target.sandbox_id, expected_incarnation=target.incarnation, ttl=_values.duration(ttl)
+    )
+    if isinstance(of, str):
+        request.path = _values.text("target", of)
+        request.method = url_pb.FileUrlMethod.Value(f"FILE_URL_METHOD_{method}")
+        access = target.narrowed()
+        if access is not None:
+            request.access.CopyFrom(access)
+    else:
+        request.port = of
+    return info.sandbox_url((yield from _calls.call(_calls.CREATE_SANDBOX_URL, request)))
 
 
 def make_directory(target: Target, path: str, *, parents: bool, mode: int | None) -> Plan[bool]:

@@ -71,9 +71,9 @@ def is_renewable(error: SandgateError) -> bool:
 def is_break(error: SandgateError) -> bool:
     """Return whether the connection broke, so that the outcome of the call is unknown.
 
-    A proxy that gives up on a silent stream resets it with an internal error, which
-    then has no reason of the server.
+    A proxy that gives up on a silent stream resets it with INTERNAL or CANCELLED, without
+    a reason of the server. `clients/retries.json` has the cases of all clients.
     """
     if isinstance(error, UnavailableError) or error.code == "UNAVAILABLE":
         return True
-    return error.code == "INTERNAL" and not error.reason
+    return error.code in {"INTERNAL", "CANCELLED"} and not error.reason

@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import copy
-import threading
-import weakref
-from typing import TYPE_CHECKING, Any, Self, TypeVar
-
-import grpc
-import grpc.aio
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from sandgate import _plans
-from sandgate._calls import DownloadStep, ForwardStep, RetryStep, UnaryStep, UploadStep, WaitStep
-from sandgate._channels import Stripes, aio_channel_maker, channel_maker
-from sandgate._connect import Forwarding, open_streams
+from sandgate._aio_runner import AsyncRunner
 from sandgate._context import AsyncManaged
-from sandgate._reach import Reach
-from sandgate._uploading import Sending
 from sandgate.aio_sandbox import AsyncSandbox
-from sandgate.client import KILL_TIMEOUT, START_TIMEOUT
-from sandgate.config import Config, joined
-from sandgate.errors import CallCancelledError, SandgateError
+from sandgate.config import Config
+from sandgate.watch import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
     from typing import Unpack
 
-    from sandgate._calls import Plan, Step
-    from sandgate._follower import Follower
-    from sandgate.config import Metadata, Token
+    from sandgate._calls import Plan
+    from sandgate._follower import Followed
+    from sandgate.config import Token
     from sandgate.info import CleanupResult, PoolStatus, SandboxInfo, SandboxPage, ServerInfo
     from sandgate.options import EgressRule, SandboxSpec, SandboxState
-    from sandgate.process import Event
+    from sandgate.watch import EventType, SandboxEvent
 
 T = TypeVar("T")
+E = TypeVar("E")
 
 
 class AsyncClient(AsyncManaged):
@@ -71,14 +60,7 @@ class AsyncClient(AsyncManaged):
             metadata=metadata,
             channels=channels,
         )
-        self._make = aio_channel_maker(self.config)
-        self._reach = Reach(self.config)
-        self._metadata: Metadata = ()
-        self._lock = threading.Lock()
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Stripes[grpc.aio.Channel]] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._uploads = Stripes(channel_maker(self.config), self.config.channels)
+        self._runner = AsyncRunner(self.config)
 
     async def server_info(self) -> ServerInfo:
         """Return what the server is, can do and enforces, and who the caller is."""
@@ -152,6 +134,31 @@ class AsyncClient(AsyncManaged):
         """
         return await self.run(_plans.list_page(labels, states, page_size, page_token))
 
+    def watch(
+        self,
+        *,
+        cursor: str = "",
+        templates: Sequence[str] = (),
+        labels: Mapping[str, str] | None = None,
+        types: Sequence[EventType] = (),
+    ) -> AsyncGenerator[SandboxEvent, None]:
+        """Yield what happens to the caller's sandboxes, until the caller stops iterating.
+
+        The client reconnects transparently: after a broken connection or a restart of
+        the server the watch continues after the last event.
+
+        Args:
+            cursor: `SandboxEvent.cursor` of the last event that was handled, also by
+                another client. Empty: from now on.
+            templates: Only sandboxes from one of these; empty: all.
+            labels: Only sandboxes that have all of these.
+            types: Only events of these types, and RESYNC; empty: all.
+
+        Raises:
+            InvalidRequestError: The cursor is malformed.
+        """
+        return self.follow(Watcher(cursor, templates, labels, types))
+
     async def update(
         self,
         sandbox_id: str,
@@ -212,7 +219,7 @@ class AsyncClient(AsyncManaged):
         Keys win over the client's own.
         """
         other = copy.copy(self)
-        other._metadata = joined(self._metadata, metadata)  # noqa: SLF001 - of this class
+        other._runner = self._runner.with_metadata(metadata)  # noqa: SLF001 - of this class
         return other
 
     async def suspend(self, sandbox_id: str) -> SandboxInfo:
@@ -228,150 +235,25 @@ class AsyncClient(AsyncManaged):
         return await self.run(_plans.resume(sandbox_id, self.config.create_timeout))
 
     async def close(self) -> None:
-        """Close the running loop's connections. Sandboxes stay.
+        """Close the running loop's connections, for good. Sandboxes stay.
 
-        Other loops' connections stay too; uploads are over in all of them.
+        This loop's calls in flight raise `CallCancelledError` at once, and so do its later
+        calls. Other loops' calls go on; of their uploads and connections to ports, which
+        share connections, the former are retried and the latter end.
         """
-        for uploading in self._uploads.take_all():
-            uploading.close()
-        with self._lock:
-            known = self._loops.pop(asyncio.get_running_loop(), None)
-        for channel in () if known is None else known.take_all():
-            await channel.close()
+        await self._runner.close()
 
-    def _headers(self) -> Metadata:
-        return self._reach.metadata(self._metadata)
-
-    async def _aleave(self) -> None:
-        await self.close()
-
-    @property
-    def _channels(self) -> Stripes[grpc.aio.Channel]:
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            known = self._loops.get(loop)
-            if known is None:
-                known = self._loops[loop] = Stripes(self._make, self.config.channels)
-            return known
+    async def disconnect(self) -> None:
+        """As `close`, but later calls open new connections; for this package's backends."""
+        await self._runner.disconnect()
 
     async def run(self, plan: Plan[T]) -> T:
         """Run a plan of this package to its end."""
-        try:
-            step = next(plan)
-            while True:
-                try:
-                    answer = await self._take(step)
-                except SandgateError as e:
-                    step = plan.throw(e)
-                else:
-                    step = plan.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        return await self._runner.run(plan)
 
-    async def follow(self, follower: Follower) -> AsyncGenerator[Event, None]:
-        """Drive a follower: yield events, resume the stream, kill on abandonment."""
-        try:
-            while not follower.done:
-                name, request = follower.open()
-                sent = self._headers()
-                error: SandgateError | None = None
-                with self._channels.stream() as stub:
-                    call = getattr(stub, name)(request, metadata=sent)
-                    try:
-                        async for message in call:
-                            self._reach.reached = True
-                            for event in follower.feed(message):
-                                yield event
-                    except grpc.RpcError as e:
-                        error = self._reach.error(e, sent)
-                    except asyncio.CancelledError:
-                        error = _cancelled_by_server()
-                    finally:
-                        call.cancel()
-                if not follower.done:
-                    await asyncio.sleep(follower.broken(error, self._reach.window))
-        except SandgateError:
-            raise
-        except BaseException:
-            await self._abandon(follower)
-            raise
+    def follow(self, follower: Followed[E]) -> AsyncGenerator[E, None]:
+        """Yield the events of a stream; kill its command when the caller gives up."""
+        return self._runner.follow(follower)
 
-    async def _abandon(self, follower: Follower) -> None:
-        if not follower.kills:
-            return
-        kill = asyncio.ensure_future(self._kill(follower))
-        # A second cancellation must not leave the command running.
-        try:
-            await asyncio.shield(kill)
-        except asyncio.CancelledError:
-            await kill
-            raise
-
-    async def _kill(self, follower: Follower) -> None:
-        plan = follower.kill(KILL_TIMEOUT, reached=self._reach.reached, starting=START_TIMEOUT)
-        # Best effort: the grace ends the command where this could not.
-        with contextlib.suppress(SandgateError):
-            await self.run(plan)
-
-    async def _take(self, step: Step) -> Any:
-        calls = not isinstance(step, WaitStep | RetryStep)
-        sent = self._headers() if calls else ()
-        try:
-            answer = await self._do(step, sent)
-        except grpc.RpcError as e:
-            raise self._reach.error(e, sent) from None
-        self._reach.reached |= calls
-        return answer
-
-    async def _do(self, step: Step, sent: Metadata) -> Any:
-        match step:
-            case UnaryStep():
-                timeout = self._reach.left(step)
-                call = getattr(self._channels.stub(), step.name)
-                return await call(step.request, timeout=timeout, metadata=sent)
-            case UploadStep():
-                with self._uploads.stream() as stub:
-                    return await Sending(stub, step, sent).wait_async()
-            case DownloadStep():
-                with self._channels.stream() as stub:
-                    return await self._download(stub, step, sent)
-            case ForwardStep():
-                # On the sync stack, as uploads: it reports the server's status in any case.
-                forwarding = Forwarding(self._uploads.stream(), step.start, sent, self._reach)
-                return await open_streams(forwarding, step.seconds)
-            case WaitStep():
-                await asyncio.sleep(step.seconds)
-                return None
-            case RetryStep():
-                wait = self._reach.wait(step)
-                if wait is not None:
-                    await asyncio.sleep(wait)
-                return wait is not None
-
-    async def _download(self, stub: Any, step: DownloadStep, sent: Metadata) -> None:
-        call = stub.Download(step.request, metadata=sent)
-        try:
-            async for message in call:
-                if step.blocking:
-                    await asyncio.to_thread(step.sink, message)
-                else:
-                    step.sink(message)
-        except asyncio.CancelledError:
-            raise _cancelled_by_server() from None
-        finally:
-            call.cancel()
-
-
-def _cancelled_by_server() -> CallCancelledError:
-    """Distinguish a CANCELLED status of the server from a cancelled task.
-
-    grpc.aio raises `CancelledError` for both while a stream is read.
-
-    Raises:
-        asyncio.CancelledError: It was the task.
-    """
-    task = asyncio.current_task()
-    if task is None or task.cancelling():
-        raise asyncio.CancelledError
-    return CallCancelledError("the server cancelled the call", code="CANCELLED", reason="CALL_CANCELLED")
+    async def _aleave(self) -> None:
+        await self.close()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import aclosing
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, Literal, Self
 
-from sandgate import _moving, _plans, process
+from sandgate import _plans, _stream_plans, process
+from sandgate._atomic import atomic_write_async
 from sandgate._context import AsyncManaged
 from sandgate._handle import Handle, as_bytes
-from sandgate._landing import alanding
 from sandgate.files import UploadFile
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sandgate import files
     from sandgate.aio import AsyncClient
-    from sandgate.info import SandboxInfo
+    from sandgate.info import SandboxInfo, SandboxUrl
     from sandgate.options import ExecuteOptions, SignalScope
 
 
@@ -300,7 +300,7 @@ class AsyncSandbox(Handle, AsyncManaged):
         Raises:
             OSError: A source cannot be read. Files before it may be written.
         """
-        return await self._client.run(_moving.upload(self._target, wanted))
+        return await self._client.run(_stream_plans.upload(self._target, wanted))
 
     async def upload_file(
         self, path: str, source: files.Source, *, mode: int | None = None, create_only: bool = False
@@ -312,7 +312,7 @@ class AsyncSandbox(Handle, AsyncManaged):
             OSError: The source cannot be read.
         """
         return await self._client.run(
-            _moving.upload_one(self._target, UploadFile(path, source, mode, create_only))
+            _stream_plans.upload_one(self._target, UploadFile(path, source, mode, create_only))
         )
 
     async def download(self, *paths: str) -> builtins.list[files.DownloadResult]:
@@ -320,7 +320,7 @@ class AsyncSandbox(Handle, AsyncManaged):
 
         One result per path, in order; a failed one carries its error.
         """
-        return await self._client.run(_moving.download(self._target, paths))
+        return await self._client.run(_stream_plans.download(self._target, paths))
 
     async def download_file(
         self, path: str, target: os.PathLike[str] | BinaryIO | None = None
@@ -336,11 +336,11 @@ class AsyncSandbox(Handle, AsyncManaged):
             PermissionError: The directory of a local path is not writable.
         """
         if target is None:
-            return await self._client.run(_moving.download_file(self._target, path))
+            return await self._client.run(_stream_plans.download_file(self._target, path))
         if not isinstance(target, os.PathLike):
-            return await self._client.run(_moving.download_to(self._target, path, target))
-        async with alanding(target) as opened:
-            return await self._client.run(_moving.download_to(self._target, path, opened))
+            return await self._client.run(_stream_plans.download_to(self._target, path, target))
+        async with atomic_write_async(target) as opened:
+            return await self._client.run(_stream_plans.download_to(self._target, path, opened))
 
     async def connect(
         self,
@@ -368,6 +368,25 @@ class AsyncSandbox(Handle, AsyncManaged):
         opened: tuple[asyncio.StreamReader, asyncio.StreamWriter]
         opened = await self._client.run(self._connect(port, host, timeout))
         return opened
+
+    async def get_url(
+        self, target: int | str, *, method: Literal["GET", "PUT"] = "GET", ttl: float | None = None
+    ) -> SandboxUrl:
+        """Return a URL by which browsers and HTTP clients reach a port or a file.
+
+        Nothing need listen on the port yet, and the file need not exist. A request
+        for the URL of a suspended sandbox resumes it.
+
+        Args:
+            target: A port, or the absolute path of a file.
+            method: Of a file's URL: to read the file, or to write it.
+            ttl: Seconds that the URL can be used. Default: an hour, or what the
+                server allows if that is less.
+
+        Raises:
+            UnsupportedError: The server has no listener for URLs.
+        """
+        return await self._client.run(_plans.get_url(self._target, target, method=method, ttl=ttl))
 
     async def delete(self) -> bool:
         """End the sandbox and everything in it; False when there was none."""

@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import time
-from typing import TYPE_CHECKING, Any, Self, TypeVar
-
-import grpc
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from sandgate import _plans
-from sandgate._calls import DownloadStep, ForwardStep, RetryStep, UnaryStep, UploadStep, WaitStep
-from sandgate._channels import Stripes, channel_maker
-from sandgate._connect import Forwarding
 from sandgate._context import Managed
-from sandgate._reach import Reach
-from sandgate._uploading import Sending
-from sandgate.config import Config, joined
-from sandgate.errors import SandgateError
+from sandgate._runner import Runner
+from sandgate.config import Config
 from sandgate.sandbox import Sandbox
+from sandgate.watch import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
     from typing import Unpack
 
-    from sandgate._calls import Plan, Step
-    from sandgate._follower import Follower
-    from sandgate.config import Metadata, Token
+    from sandgate._calls import Plan
+    from sandgate._follower import Followed
+    from sandgate.config import Token
     from sandgate.info import CleanupResult, PoolStatus, SandboxInfo, SandboxPage, ServerInfo
     from sandgate.options import EgressRule, SandboxSpec, SandboxState
-    from sandgate.process import Event
+    from sandgate.watch import EventType, SandboxEvent
 
 T = TypeVar("T")
-
-KILL_TIMEOUT = 10.0
-"""Seconds that an abandoned command's kill may take."""
-
-START_TIMEOUT = 0.5
-"""Seconds in which an abandoned command that is not known yet may still start."""
+E = TypeVar("E")
 
 
 class Client(Managed):
@@ -95,9 +82,7 @@ class Client(Managed):
             metadata=metadata,
             channels=channels,
         )
-        self._channels = Stripes(channel_maker(self.config), self.config.channels)
-        self._reach = Reach(self.config)
-        self._metadata: Metadata = ()
+        self._runner = Runner(self.config)
 
     def server_info(self) -> ServerInfo:
         """Return what the server is, can do and enforces, and who the caller is."""
@@ -170,6 +155,31 @@ class Client(Managed):
         """
         return self.run(_plans.list_page(labels, states, page_size, page_token))
 
+    def watch(
+        self,
+        *,
+        cursor: str = "",
+        templates: Sequence[str] = (),
+        labels: Mapping[str, str] | None = None,
+        types: Sequence[EventType] = (),
+    ) -> Generator[SandboxEvent, None, None]:
+        """Yield what happens to the caller's sandboxes, until the caller stops iterating.
+
+        The client reconnects transparently: after a broken connection or a restart of
+        the server the watch continues after the last event.
+
+        Args:
+            cursor: `SandboxEvent.cursor` of the last event that was handled, also by
+                another client. Empty: from now on.
+            templates: Only sandboxes from one of these; empty: all.
+            labels: Only sandboxes that have all of these.
+            types: Only events of these types, and RESYNC; empty: all.
+
+        Raises:
+            InvalidRequestError: The cursor is malformed.
+        """
+        return self.follow(Watcher(cursor, templates, labels, types))
+
     def update(
         self,
         sandbox_id: str,
@@ -230,7 +240,7 @@ class Client(Managed):
         Keys win over the client's own.
         """
         other = copy.copy(self)
-        other._metadata = joined(self._metadata, metadata)  # noqa: SLF001 - of this class
+        other._runner = self._runner.with_metadata(metadata)  # noqa: SLF001 - of this class
         return other
 
     def suspend(self, sandbox_id: str) -> SandboxInfo:
@@ -246,110 +256,26 @@ class Client(Managed):
         return self.run(_plans.resume(sandbox_id, self.config.create_timeout))
 
     def close(self) -> None:
-        """Close the connections; a later call makes new ones. Sandboxes stay."""
-        for channel in self._channels.take_all():
-            channel.close()
+        """Close the connections, for good. Sandboxes stay, commands run for their grace.
 
-    def _headers(self) -> Metadata:
-        return self._reach.metadata(self._metadata)
+        Calls in flight, in other threads or waiting for their retry, raise
+        `CallCancelledError` at once, and so do later calls. `with_metadata` shares the
+        connections, so it closes them too.
+        """
+        self._runner.close()
 
-    def _leave(self) -> None:
-        self.close()
+    def disconnect(self) -> None:
+        """As `close`, but later calls open new connections; for this package's backends."""
+        runner, self._runner = self._runner, self._runner.fresh()
+        runner.close()
 
     def run(self, plan: Plan[T]) -> T:
         """Run a plan of this package to its end."""
-        try:
-            step = next(plan)
-            while True:
-                try:
-                    answer = self._take(step)
-                except SandgateError as e:
-                    step = plan.throw(e)
-                else:
-                    step = plan.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        return self._runner.run(plan)
 
-    def follow(self, follower: Follower) -> Generator[Event, None, None]:
-        """Drive a follower: yield events, resume the stream, kill on abandonment."""
-        while not follower.done:
-            name, request = follower.open()
-            sent = self._headers()
-            error: SandgateError | None = None
-            with self._channels.stream() as stub:
-                call = getattr(stub, name)(request, metadata=sent)
-                try:
-                    for message in call:
-                        self._reach.reached = True
-                        yield from follower.feed(message)
-                except grpc.RpcError as e:
-                    error = self._reach.error(e, sent)
-                except BaseException:
-                    self._abandon(follower, call)
-                    raise
-                finally:
-                    call.cancel()
-            if not follower.done:
-                self._wait(follower, follower.broken(error, self._reach.window))
+    def follow(self, follower: Followed[E]) -> Generator[E, None, None]:
+        """Yield the events of a stream; kill its command when the caller gives up."""
+        return self._runner.follow(follower)
 
-    def _wait(self, follower: Follower, seconds: float) -> None:
-        try:
-            time.sleep(seconds)
-        except BaseException:
-            self._abandon(follower, None)
-            raise
-
-    def _abandon(self, follower: Follower, call: grpc.Call | None) -> None:
-        if not follower.kills:
-            return
-        # Best effort: the grace ends the command where this could not.
-        with contextlib.suppress(SandgateError):
-            if self.run(follower.kill(KILL_TIMEOUT, reached=self._reach.reached)):
-                return
-            # The command may be about to start: end the call, then look again.
-            if call is not None:
-                call.cancel()
-            self.run(follower.kill(KILL_TIMEOUT, reached=self._reach.reached, starting=START_TIMEOUT))
-
-    def _take(self, step: Step) -> Any:
-        calls = not isinstance(step, WaitStep | RetryStep)
-        sent = self._headers() if calls else ()
-        try:
-            answer = self._do(step, sent)
-        except grpc.RpcError as e:
-            raise self._reach.error(e, sent) from None
-        self._reach.reached |= calls
-        return answer
-
-    def _do(self, step: Step, sent: Metadata) -> Any:
-        match step:
-            case UnaryStep():
-                timeout = self._reach.left(step)
-                call = getattr(self._channels.stub(), step.name)
-                return call(step.request, timeout=timeout, metadata=sent)
-            case UploadStep():
-                with self._channels.stream() as stub:
-                    return Sending(stub, step, sent).wait()
-            case DownloadStep():
-                with self._channels.stream() as stub:
-                    return self._download(stub, step, sent)
-            case ForwardStep():
-                stream = self._channels.stream()
-                return Forwarding(stream, step.start, sent, self._reach).wait(step.seconds)
-            case WaitStep():
-                time.sleep(step.seconds)
-                return None
-            case RetryStep():
-                wait = self._reach.wait(step)
-                if wait is not None:
-                    time.sleep(wait)
-                return wait is not None
-
-    def _download(self, stub: Any, step: DownloadStep, sent: Metadata) -> None:
-        call = stub.Download(step.request, metadata=sent)
-        try:
-            for message in call:
-                step.sink(message)
-        finally:
-            call.cancel()
+    def _leave(self) -> None:
+        self.close()

@@ -139,15 +139,37 @@ class QuotaExceededError(SandgateError):
 
 
 class UnavailableError(SandgateError):
-    """The server, the substrate or the agent cannot be reached now."""
+    """The server, the substrate or the agent cannot be reached now.
+
+    Raised when a call got no result: nothing answered at the address, or the server
+    answered that a part it needs is away; `reason` then names the part, such as
+    `"AGENT_UNAVAILABLE"`, and `retry_after` the seconds to wait. The client has retried
+    the call for its retry window if that is safe and the server answered before.
+
+    Without a `reason`, check the address and whether the server runs. A call that is not
+    safe to repeat, such as `edit`, may have had its effect: look before you repeat it. A
+    command whose start fails with this error does not run, or ends with its disconnect
+    grace; executing it again with the same `exec_id` joins it.
+    """
 
 
 class ConnectionLostError(SandgateError):
-    """A stream ended early and could not be resumed."""
+    """A stream broke after it had begun, and could not be resumed.
+
+    Raised while a command is followed, if the connection does not come back within the
+    retry window. The command has started, and runs on for its disconnect grace. `metadata`
+    has its `"exec_id"` and the `"position"` of the output that was received: go on with
+    `Sandbox.attach(exec_id, position)`. Do not execute it again: that would run it twice,
+    unless it is with the same `exec_id`.
+
+    It is also the cause of the `ConnectionResetError` of a connection to a port that the
+    program in the sandbox reset (CONNECTION_RESET). Such a connection cannot be resumed:
+    open another.
+    """
 
 
 class CallCancelledError(SandgateError):
-    """The call was cancelled."""
+    """The caller cancelled the call, or closed the client."""
 
 
 class DeadlineExceededError(SandgateError):
@@ -246,6 +268,8 @@ CODES: Final[Mapping[str, type[SandgateError]]] = {
 
 def class_of(reason: str, code: str) -> type[SandgateError]:
     """Return the class for a reason, or else for a gRPC code."""
+    if not reason and code == "RESOURCE_EXHAUSTED":
+        return InvalidRequestError  # of gRPC itself: a message is larger than its limit
     return REASONS.get(reason) or CODES.get(code, SandgateError)
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sandgate._gen.sandbox.v1 import sandbox_info_pb2 as info_pb
+    from sandgate._gen.sandbox.v1 import sandbox_url_pb2 as url_pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,20 @@ class SecretInfo:
     """"file" or "env"."""
     hosts: tuple[str, ...]
     """The hosts that may get it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxUrl:
+    """A URL of a port or a file. Whoever has it can use it until it expires."""
+
+    url: str
+    """The URL with its token, for browsers and programs that follow links."""
+    base_url: str
+    """The same URL without it, for programs that send the token as a bearer."""
+    token: str = field(repr=False)
+    expire_time: dt.datetime | None
+    incarnation: str
+    """The incarnation that it is for; with another one, requests get the status 410."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +229,17 @@ def _access(message: pb.AccessPolicy) -> AccessPolicy:
         write_deny_prefixes=tuple(message.write_deny_prefixes),
         read_deny_prefixes=tuple(message.read_deny_prefixes),
         deny_commands=tuple(message.deny_commands),
+    )
+
+
+def sandbox_url(message: url_pb.CreateSandboxUrlResponse) -> SandboxUrl:
+    """Read a `CreateSandboxUrlResponse` message."""
+    return SandboxUrl(
+        url=message.url,
+        base_url=message.base_url,
+        token=message.token,
+        expire_time=_values.time(message, "expire_time"),
+        incarnation=message.incarnation,
     )
 
 

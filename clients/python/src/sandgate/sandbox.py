@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, Literal, Self
 
-from sandgate import _moving, _plans, process
+from sandgate import _plans, _stream_plans, process
+from sandgate._atomic import atomic_write
 from sandgate._context import Managed
 from sandgate._handle import Handle, as_bytes
-from sandgate._landing import landing
 from sandgate.files import UploadFile
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sandgate import files
     from sandgate._connect import PortSocket
     from sandgate.client import Client
-    from sandgate.info import SandboxInfo
+    from sandgate.info import SandboxInfo, SandboxUrl
     from sandgate.options import ExecuteOptions, SignalScope
 
 
@@ -297,7 +297,7 @@ class Sandbox(Handle, Managed):
         Raises:
             OSError: A source cannot be read. Files before it may be written.
         """
-        return self._client.run(_moving.upload(self._target, wanted))
+        return self._client.run(_stream_plans.upload(self._target, wanted))
 
     def upload_file(
         self, path: str, source: files.Source, *, mode: int | None = None, create_only: bool = False
@@ -308,14 +308,16 @@ class Sandbox(Handle, Managed):
             FileError: The file was not written; it is then as it was before.
             OSError: The source cannot be read.
         """
-        return self._client.run(_moving.upload_one(self._target, UploadFile(path, source, mode, create_only)))
+        return self._client.run(
+            _stream_plans.upload_one(self._target, UploadFile(path, source, mode, create_only))
+        )
 
     def download(self, *paths: str) -> builtins.list[files.DownloadResult]:
         """Read files into memory.
 
         One result per path, in order; a failed one carries its error.
         """
-        return self._client.run(_moving.download(self._target, paths))
+        return self._client.run(_stream_plans.download(self._target, paths))
 
     def download_file(
         self, path: str, target: os.PathLike[str] | BinaryIO | None = None
@@ -331,11 +333,11 @@ class Sandbox(Handle, Managed):
             PermissionError: The directory of a local path is not writable.
         """
         if target is None:
-            return self._client.run(_moving.download_file(self._target, path))
+            return self._client.run(_stream_plans.download_file(self._target, path))
         if not isinstance(target, os.PathLike):
-            return self._client.run(_moving.download_to(self._target, path, target))
-        with landing(target) as opened:
-            return self._client.run(_moving.download_to(self._target, path, opened))
+            return self._client.run(_stream_plans.download_to(self._target, path, target))
+        with atomic_write(target) as opened:
+            return self._client.run(_stream_plans.download_to(self._target, path, opened))
 
     def connect(self, port: int, *, host: str = "localhost", timeout: float | None = None) -> PortSocket:
         """Connect to a TCP port that a program in the sandbox listens on.
@@ -358,6 +360,25 @@ class Sandbox(Handle, Managed):
         """
         opened: PortSocket = self._client.run(self._connect(port, host, timeout))
         return opened
+
+    def get_url(
+        self, target: int | str, *, method: Literal["GET", "PUT"] = "GET", ttl: float | None = None
+    ) -> SandboxUrl:
+        """Return a URL by which browsers and HTTP clients reach a port or a file.
+
+        Nothing need listen on the port yet, and the file need not exist. A request
+        for the URL of a suspended sandbox resumes it.
+
+        Args:
+            target: A port, or the absolute path of a file.
+            method: Of a file's URL: to read the file, or to write it.
+            ttl: Seconds that the URL can be used. Default: an hour, or what the
+                server allows if that is less.
+
+        Raises:
+            UnsupportedError: The server has no listener for URLs.
+        """
+        return self._client.run(_plans.get_url(self._target, target, method=method, ttl=ttl))
 
     def delete(self) -> bool:
         """End the sandbox and everything in it; False when there was none."""

@@ -42,7 +42,7 @@ def _full(provider: SandgateProvider) -> PoolStatus:
     return status
 
 
-def test_s5_17_what_is_warm_belongs_to_no_caller(pooled: Config) -> None:
+def test_s5_17_warm_sandboxes_belong_to_no_caller(pooled: Config) -> None:
     with SandgateProvider(config=pooled) as provider:
         _full(provider)
         assert provider.list(status="warm").sandboxes == ()

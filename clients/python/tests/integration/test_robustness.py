@@ -103,7 +103,7 @@ def test_a_download_goes_on_where_it_broke(cutter: Cutter, box: Sandbox, tmp_pat
     assert results[2].error.reason == "FILE_NOT_FOUND"
 
 
-def test_a_file_that_changed_meanwhile_is_not_glued_together(cutter: Cutter, box: Sandbox) -> None:
+def test_a_file_that_changed_during_a_download_is_an_error(cutter: Cutter, box: Sandbox) -> None:
     box.upload_file("/workspace/c", os.urandom(_SIZE))
 
     class Changing(io.BytesIO):

@@ -199,7 +199,7 @@ async def test_many_at_once(real_config: Config, box: Sandbox) -> None:
         assert result.stdout == "".join(f"{n}\n" for n in range(i, 20001))
 
 
-async def test_a_killed_server_is_not_noticed(own_server: Server) -> None:
+async def test_calls_survive_a_killed_server(own_server: Server) -> None:
     # The command ends only when the server has been killed twice, so that both
     # breaks happen while it writes.
     script = "i=0; until test -e /workspace/go; do i=$((i+1)); echo $i; sleep 0.01; done; echo end"

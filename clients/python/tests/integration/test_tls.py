@@ -209,7 +209,7 @@ async def test_s5_31_errors_of_tls_have_a_hint(case: str, made: Path, request: p
             await other.server_info()
 
 
-def test_nobody_there_says_so() -> None:
+def test_an_unreachable_server_has_a_hint() -> None:
     with (
         Client("127.0.0.1:1") as client,
         pytest.raises(UnavailableError, match="is `sandgate serve` running"),

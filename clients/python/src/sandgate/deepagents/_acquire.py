@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from deepagents.backends.protocol import ExecuteResponse, GrepResult
 
     from sandgate._calls import Plan, Step
-    from sandgate.deepagents._options import Split
+    from sandgate.deepagents._options import SplitOptions
     from sandgate.info import SandboxInfo
     from sandgate.options import ExecuteOptions, SandboxSpec
     from sandgate.process import Event
@@ -65,40 +65,40 @@ def usable(found: SandboxInfo) -> SandboxInfo:
 
 
 @dataclass(slots=True)
-class Place:
-    """One sandbox that is there, or will be."""
+class LazySandbox:
+    """A sandbox that exists, or that the first operation creates."""
 
     target: _plans.Target
     labels: dict[str, str] = field(default_factory=dict)
     working_directory: str = DEFAULT_WORKING_DIRECTORY
     expected: bool = False
-    """It was there before, so that none may be made silently."""
+    """It existed before, so a new one must not be created silently."""
     ready: bool = False
     note: str = ""
 
 
 class AcquiringBackend(NativeBackend):
-    """Makes or takes a sandbox with the first operation.
+    """Creates or adopts a sandbox with the first operation.
 
-    Which one, a subclass says by `_place`.
+    `_lazy` of a subclass decides which one.
     """
 
-    def __init__(self, given: Split, *, recreate: bool) -> None:
+    def __init__(self, given: SplitOptions, *, recreate: bool) -> None:
         super().__init__(**given.own)
         self._given = given
         self._recreate = recreate
 
     @property
-    def _place(self) -> Place:
+    def _lazy(self) -> LazySandbox:
         raise NotImplementedError
 
     @property
     def _target(self) -> _plans.Target:
-        return self._place.target
+        return self._lazy.target
 
     @property
     def _working_directory(self) -> str:
-        return self._place.working_directory
+        return self._lazy.working_directory
 
     def acquire(self) -> str:
         """Make or take the sandbox now; return its id.
@@ -107,13 +107,13 @@ class AcquiringBackend(NativeBackend):
             SandboxReplacedError: It is lost, and `recreate` is not set.
             SandgateError: It could not be made.
         """
-        place = self._place
-        return self._acquired(place, self._client.run(self._ready(place)))
+        lazy = self._lazy
+        return self._acquired(lazy, self._client.run(self._ready(lazy)))
 
     async def aacquire(self) -> str:
         """Async twin of `acquire`."""
-        place = self._place
-        return self._acquired(place, await self._async_client.run(self._ready(place)))
+        lazy = self._lazy
+        return self._acquired(lazy, await self._async_client.run(self._ready(lazy)))
 
     def stop(self) -> bool:
         """Delete the sandbox; the next operation makes a new one."""
@@ -126,37 +126,37 @@ class AcquiringBackend(NativeBackend):
         return await super().astop()
 
     def _forget(self) -> None:
-        place = self._place
-        place.target.incarnation = ""
-        place.ready = place.expected = False
+        lazy = self._lazy
+        lazy.target.incarnation = ""
+        lazy.ready = lazy.expected = False
 
-    def _acquired(self, place: Place, failure: SandgateError | None) -> str:
+    def _acquired(self, lazy: LazySandbox, failure: SandgateError | None) -> str:
         if failure is not None:
-            if not (self._recreate and place.ready):
+            if not (self._recreate and lazy.ready):
                 raise failure
-            place.note = RECREATED
-        return place.target.sandbox_id
+            lazy.note = RECREATED
+        return lazy.target.sandbox_id
 
-    def _noted(self, response: ExecuteResponse) -> ExecuteResponse:
-        place = self._place
-        note, place.note = place.note, ""
+    def _with_note(self, response: ExecuteResponse) -> ExecuteResponse:
+        lazy = self._lazy
+        note, lazy.note = lazy.note, ""
         return replace(response, output=f"{note}\n{response.output}") if note else response
 
-    def _acquire(self, place: Place) -> Plan[None]:
-        if place.ready:
+    def _acquire(self, lazy: LazySandbox) -> Plan[None]:
+        if lazy.ready:
             return
-        if place.expected:
-            found = usable((yield from _plans.get(place.target.sandbox_id)))
+        if lazy.expected:
+            found = usable((yield from _plans.get(lazy.target.sandbox_id)))
         else:
-            found = usable((yield from self._make(place)))
-        place.target.incarnation = found.incarnation
-        place.working_directory = self._given.directory(found)
-        place.target.access = self._given.narrowing(found)
-        place.ready = place.expected = True
+            found = usable((yield from self._make(lazy)))
+        lazy.target.incarnation = found.incarnation
+        lazy.working_directory = self._given.directory(found)
+        lazy.target.access = self._given.narrowing(found)
+        lazy.ready = lazy.expected = True
 
-    def _make(self, place: Place) -> Plan[Any]:
-        sandbox_id = place.target.sandbox_id
-        spec = cast("SandboxSpec", {**self._given.spec, "sandbox_id": sandbox_id, "labels": place.labels})
+    def _make(self, lazy: LazySandbox) -> Plan[Any]:
+        sandbox_id = lazy.target.sandbox_id
+        spec = cast("SandboxSpec", {**self._given.spec, "sandbox_id": sandbox_id, "labels": lazy.labels})
         try:
             made, _ = yield from _plans.create(spec, self._given.config)
         except SandboxExistsError:
@@ -164,42 +164,42 @@ class AcquiringBackend(NativeBackend):
             return (yield from _plans.get(sandbox_id))
         return made
 
-    def _lost(self, place: Place, error: SandgateError) -> Plan[SandgateError]:
+    def _lost(self, lazy: LazySandbox, error: SandgateError) -> Plan[SandgateError]:
         """Return the error to report, after recreating the sandbox if `recreate` is set."""
         if not self._recreate:
             text = f"the sandbox is lost, with its files and processes: {error.message}"
             return SandboxReplacedError(text, code=error.code, reason=error.reason)
-        place.target.incarnation = ""
-        place.ready = place.expected = False
+        lazy.target.incarnation = ""
+        lazy.ready = lazy.expected = False
         try:
             if isinstance(error, SandboxNotActiveError):
-                yield from self._delete_failed(place)
-            yield from self._acquire(place)
+                yield from self._delete_failed(lazy)
+            yield from self._acquire(lazy)
         except SandgateError as e:
             return e
         return SandboxReplacedError(RECREATED, code=error.code, reason="SANDBOX_REPLACED")
 
-    def _delete_failed(self, place: Place) -> Plan[None]:
+    def _delete_failed(self, lazy: LazySandbox) -> Plan[None]:
         """Delete a failed sandbox, and none that another process made in its place."""
-        sandbox_id = place.target.sandbox_id
+        sandbox_id = lazy.target.sandbox_id
         with suppress(SandboxNotFoundError, SandboxReplacedError):
             found = yield from _plans.get(sandbox_id)
             if found.state == _FAILED:
                 yield from _plans.delete(_plans.Target(sandbox_id, found.incarnation))
 
     def _plan(self, plan: Plan[T]) -> Plan[T]:
-        return self._guarded(self._place, super()._plan(plan))
+        return self._guarded(self._lazy, super()._plan(plan))
 
-    def _guarded(self, place: Place, plan: Plan[T]) -> Plan[T]:
-        failure = yield from self._ready(place)
+    def _guarded(self, lazy: LazySandbox, plan: Plan[T]) -> Plan[T]:
+        failure = yield from self._ready(lazy)
         try:
             step = next(plan)
-            if failure is not None and self._tells_later(place, step):
+            if failure is not None and self._reports_later(lazy, step):
                 failure = None
             while True:
                 if failure is None:
                     try:
-                        answer = yield from self._take(place, step)
+                        answer = yield from self._take(lazy, step)
                     except SandgateError as e:
                         failure = e
                     else:
@@ -211,46 +211,46 @@ class AcquiringBackend(NativeBackend):
             result: T = end.value
             return result
 
-    def _ready(self, place: Place) -> Plan[SandgateError | None]:
+    def _ready(self, lazy: LazySandbox) -> Plan[SandgateError | None]:
         try:
-            yield from self._acquire(place)
+            yield from self._acquire(lazy)
         except SandgateError as e:
-            return (yield from self._lost(place, e)) if is_lost(e) else e
+            return (yield from self._lost(lazy, e)) if is_lost(e) else e
         return None
 
-    def _take(self, place: Place, step: Step) -> Plan[Any]:
+    def _take(self, lazy: LazySandbox, step: Step) -> Plan[Any]:
         try:
             return (yield step)
         except SandgateError as e:
             if not is_lost(e):
                 raise
-            lost = yield from self._lost(place, e)
-            if isinstance(step, DownloadStep) and self._tells_later(place, step):
-                step.request.expected_incarnation = place.target.incarnation
+            lost = yield from self._lost(lazy, e)
+            if isinstance(step, DownloadStep) and self._reports_later(lazy, step):
+                step.request.expected_incarnation = lazy.target.incarnation
                 return (yield step)
             raise lost from e
 
-    def _tells_later(self, place: Place, step: Step) -> bool:
+    def _reports_later(self, lazy: LazySandbox, step: Step) -> bool:
         # Memory and skills are read before the AI agent can be notified, and
         # expect missing files to be just that.
-        if not (self._recreate and place.ready and isinstance(step, DownloadStep)):
+        if not (self._recreate and lazy.ready and isinstance(step, DownloadStep)):
             return False
-        place.note = RECREATED
+        lazy.note = RECREATED
         return True
 
     def _grep(
         self, pattern: str, path: str | None, glob: str | None, max_count: int | None
     ) -> Plan[GrepResult]:
         # The working directory is known once there is a sandbox.
-        place = self._place
-        if not place.expected:
+        lazy = self._lazy
+        if not lazy.expected:
             with suppress(SandgateError):
-                yield from self._acquire(place)
+                yield from self._acquire(lazy)
         return (yield from super()._grep(pattern, path, glob, max_count))
 
     def _events(self, command: str, options: ExecuteOptions) -> Generator[Event, None, None]:
-        place = self._place
-        failure = self._client.run(self._ready(place))
+        lazy = self._lazy
+        failure = self._client.run(self._ready(lazy))
         if failure is not None:
             raise failure
         try:
@@ -258,11 +258,11 @@ class AcquiringBackend(NativeBackend):
         except SandgateError as e:
             if not is_lost(e):
                 raise
-            raise self._client.run(self._lost(place, e)) from e
+            raise self._client.run(self._lost(lazy, e)) from e
 
     async def _aevents(self, command: str, options: ExecuteOptions) -> AsyncGenerator[Event, None]:
-        place = self._place
-        failure = await self._async_client.run(self._ready(place))
+        lazy = self._lazy
+        failure = await self._async_client.run(self._ready(lazy))
         if failure is not None:
             raise failure
         try:
@@ -272,4 +272,4 @@ class AcquiringBackend(NativeBackend):
         except SandgateError as e:
             if not is_lost(e):
                 raise
-            raise (await self._async_client.run(self._lost(place, e))) from e
+            raise (await self._async_client.run(self._lost(lazy, e))) from e

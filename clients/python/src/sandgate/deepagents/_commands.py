@@ -12,7 +12,7 @@ from sandgate._context import AsyncManaged, Managed
 from sandgate.aio import AsyncClient
 from sandgate.aio_sandbox import AsyncSandbox
 from sandgate.client import Client
-from sandgate.deepagents import _offload, _run, _steps
+from sandgate.deepagents import _file_plans, _offload, _run
 from sandgate.deepagents._audit import audited
 from sandgate.deepagents._options import MAX_OUTPUT_SIZE
 from sandgate.deepagents.streaming import emit
@@ -179,13 +179,13 @@ class CommandBackend(BaseSandbox, Managed, AsyncManaged):
         self._target.adopt((await self._async.resume()).incarnation)
 
     def close(self) -> None:
-        """Close the sync connection. The sandbox stays."""
-        self._client.close()
+        """Close the sync connection; a later call opens another. The sandbox stays."""
+        self._client.disconnect()
 
     async def aclose(self) -> None:
-        """Close the running loop's connection and the sync one. The sandbox stays."""
-        await self._async_client.close()
-        self._client.close()
+        """Close the running loop's connection and the sync one, as `close` does. The sandbox stays."""
+        await self._async_client.disconnect()
+        self._client.disconnect()
 
     @property
     def _sync(self) -> Sandbox:
@@ -208,7 +208,7 @@ class CommandBackend(BaseSandbox, Managed, AsyncManaged):
     def _execute(self, command: str, run: _run.Run) -> ExecuteResponse:
         with audited(self._audit_log, "execute", command) as record:
             try:
-                _steps.check(command, "REQUEST_INVALID")
+                _file_plans.check(command, "REQUEST_INVALID")
                 with closing(self._events(command, run.options)) as events:
                     for event in events:
                         text = run.take(event)
@@ -221,12 +221,12 @@ class CommandBackend(BaseSandbox, Managed, AsyncManaged):
                 response = run.failed(e)
                 record["error"] = str(e)
             record["exit_code"] = response.exit_code
-        return self._noted(response)
+        return self._with_note(response)
 
     async def _aexecute(self, command: str, run: _run.Run) -> ExecuteResponse:
         with audited(self._audit_log, "execute", command) as record:
             try:
-                _steps.check(command, "REQUEST_INVALID")
+                _file_plans.check(command, "REQUEST_INVALID")
                 async with aclosing(self._aevents(command, run.options)) as events:
                     async for event in events:
                         text = run.take(event)
@@ -240,9 +240,9 @@ class CommandBackend(BaseSandbox, Managed, AsyncManaged):
                 response = run.failed(e)
                 record["error"] = str(e)
             record["exit_code"] = response.exit_code
-        return self._noted(response)
+        return self._with_note(response)
 
-    def _noted(self, response: ExecuteResponse) -> ExecuteResponse:
+    def _with_note(self, response: ExecuteResponse) -> ExecuteResponse:
         """Add what the agent must be pending before the output."""
         return response
 

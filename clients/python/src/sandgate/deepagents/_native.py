@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
-from sandgate.deepagents import _steps
+from sandgate.deepagents import _file_plans
 from sandgate.deepagents._audit import audited
 from sandgate.deepagents._commands import CommandBackend
 
@@ -34,11 +34,11 @@ class NativeBackend(CommandBackend):
 
     def ls(self, path: str) -> LsResult:
         """List a directory: `path` and `is_dir` of each entry, links not followed."""
-        return self._client.run(self._plan(_steps.ls(self._target, path)))
+        return self._client.run(self._plan(_file_plans.ls(self._target, path)))
 
     async def als(self, path: str) -> LsResult:
         """Async twin of `ls`."""
-        return await self._async_client.run(self._plan(_steps.ls(self._target, path)))
+        return await self._async_client.run(self._plan(_file_plans.ls(self._target, path)))
 
     def read(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         """Read a window of lines, or a small binary file as base64.
@@ -48,11 +48,13 @@ class NativeBackend(CommandBackend):
             offset: Lines to skip.
             limit: At most this many lines.
         """
-        return self._client.run(self._plan(_steps.read(self._target, file_path, offset, limit)))
+        return self._client.run(self._plan(_file_plans.read(self._target, file_path, offset, limit)))
 
     async def aread(self, file_path: str, offset: int = 0, limit: int = 2000) -> ReadResult:
         """Async twin of `read`."""
-        return await self._async_client.run(self._plan(_steps.read(self._target, file_path, offset, limit)))
+        return await self._async_client.run(
+            self._plan(_file_plans.read(self._target, file_path, offset, limit))
+        )
 
     def write(self, file_path: str, content: str) -> WriteResult:
         """Write a text file of any size, with its parents; replaces an existing one."""
@@ -110,11 +112,11 @@ class NativeBackend(CommandBackend):
             pattern: With `*`, `?`, `[a-z]`, `{a,b}` and `**`.
             path: Directory to search below; default: "/".
         """
-        return self._client.run(self._plan(_steps.glob(self._target, pattern, path)))
+        return self._client.run(self._plan(_file_plans.glob(self._target, pattern, path)))
 
     async def aglob(self, pattern: str, path: str | None = None) -> GlobResult:
         """Async twin of `glob`."""
-        return await self._async_client.run(self._plan(_steps.glob(self._target, pattern, path)))
+        return await self._async_client.run(self._plan(_file_plans.glob(self._target, pattern, path)))
 
     def delete(self, file_path: str) -> DeleteResult:
         """Delete a file, or a directory with all that is in it."""
@@ -134,34 +136,34 @@ class NativeBackend(CommandBackend):
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Read files: one response each, in order."""
-        return self._client.run(self._plan(_steps.download_files(self._target, paths)))
+        return self._client.run(self._plan(_file_plans.download_files(self._target, paths)))
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Async twin of `download_files`."""
-        return await self._async_client.run(self._plan(_steps.download_files(self._target, paths)))
+        return await self._async_client.run(self._plan(_file_plans.download_files(self._target, paths)))
 
     def _write_preflight(self, file_path: str) -> WriteResult | None:
-        return self._client.run(self._plan(_steps.make_parents(self._target, file_path)))
+        return self._client.run(self._plan(_file_plans.make_parents(self._target, file_path)))
 
     async def _awrite_preflight(self, file_path: str) -> WriteResult | None:
-        return await self._async_client.run(self._plan(_steps.make_parents(self._target, file_path)))
+        return await self._async_client.run(self._plan(_file_plans.make_parents(self._target, file_path)))
 
     def _write(self, path: str, content: str) -> Plan[WriteResult]:
         with audited(self._audit_log, "write", path, size=len(content)) as record:
-            result = yield from self._plan(_steps.write(self._target, path, content))
+            result = yield from self._plan(_file_plans.write(self._target, path, content))
             record["error"] = result.error
             return result
 
     def _edit(self, path: str, old: str, new: str, *, replace_all: bool) -> Plan[EditResult]:
         with audited(self._audit_log, "edit", path, replace_all=replace_all) as record:
-            plan = _steps.edit(self._target, path, old, new, replace_all=replace_all)
+            plan = _file_plans.edit(self._target, path, old, new, replace_all=replace_all)
             result = yield from self._plan(plan)
             record["error"] = result.error
             return result
 
     def _delete(self, path: str) -> Plan[DeleteResult]:
         with audited(self._audit_log, "delete", path) as record:
-            result = yield from self._plan(_steps.delete(self._target, path))
+            result = yield from self._plan(_file_plans.delete(self._target, path))
             record["error"] = result.error
             return result
 
@@ -171,19 +173,19 @@ class NativeBackend(CommandBackend):
                 stack.enter_context(audited(self._audit_log, "upload", path, size=len(content)))
                 for path, content in reversed(files)
             ]
-            results = yield from self._plan(_steps.upload_files(self._target, files))
+            results = yield from self._plan(_file_plans.upload_files(self._target, files))
             for record, result in zip(reversed(records), results, strict=True):
                 record["error"] = result.error
             return results
 
     def _plan(self, plan: Plan[T]) -> Plan[T]:
-        return _steps.strict(plan) if self._raise else plan
+        return _file_plans.strict(plan) if self._raise else plan
 
     def _grep(
         self, pattern: str, path: str | None, glob: str | None, max_count: int | None
     ) -> Plan[GrepResult]:
-        root = _steps.search_root(self._working_directory, path)
+        root = _file_plans.search_root(self._working_directory, path)
         exclude = self.grep_exclude_dirs
         return self._plan(
-            _steps.grep(self._target, pattern, root, glob, max_count=max_count, exclude_dirs=exclude)
+            _file_plans.grep(self._target, pattern, root, glob, max_count=max_count, exclude_dirs=exclude)
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from deepagents.backends.protocol import ExecuteOffloadResult, ExecuteResponse
 
-from sandgate import _moving
+from sandgate import _stream_plans
 from sandgate.deepagents import _contract as contract
 from sandgate.errors import SandgateError
 from sandgate.files import UploadFile
@@ -39,7 +39,7 @@ def keep(
     if len(captured) <= inline_bytes:
         return ExecuteOffloadResult(offloaded=False, response=response)
     try:
-        yield from _moving.upload_one(target, UploadFile(path, captured))
+        yield from _stream_plans.upload_one(target, UploadFile(path, captured))
     except SandgateError:
         return ExecuteOffloadResult(offloaded=False, response=response)
     shown, marked = excerpt(captured)

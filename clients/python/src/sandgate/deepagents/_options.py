@@ -82,7 +82,7 @@ class CreateOptions(SandboxSpec, BackendOptions, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SplitOptions:
     """Options, sorted by what they are for."""
 
     spec: SandboxSpec
@@ -109,7 +109,7 @@ class Split:
         return found.working_directory or DEFAULT_WORKING_DIRECTORY
 
 
-def split(options: CreateOptions | BackendOptions) -> Split:
+def split_options(options: CreateOptions | BackendOptions) -> SplitOptions:
     """Separate what describes a sandbox from the backend's own options.
 
     Raises:
@@ -130,7 +130,7 @@ def split(options: CreateOptions | BackendOptions) -> Split:
         raise TypeError(f"give either config or {', '.join(sorted(server))}")
     own["config"] = own.get("config") or Config.load(**cast("ServerOptions", server))
     spec = cast("SandboxSpec", rest)
-    return Split(spec, cast("OwnOptions", own), spec.get("access"))
+    return SplitOptions(spec, cast("OwnOptions", own), spec.get("access"))
 
 
 def policy(

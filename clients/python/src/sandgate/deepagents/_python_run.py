@@ -7,7 +7,7 @@ import datetime as dt
 import posixpath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sandgate import _moving, _plans
+from sandgate import _plans, _stream_plans
 from sandgate.files import UploadFile
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def put(target: Target, wanted: VirtualFiles, stale: AbstractSet[str], directory
         path = real_path(name, directory)
         yield from _plans.remove_file(target, path, recursive=False, allow_missing=True)
     files = [UploadFile(real_path(name, directory), _bytes(data)) for name, data in wanted.items()]
-    for result in (yield from _moving.upload(target, files)):
+    for result in (yield from _stream_plans.upload(target, files)):
         if result.error is not None:
             raise result.error
     return (yield from _list(target, directory))
@@ -58,7 +58,7 @@ def take(
     after = yield from _list(target, directory)
     changed = [path for path, state in after.items() if before.get(path) != state]
     large = [path for path in changed if after[path][0] > max_bytes]
-    results = yield from _moving.download(target, [path for path in changed if path not in large])
+    results = yield from _stream_plans.download(target, [path for path in changed if path not in large])
     update: dict[str, dict[str, Any] | None] = {
         named(path): None for path in before if path not in after and path in names
     }

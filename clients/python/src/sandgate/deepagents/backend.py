@@ -17,8 +17,8 @@ from sandgate.deepagents._options import (
     BackendOptions,
     CreateOptions,
     OnOutput,
-    Split,
-    split,
+    SplitOptions,
+    split_options,
 )
 
 if TYPE_CHECKING:
@@ -101,14 +101,14 @@ class SandgateSandbox(NativeBackend):
         Raises:
             SandgateError: The sandbox could not be made.
         """
-        given = split(options)
-        with _lasting(given) as client:
+        given = split_options(options)
+        with _closing_on_error(given) as client:
             return cls._made(client.create(**given.spec), given, client)
 
     @classmethod
     async def acreate(cls, **options: Unpack[CreateOptions]) -> Self:
         """Async twin of `create`."""
-        given = split(options)
+        given = split_options(options)
         async with AsyncClient(config=given.config) as client:
             made = await client.create(**given.spec)
         return cls._made(made, given)
@@ -122,27 +122,27 @@ class SandgateSandbox(NativeBackend):
         Raises:
             SandboxNotFoundError: There is no such sandbox.
         """
-        given = split(options)
-        with _lasting(given) as client:
+        given = split_options(options)
+        with _closing_on_error(given) as client:
             return cls._made(client.get(sandbox_id), given, client)
 
     @classmethod
     async def aconnect(cls, sandbox_id: str, **options: Unpack[BackendOptions]) -> Self:
         """Async twin of `connect`."""
-        given = split(options)
+        given = split_options(options)
         async with AsyncClient(config=given.config) as client:
             made = await client.get(sandbox_id)
         return cls._made(made, given)
 
     @classmethod
-    def _made(cls, made: Handle, given: Split, client: Client | None = None) -> Self:
+    def _made(cls, made: Handle, given: SplitOptions, client: Client | None = None) -> Self:
         if made.created is None:
             raise ValueError("what the sandbox is like must be known")
         return cls._found(made.created, given, owned=made.owned, client=client)
 
     @classmethod
     def _found(
-        cls, found: SandboxInfo, given: Split, *, owned: bool = False, client: Client | None = None
+        cls, found: SandboxInfo, given: SplitOptions, *, owned: bool = False, client: Client | None = None
     ) -> Self:
         backend = cls(
             found.sandbox_id,
@@ -185,7 +185,7 @@ class SandgateSandbox(NativeBackend):
 
 
 @contextmanager
-def _lasting(given: Split) -> Iterator[Client]:
+def _closing_on_error(given: SplitOptions) -> Iterator[Client]:
     """Give a client that stays open unless something fails."""
     client = Client(config=given.config)
     try:

@@ -11,7 +11,7 @@ from sandgate._context import AsyncManaged, Managed
 from sandgate.aio import AsyncClient
 from sandgate.client import Client
 from sandgate.deepagents._acquire import usable
-from sandgate.deepagents._options import CreateOptions, split
+from sandgate.deepagents._options import CreateOptions, split_options
 from sandgate.deepagents.backend import SandgateSandbox
 from sandgate.errors import SandboxExistsError, TemplateNotFoundError, UnsupportedError
 from sandgate.options import new_sandbox_id
@@ -98,7 +98,7 @@ class SandgateProvider(Managed, AsyncManaged):
         ttl_idle_seconds: float | None = None,
         **options: Unpack[CreateOptions],
     ) -> None:
-        self._options = split(options)
+        self._options = split_options(options)
         self._spec = self._options.spec
         self._labels = {**(default_labels or {}), **self._spec.pop("labels", {})}
         if ttl_seconds is not None:
@@ -236,13 +236,13 @@ class SandgateProvider(Managed, AsyncManaged):
         return await self._async_client.run(self._stats(idle_threshold_seconds))
 
     def close(self) -> None:
-        """Close the sync connection. Sandboxes stay."""
-        self._client.close()
+        """Close the sync connection; a later call opens another. Sandboxes stay."""
+        self._client.disconnect()
 
     async def aclose(self) -> None:
-        """Close the running loop's connection and the sync one. Sandboxes stay."""
-        await self._async_client.close()
-        self._client.close()
+        """Close the running loop's connection and the sync one, as `close` does. Sandboxes stay."""
+        await self._async_client.disconnect()
+        self._client.disconnect()
 
     def _leave(self) -> None:
         self.close()

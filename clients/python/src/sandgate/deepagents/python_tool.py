@@ -17,7 +17,7 @@ from sandgate.aio import AsyncClient
 from sandgate.client import Client
 from sandgate.deepagents import _contract as contract
 from sandgate.deepagents import _python_run
-from sandgate.deepagents._options import MAX_OUTPUT_SIZE, CreateOptions, split
+from sandgate.deepagents._options import MAX_OUTPUT_SIZE, CreateOptions, split_options
 from sandgate.errors import SandgateError
 from sandgate.options import new_sandbox_id
 
@@ -85,7 +85,7 @@ class SandgatePython(AgentMiddleware[PythonState, Any, Any]):
         **options: Unpack[CreateOptions],
     ) -> None:
         super().__init__()
-        given = split(options)
+        given = split_options(options)
         if "sandbox_id" in given.spec:
             raise TypeError("each run has its own sandbox, so no sandbox_id can be given")
         self._given = given
@@ -108,13 +108,13 @@ class SandgatePython(AgentMiddleware[PythonState, Any, Any]):
         ]
 
     def close(self) -> None:
-        """Close the sync connection."""
-        self._client.close()
+        """Close the sync connection; a later call opens another."""
+        self._client.disconnect()
 
     async def aclose(self) -> None:
-        """Close the running loop's connection and the sync one."""
-        await self._async_client.close()
-        self._client.close()
+        """Close the running loop's connection and the sync one, as `close` does."""
+        await self._async_client.disconnect()
+        self._client.disconnect()
 
     def before_agent(self, state: PythonState, runtime: Any) -> dict[str, Any]:  # noqa: ARG002
         """Choose the run's sandbox id, so that calls side by side share it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from sandgate import _plans
-from sandgate.deepagents._acquire import AcquiringBackend, Place
-from sandgate.deepagents._options import CreateOptions, split
+from sandgate.deepagents._acquire import AcquiringBackend, LazySandbox
+from sandgate.deepagents._options import CreateOptions, split_options
 from sandgate.deepagents.threads import SandgateThreadBackend, current_thread
 from sandgate.options import new_sandbox_id
 
@@ -41,12 +41,12 @@ class SandgateSession(AcquiringBackend):
         recreate: bool = False,
         **options: Unpack[CreateOptions],
     ) -> None:
-        given = split(options)
+        given = split_options(options)
         super().__init__(given, recreate=recreate)
         self._reuse = reuse_sandbox
         self._skip_cleanup = skip_cleanup
         target = _plans.Target(given.spec.get("sandbox_id") or new_sandbox_id())
-        self._only = Place(target, dict(given.spec.get("labels", {})))
+        self._only = LazySandbox(target, dict(given.spec.get("labels", {})))
 
     def start(self) -> Self:
         """Make or take the sandbox now."""
@@ -75,7 +75,7 @@ class SandgateSession(AcquiringBackend):
         return await super().astop()
 
     @property
-    def _place(self) -> Place:
+    def _lazy(self) -> LazySandbox:
         return self._only
 
     def _leaves(self) -> bool:

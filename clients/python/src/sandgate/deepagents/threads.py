@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from langgraph.config import get_config
 
 from sandgate import _plans
-from sandgate.deepagents._acquire import RECREATED, AcquiringBackend, Place
-from sandgate.deepagents._options import CreateOptions, split
+from sandgate.deepagents._acquire import RECREATED, AcquiringBackend, LazySandbox
+from sandgate.deepagents._options import CreateOptions, split_options
 from sandgate.deepagents.provider import THREAD_LABEL
 
 if TYPE_CHECKING:
@@ -73,11 +73,11 @@ class SandgateThreadBackend(AcquiringBackend):
     """
 
     def __init__(self, *, recreate: bool = False, **options: Unpack[CreateOptions]) -> None:
-        given = split(options)
+        given = split_options(options)
         if "sandbox_id" in given.spec:
             raise TypeError("each thread has its own sandbox_id, none can be given")
         super().__init__(given, recreate=recreate)
-        self._threads: dict[str, Place] = {}
+        self._threads: dict[str, LazySandbox] = {}
 
     @property
     def id(self) -> str:
@@ -106,15 +106,15 @@ class SandgateThreadBackend(AcquiringBackend):
         await self.aclose()
 
     @property
-    def _place(self) -> Place:
+    def _lazy(self) -> LazySandbox:
         return self._of(current_thread())
 
-    def _of(self, thread_id: str) -> Place:
+    def _of(self, thread_id: str) -> LazySandbox:
         known = self._threads.get(thread_id)
         if known is None:
             target = _plans.Target(thread_sandbox_id(thread_id))
             labels = {**self._given.spec.get("labels", {}), THREAD_LABEL: _digest(thread_id)}
-            known = self._threads.setdefault(thread_id, Place(target, labels))
+            known = self._threads.setdefault(thread_id, LazySandbox(target, labels))
         return known
 
 

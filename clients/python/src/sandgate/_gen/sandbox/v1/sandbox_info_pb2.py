@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsandbox/v1/sandbox_info.proto\x12\nsandbox.v1\x1a\x1egoogle/protobuf/duration.proto\"\x16\n\x14GetServerInfoRequest\"\xb1\x02\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08provider\x18\x02 \x01(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x03 \x03(\t\x12(\n\x06limits\x18\x04 \x01(\x0b\x32\x18.sandbox.v1.ServerLimits\x12,\n\x0b\x65nforcement\x18\x05 \x03(\x0b\x32\x17.sandbox.v1.Enforcement\x12\x11\n\ttemplates\x18\x06 \x03(\t\x12(\n\tprincipal\x18\x07 \x01(\x0b\x32\x15.sandbox.v1.Principal\x12\'\n\x07secrets\x18\x08 \x03(\x0b\x32\x16.sandbox.v1.SecretInfo\x12!\n\x06quotas\x18\t \x03(\x0b\x32\x11.sandbox.v1.Quota\"9\n\nSecretInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\r\n\x05hosts\x18\x03 \x03(\t\"A\n\x05Quota\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05scope\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\x03\x12\x0c\n\x04used\x18\x04 \x01(\x03\"\xbe\x02\n\x0cServerLimits\x12\x19\n\x11max_message_bytes\x18\x01 \x01(\x03\x12\x32\n\x0f\x64\x65\x66\x61ult_timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bmax_timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10output_log_bytes\x18\x04 \x01(\x03\x12\x30\n\rend_retention\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10\x64\x65\x66\x61ult_idle_ttl\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0b\x64\x65\x66\x61ult_ttl\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"=\n\x0b\x45nforcement\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x65nforced\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"7\n\tPrincipal\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\tB7Z5github.com/sandgate/sandgate/gen/sandbox/v1;sandboxv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dsandbox/v1/sandbox_info.proto\x12\nsandbox.v1\x1a\x1egoogle/protobuf/duration.proto\"\x16\n\x14GetServerInfoRequest\"\xb1\x02\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08provider\x18\x02 \x01(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x03 \x03(\t\x12(\n\x06limits\x18\x04 \x01(\x0b\x32\x18.sandbox.v1.ServerLimits\x12,\n\x0b\x65nforcement\x18\x05 \x03(\x0b\x32\x17.sandbox.v1.Enforcement\x12\x11\n\ttemplates\x18\x06 \x03(\t\x12(\n\tprincipal\x18\x07 \x01(\x0b\x32\x15.sandbox.v1.Principal\x12\'\n\x07secrets\x18\x08 \x03(\x0b\x32\x16.sandbox.v1.SecretInfo\x12!\n\x06quotas\x18\t \x03(\x0b\x32\x11.sandbox.v1.Quota\"9\n\nSecretInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\x12\r\n\x05hosts\x18\x03 \x03(\t\"A\n\x05Quota\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05scope\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\x03\x12\x0c\n\x04used\x18\x04 \x01(\x03\"\xee\x02\n\x0cServerLimits\x12\x19\n\x11max_message_bytes\x18\x01 \x01(\x03\x12\x32\n\x0f\x64\x65\x66\x61ult_timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bmax_timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10output_log_bytes\x18\x04 \x01(\x03\x12\x30\n\rend_retention\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10\x64\x65\x66\x61ult_idle_ttl\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0b\x64\x65\x66\x61ult_ttl\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bmax_url_ttl\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"=\n\x0b\x45nforcement\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x65nforced\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"7\n\tPrincipal\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\tB7Z5github.com/sandgate/sandgate/gen/sandbox/v1;sandboxv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,9 +42,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_QUOTA']._serialized_start=468
   _globals['_QUOTA']._serialized_end=533
   _globals['_SERVERLIMITS']._serialized_start=536
-  _globals['_SERVERLIMITS']._serialized_end=854
-  _globals['_ENFORCEMENT']._serialized_start=856
-  _globals['_ENFORCEMENT']._serialized_end=917
-  _globals['_PRINCIPAL']._serialized_start=919
-  _globals['_PRINCIPAL']._serialized_end=974
+  _globals['_SERVERLIMITS']._serialized_end=902
+  _globals['_ENFORCEMENT']._serialized_start=904
+  _globals['_ENFORCEMENT']._serialized_end=965
+  _globals['_PRINCIPAL']._serialized_start=967
+  _globals['_PRINCIPAL']._serialized_end=1022
 # @@protoc_insertion_point(module_scope)

@@ -195,6 +195,7 @@ class ServerLimits(_message.Message):
     END_RETENTION_FIELD_NUMBER: _builtins.int
     DEFAULT_IDLE_TTL_FIELD_NUMBER: _builtins.int
     DEFAULT_TTL_FIELD_NUMBER: _builtins.int
+    MAX_URL_TTL_FIELD_NUMBER: _builtins.int
     max_message_bytes: _builtins.int
     """Largest message in either direction, in bytes."""
     output_log_bytes: _builtins.int
@@ -219,6 +220,10 @@ class ServerLimits(_message.Message):
     def default_ttl(self) -> _duration_pb2.Duration:
         """ttl of a sandbox that sets none. Unset: none."""
 
+    @_builtins.property
+    def max_url_ttl(self) -> _duration_pb2.Duration:
+        """Largest ttl of a URL. Unset: the server creates none."""
+
     def __init__(
         self,
         *,
@@ -229,10 +234,11 @@ class ServerLimits(_message.Message):
         end_retention: _duration_pb2.Duration | None = ...,
         default_idle_ttl: _duration_pb2.Duration | None = ...,
         default_ttl: _duration_pb2.Duration | None = ...,
+        max_url_ttl: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["default_idle_ttl", b"default_idle_ttl", "default_timeout", b"default_timeout", "default_ttl", b"default_ttl", "end_retention", b"end_retention", "max_timeout", b"max_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["default_idle_ttl", b"default_idle_ttl", "default_timeout", b"default_timeout", "default_ttl", b"default_ttl", "end_retention", b"end_retention", "max_timeout", b"max_timeout", "max_url_ttl", b"max_url_ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_idle_ttl", b"default_idle_ttl", "default_timeout", b"default_timeout", "default_ttl", b"default_ttl", "end_retention", b"end_retention", "max_message_bytes", b"max_message_bytes", "max_timeout", b"max_timeout", "output_log_bytes", b"output_log_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_idle_ttl", b"default_idle_ttl", "default_timeout", b"default_timeout", "default_ttl", b"default_ttl", "end_retention", b"end_retention", "max_message_bytes", b"max_message_bytes", "max_timeout", b"max_timeout", "max_url_ttl", b"max_url_ttl", "output_log_bytes", b"output_log_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,12 +3,14 @@
 import grpc
 import warnings
 
+from sandgate._gen.sandbox.v1 import sandbox_events_pb2 as sandbox_dot_v1_dot_sandbox__events__pb2
 from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as sandbox_dot_v1_dot_sandbox__files__pb2
 from sandgate._gen.sandbox.v1 import sandbox_forward_pb2 as sandbox_dot_v1_dot_sandbox__forward__pb2
 from sandgate._gen.sandbox.v1 import sandbox_info_pb2 as sandbox_dot_v1_dot_sandbox__info__pb2
 from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as sandbox_dot_v1_dot_sandbox__lifecycle__pb2
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as sandbox_dot_v1_dot_sandbox__process__pb2
 from sandgate._gen.sandbox.v1 import sandbox_search_pb2 as sandbox_dot_v1_dot_sandbox__search__pb2
+from sandgate._gen.sandbox.v1 import sandbox_url_pb2 as sandbox_dot_v1_dot_sandbox__url__pb2
 
 GRPC_GENERATED_VERSION = '1.74.0'
 GRPC_VERSION = grpc.__version__
@@ -34,7 +36,7 @@ class SandboxServiceStub(object):
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
     Reserved names for later additions, which must not break this version:
-    CreateSnapshot and its family, WatchFiles and WatchSandboxes.
+    CreateSnapshot and its family, and WatchFiles.
     """
 
     def __init__(self, channel):
@@ -92,6 +94,11 @@ class SandboxServiceStub(object):
                 '/sandbox.v1.SandboxService/GetPoolStatus',
                 request_serializer=sandbox_dot_v1_dot_sandbox__lifecycle__pb2.GetPoolStatusRequest.SerializeToString,
                 response_deserializer=sandbox_dot_v1_dot_sandbox__lifecycle__pb2.GetPoolStatusResponse.FromString,
+                _registered_method=True)
+        self.WatchSandboxes = channel.unary_stream(
+                '/sandbox.v1.SandboxService/WatchSandboxes',
+                request_serializer=sandbox_dot_v1_dot_sandbox__events__pb2.WatchSandboxesRequest.SerializeToString,
+                response_deserializer=sandbox_dot_v1_dot_sandbox__events__pb2.WatchSandboxesResponse.FromString,
                 _registered_method=True)
         self.Execute = channel.unary_stream(
                 '/sandbox.v1.SandboxService/Execute',
@@ -193,13 +200,18 @@ class SandboxServiceStub(object):
                 request_serializer=sandbox_dot_v1_dot_sandbox__forward__pb2.ForwardRequest.SerializeToString,
                 response_deserializer=sandbox_dot_v1_dot_sandbox__forward__pb2.ForwardResponse.FromString,
                 _registered_method=True)
+        self.CreateSandboxUrl = channel.unary_unary(
+                '/sandbox.v1.SandboxService/CreateSandboxUrl',
+                request_serializer=sandbox_dot_v1_dot_sandbox__url__pb2.CreateSandboxUrlRequest.SerializeToString,
+                response_deserializer=sandbox_dot_v1_dot_sandbox__url__pb2.CreateSandboxUrlResponse.FromString,
+                _registered_method=True)
 
 
 class SandboxServiceServicer(object):
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
     Reserved names for later additions, which must not break this version:
-    CreateSnapshot and its family, WatchFiles and WatchSandboxes.
+    CreateSnapshot and its family, and WatchFiles.
     """
 
     def GetServerInfo(self, request, context):
@@ -277,6 +289,17 @@ class SandboxServiceServicer(object):
     def GetPoolStatus(self, request, context):
         """GetPoolStatus counts a pool of sandboxes that are started ahead of requests
         (capability "pool").
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchSandboxes(self, request, context):
+        """WatchSandboxes streams events of the tenant's sandboxes, at least once each,
+        until the caller cancels. The watch continues after a cursor, on any server.
+        What a server does is sent within a second; what a sandbox or its substrate
+        does by itself, within a minute. A server that stops ends the watch with
+        SERVER_SHUTTING_DOWN; credentials that end, with CREDENTIALS_INVALID.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -453,6 +476,18 @@ class SandboxServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateSandboxUrl(self, request, context):
+        """CreateSandboxUrl returns a URL by which browsers and HTTP clients reach a port
+        or a file of the sandbox until it expires. The URL is the permission, and
+        cannot be revoked alone; requests are made in the name of the caller. A
+        suspended sandbox is resumed by a request for its URL. The call is no activity
+        of the sandbox. FEATURE_UNSUPPORTED if the server has no preview listener
+        (capability "url").
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SandboxServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -505,6 +540,11 @@ def add_SandboxServiceServicer_to_server(servicer, server):
                     servicer.GetPoolStatus,
                     request_deserializer=sandbox_dot_v1_dot_sandbox__lifecycle__pb2.GetPoolStatusRequest.FromString,
                     response_serializer=sandbox_dot_v1_dot_sandbox__lifecycle__pb2.GetPoolStatusResponse.SerializeToString,
+            ),
+            'WatchSandboxes': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchSandboxes,
+                    request_deserializer=sandbox_dot_v1_dot_sandbox__events__pb2.WatchSandboxesRequest.FromString,
+                    response_serializer=sandbox_dot_v1_dot_sandbox__events__pb2.WatchSandboxesResponse.SerializeToString,
             ),
             'Execute': grpc.unary_stream_rpc_method_handler(
                     servicer.Execute,
@@ -606,6 +646,11 @@ def add_SandboxServiceServicer_to_server(servicer, server):
                     request_deserializer=sandbox_dot_v1_dot_sandbox__forward__pb2.ForwardRequest.FromString,
                     response_serializer=sandbox_dot_v1_dot_sandbox__forward__pb2.ForwardResponse.SerializeToString,
             ),
+            'CreateSandboxUrl': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateSandboxUrl,
+                    request_deserializer=sandbox_dot_v1_dot_sandbox__url__pb2.CreateSandboxUrlRequest.FromString,
+                    response_serializer=sandbox_dot_v1_dot_sandbox__url__pb2.CreateSandboxUrlResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'sandbox.v1.SandboxService', rpc_method_handlers)
@@ -618,7 +663,7 @@ class SandboxService(object):
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
     Reserved names for later additions, which must not break this version:
-    CreateSnapshot and its family, WatchFiles and WatchSandboxes.
+    CreateSnapshot and its family, and WatchFiles.
     """
 
     @staticmethod
@@ -881,6 +926,33 @@ class SandboxService(object):
             '/sandbox.v1.SandboxService/GetPoolStatus',
             sandbox_dot_v1_dot_sandbox__lifecycle__pb2.GetPoolStatusRequest.SerializeToString,
             sandbox_dot_v1_dot_sandbox__lifecycle__pb2.GetPoolStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchSandboxes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/sandbox.v1.SandboxService/WatchSandboxes',
+            sandbox_dot_v1_dot_sandbox__events__pb2.WatchSandboxesRequest.SerializeToString,
+            sandbox_dot_v1_dot_sandbox__events__pb2.WatchSandboxesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1421,6 +1493,33 @@ class SandboxService(object):
             '/sandbox.v1.SandboxService/Forward',
             sandbox_dot_v1_dot_sandbox__forward__pb2.ForwardRequest.SerializeToString,
             sandbox_dot_v1_dot_sandbox__forward__pb2.ForwardResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateSandboxUrl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sandbox.v1.SandboxService/CreateSandboxUrl',
+            sandbox_dot_v1_dot_sandbox__url__pb2.CreateSandboxUrlRequest.SerializeToString,
+            sandbox_dot_v1_dot_sandbox__url__pb2.CreateSandboxUrlResponse.FromString,
             options,
             channel_credentials,
             insecure,

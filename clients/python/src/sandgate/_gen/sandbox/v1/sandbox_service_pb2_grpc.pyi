@@ -27,12 +27,14 @@ Conventions that hold for every call:
 
 from collections import abc as _abc
 from grpc import aio as _aio
+from sandgate._gen.sandbox.v1 import sandbox_events_pb2 as _sandbox_events_pb2
 from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as _sandbox_files_pb2
 from sandgate._gen.sandbox.v1 import sandbox_forward_pb2 as _sandbox_forward_pb2
 from sandgate._gen.sandbox.v1 import sandbox_info_pb2 as _sandbox_info_pb2
 from sandgate._gen.sandbox.v1 import sandbox_lifecycle_pb2 as _sandbox_lifecycle_pb2
 from sandgate._gen.sandbox.v1 import sandbox_process_pb2 as _sandbox_process_pb2
 from sandgate._gen.sandbox.v1 import sandbox_search_pb2 as _sandbox_search_pb2
+from sandgate._gen.sandbox.v1 import sandbox_url_pb2 as _sandbox_url_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -57,7 +59,7 @@ class SandboxServiceStub:
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
     Reserved names for later additions, which must not break this version:
-    CreateSnapshot and its family, WatchFiles and WatchSandboxes.
+    CreateSnapshot and its family, and WatchFiles.
     """
 
     @_typing.overload
@@ -101,6 +103,13 @@ class SandboxServiceStub:
     GetPoolStatus: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.GetPoolStatusRequest, _sandbox_lifecycle_pb2.GetPoolStatusResponse]
     """GetPoolStatus counts a pool of sandboxes that are started ahead of requests
     (capability "pool").
+    """
+    WatchSandboxes: _grpc.UnaryStreamMultiCallable[_sandbox_events_pb2.WatchSandboxesRequest, _sandbox_events_pb2.WatchSandboxesResponse]
+    """WatchSandboxes streams events of the tenant's sandboxes, at least once each,
+    until the caller cancels. The watch continues after a cursor, on any server.
+    What a server does is sent within a second; what a sandbox or its substrate
+    does by itself, within a minute. A server that stops ends the watch with
+    SERVER_SHUTTING_DOWN; credentials that end, with CREDENTIALS_INVALID.
     """
     Execute: _grpc.UnaryStreamMultiCallable[_sandbox_process_pb2.ExecuteRequest, _sandbox_process_pb2.ExecuteResponse]
     """Execute runs one command and streams its events. The server sends exactly
@@ -180,13 +189,21 @@ class SandboxServiceStub:
     not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
     that reads nothing stops the sender of the same direction, as on TCP.
     """
+    CreateSandboxUrl: _grpc.UnaryUnaryMultiCallable[_sandbox_url_pb2.CreateSandboxUrlRequest, _sandbox_url_pb2.CreateSandboxUrlResponse]
+    """CreateSandboxUrl returns a URL by which browsers and HTTP clients reach a port
+    or a file of the sandbox until it expires. The URL is the permission, and
+    cannot be revoked alone; requests are made in the name of the caller. A
+    suspended sandbox is resumed by a request for its URL. The call is no activity
+    of the sandbox. FEATURE_UNSUPPORTED if the server has no preview listener
+    (capability "url").
+    """
 
 @_typing.type_check_only
 class SandboxServiceAsyncStub(SandboxServiceStub):
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
     Reserved names for later additions, which must not break this version:
-    CreateSnapshot and its family, WatchFiles and WatchSandboxes.
+    CreateSnapshot and its family, and WatchFiles.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -227,6 +244,13 @@ class SandboxServiceAsyncStub(SandboxServiceStub):
     GetPoolStatus: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.GetPoolStatusRequest, _sandbox_lifecycle_pb2.GetPoolStatusResponse]  # type: ignore[assignment]
     """GetPoolStatus counts a pool of sandboxes that are started ahead of requests
     (capability "pool").
+    """
+    WatchSandboxes: _aio.UnaryStreamMultiCallable[_sandbox_events_pb2.WatchSandboxesRequest, _sandbox_events_pb2.WatchSandboxesResponse]  # type: ignore[assignment]
+    """WatchSandboxes streams events of the tenant's sandboxes, at least once each,
+    until the caller cancels. The watch continues after a cursor, on any server.
+    What a server does is sent within a second; what a sandbox or its substrate
+    does by itself, within a minute. A server that stops ends the watch with
+    SERVER_SHUTTING_DOWN; credentials that end, with CREDENTIALS_INVALID.
     """
     Execute: _aio.UnaryStreamMultiCallable[_sandbox_process_pb2.ExecuteRequest, _sandbox_process_pb2.ExecuteResponse]  # type: ignore[assignment]
     """Execute runs one command and streams its events. The server sends exactly
@@ -306,12 +330,20 @@ class SandboxServiceAsyncStub(SandboxServiceStub):
     not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
     that reads nothing stops the sender of the same direction, as on TCP.
     """
+    CreateSandboxUrl: _aio.UnaryUnaryMultiCallable[_sandbox_url_pb2.CreateSandboxUrlRequest, _sandbox_url_pb2.CreateSandboxUrlResponse]  # type: ignore[assignment]
+    """CreateSandboxUrl returns a URL by which browsers and HTTP clients reach a port
+    or a file of the sandbox until it expires. The URL is the permission, and
+    cannot be revoked alone; requests are made in the name of the caller. A
+    suspended sandbox is resumed by a request for its URL. The call is no activity
+    of the sandbox. FEATURE_UNSUPPORTED if the server has no preview listener
+    (capability "url").
+    """
 
 class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
     """SandboxService manages sandboxes, runs commands in them and moves files.
 
     Reserved names for later additions, which must not break this version:
-    CreateSnapshot and its family, WatchFiles and WatchSandboxes.
+    CreateSnapshot and its family, and WatchFiles.
     """
 
     @_abc_1.abstractmethod
@@ -410,6 +442,19 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_sandbox_lifecycle_pb2.GetPoolStatusResponse, _abc.Awaitable[_sandbox_lifecycle_pb2.GetPoolStatusResponse]]:
         """GetPoolStatus counts a pool of sandboxes that are started ahead of requests
         (capability "pool").
+        """
+
+    @_abc_1.abstractmethod
+    def WatchSandboxes(
+        self,
+        request: _sandbox_events_pb2.WatchSandboxesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_sandbox_events_pb2.WatchSandboxesResponse], _abc.AsyncIterator[_sandbox_events_pb2.WatchSandboxesResponse]]:
+        """WatchSandboxes streams events of the tenant's sandboxes, at least once each,
+        until the caller cancels. The watch continues after a cursor, on any server.
+        What a server does is sent within a second; what a sandbox or its substrate
+        does by itself, within a minute. A server that stops ends the watch with
+        SERVER_SHUTTING_DOWN; credentials that end, with CREDENTIALS_INVALID.
         """
 
     @_abc_1.abstractmethod
@@ -608,6 +653,20 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         Data counts as activity of the sandbox. An open connection without data does
         not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
         that reads nothing stops the sender of the same direction, as on TCP.
+        """
+
+    @_abc_1.abstractmethod
+    def CreateSandboxUrl(
+        self,
+        request: _sandbox_url_pb2.CreateSandboxUrlRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sandbox_url_pb2.CreateSandboxUrlResponse, _abc.Awaitable[_sandbox_url_pb2.CreateSandboxUrlResponse]]:
+        """CreateSandboxUrl returns a URL by which browsers and HTTP clients reach a port
+        or a file of the sandbox until it expires. The URL is the permission, and
+        cannot be revoked alone; requests are made in the name of the caller. A
+        suspended sandbox is resumed by a request for its URL. The call is no activity
+        of the sandbox. FEATURE_UNSUPPORTED if the server has no preview listener
+        (capability "url").
         """
 
 def add_SandboxServiceServicer_to_server(servicer: SandboxServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -21,7 +21,7 @@ from deepagents.backends.protocol import (
 )
 from deepagents.backends.sandbox import MAX_BINARY_BYTES, MAX_OUTPUT_BYTES, TRUNCATION_MSG
 
-from sandgate import _moving, _plans, files
+from sandgate import _plans, _stream_plans, files
 from sandgate.deepagents import _contract as contract
 from sandgate.errors import DeadlineExceededError, FileError, InvalidRequestError, SandgateError
 
@@ -98,7 +98,7 @@ def _page(path: str, lines: files.Lines, offset: int, limit: int) -> ReadResult:
 
 
 def _read_binary(target: Target, path: str) -> Plan[ReadResult]:
-    result = yield from _moving.download_file(target, path, limit=MAX_BINARY_BYTES + 1)
+    result = yield from _stream_plans.download_file(target, path, limit=MAX_BINARY_BYTES + 1)
     if result.size > MAX_BINARY_BYTES:
         return ReadResult(
             error=f"File '{path}': Binary file exceeds maximum preview size of {MAX_BINARY_BYTES} bytes"
@@ -121,7 +121,7 @@ def write(target: Target, path: str, content: str) -> Plan[WriteResult]:
         if len(data) <= _INLINE_BYTES:
             yield from _plans.write_file(target, path, data, mode=None, create_only=False)
         else:
-            yield from _moving.upload_one(target, files.UploadFile(path, data))
+            yield from _stream_plans.upload_one(target, files.UploadFile(path, data))
     except UnicodeEncodeError as e:
         return WriteResult(error=f"Failed to write file '{path}': {e}")
     except SandgateError as e:
@@ -158,7 +158,7 @@ def _edit_by_transfer(target: Target, path: str, old: bytes, new: bytes, *, repl
     The file is replaced as a whole, but what another writer did to it in the
     meantime is lost.
     """
-    raw = (yield from _moving.download_file(target, path)).content
+    raw = (yield from _stream_plans.download_file(target, path)).content
     old_lf, new_lf = old.replace(b"\r\n", b"\n"), new.replace(b"\r\n", b"\n")
     old_crlf, new_crlf = old_lf.replace(b"\n", b"\r\n"), new_lf.replace(b"\n", b"\r\n")
     for was, becomes in ((old, new), (old_crlf, new_crlf), (old_lf, new_lf)):
@@ -166,7 +166,7 @@ def _edit_by_transfer(target: Target, path: str, old: bytes, new: bytes, *, repl
         if count > 1 and not replace_all:
             raise FileError("the text occurs more than once", reason="EDIT_NOT_UNIQUE")
         if count:
-            yield from _moving.upload_one(target, files.UploadFile(path, raw.replace(was, becomes)))
+            yield from _stream_plans.upload_one(target, files.UploadFile(path, raw.replace(was, becomes)))
             return count
     raise FileError("the text does not occur", reason="EDIT_TEXT_NOT_FOUND")
 
@@ -286,15 +286,15 @@ def upload_files(target: Target, wanted: Sequence[tuple[str, bytes]]) -> Plan[li
 def _send(target: Target, wanted: Sequence[files.UploadFile]) -> Plan[list[files.UploadResult]]:
     match wanted:
         case [files.UploadFile(path=path, source=bytes() as content)] if len(content) <= _MESSAGE_BYTES:
-            if (result := (yield from _moving.upload_message(target, path, content))) is not None:
+            if (result := (yield from _stream_plans.upload_message(target, path, content))) is not None:
                 return [result]
-    return (yield from _moving.upload(target, wanted))
+    return (yield from _stream_plans.upload(target, wanted))
 
 
 def download_files(target: Target, paths: Sequence[str]) -> Plan[list[FileDownloadResponse]]:
     sendable = [path for path in paths if _is_absolute(path)]
     try:
-        results = yield from _moving.download(target, sendable)
+        results = yield from _stream_plans.download(target, sendable)
         outcomes = [
             (None, contract.transfer_error(r.error)) if r.error else (r.content, None) for r in results
         ]

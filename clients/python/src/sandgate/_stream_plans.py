@@ -1,4 +1,4 @@
-"""Plans for bytes in streams: uploads and downloads that are resumed, connections."""
+"""Plans for calls that stream bytes: uploads and downloads that are resumed, connections."""
 
 from __future__ import annotations
 
@@ -130,9 +130,9 @@ def _upload_large(target: Target, file: UploadFile, content: Content) -> Plan[Up
         while failure is not None:
             once = not upload_id and file.create_only
             if once or not (yield from _again(retry, failure)):
-                return result or _failed(failure)
+                return result or _raise(failure)
             try:
-                offset, failure = (yield from _arrived(target, upload_id)), None
+                offset, failure = (yield from _confirmed(target, upload_id)), None
             except SandgateError as e:
                 result, failure = None, e
         if offset > last:
@@ -147,11 +147,11 @@ def _again(retry: Retry, error: SandgateError) -> Plan[bool]:
     return (yield from _calls.again(retry, error))
 
 
-def _failed(error: SandgateError) -> NoReturn:
+def _raise(error: SandgateError) -> NoReturn:
     raise error
 
 
-def _arrived(target: Target, upload_id: str) -> Plan[int]:
+def _confirmed(target: Target, upload_id: str) -> Plan[int]:
     """Return how many bytes of the upload the server has kept."""
     if not upload_id:
         return 0

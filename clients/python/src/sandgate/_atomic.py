@@ -1,4 +1,4 @@
-"""Replacing a file of this machine only by a whole one."""
+"""Atomic writes of files of this machine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def landing(target: os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Give a new file beside the target, which takes its place at the end.
+def atomic_write(target: os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a temporary file beside the target, and rename it to the target at the end.
 
-    After an error the target is what it was, and the new file is gone. It can be
-    read by those who could read the target, at no time by others. What is there
-    and is no regular file, a device or a pipe, is written to directly.
+    After an error the target is unchanged, and the temporary file is removed. It is
+    readable by those who can read the target, at no time by others. A target that is
+    no regular file, such as a device or a pipe, is written to directly.
     """
     path = Path(target).resolve()
     if path.exists() and not path.is_file():
@@ -44,13 +44,13 @@ def _private(path: str, flags: int) -> int:
 
 
 @asynccontextmanager
-async def alanding(target: os.PathLike[str]) -> AsyncIterator[BinaryIO]:
-    """Async twin of `landing`."""
-    place = landing(target)
-    opened = await asyncio.to_thread(place.__enter__)
+async def atomic_write_async(target: os.PathLike[str]) -> AsyncIterator[BinaryIO]:
+    """Async twin of `atomic_write`."""
+    write = atomic_write(target)
+    opened = await asyncio.to_thread(write.__enter__)
     try:
         yield opened
     except BaseException as e:
-        place.__exit__(type(e), e, e.__traceback__)
+        write.__exit__(type(e), e, e.__traceback__)
         raise
-    await asyncio.to_thread(place.__exit__, None, None, None)
+    await asyncio.to_thread(write.__exit__, None, None, None)

@@ -1,4 +1,4 @@
-"""Sending the frames of an upload.
+"""The call that sends the frames of an upload.
 
 Both clients send on gRPC's sync stack. Its async one reports an internal error
 in place of the server's status when the server answers before all is sent.
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as pb
 
 
-class Sending:
-    """One upload on its way."""
+class UploadCall:
+    """One Upload call in flight."""
 
     def __init__(self, stub: Any, step: UploadStep, metadata: tuple[tuple[str, str], ...]) -> None:
         self._step = step
@@ -62,12 +62,12 @@ class Sending:
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
 
-        def tell(_: object) -> None:
+        def notify(_: object) -> None:
             # The loop may be gone by then.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(done.set)
 
-        self._call.add_done_callback(tell)
+        self._call.add_done_callback(notify)
         try:
             await done.wait()
         except BaseException:

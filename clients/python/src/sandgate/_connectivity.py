@@ -1,4 +1,4 @@
-"""Whether the server was reached, what calls send, and the error of one that failed."""
+"""Whether the server has answered, the metadata of calls, and the errors of failed ones."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from sandgate._hints import HINTS, hint_of
+from sandgate._retry import is_break
 from sandgate._token import TokenSource
 from sandgate.config import joined, parse_address
-from sandgate.errors import AuthenticationError, SandgateError, UnavailableError, from_rpc
+from sandgate.errors import (
+    AuthenticationError,
+    CallCancelledError,
+    SandgateError,
+    UnavailableError,
+    from_rpc,
+)
 
 if TYPE_CHECKING:
     import grpc
@@ -20,7 +27,7 @@ if TYPE_CHECKING:
 _AUTHORIZATION: Final = "authorization"
 
 
-class Reach:
+class Connectivity:
     """State of the connection to a server, and the metadata of its calls."""
 
     def __init__(self, config: Config) -> None:
@@ -64,14 +71,17 @@ class Reach:
         timeout = self._config.call_timeout if step.timeout is None else step.timeout
         return max(step.since + timeout - time.monotonic(), 0.0)
 
-    def error(self, raised: grpc.RpcError, sent: Metadata) -> SandgateError:
+    def error(self, raised: grpc.RpcError, sent: Metadata, *, closed: bool) -> SandgateError:
         """Convert an error of gRPC, with a hint on what to do.
 
         Args:
             raised: The error.
             sent: The metadata of the attempt that failed.
+            closed: The client was closed, so a broken connection is that.
         """
         failure = from_rpc(raised)
+        if closed and is_break(failure):
+            return closed_error()
         if failure.reason:
             self.reached = True
         if isinstance(failure, AuthenticationError):
@@ -86,6 +96,11 @@ class Reach:
             failure.message += f"; {HINTS[hint]}"
         failure.args = (failure.message,)
         return failure
+
+
+def closed_error() -> CallCancelledError:
+    """Return the error of a call of a client that was closed."""
+    return CallCancelledError("the client is closed", code="CANCELLED", reason="CALL_CANCELLED")
 
 
 def _innermost(message: str) -> str:
