@@ -18,13 +18,13 @@ export interface CallOptions {
 }
 
 /** @internal A call whose deadline is fixed, over all its repeats. */
-export interface BegunCall extends CallOptions {
+export interface CallWithDeadline extends CallOptions {
   /** In milliseconds of the wall clock. */
   deadline?: number;
 }
 
 /** @internal Fixes the deadline of a call that begins now, or did before. */
-export function begun(options: BegunCall): BegunCall {
+export function withDeadline(options: CallWithDeadline): CallWithDeadline {
   const { timeoutMs, deadline } = options;
   if (timeoutMs === undefined || deadline !== undefined) return options;
   return { ...options, deadline: Date.now() + milliseconds("timeoutMs", timeoutMs) };
@@ -39,7 +39,7 @@ export interface Limits {
 }
 
 /** The limits of a call whose deadline is fixed. */
-export function limitsOf({ deadline, timeoutMs }: BegunCall): Limits {
+export function limitsOf({ deadline, timeoutMs }: CallWithDeadline): Limits {
   return deadline === undefined ? {} : { deadline, ...defined({ timeoutMs }) };
 }
 

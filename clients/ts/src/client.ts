@@ -22,6 +22,7 @@ import {
   specMessage,
   stateValue,
 } from "./values.js";
+import { type SandboxEvent, type WatchOptions, watch } from "./watch.js";
 
 const rpc = SandboxService.method;
 
@@ -228,6 +229,17 @@ export class Client {
     const request = { labels, states: states.map(stateValue), pageSize, pageToken };
     const { sandboxes, nextPageToken } = await this.#transport.repeatable(rpc.listSandboxes, request, call);
     return { sandboxes: sandboxes.map(sandboxInfo), nextPageToken };
+  }
+
+  /**
+   * Yields what happens to the tenant's sandboxes, until the caller leaves the
+   * iteration. Reconnects transparently: after a broken connection or a restart of the
+   * server the watch continues after the last event.
+   *
+   * @throws InvalidRequestError when the cursor is malformed.
+   */
+  watch(options: WatchOptions = {}, call: CallOptions = {}): AsyncGenerator<SandboxEvent, void, undefined> {
+    return watch(this.#transport, options, call);
   }
 
   /** Changes labels, lifetimes and network rules, and renews idleness. */

@@ -2,7 +2,7 @@
 
 import { Duplex } from "node:stream";
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import { type BegunCall, type BidiCall, begun, type CallOptions } from "./call.js";
+import { type BidiCall, type CallOptions, type CallWithDeadline, withDeadline } from "./call.js";
 import { InternalError, type SandgateError, UnavailableError } from "./errors.js";
 import type { ForwardRequestSchema, ForwardResponse } from "./gen/sandbox/v1/sandbox_forward_pb.js";
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
@@ -159,7 +159,7 @@ export async function connect(
   { host = "localhost", ...options }: ConnectOptions,
 ): Promise<PortSocket> {
   const start = { sandboxId, expectedIncarnation, host, port };
-  const call = begun(options);
+  const call = withDeadline(options);
   const retry = new Retry(() => transport.retryWindow(options));
   for (;;) {
     try {
@@ -174,7 +174,7 @@ export async function connect(
 async function open(
   transport: Transport,
   start: { sandboxId: string; expectedIncarnation: string; host: string; port: number },
-  options: BegunCall,
+  options: CallWithDeadline,
 ): Promise<PortSocket> {
   const { signal, timeoutMs, deadline } = options;
   let socket: PortSocket | undefined;

@@ -102,11 +102,19 @@ export class PortClosedError extends SandgateError {}
 export class UnsupportedError extends SandgateError {}
 /** A quota or limit is used up. */
 export class QuotaExceededError extends SandgateError {}
-/** The server, substrate or agent cannot be reached now. */
+/**
+ * The server, substrate or agent cannot be reached now: a call got no result. The client
+ * has retried it for its retry window if that is safe. A call that is not safe to repeat
+ * may have had its effect.
+ */
 export class UnavailableError extends SandgateError {}
-/** A stream ended early and could not be resumed. */
+/**
+ * A stream broke after it had begun, and could not be resumed within the retry window. A
+ * command runs on for its disconnect grace: attach to `metadata.exec_id` at
+ * `metadata.position`.
+ */
 export class ConnectionLostError extends SandgateError {}
-/** The caller cancelled; `cause` is the reason of its AbortSignal. */
+/** The caller cancelled, and `cause` is the reason of its AbortSignal, or closed the client. */
 export class CallCancelledError extends SandgateError {}
 /** The call's deadline ended. */
 export class DeadlineExceededError extends SandgateError {}
@@ -311,6 +319,8 @@ export function errorFromFile(path: string, reason: string, message: string): Sa
 }
 
 function classOf(reason: string, code: Code): ErrorClass {
+  // Of gRPC itself: a message is larger than its limit.
+  if (reason === "" && code === "RESOURCE_EXHAUSTED") return InvalidRequestError;
   return CLASS_BY_REASON[reason] ?? CLASS_BY_CODE[code] ?? SandgateError;
 }
 

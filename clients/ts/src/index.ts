@@ -85,6 +85,7 @@ export { type ClientOptions, DEFAULT_ADDRESS, DEFAULT_RECONNECT_TIMEOUT_MS } fro
 export { Result } from "./result.js";
 export { Sandbox } from "./sandbox.js";
 export type { Token } from "./token.js";
+export type { SandboxUrl, UrlOptions } from "./url.js";
 export type {
   AccessPolicy,
   EgressRule,
@@ -99,3 +100,4 @@ export type {
   ServerLimits,
   State,
 } from "./values.js";
+export type { EventReasonName, EventType, SandboxEvent, WatchOptions } from "./watch.js";

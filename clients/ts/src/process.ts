@@ -213,7 +213,7 @@ class Follower {
             joined,
           }) as ProcessEvent;
         }
-        if (begins > this.#position) yield this.#lose(begins);
+        if (begins > this.#position) yield this.#skipTo(begins);
         return;
       }
       case "output": {
@@ -233,7 +233,7 @@ class Follower {
       }
       case "gap": {
         const end = Number(event.value.end);
-        if (end > this.#position) yield this.#lose(end);
+        if (end > this.#position) yield this.#skipTo(end);
         return;
       }
       case "exited":
@@ -243,7 +243,7 @@ class Follower {
     }
   }
 
-  #lose(end: number): ProcessEvent {
+  #skipTo(end: number): ProcessEvent {
     const start = this.#position;
     this.#position = end;
     this.#text.stdout = decoder();

@@ -67,6 +67,7 @@ export function isBreak(error: unknown): error is SandgateError {
   if (!(error instanceof SandgateError)) return false;
   if (renewable.has(error)) return true;
   if (error.code === "UNAVAILABLE") return true;
-  // A status that the server did not write: the connection broke under the call.
+  // A status that the server did not write: a proxy that gives up on a silent stream
+  // resets it so. clients/retries.json has the cases of all clients.
   return error.reason === "" && (error.code === "CANCELLED" || error.code === "INTERNAL");
 }

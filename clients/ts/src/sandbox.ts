@@ -43,6 +43,7 @@ import { writeStdin } from "./stdin.js";
 import { download, downloadFile, downloadStream, type Target } from "./transfer.js";
 import type { Transport } from "./transport.js";
 import { upload, uploadOne } from "./upload.js";
+import { getUrl, type SandboxUrl, type UrlOptions } from "./url.js";
 import {
   type AccessPolicy,
   defined,
@@ -355,6 +356,18 @@ export class Sandbox {
    */
   connect(port: number, options: ConnectOptions = {}): Promise<PortSocket> {
     return connect(this.#transport, this.#target, port, options);
+  }
+
+  /**
+   * Returns a URL by which browsers and HTTP clients reach a port or a file. Nothing need
+   * listen on the port yet, and the file need not exist. A request for the URL of a
+   * suspended sandbox resumes it.
+   *
+   * @param target a port, or the absolute path of a file.
+   * @throws UnsupportedError when the server has no listener for URLs.
+   */
+  getUrl(target: number | string, options: UrlOptions = {}): Promise<SandboxUrl> {
+    return getUrl(this.#transport, this.#target, target, options);
   }
 
   /**

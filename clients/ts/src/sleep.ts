@@ -24,6 +24,14 @@ export function cancelledBy(signal: AbortSignal): CallCancelledError {
   return new CallCancelledError("the caller cancelled", { code: "CANCELLED" }, { cause: signal.reason });
 }
 
+/** Settles as `work`, or rejects when the signal of a closed client comes first. */
+export function unlessClosed<T>(closing: AbortSignal, work: Promise<T>): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const unlisten = onAbort(closing, () => reject(closedError()));
+    work.then(resolve, reject).finally(unlisten);
+  });
+}
+
 /** Waits, or rejects with CallCancelledError when the signal comes first. */
 export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {

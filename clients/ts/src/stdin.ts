@@ -1,6 +1,6 @@
 /** Standard input of a command that runs. */
 
-import { begun, type CallOptions } from "./call.js";
+import { type CallOptions, withDeadline } from "./call.js";
 import { bytes } from "./command.js";
 import { InternalError } from "./errors.js";
 import { SandboxService } from "./gen/sandbox/v1/sandbox_service_pb.js";
@@ -19,7 +19,7 @@ export async function writeStdin(
   { offset, eof = false, ...call }: { offset: number; eof?: boolean } & CallOptions,
 ): Promise<number> {
   count("offset", offset);
-  const options = begun(call);
+  const options = withDeadline(call);
   let rest = bytes(data);
   // At least one message, so that an empty one can carry the end. A command may
   // take less than a message holds: the offset in the reply decides what comes next.

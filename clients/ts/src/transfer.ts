@@ -1,7 +1,7 @@
 /** Reads files: frames, checked by SHA-256, resumed where a connection breaks. */
 
 import { createHash } from "node:crypto";
-import { begun, type CallOptions } from "./call.js";
+import { type CallOptions, withDeadline } from "./call.js";
 import { FileError, InternalError, type SandgateError } from "./errors.js";
 import { type DownloadOptions, type DownloadResult, type FileInfo, fileError, fileInfo } from "./files.js";
 import type { DownloadResponse, DownloadTrailer } from "./gen/sandbox/v1/sandbox_files_pb.js";
@@ -27,7 +27,7 @@ export async function download(
   options: CallOptions,
 ): Promise<DownloadResult[]> {
   const results: DownloadResult[] = [];
-  const call = begun(options);
+  const call = withDeadline(options);
   const retry = new Retry(() => transport.retryWindow(options));
   while (results.length < paths.length) {
     const part = paths.slice(results.length, results.length + MAX_ITEMS);
@@ -71,7 +71,7 @@ export async function* downloadStream(
   options: DownloadOptions,
 ): AsyncGenerator<Uint8Array, void, undefined> {
   const { offset = 0, limit, progress, ...bounds } = options;
-  const call = begun(bounds);
+  const call = withDeadline(bounds);
   const retry = new Retry(() => transport.retryWindow(bounds));
   const start = count("offset", offset);
   const most = limit === undefined ? undefined : count("limit", limit);

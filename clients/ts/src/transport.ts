@@ -12,40 +12,27 @@ import type {
 import {
   type ClientWritableStream,
   connectivityState,
-  Client as GrpcClient,
-  type ClientOptions as GrpcClientOptions,
+  type Client as GrpcClient,
   type Metadata,
 } from "@grpc/grpc-js";
 import {
-  type BegunCall,
   type BidiCall,
   type BidiEvents,
-  begun,
   type CallOptions,
+  type CallWithDeadline,
   type Limits,
   limitsOf,
+  withDeadline,
 } from "./call.js";
+import { channels } from "./channels.js";
+import { Connectivity, requestIdOf } from "./connectivity.js";
 import { deserializer, encoded, identity, path } from "./encoding.js";
 import type { SandgateError } from "./errors.js";
 import { type ClientHeaders, headersOf } from "./headers.js";
+import { MessageSender } from "./messageSender.js";
 import type { Connection } from "./options.js";
-import { Reach, requestIdOf } from "./reach.js";
 import { isBreak, isNotBegun, markRenewable, Retry } from "./retry.js";
-import { Sending } from "./sending.js";
-import { cancelledBy, closedError, onAbort, sleep } from "./sleep.js";
-
-const CHANNEL_OPTIONS: GrpcClientOptions = {
-  // A reply may be larger than gRPC's 4 MiB. The server rejects requests that are too
-  // large, with a reason.
-  "grpc.max_receive_message_length": 32 << 20,
-  "grpc.max_send_message_length": -1,
-  "grpc.keepalive_timeout_ms": 10_000,
-  "grpc.initial_reconnect_backoff_ms": 100,
-  "grpc.max_reconnect_backoff_ms": 2_000,
-  // Large enough that one stream fills a fast link, small enough to bound what
-  // a reader that pauses holds in memory.
-  "grpc-node.flow_control_window": 1 << 20,
-};
+import { cancelledBy, closedError, onAbort, sleep, unlessClosed } from "./sleep.js";
 
 /** Bounds the retries of a unary call, in milliseconds. */
 const UNARY_RETRY_WINDOW_MS = 30_000;
@@ -55,7 +42,7 @@ const CONNECTED_POLL_MS = 10;
 /** The connections to one server, shared by all calls. */
 export class Transport {
   readonly #reconnectTimeoutMs: number;
-  readonly #reach: Reach;
+  readonly #connectivity: Connectivity;
   readonly #clients: readonly GrpcClient[];
   #next = 0;
   readonly #headers: ClientHeaders;
@@ -63,24 +50,14 @@ export class Transport {
 
   constructor(connection: Connection) {
     this.#reconnectTimeoutMs = connection.reconnectTimeoutMs;
-    this.#reach = new Reach(connection.address, connection.tls);
+    this.#connectivity = new Connectivity(connection.address, connection.tls);
     this.#headers = connection;
-    const options = {
-      ...CHANNEL_OPTIONS,
-      "grpc.keepalive_time_ms": connection.keepaliveMs,
-      // Connections of one target are otherwise shared, over all clients.
-      "grpc.use_local_subchannel_pool": 1,
-      ...(connection.serverName === "" ? {} : { "grpc.ssl_target_name_override": connection.serverName }),
-    };
-    this.#clients = Array.from(
-      { length: connection.channels },
-      () => new GrpcClient(connection.target, connection.credentials, options),
-    );
+    this.#clients = channels(connection);
   }
 
   /** True once the server answered anything, an error included. */
   get reached(): boolean {
-    return this.#reach.reached;
+    return this.#connectivity.reached;
   }
 
   /**
@@ -89,7 +66,7 @@ export class Transport {
    * restart.
    */
   retryWindow({ timeoutMs = Number.POSITIVE_INFINITY }: CallOptions = {}): number {
-    return this.#reach.reached ? Math.min(this.#reconnectTimeoutMs, timeoutMs) : 0;
+    return this.#connectivity.reached ? Math.min(this.#reconnectTimeoutMs, timeoutMs) : 0;
   }
 
   /** Ends the calls under way and the connection. May be called again. */
@@ -128,7 +105,7 @@ export class Transport {
     request: MessageInitShape<I>,
     options: CallOptions = {},
   ): Promise<MessageShape<O>> {
-    return this.#attempts(method, encoded(method.input, request), begun(options), isNotBegun);
+    return this.#attempts(method, encoded(method.input, request), withDeadline(options), isNotBegun);
   }
 
   /**
@@ -140,7 +117,7 @@ export class Transport {
     request: MessageInitShape<I>,
     options: CallOptions = {},
   ): Promise<MessageShape<O>> {
-    const call = begun(options);
+    const call = withDeadline(options);
     const message = encoded(method.input, request);
     await this.#connected(Math.min(this.retryWindow(options), UNARY_RETRY_WINDOW_MS), options.signal);
     return this.#attempts(method, message, call, isNotBegun);
@@ -162,7 +139,7 @@ export class Transport {
   async #unary<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>,
     request: Buffer,
-    options: BegunCall,
+    options: CallWithDeadline,
   ): Promise<MessageShape<O>> {
     const limits = limitsOf(options);
     const headers = await this.#begin(options);
@@ -177,7 +154,7 @@ export class Transport {
         (failure, reply) => {
           unlisten();
           if (failure === null && reply !== undefined) {
-            this.#reach.reached = true;
+            this.#connectivity.reached = true;
             resolve(reply);
           } else {
             const error = this.#failure(failure, requestId, limits, options.signal);
@@ -202,14 +179,14 @@ export class Transport {
     request: MessageInitShape<I>,
     options: CallOptions = {},
   ): Promise<MessageShape<O>> {
-    return this.#attempts(method, encoded(method.input, request), begun(options), isBreak);
+    return this.#attempts(method, encoded(method.input, request), withDeadline(options), isBreak);
   }
 
   /** Makes a unary call, and again after an error that `repeats` accepts. */
   async #attempts<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>,
     message: Buffer,
-    call: BegunCall,
+    call: CallWithDeadline,
     repeats: (error: unknown) => boolean,
   ): Promise<MessageShape<O>> {
     const retry = new Retry(() => Math.min(this.retryWindow(call), UNARY_RETRY_WINDOW_MS));
@@ -233,12 +210,12 @@ export class Transport {
     options: CallOptions = {},
     sent = () => {},
   ): AsyncGenerator<MessageShape<O>, void, undefined> {
-    const bounded = begun(options);
+    const bounded = withDeadline(options);
     const limits = limitsOf(bounded);
     const message = encoded(method.input, request);
     const headers = await this.#begin(bounded);
     sent();
-    const call = this.#striped.makeServerStreamRequest(
+    const call = this.#nextClient.makeServerStreamRequest(
       path(method),
       identity,
       deserializer(method.output),
@@ -255,10 +232,10 @@ export class Transport {
     const unlisten = this.#onEnd(options.signal, () => call.cancel());
     try {
       for await (const reply of call) {
-        this.#reach.reached = true;
+        this.#connectivity.reached = true;
         yield reply as MessageShape<O>;
       }
-      this.#reach.reached = true;
+      this.#connectivity.reached = true;
     } catch (failure) {
       const error = this.#failure(failure, requestId, limits, options.signal);
       throw await this.#rejected(error, headers, bounded);
@@ -278,23 +255,23 @@ export class Transport {
     messages: AsyncGenerator<MessageInitShape<I>, void, undefined>,
     options: CallOptions = {},
   ): Promise<MessageShape<O>> {
-    const bounded = begun(options);
+    const bounded = withDeadline(options);
     const limits = limitsOf(bounded);
     const headers = await this.#begin(bounded);
     let requestId = "";
-    const sending = new Sending();
+    const sender = new MessageSender();
     let call!: ClientWritableStream<Buffer>;
     const reply = new Promise<MessageShape<O>>((resolve, reject) => {
-      call = this.#striped.makeClientStreamRequest(
+      call = this.#nextClient.makeClientStreamRequest(
         path(method),
         identity,
         deserializer(method.output),
         headers,
         limits,
         (failure, value) => {
-          sending.stop();
+          sender.stop();
           if (failure === null && value !== undefined) {
-            this.#reach.reached = true;
+            this.#connectivity.reached = true;
             resolve(value);
           } else {
             const error = this.#failure(failure, requestId, limits, options.signal);
@@ -310,7 +287,7 @@ export class Transport {
     call.on("error", () => {});
     const unlisten = this.#onEnd(options.signal, () => call.cancel());
     try {
-      await sending.all(call, messages, (message) => encoded(method.input, message));
+      await sender.all(call, messages, (message) => encoded(method.input, message));
       return await reply;
     } catch (error) {
       call.cancel();
@@ -330,7 +307,7 @@ export class Transport {
     options: CallOptions,
   ): Promise<BidiCall<MessageInitShape<I>>> {
     const headers = await this.#begin(options);
-    const call = this.#striped.makeBidiStreamRequest(
+    const call = this.#nextClient.makeBidiStreamRequest(
       path(method),
       identity,
       deserializer(method.output),
@@ -346,7 +323,7 @@ export class Transport {
       requestId = requestIdOf(headers);
     });
     call.on("data", (reply: MessageShape<O>) => {
-      this.#reach.reached = true;
+      this.#connectivity.reached = true;
       events.message(reply);
     });
     let failed = false;
@@ -372,7 +349,7 @@ export class Transport {
   }
 
   /** The connection of the next stream: they take turns. */
-  get #striped(): GrpcClient {
+  get #nextClient(): GrpcClient {
     return this.#clients[this.#next++ % this.#clients.length] as GrpcClient;
   }
 
@@ -390,17 +367,17 @@ export class Transport {
   }
 
   /** Returns the headers of a call that may be made. */
-  async #begin(options: BegunCall): Promise<Metadata> {
+  async #begin(options: CallWithDeadline): Promise<Metadata> {
     this.#mayCall(options.signal);
-    const headers = await headersOf(this.#headers, options);
+    const headers = await unlessClosed(this.#closing.signal, headersOf(this.#headers, options));
     this.#mayCall(options.signal);
     return headers;
   }
 
   /** Notes in an error whether the server rejected a token that has changed since it was sent. */
-  async #rejected(error: SandgateError, sent: Metadata, call: BegunCall): Promise<SandgateError> {
+  async #rejected(error: SandgateError, sent: Metadata, call: CallWithDeadline): Promise<SandgateError> {
     if (error.code !== "UNAUTHENTICATED") return error;
-    const now = await headersOf(this.#headers, call).catch(() => sent);
+    const now = await unlessClosed(this.#closing.signal, headersOf(this.#headers, call)).catch(() => sent);
     const [before, after] = [sent, now].map((headers) => headers.get("authorization")[0]);
     if (before !== after) markRenewable(error);
     return error;
@@ -414,6 +391,6 @@ export class Transport {
   ): SandgateError {
     if (signal?.aborted) return cancelledBy(signal);
     if (this.#closing.signal.aborted) return closedError();
-    return this.#reach.error(failure, requestId, limits);
+    return this.#connectivity.error(failure, requestId, limits);
   }
 }

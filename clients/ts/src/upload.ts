@@ -3,7 +3,7 @@
 import { createHash, type Hash } from "node:crypto";
 import { types } from "node:util";
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import { begun, type CallOptions } from "./call.js";
+import { type CallOptions, withDeadline } from "./call.js";
 import { newId } from "./command.js";
 import { FileError, InternalError, InvalidRequestError, SandgateError } from "./errors.js";
 import { fileError, type Source, type UploadFile, type UploadResult } from "./files.js";
@@ -37,7 +37,7 @@ export async function upload(
   options: CallOptions,
 ): Promise<UploadResult[]> {
   if (files.length === 0) return [];
-  const call = begun(options);
+  const call = withDeadline(options);
   const retry = new Retry(() => (files.every(isRepeatable) ? transport.retryWindow(options) : 0));
   for (;;) {
     const sent: Sent[] = [];
@@ -72,7 +72,7 @@ export async function uploadOne(
   }
   let uploadId = newId("up");
   let offset = 0;
-  const call = begun(options);
+  const call = withDeadline(options);
   const retry = new Retry(() => transport.retryWindow(options));
   for (;;) {
     let failure: unknown;

@@ -394,7 +394,8 @@ export function serverInfo(message: GetServerInfoResponse): ServerInfo {
 
 const STATES: readonly State[] = ["UNSPECIFIED", "CREATING", "ACTIVE", "SUSPENDED", "DELETING", "FAILED"];
 
-function stateName(state: SandboxState): State {
+/** A state as it is shown. */
+export function stateName(state: SandboxState): State {
   return STATES[state] ?? "UNSPECIFIED";
 }
 

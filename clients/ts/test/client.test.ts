@@ -91,6 +91,24 @@ describe("Client", () => {
     await expect(client.suspend("nowhere")).rejects.toBeInstanceOf(SandboxNotFoundError);
   });
 
+  it("returns URLs of ports and files", async () => {
+    const sandbox = await client.create({ id: "with-urls" });
+    expect(await sandbox.getUrl(3000)).toEqual({
+      url: "http://x/?t",
+      baseUrl: "http://x/",
+      token: "t",
+      expireTime: new Date(60_000),
+      incarnation: "1",
+    });
+    await sandbox.getUrl("/f", { method: "PUT", ttlMs: 90_500 });
+    expect(fake.urls).toMatchObject([
+      { sandboxId: "with-urls", expectedIncarnation: "1", target: { case: "port", value: 3000 }, method: 0 },
+      { target: { case: "path", value: "/f" }, method: 2, ttl: { seconds: 90n, nanos: 500_000_000 } },
+    ]);
+    expect(fake.urls[0]?.ttl).toBeUndefined();
+    await expect(sandbox.getUrl(80, { ttlMs: -1 })).rejects.toBeInstanceOf(InvalidRequestError);
+  });
+
   it("says that a provider cannot suspend", async () => {
     const sandbox = await client.create({ id: "awake" });
     fake.faults = { cannotSuspend: true };

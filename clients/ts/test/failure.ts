@@ -3,7 +3,7 @@
 import { BinaryWriter } from "@bufbuild/protobuf/wire";
 import { Metadata } from "@grpc/grpc-js";
 
-/** An error with details, as the real server sends it. */
+/** An error with details, as the real server sends it; without a reason, as a proxy does. */
 export function failure(code: number, message: string, reason: string, extra: Details = {}) {
   const metadata = new Metadata();
   metadata.set("grpc-status-details-bin", Buffer.from(statusBytes(code, message, reason, extra)));
@@ -30,7 +30,7 @@ function statusBytes(code: number, message: string, reason: string, extra: Detai
   const info = new BinaryWriter().tag(1, 2).string(reason).tag(2, 2).string("sandgate");
   for (const [key, value] of Object.entries(extra.metadata ?? {})) info.tag(3, 2).bytes(pair(key, value));
   const whole = new BinaryWriter().tag(1, 0).int32(code).tag(2, 2).string(message);
-  whole.tag(3, 2).bytes(any("ErrorInfo", info.finish()));
+  if (reason !== "") whole.tag(3, 2).bytes(any("ErrorInfo", info.finish()));
   if (extra.violations !== undefined) {
     const bad = new BinaryWriter();
     for (const { field, description } of extra.violations) bad.tag(1, 2).bytes(pair(field, description));

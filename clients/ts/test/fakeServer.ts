@@ -33,6 +33,7 @@ import {
   ExecuteResponseSchema,
 } from "../src/gen/sandbox/v1/sandbox_process_pb.js";
 import { SandboxService } from "../src/gen/sandbox/v1/sandbox_service_pb.js";
+import type { CreateSandboxUrlRequest } from "../src/gen/sandbox/v1/sandbox_url_pb.js";
 import { failure } from "./failure.js";
 import { FakeProcess, type Write } from "./fakeProcess.js";
 
@@ -69,6 +70,8 @@ export class FakeServer {
   readonly calls: string[] = [];
   /** The metadata of the last call. */
   lastMetadata = new Metadata();
+  /** The requests for URLs. */
+  readonly urls: CreateSandboxUrlRequest[] = [];
   readonly sandboxes = new Map<string, Sandbox>();
   readonly processes = new Map<string, FakeProcess>();
   faults: Faults = {};
@@ -198,8 +201,29 @@ export class FakeServer {
     reply(null, { sandboxes: all.slice(from, to), nextPageToken: to < all.length ? String(to) : "" });
   }
 
+  /** Sends two events after the cursor, whose cursors are their numbers, and breaks. */
+  _watchSandboxes(call: Call): void {
+    const { cursor, labels } = call.request;
+    if (!/^\d*$/.test(cursor)) {
+      call.emit("error", failure(status.INVALID_ARGUMENT, "cursor: malformed", "REQUEST_INVALID"));
+      return;
+    }
+    const begin = Number(cursor);
+    call.write({ cursor: String(begin) });
+    for (const i of [begin + 1, begin + 2]) {
+      call.write({ cursor: String(i), event: { eventId: `e${i}`, type: 1, labels } });
+    }
+    call.emit("error", { code: status.UNAVAILABLE, details: "broken" });
+  }
+
   _deleteSandbox({ request }: Call, reply: Reply): void {
     reply(null, { deleted: this.sandboxes.delete(request.sandboxId) });
+  }
+
+  _createSandboxUrl({ request }: Call, reply: Reply): void {
+    this.urls.push(request);
+    const expireTime = { seconds: 60n, nanos: 0 };
+    reply(null, { url: "http://x/?t", baseUrl: "http://x/", token: "t", expireTime, incarnation: "1" });
   }
 
   _suspendSandbox(call: Call, reply: Reply): void {

@@ -97,7 +97,7 @@ export abstract class NativeBackend extends BaseSandbox {
       const limits = this.#limits(options);
       for await (const event of this.run(command, { ...limits, merged: true })) {
         collector.add(event);
-        if (event.type === "output") this.#tell(command, event);
+        if (event.type === "output") this.#emitOutput(command, event);
       }
       const { result } = collector;
       if (result === undefined) return { output: collector.output, exitCode: null, truncated: false };
@@ -302,7 +302,7 @@ export abstract class NativeBackend extends BaseSandbox {
     }
   }
 
-  #tell(command: string, { text, data, position }: Output): void {
+  #emitOutput(command: string, { text, data, position }: Output): void {
     emit(text);
     try {
       this.#options.onOutput?.(text, { command, data, position });

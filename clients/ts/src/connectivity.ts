@@ -8,7 +8,7 @@ import { deadlineError } from "./sleep.js";
 import { decodeStatusDetails } from "./status.js";
 
 /** State of the connection to a server. */
-export class Reach {
+export class Connectivity {
   /** True once the server answered a call, be it with an error. */
   reached = false;
   readonly #address: string;

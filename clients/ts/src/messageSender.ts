@@ -11,7 +11,7 @@ interface Sink {
  * Sends messages as the connection takes them. Returns when all are sent or the call
  * has ended, and closes `messages` then, without waiting for a pending one.
  */
-export class Sending {
+export class MessageSender {
   #ended = false;
   #waiting: (() => void)[] = [];
 
