@@ -20,6 +20,7 @@ GRPCURL := .tools/bin/.grpcurl.stamp
 HELM := .tools/bin/.helm.stamp
 ISSUER := .tools/bin/.issuer.stamp
 RUNSC := .tools/bin/.runsc.stamp
+SBOM := .tools/bin/.sbom.stamp
 GENPY := .tools/python/.stamp
 GENES := tools/es/node_modules/.stamp
 SYSTEM := .tools/system.stamp
@@ -39,9 +40,11 @@ help: ## Print this list
 		/^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' Makefile
 	@echo
 
-.PHONY: quickstart
-quickstart: setup-run build-dev ## Set up, build, and let a Python and a TypeScript agent work in a real sandbox
+.PHONY: quickstart setup-quickstart
+quickstart: setup-quickstart $(PYTHON) $(NODE) build-dev ## Set up, build, and let a Python and a TypeScript agent work in a real sandbox: as root on Linux by runc, elsewhere by Docker
 	@scripts/quickstart.sh
+setup-quickstart:
+	@scripts/setup-system.sh run
 
 .PHONY: setup setup-run
 setup: setup-run $(BUF) $(LINT) $(GRPCURL) $(ISSUER) $(RUNSC) $(GENPY) $(GENES) ## Install everything that the other targets need
@@ -74,12 +77,15 @@ pictures: ## Draw docs/pictures from scripts/pictures and the tables of docs/per
 gen-check: $(BUF) $(GENPY) $(GENES) $(HELM) ## Fail if a generated file is stale
 	@scripts/gen-check.sh
 
-.PHONY: lint lint-proto lint-go lint-python lint-ts lint-scripts
-lint: lint-proto lint-go lint-python lint-ts lint-scripts ## Check style, types, import rules and the protocol's compatibility
+.PHONY: lint lint-proto lint-go lint-platforms lint-python lint-ts lint-scripts
+lint: lint-proto lint-go lint-platforms lint-python lint-ts lint-scripts ## Check style, types, import rules and the protocol's compatibility
 lint-proto: $(BUF)
 	@scripts/proto-lint.sh
 lint-go: $(LINT)
 	.tools/bin/golangci-lint run
+lint-platforms: # the command line, and the server with Docker or a cluster
+	for platform in darwin/arm64 windows/amd64; do \
+		GOOS=$${platform%/*} GOARCH=$${platform#*/} CGO_ENABLED=0 go build -o /dev/null ./cmd/sandgate; done
 lint-python: $(PYTHON)
 	cd clients/python && .venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy --strict
 lint-ts: $(NODE)
@@ -105,7 +111,7 @@ agent-amd64 agent-arm64: agent-%:
 	GOOS=linux GOARCH=$* $(GOBUILD) -o $(AGENTBIN)/sandgate-agent-linux-$* ./cmd/sandgate-agent
 
 .PHONY: release
-release: $(GENPY) $(NODE) ## Build the artifacts of a release into dist/release; VERSION=v0.1.0
+release: $(GENPY) $(NODE) $(SBOM) ## Build the artifacts of a release into dist/release; VERSION=v0.1.0
 	@scripts/release.sh $(VERSION)
 
 .PHONY: constraints
@@ -121,7 +127,7 @@ test: ## Run all tests that need only this machine, with the race detector
 	@scripts/testsum.py total
 test-go: $(SYSTEM) $(RUNSC) build-dev
 	@scripts/test-go.sh go $$(go list ./... | grep -v '/test/')
-test-e2e: $(SYSTEM) $(GRPCURL) $(ISSUER) $(RUNSC) build-dev
+test-e2e: $(SYSTEM) $(GRPCURL) $(ISSUER) $(RUNSC) $(NODE) build-dev
 	@scripts/test-go.sh e2e $$(go list ./test/... | grep -v '/test/kubernetes')
 test-clients: test-python test-ts
 test-python: $(SYSTEM) $(PYTHON) $(DCODE) build-dev
@@ -130,8 +136,12 @@ test-ts: $(SYSTEM) $(NODE) build-dev
 	@scripts/test-ts.sh
 
 .PHONY: test-docker
-test-docker: $(SYSTEM) $(RUNSC) build-dev ## Run the tests of the docker provider on a Docker daemon of their own
+test-docker: $(SYSTEM) $(RUNSC) $(PYTHON) $(NODE) build-dev ## Run the tests of the docker provider on a Docker daemon of their own
 	@scripts/test-docker.sh
+
+.PHONY: test-packages
+test-packages: $(SYSTEM) $(GENPY) $(NODE) build-dev ## Install the Debian, Go, Python and npm package into a directory, and use them
+	@scripts/test-packages.sh
 
 .PHONY: test-emulated
 test-emulated: $(SYSTEM) ## Run the agent's tests in an emulated arm64 machine with a memory controller in cgroup v2
@@ -150,7 +160,7 @@ coverage-check: ## Fail when a test that docs/coverage.md names has not passed s
 .PHONY: full
 full: export SANDGATE_CONFORMANCE := full
 full: export GO_TEST_TIMEOUT := 60m
-full: gen-check lint build test test-docker test-emulated test-cgroup2 test-kubernetes chaos fuzz ## Run every check and test that this machine can run, at full length
+full: gen-check lint build test test-docker test-packages test-emulated test-cgroup2 test-kubernetes chaos fuzz ## Run every check and test that this machine can run, at full length
 
 .PHONY: test-escape
 test-escape: $(SYSTEM) $(RUNSC) build-dev ## Try to break out of a sandbox in over 450 ways: runc by socket and exec, restricted, gVisor, and a pod where KUBECONFIG names a cluster
@@ -213,7 +223,7 @@ $(CLUSTER): $(SYSTEM) scripts/setup-cluster.sh scripts/cluster-build.sh $(wildca
 	@touch $@
 
 $(ISSUER): tools/issuer/main.go
-$(BUF) $(LINT) $(GRPCURL) $(HELM) $(ISSUER) $(RUNSC): .tools/bin/.%.stamp: tools/%/go.mod tools/%/go.sum
+$(BUF) $(LINT) $(GRPCURL) $(HELM) $(ISSUER) $(RUNSC) $(SBOM): .tools/bin/.%.stamp: tools/%/go.mod tools/%/go.sum
 	@echo "building tools/$*"
 	@mkdir -p .tools/bin
 	@CGO_ENABLED=0 GOBIN=$(CURDIR)/.tools/bin go -C tools/$* install tool

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Starts a server, runs both example agents against it, stops it and leaves nothing
-# behind. `make quickstart` has set up and built everything that it needs.
+# behind. `make quickstart` has set up and built everything that it needs. As root on
+# Linux the server's provider is local, elsewhere docker; PROVIDER names another, and
+# SERVE_FLAGS more flags of the server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,7 +29,12 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-bin/sandgate serve --listen "$SANDGATE_ADDRESS" --state-dir "$work/state" 2>"$work/server.log" &
+provider=${PROVIDER:-local}
+if [[ -z ${PROVIDER:-} && ($EUID != 0 || $(uname -s) != Linux) ]]; then
+  provider=docker
+fi
+read -ra flags <<<"${SERVE_FLAGS:-}"
+bin/sandgate serve --provider "$provider" --listen "$SANDGATE_ADDRESS" --state-dir "$work/state" ${flags[@]+"${flags[@]}"} 2>"$work/server.log" &
 server=$!
 for ((i = 0; i < 1000; i++)); do
   if bin/sandgate info >/dev/null 2>&1; then break; fi
@@ -44,9 +51,9 @@ clients/python/.venv/bin/python examples/python/agent.py
 printf '\n=== a TypeScript agent\n'
 (cd examples/typescript && npm start --silent)
 
-cat <<'END'
+cat <<END
 
 Both agents did their task in a real sandbox. Next:
-  bin/sandgate serve                                     a server on 127.0.0.1:7777
-  bin/sandgate run -- sh -c 'echo hello from $(id -un)'  a command in a fresh sandbox
+  bin/sandgate serve --provider $(printf '%-25s' "$provider")a server on 127.0.0.1:7777
+  bin/sandgate run -- sh -c 'echo hello from \$(id -un)'  a command in a fresh sandbox
 END

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the artifacts of a release into dist/release: the program for each
-# platform, the image, the Python and the npm package, and their checksums.
+# platform, Debian packages, the image, the Python and the npm package, bills of
+# materials in CycloneDX's format, and the checksums of all.
 # usage: release.sh VERSION    such as v0.1.0; both clients must have the same version
 # Publishes nothing: .github/workflows/release.yml does.
 set -euo pipefail
@@ -31,6 +32,11 @@ for target in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64; d
   CGO_ENABLED=0 GOOS=$os GOARCH=$arch go build -trimpath -buildvcs=false \
     -ldflags "-s -w -X main.version=$version" -o "$out/sandgate-$version-$os-$arch$suffix" ./cmd/sandgate
 done
+for arch in amd64 arm64; do
+  scripts/deb.sh "$version" "$arch" "$out/sandgate-$version-linux-$arch" "$out"
+done
+.tools/bin/cyclonedx-gomod app -json -licenses -main cmd/sandgate -output "$out/sandgate-$version.cdx.json" .
+(cd clients/ts && npm sbom --omit=dev --sbom-format=cyclonedx) >"$out/sandgate-npm-$version.cdx.json"
 go -C deploy/image run . --out "$out/image" --tag "sandgate:$version" \
   "amd64=$out/sandgate-$version-linux-amd64,$PWD/cmd/sandgate/agentbin/bin/sandgate-agent-linux-amd64" \
   "arm64=$out/sandgate-$version-linux-arm64,$PWD/cmd/sandgate/agentbin/bin/sandgate-agent-linux-arm64"

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Checks for the programs that building, running and testing need. Installs missing
 # ones on Debian and Ubuntu as root; elsewhere it prints one line with their names.
+# With the argument "run", another user than root needs only what runs the server with
+# sandboxes in Docker, and its clients.
 set -euo pipefail
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -31,8 +33,17 @@ has nginx || packages+=(nginx-light) # a test of gateways
 has gcc || packages+=(gcc libc6-dev) # the race detector
 has shellcheck || packages+=(shellcheck)
 has dockerd || packages+=(docker.io) # the tests of the docker provider start it
+has prometheus || packages+=(prometheus) # the tests of alerts and dashboard
 has curl || packages+=(curl)
+has scp || packages+=(openssh-client) # the tests of the SSH server
+has rsync || packages+=(rsync)
+# A test of previews. Other distributions do not have the package.
+! grep -qsx ID=debian /etc/os-release || has chromium-headless-shell || packages+=(chromium-headless-shell)
 python3 -c 'import venv, ensurepip' 2>/dev/null || packages+=(python3-venv)
+if [[ ${1:-} == run ]] && ((EUID != 0)); then
+  packages=()
+  python3 -c 'import venv, ensurepip' 2>/dev/null || packages+=(python3-venv)
+fi
 ((${#packages[@]})) || exit 0
 
 if [[ $(uname -s) != Linux ]]; then
@@ -40,9 +51,10 @@ if [[ $(uname -s) != Linux ]]; then
   exit 0
 fi
 if ((EUID == 0)) && has apt-get; then
-  # nginx starts its service unless policy-rc.d forbids it; the tests run their own.
+  # nginx and prometheus start services unless policy-rc.d forbids it; the tests run
+  # their own.
   policy=/usr/sbin/policy-rc.d
-  if [[ ${packages[*]} == *nginx* && ! -e $policy ]]; then
+  if [[ ${packages[*]} =~ nginx|prometheus && ! -e $policy ]]; then
     trap 'rm -f "$policy"' EXIT
     printf '#!/bin/sh\nexit 101\n' >"$policy"
     chmod 755 "$policy"
@@ -52,8 +64,10 @@ if ((EUID == 0)) && has apt-get; then
   apt-get update -qq
   apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null
   # Nor after the next boot.
-  if [[ ${packages[*]} == *nginx* && -d /run/systemd/system ]]; then
-    systemctl disable --now --quiet nginx || true
+  if [[ -d /run/systemd/system ]]; then
+    for service in nginx prometheus; do
+      [[ ${packages[*]} != *$service* ]] || systemctl disable --now --quiet "$service" || true
+    done
   fi
 else
   echo "setup: missing programs. Run: sudo apt-get install -y ${packages[*]}" >&2

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests of the docker provider on a Docker daemon of its own, which it starts
-# and stops: the provider's suite, the network mode PROXY, restarts of the daemon, and
-# the conformance suite over a server. SANDGATE_DOCKER=full runs all of the conformance suite.
+# and stops: the provider's suite, builds, the quickstart, the network mode PROXY, restarts, a
+# server in a container, and the conformance suite over a server. SANDGATE_DOCKER=full runs
+# all of the conformance suite.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -54,13 +55,43 @@ scripts/docker-test-image.sh | curl -sf --unix-socket "$dir/docker.sock" -X POST
 
 status=0
 scripts/test-go.sh docker -tags docker ./providers/docker || status=1
-scripts/test-go.sh docker -tags docker -run '^TestDocker$' ./test/network || status=1
+scripts/test-go.sh docker -tags docker -run '^TestNetworkConformanceOnDocker$' ./test/network || status=1
+scripts/test-go.sh docker -tags docker ./providers/docker/build || status=1
+scripts/test-go.sh docker -tags docker -run '^TestSandboxesFromABuild$' ./test/e2e || status=1
+
+# The quickstart with Docker: with both agents, and with a command for each as an ordinary
+# user who may use the daemon, and as one who may not.
+quickstart() { SERVE_FLAGS="--docker-image $SANDGATE_DOCKER_IMAGE" "$@"; }
+PROVIDER=docker quickstart scripts/quickstart.sh >"$dir/quickstart" || { cat "$dir/quickstart"; status=1; }
+chmod 711 "$dir"
+user=$dir/user
+mkdir -p "$user"/{bin,scripts,clients/python/.venv/bin,examples/typescript}
+cp bin/sandgate "$user/bin/"
+cp scripts/quickstart.sh "$user/scripts/"
+printf '#!/bin/sh\nexec bin/sandgate run -- echo a command of the first agent\n' >"$user/clients/python/.venv/bin/python"
+chmod 755 "$user/clients/python/.venv/bin/python"
+echo '{"scripts": {"start": "../../bin/sandgate run -- echo a command of the second agent"}}' >"$user/examples/typescript/package.json"
+chown -R nobody:nogroup "$user"
+ordinary() {
+  quickstart env HOME="$user" TMPDIR="$user" setpriv --reuid=nobody --regid=nogroup --clear-groups "$user/scripts/quickstart.sh" >"$dir/quickstart" 2>&1
+}
+if ordinary || ! grep -q 'may not use the Docker daemon' "$dir/quickstart"; then
+  echo "test-docker: the quickstart without access to the daemon:" >&2
+  cat "$dir/quickstart" >&2
+  status=1
+fi
+chgrp nogroup "$dir/docker.sock"
+if ! ordinary || ! grep -q 'first agent' "$dir/quickstart" || ! grep -q 'second agent' "$dir/quickstart"; then
+  echo "test-docker: the quickstart of an ordinary user:" >&2
+  cat "$dir/quickstart" >&2
+  status=1
+fi
 
 # The daemon restarts below a running sandbox: with live restore it runs on, without
 # it has ended.
 adopted() {
   SANDGATE_DOCKER_STEP=$1 SANDGATE_DOCKER_STEP_DIR=$dir/adopted \
-    scripts/test-go.sh docker -count=1 -tags docker -run '^TestAdopted$' ./providers/docker || status=1
+    scripts/test-go.sh docker -count=1 -tags docker -run '^TestSandboxesAreAdoptedOverTheDaemonsEnd$' ./providers/docker || status=1
 }
 adopted create
 stop
@@ -69,6 +100,30 @@ adopted running
 stop
 start
 adopted ended
+
+# The image of the server, as docs/install.md runs it. This daemon has no bridge, so the
+# server listens in the directory of the daemon's socket.
+arch=$(go env GOARCH)
+go -C deploy/image run . --out "$dir/image" --tag sandgate:test "$arch=$PWD/bin/sandgate,$PWD/bin/sandgate-agent"
+docker load --quiet --input "$dir/image/$arch.tar" >/dev/null
+docker run --detach --name sandgate-server --user 0:0 --network none --read-only --tmpfs /tmp --cap-drop ALL --cap-add DAC_OVERRIDE \
+  --security-opt no-new-privileges --volume "$dir:/var/run" --volume sandgate:/var/lib/sandgate sandgate:test \
+  serve --provider docker --docker-image "$SANDGATE_DOCKER_IMAGE" --listen unix:///var/run/contained.sock >/dev/null
+for _ in {1..100}; do
+  [[ ! -S $dir/contained.sock ]] || break
+  sleep 0.1
+done
+contained() { bin/sandgate --address "unix://$dir/contained.sock" "$@"; }
+if id=$(contained create) && [[ $(contained exec "$id" -- echo contained) == contained ]] &&
+  [[ $(contained info --output json "$id") == *'"transport": "exec"'* ]]; then
+  echo "test-docker: a server in a container: ok"
+else
+  echo "test-docker: a server in a container: FAILED" >&2
+  docker logs sandgate-server >&2
+  status=1
+fi
+contained rm "$id" >/dev/null || true
+docker rm --force --volumes sandgate-server >/dev/null
 
 bin/sandgate serve --provider docker --docker-image "$SANDGATE_DOCKER_IMAGE" --state-dir "$dir/state" \
   --listen "unix://$dir/sandgate.sock" --log-level error &

@@ -6,7 +6,7 @@
 # usage: test-emulated.sh [REGEXP OF TESTS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tests=${1:-'^Test(Supervised|StartFailures|OutOfMemory|Join|WriteStdin|Execute|Merged|StartErrors|EndReasons|Terminal|SupervisorKilled)$'}
+tests=${1:-'^Test(Supervised|StartFailures|MemoryCgroupMakesOutOfMemoryCertain|OneExecIDIsOneCommand|WriteStdin|Execute|Merged|StartErrors|EndReasons|Terminal|CommandEndsWhenItsSupervisorIsKilled)$'}
 home=$PWD/.tools/emulated
 mkdir -p "$home"
 
