@@ -152,7 +152,7 @@ func TestStripping(t *testing.T) {
 	}
 }
 
-// FuzzPermit: no request from strangers is permitted.
+// FuzzPermit: no request without a valid token of the server is permitted.
 func FuzzPermit(f *testing.F) {
 	u := newURLs(f, secret)
 	h := NewHandler(Config{URLs: u})
