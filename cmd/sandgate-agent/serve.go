@@ -52,27 +52,10 @@ func serve(args []string, stderr io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return errors.Join(errUsage, err)
 	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(memoryLimit)
-	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
-	// Commands must not inherit the agent's descriptors, and descriptors 0 to 2 must be
-	// open.
-	spawn.SetCloseOnExec()
-	if err := spawn.Harden(); err != nil {
+	secret, unrestricted, err := prepareProcess(*refuse, cfg)
+	if err != nil {
 		return err
 	}
-	secret := takeSecret()
-	if *refuse {
-		spawn.RefuseClone3()
-	}
-	openStandard()
-	unix.Umask(0o022)
-	unrestricted := process.RestrictCommands(cfg.Cgroup, cfg.StateDir)
-	threads.Reserve()
-
 	var listeners []net.Listener
 	if *tcp != "" {
 		// Before the sockets, so that it exists once a socket does.
@@ -121,6 +104,33 @@ func serve(args []string, stderr io.Writer) error {
 	}
 	a.Close()
 	return err
+}
+
+// prepareProcess bounds what this process takes and what its commands may do to it. It
+// takes the agent's secret from the environment. unrestricted says why commands are in
+// no Landlock domain.
+func prepareProcess(refuseClone3 bool, cfg agent.Config) (secret string, unrestricted, err error) {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit)
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	// Commands must not inherit the agent's descriptors, and descriptors 0 to 2 must be
+	// open.
+	spawn.SetCloseOnExec()
+	if err := spawn.Harden(); err != nil {
+		return "", nil, err
+	}
+	secret = takeSecret()
+	if refuseClone3 {
+		spawn.RefuseClone3()
+	}
+	openStandard()
+	unix.Umask(0o022)
+	unrestricted = process.RestrictCommands(cfg.Cgroup, cfg.StateDir)
+	threads.Reserve()
+	return secret, unrestricted, nil
 }
 
 func listenAll(list []string, fd int) ([]net.Listener, error) {

@@ -4,10 +4,9 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandgate/sandgate/server"
-	"github.com/sandgate/sandgate/server/listen"
 	"github.com/sandgate/sandgate/server/policy"
 )
 
@@ -80,115 +78,68 @@ func serve(ctx context.Context, version string, flags config, given func(flag st
 	if err != nil {
 		return err
 	}
-	stateDir, err := filepath.Abs(c.StateDir)
-	if err != nil {
+	if c.StateDir, err = makeStateDir(c.StateDir); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(stateDir, 0o700); err != nil {
-		return fmt.Errorf("state directory: %w; give another with --state-dir", err)
+	p := &program{config: c, log: logger, stderr: stderr, reload: &reloader{
+		load: func() (config, error) { return load(flags, given) }, log: logger, current: started,
+	}}
+	if err := p.prepare(ctx, version); err != nil {
+		return err
 	}
-	c.StateDir = stateDir
+	return p.run(ctx)
+}
 
+// makeStateDir makes the state directory, unless it exists, and returns its absolute path.
+func makeStateDir(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("state directory: %w; give another with --state-dir", err)
+	}
+	return dir, nil
+}
+
+// program is a server with all that runs beside it in its process.
+type program struct {
+	config config
+	// server is the server's configuration, whose open resources run fills in.
+	server server.Config
+	kind   kind
+	log    *slog.Logger
+	stderr io.Writer
+	reload *reloader
+}
+
+// prepare translates the configuration. It opens nothing but what authenticates callers,
+// which ends with ctx.
+func (p *program) prepare(ctx context.Context, version string) error {
+	c := p.config
 	cfg, err := c.server()
 	if err != nil {
 		return err
 	}
-	cfg.Version, cfg.Logger, cfg.Insecure, cfg.RequireLimits = version, logger, c.Insecure, *c.RequireLimits
-	if cfg.TLS, err = c.tls(logger); err != nil {
+	cfg.Version, cfg.Logger, cfg.Insecure, cfg.RequireLimits = version, p.log, c.Insecure, *c.RequireLimits
+	if cfg.TLS, err = c.tls(p.log); err != nil {
 		return err
 	}
 	// Before anything uses client-go, whose log is global.
-	quietClientGo(logger)
-	auth, err := newAuthenticator(ctx, c, logger)
+	quietClientGo(p.log)
+	auth, err := newAuthenticator(ctx, c, p.log)
 	if err != nil {
 		return err
 	}
 	if auth != nil {
-		cfg.Authenticator = auth
+		cfg.Authenticator, p.reload.auth = auth, auth
 	}
-	kind, err := c.kind()
-	if err != nil {
+	if p.kind, err = c.kind(); err != nil {
 		return err
 	}
-	c.forCallers(&cfg, kind, auth != nil)
+	c.forCallers(&cfg, p.kind, auth != nil)
 	cfg.Timing.LameDuck, cfg.Timing.Drain, cfg.Timing.ConnectionAge = c.Shutdown.LameDuck, max(c.Shutdown.Drain, 1), c.MaxConnectionAge
-	if cfg.SpecSecret, err = c.specSecret(); err != nil {
-		return err
-	}
-	audit, err := c.Audit.open(stateDir, stderr)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, audit.close()) }()
-	defer audit.reopenOnHangup(ctx, logger)()
-	cfg.Audit, cfg.AuditRequired, cfg.AuditCommandText = audit, c.Audit.Required, c.Audit.CommandText
-
-	// gVisor's kernel would inherit the slack, and with it the timers of commands.
-	if c.Provider != "local" || filepath.Base(c.Local.Runtime) != "runsc" {
-		setTimerSlack(coarseSlack)
-	}
-	provider, err := kind.open(ctx, c, logger)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, provider.Close()) }()
-	cfg.Provider = provider
-
-	telemetry, err := openTelemetry(ctx, version, logger)
-	if err != nil {
-		return err
-	}
-	defer telemetry.close(ctx)
-	cfg.Tracer = telemetry.tracer()
-
-	previewListener, err := c.Preview.open(ctx, &cfg)
-	if err != nil {
-		return err
-	}
-	adminListener, err := c.Admin.open(ctx, c.Insecure)
-	if err != nil {
-		return errors.Join(err, closeListener(previewListener))
-	}
-	var admin *admin
-	cfg.Announce = func(at net.Addr) { c.announce(stderr, cfg, at, admin.at) }
-	srv, err := server.New(cfg)
-	if err != nil {
-		return errors.Join(err, closeListener(adminListener), closeListener(previewListener))
-	}
-	admin = serveAdmin(adminListener, srv.AdminHandler(c.Admin.Profiles))
-	previews := servePreview(srv, previewListener)
-	stop := func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Shutdown.LameDuck+c.Shutdown.Timeout)
-		defer cancel()
-		return errors.Join(srv.Shutdown(ctx), <-previews, admin.close(ctx))
-	}
-	if err := telemetry.watch(ctx, srv.Registry()); err != nil {
-		return errors.Join(err, stop())
-	}
-	if c.File != "" {
-		r := &reloader{
-			load: func() (config, error) { return load(flags, given) }, log: logger, srv: srv, auth: auth, current: started,
-		}
-		end, err := r.watch(ctx, c.File)
-		if err != nil {
-			return errors.Join(err, stop())
-		}
-		shutdown := stop
-		stop = func() error {
-			end()
-			return shutdown()
-		}
-	}
-	l, err := listen.Open(ctx, c.Listen)
-	if err != nil {
-		return errors.Join(err, stop())
-	}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	select {
-	case err := <-served:
-		return errors.Join(err, l.Close(), stop())
-	case <-ctx.Done():
-		return errors.Join(stop(), <-served)
-	}
+	cfg.SpecSecret, err = c.specSecret()
+	p.server = cfg
+	return err
 }
