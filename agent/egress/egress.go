@@ -59,9 +59,11 @@ type Service struct {
 	work     sync.WaitGroup
 	conns    chan struct{} // one slot for each connection
 	servers  *servers
-	names    *names
-	open     openSet
-	refused  refused
+	// upstreams are the proxy's, for plain HTTP.
+	upstreams upstreams
+	names     *names
+	open      openSet
+	refused   refused
 }
 
 // errStopped ends connections when the agent ends.
@@ -78,6 +80,8 @@ func New(cfg Config) (*Service, error) {
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.names = newNames(s)
 	s.servers = &servers{wait: cfg.AttachTime, pending: make(map[uint64]*pending)}
+	s.upstreams.dial = s.dialHTTP
+	s.upstreams.renew()
 	if !cfg.Enabled {
 		return s, nil
 	}

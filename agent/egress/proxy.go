@@ -30,12 +30,8 @@ const (
 // listenProxy opens the proxy.
 func (s *Service) listenProxy() error {
 	conns := &connQueue{conns: make(chan net.Conn), closed: make(chan struct{})}
-	transport := &http.Transport{
-		DialContext: s.dialHTTP, DisableCompression: true, MaxIdleConns: 64, MaxIdleConnsPerHost: 8,
-		IdleConnTimeout: proxyIdle, MaxResponseHeaderBytes: maxHeader,
-	}
 	server := &http.Server{
-		Handler: s.handler(transport), MaxHeaderBytes: maxHeader, ReadHeaderTimeout: setupTime, IdleTimeout: proxyIdle,
+		Handler: s.handler(&s.upstreams), MaxHeaderBytes: maxHeader, ReadHeaderTimeout: setupTime, IdleTimeout: proxyIdle,
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	if !s.open.add(server) || !s.open.add(conns) {
@@ -43,7 +39,7 @@ func (s *Service) listenProxy() error {
 	}
 	s.work.Go(func() {
 		_ = server.Serve(conns)
-		transport.CloseIdleConnections()
+		s.upstreams.close()
 	})
 	_, err := s.listen("tcp4", s.cfg.Proxy, func(conn net.Conn) { s.serveProxy(conn, conns) })
 	if err != nil {

@@ -62,6 +62,41 @@ func TestOriginFormIsRejected(t *testing.T) {
 	}
 }
 
+// A server that attaches decides about the next request, though the connection of the
+// last one is open.
+func TestNewServerDecidesAboutTheNextRequest(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "content") }))
+	defer web.Close()
+	s, client := start(t, time.Second)
+	proxy := &url.URL{Scheme: "http", Host: s.cfg.Proxy}
+	get := func() (int, string) {
+		t.Helper()
+		program := &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(proxy), DisableKeepAlives: true}}
+		resp, err := program.Get("http://a.example/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	first := &upstream{client: client, dials: map[string]string{"a.example:80": web.Listener.Addr().String()}}
+	first.attach(t)
+	for range 2 {
+		if status, body := get(); status != http.StatusOK || body != "content" {
+			t.Fatal(status, body)
+		}
+	}
+	second := &upstream{client: client}
+	second.attach(t)
+	if status, body := get(); status != http.StatusForbidden {
+		t.Errorf("the new server was not asked: %d %q", status, body)
+	}
+}
+
 // A request with an absolute URL is forwarded to the URL's host, whatever its Host
 // header is; each of a connection's requests is judged by itself.
 func TestAbsoluteForm(t *testing.T) {

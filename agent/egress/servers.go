@@ -81,7 +81,8 @@ func (s *Service) AcceptEgress(stream grpc.BidiStreamingServer[agentv1.AcceptEgr
 			"the sandbox was not created with the network mode PROXY", map[string]string{"feature": "network_proxy"})
 	}
 	v := &server{stream: stream}
-	if err := v.send(&agentv1.AcceptEgressResponse{}); err != nil {
+	defer s.servers.detach(v)
+	if err := s.greet(v); err != nil {
 		return fault.CallEnded(stream.Context())
 	}
 	received := make(chan struct{})
@@ -95,14 +96,21 @@ func (s *Service) AcceptEgress(stream grpc.BidiStreamingServer[agentv1.AcceptEgr
 			s.servers.answered(v, m)
 		}
 	}()
-	s.servers.attach(v)
-	defer s.servers.detach(v)
 	select {
 	case <-received:
 	case <-stream.Context().Done():
 	case <-s.ctx.Done():
 	}
 	return nil
+}
+
+// greet has a server take all new connections. The first message says so.
+func (s *Service) greet(v *server) error {
+	v.mu.Lock() // so that no announcement comes before it
+	defer v.mu.Unlock()
+	s.servers.attach(v)
+	s.upstreams.renew()
+	return v.stream.Send(&agentv1.AcceptEgressResponse{})
 }
 
 func (v *servers) attach(one *server) {
