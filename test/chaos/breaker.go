@@ -3,12 +3,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -46,9 +44,9 @@ func (b *breaker) run(ctx context.Context) {
 // killConnect kills one connect process and returns the number killed.
 func (b *breaker) killConnect() int {
 	var found []int
-	for _, p := range b.h.processes() {
-		if p.connect {
-			found = append(found, p.pid)
+	for _, p := range b.h.uses.Processes() {
+		if p.Connect {
+			found = append(found, p.ID)
 		}
 	}
 	if len(found) == 0 {
@@ -104,35 +102,4 @@ func isAgentConnection(fd int) bool {
 	}
 	_, err = unix.Getpeername(fd)
 	return err == nil
-}
-
-// process is a process in one of the sandboxes.
-type process struct {
-	pid            int
-	agent, connect bool
-	args           string
-}
-
-// processes returns the processes in the sandboxes, by the server's own cgroup.
-func (h *host) processes() []process {
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	var found []process
-	for _, dir := range dirs {
-		group, err := os.ReadFile(filepath.Join(dir, "cgroup"))
-		if err != nil || !bytes.Contains(group, []byte(h.cgroup+"/")) {
-			continue
-		}
-		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-		if err != nil || len(line) == 0 {
-			continue
-		}
-		pid, _ := strconv.Atoi(filepath.Base(dir))
-		args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
-		p := process{pid: pid, args: strings.Join(args, " ")}
-		if len(args) > 1 && args[0] == "/.sandgate/agent" {
-			p.agent, p.connect = args[1] == "serve", args[1] == "connect"
-		}
-		found = append(found, p)
-	}
-	return found
 }

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,6 +14,7 @@ import (
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
 	"github.com/sandgate/sandgate/test/daemon"
+	"github.com/sandgate/sandgate/test/footprint"
 )
 
 // host is a server with its sandboxes, in a directory of its own.
@@ -23,6 +22,7 @@ type host struct {
 	transport, dir, address, cgroup string
 	args                            []string
 	tally                           *tally
+	uses                            *footprint.Server
 	log                             *daemon.Log
 	direct                          *sandgate.Client
 
@@ -37,6 +37,7 @@ func newHost(ctx context.Context, transport, address string, flags []string, t *
 	if h.dir, err = os.MkdirTemp("", "sandgate-chaos-"); err != nil {
 		return nil, err
 	}
+	h.uses = footprint.New(h.dir, h.cgroup)
 	defer func() {
 		if err != nil {
 			h.kill()
@@ -44,7 +45,7 @@ func newHost(ctx context.Context, transport, address string, flags []string, t *
 		}
 	}()
 	if h.address = address; address == "" {
-		if h.address, err = freeAddress(); err != nil {
+		if h.address, err = daemon.FreeAddress(); err != nil {
 			return nil, err
 		}
 	}
@@ -57,19 +58,6 @@ func newHost(ctx context.Context, transport, address string, flags []string, t *
 	}
 	h.direct, err = sandgate.NewClient(ctx, sandgate.WithAddress(h.address))
 	return h, err
-}
-
-// freeAddress returns a loopback address that was free a moment ago. Its port is below
-// the ephemeral ports, so that no client's connection takes it during a restart.
-func freeAddress() (string, error) {
-	for range 1000 {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
-		if err != nil {
-			continue
-		}
-		return l.Addr().String(), l.Close()
-	}
-	return "", errors.New("no port from 10000 to 29999 is free")
 }
 
 // start starts the server, again after it was killed.
@@ -132,12 +120,13 @@ func (h *host) clear() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	var errs []error
+	h.uses.Loops() // so that Left knows them
 	for _, s := range h.sandboxes {
 		if err := s.Delete(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("delete %s: %w", s.ID(), err))
 		}
 	}
-	errs = append(errs, h.leftovers()...)
+	errs = append(errs, h.uses.Left()...)
 	if h.direct != nil {
 		_ = h.direct.Close()
 	}

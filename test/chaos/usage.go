@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -51,9 +50,9 @@ func (h *host) measure() (f usage) {
 	f.server = anonymous(pid)
 	entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	f.descriptors = len(entries)
-	for _, p := range h.processes() {
-		if p.agent {
-			f.agent = max(f.agent, anonymous(p.pid))
+	for _, p := range h.uses.Processes() {
+		if p.Agent {
+			f.agent = max(f.agent, anonymous(p.ID))
 		}
 	}
 	return f
@@ -110,47 +109,18 @@ func (h *host) strayProcesses() (errs []error) {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		errs = nil
 		agents, connects := 0, 0
-		for _, p := range h.processes() {
+		for _, p := range h.uses.Processes() {
 			switch {
-			case p.agent:
+			case p.Agent:
 				agents++
-			case p.connect:
+			case p.Connect:
 				connects++
 			default:
-				errs = append(errs, fmt.Errorf("process %d is left in a sandbox: %s", p.pid, p.args))
+				errs = append(errs, fmt.Errorf("process %d is left in a sandbox: %s", p.ID, p.Args))
 			}
 		}
 		if agents != len(h.sandboxes) || connects > len(h.sandboxes) {
 			errs = append(errs, fmt.Errorf("%d agents and %d connects in %d sandboxes", agents, connects, len(h.sandboxes)))
-		}
-		if len(errs) == 0 || time.Now().After(deadline) {
-			return errs
-		}
-	}
-}
-
-// leftovers returns an error for each process, cgroup and mount of deleted sandboxes
-// that remains after a minute.
-func (h *host) leftovers() (errs []error) {
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		errs = nil
-		for _, p := range h.processes() {
-			errs = append(errs, fmt.Errorf("process %d is left after delete: %s", p.pid, p.args))
-		}
-		for _, pattern := range []string{"/sys/fs/cgroup%s/*/cgroup.procs", "/sys/fs/cgroup/*%s/*/cgroup.procs"} {
-			groups, _ := filepath.Glob(fmt.Sprintf(pattern, h.cgroup))
-			for _, g := range groups {
-				errs = append(errs, fmt.Errorf("cgroup %s is left after delete", filepath.Dir(g)))
-			}
-		}
-		mounts, err := os.ReadFile("/proc/self/mounts")
-		if err != nil {
-			errs = append(errs, err)
-		}
-		for line := range strings.Lines(string(mounts)) {
-			if strings.Contains(line, h.dir+"/") && strings.Contains(line, "/sandboxes/") {
-				errs = append(errs, fmt.Errorf("mount is left after delete: %s", strings.TrimSpace(line)))
-			}
 		}
 		if len(errs) == 0 || time.Now().After(deadline) {
 			return errs

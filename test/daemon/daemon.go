@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,6 +71,20 @@ func Program() string {
 		}
 	}
 	return program
+}
+
+// FreeAddress returns a loopback address that was free a moment ago, for a server that
+// is restarted. Its port is below the ephemeral ports, so that no client's connection
+// takes it meanwhile.
+func FreeAddress() (string, error) {
+	for range 1000 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
+		if err != nil {
+			continue
+		}
+		return l.Addr().String(), l.Close()
+	}
+	return "", errors.New("no port from 10000 to 29999 is free")
 }
 
 // Start starts a server and returns when it accepts connections. The caller must
