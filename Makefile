@@ -183,15 +183,11 @@ bench: $(SYSTEM) $(PYTHON) build-dev ## Measure against the yardsticks of docs/p
 chaos: $(SYSTEM) build-dev ## Cut 10 000 connections at seeded random moments and compare every byte; CHAOS_FLAGS='-cuts 300 -seed 7'
 	go run ./test/chaos $(CHAOS_FLAGS)
 
-# Reserved names: calling one is an error, so that no script takes silence for
-# success.
-define later
-	@echo "make $@: $(1). It does not exist yet." >&2; exit 2
-endef
-
-.PHONY: soak
-soak: ## (later) Run mixed load for hours and watch memory, processes and descriptors
-	$(call later,will run mixed load for hours and watch what the server holds on to)
+.PHONY: load soak
+load: $(SYSTEM) build-dev ## Make mixed calls of 200 tenants for a minute, to 2 000 fake sandboxes and to 200 real ones, and compare every byte; LOAD_FLAGS='-for 10s -local 20 -seed 7'
+	go run ./test/load $(LOAD_FLAGS)
+soak: $(SYSTEM) build-dev ## Make mixed calls for an hour, kill the server on the way, and fail if memory, descriptors, processes or files grow; SOAK_FLAGS='-for 2m'
+	go run ./test/load -soak $(SOAK_FLAGS)
 
 ##@ Kubernetes and images
 
