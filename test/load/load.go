@@ -112,7 +112,7 @@ func (l *load) measure(ctx context.Context, w io.Writer) error {
 	err := note(2)
 	l.host.uses.Loops() // so that Left knows them
 	cleared := l.each(ctx, func(ctx context.Context, w *worker) error { return w.all(ctx, w.delete) })
-	if ctx.Err() == nil && l.tally.err() == nil {
+	if ctx.Err() == nil && l.tally.failed() == 0 {
 		for _, n := range l.tenants {
 			if err := n.awaitEvents(ctx, l.host.killed()); err != nil {
 				l.tally.fail(err)
@@ -124,7 +124,7 @@ func (l *load) measure(ctx context.Context, w io.Writer) error {
 	fmt.Fprintf(w, "%s: seed %d; %d sandboxes created in %.1f s, %d calls in %.1f s (%.0f per second, %d at a time), deleted in %.1f s\n",
 		l.provider, l.seed, l.sandboxes, filled.Seconds(), calls, took.Seconds(), float64(calls)/took.Seconds(), len(l.workers), cleared.Seconds())
 	fmt.Fprintf(w, "%s: %d errors; %d bytes compared, %d events; %d kills of the server, %d calls interrupted by them\n",
-		l.provider, l.tally.failures, l.tally.bytes.Load(), l.tally.events.Load(), l.host.killed(), l.tally.interrupted.Load())
+		l.provider, l.tally.failed(), l.tally.bytes.Load(), l.tally.events.Load(), l.host.killed(), l.tally.interrupted.Load())
 	fmt.Fprintf(w, "%s: resident memory of the server: %d MiB without sandboxes, %d MiB with all, %d MiB after the calls, %d MiB without again\n",
 		l.provider, memory[0]>>20, memory[1]>>20, memory[2]>>20, memory[3]>>20)
 	return err

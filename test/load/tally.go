@@ -56,6 +56,13 @@ func (t *tally) fail(err error) {
 	}
 }
 
+// failed returns how many failures there were.
+func (t *tally) failed() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.failures
+}
+
 // err returns nil if nothing failed.
 func (t *tally) err() error {
 	t.mu.Lock()
