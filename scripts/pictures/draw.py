@@ -8,7 +8,7 @@ import importlib
 import sys
 from pathlib import Path
 
-PICTURES = ("architecture", "command", "states", "protections", "bench")
+PICTURES = ("architecture", "command", "states", "protections", "bench", "load", "soak")
 
 
 def main() -> int:
