@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // WriteJSON replaces a file by the JSON of a value. Only root can read it.
@@ -47,6 +48,27 @@ func Sync(path string) error {
 	}
 	return errors.Join(f.Sync(), f.Close())
 }
+
+// Unfinished returns the files of a directory that Write has not renamed yet, by the
+// name of the file that each was to replace. Those of a killed process stay.
+func Unfinished(dir string) (map[string][]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[string][]string)
+	for _, e := range entries {
+		hidden, dotted := strings.CutPrefix(e.Name(), ".")
+		i := strings.LastIndexByte(hidden, '-')
+		if !dotted || i <= 0 || !e.Type().IsRegular() || !isNumber(hidden[i+1:]) {
+			continue
+		}
+		found[hidden[:i]] = append(found[hidden[:i]], filepath.Join(dir, e.Name()))
+	}
+	return found, nil
+}
+
+func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
 func write(path string, data []byte, mode fs.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")

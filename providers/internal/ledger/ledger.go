@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/sandgate/sandgate/providers/internal/atomicfile"
@@ -20,13 +21,51 @@ type Directory struct {
 	locks *lock.Table
 }
 
-// Open returns the documents of a directory, which it creates if it is missing.
+// extension is that of the documents' files.
+const extension = ".json"
+
+// Open returns the documents of a directory, which it creates if it is missing. It
+// deletes the files that killed servers were writing.
 func Open(dir string) (*Directory, error) {
 	locks := filepath.Join(dir, "locks")
 	if err := os.MkdirAll(locks, 0o700); err != nil {
 		return nil, err
 	}
-	return &Directory{dir: dir, locks: lock.NewTable(locks)}, nil
+	d := &Directory{dir: dir, locks: lock.NewTable(locks)}
+	if err := d.sweep(); err != nil {
+		return nil, fmt.Errorf("files that a killed server was writing: %w", err)
+	}
+	return d, nil
+}
+
+// sweep deletes unfinished files. Those of a document that another server changes now
+// stay until a later start.
+func (d *Directory) sweep() error {
+	unfinished, err := atomicfile.Unfinished(d.dir)
+	if err != nil {
+		return err
+	}
+	for file, paths := range unfinished {
+		if name, ok := strings.CutSuffix(file, extension); ok {
+			err = errors.Join(err, d.remove(name, paths))
+		}
+	}
+	return err
+}
+
+// remove deletes unfinished files of a document, unless it is being changed.
+func (d *Directory) remove(name string, paths []string) error {
+	held, err := d.locks.Try(name)
+	if err != nil || held == nil {
+		return err
+	}
+	defer held.Release(false)
+	for _, path := range paths {
+		if e := os.Remove(path); !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
 }
 
 // leaderLock is the lock that the leader holds. No document has its name.
@@ -66,7 +105,7 @@ func (d *Directory) Change(ctx context.Context, name string, change func([]byte)
 		return err
 	}
 	defer held.Release(false)
-	path := filepath.Join(d.dir, name+".json")
+	path := filepath.Join(d.dir, name+extension)
 	old, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
