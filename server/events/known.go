@@ -2,12 +2,7 @@ package events
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"hash/fnv"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
@@ -60,29 +55,13 @@ func (k known) equal(other known) bool {
 // book is the set of known sandboxes: the journal as a whole, of which the substrate
 // keeps the last events only. It is stored in parts, as checkpoints of the journal.
 type book struct {
-	change  Change
-	reader  *Reader
-	names   map[string]known
-	parts   [parts]uint64 // the Seq up to which each stored part has the journal
-	changed [parts]bool
+	change Change
+	reader *Reader
+	names  map[string]known
+	parts  [parts]*part
+	// maxPart is how many bytes of a part make it a split one.
+	maxPart int
 }
-
-const parts = 32
-
-// checkpoint is a stored part.
-type checkpoint struct {
-	Epoch     string           `json:"epoch"`
-	Seq       uint64           `json:"seq"`
-	Sandboxes map[string]known `json:"sandboxes"`
-}
-
-func partOf(name string) int {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(name)) // never fails
-	return int(h.Sum32() % parts)
-}
-
-func partName(i int) string { return fmt.Sprintf("events-known-%02d", i) }
 
 // openBook reads the checkpoints and the events since. The book must be closed.
 func openBook(ctx context.Context, j *Journal, change Change) (*book, error) {
@@ -90,22 +69,13 @@ func openBook(ctx context.Context, j *Journal, change Change) (*book, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &book{change: change, reader: reader, names: make(map[string]known)}
+	b := &book{change: change, reader: reader, names: make(map[string]known), maxPart: maxPartBytes}
 	since := reader.seq
 	for i := range parts {
-		var c checkpoint
-		err := change(ctx, partName(i), func(raw []byte) ([]byte, error) {
-			if c = (checkpoint{}); len(raw) == 0 || json.Unmarshal(raw, &c) != nil || c.Epoch != reader.epoch {
-				c = checkpoint{}
-			}
-			return nil, nil
-		})
-		if err != nil {
+		if b.parts[i], err = b.load(ctx, address{part: i}, &since); err != nil {
 			reader.Close()
 			return nil, err
 		}
-		maps.Copy(b.names, c.Sandboxes)
-		b.parts[i], since = c.Seq, min(since, c.Seq)
 	}
 	// Events that a part has already change nothing: what comes after them does too.
 	reader.seq = since
@@ -160,37 +130,10 @@ func (b *book) set(name string, k known) {
 		return
 	}
 	b.names[name] = k
-	b.changed[partOf(name)] = true
+	b.partOf(name).changed = true
 }
 
 func (b *book) remove(name string) {
 	delete(b.names, name)
-	b.changed[partOf(name)] = true
-}
-
-// save stores the parts that changed, and those that the journal may soon be too
-// short for.
-func (b *book) save(ctx context.Context) error {
-	var failed []error
-	sorted := make(map[int]map[string]known)
-	for name, k := range b.names {
-		i := partOf(name)
-		if sorted[i] == nil {
-			sorted[i] = make(map[string]known)
-		}
-		sorted[i][name] = k
-	}
-	for i := range parts {
-		if !b.changed[i] && b.parts[i]+b.reader.j.segments*segmentEvents/4 > b.reader.seq {
-			continue
-		}
-		raw, err := json.Marshal(checkpoint{Epoch: b.reader.epoch, Seq: b.reader.seq, Sandboxes: sorted[i]})
-		if err == nil {
-			err = b.change(ctx, partName(i), func([]byte) ([]byte, error) { return slices.Clone(raw), nil })
-		}
-		if failed = append(failed, err); err == nil {
-			b.parts[i], b.changed[i] = b.reader.seq, false
-		}
-	}
-	return errors.Join(failed...)
+	b.partOf(name).changed = true
 }
