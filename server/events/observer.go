@@ -19,6 +19,8 @@ const (
 	// warnBefore is how long before its end a sandbox is reported as expiring, if
 	// that is at most a quarter of its lifetime.
 	warnBefore = 5 * time.Minute
+	// warnRounds is how many rounds a short lifetime has for the warning.
+	warnRounds = 3
 	// saveInterval is the time between two checkpoints.
 	saveInterval = time.Minute
 	// sightings is how many listings in a row show a change before it is reported.
@@ -235,11 +237,25 @@ func (o *Observer) missing(ctx context.Context, found map[string]providers.Info)
 	return ends, nil
 }
 
+// warnBefore returns how long before the end of a lifetime its warning is due.
+//
+// For an idle TTL the first quarter never is: each use of a sandbox would be followed
+// by a warning. Another quarter may pass until a use is in the provider's record. So
+// half of the lifetime remains, in which a round sees it if that is an interval.
+func (o *Observer) warnBefore(lifetime time.Duration) time.Duration {
+	return max(min(warnBefore, lifetime/4), min(warnRounds*o.cfg.Interval, lifetime/4*3))
+}
+
 // expiring returns the warnings that are due.
 func (o *Observer) expiring(ctx context.Context, found map[string]providers.Info) []Event {
 	var due []Event
 	var mu sync.Mutex
 	var work sync.WaitGroup
+	warn := func(info providers.Info, reason Reason) {
+		mu.Lock()
+		defer mu.Unlock()
+		due = append(due, New(Expiring, info, reason))
+	}
 	slots := limit.New(maxQuestions)
 	begun := time.Now()
 	for _, info := range found {
@@ -252,13 +268,13 @@ func (o *Observer) expiring(ctx context.Context, found map[string]providers.Info
 		if reason == IdleTTL {
 			lifetime = info.Spec.IdleTTL
 		}
-		before := max(min(warnBefore, lifetime/4), 3*o.cfg.Interval)
+		before := o.warnBefore(lifetime)
 		if left := o.cfg.Left(info); left <= 0 || left > before {
 			continue
 		}
 		ask := reason == IdleTTL && info.State == providers.StateActive
 		if !ask {
-			due = append(due, New(Expiring, info, reason))
+			warn(info, reason)
 			continue
 		}
 		if slots.Acquire(ctx) != nil {
@@ -274,14 +290,12 @@ func (o *Observer) expiring(ctx context.Context, found map[string]providers.Info
 			defer cancel()
 			idle := true
 			err := fault.Catch(func() (err error) {
-				idle, err = o.cfg.Idle(ctx, info, max(lifetime-before, 0))
+				idle, err = o.cfg.Idle(ctx, info, lifetime-before)
 				return err
 			})
 			// An agent that does not answer does not keep its sandbox for long.
 			if idle || err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				due = append(due, New(Expiring, info, reason))
+				warn(info, reason)
 			}
 		})
 	}
