@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -244,9 +245,9 @@ func TestGetOrCreateDoesNotWaitForCreations(t *testing.T) {
 	work.Wait()
 }
 
-// Two servers on one substrate create exactly as many as a tenant may have.
-func TestQuotaHoldsOverTwoServers(t *testing.T) {
-	const limit, calls = 50, 200
+// twoServers returns servers on one substrate.
+func twoServers(t *testing.T, tenant quota.Limits) []*harness {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "sg")
 	if err != nil {
 		t.Fatal(err)
@@ -263,10 +264,17 @@ func TestQuotaHoldsOverTwoServers(t *testing.T) {
 		p := machine.Open()
 		t.Cleanup(func() { _ = p.Close() })
 		servers = append(servers, newHarness(t, func(c *Config) {
-			c.Provider, c.Quotas.Tenant.MaxSandboxes = p, limit
+			c.Provider, c.Quotas.Tenant = p, tenant
 			c.Logger = slog.New(slog.DiscardHandler)
 		}))
 	}
+	return servers
+}
+
+// Two servers on one substrate create exactly as many as a tenant may have.
+func TestQuotaHoldsOverTwoServers(t *testing.T) {
+	const limit, calls = 50, 200
+	servers := twoServers(t, quota.Limits{MaxSandboxes: limit})
 	var made, refused atomic.Int32
 	var work sync.WaitGroup
 	for i, h := range servers {
@@ -284,6 +292,34 @@ func TestQuotaHoldsOverTwoServers(t *testing.T) {
 		info, err := h.client.GetServerInfo(t.Context(), &sandboxv1.GetServerInfoRequest{})
 		if q := info.GetQuotas(); err != nil || len(q) != 1 || q[0].GetName() != "max_sandboxes" || q[0].GetScope() != "tenant" || q[0].GetUsed() != limit || q[0].GetLimit() != limit {
 			t.Errorf("%v %v", q, err)
+		}
+	}
+}
+
+// Each of two servers on one substrate admits as many streams as a quota has, whatever
+// the other one has, and reports its own: what operations.md and "config check" state.
+func TestStreamsAreCountedByEachServer(t *testing.T) {
+	const limit = 3
+	for _, h := range twoServers(t, quota.Limits{MaxStreams: limit, CommandsPerMinute: 100}) {
+		for range limit {
+			h.watch(t.Context(), &sandboxv1.WatchSandboxesRequest{})
+		}
+		beyond, err := h.client.WatchSandboxes(t.Context(), &sandboxv1.WatchSandboxesRequest{})
+		if err == nil {
+			_, err = beyond.Recv()
+		}
+		wantReason(t, err, "QUOTA_EXCEEDED")
+		if m := metadataOf(t, err); m["quota"] != "max_streams" || m["used"] != "3" || !strings.Contains(status.Convert(err).Message(), "on this server") {
+			t.Errorf("%v: %v", m, err)
+		}
+		info, err := h.client.GetServerInfo(t.Context(), &sandboxv1.GetServerInfoRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range info.GetQuotas() {
+			if want := map[string]int64{"max_streams": limit, "commands_per_minute": 0}[q.GetName()]; q.GetUsed() != want {
+				t.Errorf("%s: %d in use, want %d", q.GetName(), q.GetUsed(), want)
+			}
 		}
 	}
 }

@@ -5,6 +5,8 @@ package quota
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
@@ -88,6 +90,21 @@ func (c *Config) sandboxes() bool {
 		limited = limited || l.sandboxes()
 	}
 	return limited
+}
+
+// EachServer returns the names of the quotas in use that each server counts alone: the
+// servers of a substrate together admit as many times as much as there are servers.
+func (c *Config) EachServer() []string {
+	var names []string
+	for _, l := range append(slices.Collect(maps.Values(c.Overrides)), c.Tenant, c.Principal) {
+		for _, q := range l.list() {
+			if q.limit > 0 && (q.name == maxStreams || q.name == commandsPerMinute) {
+				names = append(names, q.name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // Check returns an error if a limit is negative.

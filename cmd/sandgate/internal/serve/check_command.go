@@ -38,7 +38,8 @@ It needs neither root nor a cluster nor the network, and changes nothing. It doe
 not look at the machine: its OCI runtime, its Docker daemon, its cluster, ports in
 use, the state directory and the variables OTEL_*. Files that the configuration
 names, such as certificates, are read; a file that only another user can read is
-reported on standard error and does not fail the check.
+reported on standard error and does not fail the check. So are quotas that each
+server counts alone.
 
 It prints "ok" and exits with 0 if the server would accept the configuration.`,
 		Args: cobra.MaximumNArgs(1),
@@ -52,7 +53,8 @@ It prints "ok" and exits with 0 if the server would accept the configuration.`,
 			c, err := load(flags, cmd.Flags().Changed)
 			var unread []string
 			if err == nil {
-				unread, err = c.derived().check(skipFiles)
+				c = c.derived()
+				unread, err = c.check(skipFiles)
 			}
 			for _, file := range unread {
 				fmt.Fprintf(cmd.ErrOrStderr(), "not checked, because this user cannot read it: %s\n", file)
@@ -63,6 +65,13 @@ It prints "ok" and exits with 0 if the server would accept the configuration.`,
 					fmt.Fprintln(cmd.ErrOrStderr(), line)
 				}
 				return errors.New(plural(len(lines), "problem") + " in the configuration")
+			}
+			quotas, err := c.Quotas.quotas()
+			if err != nil {
+				return err
+			}
+			if alone := quotas.EachServer(); len(alone) > 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "note: each server counts %s alone, so two servers allow twice as much\n", strings.Join(alone, " and "))
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "ok")
 			return nil

@@ -169,10 +169,28 @@ func TestCheckAccepts(t *testing.T) {
 				text = strings.ReplaceAll(text, "provider_options: {a: {b: 1}}", "")
 				args[0] = writeFile(t, "c.yaml", text)
 			}
-			if stdout, stderr, err := checkConfig(t, args...); err != nil || stdout != "ok\n" || stderr != "" {
+			stdout, stderr, err := checkConfig(t, args...)
+			if note := strings.Contains(stderr, "note: each server counts "); note != strings.Contains(text, "max_streams") {
+				t.Errorf("a note about quotas: %t", note)
+			}
+			if err != nil || stdout != "ok\n" || strings.Count(stderr, "\n") > 1 || stderr != "" && !strings.HasPrefix(stderr, "note: ") {
 				t.Errorf("%v, %q, %q", err, stdout, stderr)
 			}
 		})
+	}
+}
+
+// An operator learns which quotas several servers do not hold together.
+func TestCheckNamesQuotasOfEachServer(t *testing.T) {
+	for text, want := range map[string]string{
+		"quotas: {tenant: {max_sandboxes: 1, creations_per_minute: 1}}":                                 "",
+		"quotas: {principal: {max_streams: 1}}":                                                         "note: each server counts max_streams alone, so two servers allow twice as much\n",
+		"quotas: {tenant: {max_streams: 1}, overrides: [{tenant: a, quota: {commands_per_minute: 1}}]}": "note: each server counts commands_per_minute and max_streams alone, so two servers allow twice as much\n",
+		"quotas: {overrides: [{tenant: a, quota: {max_streams: -1}}]}":                                  "",
+	} {
+		if stdout, stderr, err := checkConfig(t, writeFile(t, "c.yaml", text)); err != nil || stdout != "ok\n" || stderr != want {
+			t.Errorf("%s: %v, %q, %q", text, err, stdout, stderr)
+		}
 	}
 }
 
