@@ -48,13 +48,17 @@ type Config struct {
 type Sender struct {
 	cfg     Config
 	changed chan struct{} // holds a value if the endpoints have changed
+	// client returns the HTTP client of one endpoint.
+	client func() *http.Client
 
 	mu        sync.Mutex
 	endpoints []Endpoint
 }
 
 // New returns a Sender without endpoints.
-func New(cfg Config) *Sender { return &Sender{cfg: cfg, changed: make(chan struct{}, 1)} }
+func New(cfg Config) *Sender {
+	return &Sender{cfg: cfg, changed: make(chan struct{}, 1), client: newClient}
+}
 
 // Configure replaces the endpoints, which Check must have accepted. One that stays as
 // it is goes on.
@@ -176,7 +180,7 @@ func (s *Sender) send(ctx context.Context, to Endpoint) error {
 		defer cancel()
 		_ = save(late) // Without it the next sender repeats a little more.
 	}()
-	client := newClient()
+	client := s.client()
 	defer client.CloseIdleConnections()
 	filter := events.Filter{Tenants: to.Tenants, Types: to.Types}
 	for saved := time.Now(); ; {
