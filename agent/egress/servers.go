@@ -104,7 +104,7 @@ func (s *Service) AcceptEgress(stream grpc.BidiStreamingServer[agentv1.AcceptEgr
 	return nil
 }
 
-// greet has a server take all new connections. The first message says so.
+// greet has a server take all new connections, which the first message reports.
 func (s *Service) greet(v *server) error {
 	v.mu.Lock() // so that no announcement comes before it
 	defer v.mu.Unlock()
