@@ -33,8 +33,8 @@ const (
 // start starts an agent in the background, for containers whose first process is not the
 // agent, and returns when it listens on DIR/INCARNATION.sock. If it listens already, start
 // does nothing, even if two starts run at once. start first ends an agent of an earlier
-// generation in DIR. It prints the agent's TCP address, if any: an agent that ran already
-// may have none.
+// generation in DIR. It prints a line "tcp ADDRESS" if the agent listens on TCP, and a
+// line "egress" if it has its proxy: an agent that ran already may do neither.
 func start(args []string, stdin io.Reader, stdout io.Writer) error {
 	flags := flag.NewFlagSet("start", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -44,6 +44,7 @@ func start(args []string, stdin io.Reader, stdout io.Writer) error {
 	generation := flags.Int("generation", 0, "")
 	sum := flags.String("sha256", "", "")
 	tcp := flags.String("listen-tcp", "", "")
+	egress := flags.Bool("egress", false, "")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || !filepath.IsAbs(*dir) || !plainName(*incarnation) {
 		return errors.Join(errUsage, err)
 	}
@@ -70,28 +71,34 @@ func start(args []string, stdin io.Reader, stdout io.Writer) error {
 	}
 	socket := filepath.Join(*dir, *incarnation+".sock")
 	if listening(socket) {
-		return printTCP(*dir, *incarnation, stdout)
+		return printFeatures(*dir, *incarnation, stdout)
 	}
 	if err := endPredecessor(*dir, *generation); err != nil {
 		return err
 	}
 	one := launched{
 		dir: *dir, incarnation: *incarnation, generation: *generation, workdir: *workdir, socket: socket,
-		tcp: *tcp, secret: secret,
+		tcp: *tcp, secret: secret, egress: *egress,
 	}
 	if err := one.launch(); err != nil {
 		return err
 	}
-	return printTCP(*dir, *incarnation, stdout)
+	return printFeatures(*dir, *incarnation, stdout)
 }
 
-// printTCP prints the TCP address of the agent, if any.
-func printTCP(dir, incarnation string, stdout io.Writer) error {
+// printFeatures prints what the agent was started with.
+func printFeatures(dir, incarnation string, stdout io.Writer) error {
 	n, err := readPidFile(dir)
-	if err != nil || n.tcp == "" || n.incarnation != incarnation {
+	if err != nil || n.incarnation != incarnation {
 		return err
 	}
-	_, err = fmt.Fprintln(stdout, "tcp", n.tcp)
+	if n.tcp != "" {
+		_, err = fmt.Fprintln(stdout, "tcp", n.tcp)
+	}
+	if n.egress {
+		_, egressErr := fmt.Fprintln(stdout, egressWord)
+		err = errors.Join(err, egressErr)
+	}
 	return err
 }
 
@@ -111,6 +118,7 @@ type launched struct {
 	dir, incarnation, workdir, socket string
 	generation                        int
 	tcp, secret                       string // TCP address to listen on, and its secret
+	egress                            bool   // with the proxy and the name server
 }
 
 // launch starts the agent in a session of its own, without this process's descriptors.
@@ -130,6 +138,9 @@ func (l *launched) launch() error {
 	}
 	if l.tcp != "" {
 		args = append(args, "--listen-tcp", l.tcp)
+	}
+	if l.egress {
+		args = append(args, "--egress")
 	}
 	cmd := exec.Command(self, args...)
 	if l.tcp != "" {
@@ -167,11 +178,18 @@ type pidRecord struct {
 	pid, generation int // pid 0: no agent
 	incarnation     string
 	tcp             string
+	egress          bool
 }
 
+// egressWord is the last word of the pid file of an agent with its proxy.
+const egressWord = "egress"
+
 func (l *launched) writePidFile(pid int) error {
-	text := fmt.Sprintf("%d %s %d %s\n", pid, l.incarnation, l.generation, l.tcp)
-	return os.WriteFile(pidFile(l.dir), []byte(text), 0o600)
+	text := fmt.Sprintf("%d %s %d %s", pid, l.incarnation, l.generation, l.tcp)
+	if l.egress {
+		text += " " + egressWord
+	}
+	return os.WriteFile(pidFile(l.dir), []byte(text+"\n"), 0o600)
 }
 
 func readPidFile(dir string) (pidRecord, error) {
@@ -183,8 +201,12 @@ func readPidFile(dir string) (pidRecord, error) {
 		return pidRecord{}, err
 	}
 	var n pidRecord
-	// The TCP address may be missing.
-	got, _ := fmt.Sscan(string(text), &n.pid, &n.incarnation, &n.generation, &n.tcp)
+	words := strings.Fields(string(text))
+	// What follows the generation may be missing.
+	if last := len(words) - 1; last >= 3 && words[last] == egressWord {
+		n.egress, words = true, words[:last]
+	}
+	got, _ := fmt.Sscan(strings.Join(words, " "), &n.pid, &n.incarnation, &n.generation, &n.tcp)
 	if got < 3 || n.pid <= 1 {
 		return pidRecord{}, nil
 	}

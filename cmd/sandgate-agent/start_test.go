@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -50,6 +52,59 @@ func TestStartAndStop(t *testing.T) {
 	end()
 	if running(second) || listening(filepath.Join(dir, "two.sock")) {
 		t.Error("it was stopped, and runs")
+	}
+}
+
+// Start prints what the agent was started with, also if it ran already.
+func TestStartPrintsTheAgentsProxy(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:3128")
+	if err == nil {
+		_ = listener.Close()
+	} else {
+		// Then the agent ends at once, and its start reports why.
+		if _, out, err := startedAgent(t, t.TempDir(), "taken", "--egress"); err == nil || !strings.Contains(out, "address already in use") {
+			t.Errorf("the proxy's port is taken: %v: %s", err, out)
+		}
+		return
+	}
+	for _, c := range []struct{ first, again, want string }{
+		{"--egress", "", "egress\n"}, {"", "--egress", ""},
+	} {
+		dir := t.TempDir()
+		args := func(flag string) []string { return strings.Fields(flag) }
+		pid, out, err := startedAgent(t, dir, "one", args(c.first)...)
+		t.Cleanup(func() { _ = program("stop", "--dir", dir).Run() })
+		if err != nil || out != c.want {
+			t.Errorf("start %s: %v: %q, want %q", c.first, err, out, c.want)
+		}
+		if again, out, err := startedAgent(t, dir, "one", args(c.again)...); err != nil || again != pid || out != c.want {
+			t.Errorf("start %s after %s: process %d after %d, %v: %q, want %q", c.again, c.first, again, pid, err, out, c.want)
+		}
+		if out, err := program("stop", "--dir", dir).CombinedOutput(); err != nil {
+			t.Errorf("stop: %v: %s", err, out)
+		}
+	}
+}
+
+// The pid file of an agent without a TCP address, and one of an earlier version.
+func TestReadPidFile(t *testing.T) {
+	for text, want := range map[string]pidRecord{
+		"12 one 3 \n":                {pid: 12, incarnation: "one", generation: 3},
+		"12 one 3 :8888\n":           {pid: 12, incarnation: "one", generation: 3, tcp: ":8888"},
+		"12 one 3  egress\n":         {pid: 12, incarnation: "one", generation: 3, egress: true},
+		"12 one 3 :8888 egress\n":    {pid: 12, incarnation: "one", generation: 3, tcp: ":8888", egress: true},
+		"12 egress 3\n":              {pid: 12, incarnation: "egress", generation: 3},
+		"12 one\n":                   {},
+		"1 one 3 :8888 egress\n":     {},
+		"what somebody else wrote\n": {},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(pidFile(dir), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := readPidFile(dir); err != nil || got != want {
+			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
+		}
 	}
 }
 

@@ -76,6 +76,8 @@ type Injection struct {
 	// nowhere.
 	Port   int32
 	Secret sealed.Secret
+	// Egress opens the agent's proxy and name server, for the network mode PROXY.
+	Egress bool
 }
 
 // Injected is the location of an agent in a container.
@@ -88,6 +90,8 @@ type Injected struct {
 	Sum string `json:"sum,omitempty"`
 	// Port is where the agent takes connections at the pod's address; 0: nowhere.
 	Port int32 `json:"port,omitempty"`
+	// Egress is true if the agent has its proxy.
+	Egress bool `json:"egress,omitempty"`
 }
 
 // Connect returns the command that joins its standard input and output to the
@@ -138,12 +142,22 @@ func (in *Injector) Start(ctx context.Context, run Runner, at Injected, want Inj
 		stdin = strings.NewReader(want.Secret.Text())
 	}
 	r, err := run(ctx, startCommand(at, want), stdin)
-	at.Port = 0
-	if strings.HasPrefix(string(r.Stdout), "tcp ") {
-		// An agent that ran already may have been started without.
-		at.Port = want.Port
+	return at.startedWith(r, want), started(r, err, want)
+}
+
+// startedWith sets what the agent was started with, as "start" prints it. An agent
+// that ran already may have been started with something else than wanted.
+func (i Injected) startedWith(r Result, want Injection) Injected {
+	i.Port, i.Egress = 0, false
+	for line := range strings.Lines(string(r.Stdout)) {
+		switch word, _, _ := strings.Cut(strings.TrimSpace(line), " "); word {
+		case "tcp":
+			i.Port = want.Port
+		case "egress":
+			i.Egress = true
+		}
 	}
-	return at, started(r, err, want)
+	return i
 }
 
 func startCommand(at Injected, want Injection) []string {
@@ -159,6 +173,9 @@ func startCommand(at Injected, want Injection) []string {
 	}
 	if want.Port > 0 {
 		args = append(args, "--listen-tcp", ListenAddress(want.Port))
+	}
+	if want.Egress {
+		args = append(args, "--egress")
 	}
 	return args
 }
@@ -228,7 +245,7 @@ func (in *Injector) install(ctx context.Context, with installer, run Runner, wan
 	}
 	if want.Port == 0 {
 		r, err := with.put(ctx, run, at, agent, startCommand(at, want))
-		return at, final(started(r, err, want))
+		return at.startedWith(r, want), final(started(r, err, want))
 	}
 	// The secret cannot follow the agent on the same input: the program that reads
 	// the agent may read beyond its end.

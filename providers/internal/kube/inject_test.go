@@ -216,6 +216,30 @@ func TestInjectAnotherIncarnationEndsTheFirst(t *testing.T) {
 	}
 }
 
+// The agent that runs counts, and "start" prints what it was started with.
+func TestInjectedIsWhatTheAgentWasStartedWith(t *testing.T) {
+	for _, c := range []struct {
+		stdout string
+		want   Injection
+		port   int32
+		egress bool
+	}{
+		{"", Injection{}, 0, false},
+		{"", Injection{Port: 7778, Egress: true}, 0, false},
+		{"tcp :7778\n", Injection{Port: 7778}, 7778, false},
+		{"egress\n", Injection{Egress: true}, 0, true},
+		{"tcp :7778\negress\n", Injection{Port: 7778}, 7778, true},
+	} {
+		run := func(context.Context, []string, io.Reader) (Result, error) {
+			return Result{Stdout: []byte(c.stdout)}, nil
+		}
+		got, err := (&Injector{}).Start(t.Context(), run, Injected{Program: "/agent", Dir: "/"}, c.want)
+		if err != nil || got.Port != c.port || got.Egress != c.egress {
+			t.Errorf("%q, wanted %+v: %+v, %v", c.stdout, c.want, got, err)
+		}
+	}
+}
+
 // Two servers may find the same container without an agent.
 func TestTwoServersInjectOneAgent(t *testing.T) {
 	in, container := newInjector(t)
