@@ -67,6 +67,13 @@ type agentContainer struct {
 	container string // its name
 	id        string
 	workdir   string
+	egress    bool // the agent opens its proxy
+}
+
+// suits reports whether the annotation is about an agent that runs in the container
+// and was started as the sandbox needs it.
+func (s agentContainer) suits(n agentAnnotation) bool {
+	return n.serves(s.id) && n.Workdir == s.workdir && n.Egress == s.egress
 }
 
 func (p *Provider) at(s agentContainer) kube.Container {
@@ -101,17 +108,30 @@ func (s observed) agentContainer(pod *corev1.Pod) (agentContainer, error) {
 	if c == nil || c.ContainerID == "" || c.State.Running == nil {
 		return agentContainer{}, errNotRunning
 	}
-	return agentContainer{pod: pod, container: c.Name, id: c.ContainerID, workdir: s.record.Spec.WorkingDirectory}, nil
+	spec := s.record.Spec
+	return agentContainer{
+		pod: pod, container: c.Name, id: c.ContainerID,
+		workdir: spec.WorkingDirectory, egress: spec.Network == providers.NetworkProxy,
+	}, nil
 }
 
-// agent makes sure that an agent was started in the container, and returns its
-// location. It trusts the annotation.
+// agent makes sure that an agent was started in the container as the sandbox needs
+// it, and returns its location. It trusts the annotation. An agent that was started
+// for a pool's pod may be another.
 func (p *Provider) agent(ctx context.Context, s agentContainer) (agentAnnotation, error) {
 	n := readAnnotation(s.pod)
-	if n.serves(s.id) {
+	if s.suits(n) {
 		return n, nil
 	}
-	return p.inject(ctx, s, n.generation(s.id))
+	generation := n.generation(s.id)
+	if n.serves(s.id) {
+		generation++
+	}
+	n, err := p.inject(ctx, s, generation)
+	if err == nil && !s.suits(n) { // the pool's was started meanwhile
+		n, err = p.inject(ctx, s, n.Generation+1)
+	}
+	return n, err
 }
 
 // inject installs an agent and annotates the pod. Concurrent servers agree: the
@@ -121,7 +141,7 @@ func (p *Provider) inject(ctx context.Context, s agentContainer, generation int)
 	n := agentAnnotation{Container: s.id, Generation: generation, Workdir: s.workdir}
 	want := kube.Injection{
 		Incarnation: incarnation(s.pod.UID, s.id, generation), Generation: generation, Workdir: s.workdir,
-		Container: s.container, Where: s.pod.Namespace + "/" + s.pod.Name,
+		Container: s.container, Where: s.pod.Namespace + "/" + s.pod.Name, Egress: s.egress,
 	}
 	if err := p.listen(ctx, s.pod, &want); err != nil {
 		return n, err

@@ -20,6 +20,9 @@ type Config struct {
 	// IdleGrace is how much later than its idleness would end a sandbox the
 	// cluster itself does so, for when no server is left to. Default: 1 h.
 	IdleGrace time.Duration
+	// NetworkPolicies states that the cluster's network enforces NetworkPolicy,
+	// which no API reports.
+	NetworkPolicies bool
 	// Transport is how agents are reached. Default: TransportAuto.
 	Transport Transport
 	// AgentPort is where agents listen. Default: 7778.

@@ -158,13 +158,10 @@ func (p *Provider) finish(ctx context.Context, s observed) (providers.Info, net.
 	if err != nil {
 		return providers.Info{}, nil, err
 	}
-	if n := readAnnotation(at.pod); n.serves(at.id) && n.Workdir != at.workdir {
-		// It was injected into a pool's pod with another working directory.
-		if _, err := p.inject(ctx, at, n.Generation+1); err != nil {
+	// One that is resumed was checked before. Its Info reports what has changed since.
+	if s.seen == "" {
+		if err := p.checkNetwork(ctx, s.record.Spec, at.pod); err != nil {
 			return providers.Info{}, nil, err
-		}
-		if at.pod, err = p.pod(ctx, s); err != nil || at.pod == nil {
-			return providers.Info{}, nil, errors.Join(err, errGone)
 		}
 	}
 	conn, n := early.take(s.sandbox)
@@ -173,7 +170,7 @@ func (p *Provider) finish(ctx context.Context, s observed) (providers.Info, net.
 			return providers.Info{}, nil, err
 		}
 	}
-	info := s.info(at.pod)
+	info := p.info(ctx, s, at.pod)
 	info.Incarnation, info.Transport = incarnation(at.pod.UID, at.id, n.Generation), string(kube.TransportOf(conn))
 	return info, conn, nil
 }

@@ -23,8 +23,9 @@ const (
 	labelKind     = domain + "/kind"
 	labelTenant   = domain + "/tenant"   // a hash
 	labelTemplate = domain + "/template" // a hash of Sandgate's template's name
-	labelPool     = domain + "/pool"     // a hash of the pool's name, on claims
-	labelKept     = domain + "/kept"     // on a pool that is to have started sandboxes
+	labelNetwork  = domain + "/network"
+	labelPool     = domain + "/pool" // a hash of the pool's name, on claims
+	labelKept     = domain + "/kept" // on a pool that is to have started sandboxes
 	labelPrefix   = "label." + domain + "/"
 
 	annotationRecord   = domain + "/record"
@@ -62,6 +63,7 @@ func recordLabels(kind string, spec providers.Spec) map[string]string {
 	out := map[string]string{
 		managedBy: managedByValue, labelKind: kind,
 		labelTenant: shared.Digest(spec.Tenant), labelTemplate: shared.Digest(spec.Template),
+		labelNetwork: spec.Network.String(),
 	}
 	for k, v := range spec.Labels {
 		if k, ok := callerLabel(k, v); ok {
@@ -76,6 +78,9 @@ func recordSelector(kind string, q providers.Query) string {
 	set := labels.Set{managedBy: managedByValue, labelKind: kind}
 	if q.Tenant != "" {
 		set[labelTenant] = shared.Digest(q.Tenant)
+	}
+	if q.Network == providers.NetworkProxy { // objects with another mode may be older than the label
+		set[labelNetwork] = q.Network.String()
 	}
 	for k, v := range q.Labels {
 		if k, ok := callerLabel(k, v); ok {

@@ -51,6 +51,9 @@ type templateOptions struct {
 	// wildcards of path.Match.
 	Claims    []string `json:"existing_claims"`
 	Sandboxes []string `json:"existing_sandboxes"`
+	// EgressDenied states that something which the provider cannot read, such as a
+	// policy of the network plugin's own, denies the pods all egress.
+	EgressDenied bool `json:"egress_denied"`
 }
 
 // claimTemplate asks for a volume of the sandbox's own.
@@ -201,8 +204,6 @@ func checkPortable(spec providers.Spec) error {
 		return fmt.Errorf("image: the SandboxTemplate of template %q defines it: %w", spec.Template, providers.ErrUnsupported)
 	case len(spec.Command) > 0:
 		return fmt.Errorf("command: the SandboxTemplate of template %q defines it: %w", spec.Template, providers.ErrUnsupported)
-	case spec.Network == providers.NetworkProxy:
-		return fmt.Errorf("network proxy: %w by the agentsandbox provider", providers.ErrUnsupported)
 	case spec.WorkingDirectory != "" && !path.IsAbs(spec.WorkingDirectory):
 		return fmt.Errorf("working directory %q is not absolute: %w", spec.WorkingDirectory, providers.ErrInvalid)
 	}

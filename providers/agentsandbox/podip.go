@@ -75,8 +75,11 @@ func (p *Provider) open(ctx context.Context, s agentContainer, n agentAnnotation
 }
 
 // info is what the objects of a sandbox say, with the transport of this server.
-func (p *Provider) info(s observed, pod *corev1.Pod) providers.Info {
+func (p *Provider) info(ctx context.Context, s observed, pod *corev1.Pod) providers.Info {
 	out := s.info(pod)
+	if pod != nil && out.Spec.Network == providers.NetworkProxy {
+		out.NotEnforced = append(out.NotEnforced, p.unenforced(ctx, out.Spec, pod)...)
+	}
 	if out.State == providers.StateActive {
 		out.Transport = string(p.agents.Transport(readAnnotation(pod).Port, pod.Labels[templateHashLabel]))
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	networkingv1client "k8s.io/client-go/kubernetes/typed/networking/v1"
 	"k8s.io/client-go/metadata"
 
 	"github.com/sandgate/sandgate/providers"
@@ -34,6 +35,9 @@ type Provider struct {
 	pools      kind[warmPool]
 	templates  kind[template]
 
+	networking networkingv1client.NetworkPoliciesGetter
+	policies   policyCache
+
 	leases   coordinationv1.LeasesGetter
 	executor *kube.Executor
 	agents   *kube.Agents
@@ -50,6 +54,7 @@ var (
 	_ providers.Suspender   = (*Provider)(nil)
 	_ providers.Pooler      = (*Provider)(nil)
 	_ providers.Coordinator = (*Provider)(nil)
+	_ providers.Membership  = (*Provider)(nil)
 	_ providers.EndReporter = (*Provider)(nil)
 )
 
@@ -95,6 +100,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		sandboxes:  newKind[sandbox](dyn, sandboxesResource, namespace, "Sandbox"),
 		pools:      newKind[warmPool](dyn, poolsResource, namespace, "SandboxWarmPool"),
 		templates:  newKind[template](dyn, templatesResource, namespace, "SandboxTemplate"),
+		networking: set.NetworkingV1(),
 		leases:     leases,
 		executor:   kube.NewExecutor(rest, set.CoreV1().RESTClient()),
 		injector:   &kube.Injector{Agent: config.Agent},
@@ -125,6 +131,7 @@ func (p *Provider) checkAPI(ctx context.Context) error {
 const (
 	reaperLease   = "sandgate-agentsandbox-reaper"
 	injectorLease = "sandgate-agentsandbox-injector"
+	membersLease  = "sandgate-agentsandbox-servers"
 )
 
 func (p *Provider) lease(name string) kube.Lease {
@@ -138,6 +145,11 @@ func (p *Provider) Lead(ctx context.Context, do func(context.Context)) {
 
 // Lapses implements providers.Coordinator: a lease that is not renewed ends.
 func (*Provider) Lapses() bool { return true }
+
+// Join makes this server one of those that share the namespace.
+func (p *Provider) Join(ctx context.Context, changed func(self string, live []string)) {
+	kube.Members{Leases: p.leases, Namespace: p.namespace, Name: membersLease, Log: p.log}.Join(ctx, changed)
+}
 
 var errClosed = errors.New("the provider was closed")
 
@@ -158,13 +170,13 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 	}
 	return providers.Description{
 		Name: "agentsandbox", Runtime: "agent-sandbox " + apiVersion,
-		Capabilities: []string{"volumes"},
+		Capabilities: []string{"volumes", providers.CapabilityNetworkProxy},
 		Enforcement: []providers.Enforcement{
 			operators("memory", "each SandboxTemplate's limit"),
 			operators("cpu", "each SandboxTemplate's limit"),
 			operators("processes", "the kubelet's podPidsLimit, which no API reports"),
 			operators("disk", "each SandboxTemplate's limit of ephemeral storage, by eviction"),
-			operators("network", "each SandboxTemplate's network policy, as far as the cluster's network enforces it"),
+			operators("network", "each SandboxTemplate's network policy, as far as the cluster's network enforces it; proxy needs pods whose NetworkPolicies deny all egress"),
 			operators("unprivileged", "each SandboxTemplate's security context"),
 			operators("seccomp", "each SandboxTemplate's security context"),
 			operators("kill_tree", "the agent is given no cgroup; it sweeps its descendants"),

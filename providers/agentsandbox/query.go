@@ -24,7 +24,7 @@ func (p *Provider) Get(ctx context.Context, name string) (providers.Info, error)
 	if err != nil {
 		return providers.Info{}, err
 	}
-	return p.info(s, pod), nil
+	return p.info(ctx, s, pod), nil
 }
 
 // token says where a list goes on. The cluster's own token may outlive none of
@@ -128,7 +128,7 @@ func (p *Provider) infos(ctx context.Context, all []observed) ([]providers.Info,
 			slots <- struct{}{}
 			defer func() { <-slots }()
 			pod, err := p.pod(ctx, s)
-			out[i] = p.info(s, pod)
+			out[i] = p.info(ctx, s, pod)
 			errs <- err
 		})
 	}
@@ -179,7 +179,7 @@ func (p *Provider) infosByList(ctx context.Context, all []observed, out []provid
 				return err
 			}
 		}
-		out[i] = p.info(s, pod)
+		out[i] = p.info(ctx, s, pod)
 	}
 	return nil
 }
@@ -208,7 +208,7 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 		err = p.write(ctx, s, before)
 		switch {
 		case err == nil:
-			return p.info(s, pod), nil
+			return p.info(ctx, s, pod), nil
 		case apierrors.IsConflict(err) && ctx.Err() == nil:
 			continue
 		default:

@@ -47,7 +47,7 @@ func (a *speculativeDial) begin(ctx context.Context, p *Provider, s observed, ch
 			return
 		}
 		n := readAnnotation(at.pod)
-		if !n.serves(at.id) || n.Workdir != at.workdir {
+		if !at.suits(n) {
 			return
 		}
 		conn, err := p.open(ctx, at, n)

@@ -244,6 +244,7 @@ func TestAnotherThanTheChosenOne(t *testing.T) {
 func TestNoConnectionToAnAgentForOthers(t *testing.T) {
 	for name, change := range map[string]func(*agentAnnotation){
 		"another directory": func(n *agentAnnotation) { n.Workdir = "/other" },
+		"a proxy":           func(n *agentAnnotation) { n.Egress = true },
 		"another container": func(n *agentAnnotation) { n.Container = "containerd://before" },
 		"ended":             func(n *agentAnnotation) { n.Stopped = true },
 	} {

@@ -21,7 +21,7 @@ func (p *Provider) Suspend(ctx context.Context, name string) (providers.Info, er
 	if err != nil {
 		return providers.Info{}, fmt.Errorf("suspend: %w", err)
 	}
-	info := p.info(s, pod)
+	info := p.info(ctx, s, pod)
 	switch info.State {
 	case providers.StateActive, providers.StateCreating, providers.StateSuspended:
 	default:
@@ -111,7 +111,7 @@ func (p *Provider) Resume(ctx context.Context, name string) (providers.Info, net
 	if err != nil {
 		return providers.Info{}, nil, fmt.Errorf("resume: %w", err)
 	}
-	info := p.info(s, pod)
+	info := p.info(ctx, s, pod)
 	switch info.State {
 	case providers.StateActive, providers.StateSuspended, providers.StateCreating:
 	default:

@@ -10,7 +10,7 @@ import (
 )
 
 // agentSandboxConfig configures the agentsandbox provider, which takes the cluster,
-// the namespace and the transport from kubernetesConfig.
+// the namespace, what its network enforces and the transport from kubernetesConfig.
 type agentSandboxConfig struct {
 	IdleGrace time.Duration `yaml:"idle_grace" flag:"agentsandbox-idle-grace" help:"how much later than the server the cluster itself deletes an idle sandbox, for when no server is left to do it"`
 }
@@ -30,7 +30,7 @@ func (c config) agentSandbox(logger *slog.Logger) agentsandbox.Config {
 	k := c.Kubernetes
 	return agentsandbox.Config{
 		Kubeconfig: k.Kubeconfig, Context: k.Context, Namespace: k.Namespace,
-		Agent: agentOf(c), IdleGrace: c.AgentSandbox.IdleGrace,
+		Agent: agentOf(c), IdleGrace: c.AgentSandbox.IdleGrace, NetworkPolicies: k.NetworkPolicies,
 		Transport: agentsandbox.Transport(k.Transport), AgentPort: k.AgentPort, Logger: logger,
 	}
 }

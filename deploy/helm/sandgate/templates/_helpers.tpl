@@ -95,7 +95,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - {apiGroups: [""], resources: [pods], verbs: [get, list, watch, patch, delete]}
 - {apiGroups: [""], resources: [pods/exec], verbs: [get, create]}
 - {apiGroups: [""], resources: [events], verbs: [list]}
-# Which server looks after expired sandboxes, of those that share the namespace.
+# What pods of sandboxes with network proxy may reach beside it.
+- {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [list]}
+# Which server looks after expired sandboxes, of those that share the namespace, and
+# which are alive.
 - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}
 # Sandboxes that were there before and are only wrapped; the ledger of quotas.
 - {apiGroups: [""], resources: [configmaps], verbs: [get, list, create, update, patch, delete]}
