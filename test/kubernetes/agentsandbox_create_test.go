@@ -161,7 +161,6 @@ func TestAgentSandboxClaims(t *testing.T) {
 		for what, change := range map[string]func(*providers.Spec){
 			"image":   func(s *providers.Spec) { s.Image = "x" },
 			"command": func(s *providers.Spec) { s.Command = []string{"x"} },
-			"network": func(s *providers.Spec) { s.Network = providers.NetworkProxy },
 		} {
 			spec := asSpec(`{"sandbox_template": "plain"}`)
 			change(&spec)

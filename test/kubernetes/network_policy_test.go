@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	sandgate "github.com/sandgate/sandgate/clients/go"
 	"github.com/sandgate/sandgate/providers"
 )
 
@@ -140,6 +141,50 @@ func TestNetworkPolicy(t *testing.T) {
 			t.Errorf("the server's way in: %q", got)
 		}
 	})
+}
+
+// TestAgentSandboxNetworkPolicy has the policy of a SandboxTemplate, which a sandbox
+// with the network mode PROXY needs, seen to deny all ways but the proxy.
+func TestAgentSandboxNetworkPolicy(t *testing.T) {
+	client, _ := clientset(t)
+	if os.Getenv("SANDGATE_CLUSTER") == "" {
+		t.Skip("needs a cluster whose enforcement can be turned on: run make test-kubernetes without KUBECONFIG")
+	}
+	r := newASHarness(t)
+	needPodNetwork(t, client, r.namespace)
+	r.template("denied", restricted(image(), asksAgent), denied)
+	port := contentServer(t)
+	s := proxied(r, `{"sandbox_template": "denied"}`, 0).serve(t, port)
+	box, _, err := s.client.Create(limit(t), sandgate.CreateRequest{Spec: &sandgate.Spec{Network: allowing("ok.example", port)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bystander := pod(t, client, r.namespace)
+	execIn(t, client, bystander, listener)
+	node := onNode(t, bystander.Status.PodIP)
+	comes := func(script, want string) {
+		t.Helper()
+		got := ""
+		for ctx, times := limit(t), 0; times < 2; {
+			if got, _ = sh(t, box, script); got == want {
+				times++
+				continue
+			}
+			times = 0
+			select {
+			case <-ctx.Done():
+				t.Fatalf("%s: %q, never %q", script, got, want)
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	}
+	// Nothing is denied while nothing enforces the policy, so it is what denies.
+	comes(connect(bystander.Status.PodIP, 9000), "here")
+	fetches(t, box, port)
+	enforce(t)
+	comes(connect(bystander.Status.PodIP, 9000), "closed")
+	comes(connect(node.ip, node.port), "closed")
+	fetches(t, box, port)
 }
 
 // chartEgress is the chart's policy for sandboxes with network.

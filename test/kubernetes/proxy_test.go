@@ -2,8 +2,10 @@ package kubernetes
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -20,7 +22,6 @@ import (
 	suite "github.com/sandgate/sandgate/conformance"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
-	raw "github.com/sandgate/sandgate/providers/kubernetes"
 	"github.com/sandgate/sandgate/server"
 	"github.com/sandgate/sandgate/server/listen"
 	"github.com/sandgate/sandgate/server/policy"
@@ -43,12 +44,24 @@ type proxyServer struct {
 	stop    func() error
 }
 
-func startProxyServer(t *testing.T, config raw.Config, ports ...uint32) *proxyServer {
+// proxySubstrate makes providers whose sandboxes have the network mode PROXY.
+type proxySubstrate struct {
+	open    func(t *testing.T) closingProvider
+	options json.RawMessage // the template's provider options
+	pool    int             // the template's
+}
+
+type closingProvider interface {
+	providers.Provider
+	Close() error
+}
+
+func (s proxySubstrate) serve(t *testing.T, ports ...uint32) *proxyServer {
 	t.Helper()
-	provider := openRaw(t, config)
+	provider := s.open(t)
 	srv, err := server.New(server.Config{
-		Provider: provider, Logger: config.Logger, Resolver: hereResolver{}, SpecSecret: []byte("a secret of the tests"),
-		Templates: []policy.Template{{Name: "default", Network: providers.NetworkProxy, Egress: []*sandboxv1.EgressRule{
+		Provider: provider, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Resolver: hereResolver{}, SpecSecret: []byte("a secret of the tests"),
+		Templates: []policy.Template{{Name: "default", Network: providers.NetworkProxy, ProviderOptions: s.options, Pool: s.pool, Egress: []*sandboxv1.EgressRule{
 			{Hosts: []string{"*"}, Ports: append([]uint32{80, 443}, ports...)}, {Cidrs: []string{"127.0.0.0/8"}, Ports: ports},
 		}}},
 	})
@@ -92,10 +105,17 @@ func sh(t *testing.T, s *sandgate.Sandbox, script string) (string, int32) {
 	return strings.TrimSpace(string(r.Stdout)), r.Exit.GetExitCode()
 }
 
-// TestRawProxy holds raw pods to the network mode PROXY: the group of cases, ordinary
-// programs with the proxy's variables and without, and two servers of which one ends.
+// TestRawProxy holds raw pods to the network mode PROXY.
 func TestRawProxy(t *testing.T) {
 	t.Parallel()
+	config := rawConfig(t)
+	config.AgentImage = agentImage()
+	proxySubstrate{open: func(t *testing.T) closingProvider { return openRaw(t, config) }}.hold(t)
+}
+
+// contentServer serves the text "content" on a port of this machine.
+func contentServer(t *testing.T) uint32 {
+	t.Helper()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "content") }))
 	t.Cleanup(upstream.Close)
 	_, text, _ := net.SplitHostPort(upstream.Listener.Addr().String())
@@ -103,10 +123,28 @@ func TestRawProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port, own := uint32(n), uint32(freePort(t))
-	config := rawConfig(t)
-	config.AgentImage = agentImage()
-	first := startProxyServer(t, config, port, own)
+	return uint32(n)
+}
+
+// fetching is a script that prints what a name answers at a port. It uses the proxy
+// that the environment names.
+func fetching(host string, port uint32) string {
+	return fmt.Sprintf("wget -q -O - http://%s:%d/", host, port)
+}
+
+// withoutProxy makes a script that of a program which ignores proxies.
+const withoutProxy = "unset http_proxy HTTP_PROXY; "
+
+// allowing allows one host at a port.
+func allowing(host string, port uint32) *sandgate.Network {
+	return &sandgate.Network{Allow: []*sandboxv1.EgressRule{{Hosts: []string{host}, Cidrs: []string{"127.0.0.1/32"}, Ports: []uint32{port}}}}
+}
+
+// hold runs the group of cases, ordinary programs with the proxy's variables and
+// without, and two servers of which one ends.
+func (s proxySubstrate) hold(t *testing.T) {
+	port, own := contentServer(t), uint32(freePort(t))
+	first := s.serve(t, port, own)
 
 	t.Run("cases", func(t *testing.T) {
 		program := filepath.Join(t.TempDir(), "goprogram")
@@ -139,18 +177,15 @@ func TestRawProxy(t *testing.T) {
 		}
 	})
 
-	second := startProxyServer(t, config, port, own)
-	allow := func(host string) *sandgate.Network {
-		return &sandgate.Network{Allow: []*sandboxv1.EgressRule{{Hosts: []string{host}, Cidrs: []string{"127.0.0.1/32"}, Ports: []uint32{port}}}}
-	}
+	second := s.serve(t, port, own)
+	allow := func(host string) *sandgate.Network { return allowing(host, port) }
 	box, _, err := first.client.Create(limit(t), sandgate.CreateRequest{Spec: &sandgate.Spec{Network: allow("ok.example")}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	id := box.ID()
-	fetch := func(host string) string { return fmt.Sprintf("wget -q -O - http://%s:%d/", host, port) }
-	const plain = "unset http_proxy HTTP_PROXY; "
-	for _, script := range []string{fetch("ok.example"), plain + fetch("ok.example")} {
+	fetch := func(host string) string { return fetching(host, port) }
+	for _, script := range []string{fetch("ok.example"), withoutProxy + fetch("ok.example")} {
 		if got, code := sh(t, box, script); got != "content" || code != 0 {
 			t.Errorf("%s: %q, exit code %d", script, got, code)
 		}
