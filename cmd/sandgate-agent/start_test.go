@@ -6,8 +6,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // startedAgent runs "start" and returns the pid of the agent that it left.
@@ -55,35 +58,86 @@ func TestStartAndStop(t *testing.T) {
 	}
 }
 
+// inNetwork runs do on a thread with a network namespace of its own, in which the
+// proxy's port is free. Processes that it starts are there as well.
+func inNetwork(t *testing.T, do func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, for a network namespace")
+	}
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // it ends with the goroutine: no other may have its network
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			err = loopbackUp()
+		}
+		if err == nil {
+			do()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func loopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo)
+}
+
 // Start prints what the agent was started with, also if it ran already.
 func TestStartPrintsTheAgentsProxy(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:3128")
-	if err == nil {
-		_ = listener.Close()
-	} else {
-		// Then the agent ends at once, and its start reports why.
-		if _, out, err := startedAgent(t, t.TempDir(), "taken", "--egress"); err == nil || !strings.Contains(out, "address already in use") {
-			t.Errorf("the proxy's port is taken: %v: %s", err, out)
-		}
-		return
-	}
-	for _, c := range []struct{ first, again, want string }{
-		{"--egress", "", "egress\n"}, {"", "--egress", ""},
+	for _, c := range []struct {
+		first, again []string
+		want         string
+	}{
+		{[]string{"--egress"}, nil, "egress\n"}, {nil, []string{"--egress"}, ""},
 	} {
 		dir := t.TempDir()
-		args := func(flag string) []string { return strings.Fields(flag) }
-		pid, out, err := startedAgent(t, dir, "one", args(c.first)...)
-		t.Cleanup(func() { _ = program("stop", "--dir", dir).Run() })
-		if err != nil || out != c.want {
-			t.Errorf("start %s: %v: %q, want %q", c.first, err, out, c.want)
-		}
-		if again, out, err := startedAgent(t, dir, "one", args(c.again)...); err != nil || again != pid || out != c.want {
-			t.Errorf("start %s after %s: process %d after %d, %v: %q, want %q", c.again, c.first, again, pid, err, out, c.want)
-		}
+		inNetwork(t, func() {
+			pid, out, err := startedAgent(t, dir, "one", c.first...)
+			if err != nil || out != c.want {
+				t.Errorf("start %s: %v: %q, want %q", c.first, err, out, c.want)
+			}
+			if again, out, err := startedAgent(t, dir, "one", c.again...); err != nil || again != pid || out != c.want {
+				t.Errorf("start %s after %s: process %d after %d, %v: %q, want %q", c.again, c.first, again, pid, err, out, c.want)
+			}
+			if conn, err := net.Dial("tcp", "127.0.0.1:3128"); err == nil != (c.want != "") {
+				t.Errorf("start %s: the proxy: %v", c.first, err)
+			} else if err == nil {
+				_ = conn.Close()
+			}
+		})
 		if out, err := program("stop", "--dir", dir).CombinedOutput(); err != nil {
 			t.Errorf("stop: %v: %s", err, out)
 		}
 	}
+}
+
+// An agent whose proxy cannot listen ends at once, and its start reports why.
+func TestStartReportsThatTheProxysPortIsTaken(t *testing.T) {
+	inNetwork(t, func() {
+		taken, err := net.Listen("tcp", "127.0.0.1:3128")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = taken.Close() }()
+		if _, out, err := startedAgent(t, t.TempDir(), "one", "--egress"); err == nil || !strings.Contains(out, "address already in use") {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
 }
 
 // The pid file of an agent without a TCP address, and one of an earlier version.
