@@ -50,9 +50,9 @@ func (p *Provider) networkPolicies(ctx context.Context, oldest time.Time) ([]net
 	return c.all, nil
 }
 
-// wayOut returns how a pod may send beyond itself, as far as network policies decide,
+// egressOf returns why a pod may send beyond itself, as far as network policies decide,
 // and an empty text if they deny it all egress.
-func wayOut(pod *corev1.Pod, policies []networkingv1.NetworkPolicy) string {
+func egressOf(pod *corev1.Pod, policies []networkingv1.NetworkPolicy) string {
 	if pod.Spec.HostNetwork {
 		return "it has its node's network"
 	}
@@ -93,17 +93,17 @@ func (p *Provider) checkNetwork(ctx context.Context, spec providers.Spec, pod *c
 	}
 	now := time.Now()
 	policies, err := p.networkPolicies(ctx, now.Add(-policyTrust))
-	if err != nil || wayOut(pod, policies) != "" {
+	if err != nil || egressOf(pod, policies) != "" {
 		// They may have been cured since.
 		policies, err = p.networkPolicies(ctx, now)
 	}
 	if err != nil {
 		return err
 	}
-	if way := wayOut(pod, policies); way != "" {
+	if why := egressOf(pod, policies); why != "" {
 		return fmt.Errorf(`network proxy: %w for pod %s: %s, so programs could connect around the rules
 change its SandboxTemplate, or set egress_denied in provider_options of template %q if something else denies egress:
-%s`, providers.ErrUnsupported, pod.Name, way, spec.Template, denyingPatch)
+%s`, providers.ErrUnsupported, pod.Name, why, spec.Template, denyingPatch)
 	}
 	return nil
 }
@@ -132,15 +132,15 @@ func (p *Provider) unenforced(ctx context.Context, spec providers.Spec, pod *cor
 	var out []string
 	if !egressDenied(spec) {
 		policies, err := p.networkPolicies(ctx, time.Now().Add(-policyTrust))
-		way := ""
+		why := ""
 		if err == nil {
-			way = wayOut(pod, policies)
+			why = egressOf(pod, policies)
 		}
 		switch {
 		case err != nil:
 			out = append(out, "network: whether a NetworkPolicy denies egress could not be read: "+err.Error())
-		case way != "":
-			out = append(out, "network: "+way+", so programs can connect around the rules")
+		case why != "":
+			out = append(out, "network: "+why+", so programs can connect around the rules")
 		case !p.config.NetworkPolicies:
 			out = append(out, "network: a NetworkPolicy denies egress, as far as the cluster's network enforces it")
 		}

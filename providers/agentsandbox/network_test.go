@@ -125,8 +125,8 @@ func TestThatPatchCuresTheRefusal(t *testing.T) {
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{templateHashLabel: ofTemplate}}, Spec: patched.Spec.PodTemplate.Spec}
 	made := networkPolicy("t", func(s *networkingv1.NetworkPolicySpec) { s.Egress = patched.Spec.NetworkPolicy.Egress })
-	if way := wayOut(pod, []networkingv1.NetworkPolicy{*made}); way != "" || !asksAgent(pod) || patched.Spec.NetworkPolicyManagement != "Managed" {
-		t.Errorf("%q, names: %v, %+v", way, asksAgent(pod), patched)
+	if why := egressOf(pod, []networkingv1.NetworkPolicy{*made}); why != "" || !asksAgent(pod) || patched.Spec.NetworkPolicyManagement != "Managed" {
+		t.Errorf("%q, names: %v, %+v", why, asksAgent(pod), patched)
 	}
 }
 
@@ -165,8 +165,8 @@ func TestInfoOfNetworkProxy(t *testing.T) {
 	}
 }
 
-// The policies are read once in policyTrust, unless they are in the way of a creation.
-func TestPoliciesAreReadAgainWhereTheyAreInTheWay(t *testing.T) {
+// The policies are read once in policyTrust, unless they prevent a creation.
+func TestPoliciesAreReadAgainIfTheyPreventACreation(t *testing.T) {
 	c := newCluster(t)
 	reads := 0
 	var failure error

@@ -66,9 +66,11 @@ func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page,
 		return p.due(ctx, q, t)
 	}
 	limit := max(q.Limit, 1)
-	claims, next, err := p.claims.list(ctx, metav1.ListOptions{
-		LabelSelector: recordSelector(kindSandbox, q), Limit: int64(limit), Continue: t.Continue,
-	})
+	opts := metav1.ListOptions{LabelSelector: recordSelector(kindSandbox, q), Limit: int64(limit), Continue: t.Continue}
+	if q.Network == providers.NetworkProxy && t.Continue == "" {
+		opts.ResourceVersion = kube.FromCache // every server asks again and again
+	}
+	claims, next, err := p.claims.list(ctx, opts)
 	if apierrors.IsBadRequest(err) {
 		return providers.Page{}, fmt.Errorf("list: %w: %w", err, providers.ErrTokenInvalid)
 	}
