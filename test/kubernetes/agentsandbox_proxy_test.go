@@ -94,6 +94,7 @@ func TestAgentSandboxProxyPools(t *testing.T) {
 		if _, err := s.client.Resume(limit(t), box.ID()); err != nil {
 			t.Fatal(err)
 		}
+		box = s.client.Sandbox(box.ID()) // the former handle expects the former incarnation
 		fetches(t, box, port)
 		// Rules about requests make the server end TLS; commands trust its certificate.
 		rule := &sandboxv1.EgressRule{Hosts: []string{"ok.example"}, Ports: []uint32{443}, Methods: []string{"GET"}}
