@@ -31,6 +31,7 @@ type remoteFiles struct {
 	digest   v1.Hash // of the manifest
 	sizes    map[string]int64
 	done     *atomic.Int64
+	fetches  *fetches // nil until the layers are read
 }
 
 // openRemote finds the image of a reference for this machine in a repository.
@@ -92,8 +93,15 @@ func (f *remoteFiles) open(name string) (io.ReadCloser, int64, error) {
 	if !ok {
 		return nil, 0, fmt.Errorf("the image's manifest does not have %q: %w", name, providers.ErrStartFailed)
 	}
+	if f.fetches != nil {
+		return f.fetches.open(name), size, nil
+	}
+	return f.blob(f.ctx, name), size, nil
+}
+
+func (f *remoteFiles) blob(ctx context.Context, name string) *blob {
 	digest := strings.Replace(strings.TrimPrefix(name, "blobs/"), "/", ":", 1)
-	return &blob{ctx: f.ctx, repo: f.repo, digest: digest, size: size, done: f.done}, size, nil
+	return &blob{ctx: ctx, repo: f.repo, digest: digest, size: f.sizes[name], done: f.done}
 }
 
 // Close implements fileSet.

@@ -131,6 +131,10 @@ func (s *Store) unpackTo(ctx context.Context, src *source, dir string) (*Meta, e
 	if a := config.Architecture; a != "" && a != runtime.GOARCH {
 		return nil, fmt.Errorf("the image is for %.40s, not for linux/%s: %w", config.OS+"/"+a, runtime.GOARCH, providers.ErrStartFailed)
 	}
+	if remote, ok := src.files.(*remoteFiles); ok {
+		stop := remote.fetch(dir, layers, s.admit)
+		defer stop()
+	}
 	u := newUnpacker(root)
 	u.admit = s.admit
 	if err := u.image(ctx, src.files, layers, config.RootFS.DiffIDs); err != nil {
