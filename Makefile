@@ -22,6 +22,7 @@ ISSUER := .tools/bin/.issuer.stamp
 RUNSC := .tools/bin/.runsc.stamp
 SBOM := .tools/bin/.sbom.stamp
 GENPY := .tools/python/.stamp
+UV := .tools/uv/.stamp
 GENES := tools/es/node_modules/.stamp
 SYSTEM := .tools/system.stamp
 CLUSTER := .tools/cluster/.stamp
@@ -47,7 +48,7 @@ setup-quickstart:
 	@scripts/setup-system.sh run
 
 .PHONY: setup setup-run
-setup: setup-run $(BUF) $(LINT) $(GRPCURL) $(ISSUER) $(RUNSC) $(GENPY) $(GENES) ## Install everything that the other targets need
+setup: setup-run $(BUF) $(LINT) $(GRPCURL) $(ISSUER) $(RUNSC) $(GENPY) $(UV) $(GENES) ## Install everything that the other targets need
 setup-run: $(SYSTEM) $(PYTHON) $(NODE)
 
 .PHONY: serve
@@ -127,7 +128,7 @@ test: ## Run all tests that need only this machine, with the race detector
 	@scripts/testsum.py total
 test-go: $(SYSTEM) $(RUNSC) build-dev
 	@scripts/test-go.sh go $$(go list ./... | grep -v '/test/')
-test-e2e: $(SYSTEM) $(GRPCURL) $(ISSUER) $(RUNSC) $(NODE) build-dev
+test-e2e: $(SYSTEM) $(GRPCURL) $(ISSUER) $(RUNSC) $(UV) $(NODE) build-dev
 	@scripts/test-go.sh e2e $$(go list ./test/... | grep -v '/test/kubernetes')
 test-clients: test-python test-ts
 test-python: $(SYSTEM) $(PYTHON) $(DCODE) build-dev
@@ -229,6 +230,13 @@ $(GENPY): tools/python/requirements.txt
 	@echo "installing tools/python"
 	@python3 -m venv --clear .tools/python
 	@.tools/python/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# A wheel that the test of installers serves to sandboxes.
+$(UV): tools/python/uv.txt | $(GENPY)
+	@echo "downloading $$(cat $<)"
+	@rm -rf $(@D)
+	@.tools/python/bin/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: -d $(@D) -r $<
 	@touch $@
 
 $(GENES): tools/es/package.json tools/es/package-lock.json

@@ -27,7 +27,8 @@ import (
 )
 
 // TestInstallers: an ordinary user of a default sandbox installs Python and Node packages
-// whose programs are then on PATH, and clones a repository. The indexes are this test's.
+// with pip, uv and npm, whose programs are then on PATH, and clones a repository. The
+// indexes are this test's.
 func TestInstallers(t *testing.T) {
 	upstream := packages(t)
 	port := portOf(upstream.Listener.Addr().String())
@@ -51,13 +52,19 @@ func TestInstallers(t *testing.T) {
 			{"python -m pip", "python3 -m pip list --disable-pip-version-check 2>/dev/null | grep -c ^demo", "1"},
 			// A virtual environment works as anywhere, though pip installs for the user by default.
 			{"venv", "python3 -m venv --without-pip v && v/bin/python -c 'import sys; print(sys.prefix != sys.base_prefix)'", "True"},
+			{"uv", "pip install -q --disable-pip-version-check --no-cache-dir --retries 0 --trusted-host " + c.host + " -i " + base + "/simple/ uv && uv --version | cut -d' ' -f1", "uv"},
+			{"uv venv, pip", "uv venv -q e && uv pip install -p e/bin/python demo 2>log && e/bin/demo-py && ! grep warning log", "python " + c.network},
+			{"uv run", "uv run -q --no-project --with demo demo-py", "python " + c.network},
+			{"uv project", "uv init -q p && cd p && uv add -q demo && uv run -q demo-py", "python " + c.network},
+			// It replaces what pip has installed.
+			{"uv tool", "uv tool install -q --force demo && demo-py", "python " + c.network},
 			{"npm", "npm install -g --silent --no-audit --no-fund --fetch-retries=0 --registry " + base + "/npm/ demo && demo-js", "node " + c.network},
 			{"npm ls", "npm ls -g --depth=0 | grep -c demo@1.0.0", "1"},
 			{"npm's global configuration", "npm config get globalconfig", globalConfig(t)},
 			{"git", "git clone -q " + base + "/git/repo.git && cat repo/file", "cloned"},
 			{"root file system", "touch /usr/x 2>/dev/null || echo read-only", "read-only"},
 		} {
-			script := "export NETWORK=" + c.network + "; " + step.script
+			script := "export NETWORK=" + c.network + " UV_DEFAULT_INDEX=" + base + "/simple/; " + step.script
 			if got, code := sh(t, box, script); code != 0 || got != step.want {
 				t.Errorf("%s, %s: exit code %d, %q instead of %q", c.network, step.name, code, got, step.want)
 			}
@@ -99,6 +106,11 @@ func packages(t *testing.T) *httptest.Server {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	wheels, err := filepath.Glob("../../.tools/uv/uv-*.whl")
+	if err != nil || len(wheels) != 1 {
+		t.Fatalf("make setup installs one wheel of uv; there are %q, %v", wheels, err)
+	}
+	uv := wheels[0]
 	programs, err := exec.Command("git", "--exec-path").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -112,6 +124,10 @@ func packages(t *testing.T) *httptest.Server {
 		fmt.Fprint(w, `<html><body><a href="/files/demo-1.0-py3-none-any.whl">demo-1.0-py3-none-any.whl</a></body></html>`)
 	})
 	mux.HandleFunc("/files/demo-1.0-py3-none-any.whl", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(python) })
+	mux.HandleFunc("/simple/uv/", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `<html><body><a href="/wheels/%[1]s">%[1]s</a></body></html>`, filepath.Base(uv))
+	})
+	mux.Handle("/wheels/", http.StripPrefix("/wheels/", http.FileServer(http.Dir(filepath.Dir(uv)))))
 	mux.HandleFunc("/npm/demo", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"name": "demo", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": {"name": "demo", "version": "1.0.0",

@@ -5,7 +5,7 @@ import (
 	"path"
 )
 
-// installers returns the environment in which pip and npm install for the user: the
+// installers returns the environment in which pip, npm and uv install for the user: the
 // system directories are read-only. Programs that they install are on PATH.
 func installers(home, systemPath string) map[string]string {
 	own := path.Join(home, ".local")
@@ -17,6 +17,9 @@ func installers(home, systemPath string) map[string]string {
 		// usual, which PIP_USER would forbid.
 		"PIP_BREAK_SYSTEM_PACKAGES": "1",
 		"NPM_CONFIG_PREFIX":         own,
+		// uv's cache is in the home, which is another mount than the workspace: it cannot
+		// link files there, and warns about each install that copies them instead.
+		"UV_LINK_MODE": "copy",
 	}
 	// npm looks for its global configuration below its prefix, which has moved.
 	for _, prefix := range []string{"/usr/local", "/usr"} {
