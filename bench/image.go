@@ -10,6 +10,7 @@ import (
 	"io"
 	"log"
 	"math/rand/v2"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -31,8 +32,8 @@ import (
 )
 
 // imageRows compares a creation that pulls an image with `ctr image pull` of the same
-// from the same registry, and creations with the image that is kept then with those
-// that have none.
+// from the same registry, also from one that limits the rate of each connection, and
+// creations with the image that is kept then with those that have none.
 func imageRows(ctx context.Context, b *bench) ([]report.Figure, error) {
 	for _, program := range []string{"containerd", "ctr", "busybox"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -44,41 +45,86 @@ func imageRows(ctx context.Context, b *bench) ([]report.Figure, error) {
 		return nil, err
 	}
 	defer engine.stop()
-	content := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	defer content.Close()
-	host := strings.TrimPrefix(content.URL, "http://")
+	store := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	fast, slow := httptest.NewServer(store), httptest.NewServer(limit(store))
+	defer fast.Close()
+	defer slow.Close()
 	size := b.size(500 << 20)
-	images, err := pushImages(host, size, b.count(3))
+	images, err := pushImages(host(fast), size, 2*b.count(3))
 	if err != nil {
 		return nil, err
 	}
-	var ours, theirs report.Samples
-	for i, image := range images {
-		id := fmt.Sprintf("bench-pull-%d", i)
-		start := time.Now()
-		remove, err := b.sandboxWith(ctx, id, &sandboxv1.SandboxSpec{Image: image})
-		if err != nil {
-			return nil, err
-		}
-		ours = append(ours, time.Since(start))
-		remove()
-		took, err := engine.ctr(ctx, "image", "pull", "--plain-http", image)
-		if err != nil {
-			return nil, err
-		}
-		theirs = append(theirs, took)
-		if _, err := engine.ctr(ctx, "image", "rm", "--sync", image); err != nil {
-			return nil, err
-		}
+	half := len(images) / 2
+	ours, theirs, err := pullImages(ctx, b, engine, images[:half])
+	if err != nil {
+		return nil, err
+	}
+	limited := make([]string, 0, half)
+	for _, image := range images[half:] {
+		limited = append(limited, strings.Replace(image, host(fast), host(slow), 1))
+	}
+	oursLimited, theirsLimited, err := pullImages(ctx, b, engine, limited)
+	if err != nil {
+		return nil, err
 	}
 	with, without, err := imageCreations(ctx, b, images[0])
 	if err != nil {
 		return nil, err
 	}
+	what := fmt.Sprintf("image: first create with one of %d MiB", size>>20)
 	return []report.Figure{
-		report.Latency(fmt.Sprintf("image: first create with one of %d MiB | ctr image pull", size>>20), ours, theirs, 0.5, report.AtMost(1.5), report.AtMost(1)),
+		report.Latency(what+" | ctr image pull", ours, theirs, 0.5, report.AtMost(1.5), report.AtMost(1)),
+		report.Latency(fmt.Sprintf("%s, %.0f MB/s a connection | ctr", what, connectionRate/1e6), oursLimited, theirsLimited, 0.5, report.AtMost(1.5), report.AtMost(1)),
 		report.Latency("image: create → first command with a kept one | without an image", with, without, 0.5, report.AtMost(1.2), report.AtMost(1)),
 	}, nil
+}
+
+func host(s *httptest.Server) string { return strings.TrimPrefix(s.URL, "http://") }
+
+// connectionRate is what the slow registry sends over one connection, in bytes a second.
+const connectionRate = 20e6
+
+// limit sends each answer at connectionRate, as registries on the internet do.
+func limit(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(&limitedWriter{ResponseWriter: w, began: time.Now()}, r)
+	})
+}
+
+type limitedWriter struct {
+	http.ResponseWriter
+	began time.Time
+	sent  int
+}
+
+func (w *limitedWriter) Write(p []byte) (int, error) {
+	time.Sleep(time.Until(w.began.Add(time.Duration(float64(w.sent) / connectionRate * float64(time.Second)))))
+	n, err := w.ResponseWriter.Write(p)
+	w.sent += n
+	return n, err
+}
+
+// pullImages pulls each image on both sides, in turns.
+func pullImages(ctx context.Context, b *bench, engine *containerd, images []string) (ours, theirs report.Samples, err error) {
+	for i, image := range images {
+		id := fmt.Sprintf("bench-pull-%d", i)
+		start := time.Now()
+		remove, err := b.sandboxWith(ctx, id, &sandboxv1.SandboxSpec{Image: image})
+		if err != nil {
+			return nil, nil, err
+		}
+		ours = append(ours, time.Since(start))
+		remove()
+		took, err := engine.ctr(ctx, "image", "pull", "--plain-http", image)
+		if err != nil {
+			return nil, nil, err
+		}
+		theirs = append(theirs, took)
+		if _, err := engine.ctr(ctx, "image", "rm", "--sync", image); err != nil {
+			return nil, nil, err
+		}
+	}
+	return ours, theirs, nil
 }
 
 // imageCreations measures both in turns.
