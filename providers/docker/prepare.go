@@ -143,12 +143,9 @@ func (p *Provider) makePrepared(ctx context.Context, base baseImage, u user, tag
 	name := helperPrefix + shared.Random()
 	run, cancel := finish(ctx)
 	defer cancel()
+	config := &container.Config{Image: base.id, Entrypoint: []string{agentPath}, Labels: map[string]string{agentLabel: digest}}
 	_, err = p.docker.ContainerCreate(run, client.ContainerCreateOptions{
-		Name: name,
-		Config: &container.Config{
-			Image: base.id, Entrypoint: []string{agentPath}, Labels: map[string]string{agentLabel: digest},
-		},
-		HostConfig: &container.HostConfig{NetworkMode: "none"},
+		Name: name, Config: config, HostConfig: &container.HostConfig{NetworkMode: "none"},
 	})
 	if err != nil {
 		return "", err
@@ -160,7 +157,8 @@ func (p *Provider) makePrepared(ctx context.Context, base baseImage, u user, tag
 	if _, err := p.docker.CopyToContainer(run, name, client.CopyToContainerOptions{DestinationPath: "/", Content: layer}); err != nil {
 		return "", err
 	}
-	made, err := p.docker.ContainerCommit(run, name, client.ContainerCommitOptions{Reference: tag, NoPause: true, Comment: "made by sandgate"})
+	// Podman does not commit without a configuration.
+	made, err := p.docker.ContainerCommit(run, name, client.ContainerCommitOptions{Reference: tag, NoPause: true, Comment: "made by sandgate", Config: config})
 	return made.ID, err
 }
 
@@ -224,7 +222,8 @@ const helperAge = time.Hour
 
 // removeOldHelpers removes what crashed servers have left while they prepared images.
 func (p *Provider) removeOldHelpers(ctx context.Context) {
-	list, err := p.docker.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("name", "^/"+helperPrefix)})
+	// Podman's names have no slash.
+	list, err := p.docker.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("name", "^/?"+helperPrefix)})
 	for _, c := range list.Items {
 		if time.Since(time.Unix(c.Created, 0)) > helperAge {
 			_, removal := p.docker.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{RemoveVolumes: true})

@@ -69,18 +69,58 @@ func (p *Provider) createContainer(ctx context.Context, pl *plan) error {
 	run, cancel := finish(ctx)
 	defer cancel()
 	_, err := p.docker.ContainerCreate(run, pl.container())
-	if errdefs.IsConflict(err) {
+	// Podman reports a name that is taken as an internal error.
+	if errdefs.IsConflict(err) || errdefs.IsInternal(err) {
 		found, inspectErr := p.docker.ContainerInspect(run, pl.rec.Container, client.ContainerInspectOptions{})
-		if inspectErr == nil && (found.Container.Config == nil || found.Container.Config.Labels[serverLabel] != p.id) {
+		switch {
+		case inspectErr == nil && (found.Container.Config == nil || found.Container.Config.Labels[serverLabel] != p.id):
 			return fmt.Errorf("the Docker daemon has a container %s that is not of this server's state directory %s: use the state directory of the server that made it, or remove it with \"docker rm --force %s\": %w",
 				pl.rec.Container, p.config.StateDir, pl.rec.Container, providers.ErrExists)
-		}
-		if err = p.removeContainer(run, pl.rec.Container); err == nil {
-			_, err = p.docker.ContainerCreate(run, pl.container())
+		case inspectErr == nil || errdefs.IsConflict(err):
+			err = p.replaceContainer(run, pl)
 		}
 	}
 	if err != nil {
 		return p.daemonError(ctx, "create the container", err)
+	}
+	return p.checkCreated(run, pl)
+}
+
+// replaceContainer removes the old container only when the new one is there: of a
+// suspended sandbox it has values that are nowhere else.
+func (p *Provider) replaceContainer(ctx context.Context, pl *plan) error {
+	c := pl.container()
+	c.Name = helperPrefix + shared.Random()
+	made, err := p.docker.ContainerCreate(ctx, c)
+	if err != nil {
+		return err
+	}
+	if err = p.removeContainer(ctx, pl.rec.Container); err == nil {
+		_, err = p.docker.ContainerRename(ctx, made.ID, client.ContainerRenameOptions{NewName: pl.rec.Container})
+	}
+	if err != nil {
+		_, removal := p.docker.ContainerRemove(ctx, made.ID, client.ContainerRemoveOptions{Force: true})
+		err = errors.Join(err, removal)
+	}
+	return err
+}
+
+// checkCreated returns an error if the daemon has left out a runtime or GPUs, as Podman
+// does. A sandbox must not run with less isolation than its template says.
+func (p *Provider) checkCreated(ctx context.Context, pl *plan) error {
+	if pl.options.Runtime == "" && pl.options.GPUs == 0 {
+		return nil
+	}
+	found, err := p.docker.ContainerInspect(ctx, pl.rec.Container, client.ContainerInspectOptions{})
+	if err != nil {
+		return p.daemonError(ctx, "inspect the new container", err)
+	}
+	h := found.Container.HostConfig
+	switch {
+	case h == nil || pl.options.Runtime != "" && h.Runtime != pl.options.Runtime:
+		return fmt.Errorf("the template's runtime %q: the daemon ignores the runtime of a container, as Podman does; make it the daemon's default, and leave it out of the template: %w", pl.options.Runtime, providers.ErrUnsupported)
+	case pl.options.GPUs != 0 && len(h.DeviceRequests) == 0:
+		return fmt.Errorf("the template's gpus: the daemon ignores requests for GPUs, as Podman does: %w", providers.ErrUnsupported)
 	}
 	return nil
 }
