@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -143,17 +142,7 @@ func (f *faulty) Dial(ctx context.Context, name string) (net.Conn, error) {
 // one creation at a time: whatever a fault leaves behind is in the way.
 func faultyServer(t *testing.T) (*faulty, sandboxv1.SandboxServiceClient) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	machine := fake.NewMachine(dir, fake.Config{})
-	t.Cleanup(func() {
-		if err := machine.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	machine, dir := newMachine(t)
 	f := &faulty{Provider: machine.Open()}
 	t.Cleanup(func() {
 		if err := f.Close(); err != nil {

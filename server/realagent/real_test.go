@@ -27,20 +27,27 @@ import (
 	"github.com/sandgate/sandgate/server/listen"
 )
 
-// real serves sandboxes with real agents on a unix socket.
-func real(t testing.TB, wrap ...func(providers.Provider) providers.Provider) sandboxv1.SandboxServiceClient {
+// newMachine returns a machine of the fake provider in a directory of its own.
+func newMachine(t testing.TB) (machine *fake.Machine, dir string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sg")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	machine := fake.NewMachine(dir, fake.Config{})
+	machine = fake.NewMachine(dir, fake.Config{})
 	t.Cleanup(func() {
 		if err := machine.Close(); err != nil {
 			t.Error(err)
 		}
 	})
+	return machine, dir
+}
+
+// real serves sandboxes with real agents on a unix socket.
+func real(t testing.TB, wrap ...func(providers.Provider) providers.Provider) sandboxv1.SandboxServiceClient {
+	t.Helper()
+	machine, dir := newMachine(t)
 	var provider providers.Provider = machine.Open()
 	for _, w := range wrap {
 		provider = w(provider)

@@ -62,14 +62,9 @@ type report struct {
 	Host, Origin, Authorization, Sent string
 }
 
-// A browser opens the URL of a Vite server in a sandbox before the server runs, and
-// follows edits over its WebSocket.
-func TestPreviewInChromium(t *testing.T) {
-	need(t)
-	chromium, err := exec.LookPath("chromium-headless-shell")
-	if err != nil {
-		t.Skip("needs chromium-headless-shell")
-	}
+// servePreviews serves with URLs of ports and files until the test ends.
+func servePreviews(t *testing.T) *server {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "sandgate-e2e-")
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +78,18 @@ func TestPreviewInChromium(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return s
+}
+
+// A browser opens the URL of a Vite server in a sandbox before the server runs, and
+// follows edits over its WebSocket.
+func TestPreviewInChromium(t *testing.T) {
+	need(t)
+	chromium, err := exec.LookPath("chromium-headless-shell")
+	if err != nil {
+		t.Skip("needs chromium-headless-shell")
+	}
+	s := servePreviews(t)
 	id := s.create(t)
 	target := s.must(t, "url", id, "5173")
 	browse(t, chromium, target)
@@ -231,19 +238,7 @@ func addTree(w *tar.Writer, name string) error {
 // Files move by URL with curl alone.
 func TestFileURLs(t *testing.T) {
 	need(t)
-	dir, err := os.MkdirTemp("", "sandgate-e2e-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := serve(dir, "--preview-listen", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := servePreviews(t)
 	if !regexp.MustCompile(`URLs at http://\*\.localhost:\d+`).MatchString(s.log.String()) {
 		t.Fatal(s.log.String())
 	}
