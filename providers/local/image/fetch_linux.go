@@ -58,7 +58,7 @@ func (f *fetches) open(name string) io.ReadCloser {
 	f.waiting = slices.DeleteFunc(f.waiting, func(w string) bool { return w == name })
 	f.running++
 	f.advance()
-	return &turn{blob: f.files.blob(f.ctx, name), fetches: f}
+	return &directLayer{blob: f.files.blob(f.ctx, name), fetches: f}
 }
 
 // advance starts fetches while fewer than maxFetches run. Needs mu.
@@ -102,16 +102,16 @@ func (f *fetches) end() {
 	}
 }
 
-// turn is a layer that is read while it arrives.
-type turn struct {
+// directLayer is a layer that is read from the registry in its turn.
+type directLayer struct {
 	*blob
 	fetches *fetches
 }
 
 // Close implements io.Closer.
-func (t *turn) Close() error {
-	defer t.fetches.ended()
-	return t.blob.Close()
+func (l *directLayer) Close() error {
+	defer l.fetches.ended()
+	return l.blob.Close()
 }
 
 // spool is a layer in a file. Its reader follows what is written.
