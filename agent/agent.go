@@ -20,6 +20,7 @@ import (
 	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/files"
 	"github.com/sandgate/sandgate/agent/network"
+	"github.com/sandgate/sandgate/agent/payload"
 	"github.com/sandgate/sandgate/agent/process"
 	"github.com/sandgate/sandgate/agent/protocol"
 	"github.com/sandgate/sandgate/agent/spawn"
@@ -160,7 +161,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	recovery := fault.Recovery{Log: cfg.Log}
 	a.server = grpc.NewServer(
-		grpc.ForceServerCodecV2(codec{}),
+		grpc.ForceServerCodecV2(payload.Codec{}),
 		grpc.MaxRecvMsgSize(protocol.Received(protocol.MaxMessage)),
 		grpc.MaxHeaderListSize(protocol.MaxHeaderList),
 		grpc.ConnectionTimeout(connectTimeout),

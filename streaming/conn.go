@@ -15,9 +15,10 @@ type Messages interface {
 	Send(data []byte) error
 	// SendEOF ends this end's direction.
 	SendEOF() error
-	// Receive returns the next data, which stays valid. It returns io.EOF when the
-	// other end has ended its direction, and any other error after a reset.
-	Receive() ([]byte, error)
+	// Receive returns the next data in parts that are not empty and stay valid until
+	// the next call. It returns io.EOF when the other end has ended its direction, and
+	// any other error after a reset.
+	Receive() ([][]byte, error)
 	// Reset ends the stream. It may be called at any time, and makes the other
 	// methods return.
 	Reset()
@@ -34,7 +35,7 @@ type Conn struct {
 	done     chan struct{}
 
 	reading sync.Mutex
-	rest    []byte // of the last message
+	rest    net.Buffers // of the last message
 	readErr error
 
 	sending sync.Mutex
@@ -46,7 +47,10 @@ type Conn struct {
 	closed   bool
 }
 
-var _ net.Conn = (*Conn)(nil)
+var (
+	_ net.Conn    = (*Conn)(nil)
+	_ io.WriterTo = (*Conn)(nil)
+)
 
 // NewConn returns the connection that m carries.
 func NewConn(m Messages) *Conn { return &Conn{messages: m, done: make(chan struct{})} }
@@ -56,17 +60,50 @@ func NewConn(m Messages) *Conn { return &Conn{messages: m, done: make(chan struc
 func (c *Conn) Read(p []byte) (int, error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
+	if err := c.next(); err != nil {
+		return 0, err
+	}
+	n, _ := c.rest.Read(p) // It has an error when nothing is left.
+	return n, nil
+}
+
+// WriteTo implements io.WriterTo. It writes each message without a copy, and with one
+// system call if w is a connection of package net.
+func (c *Conn) WriteTo(w io.Writer) (int64, error) {
+	for written := int64(0); ; {
+		n, ended, err := c.writeNext(w)
+		written += n
+		if ended || err != nil {
+			return written, err
+		}
+	}
+}
+
+// writeNext writes what is left of one message.
+func (c *Conn) writeNext(w io.Writer) (n int64, ended bool, err error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	switch err := c.next(); {
+	case errors.Is(err, io.EOF):
+		return 0, true, nil
+	case err != nil:
+		return 0, false, err
+	}
+	n, err = c.rest.WriteTo(w)
+	return n, false, err
+}
+
+// next waits until there is something to read. The caller holds reading.
+func (c *Conn) next() error {
 	for len(c.rest) == 0 {
 		if c.readErr != nil {
-			return 0, c.readErr
+			return c.readErr
 		}
 		if c.rest, c.readErr = c.messages.Receive(); errors.Is(c.readErr, io.EOF) {
 			c.mark(&c.received)
 		}
 	}
-	n := copy(p, c.rest)
-	c.rest = c.rest[n:]
-	return n, nil
+	return nil
 }
 
 // Write implements net.Conn. It waits while the other end does not read.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 
@@ -16,11 +17,12 @@ type pipeEnd struct {
 	in, out chan []byte // nil: the end of the direction
 	broken  chan struct{}
 	once    *sync.Once
+	last    []byte // what Receive returned
 }
 
 func newPipe() (*Conn, *Conn) {
 	a, b, broken, once := make(chan []byte), make(chan []byte), make(chan struct{}), &sync.Once{}
-	return NewConn(&pipeEnd{a, b, broken, once}), NewConn(&pipeEnd{b, a, broken, once})
+	return NewConn(&pipeEnd{in: a, out: b, broken: broken, once: once}), NewConn(&pipeEnd{in: b, out: a, broken: broken, once: once})
 }
 
 var errReset = errors.New("reset")
@@ -43,13 +45,18 @@ func (p *pipeEnd) send(m []byte) error {
 	}
 }
 
-func (p *pipeEnd) Receive() ([]byte, error) {
+// Receive returns a message in two parts, and overwrites the one before.
+func (p *pipeEnd) Receive() ([][]byte, error) {
+	for i := range p.last {
+		p.last[i] = 0xff
+	}
 	select {
 	case m := <-p.in:
 		if m == nil {
 			return nil, io.EOF
 		}
-		return m, nil
+		p.last = m
+		return slices.DeleteFunc([][]byte{m[:len(m)/2], m[len(m)/2:]}, func(part []byte) bool { return len(part) == 0 }), nil
 	case <-p.broken:
 		return nil, errReset
 	}
@@ -81,8 +88,17 @@ func TestConnCarriesBothDirections(t *testing.T) {
 					t.Error(err)
 				}
 			})
+			byWriteTo := rapid.Bool().Draw(t, d.name+" by WriteTo")
 			wg.Go(func() {
-				got, err := io.ReadAll(d.to)
+				var got []byte
+				var err error
+				if byWriteTo {
+					var all bytes.Buffer
+					_, err = d.to.WriteTo(&all)
+					got = all.Bytes()
+				} else {
+					got, err = io.ReadAll(d.to)
+				}
 				if err != nil || !bytes.Equal(got, bytes.Join(chunks, nil)) {
 					t.Errorf("%s: read %d bytes, want %d: %v", d.name, len(got), len(bytes.Join(chunks, nil)), err)
 				}

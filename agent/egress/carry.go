@@ -8,8 +8,10 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 
 	"github.com/sandgate/sandgate/agent/fault"
+	"github.com/sandgate/sandgate/agent/payload"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/streaming"
@@ -45,6 +47,7 @@ func (s *Service) CarryEgress(stream carryStream) error {
 // messages is the agent's end of a CarryEgress stream.
 type messages struct {
 	stream carryStream
+	held   payload.Payload // what Receive returned last
 	once   sync.Once
 	ended  chan struct{} // closed by Reset
 }
@@ -63,15 +66,23 @@ func (m *messages) SendEOF() error {
 	return m.stream.Send(&agentv1.CarryEgressResponse{Payload: &agentv1.CarryEgressResponse_Eof{Eof: &agentv1.EgressEof{}}})
 }
 
-func (m *messages) Receive() ([]byte, error) {
-	r, err := m.stream.Recv()
-	if err != nil {
+func (m *messages) Receive() ([][]byte, error) {
+	m.held.Release()
+	r := incoming{CarryEgressRequest: &agentv1.CarryEgressRequest{}}
+	if err := m.stream.RecvMsg(&r); err != nil {
 		// The end of the stream is no regular end of the connection.
 		return nil, errors.Join(net.ErrClosed, err)
 	}
+	if r.data.Size > 0 {
+		m.held = r.data
+		return m.held.Parts, nil
+	}
 	switch p := r.GetPayload().(type) {
 	case *agentv1.CarryEgressRequest_Data:
-		return p.Data, nil
+		if len(p.Data) == 0 {
+			return nil, nil
+		}
+		return [][]byte{p.Data}, nil
 	case *agentv1.CarryEgressRequest_Eof:
 		return nil, io.EOF
 	}
@@ -79,18 +90,32 @@ func (m *messages) Receive() ([]byte, error) {
 	return nil, errBrokenStream
 }
 
+// incoming is a CarryEgressRequest whose data stays in the buffers that gRPC received.
+type incoming struct {
+	*agentv1.CarryEgressRequest
+	data payload.Payload
+}
+
+// UnmarshalBuffers decodes a message of data only. It returns false for any other,
+// which must be decoded as protobuf.
+func (m *incoming) UnmarshalBuffers(data mem.BufferSlice) (ok bool) {
+	m.data, ok = payload.Parse(data)
+	return ok
+}
+
 func (m *messages) Reset() { m.once.Do(func() { close(m.ended) }) }
 
 // relay copies both ways until both directions have ended or one has failed.
 // early is what was read from the program before.
-func (s *Service) relay(program net.Conn, early io.Reader, remote *streaming.Conn) {
+func (s *Service) relay(program *net.TCPConn, early io.Reader, remote *streaming.Conn) {
 	defer func() { _ = remote.Close() }()
 	done := make(chan bool, 2)
 	s.work.Go(func() {
 		done <- copyOne(remote, early)
 	})
 	s.work.Go(func() {
-		done <- copyOne(program, remote)
+		_, err := remote.WriteTo(program)
+		done <- err == nil && program.CloseWrite() == nil
 	})
 	for range 2 {
 		if !<-done {
@@ -100,18 +125,17 @@ func (s *Service) relay(program net.Conn, early io.Reader, remote *streaming.Con
 	}
 }
 
-// buffers hold the bytes on their way between a program and the server.
+// buffers hold the bytes on their way from a program to the server.
 var buffers = sync.Pool{New: func() any { return new([streaming.MaxConnChunk]byte) }}
 
-// copyOne copies one direction and passes its end on. It reports false if the
+// copyOne copies what a program sends and passes its end on. It reports false if the
 // direction has failed.
-func copyOne(to io.Writer, from io.Reader) bool {
+func copyOne(remote *streaming.Conn, from io.Reader) bool {
 	buffer := buffers.Get().(*[streaming.MaxConnChunk]byte)
 	defer buffers.Put(buffer)
-	// Without ReadFrom and WriteTo, which would allocate buffers of their own.
-	if _, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, buffer[:]); err != nil {
+	// Without WriteTo, which would allocate a buffer of its own.
+	if _, err := io.CopyBuffer(remote, struct{ io.Reader }{from}, buffer[:]); err != nil {
 		return false
 	}
-	half, ok := to.(interface{ CloseWrite() error })
-	return ok && half.CloseWrite() == nil
+	return remote.CloseWrite() == nil
 }

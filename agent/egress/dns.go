@@ -35,7 +35,7 @@ func (s *Service) listenDNS() error {
 		return errStopped
 	}
 	s.work.Go(func() { s.serveUDP(conn) })
-	if _, err := s.listen("tcp4", s.cfg.NameServer, s.serveTCP); err != nil {
+	if _, err := s.listen(s.cfg.NameServer, s.serveTCP); err != nil {
 		return fmt.Errorf("the sandbox's name server: %w", err)
 	}
 	return nil
@@ -71,7 +71,7 @@ func (s *Service) serveUDP(conn net.PacketConn) {
 }
 
 // serveTCP answers the queries of one TCP connection, one after the other.
-func (s *Service) serveTCP(conn net.Conn) {
+func (s *Service) serveTCP(conn *net.TCPConn) {
 	for {
 		_ = conn.SetDeadline(time.Now().Add(setupTime))
 		var size [2]byte

@@ -122,10 +122,10 @@ func (s *Service) Env() []string {
 	return env
 }
 
-// listen opens a listener and serves its connections, each in a goroutine of its
-// own, until Close.
-func (s *Service) listen(network, address string, serve func(net.Conn)) (io.Closer, error) {
-	l, err := (&net.ListenConfig{}).Listen(s.ctx, network, address)
+// listen opens a listener for TCP and serves its connections, each in a goroutine of
+// its own, until Close.
+func (s *Service) listen(address string, serve func(*net.TCPConn)) (io.Closer, error) {
+	l, err := (&net.ListenConfig{}).Listen(s.ctx, "tcp4", address)
 	if err != nil {
 		return nil, err
 	}
@@ -146,14 +146,14 @@ func (s *Service) listen(network, address string, serve func(net.Conn)) (io.Clos
 				}
 				continue
 			}
-			s.accept(conn, serve)
+			s.accept(conn.(*net.TCPConn), serve)
 		}
 	})
 	return l, nil
 }
 
 // accept serves a connection, or resets it when there are too many.
-func (s *Service) accept(conn net.Conn, serve func(net.Conn)) {
+func (s *Service) accept(conn *net.TCPConn, serve func(*net.TCPConn)) {
 	select {
 	case s.conns <- struct{}{}:
 	default:
@@ -174,9 +174,7 @@ func (s *Service) accept(conn net.Conn, serve func(net.Conn)) {
 }
 
 // reset closes a connection so that its program sees an error, and no regular end.
-func reset(conn net.Conn) {
-	if tcp, ok := conn.(interface{ SetLinger(seconds int) error }); ok {
-		_ = tcp.SetLinger(0)
-	}
+func reset(conn *net.TCPConn) {
+	_ = conn.SetLinger(0)
 	_ = conn.Close()
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/sandgate/sandgate/agent/payload"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 )
 
@@ -41,7 +42,7 @@ func start(t *testing.T, attach time.Duration) (*Service, agentv1.AgentServiceCl
 		t.Fatal(err)
 	}
 	l := bufconn.Listen(1 << 20)
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.ForceServerCodecV2(payload.Codec{}))
 	agentv1.RegisterAgentServiceServer(server, agent{Service: s})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()

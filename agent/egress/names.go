@@ -69,8 +69,8 @@ func (n *names) listen(host string, ports []uint32) (netip.Addr, error) {
 		if n.listeners >= maxListeners && !n.evict() {
 			return netip.Addr{}, errTooManyNames
 		}
-		l, err := n.service.listen("tcp4", net.JoinHostPort(e.addr.String(), strconv.Itoa(int(port))),
-			func(conn net.Conn) { n.serve(e, conn, port) })
+		l, err := n.service.listen(net.JoinHostPort(e.addr.String(), strconv.Itoa(int(port))),
+			func(conn *net.TCPConn) { n.serve(e, conn, port) })
 		if err != nil {
 			n.service.cfg.Log.Warn("a destination has no listener in the sandbox", "port", port, "error", err)
 			continue
@@ -118,7 +118,7 @@ func (n *names) evict() bool {
 }
 
 // serve carries a connection to a name's address.
-func (n *names) serve(e *name, conn net.Conn, port uint16) {
+func (n *names) serve(e *name, conn *net.TCPConn, port uint16) {
 	n.use(e, 1)
 	defer n.use(e, -1)
 	remote, err := n.service.dial(n.service.ctx, e.host, port)

@@ -41,7 +41,7 @@ func (s *Service) listenProxy() error {
 		_ = server.Serve(conns)
 		s.upstreams.close()
 	})
-	_, err := s.listen("tcp4", s.cfg.Proxy, func(conn net.Conn) { s.serveProxy(conn, conns) })
+	_, err := s.listen(s.cfg.Proxy, func(conn *net.TCPConn) { s.serveProxy(conn, conns) })
 	if err != nil {
 		return fmt.Errorf("the sandbox's proxy: %w", err)
 	}
@@ -49,7 +49,7 @@ func (s *Service) listenProxy() error {
 }
 
 // serveProxy tells the protocol by its first byte.
-func (s *Service) serveProxy(conn net.Conn, web *connQueue) {
+func (s *Service) serveProxy(conn *net.TCPConn, web *connQueue) {
 	_ = conn.SetReadDeadline(time.Now().Add(setupTime))
 	in := bufio.NewReader(conn)
 	first, err := in.Peek(1)
@@ -59,7 +59,7 @@ func (s *Service) serveProxy(conn net.Conn, web *connQueue) {
 		s.serveSOCKS(conn, in)
 	case first[0] >= 'A' && first[0] <= 'Z':
 		_ = conn.SetReadDeadline(time.Time{})
-		web.serve(&bufferedConn{Conn: conn, in: in, closed: make(chan struct{})})
+		web.serve(&bufferedConn{Conn: conn, tcp: conn, in: in, closed: make(chan struct{})})
 	}
 }
 
@@ -118,7 +118,7 @@ func (s *Service) serveConnect(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.WriteString(program, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
 		return
 	}
-	s.relay(program, buffered.Reader, remote)
+	s.relay(program.(*bufferedConn).tcp, buffered.Reader, remote)
 }
 
 // refuseConnect answers a CONNECT that fails. Few clients show the body, so the
@@ -215,6 +215,7 @@ func (q *connQueue) Addr() net.Addr { return &net.TCPAddr{} }
 // bufferedConn is a connection whose first bytes have been read.
 type bufferedConn struct {
 	net.Conn
+	tcp    *net.TCPConn // the same; its WriteTo would miss what in holds
 	in     *bufio.Reader
 	once   sync.Once
 	closed chan struct{}
@@ -224,10 +225,7 @@ type bufferedConn struct {
 func (c *bufferedConn) Read(p []byte) (int, error) { return c.in.Read(p) }
 
 // CloseWrite ends the program's input.
-func (c *bufferedConn) CloseWrite() error { return c.Conn.(*net.TCPConn).CloseWrite() }
-
-// SetLinger makes Close reset the connection, with 0.
-func (c *bufferedConn) SetLinger(seconds int) error { return c.Conn.(*net.TCPConn).SetLinger(seconds) }
+func (c *bufferedConn) CloseWrite() error { return c.tcp.CloseWrite() }
 
 // Close implements net.Conn.
 func (c *bufferedConn) Close() error {

@@ -39,7 +39,7 @@ const noMethod = 0xff
 var errSOCKS = errors.New("malformed SOCKS request")
 
 // serveSOCKS serves one SOCKS5 connection. UDP and BIND are refused.
-func (s *Service) serveSOCKS(conn net.Conn, in *bufio.Reader) {
+func (s *Service) serveSOCKS(conn *net.TCPConn, in *bufio.Reader) {
 	method, err := readSOCKSMethods(in)
 	if err != nil {
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/sandgate/sandgate/streaming"
 )
 
-// With the agent's codec, the content of files is not copied: these messages encode and
+// With payload.Codec, the content of files is not copied: these messages encode and
 // decode themselves. Other codecs use the generated messages.
 
 // incoming is an UploadRequest whose chunk stays in the received buffers.

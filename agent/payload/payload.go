@@ -1,5 +1,5 @@
 // Package payload carries the bytes of a stream's messages without copying them.
-// With the agent's codec, a message whose only field is its bytes stays in the
+// With Codec, a message whose only field is its bytes stays in the
 // buffers that gRPC received, and is sent from the buffer that was read into.
 package payload
 
@@ -9,7 +9,7 @@ import (
 )
 
 // Field is the number of the bytes field: `chunk` of an upload and a download, and
-// `data` of a forward.
+// `data` of a forward and of a connection's bytes.
 const Field = 2
 
 // Payload is the bytes of one message, in slices. Its owner must release it once.

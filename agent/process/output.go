@@ -24,7 +24,7 @@ const (
 // copyLimit is the payload size up to which a copy is cheaper than a reference.
 const copyLimit = 4 << 10
 
-// MarshalBuffers encodes the message for the agent's codec.
+// MarshalBuffers encodes the message for payload.Codec.
 func (o *output) MarshalBuffers() mem.BufferSlice {
 	c := &o.chunk
 	var inner [32]byte

@@ -188,7 +188,7 @@ func (*messages) sent(err error) error {
 	return err
 }
 
-func (m *messages) Receive() ([]byte, error) {
+func (m *messages) Receive() ([][]byte, error) {
 	r, err := m.stream.Recv()
 	switch {
 	case errors.Is(err, io.EOF):
@@ -198,7 +198,10 @@ func (m *messages) Receive() ([]byte, error) {
 	}
 	switch p := r.GetPayload().(type) {
 	case *agentv1.CarryEgressResponse_Data:
-		return p.Data, nil
+		if len(p.Data) == 0 {
+			return nil, nil
+		}
+		return [][]byte{p.Data}, nil
 	case *agentv1.CarryEgressResponse_Eof:
 		return nil, io.EOF
 	default:

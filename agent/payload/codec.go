@@ -1,4 +1,4 @@
-package agent
+package payload
 
 import (
 	"google.golang.org/grpc/encoding"
@@ -6,9 +6,10 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// codec is protobuf, except that large payloads are passed by reference: output
-// straight from the command's log, and chunks of files.
-type codec struct{}
+// Codec is protobuf, except that messages which encode or decode themselves pass their
+// bytes by reference: output straight from the command's log, chunks of files, and what
+// connections carry.
+type Codec struct{}
 
 // bufferMarshaler is a message that encodes itself and hands over its buffers.
 type bufferMarshaler interface{ MarshalBuffers() mem.BufferSlice }
@@ -19,20 +20,23 @@ type bufferUnmarshaler interface {
 	UnmarshalBuffers(data mem.BufferSlice) bool
 }
 
-var _ encoding.CodecV2 = codec{}
+var _ encoding.CodecV2 = Codec{}
 
 var protobuf = encoding.GetCodecV2(proto.Name)
 
-func (codec) Name() string { return proto.Name }
+// Name implements encoding.CodecV2.
+func (Codec) Name() string { return proto.Name }
 
-func (codec) Marshal(v any) (mem.BufferSlice, error) {
+// Marshal implements encoding.CodecV2.
+func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	if m, ok := v.(bufferMarshaler); ok {
 		return m.MarshalBuffers(), nil
 	}
 	return protobuf.Marshal(v) //nolint:wrapcheck // gRPC reports the codec's error
 }
 
-func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+// Unmarshal implements encoding.CodecV2.
+func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if m, ok := v.(bufferUnmarshaler); ok && m.UnmarshalBuffers(data) {
 		return nil
 	}
