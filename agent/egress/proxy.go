@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -48,19 +49,41 @@ func (s *Service) listenProxy() error {
 	return nil
 }
 
-// serveProxy tells the protocol by its first byte.
+// serveProxy tells the protocol by its first bytes.
 func (s *Service) serveProxy(conn *net.TCPConn, web *connQueue) {
 	_ = conn.SetReadDeadline(time.Now().Add(setupTime))
-	in := bufio.NewReader(conn)
+	head := &io.LimitedReader{R: conn, N: maxHeader}
+	in := bufio.NewReader(head)
 	first, err := in.Peek(1)
 	switch {
 	case err != nil:
 	case first[0] == socksVersion:
+		head.N = math.MaxInt64
 		s.serveSOCKS(conn, in)
+	case first[0] == connectPrefix[0] && begins(in, connectPrefix):
+		// Not by net/http, whose goroutines a new connection would wait for.
+		request, err := http.ReadRequest(in)
+		if err != nil {
+			refuseConnect(conn, http.StatusBadRequest, "the request is malformed, or its head is too long")
+			return
+		}
+		head.N = math.MaxInt64
+		_ = conn.SetReadDeadline(time.Time{})
+		s.connect(conn, in, request.RequestURI)
 	case first[0] >= 'A' && first[0] <= 'Z':
+		head.N = math.MaxInt64
 		_ = conn.SetReadDeadline(time.Time{})
 		web.serve(&bufferedConn{Conn: conn, tcp: conn, in: in, closed: make(chan struct{})})
 	}
+}
+
+// connectPrefix begins a CONNECT request.
+const connectPrefix = "CONNECT "
+
+// begins reports whether the next bytes are the prefix. It waits for as many.
+func begins(in *bufio.Reader, prefix string) bool {
+	next, err := in.Peek(len(prefix))
+	return err == nil && string(next) == prefix
 }
 
 // handler serves HTTP requests of programs.
@@ -94,44 +117,43 @@ func (s *Service) handler(transport http.RoundTripper) http.Handler {
 	})
 }
 
-// serveConnect answers CONNECT.
+// serveConnect answers a CONNECT that follows another request.
 func (s *Service) serveConnect(w http.ResponseWriter, r *http.Request) {
-	host, port, err := splitHostPort(r.RequestURI, 0)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	// Not with the request's context: it ends when a program ends its direction.
-	remote, err := s.dial(s.ctx, host, port)
-	if err != nil {
-		status, text := statusOf(err)
-		refuseConnect(w, status, text)
-		return
-	}
-	defer func() { _ = remote.Close() }()
 	program, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return
 	}
 	defer func() { _ = program.Close() }()
 	_ = program.SetDeadline(time.Time{})
+	s.connect(program.(*bufferedConn).tcp, buffered.Reader, r.RequestURI)
+}
+
+// connect answers CONNECT, and carries the connection.
+func (s *Service) connect(program *net.TCPConn, in io.Reader, address string) {
+	host, port, err := splitHostPort(address, 0)
+	if err != nil {
+		refuseConnect(program, http.StatusBadRequest, err.Error())
+		return
+	}
+	remote, err := s.dial(s.ctx, host, port)
+	if err != nil {
+		status, text := statusOf(err)
+		refuseConnect(program, status, text)
+		return
+	}
+	defer func() { _ = remote.Close() }()
 	if _, err := io.WriteString(program, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
 		return
 	}
-	s.relay(program.(*bufferedConn).tcp, buffered.Reader, remote)
+	s.relay(program, in, remote)
 }
 
 // refuseConnect answers a CONNECT that fails. Few clients show the body, so the
 // status line has the text as well.
-func refuseConnect(w http.ResponseWriter, status int, text string) {
-	conn, _, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return
-	}
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(setupTime))
+func refuseConnect(program net.Conn, status int, text string) {
+	_ = program.SetDeadline(time.Now().Add(setupTime))
 	phrase := printable(text)
-	_, _ = fmt.Fprintf(conn, "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s\n",
+	_, _ = fmt.Fprintf(program, "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s\n",
 		status, phrase[:min(len(phrase), maxPhrase)], len(text)+1, text)
 }
 

@@ -39,13 +39,48 @@ func TestConnect(t *testing.T) {
 		{"ok.example:443", "HTTP/1.1 200 Connection established\r\n\r\necho early"},
 		{"no.example:443", "HTTP/1.1 403 no rule for no.example:443\r\n"},
 		{"down.example:443", "HTTP/1.1 502 no rule for down.example:443\r\n"},
-		{"ok.example", "HTTP/1.1 400 Bad Request\r\n"},
-		{"ok.example:99999", "HTTP/1.1 400 Bad Request\r\n"},
+		{"ok.example", "HTTP/1.1 400 the destination must be HOST:PORT, not \"ok.example\"\r\n"},
+		{"ok.example:99999", "HTTP/1.1 400 the destination must be HOST:PORT, not \"ok.example:99999\"\r\n"},
+		{"ok.example:443 SPDY/1", "HTTP/1.1 400 the request is malformed, or its head is too long\r\n"},
+		{"ok.example:443 HTTP/1.1\r\nX: " + strings.Repeat("x", maxHeader), "HTTP/1.1 400 the request is malformed, or its head is too long\r\n"},
 	} {
 		got := exchange(t, s.cfg.Proxy, "CONNECT "+c.target+" HTTP/1.1\r\nHost: "+c.target+"\r\n\r\nearly")
 		if !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s: got %q, want %q", c.target, got, c.want)
 		}
+	}
+}
+
+// A connection whose first request is another one may become a tunnel, too.
+func TestConnectAfterAnotherRequest(t *testing.T) {
+	s, client := start(t, time.Second)
+	(&upstream{client: client, dials: map[string]string{"ok.example:443": echo(t)}}).attach(t)
+	conn, err := net.Dial("tcp", s.cfg.Proxy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	in := bufio.NewReader(conn)
+	for _, c := range []struct {
+		request string
+		status  int
+	}{{"COPY / HTTP/1.1\r\nHost: a.example\r\n\r\n", 400}, {"CONNECT ok.example:443 HTTP/1.1\r\n\r\nearly", 200}} {
+		if _, err := io.WriteString(conn, c.request); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(in, &http.Request{Method: strings.Fields(c.request)[0]})
+		if err != nil || resp.StatusCode != c.status {
+			t.Fatalf("%q: %v, %v", c.request, resp, err)
+		}
+		if resp.StatusCode != http.StatusOK {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+		}
+	}
+	_ = conn.(*net.TCPConn).CloseWrite()
+	if got, err := io.ReadAll(in); err != nil || string(got) != "echo early" {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 
