@@ -26,6 +26,16 @@ type attempt struct {
 // run tries the addresses in their order, each after the one before has failed
 // or not answered for a while. It returns when all attempts have ended.
 func (r *race) run(ctx context.Context, addrs []netip.Addr) (*net.TCPConn, error) {
+	if len(addrs) == 1 {
+		conn, err := r.dial(ctx, addrs[0])
+		switch {
+		case err == nil:
+			return conn.(*net.TCPConn), nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		}
+		return nil, err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	results := make(chan attempt)
@@ -42,9 +52,9 @@ func (r *race) run(ctx context.Context, addrs []netip.Addr) (*net.TCPConn, error
 		}
 		select {
 		case <-start:
-			addr := netip.AddrPortFrom(addrs[next], r.port)
+			addr := addrs[next]
 			go func() {
-				conn, err := r.dialer.DialContext(ctx, "tcp", addr.String())
+				conn, err := r.dial(ctx, addr)
 				results <- attempt{conn, err}
 			}()
 			next++
@@ -71,4 +81,8 @@ func (r *race) run(ctx context.Context, addrs []netip.Addr) (*net.TCPConn, error
 		return nil, failure
 	}
 	return winner.(*net.TCPConn), nil
+}
+
+func (r *race) dial(ctx context.Context, addr netip.Addr) (net.Conn, error) {
+	return r.dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(addr, r.port).String())
 }
