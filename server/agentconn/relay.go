@@ -120,18 +120,38 @@ type direction struct{ ended bool }
 
 // check returns the number of bytes of a message: 0 for eof.
 func (d *direction) check(fr *Frame) (int, error) {
-	field, content, err := fr.Parse()
+	content, err := fr.Relayed()
+	if err != nil {
+		return 0, err
+	}
+	if d.ended {
+		return 0, fmt.Errorf("%w: a message after eof", errFrame)
+	}
+	d.ended = content.left == 0
+	return content.left, nil
+}
+
+// Relayed returns the data of a message of a bidirectional stream after its first, or
+// nothing for eof.
+func (f *Frame) Relayed() (Content, error) {
+	field, content, err := f.Parse()
 	switch {
 	case err != nil:
-		return 0, err
-	case d.ended:
-		return 0, fmt.Errorf("%w: field %d after eof", errFrame, field)
-	case field == FieldData && content.left > 0 && content.left <= streaming.MaxChunk:
-		return content.left, nil
-	case field == FieldEOF && content.left == 0:
-		d.ended = true
-		return 0, nil
+		return Content{}, err
+	case field == FieldData && content.left > 0 && content.left <= streaming.MaxChunk,
+		field == FieldEOF && content.left == 0:
+		return content, nil
 	default:
-		return 0, fmt.Errorf("%w: field %d of %d bytes", errFrame, field, content.left)
+		return Content{}, fmt.Errorf("%w: field %d of %d bytes", errFrame, field, content.left)
 	}
+}
+
+// Parts returns the content in the Frame's buffers, without empty parts.
+func (content Content) Parts() (parts [][]byte) {
+	c := content.cursor
+	for c.fill() {
+		parts = append(parts, c.cur)
+		c.cur = nil
+	}
+	return parts
 }

@@ -1,6 +1,7 @@
 package agentconn
 
 import (
+	"bytes"
 	"testing"
 
 	"google.golang.org/grpc/mem"
@@ -44,6 +45,10 @@ func FuzzDirection(f *testing.F) {
 		}
 		if len(m.GetData()) != n || d.ended != (m.GetEof() != nil) || d.ended != (n == 0) || n > streaming.MaxChunk {
 			t.Fatalf("%x passed as %d bytes, ended %v: %v", raw, n, d.ended, &m)
+		}
+		content, err := frame.Relayed()
+		if got := bytes.Join(content.Parts(), nil); err != nil || !bytes.Equal(got, m.GetData()) {
+			t.Fatalf("%x has the parts %x, %v", raw, got, err)
 		}
 		if _, err := d.check(&frame); (err != nil) != d.ended {
 			t.Fatalf("the same message again, ended %v: %v", d.ended, err)

@@ -167,6 +167,7 @@ func finish(stream grpc.BidiStreamingClient[agentv1.CarryEgressRequest, agentv1.
 // messages is the server's end of a CarryEgress stream.
 type messages struct {
 	stream grpc.BidiStreamingClient[agentv1.CarryEgressRequest, agentv1.CarryEgressResponse]
+	held   agentconn.Frame // what Receive returned last
 	cancel context.CancelFunc
 }
 
@@ -189,24 +190,23 @@ func (*messages) sent(err error) error {
 }
 
 func (m *messages) Receive() ([][]byte, error) {
-	r, err := m.stream.Recv()
+	m.held.Free()
+	err := m.stream.RecvMsg(&m.held)
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil, net.ErrClosed // The program's end is a message.
 	case err != nil:
 		return nil, err
 	}
-	switch p := r.GetPayload().(type) {
-	case *agentv1.CarryEgressResponse_Data:
-		if len(p.Data) == 0 {
-			return nil, nil
-		}
-		return [][]byte{p.Data}, nil
-	case *agentv1.CarryEgressResponse_Eof:
-		return nil, io.EOF
-	default:
-		return nil, fault.Misbehaved("a message of a connection without content")
+	data, err := m.held.Relayed()
+	if err != nil {
+		return nil, fault.Misbehaved("%w", err)
 	}
+	parts := data.Parts()
+	if len(parts) == 0 {
+		return nil, io.EOF
+	}
+	return parts, nil
 }
 
 func (m *messages) Reset() { m.cancel() }
