@@ -1,10 +1,8 @@
 package admission
 
 import (
-	"container/list"
 	"context"
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +10,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/limit"
 )
 
 // Bounds of pending connections: those on which no call has been authenticated
@@ -29,21 +28,18 @@ const (
 	// pendingCallLimit bounds its refused and health calls. Later it bounds
 	// refused calls in a row: credentials may be revoked.
 	pendingCallLimit = 256
-	// pendingConns and pendingConnsPerHost bound the pending connections. Beyond
-	// them the oldest is closed, not the newest: a client with credentials uses
-	// them at once, so it is not the oldest for long.
+	// pendingConns and pendingConnsPerHost bound the pending connections, as
+	// [limit.Pending] does.
 	pendingConns        = 1_024
 	pendingConnsPerHost = 256
 )
 
 // connLimiter bounds the connections on which no call has been authenticated.
-type connLimiter struct {
-	mu      sync.Mutex
-	pending list.List // of *clientConn, the oldest first
-	hosts   map[string]int
-}
+type connLimiter struct{ pending *limit.Pending }
 
-func newConnLimiter() *connLimiter { return &connLimiter{hosts: make(map[string]int)} }
+func newConnLimiter() *connLimiter {
+	return &connLimiter{pending: limit.NewPending(pendingConns, pendingConnsPerHost)}
+}
 
 // listener returns l with its connections counted.
 func (cl *connLimiter) listener(l net.Listener) net.Listener {
@@ -66,10 +62,9 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 // clientConn is a client's connection, pending at first.
 type clientConn struct {
 	net.Conn
-	limiter *connLimiter
-	host    string
-	elem    *list.Element // nil when it is not pending; limiter.mu guards it
-	late    *time.Timer
+	pending *limit.Pending
+	entry   limit.Entry
+	late    *time.Timer // closes it when it was pending for too long
 	// left is what may still be read. A negative value ends the connection.
 	left atomic.Int64
 	free atomic.Bool // not pending any more
@@ -80,58 +75,20 @@ type clientConn struct {
 }
 
 func (cl *connLimiter) track(raw net.Conn) *clientConn {
-	c := &clientConn{Conn: raw, limiter: cl, host: hostOf(raw.RemoteAddr())}
+	c := &clientConn{Conn: raw, pending: cl.pending}
 	c.left.Store(pendingBytes)
-	cl.mu.Lock()
-	var oldest *clientConn
-	switch {
-	case cl.hosts[c.host] >= pendingConnsPerHost:
-		oldest = cl.oldest(c.host)
-	case cl.pending.Len() >= pendingConns:
-		oldest = cl.pending.Front().Value.(*clientConn)
-	}
-	if oldest != nil {
-		cl.remove(oldest)
-	}
-	c.elem = cl.pending.PushBack(c)
-	cl.hosts[c.host]++
-	c.late = time.AfterFunc(pendingTime, func() { _ = c.Close() })
-	cl.mu.Unlock()
-	if oldest != nil {
-		_ = oldest.Close()
-	}
+	c.late = time.AfterFunc(pendingTime, func() {
+		c.pending.Remove(&c.entry)
+		_ = c.Conn.Close()
+	})
+	c.pending.Add(&c.entry, raw.RemoteAddr(), func() { _ = c.Close() })
 	return c
 }
 
-func (cl *connLimiter) oldest(host string) *clientConn {
-	for e := cl.pending.Front(); e != nil; e = e.Next() {
-		if c := e.Value.(*clientConn); c.host == host {
-			return c
-		}
-	}
-	return nil
-}
-
-// remove takes a connection out of the pending ones. The caller holds mu.
-func (cl *connLimiter) remove(c *clientConn) {
-	if c.elem == nil {
-		return
-	}
-	cl.pending.Remove(c.elem)
-	c.elem = nil
+// ended ends the time and the place of a pending connection.
+func (c *clientConn) ended() {
 	c.late.Stop()
-	if cl.hosts[c.host]--; cl.hosts[c.host] == 0 {
-		delete(cl.hosts, c.host)
-	}
-}
-
-// hostOf returns an address without its port. Clients of a unix socket are one
-// host.
-func hostOf(a net.Addr) string {
-	if host, _, err := net.SplitHostPort(a.String()); err == nil {
-		return host
-	}
-	return a.Network()
+	c.pending.Remove(&c.entry)
 }
 
 func (c *clientConn) Read(p []byte) (int, error) {
@@ -144,9 +101,7 @@ func (c *clientConn) Read(p []byte) (int, error) {
 }
 
 func (c *clientConn) Close() error {
-	c.limiter.mu.Lock()
-	c.limiter.remove(c)
-	c.limiter.mu.Unlock()
+	c.ended()
 	return c.Conn.Close()
 }
 
@@ -165,9 +120,7 @@ func (c *clientConn) authenticated() {
 	if c.free.Load() || c.free.Swap(true) {
 		return
 	}
-	c.limiter.mu.Lock()
-	c.limiter.remove(c)
-	c.limiter.mu.Unlock()
+	c.ended()
 }
 
 // count counts a call without credentials and closes a connection with too

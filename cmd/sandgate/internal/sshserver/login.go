@@ -33,6 +33,7 @@ type login struct {
 var (
 	errDenied      = errors.New("the key may not use this sandbox")
 	errConnections = errors.New("too many connections with these credentials; close one")
+	errFull        = errors.New("the SSH server has too many connections; try again later")
 )
 
 // handshake returns the authenticated connection.
@@ -122,8 +123,8 @@ func (l *login) enter(ctx context.Context, sandbox, with string, identified bool
 	if err != nil {
 		return l.refuse(err)
 	}
-	if !l.server.admit(caller) {
-		return l.refuse(errConnections)
+	if err := l.server.admit(caller); err != nil {
+		return l.refuse(err)
 	}
 	l.close()
 	l.client, l.caller, l.with, l.home = client, caller, with, cmp.Or(info.GetSpec().GetWorkingDirectory(), defaultHome)

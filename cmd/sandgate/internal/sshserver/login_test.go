@@ -1,6 +1,7 @@
 package sshserver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/sandgate/sandgate/server/limit"
 )
 
 func TestLogin(t *testing.T) {
@@ -111,31 +114,65 @@ func TestKeysAreReadAgain(t *testing.T) {
 	})
 }
 
-// Connections that do not log in are bounded in number.
-func TestHandshakes(t *testing.T) {
-	b := open(t, nil, func(s *Server) {
-		s.handshakes = make(chan struct{}, 2)
-		s.timing.login = patience
-	})
-	silent := []net.Conn{b.silent(), b.silent()}
-	third, err := net.Dial("tcp", b.address)
-	if err != nil {
-		t.Fatal(err)
+// A stranger holds all places of connections that log in: the owner of a key logs in, and
+// the stranger's oldest connection is closed for it.
+func TestStrangerHoldsAllPlaces(t *testing.T) {
+	const places = 8
+	for name, bound := range map[string]*limit.Pending{"of a host": limit.NewPending(2*places, places), "of all": limit.NewPending(places, 2*places)} {
+		t.Run(name, func(t *testing.T) {
+			b := open(t, nil, func(s *Server) { s.pending, s.timing.login = bound, patience })
+			var held []net.Conn
+			for range places {
+				held = append(held, b.silent())
+			}
+			_ = b.login()
+			if _, err := io.Copy(io.Discard, held[0]); err != nil {
+				t.Errorf("the oldest: %v", err)
+			}
+			_ = held[places-1].SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+			if _, err := io.Copy(io.Discard, held[places-1]); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("the newest was closed: %v", err)
+			}
+			eventually(t, "the reason is logged", func() bool { return strings.Contains(b.log.String(), errPending.Error()) })
+		})
 	}
-	defer third.Close()
-	if _, err := third.Read(make([]byte, 1)); err == nil {
-		t.Error("a third connection was served")
-	}
-	for _, conn := range silent {
-		_ = conn.Close()
-	}
-	eventually(t, "others can log in again", func() bool {
-		client, _, err := b.dial("box")
-		if err == nil {
-			_ = client.Close()
+}
+
+// A stranger at another address opens connection after connection: they displace one
+// another, and nobody else's.
+func TestStrangerFloods(t *testing.T) {
+	b := open(t, nil, func(s *Server) { s.pending = limit.NewPending(16, 4) })
+	var flood sync.WaitGroup
+	defer flood.Wait()
+	ctx, stop := context.WithCancelCause(t.Context())
+	defer stop(nil)
+	full := make(chan struct{})
+	flood.Go(func() {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+		var held [16]net.Conn
+		for n := 0; ctx.Err() == nil; {
+			conn, err := dialer.DialContext(ctx, "tcp", b.address)
+			if err != nil {
+				continue
+			}
+			if old := held[n%len(held)]; old != nil {
+				_ = old.Close()
+			}
+			held[n%len(held)] = conn
+			if n++; n == len(held) {
+				close(full)
+			}
 		}
-		return err == nil
+		for _, conn := range held {
+			if conn != nil {
+				_ = conn.Close()
+			}
+		}
 	})
+	<-full
+	for range 3 {
+		_ = b.login()
+	}
 }
 
 // Connections that do not log in are bounded in time.
@@ -200,10 +237,10 @@ func TestConnectionsOfACaller(t *testing.T) {
 }
 
 func TestConnections(t *testing.T) {
-	b := open(t, nil, func(s *Server) { s.conns = make(chan struct{}, 1) })
+	b := open(t, nil, func(s *Server) { s.most = 1 })
 	client := b.login()
-	if _, _, err := b.dial("box"); err == nil {
-		t.Error("a second connection was served")
+	if _, banner, err := b.dial("box"); err == nil || !strings.Contains(banner, "too many connections") {
+		t.Errorf("a second connection: %v, %q", err, banner)
 	}
 	_ = client.Close()
 	eventually(t, "the next one is served", func() bool {

@@ -14,13 +14,15 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/server/limit"
 )
 
 // Bounds of the server.
 const (
-	maxConnections = 1024
-	maxOfCaller    = 128 // connections with one key, or with tokens of one principal
-	maxHandshakes  = 64  // connections that are not authenticated yet
+	maxConnections = 1024 // that are logged in
+	maxOfCaller    = 128  // of these, with one key, or with tokens of one principal
+	maxPending     = 256  // connections that are not logged in yet
+	maxOfHost      = 64   // of these, from one host
 	maxAuthTries   = 6
 	maxChannels    = 64 // of one connection
 	maxRequests    = 64 // of one SFTP session, that are not answered yet
@@ -58,14 +60,15 @@ type Config struct {
 
 // Server accepts SSH connections.
 type Server struct {
-	config     Config
-	timing     timing
-	handshakes chan struct{}
-	conns      chan struct{}
+	config  Config
+	timing  timing
+	pending *limit.Pending // connections that are not logged in yet
 
 	mu       sync.Mutex
-	callers  map[string]int // connections that are logged in
-	ofCaller int            // the most of each
+	conns    int            // connections that are logged in
+	callers  map[string]int // the same, of each caller
+	most     int            // of conns
+	ofCaller int            // of each caller
 }
 
 // New returns a server. It fails if nobody could log in.
@@ -78,9 +81,8 @@ func New(config Config) (*Server, error) {
 		return nil, err
 	}
 	return &Server{
-		config: config, timing: defaultTiming,
-		handshakes: make(chan struct{}, maxHandshakes), conns: make(chan struct{}, maxConnections),
-		callers: make(map[string]int), ofCaller: maxOfCaller,
+		config: config, timing: defaultTiming, pending: limit.NewPending(maxPending, maxOfHost),
+		callers: make(map[string]int), most: maxConnections, ofCaller: maxOfCaller,
 	}, nil
 }
 
@@ -109,15 +111,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			}
 			continue
 		}
-		if !take(s.conns) {
-			s.config.Log.Warn("a connection was refused: there are too many", "remote", raw.RemoteAddr())
-			_ = raw.Close()
-			continue
-		}
-		open.Go(func() {
-			defer release(s.conns)
-			s.handle(ctx, raw)
-		})
+		open.Go(func() { s.handle(ctx, raw) })
 	}
 }
 
@@ -128,15 +122,17 @@ func (s *Server) handle(ctx context.Context, raw net.Conn) {
 	defer func() { _ = raw.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = raw.Close() })()
 	log := s.config.Log.With("remote", raw.RemoteAddr())
-	if !take(s.handshakes) {
-		log.Warn("a connection was refused: too many are logging in")
-		return
-	}
+	var entry limit.Entry
+	s.pending.Add(&entry, raw.RemoteAddr(), func() { cancel(errPending) })
+	defer s.pending.Remove(&entry)
 	login := &login{server: s, log: log}
 	defer login.close()
 	_ = raw.SetDeadline(time.Now().Add(s.timing.login))
 	server, channels, requests, err := login.handshake(ctx, raw)
-	release(s.handshakes)
+	s.pending.Remove(&entry)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause // of the connection's end
+	}
 	if err != nil {
 		log.Info("login failed", "error", err)
 		return
@@ -150,21 +146,29 @@ func (s *Server) handle(ctx context.Context, raw net.Conn) {
 	log.Info("connection closed")
 }
 
-// admit counts a connection of a caller, unless it has too many.
-func (s *Server) admit(caller string) bool {
+// errPending ends a connection that makes way for a newer one.
+var errPending = errors.New("too many connections were logging in, and this was the oldest")
+
+// admit counts a connection of a caller, unless there are too many.
+func (s *Server) admit(caller string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.callers[caller] >= s.ofCaller {
-		return false
+	switch {
+	case s.callers[caller] >= s.ofCaller:
+		return errConnections
+	case s.conns >= s.most:
+		return errFull
 	}
+	s.conns++
 	s.callers[caller]++
-	return true
+	return nil
 }
 
 // leave ends a connection that admit counted.
 func (s *Server) leave(caller string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.conns--
 	if s.callers[caller]--; s.callers[caller] == 0 {
 		delete(s.callers, caller)
 	}
