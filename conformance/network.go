@@ -2,8 +2,11 @@ package conformance
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"strings"
@@ -58,22 +61,35 @@ func (s *Suite) networked(ctx context.Context, t T, rules ...*sandboxv1.EgressRu
 // try makes all attempts and compares what came of them.
 func (s Sandbox) try(ctx context.Context, t T, all ...attempt) {
 	t.Helper()
-	args := make([]string, 0, len(all))
+	tries := make([]string, 0, len(all))
 	for _, a := range all {
-		args = append(args, "'"+a.try+"'")
+		tries = append(tries, a.try)
 	}
-	r := s.sh(ctx, t, "./net "+strings.Join(args, " "))
-	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
-	if r.code() != 0 || len(lines) != len(all) {
-		t.Fatalf("%d results of %d attempts: %v", len(lines), len(all), r)
-	}
-	for i, a := range all {
-		name, got, _ := strings.Cut(lines[i], "\t")
-		want, not := strings.CutPrefix(a.want, refused)
-		if name != a.try || not && got == "open" || !strings.Contains(got, want) {
-			t.Errorf("%s: got %q, want %q", a.try, got, a.want)
+	for i, got := range s.results(ctx, t, "", tries...) {
+		want, not := strings.CutPrefix(all[i].want, refused)
+		if not && got == "open" || !strings.Contains(got, want) {
+			t.Errorf("%s: got %q, want %q", all[i].try, got, all[i].want)
 		}
 	}
+}
+
+// results makes attempts at once, and returns what came of each. prefix is what the
+// shell's command begins with, such as variables.
+func (s Sandbox) results(ctx context.Context, t T, prefix string, tries ...string) []string {
+	t.Helper()
+	r := s.sh(ctx, t, prefix+" ./net '"+strings.Join(tries, "' '")+"'")
+	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
+	if r.code() != 0 || len(lines) != len(tries) {
+		t.Fatalf("%d results of %d attempts: %v", len(lines), len(tries), r)
+	}
+	for i, try := range tries {
+		name, result, _ := strings.Cut(lines[i], "\t")
+		if name != try {
+			t.Errorf("the result of %s is one of %s", try, name)
+		}
+		lines[i] = result
+	}
+	return lines
 }
 
 func allowHost(host string, ports ...uint32) *sandboxv1.EgressRule {
@@ -175,19 +191,40 @@ func malformedRules(ctx context.Context, t T, s *Suite) {
 // upstream serves HTTP at Options.Upstream and returns host and port.
 func (s *Suite) upstream(t T) (host, port string) {
 	t.Helper()
+	return s.serveUpstream(t, nil, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, "upstream of %s", r.Host)
+	})
+}
+
+// upstreamAddress returns host and port of Options.Upstream, or skips the case.
+func (s *Suite) upstreamAddress(t T) (host, port string) {
+	t.Helper()
 	host, port, err := net.SplitHostPort(s.opts.Upstream)
 	if err != nil {
 		t.Skipf("no address was given at which sandboxes may reach this suite")
 	}
+	return host, port
+}
+
+// serveUpstream serves at Options.Upstream, over TLS if there is a certificate, and
+// returns host and port.
+func (s *Suite) serveUpstream(t T, certificate *tls.Certificate, handler http.HandlerFunc) (host, port string) {
+	t.Helper()
+	host, port = s.upstreamAddress(t)
 	l, err := net.Listen("tcp4", ":"+port)
 	if err != nil {
 		t.Fatalf("listen for the sandboxes' connections: %v", err)
 	}
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = fmt.Fprintf(w, "upstream of %s", r.Host)
-	})}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: handler, ErrorLog: log.New(io.Discard, "", 0)}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
+	go func() {
+		if certificate == nil {
+			served <- server.Serve(l)
+			return
+		}
+		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{*certificate}, MinVersion: tls.VersionTLS12}
+		served <- server.ServeTLS(l, "", "")
+	}()
 	t.Cleanup(func() {
 		_ = server.Close()
 		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
@@ -197,11 +234,16 @@ func (s *Suite) upstream(t T) (host, port string) {
 	return host, port
 }
 
-// upstreamRule allows the suite's own upstream, at its address, too.
-func upstreamRule(host, port string) []*sandboxv1.EgressRule {
+// upstreamPort returns the ports of a rule for the suite's own upstream.
+func upstreamPort(port string) []uint32 {
 	var n uint32
 	_, _ = fmt.Sscan(port, &n)
-	return []*sandboxv1.EgressRule{{Hosts: []string{host}, Cidrs: []string{"127.0.0.0/8"}, Ports: []uint32{n}}}
+	return []uint32{n}
+}
+
+// upstreamRule allows the suite's own upstream, at its address, too.
+func upstreamRule(host, port string) []*sandboxv1.EgressRule {
+	return []*sandboxv1.EgressRule{{Hosts: []string{host}, Cidrs: []string{"127.0.0.0/8"}, Ports: upstreamPort(port)}}
 }
 
 // allowedDestination reaches the suite itself in every way, and nothing under
@@ -227,7 +269,7 @@ func updatedRules(ctx context.Context, t T, s *Suite) {
 	box, made := s.networked(ctx, t, upstreamRule(host, port)...)
 	at := net.JoinHostPort(host, port)
 	box.try(ctx, t, attempt{"connect=" + at, " 200 "})
-	info, err := s.client.Update(ctx, made.ID(), sandgate.UpdateRequest{Network: &sandgate.Network{Allow: []*sandboxv1.EgressRule{{Cidrs: []string{"127.0.0.1/32"}, Ports: upstreamRule(host, port)[0].GetPorts()}}}})
+	info, err := s.client.Update(ctx, made.ID(), sandgate.UpdateRequest{Network: &sandgate.Network{Allow: []*sandboxv1.EgressRule{{Cidrs: []string{"127.0.0.1/32"}, Ports: upstreamPort(port)}}}})
 	if err != nil {
 		t.Fatalf("update: %v", err)
 	}

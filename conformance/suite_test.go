@@ -64,7 +64,7 @@ func TestCloseSaysWhatIsLeft(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	form := regexp.MustCompile(`^C(0[1-9]|1\d|2\d|31)_[A-Za-z0-9_]+$`)
+	form := regexp.MustCompile(`^C(0[1-9]|1\d|2\d|3[01])_[A-Za-z0-9_]+$`)
 	seen := map[string]bool{}
 	for _, c := range Cases() {
 		if !form.MatchString(c.Name) || seen[c.Name] || strings.Contains(c.Title(), "_") {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,6 +29,8 @@ type conformanceRun struct {
 	template        string
 	goProgram       string
 	upstream        string
+	upstreamCert    string
+	upstreamKey     string
 	timeout, atMost time.Duration
 }
 
@@ -84,6 +87,8 @@ behind, and 125 if the server cannot be reached.`,
 	_ = cmd.RegisterFlagCompletionFunc("template", c.completeTemplate)
 	flags.StringVar(&r.goProgram, "go-program", "", "static build of conformance/goprogram for the sandboxes' machine (default: the cases that run it are skipped)")
 	flags.StringVar(&r.upstream, "upstream", "", "HOST:PORT on this machine that sandboxes of the template may connect to, and at which the suite listens (default: the cases that need it are skipped)")
+	flags.StringVar(&r.upstreamCert, "upstream-cert", "", "file of a certificate for the upstream's name, as PEM, which the server must trust (default: the cases in which the server ends TLS are skipped)")
+	flags.StringVar(&r.upstreamKey, "upstream-key", "", "file of the certificate's key, as PEM")
 	flags.DurationVar(&r.timeout, "case-timeout", 5*time.Minute, "longest time for one case")
 	flags.DurationVar(&r.atMost, "timeout", 0, "longest time for all of them (default: none)")
 	flags.BoolVarP(&r.verbose, "verbose", "v", false, "print the notes of all cases, not only of failed ones")
@@ -102,6 +107,9 @@ func (r *conformanceRun) parse(cmd *cobra.Command) error {
 	}
 	if r.timeout <= 0 || r.atMost < 0 {
 		return usage(cmd, "--timeout and --case-timeout must be above 0")
+	}
+	if (r.upstreamCert == "") != (r.upstreamKey == "") || r.upstreamCert != "" && r.upstream == "" {
+		return usage(cmd, "--upstream-cert and --upstream-key go together, and with --upstream")
 	}
 	if r.part == "" {
 		return nil
@@ -146,6 +154,27 @@ type tally struct {
 	Contract []int   `json:"contracts"`
 }
 
+// options returns the suite's options, with the contents of the files that the flags name.
+func (r *conformanceRun) options() (conformance.Options, error) {
+	opts := conformance.Options{
+		Seed: r.filter.Seed, Scale: r.scale, Template: r.template, CaseTimeout: r.timeout, Upstream: r.upstream,
+	}
+	if r.goProgram != "" {
+		var err error
+		if opts.GoProgram, err = os.ReadFile(r.goProgram); err != nil {
+			return opts, err
+		}
+	}
+	if r.upstreamCert != "" {
+		certificate, err := tls.LoadX509KeyPair(r.upstreamCert, r.upstreamKey)
+		if err != nil {
+			return opts, fmt.Errorf("--upstream-cert %s and --upstream-key %s: %w", r.upstreamCert, r.upstreamKey, err)
+		}
+		opts.UpstreamCertificate = &certificate
+	}
+	return opts, nil
+}
+
 // conformance runs the cases and always cleans up.
 func (c *cli) conformance(ctx context.Context, r *conformanceRun, cases []conformance.Case) error {
 	if r.atMost > 0 {
@@ -153,23 +182,18 @@ func (c *cli) conformance(ctx context.Context, r *conformanceRun, cases []confor
 		ctx, cancel = context.WithTimeoutCause(ctx, r.atMost, fmt.Errorf("the suite took longer than %v", r.atMost))
 		defer cancel()
 	}
-	var goProgram []byte
-	if r.goProgram != "" {
-		var err error
-		if goProgram, err = os.ReadFile(r.goProgram); err != nil {
-			return err
-		}
+	opts, err := r.options()
+	if err != nil {
+		return err
 	}
-	address, opts := c.target()
-	suite, err := conformance.Open(ctx, conformance.Options{
-		Address: address, Client: opts, Seed: r.filter.Seed, Scale: r.scale, Template: r.template, CaseTimeout: r.timeout, GoProgram: goProgram, Upstream: r.upstream,
-	})
+	opts.Address, opts.Client = c.target()
+	suite, err := conformance.Open(ctx, opts)
 	if err != nil {
 		return err
 	}
 	if !c.json() {
 		_, err = fmt.Fprintf(c.stdout, "sandgate %s, provider %s, at %s: %d cases, seed %d, scale %v\n",
-			clean(suite.Info().GetVersion()), clean(suite.Info().GetProvider()), address, len(cases), r.filter.Seed, r.scale)
+			clean(suite.Info().GetVersion()), clean(suite.Info().GetProvider()), opts.Address, len(cases), r.filter.Seed, r.scale)
 	}
 	sum := tally{Seed: r.filter.Seed, Contract: []int{}}
 	began := time.Now()

@@ -1,12 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/sandgate/sandgate/clients/go/fake"
+	"github.com/sandgate/sandgate/test/upstream"
 )
 
 // A case fails on the fake server: the command reports it, goes on, and deletes
@@ -51,7 +57,8 @@ func TestConformanceWithoutRunning(t *testing.T) {
 	if got := must(t, server, "conformance", "--list", "--run", "C2"); got != "C2 another incarnation is refused\n" {
 		t.Errorf("got %q", got)
 	}
-	for _, args := range []string{"--run (", "--run no-such-case", "--group nothing", "--part 4/3", "--part x", "--part 0/3", "--fraction 0", "--fraction 2", "--scale 0", "--case-timeout 0s", "more"} {
+	for _, args := range []string{"--run (", "--run no-such-case", "--group nothing", "--part 4/3", "--part x", "--part 0/3", "--fraction 0", "--fraction 2", "--scale 0", "--case-timeout 0s", "more",
+		"--upstream-cert a", "--upstream h.example:1 --upstream-cert a", "--upstream-cert a --upstream-key b", "--upstream h.example:1 --upstream-cert /none --upstream-key /none"} {
 		if got := run(t.Context(), server, "", append([]string{"conformance"}, strings.Fields(args)...)...); got.code != 125 || strings.Count(got.stderr, "\n") != 1 || got.stdout != "" {
 			t.Errorf("%s: %+v", args, got)
 		}
@@ -60,6 +67,32 @@ func TestConformanceWithoutRunning(t *testing.T) {
 	cancel(signalled{2})
 	if got := run(ctx, server, "", "conformance"); got.code != 130 {
 		t.Errorf("after an interrupt: %+v", got)
+	}
+}
+
+// The files of --upstream-cert and --upstream-key are the suite's certificate.
+func TestConformanceUpstream(t *testing.T) {
+	certificate := upstream.Certificate(t, x509.NewCertPool(), "upstream.test")
+	key, err := x509.MarshalPKCS8PrivateKey(certificate.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	r := conformanceRun{upstream: "upstream.test:1", upstreamCert: filepath.Join(dir, "cert"), upstreamKey: filepath.Join(dir, "key")}
+	for name, block := range map[string]*pem.Block{
+		r.upstreamCert: {Type: "CERTIFICATE", Bytes: certificate.Certificate[0]}, r.upstreamKey: {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	opts, err := r.options()
+	if err != nil || opts.Upstream != r.upstream || !bytes.Equal(opts.UpstreamCertificate.Certificate[0], certificate.Certificate[0]) {
+		t.Errorf("got %+v, %v", opts, err)
+	}
+	r.upstreamKey = r.upstreamCert
+	if _, err := r.options(); err == nil || !strings.Contains(err.Error(), "--upstream-key") {
+		t.Errorf("a certificate as key: %v", err)
 	}
 }
 

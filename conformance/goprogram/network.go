@@ -43,6 +43,7 @@ func attempt(arg string) string {
 	try, ok := map[string]func(string) (string, error){
 		"tcp": direct, "udp": datagram, "unix": unixSocket, "raw": raw, "lookup": lookup, "query": query,
 		"connect": connect, "absolute": absolute, "socks": socks, "associate": associate, "tls": hello, "http": host, "get": get,
+		"request": request, "bypass": bypass, "follow": follow, "find": find,
 	}[kind]
 	if !ok {
 		return "no such attempt"
@@ -167,14 +168,19 @@ func absolute(url string) (string, error) {
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: lie.example\r\nConnection: close\r\n\r\n", url); err != nil {
 		return "", err
 	}
-	return statusAndBody(conn)
+	return receive(conn)
 }
 
-func statusAndBody(conn net.Conn) (string, error) {
+// receive reads a response.
+func receive(conn net.Conn) (string, error) {
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		return "", err
 	}
+	return statusAndBody(resp)
+}
+
+func statusAndBody(resp *http.Response) (string, error) {
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 	return resp.Status + " " + string(body), err
@@ -240,7 +246,7 @@ func host(rest string) (string, error) {
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", name); err != nil {
 		return "", err
 	}
-	return statusAndBody(conn)
+	return receive(conn)
 }
 
 // get sends a request without a proxy, as a program does that has a dialer of its
@@ -254,7 +260,7 @@ func get(target string) (string, error) {
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", target); err != nil {
 		return "", err
 	}
-	text, err := statusAndBody(conn)
+	text, err := receive(conn)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return "", errors.New("the connection ended before a response")
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/sandgate/sandgate/server"
 	"github.com/sandgate/sandgate/server/listen"
 	"github.com/sandgate/sandgate/server/policy"
+	"github.com/sandgate/sandgate/test/upstream"
 )
 
 // hereResolver resolves every name to this machine.
@@ -47,8 +48,9 @@ type proxyServer struct {
 // proxySubstrate makes providers whose sandboxes have the network mode PROXY.
 type proxySubstrate struct {
 	open    func(t *testing.T) closingProvider
-	options json.RawMessage // the template's provider options
-	pool    int             // the template's
+	options json.RawMessage      // the template's provider options
+	pool    int                  // the template's
+	change  func(*server.Config) // nil: none
 }
 
 type closingProvider interface {
@@ -59,12 +61,16 @@ type closingProvider interface {
 func (s proxySubstrate) serve(t *testing.T, ports ...uint32) *proxyServer {
 	t.Helper()
 	provider := s.open(t)
-	srv, err := server.New(server.Config{
+	config := server.Config{
 		Provider: provider, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Resolver: hereResolver{}, SpecSecret: []byte("a secret of the tests"),
 		Templates: []policy.Template{{Name: "default", Network: providers.NetworkProxy, ProviderOptions: s.options, Pool: s.pool, Egress: []*sandboxv1.EgressRule{
 			{Hosts: []string{"*"}, Ports: append([]uint32{80, 443}, ports...)}, {Cidrs: []string{"127.0.0.0/8"}, Ports: ports},
 		}}},
-	})
+	}
+	if s.change != nil {
+		s.change(&config)
+	}
+	srv, err := server.New(config)
 	if err != nil {
 		t.Fatal(errors.Join(err, provider.Close()))
 	}
@@ -144,6 +150,8 @@ func allowing(host string, port uint32) *sandgate.Network {
 // without, and two servers of which one ends.
 func (s proxySubstrate) hold(t *testing.T) {
 	port, own := contentServer(t), uint32(freePort(t))
+	certificate, trust := upstream.Trusted(t, "upstream.example")
+	s.change = trust
 	first := s.serve(t, port, own)
 
 	t.Run("cases", func(t *testing.T) {
@@ -157,7 +165,9 @@ func (s proxySubstrate) hold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := suite.Open(t.Context(), suite.Options{Address: first.address, GoProgram: data, Upstream: fmt.Sprintf("upstream.example:%d", own)})
+		s, err := suite.Open(t.Context(), suite.Options{
+			Address: first.address, GoProgram: data, Upstream: fmt.Sprintf("upstream.example:%d", own), UpstreamCertificate: certificate,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/sandgate/sandgate/providers/docker"
+	"github.com/sandgate/sandgate/test/upstream"
 )
 
 // TestNetworkConformanceOnDocker needs a daemon, which "make test-docker" starts.
@@ -31,7 +32,8 @@ func TestNetworkConformanceOnDocker(t *testing.T) {
 				})
 			}
 			port := freePort(t)
-			conform(t, startWith(t, json.RawMessage(c.options), nil, open, port), port)
+			certificate, trust := upstream.Trusted(t, "upstream.example")
+			conform(t, startWith(t, json.RawMessage(c.options), trust, open, port), port, certificate)
 			if c.name == "gvisor" {
 				return // its transport is exec's
 			}

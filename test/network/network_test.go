@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/pem"
 	"fmt"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 	"github.com/sandgate/sandgate/conformance/goprogram/build"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers/local"
+	"github.com/sandgate/sandgate/test/upstream"
 )
 
 // TestConformance runs the group of cases about the network with each runtime.
@@ -28,16 +30,19 @@ func TestConformance(t *testing.T) {
 	}{{"runc", "runc", local.ProfileDefault}, {"restricted", "runc", local.ProfileRestricted}, {"gvisor", "runsc", local.ProfileDefault}} {
 		t.Run(c.name, func(t *testing.T) {
 			port := freePort(t)
-			conform(t, start(t, c.runtime, c.profile, port), port)
+			certificate, trust := upstream.Trusted(t, "upstream.example")
+			conform(t, startChanged(t, c.runtime, c.profile, trust, port), port, certificate)
 		})
 	}
 }
 
-// conform runs the group of cases. The suite listens at port.
-func conform(t *testing.T, b *testbed, port uint32) {
+// conform runs the group of cases. The suite listens at port, with a certificate that
+// the server trusts for upstream.example.
+func conform(t *testing.T, b *testbed, port uint32, certificate *tls.Certificate) {
 	t.Helper()
 	suite, err := conformance.Open(t.Context(), conformance.Options{
 		Address: "unix://" + filepath.Join(b.dir, "s.sock"), GoProgram: build.GoProgram(t), Upstream: fmt.Sprintf("upstream.example:%d", port),
+		UpstreamCertificate: certificate,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,16 +1,11 @@
 package network
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -19,7 +14,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
+
+	"github.com/sandgate/sandgate/test/upstream"
 )
 
 // guarded is an upstream of HTTPS for git.example, api.example and other.example
@@ -90,7 +86,7 @@ func newGuarded(t *testing.T, secret string) *guarded {
 	g.Server = httptest.NewUnstartedServer(mux)
 	g.Config.ErrorLog = log.New(io.Discard, "", 0)
 	g.EnableHTTP2 = true
-	g.TLS = &tls.Config{Certificates: []tls.Certificate{selfSigned(t, g.roots, "git.example", "api.example", "other.example")}}
+	g.TLS = &tls.Config{Certificates: []tls.Certificate{upstream.Certificate(t, g.roots, "git.example", "api.example", "other.example")}}
 	g.StartTLS()
 	t.Cleanup(g.Close)
 	return g
@@ -115,30 +111,6 @@ func (g *guarded) wants(has func(*http.Request) bool, h http.Handler) http.Handl
 		}
 		h.ServeHTTP(w, r)
 	})
-}
-
-// selfSigned returns a certificate for the names, which it adds to roots.
-func selfSigned(t *testing.T, roots *x509.CertPool, names ...string) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "upstream"}, DNSNames: names,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots.AddCert(certificate)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
 // wheel returns a package of Python without modules.
