@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -27,9 +28,9 @@ const listenerPath = "/workspace/bench-listener"
 // block is what the listener and its client write at once.
 var block = make([]byte, 256<<10)
 
-// listen prints the ports of two listeners and serves until it is killed. A connection to
-// the first gets bytes until it is closed. The second answers the end of its input with
-// the number of bytes that came.
+// listen prints the ports of three listeners and serves until it is killed. A connection
+// to the first gets bytes until it is closed. The second answers the end of its input with
+// the number of bytes that came. The third is serveWeb.
 func listen() error {
 	source, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -39,10 +40,15 @@ func listen() error {
 	if err != nil {
 		return err
 	}
-	port := func(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
-	if _, err := fmt.Fprintln(os.Stdout, port(source), port(sink)); err != nil {
+	web, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
 		return err
 	}
+	port := func(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
+	if _, err := fmt.Fprintln(os.Stdout, port(source), port(sink), port(web)); err != nil {
+		return err
+	}
+	go func() { _ = http.Serve(web, http.HandlerFunc(serveWeb)) }()
 	go serveConns(source, func(c net.Conn) {
 		for {
 			if _, err := c.Write(block); err != nil {
@@ -78,10 +84,10 @@ func serveConns(l net.Listener, serve func(net.Conn)) {
 }
 
 // ports are those of one listener.
-type ports struct{ source, sink int32 }
+type ports struct{ source, sink, web int32 }
 
 func scanPorts(line string) (p ports, err error) {
-	if _, err = fmt.Sscan(line, &p.source, &p.sink); err != nil {
+	if _, err = fmt.Sscan(line, &p.source, &p.sink, &p.web); err != nil {
 		err = fmt.Errorf("the listener wrote %q: %w", line, err)
 	}
 	return p, err
@@ -89,28 +95,36 @@ func scanPorts(line string) (p ports, err error) {
 
 // listenHere runs the listener on this machine, for the yardsticks.
 func listenHere() (ports, func(), error) {
-	self, err := os.Executable()
+	line, stop, err := startSelf(listenCommand)
 	if err != nil {
-		return ports{}, nil, err
-	}
-	cmd := exec.Command(self, listenCommand)
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return ports{}, nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return ports{}, nil, err
-	}
-	stop := func() { _, _ = cmd.Process.Kill(), cmd.Wait() }
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		stop()
 		return ports{}, nil, err
 	}
 	p, err := scanPorts(line)
 	return p, stop, err
+}
+
+// startSelf runs this program with arguments. It returns the first line that it prints.
+func startSelf(args ...string) (line string, stop func(), err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", nil, err
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return "", nil, err
+	}
+	stop = func() { _, _ = cmd.Process.Kill(), cmd.Wait() }
+	if line, err = bufio.NewReader(out).ReadString('\n'); err != nil {
+		stop()
+		return "", nil, err
+	}
+	return line, stop, nil
 }
 
 // uploadSelf puts this program into a sandbox, at listenerPath.

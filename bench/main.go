@@ -33,6 +33,8 @@ func rows() []report.Row[*bench] {
 		{Name: "egress", Run: egressRequests},
 		{Name: "egress-bulk", Run: egressThroughput},
 		{Name: "egress-beside", Run: executeBesideEgress},
+		{Name: "preview", Run: previewRequests},
+		{Name: "preview-bulk", Run: previewThroughput},
 		{Name: "create", Run: createToFirstCommand},
 		{Name: "create-pool", Run: claimToFirstCommand},
 		{Name: "memory", Run: idleMemory},
@@ -42,28 +44,25 @@ func rows() []report.Row[*bench] {
 	}
 }
 
+// parts are what this program does in processes of their own, as the server is one.
+func parts() map[string]func([]string) error {
+	return map[string]func([]string) error{
+		yardstickCommand: serveYardstick,
+		listenCommand:    func([]string) error { return listen() },
+		connectCommand:   connect,
+		reverseCommand:   reverse,
+	}
+}
+
 func main() {
-	// The yardsticks run in a process of their own, as the server does.
-	if len(os.Args) > 1 && os.Args[1] == yardstickCommand {
-		if err := serveYardstick(os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, "bench: yardstick:", err)
-			os.Exit(1)
+	if len(os.Args) > 1 {
+		if part := parts()[os.Args[1]]; part != nil {
+			if err := part(os.Args[2:]); err != nil {
+				fmt.Fprintf(os.Stderr, "bench: %s: %v\n", os.Args[1], err)
+				os.Exit(1)
+			}
+			return
 		}
-		return
-	}
-	if len(os.Args) > 1 && os.Args[1] == listenCommand {
-		if err := listen(); err != nil {
-			fmt.Fprintln(os.Stderr, "bench: listen:", err)
-			os.Exit(1)
-		}
-		return
-	}
-	if len(os.Args) > 1 && os.Args[1] == connectCommand {
-		if err := connect(os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, "bench: connect:", err)
-			os.Exit(1)
-		}
-		return
 	}
 	report.Main("bench", run)
 }
