@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests of the docker provider on a Docker daemon of its own, which it starts
-# and stops: the provider's suite, builds, the quickstart, the network mode PROXY, restarts, a
-# server in a container, and the conformance suite over a server. SANDGATE_DOCKER=full runs
-# all of the conformance suite.
+# and stops: the provider's suite, builds, URLs of ports and files, the quickstart, the network
+# mode PROXY, restarts, a server in a container, and the conformance suite over a server.
+# SANDGATE_DOCKER=full runs all of the conformance suite.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -57,7 +57,7 @@ status=0
 scripts/test-go.sh docker -tags docker ./providers/docker || status=1
 scripts/test-go.sh docker -tags docker -run '^TestNetworkConformanceOnDocker$' ./test/network || status=1
 scripts/test-go.sh docker -tags docker ./providers/docker/build || status=1
-scripts/test-go.sh docker -tags docker -run '^TestSandboxesFromABuild$' ./test/e2e || status=1
+scripts/test-go.sh docker -tags docker -run '^(TestSandboxesFromABuild|TestPreviewOnDocker)$' ./test/e2e || status=1
 
 # The quickstart with Docker: with both agents, and with a command for each as an ordinary
 # user who may use the daemon, and as one who may not.
