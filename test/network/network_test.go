@@ -67,13 +67,7 @@ func conform(t *testing.T, b *testbed, port uint32, certificate *tls.Certificate
 // certificate as PEM.
 func site(t *testing.T) (*httptest.Server, string) {
 	t.Helper()
-	root := t.TempDir()
-	script := `set -e; cd "$1"; export HOME=$1 GIT_CONFIG_NOSYSTEM=1; git init -q -b main site; echo content >site/file
-git -C site add file; git -C site -c user.name=n -c user.email=n@example.com commit -q -m first
-git clone -q --bare site repo.git; git -C repo.git update-server-info`
-	if out, err := exec.Command("/bin/sh", "-c", script, "sh", root).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	root := repository(t)
 	s := httptest.NewTLSServer(http.FileServer(http.Dir(root)))
 	t.Cleanup(s.Close)
 	return s, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
