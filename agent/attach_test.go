@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,7 +31,30 @@ func (h *harness) client(t testing.TB) *harness {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return &harness{AgentServiceClient: agentv1.NewAgentServiceClient(conn), conn: conn, socket: h.socket}
+	return &harness{AgentServiceClient: agentv1.NewAgentServiceClient(conn), socket: h.socket}
+}
+
+// clientOnPipe is a client and its connection to the agent. To close the client would
+// cancel its calls first; to close the connection breaks them.
+func (h *harness) clientOnPipe(t testing.TB) (agentv1.AgentServiceClient, net.Conn) {
+	t.Helper()
+	pipe, err := net.Dial("unix", h.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var used atomic.Bool
+	conn, err := grpc.NewClient("passthrough:///agent", protocol.Unconfined(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			if used.Swap(true) {
+				return nil, net.ErrClosed
+			}
+			return pipe, nil
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = conn.Close(), pipe.Close() })
+	return agentv1.NewAgentServiceClient(conn), pipe
 }
 
 // Wherever a caller attaches, it sees what the first one saw from there on.

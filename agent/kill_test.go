@@ -236,10 +236,10 @@ func TestCommandOutlivesItsCallerForTheGracePeriod(t *testing.T) {
 	})
 	t.Run("broken pipe", func(t *testing.T) {
 		mark := newMark()
-		other := h.client(t)
-		launch(t, other.AgentServiceClient, argv("sleep", "3600."+mark))
+		other, pipe := h.clientOnPipe(t)
+		launch(t, other, argv("sleep", "3600."+mark))
 		begin := time.Now()
-		_ = other.conn.Close()
+		_ = pipe.Close()
 		eventually(t, "it is dead", gone(mark))
 		if took := time.Since(begin); took < time.Second {
 			t.Fatalf("it died after %v", took)
