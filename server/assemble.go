@@ -51,6 +51,7 @@ func (s *Server) assemble() {
 		Templates: func() []*policy.Template { return s.rules().policy.Templates() },
 	})
 	s.metrics.CountQuotas(s.book, s.streams)
+	s.metrics.WatchRevocations(s.cfg.Revocations)
 	s.carrier = s.newCarrier()
 	s.activity = lifetime.NewActivity(s.cfg.Provider, s.log)
 	s.reaper = lifetime.NewReaper(lifetime.Config{

@@ -63,6 +63,8 @@ type Config struct {
 	// Authenticator authenticates callers. Nil: every caller is anonymous, in the
 	// tenant "default".
 	Authenticator authn.Authenticator
+	// Revocations are those that the Authenticator heeds, for the metrics. Nil: none.
+	Revocations *authn.Revocations
 	// TLS secures TCP listeners. Nil: no TLS.
 	TLS *tls.Config
 	// Webhooks are the receivers of events. Default: none.

@@ -1,14 +1,21 @@
 package server
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +24,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/audit"
 	"github.com/sandgate/sandgate/server/authn"
 )
 
@@ -30,7 +39,7 @@ type authority struct {
 func newAuthority(t *testing.T) *authority {
 	a := &authority{t: t}
 	root := a.sign(&x509.Certificate{Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign})
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign})
 	a.cert, a.key = root.Leaf, root.PrivateKey.(*ecdsa.PrivateKey)
 	return a
 }
@@ -64,6 +73,92 @@ func (a *authority) sign(c *x509.Certificate) *tls.Certificate {
 	return &tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key, Leaf: leaf}
 }
 
+// revoke writes a list of revoked certificates to a file.
+func (a *authority) revoke(path string, revoked ...*tls.Certificate) {
+	a.t.Helper()
+	list := &x509.RevocationList{Number: big.NewInt(time.Now().UnixNano()), ThisUpdate: time.Now(), NextUpdate: time.Now().Add(time.Hour)}
+	for _, c := range revoked {
+		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries,
+			x509.RevocationListEntry{SerialNumber: c.Leaf.SerialNumber, RevocationTime: time.Now()})
+	}
+	raw, err := x509.CreateRevocationList(rand.Reader, list, a.cert, a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.write(path, pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: raw}))
+}
+
+// write replaces a file in one step.
+func (a *authority) write(path string, content []byte) {
+	a.t.Helper()
+	if err := errors.Join(os.WriteFile(path+".new", content, 0o600), os.Rename(path+".new", path)); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// invalid holds the operations of calls that ended because of their credentials,
+// by the tenant in their records.
+type invalid struct{ sync.Map }
+
+// Audit implements audit.Sink.
+func (i *invalid) Audit(_ context.Context, r audit.Record) error {
+	if r.Phase != audit.Started && r.Reason == "CREDENTIALS_INVALID" {
+		i.Store(r.Tenant+"/"+r.Operation, true)
+	}
+	return nil
+}
+
+// want waits for a record, which may be written after the caller has its answer.
+func (i *invalid) want(t *testing.T, tenant, operation string) {
+	t.Helper()
+	for late := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if _, ok := i.Load(tenant + "/" + operation); ok {
+			return
+		}
+		if time.Now().After(late) {
+			t.Fatalf("%s of the tenant %q has no record", operation, tenant)
+		}
+	}
+}
+
+// revokeRunning revokes a certificate while a call runs, which ends within 5 s, on a
+// connection that stays open.
+func revokeRunning(t *testing.T, conn *grpc.ClientConn, revoke func()) {
+	t.Helper()
+	client := sandboxv1.NewSandboxServiceClient(conn)
+	watch, err := client.WatchSandboxes(t.Context(), &sandboxv1.WatchSandboxesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watch.Header(); err != nil {
+		t.Fatalf("before it is revoked: %v", err)
+	}
+	revoke()
+	began := time.Now()
+	for err == nil {
+		_, err = watch.Recv()
+	}
+	if code, why := reason(t, err); code != codes.Unauthenticated || why != "CREDENTIALS_INVALID" {
+		t.Fatalf("a running call ended with %v", err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("a running call ended after %v", took)
+	}
+}
+
+// refusedWithRecords makes every call. All are refused for their credentials, and have
+// records of callers without a tenant.
+func refusedWithRecords(t *testing.T, srv *Server, conn *grpc.ClientConn, records *invalid) {
+	t.Helper()
+	for _, m := range methods(t, srv) {
+		_, err := m.call(t.Context(), conn)
+		wantRefused(t, m, err)
+		if operation, ok := strings.CutPrefix(m.full, "/sandbox.v1.SandboxService/"); ok && m.desc != nil {
+			records.want(t, "", operation)
+		}
+	}
+}
+
 // TestEveryRPCWithEveryCertificate calls every RPC with every kind of client certificate.
 func TestEveryRPCWithEveryCertificate(t *testing.T) {
 	ca, otherCA := newAuthority(t), newAuthority(t)
@@ -77,10 +172,20 @@ func TestEveryRPCWithEveryCertificate(t *testing.T) {
 		change(c)
 		return c
 	}
+	gone := ca.sign(named("ann", "blue"))
+	lists := filepath.Join(t.TempDir(), "lists")
+	ca.revoke(lists)
+	authorities := filepath.Join(t.TempDir(), "authorities")
+	ca.write(authorities, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw}))
+	records := &invalid{}
 	var provider pooled
 	addr, srv := tcpHarness(t, func(c *Config) {
 		c.Preview = testURLs(t)
-		c.Authenticator = authn.Certificates{}
+		var err error
+		if c.Revocations, err = authn.OpenRevocations(lists, authorities, c.Logger); err != nil {
+			t.Fatal(err)
+		}
+		c.Authenticator, c.Audit, c.Timing.Recheck = authn.Certificates{Revoked: c.Revocations}, records, 10*time.Millisecond
 		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert,
 			Certificates: []tls.Certificate{*ca.sign(&x509.Certificate{Subject: pkix.Name{CommonName: "server"},
 				IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})}}
@@ -96,6 +201,14 @@ func TestEveryRPCWithEveryCertificate(t *testing.T) {
 		}
 		return dialMatrix(t, addr, credentials.NewTLS(cfg))
 	}
+	// First: the number of records without a tenant is bounded.
+	t.Run("revoked", func(t *testing.T) {
+		conn := dial(gone)
+		revokeRunning(t, conn, func() { ca.revoke(lists, gone) })
+		records.want(t, "blue", "WatchSandboxes")
+		refusedWithRecords(t, srv, conn, records)
+		unchanged(t)
+	})
 	self := &authority{t: t}
 	for name, c := range map[string]struct {
 		cert *tls.Certificate

@@ -132,6 +132,9 @@ func (g *Gate) publicError(err error) error {
 	case errors.Is(err, authn.ErrExpired):
 		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
 			"the credentials have expired; get new ones").WithCause(err)
+	case errors.Is(err, authn.ErrRevoked):
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
+			"the credentials were revoked; get new ones").WithCause(err)
 	case errors.Is(err, authn.ErrUnknownCredentials):
 		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALID,
 			"the credentials are not known to this server").WithCause(err)

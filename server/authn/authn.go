@@ -96,6 +96,9 @@ var (
 	// ErrExpired means that the call's credentials were valid and have expired.
 	// It is an ErrUnknownCredentials.
 	ErrExpired = fmt.Errorf("%w: expired", ErrUnknownCredentials)
+	// ErrRevoked means that the call's credentials were valid and have been revoked.
+	// It is an ErrUnknownCredentials.
+	ErrRevoked = fmt.Errorf("%w: revoked", ErrUnknownCredentials)
 	// ErrForbidden means that the credentials are valid and that no tenant or no
 	// role is configured for them.
 	ErrForbidden = errors.New("no tenant or role is configured for these credentials")

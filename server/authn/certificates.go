@@ -18,7 +18,10 @@ import (
 // authority could choose that of another tenant. The organizational unit
 // "sandgate-reader", "sandgate-user" or "sandgate-operator" is the role; without
 // one it is RoleUser.
-type Certificates struct{}
+type Certificates struct {
+	// Revoked are certificates that are not accepted. Nil: none.
+	Revoked *Revocations
+}
 
 // certificatesName is the name of Certificates, and the issuer of their principals.
 const certificatesName = "certificates"
@@ -32,7 +35,7 @@ var _ Authenticator = Certificates{}
 func (Certificates) Name() string { return certificatesName }
 
 // Authenticate implements Authenticator.
-func (Certificates) Authenticate(ctx context.Context) (Principal, error) {
+func (a Certificates) Authenticate(ctx context.Context) (Principal, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return Principal{}, ErrNoCredentials
@@ -45,6 +48,11 @@ func (Certificates) Authenticate(ctx context.Context) (Principal, error) {
 	// A connection may outlive the certificate that opened it.
 	if time.Now().After(leaf.NotAfter) {
 		return Principal{}, fmt.Errorf("the client certificate: %w", ErrExpired)
+	}
+	if a.Revoked != nil {
+		if err := a.Revoked.check(info.State.VerifiedChains); err != nil {
+			return Principal{}, err
+		}
 	}
 	return principalOf(leaf)
 }

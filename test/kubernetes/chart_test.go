@@ -41,6 +41,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		{"hostNetwork=true", "agentFrom is required"},
 		{"hostNetwork=true,transport=pod-ip", "agentFrom is required"},
 		{"tls.secretName=", "tls.secretName is required"},
+		{"tls.clientCRLConfigMap=lists", "needs tls.clientCertificates"},
 		{"sandboxes.namespace=here", "the release's own"},
 		{"sandboxes.namespace=here,sandboxes.createNamespace=false", "the release's own"},
 		{"sandboxes.namespacePerSandbox=true,provider=agentsandbox", "namespacePerSandbox"},
@@ -94,6 +95,14 @@ func TestChartValues(t *testing.T) {
 				"- --spec-secret-file=/etc/sandgate/spec/secret\n", "secret: {secretName: spec, defaultMode: 0440}\n",
 			},
 			[]string{"tcpSocket"},
+		},
+		{
+			"revocation lists", "tls.clientCertificates=true,tls.clientCRLConfigMap=lists",
+			[]string{
+				"- --tls-client-ca=/etc/sandgate/tls/ca.crt\n", "- --tls-client-crl=/etc/sandgate/crl/crl\n",
+				"- {name: crl, mountPath: /etc/sandgate/crl, readOnly: true}\n", "configMap: {name: lists}\n",
+			},
+			nil,
 		},
 		{
 			"URLs", "preview.domain=preview.example.com,auth.specSecretName=spec",

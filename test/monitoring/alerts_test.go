@@ -139,6 +139,10 @@ var inputs = map[string]struct{ bad, good string }{
 	"SandgateCredentialsRejected": {
 		`sandgate_credentials_rejected_total{instance="a"} 0+120x60`, `sandgate_credentials_rejected_total{instance="a"} 0+30x60`,
 	},
+	"SandgateRevocationListLate": {
+		`sandgate_client_crl_next_update_timestamp_seconds{instance="a"} 3000x60`,
+		"sandgate_client_crl_next_update_timestamp_seconds{instance=\"a\"} 7200x60\nsandgate_client_crl_next_update_timestamp_seconds{instance=\"none\"} 0x60",
+	},
 	"SandgateConfigRefused": {`sandgate_config_reload_success{instance="a"} 0x60`, `sandgate_config_reload_success{instance="a"} 1x60`},
 	"SandgateQuotaNearlyUsed": {
 		"sandgate_quota_used{tenant=\"a\",quota=\"max_sandboxes\"} 95x60\nsandgate_quota_limit{tenant=\"a\",quota=\"max_sandboxes\"} 100x60",

@@ -55,8 +55,8 @@ func (a authConfig) bearer() bool {
 }
 
 // authenticator returns nil if no authentication is configured. It fetches the keys
-// of issuers until ctx ends.
-func (c config) authenticator(ctx context.Context, logger *slog.Logger) (authn.Authenticator, error) {
+// of issuers until ctx ends. certificates counts if there are client authorities.
+func (c config) authenticator(ctx context.Context, certificates authn.Certificates, logger *slog.Logger) (authn.Authenticator, error) {
 	var bearer authn.Bearer
 	if len(c.Auth.OIDC) > 0 {
 		oidc, err := openIssuers(ctx, c.Auth.OIDC, logger)
@@ -86,7 +86,7 @@ func (c config) authenticator(ctx context.Context, logger *slog.Logger) (authn.A
 		any = append(any, bearer)
 	}
 	if c.TLS.ClientCA != "" {
-		any = append(any, authn.Certificates{})
+		any = append(any, certificates)
 	}
 	if len(any) == 0 {
 		return nil, nil

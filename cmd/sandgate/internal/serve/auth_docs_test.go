@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/sandgate/sandgate/server/authn"
 )
 
 // The examples of docs/operations.md are configurations and a command that work.
@@ -19,8 +21,8 @@ func TestIdentityExamplesOfTheGuideWork(t *testing.T) {
 	_, section, _ := strings.Cut(string(raw), "\n## Who may call\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	blocks := regexp.MustCompile("(?s)```(sh|yaml)\n(.*?)```").FindAllStringSubmatch(section, -1)
-	if len(blocks) != 3 {
-		t.Fatalf("%d examples, want 3", len(blocks))
+	if len(blocks) != 4 {
+		t.Fatalf("%d examples, want 4", len(blocks))
 	}
 	for _, b := range blocks {
 		kind, text := b[1], b[2]
@@ -39,7 +41,7 @@ func TestIdentityExamplesOfTheGuideWork(t *testing.T) {
 		c := configOf(t, text+"\nkubernetes: {kubeconfig: "+kubeconfig(t, "https://127.0.0.1:1")+"}")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(nil) // The issuers are not asked for keys.
-		if a, err := c.authenticator(ctx, slog.New(slog.DiscardHandler)); err != nil || a == nil {
+		if a, err := c.authenticator(ctx, authn.Certificates{}, slog.New(slog.DiscardHandler)); err != nil || a == nil {
 			t.Errorf("%v: %s", err, text)
 		}
 	}

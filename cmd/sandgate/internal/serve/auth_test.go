@@ -47,7 +47,7 @@ func TestAuthenticatorOfConfiguration(t *testing.T) {
 			parsed := configOf(t, text)
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
-			a, err := parsed.authenticator(ctx, slog.New(slog.DiscardHandler))
+			a, err := parsed.authenticator(ctx, authn.Certificates{}, slog.New(slog.DiscardHandler))
 			switch {
 			case c.err != "":
 				if err == nil || !strings.Contains(err.Error(), c.err) {

@@ -108,8 +108,8 @@ func checkAddress(address string) error {
 
 func (k *checker) checkTLS() {
 	t := k.TLS
-	if (t.Cert == "") != (t.Key == "") || t.ClientCA != "" && t.Cert == "" {
-		k.fail("tls", errHalfTLS)
+	if err := t.check(); err != nil {
+		k.fail("tls", err)
 		return
 	}
 	cert, certOK := k.read("tls.cert", t.Cert)
@@ -118,9 +118,13 @@ func (k *checker) checkTLS() {
 		_, err := keyPair([][]byte{cert, key})
 		k.fail("tls.cert", err)
 	}
-	if ca, ok := k.read("tls.client_ca", t.ClientCA); ok {
-		_, err := certPool([][]byte{ca})
+	authorities, authoritiesOK := k.read("tls.client_ca", t.ClientCA)
+	if authoritiesOK {
+		_, err := certPool([][]byte{authorities})
 		k.fail("tls.client_ca", err)
+	}
+	if lists, ok := k.read("tls.client_crl", t.ClientCRL); ok && authoritiesOK {
+		k.fail("tls.client_crl", authn.CheckRevocations(lists, authorities))
 	}
 }
 

@@ -2,10 +2,14 @@ package serve
 
 import (
 	"bytes"
+	"crypto/rand"
+	"crypto/x509"
+	"math/big"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // checkConfig runs "sandgate config check".
@@ -23,6 +27,8 @@ func checkConfig(t *testing.T, args ...string) (stdout, stderr string, err error
 
 // What serve refuses, check refuses too, and names the key.
 func TestCheckRefusesWhatServeRefuses(t *testing.T) {
+	ca, other := newTestAuthority(t), newTestAuthority(t)
+	cert, key := ca.sign(t, &x509.Certificate{})
 	for name, c := range map[string]struct{ text, want string }{
 		"unknown key":      {"limits: {max_tiemout: 1h}", "line 1: limits.max_tiemout: unknown key; did you mean max_timeout?"},
 		"far key":          {"reaper: {zzzzzzzzz: 1}", "line 1: reaper.zzzzzzzzz: unknown key; there are interval"},
@@ -51,6 +57,9 @@ func TestCheckRefusesWhatServeRefuses(t *testing.T) {
 		"tokens' content":  {"auth: {tokens_file: BROKEN}", "tokens file"},
 		"half of TLS":      {"tls: {cert: /nonexistent}", "TLS needs both --tls-cert and --tls-key"},
 		"CA alone":         {"tls: {client_ca: /nonexistent}", "TLS needs both --tls-cert and --tls-key"},
+		"CRL alone":        {"tls: {cert: BROKEN, key: BROKEN, client_crl: BROKEN}", "--tls-client-crl needs --tls-client-ca"},
+		"CRL":              {"tls: {cert: CERT, key: KEY, client_ca: CERT, client_crl: BROKEN}", "tls.client_crl (--tls-client-crl): holds no revocation list"},
+		"CRL of another":   {"tls: {cert: CERT, key: KEY, client_ca: CERT, client_crl: CRL}", "tls.client_crl (--tls-client-crl): revocation list 1 of 1: the list of \"CN=authority\" is not signed by a client authority"},
 		"certificate":      {"tls: {cert: BROKEN, key: BROKEN}", "tls"},
 		"spec secret":      {"spec_secret_file: BROKEN", "must hold at least 16 bytes"},
 		"pprof":            {"admin: {pprof: true}", "--pprof needs --admin-listen"},
@@ -78,7 +87,12 @@ func TestCheckRefusesWhatServeRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			kubeconfig, _ := emptyCluster(t)
-			file := writeFile(t, "c.yaml", strings.NewReplacer("BROKEN", writeFile(t, "broken", "x"), "SECRET", writeFile(t, "secret", strings.Repeat("s", 32))).Replace(c.text))
+			crl, err := x509.CreateRevocationList(rand.Reader, &x509.RevocationList{Number: big.NewInt(1), NextUpdate: time.Now().Add(time.Hour)}, other.cert, other.key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := writeFile(t, "c.yaml", strings.NewReplacer("BROKEN", writeFile(t, "broken", "x"), "SECRET", writeFile(t, "secret", strings.Repeat("s", 32)),
+				"CERT", writeFile(t, "cert", string(cert)), "KEY", writeFile(t, "key", string(key)), "CRL", writeFile(t, "crl", string(crl))).Replace(c.text))
 			args := []string{"--config", file, "--provider", "kubernetes", "--kubernetes-kubeconfig", kubeconfig, "--agent", writeFile(t, "agent", "agent")}
 			if name == "provider" {
 				args = args[:2]

@@ -53,9 +53,10 @@ type config struct {
 }
 
 type tlsConfig struct {
-	Cert     string `yaml:"cert" flag:"tls-cert" help:"PEM file of the server's certificate; reloaded when it changes"`
-	Key      string `yaml:"key" flag:"tls-key" help:"PEM file of the certificate's key"`
-	ClientCA string `yaml:"client_ca" flag:"tls-client-ca" help:"PEM file of the authorities for client certificates, which then authenticate callers"`
+	Cert      string `yaml:"cert" flag:"tls-cert" help:"PEM file of the server's certificate; reloaded when it changes"`
+	Key       string `yaml:"key" flag:"tls-key" help:"PEM file of the certificate's key"`
+	ClientCA  string `yaml:"client_ca" flag:"tls-client-ca" help:"PEM file of the authorities for client certificates, which then authenticate callers"`
+	ClientCRL string `yaml:"client_crl" flag:"tls-client-crl" help:"PEM or DER file of revocation lists (CRL) of these authorities; reloaded when it changes (default none)"`
 }
 
 // Without settings the audit log takes 1.1 GiB at most.

@@ -164,6 +164,8 @@ func (r *reloader) merge(wanted config) (next config, waiting []string) {
 type authenticator struct {
 	ctx     context.Context //nolint:containedctx // the server's life, which ends what authenticators fetch
 	current atomic.Pointer[generation]
+	// certificates stays the same: tls waits for a restart.
+	certificates authn.Certificates
 }
 
 // generation is an authenticator with the end of what it does in the background.
@@ -176,7 +178,11 @@ var _ authn.Authenticator = (*authenticator)(nil)
 
 // newAuthenticator returns nil if no authentication is configured.
 func newAuthenticator(ctx context.Context, c config, logger *slog.Logger) (*authenticator, error) {
-	a := &authenticator{ctx: ctx}
+	certificates, err := c.TLS.certificates(logger)
+	if err != nil {
+		return nil, err
+	}
+	a := &authenticator{ctx: ctx, certificates: certificates}
 	g, err := a.open(c, logger)
 	if err != nil || g == nil {
 		return nil, err
@@ -188,7 +194,7 @@ func newAuthenticator(ctx context.Context, c config, logger *slog.Logger) (*auth
 func (a *authenticator) open(c config, logger *slog.Logger) (*generation, error) {
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	stop := func() { cancel(nil) }
-	inner, err := c.authenticator(ctx, logger)
+	inner, err := c.authenticator(ctx, a.certificates, logger)
 	if err != nil || inner == nil {
 		stop()
 		return nil, err

@@ -132,7 +132,7 @@ func (p *program) prepare(ctx context.Context, version string) error {
 		return err
 	}
 	if auth != nil {
-		cfg.Authenticator, p.reload.auth = auth, auth
+		cfg.Authenticator, p.reload.auth, cfg.Revocations = auth, auth, auth.certificates.Revoked
 	}
 	if p.kind, err = c.kind(); err != nil {
 		return err

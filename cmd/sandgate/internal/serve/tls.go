@@ -7,17 +7,18 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/sandgate/sandgate/server/authn"
 	"github.com/sandgate/sandgate/server/reload"
 )
 
 // tls returns nil if no certificate is configured. The files are reloaded when they
 // change: a new certificate and new authorities apply to the next handshake.
 func (c config) tls(logger *slog.Logger) (*tls.Config, error) {
-	if c.TLS.Cert == "" && c.TLS.Key == "" && c.TLS.ClientCA == "" {
+	if c.TLS == (tlsConfig{}) {
 		return nil, nil
 	}
-	if c.TLS.Cert == "" || c.TLS.Key == "" {
-		return nil, errHalfTLS
+	if err := c.TLS.check(); err != nil {
+		return nil, err
 	}
 	pair, err := reload.Open(logger, keyPair, c.TLS.Cert, c.TLS.Key)
 	if err != nil {
@@ -49,7 +50,33 @@ func (c config) tls(logger *slog.Logger) (*tls.Config, error) {
 	return cfg, nil
 }
 
-var errHalfTLS = errors.New("TLS needs both --tls-cert and --tls-key")
+// check returns an error unless files are given that belong together.
+func (t tlsConfig) check() error {
+	switch {
+	case (t.Cert == "") != (t.Key == "") || t.ClientCA != "" && t.Cert == "":
+		return errHalfTLS
+	case t.ClientCRL != "" && t.ClientCA == "":
+		return errCRLAlone
+	default:
+		return nil
+	}
+}
+
+var (
+	errHalfTLS  = errors.New("TLS needs both --tls-cert and --tls-key")
+	errCRLAlone = errors.New("--tls-client-crl needs --tls-client-ca, whose authorities sign the lists")
+)
+
+// certificates returns what authenticates callers by their certificates, where
+// authorities for these are configured.
+func (t tlsConfig) certificates(logger *slog.Logger) (a authn.Certificates, err error) {
+	if t.ClientCRL != "" {
+		if a.Revoked, err = authn.OpenRevocations(t.ClientCRL, t.ClientCA, logger); err != nil {
+			return a, fmt.Errorf("--tls-client-crl: %w", err)
+		}
+	}
+	return a, nil
+}
 
 func keyPair(contents [][]byte) (*tls.Certificate, error) {
 	cert, err := tls.X509KeyPair(contents[0], contents[1])

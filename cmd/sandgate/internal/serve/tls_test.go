@@ -28,7 +28,7 @@ type testAuthority struct {
 func newTestAuthority(t *testing.T) *testAuthority {
 	a := &testAuthority{}
 	a.pem, _ = a.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign})
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign})
 	return a
 }
 
