@@ -25,6 +25,8 @@ type Book struct {
 	server string
 	// hold is how long a reservation counts if this server dies.
 	hold time.Duration
+	// maxDocument bounds the document, in bytes.
+	maxDocument int
 
 	// listing is held during a listing, writing while the document is changed.
 	listing, writing limit.Slots
@@ -83,6 +85,8 @@ const (
 	// keepDone is how long the entry of a new sandbox stays in the document, so
 	// that other servers need not list.
 	keepDone = 30 * time.Second
+	// maxDocument is less than the 1 MiB of a ConfigMap.
+	maxDocument = 896 << 10
 	// documentName is the name of the shared document.
 	documentName = "quotas"
 	pageSize     = 500
@@ -91,7 +95,7 @@ const (
 // NewBook returns a Book that has counted nothing yet. createTime bounds a creation.
 func NewBook(p providers.Provider, config Config, createTime time.Duration) *Book {
 	b := &Book{
-		provider: p, server: rand.Text(), hold: createTime + time.Minute, config: &config,
+		provider: p, server: rand.Text(), hold: createTime + time.Minute, maxDocument: maxDocument, config: &config,
 		listing: limit.New(1), writing: limit.New(1),
 		names: make(map[string]*counted), use: make(map[Owner]*Use), own: make(map[string]entry), deleted: make(map[string]uint64),
 	}

@@ -63,7 +63,14 @@ func TestQuotaHoldsAtEachMoment(t *testing.T) {
 		limit := rapid.Int64Range(1, 4).Draw(rt, "limit")
 		s := newSubstrate()
 		config := Config{MaxSandboxes: limit + 1, Tenant: Limits{MaxSandboxes: limit}}
-		books := []*Book{newBook(s, config), newBook(s, config)}
+		// With so small a document, entries are taken out early and creations are refused.
+		size := rapid.SampledFrom([]int{maxDocument, 500, 1000, 2000}).Draw(rt, "size of the document")
+		start := func() *Book {
+			b := newBook(s, config)
+			b.maxDocument = size
+			return b
+		}
+		books := []*Book{start(), start()}
 		killed := false // Then reservations may be left.
 		type under struct {
 			book *Book
@@ -118,7 +125,7 @@ func TestQuotaHoldsAtEachMoment(t *testing.T) {
 				if killed = killed || step == "kill"; step == "restart" {
 					b.Flush(t.Context(), slog.New(slog.DiscardHandler))
 				}
-				books[i] = newBook(s, config)
+				books[i] = start()
 			}
 			for tenant, most := range map[string]int64{"": limit + 1, "tenant-a": limit, "tenant-b": limit} {
 				if n := s.count(tenant); int64(n) > most {
@@ -134,6 +141,7 @@ func TestQuotaHoldsAtEachMoment(t *testing.T) {
 		}
 		room := limit - int64(s.count("tenant-a"))
 		room = min(room, limit+1-int64(s.count("")))
+		books[0].maxDocument = maxDocument
 		for i := range room {
 			if killed {
 				break

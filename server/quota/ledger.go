@@ -1,7 +1,9 @@
 package quota
 
 import (
+	"cmp"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
@@ -43,6 +45,7 @@ func decode(raw []byte) *document {
 	if len(raw) == 0 || json.Unmarshal(raw, d) != nil {
 		d = &document{}
 	}
+	d.Lost = min(d.Lost, d.Seq)
 	if d.Servers == nil {
 		d.Servers = make(map[string]map[string]entry)
 	}
@@ -60,13 +63,19 @@ func (d *document) drop(server, name string) {
 	}
 }
 
+// lose takes out an entry whose sandbox may exist. Entries from before the document was
+// deleted have an Added that it has not reached: no listing could catch up with that.
+func (d *document) lose(server, name string) {
+	d.Lost = max(d.Lost, min(d.Servers[server][name].Added, d.Seq))
+	d.drop(server, name)
+}
+
 // expire takes out entries past their time, and full buckets.
 func (d *document) expire(now time.Time, perMinute func(owner string) int64) {
 	for server, entries := range d.Servers {
 		for name, e := range entries {
 			if now.After(e.Until) {
-				d.Lost = max(d.Lost, e.Added)
-				d.drop(server, name)
+				d.lose(server, name)
 			}
 		}
 	}
@@ -75,6 +84,66 @@ func (d *document) expire(now time.Time, perMinute func(owner string) int64) {
 			delete(d.Buckets, owner)
 		}
 	}
+}
+
+// growth returns how many bytes an entry and the buckets of its owner add at most.
+func (d *document) growth(name string, e entry) int {
+	n := size(name) + size(e) + doneSize
+	for _, scope := range e.owner().scopes() {
+		if key := bucketKey(scope); d.Buckets[key] == nil {
+			n += size(key) + bucketSize
+		}
+	}
+	return n
+}
+
+// makeRoom takes entries out until the document has room for more bytes, and returns
+// the room that it has, and those of a server that it took out. What other servers have
+// not read of these they learn by a listing, so only entries of ended creations can go.
+// Half of the document becomes free, so that this is seldom.
+func (d *document) makeRoom(limit, more int, server string) (room int, dropped []string) {
+	if room = limit - size(d); room >= more {
+		return room, nil
+	}
+	type place struct {
+		server, name string
+		entry
+	}
+	var done []place
+	for by, entries := range d.Servers {
+		for name, e := range entries {
+			if e.Done > 0 {
+				done = append(done, place{by, name, e})
+			}
+		}
+	}
+	slices.SortFunc(done, func(a, b place) int { return cmp.Compare(a.Done, b.Done) })
+	for _, p := range done {
+		if room >= max(more, limit/2) {
+			break
+		}
+		room += size(p.name) + size(p.entry)
+		if d.lose(p.server, p.name); p.server == server {
+			dropped = append(dropped, p.name)
+		}
+	}
+	return room, dropped
+}
+
+// doneSize is what an entry grows at most once its creation has ended.
+const doneSize = 48
+
+// bucketSize is more than a bucket has in the document, without its key.
+const bucketSize = 96
+
+// size returns how many bytes a value has in the document, with what separates it from
+// others.
+func size(v any) int {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // of texts, numbers and times
+	}
+	return len(raw) + 1
 }
 
 // bucketKey is an owner's key in Buckets.

@@ -23,6 +23,7 @@ type substrate struct {
 	most      map[string]int // at the same time, by tenant
 	lists     atomic.Int32
 	document  []byte
+	largest   int         // of all documents
 	conflicts func() bool // another process has changed the document: again
 }
 
@@ -42,7 +43,7 @@ func (s *substrate) ChangeLedger(ctx context.Context, _ string, change func([]by
 		s.mu.Lock()
 		done := bytes.Equal(old, s.document) && (s.conflicts == nil || !s.conflicts())
 		if done {
-			s.document = now
+			s.document, s.largest = now, max(s.largest, len(now))
 		}
 		s.mu.Unlock()
 		if done || ctx.Err() != nil {

@@ -4,12 +4,19 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
+
+	"github.com/sandgate/sandgate/providers"
 )
 
 // errUnseen means that the document no longer has something that this server has not
 // read: it must list.
 var errUnseen = errors.New("the ledger of quotas has lost entries since it was read")
+
+// errFull means that so many creations are under way that their reservations fill the
+// document.
+var errFull = fmt.Errorf("too many sandboxes are being created at the same time on this substrate; try again when some of them are ready: %w", providers.ErrExhausted)
 
 // verdict is what one change of the document decided.
 type verdict struct {
@@ -42,6 +49,9 @@ func (b *Book) write(ctx context.Context) error {
 		return err
 	}
 	b.seen = v.seq
+	for _, name := range v.done {
+		delete(b.own, name) // It may be reserved again in v.own.
+	}
 	for name, e := range v.own {
 		// It may have been settled, or taken out, while the change was written.
 		if now, ok := b.own[name]; ok && e.settled {
@@ -50,9 +60,6 @@ func (b *Book) write(ctx context.Context) error {
 		} else if !e.settled {
 			b.own[name] = e
 		}
-	}
-	for _, name := range v.done {
-		delete(b.own, name)
 	}
 	for _, name := range v.deleted {
 		delete(b.deleted, name)
@@ -101,9 +108,8 @@ func (b *Book) decide(doc *document, batch []*request) (verdict, error) {
 	}
 	mine := make(map[string]entry, len(b.own)+len(batch))
 	for name, e := range b.own {
-		if e.Done > 0 && now.After(e.Until) {
-			doc.Lost = max(doc.Lost, e.Added)
-			v.done = append(v.done, name)
+		if _, kept := doc.Servers[b.server][name]; e.Done > 0 && !kept {
+			v.done = append(v.done, name) // It has expired, or another server took it out.
 			continue
 		}
 		if e.settled && e.Done == 0 {
@@ -112,23 +118,47 @@ func (b *Book) decide(doc *document, batch []*request) (verdict, error) {
 		}
 		mine[name] = e
 	}
-	more := make(map[Owner]*Use)
-	for _, r := range batch {
-		err := b.admit(doc, r, mine, more, now)
-		v.errs = append(v.errs, err)
-		if old, ok := mine[r.name]; err == nil && (!ok || old.Done > 0) {
-			e := entry{
-				Tenant: r.owner.Tenant, Principal: r.owner.Principal, Resources: r.spec.Resources,
-				Added: doc.Seq, Until: now.Add(b.hold),
-			}
-			mine[r.name], v.own[r.name] = e, e
-		}
-	}
-	delete(doc.Servers, b.server)
-	if len(mine) > 0 {
-		doc.Servers[b.server] = mine
+	doc.Servers[b.server] = mine
+	b.decideAll(doc, batch, &v, now)
+	if doc.Servers[b.server] = mine; len(mine) == 0 {
+		delete(doc.Servers, b.server)
 	}
 	return v, nil
+}
+
+// decideAll decides the requests and adds the entries of those that it admits, as far as
+// the document has room.
+func (b *Book) decideAll(doc *document, batch []*request, v *verdict, now time.Time) {
+	mine, more := doc.Servers[b.server], make(map[Owner]*Use)
+	wanted := make([]entry, len(batch))
+	sizes, all := make([]int, len(batch)), 0
+	for i, r := range batch {
+		wanted[i] = entry{
+			Tenant: r.owner.Tenant, Principal: r.owner.Principal, Resources: r.spec.Resources,
+			Added: doc.Seq, Until: now.Add(b.hold),
+		}
+		sizes[i] = doc.growth(r.name, wanted[i])
+		all += sizes[i]
+	}
+	room, dropped := doc.makeRoom(b.maxDocument, all, b.server)
+	for _, name := range dropped {
+		delete(v.own, name)
+	}
+	v.done = append(v.done, dropped...)
+	for i, r := range batch {
+		old, ok := mine[r.name]
+		add := !ok || old.Done > 0
+		if add && sizes[i] > room {
+			v.errs = append(v.errs, errFull)
+			continue
+		}
+		err := b.admit(doc, r, mine, more, now)
+		v.errs = append(v.errs, err)
+		if err == nil && add {
+			mine[r.name], v.own[r.name] = wanted[i], wanted[i]
+			room -= sizes[i] // The buckets count for each that shares them.
+		}
+	}
 }
 
 // admit returns an *Exceeded if a request is beyond a quota.
