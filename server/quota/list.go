@@ -12,6 +12,9 @@ import (
 // unknown is the incarnation of an existing sandbox that has none yet.
 const unknown = "unknown"
 
+// flushTries bounds how often Flush writes again because it had to list first.
+const flushTries = 3
+
 // Run counts what other servers delete, and writes what became of creations, until
 // ctx ends.
 func (b *Book) Run(ctx context.Context, log *slog.Logger) {
@@ -36,16 +39,22 @@ func (b *Book) Run(ctx context.Context, log *slog.Logger) {
 
 // Flush writes what became of this server's creations, for other servers.
 func (b *Book) Flush(ctx context.Context, log *slog.Logger) {
-	b.mu.Lock()
-	dirty, seen := b.dirty, b.seen
-	b.mu.Unlock()
-	if !dirty || b.writing.Acquire(ctx) != nil {
-		return
-	}
-	err := b.write(ctx)
-	b.writing.Release()
-	if errors.Is(err, errUnseen) {
-		err = b.listUnseen(ctx, seen) // The next tick writes.
+	var err error
+	for range flushTries { // A server that stops has no further tick.
+		b.mu.Lock()
+		dirty, seen := b.dirty, b.seen
+		b.mu.Unlock()
+		if !dirty || b.writing.Acquire(ctx) != nil {
+			return
+		}
+		err = b.write(ctx)
+		b.writing.Release()
+		if !errors.Is(err, errUnseen) {
+			break
+		}
+		if err = b.listUnseen(ctx, seen); err != nil {
+			break
+		}
 	}
 	if err != nil && ctx.Err() == nil {
 		log.WarnContext(ctx, "the ledger of quotas could not be written", "error", err)
