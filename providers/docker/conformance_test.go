@@ -73,15 +73,6 @@ func harness(config Config) providertest.Harness {
 	}
 }
 
-func open(t *testing.T, config Config) *Provider {
-	t.Helper()
-	p, err := New(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
 // testConfig is a configuration with a state directory of its own. When the test ends,
 // the daemon may have nothing left of it.
 func testConfig(t *testing.T) Config {

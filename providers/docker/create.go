@@ -61,8 +61,10 @@ func (d driver) Destroy(ctx context.Context, _ *lock.Lock, dir directory.Dir, co
 	p := d.p
 	run, cancel := finish(ctx)
 	defer cancel()
-	if err := p.removeContainer(run, container); err != nil {
-		return p.daemonError(run, "delete the container of "+dir.Name(), err)
+	for _, name := range []string{container, formerName(container)} {
+		if err := p.removeContainer(run, name); err != nil {
+			return p.daemonError(run, "delete the container of "+dir.Name(), err)
+		}
 	}
 	if rec != nil {
 		if err := p.removeVolumes(run, rec); err != nil {
@@ -76,5 +78,8 @@ func (d driver) Destroy(ctx context.Context, _ *lock.Lock, dir directory.Dir, co
 func (p *Provider) sweep(ctx context.Context) {
 	if err := p.store.Sweep(ctx); err != nil && ctx.Err() == nil {
 		p.log.LogAttrs(ctx, slog.LevelWarn, "half-made sandboxes could not be removed and are tried again", slog.Any("error", err))
+	}
+	if err := p.settleSuspended(ctx); err != nil && ctx.Err() == nil {
+		p.log.LogAttrs(ctx, slog.LevelWarn, "interrupted suspensions and resumptions could not be finished and are tried again", slog.Any("error", err))
 	}
 }

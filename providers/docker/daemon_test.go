@@ -36,15 +36,6 @@ func create(t *testing.T, p *Provider, name string, spec providers.Spec) provide
 	return info
 }
 
-func closeLater(t *testing.T, p *Provider) {
-	t.Helper()
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // A suspension keeps files and environment, and loses processes.
 func TestSuspensionKeepsFilesAndLosesProcesses(t *testing.T) {
 	t.Parallel()

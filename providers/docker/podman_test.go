@@ -1,13 +1,8 @@
 package docker
 
 import (
-	"encoding/json"
 	"errors"
-	"net/http"
-	"net/http/httptest"
-	"path"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/moby/moby/api/types/container"
@@ -17,59 +12,9 @@ import (
 	"github.com/sandgate/sandgate/providers/internal/directory"
 )
 
-// podman answers requests about containers as Podman does: a name that is taken is an
-// internal error, and a runtime or GPUs are ignored.
-type podman struct {
-	mu         sync.Mutex
-	containers map[string]*container.Config // by name, which is the id, too
-	broken     bool                         // no container can be made
-}
-
-func (d *podman) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	reply := func(code int, body any) {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(body)
-	}
-	fail := func(code int, text string) { reply(code, map[string]string{"message": text}) }
-	w.Header().Set("Api-Version", "1.41")
-	_, at, _ := strings.Cut(r.URL.Path, "/containers/")
-	name, action := path.Split(at)
-	name = strings.TrimSuffix(name, "/")
-	switch {
-	case path.Base(r.URL.Path) == "_ping":
-	case at == "create":
-		name = r.URL.Query().Get("name")
-		c := &container.Config{}
-		switch {
-		case json.NewDecoder(r.Body).Decode(c) != nil, d.broken, d.containers[name] != nil:
-			fail(http.StatusInternalServerError, "container create")
-		default:
-			d.containers[name] = c
-			reply(http.StatusCreated, container.CreateResponse{ID: name})
-		}
-	case r.Method == http.MethodDelete:
-		delete(d.containers, at)
-		w.WriteHeader(http.StatusNoContent)
-	case d.containers[name] == nil:
-		fail(http.StatusNotFound, "no such container")
-	case action == "json":
-		reply(http.StatusOK, map[string]any{"Id": name, "Config": d.containers[name], "HostConfig": map[string]any{"Runtime": "oci"}})
-	case action == "rename":
-		d.containers[r.URL.Query().Get("name")] = d.containers[name]
-		delete(d.containers, name)
-		w.WriteHeader(http.StatusNoContent)
-	default:
-		fail(http.StatusNotImplemented, r.Method+" "+r.URL.Path)
-	}
-}
-
 // TestContainerWithATakenName: of this state directory it is replaced, once there is
 // another one, and of others it stays. So it is with a daemon that reports no conflict.
 func TestContainerWithATakenName(t *testing.T) {
-	p, fake := onPodman(t)
 	pl := planOf(options{})
 	labels := pl.labels()
 	for name, c := range map[string]struct {
@@ -83,19 +28,22 @@ func TestContainerWithATakenName(t *testing.T) {
 		"none":                      {},
 		"none, none can be made":    {broken: true, want: providers.ErrStartFailed},
 	} {
-		fake.containers, fake.broken = map[string]*container.Config{}, c.broken
-		if c.old != nil {
-			fake.containers["sg-a"] = c.old
-		}
-		if err := p.createContainer(t.Context(), pl); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v, want %v", name, err, c.want)
-		}
-		now := fake.containers["sg-a"]
-		if isNew := now != nil && len(now.Entrypoint) > 0; isNew != (c.want == nil) || !isNew && now != c.old {
-			t.Errorf("%s: the container is %+v", name, now)
-		}
-		if n := len(fake.containers); n > 1 {
-			t.Errorf("%s: %d containers are left", name, n)
+		for _, podman := range []bool{false, true} {
+			fake := &fakeDaemon{podman: podman, broken: c.broken}
+			p := on(t, fake)
+			if c.old != nil {
+				fake.containers["sg-a"] = &fakeContainer{id: "old", config: c.old}
+			}
+			if err := p.createContainer(t.Context(), pl); !errors.Is(err, c.want) {
+				t.Errorf("%s: %v, want %v", name, err, c.want)
+			}
+			now := fake.get("sg-a")
+			if isNew := now != nil && now.id != "old"; isNew != (c.want == nil) || !isNew && (now != nil) != (c.old != nil) {
+				t.Errorf("%s: the container is %+v", name, now)
+			}
+			if n := len(fake.names()); n > 1 {
+				t.Errorf("%s: %d containers are left", name, n)
+			}
 		}
 	}
 }
@@ -103,7 +51,7 @@ func TestContainerWithATakenName(t *testing.T) {
 // TestIgnoredRuntimesAreErrors: a sandbox does not run with less isolation than its
 // template says, or without GPUs.
 func TestIgnoredRuntimesAreErrors(t *testing.T) {
-	p, _ := onPodman(t)
+	p := on(t, &fakeDaemon{podman: true})
 	for text, o := range map[string]options{"runtime": {Runtime: "runsc"}, "gpus": {GPUs: 1}} {
 		err := p.createContainer(t.Context(), planOf(o))
 		if !errors.Is(err, providers.ErrUnsupported) || !strings.Contains(err.Error(), text) {
@@ -118,12 +66,9 @@ func TestIgnoredRuntimesAreErrors(t *testing.T) {
 	}
 }
 
-func onPodman(t *testing.T) (*Provider, *podman) {
+func on(t *testing.T, fake *fakeDaemon) *Provider {
 	t.Helper()
-	fake := &podman{containers: make(map[string]*container.Config)}
-	server := httptest.NewServer(fake)
-	t.Cleanup(server.Close)
-	c, err := daemon.NewClient("tcp://" + server.Listener.Addr().String())
+	c, err := daemon.NewClient(serveFake(t, fake))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +77,7 @@ func onPodman(t *testing.T) (*Provider, *podman) {
 			t.Error(err)
 		}
 	})
-	return &Provider{docker: c, id: "this"}, fake
+	return &Provider{docker: c, id: "this"}
 }
 
 func planOf(o options) *plan {

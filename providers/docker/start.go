@@ -86,25 +86,6 @@ func (p *Provider) createContainer(ctx context.Context, pl *plan) error {
 	return p.checkCreated(run, pl)
 }
 
-// replaceContainer removes the old container only when the new one is there: of a
-// suspended sandbox it has values that are nowhere else.
-func (p *Provider) replaceContainer(ctx context.Context, pl *plan) error {
-	c := pl.container()
-	c.Name = helperPrefix + shared.Random()
-	made, err := p.docker.ContainerCreate(ctx, c)
-	if err != nil {
-		return err
-	}
-	if err = p.removeContainer(ctx, pl.rec.Container); err == nil {
-		_, err = p.docker.ContainerRename(ctx, made.ID, client.ContainerRenameOptions{NewName: pl.rec.Container})
-	}
-	if err != nil {
-		_, removal := p.docker.ContainerRemove(ctx, made.ID, client.ContainerRemoveOptions{Force: true})
-		err = errors.Join(err, removal)
-	}
-	return err
-}
-
 // checkCreated returns an error if the daemon has left out a runtime or GPUs, as Podman
 // does. A sandbox must not run with less isolation than its template says.
 func (p *Provider) checkCreated(ctx context.Context, pl *plan) error {
@@ -123,36 +104,6 @@ func (p *Provider) checkCreated(ctx context.Context, pl *plan) error {
 		return fmt.Errorf("the template's gpus: the daemon ignores requests for GPUs, as Podman does: %w", providers.ErrUnsupported)
 	}
 	return nil
-}
-
-// removeContainer ends a container's processes and removes it, if it is of this state
-// directory.
-func (p *Provider) removeContainer(ctx context.Context, name string) error {
-	found, err := p.docker.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
-	switch {
-	case errdefs.IsNotFound(err):
-		return nil
-	case err != nil:
-		return err
-	case found.Container.Config == nil || found.Container.Config.Labels[serverLabel] != p.id:
-		return nil // another server's
-	}
-	for {
-		_, err = p.docker.ContainerRemove(ctx, found.Container.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-		if !errdefs.IsConflict(err) {
-			break
-		}
-		// Another removal is under way: the name is free when it has ended.
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	return err
 }
 
 func (p *Provider) removeVolumes(ctx context.Context, rec *record) error {

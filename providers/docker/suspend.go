@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
 	"github.com/sandgate/sandgate/providers"
@@ -34,8 +33,7 @@ func (p *Provider) Suspend(ctx context.Context, name string) (providers.Info, er
 				return providers.Info{}, err
 			}
 		}
-		_, err := p.docker.ContainerStop(ctx, rec.Container, client.ContainerStopOptions{Timeout: new(stopSeconds)})
-		if err != nil && !errdefs.IsNotFound(err) {
+		if err := p.stopContainer(ctx, rec.Container); err != nil {
 			return providers.Info{}, p.daemonError(ctx, "stop the container of "+name, err)
 		}
 		return p.infoOf(name, rec), nil
@@ -87,12 +85,17 @@ func (p *Provider) replan(ctx context.Context, d directory.Dir, name string, rec
 	if err != nil {
 		return nil, baseImage{}, err
 	}
-	old, err := p.docker.ContainerInspect(ctx, rec.Container, client.ContainerInspectOptions{})
-	if err != nil {
-		if errdefs.IsNotFound(err) {
-			return nil, baseImage{}, fmt.Errorf("resume %s: its stopped container was removed, and the values of its environment with it: %w", name, providers.ErrStartFailed)
-		}
+	run, cancel := finish(ctx)
+	defer cancel()
+	if err := p.settleReplacement(run, rec.Container); err != nil {
+		return nil, baseImage{}, p.daemonError(ctx, "finish an earlier resumption of "+name, err)
+	}
+	old, err := p.findContainer(ctx, rec.Container)
+	switch {
+	case err != nil:
 		return nil, baseImage{}, p.daemonError(ctx, "inspect the container of "+name, err)
+	case old == nil:
+		return nil, baseImage{}, fmt.Errorf("resume %s: its stopped container was removed, and the values of its environment with it: %w", name, providers.ErrStartFailed)
 	}
 	base, err := p.findImage(ctx, rec.Spec.Image, o)
 	if err != nil {
@@ -101,6 +104,6 @@ func (p *Provider) replan(ctx context.Context, d directory.Dir, name string, rec
 	rec.Image = base.digest
 	return &plan{
 		server: p.id, name: name, dir: d, rec: rec, spec: rec.Spec, options: o, user: userOf(o, base),
-		env: old.Container.Config.Env, cpus: p.info.NCPU,
+		env: old.Config.Env, cpus: p.info.NCPU,
 	}, base, nil
 }

@@ -1,0 +1,165 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/sandgate/sandgate/providers/internal/directory"
+)
+
+// A resumption replaces the stopped container of a suspended sandbox, in three steps:
+// the old container gets its former name, the new one is created, and the old one is
+// removed. The values of the environment are in containers only, so at any time one of
+// the two has them. While there is a container with a former name, the replacement is
+// unfinished; settleReplacement finishes it.
+
+// formerName is the name of a container that is being replaced. No other container of a
+// sandbox has it: names of sandboxes and ends of names of pool members have no dot.
+func formerName(container string) string { return container + formerSuffix }
+
+const formerSuffix = ".former"
+
+// replaceContainer creates the plan's container in place of the one that has its name.
+// On an error the old one has its name again, or settleReplacement returns it later.
+func (p *Provider) replaceContainer(ctx context.Context, pl *plan) error {
+	name := pl.rec.Container
+	if err := p.settleReplacement(ctx, name); err != nil {
+		return err
+	}
+	_, err := p.docker.ContainerRename(ctx, name, client.ContainerRenameOptions{NewName: formerName(name)})
+	if err == nil || errdefs.IsNotFound(err) {
+		_, err = p.docker.ContainerCreate(ctx, pl.container())
+	}
+	return errors.Join(err, p.settleReplacement(ctx, name))
+}
+
+// settleReplacement finishes a replacement that was interrupted. If the new container
+// was created, the former one is removed; otherwise the former one is the container
+// again. It can be repeated after any error or crash. The caller holds the sandbox's
+// lock.
+func (p *Provider) settleReplacement(ctx context.Context, name string) error {
+	former, err := p.findContainer(ctx, formerName(name))
+	if err != nil || former == nil {
+		return err
+	}
+	current, err := p.findContainer(ctx, name)
+	switch {
+	case err != nil:
+		return err
+	case current != nil:
+		return p.removeContainer(ctx, formerName(name))
+	}
+	_, err = p.docker.ContainerRename(ctx, former.ID, client.ContainerRenameOptions{NewName: name})
+	return err
+}
+
+// settleSuspended finishes what killed servers left half done of suspended sandboxes:
+// it stops containers that run, and finishes replacements.
+func (p *Provider) settleSuspended(ctx context.Context) error {
+	names, err := p.layout.Names()
+	if err != nil {
+		return err
+	}
+	suspended := make(map[string]string) // names of sandboxes, by container
+	for _, name := range names {
+		if rec, err := readRecord(p.layout.Sandbox(name)); err == nil && rec.Phase == directory.Suspended {
+			suspended[rec.Container] = name
+		}
+	}
+	if len(suspended) == 0 {
+		return nil
+	}
+	filters := make(client.Filters).Add("label", serverLabel+"="+p.id)
+	list, err := p.docker.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})
+	if err != nil {
+		return p.daemonError(ctx, "list containers", err)
+	}
+	var errs []error
+	for _, c := range list.Items {
+		for _, n := range c.Names {
+			n, former := strings.CutSuffix(strings.TrimPrefix(n, "/"), formerSuffix)
+			if name := suspended[n]; name != "" && (former || c.State == container.StateRunning) {
+				errs = append(errs, p.settleOne(ctx, name))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// settleOne does so for one sandbox, unless another call is changing it.
+func (p *Provider) settleOne(ctx context.Context, name string) error {
+	held, err := p.locks.Try(name)
+	if err != nil || held == nil {
+		return err
+	}
+	d := p.layout.Sandbox(name)
+	defer func() { held.Release(!d.Exists()) }()
+	rec, err := readRecord(d)
+	if err != nil || rec.Phase != directory.Suspended {
+		return nil // it was resumed or deleted meanwhile, or Get reports that it cannot be read
+	}
+	run, cancel := finish(ctx)
+	defer cancel()
+	if err = p.settleReplacement(run, rec.Container); err == nil {
+		err = p.stopContainer(run, rec.Container)
+	}
+	if err != nil {
+		return p.daemonError(run, "finish the suspension of "+name, err)
+	}
+	return nil
+}
+
+// findContainer returns a container that this state directory's servers made, by its
+// name; nil if there is none.
+func (p *Provider) findContainer(ctx context.Context, name string) (*container.InspectResponse, error) {
+	found, err := p.docker.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
+	switch {
+	case errdefs.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case found.Container.Config == nil || found.Container.Config.Labels[serverLabel] != p.id:
+		return nil, nil
+	}
+	return &found.Container, nil
+}
+
+// stopContainer ends a container's processes, if it has any.
+func (p *Provider) stopContainer(ctx context.Context, name string) error {
+	_, err := p.docker.ContainerStop(ctx, name, client.ContainerStopOptions{Timeout: new(stopSeconds)})
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// removeContainer ends a container's processes and removes it, if it is of this state
+// directory.
+func (p *Provider) removeContainer(ctx context.Context, name string) error {
+	found, err := p.findContainer(ctx, name)
+	if err != nil || found == nil {
+		return err
+	}
+	for {
+		_, err = p.docker.ContainerRemove(ctx, found.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		if !errdefs.IsConflict(err) {
+			break
+		}
+		// Another removal is under way: the name is free when it has ended.
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
