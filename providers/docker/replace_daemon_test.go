@@ -4,6 +4,7 @@ package docker
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -28,10 +29,14 @@ func TestKilledServersLoseNoSuspendedSandboxOnADaemon(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}
 	defer transport.CloseIdleConnections()
-	proxy.Transport = transport
+	proxy.Transport, proxy.ErrorLog = transport, slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	config := testConfig(t)
 	config.Transport = TransportExec
-	testKills(t, config, proxy, func(t *testing.T, p *Provider) {
+	next := []string{"restart"}
+	if os.Getenv("SANDGATE_DOCKER") == "full" {
+		next = append(next, "resume", "delete")
+	}
+	testKills(t, config, proxy, next, func(t *testing.T, p *Provider) {
 		if got := providertest.Shell(t, p, killsName, `echo $GREETING; echo more >>/workspace/file; sort -u /workspace/file`); got != "hello\nmore\n" {
 			t.Errorf("it has %q", got)
 		}

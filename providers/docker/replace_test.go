@@ -23,15 +23,16 @@ func TestKilledServersLoseNoSuspendedSandbox(t *testing.T) {
 			Agent:  func(string) ([]byte, error) { return []byte("agent"), nil },
 			Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		}
-		testKills(t, config, fake, func(*testing.T, *Provider) {})
+		testKills(t, config, fake, []string{"restart", "resume", "delete"}, func(*testing.T, *Provider) {})
 	}
 }
 
 // testKills kills servers that suspend or resume a sandbox, in place of each of their
 // requests that change something. The sandbox must keep its environment. A server that
 // starts must leave it with one stopped container, and one that runs already must be
-// able to resume it, or to delete it with all that there is.
-func testKills(t *testing.T, config Config, d http.Handler, check func(*testing.T, *Provider)) {
+// able to resume it, or to delete it with all that there is: next has which of these
+// come after a kill.
+func testKills(t *testing.T, config Config, d http.Handler, next []string, check func(*testing.T, *Provider)) {
 	t.Helper()
 	other := open(t, config)
 	closeLater(t, other)
@@ -48,7 +49,7 @@ func testKills(t *testing.T, config Config, d http.Handler, check func(*testing.
 	k := &killer{daemon: d}
 	mortal := config
 	mortal.Host = serveDaemon(t, k)
-	for _, then := range []string{"restart", "resume", "delete"} {
+	for _, then := range next {
 		for n := 0; ; n++ {
 			suspended := killed(t, mortal, k, n, func(ctx context.Context, p *Provider) error {
 				_, err := p.Suspend(ctx, killsName)
