@@ -140,6 +140,10 @@ test-ts: $(SYSTEM) $(NODE) build-dev
 test-docker: $(SYSTEM) $(RUNSC) $(PYTHON) $(NODE) build-dev ## Run the tests of the docker provider on a Docker daemon of their own
 	@scripts/test-docker.sh
 
+.PHONY: test-podman
+test-podman: $(SYSTEM) build-dev ## Run the tests of the docker provider on the API of a Podman of their own
+	@scripts/test-podman.sh
+
 .PHONY: test-packages
 test-packages: $(SYSTEM) $(GENPY) $(NODE) build-dev ## Install the Debian, Go, Python and npm package into a directory, and use them
 	@scripts/test-packages.sh
@@ -161,7 +165,7 @@ coverage-check: ## Fail when a test that docs/coverage.md names has not passed s
 .PHONY: full
 full: export SANDGATE_CONFORMANCE := full
 full: export GO_TEST_TIMEOUT := 60m
-full: gen-check lint build test test-docker test-packages test-emulated test-cgroup2 test-kubernetes chaos fuzz ## Run every check and test that this machine can run, at full length
+full: gen-check lint build test test-docker test-podman test-packages test-emulated test-cgroup2 test-kubernetes chaos fuzz ## Run every check and test that this machine can run, at full length
 
 .PHONY: test-escape
 test-escape: $(SYSTEM) $(RUNSC) build-dev ## Try to break out of a sandbox in over 450 ways: runc by socket and exec, restricted, gVisor, and a pod where KUBECONFIG names a cluster
