@@ -30,6 +30,9 @@ cat >"$CONTAINERS_CONF" <<END
 default_ulimits = ["nofile=$(ulimit -n):$(ulimit -n)", "nproc=16384:16384"]
 seccomp_profile = "$(go list -m -f '{{.Dir}}' github.com/moby/profiles/seccomp)/default.json"
 END
+# Unlike Docker, it expects TLS of a registry on this machine, which a test has.
+export CONTAINERS_REGISTRIES_CONF=$dir/registries.conf
+printf '[[registry]]\nlocation = "127.0.0.1"\ninsecure = true\n' >"$CONTAINERS_REGISTRIES_CONF"
 mkdir "$dir/networks"
 engine() {
   podman --root "$dir/root" --runroot "$dir/run" --tmpdir "$dir/tmp" --network-config-dir "$dir/networks" \
