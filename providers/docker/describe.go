@@ -38,7 +38,7 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 func (p *Provider) limits() []providers.Enforcement {
 	limit := func(name string, has bool, detail string) providers.Enforcement {
 		if !has {
-			detail = "the daemon reports that its kernel does not support it"
+			detail = "the daemon reports that it cannot limit it"
 		}
 		return providers.Enforcement{Name: name, Enforced: has, Detail: detail}
 	}
