@@ -23,18 +23,21 @@ import (
 )
 
 // Window sizes are static: gRPC's estimate starts at 64 KiB and costs the first
-// megabytes of every stream. A stream's window is what one stuck reader can
-// make the server hold.
+// megabytes of every stream.
 const (
+	// StreamWindow is the window of a caller's stream: what an agent that does not
+	// read can make the server hold.
 	StreamWindow = 1 << 20
 	ConnWindow   = 16 << 20
-	// ReadBuffer is the size of gRPC's buffers.
-	ReadBuffer = 64 << 10
+	// agentWindow is the window of an agent's stream: with two messages on their way,
+	// what a caller that does not read can make the server hold. With 1 MiB, output
+	// was 5 to 15 % faster and 100 such streams took 150 MiB more.
+	agentWindow = 256 << 10
 )
 
-// The same for small connections.
+// ReadBuffer is the size of gRPC's buffers, smallReadBuffer that of small connections.
 const (
-	smallWindow     = 256 << 10
+	ReadBuffer      = 64 << 10
 	smallReadBuffer = 16 << 10
 )
 
@@ -125,9 +128,9 @@ func (s *Set) Lookup(ctx context.Context, key Key) (providers.Info, error) {
 }
 
 func (s *Set) newClient(conn *pipe) (*grpc.ClientConn, error) {
-	window, readBuffer := StreamWindow, ReadBuffer
+	readBuffer := ReadBuffer
 	if s.cfg.Small {
-		window, readBuffer = smallWindow, smallReadBuffer
+		readBuffer = smallReadBuffer
 	}
 	var used atomic.Bool
 	dial := func(context.Context, string) (net.Conn, error) {
@@ -144,7 +147,7 @@ func (s *Set) newClient(conn *pipe) (*grpc.ClientConn, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithWriteBufferSize(writeBuffer),
 		grpc.WithReadBufferSize(readBuffer),
-		grpc.WithStaticStreamWindowSize(int32(window)),
+		grpc.WithStaticStreamWindowSize(agentWindow),
 		grpc.WithStaticConnWindowSize(ConnWindow),
 		grpc.WithMaxHeaderListSize(maxMetadata),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
