@@ -22,10 +22,11 @@ func TestDamagedAgentIsReplaced(t *testing.T) {
 		gvisor bool
 		mode   os.FileMode
 	}{{false, 0o711}, {true, 0o755}, {false, 0o711}, {true, 0o755}} {
-		path, err := installAgent(config, l, c.gvisor)
+		path, h, err := acquireAgent(config, l, c.gvisor)
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer closeHeld(t, h)
 		got, err := os.ReadFile(path)
 		if err != nil || string(got) != want {
 			t.Errorf("it has other content: %v", err)
@@ -48,11 +49,11 @@ func TestUnusedAgentsAreCollected(t *testing.T) {
 	}
 	place := func(content string) *Provider {
 		t.Helper()
-		path, hold, err := acquireAgent(Config{Agent: func(string) ([]byte, error) { return []byte(content), nil }}, l, false)
+		path, h, err := acquireAgent(Config{Agent: func(string) ([]byte, error) { return []byte(content), nil }}, l, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &Provider{layout: l, agent: path, agentLock: hold, log: slog.New(slog.DiscardHandler)}
+		return &Provider{layout: l, agent: path, held: h, log: slog.New(slog.DiscardHandler)}
 	}
 	unused, used, served, current := place("unused"), place("used"), place("served"), place("current")
 	b := bundle(l.Sandbox("sg-a"))
@@ -62,21 +63,21 @@ func TestUnusedAgentsAreCollected(t *testing.T) {
 	if err := os.WriteFile(b.config(), []byte(`{"source": "`+used.agent+`"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, closed := range []*Provider{unused, used} {
-		if err := closed.agentLock.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	current.collectAgents(t.Context())
+	closeHeld(t, unused.held)
+	closeHeld(t, used.held)
+	current.collect(t.Context(), l.agents(), current.agentInUse)
 	for p, want := range map[*Provider]bool{unused: false, used: true, served: true, current: true} {
 		if got := exists(p.agent); got != want {
 			t.Errorf("%s exists: %v, want %v", filepath.Base(filepath.Dir(p.agent)), got, want)
 		}
 	}
-	if err := served.agentLock.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := current.agentLock.Close(); err != nil {
+	closeHeld(t, served.held)
+	closeHeld(t, current.held)
+}
+
+func closeHeld(t *testing.T, h held) {
+	t.Helper()
+	if err := h.Close(); err != nil {
 		t.Error(err)
 	}
 }

@@ -41,8 +41,8 @@ type Provider struct {
 	userIDs     *userid.Allocator
 	host        *userland.Userland
 	agent       string // the agent's file
-	agentLock   *os.File
-	adopted     int // sandboxes that ran when New was called
+	held        held   // what sandboxes are made from
+	adopted     int    // sandboxes that ran when New was called
 	shortfalls  atomic.Pointer[shortfalls]
 
 	removals   *removal.Remover
@@ -97,16 +97,16 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	p.disks = disk.NewMaker(p.layout.disks(), p.locks)
 	p.space = disk.NewSpace(config.StateDir, config.MinFree, config.DiskOvercommit, p.layout.diskImages)
 	p.images = image.NewStore(p.layout.images(), p.locks, p.log, config.Registries, p.space.CheckFile, p.imagesInUse)
-	if p.agent, p.agentLock, err = acquireAgent(config, p.layout, p.runtime.GVisor || config.Transport == TransportSocket); err != nil {
-		return nil, fmt.Errorf("agent: %w", err)
-	}
 	opened := false
 	defer func() {
 		if !opened {
-			_ = p.agentLock.Close()
+			_ = p.held.Close()
 			p.cgroups.Prune()
 		}
 	}()
+	if p.agent, p.held, err = acquireAgent(config, p.layout, p.runtime.GVisor || config.Transport == TransportSocket); err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
 	if p.host, err = userland.Build(p.layout.roots(), mountPoints(), defaultHome); err != nil {
 		return nil, fmt.Errorf("root file system: %w", err)
 	}
@@ -131,7 +131,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	ctx, p.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	p.background.Go(func() { p.removals.Run(ctx) })
 	p.background.Go(func() { oci.ReapOrphans(ctx, p.firstProcesses) })
-	p.collectAgents(ctx)
+	p.collect(ctx, p.layout.agents(), p.agentInUse)
 	opened = true
 	return p, nil
 }
@@ -151,7 +151,7 @@ func (p *Provider) Close() error {
 	p.stop(errClosed)
 	p.images.Close()
 	p.awaitBackground()
-	errs := []error{p.agentLock.Close()}
+	errs := []error{p.held.Close()}
 	if names, err := p.layout.Names(); err == nil && len(names) == 0 {
 		p.cgroups.Prune()
 	}
