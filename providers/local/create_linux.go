@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/sandgate/sandgate/providers"
@@ -78,7 +79,7 @@ func (d driver) Build(ctx context.Context, n *newSandbox) (*record, net.Conn, er
 	// The runtime would make the parent without limits.
 	p.limitAll(ctx)
 	n.Runtime, n.WritableRoot = p.runtime.Name, options.WritableRoot && n.Spec.Image != ""
-	rec := &record{Base: n.Base, Transport: p.config.Transport, Profile: p.config.Profile}
+	rec := &record{Base: n.Base, Transport: p.config.Transport, Profile: p.config.Profile, Tree: filepath.Base(p.tree(n.Spec))}
 	rec, conn, err := n.Make(ctx, rec, func() (net.Conn, error) {
 		conn, err := p.startSandbox(ctx, b, rec, n.Spec, options)
 		return conn, p.translateFull(ctx, err)

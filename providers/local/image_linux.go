@@ -20,7 +20,7 @@ func (p *Provider) useImage(ctx context.Context, pl *plan, rec *record, ref stri
 	}
 	rec.Image = key
 	root := p.images.Root(key)
-	pl.image, pl.lower, pl.shared, pl.env, pl.user = root, []string{p.host.Skeleton, root}, nil, meta.Env, meta.User
+	pl.image, pl.lower, pl.shared, pl.env, pl.user = root, append(pl.lower, root), nil, meta.Env, meta.User
 	if pl.workdir == "" {
 		pl.workdir = meta.Workdir
 	}

@@ -22,7 +22,7 @@ const (
 func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec providers.Spec, options templateOptions) (*plan, error) {
 	pl := &plan{
 		id: rec.Container, runtime: p.runtime, bundle: b, mountDir: p.layout.mounts(), spec: spec, options: options, incarnation: rec.Incarnation, agent: p.agent,
-		lower: []string{p.host.Root}, readOnly: true, shared: p.host.Shared, disk: b.disk(),
+		lower: []string{p.tree(spec)}, readOnly: true, shared: p.host.Shared, disk: b.disk(),
 		user: userid.HostUser, home: defaultHome, env: p.host.Env,
 		workdir: spec.WorkingDirectory, cgroupPath: p.cgroups.Path(rec.Container), swapLimit: p.cgroups.LimitsSwap(),
 		socket: p.config.Transport == TransportSocket, listen: abstractName,

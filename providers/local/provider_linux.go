@@ -107,7 +107,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if p.agent, p.held, err = acquireAgent(config, p.layout, p.runtime.GVisor || config.Transport == TransportSocket); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	if p.host, err = userland.Build(p.layout.roots(), mountPoints(), defaultHome); err != nil {
+	if err := p.acquireTrees(); err != nil {
 		return nil, fmt.Errorf("root file system: %w", err)
 	}
 	if p.userIDs, err = userid.New(config.StateDir, config.UIDBase); err != nil {
@@ -132,6 +132,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	p.background.Go(func() { p.removals.Run(ctx) })
 	p.background.Go(func() { oci.ReapOrphans(ctx, p.firstProcesses) })
 	p.collect(ctx, p.layout.agents(), p.agentInUse)
+	p.collect(ctx, p.layout.roots(), p.treeInUse)
 	opened = true
 	return p, nil
 }

@@ -17,6 +17,7 @@ type record struct {
 	UID       uint32      `json:"uid,omitempty"`   // of its processes and its group
 	Listen    string      `json:"listen"`          // where connect finds the agent
 	Image     string      `json:"image,omitempty"` // the digest under which it is unpacked
+	Tree      string      `json:"tree,omitempty"`  // the name of the generated tree in its root; empty: may be any
 }
 
 type newSandbox = directory.New[*record]

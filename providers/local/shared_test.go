@@ -6,9 +6,11 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -105,6 +107,56 @@ func TestMountsBelowSharedDirectories(t *testing.T) {
 	}
 }
 
+// TestTreesOfSandboxesStay: sandboxes run on with the generated trees of an earlier
+// state of the host, with an image or without, whichever servers start. Once a sandbox
+// is deleted, the next start removes its tree.
+func TestTreesOfSandboxesStay(t *testing.T) {
+	config := testConfig(t)
+	p := open(t, config)
+	if _, err := providertest.Create(t.Context(), p, "plain", providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := providertest.Create(t.Context(), p, "image", imageSpec(t, "oci:"+writeLayout(t, busyboxImage(t)), "")); err != nil {
+		t.Fatal(err)
+	}
+	const look = "find / -xdev | sort; cat /etc/hostname /etc/services 2>/dev/null; true"
+	before := map[string]string{"plain": providertest.Shell(t, p, "plain", look), "image": providertest.Shell(t, p, "image", look)}
+
+	current := outdateTrees(t, config)
+	used := map[string]string{}
+	for name := range before {
+		local.ChangeRecord(t, p, name, func(record map[string]any) {
+			used[name] = fmt.Sprint("old-", record["tree"])
+			record["tree"] = used[name]
+		})
+	}
+	all := slices.Sorted(slices.Values(append([]string{used["plain"], used["image"]}, current...)))
+	restarted := func(want []string) *local.Provider {
+		t.Helper()
+		p := open(t, config)
+		if got := trees(t, config); !slices.Equal(got, want) {
+			t.Errorf("trees %v, want %v", got, want)
+		}
+		return p
+	}
+	second := restarted(all)
+	closeProvider(t, p)
+	closeProvider(t, second)
+	p = restarted(all)
+	for name, want := range before {
+		if got := providertest.Shell(t, p, name, look); got != want {
+			t.Errorf("%s sees\n%s\nand saw\n%s", name, got, want)
+		}
+	}
+	for _, name := range []string{"image", "plain"} {
+		deleteSandbox(t, p, name)
+		closeProvider(t, p)
+		all = slices.DeleteFunc(all, func(tree string) bool { return tree == used[name] })
+		p = restarted(all)
+	}
+	closeProvider(t, p)
+}
+
 // TestLinksInAnImageLeadNowhere: links in an image, in place of what the runtime mounts
 // over or makes files in, lead nowhere.
 func TestLinksInAnImageLeadNowhere(t *testing.T) {
@@ -149,6 +201,51 @@ func TestLinksInAnImageLeadNowhere(t *testing.T) {
 			t.Errorf("an image with a link at /%s: %v", dir, err)
 		}
 	}
+}
+
+// TestTreesOfServersStay: a server's generated trees stay while it runs, also without
+// sandboxes.
+func TestTreesOfServersStay(t *testing.T) {
+	config := testConfig(t)
+	p := open(t, config)
+	current := outdateTrees(t, config)
+	second := open(t, config)
+	if got := trees(t, config); len(current) != 2 || len(got) != 4 {
+		t.Errorf("trees %v beside a server with others", got)
+	}
+	closeProvider(t, p)
+	closeProvider(t, second)
+	opened(t, config)
+	if got := trees(t, config); !slices.Equal(got, current) {
+		t.Errorf("trees %v, want %v", got, current)
+	}
+}
+
+// outdateTrees renames the generated trees, as if the host had changed since: those
+// that a server makes now are others. It returns the names of these.
+func outdateTrees(t *testing.T, config local.Config) (current []string) {
+	t.Helper()
+	current = trees(t, config)
+	for _, tree := range current {
+		dir := filepath.Join(config.StateDir, "rootfs", tree)
+		if err := os.Rename(dir, filepath.Join(filepath.Dir(dir), "old-"+tree)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return current
+}
+
+// trees are the names of the generated trees in a state directory, in order.
+func trees(t *testing.T, config local.Config) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(config.StateDir, "rootfs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
 }
 
 // withLayer is the usual test image with one more layer, of entries without data.
