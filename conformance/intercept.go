@@ -162,7 +162,7 @@ func authorityOfOneSandbox(ctx context.Context, t T, s *Suite) {
 	if !strings.Contains(got, "signed by unknown authority") {
 		t.Errorf("with the authorities of another sandbox: got %q", got)
 	}
-	if r := first.sh(ctx, t, `grep -l "PRIVATE KEY" "${SSL_CERT_FILE%/*}"/*`); r.stdout != "" {
+	if r := first.sh(ctx, t, `grep -l -- "^-----BEGIN [A-Z ]*PRIVATE KEY-----" "${SSL_CERT_FILE%/*}"/*`); r.stdout != "" {
 		t.Errorf("a private key is in %s", r.stdout)
 	}
 	// Where no rule needs it, nothing is trusted.
