@@ -79,7 +79,8 @@ func (c *cli) notice(format string, args ...any) {
 
 // advise returns the text of an error with a hint at its cure. The server's own
 // hint, which follows a semicolon and is for programs, is replaced with the command
-// to type.
+// to type. What a server does not support depends on its operator, so there the
+// server's hint comes first.
 func advise(err error) string {
 	failure := (*sandgate.Error)(nil)
 	if !errors.As(err, &failure) {
@@ -87,9 +88,12 @@ func advise(err error) string {
 	}
 	for _, h := range hints {
 		if errors.Is(failure, h.kind) {
-			message, _, _ := strings.Cut(failure.Message, "; ")
+			message, own, _ := strings.Cut(failure.Message, "; ")
 			if failure.Reason != "" {
 				message += " (" + string(failure.Reason) + ")"
+			}
+			if own != "" && h.kind == sandgate.ErrUnsupported {
+				return message + "; " + own
 			}
 			return message + "; " + strings.ReplaceAll(h.hint, "ID", cmp.Or(failure.Metadata["sandbox_id"], "ID"))
 		}
