@@ -137,7 +137,7 @@ test-ts: $(SYSTEM) $(NODE) build-dev
 	@scripts/test-ts.sh
 
 .PHONY: test-docker
-test-docker: $(SYSTEM) $(RUNSC) $(PYTHON) $(NODE) build-dev ## Run the tests of the docker provider on a Docker daemon of their own
+test-docker: $(SYSTEM) $(RUNSC) $(UV) $(PYTHON) $(NODE) build-dev ## Run the tests of the docker provider on a Docker daemon of their own
 	@scripts/test-docker.sh
 
 .PHONY: test-podman
@@ -164,6 +164,7 @@ coverage-check: ## Fail when a test that docs/coverage.md names has not passed s
 
 .PHONY: full
 full: export SANDGATE_CONFORMANCE := full
+full: export SANDGATE_DOCKER := full
 full: export GO_TEST_TIMEOUT := 60m
 full: gen-check lint build test test-docker test-podman test-packages test-emulated test-cgroup2 test-kubernetes chaos fuzz ## Run every check and test that this machine can run, at full length
 

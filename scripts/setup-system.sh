@@ -33,6 +33,7 @@ has nginx || packages+=(nginx-light) # a test of gateways
 has gcc || packages+=(gcc libc6-dev) # the race detector
 has shellcheck || packages+=(shellcheck)
 has dockerd || packages+=(docker.io) # the tests of the docker provider start it
+has debootstrap || packages+=(debootstrap) # the base of deploy/userland in "make full"
 has prometheus || packages+=(prometheus) # the tests of alerts and dashboard
 has curl || packages+=(curl)
 has scp || packages+=(openssh-client) # the tests of the SSH server

@@ -2,7 +2,8 @@
 # Runs the tests of the docker provider on a Docker daemon of its own, which it starts
 # and stops: the provider's suite, builds, URLs of ports and files, the quickstart, the network
 # mode PROXY, restarts, a server in a container, and the conformance suite over a server.
-# SANDGATE_DOCKER=full runs all of the conformance suite.
+# SANDGATE_DOCKER=full runs all of the conformance suite, and builds and tests the image
+# of deploy/userland, which takes minutes and the network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -58,6 +59,29 @@ scripts/test-go.sh docker -tags docker ./providers/docker || status=1
 scripts/test-go.sh docker -tags docker -run '^TestNetworkConformanceOnDocker$' ./test/network || status=1
 scripts/test-go.sh docker -tags docker ./providers/docker/build || status=1
 scripts/test-go.sh docker -tags docker -run '^(TestSandboxesFromABuild|TestPreviewOnDocker)$' ./test/e2e || status=1
+
+# Its base is Debian's packages, with the authorities that this machine trusts. Like the
+# official images, dpkg does not sync each file.
+userland() {
+  local base=$dir/debian
+  debootstrap --variant=minbase trixie "$base" http://deb.debian.org/debian >"$dir/userland" 2>&1 || return
+  echo force-unsafe-io >"$base/etc/dpkg/dpkg.cfg.d/unsafe-io"
+  mkdir -p "$base/usr/local/share/ca-certificates"
+  find /usr/local/share/ca-certificates -name '*.crt' -exec cp -t "$base/usr/local/share/ca-certificates" {} + || return
+  tar -C "$base" --numeric-owner --exclude='./dev/*' -cf - . | docker import - localhost/debian:test >/dev/null || return
+  rm -rf "$base"
+  bin/sandgate build --network host --build-arg BASE=localhost/debian:test --tag localhost/userland:test deploy/userland \
+    >>"$dir/userland" 2>&1
+}
+if [[ ${SANDGATE_DOCKER:-} == full ]]; then
+  if userland; then
+    SANDGATE_USERLAND_IMAGE=localhost/userland:test scripts/test-go.sh docker -tags docker -run '^TestInstallersInTheUserlandImage$' ./test/network || status=1
+  else
+    echo "test-docker: the image of deploy/userland cannot be built:" >&2
+    tail -n 20 "$dir/userland" >&2
+    status=1
+  fi
+fi
 
 # The quickstart with Docker: with both agents, and with a command for each as an ordinary
 # user who may use the daemon, and as one who may not.

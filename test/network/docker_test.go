@@ -5,11 +5,13 @@ package network
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
 
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers/docker"
 	"github.com/sandgate/sandgate/test/upstream"
 )
@@ -25,12 +27,7 @@ func TestNetworkConformanceOnDocker(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			open := func(ctx context.Context, dir, agent string, logger *slog.Logger) (substrate, error) {
-				return docker.New(ctx, docker.Config{
-					StateDir: filepath.Join(dir, "state"), Image: os.Getenv("SANDGATE_DOCKER_IMAGE"), Transport: c.transport,
-					Agent: func(string) ([]byte, error) { return os.ReadFile(agent) }, Logger: logger,
-				})
-			}
+			open := onDocker(os.Getenv("SANDGATE_DOCKER_IMAGE"), c.transport)
 			port := freePort(t)
 			certificate, trust := upstream.Trusted(t, "upstream.example")
 			conform(t, startWith(t, json.RawMessage(c.options), trust, open, port), port, certificate)
@@ -44,4 +41,36 @@ func TestNetworkConformanceOnDocker(t *testing.T) {
 			})
 		})
 	}
+}
+
+// onDocker opens a provider of the daemon at DOCKER_HOST.
+func onDocker(image string, transport docker.Transport) opener {
+	return func(ctx context.Context, dir, agent string, logger *slog.Logger) (substrate, error) {
+		return docker.New(ctx, docker.Config{
+			StateDir: filepath.Join(dir, "state"), Image: image, Transport: transport,
+			Agent: func(string) ([]byte, error) { return os.ReadFile(agent) }, Logger: logger,
+		})
+	}
+}
+
+// TestInstallersInTheUserlandImage needs a daemon with the image of deploy/userland, which
+// "make full" builds: an ordinary user finds the programs that it promises, and installs
+// as in a local sandbox.
+func TestInstallersInTheUserlandImage(t *testing.T) {
+	upstream := packages(t)
+	port := portOf(upstream.Listener.Addr().String())
+	b := startWith(t, nil, nil, onDocker(os.Getenv("SANDGATE_USERLAND_IMAGE"), docker.TransportAuto), port)
+	box := b.create(&sandboxv1.EgressRule{Hosts: []string{"index.example"}, Ports: []uint32{port}}, &sandboxv1.EgressRule{Cidrs: []string{"127.0.0.0/8"}, Ports: []uint32{port}})
+	for _, c := range []struct{ script, want string }{
+		{"for p in bash curl file git jq less make node npm patch pip python python3 rg rsync sqlite3 ssh tree unzip uv wget xz zip; do command -v $p >/dev/null || echo no $p; done", ""},
+		{"printf 'int main(){return 0;}' >a.c && cc a.c -o a && ./a && cp a.c b.cc && g++ b.cc -o b && ./b", ""},
+		{"echo $HOME; id -un; locale -a >/dev/null; python3 -c 'import sys; print(sys.stdout.encoding)'", "/home/sandbox\nsandbox\nutf-8"},
+		// For packages that have C in them.
+		{"python3 -c 'import sysconfig, os; print(os.path.exists(sysconfig.get_path(\"include\") + \"/Python.h\"))'", "True"},
+	} {
+		if got, code := sh(t, box, c.script); code != 0 || got != c.want {
+			t.Errorf("%s: exit code %d, %q", c.script, code, got)
+		}
+	}
+	install(t, box, "proxy", fmt.Sprintf("http://index.example:%d", port), "/etc/npmrc")
 }
