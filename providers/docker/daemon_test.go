@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,6 +83,52 @@ func TestSuspensionKeepsFilesAndLosesProcesses(t *testing.T) {
 	}
 	if _, err := p.Suspend(t.Context(), "sg-writable"); !errors.Is(err, providers.ErrUnsupported) {
 		t.Errorf("suspend with a writable root: %v", err)
+	}
+}
+
+// The daemon gets a template's request for GPUs. Where it has no driver for them, it
+// rejects the container at its start, and the error says what is missing.
+func TestGPUsAreRequested(t *testing.T) {
+	t.Parallel()
+	p := open(t, testConfig(t))
+	closeLater(t, p)
+	spec := testSpec("sg-gpus")
+	spec.TemplateOptions = []byte(`{"gpus": 2}`)
+	o, err := decodeOptions(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := p.findImage(t.Context(), "", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := &record{Base: directory.Base{Container: "sg-gpus-plan", Incarnation: "one"}, Disk: "gpus", Transport: TransportExec}
+	pl := &plan{server: p.id, name: "sg-gpus-plan", rec: rec, spec: spec, options: o, user: userOf(o, base), cpus: p.info.NCPU}
+	if pl.image, err = p.prepare(t.Context(), base, pl.user); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.createContainer(t.Context(), pl); err != nil {
+		t.Fatal(err)
+	}
+	made, err := p.docker.ContainerInspect(t.Context(), "sg-gpus-plan", client.ContainerInspectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := made.Container.HostConfig.DeviceRequests; len(got) != 1 || got[0].Count != 2 || len(got[0].Capabilities) != 1 || !slices.Equal(got[0].Capabilities[0], []string{"gpu"}) {
+		t.Errorf("the daemon has the requests %+v", got)
+	}
+	if err := errors.Join(p.removeContainer(t.Context(), "sg-gpus-plan"), p.removeVolumes(t.Context(), rec)); err != nil {
+		t.Error(err)
+	}
+	_, err = providertest.Create(t.Context(), p, "sg-gpus", spec)
+	if err == nil {
+		if err := p.Delete(t.Context(), "sg-gpus", providers.Condition{}); err != nil {
+			t.Error(err)
+		}
+		return // this machine has two GPUs
+	}
+	if !errors.Is(err, providers.ErrStartFailed) || !strings.Contains(err.Error(), "container toolkit") {
+		t.Errorf("without a driver: %v", err)
 	}
 }
 

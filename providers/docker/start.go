@@ -58,7 +58,11 @@ func (p *Provider) start(ctx context.Context, pl *plan, base baseImage) (net.Con
 		return nil, fmt.Errorf("create the container: %w", context.Cause(ctx))
 	}
 	if _, err := p.docker.ContainerStart(ctx, pl.rec.Container, client.ContainerStartOptions{}); err != nil {
-		return nil, p.daemonError(ctx, "start the container", err)
+		what := "start the container"
+		if pl.options.GPUs != 0 {
+			what += " with the template's gpus (the daemon's machine needs them and their container toolkit, such as NVIDIA's)"
+		}
+		return nil, p.daemonError(ctx, what, err)
 	}
 	return p.awaitAgent(ctx, pl.dir, pl.rec)
 }
