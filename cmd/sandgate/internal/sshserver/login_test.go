@@ -114,9 +114,9 @@ func TestKeysAreReadAgain(t *testing.T) {
 	})
 }
 
-// A stranger holds all places of connections that log in: the owner of a key logs in, and
-// the stranger's oldest connection is closed for it.
-func TestStrangerHoldsAllPlaces(t *testing.T) {
+// Someone without a key holds all places of connections that log in: the owner of a key logs in, and
+// the oldest of those connections is closed for it.
+func TestPendingConnectionsFillAllPlaces(t *testing.T) {
 	const places = 8
 	for name, bound := range map[string]*limit.Pending{"of a host": limit.NewPending(2*places, places), "of all": limit.NewPending(places, 2*places)} {
 		t.Run(name, func(t *testing.T) {
@@ -138,9 +138,9 @@ func TestStrangerHoldsAllPlaces(t *testing.T) {
 	}
 }
 
-// A stranger at another address opens connection after connection: they displace one
+// Someone at another address opens connection after connection: they displace one
 // another, and nobody else's.
-func TestStrangerFloods(t *testing.T) {
+func TestPendingConnectionsFlood(t *testing.T) {
 	b := open(t, nil, func(s *Server) { s.pending = limit.NewPending(16, 4) })
 	var flood sync.WaitGroup
 	defer flood.Wait()
