@@ -144,6 +144,13 @@ func New(version, provider string) *Metrics {
 	for _, reason := range []string{reapedByTTL, reapedByIdleness} {
 		m.reaped.WithLabelValues(reason)
 	}
+	// Prometheus sees no increase in a series that begins above zero: the first commands
+	// that are lost, often many at once, would raise no alert.
+	for reason := range sandboxv1.ExitReason_name {
+		if reason := sandboxv1.ExitReason(reason); reason != sandboxv1.ExitReason_EXIT_REASON_UNSPECIFIED {
+			m.commandEnds.WithLabelValues(wire.ExitReason(&sandboxv1.Exited{Reason: reason}))
+		}
+	}
 	m.Registry.MustRegister(m.rpc, m.bytes, m.createSeconds, m.createFailures, m.CreateWait, m.StartSeconds, m.commandEnds, m.gaps, m.gapBytes, m.dials,
 		m.Reattachments, m.reaped, m.ReapSeconds, m.reapLag, m.ReapFailures, m.Refused, m.Suppressed, m.AuditFailures,
 		m.ProviderUp, m.StateFree, m.countingFailures, m.previewRequests, m.reloads, m.reloadsOK, m.quotaRefusals, m.egressConns, m.egressOpen, m.egressBytes,

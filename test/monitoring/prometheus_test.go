@@ -256,6 +256,29 @@ func panels(t *testing.T) map[string]string {
 	return queries
 }
 
+var increases = regexp.MustCompile(`increase\((\w+(?:\{[^}]*\})?)\[`)
+
+// hasCounters checks that a server has the counters of alerts before they count
+// anything: Prometheus sees no increase in a series that begins above zero.
+func hasCounters(t *testing.T, p *prometheus) {
+	t.Helper()
+	checked := 0
+	for _, a := range alerts(t) {
+		if a.Alert == "SandgateTelemetryLost" {
+			continue // its counter begins with the collector, which this server has not
+		}
+		for _, m := range increases.FindAllStringSubmatch(a.Expr, -1) {
+			checked++
+			if n, err := p.query(m[1]); n == 0 || err != nil {
+				t.Errorf("%s: a new server has no %s: %v", a.Alert, m[1], err)
+			}
+		}
+	}
+	if checked < 5 {
+		t.Errorf("only %d counters", checked)
+	}
+}
+
 // A real Prometheus scrapes a real server with sandboxes: each query of the dashboard
 // has data, each rule can be evaluated, and no alert fires until the server is gone.
 func TestPrometheus(t *testing.T) {
@@ -271,6 +294,7 @@ func TestPrometheus(t *testing.T) {
 		}
 		return nil
 	})
+	hasCounters(t, p)
 	empty := map[string]string{}
 	p.until("each query has data", func() error {
 		s.run("exec", id, "--", "echo", "x") // so that rates grow between scrapes
