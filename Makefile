@@ -202,7 +202,7 @@ cluster-up: $(CLUSTER) ## Start a small Kubernetes cluster on this machine, unle
 	@.tools/cluster/cluster up
 cluster-down: ## Stop that cluster and remove it
 	@if [[ -e $${SANDGATE_CLUSTER_DIR:-.cluster} ]]; then $(MAKE) --silent $(CLUSTER) && .tools/cluster/cluster down; fi
-test-kubernetes: $(SYSTEM) $(PYTHON) $(NODE) $(HELM) build-dev ## Run the Kubernetes tests on the cluster of KUBECONFIG, else on that of cluster-up
+test-kubernetes: $(SYSTEM) $(PYTHON) $(NODE) $(HELM) $(ISSUER) build-dev ## Run the Kubernetes tests on the cluster of KUBECONFIG, else on that of cluster-up
 	@scripts/cluster-test.sh
 bench-kubernetes: $(SYSTEM) $(PYTHON) build-dev ## Measure on the cluster of KUBECONFIG, else that of cluster-up, beside client-go, kubectl cp and other packages
 	@bench/kubernetes/run.sh $(BENCH_FLAGS)

@@ -22,9 +22,24 @@ fi
 export KUBECONFIG
 export GO_TEST_TIMEOUT=${GO_TEST_TIMEOUT:-40m}
 status=0
+# docs/operations.md, as a new operator follows it, beside the others.
+walkthrough() {
+  local report=$PWD/.reports/walkthrough.xml
+  mkdir -p .reports
+  rm -f "$report"
+  (cd clients/python && PATH=$OLDPWD/.tools/bin:$PATH SANDGATE_BIN=$OLDPWD/bin/sandgate .venv/bin/python -m pytest -q \
+    --junitxml="$report" tests/integration/test_walkthrough.py) || true
+  scripts/testsum.py junit walkthrough "$report"
+}
+beside=
+if [[ -n ${SANDGATE_TEST_SERVER_IMAGE:-} ]]; then
+  walkthrough &
+  beside=$!
+fi
 # The tests wait for pods most of the time, so more of them run at once than there
 # are processors.
 scripts/test-go.sh kubernetes -parallel=6 ./test/kubernetes || status=1
+[[ -z $beside ]] || wait "$beside" || status=1
 if [[ -n ${SANDGATE_CLUSTER:-} ]]; then
   # It kills parts of the cluster, so nothing else may run on it.
   scripts/test-go.sh faults -parallel=6 ./test/kubernetes/faults || status=1

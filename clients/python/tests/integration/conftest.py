@@ -20,6 +20,8 @@ from sandgate.deepagents import SandgateSandbox
 # deepagents-code pins a deepagents of its own and has an environment of its own;
 # there is nothing to collect where it is not installed.
 collect_ignore = [] if find_spec("deepagents_code") else ["test_dcode.py"]
+if not os.environ.get("SANDGATE_TEST_SERVER_IMAGE"):
+    collect_ignore.append("test_walkthrough.py")  # make test-kubernetes runs it
 
 BINARY = Path(os.environ.get("SANDGATE_BIN") or Path(__file__).parents[4] / "bin" / "sandgate")
 _STOP_SECONDS = 60

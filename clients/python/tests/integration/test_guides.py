@@ -10,20 +10,17 @@ import io
 import os
 import re
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandgate import Client
+from tests import pages
 from tests.integration.conftest import BINARY
 from tests.scripted import ScriptedModel
 
-_TOUR = Path(__file__).parents[4] / "docs" / "tour.md"
-_PAGES = sorted((Path(__file__).parents[4] / "docs" / "clients").glob("*.md"))
+_PAGES = sorted((pages.DOCS / "clients").glob("*.md"))
 _BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-# A block of the tour, and what it prints.
-_STEP = re.compile(r"^```(sh|python)\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
 
 
 def _blocks() -> list[Any]:
@@ -59,13 +56,13 @@ def _model(tool: dict[str, str]) -> ScriptedModel:
 @pytest.mark.skipif(not BINARY.exists(), reason="the tour needs the command line")
 def test_the_tour(real_client: Client) -> None:
     before = {s.sandbox_id for s in real_client.list()}
-    steps = _STEP.findall(_TOUR.read_text())
+    steps = pages.steps((pages.DOCS / "tour.md").read_text())
     assert len(steps) >= 8
     environ = {**os.environ, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}
-    for kind, code, want in steps:
-        if kind == "sh":
+    for step in steps:
+        if step.kind == "sh":
             printed = subprocess.run(
-                ["/bin/bash", "-c", code],
+                ["/bin/bash", "-c", step.code],
                 env=environ,
                 capture_output=True,
                 text=True,
@@ -73,13 +70,11 @@ def test_the_tour(real_client: Client) -> None:
                 check=False,
             ).stdout
         else:
-            scripted = re.sub(r'"anthropic:[^"]*"', "MODEL", code)
+            scripted = re.sub(r'"anthropic:[^"]*"', "MODEL", step.code)
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 exec(compile(scripted, "tour", "exec"), {"MODEL": _model({})})  # noqa: S102
             printed = out.getvalue()
-        if want:
-            pattern = ".*".join(map(re.escape, want.split("…")))
-            assert re.fullmatch(pattern, printed), f"{code}\nprinted\n{printed}"
+        pages.check(step, printed)
     assert {s.sandbox_id for s in real_client.list()} <= before
 
 
