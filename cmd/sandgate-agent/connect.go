@@ -26,6 +26,7 @@ func connect(args []string, stdin, stdout *os.File) error {
 	flags.SetOutput(io.Discard)
 	to := flags.String("to", defaultSocket, "")
 	wait := flags.Duration("wait", connectWait, "")
+	flags.Var(rlimits{}, "rlimit", "")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
 		return errors.Join(errUsage, err)
 	}

@@ -49,6 +49,7 @@ func serve(args []string, stderr io.Writer) error {
 	flags.StringVar(&cfg.StateDir, "state-dir", "", "")
 	flags.BoolVar(&cfg.Egress, "egress", false, "")
 	refuse := flags.Bool("refuse-clone3", false, "")
+	flags.Var(rlimits{}, "rlimit", "")
 	if err := flags.Parse(args); err != nil {
 		return errors.Join(errUsage, err)
 	}
