@@ -74,7 +74,7 @@ type Config struct {
 	// another. Default: 10. Negative: no limit.
 	DiskOvercommit float64
 	// UIDBase is the first of the 65536 user and group ids under which sandboxes
-	// run, one for each. Default: 2031616.
+	// run, one for each without root. Default: 2031616.
 	UIDBase uint32
 	// Registries are where images by name come from.
 	Registries image.Registries
@@ -143,6 +143,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("disk overcommit %v is less than 1: %w", c.DiskOvercommit, providers.ErrInvalid)
 	case c.UIDBase < userid.Unmapped || c.UIDBase > math.MaxInt32-userid.Count:
 		return c, fmt.Errorf("uid base %d: the %d ids from there must be between %d and 2^31: %w", c.UIDBase, userid.Count, userid.Unmapped, providers.ErrInvalid)
+	case c.UIDBase > userid.RangeBase-userid.Count && c.UIDBase < userid.RangeEnd:
+		return c, fmt.Errorf("uid base %d: the %d ids from there must not be among those of sandboxes with root, %d to %d: %w", c.UIDBase, userid.Count, userid.RangeBase, userid.RangeEnd-1, providers.ErrInvalid)
 	case c.Agent == nil && c.AgentPath == "":
 		return c, errors.New("no agent executable is configured")
 	}

@@ -24,7 +24,7 @@ var errSlowStart = fmt.Errorf("the agent did not answer within %v: %w", startTim
 // Create starts a container with one call of the runtime. Its first process is
 // the agent, and Create returns when the agent has spoken.
 func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec) (providers.Info, net.Conn, error) {
-	if _, err := decodeOptions(spec); err != nil {
+	if _, err := p.optionsOf(spec); err != nil {
 		return providers.Info{}, nil, err
 	}
 	if err := checkResources(spec.Resources); err != nil {
@@ -47,7 +47,7 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 // those that callers wait for, and for one another, also those of other servers.
 func (d driver) Build(ctx context.Context, n *newSandbox) (*record, net.Conn, error) {
 	p := d.p
-	options, err := decodeOptions(n.Spec)
+	options, err := p.optionsOf(n.Spec)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -78,8 +78,8 @@ func (d driver) Build(ctx context.Context, n *newSandbox) (*record, net.Conn, er
 	defer release()
 	// The runtime would make the parent without limits.
 	p.limitAll(ctx)
-	n.Runtime, n.WritableRoot = p.runtime.Name, options.WritableRoot && n.Spec.Image != ""
-	rec := &record{Base: n.Base, Transport: p.config.Transport, Profile: p.config.Profile, Tree: filepath.Base(p.tree(n.Spec))}
+	n.Runtime, n.WritableRoot = p.runtime.Name, (options.WritableRoot || options.Root) && n.Spec.Image != ""
+	rec := &record{Base: n.Base, Transport: p.config.Transport, Profile: p.config.Profile, Tree: filepath.Base(p.tree(n.Spec)), Root: options.Root}
 	rec, conn, err := n.Make(ctx, rec, func() (net.Conn, error) {
 		conn, err := p.startSandbox(ctx, b, rec, n.Spec, options)
 		return conn, p.translateFull(ctx, err)

@@ -34,6 +34,10 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 	if p.runtime.GVisor {
 		seccomp += ", inside gVisor's kernel"
 	}
+	unprivileged := "no root, no capabilities, no new privileges, read-only system"
+	if !p.runtime.GVisor {
+		unprivileged += "; with the option root, root of a user namespace of its own and a writable system"
+	}
 	return providers.Description{
 		Name:         "local",
 		Runtime:      engine,
@@ -41,7 +45,7 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 		Creations: creationsPerCPU * runtime.NumCPU(),
 		Enforcement: p.applyProbe(append(p.limits(),
 			providers.Enforcement{Name: "network", Enforced: true, Detail: network},
-			providers.Enforcement{Name: "unprivileged", Enforced: true, Detail: "no root, no capabilities, no new privileges, read-only system"},
+			providers.Enforcement{Name: "unprivileged", Enforced: true, Detail: unprivileged},
 			providers.Enforcement{Name: "seccomp", Enforced: true, Detail: seccomp},
 			p.killTree(),
 			p.writePrefixes(),

@@ -60,6 +60,16 @@ func KillInit(p *Provider, name string) error {
 	return rec.Init.Kill(context.Background())
 }
 
+// FirstProcess returns the pid of a sandbox's first process.
+func FirstProcess(tb testing.TB, p *Provider, name string) int {
+	tb.Helper()
+	rec, err := readRecord(p.layout.Sandbox(name))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return rec.Init.PID
+}
+
 // KillUnclaimed ends the first process of each unclaimed sandbox of a template.
 func KillUnclaimed(tb testing.TB, p *Provider, template string) {
 	tb.Helper()

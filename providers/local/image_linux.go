@@ -24,7 +24,7 @@ func (p *Provider) useImage(ctx context.Context, pl *plan, rec *record, ref stri
 	if pl.workdir == "" {
 		pl.workdir = meta.Workdir
 	}
-	pl.readOnly = !pl.options.WritableRoot
+	pl.readOnly = !pl.options.WritableRoot && !pl.options.Root
 	return nil
 }
 

@@ -28,6 +28,9 @@ func (m mountDir) path(elem string) string { return filepath.Join(string(m), ele
 func (m mountDir) root() string            { return m.path("root") }
 func (m mountDir) mapped() string          { return m.path("mapped") }
 func (m mountDir) empty() string           { return m.path("empty") }
+func (m mountDir) mappedTree() string      { return m.path("mapped-tree") }
+func (m mountDir) sysfs() string           { return m.path("sysfs") }
+func (m mountDir) userNamespace() string   { return m.path("userns") }
 func (m mountDir) shared(i int) string     { return m.path("shared-" + strconv.Itoa(i)) }
 
 func (l layout) make() error {

@@ -11,6 +11,7 @@ import (
 
 // templateOptions is the provider's part of a template.
 type templateOptions struct {
+	requestOptions
 	// HostNetwork allows NetworkFull, which shares the host's network.
 	HostNetwork bool `json:"host_network"`
 	// WritableRoot lays a private writable layer over an image's files. The
@@ -20,6 +21,13 @@ type templateOptions struct {
 	Pull image.Policy `json:"pull"`
 }
 
+// requestOptions are those that a template can leave to requests.
+type requestOptions struct {
+	// Root makes commands root of a user namespace, over a private writable layer. It
+	// needs an image.
+	Root bool `json:"root"`
+}
+
 var _ providers.OptionsChecker = (*Provider)(nil)
 
 // CheckOptions implements providers.OptionsChecker.
@@ -27,8 +35,8 @@ func (*Provider) CheckOptions(options json.RawMessage, allowed []string) error {
 	if _, err := parseOptions(options); err != nil {
 		return fmt.Errorf("provider_options: %w: %w", err, providers.ErrInvalid)
 	}
-	if len(allowed) > 0 {
-		return fmt.Errorf("allow_options: %q: the local provider takes no options of requests: %w", allowed[0], providers.ErrInvalid)
+	if err := strictjson.CheckNames(allowed, &requestOptions{}); err != nil {
+		return fmt.Errorf("allow_options: %w: %w", err, providers.ErrInvalid)
 	}
 	return nil
 }
@@ -50,8 +58,8 @@ func decodeOptions(spec providers.Spec) (templateOptions, error) {
 	if err != nil {
 		return t, fmt.Errorf("template options of the local provider: %w: %w", err, providers.ErrInvalid)
 	}
-	if err := strictjson.Decode(spec.Options, &struct{}{}); err != nil {
-		return t, fmt.Errorf("provider options: the local provider takes none: %w: %w", err, providers.ErrInvalid)
+	if err := strictjson.Decode(spec.Options, &t.requestOptions); err != nil {
+		return t, fmt.Errorf("provider options of the local provider: %w: %w", err, providers.ErrInvalid)
 	}
 	switch spec.Network {
 	case providers.NetworkNone, providers.NetworkProxy:

@@ -30,12 +30,16 @@ func (p *plan) makeLayer() error {
 	if err := os.Link(p.agent, filepath.Join(dir, agentBinary)); err != nil {
 		return err
 	}
-	return userland.WriteFiles(dir, p.etc)
+	if err := userland.WriteFiles(dir, p.etc); err != nil || !p.options.Root {
+		return err
+	}
+	return p.ownLayer()
 }
 
 // mapImage maps the image's user to the sandbox's user as the owner of files.
 func (p *plan) mapImage() error {
-	if err := userid.MountMapped(p.image, p.mountDir.mapped(), userid.Owner{UID: p.user.UID, GID: p.user.GID}, userid.Owner{UID: p.uid, GID: p.gid}); err != nil {
+	users := userid.MapOwner(userid.Owner{UID: p.user.UID, GID: p.user.GID}, p.owner)
+	if err := userid.MountMapped(p.image, p.mountDir.mapped(), users); err != nil {
 		return err
 	}
 	p.lower = []string{p.lower[0], p.mountDir.mapped()}
@@ -49,7 +53,7 @@ func (p *plan) mountRoot() error {
 	if !p.readOnly {
 		root.Upper, root.Work = filepath.Join(p.disk, "upper"), filepath.Join(p.disk, "work")
 	}
-	if err := root.Mount(p.mountDir.root()); err != nil {
+	if err := root.Mount(p.rootDir); err != nil {
 		return err
 	}
 	for i, dir := range p.shared {

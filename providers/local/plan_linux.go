@@ -21,7 +21,7 @@ const (
 // plan plans the container and makes what it needs besides its disk.
 func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec providers.Spec, options templateOptions) (*plan, error) {
 	pl := &plan{
-		id: rec.Container, runtime: p.runtime, bundle: b, mountDir: p.layout.mounts(), spec: spec, options: options, incarnation: rec.Incarnation, agent: p.agent,
+		id: rec.Container, runtime: p.runtime, bundle: b, mountDir: p.layout.mounts(), rootDir: p.layout.mounts().root(), spec: spec, options: options, incarnation: rec.Incarnation, agent: p.agent,
 		lower: []string{p.tree(spec)}, readOnly: true, shared: p.host.Shared, disk: b.disk(),
 		user: userid.HostUser, home: defaultHome, env: p.host.Env,
 		workdir: spec.WorkingDirectory, cgroupPath: p.cgroups.Path(rec.Container), swapLimit: p.cgroups.LimitsSwap(),
@@ -38,11 +38,10 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 			return nil, err
 		}
 	}
-	uid, err := p.userIDs.Allocate(rec.Container)
-	if err != nil {
+	if err := p.chooseUser(pl, rec); err != nil {
 		return nil, err
 	}
-	rec.UID, pl.uid, pl.gid = uid, uid, uid
+	var err error
 	if pl.etc, err = pl.ownEtc(); err != nil {
 		return nil, err
 	}
@@ -53,13 +52,13 @@ func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec provide
 		return nil, fmt.Errorf("working directory %q is not absolute: %w", pl.workdir, providers.ErrInvalid)
 	}
 	if !p.runtime.GVisor && p.config.Profile == ProfileDefault && p.cgroups.CanDelegate() {
-		dir, err := p.cgroups.Delegate(rec.Container, pl.uid, pl.gid)
+		dir, err := p.cgroups.Delegate(rec.Container, pl.owner.UID, pl.owner.GID)
 		if err != nil {
 			return nil, err
 		}
 		pl.cgroup = dir
 	}
-	rec.NotEnforced = spec.Resources.NotEnforced(p.limits())
+	rec.NotEnforced = append(rec.NotEnforced, spec.Resources.NotEnforced(p.limits())...)
 	return pl, nil
 }
 
@@ -94,13 +93,18 @@ func (p *Provider) mountFor(pl *plan, rec *record) error {
 			return err
 		}
 	}
-	if err := makeWritableDirs(b.disk(), pl.uid, pl.gid); err != nil {
+	if err := makeWritableDirs(b.disk(), pl.owner, pl.options.Root); err != nil {
 		return fmt.Errorf("make the writable directories: %w", err)
 	}
-	if err := makeWorkdir(b.disk(), pl.workdir, pl.uid, pl.gid); err != nil {
+	if err := makeWorkdir(b.disk(), pl.workdir, pl.owner); err != nil {
 		return fmt.Errorf("make the working directory: %w", err)
 	}
-	if pl.user.UID != 0 {
+	switch {
+	case pl.options.Root:
+		if err := pl.mapRange(); err != nil {
+			return err
+		}
+	case pl.user.UID != 0:
 		if err := pl.mapImage(); err != nil {
 			rec.NotEnforced = append(rec.NotEnforced, "image_user: files of the image's user have another owner in the sandbox: "+err.Error())
 		}

@@ -21,7 +21,7 @@ func (p *Provider) Get(ctx context.Context, name string) (providers.Info, error)
 // first process still runs.
 func (p *Provider) info(name string, rec *record) providers.Info {
 	out := rec.Info(name)
-	out.Unprivileged = true
+	out.Unprivileged = !rec.Root
 	if rec.Image != "" {
 		out.ImageDigest = "sha256:" + rec.Image
 	}

@@ -31,6 +31,7 @@ type plan struct {
 	runtime     *oci.Runtime
 	bundle      bundle
 	mountDir    mountDir
+	rootDir     string // where its root is mounted
 	spec        providers.Spec
 	options     templateOptions
 	incarnation string
@@ -40,9 +41,10 @@ type plan struct {
 	shared      []userland.SharedDir // each mounted through an overlay
 	etc         map[string]string    // the sandbox's own files, by path
 	readOnly    bool
-	disk        string // where the writable directories are while it starts
-	uid, gid    uint32
-	user        userid.User // the user for which the root was made
+	disk        string       // where the writable directories are while it starts
+	uid, gid    uint32       // of its processes, as they see them
+	owner       userid.Owner // the same on the host
+	user        userid.User  // the user for which the root was made
 	home        string
 	env         map[string]string
 	workdir     string
@@ -58,7 +60,7 @@ func (p *plan) container() (s *specs.Spec, err error) {
 	s = &specs.Spec{
 		Version:  "1.0.2",
 		Hostname: userland.Hostname,
-		Root:     &specs.Root{Path: p.mountDir.root(), Readonly: p.readOnly},
+		Root:     &specs.Root{Path: p.rootDir, Readonly: p.readOnly},
 		Process:  p.process(p.serve()),
 		Mounts:   p.mounts(),
 		Linux: &specs.Linux{
@@ -70,6 +72,9 @@ func (p *plan) container() (s *specs.Spec, err error) {
 			MaskedPaths:       maskedPaths,
 			ReadonlyPaths:     readonlyPaths,
 		},
+	}
+	if p.options.Root {
+		oci.JoinUserNamespace(s, p.mountDir.userNamespace(), p.owner.UID, userid.RangeSize)
 	}
 	if s.Linux.Seccomp, err = p.runtime.Seccomp(s, p.startsInCgroup()); err != nil {
 		return nil, fmt.Errorf("seccomp profile: %w", err)
@@ -130,6 +135,9 @@ func (p *plan) process(args []string) *specs.Process {
 			rlimit("RLIMIT_CORE", unix.RLIMIT_CORE, 1),
 			rlimit("RLIMIT_MEMLOCK", unix.RLIMIT_MEMLOCK, 64<<10),
 		},
+	}
+	if p.options.Root {
+		p.makeRoot(proc)
 	}
 	if most := p.spec.Resources.MaxProcesses; p.runtime.GVisor && most > 0 {
 		// gVisor counts a user's processes and threads per sandbox; the host's
@@ -212,7 +220,7 @@ func (p *plan) mounts() []specs.Mount {
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 		{Destination: "/run", Type: "tmpfs", Source: "run", Options: append([]string{"nosuid", "nodev", "size=16384k"}, own...)},
-		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+		p.sysfs(),
 		// Programs read their limits here, and the agent the count of processes
 		// that the OOM killer ended.
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", "ro"}},
@@ -236,6 +244,18 @@ func (p *plan) mounts() []specs.Mount {
 	}
 	return out
 }
+
+func (p *plan) sysfs() specs.Mount {
+	m := specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}}
+	if p.ownSysfs() {
+		m.Type, m.Source, m.Options = "bind", p.mountDir.sysfs(), append(m.Options, "bind", "rprivate")
+	}
+	return m
+}
+
+// ownSysfs reports whether the provider mounts sysfs: a user namespace cannot mount one
+// that shows the host's network.
+func (p *plan) ownSysfs() bool { return p.options.Root && p.spec.Network == providers.NetworkFull }
 
 // sysctls limit the buffers of a connection. Cgroups of version 1 do not
 // account them, and all sandboxes and the host share one budget. With the network

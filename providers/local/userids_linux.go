@@ -52,7 +52,7 @@ func (p *Provider) warnOfOverlaps(ctx context.Context) {
 			continue
 		}
 		for _, entry := range p.userIDs.Overlaps(string(data)) {
-			p.log.LogAttrs(ctx, slog.LevelWarn, "the user ids of sandboxes overlap with a user's subordinate ids; choose another --local-uid-base",
+			p.log.LogAttrs(ctx, slog.LevelWarn, "the user ids of sandboxes, or of those with root, overlap with a user's subordinate ids; change these, or for the former --local-uid-base",
 				slog.String("file", file), slog.String("entry", entry), slog.Uint64("uid_base", uint64(p.config.UIDBase)))
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+
+	"github.com/sandgate/sandgate/providers/local/userid"
 )
 
 // writableDir is a writable directory of a sandbox, kept on its disk.
@@ -31,7 +33,10 @@ var writableDirs = []writableDir{
 	{dir: "work", mode: 0o700},
 }
 
-func makeWritableDirs(root string, uid, gid uint32) error {
+// makeWritableDirs gives root, where a sandbox has it, the public directories too. The
+// upper layer's stays the host's, so that no file can be made in "/" beside the agent's
+// directories, which the Landlock domain of commands relies on.
+func makeWritableDirs(root string, owner userid.Owner, asRoot bool) error {
 	for _, p := range writableDirs {
 		dir := filepath.Join(root, p.dir)
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -40,8 +45,8 @@ func makeWritableDirs(root string, uid, gid uint32) error {
 		if err := os.Chmod(dir, p.mode); err != nil {
 			return err
 		}
-		if p.owned {
-			if err := os.Chown(dir, int(uid), int(gid)); err != nil {
+		if p.owned || asRoot && p.target != "" {
+			if err := os.Chown(dir, int(owner.UID), int(owner.GID)); err != nil {
 				return err
 			}
 		}
@@ -51,7 +56,7 @@ func makeWritableDirs(root string, uid, gid uint32) error {
 
 // makeWorkdir makes the working directory if it is below a writable directory
 // and does not exist yet.
-func makeWorkdir(disk, workdir string, uid, gid uint32) error {
+func makeWorkdir(disk, workdir string, owner userid.Owner) error {
 	for _, w := range writableDirs {
 		rest, below := strings.CutPrefix(path.Clean(workdir), w.target+"/")
 		if w.target == "" || !below {
@@ -63,7 +68,7 @@ func makeWorkdir(disk, workdir string, uid, gid uint32) error {
 			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 				return err
 			}
-			if err := os.Chown(dir, int(uid), int(gid)); err != nil {
+			if err := os.Chown(dir, int(owner.UID), int(owner.GID)); err != nil {
 				return err
 			}
 		}

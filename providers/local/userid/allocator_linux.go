@@ -22,11 +22,14 @@ const sharedDir = "/run/sandgate/uids"
 // user: file watches, queues, pending signals, pages in pipes. The group has the
 // same number.
 //
+// A sandbox with root gets a range of ids, which its first id stands for.
+//
 // An id in use is a symbolic link named by the number, whose target is the
 // state directory and the container. Creating it is the allocation.
 type Allocator struct {
 	dir, state  string
 	base, count uint32
+	ranges      uint32
 }
 
 // New returns the allocator of a state directory. Ids begin at base.
@@ -34,7 +37,7 @@ func New(stateDir string, base uint32) (*Allocator, error) {
 	if err := os.MkdirAll(sharedDir, 0o700); err != nil {
 		return nil, err
 	}
-	return &Allocator{dir: sharedDir, state: stateDir, base: base, count: Count}, nil
+	return &Allocator{dir: sharedDir, state: stateDir, base: base, count: Count, ranges: Ranges}, nil
 }
 
 func (u *Allocator) path(id uint32) string {
@@ -44,16 +47,36 @@ func (u *Allocator) path(id uint32) string {
 // Allocate returns a free id. It starts at a random one, so that an id is rarely used
 // again soon.
 func (u *Allocator) Allocate(container string) (id uint32, err error) {
-	start := rand.Uint32N(u.count)
+	id, err = u.first(container, u.base, u.count, 1)
+	if errors.Is(err, errAllInUse) {
+		err = fmt.Errorf("all %d user ids of sandboxes are in use: %w", u.count, providers.ErrExhausted)
+	}
+	return id, err
+}
+
+// AllocateRange returns the first id of a free range of RangeSize ids.
+func (u *Allocator) AllocateRange(container string) (id uint32, err error) {
+	id, err = u.first(container, RangeBase, u.ranges, RangeSize)
+	if errors.Is(err, errAllInUse) {
+		err = fmt.Errorf("all %d ranges of ids of sandboxes with root are in use: %w", u.ranges, providers.ErrExhausted)
+	}
+	return id, err
+}
+
+var errAllInUse = errors.New("all are in use")
+
+// first allocates one of count ids that are step apart.
+func (u *Allocator) first(container string, base, count, step uint32) (id uint32, err error) {
+	start := rand.Uint32N(count)
 	err = u.locked(func() error {
-		for i := range u.count {
-			id = u.base + (start+i)%u.count
+		for i := range count {
+			id = base + (start+i)%count*step
 			err := os.Symlink(filepath.Join(u.state, container), u.path(id))
 			if !errors.Is(err, os.ErrExist) {
 				return err
 			}
 		}
-		return fmt.Errorf("all %d user ids of sandboxes are in use: %w", u.count, providers.ErrExhausted)
+		return errAllInUse
 	})
 	return id, err
 }
@@ -158,7 +181,8 @@ func (u *Allocator) Overlaps(subordinate string) []string {
 		}
 		first, err1 := strconv.ParseUint(f[1], 10, 32)
 		count, err2 := strconv.ParseUint(f[2], 10, 32)
-		if err1 == nil && err2 == nil && first < uint64(u.base)+uint64(u.count) && first+count > uint64(u.base) {
+		within := func(from, to uint64) bool { return first < to && first+count > from }
+		if err1 == nil && err2 == nil && (within(uint64(u.base), uint64(u.base)+uint64(u.count)) || within(RangeBase, RangeEnd)) {
 			out = append(out, strings.TrimSpace(line))
 		}
 	}

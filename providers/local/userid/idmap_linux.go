@@ -29,10 +29,24 @@ func ownerMap(from, to uint32) []syscall.SysProcIDMap {
 // Owner is the user and group of files.
 type Owner struct{ UID, GID uint32 }
 
-// MountMapped mounts a directory elsewhere so that one owner's files appear as
-// another's. It must run on a locked thread.
-func MountMapped(source, at string, from, to Owner) (err error) {
-	userns, err := openUserNamespace(ownerMap(from.UID, to.UID), ownerMap(from.GID, to.GID))
+// Mapping changes the owners of files.
+type Mapping struct{ uids, gids []syscall.SysProcIDMap }
+
+// MapOwner shows one owner's files as another's.
+func MapOwner(from, to Owner) Mapping {
+	return Mapping{ownerMap(from.UID, to.UID), ownerMap(from.GID, to.GID)}
+}
+
+// MapRange shows the ids from 0 on as those of a range.
+func MapRange(base uint32) Mapping {
+	ids := []syscall.SysProcIDMap{{HostID: int(base), Size: RangeSize}}
+	return Mapping{ids, ids}
+}
+
+// MountMapped mounts a directory elsewhere, with the owners of its files changed. It
+// must run on a locked thread.
+func MountMapped(source, at string, m Mapping) (err error) {
+	userns, err := openUserNamespace(m)
 	if err != nil {
 		return fmt.Errorf("make a user namespace: %w", err)
 	}
@@ -54,11 +68,11 @@ func MountMapped(source, at string, from, to Owner) (err error) {
 
 // openUserNamespace makes a user namespace by a child that never runs: it is
 // traced, and so stops at its exec.
-func openUserNamespace(uids, gids []syscall.SysProcIDMap) (*os.File, error) {
+func openUserNamespace(m Mapping) (*os.File, error) {
 	child, err := os.StartProcess("/proc/self/exe", []string{"sandgate-userns"}, &os.ProcAttr{
 		Env: []string{},
 		Sys: &syscall.SysProcAttr{
-			Cloneflags: unix.CLONE_NEWUSER, UidMappings: uids, GidMappings: gids, Ptrace: true, Pdeathsig: syscall.SIGKILL,
+			Cloneflags: unix.CLONE_NEWUSER, UidMappings: m.uids, GidMappings: m.gids, GidMappingsEnableSetgroups: true, Ptrace: true, Pdeathsig: syscall.SIGKILL,
 		},
 	})
 	if err != nil {

@@ -12,4 +12,15 @@ const (
 	// which some programs cannot exceed. It lies above the ids of accounts and above
 	// the subordinate ids of a machine's first 29 users.
 	DefaultBase = 2<<20 - Count
+	// RangeSize is the number of ids of a sandbox with root, which has a user
+	// namespace.
+	RangeSize = 1 << 16
+	// RangeBase begins the ranges. They fill what systemd leaves unused between the
+	// ids of containers and those of foreign images, and lie above the subordinate
+	// ids that useradd gives.
+	RangeBase = 0x7000_0000
+	// RangeEnd is the id after the last range.
+	RangeEnd = 0x7FFE_0000
+	// Ranges is the maximum number of sandboxes with root at once.
+	Ranges = (RangeEnd - RangeBase) / RangeSize
 )

@@ -6,8 +6,12 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/providers"
 )
@@ -72,10 +76,66 @@ func TestUserIDsRunOut(t *testing.T) {
 	}
 }
 
+func TestRanges(t *testing.T) {
+	u := &Allocator{dir: t.TempDir(), state: t.TempDir(), base: 100, count: 50, ranges: 3}
+	seen := map[uint32]bool{}
+	for _, name := range []string{"a", "b", "c"} {
+		first, err := u.AllocateRange(name)
+		if err != nil || seen[first] || first < RangeBase || first >= RangeBase+3*RangeSize || first%RangeSize != 0 {
+			t.Errorf("%s: %d, %v", name, first, err)
+		}
+		seen[first] = true
+	}
+	if id, err := u.AllocateRange("d"); !errors.Is(err, providers.ErrExhausted) {
+		t.Errorf("beyond the last there is %d, %v", id, err)
+	}
+	for first := range seen {
+		if err := errors.Join(u.Release(first, "a"), u.Release(first, "b"), u.Release(first, "c")); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := u.AllocateRange("d"); err != nil {
+		t.Errorf("after their release: %v", err)
+	}
+	if err := u.ReleaseOf("d"); err != nil {
+		t.Error(err)
+	}
+	if id, err := u.Allocate("e"); err != nil || id >= 150 {
+		t.Errorf("a single id is %d, %v", id, err)
+	}
+}
+
+// TestNamespaceHasItsOwner: a range's first id owns its user namespace, and no thread of
+// this process keeps that id.
+func TestNamespaceHasItsOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root and runc: not root")
+	}
+	file, err := ownedNamespace(RangeBase)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	owner, err := unix.IoctlGetUint32(int(file.Fd()), unix.NS_GET_OWNER_UID)
+	if err != nil || owner != RangeBase {
+		t.Errorf("the owner is %d, %v", owner, err)
+	}
+	statuses, err := filepath.Glob("/proc/self/task/*/status")
+	if err != nil || len(statuses) == 0 {
+		t.Fatal(statuses, err)
+	}
+	for _, path := range statuses {
+		data, err := os.ReadFile(path)
+		if err == nil && !strings.Contains(string(data), "\nUid:\t0\t0\t0\t0\n") {
+			t.Errorf("%s:\n%s", path, data)
+		}
+	}
+}
+
 func TestUserIDOverlaps(t *testing.T) {
 	u := &Allocator{base: DefaultBase, count: Count}
-	got := u.Overlaps("a:100000:65536\nb:2000544:65536\nbroken\nc:2097152:65536\nd:1:4000000\n")
-	if want := []string{"b:2000544:65536", "d:1:4000000"}; !slices.Equal(got, want) {
+	got := u.Overlaps("a:100000:65536\nb:2000544:65536\nbroken\nc:2097152:65536\nd:1:4000000\ne:1879048191:2\nf:2147352576:65536\n")
+	if want := []string{"b:2000544:65536", "d:1:4000000", "e:1879048191:2"}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
 }
