@@ -10,6 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"net/netip"
 )
 
 // Provider manages the sandboxes of one substrate. It is safe for concurrent
@@ -84,6 +85,16 @@ type Suspender interface {
 	// connection to its agent, as Create does. Resuming an active sandbox is no
 	// error and returns no connection.
 	Resume(ctx context.Context, name string) (Info, net.Conn, error)
+}
+
+// Router is implemented by a provider that can lead addresses of a sandbox with
+// NetworkProxy to the sandbox itself, where its agent listens.
+type Router interface {
+	// Route leads exactly these prefixes there, in place of those of an earlier call.
+	// IPv6 may be left out where the sandbox has none. The error wraps ErrUnsupported
+	// if the sandbox's runtime has no such routes, ErrNotFound if no such sandbox
+	// exists, and ErrNotActive.
+	Route(ctx context.Context, name string, prefixes []netip.Prefix) error
 }
 
 // Pooler is implemented by a provider that keeps started sandboxes ready.

@@ -3,9 +3,8 @@
 //
 //   - a proxy on 127.0.0.1:3128 that speaks HTTP (CONNECT and absolute URLs) and
 //     SOCKS5, to which the environment of commands points
-//   - a name server on 127.0.0.1:53 that gives each allowed name a loopback
-//     address of its own, on which the agent listens, for programs that ignore
-//     proxies
+//   - a name server on 127.0.0.1:53 that gives each allowed name an address of its
+//     own, on which the agent listens, for programs that ignore proxies
 //
 // Every connection is announced to the server, which decides, connects, and
 // carries the bytes. Nothing here protects anything: the sandbox has no route,

@@ -22,8 +22,9 @@ const (
 
 var errTooManyNames = errors.New("too many names are in use")
 
-// names gives each allowed name a loopback address of its own, from 127.80.0.0/16,
-// and listens there.
+// names gives each allowed name an address of its own and listens there. The address is
+// from 198.18.0.0/16, if the sandbox has a local route for it, and otherwise from
+// 127.80.0.0/16: some programs refuse loopback addresses as answers.
 type names struct {
 	service *Service
 
@@ -83,8 +84,12 @@ func (n *names) listen(host string, ports []uint32) (netip.Addr, error) {
 
 // address returns an address that no name has. The caller holds mu.
 func (n *names) address() netip.Addr {
+	block := [2]byte{127, 80}
+	if n.service.routed() {
+		block = [2]byte{198, 18}
+	}
 	for {
-		a := netip.AddrFrom4([4]byte{127, 80, byte(n.next >> 8), byte(n.next)})
+		a := netip.AddrFrom4([4]byte{block[0], block[1], byte(n.next >> 8), byte(n.next)})
 		n.next++
 		if low := byte(n.next); low == 0 || low == 255 { // which some programs take for a network's
 			n.next++
@@ -94,6 +99,17 @@ func (n *names) address() netip.Addr {
 			return a
 		}
 	}
+}
+
+// routed reports whether the sandbox has a local route for the addresses of names:
+// only then can one be bound. The route may come after the agent has started.
+func (s *Service) routed() bool {
+	probe, err := (&net.ListenConfig{}).ListenPacket(s.ctx, "udp4", "198.18.0.1:0")
+	if err != nil {
+		return false
+	}
+	_ = probe.Close()
+	return true
 }
 
 // evict removes the name that was unused for the longest time, if that is long. The

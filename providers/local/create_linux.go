@@ -204,6 +204,8 @@ func (p *Provider) startContainer(ctx context.Context, pl *plan, rec *record, ou
 	if p.runtime.GVisor {
 		rec.Helper = oci.Helper(p.cgroups.Members(rec.Container), pid)
 	}
+	p.routeNames(ctx, rec)
+	timings.step("routes")
 	return nil
 }
 

@@ -278,7 +278,7 @@ func TestPooledSandboxGetsItsRulesWithTheClaim(t *testing.T) {
 			t.Errorf("%s: %q", host, got)
 		}
 	}
-	if got, _ := sh(t, box, "getent hosts git.example; getent hosts web.example"); strings.Count(got, "127.80.") != 1 {
+	if got, _ := sh(t, box, "getent hosts git.example; getent hosts web.example"); strings.Count(got, "198.18.") != 1 {
 		t.Errorf("got %q", got)
 	}
 }
