@@ -60,6 +60,7 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 		gone, err := s.ready(ctx, key, info)
 		if err == nil {
 			s.holdNetwork(info)
+			s.awaitNetwork(ctx, info)
 			if info.Created {
 				s.noteEvent(ctx, events.Created, info)
 			}

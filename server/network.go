@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -26,8 +27,12 @@ func (s *Server) newCarrier() *carrier.Carrier {
 		Provider: s.provider, Version: s.cfg.Version, ProtocolMinor: s.cfg.protocolMinor, MaxRequest: s.cfg.Limits.MaxMessageBytes,
 		Hello: s.cfg.Timing.Hello, Idle: s.cfg.Timing.AgentIdle, Small: true,
 	})
+	var route func(context.Context, string, []netip.Prefix) error
+	if router, ok := s.provider.(providers.Router); ok {
+		route = router.Route
+	}
 	return carrier.New(carrier.Config{
-		Agents: agents, Policy: func(spec providers.Spec) (*egress.Policy, error) { return s.rules().policy.Egress(spec) },
+		Route: route, Agents: agents, Policy: func(spec providers.Spec) (*egress.Policy, error) { return s.rules().policy.Egress(spec) },
 		Authority: s.authority, Secrets: s.secretsOf,
 		Dialer:   &egress.Dialer{Resolver: s.cfg.Resolver, Roots: s.cfg.Roots},
 		MaxConns: maxEgressConns, Take: s.egress.TryTake, Release: s.egress.Release, Log: s.log, OnOpen: s.metrics.EgressOpened, OnEnd: s.egressEnded,
@@ -72,6 +77,17 @@ func (s *Server) secretsOf(tenant string) egress.Secrets {
 func (s *Server) holdNetwork(info providers.Info) {
 	if info.Spec.Network == providers.NetworkProxy {
 		s.carrier.Hold(agentconn.KeyOf(info))
+	}
+}
+
+// awaitNetwork waits until programs of a new sandbox reach the addresses that its rules
+// allow. Names need no wait: the agent holds their connections until a server attaches.
+func (s *Server) awaitNetwork(ctx context.Context, info providers.Info) {
+	if info.Spec.Network != providers.NetworkProxy {
+		return
+	}
+	if policy, err := s.rules().policy.Egress(info.Spec); err == nil && len(policy.Addresses()) > 0 {
+		s.carrier.AwaitRoutes(ctx, agentconn.KeyOf(info))
 	}
 }
 

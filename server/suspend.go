@@ -54,6 +54,7 @@ func (s *Server) ResumeSandbox(ctx context.Context, req *sandboxv1.ResumeSandbox
 	}
 	conn.Release()
 	s.holdNetwork(info)
+	s.awaitNetwork(ctx, info)
 	s.noteEvent(ctx, events.StateChanged, info)
 	return &sandboxv1.ResumeSandboxResponse{Sandbox: s.sandbox(info)}, nil
 }

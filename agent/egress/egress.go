@@ -1,10 +1,12 @@
 // Package egress is the network of a sandbox that has none of its own but may
-// connect to allowed destinations. Programs reach it in two ways:
+// connect to allowed destinations. Programs reach it in these ways:
 //
 //   - a proxy on 127.0.0.1:3128 that speaks HTTP (CONNECT and absolute URLs) and
 //     SOCKS5, to which the environment of commands points
 //   - a name server on 127.0.0.1:53 that gives each allowed name an address of its
 //     own, on which the agent listens, for programs that ignore proxies
+//   - addresses that the rules allow without a name, where the sandbox has local
+//     routes for them
 //
 // Every connection is announced to the server, which decides, connects, and
 // carries the bytes. Nothing here protects anything: the sandbox has no route,
@@ -61,6 +63,7 @@ type Service struct {
 	// upstreams are the proxy's, for plain HTTP.
 	upstreams upstreams
 	names     *names
+	addresses *addresses
 	open      openSet
 	refused   refused
 }
@@ -78,6 +81,7 @@ func New(cfg Config) (*Service, error) {
 	s := &Service{cfg: cfg, recovery: fault.Recovery{Log: cfg.Log}, conns: make(chan struct{}, maxConns)}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.names = newNames(s)
+	s.addresses = newAddresses(s)
 	s.servers = &servers{wait: cfg.AttachTime, pending: make(map[uint64]*pending)}
 	s.upstreams.dial = s.dialHTTP
 	s.upstreams.renew()
@@ -124,7 +128,11 @@ func (s *Service) Env() []string {
 // listen opens a listener for TCP and serves its connections, each in a goroutine of
 // its own, until Close.
 func (s *Service) listen(address string, serve func(*net.TCPConn)) (io.Closer, error) {
-	l, err := (&net.ListenConfig{}).Listen(s.ctx, "tcp4", address)
+	return s.listenWith(&net.ListenConfig{}, "tcp4", address, serve)
+}
+
+func (s *Service) listenWith(config *net.ListenConfig, network, address string, serve func(*net.TCPConn)) (io.Closer, error) {
+	l, err := config.Listen(s.ctx, network, address)
 	if err != nil {
 		return nil, err
 	}

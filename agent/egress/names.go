@@ -30,22 +30,23 @@ type names struct {
 
 	mu        sync.Mutex
 	byHost    map[string]*name
+	byAddr    map[netip.Addr]*name
 	next      uint16 // the last two bytes of the next address
-	used      map[netip.Addr]bool
 	listeners int
+	covered   map[uint16]bool // ports at which addresses listens for names, too
 	now       func() time.Time
 }
 
 type name struct {
 	host  string
 	addr  netip.Addr
-	ports map[uint16]io.Closer // listeners
+	ports map[uint16]io.Closer // listeners; nil: covered
 	conns int
 	last  time.Time // of use
 }
 
 func newNames(s *Service) *names {
-	return &names{service: s, byHost: make(map[string]*name), used: make(map[netip.Addr]bool), next: 1, now: time.Now}
+	return &names{service: s, byHost: make(map[string]*name), byAddr: make(map[netip.Addr]*name), covered: make(map[uint16]bool), next: 1, now: time.Now}
 }
 
 // listen returns the name's address, and listens there at the ports at which it
@@ -59,7 +60,7 @@ func (n *names) listen(host string, ports []uint32) (netip.Addr, error) {
 			return netip.Addr{}, errTooManyNames
 		}
 		e = &name{host: host, addr: n.address(), ports: make(map[uint16]io.Closer)}
-		n.byHost[host] = e
+		n.byHost[host], n.byAddr[e.addr] = e, e
 	}
 	e.last = n.now()
 	for _, p := range ports {
@@ -70,16 +71,91 @@ func (n *names) listen(host string, ports []uint32) (netip.Addr, error) {
 		if n.listeners >= maxListeners && !n.evict() {
 			return netip.Addr{}, errTooManyNames
 		}
-		l, err := n.service.listen(net.JoinHostPort(e.addr.String(), strconv.Itoa(int(port))),
-			func(conn *net.TCPConn) { n.serve(e, conn, port) })
-		if err != nil {
-			n.service.cfg.Log.Warn("a destination has no listener in the sandbox", "port", port, "error", err)
-			continue
-		}
-		e.ports[port] = l
-		n.listeners++
+		n.listenAt(e, port)
 	}
 	return e.addr, nil
+}
+
+// listenAt listens at one port of a name. The caller holds mu.
+func (n *names) listenAt(e *name, port uint16) {
+	if n.covered[port] {
+		e.ports[port] = nil
+		return
+	}
+	l, err := n.service.listen(net.JoinHostPort(e.addr.String(), strconv.Itoa(int(port))),
+		func(conn *net.TCPConn) { n.serve(e, conn, port) })
+	if err != nil {
+		n.service.cfg.Log.Warn("a destination has no listener in the sandbox", "port", port, "error", err)
+		return
+	}
+	e.ports[port] = l
+	n.listeners++
+}
+
+// close closes the listener at one port of a name. The caller holds mu.
+func (n *names) close(e *name, port uint16) {
+	if l := e.ports[port]; l != nil {
+		n.service.open.remove(l)
+		n.listeners--
+	}
+	delete(e.ports, port)
+}
+
+// cover has listen open a listener for all addresses at a port, which the names'
+// listeners there would prevent, and which serves names by serveAt.
+func (n *names) cover(port uint16, listen func() (io.Closer, error)) (io.Closer, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var at []*name
+	for _, e := range n.byHost {
+		if _, ok := e.ports[port]; ok {
+			n.close(e, port)
+			at = append(at, e)
+		}
+	}
+	l, err := listen()
+	n.covered[port] = err == nil
+	for _, e := range at {
+		n.listenAt(e, port)
+	}
+	return l, err
+}
+
+// uncover has the names listen themselves at a port again, after the listener of cover
+// was closed.
+func (n *names) uncover(port uint16) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.covered, port)
+	for _, e := range n.byHost {
+		if _, ok := e.ports[port]; ok {
+			delete(e.ports, port)
+			n.listenAt(e, port)
+		}
+	}
+}
+
+// has reports whether the address is a name's.
+func (n *names) has(addr netip.Addr) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.byAddr[addr] != nil
+}
+
+// serveAt serves a connection to a covered port. It reports false if the address is no
+// name's.
+func (n *names) serveAt(addr netip.Addr, conn *net.TCPConn, port uint16) bool {
+	n.mu.Lock()
+	e := n.byAddr[addr]
+	listens := false
+	if e != nil {
+		_, listens = e.ports[port]
+	}
+	n.mu.Unlock()
+	if listens {
+		n.serve(e, conn, port)
+	}
+	return listens
 }
 
 // address returns an address that no name has. The caller holds mu.
@@ -94,8 +170,7 @@ func (n *names) address() netip.Addr {
 		if low := byte(n.next); low == 0 || low == 255 { // which some programs take for a network's
 			n.next++
 		}
-		if !n.used[a] {
-			n.used[a] = true
+		if n.byAddr[a] == nil {
 			return a
 		}
 	}
@@ -124,12 +199,11 @@ func (n *names) evict() bool {
 	if oldest == nil || n.now().Sub(oldest.last) < nameIdle {
 		return false
 	}
-	for _, l := range oldest.ports {
-		n.service.open.remove(l)
-		n.listeners--
+	for port := range oldest.ports {
+		n.close(oldest, port)
 	}
 	delete(n.byHost, oldest.host)
-	delete(n.used, oldest.addr)
+	delete(n.byAddr, oldest.addr)
 	return true
 }
 

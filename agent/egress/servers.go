@@ -93,6 +93,13 @@ func (s *Service) AcceptEgress(stream grpc.BidiStreamingServer[agentv1.AcceptEgr
 			if err != nil {
 				return
 			}
+			if addresses := m.GetAddresses(); addresses != nil {
+				s.addresses.set(rangesOf(addresses))
+				_ = v.send(&agentv1.AcceptEgressResponse{Message: &agentv1.AcceptEgressResponse_Listening{
+					Listening: &agentv1.EgressListening{Id: addresses.GetId()},
+				}})
+				continue
+			}
 			s.servers.answered(v, m)
 		}
 	}()
@@ -110,7 +117,7 @@ func (s *Service) greet(v *server) error {
 	defer v.mu.Unlock()
 	s.servers.attach(v)
 	s.upstreams.renew()
-	return v.stream.Send(&agentv1.AcceptEgressResponse{})
+	return v.stream.Send(&agentv1.AcceptEgressResponse{Message: &agentv1.AcceptEgressResponse_Listening{Listening: &agentv1.EgressListening{}}})
 }
 
 func (v *servers) attach(one *server) {

@@ -30,6 +30,13 @@ const (
 type announcer struct {
 	holder *holder
 	agent  *agentconn.Conn
+	// listening has the agent's last answer to EgressAddresses.
+	listening chan uint64
+
+	// The holder's routing guards these.
+	noRoutes    bool // the agent or the runtime has none
+	addressesID uint64
+	listensAt   *[]egress.AddressRange // nil: nothing was sent yet, or it failed
 
 	mu     sync.Mutex // of Send
 	stream grpc.BidiStreamingClient[agentv1.AcceptEgressRequest, agentv1.AcceptEgressResponse]

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -23,12 +24,15 @@ import (
 	"github.com/sandgate/sandgate/server/limit"
 )
 
-// Config configures a Carrier. All fields must be set.
+// Config configures a Carrier. All fields but Route must be set.
 type Config struct {
 	// Agents connects to agents. The Carrier keeps its connections open.
 	Agents *agentconn.Set
 	// Policy returns what a sandbox may connect to.
 	Policy func(providers.Spec) (*egress.Policy, error)
+	// Route leads addresses of a sandbox to its agent, as providers.Router does. nil: no
+	// sandbox has such routes.
+	Route func(ctx context.Context, name string, prefixes []netip.Prefix) error
 	// Dialer connects to destinations.
 	Dialer *egress.Dialer
 	// Authority returns the certificate authority of an incarnation of a sandbox.

@@ -52,9 +52,13 @@ type holder struct {
 	denials *rate.Limiter
 
 	refreshing sync.Mutex
+	routing    sync.Mutex
+	routedOnce sync.Once
+	routed     chan struct{} // closed when route has run with a stream
 
 	mu         sync.Mutex
-	rules      []byte // the sandbox's own, as applied last
+	stream     *announcer // the present one, else nil
+	rules      []byte     // the sandbox's own, as applied last
 	policy     *egress.Policy
 	conns      map[*egress.Conn]struct{}
 	endStream  context.CancelCauseFunc // ends the present stream; nil before the first
@@ -63,7 +67,7 @@ type holder struct {
 
 func newHolder(c *Carrier, key agentconn.Key) *holder {
 	h := &holder{
-		carrier: c, key: key, wake: make(chan struct{}, 1), slots: limit.New(c.cfg.MaxConns),
+		carrier: c, key: key, wake: make(chan struct{}, 1), routed: make(chan struct{}), slots: limit.New(c.cfg.MaxConns),
 		pace:    rate.NewLimiter(announcementsPerSecond, announcementsBurst),
 		denials: rate.NewLimiter(denialsPerSecond, denialsBurst),
 		conns:   make(map[*egress.Conn]struct{}),
@@ -126,9 +130,14 @@ func (h *holder) serve(ctx context.Context) error {
 		return err
 	}
 	late := time.AfterFunc(firstMessage, func() { cancel(fmt.Errorf("no message within %s", firstMessage)) })
-	_, err = stream.Recv()
+	first, err := stream.Recv()
 	late.Stop()
-	a := &announcer{holder: h, agent: agent, stream: stream}
+	a := &announcer{holder: h, agent: agent, stream: stream, noRoutes: first.GetListening() == nil, listening: make(chan uint64, 1)}
+	if err == nil {
+		h.present(a)
+		defer h.present(nil)
+		carried.Go(func() { h.route(ctx) })
+	}
 	for err == nil {
 		if err = h.pace.Wait(ctx); err != nil {
 			break
@@ -142,6 +151,8 @@ func (h *holder) serve(ctx context.Context) error {
 			err = a.answer(m.Question)
 		case *agentv1.AcceptEgressResponse_Connection:
 			err = a.announced(ctx, &carried, m.Connection)
+		case *agentv1.AcceptEgressResponse_Listening:
+			a.listens(m.Listening.GetId())
 		}
 	}
 	return agent.Error(ctx, err)
@@ -181,7 +192,15 @@ func (h *holder) refresh(ctx context.Context) error {
 		return errNotProxy
 	}
 	h.apply(info.Spec)
+	h.route(ctx)
 	return nil
+}
+
+// present sets the stream that the agent listens to.
+func (h *holder) present(a *announcer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stream = a
 }
 
 // apply sets a new policy, and cuts the connections that it does not allow.

@@ -682,13 +682,14 @@ func (*ShutdownResponse) Descriptor() ([]byte, []int) {
 	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{8}
 }
 
-// AcceptEgressRequest is an answer of the server.
+// AcceptEgressRequest is an answer of the server, or the addresses to listen at.
 type AcceptEgressRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
 	//
 	//	*AcceptEgressRequest_Answer
 	//	*AcceptEgressRequest_Refusal
+	//	*AcceptEgressRequest_Addresses
 	Message       isAcceptEgressRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -749,6 +750,15 @@ func (x *AcceptEgressRequest) GetRefusal() *EgressRefusal {
 	return nil
 }
 
+func (x *AcceptEgressRequest) GetAddresses() *EgressAddresses {
+	if x != nil {
+		if x, ok := x.Message.(*AcceptEgressRequest_Addresses); ok {
+			return x.Addresses
+		}
+	}
+	return nil
+}
+
 type isAcceptEgressRequest_Message interface {
 	isAcceptEgressRequest_Message()
 }
@@ -761,18 +771,28 @@ type AcceptEgressRequest_Refusal struct {
 	Refusal *EgressRefusal `protobuf:"bytes,2,opt,name=refusal,proto3,oneof"`
 }
 
+type AcceptEgressRequest_Addresses struct {
+	// Sent only to an agent whose first message has `listening`, and only where
+	// routes lead these addresses to the agent.
+	Addresses *EgressAddresses `protobuf:"bytes,3,opt,name=addresses,proto3,oneof"`
+}
+
 func (*AcceptEgressRequest_Answer) isAcceptEgressRequest_Message() {}
 
 func (*AcceptEgressRequest_Refusal) isAcceptEgressRequest_Message() {}
 
+func (*AcceptEgressRequest_Addresses) isAcceptEgressRequest_Message() {}
+
 // AcceptEgressResponse is a request of the agent, each with an id that is unique
-// within the stream. The agent sends an empty one first, when it listens.
+// within the stream. The agent sends one first, when it listens: `listening` with the
+// id 0, or nothing if it does not know EgressAddresses.
 type AcceptEgressResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
 	//
 	//	*AcceptEgressResponse_Question
 	//	*AcceptEgressResponse_Connection
+	//	*AcceptEgressResponse_Listening
 	Message       isAcceptEgressResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -833,6 +853,15 @@ func (x *AcceptEgressResponse) GetConnection() *EgressConnection {
 	return nil
 }
 
+func (x *AcceptEgressResponse) GetListening() *EgressListening {
+	if x != nil {
+		if x, ok := x.Message.(*AcceptEgressResponse_Listening); ok {
+			return x.Listening
+		}
+	}
+	return nil
+}
+
 type isAcceptEgressResponse_Message interface {
 	isAcceptEgressResponse_Message()
 }
@@ -845,9 +874,173 @@ type AcceptEgressResponse_Connection struct {
 	Connection *EgressConnection `protobuf:"bytes,2,opt,name=connection,proto3,oneof"`
 }
 
+type AcceptEgressResponse_Listening struct {
+	Listening *EgressListening `protobuf:"bytes,3,opt,name=listening,proto3,oneof"`
+}
+
 func (*AcceptEgressResponse_Question) isAcceptEgressResponse_Message() {}
 
 func (*AcceptEgressResponse_Connection) isAcceptEgressResponse_Message() {}
+
+func (*AcceptEgressResponse_Listening) isAcceptEgressResponse_Message() {}
+
+// EgressAddresses are the addresses that the rules allow without a name. They replace
+// those of an earlier message.
+type EgressAddresses struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Chosen by the server, not 0.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// At most 256.
+	Ranges        []*EgressAddressRange `protobuf:"bytes,2,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EgressAddresses) Reset() {
+	*x = EgressAddresses{}
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EgressAddresses) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EgressAddresses) ProtoMessage() {}
+
+func (x *EgressAddresses) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EgressAddresses.ProtoReflect.Descriptor instead.
+func (*EgressAddresses) Descriptor() ([]byte, []int) {
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *EgressAddresses) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *EgressAddresses) GetRanges() []*EgressAddressRange {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+// EgressAddressRange is one CIDR of the rules.
+type EgressAddressRange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as "192.0.2.0/24".
+	Cidr string `protobuf:"bytes,1,opt,name=cidr,proto3" json:"cidr,omitempty"`
+	// The ports, 1 to 65535.
+	Ports         []uint32 `protobuf:"varint,2,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EgressAddressRange) Reset() {
+	*x = EgressAddressRange{}
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EgressAddressRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EgressAddressRange) ProtoMessage() {}
+
+func (x *EgressAddressRange) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EgressAddressRange.ProtoReflect.Descriptor instead.
+func (*EgressAddressRange) Descriptor() ([]byte, []int) {
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *EgressAddressRange) GetCidr() string {
+	if x != nil {
+		return x.Cidr
+	}
+	return ""
+}
+
+func (x *EgressAddressRange) GetPorts() []uint32 {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+// EgressListening answers EgressAddresses: the agent listens where it can. A port that
+// another program holds is left to it.
+type EgressListening struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the EgressAddresses.
+	Id            uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EgressListening) Reset() {
+	*x = EgressListening{}
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EgressListening) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EgressListening) ProtoMessage() {}
+
+func (x *EgressListening) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EgressListening.ProtoReflect.Descriptor instead.
+func (*EgressListening) Descriptor() ([]byte, []int) {
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *EgressListening) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
 
 // EgressQuestion asks whether the rules allow a host name.
 type EgressQuestion struct {
@@ -861,7 +1054,7 @@ type EgressQuestion struct {
 
 func (x *EgressQuestion) Reset() {
 	*x = EgressQuestion{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[11]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -873,7 +1066,7 @@ func (x *EgressQuestion) String() string {
 func (*EgressQuestion) ProtoMessage() {}
 
 func (x *EgressQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[11]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -886,7 +1079,7 @@ func (x *EgressQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EgressQuestion.ProtoReflect.Descriptor instead.
 func (*EgressQuestion) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{11}
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EgressQuestion) GetId() uint64 {
@@ -916,7 +1109,7 @@ type EgressAnswer struct {
 
 func (x *EgressAnswer) Reset() {
 	*x = EgressAnswer{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[12]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -928,7 +1121,7 @@ func (x *EgressAnswer) String() string {
 func (*EgressAnswer) ProtoMessage() {}
 
 func (x *EgressAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[12]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -941,7 +1134,7 @@ func (x *EgressAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EgressAnswer.ProtoReflect.Descriptor instead.
 func (*EgressAnswer) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{12}
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EgressAnswer) GetId() uint64 {
@@ -972,7 +1165,7 @@ type EgressConnection struct {
 
 func (x *EgressConnection) Reset() {
 	*x = EgressConnection{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[13]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1177,7 @@ func (x *EgressConnection) String() string {
 func (*EgressConnection) ProtoMessage() {}
 
 func (x *EgressConnection) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[13]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1190,7 @@ func (x *EgressConnection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EgressConnection.ProtoReflect.Descriptor instead.
 func (*EgressConnection) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{13}
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EgressConnection) GetId() uint64 {
@@ -1036,7 +1229,7 @@ type EgressRefusal struct {
 
 func (x *EgressRefusal) Reset() {
 	*x = EgressRefusal{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[14]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1048,7 +1241,7 @@ func (x *EgressRefusal) String() string {
 func (*EgressRefusal) ProtoMessage() {}
 
 func (x *EgressRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[14]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1061,7 +1254,7 @@ func (x *EgressRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EgressRefusal.ProtoReflect.Descriptor instead.
 func (*EgressRefusal) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{14}
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EgressRefusal) GetId() uint64 {
@@ -1100,7 +1293,7 @@ type CarryEgressRequest struct {
 
 func (x *CarryEgressRequest) Reset() {
 	*x = CarryEgressRequest{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[15]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1112,7 +1305,7 @@ func (x *CarryEgressRequest) String() string {
 func (*CarryEgressRequest) ProtoMessage() {}
 
 func (x *CarryEgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[15]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1125,7 +1318,7 @@ func (x *CarryEgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CarryEgressRequest.ProtoReflect.Descriptor instead.
 func (*CarryEgressRequest) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{15}
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CarryEgressRequest) GetPayload() isCarryEgressRequest_Payload {
@@ -1201,7 +1394,7 @@ type CarryEgressResponse struct {
 
 func (x *CarryEgressResponse) Reset() {
 	*x = CarryEgressResponse{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[16]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1213,7 +1406,7 @@ func (x *CarryEgressResponse) String() string {
 func (*CarryEgressResponse) ProtoMessage() {}
 
 func (x *CarryEgressResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[16]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1226,7 +1419,7 @@ func (x *CarryEgressResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CarryEgressResponse.ProtoReflect.Descriptor instead.
 func (*CarryEgressResponse) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{16}
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CarryEgressResponse) GetPayload() isCarryEgressResponse_Payload {
@@ -1281,7 +1474,7 @@ type EgressEof struct {
 
 func (x *EgressEof) Reset() {
 	*x = EgressEof{}
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[17]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1486,7 @@ func (x *EgressEof) String() string {
 func (*EgressEof) ProtoMessage() {}
 
 func (x *EgressEof) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[17]
+	mi := &file_sandbox_agent_v1_agent_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1499,7 @@ func (x *EgressEof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EgressEof.ProtoReflect.Descriptor instead.
 func (*EgressEof) Descriptor() ([]byte, []int) {
-	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{17}
+	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{20}
 }
 
 var File_sandbox_agent_v1_agent_service_proto protoreflect.FileDescriptor
@@ -1343,17 +1536,27 @@ const file_sandbox_agent_v1_agent_service_proto_rawDesc = "" +
 	"\x10running_commands\x18\x01 \x01(\x05R\x0frunningCommands\x126\n" +
 	"\tidle_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bidleTimeJ\x04\b\x02\x10\x03\"\x11\n" +
 	"\x0fShutdownRequest\"\x12\n" +
-	"\x10ShutdownResponse\"\x97\x01\n" +
+	"\x10ShutdownResponse\"\xda\x01\n" +
 	"\x13AcceptEgressRequest\x128\n" +
 	"\x06answer\x18\x01 \x01(\v2\x1e.sandbox.agent.v1.EgressAnswerH\x00R\x06answer\x12;\n" +
-	"\arefusal\x18\x02 \x01(\v2\x1f.sandbox.agent.v1.EgressRefusalH\x00R\arefusalB\t\n" +
-	"\amessage\"\xa7\x01\n" +
+	"\arefusal\x18\x02 \x01(\v2\x1f.sandbox.agent.v1.EgressRefusalH\x00R\arefusal\x12A\n" +
+	"\taddresses\x18\x03 \x01(\v2!.sandbox.agent.v1.EgressAddressesH\x00R\taddressesB\t\n" +
+	"\amessage\"\xea\x01\n" +
 	"\x14AcceptEgressResponse\x12>\n" +
 	"\bquestion\x18\x01 \x01(\v2 .sandbox.agent.v1.EgressQuestionH\x00R\bquestion\x12D\n" +
 	"\n" +
 	"connection\x18\x02 \x01(\v2\".sandbox.agent.v1.EgressConnectionH\x00R\n" +
-	"connectionB\t\n" +
-	"\amessage\"4\n" +
+	"connection\x12A\n" +
+	"\tlistening\x18\x03 \x01(\v2!.sandbox.agent.v1.EgressListeningH\x00R\tlisteningB\t\n" +
+	"\amessage\"_\n" +
+	"\x0fEgressAddresses\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12<\n" +
+	"\x06ranges\x18\x02 \x03(\v2$.sandbox.agent.v1.EgressAddressRangeR\x06ranges\">\n" +
+	"\x12EgressAddressRange\x12\x12\n" +
+	"\x04cidr\x18\x01 \x01(\tR\x04cidr\x12\x14\n" +
+	"\x05ports\x18\x02 \x03(\rR\x05ports\"!\n" +
+	"\x0fEgressListening\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\"4\n" +
 	"\x0eEgressQuestion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04host\"4\n" +
@@ -1429,7 +1632,7 @@ func file_sandbox_agent_v1_agent_service_proto_rawDescGZIP() []byte {
 }
 
 var file_sandbox_agent_v1_agent_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_sandbox_agent_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_sandbox_agent_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_sandbox_agent_v1_agent_service_proto_goTypes = []any{
 	(KillMode)(0),                     // 0: sandbox.agent.v1.KillMode
 	(EgressRefusalReason)(0),          // 1: sandbox.agent.v1.EgressRefusalReason
@@ -1444,127 +1647,133 @@ var file_sandbox_agent_v1_agent_service_proto_goTypes = []any{
 	(*ShutdownResponse)(nil),          // 10: sandbox.agent.v1.ShutdownResponse
 	(*AcceptEgressRequest)(nil),       // 11: sandbox.agent.v1.AcceptEgressRequest
 	(*AcceptEgressResponse)(nil),      // 12: sandbox.agent.v1.AcceptEgressResponse
-	(*EgressQuestion)(nil),            // 13: sandbox.agent.v1.EgressQuestion
-	(*EgressAnswer)(nil),              // 14: sandbox.agent.v1.EgressAnswer
-	(*EgressConnection)(nil),          // 15: sandbox.agent.v1.EgressConnection
-	(*EgressRefusal)(nil),             // 16: sandbox.agent.v1.EgressRefusal
-	(*CarryEgressRequest)(nil),        // 17: sandbox.agent.v1.CarryEgressRequest
-	(*CarryEgressResponse)(nil),       // 18: sandbox.agent.v1.CarryEgressResponse
-	(*EgressEof)(nil),                 // 19: sandbox.agent.v1.EgressEof
-	(*v1.AccessPolicy)(nil),           // 20: sandbox.v1.AccessPolicy
-	(*durationpb.Duration)(nil),       // 21: google.protobuf.Duration
-	(*v1.ExecuteRequest)(nil),         // 22: sandbox.v1.ExecuteRequest
-	(*v1.AttachRequest)(nil),          // 23: sandbox.v1.AttachRequest
-	(*v1.WriteStdinRequest)(nil),      // 24: sandbox.v1.WriteStdinRequest
-	(*v1.SignalProcessRequest)(nil),   // 25: sandbox.v1.SignalProcessRequest
-	(*v1.ResizeTerminalRequest)(nil),  // 26: sandbox.v1.ResizeTerminalRequest
-	(*v1.ListProcessesRequest)(nil),   // 27: sandbox.v1.ListProcessesRequest
-	(*v1.UploadRequest)(nil),          // 28: sandbox.v1.UploadRequest
-	(*v1.DownloadRequest)(nil),        // 29: sandbox.v1.DownloadRequest
-	(*v1.GetUploadRequest)(nil),       // 30: sandbox.v1.GetUploadRequest
-	(*v1.StatFileRequest)(nil),        // 31: sandbox.v1.StatFileRequest
-	(*v1.ListDirectoryRequest)(nil),   // 32: sandbox.v1.ListDirectoryRequest
-	(*v1.MakeDirectoryRequest)(nil),   // 33: sandbox.v1.MakeDirectoryRequest
-	(*v1.MoveFileRequest)(nil),        // 34: sandbox.v1.MoveFileRequest
-	(*v1.RemoveFileRequest)(nil),      // 35: sandbox.v1.RemoveFileRequest
-	(*v1.ReadLinesRequest)(nil),       // 36: sandbox.v1.ReadLinesRequest
-	(*v1.WriteFileRequest)(nil),       // 37: sandbox.v1.WriteFileRequest
-	(*v1.EditFileRequest)(nil),        // 38: sandbox.v1.EditFileRequest
-	(*v1.SearchFilesRequest)(nil),     // 39: sandbox.v1.SearchFilesRequest
-	(*v1.GlobFilesRequest)(nil),       // 40: sandbox.v1.GlobFilesRequest
-	(*v1.ForwardRequest)(nil),         // 41: sandbox.v1.ForwardRequest
-	(*v1.ExecuteResponse)(nil),        // 42: sandbox.v1.ExecuteResponse
-	(*v1.AttachResponse)(nil),         // 43: sandbox.v1.AttachResponse
-	(*v1.WriteStdinResponse)(nil),     // 44: sandbox.v1.WriteStdinResponse
-	(*v1.SignalProcessResponse)(nil),  // 45: sandbox.v1.SignalProcessResponse
-	(*v1.ResizeTerminalResponse)(nil), // 46: sandbox.v1.ResizeTerminalResponse
-	(*v1.ListProcessesResponse)(nil),  // 47: sandbox.v1.ListProcessesResponse
-	(*v1.UploadResponse)(nil),         // 48: sandbox.v1.UploadResponse
-	(*v1.DownloadResponse)(nil),       // 49: sandbox.v1.DownloadResponse
-	(*v1.GetUploadResponse)(nil),      // 50: sandbox.v1.GetUploadResponse
-	(*v1.StatFileResponse)(nil),       // 51: sandbox.v1.StatFileResponse
-	(*v1.ListDirectoryResponse)(nil),  // 52: sandbox.v1.ListDirectoryResponse
-	(*v1.MakeDirectoryResponse)(nil),  // 53: sandbox.v1.MakeDirectoryResponse
-	(*v1.MoveFileResponse)(nil),       // 54: sandbox.v1.MoveFileResponse
-	(*v1.RemoveFileResponse)(nil),     // 55: sandbox.v1.RemoveFileResponse
-	(*v1.ReadLinesResponse)(nil),      // 56: sandbox.v1.ReadLinesResponse
-	(*v1.WriteFileResponse)(nil),      // 57: sandbox.v1.WriteFileResponse
-	(*v1.EditFileResponse)(nil),       // 58: sandbox.v1.EditFileResponse
-	(*v1.SearchFilesResponse)(nil),    // 59: sandbox.v1.SearchFilesResponse
-	(*v1.GlobFilesResponse)(nil),      // 60: sandbox.v1.GlobFilesResponse
-	(*v1.ForwardResponse)(nil),        // 61: sandbox.v1.ForwardResponse
+	(*EgressAddresses)(nil),           // 13: sandbox.agent.v1.EgressAddresses
+	(*EgressAddressRange)(nil),        // 14: sandbox.agent.v1.EgressAddressRange
+	(*EgressListening)(nil),           // 15: sandbox.agent.v1.EgressListening
+	(*EgressQuestion)(nil),            // 16: sandbox.agent.v1.EgressQuestion
+	(*EgressAnswer)(nil),              // 17: sandbox.agent.v1.EgressAnswer
+	(*EgressConnection)(nil),          // 18: sandbox.agent.v1.EgressConnection
+	(*EgressRefusal)(nil),             // 19: sandbox.agent.v1.EgressRefusal
+	(*CarryEgressRequest)(nil),        // 20: sandbox.agent.v1.CarryEgressRequest
+	(*CarryEgressResponse)(nil),       // 21: sandbox.agent.v1.CarryEgressResponse
+	(*EgressEof)(nil),                 // 22: sandbox.agent.v1.EgressEof
+	(*v1.AccessPolicy)(nil),           // 23: sandbox.v1.AccessPolicy
+	(*durationpb.Duration)(nil),       // 24: google.protobuf.Duration
+	(*v1.ExecuteRequest)(nil),         // 25: sandbox.v1.ExecuteRequest
+	(*v1.AttachRequest)(nil),          // 26: sandbox.v1.AttachRequest
+	(*v1.WriteStdinRequest)(nil),      // 27: sandbox.v1.WriteStdinRequest
+	(*v1.SignalProcessRequest)(nil),   // 28: sandbox.v1.SignalProcessRequest
+	(*v1.ResizeTerminalRequest)(nil),  // 29: sandbox.v1.ResizeTerminalRequest
+	(*v1.ListProcessesRequest)(nil),   // 30: sandbox.v1.ListProcessesRequest
+	(*v1.UploadRequest)(nil),          // 31: sandbox.v1.UploadRequest
+	(*v1.DownloadRequest)(nil),        // 32: sandbox.v1.DownloadRequest
+	(*v1.GetUploadRequest)(nil),       // 33: sandbox.v1.GetUploadRequest
+	(*v1.StatFileRequest)(nil),        // 34: sandbox.v1.StatFileRequest
+	(*v1.ListDirectoryRequest)(nil),   // 35: sandbox.v1.ListDirectoryRequest
+	(*v1.MakeDirectoryRequest)(nil),   // 36: sandbox.v1.MakeDirectoryRequest
+	(*v1.MoveFileRequest)(nil),        // 37: sandbox.v1.MoveFileRequest
+	(*v1.RemoveFileRequest)(nil),      // 38: sandbox.v1.RemoveFileRequest
+	(*v1.ReadLinesRequest)(nil),       // 39: sandbox.v1.ReadLinesRequest
+	(*v1.WriteFileRequest)(nil),       // 40: sandbox.v1.WriteFileRequest
+	(*v1.EditFileRequest)(nil),        // 41: sandbox.v1.EditFileRequest
+	(*v1.SearchFilesRequest)(nil),     // 42: sandbox.v1.SearchFilesRequest
+	(*v1.GlobFilesRequest)(nil),       // 43: sandbox.v1.GlobFilesRequest
+	(*v1.ForwardRequest)(nil),         // 44: sandbox.v1.ForwardRequest
+	(*v1.ExecuteResponse)(nil),        // 45: sandbox.v1.ExecuteResponse
+	(*v1.AttachResponse)(nil),         // 46: sandbox.v1.AttachResponse
+	(*v1.WriteStdinResponse)(nil),     // 47: sandbox.v1.WriteStdinResponse
+	(*v1.SignalProcessResponse)(nil),  // 48: sandbox.v1.SignalProcessResponse
+	(*v1.ResizeTerminalResponse)(nil), // 49: sandbox.v1.ResizeTerminalResponse
+	(*v1.ListProcessesResponse)(nil),  // 50: sandbox.v1.ListProcessesResponse
+	(*v1.UploadResponse)(nil),         // 51: sandbox.v1.UploadResponse
+	(*v1.DownloadResponse)(nil),       // 52: sandbox.v1.DownloadResponse
+	(*v1.GetUploadResponse)(nil),      // 53: sandbox.v1.GetUploadResponse
+	(*v1.StatFileResponse)(nil),       // 54: sandbox.v1.StatFileResponse
+	(*v1.ListDirectoryResponse)(nil),  // 55: sandbox.v1.ListDirectoryResponse
+	(*v1.MakeDirectoryResponse)(nil),  // 56: sandbox.v1.MakeDirectoryResponse
+	(*v1.MoveFileResponse)(nil),       // 57: sandbox.v1.MoveFileResponse
+	(*v1.RemoveFileResponse)(nil),     // 58: sandbox.v1.RemoveFileResponse
+	(*v1.ReadLinesResponse)(nil),      // 59: sandbox.v1.ReadLinesResponse
+	(*v1.WriteFileResponse)(nil),      // 60: sandbox.v1.WriteFileResponse
+	(*v1.EditFileResponse)(nil),       // 61: sandbox.v1.EditFileResponse
+	(*v1.SearchFilesResponse)(nil),    // 62: sandbox.v1.SearchFilesResponse
+	(*v1.GlobFilesResponse)(nil),      // 63: sandbox.v1.GlobFilesResponse
+	(*v1.ForwardResponse)(nil),        // 64: sandbox.v1.ForwardResponse
 }
 var file_sandbox_agent_v1_agent_service_proto_depIdxs = []int32{
 	3,  // 0: sandbox.agent.v1.CallContext.confinement:type_name -> sandbox.agent.v1.Confinement
 	4,  // 1: sandbox.agent.v1.CallContext.limits:type_name -> sandbox.agent.v1.Limits
-	20, // 2: sandbox.agent.v1.Confinement.policies:type_name -> sandbox.v1.AccessPolicy
-	21, // 3: sandbox.agent.v1.Limits.default_timeout:type_name -> google.protobuf.Duration
-	21, // 4: sandbox.agent.v1.Limits.max_timeout:type_name -> google.protobuf.Duration
-	21, // 5: sandbox.agent.v1.Limits.end_retention:type_name -> google.protobuf.Duration
+	23, // 2: sandbox.agent.v1.Confinement.policies:type_name -> sandbox.v1.AccessPolicy
+	24, // 3: sandbox.agent.v1.Limits.default_timeout:type_name -> google.protobuf.Duration
+	24, // 4: sandbox.agent.v1.Limits.max_timeout:type_name -> google.protobuf.Duration
+	24, // 5: sandbox.agent.v1.Limits.end_retention:type_name -> google.protobuf.Duration
 	0,  // 6: sandbox.agent.v1.HelloResponse.kill_mode:type_name -> sandbox.agent.v1.KillMode
-	21, // 7: sandbox.agent.v1.GetActivityResponse.idle_time:type_name -> google.protobuf.Duration
-	14, // 8: sandbox.agent.v1.AcceptEgressRequest.answer:type_name -> sandbox.agent.v1.EgressAnswer
-	16, // 9: sandbox.agent.v1.AcceptEgressRequest.refusal:type_name -> sandbox.agent.v1.EgressRefusal
-	13, // 10: sandbox.agent.v1.AcceptEgressResponse.question:type_name -> sandbox.agent.v1.EgressQuestion
-	15, // 11: sandbox.agent.v1.AcceptEgressResponse.connection:type_name -> sandbox.agent.v1.EgressConnection
-	1,  // 12: sandbox.agent.v1.EgressRefusal.reason:type_name -> sandbox.agent.v1.EgressRefusalReason
-	19, // 13: sandbox.agent.v1.CarryEgressRequest.eof:type_name -> sandbox.agent.v1.EgressEof
-	19, // 14: sandbox.agent.v1.CarryEgressResponse.eof:type_name -> sandbox.agent.v1.EgressEof
-	5,  // 15: sandbox.agent.v1.AgentService.Hello:input_type -> sandbox.agent.v1.HelloRequest
-	7,  // 16: sandbox.agent.v1.AgentService.GetActivity:input_type -> sandbox.agent.v1.GetActivityRequest
-	9,  // 17: sandbox.agent.v1.AgentService.Shutdown:input_type -> sandbox.agent.v1.ShutdownRequest
-	22, // 18: sandbox.agent.v1.AgentService.Execute:input_type -> sandbox.v1.ExecuteRequest
-	23, // 19: sandbox.agent.v1.AgentService.Attach:input_type -> sandbox.v1.AttachRequest
-	24, // 20: sandbox.agent.v1.AgentService.WriteStdin:input_type -> sandbox.v1.WriteStdinRequest
-	25, // 21: sandbox.agent.v1.AgentService.SignalProcess:input_type -> sandbox.v1.SignalProcessRequest
-	26, // 22: sandbox.agent.v1.AgentService.ResizeTerminal:input_type -> sandbox.v1.ResizeTerminalRequest
-	27, // 23: sandbox.agent.v1.AgentService.ListProcesses:input_type -> sandbox.v1.ListProcessesRequest
-	28, // 24: sandbox.agent.v1.AgentService.Upload:input_type -> sandbox.v1.UploadRequest
-	29, // 25: sandbox.agent.v1.AgentService.Download:input_type -> sandbox.v1.DownloadRequest
-	30, // 26: sandbox.agent.v1.AgentService.GetUpload:input_type -> sandbox.v1.GetUploadRequest
-	31, // 27: sandbox.agent.v1.AgentService.StatFile:input_type -> sandbox.v1.StatFileRequest
-	32, // 28: sandbox.agent.v1.AgentService.ListDirectory:input_type -> sandbox.v1.ListDirectoryRequest
-	33, // 29: sandbox.agent.v1.AgentService.MakeDirectory:input_type -> sandbox.v1.MakeDirectoryRequest
-	34, // 30: sandbox.agent.v1.AgentService.MoveFile:input_type -> sandbox.v1.MoveFileRequest
-	35, // 31: sandbox.agent.v1.AgentService.RemoveFile:input_type -> sandbox.v1.RemoveFileRequest
-	36, // 32: sandbox.agent.v1.AgentService.ReadLines:input_type -> sandbox.v1.ReadLinesRequest
-	37, // 33: sandbox.agent.v1.AgentService.WriteFile:input_type -> sandbox.v1.WriteFileRequest
-	38, // 34: sandbox.agent.v1.AgentService.EditFile:input_type -> sandbox.v1.EditFileRequest
-	39, // 35: sandbox.agent.v1.AgentService.SearchFiles:input_type -> sandbox.v1.SearchFilesRequest
-	40, // 36: sandbox.agent.v1.AgentService.GlobFiles:input_type -> sandbox.v1.GlobFilesRequest
-	41, // 37: sandbox.agent.v1.AgentService.Forward:input_type -> sandbox.v1.ForwardRequest
-	11, // 38: sandbox.agent.v1.AgentService.AcceptEgress:input_type -> sandbox.agent.v1.AcceptEgressRequest
-	17, // 39: sandbox.agent.v1.AgentService.CarryEgress:input_type -> sandbox.agent.v1.CarryEgressRequest
-	6,  // 40: sandbox.agent.v1.AgentService.Hello:output_type -> sandbox.agent.v1.HelloResponse
-	8,  // 41: sandbox.agent.v1.AgentService.GetActivity:output_type -> sandbox.agent.v1.GetActivityResponse
-	10, // 42: sandbox.agent.v1.AgentService.Shutdown:output_type -> sandbox.agent.v1.ShutdownResponse
-	42, // 43: sandbox.agent.v1.AgentService.Execute:output_type -> sandbox.v1.ExecuteResponse
-	43, // 44: sandbox.agent.v1.AgentService.Attach:output_type -> sandbox.v1.AttachResponse
-	44, // 45: sandbox.agent.v1.AgentService.WriteStdin:output_type -> sandbox.v1.WriteStdinResponse
-	45, // 46: sandbox.agent.v1.AgentService.SignalProcess:output_type -> sandbox.v1.SignalProcessResponse
-	46, // 47: sandbox.agent.v1.AgentService.ResizeTerminal:output_type -> sandbox.v1.ResizeTerminalResponse
-	47, // 48: sandbox.agent.v1.AgentService.ListProcesses:output_type -> sandbox.v1.ListProcessesResponse
-	48, // 49: sandbox.agent.v1.AgentService.Upload:output_type -> sandbox.v1.UploadResponse
-	49, // 50: sandbox.agent.v1.AgentService.Download:output_type -> sandbox.v1.DownloadResponse
-	50, // 51: sandbox.agent.v1.AgentService.GetUpload:output_type -> sandbox.v1.GetUploadResponse
-	51, // 52: sandbox.agent.v1.AgentService.StatFile:output_type -> sandbox.v1.StatFileResponse
-	52, // 53: sandbox.agent.v1.AgentService.ListDirectory:output_type -> sandbox.v1.ListDirectoryResponse
-	53, // 54: sandbox.agent.v1.AgentService.MakeDirectory:output_type -> sandbox.v1.MakeDirectoryResponse
-	54, // 55: sandbox.agent.v1.AgentService.MoveFile:output_type -> sandbox.v1.MoveFileResponse
-	55, // 56: sandbox.agent.v1.AgentService.RemoveFile:output_type -> sandbox.v1.RemoveFileResponse
-	56, // 57: sandbox.agent.v1.AgentService.ReadLines:output_type -> sandbox.v1.ReadLinesResponse
-	57, // 58: sandbox.agent.v1.AgentService.WriteFile:output_type -> sandbox.v1.WriteFileResponse
-	58, // 59: sandbox.agent.v1.AgentService.EditFile:output_type -> sandbox.v1.EditFileResponse
-	59, // 60: sandbox.agent.v1.AgentService.SearchFiles:output_type -> sandbox.v1.SearchFilesResponse
-	60, // 61: sandbox.agent.v1.AgentService.GlobFiles:output_type -> sandbox.v1.GlobFilesResponse
-	61, // 62: sandbox.agent.v1.AgentService.Forward:output_type -> sandbox.v1.ForwardResponse
-	12, // 63: sandbox.agent.v1.AgentService.AcceptEgress:output_type -> sandbox.agent.v1.AcceptEgressResponse
-	18, // 64: sandbox.agent.v1.AgentService.CarryEgress:output_type -> sandbox.agent.v1.CarryEgressResponse
-	40, // [40:65] is the sub-list for method output_type
-	15, // [15:40] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	24, // 7: sandbox.agent.v1.GetActivityResponse.idle_time:type_name -> google.protobuf.Duration
+	17, // 8: sandbox.agent.v1.AcceptEgressRequest.answer:type_name -> sandbox.agent.v1.EgressAnswer
+	19, // 9: sandbox.agent.v1.AcceptEgressRequest.refusal:type_name -> sandbox.agent.v1.EgressRefusal
+	13, // 10: sandbox.agent.v1.AcceptEgressRequest.addresses:type_name -> sandbox.agent.v1.EgressAddresses
+	16, // 11: sandbox.agent.v1.AcceptEgressResponse.question:type_name -> sandbox.agent.v1.EgressQuestion
+	18, // 12: sandbox.agent.v1.AcceptEgressResponse.connection:type_name -> sandbox.agent.v1.EgressConnection
+	15, // 13: sandbox.agent.v1.AcceptEgressResponse.listening:type_name -> sandbox.agent.v1.EgressListening
+	14, // 14: sandbox.agent.v1.EgressAddresses.ranges:type_name -> sandbox.agent.v1.EgressAddressRange
+	1,  // 15: sandbox.agent.v1.EgressRefusal.reason:type_name -> sandbox.agent.v1.EgressRefusalReason
+	22, // 16: sandbox.agent.v1.CarryEgressRequest.eof:type_name -> sandbox.agent.v1.EgressEof
+	22, // 17: sandbox.agent.v1.CarryEgressResponse.eof:type_name -> sandbox.agent.v1.EgressEof
+	5,  // 18: sandbox.agent.v1.AgentService.Hello:input_type -> sandbox.agent.v1.HelloRequest
+	7,  // 19: sandbox.agent.v1.AgentService.GetActivity:input_type -> sandbox.agent.v1.GetActivityRequest
+	9,  // 20: sandbox.agent.v1.AgentService.Shutdown:input_type -> sandbox.agent.v1.ShutdownRequest
+	25, // 21: sandbox.agent.v1.AgentService.Execute:input_type -> sandbox.v1.ExecuteRequest
+	26, // 22: sandbox.agent.v1.AgentService.Attach:input_type -> sandbox.v1.AttachRequest
+	27, // 23: sandbox.agent.v1.AgentService.WriteStdin:input_type -> sandbox.v1.WriteStdinRequest
+	28, // 24: sandbox.agent.v1.AgentService.SignalProcess:input_type -> sandbox.v1.SignalProcessRequest
+	29, // 25: sandbox.agent.v1.AgentService.ResizeTerminal:input_type -> sandbox.v1.ResizeTerminalRequest
+	30, // 26: sandbox.agent.v1.AgentService.ListProcesses:input_type -> sandbox.v1.ListProcessesRequest
+	31, // 27: sandbox.agent.v1.AgentService.Upload:input_type -> sandbox.v1.UploadRequest
+	32, // 28: sandbox.agent.v1.AgentService.Download:input_type -> sandbox.v1.DownloadRequest
+	33, // 29: sandbox.agent.v1.AgentService.GetUpload:input_type -> sandbox.v1.GetUploadRequest
+	34, // 30: sandbox.agent.v1.AgentService.StatFile:input_type -> sandbox.v1.StatFileRequest
+	35, // 31: sandbox.agent.v1.AgentService.ListDirectory:input_type -> sandbox.v1.ListDirectoryRequest
+	36, // 32: sandbox.agent.v1.AgentService.MakeDirectory:input_type -> sandbox.v1.MakeDirectoryRequest
+	37, // 33: sandbox.agent.v1.AgentService.MoveFile:input_type -> sandbox.v1.MoveFileRequest
+	38, // 34: sandbox.agent.v1.AgentService.RemoveFile:input_type -> sandbox.v1.RemoveFileRequest
+	39, // 35: sandbox.agent.v1.AgentService.ReadLines:input_type -> sandbox.v1.ReadLinesRequest
+	40, // 36: sandbox.agent.v1.AgentService.WriteFile:input_type -> sandbox.v1.WriteFileRequest
+	41, // 37: sandbox.agent.v1.AgentService.EditFile:input_type -> sandbox.v1.EditFileRequest
+	42, // 38: sandbox.agent.v1.AgentService.SearchFiles:input_type -> sandbox.v1.SearchFilesRequest
+	43, // 39: sandbox.agent.v1.AgentService.GlobFiles:input_type -> sandbox.v1.GlobFilesRequest
+	44, // 40: sandbox.agent.v1.AgentService.Forward:input_type -> sandbox.v1.ForwardRequest
+	11, // 41: sandbox.agent.v1.AgentService.AcceptEgress:input_type -> sandbox.agent.v1.AcceptEgressRequest
+	20, // 42: sandbox.agent.v1.AgentService.CarryEgress:input_type -> sandbox.agent.v1.CarryEgressRequest
+	6,  // 43: sandbox.agent.v1.AgentService.Hello:output_type -> sandbox.agent.v1.HelloResponse
+	8,  // 44: sandbox.agent.v1.AgentService.GetActivity:output_type -> sandbox.agent.v1.GetActivityResponse
+	10, // 45: sandbox.agent.v1.AgentService.Shutdown:output_type -> sandbox.agent.v1.ShutdownResponse
+	45, // 46: sandbox.agent.v1.AgentService.Execute:output_type -> sandbox.v1.ExecuteResponse
+	46, // 47: sandbox.agent.v1.AgentService.Attach:output_type -> sandbox.v1.AttachResponse
+	47, // 48: sandbox.agent.v1.AgentService.WriteStdin:output_type -> sandbox.v1.WriteStdinResponse
+	48, // 49: sandbox.agent.v1.AgentService.SignalProcess:output_type -> sandbox.v1.SignalProcessResponse
+	49, // 50: sandbox.agent.v1.AgentService.ResizeTerminal:output_type -> sandbox.v1.ResizeTerminalResponse
+	50, // 51: sandbox.agent.v1.AgentService.ListProcesses:output_type -> sandbox.v1.ListProcessesResponse
+	51, // 52: sandbox.agent.v1.AgentService.Upload:output_type -> sandbox.v1.UploadResponse
+	52, // 53: sandbox.agent.v1.AgentService.Download:output_type -> sandbox.v1.DownloadResponse
+	53, // 54: sandbox.agent.v1.AgentService.GetUpload:output_type -> sandbox.v1.GetUploadResponse
+	54, // 55: sandbox.agent.v1.AgentService.StatFile:output_type -> sandbox.v1.StatFileResponse
+	55, // 56: sandbox.agent.v1.AgentService.ListDirectory:output_type -> sandbox.v1.ListDirectoryResponse
+	56, // 57: sandbox.agent.v1.AgentService.MakeDirectory:output_type -> sandbox.v1.MakeDirectoryResponse
+	57, // 58: sandbox.agent.v1.AgentService.MoveFile:output_type -> sandbox.v1.MoveFileResponse
+	58, // 59: sandbox.agent.v1.AgentService.RemoveFile:output_type -> sandbox.v1.RemoveFileResponse
+	59, // 60: sandbox.agent.v1.AgentService.ReadLines:output_type -> sandbox.v1.ReadLinesResponse
+	60, // 61: sandbox.agent.v1.AgentService.WriteFile:output_type -> sandbox.v1.WriteFileResponse
+	61, // 62: sandbox.agent.v1.AgentService.EditFile:output_type -> sandbox.v1.EditFileResponse
+	62, // 63: sandbox.agent.v1.AgentService.SearchFiles:output_type -> sandbox.v1.SearchFilesResponse
+	63, // 64: sandbox.agent.v1.AgentService.GlobFiles:output_type -> sandbox.v1.GlobFilesResponse
+	64, // 65: sandbox.agent.v1.AgentService.Forward:output_type -> sandbox.v1.ForwardResponse
+	12, // 66: sandbox.agent.v1.AgentService.AcceptEgress:output_type -> sandbox.agent.v1.AcceptEgressResponse
+	21, // 67: sandbox.agent.v1.AgentService.CarryEgress:output_type -> sandbox.agent.v1.CarryEgressResponse
+	43, // [43:68] is the sub-list for method output_type
+	18, // [18:43] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_sandbox_agent_v1_agent_service_proto_init() }
@@ -1575,17 +1784,19 @@ func file_sandbox_agent_v1_agent_service_proto_init() {
 	file_sandbox_agent_v1_agent_service_proto_msgTypes[9].OneofWrappers = []any{
 		(*AcceptEgressRequest_Answer)(nil),
 		(*AcceptEgressRequest_Refusal)(nil),
+		(*AcceptEgressRequest_Addresses)(nil),
 	}
 	file_sandbox_agent_v1_agent_service_proto_msgTypes[10].OneofWrappers = []any{
 		(*AcceptEgressResponse_Question)(nil),
 		(*AcceptEgressResponse_Connection)(nil),
+		(*AcceptEgressResponse_Listening)(nil),
 	}
-	file_sandbox_agent_v1_agent_service_proto_msgTypes[15].OneofWrappers = []any{
+	file_sandbox_agent_v1_agent_service_proto_msgTypes[18].OneofWrappers = []any{
 		(*CarryEgressRequest_ConnectionId)(nil),
 		(*CarryEgressRequest_Data)(nil),
 		(*CarryEgressRequest_Eof)(nil),
 	}
-	file_sandbox_agent_v1_agent_service_proto_msgTypes[16].OneofWrappers = []any{
+	file_sandbox_agent_v1_agent_service_proto_msgTypes[19].OneofWrappers = []any{
 		(*CarryEgressResponse_Data)(nil),
 		(*CarryEgressResponse_Eof)(nil),
 	}
@@ -1595,7 +1806,7 @@ func file_sandbox_agent_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sandbox_agent_v1_agent_service_proto_rawDesc), len(file_sandbox_agent_v1_agent_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   18,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
