@@ -56,7 +56,7 @@ scripts/docker-test-image.sh | curl -sf --unix-socket "$dir/docker.sock" -X POST
 
 status=0
 scripts/test-go.sh docker -tags docker ./providers/docker || status=1
-scripts/test-go.sh docker -tags docker -run '^TestNetworkConformanceOnDocker$' ./test/network || status=1
+scripts/test-go.sh docker -tags docker -run '^(TestNetworkConformanceOnDocker|TestLiteralsOnDocker)$' ./test/network || status=1
 scripts/test-go.sh docker -tags docker ./providers/docker/build || status=1
 scripts/test-go.sh docker -tags docker -run '^(TestSandboxesFromABuild|TestPreviewOnDocker)$' ./test/e2e || status=1
 

@@ -23,6 +23,7 @@ const usage = `usage:
                        [--listen-tcp HOST:PORT, with the secret on standard input]
   sandgate-agent stop --dir DIR
   sandgate-agent install DIR
+  sandgate-agent route [CIDR]...
   sandgate-agent version
 `
 
@@ -50,6 +51,8 @@ func run(args []string, stdin, stdout, stderr *os.File) int {
 		err = install(args)
 	case "start":
 		err = start(args, stdin, stdout)
+	case "route":
+		err = route(args)
 	case "stop":
 		err = stop(args)
 	case "version":

@@ -26,9 +26,9 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 	if v := p.runtime.Version(ctx); v != "" {
 		engine += " " + v
 	}
-	network := "a network namespace with only a loopback interface, also with network proxy; with network full the host's own"
+	network := "a network namespace with only a loopback interface, also with network proxy, which leads the addresses of rules to the agent; with network full the host's own"
 	if p.runtime.GVisor {
-		network = "gVisor's own network stack with only a loopback interface, also with network proxy; with network full the host's network"
+		network = "gVisor's own network stack with only a loopback interface, also with network proxy, where addresses without a name need the proxy; with network full the host's network"
 	}
 	seccomp := "the default profile of containerd and Docker"
 	if p.runtime.GVisor {

@@ -53,12 +53,12 @@ type holder struct {
 
 	refreshing sync.Mutex
 	routing    sync.Mutex
-	routedOnce sync.Once
-	routed     chan struct{} // closed when route has run with a stream
 
 	mu         sync.Mutex
-	stream     *announcer // the present one, else nil
-	rules      []byte     // the sandbox's own, as applied last
+	stream     *announcer    // the present one, else nil
+	routed     chan struct{} // closed when route has run with the present or next stream
+	wasRouted  bool          // routed is closed
+	rules      []byte        // the sandbox's own, as applied last
 	policy     *egress.Policy
 	conns      map[*egress.Conn]struct{}
 	endStream  context.CancelCauseFunc // ends the present stream; nil before the first
@@ -201,6 +201,25 @@ func (h *holder) present(a *announcer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stream = a
+	if h.wasRouted {
+		h.routed, h.wasRouted = make(chan struct{}), false
+	}
+}
+
+// noteRouted lets those go on who wait for the routes of a stream.
+func (h *holder) noteRouted(a *announcer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stream == a && !h.wasRouted {
+		close(h.routed)
+		h.wasRouted = true
+	}
+}
+
+func (h *holder) awaitRouted() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.routed
 }
 
 // apply sets a new policy, and cuts the connections that it does not allow.

@@ -32,7 +32,7 @@ func (c *Carrier) AwaitRoutes(ctx context.Context, key agentconn.Key) {
 	late := time.NewTimer(routeTime)
 	defer late.Stop()
 	select {
-	case <-h.routed:
+	case <-h.awaitRouted():
 	case <-h.ctx.Done():
 	case <-late.C:
 	case <-ctx.Done():
@@ -53,7 +53,7 @@ func (h *holder) route(ctx context.Context) {
 	if a == nil {
 		return
 	}
-	defer h.routedOnce.Do(func() { close(h.routed) })
+	defer h.noteRouted(a)
 	if a.noRoutes {
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -73,4 +74,23 @@ func TestInstallersInTheUserlandImage(t *testing.T) {
 		}
 	}
 	install(t, box, "proxy", fmt.Sprintf("http://index.example:%d", port), "/etc/npmrc")
+}
+
+// TestLiteralsOnDocker: programs without a proxy reach the addresses of CIDR rules by
+// IPv4, also after a suspension, whose container is another.
+func TestLiteralsOnDocker(t *testing.T) {
+	l, change := serveLiterals(t)
+	l.v6 = netip.Addr{}
+	l.testbed = startWith(t, nil, change, onDocker(os.Getenv("SANDGATE_DOCKER_IMAGE"), docker.TransportAuto), l.port)
+	l.reach(t)
+	l.changeRules(t)
+	box := l.create(l.allow(l.v4.String()))
+	if _, err := l.client.Suspend(t.Context(), box.ID()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.client.Resume(t.Context(), box.ID()); err != nil {
+		t.Fatal(err)
+	}
+	box = l.client.Sandbox(box.ID())
+	l.expect(box, "after a suspension", l.get(l.v4), "content", 0)
 }
