@@ -11,17 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrPrivileges is returned by Restrict if programs can gain privileges, such as
-// by sudo, which a domain would prevent.
+// ErrPrivileges is returned by Restrict and NotifyConnects if programs can gain
+// privileges, such as by sudo, which a domain or a filter would prevent.
 var ErrPrivileges = errors.New("programs may gain privileges here")
 
-// parentThread is the thread of the agent that starts commands, once Restrict was
-// called. All commands inherit its Landlock domain. They need to be in the same
-// one, because processes of two domains can't signal each other. It is a thread and
-// not a process, so that commands can't kill it.
+// parentThread is the thread of the agent that starts commands, once Restrict or
+// NotifyConnects was called. All commands inherit its Landlock domain and its seccomp
+// filter. They need to be in the same domain, because processes of two domains can't
+// signal each other. It is a thread and not a process, so that commands can't kill it.
 type parentThread struct{ requests chan *forkRequest }
 
 type forkRequest struct {
+	prepare      func() error // called instead of a fork, if set
 	stack        *childStack
 	pid, reports int
 	err          error
@@ -34,9 +35,21 @@ var parent *parentThread
 // given ruleset, which it does not close. It must be called at most once, before
 // the first Start. It does not restrict the rest of the agent.
 func Restrict(ruleset int) error {
+	return onParent(func() error { return restrictThread(ruleset) })
+}
+
+// onParent calls prepare on the thread that commands descend from, which it makes if
+// there is none.
+func onParent(prepare func() error) error {
+	if parent != nil {
+		q := &forkRequest{prepare: prepare, done: make(chan struct{})}
+		parent.requests <- q
+		<-q.done
+		return q.err
+	}
 	p := &parentThread{requests: make(chan *forkRequest)}
 	ready := make(chan error)
-	go p.run(ruleset, ready)
+	go p.run(prepare, ready)
 	if err := <-ready; err != nil {
 		return err
 	}
@@ -45,23 +58,28 @@ func Restrict(ruleset int) error {
 }
 
 // run never unlocks its thread, so the thread ends with the goroutine.
-func (p *parentThread) run(ruleset int, ready chan<- error) {
+func (p *parentThread) run(prepare func() error, ready chan<- error) {
 	runtime.LockOSThread()
 	if unix.Gettid() == os.Getpid() {
 		// The kernel checks a signal to the agent against the domain of its first
 		// thread, which must stay unrestricted.
 		next := make(chan error)
-		go p.run(ruleset, next)
+		go p.run(prepare, next)
 		ready <- <-next
 		runtime.UnlockOSThread()
 		return
 	}
-	if err := restrictThread(ruleset); err != nil {
+	if err := prepare(); err != nil {
 		ready <- err
 		return
 	}
 	ready <- nil
 	for r := range p.requests {
+		if r.prepare != nil {
+			r.err = r.prepare()
+			close(r.done)
+			continue
+		}
 		r.pid, r.reports, r.err = lockedFork(r.stack)
 		close(r.done)
 	}
@@ -79,16 +97,25 @@ func restrictThread(ruleset int) error {
 	_, _, errno = unix.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(ruleset), 0, 0)
 	if errno == unix.EPERM {
 		// The kernel requires a privilege or no_new_privs.
-		if os.Geteuid() != 0 {
-			return ErrPrivileges
-		}
-		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-			return fmt.Errorf("set no_new_privs: %w", err)
+		if err := forgoPrivileges(); err != nil {
+			return err
 		}
 		_, _, errno = unix.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(ruleset), 0, 0)
 	}
 	if errno != 0 {
 		return fmt.Errorf("enter Landlock domain: %w", errno)
+	}
+	return nil
+}
+
+// forgoPrivileges sets no_new_privs for the calling thread and for commands, unless
+// it would take privileges from them.
+func forgoPrivileges() error {
+	if os.Geteuid() != 0 {
+		return ErrPrivileges
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set no_new_privs: %w", err)
 	}
 	return nil
 }
