@@ -25,19 +25,25 @@ const (
 	answerTTL = 60
 )
 
-// listenDNS opens the name server, by UDP and TCP.
-func (s *Service) listenDNS() error {
-	conn, err := (&net.ListenConfig{}).ListenPacket(s.ctx, "udp4", s.cfg.NameServer)
+// anyPort has listenDNS choose a port.
+const anyPort = "127.0.0.1:0"
+
+// listenDNS opens the name server, by TCP and UDP.
+func (s *Service) listenDNS(address string) error {
+	l, err := s.listen(address, s.serveTCP)
 	if err != nil {
+		return fmt.Errorf("the sandbox's name server: %w", err)
+	}
+	conn, err := (&net.ListenConfig{}).ListenPacket(s.ctx, "udp4", l.Addr().String())
+	if err != nil {
+		s.open.remove(l)
 		return fmt.Errorf("the sandbox's name server: %w", err)
 	}
 	if !s.open.add(conn) {
 		return errStopped
 	}
+	s.nameServer = l.Addr().(*net.TCPAddr).AddrPort()
 	s.work.Go(func() { s.serveUDP(conn) })
-	if _, err := s.listen(s.cfg.NameServer, s.serveTCP); err != nil {
-		return fmt.Errorf("the sandbox's name server: %w", err)
-	}
 	return nil
 }
 
@@ -125,12 +131,26 @@ func (s *Service) lookup(ctx context.Context, host string) (dnsmessage.RCode, ne
 	if host == "" || strings.HasSuffix(host, ".arpa") {
 		return dnsmessage.RCodeNameError, netip.Addr{}
 	}
+	short := s.searched(host)
+	if short != "" {
+		// The resolver asks for the name without the domain last. If that is allowed, the
+		// program means it, although a rule for every name allows this one as well.
+		ports, err := s.ports(ctx, short)
+		if err != nil {
+			return dnsmessage.RCodeServerFailure, netip.Addr{}
+		}
+		if len(ports) > 0 {
+			return dnsmessage.RCodeNameError, netip.Addr{}
+		}
+	}
 	ports, err := s.ports(ctx, host)
 	if err != nil {
 		return dnsmessage.RCodeServerFailure, netip.Addr{}
 	}
 	if len(ports) == 0 {
-		s.refused.add(host, "no rule allows this name")
+		if short == "" {
+			s.refused.add(host, "no rule allows this name")
+		}
 		return dnsmessage.RCodeNameError, netip.Addr{}
 	}
 	addr, err := s.names.listen(host, ports)

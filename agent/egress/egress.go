@@ -8,6 +8,9 @@
 //   - addresses that the rules allow without a name, where the sandbox has local
 //     routes for them
 //
+// Where the agent may not listen at such ports, or resolvers ask another name server,
+// it can listen at others and redirect the connects of commands to them.
+//
 // Every connection is announced to the server, which decides, connects, and
 // carries the bytes. Nothing here protects anything: the sandbox has no route,
 // and the server trusts no agent.
@@ -17,13 +20,15 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandgate/sandgate/agent/fault"
+	"github.com/sandgate/sandgate/agent/spawn"
 )
 
 // Bounds of what programs make the agent hold.
@@ -44,6 +49,12 @@ type Config struct {
 	// Proxy and NameServer are their addresses. Defaults: 127.0.0.1:3128 and
 	// 127.0.0.1:53, which is where resolvers ask.
 	Proxy, NameServer string
+	// Redirect makes the kernel report the connects of commands. Then the service
+	// redirects those that are for the name server, and those for ports at which it may
+	// not listen. Nil: it does not.
+	Redirect func() (*spawn.Connects, error)
+	// Resolv is the configuration of resolvers. Default: /etc/resolv.conf.
+	Resolv string
 	// AttachTime is how long a connection waits for a server: a sandbox has none when
 	// it has just been created, and while its server restarts. Default: 5 s.
 	AttachTime time.Duration
@@ -64,8 +75,12 @@ type Service struct {
 	upstreams upstreams
 	names     *names
 	addresses *addresses
-	open      openSet
-	refused   refused
+	// nameServer is where the name server listens. redirecting, searches: see Redirect.
+	nameServer  netip.AddrPort
+	redirecting atomic.Bool
+	searches    []string
+	open        openSet
+	refused     refused
 }
 
 // errStopped ends connections when the agent ends.
@@ -77,6 +92,7 @@ var errStopped = errors.New("the agent is ending")
 func New(cfg Config) (*Service, error) {
 	cfg.Proxy = cmp.Or(cfg.Proxy, "127.0.0.1:3128")
 	cfg.NameServer = cmp.Or(cfg.NameServer, "127.0.0.1:53")
+	cfg.Resolv = cmp.Or(cfg.Resolv, "/etc/resolv.conf")
 	cfg.AttachTime = cmp.Or(cfg.AttachTime, 5*time.Second)
 	s := &Service{cfg: cfg, recovery: fault.Recovery{Log: cfg.Log}, conns: make(chan struct{}, maxConns)}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -92,10 +108,28 @@ func New(cfg Config) (*Service, error) {
 		s.Close()
 		return nil, err
 	}
-	if err := s.listenDNS(); err != nil {
+	if err := s.openNames(); err != nil {
 		cfg.Log.Warn("programs that ignore proxies have no network", "error", err)
 	}
 	return s, nil
+}
+
+// openNames opens the name server, at another port if need be.
+func (s *Service) openNames() error {
+	err := s.listenDNS(s.cfg.NameServer)
+	if s.cfg.Redirect == nil {
+		return err
+	}
+	s.searches = searchDomains(s.cfg.Resolv)
+	if err != nil {
+		if another := s.listenDNS(anyPort); another != nil {
+			return errors.Join(err, another)
+		}
+	}
+	if failed := s.startRedirect(err); failed != nil {
+		return errors.Join(err, failed)
+	}
+	return nil
 }
 
 // Close closes all connections and waits for what the service started.
@@ -127,11 +161,11 @@ func (s *Service) Env() []string {
 
 // listen opens a listener for TCP and serves its connections, each in a goroutine of
 // its own, until Close.
-func (s *Service) listen(address string, serve func(*net.TCPConn)) (io.Closer, error) {
+func (s *Service) listen(address string, serve func(*net.TCPConn)) (net.Listener, error) {
 	return s.listenWith(&net.ListenConfig{}, "tcp4", address, serve)
 }
 
-func (s *Service) listenWith(config *net.ListenConfig, network, address string, serve func(*net.TCPConn)) (io.Closer, error) {
+func (s *Service) listenWith(config *net.ListenConfig, network, address string, serve func(*net.TCPConn)) (net.Listener, error) {
 	l, err := config.Listen(s.ctx, network, address)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
@@ -19,8 +18,6 @@ import (
 	"github.com/sandgate/sandgate/agent/payload"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // agent is a Service with calls.
 type agent struct {
@@ -36,8 +33,13 @@ func (a agent) CarryEgress(s carryStream) error { return a.Service.CarryEgress(s
 // start returns a service that listens on free ports, and a client of its calls.
 func start(t *testing.T, attach time.Duration) (*Service, agentv1.AgentServiceClient) {
 	t.Helper()
-	s, err := New(Config{Enabled: true, Proxy: freeAddress(t), NameServer: freeAddress(t), AttachTime: attach,
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	return startWith(t, Config{Enabled: true, Proxy: freeAddress(t), NameServer: freeAddress(t), AttachTime: attach})
+}
+
+func startWith(t testing.TB, config Config) (*Service, agentv1.AgentServiceClient) {
+	t.Helper()
+	config.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	s, err := New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +65,7 @@ func start(t *testing.T, attach time.Duration) (*Service, agentv1.AgentServiceCl
 }
 
 // freeAddress returns a loopback address whose port was free a moment ago.
-func freeAddress(t *testing.T) string {
+func freeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -86,7 +88,7 @@ type upstream struct {
 }
 
 // attach serves announcements until the test ends or detach is called.
-func (u *upstream) attach(t *testing.T) (detach func()) {
+func (u *upstream) attach(t testing.TB) (detach func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	stream, err := u.client.AcceptEgress(ctx)

@@ -5,9 +5,10 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"strconv"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Bounds of the addresses of names.
@@ -31,7 +32,8 @@ type names struct {
 	mu        sync.Mutex
 	byHost    map[string]*name
 	byAddr    map[netip.Addr]*name
-	next      uint16 // the last two bytes of the next address
+	next      uint16                    // the last two bytes of the next address
+	others    map[netip.AddrPort]uint16 // ports at which the agent may not listen, and where it does instead
 	listeners int
 	covered   map[uint16]bool // ports at which addresses listens for names, too
 	now       func() time.Time
@@ -46,7 +48,10 @@ type name struct {
 }
 
 func newNames(s *Service) *names {
-	return &names{service: s, byHost: make(map[string]*name), byAddr: make(map[netip.Addr]*name), covered: make(map[uint16]bool), next: 1, now: time.Now}
+	return &names{
+		service: s, byHost: make(map[string]*name), byAddr: make(map[netip.Addr]*name),
+		others: make(map[netip.AddrPort]uint16), covered: make(map[uint16]bool), next: 1, now: time.Now,
+	}
 }
 
 // listen returns the name's address, and listens there at the ports at which it
@@ -82,8 +87,13 @@ func (n *names) listenAt(e *name, port uint16) {
 		e.ports[port] = nil
 		return
 	}
-	l, err := n.service.listen(net.JoinHostPort(e.addr.String(), strconv.Itoa(int(port))),
-		func(conn *net.TCPConn) { n.serve(e, conn, port) })
+	at, serve := netip.AddrPortFrom(e.addr, port), func(conn *net.TCPConn) { n.serve(e, conn, port) }
+	l, err := n.service.listen(at.String(), serve)
+	if errors.Is(err, unix.EACCES) && n.service.redirecting.Load() {
+		if l, err = n.service.listen(netip.AddrPortFrom(e.addr, 0).String(), serve); err == nil {
+			n.others[at] = l.Addr().(*net.TCPAddr).AddrPort().Port()
+		}
+	}
 	if err != nil {
 		n.service.cfg.Log.Warn("a destination has no listener in the sandbox", "port", port, "error", err)
 		return
@@ -96,6 +106,7 @@ func (n *names) listenAt(e *name, port uint16) {
 func (n *names) close(e *name, port uint16) {
 	if l := e.ports[port]; l != nil {
 		n.service.open.remove(l)
+		delete(n.others, netip.AddrPortFrom(e.addr, port))
 		n.listeners--
 	}
 	delete(e.ports, port)
@@ -156,6 +167,13 @@ func (n *names) serveAt(addr netip.Addr, conn *net.TCPConn, port uint16) bool {
 		n.serve(e, conn, port)
 	}
 	return listens
+}
+
+// otherPort returns where the agent listens instead of a port, 0 if nowhere else.
+func (n *names) otherPort(at netip.AddrPort) uint16 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.others[at]
 }
 
 // address returns an address that no name has. The caller holds mu.
