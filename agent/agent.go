@@ -47,6 +47,9 @@ type Config struct {
 	// Egress opens the proxy and the name server of a sandbox with the network mode
 	// PROXY, and points Env to the proxy.
 	Egress bool
+	// Redirect redirects connects of commands that ignore the proxy, where programs ask
+	// another name server or the agent may not listen at ports below 1024.
+	Redirect bool
 	// Reap makes the agent reap orphans. Then no other code of its process may
 	// wait for children.
 	Reap bool
@@ -142,7 +145,11 @@ func New(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start file service: %w", err)
 	}
-	outbound, err := egress.New(egress.Config{Enabled: cfg.Egress, Log: cfg.Log})
+	outgoing := egress.Config{Enabled: cfg.Egress, Log: cfg.Log}
+	if cfg.Redirect {
+		outgoing.Redirect = spawn.NotifyConnects
+	}
+	outbound, err := egress.New(outgoing)
 	if err != nil {
 		return nil, errors.Join(err, fs.Close())
 	}

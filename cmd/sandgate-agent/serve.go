@@ -48,6 +48,7 @@ func serve(args []string, stderr io.Writer) error {
 	flags.StringVar(&cfg.Cgroup, "cgroup", "", "")
 	flags.StringVar(&cfg.StateDir, "state-dir", "", "")
 	flags.BoolVar(&cfg.Egress, "egress", false, "")
+	flags.BoolVar(&cfg.Redirect, "redirect", false, "")
 	refuse := flags.Bool("refuse-clone3", false, "")
 	flags.Var(rlimits{}, "rlimit", "")
 	if err := flags.Parse(args); err != nil {

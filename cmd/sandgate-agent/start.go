@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandgate/sandgate/agent/spawn"
 )
 
 const (
@@ -34,7 +36,8 @@ const (
 // agent, and returns when it listens on DIR/INCARNATION.sock. If it listens already, start
 // does nothing, even if two starts run at once. start first ends an agent of an earlier
 // generation in DIR. It prints a line "tcp ADDRESS" if the agent listens on TCP, and a
-// line "egress" if it has its proxy: an agent that ran already may do neither.
+// line "egress" if it has its proxy, "redirect" if it redirects connects: an agent that
+// ran already may do none of these.
 func start(args []string, stdin io.Reader, stdout io.Writer) error {
 	flags := flag.NewFlagSet("start", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -45,6 +48,7 @@ func start(args []string, stdin io.Reader, stdout io.Writer) error {
 	sum := flags.String("sha256", "", "")
 	tcp := flags.String("listen-tcp", "", "")
 	egress := flags.Bool("egress", false, "")
+	redirect := flags.Bool("redirect", false, "")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || !filepath.IsAbs(*dir) || !plainName(*incarnation) {
 		return errors.Join(errUsage, err)
 	}
@@ -78,7 +82,7 @@ func start(args []string, stdin io.Reader, stdout io.Writer) error {
 	}
 	one := launched{
 		dir: *dir, incarnation: *incarnation, generation: *generation, workdir: *workdir, socket: socket,
-		tcp: *tcp, secret: secret, egress: *egress,
+		tcp: *tcp, secret: secret, egress: *egress, redirect: *redirect,
 	}
 	if err := one.launch(); err != nil {
 		return err
@@ -95,9 +99,14 @@ func printFeatures(dir, incarnation string, stdout io.Writer) error {
 	if n.tcp != "" {
 		_, err = fmt.Fprintln(stdout, "tcp", n.tcp)
 	}
-	if n.egress {
-		_, egressErr := fmt.Fprintln(stdout, egressWord)
-		err = errors.Join(err, egressErr)
+	for _, feature := range []struct {
+		word string
+		has  bool
+	}{{egressWord, n.egress}, {redirectWord, n.redirect}} {
+		if feature.has {
+			_, printErr := fmt.Fprintln(stdout, feature.word)
+			err = errors.Join(err, printErr)
+		}
 	}
 	return err
 }
@@ -119,6 +128,7 @@ type launched struct {
 	generation                        int
 	tcp, secret                       string // TCP address to listen on, and its secret
 	egress                            bool   // with the proxy and the name server
+	redirect                          bool   // with redirected connects
 }
 
 // launch starts the agent in a session of its own, without this process's descriptors.
@@ -142,6 +152,9 @@ func (l *launched) launch() error {
 	if l.egress {
 		args = append(args, "--egress")
 	}
+	if l.redirect {
+		args = append(args, "--redirect")
+	}
 	cmd := exec.Command(self, args...)
 	if l.tcp != "" {
 		cmd.Env = append(os.Environ(), secretVariable+"="+l.secret)
@@ -150,6 +163,11 @@ func (l *launched) launch() error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return err
+	}
+	if l.redirect {
+		// What the kernel does for this process it does for the agent, which logs why not.
+		_, err := spawn.NotifyConnects()
+		l.redirect = err == nil
 	}
 	if err := l.writePidFile(cmd.Process.Pid); err != nil {
 		return errors.Join(err, cmd.Process.Kill())
@@ -179,13 +197,21 @@ type pidRecord struct {
 	incarnation     string
 	tcp             string
 	egress          bool
+	redirect        bool
 }
 
-// egressWord is the last word of the pid file of an agent with its proxy.
-const egressWord = "egress"
+// The last words of the pid file of an agent with its proxy, and with redirected
+// connects.
+const (
+	egressWord   = "egress"
+	redirectWord = "redirect"
+)
 
 func (l *launched) writePidFile(pid int) error {
 	text := fmt.Sprintf("%d %s %d %s", pid, l.incarnation, l.generation, l.tcp)
+	if l.redirect {
+		text += " " + redirectWord
+	}
 	if l.egress {
 		text += " " + egressWord
 	}
@@ -205,6 +231,9 @@ func readPidFile(dir string) (pidRecord, error) {
 	// What follows the generation may be missing.
 	if last := len(words) - 1; last >= 3 && words[last] == egressWord {
 		n.egress, words = true, words[:last]
+	}
+	if last := len(words) - 1; last >= 3 && words[last] == redirectWord {
+		n.redirect, words = true, words[:last]
 	}
 	got, _ := fmt.Sscan(strings.Join(words, " "), &n.pid, &n.incarnation, &n.generation, &n.tcp)
 	if got < 3 || n.pid <= 1 {

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -102,7 +103,8 @@ func TestStartPrintsTheAgentsProxy(t *testing.T) {
 		first, again []string
 		want         string
 	}{
-		{[]string{"--egress"}, nil, "egress\n"}, {nil, []string{"--egress"}, ""},
+		{[]string{"--egress"}, nil, "egress\n"}, {nil, []string{"--egress", "--redirect"}, ""},
+		{[]string{"--egress", "--redirect"}, nil, "egress\nredirect\n"},
 	} {
 		dir := t.TempDir()
 		inNetwork(t, func() {
@@ -113,7 +115,12 @@ func TestStartPrintsTheAgentsProxy(t *testing.T) {
 			if again, out, err := startedAgent(t, dir, "one", c.again...); err != nil || again != pid || out != c.want {
 				t.Errorf("start %s after %s: process %d after %d, %v: %q, want %q", c.again, c.first, again, pid, err, out, c.want)
 			}
-			if conn, err := net.Dial("tcp", "127.0.0.1:3128"); err == nil != (c.want != "") {
+			conn, err := net.Dial("tcp", "127.0.0.1:3128")
+			// The agent's socket is there before its proxy.
+			for end := time.Now().Add(startWait); err != nil && c.want != "" && time.Now().Before(end); {
+				conn, err = net.Dial("tcp", "127.0.0.1:3128")
+			}
+			if err == nil != (c.want != "") {
 				t.Errorf("start %s: the proxy: %v", c.first, err)
 			} else if err == nil {
 				_ = conn.Close()
@@ -143,14 +150,16 @@ func TestStartReportsThatTheProxysPortIsTaken(t *testing.T) {
 // The pid file of an agent without a TCP address, and one of an earlier version.
 func TestReadPidFile(t *testing.T) {
 	for text, want := range map[string]pidRecord{
-		"12 one 3 \n":                {pid: 12, incarnation: "one", generation: 3},
-		"12 one 3 :8888\n":           {pid: 12, incarnation: "one", generation: 3, tcp: ":8888"},
-		"12 one 3  egress\n":         {pid: 12, incarnation: "one", generation: 3, egress: true},
-		"12 one 3 :8888 egress\n":    {pid: 12, incarnation: "one", generation: 3, tcp: ":8888", egress: true},
-		"12 egress 3\n":              {pid: 12, incarnation: "egress", generation: 3},
-		"12 one\n":                   {},
-		"1 one 3 :8888 egress\n":     {},
-		"what somebody else wrote\n": {},
+		"12 one 3 \n":                 {pid: 12, incarnation: "one", generation: 3},
+		"12 one 3 :8888\n":            {pid: 12, incarnation: "one", generation: 3, tcp: ":8888"},
+		"12 one 3  egress\n":          {pid: 12, incarnation: "one", generation: 3, egress: true},
+		"12 one 3 :8888 egress\n":     {pid: 12, incarnation: "one", generation: 3, tcp: ":8888", egress: true},
+		"12 one 3  redirect egress\n": {pid: 12, incarnation: "one", generation: 3, egress: true, redirect: true},
+		"12 one 3 :1 redirect\n":      {pid: 12, incarnation: "one", generation: 3, tcp: ":1", redirect: true},
+		"12 egress 3\n":               {pid: 12, incarnation: "egress", generation: 3},
+		"12 one\n":                    {},
+		"1 one 3 :8888 egress\n":      {},
+		"what somebody else wrote\n":  {},
 	} {
 		dir := t.TempDir()
 		if err := os.WriteFile(pidFile(dir), []byte(text), 0o600); err != nil {

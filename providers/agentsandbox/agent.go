@@ -68,12 +68,28 @@ type agentContainer struct {
 	id        string
 	workdir   string
 	egress    bool // the agent opens its proxy
+	redirect  bool // and may redirect connects
 }
 
 // suits reports whether the annotation is about an agent that runs in the container
-// and was started as the sandbox needs it.
+// and was started as the sandbox needs it. One that redirects nothing suits all: its
+// kernel may not allow it.
 func (s agentContainer) suits(n agentAnnotation) bool {
-	return n.serves(s.id) && n.Workdir == s.workdir && n.Egress == s.egress
+	return n.serves(s.id) && n.Workdir == s.workdir && n.Egress == s.egress && (s.redirect || !n.Redirect)
+}
+
+// on returns a copy of the pod that has the annotation.
+func (n agentAnnotation) on(pod *corev1.Pod) *corev1.Pod {
+	text, err := json.Marshal(n)
+	if err != nil {
+		return pod
+	}
+	pod = pod.DeepCopy()
+	if pod.Annotations == nil {
+		pod.Annotations = make(map[string]string)
+	}
+	pod.Annotations[annotationAgent] = string(text)
+	return pod
 }
 
 func (p *Provider) at(s agentContainer) kube.Container {
@@ -112,6 +128,7 @@ func (s observed) agentContainer(pod *corev1.Pod) (agentContainer, error) {
 	return agentContainer{
 		pod: pod, container: c.Name, id: c.ContainerID,
 		workdir: spec.WorkingDirectory, egress: spec.Network == providers.NetworkProxy,
+		redirect: spec.Network == providers.NetworkProxy && !asksAgent(pod) && !operatorOptions(spec).NoRedirect,
 	}, nil
 }
 
@@ -141,7 +158,7 @@ func (p *Provider) inject(ctx context.Context, s agentContainer, generation int)
 	n := agentAnnotation{Container: s.id, Generation: generation, Workdir: s.workdir}
 	want := kube.Injection{
 		Incarnation: incarnation(s.pod.UID, s.id, generation), Generation: generation, Workdir: s.workdir,
-		Container: s.container, Where: s.pod.Namespace + "/" + s.pod.Name, Egress: s.egress,
+		Container: s.container, Where: s.pod.Namespace + "/" + s.pod.Name, Egress: s.egress, Redirect: s.redirect,
 	}
 	if err := p.listen(ctx, s.pod, &want); err != nil {
 		return n, err

@@ -170,7 +170,7 @@ func (p *Provider) finish(ctx context.Context, s observed) (providers.Info, net.
 			return providers.Info{}, nil, err
 		}
 	}
-	info := p.info(ctx, s, at.pod)
+	info := p.info(ctx, s, n.on(at.pod))
 	info.Incarnation, info.Transport = incarnation(at.pod.UID, at.id, n.Generation), string(kube.TransportOf(conn))
 	return info, conn, nil
 }

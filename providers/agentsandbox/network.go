@@ -14,7 +14,6 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
-	"github.com/sandgate/sandgate/providers/internal/strictjson"
 )
 
 // policyTrust is how long the network policies are not read again.
@@ -78,17 +77,10 @@ func egressOf(pod *corev1.Pod, policies []networkingv1.NetworkPolicy) string {
 	return ""
 }
 
-// egressDenied reports whether the operator states that something else than a
-// NetworkPolicy denies the template's pods all egress.
-func egressDenied(spec providers.Spec) bool {
-	var t templateOptions
-	return strictjson.Decode(spec.TemplateOptions, &t) == nil && t.EgressDenied
-}
-
 // checkNetwork returns an error, with the cure, if a sandbox's network is PROXY and
 // programs in its pod may connect around the rules.
 func (p *Provider) checkNetwork(ctx context.Context, spec providers.Spec, pod *corev1.Pod) error {
-	if spec.Network != providers.NetworkProxy || egressDenied(spec) {
+	if spec.Network != providers.NetworkProxy || operatorOptions(spec).EgressDenied {
 		return nil
 	}
 	now := time.Now()
@@ -130,7 +122,7 @@ const portSysctl = "net.ipv4.ip_unprivileged_port_start"
 // unenforced returns what a pod lacks of the network mode PROXY.
 func (p *Provider) unenforced(ctx context.Context, spec providers.Spec, pod *corev1.Pod) []string {
 	var out []string
-	if !egressDenied(spec) {
+	if !operatorOptions(spec).EgressDenied {
 		policies, err := p.networkPolicies(ctx, time.Now().Add(-policyTrust))
 		why := ""
 		if err == nil {
@@ -145,8 +137,8 @@ func (p *Provider) unenforced(ctx context.Context, spec providers.Spec, pod *cor
 			out = append(out, "network: a NetworkPolicy denies egress, as far as the cluster's network enforces it")
 		}
 	}
-	if !asksAgent(pod) {
-		out = append(out, "names: the SandboxTemplate sets no name server 127.0.0.1, or not the sysctl "+portSysctl+"; programs may need the proxy")
+	if !asksAgent(pod) && !readAnnotation(pod).Redirect {
+		out = append(out, "names: the SandboxTemplate sets no name server 127.0.0.1, or not the sysctl "+portSysctl+", and the agent redirects no connects; programs need the proxy")
 	}
 	return out
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
 const ofTemplate = "0123abcd"
@@ -150,6 +151,7 @@ func TestInfoOfNetworkProxy(t *testing.T) {
 		"another name server":          {pool, true, networkPolicy("t"), templatePod(func(s *corev1.PodSpec) { s.DNSConfig.Nameservers[0] = "8.8.8.8" }), []string{names}},
 		"no port below 1024":           {pool, false, networkPolicy("t"), templatePod(func(s *corev1.PodSpec) { s.SecurityContext = nil }), []string{asFar, names}},
 		"that port, and another value": {pool, true, networkPolicy("t"), templatePod(func(s *corev1.PodSpec) { s.SecurityContext.Sysctls[0].Value = "1024" }), []string{names}},
+		"redirected":                   {pool, true, networkPolicy("t"), agentAnnotation{Injected: kube.Injected{Redirect: true}}.on(templatePod(func(s *corev1.PodSpec) { s.SecurityContext = nil })), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := newCluster(t)

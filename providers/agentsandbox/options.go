@@ -54,6 +54,17 @@ type templateOptions struct {
 	// EgressDenied states that something which the provider cannot read, such as a
 	// policy of the network plugin's own, denies the pods all egress.
 	EgressDenied bool `json:"egress_denied"`
+	// NoRedirect leaves connects of programs alone that ignore the proxy.
+	NoRedirect bool `json:"no_redirect"`
+}
+
+// operatorOptions returns the template's options, and none if they are malformed.
+func operatorOptions(spec providers.Spec) templateOptions {
+	var t templateOptions
+	if strictjson.Decode(spec.TemplateOptions, &t) != nil {
+		return templateOptions{}
+	}
+	return t
 }
 
 // claimTemplate asks for a volume of the sandbox's own.

@@ -78,6 +78,8 @@ type Injection struct {
 	Secret sealed.Secret
 	// Egress opens the agent's proxy and name server, for the network mode PROXY.
 	Egress bool
+	// Redirect has the agent redirect connects of programs that ignore the proxy.
+	Redirect bool
 }
 
 // Injected is the location of an agent in a container.
@@ -92,6 +94,8 @@ type Injected struct {
 	Port int32 `json:"port,omitempty"`
 	// Egress is true if the agent has its proxy.
 	Egress bool `json:"egress,omitempty"`
+	// Redirect is true if the agent redirects connects of programs.
+	Redirect bool `json:"redirect,omitempty"`
 }
 
 // Connect returns the command that joins its standard input and output to the
@@ -148,13 +152,15 @@ func (in *Injector) Start(ctx context.Context, run Runner, at Injected, want Inj
 // startedWith sets what the agent was started with, as "start" prints it. An agent
 // that ran already may have been started with something else than wanted.
 func (i Injected) startedWith(r Result, want Injection) Injected {
-	i.Port, i.Egress = 0, false
+	i.Port, i.Egress, i.Redirect = 0, false, false
 	for line := range strings.Lines(string(r.Stdout)) {
 		switch word, _, _ := strings.Cut(strings.TrimSpace(line), " "); word {
 		case "tcp":
 			i.Port = want.Port
 		case "egress":
 			i.Egress = true
+		case "redirect":
+			i.Redirect = true
 		}
 	}
 	return i
@@ -176,6 +182,9 @@ func startCommand(at Injected, want Injection) []string {
 	}
 	if want.Egress {
 		args = append(args, "--egress")
+	}
+	if want.Redirect {
+		args = append(args, "--redirect")
 	}
 	return args
 }

@@ -219,22 +219,23 @@ func TestInjectAnotherIncarnationEndsTheFirst(t *testing.T) {
 // The agent that runs counts, and "start" prints what it was started with.
 func TestInjectedIsWhatTheAgentWasStartedWith(t *testing.T) {
 	for _, c := range []struct {
-		stdout string
-		want   Injection
-		port   int32
-		egress bool
+		stdout   string
+		want     Injection
+		port     int32
+		egress   bool
+		redirect bool
 	}{
-		{"", Injection{}, 0, false},
-		{"", Injection{Port: 7778, Egress: true}, 0, false},
-		{"tcp :7778\n", Injection{Port: 7778}, 7778, false},
-		{"egress\n", Injection{Egress: true}, 0, true},
-		{"tcp :7778\negress\n", Injection{Port: 7778}, 7778, true},
+		{"", Injection{}, 0, false, false},
+		{"", Injection{Port: 7778, Egress: true, Redirect: true}, 0, false, false},
+		{"tcp :7778\n", Injection{Port: 7778}, 7778, false, false},
+		{"egress\n", Injection{Egress: true, Redirect: true}, 0, true, false},
+		{"tcp :7778\negress\nredirect\n", Injection{Port: 7778}, 7778, true, true},
 	} {
 		run := func(context.Context, []string, io.Reader) (Result, error) {
 			return Result{Stdout: []byte(c.stdout)}, nil
 		}
 		got, err := (&Injector{}).Start(t.Context(), run, Injected{Program: "/agent", Dir: "/"}, c.want)
-		if err != nil || got.Port != c.port || got.Egress != c.egress {
+		if err != nil || got.Port != c.port || got.Egress != c.egress || got.Redirect != c.redirect {
 			t.Errorf("%q, wanted %+v: %+v, %v", c.stdout, c.want, got, err)
 		}
 	}
