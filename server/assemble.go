@@ -24,6 +24,7 @@ import (
 	"github.com/sandgate/sandgate/server/limit"
 	"github.com/sandgate/sandgate/server/metrics"
 	"github.com/sandgate/sandgate/server/policy"
+	"github.com/sandgate/sandgate/server/quota"
 	"github.com/sandgate/sandgate/server/transfer"
 	"github.com/sandgate/sandgate/server/webhook"
 )
@@ -69,7 +70,7 @@ func (s *Server) assemble() {
 	})
 	s.transfer = transfer.New(s.router, s.audit)
 	s.forward = forward.New(s.router, s.agents, s.audit, limit.NewShared(s.cfg.Limits.MaxForwards, s.cfg.Authenticator != nil))
-	s.gate = admission.New(s.cfg.Authenticator, s.operation)
+	s.gate = admission.New(s.cfg.Authenticator, s.operation, quota.NewRequests(s.cfg.Limits.MaxRequestBytes))
 }
 
 // register makes the gRPC server and its services.

@@ -112,6 +112,10 @@ type Limits struct {
 	// MaxMessageBytes is the largest message from a client, at most 16 MiB, which is
 	// the default.
 	MaxMessageBytes int
+	// MaxRequestBytes bounds, with an Authenticator, what the requests of one tenant's
+	// calls take of this server's memory: those that arrive, and those of unary calls
+	// that run. At least 32 MiB. Default: 64 MiB.
+	MaxRequestBytes int64
 	// DefaultTimeout is that of a command that states none; 0: none.
 	DefaultTimeout time.Duration
 	// MaxTimeout bounds a command's timeout; 0: no bound.
@@ -190,6 +194,7 @@ type Timing struct {
 const (
 	defaultMaxMessageBytes = protocol.MaxMessage
 	defaultOutputLogBytes  = 64 << 20
+	defaultMaxRequestBytes = 64 << 20
 )
 
 // Check returns an error if New would refuse the configuration with every provider
@@ -213,6 +218,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.watchHeartbeat, defaultWatchHeartbeat)
 	setDefault(&c.Logger, slog.Default())
 	setDefault(&c.Limits.MaxMessageBytes, defaultMaxMessageBytes)
+	setDefault(&c.Limits.MaxRequestBytes, defaultMaxRequestBytes)
 	setDefault(&c.Limits.OutputLogBytes, defaultOutputLogBytes)
 	setDefault(&c.Limits.EndRetention, time.Hour)
 	setDefault(&c.Limits.DefaultIdleTTL, 24*time.Hour)
@@ -261,6 +267,9 @@ func (c Config) checkSecrets() error {
 	return nil
 }
 
+// minRequestBytes has room for a message of the largest size, and its fields.
+const minRequestBytes = 32 << 20
+
 func (l Limits) check() error {
 	for _, d := range []struct {
 		name  string
@@ -276,6 +285,9 @@ func (l Limits) check() error {
 	}
 	if l.MaxMessageBytes < 64<<10 || l.MaxMessageBytes > protocol.MaxMessage {
 		return errors.New("server: Limits.MaxMessageBytes must lie between 64 KiB and 16 MiB; Upload sends larger content")
+	}
+	if l.MaxRequestBytes < minRequestBytes {
+		return fmt.Errorf("server: Limits.MaxRequestBytes must be at least %d MiB", minRequestBytes>>20)
 	}
 	if l.MaxCreations < 0 || l.MaxForwards < 0 || l.MaxEgressConnections < 0 {
 		return errors.New("server: a number of creations, forwards or egress connections is negative")

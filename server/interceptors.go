@@ -70,13 +70,22 @@ type callStream struct {
 }
 
 func (e *callStream) RecvMsg(m any) error {
-	if _, raw := m.(*agentconn.Frame); raw {
-		return e.ServerStream.RecvMsg(m)
+	if e.single {
+		return e.s.receive(e.Context(), e.ServerStream.RecvMsg, m)
 	}
-	if !e.single {
-		return e.s.decode(e.ServerStream.RecvMsg, m)
+	fr, raw := m.(*agentconn.Frame)
+	if !raw {
+		fr = new(agentconn.Frame)
 	}
-	return e.s.receive(e.Context(), e.ServerStream.RecvMsg, m)
+	if err := e.ServerStream.RecvMsg(fr); err != nil {
+		return err
+	}
+	if raw {
+		e.s.gate.Took(e.Context(), fr.Data.Len())
+		return nil
+	}
+	defer fr.Free()
+	return e.s.decode(e.Context(), fr, m, nil)
 }
 
 func (s *Server) statusUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -126,8 +135,16 @@ var hasSandboxID = map[sandboxv1.ErrorReason]bool{
 	sandboxv1.ErrorReason_ERROR_REASON_AGENT_MISBEHAVED:          true,
 }
 
-func (s *Server) shutdownUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+// refusal returns why a call is rejected before its messages are read, or nil.
+func (s *Server) refusal(ctx context.Context) error {
 	if err := s.gate.Refusal(ctx); err != nil {
+		return err
+	}
+	return refuseCompression(ctx)
+}
+
+func (s *Server) shutdownUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := s.refusal(ctx); err != nil {
 		return nil, err
 	}
 	if s.isStopping() || !s.unary.TryRLock() {
@@ -138,7 +155,7 @@ func (s *Server) shutdownUnary(ctx context.Context, req any, _ *grpc.UnaryServer
 }
 
 func (s *Server) shutdownStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if err := s.gate.Refusal(stream.Context()); err != nil {
+	if err := s.refusal(stream.Context()); err != nil {
 		return err
 	}
 	// Health watches end when the health server shuts down.

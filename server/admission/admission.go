@@ -17,6 +17,7 @@ import (
 	"github.com/sandgate/sandgate/server/authn"
 	"github.com/sandgate/sandgate/server/call"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/quota"
 )
 
 // maxHeaderBytes bounds the header list of a call. Credentials are the largest
@@ -43,12 +44,16 @@ type Gate struct {
 	conns         *connLimiter
 	running       *running
 	refusals      *refusals
+	requests      *quota.Requests
 }
 
 // New returns the gate of a server. A nil authenticator lets every caller in, as a user
 // of the default tenant. operation returns the name of a method in records.
-func New(a authn.Authenticator, operation func(method string) string) *Gate {
-	return &Gate{authenticator: a, operation: operation, conns: newConnLimiter(), running: newRunning(), refusals: newRefusals()}
+// requests bounds what calls hold whose callers authenticate.
+func New(a authn.Authenticator, operation func(method string) string, requests *quota.Requests) *Gate {
+	return &Gate{
+		authenticator: a, operation: operation, conns: newConnLimiter(), running: newRunning(), refusals: newRefusals(), requests: requests,
+	}
 }
 
 // Options returns the options of a gRPC server behind the gate. The gate decides about
@@ -89,6 +94,7 @@ func (g *Gate) Admit(ctx context.Context, info *tap.Info) (context.Context, erro
 		c.Principal, c.Refused = authorize(ctx, info.FullMethodName, c.Principal)
 		return ctx, nil
 	}
+	c.Unread = connOf(ctx).receives().Pending()
 	p, err := g.authenticator.Authenticate(ctx)
 	if !errors.As(err, &c.Pending) {
 		g.conclude(ctx, c, info.FullMethodName, p, err)
@@ -167,7 +173,10 @@ func (g *Gate) Anonymous(c *call.Call) bool { return g.authenticator != nil && c
 func (g *Gate) RecordRefusal() (suppressed int64, ok bool) { return g.refusals.take() }
 
 // Ended must be called when a call has ended.
-func (g *Gate) Ended(c *call.Call) { g.running.remove(c) }
+func (g *Gate) Ended(c *call.Call) {
+	g.running.remove(c)
+	c.Release()
+}
 
 // Recheck ends the running calls whose credentials are not valid any more.
 func (g *Gate) Recheck() { g.running.check() }

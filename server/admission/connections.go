@@ -11,6 +11,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/fault"
 	"github.com/sandgate/sandgate/server/limit"
+	"github.com/sandgate/sandgate/server/quota"
 )
 
 // Bounds of pending connections: those on which no call has been authenticated
@@ -66,8 +67,9 @@ type clientConn struct {
 	entry   limit.Entry
 	late    *time.Timer // closes it when it was pending for too long
 	// left is what may still be read. A negative value ends the connection.
-	left atomic.Int64
-	free atomic.Bool // not pending any more
+	left     atomic.Int64
+	received quota.Received
+	free     atomic.Bool // not pending any more
 	// calls counts the calls since the last one with credentials. Health calls
 	// count while the connection is pending.
 	calls  atomic.Int32
@@ -93,6 +95,7 @@ func (c *clientConn) ended() {
 
 func (c *clientConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
+	c.received.Add(n)
 	if !c.free.Load() && c.left.Add(-int64(n)) < 0 {
 		_ = c.Close()
 		return 0, net.ErrClosed

@@ -17,6 +17,12 @@ func (f *Frame) Free() {
 	f.Data = nil
 }
 
+// Fields returns the number of fields of the message that is to be decoded into m. It
+// returns ErrTooManyFields beyond MaxFields.
+func (f *Frame) Fields(m any) (int, error) {
+	return countFields(f.Data, m.(proto.Message).ProtoReflect().Descriptor())
+}
+
 // Codec is gRPC's protobuf codec. It also takes Frames, and rejects messages with
 // too many fields. It has the same name, so peers see no difference.
 type Codec struct{ encoding.CodecV2 }

@@ -49,6 +49,12 @@ type Call struct {
 	Cause *fault.Error
 	// Bytes may still be counted while the call ends.
 	Bytes atomic.Int64
+	// Unread is what the caller's connection had received, and no call had taken, when
+	// this one began.
+	Unread int64
+	// OnRelease, if set, is called when the server no longer holds the call's request. Only
+	// its first call has an effect.
+	OnRelease func()
 	// Cut ends the call's stream, even if its handler is blocked in a send.
 	Cut context.CancelCauseFunc
 	// cancel ends the handler's context.
@@ -60,6 +66,14 @@ func (c *Call) Handle(ctx context.Context) (context.Context, context.CancelCause
 	ctx, cancel := context.WithCancelCause(ctx)
 	c.cancel.Store(&cancel)
 	return ctx, cancel
+}
+
+// Release must be called when nothing refers to the call's request any more, at the
+// latest when the call has ended.
+func (c *Call) Release() {
+	if c.OnRelease != nil {
+		c.OnRelease()
+	}
 }
 
 // End cancels the handler's context with err.

@@ -78,6 +78,8 @@ func (r *relay) onStarted(e *sandboxv1.Started, seq *streaming.Sequence, c *agen
 		return err
 	}
 	r.started = true
+	r.begin = nil // and with it the request
+	r.call.Release()
 	r.span.AddEvent("started")
 	if !r.since.IsZero() {
 		r.s.metrics.StartSeconds.Observe(time.Since(r.since).Seconds())

@@ -215,6 +215,8 @@ func (e *Exceeded) Error() string {
 		return fmt.Sprintf("%s may create %d sandboxes a minute; wait %s", whose, e.Limit, e.RetryAfter)
 	case e.Quota == commandsPerMinute:
 		return fmt.Sprintf("%s may start %d commands a minute on this server; wait %s", whose, e.Limit, e.RetryAfter)
+	case e.Quota == MaxRequestBytes:
+		return fmt.Sprintf("the messages of this tenant's running calls may take %d bytes on this server; send fewer at once, or content through Upload", e.Limit)
 	case e.Asked == 0:
 		return fmt.Sprintf("%s has the quota %s of %d, so each of its sandboxes needs such a limit, and this one has none; set it in spec.resources", whose, e.Quota, e.Limit)
 	case e.Never:

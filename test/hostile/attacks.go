@@ -23,6 +23,7 @@ type attack struct {
 var attacks = []attack{
 	{"refused calls without a token", refusedCalls},
 	{"half of a message, 500 streams", halfMessages},
+	{"most of a message with a token, 500 streams", mostOfMessages},
 	{"silent connections, 1000", silentConnections},
 	{"fork bomb", script(`b() { b | b & }; b; sleep 600`)},
 	{"memory", script(`python3 -c 'x = []

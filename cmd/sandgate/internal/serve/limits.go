@@ -11,6 +11,7 @@ import (
 
 type limitsConfig struct {
 	MaxMessageBytes      int           `yaml:"max_message_bytes" help:"largest message from a client, at most 16 MiB (default 16 MiB)" min:"65536" max:"16777216"`
+	MaxRequestBytes      int64         `yaml:"max_request_bytes" help:"what the requests of a tenant's calls may take of this server's memory, where callers authenticate; more are rejected (default 64 MiB)" min:"33554432"`
 	DefaultTimeout       time.Duration `yaml:"default_timeout" help:"timeout of a command that sets none (default none)" min:"0s"`
 	MaxTimeout           time.Duration `yaml:"max_timeout" help:"longest timeout of a command (default no limit)" min:"0s"`
 	MaxOutputBytes       int64         `yaml:"max_output_bytes" help:"most output of a command; more is counted and dropped (default no limit)" min:"0"`
@@ -30,7 +31,7 @@ type limitsConfig struct {
 
 func (l limitsConfig) server() server.Limits {
 	return server.Limits{
-		MaxMessageBytes: l.MaxMessageBytes, DefaultTimeout: l.DefaultTimeout, MaxTimeout: l.MaxTimeout, MaxOutputBytes: l.MaxOutputBytes,
+		MaxMessageBytes: l.MaxMessageBytes, MaxRequestBytes: l.MaxRequestBytes, DefaultTimeout: l.DefaultTimeout, MaxTimeout: l.MaxTimeout, MaxOutputBytes: l.MaxOutputBytes,
 		OutputLogBytes: l.OutputLogBytes, EndRetention: l.EndRetention, MaxFileBytes: l.MaxFileBytes,
 		DefaultIdleTTL: l.DefaultIdleTTL, DefaultTTL: l.DefaultTTL, MaxIdleTTL: l.MaxIdleTTL, MaxTTL: l.MaxTTL,
 		CreateTimeout: l.CreateTimeout, MaxCreations: l.MaxCreations, MaxForwards: l.MaxForwards, MaxEgressConnections: l.MaxEgressConnections,

@@ -1,0 +1,40 @@
+package admission
+
+import (
+	"context"
+
+	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/quota"
+)
+
+// messageHead is what gRPC sends before a message.
+const messageHead = 5
+
+// Expect counts a call whose only message is about to arrive, until the call's Release.
+// It returns nil where callers do not authenticate. The error is a *quota.Exceeded.
+func (g *Gate) Expect(ctx context.Context) (*quota.Request, error) {
+	if g.authenticator == nil {
+		return nil, nil
+	}
+	c := call.Of(ctx)
+	q, err := g.requests.Expect(c.Principal.Tenant, connOf(ctx).receives(), c.Unread)
+	if err == nil {
+		c.OnRelease = q.Release
+	}
+	return q, err
+}
+
+// Took counts a message that a handler has received: its bytes no longer arrive.
+func (g *Gate) Took(ctx context.Context, bytes int) {
+	if c := connOf(ctx); c != nil {
+		c.received.Take(messageHead + bytes)
+	}
+}
+
+// receives returns what counts the bytes of c, or nil.
+func (c *clientConn) receives() *quota.Received {
+	if c == nil {
+		return nil
+	}
+	return &c.received
+}

@@ -1,0 +1,268 @@
+package quota
+
+import (
+	"container/list"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// requestBytes is what a call without a message counts: its goroutine, its
+	// stream and its record.
+	requestBytes = 16 << 10
+	// fieldBytes is what a decoded field takes in memory, about.
+	fieldBytes = 80
+	// retryRequest is when a caller at the bound should try again.
+	retryRequest = time.Second
+)
+
+// MaxRequestBytes is the name of the bound of Requests in the configuration file.
+const MaxRequestBytes = "max_request_bytes"
+
+// Requests bounds the bytes of requests that the calls of each tenant make this server
+// hold: messages that arrive, and those whose calls run. gRPC reads a message as a whole,
+// and tells nobody its length before, so what has arrived of messages is counted by
+// connection.
+//
+// Beyond the bound, the calls whose messages have been arriving for the longest time are
+// cut. A call is rejected only if what others hold has arrived.
+type Requests struct {
+	limit int64
+
+	mu      sync.Mutex
+	tenants map[string]*tenantRequests
+}
+
+// tenantRequests is what one tenant's calls hold. Requests.mu guards it.
+type tenantRequests struct {
+	name  string
+	calls int
+	// bytes counts the calls, the messages that have arrived, and those arriving.
+	bytes    int64
+	arriving list.List // of *Request, the oldest first
+}
+
+// arrivals are the calls of one tenant whose messages arrive on one connection.
+// Requests.mu guards it.
+type arrivals struct {
+	tenant *tenantRequests
+	calls  list.List // of *Request, the oldest first
+	// since is what the connection had pending when the oldest began, or less.
+	since int64
+	// bytes is what has arrived since then and was not taken by a handler.
+	bytes int64
+}
+
+// Received counts what a connection has received. The zero value has received nothing.
+type Received struct {
+	bytes, taken atomic.Int64
+	// expecting is the number of calls whose messages arrive.
+	expecting atomic.Int32
+
+	requests *Requests                     // set before expecting grows
+	arrivals map[*tenantRequests]*arrivals // Requests.mu guards it
+}
+
+// Pending returns the bytes of messages that no handler has taken, and all others.
+func (c *Received) Pending() int64 {
+	if c == nil {
+		return 0
+	}
+	return c.bytes.Load() - c.taken.Load()
+}
+
+// Add counts bytes that were read from the connection.
+func (c *Received) Add(n int) {
+	c.bytes.Add(int64(n))
+	if c.expecting.Load() > 0 {
+		c.requests.arrived(c)
+	}
+}
+
+// Take counts the bytes of a message that a handler took.
+func (c *Received) Take(n int) {
+	if c != nil {
+		c.taken.Add(int64(n))
+	}
+}
+
+// NewRequests returns a bound of so many bytes for each tenant; 0: no bound.
+func NewRequests(limit int64) *Requests {
+	return &Requests{limit: limit, tenants: make(map[string]*tenantRequests)}
+}
+
+// Request is a call whose only message arrives, or has arrived.
+type Request struct {
+	all    *Requests
+	tenant *tenantRequests
+	conn   *Received // nil: what arrives is not counted
+	since  int64
+	bytes  int64
+	cut    chan struct{}
+	// exceeded is why the call was cut.
+	exceeded error
+	// Its places in the lists of its tenant and its connection; nil: it has arrived,
+	// was cut, or has ended.
+	ofTenant, ofConn *list.Element
+}
+
+// Expect counts a call of a tenant until Release. since is what conn had pending when the
+// call began. The error is an *Exceeded.
+func (r *Requests) Expect(tenant string, conn *Received, since int64) (*Request, error) {
+	if r.limit == 0 {
+		return nil, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.tenants[tenant]
+	if t == nil {
+		t = &tenantRequests{name: tenant}
+		r.tenants[tenant] = t
+	}
+	q := &Request{all: r, tenant: t, conn: conn, since: since, cut: make(chan struct{})}
+	t.calls++
+	if err := q.hold(requestBytes); err != nil {
+		q.release()
+		return nil, err
+	}
+	q.ofTenant = t.arriving.PushBack(q)
+	if conn != nil {
+		q.ofConn = conn.expect(q)
+	}
+	return q, nil
+}
+
+// expect adds a call to those whose messages arrive.
+func (c *Received) expect(q *Request) *list.Element {
+	a := c.arrivals[q.tenant]
+	if a == nil {
+		if c.arrivals == nil {
+			c.requests, c.arrivals = q.all, make(map[*tenantRequests]*arrivals, 1)
+		}
+		a = &arrivals{tenant: q.tenant, since: q.since}
+		c.arrivals[q.tenant] = a
+	}
+	c.expecting.Add(1)
+	return a.calls.PushBack(q)
+}
+
+// Cut returns a channel that is closed if the call must end before its message has
+// arrived.
+func (q *Request) Cut() <-chan struct{} {
+	if q == nil {
+		return nil
+	}
+	return q.cut
+}
+
+// Exceeded returns why the call was cut: an *Exceeded.
+func (q *Request) Exceeded() error { return q.exceeded }
+
+// Arrived replaces what has arrived of a message by its size and that of its fields. The
+// error is an *Exceeded.
+func (q *Request) Arrived(bytes, fields int) error {
+	if q == nil {
+		return nil
+	}
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
+	q.leave()
+	return q.hold(int64(bytes) + fieldBytes*int64(fields))
+}
+
+// Release ends what the call counts. Only its first call has an effect.
+func (q *Request) Release() {
+	if q == nil {
+		return
+	}
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
+	q.release()
+}
+
+func (q *Request) release() {
+	if q.tenant == nil {
+		return
+	}
+	t := q.tenant
+	q.leave()
+	t.bytes -= q.bytes
+	if t.calls--; t.calls == 0 {
+		delete(q.all.tenants, t.name)
+	}
+	q.tenant = nil
+}
+
+// hold adds bytes, and cuts calls whose messages arrive if they are too many.
+func (q *Request) hold(bytes int64) error {
+	t := q.tenant
+	t.cut(q.all.limit, bytes)
+	if t.bytes+bytes > q.all.limit {
+		return t.exceeded(q.all.limit, bytes)
+	}
+	q.bytes += bytes
+	t.bytes += bytes
+	return nil
+}
+
+// leave takes the call from those whose messages arrive.
+func (q *Request) leave() {
+	if q.ofTenant == nil {
+		return
+	}
+	q.tenant.arriving.Remove(q.ofTenant)
+	q.ofTenant = nil
+	if q.ofConn == nil {
+		return
+	}
+	a := q.conn.arrivals[q.tenant]
+	a.calls.Remove(q.ofConn)
+	q.ofConn = nil
+	q.conn.expecting.Add(-1)
+	if oldest := a.calls.Front(); oldest != nil {
+		a.since = oldest.Value.(*Request).since
+		a.count(q.conn)
+		return
+	}
+	q.tenant.bytes -= a.bytes
+	delete(q.conn.arrivals, q.tenant)
+}
+
+// arrived counts what has arrived on a connection.
+func (r *Requests) arrived(c *Received) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// There is one tenant, unless a proxy shares the connection.
+	for _, a := range c.arrivals {
+		a.count(c)
+		a.tenant.cut(r.limit, 0)
+	}
+}
+
+func (a *arrivals) count(c *Received) {
+	pending := c.Pending()
+	a.since = min(a.since, pending)
+	a.tenant.bytes += pending - a.since - a.bytes
+	a.bytes = pending - a.since
+}
+
+// cut cuts calls whose messages arrive, the oldest first, until there is room for more.
+func (t *tenantRequests) cut(limit, more int64) {
+	for t.bytes+more > limit {
+		oldest := t.arriving.Front()
+		if oldest == nil {
+			return
+		}
+		q := oldest.Value.(*Request)
+		q.exceeded = t.exceeded(limit, more)
+		q.leave()
+		t.bytes -= q.bytes
+		q.bytes = 0
+		close(q.cut)
+	}
+}
+
+func (t *tenantRequests) exceeded(limit, asked int64) error {
+	return &Exceeded{Quota: MaxRequestBytes, Owner: Owner{Tenant: t.name}, Limit: limit, Used: t.bytes, Asked: asked, RetryAfter: retryRequest}
+}

@@ -1,0 +1,160 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/metadata"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/authn"
+)
+
+// halfMessage is the beginning of a message that never ends. It calls sent when the
+// connection has taken it.
+type halfMessage struct {
+	rest io.Reader
+	sent func()
+	end  <-chan struct{}
+}
+
+func newHalfMessage(announced uint32, bytes int64, sent func(), end <-chan struct{}) *halfMessage {
+	head := binary.BigEndian.AppendUint32([]byte{0}, announced)
+	return &halfMessage{io.MultiReader(&prefix{head}, io.LimitReader(zeros{}, bytes)), sent, end}
+}
+
+func (m *halfMessage) Read(p []byte) (int, error) {
+	n, err := m.rest.Read(p)
+	if err == io.EOF && n == 0 {
+		m.sent()
+		<-m.end
+		return 0, io.ErrUnexpectedEOF
+	}
+	return n, nil
+}
+
+type prefix struct{ left []byte }
+
+func (p *prefix) Read(b []byte) (int, error) {
+	if len(p.left) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, p.left)
+	p.left = p.left[n:]
+	return n, nil
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// Messages that never end hold a bounded amount of memory, and no other call fails: nor
+// one of the same tenant, whose oldest calls are cut.
+func TestHalfMessagesAreBounded(t *testing.T) {
+	const conns, streams, bound = 8, 25, 64 << 20
+	tokens := make(map[string]string)
+	file := "tokens:\n"
+	for _, tenant := range []string{"one", "two"} {
+		token, e, err := authn.NewToken(authn.Entry{Name: "user-" + tenant, Tenant: tenant})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens[tenant] = token
+		file += fmt.Sprintf("  - {name: %s, tenant: %s, sha256: %s}\n", e.Name, e.Tenant, e.SHA256)
+	}
+	path := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	addr, _ := tcpHarness(t, func(c *Config) {
+		c.Limits.MaxRequestBytes = bound
+		var err error
+		if c.Authenticator, err = authn.OpenTokens(path, c.Logger); err != nil {
+			t.Fatal(err)
+		}
+	})
+	call := func(tenant string, opts ...grpc.CallOption) error {
+		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens[tenant])
+		_, err = sandboxv1.NewSandboxServiceClient(conn).GetServerInfo(ctx, &sandboxv1.GetServerInfoRequest{}, opts...)
+		return err
+	}
+
+	end := make(chan struct{})
+	var cut, other atomic.Int64
+	var flood, settled sync.WaitGroup
+	defer flood.Wait()
+	defer close(end)
+	grown := peak(func() {
+		for range conns {
+			transport := &http2.Transport{AllowHTTP: true, DialTLSContext: dialPlain}
+			for range streams {
+				settled.Add(1)
+				once := sync.OnceFunc(settled.Done)
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+addr+"/sandbox.v1.SandboxService/WriteFile",
+					newHalfMessage(16<<20, 12<<20, once, end))
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}, "Authorization": {"Bearer " + tokens["one"]}}
+				flood.Go(func() {
+					defer once()
+					resp, err := transport.RoundTrip(req)
+					if err != nil {
+						return
+					}
+					_, _ = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
+					switch resp.Trailer.Get("Grpc-Status") + resp.Header.Get("Grpc-Status") {
+					case "8":
+						cut.Add(1)
+					case "":
+					default:
+						other.Add(1)
+					}
+				})
+			}
+			for _, tenant := range []string{"one", "two"} {
+				if err := call(tenant); err != nil {
+					t.Errorf("a call of tenant %s: %v", tenant, err)
+				}
+			}
+		}
+		settled.Wait() // each has sent 12 MiB, or was cut
+	})
+	t.Logf("the heap grew by %d MiB, %d calls were cut", grown>>20, cut.Load())
+	if grown > 4*bound {
+		t.Errorf("the heap grew by %d MiB", grown>>20)
+	}
+	if cut.Load() == 0 || other.Load() > 0 {
+		t.Errorf("%d calls ended with RESOURCE_EXHAUSTED, and %d otherwise", cut.Load(), other.Load())
+	}
+	for _, tenant := range []string{"one", "two"} {
+		if err := call(tenant); err != nil {
+			t.Errorf("a call of tenant %s: %v", tenant, err)
+		}
+		wantReason(t, call(tenant, grpc.UseCompressor(gzip.Name)), "FEATURE_UNSUPPORTED")
+	}
+}
+
+func dialPlain(ctx context.Context, network, addr string, _ *tls.Config) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, network, addr)
+}
