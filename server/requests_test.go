@@ -1,12 +1,9 @@
 package server
 
 import (
-	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,7 +11,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding/gzip"
@@ -105,7 +101,9 @@ func TestHalfMessagesAreBounded(t *testing.T) {
 	defer close(end)
 	grown := peak(func() {
 		for range conns {
-			transport := &http2.Transport{AllowHTTP: true, DialTLSContext: dialPlain}
+			transport := &http.Transport{Protocols: new(http.Protocols)}
+			transport.Protocols.SetUnencryptedHTTP2(true)
+			defer transport.CloseIdleConnections()
 			for range streams {
 				settled.Add(1)
 				once := sync.OnceFunc(settled.Done)
@@ -153,8 +151,4 @@ func TestHalfMessagesAreBounded(t *testing.T) {
 		}
 		wantReason(t, call(tenant, grpc.UseCompressor(gzip.Name)), "FEATURE_UNSUPPORTED")
 	}
-}
-
-func dialPlain(ctx context.Context, network, addr string, _ *tls.Config) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, network, addr)
 }

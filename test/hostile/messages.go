@@ -2,14 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"io"
-	"net"
 	"net/http"
 	"sync"
-
-	"golang.org/x/net/http2"
 )
 
 // mostOfMessages announces 16 MiB in each of many calls with a valid token, sends 12 MiB,
@@ -18,9 +14,8 @@ func mostOfMessages(ctx context.Context, h *host, begun func()) error {
 	const conns, streams = 10, 50
 	var work, sent sync.WaitGroup
 	for range conns {
-		transport := &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, network, addr string, _ *tls.Config) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, addr)
-		}}
+		transport := &http.Transport{Protocols: new(http.Protocols)}
+		transport.Protocols.SetUnencryptedHTTP2(true)
 		for range streams {
 			sent.Add(1)
 			first := sync.OnceFunc(sent.Done)
