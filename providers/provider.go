@@ -179,6 +179,14 @@ type EndReporter interface {
 	Ending(ctx context.Context, name, incarnation string) (Ending, error)
 }
 
+// Verifier is implemented by a provider that finds out while it runs whether a protection
+// is enforced.
+type Verifier interface {
+	// Enforcement returns Description.Enforcement as it is known now. It must answer
+	// from memory, also after Close.
+	Enforcement() []Enforcement
+}
+
 // Prober is implemented by a provider that can check its substrate cheaply.
 type Prober interface {
 	// Probe returns an error while no sandbox could be created, whatever the

@@ -51,6 +51,7 @@ func (s *Server) assemble() {
 		Provider: s.cfg.Provider, Agents: s.agents, Log: s.log, Closing: s.leaving.Load,
 		Templates: func() []*policy.Template { return s.rules().policy.Templates() },
 	})
+	s.metrics.ShowEnforcement(s.enforcement)
 	s.metrics.CountQuotas(s.book, s.streams)
 	s.metrics.WatchRevocations(s.cfg.Revocations)
 	s.carrier = s.newCarrier()

@@ -11,6 +11,14 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
+// enforcement returns the protections as the provider knows them now.
+func (s *Server) enforcement() []providers.Enforcement {
+	if v, ok := s.provider.(providers.Verifier); ok {
+		return v.Enforcement()
+	}
+	return s.described.Enforcement
+}
+
 // logMissing logs each protection that the provider does not enforce here.
 func logMissing(log *slog.Logger, d providers.Description) {
 	for _, e := range d.Enforcement {

@@ -31,7 +31,7 @@ func (s *Server) GetServerInfo(ctx context.Context, _ *sandboxv1.GetServerInfoRe
 			resp.Templates = append(resp.Templates, t.Name)
 		}
 	}
-	for _, e := range s.described.Enforcement {
+	for _, e := range s.enforcement() {
 		resp.Enforcement = append(resp.Enforcement, &sandboxv1.Enforcement{Name: e.Name, Enforced: e.Enforced, Detail: e.Detail})
 	}
 	if s.cfg.Preview != nil {

@@ -27,7 +27,7 @@ func (b *bench) raw(ctx context.Context, by transport) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := b.serve(ctx, name, rawPods, by, namespace, poolConfig, "--kubernetes-image", b.image)
+	s, err := b.serve(ctx, name, rawPods, by, namespace, poolConfig, "--kubernetes-image", b.image, "--kubernetes-verify-network", "0s")
 	if err != nil {
 		return nil, err
 	}

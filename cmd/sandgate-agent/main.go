@@ -24,6 +24,7 @@ const usage = `usage:
   sandgate-agent stop --dir DIR
   sandgate-agent install DIR
   sandgate-agent route [CIDR]...
+  sandgate-agent reach --listen HOST:PORT | --until open|closed [--within DURATION] HOST:PORT
   sandgate-agent version
 `
 
@@ -49,6 +50,8 @@ func run(args []string, stdin, stdout, stderr *os.File) int {
 		err = connect(args, stdin, stdout)
 	case "install":
 		err = install(args)
+	case "reach":
+		err = reach(args)
 	case "start":
 		err = start(args, stdin, stdout)
 	case "route":
@@ -66,6 +69,9 @@ func run(args []string, stdin, stdout, stderr *os.File) int {
 	case errors.Is(err, errUsage):
 		_, _ = io.WriteString(stderr, usage)
 		return 2
+	case errors.Is(err, errNotReached):
+		fmt.Fprintln(stderr, "sandgate-agent:", err)
+		return notReachedCode
 	default:
 		fmt.Fprintln(stderr, "sandgate-agent:", err)
 		return 1

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
 
@@ -33,6 +34,9 @@ type Config struct {
 	// NetworkPolicies states that the cluster's network enforces NetworkPolicy,
 	// which no API reports.
 	NetworkPolicies bool
+	// VerifyNetwork is how often one of the servers that share the namespace verifies
+	// that, with two small pods that live for some seconds. 0: never.
+	VerifyNetwork time.Duration
 	// PodPidsLimit is the podPidsLimit of the kubelets, which no API reports. 0:
 	// unknown.
 	PodPidsLimit int64

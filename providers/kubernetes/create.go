@@ -147,7 +147,7 @@ func (p *Provider) build(ctx context.Context, name string, pl *plan, cm *corev1.
 	}
 	h.release()
 	_, rec = h.now()
-	info := infoOf(name, rec)
+	info := p.infoOf(name, rec)
 	info.State, info.Created, info.Transport = providers.StateActive, true, string(kube.TransportOf(conn))
 	return info, conn, nil
 }
@@ -237,11 +237,22 @@ func (pl *plan) runtime() string {
 // not give.
 func (p *Provider) notEnforced(pl *plan) []string {
 	var out []string
-	if pl.spec.Network != providers.NetworkFull && !p.config.NetworkPolicies {
-		out = append(out, "network")
+	if pl.spec.Network != providers.NetworkFull && !p.network().Enforced {
+		out = append(out, protectionNetwork)
 	}
 	if limit := int64(pl.spec.Resources.MaxProcesses); limit > 0 && (p.config.PodPidsLimit == 0 || p.config.PodPidsLimit > limit) {
 		out = append(out, "processes")
+	}
+	slices.Sort(out)
+	return out
+}
+
+// unenforced returns those of a record. That of the network may have been verified
+// since; servers of earlier versions report it as it was recorded.
+func (p *Provider) unenforced(rec *record) []string {
+	out := slices.DeleteFunc(slices.Clone(rec.NotEnforced), func(name string) bool { return name == protectionNetwork })
+	if rec.Spec.Network != providers.NetworkFull && !p.network().Enforced {
+		out = append(out, protectionNetwork)
 	}
 	slices.Sort(out)
 	return out

@@ -20,7 +20,7 @@ func (p *Provider) Dial(ctx context.Context, name string) (net.Conn, error) {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
 	if rec.Phase != phaseActive {
-		return nil, providers.NotActive(infoOf(name, rec), "dial %s: it is %s", name, rec.Phase)
+		return nil, providers.NotActive(p.infoOf(name, rec), "dial %s: it is %s", name, rec.Phase)
 	}
 	conn, err := p.openRecorded(ctx, rec)
 	if err == nil {

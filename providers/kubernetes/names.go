@@ -36,6 +36,8 @@ const (
 const (
 	kindSandbox = "sandbox"
 	kindPool    = "pool"
+	// kindVerifier is that of pods that verify the network policy.
+	kindVerifier = "verifier"
 )
 
 // The uses of a pool's pod.

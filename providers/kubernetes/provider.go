@@ -36,6 +36,8 @@ type Provider struct {
 	policyMu   sync.Mutex
 	policySeen map[providers.NetworkMode]time.Time
 
+	verified lastVerification
+
 	stop context.CancelCauseFunc
 	work sync.WaitGroup
 }
@@ -45,6 +47,7 @@ var (
 	_ providers.Pooler      = (*Provider)(nil)
 	_ providers.Coordinator = (*Provider)(nil)
 	_ providers.Membership  = (*Provider)(nil)
+	_ providers.Verifier    = (*Provider)(nil)
 )
 
 // New connects to the cluster. The error wraps ErrInvalid when the cluster is
@@ -86,13 +89,29 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	p.agents = kube.NewAgents(p.exec, p.config.Transport, config.Logger)
 	p.pools = p.newPools()
+	if p.config.VerifyNetwork > 0 {
+		p.recallVerification(ctx)
+	}
 	background, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	p.stop = stop
-	p.work.Go(func() { p.lease(sweeperLease).Lead(background, p.sweep) })
+	p.work.Go(func() { p.lease(sweeperLease).Lead(background, p.lookAfter) })
+	if p.config.VerifyNetwork > 0 {
+		p.work.Go(func() { p.followVerifications(background) })
+	}
 	if p.config.Transport.Listens() {
 		p.work.Go(func() { p.keepPolicy(background) })
 	}
 	return p, nil
+}
+
+// lookAfter does what one of the servers that share the namespace does, until ctx ends.
+func (p *Provider) lookAfter(ctx context.Context) {
+	var work sync.WaitGroup
+	defer work.Wait()
+	if p.config.VerifyNetwork > 0 {
+		work.Go(func() { p.keepVerified(ctx) })
+	}
+	p.sweep(ctx)
 }
 
 // Close leaves the sandboxes running.

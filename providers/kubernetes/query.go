@@ -57,7 +57,7 @@ func (p *Provider) Get(ctx context.Context, name string) (providers.Info, error)
 // info returns the current state of a sandbox from its record and its pod.
 func (p *Provider) info(ctx context.Context, name string, rec *record) (providers.Info, error) {
 	if rec.Phase != phaseActive {
-		return infoOf(name, rec), nil
+		return p.infoOf(name, rec), nil
 	}
 	pod, err := p.pods(rec.Namespace).Get(ctx, rec.Pod, getOptions)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -75,10 +75,10 @@ func (p *Provider) info(ctx context.Context, name string, rec *record) (provider
 }
 
 // infoOf is the Info that the record contains.
-func infoOf(name string, rec *record) providers.Info {
+func (p *Provider) infoOf(name string, rec *record) providers.Info {
 	out := rec.Info(name)
 	out.Incarnation, out.FromPool = string(rec.UID), rec.FromPool
-	out.Runtime, out.Unprivileged, out.ReadOnlySystem, out.NotEnforced = rec.Runtime, true, !rec.WritableRoot, rec.NotEnforced
+	out.Runtime, out.Unprivileged, out.ReadOnlySystem, out.NotEnforced = rec.Runtime, true, !rec.WritableRoot, p.unenforced(rec)
 	switch rec.Phase {
 	case phaseCreating:
 		out.State = providers.StateCreating
@@ -94,7 +94,7 @@ func infoOf(name string, rec *record) providers.Info {
 
 // infoWith combines the record and the pod, which may be nil.
 func (p *Provider) infoWith(name string, rec *record, pod *corev1.Pod) providers.Info {
-	out := infoOf(name, rec)
+	out := p.infoOf(name, rec)
 	if rec.Phase != phaseActive {
 		return out
 	}
@@ -143,7 +143,7 @@ func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page,
 			p.log.WarnContext(ctx, "a record cannot be read", "name", list.Items[i].Name, "error", err)
 			continue
 		}
-		if !mayMatch(q, rec) {
+		if !p.mayMatch(q, rec) {
 			continue
 		}
 		records[list.Items[i].Name] = rec
@@ -164,9 +164,9 @@ func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page,
 
 // mayMatch leaves out those for which a look at the pod would be in vain: the
 // record alone tells all but the state.
-func mayMatch(q providers.Query, rec *record) bool {
+func (p *Provider) mayMatch(q providers.Query, rec *record) bool {
 	q.States = nil
-	return q.Matches(infoOf("", rec))
+	return q.Matches(p.infoOf("", rec))
 }
 
 // infos joins records with their pods.
@@ -176,7 +176,7 @@ func (p *Provider) infos(ctx context.Context, records map[string]*record) ([]pro
 	for name, rec := range records {
 		switch {
 		case rec.Phase != phaseActive:
-			out = append(out, infoOf(name, rec))
+			out = append(out, p.infoOf(name, rec))
 		case !rec.OwnNamespace:
 			together = append(together, name)
 		default:
@@ -236,7 +236,7 @@ func (p *Provider) Update(ctx context.Context, name string, c providers.Change) 
 			return providers.Info{}, fmt.Errorf("update: %w", err)
 		}
 		if rec.Phase != phaseActive {
-			return providers.Info{}, providers.NotActive(infoOf(name, rec), "update %s: it is %s", name, rec.Phase)
+			return providers.Info{}, providers.NotActive(p.infoOf(name, rec), "update %s: it is %s", name, rec.Phase)
 		}
 		rec.Apply(c)
 		if err := rec.put(cm); err != nil {

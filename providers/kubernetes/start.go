@@ -47,6 +47,14 @@ func (p *Provider) bringUp(ctx context.Context, pl *plan, pod *corev1.Pod) (net.
 // awaitRunning returns when the sandbox's container runs. Where no agent image
 // brings the agent, it is written as soon as its container waits for it.
 func (p *Provider) awaitRunning(ctx context.Context, pl *plan, made *corev1.Pod) (*corev1.Pod, error) {
+	return p.follow(ctx, pl, made, func(pod *corev1.Pod) (bool, error) {
+		return running(pod.Status.ContainerStatuses, containerName), nil
+	})
+}
+
+// follow calls see with each state of a pod while that may still become what is
+// expected, and returns the last state.
+func (p *Provider) follow(ctx context.Context, pl *plan, made *corev1.Pod, see func(*corev1.Pod) (done bool, err error)) (*corev1.Pod, error) {
 	watcher := kube.NewDiagnosis(kube.Grace{Unschedulable: time.Duration(pl.options.ScheduleTimeoutSeconds) * time.Second})
 	last := made
 	var writer agentWriter
@@ -63,7 +71,7 @@ func (p *Provider) awaitRunning(ctx context.Context, pl *plan, made *corev1.Pod)
 				return false, err
 			}
 		}
-		return running(pod.Status.ContainerStatuses, containerName), nil
+		return see(pod)
 	})
 	return last, err
 }

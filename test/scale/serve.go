@@ -26,7 +26,7 @@ func (c *testbed) serve(ctx context.Context, binary, provider, namespace, kubeco
 		Binary: binary, Directory: dir, Kubeconfig: kubeconfig, Provider: provider, Namespace: namespace, Config: config,
 	}
 	if provider == "kubernetes" {
-		order.Flags = []string{"--kubernetes-image", c.image}
+		order.Flags = []string{"--kubernetes-image", c.image, "--kubernetes-verify-network", "0s"}
 	}
 	s, err := cluster.Serve(ctx, order)
 	return server{s}, err

@@ -125,7 +125,7 @@ func defaults() config {
 		Log:          logConfig{Level: "warn", Format: "text"},
 		Local:        localConfig{Runtime: "runc", Profile: "default", Cgroup: "/sandgate"},
 		Docker:       dockerConfig{Image: docker.DefaultImage, Transport: string(docker.TransportAuto)},
-		Kubernetes:   kubernetesConfig{Image: kubernetes.DefaultImage, Transport: string(kubernetes.TransportAuto), AgentPort: 7778},
+		Kubernetes:   kubernetesConfig{Image: kubernetes.DefaultImage, Transport: string(kubernetes.TransportAuto), AgentPort: 7778, VerifyNetwork: 6 * time.Hour},
 		AgentSandbox: agentSandboxConfig{IdleGrace: time.Hour},
 	}
 }
