@@ -107,6 +107,7 @@ func (s observed) info(pod *corev1.Pod) providers.Info {
 	if pod != nil {
 		out.Incarnation = s.incarnation(pod)
 		s.isolation(&out, pod)
+		out.ImageDigest = kube.ImageDigest(pod, s.containerName(pod))
 	}
 	out.State, out.Message, out.Failure = s.state(pod)
 	return out

@@ -107,6 +107,9 @@ func (p *Provider) infoWith(name string, rec *record, pod *corev1.Pod) providers
 	case pod.DeletionTimestamp != nil:
 		out.State, out.Message = providers.StateFailed, "its pod is being deleted by another client"
 	}
+	if pod != nil && pod.UID == rec.UID {
+		out.ImageDigest = kube.ImageDigest(pod, containerName)
+	}
 	if out.State == providers.StateActive {
 		out.Transport = p.transport(pod)
 	}
