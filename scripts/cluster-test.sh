@@ -22,7 +22,7 @@ fi
 export KUBECONFIG
 export GO_TEST_TIMEOUT=${GO_TEST_TIMEOUT:-40m}
 status=0
-# docs/operations.md, as a new operator follows it, beside the others.
+# docs/operations.md, as a new operator follows it.
 walkthrough() {
   local report=$PWD/.reports/walkthrough.xml
   mkdir -p .reports
@@ -31,15 +31,14 @@ walkthrough() {
     --junitxml="$report" tests/integration/test_walkthrough.py) || true
   scripts/testsum.py junit walkthrough "$report"
 }
-beside=
+# Not beside the others: some of them turn the enforcement of network policies on, and
+# kube-router stumbles over the ranges of IPv6 in the chart's policies.
 if [[ -n ${SANDGATE_TEST_SERVER_IMAGE:-} ]]; then
-  walkthrough &
-  beside=$!
+  walkthrough || status=1
 fi
 # The tests wait for pods most of the time, so more of them run at once than there
 # are processors.
 scripts/test-go.sh kubernetes -parallel=6 ./test/kubernetes || status=1
-[[ -z $beside ]] || wait "$beside" || status=1
 if [[ -n ${SANDGATE_CLUSTER:-} ]]; then
   # It kills parts of the cluster, so nothing else may run on it.
   scripts/test-go.sh faults -parallel=6 ./test/kubernetes/faults || status=1

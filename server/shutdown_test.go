@@ -228,8 +228,9 @@ func TestShutdownCutsUnreadStreams(t *testing.T) {
 		err := out.started(0)
 		block := strings.Repeat("x", 32_000)
 		for position := int64(0); err == nil; position += int64(len(block)) {
-			// Much more than what is sent ahead to a caller that receives nothing.
-			if position == int64(len(block))*32 {
+			// More than the 64 KiB that are sent ahead to a caller that receives nothing,
+			// and less than what the agent and the server hold behind that.
+			if position == int64(len(block))*8 {
 				close(full)
 			}
 			err = out.output(position, block)

@@ -92,7 +92,7 @@ func advise(err error) string {
 			if failure.Reason != "" {
 				message += " (" + string(failure.Reason) + ")"
 			}
-			if own != "" && h.kind == sandgate.ErrUnsupported {
+			if own != "" && errors.Is(h.kind, sandgate.ErrUnsupported) {
 				return message + "; " + own
 			}
 			return message + "; " + strings.ReplaceAll(h.hint, "ID", cmp.Or(failure.Metadata["sandbox_id"], "ID"))

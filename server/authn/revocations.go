@@ -143,7 +143,7 @@ func splitLists(raw []byte) (all [][]byte, err error) {
 }
 
 // add adds a list that one of the signers signed.
-func (r *revoked) add(raw []byte, signers []*x509.Certificate) error {
+func (l *revoked) add(raw []byte, signers []*x509.Certificate) error {
 	list, err := x509.ParseRevocationList(raw)
 	if err != nil {
 		return err
@@ -158,10 +158,10 @@ func (r *revoked) add(raw []byte, signers []*x509.Certificate) error {
 		if err := checkCritical(e.Extensions); err != nil {
 			return fmt.Errorf("certificate %x: %w", e.SerialNumber, err)
 		}
-		r.certificates[serial{string(list.RawIssuer), string(e.SerialNumber.Bytes())}] = true
+		l.certificates[serial{string(list.RawIssuer), string(e.SerialNumber.Bytes())}] = true
 	}
-	if next := list.NextUpdate; !next.IsZero() && (r.nextUpdate.IsZero() || next.Before(r.nextUpdate)) {
-		r.nextUpdate = next
+	if next := list.NextUpdate; !next.IsZero() && (l.nextUpdate.IsZero() || next.Before(l.nextUpdate)) {
+		l.nextUpdate = next
 	}
 	return nil
 }

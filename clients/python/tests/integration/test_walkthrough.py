@@ -140,9 +140,9 @@ def test_a_new_operator(tmp_path: Path, issuer: str) -> None:
         # Whatever a failed block has left in the background.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
-    told = f"{status}\n{output.read_text()}\n{errors.read_text()[-4000:]}"
-    assert status == 0, told
+    info = f"{status}\n{output.read_text()}\n{errors.read_text()[-4000:]}"
+    assert status == 0, info
     printed = re.split(rf"^{_MARK}\d+\n", output.read_text(), flags=re.MULTILINE)[1:]
-    assert len(printed) == len(steps), told
+    assert len(printed) == len(steps), info
     for step, out in zip(steps, printed, strict=True):
         pages.check(step, out)
