@@ -1,6 +1,6 @@
 """What server and sandboxes held during `make soak`, from soak.csv beside this file.
 
-`make soak SOAK_FLAGS='-for 3m -samples scripts/pictures/soak.csv'` writes that file.
+`make soak SOAK_FLAGS='-samples scripts/pictures/soak.csv'` writes that file.
 """
 
 import csv
