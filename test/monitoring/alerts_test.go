@@ -150,6 +150,7 @@ var inputs = map[string]struct{ bad, good string }{
 	},
 	"SandgateCountingFails": {`sandgate_count_failures_total 0+1x60`, `sandgate_count_failures_total 1x60`},
 	"SandgateTelemetryLost": {`sandgate_otlp_export_failures_total{signal="traces"} 0+1x60`, `sandgate_otlp_export_failures_total{signal="traces"} 3x60`},
+	"SandgateWebhookLate":   {`sandgate_webhook_delay_seconds{webhook="a"} 0+60x60`, `sandgate_webhook_delay_seconds{webhook="a"} 0x60`},
 	"SandgateDescriptorsRunOut": {
 		"process_open_fds{instance=\"a\"} 90x60\nprocess_max_fds{instance=\"a\"} 100x60\nsandgate_build_info{instance=\"a\"} 1x60",
 		"process_open_fds{instance=\"other\"} 90x60\nprocess_max_fds{instance=\"other\"} 100x60\nsandgate_build_info{instance=\"a\"} 1x60",

@@ -2,10 +2,12 @@ package monitoring
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -139,7 +141,8 @@ type server struct {
 }
 
 const (
-	withPool    = "quotas: {tenant: {max_sandboxes: 10, max_streams: 50}}\nlimits: {max_sandboxes: 20}\ntemplates: [{name: default}, {name: pooled, pool: 1}]\n"
+	withPool = "quotas: {tenant: {max_sandboxes: 10, max_streams: 50}}\nlimits: {max_sandboxes: 20}\ntemplates: [{name: default}, {name: pooled, pool: 1}]\n" +
+		"webhooks: [{name: receiver, url: %q, secret_file: %q}]\n"
 	withoutPool = "templates: [{name: default}]\n"
 )
 
@@ -162,7 +165,13 @@ func startServer(t *testing.T) *server {
 		})
 		s.end()
 	})
-	s.start(withPool)
+	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(receiver.Close)
+	secret := filepath.Join(s.dir, "webhook")
+	if err := os.WriteFile(secret, []byte("whsec_"+base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.start(fmt.Sprintf(withPool, receiver.URL, secret))
 	await(t, "the address for metrics", func() error {
 		for line := range strings.Lines(s.Log.String()) {
 			if _, at, ok := strings.Cut(line, "metrics and health at "); ok {
