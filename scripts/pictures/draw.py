@@ -8,7 +8,7 @@ import importlib
 import sys
 from pathlib import Path
 
-PICTURES = ("architecture", "command", "states", "protections", "bench", "load", "soak")
+PICTURES = ("architecture", "command", "states", "protections", "bench", "load", "soak", "dashboard")
 
 
 def main() -> int:

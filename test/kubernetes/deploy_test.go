@@ -76,7 +76,7 @@ func TestChart(t *testing.T) {
 		t.Run("S1-32 S5-5 in the cluster agents are reached at their pods' addresses", func(t *testing.T) { c.reaches(t, "pod-ip") })
 		t.Run("S1-7 S3-2 S5-3 S5-30 a readable name in the namespace", func(t *testing.T) {
 			id := strings.TrimSpace(c.run(t, binary("sandgate"), "create"))
-			pods, err := client.CoreV1().Pods(c.sandboxes).List(limit(t), meta.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=sandgate"})
+			pods, err := client.CoreV1().Pods(c.sandboxes).List(limit(t), meta.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=sandgate,sandgate.dev/kind=sandbox"})
 			if err != nil || len(pods.Items) != 1 || !strings.Contains(pods.Items[0].Name, strings.TrimPrefix(id, "sb-")) {
 				t.Errorf("pods of %s: %v, %v", id, pods.Items, err)
 			}

@@ -228,7 +228,10 @@ func (s *server) run(args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// panels are the queries of the dashboard, with its variables replaced as Grafana does.
+// variables are those of the dashboard, replaced as Grafana does.
+var variables = strings.NewReplacer("$__rate_interval", "1m", "$instance", ".*")
+
+// panels are the queries of the dashboard.
 func panels(t *testing.T) map[string]string {
 	t.Helper()
 	var dashboard struct {
@@ -242,7 +245,6 @@ func panels(t *testing.T) map[string]string {
 	if err := json.Unmarshal(readFile(t, dashboardFile), &dashboard); err != nil {
 		t.Fatal(err)
 	}
-	variables := strings.NewReplacer("$__rate_interval", "1m", "$instance", ".*")
 	queries, ids := map[string]string{}, map[int]bool{}
 	for i, p := range dashboard.Panels {
 		if ids[p.ID] {
