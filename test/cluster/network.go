@@ -40,10 +40,15 @@ func (c *cluster) makeBridge() error {
 	if err != nil {
 		return err
 	}
-	gateway := netip.PrefixFrom(subnet.Addr().Next(), subnet.Bits()).String()
+	gateway := subnet.Addr().Next()
+	// With an address of its own. Otherwise the bridge takes the lowest one of the
+	// interfaces on it, and each time that one comes or goes, pods send what is for the
+	// node to an address that nobody has, until they ask for it again.
+	b := gateway.As4()
+	address := net.HardwareAddr{0x0a, 0x58, b[0], b[1], b[2], b[3]}.String()
 	return errors.Join(
-		ip("link", "add", c.state.Name, "type", "bridge"),
-		ip("address", "add", gateway, "dev", c.state.Name),
+		ip("link", "add", c.state.Name, "address", address, "type", "bridge"),
+		ip("address", "add", netip.PrefixFrom(gateway, subnet.Bits()).String(), "dev", c.state.Name),
 		ip("link", "set", c.state.Name, "up"),
 	)
 }
