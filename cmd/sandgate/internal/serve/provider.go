@@ -124,8 +124,6 @@ func builtinTemplate(kind kind, personal, socket bool) policy.Template {
 	t := policy.DefaultTemplate()
 	if personal {
 		t.AllowOptions = kind.personalOptions
-	}
-	if personal {
 		t.Networks = append(t.Networks, providers.NetworkProxy)
 	}
 	if personal && socket {
