@@ -187,7 +187,8 @@ func (s *side) configuration() string {
 		return "network: full, resources: {memory_bytes: 268435456}, provider_options: " + options + "}\n"
 	}
 	return `
-kubernetes: {image: "docker.io/sandgate/busybox:test", agent_image: "docker.io/sandgate/agent:test"}
+# Verifying the network makes pods and a ConfigMap of its own, at its own times.
+kubernetes: {image: "docker.io/sandgate/busybox:test", agent_image: "docker.io/sandgate/agent:test", verify_network: 0s}
 templates:
   - {name: default, ` + of("box") + `  - {name: once, ` + of("once") + `  - {name: on-failure, ` + of("on-failure")
 }
