@@ -89,9 +89,10 @@ func (a *announcer) announced(ctx context.Context, carried *sync.WaitGroup, c *a
 		return a.refuse(c, err)
 	}
 	carried.Go(func() {
-		defer a.holder.release()
 		e.Err = fault.Catch(func() error { return a.carry(ctx, c, target, &e) })
 		e.Duration = time.Since(begun)
+		// First: who learns of the end may take the place.
+		a.holder.release()
 		a.holder.report(e)
 	})
 	return nil
