@@ -67,11 +67,6 @@ func serve(args []string, stderr io.Writer) error {
 		}
 		listeners = append(listeners, l)
 	}
-	sockets, err := listenAll(listen, *fd)
-	if err != nil {
-		return err
-	}
-	listeners = append(listeners, sockets...)
 	cfg.Version = version
 	cfg.Reap = true
 	cfg.Log = slog.New(slog.NewTextHandler(stderr, nil))
@@ -82,6 +77,13 @@ func serve(args []string, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
+	// Last: who can connect finds all that the agent listens at.
+	sockets, err := listenAll(listen, *fd)
+	if err != nil {
+		a.Close()
+		return err
+	}
+	listeners = append(listeners, sockets...)
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	// The signals that a command could send and that would end the program. They are
 	// caught and not ignored, so that commands start with the default action.
