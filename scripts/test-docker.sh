@@ -64,7 +64,7 @@ scripts/test-go.sh docker -tags docker -run '^(TestSandboxesFromABuild|TestPrevi
 # official images, dpkg does not sync each file.
 userland() {
   local base=$dir/debian
-  debootstrap --variant=minbase trixie "$base" http://deb.debian.org/debian >"$dir/userland" 2>&1 || return
+  debootstrap --variant=minbase trixie "$base" >"$dir/userland" 2>&1 || return
   echo force-unsafe-io >"$base/etc/dpkg/dpkg.cfg.d/unsafe-io"
   mkdir -p "$base/usr/local/share/ca-certificates"
   find /usr/local/share/ca-certificates -name '*.crt' -exec cp -t "$base/usr/local/share/ca-certificates" {} + || return
