@@ -8,14 +8,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/conformance/goprogram/build"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server"
 	"github.com/sandgate/sandgate/test/upstream"
@@ -100,16 +98,7 @@ except OSError as e:
 	if got, code := sh(t, box, python+"https://no.example/"); code != 1 || !strings.Contains(got, "Name or service not known") || !strings.HasSuffix(got, "at once") {
 		t.Errorf("Python: a refused name: %q, exit code %d", got, code)
 	}
-	program := filepath.Join(t.TempDir(), "goprogram")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/sandgate/sandgate/conformance/goprogram")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	data, err := os.ReadFile(program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := build.GoProgram(t)
 	if _, err := box.UploadFile(limit(t), sandgate.File{Path: "/workspace/goprogram", Content: bytes.NewReader(data), Mode: new(uint32(0o755))}); err != nil {
 		t.Fatal(err)
 	}

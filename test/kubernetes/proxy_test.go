@@ -10,8 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -20,6 +18,7 @@ import (
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
 	suite "github.com/sandgate/sandgate/conformance"
+	"github.com/sandgate/sandgate/conformance/goprogram/build"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/server"
@@ -155,16 +154,7 @@ func (s proxySubstrate) hold(t *testing.T) {
 	first := s.serve(t, port, own)
 
 	t.Run("cases", func(t *testing.T) {
-		program := filepath.Join(t.TempDir(), "goprogram")
-		build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/sandgate/sandgate/conformance/goprogram")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		data, err := os.ReadFile(program)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := build.GoProgram(t)
 		s, err := suite.Open(t.Context(), suite.Options{
 			Address: first.address, GoProgram: data, Upstream: fmt.Sprintf("upstream.example:%d", own), UpstreamCertificate: certificate,
 		})
