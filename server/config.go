@@ -180,6 +180,8 @@ type Timing struct {
 	Recheck time.Duration
 	// Probe is how often the provider is probed for health checks. Default: 10 s.
 	Probe time.Duration
+	// Receive bounds the time that the only message of a call may take. Default: 2 min.
+	Receive time.Duration
 	// LameDuck is how long Shutdown keeps serving while health checks fail.
 	// Default: 0.
 	LameDuck time.Duration
@@ -227,6 +229,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Limits.MaxEgressConnections, 2_048)
 	setDefault(&c.Timing.ReapInterval, 15*time.Second)
 	setDefault(&c.Timing.SlowReader, time.Minute)
+	setDefault(&c.Timing.Receive, 2*time.Minute)
 	setDefault(&c.Timing.Reattach, 30*time.Second)
 	setDefault(&c.Timing.AgentIdle, 10*time.Minute)
 	setDefault(&c.Timing.Hello, 10*time.Second)

@@ -6,10 +6,12 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/status"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/agentconn"
@@ -18,28 +20,53 @@ import (
 	"github.com/sandgate/sandgate/server/quota"
 )
 
-// receiveTimeout bounds the time that the only message of a call may take.
-const receiveTimeout = 2 * time.Minute
-
-var errReceiveTimeout = fault.New(sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED,
-	"the call's message did not arrive within %s", receiveTimeout)
-
-// receive reads the only message of a call within receiveTimeout, and begins
-// the call.
+// receive reads the only message of a call within Timing.Receive, and begins
+// the call. A goroutine that waits beside gRPC's would cost each call a hundredth of the
+// time of a short command, so whoever ends the call earlier ends its stream.
 func (s *Server) receive(ctx context.Context, recv func(any) error, m any) error {
-	request, err := s.gate.Expect(ctx)
+	var early atomic.Pointer[error] // why the call ended before its message had arrived
+	end := func(err error) {
+		early.Store(&err)
+		endStream(ctx, err)
+	}
+	late := time.AfterFunc(s.cfg.Timing.Receive, func() { end(s.receivedLate()) })
+	defer late.Stop()
+	request, err := s.gate.Expect(ctx, func(exceeded error) { end(s.overRequests(exceeded)) })
 	if err != nil {
 		return s.overRequests(err)
 	}
-	fr, err := receiveOnly(request, recv)
-	if err != nil {
-		return s.overRequests(err)
-	}
+	fr := new(agentconn.Frame)
+	err = recv(fr)
 	defer fr.Free()
-	if err := s.decode(ctx, fr, m, request); err != nil {
+	if err == nil {
+		err = s.decode(ctx, fr, m, request)
+	}
+	switch cause := early.Load(); {
+	case cause != nil:
+		return *cause
+	case err != nil:
 		return err
+	case !late.Stop():
+		return s.receivedLate()
 	}
 	return call.Of(ctx).Begin(ctx, s.audit, m)
+}
+
+func (s *Server) receivedLate() error {
+	return fault.New(sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED,
+		"the call's message did not arrive within %s", s.cfg.Timing.Receive)
+}
+
+// endStream sends the status of a call whose handler waits for a message. If its context
+// ended first, gRPC would send CANCELLED. WriteStatus is a method of gRPC's stream that
+// is not part of its API.
+func endStream(ctx context.Context, err error) {
+	stream, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ WriteStatus(*status.Status) error })
+	if !ok {
+		return // a call within the process
+	}
+	// It fails if the connection has ended, and the stream with it.
+	_ = stream.WriteStatus(fault.From(ctx, err).Status(call.Of(ctx).RequestID))
 }
 
 // overRequests is overQuota without a delay, in which the call would go on receiving.
@@ -48,25 +75,6 @@ func (s *Server) overRequests(err error) error {
 		s.metrics.QuotaRefused(exceeded.Quota)
 	}
 	return quotaFault(err)
-}
-
-// receiveOnly reads the only message of a call. It returns without one if the call must
-// end first: gRPC would answer a call whose context ends with CANCELLED.
-func receiveOnly(request *quota.Request, recv func(any) error) (*agentconn.Frame, error) {
-	fr := new(agentconn.Frame)
-	received := make(chan error, 1)
-	// It ends with the call.
-	go func() { received <- fault.Catch(func() error { return recv(fr) }) }()
-	late := time.NewTimer(receiveTimeout)
-	defer late.Stop()
-	select {
-	case err := <-received:
-		return fr, err
-	case <-request.Cut():
-		return nil, request.Exceeded()
-	case <-late.C:
-		return nil, errReceiveTimeout
-	}
 }
 
 // refuseCompression rejects a call whose messages are compressed: a small one could

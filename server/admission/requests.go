@@ -11,13 +11,14 @@ import (
 const messageHead = 5
 
 // Expect counts a call whose only message is about to arrive, until the call's Release.
-// It returns nil where callers do not authenticate. The error is a *quota.Exceeded.
-func (g *Gate) Expect(ctx context.Context) (*quota.Request, error) {
+// It returns nil where callers do not authenticate. cut is called if the call must end
+// before its message has arrived. Both errors are a *quota.Exceeded.
+func (g *Gate) Expect(ctx context.Context, cut func(exceeded error)) (*quota.Request, error) {
 	if g.authenticator == nil {
 		return nil, nil
 	}
 	c := call.Of(ctx)
-	q, err := g.requests.Expect(c.Principal.Tenant, connOf(ctx).receives(), c.Unread)
+	q, err := g.requests.Expect(c.Principal.Tenant, connOf(ctx).receives(), c.Unread, cut)
 	if err == nil {
 		c.OnRelease = q.Release
 	}

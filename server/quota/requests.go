@@ -99,7 +99,8 @@ type Request struct {
 	conn   *Received // nil: what arrives is not counted
 	since  int64
 	bytes  int64
-	cut    chan struct{}
+	// onCut is called if the call must end before its message has arrived.
+	onCut func(exceeded error)
 	// exceeded is why the call was cut.
 	exceeded error
 	// Its places in the lists of its tenant and its connection; nil: it has arrived,
@@ -108,8 +109,9 @@ type Request struct {
 }
 
 // Expect counts a call of a tenant until Release. since is what conn had pending when the
-// call began. The error is an *Exceeded.
-func (r *Requests) Expect(tenant string, conn *Received, since int64) (*Request, error) {
+// call began. cut is called at most once, if the call must end before its message has
+// arrived. It must not call r. Errors, also that of cut, are an *Exceeded.
+func (r *Requests) Expect(tenant string, conn *Received, since int64, cut func(exceeded error)) (*Request, error) {
 	if r.limit == 0 {
 		return nil, nil
 	}
@@ -120,7 +122,7 @@ func (r *Requests) Expect(tenant string, conn *Received, since int64) (*Request,
 		t = &tenantRequests{name: tenant}
 		r.tenants[tenant] = t
 	}
-	q := &Request{all: r, tenant: t, conn: conn, since: since, cut: make(chan struct{})}
+	q := &Request{all: r, tenant: t, conn: conn, since: since, onCut: cut}
 	t.calls++
 	if err := q.hold(requestBytes); err != nil {
 		q.release()
@@ -147,18 +149,6 @@ func (c *Received) expect(q *Request) *list.Element {
 	return a.calls.PushBack(q)
 }
 
-// Cut returns a channel that is closed if the call must end before its message has
-// arrived.
-func (q *Request) Cut() <-chan struct{} {
-	if q == nil {
-		return nil
-	}
-	return q.cut
-}
-
-// Exceeded returns why the call was cut: an *Exceeded.
-func (q *Request) Exceeded() error { return q.exceeded }
-
 // Arrived replaces what has arrived of a message by its size and that of its fields. The
 // error is an *Exceeded.
 func (q *Request) Arrived(bytes, fields int) error {
@@ -167,6 +157,9 @@ func (q *Request) Arrived(bytes, fields int) error {
 	}
 	q.all.mu.Lock()
 	defer q.all.mu.Unlock()
+	if q.exceeded != nil {
+		return q.exceeded
+	}
 	q.leave()
 	return q.hold(int64(bytes) + fieldBytes*int64(fields))
 }
@@ -259,7 +252,7 @@ func (t *tenantRequests) cut(limit, more int64) {
 		q.leave()
 		t.bytes -= q.bytes
 		q.bytes = 0
-		close(q.cut)
+		q.onCut(q.exceeded)
 	}
 }
 

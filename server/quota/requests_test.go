@@ -8,22 +8,17 @@ import (
 func TestRequests(t *testing.T) {
 	const limit = 10 * requestBytes
 	r := NewRequests(limit)
+	cut := make(map[*Request]error)
 	expect := func(tenant string, c *Received) *Request {
 		t.Helper()
-		q, err := r.Expect(tenant, c, c.Pending())
+		var q *Request
+		q, err := r.Expect(tenant, c, c.Pending(), func(exceeded error) { cut[q] = exceeded })
 		if err != nil {
 			t.Fatal(err)
 		}
 		return q
 	}
-	isCut := func(q *Request) bool {
-		select {
-		case <-q.Cut():
-			return true
-		default:
-			return false
-		}
-	}
+	isCut := func(q *Request) bool { return cut[q] != nil }
 	var one, two, proxied Received
 	first := expect("a", &one)
 	one.Add(4 * requestBytes)
@@ -37,8 +32,11 @@ func TestRequests(t *testing.T) {
 	if !isCut(first) || isCut(second) {
 		t.Error("the oldest call was not cut alone")
 	}
-	if err := first.Exceeded(); !isBeyond(err, MaxRequestBytes, "tenant") {
+	if err := cut[first]; !isBeyond(err, MaxRequestBytes, "tenant") {
 		t.Errorf("cut by %v", err)
+	}
+	if err := first.Arrived(1, 0); !isBeyond(err, MaxRequestBytes, "tenant") {
+		t.Errorf("the message of a cut call arrived: %v", err)
 	}
 	two.Take(6 * requestBytes)
 	two.Add(6 * requestBytes)
@@ -55,7 +53,7 @@ func TestRequests(t *testing.T) {
 	if err := second.Arrived(8*requestBytes, 1); err != nil {
 		t.Error(err)
 	}
-	if _, err := r.Expect("a", &one, one.Pending()); !isBeyond(err, MaxRequestBytes, "tenant") {
+	if _, err := r.Expect("a", &one, one.Pending(), nil); !isBeyond(err, MaxRequestBytes, "tenant") {
 		t.Errorf("a call beyond the bound: %v", err)
 	}
 	second.Release()
@@ -70,7 +68,7 @@ func TestRequests(t *testing.T) {
 	if len(r.tenants) != 0 || len(one.arrivals)+len(two.arrivals)+len(proxied.arrivals) != 0 {
 		t.Errorf("left: %v", r.tenants)
 	}
-	if q, err := NewRequests(0).Expect("a", &one, 0); q != nil || errors.Join(err, q.Arrived(1<<40, 0)) != nil {
+	if q, err := NewRequests(0).Expect("a", &one, 0, nil); q != nil || errors.Join(err, q.Arrived(1<<40, 0)) != nil {
 		t.Errorf("no bound: %v, %v", q, err)
 	}
 }
