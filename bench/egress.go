@@ -144,9 +144,13 @@ func connectHere(ctx context.Context, address string, count int) (report.Samples
 
 // connectInside runs connect in a sandbox, through the sandbox's proxy.
 func (b *bench) connectInside(ctx context.Context, sandbox, address string, count int, size int64) (report.Samples, error) {
+	return b.timesInside(ctx, sandbox, connectCommand, sandboxProxy, address, strconv.Itoa(count), strconv.FormatInt(size, 10))
+}
+
+// timesInside runs this program in a sandbox and reads the times that it prints.
+func (b *bench) timesInside(ctx context.Context, sandbox string, args ...string) (report.Samples, error) {
 	var out strings.Builder
-	err := stream(ctx, b, sandbox, func(data []byte) { out.Write(data) },
-		listenerPath, connectCommand, sandboxProxy, address, strconv.Itoa(count), strconv.FormatInt(size, 10))
+	err := stream(ctx, b, sandbox, func(data []byte) { out.Write(data) }, append([]string{listenerPath}, args...)...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(out.String()))
 	}
@@ -154,9 +158,15 @@ func (b *bench) connectInside(ctx context.Context, sandbox, address string, coun
 }
 
 // proxied restarts the server with a template whose sandboxes may connect to the ports
-// of a listener on this machine, and creates sandboxes of it that have this program. remove deletes them and restarts the server without it.
+// of a listener on this machine, and creates sandboxes of it.
 func (b *bench) proxied(ctx context.Context, to ports, sandboxes ...string) (remove func(), err error) {
 	config := fmt.Sprintf("templates:\n- name: default\n  network: proxy\n  egress:\n  - cidrs: [127.0.0.1/32]\n    ports: [%d, %d]\n", to.source, to.sink)
+	return b.configured(ctx, config, sandboxes...)
+}
+
+// configured restarts the server with a configuration and creates sandboxes that have this
+// program. remove deletes them and restarts the server without the configuration.
+func (b *bench) configured(ctx context.Context, config string, sandboxes ...string) (remove func(), err error) {
 	if err := b.serveConfig(ctx, config); err != nil {
 		return nil, err
 	}

@@ -31,6 +31,8 @@ func rows() []report.Row[*bench] {
 		{Name: "forward", Run: forwardThroughput},
 		{Name: "forward-beside", Run: executeBesideForward},
 		{Name: "egress", Run: egressRequests},
+		{Name: "egress-secret", Run: egressSecret},
+		{Name: "egress-idle", Run: egressIdle},
 		{Name: "egress-bulk", Run: egressThroughput},
 		{Name: "egress-beside", Run: executeBesideEgress},
 		{Name: "preview", Run: previewRequests},
@@ -50,6 +52,8 @@ func parts() map[string]func([]string) error {
 		yardstickCommand: serveYardstick,
 		listenCommand:    func([]string) error { return listen() },
 		connectCommand:   connect,
+		guardCommand:     guard,
+		requestCommand:   request,
 		reverseCommand:   reverse,
 	}
 }
