@@ -60,7 +60,7 @@ func Cases() []Case {
 	for _, group := range [][]Case{
 		startCases, timeoutCases, streamCases, joinCases, callerCases, readerCases, stdinCases, signalCases,
 		fileCases, lifecycleCases, cutCases(), cutFileCases(), forwardEndCases,
-		networkCases, interceptCases,
+		networkCases, bypassCases, interceptCases,
 	} {
 		all = append(all, group...)
 	}

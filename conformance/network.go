@@ -117,6 +117,7 @@ func noWayAround(ctx context.Context, t T, s *Suite) {
 		attempt{"raw=ipv4", refused}, attempt{"raw=ipv6", refused}, attempt{"raw=packet", refused},
 		attempt{"unix=@/containerd-shim", refused}, attempt{"unix=/var/run/docker.sock", refused}, attempt{"unix=/run/dbus/system_bus_socket", refused},
 	)
+	box.try(ctx, t, s.toServer()...)
 }
 
 // refusedDestinations asks the proxy for what no rule allows, in many notations.
@@ -163,6 +164,7 @@ func refusedNames(ctx context.Context, t T, s *Suite) {
 		// resolve.
 		attempt{"get=" + allowedName + ":80", refused}, attempt{"get=evil.example:80", "no such host"},
 	)
+	box.try(ctx, t, queries()...)
 }
 
 // malformedRules are rejected, each with its field.

@@ -55,19 +55,25 @@ type link struct {
 	swallow        atomic.Bool
 }
 
+// serverAddress returns the network and the address of a server, as net.Dial takes them.
+func serverAddress(address string) (network, target string) {
+	if path, ok := strings.CutPrefix(address, "unix://"); ok {
+		return "unix", path
+	}
+	if _, rest, ok := strings.Cut(address, "://"); ok {
+		address = strings.TrimSuffix(rest, "/")
+	}
+	if strings.HasPrefix(address, ":") {
+		address = "127.0.0.1" + address
+	}
+	return "tcp", address
+}
+
 // newProxy makes a proxy that ends with the case.
 func newProxy(t T, address string) *proxy {
 	t.Helper()
 	p := &proxy{links: map[*link]bool{}}
-	p.network, p.target = "tcp", address
-	if path, ok := strings.CutPrefix(address, "unix://"); ok {
-		p.network, p.target = "unix", path
-	} else if _, rest, ok := strings.Cut(address, "://"); ok {
-		p.target = strings.TrimSuffix(rest, "/")
-	}
-	if strings.HasPrefix(p.target, ":") {
-		p.target = "127.0.0.1" + p.target
-	}
+	p.network, p.target = serverAddress(address)
 	var err error
 	if p.network == "tcp" {
 		p.listener, err = net.Listen("tcp", "127.0.0.1:0")

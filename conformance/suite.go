@@ -154,6 +154,11 @@ func (s *Suite) Skips(c Case) string {
 	return ""
 }
 
+// enforces reports whether the server enforces a protection.
+func (s *Suite) enforces(name string) bool {
+	return slices.ContainsFunc(s.info.GetEnforcement(), func(e *sandboxv1.Enforcement) bool { return e.GetName() == name && e.GetEnforced() })
+}
+
 // forgetIfLost fails the case that broke the shared sandbox, and spares those
 // that follow.
 func (s *Suite) forgetIfLost(ctx context.Context, t T) {

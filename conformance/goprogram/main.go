@@ -1,7 +1,8 @@
 // Command goprogram does what ordinary Go programs do: it runs goroutines on
 // several threads, starts processes, uses timers and the loopback interface. It
-// prints "ok", or what failed and exits with 1. With the argument "serve" it listens
-// for connections from outside, with others it makes the connections that they name.
+// prints "ok", or what failed and exits with 1. With the argument "serve" or "listen" it
+// listens for connections from outside, with others it makes the connections that they
+// name.
 // The conformance suite uploads a static build of it (CGO_ENABLED=0) and runs it in a
 // sandbox.
 package main
@@ -21,8 +22,8 @@ import (
 )
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "serve" {
-		if err := serve(); err != nil {
+	if run := servers()[strings.Join(os.Args[1:], " ")]; run != nil {
+		if err := run(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -37,6 +38,11 @@ func main() {
 		os.Exit(1)
 	}
 	_, _ = fmt.Fprintln(os.Stdout, "ok")
+}
+
+// servers are what the program does until it is killed, by its argument.
+func servers() map[string]func() error {
+	return map[string]func() error{"serve": serve, "listen": listen}
 }
 
 // threads keeps as many operating system threads at once as goroutines.

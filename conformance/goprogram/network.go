@@ -44,6 +44,7 @@ func attempt(arg string) string {
 		"tcp": direct, "udp": datagram, "unix": unixSocket, "raw": raw, "lookup": lookup, "query": query,
 		"connect": connect, "absolute": absolute, "socks": socks, "associate": associate, "tls": hello, "http": host, "get": get,
 		"request": request, "bypass": bypass, "follow": follow, "find": find,
+		"dns": queryType, "pipeline": pipeline, "lie": lie,
 	}[kind]
 	if !ok {
 		return "no such attempt"

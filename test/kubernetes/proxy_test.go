@@ -131,6 +131,23 @@ func contentServer(t *testing.T) uint32 {
 	return uint32(n)
 }
 
+// firstAddr returns this machine's first IPv4 address beyond loopback, which the suite
+// uses as an upstream without a name.
+func firstAddr(t *testing.T) string {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range all {
+		if n, ok := one.(*net.IPNet); ok && n.IP.To4() != nil && n.IP.IsGlobalUnicast() {
+			return n.IP.String()
+		}
+	}
+	t.Fatal("this machine has no IPv4 address beyond loopback")
+	return ""
+}
+
 // fetching is a script that prints what a name answers at a port. It uses the proxy
 // that the environment names.
 func fetching(host string, port uint32) string {
@@ -150,7 +167,10 @@ func allowing(host string, port uint32) *sandgate.Network {
 func (s proxySubstrate) hold(t *testing.T) {
 	port, own := contentServer(t), uint32(freePort(t))
 	certificate, trust := upstream.Trusted(t, "upstream.example")
-	s.change = trust
+	s.change = func(c *server.Config) {
+		trust(c)
+		c.Templates[0].Egress = append(c.Templates[0].Egress, &sandboxv1.EgressRule{Cidrs: []string{firstAddr(t)}, Ports: []uint32{own}})
+	}
 	first := s.serve(t, port, own)
 
 	t.Run("cases", func(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers/docker"
-	"github.com/sandgate/sandgate/test/upstream"
 )
 
 // TestNetworkConformanceOnDocker needs a daemon, which "make test-docker" starts.
@@ -30,8 +29,8 @@ func TestNetworkConformanceOnDocker(t *testing.T) {
 			t.Parallel()
 			open := onDocker(os.Getenv("SANDGATE_DOCKER_IMAGE"), c.transport)
 			port := freePort(t)
-			certificate, trust := upstream.Trusted(t, "upstream.example")
-			conform(t, startWith(t, json.RawMessage(c.options), trust, open, port), port, certificate)
+			certificate, change := conformable(t, port)
+			conform(t, startWith(t, json.RawMessage(c.options), change, open, port), port, certificate)
 			if c.name == "gvisor" {
 				return // its transport is exec's
 			}

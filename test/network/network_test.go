@@ -19,6 +19,7 @@ import (
 	"github.com/sandgate/sandgate/conformance/goprogram/build"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers/local"
+	"github.com/sandgate/sandgate/server"
 	"github.com/sandgate/sandgate/test/upstream"
 )
 
@@ -30,9 +31,21 @@ func TestConformance(t *testing.T) {
 	}{{"runc", "runc", local.ProfileDefault}, {"restricted", "runc", local.ProfileRestricted}, {"gvisor", "runsc", local.ProfileDefault}} {
 		t.Run(c.name, func(t *testing.T) {
 			port := freePort(t)
-			certificate, trust := upstream.Trusted(t, "upstream.example")
-			conform(t, startChanged(t, c.runtime, c.profile, trust, port), port, certificate)
+			certificate, change := conformable(t, port)
+			conform(t, startChanged(t, c.runtime, c.profile, change, port), port, certificate)
 		})
+	}
+}
+
+// conformable returns the upstream's certificate, and a change that makes a server trust
+// it and allow this machine's own addresses at its port.
+func conformable(t *testing.T, port uint32) (*tls.Certificate, func(*server.Config)) {
+	t.Helper()
+	certificate, trust := upstream.Trusted(t, "upstream.example")
+	own, _ := ownAddrs(t)
+	return certificate, func(cfg *server.Config) {
+		trust(cfg)
+		cfg.Templates[0].Egress = append(cfg.Templates[0].Egress, &sandboxv1.EgressRule{Cidrs: []string{own.String()}, Ports: []uint32{port}})
 	}
 }
 
