@@ -11,6 +11,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/kube"
@@ -26,6 +27,28 @@ type policyCache struct {
 	read time.Time
 	all  []networkingv1.NetworkPolicy
 	err  error
+	open map[types.UID]struct{} // pods with PROXY that were let out when last looked at
+}
+
+// maxOpen bounds the pods of which the log has a warning already.
+const maxOpen = 4096
+
+// nowOpen notes whether a pod is let out, and reports whether it was not before.
+func (c *policyCache) nowOpen(pod types.UID, open bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !open {
+		delete(c.open, pod)
+		return false
+	}
+	if _, known := c.open[pod]; known {
+		return false
+	}
+	if c.open == nil || len(c.open) >= maxOpen {
+		c.open = make(map[types.UID]struct{})
+	}
+	c.open[pod] = struct{}{}
+	return true
 }
 
 // networkPolicies returns the policies as they were after oldest.
@@ -119,7 +142,8 @@ const denyingPatch = `spec:
 // agent's name server needs 53.
 const portSysctl = "net.ipv4.ip_unprivileged_port_start"
 
-// unenforced returns what a pod lacks of the network mode PROXY.
+// unenforced returns what a pod lacks of the network mode PROXY. A policy that was opened
+// after the creation is logged, once until it is closed again.
 func (p *Provider) unenforced(ctx context.Context, spec providers.Spec, pod *corev1.Pod) []string {
 	var out []string
 	if !operatorOptions(spec).EgressDenied {
@@ -127,6 +151,10 @@ func (p *Provider) unenforced(ctx context.Context, spec providers.Spec, pod *cor
 		why := ""
 		if err == nil {
 			why = egressOf(pod, policies)
+			if p.policies.nowOpen(pod.UID, why != "") {
+				p.log.WarnContext(ctx, "programs of a sandbox with network proxy can connect around the rules",
+					"sandbox_id", spec.ID, "tenant", spec.Tenant, "pod", pod.Name, "reason", why)
+			}
 		}
 		switch {
 		case err != nil:

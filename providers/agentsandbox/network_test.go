@@ -1,7 +1,9 @@
 package agentsandbox
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	k8stesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/yaml"
 
@@ -197,6 +200,48 @@ func TestPoliciesAreReadAgainIfTheyPreventACreation(t *testing.T) {
 	check("still", nil, 3)
 	c.p.policies.read = time.Now().Add(-policyTrust)
 	check("later", nil, 4)
+}
+
+// A policy that is opened after the creation is logged for each sandbox, once until it is
+// closed again.
+func TestPolicyOpenedLaterIsLoggedOnce(t *testing.T) {
+	c := newCluster(t)
+	var log bytes.Buffer
+	c.p.log = slog.New(slog.NewTextHandler(&log, nil))
+	policies := c.p.networking.NetworkPolicies(testNamespace)
+	if _, err := policies.Create(t.Context(), networkPolicy("t"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	change := func(spec ...func(*networkingv1.NetworkPolicySpec)) {
+		t.Helper()
+		if _, err := policies.Update(t.Context(), networkPolicy("t", spec...), metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		c.p.policies.read = time.Time{}
+	}
+	look := func(what string, warnings int) {
+		t.Helper()
+		for range 2 {
+			for _, name := range []string{"d1", "d2"} {
+				pod, spec := templatePod(), proxySpec(`{"pool": "p"}`)
+				pod.Name, pod.UID, spec.ID = name, types.UID(name), name
+				_ = c.p.unenforced(t.Context(), spec, pod)
+			}
+		}
+		got := log.String()
+		if n := strings.Count(got, "level=WARN"); n != warnings || n > 0 && (!strings.Contains(got, "sandbox_id=d1") || !strings.Contains(got, "sandbox_id=d2") || !strings.Contains(got, "NetworkPolicy t allows egress")) {
+			t.Errorf("%s: %d warnings, want %d: %s", what, n, warnings, got)
+		}
+		log.Reset()
+	}
+	look("denied", 0)
+	change(allowing)
+	look("opened", 2)
+	look("still open", 0)
+	change()
+	look("denied again", 0)
+	change(allowing)
+	look("opened again", 2)
 }
 
 // Servers that share a namespace look for the sandboxes with PROXY only.
