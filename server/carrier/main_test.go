@@ -40,6 +40,7 @@ type agent struct {
 	accepted chan grpc.BidiStreamingServer[agentv1.AcceptEgressRequest, agentv1.AcceptEgressResponse]
 	carried  chan carried
 	hangUp   chan struct{} // ends one AcceptEgress stream
+	listens  bool          // as an agent does that can listen at addresses
 }
 
 // carried is a CarryEgress stream, which ends when the test closes done.
@@ -54,7 +55,11 @@ func (*agent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloRespo
 }
 
 func (a *agent) AcceptEgress(stream grpc.BidiStreamingServer[agentv1.AcceptEgressRequest, agentv1.AcceptEgressResponse]) error {
-	if err := stream.Send(&agentv1.AcceptEgressResponse{}); err != nil {
+	first := &agentv1.AcceptEgressResponse{}
+	if a.listens {
+		first = listening(0)
+	}
+	if err := stream.Send(first); err != nil {
 		return err
 	}
 	a.accepted <- stream
@@ -133,6 +138,12 @@ func (r resolver) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, 
 
 func start(t *testing.T, maxConns int, rules ...*sandboxv1.EgressRule) *harness {
 	t.Helper()
+	return startWith(t, func(*harness, *Config) {}, maxConns, rules...)
+}
+
+// startWith starts a Carrier with a changed configuration.
+func startWith(t *testing.T, change func(*harness, *Config), maxConns int, rules ...*sandboxv1.EgressRule) *harness {
+	t.Helper()
 	h := &harness{
 		agent: &agent{
 			accepted: make(chan grpc.BidiStreamingServer[agentv1.AcceptEgressRequest, agentv1.AcceptEgressResponse], 8),
@@ -149,7 +160,7 @@ func start(t *testing.T, maxConns int, rules ...*sandboxv1.EgressRule) *harness 
 	served := make(chan error, 1)
 	go func() { served <- h.server.Serve(h.listener) }()
 	shared := limit.New(maxShared)
-	h.carrier = New(Config{
+	config := Config{
 		Agents: agentconn.New(agentconn.Config{Provider: h.substrate, Version: "test", ProtocolMinor: protocol.Minor,
 			MaxRequest: 1 << 20, Hello: wait, Idle: time.Minute, Small: true}),
 		Policy: func(spec providers.Spec) (*egress.Policy, error) {
@@ -167,7 +178,9 @@ func start(t *testing.T, maxConns int, rules ...*sandboxv1.EgressRule) *harness 
 		Take: func(string) bool { return shared.TryAcquire() }, Release: func(string) { shared.Release() },
 		Log:    slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 		OnOpen: func() {}, OnEnd: func(e Ended) { h.ended <- e },
-	})
+	}
+	change(h, &config)
+	h.carrier = New(config)
 	t.Cleanup(func() {
 		h.carrier.Close()
 		h.carrier.Wait()
