@@ -308,6 +308,10 @@ func (c Condition) InUse(lastActivity time.Time) bool {
 // with NetworkProxy: without a route, and with the agent told to open its proxy.
 const CapabilityNetworkProxy = "network_proxy"
 
+// AddressesNeedProxy is in the detail of the protection "network" where programs of a
+// sandbox with NetworkProxy do not reach addresses without a name directly.
+const AddressesNeedProxy = "addresses without a name need the proxy"
+
 // Description is what a provider can do and enforces where it runs.
 type Description struct {
 	// Name is the provider's name, such as "local".

@@ -176,7 +176,7 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 			operators("cpu", "each SandboxTemplate's limit"),
 			operators("processes", "the kubelet's podPidsLimit, which no API reports"),
 			operators("disk", "each SandboxTemplate's limit of ephemeral storage, by eviction"),
-			operators("network", "each SandboxTemplate's network policy, as far as the cluster's network enforces it; proxy needs pods whose NetworkPolicies deny all egress"),
+			operators("network", "each SandboxTemplate's network policy, as far as the cluster's network enforces it; proxy needs pods whose NetworkPolicies deny all egress, and there "+providers.AddressesNeedProxy+", as do names where GetSandbox lists them"),
 			operators("unprivileged", "each SandboxTemplate's security context"),
 			operators("seccomp", "each SandboxTemplate's security context"),
 			operators("kill_tree", "the agent is given no cgroup; it sweeps its descendants"),

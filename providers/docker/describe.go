@@ -25,7 +25,7 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 		Capabilities: []string{"images", providers.CapabilityNetworkProxy}, DefaultResources: DefaultResources(),
 		Creations: creationsPerCPU * p.info.NCPU,
 		Enforcement: append(p.limits(),
-			providers.Enforcement{Name: "network", Enforced: true, Detail: "a network namespace with only a loopback interface, also for network proxy; with network full the template's Docker network"},
+			providers.Enforcement{Name: "network", Enforced: true, Detail: "a network namespace with only a loopback interface, also for network proxy, where with gVisor, and by IPv6, " + providers.AddressesNeedProxy + "; with network full the template's Docker network"},
 			providers.Enforcement{Name: "unprivileged", Enforced: true, Detail: "no capabilities, no new privileges, read-only system; root only where a template asks for an image's own user"},
 			seccomp,
 			providers.Enforcement{Name: "kill_tree", Detail: "Docker gives the agent no cgroup of its own; it sweeps its descendants"},

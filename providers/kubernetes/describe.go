@@ -27,6 +27,7 @@ func (p *Provider) Enforcement() []providers.Enforcement {
 	if p.config.Transport.Listens() {
 		network.Detail += fmt.Sprintf("; agents listen at port %d of their pods, where the policy allows %s", p.config.AgentPort, p.allowedPeers())
 	}
+	network.Detail += "; with proxy, " + providers.AddressesNeedProxy
 	processes := providers.Enforcement{
 		Name: "processes", Enforced: p.config.PodPidsLimit > 0,
 		Detail: fmt.Sprintf("the kubelets' podPidsLimit of %d for every sandbox, whatever its own limit", p.config.PodPidsLimit),

@@ -28,7 +28,7 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 	}
 	network := "a network namespace with only a loopback interface, also with network proxy, which leads the addresses of rules to the agent; with network full the host's own"
 	if p.runtime.GVisor {
-		network = "gVisor's own network stack with only a loopback interface, also with network proxy, where addresses without a name need the proxy; with network full the host's network"
+		network = "gVisor's own network stack with only a loopback interface, also with network proxy, where " + providers.AddressesNeedProxy + "; with network full the host's network"
 	}
 	seccomp := "the default profile of containerd and Docker"
 	if p.runtime.GVisor {

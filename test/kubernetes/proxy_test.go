@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -197,6 +198,12 @@ func (s proxySubstrate) hold(t *testing.T) {
 		}
 	})
 
+	info, err := first.client.ServerInfo(limit(t))
+	if err != nil || !slices.ContainsFunc(info.GetEnforcement(), func(e *sandboxv1.Enforcement) bool {
+		return e.GetName() == "network" && strings.Contains(e.GetDetail(), providers.AddressesNeedProxy)
+	}) {
+		t.Errorf("the server does not tell that pods have no local routes: %v, %v", info, err)
+	}
 	second := s.serve(t, port, own)
 	allow := func(host string) *sandgate.Network { return allowing(host, port) }
 	box, _, err := first.client.Create(limit(t), sandgate.CreateRequest{Spec: &sandgate.Spec{Network: allow("ok.example")}})

@@ -81,6 +81,7 @@ func TestLiteralsOnDocker(t *testing.T) {
 	l, change := serveLiterals(t)
 	l.v6 = netip.Addr{}
 	l.testbed = startWith(t, nil, change, onDocker(os.Getenv("SANDGATE_DOCKER_IMAGE"), docker.TransportAuto), l.port)
+	l.expectDescription(true) // with gVisor, and by IPv6
 	l.reach(t)
 	l.changeRules(t)
 	box := l.create(l.allow(l.v4.String()))

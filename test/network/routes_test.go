@@ -13,6 +13,7 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 	"github.com/sandgate/sandgate/conformance/goprogram/build"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local"
 	"github.com/sandgate/sandgate/server"
 )
@@ -134,9 +135,24 @@ const outcome = "i=0; while [ ! -s outcome ] && [ $i -lt 400 ]; do sleep 0.05; i
 func TestLiteralsOnRunc(t *testing.T) {
 	l, change := serveLiterals(t)
 	l.testbed = startChanged(t, "runc", local.ProfileDefault, change, l.port)
+	l.expectDescription(false)
 	l.reach(t)
 	l.changeRules(t)
 	l.expect(l.create(l.allow(l.v4.String())), "curl", noProxy+"curl -sS -m 20 "+l.url(l.v4), "content", 0)
+}
+
+// expectDescription expects what the server tells about addresses without a name.
+func (l *literals) expectDescription(needProxy bool) {
+	l.t.Helper()
+	info, err := l.client.ServerInfo(l.t.Context())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, e := range info.GetEnforcement() {
+		if e.GetName() == "network" && strings.Contains(e.GetDetail(), providers.AddressesNeedProxy) != needProxy {
+			l.t.Errorf("the server describes the network as %q", e.GetDetail())
+		}
+	}
 }
 
 // reach connects to allowed and other literals from a new sandbox.
@@ -246,6 +262,7 @@ func TestEveryAddressRouted(t *testing.T) {
 func TestLiteralsOnGVisor(t *testing.T) {
 	l, change := serveLiterals(t)
 	l.testbed = startChanged(t, "runsc", local.ProfileDefault, change, l.port)
+	l.expectDescription(true)
 	box := l.create(l.allow(l.v4.String()))
 	l.expect(box, "no proxy", l.get(l.v4), "", curlNoConnection)
 	l.expect(box, "proxy", "curl -sS -m 20 "+l.url(l.v4), "content", 0)
