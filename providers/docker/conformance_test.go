@@ -122,7 +122,7 @@ func assertNothingLeft(t *testing.T, config Config) {
 			t.Error(err)
 		}
 	}()
-	all, err := p.layout.Names()
+	all, err := p.Layout.Names()
 	if err != nil {
 		t.Error(err)
 	}
@@ -145,7 +145,7 @@ func assertNothingLeft(t *testing.T, config Config) {
 // killMembers ends the agents of a pool's unclaimed sandboxes.
 func (p *Provider) killMembers(t *testing.T, template string) {
 	t.Helper()
-	for d, err := range p.layout.All() {
+	for d, err := range p.Layout.All() {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/docker/image"
 	"github.com/sandgate/sandgate/providers/internal/directory"
 )
 
@@ -22,7 +23,7 @@ type plan struct {
 	spec    providers.Spec
 	options options
 	image   string // the prepared one
-	user    user
+	user    image.User
 	env     []string // as Docker takes it
 	cpus    int      // of the daemon's machine
 }
@@ -31,7 +32,7 @@ type plan struct {
 func environment(env map[string]string) []string {
 	var out []string
 	if _, ok := env["HOME"]; !ok {
-		out = append(out, "HOME="+homeDir)
+		out = append(out, "HOME="+image.HomeDir)
 	}
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		out = append(out, k+"="+env[k])
@@ -44,7 +45,7 @@ func (p *plan) container() client.ContainerCreateOptions {
 	return client.ContainerCreateOptions{
 		Name: p.rec.Container,
 		Config: &container.Config{
-			Hostname: "sandbox", User: p.user.name, Env: p.env, Image: p.image, WorkingDir: "/",
+			Hostname: "sandbox", User: p.user.Name, Env: p.env, Image: p.image, WorkingDir: "/",
 			Entrypoint: p.serve(), StopSignal: "SIGTERM",
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 			Labels:      p.labels(),
@@ -58,12 +59,12 @@ func (p *plan) labels() map[string]string {
 }
 
 func (p *plan) serve() []string {
-	args := []string{agentPath, "serve", "--incarnation", p.rec.Incarnation, "--state-dir", stateDir, "--workdir", workingDir}
+	args := []string{image.AgentPath, "serve", "--incarnation", p.rec.Incarnation, "--state-dir", image.StateDir, "--workdir", image.WorkingDir}
 	if p.spec.WorkingDirectory != "" {
 		args[len(args)-1] = p.spec.WorkingDirectory
 	}
 	if p.rec.Transport == TransportSocket {
-		args = append(args, "--listen", "unix://"+socketDir+"/"+socketName)
+		args = append(args, "--listen", "unix://"+image.SocketDir+"/"+socketName)
 	}
 	if p.spec.Network == providers.NetworkProxy {
 		args = append(args, "--egress")
@@ -106,14 +107,14 @@ func (p *plan) hostConfig() *container.HostConfig {
 
 func (p *plan) mounts() []mount.Mount {
 	var out []mount.Mount
-	for _, place := range places {
+	for _, place := range image.Places {
 		out = append(out, mount.Mount{
-			Type: mount.TypeVolume, Source: volumeName(p.rec, place.name), Target: place.at,
+			Type: mount.TypeVolume, Source: volumeName(p.rec, place.Name), Target: place.At,
 			VolumeOptions: &mount.VolumeOptions{Labels: p.labels()},
 		})
 	}
 	if p.rec.Transport == TransportSocket {
-		out = append(out, mount.Mount{Type: mount.TypeBind, Source: socketIn(p.dir), Target: socketDir})
+		out = append(out, mount.Mount{Type: mount.TypeBind, Source: p.rec.socketIn(p.dir), Target: image.SocketDir})
 	}
 	return out
 }

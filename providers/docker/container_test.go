@@ -1,32 +1,28 @@
 package docker
 
 import (
-	"archive/tar"
-	"bytes"
-	"errors"
-	"io"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/distribution/reference"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/docker/image"
 	"github.com/sandgate/sandgate/providers/internal/directory"
 )
 
 // The container has no more rights than contract 24 allows.
 func TestContainerHasNoMoreRightsThanItNeeds(t *testing.T) {
-	rec := &record{Base: directory.Base{Container: "sg-a", Incarnation: "one"}, Disk: "disk", Transport: TransportSocket}
+	rec := &record{Base: directory.Base{Container: "sg-a", Incarnation: "one"}, Disk: "disk", Socket: "socket-random", Transport: TransportSocket}
 	o, err := decodeOptions(providers.Spec{Network: providers.NetworkNone})
 	if err != nil {
 		t.Fatal(err)
 	}
 	pl := &plan{
-		server: "server", name: "sg-a", dir: "/state/sg-a", rec: rec, options: o, image: "prepared", user: userOf(o, baseImage{}), cpus: 2,
+		server: "server", name: "sg-a", dir: "/state/sg-a", rec: rec, options: o, image: "prepared", user: o.userOf(image.Image{}), cpus: 2,
 		spec: providers.Spec{Network: providers.NetworkNone, Command: []string{"sleep", "1"}, Resources: providers.Resources{MemoryBytes: 64 << 20, CPUMillis: 9000, MaxProcesses: 7}},
 		env:  environment(map[string]string{"B": "2", "A": "1"}),
 	}
@@ -52,13 +48,13 @@ func TestContainerHasNoMoreRightsThanItNeeds(t *testing.T) {
 			binds = append(binds, m.Source)
 		}
 	}
-	if !slices.Equal(binds, []string{"/state/sg-a/socket"}) {
+	if !slices.Equal(binds, []string{"/state/sg-a/socket-random"}) {
 		t.Errorf("of the host it has %q", binds)
 	}
 
 	rec.Transport, pl.options.GPUs, pl.options.WritableRoot, pl.options.Runtime, pl.spec.Network = TransportExec, -1, true, "runsc", providers.NetworkFull
 	h = pl.hostConfig()
-	if h.NetworkMode != "bridge" || h.ReadonlyRootfs || h.Runtime != "runsc" || len(h.DeviceRequests) != 1 || h.DeviceRequests[0].Count != -1 || len(h.Mounts) != len(places) {
+	if h.NetworkMode != "bridge" || h.ReadonlyRootfs || h.Runtime != "runsc" || len(h.DeviceRequests) != 1 || h.DeviceRequests[0].Count != -1 || len(h.Mounts) != len(image.Places) {
 		t.Errorf("with options: %+v", h)
 	}
 }
@@ -71,7 +67,7 @@ func TestProxiedContainerHasNoOtherNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pl := &plan{name: "sg-a", rec: rec, options: o, user: userOf(o, baseImage{}), cpus: 2, spec: providers.Spec{Network: providers.NetworkProxy, Command: []string{"true"}}}
+	pl := &plan{name: "sg-a", rec: rec, options: o, user: o.userOf(image.Image{}), cpus: 2, spec: providers.Spec{Network: providers.NetworkProxy, Command: []string{"true"}}}
 	h := pl.hostConfig()
 	if h.NetworkMode != "none" || len(h.DNS) != 1 || h.DNS[0].String() != "127.0.0.1" || len(h.CapAdd) > 0 ||
 		!maps.Equal(h.Sysctls, map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}) {
@@ -79,49 +75,6 @@ func TestProxiedContainerHasNoOtherNetwork(t *testing.T) {
 	}
 	if got := strings.Join(pl.serve(), " "); !strings.HasSuffix(got, " --egress -- true") {
 		t.Errorf("it runs %s", got)
-	}
-}
-
-func TestPreparedFiles(t *testing.T) {
-	for name, c := range map[string]struct {
-		uid  int
-		mode int64
-	}{"1000:1000": {1000, 0o755}, "nobody": {0, 0o1777}} {
-		layer, err := preparedFiles([]byte("agent"), userOf(options{User: name}, baseImage{}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		seen := map[string]*tar.Header{}
-		r := tar.NewReader(bytes.NewReader(layer.Bytes()))
-		for {
-			h, err := r.Next()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			seen["/"+strings.TrimSuffix(h.Name, "/")] = h
-		}
-		for _, place := range places {
-			if seen[place.at] == nil {
-				t.Errorf("%s: no %s", name, place.at)
-			}
-		}
-		if h := seen[workingDir]; h.Uid != c.uid || h.Mode != c.mode {
-			t.Errorf("%s: %s is of %d, mode %o", name, workingDir, h.Uid, h.Mode)
-		}
-		if h := seen[agentPath]; h == nil || h.Uid != 0 || h.Mode != 0o755 || h.Size != 5 {
-			t.Errorf("%s: the agent is %+v", name, h)
-		}
-	}
-}
-
-func TestUsers(t *testing.T) {
-	for name, root := range map[string]bool{"": true, "0": true, "00:1": true, "root": true, "root:users": true, "0:0": true, "1000:1000": false, "nobody": false} {
-		if got := userOf(options{User: imageUser}, baseImage{user: name}).isRoot(); got != root {
-			t.Errorf("user %q is root: %v", name, got)
-		}
 	}
 }
 
@@ -141,16 +94,5 @@ func TestJudge(t *testing.T) {
 		if judge(&info, &c.state); info.State != c.want || info.Failure != c.failure {
 			t.Errorf("%s: %+v", what, info)
 		}
-	}
-}
-
-func TestCredentials(t *testing.T) {
-	t.Setenv("DOCKER_CONFIG", t.TempDir())
-	ref, err := reference.ParseNormalizedNamed("debian")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := credentials(ref); got != "" || err != nil {
-		t.Errorf("without a file: %q, %v", got, err)
 	}
 }

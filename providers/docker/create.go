@@ -1,22 +1,25 @@
 package docker
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
+	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/docker/image"
 	"github.com/sandgate/sandgate/providers/internal/directory"
-	"github.com/sandgate/sandgate/providers/internal/lock"
-	shared "github.com/sandgate/sandgate/providers/internal/record"
+	"github.com/sandgate/sandgate/providers/internal/pool"
 )
-
-const startTimeout = 30 * time.Second
-
-var errSlowStart = fmt.Errorf("the agent did not answer within %v: %w", startTimeout, providers.ErrStartTimeout)
 
 // Create starts a container whose first process is the agent, and returns when the
 // agent has spoken.
@@ -24,30 +27,35 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 	if _, err := decodeOptions(spec); err != nil {
 		return providers.Info{}, nil, err
 	}
-	return p.store.Create(ctx, name, spec)
+	return p.sandboxes.Create(ctx, name, spec)
 }
 
-// Build starts the container of a new sandbox.
-func (d driver) Build(ctx context.Context, n *newSandbox) (*record, net.Conn, error) {
-	o, err := decodeOptions(n.Spec)
-	if err != nil {
-		return nil, nil, err
+// refillDelay leaves the first command of a claimed sandbox alone.
+const refillDelay = 100 * time.Millisecond
+
+func checkPool(want providers.Pool) error {
+	if err := pool.CheckTemplate(want); err != nil {
+		return err
 	}
-	n.Runtime, n.WritableRoot, n.NotEnforced = d.p.runtimeOf(o), o.WritableRoot, n.Spec.Resources.NotEnforced(d.p.limits())
-	rec := &record{Base: n.Base, Disk: shared.Random()}
-	return n.Make(ctx, rec, func() (net.Conn, error) { return d.p.startNew(ctx, n.Dir, rec, n.Spec, o) })
+	if want.Spec.Image != "" {
+		if _, err := image.Parse(want.Spec.Image); err != nil {
+			return err
+		}
+	}
+	_, err := decodeOptions(want.Spec)
+	return err
 }
 
-// startNew prepares the image and starts the container of a new sandbox.
+// startNew starts the container of a new sandbox.
 func (p *Provider) startNew(ctx context.Context, d directory.Dir, rec *record, spec providers.Spec, o options) (net.Conn, error) {
 	began := time.Now()
-	base, err := p.findImage(ctx, spec.Image, o)
+	base, err := p.images.Find(ctx, cmp.Or(spec.Image, p.config.Image), o.Pull != pullNever)
 	if err != nil {
 		return nil, err
 	}
-	rec.Image = base.digest
-	pl := &plan{server: p.id, name: d.Name(), dir: d, rec: rec, spec: spec, options: o, user: userOf(o, base), env: environment(spec.Env), cpus: p.info.NCPU}
-	rec.Unprivileged = !pl.user.isRoot()
+	rec.Image = base.Digest
+	pl := &plan{server: p.id, name: d.Name(), dir: d, rec: rec, spec: spec, options: o, user: o.userOf(base), env: environment(spec.Env), cpus: p.info.NCPU}
+	rec.Unprivileged = !pl.user.Root
 	conn, err := p.start(ctx, pl, base)
 	if err != nil {
 		return nil, err
@@ -56,30 +64,94 @@ func (p *Provider) startNew(ctx context.Context, d directory.Dir, rec *record, s
 	return conn, nil
 }
 
-// Destroy removes the container, the volumes and the directory.
-func (d driver) Destroy(ctx context.Context, _ *lock.Lock, dir directory.Dir, container string, rec *record) error {
-	p := d.p
-	run, cancel := finish(ctx)
-	defer cancel()
-	for _, name := range []string{container, formerName(container)} {
-		if err := p.removeContainer(run, name); err != nil {
-			return p.daemonError(run, "delete the container of "+dir.Name(), err)
-		}
+// start creates and starts the plan's container, and connects to its agent.
+func (p *Provider) start(ctx context.Context, pl *plan, base image.Image) (net.Conn, error) {
+	if err := p.create(ctx, pl, base); err != nil {
+		return nil, err
 	}
-	if rec != nil {
-		if err := p.removeVolumes(run, rec); err != nil {
-			return p.daemonError(run, "delete the volumes of "+dir.Name(), err)
-		}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("create the container: %w", context.Cause(ctx))
 	}
-	return os.RemoveAll(string(dir))
+	if _, err := p.docker.ContainerStart(ctx, pl.rec.Container, client.ContainerStartOptions{}); err != nil {
+		what := "start the container"
+		if pl.options.GPUs != 0 {
+			what += " with the template's gpus (the daemon's machine needs them and their container toolkit, such as NVIDIA's)"
+		}
+		return nil, p.daemonError(ctx, what, err)
+	}
+	return p.awaitAgent(ctx, pl.dir, pl.rec)
 }
 
-// sweep finishes what crashed servers, or a daemon that did not answer, left half done.
-func (p *Provider) sweep(ctx context.Context) {
-	if err := p.store.Sweep(ctx); err != nil && ctx.Err() == nil {
-		p.log.LogAttrs(ctx, slog.LevelWarn, "half-made sandboxes could not be removed and are tried again", slog.Any("error", err))
+// create creates the plan's container. It prepares the image where the daemon has no
+// prepared one, and takes the transport exec where the daemon cannot mount the directory
+// of the agent's socket.
+func (p *Provider) create(ctx context.Context, pl *plan, base image.Image) error {
+	var err error
+	if pl.image, err = p.images.PreparedName(base, pl.user); err != nil {
+		return err
 	}
-	if err := p.settleSuspended(ctx); err != nil && ctx.Err() == nil {
-		p.log.LogAttrs(ctx, slog.LevelWarn, "interrupted suspensions and resumptions could not be finished and are tried again", slog.Any("error", err))
+	if pl.rec.Transport, err = p.transportFor(pl.rec.Runtime); err != nil {
+		return err
 	}
+	for prepared := false; ; {
+		if pl.rec.Transport == TransportSocket {
+			if err := makeSocketDir(pl.rec.socketIn(pl.dir)); err != nil {
+				return err
+			}
+		}
+		if err := directory.Write(pl.dir, pl.rec); err != nil {
+			return err
+		}
+		err := p.createContainer(ctx, pl)
+		switch {
+		case errdefs.IsInvalidArgument(err) && pl.rec.Transport == TransportSocket && p.config.Transport == TransportAuto:
+			pl.rec.Transport = TransportExec
+		case errdefs.IsNotFound(err) && !prepared:
+			prepared = true
+			if err := p.images.Prepare(ctx, base, pl.user); err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// canDialSockets reports whether this process can connect to a socket whoever made it.
+// On other systems, containers run on another kernel.
+var canDialSockets = runtime.GOOS == "linux" && os.Geteuid() == 0
+
+// transportFor returns the transport to try first.
+func (p *Provider) transportFor(runtime string) (Transport, error) {
+	switch {
+	case isGVisor(runtime) && p.config.Transport == TransportSocket:
+		return "", fmt.Errorf("runtime %q cannot use a socket of the host in a sandbox: use transport %q or %q: %w", runtime, TransportAuto, TransportExec, providers.ErrUnsupported)
+	case isGVisor(runtime), p.config.Transport == TransportAuto && !canDialSockets:
+		return TransportExec, nil
+	case p.config.Transport == TransportAuto:
+		return TransportSocket, nil
+	default:
+		return p.config.Transport, nil
+	}
+}
+
+// makeSocketDir makes a directory for a user who may have any number here.
+func makeSocketDir(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return os.Chmod(dir, 0o777)
+}
+
+// isGVisor reports whether a runtime is gVisor, by its name.
+func isGVisor(runtime string) bool {
+	return strings.HasPrefix(runtime, "runsc") || strings.HasPrefix(runtime, "io.containerd.runsc.")
+}
+
+// runtimeOf returns the runtime that a template's containers have.
+func (p *Provider) runtimeOf(o options) string {
+	if o.Runtime != "" {
+		return o.Runtime
+	}
+	return p.info.DefaultRuntime
 }

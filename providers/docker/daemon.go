@@ -2,7 +2,6 @@ package docker
 
 import (
 	"context"
-	"time"
 
 	"github.com/moby/moby/client"
 
@@ -24,12 +23,4 @@ func (p *Provider) connect(ctx context.Context) error {
 
 func (p *Provider) daemonError(ctx context.Context, what string, err error) error {
 	return daemon.Error(ctx, p.docker, what, err)
-}
-
-// finishTimeout bounds a request that must not be abandoned: the daemon would
-// complete it all the same, unseen.
-const finishTimeout = 30 * time.Second
-
-func finish(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/docker/image"
 	"github.com/sandgate/sandgate/providers/internal/directory"
 	"github.com/sandgate/sandgate/providers/providertest"
 )
@@ -98,16 +99,16 @@ func TestGPUsAreRequested(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base, err := p.findImage(t.Context(), "", o)
+	base, err := p.images.Find(t.Context(), p.config.Image, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	rec := &record{Base: directory.Base{Container: "sg-gpus-plan", Incarnation: "one"}, Disk: "gpus", Transport: TransportExec}
-	pl := &plan{server: p.id, name: "sg-gpus-plan", rec: rec, spec: spec, options: o, user: userOf(o, base), cpus: p.info.NCPU}
-	if pl.image, err = p.prepare(t.Context(), base, pl.user); err != nil {
+	pl := &plan{server: p.id, name: "sg-gpus-plan", rec: rec, spec: spec, options: o, user: o.userOf(base), cpus: p.info.NCPU}
+	if pl.image, err = p.images.PreparedName(base, pl.user); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.createContainer(t.Context(), pl); err != nil {
+	if err := errors.Join(p.images.Prepare(t.Context(), base, pl.user), p.createContainer(t.Context(), pl)); err != nil {
 		t.Fatal(err)
 	}
 	made, err := p.docker.ContainerInspect(t.Context(), "sg-gpus-plan", client.ContainerInspectOptions{})
@@ -188,19 +189,18 @@ func TestHalfMadeSandboxesOfAKilledServerAreRemoved(t *testing.T) {
 	p := open(t, config)
 	for _, name := range []string{"sg-creating", "sg-deleting"} {
 		create(t, p, name, testSpec(name))
-		rec, err := readRecord(p.layout.Sandbox(name))
+		rec, err := readRecord(p.Layout.Sandbox(name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		rec.Phase = directory.Phase(strings.TrimPrefix(name, "sg-"))
-		if err := directory.Write(p.layout.Sandbox(name), rec); err != nil {
+		if err := directory.Write(p.Layout.Sandbox(name), rec); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Mkdir(string(p.layout.Sandbox("sg-empty")), 0o700); err != nil {
+	if err := os.Mkdir(string(p.Layout.Sandbox("sg-empty")), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	p.forgetPrepared()
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -225,19 +225,27 @@ func TestMissingAndRemovedImages(t *testing.T) {
 			t.Errorf("options %s: %v, want %s", options, err, want)
 		}
 	}
-	create(t, p, "sg-prepared", testSpec("sg-prepared"))
+	other := testSpec("sg-prepared")
+	other.TemplateOptions = []byte(`{"user": "1234:1234"}`)
+	create(t, p, "sg-prepared", other)
 	if err := p.Delete(t.Context(), "sg-prepared", providers.Condition{}); err != nil {
 		t.Fatal(err)
 	}
-	p.prepared.mu.Lock()
-	for tag := range p.prepared.ids {
-		p.prepared.ids[tag] = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+	base, err := p.images.Find(t.Context(), p.config.Image, false)
+	if err != nil {
+		t.Fatal(err)
 	}
-	p.prepared.mu.Unlock()
-	create(t, p, "sg-prepared", testSpec("sg-prepared"))
+	prepared, err := p.images.PreparedName(base, image.ParseUser("1234:1234"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.docker.ImageRemove(t.Context(), prepared, client.ImageRemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	create(t, p, "sg-prepared", other)
 	bad := testSpec("sg-runtime")
 	bad.TemplateOptions = []byte(`{"runtime": "no-such-runtime"}`)
-	_, err := providertest.Create(t.Context(), p, "sg-runtime", bad)
+	_, err = providertest.Create(t.Context(), p, "sg-runtime", bad)
 	// Podman ignores it, and the provider does not.
 	if !errors.Is(err, providers.ErrStartFailed) && !errors.Is(err, providers.ErrUnsupported) || !strings.Contains(err.Error(), "no-such-runtime") {
 		t.Errorf("an unknown runtime: %v", err)

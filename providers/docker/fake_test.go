@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
 )
 
 // fakeDaemon answers the requests of a sandbox's life on an image that is there. Its
@@ -21,6 +22,7 @@ import (
 type fakeDaemon struct {
 	podman bool // a name that is taken is an internal error, and a runtime or GPUs are ignored
 	broken bool // no container can be made
+	apart  bool // it has none of this machine's files
 
 	mu         sync.Mutex
 	made       int
@@ -38,6 +40,15 @@ func serveFake(t *testing.T, d *fakeDaemon) string {
 	t.Helper()
 	d.containers = make(map[string]*fakeContainer)
 	return serveDaemon(t, d)
+}
+
+func fakeConfig(t *testing.T, d *fakeDaemon) Config {
+	t.Helper()
+	return Config{
+		Host: serveFake(t, d), StateDir: t.TempDir(), Image: "base",
+		Agent:  func(string) ([]byte, error) { return []byte("agent"), nil },
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
 }
 
 func serveDaemon(t *testing.T, h http.Handler) string {
@@ -124,19 +135,22 @@ func (c *fakeContainer) state() container.ContainerState {
 }
 
 func (d *fakeDaemon) create(w http.ResponseWriter, r *http.Request) {
-	name, config := r.URL.Query().Get("name"), &container.Config{}
+	name := r.URL.Query().Get("name")
+	var config container.CreateRequest
 	conflict := http.StatusConflict
 	if d.podman {
 		conflict = http.StatusInternalServerError
 	}
 	switch {
-	case json.NewDecoder(r.Body).Decode(config) != nil, d.broken:
+	case json.NewDecoder(r.Body).Decode(&config) != nil, d.broken:
 		refuse(w, http.StatusInternalServerError, "it cannot be made")
+	case d.apart && slices.ContainsFunc(config.HostConfig.Mounts, func(m mount.Mount) bool { return m.Type == mount.TypeBind }):
+		refuse(w, http.StatusBadRequest, "bind source path does not exist")
 	case d.containers[name] != nil:
 		refuse(w, conflict, "the name is taken")
 	default:
 		d.made++
-		d.containers[name] = &fakeContainer{id: "id-" + strconv.Itoa(d.made), config: config}
+		d.containers[name] = &fakeContainer{id: "id-" + strconv.Itoa(d.made), config: config.Config}
 		reply(w, http.StatusCreated, container.CreateResponse{ID: d.containers[name].id})
 	}
 }
@@ -147,7 +161,7 @@ func exec(w http.ResponseWriter) {
 	if err != nil {
 		panic(err)
 	}
-	_, _ = conn.Write(append([]byte("HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"), piece(streamOut, "!")...))
+	_, _ = conn.Write(append([]byte("HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"), 1, 0, 0, 0, 0, 0, 0, 1, '!'))
 	_ = conn.Close()
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/docker/image"
 	"github.com/sandgate/sandgate/providers/internal/strictjson"
 )
 
@@ -40,6 +41,14 @@ var (
 	numericUser = regexp.MustCompile(`^[1-9][0-9]{0,8}:[0-9]{1,9}$`)
 	networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 )
+
+// userOf returns the user of the sandboxes of an image.
+func (o options) userOf(i image.Image) image.User {
+	if o.User == imageUser {
+		return image.ParseUser(i.User)
+	}
+	return image.ParseUser(o.User)
+}
 
 // CheckOptions implements providers.OptionsChecker.
 func (*Provider) CheckOptions(raw json.RawMessage, allowed []string) error {

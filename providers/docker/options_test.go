@@ -43,18 +43,3 @@ func TestSpecsThatCannotBe(t *testing.T) {
 		}
 	}
 }
-
-func TestCheckImage(t *testing.T) {
-	for name, want := range map[string]string{
-		"debian": "docker.io/library/debian:latest", "registry.example/a/b:1": "registry.example/a/b:1", "localhost:5000/x": "localhost:5000/x:latest",
-	} {
-		if got, err := checkImage(name); err != nil || got.String() != want {
-			t.Errorf("%s: %v, %v, want %s", name, got, err, want)
-		}
-	}
-	for _, bad := range []string{"", "Debian", "a b", "oci:/dir", "-v"} {
-		if got, err := checkImage(bad); !errors.Is(err, providers.ErrInvalid) {
-			t.Errorf("%q: %v, %v", bad, got, err)
-		}
-	}
-}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/moby/moby/api/types/system"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/docker/daemon"
+	"github.com/sandgate/sandgate/providers/docker/image"
 	"github.com/sandgate/sandgate/providers/internal/atomicfile"
 	"github.com/sandgate/sandgate/providers/internal/directory"
 	"github.com/sandgate/sandgate/providers/internal/ledger"
@@ -27,23 +27,24 @@ import (
 
 // Provider runs sandboxes as Docker containers.
 type Provider struct {
-	config  Config
-	log     *slog.Logger
-	layout  layout
-	locks   *lock.Table
-	ledgers *ledger.Directory
-	store   *directory.Store[*record]
-	docker  *client.Client
-	id      string // of the state directory, in labels
+	*sandboxes
+	*ledgers
 
-	info system.Info // as of the start
-
-	prepared  prepared
-	transport atomic.Pointer[Transport] // nil until it is known
+	config Config
+	log    *slog.Logger
+	docker *client.Client
+	info   system.Info // as of the start
+	id     string      // of the state directory, in labels
+	images *image.Store
 
 	background sync.WaitGroup
 	stop       context.CancelCauseFunc
 }
+
+type (
+	sandboxes = directory.Store[*record]
+	ledgers   = ledger.Directory
+)
 
 var (
 	_ providers.Provider  = (*Provider)(nil)
@@ -55,11 +56,10 @@ var (
 	_ providers.Ledger      = (*Provider)(nil)
 )
 
-// The labels of containers, volumes and images that the provider made.
+// The labels of containers and volumes that the provider made.
 const (
 	serverLabel  = "sandgate.dev/server"  // the state directory's id
 	sandboxLabel = "sandgate.dev/sandbox" // the sandbox's name, or the pool member's
-	agentLabel   = "sandgate.dev/agent"   // of a prepared image: the digest of its agent
 )
 
 // New opens a state directory and finishes creations and deletions that a previous
@@ -69,18 +69,19 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	if config.Transport == TransportSocket && !canDialSockets() {
+	if config.Transport == TransportSocket && !canDialSockets {
 		return nil, fmt.Errorf("transport %q needs Linux and root: use %q: %w", config.Transport, TransportAuto, providers.ErrInvalid)
 	}
-	p := &Provider{config: config, log: config.Logger, layout: layout{directory.Layout(config.StateDir)}}
-	if err := p.layout.Make(p.layout.probe()); err != nil {
+	p := &Provider{config: config, log: config.Logger}
+	layout := directory.Layout(config.StateDir)
+	if err := layout.Make(); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	p.locks = lock.NewTable(p.layout.Locks())
-	if p.ledgers, err = ledger.Open(p.layout.ledgers()); err != nil {
+	if p.ledgers, err = ledger.Open(layout.Path("ledgers")); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	if p.id, err = p.stateID(ctx); err != nil {
+	locks := lock.NewTable(layout.Locks())
+	if p.id, err = stateID(ctx, layout.Path("id"), locks); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	if p.docker, err = daemon.NewClient(config.Host); err != nil {
@@ -89,9 +90,10 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if err := p.connect(ctx); err != nil {
 		return nil, errors.Join(err, p.docker.Close())
 	}
-	agent, _ := p.agentDigest("amd64") // any: it tells versions apart
-	p.store = directory.NewStore(driver{p}, directory.Config[*record]{
-		Layout: p.layout.Layout, Locks: p.locks, Log: p.log, Read: readRecord,
+	p.images = image.NewStore(p.docker, locks, p.log, config.Agent)
+	agent, _ := p.images.AgentDigest("amd64") // any: it tells versions apart
+	p.sandboxes = directory.NewStore(driver{p}, directory.Config[*record]{
+		Layout: layout, Locks: locks, Log: p.log, Read: readRecord, Tokens: "docker1",
 		Pool:   pool.Config{Log: p.log, Check: checkPool, Parallel: 2, RefillDelay: refillDelay},
 		Prefix: "sandgate-pool.", Fixed: []any{config.Image, config.Transport, agent},
 	})
@@ -103,23 +105,23 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 
 // stateID returns the random name of the state directory, which the first server
 // gives it.
-func (p *Provider) stateID(ctx context.Context) (string, error) {
-	held, err := p.locks.Acquire(ctx, "_id")
+func stateID(ctx context.Context, file string, locks *lock.Table) (string, error) {
+	held, err := locks.Acquire(ctx, "_id")
 	if err != nil {
 		return "", err
 	}
 	defer held.Release(true)
-	data, err := os.ReadFile(p.layout.id())
+	data, err := os.ReadFile(file)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return strings.TrimSpace(string(data)), err
 	}
 	id := shared.Random()
-	return id, atomicfile.WriteDurable(p.layout.id(), []byte(id+"\n"), 0o600)
+	return id, atomicfile.WriteDurable(file, []byte(id+"\n"), 0o600)
 }
 
 // Close leaves all sandboxes running, unclaimed ones included.
 func (p *Provider) Close() error {
-	p.store.Close()
+	p.sandboxes.Close()
 	p.stop(errClosed)
 	p.background.Wait()
 	return p.docker.Close()
@@ -135,14 +137,23 @@ func (p *Provider) Probe(ctx context.Context) (providers.Probe, error) {
 	return providers.Probe{FreeBytes: -1}, nil
 }
 
+// sweep finishes what crashed servers, or a daemon that did not answer, left half done.
+func (p *Provider) sweep(ctx context.Context) {
+	if err := errors.Join(p.Sweep(ctx), p.settleSuspended(ctx)); err != nil && ctx.Err() == nil {
+		p.log.LogAttrs(ctx, slog.LevelWarn, "what is half made, half deleted, half suspended or half resumed is finished later", slog.Any("error", err))
+	}
+}
+
 // sweepInterval is how often half-done work of crashed servers is looked for.
 const sweepInterval = 30 * time.Second
 
 func (p *Provider) keepSweeping(ctx context.Context) {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
-	p.removeOldHelpers(ctx)
-	p.removeOldImages(ctx)
+	if err := daemon.RemoveOldHelpers(ctx, p.docker); err != nil {
+		p.log.LogAttrs(ctx, slog.LevelDebug, "helper containers cannot be removed", slog.Any("error", err))
+	}
+	p.images.RemoveOld(ctx)
 	for {
 		select {
 		case <-ctx.Done():

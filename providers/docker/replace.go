@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
+	"github.com/sandgate/sandgate/providers/docker/daemon"
 	"github.com/sandgate/sandgate/providers/internal/directory"
 )
 
@@ -62,13 +62,13 @@ func (p *Provider) settleReplacement(ctx context.Context, name string) error {
 // settleSuspended finishes what killed servers left half done of suspended sandboxes:
 // it stops containers that run, and finishes replacements.
 func (p *Provider) settleSuspended(ctx context.Context) error {
-	names, err := p.layout.Names()
+	names, err := p.Layout.Names()
 	if err != nil {
 		return err
 	}
 	suspended := make(map[string]string) // names of sandboxes, by container
 	for _, name := range names {
-		if rec, err := readRecord(p.layout.Sandbox(name)); err == nil && rec.Phase == directory.Suspended {
+		if rec, err := readRecord(p.Layout.Sandbox(name)); err == nil && rec.Phase == directory.Suspended {
 			suspended[rec.Container] = name
 		}
 	}
@@ -94,17 +94,17 @@ func (p *Provider) settleSuspended(ctx context.Context) error {
 
 // settleOne does so for one sandbox, unless another call is changing it.
 func (p *Provider) settleOne(ctx context.Context, name string) error {
-	held, err := p.locks.Try(name)
+	held, err := p.Locks.Try(name)
 	if err != nil || held == nil {
 		return err
 	}
-	d := p.layout.Sandbox(name)
+	d := p.Layout.Sandbox(name)
 	defer func() { held.Release(!d.Exists()) }()
 	rec, err := readRecord(d)
 	if err != nil || rec.Phase != directory.Suspended {
 		return nil // it was resumed or deleted meanwhile, or Get reports that it cannot be read
 	}
-	run, cancel := finish(ctx)
+	run, cancel := daemon.Finish(ctx)
 	defer cancel()
 	if err = p.settleReplacement(run, rec.Container); err == nil {
 		err = p.stopContainer(run, rec.Container)
@@ -113,53 +113,4 @@ func (p *Provider) settleOne(ctx context.Context, name string) error {
 		return p.daemonError(run, "finish the suspension of "+name, err)
 	}
 	return nil
-}
-
-// findContainer returns a container that this state directory's servers made, by its
-// name; nil if there is none.
-func (p *Provider) findContainer(ctx context.Context, name string) (*container.InspectResponse, error) {
-	found, err := p.docker.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
-	switch {
-	case errdefs.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	case found.Container.Config == nil || found.Container.Config.Labels[serverLabel] != p.id:
-		return nil, nil
-	}
-	return &found.Container, nil
-}
-
-// stopContainer ends a container's processes, if it has any.
-func (p *Provider) stopContainer(ctx context.Context, name string) error {
-	_, err := p.docker.ContainerStop(ctx, name, client.ContainerStopOptions{Timeout: new(stopSeconds)})
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	return err
-}
-
-// removeContainer ends a container's processes and removes it, if it is of this state
-// directory.
-func (p *Provider) removeContainer(ctx context.Context, name string) error {
-	found, err := p.findContainer(ctx, name)
-	if err != nil || found == nil {
-		return err
-	}
-	for {
-		_, err = p.docker.ContainerRemove(ctx, found.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-		if !errdefs.IsConflict(err) {
-			break
-		}
-		// Another removal is under way: the name is free when it has ended.
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	return err
 }

@@ -2,7 +2,6 @@ package docker
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -18,11 +17,8 @@ import (
 func TestKilledServersLoseNoSuspendedSandbox(t *testing.T) {
 	for _, podman := range []bool{false, true} {
 		fake := &fakeDaemon{podman: podman}
-		config := Config{
-			Host: serveFake(t, fake), StateDir: t.TempDir(), Image: "base", Transport: TransportExec,
-			Agent:  func(string) ([]byte, error) { return []byte("agent"), nil },
-			Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		}
+		config := fakeConfig(t, fake)
+		config.Transport = TransportExec
 		testKills(t, config, fake, []string{"restart", "resume", "delete"}, func(*testing.T, *Provider) {})
 	}
 }

@@ -13,9 +13,10 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/docker/daemon"
+	"github.com/sandgate/sandgate/providers/docker/image"
 	"github.com/sandgate/sandgate/providers/internal/atomicfile"
 	"github.com/sandgate/sandgate/providers/internal/directory"
-	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
 
 var _ providers.Router = (*Provider)(nil)
@@ -25,7 +26,7 @@ var _ providers.Router = (*Provider)(nil)
 // provider has nothing but the daemon's API. It costs as much as a sandbox's container,
 // so one that never had such prefixes gets none.
 func (p *Provider) Route(ctx context.Context, name string, prefixes []netip.Prefix) error {
-	d := p.layout.Sandbox(name)
+	d := p.Layout.Sandbox(name)
 	rec, err := readRecord(d)
 	if err != nil {
 		return fmt.Errorf("route %s: %w", name, err)
@@ -47,7 +48,7 @@ func (p *Provider) Route(ctx context.Context, name string, prefixes []netip.Pref
 	if err != nil {
 		return p.daemonError(ctx, "inspect the container of "+name, err)
 	}
-	info := p.infoOf(name, rec)
+	info := driver{p}.Info(name, rec)
 	if judge(&info, found.Container.State); rec.Phase != directory.Active || info.State != providers.StateActive {
 		return providers.NotActive(info, "route %s: it is %s", name, info.Status())
 	}
@@ -70,43 +71,35 @@ func (p *Provider) Route(ctx context.Context, name string, prefixes []netip.Pref
 // sandbox.
 const routesFile = "routes"
 
-// runRoute runs the agent's binary as root of a container's network namespace.
-func (p *Provider) runRoute(ctx context.Context, id, image string, prefixes []string) (err error) {
-	run, cancel := finish(ctx)
+// runRoute runs the agent's binary as root of a container's network namespace. It is that
+// of the image: a sandbox with a writable system could have replaced its own.
+func (p *Provider) runRoute(ctx context.Context, id, from string, prefixes []string) error {
+	run, cancel := daemon.Finish(ctx)
 	defer cancel()
-	name := helperPrefix + shared.Random()
-	_, err = p.docker.ContainerCreate(run, client.ContainerCreateOptions{
-		Name: name,
-		Config: &container.Config{
-			Image: image, User: "0", Entrypoint: append([]string{agentPath, "route"}, prefixes...), WorkingDir: "/",
-			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
-		},
-		HostConfig: &container.HostConfig{
-			NetworkMode: container.NetworkMode("container:" + id), ReadonlyRootfs: true, Init: new(bool),
-			CapDrop: []string{"ALL"}, CapAdd: []string{"NET_ADMIN"}, SecurityOpt: []string{"no-new-privileges"},
-			Resources: container.Resources{Memory: 64 << 20, PidsLimit: new(int64(64))},
-		},
-	})
-	if err != nil {
-		return err
+	config := &container.Config{
+		Image: from, User: "0", Entrypoint: append([]string{image.AgentPath, "route"}, prefixes...), WorkingDir: "/",
+		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 	}
-	defer func() {
-		_, removal := p.docker.ContainerRemove(run, name, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-		err = errors.Join(err, removal)
-	}()
-	wait := p.docker.ContainerWait(run, name, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
-	if _, err := p.docker.ContainerStart(run, name, client.ContainerStartOptions{}); err != nil {
-		return err
+	host := &container.HostConfig{
+		NetworkMode: container.NetworkMode("container:" + id), ReadonlyRootfs: true, Init: new(bool),
+		CapDrop: []string{"ALL"}, CapAdd: []string{"NET_ADMIN"}, SecurityOpt: []string{"no-new-privileges"},
+		Resources: container.Resources{Memory: 64 << 20, PidsLimit: new(int64(64))},
 	}
-	select {
-	case err := <-wait.Error:
-		return err
-	case ended := <-wait.Result:
-		if ended.StatusCode != 0 {
-			return fmt.Errorf("the second container ended with exit code %d: %s", ended.StatusCode, p.output(run, name))
+	return daemon.WithHelper(run, p.docker, config, host, func(name string) error {
+		wait := p.docker.ContainerWait(run, name, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
+		if _, err := p.docker.ContainerStart(run, name, client.ContainerStartOptions{}); err != nil {
+			return err
 		}
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+		select {
+		case err := <-wait.Error:
+			return err
+		case ended := <-wait.Result:
+			if ended.StatusCode != 0 {
+				return fmt.Errorf("the second container ended with exit code %d: %s", ended.StatusCode, p.output(run, name))
+			}
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
 }

@@ -36,7 +36,7 @@ func (p *Provider) Create(ctx context.Context, name string, spec providers.Spec)
 			return providers.Info{}, nil, err
 		}
 	}
-	info, conn, err := p.store.Create(ctx, name, spec)
+	info, conn, err := p.sandboxes.Create(ctx, name, spec)
 	if info.Created {
 		p.removals.Forget(name)
 	}
@@ -134,7 +134,7 @@ func (p *Provider) startSandbox(ctx context.Context, b bundle, rec *record, spec
 	if err := p.fault(ctx, "wait for its agent"); err != nil {
 		return nil, err
 	}
-	conn, err := p.connect(start, b, rec)
+	conn, err := driver{p}.Connect(start, directory.Dir(b), rec)
 	if err != nil {
 		if text := out.Text(); text != "" {
 			err = fmt.Errorf("%w: it wrote: %s", err, text)

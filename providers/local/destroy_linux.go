@@ -15,11 +15,6 @@ import (
 	"github.com/sandgate/sandgate/providers/local/removal"
 )
 
-// Delete ends a sandbox.
-func (p *Provider) Delete(ctx context.Context, name string, c providers.Condition) error {
-	return p.store.Delete(ctx, name, c)
-}
-
 // Destroy removes a sandbox in any state.
 func (d driver) Destroy(ctx context.Context, held *lock.Lock, dir directory.Dir, container string, rec *record) error {
 	if err := d.p.destroy(ctx, held, dir, container, rec); err != nil {

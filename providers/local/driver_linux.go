@@ -2,18 +2,12 @@ package local
 
 import (
 	"context"
-	"net"
 
 	"github.com/sandgate/sandgate/providers"
-	"github.com/sandgate/sandgate/providers/internal/directory"
 )
 
 // driver makes, observes and removes sandboxes for the Provider's directories.
 type driver struct{ p *Provider }
-
-func (d driver) Connect(ctx context.Context, dir directory.Dir, rec *record) (net.Conn, error) {
-	return d.p.connect(ctx, bundle(dir), rec)
-}
 
 func (d driver) Info(name string, rec *record) providers.Info { return d.p.info(name, rec) }
 

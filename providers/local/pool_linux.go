@@ -17,11 +17,6 @@ const (
 	fillGrace = time.Second
 )
 
-// KeepPools drops what no pool needs before it returns.
-func (p *Provider) KeepPools(ctx context.Context, pools []providers.Pool) error {
-	return p.store.KeepPools(ctx, pools)
-}
-
 func checkPool(want providers.Pool) error {
 	if err := pool.CheckTemplate(want); err != nil {
 		return err
@@ -36,11 +31,6 @@ func checkPool(want providers.Pool) error {
 	}
 	_, err := decodeOptions(want.Spec)
 	return err
-}
-
-// PoolStatus counts what the state directory holds, whichever server made it.
-func (p *Provider) PoolStatus(ctx context.Context, template string) (providers.PoolStatus, error) {
-	return p.store.PoolStatus(ctx, template)
 }
 
 // foreground counts the creations that callers wait for.

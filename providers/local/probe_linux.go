@@ -57,7 +57,7 @@ func (p *Provider) probe(ctx context.Context) (missing shortfalls, err error) {
 	defer func() { held.Release(!d.Exists()) }()
 	spec := probeSpec()
 	// The next server removes a sandbox in this phase.
-	rec, conn, err := p.store.Build(ctx, held, d, spec, directory.Creating)
+	rec, conn, err := p.Build(ctx, held, d, spec, directory.Creating)
 	if err != nil {
 		return nil, err
 	}

@@ -26,12 +26,13 @@ import (
 
 // Provider runs sandboxes on this machine.
 type Provider struct {
+	*sandboxes
+	*ledgers
+
 	config      Config
 	log         *slog.Logger
 	layout      layout
-	store       *directory.Store[*record]
 	locks       *lock.Table
-	ledgers     *ledger.Directory
 	runtime     *oci.Runtime
 	cgroups     cgroup.Groups
 	totalLimits cgroup.Limits
@@ -51,6 +52,11 @@ type Provider struct {
 
 	foreground foreground // creations that somebody waits for
 }
+
+type (
+	sandboxes = directory.Store[*record]
+	ledgers   = ledger.Directory
+)
 
 var (
 	_ providers.Provider = (*Provider)(nil)
@@ -114,9 +120,9 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		return nil, fmt.Errorf("user ids: %w", err)
 	}
 	p.warnOfOverlaps(ctx)
-	p.store = directory.NewStore(driver{p}, directory.Config[*record]{
+	p.sandboxes = directory.NewStore(driver{p}, directory.Config[*record]{
 		Layout: p.layout.Layout, Locks: p.locks, Log: p.log, Read: readRecord, Fault: config.fault,
-		Pool: pool.Config{Log: p.log, Check: checkPool, Parallel: 1}, Prefix: "pool.",
+		Pool: pool.Config{Log: p.log, Check: checkPool, Parallel: 1}, Prefix: "pool.", Tokens: "local1",
 		Fixed: []any{p.runtime.Name, config.Transport, config.Profile, config.CgroupParent, p.agent, p.host.Root},
 	})
 	if p.adopted, err = p.recover(ctx); err != nil {
@@ -148,7 +154,7 @@ func (p *Provider) runtimeOf(rec *record) (*oci.Runtime, error) {
 
 // Close leaves all sandboxes running, unclaimed ones included.
 func (p *Provider) Close() error {
-	p.store.Close()
+	p.sandboxes.Close()
 	p.stop(errClosed)
 	p.images.Close()
 	p.awaitBackground()

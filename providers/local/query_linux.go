@@ -9,13 +9,7 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/directory"
-	shared "github.com/sandgate/sandgate/providers/internal/record"
 )
-
-// Get returns one sandbox.
-func (p *Provider) Get(ctx context.Context, name string) (providers.Info, error) {
-	return p.store.Get(ctx, name)
-}
 
 // info returns a sandbox's record and its state, which depends on whether its
 // first process still runs.
@@ -58,35 +52,11 @@ func (p *Provider) failureOf(rec *record) (providers.Failure, string) {
 	return providers.FailureOutOfMemory, fmt.Sprintf("the agent ended after the kernel had killed %d of the sandbox's processes because memory ran out", n)
 }
 
-const tokens shared.Tokens = "local1"
-
-// List reads the sandboxes in the order of their names.
-func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page, error) {
-	names, err := p.layout.Names()
-	if err != nil {
-		return providers.Page{}, err
-	}
-	return tokens.Page(ctx, q, names, func(name string) (providers.Info, error) { return p.Get(ctx, name) })
-}
-
 // Update changes the record under the sandbox's lock.
 func (p *Provider) Update(ctx context.Context, name string, c providers.Change) (providers.Info, error) {
-	info, err := p.store.Update(ctx, name, c)
+	info, err := p.sandboxes.Update(ctx, name, c)
 	if errno := unix.Errno(0); errors.As(err, &errno) {
 		err = p.space.TranslateError(err)
 	}
 	return info, err
 }
-
-// ChangeLedger implements providers.Ledger.
-func (p *Provider) ChangeLedger(ctx context.Context, name string, change func([]byte) ([]byte, error)) error {
-	return p.ledgers.Change(ctx, name, change)
-}
-
-// Lead implements providers.Coordinator: several servers may share the state
-// directory.
-func (p *Provider) Lead(ctx context.Context, do func(context.Context)) { p.ledgers.Lead(ctx, do) }
-
-// Lapses implements providers.Coordinator: the kernel releases no lock of a process that
-// lives.
-func (*Provider) Lapses() bool { return false }

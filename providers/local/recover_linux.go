@@ -123,7 +123,7 @@ func (p *Provider) forgetLocks(ctx context.Context) error {
 func (p *Provider) settle(ctx context.Context, name string) (directory.Outcome, error) {
 	for _, d := range []directory.Dir{p.layout.Pooled(name), p.layout.Sandbox(name)} {
 		if d.Exists() {
-			return p.store.Settle(ctx, d)
+			return p.Settle(ctx, d)
 		}
 	}
 	held, err := p.locks.Try(name)

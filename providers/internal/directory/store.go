@@ -27,8 +27,9 @@ type Driver[R Record] interface {
 	// Build calls n.Make with the record of a new sandbox, and returns its results.
 	Build(ctx context.Context, n *New[R]) (R, net.Conn, error)
 
-	// Connect returns a connection on which the agent of a started sandbox has
-	// spoken.
+	// Open connects to the agent of a sandbox that runs, and Connect also waits until
+	// the agent of a started one has spoken.
+	Open(ctx context.Context, d Dir, r R) (net.Conn, error)
 	Connect(ctx context.Context, d Dir, r R) (net.Conn, error)
 
 	// Destroy removes all of a sandbox, the directory last. r is nil if the record
@@ -41,8 +42,8 @@ type Driver[R Record] interface {
 	Info(name string, r R) providers.Info
 	Observe(ctx context.Context, name string, r R) (providers.Info, error)
 
-	// Alive returns a function that reports whether the container of an unclaimed
-	// sandbox runs. The function is used for one pass over a pool.
+	// Alive returns a function that reports whether the container of a sandbox runs. The
+	// function is used for one pass over many.
 	Alive(ctx context.Context) func(id string, r R) (bool, error)
 
 	// Removal reports whether a sandbox must be removed whatever its record says, and
@@ -60,6 +61,8 @@ type Config[R Record] struct {
 	// Read returns the record in a directory.
 	Read func(Dir) (R, error)
 	Pool pool.Config
+	// Tokens is the format of List's page tokens.
+	Tokens record.Tokens
 	// Prefix begins the names of pool members, which are also the names of their
 	// containers.
 	Prefix string
@@ -90,26 +93,6 @@ func NewStore[R Record](driver Driver[R], config Config[R]) *Store[R] {
 func (s *Store[R]) Close() { s.pools.Close() }
 
 func release(held *lock.Lock, d Dir) { held.Release(!d.Exists()) }
-
-// Get returns one sandbox.
-func (s *Store[R]) Get(ctx context.Context, name string) (providers.Info, error) {
-	if ctx.Err() != nil {
-		return providers.Info{}, fmt.Errorf("get %s: %w", name, context.Cause(ctx))
-	}
-	r, err := s.Read(s.Layout.Sandbox(name))
-	if errors.Is(err, providers.ErrNotFound) {
-		return providers.Info{}, fmt.Errorf("%s: %w", name, err)
-	}
-	if err != nil {
-		// An unreadable record must not keep List from returning the others.
-		info := providers.Info{Name: name, State: providers.StateFailed, Message: record.ErrCorrupt.Error()}
-		if _, failure := s.driver.Removal(name, ""); failure != "" {
-			info.Message = failure
-		}
-		return info, nil
-	}
-	return s.driver.Observe(ctx, name, r)
-}
 
 // Change calls do with the record of an active or suspended sandbox, under its lock.
 // Errors begin with the name of the operation.

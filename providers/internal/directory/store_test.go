@@ -63,11 +63,15 @@ func (m *machine) Build(ctx context.Context, n *New[*testRecord]) (*testRecord, 
 	})
 }
 
-func (m *machine) Connect(_ context.Context, _ Dir, r *testRecord) (net.Conn, error) {
+func (m *machine) Open(_ context.Context, _ Dir, r *testRecord) (net.Conn, error) {
 	if !m.runs(r.Container) {
 		return nil, errors.New("it does not run")
 	}
 	return m.conn(), nil
+}
+
+func (m *machine) Connect(ctx context.Context, d Dir, r *testRecord) (net.Conn, error) {
+	return m.Open(ctx, d, r)
 }
 
 func (m *machine) Destroy(_ context.Context, _ *lock.Lock, d Dir, container string, _ *testRecord) error {

@@ -1,4 +1,5 @@
-// Package ledger keeps small documents in a directory that several servers share.
+// Package ledger keeps small documents in a directory that several servers share, and
+// has one of the servers lead. A provider with such a directory embeds a Directory.
 package ledger
 
 import (
@@ -95,8 +96,12 @@ func lead(ctx context.Context, held *lock.Lock, do func(context.Context)) {
 	do(ctx)
 }
 
-// Change is providers.Ledger's ChangeLedger. A power cut may lose the last changes.
-func (d *Directory) Change(ctx context.Context, name string, change func([]byte) ([]byte, error)) error {
+// Lapses is providers.Coordinator's method: the kernel releases no lock of a process that
+// lives.
+func (*Directory) Lapses() bool { return false }
+
+// ChangeLedger is providers.Ledger's method. A power cut may lose the last changes.
+func (d *Directory) ChangeLedger(ctx context.Context, name string, change func([]byte) ([]byte, error)) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("ledger %s: %w", name, context.Cause(ctx))
 	}

@@ -31,7 +31,7 @@ func writeForEver(dir string) int {
 	d, err := Open(dir)
 	document := make([]byte, large)
 	for err == nil {
-		err = d.Change(context.Background(), "events-00", func([]byte) ([]byte, error) {
+		err = d.ChangeLedger(context.Background(), "events-00", func([]byte) ([]byte, error) {
 			_, err := os.Stdout.WriteString("the write begins\n")
 			return document, err
 		})
@@ -90,7 +90,7 @@ func TestKilledWriterLeavesNothing(t *testing.T) {
 	if left := unfinished(t, dir); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
-	err = d.Change(t.Context(), "events-00", func(now []byte) ([]byte, error) {
+	err = d.ChangeLedger(t.Context(), "events-00", func(now []byte) ([]byte, error) {
 		if len(now) > 0 && !bytes.Equal(now, make([]byte, large)) {
 			t.Errorf("the document has %d bytes", len(now))
 		}
@@ -131,7 +131,7 @@ func TestSweepLeavesOthers(t *testing.T) {
 		return strings.Join(names, " ")
 	}
 	stopped := errors.New("stopped")
-	err = other.Change(t.Context(), "quotas", func([]byte) ([]byte, error) {
+	err = other.ChangeLedger(t.Context(), "quotas", func([]byte) ([]byte, error) {
 		if _, err := Open(dir); err != nil {
 			t.Error(err)
 		}

@@ -1,23 +1,20 @@
-package docker
+package dial
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net"
-	"os"
 
 	"golang.org/x/sys/unix"
 )
 
-// canDialSockets reports whether this process can connect to a socket whoever made it.
-func canDialSockets() bool { return os.Geteuid() == 0 }
-
 var errNotASocket = errors.New("what is at the agent's address is not a socket")
 
-// dialSocket connects to a socket in a directory that the sandbox can write to. It
-// follows no link: that could lead to any socket of this machine.
-func dialSocket(ctx context.Context, dir, name string) (net.Conn, error) {
+// Unix connects to a socket in a directory that a sandbox may be able to write to. It
+// follows no link: that could lead to any socket of this machine. The path may be longer
+// than an address of a socket.
+func Unix(ctx context.Context, dir, name string) (net.Conn, error) {
 	d, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)

@@ -1,4 +1,4 @@
-package docker
+package execstream
 
 import (
 	"bufio"
@@ -19,7 +19,7 @@ func piece(stream byte, text string) []byte {
 	return append(head, text...)
 }
 
-func TestExecConnReads(t *testing.T) {
+func TestConnReads(t *testing.T) {
 	long := strings.Repeat("x", maxText+1)
 	for what, c := range map[string]struct {
 		stream []byte
@@ -36,7 +36,7 @@ func TestExecConnReads(t *testing.T) {
 		"nothing":                {nil, "", nil, ""},
 		"a torn piece of errors": {piece(2, "abc")[:headerSize+1], "", io.ErrUnexpectedEOF, ""},
 	} {
-		conn := &execConn{reader: bufio.NewReader(iotest.OneByteReader(bytes.NewReader(c.stream)))}
+		conn := &Conn{reader: bufio.NewReader(iotest.OneByteReader(bytes.NewReader(c.stream)))}
 		got, err := io.ReadAll(conn)
 		if string(got) != c.want || c.err != nil && !errors.Is(err, c.err) || c.err == nil && c.text == "" && err != nil {
 			t.Errorf("%s: %q, %v", what, got, err)
@@ -51,7 +51,7 @@ func TestExecConnReads(t *testing.T) {
 func TestDeadlineInsideAHeaderLosesNothing(t *testing.T) {
 	near, far := net.Pipe()
 	defer func() { _, _ = near.Close(), far.Close() }()
-	conn := &execConn{Conn: near, reader: bufio.NewReader(near)}
+	conn := &Conn{Conn: near, reader: bufio.NewReader(near)}
 	all := piece(1, "hello")
 	wrote := make(chan error, 2)
 	go func() { _, err := far.Write(all[:5]); wrote <- err }()
@@ -77,12 +77,12 @@ func TestDeadlineInsideAHeaderLosesNothing(t *testing.T) {
 	}
 }
 
-// FuzzExecConn compares with a reading of the whole stream at once.
-func FuzzExecConn(f *testing.F) {
+// FuzzConn compares with a reading of the whole stream at once.
+func FuzzConn(f *testing.F) {
 	f.Add(append(piece(1, "ab"), piece(2, "c")...), 3)
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 9, 1}, 1)
 	f.Fuzz(func(t *testing.T, stream []byte, size int) {
-		conn := &execConn{reader: bufio.NewReader(bytes.NewReader(stream))}
+		conn := &Conn{reader: bufio.NewReader(bytes.NewReader(stream))}
 		var got []byte
 		b := make([]byte, 1+size&63)
 		var err error

@@ -1,4 +1,5 @@
-package docker
+// Package execstream makes a connection of the stream of a Docker exec.
+package execstream
 
 import (
 	"bufio"
@@ -13,16 +14,16 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// execConn is the stream of an exec. What comes from the daemon has a header of 8
+// Conn is the stream of an exec without a terminal, as a connection to its command. What comes from the daemon has a header of 8
 // bytes before each piece: the stream, three zeros, the length.
-type execConn struct {
+type Conn struct {
 	net.Conn
 	reader *bufio.Reader
 
 	mu     sync.Mutex // of reads
 	left   uint32     // of the piece that is being read
 	failed error
-	text   []byte // what connect wrote to standard error
+	text   []byte // what the command wrote to standard error
 }
 
 const (
@@ -33,13 +34,14 @@ const (
 	streamErr = 2
 )
 
-func newExecConn(h client.HijackedResponse) *execConn {
-	return &execConn{Conn: h.Conn, reader: h.Reader}
+// New returns the connection of a stream that was attached.
+func New(h client.HijackedResponse) *Conn {
+	return &Conn{Conn: h.Conn, reader: h.Reader}
 }
 
-// Read reads what connect wrote to standard output. It may be called again after a
+// Read reads what the command wrote to standard output. It may be called again after a
 // deadline.
-func (c *execConn) Read(b []byte) (int, error) {
+func (c *Conn) Read(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failed != nil {
@@ -63,7 +65,7 @@ func (c *execConn) Read(b []byte) (int, error) {
 
 // header reads the next header and, of standard error, the piece behind it. A timeout
 // leaves all of it unread.
-func (c *execConn) header() error {
+func (c *Conn) header() error {
 	head, err := c.reader.Peek(headerSize)
 	if err != nil {
 		return c.end(len(head), err)
@@ -94,7 +96,7 @@ func (c *execConn) header() error {
 
 // end turns the end of the stream into an error. An error of the network, such as a
 // timeout, stays as it is.
-func (c *execConn) end(pending int, err error) error {
+func (c *Conn) end(pending int, err error) error {
 	switch {
 	case !errors.Is(err, io.EOF):
 		return err
@@ -107,7 +109,7 @@ func (c *execConn) end(pending int, err error) error {
 	}
 }
 
-func (c *execConn) fail(err error) error {
+func (c *Conn) fail(err error) error {
 	c.failed = err
 	return err
 }

@@ -1,4 +1,4 @@
-package docker
+package dial
 
 import (
 	"errors"
@@ -12,14 +12,14 @@ import (
 
 // The sandbox can put anything at the address of its agent. A link must not lead the
 // server to a socket of the host.
-func TestDialSocketFollowsNothing(t *testing.T) {
+func TestUnixFollowsNoLink(t *testing.T) {
 	dir, host := t.TempDir(), filepath.Join(t.TempDir(), "host.sock")
 	l, err := net.Listen("unix", host)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	at := filepath.Join(dir, socketName)
+	at := filepath.Join(dir, "agent.sock")
 	for what, plant := range map[string]func() error{
 		"nothing":     func() error { return nil },
 		"a link":      func() error { return os.Symlink(host, at) },
@@ -29,7 +29,7 @@ func TestDialSocketFollowsNothing(t *testing.T) {
 		if err := plant(); err != nil {
 			t.Fatal(err)
 		}
-		conn, err := dialSocket(t.Context(), dir, socketName)
+		conn, err := Unix(t.Context(), dir, "agent.sock")
 		if err == nil {
 			_ = conn.Close()
 			t.Errorf("%s: a connection", what)
@@ -44,7 +44,7 @@ func TestDialSocketFollowsNothing(t *testing.T) {
 	if err := os.Rename(host, at); err != nil {
 		t.Fatal(err)
 	}
-	conn, err := dialSocket(t.Context(), dir, socketName)
+	conn, err := Unix(t.Context(), dir, "agent.sock")
 	if err != nil {
 		t.Fatal(err)
 	}
