@@ -42,6 +42,9 @@ type options struct {
 	ExistingSandbox string `json:"existing_sandbox"`
 	// DeleteExisting deletes the adopted object with the sandbox.
 	DeleteExisting bool `json:"delete_existing"`
+
+	// Root is an option of the local provider. Create rejects it here.
+	Root bool `json:"root"`
 }
 
 // templateOptions are options, and what only an operator may say.
@@ -133,6 +136,9 @@ func decodeOptions(spec providers.Spec) (options, error) {
 	}
 	if err := strictjson.Decode(spec.Options, &o); err != nil {
 		return options{}, err // it was decoded once
+	}
+	if o.Root {
+		return options{}, fmt.Errorf("option root: %w by the agentsandbox provider; use the local provider with runc", providers.ErrUnsupported)
 	}
 	if err := t.allowsExisting(o, spec.Template); err != nil {
 		return options{}, err

@@ -3,6 +3,7 @@ package agentsandbox
 import (
 	"testing"
 
+	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
@@ -21,5 +22,12 @@ func TestCheckOptions(t *testing.T) {
 		// A request can still say it.
 		{Options: `{"container": "c"}`, Allowed: []string{"pool"}},
 		{Options: `{"pool": "p"}`, Allowed: []string{"existing_claims"}, Want: `allow_options: unknown field "existing_claims"; there are pool, `},
+	})
+}
+
+func TestRootIsRefused(t *testing.T) {
+	providertest.RefusesRoot(t, &Provider{}, func(spec providers.Spec) error {
+		_, err := decodeOptions(spec)
+		return err
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 // options is the provider's part of a template.
 type options struct {
+	requestOptions
 	// User is "UID:GID", or "image" for the user of the image. Default: 1000:1000.
 	User string `json:"user"`
 	// Runtime is one of the daemon's runtimes, such as "runsc". Default: the daemon's.
@@ -26,6 +27,12 @@ type options struct {
 	GPUs int `json:"gpus"`
 	// Pull is "missing" or "never". Default: missing.
 	Pull string `json:"pull"`
+}
+
+// requestOptions are those that a template can leave to requests.
+type requestOptions struct {
+	// Root is an option of the local provider. Create rejects it here.
+	Root bool `json:"root"`
 }
 
 const (
@@ -55,8 +62,8 @@ func (*Provider) CheckOptions(raw json.RawMessage, allowed []string) error {
 	if _, err := parseOptions(raw); err != nil {
 		return fmt.Errorf("provider_options: %w: %w", err, providers.ErrInvalid)
 	}
-	if len(allowed) > 0 {
-		return fmt.Errorf("allow_options: %q: the docker provider takes no options of requests: %w", allowed[0], providers.ErrInvalid)
+	if err := strictjson.CheckNames(allowed, &requestOptions{}); err != nil {
+		return fmt.Errorf("allow_options: %w: %w", err, providers.ErrInvalid)
 	}
 	return nil
 }
@@ -95,8 +102,11 @@ func decodeOptions(spec providers.Spec) (options, error) {
 	if err != nil {
 		return o, fmt.Errorf("template options of the docker provider: %w: %w", err, providers.ErrInvalid)
 	}
-	if err := strictjson.Decode(spec.Options, &struct{}{}); err != nil {
-		return o, fmt.Errorf("provider options: the docker provider takes none: %w: %w", err, providers.ErrInvalid)
+	if err := strictjson.Decode(spec.Options, &o.requestOptions); err != nil {
+		return o, fmt.Errorf("provider options of the docker provider: %w: %w", err, providers.ErrInvalid)
+	}
+	if o.Root {
+		return o, fmt.Errorf("option root: %w by the docker provider; use the local provider with runc", providers.ErrUnsupported)
 	}
 	switch spec.Network {
 	case providers.NetworkNone, providers.NetworkProxy, providers.NetworkFull:

@@ -21,7 +21,7 @@ func TestCheckOptions(t *testing.T) {
 		{Options: `{"network": "container:other"}`, Want: `provider_options: network: "container:other"`},
 		{Options: `{"gpus": -2}`, Want: `provider_options: gpus: -2`},
 		{Options: `{"pull": "always"}`, Want: `provider_options: pull: "always"`},
-		{Allowed: []string{"gpus"}, Want: `allow_options: "gpus"`},
+		{Allowed: []string{"gpus"}, Want: `allow_options: unknown field "gpus"; there are root`},
 	})
 }
 
@@ -42,4 +42,11 @@ func TestSpecsThatCannotBe(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, err, c.want)
 		}
 	}
+}
+
+func TestRootIsRefused(t *testing.T) {
+	providertest.RefusesRoot(t, &Provider{}, func(spec providers.Spec) error {
+		_, err := decodeOptions(spec)
+		return err
+	})
 }

@@ -73,6 +73,9 @@ type options struct {
 	// NamespaceLimits is the LimitRange of a sandbox's own namespace.
 	NamespaceLimits []corev1.LimitRangeItem `json:"namespace_limits"`
 
+	// Root is an option of the local provider. Create rejects it here.
+	Root bool `json:"root"`
+
 	StartTimeoutSeconds    int32 `json:"start_timeout_seconds"`
 	ScheduleTimeoutSeconds int32 `json:"schedule_timeout_seconds"`
 }
@@ -156,6 +159,9 @@ func decodeOptions(spec providers.Spec) (options, error) {
 	}
 	if err := strictjson.Decode(spec.Options, &o); err != nil {
 		return o, fmt.Errorf("provider options of the kubernetes provider: %w: %w", err, providers.ErrInvalid)
+	}
+	if o.Root {
+		return o, fmt.Errorf("option root: %w by the kubernetes provider; use the local provider with runc", providers.ErrUnsupported)
 	}
 	if err := o.check(); err != nil {
 		return o, fmt.Errorf("options of the kubernetes provider: %w: %w", err, providers.ErrInvalid)

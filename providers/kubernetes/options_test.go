@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"testing"
 
+	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/providertest"
 )
 
@@ -30,5 +31,12 @@ func TestCheckOptions(t *testing.T) {
 		// A request can still set what the overrides need.
 		{Options: `{"pod_overrides": {"containers": [{"name": "sandbox", "securityContext": {"readOnlyRootFilesystem": false}}]}}`, Allowed: []string{"writable_root"}},
 		{Allowed: []string{"node_selector", "node_selectors"}, Want: `allow_options: unknown field "node_selectors"; there are image_pull_policy, `},
+	})
+}
+
+func TestRootIsRefused(t *testing.T) {
+	providertest.RefusesRoot(t, &Provider{}, func(spec providers.Spec) error {
+		_, err := decodeOptions(spec)
+		return err
 	})
 }

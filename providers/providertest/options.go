@@ -34,3 +34,20 @@ func CheckOptions(t *testing.T, p providers.OptionsChecker, cases []OptionsCase)
 		}
 	}
 }
+
+// RefusesRoot holds a provider that cannot do the option root of others: a template may
+// leave it to requests, and Create answers with an error that wraps ErrUnsupported and not
+// ErrInvalid. options is what Create does with the options of a spec.
+func RefusesRoot(t *testing.T, p providers.OptionsChecker, options func(providers.Spec) error) {
+	t.Helper()
+	if err := p.CheckOptions(nil, []string{"root"}); err != nil {
+		t.Errorf("left to requests: %v", err)
+	}
+	root := json.RawMessage(`{"root": true}`)
+	for what, spec := range map[string]providers.Spec{"a request": {Options: root}, "a template": {TemplateOptions: root}} {
+		spec.Network = providers.NetworkNone
+		if err := options(spec); !errors.Is(err, providers.ErrUnsupported) || errors.Is(err, providers.ErrInvalid) || !strings.Contains(err.Error(), "use the local provider") {
+			t.Errorf("%s with root: %v", what, err)
+		}
+	}
+}

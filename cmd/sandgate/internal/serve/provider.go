@@ -28,15 +28,12 @@ type kind struct {
 	ownRecords bool
 	// operatorsImages: the server gets images with rights that callers do not have.
 	operatorsImages bool
-	// personalOptions are what requests may set where caller and operator are the same
-	// person and configured no template.
-	personalOptions []string
 }
 
 // kinds are all providers. Most is written here only once; the configuration has a
 // struct for the options of each.
 var kinds = []kind{
-	{name: "local", section: "local", check: checkLocal, open: newLocal, ownRecords: true, operatorsImages: true, personalOptions: []string{"root"}},
+	{name: "local", section: "local", check: checkLocal, open: newLocal, ownRecords: true, operatorsImages: true},
 	{name: "docker", section: "docker", check: checkDocker, open: newDocker, ownRecords: true, operatorsImages: true},
 	{name: "kubernetes", section: "kubernetes", check: checkKubernetes, open: newKubernetes},
 	{name: "agentsandbox", section: "kubernetes", check: checkAgentSandbox, open: newAgentSandbox},
@@ -120,10 +117,10 @@ func beyondLoopback(listen string) bool {
 // can allow connections to public addresses. On a unix socket it can also ask for
 // the machine's network. Not so on a loopback port: a sandbox with that network
 // could call this very server.
-func builtinTemplate(kind kind, personal, socket bool) policy.Template {
+func builtinTemplate(personal, socket bool) policy.Template {
 	t := policy.DefaultTemplate()
 	if personal {
-		t.AllowOptions = kind.personalOptions
+		t.AllowOptions = []string{"root"} // all providers know it; not all can do it
 		t.Networks = append(t.Networks, providers.NetworkProxy)
 	}
 	if personal && socket {

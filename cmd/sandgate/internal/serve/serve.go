@@ -46,7 +46,7 @@ func (c config) forCallers(cfg *server.Config, kind kind, authenticated bool) {
 	personal := !authenticated && !c.Insecure && !beyondLoopback(c.Listen)
 	cfg.EgressAnyPublic = personal
 	if len(cfg.Templates) == 0 {
-		cfg.Templates = []policy.Template{builtinTemplate(kind, personal, strings.HasPrefix(c.Listen, "unix:"))}
+		cfg.Templates = []policy.Template{builtinTemplate(personal, strings.HasPrefix(c.Listen, "unix:"))}
 	}
 	if kind.operatorsImages && (authenticated || c.Insecure) {
 		requireImageLists(cfg.Templates)
