@@ -2,6 +2,7 @@ package quota
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -212,6 +213,41 @@ func TestCreationRateHoldsOverServersAndRestarts(t *testing.T) {
 	}
 	if err := create(t, s, one, "other", specOf("t", "q", 0)); err != nil {
 		t.Errorf("another principal: %v", err)
+	}
+}
+
+// A clock that was an hour ahead left an empty bucket from then. Once it is right, the
+// bucket fills within the time that the rejection states. A server that is a little ahead
+// of another gives it no more than there is.
+func TestCreationRateAfterTheClockWasSetBack(t *testing.T) {
+	for ahead, most := range map[time.Duration]time.Duration{time.Hour: 20 * time.Second, 30 * time.Second: 50 * time.Second} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSubstrate()
+				owner, spec := Owner{"t", "p"}, specOf("t", "p", 0)
+				var err error
+				s.document, err = json.Marshal(&document{Seq: 1, Buckets: map[string]*bucket{bucketKey(owner): {At: time.Now().Add(ahead)}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				b := newBook(s, Config{Principal: Limits{CreationsPerMinute: 3}})
+				began := time.Now()
+				for {
+					err := create(t, s, b, "a", spec)
+					took := time.Since(began)
+					if err == nil && (took < most-time.Second || took > most) {
+						t.Errorf("the next creation was admitted after %v, want %v", took, most)
+					}
+					if err == nil {
+						return
+					}
+					if !isBeyond(err, "creations_per_minute", "principal") || took > most {
+						t.Fatalf("after %v: %v", took, err)
+					}
+					time.Sleep(time.Second)
+				}
+			})
+		})
 	}
 }
 

@@ -70,7 +70,8 @@ func (d *document) lose(server, name string) {
 	d.drop(server, name)
 }
 
-// expire takes out entries past their time, and full buckets.
+// expire takes out entries past their time, and full buckets. A bucket from far in the
+// future was written before a clock was set back: it fills from now on, not from then.
 func (d *document) expire(now time.Time, perMinute func(owner string) int64) {
 	for server, entries := range d.Servers {
 		for name, e := range entries {
@@ -80,6 +81,9 @@ func (d *document) expire(now time.Time, perMinute func(owner string) int64) {
 		}
 	}
 	for owner, b := range d.Buckets {
+		if b != nil && b.At.After(now.Add(maxSkew)) {
+			b.At = now
+		}
 		if n := perMinute(owner); n == 0 || b.filled(n, now).Tokens >= float64(n) {
 			delete(d.Buckets, owner)
 		}

@@ -8,12 +8,15 @@ type bucket struct {
 	At     time.Time `json:"at"` // when Tokens was right
 }
 
+// maxSkew is how far the clocks of servers may be apart.
+const maxSkew = time.Minute
+
 // filled returns the bucket as it is now. A nil bucket is a full one.
 func (b *bucket) filled(perMinute int64, now time.Time) bucket {
 	if b == nil {
 		return bucket{float64(perMinute), now}
 	}
-	// Clocks of servers differ, and a clock can be set back.
+	// Clocks of servers differ: one that is behind adds nothing.
 	passed := max(now.Sub(b.At), 0)
 	return bucket{min(b.Tokens+passed.Minutes()*float64(perMinute), float64(perMinute)), now}
 }
