@@ -42,14 +42,18 @@ type Ended struct {
 	terminal  bool
 	pid       int32
 	hash      [32]byte
-	start     int64 // Unix nanoseconds
-	ended     int64
+	start     int64         // Unix nanoseconds
+	ended     time.Duration // since epoch
 	retention time.Duration
 	stdin     int64
 	position  int64     // after the last byte of output
 	output    *retained // nil if no output is retained
 	tree      tree.Tree // nil if no process is alive
 }
+
+// epoch is when this agent began. Ends are durations since then, of the monotonic clock,
+// so that a wall clock that is set forward ends no retention.
+var epoch = time.Now()
 
 // retained is the retained output of an ended command: in memory, in the archive,
 // or in the log's own spill file.
@@ -73,7 +77,7 @@ func Encode(c Command) *Ended {
 		encoded: c.ID + c.Text + c.TraceParent + string(wire),
 		idLen:   uint8(len(c.ID)), traceLen: uint8(len(c.TraceParent)), textLen: uint16(len(c.Text)),
 		detached: c.Detached, terminal: c.Terminal, pid: int32(c.Pid), hash: c.Hash,
-		start: c.Start.UnixNano(), ended: c.End.UnixNano(), retention: c.Retention, stdin: c.Stdin,
+		start: c.Start.UnixNano(), ended: c.End.Sub(epoch), retention: c.Retention, stdin: c.Stdin,
 	}
 	if len(c.Tree.Pids()) > 0 {
 		e.tree = c.Tree
@@ -122,7 +126,7 @@ const endedSize = 192
 func (e *Ended) load(archive *streaming.Archive) Command {
 	c := Command{
 		ID: e.id(), Text: e.text(), Hash: e.hash, Detached: e.detached, Terminal: e.terminal, Pid: int(e.pid),
-		Start: time.Unix(0, e.start), End: time.Unix(0, e.ended), Retention: e.retention, Stdin: e.stdin,
+		Start: time.Unix(0, e.start), End: epoch.Add(e.ended), Retention: e.retention, Stdin: e.stdin,
 		Exited: e.exited(), Tree: e.tree, TraceParent: e.traceParent(),
 	}
 	if c.Tree == nil {

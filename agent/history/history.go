@@ -137,7 +137,7 @@ func (h *History) drop(e *Ended) {
 func (h *History) Trim(now time.Time) {
 	for h.first != nil {
 		e := h.first
-		early := now.Sub(time.Unix(0, e.ended)) < e.retention
+		early := now.Sub(epoch)-e.ended < e.retention
 		if early && len(h.byID) <= maxEnded && h.bytes <= maxEndedBytes {
 			return
 		}

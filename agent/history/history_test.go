@@ -17,7 +17,7 @@ func TestBounds(t *testing.T) {
 	defer h.Close()
 	now := time.Now()
 	end := func(i int) *Ended {
-		return &Ended{encoded: fmt.Sprintf("id%05d", i), idLen: 7, ended: now.UnixNano(), retention: Retention}
+		return &Ended{encoded: fmt.Sprintf("id%05d", i), idLen: 7, ended: now.Sub(epoch), retention: Retention}
 	}
 	const more = 50
 	for i := range maxEnded + more {

@@ -53,15 +53,14 @@ type Conn struct {
 }
 
 // Activity is the state of writing a sandbox's last activity to the provider.
-// Times are in Unix nanoseconds.
 type Activity struct {
 	// Written is the last activity that the provider has or is being sent, and
-	// Confirmed the last one that it has stored.
+	// Confirmed the last one that it has stored, in Unix nanoseconds.
 	Written, Confirmed atomic.Int64
 	// Writing is held while a call waits for its write, and FailedAt is the time of
-	// the last write that failed.
+	// the last write that failed; nil: none has.
 	Writing  limit.Slots
-	FailedAt atomic.Int64
+	FailedAt atomic.Pointer[time.Time]
 }
 
 // pipe closes dead when gRPC gives up the connection.

@@ -83,8 +83,8 @@ type issuerKeys struct {
 	// fetch is fetchOnce, or asks an API server.
 	fetch func(ctx context.Context) (*keySet, error)
 
-	set     atomic.Pointer[keySet] // nil until the first success
-	fetched atomic.Int64           // time of the last success, in unix nanoseconds
+	set     atomic.Pointer[keySet]    // nil until the first success
+	fetched atomic.Pointer[time.Time] // time of the last success; nil before it
 	waiters atomic.Int32
 	wanted  chan struct{}
 
@@ -125,7 +125,7 @@ func (k *issuerKeys) start(ctx context.Context) {
 
 // current returns the keys, or nil if there are none that still count.
 func (k *issuerKeys) current() *keySet {
-	if time.Since(time.Unix(0, k.fetched.Load())) > maxKeyAge {
+	if at := k.fetched.Load(); at == nil || time.Since(*at) > maxKeyAge {
 		return nil
 	}
 	return k.set.Load()
@@ -217,7 +217,8 @@ func (k *issuerKeys) attempt(ctx context.Context) error {
 		k.set.Store(set)
 		k.log.InfoContext(ctx, "an issuer's keys were fetched", "issuer", k.issuer, "keys", len(set.keys))
 	}
-	k.fetched.Store(time.Now().UnixNano())
+	now := time.Now()
+	k.fetched.Store(&now)
 	return nil
 }
 

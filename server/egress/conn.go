@@ -36,7 +36,8 @@ type Conn struct {
 	secrets   Secrets                    // of Intercept
 
 	sent, received atomic.Int64
-	active         atomic.Int64 // when a byte was carried last, in unix nanoseconds
+	began          time.Time
+	active         atomic.Int64 // when a byte was carried last, in nanoseconds since began
 
 	cutting sync.Once
 	cut     chan struct{} // closed by the first cut
@@ -47,7 +48,7 @@ func newConn(d *Dialer, policy *Policy, target Target, upstream *net.TCPConn) *C
 	addr := upstream.RemoteAddr().(*net.TCPAddr).AddrPort()
 	c := &Conn{
 		dialer: d, target: target, upstream: upstream, further: newFurther(), cut: make(chan struct{}),
-		addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()),
+		addr: netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), began: time.Now(),
 	}
 	c.policy.Store(policy)
 	return c
@@ -161,7 +162,7 @@ func (c *Conn) watchIdle() (stop func()) {
 	ready := make(chan struct{})
 	timer = time.AfterFunc(idle, func() {
 		<-ready
-		rest := idle - time.Since(time.Unix(0, c.active.Load()))
+		rest := idle - (time.Since(c.began) - time.Duration(c.active.Load()))
 		if rest > 0 {
 			timer.Reset(rest)
 			return
@@ -175,4 +176,4 @@ func (c *Conn) watchIdle() (stop func()) {
 func (c *Conn) idle() time.Duration       { return cmp.Or(c.dialer.Idle, defaultIdle) }
 func (c *Conn) firstBytes() time.Duration { return cmp.Or(c.dialer.FirstBytes, defaultFirstBytes) }
 
-func (c *Conn) touch() { c.active.Store(time.Now().UnixNano()) }
+func (c *Conn) touch() { c.active.Store(int64(time.Since(c.began))) }

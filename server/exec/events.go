@@ -121,7 +121,7 @@ func (r *relay) sendExited(m *sandboxv1.ExecuteResponse, e *sandboxv1.Exited) er
 
 func (r *relay) send(m any) error {
 	r.sendingAt.Store(r.position)
-	r.sending.Store(time.Now().UnixNano())
+	r.sending.Store(int64(time.Since(r.call.Start)))
 	err := r.out.SendMsg(m)
 	r.sending.Store(0)
 	if err != nil {

@@ -48,8 +48,8 @@ type relay struct {
 	brokenAt time.Time // zero while the connection works
 	// since is when an Execute arrived.
 	since time.Time
-	// sending is when the present Send to the caller began, in Unix nanoseconds. 0:
-	// there is none.
+	// sending is when the present Send to the caller began, in nanoseconds since the
+	// call did: a wall clock may be set meanwhile. 0: there is none.
 	sending atomic.Int64
 	// sendingAt is the position of the event that is being sent.
 	sendingAt atomic.Int64
@@ -95,8 +95,8 @@ func (r *relay) runDroppable(ctx context.Context) error {
 		select {
 		case err := <-done:
 			return err
-		case now := <-tick.C:
-			if since := r.sending.Load(); since != 0 && now.Sub(time.Unix(0, since)) >= limit {
+		case <-tick.C:
+			if began := r.sending.Load(); began != 0 && time.Since(r.call.Start)-time.Duration(began) >= limit {
 				at := r.sendingAt.Load()
 				err := fault.New(sandboxv1.ErrorReason_ERROR_REASON_READER_TOO_SLOW,
 					"the reader received nothing for %s; attach again from position %d", limit, at).

@@ -85,7 +85,10 @@ func (a *Activity) NoteCalls(ctx context.Context, open []*agentconn.Conn, now ti
 // rejects the deletion of what the call uses. It returns an error if the sandbox
 // is gone or ctx has ended.
 func (a *Activity) Renew(ctx context.Context, c *agentconn.Conn, at time.Time) error {
-	failing := func() bool { return time.Since(time.Unix(0, c.Activity.FailedAt.Load())) < renewPause }
+	failing := func() bool {
+		failed := c.Activity.FailedAt.Load()
+		return failed != nil && time.Since(*failed) < renewPause
+	}
 	due := func() bool {
 		idle := c.Info().Spec.IdleTTL
 		return idle > 0 && at.Sub(time.Unix(0, c.Activity.Confirmed.Load())) >= idle/2 && !failing()
@@ -111,7 +114,8 @@ func (a *Activity) Renew(ctx context.Context, c *agentconn.Conn, at time.Time) e
 		return context.Cause(ctx)
 	default:
 		// A provider that cannot write cannot delete either.
-		c.Activity.FailedAt.Store(time.Now().UnixNano())
+		now := time.Now()
+		c.Activity.FailedAt.Store(&now)
 		a.log.WarnContext(ctx, "activity could not be written", "sandbox_id", c.Key.ID, "error", err)
 		return nil
 	}

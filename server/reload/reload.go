@@ -25,8 +25,10 @@ type Files[T any] struct {
 	parse func(contents [][]byte) (T, error)
 	log   *slog.Logger
 
-	value   atomic.Pointer[T]
-	checked atomic.Int64 // when the files were read, in unix nanoseconds
+	value atomic.Pointer[T]
+	// checked is when the files were read. It keeps its monotonic time, so a wall clock
+	// that is set back delays no change.
+	checked atomic.Pointer[time.Time]
 
 	mu      sync.Mutex
 	sum     [sha256.Size]byte // of the contents that value was parsed from
@@ -39,7 +41,7 @@ func Open[T any](log *slog.Logger, parse func(contents [][]byte) (T, error), pat
 	if err := f.load(); err != nil {
 		return nil, err
 	}
-	f.checked.Store(time.Now().UnixNano())
+	f.noteCheck()
 	return f, nil
 }
 
@@ -56,13 +58,18 @@ func (f *Files[T]) Get() T {
 }
 
 func (f *Files[T]) due() bool {
-	return time.Since(time.Unix(0, f.checked.Load())) >= interval
+	return time.Since(*f.checked.Load()) >= interval
+}
+
+func (f *Files[T]) noteCheck() {
+	now := time.Now()
+	f.checked.Store(&now)
 }
 
 // check reads the files. It logs a failure once, and its end.
 func (f *Files[T]) check() {
 	err := f.load()
-	f.checked.Store(time.Now().UnixNano())
+	f.noteCheck()
 	switch {
 	case err == nil && f.failing != "":
 		f.failing = ""

@@ -25,7 +25,7 @@ func parse(contents [][]byte) (string, error) {
 
 // again makes the next Get look at the files.
 func again[T any](f *Files[T]) T {
-	f.checked.Store(0)
+	f.checked.Store(new(time.Time))
 	return f.Get()
 }
 
