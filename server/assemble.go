@@ -54,6 +54,7 @@ func (s *Server) assemble() {
 	s.metrics.ShowEnforcement(s.enforcement)
 	s.metrics.CountQuotas(s.book, s.streams)
 	s.metrics.WatchRevocations(s.cfg.Revocations)
+	s.metrics.WatchClock(s.clock.Leaps)
 	s.carrier = s.newCarrier()
 	s.activity = lifetime.NewActivity(s.cfg.Provider, s.log)
 	s.reaper = lifetime.NewReaper(lifetime.Config{

@@ -23,6 +23,8 @@ type Clock struct {
 	wall  time.Time
 	mono  time.Duration
 	leaps []leap
+	// forward and back count all leaps.
+	forward, back uint64
 }
 
 // leap is a step of the wall clock. It changes the age of stamps up to before.
@@ -69,12 +71,14 @@ func (c *Clock) observe() time.Time {
 	c.wall, c.mono = wall, mono
 	switch {
 	case by >= minLeap:
+		c.forward++
 		c.leaps = append(c.leaps, leap{before: wall.Add(-by), by: by})
 		if len(c.leaps) > maxLeaps {
 			c.leaps[1].by += c.leaps[0].by
 			c.leaps = c.leaps[1:]
 		}
 	case by <= -minLeap:
+		c.back++
 		// A clock that is set forward and back has not leapt in sum.
 		for back := -by; back > 0 && len(c.leaps) > 0; {
 			last := &c.leaps[len(c.leaps)-1]
@@ -100,6 +104,14 @@ func (c *Clock) Since(stamp time.Time) time.Duration {
 		}
 	}
 	return age
+}
+
+// Leaps returns how often the wall clock leapt forward and back.
+func (c *Clock) Leaps() (forward, back uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.observe()
+	return c.forward, c.back
 }
 
 // Up returns how long the Clock has existed.

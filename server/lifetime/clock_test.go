@@ -53,3 +53,17 @@ func TestClockCountsFromAfterALeap(t *testing.T) {
 		t.Errorf("after more leaps than are kept it is %v old", got)
 	}
 }
+
+// Each leap is counted, also one that takes another back. Time that passes is none.
+func TestClockCountsLeaps(t *testing.T) {
+	f := clocktest.New()
+	clock := NewClock(f.Read)
+	for _, by := range []time.Duration{time.Hour, -2 * time.Hour, time.Second, -time.Second, time.Hour} {
+		f.Pass(time.Hour)
+		f.Set(by)
+		clock.Now()
+	}
+	if forward, back := clock.Leaps(); forward != 2 || back != 1 {
+		t.Errorf("%d forward, %d back", forward, back)
+	}
+}
