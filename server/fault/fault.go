@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -119,7 +120,24 @@ func From(ctx context.Context, err error) *Error {
 		}
 		return New(sandboxv1.ErrorReason_ERROR_REASON_CALL_CANCELLED, "the caller cancelled the call").WithCause(err)
 	}
+	for _, s := range shortages {
+		if errors.Is(err, s.err) {
+			return New(sandboxv1.ErrorReason_ERROR_REASON_PROVIDER_UNAVAILABLE, "%s", s.message).WithCause(err)
+		}
+	}
 	return New(sandboxv1.ErrorReason_ERROR_REASON_INTERNAL, "internal error").WithCause(err)
+}
+
+// shortages are errors of this machine that last until an operator makes room. They name
+// files, which callers do not see.
+var shortages = []struct {
+	err     error
+	message string
+}{
+	{syscall.EMFILE, "this server has too many open files"},
+	{syscall.ENFILE, "this server's machine has too many open files"},
+	{syscall.ENOSPC, "this server's disk is full"},
+	{syscall.EDQUOT, "this server's disk is full"},
 }
 
 func contextReason(err error) (sandboxv1.ErrorReason, bool) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"syscall"
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/internal/record"
@@ -16,7 +17,8 @@ func (s *Store[R]) Get(ctx context.Context, name string) (providers.Info, error)
 		return providers.Info{}, fmt.Errorf("get %s: %w", name, context.Cause(ctx))
 	}
 	r, err := s.Read(s.Layout.Sandbox(name))
-	if errors.Is(err, providers.ErrNotFound) {
+	// A server without a free descriptor can read none, and knows nothing of the sandbox.
+	if errors.Is(err, providers.ErrNotFound) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 		return providers.Info{}, fmt.Errorf("%s: %w", name, err)
 	}
 	if err != nil {

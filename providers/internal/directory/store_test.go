@@ -255,6 +255,9 @@ func TestSandboxStaysWhileItsRecordCannotBeRead(t *testing.T) {
 	create(t, s, "a")
 	read := s.Read
 	s.Read = func(Dir) (*testRecord, error) { return nil, syscall.EMFILE }
+	if info, err := s.Get(t.Context(), "a"); !errors.Is(err, syscall.EMFILE) {
+		t.Errorf("read: %+v, %v", info, err)
+	}
 	if _, _, err := s.Create(t.Context(), "a", testSpec("a")); !errors.Is(err, syscall.EMFILE) {
 		t.Errorf("created again: %v", err)
 	}
