@@ -371,7 +371,7 @@ type PoolStatus struct {
 	Available, Active, Total, Target int
 }
 
-// Probe is the result of a check of the substrate.
+// Probe is the result of a check of the substrate, also of one that failed.
 type Probe struct {
 	// FreeBytes is the free space of the file system that holds the provider's
 	// sandboxes, and -1 if the provider cannot see one.

@@ -60,11 +60,8 @@ func (s *Server) probe(ctx context.Context, p providers.Prober) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	got, err := p.Probe(ctx)
-	if err != nil {
-		return err
-	}
 	s.metrics.StateFree.Set(float64(got.FreeBytes))
-	return nil
+	return err
 }
 
 func (s *Server) setReady(ready bool) {

@@ -131,10 +131,11 @@ var errClosed = errors.New("the provider is closed")
 
 // Probe asks the daemon for a sign of life.
 func (p *Provider) Probe(ctx context.Context) (providers.Probe, error) {
+	result := providers.Probe{FreeBytes: -1}
 	if _, err := p.docker.Ping(ctx, client.PingOptions{}); err != nil {
-		return providers.Probe{}, p.daemonError(ctx, "probe", err)
+		return result, p.daemonError(ctx, "probe", err)
 	}
-	return providers.Probe{FreeBytes: -1}, nil
+	return result, nil
 }
 
 // sweep finishes what crashed servers, or a daemon that did not answer, left half done.

@@ -42,8 +42,8 @@ func TestProbeReportsWhatPreventsCreations(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(full, "big"), bytes.Repeat([]byte{1}, 64<<10), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot be written") {
-		t.Errorf("on a full disk: %v", err)
+	if got, err := p.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot be written") || got.FreeBytes != 0 {
+		t.Errorf("on a full disk: %+v, %v", got, err)
 	}
 	if names, _ := filepath.Glob(filepath.Join(full, ".probe*")); len(names) > 0 {
 		t.Errorf("left behind: %v", names)

@@ -122,7 +122,7 @@ func From(ctx context.Context, err error) *Error {
 	}
 	for _, s := range shortages {
 		if errors.Is(err, s.err) {
-			return New(sandboxv1.ErrorReason_ERROR_REASON_PROVIDER_UNAVAILABLE, "%s", s.message).WithCause(err)
+			return New(s.reason, "%s", s.message).WithCause(err)
 		}
 	}
 	return New(sandboxv1.ErrorReason_ERROR_REASON_INTERNAL, "internal error").WithCause(err)
@@ -132,12 +132,13 @@ func From(ctx context.Context, err error) *Error {
 // files, which callers do not see.
 var shortages = []struct {
 	err     error
+	reason  sandboxv1.ErrorReason
 	message string
 }{
-	{syscall.EMFILE, "this server has too many open files"},
-	{syscall.ENFILE, "this server's machine has too many open files"},
-	{syscall.ENOSPC, "this server's disk is full"},
-	{syscall.EDQUOT, "this server's disk is full"},
+	{syscall.EMFILE, sandboxv1.ErrorReason_ERROR_REASON_PROVIDER_UNAVAILABLE, "this server has too many open files"},
+	{syscall.ENFILE, sandboxv1.ErrorReason_ERROR_REASON_PROVIDER_UNAVAILABLE, "this server's machine has too many open files"},
+	{syscall.ENOSPC, sandboxv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED, "this server's disk is full"},
+	{syscall.EDQUOT, sandboxv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED, "this server's disk is full"},
 }
 
 func contextReason(err error) (sandboxv1.ErrorReason, bool) {

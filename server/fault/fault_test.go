@@ -128,7 +128,7 @@ func TestFrom(t *testing.T) {
 	}{
 		"unknown":   {t.Context(), errors.New("the password is 1234"), sandboxv1.ErrorReason_ERROR_REASON_INTERNAL},
 		"files":     {t.Context(), fmt.Errorf("list: %w", &os.PathError{Op: "open", Path: "/1234", Err: syscall.EMFILE}), sandboxv1.ErrorReason_ERROR_REASON_PROVIDER_UNAVAILABLE},
-		"disk":      {t.Context(), fmt.Errorf("update: %w", &os.PathError{Op: "write", Path: "/1234", Err: syscall.ENOSPC}), sandboxv1.ErrorReason_ERROR_REASON_PROVIDER_UNAVAILABLE},
+		"disk":      {t.Context(), fmt.Errorf("update: %w", &os.PathError{Op: "write", Path: "/1234", Err: syscall.ENOSPC}), sandboxv1.ErrorReason_ERROR_REASON_QUOTA_EXCEEDED},
 		"cancelled": {t.Context(), context.Canceled, sandboxv1.ErrorReason_ERROR_REASON_CALL_CANCELLED},
 		"deadline":  {t.Context(), fmt.Errorf("x: %w", context.DeadlineExceeded), sandboxv1.ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED},
 		"shutdown":  {stopping, context.Canceled, sandboxv1.ErrorReason_ERROR_REASON_SERVER_SHUTTING_DOWN},

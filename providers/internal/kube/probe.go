@@ -10,8 +10,9 @@ import (
 
 // Probe reads the API server's version, which every account may do.
 func Probe(ctx context.Context, client rest.Interface) (providers.Probe, error) {
+	result := providers.Probe{FreeBytes: -1}
 	if _, err := client.Get().AbsPath("/version").DoRaw(ctx); err != nil {
-		return providers.Probe{}, Wrap(ctx, "reach the cluster", err)
+		return result, Wrap(ctx, "reach the cluster", err)
 	}
-	return providers.Probe{FreeBytes: -1}, nil
+	return result, nil
 }
