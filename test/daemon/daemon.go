@@ -35,6 +35,8 @@ type Options struct {
 	// Log receives the server's standard error; several servers can share one.
 	// Default: a new one.
 	Log *Log
+	// Env holds variables of the process beside those of this one.
+	Env []string
 	// Attr holds attributes of the process.
 	Attr *syscall.SysProcAttr
 }
@@ -106,6 +108,7 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 	}
 	cmd := exec.Command(o.Program, append([]string{"serve", "--listen", o.Listen}, o.Args...)...)
 	cmd.Stderr, cmd.SysProcAttr = writer, o.Attr
+	cmd.Env = append(os.Environ(), o.Env...)
 	began := time.Now()
 	err = cmd.Start()
 	writer.Close()

@@ -62,7 +62,7 @@ func need(t *testing.T) {
 type server struct {
 	dir, address string
 	program      string // empty: daemon.Program()
-	args         []string
+	args, env    []string
 	log          *daemon.Log
 	*daemon.Daemon
 }
@@ -81,7 +81,7 @@ func serve(dir string, args ...string) (*server, error) {
 // start starts the server, again after it was killed.
 func (s *server) start() (err error) {
 	s.Daemon, err = daemon.Start(context.Background(), daemon.Options{
-		Program: s.program, Listen: s.address, Log: s.log,
+		Program: s.program, Listen: s.address, Log: s.log, Env: s.env,
 		Args: append([]string{"--state-dir", filepath.Join(s.dir, "state"), "--local-cgroup", "/sandgate-e2e"}, s.args...),
 	})
 	if err == nil {
