@@ -16,6 +16,7 @@ has iptables || packages+=(iptables)
 has ipset || packages+=(ipset) # for network policies
 has ip || packages+=(iproute2)
 has busybox || packages+=(busybox-static) # an image with a shell and nothing else
+has alertmanager || has prometheus-alertmanager || { packages+=(prometheus-alertmanager) && services+=(prometheus-alertmanager); }
 has debootstrap || packages+=(debootstrap) # an image with Python
 ((${#packages[@]})) || exit 0
 

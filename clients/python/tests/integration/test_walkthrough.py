@@ -1,4 +1,4 @@
-"""docs/operations.md from an empty cluster to an alert, as a new operator follows it.
+"""docs/operations.md from an empty cluster to an alert that arrives, step by step.
 
 Runs with `make test-kubernetes`: it needs a cluster with the server's image.
 """
@@ -97,7 +97,7 @@ def test_a_new_operator(tmp_path: Path, issuer: str) -> None:
     text = (pages.DOCS / "operations.md").read_text()
     section = text.partition(f"\n## {_TITLE}\n")[2].partition("\n## ")[0]
     steps = pages.steps(section)
-    assert len(steps) >= 11
+    assert len(steps) >= 12
     assert {step.kind for step in steps} == {"sh"}
     # One shell for all blocks, as a reader has, with ports that nobody else uses. The
     # server has the network of this machine, so a tunnel has another port than it.
@@ -105,7 +105,7 @@ def test_a_new_operator(tmp_path: Path, issuer: str) -> None:
     for number, step in enumerate(steps):
         script += f"echo '{_MARK}{number}'\n{step.code}"
     admin = _free_port()
-    for port, remote in (("7777", 7777), ("9090", admin), ("9091", 0)):
+    for port, remote in (("7777", 7777), ("9090", admin), ("9091", 0), ("9093", 0), ("9094", 0)):
         local = _free_port()
         script = re.sub(rf"(port-forward \S+) {port}\b", rf"\1 {local}:{remote}", script)
         script = script.replace(f"127.0.0.1:{port}", f"127.0.0.1:{local}")
