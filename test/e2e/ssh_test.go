@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -16,8 +15,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/test/daemon"
 )
@@ -147,38 +144,9 @@ func TestSSH(t *testing.T) {
 
 // terminal runs ssh in a terminal, which changes its size.
 func (s *sshServer) terminal(id string) {
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer master.Close()
-	fd := int(master.Fd())
-	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	resize := func(rows, columns uint16) {
-		if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}); err != nil {
-			s.t.Error(err)
-		}
-	}
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		s.t.Fatal(err)
-	}
-	resize(33, 111)
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		s.t.Fatal(err)
-	}
 	cmd := exec.CommandContext(s.t.Context(), "ssh", s.options("-t", id+"@127.0.0.1")...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
-	cmd.Env = append(os.Environ(), "TERM=xterm")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	err = cmd.Start()
-	_ = slave.Close()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	master := startInTerminal(s.t, cmd, 33, 111)
+	defer master.Close()
 	screen := new(daemon.Log)
 	done := make(chan struct{})
 	go func() {
@@ -195,7 +163,7 @@ func (s *sshServer) terminal(id string) {
 	}
 	say("stty size; echo $TERM-end")
 	eventually(s.t, 2*time.Minute, "the first size", func() bool { return shows("33 111")() && shows("xterm-end")() })
-	resize(44, 122)
+	resize(s.t, master, 44, 122)
 	say(`until [ "$(stty size)" = "44 122" ]; do sleep 0.05; done; echo now-$((6 * 7))`)
 	eventually(s.t, 2*time.Minute, "the second size", shows("now-42"))
 	// Ctrl-C is the program's, not the client's.

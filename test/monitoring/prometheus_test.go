@@ -267,6 +267,21 @@ func panels(t *testing.T) map[string]string {
 	return queries
 }
 
+// checkMetrics has promtool check the metrics of a server that has some of each.
+func checkMetrics(t *testing.T, admin string) {
+	t.Helper()
+	resp, err := http.Get("http://" + admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	cmd := exec.CommandContext(t.Context(), "promtool", "check", "metrics")
+	cmd.Stdin = resp.Body
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+}
+
 var increases = regexp.MustCompile(`increase\((\w+(?:\{[^}]*\})?)\[`)
 
 // hasCounters checks that a server has the counters of alerts before they count
@@ -324,6 +339,7 @@ func TestPrometheus(t *testing.T) {
 		}
 		return nil
 	})
+	checkMetrics(t, s.admin)
 	type evaluated struct {
 		Groups []struct {
 			Rules []struct {
