@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -15,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,7 +23,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
-	"github.com/sandgate/sandgate/server/audit"
 	"github.com/sandgate/sandgate/server/authn"
 )
 
@@ -96,31 +93,6 @@ func (a *authority) write(path string, content []byte) {
 	}
 }
 
-// invalid holds the operations of calls that ended because of their credentials,
-// by the tenant in their records.
-type invalid struct{ sync.Map }
-
-// Audit implements audit.Sink.
-func (i *invalid) Audit(_ context.Context, r audit.Record) error {
-	if r.Phase != audit.Started && r.Reason == "CREDENTIALS_INVALID" {
-		i.Store(r.Tenant+"/"+r.Operation, true)
-	}
-	return nil
-}
-
-// want waits for a record, which may be written after the caller has its answer.
-func (i *invalid) want(t *testing.T, tenant, operation string) {
-	t.Helper()
-	for late := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if _, ok := i.Load(tenant + "/" + operation); ok {
-			return
-		}
-		if time.Now().After(late) {
-			t.Fatalf("%s of the tenant %q has no record", operation, tenant)
-		}
-	}
-}
-
 // revokeRunning revokes a certificate while a call runs, which ends within 5 s, on a
 // connection that stays open.
 func revokeRunning(t *testing.T, conn *grpc.ClientConn, revoke func()) {
@@ -148,13 +120,13 @@ func revokeRunning(t *testing.T, conn *grpc.ClientConn, revoke func()) {
 
 // refusedWithRecords makes every call. All are refused for their credentials, and have
 // records of callers without a tenant.
-func refusedWithRecords(t *testing.T, srv *Server, conn *grpc.ClientConn, records *invalid) {
+func refusedWithRecords(t *testing.T, srv *Server, conn *grpc.ClientConn, records *matrixRecords) {
 	t.Helper()
 	for _, m := range methods(t, srv) {
 		_, err := m.call(t.Context(), conn)
-		wantRefused(t, m, err)
+		records.wantRefused(t, m, err)
 		if operation, ok := strings.CutPrefix(m.full, "/sandbox.v1.SandboxService/"); ok && m.desc != nil {
-			records.want(t, "", operation)
+			records.want(t, refusal{"CREDENTIALS_INVALID", "", operation})
 		}
 	}
 }
@@ -177,7 +149,7 @@ func TestEveryRPCWithEveryCertificate(t *testing.T) {
 	ca.revoke(lists)
 	authorities := filepath.Join(t.TempDir(), "authorities")
 	ca.write(authorities, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw}))
-	records := &invalid{}
+	records := newMatrixRecords()
 	var provider pooled
 	addr, srv := tcpHarness(t, func(c *Config) {
 		c.Preview = testURLs(t)
@@ -205,7 +177,7 @@ func TestEveryRPCWithEveryCertificate(t *testing.T) {
 	t.Run("revoked", func(t *testing.T) {
 		conn := dial(gone)
 		revokeRunning(t, conn, func() { ca.revoke(lists, gone) })
-		records.want(t, "blue", "WatchSandboxes")
+		records.want(t, refusal{"CREDENTIALS_INVALID", "blue", "WatchSandboxes"})
 		refusedWithRecords(t, srv, conn, records)
 		unchanged(t)
 	})
@@ -229,7 +201,7 @@ func TestEveryRPCWithEveryCertificate(t *testing.T) {
 			for _, m := range methods(t, srv) {
 				_, err := m.call(t.Context(), conn)
 				if !c.handshake {
-					wantRefused(t, m, err)
+					records.wantRefused(t, m, err)
 				} else if status.Code(err) != codes.Unavailable {
 					t.Errorf("%s: got %v", m.full, err)
 				}
@@ -237,8 +209,14 @@ func TestEveryRPCWithEveryCertificate(t *testing.T) {
 			unchanged(t)
 		})
 	}
+	t.Run("reader", func(t *testing.T) {
+		reader := with(named("bob", "blue"), func(c *x509.Certificate) { c.Subject.OrganizationalUnit = []string{"sandgate-reader"} })
+		readerCalls(t.Context(), t, srv, dial(ca.sign(reader)), records)
+		unchanged(t)
+	})
 	t.Run("other tenant", func(t *testing.T) {
 		otherTenant(t.Context(), t, srv, dial(ca.sign(named("eve", "red"))))
 		unchanged(t)
 	})
+	records.complete(t, srv)
 }

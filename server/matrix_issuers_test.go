@@ -84,7 +84,7 @@ func (s *tokenSigner) bearer(more map[string]any) context.Context {
 var validCall = method{full: "/sandbox.v1.SandboxService/GetServerInfo"}
 
 // refusedCalls makes every call with each kind of invalid credentials.
-func refusedCalls(valid context.Context, t *testing.T, srv *Server, conn *grpc.ClientConn, invalid map[string]context.Context, unchanged func(*testing.T)) {
+func refusedCalls(valid context.Context, t *testing.T, srv *Server, conn *grpc.ClientConn, records *matrixRecords, invalid map[string]context.Context, unchanged func(*testing.T)) {
 	for name, ctx := range invalid {
 		t.Run(name, func(t *testing.T) {
 			// So many refused calls in a row would end the connection.
@@ -93,7 +93,7 @@ func refusedCalls(valid context.Context, t *testing.T, srv *Server, conn *grpc.C
 			}
 			for _, m := range methods(t, srv) {
 				_, err := m.call(ctx, conn)
-				wantRefused(t, m, err)
+				records.wantRefused(t, m, err)
 			}
 			unchanged(t)
 		})
@@ -101,11 +101,11 @@ func refusedCalls(valid context.Context, t *testing.T, srv *Server, conn *grpc.C
 }
 
 // readerCalls makes every call that a reader may not make.
-func readerCalls(reader context.Context, t *testing.T, srv *Server, conn *grpc.ClientConn) {
+func readerCalls(reader context.Context, t *testing.T, srv *Server, conn *grpc.ClientConn, records *matrixRecords) {
 	for _, m := range ownCalls(t, srv) {
 		if admission.PermissionOf(m.full).Role > authn.RoleReader {
 			got, err := m.call(reader, conn)
-			wantForbidden(t, m, got, err)
+			records.wantForbidden(t, m, got, err)
 		}
 	}
 }
@@ -114,8 +114,9 @@ func readerCalls(reader context.Context, t *testing.T, srv *Server, conn *grpc.C
 func TestEveryRPCWithEveryIssuedToken(t *testing.T) {
 	s := newTokenSigner(t)
 	var provider pooled
+	records := newMatrixRecords()
 	addr, srv := tcpHarness(t, func(c *Config) {
-		c.Preview = testURLs(t)
+		c.Preview, c.Audit = testURLs(t), records
 		ctx, cancel := context.WithCancelCause(context.Background())
 		t.Cleanup(func() { cancel(nil) })
 		oidc, err := authn.OpenOIDC(ctx, []authn.IssuerConfig{{URL: s.url, Audiences: []string{"sandgate"}, Mapping: authn.Mapping{
@@ -146,32 +147,33 @@ func TestEveryRPCWithEveryIssuedToken(t *testing.T) {
 	forger.keys.Load().KeyID = s.keys.Load().KeyID
 	malformed := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer a.b.c")
 	none := t.Context()
-	refusedCalls(valid, t, srv, conn, map[string]context.Context{
+	refusedCalls(valid, t, srv, conn, records, map[string]context.Context{
 		"none": none, "malformed": malformed, "wrong": forger.bearer(nil), "expired": devs(map[string]any{"exp": 1}),
 		"other audience": devs(map[string]any{"aud": "x"}), "other issuer": devs(map[string]any{"iss": "https://example.com"}),
 	}, unchanged)
 	t.Run("revoked", func(t *testing.T) {
 		// Each waits for the issuer's keys, so one call stands for all.
 		_, err := validCall.call(withdrawn, conn)
-		wantRefused(t, validCall, err)
+		records.wantRefused(t, validCall, err)
 		unchanged(t)
 	})
 	t.Run("no tenant", func(t *testing.T) {
 		ctx := s.bearer(map[string]any{"groups": []string{"x"}})
 		for _, m := range ownCalls(t, srv) {
 			got, err := m.call(ctx, conn)
-			wantForbidden(t, m, got, err)
+			records.wantForbidden(t, m, got, err)
 		}
 		unchanged(t)
 	})
 	t.Run("reader", func(t *testing.T) {
-		readerCalls(s.bearer(map[string]any{"groups": []string{"guests"}}), t, srv, conn)
+		readerCalls(s.bearer(map[string]any{"groups": []string{"guests"}}), t, srv, conn, records)
 		unchanged(t)
 	})
 	t.Run("other tenant", func(t *testing.T) {
 		otherTenant(devs(map[string]any{"org": "red"}), t, srv, conn)
 		unchanged(t)
 	})
+	records.complete(t, srv)
 }
 
 // TestEveryRPCWithEveryAccountToken calls every RPC with every kind of token of a service account.
@@ -187,8 +189,9 @@ func TestEveryRPCWithEveryAccountToken(t *testing.T) {
 		return ctx
 	}
 	var provider pooled
+	records := newMatrixRecords()
 	addr, srv := tcpHarness(t, func(c *Config) {
-		c.Preview = testURLs(t)
+		c.Preview, c.Audit = testURLs(t), records
 		accounts, err := authn.OpenAccounts(t.Context(), authn.AccountsConfig{Audience: "sandgate", Keys: s.keySet,
 			Rules: []authn.AccountRule{{Namespace: "blue", Name: "reader", Role: authn.RoleReader}, {Namespace: "blue", Name: "ann"}, {Namespace: "red", Name: "*"}},
 			Review: func(_ context.Context, token, _ string) (authn.Review, error) {
@@ -206,7 +209,7 @@ func TestEveryRPCWithEveryAccountToken(t *testing.T) {
 	})
 	unchanged := victim(t, provider.scriptedProvider)
 	conn := dialMatrix(t, addr, insecure.NewCredentials())
-	refusedCalls(account("blue", "ann", true), t, srv, conn, map[string]context.Context{
+	refusedCalls(account("blue", "ann", true), t, srv, conn, records, map[string]context.Context{
 		"none": t.Context(), "malformed": metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer a.b.c"),
 		"wrong": account("blue", "ann", false), "other audience": s.bearer(map[string]any{"sub": "system:serviceaccount:blue:ann", "aud": "x"}),
 		"expired": s.bearer(map[string]any{"sub": "system:serviceaccount:blue:ann", "exp": 1}),
@@ -215,12 +218,12 @@ func TestEveryRPCWithEveryAccountToken(t *testing.T) {
 		ctx := account("blue", "bob", true)
 		for _, m := range ownCalls(t, srv) {
 			got, err := m.call(ctx, conn)
-			wantForbidden(t, m, got, err)
+			records.wantForbidden(t, m, got, err)
 		}
 		unchanged(t)
 	})
 	t.Run("reader", func(t *testing.T) {
-		readerCalls(account("blue", "reader", true), t, srv, conn)
+		readerCalls(account("blue", "reader", true), t, srv, conn, records)
 		unchanged(t)
 	})
 	t.Run("other tenant", func(t *testing.T) {
@@ -231,12 +234,14 @@ func TestEveryRPCWithEveryAccountToken(t *testing.T) {
 		ctx := s.bearer(map[string]any{"sub": "system:serviceaccount:blue:ann"})
 		for _, m := range ownCalls(t, srv) {
 			_, err := m.call(ctx, conn)
+			records.refused(m, "AUTHENTICATION_UNAVAILABLE")
 			if code, r := reason(t, err); code != codes.Unavailable || r != "AUTHENTICATION_UNAVAILABLE" {
 				t.Errorf("%s: got %v", m.full, err)
 			}
 		}
 		unchanged(t)
 	})
+	records.complete(t, srv)
 }
 
 // A running call goes on while its credentials can't be checked.
