@@ -3,6 +3,7 @@ package build
 import (
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -61,24 +62,30 @@ func from(words []string, args map[string]string) (image, stage string) {
 	return image, stage
 }
 
+// heredoc is the word that begins one, with the line that ends it.
+var heredoc = regexp.MustCompile(`^\d*<<-?["']?([A-Za-z0-9_.-]+)["']?$`)
+
 // instructions returns the words of each instruction. Continued lines are joined,
-// comments and empty lines dropped.
+// comments, empty lines and heredocs dropped.
 func instructions(text string) [][]string {
 	var out [][]string
 	open := ""
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
+	rest := slices.Collect(strings.Lines(text))
+	for len(rest) > 0 {
+		line := strings.TrimSpace(rest[0])
+		rest = rest[1:]
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
-		rest, continued := strings.CutSuffix(line, `\`)
-		open += rest
+		part, continued := strings.CutSuffix(line, `\`)
+		open += part
 		if continued {
 			open += " "
 			continue
 		}
 		if words := strings.Fields(open); len(words) > 0 {
 			out = append(out, words)
+			rest = withoutHeredocs(words, rest)
 		}
 		open = ""
 	}
@@ -86,4 +93,20 @@ func instructions(text string) [][]string {
 		out = append(out, words)
 	}
 	return out
+}
+
+// withoutHeredocs returns the lines after those that belong to an instruction.
+func withoutHeredocs(words, lines []string) []string {
+	if !slices.Contains([]string{"RUN", "COPY", "ADD"}, strings.ToUpper(words[0])) {
+		return lines
+	}
+	for _, word := range words[1:] {
+		begin := heredoc.FindStringSubmatch(word)
+		if begin == nil {
+			continue
+		}
+		end := slices.IndexFunc(lines, func(line string) bool { return strings.TrimSpace(line) == begin[1] })
+		lines = lines[end+1:] // all, if none ends it
+	}
+	return lines
 }

@@ -28,6 +28,9 @@ func TestBases(t *testing.T) {
 		{"expression", "FROM python:${V:-3.12}\n", nil, nil},
 		{"comments and continued lines", "# syntax=x\n\nFROM \\\n  # why\n  debian:12 \\\n  AS a\n", nil, []string{"debian:12"}},
 		{"the same twice", "FROM debian\nFROM debian\n", nil, []string{"debian"}},
+		{"heredocs", "FROM a\nRUN <<E1 cat; cat 3<<-'E2'\nFROM b\nE1\nfrom c import d\n\tE2\nCOPY <<\"END\" /x\nFROM e\nEND\nFROM f\n", nil, []string{"a", "f"}},
+		{"heredoc without an end", "FROM a\nRUN <<E\nFROM b\n", nil, []string{"a", "b"}},
+		{"no heredoc", "FROM a\nENV X=<<E\nFROM b\nRUN echo $((1<<2))\nFROM c\nE\n2))\n", nil, []string{"a", "b", "c"}},
 		{"nothing", "", nil, nil},
 		{"no image", "FROM\nFROM --platform=x\n", nil, nil},
 	} {
