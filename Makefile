@@ -21,6 +21,7 @@ HELM := .tools/bin/.helm.stamp
 ISSUER := .tools/bin/.issuer.stamp
 RUNSC := .tools/bin/.runsc.stamp
 SBOM := .tools/bin/.sbom.stamp
+BUILDKIT := .tools/bin/.buildkit.stamp
 GENPY := .tools/python/.stamp
 UV := .tools/uv/.stamp
 GENES := tools/es/node_modules/.stamp
@@ -225,7 +226,7 @@ $(CLUSTER): $(SYSTEM) scripts/setup-cluster.sh scripts/cluster-build.sh $(wildca
 	@touch $@
 
 $(ISSUER): tools/issuer/main.go
-$(BUF) $(LINT) $(GRPCURL) $(HELM) $(ISSUER) $(RUNSC) $(SBOM): .tools/bin/.%.stamp: tools/%/go.mod tools/%/go.sum
+$(BUF) $(LINT) $(GRPCURL) $(HELM) $(ISSUER) $(RUNSC) $(SBOM) $(BUILDKIT): .tools/bin/.%.stamp: tools/%/go.mod tools/%/go.sum
 	@echo "building tools/$*"
 	@mkdir -p .tools/bin
 	@CGO_ENABLED=0 GOBIN=$(CURDIR)/.tools/bin go -C tools/$* install tool

@@ -2,8 +2,8 @@
 # Runs the tests of the docker provider on a Docker daemon of its own, which it starts
 # and stops: the provider's suite, builds, URLs of ports and files, the quickstart, the network
 # mode PROXY, restarts, a server in a container, and the conformance suite over a server.
-# SANDGATE_DOCKER=full runs all of the conformance suite, and builds and tests the image
-# of deploy/userland, which takes minutes and the network.
+# SANDGATE_DOCKER=full runs all of the conformance suite, tests builds by a buildkitd, and
+# builds and tests the image of deploy/userland, which takes minutes and the network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,7 @@ dir=$(mktemp -d /tmp/sandgate-dockerd.XXXXXX) # a socket's path must be short
 export DOCKER_HOST=unix://$dir/docker.sock SANDGATE_DOCKER_IMAGE=docker.io/sandgate/userland:test
 export SANDGATE_AGENT_BIN=$PWD/bin/sandgate-agent
 runsc=$PWD/.tools/bin/runsc
-daemon='' server=''
+daemon='' server='' buildkitd=''
 
 start() { # start FLAG...
   local flags=("$@")
@@ -42,6 +42,7 @@ stop() {
 # shellcheck disable=SC2317 # the trap calls it
 finish() {
   [[ -z $server ]] || { kill "$server"; wait "$server" || true; }
+  [[ -z $buildkitd ]] || { kill "$buildkitd"; wait "$buildkitd" || true; }
   docker ps --all --quiet | xargs --no-run-if-empty docker rm --force --volumes >/dev/null || true
   stop
   # What the daemon and gVisor leave mounted.
@@ -73,7 +74,24 @@ userland() {
   bin/sandgate build --network host --build-arg BASE=localhost/debian:test --tag localhost/userland:test deploy/userland \
     >>"$dir/userland" 2>&1
 }
+# Builds by a buildkitd. It is built from source, which takes minutes.
+by_buildkit() {
+  make .tools/bin/.buildkit.stamp || return
+  .tools/bin/buildkitd --root "$dir/buildkit" --addr "unix://$dir/buildkit.sock" --oci-worker=true --containerd-worker=false \
+    --oci-worker-net=host >"$dir/buildkitd" 2>&1 &
+  buildkitd=$!
+  for _ in {1..100}; do
+    [[ ! -S $dir/buildkit.sock ]] || break
+    sleep 0.1
+  done
+  BUILDKIT_HOST=unix://$dir/buildkit.sock scripts/test-go.sh docker -tags docker,buildkit -run BuildKit ./providers/docker/build ./test/e2e
+}
 if [[ ${SANDGATE_DOCKER:-} == full ]]; then
+  if ! by_buildkit; then
+    echo "test-docker: builds by a buildkitd:" >&2
+    tail -n 20 "$dir/buildkitd" >&2 || true
+    status=1
+  fi
   if userland; then
     SANDGATE_USERLAND_IMAGE=localhost/userland:test scripts/test-go.sh docker -tags docker -run '^TestInstallersInTheUserlandImage$' ./test/network || status=1
   else

@@ -30,9 +30,7 @@ func Save(ctx context.Context, c *client.Client, id, dir string) (string, error)
 	if err != nil {
 		return "", err
 	}
-	_, hex, _ := strings.Cut(id, ":")
-	path := filepath.Join(dir, hex+".tar")
-	saved := "docker-archive:" + filepath.ToSlash(path)
+	path, saved := archive(dir, id)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return saved, err
 	}
@@ -49,6 +47,13 @@ func Save(ctx context.Context, c *client.Client, id, dir string) (string, error)
 		return "", err
 	}
 	return saved, os.Rename(f.Name(), path)
+}
+
+// archive returns the path of an image's archive, and its reference.
+func archive(dir, id string) (path, saved string) {
+	_, hex, _ := strings.Cut(id, ":")
+	path = filepath.Join(dir, hex+".tar")
+	return path, "docker-archive:" + filepath.ToSlash(path)
 }
 
 func write(ctx context.Context, c *client.Client, id string, to *os.File) error {
@@ -70,18 +75,9 @@ var errMoved = errors.New("another program gave the tag to another image meanwhi
 // name with the digest that the registry has. A name without a tag gets that of the
 // build.
 func Push(ctx context.Context, c *client.Client, result Result, to string, output io.Writer) (string, error) {
-	target, err := reference.ParseNormalizedNamed(to)
+	target, err := pushTarget(to, result.Image)
 	if err != nil {
-		return "", fmt.Errorf("%w: push to %q: %w", ErrInput, to, err)
-	}
-	if _, ok := target.(reference.Digested); ok {
-		return "", fmt.Errorf("%w: push to %q: a name to push has no digest", ErrInput, to)
-	}
-	if reference.IsNameOnly(target) {
-		_, hash, _ := strings.Cut(result.Image, ":")
-		if target, err = reference.WithTag(target, hash); err != nil {
-			return "", err
-		}
+		return "", err
 	}
 	auths, err := credentials(ctx, []string{to})
 	if err != nil {
@@ -121,6 +117,22 @@ func Push(ctx context.Context, c *client.Client, result Result, to string, outpu
 		return "", fmt.Errorf("push to %s: %w", target, errMoved)
 	}
 	return pinned, nil
+}
+
+// pushTarget returns the name to push an image under, with a tag.
+func pushTarget(to, image string) (reference.Named, error) {
+	target, err := reference.ParseNormalizedNamed(to)
+	if err != nil {
+		return nil, fmt.Errorf("%w: push to %q: %w", ErrInput, to, err)
+	}
+	if _, ok := target.(reference.Digested); ok {
+		return nil, fmt.Errorf("%w: push to %q: a name to push has no digest", ErrInput, to)
+	}
+	if !reference.IsNameOnly(target) {
+		return target, nil
+	}
+	_, hash, _ := strings.Cut(image, ":")
+	return reference.WithTag(target, hash)
 }
 
 // credentials returns what "docker login" has stored for the registries of images,

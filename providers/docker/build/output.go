@@ -19,6 +19,13 @@ var escapes = regexp.MustCompile(`\x1b\[[0-9;]*[A-Za-z]`)
 type lines struct {
 	to   io.Writer
 	open string
+	last string // of the lines that are not empty
+}
+
+// Write implements io.Writer.
+func (l *lines) Write(text []byte) (int, error) {
+	l.write(string(text))
+	return len(text), nil
 }
 
 func (l *lines) write(text string) {
@@ -45,8 +52,12 @@ func (l *lines) flush() {
 }
 
 func (l *lines) print(line string) {
+	line = strip(line)
+	if strings.TrimSpace(line) != "" {
+		l.last = line
+	}
 	// A reader that went away does not end the build.
-	_, _ = io.WriteString(l.to, strip(line)+"\n")
+	_, _ = io.WriteString(l.to, line+"\n")
 }
 
 // strip removes control characters and escape sequences.

@@ -4,6 +4,7 @@ package build
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,8 +19,8 @@ import (
 	"github.com/sandgate/sandgate/providers/docker/daemon"
 )
 
-const help = `Build an image from a Dockerfile by a Docker daemon, and print the name to create
-sandboxes from.
+const help = `Build an image from a Dockerfile by a Docker daemon or a buildkitd, and print the name
+to create sandboxes from.
 
 With the provider docker on the same daemon, that is the image itself. --save writes it
 to an archive that a server with the provider local on this machine reads. --push pushes
@@ -31,13 +32,18 @@ hash is what RUN and ADD get from the network, or COPY from other images: --no-c
 them again. --pull gets new images for FROM.
 
 The daemon's classic builder runs the Dockerfile. For RUN --mount, heredocs and other
-platforms, use docker buildx and give sandgate create the name of its image.`
+platforms, --buildkit-host has a buildkitd run it, by the program buildctl. The name then
+is a hash of the images that the registries have. Without --save and --push, the image is
+loaded into the Docker daemon. docker buildx works too: give sandgate create the name of
+its image.`
 
 // flags are those of one run.
 type flags struct {
 	options          build.Options
 	args             []string
 	host, save, push string
+	kitHost          string // of a buildkitd
+	platform         string
 	tag              string
 	quiet            bool
 }
@@ -77,6 +83,15 @@ func NewCommand(stateDir string) *cobra.Command {
 					return fmt.Errorf("--tag %q: %w", f.tag, err)
 				}
 			}
+			if !cmd.Flags().Changed("buildkit-host") {
+				f.kitHost = os.Getenv("BUILDKIT_HOST")
+			}
+			if f.kitHost == "" && f.platform != "" {
+				return errors.New("--platform needs --buildkit-host; see: sandgate build --help")
+			}
+			if f.kitHost != "" && f.tag != "" && f.save+f.push != "" {
+				return errors.New("--tag names an image of the Docker daemon, which does not get it from a buildkitd with --save or --push")
+			}
 			result, err := f.run(cmd.Context(), cmd.ErrOrStderr())
 			if err != nil {
 				return err
@@ -98,6 +113,8 @@ func NewCommand(stateDir string) *cobra.Command {
 	set.BoolVar(&f.options.NoCache, "no-cache", false, "run all instructions again")
 	set.StringVar(&f.options.Network, "network", "", `network of RUN instructions, such as "none" or "host" (default: the daemon's)`)
 	set.StringVar(&f.host, "docker-host", "", "address of the Docker daemon (default $DOCKER_HOST, or the platform's own)")
+	set.StringVar(&f.kitHost, "buildkit-host", "", "address of a buildkitd that builds, by the program buildctl (default $BUILDKIT_HOST; empty: the Docker daemon builds)")
+	set.StringVar(&f.platform, "platform", "", `platform of the image, such as "linux/arm64", by a buildkitd (default: Linux on this machine's architecture)`)
 	set.BoolVarP(&f.quiet, "quiet", "q", false, "do not print the daemon's output")
 	return cmd
 }
@@ -113,6 +130,9 @@ func (f *flags) run(ctx context.Context, output io.Writer) (m made, err error) {
 		return made{}, err
 	}
 	defer func() { _ = c.Close() }()
+	if f.kitHost != "" {
+		return f.runKit(ctx, c)
+	}
 	if err := daemon.Connect(ctx, c); err != nil {
 		return made{}, err
 	}
@@ -121,10 +141,8 @@ func (f *flags) run(ctx context.Context, output io.Writer) (m made, err error) {
 		return made{}, err
 	}
 	m = made{Image: result.Image, ID: result.ID, Reused: result.Reused}
-	if f.tag != "" {
-		if _, err := c.ImageTag(ctx, client.ImageTagOptions{Source: result.ID, Target: f.tag}); err != nil {
-			return made{}, daemon.Error(ctx, c, "tag the image as "+f.tag, err)
-		}
+	if err := f.tagIn(ctx, c, result.ID); err != nil {
+		return made{}, err
 	}
 	if f.save != "" {
 		if m.Archive, err = build.Save(ctx, c, result.ID, f.save); err != nil {
@@ -137,6 +155,29 @@ func (f *flags) run(ctx context.Context, output io.Writer) (m made, err error) {
 		}
 	}
 	return m, nil
+}
+
+// runKit has a buildkitd build and deliver the image.
+func (f *flags) runKit(ctx context.Context, c *client.Client) (made, error) {
+	result, err := build.BuildKit(ctx, build.BuildKitOptions{
+		Options: f.options, Address: f.kitHost, Platform: f.platform, Save: f.save, Push: f.push, Daemon: c,
+	})
+	if err != nil {
+		return made{}, err
+	}
+	m := made{Image: result.Image, ID: result.ID, Reused: result.Reused, Archive: result.Archive, Pushed: result.Pushed}
+	return m, f.tagIn(ctx, c, result.ID)
+}
+
+// tagIn gives an image of the daemon the name of --tag, if there is one.
+func (f *flags) tagIn(ctx context.Context, c *client.Client, id string) error {
+	if f.tag == "" {
+		return nil
+	}
+	if _, err := c.ImageTag(ctx, client.ImageTagOptions{Source: id, Target: f.tag}); err != nil {
+		return daemon.Error(ctx, c, "tag the image as "+f.tag, err)
+	}
+	return nil
 }
 
 // print prints the names that were asked for, one a line, or everything as JSON.

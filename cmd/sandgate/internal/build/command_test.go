@@ -55,10 +55,12 @@ func TestMistakesOfTheCommandLine(t *testing.T) {
 		{[]string{"--tag", "Not a name"}, "--tag"},
 		{[]string{"--docker-host", "nonsense"}, "address of the Docker daemon"},
 		{[]string{"--docker-host", away, dir}, away},
+		{[]string{"--platform", "linux/arm64"}, "--buildkit-host"},
+		{[]string{"--buildkit-host", "unix:///none", "--tag", "a", "--push", "b"}, "--tag"},
 	} {
 		cmd := NewCommand(dir)
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true
-		cmd.SetArgs(c.args)
+		cmd.SetArgs(append([]string{"--buildkit-host="}, c.args...))
 		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v", c.args, err)
 		}
