@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests of the docker provider on a Docker daemon of its own, which it starts
 # and stops: the provider's suite, builds, URLs of ports and files, the quickstart, the network
-# mode PROXY, restarts, a server in a container, and the conformance suite over a server.
+# mode PROXY, restarts, a server in a container, builds by the Python and TypeScript client,
+# and the conformance suite over a server.
 # SANDGATE_DOCKER=full runs all of the conformance suite, tests builds by a buildkitd, and
 # builds and tests the image of deploy/userland, which takes minutes and the network.
 set -euo pipefail
@@ -170,11 +171,24 @@ docker rm --force --volumes sandgate-server >/dev/null
 bin/sandgate serve --provider docker --docker-image "$SANDGATE_DOCKER_IMAGE" --state-dir "$dir/state" \
   --listen "unix://$dir/sandgate.sock" --log-level error &
 server=$!
-choice=(--fraction 0.25 --seed "${SANDGATE_CONFORMANCE_SEED:-1}")
-[[ ${SANDGATE_DOCKER:-} != full ]] || choice=()
+# The Go client's builds are in test/e2e.
 for _ in {1..100}; do
   [[ ! -S $dir/sandgate.sock ]] || break
   sleep 0.1
 done
+export SANDGATE_ADDRESS=unix://$dir/sandgate.sock
+reports=$PWD/.reports
+mkdir -p "$reports"
+rm -f "$reports"/docker-{python.xml,typescript.json}
+(cd clients/python && PATH=$OLDPWD/bin:$PATH .venv/bin/python -m pytest -q -p no:cacheprovider \
+  --junitxml="$reports/docker-python.xml" tests/integration/test_docker.py) || true
+scripts/testsum.py junit docker-python "$reports/docker-python.xml" || status=1
+(cd clients/ts && PATH=$OLDPWD/bin:$PATH npx --no-install vitest run --project docker \
+  --reporter=default --reporter=json --outputFile.json="$reports/docker-typescript.json") || true
+scripts/testsum.py vitest docker-typescript "$reports/docker-typescript.json" || status=1
+unset SANDGATE_ADDRESS
+
+choice=(--fraction 0.25 --seed "${SANDGATE_CONFORMANCE_SEED:-1}")
+[[ ${SANDGATE_DOCKER:-} != full ]] || choice=()
 bin/sandgate conformance --address "unix://$dir/sandgate.sock" "${choice[@]}" || status=1
 exit "$status"

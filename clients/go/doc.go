@@ -26,6 +26,9 @@
 // [Sandbox.Connect] returns a [net.Conn] to a port that a program in the sandbox listens
 // on; it fits into net/http's DialContext and into database drivers.
 //
+// [BuildImage] builds an image from a Dockerfile by the program "sandgate", and returns its
+// name for [SandboxSpec].
+//
 // A call carries the gRPC metadata of its context in addition to the client's
 // ([WithMetadata]): metadata.AppendToOutgoingContext(ctx, "x-request-id", id).
 //

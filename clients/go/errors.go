@@ -71,6 +71,9 @@ var (
 	// ErrDeadlineExceeded: the call's deadline ended. errors.Is(err,
 	// context.DeadlineExceeded) holds too.
 	ErrDeadlineExceeded error = &class{"DeadlineExceededError"}
+	// ErrBuild: [BuildImage] could not run the program, or the build failed; see "exit_code"
+	// and "output" of Error.Metadata.
+	ErrBuild error = &class{"BuildError"}
 	// ErrInternal: a fault of Sandgate; find it in the logs by Error.RequestID.
 	ErrInternal error = &class{"InternalError"}
 )

@@ -73,6 +73,7 @@ func TestOptionsPage(t *testing.T) {
 		"Download":         functions["DownloadOption"],
 		"Get a URL":        fieldNames[URLRequest](),
 		"Watch":            fieldNames[WatchRequest](),
+		"Build an image":   fieldNames[BuildRequest](),
 	}
 	for section, rows := range page {
 		names := map[string]bool{}
@@ -96,7 +97,7 @@ func TestOptionsPage(t *testing.T) {
 		t.Errorf("types of options (-known +declared):\n%s", diff)
 	}
 	known := []string{
-		"CleanupRequest", "CreateRequest", "ExecuteRequest", "GlobRequest", "ListRequest",
+		"BuildRequest", "CleanupRequest", "CreateRequest", "ExecuteRequest", "GlobRequest", "ListRequest",
 		"ReadRequest", "SearchRequest", "URLRequest", "UpdateRequest", "WatchRequest", "WriteRequest",
 	}
 	slices.Sort(requests)

@@ -44,6 +44,7 @@ func TestSurfaceIsThatOfAllClients(t *testing.T) {
 		"execute options": fields[ExecuteRequest](),
 		"search options":  fields[SearchRequest](),
 		"glob options":    fields[GlobRequest](),
+		"build options":   fields[BuildRequest](),
 	}
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(surfaces)), slices.Sorted(maps.Keys(got))); diff != "" {
 		t.Fatalf("lists (-file +test):\n%s", diff)

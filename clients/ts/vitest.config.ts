@@ -8,6 +8,15 @@ const withServer = {
   expect: { poll: { timeout: 60_000 } },
 };
 
+/** `make test-docker` runs it, with a daemon and a server. */
+const docker = {
+  test: {
+    name: "docker",
+    include: ["test/docker/*.test.ts"],
+    testTimeout: 120_000,
+  },
+};
+
 export default defineConfig({
   test: {
     projects: [
@@ -44,6 +53,7 @@ export default defineConfig({
           ...withServer,
         },
       },
+      ...(process.env["SANDGATE_DOCKER_IMAGE"] ? [docker] : []),
     ],
   },
 });

@@ -13,6 +13,9 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/registry"
+
+	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/test/daemon"
 )
 
 // TestSandboxesFromABuild needs a daemon, which "make test-docker" starts: sandboxes of
@@ -75,6 +78,13 @@ func TestSandboxesFromABuild(t *testing.T) {
 		if err := s.stop(); err != nil {
 			t.Error(err)
 		}
+	}
+	byClient, err := sandgate.BuildImage(t.Context(), sandgate.BuildRequest{
+		Context: context, Network: "none", BuildArgs: map[string]string{"GREETING": "hello"},
+		Program: daemon.Program(), OnOutput: func(line string) { t.Error(line) },
+	})
+	if err != nil || byClient != first.Image {
+		t.Errorf("the client has built %q: %v", byClient, err)
 	}
 	failed := shared.run("", "build", "--network", "none", "--build-arg", "GREETING=bye", filepath.Join(dir, "absent"))
 	if failed.code != 125 || strings.Count(failed.stderr, "\n") != 1 || failed.stdout != "" {

@@ -12,6 +12,7 @@ import pytest
 import sandgate
 from sandgate import (
     AccessPolicy,
+    BuildOptions,
     Client,
     Config,
     EgressRule,
@@ -20,6 +21,7 @@ from sandgate import (
     Sandbox,
     SandboxSpec,
     UploadFile,
+    build_image,
 )
 
 _PAGE = Path(__file__).parents[3] / "docs" / "clients" / "options.md"
@@ -88,6 +90,7 @@ _OPTIONS |= {
     "Egress rules": _fields(EgressRule),
     "Execute": {**dict.fromkeys(ExecuteOptions.__annotations__), **_OPTIONS["Execute"]},
     "Upload": _fields(UploadFile),
+    "Build an image": {**dict.fromkeys(BuildOptions.__annotations__), **_arguments(build_image)},
 }
 
 
@@ -122,5 +125,7 @@ def test_the_errors_are_errors() -> None:
     text = _PAGE.read_text().partition("## Client")[2]
     for name in set(re.findall(r"`(\w+Error)`", text)) - {"TypeError", "ValueError"}:
         assert issubclass(getattr(sandgate, name), sandgate.SandgateError)
-    reasons = {reason for reason in re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", text) if "SANDGATE_" not in reason}
+    reasons = {
+        reason for reason in re.findall(r"(?<!\$)\b[A-Z]+(?:_[A-Z]+)+\b", text) if "SANDGATE_" not in reason
+    }
     assert reasons - {"TIMED_OUT"} <= set(sandgate.errors.REASONS)

@@ -10,7 +10,18 @@ from typing import TypedDict
 
 import pytest
 
-from sandgate import AsyncClient, AsyncSandbox, Client, Config, ExecuteOptions, Sandbox, SandboxSpec
+from sandgate import (
+    AsyncClient,
+    AsyncSandbox,
+    BuildOptions,
+    Client,
+    Config,
+    ExecuteOptions,
+    Sandbox,
+    SandboxSpec,
+    abuild_image,
+    build_image,
+)
 
 
 class _Differences(TypedDict, total=False):
@@ -54,6 +65,8 @@ def _arguments(method: object) -> list[str]:
         ("search options", _arguments(AsyncSandbox.search)),
         ("glob options", _arguments(Sandbox.glob)),
         ("glob options", _arguments(AsyncSandbox.glob)),
+        ("build options", [*_arguments(build_image), *BuildOptions.__annotations__]),
+        ("build options", [*_arguments(abuild_image), *BuildOptions.__annotations__]),
     ],
 )
 def test_the_surface_is_that_of_all_clients(surface: str, names: list[str]) -> None:

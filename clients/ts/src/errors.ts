@@ -114,6 +114,11 @@ export class UnavailableError extends SandgateError {}
  * `metadata.position`.
  */
 export class ConnectionLostError extends SandgateError {}
+/**
+ * `buildImage` could not run the program, or the build failed. `metadata` then has the
+ * `exit_code` and the last lines of the `output`.
+ */
+export class BuildError extends SandgateError {}
 /** The caller cancelled, and `cause` is the reason of its AbortSignal, or closed the client. */
 export class CallCancelledError extends SandgateError {}
 /** The call's deadline ended. */
@@ -146,6 +151,7 @@ for (const [name, of] of Object.entries({
   QuotaExceededError,
   UnavailableError,
   ConnectionLostError,
+  BuildError,
   CallCancelledError,
   DeadlineExceededError,
   InternalError,

@@ -4,6 +4,7 @@
  * @packageDocumentation
  */
 
+export { type BuildOptions, buildImage } from "./build.js";
 export type { CallOptions } from "./call.js";
 export {
   type CleanupOptions,
@@ -34,6 +35,7 @@ export {
 export { type ConnectOptions, PortSocket } from "./connect.js";
 export {
   AuthenticationError,
+  BuildError,
   CallCancelledError,
   type Code,
   CommandStartError,

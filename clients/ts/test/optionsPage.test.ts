@@ -91,6 +91,7 @@ const options: Record<string, string[]> = {
   Connect: members("ConnectOptions"),
   "Get a URL": members("UrlOptions"),
   Watch: members("WatchOptions"),
+  "Build an image": members("BuildOptions"),
 };
 
 describe("the page of options", () => {

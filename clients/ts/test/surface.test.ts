@@ -49,6 +49,7 @@ const actual: Record<string, string[]> = {
   "execute options": members("command.ts", "ExecuteOptions"),
   "search options": members("files.ts", "SearchOptions"),
   "glob options": members("files.ts", "GlobOptions"),
+  "build options": members("build.ts", "BuildOptions"),
 };
 
 describe("the surface of all clients", () => {

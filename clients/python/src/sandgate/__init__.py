@@ -14,10 +14,12 @@ fails, it raises a `SandgateError`. The client reconnects transparently.
 from sandgate._connect import PortSocket
 from sandgate.aio import AsyncClient
 from sandgate.aio_sandbox import AsyncSandbox
+from sandgate.build import BuildOptions, abuild_image, build_image
 from sandgate.client import Client
 from sandgate.config import Config
 from sandgate.errors import (
     AuthenticationError,
+    BuildError,
     CallCancelledError,
     CommandStartError,
     ConnectionLostError,
@@ -79,6 +81,8 @@ __all__ = [
     "AsyncClient",
     "AsyncSandbox",
     "AuthenticationError",
+    "BuildError",
+    "BuildOptions",
     "CallCancelledError",
     "CleanupResult",
     "Client",
@@ -139,4 +143,6 @@ __all__ = [
     "UploadResult",
     "Violation",
     "WriteResult",
+    "abuild_image",
+    "build_image",
 ]

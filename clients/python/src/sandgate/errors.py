@@ -168,6 +168,14 @@ class ConnectionLostError(SandgateError):
     """
 
 
+class BuildError(SandgateError):
+    """`build_image` could not run the program, or the build failed.
+
+    `metadata` of a failed build has the `"exit_code"`, and the last lines of the
+    `"output"`.
+    """
+
+
 class CallCancelledError(SandgateError):
     """The caller cancelled the call, or closed the client."""
 

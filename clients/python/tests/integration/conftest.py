@@ -22,6 +22,8 @@ from sandgate.deepagents import SandgateSandbox
 collect_ignore = [] if find_spec("deepagents_code") else ["test_dcode.py"]
 if not os.environ.get("SANDGATE_TEST_SERVER_IMAGE"):
     collect_ignore.append("test_walkthrough.py")  # make test-kubernetes runs it
+if not os.environ.get("SANDGATE_DOCKER_IMAGE"):
+    collect_ignore.append("test_docker.py")  # make test-docker runs it
 
 BINARY = Path(os.environ.get("SANDGATE_BIN") or Path(__file__).parents[4] / "bin" / "sandgate")
 _STOP_SECONDS = 60
