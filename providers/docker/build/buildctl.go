@@ -15,7 +15,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/distribution/reference"
@@ -55,6 +54,13 @@ func (k *kit) run(ctx context.Context, output string, archive *os.File) (image k
 	if err := os.WriteFile(filepath.Join(dir, "file", defaultDockerfile), k.snapshot.text, 0o600); err != nil {
 		return image, err
 	}
+	policy, err := k.policy()
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, policyFile), policy, 0o600)
+	}
+	if err != nil {
+		return image, err
+	}
 	args, err := k.args(dir, output)
 	if err != nil {
 		return image, err
@@ -91,7 +97,34 @@ func (k *kit) run(ctx context.Context, output string, archive *os.File) (image k
 	return image, nil
 }
 
-const metadataFile = "metadata.json"
+const (
+	metadataFile = "metadata.json"
+	policyFile   = "policy.json"
+)
+
+// policy returns the source policy by which what is in the hash is what is built on,
+// whatever the registry, a mirror or a cache of the buildkitd has for a tag. A named
+// context would do it too, but replaces a stage that has the name of its image.
+func (k *kit) policy() ([]byte, error) {
+	type source struct {
+		Identifier string `json:"identifier"`
+	}
+	type rule struct {
+		Action   string `json:"action"`
+		Selector source `json:"selector"`
+		Updates  source `json:"updates"`
+	}
+	rules := []rule{}
+	for _, image := range slices.Sorted(maps.Keys(k.pins)) {
+		named, err := reference.ParseNormalizedNamed(image)
+		if err != nil {
+			return nil, err
+		}
+		tagged := "docker-image://" + reference.TagNameOnly(named).String()
+		rules = append(rules, rule{"CONVERT", source{tagged}, source{tagged + "@" + k.pins[image]}})
+	}
+	return json.Marshal(map[string]any{"rules": rules})
+}
 
 // args returns the command line of buildctl. The context and the Dockerfile are below a
 // directory.
@@ -108,15 +141,8 @@ func (k *kit) args(dir, output string) ([]string, error) {
 	for _, name := range slices.Sorted(maps.Keys(k.Args)) {
 		args = append(args, "--opt", "build-arg:"+name+"="+k.Args[name])
 	}
-	// What is in the hash is what is built on, whatever a mirror or a cache of the
-	// buildkitd has for the tag.
-	for _, image := range slices.Sorted(maps.Keys(k.pins)) {
-		named, err := reference.ParseNormalizedNamed(image)
-		if err != nil {
-			return nil, err
-		}
-		key := strings.TrimSuffix(reference.FamiliarString(reference.TagNameOnly(named)), ":latest")
-		args = append(args, "--opt", "context:"+key+"=docker-image://"+named.Name()+"@"+k.pins[image])
+	if len(k.pins) > 0 {
+		args = append(args, "--source-policy-file", filepath.Join(dir, policyFile))
 	}
 	switch k.Network {
 	case "", "default":

@@ -84,13 +84,19 @@ func TestArgumentsOfBuildctl(t *testing.T) {
 		"--local", "context=" + filepath.Join("dir", "context"), "--local", "dockerfile=" + filepath.Join("dir", "file"),
 		"--metadata-file", filepath.Join("dir", "metadata.json"), "--output", "type=x",
 		"--opt", "platform=linux/arm64", "--opt", "target=t", "--opt", "build-arg:A=1, 2", "--opt", "build-arg:B=x=y",
-		"--opt", "context:debian=docker-image://docker.io/library/debian@" + digest,
-		"--opt", "context:registry.example:5000/a/b:1=docker-image://registry.example:5000/a/b@" + digest,
+		"--source-policy-file", filepath.Join("dir", "policy.json"),
 		"--opt", "force-network-mode=host", "--allow", "network.host", "--no-cache",
 	}
 	got, err := k.args("dir", "type=x")
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%q\ninstead of\n%q, %v", got, want, err)
+	}
+	policy, err := k.policy()
+	const debian, other = "docker-image://docker.io/library/debian:latest", "docker-image://registry.example:5000/a/b:1"
+	if want := `{"rules":[` +
+		`{"action":"CONVERT","selector":{"identifier":"` + debian + `"},"updates":{"identifier":"` + debian + "@" + digest + `"}},` +
+		`{"action":"CONVERT","selector":{"identifier":"` + other + `"},"updates":{"identifier":"` + other + "@" + digest + `"}}]}`; err != nil || string(policy) != want {
+		t.Errorf("%s\ninstead of\n%s, %v", policy, want, err)
 	}
 	k.ran = true
 	if got, err := k.args("dir", "type=x"); err != nil || slices.Contains(got, "--no-cache") {

@@ -204,6 +204,37 @@ func TestBuildKitSaves(t *testing.T) {
 	}
 }
 
+// What is in the hash is what is built on, even if the tag moves before the build.
+func TestBuildKitBuildsOnTheHashedBase(t *testing.T) {
+	o, image, _ := setUpKit(t, "")
+	writeFiles(t, o.Dir, map[string]string{"Dockerfile": "FROM " + image + " AS base\nENV STAGE=base\nFROM base\n"})
+	o.Save = t.TempDir()
+	o.Platform = "linux/" + runtime.GOARCH
+	pinned, err := pin(t.Context(), []string{image})
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed, err := mutate.Config(base(t), v1.Config{Env: []string{"BASE=new"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, image, changed)
+	s, err := take(t.Context(), o.Dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.close() }()
+	k := &kit{BuildKitOptions: o, snapshot: s, pins: pinned, name: Repository + ":test"}
+	k.Output = io.Discard
+	archive, _, err := k.save(t.Context(), o.Save)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if env := strings.Join(configOf(t, archive).Config.Env, " "); strings.Contains(env, "BASE=new") || !strings.Contains(env, "STAGE=base") {
+		t.Errorf("%q", env)
+	}
+}
+
 func TestBuildKitWithoutCache(t *testing.T) {
 	o, image, content := setUpKit(t, "COPY unique /unique\nRUN cat /proc/sys/kernel/random/uuid >/random\n")
 	o.Save, o.Push = t.TempDir(), strings.TrimSuffix(image, "base:1")+"tools"
