@@ -94,6 +94,9 @@ func (c *clientConn) ended() {
 }
 
 func (c *clientConn) Read(p []byte) (int, error) {
+	if pause := c.received.Pause(); pause > 0 {
+		time.Sleep(pause)
+	}
 	n, err := c.Conn.Read(p)
 	c.received.Add(n)
 	if !c.free.Load() && c.left.Add(-int64(n)) < 0 {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sandgate/sandgate/server/quota"
 )
 
 // pipeConn is a connection in memory with access to its other end.
@@ -154,4 +156,32 @@ func send(c *clientConn, p *pipeConn, n int) {
 		}
 		n -= k
 	}
+}
+
+// After a call was cut its connection is not read for a while, so that a caller who calls
+// again at once is slowed down by its own flow control.
+func TestConnectionOfCutCallsIsNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 64 << 10
+		p := newPipe(t, "192.0.2.1")
+		c := newConnLimiter().track(p)
+		defer c.Close()
+		c.authenticated()
+		cut := make(chan error, 1)
+		call, err := quota.NewRequests(limit).Expect("a", &c.received, 0, func(exceeded error) { cut <- exceeded })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer call.Release()
+		begin := time.Now()
+		send(c, p, limit)
+		<-cut
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("below the bound the connection was not read for %v", took)
+		}
+		send(c, p, 1)
+		if took := time.Since(begin); took < time.Second/2 || took > 2*time.Second {
+			t.Errorf("after a call of %d bytes was cut, the limit per second, the connection was not read for %v", limit, took)
+		}
+	})
 }

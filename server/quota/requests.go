@@ -15,6 +15,9 @@ const (
 	fieldBytes = 80
 	// retryRequest is when a caller at the bound should try again.
 	retryRequest = time.Second
+	// maxPause bounds how long a connection is not read at a time. Pings and window
+	// updates wait too.
+	maxPause = time.Second
 )
 
 // MaxRequestBytes is the name of the bound of Requests in the configuration file.
@@ -27,8 +30,12 @@ const MaxRequestBytes = "max_request_bytes"
 //
 // Beyond the bound, the calls whose messages have been arriving for the longest time are
 // cut. A call is rejected only if what others hold has arrived.
+//
+// What was received for calls that are cut is bounded by the limit per second. A caller
+// that calls again at once would keep the processors busy otherwise.
 type Requests struct {
 	limit int64
+	now   func() time.Time
 
 	mu      sync.Mutex
 	tenants map[string]*tenantRequests
@@ -41,6 +48,8 @@ type tenantRequests struct {
 	// bytes counts the calls, the messages that have arrived, and those arriving.
 	bytes    int64
 	arriving list.List // of *Request, the oldest first
+	// paced is until when no more bytes may be cut, in Unix nanoseconds.
+	paced int64
 }
 
 // arrivals are the calls of one tenant whose messages arrive on one connection.
@@ -59,9 +68,16 @@ type Received struct {
 	bytes, taken atomic.Int64
 	// expecting is the number of calls whose messages arrive.
 	expecting atomic.Int32
+	// unread is until when the connection is not read, in Unix nanoseconds.
+	unread atomic.Int64
+	// shared is set once calls of several tenants came, as through a proxy: the connection
+	// of a flood and of others is always read.
+	shared atomic.Bool
 
-	requests *Requests                     // set before expecting grows
-	arrivals map[*tenantRequests]*arrivals // Requests.mu guards it
+	requests *Requests // set before expecting grows
+	// Requests.mu guards what follows.
+	tenant   string // of the first call
+	arrivals map[*tenantRequests]*arrivals
 }
 
 // Pending returns the bytes of messages that no handler has taken, and all others.
@@ -80,6 +96,19 @@ func (c *Received) Add(n int) {
 	}
 }
 
+// Pause returns how long the connection must not be read: more than 0 after calls on it
+// were cut, and, while messages arrive on it, after others of its tenant were.
+func (c *Received) Pause() time.Duration {
+	until := c.unread.Load()
+	if c.expecting.Load() > 0 {
+		until = max(until, c.requests.pacedUntil(c))
+	}
+	if until == 0 || c.shared.Load() {
+		return 0
+	}
+	return min(time.Unix(0, until).Sub(c.requests.now()), maxPause)
+}
+
 // Take counts the bytes of a message that a handler took.
 func (c *Received) Take(n int) {
 	if c != nil {
@@ -89,7 +118,7 @@ func (c *Received) Take(n int) {
 
 // NewRequests returns a bound of so many bytes for each tenant; 0: no bound.
 func NewRequests(limit int64) *Requests {
-	return &Requests{limit: limit, tenants: make(map[string]*tenantRequests)}
+	return &Requests{limit: limit, now: time.Now, tenants: make(map[string]*tenantRequests)}
 }
 
 // Request is a call whose only message arrives, or has arrived.
@@ -137,6 +166,12 @@ func (r *Requests) Expect(tenant string, conn *Received, since int64, cut func(e
 
 // expect adds a call to those whose messages arrive.
 func (c *Received) expect(q *Request) *list.Element {
+	if c.tenant == "" {
+		c.tenant = q.tenant.name
+	}
+	if c.tenant != q.tenant.name {
+		c.shared.Store(true)
+	}
 	a := c.arrivals[q.tenant]
 	if a == nil {
 		if c.arrivals == nil {
@@ -190,7 +225,7 @@ func (q *Request) release() {
 // hold adds bytes, and cuts calls whose messages arrive if they are too many.
 func (q *Request) hold(bytes int64) error {
 	t := q.tenant
-	t.cut(q.all.limit, bytes)
+	q.all.cut(t, bytes)
 	if t.bytes+bytes > q.all.limit {
 		return t.exceeded(q.all.limit, bytes)
 	}
@@ -229,7 +264,7 @@ func (r *Requests) arrived(c *Received) {
 	// There is one tenant, unless a proxy shares the connection.
 	for _, a := range c.arrivals {
 		a.count(c)
-		a.tenant.cut(r.limit, 0)
+		r.cut(a.tenant, 0)
 	}
 }
 
@@ -240,20 +275,45 @@ func (a *arrivals) count(c *Received) {
 	a.bytes = pending - a.since
 }
 
-// cut cuts calls whose messages arrive, the oldest first, until there is room for more.
-func (t *tenantRequests) cut(limit, more int64) {
-	for t.bytes+more > limit {
+// cut cuts calls whose messages arrive, the oldest first, until a tenant has room for more.
+func (r *Requests) cut(t *tenantRequests, more int64) {
+	for t.bytes+more > r.limit {
 		oldest := t.arriving.Front()
 		if oldest == nil {
 			return
 		}
 		q := oldest.Value.(*Request)
-		q.exceeded = t.exceeded(limit, more)
+		q.exceeded = t.exceeded(r.limit, more)
+		held := t.bytes
 		q.leave()
 		t.bytes -= q.bytes
 		q.bytes = 0
+		// More may have arrived than was freed.
+		r.pace(t, q.conn, max(held-t.bytes, 0))
 		q.onCut(q.exceeded)
 	}
+}
+
+// pace stops reading until the bytes that were cut are within the limit per second: the
+// connection of the call, which may be nil, and those on which messages of the tenant
+// arrive.
+func (r *Requests) pace(t *tenantRequests, c *Received, cut int64) {
+	now := r.now()
+	owed := time.Duration(float64(cut) / float64(r.limit) * float64(time.Second))
+	t.paced = min(max(t.paced, now.UnixNano())+int64(owed), now.Add(maxPause).UnixNano())
+	if c != nil {
+		c.unread.Store(t.paced)
+	}
+}
+
+// pacedUntil returns when the connection may be read again.
+func (r *Requests) pacedUntil(c *Received) (until int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for t := range c.arrivals {
+		until = max(until, t.paced)
+	}
+	return until
 }
 
 func (t *tenantRequests) exceeded(limit, asked int64) error {
