@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
 # Prints a tar stream of a small userland, for "docker import": this machine's shell,
-# basic programs and Python, with their libraries. No registry is needed.
+# basic programs and Python, with their libraries, and what the arguments name: packages of
+# this machine, files and directories. No registry is needed.
 set -euo pipefail
 
 packages=(base-files dash bash coreutils grep sed findutils mawk procps util-linux hostname tar gzip git
   python3-minimal python3.11-minimal libpython3.11-minimal libpython3.11-stdlib python3.11)
+paths=()
+for name; do
+  if [[ $name == /* ]]; then paths+=("$name"); else packages+=("$name"); fi
+done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd /
@@ -14,6 +19,7 @@ done | grep -Ev '^/(usr/share|etc|var|home|root|run|tmp|boot|media|mnt|srv|opt)/
   while read -r path; do
     if [[ -L $path || -f $path ]]; then echo "$path"; fi
   done | sort -u >"$work/files"
+if [[ ${#paths[@]} -gt 0 ]]; then find "${paths[@]}" '(' -type f -o -type l ')' >>"$work/files"; fi
 
 # What they link to, with the interpreter of ELF files.
 xargs -d '\n' -a "$work/files" -n 50 ldd 2>/dev/null | grep -Eo '/[^ ]*\.so[^ ]*' | sort -u >"$work/libraries" || true

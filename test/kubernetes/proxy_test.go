@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,11 +27,11 @@ import (
 	"github.com/sandgate/sandgate/test/upstream"
 )
 
-// hereResolver resolves every name to this machine.
+// hereResolver resolves the names of the tests to this machine.
 type hereResolver struct{}
 
 func (hereResolver) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
-	if strings.HasSuffix(host, ".example.") {
+	if strings.HasSuffix(host, ".example.") || host == "example.com." {
 		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
 	}
 	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
@@ -124,12 +123,7 @@ func contentServer(t *testing.T) uint32 {
 	t.Helper()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "content") }))
 	t.Cleanup(upstream.Close)
-	_, text, _ := net.SplitHostPort(upstream.Listener.Addr().String())
-	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return uint32(n)
+	return portOf(t, upstream.Listener.Addr().String())
 }
 
 // firstAddr returns this machine's first IPv4 address beyond loopback, which the suite

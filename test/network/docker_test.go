@@ -14,6 +14,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers/docker"
+	"github.com/sandgate/sandgate/test/upstream"
 )
 
 // TestNetworkConformanceOnDocker needs a daemon, which "make test-docker" starts.
@@ -34,7 +35,7 @@ func TestNetworkConformanceOnDocker(t *testing.T) {
 			if c.name == "gvisor" {
 				return // its transport is exec's
 			}
-			s, ca := site(t)
+			s, ca := upstream.Site(t)
 			port = portOf(s.Listener.Addr().String())
 			t.Run("restart", func(t *testing.T) {
 				restart(t, startWith(t, json.RawMessage(c.options), nil, open, port), port, ca)
@@ -57,8 +58,8 @@ func onDocker(image string, transport docker.Transport) opener {
 // "make full" builds: an ordinary user finds the programs that it promises, and installs
 // as in a local sandbox.
 func TestInstallersInTheUserlandImage(t *testing.T) {
-	upstream := packages(t)
-	port := portOf(upstream.Listener.Addr().String())
+	index := upstream.Packages(t)
+	port := portOf(index.Listener.Addr().String())
 	b := startWith(t, nil, nil, onDocker(os.Getenv("SANDGATE_USERLAND_IMAGE"), docker.TransportAuto), port)
 	box := b.create(&sandboxv1.EgressRule{Hosts: []string{"index.example"}, Ports: []uint32{port}}, &sandboxv1.EgressRule{Cidrs: []string{"127.0.0.0/8"}, Ports: []uint32{port}})
 	for _, c := range []struct{ script, want string }{

@@ -3,10 +3,7 @@ package network
 import (
 	"context"
 	"crypto/tls"
-	"encoding/pem"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -76,22 +73,12 @@ func conform(t *testing.T, b *testbed, port uint32, certificate *tls.Certificate
 	}
 }
 
-// site serves a file, and a git repository, by HTTPS. It returns the site and its
-// certificate as PEM.
-func site(t *testing.T) (*httptest.Server, string) {
-	t.Helper()
-	root := repository(t)
-	s := httptest.NewTLSServer(http.FileServer(http.Dir(root)))
-	t.Cleanup(s.Close)
-	return s, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
-}
-
 // TestOrdinaryProgramsReachAllowedNamesOnly: allowed names work with ordinary programs, with the proxy's
 // variables and without, and others are refused.
 func TestOrdinaryProgramsReachAllowedNamesOnly(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		t.Run(runtime, func(t *testing.T) {
-			s, ca := site(t)
+			s, ca := upstream.Site(t)
 			port := portOf(s.Listener.Addr().String())
 			b := start(t, runtime, local.ProfileDefault, port)
 			box := b.create(&sandboxv1.EgressRule{Hosts: []string{"example.com"}, Cidrs: []string{"127.0.0.1/32"}, Ports: []uint32{port}})
@@ -227,7 +214,7 @@ const fetch = `SSL_CERT_FILE=ca.pem python3 -c 'import sys, urllib.request; prin
 // TestRestartedServerCarriesFoundSandboxes: a restarted server carries the connections of the sandboxes that it
 // finds. Those of the former one were reset.
 func TestRestartedServerCarriesFoundSandboxes(t *testing.T) {
-	s, ca := site(t)
+	s, ca := upstream.Site(t)
 	port := portOf(s.Listener.Addr().String())
 	restart(t, start(t, "runc", local.ProfileDefault, port), port, ca)
 }
@@ -264,7 +251,7 @@ while [ ! -e open ]; do sleep 0.05; done`, port)
 
 // TestPooledSandboxGetsItsRulesWithTheClaim: a sandbox of a pool gets its rules with the claim.
 func TestPooledSandboxGetsItsRulesWithTheClaim(t *testing.T) {
-	s, ca := site(t)
+	s, ca := upstream.Site(t)
 	port := portOf(s.Listener.Addr().String())
 	b := start(t, "runc", local.ProfileDefault, port)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {

@@ -116,7 +116,7 @@ func (g *guarded) wants(has func(*http.Request) bool, h http.Handler) http.Handl
 // wheel returns a package of Python without modules.
 func wheel(t *testing.T) []byte {
 	t.Helper()
-	return zipped(t, map[string]string{
+	return upstream.Zipped(t, map[string]string{
 		"demo-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n",
 		"demo-1.0.dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
 		"demo-1.0.dist-info/RECORD":   "demo-1.0.dist-info/METADATA,,\ndemo-1.0.dist-info/WHEEL,,\ndemo-1.0.dist-info/RECORD,,\n",
