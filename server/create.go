@@ -95,7 +95,11 @@ func (s *Server) createNow(ctx context.Context, key agentconn.Key, spec provider
 		}
 		defer s.creations.Release(key.Tenant)
 	}
-	info, conn, err := s.provider.Create(ctx, key.Name, spec)
+	creating, pulled := providers.WithPulls(ctx)
+	info, conn, err := s.provider.Create(creating, key.Name, spec)
+	if c := call.Of(ctx); pulled() {
+		c.Pulled = true
+	}
 	if errors.Is(err, providers.ErrExists) {
 		return info, nil, fault.SpecDiffers(key.ID).WithCause(err)
 	}

@@ -75,6 +75,23 @@ func (h *harness) awaitMetric(line string) {
 	h.t.Errorf("no metric %s; there are %s", line, near)
 }
 
+// Creations that wait for an image are apart from those that do not.
+func TestCreationsThatPullAreApart(t *testing.T) {
+	h := newHarness(t, nil)
+	h.provider.before = func(ctx context.Context, method, name string) error {
+		if method == "create" && name == names.Substrate(call.DefaultTenant, "pulled") {
+			providers.NotePull(ctx)
+		}
+		return nil
+	}
+	for _, id := range []string{"a", "pulled", "b", "pulled"} {
+		h.create(id)
+	}
+	h.awaitMetric(`sandgate_create_duration_seconds_count{path="cold"} 2`)
+	h.awaitMetric(`sandgate_create_duration_seconds_count{path="pull"} 1`)
+	h.awaitMetric(`sandgate_create_duration_seconds_count{path="existing"} 1`)
+}
+
 func TestMetricsCountWhatHappens(t *testing.T) {
 	h, log := audited(t, nil)
 	h.provider.script.execute = func(a *scriptedAgent, req *sandboxv1.ExecuteRequest, out emitter) error {

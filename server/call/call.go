@@ -43,6 +43,8 @@ type Call struct {
 	// Begun is true once the call has its first audit record.
 	Begun   bool
 	Objects audit.Objects
+	// Pulled is true if the sandbox that it created waited for its image.
+	Pulled bool
 	// Exited is the end of the command as the caller received it.
 	Exited atomic.Pointer[sandboxv1.Exited]
 	// Cause is the error for the log.

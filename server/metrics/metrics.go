@@ -65,6 +65,7 @@ type Metrics struct {
 const (
 	createdCold  = "cold"
 	createdPool  = "pool"
+	createdPull  = "pull"
 	createdFound = "existing"
 )
 
@@ -90,7 +91,7 @@ func New(version, provider string) *Metrics {
 		rpc:      grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(grpcprom.WithHistogramBuckets(secondsBuckets))),
 
 		bytes:            counters("transferred_bytes_total", "Content and output that ended calls have moved.", "method"),
-		createSeconds:    prometheus.NewHistogramVec(seconds("create_duration_seconds", "Time of successful creations, by where the sandbox came from: cold, pool or existing."), []string{"path"}),
+		createSeconds:    prometheus.NewHistogramVec(seconds("create_duration_seconds", "Time of successful creations, by where the sandbox came from: pool, cold, pull (cold, after its image was pulled) or existing."), []string{"path"}),
 		createFailures:   counters("create_failures_total", "Failed creations, by error reason.", "reason"),
 		CreateWait:       prometheus.NewHistogram(seconds("create_wait_seconds", "Time that creations waited for others, because of the bound of creations at the same time.")),
 		StartSeconds:     prometheus.NewHistogram(seconds("command_start_duration_seconds", "Time from an Execute call to the start of its command.")),
@@ -194,9 +195,13 @@ func (m *Metrics) Ended(c *call.Call, resp any, err error, took time.Duration) {
 	}
 	path := createdFound
 	if made, ok := resp.(*sandboxv1.CreateSandboxResponse); ok && made.GetCreated() {
-		path = createdCold
-		if made.GetSandbox().GetFromPool() {
+		switch {
+		case made.GetSandbox().GetFromPool():
 			path = createdPool
+		case c.Pulled:
+			path = createdPull
+		default:
+			path = createdCold
 		}
 	}
 	m.createSeconds.WithLabelValues(path).Observe(took.Seconds())

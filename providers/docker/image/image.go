@@ -63,6 +63,7 @@ func (s *Store) Find(ctx context.Context, name string, pull bool) (Image, error)
 		if !pull {
 			return Image{}, fmt.Errorf("image %s is not on the Docker host, and the template does not allow to pull it: %w", ref, providers.ErrStartFailed)
 		}
+		providers.NotePull(ctx)
 		if err := s.pull(ctx, ref); err != nil {
 			return Image{}, err
 		}

@@ -83,6 +83,7 @@ func (s *Store) Pull(ctx context.Context, r Reference, policy Policy) (string, *
 	if policy == PullNever {
 		return "", nil, fmt.Errorf("it is not on this machine, and the template does not allow to pull it: %w", providers.ErrStartFailed)
 	}
+	providers.NotePull(ctx)
 	p := s.join(r)
 	select {
 	case <-p.ended:

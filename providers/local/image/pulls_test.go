@@ -60,30 +60,31 @@ func TestTagKeepsItsDigestUnlessThePolicyPullsAgain(t *testing.T) {
 	first, second := small(t, "first"), small(t, "second")
 	r.push(t, ":1", first)
 	s := storeFrom(t, Registries{})
-	pull := func(id string, policy Policy, want v1.Image) {
+	pull := func(id string, policy Policy, want v1.Image, waits bool) {
 		t.Helper()
-		if key, _, err := s.Pull(t.Context(), parse(t, r.host+"/team/app"+id), policy); err != nil || key != keyOf(t, want) {
-			t.Errorf("%s, %s: %s, %v", id, policy, key, err)
+		ctx, pulled := providers.WithPulls(t.Context())
+		if key, _, err := s.Pull(ctx, parse(t, r.host+"/team/app"+id), policy); err != nil || key != keyOf(t, want) || pulled() != waits {
+			t.Errorf("%s, %s: %s, %v; it waited for a pull: %v", id, policy, key, err, pulled())
 		}
 	}
 	if _, _, err := s.Pull(t.Context(), parse(t, r.host+"/team/app:1"), PullNever); !errors.Is(err, providers.ErrStartFailed) {
 		t.Errorf("never: %v", err)
 	}
 	pinned := "@sha256:" + keyOf(t, first)
-	pull(":1", PullMissing, first)
-	pull(pinned, PullMissing, first)
+	pull(":1", PullMissing, first, true)
+	pull(pinned, PullMissing, first, true)
 	r.push(t, ":1", second)
-	pull(":1", PullMissing, first)
-	pull(":1", PullAlways, second)
-	pull(":1", PullMissing, second)
+	pull(":1", PullMissing, first, false)
+	pull(":1", PullAlways, second, true)
+	pull(":1", PullMissing, second, false)
 	before, _ := r.requests("manifests")
-	pull(pinned, PullAlways, first)
-	pull(":1", PullNever, second)
+	pull(pinned, PullAlways, first, false)
+	pull(":1", PullNever, second, false)
 	if after, _ := r.requests("manifests"); after != before {
 		t.Errorf("a digest was looked up %d times", after-before)
 	}
 	r.Close()
-	pull(":1", PullMissing, second)
+	pull(":1", PullMissing, second, false)
 	if _, _, err := s.Pull(t.Context(), parse(t, r.host+"/team/app:1"), PullAlways); !errors.Is(err, providers.ErrUnavailable) {
 		t.Errorf("always without the registry: %v", err)
 	}
