@@ -67,6 +67,8 @@ const (
 	buildStop = 10 * time.Second
 	// buildTail is how many lines of output an error has.
 	buildTail = 20
+
+	installPage = "https://github.com/sandgate/sandgate/blob/main/docs/install.md"
 )
 
 // BuildImage builds an image from a Dockerfile and returns its name, for Spec.Image of a
@@ -84,7 +86,7 @@ func BuildImage(ctx context.Context, request BuildRequest) (string, error) {
 	program, err := exec.LookPath(cmp.Or(request.Program, "sandgate"))
 	if err != nil {
 		return "", local(ErrBuild, codes.NotFound, err,
-			"cannot run %q: %v; docs/install.md has how to install the program, and Program may be its path", cmp.Or(request.Program, "sandgate"), err)
+			"cannot run %q: %v; install the program (%s), or set Program to its path", cmp.Or(request.Program, "sandgate"), err, installPage)
 	}
 	output := &buildOutput{report: request.OnOutput}
 	var stdout bytes.Buffer

@@ -9,6 +9,7 @@ import { cancelledBy, deadlineError, onAbort } from "./sleep.js";
 const STOP_MS = 10_000;
 /** How many lines of output an error has. */
 const TAIL_LINES = 20;
+const INSTALL_PAGE = "https://github.com/sandgate/sandgate/blob/main/docs/install.md";
 
 /** What is left out is the program's choice. */
 export interface BuildOptions {
@@ -170,7 +171,7 @@ function argumentsOf(context: string, options: BuildOptions): string[] {
 
 function cannotRun(program: string, error: NodeJS.ErrnoException): SandgateError {
   return new BuildError(
-    `cannot run "${program}": ${error.message}; docs/install.md has how to install the program, and "program" may be its path`,
+    `cannot run "${program}": ${error.message}; install the program (${INSTALL_PAGE}), or set "program" to its path`,
     { code: "NOT_FOUND" },
     { cause: error },
   );

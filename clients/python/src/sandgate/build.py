@@ -27,6 +27,8 @@ _TAIL_LINES: Final = 20
 
 _LINE_BYTES: Final = 1 << 20
 
+_INSTALL_PAGE: Final = "https://github.com/sandgate/sandgate/blob/main/docs/install.md"
+
 
 class BuildOptions(TypedDict, total=False):
     """Options of `build_image`; what is left out is the program's choice."""
@@ -182,8 +184,8 @@ class _Run:
 
     def cannot_run(self, error: OSError) -> BuildError:
         return BuildError(
-            f"cannot run {self._program!r}: {error.strerror}; docs/install.md has how to install "
-            "the program, and `program` may be its path",
+            f"cannot run {self._program!r}: {error.strerror}; install the program ({_INSTALL_PAGE}), "
+            "or set `program` to its path",
             code="NOT_FOUND",
         )
 
