@@ -43,7 +43,12 @@ stop() {
 # shellcheck disable=SC2317 # the trap calls it
 finish() {
   [[ -z $server ]] || { kill "$server"; wait "$server" || true; }
-  [[ -z $buildkitd ]] || { kill "$buildkitd"; wait "$buildkitd" || true; }
+  if [[ -n $buildkitd ]]; then
+    kill "$buildkitd"
+    wait "$buildkitd" || true
+    # It leaves its cgroups, which are empty.
+    find /sys/fs/cgroup -depth -type d \( -name buildkit -o -path '*/buildkit/*' \) -exec rmdir {} + 2>/dev/null || true
+  fi
   docker ps --all --quiet | xargs --no-run-if-empty docker rm --force --volumes >/dev/null || true
   stop
   # What the daemon and gVisor leave mounted.
