@@ -145,6 +145,10 @@ test-docker: $(SYSTEM) $(RUNSC) $(UV) $(PYTHON) $(NODE) build-dev ## Run the tes
 test-podman: $(SYSTEM) build-dev ## Run the tests of the docker provider on the API of a Podman of their own
 	@scripts/test-podman.sh
 
+.PHONY: test-rootless
+test-rootless: $(SYSTEM) build-dev ## Run the tests of the docker provider on a rootless Docker daemon of their own
+	@scripts/test-rootless.sh
+
 .PHONY: test-packages
 test-packages: $(SYSTEM) $(GENPY) $(NODE) build-dev ## Install the Debian, Go, Python and npm package into a directory, and use them
 	@scripts/test-packages.sh
@@ -167,7 +171,7 @@ coverage-check: ## Fail when a test that docs/coverage.md names has not passed s
 full: export SANDGATE_CONFORMANCE := full
 full: export SANDGATE_DOCKER := full
 full: export GO_TEST_TIMEOUT := 60m
-full: gen-check lint build test test-docker test-podman test-packages test-emulated test-cgroup2 test-kubernetes chaos fuzz ## Run every check and test that this machine can run, at full length
+full: gen-check lint build test test-docker test-podman test-rootless test-packages test-emulated test-cgroup2 test-kubernetes chaos fuzz ## Run every check and test that this machine can run, at full length
 
 .PHONY: test-escape
 test-escape: $(SYSTEM) $(RUNSC) build-dev ## Try to break out of a sandbox in over 450 ways: runc by socket and exec, restricted, gVisor, and a pod where KUBECONFIG names a cluster
