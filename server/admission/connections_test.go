@@ -175,7 +175,9 @@ func TestConnectionOfCutCallsIsNotRead(t *testing.T) {
 		defer call.Release()
 		begin := time.Now()
 		send(c, p, limit)
-		<-cut
+		if exceeded := <-cut; exceeded == nil {
+			t.Error("the call was cut without a cause")
+		}
 		if took := time.Since(begin); took != 0 {
 			t.Errorf("below the bound the connection was not read for %v", took)
 		}

@@ -22,7 +22,7 @@ func TestCutCallsArePaced(t *testing.T) {
 		}
 		return q
 	}
-	pauses := func(when string, want time.Duration, conns ...*Received) {
+	unread := func(when string, want time.Duration, conns ...*Received) {
 		t.Helper()
 		for i, c := range conns {
 			if got := max(c.Pause(), 0); got != want {
@@ -35,15 +35,15 @@ func TestCutCallsArePaced(t *testing.T) {
 	flood.Add(4 * requestBytes)
 	second := expect("a", &arriving)
 	other := expect("b", &neighbour)
-	pauses("below the bound", 0, &flood, &arriving, &quiet, &neighbour)
+	unread("below the bound", 0, &flood, &arriving, &quiet, &neighbour)
 
 	// The call holds five requestBytes, half of the limit.
 	arriving.Add(5 * requestBytes)
 	if !cut[first] {
 		t.Fatal("the first call was not cut")
 	}
-	pauses("after a cut", time.Second/2, &flood, &arriving)
-	pauses("after another's cut", 0, &quiet, &neighbour)
+	unread("after a cut", time.Second/2, &flood, &arriving)
+	unread("after another's cut", 0, &quiet, &neighbour)
 
 	// What is cut meanwhile adds up, to a bound.
 	third := expect("a", &flood)
@@ -51,15 +51,15 @@ func TestCutCallsArePaced(t *testing.T) {
 	if !cut[second] {
 		t.Fatal("the second call was not cut")
 	}
-	pauses("after more cuts", maxPause, &flood, &arriving)
+	unread("after more cuts", maxPause, &flood, &arriving)
 
 	// Another tenant's call shows that this connection is a proxy's.
 	through := expect("b", &arriving)
-	pauses("of several tenants", 0, &arriving)
-	pauses("of one tenant", maxPause, &flood)
+	unread("of several tenants", 0, &arriving)
+	unread("of one tenant", maxPause, &flood)
 
 	now = now.Add(maxPause)
-	pauses("later", 0, &flood, &arriving)
+	unread("later", 0, &flood, &arriving)
 	for _, q := range []*Request{first, second, third, other, through} {
 		q.Release()
 	}
