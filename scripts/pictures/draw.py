@@ -8,7 +8,17 @@ import importlib
 import sys
 from pathlib import Path
 
-PICTURES = ("architecture", "command", "states", "protections", "bench", "load", "soak", "dashboard")
+PICTURES = (
+    "architecture",
+    "command",
+    "states",
+    "network",
+    "protections",
+    "bench",
+    "load",
+    "soak",
+    "dashboard",
+)
 
 
 def main() -> int:
