@@ -72,7 +72,7 @@ func (s *Server) assemble() {
 	})
 	s.transfer = transfer.New(s.router, s.audit)
 	s.forward = forward.New(s.router, s.agents, s.audit, limit.NewShared(s.cfg.Limits.MaxForwards, s.cfg.Authenticator != nil))
-	s.gate = admission.New(s.cfg.Authenticator, s.operation, quota.NewRequests(s.cfg.Limits.MaxRequestBytes))
+	s.gate = admission.New(s.cfg.Authenticator, s.operation, quota.NewRequests(s.cfg.Limits.MaxRequestBytes), s.cfg.Limits.MaxConnections)
 }
 
 // register makes the gRPC server and its services.

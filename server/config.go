@@ -142,6 +142,10 @@ type Limits struct {
 	// Authenticator, each tenant holds at most a quarter of them, and at least
 	// one. Default: the number with which the provider is fastest.
 	MaxCreations int
+	// MaxConnections bounds the connections of authenticated callers; calls on others are
+	// rejected. A tenant holds at most a quarter of them. Without an Authenticator
+	// nothing bounds connections. Default: 4096.
+	MaxConnections int
 	// MaxForwards bounds the open Forwards; others are rejected. With an
 	// Authenticator, each tenant holds at most a quarter of them, and at least one.
 	// One whose receivers read nothing holds 2 MiB of this server's memory in each
@@ -225,6 +229,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Limits.EndRetention, time.Hour)
 	setDefault(&c.Limits.DefaultIdleTTL, 24*time.Hour)
 	setDefault(&c.Limits.CreateTimeout, 5*time.Minute)
+	setDefault(&c.Limits.MaxConnections, 4_096)
 	setDefault(&c.Limits.MaxForwards, 2_048)
 	setDefault(&c.Limits.MaxEgressConnections, 2_048)
 	setDefault(&c.Timing.ReapInterval, 15*time.Second)
@@ -292,7 +297,7 @@ func (l Limits) check() error {
 	if l.MaxRequestBytes < minRequestBytes {
 		return fmt.Errorf("server: Limits.MaxRequestBytes must be at least %d MiB", minRequestBytes>>20)
 	}
-	if l.MaxCreations < 0 || l.MaxForwards < 0 || l.MaxEgressConnections < 0 {
+	if l.MaxCreations < 0 || l.MaxConnections < 0 || l.MaxForwards < 0 || l.MaxEgressConnections < 0 {
 		return errors.New("server: a number of creations, forwards or egress connections is negative")
 	}
 	if l.MaxOutputBytes < 0 || l.OutputLogBytes < 0 || l.MaxFileBytes < 0 {

@@ -60,13 +60,12 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// Messages that never end hold a bounded amount of memory, and no other call fails: nor
-// one of the same tenant, whose oldest calls are cut.
-func TestHalfMessagesAreBounded(t *testing.T) {
-	const conns, streams, bound = 8, 25, 64 << 20
-	tokens := make(map[string]string)
+// tokensOf writes a file of tokens, one for each tenant, and returns its path and them.
+func tokensOf(t *testing.T, tenants ...string) (path string, tokens map[string]string) {
+	t.Helper()
+	tokens = make(map[string]string)
 	file := "tokens:\n"
-	for _, tenant := range []string{"one", "two"} {
+	for _, tenant := range tenants {
 		token, e, err := authn.NewToken(authn.Entry{Name: "user-" + tenant, Tenant: tenant})
 		if err != nil {
 			t.Fatal(err)
@@ -74,10 +73,18 @@ func TestHalfMessagesAreBounded(t *testing.T) {
 		tokens[tenant] = token
 		file += fmt.Sprintf("  - {name: %s, tenant: %s, sha256: %s}\n", e.Name, e.Tenant, e.SHA256)
 	}
-	path := filepath.Join(t.TempDir(), "tokens")
+	path = filepath.Join(t.TempDir(), "tokens")
 	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return path, tokens
+}
+
+// Messages that never end hold a bounded amount of memory, and no other call fails: nor
+// one of the same tenant, whose oldest calls are cut.
+func TestHalfMessagesAreBounded(t *testing.T) {
+	const conns, streams, bound = 8, 25, 64 << 20
+	path, tokens := tokensOf(t, "one", "two")
 	addr, _ := tcpHarness(t, func(c *Config) {
 		c.Limits.MaxRequestBytes = bound
 		var err error

@@ -17,6 +17,7 @@ import (
 	"github.com/sandgate/sandgate/server/authn"
 	"github.com/sandgate/sandgate/server/call"
 	"github.com/sandgate/sandgate/server/fault"
+	"github.com/sandgate/sandgate/server/limit"
 	"github.com/sandgate/sandgate/server/quota"
 )
 
@@ -42,6 +43,7 @@ type Gate struct {
 	authenticator authn.Authenticator
 	operation     func(method string) string
 	conns         *connLimiter
+	places        *limit.Shared // of the connections of authenticated callers
 	running       *running
 	refusals      *refusals
 	requests      *quota.Requests
@@ -49,10 +51,12 @@ type Gate struct {
 
 // New returns the gate of a server. A nil authenticator lets every caller in, as a user
 // of the default tenant. operation returns the name of a method in records.
-// requests bounds what calls hold whose callers authenticate.
-func New(a authn.Authenticator, operation func(method string) string, requests *quota.Requests) *Gate {
+// requests bounds what calls hold whose callers authenticate, and conns the number of their
+// connections.
+func New(a authn.Authenticator, operation func(method string) string, requests *quota.Requests, conns int) *Gate {
 	return &Gate{
 		authenticator: a, operation: operation, conns: newConnLimiter(), running: newRunning(), refusals: newRefusals(), requests: requests,
+		places: limit.NewShared(conns, true),
 	}
 }
 
@@ -109,8 +113,10 @@ func (g *Gate) conclude(ctx context.Context, c *call.Call, method string, p auth
 		conn.count()
 		return
 	}
-	conn.authenticated()
-	c.Principal, c.Refused = authorize(ctx, method, p)
+	tooMany := conn.authenticated(p.Tenant, g.places)
+	if c.Principal, c.Refused = authorize(ctx, method, p); c.Refused == nil {
+		c.Refused = tooMany
+	}
 	if c.Elsewhere = c.Principal.Tenant != p.Tenant; c.Refused == nil {
 		g.running.add(c, func() error { return g.reauthenticate(ctx, p) })
 	}

@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -74,6 +75,12 @@ type clientConn struct {
 	// count while the connection is pending.
 	calls  atomic.Int32
 	health pendingCalls
+
+	mu     sync.Mutex
+	closed bool
+	// leave gives back the place among the connections of authenticated callers; nil:
+	// it has none.
+	leave func()
 }
 
 func (cl *connLimiter) track(raw net.Conn) *clientConn {
@@ -108,6 +115,13 @@ func (c *clientConn) Read(p []byte) (int, error) {
 
 func (c *clientConn) Close() error {
 	c.ended()
+	c.mu.Lock()
+	leave := c.leave
+	c.closed, c.leave = true, nil
+	c.mu.Unlock()
+	if leave != nil {
+		leave()
+	}
 	return c.Conn.Close()
 }
 
@@ -115,18 +129,34 @@ func (c *clientConn) Close() error {
 func (c *clientConn) RemoteAddr() net.Addr { return connAddr{Addr: c.Conn.RemoteAddr(), conn: c} }
 
 // authenticated lifts the bounds of a pending connection and restarts the count
-// of refused calls.
-func (c *clientConn) authenticated() {
+// of refused calls. The connection takes a place of the tenant of its first call until it
+// is closed. Without a free one it returns an error, and the connection stays pending. If
+// places is nil, nothing bounds their number.
+func (c *clientConn) authenticated(tenant string, places *limit.Shared) error {
 	if c == nil {
-		return
+		return nil
 	}
 	if c.calls.Load() != 0 {
 		c.calls.Store(0)
 	}
-	if c.free.Load() || c.free.Swap(true) {
-		return
+	if c.free.Load() {
+		return nil
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.free.Load() || c.closed {
+		return nil
+	}
+	if places != nil {
+		if !places.TryTake(tenant) {
+			return fault.New(sandboxv1.ErrorReason_ERROR_REASON_TOO_MANY_CONNECTIONS,
+				"the tenant or this server has too many connections (limits.max_connections, of which a tenant holds %d at most): let callers share them, or close some", places.PerTenant())
+		}
+		c.leave = func() { places.Release(tenant) }
+	}
+	c.free.Store(true)
 	c.ended()
+	return nil
 }
 
 // count counts a call without credentials and closes a connection with too

@@ -42,7 +42,7 @@ func TestOldestPendingConnectionOfAHostIsClosed(t *testing.T) {
 	other := newPipe(t, "192.0.2.2")
 	limiter.track(other)
 	known := newPipe(t, "192.0.2.1")
-	limiter.track(known).authenticated()
+	_ = limiter.track(known).authenticated("", nil)
 	var pipes []*pipeConn
 	for range pendingConnsPerHost + 1 {
 		p := newPipe(t, "192.0.2.1")
@@ -76,7 +76,7 @@ func TestPendingConnectionIsBoundedInTimeCallsAndBytes(t *testing.T) {
 	}{
 		"silent": {func(*clientConn, *pipeConn) { time.Sleep(pendingTime + time.Second) }, false},
 		"authenticated": {func(c *clientConn, _ *pipeConn) {
-			c.authenticated()
+			_ = c.authenticated("", nil)
 			time.Sleep(2 * pendingTime)
 		}, true},
 		"too many calls": {func(c *clientConn, _ *pipeConn) {
@@ -90,14 +90,14 @@ func TestPendingConnectionIsBoundedInTimeCallsAndBytes(t *testing.T) {
 			}
 		}, true},
 		"too many refused calls, authenticated": {func(c *clientConn, _ *pipeConn) {
-			c.authenticated()
+			_ = c.authenticated("", nil)
 			for range pendingCallLimit + 1 {
 				c.count()
 			}
 		}, false},
 		"many refused calls, not in a row": {func(c *clientConn, _ *pipeConn) {
 			for range 3 {
-				c.authenticated()
+				_ = c.authenticated("", nil)
 				for range pendingCallLimit {
 					c.count()
 				}
@@ -105,7 +105,7 @@ func TestPendingConnectionIsBoundedInTimeCallsAndBytes(t *testing.T) {
 		}, true},
 		"many health calls": {func(c *clientConn, _ *pipeConn) { askHealth(c, pendingCallLimit+1) }, false},
 		"many health calls, authenticated": {func(c *clientConn, _ *pipeConn) {
-			c.authenticated()
+			_ = c.authenticated("", nil)
 			askHealth(c, 2*pendingCallLimit)
 		}, true},
 		"too many bytes": {func(c *clientConn, p *pipeConn) { send(c, p, pendingBytes+1) }, false},
@@ -117,7 +117,7 @@ func TestPendingConnectionIsBoundedInTimeCallsAndBytes(t *testing.T) {
 			send(c, p, healthBytes+1)
 		}, false},
 		"many bytes, authenticated": {func(c *clientConn, p *pipeConn) {
-			c.authenticated()
+			_ = c.authenticated("", nil)
 			send(c, p, 2*pendingBytes)
 		}, true},
 	} {
@@ -166,7 +166,7 @@ func TestConnectionOfCutCallsIsNotRead(t *testing.T) {
 		p := newPipe(t, "192.0.2.1")
 		c := newConnLimiter().track(p)
 		defer c.Close()
-		c.authenticated()
+		_ = c.authenticated("", nil)
 		cut := make(chan error, 1)
 		call, err := quota.NewRequests(limit).Expect("a", &c.received, 0, func(exceeded error) { cut <- exceeded })
 		if err != nil {

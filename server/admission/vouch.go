@@ -27,7 +27,7 @@ func (g *Gate) Bound(l net.Listener) net.Listener { return g.conns.listener(l) }
 
 // Accepted lifts the bounds of the connection that is the peer of ctx: a request on it
 // had valid credentials.
-func (g *Gate) Accepted(ctx context.Context) { connOf(ctx).authenticated() }
+func (g *Gate) Accepted(ctx context.Context) { _ = connOf(ctx).authenticated("", nil) }
 
 // Rejected counts a request without them.
 func (g *Gate) Rejected(ctx context.Context) { connOf(ctx).count() }
