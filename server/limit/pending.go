@@ -3,8 +3,12 @@ package limit
 import (
 	"container/list"
 	"net"
+	"net/netip"
 	"sync"
 )
+
+// hostBits is the length of an IPv6 prefix that counts as one host.
+const hostBits = 64
 
 // Pending bounds connections whose callers have not authenticated yet: all of them, and
 // those of one host. Beyond a bound the oldest is closed, not the newest: a client with
@@ -87,11 +91,18 @@ func (p *Pending) remove(e *Entry) {
 	}
 }
 
-// hostOf returns an address without its port. Clients of a unix socket are one
-// host.
+// hostOf returns what counts as one host: an IPv4 address, or the /64 prefix of an IPv6
+// address, which is the least that a site gets, so that its addresses are no bound.
+// Clients of a unix socket are one host.
 func hostOf(a net.Addr) string {
-	if host, _, err := net.SplitHostPort(a.String()); err == nil {
-		return host
+	from, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return a.Network()
 	}
-	return a.Network()
+	addr := from.Addr().Unmap()
+	if addr.Is6() {
+		// Without the zone, which a Prefix does not have.
+		return netip.PrefixFrom(addr.WithZone(""), hostBits).Masked().String()
+	}
+	return addr.String()
 }
