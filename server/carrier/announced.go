@@ -26,6 +26,9 @@ const (
 	lastAnswerTime = 10 * time.Second
 )
 
+// errNotTaken ends a connection whose stream the agent does not take.
+var errNotTaken = errors.New("the agent did not take the connection that it announced")
+
 // announcer answers the requests of one AcceptEgress stream.
 type announcer struct {
 	holder *holder
@@ -136,7 +139,12 @@ func (a *announcer) carry(ctx context.Context, c *agentv1.EgressConnection, targ
 	ctx, cancelCause := context.WithCancelCause(ctx)
 	cancel := func() { cancelCause(nil) }
 	defer cancel()
+	// An agent may permit no further stream, and the upstream's connection waits for it.
+	late := time.AfterFunc(a.holder.carrier.taking, func() { cancelCause(errNotTaken) })
 	stream, err := a.agent.Agent.CarryEgress(ctx, grpc.MaxCallRecvMsgSize(maxCarried))
+	if !late.Stop() && err == nil {
+		err = errNotTaken
+	}
 	if err != nil {
 		return a.agent.Error(ctx, err)
 	}

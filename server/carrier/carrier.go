@@ -96,6 +96,7 @@ type Carrier struct {
 	work   sync.WaitGroup
 
 	handover time.Duration
+	taking   time.Duration // how long an agent may take to take a connection's stream
 
 	mu      sync.Mutex
 	holders map[string]*holder // by the sandbox's name
@@ -103,7 +104,7 @@ type Carrier struct {
 
 // New returns a Carrier that holds no sandbox.
 func New(cfg Config) *Carrier {
-	c := &Carrier{cfg: cfg, dials: limit.New(maxDials), handover: handover, holders: make(map[string]*holder)}
+	c := &Carrier{cfg: cfg, dials: limit.New(maxDials), handover: handover, taking: firstMessage, holders: make(map[string]*holder)}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	return c
 }

@@ -22,7 +22,8 @@ import (
 const (
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = 10 * time.Second
-	// firstMessage bounds the agent's first message on a new stream.
+	// firstMessage bounds the agent's first message on a new stream, and how long the
+	// stream of an announced connection takes to open.
 	firstMessage = 10 * time.Second
 	// maxAnnouncement is the largest message about a connection, in bytes.
 	maxAnnouncement = 4 << 10

@@ -125,6 +125,7 @@ type harness struct {
 	carrier *Carrier
 	server  *grpc.Server
 	ended   chan Ended
+	options []grpc.ServerOption // of the agent
 }
 
 type resolver map[string]string
@@ -154,11 +155,8 @@ func startWith(t *testing.T, change func(*harness, *Config), maxConns int, rules
 			Name: key.Name, Incarnation: "first", State: providers.StateActive,
 			Spec: providers.Spec{Tenant: key.Tenant, ID: key.ID, Network: providers.NetworkProxy, Egress: encode(t, rules)},
 		}},
-		server: grpc.NewServer(), ended: make(chan Ended, 1024),
+		ended: make(chan Ended, 1024),
 	}
-	agentv1.RegisterAgentServiceServer(h.server, h.agent)
-	served := make(chan error, 1)
-	go func() { served <- h.server.Serve(h.listener) }()
 	shared := limit.New(maxShared)
 	config := Config{
 		Agents: agentconn.New(agentconn.Config{Provider: h.substrate, Version: "test", ProtocolMinor: protocol.Minor,
@@ -180,6 +178,10 @@ func startWith(t *testing.T, change func(*harness, *Config), maxConns int, rules
 		OnOpen: func() {}, OnEnd: func(e Ended) { h.ended <- e },
 	}
 	change(h, &config)
+	h.server = grpc.NewServer(h.options...)
+	agentv1.RegisterAgentServiceServer(h.server, h.agent)
+	served := make(chan error, 1)
+	go func() { served <- h.server.Serve(h.listener) }()
 	h.carrier = New(config)
 	t.Cleanup(func() {
 		h.carrier.Close()
