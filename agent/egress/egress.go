@@ -98,7 +98,7 @@ func New(cfg Config) (*Service, error) {
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.names = newNames(s)
 	s.addresses = newAddresses(s)
-	s.servers = &servers{wait: cfg.AttachTime, pending: make(map[uint64]*pending)}
+	s.servers = &servers{wait: cfg.AttachTime, dialTime: dialTime, pending: make(map[uint64]*pending)}
 	s.upstreams.dial = s.dialHTTP
 	s.upstreams.renew()
 	if !cfg.Enabled {

@@ -75,11 +75,14 @@ func freeAddress(t testing.TB) string {
 	return l.Addr().String()
 }
 
+// noAnswer has an upstream say nothing about an announced connection.
+const noAnswer = "no answer"
+
 // upstream is the server's side: it allows names, and dials an address of the test
 // for each.
 type upstream struct {
 	client agentv1.AgentServiceClient
-	dials  map[string]string // HOST:PORT to address; empty: unreachable
+	dials  map[string]string // HOST:PORT to address, or noAnswer
 
 	mu    sync.Mutex
 	asked []string
@@ -157,6 +160,9 @@ func (u *upstream) connect(ctx context.Context, stream grpc.BidiStreamingClient[
 	address, ok := u.dials[target]
 	if !ok {
 		refuse(agentv1.EgressRefusalReason_EGRESS_REFUSAL_REASON_DENIED)
+		return
+	}
+	if address == noAnswer {
 		return
 	}
 	remote, err := net.Dial("tcp", address)

@@ -9,9 +9,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 )
 
 // exchange sends text, ends its direction, and returns everything that comes back.
@@ -216,6 +222,49 @@ func TestConnectionWaitsABoundedTimeForAServer(t *testing.T) {
 	u.attach(t)
 	if got := exchange(t, s.cfg.Proxy, "CONNECT ok.example:443 HTTP/1.1\r\n\r\n"); !strings.HasSuffix(got, "echo ") {
 		t.Errorf("with a server: %q", got)
+	}
+}
+
+// A server that does not answer an announced connection delays no other, and the program
+// gets an answer after a bounded time. What comes then is for nobody.
+func TestAnnouncedConnectionWaitsABoundedTimeForItsAnswer(t *testing.T) {
+	s, client := start(t, time.Second)
+	s.servers.dialTime = time.Second
+	u := &upstream{client: client, dials: map[string]string{"ok.example:443": echo(t), "silent.example:443": noAnswer}}
+	u.attach(t)
+	silent := make(chan string, 1)
+	go func() { silent <- exchange(t, s.cfg.Proxy, "CONNECT silent.example:443 HTTP/1.1\r\n\r\n") }()
+	for announced := false; ; {
+		if got := exchange(t, s.cfg.Proxy, "CONNECT ok.example:443 HTTP/1.1\r\n\r\nx"); !strings.HasSuffix(got, "echo x") {
+			t.Fatalf("another connection: %q", got)
+		}
+		if announced {
+			break
+		}
+		u.mu.Lock()
+		announced = slices.Contains(u.asked, "silent.example:443")
+		u.mu.Unlock()
+	}
+	if got := <-silent; !strings.HasPrefix(got, "HTTP/1.1 502 silent.example did not answer within 1s") {
+		t.Errorf("got %q", got)
+	}
+	s.servers.mu.Lock()
+	left, last := len(s.servers.pending), s.servers.nextID
+	s.servers.mu.Unlock()
+	if left != 0 {
+		t.Errorf("%d connections still wait", left)
+	}
+	for id := uint64(1); id <= last; id++ {
+		late, err := client.CarryEgress(t.Context())
+		if err == nil {
+			err = late.Send(&agentv1.CarryEgressRequest{Payload: &agentv1.CarryEgressRequest_ConnectionId{ConnectionId: id}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := late.Recv(); status.Code(err) != codes.Canceled {
+			t.Errorf("the late stream of %d: %v", id, err)
+		}
 	}
 }
 

@@ -40,7 +40,8 @@ func errUnknownConn() error {
 
 // servers are the attached servers: those with an AcceptEgress stream.
 type servers struct {
-	wait time.Duration // for a server
+	wait     time.Duration // for a server
+	dialTime time.Duration // for its answer to a connection
 
 	mu       sync.Mutex
 	attached []*server // the last one takes new connections
@@ -257,7 +258,7 @@ func (s *Service) dial(ctx context.Context, host string, port uint16) (*streamin
 
 // announce announces a connection and waits for the server.
 func (s *Service) announce(ctx context.Context, host string, port uint16) (*streaming.Conn, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, dialTime, fmt.Errorf("%s did not answer within %s", host, dialTime))
+	ctx, cancel := context.WithTimeoutCause(ctx, s.servers.dialTime, fmt.Errorf("%s did not answer within %s", host, s.servers.dialTime))
 	defer cancel()
 	a := s.servers.request(ctx, func(id uint64) *agentv1.AcceptEgressResponse {
 		return &agentv1.AcceptEgressResponse{Message: &agentv1.AcceptEgressResponse_Connection{
