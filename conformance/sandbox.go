@@ -38,6 +38,8 @@ type Sandbox struct {
 	// the kernel that runs out of it sees all its processes as one. Client must then
 	// be a server's, which reports it.
 	Whole bool
+	// NoSeccomp is true where the sandbox's isolation lists seccomp as not enforced.
+	NoSeccomp bool
 	// GoProgram is a static build of conformance/goprogram for the sandbox's
 	// machine. Empty: the cases that run it are skipped.
 	GoProgram []byte

@@ -241,7 +241,7 @@ func (s *Suite) delete(t T, made *sandgate.Sandbox) {
 func (s *Suite) target(ctx context.Context, t T, limits *sandboxv1.Resources) Sandbox {
 	t.Helper()
 	made := s.sandbox(ctx, t, limits)
-	return Sandbox{Client: s.stub, ID: made.ID(), Whole: whole(made.Created()), GoProgram: s.opts.GoProgram}
+	return Sandbox{Client: s.stub, ID: made.ID(), Whole: whole(made.Created()), NoSeccomp: noSeccomp(made.Created()), GoProgram: s.opts.GoProgram}
 }
 
 // whole reports whether the sandbox's kernel is a process of the host's, as gVisor's,
@@ -249,6 +249,10 @@ func (s *Suite) target(ctx context.Context, t T, limits *sandboxv1.Resources) Sa
 func whole(info *sandgate.Info) bool {
 	runtime := info.GetIsolation().GetRuntime()
 	return strings.HasPrefix(runtime, "runsc") || runtime == "pod/gvisor"
+}
+
+func noSeccomp(info *sandgate.Info) bool {
+	return slices.ContainsFunc(info.GetIsolation().GetNotEnforced(), func(what string) bool { return strings.HasPrefix(what, "seccomp: ") })
 }
 
 // Close deletes the suite's sandboxes. It returns an error for each leftover: a command

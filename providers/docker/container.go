@@ -99,6 +99,12 @@ func (p *plan) hostConfig() *container.HostConfig {
 	if r.MaxProcesses > 0 {
 		h.PidsLimit = new(int64(r.MaxProcesses))
 	}
+	if r.MaxProcesses > 0 && isGVisor(p.rec.Runtime) {
+		// gVisor ends the sandbox if the cgroup refuses it a thread, and it has several
+		// for each process inside. So it limits the processes of its user itself.
+		h.PidsLimit = new(16*int64(r.MaxProcesses) + 1024)
+		h.Ulimits = []*container.Ulimit{{Name: "nproc", Soft: int64(r.MaxProcesses), Hard: int64(r.MaxProcesses)}}
+	}
 	if p.options.GPUs != 0 {
 		h.DeviceRequests = []container.DeviceRequest{{Count: p.options.GPUs, Capabilities: [][]string{{"gpu"}}}}
 	}

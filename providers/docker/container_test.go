@@ -52,10 +52,19 @@ func TestContainerHasNoMoreRightsThanItNeeds(t *testing.T) {
 		t.Errorf("of the host it has %q", binds)
 	}
 
+	if len(h.Ulimits) > 0 {
+		t.Errorf("the daemon's machine counts all processes of the user: %+v", h.Ulimits)
+	}
+
+	rec.Runtime = "runsc"
 	rec.Transport, pl.options.GPUs, pl.options.WritableRoot, pl.options.Runtime, pl.spec.Network = TransportExec, -1, true, "runsc", providers.NetworkFull
 	h = pl.hostConfig()
 	if h.NetworkMode != "bridge" || h.ReadonlyRootfs || h.Runtime != "runsc" || len(h.DeviceRequests) != 1 || h.DeviceRequests[0].Count != -1 || len(h.Mounts) != len(image.Places) {
 		t.Errorf("with options: %+v", h)
+	}
+	// gVisor ends a sandbox to which the cgroup refuses a thread.
+	if *h.PidsLimit != 16*7+1024 || len(h.Ulimits) != 1 || *h.Ulimits[0] != (container.Ulimit{Name: "nproc", Soft: 7, Hard: 7}) {
+		t.Errorf("with gVisor: limit of %d, %+v", *h.PidsLimit, h.Ulimits)
 	}
 }
 

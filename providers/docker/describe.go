@@ -16,7 +16,7 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 	seccomp := providers.Enforcement{Name: "seccomp", Detail: "the daemon has no seccomp"}
 	for _, o := range p.info.SecurityOptions {
 		if strings.HasPrefix(o, "name=seccomp") {
-			seccomp.Enforced, seccomp.Detail = true, "the daemon's default profile"
+			seccomp.Enforced, seccomp.Detail = true, "the daemon's default profile, which gVisor does not load"
 		}
 	}
 	return providers.Description{
@@ -49,7 +49,7 @@ func (p *Provider) limits() []providers.Enforcement {
 	return []providers.Enforcement{
 		memory,
 		limit("cpu", p.info.CPUCfsQuota, "cgroup quota"),
-		limit("processes", p.info.PidsLimit, "cgroup limit"),
+		limit("processes", p.info.PidsLimit, "cgroup limit; with gVisor its own limit of processes and threads"),
 		{Name: "disk", Detail: "Docker's volumes have no size limit; give the daemon's data directory a file system of its own"},
 	}
 }
