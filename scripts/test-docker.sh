@@ -3,8 +3,9 @@
 # and stops: the provider's suite, builds, URLs of ports and files, the quickstart, the network
 # mode PROXY, restarts, a server in a container, builds by the Python and TypeScript client,
 # and the conformance suite over a server.
-# SANDGATE_DOCKER=full runs all of the conformance suite, tests builds by a buildkitd, and
-# builds and tests the image of deploy/userland, which takes minutes and the network.
+# SANDGATE_DOCKER=full runs all of the conformance suite, by both transports and with
+# gVisor, tests builds by a buildkitd, and builds and tests the image of deploy/userland,
+# which takes minutes and the network.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -209,7 +210,29 @@ scripts/testsum.py junit docker-python "$reports/docker-python.xml" || status=1
 scripts/testsum.py vitest docker-typescript "$reports/docker-typescript.json" || status=1
 unset SANDGATE_ADDRESS
 
-choice=(--fraction 0.25 --seed "${SANDGATE_CONFORMANCE_SEED:-1}")
-[[ ${SANDGATE_DOCKER:-} != full ]] || choice=()
-bin/sandgate conformance --address "unix://$dir/sandgate.sock" "${choice[@]}" || status=1
+# The suite over a server: a quarter of it by the transport of this server, or all of it,
+# also by exec and with gVisor.
+suite() { # suite ADDRESS FLAG...
+  bin/sandgate conformance --address "$@" || status=1
+}
+if [[ ${SANDGATE_DOCKER:-} != full ]]; then
+  suite "unix://$dir/sandgate.sock" --fraction 0.25 --seed "${SANDGATE_CONFORMANCE_SEED:-1}"
+  exit "$status"
+fi
+suite "unix://$dir/sandgate.sock" --long
+echo 'templates: [{name: default, provider_options: {runtime: runsc}, max_resources: {max_processes: 4096, memory_bytes: 4294967296}}]' >"$dir/runsc.yaml"
+for flags in '--docker-transport exec' "--config $dir/runsc.yaml"; do
+  kill "$server"
+  wait "$server" || true
+  rm -f "$dir/sandgate.sock"
+  # shellcheck disable=SC2086 # they are words
+  bin/sandgate serve --provider docker --docker-image "$SANDGATE_DOCKER_IMAGE" --state-dir "$dir/state" \
+    --listen "unix://$dir/sandgate.sock" --log-level error $flags &
+  server=$!
+  for _ in {1..100}; do
+    [[ ! -S $dir/sandgate.sock ]] || break
+    sleep 0.1
+  done
+  suite "unix://$dir/sandgate.sock" --long
+done
 exit "$status"
