@@ -129,7 +129,7 @@ test: ## Run all tests that need only this machine, with the race detector
 	@scripts/testsum.py total
 test-go: $(SYSTEM) $(RUNSC) build-dev
 	@scripts/test-go.sh go $$(go list ./... | grep -v '/test/')
-test-e2e: $(SYSTEM) $(GRPCURL) $(ISSUER) $(RUNSC) $(UV) $(NODE) build-dev
+test-e2e: $(SYSTEM) $(GRPCURL) $(ISSUER) $(RUNSC) $(UV) $(PYTHON) $(NODE) build-dev
 	@scripts/test-go.sh e2e $$(go list ./test/... | grep -v '/test/kubernetes')
 test-clients: test-python test-ts
 test-python: $(SYSTEM) $(PYTHON) $(DCODE) build-dev

@@ -12,15 +12,11 @@ Exits with 0 when the task was done, with 1 when it was not.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from deepagents import create_deep_agent
-from langchain_core.callbacks import CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable
+from scripted import ScriptedModel
 
 from sandgate.deepagents import SandgateSandbox
 
@@ -46,37 +42,10 @@ CALLS = [
 ]
 
 
-class ScriptedModel(BaseChatModel):
-    """Issues one tool call after the other, then answers from the last result."""
-
-    @property
-    def _llm_type(self) -> str:
-        return "scripted"
-
-    def bind_tools(self, tools: Sequence[Any], **_: Any) -> Runnable[Any, AIMessage]:
-        """Check that the agent offers every tool that the script calls."""
-        offered = {getattr(tool, "name", None) for tool in tools}
-        missing = {call["name"] for call in CALLS} - offered
-        if missing:
-            raise RuntimeError(f"the agent does not offer {', '.join(sorted(missing))}")
-        return self
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **_: Any,
-    ) -> ChatResult:
-        results = [m for m in messages if isinstance(m, ToolMessage)]
-        if len(results) < len(CALLS):
-            reply = AIMessage("", tool_calls=[CALLS[len(results)]])
-        else:
-            found = [word for word in str(results[-1].content).split() if word.startswith("sum=")]
-            reply = AIMessage(
-                f"The sum is {found[0].removeprefix('sum=')}." if found else "I found no result."
-            )
-        return ChatResult(generations=[ChatGeneration(message=reply)])
+def answered(results: list[str]) -> str:
+    """Return what the model says in the end."""
+    found = [word for word in results[-1].split() if word.startswith("sum=")]
+    return f"The sum is {found[0].removeprefix('sum=')}." if found else "I found no result."
 
 
 def show(output: str) -> None:
@@ -90,7 +59,7 @@ def main() -> int:
         print(f"sandbox {backend.id}")
         agent = create_deep_agent(
             # A real model is one line: model="anthropic:claude-sonnet-4-5",
-            model=ScriptedModel(),
+            model=ScriptedModel(calls=CALLS, answer=answered),
             backend=backend,
         )
         print(f"\nuser: {TASK}")

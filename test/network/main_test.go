@@ -57,6 +57,7 @@ type testbed struct {
 	change  func(*server.Config) // nil: none
 
 	client   *sandgate.Client
+	server   *server.Server
 	provider substrate
 	stop     func()
 }
@@ -173,6 +174,7 @@ func (b *testbed) serve() {
 	if err != nil {
 		b.t.Fatal(errors.Join(err, provider.Close()))
 	}
+	b.server = srv
 	address := "unix://" + filepath.Join(b.dir, "s.sock")
 	l, err := listen.Open(b.t.Context(), address)
 	if err != nil {

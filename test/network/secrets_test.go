@@ -179,12 +179,18 @@ i=0; while [ ! -e ready ] && [ $i -lt 600 ]; do sleep 0.05; i=$((i+1)); done; te
 	if got, code := sh(t, s.box, script); code != 0 {
 		t.Fatalf("the program that stays: %s", got)
 	}
+	s.searchFor(t, s.box, "body-of-the-echo")
+}
+
+// searchFor looks for the secret in a sandbox. Its processes have the marker in their
+// memory.
+func (b *testbed) searchFor(t *testing.T, box *sandgate.Sandbox, marker string) {
+	t.Helper()
 	encoded := base64.RawStdEncoding.EncodeToString([]byte("x-access-token:" + hidden))
-	forms := [][]byte{[]byte(hidden), []byte(encoded)}
-	marker, found := []byte("body-of-the-echo"), false
-	for _, pid := range s.processes(t) {
+	forms, found := [][]byte{[]byte(hidden), []byte(encoded)}, false
+	for _, pid := range b.processes(t) {
 		for name, content := range memory(t, pid) {
-			found = found || bytes.Contains(content, marker)
+			found = found || bytes.Contains(content, []byte(marker))
 			for _, form := range forms {
 				if bytes.Contains(content, form) {
 					t.Errorf("the secret is in %s", name)
@@ -193,19 +199,19 @@ i=0; while [ ! -e ready ] && [ $i -lt 600 ]; do sleep 0.05; i=$((i+1)); done; te
 		}
 	}
 	if !found {
-		t.Error("the memory was not searched: the body of an answer is not found")
+		t.Errorf("the memory was not searched: %q is not found", marker)
 	}
-	if got, _ := sh(t, s.box, "grep -r -l -e "+hidden+" -e "+encoded+" /workspace /tmp /var/tmp /dev/shm /run 2>/dev/null"); got != "" {
+	if got, _ := sh(t, box, "grep -r -l -e "+hidden+" -e "+encoded+" /workspace /home /tmp /var/tmp /dev/shm /run 2>/dev/null"); got != "" {
 		t.Errorf("the secret is in files: %s", got)
 	}
 }
 
 // processes returns the sandbox's processes, as this machine numbers them.
-func (s *secretBed) processes(t *testing.T) []int {
+func (b *testbed) processes(t *testing.T) []int {
 	t.Helper()
 	var pids []int
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.Name() != "cgroup.procs" || !strings.Contains(path, filepath.Base(s.dir)) {
+		if err != nil || d.Name() != "cgroup.procs" || !strings.Contains(path, filepath.Base(b.dir)) {
 			return nil
 		}
 		content, _ := os.ReadFile(path)

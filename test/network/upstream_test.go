@@ -19,7 +19,8 @@ import (
 )
 
 // guarded is an upstream of HTTPS for git.example, api.example and other.example
-// that wants a secret: a git repository, a package index, and pages.
+// that wants a secret: a git repository, a package index, and pages. packages.example
+// is an index that must get none.
 type guarded struct {
 	*httptest.Server
 	secret atomic.Pointer[string]
@@ -52,6 +53,7 @@ func newGuarded(t *testing.T, secret string) *guarded {
 	mux.Handle("/simple/demo/", g.wants(g.basic, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `<html><body><a href="/files/demo-1.0-py3-none-any.whl">demo-1.0-py3-none-any.whl</a></body></html>`)
 	})))
+	mux.Handle("packages.example/", markdown(t))
 	mux.Handle("/files/", g.wants(g.basic, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(g.wheel) })))
 	mux.Handle("api.example/check", g.wants(g.bearer, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "ok ", r.Proto) })))
 	mux.HandleFunc("api.example/key", func(w http.ResponseWriter, r *http.Request) {
@@ -86,7 +88,7 @@ func newGuarded(t *testing.T, secret string) *guarded {
 	g.Server = httptest.NewUnstartedServer(mux)
 	g.Config.ErrorLog = log.New(io.Discard, "", 0)
 	g.EnableHTTP2 = true
-	g.TLS = &tls.Config{Certificates: []tls.Certificate{upstream.Certificate(t, g.roots, "git.example", "api.example", "other.example")}}
+	g.TLS = &tls.Config{Certificates: []tls.Certificate{upstream.Certificate(t, g.roots, "git.example", "api.example", "other.example", "packages.example")}}
 	g.StartTLS()
 	t.Cleanup(g.Close)
 	return g
@@ -120,5 +122,30 @@ func wheel(t *testing.T) []byte {
 		"demo-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n",
 		"demo-1.0.dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
 		"demo-1.0.dist-info/RECORD":   "demo-1.0.dist-info/METADATA,,\ndemo-1.0.dist-info/WHEEL,,\ndemo-1.0.dist-info/RECORD,,\n",
+	})
+}
+
+// markdown is an index with a package markdown, which knows headings only.
+func markdown(t *testing.T) http.Handler {
+	t.Helper()
+	const file = "markdown-1.0-py3-none-any.whl"
+	archive := upstream.Zipped(t, map[string]string{
+		"markdown/__init__.py":            "",
+		"markdown/__main__.py":            "import html, sys\nprint('<h1>' + html.escape(open(sys.argv[1]).read().strip('# \\n')) + '</h1>')\n",
+		"markdown-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: markdown\nVersion: 1.0\n",
+		"markdown-1.0.dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+		"markdown-1.0.dist-info/RECORD":   "markdown/__init__.py,,\nmarkdown/__main__.py,,\nmarkdown-1.0.dist-info/METADATA,,\nmarkdown-1.0.dist-info/WHEEL,,\nmarkdown-1.0.dist-info/RECORD,,\n",
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Header.Get("Authorization") != "":
+			http.Error(w, "a secret of another host", http.StatusBadRequest)
+		case r.URL.Path == "/simple/markdown/":
+			fmt.Fprintf(w, `<html><body><a href="/files/%[1]s">%[1]s</a></body></html>`, file)
+		case r.URL.Path == "/files/"+file:
+			_, _ = w.Write(archive)
+		default:
+			http.NotFound(w, r)
+		}
 	})
 }
