@@ -9,8 +9,8 @@ import (
 // second, and nobody else is slowed down.
 func TestCutCallsArePaced(t *testing.T) {
 	const limit = 10 * requestBytes
-	now := time.Unix(1_000_000, 0)
 	r := NewRequests(limit)
+	now := r.began.Add(time.Hour)
 	r.now = func() time.Time { return now }
 	cut := make(map[*Request]bool)
 	expect := func(tenant string, c *Received) *Request {

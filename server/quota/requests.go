@@ -36,6 +36,9 @@ const MaxRequestBytes = "max_request_bytes"
 type Requests struct {
 	limit int64
 	now   func() time.Time
+	// began is what pauses are counted from, by the monotonic clock: they must end in
+	// time if the wall clock is set back.
+	began time.Time
 
 	mu      sync.Mutex
 	tenants map[string]*tenantRequests
@@ -48,8 +51,8 @@ type tenantRequests struct {
 	// bytes counts the calls, the messages that have arrived, and those arriving.
 	bytes    int64
 	arriving list.List // of *Request, the oldest first
-	// paced is until when no more bytes may be cut, in Unix nanoseconds.
-	paced int64
+	// paced is until when no more bytes may be cut, since Requests.began.
+	paced time.Duration
 }
 
 // arrivals are the calls of one tenant whose messages arrive on one connection.
@@ -68,7 +71,7 @@ type Received struct {
 	bytes, taken atomic.Int64
 	// expecting is the number of calls whose messages arrive.
 	expecting atomic.Int32
-	// unread is until when the connection is not read, in Unix nanoseconds.
+	// unread is until when the connection is not read, in nanoseconds since Requests.began.
 	unread atomic.Int64
 	// shared is set once calls of several tenants came, as through a proxy: the connection
 	// of a flood and of others is always read.
@@ -99,14 +102,14 @@ func (c *Received) Add(n int) {
 // Pause returns how long the connection must not be read: more than 0 after calls on it
 // were cut, and, while messages arrive on it, after others of its tenant were.
 func (c *Received) Pause() time.Duration {
-	until := c.unread.Load()
+	until := time.Duration(c.unread.Load())
 	if c.expecting.Load() > 0 {
 		until = max(until, c.requests.pacedUntil(c))
 	}
 	if until == 0 || c.shared.Load() {
 		return 0
 	}
-	return min(time.Unix(0, until).Sub(c.requests.now()), maxPause)
+	return min(until-c.requests.elapsed(), maxPause)
 }
 
 // Take counts the bytes of a message that a handler took.
@@ -118,7 +121,7 @@ func (c *Received) Take(n int) {
 
 // NewRequests returns a bound of so many bytes for each tenant; 0: no bound.
 func NewRequests(limit int64) *Requests {
-	return &Requests{limit: limit, now: time.Now, tenants: make(map[string]*tenantRequests)}
+	return &Requests{limit: limit, now: time.Now, began: time.Now(), tenants: make(map[string]*tenantRequests)}
 }
 
 // Request is a call whose only message arrives, or has arrived.
@@ -298,16 +301,18 @@ func (r *Requests) cut(t *tenantRequests, more int64) {
 // connection of the call, which may be nil, and those on which messages of the tenant
 // arrive.
 func (r *Requests) pace(t *tenantRequests, c *Received, cut int64) {
-	now := r.now()
+	now := r.elapsed()
 	owed := time.Duration(float64(cut) / float64(r.limit) * float64(time.Second))
-	t.paced = min(max(t.paced, now.UnixNano())+int64(owed), now.Add(maxPause).UnixNano())
+	t.paced = min(max(t.paced, now)+owed, now+maxPause)
 	if c != nil {
-		c.unread.Store(t.paced)
+		c.unread.Store(int64(t.paced))
 	}
 }
 
+func (r *Requests) elapsed() time.Duration { return r.now().Sub(r.began) }
+
 // pacedUntil returns when the connection may be read again.
-func (r *Requests) pacedUntil(c *Received) (until int64) {
+func (r *Requests) pacedUntil(c *Received) (until time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for t := range c.arrivals {
