@@ -155,6 +155,10 @@ type Limits struct {
 	// mode PROXY; others are refused. With an Authenticator, each tenant holds at most
 	// a quarter of them, and at least one. Default: 2 048.
 	MaxEgressConnections int
+	// MaxEgressBytesPerSecond bounds what the connections of one sandbox with the network
+	// mode PROXY carry, in both directions together; more waits. Default: no bound. At
+	// least 64 KiB.
+	MaxEgressBytesPerSecond int
 }
 
 // Timing holds the server's own intervals. Zero values mean the stated default.
@@ -278,6 +282,9 @@ func (c Config) checkSecrets() error {
 // minRequestBytes has room for a message of the largest size, and its fields.
 const minRequestBytes = 32 << 20
 
+// minEgressRate keeps connections that share it from ending as idle.
+const minEgressRate = 64 << 10
+
 func (l Limits) check() error {
 	for _, d := range []struct {
 		name  string
@@ -296,6 +303,9 @@ func (l Limits) check() error {
 	}
 	if l.MaxRequestBytes < minRequestBytes {
 		return fmt.Errorf("server: Limits.MaxRequestBytes must be at least %d MiB", minRequestBytes>>20)
+	}
+	if n := l.MaxEgressBytesPerSecond; n != 0 && n < minEgressRate {
+		return fmt.Errorf("server: Limits.MaxEgressBytesPerSecond must be at least %d KiB, or 0 for no bound", minEgressRate>>10)
 	}
 	if l.MaxCreations < 0 || l.MaxConnections < 0 || l.MaxForwards < 0 || l.MaxEgressConnections < 0 {
 		return errors.New("server: a number of creations, forwards or egress connections is negative")

@@ -35,7 +35,7 @@ func (s *Server) newCarrier() *carrier.Carrier {
 		Route: route, Agents: agents, Policy: func(spec providers.Spec) (*egress.Policy, error) { return s.rules().policy.Egress(spec) },
 		Authority: s.authority, Secrets: s.secretsOf,
 		Dialer:   &egress.Dialer{Resolver: s.cfg.Resolver, Roots: s.cfg.Roots},
-		MaxConns: maxEgressConns, Take: s.egress.TryTake, Release: s.egress.Release, Log: s.log, OnOpen: s.metrics.EgressOpened, OnEnd: s.egressEnded,
+		MaxConns: maxEgressConns, BytesPerSecond: s.cfg.Limits.MaxEgressBytesPerSecond, Take: s.egress.TryTake, Release: s.egress.Release, Log: s.log, OnOpen: s.metrics.EgressOpened, OnEnd: s.egressEnded,
 	})
 }
 

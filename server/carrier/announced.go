@@ -134,6 +134,7 @@ func (a *announcer) carry(ctx context.Context, c *agentv1.EgressConnection, targ
 	defer func() { e.Sent, e.Received = upstream.Traffic() }()
 	cfg := &a.holder.carrier.cfg
 	cfg.OnOpen()
+	upstream.Pace(a.holder.bytes)
 	upstream.Intercept(func() (*egress.Authority, error) { return cfg.Authority(a.holder.key, a.agent.Incarnation) }, cfg.Secrets(a.holder.key.Tenant))
 
 	ctx, cancelCause := context.WithCancelCause(ctx)

@@ -24,7 +24,7 @@ import (
 	"github.com/sandgate/sandgate/server/limit"
 )
 
-// Config configures a Carrier. All fields but Route must be set.
+// Config configures a Carrier. All fields but Route and BytesPerSecond must be set.
 type Config struct {
 	// Agents connects to agents. The Carrier keeps its connections open.
 	Agents *agentconn.Set
@@ -41,6 +41,9 @@ type Config struct {
 	Secrets func(tenant string) egress.Secrets
 	// MaxConns bounds the connections of a sandbox.
 	MaxConns int
+	// BytesPerSecond bounds what the connections of a sandbox carry, in both directions
+	// together. 0: nothing does.
+	BytesPerSecond int
 	// Take takes a slot of the connections of a tenant and of all, if one is free at
 	// once. Release gives it back.
 	Take    func(tenant string) bool

@@ -66,6 +66,33 @@ func TestCarry(t *testing.T) {
 	}
 }
 
+// What the connections of a sandbox carry, both ways together, takes its time.
+func TestRateOfASandbox(t *testing.T) {
+	port := echo(t)
+	h := startWith(t, func(_ *harness, c *Config) { c.BytesPerSecond = 4096 }, 4, allow(port))
+	stream := h.hold(t)
+	begin := time.Now()
+	content := strings.Repeat("x", 1024)
+	for id := range uint64(3) {
+		announce(t, stream, id, "ok.example", port)
+		c := next(t, h.carried)
+		for _, m := range []*agentv1.CarryEgressResponse{data(content), eof()} {
+			if err := c.stream.Send(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := c.read(t); got != "echo "+content {
+			t.Errorf("got %d bytes", len(got))
+		}
+		close(c.done)
+		next(t, h.ended)
+	}
+	// 6 KiB, of which 4 pass at once.
+	if took := time.Since(begin); took < 500*time.Millisecond {
+		t.Errorf("took %v", took)
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	port := echo(t)
 	h := start(t, 1, allow(port), allow(1))

@@ -44,12 +44,15 @@ type relayed struct {
 }
 
 // relay relays a connection that was asked for as host and port, whatever the
-// upstream's real address is.
-func relay(t testing.TB, d *Dialer, host string, port uint32) *relayed {
+// upstream's real address is. prepare is called before.
+func relay(t testing.TB, d *Dialer, host string, port uint32, prepare ...func(*Conn)) *relayed {
 	t.Helper()
 	program, client := pair(t)
 	toUpstream, upstream := pair(t)
 	conn := newConn(d, compile(t, template(at(hosts("*"), port))), parse(t, host, port), toUpstream)
+	for _, do := range prepare {
+		do(conn)
+	}
 	return &relayed{program: program, upstream: upstream, conn: conn, done: run(t, conn, client)}
 }
 

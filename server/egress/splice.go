@@ -66,6 +66,9 @@ func (c *Conn) pump(dst duplex, src io.Reader, count *atomic.Int64) error {
 		n, err := src.Read(buf)
 		if n > 0 {
 			c.touch()
+			if err := c.await(n); err != nil {
+				return err
+			}
 			if _, err := dst.Write(buf[:n]); err != nil {
 				return err
 			}

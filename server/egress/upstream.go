@@ -109,10 +109,16 @@ func (u *upstreamConn) Read(p []byte) (int, error) {
 	n, err := u.from.Read(p)
 	u.conn.received.Add(int64(n))
 	u.conn.touch()
+	if cut := u.conn.await(n); cut != nil {
+		return n, cut
+	}
 	return n, err
 }
 
 func (u *upstreamConn) Write(p []byte) (int, error) {
+	if err := u.conn.await(len(p)); err != nil {
+		return 0, err
+	}
 	n, err := u.TCPConn.Write(p)
 	u.conn.sent.Add(int64(n))
 	u.conn.touch()

@@ -10,24 +10,25 @@ import (
 )
 
 type limitsConfig struct {
-	MaxMessageBytes      int           `yaml:"max_message_bytes" help:"largest message from a client, at most 16 MiB (default 16 MiB)" min:"65536" max:"16777216"`
-	MaxRequestBytes      int64         `yaml:"max_request_bytes" help:"what the requests of a tenant's calls may take of this server's memory, where callers authenticate; more are rejected (default 64 MiB)" min:"33554432"`
-	DefaultTimeout       time.Duration `yaml:"default_timeout" help:"timeout of a command that sets none (default none)" min:"0s"`
-	MaxTimeout           time.Duration `yaml:"max_timeout" help:"longest timeout of a command (default no limit)" min:"0s"`
-	MaxOutputBytes       int64         `yaml:"max_output_bytes" help:"most output of a command; more is counted and dropped (default no limit)" min:"0"`
-	OutputLogBytes       int64         `yaml:"output_log_bytes" help:"output retained for each command, for Attach (default 64 MiB)" min:"0"`
-	EndRetention         time.Duration `yaml:"end_retention" help:"how long the exit status and output of an ended command are kept (default 1h)" min:"0s"`
-	MaxFileBytes         int64         `yaml:"max_file_bytes" help:"largest file that a call can write (default no limit)" min:"0"`
-	DefaultIdleTTL       time.Duration `yaml:"default_idle_ttl" help:"idle lifetime of a sandbox that sets none (default 24h)" min:"0s"`
-	DefaultTTL           time.Duration `yaml:"default_ttl" help:"lifetime from creation of a sandbox that sets none (default none)" min:"0s"`
-	MaxIdleTTL           time.Duration `yaml:"max_idle_ttl" help:"longest idle lifetime; a request for more is rejected (default no limit)" min:"0s"`
-	MaxTTL               time.Duration `yaml:"max_ttl" help:"longest lifetime from creation; a request for more is rejected (default no limit)" min:"0s"`
-	CreateTimeout        time.Duration `yaml:"create_timeout" help:"timeout of CreateSandbox, SuspendSandbox and ResumeSandbox (default 5m)" min:"0s"`
-	MaxSandboxes         int64         `yaml:"max_sandboxes" help:"sandboxes of all tenants together (default no limit)" min:"0"`
-	MaxCreations         int           `yaml:"max_creations" help:"concurrent creations; others wait, for create_timeout at most (default local: 8 per processor; elsewhere no limit)" min:"0"`
-	MaxConnections       int           `yaml:"max_connections" help:"connections of authenticated callers; calls on others are rejected. A tenant holds at most a quarter of them (default 4096)" min:"0"`
-	MaxForwards          int           `yaml:"max_forwards" help:"open connections to ports of sandboxes; more are rejected. Where callers authenticate, a tenant holds at most a quarter of them (default 2048)" min:"0"`
-	MaxEgressConnections int           `yaml:"max_egress_connections" help:"open connections of sandboxes with the network mode proxy; more are refused. Where callers authenticate, a tenant holds at most a quarter of them (default 2048)" min:"0"`
+	MaxMessageBytes         int           `yaml:"max_message_bytes" help:"largest message from a client, at most 16 MiB (default 16 MiB)" min:"65536" max:"16777216"`
+	MaxRequestBytes         int64         `yaml:"max_request_bytes" help:"what the requests of a tenant's calls may take of this server's memory, where callers authenticate; more are rejected (default 64 MiB)" min:"33554432"`
+	DefaultTimeout          time.Duration `yaml:"default_timeout" help:"timeout of a command that sets none (default none)" min:"0s"`
+	MaxTimeout              time.Duration `yaml:"max_timeout" help:"longest timeout of a command (default no limit)" min:"0s"`
+	MaxOutputBytes          int64         `yaml:"max_output_bytes" help:"most output of a command; more is counted and dropped (default no limit)" min:"0"`
+	OutputLogBytes          int64         `yaml:"output_log_bytes" help:"output retained for each command, for Attach (default 64 MiB)" min:"0"`
+	EndRetention            time.Duration `yaml:"end_retention" help:"how long the exit status and output of an ended command are kept (default 1h)" min:"0s"`
+	MaxFileBytes            int64         `yaml:"max_file_bytes" help:"largest file that a call can write (default no limit)" min:"0"`
+	DefaultIdleTTL          time.Duration `yaml:"default_idle_ttl" help:"idle lifetime of a sandbox that sets none (default 24h)" min:"0s"`
+	DefaultTTL              time.Duration `yaml:"default_ttl" help:"lifetime from creation of a sandbox that sets none (default none)" min:"0s"`
+	MaxIdleTTL              time.Duration `yaml:"max_idle_ttl" help:"longest idle lifetime; a request for more is rejected (default no limit)" min:"0s"`
+	MaxTTL                  time.Duration `yaml:"max_ttl" help:"longest lifetime from creation; a request for more is rejected (default no limit)" min:"0s"`
+	CreateTimeout           time.Duration `yaml:"create_timeout" help:"timeout of CreateSandbox, SuspendSandbox and ResumeSandbox (default 5m)" min:"0s"`
+	MaxSandboxes            int64         `yaml:"max_sandboxes" help:"sandboxes of all tenants together (default no limit)" min:"0"`
+	MaxCreations            int           `yaml:"max_creations" help:"concurrent creations; others wait, for create_timeout at most (default local: 8 per processor; elsewhere no limit)" min:"0"`
+	MaxConnections          int           `yaml:"max_connections" help:"connections of authenticated callers; calls on others are rejected. A tenant holds at most a quarter of them (default 4096)" min:"0"`
+	MaxForwards             int           `yaml:"max_forwards" help:"open connections to ports of sandboxes; more are rejected. Where callers authenticate, a tenant holds at most a quarter of them (default 2048)" min:"0"`
+	MaxEgressConnections    int           `yaml:"max_egress_connections" help:"open connections of sandboxes with the network mode proxy; more are refused. Where callers authenticate, a tenant holds at most a quarter of them (default 2048)" min:"0"`
+	MaxEgressBytesPerSecond int           `yaml:"max_egress_bytes_per_second" help:"bytes per second that the connections of one sandbox with the network mode proxy carry, in both directions together; more waits. At least 65536 (default no limit)" min:"0"`
 }
 
 func (l limitsConfig) server() server.Limits {
@@ -36,6 +37,7 @@ func (l limitsConfig) server() server.Limits {
 		OutputLogBytes: l.OutputLogBytes, EndRetention: l.EndRetention, MaxFileBytes: l.MaxFileBytes,
 		DefaultIdleTTL: l.DefaultIdleTTL, DefaultTTL: l.DefaultTTL, MaxIdleTTL: l.MaxIdleTTL, MaxTTL: l.MaxTTL,
 		CreateTimeout: l.CreateTimeout, MaxCreations: l.MaxCreations, MaxConnections: l.MaxConnections, MaxForwards: l.MaxForwards, MaxEgressConnections: l.MaxEgressConnections,
+		MaxEgressBytesPerSecond: l.MaxEgressBytesPerSecond,
 	}
 }
 
