@@ -6,8 +6,6 @@ import (
 	"os"
 	"time"
 
-	"k8s.io/klog/v2"
-
 	"github.com/sandgate/sandgate/cmd/sandgate/agentbin"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/kubernetes"
@@ -53,30 +51,3 @@ func agentOf(c config) func(arch string) ([]byte, error) {
 	}
 	return func(string) ([]byte, error) { return os.ReadFile(c.Agent) }
 }
-
-// quietClientGo redirects client-go's log, which reports every broken stream as an
-// error, to the debug level of the server's log.
-func quietClientGo(logger *slog.Logger) {
-	klog.SetSlogLogger(slog.New(demoted{logger.Handler()}))
-}
-
-// demoted handles every record at the debug level.
-type demoted struct{ slog.Handler }
-
-func (d demoted) Enabled(ctx context.Context, _ slog.Level) bool {
-	return d.Handler.Enabled(ctx, slog.LevelDebug)
-}
-
-// Handle checks the level again: klog passes errors on without a check.
-func (d demoted) Handle(ctx context.Context, r slog.Record) error {
-	if !d.Enabled(ctx, r.Level) {
-		return nil
-	}
-	r.Level = slog.LevelDebug
-	return d.Handler.Handle(ctx, r)
-}
-
-func (d demoted) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return demoted{d.Handler.WithAttrs(attrs)}
-}
-func (d demoted) WithGroup(name string) slog.Handler { return demoted{d.Handler.WithGroup(name)} }

@@ -4,11 +4,18 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
 
 	"k8s.io/klog/v2"
 )
+
+// The first test's clients must find client-go's log set, as those of a server do.
+func TestMain(m *testing.M) {
+	quietClientGo(slog.New(slog.DiscardHandler))
+	os.Exit(m.Run())
+}
 
 // What the cluster's client logs, errors too, is for debugging.
 func TestClientGoLogsForDebuggingOnly(t *testing.T) {
@@ -22,5 +29,20 @@ func TestClientGoLogsForDebuggingOnly(t *testing.T) {
 			t.Errorf("at %v: %s", level, out.String())
 		}
 	}
-	klog.ClearLogger()
+	quietClientGo(slog.New(slog.DiscardHandler))
+}
+
+// A second server in a process replaces the log while clients of the first still use it.
+func TestClientGoLogIsReplacedInUse(t *testing.T) {
+	used := make(chan struct{})
+	go func() {
+		defer close(used)
+		for range 100 {
+			klog.InfoS("a stream")
+		}
+	}()
+	for range 100 {
+		quietClientGo(slog.New(slog.DiscardHandler))
+	}
+	<-used
 }
