@@ -37,7 +37,10 @@ func TestMain(m *testing.M) {
 
 func serveForTest() int {
 	if os.Getenv("SANDGATE_AGENT_TEST_REFUSE") != "" {
-		spawn.RefuseClone3()
+		if err := spawn.RefuseClone3(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 	}
 	if os.Getenv("SANDGATE_AGENT_TEST_OPEN") == "" {
 		if err := restrictForTest(); err != nil {

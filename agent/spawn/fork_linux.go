@@ -34,7 +34,6 @@ const (
 	stepChdir
 	stepExec
 	stepFork
-	stepFilter
 	stepConfine
 )
 
@@ -61,7 +60,6 @@ type child struct {
 	bornIn     int // descriptor of the cgroup to start in, or -1
 	cgroup     int // descriptor of cgroup.procs to move to, or -1
 	ruleset    int // descriptor of the Landlock ruleset to enter, or -1
-	filter     *unix.SockFprog
 	terminal   bool
 	supervise  bool
 	stack      uintptr // of the command below a supervisor, if memory is shared
@@ -124,7 +122,7 @@ func fork(r *childStack) (int, syscall.Errno) {
 	begin := entry(childEntry)
 	c.command = entry(commandEntry)
 	number, pidfd := uintptr(unix.SYS_CLONE), uintptr(unsafe.Pointer(&c.pidfd))
-	a1, a2, a3 := flags, stack, pidfd
+	a1, a2, a3, a4 := flags, stack, pidfd, uintptr(0)
 	if c.bornIn >= 0 {
 		r.args = cloneArgs{
 			flags: uint64(flags&^0xff) | unix.CLONE_INTO_CGROUP | unix.CLONE_CLEAR_SIGHAND, exitSignal: uint64(syscall.SIGCHLD),
@@ -134,10 +132,11 @@ func fork(r *childStack) (int, syscall.Errno) {
 			r.args.stack = uint64(uintptr(unsafe.Pointer(&r.stacks[0])))
 			r.args.stackSize = uint64(stack) - r.args.stack
 		}
-		number, a1, a2, a3 = unix.SYS_CLONE3, uintptr(unsafe.Pointer(&r.args)), unsafe.Sizeof(r.args), 0
+		number, a1, a2 = unix.SYS_CLONE3, uintptr(unsafe.Pointer(&r.args)), unsafe.Sizeof(r.args)
+		a3, a4 = uintptr(clone3Key[0]), uintptr(clone3Key[1])
 	}
 	beforeFork()
-	pid, errno := clone(number, a1, a2, a3, begin, c)
+	pid, errno := clone(number, a1, a2, a3, a4, begin, c)
 	if !sharesMemory && errno == 0 && pid == 0 {
 		childEntry(c)
 	}
@@ -190,7 +189,7 @@ func supervise(c *child) {
 	if sharesMemory {
 		flags |= unix.CLONE_VM
 	}
-	pid, errno := clone(unix.SYS_CLONE, flags, c.stack, uintptr(unsafe.Pointer(&c.leader)), c.command, c)
+	pid, errno := clone(unix.SYS_CLONE, flags, c.stack, uintptr(unsafe.Pointer(&c.leader)), 0, c.command, c)
 	if !sharesMemory && errno == 0 && pid == 0 {
 		commandEntry(c)
 	}
@@ -320,13 +319,6 @@ func become(c *child) {
 		syscall.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&c.noHandler)), 0, 8, 0, 0)
 	}
 	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&c.noSignals)), 0, 8, 0, 0)
-	if c.filter != nil {
-		// Without privileges, the kernel requires no_new_privs for a filter.
-		syscall.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
-		if _, _, errno := syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW, uintptr(unsafe.Pointer(c.filter))); errno != 0 {
-			fail(c, stepFilter, errno)
-		}
-	}
 	_, _, errno := syscall.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.path)), uintptr(unsafe.Pointer(c.argv)), uintptr(unsafe.Pointer(c.env)))
 	fail(c, stepExec, errno)
 }

@@ -121,9 +121,6 @@ func Start(s Spec) (*Process, error) {
 	c.fds, c.terminal = s.Files, s.Terminal
 	c.cgroup, c.bornIn, c.supervise, c.pidfd = -1, -1, s.Cgroup < 0, -1
 	c.ruleset = s.Ruleset - 1
-	if refusing {
-		c.filter = &refusal
-	}
 	copy(c.name[:15], "sandgate-super")
 	c.allSignals = ^uint64(0)
 	c.nofile = nofile()

@@ -128,7 +128,9 @@ func prepareProcess(refuseClone3 bool, cfg agent.Config) (secret string, unrestr
 	}
 	secret = takeSecret()
 	if refuseClone3 {
-		spawn.RefuseClone3()
+		if err := spawn.RefuseClone3(); err != nil {
+			return "", nil, err
+		}
 	}
 	openStandard()
 	unix.Umask(0o022)
