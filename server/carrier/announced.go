@@ -158,13 +158,17 @@ func (a *announcer) carry(ctx context.Context, c *agentv1.EgressConnection, targ
 	err = upstream.Relay(ctx, client)
 	var denied *egress.Denied
 	if err == nil || errors.As(err, &denied) {
-		finish(stream, client, cancel)
+		finish(stream, client, upstream.Idle(), cancel)
 	}
 	return err
 }
 
-// finish ends a relayed connection in order.
-func finish(stream grpc.BidiStreamingClient[agentv1.CarryEgressRequest, agentv1.CarryEgressResponse], client *streaming.Conn, cancel func()) {
+// finish ends a relayed connection in order, and resets it when that takes longer than
+// a connection may be idle: an agent, or a program that does not read, must not hold
+// its place for ever.
+func finish(stream grpc.BidiStreamingClient[agentv1.CarryEgressRequest, agentv1.CarryEgressResponse], client *streaming.Conn, idle time.Duration, cancel func()) {
+	idled := time.AfterFunc(idle, cancel)
+	defer idled.Stop()
 	if client.CloseWrite() != nil {
 		return
 	}

@@ -101,3 +101,25 @@ func TestAnnouncedConnectionThatTheAgentDoesNotTakeEnds(t *testing.T) {
 		t.Errorf("id %d", c.id)
 	}
 }
+
+// An agent that never ends the stream of a connection that has ended holds its own
+// place, and that for a bounded time.
+func TestEndedConnectionWhoseStreamTheAgentHoldsEnds(t *testing.T) {
+	port := echo(t)
+	h := startWith(t, func(_ *harness, c *Config) {
+		c.Dialer = &egress.Dialer{Resolver: c.Dialer.Resolver, Idle: silence}
+	}, 1, allow(port))
+	stream := h.hold(t)
+	announce(t, stream, 1, "127.0.0.1", port)
+	held := next(t, h.carried)
+	if err := errors.Join(held.stream.Send(data("x")), held.stream.Send(eof())); err != nil {
+		t.Fatal(err)
+	}
+	if e := next(t, h.ended); e.Err != nil || e.Sent != 1 || e.Received != int64(len("echo x")) || e.Duration < silence {
+		t.Errorf("%+v", e)
+	}
+	announce(t, stream, 2, "127.0.0.1", port)
+	if c := next(t, h.carried); c.id != 2 {
+		t.Errorf("id %d", c.id)
+	}
+}

@@ -159,7 +159,7 @@ func (c *Conn) relay(client Client) error {
 // watchIdle aborts the connection when it has carried nothing for the dialer's
 // idle time.
 func (c *Conn) watchIdle() (stop func()) {
-	idle := c.idle()
+	idle := c.Idle()
 	c.touch()
 	var timer *time.Timer
 	ready := make(chan struct{})
@@ -176,7 +176,9 @@ func (c *Conn) watchIdle() (stop func()) {
 	return func() { timer.Stop() }
 }
 
-func (c *Conn) idle() time.Duration       { return cmp.Or(c.dialer.Idle, defaultIdle) }
+// Idle returns how long the connection may carry nothing before it is ended.
+func (c *Conn) Idle() time.Duration { return cmp.Or(c.dialer.Idle, defaultIdle) }
+
 func (c *Conn) firstBytes() time.Duration { return cmp.Or(c.dialer.FirstBytes, defaultFirstBytes) }
 
 func (c *Conn) touch() { c.active.Store(int64(time.Since(c.began))) }

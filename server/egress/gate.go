@@ -154,7 +154,7 @@ func (g *httpGate) newTransport(http2 bool) *http.Transport {
 			StrictMaxConcurrentRequests: true, MaxReceiveBufferPerConnection: upstreamWindow, MaxReceiveBufferPerStream: upstreamStreamWindow,
 		},
 		TLSClientConfig:    &tls.Config{ServerName: g.conn.target.host, RootCAs: g.conn.dialer.Roots, MinVersion: tls.VersionTLS12},
-		DisableCompression: true, MaxConnsPerHost: maxUpstreams, IdleConnTimeout: g.conn.idle(),
+		DisableCompression: true, MaxConnsPerHost: maxUpstreams, IdleConnTimeout: g.conn.Idle(),
 		TLSHandshakeTimeout: g.conn.firstBytes(), ExpectContinueTimeout: g.conn.firstBytes(), MaxResponseHeaderBytes: maxHead,
 	}
 }

@@ -51,7 +51,7 @@ func (g *httpGate) relay(client Client, from io.Reader, serve func(*http.Server,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: programWindow, MaxReceiveBufferPerStream: programStreamWindow,
 		},
-		ReadHeaderTimeout: g.conn.firstBytes(), IdleTimeout: g.conn.idle(), MaxHeaderBytes: maxHead,
+		ReadHeaderTimeout: g.conn.firstBytes(), IdleTimeout: g.conn.Idle(), MaxHeaderBytes: maxHead,
 		DisableGeneralOptionsHandler: true, ErrorLog: quiet,
 		ConnState: func(_ net.Conn, state http.ConnState) { served.setState(state) },
 	}
