@@ -8,10 +8,10 @@ usage: testsum.py go NAME            reads `go test -json` on standard input
        testsum.py reset              forgets all counts
 
 Counts are kept in .reports/NAME.count.json, the names of what passed in
-.reports/NAME.passed.txt. Exits 1 on a failure, on a run
-without a single test, and, with SKIPS=fail in the environment, on a skipped test
-that scripts/allowed-skips.txt does not name. Standard library only, so that it
-runs before anything is installed.
+.reports/NAME.passed.txt; a NAME that is used again adds to both. Exits 1 on a
+failure, on a run without a single test, and, with SKIPS=fail in the environment, on
+a skipped test that scripts/allowed-skips.txt does not name. Standard library only,
+so that it runs before anything is installed.
 """
 
 import json
@@ -161,12 +161,24 @@ def finish(runner: str, result: Result) -> int:
     if sum(count.values()) == 0:
         print(f"{runner}: no tests ran")
         count["failed"], bad = 1, True
-    REPORTS.mkdir(exist_ok=True)
-    (REPORTS / f"{runner}.count.json").write_text(json.dumps(count), encoding="utf-8")
-    names = "".join(f"{' '.join(name.split())}\n" for name in sorted(result.passed))
-    (REPORTS / f"{runner}.passed.txt").write_text(names, encoding="utf-8")
+    keep(runner, count, result)
     print(f"{runner}: {line_of(count)}")
     return 1 if bad else 0
+
+
+def keep(runner: str, count: dict, result: Result) -> None:
+    """Adds to what the runs of the same name since the last `reset` have counted."""
+    REPORTS.mkdir(exist_ok=True)
+    counts, passed = REPORTS / f"{runner}.count.json", REPORTS / f"{runner}.passed.txt"
+    names = {" ".join(name.split()) for name in result.passed}
+    if counts.exists():
+        before = json.loads(counts.read_text(encoding="utf-8"))
+        count = {key: n + before[key] for key, n in count.items()}
+    if passed.exists():
+        failed = {" ".join(name.split()) for name in result.failed}
+        names |= set(passed.read_text(encoding="utf-8").splitlines()) - failed
+    counts.write_text(json.dumps(count), encoding="utf-8")
+    passed.write_text("".join(f"{name}\n" for name in sorted(names)), encoding="utf-8")
 
 
 def line_of(count: dict) -> str:

@@ -150,6 +150,16 @@ class Finish(unittest.TestCase):
             testsum.total()
         self.assertEqual(out.getvalue(), "3 passed, 1 failed, 1 skipped\n")
 
+    def test_runs_of_one_name_add_up(self) -> None:
+        self.finish(testsum.Result(passed=["x", "y"], failed=["a"]))
+        self.finish(testsum.Result(passed=["x", "b"], failed=["y"]))
+        self.finish(testsum.Result())
+        out = io.StringIO()
+        with redirect_stdout(out):
+            testsum.total()
+        self.assertEqual(out.getvalue(), "4 passed, 3 failed, 0 skipped\n")
+        self.assertEqual((testsum.REPORTS / "go.passed.txt").read_text(), "b\nx\n")
+
 
 if __name__ == "__main__":
     unittest.main()
