@@ -21,8 +21,9 @@ daemon='' server='' buildkitd=''
 start() { # start FLAG...
   local flags=("$@")
   [[ ! -x $runsc ]] || flags+=("--add-runtime=runsc=$runsc")
-  dockerd --data-root "$dir/data" --exec-root "$dir/exec" --pidfile "$dir/pid" -H "$DOCKER_HOST" \
-    --bridge=none --iptables=false --ip6tables=false "${flags[@]}" >>"$dir/log" 2>&1 &
+  # Containers' shims inherit its working directory and may write to it.
+  (cd "$dir" && exec dockerd --data-root "$dir/data" --exec-root "$dir/exec" --pidfile "$dir/pid" -H "$DOCKER_HOST" \
+    --bridge=none --iptables=false --ip6tables=false "${flags[@]}") >>"$dir/log" 2>&1 &
   daemon=$!
   for _ in {1..300}; do
     if curl -sf --unix-socket "$dir/docker.sock" http://docker/_ping >/dev/null; then return; fi
