@@ -89,9 +89,10 @@ lint-platforms: # the command line, and the server with Docker or a cluster
 	for platform in darwin/arm64 windows/amd64; do \
 		GOOS=$${platform%/*} GOARCH=$${platform#*/} CGO_ENABLED=0 go build -o /dev/null ./cmd/sandgate; done
 lint-python: $(PYTHON)
-	cd clients/python && .venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy --strict
+	cd clients/python && .venv/bin/ruff format --check . ../../examples && .venv/bin/ruff check . ../../examples && .venv/bin/mypy --strict
 lint-ts: $(NODE)
 	cd clients/ts && npm run --silent lint && npm run --silent typecheck
+	cd examples/typescript && ../../clients/ts/node_modules/.bin/biome check --error-on-warnings --config-path=../../clients/ts --skip=suspicious/noConsole .
 lint-scripts: $(PYTHON)
 	@scripts/lint-scripts.sh
 
