@@ -7,32 +7,18 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/sandgate/sandgate/test/upstream"
 )
 
 // echo sends back what it receives on each connection.
 func echo(t *testing.T, network, address string) string {
 	t.Helper()
-	l, err := net.Listen(network, address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				_, _ = io.Copy(conn, conn)
-				_ = conn.Close()
-			}()
-		}
-	}()
+	address = upstream.Accept(t, network, address, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
 	if network == "unix" {
 		return "unix://" + address
 	}
-	return l.Addr().String()
+	return address
 }
 
 // A proxy cuts at the very byte, as it was told, and is whole again afterwards.

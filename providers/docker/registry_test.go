@@ -3,21 +3,12 @@
 package docker
 
 import (
-	"encoding/base64"
 	"errors"
-	"fmt"
-	"io"
-	"log"
 	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -26,24 +17,14 @@ import (
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/providertest"
+	"github.com/sandgate/sandgate/test/upstream"
 )
 
 // The daemon pulls from a registry that wants a password, with that of the file of
 // "docker login".
 func TestPullWithCredentials(t *testing.T) {
-	const user, password = "robot", "pass:word"
-	content := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if u, p, _ := r.BasicAuth(); u != user || p != password {
-			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
-			http.Error(w, "no", http.StatusUnauthorized)
-			return
-		}
-		content.ServeHTTP(w, r)
-	}))
-	defer server.Close()
-	host := strings.TrimPrefix(server.URL, "http://")
-	image := host + "/team/private:1"
+	store := upstream.ServeRegistry(t)
+	image := store.Host + "/team/private:1"
 	img := privateImage(t)
 	to, err := name.ParseReference(image)
 	if err != nil {
@@ -51,15 +32,15 @@ func TestPullWithCredentials(t *testing.T) {
 	}
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	if err := remote.Write(to, img, remote.WithTransport(transport), remote.WithAuth(&authn.Basic{Username: user, Password: password})); err != nil {
+	store.Login(t)
+	if err := remote.Write(to, img, remote.WithTransport(transport), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
 		t.Fatal(err)
 	}
 	want, err := img.Digest()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	t.Setenv("DOCKER_CONFIG", dir)
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	p := open(t, testConfig(t))
 	closeLater(t, p)
 	spec := testSpec("sg-private")
@@ -67,10 +48,7 @@ func TestPullWithCredentials(t *testing.T) {
 	if _, err := providertest.Create(t.Context(), p, "sg-private", spec); !errors.Is(err, providers.ErrStartFailed) {
 		t.Errorf("without credentials: %v", err)
 	}
-	auth := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), fmt.Appendf(nil, `{"auths": {%q: {"auth": %q}}}`, host, auth), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	store.Login(t)
 	defer func() {
 		if _, err := p.docker.ImageRemove(t.Context(), image, client.ImageRemoveOptions{Force: true}); err != nil {
 			t.Error(err)

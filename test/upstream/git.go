@@ -36,7 +36,7 @@ func Site(t testing.TB) (*httptest.Server, string) {
 // ServeGit serves the repositories of a directory by git's own protocol.
 func ServeGit(t testing.TB, root string) string {
 	t.Helper()
-	return accept(t, func(conn net.Conn) {
+	return Accept(t, "tcp4", "127.0.0.1:0", func(conn net.Conn) {
 		file, err := conn.(*net.TCPConn).File()
 		if err != nil {
 			t.Error(err)
@@ -49,10 +49,11 @@ func ServeGit(t testing.TB, root string) string {
 	})
 }
 
-// accept listens on this machine until the test ends, and returns the address.
-func accept(t testing.TB, serve func(net.Conn)) string {
+// Accept listens until the test ends, and returns the address. Each connection is closed
+// when serve returns.
+func Accept(t testing.TB, network, address string, serve func(net.Conn)) string {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	l, err := net.Listen(network, address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func ServeSSH(t testing.TB, root string) (string, ssh.PublicKey) {
 	}
 	config := &ssh.ServerConfig{NoClientAuth: true}
 	config.AddHostKey(signer)
-	address := accept(t, func(raw net.Conn) {
+	address := Accept(t, "tcp4", "127.0.0.1:0", func(raw net.Conn) {
 		conn, channels, requests, err := ssh.NewServerConn(raw, config)
 		if err != nil {
 			return // a client that may not come this far

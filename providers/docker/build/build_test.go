@@ -5,11 +5,8 @@ package build
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
-	"fmt"
 	"io"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -18,13 +15,13 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/moby/moby/client"
 	"go.uber.org/goleak"
 
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/docker/daemon"
+	"github.com/sandgate/sandgate/test/upstream"
 )
 
 // These tests need a daemon, which "make test-docker" starts: DOCKER_HOST names it, and
@@ -324,28 +321,15 @@ func TestSave(t *testing.T) {
 }
 
 func TestPush(t *testing.T) {
-	const user, password = "robot", "pass:word"
-	content := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if u, p, _ := r.BasicAuth(); u != user || p != password {
-			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
-			http.Error(w, "no", http.StatusUnauthorized)
-			return
-		}
-		content.ServeHTTP(w, r)
-	}))
-	defer server.Close()
-	host := strings.TrimPrefix(server.URL, "http://")
+	store := upstream.ServeRegistry(t)
+	host := store.Host
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	c := connect(t)
 	r := must(t, c, setUp(t, c, "COPY unique /unique\n"))
 	if _, err := Push(t.Context(), c, r, host+"/team/tools", io.Discard); !errors.Is(err, ErrFailed) {
 		t.Errorf("without credentials: %v", err)
 	}
-	auth := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
-	if err := os.WriteFile(filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json"), fmt.Appendf(nil, `{"auths": {%q: {"auth": %q}}}`, host, auth), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	store.Login(t)
 	pinned := ""
 	for _, to := range []string{host + "/team/tools", host + "/team/tools:1"} {
 		got, err := Push(t.Context(), c, r, to, io.Discard)
@@ -360,7 +344,7 @@ func TestPush(t *testing.T) {
 	for _, tag := range []string{strings.TrimPrefix(r.Image, Repository+":"), "1"} {
 		request := httptest.NewRequest(http.MethodHead, "/v2/team/tools/manifests/"+tag, nil)
 		answer := httptest.NewRecorder()
-		content.ServeHTTP(answer, request)
+		store.Content.ServeHTTP(answer, request)
 		if digest := answer.Header().Get("Docker-Content-Digest"); answer.Code != http.StatusOK || !strings.HasSuffix(pinned, "@"+digest) {
 			t.Errorf("the registry has %s for %s: %d", digest, tag, answer.Code)
 		}

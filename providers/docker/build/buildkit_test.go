@@ -6,11 +6,8 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
-	"fmt"
 	"io"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -22,7 +19,6 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -31,6 +27,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/test/upstream"
 )
 
 // These tests need a buildkitd beside the daemon, which "make test-docker" starts with
@@ -106,31 +103,16 @@ func put(t *testing.T, image string, img v1.Image) {
 // the registry's content. The registry wants a password.
 func setUpKit(t *testing.T, rest string) (o BuildKitOptions, image string, content http.Handler) {
 	t.Helper()
-	const user, password = "robot", "pass:word"
-	content = registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if u, p, _ := r.BasicAuth(); u != user || p != password {
-			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
-			http.Error(w, "no", http.StatusUnauthorized)
-			return
-		}
-		content.ServeHTTP(w, r)
-	}))
-	t.Cleanup(server.Close)
+	store := upstream.ServeRegistry(t)
 	// goleak: connections to the registry are kept by the transport.
 	t.Cleanup(remote.DefaultTransport.(*http.Transport).CloseIdleConnections)
-	host := strings.TrimPrefix(server.URL, "http://")
-	t.Setenv("DOCKER_CONFIG", t.TempDir())
-	auth := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
-	if err := os.WriteFile(filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json"), fmt.Appendf(nil, `{"auths": {%q: {"auth": %q}}}`, host, auth), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	store.Login(t)
 	c := connect(t)
-	image = host + "/base:1"
+	image = store.Host + "/base:1"
 	put(t, image, base(t))
 	o = BuildKitOptions{Options: setUp(t, c, ""), Address: os.Getenv("BUILDKIT_HOST"), Daemon: c}
 	writeFiles(t, o.Dir, map[string]string{"Dockerfile": "FROM " + image + "\n" + rest})
-	return o, image, content
+	return o, image, store.Content
 }
 
 func mustKit(t *testing.T, o BuildKitOptions) Delivered {
