@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/settings"
 	"github.com/sandgate/sandgate/server"
 	"github.com/sandgate/sandgate/server/authn"
 	"github.com/sandgate/sandgate/server/preview"
@@ -45,9 +46,9 @@ func (k *checker) fail(key string, err error) {
 	if err == nil {
 		return
 	}
-	for _, o := range options(&k.config) {
-		if o.key == key || o.key == "" && o.flag == key {
-			k.wrong = append(k.wrong, o.fail(o.key, err.Error()))
+	for _, o := range settings.Options(&k.config) {
+		if o.Key == key || o.Key == "" && o.Flag == key {
+			k.wrong = append(k.wrong, o.Fail(o.Key, err.Error()))
 			return
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/settings"
 )
 
 var discard = slog.New(slog.DiscardHandler)
@@ -79,7 +81,7 @@ It prints "ok" and exits with 0 if the server would accept the configuration.`,
 	}
 	cmd.Flags().SortFlags = false
 	cmd.Flags().BoolVar(&skipFiles, "skip-files", false, "do not read the files that the configuration names, as on a machine that has none of them")
-	addFlags(cmd.Flags(), &flags)
+	settings.AddFlags(cmd.Flags(), &flags)
 	return cmd
 }
 
@@ -105,4 +107,11 @@ depends on several keys, and the options of templates.`,
 			return encoder.Encode(schema())
 		},
 	}
+}
+
+// schema returns the JSON Schema of the configuration file.
+func schema() settings.Object {
+	standard := defaults()
+	standard.StateDir = "" // depends on the user
+	return settings.Schema("Configuration file of sandgate serve", &standard)
 }

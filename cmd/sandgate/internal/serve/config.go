@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/settings"
 	"github.com/sandgate/sandgate/providers/docker"
 	"github.com/sandgate/sandgate/providers/kubernetes"
 )
@@ -159,25 +160,25 @@ func load(flags config, given func(flag string) bool) (config, error) {
 			return c, fmt.Errorf("--config %s: %w", flags.File, err)
 		}
 	}
-	to := options(&c)
-	for i, o := range options(&flags) {
-		if o.flag != "" && given(o.flag) {
-			to[i].value.Set(o.value)
+	to := settings.Options(&c)
+	for i, o := range settings.Options(&flags) {
+		if o.Flag != "" && given(o.Flag) {
+			to[i].Value.Set(o.Value)
 		}
 	}
-	return c, c.checkBounds()
+	return c, settings.CheckBounds(&c)
 }
 
 // parse decodes a configuration file into c. An empty string stands for the default.
 func (c *config) parse(raw []byte) error {
 	standard := *c
-	if err := decodeStrict(bytes.NewReader(raw), c); err != nil {
+	if err := settings.Decode(bytes.NewReader(raw), c); err != nil {
 		return err
 	}
-	from := options(&standard)
-	for i, o := range options(c) {
-		if text, ok := o.value.Interface().(string); ok && text == "" {
-			o.value.Set(from[i].value)
+	from := settings.Options(&standard)
+	for i, o := range settings.Options(c) {
+		if text, ok := o.Value.Interface().(string); ok && text == "" {
+			o.Value.Set(from[i].Value)
 		}
 	}
 	return nil

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/settings"
 )
 
 var update = flag.Bool("update", false, "write docs/configuration.md")
@@ -98,9 +100,9 @@ func table() string {
 	c := defaults()
 	c.StateDir = "/var/lib/sandgate" // that of root
 	rows := make(map[string][]string)
-	for _, o := range options(&c) {
-		if o.key != "" {
-			first, _, _ := strings.Cut(o.key, ".")
+	for _, o := range settings.Options(&c) {
+		if o.Key != "" {
+			first, _, _ := strings.Cut(o.Key, ".")
 			rows[first] = append(rows[first], describe(o)...)
 		}
 	}
@@ -122,26 +124,26 @@ func table() string {
 var ownDefault = regexp.MustCompile(` \(default (.*)\)$`)
 
 // describe returns the row of an option, and those of the fields of what it holds.
-func describe(o option) []string {
-	help, standard := o.help, ""
+func describe(o settings.Option) []string {
+	help, standard := o.Help, ""
 	if m := ownDefault.FindStringSubmatch(help); m != nil {
 		help, standard = strings.TrimSuffix(help, m[0]), m[1]
-	} else if _, duration := o.value.Interface().(time.Duration); duration || o.value.Kind() == reflect.Bool || !o.value.IsZero() {
-		standard = fmt.Sprintf("`%v`", o.value.Interface())
+	} else if _, duration := o.Value.Interface().(time.Duration); duration || o.Value.Kind() == reflect.Bool || !o.Value.IsZero() {
+		standard = fmt.Sprintf("`%v`", o.Value.Interface())
 	}
-	kind, inner := typeName(o.value.Type())
+	kind, inner := typeName(o.Value.Type())
 	name := ""
-	if o.flag != "" {
-		name = "`--" + o.flag + "`"
+	if o.Flag != "" {
+		name = "`--" + o.Flag + "`"
 	}
 	cell := strings.NewReplacer("|", `\|`, "<", "&lt;").Replace
-	rows := []string{fmt.Sprintf("| `%s` | %s | %s | %s | %s |\n", o.key, kind, cell(standard), name, cell(help))}
-	if inner == nil || o.key == "templates.access" { // its fields are listed already
+	rows := []string{fmt.Sprintf("| `%s` | %s | %s | %s | %s |\n", o.Key, kind, cell(standard), name, cell(help))}
+	if inner == nil || o.Key == "templates.access" { // its fields are listed already
 		return rows
 	}
 	for i := range inner.NumField() {
 		field := inner.Field(i)
-		part := option{key: o.key + "." + field.Tag.Get("yaml"), help: field.Tag.Get("help"), value: reflect.Zero(field.Type)}
+		part := settings.Option{Key: o.Key + "." + field.Tag.Get("yaml"), Help: field.Tag.Get("help"), Value: reflect.Zero(field.Type)}
 		rows = append(rows, describe(part)...)
 	}
 	return rows
@@ -149,11 +151,8 @@ func describe(o option) []string {
 
 // typeName returns a type's name for readers, and the struct that it holds, if any.
 func typeName(t reflect.Type) (name string, inner reflect.Type) {
-	switch {
-	case t == reflect.TypeFor[time.Duration]():
+	if t == reflect.TypeFor[time.Duration]() {
 		return "duration", nil
-	case t == reflect.TypeFor[networkConfig]():
-		return "network", nil
 	}
 	switch t.Kind() {
 	case reflect.String:

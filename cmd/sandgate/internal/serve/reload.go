@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/settings"
 	"github.com/sandgate/sandgate/server"
 	"github.com/sandgate/sandgate/server/authn"
 	"github.com/sandgate/sandgate/server/reload"
@@ -148,14 +149,14 @@ func (r *reloader) replace(ctx context.Context) error {
 // restart, and the keys that do.
 func (r *reloader) merge(wanted config) (next config, waiting []string) {
 	next = r.current
-	to, from := options(&next), options(&wanted)
+	to, from := settings.Options(&next), settings.Options(&wanted)
 	for i, o := range from {
 		switch {
-		case o.key == "" || reflect.DeepEqual(to[i].value.Interface(), o.value.Interface()):
-		case reloads(o.key):
-			to[i].value.Set(o.value)
+		case o.Key == "" || reflect.DeepEqual(to[i].Value.Interface(), o.Value.Interface()):
+		case reloads(o.Key):
+			to[i].Value.Set(o.Value)
 		default:
-			waiting = append(waiting, o.key)
+			waiting = append(waiting, o.Key)
 		}
 	}
 	return next, waiting

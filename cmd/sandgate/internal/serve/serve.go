@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/settings"
 	"github.com/sandgate/sandgate/server"
 	"github.com/sandgate/sandgate/server/policy"
 )
@@ -35,7 +36,7 @@ running, and a restarted server finds them again.`,
 		},
 	}
 	cmd.Flags().SortFlags = false
-	addFlags(cmd.Flags(), &flags)
+	settings.AddFlags(cmd.Flags(), &flags)
 	_ = cmd.RegisterFlagCompletionFunc("provider", cobra.FixedCompletions(kindNames(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

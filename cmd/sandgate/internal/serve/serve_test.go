@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/settings"
 	"github.com/sandgate/sandgate/providers"
 
 	"github.com/sandgate/sandgate/server/authn"
@@ -33,7 +34,7 @@ func configOf(t *testing.T, file string, args ...string) config {
 	t.Helper()
 	given := defaults()
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	addFlags(flags, &given)
+	settings.AddFlags(flags, &given)
 	if err := flags.Parse(append(args, "--config", writeFile(t, "c.yaml", file))); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +132,7 @@ func TestConfigFileErrors(t *testing.T) {
 		"unknown field":  {"listen: x\nlisten_at: y\n", "line 2: listen_at: unknown key"},
 		"nested unknown": {"templates:\n  - name: a\n    memory: 3\n", "line 3: templates[0].memory: unknown key"},
 		"bad duration":   {"limits: {max_timeout: fast}\n", "line 1: limits.max_timeout: \"fast\" must be a duration"},
-		"bad network":    {"templates: [{name: a, network: some}]\n", "line 1: templates[0].network: \"some\" is none of none, proxy, full"},
+		"bad network":    {"templates: [{name: a, network: some}]\n", "templates[0].network: \"some\" is none of none, proxy, full"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := load(config{File: writeFile(t, "c.yaml", c.text)}, func(string) bool { return false })

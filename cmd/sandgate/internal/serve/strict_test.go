@@ -14,6 +14,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
 	"pgregory.net/rapid"
+
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/settings"
 )
 
 // A file that strict accepts is one that the decoder accepts with all keys known, and
@@ -27,7 +29,7 @@ func FuzzDecodeStrict(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var got, want config
-		if err := decodeStrict(bytes.NewReader(raw), &got); err != nil {
+		if err := settings.Decode(bytes.NewReader(raw), &got); err != nil {
 			if err.Error() == "" {
 				t.Error("an error without a text")
 			}
@@ -50,7 +52,7 @@ func TestStrictAliases(t *testing.T) {
 	for i := range 40 {
 		text += fmt.Sprintf("- &t%d {name: a, env: {a: b}, egress: [*a0, *a0], zzz%d: 1}\n", i, i)
 	}
-	err := decodeStrict(strings.NewReader(text), &config{})
+	err := settings.Decode(strings.NewReader(text), &config{})
 	if err == nil || strings.Count(err.Error(), "\n") != 39 {
 		t.Errorf("%v", err)
 	}
@@ -58,25 +60,8 @@ func TestStrictAliases(t *testing.T) {
 	for i := range 60 {
 		bomb += fmt.Sprintf("- name: b%d\n  provider_options: &x%d {a: *x%d, b: *x%d}\n", i, i+1, i, i)
 	}
-	if err := decodeStrict(strings.NewReader(bomb), &config{}); err == nil || !strings.Contains(err.Error(), "excessive aliasing") {
+	if err := settings.Decode(strings.NewReader(bomb), &config{}); err == nil || !strings.Contains(err.Error(), "excessive aliasing") {
 		t.Errorf("%v", err)
-	}
-}
-
-// distance is a metric, and one wrong character is found again.
-func TestNearest(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		word := rapid.StringMatching(`[a-z_]{0,12}`)
-		a, b, c := word.Draw(t, "a"), word.Draw(t, "b"), word.Draw(t, "c")
-		if d := distance(a, b); d != distance(b, a) || (d == 0) != (a == b) || d > distance(a, c)+distance(c, b) || d > max(len(a), len(b)) {
-			t.Fatalf("%q %q %q: %d", a, b, c, d)
-		}
-	})
-	names := []string{"max_ttl", "max_idle_ttl", "default_ttl"}
-	for wrong, want := range map[string]string{"max_tll": "max_ttl", "maxidle_ttl": "max_idle_ttl", "defaultttl": "default_ttl", "colour_of_it": ""} {
-		if got := nearest(wrong, names); got != want {
-			t.Errorf("%s: %q, want %q", wrong, got, want)
-		}
 	}
 }
 
@@ -135,7 +120,7 @@ func TestSchema(t *testing.T) {
 			t.Errorf("accepted: %s", text)
 		}
 		c := defaults()
-		if err := c.parse([]byte(text)); err == nil && c.checkBounds() == nil {
+		if err := c.parse([]byte(text)); err == nil && settings.CheckBounds(&c) == nil {
 			t.Errorf("parsed: %s", text)
 		}
 	}
@@ -162,15 +147,15 @@ func TestSchemaIsSound(t *testing.T) {
 		if err := c.parse(raw); err != nil {
 			t.Fatalf("%v: %s", err, raw)
 		}
-		if err := c.checkBounds(); err != nil && !strings.Contains(err.Error(), "s is more than") {
+		if err := settings.CheckBounds(&c); err != nil && !strings.Contains(err.Error(), "s is more than") {
 			t.Fatalf("%v: %s", err, raw)
 		}
 	})
 }
 
 // drawValue draws a value for a schema.
-func drawValue(t *rapid.T, s object, depth int) any {
-	if either, ok := s["anyOf"].([]object); ok {
+func drawValue(t *rapid.T, s settings.Object, depth int) any {
+	if either, ok := s["anyOf"].([]settings.Object); ok {
 		s = either[rapid.IntRange(0, len(either)-1).Draw(t, "either")]
 	}
 	if value, ok := s["const"]; ok {
@@ -182,7 +167,7 @@ func drawValue(t *rapid.T, s object, depth int) any {
 	switch s["type"] {
 	case "object":
 		value := map[string]any{}
-		if properties, ok := s["properties"].(object); ok {
+		if properties, ok := s["properties"].(settings.Object); ok {
 			names := slices.Sorted(func(yield func(string) bool) {
 				for name := range properties {
 					if !yield(name) {
@@ -191,18 +176,18 @@ func drawValue(t *rapid.T, s object, depth int) any {
 				}
 			})
 			for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom(names), 0, min(4, len(names)), rapid.ID).Draw(t, "keys") {
-				value[name] = drawValue(t, properties[name].(object), depth+1)
+				value[name] = drawValue(t, properties[name].(settings.Object), depth+1)
 			}
 			return value
 		}
-		if values, ok := s["additionalProperties"].(object); ok {
+		if values, ok := s["additionalProperties"].(settings.Object); ok {
 			value["key"] = drawValue(t, values, depth+1)
 		}
 		return value
 	case "array":
 		var list []any
 		for range rapid.IntRange(0, 2).Draw(t, "length") {
-			list = append(list, drawValue(t, s["items"].(object), depth+1))
+			list = append(list, drawValue(t, s["items"].(settings.Object), depth+1))
 		}
 		return append([]any{}, list...)
 	case "boolean":

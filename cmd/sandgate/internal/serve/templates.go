@@ -19,12 +19,12 @@ type templateConfig struct {
 	Resources        resourcesConfig   `yaml:"resources" help:"limits (default the provider's)"`
 	Env              map[string]string `yaml:"env" help:"environment of every command"`
 	WorkingDirectory string            `yaml:"working_directory" help:"directory in which commands start (default /workspace)"`
-	Network          networkConfig     `yaml:"network" help:"none, proxy or full (default none)" enum:"none proxy full"`
+	Network          string            `yaml:"network" help:"none, proxy or full (default none)" enum:"none proxy full"`
 	Command          []string          `yaml:"command" help:"command that runs in each sandbox from its start"`
 	Access           *accessConfig     `yaml:"access" help:"access policy of its sandboxes, with the keys of access"`
 	Allow            []string          `yaml:"allow" help:"fields that a request can set; an empty list: none (default all)"`
 	Images           []string          `yaml:"images" help:"images that a request can name; a trailing \"*\" stands for any rest (default any; with the local provider and authentication, none but the template's)"`
-	Networks         []networkConfig   `yaml:"networks" help:"network modes that a request can choose besides the template's and none" enum:"none proxy full"`
+	Networks         []string          `yaml:"networks" help:"network modes that a request can choose besides the template's and none" enum:"none proxy full"`
 	Egress           []egressConfig    `yaml:"egress" help:"rules of sandboxes with the network mode proxy, within which the rules of a request must lie (default none; on a loopback address without authentication, a request can allow any public destination)"`
 	MaxResources     resourcesConfig   `yaml:"max_resources" help:"the most that a request can ask for (default the template's resources)"`
 	ProviderOptions  optionsConfig     `yaml:"provider_options" help:"options of the provider"`
@@ -121,21 +121,15 @@ type accessConfig struct {
 	DenyCommands       []string `yaml:"deny_commands" help:"commands to refuse: a guardrail, not a security boundary"`
 }
 
-// networkConfig is a network mode by its name.
-type networkConfig providers.NetworkMode
-
-// UnmarshalYAML implements yaml.Unmarshaler. decodeStrict refuses other names.
-func (n *networkConfig) UnmarshalYAML(node *yaml.Node) error {
-	for _, m := range []providers.NetworkMode{providers.NetworkNone, providers.NetworkProxy, providers.NetworkFull} {
-		if node.Value == m.String() {
-			*n = networkConfig(m)
+// networkMode returns the mode with a name that is within its bounds, or left out.
+func networkMode(name string) providers.NetworkMode {
+	for _, m := range []providers.NetworkMode{providers.NetworkProxy, providers.NetworkFull} {
+		if name == m.String() {
+			return m
 		}
 	}
-	return nil
+	return providers.NetworkNone
 }
-
-// networkModes are the names of all network modes.
-var networkModes = []string{providers.NetworkNone.String(), providers.NetworkProxy.String(), providers.NetworkFull.String()}
 
 // server is the part of the server's configuration that only the file has.
 func (c config) server() (server.Config, error) {
@@ -160,13 +154,13 @@ func (c config) server() (server.Config, error) {
 	for _, t := range c.Templates {
 		one := policy.Template{
 			Name: t.Name, Image: t.Image, Resources: providers.Resources(t.Resources), Env: t.Env,
-			WorkingDirectory: t.WorkingDirectory, Network: providers.NetworkMode(t.Network), Command: t.Command,
+			WorkingDirectory: t.WorkingDirectory, Network: networkMode(t.Network), Command: t.Command,
 			Access: t.Access.policy(), Allow: t.Allow, Images: t.Images,
 			MaxResources: providers.Resources(t.MaxResources), AllowOptions: t.AllowOptions, Pool: t.Pool,
 			Egress: egressRules(t.Egress),
 		}
 		for _, n := range t.Networks {
-			one.Networks = append(one.Networks, providers.NetworkMode(n))
+			one.Networks = append(one.Networks, networkMode(n))
 		}
 		if len(t.ProviderOptions) > 0 {
 			raw, err := json.Marshal(t.ProviderOptions)

@@ -1,4 +1,4 @@
-package serve
+package settings
 
 import (
 	"math"
@@ -7,28 +7,27 @@ import (
 	"time"
 )
 
-// object is a JSON Schema, or a part of one.
-type object = map[string]any
+// Object is a JSON Schema, or a part of one.
+type Object = map[string]any
 
-// schema returns the JSON Schema of the configuration file, from the description of
-// the options. It accepts nothing that decodeStrict and checkBounds refuse.
-func schema() object {
-	standard := defaults()
-	standard.StateDir = "" // depends on the user
-	s := schemaOf(reflect.TypeFor[config](), bounds{}, reflect.ValueOf(standard))
+// Schema returns the JSON Schema of a file for the struct that standard points to, which
+// holds the defaults. It accepts nothing that Decode and CheckBounds refuse.
+func Schema(title string, standard any) Object {
+	v := reflect.ValueOf(standard).Elem()
+	s := schemaOf(v.Type(), bounds{}, v)
 	s["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-	s["title"] = "Configuration file of sandgate serve"
+	s["title"] = title
 	return s
 }
 
 // schemaOf returns the schema of values of type t. standard is the value without a
 // file, or invalid within lists.
-func schemaOf(t reflect.Type, b bounds, standard reflect.Value) object {
+func schemaOf(t reflect.Type, b bounds, standard reflect.Value) Object {
 	switch t.Kind() {
 	case reflect.Pointer:
 		return schemaOf(t.Elem(), b, reflect.Value{})
 	case reflect.Struct:
-		properties := object{}
+		properties := Object{}
 		for i := range t.NumField() {
 			field := t.Field(i)
 			key := field.Tag.Get("yaml")
@@ -41,25 +40,25 @@ func schemaOf(t reflect.Type, b bounds, standard reflect.Value) object {
 			}
 			properties[key] = property(field, b.within(field.Tag), value)
 		}
-		return object{"type": "object", "properties": properties, "additionalProperties": false}
+		return Object{"type": "object", "properties": properties, "additionalProperties": false}
 	case reflect.Slice:
-		return object{"type": "array", "items": schemaOf(t.Elem(), b, reflect.Value{})}
+		return Object{"type": "array", "items": schemaOf(t.Elem(), b, reflect.Value{})}
 	case reflect.Map:
-		if t == reflect.TypeFor[optionsConfig]() {
-			return object{"type": "object"}
+		if free(t) {
+			return Object{"type": "object"}
 		}
-		return object{"type": "object", "additionalProperties": schemaOf(t.Elem(), b, reflect.Value{})}
+		return Object{"type": "object", "additionalProperties": schemaOf(t.Elem(), b, reflect.Value{})}
 	default:
 		return scalarSchema(t, b)
 	}
 }
 
 // property returns the schema of a field, with its meaning and its default.
-func property(field reflect.StructField, b bounds, standard reflect.Value) object {
+func property(field reflect.StructField, b bounds, standard reflect.Value) Object {
 	s := schemaOf(field.Type, b, standard)
 	// A field that is zero is one that is left out, whatever its smallest value.
 	if least, ok := s["minimum"].(int64); ok && least > 0 {
-		s = object{"anyOf": []object{{"const": 0}, s}}
+		s = Object{"anyOf": []Object{{"const": 0}, s}}
 	}
 	if help := field.Tag.Get("help"); help != "" {
 		s["description"] = help
@@ -82,25 +81,25 @@ const (
 	anyDuration      = `^[-+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
 )
 
-func scalarSchema(t reflect.Type, b bounds) object {
+func scalarSchema(t reflect.Type, b bounds) Object {
 	switch {
 	case b.enum != "":
-		return object{"type": "string", "enum": strings.Fields(b.enum)}
+		return Object{"type": "string", "enum": strings.Fields(b.enum)}
 	case t == reflect.TypeFor[time.Duration]():
 		if b.min == "0s" {
-			return object{"type": "string", "pattern": positiveDuration}
+			return Object{"type": "string", "pattern": positiveDuration}
 		}
-		return object{"type": "string", "pattern": anyDuration}
+		return Object{"type": "string", "pattern": anyDuration}
 	}
 	switch t.Kind() {
 	case reflect.String:
-		return object{"type": "string"}
+		return Object{"type": "string"}
 	case reflect.Bool:
-		return object{"type": "boolean"}
+		return Object{"type": "boolean"}
 	case reflect.Float64:
-		return object{"type": "number"}
+		return Object{"type": "number"}
 	}
-	s := object{"type": "integer"}
+	s := Object{"type": "integer"}
 	switch t.Kind() {
 	case reflect.Int32:
 		s["minimum"], s["maximum"] = int64(math.MinInt32), int64(math.MaxInt32)

@@ -1,4 +1,4 @@
-package serve
+package settings
 
 import (
 	"errors"
@@ -13,9 +13,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decodeStrict decodes the one document of a configuration file into c. All unknown
-// keys and values of a wrong type are errors, each with its line and path.
-func decodeStrict(r io.Reader, c *config) error {
+// Decode decodes the one document of a YAML file into the struct that c points to. All
+// unknown keys and values of a wrong type are errors, each with its line and path.
+func Decode(r io.Reader, c any) error {
 	var document, second yaml.Node
 	decoder := yaml.NewDecoder(r)
 	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
@@ -27,14 +27,14 @@ func decodeStrict(r io.Reader, c *config) error {
 		return errors.Join(errors.New("the file holds more than one YAML document; remove all but one"), err)
 	}
 	s := strict{seen: make(map[visit]bool)}
-	s.check(&document, reflect.TypeFor[config](), "")
+	s.check(&document, reflect.TypeOf(c).Elem(), "")
 	if err := errors.Join(s.wrong...); err != nil {
 		return err
 	}
 	return document.Decode(c) // duplicate keys, and aliases that contain themselves
 }
 
-// strict compares nodes of a file with the types of the configuration.
+// strict compares nodes of a file with the types of the settings.
 type strict struct {
 	wrong []error
 	// seen keeps aliases from being followed twice: a short file can hold an
@@ -72,7 +72,7 @@ func (s *strict) check(node *yaml.Node, t reflect.Type, path string) {
 	switch {
 	case t.Kind() == reflect.Pointer:
 		s.check(node, t.Elem(), path)
-	case t == reflect.TypeFor[optionsConfig]():
+	case free(t):
 		if node.Kind != yaml.MappingNode {
 			s.fail(node, path, "must be an object of keys and values")
 		}
@@ -88,13 +88,14 @@ func (s *strict) check(node *yaml.Node, t reflect.Type, path string) {
 		}
 	case node.Kind != yaml.ScalarNode:
 		s.fail(node, path, "must be %s", expected(t))
-	case t == reflect.TypeFor[networkConfig]():
-		if !slices.Contains(networkModes, node.Value) {
-			s.fail(node, path, "%q is none of %s", node.Value, strings.Join(networkModes, ", "))
-		}
 	case node.Decode(reflect.New(t).Interface()) != nil:
 		s.fail(node, path, "%q must be %s", node.Value, expected(t))
 	}
+}
+
+// free reports whether t holds keys and values of any kind, which another package checks.
+func free(t reflect.Type) bool {
+	return t.Kind() == reflect.Map && t.Elem().Kind() == reflect.Interface
 }
 
 func (s *strict) checkObject(node *yaml.Node, t reflect.Type, path string) {
@@ -163,7 +164,7 @@ func expected(t reflect.Type) string {
 		return "true or false"
 	case t.Kind() == reflect.Float64:
 		return "a number"
-	case t.Kind() == reflect.String, t == reflect.TypeFor[networkConfig]():
+	case t.Kind() == reflect.String:
 		return "a text"
 	case t.Kind() == reflect.Int32, t.Kind() == reflect.Uint32:
 		return "an integer of 32 bits"
