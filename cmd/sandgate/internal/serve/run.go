@@ -6,6 +6,7 @@ import (
 	"net"
 	"path/filepath"
 
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/telemetry"
 	"github.com/sandgate/sandgate/server"
 	"github.com/sandgate/sandgate/server/listen"
 )
@@ -32,17 +33,17 @@ func (p *program) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, provider.Close()) }()
 	cfg.Provider = provider
 
-	telemetry, err := openTelemetry(ctx, cfg.Version, p.log)
+	exporter, err := telemetry.Open(ctx, cfg.Version, p.log)
 	if err != nil {
 		return err
 	}
-	defer telemetry.close(ctx)
-	cfg.Tracer = telemetry.tracer()
+	defer exporter.Close(ctx)
+	cfg.Tracer = exporter.Tracer()
 	srv, stop, err := p.start(ctx)
 	if err != nil {
 		return err
 	}
-	if err := telemetry.watch(ctx, srv.Registry()); err != nil {
+	if err := exporter.Watch(ctx, srv.Registry()); err != nil {
 		return errors.Join(err, stop())
 	}
 	return p.serve(ctx, srv, stop)

@@ -1,4 +1,4 @@
-package serve
+package telemetry
 
 import (
 	"context"
@@ -94,9 +94,9 @@ func collector(t *testing.T) *receiver {
 
 // traced is a server with telemetry and sandbox "a", whose agent is real.
 type traced struct {
-	telemetry *telemetry
-	server    *server.Server
-	client    sandboxv1.SandboxServiceClient
+	exporter *Exporter
+	server   *server.Server
+	client   sandboxv1.SandboxServiceClient
 }
 
 func startTraced(t *testing.T, opts ...grpc.DialOption) traced {
@@ -108,15 +108,15 @@ func startTraced(t *testing.T, opts ...grpc.DialOption) traced {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	machine := fake.NewMachine(dir, fake.Config{})
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	tele, err := openTelemetry(t.Context(), "dev", log)
+	exporter, err := Open(t.Context(), "dev", log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv, err := server.New(server.Config{Provider: machine.Open(), Tracer: tele.tracer(), Logger: log})
+	srv, err := server.New(server.Config{Provider: machine.Open(), Tracer: exporter.Tracer(), Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tele.watch(t.Context(), srv.Registry()); err != nil {
+	if err := exporter.Watch(t.Context(), srv.Registry()); err != nil {
 		t.Fatal(err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -136,9 +136,9 @@ func startTraced(t *testing.T, opts ...grpc.DialOption) traced {
 		if err := errors.Join(srv.Shutdown(ctx), <-served, machine.Close()); err != nil {
 			t.Error(err)
 		}
-		tele.close(ctx)
+		exporter.Close(ctx)
 	})
-	h := traced{telemetry: tele, server: srv, client: sandboxv1.NewSandboxServiceClient(conn)}
+	h := traced{exporter: exporter, server: srv, client: sandboxv1.NewSandboxServiceClient(conn)}
 	if _, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a"}); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestTraceFromClientToCommand(t *testing.T) {
 	if !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
-	if err := errors.Join(h.telemetry.traces.ForceFlush(t.Context()), h.telemetry.metrics.ForceFlush(t.Context())); err != nil {
+	if err := errors.Join(h.exporter.traces.ForceFlush(t.Context()), h.exporter.metrics.ForceFlush(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 
@@ -290,15 +290,15 @@ func TestCollectorThatDoesNotAnswer(t *testing.T) {
 					t.Fatalf("%q, %v", out, err)
 				}
 			}
-			_ = h.telemetry.traces.ForceFlush(t.Context())
-			if n := testutil.ToFloat64(h.telemetry.failures.WithLabelValues("traces")); n == 0 {
+			_ = h.exporter.traces.ForceFlush(t.Context())
+			if n := testutil.ToFloat64(h.exporter.failures.WithLabelValues("traces")); n == 0 {
 				t.Error("no failure was counted")
 			}
-			if all, sent := testutil.ToFloat64(h.telemetry.spans), testutil.ToFloat64(h.telemetry.exported); all < 40 || sent != 0 {
+			if all, sent := testutil.ToFloat64(h.exporter.spans), testutil.ToFloat64(h.exporter.exported); all < 40 || sent != 0 {
 				t.Errorf("%v spans, %v exported", all, sent)
 			}
 			begun := time.Now()
-			h.telemetry.close(t.Context())
+			h.exporter.Close(t.Context())
 			if took := time.Since(begun); took > 4*flushTime {
 				t.Errorf("close took %s", took)
 			}

@@ -1,4 +1,5 @@
-package serve
+// Package telemetry exports a server's spans and metrics by OTLP.
+package telemetry
 
 import (
 	"cmp"
@@ -25,10 +26,10 @@ import (
 // flushTime bounds the last export of a server that stops.
 const flushTime = 3 * time.Second
 
-// telemetry exports spans and metrics by OTLP as the standard environment variables
+// Exporter exports spans and metrics by OTLP as the standard environment variables
 // OTEL_* configure it, and nothing if they name no endpoint. Exports run in the
 // background: no call waits for one, and a full queue drops spans.
-type telemetry struct {
+type Exporter struct {
 	resource *resource.Resource
 	log      *slog.Logger
 	traces   *sdktrace.TracerProvider // nil: none
@@ -44,9 +45,10 @@ const (
 	signalMetrics = "METRICS"
 )
 
-// openTelemetry begins to export spans. Metrics follow when there are some.
-func openTelemetry(ctx context.Context, version string, log *slog.Logger) (*telemetry, error) {
-	t := &telemetry{
+// Open begins to export the spans of a server of this version. Its metrics follow with
+// Watch.
+func Open(ctx context.Context, version string, log *slog.Logger) (*Exporter, error) {
+	e := &Exporter{
 		log:      log,
 		spans:    prometheus.NewCounter(prometheus.CounterOpts{Name: "sandgate_trace_spans_total", Help: "Sampled spans that have ended."}),
 		exported: prometheus.NewCounter(prometheus.CounterOpts{Name: "sandgate_trace_spans_exported_total", Help: "Spans that the OTLP endpoint has accepted. The others are queued, or lost."}),
@@ -56,35 +58,35 @@ func openTelemetry(ctx context.Context, version string, log *slog.Logger) (*tele
 	if err != nil {
 		return nil, err
 	}
-	if t.resource, err = resource.New(ctx, resource.WithTelemetrySDK(),
+	if e.resource, err = resource.New(ctx, resource.WithTelemetrySDK(),
 		resource.WithAttributes(attribute.String("service.name", "sandgate"), attribute.String("service.version", version)),
 		resource.WithFromEnv()); err != nil {
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	if !on {
-		return t, nil
+		return e, nil
 	}
 	exporter, err := otlptracegrpc.New(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_*: %w", err)
 	}
-	t.traces = sdktrace.NewTracerProvider(sdktrace.WithResource(t.resource), sdktrace.WithSpanProcessor(countedSpans{
-		sdktrace.NewBatchSpanProcessor(&countedExporter{SpanExporter: exporter, exported: t.exported, outcome: t.outcome("traces")}), t.spans,
+	e.traces = sdktrace.NewTracerProvider(sdktrace.WithResource(e.resource), sdktrace.WithSpanProcessor(countedSpans{
+		sdktrace.NewBatchSpanProcessor(&countedExporter{SpanExporter: exporter, exported: e.exported, outcome: e.outcome("traces")}), e.spans,
 	}))
-	return t, nil
+	return e, nil
 }
 
-// tracer returns the provider of spans, or nil.
-func (t *telemetry) tracer() trace.TracerProvider {
-	if t.traces == nil {
+// Tracer returns the provider of spans, or nil.
+func (e *Exporter) Tracer() trace.TracerProvider {
+	if e.traces == nil {
 		return nil
 	}
-	return t.traces
+	return e.traces
 }
 
-// watch adds telemetry's own metrics to r, and begins to export r.
-func (t *telemetry) watch(ctx context.Context, r *prometheus.Registry) error {
-	r.MustRegister(t.spans, t.exported, t.failures)
+// Watch adds the exporter's own metrics to r, and begins to export r.
+func (e *Exporter) Watch(ctx context.Context, r *prometheus.Registry) error {
+	r.MustRegister(e.spans, e.exported, e.failures)
 	if on, err := otlpEnabled(signalMetrics); !on {
 		return err
 	}
@@ -92,40 +94,40 @@ func (t *telemetry) watch(ctx context.Context, r *prometheus.Registry) error {
 	if err != nil {
 		return fmt.Errorf("OTEL_EXPORTER_OTLP_*: %w", err)
 	}
-	counted := countedMetrics{Exporter: exporter, outcome: t.outcome("metrics")}
-	t.metrics = metric.NewMeterProvider(metric.WithResource(t.resource), metric.WithReader(metric.NewPeriodicReader(counted,
+	counted := countedMetrics{Exporter: exporter, outcome: e.outcome("metrics")}
+	e.metrics = metric.NewMeterProvider(metric.WithResource(e.resource), metric.WithReader(metric.NewPeriodicReader(counted,
 		metric.WithProducer(bridge.NewMetricProducer(bridge.WithGatherer(r))))))
 	return nil
 }
 
-// close exports what is left, for a short time.
-func (t *telemetry) close(ctx context.Context) {
+// Close exports what is left, for a short time.
+func (e *Exporter) Close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
 	defer cancel()
 	// A failure was counted and logged.
-	if t.traces != nil {
-		_ = t.traces.Shutdown(ctx)
+	if e.traces != nil {
+		_ = e.traces.Shutdown(ctx)
 	}
-	if t.metrics != nil {
-		_ = t.metrics.Shutdown(ctx)
+	if e.metrics != nil {
+		_ = e.metrics.Shutdown(ctx)
 	}
 }
 
 // outcome returns a function that counts failed exports, and logs the first and the
 // last of several in a row.
-func (t *telemetry) outcome(signal string) func(error) {
-	failed := t.failures.WithLabelValues(signal)
+func (e *Exporter) outcome(signal string) func(error) {
+	failed := e.failures.WithLabelValues(signal)
 	var down atomic.Bool
 	return func(err error) {
 		if err == nil {
 			if down.CompareAndSwap(true, false) {
-				t.log.Info("the OTLP endpoint accepts data again", "signal", signal)
+				e.log.Info("the OTLP endpoint accepts data again", "signal", signal)
 			}
 			return
 		}
 		failed.Inc()
 		if down.CompareAndSwap(false, true) {
-			t.log.Warn("the OTLP endpoint does not accept data; calls are not affected", "signal", signal, "error", err)
+			e.log.Warn("the OTLP endpoint does not accept data; calls are not affected", "signal", signal, "error", err)
 		}
 	}
 }
