@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/terminal"
 	"github.com/sandgate/sandgate/conformance"
 )
 
@@ -193,7 +194,7 @@ func (c *cli) conformance(ctx context.Context, r *conformanceRun, cases []confor
 	}
 	if !c.json() {
 		_, err = fmt.Fprintf(c.stdout, "sandgate %s, provider %s, at %s: %d cases, seed %d, scale %v\n",
-			clean(suite.Info().GetVersion()), clean(suite.Info().GetProvider()), opts.Address, len(cases), r.filter.Seed, r.scale)
+			terminal.Clean(suite.Info().GetVersion()), terminal.Clean(suite.Info().GetProvider()), opts.Address, len(cases), r.filter.Seed, r.scale)
 	}
 	sum := tally{Seed: r.filter.Seed, Contract: []int{}}
 	began := time.Now()
@@ -275,7 +276,7 @@ func (c *cli) caseLine(r conformance.Result, verbose bool) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%-4s %-52s ", r.Outcome, r.Case.Title())
 	if r.Outcome == conformance.Skipped || r.Outcome == conformance.Stopped {
-		fmt.Fprintf(&text, "(%s)\n", clean(strings.Join(r.Reasons, "; ")))
+		fmt.Fprintf(&text, "(%s)\n", terminal.Clean(strings.Join(r.Reasons, "; ")))
 	} else {
 		fmt.Fprintf(&text, "%7.2f s\n", r.Took.Seconds())
 	}
@@ -293,7 +294,7 @@ func (c *cli) caseLine(r conformance.Result, verbose bool) error {
 func indent(b *strings.Builder, texts []string) {
 	for _, text := range texts {
 		for line := range strings.Lines(text) {
-			fmt.Fprintf(b, "       %s\n", clean(strings.TrimRight(strings.ReplaceAll(line, "\t", "  "), "\r\n")))
+			fmt.Fprintf(b, "       %s\n", terminal.Clean(strings.TrimRight(strings.ReplaceAll(line, "\t", "  "), "\r\n")))
 		}
 	}
 }

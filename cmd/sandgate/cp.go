@@ -2,15 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"path"
 	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/transfer"
 )
 
 // location is the source or the destination of a copy.
@@ -62,56 +60,20 @@ where a connection broke.`,
 				return usage(cmd, "the path in the sandbox must be absolute, not %q", inside)
 			}
 			return c.with(cmd, func(ctx context.Context, client *sandgate.Client) error {
-				job := &transfer{cli: c, recursive: recursive, quiet: quiet}
-				if to.sandbox != "" {
-					job.sandbox = client.Sandbox(to.sandbox)
-					return job.put(ctx, from.path, to.path)
+				job := &transfer.Copy{Recursive: recursive, Stdin: c.stdin, Stdout: c.stdout, Notice: c.notice}
+				if !quiet && !c.json() {
+					job.Progress = c.stderr
 				}
-				job.sandbox = client.Sandbox(from.sandbox)
-				return job.get(ctx, from.path, to.path)
+				if to.sandbox != "" {
+					job.Sandbox = client.Sandbox(to.sandbox)
+					return job.Put(ctx, from.path, to.path)
+				}
+				job.Sandbox = client.Sandbox(from.sandbox)
+				return job.Get(ctx, from.path, to.path)
 			})
 		},
 	}
 	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "copy a directory and everything in it")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "show no progress")
 	return cmd
-}
-
-// transfer is one copy.
-type transfer struct {
-	cli       *cli
-	sandbox   *sandgate.Sandbox
-	recursive bool
-	quiet     bool
-}
-
-// into returns the path to write in the sandbox: destination, or name in it if
-// destination is a directory.
-func (t *transfer) into(ctx context.Context, destination, name string) (string, error) {
-	if strings.HasSuffix(destination, "/") {
-		return path.Join(destination, name), nil
-	}
-	info, err := t.sandbox.Stat(ctx, destination)
-	switch {
-	case errors.Is(err, sandgate.ErrFileNotFound):
-		return destination, nil
-	case err != nil:
-		return "", err
-	case info.GetType() == sandgate.Directory || info.GetTargetType() == sandgate.Directory:
-		return path.Join(destination, name), nil
-	}
-	return destination, nil
-}
-
-func isDirectoryError(source string) error {
-	return fmt.Errorf("%s is a directory; copy it with -r", source)
-}
-
-// skip reports an entry of a tree that is not copied.
-func (t *transfer) skip(name string, isLink bool) {
-	what := "neither a file nor a directory"
-	if isLink {
-		what = "a symbolic link"
-	}
-	t.cli.notice("%s is skipped: it is %s", name, what)
 }

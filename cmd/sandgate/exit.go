@@ -12,6 +12,7 @@ import (
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
 	"github.com/sandgate/sandgate/cmd/sandgate/internal/serve"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/terminal"
 )
 
 // failed is the exit code when Sandgate itself failed.
@@ -60,7 +61,7 @@ func (c *cli) printError(err error) {
 		c.notice("%s", advise(err))
 		return
 	}
-	object := map[string]any{"message": clean(advise(err))}
+	object := map[string]any{"message": terminal.Clean(advise(err))}
 	if failure := (*sandgate.Error)(nil); errors.As(err, &failure) {
 		object["code"] = failure.Code.String()
 		object["reason"] = failure.Reason
@@ -73,7 +74,7 @@ func (c *cli) printError(err error) {
 // notice prints one line on standard error. Parts of it may come from a sandbox,
 // so control characters are replaced.
 func (c *cli) notice(format string, args ...any) {
-	line := clean(strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " "))
+	line := terminal.Clean(strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " "))
 	_, _ = fmt.Fprintf(c.stderr, "sandgate: %s\n", line)
 }
 

@@ -13,15 +13,16 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/terminal"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
 // execute runs a command as flags describe it and returns its exit code.
 func (c *cli) execute(ctx context.Context, sandbox *sandgate.Sandbox, request sandgate.ExecuteRequest, flags *commandFlags) error {
-	var screen *terminal
+	var screen *terminal.Terminal
 	if flags.tty {
-		screen = openTerminal(c.stdin, c.stdout)
-		request.Terminal = screen.size()
+		screen = terminal.Open(c.stdin, c.stdout)
+		request.Terminal = screen.Size()
 	}
 	process, err := sandbox.Start(ctx, request)
 	if err != nil {
@@ -32,7 +33,7 @@ func (c *cli) execute(ctx context.Context, sandbox *sandgate.Sandbox, request sa
 	}
 	defer process.Close()
 	if flags.tty && flags.interactive {
-		restore, err := screen.raw()
+		restore, err := screen.Raw()
 		if err != nil {
 			return err
 		}
@@ -41,7 +42,7 @@ func (c *cli) execute(ctx context.Context, sandbox *sandgate.Sandbox, request sa
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if flags.tty {
-		go screen.follow(ctx, process)
+		go screen.Follow(ctx, process)
 	}
 	if flags.interactive {
 		go c.feed(ctx, process)
@@ -110,7 +111,7 @@ func (c *cli) exitNotice(exit *sandgate.Exited) {
 		sandboxv1.ExitReason_EXIT_REASON_SANDBOX_STOPPED: "the sandbox was stopped while the command ran; see: sandgate ls (SANDBOX_STOPPED)",
 		sandboxv1.ExitReason_EXIT_REASON_LOST:            "the sandbox's agent died, so the exit status is unknown; check what the command did before you run it again (LOST)",
 	}[exit.GetReason()]
-	message := clean(exit.GetMessage())
+	message := terminal.Clean(exit.GetMessage())
 	switch {
 	case text == "" && message == "":
 		return

@@ -3,7 +3,6 @@ package main
 import (
 	"strings"
 	"testing"
-	"unicode/utf8"
 )
 
 // A side of a copy is in a sandbox only where it names one, and loses nothing.
@@ -31,22 +30,6 @@ func FuzzParseSize(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		if n, err := parseSize(cmd, "memory", text); text != "" && err == nil && n < 1 {
 			t.Errorf("%q: %d", text, n)
-		}
-	})
-}
-
-// What is printed of a sandbox's own words holds nothing that steers a terminal.
-func FuzzClean(f *testing.F) {
-	f.Add("a\x1b[31m\u009b")
-	f.Fuzz(func(t *testing.T, text string) {
-		got := clean(text)
-		for _, r := range got {
-			if r < ' ' || r == 0x7f || r > 0x7f && r < 0xa0 {
-				t.Errorf("%q became %q", text, got)
-			}
-		}
-		if utf8.RuneCountInString(got) != utf8.RuneCountInString(text) {
-			t.Errorf("%q became %q", text, got)
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/terminal"
 )
 
 func (c *cli) infoCommand() *cobra.Command {
@@ -130,7 +131,7 @@ func (c *cli) sandbox(info *sandgate.Info) error {
 	spec, isolation := info.GetSpec(), info.GetIsolation()
 	state := word(info.GetState(), statePrefix)
 	if info.GetStateMessage() != "" {
-		state += ": " + clean(info.GetStateMessage())
+		state += ": " + terminal.Clean(info.GetStateMessage())
 	}
 	origin := "created for this request"
 	if info.GetFromPool() {
@@ -150,7 +151,7 @@ func (c *cli) sandbox(info *sandgate.Info) error {
 		"Created", stamp(info.GetCreateTime()),
 		"Last activity", stamp(info.GetLastActivityTime()),
 		"Expires", until(info.GetExpireTime()),
-		"Labels", clean(pairs(info.GetLabels())),
+		"Labels", terminal.Clean(pairs(info.GetLabels())),
 		"Template", info.GetTemplate(),
 		"Origin", origin,
 		"Image", spec.GetImage(),

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/terminal"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -79,7 +80,7 @@ func (c *cli) list(found *sandboxv1.ListSandboxesResponse, quiet bool) error {
 		}
 		rows = append(rows, []string{
 			s.GetSandboxId(), word(s.GetState(), statePrefix), s.GetTemplate(), ago(s.GetCreateTime()),
-			ago(s.GetLastActivityTime()), until(s.GetExpireTime()), clean(pairs(s.GetLabels())),
+			ago(s.GetLastActivityTime()), until(s.GetExpireTime()), terminal.Clean(pairs(s.GetLabels())),
 		})
 	}
 	if quiet {

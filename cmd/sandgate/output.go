@@ -143,14 +143,3 @@ func pairs(m map[string]string) string {
 func word(value fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.TrimPrefix(value.String(), prefix))
 }
-
-// clean replaces control characters: text from a sandbox must not steer the
-// terminal that prints it.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return '?'
-		}
-		return r
-	}, s)
-}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/terminal"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -60,7 +61,7 @@ func (c *cli) processes(processes []*sandgate.ProcessInfo, quiet bool) error {
 			state += ", detached"
 		}
 		rows = append(rows, []string{
-			p.GetExecId(), pid, state, ago(p.GetStartTime()), strconv.FormatInt(p.GetPosition(), 10), shorten(clean(p.GetCommand())),
+			p.GetExecId(), pid, state, ago(p.GetStartTime()), strconv.FormatInt(p.GetPosition(), 10), shorten(terminal.Clean(p.GetCommand())),
 		})
 	}
 	if quiet {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/terminal"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -67,8 +68,8 @@ With credentials of the role operator, --tenant shows another tenant's.`,
 
 // top prints views until ctx ends.
 func (c *cli) top(ctx context.Context, v viewer, once bool, every time.Duration) error {
-	screen := openTerminal(c.stdin, c.stdout)
-	if !once && (screen.out == nil || c.json()) {
+	screen := terminal.Open(c.stdin, c.stdout)
+	if !once && (!screen.Shows() || c.json()) {
 		return errors.New("standard output is not a terminal, or --output json was given; use --once")
 	}
 	before, err := v.look(ctx)
@@ -96,7 +97,7 @@ func (c *cli) top(ctx context.Context, v viewer, once bool, every time.Duration)
 		return err
 	}
 	defer func() { _, _ = io.WriteString(c.stdout, show+"\n") }()
-	resized, stop := resizes()
+	resized, stop := terminal.Resizes()
 	defer stop()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -105,7 +106,7 @@ func (c *cli) top(ctx context.Context, v viewer, once bool, every time.Duration)
 		if err := now.print(&view, past); err != nil {
 			return err
 		}
-		size := screen.size()
+		size := screen.Size()
 		if _, err := io.WriteString(c.stdout, home+fit(view.String(), int(size.GetRows()), int(size.GetColumns()))+rest); err != nil {
 			return err
 		}
@@ -269,7 +270,7 @@ func (v *topView) rows(before *topView) []topRow {
 		var latest time.Time
 		for _, p := range s.running {
 			if started := p.GetStartTime().AsTime(); !started.Before(latest) {
-				latest, row.Latest = started, shorten(clean(p.GetCommand()))
+				latest, row.Latest = started, shorten(terminal.Clean(p.GetCommand()))
 			}
 		}
 		rows = append(rows, row)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/terminal"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -63,7 +64,7 @@ func showProgress(ctx context.Context, out interface{ WriteString(string) (int, 
 		if err != nil || got.GetState() != sandboxv1.SandboxState_SANDBOX_STATE_CREATING || got.GetStateMessage() == "" {
 			continue
 		}
-		_, _ = out.WriteString(fmt.Sprintf("%s%s", clearLine, clean(got.GetStateMessage())))
+		_, _ = out.WriteString(fmt.Sprintf("%s%s", clearLine, terminal.Clean(got.GetStateMessage())))
 		shown = true
 	}
 }

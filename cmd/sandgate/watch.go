@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/terminal"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -86,12 +87,12 @@ func (c *cli) watched(w sandgate.Watched) error {
 		words = append(words, word(e.GetReason(), eventReasonPrefix))
 	}
 	if e.GetPrincipal() != "" {
-		words = append(words, "by "+clean(e.GetPrincipal()))
+		words = append(words, "by "+terminal.Clean(e.GetPrincipal()))
 	}
 	if e.GetExpireTime() != nil {
 		words = append(words, "at "+e.GetExpireTime().AsTime().Local().Format(time.RFC3339))
 	}
-	words = append(words, clean(e.GetMessage()))
+	words = append(words, terminal.Clean(e.GetMessage()))
 	words = slices.DeleteFunc(words, func(s string) bool { return s == "" })
 	_, err := fmt.Fprintln(c.stdout, strings.Join(words, "  "))
 	return err

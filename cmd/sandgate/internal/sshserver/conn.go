@@ -129,13 +129,3 @@ func ended(channel ssh.Channel) bool {
 	_, err := channel.SendRequest("keepalive@openssh.com", true, nil)
 	return err == nil
 }
-
-// clean replaces control characters: text from a sandbox must not steer a terminal.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return '?'
-		}
-		return r
-	}, s)
-}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/terminal"
 )
 
 // directTCPIP is the payload of a direct-tcpip channel (RFC 4254, section 7.2).
@@ -31,7 +32,7 @@ func (c *conn) forward(incoming ssh.NewChannel) {
 		if !errors.Is(err, sandgate.ErrPortClosed) {
 			reason = ssh.Prohibited
 		}
-		_ = incoming.Reject(reason, "sandgate: "+clean(err.Error()))
+		_ = incoming.Reject(reason, "sandgate: "+terminal.Clean(err.Error()))
 		return
 	}
 	defer func() { _ = remote.Close() }()

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/terminal"
 )
 
 // defaultHome is the working directory of a sandbox whose description has none.
@@ -134,5 +135,5 @@ func (l *login) enter(ctx context.Context, sandbox, with string, identified bool
 // refuse returns an error whose text the caller gets to see.
 func (l *login) refuse(err error) error {
 	l.log.Info("credentials were rejected", "error", err)
-	return &ssh.BannerError{Err: err, Message: fmt.Sprintf("sandgate: %s\r\n", clean(err.Error()))}
+	return &ssh.BannerError{Err: err, Message: fmt.Sprintf("sandgate: %s\r\n", terminal.Clean(err.Error()))}
 }

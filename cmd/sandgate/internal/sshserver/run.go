@@ -9,6 +9,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/terminal"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 )
 
@@ -98,7 +99,7 @@ func (s *session) exit(e *sandgate.Exited) {
 	switch e.GetReason() {
 	case sandboxv1.ExitReason_EXIT_REASON_SIGNALED, sandboxv1.ExitReason_EXIT_REASON_KILLED, sandboxv1.ExitReason_EXIT_REASON_OUT_OF_MEMORY:
 		if e.ExitCode == nil {
-			end := exitSignal{Signal: signalName(e.GetSignal()), Message: clean(e.GetMessage())}
+			end := exitSignal{Signal: signalName(e.GetSignal()), Message: terminal.Clean(e.GetMessage())}
 			_, _ = s.channel.SendRequest("exit-signal", false, ssh.Marshal(end))
 			return
 		}
@@ -136,5 +137,5 @@ func (s *session) notice(text string) {
 	if s.terminal != nil {
 		end = "\r\n"
 	}
-	_, _ = io.WriteString(s.channel.Stderr(), "sandgate: "+clean(text)+end)
+	_, _ = io.WriteString(s.channel.Stderr(), "sandgate: "+terminal.Clean(text)+end)
 }

@@ -1,4 +1,5 @@
-package main
+// Package terminal is the terminal that a command line was started in.
+package terminal
 
 import (
 	"context"
@@ -11,13 +12,14 @@ import (
 	sandgate "github.com/sandgate/sandgate/clients/go"
 )
 
-// terminal is the terminal that this program was started in, if any.
-type terminal struct {
+// Terminal is the terminal that this program was started in, if any.
+type Terminal struct {
 	in, out *os.File // nil: not a terminal
 }
 
-func openTerminal(in io.Reader, out io.Writer) *terminal {
-	t := &terminal{}
+// Open returns the terminal behind a program's input and output.
+func Open(in io.Reader, out io.Writer) *Terminal {
+	t := &Terminal{}
 	if file, ok := in.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		t.in = file
 	}
@@ -27,8 +29,11 @@ func openTerminal(in io.Reader, out io.Writer) *terminal {
 	return t
 }
 
-// size returns the terminal's size, or 24 by 80 without a terminal.
-func (t *terminal) size() *sandgate.TerminalSize {
+// Shows reports whether the program's output is a terminal.
+func (t *Terminal) Shows() bool { return t.out != nil }
+
+// Size returns the terminal's size, or 24 by 80 without a terminal.
+func (t *Terminal) Size() *sandgate.TerminalSize {
 	for _, file := range []*os.File{t.out, t.in} {
 		if file == nil {
 			continue
@@ -40,9 +45,9 @@ func (t *terminal) size() *sandgate.TerminalSize {
 	return &sandgate.TerminalSize{Rows: 24, Columns: 80}
 }
 
-// raw passes every key to the command, Ctrl-C included, until the returned
+// Raw passes every key to the command, Ctrl-C included, until the returned
 // function is called. The caller must always call it.
-func (t *terminal) raw() (func(), error) {
+func (t *Terminal) Raw() (func(), error) {
 	if t.in == nil {
 		return func() {}, nil
 	}
@@ -53,19 +58,19 @@ func (t *terminal) raw() (func(), error) {
 	return func() { _ = term.Restore(int(t.in.Fd()), before) }, nil
 }
 
-// follow resizes the command's terminal with this one, until ctx ends.
-func (t *terminal) follow(ctx context.Context, process *sandgate.Process) {
+// Follow resizes the command's terminal with this one, until ctx ends.
+func (t *Terminal) Follow(ctx context.Context, process *sandgate.Process) {
 	if t.out == nil && t.in == nil {
 		return
 	}
-	changes, stop := resizes()
+	changes, stop := Resizes()
 	defer stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-changes:
-			size := t.size()
+			size := t.Size()
 			// If this fails, the next change sets the size.
 			_ = process.Resize(ctx, int(size.GetRows()), int(size.GetColumns()))
 		}

@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package terminal
 
 import (
 	"os"
@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// resizes returns a channel that receives when the terminal is resized.
-func resizes() (<-chan os.Signal, func()) {
+// Resizes returns a channel that receives when the terminal is resized.
+func Resizes() (<-chan os.Signal, func()) {
 	changes := make(chan os.Signal, 1)
 	signal.Notify(changes, syscall.SIGWINCH)
 	return changes, func() { signal.Stop(changes) }

@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"context"
@@ -11,14 +11,15 @@ import (
 	"strings"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/terminal"
 )
 
-// get copies from the sandbox to this machine.
-func (t *transfer) get(ctx context.Context, source, destination string) error {
+// Get copies from the sandbox to this machine.
+func (c *Copy) Get(ctx context.Context, source, destination string) error {
 	if destination == "-" {
-		bar := t.bar(path.Base(source), -1)
+		bar := c.bar(path.Base(source), -1)
 		defer bar.end()
-		_, err := t.sandbox.DownloadFile(ctx, source, t.cli.stdout, bar.setOf)
+		_, err := c.Sandbox.DownloadFile(ctx, source, c.Stdout, bar.setOf)
 		return err
 	}
 	info, err := os.Stat(destination)
@@ -26,13 +27,13 @@ func (t *transfer) get(ctx context.Context, source, destination string) error {
 	if isDirectory && path.Base(source) != "/" {
 		destination = filepath.Join(destination, path.Base(source))
 	}
-	if t.recursive {
-		info, err := t.sandbox.Stat(ctx, source)
+	if c.Recursive {
+		info, err := c.Sandbox.Stat(ctx, source)
 		if err != nil {
 			return err
 		}
 		if info.GetType() == sandgate.Directory {
-			return t.getTree(ctx, source, destination)
+			return c.getTree(ctx, source, destination)
 		}
 	}
 	root, err := os.OpenRoot(filepath.Dir(destination))
@@ -40,9 +41,9 @@ func (t *transfer) get(ctx context.Context, source, destination string) error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	bar := t.bar(path.Base(source), -1)
+	bar := c.bar(path.Base(source), -1)
 	defer bar.end()
-	err = t.fetch(ctx, root, source, filepath.Base(destination), bar)
+	err = c.fetch(ctx, root, source, filepath.Base(destination), bar)
 	if errors.Is(err, sandgate.ErrFileIsDirectory) {
 		return isDirectoryError(source)
 	}
@@ -52,7 +53,7 @@ func (t *transfer) get(ctx context.Context, source, destination string) error {
 // getTree copies a directory and everything in it. The names come from the sandbox,
 // which is not trusted, so all files are written through an os.Root. Links and
 // special files are skipped with a notice.
-func (t *transfer) getTree(ctx context.Context, source, destination string) error {
+func (c *Copy) getTree(ctx context.Context, source, destination string) error {
 	if err := os.MkdirAll(destination, 0o755); err != nil {
 		return err
 	}
@@ -61,19 +62,19 @@ func (t *transfer) getTree(ctx context.Context, source, destination string) erro
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	bar := t.bar(path.Base(source), -1)
+	bar := c.bar(path.Base(source), -1)
 	defer bar.end()
-	return t.getDirectory(ctx, root, source, ".", bar)
+	return c.getDirectory(ctx, root, source, ".", bar)
 }
 
-func (t *transfer) getDirectory(ctx context.Context, root *os.Root, source, below string, bar *progress) error {
-	for entry, err := range t.sandbox.List(ctx, source) {
+func (c *Copy) getDirectory(ctx context.Context, root *os.Root, source, below string, bar *progress) error {
+	for entry, err := range c.Sandbox.List(ctx, source) {
 		if err != nil {
 			return err
 		}
 		name := path.Base(entry.GetPath())
 		if name == "." || name == ".." || !filepath.IsLocal(name) {
-			return fmt.Errorf("the sandbox returned %q, which is not a file name", clean(name))
+			return fmt.Errorf("the sandbox returned %q, which is not a file name", terminal.Clean(name))
 		}
 		from, to := path.Join(source, name), filepath.Join(below, name)
 		switch entry.GetType() {
@@ -81,13 +82,13 @@ func (t *transfer) getDirectory(ctx context.Context, root *os.Root, source, belo
 			if err := root.Mkdir(to, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
 			}
-			err = t.getDirectory(ctx, root, from, to, bar)
+			err = c.getDirectory(ctx, root, from, to, bar)
 		case sandgate.Regular:
-			err = t.fetch(ctx, root, from, to, bar)
+			err = c.fetch(ctx, root, from, to, bar)
 		case sandgate.Symlink:
-			t.skip(clean(from), true)
+			c.skip(terminal.Clean(from), true)
 		default:
-			t.skip(clean(from), false)
+			c.skip(terminal.Clean(from), false)
 		}
 		if err != nil {
 			return err
@@ -98,7 +99,7 @@ func (t *transfer) getDirectory(ctx context.Context, root *os.Root, source, belo
 
 // fetch downloads one file beside its destination and renames it when it is
 // complete, so that a copy that fails keeps the old file.
-func (t *transfer) fetch(ctx context.Context, root *os.Root, source, destination string, bar *progress) (err error) {
+func (c *Copy) fetch(ctx context.Context, root *os.Root, source, destination string, bar *progress) (err error) {
 	part := filepath.Join(filepath.Dir(destination), "."+filepath.Base(destination)+".sandgate-part")
 	file, err := root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -109,7 +110,7 @@ func (t *transfer) fetch(ctx context.Context, root *os.Root, source, destination
 			err = errors.Join(err, file.Close(), root.Remove(part))
 		}
 	}()
-	info, err := t.sandbox.DownloadFile(ctx, source, file, bar.partOf())
+	info, err := c.Sandbox.DownloadFile(ctx, source, file, bar.partOf())
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"context"
@@ -15,12 +15,12 @@ import (
 // batch is how many files of a directory go through one call.
 const batch = 256
 
-// put copies from this machine into the sandbox.
-func (t *transfer) put(ctx context.Context, source, destination string) error {
+// Put copies from this machine into the sandbox.
+func (c *Copy) Put(ctx context.Context, source, destination string) error {
 	if source == "-" {
-		bar := t.bar("standard input", -1)
+		bar := c.bar("standard input", -1)
 		defer bar.end()
-		_, err := t.sandbox.UploadFile(ctx, sandgate.File{Path: destination, Content: t.cli.stdin, Progress: bar.set})
+		_, err := c.Sandbox.UploadFile(ctx, sandgate.File{Path: destination, Content: c.Stdin, Progress: bar.set})
 		return err
 	}
 	info, err := os.Stat(source)
@@ -31,31 +31,31 @@ func (t *transfer) put(ctx context.Context, source, destination string) error {
 	if err != nil {
 		return err
 	}
-	if destination, err = t.into(ctx, destination, filepath.Base(absolute)); err != nil {
+	if destination, err = c.into(ctx, destination, filepath.Base(absolute)); err != nil {
 		return err
 	}
 	if info.IsDir() {
-		if !t.recursive {
+		if !c.Recursive {
 			return isDirectoryError(source)
 		}
-		return t.putTree(ctx, source, destination)
+		return c.putTree(ctx, source, destination)
 	}
 	file, err := os.Open(source)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	bar := t.bar(filepath.Base(source), info.Size())
+	bar := c.bar(filepath.Base(source), info.Size())
 	defer bar.end()
-	_, err = t.sandbox.UploadFile(ctx, sandgate.File{
-		Path: destination, Content: file, Mode: permissions(info.Mode()), Progress: bar.set,
+	_, err = c.Sandbox.UploadFile(ctx, sandgate.File{
+		Path: destination, Content: file, Mode: new(uint32(info.Mode().Perm())), Progress: bar.set,
 	})
 	return err
 }
 
 // putTree copies a directory and everything in it. Links and special files are
 // skipped with a notice.
-func (t *transfer) putTree(ctx context.Context, source, destination string) error {
+func (c *Copy) putTree(ctx context.Context, source, destination string) error {
 	var files []sandgate.File
 	total := int64(0)
 	err := filepath.WalkDir(source, func(name string, entry fs.DirEntry, err error) error {
@@ -69,10 +69,10 @@ func (t *transfer) putTree(ctx context.Context, source, destination string) erro
 		target := path.Join(destination, filepath.ToSlash(below))
 		switch {
 		case entry.IsDir():
-			_, err := t.sandbox.MakeDirectory(ctx, target)
+			_, err := c.Sandbox.MakeDirectory(ctx, target)
 			return err
 		case !entry.Type().IsRegular():
-			t.skip(name, entry.Type()&fs.ModeSymlink != 0)
+			c.skip(name, entry.Type()&fs.ModeSymlink != 0)
 			return nil
 		}
 		info, err := entry.Info()
@@ -80,20 +80,20 @@ func (t *transfer) putTree(ctx context.Context, source, destination string) erro
 			return err
 		}
 		total += info.Size()
-		files = append(files, sandgate.File{Path: target, Content: &lazy{name: name}, Mode: permissions(info.Mode())})
+		files = append(files, sandgate.File{Path: target, Content: &lazy{name: name}, Mode: new(uint32(info.Mode().Perm()))})
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	bar := t.bar(filepath.Base(source), total)
+	bar := c.bar(filepath.Base(source), total)
 	defer bar.end()
 	for i := range files {
 		files[i].Progress = bar.part()
 	}
 	for len(files) > 0 {
 		n := min(batch, len(files))
-		results, err := t.sandbox.Upload(ctx, files[:n]...)
+		results, err := c.Sandbox.Upload(ctx, files[:n]...)
 		if err != nil {
 			return err
 		}
@@ -105,12 +105,6 @@ func (t *transfer) putTree(ctx context.Context, source, destination string) erro
 		files = files[n:]
 	}
 	return nil
-}
-
-// permissions returns the permission bits of a mode.
-func permissions(mode fs.FileMode) *uint32 {
-	bits := uint32(mode.Perm())
-	return &bits
 }
 
 // lazy is a file that its first Read opens and its last one closes, so that a

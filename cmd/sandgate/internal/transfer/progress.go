@@ -1,4 +1,4 @@
-package main
+package transfer
 
 import (
 	"os"
@@ -6,6 +6,8 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
+
+	"github.com/sandgate/sandgate/cmd/sandgate/internal/terminal"
 )
 
 // progress shows the progress of a copy, on a terminal only.
@@ -17,14 +19,14 @@ type progress struct {
 }
 
 // bar starts to show a copy of size bytes; -1: unknown.
-func (t *transfer) bar(name string, size int64) *progress {
-	file, ok := t.cli.stderr.(*os.File)
-	if t.quiet || t.cli.json() || !ok || !term.IsTerminal(int(file.Fd())) {
+func (c *Copy) bar(name string, size int64) *progress {
+	file, ok := c.Progress.(*os.File)
+	if !ok || !term.IsTerminal(int(file.Fd())) {
 		return &progress{}
 	}
 	return &progress{total: size, bar: progressbar.NewOptions64(size,
 		progressbar.OptionSetWriter(file),
-		progressbar.OptionSetDescription(clean(name)),
+		progressbar.OptionSetDescription(terminal.Clean(name)),
 		progressbar.OptionShowBytes(true),
 		progressbar.OptionSetPredictTime(true),
 		progressbar.OptionThrottle(100*time.Millisecond),
