@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding/gzip"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
@@ -189,4 +190,58 @@ func TestHalfMessageTimesOut(t *testing.T) {
 			t.Errorf("%s: status %q, %q", method, code, message)
 		}
 	}
+}
+
+// Health calls need no credentials, and what they hold counts for the tenant of their
+// connection. Nobody else's health checks fail by it.
+func TestHealthCallsOfATenantFailNoOthers(t *testing.T) {
+	path, tokens := tokensOf(t, "one", "two")
+	addr, _ := tcpHarness(t, func(c *Config) {
+		c.Limits.MaxRequestBytes = 32 << 20
+		var err error
+		if c.Authenticator, err = authn.OpenTokens(path, c.Logger); err != nil {
+			t.Fatal(err)
+		}
+	})
+	dial := func() *grpc.ClientConn {
+		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	call := func(conn *grpc.ClientConn, tenant string) error {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens[tenant])
+		_, err := sandboxv1.NewSandboxServiceClient(conn).GetServerInfo(ctx, &sandboxv1.GetServerInfoRequest{})
+		return err
+	}
+	one := dial()
+	if err := call(one, "one"); err != nil {
+		t.Fatal(err)
+	}
+	// Beside the 16 KiB of each call, all but 8 KiB of the bound.
+	for _, size := range []int{10 << 20, 10 << 20, 10 << 20, 2<<20 - 4*16<<10 - 8<<10} {
+		watch, err := healthv1.NewHealthClient(one).Watch(t.Context(), &healthv1.HealthCheckRequest{Service: strings.Repeat("x", size)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := watch.Recv(); err != nil {
+			t.Fatal(size, err)
+		}
+	}
+	two := dial()
+	if err := call(two, "two"); err != nil {
+		t.Errorf("a call of another tenant: %v", err)
+	}
+	for name, conn := range map[string]*grpc.ClientConn{"a pending connection": dial(), "a connection of another tenant": two} {
+		watch, err := healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{Service: strings.Repeat("x", 60<<10)})
+		if err == nil {
+			_, err = watch.Recv()
+		}
+		if err != nil {
+			t.Errorf("a health check on %s: %v", name, err)
+		}
+	}
+	wantReason(t, call(one, "one"), "QUOTA_EXCEEDED")
 }

@@ -88,6 +88,7 @@ func (g *Gate) Listener(l net.Listener) net.Listener {
 func (g *Gate) Admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 	c, ctx := call.New(ctx, g.operation(info.FullMethodName))
 	ctx, c.Cut = context.WithCancelCause(ctx)
+	c.Unread = connOf(ctx).receives().Pending()
 	if call.IsHealth(info.FullMethodName) {
 		if g.authenticator != nil {
 			c.Principal, c.Refused = authn.Principal{}, connOf(ctx).admitHealth(ctx)
@@ -98,7 +99,6 @@ func (g *Gate) Admit(ctx context.Context, info *tap.Info) (context.Context, erro
 		c.Principal, c.Refused = authorize(ctx, info.FullMethodName, c.Principal)
 		return ctx, nil
 	}
-	c.Unread = connOf(ctx).receives().Pending()
 	p, err := g.authenticator.Authenticate(ctx)
 	if !errors.As(err, &c.Pending) {
 		g.conclude(ctx, c, info.FullMethodName, p, err)

@@ -71,6 +71,7 @@ type clientConn struct {
 	left     atomic.Int64
 	received quota.Received
 	free     atomic.Bool // not pending any more
+	tenant   string      // of the first call with credentials; set before free
 	// calls counts the calls since the last one with credentials. Health calls
 	// count while the connection is pending.
 	calls  atomic.Int32
@@ -154,6 +155,7 @@ func (c *clientConn) authenticated(tenant string, places *limit.Shared) error {
 		}
 		c.leave = func() { places.Release(tenant) }
 	}
+	c.tenant = tenant
 	c.free.Store(true)
 	c.ended()
 	return nil

@@ -9,6 +9,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
+
+	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/server/authn"
+	"github.com/sandgate/sandgate/server/call"
 	"github.com/sandgate/sandgate/server/quota"
 )
 
@@ -187,3 +193,41 @@ func TestConnectionOfCutCallsIsNotRead(t *testing.T) {
 		}
 	})
 }
+
+// A health call does not make a tenant's connection look like a proxy's, which is always
+// read.
+func TestHealthCallLeavesAConnectionItsTenants(t *testing.T) {
+	const limit = 64 << 10
+	g := New(nobody{}, func(method string) string { return method }, quota.NewRequests(limit), 4)
+	c := newConnLimiter().track(newPipe(t, "192.0.2.1"))
+	defer c.Close()
+	if err := c.authenticated("a", g.places); err != nil {
+		t.Fatal(err)
+	}
+	expect := func(method, tenant string) *quota.Request {
+		t.Helper()
+		one, ctx := call.New(peer.NewContext(t.Context(), &peer.Peer{Addr: c.RemoteAddr()}), method)
+		one.Method, one.Principal = method, authn.Principal{Tenant: tenant}
+		q, err := g.Expect(ctx, func(error) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return q
+	}
+	first := expect(sandboxv1.SandboxService_WriteFile_FullMethodName, "a")
+	defer first.Release()
+	health := expect(healthv1.Health_Check_FullMethodName, "")
+	defer health.Release()
+	c.received.Add(limit)
+	if c.received.Pause() <= 0 {
+		t.Error("the connection of a cut call is read")
+	}
+}
+
+// nobody authenticates no caller.
+type nobody struct{}
+
+func (nobody) Authenticate(context.Context) (authn.Principal, error) {
+	return authn.Principal{}, authn.ErrNoCredentials
+}
+func (nobody) Name() string { return "nobody" }

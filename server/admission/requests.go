@@ -11,14 +11,23 @@ import (
 const messageHead = 5
 
 // Expect counts a call whose only message is about to arrive, until the call's Release.
-// It returns nil where callers do not authenticate. cut is called if the call must end
-// before its message has arrived. Both errors are a *quota.Exceeded.
+// It returns nil where callers do not authenticate, and for a health call on a pending
+// connection, whose bounds suffice. A health call has no tenant: it counts for that of its
+// connection, so that callers fail no health checks but their own. cut is called if the
+// call must end before its message has arrived. Both errors are a *quota.Exceeded.
 func (g *Gate) Expect(ctx context.Context, cut func(exceeded error)) (*quota.Request, error) {
 	if g.authenticator == nil {
 		return nil, nil
 	}
-	c := call.Of(ctx)
-	q, err := g.requests.Expect(c.Principal.Tenant, connOf(ctx).receives(), c.Unread, cut)
+	c, conn := call.Of(ctx), connOf(ctx)
+	tenant := c.Principal.Tenant
+	if call.IsHealth(c.Method) {
+		if conn == nil || !conn.free.Load() {
+			return nil, nil
+		}
+		tenant = conn.tenant
+	}
+	q, err := g.requests.Expect(tenant, conn.receives(), c.Unread, cut)
 	if err == nil {
 		c.OnRelease = q.Release
 	}
