@@ -82,7 +82,7 @@ func (p *Provider) adopt(ctx context.Context, name string, spec providers.Spec, 
 	}
 	now, err := p.existing(ctx, t)
 	if apierrors.IsNotFound(err) {
-		return providers.Info{}, nil, fmt.Errorf("there is no %s in namespace %s: %w", t, p.namespace, providers.ErrStartFailed)
+		return providers.Info{}, nil, fmt.Errorf("there is no %s in namespace %s: %w", t, p.Namespace, providers.ErrStartFailed)
 	}
 	if err != nil {
 		return providers.Info{}, nil, kube.Wrap(ctx, t.String(), err)
@@ -176,7 +176,7 @@ func (p *Provider) makeAdopted(ctx context.Context, name string, spec providers.
 	if err != nil {
 		return observed{}, err
 	}
-	m, err := p.core.ConfigMaps(p.namespace).Create(ctx, &corev1.ConfigMap{
+	m, err := p.Core.ConfigMaps(p.Namespace).Create(ctx, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: name, Labels: recordLabels(kindAdopted, spec), Annotations: map[string]string{annotationRecord: text},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: now.version, Kind: t.Kind, Name: t.Name, UID: t.UID}},
@@ -199,7 +199,7 @@ func ofAdopted(m *corev1.ConfigMap, now existing) observed {
 }
 
 func (p *Provider) findAdopted(ctx context.Context, name string) (observed, error) {
-	m, err := p.core.ConfigMaps(p.namespace).Get(ctx, name, metav1.GetOptions{})
+	m, err := p.Core.ConfigMaps(p.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return observed{}, kube.Wrap(ctx, "sandbox "+name, err)
 	}
@@ -252,7 +252,7 @@ func (p *Provider) awaitTarget(ctx context.Context, s *observed) error {
 // release removes the record, and the target if the options ask for that. Only one
 // call gets nil, by the record's version.
 func (p *Provider) release(ctx context.Context, s observed) error {
-	err := p.core.ConfigMaps(p.namespace).Delete(ctx, s.name, metav1.DeleteOptions{
+	err := p.Core.ConfigMaps(p.Namespace).Delete(ctx, s.name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &s.uid, ResourceVersion: &s.version},
 	})
 	if apierrors.IsConflict(err) {
@@ -279,7 +279,7 @@ func (p *Provider) stopAgent(ctx context.Context, s observed) {
 			_, err = p.writeAnnotation(ctx, at, n)
 		}
 		if err != nil {
-			p.log.WarnContext(ctx, "the agent could not be stopped", "pod", at.pod.Name, "error", err)
+			p.Log.WarnContext(ctx, "the agent could not be stopped", "pod", at.pod.Name, "error", err)
 		}
 	}
 }
@@ -288,7 +288,7 @@ func (p *Provider) stopAgent(ctx context.Context, s observed) {
 func (p *Provider) forget(ctx context.Context, s observed) error {
 	t := *s.record.Target
 	if s.uid != "" {
-		err := p.core.ConfigMaps(p.namespace).Delete(ctx, s.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.uid}})
+		err := p.Core.ConfigMaps(p.Namespace).Delete(ctx, s.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.uid}})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return kube.Wrap(ctx, "delete "+s.name, err)
 		}
@@ -340,14 +340,14 @@ func (p *Provider) writeAdopted(ctx context.Context, name string, meta map[strin
 	if err != nil {
 		return err
 	}
-	_, err = p.core.ConfigMaps(p.namespace).Patch(ctx, name, types.MergePatchType, data, metav1.PatchOptions{})
+	_, err = p.Core.ConfigMaps(p.Namespace).Patch(ctx, name, types.MergePatchType, data, metav1.PatchOptions{})
 	return err
 }
 
 // mergeAdopted adds to a page of claims the adopted sandboxes in its range of names:
 // beyond after, and up to last where more claims follow.
 func (p *Provider) mergeAdopted(ctx context.Context, q providers.Query, found []observed, after, last string, more bool) ([]observed, error) {
-	maps, err := p.core.ConfigMaps(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: recordSelector(kindAdopted, q)})
+	maps, err := p.Core.ConfigMaps(p.Namespace).List(ctx, metav1.ListOptions{LabelSelector: recordSelector(kindAdopted, q)})
 	if err != nil {
 		return nil, kube.Wrap(ctx, "list ConfigMaps", err)
 	}

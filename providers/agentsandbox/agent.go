@@ -93,7 +93,7 @@ func (n agentAnnotation) on(pod *corev1.Pod) *corev1.Pod {
 }
 
 func (p *Provider) at(s agentContainer) kube.Container {
-	return kube.Container{Namespace: p.namespace, Pod: s.pod.Name, Name: s.container}
+	return kube.Container{Namespace: p.Namespace, Pod: s.pod.Name, Name: s.container}
 }
 
 var errNotRunning = errors.New("its container does not run now")
@@ -187,14 +187,14 @@ func (p *Provider) writeAnnotation(ctx context.Context, s agentContainer, n agen
 		if err != nil {
 			return n, err
 		}
-		_, err = p.core.Pods(p.namespace).Patch(ctx, pod.Name, types.MergePatchType, data, metav1.PatchOptions{})
+		_, err = p.Core.Pods(p.Namespace).Patch(ctx, pod.Name, types.MergePatchType, data, metav1.PatchOptions{})
 		if err == nil {
 			return n, nil
 		}
 		if !apierrors.IsConflict(err) {
 			return n, kube.Wrap(ctx, "annotate pod "+pod.Name, err)
 		}
-		now, err := p.core.Pods(p.namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		now, err := p.Core.Pods(p.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil {
 			return n, kube.Wrap(ctx, "pod "+pod.Name, err)
 		}
@@ -220,7 +220,7 @@ func (p *Provider) connect(ctx context.Context, s agentContainer) (net.Conn, age
 	if err == nil || ctx.Err() != nil || p.answers(ctx, s, n) {
 		return conn, n, err
 	}
-	p.log.WarnContext(ctx, "the agent is gone; the next one is started", "pod", s.pod.Name, "generation", n.Generation+1, "error", err)
+	p.Log.WarnContext(ctx, "the agent is gone; the next one is started", "pod", s.pod.Name, "generation", n.Generation+1, "error", err)
 	if n, err = p.inject(ctx, s, n.Generation+1); err != nil {
 		return nil, n, err
 	}

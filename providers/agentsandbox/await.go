@@ -133,7 +133,7 @@ func (p *Provider) awaitClaim(ctx context.Context, s *observed, early *speculati
 			return false, nil
 		}
 		p.known.Delete(c.Spec.WarmPoolRef.Name) // it was deleted; the next call makes it anew
-		return false, fmt.Errorf("template %q: in namespace %s the cluster reports %s: %s: %w", s.record.Spec.Template, p.namespace, s.ready.Reason, s.ready.Message, providers.ErrStartFailed)
+		return false, fmt.Errorf("template %q: in namespace %s the cluster reports %s: %s: %w", s.record.Spec.Template, p.Namespace, s.ready.Reason, s.ready.Message, providers.ErrStartFailed)
 	}
 	if s.ready == nil {
 		// It had no condition when it was read.
@@ -160,7 +160,7 @@ func (p *Provider) watchPod(ctx context.Context, name string, cancel context.Can
 		if trouble == nil {
 			return false, nil
 		}
-		return true, kube.Explain(trouble, kube.Events(ctx, p.core, p.namespace, pod.UID))
+		return true, kube.Explain(trouble, kube.Events(ctx, p.Core, p.Namespace, pod.UID))
 	})
 	if err != nil && ctx.Err() == nil {
 		cancel(err)

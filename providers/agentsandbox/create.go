@@ -93,7 +93,7 @@ func (p *Provider) newClaim(name string, spec providers.Spec, o options, pool st
 		return nil, err
 	}
 	c := &claim{ObjectMeta: metav1.ObjectMeta{
-		Name: name, Namespace: p.namespace, Labels: recordLabels(kindSandbox, spec),
+		Name: name, Namespace: p.Namespace, Labels: recordLabels(kindSandbox, spec),
 		Annotations: map[string]string{annotationRecord: text, annotationCreation: shared.Random()},
 	}}
 	c.Labels[labelPool] = shared.Digest(pool)

@@ -118,14 +118,14 @@ func (p *Provider) endPod(ctx context.Context, pod *corev1.Pod) {
 		return
 	}
 	grace := podGrace
-	_ = p.core.Pods(p.namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+	_ = p.Core.Pods(p.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &pod.UID},
 	})
 }
 
 // podGone waits until the kubelet has reported the end of the pod's processes.
 func (p *Provider) podGone(ctx context.Context, pod *corev1.Pod) error {
-	err := kube.AwaitPodGone(ctx, p.core.Pods(p.namespace), pod)
+	err := kube.AwaitPodGone(ctx, p.Core.Pods(p.Namespace), pod)
 	if err == nil {
 		p.agents.Drop(pod.UID)
 	}

@@ -27,7 +27,7 @@ func (p *Provider) due(ctx context.Context, q providers.Query, t token) (provide
 	if err != nil {
 		return providers.Page{}, kube.Wrap(ctx, "list SandboxClaims", err)
 	}
-	adopted, err := p.core.ConfigMaps(p.namespace).List(ctx, metav1.ListOptions{
+	adopted, err := p.Core.ConfigMaps(p.Namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: recordSelector(kindAdopted, q), ResourceVersion: kube.FromCache,
 	})
 	if err != nil {

@@ -60,9 +60,9 @@ func (p *Provider) networkPolicies(ctx context.Context, oldest time.Time) ([]net
 		return c.all, c.err
 	}
 	now := time.Now()
-	list, err := p.networking.NetworkPolicies(p.namespace).List(ctx, metav1.ListOptions{})
+	list, err := p.networking.NetworkPolicies(p.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		err = kube.Wrap(ctx, "list the NetworkPolicies of namespace "+p.namespace, err)
+		err = kube.Wrap(ctx, "list the NetworkPolicies of namespace "+p.Namespace, err)
 		if ctx.Err() == nil {
 			c.read, c.all, c.err = now, nil, err
 		}
@@ -152,7 +152,7 @@ func (p *Provider) unenforced(ctx context.Context, spec providers.Spec, pod *cor
 		if err == nil {
 			why = egressOf(pod, policies)
 			if p.policies.nowOpen(pod.UID, why != "") {
-				p.log.WarnContext(ctx, "programs of a sandbox with network proxy can connect around the rules",
+				p.Log.WarnContext(ctx, "programs of a sandbox with network proxy can connect around the rules",
 					"sandbox_id", spec.ID, "tenant", spec.Tenant, "pod", pod.Name, "reason", why)
 			}
 		}

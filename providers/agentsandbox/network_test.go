@@ -207,7 +207,7 @@ func TestPoliciesAreReadAgainIfTheyPreventACreation(t *testing.T) {
 func TestPolicyOpenedLaterIsLoggedOnce(t *testing.T) {
 	c := newCluster(t)
 	var log bytes.Buffer
-	c.p.log = slog.New(slog.NewTextHandler(&log, nil))
+	c.p.Log = slog.New(slog.NewTextHandler(&log, nil))
 	policies := c.p.networking.NetworkPolicies(testNamespace)
 	if _, err := policies.Create(t.Context(), networkPolicy("t"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -65,7 +65,7 @@ func (p *Provider) pod(ctx context.Context, s observed) (*corev1.Pod, error) {
 	if s.sandbox == "" {
 		return nil, nil
 	}
-	pod, err := p.core.Pods(p.namespace).Get(ctx, s.sandbox, metav1.GetOptions{})
+	pod, err := p.Core.Pods(p.Namespace).Get(ctx, s.sandbox, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}

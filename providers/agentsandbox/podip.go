@@ -38,7 +38,7 @@ func (p *Provider) listen(ctx context.Context, pod *corev1.Pod, want *kube.Injec
 	}
 	secret, err := p.makeSecret(ctx, pod)
 	if p.config.Transport == TransportAuto && (errors.Is(err, providers.ErrForbidden) || errors.Is(err, providers.ErrExhausted)) {
-		p.log.WarnContext(ctx, "an agent gets no port and is reached by exec", "pod", pod.Name, "error", err)
+		p.Log.WarnContext(ctx, "an agent gets no port and is reached by exec", "pod", pod.Name, "error", err)
 		return nil
 	}
 	want.Port, want.Secret = p.config.AgentPort, secret
@@ -49,7 +49,7 @@ func (p *Provider) listen(ctx context.Context, pod *corev1.Pod, want *kube.Injec
 // put an agent in at once must tell it the same.
 func (p *Provider) makeSecret(ctx context.Context, pod *corev1.Pod) (sealed.Secret, error) {
 	secret := sealed.NewSecret()
-	_, err := p.core.Secrets(p.namespace).Create(ctx, &corev1.Secret{
+	_, err := p.Core.Secrets(p.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: secretName(pod.UID), Labels: map[string]string{managedBy: managedByValue},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}},
@@ -63,7 +63,7 @@ func (p *Provider) makeSecret(ctx context.Context, pod *corev1.Pod) (sealed.Secr
 }
 
 func (p *Provider) readSecret(ctx context.Context, pod *corev1.Pod) (sealed.Secret, error) {
-	return kube.ReadSecret(ctx, p.core.Secrets(p.namespace), secretName(pod.UID), pod)
+	return kube.ReadSecret(ctx, p.Core.Secrets(p.Namespace), secretName(pod.UID), pod)
 }
 
 // open connects to an agent that was started in a container.

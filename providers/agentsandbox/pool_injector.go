@@ -62,7 +62,7 @@ func (in *poolInjector) set(pools []keptFor) {
 		return
 	}
 	in.running.Go(func() {
-		in.p.lease(injectorLease).Lead(ctx, func(ctx context.Context) {
+		in.p.Lease(injectorLease).Lead(ctx, func(ctx context.Context) {
 			var tending sync.WaitGroup
 			for _, pool := range pools {
 				tending.Go(func() { in.tend(ctx, pool) })
@@ -101,7 +101,7 @@ func (in *poolInjector) tend(ctx context.Context, pool keptFor) {
 		} else if errors.Is(err, errNotYet) {
 			pause = notYetPause
 		} else if ctx.Err() == nil {
-			in.p.log.WarnContext(ctx, "the pool's pods cannot be watched", "pool", pool.name, "error", err)
+			in.p.Log.WarnContext(ctx, "the pool's pods cannot be watched", "pool", pool.name, "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -121,7 +121,7 @@ func (in *poolInjector) round(ctx context.Context, pool keptFor) error {
 	if w.Status.Selector == "" {
 		return errNotYet
 	}
-	pods := in.p.core.Pods(in.p.namespace)
+	pods := in.p.Core.Pods(in.p.Namespace)
 	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: w.Status.Selector, ResourceVersion: kube.FromCache})
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func (in *poolInjector) see(ctx context.Context, pool keptFor, pod *corev1.Pod) 
 		limited, cancel := context.WithTimeout(ctx, injectTimeout)
 		defer cancel()
 		if _, err = in.p.inject(limited, at, 0); err != nil && ctx.Err() == nil {
-			in.p.log.WarnContext(ctx, "the agent could not be put into a pool's pod", "pod", pod.Name, "error", err)
+			in.p.Log.WarnContext(ctx, "the agent could not be put into a pool's pod", "pod", pod.Name, "error", err)
 		}
 	})
 }
@@ -195,7 +195,7 @@ func (p *Provider) unclaimed(ctx context.Context, w *warmPool) ([]corev1.Pod, er
 	if w.Status.Selector == "" {
 		return nil, nil
 	}
-	list, err := p.core.Pods(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: w.Status.Selector})
+	list, err := p.Core.Pods(p.Namespace).List(ctx, metav1.ListOptions{LabelSelector: w.Status.Selector})
 	if err != nil {
 		return nil, kube.Wrap(ctx, "list pods of pool "+w.Name, err)
 	}

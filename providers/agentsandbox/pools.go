@@ -36,7 +36,7 @@ func (p *Provider) poolFor(ctx context.Context, spec providers.Spec, o options) 
 	}
 	if _, err := p.templates.get(ctx, o.SandboxTemplate); err != nil {
 		if apierrors.IsNotFound(err) {
-			return "", fmt.Errorf("template %q: there is no SandboxTemplate %s in namespace %s: %w", spec.Template, o.SandboxTemplate, p.namespace, providers.ErrStartFailed)
+			return "", fmt.Errorf("template %q: there is no SandboxTemplate %s in namespace %s: %w", spec.Template, o.SandboxTemplate, p.Namespace, providers.ErrStartFailed)
 		}
 		return "", kube.Wrap(ctx, "SandboxTemplate "+o.SandboxTemplate, err)
 	}
@@ -56,7 +56,7 @@ func (p *Provider) operatorsPool(ctx context.Context, template, name string) err
 	}
 	_, err := p.pools.get(ctx, name)
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("template %q: there is no SandboxWarmPool %s in namespace %s: %w", template, name, p.namespace, providers.ErrStartFailed)
+		return fmt.Errorf("template %q: there is no SandboxWarmPool %s in namespace %s: %w", template, name, p.Namespace, providers.ErrStartFailed)
 	}
 	if err != nil {
 		return kube.Wrap(ctx, "SandboxWarmPool "+name, err)
@@ -67,7 +67,7 @@ func (p *Provider) operatorsPool(ctx context.Context, template, name string) err
 
 func (p *Provider) newPool(name, sandboxTemplate string, replicas *int32) *warmPool {
 	w := &warmPool{ObjectMeta: metav1.ObjectMeta{
-		Name: name, Namespace: p.namespace,
+		Name: name, Namespace: p.Namespace,
 		Labels: map[string]string{managedBy: managedByValue, labelKind: kindPool},
 	}}
 	w.Spec.Replicas, w.Spec.SandboxTemplateRef.Name = replicas, sandboxTemplate

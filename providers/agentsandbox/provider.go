@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,8 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	networkingv1client "k8s.io/client-go/kubernetes/typed/networking/v1"
 	"k8s.io/client-go/metadata"
 
@@ -23,11 +20,9 @@ import (
 
 // Provider runs sandboxes through agent-sandbox.
 type Provider struct {
-	config    Config
-	log       *slog.Logger
-	namespace string
+	kube.Servers
+	config Config
 
-	core   corev1client.CoreV1Interface
 	claims kind[claim]
 	// claimsMeta shows the claims' metadata only.
 	claimsMeta metadata.ResourceInterface
@@ -38,7 +33,6 @@ type Provider struct {
 	networking networkingv1client.NetworkPoliciesGetter
 	policies   policyCache
 
-	leases   coordinationv1.LeasesGetter
 	executor *kube.Executor
 	agents   *kube.Agents
 	injector *kube.Injector
@@ -53,8 +47,6 @@ var (
 	_ providers.Provider    = (*Provider)(nil)
 	_ providers.Suspender   = (*Provider)(nil)
 	_ providers.Pooler      = (*Provider)(nil)
-	_ providers.Coordinator = (*Provider)(nil)
-	_ providers.Membership  = (*Provider)(nil)
 	_ providers.EndReporter = (*Provider)(nil)
 )
 
@@ -93,15 +85,14 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	p := &Provider{
-		config: config, log: config.Logger, namespace: namespace,
-		core:       set.CoreV1(),
+		Servers:    kube.Servers{Leases: leases, Core: set.CoreV1(), Namespace: namespace, Prefix: leasePrefix, Log: config.Logger},
+		config:     config,
 		claims:     newKind[claim](dyn, claimsResource, namespace, "SandboxClaim"),
 		claimsMeta: meta.Resource(claimsResource).Namespace(namespace),
 		sandboxes:  newKind[sandbox](dyn, sandboxesResource, namespace, "Sandbox"),
 		pools:      newKind[warmPool](dyn, poolsResource, namespace, "SandboxWarmPool"),
 		templates:  newKind[template](dyn, templatesResource, namespace, "SandboxTemplate"),
 		networking: set.NetworkingV1(),
-		leases:     leases,
 		executor:   kube.NewExecutor(rest, set.CoreV1().RESTClient()),
 		injector:   &kube.Injector{Agent: config.Agent},
 		end:        end,
@@ -119,37 +110,19 @@ func (p *Provider) checkAPI(ctx context.Context) error {
 	_, _, err := p.claims.list(ctx, metav1.ListOptions{Limit: 1})
 	switch {
 	case err == nil:
-		return p.lease(reaperLease).Check(ctx)
+		return p.ReaperLease().Check(ctx)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("the cluster has no SandboxClaim of %s: install agent-sandbox v0.5 or later with its extensions: %w", claimsResource.GroupVersion(), providers.ErrUnsupported)
 	default:
-		return kube.Wrap(ctx, "list the SandboxClaims of namespace "+p.namespace, err)
+		return kube.Wrap(ctx, "list the SandboxClaims of namespace "+p.Namespace, err)
 	}
 }
 
 // The leases of servers that share the namespace.
 const (
-	reaperLease   = "sandgate-agentsandbox-reaper"
-	injectorLease = "sandgate-agentsandbox-injector"
-	membersLease  = "sandgate-agentsandbox-servers"
+	leasePrefix   = "sandgate-agentsandbox"
+	injectorLease = leasePrefix + "-injector"
 )
-
-func (p *Provider) lease(name string) kube.Lease {
-	return kube.Lease{Leases: p.leases, Namespace: p.namespace, Name: name, Log: p.log}
-}
-
-// Lead calls do while this server holds the lease of those that reap.
-func (p *Provider) Lead(ctx context.Context, do func(context.Context)) {
-	p.lease(reaperLease).Lead(ctx, do)
-}
-
-// Lapses implements providers.Coordinator: a lease that is not renewed ends.
-func (*Provider) Lapses() bool { return true }
-
-// Join makes this server one of those that share the namespace.
-func (p *Provider) Join(ctx context.Context, changed func(self string, live []string)) {
-	kube.Members{Leases: p.leases, Namespace: p.namespace, Name: membersLease, Log: p.log}.Join(ctx, changed)
-}
 
 var errClosed = errors.New("the provider was closed")
 
@@ -187,6 +160,6 @@ func (p *Provider) Describe(context.Context) (providers.Description, error) {
 
 // podObject is one pod, to be followed.
 func (p *Provider) podObject(name string) kube.Object[*corev1.Pod] {
-	pods := p.core.Pods(p.namespace)
+	pods := p.Core.Pods(p.Namespace)
 	return kube.Object[*corev1.Pod]{Name: name, Get: pods.Get, Watch: pods.Watch}
 }

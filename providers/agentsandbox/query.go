@@ -160,7 +160,7 @@ func (p *Provider) infosByList(ctx context.Context, all []observed, out []provid
 		if len(hashes) == 0 {
 			continue
 		}
-		pods, err := p.core.Pods(p.namespace).List(ctx, metav1.ListOptions{
+		pods, err := p.Core.Pods(p.Namespace).List(ctx, metav1.ListOptions{
 			LabelSelector: nameHashLabel + " in (" + strings.Join(hashes, ",") + ")", ResourceVersion: kube.FromCache,
 		})
 		if err != nil {

@@ -40,7 +40,7 @@ func newClaiming(t *testing.T) *claiming {
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 	c := &claiming{cluster: newCluster(t), watched: make(chan struct{})}
 	c.p.config.Transport = TransportPodIP
-	c.p.agents = kube.NewAgents(nil, TransportPodIP, c.p.log)
+	c.p.agents = kube.NewAgents(nil, TransportPodIP, c.p.Log)
 	t.Cleanup(c.p.agents.Close)
 	r := newRecord(providers.Spec{ID: "d1", Template: "plain", TemplateOptions: []byte(`{"pool": "p"}`)})
 	text, err := r.encode()

@@ -40,7 +40,7 @@ func newCluster(t *testing.T) *cluster {
 	})
 	core := fake.NewClientset()
 	return &cluster{t: t, core: core, dyn: dyn, p: &Provider{
-		log: slog.New(slog.DiscardHandler), namespace: testNamespace, core: core.CoreV1(), networking: core.NetworkingV1(),
+		Servers: kube.Servers{Core: core.CoreV1(), Namespace: testNamespace, Log: slog.New(slog.DiscardHandler)}, networking: core.NetworkingV1(),
 		agents:    kube.NewAgents(nil, TransportExec, slog.New(slog.DiscardHandler)),
 		claims:    newKind[claim](dyn, claimsResource, testNamespace, "SandboxClaim"),
 		sandboxes: newKind[sandbox](dyn, sandboxesResource, testNamespace, sandboxKind),

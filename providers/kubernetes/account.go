@@ -16,10 +16,10 @@ const defaultAccount = "default"
 func (p *Provider) whoAmI(ctx context.Context) string {
 	review, err := p.client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
-		p.log.WarnContext(ctx, "the server cannot learn its own service account, so templates can name it", "error", err)
+		p.Log.WarnContext(ctx, "the server cannot learn its own service account, so templates can name it", "error", err)
 		return ""
 	}
-	name, found := strings.CutPrefix(review.Status.UserInfo.Username, "system:serviceaccount:"+p.namespace+":")
+	name, found := strings.CutPrefix(review.Status.UserInfo.Username, "system:serviceaccount:"+p.Namespace+":")
 	if !found {
 		return ""
 	}

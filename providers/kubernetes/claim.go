@@ -52,7 +52,7 @@ type podClaim struct {
 // claim gives a started pod to the sandbox, if there is one, and returns a
 // connection to its agent. Both are nil when there is none.
 func (p *Provider) claim(ctx context.Context, name string, pl *plan, h *ownership) (net.Conn, error) {
-	if err := p.prepareNetwork(ctx, pl, p.namespace); err != nil {
+	if err := p.prepareNetwork(ctx, pl, p.Namespace); err != nil {
 		return nil, err
 	}
 	return p.pools.Claim(ctx, pl.spec, &podClaim{name: name, plan: pl, owner: h})

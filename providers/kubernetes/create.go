@@ -68,7 +68,7 @@ func (p *Provider) plan(pod string, spec providers.Spec) (*plan, error) {
 // waited for: a record that was made and is not known of would stay.
 func (p *Provider) beginRecord(ctx context.Context, name string, pl *plan) (*corev1.ConfigMap, *record, error) {
 	rec := &record{
-		Sandbox: shared.New(pl.spec), Phase: phaseCreating, Owner: newOwner(), Namespace: p.namespace,
+		Sandbox: shared.New(pl.spec), Phase: phaseCreating, Owner: newOwner(), Namespace: p.Namespace,
 		OwnNamespace: pl.options.NamespacePerSandbox, WritableRoot: pl.options.WritableRoot, Runtime: pl.runtime(),
 		NotEnforced: p.notEnforced(pl),
 	}
@@ -197,7 +197,7 @@ func (p *Provider) makePod(ctx context.Context, pl *plan, namespace string, labe
 			ObjectMeta: metav1.ObjectMeta{Name: pl.secret, OwnerReferences: owners, Labels: map[string]string{managedBy: managedByValue}},
 			StringData: pl.secretData(), Immutable: new(true),
 		}
-		if _, err := p.client.CoreV1().Secrets(namespace).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
+		if _, err := p.Core.Secrets(namespace).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
 			return nil, kube.WrapCreate(ctx, "make the secret of the sandbox's pod", err)
 		}
 	}
@@ -216,8 +216,8 @@ func (p *Provider) makePod(ctx context.Context, pl *plan, namespace string, labe
 	made, err := p.pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
 	var refusal apierrors.APIStatus
 	if errors.As(err, &refusal) && pl.secret != "" {
-		if left := p.client.CoreV1().Secrets(namespace).Delete(ctx, pl.secret, metav1.DeleteOptions{}); left != nil {
-			p.log.WarnContext(ctx, "the secret of a refused pod is left", "secret", pl.secret, "error", left)
+		if left := p.Core.Secrets(namespace).Delete(ctx, pl.secret, metav1.DeleteOptions{}); left != nil {
+			p.Log.WarnContext(ctx, "the secret of a refused pod is left", "secret", pl.secret, "error", left)
 		}
 	}
 	return made, kube.WrapCreate(ctx, "make the sandbox's pod", err)

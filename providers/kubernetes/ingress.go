@@ -47,12 +47,12 @@ func (p *Provider) keepPolicy(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		for mode, name := range denying {
-			_, err := p.client.NetworkingV1().NetworkPolicies(p.namespace).Get(ctx, name, getOptions)
+			_, err := p.client.NetworkingV1().NetworkPolicies(p.Namespace).Get(ctx, name, getOptions)
 			if err == nil {
-				err = p.ensurePolicy(ctx, p.namespace, mode)
+				err = p.ensurePolicy(ctx, p.Namespace, mode)
 			}
 			if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-				p.log.WarnContext(ctx, "the network policy that allows this server could not be checked", "policy", name, "error", err)
+				p.Log.WarnContext(ctx, "the network policy that allows this server could not be checked", "policy", name, "error", err)
 			}
 		}
 		select {

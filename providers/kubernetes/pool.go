@@ -39,7 +39,7 @@ const (
 // newPools returns the controller of the pools. One server fills each of them.
 func (p *Provider) newPools() *pool.Controller[*corev1.Pod, *podClaim] {
 	return pool.New(poolDriver{p}, pool.Config{
-		Log: p.log, Check: p.checkPool, Lead: p.leadPool, Drained: p.deletePoolRecords,
+		Log: p.Log, Check: p.checkPool, Lead: p.leadPool, Drained: p.deletePoolRecords,
 		IdleInterval: poolIdleInterval, RefillDelay: refillDelay,
 	})
 }
@@ -137,14 +137,14 @@ func (d poolDriver) Start(ctx context.Context, want providers.Pool, name string)
 	if err != nil {
 		return err
 	}
-	if err := p.prepareNetwork(ctx, pl, p.namespace); err != nil {
+	if err := p.prepareNetwork(ctx, pl, p.Namespace); err != nil {
 		return err
 	}
 	cm, err := p.poolRecord(ctx, key, want.Template)
 	if err != nil {
 		return err
 	}
-	pod, err := p.makePod(ctx, pl, p.namespace, map[string]string{
+	pod, err := p.makePod(ctx, pl, p.Namespace, map[string]string{
 		managedBy: managedByValue, labelPool: key, labelUse: useStarting,
 	}, owner(cm))
 	if err != nil {
@@ -227,7 +227,7 @@ func (d poolDriver) Claim(ctx context.Context, pod *corev1.Pod, c *podClaim) (ne
 	if kube.OutOfReach(err) {
 		return nil, fmt.Errorf("reach the agent: %w", err) // as with any other pod
 	}
-	p.log.WarnContext(ctx, "a pool's pod does not answer and is deleted", "pod", pod.Name, "error", err)
+	p.Log.WarnContext(ctx, "a pool's pod does not answer and is deleted", "pod", pod.Name, "error", err)
 	if err := p.deletePod(ctx, pod); err != nil {
 		return nil, err
 	}
@@ -256,7 +256,7 @@ func (p *Provider) listPods(ctx context.Context, selector string, cached bool) (
 	if cached {
 		opts.ResourceVersion = kube.FromCache
 	}
-	list, err := p.pods(p.namespace).List(ctx, opts)
+	list, err := p.pods(p.Namespace).List(ctx, opts)
 	if err != nil {
 		return nil, kube.Wrap(ctx, "list a pool's pods", err)
 	}
@@ -273,10 +273,10 @@ func alive(pod *corev1.Pod) bool {
 func (p *Provider) leadPool(ctx context.Context, want providers.Pool, do func(context.Context)) {
 	key, err := p.poolKey(want.Spec)
 	if err != nil {
-		p.log.ErrorContext(ctx, "a pool cannot be filled", "template", want.Template, "error", err)
+		p.Log.ErrorContext(ctx, "a pool cannot be filled", "template", want.Template, "error", err)
 		return
 	}
-	p.lease(poolName(key)).Lead(ctx, func(ctx context.Context) {
+	p.Lease(poolName(key)).Lead(ctx, func(ctx context.Context) {
 		cm, err := p.poolRecord(ctx, key, want.Template)
 		if err == nil {
 			err = p.ownLease(ctx, cm)
@@ -294,7 +294,7 @@ func poolName(key string) string { return "sgpool-" + key }
 
 func (p *Provider) warnOfLease(ctx context.Context, template string, err error) {
 	if err != nil && ctx.Err() == nil {
-		p.log.LogAttrs(ctx, slog.LevelWarn, "the lease of a pool has no owner yet", slog.String("template", template), slog.Any("error", err))
+		p.Log.LogAttrs(ctx, slog.LevelWarn, "the lease of a pool has no owner yet", slog.String("template", template), slog.Any("error", err))
 	}
 }
 
@@ -326,7 +326,7 @@ var leaseBackoff = wait.Backoff{Duration: time.Second, Steps: 5}
 // ownLease makes the pool's record the owner of its lease, so that the cluster
 // deletes both.
 func (p *Provider) ownLease(ctx context.Context, cm *corev1.ConfigMap) error {
-	leases := p.leases.Leases(p.namespace)
+	leases := p.Leases.Leases(p.Namespace)
 	again := func(err error) bool {
 		return ctx.Err() == nil && (apierrors.IsConflict(err) || apierrors.IsNotFound(err))
 	}
@@ -348,7 +348,7 @@ func (p *Provider) watchPool(ctx context.Context, key string) {
 		"," + labelUse + " in (" + useReady + "," + useStarting + ")"}
 	for {
 		p.pools.Changed()
-		if w, err := p.pods(p.namespace).Watch(ctx, opts); err == nil {
+		if w, err := p.pods(p.Namespace).Watch(ctx, opts); err == nil {
 			for range w.ResultChan() {
 				p.pools.Changed()
 			}

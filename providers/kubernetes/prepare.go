@@ -60,13 +60,13 @@ func (p *Provider) prepare(ctx context.Context, name string, pl *plan, cm *corev
 }
 
 func (p *Provider) prepareNetwork(ctx context.Context, pl *plan, namespace string) error {
-	if pl.spec.Network == providers.NetworkFull && namespace != p.namespace {
+	if pl.spec.Network == providers.NetworkFull && namespace != p.Namespace {
 		return p.copyPolicy(ctx, namespace)
 	}
 	if denying[pl.spec.Network] == "" {
 		return nil
 	}
-	if namespace == p.namespace {
+	if namespace == p.Namespace {
 		p.policyMu.Lock()
 		defer p.policyMu.Unlock()
 		if time.Since(p.policySeen[pl.spec.Network]) < policyTrust {
@@ -76,7 +76,7 @@ func (p *Provider) prepareNetwork(ctx context.Context, pl *plan, namespace strin
 	if err := p.ensurePolicy(ctx, namespace, pl.spec.Network); err != nil {
 		return err
 	}
-	if namespace == p.namespace {
+	if namespace == p.Namespace {
 		if p.policySeen == nil {
 			p.policySeen = make(map[providers.NetworkMode]time.Time)
 		}
@@ -120,7 +120,7 @@ func (p *Provider) ensurePolicy(ctx context.Context, namespace string, mode prov
 // copyPolicy puts the policy of sandboxes with the network "full", if there is
 // one, into a sandbox's own namespace.
 func (p *Provider) copyPolicy(ctx context.Context, namespace string) error {
-	have, err := p.client.NetworkingV1().NetworkPolicies(p.namespace).Get(ctx, networkFull, getOptions)
+	have, err := p.client.NetworkingV1().NetworkPolicies(p.Namespace).Get(ctx, networkFull, getOptions)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -142,7 +142,7 @@ func (p *Provider) makeClaim(ctx context.Context, pl *plan, c claimTemplate, nam
 		},
 		Spec: c.spec(),
 	}
-	claims := p.client.CoreV1().PersistentVolumeClaims(namespace)
+	claims := p.Core.PersistentVolumeClaims(namespace)
 	_, err := claims.Create(ctx, claim, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		return kube.WrapCreate(ctx, "make the volume "+c.Name, err)
@@ -169,13 +169,13 @@ func (p *Provider) makeNamespace(ctx context.Context, name string, pl *plan, cm 
 	}}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
-	if _, err := p.client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
+	if _, err := p.Core.Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
 		return kube.WrapCreate(ctx, "make the sandbox's namespace", err)
 	}
 	meta := metav1.ObjectMeta{Name: "sandgate", Labels: map[string]string{managedBy: managedByValue}}
 	if pl.options.NamespaceQuota != nil {
 		quota := &corev1.ResourceQuota{ObjectMeta: meta, Spec: corev1.ResourceQuotaSpec{Hard: pl.options.NamespaceQuota}}
-		if _, err := p.client.CoreV1().ResourceQuotas(name).Create(ctx, quota, metav1.CreateOptions{}); err != nil {
+		if _, err := p.Core.ResourceQuotas(name).Create(ctx, quota, metav1.CreateOptions{}); err != nil {
 			return kube.WrapCreate(ctx, "make the namespace's quota", err)
 		}
 		if err := p.awaitQuota(ctx, name, quota); err != nil {
@@ -184,7 +184,7 @@ func (p *Provider) makeNamespace(ctx context.Context, name string, pl *plan, cm 
 	}
 	if pl.options.NamespaceLimits != nil {
 		limits := &corev1.LimitRange{ObjectMeta: meta, Spec: corev1.LimitRangeSpec{Limits: pl.options.NamespaceLimits}}
-		if _, err := p.client.CoreV1().LimitRanges(name).Create(ctx, limits, metav1.CreateOptions{}); err != nil {
+		if _, err := p.Core.LimitRanges(name).Create(ctx, limits, metav1.CreateOptions{}); err != nil {
 			return kube.WrapCreate(ctx, "make the namespace's limits", err)
 		}
 	}
@@ -194,7 +194,7 @@ func (p *Provider) makeNamespace(ctx context.Context, name string, pl *plan, cm 
 // awaitQuota waits until the cluster has counted a quota. Admission may not know
 // the quota before that, and would let a pod pass.
 func (p *Provider) awaitQuota(ctx context.Context, namespace string, quota *corev1.ResourceQuota) error {
-	quotas := p.client.CoreV1().ResourceQuotas(namespace)
+	quotas := p.Core.ResourceQuotas(namespace)
 	err := kube.Follow(ctx, kube.Object[*corev1.ResourceQuota]{Name: quota.Name, Get: quotas.Get, Watch: quotas.Watch},
 		func(now *corev1.ResourceQuota, exists bool) (bool, error) {
 			return exists && len(now.Status.Hard) >= len(quota.Spec.Hard), nil
@@ -212,7 +212,7 @@ func (p *Provider) awaitServiceAccount(ctx context.Context, namespace string, pl
 	if account == "" {
 		account = defaultAccount
 	}
-	accounts := p.client.CoreV1().ServiceAccounts(namespace)
+	accounts := p.Core.ServiceAccounts(namespace)
 	err := kube.Follow(ctx, kube.Object[*corev1.ServiceAccount]{Name: account, Get: accounts.Get, Watch: accounts.Watch},
 		func(_ *corev1.ServiceAccount, exists bool) (bool, error) { return exists, nil })
 	if err != nil {
@@ -224,7 +224,7 @@ func (p *Provider) awaitServiceAccount(ctx context.Context, namespace string, pl
 // deleteNamespace deletes the sandbox's own namespace, if it is this sandbox's,
 // and returns when it is gone with all that was in it.
 func (p *Provider) deleteNamespace(ctx context.Context, cm *corev1.ConfigMap, rec *record) error {
-	namespaces := p.client.CoreV1().Namespaces()
+	namespaces := p.Core.Namespaces()
 	have, err := namespaces.Get(ctx, rec.Namespace, getOptions)
 	if apierrors.IsNotFound(err) {
 		return nil

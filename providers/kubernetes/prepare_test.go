@@ -9,13 +9,14 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/sandgate/sandgate/providers"
+	"github.com/sandgate/sandgate/providers/internal/kube"
 )
 
 // TestFullNetworkPolicyIsCopied: the operator's policy holds also in a namespace
 // that is a sandbox's own.
 func TestFullNetworkPolicyIsCopied(t *testing.T) {
 	client := fake.NewClientset()
-	p := &Provider{client: client, namespace: "records"}
+	p := &Provider{client: client, Servers: kube.Servers{Core: client.CoreV1(), Namespace: "records"}}
 	pl := &plan{spec: providers.Spec{Network: providers.NetworkFull}}
 	policies := client.NetworkingV1().NetworkPolicies("own")
 	if err := p.prepareNetwork(t.Context(), pl, "own"); err != nil {

@@ -3,13 +3,11 @@ package kubernetes
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
-	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/sandgate/sandgate/providers"
@@ -20,15 +18,13 @@ import (
 // Provider manages sandboxes on one cluster, with their records in one
 // namespace. Several servers may share it.
 type Provider struct {
-	config    Config
-	namespace string
-	client    kubernetes.Interface
-	exec      *kube.Executor
-	leases    coordinationv1.LeasesGetter
-	version   string
+	kube.Servers
+	config  Config
+	client  kubernetes.Interface
+	exec    *kube.Executor
+	version string
 	// account is the server's own service account, if it is one of namespace.
 	account string
-	log     *slog.Logger
 
 	agents *kube.Agents
 	pools  *pool.Controller[*corev1.Pod, *podClaim]
@@ -43,11 +39,9 @@ type Provider struct {
 }
 
 var (
-	_ providers.Provider    = (*Provider)(nil)
-	_ providers.Pooler      = (*Provider)(nil)
-	_ providers.Coordinator = (*Provider)(nil)
-	_ providers.Membership  = (*Provider)(nil)
-	_ providers.Verifier    = (*Provider)(nil)
+	_ providers.Provider = (*Provider)(nil)
+	_ providers.Pooler   = (*Provider)(nil)
+	_ providers.Verifier = (*Provider)(nil)
 )
 
 // New connects to the cluster. The error wraps ErrInvalid when the cluster is
@@ -68,7 +62,8 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 		return nil, fmt.Errorf("client of the cluster: %w: %w", err, providers.ErrInvalid)
 	}
 	p := &Provider{
-		config: config, namespace: namespace, client: client, log: config.Logger,
+		Servers: kube.Servers{Core: client.CoreV1(), Namespace: namespace, Prefix: leasePrefix, Log: config.Logger},
+		config:  config, client: client,
 		exec: kube.NewExecutor(rest, client.CoreV1().RESTClient()),
 	}
 	version, err := client.Discovery().ServerVersion()
@@ -77,10 +72,10 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	p.version = version.GitVersion
 	p.account = p.whoAmI(ctx)
-	if p.leases, err = kube.NewLeases(rest); err != nil {
+	if p.Leases, err = kube.NewLeases(rest); err != nil {
 		return nil, fmt.Errorf("client of the cluster's leases: %w: %w", err, providers.ErrInvalid)
 	}
-	if err := p.lease(reaperLease).Check(ctx); err != nil {
+	if err := p.ReaperLease().Check(ctx); err != nil {
 		return nil, err
 	}
 	p.config.Transport, err = config.Transport.Resolve(ctx, rest, client.AuthorizationV1(), namespace, []string{"get"}, config.Logger)
@@ -94,7 +89,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	}
 	background, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	p.stop = stop
-	p.work.Go(func() { p.lease(sweeperLease).Lead(background, p.lookAfter) })
+	p.work.Go(func() { p.Lease(sweeperLease).Lead(background, p.lookAfter) })
 	if p.config.VerifyNetwork > 0 {
 		p.work.Go(func() { p.followVerifications(background) })
 	}
@@ -128,34 +123,16 @@ var errClosed = fmt.Errorf("the provider was closed: %w", providers.ErrUnavailab
 
 // The leases of servers that share the namespace.
 const (
-	reaperLease  = "sandgate-kubernetes-reaper"
-	sweeperLease = "sandgate-kubernetes-sweeper"
-	membersLease = "sandgate-kubernetes-servers"
+	leasePrefix  = "sandgate-kubernetes"
+	sweeperLease = leasePrefix + "-sweeper"
 )
 
-func (p *Provider) lease(name string) kube.Lease {
-	return kube.Lease{Leases: p.leases, Namespace: p.namespace, Name: name, Log: p.log}
-}
-
-// Lead calls do while this server holds the lease of those that reap.
-func (p *Provider) Lead(ctx context.Context, do func(context.Context)) {
-	p.lease(reaperLease).Lead(ctx, do)
-}
-
-// Lapses implements providers.Coordinator: a lease that is not renewed ends.
-func (*Provider) Lapses() bool { return true }
-
-// Join makes this server one of those that share the namespace.
-func (p *Provider) Join(ctx context.Context, changed func(self string, live []string)) {
-	kube.Members{Leases: p.leases, Namespace: p.namespace, Name: membersLease, Log: p.log}.Join(ctx, changed)
-}
-
 func (p *Provider) records() corev1client.ConfigMapInterface {
-	return p.client.CoreV1().ConfigMaps(p.namespace)
+	return p.Core.ConfigMaps(p.Namespace)
 }
 
 func (p *Provider) pods(namespace string) corev1client.PodInterface {
-	return p.client.CoreV1().Pods(namespace)
+	return p.Core.Pods(namespace)
 }
 
 func (p *Provider) recordObject(name string) kube.Object[*corev1.ConfigMap] {

@@ -143,7 +143,7 @@ func (p *Provider) List(ctx context.Context, q providers.Query) (providers.Page,
 	for i := range list.Items {
 		rec, err := decodeRecord(&list.Items[i])
 		if err != nil {
-			p.log.WarnContext(ctx, "a record cannot be read", "name", list.Items[i].Name, "error", err)
+			p.Log.WarnContext(ctx, "a record cannot be read", "name", list.Items[i].Name, "error", err)
 			continue
 		}
 		if !p.mayMatch(q, rec) {
@@ -194,7 +194,7 @@ func (p *Provider) infos(ctx context.Context, records map[string]*record) ([]pro
 		}
 	}
 	for names := range slices.Chunk(together, podsPerQuestion) {
-		list, err := p.pods(p.namespace).List(ctx, metav1.ListOptions{
+		list, err := p.pods(p.Namespace).List(ctx, metav1.ListOptions{
 			LabelSelector: labelName + " in (" + strings.Join(names, ",") + ")", ResourceVersion: kube.FromCache,
 		})
 		if err != nil {

@@ -28,7 +28,8 @@ func fakeProvider(t *testing.T) (*Provider, *fake.Clientset) {
 	client := fake.NewClientset()
 	log := slog.New(slog.DiscardHandler)
 	p := &Provider{
-		config: config, namespace: "ns", client: client, leases: client.CoordinationV1(), agents: kube.NewAgents(nil, TransportExec, log), log: log,
+		Servers: kube.Servers{Leases: client.CoordinationV1(), Core: client.CoreV1(), Namespace: "ns", Prefix: leasePrefix, Log: log},
+		config:  config, client: client, agents: kube.NewAgents(nil, TransportExec, log),
 	}
 	p.pools = p.newPools()
 	return p, client

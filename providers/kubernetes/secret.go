@@ -49,7 +49,7 @@ func (p *plan) secretData() map[string]string {
 // records also where the pod has a namespace of its own, so that the server need
 // not read secrets elsewhere.
 func (p *Provider) readSecret(ctx context.Context, pod *corev1.Pod) (sealed.Secret, error) {
-	return kube.ReadSecret(ctx, p.client.CoreV1().Secrets(p.namespace), secretOf(pod), pod)
+	return kube.ReadSecret(ctx, p.Core.Secrets(p.Namespace), secretOf(pod), pod)
 }
 
 // copySecret puts the agent's secret where the server may read it, for a pod in
@@ -60,7 +60,7 @@ func (p *Provider) copySecret(ctx context.Context, pl *plan, cm *corev1.ConfigMa
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
-	_, err := p.client.CoreV1().Secrets(p.namespace).Create(ctx, &corev1.Secret{
+	_, err := p.Core.Secrets(p.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: pl.secret, OwnerReferences: owner(cm), Labels: map[string]string{managedBy: managedByValue}},
 		StringData: map[string]string{kube.SecretKey: pl.agentSecret.Text()}, Immutable: new(true),
 	}, metav1.CreateOptions{})
@@ -73,7 +73,7 @@ func (p *Provider) deleteSecret(ctx context.Context, pod *corev1.Pod) error {
 	if name == "" {
 		return nil
 	}
-	err := p.client.CoreV1().Secrets(pod.Namespace).Delete(ctx, name, metav1.DeleteOptions{})
+	err := p.Core.Secrets(pod.Namespace).Delete(ctx, name, metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

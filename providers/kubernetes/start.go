@@ -209,5 +209,5 @@ func (p *Provider) explain(ctx context.Context, pod *corev1.Pod, err error) erro
 	}
 	ask, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
-	return kube.Explain(err, kube.Events(ask, p.client.CoreV1(), pod.Namespace, pod.UID))
+	return kube.Explain(err, kube.Events(ask, p.Core, pod.Namespace, pod.UID))
 }

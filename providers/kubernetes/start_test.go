@@ -52,7 +52,7 @@ func TestConnectionAfterSetup(t *testing.T) {
 	}
 	p.exec = kube.NewExecutor(config, api.CoreV1().RESTClient())
 	p.config.Transport = TransportPodIP
-	p.agents = kube.NewAgents(p.exec, TransportPodIP, p.log)
+	p.agents = kube.NewAgents(p.exec, TransportPodIP, p.Log)
 	defer p.agents.Close()
 
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")

@@ -30,7 +30,7 @@ func (p *Provider) sweep(ctx context.Context) {
 	for {
 		var err error
 		if seen, err = p.sweepOnce(ctx, seen); err != nil && ctx.Err() == nil {
-			p.log.WarnContext(ctx, "half-made sandboxes could not be looked for", "error", err)
+			p.Log.WarnContext(ctx, "half-made sandboxes could not be looked for", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -66,9 +66,9 @@ func (p *Provider) sweepOnce(ctx context.Context, before map[string]standing) (m
 			}
 			done, err := p.takeOver(ctx, cm.Name, rec.Phase)
 			if err != nil {
-				p.log.WarnContext(ctx, "a half-made sandbox could not be deleted", "name", cm.Name, "error", err)
+				p.Log.WarnContext(ctx, "a half-made sandbox could not be deleted", "name", cm.Name, "error", err)
 			} else if done {
-				p.log.InfoContext(ctx, "deleted a sandbox that another server left "+string(rec.Phase), "name", cm.Name)
+				p.Log.InfoContext(ctx, "deleted a sandbox that another server left "+string(rec.Phase), "name", cm.Name)
 			}
 		}
 		opts.ResourceVersion = "" // a token has its own

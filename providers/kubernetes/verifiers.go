@@ -52,7 +52,7 @@ func (p *Provider) verifyNetwork(ctx context.Context) verification {
 	ctx, cancel := context.WithTimeoutCause(ctx, verifyTimeout, errSlowVerification)
 	defer cancel()
 	defer p.removeVerifiers(context.WithoutCancel(ctx))
-	if err := p.ensurePolicy(ctx, p.namespace, providers.NetworkNone); err != nil {
+	if err := p.ensurePolicy(ctx, p.Namespace, providers.NetworkNone); err != nil {
 		return unknown("%v", err)
 	}
 	pl, err := p.verifierPlan()
@@ -153,7 +153,7 @@ func (p *plan) connector(name, peer string) *corev1.Pod {
 }
 
 func (p *Provider) makeVerifier(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
-	made, err := p.pods(p.namespace).Create(ctx, pod, metav1.CreateOptions{})
+	made, err := p.pods(p.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	return made, kube.WrapCreate(ctx, "make it", err)
 }
 
@@ -165,7 +165,7 @@ func (p *Provider) selectVerifier(ctx context.Context, pod *corev1.Pod, under bo
 		value = `"` + providers.NetworkNone.String() + `"`
 	}
 	patch := fmt.Appendf(nil, `{"metadata": {"uid": %q, "labels": {%q: %s}}}`, pod.UID, labelNetwork, value)
-	_, err := p.pods(p.namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := p.pods(p.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return kube.Wrap(ctx, "label it", err)
 }
 
@@ -174,7 +174,7 @@ func (p *Provider) selectVerifier(ctx context.Context, pod *corev1.Pod, under bo
 func (p *Provider) removeVerifiers(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	list, err := p.pods(p.namespace).List(ctx, metav1.ListOptions{LabelSelector: verifierSelector})
+	list, err := p.pods(p.Namespace).List(ctx, metav1.ListOptions{LabelSelector: verifierSelector})
 	if err == nil {
 		for i := range list.Items {
 			if err = p.deletePod(ctx, &list.Items[i]); err != nil {
@@ -183,6 +183,6 @@ func (p *Provider) removeVerifiers(ctx context.Context) {
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		p.log.WarnContext(ctx, "pods that verified the network policy are left", "error", err)
+		p.Log.WarnContext(ctx, "pods that verified the network policy are left", "error", err)
 	}
 }

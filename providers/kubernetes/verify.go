@@ -127,7 +127,7 @@ func (p *Provider) note(ctx context.Context, v verification) {
 	if e.Enforced {
 		level = slog.LevelInfo
 	}
-	p.log.Log(ctx, level, "the network policy of sandboxes was verified", "enforced", e.Enforced, "reason", e.Detail)
+	p.Log.Log(ctx, level, "the network policy of sandboxes was verified", "enforced", e.Enforced, "reason", e.Detail)
 }
 
 // recallVerification takes over the last verification by any server.
@@ -139,7 +139,7 @@ func (p *Provider) recallVerification(ctx context.Context) {
 		return nil, nil
 	})
 	if err != nil && ctx.Err() == nil {
-		p.log.WarnContext(ctx, "the last verification of the network policy could not be read", "error", err)
+		p.Log.WarnContext(ctx, "the last verification of the network policy could not be read", "error", err)
 	}
 }
 
@@ -184,7 +184,7 @@ func (p *Provider) keepVerified(ctx context.Context) {
 		}
 		p.note(ctx, v)
 		if err := p.writeVerification(ctx, v); err != nil && ctx.Err() == nil {
-			p.log.WarnContext(ctx, "a verification of the network policy could not be shared", "error", err)
+			p.Log.WarnContext(ctx, "a verification of the network policy could not be shared", "error", err)
 		}
 		due = v.due(p.config.VerifyNetwork)
 	}

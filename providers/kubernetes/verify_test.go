@@ -195,7 +195,7 @@ func TestKeepVerified(t *testing.T) {
 		<-ended
 
 		follower, _ := fakeProvider(t)
-		follower.client, follower.config = client, p.config
+		follower.client, follower.Core, follower.config = client, client.CoreV1(), p.config
 		follower.recallVerification(t.Context())
 		rec := &record{Sandbox: shared.New(providers.Spec{Network: providers.NetworkProxy}), Phase: phaseActive, NotEnforced: []string{"network", "processes"}}
 		for _, server := range []*Provider{p, follower} {

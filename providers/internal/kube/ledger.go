@@ -20,9 +20,9 @@ const (
 	ledgerPauseMax = 200 * time.Millisecond
 )
 
-// ChangeLedger is providers.Ledger's method, for a document in a ConfigMap named
+// changeLedger is providers.Ledger's method, for a document in a ConfigMap named
 // "sandgate-ledger-NAME". The object's resource version excludes lost changes.
-func ChangeLedger(ctx context.Context, maps corev1client.ConfigMapInterface, name string, change func([]byte) ([]byte, error)) error {
+func changeLedger(ctx context.Context, maps corev1client.ConfigMapInterface, name string, change func([]byte) ([]byte, error)) error {
 	name = "sandgate-ledger-" + name
 	for pause := ledgerPause; ; pause = min(2*pause, ledgerPauseMax) {
 		cm, err := maps.Get(ctx, name, metav1.GetOptions{})

@@ -35,7 +35,7 @@ func TestConflictingLedgerChangeIsMadeAgain(t *testing.T) {
 		return append(old, 'x'), nil
 	}
 	for range 2 {
-		if err := ChangeLedger(t.Context(), maps, "a", add); err != nil {
+		if err := changeLedger(t.Context(), maps, "a", add); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,15 +48,15 @@ func TestConflictingLedgerChangeIsMadeAgain(t *testing.T) {
 		func([]byte) ([]byte, error) { return []byte("lost"), why },
 		func([]byte) ([]byte, error) { return nil, nil },
 	} {
-		if err := ChangeLedger(t.Context(), maps, "a", f); err != nil && !errors.Is(err, why) {
+		if err := changeLedger(t.Context(), maps, "a", f); err != nil && !errors.Is(err, why) {
 			t.Error(err)
 		}
 	}
-	if err := ChangeLedger(t.Context(), maps, "a", add); err != nil || seen[5] != "xx" {
+	if err := changeLedger(t.Context(), maps, "a", add); err != nil || seen[5] != "xx" {
 		t.Errorf("%q %v", seen, err)
 	}
 	fail["update"] = []error{apierrors.NewForbidden(of, "x", why)}
-	if err := ChangeLedger(t.Context(), maps, "a", add); !errors.Is(err, providers.ErrForbidden) {
+	if err := changeLedger(t.Context(), maps, "a", add); !errors.Is(err, providers.ErrForbidden) {
 		t.Errorf("without the right: %v", err)
 	}
 }

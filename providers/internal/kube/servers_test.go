@@ -21,11 +21,11 @@ func TestProbe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Probe(t.Context(), client.CoreV1().RESTClient()); err != nil || got.FreeBytes != -1 {
+	if got, err := (Servers{Core: client.CoreV1()}).Probe(t.Context()); err != nil || got.FreeBytes != -1 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	s.Close()
-	if _, err := Probe(t.Context(), client.CoreV1().RESTClient()); !errors.Is(err, providers.ErrUnavailable) {
+	if _, err := (Servers{Core: client.CoreV1()}).Probe(t.Context()); !errors.Is(err, providers.ErrUnavailable) {
 		t.Errorf("with the API server gone: %v", err)
 	}
 }
