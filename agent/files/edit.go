@@ -20,11 +20,11 @@ import (
 // EditFile replaces text. It reads the file twice in blocks, to count and to write, so
 // its memory does not depend on the file's size. Edits of one file are serialised.
 func (s *Service) EditFile(ctx context.Context, r *sandboxv1.EditFileRequest) (*sandboxv1.EditFileResponse, error) {
-	ctx, leave, err := s.enter(ctx, s.work)
+	ctx, c, err := s.open(ctx, s.work)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer c.leave()
 	switch {
 	case len(r.GetOldText()) == 0 && !r.GetAllowEmptyOld():
 		return nil, requestFault("old_text", "empty")
@@ -33,12 +33,7 @@ func (s *Service) EditFile(ctx context.Context, r *sandboxv1.EditFileRequest) (*
 	case !utf8.Valid(r.GetNewText()):
 		return nil, requestFault("new_text", "not UTF-8")
 	}
-	view, limits, err := s.view(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = view.Close() }()
-	resp, err := s.edit(ctx, view, r, limits.GetMaxFileBytes())
+	resp, err := s.edit(ctx, c.view, r, c.limits.GetMaxFileBytes())
 	if err != nil {
 		return nil, asFault(r.GetPath(), err)
 	}

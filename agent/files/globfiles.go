@@ -17,11 +17,11 @@ import (
 
 // GlobFiles lists files by name. It skips files that a policy forbids to read.
 func (s *Service) GlobFiles(ctx context.Context, r *sandboxv1.GlobFilesRequest) (*sandboxv1.GlobFilesResponse, error) {
-	ctx, leave, err := s.enter(ctx, s.walks)
+	ctx, c, err := s.open(ctx, s.walks)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer c.leave()
 	if r.GetMaxResults() < 0 {
 		return nil, requestFault("max_results", "negative")
 	}
@@ -32,28 +32,23 @@ func (s *Service) GlobFiles(ctx context.Context, r *sandboxv1.GlobFilesRequest) 
 	if err != nil {
 		return nil, patternFault("pattern", err)
 	}
-	view, _, err := s.view(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = view.Close() }()
-	root, err := openDirectory(view, r.GetPath())
+	root, err := openDirectory(c.view, r.GetPath())
 	if err != nil {
 		return nil, asFault(r.GetPath(), err)
 	}
 	defer func() { _ = root.Close() }()
 
-	g := &globber{view: view, request: r, max: maxEntries}
+	g := &globber{view: c.view, request: r, max: maxEntries}
 	if n := int(r.GetMaxResults()); n > 0 && n < maxEntries {
 		g.max = n
 	}
 	if r.GetIncludeLinks() {
-		g.real, err = view.Resolved(root)
+		g.real, err = c.view.Resolved(root)
 		if err != nil {
 			return nil, asFault(r.GetPath(), err)
 		}
 	}
-	w := &walk.Walker{View: view, Pattern: pattern, Visitor: g}
+	w := &walk.Walker{View: c.view, Pattern: pattern, Visitor: g}
 	limited, cancel := context.WithTimeoutCause(ctx, s.cfg.GlobTime, walk.ErrTime)
 	defer cancel()
 	resp := &sandboxv1.GlobFilesResponse{}

@@ -26,11 +26,11 @@ const maxEntries = 10_000
 // contains the last name, so changes between pages shift nothing. Entries that a policy
 // forbids to read are skipped.
 func (s *Service) ListDirectory(ctx context.Context, r *sandboxv1.ListDirectoryRequest) (*sandboxv1.ListDirectoryResponse, error) {
-	ctx, leave, err := s.enter(ctx, s.work)
+	ctx, c, err := s.open(ctx, s.work)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer c.leave()
 	path := r.GetPath()
 	size := int(r.GetPageSize())
 	switch {
@@ -43,18 +43,13 @@ func (s *Service) ListDirectory(ctx context.Context, r *sandboxv1.ListDirectoryR
 	if err != nil {
 		return nil, err
 	}
-	view, _, err := s.view(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = view.Close() }()
-	dir, err := openDirectory(view, path)
+	dir, err := openDirectory(c.view, path)
 	if err != nil {
 		return nil, asFault(path, err)
 	}
 	defer func() { _ = dir.Close() }()
 
-	l := lister{view: view, dir: dir, path: path, after: after, size: size}
+	l := lister{view: c.view, dir: dir, path: path, after: after, size: size}
 	if err := l.read(ctx); err != nil {
 		return nil, asFault(path, err)
 	}

@@ -14,11 +14,11 @@ const defaultDirMode = 0o755
 
 // MakeDirectory makes a directory and, if requested, its parents.
 func (s *Service) MakeDirectory(ctx context.Context, r *sandboxv1.MakeDirectoryRequest) (*sandboxv1.MakeDirectoryResponse, error) {
-	ctx, leave, err := s.enter(ctx, s.work)
+	_, c, err := s.open(ctx, s.work)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer c.leave()
 	mode := uint32(defaultDirMode)
 	if r.Mode != nil {
 		mode = r.GetMode()
@@ -26,12 +26,7 @@ func (s *Service) MakeDirectory(ctx context.Context, r *sandboxv1.MakeDirectoryR
 	if mode > maxMode {
 		return nil, requestFault("mode", "permission bits only")
 	}
-	view, _, err := s.view(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = view.Close() }()
-	created, err := makeDirectory(view, r.GetPath(), r.GetParents(), mode)
+	created, err := makeDirectory(c.view, r.GetPath(), r.GetParents(), mode)
 	if err != nil {
 		return nil, asFault(r.GetPath(), err)
 	}

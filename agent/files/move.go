@@ -14,17 +14,12 @@ import (
 // and everything below it, and to write the destination: a move must not make a file
 // readable.
 func (s *Service) MoveFile(ctx context.Context, r *sandboxv1.MoveFileRequest) (*sandboxv1.MoveFileResponse, error) {
-	ctx, leave, err := s.enter(ctx, s.work)
+	ctx, c, err := s.open(ctx, s.work)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
-	view, _, err := s.view(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = view.Close() }()
-	from, err := view.Locate(r.GetSource(), paths.Lookup{Access: paths.Read | paths.Write})
+	defer c.leave()
+	from, err := c.view.Locate(r.GetSource(), paths.Lookup{Access: paths.Read | paths.Write})
 	if err != nil {
 		return nil, asFault(r.GetSource(), err)
 	}
@@ -33,18 +28,18 @@ func (s *Service) MoveFile(ctx context.Context, r *sandboxv1.MoveFileRequest) (*
 	if err := unix.Fstatat(from.FD(), from.Name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return nil, asFault(r.GetSource(), err)
 	}
-	if view.Checks() {
-		if err := view.CheckTree(from.Real); err != nil {
+	if c.view.Checks() {
+		if err := c.view.CheckTree(from.Real); err != nil {
 			return nil, asFault(r.GetSource(), err)
 		}
 	}
-	to, err := view.Locate(r.GetDestination(), paths.Lookup{Access: paths.Write})
+	to, err := c.view.Locate(r.GetDestination(), paths.Lookup{Access: paths.Write})
 	if err != nil {
 		return nil, asFault(r.GetDestination(), err)
 	}
 	defer func() { _ = to.Close() }()
-	if view.Checks() {
-		if err := view.CheckTree(to.Real); err != nil {
+	if c.view.Checks() {
+		if err := c.view.CheckTree(to.Real); err != nil {
 			return nil, asFault(r.GetDestination(), err)
 		}
 	}

@@ -19,11 +19,11 @@ const (
 
 // ReadLines reads a window of a text file.
 func (s *Service) ReadLines(ctx context.Context, r *sandboxv1.ReadLinesRequest) (*sandboxv1.ReadLinesResponse, error) {
-	ctx, leave, err := s.enter(ctx, s.work)
+	ctx, c, err := s.open(ctx, s.work)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer c.leave()
 	w := text.Window{Skip: r.GetOffset(), Limit: -1, Max: int(r.GetMaxBytes())}
 	if r.Limit != nil {
 		w.Limit = r.GetLimit()
@@ -38,12 +38,7 @@ func (s *Service) ReadLines(ctx context.Context, r *sandboxv1.ReadLinesRequest) 
 	case r.GetMaxBytes() == 0 || r.GetMaxBytes() > maxReadBytes:
 		w.Max = defaultReadBytes
 	}
-	view, _, err := s.view(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = view.Close() }()
-	src, err := openRegular(view, r.GetPath(), paths.Read)
+	src, err := openRegular(c.view, r.GetPath(), paths.Read)
 	if err != nil {
 		return nil, asFault(r.GetPath(), err)
 	}

@@ -15,17 +15,12 @@ import (
 // RemoveFile removes a file, a link itself, or a directory. The root directory
 // is never removed.
 func (s *Service) RemoveFile(ctx context.Context, r *sandboxv1.RemoveFileRequest) (*sandboxv1.RemoveFileResponse, error) {
-	ctx, leave, err := s.enter(ctx, s.walks)
+	ctx, c, err := s.open(ctx, s.walks)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
-	view, _, err := s.view(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = view.Close() }()
-	err = s.remove(ctx, view, r)
+	defer c.leave()
+	err = s.remove(ctx, c.view, r)
 	if errors.Is(err, unix.ENOENT) && r.GetAllowMissing() {
 		return &sandboxv1.RemoveFileResponse{}, nil
 	}

@@ -117,6 +117,30 @@ func (s *Service) enter(ctx context.Context, slots *threads.Slots) (_ context.Co
 	}, nil
 }
 
+// call is a call with what it may access, and its limits.
+type call struct {
+	view   *paths.View
+	limits *agentv1.Limits
+	leave  func()
+}
+
+// open is enter for a call that accesses files. leave closes the view, too.
+func (s *Service) open(ctx context.Context, slots *threads.Slots) (context.Context, call, error) {
+	ctx, leave, err := s.enter(ctx, slots)
+	if err != nil {
+		return ctx, call{}, err
+	}
+	view, limits, err := s.view(ctx)
+	if err != nil {
+		leave()
+		return ctx, call{}, err
+	}
+	return ctx, call{view: view, limits: limits, leave: func() {
+		_ = view.Close()
+		leave()
+	}}, nil
+}
+
 // begin counts a call until end, unless it is an inspection.
 func (s *Service) begin(ctx context.Context) (end func()) {
 	if protocol.Inspects(ctx) {

@@ -13,18 +13,13 @@ import (
 
 // StatFile describes a file without following a link at its name.
 func (s *Service) StatFile(ctx context.Context, r *sandboxv1.StatFileRequest) (*sandboxv1.StatFileResponse, error) {
-	ctx, leave, err := s.enter(ctx, s.work)
+	_, c, err := s.open(ctx, s.work)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer c.leave()
 	path := r.GetPath()
-	view, _, err := s.view(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = view.Close() }()
-	info, err := statFile(view, path)
+	info, err := statFile(c.view, path)
 	if err != nil {
 		return nil, asFault(path, err)
 	}

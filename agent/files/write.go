@@ -10,17 +10,12 @@ import (
 
 // WriteFile creates or replaces a small file.
 func (s *Service) WriteFile(ctx context.Context, r *sandboxv1.WriteFileRequest) (*sandboxv1.WriteFileResponse, error) {
-	ctx, leave, err := s.enter(ctx, s.work)
+	ctx, c, err := s.open(ctx, s.work)
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
-	view, limits, err := s.view(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = view.Close() }()
-	resp, err := s.writeFile(ctx, view, r, limits.GetMaxFileBytes())
+	defer c.leave()
+	resp, err := s.writeFile(ctx, c.view, r, c.limits.GetMaxFileBytes())
 	if err != nil {
 		return nil, asFault(r.GetPath(), err)
 	}
