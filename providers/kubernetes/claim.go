@@ -82,7 +82,7 @@ func (p *Provider) take(ctx context.Context, name string, pl *plan, pod *corev1.
 		{"replace", labelPath(labelUse), useClaimed},
 		{"add", "/metadata/ownerReferences", owner(cm)},
 	}
-	for k, v := range podLabels(name, labelled{pl.spec.Tenant, pl.spec.Template, pl.spec.Labels}) {
+	for k, v := range podLabels(name, pl.spec.Tenant, pl.spec.Template, pl.spec.Labels) {
 		patches = append(patches, patch{"add", labelPath(k), v})
 	}
 	data, err := json.Marshal(patches)

@@ -166,7 +166,7 @@ func (p *Provider) start(ctx context.Context, name string, pl *plan, h *ownershi
 	if err := p.prepare(ctx, name, pl, cm, rec); err != nil {
 		return nil, err
 	}
-	labels := podLabels(name, labelled{pl.spec.Tenant, pl.spec.Template, pl.spec.Labels})
+	labels := podLabels(name, pl.spec.Tenant, pl.spec.Template, pl.spec.Labels)
 	pod, err := p.makePod(ctx, pl, rec.Namespace, labels, p.ownerIn(rec, cm))
 	if err != nil {
 		return nil, err

@@ -84,15 +84,10 @@ func recordSelector(tenant string, network providers.NetworkMode, callers map[st
 }
 
 // podLabels are the labels of a pod that belongs to a sandbox.
-func podLabels(name string, spec labelled) map[string]string {
-	out := recordLabels(spec.tenant, spec.template, spec.callers)
+func podLabels(name, tenant, template string, callers map[string]string) map[string]string {
+	out := recordLabels(tenant, template, callers)
 	out[labelName] = name
 	return out
-}
-
-type labelled struct {
-	tenant, template string
-	callers          map[string]string
 }
 
 // escaped keeps Kubernetes from expanding $(NAME) in an argument.

@@ -137,7 +137,7 @@ func (p *Provider) copyPolicy(ctx context.Context, namespace string) error {
 func (p *Provider) makeClaim(ctx context.Context, pl *plan, c claimTemplate, namespace string) error {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: pl.claimName(c), Labels: podLabels(pl.pod, labelled{pl.spec.Tenant, pl.spec.Template, nil}),
+			Name: pl.claimName(c), Labels: podLabels(pl.pod, pl.spec.Tenant, pl.spec.Template, nil),
 			Annotations: map[string]string{annotationID: pl.spec.ID, annotationTenant: pl.spec.Tenant},
 		},
 		Spec: c.spec(),
@@ -159,7 +159,7 @@ func (p *Provider) makeClaim(ctx context.Context, pl *plan, c claimTemplate, nam
 
 // makeNamespace makes the sandbox's own namespace with its limits.
 func (p *Provider) makeNamespace(ctx context.Context, name string, pl *plan, cm *corev1.ConfigMap) error {
-	labels := podLabels(name, labelled{pl.spec.Tenant, pl.spec.Template, nil})
+	labels := podLabels(name, pl.spec.Tenant, pl.spec.Template, nil)
 	labels[labelKind] = kindSandbox
 	// The floor holds there also for a server that was taken over.
 	labels["pod-security.kubernetes.io/enforce"] = "restricted"

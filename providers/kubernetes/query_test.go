@@ -75,7 +75,7 @@ func TestEndOfTheSubstrateIsPassedOn(t *testing.T) {
 			p, client := fakeProvider(t)
 			put(t, client, "one", record{Sandbox: shared.New(providers.Spec{Tenant: "t", ID: "1"}), Phase: phaseActive, Namespace: "ns", Pod: "one", UID: "u"})
 			if !c.none {
-				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "ns", UID: "x", Labels: podLabels("one", labelled{"t", "", nil})}, Status: c.status}
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "ns", UID: "x", Labels: podLabels("one", "t", "", nil)}, Status: c.status}
 				pod.UID = "u"
 				if c.uid != "u" {
 					pod.UID = "v"

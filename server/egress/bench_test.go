@@ -85,7 +85,7 @@ func (piped) CloseWrite() error { return nil }
 // intercepted with one that is only relayed.
 func BenchmarkRequest(b *testing.B) {
 	i := newIntercepted(b, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }))
-	port := uint32(i.target.Port())
+	port := uint32(i.target.port)
 	read, loopback := i.policy, at(cidrs("127.0.0.0/8"), port)
 	for _, intercepted := range []bool{false, true} {
 		roots := i.roots

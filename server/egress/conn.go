@@ -57,9 +57,6 @@ func newConn(d *Dialer, policy *Policy, target Target, upstream *net.TCPConn) *C
 	return c
 }
 
-// Target returns what the program asked for.
-func (c *Conn) Target() Target { return c.target }
-
 // Addr returns the address that is connected.
 func (c *Conn) Addr() netip.AddrPort { return c.addr }
 

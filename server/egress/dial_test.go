@@ -178,8 +178,8 @@ func TestOpen(t *testing.T) {
 		case c.want == "" && err != nil:
 			t.Errorf("%s: %v", c.host, err)
 		case c.want == "":
-			if conn.Addr().Addr() != netip.MustParseAddr("127.0.0.1") || conn.Target().Port() != uint16(c.port) {
-				t.Errorf("%s: connected to %v for %v", c.host, conn.Addr(), conn.Target())
+			if conn.Addr().Addr() != netip.MustParseAddr("127.0.0.1") || conn.target.port != uint16(c.port) {
+				t.Errorf("%s: connected to %v for %v", c.host, conn.Addr(), conn.target)
 			}
 			_ = conn.Close()
 		case err == nil || errors.As(err, &denied) || !strings.Contains(err.Error(), c.want):

@@ -168,7 +168,7 @@ func TestIntercept(t *testing.T) {
 
 func TestInterceptVerifiesTheUpstream(t *testing.T) {
 	i := newIntercepted(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the upstream got a request") }))
-	i.target = parse(t, "other.test", uint32(i.target.Port()))
+	i.target = parse(t, "other.test", uint32(i.target.port))
 	response, err := i.client(t, false).Get("https://" + i.target.String() + "/")
 	if err != nil {
 		t.Fatal(err)

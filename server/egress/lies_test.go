@@ -40,7 +40,7 @@ func (s *seenRequests) take() []string {
 // onlyOK is a policy that puts a secret into GET and POST requests below /ok/.
 func (i *intercepted) onlyOK(t testing.TB) {
 	t.Helper()
-	port := uint32(i.target.Port())
+	port := uint32(i.target.port)
 	rule := withSecret(limited(hosts("example.com"), []string{"GET", "POST"}, "/ok/*"), "token")
 	i.policy = compile(t, template(at(rule, port), at(cidrs("127.0.0.0/8"), port)))
 }

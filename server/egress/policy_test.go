@@ -298,7 +298,7 @@ func TestNarrowingIsMonotone(t *testing.T) {
 					t.Fatalf("%v at %v is denied by more rules", target, addr)
 				}
 			}
-			if want := outer.Check(target) == nil; !target.IsAddr() && slices.Contains(outer.Ports(target.Host()), target.Port()) != want {
+			if want := outer.Check(target) == nil; !target.IsAddr() && slices.Contains(outer.Ports(target.Host()), target.port) != want {
 				t.Fatalf("Ports and Check differ for %v", target)
 			}
 		}

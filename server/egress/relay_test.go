@@ -35,7 +35,7 @@ func TestRelayChecksEachRequest(t *testing.T) {
 		return response.StatusCode, string(body)
 	}
 	for range 2 {
-		send(t, near, "POST /a;b=%2F?x=1;y=2 HTTP/1.1\r\nHost: A.Example:"+fmt.Sprint(target.Port())+"\r\nContent-Length: 2\r\n\r\nhi")
+		send(t, near, "POST /a;b=%2F?x=1;y=2 HTTP/1.1\r\nHost: A.Example:"+fmt.Sprint(target.port)+"\r\nContent-Length: 2\r\n\r\nhi")
 		if status, body := read(); status != 200 || body != fmt.Sprintf("POST %s /a;b=%%2F?x=1;y=2 %q", target, "hi") {
 			t.Fatalf("got %d %s", status, body)
 		}

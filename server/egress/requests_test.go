@@ -115,7 +115,7 @@ func TestCompileRefusesRequests(t *testing.T) {
 
 func TestRelayChecksMethodsAndPaths(t *testing.T) {
 	i := newIntercepted(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Method, " ", r.URL.Path) }))
-	port := uint32(i.target.Port())
+	port := uint32(i.target.port)
 	loopback := at(cidrs("127.0.0.0/8"), port)
 	i.policy = compile(t, template(at(limited(hosts("example.com"), []string{"GET"}, "/ok/*"), port), loopback))
 	i.secrets = nil

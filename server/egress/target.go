@@ -51,9 +51,6 @@ func (t Target) Host() string {
 // IsAddr reports whether the program asked for an address instead of a name.
 func (t Target) IsAddr() bool { return t.addr.IsValid() }
 
-// Port returns the port.
-func (t Target) Port() uint16 { return t.port }
-
 // String returns host and port, with IPv6 addresses in brackets.
 func (t Target) String() string {
 	return net.JoinHostPort(t.Host(), strconv.Itoa(int(t.port)))

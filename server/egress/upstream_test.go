@@ -192,7 +192,7 @@ func TestApplyToRunningRequests(t *testing.T) {
 		_ = buffered.Flush()
 		_, _ = io.Copy(conn, buffered)
 	}))
-	port := uint32(i.target.Port())
+	port := uint32(i.target.port)
 	with := func(rule *sandboxv1.EgressRule) *Policy {
 		return compile(t, template(at(rule, port), at(cidrs("127.0.0.0/8"), port)))
 	}

@@ -67,9 +67,7 @@ func (e *Executor) Close() {
 // Result is the output and the exit status of a command. Signal n is code 128+n.
 type Result struct {
 	Stdout, Stderr []byte
-	// Truncated is true if an output was longer than its retained tail.
-	Truncated bool
-	Code      int
+	Code           int
 }
 
 // outputLimit bounds the output of each stream that Run retains.
@@ -91,7 +89,7 @@ func (e *Executor) Run(ctx context.Context, at Container, command []string, stdi
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
-	r := Result{Stdout: out.bytes(), Stderr: errOut.bytes(), Truncated: out.cut() || errOut.cut()}
+	r := Result{Stdout: out.bytes(), Stderr: errOut.bytes()}
 	var exit exec.CodeExitError
 	if errors.As(err, &exit) {
 		r.Code = exit.Code
@@ -134,7 +132,6 @@ func execError(ctx context.Context, at Container, err error) error {
 type tail struct {
 	mu   sync.Mutex
 	data []byte
-	more bool
 }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -143,7 +140,6 @@ func (t *tail) Write(p []byte) (int, error) {
 	t.data = append(t.data, p...)
 	if over := len(t.data) - outputLimit; over > 0 {
 		t.data = append(t.data[:0], t.data[over:]...)
-		t.more = true
 	}
 	return len(p), nil
 }
@@ -152,10 +148,4 @@ func (t *tail) bytes() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return append([]byte(nil), t.data...)
-}
-
-func (t *tail) cut() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.more
 }

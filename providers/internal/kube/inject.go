@@ -276,15 +276,6 @@ func final(err error) error {
 
 func agentName(sum string) string { return "agent-" + sum[:16] }
 
-// Sum returns the SHA-256 of the agent for an architecture.
-func (in *Injector) Sum(arch string) (string, error) {
-	agent, err := in.Agent(arch)
-	if err != nil {
-		return "", err
-	}
-	return in.sum(arch, agent), nil
-}
-
 func (in *Injector) sum(arch string, agent []byte) string {
 	in.mu.Lock()
 	defer in.mu.Unlock()

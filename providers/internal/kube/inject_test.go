@@ -297,7 +297,7 @@ func TestInjectWhatArrivesBrokenIsNotRun(t *testing.T) {
 // A file under the agent's name that is not the agent is put in anew.
 func TestInjectOverABrokenFile(t *testing.T) {
 	in, container := newInjector(t)
-	sum, err := in.Sum("amd64")
+	agent, err := in.Agent("amd64")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +305,7 @@ func TestInjectOverABrokenFile(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, agentName(sum)), []byte("not a program"), 0o700); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, agentName(in.sum("amd64", agent))), []byte("not a program"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	at, err := in.Inject(t.Context(), container.run, Injection{Incarnation: "x"})
