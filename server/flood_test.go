@@ -165,6 +165,39 @@ func emptyValues(n int) []byte {
 	return grpcMessage(request, len(request))
 }
 
+// A message that a caller sends wrongly is the caller's error in all records, and none of
+// the server: operators have an alert for those.
+func TestMalformedMessagesAreTheCallersErrors(t *testing.T) {
+	records := make(auditList, 1)
+	addr, _ := tcpHarness(t, func(c *Config) { c.Authenticator, c.Audit = nil, records })
+	empty := grpcMessage(nil, 0)
+	for what, c := range map[string]struct {
+		data   []byte
+		end    bool
+		reason string
+	}{
+		"none":                   {nil, true, "REQUEST_INVALID"},
+		"half of one":            {grpcMessage(make([]byte, 10), 1000), true, "REQUEST_INVALID"},
+		"two":                    {append(bytes.Clone(empty), empty...), true, "REQUEST_INVALID"},
+		"larger than gRPC takes": {grpcMessage(nil, 64<<20), false, "MESSAGE_TOO_LARGE"},
+		"compressed":             {append([]byte{1}, empty[1:]...), true, "REQUEST_INVALID"},
+		"of no known format":     {append([]byte{7}, empty[1:]...), true, "REQUEST_INVALID"},
+	} {
+		for _, method := range []string{"GetSandbox", "Execute", "Upload", "Forward"} {
+			conn := dialRaw(t, addr)
+			conn.data(conn.open("/sandbox.v1.SandboxService/"+method), c.data, c.end)
+			r := <-records
+			stream := method == "Upload" || method == "Forward"
+			if (what == "none" || what == "two") && stream {
+				continue // They take any number of messages.
+			}
+			if r.Operation != method || r.Reason != c.reason {
+				t.Errorf("%s, %s: %+v", what, method, r)
+			}
+		}
+	}
+}
+
 // nobody rejects all credentials.
 type nobody struct{}
 

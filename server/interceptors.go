@@ -77,7 +77,7 @@ func (e *callStream) RecvMsg(m any) error {
 	if !raw {
 		fr = new(agentconn.Frame)
 	}
-	if err := e.ServerStream.RecvMsg(fr); err != nil {
+	if err := e.s.received(e.ServerStream.RecvMsg(fr)); err != nil {
 		return err
 	}
 	if raw {

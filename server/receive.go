@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/status"
 
@@ -36,7 +37,7 @@ func (s *Server) receive(ctx context.Context, recv func(any) error, m any) error
 		return s.overRequests(err)
 	}
 	fr := new(agentconn.Frame)
-	err = recv(fr)
+	err = s.received(recv(fr))
 	defer fr.Free()
 	if err == nil {
 		err = s.decode(ctx, fr, m, request)
@@ -69,6 +70,26 @@ func endStream(ctx context.Context, err error) {
 	_ = stream.WriteStatus(fault.From(ctx, err).Status(call.Of(ctx).RequestID))
 }
 
+// received turns gRPC's error about what a caller has sent into the caller's own, so that
+// it counts as no failure of the server. Other errors stay as they are.
+func (s *Server) received(err error) error {
+	switch status.Code(err) {
+	case codes.ResourceExhausted:
+		return s.tooLarge()
+	case codes.Internal, codes.Unimplemented:
+		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID, "the call's messages are malformed").WithCause(err)
+	default:
+		return err
+	}
+}
+
+func (s *Server) tooLarge() error {
+	limit := s.cfg.Limits.MaxMessageBytes
+	return fault.New(sandboxv1.ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE,
+		"the message is larger than %d bytes; send content through Upload", limit).
+		With("limit_bytes", strconv.Itoa(limit))
+}
+
 // overRequests is overQuota without a delay, in which the call would go on receiving.
 func (s *Server) overRequests(err error) error {
 	if exceeded := (*quota.Exceeded)(nil); errors.As(err, &exceeded) {
@@ -95,10 +116,8 @@ func refuseCompression(ctx context.Context) error {
 // then request is not nil. Its errors have a reason, unlike gRPC's own.
 func (s *Server) decode(ctx context.Context, fr *agentconn.Frame, m any, request *quota.Request) error {
 	s.gate.Took(ctx, fr.Data.Len())
-	if limit := s.cfg.Limits.MaxMessageBytes; fr.Data.Len() > limit {
-		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE,
-			"the message is larger than %d bytes; send content through Upload", limit).
-			With("limit_bytes", strconv.Itoa(limit))
+	if fr.Data.Len() > s.cfg.Limits.MaxMessageBytes {
+		return s.tooLarge()
 	}
 	fields, err := fr.Fields(m)
 	if err == nil {
