@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // maxPath bounds a path of a rule, in bytes.
@@ -54,7 +55,8 @@ func (r *rule) allows(method, requested string) bool {
 }
 
 // ambiguous reports whether an upstream could take the path for another one: it
-// would resolve dots, join slashes, or drop what follows a semicolon.
+// would resolve dots, join slashes, drop what follows a semicolon, or decode what is no
+// UTF-8, such as a slash of two bytes.
 func ambiguous(decoded string) bool {
 	if decoded == "" || decoded == "*" {
 		return false
@@ -63,7 +65,7 @@ func ambiguous(decoded string) bool {
 	if strings.HasSuffix(decoded, "/") && clean != "/" {
 		clean += "/"
 	}
-	return clean != decoded || strings.ContainsAny(decoded, "\\;\x00")
+	return clean != decoded || strings.ContainsAny(decoded, "\\;\x00") || !utf8.ValidString(decoded)
 }
 
 // reads reports whether each HTTP request to a name is checked or gets a secret.
@@ -132,7 +134,7 @@ func unclear(r *http.Request) string {
 	}
 	escaped := strings.ToLower(r.URL.EscapedPath())
 	if ambiguous(r.URL.Path) || strings.Contains(escaped, "%2f") || strings.Contains(escaped, "%25") {
-		return `the path has "//", ".", "..", ";", a backslash or an escaped slash`
+		return `the path has "//", ".", "..", ";", a backslash, an escaped slash or bytes that are no UTF-8`
 	}
 	return ""
 }

@@ -53,6 +53,7 @@ func TestCheckRequest(t *testing.T) {
 		{"dots and a parameter", []Layer{sandbox(repository)}, "GET", "/team/app/..;/secret", "", `the path has`},
 		{"dots twice escaped", []Layer{sandbox(repository)}, "GET", "/team/app/%252e%252e/secret", "", `the path has`},
 		{"an escaped slash", []Layer{sandbox(repository)}, "GET", "/team/app/..%2fsecret", "", `the path has`},
+		{"a slash of two bytes", []Layer{sandbox(repository)}, "GET", "/team/app/..%c0%afsecret", "", `the path has`},
 		{"a backslash", []Layer{sandbox(repository)}, "GET", "/team/app/..%5csecret", "", `the path has`},
 		{"two slashes", []Layer{sandbox(repository)}, "GET", "//team/app/x", "", `the path has`},
 		{"another method in a header", []Layer{sandbox(reads)}, "GET", "/x", "X-HTTP-Method-Override", "would change the request's method"},
