@@ -20,6 +20,7 @@ import (
 	"github.com/sandgate/sandgate/server/events"
 	"github.com/sandgate/sandgate/server/exec"
 	"github.com/sandgate/sandgate/server/forward"
+	"github.com/sandgate/sandgate/server/inprocess"
 	"github.com/sandgate/sandgate/server/lifetime"
 	"github.com/sandgate/sandgate/server/limit"
 	"github.com/sandgate/sandgate/server/metrics"
@@ -78,11 +79,11 @@ func (s *Server) assemble() {
 // register makes the gRPC server and its services.
 func (s *Server) register() {
 	unary, stream := s.chains()
-	s.unaryChain, s.streamChain = chainUnary(unary), chainStream(stream)
+	unaryChain, streamChain := inprocess.ChainUnary(unary), inprocess.ChainStream(stream)
 	opts := append(s.gate.Options(),
 		grpc.ForceServerCodecV2(s.codec),
-		grpc.UnaryInterceptor(s.unaryChain),
-		grpc.StreamInterceptor(s.streamChain),
+		grpc.UnaryInterceptor(unaryChain),
+		grpc.StreamInterceptor(streamChain),
 		grpc.UnknownServiceHandler(unknownMethod),
 		grpc.MaxRecvMsgSize(protocol.Received(s.cfg.Limits.MaxMessageBytes)),
 		grpc.NumStreamWorkers(streamWorkers),
@@ -99,8 +100,9 @@ func (s *Server) register() {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(s.cfg.TLS)))
 	}
 	s.grpc = grpc.NewServer(opts...)
-	s.desc = s.beforeRead(s.router.Handlers(sandboxv1.SandboxService_ServiceDesc))
-	s.grpc.RegisterService(s.desc, s)
+	desc := s.beforeRead(s.router.Handlers(sandboxv1.SandboxService_ServiceDesc))
+	s.grpc.RegisterService(desc, s)
+	s.inProcess = &inprocess.Server{Desc: desc, Impl: s, Codec: s.codec, Unary: unaryChain, Stream: streamChain, Vouch: s.gate.Vouch}
 	s.grpc.RegisterService(s.beforeRead(healthv1.Health_ServiceDesc), s.health)
 	reflection.Register(s.grpc)
 	s.services = s.grpc.GetServiceInfo()

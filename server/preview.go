@@ -54,7 +54,7 @@ func (s *Server) newPreview() *previewServer {
 	p.handler = preview.NewHandler(preview.Config{
 		URLs: s.cfg.Preview, Log: s.log,
 		Sandboxes: func(who authn.Principal) sandboxv1.SandboxServiceClient {
-			return sandboxv1.NewSandboxServiceClient(inProcess{s, who})
+			return sandboxv1.NewSandboxServiceClient(s.inProcess.Connect(who))
 		},
 		Authenticated: s.gate.Accepted,
 		Ended:         s.previewEnded,

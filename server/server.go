@@ -25,6 +25,7 @@ import (
 	"github.com/sandgate/sandgate/server/events"
 	"github.com/sandgate/sandgate/server/exec"
 	"github.com/sandgate/sandgate/server/forward"
+	"github.com/sandgate/sandgate/server/inprocess"
 	"github.com/sandgate/sandgate/server/lifetime"
 	"github.com/sandgate/sandgate/server/limit"
 	"github.com/sandgate/sandgate/server/listen"
@@ -64,10 +65,8 @@ type Server struct {
 	exec        *exec.Service
 	transfer    *transfer.Service
 	forward     *forward.Service
-	desc        *grpc.ServiceDesc // of SandboxService, as it is served
-	unaryChain  grpc.UnaryServerInterceptor
-	streamChain grpc.StreamServerInterceptor
-	preview     *previewServer // nil: none
+	inProcess   *inprocess.Server // what requests to the preview listener call
+	preview     *previewServer    // nil: none
 	clock       *lifetime.Clock
 	pools       *[]providers.Pool // that the provider keeps; nil: unknown. Of New and Reload
 	book        *quota.Book
@@ -91,8 +90,6 @@ type Server struct {
 	halt     chan struct{}
 	haltOnce sync.Once
 	work     sync.WaitGroup
-	// inProcess counts the streams of requests to the preview listener.
-	inProcess sync.WaitGroup
 }
 
 var _ sandboxv1.SandboxServiceServer = (*Server)(nil)
