@@ -224,6 +224,25 @@ func TestHealthCallLeavesAConnectionItsTenants(t *testing.T) {
 	}
 }
 
+// What a connection of visitors has received is not the message of a call that is made for
+// one of their requests.
+func TestCallForAVisitorCountsItsOwnMessage(t *testing.T) {
+	const limit = 64 << 10
+	g := New(nobody{}, func(method string) string { return method }, quota.NewRequests(limit), 4)
+	c := newConnLimiter().track(newPipe(t, "192.0.2.1"))
+	defer c.Close()
+	c.received.Add(2 * limit)
+	peered := peer.NewContext(t.Context(), &peer.Peer{Addr: c.RemoteAddr()})
+	ctx, cancel := g.Vouch(peered, sandboxv1.SandboxService_Download_FullMethodName, authn.Principal{Tenant: "a"})
+	defer cancel(nil)
+	q, err := g.Expect(ctx, func(exceeded error) { t.Error(exceeded) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Release()
+	c.received.Add(1)
+}
+
 // nobody authenticates no caller.
 type nobody struct{}
 

@@ -27,6 +27,9 @@ func (g *Gate) Expect(ctx context.Context, cut func(exceeded error)) (*quota.Req
 		}
 		tenant = conn.tenant
 	}
+	if c.InProcess {
+		conn = nil
+	}
 	q, err := g.requests.Expect(tenant, conn.receives(), c.Unread, cut)
 	if err == nil {
 		c.OnRelease = q.Release

@@ -16,6 +16,7 @@ func (g *Gate) Vouch(ctx context.Context, method string, p authn.Principal) (con
 	// What a caller sent as metadata does not belong to this call.
 	ctx = metadata.NewIncomingContext(ctx, nil)
 	c, ctx := call.New(ctx, g.operation(method))
+	c.InProcess = true
 	ctx, c.Cut = context.WithCancelCause(ctx)
 	c.Principal, c.Refused = authorize(ctx, method, p)
 	return ctx, c.Cut

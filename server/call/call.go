@@ -54,6 +54,9 @@ type Call struct {
 	// Unread is what the caller's connection had received, and no call had taken, when
 	// this one began.
 	Unread int64
+	// InProcess is true for a call that came by another protocol: its messages do not
+	// arrive on the connection of its peer.
+	InProcess bool
 	// OnRelease, if set, is called when the server no longer holds the call's request. Only
 	// its first call has an effect.
 	OnRelease func()
