@@ -140,7 +140,9 @@ type Limits struct {
 	CreateTimeout time.Duration
 	// MaxCreations bounds the creations in progress; others wait. With an
 	// Authenticator, each tenant holds at most a quarter of them, and at least
-	// one. Default: the number with which the provider is fastest.
+	// one. If the provider states how many it is fastest with, those of a tenant that
+	// are less than a second old are at most a sixteenth, and at least one, while
+	// other tenants have calls. Default: the number with which the provider is fastest.
 	MaxCreations int
 	// MaxConnections bounds the connections of authenticated callers; calls on others are
 	// rejected. A tenant holds at most a quarter of them. Without an Authenticator

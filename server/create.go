@@ -80,7 +80,8 @@ func (s *Server) CreateSandbox(ctx context.Context, req *sandboxv1.CreateSandbox
 // createNow creates the sandbox within the bound of concurrent creations.
 func (s *Server) createNow(ctx context.Context, key agentconn.Key, spec providers.Spec) (providers.Info, net.Conn, error) {
 	if s.creations != nil {
-		if !s.creations.TryTake(key.Tenant) {
+		release, ok := s.creations.try(key.Tenant)
+		if !ok {
 			// An existing sandbox needs no slot.
 			info, err := s.agents.Lookup(ctx, key)
 			if err == nil && info.State == providers.StateActive && info.Spec.Hash == spec.Hash {
@@ -88,12 +89,12 @@ func (s *Server) createNow(ctx context.Context, key agentconn.Key, spec provider
 				return info, nil, nil
 			}
 			begun := time.Now()
-			if err := s.creations.Take(ctx, key.Tenant); err != nil {
+			if release, err = s.creations.take(ctx, key.Tenant); err != nil {
 				return providers.Info{}, nil, err
 			}
 			s.metrics.CreateWait.Observe(time.Since(begun).Seconds())
 		}
-		defer s.creations.Release(key.Tenant)
+		defer release()
 	}
 	creating, pulled := providers.WithPulls(ctx)
 	info, conn, err := s.provider.Create(creating, key.Name, spec)

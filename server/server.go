@@ -75,7 +75,7 @@ type Server struct {
 	webhooks    *webhook.Sender
 	streams     *quota.Streams
 	pace        *quota.Pace
-	creations   *limit.Shared // nil: no bound
+	creations   *creations // nil: no bound
 	egress      *limit.Shared
 	metrics     *metrics.Metrics
 	tracing     tracing.Tracing
@@ -147,7 +147,10 @@ func New(cfg Config) (*Server, error) {
 		}
 	}
 	if n := cmp.Or(cfg.Limits.MaxCreations, s.described.Creations); n > 0 {
-		s.creations = limit.NewShared(n, cfg.Authenticator != nil)
+		s.creations = &creations{all: limit.NewShared(n, cfg.Authenticator != nil), others: func(tenant string) bool { return s.gate.Others(tenant) }}
+		if cfg.Authenticator != nil && s.described.Creations > 0 {
+			s.creations.beside = limit.NewDivided(n, besideParts)
+		}
 	}
 	s.egress = limit.NewShared(cfg.Limits.MaxEgressConnections, cfg.Authenticator != nil)
 	rules, err := newSettings(cfg, allowed, s.described.DefaultResources)

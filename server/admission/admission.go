@@ -186,3 +186,7 @@ func (g *Gate) Ended(c *call.Call) {
 
 // Recheck ends the running calls whose credentials are not valid any more.
 func (g *Gate) Recheck() { g.running.check() }
+
+// Others reports whether a tenant other than this one has a call running, or had one
+// within the last second.
+func (g *Gate) Others(tenant string) bool { return g.running.others(tenant) }

@@ -22,13 +22,22 @@ var errRevoked = fault.New(sandboxv1.ErrorReason_ERROR_REASON_CREDENTIALS_INVALI
 // running holds the running calls, whose credentials are checked again.
 type running struct {
 	mu    sync.Mutex
-	calls map[*call.Call]func() error
+	calls map[*call.Call]runningCall
 	// waiting are the calls whose authenticator is asking another server.
 	waiting map[*call.Call]bool
+	present presence
+}
+
+type runningCall struct {
+	tenant string
+	check  func() error
 }
 
 func newRunning() *running {
-	return &running{calls: make(map[*call.Call]func() error), waiting: make(map[*call.Call]bool)}
+	return &running{
+		calls: make(map[*call.Call]runningCall), waiting: make(map[*call.Call]bool),
+		present: presence{running: make(map[string]int)},
+	}
 }
 
 // add registers a call. check returns an error once its caller is no longer
@@ -37,13 +46,26 @@ func newRunning() *running {
 func (r *running) add(c *call.Call, check func() error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.calls[c] = check
+	if _, again := r.calls[c]; !again {
+		r.present.begin(c.Principal.Tenant)
+	}
+	r.calls[c] = runningCall{tenant: c.Principal.Tenant, check: check}
 }
 
 func (r *running) remove(c *call.Call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.calls, c)
+	if was, ok := r.calls[c]; ok {
+		delete(r.calls, c)
+		r.present.end(was.tenant, time.Now())
+	}
+}
+
+// others reports whether another tenant has a call running, or had one a moment ago.
+func (r *running) others(tenant string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.present.others(tenant, time.Now())
 }
 
 // slowCheck is a check that asks another server.
@@ -89,8 +111,8 @@ var errEnded = errors.New("the call has ended")
 func (r *running) check() {
 	r.mu.Lock()
 	calls := make(map[*call.Call]func() error, len(r.calls))
-	for c, check := range r.calls {
-		calls[c] = check
+	for c, running := range r.calls {
+		calls[c] = running.check
 	}
 	r.mu.Unlock()
 	for c, check := range calls {

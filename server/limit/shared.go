@@ -26,11 +26,15 @@ type tenantSlots struct {
 // NewShared returns n slots. Where callers have tenants, each tenant has a
 // share of them.
 func NewShared(n int, tenants bool) *Shared {
-	c := &Shared{all: New(n), perTenant: n, tenants: map[string]*tenantSlots{}}
-	if tenants {
-		c.perTenant = max(n/tenantShare, 1)
+	if !tenants {
+		return NewDivided(n, 1)
 	}
-	return c
+	return NewDivided(n, tenantShare)
+}
+
+// NewDivided returns n slots, of which each tenant has one part, and at least one slot.
+func NewDivided(n, parts int) *Shared {
+	return &Shared{all: New(n), perTenant: max(n/parts, 1), tenants: map[string]*tenantSlots{}}
 }
 
 // PerTenant returns how many slots one tenant may hold.
