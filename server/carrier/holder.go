@@ -51,7 +51,7 @@ type holder struct {
 	slots   limit.Slots
 	pace    *rate.Limiter // of the agent's requests
 	denials *rate.Limiter
-	bytes   *rate.Limiter // of all connections; nil: nothing bounds them
+	bytes   *egress.Rate // of all connections; nil: nothing bounds them
 
 	refreshing sync.Mutex
 	routing    sync.Mutex
@@ -75,7 +75,7 @@ func newHolder(c *Carrier, key agentconn.Key) *holder {
 		conns:   make(map[*egress.Conn]struct{}),
 	}
 	if n := c.cfg.BytesPerSecond; n > 0 {
-		h.bytes = rate.NewLimiter(rate.Limit(n), n) // a second's worth at once
+		h.bytes = egress.NewRate(n, n) // a second's worth at once
 	}
 	h.ctx, h.cancel = context.WithCancelCause(c.ctx)
 	return h

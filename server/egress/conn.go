@@ -11,8 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/time/rate"
 )
 
 // Client is the program's side of a connection.
@@ -37,7 +35,7 @@ type Conn struct {
 	authority func() (*Authority, error) // of Intercept
 	secrets   Secrets                    // of Intercept
 
-	bytes          *rate.Limiter // of Pace; nil: nothing bounds the rate
+	rate           *Rate // of Pace
 	sent, received atomic.Int64
 	began          time.Time
 	active         atomic.Int64 // when a byte was carried last, in nanoseconds since began

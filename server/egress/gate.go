@@ -30,7 +30,7 @@ type httpGate struct {
 }
 
 func (c *Conn) newGate(scheme string, back io.Reader) *httpGate {
-	return &httpGate{conn: c, scheme: scheme, opened: &upstreamConn{TCPConn: c.upstream, conn: c, from: back}}
+	return &httpGate{conn: c, scheme: scheme, opened: newUpstreamConn(c, c.upstream, back)}
 }
 
 // ServeHTTP passes a request on if it is for the asked name.

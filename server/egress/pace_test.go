@@ -5,11 +5,12 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
-
-	"golang.org/x/time/rate"
 )
 
 const (
@@ -25,7 +26,7 @@ func atLeast(bytes int) time.Duration {
 
 // Two connections that share a rate carry no more than it in all directions together.
 func TestPaceIsSharedByConnectionsAndDirections(t *testing.T) {
-	shared := rate.NewLimiter(paceRate, paceBurst)
+	shared := NewRate(paceRate, paceBurst)
 	content := bytes.Repeat([]byte("0123456789abcdef"), paceBytes/16)
 	begin := time.Now()
 	for range 2 {
@@ -54,7 +55,7 @@ func TestPaceBoundsResponses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn.Pace(rate.NewLimiter(paceRate, paceBurst))
+	conn.Pace(NewRate(paceRate, paceBurst))
 	near, client := pair(t)
 	run(t, conn, client)
 	begin := time.Now()
@@ -72,7 +73,7 @@ func TestPaceBoundsResponses(t *testing.T) {
 
 // A connection that waits for its rate ends at once when it is cut.
 func TestPacedConnectionIsCutWhileItWaits(t *testing.T) {
-	r := relay(t, &Dialer{}, "10.0.0.1", 443, func(c *Conn) { c.Pace(rate.NewLimiter(1, paceBurst)) })
+	r := relay(t, &Dialer{}, "10.0.0.1", 443, func(c *Conn) { c.Pace(NewRate(1, paceBurst)) })
 	go func() { _, _ = r.program.Write(make([]byte, paceBytes)) }()
 	// The burst passes, up to a chunk; then the next byte would take hours.
 	if _, err := io.ReadFull(r.upstream, make([]byte, paceBurst-chunk)); err != nil {
@@ -84,4 +85,44 @@ func TestPacedConnectionIsCutWhileItWaits(t *testing.T) {
 	if err := wait(t, r.done); err == nil {
 		t.Error("a cut connection has ended in order")
 	}
+}
+
+// Connections that end while they wait, such as those of programs that try again after a
+// timeout, delay no later one: without that, their bytes would add up without passing.
+func TestEndedConnectionsDelayNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := NewRate(paceRate, paceBurst)
+		made := func() *Conn {
+			c := &Conn{cut: make(chan struct{}), cause: net.ErrClosed, began: time.Now()}
+			c.Pace(shared)
+			return c
+		}
+		for range 10 {
+			gaveUp := make(chan struct{})
+			var waiting sync.WaitGroup
+			for i := range 20 {
+				c := made()
+				ended := gaveUp // a request's, on a connection that goes on
+				if i%2 == 0 {
+					c.cut, ended = gaveUp, nil
+				}
+				waiting.Go(func() {
+					var err error
+					for err == nil {
+						err = c.await(chunk, ended)
+					}
+				})
+			}
+			synctest.Wait()
+			close(gaveUp)
+			waiting.Wait()
+		}
+		begin := time.Now()
+		if err := made().await(chunk, nil); err != nil {
+			t.Error(err)
+		}
+		if took, most := time.Since(begin), time.Second*chunk/paceRate; took > most {
+			t.Errorf("a chunk of a later connection took %v, want at most %v", took, most)
+		}
+	})
 }

@@ -66,7 +66,7 @@ func (c *Conn) pump(dst duplex, src io.Reader, count *atomic.Int64) error {
 		n, err := src.Read(buf)
 		if n > 0 {
 			c.touch()
-			if err := c.await(n); err != nil {
+			if err := c.await(n, nil); err != nil {
 				return err
 			}
 			if _, err := dst.Write(buf[:n]); err != nil {

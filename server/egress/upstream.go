@@ -40,7 +40,7 @@ func (c *Conn) dialFurther(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	again := &upstreamConn{TCPConn: upstream, conn: c, from: upstream}
+	again := newUpstreamConn(c, upstream, upstream)
 	if !c.further.add(again) {
 		_ = upstream.Close()
 		return nil, net.ErrClosed
@@ -103,20 +103,27 @@ type upstreamConn struct {
 	*net.TCPConn
 	conn *Conn
 	from io.Reader
+
+	ending sync.Once
+	ended  chan struct{} // closed by Close
+}
+
+func newUpstreamConn(c *Conn, upstream *net.TCPConn, from io.Reader) *upstreamConn {
+	return &upstreamConn{TCPConn: upstream, conn: c, from: from, ended: make(chan struct{})}
 }
 
 func (u *upstreamConn) Read(p []byte) (int, error) {
 	n, err := u.from.Read(p)
 	u.conn.received.Add(int64(n))
 	u.conn.touch()
-	if cut := u.conn.await(n); cut != nil {
+	if cut := u.conn.await(n, u.ended); cut != nil {
 		return n, cut
 	}
 	return n, err
 }
 
 func (u *upstreamConn) Write(p []byte) (int, error) {
-	if err := u.conn.await(len(p)); err != nil {
+	if err := u.conn.await(len(p), u.ended); err != nil {
 		return 0, err
 	}
 	n, err := u.TCPConn.Write(p)
@@ -137,6 +144,7 @@ func (u *upstreamConn) WriteTo(w io.Writer) (int64, error) {
 
 // Close closes the connection, which then does not count any more.
 func (u *upstreamConn) Close() error {
+	u.ending.Do(func() { close(u.ended) })
 	u.conn.further.remove(u)
 	return u.TCPConn.Close()
 }
