@@ -55,7 +55,15 @@ func (p *Provider) removalSteps(ctx context.Context, b bundle, container string,
 			}
 			return nil
 		}},
-		{Name: "delete its container", Do: func() error { return runtime.Remove(ctx, container) }},
+		{Name: "delete its container", Do: func() error {
+			err := runtime.Remove(ctx, container)
+			if err != nil && p.cgroups.Remove(ctx, container) == nil {
+				// runc 1.2 and later do not delete a container with cgroups whose paths
+				// are too long for a system call.
+				err = runtime.Remove(ctx, container)
+			}
+			return err
+		}},
 		{Name: "remove its cgroups", Do: func() error { return p.cgroups.Remove(ctx, container) }},
 		{Name: "detach its disk", Do: func() error {
 			if rec != nil && rec.Loop != "" {
