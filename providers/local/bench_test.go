@@ -59,6 +59,31 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
+// BenchmarkCreateInAUserNamespace measures a creation with a user namespace and one
+// without, in turns, whatever the runtime's version is.
+func BenchmarkCreateInAUserNamespace(b *testing.B) {
+	p := benchProvider(b, local.TransportSocket)
+	spec := providers.Spec{Hash: "h", Network: providers.NetworkNone, Resources: local.DefaultResources()}
+	var took [2][]time.Duration
+	for b.Loop() {
+		for i, with := range []bool{false, true} {
+			local.UseNamespaces(p, with)
+			began := time.Now()
+			if _, err := providertest.Create(b.Context(), p, "bench", spec); err != nil {
+				b.Fatal(err)
+			}
+			took[i] = append(took[i], time.Since(began))
+			if err := p.Delete(b.Context(), "bench", providers.Condition{}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	without, with := median(took[0]), median(took[1])
+	b.ReportMetric(float64(without.Microseconds())/1000, "ms/without")
+	b.ReportMetric(float64(with.Microseconds())/1000, "ms/with")
+	b.ReportMetric(float64((with-without).Microseconds())/1000, "ms/more")
+}
+
 func median(d []time.Duration) time.Duration {
 	slices.Sort(d)
 	return d[len(d)/2]

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"path/filepath"
 
 	"github.com/sandgate/sandgate/providers"
@@ -141,10 +140,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("cgroup parent %q is not an absolute path below the root: %w", c.CgroupParent, providers.ErrInvalid)
 	case c.DiskOvercommit > 0 && c.DiskOvercommit < 1:
 		return c, fmt.Errorf("disk overcommit %v is less than 1: %w", c.DiskOvercommit, providers.ErrInvalid)
-	case c.UIDBase < userid.Unmapped || c.UIDBase > math.MaxInt32-userid.Count:
-		return c, fmt.Errorf("uid base %d: the %d ids from there must be between %d and 2^31: %w", c.UIDBase, userid.Count, userid.Unmapped, providers.ErrInvalid)
-	case c.UIDBase > userid.RangeBase-userid.Count && c.UIDBase < userid.RangeEnd:
-		return c, fmt.Errorf("uid base %d: the %d ids from there must not be among those of sandboxes with root, %d to %d: %w", c.UIDBase, userid.Count, userid.RangeBase, userid.RangeEnd-1, providers.ErrInvalid)
+	case c.UIDBase < userid.Unmapped || c.UIDBase > userid.RangeBase-userid.Count:
+		return c, fmt.Errorf("uid base %d: the %d ids from there must be between %d and %d: %w", c.UIDBase, userid.Count, userid.Unmapped, userid.RangeBase-1, providers.ErrInvalid)
 	case c.Agent == nil && c.AgentPath == "":
 		return c, errors.New("no agent executable is configured")
 	}

@@ -79,7 +79,7 @@ func (d driver) Build(ctx context.Context, n *newSandbox) (*record, net.Conn, er
 	// The runtime would make the parent without limits.
 	p.limitAll(ctx)
 	n.Runtime, n.WritableRoot = p.runtime.Name, (options.WritableRoot || options.Root) && n.Spec.Image != ""
-	rec := &record{Base: n.Base, Transport: p.config.Transport, Profile: p.config.Profile, Tree: filepath.Base(p.tree(n.Spec)), Root: options.Root}
+	rec := &record{Base: n.Base, Transport: p.config.Transport, Profile: p.config.Profile, Tree: filepath.Base(p.tree(n.Spec)), Root: options.Root, Namespace: options.Root || p.usesNamespaces()}
 	rec, conn, err := n.Make(ctx, rec, func() (net.Conn, error) {
 		conn, err := p.startSandbox(ctx, b, rec, n.Spec, options)
 		return conn, p.translateFull(ctx, err)
@@ -179,6 +179,7 @@ func (p *Provider) startContainer(ctx context.Context, pl *plan, rec *record, ou
 	if err := p.fault(ctx, "make its disk"); err != nil {
 		return err
 	}
+	defer pl.startNamespace()()
 	if err := p.prepareDisk(ctx, pl); err != nil {
 		return err
 	}

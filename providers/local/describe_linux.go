@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"strconv"
 	"strings"
@@ -36,6 +37,11 @@ func (p *Provider) Describe(ctx context.Context) (providers.Description, error) 
 	}
 	unprivileged := "no root, no capabilities, no new privileges, read-only system"
 	if !p.runtime.GVisor {
+		if p.usesNamespaces() {
+			unprivileged += ", a user namespace"
+		} else {
+			unprivileged += fmt.Sprintf("; no user namespace: %s", p.noNamespace.Load())
+		}
 		unprivileged += "; with the option root, root of a user namespace of its own and a writable system"
 	}
 	return providers.Description{

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,8 @@ func BundleCopy(tb testing.TB, p *Provider, name string, args ...string) string 
 			}
 		}
 	}
+	s.Linux.Namespaces = slices.DeleteFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace })
+	s.Linux.UIDMappings, s.Linux.GIDMappings = nil, nil
 	s.Linux.CgroupsPath += "-yardstick"
 	dir := tb.TempDir()
 	if err := atomicfile.WriteJSON(filepath.Join(dir, "config.json"), &s); err != nil {
@@ -136,6 +139,15 @@ func OfferInit(p *Provider, name string) error {
 // MoveState and MoveRuntime have Probe look elsewhere.
 func MoveState(p *Provider, dir string)       { p.config.StateDir = dir }
 func MoveRuntime(p *Provider, command string) { p.runtime.Path = command }
+
+// UseNamespaces has new sandboxes get a user namespace, or none, whatever the runtime is.
+func UseNamespaces(p *Provider, use bool) {
+	reason := ""
+	if !use {
+		reason = noNamespaceByRuntime
+	}
+	p.noNamespace.Store(reason)
+}
 
 // DelegatedGroup is the cgroup in which a sandbox's commands may make others.
 func DelegatedGroup(p *Provider, name string) string { return p.cgroups.V2Dir(name) }

@@ -3,8 +3,9 @@
 package local_test
 
 import (
-	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/sandgate/sandgate/providers"
@@ -42,7 +43,10 @@ func TestNothingOfTheHostShows(t *testing.T) {
 			if got := providertest.Shell(t, p, "hidden", "cat /.sandgate/agent >/dev/null 2>&1 || echo refused; head -c1 /proc/1/exe >/dev/null 2>&1 || echo refused"); transport == local.TransportExec && got != "refused\nrefused\n" {
 				t.Errorf("a command can read the agent's executable: %q", got)
 			}
-			keys, err := os.ReadFile("/proc/keys")
+			// Root of its user namespace owns it, and the kernel shows it to no other.
+			cat := exec.CommandContext(t.Context(), "cat", "/proc/keys")
+			cat.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: rootInside(t, local.FirstProcess(t, p, "hidden"))}}
+			keys, err := cat.Output()
 			if err == nil && !strings.Contains(string(keys), "_ses.hidden") {
 				t.Errorf("the sandbox has no session keyring of its own:\n%s", keys)
 			}

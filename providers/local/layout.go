@@ -29,6 +29,8 @@ func (m mountDir) root() string            { return m.path("root") }
 func (m mountDir) mapped() string          { return m.path("mapped") }
 func (m mountDir) empty() string           { return m.path("empty") }
 func (m mountDir) mappedTree() string      { return m.path("mapped-tree") }
+func (m mountDir) mappedLayer() string     { return m.path("mapped-layer") }
+func (m mountDir) mappedShared() string    { return m.path("mapped-shared") }
 func (m mountDir) sysfs() string           { return m.path("sysfs") }
 func (m mountDir) userNamespace() string   { return m.path("userns") }
 func (m mountDir) shared(i int) string     { return m.path("shared-" + strconv.Itoa(i)) }

@@ -49,7 +49,7 @@ func (p *plan) mapImage() error {
 // mountRoot mounts the sandbox's root and the directories that it shares with
 // others, in the mount namespace from which the runtime is started.
 func (p *plan) mountRoot() error {
-	root := disk.Overlay{Layers: append([]string{p.bundle.layer()}, p.lower...)}
+	root := disk.Overlay{Layers: append([]string{p.layer}, p.lower...)}
 	if !p.readOnly {
 		root.Upper, root.Work = filepath.Join(p.disk, "upper"), filepath.Join(p.disk, "work")
 	}
@@ -61,8 +61,16 @@ func (p *plan) mountRoot() error {
 		if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
+		source := dir.Source
+		if p.mapping != nil {
+			// One over the other: each overlay keeps its own.
+			source = p.mountDir.mappedShared()
+			if err := userid.MountMappedBy(p.mountDir.userNamespace(), dir.Source, source); err != nil {
+				return err
+			}
+		}
 		// An overlay without an upper layer has two lower ones at least.
-		if err := (disk.Overlay{Layers: []string{dir.Source, p.mountDir.empty()}}).Mount(at); err != nil {
+		if err := (disk.Overlay{Layers: []string{source, p.mountDir.empty()}}).Mount(at); err != nil {
 			return err
 		}
 	}

@@ -22,7 +22,7 @@ const (
 func (p *Provider) plan(ctx context.Context, b bundle, rec *record, spec providers.Spec, options templateOptions) (*plan, error) {
 	pl := &plan{
 		id: rec.Container, runtime: p.runtime, bundle: b, mountDir: p.layout.mounts(), rootDir: p.layout.mounts().root(), spec: spec, options: options, incarnation: rec.Incarnation, agent: p.agent,
-		lower: []string{p.tree(spec)}, readOnly: true, shared: p.host.Shared, disk: b.disk(),
+		layer: b.layer(), lower: []string{p.tree(spec)}, readOnly: true, shared: p.host.Shared, disk: b.disk(),
 		user: userid.HostUser, home: defaultHome, env: p.host.Env,
 		workdir: spec.WorkingDirectory, cgroupPath: p.cgroups.Path(rec.Container), swapLimit: p.cgroups.LimitsSwap(),
 		socket: p.config.Transport == TransportSocket, listen: abstractName,
@@ -93,16 +93,16 @@ func (p *Provider) mountFor(pl *plan, rec *record) error {
 			return err
 		}
 	}
-	if err := makeWritableDirs(b.disk(), pl.owner, pl.options.Root); err != nil {
+	if err := makeWritableDirs(b.disk(), pl.ownerOf); err != nil {
 		return fmt.Errorf("make the writable directories: %w", err)
 	}
 	if err := makeWorkdir(b.disk(), pl.workdir, pl.owner); err != nil {
 		return fmt.Errorf("make the working directory: %w", err)
 	}
 	switch {
-	case pl.options.Root:
-		if err := pl.mapRange(); err != nil {
-			return err
+	case pl.mapping != nil:
+		if err := pl.mountNamespace(); err != nil {
+			return fmt.Errorf("user namespace: %w", err)
 		}
 	case pl.user.UID != 0:
 		if err := pl.mapImage(); err != nil {

@@ -35,6 +35,9 @@ func probeSpec() providers.Spec {
 // must stay reachable, and those on a full disk must be deletable.
 func (p *Provider) checkMachine(ctx context.Context) error {
 	missing, err := p.probe(ctx)
+	if err != nil && ctx.Err() == nil && p.usesNamespaces() {
+		missing, err = p.probeWithout(ctx, err)
+	}
 	p.shortfalls.Store(&missing)
 	switch {
 	case err == nil:
@@ -45,6 +48,18 @@ func (p *Provider) checkMachine(ctx context.Context) error {
 	default:
 		return fmt.Errorf("no sandbox can be started on this machine: %w", err)
 	}
+}
+
+// probeWithout is probe for a machine on which no sandbox starts with a user namespace,
+// such as a container whose /proc is masked. If one starts without, new sandboxes get none.
+func (p *Provider) probeWithout(ctx context.Context, reason error) (missing shortfalls, err error) {
+	p.noNamespace.Store(noNamespaceByMachine)
+	if missing, err = p.probe(ctx); err != nil {
+		p.noNamespace.Store("")
+		return missing, err
+	}
+	p.log.LogAttrs(ctx, slog.LevelWarn, "no sandbox starts with a user namespace; new ones get none", slog.Any("error", reason))
+	return missing, nil
 }
 
 func (p *Provider) probe(ctx context.Context) (missing shortfalls, err error) {
@@ -106,6 +121,11 @@ func (p *Provider) inspect(rec *record, want providers.Resources) shortfalls {
 	}
 	if field(status, "NoNewPrivs") != "1" || strings.Trim(field(status, "CapBnd")+field(status, "CapEff"), "0") != "" {
 		missing["unprivileged"] = "the runtime left privileges"
+	}
+	host, err1 := os.Readlink("/proc/self/ns/user")
+	inside, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/user", rec.Init.PID))
+	if err := errors.Join(err1, err2); err != nil || rec.Namespace == (inside == host) {
+		missing["unprivileged"] = "the runtime did not use the user namespace"
 	}
 	return missing
 }

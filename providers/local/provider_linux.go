@@ -45,6 +45,7 @@ type Provider struct {
 	held        held   // what sandboxes are made from
 	adopted     int    // sandboxes that ran when New was called
 	shortfalls  atomic.Pointer[shortfalls]
+	noNamespace atomic.Value // string: why sandboxes without root get no user namespace; empty: they get one
 
 	removals   *removal.Remover
 	background sync.WaitGroup // ends soon after stop
@@ -92,6 +93,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	if p.runtime, err = oci.New(config.Runtime, p.layout.runtime()); err != nil {
 		return nil, err
 	}
+	p.findNamespaces(ctx)
 	p.locks = lock.NewTable(p.layout.Locks())
 	if p.ledgers, err = ledger.Open(p.layout.ledgers()); err != nil {
 		return nil, err
@@ -123,7 +125,7 @@ func New(ctx context.Context, config Config) (*Provider, error) {
 	p.sandboxes = directory.NewStore(driver{p}, directory.Config[*record]{
 		Layout: p.layout.Layout, Locks: p.locks, Log: p.log, Read: readRecord, Fault: config.fault,
 		Pool: pool.Config{Log: p.log, Check: checkPool, Parallel: 1}, Prefix: "pool.", Tokens: "local1",
-		Fixed: []any{p.runtime.Name, config.Transport, config.Profile, config.CgroupParent, p.agent, p.host.Root},
+		Fixed: []any{p.runtime.Name, config.Transport, config.Profile, config.CgroupParent, p.agent, p.host.Root, p.usesNamespaces()},
 	})
 	if p.adopted, err = p.recover(ctx); err != nil {
 		p.awaitBackground()

@@ -14,11 +14,12 @@ type record struct {
 	Loop      string      `json:"loop,omitempty"`  // such as "/dev/loop3"
 	Transport Transport   `json:"transport"`
 	Profile   Profile     `json:"profile"`
-	UID       uint32      `json:"uid,omitempty"`   // of its processes and its group, or the first of its range
-	Root      bool        `json:"root,omitempty"`  // it has root, with a range of ids
-	Listen    string      `json:"listen"`          // where connect finds the agent
-	Image     string      `json:"image,omitempty"` // the digest under which it is unpacked
-	Tree      string      `json:"tree,omitempty"`  // the name of the generated tree in its root; empty: may be any
+	UID       uint32      `json:"uid,omitempty"`       // of its processes and its group, or the first of its range
+	Root      bool        `json:"root,omitempty"`      // it has root, with a range of ids
+	Namespace bool        `json:"namespace,omitempty"` // it has a user namespace
+	Listen    string      `json:"listen"`              // where connect finds the agent
+	Image     string      `json:"image,omitempty"`     // the digest under which it is unpacked
+	Tree      string      `json:"tree,omitempty"`      // the name of the generated tree in its root; empty: may be any
 }
 
 type newSandbox = directory.New[*record]

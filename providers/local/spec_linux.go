@@ -37,14 +37,18 @@ type plan struct {
 	incarnation string
 	agent       string               // the agent's file on the host
 	image       string               // an unpacked image; empty: the host's userland
-	lower       []string             // layers of the root below the sandbox's own
+	layer       string               // the sandbox's own layer of its root
+	lower       []string             // layers of the root below
 	shared      []userland.SharedDir // each mounted through an overlay
 	etc         map[string]string    // the sandbox's own files, by path
 	readOnly    bool
-	disk        string       // where the writable directories are while it starts
-	uid, gid    uint32       // of its processes, as they see them
-	owner       userid.Owner // the same on the host
-	user        userid.User  // the user for which the root was made
+	disk        string          // where the writable directories are while it starts
+	uid, gid    uint32          // of its processes, as they see them
+	owner       userid.Owner    // the same on the host
+	system      userid.Owner    // root inside, on the host
+	mapping     *userid.Mapping // of its user namespace; nil: it has none
+	namespace   <-chan namespace
+	user        userid.User // the user for which the root was made
 	home        string
 	env         map[string]string
 	workdir     string
@@ -73,8 +77,8 @@ func (p *plan) container() (s *specs.Spec, err error) {
 			ReadonlyPaths:     readonlyPaths,
 		},
 	}
-	if p.options.Root {
-		oci.JoinUserNamespace(s, p.mountDir.userNamespace(), p.owner.UID, userid.RangeSize)
+	if p.mapping != nil {
+		p.runtime.JoinUserNamespace(s, p.mountDir.userNamespace(), p.mapping.UIDs, p.mapping.GIDs)
 	}
 	if s.Linux.Seccomp, err = p.runtime.Seccomp(s, p.startsInCgroup()); err != nil {
 		return nil, fmt.Errorf("seccomp profile: %w", err)
@@ -137,7 +141,11 @@ func (p *plan) process(args []string) *specs.Process {
 		},
 	}
 	if p.options.Root {
-		p.makeRoot(proc)
+		c := proc.Capabilities
+		c.Bounding, c.Effective, c.Permitted = oci.RootCapabilities, oci.RootCapabilities, oci.RootCapabilities
+	}
+	if p.mapping != nil {
+		limitItself(proc)
 	}
 	if most := p.spec.Resources.MaxProcesses; p.runtime.GVisor && most > 0 {
 		// gVisor counts a user's processes and threads per sandbox; the host's
@@ -255,7 +263,7 @@ func (p *plan) sysfs() specs.Mount {
 
 // ownSysfs reports whether the provider mounts sysfs: a user namespace cannot mount one
 // that shows the host's network.
-func (p *plan) ownSysfs() bool { return p.options.Root && p.spec.Network == providers.NetworkFull }
+func (p *plan) ownSysfs() bool { return p.mapping != nil && p.spec.Network == providers.NetworkFull }
 
 // sysctls limit the buffers of a connection. Cgroups of version 1 do not
 // account them, and all sandboxes and the host share one budget. With the network

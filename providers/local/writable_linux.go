@@ -16,7 +16,7 @@ type writableDir struct {
 	dir    string // below the disk's root
 	target string // inside the sandbox; empty: not mounted as it is
 	mode   fs.FileMode
-	owned  bool // by the sandbox's user, else by root
+	owned  bool // by the sandbox's user, else by its root
 }
 
 // writableDirs are the writable directories. Names must not change while sandboxes
@@ -33,10 +33,22 @@ var writableDirs = []writableDir{
 	{dir: "work", mode: 0o700},
 }
 
-// makeWritableDirs gives root, where a sandbox has it, the public directories too. The
-// upper layer's stays the host's, so that no file can be made in "/" beside the agent's
+// ownerOf returns the owner of a writable directory. Where commands are root, that of the
+// upper layer stays the host's, so that no file can be made in "/" beside the agent's
 // directories, which the Landlock domain of commands relies on.
-func makeWritableDirs(root string, owner userid.Owner, asRoot bool) error {
+func (p *plan) ownerOf(w writableDir) userid.Owner {
+	switch {
+	case w.owned:
+		return p.owner
+	case p.options.Root && w.target == "":
+		return userid.Owner{}
+	default:
+		return p.system
+	}
+}
+
+// makeWritableDirs makes the writable directories on a disk.
+func makeWritableDirs(root string, ownerOf func(writableDir) userid.Owner) error {
 	for _, p := range writableDirs {
 		dir := filepath.Join(root, p.dir)
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -45,10 +57,9 @@ func makeWritableDirs(root string, owner userid.Owner, asRoot bool) error {
 		if err := os.Chmod(dir, p.mode); err != nil {
 			return err
 		}
-		if p.owned || asRoot && p.target != "" {
-			if err := os.Chown(dir, int(owner.UID), int(owner.GID)); err != nil {
-				return err
-			}
+		owner := ownerOf(p)
+		if err := os.Chown(dir, int(owner.UID), int(owner.GID)); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -23,7 +23,9 @@ type Runtime struct {
 	Name   string // such as "runc"
 	Path   string // of its executable
 	GVisor bool
-	root   string // its directory for containers
+	// MapsMounts: it has idmapped mounts in user namespaces, as runc has from 1.2 on.
+	MapsMounts bool
+	root       string // its directory for containers
 }
 
 // New finds a runtime by its name or path. Below dir it gets a directory for its

@@ -182,7 +182,7 @@ func (u *Allocator) Overlaps(subordinate string) []string {
 		first, err1 := strconv.ParseUint(f[1], 10, 32)
 		count, err2 := strconv.ParseUint(f[2], 10, 32)
 		within := func(from, to uint64) bool { return first < to && first+count > from }
-		if err1 == nil && err2 == nil && (within(uint64(u.base), uint64(u.base)+uint64(u.count)) || within(RangeBase, RangeEnd)) {
+		if err1 == nil && err2 == nil && (within(uint64(u.base), uint64(u.base)+uint64(u.count)) || within(RangeBase, NamespaceRootBase+Count) || within(SystemBase, SystemBase+Unmapped)) {
 			out = append(out, strings.TrimSpace(line))
 		}
 	}

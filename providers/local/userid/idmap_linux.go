@@ -10,31 +10,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownerMap shows the files of one owner as another's.
-func ownerMap(from, to uint32) []syscall.SysProcIDMap {
-	moved := syscall.SysProcIDMap{ContainerID: int(from), HostID: int(to), Size: 1}
-	if from >= Unmapped {
-		return []syscall.SysProcIDMap{{Size: Unmapped}, moved}
+// ownerMap shows the files of one owner as another's, those of root as root's, and those
+// of others below Unmapped as the ids from base on.
+func ownerMap(from, to, root, base uint32) []syscall.SysProcIDMap {
+	ids := []syscall.SysProcIDMap{{ContainerID: int(from), HostID: int(to), Size: 1}}
+	add := func(first, end, host uint32) {
+		if first < end {
+			ids = append(ids, syscall.SysProcIDMap{ContainerID: int(first), HostID: int(host), Size: int(end - first)})
+		}
 	}
-	maps := []syscall.SysProcIDMap{moved}
-	if from > 0 {
-		maps = append(maps, syscall.SysProcIDMap{Size: int(from)})
+	if from != 0 {
+		add(0, 1, root)
 	}
-	if next := int(from) + 1; next < Unmapped {
-		maps = append(maps, syscall.SysProcIDMap{ContainerID: next, HostID: next, Size: Unmapped - next})
-	}
-	return maps
+	add(1, min(from, Unmapped), base+1)
+	add(from+1, Unmapped, base+from+1)
+	return ids
 }
 
 // Owner is the user and group of files.
 type Owner struct{ UID, GID uint32 }
 
-// Mapping changes the owners of files.
-type Mapping struct{ uids, gids []syscall.SysProcIDMap }
+// Mapping is that of a user namespace: from the ids inside, or from the owners of files,
+// to those of the host.
+type Mapping struct{ UIDs, GIDs []syscall.SysProcIDMap }
 
 // MapOwner shows one owner's files as another's.
 func MapOwner(from, to Owner) Mapping {
-	return Mapping{ownerMap(from.UID, to.UID), ownerMap(from.GID, to.GID)}
+	return Mapping{ownerMap(from.UID, to.UID, 0, 0), ownerMap(from.GID, to.GID, 0, 0)}
+}
+
+// MapSystem shows one owner's files as another's, and all others with ids that no
+// process has. With one owner for both, it is the user namespace of a sandbox whose
+// user this is.
+func MapSystem(from, to Owner) Mapping {
+	root := NamespaceRoot(to)
+	return Mapping{ownerMap(from.UID, to.UID, root.UID, SystemBase), ownerMap(from.GID, to.GID, root.GID, SystemBase)}
+}
+
+// NamespaceRoot is root of the user namespace of a sandbox with this user.
+func NamespaceRoot(user Owner) Owner {
+	return Owner{UID: NamespaceRootBase + user.UID%Count, GID: NamespaceRootBase + user.GID%Count}
 }
 
 // MapRange shows the ids from 0 on as those of a range.
@@ -43,20 +58,34 @@ func MapRange(base uint32) Mapping {
 	return Mapping{ids, ids}
 }
 
-// MountMapped mounts a directory elsewhere, with the owners of its files changed. It
-// must run on a locked thread.
-func MountMapped(source, at string, m Mapping) (err error) {
+// MountMapped mounts a directory elsewhere, read-only, with the owners of its files
+// changed. It must run on a locked thread.
+func MountMapped(source, at string, m Mapping) error {
 	userns, err := openUserNamespace(m)
 	if err != nil {
 		return fmt.Errorf("make a user namespace: %w", err)
 	}
 	defer func() { _ = userns.Close() }()
+	return mountMapped(source, at, userns)
+}
+
+// MountMappedBy is MountMapped with the mapping of the user namespace at a path.
+func MountMappedBy(namespace, source, at string) error {
+	userns, err := os.Open(namespace)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = userns.Close() }()
+	return mountMapped(source, at, userns)
+}
+
+func mountMapped(source, at string, userns *os.File) error {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
-		return fmt.Errorf("open_tree: %w", err)
+		return fmt.Errorf("open_tree %s: %w", source, err)
 	}
 	defer func() { _ = unix.Close(tree) }()
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_RDONLY, Userns_fd: uint64(userns.Fd())}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		return fmt.Errorf("map the owners of %s: %w", source, err)
 	}
@@ -72,7 +101,7 @@ func openUserNamespace(m Mapping) (*os.File, error) {
 	child, err := os.StartProcess("/proc/self/exe", []string{"sandgate-userns"}, &os.ProcAttr{
 		Env: []string{},
 		Sys: &syscall.SysProcAttr{
-			Cloneflags: unix.CLONE_NEWUSER, UidMappings: m.uids, GidMappings: m.gids, GidMappingsEnableSetgroups: true, Ptrace: true, Pdeathsig: syscall.SIGKILL,
+			Cloneflags: unix.CLONE_NEWUSER, UidMappings: m.UIDs, GidMappings: m.GIDs, GidMappingsEnableSetgroups: true, Ptrace: true, Pdeathsig: syscall.SIGKILL,
 		},
 	})
 	if err != nil {

@@ -9,30 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MountNamespace makes a user namespace with the ids of a range and mounts it at a file,
-// for a runtime to join. The range's first id owns it: what the kernel limits by
-// user, it also counts against a namespace's owner, and root is the owner of those
-// that runtimes make.
-func MountNamespace(base uint32, at string) error {
-	file, err := ownedNamespace(base)
-	if err != nil {
-		return fmt.Errorf("make a user namespace: %w", err)
-	}
-	defer func() { _ = file.Close() }()
-	if err := unix.Mount("/proc/self/fd/"+strconv.Itoa(int(file.Fd())), at, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("mount a user namespace: %w", err)
-	}
-	return nil
-}
-
-func ownedNamespace(base uint32) (file *os.File, err error) {
+// OpenNamespace makes a user namespace and opens it. An id of the sandbox owns it: what
+// the kernel limits by user, it also counts against a namespace's owner, and root is
+// the owner of those that runtimes make.
+func OpenNamespace(owner uint32, m Mapping) (file *os.File, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		runtime.LockOSThread()
-		restore, err1 := becomeOwner(base)
+		restore, err1 := becomeOwner(owner)
 		if err = err1; err == nil {
-			file, err = openUserNamespace(MapRange(base))
+			file, err = openUserNamespace(m)
 		}
 		if restore() == nil {
 			// Otherwise the thread ends with the goroutine.
@@ -41,6 +28,14 @@ func ownedNamespace(base uint32) (file *os.File, err error) {
 	}()
 	<-done
 	return file, err
+}
+
+// MountNamespace mounts a namespace at a file, for a runtime to join.
+func MountNamespace(namespace *os.File, at string) error {
+	if err := unix.Mount("/proc/self/fd/"+strconv.Itoa(int(namespace.Fd())), at, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount a user namespace: %w", err)
+	}
+	return nil
 }
 
 // becomeOwner changes the user of this thread alone, which keeps its capabilities and

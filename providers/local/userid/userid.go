@@ -20,7 +20,14 @@ const (
 	// ids that useradd gives.
 	RangeBase = 0x7000_0000
 	// RangeEnd is the id after the last range.
-	RangeEnd = 0x7FFE_0000
+	RangeEnd = 0x7FFD_0000
 	// Ranges is the maximum number of sandboxes with root at once.
 	Ranges = (RangeEnd - RangeBase) / RangeSize
+	// NamespaceRootBase begins the Count ids that stand for root in the user namespaces
+	// of sandboxes without root, one for each. The runtime uses it to start the sandbox.
+	NamespaceRootBase = RangeEnd
+	// SystemBase begins the ids that stand there for all others below Unmapped. All
+	// sandboxes share them: they are owners of files, and no process can take one.
+	// systemd leaves them unused.
+	SystemBase = 0x7FFF_0000
 )

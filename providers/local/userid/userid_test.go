@@ -5,10 +5,12 @@ package userid
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -111,7 +113,7 @@ func TestNamespaceHasItsOwner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root and runc: not root")
 	}
-	file, err := ownedNamespace(RangeBase)
+	file, err := OpenNamespace(RangeBase, MapRange(RangeBase))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,10 +134,46 @@ func TestNamespaceHasItsOwner(t *testing.T) {
 	}
 }
 
+// TestMappings: each id below Unmapped, and the owner, has a host id of its own, whatever
+// the owner is.
+func TestMappings(t *testing.T) {
+	user := Owner{UID: DefaultBase + 7, GID: DefaultBase + 7}
+	for _, c := range []struct {
+		from         Owner
+		root, others uint32
+		mapping      Mapping
+	}{
+		{user, NamespaceRootBase + 7, SystemBase, MapSystem(user, user)},
+		{Owner{1234, 33}, NamespaceRootBase + 7, SystemBase, MapSystem(Owner{1234, 33}, user)},
+		{Owner{1, Unmapped - 1}, 0, 0, MapOwner(Owner{1, Unmapped - 1}, user)},
+		{Owner{Unmapped, 70000}, 0, 0, MapOwner(Owner{Unmapped, 70000}, user)},
+	} {
+		for from, ids := range map[uint32][]syscall.SysProcIDMap{c.from.UID: c.mapping.UIDs, c.from.GID: c.mapping.GIDs} {
+			got := map[uint32]uint32{}
+			for _, m := range ids {
+				for i := range m.Size {
+					if _, twice := got[uint32(m.ContainerID+i)]; twice {
+						t.Fatalf("%+v: %d is there twice", ids, m.ContainerID+i)
+					}
+					got[uint32(m.ContainerID+i)] = uint32(m.HostID + i)
+				}
+			}
+			want := map[uint32]uint32{0: c.root}
+			for i := uint32(1); i < Unmapped; i++ {
+				want[i] = c.others + i
+			}
+			want[from] = user.UID
+			if !maps.Equal(got, want) {
+				t.Errorf("%+v maps %+v", c, ids)
+			}
+		}
+	}
+}
+
 func TestUserIDOverlaps(t *testing.T) {
 	u := &Allocator{base: DefaultBase, count: Count}
-	got := u.Overlaps("a:100000:65536\nb:2000544:65536\nbroken\nc:2097152:65536\nd:1:4000000\ne:1879048191:2\nf:2147352576:65536\n")
-	if want := []string{"b:2000544:65536", "d:1:4000000", "e:1879048191:2"}; !slices.Equal(got, want) {
+	got := u.Overlaps("a:100000:65536\nb:2000544:65536\nbroken\nc:2097152:65536\nd:1:4000000\ne:1879048191:2\nf:2147352576:65536\ng:2147483647:1\n")
+	if want := []string{"b:2000544:65536", "d:1:4000000", "e:1879048191:2", "g:2147483647:1"}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
 }
