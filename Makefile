@@ -22,6 +22,8 @@ ISSUER := .tools/bin/.issuer.stamp
 RUNSC := .tools/bin/.runsc.stamp
 SBOM := .tools/bin/.sbom.stamp
 BUILDKIT := .tools/bin/.buildkit.stamp
+# Not in .tools/bin, which is in the PATH of all tests.
+RUNC := .tools/runc/.stamp
 GENPY := .tools/python/.stamp
 UV := .tools/uv/.stamp
 GENES := tools/es/node_modules/.stamp
@@ -150,6 +152,10 @@ test-podman: $(SYSTEM) build-dev ## Run the tests of the docker provider on the 
 test-rootless: $(SYSTEM) build-dev ## Run the tests of the docker provider on a rootless Docker daemon of their own
 	@scripts/test-rootless.sh
 
+.PHONY: test-runc
+test-runc: $(SYSTEM) $(RUNSC) build-dev ## Run the tests of the local provider, the conformance suite and the attempts to escape on a runc with idmapped mounts
+	@scripts/test-runc.sh
+
 .PHONY: test-packages
 test-packages: $(SYSTEM) $(GENPY) $(NODE) build-dev ## Install the Debian, Go, Python and npm package into a directory, and use them
 	@scripts/test-packages.sh
@@ -172,7 +178,7 @@ coverage-check: ## Fail when a test that docs/coverage.md names has not passed s
 full: export SANDGATE_CONFORMANCE := full
 full: export SANDGATE_DOCKER := full
 full: export GO_TEST_TIMEOUT := 60m
-full: gen-check lint build test test-docker test-podman test-rootless test-packages test-emulated test-cgroup2 test-kubernetes chaos fuzz ## Run every check and test that this machine can run, at full length
+full: gen-check lint build test test-docker test-podman test-rootless test-runc test-packages test-emulated test-cgroup2 test-kubernetes chaos fuzz ## Run every check and test that this machine can run, at full length
 
 .PHONY: test-escape
 test-escape: $(SYSTEM) $(RUNSC) build-dev ## Try to break out of a sandbox in over 450 ways: runc by socket and exec, restricted, gVisor, and a pod where KUBECONFIG names a cluster
@@ -235,6 +241,12 @@ $(BUF) $(LINT) $(GRPCURL) $(HELM) $(ISSUER) $(RUNSC) $(SBOM) $(BUILDKIT): .tools
 	@echo "building tools/$*"
 	@mkdir -p .tools/bin
 	@CGO_ENABLED=0 GOBIN=$(CURDIR)/.tools/bin go -C tools/$* install tool
+	@touch $@
+
+# It needs cgo, and scripts/test-runc.sh installs the headers of libseccomp.
+$(RUNC): tools/runc/go.mod tools/runc/go.sum
+	@echo "building tools/runc"
+	@CGO_ENABLED=1 GOBIN=$(CURDIR)/$(@D) go -C tools/runc install -tags seccomp tool
 	@touch $@
 
 $(GENPY): tools/python/requirements.txt
