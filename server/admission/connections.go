@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -34,13 +35,28 @@ const (
 	// [limit.Pending] does.
 	pendingConns        = 1_024
 	pendingConnsPerHost = 256
+	// lingerTime is how long at least a connection is open whose place another takes, and
+	// lingerSpread how much longer at most, at random: a client that comes back whenever it
+	// is closed makes one in that time, and many such clients do not come back together.
+	lingerTime   = time.Second
+	lingerSpread = time.Second
+	// lingeringConns bounds the connections that are open only for that. They take a
+	// descriptor, and no memory of gRPC: at most one in lingeringPart of all descriptors.
+	lingeringConns = 4_096
+	lingeringPart  = 4
 )
 
 // connLimiter bounds the connections on which no call has been authenticated.
-type connLimiter struct{ pending *limit.Pending }
+type connLimiter struct {
+	pending   *limit.Pending
+	lingering limit.Slots
+}
 
 func newConnLimiter() *connLimiter {
-	return &connLimiter{pending: limit.NewPending(pendingConns, pendingConnsPerHost)}
+	return &connLimiter{
+		pending:   limit.NewPending(pendingConns, pendingConnsPerHost),
+		lingering: limit.New(int(min(lingeringConns, descriptors()/lingeringPart))),
+	}
 }
 
 // listener returns l with its connections counted.
@@ -64,9 +80,10 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 // clientConn is a client's connection, pending at first.
 type clientConn struct {
 	net.Conn
-	pending *limit.Pending
+	limiter *connLimiter
 	entry   limit.Entry
-	late    *time.Timer // closes it when it was pending for too long
+	begun   time.Time
+	late    *time.Timer // closes it when it was pending or lingered for too long
 	// left is what may still be read. A negative value ends the connection.
 	left     atomic.Int64
 	received quota.Received
@@ -79,31 +96,71 @@ type clientConn struct {
 
 	mu     sync.Mutex
 	closed bool
+	// lingers is true from when another connection takes its place until it is closed.
+	lingers bool
 	// leave gives back the place among the connections of authenticated callers; nil:
 	// it has none.
 	leave func()
 }
 
 func (cl *connLimiter) track(raw net.Conn) *clientConn {
-	c := &clientConn{Conn: raw, pending: cl.pending}
+	c := &clientConn{Conn: raw, limiter: cl, begun: time.Now()}
 	c.left.Store(pendingBytes)
-	c.late = time.AfterFunc(pendingTime, func() {
-		c.pending.Remove(&c.entry)
-		_ = c.Conn.Close()
-	})
-	c.pending.Add(&c.entry, raw.RemoteAddr(), func() { _ = c.Close() })
+	c.late = time.AfterFunc(pendingTime, c.expire)
+	cl.pending.Add(&c.entry, raw.RemoteAddr(), c.makeWay)
 	return c
 }
+
+// expire closes the connection at the end of its time.
+func (c *clientConn) expire() {
+	c.limiter.pending.Remove(&c.entry)
+	c.mu.Lock()
+	lingered := c.lingers
+	c.lingers = false
+	c.mu.Unlock()
+	if lingered {
+		c.limiter.lingering.Release()
+	}
+	_ = c.Conn.Close()
+}
+
+// makeWay ends the connection for another's sake. A new one lingers: whoever serves it
+// stops, and its client learns of that later.
+func (c *clientConn) makeWay() {
+	c.mu.Lock()
+	rest := lingerTime - time.Since(c.begun)
+	if rest <= 0 || c.closed || c.free.Load() || !c.limiter.lingering.TryAcquire() {
+		c.mu.Unlock()
+		_ = c.Close()
+		return
+	}
+	c.lingers = true
+	c.late.Reset(rest + rand.N(lingerSpread))
+	c.mu.Unlock()
+	_ = c.SetReadDeadline(longAgo) // what waits for a read
+}
+
+func (c *clientConn) isLingering() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lingers
+}
+
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
 
 // ended ends the time and the place of a pending connection.
 func (c *clientConn) ended() {
 	c.late.Stop()
-	c.pending.Remove(&c.entry)
+	c.limiter.pending.Remove(&c.entry)
 }
 
 func (c *clientConn) Read(p []byte) (int, error) {
 	if pause := c.received.Pause(); pause > 0 {
 		time.Sleep(pause)
+	}
+	if !c.free.Load() && c.isLingering() {
+		return 0, net.ErrClosed
 	}
 	n, err := c.Conn.Read(p)
 	c.received.Add(n)
@@ -115,11 +172,16 @@ func (c *clientConn) Read(p []byte) (int, error) {
 }
 
 func (c *clientConn) Close() error {
-	c.ended()
 	c.mu.Lock()
-	leave := c.leave
+	leave, lingers := c.leave, c.lingers
 	c.closed, c.leave = true, nil
+	if !lingers {
+		c.ended()
+	}
 	c.mu.Unlock()
+	if lingers {
+		return nil // expire closes it
+	}
 	if leave != nil {
 		leave()
 	}
@@ -145,7 +207,7 @@ func (c *clientConn) authenticated(tenant string, places *limit.Shared) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.free.Load() || c.closed {
+	if c.free.Load() || c.closed || c.lingers {
 		return nil
 	}
 	if places != nil {

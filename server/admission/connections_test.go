@@ -15,6 +15,7 @@ import (
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/authn"
 	"github.com/sandgate/sandgate/server/call"
+	"github.com/sandgate/sandgate/server/limit"
 	"github.com/sandgate/sandgate/server/quota"
 )
 
@@ -44,35 +45,111 @@ func (p *pipeConn) open() bool {
 // Beyond the bound the oldest pending connection of the host is closed, and none
 // of another host, nor one that has authenticated.
 func TestOldestPendingConnectionOfAHostIsClosed(t *testing.T) {
-	limiter := newConnLimiter()
-	other := newPipe(t, "192.0.2.2")
-	limiter.track(other)
-	known := newPipe(t, "192.0.2.1")
-	_ = limiter.track(known).authenticated("", nil)
-	var pipes []*pipeConn
-	for range pendingConnsPerHost + 1 {
-		p := newPipe(t, "192.0.2.1")
-		limiter.track(p)
-		pipes = append(pipes, p)
-	}
-	if pipes[0].open() {
-		t.Error("the oldest was kept")
-	}
-	if !pipes[1].open() || !pipes[pendingConnsPerHost].open() {
-		t.Error("a newer one was closed")
-	}
-	if !other.open() || !known.open() {
-		t.Error("another host's, or an authenticated one was closed")
-	}
-	for i := range pendingConns {
-		limiter.track(newPipe(t, fmt.Sprintf("198.51.%d.%d", i>>8, i&255)))
-	}
-	if other.open() || !known.open() {
-		t.Error("the oldest of all must give way, and no authenticated one")
-	}
-	if n := limiter.pending.Len(); n != pendingConns {
-		t.Errorf("%d are pending", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		limiter := newConnLimiter()
+		all := []*clientConn{}
+		track := func(p *pipeConn) *clientConn {
+			c := limiter.track(p)
+			all = append(all, c)
+			return c
+		}
+		other := newPipe(t, "192.0.2.2")
+		track(other)
+		known := newPipe(t, "192.0.2.1")
+		_ = track(known).authenticated("", nil)
+		var pipes []*pipeConn
+		for range pendingConnsPerHost {
+			p := newPipe(t, "192.0.2.1")
+			track(p)
+			pipes = append(pipes, p)
+		}
+		time.Sleep(lingerTime)
+		pipes = append(pipes, newPipe(t, "192.0.2.1"))
+		track(pipes[pendingConnsPerHost])
+		if pipes[0].open() {
+			t.Error("the oldest was kept")
+		}
+		if !pipes[1].open() || !pipes[pendingConnsPerHost].open() {
+			t.Error("a newer one was closed")
+		}
+		if !other.open() || !known.open() {
+			t.Error("another host's, or an authenticated one was closed")
+		}
+		for i := range pendingConns {
+			track(newPipe(t, fmt.Sprintf("198.51.%d.%d", i>>8, i&255)))
+		}
+		if other.open() || !known.open() {
+			t.Error("the oldest of all must give way, and no authenticated one")
+		}
+		if n := limiter.pending.Len(); n != pendingConns {
+			t.Errorf("%d are pending", n)
+		}
+		for _, c := range all {
+			_ = c.Close()
+		}
+	})
+}
+
+// A connection that makes way within a second of its beginning is not served any more,
+// and closed one to two seconds after its beginning, so that a client that comes back at
+// once makes no more in that time.
+func TestConnectionThatMakesWayLingers(t *testing.T) {
+	const lingering = 10
+	synctest.Test(t, func(t *testing.T) {
+		limiter := newConnLimiter()
+		limiter.lingering = limit.New(lingering)
+		var conns []*clientConn
+		var pipes []*pipeConn
+		track := func(n int) {
+			for range n {
+				p := newPipe(t, "192.0.2.1")
+				pipes, conns = append(pipes, p), append(conns, limiter.track(p))
+			}
+		}
+		track(pendingConnsPerHost)
+		served, first := make(chan error, 1), conns[0]
+		go func() {
+			_, err := first.Read(make([]byte, 1))
+			_ = first.Close()
+			served <- err
+		}()
+		synctest.Wait()
+		track(1)
+		synctest.Wait()
+		if err := <-served; err == nil {
+			t.Error("it is served on")
+		}
+		track(1)
+		if _, err := conns[1].Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("it is served: %v", err)
+		}
+		if conns[1].authenticated("a", nil) != nil || conns[1].free.Load() {
+			t.Error("it authenticates")
+		}
+		track(lingering - 2)
+		if !pipes[lingering-1].open() {
+			t.Error("fewer linger than may")
+		}
+		track(1)
+		if pipes[lingering].open() {
+			t.Error("more linger than may")
+		}
+		time.Sleep(lingerTime - time.Millisecond)
+		if !pipes[0].open() || !pipes[1].open() {
+			t.Error("it was closed too early")
+		}
+		time.Sleep(lingerSpread + time.Millisecond)
+		synctest.Wait()
+		if pipes[0].open() || pipes[1].open() || !pipes[lingering+1].open() {
+			t.Error("it is still open, or one that is pending was closed")
+		}
+		if n := len(limiter.lingering); n != 0 {
+			t.Errorf("%d places to linger are taken", n)
+		}
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	})
 }
 
 func TestPendingConnectionIsBoundedInTimeCallsAndBytes(t *testing.T) {

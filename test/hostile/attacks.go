@@ -40,8 +40,7 @@ var attacks = []attack{
 	{name: "half of a message, 500 streams", run: halfMessages},
 	{name: "most of a message with a token, 500 streams", run: mostOfMessages},
 	{name: "silent connections, 1000", run: silentConnections},
-	{name: "connections that come back, 1000", run: returningConnections, where: unjudged},
-	{name: "connections that come back, 1000, client at the lowest weight", run: returningConnections, where: lowestWeight},
+	{name: "connections that come back, 1000", run: returningConnections},
 	{name: "fork bomb", run: script(`b() { b | b & }; b; sleep 600`)},
 	{name: "memory", run: script(`python3 -c 'x = []
 while True: x.append(bytearray(1 << 20))'; sleep 600`)},
