@@ -4,12 +4,18 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"path/filepath"
+	"runtime/debug"
 
 	"github.com/sandgate/sandgate/cmd/sandgate/internal/telemetry"
 	"github.com/sandgate/sandgate/server"
 	"github.com/sandgate/sandgate/server/listen"
 )
+
+// gcPercent is Go's GOGC where the environment has none. What streams hold while their
+// callers do not read is most of a busy server's memory, and garbage adds half to it.
+const gcPercent = 50
 
 // run opens what the server needs, and serves until ctx ends.
 func (p *program) run(ctx context.Context) (err error) {
@@ -22,6 +28,9 @@ func (p *program) run(ctx context.Context) (err error) {
 	defer audit.reopenOnHangup(ctx, p.log)()
 	cfg.Audit, cfg.AuditRequired, cfg.AuditCommandText = audit, c.Audit.Required, c.Audit.CommandText
 
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	// gVisor's kernel would inherit the slack, and with it the timers of commands.
 	if c.Provider != "local" || filepath.Base(c.Local.Runtime) != "runsc" {
 		setTimerSlack(coarseSlack)
