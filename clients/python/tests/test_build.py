@@ -76,6 +76,16 @@ def test_output_goes_to_standard_error(
 
 
 @both
+def test_much_output(build: Callable[..., str], stub: Callable[[str], Path]) -> None:
+    program = stub(
+        "head -c 200000 /dev/zero | tr '\\0' n; head -c 3000000 /dev/zero | tr '\\0' x >&2; echo y >&2"
+    )
+    lines: list[str] = []
+    assert build(program=program, on_output=lines.append, timeout=60) == "n" * 200_000
+    assert lines == ["x" * 3_000_000 + "y"]
+
+
+@both
 @pytest.mark.parametrize(
     ("script", "message", "code"),
     [

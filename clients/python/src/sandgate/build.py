@@ -10,13 +10,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 from sandgate.errors import BuildError, DeadlineExceededError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from typing import IO, Unpack
 
 _STOP_SECONDS: Final = 10.0
@@ -25,7 +26,7 @@ _STOP_SECONDS: Final = 10.0
 _TAIL_LINES: Final = 20
 """How many lines of output an error has."""
 
-_LINE_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 16
 
 _INSTALL_PAGE: Final = "https://github.com/sandgate/sandgate/blob/main/docs/install.md"
 
@@ -90,14 +91,19 @@ def build_image(
             the `"exit_code"` and the last lines of the `"output"`.
         DeadlineExceededError: The timeout ended.
     """
-    run = _Run(context, options)
+    # The program never waits for a reader of what it prints: that is a file.
+    with tempfile.TemporaryFile() as printed:
+        return _build(_Run(context, options), printed, timeout, on_output or _print)
+
+
+def _build(run: _Run, printed: IO[bytes], timeout: float | None, on_output: Callable[[str], object]) -> str:
     try:
         child = subprocess.Popen(  # noqa: S603 - without a shell
-            run.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            run.argv, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.PIPE
         )
     except OSError as error:
         raise run.cannot_run(error) from error
-    stdout, stderr = cast("IO[bytes]", child.stdout), cast("IO[bytes]", child.stderr)
+    stderr = cast("IO[bytes]", child.stderr)
     expired = threading.Event()
 
     def expire() -> None:
@@ -105,13 +111,12 @@ def build_image(
         _stop(child)
 
     timer = None if timeout is None else threading.Timer(timeout, expire)
-    with stdout, stderr:
+    with stderr:
         try:
             if timer is not None:
                 timer.start()
             for raw in stderr:
-                (on_output or _print)(run.line(raw))
-            printed = stdout.read()
+                on_output(run.line(raw))
             child.wait()
         finally:
             # It may wait for a reader of its output.
@@ -136,25 +141,28 @@ async def abuild_image(
 
     `on_output` may be a coroutine function.
     """
-    run = _Run(context, options)
+    with tempfile.TemporaryFile() as printed:
+        return await _abuild(_Run(context, options), printed, timeout, on_output or _print)
+
+
+async def _abuild(
+    run: _Run,
+    printed: IO[bytes],
+    timeout: float | None,  # noqa: ASYNC109
+    on_output: Callable[[str], Awaitable[object] | object],
+) -> str:
     try:
         child = await asyncio.create_subprocess_exec(
-            *run.argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=_LINE_BYTES,
+            *run.argv, stdin=asyncio.subprocess.DEVNULL, stdout=printed, stderr=asyncio.subprocess.PIPE
         )
     except OSError as error:
         raise run.cannot_run(error) from error
-    stdout, stderr = cast("asyncio.StreamReader", child.stdout), cast("asyncio.StreamReader", child.stderr)
     try:
         async with asyncio.timeout(timeout) as scope:
-            async for raw in stderr:
-                reported = (on_output or _print)(run.line(raw))
+            async for raw in _lines(cast("asyncio.StreamReader", child.stderr)):
+                reported = on_output(run.line(raw))
                 if inspect.isawaitable(reported):
                     await reported
-            printed = await stdout.read()
             await child.wait()
     except TimeoutError:
         if scope.expired():
@@ -163,6 +171,17 @@ async def abuild_image(
     finally:
         await _astop(child)
     return run.image(await child.wait(), printed)
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the lines of a stream, which asyncio itself does only up to a length."""
+    start = b""
+    while chunk := await stream.read(_CHUNK_BYTES):
+        *lines, start = (start + chunk).split(b"\n")
+        for line in lines:
+            yield line
+    if start:
+        yield start
 
 
 class _Run:
@@ -189,7 +208,7 @@ class _Run:
             code="NOT_FOUND",
         )
 
-    def image(self, code: int, printed: bytes) -> str:
+    def image(self, code: int, printed: IO[bytes]) -> str:
         """Return the name that the program has printed, if it did not fail."""
         if code != 0:
             metadata = {"output": "\n".join(self._tail)}
@@ -199,7 +218,8 @@ class _Run:
                 how = f"failed with exit code {code}"
             last = f": {self._tail[-1]}" if self._tail else ""
             raise BuildError(f"{self._program} build {how}{last}", metadata=metadata)
-        name = printed.decode("utf-8", "replace").strip()
+        printed.seek(0)
+        name = printed.read().decode("utf-8", "replace").strip()
         if len(name.splitlines()) != 1:
             raise BuildError(
                 f"{self._program} build has printed no name of an image: is it the program of Sandgate?"
