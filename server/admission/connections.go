@@ -31,6 +31,10 @@ const (
 	// pendingCallLimit bounds its refused and health calls. Later it bounds
 	// refused calls in a row: credentials may be revoked.
 	pendingCallLimit = 256
+	// Beyond refusedCalls in a row the connection is read only every refusedPause, so that a
+	// caller who goes on with wrong credentials does not keep the processors busy.
+	refusedCalls = 16
+	refusedPause = 20 * time.Millisecond
 	// pendingConns and pendingConnsPerHost bound the pending connections, as
 	// [limit.Pending] does.
 	pendingConns        = 1_024
@@ -124,12 +128,13 @@ func (c *clientConn) expire() {
 	_ = c.Conn.Close()
 }
 
-// makeWay ends the connection for another's sake. A new one lingers: whoever serves it
-// stops, and its client learns of that later.
+// makeWay ends the connection, for another's sake or because it made too many calls. A
+// new one lingers: whoever serves it stops, and its client learns of that later.
 func (c *clientConn) makeWay() {
+	c.limiter.pending.Remove(&c.entry)
 	c.mu.Lock()
 	rest := lingerTime - time.Since(c.begun)
-	if rest <= 0 || c.closed || c.free.Load() || !c.limiter.lingering.TryAcquire() {
+	if rest <= 0 || c.closed || c.lingers || c.free.Load() || !c.limiter.lingering.TryAcquire() {
 		c.mu.Unlock()
 		_ = c.Close()
 		return
@@ -158,6 +163,9 @@ func (c *clientConn) ended() {
 func (c *clientConn) Read(p []byte) (int, error) {
 	if pause := c.received.Pause(); pause > 0 {
 		time.Sleep(pause)
+	}
+	if c.calls.Load() > refusedCalls {
+		time.Sleep(refusedPause)
 	}
 	if !c.free.Load() && c.isLingering() {
 		return 0, net.ErrClosed
@@ -227,7 +235,7 @@ func (c *clientConn) authenticated(tenant string, places *limit.Shared) error {
 // many.
 func (c *clientConn) count() {
 	if c != nil && c.calls.Add(1) > pendingCallLimit {
-		_ = c.Close()
+		c.makeWay()
 	}
 }
 

@@ -209,6 +209,7 @@ func TestPendingConnectionIsBoundedInTimeCallsAndBytes(t *testing.T) {
 				p := newPipe(t, "192.0.2.1")
 				conn := newConnLimiter().track(p)
 				c.use(conn, p)
+				time.Sleep(lingerTime + lingerSpread)
 				synctest.Wait()
 				if p.open() != c.open {
 					t.Errorf("open: %v", !c.open)
@@ -217,6 +218,35 @@ func TestPendingConnectionIsBoundedInTimeCallsAndBytes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A connection of a caller who goes on with wrong credentials is read slowly, until a
+// call on it has right ones.
+func TestConnectionOfRefusedCallsIsReadSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipe(t, "192.0.2.1")
+		conn := newConnLimiter().track(p)
+		defer conn.Close()
+		read := func() time.Duration {
+			begun := time.Now()
+			send(conn, p, 1)
+			return time.Since(begun)
+		}
+		for range refusedCalls {
+			conn.count()
+		}
+		if took := read(); took != 0 {
+			t.Errorf("after %d refused calls a read takes %v", refusedCalls, took)
+		}
+		conn.count()
+		if took := read(); took != refusedPause {
+			t.Errorf("after one more it takes %v", took)
+		}
+		_ = conn.authenticated("a", nil)
+		if took := read(); took != 0 {
+			t.Errorf("after an authenticated one it takes %v", took)
+		}
+	})
 }
 
 // askHealth makes n health calls, one after the other.
