@@ -109,6 +109,22 @@ func (h *hop) during(ctx context.Context, t T, mode string, at span, work func()
 	return cuts
 }
 
+// maxRounds is how often work is repeated that ends before a cut.
+const maxRounds = 50
+
+// rounds does work that may be cut n times, and again until one was cut. round returns
+// how often it was.
+func (h *hop) rounds(t T, mode string, n int, round func(i int) (cuts int)) {
+	t.Helper()
+	cuts := 0
+	for i := 0; i < n || cuts == 0 && i < maxRounds; i++ {
+		cuts += round(i)
+	}
+	if cuts == 0 {
+		t.Errorf("%s: nothing was cut", mode)
+	}
+}
+
 // sandbox returns a handle of the shared sandbox over the hop.
 func (h *hop) sandbox(ctx context.Context, t T) *sandgate.Sandbox {
 	t.Helper()
