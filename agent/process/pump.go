@@ -46,6 +46,7 @@ type input struct {
 	open   bool
 	paused bool // removed from the epoll set
 	empty  bool // the last read found nothing
+	grown  bool // pipeSize was requested
 }
 
 // Tags of the epoll set. Inputs have their indexes, from 0 up.
@@ -193,14 +194,20 @@ func (p *pump) read(in *input) {
 	if !in.open || in.paused {
 		return
 	}
+	filled := false
 	n, err := p.log.Fill(in.stream, func(b []byte) (int, error) {
 		for {
 			n, err := unix.Read(in.fd, b)
 			if !errors.Is(err, unix.EINTR) {
+				filled = n == len(b)
 				return max(n, 0), err
 			}
 		}
 	})
+	if filled && !in.grown {
+		in.grown = true
+		_, _ = unix.FcntlInt(uintptr(in.fd), unix.F_SETPIPE_SZ, pipeSize) // fails for a terminal
+	}
 	in.empty = false
 	switch {
 	case errors.Is(err, streaming.ErrFull):

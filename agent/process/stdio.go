@@ -11,7 +11,9 @@ import (
 	"github.com/sandgate/sandgate/streaming"
 )
 
-// pipeSize is requested for every pipe of output. The kernel may give less.
+// pipeSize is requested for a pipe of output once a read of it fills its buffer. The
+// kernel may give less: it bounds the pages of all pipes of a user. A short command
+// starts faster, and takes nothing of that bound.
 const pipeSize = 1 << 20
 
 // stdio is the descriptors of one command while it starts.
@@ -37,7 +39,7 @@ func (f *stdio) open(r *sandboxv1.ExecuteRequest) error {
 		return f.openTerminal(size)
 	}
 	if len(r.GetStdin()) > 0 || r.GetStdinOpen() {
-		read, write, err := pipe(0)
+		read, write, err := pipe()
 		if err != nil {
 			return err
 		}
@@ -56,7 +58,7 @@ func (f *stdio) open(r *sandboxv1.ExecuteRequest) error {
 		streams = streams[:1]
 	}
 	for i, s := range streams {
-		read, write, err := pipe(pipeSize)
+		read, write, err := pipe()
 		if err != nil {
 			return err
 		}
@@ -71,13 +73,10 @@ func (f *stdio) open(r *sandboxv1.ExecuteRequest) error {
 	return nil
 }
 
-func pipe(size int) (read, write int, err error) {
+func pipe() (read, write int, err error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		return -1, -1, fmt.Errorf("%w: pipe: %w", spawn.ErrSetup, err)
-	}
-	if size > 0 {
-		_, _ = unix.FcntlInt(uintptr(p[0]), unix.F_SETPIPE_SZ, size)
 	}
 	return p[0], p[1], nil
 }
