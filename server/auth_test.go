@@ -2,9 +2,6 @@ package server
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -17,7 +14,6 @@ import (
 
 	"github.com/sandgate/sandgate/agent/protocol"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
-	"github.com/sandgate/sandgate/server/authn"
 	"github.com/sandgate/sandgate/server/call"
 	"github.com/sandgate/sandgate/server/names"
 	"github.com/sandgate/sandgate/server/wire"
@@ -26,27 +22,12 @@ import (
 // twoTenants returns a server with tokens, and a context for each tenant.
 func twoTenants(t *testing.T) (h *harness, one, two context.Context) {
 	t.Helper()
-	var file string
-	var ctxs []context.Context
-	for _, tenant := range []string{"one", "two"} {
-		token, e, err := authn.NewToken(authn.Entry{Name: "user-" + tenant, Tenant: tenant})
-		if err != nil {
-			t.Fatal(err)
-		}
-		file += fmt.Sprintf("  - {name: %s, tenant: %s, sha256: %s}\n", e.Name, e.Tenant, e.SHA256)
-		ctxs = append(ctxs, metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token))
+	path, tokens := tokensOf(t, "one", "two")
+	as := func(tenant string) context.Context {
+		return metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens[tenant])
 	}
-	path := filepath.Join(t.TempDir(), "tokens")
-	if err := os.WriteFile(path, []byte("tokens:\n"+file), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	h = newHarness(t, func(c *Config) {
-		var err error
-		if c.Authenticator, err = authn.OpenTokens(path, c.Logger); err != nil {
-			t.Fatal(err)
-		}
-	})
-	return h, ctxs[0], ctxs[1]
+	h = newHarness(t, func(c *Config) { useTokens(t, c, path) })
+	return h, as("one"), as("two")
 }
 
 func TestOnlyValidCredentialsAreAccepted(t *testing.T) {

@@ -48,12 +48,8 @@ func (a auditList) Audit(_ context.Context, r audit.Record) error {
 func TestRefusedCallsAreRecorded(t *testing.T) {
 	records := make(auditList, 10)
 	addr, _ := tcpHarness(t, func(c *Config) { c.Audit = records })
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn := dialServer(t, addr, insecure.NewCredentials(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(64<<20)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
 	for _, size := range []int{10, 40 << 20} {
 		_, err := sandboxv1.NewSandboxServiceClient(conn).WriteFile(t.Context(),
 			&sandboxv1.WriteFileRequest{SandboxId: "a", Path: "/x", Content: make([]byte, size)})
@@ -71,12 +67,8 @@ func TestRefusedCallsAreRecorded(t *testing.T) {
 func TestUnknownMethodsHaveOneName(t *testing.T) {
 	records := make(auditList, 1)
 	addr, _ := tcpHarness(t, func(c *Config) { c.Audit = records })
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	err = conn.Invoke(t.Context(), "/sandbox.v1.SandboxService/Invented", &sandboxv1.GetServerInfoRequest{}, &sandboxv1.GetServerInfoResponse{})
+	conn := dialServer(t, addr, insecure.NewCredentials())
+	err := conn.Invoke(t.Context(), "/sandbox.v1.SandboxService/Invented", &sandboxv1.GetServerInfoRequest{}, &sandboxv1.GetServerInfoResponse{})
 	wantReason(t, err, "CREDENTIALS_INVALID")
 	if r := <-records; r.Operation != "unknown" {
 		t.Errorf("%+v", r)
@@ -86,11 +78,7 @@ func TestUnknownMethodsHaveOneName(t *testing.T) {
 // Health needs no credentials, and a connection has a few such calls at once.
 func TestHealthCallsPerConnectionAreBounded(t *testing.T) {
 	addr, _ := tcpHarness(t, nil)
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := dialServer(t, addr, insecure.NewCredentials())
 	const maxHealthCalls = 8
 	client := healthv1.NewHealthClient(conn)
 	for i := range maxHealthCalls + 1 {

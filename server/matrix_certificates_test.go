@@ -149,29 +149,23 @@ func TestEveryRPCWithEveryCertificate(t *testing.T) {
 	ca.revoke(lists)
 	authorities := filepath.Join(t.TempDir(), "authorities")
 	ca.write(authorities, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw}))
-	records := newMatrixRecords()
-	var provider pooled
-	addr, srv := tcpHarness(t, func(c *Config) {
-		c.Preview = testURLs(t)
+	addr, srv, records, unchanged := newMatrix(t, func(c *Config) {
 		var err error
 		if c.Revocations, err = authn.OpenRevocations(lists, authorities, c.Logger); err != nil {
 			t.Fatal(err)
 		}
-		c.Authenticator, c.Audit, c.Timing.Recheck = authn.Certificates{Revoked: c.Revocations}, records, 10*time.Millisecond
+		c.Authenticator, c.Timing.Recheck = authn.Certificates{Revoked: c.Revocations}, 10*time.Millisecond
 		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert,
 			Certificates: []tls.Certificate{*ca.sign(&x509.Certificate{Subject: pkix.Name{CommonName: "server"},
 				IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})}}
-		provider = pooled{c.Provider.(*scriptedProvider)}
-		c.Provider = provider
 	})
-	unchanged := victim(t, provider.scriptedProvider)
 	dial := func(cert *tls.Certificate) *grpc.ClientConn {
 		cfg := &tls.Config{RootCAs: roots}
 		if cert != nil {
 			// As an attacker does: send it whatever the server asks for.
 			cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
 		}
-		return dialMatrix(t, addr, credentials.NewTLS(cfg))
+		return dialServer(t, addr, credentials.NewTLS(cfg))
 	}
 	// First: the number of records without a tenant is bounded.
 	t.Run("revoked", func(t *testing.T) {

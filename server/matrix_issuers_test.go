@@ -113,10 +113,7 @@ func readerCalls(reader context.Context, t *testing.T, srv *Server, conn *grpc.C
 // TestEveryRPCWithEveryIssuedToken calls every RPC with every kind of token of an issuer.
 func TestEveryRPCWithEveryIssuedToken(t *testing.T) {
 	s := newTokenSigner(t)
-	var provider pooled
-	records := newMatrixRecords()
-	addr, srv := tcpHarness(t, func(c *Config) {
-		c.Preview, c.Audit = testURLs(t), records
+	addr, srv, records, unchanged := newMatrix(t, func(c *Config) {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		t.Cleanup(func() { cancel(nil) })
 		oidc, err := authn.OpenOIDC(ctx, []authn.IssuerConfig{{URL: s.url, Audiences: []string{"sandgate"}, Mapping: authn.Mapping{
@@ -126,11 +123,8 @@ func TestEveryRPCWithEveryIssuedToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Authenticator = authn.Bearer{oidc}
-		provider = pooled{c.Provider.(*scriptedProvider)}
-		c.Provider = provider
 	})
-	unchanged := victim(t, provider.scriptedProvider)
-	conn := dialMatrix(t, addr, insecure.NewCredentials())
+	conn := dialServer(t, addr, insecure.NewCredentials())
 	devs := func(more map[string]any) context.Context {
 		claims := map[string]any{"groups": []string{"devs"}}
 		maps.Copy(claims, more)
@@ -188,10 +182,7 @@ func TestEveryRPCWithEveryAccountToken(t *testing.T) {
 		known.Store(strings.TrimPrefix(md.Get("authorization")[0], "Bearer "), authn.Review{Authenticated: valid, User: user, Audiences: []string{"sandgate"}})
 		return ctx
 	}
-	var provider pooled
-	records := newMatrixRecords()
-	addr, srv := tcpHarness(t, func(c *Config) {
-		c.Preview, c.Audit = testURLs(t), records
+	addr, srv, records, unchanged := newMatrix(t, func(c *Config) {
 		accounts, err := authn.OpenAccounts(t.Context(), authn.AccountsConfig{Audience: "sandgate", Keys: s.keySet,
 			Rules: []authn.AccountRule{{Namespace: "blue", Name: "reader", Role: authn.RoleReader}, {Namespace: "blue", Name: "ann"}, {Namespace: "red", Name: "*"}},
 			Review: func(_ context.Context, token, _ string) (authn.Review, error) {
@@ -204,11 +195,8 @@ func TestEveryRPCWithEveryAccountToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Authenticator = authn.Bearer{accounts}
-		provider = pooled{c.Provider.(*scriptedProvider)}
-		c.Provider = provider
 	})
-	unchanged := victim(t, provider.scriptedProvider)
-	conn := dialMatrix(t, addr, insecure.NewCredentials())
+	conn := dialServer(t, addr, insecure.NewCredentials())
 	refusedCalls(account("blue", "ann", true), t, srv, conn, records, map[string]context.Context{
 		"none": t.Context(), "malformed": metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer a.b.c"),
 		"wrong": account("blue", "ann", false), "other audience": s.bearer(map[string]any{"sub": "system:serviceaccount:blue:ann", "aud": "x"}),

@@ -44,18 +44,8 @@ func matrixOfTokens(t *testing.T, entries map[string]authn.Entry) (*Server, *grp
 	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var provider pooled
-	records := newMatrixRecords()
-	addr, srv := tcpHarness(t, func(c *Config) {
-		c.Preview, c.Audit = testURLs(t), records
-		var err error
-		if c.Authenticator, err = authn.OpenTokens(path, c.Logger); err != nil {
-			t.Fatal(err)
-		}
-		provider = pooled{c.Provider.(*scriptedProvider)}
-		c.Provider = provider
-	})
-	return srv, dialMatrix(t, addr, insecure.NewCredentials()), as, records, victim(t, provider.scriptedProvider)
+	addr, srv, records, unchanged := newMatrix(t, func(c *Config) { useTokens(t, c, path) })
+	return srv, dialServer(t, addr, insecure.NewCredentials()), as, records, unchanged
 }
 
 func forbidden(t *testing.T, err error) bool {

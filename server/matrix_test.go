@@ -178,6 +178,20 @@ func victim(t *testing.T, p *scriptedProvider) func(t *testing.T) {
 	}
 }
 
+// newMatrix serves what the tests of all RPCs call, with a sandbox "victim" of the tenant
+// "blue". unchanged fails when something about it changed.
+func newMatrix(t *testing.T, change func(*Config)) (addr string, srv *Server, records *matrixRecords, unchanged func(*testing.T)) {
+	t.Helper()
+	var provider pooled
+	records = newMatrixRecords()
+	addr, srv = tcpHarness(t, func(c *Config) {
+		provider = pooled{c.Provider.(*scriptedProvider)}
+		c.Provider, c.Preview, c.Audit = provider, testURLs(t), records
+		change(c)
+	})
+	return addr, srv, records, victim(t, provider.scriptedProvider)
+}
+
 // namesSandbox reports whether a call is about one sandbox.
 func namesSandbox(m protoreflect.MethodDescriptor) bool {
 	return m.Input().Fields().ByName("sandbox_id") != nil || m.Name() == "Upload" || m.Name() == "Forward"
@@ -245,19 +259,8 @@ func TestEveryRPCWithEveryCredential(t *testing.T) {
 		}
 	}
 	file(lines)
-	var provider pooled
-	records := newMatrixRecords()
-	addr, srv := tcpHarness(t, func(c *Config) {
-		c.Preview, c.Audit = testURLs(t), records
-		var err error
-		if c.Authenticator, err = authn.OpenTokens(path, c.Logger); err != nil {
-			t.Fatal(err)
-		}
-		provider = pooled{c.Provider.(*scriptedProvider)}
-		c.Provider = provider
-	})
-	unchanged := victim(t, provider.scriptedProvider)
-	conn := dialMatrix(t, addr, insecure.NewCredentials())
+	addr, srv, records, unchanged := newMatrix(t, func(c *Config) { useTokens(t, c, path) })
+	conn := dialServer(t, addr, insecure.NewCredentials())
 	auth := func(pairs ...string) context.Context { return metadata.AppendToOutgoingContext(t.Context(), pairs...) }
 	valid := method{full: "/sandbox.v1.SandboxService/GetServerInfo"}
 	for _, token := range []string{owner, revoked, other} {
@@ -296,9 +299,10 @@ func TestEveryRPCWithEveryCredential(t *testing.T) {
 	records.complete(t, srv)
 }
 
-func dialMatrix(t *testing.T, addr string, creds credentials.TransportCredentials) *grpc.ClientConn {
+// dialServer returns a client's connection to addr.
+func dialServer(t *testing.T, addr string, creds credentials.TransportCredentials, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(creds))
+	conn, err := grpc.NewClient(addr, append(opts, grpc.WithTransportCredentials(creds))...)
 	if err != nil {
 		t.Fatal(err)
 	}

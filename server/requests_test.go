@@ -81,29 +81,49 @@ func tokensOf(t *testing.T, tenants ...string) (path string, tokens map[string]s
 	return path, tokens
 }
 
+// useTokens has a server accept the tokens of a file.
+func useTokens(t *testing.T, c *Config, path string) {
+	t.Helper()
+	var err error
+	if c.Authenticator, err = authn.OpenTokens(path, c.Logger); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tenants are the callers "one" and "two" of a server on a loopback port.
+type tenants struct {
+	t      *testing.T
+	addr   string
+	tokens map[string]string
+}
+
+func serveTenants(t *testing.T, change func(*Config)) *tenants {
+	t.Helper()
+	path, tokens := tokensOf(t, "one", "two")
+	addr, _ := tcpHarness(t, func(c *Config) {
+		change(c)
+		useTokens(t, c, path)
+	})
+	return &tenants{t, addr, tokens}
+}
+
+// dial returns a new connection.
+func (s *tenants) dial() *grpc.ClientConn {
+	s.t.Helper()
+	return dialServer(s.t, s.addr, insecure.NewCredentials())
+}
+
+func (s *tenants) call(conn *grpc.ClientConn, tenant string, opts ...grpc.CallOption) error {
+	ctx := metadata.AppendToOutgoingContext(s.t.Context(), "authorization", "Bearer "+s.tokens[tenant])
+	_, err := sandboxv1.NewSandboxServiceClient(conn).GetServerInfo(ctx, &sandboxv1.GetServerInfoRequest{}, opts...)
+	return err
+}
+
 // Messages that never end hold a bounded amount of memory, and no other call fails: nor
 // one of the same tenant, whose oldest calls are cut.
 func TestHalfMessagesAreBounded(t *testing.T) {
 	const conns, streams, bound = 8, 25, 64 << 20
-	path, tokens := tokensOf(t, "one", "two")
-	addr, _ := tcpHarness(t, func(c *Config) {
-		c.Limits.MaxRequestBytes = bound
-		var err error
-		if c.Authenticator, err = authn.OpenTokens(path, c.Logger); err != nil {
-			t.Fatal(err)
-		}
-	})
-	call := func(tenant string, opts ...grpc.CallOption) error {
-		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens[tenant])
-		_, err = sandboxv1.NewSandboxServiceClient(conn).GetServerInfo(ctx, &sandboxv1.GetServerInfoRequest{}, opts...)
-		return err
-	}
-
+	s := serveTenants(t, func(c *Config) { c.Limits.MaxRequestBytes = bound })
 	end := make(chan struct{})
 	var cut, other atomic.Int64
 	var flood, settled sync.WaitGroup
@@ -117,12 +137,12 @@ func TestHalfMessagesAreBounded(t *testing.T) {
 			for range streams {
 				settled.Add(1)
 				once := sync.OnceFunc(settled.Done)
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+addr+"/sandbox.v1.SandboxService/WriteFile",
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.addr+"/sandbox.v1.SandboxService/WriteFile",
 					newHalfMessage(16<<20, 12<<20, once, end))
 				if err != nil {
 					t.Fatal(err)
 				}
-				req.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}, "Authorization": {"Bearer " + tokens["one"]}}
+				req.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}, "Authorization": {"Bearer " + s.tokens["one"]}}
 				flood.Go(func() {
 					defer once()
 					resp, err := transport.RoundTrip(req)
@@ -141,7 +161,7 @@ func TestHalfMessagesAreBounded(t *testing.T) {
 				})
 			}
 			for _, tenant := range []string{"one", "two"} {
-				if err := call(tenant); err != nil {
+				if err := s.call(s.dial(), tenant); err != nil {
 					t.Errorf("a call of tenant %s: %v", tenant, err)
 				}
 			}
@@ -156,10 +176,10 @@ func TestHalfMessagesAreBounded(t *testing.T) {
 		t.Errorf("%d calls ended with RESOURCE_EXHAUSTED, and %d otherwise", cut.Load(), other.Load())
 	}
 	for _, tenant := range []string{"one", "two"} {
-		if err := call(tenant); err != nil {
+		if err := s.call(s.dial(), tenant); err != nil {
 			t.Errorf("a call of tenant %s: %v", tenant, err)
 		}
-		wantReason(t, call(tenant, grpc.UseCompressor(gzip.Name)), "FEATURE_UNSUPPORTED")
+		wantReason(t, s.call(s.dial(), tenant, grpc.UseCompressor(gzip.Name)), "FEATURE_UNSUPPORTED")
 	}
 }
 
@@ -195,29 +215,9 @@ func TestHalfMessageTimesOut(t *testing.T) {
 // Health calls need no credentials, and what they hold counts for the tenant of their
 // connection. Nobody else's health checks fail by it.
 func TestHealthCallsOfATenantFailNoOthers(t *testing.T) {
-	path, tokens := tokensOf(t, "one", "two")
-	addr, _ := tcpHarness(t, func(c *Config) {
-		c.Limits.MaxRequestBytes = 32 << 20
-		var err error
-		if c.Authenticator, err = authn.OpenTokens(path, c.Logger); err != nil {
-			t.Fatal(err)
-		}
-	})
-	dial := func() *grpc.ClientConn {
-		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		return conn
-	}
-	call := func(conn *grpc.ClientConn, tenant string) error {
-		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tokens[tenant])
-		_, err := sandboxv1.NewSandboxServiceClient(conn).GetServerInfo(ctx, &sandboxv1.GetServerInfoRequest{})
-		return err
-	}
-	one := dial()
-	if err := call(one, "one"); err != nil {
+	s := serveTenants(t, func(c *Config) { c.Limits.MaxRequestBytes = 32 << 20 })
+	one := s.dial()
+	if err := s.call(one, "one"); err != nil {
 		t.Fatal(err)
 	}
 	// Beside the 16 KiB of each call, all but 8 KiB of the bound.
@@ -230,11 +230,11 @@ func TestHealthCallsOfATenantFailNoOthers(t *testing.T) {
 			t.Fatal(size, err)
 		}
 	}
-	two := dial()
-	if err := call(two, "two"); err != nil {
+	two := s.dial()
+	if err := s.call(two, "two"); err != nil {
 		t.Errorf("a call of another tenant: %v", err)
 	}
-	for name, conn := range map[string]*grpc.ClientConn{"a pending connection": dial(), "a connection of another tenant": two} {
+	for name, conn := range map[string]*grpc.ClientConn{"a pending connection": s.dial(), "a connection of another tenant": two} {
 		watch, err := healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{Service: strings.Repeat("x", 60<<10)})
 		if err == nil {
 			_, err = watch.Recv()
@@ -243,5 +243,5 @@ func TestHealthCallsOfATenantFailNoOthers(t *testing.T) {
 			t.Errorf("a health check on %s: %v", name, err)
 		}
 	}
-	wantReason(t, call(one, "one"), "QUOTA_EXCEEDED")
+	wantReason(t, s.call(one, "one"), "QUOTA_EXCEEDED")
 }
