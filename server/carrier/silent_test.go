@@ -15,13 +15,16 @@ import (
 // silence is how long a connection may carry nothing in these tests.
 const silence = 200 * time.Millisecond
 
+// endSilent has the server end a connection that carries nothing.
+func endSilent(_ *harness, c *Config) {
+	c.Dialer = &egress.Dialer{Resolver: c.Dialer.Resolver, Idle: silence}
+}
+
 // An agent that announces connections and then sends nothing on them holds its own
 // places, and those for a bounded time. A connection that carries something goes on.
 func TestAnnouncedConnectionsThatCarryNothingEnd(t *testing.T) {
 	port := echo(t)
-	h := startWith(t, func(_ *harness, c *Config) {
-		c.Dialer = &egress.Dialer{Resolver: c.Dialer.Resolver, Idle: silence}
-	}, 3, allow(port))
+	h := startWith(t, endSilent, 3, allow(port))
 	stream := h.hold(t)
 	announce(t, stream, 1, "127.0.0.1", port)
 	active := next(t, h.carried)
@@ -106,9 +109,7 @@ func TestAnnouncedConnectionThatTheAgentDoesNotTakeEnds(t *testing.T) {
 // place, and that for a bounded time.
 func TestEndedConnectionWhoseStreamTheAgentHoldsEnds(t *testing.T) {
 	port := echo(t)
-	h := startWith(t, func(_ *harness, c *Config) {
-		c.Dialer = &egress.Dialer{Resolver: c.Dialer.Resolver, Idle: silence}
-	}, 1, allow(port))
+	h := startWith(t, endSilent, 1, allow(port))
 	stream := h.hold(t)
 	announce(t, stream, 1, "127.0.0.1", port)
 	held := next(t, h.carried)
