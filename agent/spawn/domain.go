@@ -17,8 +17,9 @@ var ErrPrivileges = errors.New("programs may gain privileges here")
 
 // parentThread is the thread of the agent that starts commands, once Restrict,
 // RefuseClone3 or NotifyConnects was called. All commands inherit its Landlock domain
-// and its seccomp filters. They need to be in the same domain, because processes of two domains can't
-// signal each other. It is a thread and not a process, so that commands can't kill it.
+// and its seccomp filters. They need to be in the same domain, because processes of two
+// domains can't signal each other. It is a thread and not a process, so that commands
+// can't kill it.
 type parentThread struct{ requests chan *forkRequest }
 
 type forkRequest struct {
