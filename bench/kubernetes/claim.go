@@ -181,7 +181,7 @@ func (b *bench) executeOnClaim(ctx context.Context, by transport) ([]report.Figu
 	if err := s.full(ctx); err != nil {
 		return nil, err
 	}
-	return b.executeOn(ctx, s, by, by.of(claimedPods), b.claimPod)
+	return b.executeOn(ctx, s, by, claimedPods, b.claimPod)
 }
 
 func (b *bench) claimPod(ctx context.Context, s *server, sandbox *sandgate.Sandbox) (pod, error) {

@@ -41,7 +41,7 @@ func (b *bench) executeOnPod(ctx context.Context, by transport) ([]report.Figure
 	if err != nil {
 		return nil, err
 	}
-	return b.executeOn(ctx, s, by, by.of(rawPods), b.rawPod)
+	return b.executeOn(ctx, s, by, rawPods, b.rawPod)
 }
 
 // executeOn compares on a new sandbox, whose pod find finds.
@@ -57,7 +57,19 @@ func (b *bench) executeOn(
 	if err != nil {
 		return nil, err
 	}
-	return b.executions(ctx, s, by, provider, sandbox, p)
+	ours, plain, err := b.executions(ctx, s, sandbox, p)
+	if err != nil {
+		return nil, err
+	}
+	what := "Execute true, " + by.of(provider) + ", %s | client-go exec, same pod"
+	must := report.Part(20)
+	if by == "exec" {
+		must = report.Part(15) // each message wakes six processes (docs/adr/0024)
+	}
+	return []report.Figure{
+		report.Latency(fmt.Sprintf(what, "p50"), ours, plain, 0.5, must, report.Part(40)),
+		report.Latency(fmt.Sprintf(what, "p95"), ours, plain, 0.95, report.Bound{}, report.Bound{}),
+	}, nil
 }
 
 // rawPod finds a sandbox's pod. One from the pool has a name of its own; its UID
@@ -82,12 +94,11 @@ const turn = 10
 
 // executions measures both in turns, so that a slow moment of the machine meets
 // both.
-func (b *bench) executions(ctx context.Context, s *server, by transport, provider string, sandbox *sandgate.Sandbox, p pod) ([]report.Figure, error) {
+func (b *bench) executions(ctx context.Context, s *server, sandbox *sandgate.Sandbox, p pod) (ours, plain report.Samples, err error) {
 	// The pool's new pod must not start beside it.
 	if err := s.full(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var ours, plain report.Samples
 	for i := range b.count(15) + 1 {
 		for side, run := range []func() error{
 			func() error { return execute(ctx, sandbox) },
@@ -96,7 +107,7 @@ func (b *bench) executions(ctx context.Context, s *server, by transport, provide
 			for range turn {
 				took, err := timed(run)
 				if err != nil {
-					return nil, err
+					return nil, nil, err
 				}
 				switch {
 				case i == 0: // the first ones fill caches
@@ -108,15 +119,7 @@ func (b *bench) executions(ctx context.Context, s *server, by transport, provide
 			}
 		}
 	}
-	what := "Execute true, " + provider + ", %s | client-go exec, same pod"
-	must := report.Part(20)
-	if by == "exec" {
-		must = report.Part(15) // each message wakes six processes (docs/adr/0024)
-	}
-	return []report.Figure{
-		report.Latency(fmt.Sprintf(what, "p50"), ours, plain, 0.5, must, report.Part(40)),
-		report.Latency(fmt.Sprintf(what, "p95"), ours, plain, 0.95, report.Bound{}, report.Bound{}),
-	}, nil
+	return ours, plain, nil
 }
 
 // createOnPod compares the time from Create to the end of a first `true` with
