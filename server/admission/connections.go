@@ -98,10 +98,11 @@ type clientConn struct {
 	calls  atomic.Int32
 	health pendingCalls
 
-	mu     sync.Mutex
-	closed bool
 	// lingers is true from when another connection takes its place until it is closed.
-	lingers bool
+	lingers atomic.Bool
+
+	mu     sync.Mutex // also held to set lingers
+	closed bool
 	// leave gives back the place among the connections of authenticated callers; nil:
 	// it has none.
 	leave func()
@@ -118,11 +119,7 @@ func (cl *connLimiter) track(raw net.Conn) *clientConn {
 // expire closes the connection at the end of its time.
 func (c *clientConn) expire() {
 	c.limiter.pending.Remove(&c.entry)
-	c.mu.Lock()
-	lingered := c.lingers
-	c.lingers = false
-	c.mu.Unlock()
-	if lingered {
+	if c.lingers.Swap(false) {
 		c.limiter.lingering.Release()
 	}
 	_ = c.Conn.Close()
@@ -134,21 +131,15 @@ func (c *clientConn) makeWay() {
 	c.limiter.pending.Remove(&c.entry)
 	c.mu.Lock()
 	rest := lingerTime - time.Since(c.begun)
-	if rest <= 0 || c.closed || c.lingers || c.free.Load() || !c.limiter.lingering.TryAcquire() {
+	if rest <= 0 || c.closed || c.lingers.Load() || c.free.Load() || !c.limiter.lingering.TryAcquire() {
 		c.mu.Unlock()
 		_ = c.Close()
 		return
 	}
-	c.lingers = true
+	c.lingers.Store(true)
 	c.late.Reset(rest + rand.N(lingerSpread))
 	c.mu.Unlock()
 	_ = c.SetReadDeadline(longAgo) // what waits for a read
-}
-
-func (c *clientConn) isLingering() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.lingers
 }
 
 // longAgo is a deadline that has passed.
@@ -167,7 +158,7 @@ func (c *clientConn) Read(p []byte) (int, error) {
 	if c.calls.Load() > refusedCalls {
 		time.Sleep(refusedPause)
 	}
-	if !c.free.Load() && c.isLingering() {
+	if c.lingers.Load() {
 		return 0, net.ErrClosed
 	}
 	n, err := c.Conn.Read(p)
@@ -181,7 +172,7 @@ func (c *clientConn) Read(p []byte) (int, error) {
 
 func (c *clientConn) Close() error {
 	c.mu.Lock()
-	leave, lingers := c.leave, c.lingers
+	leave, lingers := c.leave, c.lingers.Load()
 	c.closed, c.leave = true, nil
 	if !lingers {
 		c.ended()
@@ -215,7 +206,7 @@ func (c *clientConn) authenticated(tenant string, places *limit.Shared) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.free.Load() || c.closed || c.lingers {
+	if c.free.Load() || c.closed || c.lingers.Load() {
 		return nil
 	}
 	if places != nil {
