@@ -68,7 +68,7 @@ func (c *Conn) Apply(policy *Policy) error {
 	}
 	c.policy.Store(policy)
 	if c.raw.Load() && policy.reads(c.target) {
-		return c.target.denied(ReasonRequest, "").withMessage("the rules now read its requests; connect again")
+		return c.target.denied(ReasonRequest, "the rules now read its requests; connect again")
 	}
 	if err := c.further.check(policy, c.target); err != nil {
 		return err

@@ -3,7 +3,6 @@ package egress
 import (
 	"fmt"
 	"net"
-	"net/netip"
 	"strconv"
 	"strings"
 )
@@ -44,29 +43,19 @@ const maxShown = 128
 // Denied is a connection that the rules do not allow. Its text is one line of
 // at most 1 KiB that names the target, the cause and the missing rule.
 type Denied struct {
-	Reason Reason
-	// Target is what the program asked for: host and port.
-	Target string
-	// Layer is the name of the layer that does not allow it; empty where none is
-	// to blame.
-	Layer string
-	// Addr is the refused address of ReasonAddress.
-	Addr netip.Addr
-
+	Reason  Reason
 	message string
 }
 
 // Error returns the whole sentence.
 func (d *Denied) Error() string { return d.message }
 
-func (d *Denied) withMessage(format string, args ...any) *Denied {
-	d.message = "connection to " + d.Target + " denied: " + fmt.Sprintf(format, args...)
-	return d
+func newDenied(reason Reason, target, format string, args ...any) *Denied {
+	return &Denied{reason, "connection to " + target + " denied: " + fmt.Sprintf(format, args...)}
 }
 
 func malformed(host string, port uint32, problem string) error {
-	d := &Denied{Reason: ReasonMalformed, Target: net.JoinHostPort(shown(host), strconv.FormatUint(uint64(port), 10))}
-	return d.withMessage("%s", problem)
+	return newDenied(ReasonMalformed, net.JoinHostPort(shown(host), strconv.FormatUint(uint64(port), 10)), "%s", problem)
 }
 
 // shown makes a program's text safe for one line of a log or a response.

@@ -36,7 +36,7 @@ func (c *Conn) relayStrict(client Client) error {
 	if c.target.port == 80 {
 		wanted = "HTTP or TLS"
 	}
-	denied := c.target.denied(ReasonProtocol, "").withMessage("on port %d a program must speak %s", c.target.port, wanted)
+	denied := c.target.denied(ReasonProtocol, "on port %d a program must speak %s", c.target.port, wanted)
 	if spoken == speaksHTTP {
 		return deny(client, denied, httpDenial(denied))
 	}
@@ -61,13 +61,13 @@ func (c *Conn) relayTLS(client Client, read []byte, back io.Reader, late *time.T
 	var denied *Denied
 	switch normal, problem := normalizeName(name); {
 	case err != nil:
-		denied = c.target.denied(ReasonProtocol, "").withMessage("the ClientHello is broken")
+		denied = c.target.denied(ReasonProtocol, "the ClientHello is broken")
 	case name == "":
-		denied = c.target.denied(ReasonServerName, "").withMessage("the ClientHello names no server; it must name %s", c.target.host)
+		denied = c.target.denied(ReasonServerName, "the ClientHello names no server; it must name %s", c.target.host)
 	case problem != "" || normal != c.target.host:
-		denied = c.target.denied(ReasonServerName, "").withMessage("the ClientHello names %s; it must name %s", shown(name), c.target.host)
+		denied = c.target.denied(ReasonServerName, "the ClientHello names %s; it must name %s", shown(name), c.target.host)
 	case c.readsRequests() && c.authority == nil:
-		denied = c.target.denied(ReasonRequest, "").withMessage("its rules read its requests, and TLS of this sandbox is not read")
+		denied = c.target.denied(ReasonRequest, "its rules read its requests, and TLS of this sandbox is not read")
 	case c.readsRequests():
 		return c.relayHTTPS(client, read, back)
 	default:

@@ -40,7 +40,7 @@ func (g *httpGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer g.handlers.Done()
 	if problem := g.differs(r); problem != "" {
-		g.refuse(w, r, http.StatusMisdirectedRequest, g.conn.target.denied(ReasonHost, "").withMessage("%s", problem))
+		g.refuse(w, r, http.StatusMisdirectedRequest, g.conn.target.denied(ReasonHost, "%s", problem))
 		return
 	}
 	policy, end := g.conn.requests.begin(&g.conn.policy, r)
@@ -52,7 +52,7 @@ func (g *httpGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	keepUpgrade(r.Header)
 	redact, err := g.put(policy, r)
 	if err != nil {
-		g.refuse(w, r, http.StatusForbidden, g.conn.target.denied(ReasonRequest, "").withMessage("%s", err))
+		g.refuse(w, r, http.StatusForbidden, g.conn.target.denied(ReasonRequest, "%s", err))
 		return
 	}
 	proxy := httputil.ReverseProxy{

@@ -95,10 +95,10 @@ func (c *Conn) relayOpened(client Client, read []byte, first opened, greeted gre
 	case first.spoken == speaksHTTP:
 		return c.relayHTTP(client, read, greeted.then(c.upstream))
 	case first.spoken == unknown && !ended:
-		return deny(client, c.target.denied(ReasonProtocol, "").withMessage("the first line is longer than %d bytes", maxLine), nil)
+		return deny(client, c.target.denied(ReasonProtocol, "the first line is longer than %d bytes", maxLine), nil)
 	}
 	if c.readsRequests() {
-		return deny(client, c.target.denied(ReasonProtocol, "").withMessage("its rules allow HTTP requests only"), nil)
+		return deny(client, c.target.denied(ReasonProtocol, "its rules allow HTTP requests only"), nil)
 	}
 	rest := io.Reader(client)
 	if ended {

@@ -91,7 +91,7 @@ func (p *Policy) Check(target Target) error {
 		return malformed(target.host, 0, "ports are 1 to 65535")
 	}
 	if p == nil || len(p.layers) == 0 {
-		return target.denied(ReasonNoRule, "").withMessage("the sandbox has no rules; add %s", target.rule())
+		return target.denied(ReasonNoRule, "the sandbox has no rules; add %s", target.rule())
 	}
 	for i := range p.layers {
 		if err := p.layers[i].check(target); err != nil {
@@ -110,7 +110,7 @@ func (p *Policy) CheckAddr(target Target, addr netip.Addr) error {
 	addr = addr.Unmap()
 	if target.IsAddr() {
 		if addr != target.addr {
-			return target.denied(ReasonAddress, "").withMessage("the connection goes to another address")
+			return target.denied(ReasonAddress, "the connection goes to another address")
 		}
 		return nil
 	}
@@ -163,25 +163,23 @@ func (l *layer) check(target Target) error {
 		_, kind, _ := blockOf(single(target.addr))
 		return target.refused(l.name, target.addr, kind)
 	case allowed.empty():
-		return target.denied(ReasonNoRule, l.name).withMessage("no rule of %s allows it; it needs %s", l.name, target.rule())
+		return target.denied(ReasonNoRule, "no rule of %s allows it; it needs %s", l.name, target.rule())
 	}
-	return target.denied(ReasonPort, l.name).withMessage("the rules of %s allow %s only at %s; it needs %s",
+	return target.denied(ReasonPort, "the rules of %s allow %s only at %s; it needs %s",
 		l.name, target.Host(), allowed, target.rule())
 }
 
-func (t Target) denied(reason Reason, layer string) *Denied {
-	return &Denied{Reason: reason, Target: t.String(), Layer: layer}
+func (t Target) denied(reason Reason, format string, args ...any) *Denied {
+	return newDenied(reason, t.String(), format, args...)
 }
 
 // refused is the denial of an address that is not public.
 func (t Target) refused(layer string, addr netip.Addr, kind string) *Denied {
-	d := t.denied(ReasonAddress, layer)
-	d.Addr = addr
 	subject := "it is"
 	if !t.IsAddr() {
 		subject = t.host + " resolves to " + addr.String() + ","
 	}
-	return d.withMessage("%s %s; %s needs a rule with cidrs: [%q], ports: [%d]", subject, kind, layer, single(addr), t.port)
+	return t.denied(ReasonAddress, "%s %s; %s needs a rule with cidrs: [%q], ports: [%d]", subject, kind, layer, single(addr), t.port)
 }
 
 // rule returns the rule that allows the target, as text.

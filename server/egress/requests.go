@@ -88,11 +88,11 @@ func (p *Policy) checkRequest(target Target, r *http.Request) *Denied {
 		limits := l.limits(target)
 		if l.selects(target, limits) {
 			if problem := unclear(r); problem != "" {
-				return target.denied(ReasonRequest, l.name).withMessage("%s", problem)
+				return target.denied(ReasonRequest, "%s", problem)
 			}
 		}
 		if limits && !l.allowsRequest(target, r.Method, r.URL.Path) {
-			return target.denied(ReasonRequest, l.name).withMessage("no rule of %s allows the request; it needs %s, methods: [%q], paths: [%q]",
+			return target.denied(ReasonRequest, "no rule of %s allows the request; it needs %s, methods: [%q], paths: [%q]",
 				l.name, target.rule(), shown(r.Method), shown(r.URL.Path))
 		}
 	}

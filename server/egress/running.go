@@ -52,7 +52,7 @@ func (s *running) check(policy *Policy, target Target) error {
 		now := policy.secrets(target, a.request)
 		for _, secret := range a.policy.secrets(target, a.request) {
 			if !slices.Contains(now, secret) {
-				return target.denied(ReasonRequest, "").withMessage("the rules do not give the request the secret %s any more", secret.Name)
+				return target.denied(ReasonRequest, "the rules do not give the request the secret %s any more", secret.Name)
 			}
 		}
 	}

@@ -32,7 +32,7 @@ func (c *Conn) splice(client Client, from io.Reader, back io.Reader) error {
 	c.raw.Store(true)
 	if c.readsRequests() {
 		// A newer policy came after the look at the first bytes.
-		return c.target.denied(ReasonRequest, "").withMessage("the rules now read its requests; connect again")
+		return c.target.denied(ReasonRequest, "the rules now read its requests; connect again")
 	}
 	sent := make(chan error, 1)
 	go func() {
