@@ -25,8 +25,9 @@ import (
 	"github.com/sandgate/sandgate/providers"
 )
 
-// stopTime is how long buildctl may take to end a build that is no longer wanted.
-const stopTime = 10 * time.Second
+// stopTime is how long buildctl may take to end a build that is no longer wanted. It is
+// shorter than the 10 s after which the clients kill the program that waits for it.
+const stopTime = 5 * time.Second
 
 // kitImage is what buildctl reports about an image.
 type kitImage struct {
@@ -74,7 +75,7 @@ func (k *kit) run(ctx context.Context, output string, archive *os.File) (image k
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = stopTime
 	k.ran = true
-	err = cmd.Run()
+	err = runChild(cmd)
 	out.flush()
 	switch exited := (*exec.ExitError)(nil); {
 	case ctx.Err() != nil:
