@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
@@ -32,6 +33,7 @@ type fakeDaemon struct {
 type fakeContainer struct {
 	id      string
 	running bool
+	created time.Time
 	config  *container.Config
 }
 
@@ -122,7 +124,7 @@ func (d *fakeDaemon) list(w http.ResponseWriter, r *http.Request) {
 		if !all {
 			continue
 		}
-		out = append(out, map[string]any{"Id": c.id, "Names": []string{"/" + name}, "State": c.state(), "Labels": c.config.Labels})
+		out = append(out, map[string]any{"Id": c.id, "Names": []string{"/" + name}, "State": c.state(), "Labels": c.config.Labels, "Created": c.created.Unix()})
 	}
 	reply(w, http.StatusOK, out)
 }
@@ -150,7 +152,7 @@ func (d *fakeDaemon) create(w http.ResponseWriter, r *http.Request) {
 		refuse(w, conflict, "the name is taken")
 	default:
 		d.made++
-		d.containers[name] = &fakeContainer{id: "id-" + strconv.Itoa(d.made), config: config.Config}
+		d.containers[name] = &fakeContainer{id: "id-" + strconv.Itoa(d.made), created: time.Now(), config: config.Config}
 		reply(w, http.StatusCreated, container.CreateResponse{ID: d.containers[name].id})
 	}
 }

@@ -143,6 +143,9 @@ func (p *Provider) sweep(ctx context.Context) {
 	if err := errors.Join(p.Sweep(ctx), p.settleSuspended(ctx)); err != nil && ctx.Err() == nil {
 		p.log.LogAttrs(ctx, slog.LevelWarn, "what is half made, half deleted, half suspended or half resumed is finished later", slog.Any("error", err))
 	}
+	if err := daemon.RemoveOldHelpers(ctx, p.docker); err != nil {
+		p.log.LogAttrs(ctx, slog.LevelDebug, "helper containers cannot be removed", slog.Any("error", err))
+	}
 }
 
 // sweepInterval is how often half-done work of crashed servers is looked for.
@@ -151,9 +154,6 @@ const sweepInterval = 30 * time.Second
 func (p *Provider) keepSweeping(ctx context.Context) {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
-	if err := daemon.RemoveOldHelpers(ctx, p.docker); err != nil {
-		p.log.LogAttrs(ctx, slog.LevelDebug, "helper containers cannot be removed", slog.Any("error", err))
-	}
 	p.images.RemoveOld(ctx)
 	for {
 		select {
