@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -61,23 +62,48 @@ func output(t *testing.T, client sandboxv1.SandboxServiceClient, id, command str
 	}
 }
 
-// limitDescriptors leaves a process no free descriptor until free is called.
-func limitDescriptors(t *testing.T, pid int) (free func()) {
+// descriptors returns what the descriptors of a process stand for, from 0 to the first
+// free one.
+func descriptors(pid int) (open []string) {
+	for {
+		what, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, len(open)))
+		if err != nil {
+			return open
+		}
+		open = append(open, what)
+	}
+}
+
+// exhaust leaves a server no free descriptor until free is called. before are the
+// descriptors that it had earlier.
+func (s *server) exhaust(t *testing.T, before []string) (free func()) {
 	t.Helper()
+	pid := s.Process.Pid
 	var old unix.Rlimit
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &old); err != nil {
 		t.Fatal(err)
 	}
-	first := uint64(0)
-	for {
-		if _, err := os.Lstat(fmt.Sprintf("/proc/%d/fd/%d", pid, first)); err != nil {
-			break
-		}
-		first++
-	}
-	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: first, Max: old.Max}, nil); err != nil {
+	limit := len(descriptors(pid))
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(limit), Max: old.Max}, nil); err != nil {
 		t.Fatal(err)
 	}
+	// Connections take what the server had open for a moment only. The others wait.
+	for range 16 {
+		conn, err := net.Dial("unix", strings.TrimPrefix(s.address, "unix://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	eventually(t, time.Minute, "no descriptor is free, or soon will be", func() bool {
+		open := descriptors(pid)
+		for fd, what := range open {
+			if !strings.HasPrefix(what, "socket:") && (fd >= len(before) || what != before[fd]) {
+				return false
+			}
+		}
+		return len(open) >= limit
+	})
 	return func() {
 		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &old, nil); err != nil {
 			t.Error(err)
@@ -107,19 +133,12 @@ func TestDescriptorsRunOut(t *testing.T) {
 	counted := make(chan ran, 1)
 	go func() { counted <- s.run("", "exec", id, "-c", "touch /workspace/begun; "+counting) }()
 	output(t, client, id, "until [ -e /workspace/begun ]; do sleep 0.1; done")
+	before := descriptors(s.Process.Pid)
 	if n := metrics.value(t, "process_max_fds"); n < 1 {
 		t.Fatalf("a limit of %g descriptors", n)
 	}
 
-	free := limitDescriptors(t, s.Process.Pid)
-	// They take what the server had open for a moment only.
-	for range 4 {
-		conn, err := net.Dial("unix", strings.TrimPrefix(s.address, "unix://"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-	}
+	free := s.exhaust(t, before)
 	waiting := make(chan ran, 1)
 	go func() { waiting <- s.run("", "ls", "--quiet") }()
 	for range 3 {
