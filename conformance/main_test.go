@@ -2,21 +2,16 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/sandgate/sandgate/providers"
-	"github.com/sandgate/sandgate/providers/fake"
 	"github.com/sandgate/sandgate/server"
-	"github.com/sandgate/sandgate/server/listen"
+	"github.com/sandgate/sandgate/test/testserver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -79,36 +74,9 @@ func (c *cutting) cut(context.Context) (int, error) {
 // realServer runs a server over fake sandboxes and returns its address.
 func realServer(t *testing.T) (string, *cutting) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	machine := fake.NewMachine(dir, fake.Config{})
-	t.Cleanup(func() {
-		if err := machine.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	machine, dir := testserver.Machine(t)
 	provider := &cutting{Provider: machine.Open(), conns: map[*counted]bool{}}
-	srv, err := server.New(server.Config{Provider: provider, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := "unix://" + filepath.Join(dir, "s.sock")
-	l, err := listen.Open(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		if err := errors.Join(srv.Shutdown(ctx), <-served); err != nil {
-			t.Error(err)
-		}
-	})
+	address, _ := testserver.Serve(t, dir, server.Config{Provider: provider, Logger: slog.New(slog.DiscardHandler)})
 	return address, provider
 }
 

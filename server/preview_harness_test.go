@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -24,11 +23,11 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
-	"github.com/sandgate/sandgate/providers/fake"
 	"github.com/sandgate/sandgate/server"
 	"github.com/sandgate/sandgate/server/audit"
 	"github.com/sandgate/sandgate/server/listen"
 	"github.com/sandgate/sandgate/server/preview"
+	"github.com/sandgate/sandgate/test/testserver"
 )
 
 // previewHarness is a server with real agents and a preview listener, and the sandbox
@@ -85,17 +84,7 @@ func (a *auditRecords) waitFor(t *testing.T, n int, match func(audit.Record) boo
 
 func newPreview(t *testing.T, change func(*server.Config)) *previewHarness {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	machine := fake.NewMachine(dir, fake.Config{})
-	t.Cleanup(func() {
-		if err := machine.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	machine, dir := testserver.Machine(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

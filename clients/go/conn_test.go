@@ -10,8 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -19,41 +17,20 @@ import (
 	"golang.org/x/net/nettest"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
-	"github.com/sandgate/sandgate/providers/fake"
 	"github.com/sandgate/sandgate/server"
-	"github.com/sandgate/sandgate/server/listen"
+	"github.com/sandgate/sandgate/test/testserver"
 )
 
 // sandbox returns a sandbox of a real server, whose agent shares the machine's network.
 func sandbox(t testing.TB) *sandgate.Sandbox {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	machine := fake.NewMachine(dir, fake.Config{})
-	srv, err := server.New(server.Config{Provider: machine.Open(), Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := "unix://" + filepath.Join(dir, "s.sock")
-	l, err := listen.Open(t.Context(), "unix:"+filepath.Join(dir, "s.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
+	machine, dir := testserver.Machine(t)
+	address, _ := testserver.Serve(t, dir, server.Config{Provider: machine.Open(), Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	client, err := sandgate.NewClient(t.Context(), sandgate.WithAddress(address))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := errors.Join(client.Close(), srv.Shutdown(ctx), <-served, machine.Close(), os.RemoveAll(dir)); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { _ = client.Close() })
 	s, _, err := client.Create(t.Context(), sandgate.CreateRequest{ID: "a"})
 	if err != nil {
 		t.Fatal(err)

@@ -12,47 +12,23 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
-	"github.com/sandgate/sandgate/providers/fake"
 	"github.com/sandgate/sandgate/server"
-	"github.com/sandgate/sandgate/server/listen"
 	"github.com/sandgate/sandgate/test/daemon"
+	"github.com/sandgate/sandgate/test/testserver"
 )
 
 // serveFake serves the sandbox "a", whose agent shares this machine's network, and
 // returns the server's address.
 func serveFake(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	machine := fake.NewMachine(dir, fake.Config{})
-	srv, err := server.New(server.Config{Provider: machine.Open(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := listen.Open(t.Context(), "unix:"+filepath.Join(dir, "s.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := errors.Join(srv.Shutdown(ctx), <-served, machine.Close(), os.RemoveAll(dir)); err != nil {
-			t.Error(err)
-		}
-	})
-	address := "unix://" + filepath.Join(dir, "s.sock")
+	machine, dir := testserver.Machine(t)
+	address, _ := testserver.Serve(t, dir, server.Config{Provider: machine.Open(), Logger: slog.New(slog.DiscardHandler)})
 	client, err := sandgate.NewClient(t.Context(), sandgate.WithAddress(address))
 	if err != nil {
 		t.Fatal(err)

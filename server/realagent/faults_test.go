@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -23,9 +21,9 @@ import (
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/fake"
 	"github.com/sandgate/sandgate/server"
-	"github.com/sandgate/sandgate/server/listen"
 	"github.com/sandgate/sandgate/server/policy"
 	"github.com/sandgate/sandgate/server/quota"
+	"github.com/sandgate/sandgate/test/testserver"
 )
 
 // faulty is a provider with one fault at one step for one operation: before or
@@ -142,40 +140,24 @@ func (f *faulty) Dial(ctx context.Context, name string) (net.Conn, error) {
 // one creation at a time: whatever a fault leaves behind is in the way.
 func faultyServer(t *testing.T) (*faulty, sandboxv1.SandboxServiceClient) {
 	t.Helper()
-	machine, dir := newMachine(t)
+	machine, dir := testserver.Machine(t)
 	f := &faulty{Provider: machine.Open()}
 	t.Cleanup(func() {
 		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	srv, err := server.New(server.Config{
+	address, _ := testserver.Serve(t, dir, server.Config{
 		Provider: f, Logger: slog.New(slog.DiscardHandler),
 		Templates: []policy.Template{{Name: "default"}, {Name: "pooled", Pool: 1}},
 		Limits:    server.Limits{MaxCreations: 1},
 		Quotas:    quota.Config{MaxSandboxes: 2},
 	})
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket := "unix:" + filepath.Join(dir, "server.sock")
-	l, err := listen.Open(t.Context(), socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	conn, err := grpc.NewClient(socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := errors.Join(conn.Close(), srv.Shutdown(ctx), <-served); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { _ = conn.Close() })
 	return f, sandboxv1.NewSandboxServiceClient(conn)
 }
 

@@ -10,71 +10,35 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/providers"
-	"github.com/sandgate/sandgate/providers/fake"
 	"github.com/sandgate/sandgate/server"
-	"github.com/sandgate/sandgate/server/listen"
+	"github.com/sandgate/sandgate/test/testserver"
 )
-
-// newMachine returns a machine of the fake provider in a directory of its own.
-func newMachine(t testing.TB) (machine *fake.Machine, dir string) {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "sg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	machine = fake.NewMachine(dir, fake.Config{})
-	t.Cleanup(func() {
-		if err := machine.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return machine, dir
-}
 
 // real serves sandboxes with real agents on a unix socket.
 func real(t testing.TB, wrap ...func(providers.Provider) providers.Provider) sandboxv1.SandboxServiceClient {
 	t.Helper()
-	machine, dir := newMachine(t)
+	machine, dir := testserver.Machine(t)
 	var provider providers.Provider = machine.Open()
 	for _, w := range wrap {
 		provider = w(provider)
 	}
-	srv, err := server.New(server.Config{Provider: provider, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := listen.Open(t.Context(), "unix:"+filepath.Join(dir, "server.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	conn, err := grpc.NewClient("unix:"+filepath.Join(dir, "server.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	address, _ := testserver.Serve(t, dir, server.Config{Provider: provider, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithStaticStreamWindowSize(1<<20), grpc.WithStaticConnWindowSize(16<<20))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		conn.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := errors.Join(srv.Shutdown(ctx), <-served); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { conn.Close() })
 	client := sandboxv1.NewSandboxServiceClient(conn)
 	if _, err := client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a"}); err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
-	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -19,11 +18,10 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	sandgate "github.com/sandgate/sandgate/clients/go"
-	"github.com/sandgate/sandgate/providers/fake"
 	"github.com/sandgate/sandgate/server"
 	"github.com/sandgate/sandgate/server/authn"
-	"github.com/sandgate/sandgate/server/listen"
 	"github.com/sandgate/sandgate/test/daemon"
+	"github.com/sandgate/sandgate/test/testserver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -84,30 +82,9 @@ func line(s ssh.Signer) string { return string(ssh.MarshalAuthorizedKey(s.Public
 // the SSH server that of tenant "red".
 func open(t *testing.T, auth authn.Authenticator, change func(*Server)) *bed {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	machine := fake.NewMachine(dir, fake.Config{})
-	srv, err := server.New(server.Config{Provider: machine.Open(), Authenticator: auth, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &bed{t: t, gateway: "unix://" + filepath.Join(dir, "s.sock"), host: newSigner(t), key: newSigner(t), keys: filepath.Join(dir, "keys"), log: new(daemon.Log)}
-	l, err := listen.Open(t.Context(), strings.Replace(b.gateway, "unix://", "unix:", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := errors.Join(srv.Shutdown(ctx), <-served, machine.Close(), os.RemoveAll(dir)); err != nil {
-			t.Error(err)
-		}
-	})
-
+	machine, dir := testserver.Machine(t)
+	b := &bed{t: t, host: newSigner(t), key: newSigner(t), keys: filepath.Join(dir, "keys"), log: new(daemon.Log)}
+	b.gateway, _ = testserver.Serve(t, dir, server.Config{Provider: machine.Open(), Authenticator: auth, Logger: slog.New(slog.DiscardHandler)})
 	client, err := b.connect(t.Context())
 	if err != nil {
 		t.Fatal(err)

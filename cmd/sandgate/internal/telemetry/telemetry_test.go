@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,8 +26,8 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
-	"github.com/sandgate/sandgate/providers/fake"
 	"github.com/sandgate/sandgate/server"
+	"github.com/sandgate/sandgate/test/testserver"
 )
 
 // receiver is an OTLP collector.
@@ -101,43 +100,22 @@ type traced struct {
 
 func startTraced(t *testing.T, opts ...grpc.DialOption) traced {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	machine := fake.NewMachine(dir, fake.Config{})
+	machine, dir := testserver.Machine(t)
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	exporter, err := Open(t.Context(), "dev", log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv, err := server.New(server.Config{Provider: machine.Open(), Tracer: exporter.Tracer(), Logger: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { exporter.Close(context.Background()) })
+	address, srv := testserver.Serve(t, dir, server.Config{Provider: machine.Open(), Tracer: exporter.Tracer(), Logger: log})
 	if err := exporter.Watch(t.Context(), srv.Registry()); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	conn, err := grpc.NewClient(address, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	conn, err := grpc.NewClient(l.Addr().String(), append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		conn.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := errors.Join(srv.Shutdown(ctx), <-served, machine.Close()); err != nil {
-			t.Error(err)
-		}
-		exporter.Close(ctx)
-	})
+	t.Cleanup(func() { conn.Close() })
 	h := traced{exporter: exporter, server: srv, client: sandboxv1.NewSandboxServiceClient(conn)}
 	if _, err := h.client.CreateSandbox(t.Context(), &sandboxv1.CreateSandboxRequest{SandboxId: "a"}); err != nil {
 		t.Fatal(err)
