@@ -57,7 +57,7 @@ func (e *Executor) open(ctx context.Context, at Container, command []string) (*t
 	stdout, output := net.Pipe()
 	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	t := &tunnel{
-		executor: e, at: at, stdin: input, stdout: stdout, cancel: cancel,
+		at: at, stdin: input, stdout: stdout, cancel: cancel,
 		spoken: make(chan struct{}), ended: make(chan struct{}),
 	}
 	if !e.begin(t) {
@@ -98,14 +98,13 @@ var errTunnelClosed = errors.New("the tunnel was closed")
 
 // tunnel is the standard input and output of a command.
 type tunnel struct {
-	executor *Executor
-	at       Container
-	stdin    net.Conn
-	stdout   net.Conn
-	stderr   tail
-	cancel   context.CancelCauseFunc
-	once     sync.Once
-	shut     atomic.Bool
+	at     Container
+	stdin  net.Conn
+	stdout net.Conn
+	stderr tail
+	cancel context.CancelCauseFunc
+	once   sync.Once
+	shut   atomic.Bool
 
 	spoken chan struct{} // closed when the first output arrives
 	ended  chan struct{} // closed after err is set
