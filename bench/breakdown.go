@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
 	"time"
 
 	"github.com/sandgate/sandgate/bench/report"
@@ -42,9 +40,7 @@ func executeBreakdown(ctx context.Context, b *bench) ([]report.Figure, error) {
 		}
 		tookAgent := time.Since(start)
 		start = time.Now()
-		cmd := exec.CommandContext(ctx, "true")
-		cmd.Stdout, cmd.Stderr = new(bytes.Buffer), new(bytes.Buffer)
-		if err := cmd.Run(); err != nil {
+		if err := onHost(ctx, "true"); err != nil {
 			return nil, err
 		}
 		if i < n/10 {

@@ -36,25 +36,30 @@ func connect(args []string) error {
 	if len(args) != 4 {
 		return errors.New("usage: connect PROXY|direct ADDRESS COUNT SIZE")
 	}
-	count, err := strconv.Atoi(args[2])
+	size, err := strconv.ParseInt(args[3], 10, 64)
 	if err != nil {
 		return err
 	}
-	size, err := strconv.ParseInt(args[3], 10, 64)
+	return printTimes(args[2], func() error { return connectOnce(args[0], args[1], size) })
+}
+
+// printTimes calls once as often as times says, and prints the nanoseconds of each call.
+func printTimes(times string, once func() error) error {
+	count, err := strconv.Atoi(times)
 	if err != nil {
 		return err
 	}
 	// Printed at the end: a command's output takes agent and server, which the next
 	// connection would share with it.
-	var times strings.Builder
+	var took strings.Builder
 	for range count {
 		start := time.Now()
-		if err := connectOnce(args[0], args[1], size); err != nil {
+		if err := once(); err != nil {
 			return err
 		}
-		fmt.Fprintln(&times, time.Since(start).Nanoseconds())
+		fmt.Fprintln(&took, time.Since(start).Nanoseconds())
 	}
-	_, err = io.WriteString(os.Stdout, times.String())
+	_, err = io.WriteString(os.Stdout, took.String())
 	return err
 }
 
@@ -274,18 +279,10 @@ func executeBesideEgress(ctx context.Context, b *bench) ([]report.Figure, error)
 		return nil, err
 	}
 	defer remove()
-	bulk, end := context.WithCancelCause(ctx)
-	ended := make(chan error, 1)
-	go func() {
-		_, err := b.connectInside(bulk, "bench-bulk", fmt.Sprintf("127.0.0.1:%d", here.source), 1, math.MaxInt64)
-		ended <- err
-	}()
-	times, err := b.commands(ctx, "bench-bulk", "bench-quiet")
-	early := len(ended) > 0
-	end(nil)
-	if failed := <-ended; early {
-		err = errors.Join(err, failed)
-	}
+	times, err := b.commandsBeside(ctx, func(ctx context.Context) error {
+		_, err := b.connectInside(ctx, "bench-bulk", fmt.Sprintf("127.0.0.1:%d", here.source), 1, math.MaxInt64)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

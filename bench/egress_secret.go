@@ -83,20 +83,7 @@ func request(args []string) error {
 	if len(args) != 3 {
 		return errors.New("usage: request PROXY|direct URL COUNT")
 	}
-	count, err := strconv.Atoi(args[2])
-	if err != nil {
-		return err
-	}
-	var times strings.Builder // see connect
-	for range count {
-		start := time.Now()
-		if err := requestOnce(args[0], args[1]); err != nil {
-			return err
-		}
-		fmt.Fprintln(&times, time.Since(start).Nanoseconds())
-	}
-	_, err = io.WriteString(os.Stdout, times.String())
-	return err
+	return printTimes(args[2], func() error { return requestOnce(args[0], args[1]) })
 }
 
 func requestOnce(proxy, target string) error {

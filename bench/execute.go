@@ -32,9 +32,7 @@ func executeLatency(ctx context.Context, b *bench) ([]report.Figure, error) {
 		}
 		took := time.Since(start)
 		start = time.Now()
-		cmd := exec.CommandContext(ctx, "true")
-		cmd.Stdout, cmd.Stderr = new(bytes.Buffer), new(bytes.Buffer)
-		if err := cmd.Run(); err != nil {
+		if err := onHost(ctx, "true"); err != nil {
 			return nil, err
 		}
 		if i < n/10 {
@@ -46,6 +44,13 @@ func executeLatency(ctx context.Context, b *bench) ([]report.Figure, error) {
 		report.Latency("Execute true, p50 | os/exec", ours, host, 0.5, report.AtMost(1.85), report.AtMost(1.6)),
 		report.Latency("Execute true, p99 | os/exec", ours, host, 0.99, report.Bound{}, report.Bound{}),
 	}, nil
+}
+
+// onHost runs a program of this machine to its end and takes its output.
+func onHost(ctx context.Context, program string) error {
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Stdout, cmd.Stderr = new(bytes.Buffer), new(bytes.Buffer)
+	return cmd.Run()
 }
 
 // complete runs an argv to its end. A command that did not end with code 0 is an

@@ -46,15 +46,9 @@ func executeBesideForward(ctx context.Context, b *bench) ([]report.Figure, error
 		run  func(context.Context, sandboxv1.SandboxServiceClient, string, int32, int64) error
 		port int32
 	}{{"from a port", forwardFrom, ports.source}, {"to a port", forwardTo, ports.sink}} {
-		bulk, stop := context.WithCancelCause(ctx)
-		ended := make(chan error, 1)
-		go func() { ended <- direction.run(bulk, other, "bench-bulk", direction.port, math.MaxInt64) }()
-		beside, err := b.commands(ctx, "bench-bulk", "bench-quiet")
-		early := len(ended) > 0
-		stop(nil)
-		if failed := <-ended; early {
-			err = errors.Join(err, failed)
-		}
+		beside, err := b.commandsBeside(ctx, func(ctx context.Context) error {
+			return direction.run(ctx, other, "bench-bulk", direction.port, math.MaxInt64)
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -65,6 +59,21 @@ func executeBesideForward(ctx context.Context, b *bench) ([]report.Figure, error
 				beside[0], alone[0], 0.99, report.Bound{}, report.Bound{}))
 	}
 	return figures, nil
+}
+
+// commandsBeside returns the times of commands in "bench-bulk" and "bench-quiet" while bulk
+// runs, which goes on until its context ends.
+func (b *bench) commandsBeside(ctx context.Context, bulk func(context.Context) error) ([]report.Samples, error) {
+	running, stop := context.WithCancelCause(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- bulk(running) }()
+	times, err := b.commands(ctx, "bench-bulk", "bench-quiet")
+	early := len(ended) > 0
+	stop(nil)
+	if failed := <-ended; early {
+		err = errors.Join(err, failed)
+	}
+	return times, err
 }
 
 // commands runs `true` in each sandbox in turn, and returns the times of each.
