@@ -76,9 +76,7 @@ func attachEndsTheGrace(ctx context.Context, t T, s *Suite) {
 		t.Fatalf("attach: %v", err)
 	}
 	t.Cleanup(p.Close)
-	got, exit := collect(t, "after the grace", p)
-	same(t, "after the grace", got, []byte("ready\ndone\n"))
-	exits(t, "after the grace", exit, 7)
+	finishes(t, "after the grace", p, []byte("ready\ndone\n"), 7)
 }
 
 func detachedRunsOn(ctx context.Context, t T, s *Suite) {
@@ -90,9 +88,7 @@ func detachedRunsOn(ctx context.Context, t T, s *Suite) {
 		t.Fatalf("attach: %v", err)
 	}
 	t.Cleanup(p.Close)
-	got, exit := collect(t, "detached", p)
-	same(t, "detached", got, []byte("done\n"))
-	exits(t, "detached", exit, 7)
+	finishes(t, "detached", p, []byte("done\n"), 7)
 }
 
 // backgroundChild holds the output open beyond the command's end.

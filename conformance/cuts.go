@@ -66,6 +66,14 @@ func collect(t T, what string, p *sandgate.Process) ([]byte, *sandgate.Exited) {
 	return out, p.Exit()
 }
 
+// finishes reads a process to its end, and wants all of its output and an exit code.
+func finishes(t T, what string, p *sandgate.Process, output []byte, code int) {
+	t.Helper()
+	got, exit := collect(t, what, p)
+	same(t, what, got, output)
+	exits(t, what, exit, code)
+}
+
 // exits wants an exit code.
 func exits(t T, what string, e *sandgate.Exited, code int) {
 	t.Helper()
@@ -124,9 +132,7 @@ func cutAfterStarted(ctx context.Context, t T, h *hop) {
 		p := start(ctx, t, sandbox, sandgate.ExecuteRequest{Shell: "read x; seq 1 20000; exit 7", StdinOpen: true, Timeout: time.Minute})
 		h.cut(ctx, t, mode)
 		release(ctx, t, p)
-		got, exit := collect(t, mode, p)
-		same(t, mode, got, want)
-		exits(t, mode, exit, 7)
+		finishes(t, mode, p, want, 7)
 	}
 }
 
@@ -137,9 +143,7 @@ func cutMidChunk(ctx context.Context, t T, h *hop) {
 		h.rounds(t, mode, 1, func(int) int {
 			return h.during(ctx, t, mode, at, func() {
 				p := start(ctx, t, sandbox, sandgate.ExecuteRequest{Shell: "seq 1 600000; exit 7", Timeout: time.Minute})
-				got, exit := collect(t, mode, p)
-				same(t, mode, got, want)
-				exits(t, mode, exit, 7)
+				finishes(t, mode, p, want, 7)
 			})
 		})
 	}
@@ -231,9 +235,7 @@ func cutWhileAttached(ctx context.Context, t T, h *hop) {
 					t.Fatalf("%s: attach: %v", mode, err)
 				}
 				t.Cleanup(follower.Close)
-				got, exit := collect(t, mode, follower)
-				same(t, fmt.Sprintf("%s, from position %d", mode, from), got, want[from:])
-				exits(t, mode, exit, 7)
+				finishes(t, fmt.Sprintf("%s, from position %d", mode, from), follower, want[from:], 7)
 			})
 		})
 	}
@@ -268,7 +270,5 @@ func blackHole(ctx context.Context, t T, s *Suite) {
 	h := s.hop(ctx, t, clientHop, "C07_black_hole")
 	p := start(ctx, t, h.sandbox(ctx, t), sandgate.ExecuteRequest{Shell: "seq 1 1000; sleep 2; seq 1 1000; exit 7", Timeout: time.Minute})
 	h.proxy.swallow()
-	got, exit := collect(t, "black hole", p)
-	same(t, "black hole", got, bytes.Repeat(numbers(1000), 2))
-	exits(t, "black hole", exit, 7)
+	finishes(t, "black hole", p, bytes.Repeat(numbers(1000), 2), 7)
 }

@@ -325,6 +325,17 @@ func forwardMany(ctx context.Context, t T, s Sandbox) {
 	}
 }
 
+// worksBeside wants another connection and a command to work.
+func worksBeside(ctx context.Context, t T, s Sandbox, l listening) {
+	t.Helper()
+	if err := l.open(ctx, t, "echo").echo(random(1 << 20)); err != nil {
+		t.Errorf("beside it: %v", err)
+	}
+	if r := s.sh(ctx, t, "echo beside"); r.stdout != "beside\n" {
+		t.Errorf("beside it: %v", r)
+	}
+}
+
 // forwardUnread: a program that reads nothing stops its caller, and nothing else.
 func forwardUnread(ctx context.Context, t T, s Sandbox) {
 	l := s.listen(ctx, t)
@@ -344,13 +355,7 @@ func forwardUnread(ctx context.Context, t T, s Sandbox) {
 		ended <- total
 	}()
 	<-sent // the connection carries data
-	other := l.open(ctx, t, "echo")
-	if err := other.echo(random(1 << 20)); err != nil {
-		t.Errorf("beside it: %v", err)
-	}
-	if r := s.sh(ctx, t, "echo beside"); r.stdout != "beside\n" {
-		t.Errorf("beside it: %v", r)
-	}
+	worksBeside(ctx, t, s, l)
 	cancel(nil)
 	if total := <-ended; total > inFlight {
 		t.Errorf("%d bytes were accepted that nobody reads", total)
@@ -364,13 +369,7 @@ func forwardUnreceived(ctx context.Context, t T, s Sandbox) {
 	cancelled, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	l.open(cancelled, t, "writes-endlessly")
-	other := l.open(ctx, t, "echo")
-	if err := other.echo(random(1 << 20)); err != nil {
-		t.Errorf("beside it: %v", err)
-	}
-	if r := s.sh(ctx, t, "echo beside"); r.stdout != "beside\n" {
-		t.Errorf("beside it: %v", r)
-	}
+	worksBeside(ctx, t, s, l)
 	cancel(nil)
 	var total int
 	if line := l.lines(); !scan(line, "writes-endlessly %d", &total) || total > inFlight {

@@ -98,9 +98,7 @@ func trappedAndStopped(ctx context.Context, t T, s *Suite) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	got, exit := collect(t, "trapped", p)
-	same(t, "trapped", got, []byte("trapped\n"))
-	exits(t, "trapped", exit, 42)
+	finishes(t, "trapped", p, []byte("trapped\n"), 42)
 }
 
 func signalsThatCannotBe(ctx context.Context, t T, s *Suite) {

@@ -35,9 +35,7 @@ func stdinEnd(ctx context.Context, t T, s *Suite) {
 		}
 	}
 	wantReason(t, "write after the end", p.WriteStdin(ctx, []byte("x")), "STDIN_CLOSED")
-	got, exit := collect(t, "after the end", p)
-	same(t, "after the end", got, []byte("end\n"))
-	exits(t, "after the end", exit, 7)
+	finishes(t, "after the end", p, []byte("end\n"), 7)
 	if _, err := s.shared.Signal(ctx, p.ID(), "SIGKILL", sandgate.Tree); err != nil {
 		t.Errorf("kill what is left: %v", err)
 	}
@@ -97,9 +95,7 @@ func stdinOffsets(ctx context.Context, t T, s *Suite) {
 	if next, err := s.writeStdin(ctx, p.ID(), 6, "", true); err != nil || next != 6 {
 		t.Errorf("the end: %d, %v", next, err)
 	}
-	got, exit := collect(t, "all", p)
-	same(t, "all", got, []byte("abcdef"))
-	exits(t, "all", exit, 0)
+	finishes(t, "all", p, []byte("abcdef"), 0)
 }
 
 // stdinUnread fills the pipe of a command that does not read. The write waits as
@@ -120,9 +116,7 @@ func stdinUnread(ctx context.Context, t T, s *Suite) {
 	if err := p.CloseStdin(ctx); err != nil {
 		t.Errorf("end: %v", err)
 	}
-	got, exit := collect(t, "the reader", p)
-	same(t, "the reader", got, []byte("ready\n1048576\n"))
-	exits(t, "the reader", exit, 0)
+	finishes(t, "the reader", p, []byte("ready\n1048576\n"), 0)
 }
 
 // pipeSignal: a command that writes to a closed pipe must die of it, as on any
@@ -143,9 +137,7 @@ func terminal(ctx context.Context, t T, s *Suite) {
 	if err := p.Resize(ctx, 31, 101); err != nil {
 		t.Errorf("resize: %v", err)
 	}
-	got, exit := collect(t, "resized", p)
-	same(t, "resized", got, []byte("31 101\r\n"))
-	exits(t, "resized", exit, 7)
+	finishes(t, "resized", p, []byte("31 101\r\n"), 7)
 	none := start(ctx, t, s.shared, sandgate.ExecuteRequest{Shell: "sleep 100", Timeout: time.Minute})
 	wantReason(t, "resize without a terminal", none.Resize(ctx, 1, 1), "NO_TERMINAL")
 	none.Close()
