@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"context"
+	"math"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandgate/sandgate/conformance"
 	"github.com/sandgate/sandgate/conformance/goprogram/build"
+	"github.com/sandgate/sandgate/test/daemon"
 )
 
 // variant is one configuration of a server. A new runtime is one more line here.
@@ -29,6 +34,11 @@ var variants = []variant{
 	{name: "exec", flags: []string{"--local-transport", "exec"}},
 	{name: "exec restricted", flags: []string{"--local-transport", "exec", "--local-profile", "restricted"}},
 	{name: "runsc", flags: []string{"--local-runtime", "runsc"}, tool: "runsc"},
+}
+
+// cutInner cuts every connection between a server that listens on TCP and its agents.
+func (s *server) cutInner(context.Context) (int, error) {
+	return daemon.ShutAgentConnections(s.Process.Pid, math.MaxInt, unix.SHUT_RDWR, rand.Shuffle)
 }
 
 // The part that a variant runs: its share of the cases, the seed of the choice, and

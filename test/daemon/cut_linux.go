@@ -1,7 +1,6 @@
-package e2e
+package daemon
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -10,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cutInner shuts down every connection between a server that listens on TCP and its
-// agents, through duplicates of the server's descriptors. It returns their number.
-func (s *server) cutInner(context.Context) (int, error) {
-	pid := s.Process.Pid
+// ShutAgentConnections shuts down connections between a server that listens on TCP and its
+// agents, through duplicates of the server's descriptors: at most a number of them, in one
+// or both directions, in the order of shuffle. It returns how many it has shut down.
+func ShutAgentConnections(pid, most, how int, shuffle func(n int, swap func(i, j int))) (int, error) {
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return 0, fmt.Errorf("open the server's process: %w", err)
@@ -24,8 +23,12 @@ func (s *server) cutInner(context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	cut := 0
+	shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
+	shut := 0
 	for _, e := range entries {
+		if shut == most {
+			break
+		}
 		target, _ := os.Readlink(dir + "/" + e.Name())
 		n, err := strconv.Atoi(e.Name())
 		if err != nil || !strings.HasPrefix(target, "socket:") {
@@ -35,17 +38,17 @@ func (s *server) cutInner(context.Context) (int, error) {
 		if err != nil {
 			continue // It was closed meanwhile.
 		}
-		if toAgent(fd) && unix.Shutdown(fd, unix.SHUT_RDWR) == nil {
-			cut++
+		if isAgentConnection(fd) && unix.Shutdown(fd, how) == nil {
+			shut++
 		}
 		_ = unix.Close(fd)
 	}
-	return cut, nil
+	return shut, nil
 }
 
-// toAgent reports whether fd is a connected unix stream socket: those of a server
+// isAgentConnection reports whether fd is a connected unix socket: those of a server
 // that listens on TCP all lead to agents.
-func toAgent(fd int) bool {
+func isAgentConnection(fd int) bool {
 	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil || domain != unix.AF_UNIX {
 		return false
