@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -39,7 +38,7 @@ func (c *cli) lsCommand() *cobra.Command {
 					}
 					found.Sandboxes = append(found.Sandboxes, info)
 				}
-				return c.list(found, quiet)
+				return c.sandboxes(found, quiet)
 			})
 		},
 	}
@@ -65,28 +64,19 @@ func selection(cmd *cobra.Command, labels, states []string) (r sandgate.ListRequ
 	return r, err
 }
 
-// list prints sandboxes.
-func (c *cli) list(found *sandboxv1.ListSandboxesResponse, quiet bool) error {
+// sandboxes prints sandboxes.
+func (c *cli) sandboxes(found *sandboxv1.ListSandboxesResponse, quiet bool) error {
 	if c.json() {
 		return c.message(found)
 	}
 	rows := make([][]string, 0, len(found.GetSandboxes()))
 	for _, s := range found.GetSandboxes() {
-		if quiet {
-			if _, err := fmt.Fprintln(c.stdout, s.GetSandboxId()); err != nil {
-				return err
-			}
-			continue
-		}
 		rows = append(rows, []string{
 			s.GetSandboxId(), word(s.GetState(), statePrefix), s.GetTemplate(), ago(s.GetCreateTime()),
 			ago(s.GetLastActivityTime()), until(s.GetExpireTime()), terminal.Clean(pairs(s.GetLabels())),
 		})
 	}
-	if quiet {
-		return nil
-	}
-	return table(c.stdout, []string{"ID", "STATE", "TEMPLATE", "AGE", "IDLE", "EXPIRES", "LABELS"}, rows)
+	return c.list(quiet, []string{"ID", "STATE", "TEMPLATE", "AGE", "IDLE", "EXPIRES", "LABELS"}, rows)
 }
 
 // completeSandbox completes one sandbox id.

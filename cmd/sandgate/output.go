@@ -48,6 +48,19 @@ func table(w io.Writer, heading []string, rows [][]string) error {
 	return t.Flush()
 }
 
+// list prints a table, or with quiet only the ids, which are its first column.
+func (c *cli) list(quiet bool, heading []string, rows [][]string) error {
+	if !quiet {
+		return table(c.stdout, heading, rows)
+	}
+	for _, row := range rows {
+		if _, err := fmt.Fprintln(c.stdout, row[0]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // facts prints names and values, and omits names without a value.
 func facts(w io.Writer, pairs ...string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)

@@ -44,12 +44,6 @@ func (c *cli) processes(processes []*sandgate.ProcessInfo, quiet bool) error {
 	}
 	rows := make([][]string, 0, len(processes))
 	for _, p := range processes {
-		if quiet {
-			if _, err := fmt.Fprintln(c.stdout, p.GetExecId()); err != nil {
-				return err
-			}
-			continue
-		}
 		pid, state := strconv.Itoa(int(p.GetPid())), "running"
 		if p.GetExited() != nil {
 			pid, state = "-", fmt.Sprintf("%s (%d)", word(p.GetExited().GetReason(), "EXIT_REASON_"), sandgate.ExitCode(p.GetExited()))
@@ -64,10 +58,7 @@ func (c *cli) processes(processes []*sandgate.ProcessInfo, quiet bool) error {
 			p.GetExecId(), pid, state, ago(p.GetStartTime()), strconv.FormatInt(p.GetPosition(), 10), shorten(terminal.Clean(p.GetCommand())),
 		})
 	}
-	if quiet {
-		return nil
-	}
-	return table(c.stdout, []string{"EXEC", "PID", "STATE", "AGE", "OUTPUT", "COMMAND"}, rows)
+	return c.list(quiet, []string{"EXEC", "PID", "STATE", "AGE", "OUTPUT", "COMMAND"}, rows)
 }
 
 // shorten cuts a command so that a table stays readable.

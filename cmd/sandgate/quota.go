@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -49,9 +48,7 @@ func (c *cli) quotas(info *sandgate.ServerInfo) error {
 		for _, q := range info.GetQuotas() {
 			rows = append(rows, row{q.GetName(), q.GetScope(), q.GetLimit(), q.GetUsed()})
 		}
-		out := json.NewEncoder(c.stdout)
-		out.SetIndent("", "  ")
-		return out.Encode(rows)
+		return c.object(rows)
 	}
 	if len(info.GetQuotas()) == 0 {
 		_, err := fmt.Fprintf(c.stdout, "The tenant %s has no quotas.\n", info.GetPrincipal().GetTenant())
