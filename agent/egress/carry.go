@@ -8,7 +8,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/mem"
 
 	"github.com/sandgate/sandgate/agent/fault"
 	"github.com/sandgate/sandgate/agent/payload"
@@ -73,8 +72,8 @@ func (m *messages) Receive() ([][]byte, error) {
 		// The end of the stream is no regular end of the connection.
 		return nil, errors.Join(net.ErrClosed, err)
 	}
-	if r.data.Size > 0 {
-		m.held = r.data
+	if r.Payload.Size > 0 {
+		m.held = r.Payload
 		return m.held.Parts, nil
 	}
 	switch p := r.GetPayload().(type) {
@@ -93,14 +92,7 @@ func (m *messages) Receive() ([][]byte, error) {
 // incoming is a CarryEgressRequest whose data stays in the buffers that gRPC received.
 type incoming struct {
 	*agentv1.CarryEgressRequest
-	data payload.Payload
-}
-
-// UnmarshalBuffers decodes a message of data only. It returns false for any other,
-// which must be decoded as protobuf.
-func (m *incoming) UnmarshalBuffers(data mem.BufferSlice) (ok bool) {
-	m.data, ok = payload.Parse(data)
-	return ok
+	payload.Payload
 }
 
 func (m *messages) Reset() { m.once.Do(func() { close(m.ended) }) }

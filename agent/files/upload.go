@@ -84,7 +84,7 @@ type upload struct {
 func (u *upload) takeInSlot(ctx context.Context, msg *incoming) error {
 	slot, err := u.service.work.Take(ctx)
 	if err != nil {
-		msg.chunk.Release()
+		msg.Payload.Release()
 		return asFault("", err)
 	}
 	defer slot.Release()
@@ -93,8 +93,8 @@ func (u *upload) takeInSlot(ctx context.Context, msg *incoming) error {
 
 // take handles one message. An error ends the stream.
 func (u *upload) take(ctx context.Context, msg *incoming) error {
-	if msg.chunk.Size > 0 {
-		return u.chunk(msg.chunk)
+	if msg.Payload.Size > 0 {
+		return u.chunk(msg.Payload)
 	}
 	switch p := msg.GetPayload().(type) {
 	case *sandboxv1.UploadRequest_Header:

@@ -14,14 +14,7 @@ import (
 // incoming is an UploadRequest whose chunk stays in the received buffers.
 type incoming struct {
 	*sandboxv1.UploadRequest
-	chunk payload.Payload
-}
-
-// UnmarshalBuffers decodes a message that contains only a chunk. It returns false for any
-// other, which must be decoded as protobuf.
-func (m *incoming) UnmarshalBuffers(data mem.BufferSlice) (ok bool) {
-	m.chunk, ok = payload.Parse(data)
-	return ok
+	payload.Payload
 }
 
 // outgoing is a DownloadResponse whose chunk is a buffer of getChunk. MarshalBuffers hands

@@ -110,7 +110,7 @@ func (r *relay) receive() error {
 }
 
 func (r *relay) take(msg *incoming) error {
-	data := msg.data
+	data := msg.Payload
 	if data.Size == 0 {
 		if len(msg.GetData()) == 0 {
 			return invalid("payload", "must be data or eof after start")

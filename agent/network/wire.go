@@ -15,14 +15,7 @@ import (
 // incoming is a ForwardRequest whose data stays in the received buffers.
 type incoming struct {
 	*sandboxv1.ForwardRequest
-	data payload.Payload
-}
-
-// UnmarshalBuffers decodes a message of data only. It returns false for any other,
-// which must be decoded as protobuf.
-func (m *incoming) UnmarshalBuffers(data mem.BufferSlice) (ok bool) {
-	m.data, ok = payload.Parse(data)
-	return ok
+	payload.Payload
 }
 
 // outgoing is a ForwardResponse with data in a buffer of read.

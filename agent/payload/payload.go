@@ -53,6 +53,13 @@ func Parse(data mem.BufferSlice) (Payload, bool) {
 	return p, true
 }
 
+// UnmarshalBuffers is Parse for [Codec], in a message that embeds a Payload: any other
+// message is decoded as protobuf.
+func (p *Payload) UnmarshalBuffers(data mem.BufferSlice) (ok bool) {
+	*p, ok = Parse(data)
+	return ok
+}
+
 // Release gives the buffers back to gRPC.
 func (p *Payload) Release() {
 	p.held.Free()
