@@ -1,12 +1,10 @@
 package agent
 
 import (
-	"bytes"
 	"log/slog"
 	"net"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -18,30 +16,13 @@ import (
 	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/test/daemon"
 )
 
-// lockedBuffer is a log that may be read meanwhile.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
 // newQuietAgent serves an agent of this process.
-func newQuietAgent(t *testing.T) (*Agent, agentv1.AgentServiceClient, *lockedBuffer) {
+func newQuietAgent(t *testing.T) (*Agent, agentv1.AgentServiceClient, *daemon.Log) {
 	t.Helper()
-	log := &lockedBuffer{}
+	log := new(daemon.Log)
 	a, err := New(Config{Workdir: "/", StateDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package process
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,25 +26,8 @@ import (
 	"github.com/sandgate/sandgate/agent/protocol"
 	agentv1 "github.com/sandgate/sandgate/gen/sandbox/agent/v1"
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
+	"github.com/sandgate/sandgate/test/daemon"
 )
-
-// lockedBuffer is a log that may be read while it is written.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
 
 // outputCodec is protobuf, except for output.
 type outputCodec struct{ encoding.CodecV2 }
@@ -68,9 +50,9 @@ type unimplemented struct {
 }
 
 // newTestService serves a service of this process.
-func newTestService(t *testing.T) (*Service, agentv1.AgentServiceClient, *lockedBuffer) {
+func newTestService(t *testing.T) (*Service, agentv1.AgentServiceClient, *daemon.Log) {
 	t.Helper()
-	log := &lockedBuffer{}
+	log := new(daemon.Log)
 	s := New(Config{
 		Workdir: "/", StateDir: t.TempDir(), Env: os.Environ(), StallTimeout: time.Minute, BrokenGrace: time.Minute,
 		Log: slog.New(slog.NewTextHandler(log, nil)), Disconnected: func(context.Context) bool { return false },

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -18,10 +17,11 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 
 	"github.com/sandgate/sandgate/server/audit"
+	"github.com/sandgate/sandgate/test/daemon"
 )
 
 // runCommand runs "sandgate audit".
-func runCommand(ctx context.Context, out *syncBuffer, args ...string) (string, error) {
+func runCommand(ctx context.Context, out *daemon.Log, args ...string) (string, error) {
 	cmd := NewCommand("")
 	cmd.Flags().StringP("output", "o", "text", "")
 	var stderr bytes.Buffer
@@ -31,24 +31,6 @@ func runCommand(ctx context.Context, out *syncBuffer, args ...string) (string, e
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	err := cmd.ExecuteContext(ctx)
 	return stderr.String(), err
-}
-
-// syncBuffer is a buffer that is read while it is written.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // ids returns the request ids of JSON lines.
@@ -108,7 +90,7 @@ func TestAuditFilters(t *testing.T) {
 		"time":      {[]string{"--since", "2020-01-01T00:00:00Z", "--until", "2020-01-02T00:00:00Z"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var out syncBuffer
+			var out daemon.Log
 			stderr, err := runCommand(t.Context(), &out, append(c.args, "--output", "json", path)...)
 			if err != nil || strings.Join(ids(t, out.String()), " ") != c.want {
 				t.Errorf("%v, %v, want %s", out.String(), err, c.want)
@@ -118,7 +100,7 @@ func TestAuditFilters(t *testing.T) {
 			}
 		})
 	}
-	var out syncBuffer
+	var out daemon.Log
 	if _, err := runCommand(t.Context(), &out, path); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +148,7 @@ func TestAuditReadsRotatedFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var out syncBuffer
+	var out daemon.Log
 	stderr, err := runCommand(t.Context(), &out, "--output", "json", path)
 	if err != nil || stderr != "" || strings.Join(ids(t, out.String()), " ") != "0 1 2 3" {
 		t.Errorf("%s, %v, %s", out.String(), err, stderr)
@@ -211,7 +193,7 @@ func TestAuditFollowsRotation(t *testing.T) {
 	}
 	write(0)
 	ctx, stop := context.WithCancelCause(t.Context())
-	var out syncBuffer
+	var out daemon.Log
 	done := make(chan error, 1)
 	go func() {
 		_, err := runCommand(ctx, &out, "--follow", "--output", "json", path)
@@ -255,7 +237,7 @@ func TestAuditFollowsRotation(t *testing.T) {
 	}
 }
 
-func awaitText(t *testing.T, out *syncBuffer, text string) {
+func awaitText(t *testing.T, out *daemon.Log, text string) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(out.String(), text); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
