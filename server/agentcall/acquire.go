@@ -47,9 +47,9 @@ func (r *Router) Acquire(ctx context.Context, key agentconn.Key, incarnation str
 
 // AcquireKnown is Acquire for a sandbox that the provider has just returned.
 func (r *Router) AcquireKnown(ctx context.Context, key agentconn.Key, incarnation string, known *providers.Info) (*agentconn.Conn, error) {
-	use := r.agents.Acquire
+	use := r.cfg.Agents.Acquire
 	if inspects(ctx) {
-		use = r.agents.Inspect
+		use = r.cfg.Agents.Inspect
 	}
 	c, err := use(ctx, key, known)
 	if err != nil {
@@ -57,7 +57,7 @@ func (r *Router) AcquireKnown(ctx context.Context, key agentconn.Key, incarnatio
 	}
 	if incarnation != "" && incarnation != c.Incarnation {
 		Release(ctx, c)
-		now, err := r.agents.Lookup(ctx, key)
+		now, err := r.cfg.Agents.Lookup(ctx, key)
 		switch {
 		case err != nil:
 			return nil, r.NotFoundReason(key, err)
@@ -75,9 +75,9 @@ func (r *Router) AcquireKnown(ctx context.Context, key agentconn.Key, incarnatio
 	if inspects(ctx) {
 		return c, nil
 	}
-	if err := r.activity.Renew(ctx, c, time.Now()); err != nil {
+	if err := r.cfg.Activity.Renew(ctx, c, time.Now()); err != nil {
 		Release(ctx, c)
-		if end, ok := r.expired.Get(key.Name); ok && errors.Is(err, providers.ErrNotActive) {
+		if end, ok := r.cfg.Expired.Get(key.Name); ok && errors.Is(err, providers.ErrNotActive) {
 			err = fault.Expired(key.ID, end)
 		}
 		return nil, r.NotFoundReason(key, err)
@@ -87,16 +87,16 @@ func (r *Router) AcquireKnown(ctx context.Context, key agentconn.Key, incarnatio
 
 // checkAge returns an error if the sandbox's TTL has passed.
 func (r *Router) checkAge(ctx context.Context, c *agentconn.Conn) error {
-	if !r.clock.Aged(*c.Info()) {
+	if !r.cfg.Clock.Aged(*c.Info()) {
 		return nil
 	}
 	// Another replica may have extended it.
-	fresh, err := r.agents.Lookup(ctx, c.Key)
+	fresh, err := r.cfg.Agents.Lookup(ctx, c.Key)
 	if err != nil {
 		return err
 	}
 	c.SetInfo(fresh)
-	if r.clock.Aged(fresh) {
+	if r.cfg.Clock.Aged(fresh) {
 		return fault.Expired(c.Key.ID, fresh.ExpireTime())
 	}
 	return nil
@@ -109,7 +109,7 @@ func (r *Router) NotFoundReason(key agentconn.Key, err error) error {
 	if !errors.Is(err, providers.ErrNotFound) || errors.As(err, &public) {
 		return err
 	}
-	if end, ok := r.expired.Get(key.Name); ok {
+	if end, ok := r.cfg.Expired.Get(key.Name); ok {
 		return fault.Expired(key.ID, end)
 	}
 	return fault.NotFound(key.ID)
@@ -118,7 +118,7 @@ func (r *Router) NotFoundReason(key agentconn.Key, err error) error {
 // FinalError returns the public error for a call that the server gives up.
 func (r *Router) FinalError(ctx context.Context, err error) error {
 	switch {
-	case r.stopping():
+	case r.cfg.Stopping():
 		return fault.ErrShuttingDown
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -135,7 +135,7 @@ func (r *Router) FinalError(ctx context.Context, err error) error {
 func (r *Router) StreamContext(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	up, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		if !r.stopping() {
+		if !r.cfg.Stopping() {
 			cancel(context.Cause(ctx))
 		}
 	})

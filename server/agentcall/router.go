@@ -17,16 +17,7 @@ import (
 )
 
 // Router finds the agents of sandboxes. Make one with New.
-type Router struct {
-	agents   *agentconn.Set
-	activity *lifetime.Activity
-	clock    *lifetime.Clock
-	expired  *lifetime.Tombstones
-	reattach time.Duration
-	rules    func() Rules
-	trusted  func(*agentconn.Conn) ([]byte, error)
-	stopping func() bool
-}
+type Router struct{ cfg Config }
 
 // Rules are what the call contexts of agents are made of.
 type Rules struct {
@@ -53,18 +44,13 @@ type Config struct {
 }
 
 // New returns a Router.
-func New(c Config) *Router {
-	return &Router{
-		agents: c.Agents, activity: c.Activity, clock: c.Clock, expired: c.Expired,
-		reattach: c.Reattach, rules: c.Rules, trusted: c.Trusted, stopping: c.Stopping,
-	}
-}
+func New(c Config) *Router { return &Router{c} }
 
 // Retry returns a retry window for one call.
-func (r *Router) Retry() agentconn.RetryWindow { return agentconn.RetryWindow{Length: r.reattach} }
+func (r *Router) Retry() agentconn.RetryWindow { return agentconn.RetryWindow{Length: r.cfg.Reattach} }
 
 // Stopping reports whether the server stops.
-func (r *Router) Stopping() bool { return r.stopping() }
+func (r *Router) Stopping() bool { return r.cfg.Stopping() }
 
 // WithCallContext returns the context of one call to an agent, and the access
 // policies that the call must pass. The request may have an access policy of its
@@ -76,14 +62,14 @@ func (r *Router) WithCallContext(ctx context.Context, c *agentconn.Conn, req any
 	}); ok {
 		own = with.GetAccess()
 	}
-	rules := r.rules()
+	rules := r.cfg.Rules()
 	confinement, err := rules.Policy.Confine(c.Policies, own)
 	if err != nil {
 		return nil, nil, err
 	}
 	call := &agentv1.CallContext{Confinement: confinement, Limits: rules.Limits}
 	if _, ok := req.(*sandboxv1.ExecuteRequest); ok {
-		if call.EgressAuthority, err = r.trusted(c); err != nil {
+		if call.EgressAuthority, err = r.cfg.Trusted(c); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -70,9 +70,9 @@ func callAgent[R any](
 		}
 		sent := errors.Is(err, agentconn.ErrBroken)
 		unknown = sem == atMostOnce && (unknown || sent)
-		if r.stopping() || (sent && sem == atMostOnce && !deduplicates) || !retry.Wait(ctx, err) {
+		if r.cfg.Stopping() || (sent && sem == atMostOnce && !deduplicates) || !retry.Wait(ctx, err) {
 			err = r.FinalError(ctx, err)
-			if unknown && (agentconn.IsTransient(err) || r.stopping()) {
+			if unknown && (agentconn.IsTransient(err) || r.cfg.Stopping()) {
 				err = fault.OutcomeUnknown(err)
 			}
 			return nil, err

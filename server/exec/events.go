@@ -46,7 +46,7 @@ func (r *relay) event(fr *agentconn.Frame, seq *streaming.Sequence, c *agentconn
 		if err := r.send(&m); err != nil {
 			return false, err
 		}
-		r.s.metrics.Gap(e.Gap)
+		r.s.cfg.Metrics.Gap(e.Gap)
 		r.position = seq.Position()
 		return false, nil
 	case *sandboxv1.ExecuteResponse_Exited:
@@ -82,7 +82,7 @@ func (r *relay) onStarted(e *sandboxv1.Started, seq *streaming.Sequence, c *agen
 	r.call.Release()
 	r.span.AddEvent("started")
 	if !r.since.IsZero() {
-		r.s.metrics.StartSeconds.Observe(time.Since(r.since).Seconds())
+		r.s.cfg.Metrics.StartSeconds.Observe(time.Since(r.since).Seconds())
 	}
 	return nil
 }
@@ -111,10 +111,10 @@ func checkExited(e *sandboxv1.Exited, seq *streaming.Sequence) error {
 func (r *relay) sendExited(m *sandboxv1.ExecuteResponse, e *sandboxv1.Exited) error {
 	m.Event = &sandboxv1.ExecuteResponse_Exited{Exited: e}
 	r.call.Exited.Store(e)
-	r.s.metrics.CommandEnded(e)
+	r.s.cfg.Metrics.CommandEnded(e)
 	tracing.DescribeExit(r.span, e)
 	if e.GetReason() == sandboxv1.ExitReason_EXIT_REASON_LOST {
-		r.s.log.Warn("command lost", "tenant", r.key.Tenant, "sandbox_id", r.key.ID, "exec_id", r.execID, "message", audit.Text(e.GetMessage(), audit.MaxText))
+		r.s.cfg.Log.Warn("command lost", "tenant", r.key.Tenant, "sandbox_id", r.key.ID, "exec_id", r.execID, "message", audit.Text(e.GetMessage(), audit.MaxText))
 	}
 	return r.send(m)
 }

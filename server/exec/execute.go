@@ -22,14 +22,7 @@ import (
 
 // Service implements the calls of SandboxService that follow a command. Make one with
 // New.
-type Service struct {
-	router     *agentcall.Router
-	provider   providers.Provider
-	metrics    *metrics.Metrics
-	tracing    tracing.Tracing
-	slowReader time.Duration
-	log        *slog.Logger
-}
+type Service struct{ cfg Config }
 
 // Config configures a Service. All fields must be set.
 type Config struct {
@@ -43,9 +36,7 @@ type Config struct {
 }
 
 // New returns a Service.
-func New(c Config) *Service {
-	return &Service{router: c.Router, provider: c.Provider, metrics: c.Metrics, tracing: c.Tracing, slowReader: c.SlowReader, log: c.Log}
-}
+func New(c Config) *Service { return &Service{c} }
 
 // maxGrace bounds disconnect_grace.
 const maxGrace = 24 * time.Hour
@@ -55,7 +46,7 @@ func (s *Service) Execute(req *sandboxv1.ExecuteRequest, stream grpc.ServerStrea
 	if err := validateExecute(req); err != nil {
 		return err
 	}
-	ctx, span := s.tracing.StartCommand(stream.Context())
+	ctx, span := s.cfg.Tracing.StartCommand(stream.Context())
 	defer span.End()
 	c := call.Of(ctx)
 	f := &relay{
@@ -63,7 +54,7 @@ func (s *Service) Execute(req *sandboxv1.ExecuteRequest, stream grpc.ServerStrea
 		execID: req.GetExecId(), until: req.GetFollowUntil(), out: stream, call: c, since: c.Start, span: span,
 	}
 	f.begin = func(ctx context.Context, conn *agentconn.Conn) (grpc.ClientStream, error) {
-		ctx, confinement, err := s.router.WithCallContext(ctx, conn, req)
+		ctx, confinement, err := s.cfg.Router.WithCallContext(ctx, conn, req)
 		if err != nil {
 			return nil, err
 		}

@@ -74,7 +74,7 @@ const (
 // incarnationEnd returns how the command's incarnation ended. It waits at most
 // grace for a substrate that has not noticed yet.
 func (r *relay) incarnationEnd(ctx context.Context, grace time.Duration) providers.Ending {
-	h, ok := r.s.provider.(providers.EndReporter)
+	h, ok := r.s.cfg.Provider.(providers.EndReporter)
 	if !ok {
 		return providers.Ending{}
 	}

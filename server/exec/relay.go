@@ -57,14 +57,14 @@ type relay struct {
 
 // run returns nil after the caller has received `exited`.
 func (r *relay) run(ctx context.Context) error {
-	r.retry = r.s.router.Retry()
+	r.retry = r.s.cfg.Router.Retry()
 	for {
 		err := r.follow(ctx)
 		if err == nil {
 			return nil
 		}
-		if r.s.router.Stopping() || ctx.Err() != nil {
-			return r.s.router.FinalError(ctx, err)
+		if r.s.cfg.Router.Stopping() || ctx.Err() != nil {
+			return r.s.cfg.Router.FinalError(ctx, err)
 		}
 		exited, err := r.exitCause(ctx, err)
 		if exited != nil {
@@ -76,7 +76,7 @@ func (r *relay) run(ctx context.Context) error {
 		r.connectionBroke(err)
 		if !r.retry.Wait(ctx, err) {
 			r.reattached(metrics.ReattachFailed)
-			return r.s.router.FinalError(ctx, err)
+			return r.s.cfg.Router.FinalError(ctx, err)
 		}
 	}
 }
@@ -86,7 +86,7 @@ func (r *relay) run(ctx context.Context) error {
 func (r *relay) runDroppable(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	limit := r.s.slowReader
+	limit := r.s.cfg.SlowReader
 	done := make(chan error, 1)
 	go func() { done <- fault.Catch(func() error { return r.run(ctx) }) }()
 	tick := time.NewTicker(max(limit/4, time.Millisecond))
@@ -111,13 +111,13 @@ func (r *relay) runDroppable(ctx context.Context) error {
 
 // follow opens one stream to the agent and forwards its events until it ends.
 func (r *relay) follow(ctx context.Context) error {
-	c, err := r.s.router.Acquire(ctx, r.key, r.expected)
+	c, err := r.s.cfg.Router.Acquire(ctx, r.key, r.expected)
 	if err != nil {
 		return err
 	}
 	defer agentcall.Release(ctx, c)
 	r.expected = c.Incarnation
-	up, cancel := r.s.router.StreamContext(ctx)
+	up, cancel := r.s.cfg.Router.StreamContext(ctx)
 	defer cancel(nil)
 
 	open := r.reattach
@@ -136,7 +136,7 @@ func (r *relay) reattach(ctx context.Context, c *agentconn.Conn) (grpc.ClientStr
 		SandboxId: r.key.ID, ExecId: r.execID, Position: r.position,
 		FollowUntil: r.until, ExpectedIncarnation: r.expected,
 	}
-	ctx, _, err := r.s.router.WithCallContext(ctx, c, req)
+	ctx, _, err := r.s.cfg.Router.WithCallContext(ctx, c, req)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (r *relay) forward(in grpc.ClientStream, c *agentconn.Conn, cancel func()) 
 func (r *relay) connectionBroke(err error) {
 	if r.started && r.brokenAt.IsZero() {
 		r.brokenAt = time.Now()
-		r.s.log.Info("connection to an agent broke", "tenant", r.key.Tenant, "sandbox_id", r.key.ID, "exec_id", r.execID, "error", err)
+		r.s.cfg.Log.Info("connection to an agent broke", "tenant", r.key.Tenant, "sandbox_id", r.key.ID, "exec_id", r.execID, "error", err)
 	}
 }
 
@@ -186,8 +186,8 @@ func (r *relay) reattached(outcome string) {
 	if r.brokenAt.IsZero() {
 		return
 	}
-	r.s.metrics.Reattachments.WithLabelValues(outcome).Inc()
-	r.s.log.Info("connection to an agent "+outcome, "tenant", r.key.Tenant, "sandbox_id", r.key.ID, "exec_id", r.execID,
+	r.s.cfg.Metrics.Reattachments.WithLabelValues(outcome).Inc()
+	r.s.cfg.Log.Info("connection to an agent "+outcome, "tenant", r.key.Tenant, "sandbox_id", r.key.ID, "exec_id", r.execID,
 		"took", time.Since(r.brokenAt))
 	r.brokenAt = time.Time{}
 }
