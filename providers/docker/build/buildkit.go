@@ -128,26 +128,14 @@ func (k *kit) save(ctx context.Context, dir string) (saved, id string, err error
 			}
 		}
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", "", err
-	}
-	f, err := os.CreateTemp(dir, ".part-*.tar") // mode 0600
+	saved, id, err = writeArchive(dir, func(f *os.File) (string, error) {
+		image, err := k.run(ctx, "type=docker,name="+k.name, f)
+		return image.ID, err
+	})
 	if err != nil {
 		return "", "", err
 	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	image, err := k.run(ctx, "type=docker,name="+k.name, f)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return "", "", err
-	}
-	path, saved := archive(dir, image.ID)
-	if err := os.Rename(f.Name(), path); err != nil {
-		return "", "", err
-	}
-	return saved, image.ID, atomicfile.Write(record, []byte(image.ID))
+	return saved, id, atomicfile.Write(record, []byte(id))
 }
 
 // push has the buildkitd push the image under its hash, and gives it the tag that was

@@ -34,19 +34,29 @@ func Save(ctx context.Context, c *client.Client, id, dir string) (string, error)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return saved, err
 	}
+	saved, _, err = writeArchive(dir, func(f *os.File) (string, error) { return id, write(ctx, c, id, f) })
+	return saved, err
+}
+
+// writeArchive makes a directory and an archive in it, which fill writes before it returns
+// the image's id. It returns the archive's reference and the id.
+func writeArchive(dir string, fill func(*os.File) (id string, err error)) (saved, id string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
+		return "", "", err
 	}
 	f, err := os.CreateTemp(dir, ".part-*.tar") // mode 0600
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	defer func() { _ = os.Remove(f.Name()) }()
-	err = write(ctx, c, id, f)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return "", err
+	if id, err = fill(f); err == nil {
+		err = f.Sync()
 	}
-	return saved, os.Rename(f.Name(), path)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", "", err
+	}
+	path, saved := archive(dir, id)
+	return saved, id, os.Rename(f.Name(), path)
 }
 
 // archive returns the path of an image's archive, and its reference.
@@ -65,7 +75,7 @@ func write(ctx context.Context, c *client.Client, id string, to *os.File) error 
 	if err = errors.Join(err, image.Close()); err != nil {
 		return daemon.Error(ctx, c, "save the image", err)
 	}
-	return to.Sync()
+	return nil
 }
 
 // errMoved is rare: two builds push different images to one tag.
