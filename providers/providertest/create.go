@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -63,6 +64,17 @@ func createWithAnotherSpec(ctx context.Context, t *testing.T, b *box) {
 	}
 }
 
+// createAll creates sandboxes of all names at once, each by the next of the providers.
+func createAll(ctx context.Context, names []string, spec func(string) providers.Spec, by ...providers.Provider) ([]providers.Info, []error) {
+	infos, errs := make([]providers.Info, len(names)), make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() { infos[i], errs[i] = Create(ctx, by[i%len(by)], name, spec(name)) })
+	}
+	wg.Wait()
+	return infos, errs
+}
+
 // createRace asks through two providers at once, as two servers would.
 func createRace(ctx context.Context, t *testing.T, b *box) {
 	other := b.h.Open(t)
@@ -70,16 +82,7 @@ func createRace(ctx context.Context, t *testing.T, b *box) {
 	name := name(t)
 	cleanUp(t, b.p, name)
 	const callers = 20
-	infos, errs := make([]providers.Info, callers), make([]error, callers)
-	var wg sync.WaitGroup
-	for i := range callers {
-		p := b.p
-		if i%2 == 1 {
-			p = other
-		}
-		wg.Go(func() { infos[i], errs[i] = Create(ctx, p, name, b.spec(name)) })
-	}
-	wg.Wait()
+	infos, errs := createAll(ctx, slices.Repeat([]string{name}, callers), b.spec, b.p, other)
 	created := 0
 	for i := range callers {
 		switch {

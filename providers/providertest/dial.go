@@ -20,9 +20,13 @@ import (
 // connect makes a gRPC connection to a sandbox's agent.
 func connect(t *testing.T, p providers.Provider, name string) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+name, protocol.Unconfined(),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return p.Dial(ctx, name) }))
+	return connectBy(t, func(ctx context.Context, _ string) (net.Conn, error) { return p.Dial(ctx, name) })
+}
+
+func connectBy(t *testing.T, dial func(context.Context, string) (net.Conn, error)) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///agent", protocol.Unconfined(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dial))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,24 +36,17 @@ func connect(t *testing.T, p providers.Provider, name string) *grpc.ClientConn {
 // hello dials, has the agent introduce itself, and hangs up.
 func hello(ctx context.Context, t *testing.T, p providers.Provider, name string) *agentv1.HelloResponse {
 	t.Helper()
-	conn := connect(t, p, name)
-	defer func() { _ = conn.Close() }()
-	resp, err := agentv1.NewAgentServiceClient(conn).Hello(ctx, &agentv1.HelloRequest{ServerVersion: "dev", ProtocolMinor: 1})
-	if err != nil {
-		t.Fatalf("hello: %v", err)
-	}
-	return resp
+	return helloOn(ctx, t, connect(t, p, name))
 }
 
 // helloOver has the agent introduce itself over a connection, and closes that.
 func helloOver(ctx context.Context, t *testing.T, raw net.Conn) *agentv1.HelloResponse {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///agent",
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return raw, nil }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	return helloOn(ctx, t, connectBy(t, func(context.Context, string) (net.Conn, error) { return raw, nil }))
+}
+
+func helloOn(ctx context.Context, t *testing.T, conn *grpc.ClientConn) *agentv1.HelloResponse {
+	t.Helper()
 	defer func() { _ = conn.Close() }()
 	resp, err := agentv1.NewAgentServiceClient(conn).Hello(ctx, &agentv1.HelloRequest{ServerVersion: "dev", ProtocolMinor: 1})
 	if err != nil {

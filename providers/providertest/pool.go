@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"slices"
 	"testing"
 	"time"
 
@@ -218,21 +218,12 @@ func claimsRace(ctx context.Context, t *testing.T, b *poolBox) {
 	other := b.h.Open(t)
 	defer closeProvider(t, other)
 	b.full(ctx, t, b.p)
-	infos, errs := make([]providers.Info, callers), make([]error, callers)
 	names := make([]string, callers)
 	for i := range names {
 		names[i] = name(t)
 	}
 	cleanUp(t, b.p, names...)
-	var wg sync.WaitGroup
-	for i, name := range names {
-		p := b.p
-		if i%2 == 1 {
-			p = other
-		}
-		wg.Go(func() { infos[i], errs[i] = Create(ctx, p, name, b.spec(name)) })
-	}
-	wg.Wait()
+	infos, errs := createAll(ctx, names, b.spec, b.p, other)
 	seen, claimed := map[string]bool{}, 0
 	for i, info := range infos {
 		if errs[i] != nil {
@@ -264,16 +255,7 @@ func claimsOfOneNameRace(ctx context.Context, t *testing.T, b *poolBox) {
 	b.full(ctx, t, b.p)
 	name := name(t)
 	cleanUp(t, b.p, name)
-	infos, errs := make([]providers.Info, callers), make([]error, callers)
-	var wg sync.WaitGroup
-	for i := range callers {
-		p := b.p
-		if i%2 == 1 {
-			p = other
-		}
-		wg.Go(func() { infos[i], errs[i] = Create(ctx, p, name, b.spec(name)) })
-	}
-	wg.Wait()
+	infos, errs := createAll(ctx, slices.Repeat([]string{name}, callers), b.spec, b.p, other)
 	created := 0
 	for i, info := range infos {
 		if errs[i] != nil || info.Incarnation != infos[0].Incarnation || !info.FromPool {
