@@ -141,17 +141,14 @@ var _ agentv1.AgentServiceServer = (*Agent)(nil)
 func New(cfg Config) (*Agent, error) {
 	cfg = cfg.withDefaults()
 	spawn.ResetIgnored()
-	fs, err := files.New(files.Config{})
-	if err != nil {
-		return nil, fmt.Errorf("start file service: %w", err)
-	}
+	fs := files.New(files.Config{})
 	outgoing := egress.Config{Enabled: cfg.Egress, Log: cfg.Log}
 	if cfg.Redirect {
 		outgoing.Redirect = spawn.NotifyConnects
 	}
 	outbound, err := egress.New(outgoing)
 	if err != nil {
-		return nil, errors.Join(err, fs.Close())
+		return nil, err
 	}
 	cfg.Env = withDefault(cfg.Env, outbound.Env())
 	a := &Agent{
@@ -229,7 +226,7 @@ func (a *Agent) Close() {
 	}
 	a.processService.Close()
 	a.networkService.Close()
-	_ = a.fileService.Close()
+	a.fileService.Close()
 }
 
 // stop ends all connections, kills all commands and closes stopped.

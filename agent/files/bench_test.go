@@ -39,11 +39,8 @@ func BenchmarkUpload(b *testing.B) {
 
 // BenchmarkUploadAlone is BenchmarkUpload without gRPC: hash and write.
 func BenchmarkUploadAlone(b *testing.B) {
-	svc, err := files.New(files.Config{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() { _ = svc.Close() }()
+	svc := files.New(files.Config{})
+	defer svc.Close()
 	msgs := []*sandboxv1.UploadRequest{header(&sandboxv1.UploadHeader{Path: b.TempDir() + "/f"})}
 	piece := chunk(make([]byte, 256<<10))
 	for range benchSize >> 18 {

@@ -154,10 +154,7 @@ func FuzzEdit(f *testing.F) {
 	f.Add("\r\n\r\n", "\n\n", "\n", false, uint16(3))
 	f.Add("a\nb\r\n", "a\r\nb\r\n", "q\r\n", true, uint16(4))
 	f.Add("é\xff", "é", "x", true, uint16(1))
-	svc, err := files.New(files.Config{})
-	if err != nil {
-		f.Fatal(err)
-	}
+	svc := files.New(files.Config{})
 	f.Fuzz(func(t *testing.T, content, old, new string, all bool, pad uint16) {
 		if pad > 0 {
 			// The content lies across the edge of a block.
@@ -283,10 +280,7 @@ func FuzzReadLines(f *testing.F) {
 	f.Add("a\r\nb\rc\n", int64(1), int64(2), int64(10), uint16(3))
 	f.Add("\r\r\n\n", int64(0), int64(-1), int64(2), uint16(1))
 	f.Add("é\r", int64(0), int64(1), int64(1), uint16(2))
-	svc, err := files.New(files.Config{})
-	if err != nil {
-		f.Fatal(err)
-	}
+	svc := files.New(files.Config{})
 	f.Fuzz(func(t *testing.T, content string, offset, limit, most int64, pad uint16) {
 		// Padding moves the content across the edges of blocks.
 		content = strings.Repeat("p", 256<<10-int(pad)%512) + content

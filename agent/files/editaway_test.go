@@ -132,11 +132,8 @@ func unconfined(ctx context.Context) context.Context {
 
 func editable(t *testing.T) (s *Service, path string) {
 	t.Helper()
-	s, err := New(Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
+	s = New(Config{})
+	t.Cleanup(s.Close)
 	path = filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(path, []byte("word last"), 0o644); err != nil {
 		t.Fatal(err)

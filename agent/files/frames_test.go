@@ -61,11 +61,8 @@ func FuzzUploadFrames(f *testing.F) {
 	f.Add([]byte{1, 4})
 	f.Add([]byte{1, 5, 8})
 	f.Add([]byte{4, 0})
-	svc, err := files.New(files.Config{})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() { _ = svc.Close() })
+	svc := files.New(files.Config{})
+	f.Cleanup(svc.Close)
 	uploads := 0
 	f.Fuzz(func(t *testing.T, ops []byte) {
 		if len(ops) > 40 {

@@ -90,9 +90,6 @@ func checkTrailer(t *sandboxv1.UploadTrailer) error {
 func (in *intake) newDraft() error {
 	dir := in.target.loc.FD()
 	if in.header.GetUploadId() != "" {
-		if own := in.service.parts.dir; own != nil {
-			dir = int(own.Fd())
-		}
 		fd, err := unix.Openat(dir, ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err

@@ -17,7 +17,7 @@ import (
 // stream that claimed it, otherwise to parts.
 type part struct {
 	id, path string
-	dir      *os.File // of the draft, if the part owns it
+	dir      *os.File // of the draft, if the upload is resumable
 	draft    *draft   // nil before the first byte and after the end
 	sum      *hasher
 	size     int64
@@ -31,7 +31,6 @@ type part struct {
 
 // parts keeps resumable uploads by their ids, in memory: they end with the agent.
 type parts struct {
-	dir    *os.File // of drafts; nil: beside their targets
 	max    int
 	retain time.Duration
 
@@ -166,22 +165,15 @@ func (p *parts) state(id string) (path string, offset int64, complete bool, expi
 	return u.path, u.size, u.complete, u.expire, nil
 }
 
-func (p *parts) close() error {
+func (p *parts) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return nil
-	}
 	p.closed = true
 	for _, u := range p.byID {
 		if !u.busy {
 			p.remove(u)
 		}
 	}
-	if p.dir == nil {
-		return nil
-	}
-	return p.dir.Close()
 }
 
 func offsetFault(id string, at int64) *fault.Error {

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,23 +22,10 @@ import (
 )
 
 func TestUploadResume(t *testing.T) {
-	for _, where := range []string{"beside the target", "same file system", "other file system", "hidden"} {
-		t.Run(where, func(t *testing.T) {
-			dir, cfg := t.TempDir(), files.Config{}
-			switch where {
-			case "hidden":
-				cfg.NoTmpfile = true
-			case "same file system":
-				cfg.PartDir = t.TempDir() + "/parts"
-			case "other file system":
-				parts, err := os.MkdirTemp("/dev/shm", "sg")
-				if err != nil {
-					t.Skipf("no other file system: %v", err)
-				}
-				t.Cleanup(func() { _ = os.RemoveAll(parts) })
-				cfg.PartDir = parts
-			}
-			svc, c := start(t, cfg)
+	for name, hidden := range map[string]bool{"unnamed": false, "hidden": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			svc, c := start(t, files.Config{NoTmpfile: hidden})
 			content := make([]byte, 3<<20+17)
 			_, _ = rand.Read(content)
 			write(t, dir+"/f", "old")
@@ -85,8 +74,44 @@ func TestUploadResume(t *testing.T) {
 			if diff := cmp.Diff([]string{"f"}, names(t, dir)); diff != "" {
 				t.Errorf("directory (-want +got):\n%s", diff)
 			}
-			if cfg.PartDir != "" && len(names(t, cfg.PartDir)) != 0 {
-				t.Errorf("parts left: %q", names(t, cfg.PartDir))
+		})
+	}
+}
+
+// A link in the path leads to another file system when the upload goes on: the part is
+// copied there, and not left.
+func TestUploadResumeOnAnotherFileSystem(t *testing.T) {
+	other, err := os.MkdirTemp("/dev/shm", "sg")
+	if err != nil {
+		t.Skipf("no other file system: %v", err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(other) })
+	for name, hidden := range map[string]bool{"unnamed": false, "hidden": true} {
+		t.Run(name, func(t *testing.T) {
+			first, second := t.TempDir(), filepath.Join(other, name)
+			link := filepath.Join(t.TempDir(), "link")
+			if err := errors.Join(os.Mkdir(second, 0o700), os.Symlink(first, link)); err != nil {
+				t.Fatal(err)
+			}
+			svc, c := start(t, files.Config{NoTmpfile: hidden})
+			content := make([]byte, 1<<20)
+			_, _ = rand.Read(content)
+			h := func(offset int64) *sandboxv1.UploadRequest {
+				return header(&sandboxv1.UploadHeader{Path: link + "/f", UploadId: "u-1", Offset: offset, Sha256: sum(content)})
+			}
+			breakOff(t, svc, c, h(0), content[:300_000])
+			if err := errors.Join(os.Remove(link), os.Symlink(second, link)); err != nil {
+				t.Fatal(err)
+			}
+			results, err := send(t, c, append([]*sandboxv1.UploadRequest{h(300_000)}, pieces(content[300_000:])...)...)
+			if err != nil || outcomes(results)[0] != "" {
+				t.Fatalf("%v, %v", results, err)
+			}
+			if read(t, second+"/f") != string(content) {
+				t.Error("the content differs")
+			}
+			if left := append(names(t, first), names(t, second)...); !slices.Equal(left, []string{"f"}) {
+				t.Errorf("files: %q", left)
 			}
 		})
 	}

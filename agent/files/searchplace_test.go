@@ -11,11 +11,8 @@ import (
 
 // The time of a search includes the wait for other searches.
 func TestSearchTimeIncludesWait(t *testing.T) {
-	s, err := New(Config{SearchTime: 10 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = s.Close() }()
+	s := New(Config{SearchTime: 10 * time.Millisecond})
+	defer s.Close()
 	for range search.MaxSearches {
 		release, err := s.search.Acquire(t.Context())
 		if err != nil {

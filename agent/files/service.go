@@ -2,12 +2,8 @@ package files
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sandgate/sandgate/agent/files/paths"
 	"github.com/sandgate/sandgate/agent/files/search"
@@ -19,10 +15,6 @@ import (
 
 // Config configures a Service. The zero value is usable.
 type Config struct {
-	// PartDir is where the parts of resumable uploads are kept. It is made if missing.
-	// A complete part on another file system than its target is copied. Empty: beside
-	// the target.
-	PartDir string
 	// PartRetention is how long a part is kept after its last byte. 0: 1 h.
 	PartRetention time.Duration
 	// MaxParts is how many resumable uploads are kept. A new one replaces the one that
@@ -68,25 +60,14 @@ type Service struct {
 }
 
 // New returns a service. Close must be called.
-func New(cfg Config) (*Service, error) {
+func New(cfg Config) *Service {
 	cfg = cfg.withDefaults()
-	s := &Service{cfg: cfg, started: time.Now(), parts: newParts(cfg.MaxParts, cfg.PartRetention), search: search.NewMemory(), work: threads.NewSlots(maxWork, lentWork), walks: threads.NewSlots(maxWalks, lentWalks)}
-	if cfg.PartDir != "" {
-		if err := os.MkdirAll(cfg.PartDir, 0o700); err != nil {
-			return nil, fmt.Errorf("directory for parts of uploads: %w", err)
-		}
-		dir, err := os.OpenFile(cfg.PartDir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return nil, fmt.Errorf("directory for parts of uploads: %w", err)
-		}
-		s.parts.dir = dir
-	}
-	return s, nil
+	return &Service{cfg: cfg, started: time.Now(), parts: newParts(cfg.MaxParts, cfg.PartRetention), search: search.NewMemory(), work: threads.NewSlots(maxWork, lentWork), walks: threads.NewSlots(maxWalks, lentWalks)}
 }
 
 // Close removes the parts of unfinished uploads. Running calls end by their own contexts;
 // an upload that fails afterwards leaves no part.
-func (s *Service) Close() error { return s.parts.close() }
+func (s *Service) Close() { s.parts.close() }
 
 // Active returns how many calls run and the time since one last began or ended.
 func (s *Service) Active() (running int, idle time.Duration) {

@@ -272,7 +272,8 @@ func renameNew(fromDir int, from string, toDir int, to string) error {
 	return unix.Renameat(fromDir, from, toDir, to)
 }
 
-// copyFrom copies a draft from another file system.
+// copyFrom copies a draft from another file system: a link in the path of a resumable
+// upload may have changed since its draft was made.
 func (t *target) copyFrom(d *draft) error {
 	if _, err := d.Seek(0, 0); err != nil {
 		return err

@@ -18,11 +18,8 @@ func TestWriteRulesNameUnboundPrefixes(t *testing.T) {
 		t.Skip("the kernel's Landlock does not support all rules of this test")
 	}
 	t.Cleanup(func() { landlock.ABI = kernel })
-	svc, err := files.New(files.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = svc.Close() })
+	svc := files.New(files.Config{})
+	t.Cleanup(svc.Close)
 	a := &Service{cfg: Config{WritePrefixes: svc.WritePrefixes}}
 	dir := t.TempDir()
 	const noLandlock, truncated, parent = "no Landlock", "older than Linux 6.2", "parent directory"
