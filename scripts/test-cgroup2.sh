@@ -12,33 +12,7 @@ tests=${1:-'^Test(AllSandboxesTogetherHaveLimits|Conformance|DelegatedCgroupIsBo
 # The machine lacks gVisor, Python, Go and other programs of the conformance suite.
 skip='/runsc|/C24_python|/C24_program_(go|python|node|git|compiler|sqlite)'
 home=$PWD/.tools/cgroup2
-mkdir -p "$home"
-
-if ! command -v qemu-system-x86_64 >/dev/null || ! command -v cpio >/dev/null; then
-  if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
-    echo "test-cgroup2: qemu-system-x86_64 and cpio are needed: sudo apt-get install -y qemu-system-x86 cpio" >&2
-    exit 1
-  fi
-  export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq
-  apt-get install -y -qq --no-install-recommends qemu-system-x86 cpio >/dev/null
-fi
-
-# A state of apt's own, as test-emulated.sh has it.
-if [[ ! -e $home/kernel ]]; then
-  mkdir -p "$home"/apt/{lists/partial,archives/partial} "$home/root" "$home/modules"
-  apt=(-o "Dir::State::Lists=$home/apt/lists" -o "Dir::State::status=/dev/null" -o "Dir::Cache=$home/apt"
-    -o APT::Architecture=amd64 -o APT::Architectures::=amd64 -o "APT::Sandbox::User=root")
-  apt-get "${apt[@]}" update -qq
-  kernel=$(apt-cache "${apt[@]}" depends linux-image-cloud-amd64 | awk '/Depends: linux-image/ {print $2; exit}')
-  (cd "$home/apt" && apt-get "${apt[@]}" download -qq "$kernel" busybox-static)
-  for package in "$home"/apt/*.deb; do dpkg -x "$package" "$home/root"; done
-  cp "$home/root/bin/busybox" "$home/busybox"
-  find "$home/root/lib/modules" \( -name loop.ko -o -name overlay.ko \) -exec cp {} "$home/modules" \;
-  cp "$home"/root/boot/vmlinuz-* "$home/kernel.part"
-  rm -rf "$home/apt" "$home/root"
-  mv "$home/kernel.part" "$home/kernel"
-fi
+scripts/guest-kernel.sh "$home" amd64 qemu-system-x86_64 qemu-system-x86 linux-image-cloud-amd64 loop overlay
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -8,33 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 tests=${1:-'^Test(Supervised|StartFailures|MemoryCgroupMakesOutOfMemoryCertain|OneExecIDIsOneCommand|WriteStdin|Execute|Merged|StartErrors|EndReasons|Terminal|CommandEndsWhenItsSupervisorIsKilled)$'}
 home=$PWD/.tools/emulated
-mkdir -p "$home"
-
-if ! command -v qemu-system-aarch64 >/dev/null || ! command -v cpio >/dev/null; then
-  if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
-    echo "test-emulated: qemu-system-aarch64 and cpio are needed: sudo apt-get install -y qemu-system-arm cpio" >&2
-    exit 1
-  fi
-  export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq
-  apt-get install -y -qq --no-install-recommends qemu-system-arm cpio >/dev/null
-fi
-
-# With its own apt state, so that this machine does not get packages of another
-# architecture.
-if [[ ! -e $home/kernel ]]; then
-  mkdir -p "$home"/apt/{lists/partial,archives/partial} "$home/root"
-  apt=(-o "Dir::State::Lists=$home/apt/lists" -o "Dir::State::status=/dev/null" -o "Dir::Cache=$home/apt"
-    -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o "APT::Sandbox::User=root")
-  apt-get "${apt[@]}" update -qq
-  kernel=$(apt-cache "${apt[@]}" depends linux-image-arm64 | awk '/Depends: linux-image/ {print $2; exit}')
-  (cd "$home/apt" && apt-get "${apt[@]}" download -qq "$kernel" busybox-static)
-  for package in "$home"/apt/*.deb; do dpkg -x "$package" "$home/root"; done
-  cp "$home"/root/boot/vmlinuz-* "$home/kernel.part"
-  cp "$home/root/bin/busybox" "$home/busybox"
-  rm -rf "$home/apt" "$home/root"
-  mv "$home/kernel.part" "$home/kernel"
-fi
+scripts/guest-kernel.sh "$home" arm64 qemu-system-aarch64 qemu-system-arm linux-image-arm64
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
