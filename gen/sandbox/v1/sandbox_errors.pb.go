@@ -23,8 +23,8 @@ const (
 
 // ErrorReason is why a call failed. On the wire, google.rpc.ErrorInfo.reason is
 // the value's name without "ERROR_REASON_", and its domain is "sandgate". Each
-// value's comment gives the gRPC code and the metadata keys that are set beside
-// it. Values may be added; a client falls back on the code.
+// value's comment gives the gRPC code and the metadata keys that are set with
+// it. Values may be added; for an unknown one, a client falls back on the code.
 //
 // Example: a call for a sandbox that does not exist ends with
 //
@@ -63,8 +63,8 @@ const (
 	// token, does not include the call, or no tenant and role are configured for
 	// the caller.
 	ErrorReason_ERROR_REASON_CALL_FORBIDDEN ErrorReason = 13
-	// UNAVAILABLE, with RetryInfo. The server cannot check the credentials now,
-	// because their issuer does not answer.
+	// UNAVAILABLE, with RetryInfo. The server currently cannot check the
+	// credentials, because their issuer does not answer.
 	ErrorReason_ERROR_REASON_AUTHENTICATION_UNAVAILABLE ErrorReason = 14
 	// NOT_FOUND; "sandbox_id". This tenant has no such sandbox.
 	ErrorReason_ERROR_REASON_SANDBOX_NOT_FOUND ErrorReason = 20
@@ -73,12 +73,12 @@ const (
 	ErrorReason_ERROR_REASON_SANDBOX_EXPIRED ErrorReason = 21
 	// ALREADY_EXISTS; "sandbox_id". The id exists with another spec.
 	ErrorReason_ERROR_REASON_SANDBOX_SPEC_DIFFERS ErrorReason = 22
-	// FAILED_PRECONDITION; "sandbox_id", "state", and "failure" with OUT_OF_MEMORY
-	// where the substrate ended it for that. The sandbox is not in the state that
-	// the call needs.
+	// FAILED_PRECONDITION; "sandbox_id", "state", and "failure": "OUT_OF_MEMORY" if
+	// the substrate ended the sandbox because memory ran out. The sandbox is not in
+	// the state that the call needs.
 	ErrorReason_ERROR_REASON_SANDBOX_NOT_ACTIVE ErrorReason = 23
-	// FAILED_PRECONDITION; "sandbox_id", "incarnation". The sandbox lost its disk
-	// and processes since the incarnation that the caller expects.
+	// FAILED_PRECONDITION; "sandbox_id", "incarnation". The sandbox has another
+	// incarnation than the caller expects: it was recreated or resumed.
 	ErrorReason_ERROR_REASON_SANDBOX_REPLACED ErrorReason = 24
 	// NOT_FOUND; "template". There is no such template.
 	ErrorReason_ERROR_REASON_TEMPLATE_NOT_FOUND ErrorReason = 25
@@ -99,13 +99,13 @@ const (
 	ErrorReason_ERROR_REASON_EXEC_ID_REUSED ErrorReason = 41
 	// NOT_FOUND; "command". The program does not exist in the sandbox.
 	ErrorReason_ERROR_REASON_COMMAND_NOT_FOUND ErrorReason = 42
-	// FAILED_PRECONDITION; "command". The program exists and cannot be run: not
-	// executable, a directory, or in a format that the kernel does not know.
+	// FAILED_PRECONDITION; "command". The program exists but cannot be run: it is
+	// not executable, a directory, or in a format that the kernel does not know.
 	ErrorReason_ERROR_REASON_COMMAND_NOT_EXECUTABLE ErrorReason = 43
 	// FAILED_PRECONDITION; "cwd". The working directory is missing or cannot be
 	// entered.
 	ErrorReason_ERROR_REASON_WORKING_DIRECTORY_INVALID ErrorReason = 44
-	// FAILED_PRECONDITION. The process has ended.
+	// FAILED_PRECONDITION. The command has ended.
 	ErrorReason_ERROR_REASON_EXEC_ENDED ErrorReason = 45
 	// FAILED_PRECONDITION; "exec_id". Standard input was not opened or has ended.
 	ErrorReason_ERROR_REASON_STDIN_CLOSED ErrorReason = 46
@@ -129,7 +129,7 @@ const (
 	ErrorReason_ERROR_REASON_FILE_IS_DIRECTORY ErrorReason = 62
 	// FAILED_PRECONDITION; "path". A directory is needed.
 	ErrorReason_ERROR_REASON_FILE_NOT_DIRECTORY ErrorReason = 63
-	// FAILED_PRECONDITION; "path". A regular file is needed, and this is a device,
+	// FAILED_PRECONDITION; "path". A regular file is needed, but this is a device,
 	// pipe or socket.
 	ErrorReason_ERROR_REASON_FILE_NOT_REGULAR ErrorReason = 64
 	// ALREADY_EXISTS; "path".
@@ -166,9 +166,9 @@ const (
 	// UNIMPLEMENTED; "feature". The server, its provider or this sandbox does not
 	// support this; GetServerInfo lists what the server supports.
 	ErrorReason_ERROR_REASON_FEATURE_UNSUPPORTED ErrorReason = 80
-	// RESOURCE_EXHAUSTED, with RetryInfo unless no waiting helps; "quota",
-	// "scope" ("server", "tenant" or "principal"), "limit", "used". A quota is
-	// exhausted; GetServerInfo lists the caller's.
+	// RESOURCE_EXHAUSTED, with RetryInfo where waiting helps; "quota", "scope"
+	// ("server", "tenant" or "principal"), "limit", "used". A quota is exhausted;
+	// GetServerInfo lists the caller's quotas.
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 81
 	// UNAVAILABLE, with RetryInfo. The substrate does not answer.
 	ErrorReason_ERROR_REASON_PROVIDER_UNAVAILABLE ErrorReason = 82
@@ -191,7 +191,7 @@ const (
 	ErrorReason_ERROR_REASON_CALL_CANCELLED ErrorReason = 88
 	// DEADLINE_EXCEEDED. The call's deadline passed.
 	ErrorReason_ERROR_REASON_CALL_DEADLINE_EXCEEDED ErrorReason = 89
-	// INTERNAL. A bug in Sandgate; find the request id in the logs.
+	// INTERNAL. A bug in Sandgate; search the logs for the request id.
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 90
 	// FAILED_PRECONDITION; "port". No program in the sandbox accepts connections on
 	// the port.
@@ -199,7 +199,7 @@ const (
 	// ABORTED; "port". The program in the sandbox reset the connection.
 	ErrorReason_ERROR_REASON_CONNECTION_RESET ErrorReason = 101
 	// RESOURCE_EXHAUSTED, with RetryInfo; "limit". The sandbox, or the tenant on this
-	// server, has as many open connections as it may have.
+	// server, has reached its limit of open connections.
 	ErrorReason_ERROR_REASON_TOO_MANY_CONNECTIONS ErrorReason = 102
 )
 

@@ -29,19 +29,19 @@ const (
 	EventType_EVENT_TYPE_UNSPECIFIED EventType = 0
 	// The sandbox was created and is ready.
 	EventType_EVENT_TYPE_CREATED EventType = 1
-	// It was suspended or resumed, it failed, or the substrate has replaced it by
+	// It was suspended or resumed, it failed, or the substrate replaced it with
 	// another incarnation.
 	EventType_EVENT_TYPE_STATE_CHANGED EventType = 2
-	// It expires at expire_time unless it is used, or its lifetime changes, before.
-	// The server sends the event 5 minutes before, with a lifetime of less than 20
-	// minutes at a quarter of it, and at least 30 s before where the lifetime
-	// allows that. Once for each expire_time.
+	// It expires at expire_time unless it is used or its lifetime changes before
+	// that. The server sends this event once for each expire_time: 5 minutes before
+	// it or, if the lifetime is under 20 minutes, a quarter of the lifetime before
+	// it, but at least 30 s before where the lifetime allows that.
 	EventType_EVENT_TYPE_EXPIRING EventType = 3
 	// It no longer exists.
 	EventType_EVENT_TYPE_ENDED EventType = 4
-	// Events are missing: the cursor was older than the retained ones, or the
+	// Events are missing: the cursor was older than the retained events, or the
 	// watcher was too slow. List the sandboxes to see what changed; the watch
-	// continues with what happens from now on.
+	// continues with new events.
 	EventType_EVENT_TYPE_RESYNC EventType = 5
 )
 
@@ -97,7 +97,7 @@ type EventReason int32
 
 const (
 	// Unknown: the server noticed the change, but neither made it nor received a
-	// cause. `message` may have one.
+	// reason. `message` may explain it.
 	EventReason_EVENT_REASON_UNSPECIFIED EventReason = 0
 	// A caller asked for it.
 	EventReason_EVENT_REASON_REQUESTED EventReason = 1
@@ -107,7 +107,7 @@ const (
 	EventReason_EVENT_REASON_IDLE_TTL EventReason = 3
 	// The substrate ended it because it ran out of memory.
 	EventReason_EVENT_REASON_OUT_OF_MEMORY EventReason = 4
-	// The substrate made it anew, without its files and processes.
+	// The substrate recreated it, without its files and processes.
 	EventReason_EVENT_REASON_REPLACED EventReason = 5
 )
 
@@ -161,10 +161,9 @@ func (EventReason) EnumDescriptor() ([]byte, []int) {
 // WatchSandboxesRequest selects events of the caller's tenant.
 type WatchSandboxesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The cursor of the last message that was received: the watch continues after
-	// it, on any server of the same substrate, also after a restart. Empty: begin
-	// with what happens from now on. A cursor that no server issued is
-	// REQUEST_INVALID.
+	// The cursor of the last message received: the watch continues after it, on any
+	// server of the same substrate, even after a restart. Empty: the watch begins
+	// with new events. A cursor that no server issued fails with REQUEST_INVALID.
 	Cursor string `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	// Only sandboxes from one of these templates. Empty: all.
 	Templates []string `protobuf:"bytes,2,rep,name=templates,proto3" json:"templates,omitempty"`
@@ -235,12 +234,11 @@ func (x *WatchSandboxesRequest) GetTypes() []EventType {
 }
 
 // WatchSandboxesResponse is an event, a new cursor, or both. The server sends a
-// message without an event first, as soon as the watch has begun, and after each
-// 30 s without an event.
+// message without an event as soon as the watch has begun, and after every 30 s
+// without an event.
 type WatchSandboxesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where to continue a watch after this message. Opaque, and at most 128
-	// characters.
+	// Continues a watch after this message. Opaque, at most 128 characters.
 	Cursor string `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	// Unset: only the cursor has changed.
 	Event         *SandboxEvent `protobuf:"bytes,2,opt,name=event,proto3" json:"event,omitempty"`
@@ -292,15 +290,15 @@ func (x *WatchSandboxesResponse) GetEvent() *SandboxEvent {
 	return nil
 }
 
-// SandboxEvent is a change of one sandbox. Events of a sandbox come in their
-// order. An event may come more than once, with the same event_id.
+// SandboxEvent is a change of one sandbox. Events of one sandbox arrive in order.
+// An event may arrive more than once, with the same event_id.
 type SandboxEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifies the event, also in webhooks.
 	EventId string `protobuf:"bytes,1,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
 	// What happened.
 	Type EventType `protobuf:"varint,2,opt,name=type,proto3,enum=sandbox.v1.EventType" json:"type,omitempty"`
-	// When it happened, as far as the server knows, or else when it was noticed.
+	// When it happened or, if the server does not know that, when it was noticed.
 	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
 	// The sandbox. Empty in EVENT_TYPE_RESYNC.
 	SandboxId string `protobuf:"bytes,4,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
@@ -317,7 +315,7 @@ type SandboxEvent struct {
 	// The caller who asked for it, with EVENT_REASON_REQUESTED. Empty without
 	// authentication.
 	Principal string `protobuf:"bytes,10,opt,name=principal,proto3" json:"principal,omitempty"`
-	// One line for people with the cause. May be empty.
+	// The cause, in one human-readable line. May be empty.
 	Message string `protobuf:"bytes,11,opt,name=message,proto3" json:"message,omitempty"`
 	// With EVENT_TYPE_EXPIRING: when the sandbox expires without further activity.
 	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`

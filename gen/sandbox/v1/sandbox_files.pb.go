@@ -80,12 +80,12 @@ func (FileType) EnumDescriptor() ([]byte, []int) {
 }
 
 // FileError is why one file of several failed. A failure of the connection or
-// the sandbox is never reported here; it ends the call.
+// the sandbox is never reported here; it fails the call.
 type FileError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The reason.
 	Reason ErrorReason `protobuf:"varint,1,opt,name=reason,proto3,enum=sandbox.v1.ErrorReason" json:"reason,omitempty"`
-	// One line for people.
+	// One human-readable line.
 	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -135,13 +135,13 @@ func (x *FileError) GetMessage() string {
 	return ""
 }
 
-// FileInfo describes a file. A link is described itself, not its target.
+// FileInfo describes a file; for a link, the link itself and not its target.
 type FileInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Absolute path.
 	Path string   `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Type FileType `protobuf:"varint,2,opt,name=type,proto3,enum=sandbox.v1.FileType" json:"type,omitempty"`
-	// Size in bytes; of a link, the length of its target.
+	// Size in bytes; for a link, the length of its target.
 	Size int64 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
 	// Permission bits, such as 0644, with set-id and sticky bits.
 	Mode       uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`
@@ -351,10 +351,10 @@ type UploadHeader struct {
 	// kept for an hour after the last one, unless they filled the disk. Empty:
 	// not resumable.
 	UploadId string `protobuf:"bytes,4,opt,name=upload_id,json=uploadId,proto3" json:"upload_id,omitempty"`
-	// With upload_id: the number of bytes received before, as GetUpload returns
-	// it. Another offset is UPLOAD_OFFSET_MISMATCH.
+	// With upload_id: the number of bytes already received, as returned by
+	// GetUpload. Another offset fails with UPLOAD_OFFSET_MISMATCH.
 	Offset int64 `protobuf:"varint,5,opt,name=offset,proto3" json:"offset,omitempty"`
-	// Permission bits of the file. Unset: those of the file that is replaced,
+	// Permission bits of the file. Unset: those of the file that it replaces, or
 	// 0644 for a new one.
 	Mode *uint32 `protobuf:"varint,6,opt,name=mode,proto3,oneof" json:"mode,omitempty"`
 	// Size of the whole file. If set, a file of another size is rejected.
@@ -362,7 +362,7 @@ type UploadHeader struct {
 	// SHA-256 of the whole file, 32 bytes. If set, a file with another hash is
 	// rejected.
 	Sha256 []byte `protobuf:"bytes,8,opt,name=sha256,proto3" json:"sha256,omitempty"`
-	// True: an existing file is FILE_ALREADY_EXISTS and not replaced.
+	// True: an existing file is not replaced, and fails with FILE_ALREADY_EXISTS.
 	CreateOnly bool `protobuf:"varint,9,opt,name=create_only,json=createOnly,proto3" json:"create_only,omitempty"`
 	// Narrows the sandbox's access policy; only the first header's counts.
 	Access        *AccessPolicy `protobuf:"bytes,10,opt,name=access,proto3" json:"access,omitempty"`
@@ -470,12 +470,12 @@ func (x *UploadHeader) GetAccess() *AccessPolicy {
 	return nil
 }
 
-// UploadTrailer ends a file: every byte of it was sent. The file then replaces
-// an existing one of that name. A caller that knows size and SHA-256 only at
-// the end sets them here; both are optional, and checked if set.
+// UploadTrailer ends a file, after all of its bytes. The file then replaces an
+// existing one of that name. A caller that knows size and SHA-256 only at the
+// end sets them here; both are optional, and checked if set.
 type UploadTrailer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Size of the whole file, bytes before the header's offset included. A file
+	// Size of the whole file, including bytes before the header's offset. A file
 	// of another size is rejected with FILE_CHECKSUM_MISMATCH.
 	Size *int64 `protobuf:"varint,1,opt,name=size,proto3,oneof" json:"size,omitempty"`
 	// SHA-256 of the whole file, 32 bytes. A file with another hash is rejected
@@ -577,7 +577,7 @@ func (x *UploadResponse) GetResults() []*UploadResult {
 // UploadResult is the result of one file.
 type UploadResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The path as requested.
+	// The path, as requested.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Set if the file was not written; it is then unchanged.
 	Error *FileError `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
@@ -862,7 +862,7 @@ type DownloadItem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. Absolute path of the file; links are followed.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// Bytes to skip. Beyond the file's end there are no chunks.
+	// Bytes to skip. Beyond the end of the file there are no chunks.
 	Offset int64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
 	// At most this many bytes. Unset: to the end.
 	Limit         *int64 `protobuf:"varint,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
@@ -1028,7 +1028,7 @@ type DownloadHeader struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which item of the request, from 0.
 	Index int32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	// The file when it was opened. For a link, its target.
+	// The file as it was when opened; for a link, its target.
 	Info *FileInfo `protobuf:"bytes,2,opt,name=info,proto3" json:"info,omitempty"`
 	// Where the chunks begin.
 	Offset        int64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
@@ -1568,7 +1568,7 @@ type MoveFileRequest struct {
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
 	// As in ExecuteRequest.
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
-	// Required. Absolute path of the source; a link is moved itself.
+	// Required. Absolute path of the source. A link itself is moved, not its target.
 	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
 	// Required. Absolute path of the destination. Its parent must exist.
 	Destination string `protobuf:"bytes,4,opt,name=destination,proto3" json:"destination,omitempty"`
@@ -1696,7 +1696,7 @@ type RemoveFileRequest struct {
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
 	// As in ExecuteRequest.
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
-	// Required. Absolute path; a link is removed itself, never followed.
+	// Required. Absolute path. A link itself is removed, never its target.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
 	// True: a directory is removed with its contents. False: only an empty one,
 	// otherwise DIRECTORY_NOT_EMPTY.
@@ -1838,9 +1838,9 @@ type ReadLinesRequest struct {
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
 	// Lines to skip.
 	Offset int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
-	// At most this many lines. Unset: no limit but max_bytes.
+	// At most this many lines. Unset: limited by max_bytes only.
 	Limit *int64 `protobuf:"varint,5,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
-	// At most this many bytes of content, cut at a line's end where one fits.
+	// At most this many bytes of content, cut at the end of a line if one fits.
 	// 0 or more than 2 MiB: 512 000.
 	MaxBytes int64 `protobuf:"varint,6,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
 	// Narrows the sandbox's access policy.
@@ -1931,8 +1931,8 @@ func (x *ReadLinesRequest) GetAccess() *AccessPolicy {
 // ReadLinesResponse is the window.
 type ReadLinesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The lines, joined by "\n" and without a line end after the last one. "\r\n"
-	// and a lone "\r" count as line ends and become "\n". Empty for a file that
+	// The lines, joined by "\n", without a line ending after the last one. "\r\n"
+	// and a lone "\r" count as line endings and become "\n". Empty for a file that
 	// is not text.
 	Content []byte `protobuf:"bytes,1,opt,name=content,proto3" json:"content,omitempty"`
 	// False if the first 8 192 bytes of the file are not UTF-8 text; use
@@ -1944,10 +1944,10 @@ type ReadLinesResponse struct {
 	EndLine int64 `protobuf:"varint,4,opt,name=end_line,json=endLine,proto3" json:"end_line,omitempty"`
 	// Number of lines in the file. Unset if it was not read to its end.
 	TotalLines *int64 `protobuf:"varint,5,opt,name=total_lines,json=totalLines,proto3,oneof" json:"total_lines,omitempty"`
-	// True if lines follow after end_line.
+	// True if more lines follow end_line.
 	More bool `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`
-	// True if max_bytes cut the content before `limit` did; a single line that
-	// is too long is cut within.
+	// True if max_bytes cut the content before `limit` did. A single line that is
+	// too long is cut in the middle.
 	Truncated bool `protobuf:"varint,7,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	// Size of the file in bytes.
 	Size          int64 `protobuf:"varint,8,opt,name=size,proto3" json:"size,omitempty"`
@@ -2054,7 +2054,8 @@ type WriteFileRequest struct {
 	Content []byte `protobuf:"bytes,4,opt,name=content,proto3" json:"content,omitempty"`
 	// As in UploadHeader.
 	Mode *uint32 `protobuf:"varint,5,opt,name=mode,proto3,oneof" json:"mode,omitempty"`
-	// True: an existing file is FILE_ALREADY_EXISTS and not replaced.
+	// True: an existing file is not replaced, and the call fails with
+	// FILE_ALREADY_EXISTS.
 	CreateOnly bool `protobuf:"varint,6,opt,name=create_only,json=createOnly,proto3" json:"create_only,omitempty"`
 	// Narrows the sandbox's access policy.
 	Access        *AccessPolicy `protobuf:"bytes,7,opt,name=access,proto3" json:"access,omitempty"`
@@ -2144,8 +2145,9 @@ func (x *WriteFileRequest) GetAccess() *AccessPolicy {
 // WriteFileResponse describes the written file.
 type WriteFileResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Size  int64                  `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
-	// 32 bytes.
+	// Size in bytes.
+	Size int64 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
+	// SHA-256 of the content, 32 bytes.
 	Sha256 []byte `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	// False if a file was replaced.
 	Created       bool `protobuf:"varint,3,opt,name=created,proto3" json:"created,omitempty"`
@@ -2213,14 +2215,14 @@ type EditFileRequest struct {
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
 	// Required. Absolute path; links are followed.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
-	// Required, unless allow_empty_old. The text to replace. Tried unchanged, then
-	// with "\r\n" in place of "\n", then the reverse; new_text is changed
+	// Required, unless allow_empty_old. The text to replace. It is tried unchanged,
+	// then with "\r\n" in place of "\n", then the reverse; new_text is changed
 	// likewise.
 	OldText []byte `protobuf:"bytes,4,opt,name=old_text,json=oldText,proto3" json:"old_text,omitempty"`
 	// The replacement; may be empty.
 	NewText []byte `protobuf:"bytes,5,opt,name=new_text,json=newText,proto3" json:"new_text,omitempty"`
-	// True: every occurrence. False: there must be exactly one, otherwise
-	// EDIT_NOT_UNIQUE.
+	// True: replaces every occurrence. False: fails with EDIT_NOT_UNIQUE unless
+	// there is exactly one.
 	ReplaceAll bool `protobuf:"varint,6,opt,name=replace_all,json=replaceAll,proto3" json:"replace_all,omitempty"`
 	// True: an empty old_text fills an empty file, as one occurrence.
 	AllowEmptyOld bool `protobuf:"varint,7,opt,name=allow_empty_old,json=allowEmptyOld,proto3" json:"allow_empty_old,omitempty"`

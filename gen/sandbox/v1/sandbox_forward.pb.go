@@ -21,8 +21,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ForwardRequest is one message from the caller of Forward: `start` first, exactly
-// once, then `data`, then at most one `eof`, and nothing after it.
+// ForwardRequest is one message from the caller of Forward: exactly one `start`
+// first, then `data`, then at most one `eof`, and nothing after it.
 type ForwardRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Payload:
@@ -109,14 +109,14 @@ type ForwardRequest_Start struct {
 }
 
 type ForwardRequest_Data struct {
-	// The next bytes for the port, 1 byte to 1 MiB. At most 32 000 bytes, or at
-	// least 256 KiB, are good sizes.
+	// The next bytes for the port, 1 byte to 1 MiB. Sizes of at most 32 000 bytes,
+	// or at least 256 KiB, perform best.
 	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
 }
 
 type ForwardRequest_Eof struct {
 	// The caller sends no more data. The program in the sandbox reads the end of
-	// its input, and may go on to send.
+	// its input, and may still send.
 	Eof *ForwardEof `protobuf:"bytes,3,opt,name=eof,proto3,oneof"`
 }
 
@@ -131,14 +131,13 @@ type ForwardStart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
-	// The incarnation that the caller expects; another one is SANDBOX_REPLACED.
-	// Empty: any.
+	// As in ExecuteRequest.
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
 	// The address to connect to, inside the sandbox: "localhost", or a loopback
 	// address such as "127.0.0.1" or "::1". Default: "localhost", which is
-	// 127.0.0.1 and, if nothing listens there, ::1.
+	// 127.0.0.1 or, if nothing listens there, ::1.
 	Host string `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`
-	// Required: the TCP port, 1 to 65 535.
+	// Required. The TCP port, 1 to 65 535.
 	Port          int32 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -202,8 +201,8 @@ func (x *ForwardStart) GetPort() int32 {
 	return 0
 }
 
-// ForwardResponse is one message to the caller of Forward: `opened` first, exactly
-// once, then `data`, then at most one `eof`, and nothing after it.
+// ForwardResponse is one message to the caller of Forward: exactly one `opened`
+// first, then `data`, then at most one `eof`, and nothing after it.
 type ForwardResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Payload:
@@ -310,8 +309,8 @@ type ForwardOpened struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The sandbox's incarnation.
 	Incarnation string `protobuf:"bytes,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// Address and port that the connection goes to, such as "127.0.0.1:3000" or
-	// "[::1]:3000".
+	// Address and port of the connection inside the sandbox, such as
+	// "127.0.0.1:3000" or "[::1]:3000".
 	Address       string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

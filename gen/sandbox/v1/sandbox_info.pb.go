@@ -67,8 +67,8 @@ type GetServerInfoResponse struct {
 	// The provider in use: "local", "docker", "kubernetes" or "agentsandbox".
 	Provider string `protobuf:"bytes,2,opt,name=provider,proto3" json:"provider,omitempty"`
 	// What the server supports beyond the calls that always work: "suspend",
-	// "pool", "terminal", "stdin", "attach", "forward", "images", … A call whose capability
-	// is missing fails with FEATURE_UNSUPPORTED.
+	// "pool", "terminal", "stdin", "attach", "forward", "images", … A call whose
+	// capability is missing fails with FEATURE_UNSUPPORTED.
 	Capabilities []string `protobuf:"bytes,3,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	// Bounds on requests.
 	Limits *ServerLimits `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
@@ -78,11 +78,11 @@ type GetServerInfoResponse struct {
 	Templates []string `protobuf:"bytes,6,rep,name=templates,proto3" json:"templates,omitempty"`
 	// The authenticated caller.
 	Principal *Principal `protobuf:"bytes,7,opt,name=principal,proto3" json:"principal,omitempty"`
-	// The secrets that rules of the caller's sandboxes can name, ordered by name.
+	// The secrets that rules of the caller's sandboxes can name, sorted by name.
 	Secrets []*SecretInfo `protobuf:"bytes,8,rep,name=secrets,proto3" json:"secrets,omitempty"`
-	// The quotas that apply to the caller, with their use. Empty: there are none.
-	// In a call for another tenant (metadata "sandgate-tenant", role operator)
-	// those of that tenant.
+	// The quotas that apply to the caller, with their use. Empty: none. In a call
+	// for another tenant (metadata "sandgate-tenant", role operator): the quotas of
+	// that tenant.
 	Quotas        []*Quota `protobuf:"bytes,9,rep,name=quotas,proto3" json:"quotas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -186,9 +186,9 @@ type SecretInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name, for EgressSecret.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Where the server reads it: "file" or "env".
+	// Where the server reads it from: "file" or "env".
 	Source string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
-	// The hosts that may get it, as in EgressRule.
+	// The hosts that may receive it, as in EgressRule.
 	Hosts         []string `protobuf:"bytes,3,rep,name=hosts,proto3" json:"hosts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -253,12 +253,13 @@ type Quota struct {
 	// "commands_per_minute". A call beyond it fails with QUOTA_EXCEEDED. The last
 	// two are counted by each server alone.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Whose it is: "tenant" or "principal".
+	// What it applies to: "tenant" or "principal".
 	Scope string `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"`
 	// The limit: a number, bytes, or thousandths of a core.
 	Limit int64 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
-	// What is in use; -1: the server cannot count now. Of a rate, what was used in
-	// the last minute, about. What another server deleted may count for a minute.
+	// What is in use; for a rate, about what was used in the last minute. -1: the
+	// server currently cannot count it. What another server deleted may still count
+	// for a minute.
 	Used          int64 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -325,15 +326,15 @@ func (x *Quota) GetUsed() int64 {
 // ServerLimits are bounds and defaults of the server.
 type ServerLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Largest message in either direction, in bytes.
+	// Largest message that a client may send, in bytes.
 	MaxMessageBytes int64 `protobuf:"varint,1,opt,name=max_message_bytes,json=maxMessageBytes,proto3" json:"max_message_bytes,omitempty"`
 	// Timeout of a command that sets none. Unset: no limit.
 	DefaultTimeout *durationpb.Duration `protobuf:"bytes,2,opt,name=default_timeout,json=defaultTimeout,proto3" json:"default_timeout,omitempty"`
 	// Largest timeout that a command may set. Unset: no limit.
 	MaxTimeout *durationpb.Duration `protobuf:"bytes,3,opt,name=max_timeout,json=maxTimeout,proto3" json:"max_timeout,omitempty"`
-	// Retained output per command, for Attach, in bytes.
+	// Output that is retained for Attach, per command, in bytes.
 	OutputLogBytes int64 `protobuf:"varint,4,opt,name=output_log_bytes,json=outputLogBytes,proto3" json:"output_log_bytes,omitempty"`
-	// How long the exit status of a command is kept.
+	// How long the exit status of an ended command is kept.
 	EndRetention *durationpb.Duration `protobuf:"bytes,5,opt,name=end_retention,json=endRetention,proto3" json:"end_retention,omitempty"`
 	// idle_ttl of a sandbox that sets none. Unset: none.
 	DefaultIdleTtl *durationpb.Duration `protobuf:"bytes,6,opt,name=default_idle_ttl,json=defaultIdleTtl,proto3" json:"default_idle_ttl,omitempty"`

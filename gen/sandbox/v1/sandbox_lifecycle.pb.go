@@ -152,20 +152,21 @@ type Sandbox struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The id, unique within the tenant.
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
-	// Changes whenever the sandbox loses its disk and processes (a pod recreated
-	// under the same name, a restarted container). Exec ids, positions and
-	// uploads live within one incarnation. Empty until the first one exists.
+	// Changes whenever the sandbox loses its processes: a pod recreated under the
+	// same name, a restarted container, a suspended sandbox that was resumed. Exec
+	// ids, positions and uploads are valid within one incarnation. Empty until the
+	// first one exists.
 	Incarnation string `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// The current state.
 	State SandboxState `protobuf:"varint,3,opt,name=state,proto3,enum=sandbox.v1.SandboxState" json:"state,omitempty"`
-	// One line for people with the cause of the state. May be empty.
+	// The cause of the state, in one human-readable line. May be empty.
 	StateMessage string `protobuf:"bytes,4,opt,name=state_message,json=stateMessage,proto3" json:"state_message,omitempty"`
 	// When it was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// The last activity, exact to min(idle_ttl/4, 60 s).
+	// The last activity, accurate to min(idle_ttl/4, 60 s).
 	LastActivityTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_activity_time,json=lastActivityTime,proto3" json:"last_activity_time,omitempty"`
-	// When it expires without further activity: the earlier end of ttl and
-	// idle_ttl. Unset: never.
+	// When it expires without further activity: when ttl or idle_ttl ends,
+	// whichever is earlier. Unset: never.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// Lifetime from creation. Unset: none.
 	Ttl *durationpb.Duration `protobuf:"bytes,8,opt,name=ttl,proto3" json:"ttl,omitempty"`
@@ -187,9 +188,9 @@ type Sandbox struct {
 	// How this server reaches the agent of an active sandbox, for operators:
 	// "unix", "exec", "pod-ip", …
 	Transport string `protobuf:"bytes,16,opt,name=transport,proto3" json:"transport,omitempty"`
-	// The digest of the image that it runs, such as "sha256:…", as far as the
-	// provider knows it: of the manifest for its platform, or of the list that
-	// has it. Empty without an image.
+	// The digest of its image, such as "sha256:…": that of the manifest for its
+	// platform, or of the image index that contains it. Empty without an image, or
+	// if the provider does not know it.
 	ImageDigest   string `protobuf:"bytes,17,opt,name=image_digest,json=imageDigest,proto3" json:"image_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -348,7 +349,7 @@ func (x *Sandbox) GetImageDigest() string {
 // template does not allow is rejected with TEMPLATE_FORBIDS.
 type SandboxSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// OCI image reference. Empty: the template's; where that has none, the
+	// OCI image reference. Empty: the template's or, if it has none, the
 	// provider's default (local: the host's userland, read-only).
 	Image string `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
 	// Limits. Unset parts: the template's.
@@ -362,8 +363,8 @@ type SandboxSpec struct {
 	// What file calls and commands may access, for every caller. Default: no
 	// restriction beyond the sandbox's own.
 	Access *AccessPolicy `protobuf:"bytes,6,opt,name=access,proto3" json:"access,omitempty"`
-	// A command that the agent starts and supervises, as an argv, such as the
-	// image's own service. Empty: none.
+	// A command that the agent starts and supervises, such as the image's own
+	// service, as an argv. Empty: none.
 	Command       []string `protobuf:"bytes,7,rep,name=command,proto3" json:"command,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -448,7 +449,7 @@ func (x *SandboxSpec) GetCommand() []string {
 	return nil
 }
 
-// Resources are upper limits. 0 means: the template's value.
+// Resources are upper limits. 0: the template's value.
 type Resources struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Memory of all processes together, in bytes.
@@ -582,32 +583,32 @@ func (x *Network) GetAllow() []*EgressRule {
 // CIDRs, or it names a group.
 type EgressRule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Host names, in any case: "example.com" is that name, "*.example.com" every
-	// name below it, "*" every name. The server resolves a name when it connects,
-	// and refuses addresses that are not public unless a CIDR allows them. At most
-	// 256.
+	// Host names, regardless of case: "example.com" matches that name,
+	// "*.example.com" every name below it, "*" every name. The server resolves a
+	// name when it connects, and refuses addresses that are not public unless a
+	// CIDR allows them. At most 256.
 	Hosts []string `protobuf:"bytes,1,rep,name=hosts,proto3" json:"hosts,omitempty"`
 	// Addresses in CIDR notation, IPv4 or IPv6. They allow connections to an
-	// address without a name, and names of `hosts` that resolve to an address that
-	// is not public. At most 256.
+	// address without a name, and let names in `hosts` resolve to addresses that
+	// are not public. At most 256.
 	Cidrs []string `protobuf:"bytes,2,rep,name=cidrs,proto3" json:"cidrs,omitempty"`
 	// Ports, 1 to 65535. Empty: 80 and 443. At most 64.
 	Ports []uint32 `protobuf:"varint,3,rep,packed,name=ports,proto3" json:"ports,omitempty"`
 	// A group of rules in the server's configuration, such as "packages". Rejected
-	// beside other fields.
+	// together with other fields.
 	Group string `protobuf:"bytes,4,opt,name=group,proto3" json:"group,omitempty"`
 	// HTTP methods, such as "GET". Empty: all. A rule with methods or paths allows
-	// HTTP requests to its hosts and nothing else: the server ends TLS with a
-	// certificate that only this sandbox trusts. Its CIDRs do not allow connections
-	// to an address without a name. At most 64.
+	// only HTTP requests to its hosts: the server terminates TLS with a certificate
+	// that only this sandbox trusts. Its CIDRs do not allow connections to an
+	// address without a name. At most 64.
 	Methods []string `protobuf:"bytes,5,rep,name=methods,proto3" json:"methods,omitempty"`
-	// Paths of HTTP requests, without the query: "/a/b" is that path, "/a/*" every
-	// path below "/a/". Upper and lower case differ. Empty: all. At most 64.
+	// Paths of HTTP requests, without the query: "/a/b" matches that path, "/a/*"
+	// every path below "/a/". Case-sensitive. Empty: all. At most 64.
 	Paths []string `protobuf:"bytes,6,rep,name=paths,proto3" json:"paths,omitempty"`
 	// A secret that the server puts into the requests that the rule allows. It
-	// never enters the sandbox. The rule then allows HTTP requests in TLS to its
-	// hosts and nothing else, as one with methods, and its default port is 443. An
-	// operator decides which tenants may use a secret, and which hosts may get it.
+	// never enters the sandbox. The rule then allows only HTTPS requests to its
+	// hosts, and its default port is 443. An operator decides which tenants may use
+	// a secret, and which hosts may receive it.
 	Secret        *EgressSecret `protobuf:"bytes,7,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -692,28 +693,28 @@ func (x *EgressRule) GetSecret() *EgressSecret {
 	return nil
 }
 
-// EgressSecret is how a secret of the server's configuration gets into requests:
+// EgressSecret describes how the server puts a configured secret into requests:
 // in a header that the server sets, or in place of a placeholder that the
 // program sends. The default is "Authorization: Bearer SECRET".
 type EgressSecret struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The secret's name in the server's configuration, 1 to 63 characters.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The header, whose value is `prefix` and the secret. It replaces what the
-	// program sends. Empty: "Authorization". Where several rules set one header,
-	// the sandbox's own rules take precedence over the template's, and then the
-	// first one.
+	// The header; its value is `prefix` followed by the secret. It replaces what
+	// the program sends. Empty: "Authorization". If several rules set the same
+	// header, the sandbox's own rules take precedence over the template's, and
+	// among those the first one.
 	Header string `protobuf:"bytes,2,opt,name=header,proto3" json:"header,omitempty"`
 	// The text before the secret, such as "token ". Default: "Bearer " without
 	// `header`, nothing with one.
 	Prefix string `protobuf:"bytes,3,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// A user name. The header's value is then HTTP Basic credentials, with the
-	// secret as the password, as `git push` needs. Rejected beside `prefix`.
+	// A user name. The header's value is then HTTP Basic credentials with the
+	// secret as the password, as `git push` needs. Rejected together with `prefix`.
 	User string `protobuf:"bytes,4,opt,name=user,proto3" json:"user,omitempty"`
-	// A text that the server replaces with the secret in the values of headers,
-	// also within Basic credentials: 16 to 128 letters, digits, "_" and "-".
-	// Rejected beside `header`, `prefix` and `user`. A request that has it in the
-	// URL is refused; bodies are not changed.
+	// A text that the server replaces with the secret in header values, also
+	// within Basic credentials: 16 to 128 letters, digits, "_" and "-". Rejected
+	// together with `header`, `prefix` or `user`. A request that has it in the URL
+	// is refused; bodies are not changed.
 	Placeholder   string `protobuf:"bytes,5,opt,name=placeholder,proto3" json:"placeholder,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -786,23 +787,24 @@ func (x *EgressSecret) GetPlaceholder() string {
 
 // AccessPolicy restricts file calls and, for writes, commands. Where a policy
 // is set in several places (server, template, sandbox, call), a path must pass
-// all of them, so a call can narrow but never widen. At most 64 KiB, encoded.
+// all of them, so a call can narrow access but never widen it. At most 64 KiB
+// when encoded.
 type AccessPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Every path resolves beneath this directory, in the kernel; neither "..",
-	// nor a link, nor a race leads out. Empty: no such root.
+	// Every path resolves beneath this directory, in the kernel: neither "..",
+	// nor a link, nor a race leads out. Empty: no root.
 	RootDir string `protobuf:"bytes,1,opt,name=root_dir,json=rootDir,proto3" json:"root_dir,omitempty"`
 	// True: paths are relative to root_dir, so "/a" is root_dir/a, in results
 	// too. False: paths are the sandbox's own and must lie beneath root_dir.
 	Virtual bool `protobuf:"varint,2,opt,name=virtual,proto3" json:"virtual,omitempty"`
-	// Path prefixes that may be written. Empty: all that are not denied. A prefix
-	// matches whole path components.
+	// Path prefixes that may be written. A prefix matches whole path components.
+	// Empty: everything that is not denied.
 	WriteAllowPrefixes []string `protobuf:"bytes,3,rep,name=write_allow_prefixes,json=writeAllowPrefixes,proto3" json:"write_allow_prefixes,omitempty"`
 	// Path prefixes that may not be written; they override allowed ones.
 	WriteDenyPrefixes []string `protobuf:"bytes,4,rep,name=write_deny_prefixes,json=writeDenyPrefixes,proto3" json:"write_deny_prefixes,omitempty"`
 	// Path prefixes that may not be read, listed or searched.
 	ReadDenyPrefixes []string `protobuf:"bytes,5,rep,name=read_deny_prefixes,json=readDenyPrefixes,proto3" json:"read_deny_prefixes,omitempty"`
-	// Commands that contain one of these texts are rejected. A guardrail against
+	// Commands that contain one of these strings are rejected. A guardrail against
 	// accidents, not a security boundary.
 	DenyCommands  []string `protobuf:"bytes,6,rep,name=deny_commands,json=denyCommands,proto3" json:"deny_commands,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -888,9 +890,9 @@ type Isolation struct {
 	Runtime string `protobuf:"bytes,1,opt,name=runtime,proto3" json:"runtime,omitempty"`
 	// The effective network mode.
 	Network NetworkMode `protobuf:"varint,2,opt,name=network,proto3,enum=sandbox.v1.NetworkMode" json:"network,omitempty"`
-	// True when commands run without root, capabilities and new privileges.
+	// True if commands run without root and capabilities and cannot gain privileges.
 	Unprivileged bool `protobuf:"varint,3,opt,name=unprivileged,proto3" json:"unprivileged,omitempty"`
-	// True when the system directories are read-only.
+	// True if the system directories are read-only.
 	ReadOnlySystem bool `protobuf:"varint,4,opt,name=read_only_system,json=readOnlySystem,proto3" json:"read_only_system,omitempty"`
 	// Requested protections that are not enforced, each with the reason.
 	NotEnforced   []string `protobuf:"bytes,5,rep,name=not_enforced,json=notEnforced,proto3" json:"not_enforced,omitempty"`
@@ -967,7 +969,7 @@ func (x *Isolation) GetNotEnforced() []string {
 type CreateSandboxRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The id: 1 to 128 characters of a-z, A-Z, 0-9, ".", "_", "-", beginning with
-	// a letter or digit. Empty: the server generates one, and a repeated call
+	// a letter or digit. Empty: the server generates one, so a repeated call
 	// creates another sandbox.
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
 	// The template's name. Empty: "default".
@@ -1357,7 +1359,7 @@ type UpdateSandboxRequest struct {
 	Ttl *durationpb.Duration `protobuf:"bytes,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// New lifetime from the last activity. Unset: unchanged. 0: none.
 	IdleTtl *durationpb.Duration `protobuf:"bytes,5,opt,name=idle_ttl,json=idleTtl,proto3" json:"idle_ttl,omitempty"`
-	// True: counts as activity and restarts the idle time.
+	// True: counts as activity and restarts the idle time, even without a change.
 	Renew bool `protobuf:"varint,6,opt,name=renew,proto3" json:"renew,omitempty"`
 	// New rules, which replace the old ones. They apply to new connections at
 	// once; connections that they no longer allow are reset. The mode cannot
@@ -1498,7 +1500,8 @@ type DeleteSandboxRequest struct {
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
 	// True: a missing sandbox is not an error, so that repeated calls are safe.
 	AllowMissing bool `protobuf:"varint,2,opt,name=allow_missing,json=allowMissing,proto3" json:"allow_missing,omitempty"`
-	// Delete only this incarnation; another one is SANDBOX_REPLACED. Empty: any.
+	// Delete only this incarnation; with another one the call fails with
+	// SANDBOX_REPLACED. Empty: any.
 	ExpectedIncarnation string `protobuf:"bytes,3,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -1733,7 +1736,7 @@ func (x *CleanupSandboxesResponse) GetFailures() []*CleanupFailure {
 type CleanupFailure struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	SandboxId string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
-	// One line for people.
+	// One human-readable line.
 	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

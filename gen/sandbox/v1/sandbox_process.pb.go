@@ -29,10 +29,11 @@ type OutputMode int32
 const (
 	// The same as SEPARATE.
 	OutputMode_OUTPUT_MODE_UNSPECIFIED OutputMode = 0
-	// Two pipes. Order within a stream is exact; across the two it is the order
+	// Two pipes. The order within a stream is exact; across the two it is the order
 	// of arrival.
 	OutputMode_OUTPUT_MODE_SEPARATE OutputMode = 1
-	// One pipe for both, exact order, all of it reported as STREAM_STDOUT.
+	// One pipe for both. The order is exact; all output is reported as
+	// STREAM_STDOUT.
 	OutputMode_OUTPUT_MODE_MERGED OutputMode = 2
 )
 
@@ -83,8 +84,9 @@ type OnFull int32
 const (
 	// The same as BLOCK.
 	OnFull_ON_FULL_UNSPECIFIED OnFull = 0
-	// The command waits, as on a pipe, for its fastest attached reader. When
-	// there is no reader and the grace has ended, the oldest output is dropped.
+	// The command blocks, as on a full pipe, until its fastest attached reader has
+	// taken output. When there is no reader and the grace has ended, the oldest
+	// output is dropped.
 	OnFull_ON_FULL_BLOCK OnFull = 1
 	// The oldest output is dropped; a reader that missed it gets a `gap`.
 	OnFull_ON_FULL_EVICT OnFull = 2
@@ -140,7 +142,7 @@ const (
 	// Shortly after the leader ended, even if a background child still holds the
 	// output open. Attach reads what that child writes later.
 	FollowUntil_FOLLOW_UNTIL_LEADER_EXIT FollowUntil = 1
-	// When the leader ended and no process holds its output open.
+	// When the leader has ended and no process holds the output open.
 	FollowUntil_FOLLOW_UNTIL_STREAMS_END FollowUntil = 2
 )
 
@@ -244,7 +246,7 @@ const (
 	ExitReason_EXIT_REASON_UNSPECIFIED ExitReason = 0
 	// It ended by itself with an exit code.
 	ExitReason_EXIT_REASON_EXITED ExitReason = 1
-	// A signal ended it that neither Sandgate nor a caller sent.
+	// A signal that neither Sandgate nor a caller sent ended it.
 	ExitReason_EXIT_REASON_SIGNALED ExitReason = 2
 	// Its timeout passed; every descendant was killed.
 	ExitReason_EXIT_REASON_TIMED_OUT ExitReason = 3
@@ -376,7 +378,7 @@ const (
 	SignalScope_SIGNAL_SCOPE_LEADER SignalScope = 1
 	// Its process group.
 	SignalScope_SIGNAL_SCOPE_GROUP SignalScope = 2
-	// Every descendant, also those that left the group or were orphaned.
+	// Every process of the command, even if it left the group or was orphaned.
 	SignalScope_SIGNAL_SCOPE_TREE SignalScope = 3
 )
 
@@ -428,13 +430,14 @@ type ExecuteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
-	// The incarnation that the caller expects; another one is SANDBOX_REPLACED.
-	// Empty: any.
+	// The incarnation that the caller expects; with another one the call fails
+	// with SANDBOX_REPLACED. Empty: any.
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
 	// The command's id within the sandbox: 1 to 128 characters of a-z, A-Z, 0-9,
 	// ".", "_", "-". The same id with the same request joins the running or ended
-	// command from its first byte; with another request it is EXEC_ID_REUSED.
-	// Empty: the agent generates one, and the call must not be retried blindly.
+	// command from its first byte; with another request the call fails with
+	// EXEC_ID_REUSED. Empty: the agent generates one, and a retried call may run
+	// the command twice.
 	ExecId string `protobuf:"bytes,3,opt,name=exec_id,json=execId,proto3" json:"exec_id,omitempty"`
 	// Required: one of the two.
 	//
@@ -443,21 +446,22 @@ type ExecuteRequest struct {
 	//	*ExecuteRequest_Shell
 	//	*ExecuteRequest_Argv
 	Command isExecuteRequest_Command `protobuf_oneof:"command"`
-	// The shell of `shell`: an absolute path. Default: "/bin/sh".
+	// Absolute path of the shell that runs `shell`. Default: "/bin/sh".
 	ShellPath string `protobuf:"bytes,6,opt,name=shell_path,json=shellPath,proto3" json:"shell_path,omitempty"`
 	// Absolute path to start in. Default: the sandbox's working directory.
 	Cwd string `protobuf:"bytes,7,opt,name=cwd,proto3" json:"cwd,omitempty"`
 	// Added to the sandbox's environment, for this command only. Never logged.
 	Env map[string]string `protobuf:"bytes,8,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Standard input, complete. Empty: /dev/null, unless stdin_open.
+	// Standard input, which ends after these bytes. Empty: /dev/null. With
+	// stdin_open or a terminal, it stays open in both cases.
 	Stdin []byte `protobuf:"bytes,9,opt,name=stdin,proto3" json:"stdin,omitempty"`
 	// True: standard input stays open after `stdin` for WriteStdin.
 	StdinOpen bool `protobuf:"varint,10,opt,name=stdin_open,json=stdinOpen,proto3" json:"stdin_open,omitempty"`
-	// The command's limit of wall time, apart from the call's deadline; then
-	// every descendant is killed and the reason is TIMED_OUT. Unset: the server's
-	// default. 0: none, where the server allows that.
+	// The command's limit of wall time, independent of the call's deadline. When it
+	// passes, every descendant is killed and the reason is TIMED_OUT. Unset: the
+	// server's default. 0: none, where the server allows that.
 	Timeout *durationpb.Duration `protobuf:"bytes,11,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	// Output beyond this many bytes, of both streams together, is counted and
+	// Output of both streams together beyond this many bytes is counted and
 	// dropped; the command runs on. Unset: the server's limit, if any.
 	MaxOutputBytes *int64 `protobuf:"varint,12,opt,name=max_output_bytes,json=maxOutputBytes,proto3,oneof" json:"max_output_bytes,omitempty"`
 	// How the two output streams are captured. Ignored with a terminal.
@@ -465,15 +469,15 @@ type ExecuteRequest struct {
 	// Gives the command a terminal of this size. Unset: none.
 	Terminal *TerminalSize `protobuf:"bytes,14,opt,name=terminal,proto3" json:"terminal,omitempty"`
 	// What happens when the retained output is full. A detached command always
-	// evicts.
+	// uses EVICT.
 	OnFull OnFull `protobuf:"varint,15,opt,name=on_full,json=onFull,proto3,enum=sandbox.v1.OnFull" json:"on_full,omitempty"`
 	// How long the command runs on after the caller cancelled or disconnected.
-	// Attach and a joining Execute end the wait. Unset or 0: it is killed at
-	// once. When the connection between server and sandbox breaks, the longer of
-	// this and 60 s applies.
+	// Attach or a joining Execute stops this timer. Unset or 0: the command is
+	// killed at once. When the connection between server and sandbox breaks, the
+	// longer of this and 60 s applies.
 	DisconnectGrace *durationpb.Duration `protobuf:"bytes,16,opt,name=disconnect_grace,json=disconnectGrace,proto3" json:"disconnect_grace,omitempty"`
 	// True: the command runs on without a caller; only its timeout, a signal or
-	// the sandbox's end stop it.
+	// the end of the sandbox stops it.
 	Detach bool `protobuf:"varint,17,opt,name=detach,proto3" json:"detach,omitempty"`
 	// When this stream ends.
 	FollowUntil FollowUntil `protobuf:"varint,18,opt,name=follow_until,json=followUntil,proto3,enum=sandbox.v1.FollowUntil" json:"follow_until,omitempty"`
@@ -662,8 +666,8 @@ type isExecuteRequest_Command interface {
 }
 
 type ExecuteRequest_Shell struct {
-	// A script for `shell_path -c`, of any size up to max_message_bytes. Never
-	// a login shell.
+	// A script for `shell_path -c`, of any size up to max_message_bytes. The
+	// shell is never a login shell.
 	Shell string `protobuf:"bytes,4,opt,name=shell,proto3,oneof"`
 }
 
@@ -679,8 +683,8 @@ func (*ExecuteRequest_Argv) isExecuteRequest_Command() {}
 // Argv is a program and its arguments.
 type Argv struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required, not empty. The first is the program, looked up in PATH where it
-	// has no "/".
+	// Required, not empty. The first is the program, looked up in PATH unless it
+	// contains "/".
 	Args          []string `protobuf:"bytes,1,rep,name=args,proto3" json:"args,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1124,10 +1128,10 @@ type Exited struct {
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
 	// From start to end.
 	WallTime *durationpb.Duration `protobuf:"bytes,6,opt,name=wall_time,json=wallTime,proto3" json:"wall_time,omitempty"`
-	// CPU time in user mode, of the leader and the children it waited for; of all
-	// descendants with a cgroup per command.
+	// CPU time in user mode: of all descendants if the command has a cgroup,
+	// otherwise of the leader and the children it waited for.
 	UserTime *durationpb.Duration `protobuf:"bytes,7,opt,name=user_time,json=userTime,proto3" json:"user_time,omitempty"`
-	// CPU time in the kernel, counted likewise.
+	// CPU time in kernel mode, counted likewise.
 	SystemTime *durationpb.Duration `protobuf:"bytes,8,opt,name=system_time,json=systemTime,proto3" json:"system_time,omitempty"`
 	// Peak memory in bytes, within memory_scope. 0: unknown.
 	PeakMemoryBytes int64 `protobuf:"varint,9,opt,name=peak_memory_bytes,json=peakMemoryBytes,proto3" json:"peak_memory_bytes,omitempty"`
@@ -1137,16 +1141,16 @@ type Exited struct {
 	StdoutBytes int64 `protobuf:"varint,11,opt,name=stdout_bytes,json=stdoutBytes,proto3" json:"stdout_bytes,omitempty"`
 	// Bytes written to standard error, dropped ones included.
 	StderrBytes int64 `protobuf:"varint,12,opt,name=stderr_bytes,json=stderrBytes,proto3" json:"stderr_bytes,omitempty"`
-	// True when standard output was cut by max_output_bytes.
+	// True if standard output was cut by max_output_bytes.
 	StdoutTruncated bool `protobuf:"varint,13,opt,name=stdout_truncated,json=stdoutTruncated,proto3" json:"stdout_truncated,omitempty"`
-	// True when standard error was cut by max_output_bytes.
+	// True if standard error was cut by max_output_bytes.
 	StderrTruncated bool `protobuf:"varint,14,opt,name=stderr_truncated,json=stderrTruncated,proto3" json:"stderr_truncated,omitempty"`
 	// The position after the last byte of output so far.
 	Position int64 `protobuf:"varint,15,opt,name=position,proto3" json:"position,omitempty"`
 	// True if a background child still held the output open; Attach from
 	// `position` reads what it writes.
 	OutputOpen bool `protobuf:"varint,16,opt,name=output_open,json=outputOpen,proto3" json:"output_open,omitempty"`
-	// One line for people with further details. May be empty.
+	// Further details, in one human-readable line. May be empty.
 	Message       string `protobuf:"bytes,17,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1310,8 +1314,8 @@ type AttachRequest struct {
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
 	// Required.
 	ExecId string `protobuf:"bytes,3,opt,name=exec_id,json=execId,proto3" json:"exec_id,omitempty"`
-	// Where to begin: the number of bytes of both streams that the caller has.
-	// A position beyond the end is an error.
+	// Where to begin: the number of bytes of both streams that the caller already
+	// has. A position beyond the end is an error.
 	Position int64 `protobuf:"varint,4,opt,name=position,proto3" json:"position,omitempty"`
 	// When this stream ends.
 	FollowUntil   FollowUntil `protobuf:"varint,5,opt,name=follow_until,json=followUntil,proto3,enum=sandbox.v1.FollowUntil" json:"follow_until,omitempty"`
@@ -1384,8 +1388,8 @@ func (x *AttachRequest) GetFollowUntil() FollowUntil {
 	return FollowUntil_FOLLOW_UNTIL_UNSPECIFIED
 }
 
-// AttachResponse is one event of a command; events and order are those of
-// ExecuteResponse.
+// AttachResponse is one event of a command. The events and their order are those
+// of ExecuteResponse.
 type AttachResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Event:
@@ -1514,9 +1518,8 @@ type WriteStdinRequest struct {
 	// Required.
 	ExecId string `protobuf:"bytes,3,opt,name=exec_id,json=execId,proto3" json:"exec_id,omitempty"`
 	// Number of bytes sent before these, including ExecuteRequest.stdin. Bytes
-	// that were accepted already are skipped, so a repeated call is safe; a hole
-	// is STDIN_OFFSET_MISMATCH, with the expected offset in the error's metadata
-	// "offset".
+	// that were already accepted are skipped, so a repeated call is safe. A hole
+	// fails with STDIN_OFFSET_MISMATCH, whose metadata has the expected "offset".
 	Offset int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
 	// The bytes, at most 1 MiB.
 	Data []byte `protobuf:"bytes,5,opt,name=data,proto3" json:"data,omitempty"`
@@ -1727,7 +1730,7 @@ func (x *SignalProcessRequest) GetScope() SignalScope {
 	return SignalScope_SIGNAL_SCOPE_UNSPECIFIED
 }
 
-// SignalProcessResponse is sent when the signal was delivered.
+// SignalProcessResponse is sent after the signal was delivered.
 type SignalProcessResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// False if no process was left to signal.
@@ -1890,8 +1893,8 @@ type ListProcessesRequest struct {
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
 	// As in ExecuteRequest.
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
-	// True: also ended commands that are still kept, at most the 4 096 that
-	// started last.
+	// True: also ended commands that are still kept, at most the 4 096 that started
+	// most recently.
 	IncludeEnded  bool `protobuf:"varint,3,opt,name=include_ended,json=includeEnded,proto3" json:"include_ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1948,7 +1951,7 @@ func (x *ListProcessesRequest) GetIncludeEnded() bool {
 	return false
 }
 
-// ListProcessesResponse lists commands, the oldest first.
+// ListProcessesResponse lists commands, oldest first.
 type ListProcessesResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Processes []*Process             `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
@@ -2006,16 +2009,16 @@ func (x *ListProcessesResponse) GetIncarnation() string {
 type Process struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	ExecId string                 `protobuf:"bytes,1,opt,name=exec_id,json=execId,proto3" json:"exec_id,omitempty"`
-	// The leader's process id inside the sandbox; 0 once it ended.
+	// The leader's process id inside the sandbox; 0 once it has ended.
 	Pid int32 `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
 	// The first 256 bytes of the shell script, or the argv joined by spaces.
 	Command   string                 `protobuf:"bytes,3,opt,name=command,proto3" json:"command,omitempty"`
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
-	// Set once the leader ended.
+	// Set once the leader has ended.
 	Exited *Exited `protobuf:"bytes,5,opt,name=exited,proto3" json:"exited,omitempty"`
 	// True for a command that was started with detach.
 	Detached bool `protobuf:"varint,6,opt,name=detached,proto3" json:"detached,omitempty"`
-	// Number of callers that read its output.
+	// Number of callers that are reading its output.
 	Attached int32 `protobuf:"varint,7,opt,name=attached,proto3" json:"attached,omitempty"`
 	// Number of live processes in its tree, as far as known.
 	LiveProcesses int32 `protobuf:"varint,8,opt,name=live_processes,json=liveProcesses,proto3" json:"live_processes,omitempty"`

@@ -74,8 +74,8 @@ func (PatternSyntax) EnumDescriptor() ([]byte, []int) {
 	return file_sandbox_v1_sandbox_search_proto_rawDescGZIP(), []int{0}
 }
 
-// TruncationReason is why a result is incomplete. If several apply, it is the
-// last of them in this list.
+// TruncationReason is why a result is incomplete. If several apply, the last of
+// them in this list is reported.
 type TruncationReason int32
 
 const (
@@ -144,21 +144,22 @@ type SearchFilesRequest struct {
 	Syntax PatternSyntax `protobuf:"varint,4,opt,name=syntax,proto3,enum=sandbox.v1.PatternSyntax" json:"syntax,omitempty"`
 	// True: case is ignored.
 	IgnoreCase bool `protobuf:"varint,5,opt,name=ignore_case,json=ignoreCase,proto3" json:"ignore_case,omitempty"`
-	// Required. Absolute path of a directory, searched with all below it, or of
-	// one file. Links below it are not followed.
+	// Required. Absolute path of a file, or of a directory that is searched
+	// recursively. Links below it are not followed.
 	Path string `protobuf:"bytes,6,opt,name=path,proto3" json:"path,omitempty"`
-	// Only files that match this glob: without "/", the name at any depth; with
-	// "/", the path below `path`. Syntax as in GlobFilesRequest. Empty: all.
+	// Only files that match this glob: without "/" it matches the name at any
+	// depth, with "/" the path below `path`. Syntax as in GlobFilesRequest. Empty:
+	// all.
 	Glob string `protobuf:"bytes,7,opt,name=glob,proto3" json:"glob,omitempty"`
 	// Names of directories that are skipped at any depth below `path`.
 	ExcludeDirs []string `protobuf:"bytes,8,rep,name=exclude_dirs,json=excludeDirs,proto3" json:"exclude_dirs,omitempty"`
 	// At most this many matching lines in all. 0 or more than 10 000: 10 000.
 	MaxMatches int32 `protobuf:"varint,9,opt,name=max_matches,json=maxMatches,proto3" json:"max_matches,omitempty"`
-	// Larger files are skipped, in bytes. 0: no limit.
+	// Files larger than this many bytes are skipped. 0: no limit.
 	MaxFileBytes int64 `protobuf:"varint,10,opt,name=max_file_bytes,json=maxFileBytes,proto3" json:"max_file_bytes,omitempty"`
-	// Lines of context before and after each match, at most 20 each.
+	// Lines of context before each match, at most 20.
 	ContextBefore int32 `protobuf:"varint,11,opt,name=context_before,json=contextBefore,proto3" json:"context_before,omitempty"`
-	// As context_before.
+	// Lines of context after each match, at most 20.
 	ContextAfter int32 `protobuf:"varint,12,opt,name=context_after,json=contextAfter,proto3" json:"context_after,omitempty"`
 	// True: files with a NUL byte in their first 8 192 bytes are searched too.
 	IncludeBinary bool `protobuf:"varint,13,opt,name=include_binary,json=includeBinary,proto3" json:"include_binary,omitempty"`
@@ -296,7 +297,8 @@ func (x *SearchFilesRequest) GetAccess() *AccessPolicy {
 	return nil
 }
 
-// SearchFilesResponse lists matching lines, by path in byte order, then line.
+// SearchFilesResponse lists matching lines, sorted by path in byte order, then by
+// line.
 type SearchFilesResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Matches []*SearchMatch         `protobuf:"bytes,1,rep,name=matches,proto3" json:"matches,omitempty"`
@@ -375,11 +377,11 @@ type SearchMatch struct {
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// From 1.
 	Line int64 `protobuf:"varint,2,opt,name=line,proto3" json:"line,omitempty"`
-	// The line without its end, cut after 64 KiB.
+	// The line without its line ending, cut after 64 KiB.
 	Text []byte `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
-	// The lines before, the nearest last.
+	// Context before the line, in file order.
 	Before [][]byte `protobuf:"bytes,4,rep,name=before,proto3" json:"before,omitempty"`
-	// The lines after.
+	// Context after the line, in file order.
 	After         [][]byte `protobuf:"bytes,5,rep,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -452,12 +454,17 @@ func (x *SearchMatch) GetAfter() [][]byte {
 
 // GlobFilesRequest selects files by name.
 //
-// Pattern syntax: "*" any run within a segment, "?" one character, "[a-z]",
-// "[!a]" and "[^a]" classes, "{a,b}" alternatives (nested; more than 1 000
-// after expansion is PATTERN_INVALID), "**" as a whole segment any number of
-// directories, those that begin with a dot left out. A name that begins with a
-// dot matches only where its segment of the pattern does. A leading "/" anchors
-// to `path`. A ".." segment is PATTERN_INVALID.
+// Pattern syntax:
+//
+//   - "*" matches any run of characters within a segment, "?" one character.
+//   - "[a-z]", "[!a]" and "[^a]" are character classes.
+//   - "{a,b}" are alternatives, which can be nested. More than 1 000 after
+//     expansion fail with PATTERN_INVALID.
+//   - "**" as a whole segment matches any number of directories, except those
+//     whose name begins with a dot.
+//   - A name that begins with a dot matches only a segment that begins with one.
+//   - A leading "/" anchors the pattern to `path`.
+//   - A ".." segment fails with PATTERN_INVALID.
 type GlobFilesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
@@ -466,15 +473,15 @@ type GlobFilesRequest struct {
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
 	// Required.
 	Pattern string `protobuf:"bytes,3,opt,name=pattern,proto3" json:"pattern,omitempty"`
-	// Required. Absolute path of the directory to search below. At "/", the walk
-	// leaves out /proc, /sys and /dev.
+	// Required. Absolute path of the directory to search. A search of "/" skips
+	// /proc, /sys and /dev.
 	Path string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
-	// True: a pattern without "/" matches only directly in `path`. False: at any
-	// depth, directories that begin with a dot included.
+	// True: a pattern without "/" matches only directly in `path`. False: it matches
+	// at any depth, also below directories whose name begins with a dot.
 	BarePatternShallow bool `protobuf:"varint,5,opt,name=bare_pattern_shallow,json=barePatternShallow,proto3" json:"bare_pattern_shallow,omitempty"`
 	// True: directories are listed too. False: regular files only.
 	IncludeDirectories bool `protobuf:"varint,6,opt,name=include_directories,json=includeDirectories,proto3" json:"include_directories,omitempty"`
-	// True: links to files count as files, when they resolve beneath `path`.
+	// True: links to files count as files if they resolve beneath `path`.
 	IncludeLinks bool `protobuf:"varint,7,opt,name=include_links,json=includeLinks,proto3" json:"include_links,omitempty"`
 	// At most this many results. 0 or more than 10 000: 10 000.
 	MaxResults int32 `protobuf:"varint,8,opt,name=max_results,json=maxResults,proto3" json:"max_results,omitempty"`
@@ -577,12 +584,12 @@ func (x *GlobFilesRequest) GetAccess() *AccessPolicy {
 	return nil
 }
 
-// GlobFilesResponse lists files, by path in byte order.
+// GlobFilesResponse lists files, sorted by path in byte order.
 type GlobFilesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Absolute paths; they begin with the request's `path`, unchanged.
 	Files []*FileInfo `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
-	// True if there may be more.
+	// True if there may be more files.
 	Truncated bool `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	// The reason, if truncated.
 	TruncationReason TruncationReason `protobuf:"varint,3,opt,name=truncation_reason,json=truncationReason,proto3,enum=sandbox.v1.TruncationReason" json:"truncation_reason,omitempty"`

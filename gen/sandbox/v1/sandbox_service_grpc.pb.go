@@ -15,13 +15,13 @@
 //     sandbox of another tenant is NOT_FOUND in every call.
 //   - Every error carries a canonical gRPC code and a google.rpc.ErrorInfo with
 //     domain "sandgate" and, as its reason, the name of an ErrorReason without
-//     the prefix "ERROR_REASON_". A malformed field adds google.rpc.BadRequest;
-//     a transient error adds google.rpc.RetryInfo.
+//     the prefix "ERROR_REASON_". An error about a malformed field also has
+//     google.rpc.BadRequest; a transient error also has google.rpc.RetryInfo.
 //   - A message that a client sends must not be larger than
-//     ServerLimits.max_message_bytes. Content of any size goes through Upload
-//     and Download.
-//   - "Required." begins the comment of a field that must be set. All other
-//     fields are optional; their comment gives the default.
+//     ServerLimits.max_message_bytes. Upload and Download transfer content of any
+//     size.
+//   - The comment of a field that must be set begins with "Required". All other
+//     fields are optional; their comments give the defaults.
 //   - Enums and oneofs may grow. A client must ignore a stream event that it
 //     does not know and treat an unknown enum value as UNSPECIFIED.
 //   - `x-request-id` in the request's metadata appears in logs, audit records
@@ -88,49 +88,51 @@ type SandboxServiceClient interface {
 	// GetServerInfo describes the server, its capabilities, what it enforces, and
 	// the authenticated caller. It needs no sandbox.
 	GetServerInfo(ctx context.Context, in *GetServerInfoRequest, opts ...grpc.CallOption) (*GetServerInfoResponse, error)
-	// CreateSandbox returns when a command can run in the sandbox, or fails and
+	// CreateSandbox returns once commands can run in the sandbox, or fails and
 	// leaves nothing behind. Creating an id again with the same spec returns the
-	// same sandbox, also when two callers race; with another spec it fails with
-	// ALREADY_EXISTS. A caller that lost the reply may call again.
+	// same sandbox, even when two callers race; with another spec it fails with
+	// ALREADY_EXISTS. A caller that set the id and lost the reply may call again.
 	CreateSandbox(ctx context.Context, in *CreateSandboxRequest, opts ...grpc.CallOption) (*CreateSandboxResponse, error)
 	// GetSandbox returns one sandbox. It does not count as activity.
 	GetSandbox(ctx context.Context, in *GetSandboxRequest, opts ...grpc.CallOption) (*GetSandboxResponse, error)
 	// ListSandboxes returns the tenant's sandboxes, in pages. It does not count
 	// as activity.
 	ListSandboxes(ctx context.Context, in *ListSandboxesRequest, opts ...grpc.CallOption) (*ListSandboxesResponse, error)
-	// UpdateSandbox changes labels, lifetimes and network rules, and renews
-	// idleness.
+	// UpdateSandbox changes labels, lifetimes and network rules. A change counts
+	// as activity.
 	UpdateSandbox(ctx context.Context, in *UpdateSandboxRequest, opts ...grpc.CallOption) (*UpdateSandboxResponse, error)
-	// DeleteSandbox ends the sandbox and everything in it. Streams of its
-	// commands end with EXIT_REASON_SANDBOX_STOPPED.
+	// DeleteSandbox deletes the sandbox with its processes and files. Streams of
+	// its commands end with EXIT_REASON_SANDBOX_STOPPED.
 	DeleteSandbox(ctx context.Context, in *DeleteSandboxRequest, opts ...grpc.CallOption) (*DeleteSandboxResponse, error)
 	// CleanupSandboxes deletes the tenant's sandboxes that have been idle for a
 	// given time.
 	CleanupSandboxes(ctx context.Context, in *CleanupSandboxesRequest, opts ...grpc.CallOption) (*CleanupSandboxesResponse, error)
-	// SuspendSandbox stops the sandbox's processes and keeps its disk, where the
-	// provider can (capability "suspend").
+	// SuspendSandbox stops the sandbox's processes and keeps its disk, if the
+	// provider supports it (capability "suspend").
 	SuspendSandbox(ctx context.Context, in *SuspendSandboxRequest, opts ...grpc.CallOption) (*SuspendSandboxResponse, error)
-	// ResumeSandbox starts a suspended sandbox; it is a new incarnation.
+	// ResumeSandbox starts a suspended sandbox, as a new incarnation.
 	ResumeSandbox(ctx context.Context, in *ResumeSandboxRequest, opts ...grpc.CallOption) (*ResumeSandboxResponse, error)
-	// GetPoolStatus counts a pool of sandboxes that are started ahead of requests
-	// (capability "pool").
+	// GetPoolStatus counts the sandboxes of a pool, which are started ahead of
+	// requests (capability "pool").
 	GetPoolStatus(ctx context.Context, in *GetPoolStatusRequest, opts ...grpc.CallOption) (*GetPoolStatusResponse, error)
-	// WatchSandboxes streams events of the tenant's sandboxes, at least once each,
-	// until the caller cancels. The watch continues after a cursor, on any server.
-	// What a server does is sent within a second; what a sandbox or its substrate
-	// does by itself, within a minute. A server that stops ends the watch with
-	// SERVER_SHUTTING_DOWN; credentials that end, with CREDENTIALS_INVALID.
+	// WatchSandboxes streams events of the tenant's sandboxes until the caller
+	// cancels. It delivers each event at least once. With a cursor, the watch
+	// continues where an earlier one stopped, on any server. A change that a server
+	// makes is sent within a second; a change that a sandbox or its substrate makes
+	// by itself, within a minute. The watch ends with SERVER_SHUTTING_DOWN when the
+	// server stops, and with CREDENTIALS_INVALID when the credentials expire or are
+	// revoked.
 	WatchSandboxes(ctx context.Context, in *WatchSandboxesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchSandboxesResponse], error)
 	// Execute runs one command and streams its events. The server sends exactly
 	// one `started` first, then output, and exactly one `exited` last. A stream
-	// that ends without `exited` ends in an error status, never in OK. A command
-	// that could not start is an error status with a reason.
+	// without `exited` ends with an error status, never with OK. If the command
+	// could not start, the call fails with a reason.
 	//
 	// The command belongs to the sandbox, not to the call: if the call ends early,
 	// ExecuteRequest.disconnect_grace decides what happens to it.
 	Execute(ctx context.Context, in *ExecuteRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExecuteResponse], error)
 	// Attach replays the output of a running or ended command from a position
-	// and continues live. Events and their order are those of Execute.
+	// and continues live. Its events and their order are those of Execute.
 	Attach(ctx context.Context, in *AttachRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttachResponse], error)
 	// WriteStdin appends to the standard input of a command that was started with
 	// stdin_open or a terminal. It returns when the agent has accepted the bytes.
@@ -139,22 +141,22 @@ type SandboxServiceClient interface {
 	SignalProcess(ctx context.Context, in *SignalProcessRequest, opts ...grpc.CallOption) (*SignalProcessResponse, error)
 	// ResizeTerminal sets the size of a command's terminal.
 	ResizeTerminal(ctx context.Context, in *ResizeTerminalRequest, opts ...grpc.CallOption) (*ResizeTerminalResponse, error)
-	// ListProcesses returns running commands, and ended commands whose output and
-	// exit status are still kept.
+	// ListProcesses returns running commands and, on request, ended commands whose
+	// exit status is still kept.
 	ListProcesses(ctx context.Context, in *ListProcessesRequest, opts ...grpc.CallOption) (*ListProcessesResponse, error)
-	// Upload writes one or more files: header, chunks, trailer for each, then the
-	// caller closes its side. Parents are created. A file appears under its name
-	// complete, once its trailer arrived, or not at all: a stream that ends or
-	// breaks before leaves the old content. There is one result per header, in order,
-	// whatever happened to the others. A stream that ends within a file is
-	// UPLOAD_OUT_OF_ORDER; files whose trailer arrived before stay written. A call
-	// takes at most 10 000 files: one more header fails the call with
-	// REQUEST_INVALID, and files whose trailer came before stay written.
+	// Upload writes one or more files: for each a header, chunks and a trailer; then
+	// the caller half-closes the stream. Missing parent directories are created. A
+	// file appears under its name only when its trailer has arrived, and complete:
+	// if the stream ends or breaks before, the old content stays. The response has
+	// one result per header, in order, even if some files failed. A stream that ends
+	// within a file fails with UPLOAD_OUT_OF_ORDER. A call takes at most 10 000
+	// files; one more header fails it with REQUEST_INVALID. When a call fails, files
+	// whose trailer arrived before stay written.
 	Upload(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[UploadRequest, UploadResponse], error)
 	// GetUpload returns the progress of a resumable upload.
 	GetUpload(ctx context.Context, in *GetUploadRequest, opts ...grpc.CallOption) (*GetUploadResponse, error)
-	// Download reads one or more files: for each path, in request order, either
-	// header, chunks, trailer, or a trailer alone that carries the error.
+	// Download reads one or more files. For each path, in request order, it sends
+	// either a header, chunks and a trailer, or only a trailer with the error.
 	Download(ctx context.Context, in *DownloadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DownloadResponse], error)
 	// StatFile describes one file, directory or link.
 	StatFile(ctx context.Context, in *StatFileRequest, opts ...grpc.CallOption) (*StatFileResponse, error)
@@ -176,12 +178,12 @@ type SandboxServiceClient interface {
 	SearchFiles(ctx context.Context, in *SearchFilesRequest, opts ...grpc.CallOption) (*SearchFilesResponse, error)
 	// GlobFiles finds files by name.
 	GlobFiles(ctx context.Context, in *GlobFilesRequest, opts ...grpc.CallOption) (*GlobFilesResponse, error)
-	// Forward is one TCP connection to a port that a program in the sandbox listens
-	// on. The caller sends `start` and waits for `opened`; then both sides send
+	// Forward opens one TCP connection to a port on which a program in the sandbox
+	// listens. The caller sends `start` and waits for `opened`; then both sides send
 	// `data` independently of each other, and each ends its direction with `eof`.
 	// After both, the call ends with OK.
 	//
-	// An error status ends both directions at once, and what is on its way is lost:
+	// An error status ends both directions at once, and data in flight is lost:
 	// PORT_CLOSED if nothing accepts the connection, CONNECTION_RESET if the program
 	// resets it, AGENT_UNAVAILABLE if the connection between server and sandbox
 	// breaks. A Forward cannot be resumed: open another. In the other direction, a
@@ -190,14 +192,14 @@ type SandboxServiceClient interface {
 	//
 	// Data counts as activity of the sandbox. An open connection without data does
 	// not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
-	// that reads nothing stops the sender of the same direction, as on TCP.
+	// that stops reading blocks the sender of that direction, as with TCP.
 	Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ForwardRequest, ForwardResponse], error)
-	// CreateSandboxUrl returns a URL by which browsers and HTTP clients reach a port
-	// or a file of the sandbox until it expires. The URL is the permission, and
-	// cannot be revoked alone; requests are made in the name of the caller. A
-	// suspended sandbox is resumed by a request for its URL. The call is no activity
-	// of the sandbox. FEATURE_UNSUPPORTED if the server has no preview listener
-	// (capability "url").
+	// CreateSandboxUrl returns a URL through which browsers and HTTP clients reach a
+	// port or a file of the sandbox until the URL expires. Whoever has the URL can use
+	// it, and it cannot be revoked alone; its requests act as the caller of this
+	// method. A request to the URL resumes a suspended sandbox. Creating a URL does
+	// not count as activity. The call fails with FEATURE_UNSUPPORTED if the server
+	// has no preview listener (capability "url").
 	CreateSandboxUrl(ctx context.Context, in *CreateSandboxUrlRequest, opts ...grpc.CallOption) (*CreateSandboxUrlResponse, error)
 }
 
@@ -583,49 +585,51 @@ type SandboxServiceServer interface {
 	// GetServerInfo describes the server, its capabilities, what it enforces, and
 	// the authenticated caller. It needs no sandbox.
 	GetServerInfo(context.Context, *GetServerInfoRequest) (*GetServerInfoResponse, error)
-	// CreateSandbox returns when a command can run in the sandbox, or fails and
+	// CreateSandbox returns once commands can run in the sandbox, or fails and
 	// leaves nothing behind. Creating an id again with the same spec returns the
-	// same sandbox, also when two callers race; with another spec it fails with
-	// ALREADY_EXISTS. A caller that lost the reply may call again.
+	// same sandbox, even when two callers race; with another spec it fails with
+	// ALREADY_EXISTS. A caller that set the id and lost the reply may call again.
 	CreateSandbox(context.Context, *CreateSandboxRequest) (*CreateSandboxResponse, error)
 	// GetSandbox returns one sandbox. It does not count as activity.
 	GetSandbox(context.Context, *GetSandboxRequest) (*GetSandboxResponse, error)
 	// ListSandboxes returns the tenant's sandboxes, in pages. It does not count
 	// as activity.
 	ListSandboxes(context.Context, *ListSandboxesRequest) (*ListSandboxesResponse, error)
-	// UpdateSandbox changes labels, lifetimes and network rules, and renews
-	// idleness.
+	// UpdateSandbox changes labels, lifetimes and network rules. A change counts
+	// as activity.
 	UpdateSandbox(context.Context, *UpdateSandboxRequest) (*UpdateSandboxResponse, error)
-	// DeleteSandbox ends the sandbox and everything in it. Streams of its
-	// commands end with EXIT_REASON_SANDBOX_STOPPED.
+	// DeleteSandbox deletes the sandbox with its processes and files. Streams of
+	// its commands end with EXIT_REASON_SANDBOX_STOPPED.
 	DeleteSandbox(context.Context, *DeleteSandboxRequest) (*DeleteSandboxResponse, error)
 	// CleanupSandboxes deletes the tenant's sandboxes that have been idle for a
 	// given time.
 	CleanupSandboxes(context.Context, *CleanupSandboxesRequest) (*CleanupSandboxesResponse, error)
-	// SuspendSandbox stops the sandbox's processes and keeps its disk, where the
-	// provider can (capability "suspend").
+	// SuspendSandbox stops the sandbox's processes and keeps its disk, if the
+	// provider supports it (capability "suspend").
 	SuspendSandbox(context.Context, *SuspendSandboxRequest) (*SuspendSandboxResponse, error)
-	// ResumeSandbox starts a suspended sandbox; it is a new incarnation.
+	// ResumeSandbox starts a suspended sandbox, as a new incarnation.
 	ResumeSandbox(context.Context, *ResumeSandboxRequest) (*ResumeSandboxResponse, error)
-	// GetPoolStatus counts a pool of sandboxes that are started ahead of requests
-	// (capability "pool").
+	// GetPoolStatus counts the sandboxes of a pool, which are started ahead of
+	// requests (capability "pool").
 	GetPoolStatus(context.Context, *GetPoolStatusRequest) (*GetPoolStatusResponse, error)
-	// WatchSandboxes streams events of the tenant's sandboxes, at least once each,
-	// until the caller cancels. The watch continues after a cursor, on any server.
-	// What a server does is sent within a second; what a sandbox or its substrate
-	// does by itself, within a minute. A server that stops ends the watch with
-	// SERVER_SHUTTING_DOWN; credentials that end, with CREDENTIALS_INVALID.
+	// WatchSandboxes streams events of the tenant's sandboxes until the caller
+	// cancels. It delivers each event at least once. With a cursor, the watch
+	// continues where an earlier one stopped, on any server. A change that a server
+	// makes is sent within a second; a change that a sandbox or its substrate makes
+	// by itself, within a minute. The watch ends with SERVER_SHUTTING_DOWN when the
+	// server stops, and with CREDENTIALS_INVALID when the credentials expire or are
+	// revoked.
 	WatchSandboxes(*WatchSandboxesRequest, grpc.ServerStreamingServer[WatchSandboxesResponse]) error
 	// Execute runs one command and streams its events. The server sends exactly
 	// one `started` first, then output, and exactly one `exited` last. A stream
-	// that ends without `exited` ends in an error status, never in OK. A command
-	// that could not start is an error status with a reason.
+	// without `exited` ends with an error status, never with OK. If the command
+	// could not start, the call fails with a reason.
 	//
 	// The command belongs to the sandbox, not to the call: if the call ends early,
 	// ExecuteRequest.disconnect_grace decides what happens to it.
 	Execute(*ExecuteRequest, grpc.ServerStreamingServer[ExecuteResponse]) error
 	// Attach replays the output of a running or ended command from a position
-	// and continues live. Events and their order are those of Execute.
+	// and continues live. Its events and their order are those of Execute.
 	Attach(*AttachRequest, grpc.ServerStreamingServer[AttachResponse]) error
 	// WriteStdin appends to the standard input of a command that was started with
 	// stdin_open or a terminal. It returns when the agent has accepted the bytes.
@@ -634,22 +638,22 @@ type SandboxServiceServer interface {
 	SignalProcess(context.Context, *SignalProcessRequest) (*SignalProcessResponse, error)
 	// ResizeTerminal sets the size of a command's terminal.
 	ResizeTerminal(context.Context, *ResizeTerminalRequest) (*ResizeTerminalResponse, error)
-	// ListProcesses returns running commands, and ended commands whose output and
-	// exit status are still kept.
+	// ListProcesses returns running commands and, on request, ended commands whose
+	// exit status is still kept.
 	ListProcesses(context.Context, *ListProcessesRequest) (*ListProcessesResponse, error)
-	// Upload writes one or more files: header, chunks, trailer for each, then the
-	// caller closes its side. Parents are created. A file appears under its name
-	// complete, once its trailer arrived, or not at all: a stream that ends or
-	// breaks before leaves the old content. There is one result per header, in order,
-	// whatever happened to the others. A stream that ends within a file is
-	// UPLOAD_OUT_OF_ORDER; files whose trailer arrived before stay written. A call
-	// takes at most 10 000 files: one more header fails the call with
-	// REQUEST_INVALID, and files whose trailer came before stay written.
+	// Upload writes one or more files: for each a header, chunks and a trailer; then
+	// the caller half-closes the stream. Missing parent directories are created. A
+	// file appears under its name only when its trailer has arrived, and complete:
+	// if the stream ends or breaks before, the old content stays. The response has
+	// one result per header, in order, even if some files failed. A stream that ends
+	// within a file fails with UPLOAD_OUT_OF_ORDER. A call takes at most 10 000
+	// files; one more header fails it with REQUEST_INVALID. When a call fails, files
+	// whose trailer arrived before stay written.
 	Upload(grpc.ClientStreamingServer[UploadRequest, UploadResponse]) error
 	// GetUpload returns the progress of a resumable upload.
 	GetUpload(context.Context, *GetUploadRequest) (*GetUploadResponse, error)
-	// Download reads one or more files: for each path, in request order, either
-	// header, chunks, trailer, or a trailer alone that carries the error.
+	// Download reads one or more files. For each path, in request order, it sends
+	// either a header, chunks and a trailer, or only a trailer with the error.
 	Download(*DownloadRequest, grpc.ServerStreamingServer[DownloadResponse]) error
 	// StatFile describes one file, directory or link.
 	StatFile(context.Context, *StatFileRequest) (*StatFileResponse, error)
@@ -671,12 +675,12 @@ type SandboxServiceServer interface {
 	SearchFiles(context.Context, *SearchFilesRequest) (*SearchFilesResponse, error)
 	// GlobFiles finds files by name.
 	GlobFiles(context.Context, *GlobFilesRequest) (*GlobFilesResponse, error)
-	// Forward is one TCP connection to a port that a program in the sandbox listens
-	// on. The caller sends `start` and waits for `opened`; then both sides send
+	// Forward opens one TCP connection to a port on which a program in the sandbox
+	// listens. The caller sends `start` and waits for `opened`; then both sides send
 	// `data` independently of each other, and each ends its direction with `eof`.
 	// After both, the call ends with OK.
 	//
-	// An error status ends both directions at once, and what is on its way is lost:
+	// An error status ends both directions at once, and data in flight is lost:
 	// PORT_CLOSED if nothing accepts the connection, CONNECTION_RESET if the program
 	// resets it, AGENT_UNAVAILABLE if the connection between server and sandbox
 	// breaks. A Forward cannot be resumed: open another. In the other direction, a
@@ -685,14 +689,14 @@ type SandboxServiceServer interface {
 	//
 	// Data counts as activity of the sandbox. An open connection without data does
 	// not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
-	// that reads nothing stops the sender of the same direction, as on TCP.
+	// that stops reading blocks the sender of that direction, as with TCP.
 	Forward(grpc.BidiStreamingServer[ForwardRequest, ForwardResponse]) error
-	// CreateSandboxUrl returns a URL by which browsers and HTTP clients reach a port
-	// or a file of the sandbox until it expires. The URL is the permission, and
-	// cannot be revoked alone; requests are made in the name of the caller. A
-	// suspended sandbox is resumed by a request for its URL. The call is no activity
-	// of the sandbox. FEATURE_UNSUPPORTED if the server has no preview listener
-	// (capability "url").
+	// CreateSandboxUrl returns a URL through which browsers and HTTP clients reach a
+	// port or a file of the sandbox until the URL expires. Whoever has the URL can use
+	// it, and it cannot be revoked alone; its requests act as the caller of this
+	// method. A request to the URL resumes a suspended sandbox. Creating a URL does
+	// not count as activity. The call fails with FEATURE_UNSUPPORTED if the server
+	// has no preview listener (capability "url").
 	CreateSandboxUrl(context.Context, *CreateSandboxUrlRequest) (*CreateSandboxUrlResponse, error)
 	mustEmbedUnimplementedSandboxServiceServer()
 }

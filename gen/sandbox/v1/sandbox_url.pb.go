@@ -27,7 +27,7 @@ const (
 type FileUrlMethod int32
 
 const (
-	// GET.
+	// The same as GET.
 	FileUrlMethod_FILE_URL_METHOD_UNSPECIFIED FileUrlMethod = 0
 	// Read the file: GET and HEAD, with ranges.
 	FileUrlMethod_FILE_URL_METHOD_GET FileUrlMethod = 1
@@ -81,7 +81,7 @@ type CreateSandboxUrlRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	SandboxId string `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
-	// As in ExecuteRequest. Empty: the present incarnation.
+	// As in ExecuteRequest. Empty: the current incarnation.
 	ExpectedIncarnation string `protobuf:"bytes,2,opt,name=expected_incarnation,json=expectedIncarnation,proto3" json:"expected_incarnation,omitempty"`
 	// Required. What the URL is for.
 	//
@@ -92,9 +92,8 @@ type CreateSandboxUrlRequest struct {
 	Target isCreateSandboxUrlRequest_Target `protobuf_oneof:"target"`
 	// What may be done with the file. Only with path.
 	Method FileUrlMethod `protobuf:"varint,5,opt,name=method,proto3,enum=sandbox.v1.FileUrlMethod" json:"method,omitempty"`
-	// How long the URL can be used. Default: 1 h, or what the server allows if that
-	// is less. A longer one than the server allows (GetServerInfo, max_url_ttl) is
-	// REQUEST_INVALID.
+	// How long the URL can be used. Default: 1 h, or ServerLimits.max_url_ttl if
+	// that is less. A value above max_url_ttl fails with REQUEST_INVALID.
 	Ttl *durationpb.Duration `protobuf:"bytes,6,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	// Narrows the sandbox's access policy for requests to the URL. Only with path.
 	Access        *AccessPolicy `protobuf:"bytes,7,opt,name=access,proto3" json:"access,omitempty"`
@@ -197,13 +196,13 @@ type isCreateSandboxUrlRequest_Target interface {
 }
 
 type CreateSandboxUrlRequest_Port struct {
-	// A TCP port that a program in the sandbox serves HTTP on, on a loopback
-	// address: 1 to 65 535. Nothing need listen there yet.
+	// A TCP port, 1 to 65 535, on which a program in the sandbox serves HTTP, on a
+	// loopback address. Nothing has to listen there yet.
 	Port int32 `protobuf:"varint,3,opt,name=port,proto3,oneof"`
 }
 
 type CreateSandboxUrlRequest_Path struct {
-	// The absolute path of a file. It need not exist yet.
+	// The absolute path of a file. It does not have to exist yet.
 	Path string `protobuf:"bytes,4,opt,name=path,proto3,oneof"`
 }
 
@@ -217,14 +216,15 @@ type CreateSandboxUrlResponse struct {
 	// The URL with its token, for browsers, curl, and programs that follow links.
 	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
 	// The same URL without the token, for programs that send the token in the header
-	// "Authorization: Bearer TOKEN". Other paths below its host work, too, unless the
-	// URL is for a file.
+	// "Authorization: Bearer TOKEN". Other paths on its host work too, unless the URL
+	// is for a file.
 	BaseUrl string `protobuf:"bytes,2,opt,name=base_url,json=baseUrl,proto3" json:"base_url,omitempty"`
-	Token   string `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
+	// The token.
+	Token string `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
 	// When the URL expires.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	// The incarnation that the URL is for. With another one, requests end with the
-	// HTTP status 410.
+	// The incarnation that the URL is for. Once the sandbox has another one, requests
+	// get the HTTP status 410.
 	Incarnation   string `protobuf:"bytes,5,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

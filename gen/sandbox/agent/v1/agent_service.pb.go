@@ -7,34 +7,34 @@
 // Package sandbox.agent.v1 is the protocol between a Sandgate server and the
 // agent inside each sandbox. It is not a public API.
 //
-// The calls of sandbox.v1 take and return its own messages, so that the server
-// translates nothing and forwards output and content undecoded. The agent ignores
-// sandbox_id and expected_incarnation, because the server has compared them with
-// the connection's, and access, because the server has put it into the call context.
+// The calls of sandbox.v1 take and return the messages of sandbox.v1, so the server
+// translates nothing, and forwards output and content undecoded. The agent ignores
+// sandbox_id and expected_incarnation, which the server has compared with the
+// connection's, and access, which the server has put into the call context.
 //
-// A call of sandbox.v1 carries its call context as the metadata
+// A call of sandbox.v1 carries its call context in the metadata
 // "sandgate-call-context-bin", exactly once: an encoded CallContext of at most
 // 260 KiB, in base64 as gRPC transfers binary metadata. A call that needs it fails
-// with REQUEST_INVALID without it, and does nothing. An empty value is a context
+// with REQUEST_INVALID without it, and has no effect. An empty value is a context
 // without confinement and limits.
 //
 // A unary call that must run at most once carries the metadata
 // "sandgate-call-id", an id that the server chose. An agent with the capability
-// "call-id" answers a repeated call as it did the first time.
+// "call-id" repeats its first reply when the call is repeated.
 //
-// An Execute may carry a W3C trace context, the metadata "traceparent" and
-// "tracestate". The command's environment gets it as TRACEPARENT and TRACESTATE.
-// If the trace is sampled, the answers to this Execute and to each Attach of the
-// command have the traceparent in their initial metadata.
+// An Execute may carry a W3C trace context in the metadata "traceparent" and
+// "tracestate". The command gets it in its environment as TRACEPARENT and
+// TRACESTATE. If the trace is sampled, the responses to this Execute and to each
+// Attach of the command have the traceparent in their initial metadata.
 //
 // Errors are those of sandbox.v1: a canonical code with ErrorInfo. The server
 // checks and forwards them.
 //
-// Server and agent may be one minor version apart, in either direction. The
-// newer side limits itself to the older one's minor version, which Hello
-// exchanges: it sends no message, event or value that was added later, and no
-// new field that must not be ignored. The older side ignores unknown fields and
-// answers unknown calls with UNIMPLEMENTED.
+// Server and agent may be one minor version apart, in either direction. Hello
+// exchanges the versions, and the newer side limits itself to the older one's: it
+// sends no message, event or value that was added later, and no new field that
+// must not be ignored. The older side ignores unknown fields and answers unknown
+// calls with UNIMPLEMENTED.
 
 package agentv1
 
@@ -55,7 +55,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// KillMode is how the agent finds every descendant of a command.
+// KillMode is how the agent finds all descendants of a command.
 type KillMode int32
 
 const (
@@ -163,15 +163,15 @@ func (EgressRefusalReason) EnumDescriptor() ([]byte, []int) {
 	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{1}
 }
 
-// CallContext is what the server decided for a call. It travels beside the
-// caller's request, as metadata.
+// CallContext is what the server decided for a call. It travels as metadata, next
+// to the caller's request.
 type CallContext struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Confinement *Confinement           `protobuf:"bytes,1,opt,name=confinement,proto3" json:"confinement,omitempty"`
 	Limits      *Limits                `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
-	// Execute: the certificate in PEM of the authority that signs for hosts whose
-	// TLS the server ends. The command trusts it in addition to the sandbox's own
-	// authorities. Empty: none.
+	// For Execute: the certificate, in PEM, of the authority that signs for hosts
+	// whose TLS the server terminates. The command trusts it in addition to the
+	// sandbox's own authorities. Empty: none.
 	EgressAuthority []byte `protobuf:"bytes,3,opt,name=egress_authority,json=egressAuthority,proto3" json:"egress_authority,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -229,11 +229,11 @@ func (x *CallContext) GetEgressAuthority() []byte {
 }
 
 // Confinement is what the call may access. The agent checks it on the opened
-// file descriptor, not on the path's text.
+// file descriptor, not on the text of the path.
 type Confinement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Policies of server, template, sandbox and call; a path must pass all. At
-	// most one has a root_dir that is virtual; it is the last that has a root.
+	// Policies of server, template, sandbox and call; a path must pass all of them.
+	// At most one has a virtual root_dir, and no later one has a root_dir.
 	Policies      []*v1.AccessPolicy `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -279,15 +279,15 @@ func (x *Confinement) GetPolicies() []*v1.AccessPolicy {
 // Limits bound one call. 0 and unset: no bound.
 type Limits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Upper bound for max_output_bytes, and its default.
+	// Upper bound and default for max_output_bytes.
 	MaxOutputBytes int64 `protobuf:"varint,1,opt,name=max_output_bytes,json=maxOutputBytes,proto3" json:"max_output_bytes,omitempty"`
 	// Timeout of a command that sets none.
 	DefaultTimeout *durationpb.Duration `protobuf:"bytes,2,opt,name=default_timeout,json=defaultTimeout,proto3" json:"default_timeout,omitempty"`
-	// Largest timeout; a larger one, or none, counts as this.
+	// Largest timeout; a larger one, or none, is replaced by it.
 	MaxTimeout *durationpb.Duration `protobuf:"bytes,3,opt,name=max_timeout,json=maxTimeout,proto3" json:"max_timeout,omitempty"`
-	// Retained output, for Attach. 0: 64 MiB.
+	// Output that is retained for Attach, per command, in bytes. 0: 64 MiB.
 	OutputLogBytes int64 `protobuf:"varint,4,opt,name=output_log_bytes,json=outputLogBytes,proto3" json:"output_log_bytes,omitempty"`
-	// How long the exit status of a command is kept. Unset: 1 h.
+	// How long the exit status of an ended command is kept. Unset: 1 h.
 	EndRetention *durationpb.Duration `protobuf:"bytes,5,opt,name=end_retention,json=endRetention,proto3" json:"end_retention,omitempty"`
 	// Largest file that may be written, in bytes.
 	MaxFileBytes  int64 `protobuf:"varint,6,opt,name=max_file_bytes,json=maxFileBytes,proto3" json:"max_file_bytes,omitempty"`
@@ -435,8 +435,8 @@ type HelloResponse struct {
 	KillMode KillMode `protobuf:"varint,4,opt,name=kill_mode,json=killMode,proto3,enum=sandbox.agent.v1.KillMode" json:"kill_mode,omitempty"`
 	// The uid of agent and commands.
 	Uid int32 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`
-	// What not every agent of this protocol minor supports, in its kernel: "call-id",
-	// "command-domain", "write-prefixes".
+	// What this agent supports, on its kernel, that not every agent of this protocol
+	// minor does: "call-id", "command-domain", "write-prefixes".
 	Capabilities  []string `protobuf:"bytes,6,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -554,10 +554,10 @@ func (*GetActivityRequest) Descriptor() ([]byte, []int) {
 // GetActivityResponse reports whether the sandbox is in use.
 type GetActivityResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of commands whose leader runs.
+	// Number of commands whose leader is running.
 	RunningCommands int32 `protobuf:"varint,1,opt,name=running_commands,json=runningCommands,proto3" json:"running_commands,omitempty"`
 	// Time since the last command or file call began or ended, by a monotonic
-	// clock, so that a step of the node's wall clock does not change it. 0 while a
+	// clock, which does not follow changes of the node's wall clock. 0 while a
 	// command or file call runs.
 	IdleTime      *durationpb.Duration `protobuf:"bytes,3,opt,name=idle_time,json=idleTime,proto3" json:"idle_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -682,7 +682,7 @@ func (*ShutdownResponse) Descriptor() ([]byte, []int) {
 	return file_sandbox_agent_v1_agent_service_proto_rawDescGZIP(), []int{8}
 }
 
-// AcceptEgressRequest is an answer of the server, or the addresses to listen at.
+// AcceptEgressRequest is an answer from the server, or the addresses to listen on.
 type AcceptEgressRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -772,8 +772,8 @@ type AcceptEgressRequest_Refusal struct {
 }
 
 type AcceptEgressRequest_Addresses struct {
-	// Sent only to an agent whose first message has `listening`, and only where
-	// routes lead these addresses to the agent.
+	// Sent only to an agent whose first message has `listening`, and only if
+	// routes direct these addresses to the agent.
 	Addresses *EgressAddresses `protobuf:"bytes,3,opt,name=addresses,proto3,oneof"`
 }
 
@@ -783,9 +783,9 @@ func (*AcceptEgressRequest_Refusal) isAcceptEgressRequest_Message() {}
 
 func (*AcceptEgressRequest_Addresses) isAcceptEgressRequest_Message() {}
 
-// AcceptEgressResponse is a request of the agent, each with an id that is unique
-// within the stream. The agent sends one first, when it listens: `listening` with the
-// id 0, or nothing if it does not know EgressAddresses.
+// AcceptEgressResponse is a request from the agent, with an id that is unique within
+// the stream. The agent sends the first one when it listens: `listening` with the id
+// 0, or an empty message if it does not know EgressAddresses.
 type AcceptEgressResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -885,7 +885,7 @@ func (*AcceptEgressResponse_Connection) isAcceptEgressResponse_Message() {}
 func (*AcceptEgressResponse_Listening) isAcceptEgressResponse_Message() {}
 
 // EgressAddresses are the addresses that the rules allow without a name. They replace
-// those of an earlier message.
+// those of earlier messages.
 type EgressAddresses struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Chosen by the server, not 0.
@@ -995,8 +995,8 @@ func (x *EgressAddressRange) GetPorts() []uint32 {
 	return nil
 }
 
-// EgressListening answers EgressAddresses: the agent listens where it can. A port that
-// another program holds is left to it.
+// EgressListening answers EgressAddresses: the agent listens where it can. It skips
+// a port that another program holds.
 type EgressListening struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The id of the EgressAddresses.
@@ -1101,7 +1101,7 @@ type EgressAnswer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The question's id.
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The ports at which the rules allow the name. Empty: it is not allowed.
+	// The ports for which the rules allow the name. Empty: the name is not allowed.
 	Ports         []uint32 `protobuf:"varint,2,rep,packed,name=ports,proto3" json:"ports,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1151,7 +1151,7 @@ func (x *EgressAnswer) GetPorts() []uint32 {
 	return nil
 }
 
-// EgressConnection announces a connection of a program.
+// EgressConnection announces a program's connection.
 type EgressConnection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1221,7 +1221,7 @@ type EgressRefusal struct {
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Why, for the program and for people.
 	Reason EgressRefusalReason `protobuf:"varint,2,opt,name=reason,proto3,enum=sandbox.agent.v1.EgressRefusalReason" json:"reason,omitempty"`
-	// One line for people, such as the missing rule.
+	// One human-readable line, such as the missing rule.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

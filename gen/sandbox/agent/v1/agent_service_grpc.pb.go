@@ -7,34 +7,34 @@
 // Package sandbox.agent.v1 is the protocol between a Sandgate server and the
 // agent inside each sandbox. It is not a public API.
 //
-// The calls of sandbox.v1 take and return its own messages, so that the server
-// translates nothing and forwards output and content undecoded. The agent ignores
-// sandbox_id and expected_incarnation, because the server has compared them with
-// the connection's, and access, because the server has put it into the call context.
+// The calls of sandbox.v1 take and return the messages of sandbox.v1, so the server
+// translates nothing, and forwards output and content undecoded. The agent ignores
+// sandbox_id and expected_incarnation, which the server has compared with the
+// connection's, and access, which the server has put into the call context.
 //
-// A call of sandbox.v1 carries its call context as the metadata
+// A call of sandbox.v1 carries its call context in the metadata
 // "sandgate-call-context-bin", exactly once: an encoded CallContext of at most
 // 260 KiB, in base64 as gRPC transfers binary metadata. A call that needs it fails
-// with REQUEST_INVALID without it, and does nothing. An empty value is a context
+// with REQUEST_INVALID without it, and has no effect. An empty value is a context
 // without confinement and limits.
 //
 // A unary call that must run at most once carries the metadata
 // "sandgate-call-id", an id that the server chose. An agent with the capability
-// "call-id" answers a repeated call as it did the first time.
+// "call-id" repeats its first reply when the call is repeated.
 //
-// An Execute may carry a W3C trace context, the metadata "traceparent" and
-// "tracestate". The command's environment gets it as TRACEPARENT and TRACESTATE.
-// If the trace is sampled, the answers to this Execute and to each Attach of the
-// command have the traceparent in their initial metadata.
+// An Execute may carry a W3C trace context in the metadata "traceparent" and
+// "tracestate". The command gets it in its environment as TRACEPARENT and
+// TRACESTATE. If the trace is sampled, the responses to this Execute and to each
+// Attach of the command have the traceparent in their initial metadata.
 //
 // Errors are those of sandbox.v1: a canonical code with ErrorInfo. The server
 // checks and forwards them.
 //
-// Server and agent may be one minor version apart, in either direction. The
-// newer side limits itself to the older one's minor version, which Hello
-// exchanges: it sends no message, event or value that was added later, and no
-// new field that must not be ignored. The older side ignores unknown fields and
-// answers unknown calls with UNIMPLEMENTED.
+// Server and agent may be one minor version apart, in either direction. Hello
+// exchanges the versions, and the newer side limits itself to the older one's: it
+// sends no message, event or value that was added later, and no new field that
+// must not be ignored. The older side ignores unknown fields and answers unknown
+// calls with UNIMPLEMENTED.
 
 package agentv1
 
@@ -83,11 +83,12 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AgentService runs commands and does file operations inside one sandbox.
+// AgentService runs commands and file operations inside one sandbox.
 type AgentServiceClient interface {
-	// Hello exchanges versions. The server calls it once per connection, first.
+	// Hello exchanges versions. It is the first call on each connection.
 	Hello(ctx context.Context, in *HelloRequest, opts ...grpc.CallOption) (*HelloResponse, error)
-	// GetActivity reports whether the sandbox is in use. It is not activity itself.
+	// GetActivity reports whether the sandbox is in use. It does not count as
+	// activity itself.
 	GetActivity(ctx context.Context, in *GetActivityRequest, opts ...grpc.CallOption) (*GetActivityResponse, error)
 	// Shutdown kills every command, ends their streams with SANDBOX_STOPPED and
 	// then ends the agent. It returns when the commands are gone.
@@ -134,12 +135,12 @@ type AgentServiceClient interface {
 	Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[v1.ForwardRequest, v1.ForwardResponse], error)
 	// AcceptEgress announces the connections of programs in a sandbox with
 	// NETWORK_MODE_PROXY, until the stream ends. The server answers each with
-	// CarryEgress or a refusal. With several streams, the latest one gets new
-	// connections. Without the network mode it fails with FEATURE_UNSUPPORTED.
+	// CarryEgress or a refusal. If there are several streams, the latest one gets new
+	// connections. With another network mode the call fails with FEATURE_UNSUPPORTED.
 	AcceptEgress(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AcceptEgressRequest, AcceptEgressResponse], error)
-	// CarryEgress carries the bytes of one announced connection, both ways. Each
-	// side ends its direction with `eof`. A stream that ends without it has been
-	// reset, and so has the connection.
+	// CarryEgress carries the bytes of one announced connection, in both directions.
+	// Each side ends its direction with `eof`. A stream that ends without `eof`
+	// resets the connection.
 	CarryEgress(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CarryEgressRequest, CarryEgressResponse], error)
 }
 
@@ -444,11 +445,12 @@ type AgentService_CarryEgressClient = grpc.BidiStreamingClient[CarryEgressReques
 // All implementations must embed UnimplementedAgentServiceServer
 // for forward compatibility.
 //
-// AgentService runs commands and does file operations inside one sandbox.
+// AgentService runs commands and file operations inside one sandbox.
 type AgentServiceServer interface {
-	// Hello exchanges versions. The server calls it once per connection, first.
+	// Hello exchanges versions. It is the first call on each connection.
 	Hello(context.Context, *HelloRequest) (*HelloResponse, error)
-	// GetActivity reports whether the sandbox is in use. It is not activity itself.
+	// GetActivity reports whether the sandbox is in use. It does not count as
+	// activity itself.
 	GetActivity(context.Context, *GetActivityRequest) (*GetActivityResponse, error)
 	// Shutdown kills every command, ends their streams with SANDBOX_STOPPED and
 	// then ends the agent. It returns when the commands are gone.
@@ -495,12 +497,12 @@ type AgentServiceServer interface {
 	Forward(grpc.BidiStreamingServer[v1.ForwardRequest, v1.ForwardResponse]) error
 	// AcceptEgress announces the connections of programs in a sandbox with
 	// NETWORK_MODE_PROXY, until the stream ends. The server answers each with
-	// CarryEgress or a refusal. With several streams, the latest one gets new
-	// connections. Without the network mode it fails with FEATURE_UNSUPPORTED.
+	// CarryEgress or a refusal. If there are several streams, the latest one gets new
+	// connections. With another network mode the call fails with FEATURE_UNSUPPORTED.
 	AcceptEgress(grpc.BidiStreamingServer[AcceptEgressRequest, AcceptEgressResponse]) error
-	// CarryEgress carries the bytes of one announced connection, both ways. Each
-	// side ends its direction with `eof`. A stream that ends without it has been
-	// reset, and so has the connection.
+	// CarryEgress carries the bytes of one announced connection, in both directions.
+	// Each side ends its direction with `eof`. A stream that ends without `eof`
+	// resets the connection.
 	CarryEgress(grpc.BidiStreamingServer[CarryEgressRequest, CarryEgressResponse]) error
 	mustEmbedUnimplementedAgentServiceServer()
 }

@@ -14,8 +14,8 @@ export const file_sandbox_v1_sandbox_errors: GenFile = /*@__PURE__*/
 /**
  * ErrorReason is why a call failed. On the wire, google.rpc.ErrorInfo.reason is
  * the value's name without "ERROR_REASON_", and its domain is "sandgate". Each
- * value's comment gives the gRPC code and the metadata keys that are set beside
- * it. Values may be added; a client falls back on the code.
+ * value's comment gives the gRPC code and the metadata keys that are set with
+ * it. Values may be added; for an unknown one, a client falls back on the code.
  *
  * Example: a call for a sandbox that does not exist ends with
  *
@@ -105,8 +105,8 @@ export enum ErrorReason {
   CALL_FORBIDDEN = 13,
 
   /**
-   * UNAVAILABLE, with RetryInfo. The server cannot check the credentials now,
-   * because their issuer does not answer.
+   * UNAVAILABLE, with RetryInfo. The server currently cannot check the
+   * credentials, because their issuer does not answer.
    *
    * @generated from enum value: ERROR_REASON_AUTHENTICATION_UNAVAILABLE = 14;
    */
@@ -135,17 +135,17 @@ export enum ErrorReason {
   SANDBOX_SPEC_DIFFERS = 22,
 
   /**
-   * FAILED_PRECONDITION; "sandbox_id", "state", and "failure" with OUT_OF_MEMORY
-   * where the substrate ended it for that. The sandbox is not in the state that
-   * the call needs.
+   * FAILED_PRECONDITION; "sandbox_id", "state", and "failure": "OUT_OF_MEMORY" if
+   * the substrate ended the sandbox because memory ran out. The sandbox is not in
+   * the state that the call needs.
    *
    * @generated from enum value: ERROR_REASON_SANDBOX_NOT_ACTIVE = 23;
    */
   SANDBOX_NOT_ACTIVE = 23,
 
   /**
-   * FAILED_PRECONDITION; "sandbox_id", "incarnation". The sandbox lost its disk
-   * and processes since the incarnation that the caller expects.
+   * FAILED_PRECONDITION; "sandbox_id", "incarnation". The sandbox has another
+   * incarnation than the caller expects: it was recreated or resumed.
    *
    * @generated from enum value: ERROR_REASON_SANDBOX_REPLACED = 24;
    */
@@ -211,8 +211,8 @@ export enum ErrorReason {
   COMMAND_NOT_FOUND = 42,
 
   /**
-   * FAILED_PRECONDITION; "command". The program exists and cannot be run: not
-   * executable, a directory, or in a format that the kernel does not know.
+   * FAILED_PRECONDITION; "command". The program exists but cannot be run: it is
+   * not executable, a directory, or in a format that the kernel does not know.
    *
    * @generated from enum value: ERROR_REASON_COMMAND_NOT_EXECUTABLE = 43;
    */
@@ -227,7 +227,7 @@ export enum ErrorReason {
   WORKING_DIRECTORY_INVALID = 44,
 
   /**
-   * FAILED_PRECONDITION. The process has ended.
+   * FAILED_PRECONDITION. The command has ended.
    *
    * @generated from enum value: ERROR_REASON_EXEC_ENDED = 45;
    */
@@ -306,7 +306,7 @@ export enum ErrorReason {
   FILE_NOT_DIRECTORY = 63,
 
   /**
-   * FAILED_PRECONDITION; "path". A regular file is needed, and this is a device,
+   * FAILED_PRECONDITION; "path". A regular file is needed, but this is a device,
    * pipe or socket.
    *
    * @generated from enum value: ERROR_REASON_FILE_NOT_REGULAR = 64;
@@ -423,9 +423,9 @@ export enum ErrorReason {
   FEATURE_UNSUPPORTED = 80,
 
   /**
-   * RESOURCE_EXHAUSTED, with RetryInfo unless no waiting helps; "quota",
-   * "scope" ("server", "tenant" or "principal"), "limit", "used". A quota is
-   * exhausted; GetServerInfo lists the caller's.
+   * RESOURCE_EXHAUSTED, with RetryInfo where waiting helps; "quota", "scope"
+   * ("server", "tenant" or "principal"), "limit", "used". A quota is exhausted;
+   * GetServerInfo lists the caller's quotas.
    *
    * @generated from enum value: ERROR_REASON_QUOTA_EXCEEDED = 81;
    */
@@ -493,7 +493,7 @@ export enum ErrorReason {
   CALL_DEADLINE_EXCEEDED = 89,
 
   /**
-   * INTERNAL. A bug in Sandgate; find the request id in the logs.
+   * INTERNAL. A bug in Sandgate; search the logs for the request id.
    *
    * @generated from enum value: ERROR_REASON_INTERNAL = 90;
    */
@@ -516,7 +516,7 @@ export enum ErrorReason {
 
   /**
    * RESOURCE_EXHAUSTED, with RetryInfo; "limit". The sandbox, or the tenant on this
-   * server, has as many open connections as it may have.
+   * server, has reached its limit of open connections.
    *
    * @generated from enum value: ERROR_REASON_TOO_MANY_CONNECTIONS = 102;
    */

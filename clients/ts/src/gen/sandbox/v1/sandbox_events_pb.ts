@@ -23,10 +23,9 @@ export const file_sandbox_v1_sandbox_events: GenFile = /*@__PURE__*/
  */
 export type WatchSandboxesRequest = Message<"sandbox.v1.WatchSandboxesRequest"> & {
   /**
-   * The cursor of the last message that was received: the watch continues after
-   * it, on any server of the same substrate, also after a restart. Empty: begin
-   * with what happens from now on. A cursor that no server issued is
-   * REQUEST_INVALID.
+   * The cursor of the last message received: the watch continues after it, on any
+   * server of the same substrate, even after a restart. Empty: the watch begins
+   * with new events. A cursor that no server issued fails with REQUEST_INVALID.
    *
    * @generated from field: string cursor = 1;
    */
@@ -63,15 +62,14 @@ export const WatchSandboxesRequestSchema: GenMessage<WatchSandboxesRequest> = /*
 
 /**
  * WatchSandboxesResponse is an event, a new cursor, or both. The server sends a
- * message without an event first, as soon as the watch has begun, and after each
- * 30 s without an event.
+ * message without an event as soon as the watch has begun, and after every 30 s
+ * without an event.
  *
  * @generated from message sandbox.v1.WatchSandboxesResponse
  */
 export type WatchSandboxesResponse = Message<"sandbox.v1.WatchSandboxesResponse"> & {
   /**
-   * Where to continue a watch after this message. Opaque, and at most 128
-   * characters.
+   * Continues a watch after this message. Opaque, at most 128 characters.
    *
    * @generated from field: string cursor = 1;
    */
@@ -93,8 +91,8 @@ export const WatchSandboxesResponseSchema: GenMessage<WatchSandboxesResponse> = 
   messageDesc(file_sandbox_v1_sandbox_events, 1);
 
 /**
- * SandboxEvent is a change of one sandbox. Events of a sandbox come in their
- * order. An event may come more than once, with the same event_id.
+ * SandboxEvent is a change of one sandbox. Events of one sandbox arrive in order.
+ * An event may arrive more than once, with the same event_id.
  *
  * @generated from message sandbox.v1.SandboxEvent
  */
@@ -114,7 +112,7 @@ export type SandboxEvent = Message<"sandbox.v1.SandboxEvent"> & {
   type: EventType;
 
   /**
-   * When it happened, as far as the server knows, or else when it was noticed.
+   * When it happened or, if the server does not know that, when it was noticed.
    *
    * @generated from field: google.protobuf.Timestamp time = 3;
    */
@@ -171,7 +169,7 @@ export type SandboxEvent = Message<"sandbox.v1.SandboxEvent"> & {
   principal: string;
 
   /**
-   * One line for people with the cause. May be empty.
+   * The cause, in one human-readable line. May be empty.
    *
    * @generated from field: string message = 11;
    */
@@ -211,7 +209,7 @@ export enum EventType {
   CREATED = 1,
 
   /**
-   * It was suspended or resumed, it failed, or the substrate has replaced it by
+   * It was suspended or resumed, it failed, or the substrate replaced it with
    * another incarnation.
    *
    * @generated from enum value: EVENT_TYPE_STATE_CHANGED = 2;
@@ -219,10 +217,10 @@ export enum EventType {
   STATE_CHANGED = 2,
 
   /**
-   * It expires at expire_time unless it is used, or its lifetime changes, before.
-   * The server sends the event 5 minutes before, with a lifetime of less than 20
-   * minutes at a quarter of it, and at least 30 s before where the lifetime
-   * allows that. Once for each expire_time.
+   * It expires at expire_time unless it is used or its lifetime changes before
+   * that. The server sends this event once for each expire_time: 5 minutes before
+   * it or, if the lifetime is under 20 minutes, a quarter of the lifetime before
+   * it, but at least 30 s before where the lifetime allows that.
    *
    * @generated from enum value: EVENT_TYPE_EXPIRING = 3;
    */
@@ -236,9 +234,9 @@ export enum EventType {
   ENDED = 4,
 
   /**
-   * Events are missing: the cursor was older than the retained ones, or the
+   * Events are missing: the cursor was older than the retained events, or the
    * watcher was too slow. List the sandboxes to see what changed; the watch
-   * continues with what happens from now on.
+   * continues with new events.
    *
    * @generated from enum value: EVENT_TYPE_RESYNC = 5;
    */
@@ -259,7 +257,7 @@ export const EventTypeSchema: GenEnum<EventType> = /*@__PURE__*/
 export enum EventReason {
   /**
    * Unknown: the server noticed the change, but neither made it nor received a
-   * cause. `message` may have one.
+   * reason. `message` may explain it.
    *
    * @generated from enum value: EVENT_REASON_UNSPECIFIED = 0;
    */
@@ -294,7 +292,7 @@ export enum EventReason {
   OUT_OF_MEMORY = 4,
 
   /**
-   * The substrate made it anew, without its files and processes.
+   * The substrate recreated it, without its files and processes.
    *
    * @generated from enum value: EVENT_REASON_REPLACED = 5;
    */

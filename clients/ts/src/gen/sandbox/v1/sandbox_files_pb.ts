@@ -20,7 +20,7 @@ export const file_sandbox_v1_sandbox_files: GenFile = /*@__PURE__*/
 
 /**
  * FileError is why one file of several failed. A failure of the connection or
- * the sandbox is never reported here; it ends the call.
+ * the sandbox is never reported here; it fails the call.
  *
  * @generated from message sandbox.v1.FileError
  */
@@ -33,7 +33,7 @@ export type FileError = Message<"sandbox.v1.FileError"> & {
   reason: ErrorReason;
 
   /**
-   * One line for people.
+   * One human-readable line.
    *
    * @generated from field: string message = 2;
    */
@@ -48,7 +48,7 @@ export const FileErrorSchema: GenMessage<FileError> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_files, 0);
 
 /**
- * FileInfo describes a file. A link is described itself, not its target.
+ * FileInfo describes a file; for a link, the link itself and not its target.
  *
  * @generated from message sandbox.v1.FileInfo
  */
@@ -66,7 +66,7 @@ export type FileInfo = Message<"sandbox.v1.FileInfo"> & {
   type: FileType;
 
   /**
-   * Size in bytes; of a link, the length of its target.
+   * Size in bytes; for a link, the length of its target.
    *
    * @generated from field: int64 size = 3;
    */
@@ -189,15 +189,15 @@ export type UploadHeader = Message<"sandbox.v1.UploadHeader"> & {
   uploadId: string;
 
   /**
-   * With upload_id: the number of bytes received before, as GetUpload returns
-   * it. Another offset is UPLOAD_OFFSET_MISMATCH.
+   * With upload_id: the number of bytes already received, as returned by
+   * GetUpload. Another offset fails with UPLOAD_OFFSET_MISMATCH.
    *
    * @generated from field: int64 offset = 5;
    */
   offset: bigint;
 
   /**
-   * Permission bits of the file. Unset: those of the file that is replaced,
+   * Permission bits of the file. Unset: those of the file that it replaces, or
    * 0644 for a new one.
    *
    * @generated from field: optional uint32 mode = 6;
@@ -220,7 +220,7 @@ export type UploadHeader = Message<"sandbox.v1.UploadHeader"> & {
   sha256: Uint8Array;
 
   /**
-   * True: an existing file is FILE_ALREADY_EXISTS and not replaced.
+   * True: an existing file is not replaced, and fails with FILE_ALREADY_EXISTS.
    *
    * @generated from field: bool create_only = 9;
    */
@@ -242,15 +242,15 @@ export const UploadHeaderSchema: GenMessage<UploadHeader> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_files, 3);
 
 /**
- * UploadTrailer ends a file: every byte of it was sent. The file then replaces
- * an existing one of that name. A caller that knows size and SHA-256 only at
- * the end sets them here; both are optional, and checked if set.
+ * UploadTrailer ends a file, after all of its bytes. The file then replaces an
+ * existing one of that name. A caller that knows size and SHA-256 only at the
+ * end sets them here; both are optional, and checked if set.
  *
  * @generated from message sandbox.v1.UploadTrailer
  */
 export type UploadTrailer = Message<"sandbox.v1.UploadTrailer"> & {
   /**
-   * Size of the whole file, bytes before the header's offset included. A file
+   * Size of the whole file, including bytes before the header's offset. A file
    * of another size is rejected with FILE_CHECKSUM_MISMATCH.
    *
    * @generated from field: optional int64 size = 1;
@@ -299,7 +299,7 @@ export const UploadResponseSchema: GenMessage<UploadResponse> = /*@__PURE__*/
  */
 export type UploadResult = Message<"sandbox.v1.UploadResult"> & {
   /**
-   * The path as requested.
+   * The path, as requested.
    *
    * @generated from field: string path = 1;
    */
@@ -467,7 +467,7 @@ export type DownloadItem = Message<"sandbox.v1.DownloadItem"> & {
   path: string;
 
   /**
-   * Bytes to skip. Beyond the file's end there are no chunks.
+   * Bytes to skip. Beyond the end of the file there are no chunks.
    *
    * @generated from field: int64 offset = 2;
    */
@@ -545,7 +545,7 @@ export type DownloadHeader = Message<"sandbox.v1.DownloadHeader"> & {
   index: number;
 
   /**
-   * The file when it was opened. For a link, its target.
+   * The file as it was when opened; for a link, its target.
    *
    * @generated from field: sandbox.v1.FileInfo info = 2;
    */
@@ -850,7 +850,7 @@ export type MoveFileRequest = Message<"sandbox.v1.MoveFileRequest"> & {
   expectedIncarnation: string;
 
   /**
-   * Required. Absolute path of the source; a link is moved itself.
+   * Required. Absolute path of the source. A link itself is moved, not its target.
    *
    * @generated from field: string source = 3;
    */
@@ -921,7 +921,7 @@ export type RemoveFileRequest = Message<"sandbox.v1.RemoveFileRequest"> & {
   expectedIncarnation: string;
 
   /**
-   * Required. Absolute path; a link is removed itself, never followed.
+   * Required. Absolute path. A link itself is removed, never its target.
    *
    * @generated from field: string path = 3;
    */
@@ -1013,14 +1013,14 @@ export type ReadLinesRequest = Message<"sandbox.v1.ReadLinesRequest"> & {
   offset: bigint;
 
   /**
-   * At most this many lines. Unset: no limit but max_bytes.
+   * At most this many lines. Unset: limited by max_bytes only.
    *
    * @generated from field: optional int64 limit = 5;
    */
   limit?: bigint | undefined;
 
   /**
-   * At most this many bytes of content, cut at a line's end where one fits.
+   * At most this many bytes of content, cut at the end of a line if one fits.
    * 0 or more than 2 MiB: 512 000.
    *
    * @generated from field: int64 max_bytes = 6;
@@ -1049,8 +1049,8 @@ export const ReadLinesRequestSchema: GenMessage<ReadLinesRequest> = /*@__PURE__*
  */
 export type ReadLinesResponse = Message<"sandbox.v1.ReadLinesResponse"> & {
   /**
-   * The lines, joined by "\n" and without a line end after the last one. "\r\n"
-   * and a lone "\r" count as line ends and become "\n". Empty for a file that
+   * The lines, joined by "\n", without a line ending after the last one. "\r\n"
+   * and a lone "\r" count as line endings and become "\n". Empty for a file that
    * is not text.
    *
    * @generated from field: bytes content = 1;
@@ -1087,15 +1087,15 @@ export type ReadLinesResponse = Message<"sandbox.v1.ReadLinesResponse"> & {
   totalLines?: bigint | undefined;
 
   /**
-   * True if lines follow after end_line.
+   * True if more lines follow end_line.
    *
    * @generated from field: bool more = 6;
    */
   more: boolean;
 
   /**
-   * True if max_bytes cut the content before `limit` did; a single line that
-   * is too long is cut within.
+   * True if max_bytes cut the content before `limit` did. A single line that is
+   * too long is cut in the middle.
    *
    * @generated from field: bool truncated = 7;
    */
@@ -1158,7 +1158,8 @@ export type WriteFileRequest = Message<"sandbox.v1.WriteFileRequest"> & {
   mode?: number | undefined;
 
   /**
-   * True: an existing file is FILE_ALREADY_EXISTS and not replaced.
+   * True: an existing file is not replaced, and the call fails with
+   * FILE_ALREADY_EXISTS.
    *
    * @generated from field: bool create_only = 6;
    */
@@ -1186,12 +1187,14 @@ export const WriteFileRequestSchema: GenMessage<WriteFileRequest> = /*@__PURE__*
  */
 export type WriteFileResponse = Message<"sandbox.v1.WriteFileResponse"> & {
   /**
+   * Size in bytes.
+   *
    * @generated from field: int64 size = 1;
    */
   size: bigint;
 
   /**
-   * 32 bytes.
+   * SHA-256 of the content, 32 bytes.
    *
    * @generated from field: bytes sha256 = 2;
    */
@@ -1240,8 +1243,8 @@ export type EditFileRequest = Message<"sandbox.v1.EditFileRequest"> & {
   path: string;
 
   /**
-   * Required, unless allow_empty_old. The text to replace. Tried unchanged, then
-   * with "\r\n" in place of "\n", then the reverse; new_text is changed
+   * Required, unless allow_empty_old. The text to replace. It is tried unchanged,
+   * then with "\r\n" in place of "\n", then the reverse; new_text is changed
    * likewise.
    *
    * @generated from field: bytes old_text = 4;
@@ -1256,8 +1259,8 @@ export type EditFileRequest = Message<"sandbox.v1.EditFileRequest"> & {
   newText: Uint8Array;
 
   /**
-   * True: every occurrence. False: there must be exactly one, otherwise
-   * EDIT_NOT_UNIQUE.
+   * True: replaces every occurrence. False: fails with EDIT_NOT_UNIQUE unless
+   * there is exactly one.
    *
    * @generated from field: bool replace_all = 6;
    */

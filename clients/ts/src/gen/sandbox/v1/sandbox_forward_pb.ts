@@ -13,8 +13,8 @@ export const file_sandbox_v1_sandbox_forward: GenFile = /*@__PURE__*/
   fileDesc("CiBzYW5kYm94L3YxL3NhbmRib3hfZm9yd2FyZC5wcm90bxIKc2FuZGJveC52MSJ9Cg5Gb3J3YXJkUmVxdWVzdBIpCgVzdGFydBgBIAEoCzIYLnNhbmRib3gudjEuRm9yd2FyZFN0YXJ0SAASDgoEZGF0YRgCIAEoDEgAEiUKA2VvZhgDIAEoCzIWLnNhbmRib3gudjEuRm9yd2FyZEVvZkgAQgkKB3BheWxvYWQiXAoMRm9yd2FyZFN0YXJ0EhIKCnNhbmRib3hfaWQYASABKAkSHAoUZXhwZWN0ZWRfaW5jYXJuYXRpb24YAiABKAkSDAoEaG9zdBgDIAEoCRIMCgRwb3J0GAQgASgFIoABCg9Gb3J3YXJkUmVzcG9uc2USKwoGb3BlbmVkGAEgASgLMhkuc2FuZGJveC52MS5Gb3J3YXJkT3BlbmVkSAASDgoEZGF0YRgCIAEoDEgAEiUKA2VvZhgDIAEoCzIWLnNhbmRib3gudjEuRm9yd2FyZEVvZkgAQgkKB3BheWxvYWQiNQoNRm9yd2FyZE9wZW5lZBITCgtpbmNhcm5hdGlvbhgBIAEoCRIPCgdhZGRyZXNzGAIgASgJIgwKCkZvcndhcmRFb2ZCN1o1Z2l0aHViLmNvbS9zYW5kZ2F0ZS9zYW5kZ2F0ZS9nZW4vc2FuZGJveC92MTtzYW5kYm94djFiBnByb3RvMw");
 
 /**
- * ForwardRequest is one message from the caller of Forward: `start` first, exactly
- * once, then `data`, then at most one `eof`, and nothing after it.
+ * ForwardRequest is one message from the caller of Forward: exactly one `start`
+ * first, then `data`, then at most one `eof`, and nothing after it.
  *
  * @generated from message sandbox.v1.ForwardRequest
  */
@@ -32,8 +32,8 @@ export type ForwardRequest = Message<"sandbox.v1.ForwardRequest"> & {
     case: "start";
   } | {
     /**
-     * The next bytes for the port, 1 byte to 1 MiB. At most 32 000 bytes, or at
-     * least 256 KiB, are good sizes.
+     * The next bytes for the port, 1 byte to 1 MiB. Sizes of at most 32 000 bytes,
+     * or at least 256 KiB, perform best.
      *
      * @generated from field: bytes data = 2;
      */
@@ -42,7 +42,7 @@ export type ForwardRequest = Message<"sandbox.v1.ForwardRequest"> & {
   } | {
     /**
      * The caller sends no more data. The program in the sandbox reads the end of
-     * its input, and may go on to send.
+     * its input, and may still send.
      *
      * @generated from field: sandbox.v1.ForwardEof eof = 3;
      */
@@ -72,8 +72,7 @@ export type ForwardStart = Message<"sandbox.v1.ForwardStart"> & {
   sandboxId: string;
 
   /**
-   * The incarnation that the caller expects; another one is SANDBOX_REPLACED.
-   * Empty: any.
+   * As in ExecuteRequest.
    *
    * @generated from field: string expected_incarnation = 2;
    */
@@ -82,14 +81,14 @@ export type ForwardStart = Message<"sandbox.v1.ForwardStart"> & {
   /**
    * The address to connect to, inside the sandbox: "localhost", or a loopback
    * address such as "127.0.0.1" or "::1". Default: "localhost", which is
-   * 127.0.0.1 and, if nothing listens there, ::1.
+   * 127.0.0.1 or, if nothing listens there, ::1.
    *
    * @generated from field: string host = 3;
    */
   host: string;
 
   /**
-   * Required: the TCP port, 1 to 65 535.
+   * Required. The TCP port, 1 to 65 535.
    *
    * @generated from field: int32 port = 4;
    */
@@ -104,8 +103,8 @@ export const ForwardStartSchema: GenMessage<ForwardStart> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_forward, 1);
 
 /**
- * ForwardResponse is one message to the caller of Forward: `opened` first, exactly
- * once, then `data`, then at most one `eof`, and nothing after it.
+ * ForwardResponse is one message to the caller of Forward: exactly one `opened`
+ * first, then `data`, then at most one `eof`, and nothing after it.
  *
  * @generated from message sandbox.v1.ForwardResponse
  */
@@ -161,8 +160,8 @@ export type ForwardOpened = Message<"sandbox.v1.ForwardOpened"> & {
   incarnation: string;
 
   /**
-   * Address and port that the connection goes to, such as "127.0.0.1:3000" or
-   * "[::1]:3000".
+   * Address and port of the connection inside the sandbox, such as
+   * "127.0.0.1:3000" or "[::1]:3000".
    *
    * @generated from field: string address = 2;
    */

@@ -51,8 +51,8 @@ export type GetServerInfoResponse = Message<"sandbox.v1.GetServerInfoResponse"> 
 
   /**
    * What the server supports beyond the calls that always work: "suspend",
-   * "pool", "terminal", "stdin", "attach", "forward", "images", … A call whose capability
-   * is missing fails with FEATURE_UNSUPPORTED.
+   * "pool", "terminal", "stdin", "attach", "forward", "images", … A call whose
+   * capability is missing fails with FEATURE_UNSUPPORTED.
    *
    * @generated from field: repeated string capabilities = 3;
    */
@@ -87,16 +87,16 @@ export type GetServerInfoResponse = Message<"sandbox.v1.GetServerInfoResponse"> 
   principal?: Principal | undefined;
 
   /**
-   * The secrets that rules of the caller's sandboxes can name, ordered by name.
+   * The secrets that rules of the caller's sandboxes can name, sorted by name.
    *
    * @generated from field: repeated sandbox.v1.SecretInfo secrets = 8;
    */
   secrets: SecretInfo[];
 
   /**
-   * The quotas that apply to the caller, with their use. Empty: there are none.
-   * In a call for another tenant (metadata "sandgate-tenant", role operator)
-   * those of that tenant.
+   * The quotas that apply to the caller, with their use. Empty: none. In a call
+   * for another tenant (metadata "sandgate-tenant", role operator): the quotas of
+   * that tenant.
    *
    * @generated from field: repeated sandbox.v1.Quota quotas = 9;
    */
@@ -124,14 +124,14 @@ export type SecretInfo = Message<"sandbox.v1.SecretInfo"> & {
   name: string;
 
   /**
-   * Where the server reads it: "file" or "env".
+   * Where the server reads it from: "file" or "env".
    *
    * @generated from field: string source = 2;
    */
   source: string;
 
   /**
-   * The hosts that may get it, as in EgressRule.
+   * The hosts that may receive it, as in EgressRule.
    *
    * @generated from field: repeated string hosts = 3;
    */
@@ -162,7 +162,7 @@ export type Quota = Message<"sandbox.v1.Quota"> & {
   name: string;
 
   /**
-   * Whose it is: "tenant" or "principal".
+   * What it applies to: "tenant" or "principal".
    *
    * @generated from field: string scope = 2;
    */
@@ -176,8 +176,9 @@ export type Quota = Message<"sandbox.v1.Quota"> & {
   limit: bigint;
 
   /**
-   * What is in use; -1: the server cannot count now. Of a rate, what was used in
-   * the last minute, about. What another server deleted may count for a minute.
+   * What is in use; for a rate, about what was used in the last minute. -1: the
+   * server currently cannot count it. What another server deleted may still count
+   * for a minute.
    *
    * @generated from field: int64 used = 4;
    */
@@ -198,7 +199,7 @@ export const QuotaSchema: GenMessage<Quota> = /*@__PURE__*/
  */
 export type ServerLimits = Message<"sandbox.v1.ServerLimits"> & {
   /**
-   * Largest message in either direction, in bytes.
+   * Largest message that a client may send, in bytes.
    *
    * @generated from field: int64 max_message_bytes = 1;
    */
@@ -219,14 +220,14 @@ export type ServerLimits = Message<"sandbox.v1.ServerLimits"> & {
   maxTimeout?: Duration | undefined;
 
   /**
-   * Retained output per command, for Attach, in bytes.
+   * Output that is retained for Attach, per command, in bytes.
    *
    * @generated from field: int64 output_log_bytes = 4;
    */
   outputLogBytes: bigint;
 
   /**
-   * How long the exit status of a command is kept.
+   * How long the exit status of an ended command is kept.
    *
    * @generated from field: google.protobuf.Duration end_retention = 5;
    */

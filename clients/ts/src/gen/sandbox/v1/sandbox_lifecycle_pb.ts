@@ -28,9 +28,10 @@ export type Sandbox = Message<"sandbox.v1.Sandbox"> & {
   sandboxId: string;
 
   /**
-   * Changes whenever the sandbox loses its disk and processes (a pod recreated
-   * under the same name, a restarted container). Exec ids, positions and
-   * uploads live within one incarnation. Empty until the first one exists.
+   * Changes whenever the sandbox loses its processes: a pod recreated under the
+   * same name, a restarted container, a suspended sandbox that was resumed. Exec
+   * ids, positions and uploads are valid within one incarnation. Empty until the
+   * first one exists.
    *
    * @generated from field: string incarnation = 2;
    */
@@ -44,7 +45,7 @@ export type Sandbox = Message<"sandbox.v1.Sandbox"> & {
   state: SandboxState;
 
   /**
-   * One line for people with the cause of the state. May be empty.
+   * The cause of the state, in one human-readable line. May be empty.
    *
    * @generated from field: string state_message = 4;
    */
@@ -58,15 +59,15 @@ export type Sandbox = Message<"sandbox.v1.Sandbox"> & {
   createTime?: Timestamp | undefined;
 
   /**
-   * The last activity, exact to min(idle_ttl/4, 60 s).
+   * The last activity, accurate to min(idle_ttl/4, 60 s).
    *
    * @generated from field: google.protobuf.Timestamp last_activity_time = 6;
    */
   lastActivityTime?: Timestamp | undefined;
 
   /**
-   * When it expires without further activity: the earlier end of ttl and
-   * idle_ttl. Unset: never.
+   * When it expires without further activity: when ttl or idle_ttl ends,
+   * whichever is earlier. Unset: never.
    *
    * @generated from field: google.protobuf.Timestamp expire_time = 7;
    */
@@ -138,9 +139,9 @@ export type Sandbox = Message<"sandbox.v1.Sandbox"> & {
   transport: string;
 
   /**
-   * The digest of the image that it runs, such as "sha256:…", as far as the
-   * provider knows it: of the manifest for its platform, or of the list that
-   * has it. Empty without an image.
+   * The digest of its image, such as "sha256:…": that of the manifest for its
+   * platform, or of the image index that contains it. Empty without an image, or
+   * if the provider does not know it.
    *
    * @generated from field: string image_digest = 17;
    */
@@ -162,7 +163,7 @@ export const SandboxSchema: GenMessage<Sandbox> = /*@__PURE__*/
  */
 export type SandboxSpec = Message<"sandbox.v1.SandboxSpec"> & {
   /**
-   * OCI image reference. Empty: the template's; where that has none, the
+   * OCI image reference. Empty: the template's or, if it has none, the
    * provider's default (local: the host's userland, read-only).
    *
    * @generated from field: string image = 1;
@@ -206,8 +207,8 @@ export type SandboxSpec = Message<"sandbox.v1.SandboxSpec"> & {
   access?: AccessPolicy | undefined;
 
   /**
-   * A command that the agent starts and supervises, as an argv, such as the
-   * image's own service. Empty: none.
+   * A command that the agent starts and supervises, such as the image's own
+   * service, as an argv. Empty: none.
    *
    * @generated from field: repeated string command = 7;
    */
@@ -222,7 +223,7 @@ export const SandboxSpecSchema: GenMessage<SandboxSpec> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_lifecycle, 1);
 
 /**
- * Resources are upper limits. 0 means: the template's value.
+ * Resources are upper limits. 0: the template's value.
  *
  * @generated from message sandbox.v1.Resources
  */
@@ -301,10 +302,10 @@ export const NetworkSchema: GenMessage<Network> = /*@__PURE__*/
  */
 export type EgressRule = Message<"sandbox.v1.EgressRule"> & {
   /**
-   * Host names, in any case: "example.com" is that name, "*.example.com" every
-   * name below it, "*" every name. The server resolves a name when it connects,
-   * and refuses addresses that are not public unless a CIDR allows them. At most
-   * 256.
+   * Host names, regardless of case: "example.com" matches that name,
+   * "*.example.com" every name below it, "*" every name. The server resolves a
+   * name when it connects, and refuses addresses that are not public unless a
+   * CIDR allows them. At most 256.
    *
    * @generated from field: repeated string hosts = 1;
    */
@@ -312,8 +313,8 @@ export type EgressRule = Message<"sandbox.v1.EgressRule"> & {
 
   /**
    * Addresses in CIDR notation, IPv4 or IPv6. They allow connections to an
-   * address without a name, and names of `hosts` that resolve to an address that
-   * is not public. At most 256.
+   * address without a name, and let names in `hosts` resolve to addresses that
+   * are not public. At most 256.
    *
    * @generated from field: repeated string cidrs = 2;
    */
@@ -328,7 +329,7 @@ export type EgressRule = Message<"sandbox.v1.EgressRule"> & {
 
   /**
    * A group of rules in the server's configuration, such as "packages". Rejected
-   * beside other fields.
+   * together with other fields.
    *
    * @generated from field: string group = 4;
    */
@@ -336,17 +337,17 @@ export type EgressRule = Message<"sandbox.v1.EgressRule"> & {
 
   /**
    * HTTP methods, such as "GET". Empty: all. A rule with methods or paths allows
-   * HTTP requests to its hosts and nothing else: the server ends TLS with a
-   * certificate that only this sandbox trusts. Its CIDRs do not allow connections
-   * to an address without a name. At most 64.
+   * only HTTP requests to its hosts: the server terminates TLS with a certificate
+   * that only this sandbox trusts. Its CIDRs do not allow connections to an
+   * address without a name. At most 64.
    *
    * @generated from field: repeated string methods = 5;
    */
   methods: string[];
 
   /**
-   * Paths of HTTP requests, without the query: "/a/b" is that path, "/a/*" every
-   * path below "/a/". Upper and lower case differ. Empty: all. At most 64.
+   * Paths of HTTP requests, without the query: "/a/b" matches that path, "/a/*"
+   * every path below "/a/". Case-sensitive. Empty: all. At most 64.
    *
    * @generated from field: repeated string paths = 6;
    */
@@ -354,9 +355,9 @@ export type EgressRule = Message<"sandbox.v1.EgressRule"> & {
 
   /**
    * A secret that the server puts into the requests that the rule allows. It
-   * never enters the sandbox. The rule then allows HTTP requests in TLS to its
-   * hosts and nothing else, as one with methods, and its default port is 443. An
-   * operator decides which tenants may use a secret, and which hosts may get it.
+   * never enters the sandbox. The rule then allows only HTTPS requests to its
+   * hosts, and its default port is 443. An operator decides which tenants may use
+   * a secret, and which hosts may receive it.
    *
    * @generated from field: sandbox.v1.EgressSecret secret = 7;
    */
@@ -371,7 +372,7 @@ export const EgressRuleSchema: GenMessage<EgressRule> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_lifecycle, 4);
 
 /**
- * EgressSecret is how a secret of the server's configuration gets into requests:
+ * EgressSecret describes how the server puts a configured secret into requests:
  * in a header that the server sets, or in place of a placeholder that the
  * program sends. The default is "Authorization: Bearer SECRET".
  *
@@ -386,10 +387,10 @@ export type EgressSecret = Message<"sandbox.v1.EgressSecret"> & {
   name: string;
 
   /**
-   * The header, whose value is `prefix` and the secret. It replaces what the
-   * program sends. Empty: "Authorization". Where several rules set one header,
-   * the sandbox's own rules take precedence over the template's, and then the
-   * first one.
+   * The header; its value is `prefix` followed by the secret. It replaces what
+   * the program sends. Empty: "Authorization". If several rules set the same
+   * header, the sandbox's own rules take precedence over the template's, and
+   * among those the first one.
    *
    * @generated from field: string header = 2;
    */
@@ -404,18 +405,18 @@ export type EgressSecret = Message<"sandbox.v1.EgressSecret"> & {
   prefix: string;
 
   /**
-   * A user name. The header's value is then HTTP Basic credentials, with the
-   * secret as the password, as `git push` needs. Rejected beside `prefix`.
+   * A user name. The header's value is then HTTP Basic credentials with the
+   * secret as the password, as `git push` needs. Rejected together with `prefix`.
    *
    * @generated from field: string user = 4;
    */
   user: string;
 
   /**
-   * A text that the server replaces with the secret in the values of headers,
-   * also within Basic credentials: 16 to 128 letters, digits, "_" and "-".
-   * Rejected beside `header`, `prefix` and `user`. A request that has it in the
-   * URL is refused; bodies are not changed.
+   * A text that the server replaces with the secret in header values, also
+   * within Basic credentials: 16 to 128 letters, digits, "_" and "-". Rejected
+   * together with `header`, `prefix` or `user`. A request that has it in the URL
+   * is refused; bodies are not changed.
    *
    * @generated from field: string placeholder = 5;
    */
@@ -432,14 +433,15 @@ export const EgressSecretSchema: GenMessage<EgressSecret> = /*@__PURE__*/
 /**
  * AccessPolicy restricts file calls and, for writes, commands. Where a policy
  * is set in several places (server, template, sandbox, call), a path must pass
- * all of them, so a call can narrow but never widen. At most 64 KiB, encoded.
+ * all of them, so a call can narrow access but never widen it. At most 64 KiB
+ * when encoded.
  *
  * @generated from message sandbox.v1.AccessPolicy
  */
 export type AccessPolicy = Message<"sandbox.v1.AccessPolicy"> & {
   /**
-   * Every path resolves beneath this directory, in the kernel; neither "..",
-   * nor a link, nor a race leads out. Empty: no such root.
+   * Every path resolves beneath this directory, in the kernel: neither "..",
+   * nor a link, nor a race leads out. Empty: no root.
    *
    * @generated from field: string root_dir = 1;
    */
@@ -454,8 +456,8 @@ export type AccessPolicy = Message<"sandbox.v1.AccessPolicy"> & {
   virtual: boolean;
 
   /**
-   * Path prefixes that may be written. Empty: all that are not denied. A prefix
-   * matches whole path components.
+   * Path prefixes that may be written. A prefix matches whole path components.
+   * Empty: everything that is not denied.
    *
    * @generated from field: repeated string write_allow_prefixes = 3;
    */
@@ -476,7 +478,7 @@ export type AccessPolicy = Message<"sandbox.v1.AccessPolicy"> & {
   readDenyPrefixes: string[];
 
   /**
-   * Commands that contain one of these texts are rejected. A guardrail against
+   * Commands that contain one of these strings are rejected. A guardrail against
    * accidents, not a security boundary.
    *
    * @generated from field: repeated string deny_commands = 6;
@@ -512,14 +514,14 @@ export type Isolation = Message<"sandbox.v1.Isolation"> & {
   network: NetworkMode;
 
   /**
-   * True when commands run without root, capabilities and new privileges.
+   * True if commands run without root and capabilities and cannot gain privileges.
    *
    * @generated from field: bool unprivileged = 3;
    */
   unprivileged: boolean;
 
   /**
-   * True when the system directories are read-only.
+   * True if the system directories are read-only.
    *
    * @generated from field: bool read_only_system = 4;
    */
@@ -548,7 +550,7 @@ export const IsolationSchema: GenMessage<Isolation> = /*@__PURE__*/
 export type CreateSandboxRequest = Message<"sandbox.v1.CreateSandboxRequest"> & {
   /**
    * The id: 1 to 128 characters of a-z, A-Z, 0-9, ".", "_", "-", beginning with
-   * a letter or digit. Empty: the server generates one, and a repeated call
+   * a letter or digit. Empty: the server generates one, so a repeated call
    * creates another sandbox.
    *
    * @generated from field: string sandbox_id = 1;
@@ -789,7 +791,7 @@ export type UpdateSandboxRequest = Message<"sandbox.v1.UpdateSandboxRequest"> & 
   idleTtl?: Duration | undefined;
 
   /**
-   * True: counts as activity and restarts the idle time.
+   * True: counts as activity and restarts the idle time, even without a change.
    *
    * @generated from field: bool renew = 6;
    */
@@ -852,7 +854,8 @@ export type DeleteSandboxRequest = Message<"sandbox.v1.DeleteSandboxRequest"> & 
   allowMissing: boolean;
 
   /**
-   * Delete only this incarnation; another one is SANDBOX_REPLACED. Empty: any.
+   * Delete only this incarnation; with another one the call fails with
+   * SANDBOX_REPLACED. Empty: any.
    *
    * @generated from field: string expected_incarnation = 3;
    */
@@ -968,7 +971,7 @@ export type CleanupFailure = Message<"sandbox.v1.CleanupFailure"> & {
   sandboxId: string;
 
   /**
-   * One line for people.
+   * One human-readable line.
    *
    * @generated from field: string message = 2;
    */

@@ -30,8 +30,8 @@ export type ExecuteRequest = Message<"sandbox.v1.ExecuteRequest"> & {
   sandboxId: string;
 
   /**
-   * The incarnation that the caller expects; another one is SANDBOX_REPLACED.
-   * Empty: any.
+   * The incarnation that the caller expects; with another one the call fails
+   * with SANDBOX_REPLACED. Empty: any.
    *
    * @generated from field: string expected_incarnation = 2;
    */
@@ -40,8 +40,9 @@ export type ExecuteRequest = Message<"sandbox.v1.ExecuteRequest"> & {
   /**
    * The command's id within the sandbox: 1 to 128 characters of a-z, A-Z, 0-9,
    * ".", "_", "-". The same id with the same request joins the running or ended
-   * command from its first byte; with another request it is EXEC_ID_REUSED.
-   * Empty: the agent generates one, and the call must not be retried blindly.
+   * command from its first byte; with another request the call fails with
+   * EXEC_ID_REUSED. Empty: the agent generates one, and a retried call may run
+   * the command twice.
    *
    * @generated from field: string exec_id = 3;
    */
@@ -54,8 +55,8 @@ export type ExecuteRequest = Message<"sandbox.v1.ExecuteRequest"> & {
    */
   command: {
     /**
-     * A script for `shell_path -c`, of any size up to max_message_bytes. Never
-     * a login shell.
+     * A script for `shell_path -c`, of any size up to max_message_bytes. The
+     * shell is never a login shell.
      *
      * @generated from field: string shell = 4;
      */
@@ -72,7 +73,7 @@ export type ExecuteRequest = Message<"sandbox.v1.ExecuteRequest"> & {
   } | { case: undefined; value?: undefined };
 
   /**
-   * The shell of `shell`: an absolute path. Default: "/bin/sh".
+   * Absolute path of the shell that runs `shell`. Default: "/bin/sh".
    *
    * @generated from field: string shell_path = 6;
    */
@@ -93,7 +94,8 @@ export type ExecuteRequest = Message<"sandbox.v1.ExecuteRequest"> & {
   env: { [key: string]: string };
 
   /**
-   * Standard input, complete. Empty: /dev/null, unless stdin_open.
+   * Standard input, which ends after these bytes. Empty: /dev/null. With
+   * stdin_open or a terminal, it stays open in both cases.
    *
    * @generated from field: bytes stdin = 9;
    */
@@ -107,16 +109,16 @@ export type ExecuteRequest = Message<"sandbox.v1.ExecuteRequest"> & {
   stdinOpen: boolean;
 
   /**
-   * The command's limit of wall time, apart from the call's deadline; then
-   * every descendant is killed and the reason is TIMED_OUT. Unset: the server's
-   * default. 0: none, where the server allows that.
+   * The command's limit of wall time, independent of the call's deadline. When it
+   * passes, every descendant is killed and the reason is TIMED_OUT. Unset: the
+   * server's default. 0: none, where the server allows that.
    *
    * @generated from field: google.protobuf.Duration timeout = 11;
    */
   timeout?: Duration | undefined;
 
   /**
-   * Output beyond this many bytes, of both streams together, is counted and
+   * Output of both streams together beyond this many bytes is counted and
    * dropped; the command runs on. Unset: the server's limit, if any.
    *
    * @generated from field: optional int64 max_output_bytes = 12;
@@ -139,7 +141,7 @@ export type ExecuteRequest = Message<"sandbox.v1.ExecuteRequest"> & {
 
   /**
    * What happens when the retained output is full. A detached command always
-   * evicts.
+   * uses EVICT.
    *
    * @generated from field: sandbox.v1.OnFull on_full = 15;
    */
@@ -147,9 +149,9 @@ export type ExecuteRequest = Message<"sandbox.v1.ExecuteRequest"> & {
 
   /**
    * How long the command runs on after the caller cancelled or disconnected.
-   * Attach and a joining Execute end the wait. Unset or 0: it is killed at
-   * once. When the connection between server and sandbox breaks, the longer of
-   * this and 60 s applies.
+   * Attach or a joining Execute stops this timer. Unset or 0: the command is
+   * killed at once. When the connection between server and sandbox breaks, the
+   * longer of this and 60 s applies.
    *
    * @generated from field: google.protobuf.Duration disconnect_grace = 16;
    */
@@ -157,7 +159,7 @@ export type ExecuteRequest = Message<"sandbox.v1.ExecuteRequest"> & {
 
   /**
    * True: the command runs on without a caller; only its timeout, a signal or
-   * the sandbox's end stop it.
+   * the end of the sandbox stops it.
    *
    * @generated from field: bool detach = 17;
    */
@@ -192,8 +194,8 @@ export const ExecuteRequestSchema: GenMessage<ExecuteRequest> = /*@__PURE__*/
  */
 export type Argv = Message<"sandbox.v1.Argv"> & {
   /**
-   * Required, not empty. The first is the program, looked up in PATH where it
-   * has no "/".
+   * Required, not empty. The first is the program, looked up in PATH unless it
+   * contains "/".
    *
    * @generated from field: repeated string args = 1;
    */
@@ -455,15 +457,15 @@ export type Exited = Message<"sandbox.v1.Exited"> & {
   wallTime?: Duration | undefined;
 
   /**
-   * CPU time in user mode, of the leader and the children it waited for; of all
-   * descendants with a cgroup per command.
+   * CPU time in user mode: of all descendants if the command has a cgroup,
+   * otherwise of the leader and the children it waited for.
    *
    * @generated from field: google.protobuf.Duration user_time = 7;
    */
   userTime?: Duration | undefined;
 
   /**
-   * CPU time in the kernel, counted likewise.
+   * CPU time in kernel mode, counted likewise.
    *
    * @generated from field: google.protobuf.Duration system_time = 8;
    */
@@ -498,14 +500,14 @@ export type Exited = Message<"sandbox.v1.Exited"> & {
   stderrBytes: bigint;
 
   /**
-   * True when standard output was cut by max_output_bytes.
+   * True if standard output was cut by max_output_bytes.
    *
    * @generated from field: bool stdout_truncated = 13;
    */
   stdoutTruncated: boolean;
 
   /**
-   * True when standard error was cut by max_output_bytes.
+   * True if standard error was cut by max_output_bytes.
    *
    * @generated from field: bool stderr_truncated = 14;
    */
@@ -527,7 +529,7 @@ export type Exited = Message<"sandbox.v1.Exited"> & {
   outputOpen: boolean;
 
   /**
-   * One line for people with further details. May be empty.
+   * Further details, in one human-readable line. May be empty.
    *
    * @generated from field: string message = 17;
    */
@@ -569,8 +571,8 @@ export type AttachRequest = Message<"sandbox.v1.AttachRequest"> & {
   execId: string;
 
   /**
-   * Where to begin: the number of bytes of both streams that the caller has.
-   * A position beyond the end is an error.
+   * Where to begin: the number of bytes of both streams that the caller already
+   * has. A position beyond the end is an error.
    *
    * @generated from field: int64 position = 4;
    */
@@ -592,8 +594,8 @@ export const AttachRequestSchema: GenMessage<AttachRequest> = /*@__PURE__*/
   messageDesc(file_sandbox_v1_sandbox_process, 8);
 
 /**
- * AttachResponse is one event of a command; events and order are those of
- * ExecuteResponse.
+ * AttachResponse is one event of a command. The events and their order are those
+ * of ExecuteResponse.
  *
  * @generated from message sandbox.v1.AttachResponse
  */
@@ -672,9 +674,8 @@ export type WriteStdinRequest = Message<"sandbox.v1.WriteStdinRequest"> & {
 
   /**
    * Number of bytes sent before these, including ExecuteRequest.stdin. Bytes
-   * that were accepted already are skipped, so a repeated call is safe; a hole
-   * is STDIN_OFFSET_MISMATCH, with the expected offset in the error's metadata
-   * "offset".
+   * that were already accepted are skipped, so a repeated call is safe. A hole
+   * fails with STDIN_OFFSET_MISMATCH, whose metadata has the expected "offset".
    *
    * @generated from field: int64 offset = 4;
    */
@@ -774,7 +775,7 @@ export const SignalProcessRequestSchema: GenMessage<SignalProcessRequest> = /*@_
   messageDesc(file_sandbox_v1_sandbox_process, 12);
 
 /**
- * SignalProcessResponse is sent when the signal was delivered.
+ * SignalProcessResponse is sent after the signal was delivered.
  *
  * @generated from message sandbox.v1.SignalProcessResponse
  */
@@ -872,8 +873,8 @@ export type ListProcessesRequest = Message<"sandbox.v1.ListProcessesRequest"> & 
   expectedIncarnation: string;
 
   /**
-   * True: also ended commands that are still kept, at most the 4 096 that
-   * started last.
+   * True: also ended commands that are still kept, at most the 4 096 that started
+   * most recently.
    *
    * @generated from field: bool include_ended = 3;
    */
@@ -888,7 +889,7 @@ export const ListProcessesRequestSchema: GenMessage<ListProcessesRequest> = /*@_
   messageDesc(file_sandbox_v1_sandbox_process, 16);
 
 /**
- * ListProcessesResponse lists commands, the oldest first.
+ * ListProcessesResponse lists commands, oldest first.
  *
  * @generated from message sandbox.v1.ListProcessesResponse
  */
@@ -925,7 +926,7 @@ export type Process = Message<"sandbox.v1.Process"> & {
   execId: string;
 
   /**
-   * The leader's process id inside the sandbox; 0 once it ended.
+   * The leader's process id inside the sandbox; 0 once it has ended.
    *
    * @generated from field: int32 pid = 2;
    */
@@ -944,7 +945,7 @@ export type Process = Message<"sandbox.v1.Process"> & {
   startTime?: Timestamp | undefined;
 
   /**
-   * Set once the leader ended.
+   * Set once the leader has ended.
    *
    * @generated from field: sandbox.v1.Exited exited = 5;
    */
@@ -958,7 +959,7 @@ export type Process = Message<"sandbox.v1.Process"> & {
   detached: boolean;
 
   /**
-   * Number of callers that read its output.
+   * Number of callers that are reading its output.
    *
    * @generated from field: int32 attached = 7;
    */
@@ -1014,7 +1015,7 @@ export enum OutputMode {
   UNSPECIFIED = 0,
 
   /**
-   * Two pipes. Order within a stream is exact; across the two it is the order
+   * Two pipes. The order within a stream is exact; across the two it is the order
    * of arrival.
    *
    * @generated from enum value: OUTPUT_MODE_SEPARATE = 1;
@@ -1022,7 +1023,8 @@ export enum OutputMode {
   SEPARATE = 1,
 
   /**
-   * One pipe for both, exact order, all of it reported as STREAM_STDOUT.
+   * One pipe for both. The order is exact; all output is reported as
+   * STREAM_STDOUT.
    *
    * @generated from enum value: OUTPUT_MODE_MERGED = 2;
    */
@@ -1049,8 +1051,9 @@ export enum OnFull {
   UNSPECIFIED = 0,
 
   /**
-   * The command waits, as on a pipe, for its fastest attached reader. When
-   * there is no reader and the grace has ended, the oldest output is dropped.
+   * The command blocks, as on a full pipe, until its fastest attached reader has
+   * taken output. When there is no reader and the grace has ended, the oldest
+   * output is dropped.
    *
    * @generated from enum value: ON_FULL_BLOCK = 1;
    */
@@ -1092,7 +1095,7 @@ export enum FollowUntil {
   LEADER_EXIT = 1,
 
   /**
-   * When the leader ended and no process holds its output open.
+   * When the leader has ended and no process holds the output open.
    *
    * @generated from enum value: FOLLOW_UNTIL_STREAMS_END = 2;
    */
@@ -1156,7 +1159,7 @@ export enum ExitReason {
   EXITED = 1,
 
   /**
-   * A signal ended it that neither Sandgate nor a caller sent.
+   * A signal that neither Sandgate nor a caller sent ended it.
    *
    * @generated from enum value: EXIT_REASON_SIGNALED = 2;
    */
@@ -1272,7 +1275,7 @@ export enum SignalScope {
   GROUP = 2,
 
   /**
-   * Every descendant, also those that left the group or were orphaned.
+   * Every process of the command, even if it left the group or was orphaned.
    *
    * @generated from enum value: SIGNAL_SCOPE_TREE = 3;
    */

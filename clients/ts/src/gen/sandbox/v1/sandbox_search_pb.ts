@@ -58,16 +58,17 @@ export type SearchFilesRequest = Message<"sandbox.v1.SearchFilesRequest"> & {
   ignoreCase: boolean;
 
   /**
-   * Required. Absolute path of a directory, searched with all below it, or of
-   * one file. Links below it are not followed.
+   * Required. Absolute path of a file, or of a directory that is searched
+   * recursively. Links below it are not followed.
    *
    * @generated from field: string path = 6;
    */
   path: string;
 
   /**
-   * Only files that match this glob: without "/", the name at any depth; with
-   * "/", the path below `path`. Syntax as in GlobFilesRequest. Empty: all.
+   * Only files that match this glob: without "/" it matches the name at any
+   * depth, with "/" the path below `path`. Syntax as in GlobFilesRequest. Empty:
+   * all.
    *
    * @generated from field: string glob = 7;
    */
@@ -88,21 +89,21 @@ export type SearchFilesRequest = Message<"sandbox.v1.SearchFilesRequest"> & {
   maxMatches: number;
 
   /**
-   * Larger files are skipped, in bytes. 0: no limit.
+   * Files larger than this many bytes are skipped. 0: no limit.
    *
    * @generated from field: int64 max_file_bytes = 10;
    */
   maxFileBytes: bigint;
 
   /**
-   * Lines of context before and after each match, at most 20 each.
+   * Lines of context before each match, at most 20.
    *
    * @generated from field: int32 context_before = 11;
    */
   contextBefore: number;
 
   /**
-   * As context_before.
+   * Lines of context after each match, at most 20.
    *
    * @generated from field: int32 context_after = 12;
    */
@@ -131,7 +132,8 @@ export const SearchFilesRequestSchema: GenMessage<SearchFilesRequest> = /*@__PUR
   messageDesc(file_sandbox_v1_sandbox_search, 0);
 
 /**
- * SearchFilesResponse lists matching lines, by path in byte order, then line.
+ * SearchFilesResponse lists matching lines, sorted by path in byte order, then by
+ * line.
  *
  * @generated from message sandbox.v1.SearchFilesResponse
  */
@@ -191,21 +193,21 @@ export type SearchMatch = Message<"sandbox.v1.SearchMatch"> & {
   line: bigint;
 
   /**
-   * The line without its end, cut after 64 KiB.
+   * The line without its line ending, cut after 64 KiB.
    *
    * @generated from field: bytes text = 3;
    */
   text: Uint8Array;
 
   /**
-   * The lines before, the nearest last.
+   * Context before the line, in file order.
    *
    * @generated from field: repeated bytes before = 4;
    */
   before: Uint8Array[];
 
   /**
-   * The lines after.
+   * Context after the line, in file order.
    *
    * @generated from field: repeated bytes after = 5;
    */
@@ -222,12 +224,17 @@ export const SearchMatchSchema: GenMessage<SearchMatch> = /*@__PURE__*/
 /**
  * GlobFilesRequest selects files by name.
  *
- * Pattern syntax: "*" any run within a segment, "?" one character, "[a-z]",
- * "[!a]" and "[^a]" classes, "{a,b}" alternatives (nested; more than 1 000
- * after expansion is PATTERN_INVALID), "**" as a whole segment any number of
- * directories, those that begin with a dot left out. A name that begins with a
- * dot matches only where its segment of the pattern does. A leading "/" anchors
- * to `path`. A ".." segment is PATTERN_INVALID.
+ * Pattern syntax:
+ *
+ *   - "*" matches any run of characters within a segment, "?" one character.
+ *   - "[a-z]", "[!a]" and "[^a]" are character classes.
+ *   - "{a,b}" are alternatives, which can be nested. More than 1 000 after
+ *     expansion fail with PATTERN_INVALID.
+ *   - "**" as a whole segment matches any number of directories, except those
+ *     whose name begins with a dot.
+ *   - A name that begins with a dot matches only a segment that begins with one.
+ *   - A leading "/" anchors the pattern to `path`.
+ *   - A ".." segment fails with PATTERN_INVALID.
  *
  * @generated from message sandbox.v1.GlobFilesRequest
  */
@@ -254,16 +261,16 @@ export type GlobFilesRequest = Message<"sandbox.v1.GlobFilesRequest"> & {
   pattern: string;
 
   /**
-   * Required. Absolute path of the directory to search below. At "/", the walk
-   * leaves out /proc, /sys and /dev.
+   * Required. Absolute path of the directory to search. A search of "/" skips
+   * /proc, /sys and /dev.
    *
    * @generated from field: string path = 4;
    */
   path: string;
 
   /**
-   * True: a pattern without "/" matches only directly in `path`. False: at any
-   * depth, directories that begin with a dot included.
+   * True: a pattern without "/" matches only directly in `path`. False: it matches
+   * at any depth, also below directories whose name begins with a dot.
    *
    * @generated from field: bool bare_pattern_shallow = 5;
    */
@@ -277,7 +284,7 @@ export type GlobFilesRequest = Message<"sandbox.v1.GlobFilesRequest"> & {
   includeDirectories: boolean;
 
   /**
-   * True: links to files count as files, when they resolve beneath `path`.
+   * True: links to files count as files if they resolve beneath `path`.
    *
    * @generated from field: bool include_links = 7;
    */
@@ -306,7 +313,7 @@ export const GlobFilesRequestSchema: GenMessage<GlobFilesRequest> = /*@__PURE__*
   messageDesc(file_sandbox_v1_sandbox_search, 3);
 
 /**
- * GlobFilesResponse lists files, by path in byte order.
+ * GlobFilesResponse lists files, sorted by path in byte order.
  *
  * @generated from message sandbox.v1.GlobFilesResponse
  */
@@ -319,7 +326,7 @@ export type GlobFilesResponse = Message<"sandbox.v1.GlobFilesResponse"> & {
   files: FileInfo[];
 
   /**
-   * True if there may be more.
+   * True if there may be more files.
    *
    * @generated from field: bool truncated = 2;
    */
@@ -375,8 +382,8 @@ export const PatternSyntaxSchema: GenEnum<PatternSyntax> = /*@__PURE__*/
   enumDesc(file_sandbox_v1_sandbox_search, 0);
 
 /**
- * TruncationReason is why a result is incomplete. If several apply, it is the
- * last of them in this list.
+ * TruncationReason is why a result is incomplete. If several apply, the last of
+ * them in this list is reported.
  *
  * @generated from enum sandbox.v1.TruncationReason
  */

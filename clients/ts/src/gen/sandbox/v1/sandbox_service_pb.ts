@@ -13,13 +13,13 @@
 //     sandbox of another tenant is NOT_FOUND in every call.
 //   - Every error carries a canonical gRPC code and a google.rpc.ErrorInfo with
 //     domain "sandgate" and, as its reason, the name of an ErrorReason without
-//     the prefix "ERROR_REASON_". A malformed field adds google.rpc.BadRequest;
-//     a transient error adds google.rpc.RetryInfo.
+//     the prefix "ERROR_REASON_". An error about a malformed field also has
+//     google.rpc.BadRequest; a transient error also has google.rpc.RetryInfo.
 //   - A message that a client sends must not be larger than
-//     ServerLimits.max_message_bytes. Content of any size goes through Upload
-//     and Download.
-//   - "Required." begins the comment of a field that must be set. All other
-//     fields are optional; their comment gives the default.
+//     ServerLimits.max_message_bytes. Upload and Download transfer content of any
+//     size.
+//   - The comment of a field that must be set begins with "Required". All other
+//     fields are optional; their comments give the defaults.
 //   - Enums and oneofs may grow. A client must ignore a stream event that it
 //     does not know and treat an unknown enum value as UNSPECIFIED.
 //   - `x-request-id` in the request's metadata appears in logs, audit records
@@ -71,10 +71,10 @@ export const SandboxService: GenService<{
     output: typeof GetServerInfoResponseSchema;
   },
   /**
-   * CreateSandbox returns when a command can run in the sandbox, or fails and
+   * CreateSandbox returns once commands can run in the sandbox, or fails and
    * leaves nothing behind. Creating an id again with the same spec returns the
-   * same sandbox, also when two callers race; with another spec it fails with
-   * ALREADY_EXISTS. A caller that lost the reply may call again.
+   * same sandbox, even when two callers race; with another spec it fails with
+   * ALREADY_EXISTS. A caller that set the id and lost the reply may call again.
    *
    * @generated from rpc sandbox.v1.SandboxService.CreateSandbox
    */
@@ -105,8 +105,8 @@ export const SandboxService: GenService<{
     output: typeof ListSandboxesResponseSchema;
   },
   /**
-   * UpdateSandbox changes labels, lifetimes and network rules, and renews
-   * idleness.
+   * UpdateSandbox changes labels, lifetimes and network rules. A change counts
+   * as activity.
    *
    * @generated from rpc sandbox.v1.SandboxService.UpdateSandbox
    */
@@ -116,8 +116,8 @@ export const SandboxService: GenService<{
     output: typeof UpdateSandboxResponseSchema;
   },
   /**
-   * DeleteSandbox ends the sandbox and everything in it. Streams of its
-   * commands end with EXIT_REASON_SANDBOX_STOPPED.
+   * DeleteSandbox deletes the sandbox with its processes and files. Streams of
+   * its commands end with EXIT_REASON_SANDBOX_STOPPED.
    *
    * @generated from rpc sandbox.v1.SandboxService.DeleteSandbox
    */
@@ -138,8 +138,8 @@ export const SandboxService: GenService<{
     output: typeof CleanupSandboxesResponseSchema;
   },
   /**
-   * SuspendSandbox stops the sandbox's processes and keeps its disk, where the
-   * provider can (capability "suspend").
+   * SuspendSandbox stops the sandbox's processes and keeps its disk, if the
+   * provider supports it (capability "suspend").
    *
    * @generated from rpc sandbox.v1.SandboxService.SuspendSandbox
    */
@@ -149,7 +149,7 @@ export const SandboxService: GenService<{
     output: typeof SuspendSandboxResponseSchema;
   },
   /**
-   * ResumeSandbox starts a suspended sandbox; it is a new incarnation.
+   * ResumeSandbox starts a suspended sandbox, as a new incarnation.
    *
    * @generated from rpc sandbox.v1.SandboxService.ResumeSandbox
    */
@@ -159,8 +159,8 @@ export const SandboxService: GenService<{
     output: typeof ResumeSandboxResponseSchema;
   },
   /**
-   * GetPoolStatus counts a pool of sandboxes that are started ahead of requests
-   * (capability "pool").
+   * GetPoolStatus counts the sandboxes of a pool, which are started ahead of
+   * requests (capability "pool").
    *
    * @generated from rpc sandbox.v1.SandboxService.GetPoolStatus
    */
@@ -170,11 +170,13 @@ export const SandboxService: GenService<{
     output: typeof GetPoolStatusResponseSchema;
   },
   /**
-   * WatchSandboxes streams events of the tenant's sandboxes, at least once each,
-   * until the caller cancels. The watch continues after a cursor, on any server.
-   * What a server does is sent within a second; what a sandbox or its substrate
-   * does by itself, within a minute. A server that stops ends the watch with
-   * SERVER_SHUTTING_DOWN; credentials that end, with CREDENTIALS_INVALID.
+   * WatchSandboxes streams events of the tenant's sandboxes until the caller
+   * cancels. It delivers each event at least once. With a cursor, the watch
+   * continues where an earlier one stopped, on any server. A change that a server
+   * makes is sent within a second; a change that a sandbox or its substrate makes
+   * by itself, within a minute. The watch ends with SERVER_SHUTTING_DOWN when the
+   * server stops, and with CREDENTIALS_INVALID when the credentials expire or are
+   * revoked.
    *
    * @generated from rpc sandbox.v1.SandboxService.WatchSandboxes
    */
@@ -186,8 +188,8 @@ export const SandboxService: GenService<{
   /**
    * Execute runs one command and streams its events. The server sends exactly
    * one `started` first, then output, and exactly one `exited` last. A stream
-   * that ends without `exited` ends in an error status, never in OK. A command
-   * that could not start is an error status with a reason.
+   * without `exited` ends with an error status, never with OK. If the command
+   * could not start, the call fails with a reason.
    *
    * The command belongs to the sandbox, not to the call: if the call ends early,
    * ExecuteRequest.disconnect_grace decides what happens to it.
@@ -201,7 +203,7 @@ export const SandboxService: GenService<{
   },
   /**
    * Attach replays the output of a running or ended command from a position
-   * and continues live. Events and their order are those of Execute.
+   * and continues live. Its events and their order are those of Execute.
    *
    * @generated from rpc sandbox.v1.SandboxService.Attach
    */
@@ -242,8 +244,8 @@ export const SandboxService: GenService<{
     output: typeof ResizeTerminalResponseSchema;
   },
   /**
-   * ListProcesses returns running commands, and ended commands whose output and
-   * exit status are still kept.
+   * ListProcesses returns running commands and, on request, ended commands whose
+   * exit status is still kept.
    *
    * @generated from rpc sandbox.v1.SandboxService.ListProcesses
    */
@@ -253,14 +255,14 @@ export const SandboxService: GenService<{
     output: typeof ListProcessesResponseSchema;
   },
   /**
-   * Upload writes one or more files: header, chunks, trailer for each, then the
-   * caller closes its side. Parents are created. A file appears under its name
-   * complete, once its trailer arrived, or not at all: a stream that ends or
-   * breaks before leaves the old content. There is one result per header, in order,
-   * whatever happened to the others. A stream that ends within a file is
-   * UPLOAD_OUT_OF_ORDER; files whose trailer arrived before stay written. A call
-   * takes at most 10 000 files: one more header fails the call with
-   * REQUEST_INVALID, and files whose trailer came before stay written.
+   * Upload writes one or more files: for each a header, chunks and a trailer; then
+   * the caller half-closes the stream. Missing parent directories are created. A
+   * file appears under its name only when its trailer has arrived, and complete:
+   * if the stream ends or breaks before, the old content stays. The response has
+   * one result per header, in order, even if some files failed. A stream that ends
+   * within a file fails with UPLOAD_OUT_OF_ORDER. A call takes at most 10 000
+   * files; one more header fails it with REQUEST_INVALID. When a call fails, files
+   * whose trailer arrived before stay written.
    *
    * @generated from rpc sandbox.v1.SandboxService.Upload
    */
@@ -280,8 +282,8 @@ export const SandboxService: GenService<{
     output: typeof GetUploadResponseSchema;
   },
   /**
-   * Download reads one or more files: for each path, in request order, either
-   * header, chunks, trailer, or a trailer alone that carries the error.
+   * Download reads one or more files. For each path, in request order, it sends
+   * either a header, chunks and a trailer, or only a trailer with the error.
    *
    * @generated from rpc sandbox.v1.SandboxService.Download
    */
@@ -391,12 +393,12 @@ export const SandboxService: GenService<{
     output: typeof GlobFilesResponseSchema;
   },
   /**
-   * Forward is one TCP connection to a port that a program in the sandbox listens
-   * on. The caller sends `start` and waits for `opened`; then both sides send
+   * Forward opens one TCP connection to a port on which a program in the sandbox
+   * listens. The caller sends `start` and waits for `opened`; then both sides send
    * `data` independently of each other, and each ends its direction with `eof`.
    * After both, the call ends with OK.
    *
-   * An error status ends both directions at once, and what is on its way is lost:
+   * An error status ends both directions at once, and data in flight is lost:
    * PORT_CLOSED if nothing accepts the connection, CONNECTION_RESET if the program
    * resets it, AGENT_UNAVAILABLE if the connection between server and sandbox
    * breaks. A Forward cannot be resumed: open another. In the other direction, a
@@ -405,7 +407,7 @@ export const SandboxService: GenService<{
    *
    * Data counts as activity of the sandbox. An open connection without data does
    * not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
-   * that reads nothing stops the sender of the same direction, as on TCP.
+   * that stops reading blocks the sender of that direction, as with TCP.
    *
    * @generated from rpc sandbox.v1.SandboxService.Forward
    */
@@ -415,12 +417,12 @@ export const SandboxService: GenService<{
     output: typeof ForwardResponseSchema;
   },
   /**
-   * CreateSandboxUrl returns a URL by which browsers and HTTP clients reach a port
-   * or a file of the sandbox until it expires. The URL is the permission, and
-   * cannot be revoked alone; requests are made in the name of the caller. A
-   * suspended sandbox is resumed by a request for its URL. The call is no activity
-   * of the sandbox. FEATURE_UNSUPPORTED if the server has no preview listener
-   * (capability "url").
+   * CreateSandboxUrl returns a URL through which browsers and HTTP clients reach a
+   * port or a file of the sandbox until the URL expires. Whoever has the URL can use
+   * it, and it cannot be revoked alone; its requests act as the caller of this
+   * method. A request to the URL resumes a suspended sandbox. Creating a URL does
+   * not count as activity. The call fails with FEATURE_UNSUPPORTED if the server
+   * has no preview listener (capability "url").
    *
    * @generated from rpc sandbox.v1.SandboxService.CreateSandboxUrl
    */

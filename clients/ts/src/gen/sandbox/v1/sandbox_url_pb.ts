@@ -30,7 +30,7 @@ export type CreateSandboxUrlRequest = Message<"sandbox.v1.CreateSandboxUrlReques
   sandboxId: string;
 
   /**
-   * As in ExecuteRequest. Empty: the present incarnation.
+   * As in ExecuteRequest. Empty: the current incarnation.
    *
    * @generated from field: string expected_incarnation = 2;
    */
@@ -43,8 +43,8 @@ export type CreateSandboxUrlRequest = Message<"sandbox.v1.CreateSandboxUrlReques
    */
   target: {
     /**
-     * A TCP port that a program in the sandbox serves HTTP on, on a loopback
-     * address: 1 to 65 535. Nothing need listen there yet.
+     * A TCP port, 1 to 65 535, on which a program in the sandbox serves HTTP, on a
+     * loopback address. Nothing has to listen there yet.
      *
      * @generated from field: int32 port = 3;
      */
@@ -52,7 +52,7 @@ export type CreateSandboxUrlRequest = Message<"sandbox.v1.CreateSandboxUrlReques
     case: "port";
   } | {
     /**
-     * The absolute path of a file. It need not exist yet.
+     * The absolute path of a file. It does not have to exist yet.
      *
      * @generated from field: string path = 4;
      */
@@ -68,9 +68,8 @@ export type CreateSandboxUrlRequest = Message<"sandbox.v1.CreateSandboxUrlReques
   method: FileUrlMethod;
 
   /**
-   * How long the URL can be used. Default: 1 h, or what the server allows if that
-   * is less. A longer one than the server allows (GetServerInfo, max_url_ttl) is
-   * REQUEST_INVALID.
+   * How long the URL can be used. Default: 1 h, or ServerLimits.max_url_ttl if
+   * that is less. A value above max_url_ttl fails with REQUEST_INVALID.
    *
    * @generated from field: google.protobuf.Duration ttl = 6;
    */
@@ -106,14 +105,16 @@ export type CreateSandboxUrlResponse = Message<"sandbox.v1.CreateSandboxUrlRespo
 
   /**
    * The same URL without the token, for programs that send the token in the header
-   * "Authorization: Bearer TOKEN". Other paths below its host work, too, unless the
-   * URL is for a file.
+   * "Authorization: Bearer TOKEN". Other paths on its host work too, unless the URL
+   * is for a file.
    *
    * @generated from field: string base_url = 2;
    */
   baseUrl: string;
 
   /**
+   * The token.
+   *
    * @generated from field: string token = 3;
    */
   token: string;
@@ -126,8 +127,8 @@ export type CreateSandboxUrlResponse = Message<"sandbox.v1.CreateSandboxUrlRespo
   expireTime?: Timestamp | undefined;
 
   /**
-   * The incarnation that the URL is for. With another one, requests end with the
-   * HTTP status 410.
+   * The incarnation that the URL is for. Once the sandbox has another one, requests
+   * get the HTTP status 410.
    *
    * @generated from field: string incarnation = 5;
    */
@@ -148,7 +149,7 @@ export const CreateSandboxUrlResponseSchema: GenMessage<CreateSandboxUrlResponse
  */
 export enum FileUrlMethod {
   /**
-   * GET.
+   * The same as GET.
    *
    * @generated from enum value: FILE_URL_METHOD_UNSPECIFIED = 0;
    */

@@ -58,8 +58,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     the caller.
     """
     ERROR_REASON_AUTHENTICATION_UNAVAILABLE: _ErrorReason.ValueType  # 14
-    """UNAVAILABLE, with RetryInfo. The server cannot check the credentials now,
-    because their issuer does not answer.
+    """UNAVAILABLE, with RetryInfo. The server currently cannot check the
+    credentials, because their issuer does not answer.
     """
     ERROR_REASON_SANDBOX_NOT_FOUND: _ErrorReason.ValueType  # 20
     """NOT_FOUND; "sandbox_id". This tenant has no such sandbox."""
@@ -70,13 +70,13 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_SANDBOX_SPEC_DIFFERS: _ErrorReason.ValueType  # 22
     """ALREADY_EXISTS; "sandbox_id". The id exists with another spec."""
     ERROR_REASON_SANDBOX_NOT_ACTIVE: _ErrorReason.ValueType  # 23
-    """FAILED_PRECONDITION; "sandbox_id", "state", and "failure" with OUT_OF_MEMORY
-    where the substrate ended it for that. The sandbox is not in the state that
-    the call needs.
+    """FAILED_PRECONDITION; "sandbox_id", "state", and "failure": "OUT_OF_MEMORY" if
+    the substrate ended the sandbox because memory ran out. The sandbox is not in
+    the state that the call needs.
     """
     ERROR_REASON_SANDBOX_REPLACED: _ErrorReason.ValueType  # 24
-    """FAILED_PRECONDITION; "sandbox_id", "incarnation". The sandbox lost its disk
-    and processes since the incarnation that the caller expects.
+    """FAILED_PRECONDITION; "sandbox_id", "incarnation". The sandbox has another
+    incarnation than the caller expects: it was recreated or resumed.
     """
     ERROR_REASON_TEMPLATE_NOT_FOUND: _ErrorReason.ValueType  # 25
     """NOT_FOUND; "template". There is no such template."""
@@ -101,15 +101,15 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_COMMAND_NOT_FOUND: _ErrorReason.ValueType  # 42
     """NOT_FOUND; "command". The program does not exist in the sandbox."""
     ERROR_REASON_COMMAND_NOT_EXECUTABLE: _ErrorReason.ValueType  # 43
-    """FAILED_PRECONDITION; "command". The program exists and cannot be run: not
-    executable, a directory, or in a format that the kernel does not know.
+    """FAILED_PRECONDITION; "command". The program exists but cannot be run: it is
+    not executable, a directory, or in a format that the kernel does not know.
     """
     ERROR_REASON_WORKING_DIRECTORY_INVALID: _ErrorReason.ValueType  # 44
     """FAILED_PRECONDITION; "cwd". The working directory is missing or cannot be
     entered.
     """
     ERROR_REASON_EXEC_ENDED: _ErrorReason.ValueType  # 45
-    """FAILED_PRECONDITION. The process has ended."""
+    """FAILED_PRECONDITION. The command has ended."""
     ERROR_REASON_STDIN_CLOSED: _ErrorReason.ValueType  # 46
     """FAILED_PRECONDITION; "exec_id". Standard input was not opened or has ended."""
     ERROR_REASON_STDIN_OFFSET_MISMATCH: _ErrorReason.ValueType  # 47
@@ -135,7 +135,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_FILE_NOT_DIRECTORY: _ErrorReason.ValueType  # 63
     """FAILED_PRECONDITION; "path". A directory is needed."""
     ERROR_REASON_FILE_NOT_REGULAR: _ErrorReason.ValueType  # 64
-    """FAILED_PRECONDITION; "path". A regular file is needed, and this is a device,
+    """FAILED_PRECONDITION; "path". A regular file is needed, but this is a device,
     pipe or socket.
     """
     ERROR_REASON_FILE_ALREADY_EXISTS: _ErrorReason.ValueType  # 65
@@ -177,9 +177,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     support this; GetServerInfo lists what the server supports.
     """
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 81
-    """RESOURCE_EXHAUSTED, with RetryInfo unless no waiting helps; "quota",
-    "scope" ("server", "tenant" or "principal"), "limit", "used". A quota is
-    exhausted; GetServerInfo lists the caller's.
+    """RESOURCE_EXHAUSTED, with RetryInfo where waiting helps; "quota", "scope"
+    ("server", "tenant" or "principal"), "limit", "used". A quota is exhausted;
+    GetServerInfo lists the caller's quotas.
     """
     ERROR_REASON_PROVIDER_UNAVAILABLE: _ErrorReason.ValueType  # 82
     """UNAVAILABLE, with RetryInfo. The substrate does not answer."""
@@ -208,7 +208,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_CALL_DEADLINE_EXCEEDED: _ErrorReason.ValueType  # 89
     """DEADLINE_EXCEEDED. The call's deadline passed."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 90
-    """INTERNAL. A bug in Sandgate; find the request id in the logs."""
+    """INTERNAL. A bug in Sandgate; search the logs for the request id."""
     ERROR_REASON_PORT_CLOSED: _ErrorReason.ValueType  # 100
     """FAILED_PRECONDITION; "port". No program in the sandbox accepts connections on
     the port.
@@ -217,14 +217,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """ABORTED; "port". The program in the sandbox reset the connection."""
     ERROR_REASON_TOO_MANY_CONNECTIONS: _ErrorReason.ValueType  # 102
     """RESOURCE_EXHAUSTED, with RetryInfo; "limit". The sandbox, or the tenant on this
-    server, has as many open connections as it may have.
+    server, has reached its limit of open connections.
     """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason is why a call failed. On the wire, google.rpc.ErrorInfo.reason is
     the value's name without "ERROR_REASON_", and its domain is "sandgate". Each
-    value's comment gives the gRPC code and the metadata keys that are set beside
-    it. Values may be added; a client falls back on the code.
+    value's comment gives the gRPC code and the metadata keys that are set with
+    it. Values may be added; for an unknown one, a client falls back on the code.
 
     Example: a call for a sandbox that does not exist ends with
 
@@ -270,8 +270,8 @@ token, does not include the call, or no tenant and role are configured for
 the caller.
 """
 ERROR_REASON_AUTHENTICATION_UNAVAILABLE: ErrorReason.ValueType  # 14
-"""UNAVAILABLE, with RetryInfo. The server cannot check the credentials now,
-because their issuer does not answer.
+"""UNAVAILABLE, with RetryInfo. The server currently cannot check the
+credentials, because their issuer does not answer.
 """
 ERROR_REASON_SANDBOX_NOT_FOUND: ErrorReason.ValueType  # 20
 """NOT_FOUND; "sandbox_id". This tenant has no such sandbox."""
@@ -282,13 +282,13 @@ expired.
 ERROR_REASON_SANDBOX_SPEC_DIFFERS: ErrorReason.ValueType  # 22
 """ALREADY_EXISTS; "sandbox_id". The id exists with another spec."""
 ERROR_REASON_SANDBOX_NOT_ACTIVE: ErrorReason.ValueType  # 23
-"""FAILED_PRECONDITION; "sandbox_id", "state", and "failure" with OUT_OF_MEMORY
-where the substrate ended it for that. The sandbox is not in the state that
-the call needs.
+"""FAILED_PRECONDITION; "sandbox_id", "state", and "failure": "OUT_OF_MEMORY" if
+the substrate ended the sandbox because memory ran out. The sandbox is not in
+the state that the call needs.
 """
 ERROR_REASON_SANDBOX_REPLACED: ErrorReason.ValueType  # 24
-"""FAILED_PRECONDITION; "sandbox_id", "incarnation". The sandbox lost its disk
-and processes since the incarnation that the caller expects.
+"""FAILED_PRECONDITION; "sandbox_id", "incarnation". The sandbox has another
+incarnation than the caller expects: it was recreated or resumed.
 """
 ERROR_REASON_TEMPLATE_NOT_FOUND: ErrorReason.ValueType  # 25
 """NOT_FOUND; "template". There is no such template."""
@@ -313,15 +313,15 @@ ERROR_REASON_EXEC_ID_REUSED: ErrorReason.ValueType  # 41
 ERROR_REASON_COMMAND_NOT_FOUND: ErrorReason.ValueType  # 42
 """NOT_FOUND; "command". The program does not exist in the sandbox."""
 ERROR_REASON_COMMAND_NOT_EXECUTABLE: ErrorReason.ValueType  # 43
-"""FAILED_PRECONDITION; "command". The program exists and cannot be run: not
-executable, a directory, or in a format that the kernel does not know.
+"""FAILED_PRECONDITION; "command". The program exists but cannot be run: it is
+not executable, a directory, or in a format that the kernel does not know.
 """
 ERROR_REASON_WORKING_DIRECTORY_INVALID: ErrorReason.ValueType  # 44
 """FAILED_PRECONDITION; "cwd". The working directory is missing or cannot be
 entered.
 """
 ERROR_REASON_EXEC_ENDED: ErrorReason.ValueType  # 45
-"""FAILED_PRECONDITION. The process has ended."""
+"""FAILED_PRECONDITION. The command has ended."""
 ERROR_REASON_STDIN_CLOSED: ErrorReason.ValueType  # 46
 """FAILED_PRECONDITION; "exec_id". Standard input was not opened or has ended."""
 ERROR_REASON_STDIN_OFFSET_MISMATCH: ErrorReason.ValueType  # 47
@@ -347,7 +347,7 @@ ERROR_REASON_FILE_IS_DIRECTORY: ErrorReason.ValueType  # 62
 ERROR_REASON_FILE_NOT_DIRECTORY: ErrorReason.ValueType  # 63
 """FAILED_PRECONDITION; "path". A directory is needed."""
 ERROR_REASON_FILE_NOT_REGULAR: ErrorReason.ValueType  # 64
-"""FAILED_PRECONDITION; "path". A regular file is needed, and this is a device,
+"""FAILED_PRECONDITION; "path". A regular file is needed, but this is a device,
 pipe or socket.
 """
 ERROR_REASON_FILE_ALREADY_EXISTS: ErrorReason.ValueType  # 65
@@ -389,9 +389,9 @@ ERROR_REASON_FEATURE_UNSUPPORTED: ErrorReason.ValueType  # 80
 support this; GetServerInfo lists what the server supports.
 """
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 81
-"""RESOURCE_EXHAUSTED, with RetryInfo unless no waiting helps; "quota",
-"scope" ("server", "tenant" or "principal"), "limit", "used". A quota is
-exhausted; GetServerInfo lists the caller's.
+"""RESOURCE_EXHAUSTED, with RetryInfo where waiting helps; "quota", "scope"
+("server", "tenant" or "principal"), "limit", "used". A quota is exhausted;
+GetServerInfo lists the caller's quotas.
 """
 ERROR_REASON_PROVIDER_UNAVAILABLE: ErrorReason.ValueType  # 82
 """UNAVAILABLE, with RetryInfo. The substrate does not answer."""
@@ -420,7 +420,7 @@ ERROR_REASON_CALL_CANCELLED: ErrorReason.ValueType  # 88
 ERROR_REASON_CALL_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 89
 """DEADLINE_EXCEEDED. The call's deadline passed."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 90
-"""INTERNAL. A bug in Sandgate; find the request id in the logs."""
+"""INTERNAL. A bug in Sandgate; search the logs for the request id."""
 ERROR_REASON_PORT_CLOSED: ErrorReason.ValueType  # 100
 """FAILED_PRECONDITION; "port". No program in the sandbox accepts connections on
 the port.
@@ -429,6 +429,6 @@ ERROR_REASON_CONNECTION_RESET: ErrorReason.ValueType  # 101
 """ABORTED; "port". The program in the sandbox reset the connection."""
 ERROR_REASON_TOO_MANY_CONNECTIONS: ErrorReason.ValueType  # 102
 """RESOURCE_EXHAUSTED, with RetryInfo; "limit". The sandbox, or the tenant on this
-server, has as many open connections as it may have.
+server, has reached its limit of open connections.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

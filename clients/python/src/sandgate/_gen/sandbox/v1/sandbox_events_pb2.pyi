@@ -31,21 +31,21 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     EVENT_TYPE_CREATED: _EventType.ValueType  # 1
     """The sandbox was created and is ready."""
     EVENT_TYPE_STATE_CHANGED: _EventType.ValueType  # 2
-    """It was suspended or resumed, it failed, or the substrate has replaced it by
+    """It was suspended or resumed, it failed, or the substrate replaced it with
     another incarnation.
     """
     EVENT_TYPE_EXPIRING: _EventType.ValueType  # 3
-    """It expires at expire_time unless it is used, or its lifetime changes, before.
-    The server sends the event 5 minutes before, with a lifetime of less than 20
-    minutes at a quarter of it, and at least 30 s before where the lifetime
-    allows that. Once for each expire_time.
+    """It expires at expire_time unless it is used or its lifetime changes before
+    that. The server sends this event once for each expire_time: 5 minutes before
+    it or, if the lifetime is under 20 minutes, a quarter of the lifetime before
+    it, but at least 30 s before where the lifetime allows that.
     """
     EVENT_TYPE_ENDED: _EventType.ValueType  # 4
     """It no longer exists."""
     EVENT_TYPE_RESYNC: _EventType.ValueType  # 5
-    """Events are missing: the cursor was older than the retained ones, or the
+    """Events are missing: the cursor was older than the retained events, or the
     watcher was too slow. List the sandboxes to see what changed; the watch
-    continues with what happens from now on.
+    continues with new events.
     """
 
 class EventType(_EventType, metaclass=_EventTypeEnumTypeWrapper):
@@ -55,21 +55,21 @@ EVENT_TYPE_UNSPECIFIED: EventType.ValueType  # 0
 EVENT_TYPE_CREATED: EventType.ValueType  # 1
 """The sandbox was created and is ready."""
 EVENT_TYPE_STATE_CHANGED: EventType.ValueType  # 2
-"""It was suspended or resumed, it failed, or the substrate has replaced it by
+"""It was suspended or resumed, it failed, or the substrate replaced it with
 another incarnation.
 """
 EVENT_TYPE_EXPIRING: EventType.ValueType  # 3
-"""It expires at expire_time unless it is used, or its lifetime changes, before.
-The server sends the event 5 minutes before, with a lifetime of less than 20
-minutes at a quarter of it, and at least 30 s before where the lifetime
-allows that. Once for each expire_time.
+"""It expires at expire_time unless it is used or its lifetime changes before
+that. The server sends this event once for each expire_time: 5 minutes before
+it or, if the lifetime is under 20 minutes, a quarter of the lifetime before
+it, but at least 30 s before where the lifetime allows that.
 """
 EVENT_TYPE_ENDED: EventType.ValueType  # 4
 """It no longer exists."""
 EVENT_TYPE_RESYNC: EventType.ValueType  # 5
-"""Events are missing: the cursor was older than the retained ones, or the
+"""Events are missing: the cursor was older than the retained events, or the
 watcher was too slow. List the sandboxes to see what changed; the watch
-continues with what happens from now on.
+continues with new events.
 """
 Global___EventType: _TypeAlias = EventType  # noqa: Y015
 
@@ -81,7 +81,7 @@ class _EventReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventReas
     DESCRIPTOR: _descriptor.EnumDescriptor
     EVENT_REASON_UNSPECIFIED: _EventReason.ValueType  # 0
     """Unknown: the server noticed the change, but neither made it nor received a
-    cause. `message` may have one.
+    reason. `message` may explain it.
     """
     EVENT_REASON_REQUESTED: _EventReason.ValueType  # 1
     """A caller asked for it."""
@@ -92,14 +92,14 @@ class _EventReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventReas
     EVENT_REASON_OUT_OF_MEMORY: _EventReason.ValueType  # 4
     """The substrate ended it because it ran out of memory."""
     EVENT_REASON_REPLACED: _EventReason.ValueType  # 5
-    """The substrate made it anew, without its files and processes."""
+    """The substrate recreated it, without its files and processes."""
 
 class EventReason(_EventReason, metaclass=_EventReasonEnumTypeWrapper):
     """EventReason is why it happened."""
 
 EVENT_REASON_UNSPECIFIED: EventReason.ValueType  # 0
 """Unknown: the server noticed the change, but neither made it nor received a
-cause. `message` may have one.
+reason. `message` may explain it.
 """
 EVENT_REASON_REQUESTED: EventReason.ValueType  # 1
 """A caller asked for it."""
@@ -110,7 +110,7 @@ EVENT_REASON_IDLE_TTL: EventReason.ValueType  # 3
 EVENT_REASON_OUT_OF_MEMORY: EventReason.ValueType  # 4
 """The substrate ended it because it ran out of memory."""
 EVENT_REASON_REPLACED: EventReason.ValueType  # 5
-"""The substrate made it anew, without its files and processes."""
+"""The substrate recreated it, without its files and processes."""
 Global___EventReason: _TypeAlias = EventReason  # noqa: Y015
 
 @_typing.final
@@ -144,10 +144,9 @@ class WatchSandboxesRequest(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     TYPES_FIELD_NUMBER: _builtins.int
     cursor: _builtins.str
-    """The cursor of the last message that was received: the watch continues after
-    it, on any server of the same substrate, also after a restart. Empty: begin
-    with what happens from now on. A cursor that no server issued is
-    REQUEST_INVALID.
+    """The cursor of the last message received: the watch continues after it, on any
+    server of the same substrate, even after a restart. Empty: the watch begins
+    with new events. A cursor that no server issued fails with REQUEST_INVALID.
     """
     @_builtins.property
     def templates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -180,8 +179,8 @@ Global___WatchSandboxesRequest: _TypeAlias = WatchSandboxesRequest  # noqa: Y015
 @_typing.final
 class WatchSandboxesResponse(_message.Message):
     """WatchSandboxesResponse is an event, a new cursor, or both. The server sends a
-    message without an event first, as soon as the watch has begun, and after each
-    30 s without an event.
+    message without an event as soon as the watch has begun, and after every 30 s
+    without an event.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -189,9 +188,7 @@ class WatchSandboxesResponse(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
     cursor: _builtins.str
-    """Where to continue a watch after this message. Opaque, and at most 128
-    characters.
-    """
+    """Continues a watch after this message. Opaque, at most 128 characters."""
     @_builtins.property
     def event(self) -> Global___SandboxEvent:
         """Unset: only the cursor has changed."""
@@ -212,8 +209,8 @@ Global___WatchSandboxesResponse: _TypeAlias = WatchSandboxesResponse  # noqa: Y0
 
 @_typing.final
 class SandboxEvent(_message.Message):
-    """SandboxEvent is a change of one sandbox. Events of a sandbox come in their
-    order. An event may come more than once, with the same event_id.
+    """SandboxEvent is a change of one sandbox. Events of one sandbox arrive in order.
+    An event may arrive more than once, with the same event_id.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -269,10 +266,10 @@ class SandboxEvent(_message.Message):
     authentication.
     """
     message: _builtins.str
-    """One line for people with the cause. May be empty."""
+    """The cause, in one human-readable line. May be empty."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
-        """When it happened, as far as the server knows, or else when it was noticed."""
+        """When it happened or, if the server does not know that, when it was noticed."""
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:

@@ -49,7 +49,7 @@ Global___FileType: _TypeAlias = FileType  # noqa: Y015
 @_typing.final
 class FileError(_message.Message):
     """FileError is why one file of several failed. A failure of the connection or
-    the sandbox is never reported here; it ends the call.
+    the sandbox is never reported here; it fails the call.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -59,7 +59,7 @@ class FileError(_message.Message):
     reason: _sandbox_errors_pb2.ErrorReason.ValueType
     """The reason."""
     message: _builtins.str
-    """One line for people."""
+    """One human-readable line."""
     def __init__(
         self,
         *,
@@ -76,7 +76,7 @@ Global___FileError: _TypeAlias = FileError  # noqa: Y015
 
 @_typing.final
 class FileInfo(_message.Message):
-    """FileInfo describes a file. A link is described itself, not its target."""
+    """FileInfo describes a file; for a link, the link itself and not its target."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -91,7 +91,7 @@ class FileInfo(_message.Message):
     """Absolute path."""
     type: Global___FileType.ValueType
     size: _builtins.int
-    """Size in bytes; of a link, the length of its target."""
+    """Size in bytes; for a link, the length of its target."""
     mode: _builtins.int
     """Permission bits, such as 0644, with set-id and sticky bits."""
     symlink_target: _builtins.str
@@ -188,11 +188,11 @@ class UploadHeader(_message.Message):
     not resumable.
     """
     offset: _builtins.int
-    """With upload_id: the number of bytes received before, as GetUpload returns
-    it. Another offset is UPLOAD_OFFSET_MISMATCH.
+    """With upload_id: the number of bytes already received, as returned by
+    GetUpload. Another offset fails with UPLOAD_OFFSET_MISMATCH.
     """
     mode: _builtins.int
-    """Permission bits of the file. Unset: those of the file that is replaced,
+    """Permission bits of the file. Unset: those of the file that it replaces, or
     0644 for a new one.
     """
     size: _builtins.int
@@ -202,7 +202,7 @@ class UploadHeader(_message.Message):
     rejected.
     """
     create_only: _builtins.bool
-    """True: an existing file is FILE_ALREADY_EXISTS and not replaced."""
+    """True: an existing file is not replaced, and fails with FILE_ALREADY_EXISTS."""
     @_builtins.property
     def access(self) -> _sandbox_lifecycle_pb2.AccessPolicy:
         """Narrows the sandbox's access policy; only the first header's counts."""
@@ -238,9 +238,9 @@ Global___UploadHeader: _TypeAlias = UploadHeader  # noqa: Y015
 
 @_typing.final
 class UploadTrailer(_message.Message):
-    """UploadTrailer ends a file: every byte of it was sent. The file then replaces
-    an existing one of that name. A caller that knows size and SHA-256 only at
-    the end sets them here; both are optional, and checked if set.
+    """UploadTrailer ends a file, after all of its bytes. The file then replaces an
+    existing one of that name. A caller that knows size and SHA-256 only at the
+    end sets them here; both are optional, and checked if set.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -248,7 +248,7 @@ class UploadTrailer(_message.Message):
     SIZE_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
     size: _builtins.int
-    """Size of the whole file, bytes before the header's offset included. A file
+    """Size of the whole file, including bytes before the header's offset. A file
     of another size is rejected with FILE_CHECKSUM_MISMATCH.
     """
     sha256: _builtins.bytes
@@ -304,7 +304,7 @@ class UploadResult(_message.Message):
     SIZE_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
     path: _builtins.str
-    """The path as requested."""
+    """The path, as requested."""
     size: _builtins.int
     """Size of the file."""
     sha256: _builtins.bytes
@@ -445,7 +445,7 @@ class DownloadItem(_message.Message):
     path: _builtins.str
     """Required. Absolute path of the file; links are followed."""
     offset: _builtins.int
-    """Bytes to skip. Beyond the file's end there are no chunks."""
+    """Bytes to skip. Beyond the end of the file there are no chunks."""
     limit: _builtins.int
     """At most this many bytes. Unset: to the end."""
     def __init__(
@@ -516,7 +516,7 @@ class DownloadHeader(_message.Message):
     """Where the chunks begin."""
     @_builtins.property
     def info(self) -> Global___FileInfo:
-        """The file when it was opened. For a link, its target."""
+        """The file as it was when opened; for a link, its target."""
 
     def __init__(
         self,
@@ -784,7 +784,7 @@ class MoveFileRequest(_message.Message):
     expected_incarnation: _builtins.str
     """As in ExecuteRequest."""
     source: _builtins.str
-    """Required. Absolute path of the source; a link is moved itself."""
+    """Required. Absolute path of the source. A link itself is moved, not its target."""
     destination: _builtins.str
     """Required. Absolute path of the destination. Its parent must exist."""
     overwrite: _builtins.bool
@@ -845,7 +845,7 @@ class RemoveFileRequest(_message.Message):
     expected_incarnation: _builtins.str
     """As in ExecuteRequest."""
     path: _builtins.str
-    """Required. Absolute path; a link is removed itself, never followed."""
+    """Required. Absolute path. A link itself is removed, never its target."""
     recursive: _builtins.bool
     """True: a directory is removed with its contents. False: only an empty one,
     otherwise DIRECTORY_NOT_EMPTY.
@@ -918,9 +918,9 @@ class ReadLinesRequest(_message.Message):
     offset: _builtins.int
     """Lines to skip."""
     limit: _builtins.int
-    """At most this many lines. Unset: no limit but max_bytes."""
+    """At most this many lines. Unset: limited by max_bytes only."""
     max_bytes: _builtins.int
-    """At most this many bytes of content, cut at a line's end where one fits.
+    """At most this many bytes of content, cut at the end of a line if one fits.
     0 or more than 2 MiB: 512 000.
     """
     @_builtins.property
@@ -963,8 +963,8 @@ class ReadLinesResponse(_message.Message):
     TRUNCATED_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     content: _builtins.bytes
-    """The lines, joined by "\\n" and without a line end after the last one. "\\r\\n"
-    and a lone "\\r" count as line ends and become "\\n". Empty for a file that
+    """The lines, joined by "\\n", without a line ending after the last one. "\\r\\n"
+    and a lone "\\r" count as line endings and become "\\n". Empty for a file that
     is not text.
     """
     text: _builtins.bool
@@ -978,10 +978,10 @@ class ReadLinesResponse(_message.Message):
     total_lines: _builtins.int
     """Number of lines in the file. Unset if it was not read to its end."""
     more: _builtins.bool
-    """True if lines follow after end_line."""
+    """True if more lines follow end_line."""
     truncated: _builtins.bool
-    """True if max_bytes cut the content before `limit` did; a single line that
-    is too long is cut within.
+    """True if max_bytes cut the content before `limit` did. A single line that is
+    too long is cut in the middle.
     """
     size: _builtins.int
     """Size of the file in bytes."""
@@ -1031,7 +1031,9 @@ class WriteFileRequest(_message.Message):
     mode: _builtins.int
     """As in UploadHeader."""
     create_only: _builtins.bool
-    """True: an existing file is FILE_ALREADY_EXISTS and not replaced."""
+    """True: an existing file is not replaced, and the call fails with
+    FILE_ALREADY_EXISTS.
+    """
     @_builtins.property
     def access(self) -> _sandbox_lifecycle_pb2.AccessPolicy:
         """Narrows the sandbox's access policy."""
@@ -1067,8 +1069,9 @@ class WriteFileResponse(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     CREATED_FIELD_NUMBER: _builtins.int
     size: _builtins.int
+    """Size in bytes."""
     sha256: _builtins.bytes
-    """32 bytes."""
+    """SHA-256 of the content, 32 bytes."""
     created: _builtins.bool
     """False if a file was replaced."""
     def __init__(
@@ -1107,15 +1110,15 @@ class EditFileRequest(_message.Message):
     path: _builtins.str
     """Required. Absolute path; links are followed."""
     old_text: _builtins.bytes
-    """Required, unless allow_empty_old. The text to replace. Tried unchanged, then
-    with "\\r\\n" in place of "\\n", then the reverse; new_text is changed
+    """Required, unless allow_empty_old. The text to replace. It is tried unchanged,
+    then with "\\r\\n" in place of "\\n", then the reverse; new_text is changed
     likewise.
     """
     new_text: _builtins.bytes
     """The replacement; may be empty."""
     replace_all: _builtins.bool
-    """True: every occurrence. False: there must be exactly one, otherwise
-    EDIT_NOT_UNIQUE.
+    """True: replaces every occurrence. False: fails with EDIT_NOT_UNIQUE unless
+    there is exactly one.
     """
     allow_empty_old: _builtins.bool
     """True: an empty old_text fills an empty file, as one occurrence."""

@@ -18,8 +18,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ForwardRequest(_message.Message):
-    """ForwardRequest is one message from the caller of Forward: `start` first, exactly
-    once, then `data`, then at most one `eof`, and nothing after it.
+    """ForwardRequest is one message from the caller of Forward: exactly one `start`
+    first, then `data`, then at most one `eof`, and nothing after it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -28,8 +28,8 @@ class ForwardRequest(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     EOF_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
-    """The next bytes for the port, 1 byte to 1 MiB. At most 32 000 bytes, or at
-    least 256 KiB, are good sizes.
+    """The next bytes for the port, 1 byte to 1 MiB. Sizes of at most 32 000 bytes,
+    or at least 256 KiB, perform best.
     """
     @_builtins.property
     def start(self) -> Global___ForwardStart:
@@ -38,7 +38,7 @@ class ForwardRequest(_message.Message):
     @_builtins.property
     def eof(self) -> Global___ForwardEof:
         """The caller sends no more data. The program in the sandbox reads the end of
-        its input, and may go on to send.
+        its input, and may still send.
         """
 
     def __init__(
@@ -71,16 +71,14 @@ class ForwardStart(_message.Message):
     sandbox_id: _builtins.str
     """Required."""
     expected_incarnation: _builtins.str
-    """The incarnation that the caller expects; another one is SANDBOX_REPLACED.
-    Empty: any.
-    """
+    """As in ExecuteRequest."""
     host: _builtins.str
     """The address to connect to, inside the sandbox: "localhost", or a loopback
     address such as "127.0.0.1" or "::1". Default: "localhost", which is
-    127.0.0.1 and, if nothing listens there, ::1.
+    127.0.0.1 or, if nothing listens there, ::1.
     """
     port: _builtins.int
-    """Required: the TCP port, 1 to 65 535."""
+    """Required. The TCP port, 1 to 65 535."""
     def __init__(
         self,
         *,
@@ -99,8 +97,8 @@ Global___ForwardStart: _TypeAlias = ForwardStart  # noqa: Y015
 
 @_typing.final
 class ForwardResponse(_message.Message):
-    """ForwardResponse is one message to the caller of Forward: `opened` first, exactly
-    once, then `data`, then at most one `eof`, and nothing after it.
+    """ForwardResponse is one message to the caller of Forward: exactly one `opened`
+    first, then `data`, then at most one `eof`, and nothing after it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -146,8 +144,8 @@ class ForwardOpened(_message.Message):
     incarnation: _builtins.str
     """The sandbox's incarnation."""
     address: _builtins.str
-    """Address and port that the connection goes to, such as "127.0.0.1:3000" or
-    "[::1]:3000".
+    """Address and port of the connection inside the sandbox, such as
+    "127.0.0.1:3000" or "[::1]:3000".
     """
     def __init__(
         self,

@@ -58,8 +58,8 @@ class GetServerInfoResponse(_message.Message):
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What the server supports beyond the calls that always work: "suspend",
-        "pool", "terminal", "stdin", "attach", "forward", "images", … A call whose capability
-        is missing fails with FEATURE_UNSUPPORTED.
+        "pool", "terminal", "stdin", "attach", "forward", "images", … A call whose
+        capability is missing fails with FEATURE_UNSUPPORTED.
         """
 
     @_builtins.property
@@ -80,13 +80,13 @@ class GetServerInfoResponse(_message.Message):
 
     @_builtins.property
     def secrets(self) -> _containers.RepeatedCompositeFieldContainer[Global___SecretInfo]:
-        """The secrets that rules of the caller's sandboxes can name, ordered by name."""
+        """The secrets that rules of the caller's sandboxes can name, sorted by name."""
 
     @_builtins.property
     def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Quota]:
-        """The quotas that apply to the caller, with their use. Empty: there are none.
-        In a call for another tenant (metadata "sandgate-tenant", role operator)
-        those of that tenant.
+        """The quotas that apply to the caller, with their use. Empty: none. In a call
+        for another tenant (metadata "sandgate-tenant", role operator): the quotas of
+        that tenant.
         """
 
     def __init__(
@@ -122,10 +122,10 @@ class SecretInfo(_message.Message):
     name: _builtins.str
     """The name, for EgressSecret."""
     source: _builtins.str
-    """Where the server reads it: "file" or "env"."""
+    """Where the server reads it from: "file" or "env"."""
     @_builtins.property
     def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The hosts that may get it, as in EgressRule."""
+        """The hosts that may receive it, as in EgressRule."""
 
     def __init__(
         self,
@@ -159,12 +159,13 @@ class Quota(_message.Message):
     two are counted by each server alone.
     """
     scope: _builtins.str
-    """Whose it is: "tenant" or "principal"."""
+    """What it applies to: "tenant" or "principal"."""
     limit: _builtins.int
     """The limit: a number, bytes, or thousandths of a core."""
     used: _builtins.int
-    """What is in use; -1: the server cannot count now. Of a rate, what was used in
-    the last minute, about. What another server deleted may count for a minute.
+    """What is in use; for a rate, about what was used in the last minute. -1: the
+    server currently cannot count it. What another server deleted may still count
+    for a minute.
     """
     def __init__(
         self,
@@ -197,9 +198,9 @@ class ServerLimits(_message.Message):
     DEFAULT_TTL_FIELD_NUMBER: _builtins.int
     MAX_URL_TTL_FIELD_NUMBER: _builtins.int
     max_message_bytes: _builtins.int
-    """Largest message in either direction, in bytes."""
+    """Largest message that a client may send, in bytes."""
     output_log_bytes: _builtins.int
-    """Retained output per command, for Attach, in bytes."""
+    """Output that is retained for Attach, per command, in bytes."""
     @_builtins.property
     def default_timeout(self) -> _duration_pb2.Duration:
         """Timeout of a command that sets none. Unset: no limit."""
@@ -210,7 +211,7 @@ class ServerLimits(_message.Message):
 
     @_builtins.property
     def end_retention(self) -> _duration_pb2.Duration:
-        """How long the exit status of a command is kept."""
+        """How long the exit status of an ended command is kept."""
 
     @_builtins.property
     def default_idle_ttl(self) -> _duration_pb2.Duration:

@@ -138,14 +138,15 @@ class Sandbox(_message.Message):
     sandbox_id: _builtins.str
     """The id, unique within the tenant."""
     incarnation: _builtins.str
-    """Changes whenever the sandbox loses its disk and processes (a pod recreated
-    under the same name, a restarted container). Exec ids, positions and
-    uploads live within one incarnation. Empty until the first one exists.
+    """Changes whenever the sandbox loses its processes: a pod recreated under the
+    same name, a restarted container, a suspended sandbox that was resumed. Exec
+    ids, positions and uploads are valid within one incarnation. Empty until the
+    first one exists.
     """
     state: Global___SandboxState.ValueType
     """The current state."""
     state_message: _builtins.str
-    """One line for people with the cause of the state. May be empty."""
+    """The cause of the state, in one human-readable line. May be empty."""
     template: _builtins.str
     """The template from which it was created."""
     from_pool: _builtins.bool
@@ -159,9 +160,9 @@ class Sandbox(_message.Message):
     "unix", "exec", "pod-ip", …
     """
     image_digest: _builtins.str
-    """The digest of the image that it runs, such as "sha256:…", as far as the
-    provider knows it: of the manifest for its platform, or of the list that
-    has it. Empty without an image.
+    """The digest of its image, such as "sha256:…": that of the manifest for its
+    platform, or of the image index that contains it. Empty without an image, or
+    if the provider does not know it.
     """
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
@@ -169,12 +170,12 @@ class Sandbox(_message.Message):
 
     @_builtins.property
     def last_activity_time(self) -> _timestamp_pb2.Timestamp:
-        """The last activity, exact to min(idle_ttl/4, 60 s)."""
+        """The last activity, accurate to min(idle_ttl/4, 60 s)."""
 
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
-        """When it expires without further activity: the earlier end of ttl and
-        idle_ttl. Unset: never.
+        """When it expires without further activity: when ttl or idle_ttl ends,
+        whichever is earlier. Unset: never.
         """
 
     @_builtins.property
@@ -262,7 +263,7 @@ class SandboxSpec(_message.Message):
     ACCESS_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     image: _builtins.str
-    """OCI image reference. Empty: the template's; where that has none, the
+    """OCI image reference. Empty: the template's or, if it has none, the
     provider's default (local: the host's userland, read-only).
     """
     working_directory: _builtins.str
@@ -287,8 +288,8 @@ class SandboxSpec(_message.Message):
 
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """A command that the agent starts and supervises, as an argv, such as the
-        image's own service. Empty: none.
+        """A command that the agent starts and supervises, such as the image's own
+        service, as an argv. Empty: none.
         """
 
     def __init__(
@@ -312,7 +313,7 @@ Global___SandboxSpec: _TypeAlias = SandboxSpec  # noqa: Y015
 
 @_typing.final
 class Resources(_message.Message):
-    """Resources are upper limits. 0 means: the template's value."""
+    """Resources are upper limits. 0: the template's value."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -392,21 +393,21 @@ class EgressRule(_message.Message):
     SECRET_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     """A group of rules in the server's configuration, such as "packages". Rejected
-    beside other fields.
+    together with other fields.
     """
     @_builtins.property
     def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Host names, in any case: "example.com" is that name, "*.example.com" every
-        name below it, "*" every name. The server resolves a name when it connects,
-        and refuses addresses that are not public unless a CIDR allows them. At most
-        256.
+        """Host names, regardless of case: "example.com" matches that name,
+        "*.example.com" every name below it, "*" every name. The server resolves a
+        name when it connects, and refuses addresses that are not public unless a
+        CIDR allows them. At most 256.
         """
 
     @_builtins.property
     def cidrs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Addresses in CIDR notation, IPv4 or IPv6. They allow connections to an
-        address without a name, and names of `hosts` that resolve to an address that
-        is not public. At most 256.
+        address without a name, and let names in `hosts` resolve to addresses that
+        are not public. At most 256.
         """
 
     @_builtins.property
@@ -416,23 +417,23 @@ class EgressRule(_message.Message):
     @_builtins.property
     def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """HTTP methods, such as "GET". Empty: all. A rule with methods or paths allows
-        HTTP requests to its hosts and nothing else: the server ends TLS with a
-        certificate that only this sandbox trusts. Its CIDRs do not allow connections
-        to an address without a name. At most 64.
+        only HTTP requests to its hosts: the server terminates TLS with a certificate
+        that only this sandbox trusts. Its CIDRs do not allow connections to an
+        address without a name. At most 64.
         """
 
     @_builtins.property
     def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Paths of HTTP requests, without the query: "/a/b" is that path, "/a/*" every
-        path below "/a/". Upper and lower case differ. Empty: all. At most 64.
+        """Paths of HTTP requests, without the query: "/a/b" matches that path, "/a/*"
+        every path below "/a/". Case-sensitive. Empty: all. At most 64.
         """
 
     @_builtins.property
     def secret(self) -> Global___EgressSecret:
         """A secret that the server puts into the requests that the rule allows. It
-        never enters the sandbox. The rule then allows HTTP requests in TLS to its
-        hosts and nothing else, as one with methods, and its default port is 443. An
-        operator decides which tenants may use a secret, and which hosts may get it.
+        never enters the sandbox. The rule then allows only HTTPS requests to its
+        hosts, and its default port is 443. An operator decides which tenants may use
+        a secret, and which hosts may receive it.
         """
 
     def __init__(
@@ -456,7 +457,7 @@ Global___EgressRule: _TypeAlias = EgressRule  # noqa: Y015
 
 @_typing.final
 class EgressSecret(_message.Message):
-    """EgressSecret is how a secret of the server's configuration gets into requests:
+    """EgressSecret describes how the server puts a configured secret into requests:
     in a header that the server sets, or in place of a placeholder that the
     program sends. The default is "Authorization: Bearer SECRET".
     """
@@ -471,24 +472,24 @@ class EgressSecret(_message.Message):
     name: _builtins.str
     """The secret's name in the server's configuration, 1 to 63 characters."""
     header: _builtins.str
-    """The header, whose value is `prefix` and the secret. It replaces what the
-    program sends. Empty: "Authorization". Where several rules set one header,
-    the sandbox's own rules take precedence over the template's, and then the
-    first one.
+    """The header; its value is `prefix` followed by the secret. It replaces what
+    the program sends. Empty: "Authorization". If several rules set the same
+    header, the sandbox's own rules take precedence over the template's, and
+    among those the first one.
     """
     prefix: _builtins.str
     """The text before the secret, such as "token ". Default: "Bearer " without
     `header`, nothing with one.
     """
     user: _builtins.str
-    """A user name. The header's value is then HTTP Basic credentials, with the
-    secret as the password, as `git push` needs. Rejected beside `prefix`.
+    """A user name. The header's value is then HTTP Basic credentials with the
+    secret as the password, as `git push` needs. Rejected together with `prefix`.
     """
     placeholder: _builtins.str
-    """A text that the server replaces with the secret in the values of headers,
-    also within Basic credentials: 16 to 128 letters, digits, "_" and "-".
-    Rejected beside `header`, `prefix` and `user`. A request that has it in the
-    URL is refused; bodies are not changed.
+    """A text that the server replaces with the secret in header values, also
+    within Basic credentials: 16 to 128 letters, digits, "_" and "-". Rejected
+    together with `header`, `prefix` or `user`. A request that has it in the URL
+    is refused; bodies are not changed.
     """
     def __init__(
         self,
@@ -511,7 +512,8 @@ Global___EgressSecret: _TypeAlias = EgressSecret  # noqa: Y015
 class AccessPolicy(_message.Message):
     """AccessPolicy restricts file calls and, for writes, commands. Where a policy
     is set in several places (server, template, sandbox, call), a path must pass
-    all of them, so a call can narrow but never widen. At most 64 KiB, encoded.
+    all of them, so a call can narrow access but never widen it. At most 64 KiB
+    when encoded.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -523,8 +525,8 @@ class AccessPolicy(_message.Message):
     READ_DENY_PREFIXES_FIELD_NUMBER: _builtins.int
     DENY_COMMANDS_FIELD_NUMBER: _builtins.int
     root_dir: _builtins.str
-    """Every path resolves beneath this directory, in the kernel; neither "..",
-    nor a link, nor a race leads out. Empty: no such root.
+    """Every path resolves beneath this directory, in the kernel: neither "..",
+    nor a link, nor a race leads out. Empty: no root.
     """
     virtual: _builtins.bool
     """True: paths are relative to root_dir, so "/a" is root_dir/a, in results
@@ -532,8 +534,8 @@ class AccessPolicy(_message.Message):
     """
     @_builtins.property
     def write_allow_prefixes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Path prefixes that may be written. Empty: all that are not denied. A prefix
-        matches whole path components.
+        """Path prefixes that may be written. A prefix matches whole path components.
+        Empty: everything that is not denied.
         """
 
     @_builtins.property
@@ -546,7 +548,7 @@ class AccessPolicy(_message.Message):
 
     @_builtins.property
     def deny_commands(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Commands that contain one of these texts are rejected. A guardrail against
+        """Commands that contain one of these strings are rejected. A guardrail against
         accidents, not a security boundary.
         """
 
@@ -584,9 +586,9 @@ class Isolation(_message.Message):
     network: Global___NetworkMode.ValueType
     """The effective network mode."""
     unprivileged: _builtins.bool
-    """True when commands run without root, capabilities and new privileges."""
+    """True if commands run without root and capabilities and cannot gain privileges."""
     read_only_system: _builtins.bool
-    """True when the system directories are read-only."""
+    """True if the system directories are read-only."""
     @_builtins.property
     def not_enforced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Requested protections that are not enforced, each with the reason."""
@@ -643,7 +645,7 @@ class CreateSandboxRequest(_message.Message):
     PROVIDER_OPTIONS_FIELD_NUMBER: _builtins.int
     sandbox_id: _builtins.str
     """The id: 1 to 128 characters of a-z, A-Z, 0-9, ".", "_", "-", beginning with
-    a letter or digit. Empty: the server generates one, and a repeated call
+    a letter or digit. Empty: the server generates one, so a repeated call
     creates another sandbox.
     """
     template: _builtins.str
@@ -891,7 +893,7 @@ class UpdateSandboxRequest(_message.Message):
     sandbox_id: _builtins.str
     """Required."""
     renew: _builtins.bool
-    """True: counts as activity and restarts the idle time."""
+    """True: counts as activity and restarts the idle time, even without a change."""
     @_builtins.property
     def set_labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Labels to set."""
@@ -970,7 +972,9 @@ class DeleteSandboxRequest(_message.Message):
     allow_missing: _builtins.bool
     """True: a missing sandbox is not an error, so that repeated calls are safe."""
     expected_incarnation: _builtins.str
-    """Delete only this incarnation; another one is SANDBOX_REPLACED. Empty: any."""
+    """Delete only this incarnation; with another one the call fails with
+    SANDBOX_REPLACED. Empty: any.
+    """
     def __init__(
         self,
         *,
@@ -1106,7 +1110,7 @@ class CleanupFailure(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     sandbox_id: _builtins.str
     message: _builtins.str
-    """One line for people."""
+    """One human-readable line."""
     def __init__(
         self,
         *,

@@ -31,11 +31,13 @@ class _OutputModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OutputMode
     OUTPUT_MODE_UNSPECIFIED: _OutputMode.ValueType  # 0
     """The same as SEPARATE."""
     OUTPUT_MODE_SEPARATE: _OutputMode.ValueType  # 1
-    """Two pipes. Order within a stream is exact; across the two it is the order
+    """Two pipes. The order within a stream is exact; across the two it is the order
     of arrival.
     """
     OUTPUT_MODE_MERGED: _OutputMode.ValueType  # 2
-    """One pipe for both, exact order, all of it reported as STREAM_STDOUT."""
+    """One pipe for both. The order is exact; all output is reported as
+    STREAM_STDOUT.
+    """
 
 class OutputMode(_OutputMode, metaclass=_OutputModeEnumTypeWrapper):
     """OutputMode is how a command's output is captured."""
@@ -43,11 +45,13 @@ class OutputMode(_OutputMode, metaclass=_OutputModeEnumTypeWrapper):
 OUTPUT_MODE_UNSPECIFIED: OutputMode.ValueType  # 0
 """The same as SEPARATE."""
 OUTPUT_MODE_SEPARATE: OutputMode.ValueType  # 1
-"""Two pipes. Order within a stream is exact; across the two it is the order
+"""Two pipes. The order within a stream is exact; across the two it is the order
 of arrival.
 """
 OUTPUT_MODE_MERGED: OutputMode.ValueType  # 2
-"""One pipe for both, exact order, all of it reported as STREAM_STDOUT."""
+"""One pipe for both. The order is exact; all output is reported as
+STREAM_STDOUT.
+"""
 Global___OutputMode: _TypeAlias = OutputMode  # noqa: Y015
 
 class _OnFull:
@@ -59,8 +63,9 @@ class _OnFullEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnFull.ValueTy
     ON_FULL_UNSPECIFIED: _OnFull.ValueType  # 0
     """The same as BLOCK."""
     ON_FULL_BLOCK: _OnFull.ValueType  # 1
-    """The command waits, as on a pipe, for its fastest attached reader. When
-    there is no reader and the grace has ended, the oldest output is dropped.
+    """The command blocks, as on a full pipe, until its fastest attached reader has
+    taken output. When there is no reader and the grace has ended, the oldest
+    output is dropped.
     """
     ON_FULL_EVICT: _OnFull.ValueType  # 2
     """The oldest output is dropped; a reader that missed it gets a `gap`."""
@@ -71,8 +76,9 @@ class OnFull(_OnFull, metaclass=_OnFullEnumTypeWrapper):
 ON_FULL_UNSPECIFIED: OnFull.ValueType  # 0
 """The same as BLOCK."""
 ON_FULL_BLOCK: OnFull.ValueType  # 1
-"""The command waits, as on a pipe, for its fastest attached reader. When
-there is no reader and the grace has ended, the oldest output is dropped.
+"""The command blocks, as on a full pipe, until its fastest attached reader has
+taken output. When there is no reader and the grace has ended, the oldest
+output is dropped.
 """
 ON_FULL_EVICT: OnFull.ValueType  # 2
 """The oldest output is dropped; a reader that missed it gets a `gap`."""
@@ -91,7 +97,7 @@ class _FollowUntilEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FollowUnt
     output open. Attach reads what that child writes later.
     """
     FOLLOW_UNTIL_STREAMS_END: _FollowUntil.ValueType  # 2
-    """When the leader ended and no process holds its output open."""
+    """When the leader has ended and no process holds the output open."""
 
 class FollowUntil(_FollowUntil, metaclass=_FollowUntilEnumTypeWrapper):
     """FollowUntil is when a stream of output ends."""
@@ -103,7 +109,7 @@ FOLLOW_UNTIL_LEADER_EXIT: FollowUntil.ValueType  # 1
 output open. Attach reads what that child writes later.
 """
 FOLLOW_UNTIL_STREAMS_END: FollowUntil.ValueType  # 2
-"""When the leader ended and no process holds its output open."""
+"""When the leader has ended and no process holds the output open."""
 Global___FollowUntil: _TypeAlias = FollowUntil  # noqa: Y015
 
 class _Stream:
@@ -138,7 +144,7 @@ class _ExitReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExitReason
     EXIT_REASON_EXITED: _ExitReason.ValueType  # 1
     """It ended by itself with an exit code."""
     EXIT_REASON_SIGNALED: _ExitReason.ValueType  # 2
-    """A signal ended it that neither Sandgate nor a caller sent."""
+    """A signal that neither Sandgate nor a caller sent ended it."""
     EXIT_REASON_TIMED_OUT: _ExitReason.ValueType  # 3
     """Its timeout passed; every descendant was killed."""
     EXIT_REASON_OUT_OF_MEMORY: _ExitReason.ValueType  # 4
@@ -157,7 +163,7 @@ EXIT_REASON_UNSPECIFIED: ExitReason.ValueType  # 0
 EXIT_REASON_EXITED: ExitReason.ValueType  # 1
 """It ended by itself with an exit code."""
 EXIT_REASON_SIGNALED: ExitReason.ValueType  # 2
-"""A signal ended it that neither Sandgate nor a caller sent."""
+"""A signal that neither Sandgate nor a caller sent ended it."""
 EXIT_REASON_TIMED_OUT: ExitReason.ValueType  # 3
 """Its timeout passed; every descendant was killed."""
 EXIT_REASON_OUT_OF_MEMORY: ExitReason.ValueType  # 4
@@ -213,7 +219,7 @@ class _SignalScopeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SignalSco
     SIGNAL_SCOPE_GROUP: _SignalScope.ValueType  # 2
     """Its process group."""
     SIGNAL_SCOPE_TREE: _SignalScope.ValueType  # 3
-    """Every descendant, also those that left the group or were orphaned."""
+    """Every process of the command, even if it left the group or was orphaned."""
 
 class SignalScope(_SignalScope, metaclass=_SignalScopeEnumTypeWrapper):
     """SignalScope selects the processes that receive a signal."""
@@ -225,7 +231,7 @@ SIGNAL_SCOPE_LEADER: SignalScope.ValueType  # 1
 SIGNAL_SCOPE_GROUP: SignalScope.ValueType  # 2
 """Its process group."""
 SIGNAL_SCOPE_TREE: SignalScope.ValueType  # 3
-"""Every descendant, also those that left the group or were orphaned."""
+"""Every process of the command, even if it left the group or was orphaned."""
 Global___SignalScope: _TypeAlias = SignalScope  # noqa: Y015
 
 @_typing.final
@@ -276,40 +282,43 @@ class ExecuteRequest(_message.Message):
     sandbox_id: _builtins.str
     """Required."""
     expected_incarnation: _builtins.str
-    """The incarnation that the caller expects; another one is SANDBOX_REPLACED.
-    Empty: any.
+    """The incarnation that the caller expects; with another one the call fails
+    with SANDBOX_REPLACED. Empty: any.
     """
     exec_id: _builtins.str
     """The command's id within the sandbox: 1 to 128 characters of a-z, A-Z, 0-9,
     ".", "_", "-". The same id with the same request joins the running or ended
-    command from its first byte; with another request it is EXEC_ID_REUSED.
-    Empty: the agent generates one, and the call must not be retried blindly.
+    command from its first byte; with another request the call fails with
+    EXEC_ID_REUSED. Empty: the agent generates one, and a retried call may run
+    the command twice.
     """
     shell: _builtins.str
-    """A script for `shell_path -c`, of any size up to max_message_bytes. Never
-    a login shell.
+    """A script for `shell_path -c`, of any size up to max_message_bytes. The
+    shell is never a login shell.
     """
     shell_path: _builtins.str
-    """The shell of `shell`: an absolute path. Default: "/bin/sh"."""
+    """Absolute path of the shell that runs `shell`. Default: "/bin/sh"."""
     cwd: _builtins.str
     """Absolute path to start in. Default: the sandbox's working directory."""
     stdin: _builtins.bytes
-    """Standard input, complete. Empty: /dev/null, unless stdin_open."""
+    """Standard input, which ends after these bytes. Empty: /dev/null. With
+    stdin_open or a terminal, it stays open in both cases.
+    """
     stdin_open: _builtins.bool
     """True: standard input stays open after `stdin` for WriteStdin."""
     max_output_bytes: _builtins.int
-    """Output beyond this many bytes, of both streams together, is counted and
+    """Output of both streams together beyond this many bytes is counted and
     dropped; the command runs on. Unset: the server's limit, if any.
     """
     output_mode: Global___OutputMode.ValueType
     """How the two output streams are captured. Ignored with a terminal."""
     on_full: Global___OnFull.ValueType
     """What happens when the retained output is full. A detached command always
-    evicts.
+    uses EVICT.
     """
     detach: _builtins.bool
     """True: the command runs on without a caller; only its timeout, a signal or
-    the sandbox's end stop it.
+    the end of the sandbox stops it.
     """
     follow_until: Global___FollowUntil.ValueType
     """When this stream ends."""
@@ -323,9 +332,9 @@ class ExecuteRequest(_message.Message):
 
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """The command's limit of wall time, apart from the call's deadline; then
-        every descendant is killed and the reason is TIMED_OUT. Unset: the server's
-        default. 0: none, where the server allows that.
+        """The command's limit of wall time, independent of the call's deadline. When it
+        passes, every descendant is killed and the reason is TIMED_OUT. Unset: the
+        server's default. 0: none, where the server allows that.
         """
 
     @_builtins.property
@@ -335,9 +344,9 @@ class ExecuteRequest(_message.Message):
     @_builtins.property
     def disconnect_grace(self) -> _duration_pb2.Duration:
         """How long the command runs on after the caller cancelled or disconnected.
-        Attach and a joining Execute end the wait. Unset or 0: it is killed at
-        once. When the connection between server and sandbox breaks, the longer of
-        this and 60 s applies.
+        Attach or a joining Execute stops this timer. Unset or 0: the command is
+        killed at once. When the connection between server and sandbox breaks, the
+        longer of this and 60 s applies.
         """
 
     @_builtins.property
@@ -391,8 +400,8 @@ class Argv(_message.Message):
     ARGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def args(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Required, not empty. The first is the program, looked up in PATH where it
-        has no "/".
+        """Required, not empty. The first is the program, looked up in PATH unless it
+        contains "/".
         """
 
     def __init__(
@@ -622,9 +631,9 @@ class Exited(_message.Message):
     stderr_bytes: _builtins.int
     """Bytes written to standard error, dropped ones included."""
     stdout_truncated: _builtins.bool
-    """True when standard output was cut by max_output_bytes."""
+    """True if standard output was cut by max_output_bytes."""
     stderr_truncated: _builtins.bool
-    """True when standard error was cut by max_output_bytes."""
+    """True if standard error was cut by max_output_bytes."""
     position: _builtins.int
     """The position after the last byte of output so far."""
     output_open: _builtins.bool
@@ -632,7 +641,7 @@ class Exited(_message.Message):
     `position` reads what it writes.
     """
     message: _builtins.str
-    """One line for people with further details. May be empty."""
+    """Further details, in one human-readable line. May be empty."""
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:
         """When the leader ended, by the sandbox's clock."""
@@ -643,13 +652,13 @@ class Exited(_message.Message):
 
     @_builtins.property
     def user_time(self) -> _duration_pb2.Duration:
-        """CPU time in user mode, of the leader and the children it waited for; of all
-        descendants with a cgroup per command.
+        """CPU time in user mode: of all descendants if the command has a cgroup,
+        otherwise of the leader and the children it waited for.
         """
 
     @_builtins.property
     def system_time(self) -> _duration_pb2.Duration:
-        """CPU time in the kernel, counted likewise."""
+        """CPU time in kernel mode, counted likewise."""
 
     def __init__(
         self,
@@ -700,8 +709,8 @@ class AttachRequest(_message.Message):
     exec_id: _builtins.str
     """Required."""
     position: _builtins.int
-    """Where to begin: the number of bytes of both streams that the caller has.
-    A position beyond the end is an error.
+    """Where to begin: the number of bytes of both streams that the caller already
+    has. A position beyond the end is an error.
     """
     follow_until: Global___FollowUntil.ValueType
     """When this stream ends."""
@@ -724,8 +733,8 @@ Global___AttachRequest: _TypeAlias = AttachRequest  # noqa: Y015
 
 @_typing.final
 class AttachResponse(_message.Message):
-    """AttachResponse is one event of a command; events and order are those of
-    ExecuteResponse.
+    """AttachResponse is one event of a command. The events and their order are those
+    of ExecuteResponse.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -788,9 +797,8 @@ class WriteStdinRequest(_message.Message):
     """Required."""
     offset: _builtins.int
     """Number of bytes sent before these, including ExecuteRequest.stdin. Bytes
-    that were accepted already are skipped, so a repeated call is safe; a hole
-    is STDIN_OFFSET_MISMATCH, with the expected offset in the error's metadata
-    "offset".
+    that were already accepted are skipped, so a repeated call is safe. A hole
+    fails with STDIN_OFFSET_MISMATCH, whose metadata has the expected "offset".
     """
     data: _builtins.bytes
     """The bytes, at most 1 MiB."""
@@ -878,7 +886,7 @@ Global___SignalProcessRequest: _TypeAlias = SignalProcessRequest  # noqa: Y015
 
 @_typing.final
 class SignalProcessResponse(_message.Message):
-    """SignalProcessResponse is sent when the signal was delivered."""
+    """SignalProcessResponse is sent after the signal was delivered."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -965,8 +973,8 @@ class ListProcessesRequest(_message.Message):
     expected_incarnation: _builtins.str
     """As in ExecuteRequest."""
     include_ended: _builtins.bool
-    """True: also ended commands that are still kept, at most the 4 096 that
-    started last.
+    """True: also ended commands that are still kept, at most the 4 096 that started
+    most recently.
     """
     def __init__(
         self,
@@ -985,7 +993,7 @@ Global___ListProcessesRequest: _TypeAlias = ListProcessesRequest  # noqa: Y015
 
 @_typing.final
 class ListProcessesResponse(_message.Message):
-    """ListProcessesResponse lists commands, the oldest first."""
+    """ListProcessesResponse lists commands, oldest first."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1028,13 +1036,13 @@ class Process(_message.Message):
     TERMINAL_FIELD_NUMBER: _builtins.int
     exec_id: _builtins.str
     pid: _builtins.int
-    """The leader's process id inside the sandbox; 0 once it ended."""
+    """The leader's process id inside the sandbox; 0 once it has ended."""
     command: _builtins.str
     """The first 256 bytes of the shell script, or the argv joined by spaces."""
     detached: _builtins.bool
     """True for a command that was started with detach."""
     attached: _builtins.int
-    """Number of callers that read its output."""
+    """Number of callers that are reading its output."""
     live_processes: _builtins.int
     """Number of live processes in its tree, as far as known."""
     position: _builtins.int
@@ -1047,7 +1055,7 @@ class Process(_message.Message):
     def start_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def exited(self) -> Global___Exited:
-        """Set once the leader ended."""
+        """Set once the leader has ended."""
 
     def __init__(
         self,

@@ -60,8 +60,8 @@ class _TruncationReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Trun
     """Something could not be read: a narrower request will not help."""
 
 class TruncationReason(_TruncationReason, metaclass=_TruncationReasonEnumTypeWrapper):
-    """TruncationReason is why a result is incomplete. If several apply, it is the
-    last of them in this list.
+    """TruncationReason is why a result is incomplete. If several apply, the last of
+    them in this list is reported.
     """
 
 TRUNCATION_REASON_UNSPECIFIED: TruncationReason.ValueType  # 0
@@ -104,21 +104,22 @@ class SearchFilesRequest(_message.Message):
     ignore_case: _builtins.bool
     """True: case is ignored."""
     path: _builtins.str
-    """Required. Absolute path of a directory, searched with all below it, or of
-    one file. Links below it are not followed.
+    """Required. Absolute path of a file, or of a directory that is searched
+    recursively. Links below it are not followed.
     """
     glob: _builtins.str
-    """Only files that match this glob: without "/", the name at any depth; with
-    "/", the path below `path`. Syntax as in GlobFilesRequest. Empty: all.
+    """Only files that match this glob: without "/" it matches the name at any
+    depth, with "/" the path below `path`. Syntax as in GlobFilesRequest. Empty:
+    all.
     """
     max_matches: _builtins.int
     """At most this many matching lines in all. 0 or more than 10 000: 10 000."""
     max_file_bytes: _builtins.int
-    """Larger files are skipped, in bytes. 0: no limit."""
+    """Files larger than this many bytes are skipped. 0: no limit."""
     context_before: _builtins.int
-    """Lines of context before and after each match, at most 20 each."""
+    """Lines of context before each match, at most 20."""
     context_after: _builtins.int
-    """As context_before."""
+    """Lines of context after each match, at most 20."""
     include_binary: _builtins.bool
     """True: files with a NUL byte in their first 8 192 bytes are searched too."""
     @_builtins.property
@@ -157,7 +158,9 @@ Global___SearchFilesRequest: _TypeAlias = SearchFilesRequest  # noqa: Y015
 
 @_typing.final
 class SearchFilesResponse(_message.Message):
-    """SearchFilesResponse lists matching lines, by path in byte order, then line."""
+    """SearchFilesResponse lists matching lines, sorted by path in byte order, then by
+    line.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -205,14 +208,14 @@ class SearchMatch(_message.Message):
     line: _builtins.int
     """From 1."""
     text: _builtins.bytes
-    """The line without its end, cut after 64 KiB."""
+    """The line without its line ending, cut after 64 KiB."""
     @_builtins.property
     def before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """The lines before, the nearest last."""
+        """Context before the line, in file order."""
 
     @_builtins.property
     def after(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """The lines after."""
+        """Context after the line, in file order."""
 
     def __init__(
         self,
@@ -235,12 +238,17 @@ Global___SearchMatch: _TypeAlias = SearchMatch  # noqa: Y015
 class GlobFilesRequest(_message.Message):
     """GlobFilesRequest selects files by name.
 
-    Pattern syntax: "*" any run within a segment, "?" one character, "[a-z]",
-    "[!a]" and "[^a]" classes, "{a,b}" alternatives (nested; more than 1 000
-    after expansion is PATTERN_INVALID), "**" as a whole segment any number of
-    directories, those that begin with a dot left out. A name that begins with a
-    dot matches only where its segment of the pattern does. A leading "/" anchors
-    to `path`. A ".." segment is PATTERN_INVALID.
+    Pattern syntax:
+
+      - "*" matches any run of characters within a segment, "?" one character.
+      - "[a-z]", "[!a]" and "[^a]" are character classes.
+      - "{a,b}" are alternatives, which can be nested. More than 1 000 after
+        expansion fail with PATTERN_INVALID.
+      - "**" as a whole segment matches any number of directories, except those
+        whose name begins with a dot.
+      - A name that begins with a dot matches only a segment that begins with one.
+      - A leading "/" anchors the pattern to `path`.
+      - A ".." segment fails with PATTERN_INVALID.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -261,17 +269,17 @@ class GlobFilesRequest(_message.Message):
     pattern: _builtins.str
     """Required."""
     path: _builtins.str
-    """Required. Absolute path of the directory to search below. At "/", the walk
-    leaves out /proc, /sys and /dev.
+    """Required. Absolute path of the directory to search. A search of "/" skips
+    /proc, /sys and /dev.
     """
     bare_pattern_shallow: _builtins.bool
-    """True: a pattern without "/" matches only directly in `path`. False: at any
-    depth, directories that begin with a dot included.
+    """True: a pattern without "/" matches only directly in `path`. False: it matches
+    at any depth, also below directories whose name begins with a dot.
     """
     include_directories: _builtins.bool
     """True: directories are listed too. False: regular files only."""
     include_links: _builtins.bool
-    """True: links to files count as files, when they resolve beneath `path`."""
+    """True: links to files count as files if they resolve beneath `path`."""
     max_results: _builtins.int
     """At most this many results. 0 or more than 10 000: 10 000."""
     @_builtins.property
@@ -301,7 +309,7 @@ Global___GlobFilesRequest: _TypeAlias = GlobFilesRequest  # noqa: Y015
 
 @_typing.final
 class GlobFilesResponse(_message.Message):
-    """GlobFilesResponse lists files, by path in byte order."""
+    """GlobFilesResponse lists files, sorted by path in byte order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -309,7 +317,7 @@ class GlobFilesResponse(_message.Message):
     TRUNCATED_FIELD_NUMBER: _builtins.int
     TRUNCATION_REASON_FIELD_NUMBER: _builtins.int
     truncated: _builtins.bool
-    """True if there may be more."""
+    """True if there may be more files."""
     truncation_reason: Global___TruncationReason.ValueType
     """The reason, if truncated."""
     @_builtins.property

@@ -12,13 +12,13 @@ Conventions that hold for every call:
     sandbox of another tenant is NOT_FOUND in every call.
   - Every error carries a canonical gRPC code and a google.rpc.ErrorInfo with
     domain "sandgate" and, as its reason, the name of an ErrorReason without
-    the prefix "ERROR_REASON_". A malformed field adds google.rpc.BadRequest;
-    a transient error adds google.rpc.RetryInfo.
+    the prefix "ERROR_REASON_". An error about a malformed field also has
+    google.rpc.BadRequest; a transient error also has google.rpc.RetryInfo.
   - A message that a client sends must not be larger than
-    ServerLimits.max_message_bytes. Content of any size goes through Upload
-    and Download.
-  - "Required." begins the comment of a field that must be set. All other
-    fields are optional; their comment gives the default.
+    ServerLimits.max_message_bytes. Upload and Download transfer content of any
+    size.
+  - The comment of a field that must be set begins with "Required". All other
+    fields are optional; their comments give the defaults.
   - Enums and oneofs may grow. A client must ignore a stream event that it
     does not know and treat an unknown enum value as UNSPECIFIED.
   - `x-request-id` in the request's metadata appears in logs, audit records

@@ -223,10 +223,10 @@ class SandboxServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CreateSandbox(self, request, context):
-        """CreateSandbox returns when a command can run in the sandbox, or fails and
+        """CreateSandbox returns once commands can run in the sandbox, or fails and
         leaves nothing behind. Creating an id again with the same spec returns the
-        same sandbox, also when two callers race; with another spec it fails with
-        ALREADY_EXISTS. A caller that lost the reply may call again.
+        same sandbox, even when two callers race; with another spec it fails with
+        ALREADY_EXISTS. A caller that set the id and lost the reply may call again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -248,16 +248,16 @@ class SandboxServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UpdateSandbox(self, request, context):
-        """UpdateSandbox changes labels, lifetimes and network rules, and renews
-        idleness.
+        """UpdateSandbox changes labels, lifetimes and network rules. A change counts
+        as activity.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSandbox(self, request, context):
-        """DeleteSandbox ends the sandbox and everything in it. Streams of its
-        commands end with EXIT_REASON_SANDBOX_STOPPED.
+        """DeleteSandbox deletes the sandbox with its processes and files. Streams of
+        its commands end with EXIT_REASON_SANDBOX_STOPPED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -272,34 +272,36 @@ class SandboxServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SuspendSandbox(self, request, context):
-        """SuspendSandbox stops the sandbox's processes and keeps its disk, where the
-        provider can (capability "suspend").
+        """SuspendSandbox stops the sandbox's processes and keeps its disk, if the
+        provider supports it (capability "suspend").
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResumeSandbox(self, request, context):
-        """ResumeSandbox starts a suspended sandbox; it is a new incarnation.
+        """ResumeSandbox starts a suspended sandbox, as a new incarnation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPoolStatus(self, request, context):
-        """GetPoolStatus counts a pool of sandboxes that are started ahead of requests
-        (capability "pool").
+        """GetPoolStatus counts the sandboxes of a pool, which are started ahead of
+        requests (capability "pool").
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchSandboxes(self, request, context):
-        """WatchSandboxes streams events of the tenant's sandboxes, at least once each,
-        until the caller cancels. The watch continues after a cursor, on any server.
-        What a server does is sent within a second; what a sandbox or its substrate
-        does by itself, within a minute. A server that stops ends the watch with
-        SERVER_SHUTTING_DOWN; credentials that end, with CREDENTIALS_INVALID.
+        """WatchSandboxes streams events of the tenant's sandboxes until the caller
+        cancels. It delivers each event at least once. With a cursor, the watch
+        continues where an earlier one stopped, on any server. A change that a server
+        makes is sent within a second; a change that a sandbox or its substrate makes
+        by itself, within a minute. The watch ends with SERVER_SHUTTING_DOWN when the
+        server stops, and with CREDENTIALS_INVALID when the credentials expire or are
+        revoked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -308,8 +310,8 @@ class SandboxServiceServicer(object):
     def Execute(self, request, context):
         """Execute runs one command and streams its events. The server sends exactly
         one `started` first, then output, and exactly one `exited` last. A stream
-        that ends without `exited` ends in an error status, never in OK. A command
-        that could not start is an error status with a reason.
+        without `exited` ends with an error status, never with OK. If the command
+        could not start, the call fails with a reason.
 
         The command belongs to the sandbox, not to the call: if the call ends early,
         ExecuteRequest.disconnect_grace decides what happens to it.
@@ -320,7 +322,7 @@ class SandboxServiceServicer(object):
 
     def Attach(self, request, context):
         """Attach replays the output of a running or ended command from a position
-        and continues live. Events and their order are those of Execute.
+        and continues live. Its events and their order are those of Execute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -349,22 +351,22 @@ class SandboxServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListProcesses(self, request, context):
-        """ListProcesses returns running commands, and ended commands whose output and
-        exit status are still kept.
+        """ListProcesses returns running commands and, on request, ended commands whose
+        exit status is still kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Upload(self, request_iterator, context):
-        """Upload writes one or more files: header, chunks, trailer for each, then the
-        caller closes its side. Parents are created. A file appears under its name
-        complete, once its trailer arrived, or not at all: a stream that ends or
-        breaks before leaves the old content. There is one result per header, in order,
-        whatever happened to the others. A stream that ends within a file is
-        UPLOAD_OUT_OF_ORDER; files whose trailer arrived before stay written. A call
-        takes at most 10 000 files: one more header fails the call with
-        REQUEST_INVALID, and files whose trailer came before stay written.
+        """Upload writes one or more files: for each a header, chunks and a trailer; then
+        the caller half-closes the stream. Missing parent directories are created. A
+        file appears under its name only when its trailer has arrived, and complete:
+        if the stream ends or breaks before, the old content stays. The response has
+        one result per header, in order, even if some files failed. A stream that ends
+        within a file fails with UPLOAD_OUT_OF_ORDER. A call takes at most 10 000
+        files; one more header fails it with REQUEST_INVALID. When a call fails, files
+        whose trailer arrived before stay written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -378,8 +380,8 @@ class SandboxServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Download(self, request, context):
-        """Download reads one or more files: for each path, in request order, either
-        header, chunks, trailer, or a trailer alone that carries the error.
+        """Download reads one or more files. For each path, in request order, it sends
+        either a header, chunks and a trailer, or only a trailer with the error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -456,12 +458,12 @@ class SandboxServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Forward(self, request_iterator, context):
-        """Forward is one TCP connection to a port that a program in the sandbox listens
-        on. The caller sends `start` and waits for `opened`; then both sides send
+        """Forward opens one TCP connection to a port on which a program in the sandbox
+        listens. The caller sends `start` and waits for `opened`; then both sides send
         `data` independently of each other, and each ends its direction with `eof`.
         After both, the call ends with OK.
 
-        An error status ends both directions at once, and what is on its way is lost:
+        An error status ends both directions at once, and data in flight is lost:
         PORT_CLOSED if nothing accepts the connection, CONNECTION_RESET if the program
         resets it, AGENT_UNAVAILABLE if the connection between server and sandbox
         breaks. A Forward cannot be resumed: open another. In the other direction, a
@@ -470,19 +472,19 @@ class SandboxServiceServicer(object):
 
         Data counts as activity of the sandbox. An open connection without data does
         not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
-        that reads nothing stops the sender of the same direction, as on TCP.
+        that stops reading blocks the sender of that direction, as with TCP.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateSandboxUrl(self, request, context):
-        """CreateSandboxUrl returns a URL by which browsers and HTTP clients reach a port
-        or a file of the sandbox until it expires. The URL is the permission, and
-        cannot be revoked alone; requests are made in the name of the caller. A
-        suspended sandbox is resumed by a request for its URL. The call is no activity
-        of the sandbox. FEATURE_UNSUPPORTED if the server has no preview listener
-        (capability "url").
+        """CreateSandboxUrl returns a URL through which browsers and HTTP clients reach a
+        port or a file of the sandbox until the URL expires. Whoever has the URL can use
+        it, and it cannot be revoked alone; its requests act as the caller of this
+        method. A request to the URL resumes a suspended sandbox. Creating a URL does
+        not count as activity. The call fails with FEATURE_UNSUPPORTED if the server
+        has no preview listener (capability "url").
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

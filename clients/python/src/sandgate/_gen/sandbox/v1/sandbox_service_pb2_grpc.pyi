@@ -12,13 +12,13 @@ Conventions that hold for every call:
     sandbox of another tenant is NOT_FOUND in every call.
   - Every error carries a canonical gRPC code and a google.rpc.ErrorInfo with
     domain "sandgate" and, as its reason, the name of an ErrorReason without
-    the prefix "ERROR_REASON_". A malformed field adds google.rpc.BadRequest;
-    a transient error adds google.rpc.RetryInfo.
+    the prefix "ERROR_REASON_". An error about a malformed field also has
+    google.rpc.BadRequest; a transient error also has google.rpc.RetryInfo.
   - A message that a client sends must not be larger than
-    ServerLimits.max_message_bytes. Content of any size goes through Upload
-    and Download.
-  - "Required." begins the comment of a field that must be set. All other
-    fields are optional; their comment gives the default.
+    ServerLimits.max_message_bytes. Upload and Download transfer content of any
+    size.
+  - The comment of a field that must be set begins with "Required". All other
+    fields are optional; their comments give the defaults.
   - Enums and oneofs may grow. A client must ignore a stream event that it
     does not know and treat an unknown enum value as UNSPECIFIED.
   - `x-request-id` in the request's metadata appears in logs, audit records
@@ -71,10 +71,10 @@ class SandboxServiceStub:
     the authenticated caller. It needs no sandbox.
     """
     CreateSandbox: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.CreateSandboxRequest, _sandbox_lifecycle_pb2.CreateSandboxResponse]
-    """CreateSandbox returns when a command can run in the sandbox, or fails and
+    """CreateSandbox returns once commands can run in the sandbox, or fails and
     leaves nothing behind. Creating an id again with the same spec returns the
-    same sandbox, also when two callers race; with another spec it fails with
-    ALREADY_EXISTS. A caller that lost the reply may call again.
+    same sandbox, even when two callers race; with another spec it fails with
+    ALREADY_EXISTS. A caller that set the id and lost the reply may call again.
     """
     GetSandbox: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.GetSandboxRequest, _sandbox_lifecycle_pb2.GetSandboxResponse]
     """GetSandbox returns one sandbox. It does not count as activity."""
@@ -83,46 +83,48 @@ class SandboxServiceStub:
     as activity.
     """
     UpdateSandbox: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.UpdateSandboxRequest, _sandbox_lifecycle_pb2.UpdateSandboxResponse]
-    """UpdateSandbox changes labels, lifetimes and network rules, and renews
-    idleness.
+    """UpdateSandbox changes labels, lifetimes and network rules. A change counts
+    as activity.
     """
     DeleteSandbox: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.DeleteSandboxRequest, _sandbox_lifecycle_pb2.DeleteSandboxResponse]
-    """DeleteSandbox ends the sandbox and everything in it. Streams of its
-    commands end with EXIT_REASON_SANDBOX_STOPPED.
+    """DeleteSandbox deletes the sandbox with its processes and files. Streams of
+    its commands end with EXIT_REASON_SANDBOX_STOPPED.
     """
     CleanupSandboxes: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.CleanupSandboxesRequest, _sandbox_lifecycle_pb2.CleanupSandboxesResponse]
     """CleanupSandboxes deletes the tenant's sandboxes that have been idle for a
     given time.
     """
     SuspendSandbox: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.SuspendSandboxRequest, _sandbox_lifecycle_pb2.SuspendSandboxResponse]
-    """SuspendSandbox stops the sandbox's processes and keeps its disk, where the
-    provider can (capability "suspend").
+    """SuspendSandbox stops the sandbox's processes and keeps its disk, if the
+    provider supports it (capability "suspend").
     """
     ResumeSandbox: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.ResumeSandboxRequest, _sandbox_lifecycle_pb2.ResumeSandboxResponse]
-    """ResumeSandbox starts a suspended sandbox; it is a new incarnation."""
+    """ResumeSandbox starts a suspended sandbox, as a new incarnation."""
     GetPoolStatus: _grpc.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.GetPoolStatusRequest, _sandbox_lifecycle_pb2.GetPoolStatusResponse]
-    """GetPoolStatus counts a pool of sandboxes that are started ahead of requests
-    (capability "pool").
+    """GetPoolStatus counts the sandboxes of a pool, which are started ahead of
+    requests (capability "pool").
     """
     WatchSandboxes: _grpc.UnaryStreamMultiCallable[_sandbox_events_pb2.WatchSandboxesRequest, _sandbox_events_pb2.WatchSandboxesResponse]
-    """WatchSandboxes streams events of the tenant's sandboxes, at least once each,
-    until the caller cancels. The watch continues after a cursor, on any server.
-    What a server does is sent within a second; what a sandbox or its substrate
-    does by itself, within a minute. A server that stops ends the watch with
-    SERVER_SHUTTING_DOWN; credentials that end, with CREDENTIALS_INVALID.
+    """WatchSandboxes streams events of the tenant's sandboxes until the caller
+    cancels. It delivers each event at least once. With a cursor, the watch
+    continues where an earlier one stopped, on any server. A change that a server
+    makes is sent within a second; a change that a sandbox or its substrate makes
+    by itself, within a minute. The watch ends with SERVER_SHUTTING_DOWN when the
+    server stops, and with CREDENTIALS_INVALID when the credentials expire or are
+    revoked.
     """
     Execute: _grpc.UnaryStreamMultiCallable[_sandbox_process_pb2.ExecuteRequest, _sandbox_process_pb2.ExecuteResponse]
     """Execute runs one command and streams its events. The server sends exactly
     one `started` first, then output, and exactly one `exited` last. A stream
-    that ends without `exited` ends in an error status, never in OK. A command
-    that could not start is an error status with a reason.
+    without `exited` ends with an error status, never with OK. If the command
+    could not start, the call fails with a reason.
 
     The command belongs to the sandbox, not to the call: if the call ends early,
     ExecuteRequest.disconnect_grace decides what happens to it.
     """
     Attach: _grpc.UnaryStreamMultiCallable[_sandbox_process_pb2.AttachRequest, _sandbox_process_pb2.AttachResponse]
     """Attach replays the output of a running or ended command from a position
-    and continues live. Events and their order are those of Execute.
+    and continues live. Its events and their order are those of Execute.
     """
     WriteStdin: _grpc.UnaryUnaryMultiCallable[_sandbox_process_pb2.WriteStdinRequest, _sandbox_process_pb2.WriteStdinResponse]
     """WriteStdin appends to the standard input of a command that was started with
@@ -133,24 +135,24 @@ class SandboxServiceStub:
     ResizeTerminal: _grpc.UnaryUnaryMultiCallable[_sandbox_process_pb2.ResizeTerminalRequest, _sandbox_process_pb2.ResizeTerminalResponse]
     """ResizeTerminal sets the size of a command's terminal."""
     ListProcesses: _grpc.UnaryUnaryMultiCallable[_sandbox_process_pb2.ListProcessesRequest, _sandbox_process_pb2.ListProcessesResponse]
-    """ListProcesses returns running commands, and ended commands whose output and
-    exit status are still kept.
+    """ListProcesses returns running commands and, on request, ended commands whose
+    exit status is still kept.
     """
     Upload: _grpc.StreamUnaryMultiCallable[_sandbox_files_pb2.UploadRequest, _sandbox_files_pb2.UploadResponse]
-    """Upload writes one or more files: header, chunks, trailer for each, then the
-    caller closes its side. Parents are created. A file appears under its name
-    complete, once its trailer arrived, or not at all: a stream that ends or
-    breaks before leaves the old content. There is one result per header, in order,
-    whatever happened to the others. A stream that ends within a file is
-    UPLOAD_OUT_OF_ORDER; files whose trailer arrived before stay written. A call
-    takes at most 10 000 files: one more header fails the call with
-    REQUEST_INVALID, and files whose trailer came before stay written.
+    """Upload writes one or more files: for each a header, chunks and a trailer; then
+    the caller half-closes the stream. Missing parent directories are created. A
+    file appears under its name only when its trailer has arrived, and complete:
+    if the stream ends or breaks before, the old content stays. The response has
+    one result per header, in order, even if some files failed. A stream that ends
+    within a file fails with UPLOAD_OUT_OF_ORDER. A call takes at most 10 000
+    files; one more header fails it with REQUEST_INVALID. When a call fails, files
+    whose trailer arrived before stay written.
     """
     GetUpload: _grpc.UnaryUnaryMultiCallable[_sandbox_files_pb2.GetUploadRequest, _sandbox_files_pb2.GetUploadResponse]
     """GetUpload returns the progress of a resumable upload."""
     Download: _grpc.UnaryStreamMultiCallable[_sandbox_files_pb2.DownloadRequest, _sandbox_files_pb2.DownloadResponse]
-    """Download reads one or more files: for each path, in request order, either
-    header, chunks, trailer, or a trailer alone that carries the error.
+    """Download reads one or more files. For each path, in request order, it sends
+    either a header, chunks and a trailer, or only a trailer with the error.
     """
     StatFile: _grpc.UnaryUnaryMultiCallable[_sandbox_files_pb2.StatFileRequest, _sandbox_files_pb2.StatFileResponse]
     """StatFile describes one file, directory or link."""
@@ -173,12 +175,12 @@ class SandboxServiceStub:
     GlobFiles: _grpc.UnaryUnaryMultiCallable[_sandbox_search_pb2.GlobFilesRequest, _sandbox_search_pb2.GlobFilesResponse]
     """GlobFiles finds files by name."""
     Forward: _grpc.StreamStreamMultiCallable[_sandbox_forward_pb2.ForwardRequest, _sandbox_forward_pb2.ForwardResponse]
-    """Forward is one TCP connection to a port that a program in the sandbox listens
-    on. The caller sends `start` and waits for `opened`; then both sides send
+    """Forward opens one TCP connection to a port on which a program in the sandbox
+    listens. The caller sends `start` and waits for `opened`; then both sides send
     `data` independently of each other, and each ends its direction with `eof`.
     After both, the call ends with OK.
 
-    An error status ends both directions at once, and what is on its way is lost:
+    An error status ends both directions at once, and data in flight is lost:
     PORT_CLOSED if nothing accepts the connection, CONNECTION_RESET if the program
     resets it, AGENT_UNAVAILABLE if the connection between server and sandbox
     breaks. A Forward cannot be resumed: open another. In the other direction, a
@@ -187,15 +189,15 @@ class SandboxServiceStub:
 
     Data counts as activity of the sandbox. An open connection without data does
     not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
-    that reads nothing stops the sender of the same direction, as on TCP.
+    that stops reading blocks the sender of that direction, as with TCP.
     """
     CreateSandboxUrl: _grpc.UnaryUnaryMultiCallable[_sandbox_url_pb2.CreateSandboxUrlRequest, _sandbox_url_pb2.CreateSandboxUrlResponse]
-    """CreateSandboxUrl returns a URL by which browsers and HTTP clients reach a port
-    or a file of the sandbox until it expires. The URL is the permission, and
-    cannot be revoked alone; requests are made in the name of the caller. A
-    suspended sandbox is resumed by a request for its URL. The call is no activity
-    of the sandbox. FEATURE_UNSUPPORTED if the server has no preview listener
-    (capability "url").
+    """CreateSandboxUrl returns a URL through which browsers and HTTP clients reach a
+    port or a file of the sandbox until the URL expires. Whoever has the URL can use
+    it, and it cannot be revoked alone; its requests act as the caller of this
+    method. A request to the URL resumes a suspended sandbox. Creating a URL does
+    not count as activity. The call fails with FEATURE_UNSUPPORTED if the server
+    has no preview listener (capability "url").
     """
 
 @_typing.type_check_only
@@ -212,10 +214,10 @@ class SandboxServiceAsyncStub(SandboxServiceStub):
     the authenticated caller. It needs no sandbox.
     """
     CreateSandbox: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.CreateSandboxRequest, _sandbox_lifecycle_pb2.CreateSandboxResponse]  # type: ignore[assignment]
-    """CreateSandbox returns when a command can run in the sandbox, or fails and
+    """CreateSandbox returns once commands can run in the sandbox, or fails and
     leaves nothing behind. Creating an id again with the same spec returns the
-    same sandbox, also when two callers race; with another spec it fails with
-    ALREADY_EXISTS. A caller that lost the reply may call again.
+    same sandbox, even when two callers race; with another spec it fails with
+    ALREADY_EXISTS. A caller that set the id and lost the reply may call again.
     """
     GetSandbox: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.GetSandboxRequest, _sandbox_lifecycle_pb2.GetSandboxResponse]  # type: ignore[assignment]
     """GetSandbox returns one sandbox. It does not count as activity."""
@@ -224,46 +226,48 @@ class SandboxServiceAsyncStub(SandboxServiceStub):
     as activity.
     """
     UpdateSandbox: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.UpdateSandboxRequest, _sandbox_lifecycle_pb2.UpdateSandboxResponse]  # type: ignore[assignment]
-    """UpdateSandbox changes labels, lifetimes and network rules, and renews
-    idleness.
+    """UpdateSandbox changes labels, lifetimes and network rules. A change counts
+    as activity.
     """
     DeleteSandbox: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.DeleteSandboxRequest, _sandbox_lifecycle_pb2.DeleteSandboxResponse]  # type: ignore[assignment]
-    """DeleteSandbox ends the sandbox and everything in it. Streams of its
-    commands end with EXIT_REASON_SANDBOX_STOPPED.
+    """DeleteSandbox deletes the sandbox with its processes and files. Streams of
+    its commands end with EXIT_REASON_SANDBOX_STOPPED.
     """
     CleanupSandboxes: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.CleanupSandboxesRequest, _sandbox_lifecycle_pb2.CleanupSandboxesResponse]  # type: ignore[assignment]
     """CleanupSandboxes deletes the tenant's sandboxes that have been idle for a
     given time.
     """
     SuspendSandbox: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.SuspendSandboxRequest, _sandbox_lifecycle_pb2.SuspendSandboxResponse]  # type: ignore[assignment]
-    """SuspendSandbox stops the sandbox's processes and keeps its disk, where the
-    provider can (capability "suspend").
+    """SuspendSandbox stops the sandbox's processes and keeps its disk, if the
+    provider supports it (capability "suspend").
     """
     ResumeSandbox: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.ResumeSandboxRequest, _sandbox_lifecycle_pb2.ResumeSandboxResponse]  # type: ignore[assignment]
-    """ResumeSandbox starts a suspended sandbox; it is a new incarnation."""
+    """ResumeSandbox starts a suspended sandbox, as a new incarnation."""
     GetPoolStatus: _aio.UnaryUnaryMultiCallable[_sandbox_lifecycle_pb2.GetPoolStatusRequest, _sandbox_lifecycle_pb2.GetPoolStatusResponse]  # type: ignore[assignment]
-    """GetPoolStatus counts a pool of sandboxes that are started ahead of requests
-    (capability "pool").
+    """GetPoolStatus counts the sandboxes of a pool, which are started ahead of
+    requests (capability "pool").
     """
     WatchSandboxes: _aio.UnaryStreamMultiCallable[_sandbox_events_pb2.WatchSandboxesRequest, _sandbox_events_pb2.WatchSandboxesResponse]  # type: ignore[assignment]
-    """WatchSandboxes streams events of the tenant's sandboxes, at least once each,
-    until the caller cancels. The watch continues after a cursor, on any server.
-    What a server does is sent within a second; what a sandbox or its substrate
-    does by itself, within a minute. A server that stops ends the watch with
-    SERVER_SHUTTING_DOWN; credentials that end, with CREDENTIALS_INVALID.
+    """WatchSandboxes streams events of the tenant's sandboxes until the caller
+    cancels. It delivers each event at least once. With a cursor, the watch
+    continues where an earlier one stopped, on any server. A change that a server
+    makes is sent within a second; a change that a sandbox or its substrate makes
+    by itself, within a minute. The watch ends with SERVER_SHUTTING_DOWN when the
+    server stops, and with CREDENTIALS_INVALID when the credentials expire or are
+    revoked.
     """
     Execute: _aio.UnaryStreamMultiCallable[_sandbox_process_pb2.ExecuteRequest, _sandbox_process_pb2.ExecuteResponse]  # type: ignore[assignment]
     """Execute runs one command and streams its events. The server sends exactly
     one `started` first, then output, and exactly one `exited` last. A stream
-    that ends without `exited` ends in an error status, never in OK. A command
-    that could not start is an error status with a reason.
+    without `exited` ends with an error status, never with OK. If the command
+    could not start, the call fails with a reason.
 
     The command belongs to the sandbox, not to the call: if the call ends early,
     ExecuteRequest.disconnect_grace decides what happens to it.
     """
     Attach: _aio.UnaryStreamMultiCallable[_sandbox_process_pb2.AttachRequest, _sandbox_process_pb2.AttachResponse]  # type: ignore[assignment]
     """Attach replays the output of a running or ended command from a position
-    and continues live. Events and their order are those of Execute.
+    and continues live. Its events and their order are those of Execute.
     """
     WriteStdin: _aio.UnaryUnaryMultiCallable[_sandbox_process_pb2.WriteStdinRequest, _sandbox_process_pb2.WriteStdinResponse]  # type: ignore[assignment]
     """WriteStdin appends to the standard input of a command that was started with
@@ -274,24 +278,24 @@ class SandboxServiceAsyncStub(SandboxServiceStub):
     ResizeTerminal: _aio.UnaryUnaryMultiCallable[_sandbox_process_pb2.ResizeTerminalRequest, _sandbox_process_pb2.ResizeTerminalResponse]  # type: ignore[assignment]
     """ResizeTerminal sets the size of a command's terminal."""
     ListProcesses: _aio.UnaryUnaryMultiCallable[_sandbox_process_pb2.ListProcessesRequest, _sandbox_process_pb2.ListProcessesResponse]  # type: ignore[assignment]
-    """ListProcesses returns running commands, and ended commands whose output and
-    exit status are still kept.
+    """ListProcesses returns running commands and, on request, ended commands whose
+    exit status is still kept.
     """
     Upload: _aio.StreamUnaryMultiCallable[_sandbox_files_pb2.UploadRequest, _sandbox_files_pb2.UploadResponse]  # type: ignore[assignment]
-    """Upload writes one or more files: header, chunks, trailer for each, then the
-    caller closes its side. Parents are created. A file appears under its name
-    complete, once its trailer arrived, or not at all: a stream that ends or
-    breaks before leaves the old content. There is one result per header, in order,
-    whatever happened to the others. A stream that ends within a file is
-    UPLOAD_OUT_OF_ORDER; files whose trailer arrived before stay written. A call
-    takes at most 10 000 files: one more header fails the call with
-    REQUEST_INVALID, and files whose trailer came before stay written.
+    """Upload writes one or more files: for each a header, chunks and a trailer; then
+    the caller half-closes the stream. Missing parent directories are created. A
+    file appears under its name only when its trailer has arrived, and complete:
+    if the stream ends or breaks before, the old content stays. The response has
+    one result per header, in order, even if some files failed. A stream that ends
+    within a file fails with UPLOAD_OUT_OF_ORDER. A call takes at most 10 000
+    files; one more header fails it with REQUEST_INVALID. When a call fails, files
+    whose trailer arrived before stay written.
     """
     GetUpload: _aio.UnaryUnaryMultiCallable[_sandbox_files_pb2.GetUploadRequest, _sandbox_files_pb2.GetUploadResponse]  # type: ignore[assignment]
     """GetUpload returns the progress of a resumable upload."""
     Download: _aio.UnaryStreamMultiCallable[_sandbox_files_pb2.DownloadRequest, _sandbox_files_pb2.DownloadResponse]  # type: ignore[assignment]
-    """Download reads one or more files: for each path, in request order, either
-    header, chunks, trailer, or a trailer alone that carries the error.
+    """Download reads one or more files. For each path, in request order, it sends
+    either a header, chunks and a trailer, or only a trailer with the error.
     """
     StatFile: _aio.UnaryUnaryMultiCallable[_sandbox_files_pb2.StatFileRequest, _sandbox_files_pb2.StatFileResponse]  # type: ignore[assignment]
     """StatFile describes one file, directory or link."""
@@ -314,12 +318,12 @@ class SandboxServiceAsyncStub(SandboxServiceStub):
     GlobFiles: _aio.UnaryUnaryMultiCallable[_sandbox_search_pb2.GlobFilesRequest, _sandbox_search_pb2.GlobFilesResponse]  # type: ignore[assignment]
     """GlobFiles finds files by name."""
     Forward: _aio.StreamStreamMultiCallable[_sandbox_forward_pb2.ForwardRequest, _sandbox_forward_pb2.ForwardResponse]  # type: ignore[assignment]
-    """Forward is one TCP connection to a port that a program in the sandbox listens
-    on. The caller sends `start` and waits for `opened`; then both sides send
+    """Forward opens one TCP connection to a port on which a program in the sandbox
+    listens. The caller sends `start` and waits for `opened`; then both sides send
     `data` independently of each other, and each ends its direction with `eof`.
     After both, the call ends with OK.
 
-    An error status ends both directions at once, and what is on its way is lost:
+    An error status ends both directions at once, and data in flight is lost:
     PORT_CLOSED if nothing accepts the connection, CONNECTION_RESET if the program
     resets it, AGENT_UNAVAILABLE if the connection between server and sandbox
     breaks. A Forward cannot be resumed: open another. In the other direction, a
@@ -328,15 +332,15 @@ class SandboxServiceAsyncStub(SandboxServiceStub):
 
     Data counts as activity of the sandbox. An open connection without data does
     not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
-    that reads nothing stops the sender of the same direction, as on TCP.
+    that stops reading blocks the sender of that direction, as with TCP.
     """
     CreateSandboxUrl: _aio.UnaryUnaryMultiCallable[_sandbox_url_pb2.CreateSandboxUrlRequest, _sandbox_url_pb2.CreateSandboxUrlResponse]  # type: ignore[assignment]
-    """CreateSandboxUrl returns a URL by which browsers and HTTP clients reach a port
-    or a file of the sandbox until it expires. The URL is the permission, and
-    cannot be revoked alone; requests are made in the name of the caller. A
-    suspended sandbox is resumed by a request for its URL. The call is no activity
-    of the sandbox. FEATURE_UNSUPPORTED if the server has no preview listener
-    (capability "url").
+    """CreateSandboxUrl returns a URL through which browsers and HTTP clients reach a
+    port or a file of the sandbox until the URL expires. Whoever has the URL can use
+    it, and it cannot be revoked alone; its requests act as the caller of this
+    method. A request to the URL resumes a suspended sandbox. Creating a URL does
+    not count as activity. The call fails with FEATURE_UNSUPPORTED if the server
+    has no preview listener (capability "url").
     """
 
 class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -362,10 +366,10 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_lifecycle_pb2.CreateSandboxRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_lifecycle_pb2.CreateSandboxResponse, _abc.Awaitable[_sandbox_lifecycle_pb2.CreateSandboxResponse]]:
-        """CreateSandbox returns when a command can run in the sandbox, or fails and
+        """CreateSandbox returns once commands can run in the sandbox, or fails and
         leaves nothing behind. Creating an id again with the same spec returns the
-        same sandbox, also when two callers race; with another spec it fails with
-        ALREADY_EXISTS. A caller that lost the reply may call again.
+        same sandbox, even when two callers race; with another spec it fails with
+        ALREADY_EXISTS. A caller that set the id and lost the reply may call again.
         """
 
     @_abc_1.abstractmethod
@@ -392,8 +396,8 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_lifecycle_pb2.UpdateSandboxRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_lifecycle_pb2.UpdateSandboxResponse, _abc.Awaitable[_sandbox_lifecycle_pb2.UpdateSandboxResponse]]:
-        """UpdateSandbox changes labels, lifetimes and network rules, and renews
-        idleness.
+        """UpdateSandbox changes labels, lifetimes and network rules. A change counts
+        as activity.
         """
 
     @_abc_1.abstractmethod
@@ -402,8 +406,8 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_lifecycle_pb2.DeleteSandboxRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_lifecycle_pb2.DeleteSandboxResponse, _abc.Awaitable[_sandbox_lifecycle_pb2.DeleteSandboxResponse]]:
-        """DeleteSandbox ends the sandbox and everything in it. Streams of its
-        commands end with EXIT_REASON_SANDBOX_STOPPED.
+        """DeleteSandbox deletes the sandbox with its processes and files. Streams of
+        its commands end with EXIT_REASON_SANDBOX_STOPPED.
         """
 
     @_abc_1.abstractmethod
@@ -422,8 +426,8 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_lifecycle_pb2.SuspendSandboxRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_lifecycle_pb2.SuspendSandboxResponse, _abc.Awaitable[_sandbox_lifecycle_pb2.SuspendSandboxResponse]]:
-        """SuspendSandbox stops the sandbox's processes and keeps its disk, where the
-        provider can (capability "suspend").
+        """SuspendSandbox stops the sandbox's processes and keeps its disk, if the
+        provider supports it (capability "suspend").
         """
 
     @_abc_1.abstractmethod
@@ -432,7 +436,7 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_lifecycle_pb2.ResumeSandboxRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_lifecycle_pb2.ResumeSandboxResponse, _abc.Awaitable[_sandbox_lifecycle_pb2.ResumeSandboxResponse]]:
-        """ResumeSandbox starts a suspended sandbox; it is a new incarnation."""
+        """ResumeSandbox starts a suspended sandbox, as a new incarnation."""
 
     @_abc_1.abstractmethod
     def GetPoolStatus(
@@ -440,8 +444,8 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_lifecycle_pb2.GetPoolStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_lifecycle_pb2.GetPoolStatusResponse, _abc.Awaitable[_sandbox_lifecycle_pb2.GetPoolStatusResponse]]:
-        """GetPoolStatus counts a pool of sandboxes that are started ahead of requests
-        (capability "pool").
+        """GetPoolStatus counts the sandboxes of a pool, which are started ahead of
+        requests (capability "pool").
         """
 
     @_abc_1.abstractmethod
@@ -450,11 +454,13 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_events_pb2.WatchSandboxesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sandbox_events_pb2.WatchSandboxesResponse], _abc.AsyncIterator[_sandbox_events_pb2.WatchSandboxesResponse]]:
-        """WatchSandboxes streams events of the tenant's sandboxes, at least once each,
-        until the caller cancels. The watch continues after a cursor, on any server.
-        What a server does is sent within a second; what a sandbox or its substrate
-        does by itself, within a minute. A server that stops ends the watch with
-        SERVER_SHUTTING_DOWN; credentials that end, with CREDENTIALS_INVALID.
+        """WatchSandboxes streams events of the tenant's sandboxes until the caller
+        cancels. It delivers each event at least once. With a cursor, the watch
+        continues where an earlier one stopped, on any server. A change that a server
+        makes is sent within a second; a change that a sandbox or its substrate makes
+        by itself, within a minute. The watch ends with SERVER_SHUTTING_DOWN when the
+        server stops, and with CREDENTIALS_INVALID when the credentials expire or are
+        revoked.
         """
 
     @_abc_1.abstractmethod
@@ -465,8 +471,8 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_sandbox_process_pb2.ExecuteResponse], _abc.AsyncIterator[_sandbox_process_pb2.ExecuteResponse]]:
         """Execute runs one command and streams its events. The server sends exactly
         one `started` first, then output, and exactly one `exited` last. A stream
-        that ends without `exited` ends in an error status, never in OK. A command
-        that could not start is an error status with a reason.
+        without `exited` ends with an error status, never with OK. If the command
+        could not start, the call fails with a reason.
 
         The command belongs to the sandbox, not to the call: if the call ends early,
         ExecuteRequest.disconnect_grace decides what happens to it.
@@ -479,7 +485,7 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sandbox_process_pb2.AttachResponse], _abc.AsyncIterator[_sandbox_process_pb2.AttachResponse]]:
         """Attach replays the output of a running or ended command from a position
-        and continues live. Events and their order are those of Execute.
+        and continues live. Its events and their order are those of Execute.
         """
 
     @_abc_1.abstractmethod
@@ -514,8 +520,8 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_process_pb2.ListProcessesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_process_pb2.ListProcessesResponse, _abc.Awaitable[_sandbox_process_pb2.ListProcessesResponse]]:
-        """ListProcesses returns running commands, and ended commands whose output and
-        exit status are still kept.
+        """ListProcesses returns running commands and, on request, ended commands whose
+        exit status is still kept.
         """
 
     @_abc_1.abstractmethod
@@ -524,14 +530,14 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_sandbox_files_pb2.UploadRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_files_pb2.UploadResponse, _abc.Awaitable[_sandbox_files_pb2.UploadResponse]]:
-        """Upload writes one or more files: header, chunks, trailer for each, then the
-        caller closes its side. Parents are created. A file appears under its name
-        complete, once its trailer arrived, or not at all: a stream that ends or
-        breaks before leaves the old content. There is one result per header, in order,
-        whatever happened to the others. A stream that ends within a file is
-        UPLOAD_OUT_OF_ORDER; files whose trailer arrived before stay written. A call
-        takes at most 10 000 files: one more header fails the call with
-        REQUEST_INVALID, and files whose trailer came before stay written.
+        """Upload writes one or more files: for each a header, chunks and a trailer; then
+        the caller half-closes the stream. Missing parent directories are created. A
+        file appears under its name only when its trailer has arrived, and complete:
+        if the stream ends or breaks before, the old content stays. The response has
+        one result per header, in order, even if some files failed. A stream that ends
+        within a file fails with UPLOAD_OUT_OF_ORDER. A call takes at most 10 000
+        files; one more header fails it with REQUEST_INVALID. When a call fails, files
+        whose trailer arrived before stay written.
         """
 
     @_abc_1.abstractmethod
@@ -548,8 +554,8 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_files_pb2.DownloadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sandbox_files_pb2.DownloadResponse], _abc.AsyncIterator[_sandbox_files_pb2.DownloadResponse]]:
-        """Download reads one or more files: for each path, in request order, either
-        header, chunks, trailer, or a trailer alone that carries the error.
+        """Download reads one or more files. For each path, in request order, it sends
+        either a header, chunks and a trailer, or only a trailer with the error.
         """
 
     @_abc_1.abstractmethod
@@ -638,12 +644,12 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_sandbox_forward_pb2.ForwardRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sandbox_forward_pb2.ForwardResponse], _abc.AsyncIterator[_sandbox_forward_pb2.ForwardResponse]]:
-        """Forward is one TCP connection to a port that a program in the sandbox listens
-        on. The caller sends `start` and waits for `opened`; then both sides send
+        """Forward opens one TCP connection to a port on which a program in the sandbox
+        listens. The caller sends `start` and waits for `opened`; then both sides send
         `data` independently of each other, and each ends its direction with `eof`.
         After both, the call ends with OK.
 
-        An error status ends both directions at once, and what is on its way is lost:
+        An error status ends both directions at once, and data in flight is lost:
         PORT_CLOSED if nothing accepts the connection, CONNECTION_RESET if the program
         resets it, AGENT_UNAVAILABLE if the connection between server and sandbox
         breaks. A Forward cannot be resumed: open another. In the other direction, a
@@ -652,7 +658,7 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Data counts as activity of the sandbox. An open connection without data does
         not, so it ends when the sandbox has been idle for its idle_ttl. A receiver
-        that reads nothing stops the sender of the same direction, as on TCP.
+        that stops reading blocks the sender of that direction, as with TCP.
         """
 
     @_abc_1.abstractmethod
@@ -661,12 +667,12 @@ class SandboxServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sandbox_url_pb2.CreateSandboxUrlRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sandbox_url_pb2.CreateSandboxUrlResponse, _abc.Awaitable[_sandbox_url_pb2.CreateSandboxUrlResponse]]:
-        """CreateSandboxUrl returns a URL by which browsers and HTTP clients reach a port
-        or a file of the sandbox until it expires. The URL is the permission, and
-        cannot be revoked alone; requests are made in the name of the caller. A
-        suspended sandbox is resumed by a request for its URL. The call is no activity
-        of the sandbox. FEATURE_UNSUPPORTED if the server has no preview listener
-        (capability "url").
+        """CreateSandboxUrl returns a URL through which browsers and HTTP clients reach a
+        port or a file of the sandbox until the URL expires. Whoever has the URL can use
+        it, and it cannot be revoked alone; its requests act as the caller of this
+        method. A request to the URL resumes a suspended sandbox. Creating a URL does
+        not count as activity. The call fails with FEATURE_UNSUPPORTED if the server
+        has no preview listener (capability "url").
         """
 
 def add_SandboxServiceServicer_to_server(servicer: SandboxServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

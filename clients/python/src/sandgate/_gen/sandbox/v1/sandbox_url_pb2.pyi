@@ -27,7 +27,7 @@ class _FileUrlMethod:
 class _FileUrlMethodEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FileUrlMethod.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     FILE_URL_METHOD_UNSPECIFIED: _FileUrlMethod.ValueType  # 0
-    """GET."""
+    """The same as GET."""
     FILE_URL_METHOD_GET: _FileUrlMethod.ValueType  # 1
     """Read the file: GET and HEAD, with ranges."""
     FILE_URL_METHOD_PUT: _FileUrlMethod.ValueType  # 2
@@ -37,7 +37,7 @@ class FileUrlMethod(_FileUrlMethod, metaclass=_FileUrlMethodEnumTypeWrapper):
     """FileUrlMethod is what the holder of a file's URL may do."""
 
 FILE_URL_METHOD_UNSPECIFIED: FileUrlMethod.ValueType  # 0
-"""GET."""
+"""The same as GET."""
 FILE_URL_METHOD_GET: FileUrlMethod.ValueType  # 1
 """Read the file: GET and HEAD, with ranges."""
 FILE_URL_METHOD_PUT: FileUrlMethod.ValueType  # 2
@@ -60,20 +60,19 @@ class CreateSandboxUrlRequest(_message.Message):
     sandbox_id: _builtins.str
     """Required."""
     expected_incarnation: _builtins.str
-    """As in ExecuteRequest. Empty: the present incarnation."""
+    """As in ExecuteRequest. Empty: the current incarnation."""
     port: _builtins.int
-    """A TCP port that a program in the sandbox serves HTTP on, on a loopback
-    address: 1 to 65 535. Nothing need listen there yet.
+    """A TCP port, 1 to 65 535, on which a program in the sandbox serves HTTP, on a
+    loopback address. Nothing has to listen there yet.
     """
     path: _builtins.str
-    """The absolute path of a file. It need not exist yet."""
+    """The absolute path of a file. It does not have to exist yet."""
     method: Global___FileUrlMethod.ValueType
     """What may be done with the file. Only with path."""
     @_builtins.property
     def ttl(self) -> _duration_pb2.Duration:
-        """How long the URL can be used. Default: 1 h, or what the server allows if that
-        is less. A longer one than the server allows (GetServerInfo, max_url_ttl) is
-        REQUEST_INVALID.
+        """How long the URL can be used. Default: 1 h, or ServerLimits.max_url_ttl if
+        that is less. A value above max_url_ttl fails with REQUEST_INVALID.
         """
 
     @_builtins.property
@@ -116,13 +115,14 @@ class CreateSandboxUrlResponse(_message.Message):
     """The URL with its token, for browsers, curl, and programs that follow links."""
     base_url: _builtins.str
     """The same URL without the token, for programs that send the token in the header
-    "Authorization: Bearer TOKEN". Other paths below its host work, too, unless the
-    URL is for a file.
+    "Authorization: Bearer TOKEN". Other paths on its host work too, unless the URL
+    is for a file.
     """
     token: _builtins.str
+    """The token."""
     incarnation: _builtins.str
-    """The incarnation that the URL is for. With another one, requests end with the
-    HTTP status 410.
+    """The incarnation that the URL is for. Once the sandbox has another one, requests
+    get the HTTP status 410.
     """
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
