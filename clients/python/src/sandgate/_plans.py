@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from sandgate import _calls, _values, files, info, process
 from sandgate._gen.sandbox.v1 import sandbox_files_pb2 as files_pb
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     )
 
 
+class _Scope(TypedDict):
+    sandbox_id: str
+    expected_incarnation: str
+    access: lifecycle_pb.AccessPolicy | None
+
+
 @dataclasses.dataclass(slots=True)
 class Target:
     """Which sandbox, and which incarnation of it; empty: any.
@@ -44,6 +50,14 @@ class Target:
     def narrowed(self) -> lifecycle_pb.AccessPolicy | None:
         """Return the policy as it is sent."""
         return None if self.access is None else self.access.message()
+
+    def scope(self) -> _Scope:
+        """Return the fields that requests about files have in common."""
+        return {
+            "sandbox_id": self.sandbox_id,
+            "expected_incarnation": self.incarnation,
+            "access": self.narrowed(),
+        }
 
     def adopt(self, incarnation: str) -> None:
         """Expect another incarnation from now on, unless any will do."""
@@ -217,9 +231,7 @@ def processes(target: Target, *, include_ended: bool) -> Plan[list[process.Proce
 
 def stat_file(target: Target, path: str) -> Plan[files.FileInfo]:
     request = files_pb.StatFileRequest(
-        sandbox_id=target.sandbox_id,
-        expected_incarnation=target.incarnation,
-        access=target.narrowed(),
+        **target.scope(),
         path=_values.text("path", path),
     )
     response = yield from _calls.call(_calls.STAT_FILE, request)
@@ -231,9 +243,7 @@ def list_directory(target: Target, path: str) -> Plan[list[files.FileInfo]]:
     token = ""
     while True:
         request = files_pb.ListDirectoryRequest(
-            sandbox_id=target.sandbox_id,
-            expected_incarnation=target.incarnation,
-            access=target.narrowed(),
+            **target.scope(),
             path=_values.text("path", path),
             page_token=token,
         )
@@ -263,9 +273,7 @@ def get_url(
 
 def make_directory(target: Target, path: str, *, parents: bool, mode: int | None) -> Plan[bool]:
     request = files_pb.MakeDirectoryRequest(
-        sandbox_id=target.sandbox_id,
-        expected_incarnation=target.incarnation,
-        access=target.narrowed(),
+        **target.scope(),
         path=_values.text("path", path),
         parents=parents,
         mode=mode,
@@ -276,9 +284,7 @@ def make_directory(target: Target, path: str, *, parents: bool, mode: int | None
 
 def move_file(target: Target, source: str, destination: str, *, overwrite: bool) -> Plan[None]:
     request = files_pb.MoveFileRequest(
-        sandbox_id=target.sandbox_id,
-        expected_incarnation=target.incarnation,
-        access=target.narrowed(),
+        **target.scope(),
         source=_values.text("source", source),
         destination=_values.text("destination", destination),
         overwrite=overwrite,
@@ -288,9 +294,7 @@ def move_file(target: Target, source: str, destination: str, *, overwrite: bool)
 
 def remove_file(target: Target, path: str, *, recursive: bool, allow_missing: bool) -> Plan[bool]:
     request = files_pb.RemoveFileRequest(
-        sandbox_id=target.sandbox_id,
-        expected_incarnation=target.incarnation,
-        access=target.narrowed(),
+        **target.scope(),
         path=_values.text("path", path),
         recursive=recursive,
         allow_missing=allow_missing,
@@ -303,9 +307,7 @@ def read_lines(
     target: Target, path: str, *, offset: int, limit: int | None, max_bytes: int
 ) -> Plan[files.Lines]:
     request = files_pb.ReadLinesRequest(
-        sandbox_id=target.sandbox_id,
-        expected_incarnation=target.incarnation,
-        access=target.narrowed(),
+        **target.scope(),
         path=_values.text("path", path),
         offset=offset,
         limit=limit,
@@ -319,9 +321,7 @@ def write_file(
     target: Target, path: str, content: bytes, *, mode: int | None, create_only: bool
 ) -> Plan[files.WriteResult]:
     request = files_pb.WriteFileRequest(
-        sandbox_id=target.sandbox_id,
-        expected_incarnation=target.incarnation,
-        access=target.narrowed(),
+        **target.scope(),
         path=_values.text("path", path),
         content=content,
         mode=mode,
@@ -335,9 +335,7 @@ def edit_file(
     target: Target, path: str, old: bytes, new: bytes, *, replace_all: bool, allow_empty_old: bool
 ) -> Plan[files.EditResult]:
     request = files_pb.EditFileRequest(
-        sandbox_id=target.sandbox_id,
-        expected_incarnation=target.incarnation,
-        access=target.narrowed(),
+        **target.scope(),
         path=_values.text("path", path),
         old_text=old,
         new_text=new,
@@ -365,9 +363,7 @@ def search_files(
     timeout: float | None = None,
 ) -> Plan[files.SearchResult]:
     request = search_pb.SearchFilesRequest(
-        sandbox_id=target.sandbox_id,
-        expected_incarnation=target.incarnation,
-        access=target.narrowed(),
+        **target.scope(),
         pattern=pattern,
         syntax=search_pb.PATTERN_SYNTAX_RE2 if regexp else search_pb.PATTERN_SYNTAX_LITERAL,
         ignore_case=ignore_case,
@@ -396,9 +392,7 @@ def glob_files(
     timeout: float | None = None,
 ) -> Plan[files.GlobResult]:
     request = search_pb.GlobFilesRequest(
-        sandbox_id=target.sandbox_id,
-        expected_incarnation=target.incarnation,
-        access=target.narrowed(),
+        **target.scope(),
         pattern=pattern,
         path=_values.text("path", path),
         bare_pattern_shallow=shallow,

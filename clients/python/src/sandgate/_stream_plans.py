@@ -101,7 +101,7 @@ def _upload_together(
     repeatable = all(content.again and not file.create_only for file, content in wanted)
     retry = Retry()
     while True:
-        transfer = Upload(_addressed(target), wanted)
+        transfer = Upload(files_pb.UploadHeader(**target.scope()), wanted)
         try:
             response = yield _calls.UploadStep(transfer.frames, transfer.blocking)
             return transfer.results(response)
@@ -116,7 +116,7 @@ def _upload_large(target: Target, file: UploadFile, content: Content) -> Plan[Up
     while True:
         result: UploadResult | None = None
         try:
-            transfer = Upload(_addressed(target), [(file, content)], upload_id, offset)
+            transfer = Upload(files_pb.UploadHeader(**target.scope()), [(file, content)], upload_id, offset)
             (result,) = transfer.results((yield _calls.UploadStep(transfer.frames, transfer.blocking)))
             failure = result.error
         except SandgateError as e:
@@ -167,14 +167,6 @@ def _confirmed(target: Target, upload_id: str) -> Plan[int]:
     return response.offset
 
 
-def _addressed(target: Target) -> files_pb.UploadHeader:
-    return files_pb.UploadHeader(
-        sandbox_id=target.sandbox_id,
-        expected_incarnation=target.incarnation,
-        access=target.narrowed(),
-    )
-
-
 def download(target: Target, paths: Sequence[str]) -> Plan[list[DownloadResult]]:
     """Read files into memory."""
     results: list[DownloadResult] = []
@@ -207,10 +199,8 @@ def _download(target: Target, transfer: Download, *, blocking: bool) -> Plan[Non
     retry, last = Retry(), transfer.progress
     while not transfer.done:
         request = files_pb.DownloadRequest(
-            sandbox_id=target.sandbox_id,
-            expected_incarnation=target.incarnation,
+            **target.scope(),
             items=transfer.items(),
-            access=target.narrowed(),
         )
         try:
             yield _calls.DownloadStep(request, transfer.take, blocking)
