@@ -16,12 +16,7 @@ import (
 // acquireAgent installs the agent and holds its directory. The file is mounted into
 // sandboxes and never changes: running sandboxes keep theirs.
 func acquireAgent(config Config, l layout, readable bool) (path string, h held, err error) {
-	var data []byte
-	if config.AgentPath != "" {
-		data, err = os.ReadFile(config.AgentPath)
-	} else {
-		data, err = config.Agent(runtime.GOARCH)
-	}
+	data, err := config.Agent(runtime.GOARCH)
 	if err != nil {
 		return "", nil, err
 	}

@@ -99,7 +99,7 @@ func benchProvider(b *testing.B, transport local.Transport) *local.Provider {
 		b.Fatal(err)
 	}
 	config := local.Config{
-		StateDir: dir, AgentPath: agentFile(b), CgroupParent: "/" + filepath.Base(dir), Transport: transport,
+		StateDir: dir, Agent: agentAt(agentFile(b)), CgroupParent: "/" + filepath.Base(dir), Transport: transport,
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	p, err := local.New(b.Context(), config)

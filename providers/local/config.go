@@ -53,10 +53,8 @@ type Config struct {
 	// supports.
 	Transport Transport
 	// Agent returns the agent's executable for an architecture such as "amd64".
-	// One of Agent and AgentPath is required.
+	// Required.
 	Agent func(arch string) ([]byte, error)
-	// AgentPath is a file to take the agent from instead.
-	AgentPath string
 	// CgroupParent is the cgroup, relative to the root of every hierarchy, below
 	// which sandboxes get theirs. Default: "/sandgate".
 	CgroupParent string
@@ -142,7 +140,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("disk overcommit %v is less than 1: %w", c.DiskOvercommit, providers.ErrInvalid)
 	case c.UIDBase < userid.Unmapped || c.UIDBase > userid.RangeBase-userid.Count:
 		return c, fmt.Errorf("uid base %d: the %d ids from there must be between %d and %d: %w", c.UIDBase, userid.Count, userid.Unmapped, userid.RangeBase-1, providers.ErrInvalid)
-	case c.Agent == nil && c.AgentPath == "":
+	case c.Agent == nil:
 		return c, errors.New("no agent executable is configured")
 	}
 	c.CgroupParent = filepath.Clean(c.CgroupParent)

@@ -91,7 +91,7 @@ func testConfigOf(t *testing.T, runtime string) local.Config {
 		t.Fatal(err)
 	}
 	config := local.Config{
-		Runtime: runtime, StateDir: dir, AgentPath: agentFile(t), CgroupParent: "/" + filepath.Base(dir),
+		Runtime: runtime, StateDir: dir, Agent: agentAt(agentFile(t)), CgroupParent: "/" + filepath.Base(dir),
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	t.Cleanup(func() {
@@ -139,6 +139,11 @@ var built struct {
 	once sync.Once
 	dir  string
 	err  error
+}
+
+// agentAt returns a source of an agent in a file.
+func agentAt(path string) func(string) ([]byte, error) {
+	return func(string) ([]byte, error) { return os.ReadFile(path) }
 }
 
 // agentFile builds the agent once.

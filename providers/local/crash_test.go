@@ -44,7 +44,7 @@ func stormSpec() providers.Spec {
 
 func testKilled(t *testing.T, runtime string, pools []providers.Pool) {
 	config := testConfigOf(t, runtime)
-	raw, err := json.Marshal(victim{StateDir: config.StateDir, AgentPath: config.AgentPath, CgroupParent: config.CgroupParent, Runtime: runtime, Pools: pools})
+	raw, err := json.Marshal(victim{StateDir: config.StateDir, AgentPath: agentFile(t), CgroupParent: config.CgroupParent, Runtime: runtime, Pools: pools})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func beVictim(raw string) error {
 		return beDoomed(v)
 	}
 	ctx := context.Background()
-	p, err := local.New(ctx, local.Config{StateDir: v.StateDir, AgentPath: v.AgentPath, CgroupParent: v.CgroupParent, Runtime: v.Runtime})
+	p, err := local.New(ctx, local.Config{StateDir: v.StateDir, Agent: agentAt(v.AgentPath), CgroupParent: v.CgroupParent, Runtime: v.Runtime})
 	if err != nil {
 		return err
 	}

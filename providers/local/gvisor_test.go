@@ -19,7 +19,7 @@ import (
 
 // TestGVisorDefaultsToExec: gVisor takes no socket into a sandbox, and the default is exec.
 func TestGVisorDefaultsToExec(t *testing.T) {
-	config := local.Config{StateDir: t.TempDir(), Runtime: "/opt/runsc-2026", AgentPath: "agent", Transport: local.TransportSocket, Logger: slog.New(slog.DiscardHandler)}
+	config := local.Config{StateDir: t.TempDir(), Runtime: "/opt/runsc-2026", Agent: agentAt("agent"), Transport: local.TransportSocket, Logger: slog.New(slog.DiscardHandler)}
 	_, err := local.New(t.Context(), config)
 	if !errors.Is(err, providers.ErrInvalid) || !strings.Contains(err.Error(), `"exec"`) {
 		t.Errorf("the way socket: %v", err)

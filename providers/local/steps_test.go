@@ -175,7 +175,7 @@ func TestServerKilledBeforeAnyStepIsRecoveredFrom(t *testing.T) {
 	spec.Hash = "h"
 	for _, step := range allSteps() {
 		t.Run(step, func(t *testing.T) {
-			v := victim{StateDir: config.StateDir, AgentPath: config.AgentPath, CgroupParent: config.CgroupParent, Runtime: "runc", DieAt: step}
+			v := victim{StateDir: config.StateDir, AgentPath: agentFile(t), CgroupParent: config.CgroupParent, Runtime: "runc", DieAt: step}
 			if slices.Contains(claimSteps, step) {
 				v.Pools = stepPool()
 			}
@@ -231,7 +231,7 @@ func beDoomed(v victim) error {
 	ctx := context.Background()
 	var armed atomic.Bool
 	armed.Store(v.Recover)
-	config := local.Config{StateDir: v.StateDir, AgentPath: v.AgentPath, CgroupParent: v.CgroupParent, Runtime: v.Runtime}
+	config := local.Config{StateDir: v.StateDir, Agent: agentAt(v.AgentPath), CgroupParent: v.CgroupParent, Runtime: v.Runtime}
 	p, err := local.New(ctx, local.WithFault(config, func(_ context.Context, at string) error {
 		if at == v.DieAt && armed.Load() {
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)

@@ -102,7 +102,8 @@ func startChanged(t *testing.T, runtime string, profile local.Profile, change fu
 	}
 	return startWith(t, nil, change, func(ctx context.Context, dir, agent string, logger *slog.Logger) (substrate, error) {
 		return local.New(ctx, local.Config{
-			StateDir: filepath.Join(dir, "state"), Runtime: runtime, Profile: profile, AgentPath: agent,
+			StateDir: filepath.Join(dir, "state"), Runtime: runtime, Profile: profile,
+			Agent:        func(string) ([]byte, error) { return os.ReadFile(agent) },
 			CgroupParent: "/" + filepath.Base(dir), Logger: logger,
 		})
 	}, ports...)

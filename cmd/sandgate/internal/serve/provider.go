@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/sandgate/sandgate/cmd/sandgate/agentbin"
 	"github.com/sandgate/sandgate/providers"
 	"github.com/sandgate/sandgate/providers/local"
 	"github.com/sandgate/sandgate/providers/local/image"
@@ -72,16 +71,13 @@ func (c config) local(logger *slog.Logger) local.Config {
 	cfg := local.Config{
 		StateDir: filepath.Join(c.StateDir, "local"), Runtime: c.Local.Runtime,
 		Profile: local.Profile(c.Local.Profile), Transport: local.Transport(c.Local.Transport),
-		CgroupParent: c.Local.Cgroup, UIDBase: c.Local.UIDBase, Logger: logger, Agent: agentbin.Read,
+		CgroupParent: c.Local.Cgroup, UIDBase: c.Local.UIDBase, Logger: logger, Agent: agentOf(c),
 		MaxMemory: c.Local.MaxMemory, MaxProcesses: c.Local.MaxProcesses,
 		MinFree: c.Local.MinFree, DiskOvercommit: c.Local.DiskOvercommit,
 		Registries: image.Registries{AuthFile: c.Local.RegistryAuth},
 	}
 	for _, r := range c.Local.Registries {
 		cfg.Registries.Known = append(cfg.Registries.Known, image.Registry(r))
-	}
-	if c.Agent != "" {
-		cfg.Agent, cfg.AgentPath = nil, c.Agent
 	}
 	return cfg
 }
