@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -22,7 +23,6 @@ type file struct {
 
 func (s Sandbox) upload(ctx context.Context, t T, files ...file) []*sandboxv1.UploadResult {
 	t.Helper()
-	const chunk = 256 << 10
 	stream, err := s.Client.Upload(ctx)
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -34,11 +34,9 @@ func (s Sandbox) upload(ctx context.Context, t T, files ...file) []*sandboxv1.Up
 		}
 	}
 	for _, f := range files {
-		send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Header{Header: &sandboxv1.UploadHeader{SandboxId: s.ID, Path: f.path}}})
-		for rest := f.data; len(rest) > 0; rest = rest[min(chunk, len(rest)):] {
-			send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Chunk{Chunk: rest[:min(chunk, len(rest))]}})
+		for _, m := range f.messages(s.ID) {
+			send(m)
 		}
-		send(&sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Trailer{Trailer: &sandboxv1.UploadTrailer{}}})
 	}
 	resp, err := stream.CloseAndRecv()
 	if err != nil {
@@ -50,17 +48,24 @@ func (s Sandbox) upload(ctx context.Context, t T, files ...file) []*sandboxv1.Up
 	return resp.GetResults()
 }
 
+// messages returns what uploads the file.
+func (f file) messages(sandbox string) []*sandboxv1.UploadRequest {
+	all := []*sandboxv1.UploadRequest{
+		{Payload: &sandboxv1.UploadRequest_Header{Header: &sandboxv1.UploadHeader{SandboxId: sandbox, Path: f.path}}},
+	}
+	for chunk := range slices.Chunk(f.data, 256<<10) {
+		all = append(all, &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Chunk{Chunk: chunk}})
+	}
+	return append(all, &sandboxv1.UploadRequest{Payload: &sandboxv1.UploadRequest_Trailer{Trailer: &sandboxv1.UploadTrailer{}}})
+}
+
 // put uploads one file. Unlike upload it may run beside the test.
 func (s Sandbox) put(ctx context.Context, f file) error {
 	stream, err := s.Client.Upload(ctx)
 	if err != nil {
 		return err
 	}
-	for _, m := range []*sandboxv1.UploadRequest{
-		{Payload: &sandboxv1.UploadRequest_Header{Header: &sandboxv1.UploadHeader{SandboxId: s.ID, Path: f.path}}},
-		{Payload: &sandboxv1.UploadRequest_Chunk{Chunk: f.data}},
-		{Payload: &sandboxv1.UploadRequest_Trailer{Trailer: &sandboxv1.UploadTrailer{}}},
-	} {
+	for _, m := range f.messages(s.ID) {
 		// The reason comes with the answer.
 		if err := stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
 			return err

@@ -12,6 +12,7 @@ import (
 
 	sandboxv1 "github.com/sandgate/sandgate/gen/sandbox/v1"
 	"github.com/sandgate/sandgate/server/agentconn"
+	"github.com/sandgate/sandgate/streaming"
 )
 
 func header(h *sandboxv1.UploadHeader) *sandboxv1.UploadRequest {
@@ -43,7 +44,7 @@ func (h *harness) upload(messages ...*sandboxv1.UploadRequest) (*sandboxv1.Uploa
 func TestUpload(t *testing.T) {
 	h := newHarness(t, nil)
 	h.create("a")
-	resp, err := h.upload(header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/one"}), chunk(1<<20), chunk(100), trailer(),
+	resp, err := h.upload(header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/one"}), chunk(streaming.LargeChunk), chunk(100), trailer(),
 		header(&sandboxv1.UploadHeader{Path: "/two"}), trailer(), header(&sandboxv1.UploadHeader{SandboxId: "a", Path: "/three"}), chunk(1), trailer())
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +53,7 @@ func TestUpload(t *testing.T) {
 	for _, r := range resp.GetResults() {
 		sizes = append(sizes, r.GetSize())
 	}
-	if len(sizes) != 3 || sizes[0] != 1<<20+100 || sizes[1] != 0 || sizes[2] != 1 {
+	if len(sizes) != 3 || sizes[0] != streaming.LargeChunk+100 || sizes[1] != 0 || sizes[2] != 1 {
 		t.Fatalf("got %v", resp)
 	}
 }
@@ -69,7 +70,7 @@ func TestUploadRefusals(t *testing.T) {
 		"chunk first":   {[]*sandboxv1.UploadRequest{chunk(1), first}, "UPLOAD_OUT_OF_ORDER"},
 		"empty message": {[]*sandboxv1.UploadRequest{first, {}}, "UPLOAD_OUT_OF_ORDER"},
 		"empty chunk":   {[]*sandboxv1.UploadRequest{first, chunk(0)}, "UPLOAD_OUT_OF_ORDER"},
-		"large chunk":   {[]*sandboxv1.UploadRequest{first, chunk(1<<20 + 1)}, "UPLOAD_OUT_OF_ORDER"},
+		"large chunk":   {[]*sandboxv1.UploadRequest{first, chunk(streaming.LargeChunk + 1)}, "MESSAGE_TOO_LARGE"},
 		"trailer first": {[]*sandboxv1.UploadRequest{trailer(), first}, "UPLOAD_OUT_OF_ORDER"},
 		"short sum": {[]*sandboxv1.UploadRequest{first, {Payload: &sandboxv1.UploadRequest_Trailer{
 			Trailer: &sandboxv1.UploadTrailer{Sha256: []byte{1}}}}}, "REQUEST_INVALID"},

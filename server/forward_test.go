@@ -90,7 +90,7 @@ func TestForward(t *testing.T) {
 	records := make(auditList, 16)
 	h := newHarness(t, func(c *Config) { c.Audit = records })
 	info := h.create("a")
-	content := bytes.Repeat([]byte("x"), streaming.MaxChunk)
+	content := bytes.Repeat([]byte("x"), streaming.LargeChunk)
 	got, err := end(h.forward(t.Context(), true, startA, forwardData(content), forwardEOF()))
 	if !errors.Is(err, io.EOF) || len(got) != 3 || got[0].GetOpened().GetIncarnation() != info.GetIncarnation() ||
 		got[0].GetOpened().GetAddress() != "127.0.0.1:80" || !bytes.Equal(got[1].GetData(), content) || got[2].GetEof() == nil {
@@ -104,7 +104,7 @@ func TestForward(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		if r.Phase == audit.Ended {
-			if r.Bytes != 2*streaming.MaxChunk || r.Code != "OK" {
+			if r.Bytes != 2*streaming.LargeChunk || r.Code != "OK" {
 				t.Errorf("%+v", r)
 			}
 			break
@@ -115,7 +115,7 @@ func TestForward(t *testing.T) {
 func TestForwardCallerOrder(t *testing.T) {
 	h := newHarness(t, nil)
 	h.create("a")
-	large := make([]byte, streaming.MaxChunk+1)
+	large := make([]byte, streaming.LargeChunk+1)
 	for name, c := range map[string]struct {
 		want     string
 		messages []*sandboxv1.ForwardRequest
@@ -125,7 +125,7 @@ func TestForwardCallerOrder(t *testing.T) {
 		"no payload":          {"REQUEST_INVALID", []*sandboxv1.ForwardRequest{{}}},
 		"a second start":      {"REQUEST_INVALID", []*sandboxv1.ForwardRequest{startA, startA}},
 		"empty data":          {"REQUEST_INVALID", []*sandboxv1.ForwardRequest{startA, forwardData(nil)}},
-		"large data":          {"REQUEST_INVALID", []*sandboxv1.ForwardRequest{startA, forwardData(large)}},
+		"large data":          {"MESSAGE_TOO_LARGE", []*sandboxv1.ForwardRequest{startA, forwardData(large)}},
 		"an empty message":    {"REQUEST_INVALID", []*sandboxv1.ForwardRequest{startA, {}}},
 		"no eof":              {"CALL_CANCELLED", []*sandboxv1.ForwardRequest{startA, forwardData([]byte("x"))}},
 		"another incarnation": {"SANDBOX_REPLACED", []*sandboxv1.ForwardRequest{forwardStart(&sandboxv1.ForwardStart{SandboxId: "a", Port: 80, ExpectedIncarnation: "other"})}},

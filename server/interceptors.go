@@ -77,7 +77,7 @@ func (e *callStream) RecvMsg(m any) error {
 	if !raw {
 		fr = new(agentconn.Frame)
 	}
-	if err := e.s.received(e.ServerStream.RecvMsg(fr)); err != nil {
+	if err := e.next(fr); err != nil {
 		return err
 	}
 	if raw {

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"io"
 	"path"
 	"strconv"
 	"strings"
@@ -73,20 +74,27 @@ func endStream(ctx context.Context, err error) {
 // received turns gRPC's error about what a caller has sent into the caller's own, so that
 // it counts as no failure of the server. Other errors stay as they are.
 func (s *Server) received(err error) error {
-	switch status.Code(err) {
-	case codes.ResourceExhausted:
+	switch code := status.Code(err); {
+	case code == codes.ResourceExhausted:
 		return s.tooLarge()
-	case codes.Internal, codes.Unimplemented:
-		return fault.New(sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID, "the call's messages are malformed").WithCause(err)
+	case code == codes.Internal, code == codes.Unimplemented, errors.Is(err, io.ErrUnexpectedEOF):
+		return malformed(err)
 	default:
 		return err
 	}
 }
 
+func malformed(err error) error {
+	return fault.New(sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID, "the call's messages are malformed").WithCause(err)
+}
+
 func (s *Server) tooLarge() error {
-	limit := s.cfg.Limits.MaxMessageBytes
+	return tooLarge(s.cfg.Limits.MaxMessageBytes, "send content through Upload")
+}
+
+func tooLarge(limit int, instead string) error {
 	return fault.New(sandboxv1.ErrorReason_ERROR_REASON_MESSAGE_TOO_LARGE,
-		"the message is larger than %d bytes; send content through Upload", limit).
+		"the message is larger than %d bytes; %s", limit, instead).
 		With("limit_bytes", strconv.Itoa(limit))
 }
 

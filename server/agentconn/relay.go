@@ -96,7 +96,7 @@ func (r *Relay) fromCaller() error {
 		if err != nil {
 			fr.Free()
 			return fault.New(sandboxv1.ErrorReason_ERROR_REASON_REQUEST_INVALID,
-				"payload: must be start, then data of 1 byte to 1 MiB, then one eof").WithCause(err)
+				"payload: must be start, then data of 1 byte to 256 KiB, then one eof").WithCause(err)
 		}
 		r.OnData(n)
 		if d.ended {

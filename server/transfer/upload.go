@@ -107,7 +107,7 @@ func (u *upload) receive(fr *agentconn.Frame) (*sandboxv1.UploadRequest, error) 
 		}
 	}
 	fr.Free()
-	return nil, outOfOrder("a message is not exactly one header, one trailer or one chunk of 1 byte to 1 MiB").WithCause(err)
+	return nil, outOfOrder("a message is not exactly one header, one trailer or one chunk of 1 byte to 256 KiB").WithCause(err)
 }
 
 // accept checks a header or trailer.

@@ -321,7 +321,8 @@ type UploadRequest_Header struct {
 }
 
 type UploadRequest_Chunk struct {
-	// The next bytes of the file, at most 1 MiB; 256 KiB is a good size.
+	// The next bytes of the file, at most 256 KiB, which is a good size. More is
+	// MESSAGE_TOO_LARGE.
 	Chunk []byte `protobuf:"bytes,2,opt,name=chunk,proto3,oneof"`
 }
 

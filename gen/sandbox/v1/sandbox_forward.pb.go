@@ -109,8 +109,8 @@ type ForwardRequest_Start struct {
 }
 
 type ForwardRequest_Data struct {
-	// The next bytes for the port, 1 byte to 1 MiB. Sizes of at most 32 000 bytes,
-	// or at least 256 KiB, perform best.
+	// The next bytes for the port, 1 byte to 256 KiB; a message with more fails with
+	// MESSAGE_TOO_LARGE. At most 32 000 bytes, or exactly 256 KiB, perform best.
 	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
 }
 

@@ -126,7 +126,8 @@ export type UploadRequest = Message<"sandbox.v1.UploadRequest"> & {
     case: "header";
   } | {
     /**
-     * The next bytes of the file, at most 1 MiB; 256 KiB is a good size.
+     * The next bytes of the file, at most 256 KiB, which is a good size. More is
+     * MESSAGE_TOO_LARGE.
      *
      * @generated from field: bytes chunk = 2;
      */

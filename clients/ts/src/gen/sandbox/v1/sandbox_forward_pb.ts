@@ -32,8 +32,8 @@ export type ForwardRequest = Message<"sandbox.v1.ForwardRequest"> & {
     case: "start";
   } | {
     /**
-     * The next bytes for the port, 1 byte to 1 MiB. Sizes of at most 32 000 bytes,
-     * or at least 256 KiB, perform best.
+     * The next bytes for the port, 1 byte to 256 KiB; a message with more fails with
+     * MESSAGE_TOO_LARGE. At most 32 000 bytes, or exactly 256 KiB, perform best.
      *
      * @generated from field: bytes data = 2;
      */

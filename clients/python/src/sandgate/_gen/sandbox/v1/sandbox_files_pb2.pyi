@@ -131,7 +131,9 @@ class UploadRequest(_message.Message):
     CHUNK_FIELD_NUMBER: _builtins.int
     TRAILER_FIELD_NUMBER: _builtins.int
     chunk: _builtins.bytes
-    """The next bytes of the file, at most 1 MiB; 256 KiB is a good size."""
+    """The next bytes of the file, at most 256 KiB, which is a good size. More is
+    MESSAGE_TOO_LARGE.
+    """
     @_builtins.property
     def header(self) -> Global___UploadHeader:
         """Begins a file."""

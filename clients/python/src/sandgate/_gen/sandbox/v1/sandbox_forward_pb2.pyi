@@ -28,8 +28,8 @@ class ForwardRequest(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     EOF_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
-    """The next bytes for the port, 1 byte to 1 MiB. Sizes of at most 32 000 bytes,
-    or at least 256 KiB, perform best.
+    """The next bytes for the port, 1 byte to 256 KiB; a message with more fails with
+    MESSAGE_TOO_LARGE. At most 32 000 bytes, or exactly 256 KiB, perform best.
     """
     @_builtins.property
     def start(self) -> Global___ForwardStart:
